@@ -266,7 +266,7 @@ typedef struct fsdp_train_summary {
 typedef struct fsdp_train_report {
     int64_t step;      /* from 1 */
     /* Mean over all microbatches of all ranks, added in the order of the data. NaN on steps that are neither logged,
-     * written nor not_finite. */
+     * written, validated nor not_finite. */
     double loss;
     double grad_norm;  /* before clipping */
     bool not_finite;   /* this step's loss or norm is NaN or infinite: training.on_nan says what becomes of it */

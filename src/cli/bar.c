@@ -36,6 +36,10 @@ void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, const char
                       (long long)(seconds_left / 60), (int)fmod(seconds_left, 60), *note ? "  " : "", note);
     /* The last column stays free: a line that fills it is wrapped by some terminals. */
     width = FSDP__MIN(columns - 1 - length - 3, (int)WIDEST);
+    if (width < NARROWEST && *note) {
+        fsdp__bar_text(step, steps, seconds_left, "", columns, text, text_bytes);
+        return;
+    }
     if (width < NARROWEST) {
         snprintf(text, text_bytes, "%.*s", FSDP__MAX(columns - 1, 0), numbers);
         return;

@@ -9,13 +9,13 @@
 typedef struct fsdp__bar {
     _Atomic bool drawn; /* it stands on the terminal; whoever logs, on any thread, takes it away */
     int64_t drawn_ns;
-    char note[60]; /* behind the time */
+    char note[100]; /* behind the time */
 } fsdp__bar;
 
 /* Whether the descriptor is a terminal that can draw a line again. */
 bool fsdp__bar_possible(int fd);
-/* "[====>    ] 12/100  1:03 left", and a note, in at most `columns` - 1 characters; without the bar, or cut, where it
- * is narrow. */
+/* "[====>    ] 12/100  1:03 left", and a note, in at most `columns` - 1 characters; without the note, then without the
+ * bar, then cut, where it is narrow. */
 void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,
                     size_t text_bytes);
 

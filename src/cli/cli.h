@@ -92,13 +92,16 @@ int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report);
 /* ---- progress.c ---- */
 
 typedef struct fsdp__progress {
-    bool prints;   /* this rank prints */
-    bool terminal; /* stderr is one that can draw a bar */
+    bool prints;      /* this rank prints */
+    bool terminal;    /* stderr is one that can draw a bar */
+    bool on_terminal; /* stdout is one: lines are to fit it */
     fsdp__bar bar;
-    int ranks, machines;
+    int machines;
     int64_t steps, log_freq, tokens_per_step;
     int64_t step; /* taken last */
     double flops_per_token;
+    double tps;    /* tokens a second of all ranks, of the newest steps */
+    char news[40]; /* what the bar says of validations */
     int64_t began_ns, logged_ns;
     int64_t first_step; /* before which earlier runs have stopped */
     int64_t logged_step;

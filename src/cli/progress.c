@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -99,7 +100,6 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->steps = config->training.steps;
     progress->log_freq = config->metrics.log_freq;
     progress->tokens_per_step = summary->tokens_per_step;
-    progress->ranks = summary->world_size;
     progress->machines = summary->machines;
     progress->flops_per_token = summary->flops_per_token;
     progress->first_step = progress->logged_step = progress->step = summary->resumed_step;
@@ -146,39 +146,68 @@ void fsdp__progress_clear(fsdp__progress *progress)
     fsdp__bar_clear(&progress->bar);
 }
 
-/* Of the step alone, between this rank and other machines, and what it waited for. */
-static const char *network_text(const fsdp__progress *progress, const fsdp_train_report *report, char *text,
-                                size_t bytes)
+/* Of the step alone, between this rank and other machines, and what it waited for: a line of its own. */
+static void network_line(const fsdp__progress *progress, const fsdp_train_report *report)
 {
     char sent[40], received[40];
 
-    text[0] = '\0';
     if (progress->machines > 1)
-        snprintf(text, bytes, "  sent: %s  received: %s  exposed: %.1f ms",
-                 fsdp__size_text((double)report->network_sent, sent, sizeof sent),
-                 fsdp__size_text((double)report->network_received, received, sizeof received),
-                 report->gather_ms + report->reduce_ms);
+        printf("net:    sent: %s  received: %s  exposed: %.1f ms\n",
+               fsdp__size_text((double)report->network_sent, sent, sizeof sent),
+               fsdp__size_text((double)report->network_received, received, sizeof received),
+               report->gather_ms + report->reduce_ms);
+}
+
+/* "34.5 GFLOP/s" */
+static const char *rate_text(double flops, char *text, size_t bytes)
+{
+    static const char units[] = "MGTPE";
+    size_t unit = 0;
+
+    for (flops *= 1e-6; flops >= 999.5 && units[unit + 1]; flops *= 1e-3)
+        unit++;
+    snprintf(text, bytes, "%.*f %cFLOP/s", flops >= 99.95 ? 0 : flops >= 9.995 ? 1 : 2, flops, units[unit]);
     return text;
+}
+
+/* Of all ranks, since the last line. */
+static double tokens_a_second(const fsdp__progress *progress, int64_t now)
+{
+    return (double)((progress->step - progress->logged_step) * progress->tokens_per_step) /
+           ((double)(now - progress->logged_ns) * 1e-9);
+}
+
+/* What is read later, and not on a terminal, where a line is to fit 80 columns. */
+static void print_times(const fsdp__progress *progress, const fsdp_train_report *report, int64_t now)
+{
+    double each = (double)(now - progress->began_ns) * 1e-9 / (double)(progress->step - progress->first_step);
+    double left = each * (double)(progress->steps - progress->step);
+    time_t clock = time(NULL);
+    struct tm local;
+    char text[40] = "?";
+
+    if (localtime_r(&clock, &local))
+        strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+    printf("  lr: %.4g  left: %lld:%02d  time: %s", report->lr, (long long)(left / 60), (int)fmod(left, 60), text);
 }
 
 static void log_line(fsdp__progress *progress, const fsdp_train_report *report, int64_t now)
 {
-    double seconds = (double)(now - progress->logged_ns) * 1e-9;
-    double tps = (double)((report->step - progress->logged_step) * progress->tokens_per_step) / seconds;
-    double tflops = tps * progress->flops_per_token * 1e-12;
-    char memory[40], speed[40], each[40], per_rank[60] = "", scale[40] = "", network[160];
+    char memory[40], speed[40], rate[40];
 
+    progress->tps = tokens_a_second(progress, now);
     fsdp__progress_clear(progress);
-    if (progress->ranks > 1)
-        snprintf(per_rank, sizeof per_rank, " (%s/rank)",
-                 fsdp__thousands((int64_t)(tps / progress->ranks + 0.5), each, sizeof each));
+    printf("step: %2lld  loss: %.4f  norm: %.2f", (long long)report->step, report->loss, report->grad_norm);
     if (report->loss_scale > 0)
-        snprintf(scale, sizeof scale, "  loss_scale: %g", report->loss_scale);
-    printf("step: %2lld  loss: %.4f  grad_norm: %.2f%s  memory: %s  tps: %s%s  tflops: %.*f%s\n",
-           (long long)report->step, report->loss, report->grad_norm, scale,
-           fsdp__size_text((double)report->memory_peak_bytes, memory, sizeof memory),
-           fsdp__thousands((int64_t)(tps + 0.5), speed, sizeof speed), per_rank, tflops >= 0.1 ? 2 : 4, tflops,
-           network_text(progress, report, network, sizeof network));
+        printf("  scale: %g", report->loss_scale);
+    printf("  %s  %s tok/s", fsdp__size_text((double)report->memory_peak_bytes, memory, sizeof memory),
+           fsdp__thousands((int64_t)(progress->tps + 0.5), speed, sizeof speed));
+    if (report->loss_scale == 0 || !progress->on_terminal)
+        printf("  %s", rate_text(progress->tps * progress->flops_per_token, rate, sizeof rate));
+    if (!progress->on_terminal)
+        print_times(progress, report, now);
+    printf("\n");
+    network_line(progress, report);
     progress->logged_ns = now;
     progress->logged_step = report->step;
 }
@@ -199,7 +228,12 @@ static void draw(fsdp__progress *progress, int64_t now)
 {
     double done = (double)(progress->step - progress->first_step), all = (double)progress->step;
     int64_t began_ns = now - (int64_t)((double)(now - progress->began_ns) * (all / done));
+    char speed[40];
 
+    if (progress->step > progress->logged_step)
+        progress->tps = tokens_a_second(progress, now);
+    snprintf(progress->bar.note, sizeof progress->bar.note, "loss %.4f  %s tok/s%s", progress->last_loss,
+             fsdp__thousands((int64_t)(progress->tps + 0.5), speed, sizeof speed), progress->news);
     fsdp__bar_draw(&progress->bar, progress->step, progress->steps, began_ns);
 }
 
@@ -249,7 +283,7 @@ void fsdp__progress_validating(fsdp__progress *progress, int64_t done, int64_t a
 {
     if (!progress->terminal || progress->step == progress->first_step)
         return;
-    snprintf(progress->bar.note, sizeof progress->bar.note, "validating %lld/%lld", (long long)done, (long long)all);
+    snprintf(progress->news, sizeof progress->news, "  validating %lld/%lld", (long long)done, (long long)all);
     draw(progress, fsdp__clock_ns());
 }
 
@@ -259,8 +293,7 @@ void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config
     char tokens[40];
 
     progress->logged_ns += (int64_t)(validation->ms * 1e6); /* no time of the steps between two lines */
-    snprintf(progress->bar.note, sizeof progress->bar.note, "valid %.4f (%.4g)", validation->loss,
-             validation->perplexity);
+    snprintf(progress->news, sizeof progress->news, "  valid %.4f", validation->loss);
     if (!progress->prints)
         return;
     fsdp__progress_clear(progress);

@@ -72,14 +72,14 @@ static double set_learning_rate(fsdp_train_run *run)
     return lr;
 }
 
-/* Whether somebody will see this step's loss. */
-static bool is_reported(const fsdp_train_run *run, int64_t step)
+/* Whether somebody will see the loss of the step that was just taken. A validation may make it the last. */
+static bool is_reported(const fsdp_train_run *run)
 {
     /* By the config alone: the mean over ranks is a collective, so all must say the same. */
     int64_t every = run->config->metrics.log_freq;
 
-    return run->config->metrics.jsonl || step == run->resume.step + 1 || step % every == 0 ||
-           step == run->config->training.steps;
+    return run->config->metrics.jsonl || run->step == run->resume.step + 1 || run->step % every == 0 ||
+           run->step == run->config->training.steps || fsdp__validation_due(run);
 }
 
 /* ---- steps that are not finite ---- */
@@ -163,7 +163,7 @@ static fsdp_status finish_report(fsdp_train_run *run, bool stepped, fsdp_train_r
 {
     report->loss = NAN;
     report->grad_norm = unsigned_nan(report->grad_norm);
-    if (!report->not_finite && stepped && !is_reported(run, report->step))
+    if (!report->not_finite && stepped && !is_reported(run))
         return FSDP_OK;
     FSDP_TRY(fsdp__mean_loss(run, &report->loss));
     report->loss = unsigned_nan(report->loss);

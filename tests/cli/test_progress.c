@@ -26,14 +26,16 @@ static void lines_have_units_that_fit_and_plurals_where_they_belong(void **state
                   "^ranks:  1, [0-9]+ threads? each; 3 units; this one holds [0-9.,M]+ parameters, [0-9]+\\.[0-9]KiB$");
     check_matches(p.output, "\\(1 rank x 1 microbatch x 1 sequence x 32\\)$");
     check_matches(p.output, "^train:  1 step$");
-    check_matches(p.output, "^step:  1 .*  memory: [0-9.]+[MK]iB  tps: [0-9,]+  tflops: [0-9.]+$");
+    check_matches(
+        p.output,
+        "^step:  1  loss: [0-9.]+  norm: [0-9.]+  [0-9.]+[MK]iB  [0-9,]+ tok/s  [0-9.]+ [MG]FLOP/s  lr: [0-9.e-]+  "
+        "left: 0:00  time: [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}$");
     check_matches(p.output, "^done:   1 step, 32 tokens");
     program_free(&p);
     p = RUN(0, "train", f->config, "--training.steps=2", "-n", "2", "--parallelism.wrap_policy=root");
     check_matches(p.output, "^ranks:  2, .*; 1 unit; this");
     check_matches(p.output, "^train:  2 steps$");
     check_matches(p.output, "\\(2 ranks x 1 microbatch x 4 sequences x 32\\)$");
-    check_matches(p.output, "^step:  2 .*  tps: [0-9,]+ \\([0-9,]+/rank\\)  tflops: ");
     program_free(&p);
     p = RUN(0, "train", f->config, "--training.steps=1", "-n", "4", "--parallelism.data_parallel_replicate_degree=2");
     check_matches(p.output, "^ranks:  4 \\(2 copies of the model, sharded over 2 each\\), ");
@@ -41,6 +43,31 @@ static void lines_have_units_that_fit_and_plurals_where_they_belong(void **state
     p = RUN(0, "inspect", f->model);
     check_matches(p.output, "^total: .* bytes \\([0-9.]+KiB\\) in 1 file$");
     program_free(&p);
+}
+
+/* Nobody has asked for the loss of the step after which it stops. */
+static void the_last_loss_is_that_of_the_last_step(void **state)
+{
+    fixture *f = *state;
+    char expected[40];
+    program p;
+
+    for (int every = 1; every <= 100; every += 99) {
+        char log_freq[40];
+
+        snprintf(log_freq, sizeof log_freq, "--metrics.log_freq=%d", every);
+        p = RUN(0, "train", f->config, "--metrics.jsonl=", "--export.path=", "--validation.share=0.1",
+                "--validation.freq=2", "--training.early_stop=2", "--training.early_stop_min_delta=10", log_freq, "-n",
+                "2");
+        if (every == 1) {
+            const char *last = CHECK_PTR(strstr(p.output, "step:  6  loss: "));
+
+            snprintf(expected, sizeof expected, " -> %.6s\n", last + strlen("step:  6  loss: "));
+        }
+        CHECK_CONTAINS(p.output, "done:   6 steps, ");
+        CHECK_CONTAINS(p.output, expected);
+        program_free(&p);
+    }
 }
 
 static void what_checkpoints_were_asked_for_is_told(void **state)
@@ -159,6 +186,28 @@ static void the_bar_fits_the_terminal(void **state)
     }
 }
 
+/* That of a run with a loss scale is the longest. */
+static void lines_fit_a_terminal_and_the_bar_has_loss_and_speed(void **state)
+{
+    fixture *f = *state;
+    size_t before;
+    char *text;
+
+    setenv("TERM", "xterm", 1);
+    text = run_on_terminal(f,
+                           "exec \"$0\" train \"$1\" --training.steps=3 --metrics.log_freq=1 --export.path= "
+                           "--training.mixed_precision_param=float16 >\"$2\"",
+                           80, 80, &before);
+    CHECK_CONTAINS(text, "step:  3  loss: ");
+    CHECK_CONTAINS(text, "  scale: ");
+    for (const char *line = strstr(text, "step: "); line; line = strstr(line + 1, "step: "))
+        CHECK(strcspn(line, "\r\n") < 80 - 8); /* room for longer numbers */
+    free(text);
+    text = run_on_terminal(f, "exec \"$0\" train \"$1\" --training.steps=20 --export.path= 2>\"$2\"", 80, 80, &before);
+    check_matches(text, "\\] 1/20  0:[0-9]{2} left  loss [0-9.]+  [0-9,]+ tok/s");
+    free(text);
+}
+
 static void the_bar_follows_the_size_of_the_terminal(void **state)
 {
     fixture *f = *state;
@@ -223,7 +272,8 @@ static void a_dumb_terminal_gets_no_bar(void **state)
     }
 }
 
-TEST_MAIN(T(lines_have_units_that_fit_and_plurals_where_they_belong), T(what_checkpoints_were_asked_for_is_told),
-          T(a_run_that_has_nothing_left_to_do_says_why), T(the_bar_fits_the_terminal),
+TEST_MAIN(T(lines_have_units_that_fit_and_plurals_where_they_belong), T(the_last_loss_is_that_of_the_last_step),
+          T(what_checkpoints_were_asked_for_is_told), T(a_run_that_has_nothing_left_to_do_says_why),
+          T(the_bar_fits_the_terminal), T(lines_fit_a_terminal_and_the_bar_has_loss_and_speed),
           T(the_bar_follows_the_size_of_the_terminal), T(small_files_have_a_bar_too), T(an_explanation_has_a_bar),
           T(a_dumb_terminal_gets_no_bar))

@@ -206,7 +206,7 @@ for mpi in "${mpis[@]}"; do
     status_of srun_on "$mpi" "$fsdp" train "${options[@]}" "${few[@]}" --metrics.jsonl="$name.jsonl" -n 4
     [ $status = 0 ] || fail "status $status"
     said '^ranks:  4 on 2 machines, '
-    said '^step:  1 .*  sent: [0-9.]*[KMG]iB  received: '
+    said '^net:    sent: [0-9.]*[KMG]iB  received: '
     same "$name.jsonl" here.jsonl
 
     # Slurm deals the ranks to the machines in turn: 0 and 2 are on the first one.

@@ -46,7 +46,7 @@ same here there
 [ "$(curve here | wc -l)" = 6 ]
 "$fsdp" diff here/step-6 there/step-6 >diff.txt || { cat diff.txt; exit 1; }
 grep -q '^ranks:  4 on 2 machines, ' there.txt
-grep -q '^step:  1 .*  sent: [0-9.]*[KMG]iB  received: [0-9.]*[KMG]iB  exposed: [0-9.]* ms$' there.txt
+grep -q '^net:    sent: [0-9.]*[KMG]iB  received: [0-9.]*[KMG]iB  exposed: [0-9.]* ms$' there.txt
 grep -q '"network_sent": [1-9].*"network_received": [1-9].*"gather_ms": .*"reduce_ms": ' there.jsonl
 if grep -q 'machines,\|exposed:' here.txt; then exit 1; fi
 train two_here "$fsdp" train -n 2 --training.steps=3
