@@ -82,7 +82,7 @@ static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context 
     if (r->kind == FSDP__RESIDENCE_COPY) {
         FSDP_TRY(take_memory(group, comm));
         comm->spares.out += !group->of_root;
-    } else if (!r->whole) {
+    } else if (!fsdp__residence_is_whole(r)) {
         fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)r->unsharded_bytes, true);
     }
     /* Views that a graph saved of these storages have their bytes again. */
@@ -113,7 +113,7 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
         let_go_packed(group);
         fsdp__spares_give(&comm->spares, r->unsharded);
         r->unsharded = NULL;
-    } else if (!r->whole) {
+    } else if (!fsdp__residence_is_whole(r)) {
         fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)r->unsharded_bytes, true);
     }
 }

@@ -22,6 +22,11 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
     return FSDP_OK;
 }
 
+bool fsdp__residence_is_whole(const fsdp__residence *residence)
+{
+    return residence->whole || (residence->kind == FSDP__RESIDENCE_IN_PLACE && residence->mesh.ranks == 1);
+}
+
 bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device)
 {
     return residence->mesh.ranks > 1 && residence->share && fsdp__device_shared_memory(device);

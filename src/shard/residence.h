@@ -11,7 +11,8 @@
  *             (give_back.h).
  *   COPY      the shards are private, on the device or offloaded to the host; each gather takes memory for the
  *             unsharded parameters and copies.
- * The ledger counts the same bytes in all three: those of the algorithm. What peers hold too is counted as shared.
+ * The ledger counts the same bytes in all three: those of the algorithm. What peers hold too is counted as shared. A
+ * world of one that gathers nothing has nothing gathered.
  *
  * [Note: readers and writers]
  * In the first two residences peers read memory that this rank writes: its shard (optimizer, initialize, load), or its
@@ -46,11 +47,13 @@ typedef struct fsdp__residence {
     bool has_cast;                       /* and nothing was written since: see cast.h */
     fsdp_stream *cast_stream;            /* whose work knows of it */
     size_t shard_bytes, unsharded_bytes; /* what the ledger counts */
-    bool whole;                          /* every rank has all of it: nothing is counted as gathered */
+    bool whole;                          /* every rank has all of it, whatever the mesh */
     size_t cast_bytes;                   /* of the cast, always; 0: there is none */
     bool reading;                        /* this rank is a reader of `unsharded`, as peers see it */
 } fsdp__residence;
 
+/* Whether a rank's shard is the unsharded parameters, so that none of them is gathered. */
+bool fsdp__residence_is_whole(const fsdp__residence *residence);
 /* Whether the group's bytes may live in memory of `device` that ranks share. */
 bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device);
 /* Whether the group's shards lie on the host, away from `device`: it is COPY then. Where `device` is the host itself,

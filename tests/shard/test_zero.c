@@ -224,7 +224,9 @@ static void check_microbatch(fsdp_module *module, const sizes *s, int stage, int
     fsdp_context *context = module->context;
     bool last = micro == MICROS - 1, accumulated = micro > 0;
     size_t before = !accumulated ? 0 : stage == 1 ? s->whole : s->shards, moments = step > 0 ? s->moments : 0;
-    size_t kept = stage < 3 ? s->whole : s->root, most = stage < 3 ? s->whole : s->root + 2 * s->block;
+    bool gathers = fsdp_context_world_size(context) > 1;
+    size_t kept = !gathers ? 0 : stage < 3 ? s->whole : s->root;
+    size_t most = !gathers ? 0 : stage < 3 ? s->whole : s->root + 2 * s->block;
     fsdp_memory_stats stats;
     fsdp_tensor *x, *targets, *loss;
 
@@ -236,8 +238,7 @@ static void check_microbatch(fsdp_module *module, const sizes *s, int stage, int
     check_live(context, s->shards, kept, before, moments);
     CHECK_OK(fsdp_backward(loss));
     fsdp_scope_end(context, NULL);
-    check_live(context, s->shards, stage < 3 && !last ? s->whole : 0, stage == 1 && !last ? s->whole : s->shards,
-               moments);
+    check_live(context, s->shards, stage < 3 && !last ? kept : 0, stage == 1 && !last ? s->whole : s->shards, moments);
     fsdp_device_memory(test_device(context), &stats);
     CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], most);
     if (stage == 1) /* all of them whole, and of the first that is reduced its part; or the last one with all parts */
