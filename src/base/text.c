@@ -63,7 +63,9 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
 {
     double kib = bytes / 1024, mib = kib / 1024, gib = mib / 1024;
 
-    if (gib >= 0.1)
+    if (gib >= 1024)
+        snprintf(out, out_bytes, "%.2fTiB", gib / 1024);
+    else if (gib >= 0.1)
         snprintf(out, out_bytes, "%.2fGiB", gib);
     else
         snprintf(out, out_bytes, "%.1f%s", mib >= 1 ? mib : kib, mib >= 1 ? "MiB" : "KiB");

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/text.h"
 #include "cli/bar.h"
 #include "cli/cli.h"
@@ -161,6 +162,22 @@ static fsdp_status explain(request *r, fsdp_explanation **out)
     return status;
 }
 
+/* That a step takes more than this machine has is no error of who asks for another. */
+static void say_whether_it_fits(const fsdp_explanation *e)
+{
+    fsdp__memory_limit limit = fsdp__memory_limit_of_all();
+    int64_t ranks = e->world_size / FSDP__MAX(e->machines, 1);
+    double bytes = (double)e->step.peak_total_bytes * (double)ranks;
+    char text[40], most[40];
+
+    if (e->microbatches == 0 || limit.bytes == FSDP__NO_LIMIT || bytes <= (double)limit.bytes)
+        return;
+    (void)fsdp__failure("does not fit here: %lld rank%s of one machine take%s %s at the peak of a step, and %s is %s",
+                        (long long)ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "",
+                        fsdp__size_text(bytes, text, sizeof text), limit.name,
+                        fsdp__size_text((double)limit.bytes, most, sizeof most));
+}
+
 /* main says why what was printed has not arrived. The file first: whoever reads may go before the end. */
 static int tell(request *r)
 {
@@ -173,6 +190,7 @@ static int tell(request *r)
         status = fsdp__failure("%s", fsdp_last_error());
     if ((r->json ? fsdp_explanation_json : fsdp_explanation_print)(e, stdout) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
+    say_whether_it_fits(e);
     fsdp_explanation_free(e);
     return status;
 }

@@ -11,7 +11,7 @@ enum {
     BARS = 580, /* of the longest */
     LEAST_LEFT = 190,
     LETTER = 7,
-    RIGHT = 90, /* of the number behind a bar */
+    RIGHT = 150, /* of the number behind a bar */
     ROW = 20,
     HEAD = 46, /* title and legend of a chart */
     GAP = 22,
@@ -22,12 +22,13 @@ typedef struct part {
     const char *name, *color;
 } part;
 
-/* What a chart shows of a variant: `value` is given the parts, and says what stands behind the bar. */
+/* What a chart shows of a variant: `value` fills the parts, returns what they come to, and writes that behind the bar.
+ */
 typedef struct chart {
     const char *title;
     int count;
     part parts[PARTS];
-    void (*value)(const fsdp__figures *f, double *parts, char *text, size_t bytes);
+    double (*value)(const fsdp__figures *f, double *parts, char *text, size_t bytes);
 } chart;
 
 static double sum_of(const double *parts, int count)
@@ -39,27 +40,33 @@ static double sum_of(const double *parts, int count)
     return sum;
 }
 
-static void time_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
+static double time_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
 {
     parts[0] = FSDP__MAX(f->step_ms - f->gather_ms - f->reduce_ms, 0);
     parts[1] = f->gather_ms;
     parts[2] = f->reduce_ms;
     snprintf(text, bytes, "%.2f ms", f->step_ms);
+    return sum_of(parts, 3);
 }
 
-static void sent_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
+static double sent_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
 {
     parts[0] = (double)f->comm.bytes_sent[FSDP_ALL_GATHER];
     parts[1] = (double)f->comm.bytes_sent[FSDP_REDUCE_SCATTER];
     parts[2] = (double)f->comm.bytes_sent[FSDP_ALL_REDUCE];
     (void)fsdp__size_text(sum_of(parts, 3), text, bytes);
+    return sum_of(parts, 3);
 }
 
-static void memory_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
+/* Each kind peaks at a time of its own, so the bar is longer than what was ever there at once. */
+static double memory_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
 {
+    char all[40];
+
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         parts[kind] = (double)f->memory.peak_bytes[kind];
-    (void)fsdp__size_text(sum_of(parts, FSDP_MEMORY_KINDS), text, bytes);
+    snprintf(text, bytes, "%s all at once", fsdp__size_text((double)f->memory.peak_total_bytes, all, sizeof all));
+    return (double)f->memory.peak_total_bytes;
 }
 
 static const chart charts[] = {
@@ -71,7 +78,7 @@ static const chart charts[] = {
      3,
      {{"gathers", "#e08a2b"}, {"reduce-scatters", "#4f9d58"}, {"all-reduces", "#b0413e"}},
      sent_of},
-    {"memory of a rank: the peak of each kind",
+    {"memory of a rank: the peak of each kind, and a line at that of all together",
      FSDP_MEMORY_KINDS,
      {{"parameters", "#8a9bb4"},
       {"gathered", "#e08a2b"},
@@ -88,7 +95,7 @@ static double largest(const fsdp__comparison *c, const chart *shown)
 
     for (int v = 0; v < c->variants.count; v++) {
         double parts[PARTS] = {0};
-        char text[40];
+        char text[60];
 
         if (!c->figures[v].has)
             continue;
@@ -124,20 +131,23 @@ static void print_title(const chart *shown, int left, int y, FILE *out)
 static void print_bar(const fsdp__comparison *c, const chart *shown, int variant, double most, int y, FILE *out)
 {
     int left = left_of(c);
-    double parts[PARTS] = {0}, x = left, scale = most > 0 ? BARS / most : 0;
-    char text[40] = "no figures";
+    double parts[PARTS] = {0}, x = left, scale = most > 0 ? BARS / most : 0, value = 0;
+    char text[60] = "no figures";
 
     fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", left - 8, y + 14);
     fsdp__print_xml_text(c->variants.items[variant].label, out);
     fputs("</text>", out);
     if (c->figures[variant].has)
-        shown->value(&c->figures[variant], parts, text, sizeof text);
+        value = shown->value(&c->figures[variant], parts, text, sizeof text);
     for (int i = 0; i < shown->count; i++) {
         if (parts[i] > 0)
             fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>", x, y + 2,
                     parts[i] * scale, ROW - 4, shown->parts[i].color);
         x += parts[i] * scale;
     }
+    if (left + value * scale < x - 0.5)
+        fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"2\" height=\"%d\" fill=\"#000000\"/>", left + value * scale, y,
+                ROW);
     fprintf(out, "<text x=\"%.1f\" y=\"%d\">%s</text>\n", x + 6, y + 14, text);
 }
 

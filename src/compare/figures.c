@@ -126,7 +126,8 @@ fsdp_status fsdp__figures_finish(fsdp__figures *f)
     f->reduce_ms = at_part(values, f->step_count, 0.5);
     sort_field(f, offsetof(fsdp__step_figures, ms), values);
     f->step_ms = at_part(values, f->step_count, 0.5);
-    f->spread_ms = (at_part(values, f->step_count, 0.75) - at_part(values, f->step_count, 0.25)) / 2;
+    f->spread_ms =
+        f->step_count < 2 ? NAN : (at_part(values, f->step_count, 0.75) - at_part(values, f->step_count, 0.25)) / 2;
     f->tokens_per_second = (double)f->tokens_per_step / (f->step_ms * 1e-3);
     fsdp__free(values);
     f->has = true;

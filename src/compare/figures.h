@@ -9,7 +9,7 @@ typedef struct fsdp__figures {
     char failure[1024]; /* why not; "": it has not been started */
     int starts;
     /* Of all steps that count, of all starts; a step takes as long as on its slowest rank, and what it waits for is the
-     * mean over ranks. `spread_ms` is half of what the middle half of the steps spans. */
+     * mean over ranks. `spread_ms` is half of what the middle half of the steps spans, NaN of one step. */
     double step_ms, spread_ms, gather_ms, reduce_ms, tokens_per_second;
     int64_t tokens_per_step, units, microbatches;
     fsdp_comm_stats comm;       /* of a step of rank 0 */

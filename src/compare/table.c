@@ -1,6 +1,7 @@
 /* table.c - rows and cells, as text and as Markdown. */
 #include "compare/table.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -167,6 +168,8 @@ const char *fsdp__comparison_cell(const fsdp__comparison *c, const fsdp__row *ro
     }
     value =
         row->format == FSDP__ROW_LOSS ? f->losses[f->loss_count - 1] : *(const double *)((const char *)f + row->offset);
+    if (row->format == FSDP__ROW_MS && isnan(value))
+        return "-";
     snprintf(text, bytes, "%.*f", row->format == FSDP__ROW_LOSS ? 6 : row->format == FSDP__ROW_MS ? 2 : 0, value);
     return text;
 }

@@ -87,6 +87,7 @@ static void sizes_are_in_units_that_fit(void **state)
     CHECK_STRING(fsdp__size_text(0, out, sizeof out), "0.0KiB");
     CHECK_STRING(fsdp__size_text(512, out, sizeof out), "0.5KiB");
     CHECK_STRING(fsdp__size_text(1 << 20, out, sizeof out), "1.0MiB");
+    CHECK_STRING(fsdp__size_text(0x1p42, out, sizeof out), "4.00TiB");
     CHECK_STRING(fsdp__size_text(100 << 20, out, sizeof out), "100.0MiB");
     CHECK_STRING(fsdp__size_text(1.5 * (1 << 30), out, sizeof out), "1.50GiB");
 }

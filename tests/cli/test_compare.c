@@ -90,6 +90,7 @@ static void every_strategy_has_its_figures(void **state)
     text = test_read_file(svg, &bytes);
     CHECK_CONTAINS(text, "</svg>");
     CHECK_CONTAINS(text, ">zero3</text>");
+    CHECK_CONTAINS(text, "iB all at once</text>");
     free(text);
     text = test_read_file(markdown, &bytes);
     CHECK_CONTAINS(text, TEST_SANITIZED ? "| | ddp | zero3 | fsdp1 |\n"
@@ -117,6 +118,7 @@ static void one_that_cannot_be_does_not_cost_the_others(void **state)
     CHECK_CONTAINS(p.output, "hsdp is left out: parallelism.data_parallel_replicate_degree is 2, but there is 1 rank");
     CHECK_CONTAINS(p.output, "left out ");
     CHECK_CONTAINS(p.output, "all bits");
+    CHECK_CONTAINS(p.output, "  give or take                  -"); /* of one step */
     program_free(&p);
     /* Nothing matches for any of them: a failure is that of `fsdp train`. */
     SAYS(1, "model.frozen: 'x.*' matches no parameter", f->config, "-n", "2", "--strategies=zero1,zero2", "--steps=1",

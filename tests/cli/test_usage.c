@@ -78,6 +78,7 @@ static void explain_reads_no_weights(void **state)
 
     test_write_file(file, config, strlen(config));
     SAYS(0, "70,553,706,496 parameters in 81 units, 8 ranks", "explain", folder, "-n", "8");
+    SAYS(0, "fsdp: does not fit here: 64 ranks of one machine take ", "explain", folder, "-n", "64");
     free(file);
     test_directory_free(folder);
 }
