@@ -216,8 +216,9 @@ FSDP_API fsdp_status fsdp_train_config_check(const fsdp_train_config *config, in
 
 /* As YAML that fsdp_train_config_load reads; keys that are not set stand as comments. */
 FSDP_API fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *stream);
-/* Every key with type, range, default and meaning. */
-FSDP_API fsdp_status fsdp_train_config_help(FILE *stream);
+/* Every key of a section, or of all (NULL), with type, range, default and meaning. A section that is none is an error
+ * that names the nearest. */
+FSDP_API fsdp_status fsdp_train_config_help(const char *section, FILE *stream);
 
 /* ---- a run ---- */
 

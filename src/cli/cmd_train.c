@@ -38,6 +38,7 @@ typedef struct session {
 static void usage(void)
 {
     puts("fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...] [--print-config]\n"
+         "fsdp train --help SECTION              the keys of a section alone, such as checkpoint\n"
          "\n"
          "  -n, -np, --ranks RANKS  rank processes to start here (default: 1, or the ranks this process is one of:\n"
          "                          mpirun, srun and torchrun start them, too)\n"
@@ -49,7 +50,19 @@ static void usage(void)
          "                          twice the last counts; but several of a list (--data.path, --model.frozen, ...)\n"
          "                          are one list\n"
          "\nKeys:\n");
-    (void)fsdp_train_config_help(stdout);
+    (void)fsdp_train_config_help(NULL, stdout);
+}
+
+/* Of a config's name nothing is wanted here. */
+static int help(const fsdp__args *args)
+{
+    const char *name = args->positional_count > 0 ? args->positional[0] : NULL;
+
+    if (!name || strpbrk(name, "./"))
+        usage();
+    else if (fsdp_train_config_help(name, stdout) != FSDP_OK && !ferror(stdout))
+        return fsdp__usage_error("%s", fsdp_last_error());
+    return 0;
 }
 
 /* ---- what a run tells ---- */
@@ -356,10 +369,8 @@ static int with_config(session *s, int argc, char **argv)
 
     if (fsdp__args_parse(&args, "train", argc, argv) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
-    if (t.help) {
-        usage();
-        return 0;
-    }
+    if (t.help)
+        return help(&args);
     if (t.rank_fd)
         return be_rank(s, t.rank_fd, t.steps_fd);
     if (args.positional_count == 0 && argc == 1)

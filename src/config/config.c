@@ -167,16 +167,20 @@ fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config,
     return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the config") : FSDP_OK;
 }
 
-fsdp_status fsdp__config_help(const fsdp__key_table *table, FILE *stream)
+fsdp_status fsdp__config_help(const fsdp__key_table *table, const char *only, FILE *stream)
 {
     const char *section = "";
 
+    if (only && !fsdp__key_is_section(table, only))
+        return fsdp__key_unknown(table, only, NULL);
     for (int i = 0; i < table->count; i++) {
         const fsdp__key *key = &table->keys[i];
         char allowed[256];
 
+        if (only && strcmp(only, key->section) != 0)
+            continue;
         if (strcmp(section, key->section) != 0)
-            fprintf(stream, "%s%s:\n", i ? "\n" : "", key->section);
+            fprintf(stream, "%s%s:\n", *section ? "\n" : "", key->section);
         section = key->section;
         fsdp__key_allowed(key, allowed, sizeof allowed);
         fprintf(stream, "  %-27s %s", key->name, allowed);

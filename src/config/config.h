@@ -23,7 +23,7 @@ fsdp_status fsdp__config_add(const fsdp__key_table *table, void *config, const c
 
 /* As YAML that fsdp__config_load reads; keys that are not set stand as comments. */
 fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config, FILE *stream);
-/* Every key with what is allowed, its default and its meaning. */
-fsdp_status fsdp__config_help(const fsdp__key_table *table, FILE *stream);
+/* Every key, or those of the section `only`, with what is allowed, its default and its meaning. */
+fsdp_status fsdp__config_help(const fsdp__key_table *table, const char *only, FILE *stream);
 
 #endif

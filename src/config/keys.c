@@ -105,7 +105,7 @@ static fsdp_status unknown_section(const fsdp__key_table *table, const char *sec
     return FSDP_FAIL(FSDP_INVALID, "%s is not a section: expected %s", section, list);
 }
 
-static bool is_section(const fsdp__key_table *table, const char *section)
+bool fsdp__key_is_section(const fsdp__key_table *table, const char *section)
 {
     for (int i = 0; table->sections[i]; i++)
         if (strcmp(table->sections[i], section) == 0)
@@ -120,7 +120,7 @@ fsdp_status fsdp__key_unknown(const fsdp__key_table *table, const char *section,
     size_t used = 0;
     int count = 0;
 
-    if (!name || !is_section(table, section))
+    if (!name || !fsdp__key_is_section(table, section))
         return unknown_section(table, section);
     for (int i = 0; i < table->count && count < FSDP__KEYS_PER_SECTION; i++)
         if (strcmp(table->keys[i].section, section) == 0)

@@ -84,6 +84,7 @@ fsdp_status fsdp__key_add_paths(void *config, const fsdp__key *key, const char *
 bool fsdp__key_is_set(const void *config, const fsdp__key *key);
 void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out);
 
+bool fsdp__key_is_section(const fsdp__key_table *table, const char *section);
 /* Fails: "<key> is not a key of training; did you mean 'steps'?", or about the section when there is none of that
  * name, or `name` is NULL. */
 fsdp_status fsdp__key_unknown(const fsdp__key_table *table, const char *section, const char *name);

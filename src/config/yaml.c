@@ -317,6 +317,27 @@ static fsdp_status refuse_directives(reader *r, const char *text, size_t bytes)
     return FSDP_OK;
 }
 
+/* "[training]" or "steps = 10" in the first line that is no comment: what torchtitan's configs begin with, and no
+ * config of ours. */
+static fsdp_status refuse_toml(reader *r, const char *text, size_t bytes)
+{
+    const char *end = text + bytes, *line = text, *stop;
+
+    for (r->line = 1; line < end; r->line++, line = stop + 1) {
+        stop = memchr(line, '\n', (size_t)(end - line));
+        stop = stop ? stop : end;
+        line += strspn(line, " \t\r");
+        if (line >= stop || *line == '#')
+            continue;
+        if (memchr(line, ':', (size_t)(stop - line)) || (*line != '[' && !memchr(line, '=', (size_t)(stop - line))))
+            break;
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "this is TOML, and a config is YAML: '[training]' is written 'training:', and 'steps = 10' "
+                         "below it '  steps: 10'");
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const char *path, const char *text,
                              size_t bytes)
 {
@@ -332,7 +353,9 @@ fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const c
         return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, bytes);
-    status = refuse_directives(&r, text, bytes);
+    status = refuse_toml(&r, text, bytes);
+    if (status == FSDP_OK)
+        status = refuse_directives(&r, text, bytes);
     if (status == FSDP_OK)
         status = read_stream(&r);
     if (status != FSDP_OK && status != FSDP_NO_MEMORY)

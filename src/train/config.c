@@ -78,9 +78,9 @@ fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *strea
     return fsdp__config_print(&fsdp__train_keys, config, stream);
 }
 
-fsdp_status fsdp_train_config_help(FILE *stream)
+fsdp_status fsdp_train_config_help(const char *section, FILE *stream)
 {
-    return fsdp__config_help(&fsdp__train_keys, stream);
+    return fsdp__config_help(&fsdp__train_keys, section, stream);
 }
 
 static ssize_t hash_what_is_printed(void *hash, const char *text, size_t bytes)

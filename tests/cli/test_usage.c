@@ -16,12 +16,20 @@
 static void help_and_version_are_no_errors(void **state)
 {
     fixture *f = *state;
+    program p;
 
     SAYS(0, "fsdp 0.", "--version");
     SAYS(0, "fsdp train CONFIG.yaml", "help");
     SAYS(0, "fsdp train CONFIG.yaml", "--help");
     SAYS(0, "global_batch_size", "train", "--help");
     SAYS(0, "adamw, adam or sgd; default adamw", "help", "train");
+    SAYS(0, "fsdp train CONFIG.yaml", "train", "config.yaml", "--help");
+    SAYS(2, "fsdp: chekpoint is not a section; did you mean 'checkpoint'?", "train", "--help", "chekpoint");
+    p = program_run(f->directory, 0, (const char *const[]){PROGRAM, "train", "--help", "checkpoint", NULL});
+    CHECK(strncmp(p.output, "checkpoint:\n  ", 14) == 0);
+    CHECK_CONTAINS(p.output, "keep_latest_k");
+    CHECK(!strstr(p.output, "\n\n")); /* one section */
+    program_free(&p);
     SAYS(0, "WORLD_SIZE", "run", "--help");
     SAYS(0, "--temperature", "generate", "--help");
     SAYS(0, "fsdp inspect PATH", "inspect", "-h");

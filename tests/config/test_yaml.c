@@ -41,6 +41,24 @@ static void lines_are_those_of_the_key_or_the_entry(void **state)
     refuses("water: []\n", "c:1: water is a list: expected keys of the section, indented below it");
 }
 
+static void a_file_of_toml_is_told_how_to_be_written(void **state)
+{
+    static const char *const files[] = {"# a pool\n\n[water]\nlength = 3\n", "\tlength = 3\n", "[water]\r\nlength = 3"};
+    static const int lines[] = {3, 1, 1};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char expected[160];
+
+        snprintf(expected, sizeof expected,
+                 "c:%d: this is TOML, and a config is YAML: '[training]' is written 'training:', and 'steps = 10' "
+                 "below it '  steps: 10'",
+                 lines[i]);
+        refuses(files[i], expected);
+    }
+    CHECK_OK(apply("# a = b\nwater: {name: a=b}\n", 26));
+}
+
 static void what_yaml_has_beyond_a_config_is_refused(void **state)
 {
     (void)state;
@@ -153,5 +171,6 @@ static void a_list_may_be_long(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(lines_are_those_of_the_key_or_the_entry),
+          cmocka_unit_test(a_file_of_toml_is_told_how_to_be_written),
           cmocka_unit_test(what_yaml_has_beyond_a_config_is_refused), cmocka_unit_test(what_is_no_text_is_refused),
           cmocka_unit_test(nothing_is_longer_or_deeper_than_a_config), cmocka_unit_test(a_list_may_be_long))
