@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 PROGRAMS = {"make", "cmake", "ctest", "cc", "git", "fsdp", "python3", "mpicc", "mpirun", "apt", "apt-get", "sudo", "pip",
-            "ulimit", "export", "env", "ldconfig", "pkg-config", "mpiexec.mpich"}
+            "ulimit", "yes", "export", "env", "ldconfig", "pkg-config", "mpiexec.mpich"}
 FOLDERS = ("build/", "bench/", "tools/", ".ci/", "./", "tests/")
 
 LISTED = {
