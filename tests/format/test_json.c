@@ -1,6 +1,9 @@
-/* JSON that would take more memory than any model's is refused before it takes any. */
+/* JSON that would take more memory than any model's is refused before it takes any; what Python writes is taken. */
 #include "format/json.h"
 
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "format/json_scan.h"
 #include "support/test.h"
 
 static fsdp_status parse(const char *text)
@@ -62,5 +65,161 @@ static void a_pointer_of_git_lfs_is_told_by_name(void **state)
                 "cannot read 'x.json': it is a pointer of Git LFS: fetch the file with 'git lfs pull'");
 }
 
-TEST_MAIN(cmocka_unit_test(depth_count_and_strings_are_bounded), cmocka_unit_test(what_a_string_holds_is_no_structure),
+/* ---- JSON as Python has it ---- */
+
+static fsdp__json_fault find(const char *text, const char *key, fsdp__json_member *out)
+{
+    size_t bytes = strlen(text);
+    char *own = malloc(bytes + 1); /* without an end, so that a sanitizer sees what is read behind it */
+    fsdp__json_fault fault;
+    fsdp_status status;
+
+    memcpy(own, text, bytes);
+    own = realloc(own, bytes ? bytes : 1);
+    status = fsdp__json_find(own, bytes, key, out, &fault);
+    CHECK_EQ(status == FSDP_OK, fault.what == NULL);
+    if (out->text) /* in the text that lives on */
+        out->text = text + (out->text - own);
+    free(own);
+    return fault;
+}
+
+/* The member `a` as a string, unescaped; NULL: none. */
+static void check_found(const char *text, const char *expected)
+{
+    fsdp__json_member m;
+    fsdp__json_fault fault = find(text, "a", &m);
+    char plain[64];
+    int64_t halves;
+    size_t bytes;
+
+    if (fault.what)
+        TEST_FAIL("%s: %s at %zu", text, fault.what, fault.offset);
+    CHECK_EQ(m.text && m.is_string, expected != NULL);
+    if (!expected)
+        return;
+    bytes = fsdp__json_unescape(m.text, m.bytes, plain, &halves);
+    CHECK_EQ(bytes, strlen(expected));
+    CHECK_BYTES(plain, expected, bytes);
+}
+
+static void what_python_writes_stands_in_no_ones_way(void **state)
+{
+    char *deep = repeated("{\"b\": ", "[{\"a\":", 50000, "1"), *text = malloc(500000);
+    size_t used = strlen(deep);
+
+    (void)state;
+    check_found("{\"x\": NaN, \"y\": [Infinity, -Infinity], \"a\": \"b\"}", "b");
+    check_found("{\"x\": 1e400, \"y\": 12345678901234567890123456789012345678901234567890, \"a\": \"b\"}", "b");
+    check_found("{\"x\": \"\\ud83d\", \"\\udc00\": 0, \"n\\u0000l\": 1, \"a\": \"b\"}", "b");
+    check_found("{\"a\": \"first\", \"a\": \"last\"}", "last");
+    check_found("{\"a\": \"first\", \"a\": null}", NULL);
+    check_found(" {\"\\u0061\" : \"\\u0041\\ud83d\\ude00\\n\\\\\\/\" }\r\n", "A\xf0\x9f\x98\x80\n\\/");
+    check_found("{\"b\": {\"a\": \"inner\"}, \"aa\": \"x\"}", NULL);
+    check_found("{}", NULL);
+    memcpy(text, deep, used);
+    for (int i = 0; i < 50000; i++) {
+        memcpy(text + used, "}]", 2);
+        used += 2;
+    }
+    strcpy(text + used, ", \"a\": \"b\"}");
+    check_found(text, "b");
+    free(text);
+    free(deep);
+}
+
+static void what_is_no_json_is_placed(void **state)
+{
+    static const struct {
+        const char *text, *what;
+        size_t offset;
+    } bad[] = {{"", "not a JSON object", 0},
+               {"[1]", "not a JSON object", 0},
+               {"{\"a\": 01}", "no comma or '}' behind a member", 7},
+               {"{\"a\": 1.}", "no comma or '}' behind a member", 7},
+               {"{\"a\": }", "no value", 6},
+               {"{\"a\": -", "no value", 6},
+               {"{\"a\": +1}", "no value", 6},
+               {"{\"a\": nan}", "no value", 6},
+               {"{\"a\": [1, 2}", "no comma or ']' behind an element", 11},
+               {"{\"a\": 1,}", "no key in quotes", 8},
+               {"{\"a\" 1}", "no colon behind a key", 5},
+               {"{\"a\": 1} {}", "text behind its end", 9},
+               {"{\"a\": \"b", "a string does not end", 8},
+               {"{\"a\": \"b\\", "a string does not end", 9},
+               {"{\"a\": \"\\u12g4\"}", "\\u without four hexadecimal digits", 8},
+               {"{\"a\": \"\\x\"}", "a backslash before a character that it does not escape", 8},
+               {"{\"a\": \"\t\"}", "a control character in a string", 7}};
+    fsdp__json_member m;
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(bad); i++) {
+        fsdp__json_fault fault = find(bad[i].text, "a", &m);
+
+        CHECK_STRING(CHECK_PTR(fault.what), bad[i].what);
+        CHECK_EQ(fault.offset, bad[i].offset);
+    }
+}
+
+static void half_a_pair_is_counted(void **state)
+{
+    static const char text[] = "\\ud83d\\ud83d\\ude00\\udc00x\\ud800\\u0041";
+    char plain[64];
+    int64_t halves = 0;
+    size_t bytes = fsdp__json_unescape(text, sizeof text - 1, plain, &halves);
+
+    (void)state;
+    CHECK_EQ(halves, 3);
+    CHECK_EQ(bytes, 15);
+    CHECK_BYTES(plain,
+                "\xef\xbf\xbd\xf0\x9f\x98\x80\xef\xbf\xbdx\xef\xbf\xbd"
+                "A",
+                15);
+}
+
+static void check_strict(const char *text, const char *expected)
+{
+    json_t *value = NULL;
+    char *strict = NULL;
+    size_t bytes = 0;
+
+    CHECK_OK(fsdp__json_to_strict("x.json", text, strlen(text), &strict, &bytes));
+    CHECK_STRING(strict, expected);
+    CHECK_EQ(bytes, strlen(expected));
+    CHECK_OK(fsdp__json_parse("x.json", strict, bytes, &value));
+    json_decref(value);
+    fsdp__free(strict);
+}
+
+static void a_strict_text_has_what_jansson_takes(void **state)
+{
+    static const char number[] = "{\"\\u0061\": 1e999}";
+    char *strict = NULL;
+    size_t bytes = 0;
+
+    (void)state;
+    check_strict("\xef\xbb\xbf{\"a\": [1, -2.5e3, \"x\\n\"]} ", "{\"a\": [1, -2.5e3, \"x\\n\"]} ");
+    check_strict("{\"a\":NaN,\"b\":[-Infinity,Infinity]}", "{\"a\":\"NaN\",\"b\":[\"-Infinity\",\"Infinity\"]}");
+    check_strict("{\"a\": 9223372036854775807, \"b\": 9223372036854775808, \"c\": 1e400, \"d\": 1e-400}",
+                 "{\"a\": 9223372036854775807, \"b\": 9223372036854775808e0, \"c\": \"1e400\", \"d\": 1e-400}");
+    check_strict("{\"a\": \"\\ud800\\u0000\\ud83d\\ude00\"}", "{\"a\": \"\\ufffd\\ufffd\\ud83d\\ude00\"}");
+    CHECK_ERROR(fsdp__json_to_strict("x.json", "{\n \"a\": nan}", 12, &strict, &bytes), FSDP_FORMAT,
+                "cannot read 'x.json': line 2 column 7: no value");
+    CHECK_NULL(strict);
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_status status = fsdp__json_to_strict("x.json", number, sizeof number - 1, &strict, &bytes);
+        fsdp__json_member m;
+        fsdp__json_fault fault;
+
+        if (status == FSDP_OK)
+            status = fsdp__json_find(number, sizeof number - 1, "a", &m, &fault);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        fsdp__free(strict);
+        strict = NULL;
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(what_python_writes_stands_in_no_ones_way), cmocka_unit_test(what_is_no_json_is_placed),
+          cmocka_unit_test(half_a_pair_is_counted), cmocka_unit_test(a_strict_text_has_what_jansson_takes),
+          cmocka_unit_test(depth_count_and_strings_are_bounded), cmocka_unit_test(what_a_string_holds_is_no_structure),
           cmocka_unit_test(a_pointer_of_git_lfs_is_told_by_name))

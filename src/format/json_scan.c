@@ -1,0 +1,470 @@
+/* json_scan.c - a pass over JSON text that keeps of what is open one bit a level. */
+#include "format/json_scan.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+enum {
+    BITS = 64
+};
+
+typedef struct scan {
+    const char *text, *at, *end;
+    const char *what; /* wrong, at `at`; NULL: nothing */
+    bool no_memory;
+    /* What is open: a bit for each level, 1 for an object. */
+    uint64_t *levels;
+    int64_t depth, capacity;
+    /* The member that is looked for; NULL: none is. */
+    const char *key;
+    bool is_key; /* the value that comes belongs to it */
+    fsdp__json_member *member;
+    /* Where a strict text is made: `written` bytes so far, of all before `copied`. */
+    char *out;
+    size_t written;
+    const char *copied;
+} scan;
+
+static bool fail(scan *s, const char *what)
+{
+    s->what = what;
+    return false;
+}
+
+/* What stands from `begin` to `at` goes into the strict text as this. */
+static void replace(scan *s, const char *begin, const char *by, size_t bytes)
+{
+    size_t before = (size_t)(begin - s->copied);
+
+    if (!s->out)
+        return;
+    memcpy(s->out + s->written, s->copied, before);
+    memcpy(s->out + s->written + before, by, bytes);
+    s->written += before + bytes;
+    s->copied = s->at;
+}
+
+/* ---- what is open ---- */
+
+static bool in_object(const scan *s)
+{
+    return s->depth > 0 && s->levels[(s->depth - 1) / BITS] >> ((s->depth - 1) % BITS) & 1;
+}
+
+static bool open_level(scan *s, bool object)
+{
+    uint64_t bit = (uint64_t)1 << (s->depth % BITS);
+
+    if (fsdp__grow(&s->levels, s->depth / BITS, &s->capacity, sizeof *s->levels) != 0) {
+        s->no_memory = true;
+        return false;
+    }
+    s->levels[s->depth / BITS] = (s->levels[s->depth / BITS] & ~bit) | (object ? bit : 0);
+    s->depth++;
+    s->at++;
+    return true;
+}
+
+/* ---- strings ---- */
+
+/* The unit of four hexadecimal digits, or -1. */
+static int32_t hex_unit(const char *at, const char *end)
+{
+    int32_t unit = 0;
+
+    if (end - at < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        const char *digits = "0123456789abcdef";
+        char c = at[i] >= 'A' && at[i] <= 'F' ? (char)(at[i] + ('a' - 'A')) : at[i];
+        const char *digit = c ? strchr(digits, c) : NULL;
+
+        if (!digit)
+            return -1;
+        unit = unit * 16 + (int32_t)(digit - digits);
+    }
+    return unit;
+}
+
+static bool is_first_half(int32_t unit)
+{
+    return unit >= 0xd800 && unit < 0xdc00;
+}
+
+static bool is_second_half(int32_t unit)
+{
+    return unit >= 0xdc00 && unit < 0xe000;
+}
+
+/* The character whose digits begin at `at`, and how long they are with those of a second half; a half alone is itself.
+ * -1: there are none. */
+static int32_t escaped_character(const char *at, const char *end, int *bytes)
+{
+    int32_t first = hex_unit(at, end), second;
+
+    *bytes = 4;
+    if (!is_first_half(first) || end - at < 6 || at[4] != '\\' || at[5] != 'u')
+        return first;
+    second = hex_unit(at + 6, end);
+    if (!is_second_half(second))
+        return first;
+    *bytes = 10;
+    return 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+}
+
+/* At a backslash. */
+static bool scan_escape(scan *s)
+{
+    const char *begin = s->at++;
+    int32_t character;
+    int bytes;
+
+    if (s->at == s->end)
+        return fail(s, "a string does not end");
+    if (*s->at != 'u') {
+        if (!*s->at || !strchr("\"\\/bfnrt", *s->at))
+            return fail(s, "a backslash before a character that it does not escape");
+        s->at++;
+        return true;
+    }
+    character = escaped_character(s->at + 1, s->end, &bytes);
+    if (character < 0)
+        return fail(s, "\\u without four hexadecimal digits");
+    s->at += 1 + bytes;
+    if (character == 0 || is_first_half(character) || is_second_half(character))
+        replace(s, begin, "\\ufffd", 6);
+    return true;
+}
+
+/* At a quote; `*out` is what stands before the next. */
+static bool scan_string(scan *s, fsdp__json_member *out)
+{
+    *out = (fsdp__json_member){.text = ++s->at, .is_string = true};
+    while (s->at < s->end && *s->at != '"') {
+        if ((unsigned char)*s->at < 0x20)
+            return fail(s, "a control character in a string");
+        if (*s->at != '\\') {
+            s->at++;
+            continue;
+        }
+        out->escaped = true;
+        if (!scan_escape(s))
+            return false;
+    }
+    if (s->at == s->end)
+        return fail(s, "a string does not end");
+    out->bytes = (size_t)(s->at++ - out->text);
+    return true;
+}
+
+static size_t put_utf8(uint32_t c, char *out)
+{
+    static const unsigned char marks[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    size_t bytes = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+
+    for (size_t i = bytes; i > 1; c >>= 6)
+        out[--i] = (char)(0x80 | (c & 0x3f));
+    out[0] = (char)(marks[bytes < 2 ? 0 : bytes] | c);
+    return bytes;
+}
+
+size_t fsdp__json_unescape(const char *text, size_t bytes, char *out, int64_t *halves)
+{
+    static const char letters[] = "bfnrt", stands_for[] = "\b\f\n\r\t";
+    const char *end = text + bytes;
+    size_t used = 0;
+
+    *halves = 0;
+    while (text < end) {
+        const char *letter;
+        int32_t character;
+        int taken;
+
+        if (*text != '\\') {
+            out[used++] = *text++;
+            continue;
+        }
+        letter = strchr(letters, text[1]);
+        if (text[1] != 'u') {
+            out[used++] = letter ? stands_for[letter - letters] : text[1];
+            text += 2;
+            continue;
+        }
+        character = escaped_character(text + 2, end, &taken);
+        if (is_first_half(character) || is_second_half(character)) {
+            character = 0xfffd;
+            ++*halves;
+        }
+        used += put_utf8((uint32_t)character, out + used);
+        text += 2 + taken;
+    }
+    return used;
+}
+
+/* ---- numbers and words ---- */
+
+static bool accept(scan *s, const char *word)
+{
+    size_t bytes = strlen(word);
+
+    if ((size_t)(s->end - s->at) < bytes || memcmp(s->at, word, bytes) != 0)
+        return false;
+    s->at += bytes;
+    return true;
+}
+
+static bool accept_digits(scan *s)
+{
+    const char *begin = s->at;
+
+    while (s->at < s->end && *s->at >= '0' && *s->at <= '9')
+        s->at++;
+    return s->at > begin;
+}
+
+/* A part that is no part of the number unless it has digits. */
+static bool accept_part(scan *s, const char *marks, bool signs)
+{
+    const char *begin = s->at;
+
+    if (s->at == s->end || !strchr(marks, *s->at) || !*s->at)
+        return false;
+    s->at++;
+    if (signs && s->at < s->end && (*s->at == '+' || *s->at == '-'))
+        s->at++;
+    if (accept_digits(s))
+        return true;
+    s->at = begin;
+    return false;
+}
+
+/* jansson has integers of 64 bits, and doubles that do not overflow. */
+static void replace_number(scan *s, const char *begin, bool integer)
+{
+    size_t bytes = (size_t)(s->at - begin);
+    char *text;
+
+    if (!s->out || s->no_memory)
+        return;
+    text = fsdp__sprintf("\"%.*s\"", (int)bytes, begin); /* with an end, and as a string */
+    if (!text) {
+        s->no_memory = true;
+        return;
+    }
+    errno = 0;
+    if (integer)
+        (void)strtoll(text + 1, NULL, 10);
+    if (!isfinite(strtod(text + 1, NULL)))
+        replace(s, begin, text, bytes + 2);
+    else if (integer && errno == ERANGE)
+        replace(s, s->at, "e0", 2);
+    fsdp__free(text);
+}
+
+static bool scan_number(scan *s)
+{
+    const char *begin = s->at;
+    bool integer = true;
+
+    if (s->at < s->end && *s->at == '-')
+        s->at++;
+    if (s->at < s->end && *s->at == '0') {
+        s->at++;
+    } else if (!accept_digits(s)) {
+        s->at = begin;
+        return fail(s, "no value");
+    }
+    if (accept_part(s, ".", false))
+        integer = false;
+    if (accept_part(s, "eE", true))
+        integer = false;
+    replace_number(s, begin, integer);
+    return true;
+}
+
+static bool scan_word(scan *s)
+{
+    static const char *const strange[] = {"NaN", "Infinity", "-Infinity"};
+    static const char *const strings[] = {"\"NaN\"", "\"Infinity\"", "\"-Infinity\""};
+    const char *begin = s->at;
+
+    if (accept(s, "null") || accept(s, "true") || accept(s, "false"))
+        return true;
+    for (int i = 0; i < 3; i++)
+        if (accept(s, strange[i])) {
+            replace(s, begin, strings[i], strlen(strings[i]));
+            return true;
+        }
+    return scan_number(s);
+}
+
+/* ---- structure ---- */
+
+static void skip_spaces(scan *s)
+{
+    while (s->at < s->end && (*s->at == ' ' || *s->at == '\t' || *s->at == '\n' || *s->at == '\r'))
+        s->at++;
+}
+
+static char next(scan *s)
+{
+    skip_spaces(s);
+    return s->at < s->end ? *s->at : '\0';
+}
+
+static bool is_wanted(scan *s, const fsdp__json_member *key)
+{
+    size_t bytes = key->bytes;
+    const char *text = key->text;
+    char *plain = NULL;
+    int64_t halves = 0;
+    bool same;
+
+    if (key->escaped) { /* nearly no key is */
+        text = plain = fsdp__malloc(key->bytes);
+        if (!plain) {
+            s->no_memory = true;
+            return false;
+        }
+        bytes = fsdp__json_unescape(key->text, key->bytes, plain, &halves);
+    }
+    same = bytes == strlen(s->key) && memcmp(text, s->key, bytes) == 0 && halves == 0;
+    fsdp__free(plain);
+    return same;
+}
+
+static bool scan_key(scan *s)
+{
+    fsdp__json_member key;
+
+    if (next(s) != '"')
+        return fail(s, "no key in quotes");
+    if (!scan_string(s, &key))
+        return false;
+    if (next(s) != ':')
+        return fail(s, "no colon behind a key");
+    s->at++;
+    s->is_key = s->key && s->depth == 1 && is_wanted(s, &key);
+    return true;
+}
+
+/* What comes behind a value: the ends of what is open, and a comma where one is not ended; `*more`: a value follows. */
+static bool scan_ends(scan *s, bool *more)
+{
+    *more = false;
+    while (s->depth > 0) {
+        bool object = in_object(s);
+        char c = next(s);
+
+        if (c == ',') {
+            s->at++;
+            *more = true;
+            return !object || scan_key(s);
+        }
+        if (c != (object ? '}' : ']'))
+            return fail(s, object ? "no comma or '}' behind a member" : "no comma or ']' behind an element");
+        s->at++;
+        s->depth--;
+    }
+    return true;
+}
+
+/* A value, or the beginning of one: `*whole` is false where its first member or element follows. */
+static bool scan_value(scan *s, bool *whole)
+{
+    fsdp__json_member value = {.text = NULL};
+    bool is_key = s->is_key;
+    char c = next(s);
+
+    *whole = true;
+    s->is_key = false;
+    value.text = s->at;
+    if (c == '{' || c == '[') {
+        if (!open_level(s, c == '{'))
+            return false;
+        *whole = next(s) == (c == '{' ? '}' : ']');
+    } else if (c == '"' ? !scan_string(s, &value) : !scan_word(s)) {
+        return false;
+    }
+    if (is_key) {
+        if (!value.is_string)
+            value.bytes = (size_t)(s->at - value.text);
+        *s->member = value;
+    }
+    return *whole || c == '[' || scan_key(s);
+}
+
+static bool scan_text(scan *s)
+{
+    bool whole, more = true;
+
+    while (more) {
+        if (!scan_value(s, &whole))
+            return false;
+        if (whole && !scan_ends(s, &more))
+            return false;
+    }
+    skip_spaces(s);
+    return s->at == s->end || fail(s, "text behind its end");
+}
+
+/* ---- what is offered ---- */
+
+fsdp_status fsdp__json_find(const char *text, size_t bytes, const char *key, fsdp__json_member *out,
+                            fsdp__json_fault *fault)
+{
+    scan s = {.text = text, .at = text, .end = text + bytes, .key = key, .member = out};
+    bool good;
+
+    *out = (fsdp__json_member){.text = NULL};
+    *fault = (fsdp__json_fault){.what = NULL};
+    if (next(&s) != '{')
+        good = fail(&s, "not a JSON object");
+    else
+        good = scan_text(&s);
+    fsdp__free(s.levels);
+    if (s.no_memory)
+        return FSDP_NO_MEMORY;
+    if (good)
+        return FSDP_OK;
+    *fault = (fsdp__json_fault){.what = s.what, .offset = (size_t)(s.at - text)};
+    return FSDP_FORMAT;
+}
+
+static fsdp_status refuse(const char *path, const scan *s)
+{
+    long long line = 1, column = 1;
+
+    if (s->no_memory)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+    for (const char *at = s->text; at < s->at; at++) {
+        line += *at == '\n';
+        column = *at == '\n' ? 1 : column + 1;
+    }
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld column %lld: %s", path, line, column, s->what);
+}
+
+fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t bytes, char **out, size_t *out_bytes)
+{
+    size_t mark = bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    scan s = {.text = text + mark, .at = text + mark, .end = text + bytes, .copied = text + mark};
+    fsdp_status status = FSDP_OK;
+
+    *out = NULL;
+    s.out = fsdp__malloc(2 * bytes + 1); /* NaN gets quotes: nothing grows more */
+    if (!s.out || !scan_text(&s) || s.no_memory) {
+        s.no_memory = s.no_memory || !s.out;
+        status = refuse(path, &s);
+        fsdp__free(s.out);
+    } else {
+        replace(&s, s.end, "", 1); /* with a NUL behind it, which is not counted */
+        *out = s.out;
+        *out_bytes = s.written - 1;
+    }
+    fsdp__free(s.levels);
+    return status;
+}
