@@ -2,7 +2,8 @@
  *
  * A token file is raw uint16 or uint32 (little-endian), or has llm.c's header: 256 int32 (1,024 bytes), of them magic
  * 20240520, version 1, token count, then uint16 tokens (magic 20240801, version 7: uint32). A text file is its bytes:
- * token = byte, vocabulary 256. Several files are one stream, in the order given.
+ * token = byte, vocabulary 256; of text in any encoding that has ASCII in it, a byte order mark included. Several files
+ * are one stream, in the order given.
  *
  * A path is a file, a folder, or, where nothing has that name, a pattern as of a shell (`*`, `?`, `[a-z]`). A folder is
  * those of its own files, hidden ones left out, whose names fit the format (.txt; .bin, .u16, .u32; either, not both);
@@ -38,12 +39,14 @@ typedef struct fsdp_tokens fsdp_tokens; /* memory-mapped, read-only; may be shar
 /* AUTO: llm.c's header, or by name: .txt and unknown text is TEXT, .bin and .u16 UINT16, .u32 UINT32. BINARY: tokens;
  * by the header, or by name, or uint16. UINT16, UINT32: of that width whatever the name says; a header that says
  * otherwise is an error. TEXT: the bytes. Errors name the file and, where it matters, the offset: missing, empty, no
- * regular file (a FIFO, a device), no whole number of tokens, a header that does not fit the size. Files are mapped one
- * by one and need no descriptors; a process may have some 65,000. */
+ * regular file (a FIFO, a device), no whole number of tokens, a header that does not fit the size; what is packed, or
+ * known to be neither text nor tokens, by its kind and with what to do; tokens or a NUL byte where text is read, text
+ * where tokens are, JSON lines (.jsonl, .ndjson, .json: fsdp/tokenize.h reads what they hold). Files are mapped one by
+ * one and need no descriptors; a process may have some 65,000. */
 FSDP_API fsdp_status fsdp_tokens_open(const char *const *paths, int count, fsdp_token_format format, fsdp_tokens **out);
 FSDP_API void fsdp_tokens_close(fsdp_tokens *tokens);
-/* What the first bytes of the files say against reading them so: a program or tokens as text, text as tokens, uint32 as
- * uint16. The first such file, and how many there are; else that some are text and some tokens. NULL: nothing. */
+/* What the first bytes of the files say against reading them so: they look like uint32, and are read as uint16. The
+ * first such file, and how many there are; else that some are text and some tokens. NULL: nothing. */
 FSDP_API const char *fsdp_tokens_warning(const fsdp_tokens *tokens);
 /* Whether a file among them is read as text. */
 FSDP_API bool fsdp_tokens_have_text(const fsdp_tokens *tokens);

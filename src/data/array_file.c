@@ -2,6 +2,7 @@
 #include "data/array_file.h"
 
 #include "base/compiler.h"
+#include "data/content.h"
 
 static fsdp_status check_bytes(const char *path, size_t bytes, const fsdp__array_header *header)
 {
@@ -23,11 +24,10 @@ static fsdp_status check_bytes(const char *path, size_t bytes, const fsdp__array
 
 fsdp_status fsdp__array_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out)
 {
-    if (bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it is packed; unpack it with gunzip", path);
     if (fsdp__is_npy(data, bytes)) {
         FSDP_TRY(fsdp__npy_parse(path, data, bytes, out));
     } else {
+        FSDP_TRY(fsdp__content_refuse(path, NULL, data, bytes, false));
         if (bytes < 4 || data[0] != 0 || data[1] != 0)
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it begins neither as a .npy nor as an IDX file", path);
         FSDP_TRY(fsdp__idx_parse(path, data, bytes, out));

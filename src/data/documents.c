@@ -54,24 +54,7 @@ int64_t fsdp__documents_position(const fsdp__documents *documents)
     return documents->done_bytes + (documents->file ? fsdp__text_file_position(documents->file) : 0);
 }
 
-static fsdp_status open_next(fsdp__documents *d)
-{
-    d->path = d->files.paths[d->next++];
-    FSDP_TRY(fsdp__text_file_open(d->path, &d->file));
-    d->within = false;
-    d->offset = 0;
-    d->line = 1;
-    return FSDP_OK;
-}
-
-static void close_file(fsdp__documents *d)
-{
-    d->done_bytes += fsdp__text_file_position(d->file);
-    fsdp__text_file_close(d->file);
-    d->file = NULL;
-}
-
-/* ---- filling a piece ---- */
+/* ---- memory ---- */
 
 static fsdp_status reserve(char **bytes, size_t *capacity, size_t wanted)
 {
@@ -86,6 +69,47 @@ static fsdp_status reserve(char **bytes, size_t *capacity, size_t wanted)
     *capacity = wanted;
     return FSDP_OK;
 }
+
+/* ---- files, one after another ---- */
+
+/* A byte order mark at the beginning is no part of the text. */
+static fsdp_status skip_mark(fsdp__documents *d)
+{
+    char first[3];
+    size_t count = 0, got = 1;
+
+    while (count < sizeof first && got > 0) {
+        FSDP_TRY(fsdp__text_file_read(d->file, first + count, sizeof first - count, &got));
+        count += got;
+    }
+    if (count == sizeof first && memcmp(first, "\xef\xbb\xbf", sizeof first) == 0) {
+        d->offset = sizeof first;
+        return FSDP_OK;
+    }
+    FSDP_TRY(reserve(&d->rest, &d->rest_capacity, sizeof first));
+    memcpy(d->rest, first, count);
+    d->rest_bytes = count;
+    return FSDP_OK;
+}
+
+static fsdp_status open_next(fsdp__documents *d)
+{
+    d->path = d->files.paths[d->next++];
+    FSDP_TRY(fsdp__text_file_open(d->path, &d->file));
+    d->within = false;
+    d->offset = 0;
+    d->line = 1;
+    return skip_mark(d);
+}
+
+static void close_file(fsdp__documents *d)
+{
+    d->done_bytes += fsdp__text_file_position(d->file);
+    fsdp__text_file_close(d->file);
+    d->file = NULL;
+}
+
+/* ---- pieces ---- */
 
 /* Up to `wanted` bytes, fewer at the end of the file: `*ended`. */
 static fsdp_status fill(fsdp__documents *d, fsdp__piece *piece, size_t wanted, bool *ended)

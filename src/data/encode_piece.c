@@ -1,15 +1,23 @@
 /* encode_piece.c - documents of a piece: of JSON lines, between separators, or a part of one. */
 #include "data/encode_piece.h"
 
-#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "data/content.h"
+#include "format/json_scan.h"
 #include "tokenizer/utf8.h"
 #include "tokenizer/word.h"
 
 #define REPLACEMENT "\xef\xbf\xbd"
+#define BYTE_ORDER_MARK "\xef\xbb\xbf"
+
+enum {
+    FEW = 64 /* bytes that are no UTF-8 */
+};
 
 /* What every document of the piece needs. */
 typedef struct job {
@@ -20,10 +28,15 @@ typedef struct job {
     fsdp__encoded *out;
 } job;
 
+static const char *field_of(const job *j)
+{
+    return j->options->field ? j->options->field : "text";
+}
+
 /* ---- bytes that are no UTF-8 ---- */
 
 /* The text with U+FFFD in their place; fsdp__free it. */
-static char *replace_invalid(const char *text, size_t bytes, size_t *out_bytes)
+static char *replace_invalid(const job *j, const char *text, size_t bytes, size_t *out_bytes)
 {
     char *out = fsdp__malloc(3 * bytes + 1);
     size_t used = 0;
@@ -43,9 +56,24 @@ static char *replace_invalid(const char *text, size_t bytes, size_t *out_bytes)
         used += sizeof REPLACEMENT - 1;
         text += bad;
         bytes -= bad;
+        j->out->replaced_bytes += (int64_t)bad;
     }
     *out_bytes = used;
     return out;
+}
+
+/* Some bytes of a text may be wrong; where many are it is another encoding's, or none's, and would be U+FFFD all over.
+ */
+static fsdp_status check_replaced(const job *j)
+{
+    int64_t bad = j->out->replaced_bytes, all = (int64_t)j->piece->bytes;
+
+    if (bad < FEW || 4 * bad < all)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "cannot read '%s': %lld of %lld bytes from offset %lld on are no UTF-8: it is in another encoding "
+                     "(make UTF-8 of it with 'iconv -f ENCODING -t UTF-8'), or packed",
+                     j->piece->path, (long long)bad, (long long)all, (long long)j->piece->offset);
 }
 
 /* ---- one document, or a part of it ---- */
@@ -80,7 +108,7 @@ static fsdp_status encode_text(const job *j, const char *text, size_t bytes)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is no UTF-8 at offset %lld of its text (byte 0x%02x)",
                          j->piece->path, (long long)offset + (long long)good, (unsigned)(unsigned char)text[good]);
     } else {
-        replaced = replace_invalid(text, bytes, &replaced_bytes);
+        replaced = replace_invalid(j, text, bytes, &replaced_bytes);
         status = replaced ? encode(j, replaced, replaced_bytes) : FSDP_NO_MEMORY;
         fsdp__free(replaced);
     }
@@ -112,29 +140,61 @@ static fsdp_status encode_texts(const job *j)
 
 /* ---- JSON lines ---- */
 
-static fsdp_status bad_line(const job *j, int64_t line, const char *what)
+__attribute__((format(printf, 3, 4))) static fsdp_status bad_line(const job *j, int64_t line, const char *format, ...)
 {
-    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld: %s", j->piece->path, (long long)line,
-                     FSDP__SHOWN_NAME(what));
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(j->out->why, sizeof j->out->why, format, args);
+    va_end(args);
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld: %s", j->piece->path, (long long)line, j->out->why);
 }
 
-static fsdp_status encode_field(const job *j, int64_t line, const json_t *object)
+/* An escape may stand for half a character, which no encoding of text has. */
+static fsdp_status unescape(const job *j, int64_t line, const fsdp__json_member *value, char **out, size_t *bytes)
 {
-    const char *field = j->options->field ? j->options->field : "text";
-    const json_t *value = json_object_get(object, field);
-    fsdp_status status;
+    int64_t halves;
 
-    if (!json_is_object(object))
-        return bad_line(j, line, "not a JSON object");
-    if (!json_is_string(value))
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld: field '%s' is %s", j->piece->path, (long long)line,
-                         field, value ? "not a string" : "missing");
-    if (json_string_length(value) == 0)
+    *out = fsdp__malloc(value->bytes);
+    if (!*out)
+        return FSDP_NO_MEMORY;
+    *bytes = fsdp__json_unescape(value->text, value->bytes, *out, &halves);
+    if (halves == 0 || j->options->replace_invalid)
         return FSDP_OK;
-    status = encode(j, json_string_value(value), json_string_length(value));
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot encode '%s', line %lld", j->piece->path, (long long)line);
-    return end_document(j);
+    return bad_line(j, line, "field '%s' has half a surrogate pair (as \\ud83d alone), which is no character",
+                    field_of(j));
+}
+
+static fsdp_status encode_string(const job *j, int64_t line, const fsdp__json_member *value)
+{
+    const char *text = value->text;
+    size_t bytes = value->bytes;
+    char *plain = NULL;
+    fsdp_status status = FSDP_OK;
+
+    if (value->escaped)
+        status = unescape(j, line, value, &plain, &bytes);
+    if (status == FSDP_OK) {
+        status = encode(j, plain ? plain : text, bytes);
+        if (status != FSDP_OK)
+            status = fsdp_fail_prefix(status, "cannot encode '%s', line %lld", j->piece->path, (long long)line);
+    }
+    fsdp__free(plain);
+    return status == FSDP_OK ? end_document(j) : status;
+}
+
+static fsdp_status encode_object(const job *j, int64_t line, const char *text, size_t bytes)
+{
+    fsdp__json_member value;
+    fsdp__json_fault fault;
+    fsdp_status status = fsdp__json_find(text, bytes, field_of(j), &value, &fault);
+
+    if (status == FSDP_FORMAT)
+        return bad_line(j, line, "%s at column %zu", fault.what, fault.offset + 1);
+    FSDP_TRY(status);
+    if (!value.is_string)
+        return bad_line(j, line, "field '%s' is %s", field_of(j), value.text ? "not a string" : "missing");
+    return value.bytes > 0 ? encode_string(j, line, &value) : FSDP_OK;
 }
 
 static bool is_blank(const char *text, size_t bytes)
@@ -147,19 +207,31 @@ static bool is_blank(const char *text, size_t bytes)
 
 static fsdp_status encode_line(const job *j, int64_t line, const char *text, size_t bytes)
 {
-    bool replaces = j->options->replace_invalid && fsdp__utf8_prefix(text, bytes) < bytes;
-    char *replaced = replaces ? replace_invalid(text, bytes, &bytes) : NULL;
-    json_error_t error;
-    json_t *object;
+    size_t good = fsdp__utf8_prefix(text, bytes);
+    char *replaced;
     fsdp_status status;
 
-    if (replaces && !replaced)
-        return FSDP_NO_MEMORY;
-    object = json_loadb(replaces ? replaced : text, bytes, JSON_ALLOW_NUL, &error);
-    status = object ? encode_field(j, line, object) : bad_line(j, line, error.text);
-    json_decref(object);
+    if (good == bytes)
+        return encode_object(j, line, text, bytes);
+    if (!j->options->replace_invalid)
+        return bad_line(j, line, "it is no UTF-8 at column %zu (byte 0x%02x)", good + 1,
+                        (unsigned)(unsigned char)text[good]);
+    replaced = replace_invalid(j, text, bytes, &bytes);
+    status = replaced ? encode_object(j, line, replaced, bytes) : FSDP_NO_MEMORY;
     fsdp__free(replaced);
     return status;
+}
+
+/* What a bad line has given so far is taken back. */
+static void leave_out(const job *j, int64_t line, int64_t ids, int64_t text_bytes)
+{
+    fsdp__encoded *out = j->out;
+    if (out->left_out_lines++ == 0)
+        snprintf(out->first_left_out, sizeof out->first_left_out, "%s:%lld: %s", j->piece->path, (long long)line,
+                 out->why);
+    fsdp_clear_error();
+    out->ids.count = ids;
+    out->text_bytes = text_bytes;
 }
 
 static fsdp_status encode_lines(const job *j)
@@ -168,9 +240,19 @@ static fsdp_status encode_lines(const job *j)
 
     for (int64_t line = j->piece->line; at < last; line++) {
         const char *found = memchr(at, '\n', (size_t)(last - at)), *end = found ? found : last;
+        int64_t ids = j->out->ids.count, text_bytes = j->out->text_bytes;
+        fsdp_status status;
 
-        if (!is_blank(at, (size_t)(end - at)))
-            FSDP_TRY(encode_line(j, line, at, (size_t)(end - at)));
+        if (end - at >= 3 && memcmp(at, BYTE_ORDER_MARK, 3) == 0) /* of a file that others were put behind */
+            at += 3;
+        if (!is_blank(at, (size_t)(end - at))) {
+            j->out->lines++;
+            status = encode_line(j, line, at, (size_t)(end - at));
+            if (status == FSDP_FORMAT && j->options->skip_bad_lines)
+                leave_out(j, line, ids, text_bytes);
+            else
+                FSDP_TRY(status);
+        }
         at = found ? found + 1 : last;
     }
     return FSDP_OK;
@@ -182,6 +264,21 @@ fsdp_status fsdp__encode_piece(fsdp_encoder *encoder, const fsdp_tokenize_option
     job j = {.encoder = encoder, .options = options, .eos = eos, .piece = piece, .out = out};
 
     out->ids.count = 0;
-    out->documents = out->text_bytes = 0;
-    return piece->json_lines ? encode_lines(&j) : encode_texts(&j);
+    out->documents = out->text_bytes = out->lines = out->left_out_lines = out->replaced_bytes = 0;
+    if (!piece->json_lines)
+        FSDP_TRY(fsdp__content_check_text(piece->path, piece->offset, piece->text, piece->bytes));
+    FSDP_TRY(piece->json_lines ? encode_lines(&j) : encode_texts(&j));
+    return check_replaced(&j);
+}
+
+const char *fsdp__left_out_text(const fsdp_tokenize_summary *summary, char text[FSDP__LEFT_OUT_TEXT])
+{
+    char left_out[32], lines[32];
+
+    text[0] = '\0';
+    if (summary->left_out_lines > 0)
+        snprintf(text, FSDP__LEFT_OUT_TEXT, "%s of %s lines left out: first at %s",
+                 fsdp__thousands(summary->left_out_lines, left_out, sizeof left_out),
+                 fsdp__thousands(summary->lines, lines, sizeof lines), summary->first_left_out);
+    return text;
 }

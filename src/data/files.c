@@ -72,7 +72,9 @@ typedef struct folder {
 
 static int width_for(const folder *f, const char *name)
 {
-    return f->format == FSDP__LIST_DOCUMENTS ? fsdp__is_document(name) : fsdp__data_width_by_name(name);
+    if (f->format == FSDP__LIST_DOCUMENTS || (f->format == FSDP_TOKENS_AUTO && fsdp__is_document(name)))
+        return fsdp__is_document(name);
+    return fsdp__data_width_by_name(name);
 }
 
 static bool fits(folder *f, const char *name)
@@ -113,10 +115,11 @@ static fsdp_status check_folder(const folder *f)
     char such_as[320] = "";
 
     if (f->text && f->tokens)
-        return FSDP_FAIL(FSDP_FORMAT,
-                         "the folder '%s' holds text (%lld file%s named .txt) and tokens (%lld named .bin, .u16 or "
-                         ".u32): say which format is meant, or name one kind by a pattern, such as '%s/*.txt'",
-                         f->path, (long long)f->text, f->text == 1 ? "" : "s", (long long)f->tokens, f->path);
+        return FSDP_FAIL(
+            FSDP_FORMAT,
+            "the folder '%s' holds text (%lld file%s named .txt or .jsonl) and tokens (%lld named .bin, .u16 or "
+            ".u32): say which format is meant, or name one kind by a pattern, such as '%s/*.txt'",
+            f->path, (long long)f->text, f->text == 1 ? "" : "s", (long long)f->tokens, f->path);
     if (f->text || f->tokens)
         return FSDP_OK;
     if (f->others)
@@ -125,7 +128,7 @@ static fsdp_status check_folder(const folder *f)
     return FSDP_FAIL(FSDP_FORMAT, "the folder '%s' holds no file named %s%s", f->path,
                      f->format == FSDP_TOKENS_TEXT       ? ".txt"
                      : f->format == FSDP__LIST_DOCUMENTS ? ".txt, .jsonl or .ndjson, packed or not"
-                     : f->format == FSDP_TOKENS_AUTO     ? ".txt, .bin, .u16 or .u32"
+                     : f->format == FSDP_TOKENS_AUTO     ? ".txt, .jsonl, .ndjson, .bin, .u16 or .u32"
                                                          : ".bin, .u16 or .u32",
                      such_as);
 }

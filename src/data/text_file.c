@@ -12,9 +12,12 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "data/content.h"
 
 enum {
     INPUT_BYTES = 1 << 17,
+    MAGIC_BYTES = 4,
+    HEAD_BYTES = 512,    /* of what is packed: as much as tells what it is */
     WINDOW_LOG_MOST = 27 /* what the program zstd takes without being asked: 128 MiB of memory */
 };
 
@@ -30,10 +33,12 @@ struct fsdp__text_file {
     packing packing;
     z_stream inflate;
     ZSTD_DStream *zstd;
-    bool inside; /* a member or frame that is not yet at its end */
+    bool inside; /* a part (a member of gzip, a frame of zstd) that is not yet at its end */
     bool ended;  /* of the file */
     int64_t position;
-    size_t at, count; /* what of `input` is not yet used */
+    size_t head_count; /* of what a part has packed, the first bytes */
+    size_t at, count;  /* what of `input` is not yet used */
+    char head[HEAD_BYTES];
     unsigned char input[INPUT_BYTES];
 };
 
@@ -58,12 +63,17 @@ static bool is_named(const char *path, const char *ending)
 
 bool fsdp__is_json_lines(const char *path)
 {
-    return is_named(path, ".jsonl") || is_named(path, ".ndjson");
+    return is_named(path, ".jsonl") || is_named(path, ".ndjson") || is_named(path, ".json");
 }
 
 bool fsdp__is_document(const char *path)
 {
-    return is_named(path, ".txt") || fsdp__is_json_lines(path);
+    return is_named(path, ".txt") || is_named(path, ".jsonl") || is_named(path, ".ndjson");
+}
+
+bool fsdp__is_packed(const char *path)
+{
+    return unpacked_length(path) < strlen(path);
 }
 
 /* ---- opening ---- */
@@ -93,13 +103,33 @@ static fsdp_status fill(fsdp__text_file *f)
     return FSDP_OK;
 }
 
+static packing packing_of(const unsigned char *at, size_t bytes)
+{
+    if (bytes >= 2 && at[0] == 0x1f && at[1] == 0x8b)
+        return GZIP;
+    if (bytes < MAGIC_BYTES)
+        return PLAIN;
+    if (memcmp(at, "\x28\xb5\x2f\xfd", MAGIC_BYTES) == 0)
+        return ZSTD;
+    /* A frame that readers pass over. */
+    return (at[0] & 0xf0) == 0x50 && memcmp(at + 1, "\x2a\x4d\x18", MAGIC_BYTES - 1) == 0 ? ZSTD : PLAIN;
+}
+
+/* Of what comes next. */
 static packing find_packing(const fsdp__text_file *f)
 {
-    static const unsigned char gzip[] = {0x1f, 0x8b}, zstd[] = {0x28, 0xb5, 0x2f, 0xfd};
+    return packing_of(f->input + f->at, f->count);
+}
 
-    if (f->count >= sizeof gzip && memcmp(f->input, gzip, sizeof gzip) == 0)
-        return GZIP;
-    return f->count >= sizeof zstd && memcmp(f->input, zstd, sizeof zstd) == 0 ? ZSTD : PLAIN;
+bool fsdp__text_is_packed(const void *data, size_t bytes)
+{
+    return packing_of(data, bytes) != PLAIN;
+}
+
+static fsdp_status refuse_strange(const fsdp__text_file *f)
+{
+    FSDP_TRY(fsdp__content_refuse(f->path, NULL, f->input, f->count, false));
+    return fsdp__content_refuse_name(f->path, f->count);
 }
 
 static fsdp_status prepare(fsdp__text_file *f)
@@ -137,7 +167,7 @@ fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
         status = fill(f);
     if (status == FSDP_OK) {
         f->packing = find_packing(f);
-        status = prepare(f);
+        status = f->packing == PLAIN ? refuse_strange(f) : prepare(f);
     }
     if (status != FSDP_OK) {
         fsdp__text_file_close(f);
@@ -203,13 +233,54 @@ static fsdp_status read_zstd(fsdp__text_file *f, char *into, size_t room, size_t
     return FSDP_OK;
 }
 
+static const char *packed_name(const fsdp__text_file *f)
+{
+    return f->packing == GZIP ? "its gzip data" : "its zstd data";
+}
+
+/* Between parts: the end of the file, or another part. Zeros that fill up a block of a tape or a device may stand
+ * behind those of gzip. */
+static fsdp_status begin_part(fsdp__text_file *f)
+{
+    f->head_count = 0;
+    for (;;) {
+        while (f->packing == GZIP && f->count > 0 && f->input[f->at] == 0) {
+            f->at++;
+            f->count--;
+        }
+        if (f->ended || f->count >= MAGIC_BYTES)
+            break;
+        FSDP_TRY(fill(f));
+    }
+    if (f->count == 0 || f->packing == PLAIN || find_packing(f) == f->packing)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': at offset %lld, behind %s, stand bytes that are none", f->path,
+                     (long long)fsdp__text_file_position(f), packed_name(f));
+}
+
+/* What is packed may be packed once more, or no text. */
+static fsdp_status look_inside(fsdp__text_file *f, const char *bytes, size_t count)
+{
+    size_t more = FSDP__MIN(count, HEAD_BYTES - f->head_count);
+
+    if (f->packing == PLAIN || (more == 0 && f->inside))
+        return FSDP_OK;
+    memcpy(f->head + f->head_count, bytes, more);
+    f->head_count += more;
+    if (f->head_count < HEAD_BYTES && f->inside)
+        return FSDP_OK;
+    return fsdp__content_refuse(f->path, packed_name(f), f->head, f->head_count, false);
+}
+
 fsdp_status fsdp__text_file_read(fsdp__text_file *file, char *into, size_t room, size_t *got)
 {
     *got = 0;
     while (*got == 0) {
         size_t before;
 
-        if (file->count == 0 && !file->ended)
+        if (!file->inside)
+            FSDP_TRY(begin_part(file));
+        else if (file->count == 0 && !file->ended)
             FSDP_TRY(fill(file));
         before = file->count;
         if (before == 0 && !file->inside)
@@ -217,6 +288,7 @@ fsdp_status fsdp__text_file_read(fsdp__text_file *file, char *into, size_t room,
         FSDP_TRY(file->packing == GZIP   ? read_gzip(file, into, room, got)
                  : file->packing == ZSTD ? read_zstd(file, into, room, got)
                                          : read_plain(file, into, room, got));
+        FSDP_TRY(look_inside(file, into, *got));
         if (*got == 0 && file->count == before) { /* it wants more */
             if (file->ended)
                 return cannot_read(file, "it is cut short");

@@ -14,10 +14,11 @@
 #include "base/file.h"
 #include "data/files.h"
 #include "data/text_file.h"
+#include "data/token_header.h"
 #include "tokenizer/tokenizer.h"
 
 enum {
-    NAME_VERSION = 1, /* another one when tokens are made in another way */
+    NAME_VERSION = 2, /* another one when tokens are made in another way */
     HASHED_BYTES = 1 << 20,
     WAIT_NS = 20 * 1000 * 1000
 };
@@ -49,7 +50,7 @@ static void hash_text(XXH3_state_t *state, const char *text)
 
 static fsdp_status hash_all(XXH3_state_t *state, const fsdp__data_files *files, const fsdp_tokenize_options *o)
 {
-    const unsigned char flags[] = {NAME_VERSION, o->no_eos, o->plain_specials, o->replace_invalid};
+    const unsigned char flags[] = {NAME_VERSION, o->no_eos, o->plain_specials, o->replace_invalid, o->skip_bad_lines};
 
     if (XXH3_128bits_reset(state) == XXH_ERROR)
         return FSDP_FAIL(FSDP_INVALID, "cannot hash the text");
@@ -117,6 +118,23 @@ static void wait_for_leader(const char *path, int fd)
     }
 }
 
+/* ---- the note ---- */
+
+/* What the file says of its tokens, whoever has made it. */
+static fsdp_status read_note(fsdp__cached_tokens *tokens)
+{
+    unsigned char header[FSDP__TOKEN_HEADER_BYTES];
+    fsdp_status status;
+    int fd;
+
+    FSDP_TRY(fsdp__file_open(tokens->path, &fd, NULL));
+    status = fsdp__file_pread(fd, tokens->path, header, sizeof header, 0);
+    close(fd);
+    FSDP_TRY(status);
+    snprintf(tokens->left_out, sizeof tokens->left_out, "%s", fsdp__token_header_note(header));
+    return FSDP_OK;
+}
+
 /* ---- all ---- */
 
 typedef struct request {
@@ -174,6 +192,8 @@ fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *c
         if (status == FSDP_OK)
             status = make(&r, out);
     }
+    if (status == FSDP_OK)
+        status = read_note(out);
     if (status != FSDP_OK) {
         fsdp__free(out->path);
         out->path = NULL;

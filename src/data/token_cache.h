@@ -2,12 +2,14 @@
 #ifndef DATA_TOKEN_CACHE_H
 #define DATA_TOKEN_CACHE_H
 
+#include "data/token_header.h"
 #include "fsdp/tokenize.h"
 
 typedef struct fsdp__cached_tokens {
-    char *path;                    /* of the token file, fsdp__free it */
-    bool made;                     /* just now, by this call */
-    fsdp_tokenize_summary summary; /* where it was made */
+    char *path;                            /* of the token file, fsdp__free it */
+    bool made;                             /* just now, by this call */
+    fsdp_tokenize_summary summary;         /* where it was made */
+    char left_out[FSDP__TOKEN_NOTE_BYTES]; /* "3 of 1,204 lines left out: ..."; "": none */
 } fsdp__cached_tokens;
 
 /* The token file of these files, in `folder`, which is made if it is not there. Its name says what it is made of: a

@@ -6,16 +6,20 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "data/content.h"
 #include "data/files.h"
+#include "data/text_file.h"
 #include "data/token_header.h"
-
-enum {
-    SNIFFED_BYTES = 4096 /* from the beginning of a file, to tell text from the rest */
-};
 
 static fsdp__token_header header_of(const fsdp__token_file *file)
 {
     return fsdp__token_header_read(file->map.data, file->map.bytes);
+}
+
+/* How many of its first bytes are looked at. */
+static size_t sniffed(const fsdp__token_file *file)
+{
+    return FSDP__MIN(file->map.bytes, (size_t)FSDP__CONTENT_BYTES);
 }
 
 /* ---- opening ---- */
@@ -48,24 +52,62 @@ static fsdp_status read_header(fsdp__token_file *file, const fsdp__token_header 
     return FSDP_OK;
 }
 
-/* Of a file without a header. */
-static fsdp_status find_width(fsdp__token_file *file, fsdp_token_format format)
+/* Bytes per token of a file without a header; 0: its first bytes say that it is neither. */
+static int width_of(const fsdp__token_file *file, fsdp_token_format format)
 {
     int by_name = fsdp__data_width_by_name(file->path);
 
     if (format == FSDP_TOKENS_UINT16 || format == FSDP_TOKENS_UINT32)
-        file->width = format == FSDP_TOKENS_UINT16 ? 2 : 4;
-    else if (format == FSDP_TOKENS_BINARY)
-        file->width = by_name > 1 ? by_name : 2;
-    else if (by_name)
-        file->width = by_name;
-    else if (memchr(file->map.data, 0, FSDP__MIN(file->map.bytes, (size_t)SNIFFED_BYTES)))
+        return format == FSDP_TOKENS_UINT16 ? 2 : 4;
+    if (format == FSDP_TOKENS_BINARY)
+        return by_name > 1 ? by_name : 2;
+    if (format == FSDP_TOKENS_TEXT)
+        return 1;
+    if (by_name)
+        return by_name;
+    if (fsdp__is_json_lines(file->path) || fsdp__is_packed(file->path))
+        return 1;
+    return file->map.bytes > 0 && memchr(file->map.data, 0, sniffed(file)) ? 0 : 1;
+}
+
+static fsdp_status refuse_as_text(const fsdp__token_file *file)
+{
+    if (fsdp__is_json_lines(file->path))
         return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot tell the format of '%s': it is not text; say whether its tokens are uint16 or uint32",
+                         "cannot read '%s' as text: it is JSON lines, and braces and keys would be tokens too: a "
+                         "tokenizer reads what it holds; to have its bytes, name it .txt",
                          file->path);
-    else
-        file->width = 1;
-    return FSDP_OK;
+    if (header_of(file).width)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s' as text: it begins with llm.c's header of token files",
+                         file->path);
+    FSDP_TRY(fsdp__content_refuse(file->path, NULL, file->map.data, sniffed(file), false));
+    FSDP_TRY(fsdp__content_refuse_name(file->path, file->map.bytes));
+    return fsdp__content_check_text(file->path, 0, file->map.data, sniffed(file));
+}
+
+static fsdp_status refuse_as_tokens(const fsdp__token_file *file)
+{
+    FSDP_TRY(fsdp__content_refuse(file->path, NULL, file->map.data, sniffed(file), true));
+    if (!fsdp__content_is_text(file->map.data, sniffed(file)))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "cannot read '%s' as uint%d tokens: its first %zu bytes are text: name it .txt, or make tokens of "
+                     "it with fsdp tokenize",
+                     file->path, file->width * 8, sniffed(file));
+}
+
+/* Of a file without a header. */
+static fsdp_status find_width(fsdp__token_file *file, fsdp_token_format format)
+{
+    file->width = width_of(file, format);
+    if (file->width == 1)
+        return refuse_as_text(file);
+    if (file->width > 1)
+        return refuse_as_tokens(file);
+    FSDP_TRY(fsdp__content_refuse(file->path, NULL, file->map.data, sniffed(file), false));
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "cannot tell the format of '%s': it is not text; say whether its tokens are uint16 or uint32",
+                     file->path);
 }
 
 static fsdp_status count_tokens(fsdp__token_file *file)
@@ -89,11 +131,9 @@ fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp
     FSDP_TRY(fsdp__file_map(path, &file->map));
     if (file->map.bytes == 0)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is empty", path);
-    if (format == FSDP_TOKENS_TEXT) {
-        file->width = 1;
-        return count_tokens(file);
-    }
     header = header_of(file);
+    if (format == FSDP_TOKENS_TEXT)
+        header.width = 0; /* refused with the rest that is no text */
     if (header.width && asked && header.width != asked)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s' as uint%d: its header (magic %d at offset 0) says uint%d", path,
                          asked * 8, (int)header.magic, header.width * 8);
@@ -106,74 +146,64 @@ void fsdp__token_file_close(fsdp__token_file *file)
     fsdp__file_unmap(&file->map);
 }
 
+fsdp_status fsdp__token_file_is_text(const char *path, fsdp_token_format format, bool *out)
+{
+    fsdp__token_file file = {.path = path};
+
+    *out = format == FSDP_TOKENS_TEXT;
+    if (format != FSDP_TOKENS_AUTO)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__file_map(path, &file.map));
+    if (!header_of(&file).width) {
+        int width = width_of(&file, format);
+
+        /* Without a name that tells, what is packed has zeros in it like tokens. */
+        *out = width == 1 || (width == 0 && fsdp__text_is_packed(file.map.data, file.map.bytes));
+    }
+    fsdp__file_unmap(&file.map);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count, fsdp_token_format format,
+                                         int64_t *out_text, int64_t *out_tokens)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp__data_files files;
+
+    *out_text = *out_tokens = 0;
+    FSDP_TRY(fsdp__data_files_list(paths, count, format, &files));
+    for (int64_t i = 0; status == FSDP_OK && i < files.count; i++) {
+        bool text = false;
+
+        status = fsdp__token_file_is_text(files.paths[i], format, &text);
+        ++*(text ? out_text : out_tokens);
+    }
+    fsdp__data_files_release(&files);
+    return status;
+}
+
 /* ---- doubts ---- */
 
-typedef struct sample {
-    const unsigned char *bytes;
-    size_t count;
-    size_t control, printable; /* of ASCII; spaces and line ends are printable */
-} sample;
-
-static sample take_sample(const fsdp__token_file *file)
-{
-    sample s = {.bytes = file->map.data, .count = FSDP__MIN(file->map.bytes, (size_t)SNIFFED_BYTES)};
-
-    for (size_t i = 0; i < s.count; i++) {
-        unsigned char byte = s.bytes[i];
-
-        if ((byte >= 0x20 && byte < 0x7f) || (byte >= '\t' && byte <= '\r'))
-            s.printable++;
-        else if (byte < 0x20 || byte == 0x7f)
-            s.control++;
-    }
-    return s;
-}
-
-static bool doubt_text(const fsdp__token_file *file, const sample *s, char *text, size_t text_bytes)
-{
-    if (header_of(file).width)
-        snprintf(text, text_bytes, "'%s' is read as text, but it begins with llm.c's header of token files",
-                 file->path);
-    else if (s->count >= 4 && memcmp(s->bytes, "\177ELF", 4) == 0)
-        snprintf(text, text_bytes, "'%s' is read as text, but it is a program (ELF)", file->path);
-    else if (s->control * 100 > s->count)
-        snprintf(text, text_bytes, "'%s' is read as text, but %zu of its first %zu bytes are control bytes", file->path,
-                 s->control, s->count);
-    else
-        return false;
-    return true;
-}
-
 /* As uint32 below 65536 look as uint16. */
-static bool every_second_is_zero(const sample *s)
+static bool every_second_is_zero(const unsigned char *bytes, size_t count)
 {
-    size_t pairs = s->count / 4;
+    size_t pairs = count / 4;
     bool any = false;
 
     for (size_t i = 0; i < pairs; i++) {
-        if (s->bytes[4 * i + 2] || s->bytes[4 * i + 3])
+        if (bytes[4 * i + 2] || bytes[4 * i + 3])
             return false;
-        any = any || s->bytes[4 * i] || s->bytes[4 * i + 1];
+        any = any || bytes[4 * i] || bytes[4 * i + 1];
     }
     return any && pairs >= 8;
 }
 
 bool fsdp__token_file_doubt(const fsdp__token_file *file, char *text, size_t text_bytes)
 {
-    sample s = take_sample(file);
-
-    if (file->width == 1)
-        return doubt_text(file, &s, text, text_bytes);
-    if (file->offset_bytes)
+    if (file->width != 2 || file->offset_bytes || !every_second_is_zero(file->map.data, sniffed(file)))
         return false;
-    if (s.control == 0 && s.count >= 16 && s.printable * 10 >= s.count * 9)
-        snprintf(text, text_bytes, "'%s' is read as uint%d tokens, but its first %zu bytes are text", file->path,
-                 file->width * 8, s.count);
-    else if (file->width == 2 && every_second_is_zero(&s))
-        snprintf(text, text_bytes,
-                 "'%s' is read as uint16 tokens, but every second of its first %zu is 0, as if they were uint32",
-                 file->path, s.count / 2);
-    else
-        return false;
+    snprintf(text, text_bytes,
+             "'%s' is read as uint16 tokens, but every second of its first %zu is 0, as if they were uint32",
+             file->path, sniffed(file) / 2);
     return true;
 }

@@ -14,11 +14,19 @@ typedef struct fsdp__token_file {
     int64_t count;
 } fsdp__token_file;
 
-/* Closed by the caller, also on failure. */
+/* Text that is none, tokens that are none, and JSON lines as text are refused by what they are (content.h). Closed by
+ * the caller, also on failure. */
 fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp_token_format format);
 void fsdp__token_file_close(fsdp__token_file *file);
 
-/* What its first bytes say against reading it so: "'a.txt' is read as text, but ..."; false when nothing does. */
+/* Whether a file is text where `format` is AUTO or TEXT: by llm.c's header, its name, or its first bytes. */
+fsdp_status fsdp__token_file_is_text(const char *path, fsdp_token_format format, bool *out);
+/* The same of all files that paths stand for: how many are text, and how many tokens. */
+fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count, fsdp_token_format format,
+                                         int64_t *out_text, int64_t *out_tokens);
+
+/* What its first bytes say against reading it so: "'a.bin' is read as uint16 tokens, but ..."; false when nothing does.
+ */
 bool fsdp__token_file_doubt(const fsdp__token_file *file, char *text, size_t text_bytes);
 
 #endif

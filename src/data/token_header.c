@@ -9,7 +9,8 @@ enum {
     VERSION_WORD = 1,
     COUNT_WORD,
     LONG_COUNT_WORD = 4, /* two words */
-    MARK_WORD = 8
+    MARK_WORD = 8,
+    NOTE_WORD = 64 /* the words between are the mark, and what else there may be */
 };
 
 /* The magic number tells the width of the tokens. */
@@ -66,4 +67,18 @@ bool fsdp__token_header_is_ours(const unsigned char *header)
 
     return (read.magic == kinds[0].magic || read.magic == kinds[1].magic) &&
            memcmp(header + (size_t)MARK_WORD * sizeof(int32_t), mark, sizeof mark) == 0;
+}
+
+void fsdp__token_header_set_note(unsigned char *header, const char *note)
+{
+    size_t bytes = FSDP__MIN(strlen(note), (size_t)FSDP__TOKEN_NOTE_BYTES - 1);
+
+    memcpy(header + (size_t)NOTE_WORD * sizeof(int32_t), note, bytes);
+}
+
+const char *fsdp__token_header_note(const unsigned char *header)
+{
+    const char *note = (const char *)header + (size_t)NOTE_WORD * sizeof(int32_t);
+
+    return fsdp__token_header_is_ours(header) && memchr(note, '\0', FSDP__TOKEN_NOTE_BYTES) ? note : "";
 }

@@ -5,7 +5,8 @@
 #include "fsdp/status.h"
 
 enum {
-    FSDP__TOKEN_HEADER_BYTES = 256 * 4
+    FSDP__TOKEN_HEADER_BYTES = 256 * 4,
+    FSDP__TOKEN_NOTE_BYTES = 640 /* with its end */
 };
 
 typedef struct fsdp__token_header {
@@ -20,5 +21,9 @@ fsdp__token_header fsdp__token_header_read(const unsigned char *data, size_t byt
 void fsdp__token_header_write(unsigned char *out, int width, int64_t count);
 /* Whether fsdp__token_header_write made it. */
 bool fsdp__token_header_is_ours(const unsigned char *header);
+/* A line of text that goes with the tokens, in a header of ours: puts it there, cut where it is longer; and reads it,
+ * "" where there is none. */
+void fsdp__token_header_set_note(unsigned char *header, const char *note);
+const char *fsdp__token_header_note(const unsigned char *header);
 
 #endif

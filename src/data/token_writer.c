@@ -141,6 +141,11 @@ fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *id
     return FSDP_OK;
 }
 
+void fsdp__token_writer_note(fsdp__token_writer *writer, const char *note)
+{
+    snprintf(writer->note, sizeof writer->note, "%s", note);
+}
+
 fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer)
 {
     unsigned char header[FSDP__TOKEN_HEADER_BYTES];
@@ -148,6 +153,7 @@ fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer)
 
     FSDP_TRY(flush(writer));
     fsdp__token_header_write(header, writer->width, writer->tokens);
+    fsdp__token_header_set_note(header, writer->note);
     FSDP_TRY(fsdp__file_pwrite(fd, writer->path, header, sizeof header, 0));
     FSDP_TRY(fsdp__file_sync(fd, writer->path));
     FSDP_TRY(give_name(writer));

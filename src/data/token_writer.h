@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "fsdp/status.h"
+#include "data/token_header.h"
 
 typedef struct fsdp__token_writer {
     const char *path; /* borrowed */
@@ -17,11 +17,14 @@ typedef struct fsdp__token_writer {
     unsigned char *buffer;
     size_t used;
     uint64_t offset; /* in the file, of the buffer */
+    char note[FSDP__TOKEN_NOTE_BYTES];
 } fsdp__token_writer;
 
 /* Of `width` 2 or 4 bytes a token. A file of that name that this writer has not made is refused. */
 fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width);
 fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *ids, int64_t count);
+/* What the header is to hold beside the tokens (token_header.h). */
+void fsdp__token_writer_note(fsdp__token_writer *writer, const char *note);
 /* The header, to the disk, and the name. */
 fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer);
 void fsdp__token_writer_close(fsdp__token_writer *writer); /* what is not finished is removed */

@@ -97,6 +97,10 @@ static fsdp_status write_slot(tokenization *t, slot *s)
     t->summary.documents += s->encoded.documents;
     t->summary.text_bytes += s->encoded.text_bytes;
     t->summary.tokens += s->encoded.ids.count;
+    t->summary.lines += s->encoded.lines;
+    if (s->encoded.left_out_lines > 0 && t->summary.left_out_lines == 0)
+        memcpy(t->summary.first_left_out, s->encoded.first_left_out, sizeof s->encoded.first_left_out);
+    t->summary.left_out_lines += s->encoded.left_out_lines;
     if (t->options.progress)
         t->options.progress(t->options.progress_arg, fsdp__documents_position(&t->documents), t->documents.all_bytes,
                             t->summary.tokens);
@@ -230,6 +234,8 @@ static fsdp_status spare_inputs(const fsdp__data_files *files, const char *out)
 
 static fsdp_status tokenize(tokenization *t, const char *const *paths, int count, const char *out)
 {
+    char text[FSDP__LEFT_OUT_TEXT];
+
     FSDP_TRY(fsdp__documents_open(&t->documents, t->tokenizer, paths, count, t->options.separator));
     FSDP_TRY(spare_inputs(&t->documents.files, out));
     t->summary.files = t->documents.files.count;
@@ -237,8 +243,11 @@ static fsdp_status tokenize(tokenization *t, const char *const *paths, int count
     FSDP_TRY(fsdp__token_writer_open(&t->writer, out, t->summary.width));
     FSDP_TRY(start(t));
     FSDP_TRY(run(t));
+    if (t->summary.tokens == 0 && t->summary.left_out_lines > 0)
+        return FSDP_FAIL(FSDP_FORMAT, "there is no text: %s", fsdp__left_out_text(&t->summary, text));
     if (t->summary.tokens == 0)
         return FSDP_FAIL(FSDP_FORMAT, "there is no text in '%s'%s", paths[0], count > 1 ? " nor in the others" : "");
+    fsdp__token_writer_note(&t->writer, fsdp__left_out_text(&t->summary, text));
     return fsdp__token_writer_finish(&t->writer);
 }
 

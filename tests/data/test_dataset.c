@@ -162,11 +162,13 @@ static void npy_files_that_are_wrong_are_named(void **state)
     write_bytes("c.npy", "\x93NUMPY", 6);
     CHECK_ERROR(open_one("c.npy", &data), FSDP_FORMAT, "it is no .npy file");
     write_bytes("c.npy", "PK\3\4", 4);
+    CHECK_ERROR(open_one("c.npy", &data), FSDP_FORMAT, "it is a zip archive, as .npz, .pt and .docx are");
+    write_bytes("c.npy", "abcd", 4);
     CHECK_ERROR(open_one("c.npy", &data), FSDP_FORMAT, "begins neither as a .npy nor as an IDX file");
     write_bytes("c.npy", "", 0);
     CHECK_ERROR(open_one("c.npy", &data), FSDP_FORMAT, "neither");
     write_bytes("c.npy", "\x1f\x8b\x08", 3);
-    CHECK_ERROR(open_one("c.npy", &data), FSDP_UNSUPPORTED, "unpack it with gunzip");
+    CHECK_ERROR(open_one("c.npy", &data), FSDP_FORMAT, "it is gzip data: unpack it with 'gzip -d'");
     CHECK_ERROR(open_one("none.npy", &data), FSDP_NOT_FOUND, "none.npy");
 }
 

@@ -85,11 +85,13 @@ static void a_folder_is_its_files_that_fit_by_name(void **state)
                   "holds no file named .bin, .u16 or .u32, but 5 others, such as '");
     write_file("d/x.bin", "xx");
     write_file("d/y.u32", "yyyy");
-    check_refuses("d", FSDP_TOKENS_AUTO, FSDP_FORMAT, "holds text (4 files named .txt) and tokens (2 named .bin");
+    check_refuses("d", FSDP_TOKENS_AUTO, FSDP_FORMAT,
+                  "holds text (4 files named .txt or .jsonl) and tokens (2 named .bin");
     check_lists("d", FSDP_TOKENS_TEXT, "d/10.txt d/B.txt d/a.TXT d/b.txt");
     check_lists("d", FSDP_TOKENS_BINARY, "d/x.bin d/y.u32");
     make_folder("empty");
-    check_refuses("empty", FSDP_TOKENS_AUTO, FSDP_FORMAT, "holds no file named .txt, .bin, .u16 or .u32");
+    check_refuses("empty", FSDP_TOKENS_AUTO, FSDP_FORMAT,
+                  "holds no file named .txt, .jsonl, .ndjson, .bin, .u16 or .u32");
     check_refuses("empty", FSDP_TOKENS_TEXT, FSDP_FORMAT, "holds no file named .txt");
 }
 

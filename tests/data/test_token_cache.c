@@ -94,6 +94,32 @@ static void tokens_are_made_once(void **state)
     CHECK_EQ(files_in(f->cache), 3);
 }
 
+/* Of lines that were left out is told whoever finds the tokens, not who has made them alone. */
+static void lines_that_were_left_out_are_told_again(void **state)
+{
+    fixture *f = *state;
+    static const fsdp_tokenize_options none = {0}, skip = {.skip_bad_lines = true};
+    fsdp__cached_tokens cached;
+
+    free(f->data);
+    f->data = test_path(f->directory, "data.jsonl");
+    test_write_file(f->data, "{\"text\": \"he\"}\n{\n", 17);
+    CHECK(get(f, f->tokenizer, &none, &cached) != FSDP_OK);
+    for (int time = 0; time < 2; time++) {
+        CHECK_OK(get(f, f->tokenizer, &skip, &cached));
+        CHECK_EQ(cached.made, time == 0);
+        CHECK_CONTAINS(cached.left_out, "1 of 2 lines left out: first at ");
+        CHECK_CONTAINS(cached.left_out, "data.jsonl:2: no key in quotes at column 2");
+        fsdp__free(cached.path);
+    }
+    test_write_file(f->data, "{\"text\": \"he\"}\n", 15);
+    CHECK(makes(f, f->tokenizer, &skip));
+    CHECK(makes(f, f->tokenizer, &none));
+    CHECK_OK(get(f, f->tokenizer, &none, &cached));
+    CHECK_STRING(cached.left_out, "");
+    fsdp__free(cached.path);
+}
+
 static void what_has_changed_is_made_again(void **state)
 {
     fixture *f = *state;
@@ -180,5 +206,6 @@ static void a_lack_of_memory_is_an_error(void **state)
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(tokens_are_made_once), T(what_has_changed_is_made_again), T(one_makes_them_and_the_others_wait),
-          T(a_folder_that_cannot_be_written_is_named), T(a_lack_of_memory_is_an_error))
+TEST_MAIN(T(tokens_are_made_once), T(lines_that_were_left_out_are_told_again), T(what_has_changed_is_made_again),
+          T(one_makes_them_and_the_others_wait), T(a_folder_that_cannot_be_written_is_named),
+          T(a_lack_of_memory_is_an_error))

@@ -63,6 +63,14 @@ static fsdp_status tokenize(const fixture *f, const char *name, const fsdp_token
     return status;
 }
 
+static void check_refused(const fixture *f, const char *name, const fsdp_tokenize_options *options, const char *part)
+{
+    fsdp_tokenize_summary summary;
+
+    CHECK(tokenize(f, name, options, &summary) != FSDP_OK);
+    CHECK_CONTAINS(fsdp_last_error(), part);
+}
+
 /* The list ends with -1. */
 static void check_tokens(const fixture *f, const int32_t *expected)
 {
@@ -219,6 +227,114 @@ static void damaged_and_short_files_are_errors(void **state)
     free_fixture(&f);
 }
 
+/* Puts a packed text behind `used` bytes of `out`; returns how many there are then. */
+static size_t put_gzip(unsigned char *out, size_t used, const void *text, size_t bytes)
+{
+    z_stream z = {
+        .next_in = (void *)(uintptr_t)text, .avail_in = (unsigned)bytes, .next_out = out + used, .avail_out = 2048};
+
+    CHECK_EQ(deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    CHECK_EQ(deflate(&z, Z_FINISH), Z_STREAM_END);
+    deflateEnd(&z);
+    return used + z.total_out;
+}
+
+static size_t put_zstd(unsigned char *out, size_t used, const void *text, size_t bytes)
+{
+    return used + ZSTD_compress(out + used, 2048, text, bytes, 3);
+}
+
+static size_t put_bytes(unsigned char *out, size_t used, const void *data, size_t bytes)
+{
+    memcpy(out + used, data, bytes);
+    return used + bytes;
+}
+
+/* As pzstd puts before each frame: how long the frame is. */
+static const char skipped[] = "\x50\x2a\x4d\x18\4\0\0\0\x11\0\0\0", other_skipped[] = "\x5f\x2a\x4d\x18\1\0\0\0x";
+
+static void frames_that_are_passed_over_are(void **state)
+{
+    fixture f = make_fixture();
+    unsigned char out[8192];
+    size_t bytes = put_bytes(out, 0, skipped, 12);
+
+    (void)state;
+    bytes = put_zstd(out, bytes, "he", 2);
+    bytes = put_bytes(out, bytes, other_skipped, 9);
+    bytes = put_bytes(out, bytes, skipped, 12);
+    bytes = put_zstd(out, bytes, " the", 4);
+    bytes = put_bytes(out, bytes, skipped, 12);
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "a.txt" : "a.txt.zst";
+
+        write_file(&f, name, out, bytes);
+        CHECK_OK(tokenize(&f, name, NULL, NULL));
+        CHECK_TOKENS(257, 258, EOS);
+    }
+    write_file(&f, "a.zst", skipped, 12);
+    check_refused(&f, "a.zst", NULL, "there is no text in");
+    bytes = put_bytes(out, 0, skipped, 12);
+    bytes = put_bytes(out, bytes, "\x04\x22\x4d\x18\x64", 5);
+    write_file(&f, "a.zst", out, bytes);
+    check_refused(&f, "a.zst", NULL, "a.zst': at offset 12, behind its zstd data, stand bytes that are none");
+    free_fixture(&f);
+}
+
+static void zeros_behind_gzip_are_passed_over(void **state)
+{
+    static const char zeros[700] = "";
+    fixture f = make_fixture();
+    unsigned char out[8192];
+    size_t bytes = put_gzip(out, 0, "he", 2), member;
+
+    (void)state;
+    bytes = put_bytes(out, bytes, zeros, sizeof zeros);
+    write_file(&f, "a.gz", out, bytes);
+    CHECK_OK(tokenize(&f, "a.gz", NULL, NULL));
+    CHECK_TOKENS(257, EOS);
+    member = bytes;
+    bytes = put_gzip(out, bytes, " the", 4);
+    bytes = put_bytes(out, bytes, zeros, 1);
+    write_file(&f, "a.gz", out, bytes);
+    CHECK_OK(tokenize(&f, "a.gz", NULL, NULL));
+    CHECK_TOKENS(257, 258, EOS);
+    out[member] = 'x';
+    write_file(&f, "a.gz", out, bytes);
+    check_refused(&f, "a.gz", NULL, "a.gz': at offset 722, behind its gzip data, stand bytes that are none");
+    CHECK_EQ(member, 722);
+    free_fixture(&f);
+}
+
+/* Also where it is not the first member that holds it. */
+static void what_is_packed_twice_is_refused(void **state)
+{
+    fixture f = make_fixture();
+    unsigned char inner[4096], out[8192];
+    size_t count = put_gzip(inner, 0, "the thing", 9), bytes;
+
+    (void)state;
+    bytes = put_gzip(out, 0, inner, count);
+    write_file(&f, "a.txt.gz", out, bytes);
+    check_refused(&f, "a.txt.gz", &(fsdp_tokenize_options){.replace_invalid = true},
+                  "a.txt.gz': its gzip data holds gzip data: unpack it with 'gzip -d'");
+    bytes = put_zstd(out, 0, "the", 3);
+    bytes = put_zstd(out, bytes, "\xfd\x37zXZ\0\0\4", 8);
+    write_file(&f, "a.zst", out, bytes);
+    check_refused(&f, "a.zst", &(fsdp_tokenize_options){.replace_invalid = true},
+                  "a.zst': its zstd data holds xz data: unpack it with 'xz -d'");
+    memset(inner, 0, 1024);
+    memcpy(inner + 257, "ustar", 6);
+    bytes = put_gzip(out, 0, inner, 1024);
+    write_file(&f, "a.tgz", out, bytes);
+    check_refused(&f, "a.tgz", NULL, "its gzip data holds a tar archive");
+    write_file(&f, "a.gz", "the thing", 9);
+    check_refused(&f, "a.gz", NULL, "its name ends in .gz, but its first bytes are those of no such file");
+    write_file(&f, "a.gz", "", 0);
+    check_refused(&f, "a.gz", NULL, "its name ends in .gz, but it is empty");
+    free_fixture(&f);
+}
+
 /* ---- pieces ---- */
 
 static void encode_in_pieces(const fixture *f, const char *path, size_t piece_bytes, const char *separator,
@@ -316,14 +432,6 @@ static void any_number_of_threads_writes_the_same_bytes(void **state)
 
 /* ---- what is refused ---- */
 
-static void check_refused(const fixture *f, const char *name, const fsdp_tokenize_options *options, const char *part)
-{
-    fsdp_tokenize_summary summary;
-
-    CHECK(tokenize(f, name, options, &summary) != FSDP_OK);
-    CHECK_CONTAINS(fsdp_last_error(), part);
-}
-
 static void bytes_that_are_no_utf8_are_errors_or_replaced(void **state)
 {
     fixture f = make_fixture();
@@ -338,6 +446,136 @@ static void bytes_that_are_no_utf8_are_errors_or_replaced(void **state)
     check_refused(&f, "a.jsonl", NULL, "a.jsonl': line 2: ");
     CHECK_OK(tokenize(&f, "a.jsonl", &replace, NULL));
     CHECK_TOKENS('a', EOS, 0xef, 0xbf, 0xbd, EOS);
+    free_fixture(&f);
+}
+
+/* Where a quarter of the text would be U+FFFD it is something else; a NUL byte is in no text. */
+static void what_is_hardly_text_is_not_replaced(void **state)
+{
+    fixture f = make_fixture();
+    fsdp_tokenize_options replace = {.replace_invalid = true};
+    unsigned char noise[4096], latin1[4096];
+    uint32_t random = 1;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof noise; i++) {
+        random = random * 1664525 + 1013904223;
+        noise[i] = (unsigned char)(1 + (random >> 8) % 255);
+        latin1[i] = i % 8 ? 'a' : 0xe9;
+    }
+    write_file(&f, "a.txt", noise, sizeof noise);
+    check_refused(&f, "a.txt", &replace, "a.txt': it is no text: ");
+    memset(noise, 0xd6, 300); /* another encoding */
+    write_file(&f, "a.txt", noise, 300);
+    check_refused(&f, "a.txt", &replace, "300 of 300 bytes from offset 0 on are no UTF-8: it is in another encoding");
+    memcpy(noise, "{\"text\": \"", 10);
+    memcpy(noise + 290, "\"}", 2);
+    write_file(&f, "a.jsonl", noise, 292);
+    check_refused(&f, "a.jsonl", &replace, "280 of 292 bytes from offset 0 on are no UTF-8");
+    write_file(&f, "a.txt", latin1, sizeof latin1);
+    CHECK_OK(tokenize(&f, "a.txt", &replace, NULL));
+    write_file(&f, "a.txt", "the\0thing", 9);
+    check_refused(&f, "a.txt", NULL, "a.txt': it is no text: a NUL byte at offset 3 ");
+    check_refused(&f, "a.txt", &replace, "a NUL byte at offset 3 ");
+    free_fixture(&f);
+}
+
+static void a_byte_order_mark_is_no_text(void **state)
+{
+    fixture f = make_fixture();
+
+    (void)state;
+    write_file(&f, "a.txt", "\xef\xbb\xbfhe", 5);
+    CHECK_OK(tokenize(&f, "a.txt", NULL, NULL));
+    CHECK_TOKENS(257, EOS);
+    write_file(&f, "a.txt", "he\xef\xbb\xbfin\xff", 8); /* inside it is a character; offsets are the file's */
+    check_refused(&f, "a.txt", NULL, "no UTF-8 at offset 7");
+    write_file(&f, "a.txt", "\xef\xbb\xbfin\xff", 6);
+    check_refused(&f, "a.txt", NULL, "no UTF-8 at offset 5");
+    write_file(&f, "a.txt", "he\xef\xbb\xbf", 5);
+    CHECK_OK(tokenize(&f, "a.txt", NULL, NULL));
+    CHECK_TOKENS(257, 0xef, 0xbb, 0xbf, EOS);
+    write_file(&f, "a.txt", "\xef\xbb", 2);
+    check_refused(&f, "a.txt", NULL, "no UTF-8 at offset 0");
+    write_file(&f, "a.jsonl", "\xef\xbb\xbf{\"text\": \"he\"}\r\n\xef\xbb\xbf{\"text\": \"in\"}\n\xef\xbb\xbf\n", 41);
+    CHECK_OK(tokenize(&f, "a.jsonl", NULL, NULL));
+    CHECK_TOKENS(257, EOS, 259, EOS);
+    free_fixture(&f);
+}
+
+/* As Python's json module has them, in fields that nobody asks for; and .json, which many files of lines are named. */
+static void other_fields_may_hold_what_python_writes(void **state)
+{
+    static const char lines[] =
+        "{\"text\": \"he\", \"x\": NaN}\n{\"x\": [Infinity, -Infinity, 1e400], \"text\": \"in\"}\n"
+        "{\"x\": 12345678901234567890123456789012345678901234567890, \"text\": \"a\"}\n"
+        "{\"x\": \"\\ud83d\", \"\\udc00\": 0, \"y\\u0000\": 1, \"text\": \"x\", \"text\": \"b\"}\n"
+        "{\"text\": \"c\", \"x\": [[[[[[[[{}]]]]]]]]}\n";
+    fixture f = make_fixture();
+    char *deep = malloc(200100);
+    size_t used = 0;
+
+    (void)state;
+    write_file(&f, "a.jsonl", lines, sizeof lines - 1);
+    CHECK_OK(tokenize(&f, "a.jsonl", NULL, NULL));
+    CHECK_TOKENS(257, EOS, 259, EOS, 'a', EOS, 'b', EOS, 'c', EOS);
+    used += (size_t)sprintf(deep, "{\"x\": ");
+    memset(deep + used, '[', 100000);
+    memset(deep + used + 100000, ']', 100000);
+    used += 200000;
+    used += (size_t)sprintf(deep + used, ", \"text\": \"he\"}");
+    write_file(&f, "b.json", deep, used);
+    CHECK_OK(tokenize(&f, "b.json", NULL, NULL));
+    CHECK_TOKENS(257, EOS);
+    free(deep);
+    free_fixture(&f);
+}
+
+static void half_a_pair_in_the_field_is_no_character(void **state)
+{
+    static const char lines[] = "{\"text\": \"a\"}\n{\"text\": \"b\\ud83dc\"}\n";
+    fixture f = make_fixture();
+
+    (void)state;
+    write_file(&f, "a.jsonl", lines, sizeof lines - 1);
+    check_refused(&f, "a.jsonl", NULL, "a.jsonl': line 2: field 'text' has half a surrogate pair");
+    CHECK_OK(tokenize(&f, "a.jsonl", &(fsdp_tokenize_options){.replace_invalid = true}, NULL));
+    CHECK_TOKENS('a', EOS, 'b', 0xef, 0xbf, 0xbd, 'c', EOS);
+    free_fixture(&f);
+}
+
+static void bad_lines_are_left_out_where_that_is_asked_for(void **state)
+{
+    static const char lines[] = "{\"text\": \"he\"}\n\n{\"text\": 1}\n{\"tex\": \"a\"}\n{\"text\": \"b\"\n[1]\n"
+                                "{\"text\": \"\xff\"}\n{\"text\": \"\\udc00\"}\n{\"text\": \"\"}\n{\"text\": \"in\"}";
+    static const fsdp_tokenize_options skip = {.skip_bad_lines = true},
+                                       threads = {.skip_bad_lines = true, .threads = 3};
+    fixture f = make_fixture();
+    fsdp_tokenize_summary summary;
+    char text[FSDP__LEFT_OUT_TEXT], *more = malloc(64 * 40000);
+    size_t used = 0;
+
+    (void)state;
+    write_file(&f, "a.jsonl", lines, sizeof lines - 1);
+    CHECK_OK(tokenize(&f, "a.jsonl", &skip, &summary));
+    CHECK_TOKENS(257, EOS, 259, EOS);
+    CHECK_EQ(summary.lines, 9);
+    CHECK_EQ(summary.left_out_lines, 6);
+    CHECK_EQ(summary.documents, 2);
+    CHECK_EQ(summary.text_bytes, 4);
+    CHECK_CONTAINS(summary.first_left_out, "a.jsonl:3: field 'text' is not a string");
+    CHECK_CONTAINS(fsdp__left_out_text(&summary, text), "6 of 9 lines left out: first at ");
+    for (int i = 0; i < 40000; i++) /* several pieces; the first bad line is the first one of the file */
+        used += (size_t)sprintf(more + used, "{\"text\": \"%s\"%s\n", "the other thing in the thing",
+                                i % 10000 == 77 ? "" : "}");
+    write_file(&f, "b.jsonl", more, used);
+    CHECK_OK(tokenize(&f, "b.jsonl", &threads, &summary));
+    CHECK_EQ(summary.lines, 40000);
+    CHECK_EQ(summary.left_out_lines, 4);
+    CHECK_CONTAINS(summary.first_left_out, "b.jsonl:78: no comma or '}' behind a member at column ");
+    write_file(&f, "c.jsonl", "{\n{\n", 4);
+    check_refused(&f, "c.jsonl", &skip, "there is no text: 2 of 2 lines left out: first at ");
+    free(more);
     free_fixture(&f);
 }
 
@@ -491,6 +729,11 @@ static void a_count_beyond_int32_stands_behind_llm_cs(void **state)
 TEST_MAIN(cmocka_unit_test(a_file_is_a_document), cmocka_unit_test(separators_stand_between_documents),
           cmocka_unit_test(json_lines_have_a_text_each), cmocka_unit_test(folders_give_their_texts_in_order),
           cmocka_unit_test(packed_files_are_read_through_all_their_parts),
+          cmocka_unit_test(frames_that_are_passed_over_are), cmocka_unit_test(zeros_behind_gzip_are_passed_over),
+          cmocka_unit_test(what_is_packed_twice_is_refused), cmocka_unit_test(what_is_hardly_text_is_not_replaced),
+          cmocka_unit_test(a_byte_order_mark_is_no_text), cmocka_unit_test(other_fields_may_hold_what_python_writes),
+          cmocka_unit_test(half_a_pair_in_the_field_is_no_character),
+          cmocka_unit_test(bad_lines_are_left_out_where_that_is_asked_for),
           cmocka_unit_test(damaged_and_short_files_are_errors), cmocka_unit_test(pieces_of_any_size_give_the_same_ids),
           cmocka_unit_test(any_number_of_threads_writes_the_same_bytes),
           cmocka_unit_test(bytes_that_are_no_utf8_are_errors_or_replaced),

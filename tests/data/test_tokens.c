@@ -207,34 +207,64 @@ static void check_warning(const char *name, fsdp_token_format format, const void
 
 static void what_does_not_look_as_it_is_read_is_doubted(void **state)
 {
-    static const char prose[] = "It is a truth universally acknowledged, that a single man in possession of a fort";
     static const char accents[] = "\xc3\x89t\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e \xf0\x9f\x98\x80\r\n\ttext\f";
-    char *program, elf[64] = "\177ELF\2\1\1", wide[128] = "";
+    static const char latin1[] = "\xc9t\xe9 \xe0 Orl\xe9"
+                                 "ans, \xe7"
+                                 "a va";
     uint32_t ids[1024];
     uint16_t narrow[1024];
-    size_t bytes;
 
     (void)state;
     for (int i = 0; i < 1024; i++) {
         ids[i] = (uint32_t)(i * 37 % 50257);
         narrow[i] = (uint16_t)(i * 37 % 50257);
     }
-    for (size_t i = 0; i < sizeof wide / 2; i++)
-        wide[2 * i] = prose[i];
-    check_warning("a.txt", FSDP_TOKENS_AUTO, prose, sizeof prose - 1, NULL);
     check_warning("a.txt", FSDP_TOKENS_AUTO, accents, sizeof accents - 1, NULL);
-    check_warning("a.txt", FSDP_TOKENS_AUTO, elf, sizeof elf, "is read as text, but it is a program (ELF)");
-    check_warning("a.txt", FSDP_TOKENS_AUTO, wide, sizeof wide, "64 of its first 128 bytes are control bytes");
-    check_warning("a.bin", FSDP_TOKENS_TEXT, narrow, sizeof narrow, "of its first 2048 bytes are control bytes");
-    program = test_read_file(TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin", &bytes);
-    check_warning("a.bin", FSDP_TOKENS_TEXT, program, bytes, "it begins with llm.c's header of token files");
-    free(program);
-    check_warning("a.bin", FSDP_TOKENS_AUTO, prose, 80, "is read as uint16 tokens, but its first 80 bytes are text");
-    check_warning("a.txt", FSDP_TOKENS_UINT32, prose, 80, "is read as uint32 tokens, but its first 80 bytes are text");
+    check_warning("a.txt", FSDP_TOKENS_AUTO, latin1, sizeof latin1 - 1, NULL);
     check_warning("a.bin", FSDP_TOKENS_AUTO, narrow, sizeof narrow, NULL);
     check_warning("a.u32", FSDP_TOKENS_AUTO, ids, sizeof ids, NULL);
     check_warning("a.u32", FSDP_TOKENS_UINT16, ids, sizeof ids,
                   "every second of its first 2048 is 0, as if they were uint32");
+}
+
+static void check_refused(const char *name, fsdp_token_format format, const void *data, size_t bytes, const char *part)
+{
+    char *directory = test_directory(), *path = test_path(directory, name);
+
+    test_write_file(path, data, bytes);
+    check_open_fails(path, format, FSDP_FORMAT, part);
+    free(path);
+    test_directory_free(directory);
+}
+
+static void what_is_not_what_it_is_read_as_is_refused(void **state)
+{
+    static const char prose[] = "It is a truth universally acknowledged, that a single man in possession of a fort";
+    static const char accents[] = "\xc3\x89t\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e \xe6\x97";
+    static const char lines[] = "{\"text\": \"a\"}\n";
+    char *program, wide[128] = "";
+    uint16_t narrow[1024];
+    size_t bytes;
+
+    (void)state;
+    for (int i = 0; i < 1024; i++)
+        narrow[i] = (uint16_t)(i * 37 % 50257);
+    for (size_t i = 0; i < sizeof wide / 2; i++)
+        wide[2 * i] = prose[i];
+    check_refused("a.txt", FSDP_TOKENS_AUTO, wide, sizeof wide,
+                  "it is UTF-16: make UTF-8 of it with 'iconv -f UTF-16LE");
+    check_refused("a.bin", FSDP_TOKENS_TEXT, narrow, sizeof narrow, "it is no text: a NUL byte at offset ");
+    program = test_read_file(TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin", &bytes);
+    check_refused("a.bin", FSDP_TOKENS_TEXT, program, bytes, "as text: it begins with llm.c's header of token files");
+    free(program);
+    check_refused("a.bin", FSDP_TOKENS_AUTO, prose, 80, "as uint16 tokens: its first 80 bytes are text");
+    check_refused("a.txt", FSDP_TOKENS_UINT32, prose, 80, "as uint32 tokens: its first 80 bytes are text");
+    check_refused("a.bin", FSDP_TOKENS_BINARY, accents, 18, "as uint16 tokens: its first 18 bytes are text");
+    check_refused("a.jsonl", FSDP_TOKENS_AUTO, lines, sizeof lines - 1, "as text: it is JSON lines, and braces and");
+    check_refused("a.ndjson", FSDP_TOKENS_TEXT, lines, sizeof lines - 1, "as text: it is JSON lines");
+    check_refused("a.json", FSDP_TOKENS_TEXT, lines, sizeof lines - 1, "as text: it is JSON lines");
+    check_refused("a.jsonl.gz", FSDP_TOKENS_AUTO, "\x1f\x8b\x08", 3, "as text: it is JSON lines");
+    check_refused("a.txt.gz", FSDP_TOKENS_AUTO, prose, 80, "its name ends in .gz, but its first bytes are those of no");
 }
 
 static void doubtful_files_are_counted(void **state)
@@ -244,12 +274,14 @@ static void doubtful_files_are_counted(void **state)
 
     (void)state;
     for (int i = 0; i < 4; i++) {
-        snprintf(name, sizeof name, "%d.txt", i);
+        const uint32_t tokens_of[8] = {1, 2, 3, 4, 5, 6, 7, i == 1 || i == 3 ? 8 : 80000};
+
+        snprintf(name, sizeof name, "%d.bin", i);
         paths[i] = test_path(directory, name);
-        test_write_file(paths[i], i == 1 || i == 3 ? "\177ELF" : "text", 4);
+        test_write_file(paths[i], tokens_of, sizeof tokens_of);
     }
     CHECK_OK(fsdp_tokens_open((const char *const *)paths, 4, FSDP_TOKENS_AUTO, &tokens));
-    CHECK_CONTAINS(fsdp_tokens_warning(tokens), "1.txt' is read as text");
+    CHECK_CONTAINS(fsdp_tokens_warning(tokens), "1.bin' is read as uint16 tokens, but every second");
     CHECK_CONTAINS(fsdp_tokens_warning(tokens), "2 of 4 files are doubtful");
     fsdp_tokens_close(tokens);
     for (int i = 0; i < 4; i++)
@@ -370,7 +402,7 @@ static void opening_survives_every_failed_allocation(void **state)
     char *paths[2] = {write_u16(directory, "a.bin", 5, 0), test_path(directory, "b.bin")};
 
     (void)state;
-    test_write_file(paths[1], "text, which makes a warning", 26);
+    test_write_file(paths[1], (const uint32_t[8]){1, 2, 3}, 32); /* which makes a warning */
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_tokens *tokens = (fsdp_tokens *)1;
         fsdp_status status = fsdp_tokens_open((const char *const *)paths, 2, FSDP_TOKENS_AUTO, &tokens);
@@ -388,7 +420,8 @@ TEST_MAIN(cmocka_unit_test(text_is_its_bytes), cmocka_unit_test(the_name_tells_t
           cmocka_unit_test(headers_of_llm_c_are_known), cmocka_unit_test(files_of_llm_c_itself_are_read),
           cmocka_unit_test(a_header_and_a_width_that_differ_are_an_error),
           cmocka_unit_test(a_width_that_is_asked_for_wins_over_the_name),
-          cmocka_unit_test(what_does_not_look_as_it_is_read_is_doubted), cmocka_unit_test(doubtful_files_are_counted),
+          cmocka_unit_test(what_does_not_look_as_it_is_read_is_doubted),
+          cmocka_unit_test(what_is_not_what_it_is_read_as_is_refused), cmocka_unit_test(doubtful_files_are_counted),
           cmocka_unit_test(text_among_tokens_is_told),
           cmocka_unit_test(files_are_one_stream_and_positions_are_found_again), cmocka_unit_test(bad_files_are_named),
           cmocka_unit_test(opening_survives_every_failed_allocation))

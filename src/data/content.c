@@ -1,0 +1,207 @@
+/* content.c - marks at the beginning of files, and what text has none of. */
+#include "data/content.h"
+
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/text.h"
+#include "format/lfs_pointer.h"
+#include "tokenizer/utf8.h"
+
+/* ---- marks ---- */
+
+#define UNPACK(command) "unpack it with '" command "'"
+#define TO_UTF8(encoding) "make UTF-8 of it with 'iconv -f " encoding " -t UTF-8'"
+#define TO_TEXT "write its text as .txt or .jsonl"
+#define NONE "name another file"
+
+typedef struct mark {
+    const char *name, *advice, *bytes;
+    size_t count, offset;
+    bool weak; /* numbers may well begin so */
+} mark;
+
+#define MARK(name, advice, bytes)                        \
+    {                                                    \
+        name, advice, bytes, sizeof(bytes) - 1, 0, false \
+    }
+#define WEAK(name, advice, bytes)                       \
+    {                                                   \
+        name, advice, bytes, sizeof(bytes) - 1, 0, true \
+    }
+#define TAR(bytes)                                                              \
+    {                                                                           \
+        "a tar archive", UNPACK("tar -x"), bytes, sizeof(bytes) - 1, 257, false \
+    }
+
+/* No text begins so; what would be a word ("GIF89a") is left to its NUL bytes. UTF-32's mark begins as that of UTF-16.
+ */
+static const mark marks[] = {
+    MARK("gzip data", UNPACK("gzip -d"), "\x1f\x8b\x08"),
+    MARK("zstd data", UNPACK("zstd -d"), "\x28\xb5\x2f\xfd"),
+    MARK("xz data", UNPACK("xz -d"), "\xfd\x37zXZ\0"),
+    MARK("lz4 data", UNPACK("lz4 -d"), "\x04\x22\x4d\x18"),
+    MARK("lz4 data", UNPACK("lz4 -d"), "\x02\x21\x4c\x18"),
+    MARK("lzip data", UNPACK("lzip -d"), "LZIP\x01"),
+    MARK("lzop data", UNPACK("lzop -d"), "\x89LZO\0\r\n\x1a\n"),
+    WEAK("lzma data", UNPACK("xz --format=lzma -d"), "\x5d\0\0"),
+    MARK("snappy data", "unpack it", "\xff\x06\0\0sNaPpY"),
+    WEAK("compress data", UNPACK("gzip -d"), "\x1f\x9d"),
+    WEAK("compress data", UNPACK("gzip -d"), "\x1f\xa0"),
+    MARK("a zip archive, as .npz, .pt and .docx are", UNPACK("unzip"), "PK\x03\x04"),
+    MARK("an empty zip archive", NONE, "PK\x05\x06"),
+    MARK("a part of a zip archive", UNPACK("unzip"), "PK\x07\x08"),
+    MARK("a 7z archive", UNPACK("7z x"), "7z\xbc\xaf\x27\x1c"),
+    MARK("a rar archive", UNPACK("unrar x"), "Rar!\x1a\x07"),
+    TAR("ustar\0"),
+    TAR("ustar  \0"),
+    MARK("an ar archive", UNPACK("ar x"), "!<arch>\n"),
+    MARK("a Parquet file", TO_TEXT, "PAR1\x15"),
+    MARK("an Arrow file", TO_TEXT, "ARROW1\0\0"),
+    WEAK("an Arrow stream", TO_TEXT, "\xff\xff\xff\xff"),
+    MARK("an Avro file", TO_TEXT, "Obj\x01"),
+    MARK("a NumPy array (.npy)", "write its numbers as uint16 or uint32 with tofile()", "\x93NUMPY"),
+    MARK("an HDF5 file", TO_TEXT, "\x89HDF\r\n\x1a\n"),
+    MARK("an SQLite database", TO_TEXT, "SQLite format 3\0"),
+    MARK("a PDF", UNPACK("pdftotext"), "%PDF-"),
+    MARK("a document of Microsoft Office", TO_TEXT, "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
+    MARK("a program (ELF)", NONE, "\177ELF"),
+    MARK("a program (Mach-O)", NONE, "\xce\xfa\xed\xfe"),
+    MARK("a program (Mach-O)", NONE, "\xcf\xfa\xed\xfe"),
+    MARK("a program (Java or Mach-O)", NONE, "\xca\xfe\xba\xbe"),
+    MARK("a picture (PNG)", NONE, "\x89PNG\r\n\x1a\n"),
+    MARK("a picture (JPEG)", NONE, "\xff\xd8\xff"),
+    WEAK("UTF-32", TO_UTF8("UTF-32"), "\xff\xfe\0\0"),
+    WEAK("UTF-32", TO_UTF8("UTF-32"), "\0\0\xfe\xff"),
+    WEAK("UTF-16", TO_UTF8("UTF-16"), "\xff\xfe"),
+    WEAK("UTF-16", TO_UTF8("UTF-16"), "\xfe\xff"),
+};
+
+/* Those whose marks are not the same in all files. */
+static const mark zstd = {.name = "zstd data", .advice = UNPACK("zstd -d")};
+static const mark bzip2 = {.name = "bzip2 data", .advice = UNPACK("bzip2 -d")};
+static const mark safetensors = {.name = "a safetensors file (weights)", .advice = NONE};
+static const mark pickle = {.name = "a pickle of Python", .advice = TO_TEXT};
+
+static const mark *find_unlike(const unsigned char *data, size_t bytes, bool tokens)
+{
+    /* A frame that readers pass over, which pzstd and others begin with; and frames of versions before 1.0. */
+    if (bytes >= 4 && (data[0] & 0xf0) == 0x50 && memcmp(data + 1, "\x2a\x4d\x18", 3) == 0)
+        return &zstd;
+    if (bytes >= 4 && data[0] >= 0x22 && data[0] < 0x28 && memcmp(data + 1, "\xb5\x2f\xfd", 3) == 0)
+        return &zstd;
+    if (bytes >= 10 && memcmp(data, "BZh", 3) == 0 && data[3] >= '1' && data[3] <= '9' &&
+        (memcmp(data + 4, "1AY&SY", 6) == 0 || memcmp(data + 4, "\x17\x72\x45\x38\x50\x90", 6) == 0))
+        return &bzip2;
+    if (bytes >= 10 && memcmp(data + 4, "\0\0\0\0{\"", 6) == 0)
+        return &safetensors;
+    if (bytes >= 3 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5 && (!tokens || data[2] == 0x95))
+        return &pickle;
+    return NULL;
+}
+
+static const mark *find(const unsigned char *data, size_t bytes, bool tokens)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(marks); i++) {
+        const mark *m = &marks[i];
+
+        if (!(tokens && m->weak) && bytes >= m->offset + m->count && memcmp(data + m->offset, m->bytes, m->count) == 0)
+            return m;
+    }
+    return find_unlike(data, bytes, tokens);
+}
+
+fsdp_status fsdp__content_refuse(const char *path, const char *in, const void *data, size_t bytes, bool tokens)
+{
+    const mark *kind = find(data, bytes, tokens);
+
+    if (!kind)
+        return fsdp__lfs_pointer_refuse(path, data, bytes);
+    if (in)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': %s holds %s: %s", path, in, kind->name, kind->advice);
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is %s: %s", path, kind->name, kind->advice);
+}
+
+fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes)
+{
+    static const char *const endings[] = {".gz",  ".zst", ".xz", ".bz2", ".lz4", ".lz",     ".lzma", ".lzo",
+                                          ".br",  ".Z",   ".sz", ".7z",  ".zip", ".rar",    ".tar",  ".tgz",
+                                          ".npz", ".pdf", ".pt", ".pkl", ".npy", ".parquet"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(endings); i++)
+        if (fsdp__ends_with(path, endings[i]))
+            return FSDP_FAIL(
+                FSDP_FORMAT,
+                "cannot read '%s': its name ends in %s, but %s: it may be damaged; if it is text, name it so", path,
+                endings[i], bytes ? "its first bytes are those of no such file" : "it is empty");
+    return FSDP_OK;
+}
+
+/* ---- text ---- */
+
+/* What text of some encoding may have: white space, and what terminals are told (backspace, escape). */
+static bool is_control(unsigned char byte)
+{
+    return byte == 0x7f || (byte < 0x20 && !(byte >= '\b' && byte <= '\r') && byte != 0x1b && byte != 0x1a);
+}
+
+static size_t count_controls(const unsigned char *data, size_t bytes)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        count += is_control(data[i]);
+    return count;
+}
+
+/* Up to its end, which may lie within a character. */
+static bool is_utf8(const char *text, size_t bytes)
+{
+    size_t good = fsdp__utf8_prefix(text, bytes);
+    bool cut = false;
+
+    if (good == bytes)
+        return true;
+    return fsdp__utf8_broken(text + good, bytes - good, &cut) == bytes - good && cut;
+}
+
+/* Of ASCII as UTF-16 every second byte is zero: the name of the encoding, or NULL. */
+static const char *wide_encoding(const unsigned char *data, size_t bytes)
+{
+    size_t zeros[2] = {0, 0}, count = FSDP__MIN(bytes, (size_t)FSDP__CONTENT_BYTES) / 2 * 2;
+
+    for (size_t i = 0; i < count; i++)
+        zeros[i % 2] += data[i] == 0;
+    if (zeros[1] * 4 > count && zeros[0] == 0)
+        return "UTF-16LE";
+    return zeros[0] * 4 > count && zeros[1] == 0 ? "UTF-16BE" : NULL;
+}
+
+fsdp_status fsdp__content_check_text(const char *path, int64_t offset, const void *data, size_t bytes)
+{
+    const unsigned char *zero = bytes ? memchr(data, 0, bytes) : NULL;
+    const char *encoding = zero ? wide_encoding(data, bytes) : NULL;
+    size_t controls;
+
+    if (encoding)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is UTF-16: make UTF-8 of it with 'iconv -f %s -t UTF-8'",
+                         path, encoding);
+    if (zero)
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s': it is no text: a NUL byte at offset %lld (where it is text with NULs among "
+                         "it, \"tr -d '\\000'\" takes them out)",
+                         path, (long long)offset + (long long)(zero - (const unsigned char *)data));
+    controls = count_controls(data, bytes);
+    if (controls * 50 <= bytes || is_utf8(data, bytes))
+        return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_FORMAT,
+        "cannot read '%s': it is no text: %zu of %zu bytes from offset %lld on are control characters, and "
+        "the rest is no UTF-8",
+        path, controls, bytes, (long long)offset);
+}
+
+bool fsdp__content_is_text(const void *data, size_t bytes)
+{
+    return bytes >= 16 && count_controls(data, bytes) == 0 && is_utf8(data, bytes);
+}
