@@ -97,9 +97,12 @@ typedef struct fsdp_train_config {
         int token_bytes; /* 2, 4, -1: as header or name say */
         int shuffle;     /* 0, 1 */
         int64_t workers;
-        char *tokenizer; /* folder or file, "model": model.path's; NULL: bytes are tokens, or the files are tokens */
-        char *field;     /* of JSON lines; NULL: "text" */
-        char *cache;     /* folder in which the tokens of text are kept; with a tokenizer it must be set */
+        /* Of text: folder or file, "model": model.path's, "bytes": its bytes are its tokens. NULL: that of model.path,
+         * or of checkpoint.initial_load_path, where these have one; else bytes. */
+        char *tokenizer;
+        char *field;        /* of JSON lines; NULL: "text" */
+        int skip_bad_lines; /* 0, 1: of JSON lines */
+        char *cache; /* folder in which the tokens of text are kept; where a tokenizer makes some it must be set */
     } data;
     struct {
         int64_t steps, seq_len;

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "cli/cli.h"
+#include "train/inputs.h"
 
 fsdp_status fsdp__cache_folder(char **out)
 {
@@ -19,11 +20,15 @@ fsdp_status fsdp__cache_folder(char **out)
 fsdp_status fsdp__default_cache(fsdp_train_config *config)
 {
     fsdp_status status = FSDP_OK;
-    char *folder = NULL;
+    char *folder = NULL, *tokenizer = NULL;
 
-    if (!config->data.tokenizer || config->data.cache)
+    if (config->data.cache)
         return FSDP_OK;
-    FSDP_TRY(fsdp__cache_folder(&folder));
+    FSDP_TRY(fsdp__inputs_tokenizer(config, &tokenizer));
+    if (tokenizer)
+        status = fsdp__cache_folder(&folder);
+    fsdp__free(tokenizer);
+    FSDP_TRY(status);
     if (folder)
         status = fsdp_train_config_set(config, "data.cache", folder);
     fsdp__free(folder);

@@ -48,7 +48,7 @@ fsdp_status fsdp__dtype_option(const char *text, fsdp_dtype *out);
 
 /* "fsdp" in $XDG_CACHE_HOME, else in ~/.cache; fsdp__free it. NULL where the environment names neither. */
 fsdp_status fsdp__cache_folder(char **out);
-/* That one where the config has a tokenizer and no data.cache. */
+/* That one where a tokenizer would read text (data.tokenizer, or one of the model), and there is no data.cache. */
 fsdp_status fsdp__default_cache(fsdp_train_config *config);
 
 /* ---- handover.c ---- */

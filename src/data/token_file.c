@@ -73,10 +73,11 @@ static int width_of(const fsdp__token_file *file, fsdp_token_format format)
 static fsdp_status refuse_as_text(const fsdp__token_file *file)
 {
     if (fsdp__is_json_lines(file->path))
-        return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot read '%s' as text: it is JSON lines, and braces and keys would be tokens too: a "
-                         "tokenizer reads what it holds; to have its bytes, name it .txt",
-                         file->path);
+        return FSDP_FAIL(
+            FSDP_FORMAT,
+            "cannot read '%s' as text: it is JSON lines, and braces and keys would be tokens too: a "
+            "tokenizer reads what it holds (data.tokenizer, fsdp tokenize); to have its bytes, name it .txt",
+            file->path);
     if (header_of(file).width)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s' as text: it begins with llm.c's header of token files",
                          file->path);
@@ -146,16 +147,15 @@ void fsdp__token_file_close(fsdp__token_file *file)
     fsdp__file_unmap(&file->map);
 }
 
-fsdp_status fsdp__token_file_is_text(const char *path, fsdp_token_format format, bool *out)
+/* By llm.c's header, the name, or the first bytes. */
+static fsdp_status is_text(const char *path, bool *out)
 {
     fsdp__token_file file = {.path = path};
 
-    *out = format == FSDP_TOKENS_TEXT;
-    if (format != FSDP_TOKENS_AUTO)
-        return FSDP_OK;
+    *out = false;
     FSDP_TRY(fsdp__file_map(path, &file.map));
     if (!header_of(&file).width) {
-        int width = width_of(&file, format);
+        int width = width_of(&file, FSDP_TOKENS_AUTO);
 
         /* Without a name that tells, what is packed has zeros in it like tokens. */
         *out = width == 1 || (width == 0 && fsdp__text_is_packed(file.map.data, file.map.bytes));
@@ -170,12 +170,15 @@ fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count
     fsdp_status status = FSDP_OK;
     fsdp__data_files files;
 
-    *out_text = *out_tokens = 0;
+    *out_text = format == FSDP_TOKENS_TEXT;
+    *out_tokens = format != FSDP_TOKENS_TEXT && format != FSDP_TOKENS_AUTO;
+    if (format != FSDP_TOKENS_AUTO)
+        return FSDP_OK;
     FSDP_TRY(fsdp__data_files_list(paths, count, format, &files));
     for (int64_t i = 0; status == FSDP_OK && i < files.count; i++) {
         bool text = false;
 
-        status = fsdp__token_file_is_text(files.paths[i], format, &text);
+        status = is_text(files.paths[i], &text);
         ++*(text ? out_text : out_tokens);
     }
     fsdp__data_files_release(&files);

@@ -19,9 +19,9 @@ typedef struct fsdp__token_file {
 fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp_token_format format);
 void fsdp__token_file_close(fsdp__token_file *file);
 
-/* Whether a file is text where `format` is AUTO or TEXT: by llm.c's header, its name, or its first bytes. */
-fsdp_status fsdp__token_file_is_text(const char *path, fsdp_token_format format, bool *out);
-/* The same of all files that paths stand for: how many are text, and how many tokens. */
+/* Of the files that paths stand for, how many are text and how many tokens: as `format` says, of AUTO by llm.c's
+ * header, the name, or the first bytes of each; text may be packed. Where the format says it they are not listed: it is
+ * 1 and 0. */
 fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count, fsdp_token_format format,
                                          int64_t *out_text, int64_t *out_tokens);
 

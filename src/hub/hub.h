@@ -36,6 +36,7 @@ typedef struct fsdp__hub_target {
                                  * generation_config.json are copied along; NULL: none */
     const char *tokenizer;      /* a folder whose tokenizer is copied along in place of the source's; NULL, or a file:
                                  * the source's */
+    bool no_tokenizer;          /* none is copied along: the model's tokens are bytes */
     const char *overwrite_hint; /* see format/publish.h */
     bool overwrite;
     bool rescue; /* the weights are what counts: a tokenizer that cannot be copied stays behind, with a warning */

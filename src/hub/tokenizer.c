@@ -17,6 +17,8 @@ const char *fsdp__hub_tokenizer_folder(const fsdp__hub_target *target)
 {
     struct stat info;
 
+    if (target->no_tokenizer)
+        return NULL;
     return target->tokenizer && stat(target->tokenizer, &info) == 0 && S_ISDIR(info.st_mode) ? target->tokenizer
                                                                                              : target->source;
 }

@@ -239,11 +239,11 @@ static fsdp_status check_text(const fsdp_train_config *config)
 {
     const char *tokenizer = config->data.tokenizer;
 
-    if (!tokenizer && config->data.field)
-        return FSDP_FAIL(FSDP_INVALID, "data.field is '%s', of JSON lines, which are read with data.tokenizer alone",
-                         config->data.field);
     if (!tokenizer)
         return FSDP_OK;
+    if (fsdp__inputs_are_bytes(config) && config->data.field)
+        return FSDP_FAIL(FSDP_INVALID, "data.field is '%s', of JSON lines, and data.tokenizer is bytes: leave one out",
+                         config->data.field);
     if (config->data.format == FSDP_TRAIN_TOKENS || config->data.token_bytes > 0)
         return FSDP_FAIL(FSDP_INVALID, "data.tokenizer is of text, but %s: leave one of them out",
                          config->data.token_bytes > 0 ? "data.dtype is of tokens" : "data.format is tokens");

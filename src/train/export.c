@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "format/target.h"
 #include "hub/hub.h"
+#include "train/inputs.h"
 #include "train/run.h"
 
 static bool is_first(const fsdp_train_run *run)
@@ -49,7 +50,8 @@ static fsdp_status hold_place(fsdp_train_run *run, const place *p)
     /* export.overwrite is of export.path alone: elsewhere it would not help. */
     const fsdp__hub_target target = {.folder = p->path,
                                      .source = run->config->model.path,
-                                     .tokenizer = fsdp__text_tokenizer(run->config),
+                                     .tokenizer = fsdp__text_tokenizer_folder(run),
+                                     .no_tokenizer = fsdp__inputs_are_bytes(run->config),
                                      .overwrite_hint =
                                          p->path == run->config->save.path ? "export.overwrite: true" : NULL,
                                      .overwrite = p->overwrite,

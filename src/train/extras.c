@@ -78,7 +78,7 @@ static fsdp_status add_file(const char *folder, const fsdp__listed_file *file, f
 
 fsdp_status fsdp__extras_read(const fsdp_train_run *run, fsdp__extras *out)
 {
-    const char *folder = run->config->model.path;
+    const char *folder = fsdp__text_tokenizer_folder(run);
     fsdp__file_list files = {.count = 0};
     fsdp_status status = FSDP_OK;
 

@@ -5,14 +5,63 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "data/files.h"
+#include "hub/hold.h"
+#include "train/model_folder.h"
+
+/* ---- text ---- */
+
+bool fsdp__inputs_are_bytes(const fsdp_train_config *config)
+{
+    return config->data.tokenizer && strcmp(config->data.tokenizer, "bytes") == 0;
+}
+
+const char *fsdp__inputs_named_tokenizer(const fsdp_train_config *config)
+{
+    const char *named = config->data.tokenizer;
+
+    if (fsdp__inputs_are_bytes(config))
+        return NULL;
+    return named && strcmp(named, "model") == 0 ? config->model.path : named;
+}
+
+/* Of the checkpoint or folder that the first weights are of, unless it has none; that the folder is not there is told
+ * where the weights are looked for. */
+static fsdp_status find_initial_tokenizer(const char *path, char **out)
+{
+    fsdp__model_folder folder = {0};
+    bool held = fsdp_hold_error(true);
+    fsdp_status status = fsdp__model_folder_find(path, &folder);
+
+    if (status == FSDP_OK && fsdp__hub_has_tokenizer(folder.path)) {
+        *out = fsdp__strdup(folder.path);
+        status = *out ? FSDP_OK : FSDP_NO_MEMORY;
+    }
+    fsdp__model_folder_release(&folder);
+    fsdp_release_error(held);
+    return status == FSDP_NO_MEMORY ? FSDP_FAIL(status, "cannot look for a tokenizer in '%s'", path) : FSDP_OK;
+}
+
+fsdp_status fsdp__inputs_tokenizer(const fsdp_train_config *config, char **out)
+{
+    const char *found = fsdp__inputs_named_tokenizer(config), *initial = config->checkpoint.initial_load_path;
+
+    *out = NULL;
+    if (!found && !config->data.tokenizer && config->model.path && fsdp__hub_has_tokenizer(config->model.path))
+        found = config->model.path;
+    if (!found)
+        return config->data.tokenizer || !initial ? FSDP_OK : find_initial_tokenizer(initial, out);
+    *out = fsdp__strdup(found);
+    return *out ? FSDP_OK : FSDP_NO_MEMORY;
+}
 
 fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config)
 {
-    if (config->data.format == FSDP_TRAIN_TEXT)
+    if (config->data.format == FSDP_TRAIN_TEXT || fsdp__inputs_are_bytes(config))
         return FSDP_TOKENS_TEXT;
     if (config->data.token_bytes > 0) /* whatever names say; a header that says otherwise is an error */
         return config->data.token_bytes == 4 ? FSDP_TOKENS_UINT32 : FSDP_TOKENS_UINT16;
@@ -60,7 +109,8 @@ static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config
 {
     bool held = fsdp_hold_error(true);
     fsdp__data_files files;
-    int format = config->data.tokenizer ? (int)FSDP__LIST_DOCUMENTS : (int)fsdp__inputs_token_format(config);
+    int format =
+        fsdp__inputs_named_tokenizer(config) ? (int)FSDP__LIST_DOCUMENTS : (int)fsdp__inputs_token_format(config);
     fsdp_status status = fsdp__data_files_list((const char *const *)paths, count, format, &files);
 
     fsdp_release_error(held);

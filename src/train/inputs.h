@@ -5,6 +5,13 @@
 #include "fsdp/data.h"
 #include "fsdp/train.h"
 
+/* The tokenizer's folder or file that data.tokenizer names; NULL: it is not set, or bytes. */
+const char *fsdp__inputs_named_tokenizer(const fsdp_train_config *config);
+bool fsdp__inputs_are_bytes(const fsdp_train_config *config);
+/* The one that reads text: that, or model.path's, or that of checkpoint.initial_load_path. NULL: bytes are tokens. The
+ * caller fsdp__free's it. */
+fsdp_status fsdp__inputs_tokenizer(const fsdp_train_config *config, char **out);
+
 /* As data.format and data.dtype ask. */
 fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config);
 

@@ -14,6 +14,7 @@ static const fsdp__choice format_choices[] = {
 static const fsdp__choice token_choices[] = {{"uint16", 2}, {"uint32", 4}, {NULL, 0}};
 static const fsdp__choice on_nan_choices[] = {
     {"stop", FSDP_TRAIN_STOP}, {"skip", FSDP_TRAIN_SKIP}, {"continue", FSDP_TRAIN_CONTINUE}, {NULL, 0}};
+static const fsdp__choice bad_line_choices[] = {{"error", 0}, {"skip", 1}, {NULL, 0}};
 static const fsdp__choice order_choices[] = {{"sequential", 0}, {"shuffled", 1}, {NULL, 0}};
 static const fsdp__choice param_choices[] = {
     {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
@@ -128,12 +129,13 @@ static const fsdp__key keys[] = {
     PATTERNS(model, frozen, frozen, "parameters that are not trained, by name: pattern (model.layers.0.*), or list of them; each must match one"),
 
     PATHS(data, path, paths, "file, folder, pattern (data/*.bin), or list of them that makes one stream"),
-    CHOICE(data, format, format, format_choices, "auto", "text: bytes are tokens; auto: by llm.c's header, else by name (.txt, .bin, .u16, .u32)"),
+    CHOICE(data, format, format, format_choices, "auto", "text, tokens, or auto: by llm.c's header, else by name (.txt, .jsonl, also packed; .bin, .u16, .u32), else by the first bytes"),
     CHOICE(data, dtype, token_bytes, token_choices, NULL, "of token files; not set: by llm.c's header, by name (.bin, .u16, .u32), else uint16"),
     CHOICE(data, order, shuffle, order_choices, "sequential", "sequential: window after window; shuffled: every window once an epoch, by training.seed"),
     INTEGER(data, workers, 0, 64, FSDP__LOCAL, "1", "threads that read ahead; 0: read in the step"),
-    TEXT(data, tokenizer, FSDP__LOCAL, "folder of a tokenizer, which makes tokens of the text that data.path names (.txt, .jsonl, also .gz and .zst); model: that of model.path"),
+    TEXT(data, tokenizer, FSDP__LOCAL, "folder of a tokenizer, which makes tokens of text (.txt, .jsonl, also .gz and .zst); model: that of model.path; bytes: none, bytes are tokens (vocabulary 256); not set: that of model.path or checkpoint.initial_load_path where they have one, else bytes"),
     TEXT(data, field, 0, "of JSON lines, the field that holds the text; not set: text"),
+    CHOICE(data, on_bad_line, skip_bad_lines, bad_line_choices, "error", "a JSON line that is none, or has no text in the field: error: end the run before it begins; skip: leave the line out, and say how many"),
     TEXT(data, cache, FSDP__LOCAL, "folder in which the tokens of text are kept; not set: fsdp in $XDG_CACHE_HOME, or in ~/.cache"),
 
     INTEGER(training, steps, 1, FSDP__KEY_LARGE, 0, "1000", "optimizer steps"),

@@ -152,9 +152,12 @@ fsdp_status fsdp__resume_check_data(const fsdp_train_run *run)
         FSDP_TRY(differences(run, FSDP__VALUE_DATA, text, &count));
     if (count > 0)
         return FSDP_FAIL(FSDP_INVALID,
-                         "checkpoint.folder: '%s' and this run go through different data: %s: set it back, or begin "
+                         "checkpoint.folder: '%s' and this run go through different data: %s: set it back%s, or begin "
                          "the data anew with checkpoint.exclude_from_loading: dataloader",
-                         run->resume.path, text);
+                         run->resume.path, text,
+                         run->tokenizer && !run->config->data.tokenizer
+                             ? " (text goes through the model's tokenizer; data.tokenizer: bytes takes its bytes)"
+                             : "");
     FSDP_TRY(differences(run, FSDP__VALUE_KEYS, text, &count));
     if (count > 0 && fsdp_context_rank(run->context) == 0)
         fsdp_log(run->context, FSDP_LOG_INFO, "keys that were others until step %lld (then and now): %s",

@@ -4,6 +4,7 @@
 #include "base/context.h"
 #include "hub/hub.h"
 #include "train/config.h"
+#include "train/inputs.h"
 
 /* ---- inputs: all that can be wrong without any other rank ---- */
 
@@ -42,6 +43,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
 
     FSDP_TRY(fsdp__resume_find(run));
     FSDP_TRY(fsdp__resume_check_batch(run));
+    FSDP_TRY(fsdp__inputs_tokenizer(c, &run->tokenizer));
     FSDP_TRY(fsdp__train_model_config(c, &run->model_config));
     FSDP_TRY(fsdp__initial_check(run));
     FSDP_TRY(fsdp__resume_check_model(run));
@@ -194,6 +196,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp__saves_release(run);
     fsdp__resume_release(run);
     fsdp__model_folder_release(&run->initial);
+    fsdp__free(run->tokenizer);
     (void)fsdp__metrics_end(run->metrics);
     fsdp_loader_free(run->loader);
     fsdp__validation_close(run);

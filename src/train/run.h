@@ -102,6 +102,7 @@ struct fsdp_train_run {
     fsdp_hub_hold *hold;        /* rank 0 only: of export.path, until it is written */
     fsdp__model_folder initial; /* of checkpoint.initial_load_path, unless the run goes on */
     fsdp__resume resume;
+    char *tokenizer; /* of text (text.c) */
     fsdp__saves saves;
 };
 
@@ -272,11 +273,12 @@ fsdp_status fsdp__mean_loss(const fsdp_train_run *run, double *mean);
 
 /* ---- text.c ---- */
 
-/* The tokens of `paths`, which `key` has: as data.format says, or, where data.tokenizer is set, of a file in the folder
- * of data.cache, which is made when it is not there. Warnings and news are rank 0's. */
+/* The tokens of `paths`, which `key` has: of token files theirs; of text, which a tokenizer reads, those of a file in
+ * the folder of data.cache, which is made when it is not there; of other text its bytes. Warnings and news are rank
+ * 0's. */
 fsdp_status fsdp__text_open(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
                             fsdp_tokens **out);
-/* The folder of the tokenizer, or its file; NULL: bytes are tokens, or the data is tokens. */
-const char *fsdp__text_tokenizer(const fsdp_train_config *config);
+/* The folder whose tokenizer goes with the model, to checkpoints and exports; NULL: none does. */
+const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run);
 
 #endif

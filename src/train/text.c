@@ -1,12 +1,14 @@
-/* text.c - data that is text, which a tokenizer turns into tokens before a run: in a folder of caches. */
+/* text.c - data that is text, which a tokenizer turns into tokens before a run, in a folder of caches; or its bytes. */
 #include "train/run.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/text.h"
 #include "data/token_cache.h"
+#include "data/token_file.h"
 #include "fsdp/tokenizer.h"
 #include "hub/hold.h"
 #include "train/inputs.h"
@@ -15,12 +17,19 @@ enum {
     NEWS_SECONDS = 5
 };
 
-const char *fsdp__text_tokenizer(const fsdp_train_config *config)
-{
-    const char *named = config->data.tokenizer;
+/* ---- which tokenizer ---- */
 
-    return named && strcmp(named, "model") == 0 ? config->model.path : named;
+const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run)
+{
+    struct stat info;
+
+    if (fsdp__inputs_are_bytes(run->config))
+        return NULL;
+    return run->tokenizer && stat(run->tokenizer, &info) == 0 && S_ISDIR(info.st_mode) ? run->tokenizer
+                                                                                       : run->config->model.path;
 }
+
+/* ---- news ---- */
 
 /* What a rank says while it makes tokens. */
 typedef struct news {
@@ -56,9 +65,13 @@ static void tell_result(const news *n, const fsdp__cached_tokens *cached)
         fsdp_log(n->run->context, FSDP_LOG_WARNING,
                  "%s: %lld bytes of the text have no token in this vocabulary, and were left out", n->key,
                  (long long)cached->summary.left_out_bytes);
+    if (cached->left_out[0] && fsdp_context_rank(n->run->context) == 0)
+        fsdp_log(n->run->context, FSDP_LOG_WARNING, "%s: %s", n->key, cached->left_out);
 }
 
-static fsdp_status check_vocabulary(const fsdp_train_run *run, const char *folder, const fsdp_tokenizer *tokenizer)
+/* ---- text to tokens ---- */
+
+static fsdp_status check_vocabulary(const fsdp_train_run *run, const fsdp_tokenizer *tokenizer)
 {
     int64_t needed = fsdp_tokenizer_vocab_size(tokenizer);
 
@@ -67,7 +80,22 @@ static fsdp_status check_vocabulary(const fsdp_train_run *run, const char *folde
     return FSDP_FAIL(FSDP_INVALID,
                      "data.tokenizer: '%s' has %lld tokens, and the model a vocabulary of %lld: name the model's "
                      "tokenizer, or, for a new model, set model.vocab_size=%lld",
-                     folder, (long long)needed, (long long)run->model_config.vocab_size, (long long)needed);
+                     run->tokenizer, (long long)needed, (long long)run->model_config.vocab_size, (long long)needed);
+}
+
+/* What is of rank 0 alone. */
+static void tell_choice(const fsdp_train_run *run, const char *key, const fsdp_tokenizer *tokenizer)
+{
+    if (fsdp_context_rank(run->context) != 0)
+        return;
+    if (!tokenizer)
+        fsdp_log(run->context, FSDP_LOG_INFO, "%s: the bytes of the text are its tokens%s", key,
+                 run->config->data.tokenizer ? "" : " (data.tokenizer is not set, and the model has none)");
+    else
+        fsdp_log(run->context, FSDP_LOG_INFO, "%s: the tokenizer of '%s' makes tokens of the text%s%s", key,
+                 run->tokenizer,
+                 run->config->data.tokenizer ? "" : " (data.tokenizer is not set; bytes: its bytes are tokens)",
+                 fsdp_tokenizer_eos(tokenizer) < 0 ? "; it has no end-of-text token to put between documents" : "");
 }
 
 static fsdp_status open_cached(const fsdp_train_run *run, const char *key, const fsdp_tokenizer *tokenizer,
@@ -75,7 +103,11 @@ static fsdp_status open_cached(const fsdp_train_run *run, const char *key, const
 {
     const fsdp_train_config *c = run->config;
     news n = {.run = run, .key = key, .said_ns = fsdp__clock_ns()};
-    fsdp_tokenize_options options = {.field = c->data.field, .progress = tell_progress, .progress_arg = &n};
+    fsdp_tokenize_options options = {.field = c->data.field,
+                                     .no_eos = fsdp_tokenizer_eos(tokenizer) < 0,
+                                     .skip_bad_lines = c->data.skip_bad_lines == 1,
+                                     .progress = tell_progress,
+                                     .progress_arg = &n};
     fsdp__cached_tokens cached;
     fsdp_status status = fsdp__token_cache_get(tokenizer, (const char *const *)paths, (int)count, c->data.cache,
                                                fsdp_context_local_rank(run->context) == 0, &options, &cached);
@@ -91,44 +123,61 @@ static fsdp_status open_cached(const fsdp_train_run *run, const char *key, const
 static fsdp_status open_text(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
                              fsdp_tokens **out)
 {
-    const char *folder = fsdp__text_tokenizer(run->config);
     fsdp_tokenizer *tokenizer = NULL;
     fsdp_status status;
 
     if (!run->config->data.cache)
-        return FSDP_FAIL(FSDP_INVALID, "data.tokenizer: data.cache is not set: name a folder for the tokens");
-    status = fsdp_tokenizer_open(folder, &tokenizer);
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s is text, of which the tokenizer of '%s' makes tokens, and data.cache is not set: name a "
+                         "folder for them (data.tokenizer: bytes needs none)",
+                         key, run->tokenizer);
+    status = fsdp_tokenizer_open(run->tokenizer, &tokenizer);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "data.tokenizer");
-    status = check_vocabulary(run, folder, tokenizer);
+    tell_choice(run, key, tokenizer);
+    status = check_vocabulary(run, tokenizer);
     if (status == FSDP_OK)
         status = open_cached(run, key, tokenizer, paths, count, out);
     fsdp_tokenizer_close(tokenizer);
     return status;
 }
 
-/* Bytes are what the model of a byte-level tokenizer has never seen as tokens: its weights are of no use then. */
-static void warn_of_bytes(const fsdp_train_run *run, const char *key, const fsdp_tokens *tokens)
-{
-    const char *folder = run->config->model.path;
+/* ---- tokens, and bytes ---- */
 
-    if (folder && fsdp_tokens_have_text(tokens) && fsdp__hub_has_tokenizer(folder))
-        fsdp_log(run->context, FSDP_LOG_WARNING,
-                 "%s: the tokens are the bytes of the text, and '%s' has a tokenizer: data.tokenizer: model makes its "
-                 "tokens",
-                 key, folder);
+static fsdp_status open_files(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
+                              fsdp_tokens **out)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp_status status = fsdp_tokens_open((const char *const *)paths, (int)count, fsdp__inputs_token_format(c), out);
+
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "%s", key);
+    if (fsdp_tokens_have_text(*out))
+        tell_choice(run, key, NULL);
+    if (fsdp_context_rank(run->context) == 0 && fsdp_tokens_warning(*out))
+        fsdp_log(run->context, FSDP_LOG_WARNING, "%s: %s", key, fsdp_tokens_warning(*out));
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__text_open(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
                             fsdp_tokens **out)
 {
-    if (fsdp__text_tokenizer(run->config))
-        return open_text(run, key, paths, count, out);
-    FSDP_TRY(fsdp_tokens_open((const char *const *)paths, (int)count, fsdp__inputs_token_format(run->config), out));
-    if (fsdp_context_rank(run->context) != 0)
-        return FSDP_OK;
-    if (fsdp_tokens_warning(*out))
-        fsdp_log(run->context, FSDP_LOG_WARNING, "%s: %s", key, fsdp_tokens_warning(*out));
-    warn_of_bytes(run, key, *out);
-    return FSDP_OK;
+    int64_t text = 1, tokens = 0;
+
+    if (fsdp__inputs_are_bytes(run->config))
+        return open_files(run, key, paths, count, out);
+    if (!run->config->data.tokenizer) {
+        fsdp_status status = fsdp__token_files_count_text((const char *const *)paths, count,
+                                                          fsdp__inputs_token_format(run->config), &text, &tokens);
+
+        if (status != FSDP_OK)
+            return fsdp_fail_prefix(status, "%s", key);
+    }
+    if (text > 0 && tokens > 0 && run->tokenizer)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s has %lld files of text, of which the tokenizer of '%s' makes tokens, and %lld of tokens: "
+                         "name one kind",
+                         key, (long long)text, run->tokenizer, (long long)tokens);
+    return text > 0 && run->tokenizer ? open_text(run, key, paths, count, out)
+                                      : open_files(run, key, paths, count, out);
 }

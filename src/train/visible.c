@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/host.h"
 #include "train/config.h"
+#include "train/inputs.h"
 #include "train/run.h"
 
 enum {
@@ -114,7 +115,7 @@ static fsdp_status list_written(sighting *s, const char *key, const char *path)
 static fsdp_status list_all(const fsdp_train_config *c, sighting *s)
 {
     FSDP_TRY(list_read(s, "model.path", c->model.path));
-    FSDP_TRY(list_read(s, "data.tokenizer", fsdp__text_tokenizer(c)));
+    FSDP_TRY(list_read(s, "data.tokenizer", fsdp__inputs_named_tokenizer(c)));
     for (int64_t i = 0; i < c->data.path_count; i++)
         FSDP_TRY(list_read(s, "data.path", c->data.paths[i]));
     for (int64_t i = 0; i < c->validation.path_count; i++)

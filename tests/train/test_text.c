@@ -1,5 +1,7 @@
 /* Training on text with a tokenizer: as on its tokens, made once for all ranks. */
 #include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "fsdp/tokenize.h"
 #include "fsdp/train.h"
@@ -15,6 +17,7 @@ typedef struct fixture {
     char *directory, *text, *tokens, *cache;
     fsdp_train_config *config;
     float losses[STEPS];
+    char log[4096]; /* of rank 0 */
 } fixture;
 
 static const char *const llama[][2] = {
@@ -79,6 +82,15 @@ static void set_text(fixture *f)
     set(f, "data.cache", f->cache);
 }
 
+static void keep_line(void *arg, fsdp_log_level level, const char *line)
+{
+    fixture *f = arg;
+    size_t used = strlen(f->log);
+
+    (void)level;
+    snprintf(f->log + used, sizeof f->log - used, "%s\n", line);
+}
+
 static void train(fsdp_context *context, void *arg)
 {
     fixture *f = arg;
@@ -86,6 +98,10 @@ static void train(fsdp_context *context, void *arg)
     fsdp_train_report report;
 
     CHECK_PTR(test_device(context));
+    if (fsdp_context_rank(context) == 0) {
+        f->log[0] = '\0';
+        fsdp_context_set_log(context, FSDP_LOG_INFO, keep_line, f);
+    }
     CHECK_OK(fsdp_train_run_create(context, f->config, &run));
     for (int step = 0; step < STEPS; step++) {
         CHECK_OK(fsdp_train_step(run, &report));
@@ -174,15 +190,216 @@ static void a_tokenizer_is_where_it_is_said_to_be(void **state)
     check_refused(f, "data.tokenizer: cannot open");
 }
 
+/* Without a tokenizer the braces would be trained on; only the bytes of text that is named so are asked for. */
 static void json_lines_need_a_tokenizer(void **state)
 {
     fixture *f = *state;
 
     set(f, "data.path", f->text);
+    check_refused(f, "data.path: cannot read '");
+    CHECK_CONTAINS(fsdp_last_error(),
+                   "data.jsonl' as text: it is JSON lines, and braces and keys would be tokens too: a "
+                   "tokenizer reads what it holds (data.tokenizer");
+    set(f, "data.format", "text");
+    check_refused(f, "data.jsonl' as text: it is JSON lines");
+    set(f, "data.format", "auto");
+    set(f, "data.tokenizer", "bytes");
+    check_refused(f, "data.jsonl' as text: it is JSON lines");
     set(f, "data.field", "body");
-    check_refused(f, "data.field is 'body', of JSON lines, which are read with data.tokenizer alone");
+    check_refused(f, "data.field is 'body', of JSON lines, and data.tokenizer is bytes");
+    set(f, "data.field", "");
+    set(f, "data.format", "tokens");
+    check_refused(f, "data.tokenizer is of text, but data.format is tokens");
+}
+
+/* ---- a model with a tokenizer ---- */
+
+static const char model_json[] =
+    "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 16, "
+    "\"intermediate_size\": "
+    "20, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"vocab_size\": 271, "
+    "\"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
+    "\"tie_word_embeddings\": false}";
+
+/* A config of its own: the fixture's folder is the model's. */
+static void begin_with_folder(fixture *f)
+{
+    char *path = test_path(f->directory, "config.json");
+
+    test_write_file(path, model_json, sizeof model_json - 1);
+    free(path);
+    fsdp_train_config_free(f->config);
+    CHECK_OK(fsdp_train_config_create(&f->config));
+    set(f, "model.path", f->directory);
+    set(f, "model.init", "random");
+    set(f, "data.workers", "0");
+    set(f, "data.cache", f->cache);
+    set(f, "training.steps", "2");
+    set(f, "training.seq_len", "8");
+    set(f, "training.local_batch_size", "1");
+}
+
+static void train_alone(fixture *f, float *losses)
+{
+    test_run_ranks(1, train, f);
+    memcpy(losses, f->losses, sizeof f->losses);
+}
+
+static void a_models_own_tokenizer_reads_its_text(void **state)
+{
+    fixture *f = *state;
+    float named[STEPS], own[STEPS], bytes[STEPS];
+    char *prose = test_path(f->directory, "data.txt"), *folder = test_path(f->directory, "d"), *packed;
+
+    begin_with_folder(f);
+    set(f, "data.path", f->text);
+    set(f, "data.field", "body");
+    set(f, "data.tokenizer", "model");
+    train_alone(f, named);
+    CHECK_CONTAINS(f->log, "data.path: the tokenizer of '");
+    set(f, "data.tokenizer", "");
+    train_alone(f, own);
+    CHECK_BYTES(own, named, sizeof own);
+    CHECK_CONTAINS(f->log, "(data.tokenizer is not set; bytes: its bytes are tokens)");
+    for (int i = 0; i < 2; i++) { /* data.format says what it is, not what reads it */
+        test_write_file(prose, "the other thing in the thing, he said, and the rest", 51);
+        set(f, "data.path", prose);
+        set(f, "data.field", "");
+        set(f, "data.format", i ? "text" : "auto");
+        set(f, "data.tokenizer", "");
+        train_alone(f, own);
+        CHECK_CONTAINS(f->log, "makes tokens of the text");
+        set(f, "data.tokenizer", "bytes");
+        train_alone(f, bytes);
+        CHECK_CONTAINS(f->log, "data.path: the bytes of the text are its tokens\n");
+        CHECK(memcmp(own, bytes, sizeof own) != 0);
+    }
+    CHECK_EQ(mkdir(folder, 0777), 0); /* a folder's files are told by their names */
+    packed = test_path(folder, "a.jsonl");
+    CHECK_EQ(rename(f->text, packed), 0);
+    set(f, "data.path", folder);
+    set(f, "data.field", "body");
+    set(f, "data.format", "auto");
+    set(f, "data.tokenizer", "");
+    train_alone(f, own);
+    CHECK_BYTES(own, named, sizeof own);
+    free(packed);
+    free(folder);
+    free(prose);
+}
+
+static void tokens_beside_a_tokenizer_are_tokens(void **state)
+{
+    fixture *f = *state;
+    uint16_t ids[64];
+    float losses[STEPS];
+    char both[1024];
+
+    begin_with_folder(f);
+    for (int i = 0; i < 64; i++)
+        ids[i] = (uint16_t)(256 + i % 15);
+    test_write_file(f->tokens, ids, sizeof ids);
+    set(f, "data.path", f->tokens);
+    train_alone(f, losses);
+    CHECK(!strstr(f->log, "tokenizer"));
+    snprintf(both, sizeof both, "[%s, %s]", f->tokens, f->text);
+    set(f, "data.path", both);
+    check_refused(f, "data.path has 1 files of text, of which the tokenizer of '");
+    set(f, "data.path", f->text);
+    set(f, "data.cache", "");
+    check_refused(f, "data.path is text, of which the tokenizer of '");
+}
+
+static void bad_lines_are_left_out_and_told(void **state)
+{
+    fixture *f = *state;
+    float whole[STEPS], rest[STEPS];
+    FILE *file;
+
+    begin_with_folder(f);
+    set(f, "data.path", f->text);
+    set(f, "data.field", "body");
+    train_alone(f, whole);
+    file = fopen(f->text, "a");
+    fputs("{\"body\": \"cut\n{\"bod\": 1}\n", file);
+    fclose(file);
+    check_refused(f, "data.jsonl': line 41: a string does not end");
+    set(f, "data.on_bad_line", "skip");
+    for (int time = 0; time < 2; time++) { /* made, and found */
+        train_alone(f, rest);
+        CHECK_BYTES(rest, whole, sizeof rest);
+        CHECK_CONTAINS(f->log, "data.path: 2 of 42 lines left out: first at ");
+        CHECK_CONTAINS(f->log, "data.jsonl:41: a string does not end");
+    }
+}
+
+static void train_whole(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train(context, f->config, NULL));
+}
+
+/* A checkpoint keeps the tokenizer that its tokens are of, and gives it to a run that begins with its weights. */
+static void a_checkpoint_has_the_tokenizer_of_its_tokens(void **state)
+{
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "steps"), *kept = test_path(folder, "step-2/tokenizer.json");
+    fsdp_train_config *first = f->config;
+    float losses[STEPS];
+
+    set_text(f);
+    set(f, "checkpoint.enable", "true");
+    set(f, "checkpoint.folder", folder);
+    test_run_ranks(1, train_whole, f);
+    CHECK_EQ(access(kept, R_OK), 0);
+    CHECK_OK(fsdp_train_config_create(&f->config));
+    for (size_t i = 0; i < sizeof llama / sizeof *llama; i++)
+        set(f, llama[i][0], llama[i][1]);
+    set(f, "data.path", f->text);
+    set(f, "data.field", "body");
+    set(f, "data.cache", f->cache);
+    set(f, "checkpoint.initial_load_path", folder);
+    train_alone(f, losses);
+    CHECK_CONTAINS(f->log, "data.path: the tokenizer of '");
+    CHECK_CONTAINS(f->log, "step-2' makes tokens of the text (data.tokenizer is not set");
+    fsdp_train_config_free(first);
+    free(kept);
+    free(folder);
+}
+
+/* Bytes that a run was begun on, as before a folder's tokenizer was the default, are not taken for its tokens. */
+static void a_run_on_bytes_goes_on_with_bytes_alone(void **state)
+{
+    fixture *f = *state;
+    char *elsewhere = test_directory(), *folder = test_path(elsewhere, "steps");
+    char *kept = test_path(folder, "step-2/tokenizer.json");
+    char *prose = test_path(f->directory, "data.txt");
+
+    begin_with_folder(f);
+    test_write_file(prose, "the other thing in the thing, he said, and the rest", 51);
+    set(f, "data.path", prose);
+    set(f, "data.tokenizer", "bytes");
+    set(f, "checkpoint.enable", "true");
+    set(f, "checkpoint.folder", folder);
+    test_run_ranks(1, train_whole, f);
+    CHECK_EQ(access(folder, R_OK), 0);
+    CHECK(access(kept, F_OK) != 0); /* whose tokenizer would not be that of its tokens */
+    set(f, "training.steps", "4");
+    set(f, "data.tokenizer", "");
+    check_refused(f, "and this run go through different data: ");
+    CHECK_CONTAINS(fsdp_last_error(), "data.tokenizer: bytes");
+    set(f, "data.tokenizer", "bytes");
+    test_run_ranks(1, train_whole, f);
+    free(prose);
+    free(kept);
+    free(folder);
+    test_directory_free(elsewhere);
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(text_trains_as_its_tokens), T(what_does_not_fit_is_refused), T(a_tokenizer_is_where_it_is_said_to_be),
-          T(json_lines_need_a_tokenizer))
+          T(json_lines_need_a_tokenizer), T(a_models_own_tokenizer_reads_its_text),
+          T(tokens_beside_a_tokenizer_are_tokens), T(bad_lines_are_left_out_and_told),
+          T(a_checkpoint_has_the_tokenizer_of_its_tokens), T(a_run_on_bytes_goes_on_with_bytes_alone))
