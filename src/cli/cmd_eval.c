@@ -14,6 +14,7 @@
 #include "cli/process.h"
 #include "cli/token_text.h"
 #include "data/token_cache.h"
+#include "data/token_file.h"
 #include "train/facts.h"
 #include "train/model_folder.h"
 
@@ -28,7 +29,7 @@ enum {
 
 typedef struct evaluation {
     const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text,
-        *timeout_text, *cache;
+        *timeout_text, *cache, *tokenizer, *field, *bad_line_text;
     /* In place of `path` and `data`, of a rank that another process of this program has started; NULL: as they are. */
     const char *rank_path, *rank_data;
     fsdp__model_folder folder;
@@ -44,6 +45,7 @@ typedef struct evaluation {
     bool draws; /* this rank has a terminal to draw a bar on */
     fsdp__bar bar;
     int64_t began_ns;
+    bool skips_bad_lines;
 } evaluation;
 
 static void usage(void)
@@ -52,11 +54,16 @@ static void usage(void)
         "fsdp eval FOLDER --data FILE [-n RANKS]\n"
         "\n"
         "FOLDER is a Hugging Face folder, or a checkpoint of a run: step-N, or the folder of which the newest is\n"
-        "taken. Text goes through its tokenizer.\n"
+        "taken. Text (.txt, .jsonl, also .gz and .zst) goes through its tokenizer.\n"
         "\n"
         "  --data FILE             what to predict: a file, a folder of them, or a pattern ('data/*.bin')\n"
-        "  --format FORMAT         auto (the default: by llm.c's header, else by name), text (bytes are tokens) or\n"
-        "                          tokens\n"
+        "  --format FORMAT         auto (the default: by llm.c's header, else by name), text or tokens\n"
+        "  --tokenizer FOLDER      what reads text: that of another folder, or a tokenizer.json; bytes: none, bytes "
+        "are\n"
+        "                          tokens; default: FOLDER's, or bytes where the vocabulary is 256\n"
+        "  --field NAME            of JSON lines, the field that holds the text; default text\n"
+        "  --on-bad-line WHAT      error (the default): a JSON line that is none, or has no text in the field, ends\n"
+        "                          the command; skip: it is left out, and counted\n"
         "  --seq-len N             tokens of a window, in which each is predicted from those before it; default 1024,\n"
         "                          or as many as the model takes\n"
         "  --batch-size N          windows that a rank computes together; default 8\n"
@@ -109,6 +116,7 @@ static fsdp_status read_line(evaluation *e)
     if (e->dtype_text)
         FSDP_TRY(fsdp__dtype_option(e->dtype_text, &e->dtype));
     FSDP_TRY(read_format(e->format_text, &e->format));
+    FSDP_TRY(fsdp__bad_line_option(e->bad_line_text, &e->skips_bad_lines));
     if (e->rank_data) {
         e->data = e->rank_data;
         e->format = FSDP_TOKENS_BINARY;
@@ -130,8 +138,11 @@ static void draw_tokens(void *arg, int64_t bytes, int64_t all_bytes, int64_t tok
 /* Tokens of the same text and tokenizer are made once: those that a training has made are found here, too. */
 static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
 {
-    const fsdp_tokenize_options options = {
-        .no_eos = fsdp_tokenizer_eos(tokenizer) < 0, .progress = draw_tokens, .progress_arg = e};
+    const fsdp_tokenize_options options = {.field = e->field,
+                                           .no_eos = fsdp_tokenizer_eos(tokenizer) < 0,
+                                           .skip_bad_lines = e->skips_bad_lines,
+                                           .progress = draw_tokens,
+                                           .progress_arg = e};
     fsdp__cached_tokens cached;
     fsdp_status status;
 
@@ -147,24 +158,36 @@ static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "--data");
     e->tokens_path = cached.path;
+    if (cached.left_out[0])
+        (void)fsdp__failure("warning: --data: %s", cached.left_out);
     return fsdp_tokens_open((const char *const *)&cached.path, 1, FSDP_TOKENS_BINARY, &e->tokens);
+}
+
+static fsdp_status open_files(evaluation *e, fsdp_token_format format)
+{
+    fsdp_status status = fsdp_tokens_open(&e->data, 1, format, &e->tokens);
+
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "--data");
+    if (!e->rank_path && fsdp_tokens_warning(e->tokens))
+        (void)fsdp__failure("warning: --data: %s", fsdp_tokens_warning(e->tokens));
+    return FSDP_OK;
 }
 
 static fsdp_status read_text(evaluation *e)
 {
     fsdp__token_text text;
-    fsdp_status status = fsdp__token_text_open(e->folder.path, NULL, e->config.vocab_size, &text);
+    fsdp_status status = fsdp__token_text_open(e->folder.path, e->tokenizer, e->config.vocab_size, &text);
 
     if (status == FSDP_NOT_FOUND)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "--data '%s' is text, and '%s' has neither a tokenizer (tokenizer.json, or vocab.json and "
-                         "merges.txt) nor a vocabulary of bytes, but of %lld: give a file of its tokens",
-                         e->data, e->folder.path, (long long)e->config.vocab_size);
-    if (status == FSDP_OK && text.tokenizer) {
-        fsdp_tokens_close(e->tokens);
-        e->tokens = NULL;
-        status = tokenize(e, text.tokenizer);
-    }
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "--data '%s' is text, and '%s' has neither a tokenizer (tokenizer.json, or vocab.json and "
+            "merges.txt) nor a vocabulary of bytes, but of %lld: give a file of its tokens, or name a tokenizer "
+            "with --tokenizer (bytes: its bytes are its tokens)",
+            e->data, e->folder.path, (long long)e->config.vocab_size);
+    if (status == FSDP_OK)
+        status = text.tokenizer ? tokenize(e, text.tokenizer) : open_files(e, FSDP_TOKENS_TEXT);
     fsdp__token_text_close(&text);
     return status;
 }
@@ -173,11 +196,18 @@ static fsdp_status read_text(evaluation *e)
 
 static fsdp_status open_data(evaluation *e)
 {
-    FSDP_TRY(fsdp_tokens_open(&e->data, 1, e->format, &e->tokens));
-    if (!e->rank_path && fsdp_tokens_warning(e->tokens))
-        (void)fsdp__failure("warning: --data: %s", fsdp_tokens_warning(e->tokens));
-    if (fsdp_tokens_have_text(e->tokens))
-        FSDP_TRY(read_text(e));
+    int64_t text, tokens;
+    fsdp_status status = fsdp__token_files_count_text(&e->data, 1, e->format, &text, &tokens);
+
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "--data");
+    if (text > 0 && tokens > 0)
+        return FSDP_FAIL(FSDP_INVALID, "--data '%s' is %lld files of text and %lld of tokens: name one kind", e->data,
+                         (long long)text, (long long)tokens);
+    if (text == 0 && !e->rank_data && (e->tokenizer || e->field))
+        return FSDP_FAIL(FSDP_INVALID, "--%s is of text, and --data '%s' is tokens: leave it out",
+                         e->tokenizer ? "tokenizer" : "field", e->data);
+    FSDP_TRY(text > 0 ? read_text(e) : open_files(e, e->format));
     if (fsdp_tokens_count(e->tokens) >= 2)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID, "--data '%s' has one token: there is none to predict from it", e->data);
@@ -218,6 +248,10 @@ static void print_begin(const evaluation *e)
     printf("data:   %s tokens, in windows of %lld, %lld a batch\n",
            fsdp__thousands(fsdp_tokens_count(e->tokens), tokens, sizeof tokens), (long long)e->options.seq_len,
            (long long)e->options.local_batch);
+    if (fsdp_tokens_have_text(e->tokens))
+        puts("text:   its bytes are its tokens");
+    else if (e->tokens_path || e->rank_data)
+        printf("text:   through the tokenizer of '%s'\n", e->tokenizer ? e->tokenizer : e->folder.path);
     (void)fflush(stdout); /* also of a file: what comes next may take long */
 }
 
@@ -332,6 +366,9 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     {"batch-size", 0, &e.batch_text, NULL},
                                     {"steps", 0, &e.steps_text, NULL},
                                     {"cache", 0, &e.cache, NULL},
+                                    {"tokenizer", 0, &e.tokenizer, NULL},
+                                    {"field", 0, &e.field, NULL},
+                                    {"on-bad-line", 0, &e.bad_line_text, NULL},
                                     {"dtype", 0, &e.dtype_text, NULL},
                                     {"comm-timeout", 0, &e.timeout_text, NULL},
                                     {"ranks", 'n', &e.ranks_text, NULL},

@@ -22,7 +22,7 @@ static void usage(void)
          "\n"
          "  --prompt TEXT           continue a text; tokens are those of FOLDER's tokenizer, or bytes\n"
          "  --prompt-file FILE      the text of a file, of standard input where FILE is '-'\n"
-         "  --tokenizer FOLDER      that of another folder, or a tokenizer.json\n"
+         "  --tokenizer FOLDER      that of another folder, or a tokenizer.json; bytes: none, bytes are tokens\n"
          "  --tokens IDS            continue token ids; prints all ids on one line\n"
          "  --max-new-tokens N      default 200\n"
          "  --temperature T         default 0.8; 0: always the most likely token\n"

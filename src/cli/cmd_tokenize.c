@@ -8,12 +8,13 @@
 #include "base/cores.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "fsdp/tokenize.h"
+#include "cli/token_text.h"
+#include "data/encode_piece.h"
 
 typedef struct request {
     const char **inputs;
     int input_count;
-    const char *output, *tokenizer, *threads, *separator_text;
+    const char *output, *tokenizer, *threads, *separator_text, *on_bad_line;
     char *separator; /* with what its escapes stand for */
     bool help;
     fsdp_tokenize_options options;
@@ -26,17 +27,18 @@ static void usage(void)
 {
     puts("fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER\n"
          "\n"
-         "Text to tokens, for training: files, folders (their .txt, .jsonl and .ndjson), or patterns, each also as "
-         "gzip\n"
-         "or zstd (.gz, .zst), in the order given. Of JSON lines each line is a document, any other file is one. "
-         "Behind\n"
-         "each document comes the tokenizer's end-of-text token. OUT.bin has llm.c's header; its tokens are uint16 "
-         "where\n"
-         "the vocabulary fits, else uint32.\n"
+         "Text to tokens, for training: files, folders (their .txt, .jsonl and .ndjson), or patterns, each also as\n"
+         "gzip or zstd (.gz, .zst), in the order given. Of JSON lines (.jsonl, .ndjson, .json) each line is a "
+         "document,\n"
+         "any other file is one. What is packed otherwise, or no text, is refused by its kind. Behind each document\n"
+         "comes the tokenizer's end-of-text token. OUT.bin has llm.c's header; its tokens are uint16 where the\n"
+         "vocabulary fits, else uint32.\n"
          "\n"
          "  -o, --output OUT.bin    the file to write; one that fsdp tokenize made is replaced, any other refused\n"
          "  --tokenizer FOLDER      its tokenizer.json, or vocab.json and merges.txt\n"
          "  --field NAME            of JSON lines, the field that holds the text; default text\n"
+         "  --on-bad-line WHAT      error (the default): a JSON line that is none, or has no text in the field, ends\n"
+         "                          the command; skip: it is left out, and counted\n"
          "  --separator TEXT        what stands between the documents of a text file, and is no part of them;\n"
          "                          \\n, \\t and \\\\ are a line's end, a tab and a backslash\n"
          "  --no-eos                put nothing behind documents\n"
@@ -73,6 +75,7 @@ static int parse(request *r, int argc, char **argv)
     const fsdp__option options[] = {{"output", 'o', &r->output, NULL},
                                     {"tokenizer", 0, &r->tokenizer, NULL},
                                     {"field", 0, &r->options.field, NULL},
+                                    {"on-bad-line", 0, &r->on_bad_line, NULL},
                                     {"separator", 0, &r->separator_text, NULL},
                                     {"threads", 0, &r->threads, NULL},
                                     {"no-eos", 0, NULL, &r->options.no_eos},
@@ -91,7 +94,11 @@ static int parse(request *r, int argc, char **argv)
         return fsdp__usage_error("tokenize: no file of text given");
     if (!r->output || !r->tokenizer)
         return fsdp__usage_error("tokenize: %s is missing", r->output ? "--tokenizer FOLDER" : "-o OUT.bin");
+    if (strcmp(r->tokenizer, "bytes") == 0)
+        return fsdp__usage_error("tokenize: bytes of text need no file of tokens: train and eval read the text itself");
     if (r->threads && fsdp__args_integer("--threads", r->threads, 1, FSDP__THREADS_MOST, &threads) != FSDP_OK)
+        return fsdp__usage_error("tokenize: %s", fsdp_last_error());
+    if (fsdp__bad_line_option(r->on_bad_line, &r->options.skip_bad_lines) != FSDP_OK)
         return fsdp__usage_error("tokenize: %s", fsdp_last_error());
     if (read_separator(r) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
@@ -116,7 +123,7 @@ static void progress(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens
 static void report(const request *r, const fsdp_tokenize_summary *s)
 {
     double seconds = (double)(fsdp__clock_ns() - r->began_ns) / 1e9;
-    char tokens[32], documents[32], size[32], rate[32];
+    char tokens[32], documents[32], size[32], rate[32], left_out[FSDP__LEFT_OUT_TEXT];
 
     printf("%s: %s tokens (uint%d) of %s document%s, %s of text, %s/s\n", r->output,
            fsdp__thousands(s->tokens, tokens, sizeof tokens), s->width * 8,
@@ -126,6 +133,8 @@ static void report(const request *r, const fsdp_tokenize_summary *s)
     if (s->left_out_bytes > 0)
         (void)fsdp__failure("warning: %lld bytes of the text have no token in this vocabulary, and were left out",
                             (long long)s->left_out_bytes);
+    if (s->left_out_lines > 0)
+        (void)fsdp__failure("warning: %s", fsdp__left_out_text(s, left_out));
 }
 
 static int tokenize(request *r)

@@ -10,18 +10,38 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "data/content.h"
 
 #define LIMIT_BYTES ((size_t)1 << 30)
 
+/* What is packed or binary is refused; a byte order mark at the beginning is no part of the text. */
+static fsdp_status check_text(const char *path, fsdp__prompt *prompt)
+{
+    static const char mark[] = "\xef\xbb\xbf";
+
+    FSDP_TRY(fsdp__content_refuse(path, NULL, prompt->text, prompt->bytes, false));
+    FSDP_TRY(fsdp__content_check_text(path, 0, prompt->text, prompt->bytes));
+    if (prompt->bytes >= sizeof mark - 1 && memcmp(prompt->text, mark, sizeof mark - 1) == 0) {
+        prompt->bytes -= sizeof mark - 1;
+        memmove(prompt->text, prompt->text + sizeof mark - 1, prompt->bytes + 1);
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__prompt_read(const char *option, const char *path, fsdp__prompt *out)
 {
+    fsdp_status status;
+
     FSDP_TRY(
         fsdp__file_read_stream(strcmp(path, "-") == 0 ? "/dev/stdin" : path, LIMIT_BYTES, &out->text, &out->bytes));
     if (out->bytes > 0 && out->text[out->bytes - 1] == '\n')
         out->text[--out->bytes] = '\0';
-    if (out->bytes > 0)
+    status = check_text(path, out);
+    if (status == FSDP_OK && out->bytes > 0)
         return FSDP_OK;
     fsdp__prompt_release(out);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "%s", option);
     return FSDP_FAIL(FSDP_INVALID, "%s: '%s' holds no text: give at least one character", option, path);
 }
 

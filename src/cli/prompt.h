@@ -9,7 +9,8 @@ typedef struct fsdp__prompt {
     size_t bytes;
 } fsdp__prompt;
 
-/* A file's text, "-": that of standard input, without the line break at its end. `option` is for messages. */
+/* A file's text, "-": that of standard input, without the line break at its end and a byte order mark at its beginning;
+ * what is no text is refused. `option` is for messages. */
 fsdp_status fsdp__prompt_read(const char *option, const char *path, fsdp__prompt *out);
 fsdp_status fsdp__prompt_copy(const char *text, fsdp__prompt *out);
 void fsdp__prompt_release(fsdp__prompt *prompt);

@@ -14,12 +14,14 @@ fsdp_status fsdp__token_text_open(const char *folder, const char *path, int64_t 
     static const fsdp_decode_options options = {.skip_specials = true};
 
     memset(out, 0, sizeof *out);
+    if (path && strcmp(path, "bytes") == 0)
+        return FSDP_OK;
     if (!path && !fsdp__hub_has_tokenizer(folder)) {
         if (vocab_size == 256)
             return FSDP_OK;
         return FSDP_FAIL(FSDP_NOT_FOUND,
                          "'%s' has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and its %lld tokens "
-                         "are no bytes: give one with --tokenizer FOLDER, or ids with --tokens 1,2,3",
+                         "need not be bytes: give one with --tokenizer FOLDER, or bytes, or ids with --tokens 1,2,3",
                          folder, (long long)vocab_size);
     }
     FSDP_TRY(fsdp_tokenizer_open(path ? path : folder, &out->tokenizer));
@@ -30,6 +32,14 @@ void fsdp__token_text_close(fsdp__token_text *text)
 {
     fsdp_decoder_free(text->decoder);
     fsdp_tokenizer_close(text->tokenizer);
+}
+
+fsdp_status fsdp__bad_line_option(const char *text, bool *out_skip)
+{
+    *out_skip = text && strcmp(text, "skip") == 0;
+    if (!text || *out_skip || strcmp(text, "error") == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "--on-bad-line is '%s': expected error or skip", text);
 }
 
 /* ---- a prompt ---- */
@@ -90,12 +100,15 @@ static bool write_half(fsdp__token_text *text, FILE *to)
     return ferror(to) == 0;
 }
 
-static bool print_byte(fsdp__token_text *text, unsigned char byte, FILE *to)
+/* A vocabulary may be larger than that of bytes: what is none is no text. */
+static bool print_byte(fsdp__token_text *text, int32_t byte, FILE *to)
 {
     bool good = true;
 
-    if (text->half_bytes > 0 && (byte & 0xC0) != 0x80) /* the one before was cut off */
+    if (text->half_bytes > 0 && (byte & ~0x3F) != 0x80) /* the one before was cut off */
         good = write_half(text, to);
+    if (byte > 255)
+        return fputs(REPLACEMENT, to) >= 0 && good;
     text->half[text->half_bytes++] = (char)byte;
     if (text->half_bytes == bytes_of((unsigned char)text->half[0]))
         good = write_half(text, to) && good;
@@ -127,7 +140,7 @@ static bool print_token(fsdp__token_text *text, int32_t token, FILE *to)
 
 bool fsdp__token_text_print(fsdp__token_text *text, int32_t token, FILE *to)
 {
-    bool good = text->tokenizer ? print_token(text, token, to) : print_byte(text, (unsigned char)token, to);
+    bool good = text->tokenizer ? print_token(text, token, to) : print_byte(text, token, to);
 
     return fflush(to) == 0 && good;
 }

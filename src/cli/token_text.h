@@ -16,10 +16,13 @@ typedef struct fsdp__token_text {
     int half_bytes;
 } fsdp__token_text;
 
-/* The tokenizer at `path`, or with NULL that of the model's folder. A model that has none must have a vocabulary of
- * bytes. */
+/* The tokenizer at `path`, "bytes" for none, or with NULL that of the model's folder. A model whose folder has none
+ * must have a vocabulary of bytes. */
 fsdp_status fsdp__token_text_open(const char *folder, const char *path, int64_t vocab_size, fsdp__token_text *out);
 void fsdp__token_text_close(fsdp__token_text *text);
+
+/* --on-bad-line: error or skip; NULL is error. */
+fsdp_status fsdp__bad_line_option(const char *text, bool *out_skip);
 
 /* A prompt as tokens; the caller fsdp__free's `*out`, which has room for `more` tokens behind them. */
 fsdp_status fsdp__token_text_encode(fsdp__token_text *text, const char *prompt, size_t bytes, int64_t more,

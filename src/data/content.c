@@ -172,6 +172,8 @@ static const char *wide_encoding(const unsigned char *data, size_t bytes)
 
     for (size_t i = 0; i < count; i++)
         zeros[i % 2] += data[i] == 0;
+    if (count < 8)
+        return NULL;
     if (zeros[1] * 4 > count && zeros[0] == 0)
         return "UTF-16LE";
     return zeros[0] * 4 > count && zeros[1] == 0 ? "UTF-16BE" : NULL;

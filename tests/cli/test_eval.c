@@ -71,12 +71,24 @@ static void steps_are_the_same_tokens_on_any_ranks(void **state)
 static void text_is_the_bytes_of_a_model_of_bytes(void **state)
 {
     fixture *f = *state;
+    char *packed = test_path(f->directory, "a.dat");
     program p =
         program_run(f->directory, 0,
                     (const char *const[]){PROGRAM, "train", f->config, "--training.steps=2", "--metrics.jsonl=", NULL});
 
     program_free(&p);
-    SAYS(0, "tokens, in windows of 64, 8 a batch\nloss: ", f->model, "--data", f->data);
+    SAYS(0, "tokens, in windows of 64, 8 a batch\ntext:   its bytes are its tokens\nloss: ", f->model, "--data",
+         f->data);
+    SAYS(1, "--tokenizer is of text, and --data '", f->model, "--data", f->data, "--format=tokens",
+         "--tokenizer=bytes");
+    test_write_file(packed, "\xfd\x37zXZ\0", 6);
+    SAYS(1, "--data: cannot read '", f->model, "--data", packed);
+    SAYS(1, "it is xz data: unpack it with 'xz -d'", f->model, "--data", packed);
+    free(packed);
+    packed = test_path(f->directory, "a.jsonl");
+    test_write_file(packed, "{\"a\": 1}\n", 9);
+    SAYS(1, "a.jsonl' as text: it is JSON lines", f->model, "--data", packed);
+    free(packed);
     SAYS(1, "-seq-len 65 is more than the 64 positions of", f->model, "--data", f->data, "--seq-len=65");
 }
 
@@ -131,6 +143,7 @@ static void text_goes_through_the_folders_tokenizer(void **state)
     char *tokens = test_path(f->directory, "tokens.bin"), *path = test_path(f->model, "tokenizer.json");
     char *json = small_json(&(small_parts){.normalizer = NULL}), loss[64];
     char *cache = test_path(f->directory, "fsdp"), *other = test_path(f->directory, "other");
+    char *lines = test_path(f->directory, "lines.jsonl");
     const char *at;
     program p;
 
@@ -151,6 +164,14 @@ static void text_goes_through_the_folders_tokenizer(void **state)
     SAYS(0, loss, f->model, "--data", f->data);
     SAYS(0, loss, f->model, "--data", f->data, "-n", "3");
     CHECK_EQ(count_files(cache), 1);
+    SAYS(0, "\ntext:   through the tokenizer of '", f->model, "--data", f->data, "-n", "2");
+    SAYS(0, "\ntext:   its bytes are its tokens\nloss: ", f->model, "--data", f->data, "--tokenizer=bytes");
+    SAYS(1, "--field is of text, and --data '", f->model, "--data", tokens, "--field=body");
+    test_write_file(lines, "{\"body\": \"the other thing\"}\n{\n", 30);
+    SAYS(1, "lines.jsonl': line 2: no key in quotes at column 2", f->model, "--data", lines, "--field=body");
+    SAYS(0, "warning: --data: 1 of 2 lines left out: first at ", f->model, "--data", lines, "--field=body",
+         "--on-bad-line=skip", "--seq-len=2", "-n", "2");
+    SAYS(2, "--on-bad-line is 'drop': expected error or skip", f->model, "--data", lines, "--on-bad-line=drop");
     SAYS(0, loss, f->model, "--data", f->data, "-n", "2", "--cache", other);
     CHECK_EQ(count_files(other), 1);
     unsetenv("XDG_CACHE_HOME");
@@ -160,6 +181,7 @@ static void text_goes_through_the_folders_tokenizer(void **state)
     unsetenv("HOME");
     SAYS(1, "data.txt' is text: name a folder for its tokens with --cache", f->model, "--data", f->data);
     CHECK_EQ(count_files(other), 1);
+    free(lines);
     free(cache);
     free(other);
     free(tokens);
@@ -198,7 +220,9 @@ static void text_for_a_model_of_other_tokens_is_refused(void **state)
                                           "--training.seq_len=8", "--export.path", f->model, NULL});
     program_free(&p);
     SAYS(1, "data.txt' is text, and '", f->model, "--data", f->data);
-    SAYS(1, "nor a vocabulary of bytes, but of 300: give a file of its tokens", f->model, "--data", f->data, "-n", "2");
+    SAYS(1, "nor a vocabulary of bytes, but of 300: give a file of its tokens, or name a tokenizer with", f->model,
+         "--data", f->data, "-n", "2");
+    SAYS(0, "text:   its bytes are its tokens\nloss: ", f->model, "--data", f->data, "--tokenizer=bytes", "-n", "2");
     SAYS(0, "loss: ", f->model, "--data", TOKENS, "--steps=1");
     free(config);
 }

@@ -185,6 +185,12 @@ static void wrong_command_lines_are_refused(void **state)
     text = shell(f, 1, "echo | $FSDP generate $MODEL --prompt-file -");
     CHECK_CONTAINS(text, "--prompt-file: '-' holds no text");
     free(text);
+    text = shell(f, 1, "echo hello | gzip | $FSDP generate $MODEL --prompt-file -");
+    CHECK_CONTAINS(text, "--prompt-file: cannot read '-': it is gzip data: unpack it with 'gzip -d'");
+    free(text);
+    text = shell(f, 1, "printf 'a\\000b' | $FSDP generate $MODEL --prompt-file -");
+    CHECK_CONTAINS(text, "--prompt-file: cannot read '-': it is no text: a NUL byte at offset 1");
+    free(text);
 }
 
 TEST_MAIN(T(ranks_and_prompts_from_anywhere_give_the_same_text), T(what_is_no_character_is_printed_as_one),

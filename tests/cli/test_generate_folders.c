@@ -2,6 +2,7 @@
  */
 #include <sys/stat.h>
 
+#include "base/text.h"
 #include "cli/fixture.h"
 #include "cli/saved.h"
 #include "tokenizer/small.h"
@@ -64,6 +65,17 @@ static void text_goes_through_the_folders_tokenizer(void **state)
     train(f, "--training.steps=2", "--model.vocab_size=271");
     text = OUTPUT(1, f->model, "--prompt", "the in");
     CHECK_CONTAINS(text, "has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and its 271 tokens");
+    free(text);
+    text = OUTPUT(0, f->model, "--prompt", "the in", "--tokenizer", "bytes", "--max-new-tokens", "300", "--temperature",
+                  "900"); /* of any of 271 */
+    CHECK_EQ(strncmp(text, "the in", 6), 0);
+    for (const char *at = text; *at;) {
+        uint32_t character;
+        int bytes = fsdp__utf8_next(at, &character);
+
+        CHECK(bytes > 0);
+        at += bytes;
+    }
     free(text);
     mkdir(other, 0777);
     write_file(other, "tokenizer.json", json);

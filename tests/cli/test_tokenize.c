@@ -25,6 +25,7 @@ static void text_becomes_a_file_of_tokens(void **state)
 {
     fixture *f = *state;
     char *text = test_path(f->directory, "a.txt"), *out = test_path(f->directory, "out.bin");
+    char *lines = test_path(f->directory, "a.jsonl");
     fsdp_tokens *tokens = NULL;
 
     write_tokenizer(f);
@@ -37,6 +38,14 @@ static void text_becomes_a_file_of_tokens(void **state)
     SAYS(0, "1 document", text, "-o", out, "--tokenizer", f->directory, "--no-eos");
     SAYS(1, "a.txt' exists and is no token file that fsdp made", f->data, "-o", text, "--tokenizer", f->directory);
     SAYS(1, "is one of the files that are read", text, "-o", text, "--tokenizer", f->directory);
+    test_write_file(lines, "{\"text\": \"the\"}\n{\"text\": 1}\n", 28);
+    SAYS(1, "a.jsonl': line 2: field 'text' is not a string", lines, "-o", out, "--tokenizer", f->directory);
+    SAYS(0, "warning: 1 of 2 lines left out: first at ", lines, "-o", out, "--tokenizer", f->directory, "--on-bad-line",
+         "skip");
+    test_write_file(text, "BZh91AY&SY\1", 11);
+    SAYS(1, "a.txt': it is bzip2 data: unpack it with 'bzip2 -d'", text, "-o", out, "--tokenizer", f->directory,
+         "--replace-invalid");
+    free(lines);
     free(text);
     free(out);
 }
@@ -50,6 +59,7 @@ static void a_wrong_command_line_is_said_to_be(void **state)
     SAYS(2, "tokenize: -o OUT.bin is missing", f->data);
     SAYS(2, "tokenize: --tokenizer FOLDER is missing", f->data, "-o", "x.bin");
     SAYS(2, "--threads", f->data, "-o", "x.bin", "--tokenizer", f->directory, "--threads", "0");
+    SAYS(2, "bytes of text need no file of tokens", f->data, "-o", "x.bin", "--tokenizer", "bytes");
     SAYS(1, "neither a tokenizer.json nor a vocab.json", f->data, "-o", "x.bin", "--tokenizer", f->directory);
 }
 

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "cli/fixture.h"
+#include "tokenizer/small.h"
 
 #define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
 
@@ -150,23 +151,35 @@ static void a_folder_that_drops_in_attention_needs_a_rate(void **state)
     free(file);
 }
 
-/* A model that has learned tokens is not to learn bytes unsaid. */
-static void text_as_bytes_beside_a_tokenizer_is_told(void **state)
+/* A model that has a tokenizer does not learn bytes unless that is asked for. */
+static void text_beside_a_tokenizer_goes_through_it(void **state)
 {
+    static const char *const tokenizers[] = {"--data.tokenizer=", "--data.tokenizer=", "--data.tokenizer=bytes"};
+    static const char *const says[] = {"data.path: the bytes of the text are its tokens (data.tokenizer is not set",
+                                       "has 270 tokens, and the model a vocabulary of 256",
+                                       "data.path: the bytes of the text are its tokens\n"};
     fixture *f = *state;
-    char *file = test_path(f->directory, "model/tokenizer.json"), path[600];
+    char *file = test_path(f->directory, "model/tokenizer.json"),
+         *json = small_json(&(small_parts){.normalizer = NULL});
+    char path[600], cache[600];
     program p = RUN(0, "train", f->config, "--training.steps=1");
 
     program_free(&p);
     snprintf(path, sizeof path, "--model.path=%s", f->model);
-    for (int has = 0; has < 2; has++) {
-        if (has)
-            test_write_file(file, "{}", 2);
-        p = RUN(0, "train", f->config, path, "--model.preset=", "--model.init=random", "--training.steps=1",
-                "--export.path=");
-        CHECK_EQ(strstr(p.output, "has a tokenizer: data.tokenizer: model makes its tokens") != NULL, has);
+    snprintf(cache, sizeof cache, "--data.cache=%s/cache", f->directory);
+    for (int i = 0; i < 3; i++) {
+        if (i == 1)
+            test_write_file(file, json, strlen(json));
+        p = RUN(i == 1, "train", f->config, path, "--model.preset=", "--model.init=random", "--training.steps=1",
+                "--export.path=", cache, tokenizers[i]);
+        CHECK_CONTAINS(p.output, says[i]);
         program_free(&p);
     }
+    p = RUN(0, "train", f->config, path, "--model.preset=", "--model.init=random", "--training.steps=1",
+            "--export.path=", cache, "--model.vocab_size=270");
+    CHECK_CONTAINS(p.output, "data.path: the tokenizer of '");
+    program_free(&p);
+    free(json);
     free(file);
 }
 
@@ -186,10 +199,17 @@ static void data_that_is_doubtful_or_begins_again_is_told(void **state)
     text = test_read_file(f->data, &bytes);
     test_write_file(bin, text, bytes / 2 * 2);
     snprintf(option, sizeof option, "--data.path=%s", bin);
-    p = RUN(0, "train", f->config, "-n", "2", option, "--data.dtype=uint16", "--training.steps=1",
+    p = RUN(1, "train", f->config, "-n", "2", option, "--data.dtype=uint16", "--training.steps=1",
             "--model.vocab_size=65536");
+    CHECK_CONTAINS(p.output, "data.path: cannot read '");
+    CHECK_CONTAINS(p.output, "as uint16 tokens: its first 4096 bytes are text");
+    program_free(&p);
+    for (size_t i = 0; i < bytes / 4; i++)
+        ((uint32_t *)(void *)text)[i] = (uint32_t)i % 256;
+    test_write_file(bin, text, bytes / 4 * 4);
+    p = RUN(0, "train", f->config, "-n", "2", option, "--data.dtype=uint16", "--training.steps=1");
     CHECK_CONTAINS(p.output, "fsdp: warning: [rank 0] data.path: '");
-    CHECK_CONTAINS(p.output, "is read as uint16 tokens, but its first 4096 bytes are text");
+    CHECK_CONTAINS(p.output, "is read as uint16 tokens, but every second of its first 2048 is 0");
     program_free(&p);
     p = RUN(1, "train", f->config, option, "--data.dtype=uint16", "--data.format=text");
     CHECK_CONTAINS(p.output, "data.dtype is of tokens, but data.format is text");
@@ -275,7 +295,7 @@ static void shows_what_happens_to_each_group(void **state)
 
 TEST_MAIN(T(shows_what_happens_to_each_group), T(trains_exports_inspects_and_generates),
           T(a_folder_without_its_weights_may_change_its_sizes), T(goes_on_from_an_exported_folder),
-          T(a_folder_that_drops_in_attention_needs_a_rate), T(text_as_bytes_beside_a_tokenizer_is_told),
+          T(a_folder_that_drops_in_attention_needs_a_rate), T(text_beside_a_tokenizer_goes_through_it),
           T(data_that_is_doubtful_or_begins_again_is_told), T(the_same_run_gives_the_same_bits),
           T(text_prompts_need_a_tokenizer_or_bytes), T(runs_a_program_of_ones_own),
           T(prints_how_long_the_first_step_takes))
