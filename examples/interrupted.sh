@@ -12,9 +12,6 @@ if [ $# -lt 3 ]; then
 fi
 fsdp=${FSDP:-build/fsdp} model=$1 text=$2 out=$3
 shift 3
-if [ -e "$model/tokenizer.json" ] || [ -e "$model/merges.txt" ]; then
-    set -- --data.tokenizer=model "$@" # else a token is a byte
-fi
 
 train() {
     exec "$fsdp" train --model.path="$model" --data.path="$text" --data.order=shuffled --export.path="$out" \
