@@ -1,0 +1,53 @@
+/* Any bytes as JSON: what is taken has a strict text, which jansson takes; a string that is found can be unescaped into
+ * the room of its own. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "format/json_scan.h"
+#include "tokenizer/utf8.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void check_strict(const char *text, size_t bytes, bool must)
+{
+    char *strict = NULL;
+    size_t strict_bytes = 0;
+    json_error_t error;
+    json_t *value;
+
+    if (fsdp__json_to_strict("x.json", text, bytes, &strict, &strict_bytes) != FSDP_OK) {
+        if (must)
+            abort();
+        return;
+    }
+    if (strict_bytes > 2 * bytes || strict[strict_bytes] != '\0')
+        abort();
+    value = json_loadb(strict, strict_bytes, JSON_DECODE_ANY, &error);
+    if (!value && json_error_code(&error) != json_error_stack_overflow && fsdp__utf8_prefix(text, bytes) == bytes)
+        abort();
+    json_decref(value);
+    fsdp__free(strict);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    const char *text = (const char *)data;
+    fsdp__json_member member;
+    fsdp__json_fault fault;
+    bool taken = fsdp__json_find(text, bytes, "a", &member, &fault) == FSDP_OK;
+
+    if (!taken && (!fault.what || fault.offset > bytes))
+        abort();
+    if (taken && member.is_string) {
+        char *plain = malloc(member.bytes + !member.bytes);
+        int64_t halves;
+
+        if (fsdp__json_unescape(member.text, member.bytes, plain, &halves) > member.bytes || halves < 0)
+            abort();
+        free(plain);
+    }
+    check_strict(text, bytes, taken);
+    return 0;
+}
