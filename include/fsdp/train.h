@@ -240,6 +240,8 @@ typedef struct fsdp_train_summary {
     int64_t microbatches;      /* per step and rank */
     int64_t tokens_per_step;   /* all ranks */
     int64_t data_tokens;       /* that are trained on */
+    const char *tokenizer;     /* that has read text, its folder or file; NULL: none has */
+    bool bytes;                /* text is its own tokens */
     int64_t held_out_tokens;   /* of data.path that are not: validation.share */
     int64_t validation_tokens; /* that a validation predicts; 0: there is none */
     size_t memory_bytes;       /* live on this rank once the run stands, on its device and on the host */

@@ -49,6 +49,15 @@ static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_
     return text;
 }
 
+/* Of data that is text, what its tokens are. */
+static void print_text(const fsdp_train_summary *summary)
+{
+    if (summary->tokenizer)
+        printf("text:   through the tokenizer of '%s'\n", summary->tokenizer);
+    else if (summary->bytes)
+        puts("text:   its bytes are its tokens");
+}
+
 static void print_validation_data(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
     char tokens[40], held[40], freq[40];
@@ -130,6 +139,7 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
            summary->world_size, plural(summary->world_size), (long long)summary->microbatches,
            summary->microbatches == 1 ? "" : "es", (long long)config->training.local_batch_size,
            plural(config->training.local_batch_size), (long long)config->training.seq_len);
+    print_text(summary);
     print_validation_data(config, summary);
     printf("train:  %s step%s%s\n", fsdp__thousands(config->training.steps, c, sizeof c),
            plural(config->training.steps), checkpoints_text(config, summary, checkpoints, sizeof checkpoints));

@@ -239,6 +239,8 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .microbatches = run->microbatches,
         .tokens_per_step = run->sequences * c->training.seq_len,
         .data_tokens = run->training_tokens,
+        .tokenizer = run->tokenizes ? run->tokenizer : NULL,
+        .bytes = fsdp_tokens_have_text(run->tokens),
         .held_out_tokens = fsdp_tokens_count(run->tokens) - run->training_tokens,
         .validation_tokens = fsdp__validation_tokens(run),
         .memory_bytes = memory.live_total_bytes + host.live_total_bytes,

@@ -103,6 +103,7 @@ struct fsdp_train_run {
     fsdp__model_folder initial; /* of checkpoint.initial_load_path, unless the run goes on */
     fsdp__resume resume;
     char *tokenizer; /* of text (text.c) */
+    bool tokenizes;  /* there is text that it has read */
     fsdp__saves saves;
 };
 
@@ -276,8 +277,7 @@ fsdp_status fsdp__mean_loss(const fsdp_train_run *run, double *mean);
 /* The tokens of `paths`, which `key` has: of token files theirs; of text, which a tokenizer reads, those of a file in
  * the folder of data.cache, which is made when it is not there; of other text its bytes. Warnings and news are rank
  * 0's. */
-fsdp_status fsdp__text_open(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
-                            fsdp_tokens **out);
+fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count, fsdp_tokens **out);
 /* The folder whose tokenizer goes with the model, to checkpoints and exports; NULL: none does. */
 const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run);
 

@@ -35,6 +35,7 @@ const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run)
 typedef struct news {
     const fsdp_train_run *run;
     const char *key;
+    bool no_eos;
     int64_t said_ns;
 } news;
 
@@ -65,6 +66,9 @@ static void tell_result(const news *n, const fsdp__cached_tokens *cached)
         fsdp_log(n->run->context, FSDP_LOG_WARNING,
                  "%s: %lld bytes of the text have no token in this vocabulary, and were left out", n->key,
                  (long long)cached->summary.left_out_bytes);
+    if (cached->made && n->no_eos)
+        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: the tokenizer has no end-of-text token to put behind documents",
+                 n->key);
     if (cached->left_out[0] && fsdp_context_rank(n->run->context) == 0)
         fsdp_log(n->run->context, FSDP_LOG_WARNING, "%s: %s", n->key, cached->left_out);
 }
@@ -83,28 +87,13 @@ static fsdp_status check_vocabulary(const fsdp_train_run *run, const fsdp_tokeni
                      run->tokenizer, (long long)needed, (long long)run->model_config.vocab_size, (long long)needed);
 }
 
-/* What is of rank 0 alone. */
-static void tell_choice(const fsdp_train_run *run, const char *key, const fsdp_tokenizer *tokenizer)
-{
-    if (fsdp_context_rank(run->context) != 0)
-        return;
-    if (!tokenizer)
-        fsdp_log(run->context, FSDP_LOG_INFO, "%s: the bytes of the text are its tokens%s", key,
-                 run->config->data.tokenizer ? "" : " (data.tokenizer is not set, and the model has none)");
-    else
-        fsdp_log(run->context, FSDP_LOG_INFO, "%s: the tokenizer of '%s' makes tokens of the text%s%s", key,
-                 run->tokenizer,
-                 run->config->data.tokenizer ? "" : " (data.tokenizer is not set; bytes: its bytes are tokens)",
-                 fsdp_tokenizer_eos(tokenizer) < 0 ? "; it has no end-of-text token to put between documents" : "");
-}
-
 static fsdp_status open_cached(const fsdp_train_run *run, const char *key, const fsdp_tokenizer *tokenizer,
                                char *const *paths, int64_t count, fsdp_tokens **out)
 {
     const fsdp_train_config *c = run->config;
-    news n = {.run = run, .key = key, .said_ns = fsdp__clock_ns()};
+    news n = {.run = run, .key = key, .no_eos = fsdp_tokenizer_eos(tokenizer) < 0, .said_ns = fsdp__clock_ns()};
     fsdp_tokenize_options options = {.field = c->data.field,
-                                     .no_eos = fsdp_tokenizer_eos(tokenizer) < 0,
+                                     .no_eos = n.no_eos,
                                      .skip_bad_lines = c->data.skip_bad_lines == 1,
                                      .progress = tell_progress,
                                      .progress_arg = &n};
@@ -120,8 +109,7 @@ static fsdp_status open_cached(const fsdp_train_run *run, const char *key, const
     return status;
 }
 
-static fsdp_status open_text(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
-                             fsdp_tokens **out)
+static fsdp_status open_text(fsdp_train_run *run, const char *key, char *const *paths, int64_t count, fsdp_tokens **out)
 {
     fsdp_tokenizer *tokenizer = NULL;
     fsdp_status status;
@@ -134,11 +122,11 @@ static fsdp_status open_text(const fsdp_train_run *run, const char *key, char *c
     status = fsdp_tokenizer_open(run->tokenizer, &tokenizer);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "data.tokenizer");
-    tell_choice(run, key, tokenizer);
     status = check_vocabulary(run, tokenizer);
     if (status == FSDP_OK)
         status = open_cached(run, key, tokenizer, paths, count, out);
     fsdp_tokenizer_close(tokenizer);
+    run->tokenizes = status == FSDP_OK;
     return status;
 }
 
@@ -152,15 +140,12 @@ static fsdp_status open_files(const fsdp_train_run *run, const char *key, char *
 
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "%s", key);
-    if (fsdp_tokens_have_text(*out))
-        tell_choice(run, key, NULL);
     if (fsdp_context_rank(run->context) == 0 && fsdp_tokens_warning(*out))
         fsdp_log(run->context, FSDP_LOG_WARNING, "%s: %s", key, fsdp_tokens_warning(*out));
     return FSDP_OK;
 }
 
-fsdp_status fsdp__text_open(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
-                            fsdp_tokens **out)
+fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count, fsdp_tokens **out)
 {
     int64_t text = 1, tokens = 0;
 

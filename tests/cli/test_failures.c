@@ -46,7 +46,8 @@ static void bad_inputs_are_named_once(void **state)
     ends_with(f, "tokens", option);
     test_write_file(other, "", 0);
     ends_with(f, "empty", option);
-    ends_with(f, "cannot tell the format", "--data.path=" REFERENCE "/models/tiny-gpt2/model.safetensors");
+    ends_with(f, "it is a safetensors file (weights): name another file",
+              "--data.path=" REFERENCE "/models/tiny-gpt2/model.safetensors");
     ends_with(f, "metrics.jsonl: cannot write '/proc/none/m.jsonl'", "--metrics.jsonl=/proc/none/m.jsonl");
     ends_with(f, "export.path: cannot write the model to '/proc/none/model'", "--export.path=/proc/none/model");
     snprintf(option, sizeof option, "--export.path=%s/", f->data);

@@ -155,9 +155,9 @@ static void a_folder_that_drops_in_attention_needs_a_rate(void **state)
 static void text_beside_a_tokenizer_goes_through_it(void **state)
 {
     static const char *const tokenizers[] = {"--data.tokenizer=", "--data.tokenizer=", "--data.tokenizer=bytes"};
-    static const char *const says[] = {"data.path: the bytes of the text are its tokens (data.tokenizer is not set",
+    static const char *const says[] = {"\ntext:   its bytes are its tokens\n",
                                        "has 270 tokens, and the model a vocabulary of 256",
-                                       "data.path: the bytes of the text are its tokens\n"};
+                                       "\ntext:   its bytes are its tokens\n"};
     fixture *f = *state;
     char *file = test_path(f->directory, "model/tokenizer.json"),
          *json = small_json(&(small_parts){.normalizer = NULL});
@@ -177,7 +177,7 @@ static void text_beside_a_tokenizer_goes_through_it(void **state)
     }
     p = RUN(0, "train", f->config, path, "--model.preset=", "--model.init=random", "--training.steps=1",
             "--export.path=", cache, "--model.vocab_size=270");
-    CHECK_CONTAINS(p.output, "data.path: the tokenizer of '");
+    CHECK_CONTAINS(p.output, "\ntext:   through the tokenizer of '");
     program_free(&p);
     free(json);
     free(file);

@@ -285,6 +285,8 @@ static void a_tokenizer_takes_no_weights_along(void **state)
 {
     static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
     fixture *f = *state;
+    char *tokens = test_path(f->directory, "tokens.bin");
+    const uint16_t ids[1000] = {1, 2, 3};
 
     run(f);
     CHECK_OK(f->status[0]);
@@ -304,8 +306,11 @@ static void a_tokenizer_takes_no_weights_along(void **state)
     check_there(f, "second", false);
     check_there(f, "second-recovered", true);
     f->before_export = NULL;
+    test_write_file(tokens, ids, sizeof ids); /* which need no tokenizer */
+    set(f, "data.path", tokens);
     run(f);
     CHECK_CONTAINS(f->message, "export.path: cannot read '"); /* known before */
+    free(tokens);
     check_there(f, "second-recovered-2", false);
 }
 
