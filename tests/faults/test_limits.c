@@ -137,10 +137,10 @@ static void data_that_is_cut_short_is_named(void **state)
         char n[8], expected[600];
 
         test_write_file(f->data, "", 0);
-        CHECK_EQ(truncate(f->data, 1 << 20), 0); /* of zeros */
+        CHECK_EQ(truncate(f->data, 1 << 20), 0); /* of zeros, which are tokens and no text */
         snprintf(n, sizeof n, "-n%d", ranks);
         r = run_start(f->directory, (const char *const[]){PROGRAM, "train", f->config, "--training.steps=1000000",
-                                                          "--metrics.log_freq=1", n, NULL});
+                                                          "--metrics.log_freq=1", "--data.format=tokens", n, NULL});
         CHECK(run_await_output(&r, "step:  1"));
         CHECK_EQ(truncate(f->data, 0), 0);
         run_wait(&r);
