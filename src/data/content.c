@@ -130,10 +130,11 @@ fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes)
 
     for (size_t i = 0; i < FSDP__COUNT_OF(endings); i++)
         if (fsdp__ends_with(path, endings[i]))
-            return FSDP_FAIL(
-                FSDP_FORMAT,
-                "cannot read '%s': its name ends in %s, but %s: it may be damaged; if it is text, name it so", path,
-                endings[i], bytes ? "its first bytes are those of no such file" : "it is empty");
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "cannot read '%s': its name ends in %s, but %s: it may be damaged; if it is text, take %s "
+                             "off its name",
+                             path, endings[i], bytes ? "its first bytes are those of no such file" : "it is empty",
+                             endings[i]);
     return FSDP_OK;
 }
 

@@ -105,7 +105,9 @@ static fsdp_status encode_text(const job *j, const char *text, size_t bytes)
     if (good == bytes) {
         status = encode(j, text, bytes);
     } else if (!j->options->replace_invalid) {
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is no UTF-8 at offset %lld of its text (byte 0x%02x)",
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s': it is no UTF-8 at offset %lld of its text (byte 0x%02x): make UTF-8 of it "
+                         "with 'iconv -f ENCODING -t UTF-8'",
                          j->piece->path, (long long)offset + (long long)good, (unsigned)(unsigned char)text[good]);
     } else {
         replaced = replace_invalid(j, text, bytes, &replaced_bytes);

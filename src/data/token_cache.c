@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "data/content.h"
 #include "data/files.h"
 #include "data/text_file.h"
 #include "data/token_header.h"
@@ -28,18 +29,21 @@ enum {
 
 static fsdp_status hash_file(XXH3_state_t *state, const char *path)
 {
+    fsdp_status status = FSDP_OK;
     fsdp__mapping file;
     uint64_t head[2];
 
     FSDP_TRY(fsdp__file_map(path, &file));
+    if (!fsdp__text_is_packed(file.data, file.bytes)) /* else the same text under another name would be found */
+        status = fsdp__content_refuse_name(path, file.bytes);
     head[0] = file.bytes;
     head[1] = fsdp__is_json_lines(path);
     XXH3_128bits_update(state, head, sizeof head);
-    for (size_t at = 0; at < file.bytes; at += HASHED_BYTES)
+    for (size_t at = 0; status == FSDP_OK && at < file.bytes; at += HASHED_BYTES)
         XXH3_128bits_update(state, file.data + at,
                             file.bytes - at < HASHED_BYTES ? file.bytes - at : (size_t)HASHED_BYTES);
     fsdp__file_unmap(&file);
-    return FSDP_OK;
+    return status;
 }
 
 static void hash_text(XXH3_state_t *state, const char *text)

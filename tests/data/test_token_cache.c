@@ -94,6 +94,21 @@ static void tokens_are_made_once(void **state)
     CHECK_EQ(files_in(f->cache), 3);
 }
 
+/* Its bytes may be those of a text whose tokens are there. */
+static void a_name_that_is_none_of_its_content_is_refused(void **state)
+{
+    fixture *f = *state;
+    static const fsdp_tokenize_options none = {0};
+    fsdp__cached_tokens cached;
+
+    CHECK(makes(f, f->tokenizer, &none));
+    free(f->data);
+    f->data = test_path(f->directory, "data.txt.xz");
+    test_write_file(f->data, "the thing", 9);
+    CHECK_ERROR(get(f, f->tokenizer, &none, &cached), FSDP_FORMAT,
+                "its name ends in .xz, but its first bytes are those");
+}
+
 /* Of lines that were left out is told whoever finds the tokens, not who has made them alone. */
 static void lines_that_were_left_out_are_told_again(void **state)
 {
@@ -206,6 +221,7 @@ static void a_lack_of_memory_is_an_error(void **state)
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(tokens_are_made_once), T(lines_that_were_left_out_are_told_again), T(what_has_changed_is_made_again),
+TEST_MAIN(T(tokens_are_made_once), T(lines_that_were_left_out_are_told_again),
+          T(a_name_that_is_none_of_its_content_is_refused), T(what_has_changed_is_made_again),
           T(one_makes_them_and_the_others_wait), T(a_folder_that_cannot_be_written_is_named),
           T(a_lack_of_memory_is_an_error))
