@@ -2,9 +2,9 @@
 #include "data/content.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "base/compiler.h"
-#include "base/text.h"
 #include "format/lfs_pointer.h"
 #include "tokenizer/utf8.h"
 
@@ -124,12 +124,14 @@ fsdp_status fsdp__content_refuse(const char *path, const char *in, const void *d
 
 fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes)
 {
-    static const char *const endings[] = {".gz",  ".zst", ".xz", ".bz2", ".lz4", ".lz",     ".lzma", ".lzo",
-                                          ".br",  ".Z",   ".sz", ".7z",  ".zip", ".rar",    ".tar",  ".tgz",
-                                          ".npz", ".pdf", ".pt", ".pkl", ".npy", ".parquet"};
+    /* Without .pt and .br, which are languages too. */
+    static const char *const endings[] = {".gz",  ".zst", ".xz",  ".bz2", ".lz4", ".lz",     ".lzma",
+                                          ".lzo", ".z",   ".sz",  ".7z",  ".zip", ".rar",    ".tar",
+                                          ".tgz", ".npz", ".npy", ".pkl", ".pdf", ".parquet"};
+    size_t length = strlen(path);
 
     for (size_t i = 0; i < FSDP__COUNT_OF(endings); i++)
-        if (fsdp__ends_with(path, endings[i]))
+        if (length > strlen(endings[i]) && strcasecmp(path + length - strlen(endings[i]), endings[i]) == 0)
             return FSDP_FAIL(FSDP_FORMAT,
                              "cannot read '%s': its name ends in %s, but %s: it may be damaged; if it is text, take %s "
                              "off its name",

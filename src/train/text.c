@@ -149,6 +149,11 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
 {
     int64_t text = 1, tokens = 0;
 
+    if (run->config->data.field && !run->tokenizer)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "data.field is '%s', of JSON lines, which a tokenizer reads, and there is none: set "
+                         "data.tokenizer",
+                         run->config->data.field);
     if (fsdp__inputs_are_bytes(run->config))
         return open_files(run, key, paths, count, out);
     if (!run->config->data.tokenizer) {

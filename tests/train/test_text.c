@@ -210,6 +210,9 @@ static void json_lines_need_a_tokenizer(void **state)
     set(f, "data.format", "text");
     check_refused(f, "data.jsonl' as text: it is JSON lines");
     set(f, "data.format", "auto");
+    set(f, "data.field", "body");
+    check_refused(f, "data.field is 'body', of JSON lines, which a tokenizer reads, and there is none");
+    set(f, "data.field", "");
     set(f, "data.tokenizer", "bytes");
     check_refused(f, "data.jsonl' as text: it is JSON lines");
     set(f, "data.field", "body");
