@@ -55,14 +55,14 @@ FSDP_API int fsdp_optimizer_group_count(const fsdp_optimizer *optimizer);
 FSDP_API double fsdp_optimizer_lr(const fsdp_optimizer *optimizer, int group);
 FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr);
 
-/* Total 2-norm of all gradients (of sharded ones over all ranks: one all-reduce of 664 bytes per sharded mesh dimension;
- * replicated ones count once), before clipping, into *norm (may be NULL). The same gradients have the same norm, to the
- * bit, however they are sharded and whatever they are sharded over: the sum does not depend on the order in which it is
- * added. When it is over max_norm the next step
- * multiplies every gradient by max_norm / (norm + 1e-6): the factor is folded into the step, the gradients in memory
- * stay as they are. A second call before the step measures the same gradients and sets the factor anew; step and
- * zero_grad reset it. max_norm 0 or infinite: only the norm. Without any gradient the norm is 0; an infinite or NaN
- * norm is reported, and the factor is then what PyTorch's is (0, NaN). All ranks must call it. [collective] */
+/* Total 2-norm of all gradients (of sharded ones over all ranks: one all-reduce of 664 bytes per sharded mesh
+ * dimension; replicated ones count once), before clipping, into *norm (may be NULL). The same gradients have the same
+ * norm, to the bit, however they are sharded and whatever they are sharded over: the sum does not depend on the order
+ * in which it is added. When it is over max_norm the next step multiplies every gradient by max_norm / (norm + 1e-6):
+ * the factor is folded into the step, the gradients in memory stay as they are. A second call before the step measures
+ * the same gradients and sets the factor anew; step and zero_grad reset it. max_norm 0 or infinite: only the norm.
+ * Without any gradient the norm is 0; an infinite or NaN norm is reported, and the factor is then what PyTorch's is (0,
+ * NaN). All ranks must call it. [collective] */
 FSDP_API fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm);
 /* The same for the p-norm, p = norm_type above 0, INFINITY for the largest magnitude; torch's 0 and below (it counts
  * the tensors that are not all zero, or takes the smallest magnitude) are no norms, and refused. Gradients on different

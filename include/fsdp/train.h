@@ -270,7 +270,7 @@ typedef struct fsdp_train_summary {
  * A run on several machines has "machines" in its header, and in a step's line "network_sent", "network_received",
  * "gather_ms" and "reduce_ms": what rank 0 has exchanged with other machines, and waited for. */
 typedef struct fsdp_train_report {
-    int64_t step;      /* from 1 */
+    int64_t step; /* from 1 */
     /* Mean over all microbatches of all ranks, added in the order of the data. NaN on steps that are neither logged,
      * written, validated nor not_finite. */
     double loss;

@@ -31,6 +31,17 @@ typedef struct stages {
     int replicas; /* 0: a mesh of one dimension */
 } stages;
 
+static size_t most_unsharded(const fsdp_shard_options *options, int64_t world)
+{
+    group_bytes block = block_bytes(world), root = root_bytes(world);
+
+    if (world == 1) /* its shards are whole */
+        return 0;
+    if (options->reshard_after_forward == FSDP_RESHARD_NEVER)
+        return root.whole + BLOCKS * block.whole;
+    return root.whole + 2 * block.whole + (options->reshard_after_forward_ranks ? (BLOCKS - 1) * block.slice : 0);
+}
+
 static void check_stages(fsdp_context *context, void *arg)
 {
     fsdp_shard_options options = ((stages *)arg)->options;
@@ -54,7 +65,7 @@ static void check_stages(fsdp_context *context, void *arg)
     CHECK_EQ(stats.peak_total_bytes, shards); /* no rank ever held more */
     CHECK_OK(fsdp_module_initialize(module, 1));
 
-    always = root.whole + 2 * block.whole + (options.reshard_after_forward_ranks ? (BLOCKS - 1) * block.slice : 0);
+    always = most_unsharded(&options, world);
     for (int step = 0; step < 6; step++) {
         size_t before_last = root.whole + block.whole + BLOCKS * block.shard;
         size_t last = root.whole + BLOCKS * block.shard + root.shard;
@@ -66,10 +77,7 @@ static void check_stages(fsdp_context *context, void *arg)
         fsdp_device_reset_peak(device);
         net_forward_backward(module, step, 0, 1);
         fsdp_device_memory(device, &stats);
-        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER],
-                 world == 1                                            ? 0 /* its shards are whole */
-                 : options.reshard_after_forward == FSDP_RESHARD_NEVER ? root.whole + BLOCKS * block.whole
-                                                                       : always);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], always);
         CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], FSDP__MAX(before_last, last));
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], shards);
