@@ -152,7 +152,9 @@ FSDP_API fsdp_status fsdp_module_print(fsdp_module *module, FILE *stream);
 /* ---- running ---- */
 
 /* Runs hooks and forward in a scope of its own. NULL if an input is NULL or anything failed; the message begins with
- * the type of the innermost module that failed. `inputs` may be NULL where `count` is 0. */
+ * the innermost module that failed, by its dotted name below the outermost one that was called, and its type: "block2.0
+ * (Linear): input (8, 5) does not fit weight (4, 6)"; of the outermost, or one that is no part of that, the type alone.
+ * `inputs` may be NULL where `count` is 0. */
 FSDP_API fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, int count);
 /* The same with `method` in the place of the forward, and any number of inputs, for whatever else a module does with
  * its parameters (an encoder's or a classifier's part, the next token alone). Where the module is sharded this is a

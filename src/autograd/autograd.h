@@ -31,6 +31,11 @@ typedef fsdp_operation fsdp__op;
 fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
                          int output_count, fsdp_tensor *const *saved, int saved_count, const void *state,
                          size_t state_bytes);
+/* Who can say what a tensor is called (nn/): the name of what lies in `storage`, as "parameter 'head.weight'", into
+ * `text`; false when it has none. */
+typedef bool (*fsdp__storage_namer)(const fsdp_context *context, const fsdp__storage *storage, char *text,
+                                    size_t bytes);
+fsdp_status fsdp__set_storage_namer(fsdp_context *context, fsdp__storage_namer namer);
 /* Whether fsdp__record would record: lets a forward skip what only a backward needs. */
 bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count);
 

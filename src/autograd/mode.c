@@ -26,6 +26,16 @@ fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor)
     return fsdp_device_context(tensor->storage->device);
 }
 
+fsdp_status fsdp__set_storage_namer(fsdp_context *context, fsdp__storage_namer namer)
+{
+    fsdp__autograd *autograd = fsdp__autograd_make(context);
+
+    if (!autograd)
+        return FSDP_NO_MEMORY;
+    autograd->namer = namer;
+    return FSDP_OK;
+}
+
 /* Out of memory here only means that a forward records what it need not. */
 void fsdp_no_grad_begin(fsdp_context *context)
 {

@@ -120,7 +120,8 @@ typedef struct fsdp__autograd {
     int64_t *outside; /* those around each enable_grad, the outermost first */
     int64_t outside_count, outside_capacity;
     uint64_t sequence;
-    uint64_t backwards; /* begun so far */
+    uint64_t backwards;        /* begun so far */
+    fsdp__storage_namer namer; /* or NULL */
     fsdp__run *running;
     fsdp__checkpoint *checkpoint; /* whose function runs, for the first time or again */
     bool recomputing;             /* again */

@@ -12,6 +12,7 @@ typedef enum fsdp__slot {
     FSDP__SLOT_RACES,    /* device/: what is checked for races */
     FSDP__SLOT_DEVICES,  /* device/: those that were opened */
     FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
+    FSDP__SLOT_MODULES,  /* nn/: which there are, and which is called */
     FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */
     FSDP__SLOT_LAUNCH,   /* launch/ */
     FSDP__SLOT_SHARD,    /* shard/: the default mesh, and what is counted for all roots */

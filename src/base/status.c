@@ -135,6 +135,12 @@ fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...)
     return status;
 }
 
+void fsdp__cut_error(size_t bytes)
+{
+    if (!last.held)
+        memmove(last.message, last.message + bytes, strlen(last.message + bytes) + 1);
+}
+
 bool fsdp_hold_error(bool hold)
 {
     last.held += hold;

@@ -6,5 +6,7 @@
 
 /* How many errors this thread has reported so far. */
 uint64_t fsdp__errors(void);
+/* Takes so many bytes from the front of the last message. */
+void fsdp__cut_error(size_t bytes);
 
 #endif

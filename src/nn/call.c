@@ -1,5 +1,6 @@
 /* call.c - running a module: hooks, forward, hooks, in a scope of its own. */
 #include "nn/checkpoint.h"
+#include "nn/path.h"
 #include "nn/user_hooks.h"
 
 #include <string.h>
@@ -12,21 +13,7 @@ enum {
     LOCAL_INPUTS = 8
 };
 
-/* Whether a module below failed and said so in the message; forgets it. */
-static bool said_below(fsdp_module *module)
-{
-    bool said = false;
-
-    for (int64_t i = 0; i < module->parts->child_count; i++) {
-        fsdp_module *child = module->parts->children[i].module;
-
-        said = child->parts->failed || said_below(child) || said;
-        child->parts->failed = false;
-    }
-    return said;
-}
-
-/* Undoes what hooks began and puts the module's type in front of the message, unless a module below did. */
+/* Undoes what hooks began and puts the module's name in front of the message, unless another one's stands there. */
 static void fail(fsdp_module *module, fsdp_status status, int64_t began, int64_t ended)
 {
     /* The last that began first; a hook whose pre_forward failed has not begun, and one whose post_forward has run is
@@ -39,9 +26,7 @@ static void fail(fsdp_module *module, fsdp_status status, int64_t began, int64_t
     }
     if (fsdp__recomputation_done(module->context)) /* as it should */
         return;
-    if (!said_below(module))
-        fsdp_fail_prefix(status, "%s", module->type->name);
-    module->parts->failed = true;
+    fsdp__module_say(module, status);
 }
 
 /* ---- before the first call ---- */
@@ -149,26 +134,34 @@ static fsdp_status call_in_scope(call *c, fsdp_tensor *const *inputs)
     return status;
 }
 
+static fsdp_status fail_missing(const fsdp_module *module, int input)
+{
+    FSDP_FAIL(FSDP_INVALID, "input %d is missing", input);
+    fsdp__module_say(module, FSDP_INVALID);
+    return FSDP_INVALID;
+}
+
 /* `outputs` are NULLs. */
 static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tensor *const *inputs, int count,
                           fsdp_tensor **outputs, int output_count)
 {
     call c = {module, forward, NULL, outputs, count, output_count, 0, 0, NULL};
+    fsdp__viewpoint outer;
     fsdp_status status;
 
-    module->parts->failed = false;
     for (int i = 0; i < count; i++)
         if (!inputs[i]) /* what should have made it failed and said why */
-            return fsdp_last_status() != FSDP_OK
-                       ? fsdp_last_status()
-                       : FSDP_FAIL(FSDP_INVALID, "%s: input %d is missing", module->type->name, i);
-    FSDP_TRY(fsdp_scope_begin(module->context));
+            return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : fail_missing(module, i);
+    FSDP_TRY(fsdp__viewpoint_begin(module, NULL, &outer));
+    FSDP_TRY_GOTO(status, fsdp_scope_begin(module->context), out);
     module->parts->calls++;
     status = call_in_scope(&c, inputs);
     module->parts->calls--;
     fsdp__backward_call_unref(c.backward);
     fsdp__module_forget_removed_hooks(module);
     fsdp_scope_end_many(module->context, outputs, output_count);
+out:
+    fsdp__viewpoint_end(module->context, outer);
     return status;
 }
 

@@ -1,7 +1,9 @@
 /* checkpoint.c - a module whose forward is computed again in the backward, and what must not have changed by then. */
 #include "nn/checkpoint.h"
 
+#include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "nn/path.h"
 
 /* Of a parameter, or of a module: what the forward depended on. */
 typedef struct fact {
@@ -12,6 +14,7 @@ typedef struct fact {
 
 typedef struct call {
     fsdp_module *module; /* held */
+    char *path;          /* that it was called under */
     fsdp__forward forward;
     fact *facts; /* in the order of the walk */
     int64_t count, capacity;
@@ -23,6 +26,7 @@ static void call_free(void *arg)
     call *c = arg;
 
     fsdp_module_unref(c->module);
+    fsdp__free(c->path);
     fsdp__free(c->facts);
     fsdp__free(c);
 }
@@ -63,6 +67,15 @@ static fsdp_status fail_changed(const char *what, const char *module, const char
         what, module, *module && *name ? "." : "", name, change);
 }
 
+static fsdp_status fail_written(const char *module, const char *name, uint64_t before, uint64_t now)
+{
+    return FSDP_FAIL(FSDP_STATE,
+                     "parameter '%s%s%s' was written to between the forward and the backward of a module with a "
+                     "checkpoint, which computes its forward again: it needs version %llu, this is version %llu; run "
+                     "the backward first",
+                     module, *module ? "." : "", name, (unsigned long long)before, (unsigned long long)now);
+}
+
 static const fact *next(call *c)
 {
     static const fact none = {0};
@@ -75,7 +88,7 @@ static fsdp_status compare_parameter(call *c, const fsdp__parameter_slot *slot, 
     const fact *before = next(c), now = fact_of(*slot->slot);
 
     if (now.version != before->version)
-        return fail_changed("parameter", module, slot->name, "was written to");
+        return fail_written(module, slot->name, before->version, now.version);
     if (now.requires_grad != before->requires_grad)
         return fail_changed("parameter", module, slot->name, now.requires_grad ? "was thawed" : "was frozen");
     return FSDP_OK;
@@ -102,14 +115,19 @@ static fsdp_status check_unchanged(call *c)
 static fsdp_status run(void *arg, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count)
 {
     call *c = arg;
+    fsdp__viewpoint before;
+    fsdp_status status;
 
-    if (fsdp_recomputing(c->module->context)) {
-        fsdp_status status = check_unchanged(c);
-
-        if (status != FSDP_OK)
-            return fsdp_fail_prefix(status, "%s", c->module->type->name);
-    }
-    return fsdp__forward_run(&c->forward, c->module, inputs, count, outputs, output_count);
+    if (!fsdp_recomputing(c->module->context))
+        return fsdp__forward_run(&c->forward, c->module, inputs, count, outputs, output_count);
+    FSDP_TRY(fsdp__viewpoint_begin(c->module, c->path, &before));
+    status = check_unchanged(c);
+    if (status == FSDP_OK)
+        status = fsdp__forward_run(&c->forward, c->module, inputs, count, outputs, output_count);
+    if (status != FSDP_OK && !fsdp__recomputation_done(c->module->context))
+        fsdp__module_say(c->module, status);
+    fsdp__viewpoint_end(c->module->context, before);
+    return status;
 }
 
 /* ---- the first time ---- */
@@ -118,6 +136,7 @@ fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module 
                                       int count, fsdp_tensor **outputs, int output_count)
 {
     const fsdp_checkpoint_options options = {.mode = module->parts->checkpoint, .free_arg = call_free};
+    char path[FSDP__PATH_TEXT];
     fsdp_status status;
     call *c;
 
@@ -128,7 +147,8 @@ fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module 
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
     c->module = fsdp_module_ref(module);
     c->forward = *forward;
-    status = fsdp__module_walk(module, note, c);
+    c->path = fsdp__strdup(fsdp__module_path(module, path));
+    status = c->path ? fsdp__module_walk(module, note, c) : FSDP_NO_MEMORY;
     if (status != FSDP_OK) {
         call_free(c);
         return status;

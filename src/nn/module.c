@@ -4,12 +4,51 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/context.h"
 
 /* ---- life cycle ---- */
+
+/* The module is no longer in the context's list. */
+static void strike(fsdp_module *module)
+{
+    struct fsdp__module_parts *parts = module->parts;
+
+    if (!parts->link)
+        return;
+    *parts->link = parts->next;
+    if (parts->next)
+        parts->next->parts->link = parts->link;
+    parts->link = NULL;
+    parts->next = NULL;
+}
+
+static void modules_free(void *pointer)
+{
+    fsdp__modules *all = pointer;
+
+    while (all->first)
+        strike(all->first);
+    fsdp__free(all);
+}
+
+static fsdp_status enlist(fsdp_module *module)
+{
+    fsdp__modules *all = fsdp__context_get_or_make(module->context, FSDP__SLOT_MODULES, sizeof *all, modules_free);
+
+    if (!all)
+        return FSDP_NO_MEMORY;
+    module->parts->next = all->first;
+    module->parts->link = &all->first;
+    if (all->first)
+        all->first->parts->link = &module->parts->next;
+    all->first = module;
+    return FSDP_OK;
+}
 
 fsdp_status fsdp_module_create(fsdp_context *context, const fsdp_module_type *type, size_t bytes, void *out_module)
 {
     fsdp_module *module;
+    fsdp_status status;
 
     if (!context || !type || !type->name || bytes < sizeof(fsdp_module) || !out_module)
         return FSDP_FAIL(FSDP_INVALID, "a module needs a context, a type with a name and a struct that begins with "
@@ -27,6 +66,12 @@ fsdp_status fsdp_module_create(fsdp_context *context, const fsdp_module_type *ty
     module->training = true;
     module->parts->refs = 1;
     module->parts->bytes = bytes;
+    status = enlist(module);
+    if (status != FSDP_OK) {
+        fsdp__free(module->parts);
+        fsdp__free(module);
+        return status;
+    }
     memcpy(out_module, &module, sizeof module);
     return FSDP_OK;
 }
@@ -74,6 +119,7 @@ void fsdp_module_unref(fsdp_module *module)
     }
     if (module->type->destroy)
         module->type->destroy(module);
+    strike(module);
     free_parts(parts);
     fsdp__free(module);
 }

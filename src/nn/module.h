@@ -73,9 +73,17 @@ struct fsdp__module_parts {
     fsdp_checkpoint_mode checkpoint; /* of its forward */
     int64_t calls;                   /* that are running */
     int64_t last_handle;             /* of hooks of the caller's */
-    bool failed;                     /* its last call failed: the message names it already */
     bool ready;                      /* its parameters were found to have values */
+    fsdp_module *next, **link;       /* in the context's list: the one behind, and who names this one */
 };
+
+/* Hangs on the context, once it has a module (FSDP__SLOT_MODULES): what messages name modules from (path.c). */
+typedef struct fsdp__modules {
+    fsdp_module *first;           /* of the list of all, that parts->next goes on */
+    const fsdp_module *outermost; /* that is being called, or NULL */
+    const char *path;             /* that it has itself, "" for none. Borrowed */
+    uint64_t said;                /* which error of this thread names a module already */
+} fsdp__modules;
 
 /* Whether the module can be called, or only holds others. */
 bool fsdp__module_has_forward(const fsdp_module *module);

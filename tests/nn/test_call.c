@@ -74,7 +74,7 @@ static void a_failure_names_the_innermost_module_once(void **state)
     (void)state;
     for (int times = 0; times < 2; times++) {
         CHECK_NULL(fsdp_call(model, x));
-        CHECK_STRING(fsdp_last_error(), "Linear: linear: input (2, 3) does not fit weight (3, 4)");
+        CHECK_STRING(fsdp_last_error(), "1.inner (Linear): input (2, 3) does not fit weight (3, 4)");
     }
     y = make_random(test_device(context), 1, 2, (const int64_t[]){2, 2});
     CHECK_NULL(fsdp_call(&bad->base, x, y));

@@ -390,7 +390,7 @@ static void what_changed_is_an_error_that_names_it(void **state)
         void (*change)(net *n);
         const char *says;
     } cases[] = {
-        {overwrite, "recomputing a checkpoint: Block: parameter 'up.bias' was written to between"},
+        {overwrite, "recomputing a checkpoint: b (Block): parameter 'up.bias' was written to between"},
         {freeze, "parameter 'norm.weight' was frozen between"},
         {evaluate, "module 'dropout' was set to evaluate between"},
         {go_another_way, "took another way: operation 5 is layernorm and was linear"},

@@ -345,7 +345,7 @@ static void write_between(fsdp_context *context, way_run *run)
             CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(module, "blocks.1.down.bias"), 0.5));
             CHECK_ERROR(fsdp_backward(loss), FSDP_STATE,
                         whole ? "'blocks.1.down.bias' was written to between"
-                              : "Block: parameter 'down.bias' was written to between");
+                              : "blocks.1 (Block): parameter 'down.bias' was written to between");
         } else {
             CHECK_OK(fsdp_backward(loss));
         }
@@ -376,7 +376,7 @@ static void initialize_between(fsdp_context *context, way_run *run)
     CHECK_OK(fsdp_backward(loss_of(&p, 0, 0)));
     loss = loss_of(&p, 0, 1);
     CHECK_OK(fsdp_module_initialize(module, 2));
-    CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, "Linear: parameter 'weight' was written to between");
+    CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, "head (Linear): parameter 'weight' was written to between");
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(module);
 }
