@@ -4,6 +4,16 @@
  * creation once all gradients of their outputs are known, frees what each node saved as soon as it has run, and adds
  * the result to the gradient of the leaves. The order of all additions is that of the program, so a backward gives the
  * same bits on every run.
+ *
+ * What a backward needs of the forward is saved where it lies, not copied. A tensor that was written to since, by any
+ * of the ways of fsdp/tensor.h, by an optimizer or a load, also between fsdp_no_grad_begin and _end and by a view, is
+ * an error of the backward (FSDP_STATE) before its operation is undone. It names the operation, which input or output
+ * it is and its name in a module, and both versions, which count writes. Run the backward first, or give the operation
+ * a copy. What no backward reads may be written to: the inputs of a sum, an operand of a product whose other one
+ * requires no gradient. A gradient that is used in a forward is written to by each gradient that is added to it.
+ * Parameters that are sharded are gathered anew instead (fsdp/shard.h); replicated ones are as plain ones. Where one
+ * rank alone has written the error is that rank's alone: as after any failure of one rank, it ends the others by
+ * fsdp_abort.
  */
 #ifndef FSDP_AUTOGRAD_H
 #define FSDP_AUTOGRAD_H
@@ -41,7 +51,7 @@ FSDP_API fsdp_status fsdp_enable_grad_begin(fsdp_context *context);
 FSDP_API void fsdp_enable_grad_end(fsdp_context *context);
 FSDP_API bool fsdp_grad_enabled(const fsdp_context *context);
 
-/* Same bytes, no history. Belongs to the scope. */
+/* Same bytes, no history: a write to either is one to both. Belongs to the scope. */
 FSDP_API fsdp_tensor *fsdp_detach(fsdp_tensor *tensor);
 
 /* Called in a backward when the whole gradient of `tensor` is known, before the operation that made it is undone; on a
@@ -101,9 +111,10 @@ typedef struct fsdp_operation {
 /* Records an operation, which must outlive the graph, where recording is on and an input requires a gradient; else does
  * nothing and returns FSDP_OK. `outputs` are fresh floating tensors (of integer results there is no gradient: leave
  * them out), and require a gradient afterwards. `inputs` and `saved` may hold NULL, which keeps its index. `saved`, of
- * inputs, outputs or others, are kept until the backward has run: save what it needs, by fsdp_will_record only if
- * there is one. `state_bytes` of `state` are copied. What it points to is taken over when the operation was recorded,
- * that is when fsdp_will_record and this returns FSDP_OK; while a checkpoint is recomputed it is freed at once. */
+ * inputs, outputs or others, are kept until the backward has run, and must not be written to until then: save what it
+ * needs and no more, by fsdp_will_record only if there is one. `state_bytes` of `state` are copied. What it points to
+ * is taken over when the operation was recorded, that is when fsdp_will_record and this returns FSDP_OK; while a
+ * checkpoint is recomputed it is freed at once. */
 FSDP_API fsdp_status fsdp_record(const fsdp_operation *operation, fsdp_tensor *const *inputs, int input_count,
                                  fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved,
                                  int saved_count, const void *state, size_t state_bytes);
@@ -131,9 +142,9 @@ FSDP_API fsdp_status fsdp_node_target(fsdp_node *node, int input, fsdp_tensor **
  * NULL as if it had failed. In it fsdp_recomputing is true: for a function that counts its calls, or prints.
  *
  * A checkpoint in another is a part of that; where nothing is recorded it is a plain call. Values that were computed
- * again stay as long as the graph, of a graph that is kept for a second backward too. Errors of the backward: an input
- * was written to since the forward; the function took another way (operations, shapes). A backward inside `function` is
- * refused. */
+ * again stay as long as the graph, of a graph that is kept for a second backward too. Errors of the backward: an input,
+ * or what an operation of the function reads beside them, was written to since the forward; the function took another
+ * way (operations, shapes). A backward inside `function` is refused. */
 typedef enum fsdp_checkpoint_mode {
     FSDP_CHECKPOINT_NONE,
     FSDP_CHECKPOINT_FULL,     /* everything is computed again */

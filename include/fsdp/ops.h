@@ -4,6 +4,12 @@
  * operation and the shapes); given a NULL tensor it returns NULL. Tensors of one call must be on one device. Floating
  * inputs of one call share a dtype unless said otherwise; sums are kept in f32 and rounded once. Shapes are written
  * (B,T,C); "..." is any leading dimensions.
+ *
+ * For its backward an operation saves what that reads, and nothing where no gradient is wanted; what is saved must not
+ * be written to before. Sums and differences, scale, casts, sums and means over dimensions, new shapes, concat, dropout
+ * and the losses of cross entropy save none of their inputs; exp, sqrt, rsqrt, reciprocal, tanh, sigmoid and softmax
+ * their result alone; mul, linear, conv1d, conv2d and matmul an operand where the other's gradient is wanted; div its
+ * first, swiglu its second where the gradient of the other is wanted; lookups and choices their indices or mask.
  */
 #ifndef FSDP_OPS_H
 #define FSDP_OPS_H

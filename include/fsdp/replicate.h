@@ -25,6 +25,10 @@
  * A backward that fails on all ranks at one place can be begun anew (fsdp_module_reset_iteration), unless they use
  * different parameters: then some have sent buckets that others have not, and the next collective is FSDP_MISMATCH.
  *
+ * A write to a parameter between a forward and its backward is an error of the backward, as with plain ones. So is one
+ * to a buffer that an operation has saved, and the broadcast of rank 0's buffers before a forward is such a write, on
+ * all ranks: set keep_buffers where a second forward comes before the backward of the first.
+ *
  * Averages are sums in rank order, in f32, divided and rounded once: the same bits as of fully_shard in f32.
  */
 #ifndef FSDP_REPLICATE_H

@@ -22,10 +22,10 @@
  *
  * A write to a shard (optimizer, fsdp_tensor_write, initialize, load) waits until no peer reads the old values, for no
  * longer, and makes everything stale that was made from them: what was unsharded is resharded, the next use gathers
- * anew, the backward of an earlier forward too. One rank alone may write, except inside a forward and between it
- * and its backward, where all ranks do or none, and not to a group that another rank holds unsharded while it writes to
- * one that this rank holds (each would wait for the other: an error that names both). While its own module's forward or
- * backward runs, a shard cannot be written.
+ * anew, the backward of an earlier forward too (which of plain parameters is an error). One rank alone may write,
+ * except inside a forward and between it and its backward, where all ranks do or none, and not to a group that another
+ * rank holds unsharded while it writes to one that this rank holds (each would wait for the other: an error that names
+ * both). While its own module's forward or backward runs, a shard cannot be written.
  *
  * A parameter belongs to the first call that finds it. Where modules of later calls use it too (tied weights, a module
  * below two parents), their uses gather the first call's group as well, which is resharded when none of them uses it.

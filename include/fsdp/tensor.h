@@ -104,8 +104,9 @@ FSDP_API fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out);
 
 /* The caller is going to write to the tensor's bytes by a way of its own (the functions here do it themselves, and so
  * do optimizers). Of a sharded parameter peers may be reading the bytes, and what was derived from them becomes stale:
- * this waits for the former and drops the latter. Tensors without elements count too. FSDP_STATE, naming the parameter,
- * while its module's forward or backward runs, and for a parameter that is gathered. [blocks] */
+ * this waits for the former and drops the latter. A backward that needs the old bytes is an error (fsdp/autograd.h):
+ * they have another version from now on, for all views. Tensors without elements count too. FSDP_STATE, naming the
+ * parameter, while its module's forward or backward runs, and for a parameter that is gathered. [blocks] */
 FSDP_API fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor);
 /* In place, no gradient: same shape; casts. / set every element. */
 FSDP_API fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src);

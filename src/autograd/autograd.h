@@ -25,9 +25,9 @@ typedef fsdp_operation fsdp__op;
 
 /* Records an operation if recording is on and an input requires a gradient; else does nothing and returns FSDP_OK.
  * Marks the outputs (fresh tensors) as requiring a gradient. NULL inputs and saved entries are allowed and keep their
- * index. `saved` tensors are kept as aliases of their bytes until the node has run: save only what the wanted gradients
- * need. `state` (of `state_bytes`) is copied; what it points to is taken over only when the operation was recorded,
- * that is when fsdp__will_record and this returns FSDP_OK. */
+ * index. `saved` tensors are kept as aliases of their bytes until the node has run, and must not be written to before:
+ * save only what the wanted gradients need. `state` (of `state_bytes`) is copied; what it points to is taken over only
+ * when the operation was recorded, that is when fsdp__will_record and this returns FSDP_OK. */
 fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
                          int output_count, fsdp_tensor *const *saved, int saved_count, const void *state,
                          size_t state_bytes);

@@ -186,7 +186,7 @@ static fsdp_status run_hooks(fsdp__node *node)
     return FSDP_OK;
 }
 
-/* The engine that drops the bytes of a parameter must have brought them back by now. */
+/* The engine that drops the bytes of a parameter must have brought them back by now, and nobody has written others. */
 static fsdp_status check_saved(const fsdp__node *node)
 {
     char text[FSDP__SHAPE_TEXT];
@@ -194,7 +194,10 @@ static fsdp_status check_saved(const fsdp__node *node)
     for (int i = 0; i < node->saved_count; i++) {
         const fsdp_tensor *saved = node->saved[i];
 
-        if (saved && !saved->storage->data && saved->storage->bytes > 0)
+        if (!saved)
+            continue;
+        FSDP_TRY(fsdp__node_check_version(node, i, saved));
+        if (!saved->storage->data && saved->storage->bytes > 0)
             return FSDP_FAIL(
                 FSDP_STATE,
                 "saved tensor %d %s of %s has no bytes: they were dropped and not restored (a parameter of "

@@ -124,8 +124,10 @@ fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
         state->reserved->reserved_for = NULL;
         state->reserved = NULL;
     }
-    if (state->grad)
+    if (state->grad) {
+        FSDP_TRY(fsdp_tensor_begin_write(state->grad));
         return fsdp__tensor_copy(state->grad, grad, true);
+    }
     /* With a source the gradient has to lie where the source says: that is where it will be reduced from. */
     if (!state->source && adoptable(leaf, grad)) {
         if (state->owner)
@@ -155,6 +157,15 @@ static bool handed_out(const fsdp__node *node, const fsdp_tensor *leaf)
     return false;
 }
 
+/* What the op reads must not change while it adds to a gradient. */
+static bool is_saved(const fsdp__node *node, const fsdp_tensor *grad)
+{
+    for (int i = 0; i < node->saved_count; i++)
+        if (node->saved[i] && node->saved[i]->storage == grad->storage)
+            return true;
+    return false;
+}
+
 static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool *accumulate)
 {
     fsdp__grad_state *state = fsdp__grad_state_get(edge->leaf);
@@ -162,10 +173,11 @@ static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool *accumul
     /* A temporary where the op cannot write in place: hooks see each gradient before it is added, and the leaf may have
      * got another dtype since the forward. */
     if (state->hooks || handed_out(node, edge->leaf) || edge->leaf->dtype != edge->dtype ||
-        (state->grad && !fsdp_tensor_is_contiguous(state->grad)))
+        (state->grad && (!fsdp_tensor_is_contiguous(state->grad) || is_saved(node, state->grad))))
         return fsdp_tensor_create(edge->device, edge->dtype, edge->ndim, edge->shape, FSDP_MEMORY_ACTIVATION,
                                   &edge->target);
     if (state->grad) {
+        FSDP_TRY(fsdp_tensor_begin_write(state->grad));
         *accumulate = true;
     } else {
         FSDP_TRY(new_grad(edge->leaf, state, &state->grad));

@@ -4,6 +4,7 @@
 #include "base/compiler.h"
 
 #include <stdalign.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- making ---- */
@@ -20,7 +21,8 @@ static fsdp__node *node_alloc(int input_count, int output_count, int saved_count
     size_t outputs_at = inputs_at + aligned((size_t)input_count * sizeof(fsdp__edge));
     size_t grads_at = outputs_at + aligned((size_t)output_count * sizeof(fsdp__output));
     size_t saved_at = grads_at + aligned((size_t)output_count * sizeof(fsdp_tensor *));
-    size_t state_at = saved_at + aligned((size_t)saved_count * sizeof(fsdp_tensor *));
+    size_t marks_at = saved_at + aligned((size_t)saved_count * sizeof(fsdp_tensor *));
+    size_t state_at = marks_at + aligned((size_t)saved_count * sizeof(fsdp__mark));
     char *memory = fsdp__calloc(1, state_at + aligned(state_bytes));
     fsdp__node *node = (fsdp__node *)(void *)memory;
 
@@ -34,6 +36,7 @@ static fsdp__node *node_alloc(int input_count, int output_count, int saved_count
     node->outputs = (fsdp__output *)(void *)(memory + outputs_at);
     node->grads = (fsdp_tensor **)(void *)(memory + grads_at);
     node->saved = (fsdp_tensor **)(void *)(memory + saved_at);
+    node->marks = (fsdp__mark *)(void *)(memory + marks_at);
     node->state = memory + state_at;
     return node;
 }
@@ -54,6 +57,26 @@ static void connect(fsdp__edge *edge, fsdp_tensor *input)
     } else {
         edge->leaf = fsdp_tensor_ref(input);
     }
+}
+
+/* Of `saved` among `tensors`, or of the first that has the same bytes; -1: of none. */
+static int place_of(const fsdp_tensor *saved, fsdp_tensor *const *tensors, int count)
+{
+    int place = -1;
+
+    for (int i = count - 1; i >= 0; i--)
+        if (tensors[i] && tensors[i]->storage == saved->storage && (place < 0 || tensors[place] != saved))
+            place = i;
+    return place;
+}
+
+static fsdp_status save(fsdp__node *node, int i, const fsdp_tensor *saved, fsdp_tensor *const *inputs,
+                        fsdp_tensor *const *outputs)
+{
+    node->marks[i] = (fsdp__mark){.version = saved->storage->version,
+                                  .input = place_of(saved, inputs, node->input_count),
+                                  .output = place_of(saved, outputs, node->output_count)};
+    return fsdp__tensor_alias(saved, &node->saved[i]);
 }
 
 bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count)
@@ -98,7 +121,8 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
         return FSDP_OK;
     autograd = fsdp__autograd_make(context_of(inputs));
     if (autograd && autograd->recomputing) {
-        FSDP_TRY(fsdp__checkpoint_refill(autograd->checkpoint, op, outputs, output_count, saved, saved_count));
+        FSDP_TRY(fsdp__checkpoint_refill(autograd->checkpoint, op, inputs, input_count, outputs, output_count, saved,
+                                         saved_count));
         if (op->free_state)
             op->free_state((void *)(uintptr_t)state);
         return FSDP_OK;
@@ -113,7 +137,7 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
             connect(&node->inputs[i], inputs[i]);
     for (int i = 0; i < saved_count; i++)
         if (saved[i])
-            FSDP_TRY_GOTO(status, fsdp__tensor_alias(saved[i], &node->saved[i]), out);
+            FSDP_TRY_GOTO(status, save(node, i, saved[i], inputs, outputs), out);
     for (int i = 0; i < output_count; i++)
         FSDP_TRY_GOTO(status, fsdp__grad_state_make(outputs[i], &node->outputs[i].state), out);
     if (autograd->checkpoint)
@@ -219,6 +243,42 @@ void fsdp__node_release(fsdp__node *node)
 
     release(node, &dead);
     free_dead(dead);
+}
+
+/* ---- what was saved ---- */
+
+/* "input 1 (2, 3), parameter 'head.weight'," */
+static void describe(const fsdp__node *node, int i, const fsdp_tensor *now, char *text, size_t bytes)
+{
+    const fsdp__mark *mark = &node->marks[i];
+    const fsdp__autograd *autograd = fsdp__autograd_get(node->context);
+    char shape[FSDP__SHAPE_TEXT], name[256];
+    bool named = autograd->namer && autograd->namer(node->context, now->storage, name, sizeof name);
+
+    fsdp__shape_text(now->ndim, now->shape, shape);
+    if (mark->input >= 0)
+        i = mark->input;
+    else if (mark->output >= 0)
+        i = mark->output;
+    snprintf(text, bytes, "%s %d %s%s%s%s",
+             mark->input >= 0    ? "input"
+             : mark->output >= 0 ? "output"
+                                 : "saved tensor",
+             i, shape, named ? ", " : "", named ? name : "", named ? "," : "");
+}
+
+fsdp_status fsdp__node_check_version(const fsdp__node *node, int i, const fsdp_tensor *now)
+{
+    unsigned long long before = node->marks[i].version, after = now->storage->version;
+    char what[FSDP__SHAPE_TEXT + 300];
+
+    if (now->storage->renewed || before == after)
+        return FSDP_OK;
+    describe(node, i, now, what, sizeof what);
+    return FSDP_FAIL(FSDP_STATE,
+                     "%s was written to after the forward: the backward needs version %llu of it, this is version "
+                     "%llu; run the backward before the write, or give the operation a copy",
+                     what, before, after);
 }
 
 /* ---- inside an op's backward ---- */

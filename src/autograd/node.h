@@ -67,6 +67,13 @@ typedef struct fsdp__edge {
     fsdp_tensor *given;    /* for a leaf: added when the node has let go of everything else */
 } fsdp__edge;
 
+/* What a node knows of a tensor that it saved. */
+typedef struct fsdp__mark {
+    uint64_t version; /* of the bytes that the backward needs */
+    int input;        /* that it is, or lies in; -1: none */
+    int output;       /* or this; -1: none */
+} fsdp__mark;
+
 typedef struct fsdp__output {
     fsdp__grad_state *state; /* weak; NULL when the tensor is gone */
     fsdp__hook *hooks;
@@ -82,6 +89,7 @@ struct fsdp__node {
     fsdp__output *outputs;
     fsdp_tensor **grads; /* of the outputs, as they arrive */
     fsdp_tensor **saved; /* owned aliases */
+    fsdp__mark *marks;   /* one for each of them */
     void *state;
     bool state_owned;             /* free_state still has to run */
     bool released;                /* has run: nothing is saved any more */
@@ -144,6 +152,8 @@ fsdp_status fsdp__hooks_pass(const fsdp__hook *hooks, fsdp_tensor *tensor);
 
 /* ---- node.c ---- */
 fsdp__node *fsdp__node_ref(fsdp__node *node);
+/* FSDP_STATE where the i-th tensor that the node saved, whose bytes those of `now` are, was written to since. */
+fsdp_status fsdp__node_check_version(const fsdp__node *node, int i, const fsdp_tensor *now);
 /* With inputs from `first` on of which only `nodes` are known: no gradient is given to them. Takes references. */
 void fsdp__node_set_aside(fsdp__node *node, int first, fsdp__node *const *nodes, int count);
 /* Lets go of saved tensors and state: the node cannot run again. */

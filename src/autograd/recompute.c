@@ -66,6 +66,16 @@ bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_coun
     return true;
 }
 
+static fsdp_status fail_written(const fsdp__checkpoint *c)
+{
+    return FSDP_FAIL(
+        FSDP_STATE,
+        "operation %lld of a checkpoint (%s), or one before it, reads a tensor that was written to between "
+        "the forward and its backward, which computes from it again: run the backward before the write, "
+        "or give the checkpoint a copy",
+        (long long)c->at, c->entries[c->at].op->name);
+}
+
 static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entry *e, fsdp_tensor *const *saved)
 {
     fsdp__node *node = e->node;
@@ -79,6 +89,8 @@ static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entr
             continue;
         if (!saved[i] || !fsdp__shape_equal(before, saved[i]) || before->dtype != saved[i]->dtype)
             return fail_other_way(c, "one with other tensors");
+        if (fsdp__node_check_version(node, i, saved[i]) != FSDP_OK)
+            return fsdp_fail_prefix(FSDP_STATE, "%s", node->op->name);
         FSDP_TRY(fsdp__tensor_alias(saved[i], &alias));
         node->saved[i] = alias;
         fsdp_tensor_unref(before);
@@ -86,15 +98,19 @@ static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entr
     return FSDP_OK;
 }
 
-fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__op *op, fsdp_tensor *const *outputs,
-                                    int output_count, fsdp_tensor *const *saved, int saved_count)
+fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__op *op, fsdp_tensor *const *inputs,
+                                    int input_count, fsdp_tensor *const *outputs, int output_count,
+                                    fsdp_tensor *const *saved, int saved_count)
 {
     fsdp__grad_state *state;
 
+    fsdp__checkpoint_read(c, inputs, input_count, outputs[0]);
     if (!done(c) && fsdp__checkpoint_has_entry(op, saved_count)) {
         if (c->at == c->entry_count || c->entries[c->at].op != op)
             return fail_other_way(c, op->name);
         FSDP_TRY(refill(c, &c->entries[c->at], saved));
+        if (c->read != c->entries[c->at].read)
+            return fail_written(c);
         c->at++;
     }
     if (done(c))
@@ -165,8 +181,10 @@ static fsdp_status check_inputs(const fsdp__checkpoint *c)
         if (c->inputs[i]->storage->version != c->versions[i])
             return FSDP_FAIL(FSDP_STATE,
                              "input %d %s of a checkpoint was written to between its forward and its backward, which "
-                             "computes from it again: run the backward first, or give the checkpoint a copy",
-                             i, fsdp__shape_text(c->inputs[i]->ndim, c->inputs[i]->shape, text));
+                             "computes from it again: it needs version %llu, this is version %llu; run the backward "
+                             "first, or give the checkpoint a copy",
+                             i, fsdp__shape_text(c->inputs[i]->ndim, c->inputs[i]->shape, text),
+                             (unsigned long long)c->versions[i], (unsigned long long)c->inputs[i]->storage->version);
     return FSDP_OK;
 }
 
@@ -213,6 +231,7 @@ static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
     if (!inputs)
         return FSDP_NO_MEMORY;
     c->at = c->number_at = c->value_at = 0;
+    c->read = 0;
     c->last = c->entry_count - 1;
     while (c->last > 0 && !needs_refill(c, c->entries[c->last].node))
         c->last--;

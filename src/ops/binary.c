@@ -80,7 +80,7 @@ static fsdp_status mul_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return mul_give(node, 0, dy, b, true);
 }
 
-/* ---- the others: both inputs are saved ---- */
+/* ---- the others ---- */
 
 fsdp_status fsdp__binary_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
@@ -88,6 +88,8 @@ fsdp_status fsdp__binary_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *a = fsdp__by_rows(fsdp__node_saved(node, 0)), *b = fsdp__by_rows(fsdp__node_saved(node, 1));
     fsdp_tensor *dy = fsdp__by_rows(grads[0]), *da = NULL, *db = NULL;
 
+    if (!fsdp__node_saved(node, 0)) /* of a quotient the left gradient needs only the right one */
+        a = b;
     if (!a || !dy || (!b && fsdp__node_saved(node, 1)))
         return fsdp_last_status();
     fsdp__binary_backward_args args = {.forward = {.a = fsdp_tensor_data(a),
@@ -134,10 +136,10 @@ fsdp_status fsdp__binary_slopes(fsdp__binary_op op, const fsdp_tensor *a, const 
 /* What the gradients of the inputs need. */
 static void save(fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, fsdp_tensor *saved[2])
 {
-    bool both = kind != FSDP__ADD && kind != FSDP__SUB && kind != FSDP__MUL;
+    bool none = kind == FSDP__ADD || kind == FSDP__SUB, product = kind == FSDP__MUL;
 
-    saved[0] = both || (kind == FSDP__MUL && fsdp_tensor_requires_grad(b)) ? a : NULL;
-    saved[1] = both || (kind == FSDP__MUL && fsdp_tensor_requires_grad(a)) ? b : NULL;
+    saved[0] = !none && (fsdp_tensor_requires_grad(b) || (!product && kind != FSDP__DIV)) ? a : NULL;
+    saved[1] = !none && (fsdp_tensor_requires_grad(a) || !product) ? b : NULL;
 }
 
 fsdp_tensor *fsdp__binary(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, float beta)

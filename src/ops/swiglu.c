@@ -15,12 +15,13 @@ static fsdp_status swiglu_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     fsdp_tensor *dgate = fsdp__empty_like(grads[0], grads[0]->dtype);
     fsdp_tensor *dup = fsdp__empty_like(grads[0], grads[0]->dtype);
+    bool needs_up = fsdp__node_needs(node, 0);
     fsdp__matrix gate, up, dy; /* (rows,C) */
 
     if (!dgate || !dup)
         return fsdp_last_status();
     FSDP_TRY(rows_of(fsdp__node_saved(node, 0), &gate));
-    FSDP_TRY(rows_of(fsdp__node_saved(node, 1), &up));
+    FSDP_TRY(rows_of(fsdp__node_saved(node, needs_up ? 1 : 0), &up)); /* without: any numbers */
     FSDP_TRY(rows_of(grads[0], &dy));
     const fsdp__swiglu_backward_args args = {.gate = gate.data,
                                              .up = up.data,
@@ -44,7 +45,7 @@ static const fsdp__op swiglu_op = {.name = "swiglu", .backward = swiglu_backward
 
 fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up)
 {
-    fsdp_tensor *inputs[] = {gate, up}, *y;
+    fsdp_tensor *inputs[] = {gate, up}, *saved[] = {gate, fsdp_tensor_requires_grad(gate) ? up : NULL}, *y;
     fsdp__matrix left, right;
 
     if (!gate || !up || !fsdp__op_inputs("swiglu", inputs, 2) || !fsdp__op_same_dtype("swiglu", inputs, 2))
@@ -66,7 +67,7 @@ fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up)
                                             .y_row = left.cols,
                                             .dtype = gate->dtype};
     if (fsdp__launch_swiglu_forward(fsdp__op_stream(y), &args) != FSDP_OK ||
-        fsdp__record(&swiglu_op, inputs, 2, &y, 1, inputs, 2, NULL, 0) != FSDP_OK)
+        fsdp__record(&swiglu_op, inputs, 2, &y, 1, saved, 2, NULL, 0) != FSDP_OK)
         return NULL;
     return y;
 }

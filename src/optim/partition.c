@@ -256,9 +256,10 @@ static fsdp_status publish(const fsdp_optimizer *optimizer)
     struct fsdp__partition *p = optimizer->partition;
     int size = fsdp_process_group_size(p->group);
 
-    for (int rank = 0; rank < size; rank++)
-        if (rank != fsdp_process_group_rank(p->group)) /* before anybody waits for this one */
-            FSDP_TRY(each_of_rank(optimizer, rank, begin_write, NULL));
+    /* Before anybody waits for this one. Its own, too, of which some may not have stepped: to a graph that has saved it
+     * a parameter was written to on all ranks or on none. */
+    for (int rank = 0; rank < size && size > 1; rank++)
+        FSDP_TRY(each_of_rank(optimizer, rank, begin_write, NULL));
     for (int rank = 0; rank < size && size > 1; rank++)
         FSDP_TRY(p->bucket_view ? broadcast_bucket(optimizer, rank) : each_of_rank(optimizer, rank, broadcast_one, p));
     return FSDP_OK;

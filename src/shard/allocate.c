@@ -175,6 +175,7 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
     storage->guard = (fsdp__storage_guard){refuse_write, group};
+    storage->renewed = !group->buckets; /* a backward gathers what the shards are then; replicated ones are plain */
     status = fsdp__tensor_create_view(storage, param->param_dtype, distribution->ndim, distribution->global_shape, NULL,
                                       0, &param->unsharded);
     fsdp__storage_unref(storage);

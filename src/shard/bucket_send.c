@@ -173,6 +173,7 @@ static fsdp_status make_results(sending *s)
             FSDP_TRY(make_result(s, i, &flight->gradients[i]));
         else
             flight->gradients[i] = fsdp_tensor_ref(fsdp_tensor_grad(param->sharded));
+        FSDP_TRY(fsdp_tensor_begin_write(flight->gradients[i]));
         if (s->hooked)
             flight->arriving[i] = fsdp_tensor_ref(param->sharded);
     }

@@ -39,6 +39,8 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
             continue;
         if (fsdp__grow(&p->buffers, p->count, &p->capacity, sizeof *p->buffers))
             return FSDP_NO_MEMORY;
+        if (!module->parts->buffers[i].table) /* tables are alike on all ranks: what a graph has of them stays right */
+            FSDP_TRY(fsdp_tensor_begin_write(buffer));
         p->buffers[p->count++] = buffer;
     }
     return FSDP_OK;

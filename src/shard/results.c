@@ -87,6 +87,7 @@ static fsdp_status make_in_place(fsdp__reduction *r, int64_t i, fsdp__storage *s
     }
     flight->gradients[i] = grad;
     flight->count = i + 1; /* from here on the flight gives it back, whatever fails */
+    FSDP_TRY(fsdp_tensor_begin_write(grad));
     return made && r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
 }
 
@@ -183,6 +184,7 @@ static fsdp_status make_in_vector(fsdp__reduction *r, int64_t i, fsdp__storage *
         flight->gradients[i] = fsdp_tensor_ref(grad);
     else
         FSDP_TRY(make_gradient(shard, vector, offset, &flight->gradients[i]));
+    FSDP_TRY(fsdp_tensor_begin_write(flight->gradients[i]));
     if (grad != flight->gradients[i] && (grad || arrives(r, i)))
         flight->arriving[i] = fsdp_tensor_ref(shard);
     flight->count = i + 1;

@@ -28,7 +28,10 @@ struct fsdp__storage {
     void (*release)(void *arg, void *data);
     void *release_arg;
     fsdp__storage_guard guard;
-    uint64_t version; /* counts the writes by fsdp_tensor_begin_write */
+    uint64_t version; /* counts the writes by fsdp_tensor_begin_write: of all views, since they share it */
+    /* Whoever has the bytes brought back before a use brings what is right by then: autograd does not ask whether they
+     * were written to since it saved them. */
+    bool renewed;
     /* The bytes of a parameter that was given memory but no values; the first write takes it away. */
     bool unwritten;
     /* Work on another stream that still writes the bytes: the device's stream waits for it before the next access.

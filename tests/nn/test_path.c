@@ -153,5 +153,31 @@ static void every_layer_has_its_path(void **state)
     }
 }
 
+/* ---- tensors ---- */
+
+static void a_tensor_that_was_written_has_its_name(void **state)
+{
+    net *n = create();
+    fsdp_module *outer[] = {&n->base}, *model = CHECK_PTR(fsdp_sequential_create(context, outer, 1));
+    const struct {
+        fsdp_tensor *tensor;
+        const char *says;
+    } cases[] = {
+        {fsdp_module_parameter(model, "0.encoder.0.2.weight"),
+         "backward of linear: input 1 (4, 6), parameter '0.encoder.0.2.weight', was written to after the forward"},
+        {n->shift, "backward of mul: input 1 (6,), buffer '0.shift', was written to after the forward"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+        fsdp_tensor *y = i == 0 ? fsdp_call(child_of(n->encoder, 0), SHAPE_OF(2, 4)) : fsdp_call(model, SHAPE_OF(2, 4));
+
+        CHECK_OK(fsdp_tensor_fill_(CHECK_PTR(cases[i].tensor), 1));
+        CHECK_ERROR(fsdp_backward(fsdp_sum(y)), FSDP_STATE, cases[i].says);
+    }
+    fsdp_module_unref(model);
+}
+
 TEST_MAIN(IN_SCOPE(a_module_is_named_as_seen_from_the_outermost_call),
-          IN_SCOPE(an_operation_of_a_users_module_has_its_path), IN_SCOPE(every_layer_has_its_path))
+          IN_SCOPE(an_operation_of_a_users_module_has_its_path), IN_SCOPE(every_layer_has_its_path),
+          IN_SCOPE(a_tensor_that_was_written_has_its_name))

@@ -1,4 +1,5 @@
-/* ops/gradient.h - cases that hold the gradients of an expression to difference quotients. */
+/* ops/gradient.h - cases that hold the gradients of an expression to difference quotients, and to what they are when
+ * something is written to between forward and backward: the same, or an error. */
 #ifndef TESTS_OPS_GRADIENT_H
 #define TESTS_OPS_GRADIENT_H
 

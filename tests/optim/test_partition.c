@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "fsdp/dist.h"
+#include "fsdp/ops.h"
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
 #include "optim/optim.h"
@@ -433,6 +434,40 @@ static void fail_on_one(fsdp_context *context, void *arg)
     model_free(&m);
 }
 
+/* Step 2 leaves "c" out: who has its state has not stepped it, the others get it all the same. */
+static void write_by_step(fsdp_context *context, void *arg)
+{
+    model m;
+
+    (void)arg;
+    model_init(&m, context, ADAMW, &(fsdp_partition_options){0});
+    for (int step = 1; step <= 2; step++)
+        for (int i = 0; i < PARAMS; i++) {
+            fsdp_tensor *y, *gradient;
+
+            CHECK_OK(fsdp_scope_begin(context));
+            y = CHECK_PTR(fsdp_square(m.tensors[i]));
+            gradient = CHECK_PTR(fsdp_detach(y));
+            CHECK_OK(take_step(&m, context, step));
+            if (step == 2 && i == 2 && fsdp_context_world_size(context) == 1)
+                CHECK_OK(fsdp_backward_from(&y, &gradient, 1, false));
+            else
+                CHECK_ERROR(fsdp_backward_from(&y, &gradient, 1, false), FSDP_STATE,
+                            "was written to after the forward");
+            CHECK_OK(fsdp_optimizer_zero_grad(m.optimizer));
+            fsdp_scope_end(context, NULL);
+        }
+    model_free(&m);
+    test_drop_workspace(context);
+}
+
+static void all_ranks_find_the_same_parameters_written(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        test_run_ranks(world, write_by_step, NULL);
+}
+
 static void what_fails_on_one_rank_ends_all(void **state)
 {
     static const fsdp__fault_kind kinds[] = {FSDP__FAULT_ALLOCATION, FSDP__FAULT_COLLECTIVE};
@@ -457,5 +492,6 @@ TEST_MAIN(cmocka_unit_test(the_largest_go_first_to_who_has_least),
           cmocka_unit_test(steps_are_bit_equal_to_those_without),
           cmocka_unit_test(state_comes_together_and_is_loaded_again),
           cmocka_unit_test(an_optimizer_that_has_stepped_keeps_each_ranks_own),
+          cmocka_unit_test(all_ranks_find_the_same_parameters_written),
           cmocka_unit_test(what_cannot_be_partitioned_is_refused),
           cmocka_unit_test(nor_is_what_is_sharded_later_stepped), cmocka_unit_test(what_fails_on_one_rank_ends_all))

@@ -62,6 +62,16 @@ fsdp_module *net_block_at(fsdp_module *module, int64_t index)
     return fsdp_module_child_at(((net *)module)->blocks, index, NULL);
 }
 
+void net_renew(fsdp_module *module)
+{
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        parameters.items[i].tensor->storage->renewed = true;
+    fsdp_parameters_release(&parameters);
+}
+
 void net_shard(fsdp_module *module, const fsdp_shard_options *options)
 {
     for (int64_t i = 0; i < fsdp_module_child_count(((net *)module)->blocks); i++)

@@ -38,6 +38,9 @@ extern const fsdp_module_type net_type;
 fsdp_module *net_block_create(fsdp_context *context, fsdp_device *device);
 fsdp_module *net_create(fsdp_context *context, fsdp_device *device, int blocks);
 fsdp_module *net_block_at(fsdp_module *module, int64_t index);
+/* Plain parameters that are written to between forward and backward are no error from now on: the backward computes
+ * with what is there, as that of gathered ones does. */
+void net_renew(fsdp_module *module);
 /* Every block, then the root. */
 void net_shard(fsdp_module *module, const fsdp_shard_options *options);
 /* (replicate, shard) over all ranks, `replicas` of them the same. */

@@ -2,6 +2,7 @@
 #include "shard/order_calls.h"
 
 #include "fsdp/fsdp1.h"
+#include "shard/net.h"
 
 /* ---- forward ---- */
 
@@ -10,6 +11,8 @@ static fsdp_tensor *run_forward(const order_player *player, const order_model *m
     fsdp_context *context = m->module->context;
     fsdp_tensor *y;
 
+    if (player->plain && !order_replicates(player->program))
+        net_renew(m->module);
     for (int i = 0; i < m->plan->blocks; i++)
         block_at(m, i)->skips = !m->plan->checkpoints && order_skips(player->program, i, call->number, rank);
     if (call->target == 0)

@@ -105,8 +105,12 @@ void pass_forward(order_draw *d, const order_call *c)
 
 void write_params(order_draw *d, const order_call *c, uint32_t params)
 {
-    order_sketch_of(d, c)->windows &= ~order_groups_of(order_plan_of(d, c), params);
-    order_sketch_of(d, c)->requested &= ~order_groups_of(order_plan_of(d, c), params);
+    order_sketch *s = order_sketch_of(d, c);
+
+    s->windows &= ~order_groups_of(order_plan_of(d, c), params);
+    s->requested &= ~order_groups_of(order_plan_of(d, c), params);
+    for (int i = 0; i < ORDER_SLOTS && params && order_replicates(d->program); i++)
+        s->slots[i].state = ORDER_SLOT_EMPTY;
 }
 
 void reset(order_sketch *s)

@@ -3,7 +3,9 @@
  *     backward that reshards it, to a write to one of its shards, to a reset; never else;
  *   - a backward adds to what is unreduced and at its end reduces all that is unreduced in groups that sync, and
  *     completes all that is partial in groups that also all-reduce;
- *   - a write, a step, a zero_grad or a freeze is on the shards, whatever the fields name. */
+ *   - a write, a step, a zero_grad or a freeze is on the shards, whatever the fields name;
+ *   - the backward of a forward before a write gathers what was written; that of a replicated model is an error, and
+ *     not drawn. */
 #ifndef TESTS_SHARD_ORDER_SKETCH_H
 #define TESTS_SHARD_ORDER_SKETCH_H
 

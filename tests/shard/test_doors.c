@@ -365,5 +365,137 @@ static void all_ranks_leave_out_the_same_steps(void **state)
             test_run_ranks(world, scale, (void *)(uintptr_t)&doors[d]);
 }
 
+/* ---- written between forward and backward ---- */
+
+static fsdp_tensor *loss_of(const trained *t, int step, fsdp_tensor **x)
+{
+    int rows = t->door->kind == PLAIN ? ROWS * fsdp_context_world_size(t->module->context) : ROWS;
+    int first = t->door->kind == PLAIN ? 0 : fsdp_context_rank(t->module->context) * rows;
+    fsdp_tensor *targets;
+
+    net_batch(t->module->context, step, first, rows, x, &targets);
+    return CHECK_PTR(fsdp_call(t->module, *x, targets));
+}
+
+/* Between two walks of one graph. */
+static fsdp_status step_inside(const trained *t)
+{
+    fsdp_tensor *x, *loss;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_scope_begin(t->module->context));
+    loss = loss_of(t, 0, &x);
+    CHECK_OK(fsdp_backward_from(&loss, NULL, 1, true));
+    CHECK_OK(fsdp_optimizer_step(t->optimizer));
+    status = fsdp_backward(loss);
+    fsdp_scope_end(t->module->context, NULL);
+    CHECK_OK(fsdp_optimizer_zero_grad(t->optimizer));
+    take_step(t, 1);
+    return status;
+}
+
+static void step_between(fsdp_context *context, void *arg)
+{
+    const door *d = arg;
+    int64_t count;
+    float *expected;
+    trained plain, t;
+
+    trained_init(&plain, context, &doors[PLAIN], 1);
+    net_renew(plain.module);
+    CHECK_OK(step_inside(&plain));
+    expected = values_of(&plain, &count);
+    trained_init(&t, context, d, 1);
+    if (d->kind == PLAIN || d->kind == DDP) {
+        CHECK_ERROR(step_inside(&t), FSDP_STATE,
+                    "backward of linear: input 1 (6, 7), parameter 'head.weight', was written to after the forward");
+        CHECK_CONTAINS(fsdp_last_error(), "; run the backward before the write");
+    } else {
+        CHECK_OK(step_inside(&t));
+        compare(&t, &doors[PLAIN], expected, count);
+    }
+    free(expected);
+    trained_free(&plain);
+    trained_free(&t);
+    test_drop_workspace(context);
+}
+
+static void a_step_before_the_backward_is_used_where_parameters_are_gathered_and_else_an_error(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < DOORS; d++)
+        for (int world = doors[d].hybrid ? 4 : 1; world <= 4; world += test_brief() ? 3 : 1)
+            test_run_ranks(world, step_between, (void *)(uintptr_t)&doors[d]);
+}
+
+/* All ranks have the error, and train on. */
+static void misfit(fsdp_context *context, void *arg)
+{
+    int64_t count;
+    float *expected = expected_of(context, arg, STEPS, &count);
+    fsdp_tensor *x, *targets;
+    trained t;
+
+    trained_init(&t, context, arg, 1);
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, step, 0, ROWS, &x, &targets);
+        CHECK_NULL(fsdp_call(t.module, CHECK_PTR(fsdp_transpose(x, 0, 1)), targets));
+        CHECK_STRING(fsdp_last_error(), "input (Linear): input (5, 4) does not fit weight (7, 5)");
+        fsdp_scope_end(context, NULL);
+        take_step(&t, step);
+    }
+    compare(&t, arg, expected, count);
+    free(expected);
+    trained_free(&t);
+    test_drop_workspace(context);
+}
+
+static void shapes_that_do_not_fit_are_an_error_that_names_the_layer(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < DOORS; d++)
+        test_run_ranks(doors[d].hybrid ? 4 : 1 + (int)d % 3, misfit, (void *)(uintptr_t)&doors[d]);
+}
+
+/* What one rank writes is its error alone, and ends the others by its abort. */
+static void write_on_one_rank(fsdp_context *context, void *arg)
+{
+    int last = fsdp_context_world_size(context) - 1;
+    bool mine = fsdp_context_rank(context) == last;
+    fsdp_status status;
+    fsdp_tensor *x, *loss;
+    trained t;
+
+    trained_init(&t, context, arg, 1);
+    take_step(&t, 0);
+    CHECK_OK(fsdp_scope_begin(context));
+    loss = loss_of(&t, 1, &x);
+    if (mine)
+        CHECK_OK(fsdp_tensor_fill_(x, 0.5));
+    status = fsdp_backward(loss);
+    if (mine)
+        CHECK_ERROR(status, FSDP_STATE, "backward of linear: input 0 (4, 5) was written to after the forward");
+    if (mine)
+        fsdp_abort(context, fsdp_last_error());
+    else if (status == FSDP_OK)
+        status = fsdp_optimizer_step(t.optimizer);
+    CHECK(mine || status == FSDP_OK || strstr(fsdp_last_error(), "was written to after the forward"));
+    fsdp_scope_end(context, NULL);
+    trained_free(&t);
+    (void)fsdp_stream_synchronize(fsdp_device_stream(test_device(context))); /* asks for what failed in it */
+}
+
+static void a_write_of_one_rank_ends_all_with_its_message(void **state)
+{
+    (void)state;
+    for (size_t d = 1; d < DOORS; d++)
+        for (int world = doors[d].hybrid ? 4 : 2; world <= 4; world += test_brief() ? 3 : 1)
+            test_run_ranks(world, write_on_one_rank, (void *)(uintptr_t)&doors[d]);
+}
+
 TEST_MAIN(cmocka_unit_test(state_moves_from_every_door_to_every_other),
+          cmocka_unit_test(a_step_before_the_backward_is_used_where_parameters_are_gathered_and_else_an_error),
+          cmocka_unit_test(a_write_of_one_rank_ends_all_with_its_message),
+          cmocka_unit_test(shapes_that_do_not_fit_are_an_error_that_names_the_layer),
           cmocka_unit_test(all_ranks_leave_out_the_same_steps))

@@ -83,6 +83,7 @@ fsdp_module *ways_net(fsdp_context *context, const way_run *run, int blocks, fsd
         return net_sharded(context, blocks, &options);
     module = net_create(context, test_device(context), blocks);
     CHECK_OK(fsdp_module_initialize(module, 1));
+    net_renew(module);
     return module;
 }
 
