@@ -19,23 +19,30 @@ enum {
 static const struct {
     const char *name;
     fsdp_dtype dtype;
+    int bits;
 } dtypes[] = {
-    {"F32", FSDP_F32},
-    {"BF16", FSDP_BF16},
-    {"F16", FSDP_F16},
-    {"I32", FSDP_I32},
-    {"I64", FSDP_I64},
-    {"U8", FSDP_U8},
-    {"BOOL", FSDP_BOOL},
-    {"F64", FSDP_DTYPE_NONE},
-    {"I8", FSDP_DTYPE_NONE},
-    {"I16", FSDP_DTYPE_NONE},
-    {"U16", FSDP_DTYPE_NONE},
-    {"U32", FSDP_DTYPE_NONE},
-    {"U64", FSDP_DTYPE_NONE},
-    {"C64", FSDP_DTYPE_NONE},
-    {"F8_E4M3", FSDP_DTYPE_NONE},
-    {"F8_E5M2", FSDP_DTYPE_NONE},
+    {"F32", FSDP_F32, 32},
+    {"BF16", FSDP_BF16, 16},
+    {"F16", FSDP_F16, 16},
+    {"I32", FSDP_I32, 32},
+    {"I64", FSDP_I64, 64},
+    {"U8", FSDP_U8, 8},
+    {"BOOL", FSDP_BOOL, 8},
+    {"F64", FSDP_DTYPE_NONE, 64},
+    {"I8", FSDP_DTYPE_NONE, 8},
+    {"I16", FSDP_DTYPE_NONE, 16},
+    {"U16", FSDP_DTYPE_NONE, 16},
+    {"U32", FSDP_DTYPE_NONE, 32},
+    {"U64", FSDP_DTYPE_NONE, 64},
+    {"C64", FSDP_DTYPE_NONE, 64},
+    {"F8_E4M3", FSDP_DTYPE_NONE, 8},
+    {"F8_E5M2", FSDP_DTYPE_NONE, 8},
+    {"F8_E8M0", FSDP_DTYPE_NONE, 8},
+    {"F8_E4M3FNUZ", FSDP_DTYPE_NONE, 8},
+    {"F8_E5M2FNUZ", FSDP_DTYPE_NONE, 8},
+    {"F6_E2M3", FSDP_DTYPE_NONE, 6},
+    {"F6_E3M2", FSDP_DTYPE_NONE, 6},
+    {"F4", FSDP_DTYPE_NONE, 4},
 };
 
 /* One file while its header is being read. */
@@ -58,31 +65,28 @@ const char *fsdp__safetensors_dtype_name(fsdp_dtype dtype)
     return dtypes[i].name;
 }
 
-static fsdp_status read_dtype(const header *h, const char *name, const json_t *tensor, fsdp_dtype *out)
+static fsdp_status read_dtype(const header *h, const json_t *tensor, fsdp_safetensors_entry *entry, int *out_bits)
 {
     const char *text = json_string_value(json_object_get(tensor, "dtype"));
 
     if (!text)
-        return BAD_TENSOR(h, name, "%s", "it has no dtype");
+        return BAD_TENSOR(h, entry->name, "%s", "it has no dtype");
     for (size_t i = 0; i < FSDP__COUNT_OF(dtypes); i++) {
         if (strcmp(text, dtypes[i].name) != 0)
             continue;
-        *out = dtypes[i].dtype;
-        if (*out == FSDP_DTYPE_NONE)
-            return FSDP_FAIL(FSDP_UNSUPPORTED,
-                             "cannot read '%s': tensor '%s': dtype %s is not supported: F32, BF16, F16, I32, I64, U8 "
-                             "and BOOL are",
-                             h->path, FSDP__SHOWN_NAME(name), text);
+        entry->dtype = dtypes[i].dtype;
+        entry->dtype_name = entry->dtype == FSDP_DTYPE_NONE ? dtypes[i].name : fsdp_dtype_name(entry->dtype);
+        *out_bits = dtypes[i].bits;
         return FSDP_OK;
     }
-    return BAD_TENSOR(h, name, "unknown dtype '%s'", FSDP__SHOWN_NAME(text));
+    return BAD_TENSOR(h, entry->name, "unknown dtype '%s'", FSDP__SHOWN_NAME(text));
 }
 
 /* Shape, and the bytes it takes. */
-static fsdp_status read_shape(const header *h, const json_t *tensor, fsdp_safetensors_entry *entry)
+static fsdp_status read_shape(const header *h, const json_t *tensor, int bits, fsdp_safetensors_entry *entry)
 {
     const json_t *shape = json_object_get(tensor, "shape");
-    int64_t numel, size = (int64_t)fsdp_dtype_size(entry->dtype);
+    int64_t numel;
 
     if (!json_is_array(shape))
         return BAD_TENSOR(h, entry->name, "%s", "it has no shape");
@@ -98,9 +102,12 @@ static fsdp_status read_shape(const header *h, const json_t *tensor, fsdp_safete
         entry->shape[dim] = json_integer_value(value);
     }
     numel = fsdp__shape_numel(entry->ndim, entry->shape);
-    if (numel < 0 || numel > INT64_MAX / size)
+    if (numel < 0 || numel > INT64_MAX / bits)
         return BAD_TENSOR(h, entry->name, "%s", "its shape is too large");
-    entry->bytes = (size_t)(numel * size);
+    if (numel * bits % 8 != 0)
+        return BAD_TENSOR(h, entry->name, "%lld elements of %s do not end with a byte", (long long)numel,
+                          entry->dtype_name);
+    entry->bytes = (size_t)(numel * bits / 8);
     return FSDP_OK;
 }
 
@@ -121,7 +128,7 @@ static fsdp_status read_offsets(const header *h, const json_t *tensor, fsdp_safe
         char text[FSDP__SHAPE_TEXT];
 
         return BAD_TENSOR(h, entry->name, "data_offsets [%lld, %lld] hold %lld bytes, but %s of shape %s is %zu",
-                          (long long)begin, (long long)end, (long long)(end - begin), fsdp_dtype_name(entry->dtype),
+                          (long long)begin, (long long)end, (long long)(end - begin), entry->dtype_name,
                           fsdp__shape_text(entry->ndim, entry->shape, text), entry->bytes);
     }
     entry->data = h->data + begin;
@@ -131,11 +138,12 @@ static fsdp_status read_offsets(const header *h, const json_t *tensor, fsdp_safe
 static fsdp_status read_tensor(const header *h, const char *name, const json_t *tensor, fsdp__tensor_list *list)
 {
     fsdp_safetensors_entry entry = {.name = name, .file = h->path};
+    int bits = 0;
 
     if (!json_is_object(tensor))
         return BAD_TENSOR(h, name, "%s", "its entry is not an object");
-    FSDP_TRY(read_dtype(h, name, tensor, &entry.dtype));
-    FSDP_TRY(read_shape(h, tensor, &entry));
+    FSDP_TRY(read_dtype(h, tensor, &entry, &bits));
+    FSDP_TRY(read_shape(h, tensor, bits, &entry));
     FSDP_TRY(read_offsets(h, tensor, &entry));
     if (fsdp__grow(&list->entries, list->count, &list->capacity, sizeof *list->entries) != 0)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", h->path);
@@ -151,6 +159,8 @@ static fsdp_status read_metadata(const header *h, const json_t *metadata)
     const char *key;
     json_t *value;
 
+    if (json_is_null(metadata)) /* as the format's own library takes it */
+        return FSDP_OK;
     if (!json_is_object(metadata))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': __metadata__ is not an object", h->path);
     json_object_foreach((json_t *)(uintptr_t)metadata, key, value)

@@ -47,14 +47,17 @@ static fsdp_status add_listed_file(fsdp_safetensors *all, const char *index_path
                                    const fsdp__index *index, int64_t *at)
 {
     const fsdp__index_entry *listed = &index->entries[*at];
-    const fsdp_safetensors_entry *held;
+    fsdp_safetensors_entry *held;
     int64_t first = all->tensors.count, count = fsdp__index_run(index, *at);
+    char *path;
 
     *at += count;
-    FSDP_TRY(add_file(all, fsdp__path_join(directory, listed->file)));
+    FSDP_TRY(fsdp__index_file(index_path, directory, listed, count, &path));
+    FSDP_TRY(add_file(all, path));
     held = all->tensors.count > first ? all->tensors.entries + first : NULL;
     return fsdp__index_compare(index_path, all->files[all->file_count - 1].path, listed, count,
-                               held ? &held->name : NULL, sizeof *held, all->tensors.count - first);
+                               held ? &held->name : NULL, held ? &held->unlisted : NULL, sizeof *held,
+                               all->tensors.count - first);
 }
 
 /* The directory part of a path; fsdp__free it. */
@@ -104,7 +107,8 @@ static fsdp_status no_safetensors(const char *folder)
         closedir(directory);
     if (pickled)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' has only pytorch_model.bin files: convert it to safetensors", folder);
-    return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has neither model.safetensors nor " INDEX_NAME, folder);
+    return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has neither model.safetensors nor " INDEX_NAME "%s", folder,
+                     fsdp__weights_hint(folder));
 }
 
 static fsdp_status open_folder(fsdp_safetensors *all, const char *folder)
@@ -148,6 +152,14 @@ static fsdp_status open_any(fsdp_safetensors *all, const char *path)
     return add_file(all, fsdp__strdup(path));
 }
 
+static fsdp_status sort(fsdp__tensor_list *list)
+{
+    if (list->count < 2)
+        return FSDP_OK;
+    qsort(list->entries, (size_t)list->count, sizeof *list->entries, by_name);
+    return fsdp__index_check_names(&list->entries->name, &list->entries->file, sizeof *list->entries, list->count);
+}
+
 fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **out)
 {
     fsdp_safetensors *all;
@@ -160,12 +172,12 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **out)
     if (!all)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
     status = open_any(all, path);
+    if (status == FSDP_OK)
+        status = sort(&all->tensors);
     if (status != FSDP_OK) {
         fsdp_safetensors_close(all);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    if (all->tensors.count > 1)
-        qsort(all->tensors.entries, (size_t)all->tensors.count, sizeof *all->tensors.entries, by_name);
     *out = all;
     return FSDP_OK;
 }

@@ -42,9 +42,19 @@ fsdp_status fsdp__index_parse(const char *path, const void *text, size_t bytes, 
 void fsdp__index_release(fsdp__index *index);
 /* How many entries from `at` on are of one file. */
 int64_t fsdp__index_run(const fsdp__index *index, int64_t at);
-/* Whether the file at `path` holds the tensors that the index says, and no others. Both are by name; of those held the
- * names lie `stride` bytes apart. */
+/* Whether the file at `path` holds the tensors that the index says; `unlisted` is set of those that it holds besides.
+ * Both lists are by name; of the tensors held, names and marks lie `stride` bytes apart. */
 fsdp_status fsdp__index_compare(const char *index_path, const char *path, const fsdp__index_entry *listed,
-                                int64_t listed_count, const char *const *held, size_t stride, int64_t held_count);
+                                int64_t listed_count, const char *const *held, bool *unlisted, size_t stride,
+                                int64_t held_count);
+/* The path of the file that these are in, which must be there; fsdp__free it. */
+fsdp_status fsdp__index_file(const char *index_path, const char *directory, const fsdp__index_entry *listed,
+                             int64_t listed_count, char **out);
+/* Whether each name is there once, in whichever file; by name, and `stride` bytes apart, as the files' paths. */
+fsdp_status fsdp__index_check_names(const char *const *names, const char *const *files, size_t stride, int64_t count);
+
+/* What a folder without weights that can be read has instead, and what to do: a text for the end of a message, from ":
+ * " on; "" where nothing is known of it. */
+const char *fsdp__weights_hint(const char *folder);
 
 #endif

@@ -95,7 +95,6 @@ static fsdp_status read_storage(const reader *r, value *persistent, fsdp__torch_
     value *id = has_kind(persistent, FSDP__PICKLE_PERSISTENT) ? fsdp__pickle_item(&r->pickle, persistent, 0) : NULL;
     value *type, *key, *numel;
     uint64_t held = 0;
-    size_t size = 0;
 
     if (!has_kind(id, FSDP__PICKLE_TUPLE) || id->integer != 5 ||
         !text_is(fsdp__pickle_item(&r->pickle, id, 0), "storage"))
@@ -106,18 +105,15 @@ static fsdp_status read_storage(const reader *r, value *persistent, fsdp__torch_
     if (type->kind != FSDP__PICKLE_GLOBAL || type->integer < FSDP__PICKLE_FLOAT_STORAGE ||
         key->kind != FSDP__PICKLE_TEXT || numel->kind != FSDP__PICKLE_INTEGER || numel->integer < 0)
         return BAD_TENSOR(r->file, r->name, "%s", "its storage is not a type, a name and a number of elements");
-    tensor->dtype = storage_dtype(type->integer, &size);
-    if (tensor->dtype == FSDP_DTYPE_NONE)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot read '%s': tensor '%s': a %s is not supported: float32, bfloat16, float16, int32, "
-                         "int64, uint8 and bool are",
-                         r->file->path, r->name, fsdp__pickle_name_text((fsdp__pickle_name)type->integer));
+    tensor->dtype = storage_dtype(type->integer, &tensor->element_bytes);
+    tensor->dtype_name = tensor->dtype == FSDP_DTYPE_NONE ? fsdp__pickle_name_text((fsdp__pickle_name)type->integer)
+                                                          : fsdp_dtype_name(tensor->dtype);
     FSDP_TRY(find_storage(r, key, tensor));
     FSDP_TRY(fsdp__archive_size(r->file->archive, tensor->storage, &held));
-    if (held / size != (uint64_t)numel->integer || held % size != 0)
+    if (held / tensor->element_bytes != (uint64_t)numel->integer || held % tensor->element_bytes != 0)
         return BAD_TENSOR(r->file, r->name, "'%s' has %llu bytes, but %lld elements of %s are said to be in it",
                           FSDP__SHOWN_NAME(fsdp__archive_name(r->file->archive, tensor->storage)),
-                          (unsigned long long)held, (long long)numel->integer, fsdp_dtype_name(tensor->dtype));
+                          (unsigned long long)held, (long long)numel->integer, tensor->dtype_name);
     *out_numel = numel->integer;
     return FSDP_OK;
 }
@@ -448,7 +444,7 @@ static bool is_row_major(const fsdp__torch_tensor *tensor)
 
 static walk walk_of(const fsdp__torch_tensor *tensor)
 {
-    walk w = {.ndim = tensor->ndim, .size = fsdp_dtype_size(tensor->dtype)};
+    walk w = {.ndim = tensor->ndim, .size = tensor->element_bytes};
     int64_t step = 1;
 
     for (int i = tensor->ndim - 1; i >= 0; i--) {
@@ -477,7 +473,7 @@ typedef struct window {
 
 static fsdp_status move_window(window *piece, int64_t to)
 {
-    size_t size = fsdp_dtype_size(piece->tensor->dtype);
+    size_t size = piece->tensor->element_bytes;
 
     piece->first = to;
     piece->numel = FSDP__MIN((int64_t)(WINDOW_BYTES / size), piece->storage_numel - to);
@@ -535,7 +531,7 @@ static fsdp_status read_strided(fsdp__torch_file *file, const fsdp__torch_tensor
 fsdp_status fsdp__torch_file_read(fsdp__torch_file *file, const fsdp__torch_tensor *tensor, int64_t first,
                                   int64_t numel, void *out)
 {
-    size_t size = fsdp_dtype_size(tensor->dtype);
+    size_t size = tensor->element_bytes;
     fsdp_status status;
 
     if (numel == 0)

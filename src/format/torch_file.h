@@ -16,7 +16,9 @@ typedef struct fsdp__torch_file fsdp__torch_file;
 
 typedef struct fsdp__torch_tensor {
     char *name;
-    fsdp_dtype dtype;
+    fsdp_dtype dtype;       /* NONE: one that PyTorch has and this library has not: it cannot be read */
+    const char *dtype_name; /* as fsdp_dtype_name; of NONE the kind of storage: "DoubleStorage" */
+    size_t element_bytes;
     int ndim;
     int64_t shape[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS]; /* strides in elements, not negative */
     int64_t offset;                                       /* of its first element in the storage */

@@ -60,6 +60,8 @@ static fsdp_status open_safetensors(fsdp_weights *weights, const char *path)
         const fsdp_safetensors_entry *from = fsdp_safetensors_at(weights->safetensors, i);
         fsdp_weights_entry entry = {.name = from->name,
                                     .dtype = from->dtype,
+                                    .dtype_name = from->dtype_name,
+                                    .unlisted = from->unlisted,
                                     .ndim = from->ndim,
                                     .bytes = from->bytes,
                                     .file = from->file,
@@ -116,17 +118,17 @@ static fsdp_status add_part(fsdp_weights *weights, char *path)
     FSDP_TRY(fsdp__torch_file_open(path, &part->file));
     for (int64_t i = 0; i < fsdp__torch_file_count(part->file); i++) {
         const fsdp__torch_tensor *from = fsdp__torch_file_at(part->file, i);
-        size_t size = fsdp_dtype_size(from->dtype);
         fsdp_weights_entry entry = {.name = from->name,
                                     .dtype = from->dtype,
+                                    .dtype_name = from->dtype_name,
                                     .ndim = from->ndim,
                                     .file = path,
-                                    .offset = (uint64_t)from->offset * size,
+                                    .offset = (uint64_t)from->offset * from->element_bytes,
                                     .part = weights->part_count - 1,
                                     .index = i};
 
         memcpy(entry.shape, from->shape, sizeof entry.shape);
-        entry.bytes = (size_t)fsdp__shape_numel(entry.ndim, entry.shape) * size;
+        entry.bytes = (size_t)fsdp__shape_numel(entry.ndim, entry.shape) * from->element_bytes;
         FSDP_TRY(add_entry(weights, &entry));
     }
     return FSDP_OK;
@@ -137,13 +139,16 @@ static fsdp_status add_listed(fsdp_weights *weights, const char *index_path, con
 {
     for (int64_t at = 0, count; at < index->count; at += count) {
         int64_t first = weights->count;
-        const fsdp_weights_entry *held;
+        fsdp_weights_entry *held;
+        char *path;
 
         count = fsdp__index_run(index, at);
-        FSDP_TRY(add_part(weights, fsdp__path_join(directory, index->entries[at].file)));
+        FSDP_TRY(fsdp__index_file(index_path, directory, index->entries + at, count, &path));
+        FSDP_TRY(add_part(weights, path));
         held = weights->count > first ? weights->entries + first : NULL;
         FSDP_TRY(fsdp__index_compare(index_path, weights->parts[weights->part_count - 1].path, index->entries + at,
-                                     count, held ? &held->name : NULL, sizeof *held, weights->count - first));
+                                     count, held ? &held->name : NULL, held ? &held->unlisted : NULL, sizeof *held,
+                                     weights->count - first));
     }
     return FSDP_OK;
 }
@@ -203,8 +208,8 @@ static fsdp_status open_folder(fsdp_weights *weights, const char *folder)
         return status;
     }
     FSDP_TRY(status);
-    return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no weights: neither %s, %s, %s nor %s", folder, names[0], names[1],
-                     names[2], names[3]);
+    return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no weights: neither %s, %s, %s nor %s%s", folder, names[0], names[1],
+                     names[2], names[3], fsdp__weights_hint(folder));
 }
 
 static fsdp_status open_any(fsdp_weights *weights, const char *path)
@@ -224,6 +229,16 @@ static fsdp_status open_any(fsdp_weights *weights, const char *path)
 
 /* ---- public ---- */
 
+static fsdp_status sort(fsdp_weights *weights)
+{
+    fsdp_weights_entry *first = weights->entries;
+
+    if (weights->count < 2)
+        return FSDP_OK;
+    qsort(first, (size_t)weights->count, sizeof *first, by_name);
+    return fsdp__index_check_names(&first->name, &first->file, sizeof *first, weights->count);
+}
+
 fsdp_status fsdp_weights_open(const char *path, fsdp_weights **out)
 {
     fsdp_weights *weights;
@@ -236,12 +251,12 @@ fsdp_status fsdp_weights_open(const char *path, fsdp_weights **out)
     if (!weights)
         return out_of_memory(path);
     status = open_any(weights, path);
+    if (status == FSDP_OK)
+        status = sort(weights);
     if (status != FSDP_OK) {
         fsdp_weights_close(weights);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    if (weights->count > 1)
-        qsort(weights->entries, (size_t)weights->count, sizeof *weights->entries, by_name);
     *out = weights;
     return FSDP_OK;
 }
@@ -291,6 +306,11 @@ fsdp_status fsdp_weights_read(fsdp_weights *weights, const fsdp_weights_entry *e
 {
     fsdp__torch_file *file;
 
+    if (weights && entry && entry->dtype == FSDP_DTYPE_NONE)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot read '%s': tensor '%s' is %s, which is not supported: float32, bfloat16, float16, "
+                         "int32, int64, uint8 and bool are",
+                         entry->file, FSDP__SHOWN_NAME(entry->name), entry->dtype_name);
     if (!weights || !entry || first < 0 || numel < 0 ||
         numel > (int64_t)(entry->bytes / fsdp_dtype_size(entry->dtype)) - first || (!out && numel > 0))
         return FSDP_FAIL(FSDP_INVALID, "cannot read %lld elements from %lld on of tensor '%s'", (long long)numel,

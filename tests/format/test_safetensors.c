@@ -87,7 +87,8 @@ static const struct {
     {"{\"a\":{}}", 0, FSDP_FORMAT, "tensor 'a': it has no dtype"},
     {"{" TENSOR("a", "F31", "1", "0", "4") "}", 4, FSDP_FORMAT, "tensor 'a': unknown dtype 'F31'"},
     {"{" TENSOR("a", "f32", "1", "0", "4") "}", 4, FSDP_FORMAT, "unknown dtype 'f32'"},
-    {"{" TENSOR("a", "F64", "1", "0", "8") "}", 8, FSDP_UNSUPPORTED, "tensor 'a': dtype F64 is not supported: F32"},
+    {"{" TENSOR("a", "F64", "1", "0", "4") "}", 4, FSDP_FORMAT, "hold 4 bytes, but F64 of shape (1,) is 8"},
+    {"{" TENSOR("a", "F4", "3", "0", "2") "}", 2, FSDP_FORMAT, "3 elements of F4 do not end with a byte"},
     {"{\"a\":{\"dtype\":\"F32\"}}", 0, FSDP_FORMAT, "it has no shape"},
     {"{" TENSOR("a", "F32", "-1", "0", "4") "}", 4, FSDP_FORMAT, "size 0 of its shape"},
     {"{" TENSOR("a", "F32", "1,1.5", "0", "4") "}", 4, FSDP_FORMAT, "size 1 of its shape"},
@@ -130,6 +131,36 @@ static void every_fault_of_a_header_is_named(void **state)
         CHECK_CONTAINS(fsdp_last_error(), "broken.safetensors");
         CHECK_NULL(file);
     }
+    free(path);
+    test_directory_free(directory);
+}
+
+/* Somebody else's: who has no use for them may pass them over. */
+static void dtypes_that_this_library_has_not_are_listed(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "x.safetensors");
+    const fsdp_weights_entry *entry;
+    fsdp_safetensors *file = NULL;
+    fsdp_weights *weights = NULL;
+    double value;
+
+    (void)state;
+    write_file(path,
+               "{\"__metadata__\":null," TENSOR("a", "F64", "2", "0", "16") "," TENSOR(
+                   "b", "F4", "2,3", "16", "19") "," TENSOR("c", "F32", "1", "19", "23") "}",
+               23);
+    CHECK_OK(fsdp_safetensors_open(path, &file));
+    CHECK_EQ(fsdp_safetensors_find(file, "a")->dtype, FSDP_DTYPE_NONE);
+    CHECK_STRING(fsdp_safetensors_find(file, "a")->dtype_name, "F64");
+    CHECK_EQ(fsdp_safetensors_find(file, "b")->bytes, 3);
+    CHECK_STRING(fsdp_safetensors_find(file, "c")->dtype_name, "float32");
+    fsdp_safetensors_close(file);
+    CHECK_OK(fsdp_weights_open(path, &weights));
+    entry = CHECK_PTR(fsdp_weights_find(weights, "a"));
+    CHECK_STRING(entry->dtype_name, "F64");
+    CHECK_EQ(entry->bytes, 16);
+    CHECK_ERROR(fsdp_weights_read(weights, entry, 0, 1, &value), FSDP_UNSUPPORTED, "tensor 'a' is F64, which is not");
+    fsdp_weights_close(weights);
     free(path);
     test_directory_free(directory);
 }
@@ -210,6 +241,36 @@ static void an_index_opens_all_its_files(void **state)
     test_directory_free(directory);
 }
 
+/* An index says what is meant; what a file holds besides may be an old buffer. */
+static void what_an_index_does_not_list_is_marked(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "1.safetensors");
+    fsdp_safetensors *files = NULL;
+
+    (void)state;
+    write_file(path,
+               "{" TENSOR("a", "U8", "1", "0", "1") "," TENSOR("b", "U8", "1", "1", "2") "," TENSOR("c", "U8", "1", "2",
+                                                                                                    "3") "}",
+               3);
+    put_tensor(directory, "2.safetensors", "z");
+    put(directory, INDEX, "{\"weight_map\":{\"b\":\"./1.safetensors\",\"z\":\".//./2.safetensors\"}}");
+    CHECK_OK(fsdp_safetensors_open(directory, &files));
+    CHECK_EQ(fsdp_safetensors_count(files), 4);
+    CHECK_EQ(fsdp_safetensors_file_count(files), 2);
+    CHECK(fsdp_safetensors_find(files, "a")->unlisted && fsdp_safetensors_find(files, "c")->unlisted);
+    CHECK(!fsdp_safetensors_find(files, "b")->unlisted && !fsdp_safetensors_find(files, "z")->unlisted);
+    fsdp_safetensors_close(files);
+    put(directory, INDEX, "{\"weight_map\":{\"b\":\"1.safetensors\",\"c\":\"././1.safetensors\"}}"); /* one file */
+    CHECK_OK(fsdp_safetensors_open(directory, &files));
+    CHECK_EQ(fsdp_safetensors_file_count(files), 1);
+    fsdp_safetensors_close(files);
+    put_tensor(directory, "2.safetensors", "a"); /* one that the index means, and one that it does not */
+    put(directory, INDEX, "{\"weight_map\":{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}}");
+    CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_FORMAT, "cannot tell which tensor 'a' is meant: '");
+    free(path);
+    test_directory_free(directory);
+}
+
 static void every_fault_of_an_index_is_named(void **state)
 {
     static const struct {
@@ -226,11 +287,14 @@ static void every_fault_of_an_index_is_named(void **state)
         {"{\"weight_map\":{\"a\":\"../1.safetensors\"}}", FSDP_FORMAT, "'../1.safetensors': not a plain file name"},
         {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", FSDP_FORMAT, "'/etc/passwd': not a plain file name"},
         {"{\"weight_map\":{\"a\":\"..\"}}", FSDP_FORMAT, "not a plain file name"},
+        {"{\"weight_map\":{\"a\":\"./../1.safetensors\"}}", FSDP_FORMAT, "not a plain file name"},
+        {"{\"weight_map\":{\"a\":\"./\"}}", FSDP_FORMAT, "not a plain file name"},
+        {"{\"weight_map\":{\"a\":\"./sub/1.safetensors\"}}", FSDP_FORMAT, "not a plain file name"},
         {"{\"weight_map\":{\"a\\u001b\":\"\\u0007/\"}}", FSDP_FORMAT, "tensor 'a\\x1b' is said to be in '\\x07/'"},
-        {"{\"weight_map\":{\"a\":\"3.safetensors\"}}", FSDP_NOT_FOUND, "3.safetensors"},
+        {"{\"weight_map\":{\"a\":\"3.safetensors\"}}", FSDP_NOT_FOUND, "3.safetensors', in which '"},
         {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"1.safetensors\"}}", FSDP_FORMAT,
          "1.safetensors': it lacks tensor 'b'"},
-        {"{\"weight_map\":{\"c\":\"1.safetensors\"}}", FSDP_FORMAT, "1.safetensors': it holds tensor 'a'"},
+        {"{\"weight_map\":{\"c\":\"1.safetensors\"}}", FSDP_FORMAT, "1.safetensors': it lacks tensor 'c'"},
         {"{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"1.safetensors\"}}", FSDP_FORMAT, "duplicate object key"},
     };
     char *directory = test_directory();
@@ -321,6 +385,8 @@ static void a_failed_allocation_leaves_nothing(void **state)
 TEST_MAIN(cmocka_unit_test(tensors_are_found_by_name_and_listed_in_its_order),
           cmocka_unit_test(a_file_without_tensors_is_valid), cmocka_unit_test(every_fault_of_a_header_is_named),
           cmocka_unit_test(the_length_of_the_header_is_checked), cmocka_unit_test(an_index_opens_all_its_files),
+          cmocka_unit_test(what_an_index_does_not_list_is_marked),
+          cmocka_unit_test(dtypes_that_this_library_has_not_are_listed),
           cmocka_unit_test(every_fault_of_an_index_is_named), cmocka_unit_test(a_very_long_name_is_cut_in_messages),
           cmocka_unit_test(a_sparse_file_costs_nothing),
           cmocka_unit_test(folders_without_safetensors_say_what_they_have),

@@ -136,7 +136,7 @@ static void every_fault_of_a_tensor_is_named(void **state)
         fsdp_status status;
         const char *part;
     } cases[] = {
-        {{"w", "DoubleStorage", "0", 6, 0, 1, {6}, {1}}, FSDP_UNSUPPORTED, "tensor 'w': a DoubleStorage is not supp"},
+        {{"w", "DoubleStorage", "0", 7, 0, 1, {6}, {1}}, FSDP_FORMAT, "but 7 elements of DoubleStorage"},
         {{"w", "FloatStorage", "7", 12, 0, 1, {6}, {1}}, FSDP_FORMAT, "the archive has no 'model/data/7'"},
         {{"w", "FloatStorage", "../0", 12, 0, 1, {6}, {1}}, FSDP_FORMAT, "the archive has no 'model/data/../0'"},
         {{"w", "FloatStorage", "0", 11, 0, 1, {6}, {1}},
@@ -276,6 +276,9 @@ static void an_index_names_its_files(void **state)
 {
     static const pickled_view a = {"a", "FloatStorage", "0", 2, 0, 1, {2}, {1}};
     static const pickled_view b = {"b", "FloatStorage", "0", 2, 1, 1, {1}, {1}};
+    static const pickled_view both[] = {{"b", "FloatStorage", "0", 2, 1, 1, {1}, {1}},
+                                        {"c", "DoubleStorage", "0", 1, 0, 1, {1}, {1}}};
+    double value;
     char *directory = test_directory(), *one = test_path(directory, "one.bin"), *two = test_path(directory, "two.bin");
     fsdp_weights *weights = NULL;
 
@@ -289,7 +292,18 @@ static void an_index_names_its_files(void **state)
     check_floats(weights, "b", (const float[]){1}, 1);
     fsdp_weights_close(weights);
     put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"c\":\"two.bin\"}}");
-    CHECK_ERROR(fsdp_weights_open(directory, &weights), FSDP_FORMAT, "it holds tensor 'b', which");
+    CHECK_ERROR(fsdp_weights_open(directory, &weights), FSDP_FORMAT, "it lacks tensor 'c', which");
+    put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"c\":\"three.bin\"}}");
+    CHECK_ERROR(fsdp_weights_open(directory, &weights), FSDP_NOT_FOUND, "three.bin', in which '");
+    write_torch_file(two, both, 2, 1, 2);
+    put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"b\":\"./two.bin\"}}");
+    CHECK_OK(fsdp_weights_open(directory, &weights));
+    CHECK(fsdp_weights_find(weights, "c")->unlisted && !fsdp_weights_find(weights, "b")->unlisted);
+    CHECK_EQ(fsdp_weights_find(weights, "c")->dtype, FSDP_DTYPE_NONE);
+    CHECK_STRING(fsdp_weights_find(weights, "c")->dtype_name, "DoubleStorage");
+    CHECK_ERROR(fsdp_weights_read(weights, fsdp_weights_find(weights, "c"), 0, 1, &value), FSDP_UNSUPPORTED,
+                "tensor 'c' is DoubleStorage, which is not supported");
+    fsdp_weights_close(weights);
     put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"b\":\"../two.bin\"}}");
     CHECK_ERROR(fsdp_weights_open(directory, &weights), FSDP_FORMAT, "not a plain file name");
     /* Safetensors come first. */

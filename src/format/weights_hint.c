@@ -1,0 +1,49 @@
+/* weights_hint.c - what a folder holds in place of weights that can be read. */
+#include <dirent.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/text.h"
+#include "format/safetensors.h"
+
+#define GET_INDEX ", and not the index that says what is in them: get that file of the model, too"
+#define GET_OTHER ": get the model's model.safetensors, as transformers writes it"
+
+static const struct {
+    const char *begin, *end, *hint;
+} others[] = {
+    {"adapter_", "",
+     ": it is an adapter (LoRA) for another model: merge it into that (merge_and_unload of peft), and save the result"},
+    {"model-", ".safetensors", ": it has parts of a model" GET_INDEX},
+    {"pytorch_model-", ".bin", ": it has parts of a model" GET_INDEX},
+    {"consolidated", "", ": its weights have the names of the model's maker" GET_OTHER},
+    {"", ".gguf", ": its weights are in GGUF" GET_OTHER},
+    {"tf_model", ".h5", ": its weights are of TensorFlow" GET_OTHER},
+    {"flax_model", ".msgpack", ": its weights are of Flax" GET_OTHER},
+};
+
+/* The first of the table whose file is there. */
+static size_t find(DIR *directory)
+{
+    size_t found = FSDP__COUNT_OF(others);
+    const struct dirent *entry;
+
+    while ((entry = readdir(directory)) != NULL)
+        for (size_t i = 0; i < found; i++)
+            if (strncmp(entry->d_name, others[i].begin, strlen(others[i].begin)) == 0 &&
+                fsdp__ends_with(entry->d_name, others[i].end))
+                found = i;
+    return found;
+}
+
+const char *fsdp__weights_hint(const char *folder)
+{
+    DIR *directory = opendir(folder);
+    size_t found;
+
+    if (!directory)
+        return "";
+    found = find(directory);
+    closedir(directory);
+    return found < FSDP__COUNT_OF(others) ? others[found].hint : "";
+}
