@@ -308,7 +308,8 @@ static fsdp_status read_extras(conversion *c)
 
 /* ---- all of it ---- */
 
-/* The folder has a model of its config: what is written is to be one, too. */
+/* The folder has a model of its config: what is written is to be one, too, and of a Hugging Face folder nothing else.
+ */
 static fsdp_status check_model(conversion *c)
 {
     fsdp_context *context = NULL;
@@ -325,6 +326,8 @@ static fsdp_status check_model(conversion *c)
     FSDP_TRY(fsdp_hub_read_config(c->source.folder.path, &c->config));
     FSDP_TRY(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
     status = fsdp__model_folder_check(&c->source.folder, context, &c->config);
+    if (status == FSDP_OK && !c->source.reader)
+        status = fsdp__tensor_source_list_model(&c->source, context, &c->config);
     fsdp_context_free(context);
     return status;
 }
@@ -388,7 +391,8 @@ static fsdp_status convert(conversion *c)
     FSDP_TRY(fsdp__tensor_source_open(c->from, &c->source));
     FSDP_TRY(check_model(c));
     FSDP_TRY(check_target(c));
-    FSDP_TRY(fsdp__tensor_source_list(&c->source, c->ranks == 0));
+    if (c->source.reader)
+        FSDP_TRY(fsdp__tensor_source_list(&c->source, c->ranks == 0));
     if (c->ranks > 0)
         FSDP_TRY(c->source.reader ? copy_extras(c) : read_extras(c));
     FSDP_TRY(spill_to(c));

@@ -43,7 +43,7 @@ typedef struct comparison {
     fsdp__bar bar;
     uint64_t done, total; /* bytes */
     int64_t began_ns;
-    int64_t equal, different, only[2];
+    int64_t equal, different, unread, only[2];
 } comparison;
 
 /* ---- what is printed ---- */
@@ -60,7 +60,7 @@ static void print_alone(comparison *c, int side, const fsdp__source_tensor *t)
 
     c->only[side]++;
     begin_line(c, side == 0 ? "only in A" : "only in B", t);
-    printf("  %s %s\n", fsdp_dtype_name(t->dtype), fsdp__listed_shape(t->shape, t->ndim, shape, sizeof shape));
+    printf("  %s %s\n", t->dtype_name, fsdp__listed_shape(t->shape, t->ndim, shape, sizeof shape));
 }
 
 static void print_shapes(comparison *c, const fsdp__source_tensor *const t[2])
@@ -71,6 +71,13 @@ static void print_shapes(comparison *c, const fsdp__source_tensor *const t[2])
     begin_line(c, "shape", t[0]);
     printf("  %s and %s\n", fsdp__listed_shape(t[0]->shape, t[0]->ndim, a, sizeof a),
            fsdp__listed_shape(t[1]->shape, t[1]->ndim, b, sizeof b));
+}
+
+static void print_unread(comparison *c, const fsdp__source_tensor *const t[2])
+{
+    c->unread++;
+    begin_line(c, "unread", t[0]);
+    printf("  %s and %s\n", t[0]->dtype_name, t[1]->dtype_name);
 }
 
 /* Where element `element` is: "[3, 7]". */
@@ -96,7 +103,7 @@ static void print_difference(comparison *c, const fsdp__source_tensor *const t[2
         return;
     begin_line(c, d->count > 0 ? "differs" : same_dtype ? "equal" : "dtype", t[0]);
     if (!same_dtype)
-        printf("  %s and %s", fsdp_dtype_name(t[0]->dtype), fsdp_dtype_name(t[1]->dtype));
+        printf("  %s and %s", t[0]->dtype_name, t[1]->dtype_name);
     if (d->count > 0)
         printf("  by %.9g at most, at %s: %.9g and %.9g; %s of %s elements", d->most,
                place_text(t[0], d->element, place), d->a, d->b, fsdp__thousands(d->count, count, sizeof count),
@@ -138,6 +145,11 @@ static fsdp_status compare_pair(comparison *c, const fsdp__source_tensor *a, con
 
     if (!same_shape(a, b)) {
         print_shapes(c, tensors);
+        advance(c, a->bytes + b->bytes);
+        return FSDP_OK;
+    }
+    if (a->dtype == FSDP_DTYPE_NONE || b->dtype == FSDP_DTYPE_NONE) {
+        print_unread(c, tensors);
         advance(c, a->bytes + b->bytes);
         return FSDP_OK;
     }
@@ -185,6 +197,9 @@ static fsdp_status compare(comparison *c)
     c->began_ns = fsdp__clock_ns();
     FSDP_TRY(compare_lists(c));
     print_sum(c);
+    if (c->unread > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "%lld tensor%s not compared: of a dtype that is not supported",
+                         (long long)c->unread, c->unread == 1 ? " was" : "s were");
     return FSDP_OK;
 }
 

@@ -13,14 +13,15 @@ static void usage(void)
         "fsdp inspect PATH [--json] [--parts]\n"
         "\n"
         "What is in a Hugging Face folder (config, parameters, shapes, dtypes and sizes; an error when its config and\n"
-        "its weights do not belong together), in a file of weights (safetensors, .bin or an index), or in a\n"
-        "checkpoint (values, files, tensors, and which ranks hold them). A folder of checkpoints: the newest.\n"
+        "its weights do not belong together), in weights alone (a folder without a config, safetensors, .bin or an\n"
+        "index), or in a checkpoint (values, files, tensors, and which ranks hold them). A folder of checkpoints: the\n"
+        "newest.\n"
         "\n"
         "  --json   one JSON object\n"
         "  --parts  of a checkpoint, every part: what of a tensor it is, and where it lies\n");
 }
 
-static fsdp_status inspect_file(const char *path, bool json)
+static fsdp_status inspect_weights(const char *path, bool json)
 {
     fsdp_weights *weights;
 
@@ -68,10 +69,12 @@ static fsdp_status inspect(const char *path, bool json, bool parts)
     fsdp_status status;
 
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
-        return inspect_file(path, json);
+        return inspect_weights(path, json);
     status = fsdp__model_folder_find(path, &folder);
     if (status == FSDP_OK)
-        status = folder.is_checkpoint ? inspect_checkpoint(folder.path, json, parts) : inspect_model(path, json);
+        status = folder.is_checkpoint ? inspect_checkpoint(folder.path, json, parts)
+                 : folder.has_config  ? inspect_model(path, json)
+                                      : inspect_weights(path, json);
     fsdp__model_folder_release(&folder);
     return status;
 }

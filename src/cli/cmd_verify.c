@@ -30,8 +30,8 @@ static void usage(void)
          "  a checkpoint: the manifest, every checksum, every element of every tensor in exactly one part, and the\n"
          "  tensors of the model against the config.json in it, and that its weights are finite;\n"
          "  a folder of checkpoints: the newest, or with --all each of them;\n"
-         "  a Hugging Face folder, or a file of weights: headers and index, shapes against config.json, and that all\n"
-         "  values are finite.\n"
+         "  a Hugging Face folder, or weights alone (a folder of them, a file, an index): headers and index, shapes\n"
+         "  against config.json where there is one, and that all values are finite.\n"
          "\n"
          "The exit status is 0 when nothing is wrong, and 1 with the first thing that is.");
 }
@@ -59,63 +59,16 @@ static void begin(verification *v)
 
 /* ---- a checkpoint ---- */
 
-static fsdp_status check_parameter(const fsdp_checkpoint_reader *reader, const fsdp_parameter *parameter)
+static fsdp_status check_config(const fsdp_checkpoint_reader *reader)
 {
-    const fsdp_checkpoint_tensor *t = fsdp_checkpoint_tensor_find(reader, FSDP__SECTION_MODEL, parameter->name);
-    int ndim = fsdp_tensor_ndim(parameter->tensor);
-    char saved[FSDP__LISTED_SHAPE], expected[FSDP__LISTED_SHAPE];
-    int64_t shape[FSDP_MAX_DIMS];
-
-    for (int d = 0; d < ndim; d++)
-        shape[d] = fsdp_tensor_size(parameter->tensor, d);
-    if (!t)
-        return FSDP_FAIL(FSDP_FORMAT, "'%s' has no tensor '%s', which the model of its config.json has",
-                         fsdp_checkpoint_path(reader), parameter->name);
-    if (t->ndim == ndim && memcmp(t->shape, shape, (size_t)ndim * sizeof *shape) == 0)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_FORMAT, "'%s': tensor '%s' has shape %s, and in the model of its config.json %s",
-                     fsdp_checkpoint_path(reader), parameter->name,
-                     fsdp__listed_shape(t->shape, t->ndim, saved, sizeof saved),
-                     fsdp__listed_shape(shape, ndim, expected, sizeof expected));
-}
-
-static fsdp_status check_parameters(const fsdp_checkpoint_reader *reader, fsdp_module *model)
-{
-    fsdp_parameters parameters;
-    fsdp_status status = FSDP_OK;
-
-    FSDP_TRY(fsdp_module_parameters(model, &parameters));
-    for (int64_t i = 0; i < parameters.count && status == FSDP_OK; i++)
-        status = check_parameter(reader, &parameters.items[i]);
-    fsdp_parameters_release(&parameters);
-    return status;
-}
-
-/* Sizes first: a config.json may say any, and the model is built to be asked for its shapes. */
-static fsdp_status check_model(const fsdp_checkpoint_reader *reader, fsdp_context *context)
-{
-    fsdp__model_folder folder = {.path = (char *)fsdp_checkpoint_path(reader), .is_checkpoint = true};
+    fsdp__model_folder folder = {.path = (char *)(uintptr_t)fsdp_checkpoint_path(reader), .is_checkpoint = true};
+    fsdp_context *context = NULL;
     fsdp_model_config config;
-    fsdp_module *model;
     fsdp_status status;
 
     FSDP_TRY(fsdp_hub_read_config(folder.path, &config));
-    FSDP_TRY(fsdp__model_folder_check(&folder, context, &config));
-    model = fsdp_model_create(context, fsdp_meta(context), &config);
-    if (!model)
-        return fsdp_last_status();
-    status = check_parameters(reader, model);
-    fsdp_module_unref(model);
-    return status;
-}
-
-static fsdp_status check_config(const fsdp_checkpoint_reader *reader)
-{
-    fsdp_context *context = NULL;
-    fsdp_status status;
-
     FSDP_TRY(fsdp_context_create(NULL, &context));
-    status = check_model(reader, context);
+    status = fsdp__model_folder_check(&folder, context, &config);
     fsdp_context_free(context);
     return status;
 }
@@ -195,9 +148,26 @@ static fsdp_status verify_each(const char *folder)
 
 /* ---- weights ---- */
 
+/* The first of those whose values nobody can look at. */
+static void note_unread(const fsdp__tensor_source *source, char *text, size_t bytes)
+{
+    const char *dtype = NULL;
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < source->count; i++)
+        if (source->tensors[i].dtype == FSDP_DTYPE_NONE) {
+            count++;
+            dtype = source->tensors[i].dtype_name;
+        }
+    if (count > 0)
+        snprintf(text, bytes, " but for %lld of %s, which %s not looked at", (long long)count, dtype,
+                 count == 1 ? "was" : "were");
+}
+
 static fsdp_status verify_weights(const char *path, const char *and)
 {
     fsdp__tensor_source source = {.count = 0};
+    char unread[80] = "";
     int64_t count;
     verification v;
     fsdp_status status;
@@ -206,11 +176,12 @@ static fsdp_status verify_weights(const char *path, const char *and)
     begin(&v);
     status = fsdp__check_finite_weights(&source, draw, &v);
     count = source.count;
+    note_unread(&source, unread, sizeof unread);
     fsdp__bar_clear(&v.bar);
     fsdp__tensor_source_release(&source);
     if (status == FSDP_OK)
-        printf("%s: whole: %lld tensor%s, all values are finite%s\n", path, (long long)count, count == 1 ? "" : "s",
-               and);
+        printf("%s: whole: %lld tensor%s, all values are finite%s%s\n", path, (long long)count, count == 1 ? "" : "s",
+               unread, and);
     return status;
 }
 
@@ -242,7 +213,9 @@ static fsdp_status verify(const char *path, bool all)
         return verify_weights(path, "");
     status = fsdp__model_folder_find(path, &folder);
     if (status == FSDP_OK)
-        status = folder.is_checkpoint ? verify_checkpoint(folder.path) : verify_model(path);
+        status = folder.is_checkpoint ? verify_checkpoint(folder.path)
+                 : folder.has_config  ? verify_model(path)
+                                      : verify_weights(path, "");
     fsdp__model_folder_release(&folder);
     return status;
 }

@@ -64,6 +64,8 @@ static fsdp_status look_at(look *l, const fsdp__source_tensor *t)
 {
     int64_t size = (int64_t)fsdp_dtype_size(t->dtype);
 
+    if (t->dtype == FSDP_DTYPE_NONE) /* it cannot be read */
+        return FSDP_OK;
     for (int64_t first = 0; first < t->numel; first += WINDOW_BYTES / size) {
         int64_t count = FSDP__MIN(t->numel - first, WINDOW_BYTES / size), bad;
 

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "hub/hub.h"
 #include "train/values.h"
 
 fsdp_status fsdp__tensor_source_open(const char *path, fsdp__tensor_source *out)
@@ -49,19 +50,27 @@ static fsdp_status add(fsdp__tensor_source *s, char *name, fsdp__source_tensor t
     tensor.numel = 1;
     for (int d = 0; d < tensor.ndim; d++)
         tensor.numel *= tensor.shape[d];
-    tensor.bytes = (uint64_t)tensor.numel * fsdp_dtype_size(tensor.dtype);
+    if (tensor.bytes == 0)
+        tensor.bytes = (uint64_t)tensor.numel * fsdp_dtype_size(tensor.dtype);
     s->tensors[s->count++] = tensor;
     return FSDP_OK;
 }
 
+static fsdp_status add_weights(fsdp__tensor_source *s, const char *name, const fsdp_weights_entry *e)
+{
+    return add(s, fsdp__strdup(name),
+               (fsdp__source_tensor){.dtype = e->dtype,
+                                     .dtype_name = e->dtype_name,
+                                     .ndim = e->ndim,
+                                     .shape = e->shape,
+                                     .bytes = e->bytes,
+                                     .entry = e});
+}
+
 static fsdp_status list_weights(fsdp__tensor_source *s)
 {
-    for (int64_t i = 0; i < fsdp_weights_count(s->weights); i++) {
-        const fsdp_weights_entry *e = fsdp_weights_at(s->weights, i);
-
-        FSDP_TRY(add(s, fsdp__strdup(e->name),
-                     (fsdp__source_tensor){.dtype = e->dtype, .ndim = e->ndim, .shape = e->shape, .entry = e}));
-    }
+    for (int64_t i = 0; i < fsdp_weights_count(s->weights); i++)
+        FSDP_TRY(add_weights(s, fsdp_weights_at(s->weights, i)->name, fsdp_weights_at(s->weights, i)));
     return FSDP_OK;
 }
 
@@ -73,21 +82,55 @@ static fsdp_status list_checkpoint(fsdp__tensor_source *s, bool weights_only)
         if (weights_only && strcmp(t->section, FSDP__SECTION_MODEL) != 0)
             continue;
         FSDP_TRY(add(s, weights_only ? fsdp__strdup(t->name) : fsdp__sprintf("%s.%s", t->section, t->name),
-                     (fsdp__source_tensor){.dtype = t->dtype, .ndim = t->ndim, .shape = t->shape, .entry = t}));
+                     (fsdp__source_tensor){.dtype = t->dtype,
+                                           .dtype_name = fsdp_dtype_name(t->dtype),
+                                           .ndim = t->ndim,
+                                           .shape = t->shape,
+                                           .entry = t}));
     }
     return FSDP_OK;
 }
 
+static fsdp_status make_room(fsdp__tensor_source *source, int64_t most)
+{
+    source->tensors = fsdp__calloc((size_t)(most + 1), sizeof *source->tensors);
+    return source->tensors ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tensors");
+}
+
 fsdp_status fsdp__tensor_source_list(fsdp__tensor_source *source, bool weights_only)
 {
-    int64_t most = source->reader ? fsdp_checkpoint_count(source->reader) : fsdp_weights_count(source->weights);
-
-    source->tensors = fsdp__calloc((size_t)(most + 1), sizeof *source->tensors);
-    if (!source->tensors)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tensors");
+    FSDP_TRY(make_room(source,
+                       source->reader ? fsdp_checkpoint_count(source->reader) : fsdp_weights_count(source->weights)));
     FSDP_TRY(source->reader ? list_checkpoint(source, weights_only) : list_weights(source));
     qsort(source->tensors, (size_t)source->count, sizeof *source->tensors, by_name);
     return FSDP_OK;
+}
+
+static fsdp_status list_parameters(fsdp__tensor_source *s, const fsdp_state_dict *parameters,
+                                   const fsdp_model_config *config)
+{
+    FSDP_TRY(make_room(s, parameters->count));
+    for (int64_t i = 0; i < parameters->count; i++) {
+        const char *name = parameters->entries[i].name;
+
+        FSDP_TRY(add_weights(s, name, fsdp__hub_find(s->weights, config, name)));
+    }
+    qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, by_name);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__tensor_source_list_model(fsdp__tensor_source *source, fsdp_context *context,
+                                           const fsdp_model_config *config)
+{
+    fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), config);
+    fsdp_state_dict *parameters = NULL;
+    fsdp_status status = model ? fsdp_state_dict_from_module(model, &parameters) : fsdp_last_status();
+
+    if (status == FSDP_OK)
+        status = list_parameters(source, parameters, config);
+    fsdp_state_dict_free(parameters);
+    fsdp_module_unref(model);
+    return status;
 }
 
 fsdp_status fsdp__tensor_source_read(fsdp__tensor_source *source, const fsdp__source_tensor *tensor, int64_t first,

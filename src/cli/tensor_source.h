@@ -7,8 +7,9 @@
 #include "train/model_folder.h"
 
 typedef struct fsdp__source_tensor {
-    char *name; /* of a checkpoint "section.name", or the name alone (weights_only) */
-    fsdp_dtype dtype;
+    char *name;             /* of a checkpoint "section.name", or the name alone (weights_only) */
+    fsdp_dtype dtype;       /* NONE: of weights, one that cannot be read */
+    const char *dtype_name; /* of these as the file calls it */
     int ndim;
     const int64_t *shape;
     int64_t numel;
@@ -29,6 +30,10 @@ fsdp_status fsdp__tensor_source_open(const char *path, fsdp__tensor_source *out)
 void fsdp__tensor_source_release(fsdp__tensor_source *source);
 /* Lists the tensors: of a checkpoint all under "section.name", or with weights_only those of its model. */
 fsdp_status fsdp__tensor_source_list(fsdp__tensor_source *source, bool weights_only);
+/* The same of a Hugging Face folder that has passed fsdp_hub_check: the parameters of its model under their names in
+ * that, and not what the files hold besides. */
+fsdp_status fsdp__tensor_source_list_model(fsdp__tensor_source *source, fsdp_context *context,
+                                           const fsdp_model_config *config);
 /* Elements [first, first + numel), row-major, in the tensor's dtype; those of a checkpoint are checked. */
 fsdp_status fsdp__tensor_source_read(fsdp__tensor_source *source, const fsdp__source_tensor *tensor, int64_t first,
                                      int64_t numel, void *out);

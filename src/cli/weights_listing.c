@@ -27,6 +27,15 @@ static void print_config(const char *path, const fsdp_model_config *m)
     printf("  tie_word_embeddings  %s\n", m->tie_word_embeddings ? "true" : "false");
 }
 
+static int64_t elements_of(const fsdp_weights_entry *e)
+{
+    int64_t elements = 1;
+
+    for (int d = 0; d < e->ndim; d++)
+        elements *= e->shape[d];
+    return elements;
+}
+
 void fsdp__list_weights(const char *path, const fsdp_model_config *config, const fsdp_weights *weights)
 {
     int64_t elements = 0, bytes = 0, files = fsdp_weights_file_count(weights), count = fsdp_weights_count(weights);
@@ -45,9 +54,9 @@ void fsdp__list_weights(const char *path, const fsdp_model_config *config, const
     for (int64_t i = 0; i < count; i++) {
         const fsdp_weights_entry *e = fsdp_weights_at(weights, i);
 
-        elements += (int64_t)(e->bytes / fsdp_dtype_size(e->dtype));
+        elements += elements_of(e);
         bytes += (int64_t)e->bytes;
-        printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(e->name), fsdp_dtype_name(e->dtype),
+        printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(e->name), e->dtype_name,
                fsdp__listed_shape(e->shape, e->ndim, a, sizeof a), fsdp__thousands((int64_t)e->bytes, b, sizeof b),
                FSDP__SHOWN_NAME(fsdp__listed_file(e->file)));
     }
@@ -85,7 +94,7 @@ void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *confi
 
         printf("%s\n{\"name\": ", i ? "," : "");
         fsdp__print_json_string(e->name, stdout);
-        printf(", \"dtype\": \"%s\", \"shape\": %s, \"bytes\": %zu, \"file\": ", fsdp_dtype_name(e->dtype),
+        printf(", \"dtype\": \"%s\", \"shape\": %s, \"bytes\": %zu, \"file\": ", e->dtype_name,
                fsdp__listed_shape(e->shape, e->ndim, shape, sizeof shape), e->bytes);
         fsdp__print_json_string(fsdp__listed_file(e->file), stdout);
         printf("}");

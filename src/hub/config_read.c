@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "format/journal.h"
 #include "format/json.h"
+#include "format/safetensors.h"
 #include "hub/hub.h"
 
 #define CONFIG_LIMIT_BYTES ((size_t)4 << 20)
@@ -444,6 +445,11 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
     path = fsdp__path_join(folder, "config.json");
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the config of '%s'", folder);
+    if (!fsdp__path_exists(path)) {
+        status = FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no config.json, which says what model it has%s", folder,
+                           fsdp__weights_hint(folder));
+        goto out;
+    }
     FSDP_TRY_GOTO(status, fsdp__file_read(path, CONFIG_LIMIT_BYTES, &text, &bytes), out);
     FSDP_TRY_GOTO(status, fsdp__config_parse(path, text, bytes, out), out);
 out:

@@ -2,6 +2,7 @@
 #ifndef HUB_HUB_H
 #define HUB_HUB_H
 
+#include "fsdp/format.h"
 #include "fsdp/hub.h"
 
 /* The failure that nothing is there; where the path might be a name on the hub, with how to get that. */
@@ -22,6 +23,9 @@ fsdp_status fsdp__hub_read_generation_config(const char *folder, const fsdp_mode
 fsdp_status fsdp__hub_keep_generation_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
                                              char **out);
 
+/* The tensor that a parameter of this name has in a folder's files, by any of the names that are known for it; NULL:
+ * there is none. */
+const fsdp_weights_entry *fsdp__hub_find(const fsdp_weights *files, const fsdp_model_config *config, const char *name);
 /* The embedding's parameter: what a tied head is another name of. */
 const char *fsdp__embedding_name(fsdp_architecture architecture);
 #define FSDP__HEAD_NAME "lm_head.weight"

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "hub/hub.h"
+#include "hub/mismatch.h"
 #include "hub/read.h"
 #include "state/check.h"
 #include "state/entry.h"
@@ -18,6 +19,7 @@ typedef struct loader {
     bool headers_only;          /* nothing is to be read: the state may be on the meta device */
     fsdp_process_group *group;  /* its rank 0 reads for all; NULL: each reads */
     fsdp__hub_reader reader;
+    fsdp__mismatch mismatch;
     fsdp_weights *files;
     const fsdp_weights_entry **sources; /* per entry of the state */
     bool *used;                         /* per tensor of the files */
@@ -37,35 +39,30 @@ static const char *bare_name(const char *name, fsdp_architecture architecture)
     return strncmp(name, prefix, length) == 0 ? name + length : name;
 }
 
-static const fsdp_weights_entry *find_source(const loader *l, const char *name)
+const fsdp_weights_entry *fsdp__hub_find(const fsdp_weights *files, const fsdp_model_config *config, const char *name)
 {
-    const fsdp_weights_entry *found = fsdp_weights_find(l->files, name);
+    const fsdp_weights_entry *found = fsdp_weights_find(files, name);
 
-    if (found || !l->config)
+    if (found || !config)
         return found;
-    found = fsdp_weights_find(l->files, bare_name(name, l->config->architecture));
-    if (!found && l->config->tie_word_embeddings && strcmp(name, fsdp__embedding_name(l->config->architecture)) == 0)
-        found = fsdp_weights_find(l->files, FSDP__HEAD_NAME); /* a tied pair may be stored under either name */
+    found = fsdp_weights_find(files, bare_name(name, config->architecture));
+    if (!found && config->tie_word_embeddings && strcmp(name, fsdp__embedding_name(config->architecture)) == 0)
+        found = fsdp_weights_find(files, FSDP__HEAD_NAME); /* a tied pair may be stored under either name */
     return found;
 }
 
-static fsdp_status check_source(const fsdp_state_dict_entry *entry, const fsdp_weights_entry *source)
+static fsdp_status check_dtype(const fsdp_state_dict_entry *entry, const fsdp_weights_entry *source)
 {
-    char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
     fsdp_dtype dtype = fsdp_tensor_dtype(entry->tensor);
 
-    if (source->ndim != entry->ndim ||
-        memcmp(source->shape, entry->global_shape, (size_t)entry->ndim * sizeof *source->shape) != 0)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' has shape %s, but the model's has %s",
-                         source->file, FSDP__SHOWN_NAME(source->name),
-                         fsdp__shape_text(source->ndim, source->shape, got),
-                         fsdp__shape_text(entry->ndim, entry->global_shape, wanted));
     if (!fsdp_dtype_is_floating(dtype) && source->dtype != dtype)
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' is %s, but the model's is %s", source->file,
-                         FSDP__SHOWN_NAME(source->name), fsdp_dtype_name(source->dtype), fsdp_dtype_name(dtype));
+                         FSDP__SHOWN_NAME(source->name), source->dtype_name, fsdp_dtype_name(dtype));
     if (fsdp_dtype_is_floating(dtype) && !fsdp_dtype_is_floating(source->dtype))
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' is %s: float32, bfloat16 or float16 is needed",
-                         source->file, FSDP__SHOWN_NAME(source->name), fsdp_dtype_name(source->dtype));
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot load '%s': tensor '%s' is %s: float32, bfloat16 or float16 is needed; quantized "
+                         "weights are not supported",
+                         source->file, FSDP__SHOWN_NAME(source->name), source->dtype_name);
     return FSDP_OK;
 }
 
@@ -94,7 +91,7 @@ static fsdp_status check_tied_head(loader *l, const fsdp_weights_entry *head)
             FSDP_FORMAT,
             "cannot load '%s': tensor '%s' has another shape or dtype than '%s', but config.json ties them", head->file,
             head->name, embedding->name);
-    if (l->headers_only)
+    if (l->headers_only || l->mismatch.misshapen > 0) /* which is what will be said */
         return FSDP_OK;
     FSDP_TRY(fsdp__hub_compare_part(&l->reader, entry, head, embedding, &same));
     if (!same)
@@ -121,76 +118,58 @@ static fsdp_status check_bytes(const loader *l)
     return fsdp_fail_prefix(FSDP_STATE, "'%s'", l->folder);
 }
 
-/* ---- what only one of the two has ---- */
+/* ---- what fits what ---- */
 
-/* One message for all of them. */
-typedef struct difference {
-    fsdp__names missing, unexpected;
-    const char *file; /* of the first that is not expected */
-} difference;
-
-static fsdp_status fail_different(const loader *l, difference *d)
+static fsdp_status note_missing(loader *l, const char *name)
 {
-    fsdp_status status;
-
-    if (d->missing.count == 0)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor%s %s belong%s to no parameter of the model", d->file,
-                         d->unexpected.count > 1 ? "s" : "", fsdp__names_text(&d->unexpected),
-                         d->unexpected.count > 1 ? "" : "s");
-    status = FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': no file holds tensor%s %s", l->folder,
-                       d->missing.count > 1 ? "s" : "", fsdp__names_text(&d->missing));
-    if (d->unexpected.count > 0)
-        status = FSDP_FAIL(status, "%s; and no parameter of the model is %s", fsdp_last_error(),
-                           fsdp__names_text(&d->unexpected));
-    return status;
-}
-
-static fsdp_status note_missing(const loader *l, const char *name, difference *d)
-{
-    fsdp__names_add(&d->missing, FSDP__SHOWN_NAME(name));
+    fsdp__mismatch_missing(&l->mismatch, name);
     return l->keys ? fsdp__state_dict_keys_add(&l->keys->missing, &l->keys->missing_count, name) : FSDP_OK;
 }
 
-static fsdp_status note_unexpected(const loader *l, const fsdp_weights_entry *extra, difference *d)
+static fsdp_status note_unexpected(loader *l, const fsdp_weights_entry *extra)
 {
-    d->file = d->file ? d->file : extra->file;
-    fsdp__names_add(&d->unexpected, FSDP__SHOWN_NAME(extra->name));
+    fsdp__mismatch_unexpected(&l->mismatch, extra->name, extra->file);
     return l->keys ? fsdp__state_dict_keys_add(&l->keys->unexpected, &l->keys->unexpected_count, extra->name) : FSDP_OK;
 }
 
-static fsdp_status match_extra(loader *l, difference *d)
+/* An index is a list of what is meant: what it leaves out is missed by nobody. */
+static fsdp_status match_extra(loader *l)
 {
     for (int64_t i = 0; i < fsdp_weights_count(l->files); i++) {
-        bool known = l->used[i];
+        const fsdp_weights_entry *entry = fsdp_weights_at(l->files, i);
+        bool known = l->used[i] || entry->unlisted;
 
         if (!known)
-            FSDP_TRY(check_extra(l, fsdp_weights_at(l->files, i), &known));
+            FSDP_TRY(check_extra(l, entry, &known));
         if (!known)
-            FSDP_TRY(note_unexpected(l, fsdp_weights_at(l->files, i), d));
+            FSDP_TRY(note_unexpected(l, entry));
     }
     return FSDP_OK;
 }
 
-static fsdp_status match(loader *l)
+static fsdp_status match_entry(loader *l, int64_t index)
 {
-    difference d = {.file = NULL};
+    const fsdp_state_dict_entry *entry = &l->state->entries[index];
+    const fsdp_weights_entry *source = fsdp__hub_find(l->files, l->config, entry->name);
 
-    FSDP_TRY(check_bytes(l));
-    for (int64_t i = 0; i < l->state->count; i++) {
-        l->sources[i] = find_source(l, l->state->entries[i].name);
-        if (!l->sources[i]) {
-            FSDP_TRY(note_missing(l, l->state->entries[i].name, &d));
-            continue;
-        }
-        FSDP_TRY(check_source(&l->state->entries[i], l->sources[i]));
-        /* What is left over in the end belongs to no parameter, and is looked at by itself. */
-        l->used[l->sources[i] - fsdp_weights_at(l->files, 0)] = true;
-    }
-    FSDP_TRY(match_extra(l, &d));
-    return !l->keys && d.missing.count + d.unexpected.count > 0 ? fail_different(l, &d) : FSDP_OK;
+    if (!source)
+        return note_missing(l, entry->name);
+    l->sources[index] = source;
+    /* What is left over in the end belongs to no parameter, and is looked at by itself. */
+    l->used[source - fsdp_weights_at(l->files, 0)] = true;
+    return fsdp__mismatch_fits(&l->mismatch, entry, source->name, source->ndim, source->shape)
+               ? check_dtype(entry, source)
+               : FSDP_OK;
 }
 
-/* ---- reading ---- */
+static fsdp_status match(loader *l)
+{
+    FSDP_TRY(check_bytes(l));
+    for (int64_t i = 0; i < l->state->count; i++)
+        FSDP_TRY(match_entry(l, i));
+    FSDP_TRY(match_extra(l));
+    return fsdp__mismatch_status(&l->mismatch, l->keys != NULL);
+}
 
 static void close_loader(loader *l)
 {
@@ -200,8 +179,19 @@ static void close_loader(loader *l)
     fsdp_weights_close(l->files);
 }
 
-/* The files of the folder, and where in them each entry of the state is; close_loader also after a failure. */
-static fsdp_status open_loader(loader *l)
+/* close_loader also after a failure, as below. */
+static fsdp_status open_files(loader *l)
+{
+    l->mismatch.place = l->folder;
+    l->mismatch.config = l->config;
+    FSDP_TRY(fsdp_weights_open(l->folder, &l->files));
+    for (int64_t i = 0; i < fsdp_weights_count(l->files); i++)
+        fsdp__mismatch_see(&l->mismatch, fsdp_weights_at(l->files, i)->name);
+    return FSDP_OK;
+}
+
+/* Where in the files each entry of the state is. */
+static fsdp_status find_sources(loader *l)
 {
     l->sources = fsdp__calloc((size_t)l->state->count, sizeof *l->sources);
     l->used = l->sources ? fsdp__calloc((size_t)fsdp_weights_count(l->files), sizeof *l->used) : NULL;
@@ -213,9 +203,9 @@ static fsdp_status open_loader(loader *l)
 /* All of it before the first write: a folder that does not fit leaves the model as it was. */
 static fsdp_status prepare(loader *l)
 {
-    FSDP_TRY(fsdp_weights_open(l->folder, &l->files));
+    FSDP_TRY(open_files(l));
     FSDP_TRY(fsdp__hub_reader_init(&l->reader, l->files, l->group));
-    return open_loader(l);
+    return find_sources(l);
 }
 
 static fsdp_status read_all(loader *l)
@@ -300,47 +290,21 @@ fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, con
 
 /* ---- before there is a model ---- */
 
-/* Even a model without bytes takes memory for its modules: sizes that no file can fill are found before. */
-static fsdp_status check_numel(const loader *l)
-{
-    int64_t needed = fsdp_model_config_parameters(l->config), held = 0;
-
-    for (int64_t i = 0; i < fsdp_weights_count(l->files); i++) {
-        const fsdp_weights_entry *entry = fsdp_weights_at(l->files, i);
-
-        held += fsdp__shape_numel(entry->ndim, entry->shape);
-    }
-    if (held < needed)
-        return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot load '%s': its files hold %lld elements, but a model of the config's sizes has %lld "
-                         "parameters",
-                         l->folder, (long long)held, (long long)needed);
-    return FSDP_OK;
-}
-
 fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config)
 {
     loader l = {.folder = folder, .config = config, .headers_only = true};
     fsdp_state_dict *state = NULL;
-    fsdp_module *model = NULL;
     fsdp_status status = FSDP_OK;
 
     if (!context || !folder || !config)
         return FSDP_FAIL(FSDP_INVALID, "cannot check a model folder: context, folder and config are required");
     FSDP_TRY(fsdp_model_config_check(config));
-    FSDP_TRY(fsdp_weights_open(folder, &l.files));
-    FSDP_TRY_GOTO(status, check_numel(&l), out);
-    model = fsdp_model_create(context, fsdp_meta(context), config);
-    if (!model) {
-        status = fsdp_last_status();
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, fsdp_state_dict_from_module(model, &state), out);
+    FSDP_TRY_GOTO(status, open_files(&l), out);
+    FSDP_TRY_GOTO(status, fsdp__mismatch_outline(&l.mismatch, context, &state), out);
     l.state = state;
-    FSDP_TRY_GOTO(status, open_loader(&l), out);
+    FSDP_TRY_GOTO(status, find_sources(&l), out);
 out:
     close_loader(&l);
     fsdp_state_dict_free(state);
-    fsdp_module_unref(model);
     return status;
 }

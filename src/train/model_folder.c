@@ -1,13 +1,16 @@
 /* model_folder.c - which of the two a folder is, and its weights. */
 #include "train/model_folder.h"
 
+#include <dirent.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "checkpoint/manifest.h"
 #include "hub/hub.h"
+#include "hub/mismatch.h"
 #include "train/values.h"
 
 static fsdp_status has_file(const char *folder, const char *name, bool *out)
@@ -19,6 +22,25 @@ static fsdp_status has_file(const char *folder, const char *name, bool *out)
     *out = fsdp__path_exists(path);
     fsdp__free(path);
     return FSDP_OK;
+}
+
+/* A checkpoint gets its manifest last: the files of its ranks alone are none. */
+static fsdp_status check_manifest(const char *path)
+{
+    DIR *directory = opendir(path);
+    const struct dirent *entry;
+    bool ranks = false;
+
+    while (directory && !ranks && (entry = readdir(directory)) != NULL)
+        ranks = strncmp(entry->d_name, "rank-", 5) == 0 && fsdp__ends_with(entry->d_name, ".safetensors");
+    if (directory)
+        closedir(directory);
+    if (!ranks)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "'%s' is no whole checkpoint: it has files of ranks, and no " FSDP__MANIFEST_NAME
+                     ", which says what is in them: its save did not end, or the file was removed",
+                     path);
 }
 
 /* The newest of a folder of checkpoints, if it is one. */
@@ -37,7 +59,6 @@ static fsdp_status find_newest(const char *path, fsdp__model_folder *out)
 fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
 {
     struct stat info;
-    bool has_config = false;
 
     memset(out, 0, sizeof *out);
     if (!fsdp__path_exists(path))
@@ -46,8 +67,10 @@ fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
         return FSDP_FAIL(FSDP_INVALID, "'%s' is %s: a model folder or a checkpoint is expected", path,
                          S_ISREG(info.st_mode) ? "a file" : "no folder");
     FSDP_TRY(has_file(path, FSDP__MANIFEST_NAME, &out->is_checkpoint));
-    FSDP_TRY(has_file(path, "config.json", &has_config));
-    if (!out->is_checkpoint && !has_config)
+    if (!out->is_checkpoint)
+        FSDP_TRY(check_manifest(path));
+    FSDP_TRY(has_file(path, "config.json", &out->has_config));
+    if (!out->is_checkpoint && !out->has_config)
         FSDP_TRY(find_newest(path, out));
     if (!out->path)
         out->path = fsdp__strdup(path);
@@ -71,25 +94,44 @@ static fsdp_status open_model(const char *path, fsdp_checkpoint_reader **out)
     return FSDP_FAIL(FSDP_FORMAT, "'%s' has no section '" FSDP__SECTION_MODEL "': no weights of a model", path);
 }
 
-/* Elements of the section against those of the config: names and shapes are compared where they are loaded. */
-static fsdp_status check_size(const fsdp_checkpoint_reader *reader, const fsdp_model_config *config)
+static bool is_of_model(const fsdp_checkpoint_tensor *tensor)
 {
-    int64_t elements = 0, expected = fsdp_model_config_parameters(config);
+    return strcmp(tensor->section, FSDP__SECTION_MODEL) == 0;
+}
 
-    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++) {
-        const fsdp_checkpoint_tensor *tensor = fsdp_checkpoint_at(reader, i);
-        int64_t numel = 1;
+/* Both ways: the section has the parameters, and nothing else. */
+static void compare(const fsdp_checkpoint_reader *reader, const fsdp_state_dict *parameters, fsdp__mismatch *m)
+{
+    for (int64_t i = 0; i < parameters->count; i++) {
+        const fsdp_state_dict_entry *entry = &parameters->entries[i];
+        const fsdp_checkpoint_tensor *t = fsdp_checkpoint_tensor_find(reader, FSDP__SECTION_MODEL, entry->name);
 
-        for (int d = 0; d < tensor->ndim; d++)
-            numel *= tensor->shape[d];
-        if (strcmp(tensor->section, FSDP__SECTION_MODEL) == 0)
-            elements += numel;
+        if (t)
+            (void)fsdp__mismatch_fits(m, entry, t->name, t->ndim, t->shape);
+        else
+            fsdp__mismatch_missing(m, entry->name);
     }
-    if (elements == expected)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_FORMAT,
-                     "'%s' holds a model of %lld elements, but one of the config's sizes has %lld parameters",
-                     fsdp_checkpoint_path(reader), (long long)elements, (long long)expected);
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++) {
+        const fsdp_checkpoint_tensor *t = fsdp_checkpoint_at(reader, i);
+
+        if (is_of_model(t) && !fsdp_state_dict_find(parameters, t->name))
+            fsdp__mismatch_unexpected(m, t->name, m->place);
+    }
+}
+
+static fsdp_status check_section(const fsdp_checkpoint_reader *reader, fsdp_context *context,
+                                 const fsdp_model_config *config)
+{
+    fsdp__mismatch m = {.place = fsdp_checkpoint_path(reader), .config = config};
+    fsdp_state_dict *parameters;
+
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
+        if (is_of_model(fsdp_checkpoint_at(reader, i)))
+            fsdp__mismatch_see(&m, fsdp_checkpoint_at(reader, i)->name);
+    FSDP_TRY(fsdp__mismatch_outline(&m, context, &parameters));
+    compare(reader, parameters, &m);
+    fsdp_state_dict_free(parameters);
+    return fsdp__mismatch_status(&m, false);
 }
 
 fsdp_status fsdp__model_folder_check(const fsdp__model_folder *folder, fsdp_context *context,
@@ -101,7 +143,7 @@ fsdp_status fsdp__model_folder_check(const fsdp__model_folder *folder, fsdp_cont
     if (!folder->is_checkpoint)
         return fsdp_hub_check(context, folder->path, config);
     FSDP_TRY(open_model(folder->path, &reader));
-    status = check_size(reader, config);
+    status = check_section(reader, context, config);
     fsdp_checkpoint_close(reader);
     return status;
 }

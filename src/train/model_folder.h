@@ -8,6 +8,7 @@
 typedef struct fsdp__model_folder {
     char *path;         /* with config.json: as given, or the newest step-N in it */
     bool is_checkpoint; /* the weights are parts of several ranks */
+    bool has_config;    /* without one it may be weights alone, or nothing that is known */
 } fsdp__model_folder;
 
 /* A folder with a manifest.json is a checkpoint; one without a config.json that has step-N in it, its newest. */

@@ -416,8 +416,69 @@ static void a_folder_that_a_run_writes_to_is_refused(void **state)
     free(hold);
 }
 
-TEST_MAIN(T(a_folder_becomes_a_checkpoint_and_one_again), T(tokens_stay_what_they_are_on_every_way),
-          T(a_smaller_vocabulary_drops_tokens_that_it_has_not),
+/* The file with names that have no "model." before them, and one more tensor, of a dtype that cannot be read. */
+static void add_old_buffer(const char *path)
+{
+    static const char entry[] = "\"layers.0.self_attn.rotary_emb.inv_freq\":{\"dtype\":\"F64\",\"shape\":[1],";
+    size_t bytes, length = 0, made;
+    char *file = test_read_file(path, &bytes), *text = NULL, *header;
+    FILE *out = CHECK_PTR(open_memstream(&text, &made));
+    size_t data;
+
+    for (int i = 0; i < 8; i++)
+        length |= (size_t)(unsigned char)file[i] << (8 * i);
+    header = CHECK_PTR(strndup(file + 8, length));
+    data = bytes - 8 - length;
+    fprintf(out, "{%s\"data_offsets\":[%zu,%zu]},", entry, data, data + 8);
+    for (const char *at = header + 1; *at; at++) {
+        if (strncmp(at, "\"model.", 7) == 0) {
+            putc('"', out);
+            at += 6;
+        } else {
+            putc(*at, out);
+        }
+    }
+    CHECK_EQ(fclose(out), 0);
+    out = CHECK_PTR(fopen(path, "w"));
+    for (int i = 0; i < 8; i++)
+        putc((int)(made >> (8 * i) & 0xff), out);
+    fwrite(text, 1, made, out);
+    fwrite(file + 8 + length, 1, data, out);
+    fwrite("\0\0\0\0\0\0\xf8\x7f", 1, 8, out);
+    CHECK_EQ(fclose(out), 0);
+    free(text);
+    free(header);
+    free(file);
+}
+
+/* Names are those of the model afterwards, and a buffer that nobody reads stays behind. */
+static void what_a_folder_holds_besides_its_parameters_stays_behind(void **state)
+{
+    fixture *f = *state;
+    char *plain = test_path(f->directory, "plain"), *checkpoints = test_path(f->directory, "checkpoints");
+    char *back = test_path(f->directory, "back"), *file = test_path(f->model, "model.safetensors");
+
+    train(f);
+    SAYS(0, "written to", "convert", f->model, plain);
+    add_old_buffer(file);
+    SAYS(0, ": whole: 22 tensors, all values are finite but for 1 of F64, which was not looked at; shapes are those",
+         "verify", f->model);
+    SAYS(0, "F64       [1]                           8 bytes  model.safetensors", "inspect", f->model);
+    SAYS(0, "model written to", "convert", f->model, back);
+    SAYS(0, "21 equal, 0 different, 0 only in A, 0 only in B", "diff", plain, back);
+    SAYS(0, "written to", "convert", f->model, checkpoints, "--ranks", "2");
+    SAYS(0, "21 equal, 0 different, 0 only in A, 0 only in B", "diff", plain, checkpoints);
+    SAYS(0, "shapes are those of its config.json", "verify", checkpoints);
+    SAYS(2, "unread     layers.0.self_attn.rotary_emb.inv_freq  F64 and F64\n", "diff", f->model, f->model);
+    SAYS(2, "1 tensor was not compared: of a dtype that is not supported", "diff", f->model, f->model);
+    free(plain);
+    free(checkpoints);
+    free(back);
+    free(file);
+}
+
+TEST_MAIN(T(what_a_folder_holds_besides_its_parameters_stays_behind), T(a_folder_becomes_a_checkpoint_and_one_again),
+          T(tokens_stay_what_they_are_on_every_way), T(a_smaller_vocabulary_drops_tokens_that_it_has_not),
           T(a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has),
           T(a_checkpoint_of_a_program_s_own_model_is_cut_too), T(weights_change_their_dtype),
           T(what_is_refused_leaves_everything_as_it_was), T(no_model_folder_takes_the_name_of_a_checkpoint),

@@ -243,10 +243,13 @@ static void a_config_of_another_model_is_found(void **state)
     static const struct {
         const char *changes[2][2], *what;
     } cases[] = {
-        {{{"\"intermediate_size\": 100", "\"intermediate_size\": 104"}}, "holds a model of "},
+        {{{"\"intermediate_size\": 100", "\"intermediate_size\": 104"}},
+         "mlp.gate_proj.weight' has shape (100, 48), but the model's has (104, 48)"},
         {{{"\"vocab_size\": 256", "\"vocab_size\": 512"},
           {"\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true "}},
-         "tensor 'model.embed_tokens.weight' has shape [256, 48], and in the model of its config.json [512, 48]"},
+         "tensor 'model.embed_tokens.weight' has shape (256, 48), but the model's has (512, 48); and no parameter of "
+         "the "
+         "model is 'lm_head.weight': config.json says vocab_size 512: where the vocabulary was resized to 256 it"},
     };
     fixture *f = *state;
     source s = make(f);
@@ -306,7 +309,68 @@ static void a_checkpoint_is_evaluated_as_the_folder_it_was_made_of(void **state)
     free(s.folder);
 }
 
-TEST_MAIN(T(a_checkpoint_is_listed_with_who_holds_what), T(a_checkpoint_is_listed_as_json),
+/* What fsdp_hub_save writes without a config. */
+static void save_alone(fsdp_context *context, void *arg)
+{
+    const source *s = arg;
+    fsdp_state_dict *state = NULL;
+    fsdp_module *linear = CHECK_PTR(fsdp_linear_create(context, test_device(context), 3, 5, NULL));
+
+    CHECK_OK(fsdp_module_initialize(linear, 1));
+    CHECK_OK(fsdp_state_dict_from_module(linear, &state));
+    CHECK_OK(fsdp_hub_save(s->folder, state, NULL, FSDP_DTYPE_NONE, fsdp_world(context)));
+    fsdp_state_dict_free(state);
+    fsdp_module_unref(linear);
+}
+
+static void weights_without_a_config_are_read(void **state)
+{
+    fixture *f = *state;
+    source s = {.f = f, .folder = f->model};
+    program p;
+
+    test_run_ranks(1, save_alone, &s);
+    p = RUN(0, "inspect", f->model);
+    CHECK_CONTAINS(p.output, "  weight  float32   [5, 3] ");
+    CHECK_CONTAINS(p.output, "total: 2 tensors, 20 elements, 80 bytes");
+    program_free(&p);
+    p = RUN(0, "inspect", f->model, "--json");
+    CHECK_CONTAINS(p.output, "{\"kind\": \"weights\", ");
+    CHECK_NULL(strstr(p.output, "\"model\": {"));
+    program_free(&p);
+    SAYS(0, ": whole: 2 tensors, all values are finite\n", "verify", f->model);
+    SAYS(1, "has no config.json, which says what model it has", "generate", f->model, "--prompt", "x");
+    SAYS(1, "has no weights: neither model.safetensors, ", "inspect", f->directory);
+    SAYS(1, "has no weights: neither model.safetensors, ", "verify", f->directory);
+}
+
+static void a_checkpoint_without_a_manifest_is_named(void **state)
+{
+    fixture *f = *state;
+    source s = make(f);
+    char *step = test_path(s.folder, "step-7"), *other = test_path(f->directory, "kept"), *manifest;
+    const char *const folders[] = {step, other};
+
+    manifest = test_path(step, "manifest.json");
+    CHECK_EQ(remove(manifest), 0);
+    for (int i = 0; i < 2; i++) { /* under whichever name */
+        SAYS(1, "is no whole checkpoint: it has files of ranks, and no manifest.json, which says", "verify",
+             folders[i]);
+        SAYS(1, "is no whole checkpoint: it has files of ranks, and no manifest.json, which says", "inspect",
+             folders[i]);
+        SAYS(1, "is no whole checkpoint: it has files of ranks, and no manifest.json, which says", "generate",
+             folders[i], "--prompt", "x");
+        if (i == 0)
+            CHECK_EQ(rename(step, other), 0);
+    }
+    free(manifest);
+    free(other);
+    free(step);
+    free(s.folder);
+}
+
+TEST_MAIN(T(weights_without_a_config_are_read), T(a_checkpoint_without_a_manifest_is_named),
+          T(a_checkpoint_is_listed_with_who_holds_what), T(a_checkpoint_is_listed_as_json),
           T(folders_and_files_of_weights_are_listed), T(what_is_whole_is_said_to_be), T(a_damaged_checkpoint_is_named),
           T(a_config_of_another_model_is_found), T(a_value_that_is_not_finite_is_named),
           T(a_checkpoint_is_evaluated_as_the_folder_it_was_made_of))

@@ -1,4 +1,6 @@
 /* Parameters from folders: names, dtypes, rows of a rank, and what a folder that does not fit is told. */
+#include <unistd.h>
+
 #include "fsdp/hub.h"
 #include "support/ranks.h"
 
@@ -284,6 +286,153 @@ static void a_model_without_bytes_cannot_be_loaded(void **state)
     fsdp_context_free(context);
 }
 
+/* ---- the usual causes ---- */
+
+/* What is other in the files, and in the config, than in those of a Llama. */
+typedef struct odd_model {
+    const char *without, *prefix, *extra; /* part of the names that are not there; before all; one more name */
+    const char *dtype;                    /* of the extra one; NULL: F32 */
+    int64_t rows;                         /* of embedding and head */
+    void (*ask)(fsdp_model_config *config);
+    const char *part; /* of what is said */
+} odd_model;
+
+static void ask_layers(fsdp_model_config *config)
+{
+    config->n_layers = 1 << 14;
+}
+
+static void ask_fewer_layers(fsdp_model_config *config)
+{
+    config->n_layers--;
+}
+
+static void ask_size(fsdp_model_config *config)
+{
+    config->ffn_dim *= 2;
+}
+
+static void ask_gpt2(fsdp_model_config *config)
+{
+    config->architecture = FSDP_GPT2;
+    config->n_kv_heads = config->n_heads;
+    config->head_dim = config->dim / config->n_heads;
+}
+
+static void ask_qwen2(fsdp_model_config *config)
+{
+    config->architecture = FSDP_QWEN2;
+}
+
+static void add_tensor(FILE *header, const char *name, const char *dtype, int ndim, const int64_t *shape, size_t *at)
+{
+    size_t bytes = strcmp(dtype, "F8_E4M3") == 0 ? 1 : strcmp(dtype, "F64") == 0 ? 8 : 4;
+
+    fprintf(header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", *at ? "," : "", name, dtype);
+    for (int d = 0; d < ndim; d++) {
+        fprintf(header, "%s%lld", d ? "," : "", (long long)shape[d]);
+        bytes *= (size_t)shape[d];
+    }
+    fprintf(header, "],\"data_offsets\":[%zu,%zu]}", *at, *at + bytes);
+    *at += bytes;
+}
+
+/* model.safetensors with zeros, of the parameters and what is other with them. */
+static void make_odd(const char *folder, const fsdp_state_dict *parameters, const odd_model *odd)
+{
+    char *path = test_path(folder, "model.safetensors"), *text = NULL, name[200];
+    size_t length = 0, at = 0;
+    FILE *header = CHECK_PTR(open_memstream(&text, &length)), *file;
+
+    fputs("{", header);
+    for (int64_t i = 0; i < parameters->count; i++) {
+        const fsdp_state_dict_entry *e = &parameters->entries[i];
+        bool resized = odd->rows && (strstr(e->name, "embed") || strstr(e->name, "lm_head"));
+        int64_t shape[FSDP_MAX_DIMS];
+
+        if (odd->without && strstr(e->name, odd->without))
+            continue;
+        memcpy(shape, e->global_shape, sizeof shape);
+        shape[0] = resized ? odd->rows : shape[0];
+        snprintf(name, sizeof name, "%s%s", odd->prefix ? odd->prefix : "", e->name);
+        add_tensor(header, name, "F32", e->ndim, shape, &at);
+    }
+    if (odd->extra)
+        add_tensor(header, odd->extra, odd->dtype ? odd->dtype : "F32", 1, (const int64_t[]){64}, &at);
+    fputs("}", header);
+    CHECK_EQ(fclose(header), 0);
+    file = CHECK_PTR(fopen(path, "w"));
+    for (int i = 0; i < 8; i++)
+        putc((int)(length >> (8 * i) & 0xff), file);
+    CHECK_EQ(fwrite(text, 1, length, file), length);
+    CHECK_EQ(fclose(file), 0);
+    CHECK_EQ(truncate(path, (off_t)(8 + length + at)), 0);
+    free(text);
+    free(path);
+}
+
+static const odd_model odd_models[] = {
+    {.part = NULL},
+    {.without = "lm_head",
+     .part = "no file holds tensor 'lm_head.weight': where the embedding is the head, too, "
+             "config.json has to say tie_word_embeddings true"},
+    {.rows = 60,
+     .part = "tensor 'model.embed_tokens.weight' has shape (60, 64), but the model's has (259, 64), and "
+             "1 more have others: config.json says vocab_size 259: where the vocabulary was resized to 60 it"},
+    {.ask = ask_layers, .part = "no file holds tensors 'model.layers.3.self_attn.q_proj.weight', "},
+    {.ask = ask_layers, .part = "and 6 more: config.json says num_hidden_layers 16384, and there are 3 layers"},
+    {.ask = ask_fewer_layers,
+     .part = "and 6 more belong to no parameter of the model: config.json says "
+             "num_hidden_layers 2, and there are 3 layers"},
+    {.ask = ask_size,
+     .part = "mlp.gate_proj.weight' has shape (172, 64), but the model's has (344, 64), and 8 more have "
+             "others: config.json is that of a model of other sizes"},
+    {.ask = ask_gpt2, .part = "another architecture: Llama or its like (model_type llama, mistral or qwen2)"},
+    {.ask = ask_qwen2, .part = "a Qwen2 has these biases; without them it may be a llama or mistral"},
+    {.extra = "model.layers.0.self_attn.q_proj.bias", .part = "or of a Llama whose config.json has attention_bias"},
+    {.without = "layers", .extra = "transformer.h.0.ln_1.weight", .part = "architecture: GPT-2 (model_type gpt2)"},
+    {.without = ".1.mlp.up", .extra = "model.layers.1.mlp.up_proj.qweight", .part = "these weights are quantized"},
+    {.without = "model.norm.weight",
+     .extra = "model.norm.weight",
+     .dtype = "F8_E4M3",
+     .part = "tensor 'model.norm.weight' is F8_E4M3: float32, bfloat16 or float16 is needed; quantized"},
+    {.extra = "model.layers.0.mlp.up_proj.lora_A.weight", .part = "weights of an adapter (LoRA): merge it into"},
+    {.prefix = "module.", .part = "begin with what a wrapper puts before them"},
+    {.prefix = "_orig_mod.", .part = "what torch.compile puts before them"},
+    {.prefix = "another.", .part = "these are no weights of a Llama, or have other names"},
+    {.extra = "model.layers.0.self_attn.q_norm.weight", .part = "as Qwen3"},
+    {.extra = "model.layers.0.self_attn.rotary_emb.inv_freq", .dtype = "F64", .part = NULL}, /* nobody reads it */
+    {.extra = "model.layers.99999999999999999999.x", .part = "belongs to no parameter"},
+};
+
+static void what_does_not_fit_is_said_with_its_usual_cause(void **state)
+{
+    char *folder = test_directory();
+    fsdp_context *context = test_context();
+    fsdp_model_config config, asked;
+    fsdp_state_dict *parameters;
+    fsdp_module *model;
+
+    (void)state;
+    CHECK_OK(fsdp_hub_read_config(TEST_SOURCE_DIR "/tests/reference/models/tiny-llama", &config));
+    model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
+    CHECK_OK(fsdp_state_dict_from_module(model, &parameters));
+    for (size_t i = 0; i < FSDP__COUNT_OF(odd_models); i++) {
+        make_odd(folder, parameters, &odd_models[i]);
+        asked = config;
+        if (odd_models[i].ask)
+            odd_models[i].ask(&asked);
+        if (odd_models[i].part)
+            CHECK_ERROR(fsdp_hub_check(context, folder, &asked), FSDP_FORMAT, odd_models[i].part);
+        else
+            CHECK_OK(fsdp_hub_check(context, folder, &asked));
+    }
+    fsdp_state_dict_free(parameters);
+    fsdp_module_unref(model);
+    fsdp_context_free(context);
+    test_directory_free(folder);
+}
+
 /* A config.json may promise anything: no memory is taken for what no file holds. */
 static void a_folder_is_checked_by_its_headers_alone(void **state)
 {
@@ -302,7 +451,7 @@ static void a_folder_is_checked_by_its_headers_alone(void **state)
     wrong.dim = 1 << 20;
     wrong.n_layers = 1 << 14;
     CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT,
-                "its files hold 53760 elements, but a model of the config's sizes has");
+                "embed_tokens.weight' has shape (259, 48), but the model's has (259, 1048576), and ");
     wrong = config;
     wrong.vocab_size--;
     CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT, "embed_tokens.weight' has shape");
@@ -318,7 +467,8 @@ static void a_folder_is_checked_by_its_headers_alone(void **state)
     fsdp_context_free(context);
 }
 
-TEST_MAIN(cmocka_unit_test(a_folder_is_checked_by_its_headers_alone),
+TEST_MAIN(cmocka_unit_test(what_does_not_fit_is_said_with_its_usual_cause),
+          cmocka_unit_test(a_folder_is_checked_by_its_headers_alone),
           cmocka_unit_test(every_rank_reads_its_rows_in_any_dtype_and_alignment),
           cmocka_unit_test(names_without_prefix_masks_and_a_tied_head_are_known),
           cmocka_unit_test(a_tied_pair_may_be_stored_as_the_head),

@@ -1,0 +1,228 @@
+/* mismatch.c - one message for all that does not fit, with its usual cause at the end. */
+#include "hub/mismatch.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "hub/hub.h"
+#include "tensor/tensor.h"
+
+/* ---- what names are signs of ---- */
+
+#define QUANTIZED "these weights are quantized, which is not supported: get the model in bfloat16 or float16"
+#define ADAPTER                                                                                             \
+    "these are weights of an adapter (LoRA): merge it into its model (merge_and_unload of peft), and save " \
+    "the result"
+#define OF_ANOTHER "these are weights of another architecture: "
+
+/* Names that no model has which is supported; the first line that fits counts. */
+static const struct {
+    const char *part, *kind;
+} signs[] = {
+    {"lora_", ADAPTER},
+    {".base_layer.", ADAPTER},
+    {".qweight", QUANTIZED},
+    {".qzeros", QUANTIZED},
+    {".g_idx", QUANTIZED},
+    {".weight_scale", QUANTIZED},
+    {".weight_packed", QUANTIZED},
+    {".absmax", QUANTIZED},
+    {".quant_map", QUANTIZED},
+    {".SCB", QUANTIZED},
+    {"module.", "their names begin with what a wrapper puts before them: save the state dict of the module that was "
+                "wrapped"},
+    {"_orig_mod.", "their names begin with what torch.compile puts before them: save the state dict of the module that "
+                   "was compiled"},
+    {"language_model.", OF_ANOTHER "one that sees images, too, has its language model under 'language_model.'"},
+    {".experts.", OF_ANOTHER "a mixture of experts, as Mixtral"},
+    {"block_sparse_moe.", OF_ANOTHER "a mixture of experts, as Mixtral"},
+    {".q_norm.", OF_ANOTHER "one that normalizes queries and keys, as Qwen3"},
+    {".qkv_proj.", OF_ANOTHER "one with fused projections, as Phi-3"},
+    {"_feedforward_layernorm.", OF_ANOTHER "one with more norms in a layer, as Gemma 2"},
+    {"gpt_neox.", OF_ANOTHER "GPT-NeoX"},
+    {"query_key_value.", OF_ANOTHER "one with fused projections, as Falcon and BLOOM"},
+    {"model.decoder.", OF_ANOTHER "OPT"},
+};
+
+static const char *kind_of(const fsdp__mismatch *m, const char *name)
+{
+    bool gpt2 = m->config && m->config->architecture == FSDP_GPT2;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(signs); i++)
+        if (strstr(name, signs[i].part))
+            return signs[i].kind;
+    if (!m->config)
+        return NULL;
+    if (!gpt2 && (strncmp(name, "transformer.h.", 14) == 0 || strncmp(name, "h.", 2) == 0))
+        return OF_ANOTHER "GPT-2 (model_type gpt2)";
+    if (gpt2 && (strncmp(name, "model.layers.", 13) == 0 || strncmp(name, "layers.", 7) == 0))
+        return OF_ANOTHER "Llama or its like (model_type llama, mistral or qwen2)";
+    if (!gpt2 && m->config->architecture != FSDP_QWEN2 && fsdp__ends_with(name, "_proj.bias"))
+        return "they have biases: those of a Qwen2 (model_type qwen2), or of a Llama whose config.json has "
+               "attention_bias or mlp_bias true";
+    return NULL;
+}
+
+/* ---- what there is ---- */
+
+/* The number of the layer that a name is of; -1: of none. */
+static int64_t layer_of(const fsdp__mismatch *m, const char *name)
+{
+    const char *blocks = m->config && m->config->architecture == FSDP_GPT2 ? "h." : "layers.";
+    const char *at = strstr(name, blocks);
+
+    if (!at || (at > name && at[-1] != '.') || at[strlen(blocks)] < '0' || at[strlen(blocks)] > '9')
+        return -1;
+    return strtoll(at + strlen(blocks), NULL, 10);
+}
+
+void fsdp__mismatch_see(fsdp__mismatch *m, const char *name)
+{
+    int64_t layer = layer_of(m, name);
+
+    m->seen++;
+    if (layer >= m->layers && layer < INT64_MAX)
+        m->layers = layer + 1;
+}
+
+fsdp_status fsdp__mismatch_outline(const fsdp__mismatch *m, fsdp_context *context, fsdp_state_dict **out)
+{
+    /* A single name may say any number of a layer, too. */
+    int64_t most = FSDP__MIN(m->layers, m->seen) + 1;
+    fsdp_model_config config = *m->config;
+    fsdp_module *model;
+    fsdp_status status;
+
+    *out = NULL;
+    FSDP_TRY(fsdp_model_config_check(&config));
+    config.n_layers = FSDP__MIN(config.n_layers, most);
+    model = fsdp_model_create(context, fsdp_meta(context), &config);
+    if (!model)
+        return fsdp_last_status();
+    status = fsdp_state_dict_from_module(model, out); /* which holds the tensors */
+    fsdp_module_unref(model);
+    return status;
+}
+
+/* ---- what differs ---- */
+
+void fsdp__mismatch_missing(fsdp__mismatch *m, const char *name)
+{
+    fsdp__names_add(&m->missing, FSDP__SHOWN_NAME(name));
+    m->head = strcmp(name, FSDP__HEAD_NAME) == 0;
+    m->bias = fsdp__ends_with(name, "_proj.bias");
+}
+
+void fsdp__mismatch_unexpected(fsdp__mismatch *m, const char *name, const char *file)
+{
+    if (m->unexpected.count == 0)
+        m->file = file;
+    fsdp__names_add(&m->unexpected, FSDP__SHOWN_NAME(name));
+    if (!m->kind)
+        m->kind = kind_of(m, name);
+}
+
+/* Whether all that differs is how many tokens the vocabulary has. */
+static bool is_of_vocabulary(const fsdp__mismatch *m, const fsdp_state_dict_entry *entry, int ndim,
+                             const int64_t *shape)
+{
+    return m->config && ndim == 2 && entry->ndim == 2 && shape[1] == entry->global_shape[1] &&
+           (strcmp(entry->name, FSDP__HEAD_NAME) == 0 ||
+            strcmp(entry->name, fsdp__embedding_name(m->config->architecture)) == 0);
+}
+
+bool fsdp__mismatch_fits(fsdp__mismatch *m, const fsdp_state_dict_entry *entry, const char *name, int ndim,
+                         const int64_t *shape)
+{
+    char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
+
+    m->found++;
+    if (ndim == entry->ndim && memcmp(shape, entry->global_shape, (size_t)ndim * sizeof *shape) == 0)
+        return true;
+    if (m->misshapen++ == 0)
+        snprintf(m->shapes, sizeof m->shapes, "tensor '%s' has shape %s, but the model's has %s",
+                 FSDP__SHOWN_NAME(name), fsdp__shape_text(ndim, shape, got),
+                 fsdp__shape_text(entry->ndim, entry->global_shape, wanted));
+    if (is_of_vocabulary(m, entry, ndim, shape))
+        m->rows = shape[0];
+    else
+        m->other_size = true;
+    return false;
+}
+
+/* ---- the message ---- */
+
+/* The usual cause, from ": " on; "" where none is known. */
+static const char *cause_of(const fsdp__mismatch *m, char *text, size_t bytes)
+{
+    const fsdp_model_config *c = m->config;
+
+    text[0] = '\0';
+    if (m->kind)
+        snprintf(text, bytes, ": %s", m->kind);
+    else if (!c)
+        return text;
+    else if (m->found == 0)
+        snprintf(text, bytes, ": these are no weights of a %s, or have other names",
+                 fsdp_architecture_name(c->architecture));
+    else if (m->layers != c->n_layers)
+        snprintf(text, bytes, ": config.json says %s %lld, and there are %lld layer%s",
+                 c->architecture == FSDP_GPT2 ? "n_layer" : "num_hidden_layers", (long long)c->n_layers,
+                 (long long)m->layers, m->layers == 1 ? "" : "s");
+    else if (m->misshapen > 0 && !m->other_size)
+        snprintf(text, bytes,
+                 ": config.json says vocab_size %lld: where the vocabulary was resized to %lld it has to say that",
+                 (long long)c->vocab_size, (long long)m->rows);
+    else if (m->misshapen > 0)
+        snprintf(text, bytes, ": config.json is that of a model of other sizes");
+    else if (m->head && m->missing.count == 1)
+        snprintf(text, bytes,
+                 ": where the embedding is the head, too, config.json has to say tie_word_embeddings true");
+    else if (m->bias && c->architecture == FSDP_QWEN2)
+        snprintf(text, bytes, ": a Qwen2 has these biases; without them it may be a llama or mistral (model_type)");
+    return text;
+}
+
+static void append(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void append(char *text, size_t bytes, const char *format, ...)
+{
+    size_t length = strlen(text);
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(text + length, bytes - length, format, arguments);
+    va_end(arguments);
+}
+
+/* "; " between parts. */
+static const char *also(const char *text)
+{
+    return *text ? "; " : "";
+}
+
+fsdp_status fsdp__mismatch_status(fsdp__mismatch *m, bool partial)
+{
+    bool alone = m->misshapen == 0 && m->missing.count == 0;
+    char text[1400] = "", cause[300];
+
+    if (m->misshapen == 0 && (partial || m->missing.count + m->unexpected.count == 0))
+        return FSDP_OK;
+    if (m->misshapen > 0)
+        append(text, sizeof text, "%s", m->shapes);
+    if (m->misshapen > 1)
+        append(text, sizeof text, ", and %lld more have others", (long long)m->misshapen - 1);
+    if (m->missing.count > 0 && !partial)
+        append(text, sizeof text, "%sno file holds tensor%s %s", also(text), m->missing.count > 1 ? "s" : "",
+               fsdp__names_text(&m->missing));
+    if (m->unexpected.count > 0 && !partial && !alone)
+        append(text, sizeof text, "; and no parameter of the model is %s", fsdp__names_text(&m->unexpected));
+    else if (m->unexpected.count > 0 && !partial)
+        append(text, sizeof text, "tensor%s %s belong%s to no parameter of the model",
+               m->unexpected.count > 1 ? "s" : "", fsdp__names_text(&m->unexpected),
+               m->unexpected.count > 1 ? "" : "s");
+    return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': %s%s", alone ? m->file : m->place, text,
+                     cause_of(m, cause, sizeof cause));
+}
