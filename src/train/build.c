@@ -124,6 +124,22 @@ static fsdp_status create_optimizer(const fsdp_train_config *c, const fsdp_param
     }
 }
 
+/* Of the parameters that are trained, and of those whose state is only kept. */
+static fsdp_status optimize(fsdp_train_run *run, const fsdp_parameters *parameters)
+{
+    bool *thawed = fsdp__calloc((size_t)parameters->count + 1, sizeof *thawed);
+    fsdp_status status;
+
+    if (!thawed)
+        return FSDP_NO_MEMORY;
+    status = fsdp__train_thaw_kept(run, parameters, thawed);
+    if (status == FSDP_OK)
+        status = create_optimizer(run->config, parameters, &run->optimizer);
+    FSDP_KEEP_FIRST(status, fsdp__train_freeze_kept(parameters, thawed));
+    fsdp__free(thawed);
+    return status;
+}
+
 fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
@@ -133,7 +149,7 @@ fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
     for (int64_t i = 0; i < parameters.count; i++)
         run->local_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
-    status = create_optimizer(c, &parameters, &run->optimizer);
+    status = optimize(run, &parameters);
     fsdp_parameters_release(&parameters);
     FSDP_TRY(status);
     if (c->training.mixed_precision_param == FSDP_F16 || c->training.mixed_precision_reduce == FSDP_F16)

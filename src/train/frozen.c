@@ -3,8 +3,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "tensor/tensor.h"
+#include "train/config.h"
 #include "train/run.h"
+#include "train/values.h"
 
 /* Whether the first `length` characters of a pattern, and anything behind them, match. */
 static bool begins_like(const char *pattern, size_t length, const char *name)
@@ -42,6 +45,87 @@ static fsdp_status freeze_matching(const char *pattern, const fsdp_parameters *p
                      nearest(pattern, parameters));
 }
 
+/* ---- state that was there before ---- */
+
+/* Of an optimizer's state in the checkpoint that the run goes on from: whether any is of a parameter of this name, or
+ * of one whose name begins with it. */
+static bool has_state(const fsdp_train_run *run, const char *name, bool begins)
+{
+    const fsdp_checkpoint_reader *from = run->resume.from;
+    size_t length = strlen(name), prefix = strlen("state.");
+
+    if (!from || !fsdp__train_loads(run->config, FSDP__TRAIN_OPTIMIZER))
+        return false;
+    for (int64_t i = 0; i < fsdp_checkpoint_count(from); i++) {
+        const fsdp_checkpoint_tensor *t = fsdp_checkpoint_at(from, i);
+        const char *own = t->name + prefix;
+
+        if (strcmp(t->section, FSDP__SECTION_OPTIMIZER) == 0 && strncmp(t->name, "state.", prefix) == 0 &&
+            strncmp(own, name, length) == 0 && (begins || (own[length] == '.' && !strchr(own + length + 1, '.'))))
+            return true;
+    }
+    return false;
+}
+
+/* Counts it, and says so. */
+static void note_kept(fsdp_train_run *run, const fsdp_parameters *parameters)
+{
+    fsdp__names names = {.count = 0};
+
+    run->kept_parameters = 0;
+    for (int64_t i = 0; i < parameters->count; i++) {
+        const fsdp_parameter *p = &parameters->items[i];
+
+        if (fsdp_tensor_requires_grad(p->tensor) || !has_state(run, p->name, false))
+            continue;
+        run->kept_parameters += fsdp_tensor_numel(p->tensor);
+        fsdp__names_add(&names, p->name);
+    }
+    if (names.count > 0 && fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING,
+                 "'%s' has the optimizer's state of what model.frozen names: %s: it is kept as it is, in memory and in "
+                 "checkpoints, and they go on from it where they are trained again",
+                 run->resume.path, fsdp__names_text(&names));
+}
+
+/* A flat parameter is frozen as a whole, and has state under the names of those that are in it. */
+static bool keeps_state(const fsdp_train_run *run, const char *name)
+{
+    static const char flat[] = "_flat_param";
+    size_t length = strlen(name);
+    char *prefix = NULL;
+    bool keeps;
+
+    if (fsdp__ends_with(name, flat))
+        prefix = fsdp__sprintf("%.*s", (int)(length - strlen(flat)), name);
+    keeps = has_state(run, prefix ? prefix : name, prefix != NULL);
+    fsdp__free(prefix);
+    return keeps;
+}
+
+fsdp_status fsdp__train_thaw_kept(const fsdp_train_run *run, const fsdp_parameters *parameters, bool *thawed)
+{
+    for (int64_t i = 0; i < parameters->count && run->kept_parameters > 0; i++) {
+        const fsdp_parameter *p = &parameters->items[i];
+
+        if (fsdp_tensor_requires_grad(p->tensor) || !keeps_state(run, p->name))
+            continue;
+        FSDP_TRY(fsdp_tensor_set_requires_grad(p->tensor, true));
+        thawed[i] = true;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__train_freeze_kept(const fsdp_parameters *parameters, const bool *thawed)
+{
+    for (int64_t i = 0; i < parameters->count; i++)
+        if (thawed[i])
+            FSDP_TRY(fsdp_tensor_set_requires_grad(parameters->items[i].tensor, false));
+    return FSDP_OK;
+}
+
+/* ---- all of it ---- */
+
 fsdp_status fsdp__train_freeze(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
@@ -55,6 +139,7 @@ fsdp_status fsdp__train_freeze(fsdp_train_run *run)
     for (int64_t i = 0; i < parameters.count; i++)
         if (fsdp_tensor_requires_grad(parameters.items[i].tensor))
             run->trained_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
+    note_kept(run, &parameters);
     if (run->trained_parameters == 0)
         status = FSDP_FAIL(FSDP_INVALID, "model.frozen leaves no parameter to train");
 out:

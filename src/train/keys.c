@@ -126,7 +126,7 @@ static const fsdp__key keys[] = {
     INTEGER(model, max_seq_len, 1, 1 << 28, 0, NULL, "in place of the preset's, or the folder's with init random"),
     CHOICE(model, tie_word_embeddings, tie_word_embeddings, bool_choices, NULL, "in place of the preset's, or the folder's with init random: the head is the embedding"),
     NUMBER(model, dropout, 0, 1, FSDP__BELOW, NULL, "GPT-2: after the embeddings and in each residual branch; set, it is in place of the folder's three rates, and attention drops nothing"),
-    PATTERNS(model, frozen, frozen, "parameters that are not trained, by name: pattern (model.layers.0.*), or list of them; each must match one"),
+    PATTERNS(model, frozen, frozen, "parameters that are not trained, by name: pattern (model.layers.0.*), or list of them; each must match one; optimizer state that they have in a checkpoint is kept"),
 
     PATHS(data, path, paths, "file, folder, pattern (data/*.bin), or list of them that makes one stream"),
     CHOICE(data, format, format, format_choices, "auto", "text, tokens, or auto: by llm.c's header, else by name (.txt, .jsonl, also packed; .bin, .u16, .u32), else by the first bytes"),

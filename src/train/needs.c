@@ -55,7 +55,8 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
     double part = copies * bytes * ranks / fsdp_context_world_size(run->context);
     /* Which of them are trained is only known when the model is built. */
     double trained = c->model.frozen_count > 0 ? (double)run->trained_parameters / (bytes / 4) : 1;
-    double moments = fsdp__train_moments(c) * trained * part;
+    double kept = (double)run->kept_parameters / (bytes / 4);
+    double moments = fsdp__train_moments(c) * (trained + kept) * part;
     /* Of an asynchronous checkpoint: replicas have one writer. */
     double copy = fsdp__train_saves(c) && c->checkpoint.async_mode == 1 ? (part + moments) / copies : 0;
 

@@ -80,6 +80,7 @@ struct fsdp_train_run {
     int64_t tokens_seen;        /* in them, all ranks */
     bool not_finite;            /* the last one was not */
     int64_t trained_parameters; /* elements, all ranks; 0 until the model is built */
+    int64_t kept_parameters;    /* the same of frozen ones whose optimizer state is kept */
     int64_t local_parameters;   /* elements on this rank */
 
     fsdp_tokens *tokens;
@@ -144,8 +145,13 @@ fsdp_status fsdp__train_step_early(fsdp_train_run *run);
 /* ---- frozen.c ---- */
 
 /* Freezes what model.frozen names, before the model is sharded, and counts the rest: frozen parameters get no gradient
- * and no optimizer state. A pattern that matches nothing is an error that names the parameter it comes nearest to. */
+ * and no optimizer state, but keep what they have of it in the checkpoint that the run goes on from, which is said. A
+ * pattern that matches nothing is an error that names the parameter it comes nearest to. */
 fsdp_status fsdp__train_freeze(fsdp_train_run *run);
+/* Once it is sharded, around the making of the optimizer, which takes no frozen parameters: thaws those that have state
+ * to keep, and freezes them again. `thawed` has a place for each. */
+fsdp_status fsdp__train_thaw_kept(const fsdp_train_run *run, const fsdp_parameters *parameters, bool *thawed);
+fsdp_status fsdp__train_freeze_kept(const fsdp_parameters *parameters, const bool *thawed);
 
 /* ---- visible.c ---- */
 

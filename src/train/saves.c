@@ -105,8 +105,8 @@ static fsdp_status count_bytes(fsdp_train_run *run)
             own_numel += (double)fsdp_tensor_numel(entry->tensor);
     }
     fsdp_state_dict_free(state);
-    /* Of each parameter that is trained; shards and state are float32. */
-    moments = fsdp__train_moments(run->config) * (double)run->trained_parameters / numel;
+    /* Of each parameter that is trained, or was; shards and state are float32. */
+    moments = fsdp__train_moments(run->config) * (double)(run->trained_parameters + run->kept_parameters) / numel;
     run->saves.bytes = 4 * numel * (1 + moments);
     run->saves.own_bytes = 4 * own_numel * (1 + moments);
     return FSDP_OK;

@@ -2,6 +2,8 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "fsdp/checkpoint.h"
 #include "train/story.h"
 
 /* ---- never having stopped ---- */
@@ -220,6 +222,132 @@ static void what_is_excluded_begins_anew(void **state)
     CHECK_EQ(s->resumed_step, 4);
 }
 
+/* ---- frozen and thawed ---- */
+
+#define FROZEN "model.layers.0.mlp.up_proj.weight"
+#define OTHER "model.layers.1.mlp.up_proj.weight"
+
+enum {
+    MOST_BYTES = 1 << 16
+};
+
+/* A tensor of step-N. free() it. */
+static void *read_saved(const story *s, int step, const char *section, const char *name, size_t *bytes)
+{
+    char *folder = CHECK_PTR(fsdp__sprintf("%s/step-%d", s->folder, step));
+    void *data = CHECK_PTR(calloc(1, MOST_BYTES));
+    const fsdp_checkpoint_tensor *t;
+    fsdp_checkpoint_reader *reader;
+    int64_t numel = 1;
+
+    CHECK_OK(fsdp_checkpoint_open(folder, &reader));
+    t = CHECK_PTR(fsdp_checkpoint_tensor_find(reader, section, name));
+    for (int d = 0; d < t->ndim; d++)
+        numel *= t->shape[d];
+    *bytes = (size_t)numel * fsdp_dtype_size(t->dtype);
+    CHECK(*bytes <= MOST_BYTES);
+    CHECK_OK(fsdp_checkpoint_read(reader, t, 0, numel, data));
+    fsdp_checkpoint_close(reader);
+    fsdp__free(folder);
+    return data;
+}
+
+static bool is_same(const story *s, int step, int other, const char *section, const char *name)
+{
+    size_t bytes = 0, other_bytes = 0;
+    void *a = read_saved(s, step, section, name, &bytes), *b = read_saved(s, other, section, name, &other_bytes);
+    bool same = bytes == other_bytes && memcmp(a, b, bytes) == 0;
+
+    free(a);
+    free(b);
+    return same;
+}
+
+static int64_t steps_of(const story *s, int step, const char *name)
+{
+    size_t bytes;
+    int64_t *saved = read_saved(s, step, "optimizer", name, &bytes), steps = *saved;
+
+    CHECK_EQ(bytes, sizeof *saved);
+    free(saved);
+    return steps;
+}
+
+/* Two steps of all, two with the first layer frozen, two of all again. */
+static void freeze_and_thaw(story *s, const int worlds[3])
+{
+    story_set(s, "checkpoint.folder", s->folder);
+    for (int piece = 0; piece < 3; piece++) {
+        story_set(s, "model.frozen", piece == 1 ? "model.layers.0.*" : "");
+        s->end_after = 2 * piece + 2;
+        story_run(s, worlds[piece]);
+        if (piece < 2)
+            CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        if (piece == 1)
+            CHECK_CONTAINS(s->log, "step-2' has the optimizer's state of what model.frozen names: "
+                                   "'model.layers.0.");
+        else
+            CHECK_NULL(strstr(s->log, "model.frozen names"));
+    }
+    CHECK(is_same(s, 2, 4, "model", FROZEN) && !is_same(s, 2, 4, "model", OTHER));
+    CHECK(is_same(s, 2, 4, "optimizer", "state." FROZEN ".exp_avg"));
+    CHECK(is_same(s, 2, 4, "optimizer", "state." FROZEN ".exp_avg_sq"));
+    CHECK_EQ(steps_of(s, 4, "state." FROZEN ".step"), 2);
+    CHECK_EQ(steps_of(s, 4, "state." OTHER ".step"), 4);
+    CHECK(!is_same(s, 4, 6, "model", FROZEN));
+    CHECK(!is_same(s, 4, 6, "optimizer", "state." FROZEN ".exp_avg"));
+    CHECK_EQ(steps_of(s, 6, "state." FROZEN ".step"), 4);
+    CHECK_EQ(steps_of(s, 6, "state." OTHER ".step"), 6);
+}
+
+static void what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed(void **state)
+{
+    static const int worlds[][3] = {{1, 1, 1}, {2, 3, 1}, {1, 2, 2}, {4, 2, 3}, {4, 2, 4}};
+    static const kind frozen_kinds[] = {
+        {{{"parallelism.strategy", "hsdp"}, {"parallelism.data_parallel_replicate_degree", "2"}}, 2, 4},
+        {{{"parallelism.strategy", "fsdp2"}}, 1, 4},
+        {{{"parallelism.strategy", "fsdp1"}}, 1, 4},
+        {{{"parallelism.strategy", "fsdp1"}, {"parallelism.fsdp1_use_orig_params", "true"}}, 1, 4},
+        {{{"parallelism.strategy", "ddp"}}, 1, 4},
+        {{{"parallelism.strategy", "zero1"}}, 1, 4},
+        {{{"parallelism.strategy", "zero2"}}, 1, 4},
+        {{{"parallelism.strategy", "zero3"}}, 1, 4},
+    };
+
+    for (size_t i = 0; i < sizeof frozen_kinds / sizeof *frozen_kinds; i++)
+        for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+            if ((frozen_kinds[i].least == 2) != (w == 4) || (i > 1 && i % 4 != w))
+                continue;
+            story_teardown(state);
+            story_setup(state);
+            set_kind(*state, &frozen_kinds[i]);
+            freeze_and_thaw(*state, worlds[w]);
+        }
+}
+
+/* What was frozen from the start has no state, and gets none. */
+static void what_was_never_trained_has_no_state(void **state)
+{
+    story *s = *state;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "model.frozen", "model.layers.0.*");
+    for (int piece = 0; piece < 2; piece++) {
+        fsdp_checkpoint_reader *reader;
+        char *folder;
+
+        s->end_after = 2 * piece + 2;
+        story_run(s, 2);
+        CHECK_NULL(strstr(s->log, "model.frozen names"));
+        folder = CHECK_PTR(fsdp__sprintf("%s/step-%d", s->folder, 2 * piece + 2));
+        CHECK_OK(fsdp_checkpoint_open(folder, &reader));
+        CHECK_NULL(fsdp_checkpoint_tensor_find(reader, "optimizer", "state." FROZEN ".step"));
+        CHECK_PTR(fsdp_checkpoint_tensor_find(reader, "optimizer", "state." OTHER ".step"));
+        fsdp_checkpoint_close(reader);
+        fsdp__free(folder);
+    }
+}
+
 static void an_older_checkpoint_can_be_gone_on_from(void **state)
 {
     story *s = *state;
@@ -286,4 +414,5 @@ static void weights_may_begin_as_those_of_other_files(void **state)
 
 TEST_MAIN(S(a_run_in_pieces_is_the_run_in_one), S(dropouts_go_on_drawing), S(at_another_number_of_ranks_it_goes_on),
           S(the_batch_of_the_checkpoint_stands), S(what_does_not_fit_is_refused), S(what_is_excluded_begins_anew),
+          S(what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed), S(what_was_never_trained_has_no_state),
           S(an_older_checkpoint_can_be_gone_on_from), S(weights_may_begin_as_those_of_other_files))
