@@ -245,6 +245,7 @@ typedef struct fsdp_train_summary {
     int64_t held_out_tokens;   /* of data.path that are not: validation.share */
     int64_t validation_tokens; /* that a validation predicts; 0: there is none */
     size_t memory_bytes;       /* live on this rank once the run stands, on its device and on the host */
+    size_t optimizer_bytes;    /* of them those of optimizer state, which only a run that goes on has by then */
     bool offloaded; /* shards lie on the host, away from the device: not where the device of the run is the CPU */
     double flops_per_token; /* forward and backward */
     /* The checkpoint that the run goes on from; NULL: it begins. */

@@ -100,10 +100,29 @@ static void print_resume(const fsdp_train_config *config, const fsdp_train_summa
     printf("\n");
 }
 
+/* The state of the optimizer, which a run that goes on has by now, is told apart from the parameters. */
+static void print_ranks(const fsdp_train_summary *summary, int threads)
+{
+    char a[40], b[40], c[40], copies[80] = "", machines[40] = "", optimizer[60] = "";
+
+    if (summary->replicas > 1)
+        snprintf(copies, sizeof copies, " (%d copies of the model, sharded over %d each)", summary->replicas,
+                 summary->world_size / summary->replicas);
+    if (summary->machines > 1)
+        snprintf(machines, sizeof machines, " on %d machines", summary->machines);
+    if (summary->optimizer_bytes > 0)
+        snprintf(optimizer, sizeof optimizer, ", and %s of optimizer state",
+                 fsdp__size_text((double)summary->optimizer_bytes, c, sizeof c));
+    printf("ranks:  %d%s%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s%s\n", summary->world_size,
+           machines, copies, threads, plural(threads), (long long)summary->units, plural(summary->units),
+           fsdp__short_count(summary->local_parameters, a, sizeof a),
+           fsdp__size_text((double)(summary->memory_bytes - summary->optimizer_bytes), b, sizeof b), optimizer);
+}
+
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
                           int threads)
 {
-    char a[40], b[40], c[40], trained[80] = "", copies[80] = "", machines[40] = "", checkpoints[160];
+    char a[40], b[40], c[40], trained[80] = "", checkpoints[160];
     const fsdp_model_config *m = &summary->model_config;
 
     progress->steps = config->training.steps;
@@ -121,15 +140,7 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters%s\n", summary->model,
            fsdp_architecture_name(m->architecture), (long long)m->n_layers, plural(m->n_layers), (long long)m->dim,
            fsdp__short_count(summary->parameters, a, sizeof a), trained);
-    if (summary->replicas > 1)
-        snprintf(copies, sizeof copies, " (%d copies of the model, sharded over %d each)", summary->replicas,
-                 summary->world_size / summary->replicas);
-    if (summary->machines > 1)
-        snprintf(machines, sizeof machines, " on %d machines", summary->machines);
-    printf("ranks:  %d%s%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s\n", summary->world_size,
-           machines, copies, threads, plural(threads), (long long)summary->units, plural(summary->units),
-           fsdp__short_count(summary->local_parameters, a, sizeof a),
-           fsdp__size_text((double)summary->memory_bytes, b, sizeof b));
+    print_ranks(summary, threads);
     if (config->training.enable_cpu_offload)
         printf("host:   %s\n", summary->offloaded
                                    ? "has parameters, gradients and optimizer state, and takes the steps"

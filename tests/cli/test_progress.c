@@ -70,6 +70,25 @@ static void the_last_loss_is_that_of_the_last_step(void **state)
     }
 }
 
+/* A run that goes on has the optimizer's state as well: what it holds of the parameters is what it held before. */
+static void what_a_rank_holds_of_parameters_is_the_same_where_a_run_goes_on(void **state)
+{
+    static const char pattern[] = "; this one holds ";
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "steps"), line[200];
+    program p;
+
+    p = RUN(0, "train", f->config, "--training.steps=1", "-n", "2", "--checkpoint.folder", folder, "--export.path=");
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(CHECK_PTR(strstr(p.output, pattern)), "\n"),
+             strstr(p.output, pattern));
+    program_free(&p);
+    p = RUN(0, "train", f->config, "--training.steps=2", "-n", "2", "--checkpoint.folder", folder, "--export.path=");
+    CHECK_CONTAINS(p.output, line);
+    check_matches(p.output, "; this one holds [0-9.,M]+ parameters, [0-9.]+KiB, and [0-9.]+KiB of optimizer state$");
+    program_free(&p);
+    free(folder);
+}
+
 static void what_checkpoints_were_asked_for_is_told(void **state)
 {
     static const char *const cases[][3] = {
@@ -273,6 +292,7 @@ static void a_dumb_terminal_gets_no_bar(void **state)
 }
 
 TEST_MAIN(T(lines_have_units_that_fit_and_plurals_where_they_belong), T(the_last_loss_is_that_of_the_last_step),
+          T(what_a_rank_holds_of_parameters_is_the_same_where_a_run_goes_on),
           T(what_checkpoints_were_asked_for_is_told), T(a_run_that_has_nothing_left_to_do_says_why),
           T(the_bar_fits_the_terminal), T(lines_fit_a_terminal_and_the_bar_has_loss_and_speed),
           T(the_bar_follows_the_size_of_the_terminal), T(small_files_have_a_bar_too), T(an_explanation_has_a_bar),
