@@ -60,7 +60,7 @@ fsdp_status fsdp__index_parse(const char *path, const void *text, size_t bytes, 
     fsdp__index index = {0};
     const char *tensor;
 
-    FSDP_TRY(fsdp__json_parse(path, text, bytes, &object));
+    FSDP_TRY(fsdp__json_parse_foreign(path, text, bytes, &object));
     map = json_object_get(object, "weight_map");
     if (!json_is_object(map)) {
         status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has no weight_map", path);

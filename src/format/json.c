@@ -10,6 +10,7 @@
 #include "base/file.h"
 
 #include "base/text.h"
+#include "format/json_scan.h"
 #include "format/lfs_pointer.h"
 
 enum {
@@ -86,9 +87,29 @@ fsdp_status fsdp__json_parse_large(const char *path, const void *text, size_t by
     return parse(path, text, bytes, 4 * MAX_UNITS, 0, out);
 }
 
+static fsdp_status parse_foreign(const char *path, const void *text, size_t bytes, int64_t most, size_t flags,
+                                 json_t **out)
+{
+    char *strict = NULL;
+    size_t strict_bytes = 0;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
+    FSDP_TRY(check_extent(path, text, bytes, most)); /* of what is there, before anything is made of it */
+    FSDP_TRY(fsdp__json_to_strict(path, text, bytes, &strict, &strict_bytes));
+    status = parse(path, strict, strict_bytes, most, flags, out);
+    fsdp__free(strict);
+    return status;
+}
+
+fsdp_status fsdp__json_parse_foreign(const char *path, const void *text, size_t bytes, json_t **out)
+{
+    return parse_foreign(path, text, bytes, MAX_UNITS, 0, out);
+}
+
 fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t bytes, json_t **out)
 {
-    return parse(path, text, bytes, 4 * MAX_UNITS, JSON_DECODE_INT_AS_REAL, out);
+    return parse_foreign(path, text, bytes, 4 * MAX_UNITS, JSON_DECODE_INT_AS_REAL, out);
 }
 
 fsdp_status fsdp__json_load(const char *path, size_t limit_bytes, int version, json_t **out)

@@ -11,7 +11,10 @@
 fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out);
 /* The same of a file that may have four times as many values: a tokenizer has half a million tokens and merges. */
 fsdp_status fsdp__json_parse_large(const char *path, const void *text, size_t bytes, json_t **out);
-/* As large, and integers may be of any size, as a tokenizer's model_max_length of 1e30 in all digits: none is exact. */
+/* The same of a file that Python has written or reads, with what its json takes beside the standard: see
+ * fsdp__json_to_strict (json_scan.h), which says what becomes of it. */
+fsdp_status fsdp__json_parse_foreign(const char *path, const void *text, size_t bytes, json_t **out);
+/* As large and foreign, and all integers are reals, as a tokenizer's model_max_length of 1e30 in all digits is. */
 fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t bytes, json_t **out);
 
 /* Reads a file that fsdp wrote, of at most `limit_bytes`; another "version" is refused. The caller json_decref's

@@ -21,6 +21,26 @@ static fsdp_status unsupported(const fsdp__json_object *from, const char *key, c
                      FSDP__SHOWN_NAME(value), known);
 }
 
+/* `names` end with NULL. */
+static bool is_one_of(const char *name, const char *const *names)
+{
+    while (*names && strcmp(name, *names) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* Python writes 4096.0 where a size was computed as a fraction. */
+static fsdp_status read_integer(const fsdp__json_object *from, const char *key, bool required, int64_t *out)
+{
+    const json_t *value = json_object_get(from->object, key);
+    double number = json_is_real(value) ? json_real_value(value) : NAN;
+
+    if (!(fabs(number) <= 9007199254740992.0) || number != floor(number))
+        return fsdp__json_integer(from, key, required, out);
+    *out = (int64_t)number;
+    return FSDP_OK;
+}
+
 static fsdp_status need_bool(const fsdp__json_object *from, const char *key, bool needed)
 {
     bool value = needed;
@@ -87,7 +107,7 @@ static fsdp_status read_tokens(const fsdp__json_object *from, fsdp_model_config 
 
 static fsdp_status read_common(const fsdp__json_object *from, fsdp_model_config *out)
 {
-    FSDP_TRY(fsdp__json_integer(from, "vocab_size", true, &out->vocab_size));
+    FSDP_TRY(read_integer(from, "vocab_size", true, &out->vocab_size));
     FSDP_TRY(fsdp__json_float(from, "initializer_range", false, &out->init_std));
     FSDP_TRY(fsdp__json_bool(from, "tie_word_embeddings", &out->tie_word_embeddings));
     FSDP_TRY(read_tokens(from, out));
@@ -99,14 +119,18 @@ static fsdp_status read_common(const fsdp__json_object *from, fsdp_model_config 
 
 /* ---- GPT-2 ---- */
 
+/* The names that transformers has for the two forms. */
 static fsdp_status read_gpt2_activation(const fsdp__json_object *from, fsdp_model_config *out)
 {
-    const char *name = "gelu_new";
+    static const char *const erf[] = {"gelu", "gelu_python", NULL};
+    static const char *const tanh[] = {"gelu_new",  "gelu_pytorch_tanh", "gelu_python_tanh",
+                                       "gelu_fast", "gelu_accurate",     NULL};
+    const char *name = tanh[0];
 
     FSDP_TRY(fsdp__json_string(from, "activation_function", false, &name));
-    out->gelu_erf = strcmp(name, "gelu") == 0;
-    if (!out->gelu_erf && strcmp(name, "gelu_new") != 0 && strcmp(name, "gelu_pytorch_tanh") != 0)
-        return unsupported(from, "activation_function", name, "gelu_new, gelu_pytorch_tanh and gelu are");
+    out->gelu_erf = is_one_of(name, erf);
+    if (!out->gelu_erf && !is_one_of(name, tanh))
+        return unsupported(from, "activation_function", name, "gelu, gelu_new and other names of the two are");
     return FSDP_OK;
 }
 
@@ -121,14 +145,14 @@ static fsdp_status read_gpt2(const fsdp__json_object *from, fsdp_model_config *o
                                .dropout = 0.1f,
                                .attention_dropout = 0.1f};
     FSDP_TRY(read_common(from, out));
-    FSDP_TRY(fsdp__json_integer(from, "n_layer", true, &out->n_layers));
-    FSDP_TRY(fsdp__json_integer(from, "n_embd", true, &out->dim));
-    FSDP_TRY(fsdp__json_integer(from, "n_head", true, &out->n_heads));
-    FSDP_TRY(fsdp__json_integer(from, "n_positions", false, &out->max_seq_len));
+    FSDP_TRY(read_integer(from, "n_layer", true, &out->n_layers));
+    FSDP_TRY(read_integer(from, "n_embd", true, &out->dim));
+    FSDP_TRY(read_integer(from, "n_head", true, &out->n_heads));
+    FSDP_TRY(read_integer(from, "n_positions", false, &out->max_seq_len));
     out->n_kv_heads = out->n_heads;
     out->head_dim = out->n_heads > 0 ? out->dim / out->n_heads : 0;
     out->ffn_dim = out->dim > 0 && out->dim < INT32_MAX ? 4 * out->dim : 0;
-    FSDP_TRY(fsdp__json_integer(from, "n_inner", false, &out->ffn_dim));
+    FSDP_TRY(read_integer(from, "n_inner", false, &out->ffn_dim));
     FSDP_TRY(fsdp__json_float(from, "layer_norm_epsilon", false, &out->norm_eps));
     FSDP_TRY(fsdp__json_float(from, "embd_pdrop", false, &out->embd_dropout));
     FSDP_TRY(fsdp__json_float(from, "resid_pdrop", false, &out->dropout));
@@ -144,6 +168,7 @@ static fsdp_status read_gpt2(const fsdp__json_object *from, fsdp_model_config *o
 /* The two places in which versions of transformers look for the kind of rotary positions. */
 #define NEWER "rope_parameters"
 #define OLDER "rope_scaling"
+#define ORIGINAL "original_max_position_embeddings"
 
 static fsdp_status bad_rope(const fsdp__json_object *from, const char *what)
 {
@@ -159,14 +184,10 @@ static fsdp_status check_rope_keys(const fsdp__json_object *rope, fsdp_rope_type
         const char *name;
         fsdp_rope_type least;
     } keys[] = {
-        {"rope_theta", FSDP_ROPE_DEFAULT},
-        {"rope_type", FSDP_ROPE_DEFAULT},
-        {"type", FSDP_ROPE_DEFAULT},
-        {"partial_rotary_factor", FSDP_ROPE_DEFAULT},
-        {"original_max_position_embeddings", FSDP_ROPE_DEFAULT},
-        {"factor", FSDP_ROPE_LINEAR},
-        {"low_freq_factor", FSDP_ROPE_LLAMA3},
-        {"high_freq_factor", FSDP_ROPE_LLAMA3},
+        {"rope_theta", FSDP_ROPE_DEFAULT},     {"rope_type", FSDP_ROPE_DEFAULT},
+        {"type", FSDP_ROPE_DEFAULT},           {"partial_rotary_factor", FSDP_ROPE_DEFAULT},
+        {ORIGINAL, FSDP_ROPE_DEFAULT},         {"factor", FSDP_ROPE_LINEAR},
+        {"low_freq_factor", FSDP_ROPE_LLAMA3}, {"high_freq_factor", FSDP_ROPE_LLAMA3},
     };
     const char *key;
     json_t *value;
@@ -230,7 +251,22 @@ static fsdp_status read_one_rope(const fsdp__json_object *from, rope *out)
         return FSDP_OK;
     FSDP_TRY(fsdp__json_float(from, "low_freq_factor", true, &out->low_freq_factor));
     FSDP_TRY(fsdp__json_float(from, "high_freq_factor", true, &out->high_freq_factor));
-    return fsdp__json_integer(from, "original_max_position_embeddings", true, &out->original);
+    return read_integer(from, ORIGINAL, false, &out->original);
+}
+
+/* Some have it beside the other keys of rope, where the newer transformers looks first; without any it takes all
+ * positions. */
+static fsdp_status read_original(const fsdp__json_object *from, int64_t max_seq_len, rope *found)
+{
+    int64_t at_top = 0;
+
+    FSDP_TRY(read_integer(from, ORIGINAL, false, &at_top));
+    if (found->type != FSDP_ROPE_LLAMA3)
+        return FSDP_OK;
+    if (at_top && found->original && at_top != found->original)
+        return bad_rope(from, "it has two values of " ORIGINAL);
+    found->original = found->original ? found->original : at_top ? at_top : max_seq_len;
+    return FSDP_OK;
 }
 
 static bool same_rope(const rope *a, const rope *b)
@@ -264,6 +300,7 @@ static fsdp_status read_rope(const fsdp__json_object *from, fsdp_model_config *o
         one.theta = isnan(one.theta) ? found.theta : one.theta;
         found = one;
     }
+    FSDP_TRY(read_original(from, out->max_seq_len, &found));
     out->rope_theta = isnan(found.theta) ? out->rope_theta : found.theta;
     out->rope_type = found.type;
     out->rope_factor = found.factor;
@@ -291,7 +328,7 @@ static fsdp_status check_window(const fsdp__json_object *from, int64_t max_seq_l
 {
     int64_t window = json_object_get(from->object, "sliding_window") ? INT64_MAX : 4096;
 
-    FSDP_TRY(fsdp__json_integer(from, "sliding_window", false, &window));
+    FSDP_TRY(read_integer(from, "sliding_window", false, &window));
     if (window < max_seq_len)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot use '%s': a sliding_window of %lld in %lld positions is not supported: only null is, "
@@ -327,7 +364,7 @@ static fsdp_status check_windows(const fsdp__json_object *from, const fsdp_model
     FSDP_TRY(check_layer_types(from, config->max_seq_len));
     if (config->architecture == FSDP_QWEN2) {
         FSDP_TRY(fsdp__json_bool(from, "use_sliding_window", &used));
-        FSDP_TRY(fsdp__json_integer(from, "max_window_layers", false, &first));
+        FSDP_TRY(read_integer(from, "max_window_layers", false, &first));
         used = used && first < config->n_layers && !json_is_array(json_object_get(from->object, "layer_types"));
     }
     return used ? check_window(from, config->max_seq_len) : FSDP_OK;
@@ -352,21 +389,21 @@ static fsdp_status read_llama(const fsdp__json_object *from, const llama_kind *k
                                .rope_theta = 10000.0f,
                                .init_std = 0.02f};
     FSDP_TRY(read_common(from, out));
-    FSDP_TRY(fsdp__json_integer(from, "num_hidden_layers", true, &out->n_layers));
-    FSDP_TRY(fsdp__json_integer(from, "hidden_size", true, &out->dim));
-    FSDP_TRY(fsdp__json_integer(from, "num_attention_heads", true, &out->n_heads));
-    FSDP_TRY(fsdp__json_integer(from, "intermediate_size", true, &out->ffn_dim));
-    FSDP_TRY(fsdp__json_integer(from, "max_position_embeddings", false, &out->max_seq_len));
+    FSDP_TRY(read_integer(from, "num_hidden_layers", true, &out->n_layers));
+    FSDP_TRY(read_integer(from, "hidden_size", true, &out->dim));
+    FSDP_TRY(read_integer(from, "num_attention_heads", true, &out->n_heads));
+    FSDP_TRY(read_integer(from, "intermediate_size", true, &out->ffn_dim));
+    FSDP_TRY(read_integer(from, "max_position_embeddings", false, &out->max_seq_len));
     out->n_kv_heads = has_kv_heads || !kind->n_kv_heads ? out->n_heads : kind->n_kv_heads;
     out->head_dim = out->n_heads > 0 ? out->dim / out->n_heads : 0;
-    FSDP_TRY(fsdp__json_integer(from, "num_key_value_heads", false, &out->n_kv_heads));
-    FSDP_TRY(fsdp__json_integer(from, "head_dim", false, &out->head_dim));
+    FSDP_TRY(read_integer(from, "num_key_value_heads", false, &out->n_kv_heads));
+    FSDP_TRY(read_integer(from, "head_dim", false, &out->head_dim));
     FSDP_TRY(fsdp__json_float(from, "rms_norm_eps", false, &out->norm_eps));
     FSDP_TRY(fsdp__json_float(from, "attention_dropout", false, &out->attention_dropout));
     FSDP_TRY(read_biases(from, out));
     FSDP_TRY(check_windows(from, out));
     FSDP_TRY(fsdp__json_string(from, "hidden_act", false, &activation));
-    if (strcmp(activation, "silu") != 0)
+    if (strcmp(activation, "silu") != 0 && strcmp(activation, "swish") != 0) /* its other name */
         return unsupported(from, "hidden_act", activation, "only silu is");
     return read_rope(from, out);
 }
@@ -402,7 +439,7 @@ fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes,
     fsdp_status status;
     json_t *object = NULL;
 
-    FSDP_TRY(fsdp__json_parse(path, text, bytes, &object));
+    FSDP_TRY(fsdp__json_parse_foreign(path, text, bytes, &object));
     from.object = object;
     status = read_config(&from, &config);
     json_decref(object);

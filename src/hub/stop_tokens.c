@@ -10,7 +10,9 @@
 
 static fsdp_status add(const fsdp__json_object *from, const json_t *value, fsdp_hub_stop_tokens *out)
 {
-    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > INT32_MAX)
+    if (json_is_integer(value) && json_integer_value(value) < 0) /* -1 stands for none: no text ends with it */
+        return FSDP_OK;
+    if (!json_is_integer(value) || json_integer_value(value) > INT32_MAX)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key 'eos_token_id' is neither a token id nor a list of them",
                          from->path);
     if (out->count == FSDP_HUB_MAX_STOP_TOKENS)
@@ -40,7 +42,7 @@ fsdp_status fsdp__stop_tokens_parse(const char *path, const void *text, size_t b
     json_t *value;
 
     memset(out, 0, sizeof *out);
-    FSDP_TRY(fsdp__json_parse(path, text, bytes, &value));
+    FSDP_TRY(fsdp__json_parse_foreign(path, text, bytes, &value));
     from.object = value;
     status = read_ids(&from, out);
     json_decref(value);

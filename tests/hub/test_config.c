@@ -14,6 +14,7 @@ static fsdp_status parse(const char *text, fsdp_model_config *out)
 #define LLAMA3                                                                          \
     "{\"rope_type\":\"llama3\",\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1," \
     "\"high_freq_factor\":4,\"original_max_position_embeddings\":512}"
+#define LLAMA3_REST "\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4"
 #define GPT2_SIZES "\"model_type\":\"gpt2\",\"vocab_size\":100,\"n_embd\":32,\"n_layer\":2,\"n_head\":4"
 
 static void gpt2_defaults_are_those_of_transformers(void **state)
@@ -157,7 +158,7 @@ static void check_faults(const fault *cases, size_t count)
 static void every_fault_of_a_config_is_named(void **state)
 {
     static const fault cases[] = {
-        {"{", FSDP_FORMAT, "'config.json': line 1 column 1"},
+        {"{", FSDP_FORMAT, "'config.json': line 1 column 2"},
         {"3", FSDP_FORMAT, "cannot read 'config.json'"},
         {"{}", FSDP_FORMAT, "key 'model_type' is missing"},
         {"{\"model_type\":3}", FSDP_FORMAT, "key 'model_type' is an integer, not a string"},
@@ -169,7 +170,7 @@ static void every_fault_of_a_config_is_named(void **state)
         {"{" GPT2_SIZES ",\"n_layer\":3}", FSDP_FORMAT, "duplicate object key"},
         {"{" GPT2_SIZES ",\"n_positions\":0}", FSDP_INVALID, "max_seq_len is 0"},
         {"{" GPT2_SIZES ",\"activation_function\":\"relu\"}", FSDP_UNSUPPORTED,
-         "activation_function 'relu' is not supported: gelu_new, gelu_pytorch_tanh and gelu are"},
+         "activation_function 'relu' is not supported: gelu, gelu_new and other names of the two are"},
         {"{" GPT2_SIZES ",\"scale_attn_weights\":false}", FSDP_UNSUPPORTED, "scale_attn_weights 'false'"},
         {"{" GPT2_SIZES ",\"scale_attn_by_inverse_layer_idx\":true}", FSDP_UNSUPPORTED, "only false is"},
         {"{" GPT2_SIZES ",\"resid_pdrop\":\"no\"}", FSDP_FORMAT, "key 'resid_pdrop' is a string, not a number"},
@@ -219,10 +220,54 @@ static void every_fault_of_rotary_positions_is_named(void **state)
         {"{" LLAMA_SIZES ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", FSDP_UNSUPPORTED,
          "'full_attention' does not belong to rope type default"},
         {"{" LLAMA_SIZES ",\"rope_theta\":-1}", FSDP_INVALID, "rope_theta is -1"},
+        {"{" LLAMA_SIZES ",\"rope_theta\":NaN}", FSDP_FORMAT, "key 'rope_theta' is a string, not a number"},
+        {"{" LLAMA_SIZES ",\"rope_scaling\":" LLAMA3 ",\"original_max_position_embeddings\":9}", FSDP_UNSUPPORTED,
+         "two values of original_max_position_embeddings"},
     };
 
     (void)state;
     check_faults(cases, sizeof cases / sizeof cases[0]);
+}
+
+/* What Python writes and reads: in keys that nobody asks for it may be anything. */
+static void what_transformers_takes_is_taken(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t original;
+        bool erf;
+    } cases[] = {
+        {LLAMA_SIZES
+         ",\"x\":{\"a\":NaN,\"b\":-Infinity,\"n\":123456789012345678901234567890,\"s\":\"a\\u0000 \\ud83d\"}",
+         0, false},
+        {LLAMA_SIZES ",\"hidden_act\":\"swish\",\"torch_dtype\":null,\"dtype\":\"auto\",\"rope_scaling\":{}", 0, false},
+        {LLAMA_SIZES ",\"max_position_embeddings\":512.0,\"rms_norm_eps\":1,\"rope_theta\":10000", 0, false},
+        {LLAMA_SIZES ",\"rope_scaling\":{" LLAMA3_REST "},\"original_max_position_embeddings\":64", 64, false},
+        {LLAMA_SIZES ",\"rope_parameters\":{" LLAMA3_REST
+                     ",\"rope_theta\":5e5},\"original_max_position_embeddings\":64.0",
+         64, false},
+        {LLAMA_SIZES ",\"rope_scaling\":{" LLAMA3_REST ",\"original_max_position_embeddings\":64},"
+                     "\"original_max_position_embeddings\":64",
+         64, false},
+        {LLAMA_SIZES ",\"max_position_embeddings\":512,\"rope_scaling\":{" LLAMA3_REST "}", 512, false},
+        {LLAMA_SIZES ",\"original_max_position_embeddings\":64", 0, false}, /* there is nothing that it is of */
+        {GPT2_SIZES ",\"activation_function\":\"gelu_python\"", 0, true},
+        {GPT2_SIZES ",\"activation_function\":\"gelu_fast\"", 0, false},
+        {GPT2_SIZES ",\"activation_function\":\"gelu_accurate\"", 0, false},
+        {GPT2_SIZES ",\"activation_function\":\"gelu_python_tanh\",\"n_inner\":null", 0, false},
+    };
+    char text[1000];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fsdp_model_config config;
+
+        snprintf(text, sizeof text, "{%s}", cases[i].text);
+        CHECK_OK(parse(text, &config));
+        CHECK_EQ(config.rope_original_max_seq_len, cases[i].original);
+        CHECK_EQ(config.gelu_erf, cases[i].erf);
+        CHECK_EQ(config.max_seq_len, strstr(text, "512") ? 512 : config.architecture == FSDP_GPT2 ? 1024 : 2048);
+    }
 }
 
 static void a_folder_without_config_is_named(void **state)
@@ -323,4 +368,5 @@ TEST_MAIN(cmocka_unit_test(gpt2_defaults_are_those_of_transformers),
           cmocka_unit_test(only_windows_that_hold_all_positions_are_read),
           cmocka_unit_test(every_fault_of_a_config_is_named),
           cmocka_unit_test(every_fault_of_rotary_positions_is_named),
-          cmocka_unit_test(a_folder_without_config_is_named), cmocka_unit_test(what_is_written_reads_back_the_same))
+          cmocka_unit_test(what_transformers_takes_is_taken), cmocka_unit_test(a_folder_without_config_is_named),
+          cmocka_unit_test(what_is_written_reads_back_the_same))

@@ -24,13 +24,14 @@ static void one_or_several_or_none(void **state)
     CHECK_EQ(parse("{\"eos_token_id\": null}").count, 0);
     CHECK_EQ(parse("{\"eos_token_id\": []}").count, 0);
     CHECK_EQ(parse("{}").count, 0);
+    CHECK_EQ(parse("{\"eos_token_id\": -1}").count, 0); /* as none is written, too */
+    CHECK_EQ(parse("{\"eos_token_id\": [-1, 3], \"x\": NaN}").ids[0], 3);
 }
 
 static void what_is_none_is_refused(void **state)
 {
-    static const char *const wrong[] = {"{\"eos_token_id\": \"x\"}", "{\"eos_token_id\": -1}",
-                                        "{\"eos_token_id\": 2147483648}", "{\"eos_token_id\": [1, null]}",
-                                        "{\"eos_token_id\": 1.5}"};
+    static const char *const wrong[] = {"{\"eos_token_id\": \"x\"}", "{\"eos_token_id\": 2147483648}",
+                                        "{\"eos_token_id\": [1, null]}", "{\"eos_token_id\": 1.5}"};
     fsdp_hub_stop_tokens stops;
     char many[1024] = "{\"eos_token_id\": [0";
 
