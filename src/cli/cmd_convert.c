@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "checkpoint/folder.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
@@ -413,6 +414,14 @@ static void release(conversion *c)
     fsdp__tensor_source_release(&c->source);
 }
 
+/* They are copied as they are, but not without a word. */
+static void warn_not_finite(const fsdp__spill *spill)
+{
+    if (spill->not_finite)
+        (void)fsdp__failure("warning: tensor '%s' holds NaN or infinite values: the first is element %lld",
+                            FSDP__SHOWN_NAME(spill->not_finite->name), (long long)spill->not_finite_element);
+}
+
 static int run(conversion *c)
 {
     int result = 0;
@@ -429,6 +438,8 @@ static int run(conversion *c)
                (long long)c->step);
     else
         printf("model written to %s\n", c->to);
+    if (result == 0)
+        warn_not_finite(&c->spill);
     release(c);
     fsdp__interrupt_stop(&c->interrupt);
     return result;

@@ -1,5 +1,6 @@
 /* cmd_eval.c - fsdp eval FOLDER --data FILE: loss and perplexity of a model. With -n N this process starts N ranks of
  * itself, and waits for them; a rank (or the only process) joins by the environment. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "base/compiler.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/finite.h"
 #include "cli/folder_model.h"
 #include "cli/process.h"
 #include "cli/token_text.h"
@@ -73,7 +75,9 @@ static void usage(void)
         "  -n, -np, --ranks RANKS  processes to start here; each holds a part of the weights until they are used\n"
         "  --comm-timeout SECONDS  to wait for a rank that stands still; default 300; 0: for ever\n"
         "\n"
-        "Prints the mean loss of all tokens, and the perplexity, exp(loss): the same on any number of ranks.");
+        "Prints the mean loss of all tokens, and the perplexity, exp(loss): the same on any number of ranks. A loss "
+        "that is\n"
+        "NaN or infinite is an error, which names the weights that are.");
 }
 
 /* ---- the command line ---- */
@@ -296,6 +300,9 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
     fsdp_module_unref(model);
     if (status == FSDP_OK && prints)
         print_end(&found);
+    if (status == FSDP_OK && !isfinite(found.loss))
+        status =
+            fsdp__fail_not_finite(context, e->folder.path, isnan(found.loss) ? "the loss is nan" : "the loss is inf");
     return status;
 }
 

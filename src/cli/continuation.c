@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "cli/finite.h"
 #include "cli/folder_model.h"
 #include "cli/process.h"
 #include "launch/launch.h"
@@ -145,6 +146,14 @@ static void write_facts(const void *arg, FILE *out)
     fprintf(out, "--dtype\t%s\nthe cache\t%s\n", fsdp_dtype_name(c->dtype), o->no_cache ? "not used" : "used");
 }
 
+static fsdp_status explain(const fsdp__continuation *c, fsdp_context *context)
+{
+    char what[200];
+
+    snprintf(what, sizeof what, "%s", fsdp_last_error());
+    return fsdp__fail_not_finite(context, c->folder.path, what);
+}
+
 fsdp_status fsdp__continuation_run(fsdp__continuation *c)
 {
     fsdp_context *context = NULL;
@@ -159,6 +168,8 @@ fsdp_status fsdp__continuation_run(fsdp__continuation *c)
         status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, &model);
     if (status == FSDP_OK)
         status = generate(c, model);
+    if (status == FSDP_NOT_FINITE) /* on every rank, which have the same logits */
+        status = explain(c, context);
     if (status != FSDP_OK)
         fsdp_abort(context, fsdp_last_error());
     fsdp_module_unref(model);

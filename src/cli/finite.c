@@ -31,7 +31,7 @@ static int64_t find_32(const uint32_t *values, int64_t count, uint32_t exponent)
     return i;
 }
 
-static int64_t find(const void *values, int64_t count, fsdp_dtype dtype)
+int64_t fsdp__first_not_finite(const void *values, int64_t count, fsdp_dtype dtype)
 {
     switch (dtype) {
     case FSDP_F32:
@@ -70,13 +70,14 @@ static fsdp_status look_at(look *l, const fsdp__source_tensor *t)
         int64_t count = FSDP__MIN(t->numel - first, WINDOW_BYTES / size), bad;
 
         FSDP_TRY(fsdp__tensor_source_read(l->source, t, first, count, l->window));
-        bad = find(l->window, count, t->dtype);
+        bad = fsdp__first_not_finite(l->window, count, t->dtype);
         if (bad < count)
             return FSDP_FAIL(FSDP_NOT_FINITE,
                              "'%s': tensor '%s' holds NaN or infinite values: the first is element %lld",
                              place_of(l->source, t), FSDP__SHOWN_NAME(t->name), (long long)(first + bad));
         l->done += (uint64_t)(count * size);
-        l->progress(l->arg, l->done, l->all);
+        if (l->progress)
+            l->progress(l->arg, l->done, l->all);
     }
     return FSDP_OK;
 }
@@ -93,4 +94,27 @@ fsdp_status fsdp__check_finite_weights(fsdp__tensor_source *source,
         status = look_at(&l, &source->tensors[i]);
     fsdp__free(l.window);
     return status;
+}
+
+static fsdp_status explain(const char *path, const char *what)
+{
+    fsdp__tensor_source source;
+    fsdp_status status = fsdp__tensor_source_open(path, &source);
+
+    if (status == FSDP_OK)
+        status = fsdp__check_finite_weights(&source, NULL, NULL);
+    fsdp__tensor_source_release(&source);
+    if (status != FSDP_OK)
+        return FSDP_FAIL(FSDP_NOT_FINITE, "%s: %s", what, fsdp_last_error());
+    return FSDP_FAIL(FSDP_NOT_FINITE,
+                     "%s, though all weights of '%s' are finite: values overflow while it computes, which a --dtype of "
+                     "float32 may avoid",
+                     what, path);
+}
+
+fsdp_status fsdp__fail_not_finite(fsdp_context *context, const char *path, const char *what)
+{
+    fsdp_status mine = fsdp_context_rank(context) == 0 ? explain(path, what) : FSDP_OK;
+
+    return fsdp_context_world_size(context) > 1 ? fsdp_agree(fsdp_world(context), mine) : mine;
 }

@@ -12,6 +12,8 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "base/text.h"
+#include "cli/finite.h"
 #include "tensor/tensor.h"
 #include "train/values.h"
 
@@ -92,6 +94,25 @@ static fsdp_status convert(const spiller *s, fsdp_dtype from, fsdp_dtype to, int
     return status;
 }
 
+/* A window that was read, and converted where that is asked for. */
+static fsdp_status look_at(spiller *s, const fsdp__spilled *item, int64_t first, int64_t n)
+{
+    int64_t read = fsdp__first_not_finite(s->read, n, item->tensor->dtype), converted = n;
+
+    if (read < n && !s->spill->not_finite) {
+        s->spill->not_finite = item->tensor;
+        s->spill->not_finite_element = first + read;
+    }
+    if (item->dtype != item->tensor->dtype)
+        converted = fsdp__first_not_finite(s->converted, read, item->dtype);
+    if (converted < read) /* of the values before that */
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "cannot convert tensor '%s': its element %lld is beyond what %s holds: take bfloat16 or float32",
+            FSDP__SHOWN_NAME(item->tensor->name), (long long)(first + converted), fsdp_dtype_name(item->dtype));
+    return FSDP_OK;
+}
+
 static fsdp_status copy_tensor(spiller *s, const fsdp__spilled *item)
 {
     size_t size = fsdp_dtype_size(item->dtype);
@@ -103,6 +124,7 @@ static fsdp_status copy_tensor(spiller *s, const fsdp__spilled *item)
         FSDP_TRY(fsdp__tensor_source_read(s->source, item->tensor, first, n, s->read));
         if (!same)
             FSDP_TRY(convert(s, item->tensor->dtype, item->dtype, n));
+        FSDP_TRY(look_at(s, item, first, n));
         FSDP_TRY(fsdp__file_pwrite(s->fd, s->path, same ? s->read : s->converted, (size_t)n * size,
                                    item->offset + (uint64_t)first * size));
         s->progress(s->arg, item->offset + (uint64_t)(first + n) * size, s->spill->bytes);

@@ -16,6 +16,8 @@ typedef struct fsdp__spill {
     int64_t count;
     const unsigned char *data; /* read only */
     size_t bytes;
+    const fsdp__source_tensor *not_finite; /* the first with values that are NaN or infinite; NULL: there is none */
+    int64_t not_finite_element;
 } fsdp__spill;
 
 /* Bytes written so far, of all. */
@@ -23,7 +25,7 @@ typedef void (*fsdp__spill_progress)(void *arg, uint64_t done, uint64_t total);
 
 /* Copies every tensor that the source has listed, a window at a time, to a file in `folder`, which is made if need be;
  * it is gone when the process ends, however it does. Floating tensors become `dtype` (NONE: stay what they are), but of
- * a checkpoint only those of its model. */
+ * a checkpoint only those of its model. A finite value that `dtype` cannot hold is an error. */
 fsdp_status fsdp__spill_make(fsdp__tensor_source *source, const char *folder, fsdp_dtype dtype,
                              fsdp__spill_progress progress, void *arg, fsdp__spill *out);
 void fsdp__spill_release(fsdp__spill *spill);

@@ -109,7 +109,7 @@ static fsdp_status check(const float *logits, int64_t vocab_size)
 {
     for (int64_t i = 0; i < vocab_size; i++)
         if (isnan(logits[i]) || logits[i] == INFINITY)
-            return FSDP_FAIL(FSDP_STATE, "cannot generate: the model's logit of token %lld is %g", (long long)i,
+            return FSDP_FAIL(FSDP_NOT_FINITE, "cannot generate: the model's logit of token %lld is %g", (long long)i,
                              isnan(logits[i]) ? (double)NAN : (double)logits[i]);
     return FSDP_OK;
 }

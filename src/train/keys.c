@@ -149,7 +149,7 @@ static const fsdp__key keys[] = {
     CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, param_choices, "float32", "reduce gradients in it; float16: as with mixed_precision_param"),
     CHOICE(training, no_sync, no_sync, bool_choices, NULL, "with accumulation: reduce on the last microbatch only, and add up whole gradients until then; not set: true, but false with parallelism.strategy zero2 and zero3"),
     BOOL(training, enable_cpu_offload, "false", "keep parameters, gradients and optimizer state on the host, and step there; where the run computes on the CPU they are there anyway, and nothing moves"),
-    CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "a step whose loss or gradient norm is NaN or infinite: stop: end the run, export nothing; skip: leave the step out; continue: take it"),
+    CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "a step whose loss or gradient norm is NaN or infinite: stop: end the run, export nothing (also where the loss of a validation is); skip: leave the step out; continue: take it"),
     INTEGER(training, early_stop, 0, FSDP__KEY_LARGE, 0, "0", "validations in a row without an improvement after which the run ends, and exports what it has; 0: none do"),
     NUMBER(training, early_stop_min_delta, 0, INFINITY, 0, "0", "an improvement is a validation loss lower by more than this than that of the last improvement"),
 

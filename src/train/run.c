@@ -285,7 +285,7 @@ static outcome validate(fsdp_train_run *run, const fsdp_train_listener *listener
     PART(alone(fsdp_train_validate(run, &validation)));
     if (listener->validated)
         listener->validated(listener->arg, &validation);
-    return agreed(FSDP_OK);
+    return agreed(fsdp__validation_check(run, &validation));
 }
 
 /* Saves where it is time; ends the run by a demand that all ranks have heard of. */

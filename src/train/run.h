@@ -192,6 +192,9 @@ void fsdp__validation_close(fsdp_train_run *run);
 int64_t fsdp__validation_tokens(const fsdp_train_run *run); /* that one predicts; 0: there is none */
 /* After the step that was taken last, by the config alone. */
 bool fsdp__validation_due(const fsdp_train_run *run);
+/* With training.on_nan: stop a loss that is NaN or infinite is an error, which names a parameter that is. [collective]
+ */
+fsdp_status fsdp__validation_check(fsdp_train_run *run, const fsdp_train_validation *v);
 
 /* ---- lines.c ---- */
 

@@ -121,6 +121,21 @@ static void judge(fsdp_train_run *run, fsdp_train_validation *v)
     v->stops = own->stops;
 }
 
+fsdp_status fsdp__validation_check(fsdp_train_run *run, const fsdp_train_validation *v)
+{
+    char name[FSDP__FINITE_NAME] = "", why[FSDP__FINITE_NAME + 80] = "all weights are finite";
+
+    if (isfinite(v->loss) || run->config->training.on_nan != FSDP_TRAIN_STOP)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__find_not_finite(run, name));
+    if (*name)
+        snprintf(why, sizeof why, "'%s' holds NaN or infinite values", name);
+    return FSDP_FAIL(FSDP_NOT_FINITE,
+                     "the loss of the validation after step %lld is %s (%s): the run stops here; nothing is exported. "
+                     "Try a lower optimizer.lr (%g); training.on_nan: continue goes on",
+                     (long long)v->step, isnan(v->loss) ? "nan" : "inf", why, run->config->optimizer.lr);
+}
+
 static void progress(void *arg, int64_t done, int64_t all)
 {
     const fsdp_train_run *run = arg;

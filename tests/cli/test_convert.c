@@ -1,6 +1,7 @@
 /* fsdp convert: there and back at any number of ranks, with all that belongs to it; dtypes; what is refused, and that
  * nothing is left then. */
 #include <dirent.h>
+#include <math.h>
 #include <sys/stat.h>
 
 #include "base/file.h"
@@ -477,8 +478,36 @@ static void what_a_folder_holds_besides_its_parameters_stays_behind(void **state
     free(file);
 }
 
-TEST_MAIN(T(what_a_folder_holds_besides_its_parameters_stays_behind), T(a_folder_becomes_a_checkpoint_and_one_again),
-          T(tokens_stay_what_they_are_on_every_way), T(a_smaller_vocabulary_drops_tokens_that_it_has_not),
+/* Copied as it is, with a warning; but nothing becomes infinite on the way. */
+static void what_is_not_finite_is_said(void **state)
+{
+    static const float values[] = {NAN, 1e6f};
+    fixture *f = *state;
+    char *file = test_path(f->model, "model.safetensors"), *to = test_path(f->directory, "to");
+    size_t bytes;
+    char *data;
+
+    train(f);
+    data = test_read_file(file, &bytes);
+    for (int i = 0; i < 2; i++) {
+        memcpy(data + bytes - 4, &values[i], 4);
+        test_write_file(file, data, bytes);
+        if (i == 0)
+            SAYS(0, "warning: tensor 'lm_head.weight' holds NaN or infinite values: the first is element 12287\n",
+                 "convert", f->model, to, "--dtype", "float16");
+        else
+            SAYS(1, "cannot convert tensor 'lm_head.weight': its element 12287 is beyond what float16 holds", "convert",
+                 f->model, to, "--dtype", "float16");
+    }
+    SAYS(0, "model written to", "convert", f->model, to, "--dtype", "bfloat16");
+    free(data);
+    free(file);
+    free(to);
+}
+
+TEST_MAIN(T(what_is_not_finite_is_said), T(what_a_folder_holds_besides_its_parameters_stays_behind),
+          T(a_folder_becomes_a_checkpoint_and_one_again), T(tokens_stay_what_they_are_on_every_way),
+          T(a_smaller_vocabulary_drops_tokens_that_it_has_not),
           T(a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has),
           T(a_checkpoint_of_a_program_s_own_model_is_cut_too), T(weights_change_their_dtype),
           T(what_is_refused_leaves_everything_as_it_was), T(no_model_folder_takes_the_name_of_a_checkpoint),

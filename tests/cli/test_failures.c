@@ -134,6 +134,15 @@ static void a_run_that_diverges_ends_with_one_message(void **state)
     CHECK_EQ(occurrences(p.output, "fsdp: warning: "), 1);
     CHECK_CONTAINS(p.output, "done:   30 steps (29 left out), ");
     program_free(&p);
+    /* The last step shows in nothing but the validation behind it. */
+    p = RUN(1, "train", f->config, "-n", "2", "--optimizer.lr=3e38", "--training.steps=1", "--validation.share=0.1",
+            "--export.path=");
+    CHECK_CONTAINS(p.output, "the loss of the validation after step 1 is nan ('");
+    CHECK_EQ(occurrences(p.output, "fsdp: "), 1);
+    program_free(&p);
+    p = RUN(0, "train", f->config, "--optimizer.lr=3e38", "--training.steps=1", "--validation.share=0.1",
+            "--export.path=", "--training.on_nan=continue");
+    program_free(&p);
 }
 
 static void a_killed_rank_is_named_and_nothing_is_left(void **state)

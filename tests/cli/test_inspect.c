@@ -279,6 +279,15 @@ static void a_value_that_is_not_finite_is_named(void **state)
              "verify", f->model);
     }
     SAYS(1, "the first is element 12285\n", "verify", path);
+    for (int i = 0; i < 2; i++) { /* whatever computes with them says which they are */
+        const char *ranks = i ? "2" : "1";
+
+        SAYS(1, "the loss is nan: '", "eval", f->model, "--data", f->data, "--seq-len=8", "--steps=1", "-n", ranks);
+        SAYS(1, "tensor 'lm_head.weight' holds NaN or infinite values: the first is", "eval", f->model, "--data",
+             f->data, "--seq-len=8", "--steps=1", "-n", ranks);
+        SAYS(1, "tensor 'lm_head.weight' holds NaN or infinite values: the first is", "generate", f->model, "--tokens",
+             "1,2", "-n", ranks);
+    }
     data[bytes - 1] = data[bytes - 5] = data[bytes - 9] = 0; /* small numbers */
     test_write_file(path, data, bytes);
     saved_make(2, &(saved){.model = f->model, .folder = s.folder, .step = 20, .factor = NAN});

@@ -153,8 +153,8 @@ static void broken_logits_are_an_error(void **state)
     int32_t token;
 
     (void)state;
-    CHECK_ERROR(fsdp__sample(logits, 2, &greedy, 0, scratch, &token), FSDP_STATE, "logit of token 1 is nan");
-    CHECK_ERROR(fsdp__sample(infinite, 2, &greedy, 0, scratch, &token), FSDP_STATE, "logit of token 0 is inf");
+    CHECK_ERROR(fsdp__sample(logits, 2, &greedy, 0, scratch, &token), FSDP_NOT_FINITE, "logit of token 1 is nan");
+    CHECK_ERROR(fsdp__sample(infinite, 2, &greedy, 0, scratch, &token), FSDP_NOT_FINITE, "logit of token 0 is inf");
 }
 
 TEST_MAIN(cmocka_unit_test(the_most_likely_token_with_the_lowest_id_wins),
