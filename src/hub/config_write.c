@@ -1,5 +1,6 @@
 /* config_write.c - config.json and generation_config.json as transformers reads them, old versions and new. */
 #include "format/json.h"
+#include "hub/config_keep.h"
 #include "hub/hub.h"
 
 /* An object being filled: a failed insertion is remembered and reported once. */
@@ -129,16 +130,24 @@ static void put_llama(writer *w, const fsdp_model_config *config)
     put_rope(w, config);
 }
 
-/* Ends the object: its text, or the error of any insertion. */
-static fsdp_status finish(writer *w, const char *what, char **out)
+/* The text of an object, which it takes over; NULL: there was no memory for that. */
+static fsdp_status print(json_t *object, const char *what, char **out)
 {
-    *out = w->object && !w->failed ? json_dumps(w->object, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9))
-                                   : NULL;
-    json_decref(w->object);
+    *out = object ? json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(object);
     return *out ? FSDP_OK : FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for %s", what);
 }
 
-fsdp_status fsdp__config_text(const fsdp_model_config *config, fsdp_dtype dtype, char **out)
+/* The object, unless an insertion failed. */
+static json_t *finish(writer *w)
+{
+    if (!w->failed)
+        return w->object;
+    json_decref(w->object);
+    return NULL;
+}
+
+json_t *fsdp__config_object(const fsdp_model_config *config, fsdp_dtype dtype)
 {
     writer w = {.object = json_object()};
 
@@ -154,7 +163,12 @@ fsdp_status fsdp__config_text(const fsdp_model_config *config, fsdp_dtype dtype,
     put_tokens(&w, config);
     if (config->has_unk_token)
         put_integer(&w, "unk_token_id", config->unk_token);
-    return finish(&w, "config.json", out);
+    return finish(&w);
+}
+
+fsdp_status fsdp__config_text(const fsdp_model_config *config, fsdp_dtype dtype, char **out)
+{
+    return print(fsdp__config_object(config, dtype), "config.json", out);
 }
 
 fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char **out)
@@ -163,5 +177,5 @@ fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char *
 
     put_bool(&w, "_from_model_config", true);
     put_tokens(&w, config);
-    return finish(&w, "generation_config.json", out);
+    return print(finish(&w), "generation_config.json", out);
 }

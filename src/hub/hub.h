@@ -13,6 +13,11 @@ fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes,
 fsdp_status fsdp__stop_tokens_parse(const char *path, const void *text, size_t bytes, fsdp_hub_stop_tokens *out);
 /* Texts of config.json and generation_config.json; free() them. `dtype` is what the weights are stored as. */
 fsdp_status fsdp__config_text(const fsdp_model_config *config, fsdp_dtype dtype, char **out);
+/* The same of a model that came from a folder: the text of its config.json, in which only what has changed is other, so
+ * that all keys and their order stay. Where the folder (which may be NULL) has none that can be read, or not of this
+ * kind of model, it is fsdp__config_text, with a warning. free() it. */
+fsdp_status fsdp__hub_keep_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
+                                  fsdp_dtype dtype, char **out);
 fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char **out);
 
 /* The text of the folder's generation_config.json, with a NUL; fsdp__free it. NULL where it has none, or one that names

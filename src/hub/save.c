@@ -125,7 +125,8 @@ static fsdp_status create_config(saver *s)
     char *config = NULL, *generation = NULL, *kept = NULL;
     fsdp_status status = FSDP_OK;
 
-    FSDP_TRY_GOTO(status, fsdp__config_text(s->config, s->dtype, &config), out);
+    FSDP_TRY_GOTO(status, fsdp__hub_keep_config(s->hold->context, s->hold->target.source, s->config, s->dtype, &config),
+                  out);
     FSDP_TRY_GOTO(status, create_text(s, "config.json", config), out);
     FSDP_TRY_GOTO(status, fsdp__hub_keep_generation_config(s->hold->context, s->hold->target.source, s->config, &kept),
                   out);

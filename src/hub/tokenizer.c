@@ -9,8 +9,8 @@
 #define LIMIT_BYTES ((size_t)1 << 30)
 
 static const char *const files[] = {
-    "tokenizer.json", "tokenizer_config.json",   "tokenizer.model",   "vocab.json",
-    "merges.txt",     "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "tokenizer.json",          "tokenizer_config.json", "tokenizer.model",     "vocab.json",  "merges.txt",
+    "special_tokens_map.json", "added_tokens.json",     "chat_template.jinja", "tekken.json", "chat_template.json",
 };
 
 const char *fsdp__hub_tokenizer_folder(const fsdp__hub_target *target)

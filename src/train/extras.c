@@ -46,7 +46,7 @@ static fsdp_status add_model(const fsdp_train_run *run, fsdp__extras *e)
     char *text = NULL;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__config_text(&run->model_config, FSDP_F32, &text));
+    FSDP_TRY(fsdp__hub_keep_config(run->context, run->config->model.path, &run->model_config, FSDP_F32, &text));
     status = add(e, "config.json", text, strlen(text));
     free(text);
     return status;

@@ -87,6 +87,9 @@ static void replace(const char *path, const char *from, const char *to)
     free(text);
 }
 
+/* A key that fsdp does not know, with what no parser holds. */
+#define VENDOR "\"vendor\": {\"z\": NaN, \"a\": [1e999, \"\\udead\"]}"
+
 /* Of a folder that is in the fixture's. */
 static void check_tokens(const fixture *f, const char *folder, const char *generation)
 {
@@ -106,6 +109,11 @@ static void check_tokens(const fixture *f, const char *folder, const char *gener
     file = test_path(f->directory, name);
     text = test_read_file(file, &bytes);
     CHECK_CONTAINS(text, generation);
+    free(text);
+    free(file);
+    file = test_path(path, "config.json");
+    text = test_read_file(file, &bytes);
+    CHECK_CONTAINS(text, VENDOR);
     free(text);
     free(file);
     free(path);
@@ -137,7 +145,7 @@ static void tokens_stay_what_they_are_on_every_way(void **state)
 
     train(f);
     replace(config, "\"eos_token_id\": null", "\"eos_token_id\": [5, 6], \"pad_token_id\": 7, \"unk_token_id\": 8");
-    replace(config, "\"bos_token_id\": null", "\"bos_token_id\": 4");
+    replace(config, "\"bos_token_id\": null", "\"bos_token_id\": 4, " VENDOR);
     test_write_file(file, generation, sizeof generation - 1);
     in_folder(f, "$FSDP convert model there --ranks 2", "written");
     check_tokens(f, "there/step-0", generation);

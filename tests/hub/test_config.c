@@ -1,5 +1,6 @@
 /* config.json: what is read from it, what is written, and what a broken or foreign one is told. */
 #include "base/compiler.h"
+#include "hub/config_keep.h"
 #include "hub/hub.h"
 #include "support/test.h"
 
@@ -362,7 +363,103 @@ static void what_is_written_reads_back_the_same(void **state)
         check_written(&configs[i]);
 }
 
-TEST_MAIN(cmocka_unit_test(gpt2_defaults_are_those_of_transformers),
+/* ---- of a model that came from a folder ---- */
+
+/* What becomes of a text, of which the dtype changes and the positions are as many as are said. free() it. */
+static char *change(const char *text, int64_t max_seq_len)
+{
+    fsdp_model_config config;
+    char *changed = NULL;
+
+    CHECK_OK(parse(text, &config));
+    config.max_seq_len = max_seq_len ? max_seq_len : config.max_seq_len;
+    CHECK_OK(fsdp__config_change("config.json", text, strlen(text), &config, FSDP_BF16, &changed));
+    return changed;
+}
+
+static void check_changed(const char *text, int64_t max_seq_len, const char *expected)
+{
+    char *changed = change(text, max_seq_len);
+
+    CHECK_STRING(changed, expected);
+    free(changed);
+}
+
+#define OTHERS \
+    "\"auto_map\": {\"AutoModel\": \"m.M\"},\n  \"x\": [NaN, 123456789012345678901234567890, \"\\ud83d\\u0000\"]"
+#define CLASS "\"architectures\": [\"LlamaForCausalLM\"]"
+
+static void what_is_somebody_else_s_in_a_config_stays_as_it_was_written(void **state)
+{
+    (void)state;
+    check_changed("{\"torch_dtype\": \"float32\", " LLAMA_SIZES ", " OTHERS ",\n  " CLASS "}\n", 0,
+                  "{\"torch_dtype\": \"bfloat16\", " LLAMA_SIZES ", " OTHERS ",\n  " CLASS "}\n");
+    /* Both names of the dtype where both are there, and where none is. */
+    check_changed("{" CLASS ", " LLAMA_SIZES ", \"dtype\":null,\"torch_dtype\" : \"float16\" }", 0,
+                  "{" CLASS ", " LLAMA_SIZES ", \"dtype\":\"bfloat16\",\"torch_dtype\" : \"bfloat16\" }");
+    check_changed("{" CLASS ", " LLAMA_SIZES "\n}", 0,
+                  "{" CLASS ", " LLAMA_SIZES ",\n  \"dtype\": \"bfloat16\",\n  \"torch_dtype\": \"bfloat16\"\n}");
+    /* What has changed, in its place, or at the end. */
+    check_changed("{" CLASS ", \"max_position_embeddings\": 512.0, " LLAMA_SIZES ", \"dtype\": \"auto\"}", 64,
+                  "{" CLASS ", \"max_position_embeddings\": 64, " LLAMA_SIZES ", \"dtype\": \"bfloat16\"}");
+    check_changed("{" CLASS ", " LLAMA_SIZES ", \"dtype\": \"auto\"}", 64,
+                  "{" CLASS ", " LLAMA_SIZES ", \"dtype\": \"bfloat16\",\n  \"max_position_embeddings\": 64}");
+    /* The class of a body alone would leave out the head; a maker's own has one. */
+    check_changed("\xef\xbb\xbf{\"architectures\": [\"LlamaModel\"], " LLAMA_SIZES ", \"dtype\": \"auto\"}", 0,
+                  "{\"architectures\": [\"LlamaForCausalLM\"], " LLAMA_SIZES ", \"dtype\": \"bfloat16\"}");
+    check_changed("{\"architectures\": [\"OurForCausalLM\"], " LLAMA_SIZES ", \"dtype\": \"auto\"}", 0,
+                  "{\"architectures\": [\"OurForCausalLM\"], " LLAMA_SIZES ", \"dtype\": \"bfloat16\"}");
+}
+
+static void keys_of_rotary_positions_change_together(void **state)
+{
+    static const char text[] = "{" CLASS ", " LLAMA_SIZES ", \"rope_scaling\": " LLAMA3 ", \"dtype\": \"auto\"}";
+    fsdp_model_config config, read;
+    char *changed = NULL;
+
+    (void)state;
+    CHECK_OK(parse(text, &config));
+    config.rope_type = FSDP_ROPE_DEFAULT;
+    config.rope_theta = 5e5f;
+    CHECK_OK(fsdp__config_change("config.json", text, strlen(text), &config, FSDP_F16, &changed));
+    CHECK_CONTAINS(changed, ", \"rope_scaling\": null, ");
+    CHECK_OK(parse(changed, &read));
+    CHECK(read.rope_type == FSDP_ROPE_DEFAULT && read.rope_theta == 5e5f);
+    free(changed);
+}
+
+/* What stays would say something else of the model as it is now: then nothing stays. */
+static void what_does_not_fit_a_config_any_more_is_refused(void **state)
+{
+    static const char text[] = "{\"model_type\":\"mistral\",\"vocab_size\":100,\"hidden_size\":32,"
+                               "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"intermediate_size\":48,"
+                               "\"num_key_value_heads\":4,\"max_position_embeddings\":32,\"sliding_window\":32}";
+    fsdp_model_config config;
+    char *changed = NULL;
+
+    (void)state;
+    CHECK_OK(parse(text, &config));
+    config.max_seq_len = 64;
+    CHECK_ERROR(fsdp__config_change("config.json", text, strlen(text), &config, FSDP_F32, &changed), FSDP_UNSUPPORTED,
+                "a sliding_window of 32 in 64 positions");
+    CHECK_NULL(changed);
+    config.architecture = FSDP_LLAMA;
+    CHECK_ERROR(fsdp__config_change("config.json", text, strlen(text), &config, FSDP_F32, &changed), FSDP_UNSUPPORTED,
+                "'config.json' is that of another kind of model");
+    CHECK_ERROR(fsdp__config_change("config.json", "{", 1, &config, FSDP_F32, &changed), FSDP_FORMAT, "line 1");
+    config.architecture = FSDP_MISTRAL;
+    config.max_seq_len = 32;
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION,
+                    fsdp__config_change("config.json", text, strlen(text), &config, FSDP_F32, &changed));
+        free(changed);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(what_is_somebody_else_s_in_a_config_stays_as_it_was_written),
+          cmocka_unit_test(keys_of_rotary_positions_change_together),
+          cmocka_unit_test(what_does_not_fit_a_config_any_more_is_refused),
+          cmocka_unit_test(gpt2_defaults_are_those_of_transformers),
           cmocka_unit_test(llama_is_read_in_the_older_and_the_newer_style),
           cmocka_unit_test(mistral_and_qwen2_are_llamas_with_defaults_of_their_own),
           cmocka_unit_test(only_windows_that_hold_all_positions_are_read),

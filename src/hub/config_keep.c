@@ -1,0 +1,291 @@
+/* config_keep.c - the config.json of a model that came from a folder. The text itself is changed, value by value: what
+ * is in it besides is somebody else's, and stays as it was written, also where no parser could hold it (NaN). */
+#include "hub/config_keep.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "format/json.h"
+#include "format/json_scan.h"
+#include "hub/hub.h"
+
+#define LIMIT_BYTES ((size_t)4 << 20)
+
+enum {
+    MOST_EDITS = 64 /* more keys than are ever written */
+};
+
+/* A value of the text that becomes another; `at` is the text's end where there is none yet. */
+typedef struct edit {
+    const char *key, *at;
+    size_t bytes;
+    char *value;
+} edit;
+
+typedef struct change {
+    const char *text;
+    size_t bytes;
+    edit edits[MOST_EDITS];
+    int count;
+} change;
+
+/* ---- edits ---- */
+
+/* Bytes of an array or object of a text that has been checked. */
+static size_t extent(const char *begin)
+{
+    const char *at = begin;
+    int64_t depth = 0;
+
+    do {
+        if (*at == '"')
+            for (at++; *at != '"'; at++)
+                at += *at == '\\'; /* and what it escapes */
+        depth += (*at == '{' || *at == '[') - (*at == '}' || *at == ']');
+        at++;
+    } while (depth > 0);
+    return (size_t)(at - begin);
+}
+
+static fsdp_status find(const change *c, const char *key, fsdp__json_member *out)
+{
+    fsdp__json_fault fault;
+    fsdp_status status = fsdp__json_find(c->text, c->bytes, key, out, &fault);
+
+    if (status == FSDP_FORMAT)
+        return FSDP_FAIL(status, "not an object: %s", fault.what);
+    if (out->text && out->is_string) { /* with its quotes */
+        out->text--;
+        out->bytes += 2;
+    } else if (out->text && (*out->text == '[' || *out->text == '{')) {
+        out->bytes = extent(out->text);
+    }
+    return status;
+}
+
+/* `value` NULL: null. */
+static fsdp_status add_edit(change *c, const char *key, const json_t *value, bool insert)
+{
+    fsdp__json_member member;
+    edit *e = &c->edits[c->count];
+
+    FSDP_TRY(find(c, key, &member));
+    if (!member.text && !insert)
+        return FSDP_OK;
+    if (c->count == MOST_EDITS)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "too much would change");
+    *e = (edit){.key = key, .at = member.text ? member.text : c->text + c->bytes, .bytes = member.bytes};
+    e->value = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : strdup("null");
+    if (!e->value)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
+    c->count++;
+    return FSDP_OK;
+}
+
+/* ---- what has changed ---- */
+
+/* Those that some version of transformers looks at for the rotary positions go together. */
+static const char *const rope_keys[] = {"rope_theta", "rope_scaling", "rope_parameters", NULL};
+
+static bool differs(const json_t *before, const json_t *now, const char *key)
+{
+    const json_t *a = json_object_get(before, key), *b = json_object_get(now, key);
+
+    return a ? !b || !json_equal(a, b) : b != NULL;
+}
+
+static bool is_of_rope(const char *key)
+{
+    for (size_t i = 0; rope_keys[i]; i++)
+        if (strcmp(key, rope_keys[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The class that loads it has a head, whatever the file says of a body alone. */
+static bool has_class(json_t *object)
+{
+    const json_t *list = json_object_get(object, "architectures");
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+
+        if (name && (fsdp__ends_with(name, "ForCausalLM") || fsdp__ends_with(name, "LMHeadModel")))
+            return true;
+    }
+    return false;
+}
+
+static fsdp_status add_dtype(change *c, const json_t *now)
+{
+    static const char *const keys[] = {"torch_dtype", "dtype"}; /* older, newer */
+    fsdp__json_member member;
+    bool any = false;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
+        FSDP_TRY(find(c, keys[i], &member));
+        any = any || member.text;
+    }
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++)
+        FSDP_TRY(add_edit(c, keys[i], json_object_get(now, keys[i]), !any));
+    return FSDP_OK;
+}
+
+/* `before` and `now` are what would be written of the model that the text is of, and of the one that it shall be of. */
+static fsdp_status add_edits(change *c, json_t *source, json_t *before, json_t *now)
+{
+    bool rope = false;
+    const char *key;
+    json_t *value;
+
+    for (size_t i = 0; rope_keys[i]; i++)
+        rope = rope || differs(before, now, rope_keys[i]);
+    for (size_t i = 0; rope && rope_keys[i]; i++)
+        FSDP_TRY(add_edit(c, rope_keys[i], json_object_get(now, rope_keys[i]), json_object_get(now, rope_keys[i])));
+    json_object_foreach(now, key, value) if (differs(before, now, key) && !is_of_rope(key))
+        FSDP_TRY(add_edit(c, key, value, true));
+    json_object_foreach(before, key, value) if (!json_object_get(now, key) && !is_of_rope(key))
+        FSDP_TRY(add_edit(c, key, NULL, false));
+    if (!has_class(source))
+        FSDP_TRY(add_edit(c, "architectures", json_object_get(now, "architectures"), true));
+    return add_dtype(c, now);
+}
+
+/* ---- the new text ---- */
+
+static int by_place(const void *a, const void *b)
+{
+    const edit *x = a, *y = b;
+
+    if (x->at != y->at)
+        return x->at < y->at ? -1 : 1;
+    return strcmp(x->key, y->key);
+}
+
+/* Values in their places; new keys before the brace at the end. */
+static void print(const change *c, FILE *out)
+{
+    const char *at = c->text, *end = c->text + c->bytes, *brace = end, *last;
+
+    while (*--brace != '}')
+        continue;
+    for (last = brace; strchr(" \t\r\n", last[-1]);)
+        last--;
+    for (int i = 0; i < c->count; i++) {
+        const edit *e = &c->edits[i];
+
+        if (e->at < end) {
+            fwrite(at, 1, (size_t)(e->at - at), out);
+            fputs(e->value, out);
+            at = e->at + e->bytes;
+        } else {
+            fwrite(at, 1, (size_t)(last - at), out);
+            fprintf(out, ",\n  \"%s\": %s", e->key, e->value);
+            at = last;
+        }
+    }
+    fwrite(at, 1, (size_t)(end - at), out);
+}
+
+static fsdp_status make_text(change *c, char **out)
+{
+    size_t bytes;
+    FILE *file = open_memstream(out, &bytes);
+
+    qsort(c->edits, (size_t)c->count, sizeof *c->edits, by_place);
+    if (file)
+        print(c, file);
+    if (file && fclose(file) == 0)
+        return FSDP_OK;
+    free(*out);
+    *out = NULL;
+    return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
+}
+
+/* It is read again: what stays of the text may say something else of the new model, as a window of fewer positions. */
+static fsdp_status check(const char *path, const char *text, const json_t *now, fsdp_dtype dtype)
+{
+    fsdp_model_config config;
+    json_t *read;
+    bool same;
+
+    FSDP_TRY(fsdp__config_parse(path, text, strlen(text), &config));
+    read = fsdp__config_object(&config, dtype);
+    if (!read)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
+    same = json_equal(read, now);
+    json_decref(read);
+    return same ? FSDP_OK : FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' has keys that do not fit the model as it is now", path);
+}
+
+/* ---- all of it ---- */
+
+static fsdp_status change_to(change *c, const char *path, json_t *now, fsdp_dtype dtype, char **out)
+{
+    fsdp_model_config config;
+    json_t *source = NULL, *before = NULL;
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(fsdp__config_parse(path, c->text, c->bytes, &config));
+    FSDP_TRY(fsdp__json_parse_foreign(path, c->text, c->bytes, &source));
+    before = fsdp__config_object(&config, dtype);
+    if (!before)
+        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
+    else if (!json_equal(json_object_get(before, "model_type"), json_object_get(now, "model_type")))
+        status = FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' is that of another kind of model", path);
+    if (status == FSDP_OK)
+        status = add_edits(c, source, before, now);
+    if (status == FSDP_OK)
+        status = make_text(c, out);
+    json_decref(before);
+    json_decref(source);
+    return status == FSDP_OK ? check(path, *out, now, dtype) : status;
+}
+
+fsdp_status fsdp__config_change(const char *path, const char *text, size_t bytes, const fsdp_model_config *config,
+                                fsdp_dtype dtype, char **out)
+{
+    size_t mark = bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* transformers takes none */
+    change c = {.text = text + mark, .bytes = bytes - mark};
+    json_t *now = fsdp__config_object(config, dtype);
+    fsdp_status status;
+
+    *out = NULL;
+    if (!now)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
+    status = change_to(&c, path, now, dtype, out);
+    for (int i = 0; i < c.count; i++)
+        free(c.edits[i].value);
+    json_decref(now);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    free(*out);
+    *out = NULL;
+    return status;
+}
+
+fsdp_status fsdp__hub_keep_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
+                                  fsdp_dtype dtype, char **out)
+{
+    char *path = folder ? fsdp__path_join(folder, "config.json") : NULL, *text = NULL;
+    fsdp_status status = path || !folder ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
+    size_t bytes = 0;
+
+    *out = NULL;
+    if (status == FSDP_OK && path)
+        status = fsdp__file_read(path, LIMIT_BYTES, &text, &bytes);
+    if (status == FSDP_OK && path)
+        status = fsdp__config_change(path, text, bytes, config, dtype, out);
+    fsdp__free(text);
+    fsdp__free(path);
+    if (status == FSDP_NO_MEMORY || *out)
+        return status;
+    if (status != FSDP_OK)
+        fsdp_log(context, FSDP_LOG_WARNING, "keys of config.json that fsdp does not know stay behind: %s",
+                 fsdp_last_error());
+    return fsdp__config_text(config, dtype, out);
+}
