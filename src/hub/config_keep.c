@@ -268,19 +268,27 @@ fsdp_status fsdp__config_change(const char *path, const char *text, size_t bytes
     return status;
 }
 
+static fsdp_status change_file(const char *path, const fsdp_model_config *config, fsdp_dtype dtype, char **out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &text, &bytes));
+    status = fsdp__config_change(path, text, bytes, config, dtype, out);
+    fsdp__free(text);
+    return status;
+}
+
 fsdp_status fsdp__hub_keep_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
                                   fsdp_dtype dtype, char **out)
 {
-    char *path = folder ? fsdp__path_join(folder, "config.json") : NULL, *text = NULL;
+    char *path = folder ? fsdp__path_join(folder, "config.json") : NULL;
     fsdp_status status = path || !folder ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
-    size_t bytes = 0;
 
     *out = NULL;
-    if (status == FSDP_OK && path)
-        status = fsdp__file_read(path, LIMIT_BYTES, &text, &bytes);
-    if (status == FSDP_OK && path)
-        status = fsdp__config_change(path, text, bytes, config, dtype, out);
-    fsdp__free(text);
+    if (path && fsdp__path_exists(path))
+        status = change_file(path, config, dtype, out);
     fsdp__free(path);
     if (status == FSDP_NO_MEMORY || *out)
         return status;

@@ -1,6 +1,8 @@
 /* config_read.c - config.json of GPT-2 folders, and of Llama's and its like in the older and the newer style. */
+#include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -472,6 +474,7 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
 {
     fsdp_status status = FSDP_OK;
     char *path, *text = NULL;
+    struct stat info;
     size_t bytes = 0;
 
     if (!folder || !out)
@@ -482,7 +485,7 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
     path = fsdp__path_join(folder, "config.json");
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the config of '%s'", folder);
-    if (!fsdp__path_exists(path)) {
+    if (lstat(path, &info) != 0 && errno == ENOENT) { /* neither a file nor a link that leads nowhere */
         status = FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no config.json, which says what model it has%s", folder,
                            fsdp__weights_hint(folder));
         goto out;
