@@ -79,7 +79,7 @@ static fsdp_status add_edit(change *c, const char *key, const json_t *value, boo
     if (c->count == MOST_EDITS)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "too much would change");
     *e = (edit){.key = key, .at = member.text ? member.text : c->text + c->bytes, .bytes = member.bytes};
-    e->value = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : strdup("null");
+    e->value = json_dumps(value ? value : json_null(), JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
     if (!e->value)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
     c->count++;

@@ -25,11 +25,6 @@ typedef struct loader {
     bool *used;                         /* per tensor of the files */
 } loader;
 
-const char *fsdp__embedding_name(fsdp_architecture architecture)
-{
-    return architecture == FSDP_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
-}
-
 /* Folders of the bare body have no "transformer." or "model.": the name without it. */
 static const char *bare_name(const char *name, fsdp_architecture architecture)
 {

@@ -12,6 +12,11 @@
 
 /* ---- what names are signs of ---- */
 
+const char *fsdp__embedding_name(fsdp_architecture architecture)
+{
+    return architecture == FSDP_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+}
+
 #define QUANTIZED "these weights are quantized, which is not supported: get the model in bfloat16 or float16"
 #define ADAPTER                                                                                             \
     "these are weights of an adapter (LoRA): merge it into its model (merge_and_unload of peft), and save " \
