@@ -94,23 +94,30 @@ static fsdp_status convert(const spiller *s, fsdp_dtype from, fsdp_dtype to, int
     return status;
 }
 
-/* A window that was read, and converted where that is asked for. */
-static fsdp_status look_at(spiller *s, const fsdp__spilled *item, int64_t first, int64_t n)
+/* Whether what was converted of a window is finite where that was. */
+static fsdp_status check_converted(const spiller *s, const fsdp__spilled *item, int64_t first, int64_t n)
 {
-    int64_t read = fsdp__first_not_finite(s->read, n, item->tensor->dtype), converted = n;
+    size_t size = fsdp_dtype_size(item->dtype), read_size = fsdp_dtype_size(item->tensor->dtype);
 
-    if (read < n && !s->spill->not_finite) {
-        s->spill->not_finite = item->tensor;
-        s->spill->not_finite_element = first + read;
+    for (int64_t i = 0; i < n; i++) {
+        i += fsdp__first_not_finite((const char *)s->converted + (size_t)i * size, n - i, item->dtype);
+        if (i < n && fsdp__first_not_finite((const char *)s->read + (size_t)i * read_size, 1, item->tensor->dtype) == 1)
+            return FSDP_FAIL(
+                FSDP_INVALID,
+                "cannot convert tensor '%s': its element %lld is beyond what %s holds: take bfloat16 or float32",
+                FSDP__SHOWN_NAME(item->tensor->name), (long long)(first + i), fsdp_dtype_name(item->dtype));
     }
-    if (item->dtype != item->tensor->dtype)
-        converted = fsdp__first_not_finite(s->converted, read, item->dtype);
-    if (converted < read) /* of the values before that */
-        return FSDP_FAIL(
-            FSDP_INVALID,
-            "cannot convert tensor '%s': its element %lld is beyond what %s holds: take bfloat16 or float32",
-            FSDP__SHOWN_NAME(item->tensor->name), (long long)(first + converted), fsdp_dtype_name(item->dtype));
     return FSDP_OK;
+}
+
+static void look_at(spiller *s, const fsdp__spilled *item, int64_t first, int64_t n)
+{
+    int64_t at = fsdp__first_not_finite(s->read, n, item->tensor->dtype);
+
+    if (at == n || s->spill->not_finite)
+        return;
+    s->spill->not_finite = item->tensor;
+    s->spill->not_finite_element = first + at;
 }
 
 static fsdp_status copy_tensor(spiller *s, const fsdp__spilled *item)
@@ -122,9 +129,11 @@ static fsdp_status copy_tensor(spiller *s, const fsdp__spilled *item)
         bool same = item->dtype == item->tensor->dtype;
 
         FSDP_TRY(fsdp__tensor_source_read(s->source, item->tensor, first, n, s->read));
+        look_at(s, item, first, n);
         if (!same)
             FSDP_TRY(convert(s, item->tensor->dtype, item->dtype, n));
-        FSDP_TRY(look_at(s, item, first, n));
+        if (!same)
+            FSDP_TRY(check_converted(s, item, first, n));
         FSDP_TRY(fsdp__file_pwrite(s->fd, s->path, same ? s->read : s->converted, (size_t)n * size,
                                    item->offset + (uint64_t)first * size));
         s->progress(s->arg, item->offset + (uint64_t)(first + n) * size, s->spill->bytes);
