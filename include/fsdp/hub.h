@@ -30,10 +30,10 @@ FSDP_API fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, c
 
 /* Fills every entry of the state from the folder's weights (fsdp_weights_open: safetensors or pytorch_model.bin): each
  * rank reads only its own rows, a few MiB at a time, converting dtypes (F32, BF16, F16; whole numbers and booleans are
- * read as what they are). Missing, surplus (beyond known aliases
- * of tied weights and buffers that HF may store) or misshapen tensors are errors naming the tensors and the file, found
- * before anything is changed, and so are shards that cannot be written now. Ranks look at their own rows only, so one
- * may fail alone: fsdp_agree on the result.
+ * read as what they are). Missing, surplus (beyond known aliases of tied weights, buffers that HF may store, in any
+ * dtype, and what the index does not list) or misshapen tensors are errors naming tensors, shapes and file, and the
+ * usual cause, found before anything is changed, and so are shards that cannot be written now. Ranks look at their own
+ * rows only, so one may fail alone: fsdp_agree on the result.
  * `config` is NULL for a model of one's own, in which names are what they are. */
 FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config);
 

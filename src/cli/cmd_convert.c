@@ -30,7 +30,7 @@ static void usage(void)
         "\n"
         "FROM is a Hugging Face folder, or a checkpoint of a run: step-N, or the folder of which the newest is taken.\n"
         "Without --ranks TO becomes a Hugging Face folder with the weights, their config and tokenizer; it is new,\n"
-        "empty, or one that fsdp has written.\n"
+        "empty, or one that fsdp has written. Of a folder the model's parameters are taken, and no buffers besides.\n"
         "\n"
         "  -n, --ranks N    TO/step-S becomes a checkpoint of N ranks, with all that FROM holds\n"
         "  --dtype DTYPE    weights as float32, bfloat16 or float16; default: what they are, in a folder float32 where "

@@ -28,6 +28,7 @@ static void usage(void)
         "  dtype      the same numbers in another dtype\n"
         "  differs    with the largest difference, where it is, and how many elements are not the same number\n"
         "  shape      not compared\n"
+        "  unread     not compared either: of a dtype that cannot be read, which is trouble\n"
         "  only in A, only in B\n"
         "\n"
         "  --brief    no lines of equal tensors\n"
