@@ -162,6 +162,8 @@ static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "--data");
     e->tokens_path = cached.path;
+    if (cached.made && cached.damaged)
+        (void)fsdp__failure("--data: its tokens were made anew, for the file of them was damaged: '%s'", cached.path);
     if (cached.left_out[0])
         (void)fsdp__failure("warning: --data: %s", cached.left_out);
     return fsdp_tokens_open((const char *const *)&cached.path, 1, FSDP_TOKENS_BINARY, &e->tokens);

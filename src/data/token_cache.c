@@ -15,7 +15,9 @@
 #include "data/content.h"
 #include "data/files.h"
 #include "data/text_file.h"
+#include "data/token_file.h"
 #include "data/token_header.h"
+#include "data/tokenize.h"
 #include "tokenizer/tokenizer.h"
 
 enum {
@@ -55,12 +57,15 @@ static void hash_text(XXH3_state_t *state, const char *text)
 static fsdp_status hash_all(XXH3_state_t *state, const fsdp__data_files *files, const fsdp_tokenize_options *o)
 {
     const unsigned char flags[] = {NAME_VERSION, o->no_eos, o->plain_specials, o->replace_invalid, o->skip_bad_lines};
+    char tables[FSDP__TOKENIZER_TABLES_BYTES];
 
     if (XXH3_128bits_reset(state) == XXH_ERROR)
         return FSDP_FAIL(FSDP_INVALID, "cannot hash the text");
     XXH3_128bits_update(state, flags, sizeof flags);
     hash_text(state, o->field ? o->field : "text");
     hash_text(state, o->separator);
+    fsdp__tokenizer_tables(tables);
+    hash_text(state, tables);
     for (int64_t i = 0; i < files->count; i++)
         FSDP_TRY(hash_file(state, files->paths[i]));
     return FSDP_OK;
@@ -82,6 +87,35 @@ static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const fsdp__data_f
              (unsigned long long)hash.low64, (unsigned long long)fsdp__tokenizer_hash(tokenizer));
     *out = fsdp__path_join(folder, name);
     return *out ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+/* ---- what has the name ---- */
+
+/* All of it is what was made for this name. */
+static fsdp_status compare_whole(const char *path)
+{
+    fsdp__token_file file = {.path = path};
+    fsdp_status status = fsdp__token_file_open(&file, path, FSDP_TOKENS_BINARY);
+
+    if (status == FSDP_OK && (!file.sums.compared || file.sums.name != fsdp__token_sums_name(path)))
+        status = FSDP_FAIL(FSDP_FORMAT, "'%s' was not made under this name", path);
+    if (status == FSDP_OK)
+        status = fsdp__token_file_compare(&file, 0, file.count);
+    fsdp__token_file_close(&file);
+    return status;
+}
+
+/* Whether whole tokens are there. What is no such file counts as none, and is noted. */
+static fsdp_status look(fsdp__cached_tokens *tokens, bool *out_there)
+{
+    fsdp_status status = compare_whole(tokens->path);
+
+    *out_there = status == FSDP_OK;
+    tokens->damaged = tokens->damaged || status == FSDP_FORMAT;
+    if (status != FSDP_FORMAT && status != FSDP_NOT_FOUND)
+        return status;
+    fsdp_clear_error();
+    return FSDP_OK;
 }
 
 /* ---- the lock ---- */
@@ -152,13 +186,16 @@ typedef struct request {
 /* With the lock, which goes with its file, or with the process. */
 static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int fd)
 {
+    bool there;
+
     if (!r->leads)
         wait_for_leader(out->path, fd);
     while (!take_lock(fd, LOCK_EX))
         sleep_a_moment();
-    if (fsdp__path_exists(out->path)) /* by somebody, in the meantime */
+    FSDP_TRY(look(out, &there));
+    if (there) /* made by somebody, in the meantime */
         return FSDP_OK;
-    FSDP_TRY(fsdp_tokenize_files(r->tokenizer, r->paths, r->count, out->path, r->options, &out->summary));
+    FSDP_TRY(fsdp__tokenize_kept(r->tokenizer, r->paths, r->count, out->path, r->options, &out->summary));
     out->made = true;
     return FSDP_OK;
 }
@@ -179,6 +216,21 @@ static fsdp_status make(const request *r, fsdp__cached_tokens *out)
     return status;
 }
 
+static fsdp_status find_or_make(const request *r, const char *folder, fsdp__cached_tokens *out)
+{
+    bool there;
+    fsdp_status status;
+
+    FSDP_TRY(look(out, &there));
+    if (there)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__make_directories(folder));
+    status = make(r, out);
+    if (status != FSDP_OK && out->damaged)
+        return fsdp_fail_prefix(status, "the tokens in '%s' are damaged, and were to be made anew", out->path);
+    return status;
+}
+
 fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *const *paths, int count,
                                   const char *folder, bool leads, const fsdp_tokenize_options *options,
                                   fsdp__cached_tokens *out)
@@ -191,11 +243,8 @@ fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *c
     FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &files));
     status = find_name(tokenizer, &files, options, folder, &out->path);
     fsdp__data_files_release(&files);
-    if (status == FSDP_OK && !fsdp__path_exists(out->path)) {
-        status = fsdp__make_directories(folder);
-        if (status == FSDP_OK)
-            status = make(&r, out);
-    }
+    if (status == FSDP_OK)
+        status = find_or_make(&r, folder, out);
     if (status == FSDP_OK)
         status = read_note(out);
     if (status != FSDP_OK) {

@@ -27,7 +27,7 @@ static size_t sniffed(const fsdp__token_file *file)
 /* Width, offset and count are what the header says. */
 static fsdp_status read_header(fsdp__token_file *file, const fsdp__token_header *header)
 {
-    size_t bytes = file->map.bytes - FSDP__TOKEN_HEADER_BYTES;
+    size_t bytes = file->map.bytes - FSDP__TOKEN_HEADER_BYTES, table_bytes = 0;
 
     if (file->map.bytes < FSDP__TOKEN_HEADER_BYTES)
         return FSDP_FAIL(FSDP_FORMAT,
@@ -40,16 +40,19 @@ static fsdp_status read_header(fsdp__token_file *file, const fsdp__token_header 
     if (header->count < 0)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': token count %lld at offset 8 is negative", file->path,
                          (long long)header->count);
-    if (bytes % (size_t)header->width != 0 || bytes / (size_t)header->width != (size_t)header->count)
+    if (fsdp__token_sums_follow(file->map.data) && (uint64_t)header->count <= bytes / (size_t)header->width)
+        table_bytes = fsdp__token_sums_blocks((size_t)header->count * (size_t)header->width) * sizeof(uint64_t);
+    if ((uint64_t)header->count > bytes / (size_t)header->width ||
+        bytes != (size_t)header->count * (size_t)header->width + table_bytes)
         return FSDP_FAIL(FSDP_FORMAT,
                          "cannot read '%s': its header at offset 8 promises %lld tokens of %d bytes, that is %llu "
-                         "bytes, but the file has %zu",
+                         "bytes%s, but the file has %zu",
                          file->path, (long long)header->count, header->width,
                          FSDP__TOKEN_HEADER_BYTES + (unsigned long long)header->count * (unsigned)header->width,
-                         file->map.bytes);
+                         table_bytes ? " and their checksums" : "", file->map.bytes);
     file->width = header->width;
     file->offset_bytes = FSDP__TOKEN_HEADER_BYTES;
-    return FSDP_OK;
+    return table_bytes ? fsdp__token_sums_open(file->path, file->map.data, bytes - table_bytes, &file->sums) : FSDP_OK;
 }
 
 /* Bytes per token of a file without a header; 0: its first bytes say that it is neither. */
@@ -113,7 +116,7 @@ static fsdp_status find_width(fsdp__token_file *file, fsdp_token_format format)
 
 static fsdp_status count_tokens(fsdp__token_file *file)
 {
-    size_t bytes = file->map.bytes - file->offset_bytes, width = (size_t)file->width;
+    size_t bytes = file->map.bytes - file->offset_bytes - file->sums.table_bytes, width = (size_t)file->width;
 
     if (bytes % width != 0)
         return FSDP_FAIL(FSDP_FORMAT,
@@ -145,6 +148,17 @@ fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp
 void fsdp__token_file_close(fsdp__token_file *file)
 {
     fsdp__file_unmap(&file->map);
+    fsdp__token_sums_release(&file->sums);
+}
+
+fsdp_status fsdp__token_file_compare(const fsdp__token_file *file, int64_t index, int64_t count)
+{
+    size_t width = (size_t)file->width;
+
+    if (!file->sums.compared)
+        return FSDP_OK;
+    return fsdp__token_sums_compare(&file->sums, file->path, file->map.data, (size_t)index * width,
+                                    (size_t)(index + count) * width);
 }
 
 /* By llm.c's header, the name, or the first bytes. */

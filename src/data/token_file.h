@@ -3,6 +3,7 @@
 #define DATA_TOKEN_FILE_H
 
 #include "base/file.h"
+#include "data/token_sums.h"
 #include "fsdp/data.h"
 
 typedef struct fsdp__token_file {
@@ -12,12 +13,17 @@ typedef struct fsdp__token_file {
     int width;           /* bytes per token: 1, 2 or 4 */
     int64_t first;       /* position of its first token in the stream */
     int64_t count;
+    fsdp__token_sums sums; /* of a file of the cache */
 } fsdp__token_file;
 
 /* Text that is none, tokens that are none, and JSON lines as text are refused by what they are (content.h). Closed by
  * the caller, also on failure. */
 fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp_token_format format);
 void fsdp__token_file_close(fsdp__token_file *file);
+
+/* Before tokens [index, index + count) are used: FSDP_FORMAT where they do not fit their checksums. A file without any
+ * is taken as it is. [thread-safe] */
+fsdp_status fsdp__token_file_compare(const fsdp__token_file *file, int64_t index, int64_t count);
 
 /* Of the files that paths stand for, how many are text and how many tokens: as `format` says, of AUTO by llm.c's
  * header, the name, or the first bytes of each; text may be packed. Where the format says it they are not listed: it is

@@ -9,12 +9,14 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "data/token_header.h"
+#include "data/token_sums.h"
 
 enum {
-    BUFFER_BYTES = 1 << 20
+    BUFFER_BYTES = 16 * FSDP__SUM_BLOCK_BYTES
 };
 
 #define DESCRIPTOR "/proc/self/fd/%d"
@@ -106,10 +108,12 @@ static fsdp_status give_name(fsdp__token_writer *w)
     return w->named ? FSDP_OK : FSDP_FAIL(FSDP_IO, "cannot create '%s': %s", w->path, strerrordesc_np(errno));
 }
 
-fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width)
+fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width, bool kept)
 {
-    *writer = (fsdp__token_writer){.path = path, .fd = -1, .width = width, .offset = FSDP__TOKEN_HEADER_BYTES};
-    FSDP_TRY(check_name(path));
+    *writer =
+        (fsdp__token_writer){.path = path, .fd = -1, .width = width, .offset = FSDP__TOKEN_HEADER_BYTES, .kept = kept};
+    if (!kept)
+        FSDP_TRY(check_name(path));
     writer->buffer = fsdp__malloc(BUFFER_BYTES);
     if (!writer->buffer)
         return FSDP_NO_MEMORY;
@@ -118,8 +122,22 @@ fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path
 
 /* ---- tokens ---- */
 
+/* Of the buffer, which is whole blocks but at the end of the file. */
+static fsdp_status add_sums(fsdp__token_writer *w)
+{
+    for (size_t at = 0; at < w->used; at += FSDP__SUM_BLOCK_BYTES) {
+        if (fsdp__grow(&w->sums, w->sum_count, &w->sum_capacity, sizeof *w->sums) != 0)
+            return FSDP_NO_MEMORY;
+        w->sums[w->sum_count++] =
+            fsdp__token_sums_of(w->buffer + at, FSDP__MIN(w->used - at, (size_t)FSDP__SUM_BLOCK_BYTES));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status flush(fsdp__token_writer *w)
 {
+    if (w->kept)
+        FSDP_TRY(add_sums(w));
     FSDP_TRY(fsdp__file_pwrite(w->fd, w->path, w->buffer, w->used, w->offset));
     w->offset += w->used;
     w->used = 0;
@@ -154,6 +172,12 @@ fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer)
     FSDP_TRY(flush(writer));
     fsdp__token_header_write(header, writer->width, writer->tokens);
     fsdp__token_header_set_note(header, writer->note);
+    if (writer->kept) {
+        size_t bytes = (size_t)writer->sum_count * sizeof *writer->sums;
+
+        FSDP_TRY(fsdp__file_pwrite(fd, writer->path, writer->sums, bytes, writer->offset));
+        fsdp__token_sums_seal(header, writer->sums, bytes, fsdp__token_sums_name(writer->path));
+    }
     FSDP_TRY(fsdp__file_pwrite(fd, writer->path, header, sizeof header, 0));
     FSDP_TRY(fsdp__file_sync(fd, writer->path));
     FSDP_TRY(give_name(writer));
@@ -173,5 +197,6 @@ void fsdp__token_writer_close(fsdp__token_writer *writer)
         unlink(writer->temporary);
     fsdp__free(writer->temporary);
     fsdp__free(writer->buffer);
+    fsdp__free(writer->sums);
     *writer = (fsdp__token_writer){.fd = -1};
 }

@@ -18,10 +18,15 @@ typedef struct fsdp__token_writer {
     size_t used;
     uint64_t offset; /* in the file, of the buffer */
     char note[FSDP__TOKEN_NOTE_BYTES];
+    bool kept; /* by the cache: it has checksums */
+    uint64_t *sums;
+    int64_t sum_count, sum_capacity;
 } fsdp__token_writer;
 
-/* Of `width` 2 or 4 bytes a token. A file of that name that this writer has not made is refused. */
-fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width);
+/* Of `width` 2 or 4 bytes a token. A file of that name that this writer has not made is refused; of one that is `kept`
+ * by the cache, under a name of its own making, whatever has the name is replaced, and it gets checksums
+ * (token_sums.h). */
+fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width, bool kept);
 fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *ids, int64_t count);
 /* What the header is to hold beside the tokens (token_header.h). */
 void fsdp__token_writer_note(fsdp__token_writer *writer, const char *note);

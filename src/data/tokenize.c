@@ -1,5 +1,5 @@
 /* tokenize.c - files to a token file: this thread reads pieces and writes ids in their order, others encode them. */
-#include "fsdp/tokenize.h"
+#include "data/tokenize.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -33,6 +33,7 @@ typedef struct slot {
 typedef struct tokenization {
     const fsdp_tokenizer *tokenizer;
     fsdp_tokenize_options options;
+    bool kept; /* by the cache */
     fsdp__documents documents;
     fsdp__token_writer writer;
     fsdp_tokenize_summary summary;
@@ -240,7 +241,7 @@ static fsdp_status tokenize(tokenization *t, const char *const *paths, int count
     FSDP_TRY(spare_inputs(&t->documents.files, out));
     t->summary.files = t->documents.files.count;
     t->summary.width = fsdp_tokenizer_vocab_size(t->tokenizer) <= 1 << 16 ? 2 : 4;
-    FSDP_TRY(fsdp__token_writer_open(&t->writer, out, t->summary.width));
+    FSDP_TRY(fsdp__token_writer_open(&t->writer, out, t->summary.width, t->kept));
     FSDP_TRY(start(t));
     FSDP_TRY(run(t));
     if (t->summary.tokens == 0 && t->summary.left_out_lines > 0)
@@ -251,10 +252,11 @@ static fsdp_status tokenize(tokenization *t, const char *const *paths, int count
     return fsdp__token_writer_finish(&t->writer);
 }
 
-fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const char *const *paths, int count, const char *out,
-                                const fsdp_tokenize_options *options, fsdp_tokenize_summary *summary)
+static fsdp_status tokenize_files(const fsdp_tokenizer *tokenizer, const char *const *paths, int count, const char *out,
+                                  bool kept, const fsdp_tokenize_options *options, fsdp_tokenize_summary *summary)
 {
     tokenization t = {.tokenizer = tokenizer,
+                      .kept = kept,
                       .writer = {.fd = -1},
                       .lock = PTHREAD_MUTEX_INITIALIZER,
                       .changed = PTHREAD_COND_INITIALIZER};
@@ -274,4 +276,16 @@ fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const char *con
     if (summary)
         *summary = t.summary;
     return status;
+}
+
+fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const char *const *paths, int count, const char *out,
+                                const fsdp_tokenize_options *options, fsdp_tokenize_summary *summary)
+{
+    return tokenize_files(tokenizer, paths, count, out, false, options, summary);
+}
+
+fsdp_status fsdp__tokenize_kept(const fsdp_tokenizer *tokenizer, const char *const *paths, int count, const char *out,
+                                const fsdp_tokenize_options *options, fsdp_tokenize_summary *summary)
+{
+    return tokenize_files(tokenizer, paths, count, out, true, options, summary);
 }

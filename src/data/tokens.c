@@ -164,6 +164,7 @@ fsdp_status fsdp_tokens_read(const fsdp_tokens *tokens, int64_t position, int64_
         const fsdp__token_file *file = file_of(tokens, position);
         int64_t index = position - file->first, part = FSDP__MIN(count, file->count - index);
 
+        FSDP_TRY(fsdp__token_file_compare(file, index, part));
         if (!widen(file, index, part, out)) {
             while (*out >= 0) {
                 out++;

@@ -29,4 +29,10 @@ size_t fsdp__tokenizer_find_cut(const fsdp_tokenizer *tokenizer, const char *tex
 /* A hash of its files, and of what ends a text. */
 uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer);
 
+enum {
+    FSDP__TOKENIZER_TABLES_BYTES = 160
+};
+/* What else decides on ids: the tables of characters, by their versions. */
+void fsdp__tokenizer_tables(char text[FSDP__TOKENIZER_TABLES_BYTES]);
+
 #endif

@@ -58,8 +58,9 @@ static void tell_result(const news *n, const fsdp__cached_tokens *cached)
     char text[32];
 
     if (cached->made)
-        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: %s tokens made, kept in '%s'", n->key,
-                 fsdp__thousands(cached->summary.tokens, text, sizeof text), cached->path);
+        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: %s tokens made%s, kept in '%s'", n->key,
+                 fsdp__thousands(cached->summary.tokens, text, sizeof text),
+                 cached->damaged ? " anew, for the file of them was damaged" : "", cached->path);
     else if (fsdp_context_rank(n->run->context) == 0)
         fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: tokens of this text are there: '%s'", n->key, cached->path);
     if (cached->made && cached->summary.left_out_bytes > 0)

@@ -2,10 +2,15 @@
 #include "data/token_cache.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
+#include "data/token_sums.h"
+#include "fsdp/data.h"
 #include "tokenizer/small.h"
 
 #define ADDED(text) "[{\"content\": \"" text "\", \"id\": 270, \"special\": true}]"
@@ -220,8 +225,191 @@ static void a_lack_of_memory_is_an_error(void **state)
     }
 }
 
+/* ---- damage ---- */
+
+enum {
+    LINES = 40000,
+    BLOCK_TOKENS = FSDP__SUM_BLOCK_BYTES / 2
+};
+
+/* Text of several blocks of tokens, no two of which are alike. */
+static void write_long_text(const fixture *f)
+{
+    FILE *file = fopen(f->data, "w");
+
+    for (int i = 0; i < LINES; i++)
+        fprintf(file, "the %d\n", 7 * i);
+    fclose(file);
+}
+
+/* The file of the tokens, which are there or are made. free() what it holds, and fsdp__free its path. */
+static char *get_whole(const fixture *f, fsdp__cached_tokens *out, size_t *bytes)
+{
+    static const fsdp_tokenize_options none = {0};
+    char *data = NULL, *copy;
+
+    CHECK_OK(get(f, f->tokenizer, &none, out));
+    CHECK_OK(fsdp__file_read(out->path, SIZE_MAX, &data, bytes));
+    copy = malloc(*bytes);
+    memcpy(copy, data, *bytes);
+    fsdp__free(data);
+    return copy;
+}
+
+/* With such content in the place of the whole file the tokens are made anew, once. */
+static void check_remade(const fixture *f, const char *path, const char *content, size_t content_bytes,
+                         const char *whole, size_t whole_bytes)
+{
+    for (int time = 0; time < 2; time++) {
+        fsdp__cached_tokens cached;
+        size_t bytes;
+        char *data;
+
+        if (time == 0)
+            test_write_file(path, content, content_bytes);
+        data = get_whole(f, &cached, &bytes);
+        CHECK_EQ(cached.made, time == 0);
+        CHECK_EQ(cached.damaged, time == 0);
+        CHECK_STRING(cached.path, path);
+        CHECK_EQ(bytes, whole_bytes);
+        CHECK_BYTES(data, whole, whole_bytes);
+        free(data);
+        fsdp__free(cached.path);
+    }
+}
+
+static void a_damaged_file_is_made_anew(void **state)
+{
+    fixture *f = *state;
+    fsdp__cached_tokens cached;
+    size_t bytes, places[] = {0, 4, 8, 16, 32, 56, 64, 72, 80, 1023, 1024, 1024 + FSDP__SUM_BLOCK_BYTES, 0, 0, 0};
+    size_t count = sizeof places / sizeof *places;
+    char *whole, *other;
+
+    write_long_text(f);
+    whole = get_whole(f, &cached, &bytes);
+    CHECK(bytes > 1024 + 3 * FSDP__SUM_BLOCK_BYTES);
+    other = calloc(1, bytes + 9);
+    places[count - 3] = bytes / 2; /* and in the table */
+    places[count - 2] = bytes - 9;
+    places[count - 1] = bytes - 1;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(other, whole, bytes);
+        other[places[i]] ^= 1;
+        check_remade(f, cached.path, other, bytes, whole, bytes);
+    }
+    memcpy(other, whole, bytes);
+    memset(other + 2000, 0, bytes - 4000);
+    check_remade(f, cached.path, other, bytes, whole, bytes); /* zeros inside */
+    check_remade(f, cached.path, whole, bytes - 1, whole, bytes);
+    check_remade(f, cached.path, whole, bytes - 2 * FSDP__SUM_BLOCK_BYTES, whole, bytes);
+    check_remade(f, cached.path, whole, 1024, whole, bytes);
+    check_remade(f, cached.path, whole, 100, whole, bytes);
+    check_remade(f, cached.path, whole, 0, whole, bytes);
+    memset(other, 0, bytes + 9);
+    check_remade(f, cached.path, other, bytes, whole, bytes);
+    memcpy(other, whole, bytes);
+    check_remade(f, cached.path, other, bytes + 8, whole, bytes); /* more behind it */
+    check_remade(f, cached.path, other, bytes + 9, whole, bytes);
+    free(other);
+    free(whole);
+    fsdp__free(cached.path);
+}
+
+/* Whole, but of another text; and tokens that were not made for the cache. */
+static void what_has_another_name_is_made_anew(void **state)
+{
+    fixture *f = *state;
+    fsdp__cached_tokens first, second;
+    size_t first_bytes, second_bytes, bytes;
+    char *a, *b, *plain, *out = test_path(f->directory, "plain.bin");
+
+    a = get_whole(f, &first, &first_bytes);
+    CHECK_OK(fsdp_tokenize_files(f->tokenizer, (const char *const *)&f->data, 1, out, NULL, NULL));
+    CHECK_OK(fsdp__file_read(out, SIZE_MAX, &plain, &bytes));
+    check_remade(f, first.path, plain, bytes, a, first_bytes);
+    test_write_file(f->data, "the things", 10);
+    b = get_whole(f, &second, &second_bytes);
+    CHECK(strcmp(first.path, second.path) != 0);
+    check_remade(f, second.path, a, first_bytes, b, second_bytes);
+    free(a);
+    free(b);
+    free(out);
+    fsdp__free(plain);
+    fsdp__free(first.path);
+    fsdp__free(second.path);
+}
+
+static void flip(const char *path, off_t at)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    char byte;
+
+    CHECK_EQ(pread(fd, &byte, 1, at), 1);
+    byte ^= 1;
+    CHECK_EQ(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* Who has the file open finds the damage where it comes to it, keeps its mapping, and what it has seen before. */
+static void damage_behind_an_open_file_is_found_where_it_is_read(void **state)
+{
+    fixture *f = *state;
+    fsdp__cached_tokens cached, again;
+    fsdp_tokens *tokens = NULL;
+    struct stat before, after;
+    int32_t token;
+    size_t bytes;
+
+    write_long_text(f);
+    free(get_whole(f, &cached, &bytes));
+    CHECK_EQ(stat(cached.path, &before), 0);
+    CHECK_OK(fsdp_tokens_open((const char *const *)&cached.path, 1, FSDP_TOKENS_BINARY, &tokens));
+    CHECK_OK(fsdp_tokens_read(tokens, BLOCK_TOKENS, 1, &token));
+    flip(cached.path, 1024 + FSDP__SUM_BLOCK_BYTES + 70);     /* in the block that was looked at, */
+    flip(cached.path, 1024 + 2 * FSDP__SUM_BLOCK_BYTES + 70); /* and in the one behind it */
+    CHECK_OK(fsdp_tokens_read(tokens, 2 * BLOCK_TOKENS - 1, 1, &token));
+    CHECK_ERROR(fsdp_tokens_read(tokens, 2 * BLOCK_TOKENS - 1, 2, &token), FSDP_FORMAT,
+                "the tokens at offset 132096 (a block of 65536 bytes) do not fit their checksum");
+    free(get_whole(f, &again, &bytes));
+    CHECK(again.made && again.damaged);
+    CHECK_EQ(stat(cached.path, &after), 0);
+    CHECK(before.st_ino != after.st_ino); /* replaced, not written over: a mapping that shrinks kills */
+    CHECK_EQ(fsdp_tokens_count(tokens), (int64_t)again.summary.tokens);
+    CHECK_OK(fsdp_tokens_read(tokens, 0, 1, &token));
+    fsdp_tokens_close(tokens);
+    fsdp__free(again.path);
+    fsdp__free(cached.path);
+}
+
+static void a_damaged_file_that_cannot_be_replaced_is_an_error(void **state)
+{
+    fixture *f = *state;
+    static const fsdp_tokenize_options none = {0};
+    fsdp__cached_tokens cached, again;
+    size_t bytes;
+
+    free(get_whole(f, &cached, &bytes));
+    for (long n = 0; test_next_fault(FSDP__FAULT_WRITE, &n);) {
+        fsdp_status status;
+
+        test_write_file(cached.path, "x", 1);
+        status = get(f, f->tokenizer, &none, &again);
+
+        CHECK_FAULT(FSDP__FAULT_WRITE, status);
+        if (status == FSDP_OK)
+            CHECK(again.made && again.damaged);
+        else
+            CHECK_CONTAINS(fsdp_last_error(), "are damaged, and were to be made anew");
+        fsdp__free(again.path);
+    }
+    fsdp__free(cached.path);
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(tokens_are_made_once), T(lines_that_were_left_out_are_told_again),
           T(a_name_that_is_none_of_its_content_is_refused), T(what_has_changed_is_made_again),
           T(one_makes_them_and_the_others_wait), T(a_folder_that_cannot_be_written_is_named),
-          T(a_lack_of_memory_is_an_error))
+          T(a_lack_of_memory_is_an_error), T(a_damaged_file_is_made_anew), T(what_has_another_name_is_made_anew),
+          T(damage_behind_an_open_file_is_found_where_it_is_read),
+          T(a_damaged_file_that_cannot_be_replaced_is_an_error))

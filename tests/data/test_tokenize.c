@@ -376,9 +376,10 @@ static void what_cannot_be_written_is_named(void **state)
 
     (void)state;
     text_write(&f, "a.txt", "the", 3);
-    CHECK_ERROR(fsdp__token_writer_open(&writer, none, 2), FSDP_NOT_FOUND, "none/out.bin': No such file or directory");
+    CHECK_ERROR(fsdp__token_writer_open(&writer, none, 2, false), FSDP_NOT_FOUND,
+                "none/out.bin': No such file or directory");
     fsdp__token_writer_close(&writer);
-    CHECK_ERROR(fsdp__token_writer_open(&writer, in_file, 2), FSDP_IO, "a.txt/out.bin': Not a directory");
+    CHECK_ERROR(fsdp__token_writer_open(&writer, in_file, 2, false), FSDP_IO, "a.txt/out.bin': Not a directory");
     fsdp__token_writer_close(&writer);
     free(in_file);
     free(none);
@@ -398,7 +399,7 @@ static void what_is_not_finished_has_no_name(void **state)
         skip();
     close(fd);
     snprintf(temporary, sizeof temporary, "%s.tmp-%ld-0", f.out, (long)getpid());
-    CHECK_OK(fsdp__token_writer_open(&writer, f.out, 2));
+    CHECK_OK(fsdp__token_writer_open(&writer, f.out, 2, false));
     CHECK_OK(fsdp__token_writer_add(&writer, (const int32_t[]){7, 8}, 2));
     CHECK(access(temporary, F_OK) != 0);
     CHECK(access(f.out, F_OK) != 0);

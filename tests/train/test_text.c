@@ -19,6 +19,7 @@ typedef struct fixture {
     float losses[STEPS];
     char log[4096], tokenizer[512]; /* of rank 0 */
     bool bytes;
+    _Atomic int said; /* lines of all ranks that speak of damage */
 } fixture;
 
 static const char *const llama[][2] = {
@@ -83,12 +84,20 @@ static void set_text(fixture *f)
     set(f, "data.cache", f->cache);
 }
 
+static void hear(void *arg, fsdp_log_level level, const char *line)
+{
+    fixture *f = arg;
+
+    (void)level;
+    f->said += strstr(line, "made anew, for the file of them was damaged") != NULL;
+}
+
 static void keep_line(void *arg, fsdp_log_level level, const char *line)
 {
     fixture *f = arg;
     size_t used = strlen(f->log);
 
-    (void)level;
+    hear(arg, level, line);
     snprintf(f->log + used, sizeof f->log - used, "%s\n", line);
 }
 
@@ -100,10 +109,9 @@ static void train(fsdp_context *context, void *arg)
     fsdp_train_report report;
 
     CHECK_PTR(test_device(context));
-    if (fsdp_context_rank(context) == 0) {
+    fsdp_context_set_log(context, FSDP_LOG_INFO, fsdp_context_rank(context) == 0 ? keep_line : hear, f);
+    if (fsdp_context_rank(context) == 0)
         f->log[0] = '\0';
-        fsdp_context_set_log(context, FSDP_LOG_INFO, keep_line, f);
-    }
     CHECK_OK(fsdp_train_run_create(context, f->config, &run));
     if (fsdp_context_rank(context) == 0) {
         fsdp_train_run_summary(run, &summary);
@@ -156,6 +164,45 @@ static void text_trains_as_its_tokens(void **state)
         test_run_ranks(world, train, f);
         CHECK_BYTES(f->losses, expected, sizeof expected);
         CHECK_EQ(files_in(f->cache), 1);
+    }
+}
+
+/* The one file of the cache: half of its tokens become zeros. */
+static void damage(const fixture *f)
+{
+    DIR *directory = opendir(f->cache);
+    struct dirent *entry = NULL;
+    char path[600];
+    FILE *file;
+
+    while ((entry = readdir(directory)) && entry->d_name[0] == '.')
+        ;
+    CHECK(entry != NULL);
+    snprintf(path, sizeof path, "%s/%s", f->cache, entry->d_name);
+    closedir(directory);
+    file = fopen(path, "r+");
+    CHECK(file && fseek(file, 1024, SEEK_SET) == 0);
+    for (int i = 0; i < 600; i++)
+        fputc(0, file);
+    fclose(file);
+}
+
+static void damaged_tokens_are_made_anew_with_one_line(void **state)
+{
+    fixture *f = *state;
+    float expected[STEPS];
+
+    set_text(f);
+    for (int world = 1; world <= 4; world++) {
+        test_run_ranks(world, train, f);
+        CHECK_EQ(f->said, 0);
+        memcpy(expected, f->losses, sizeof expected);
+        damage(f);
+        test_run_ranks(world, train, f);
+        CHECK_BYTES(f->losses, expected, sizeof expected);
+        CHECK_EQ(f->said, 1);
+        CHECK_EQ(files_in(f->cache), 1);
+        f->said = 0;
     }
 }
 
@@ -411,7 +458,8 @@ static void a_run_on_bytes_goes_on_with_bytes_alone(void **state)
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(text_trains_as_its_tokens), T(what_does_not_fit_is_refused), T(a_tokenizer_is_where_it_is_said_to_be),
-          T(json_lines_need_a_tokenizer), T(a_models_own_tokenizer_reads_its_text),
-          T(tokens_beside_a_tokenizer_are_tokens), T(bad_lines_are_left_out_and_told),
-          T(a_checkpoint_has_the_tokenizer_of_its_tokens), T(a_run_on_bytes_goes_on_with_bytes_alone))
+TEST_MAIN(T(text_trains_as_its_tokens), T(damaged_tokens_are_made_anew_with_one_line), T(what_does_not_fit_is_refused),
+          T(a_tokenizer_is_where_it_is_said_to_be), T(json_lines_need_a_tokenizer),
+          T(a_models_own_tokenizer_reads_its_text), T(tokens_beside_a_tokenizer_are_tokens),
+          T(bad_lines_are_left_out_and_told), T(a_checkpoint_has_the_tokenizer_of_its_tokens),
+          T(a_run_on_bytes_goes_on_with_bytes_alone))

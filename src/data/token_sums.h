@@ -1,0 +1,41 @@
+/* token_sums.h - checksums of the tokens in a file of the cache: a table behind them, one checksum a block, and a seal
+ * in the header. Whoever reads tokens compares their blocks first, each once. */
+#ifndef DATA_TOKEN_SUMS_H
+#define DATA_TOKEN_SUMS_H
+
+#include "fsdp/status.h"
+
+enum {
+    FSDP__SUM_BLOCK_BYTES = 1 << 16
+};
+
+/* Of a file that is open; all zero: it has no checksums. */
+typedef struct fsdp__token_sums {
+    size_t token_bytes, table_bytes;
+    uint64_t name;          /* a hash of the name that the file was made for */
+    _Atomic bool *compared; /* one a block: it fits */
+} fsdp__token_sums;
+
+/* Of the name at the end of a path. */
+uint64_t fsdp__token_sums_name(const char *path);
+/* Of the block that begins at `data` and ends after FSDP__SUM_BLOCK_BYTES, or with the tokens. */
+uint64_t fsdp__token_sums_of(const void *data, size_t bytes);
+/* How many blocks so many bytes of tokens are. */
+size_t fsdp__token_sums_blocks(size_t token_bytes);
+/* Puts into a header that is otherwise whole: that a table follows the tokens, the name's hash, and the seal of both.
+ */
+void fsdp__token_sums_seal(unsigned char *header, const void *table, size_t table_bytes, uint64_t name);
+
+/* Whether a header that fsdp made speaks of a table. */
+bool fsdp__token_sums_follow(const unsigned char *header);
+/* Of a whole file, header, tokens and table, whose sizes fit: FSDP_FORMAT where the seal does not. Release it. `path`
+ * is for messages, here and below. */
+fsdp_status fsdp__token_sums_open(const char *path, const unsigned char *file, size_t token_bytes,
+                                  fsdp__token_sums *out);
+/* Compares the blocks that hold bytes [begin, end) of the tokens, unless that was done: FSDP_FORMAT names the place of
+ * one that does not fit. [thread-safe] */
+fsdp_status fsdp__token_sums_compare(const fsdp__token_sums *sums, const char *path, const unsigned char *file,
+                                     size_t begin, size_t end);
+void fsdp__token_sums_release(fsdp__token_sums *sums);
+
+#endif
