@@ -53,6 +53,9 @@ FSDP_API bool fsdp_tokens_have_text(const fsdp_tokens *tokens);
 FSDP_API int64_t fsdp_tokens_count(const fsdp_tokens *tokens);
 /* `count` tokens from `position` on; the range must be inside. */
 FSDP_API fsdp_status fsdp_tokens_read(const fsdp_tokens *tokens, int64_t position, int64_t count, int32_t *out);
+/* A 128-bit hash of all tokens in their order, however they are spread over files and in whatever width: a stream that
+ * differs in one token has another. Reads all of it, some 2 GB a second of files that are in memory. [blocks] */
+FSDP_API fsdp_status fsdp_tokens_digest(const fsdp_tokens *tokens, uint64_t out[2]);
 /* Name of the file that holds the token, and its position there (in tokens, from 0), for messages. */
 FSDP_API const char *fsdp_tokens_locate(const fsdp_tokens *tokens, int64_t position, int64_t *position_in_file);
 

@@ -75,6 +75,10 @@ typedef struct fsdp_data_file {
 FSDP_API fsdp_status fsdp_dataset_open(const fsdp_data_file *files, int count, fsdp_dataset *out);
 /* NULL and a data set of zeros are allowed. Loaders of it must be gone. */
 FSDP_API void fsdp_dataset_release(fsdp_dataset *dataset);
+/* A 128-bit hash of the fields' names and of every byte of every item, in their order: kept beside a position (below)
+ * it tells a run that goes on whether the data is still the same. Asks for all items, on the caller's thread; a failure
+ * names the item. [blocks] */
+FSDP_API fsdp_status fsdp_dataset_digest(const fsdp_dataset *dataset, uint64_t out[2]);
 
 /* ---- which items, and in which order: torch.utils.data.DistributedSampler ---- */
 

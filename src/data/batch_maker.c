@@ -23,15 +23,10 @@ int64_t fsdp__batch_size(const fsdp__batch_maker *maker, int64_t number)
     return FSDP__MIN(left, maker->options.batch_size);
 }
 
-static fsdp_status make_item(const fsdp__batch_maker *maker, int64_t at, const fsdp__batch_slot *into, void **places)
+fsdp_status fsdp__item_make(const fsdp_dataset *data, int64_t index, void *const *places)
 {
-    const fsdp_dataset *data = &maker->dataset;
-    int64_t first = at / maker->options.batch_size * maker->options.batch_size;
-    int64_t index = maker->order ? maker->order[at] : maker->begin + at;
     fsdp_status status;
 
-    for (int f = 0; f < data->field_count; f++)
-        places[f] = (unsigned char *)into->items[f] + (size_t)(at - first) * fsdp__field_bytes(&data->fields[f]);
     fsdp_clear_error();
     status = data->item(data->arg, index, places);
     if (status == FSDP_OK)
@@ -39,6 +34,16 @@ static fsdp_status make_item(const fsdp__batch_maker *maker, int64_t at, const f
     if (fsdp_last_status() != status)
         return FSDP_FAIL(status, "item %lld of the data set: %s", (long long)index, fsdp_status_text(status));
     return fsdp_fail_prefix(status, "item %lld of the data set", (long long)index);
+}
+
+static fsdp_status make_item(const fsdp__batch_maker *maker, int64_t at, const fsdp__batch_slot *into, void **places)
+{
+    const fsdp_dataset *data = &maker->dataset;
+    int64_t first = at / maker->options.batch_size * maker->options.batch_size;
+
+    for (int f = 0; f < data->field_count; f++)
+        places[f] = (unsigned char *)into->items[f] + (size_t)(at - first) * fsdp__field_bytes(&data->fields[f]);
+    return fsdp__item_make(data, maker->order ? maker->order[at] : maker->begin + at, places);
 }
 
 /* `places`: room of the calling thread for a pointer a field. */

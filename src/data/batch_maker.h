@@ -29,6 +29,8 @@ fsdp_status fsdp__batch_maker_init(fsdp__batch_maker *maker, const fsdp_dataset 
 void fsdp__batch_maker_release(fsdp__batch_maker *maker); /* also of one of zeros, or half made */
 /* Items of batch `number`. */
 int64_t fsdp__batch_size(const fsdp__batch_maker *maker, int64_t number);
+/* Item `index` into a place for each field; a failure names it. */
+fsdp_status fsdp__item_make(const fsdp_dataset *dataset, int64_t index, void *const *places);
 /* Batch `number` into a slot; a failure stays there, with its words. `thread`: one of max(workers, 1). */
 void fsdp__batch_make(const fsdp__batch_maker *maker, int64_t number, fsdp__batch_slot *into, int thread);
 

@@ -1,19 +1,11 @@
 /* tokens.c - files as one stream of tokens. */
+#include "data/tokens.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "data/files.h"
-#include "data/token_file.h"
-
-struct fsdp_tokens {
-    fsdp__data_files paths;
-    fsdp__token_file *files;
-    int64_t file_count;
-    int64_t count;
-    char *warning; /* NULL: none */
-};
 
 /* ---- life ---- */
 

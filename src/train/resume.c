@@ -141,7 +141,28 @@ fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
                      run->resume.path, text);
 }
 
-fsdp_status fsdp__resume_check_data(const fsdp_train_run *run)
+/* Every token, where this rank has a digest, on each machine one; an older checkpoint has none. */
+static fsdp_status check_digest(fsdp_train_run *run)
+{
+    bool held = fsdp_hold_error(true);
+    const char *theirs = NULL, *ours = NULL;
+    int64_t files;
+
+    (void)fsdp_checkpoint_get_text(run->resume.from, FSDP__VALUE_DIGEST, &theirs);
+    fsdp_release_error(held);
+    if (!theirs)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__digest_get(run, &ours, &files));
+    if (!ours || strcmp(theirs, ours) == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "checkpoint.folder: '%s' and this run go through different data: data.path holds as many tokens, "
+                     "but not the same (digest %.40s and %s): set it back, or begin the data anew with "
+                     "checkpoint.exclude_from_loading: dataloader",
+                     run->resume.path, theirs, ours);
+}
+
+fsdp_status fsdp__resume_check_data(fsdp_train_run *run)
 {
     char text[FSDP__FACTS_TEXT];
     int count = 0;
@@ -158,6 +179,8 @@ fsdp_status fsdp__resume_check_data(const fsdp_train_run *run)
                          run->tokenizer && !run->config->data.tokenizer
                              ? " (text goes through the model's tokenizer; data.tokenizer: bytes takes its bytes)"
                              : "");
+    if (fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER))
+        FSDP_TRY(check_digest(run));
     FSDP_TRY(differences(run, FSDP__VALUE_KEYS, text, &count));
     if (count > 0 && fsdp_context_rank(run->context) == 0)
         fsdp_log(run->context, FSDP_LOG_INFO, "keys that were others until step %lld (then and now): %s",
@@ -247,13 +270,20 @@ static fsdp_status load_scaler(fsdp_train_run *run)
     return fsdp_grad_scaler_set_state(run->scaler, &state);
 }
 
-/* Of the checkpoint; 0: it does not say. */
-static int64_t validated_on(const fsdp_checkpoint_reader *from)
+/* Whether the checkpoint's losses are of the tokens that this run validates on, as far as it says; an older one has
+ * looked at some of them. */
+static bool same_validation(const fsdp_train_run *run)
 {
-    int64_t data = 0;
+    const fsdp_checkpoint_reader *from = run->resume.from;
+    int64_t theirs = 0, sampled = 0;
 
-    (void)fsdp_checkpoint_get_integer(from, FSDP__VALUE_VALIDATED_ON, &data);
-    return data;
+    if (!run->validation.tokens)
+        return true;
+    if (fsdp_checkpoint_get_integer(from, FSDP__VALUE_VALIDATED_ON, &theirs) == FSDP_OK)
+        return theirs == run->validation.data;
+    if (fsdp_checkpoint_get_integer(from, FSDP__VALUE_SAMPLED_ON, &theirs) != FSDP_OK || !theirs)
+        return true;
+    return fsdp__validation_sample(run, &sampled) != FSDP_OK || theirs == sampled;
 }
 
 /* Early stopping goes on counting; without validations the checkpoint of the best one still stays. On other data the
@@ -268,12 +298,9 @@ static void take_validation(fsdp_train_run *run)
         fsdp_checkpoint_get_integer(from, FSDP__VALUE_BEST_STEP, &v.best_step) == FSDP_OK &&
         fsdp_checkpoint_get_number(from, FSDP__VALUE_IMPROVED, &v.improved) == FSDP_OK &&
         fsdp_checkpoint_get_integer(from, FSDP__VALUE_WITHOUT, &v.without_improvement) == FSDP_OK) {
-        v.data = validated_on(from);
-        same = !v.tokens || !v.data || v.data == run->validation.data;
+        same = same_validation(run);
         v.stops = v.tokens && run->config->training.early_stop > 0 &&
                   v.without_improvement >= run->config->training.early_stop;
-        if (v.tokens) /* an older checkpoint does not say */
-            v.data = run->validation.data;
         if (same)
             run->validation = v;
     }

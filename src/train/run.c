@@ -51,6 +51,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(fsdp__train_count_batches(run));
     FSDP_TRY(fsdp__train_check_needs(run));
     FSDP_TRY(open_data(run));
+    FSDP_TRY(fsdp__digest_begin(run));
     FSDP_TRY(fsdp__resume_check_data(run));
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
@@ -200,6 +201,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     (void)fsdp__metrics_end(run->metrics);
     fsdp_loader_free(run->loader);
     fsdp__validation_close(run);
+    fsdp__digest_release(run);
     fsdp_tokens_close(run->tokens);
     fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);

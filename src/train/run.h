@@ -26,7 +26,7 @@ typedef struct fsdp__validation {
     const fsdp_tokens *tokens; /* NULL: there is none */
     fsdp_tokens *own;          /* of validation.path; NULL: the last ones of the run's */
     int64_t first;             /* of the tokens */
-    int64_t data;              /* a hash of what the losses are of; 0: not known */
+    int64_t data;              /* a hash of what the losses are of, of a run that saves; else 0 */
     double best, improved;     /* the lowest loss; that of the last improvement; infinite at first */
     int64_t best_step;
     int64_t without_improvement; /* validations since */
@@ -46,6 +46,8 @@ typedef struct fsdp__resume {
     int64_t draws;                /* of dropouts */
     int64_t finite_step;          /* the newest checkpoint whose weights are finite; -1: none is known */
 } fsdp__resume;
+
+typedef struct fsdp__data_digest fsdp__data_digest;
 
 /* The checkpoints that a run writes. */
 typedef struct fsdp__saves {
@@ -84,7 +86,8 @@ struct fsdp_train_run {
     int64_t local_parameters;   /* elements on this rank */
 
     fsdp_tokens *tokens;
-    int64_t training_tokens; /* of them, from the first: the rest is held out */
+    int64_t training_tokens;   /* of them, from the first: the rest is held out */
+    fsdp__data_digest *digest; /* of all of them; NULL: of nobody's concern */
     fsdp__validation validation;
     fsdp_loader *loader; /* NULL of a dry run: tokens are zero */
     fsdp_mesh *mesh;     /* NULL: one dimension, of all ranks */
@@ -127,6 +130,17 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run);
 /* First values, once it is sharded. */
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run);
 fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run);
+
+/* ---- digest.c ---- */
+
+enum {
+    FSDP__DIGEST_TEXT = 33 /* 128 bits, and an end */
+};
+/* Once the data is open, of a run that saves: begins to hash all of it, on one rank of each machine. */
+fsdp_status fsdp__digest_begin(fsdp_train_run *run);
+/* The hash, and an identity of the files that it is of (0: none is certain); NULL on a rank that has none. [blocks] */
+fsdp_status fsdp__digest_get(fsdp_train_run *run, const char **out_text, int64_t *out_files);
+void fsdp__digest_release(fsdp_train_run *run); /* before the data is closed */
 
 /* ---- dry.c ---- */
 
@@ -190,6 +204,8 @@ fsdp_status fsdp__find_not_finite(fsdp_train_run *run, char name[FSDP__FINITE_NA
 fsdp_status fsdp__validation_open(fsdp_train_run *run);
 void fsdp__validation_close(fsdp_train_run *run);
 int64_t fsdp__validation_tokens(const fsdp_train_run *run); /* that one predicts; 0: there is none */
+/* What an older checkpoint keeps as a hash of what was validated on: of some of it. */
+fsdp_status fsdp__validation_sample(const fsdp_train_run *run, int64_t *out);
 /* After the step that was taken last, by the config alone. */
 bool fsdp__validation_due(const fsdp_train_run *run);
 /* With training.on_nan: stop a loss that is NaN or infinite is an error, which names a parameter that is. [collective]
@@ -233,7 +249,7 @@ fsdp_status fsdp__resume_find(fsdp_train_run *run);
 /* Whether it fits: the batch, the model's sizes, and the data, once each of them is known. */
 fsdp_status fsdp__resume_check_batch(const fsdp_train_run *run);
 fsdp_status fsdp__resume_check_model(const fsdp_train_run *run);
-fsdp_status fsdp__resume_check_data(const fsdp_train_run *run);
+fsdp_status fsdp__resume_check_data(fsdp_train_run *run);
 /* Its weights, for those of the model, which are sharded; and of all else the rest, last. */
 fsdp_status fsdp__resume_fill_model(fsdp_train_run *run);
 fsdp_status fsdp__resume_optimizer(fsdp_train_run *run);

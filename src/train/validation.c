@@ -4,6 +4,7 @@
 
 #include "base/compiler.h"
 #include "base/hash.h"
+#include "data/digest.h"
 #include "train/config.h"
 #include "train/facts.h"
 #include "train/run.h"
@@ -48,16 +49,34 @@ static fsdp_status open_path(fsdp_train_run *run)
                      c->validation.paths[0]);
 }
 
-/* Losses of other tokens, or of other windows of them, say nothing about each other. */
+/* Losses of other tokens, or of other windows of them, say nothing about each other: a hash of the tokens, and of how
+ * they are cut. */
+static int64_t name_of(const fsdp_train_run *run, uint64_t hash)
+{
+    const fsdp__validation *v = &run->validation;
+    int64_t cut[] = {fsdp_tokens_count(v->tokens), v->first, run->config->training.seq_len,
+                     fsdp__validation_tokens(run)};
+
+    return (int64_t)fsdp__hash_bytes(hash, cut, sizeof cut);
+}
+
+/* All that a validation reads; every rank decides by it. */
 static fsdp_status name_data(fsdp_train_run *run)
 {
     fsdp__validation *v = &run->validation;
-    int64_t cut[] = {fsdp_tokens_count(v->tokens), v->first, run->config->training.seq_len,
-                     fsdp__validation_tokens(run)};
+    uint64_t hash[2];
+
+    FSDP_TRY(fsdp__tokens_digest(v->tokens, v->first, fsdp__validation_tokens(run) + 1, NULL, hash));
+    v->data = name_of(run, hash[0]);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__validation_sample(const fsdp_train_run *run, int64_t *out)
+{
     uint64_t hash = 0;
 
-    FSDP_TRY(fsdp__facts_hash_data(v->tokens, &hash));
-    v->data = (int64_t)fsdp__hash_bytes(hash, cut, sizeof cut);
+    FSDP_TRY(fsdp__facts_hash_data(run->validation.tokens, &hash));
+    *out = name_of(run, hash);
     return FSDP_OK;
 }
 
@@ -68,7 +87,7 @@ fsdp_status fsdp__validation_open(fsdp_train_run *run)
     if (!fsdp__train_validates(run->config))
         return FSDP_OK;
     FSDP_TRY(run->config->validation.path_count > 0 ? open_path(run) : hold_out(run));
-    return name_data(run);
+    return fsdp__train_saves(run->config) ? name_data(run) : FSDP_OK;
 }
 
 void fsdp__validation_close(fsdp_train_run *run)

@@ -86,6 +86,21 @@ static fsdp_status add_facts(const fsdp_train_run *run, fsdp__values *v)
     return FSDP_OK;
 }
 
+/* A run whose data can no longer be read saves what it has all the same. */
+static void add_digest(fsdp_train_run *run, fsdp__values *v)
+{
+    const char *digest;
+    int64_t files;
+
+    if (fsdp__digest_get(run, &digest, &files) != FSDP_OK)
+        fsdp_log(run->context, FSDP_LOG_WARNING, "%s: the checkpoint has no digest of the data", fsdp_last_error());
+    if (digest)
+        v->items[v->count++] =
+            (fsdp_checkpoint_value){.name = FSDP__VALUE_DIGEST, .type = FSDP_CHECKPOINT_TEXT, .text = digest};
+    if (files)
+        add_integer(v, FSDP__VALUE_FILES, files);
+}
+
 fsdp_status fsdp__values_of(fsdp_train_run *run, fsdp__values *out)
 {
     uint64_t draws = 0;
@@ -113,6 +128,8 @@ fsdp_status fsdp__values_of(fsdp_train_run *run, fsdp__values *out)
     }
     if (!run->saves.finite)
         add_integer(out, FSDP__VALUE_FINITE, run->saves.finite_step);
+    if (fsdp_context_rank(run->context) == 0) /* the one whose values are written */
+        add_digest(run, out);
     return add_facts(run, out);
 }
 

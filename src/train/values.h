@@ -22,14 +22,17 @@
 #define FSDP__VALUE_BEST_STEP "validation.best_step"
 #define FSDP__VALUE_IMPROVED "validation.improved_loss"
 #define FSDP__VALUE_WITHOUT "validation.without_improvement"
-#define FSDP__VALUE_VALIDATED_ON "validation.data"  /* a hash of what these are losses of */
-#define FSDP__VALUE_FINITE "checkpoint.finite_step" /* the newest whose weights are finite, where these are not */
-#define FSDP__VALUE_MODEL "facts.model"             /* facts.h: what a run that goes on must have, too */
-#define FSDP__VALUE_DATA "facts.data"               /* what its place in the data is of */
-#define FSDP__VALUE_KEYS "facts.keys"               /* what it may have otherwise, and is told */
+#define FSDP__VALUE_VALIDATED_ON "validation.tokens" /* a hash of what these are losses of */
+#define FSDP__VALUE_SAMPLED_ON "validation.data"     /* of older checkpoints: of some of it */
+#define FSDP__VALUE_DIGEST "data.digest"             /* of all tokens; older checkpoints have none */
+#define FSDP__VALUE_FILES "data.files"               /* fsdp__tokens_identity, where it is certain */
+#define FSDP__VALUE_FINITE "checkpoint.finite_step"  /* the newest whose weights are finite, where these are not */
+#define FSDP__VALUE_MODEL "facts.model"              /* facts.h: what a run that goes on must have, too */
+#define FSDP__VALUE_DATA "facts.data"                /* what its place in the data is of */
+#define FSDP__VALUE_KEYS "facts.keys"                /* what it may have otherwise, and is told */
 
 enum {
-    FSDP__VALUES_MOST = 20
+    FSDP__VALUES_MOST = 24
 };
 
 typedef struct fsdp__values {

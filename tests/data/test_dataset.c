@@ -309,6 +309,54 @@ static void any_allocation_may_fail(void **state)
 
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+static fsdp_status no_item(void *arg, int64_t index, void *const *fields)
+{
+    (void)arg;
+    (void)fields;
+    return index == 2 ? FSDP_IO : FSDP_OK;
+}
+
+static void a_digest_is_of_every_byte_of_every_item(void **state)
+{
+    fsdp_data_field fields[] = {{.name = "x", .dtype = FSDP_F32, .ndim = 1, .shape = {3}},
+                                {.name = "y", .dtype = FSDP_U8}};
+    float x[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    unsigned char y[4] = {0, 1, 2, 3}, *const bytes[] = {(unsigned char *)x, y};
+    const void *const data[] = {x, y};
+    const size_t sizes[] = {sizeof x, sizeof y};
+    uint64_t expected[2], digest[2];
+    fsdp_dataset set;
+
+    (void)state;
+    CHECK_OK(fsdp_dataset_from_memory(fields, data, 2, 4, &set));
+    CHECK_OK(fsdp_dataset_digest(&set, expected));
+    CHECK_OK(fsdp_dataset_digest(&set, digest));
+    CHECK_BYTES(digest, expected, sizeof digest);
+    for (int f = 0; f < 2; f++)
+        for (size_t at = 0; at < sizes[f]; at++) {
+            bytes[f][at] ^= 1;
+            CHECK_OK(fsdp_dataset_digest(&set, digest));
+            CHECK(digest[0] != expected[0] && digest[1] != expected[1]);
+            bytes[f][at] ^= 1;
+        }
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp_dataset_digest(&set, digest));
+    set.item = no_item;
+    CHECK_ERROR(fsdp_dataset_digest(&set, digest), FSDP_IO, "item 2 of the data set");
+    fsdp_dataset_release(&set);
+    fields[1].name = "z";
+    CHECK_OK(fsdp_dataset_from_memory(fields, data, 2, 4, &set));
+    CHECK_OK(fsdp_dataset_digest(&set, digest));
+    CHECK(digest[0] != expected[0]);
+    fsdp_dataset_release(&set);
+    CHECK_OK(fsdp_dataset_from_memory(fields, data, 2, 3, &set)); /* fewer items */
+    CHECK_OK(fsdp_dataset_digest(&set, digest));
+    CHECK(digest[0] != expected[0]);
+    fsdp_dataset_release(&set);
+    CHECK_ERROR(fsdp_dataset_digest(&set, digest), FSDP_INVALID, "cannot hash a data set");
+}
+
 TEST_MAIN(T(npy_files_of_every_version_are_read), T(npy_files_of_every_dtype_are_read),
           T(npy_files_that_are_wrong_are_named), T(idx_files_are_read_and_belong_together),
-          T(idx_files_that_are_wrong_are_named), T(arrays_in_memory_are_a_data_set), T(any_allocation_may_fail))
+          T(idx_files_that_are_wrong_are_named), T(arrays_in_memory_are_a_data_set), T(any_allocation_may_fail),
+          T(a_digest_is_of_every_byte_of_every_item))

@@ -1,5 +1,7 @@
 /* Token files of every format as one stream. */
-#include "fsdp/data.h"
+#include <unistd.h>
+
+#include "data/digest.h"
 #include "support/test.h"
 
 enum {
@@ -416,6 +418,87 @@ static void opening_survives_every_failed_allocation(void **state)
     test_directory_free(directory);
 }
 
+/* ---- digests ---- */
+
+static void take_digest(const char *const *paths, int count, uint64_t out[2])
+{
+    fsdp_tokens *tokens = NULL;
+
+    CHECK_OK(fsdp_tokens_open(paths, count, FSDP_TOKENS_AUTO, &tokens));
+    CHECK_OK(fsdp_tokens_digest(tokens, out));
+    fsdp_tokens_close(tokens);
+}
+
+static void a_digest_is_of_tokens_however_they_lie(void **state)
+{
+    char *directory = test_directory(), *whole = write_u16(directory, "whole.bin", 30000, 5);
+    char *first = write_u16(directory, "first.bin", 10001, 5), *rest = write_u16(directory, "rest.bin", 19999, 10006);
+    char *wide = test_path(directory, "wide.u32");
+    const char *const parts[] = {first, rest}, *const turned[] = {rest, first};
+    uint64_t expected[2], digest[2];
+    uint32_t tokens[30000];
+
+    (void)state;
+    for (uint32_t i = 0; i < 30000; i++)
+        tokens[i] = i + 5;
+    test_write_file(wide, tokens, sizeof tokens);
+    take_digest((const char *const *)&whole, 1, expected);
+    take_digest(parts, 2, digest);
+    CHECK_BYTES(digest, expected, sizeof digest);
+    take_digest((const char *const *)&wide, 1, digest);
+    CHECK_BYTES(digest, expected, sizeof digest);
+    take_digest(turned, 2, digest);
+    CHECK(digest[0] != expected[0] && digest[1] != expected[1]);
+    take_digest(parts, 1, digest);
+    CHECK(digest[0] != expected[0] && digest[1] != expected[1]);
+    test_write_file(wide, tokens, sizeof tokens - 4);
+    take_digest((const char *const *)&wide, 1, digest);
+    CHECK(digest[0] != expected[0] && digest[1] != expected[1]);
+    for (size_t at = 0; at < sizeof tokens; at += 499) { /* one bit, at 241 places */
+        ((unsigned char *)tokens)[at] ^= 1;
+        test_write_file(wide, tokens, sizeof tokens);
+        ((unsigned char *)tokens)[at] ^= 1;
+        take_digest((const char *const *)&wide, 1, digest);
+        CHECK(digest[0] != expected[0] && digest[1] != expected[1]);
+    }
+    CHECK_ERROR(fsdp_tokens_digest(NULL, digest), FSDP_INVALID, "cannot hash tokens");
+    free(whole);
+    free(first);
+    free(rest);
+    free(wide);
+    test_directory_free(directory);
+}
+
+/* A file that was changed a moment ago may change again without its times showing it. */
+static void files_are_known_again_once_they_are_old(void **state)
+{
+    char *directory = test_directory(), *copy = test_path(directory, "copy.txt"), *text;
+    const char *const paths[] = {TEST_SOURCE_DIR "/LICENSE", TEST_SOURCE_DIR "/README.md"};
+    fsdp_tokens *one = NULL, *again = NULL, *both = NULL, *fresh = NULL;
+    size_t bytes;
+
+    (void)state;
+    text = test_read_file(paths[0], &bytes);
+    test_write_file(copy, text, bytes);
+    CHECK_OK(fsdp_tokens_open(paths, 1, FSDP_TOKENS_TEXT, &one));
+    CHECK_OK(fsdp_tokens_open(paths, 1, FSDP_TOKENS_TEXT, &again));
+    CHECK_OK(fsdp_tokens_open(paths, 2, FSDP_TOKENS_TEXT, &both));
+    CHECK_OK(fsdp_tokens_open((const char *const *)&copy, 1, FSDP_TOKENS_TEXT, &fresh));
+    CHECK(fsdp__tokens_identity(one) != 0);
+    CHECK_EQ(fsdp__tokens_identity(one), fsdp__tokens_identity(again));
+    CHECK(fsdp__tokens_identity(both) != 0 && fsdp__tokens_identity(both) != fsdp__tokens_identity(one));
+    CHECK_EQ(fsdp__tokens_identity(fresh), 0);
+    unlink(copy);
+    CHECK_EQ(fsdp__tokens_identity(fresh), 0);
+    fsdp_tokens_close(one);
+    fsdp_tokens_close(again);
+    fsdp_tokens_close(both);
+    fsdp_tokens_close(fresh);
+    free(text);
+    free(copy);
+    test_directory_free(directory);
+}
+
 TEST_MAIN(cmocka_unit_test(text_is_its_bytes), cmocka_unit_test(the_name_tells_the_width),
           cmocka_unit_test(headers_of_llm_c_are_known), cmocka_unit_test(files_of_llm_c_itself_are_read),
           cmocka_unit_test(a_header_and_a_width_that_differ_are_an_error),
@@ -424,4 +507,6 @@ TEST_MAIN(cmocka_unit_test(text_is_its_bytes), cmocka_unit_test(the_name_tells_t
           cmocka_unit_test(what_is_not_what_it_is_read_as_is_refused), cmocka_unit_test(doubtful_files_are_counted),
           cmocka_unit_test(text_among_tokens_is_told),
           cmocka_unit_test(files_are_one_stream_and_positions_are_found_again), cmocka_unit_test(bad_files_are_named),
-          cmocka_unit_test(opening_survives_every_failed_allocation))
+          cmocka_unit_test(opening_survives_every_failed_allocation),
+          cmocka_unit_test(a_digest_is_of_tokens_however_they_lie),
+          cmocka_unit_test(files_are_known_again_once_they_are_old))

@@ -1,8 +1,12 @@
 /* A run that was stopped and goes on is the run that was never stopped, to the bit, at the same number of ranks. */
+#include <fcntl.h>
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/digest_text.h"
 #include "fsdp/checkpoint.h"
 #include "train/story.h"
 
@@ -193,6 +197,131 @@ static void what_does_not_fit_is_refused(void **state)
     CHECK_EQ(s->resumed_step, 2);
     free(other);
     free(data);
+}
+
+/* Text that is long beside what 16 samples of 64 tokens see of it. */
+static char *write_long_data(const story *s)
+{
+    char *path = test_path(s->directory, "long.txt");
+    FILE *file = fopen(path, "w");
+
+    for (int i = 0; i < 600; i++)
+        fprintf(file, "%d bottles. ", 5000 - 7 * i);
+    fclose(file);
+    return path;
+}
+
+static void change_byte(const char *path, long at)
+{
+    FILE *file = fopen(path, "r+");
+    int byte;
+
+    CHECK(file && fseek(file, at, SEEK_SET) == 0);
+    byte = fgetc(file);
+    CHECK(fseek(file, at, SEEK_SET) == 0);
+    fputc(byte ^ 1, file);
+    fclose(file);
+}
+
+/* Also where its size and its time of change are what they were. */
+static void one_byte_of_other_data_is_refused(void **state)
+{
+    story *s = *state;
+    char *data = write_long_data(s);
+    struct stat before;
+
+    story_set(s, "data.path", data);
+    story_set(s, "checkpoint.folder", s->folder);
+    s->end_after = 2;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_EQ(stat(data, &before), 0);
+    for (long at = 0; at < before.st_size; at += 401) {
+        const struct timespec times[] = {before.st_atim, before.st_mtim};
+
+        change_byte(data, at);
+        CHECK_EQ(utimensat(AT_FDCWD, data, times, 0), 0);
+        story_run(s, 1 + (int)(at / 401 % 4));
+        CHECK_EQ(s->status, FSDP_INVALID);
+        CHECK_CONTAINS(s->message, "go through different data");
+        change_byte(data, at);
+    }
+    s->end_after = 3;
+    story_run(s, 3);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_EQ(s->resumed_step, 2);
+    change_byte(data, before.st_size / 2 + 3);
+    story_set(s, "checkpoint.exclude_from_loading", "dataloader");
+    s->end_after = 4;
+    story_run(s, 2);
+    CHECK_EQ(s->resumed_step, 3);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    free(data);
+}
+
+/* Writes `to` over the place of step-N's manifest that begins with `from`; it stays one that fits its digest. */
+static void edit_manifest(const story *s, const char *step, const char *from, const char *to)
+{
+    char *folder = test_path(s->folder, step), *path = test_path(folder, "manifest.json");
+    char *text = test_read_file(path, NULL), *place = CHECK_PTR(strstr(text, from)), end[FSDP__DIGEST_BYTES + 1];
+    size_t length = strlen(text) - FSDP__DIGEST_BYTES;
+
+    memcpy(place, to, strlen(to));
+    fsdp__digest_text(fsdp__checksum(text, length), end);
+    memcpy(text + length, end, FSDP__DIGEST_BYTES);
+    test_write_file(path, text, length + FSDP__DIGEST_BYTES);
+    free(text);
+    free(path);
+    free(folder);
+}
+
+/* As those of before there were digests of all. */
+static void a_checkpoint_without_a_digest_compares_samples(void **state)
+{
+    story *s = *state;
+    char *data = write_long_data(s);
+
+    story_set(s, "data.path", data);
+    story_set(s, "checkpoint.folder", s->folder);
+    s->end_after = 2;
+    story_run(s, 2);
+    edit_manifest(s, "step-2", "\"data.digest\"", "\"data.nought\"");
+    change_byte(data, 70); /* between the first two samples */
+    s->end_after = 3;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_EQ(s->resumed_step, 2);
+    change_byte(data, 71); /* step-3 has one again */
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INVALID);
+    change_byte(data, 71);
+    edit_manifest(s, "step-3", "\"data.digest\"", "\"data.nought\"");
+    change_byte(data, 0);
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INVALID);
+    free(data);
+}
+
+/* Files that are still the same are not read again: what the checkpoint says of them is believed. */
+static void data_that_has_not_changed_is_known_again(void **state)
+{
+    story *s = *state;
+
+    story_set(s, "data.path", TEST_SOURCE_DIR "/README.md");
+    story_set(s, "data.format", "text");
+    story_set(s, "checkpoint.folder", s->folder);
+    s->end_after = 2;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    edit_manifest(s, "step-2", "\"data.digest\":{\"text\":\"", "\"data.digest\":{\"text\":\"abcdabcdabcd");
+    s->end_after = 3;
+    story_run(s, 3);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_EQ(s->resumed_step, 2);
+    edit_manifest(s, "step-3", "\"data.files\"", "\"data.nofil\""); /* now all of them is */
+    story_run(s, 3);
+    CHECK_EQ(s->status, FSDP_INVALID);
+    CHECK_CONTAINS(s->message, "data.path holds as many tokens, but not the same (digest abcdabcdabcd");
 }
 
 static void what_is_excluded_begins_anew(void **state)
@@ -414,5 +543,7 @@ static void weights_may_begin_as_those_of_other_files(void **state)
 
 TEST_MAIN(S(a_run_in_pieces_is_the_run_in_one), S(dropouts_go_on_drawing), S(at_another_number_of_ranks_it_goes_on),
           S(the_batch_of_the_checkpoint_stands), S(what_does_not_fit_is_refused), S(what_is_excluded_begins_anew),
-          S(what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed), S(what_was_never_trained_has_no_state),
-          S(an_older_checkpoint_can_be_gone_on_from), S(weights_may_begin_as_those_of_other_files))
+          S(one_byte_of_other_data_is_refused), S(a_checkpoint_without_a_digest_compares_samples),
+          S(data_that_has_not_changed_is_known_again), S(what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed),
+          S(what_was_never_trained_has_no_state), S(an_older_checkpoint_can_be_gone_on_from),
+          S(weights_may_begin_as_those_of_other_files))

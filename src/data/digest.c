@@ -1,0 +1,188 @@
+/* digest.c - XXH3 of tokens and of items, in their order. */
+#include "data/digest.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <xxhash.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "data/batch_maker.h"
+#include "data/fields.h"
+#include "data/tokens.h"
+
+enum {
+    READ_TOKENS = 8192,
+    CERTAIN_S = 2 /* what tells the times of a file may be so coarse, or so far from this machine's clock */
+};
+
+static fsdp_status begin(XXH3_state_t **out)
+{
+    *out = XXH3_createState();
+    if (*out && XXH3_128bits_reset(*out) == XXH_OK)
+        return FSDP_OK;
+    XXH3_freeState(*out);
+    return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for a hash of the data");
+}
+
+/* Gives the state back, too. */
+static void end(XXH3_state_t *state, uint64_t out[2])
+{
+    XXH128_hash_t hash = XXH3_128bits_digest(state);
+
+    out[0] = hash.high64;
+    out[1] = hash.low64;
+    XXH3_freeState(state);
+}
+
+/* ---- tokens ---- */
+
+static fsdp_status add_tokens(XXH3_state_t *state, const fsdp_tokens *tokens, int64_t first, int64_t count,
+                              const _Atomic bool *stop)
+{
+    int32_t read[READ_TOKENS];
+
+    while (count > 0) {
+        int64_t part = FSDP__MIN(count, (int64_t)READ_TOKENS);
+
+        if (stop && atomic_load_explicit(stop, memory_order_relaxed))
+            return FSDP_FAIL(FSDP_INTERRUPTED, "stopped reading the data");
+        FSDP_TRY(fsdp_tokens_read(tokens, first, part, read));
+        XXH3_128bits_update(state, read, (size_t)part * sizeof *read);
+        first += part;
+        count -= part;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__tokens_digest(const fsdp_tokens *tokens, int64_t first, int64_t count, const _Atomic bool *stop,
+                                uint64_t out[2])
+{
+    XXH3_state_t *state;
+    fsdp_status status;
+
+    FSDP_TRY(begin(&state));
+    status = add_tokens(state, tokens, first, count, stop);
+    if (status == FSDP_OK)
+        end(state, out);
+    else
+        XXH3_freeState(state);
+    return status;
+}
+
+fsdp_status fsdp_tokens_digest(const fsdp_tokens *tokens, uint64_t out[2])
+{
+    if (!tokens || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot hash tokens: they and a place for the hash are required");
+    return fsdp__tokens_digest(tokens, 0, fsdp_tokens_count(tokens), NULL, out);
+}
+
+/* ---- files ---- */
+
+/* What changes with a file's content; its times before CERTAIN_S ago, or a change after this look might not show. */
+static bool add_file(XXH3_state_t *state, const fsdp__token_file *file, int64_t now_s)
+{
+    struct stat info;
+    int64_t facts[8];
+
+    if (stat(file->path, &info) != 0 || (uint64_t)info.st_dev != file->map.device ||
+        (uint64_t)info.st_ino != file->map.inode || (size_t)info.st_size != file->map.bytes ||
+        info.st_ctim.tv_sec > now_s - CERTAIN_S)
+        return false;
+    facts[0] = (int64_t)info.st_dev;
+    facts[1] = (int64_t)info.st_ino;
+    facts[2] = (int64_t)info.st_size;
+    facts[3] = info.st_mtim.tv_sec;
+    facts[4] = info.st_mtim.tv_nsec;
+    facts[5] = info.st_ctim.tv_sec;
+    facts[6] = info.st_ctim.tv_nsec;
+    facts[7] = file->width; /* it may be read in another */
+    XXH3_128bits_update(state, facts, sizeof facts);
+    return true;
+}
+
+uint64_t fsdp__tokens_identity(const fsdp_tokens *tokens)
+{
+    int64_t now_s = (int64_t)time(NULL);
+    uint64_t hash[2];
+    XXH3_state_t *state;
+    bool certain = true;
+
+    if (begin(&state) != FSDP_OK)
+        return 0;
+    for (int64_t i = 0; i < tokens->file_count && certain; i++)
+        certain = add_file(state, &tokens->files[i], now_s);
+    end(state, hash);
+    return certain ? hash[0] : 0;
+}
+
+/* ---- data sets ---- */
+
+static void add_fields(XXH3_state_t *state, const fsdp_dataset *dataset, int64_t length)
+{
+    XXH3_128bits_update(state, &length, sizeof length);
+    for (int f = 0; f < dataset->field_count; f++) {
+        const fsdp_data_field *field = &dataset->fields[f];
+        int64_t facts[] = {field->dtype, field->ndim};
+
+        XXH3_128bits_update(state, field->name, strlen(field->name) + 1);
+        XXH3_128bits_update(state, facts, sizeof facts);
+        XXH3_128bits_update(state, field->shape, (size_t)field->ndim * sizeof *field->shape);
+    }
+}
+
+/* `places` are room for one item. */
+static fsdp_status add_items(XXH3_state_t *state, const fsdp_dataset *dataset, int64_t length, void *const *places)
+{
+    for (int64_t i = 0; i < length; i++) {
+        FSDP_TRY(fsdp__item_make(dataset, i, places));
+        for (int f = 0; f < dataset->field_count; f++)
+            XXH3_128bits_update(state, places[f], fsdp__field_bytes(&dataset->fields[f]));
+    }
+    return FSDP_OK;
+}
+
+/* An item a field, each with memory of its own. */
+static fsdp_status make_places(const fsdp_dataset *dataset, void **places)
+{
+    for (int f = 0; f < dataset->field_count; f++) {
+        places[f] = fsdp__calloc(fsdp__field_bytes(&dataset->fields[f]) + 1, 1);
+        if (!places[f])
+            return FSDP_NO_MEMORY;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_dataset_digest(const fsdp_dataset *dataset, uint64_t out[2])
+{
+    XXH3_state_t *state = NULL;
+    void **places = NULL;
+    int64_t length;
+    fsdp_status status;
+
+    if (!dataset || !out || !dataset->length || !dataset->item)
+        return FSDP_FAIL(FSDP_INVALID, "cannot hash a data set: one with two functions, and a place for the hash, are "
+                                       "required");
+    FSDP_TRY(fsdp__fields_check(dataset->fields, dataset->field_count));
+    length = dataset->length(dataset->arg);
+    places = fsdp__calloc((size_t)dataset->field_count, sizeof *places);
+    if (!places)
+        return FSDP_NO_MEMORY;
+    status = make_places(dataset, places);
+    if (status == FSDP_OK)
+        status = begin(&state);
+    if (status == FSDP_OK) {
+        add_fields(state, dataset, length);
+        status = add_items(state, dataset, length, places);
+    }
+    if (status == FSDP_OK)
+        end(state, out);
+    else
+        XXH3_freeState(state);
+    for (int f = 0; f < dataset->field_count; f++)
+        fsdp__free(places[f]);
+    fsdp__free(places);
+    return status;
+}

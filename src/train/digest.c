@@ -1,0 +1,134 @@
+/* digest.c - whether the data is what it was: a hash of every token, made while the run has begun to train, by one rank
+ * of each machine. A checkpoint keeps it, and which files it is of, in which state: where these are still the same a
+ * run that goes on needs not read them. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/context.h"
+#include "data/digest.h"
+#include "train/config.h"
+#include "train/run.h"
+#include "train/values.h"
+
+enum {
+    BEAT_NS = 50 * 1000 * 1000
+};
+
+struct fsdp__data_digest {
+    const fsdp_tokens *tokens;
+    pthread_t thread;
+    bool running; /* nobody has waited for the thread yet */
+    _Atomic bool stop;
+    fsdp_status status; /* of the thread */
+    char message[512];
+    uint64_t identity; /* of the files; 0: not certain */
+    char text[FSDP__DIGEST_TEXT];
+};
+
+static void compute(fsdp__data_digest *d)
+{
+    uint64_t hash[2];
+
+    d->status = fsdp__tokens_digest(d->tokens, 0, fsdp_tokens_count(d->tokens), &d->stop, hash);
+    if (d->status == FSDP_OK)
+        snprintf(d->text, sizeof d->text, "%016llx%016llx", (unsigned long long)hash[0], (unsigned long long)hash[1]);
+    else /* the last error is that of one thread */
+        snprintf(d->message, sizeof d->message, "%s", fsdp_last_error());
+}
+
+/* Behind what trains, where there are not enough cores for both. */
+static void *work(void *arg)
+{
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), 10);
+    compute(arg);
+    return NULL;
+}
+
+/* What the checkpoint says of these files, which have not changed since. */
+static bool take_over(const fsdp_train_run *run, fsdp__data_digest *d)
+{
+    bool held = fsdp_hold_error(true), known = false;
+    const char *text = NULL;
+    int64_t identity = 0;
+
+    if (run->resume.from && d->identity != 0 &&
+        fsdp_checkpoint_get_integer(run->resume.from, FSDP__VALUE_FILES, &identity) == FSDP_OK &&
+        (uint64_t)identity == d->identity &&
+        fsdp_checkpoint_get_text(run->resume.from, FSDP__VALUE_DIGEST, &text) == FSDP_OK)
+        known = strlen(text) == sizeof d->text - 1;
+    if (known)
+        memcpy(d->text, text, sizeof d->text);
+    fsdp_release_error(held);
+    return known;
+}
+
+fsdp_status fsdp__digest_begin(fsdp_train_run *run)
+{
+    fsdp__data_digest *d;
+
+    if (!fsdp__train_saves(run->config) || fsdp_context_local_rank(run->context) != 0)
+        return FSDP_OK;
+    d = run->digest = fsdp__calloc(1, sizeof *d);
+    if (!d)
+        return FSDP_NO_MEMORY;
+    d->tokens = run->tokens;
+    d->identity = fsdp__tokens_identity(run->tokens);
+    if (!take_over(run, d)) /* without a thread it is made when it is asked for */
+        d->running = pthread_create(&d->thread, NULL, work, d) == 0;
+    return FSDP_OK;
+}
+
+/* Ranks that wait for this one see that it lives. */
+static void wait_for_thread(const fsdp_train_run *run, fsdp__data_digest *d)
+{
+    int error;
+
+    do {
+        struct timespec until;
+
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += BEAT_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        error = pthread_timedjoin_np(d->thread, NULL, &until);
+        fsdp__context_beat(run->context);
+    } while (error == ETIMEDOUT);
+    d->running = false;
+}
+
+fsdp_status fsdp__digest_get(fsdp_train_run *run, const char **out_text, int64_t *out_files)
+{
+    fsdp__data_digest *d = run->digest;
+
+    *out_text = NULL;
+    *out_files = 0;
+    if (!d)
+        return FSDP_OK;
+    if (d->running)
+        wait_for_thread(run, d);
+    else if (d->status == FSDP_OK && !*d->text)
+        compute(d);
+    if (d->status != FSDP_OK)
+        return FSDP_FAIL(d->status, "data.path: %s", d->message);
+    *out_text = d->text;
+    *out_files = (int64_t)d->identity;
+    return FSDP_OK;
+}
+
+void fsdp__digest_release(fsdp_train_run *run)
+{
+    fsdp__data_digest *d = run->digest;
+
+    if (d && d->running) {
+        atomic_store_explicit(&d->stop, true, memory_order_relaxed);
+        (void)pthread_join(d->thread, NULL);
+    }
+    fsdp__free(d);
+    run->digest = NULL;
+}
