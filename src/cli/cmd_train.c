@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/context.h"
 #include "cli/cli.h"
@@ -31,8 +32,10 @@ typedef struct session {
     fsdp__interrupt interrupt;
     fsdp__restarts restarts;
     fsdp__ranks ranks;
-    int64_t steps_fd; /* of a rank whose launcher wants to know; -1 */
-    bool as_rank;     /* started by another process of this program, which says what went wrong */
+    _Atomic int64_t step; /* the last that was taken */
+    _Atomic bool trained; /* all of them are */
+    int64_t steps_fd;     /* of a rank whose launcher wants to know; -1 */
+    bool as_rank;         /* started by another process of this program, which says what went wrong */
 } session;
 
 static void usage(void)
@@ -67,10 +70,52 @@ static int help(const fsdp__args *args)
 
 /* ---- what a run tells ---- */
 
+/* Step of the newest checkpoint on disk; -1: there is none. */
+static int64_t newest_checkpoint(const fsdp_train_config *config)
+{
+    int64_t *steps = NULL, count = 0, newest = -1;
+
+    if (fsdp__train_saves(config) && fsdp_checkpoint_list(config->checkpoint.folder, &steps, &count) == FSDP_OK &&
+        count > 0)
+        newest = steps[count - 1];
+    fsdp__free(steps);
+    return newest;
+}
+
+/* Of a run that a signal has ended behind `step`: when, and what is lost. Nothing is of one whose last step has a
+ * checkpoint: "". */
+static const char *lost_text(const fsdp_train_config *c, long long step, bool trained, char *text, size_t bytes)
+{
+    long long newest = newest_checkpoint(c);
+    char when[60] = " before its first step";
+
+    text[0] = '\0';
+    if (step > 0)
+        snprintf(when, sizeof when, " after step %lld", step);
+    if (trained && c->save.path) /* it may be whole, or not there */
+        snprintf(text, bytes, "%s, at the export to '%s'", when, c->save.path);
+    else if (newest >= 0 && step > newest)
+        snprintf(text, bytes, "%s; the newest checkpoint is of step %lld", when, newest);
+    else if (newest < 0)
+        snprintf(text, bytes, "%s: nothing was kept%s", when,
+                 fsdp__train_saves(c) ? "" : " (checkpoint.folder keeps checkpoints)");
+    return text;
+}
+
+static void last_words(void *arg)
+{
+    const session *s = arg;
+    char lost[512];
+
+    if (*lost_text(s->config, s->step, s->trained, lost, sizeof lost))
+        (void)fsdp__failure("interrupted%s", lost);
+}
+
 static void started(void *arg, const fsdp_train_summary *summary)
 {
     session *s = arg;
 
+    s->step = summary->resumed_step;
     fsdp__progress_start(&s->progress, s->config, summary, fsdp_context_threads(s->context));
     fsdp__interrupt_asks(&s->interrupt, fsdp__train_saves(s->config));
 }
@@ -79,6 +124,7 @@ static void stepped(void *arg, const fsdp_train_report *report)
 {
     session *s = arg;
 
+    s->step = report->step;
     if (s->progress.prints)
         fsdp__restarts_step((int)s->steps_fd, report->step);
     fsdp__progress_step(&s->progress, report);
@@ -103,6 +149,7 @@ static void trained(void *arg, int64_t step)
     session *s = arg;
 
     (void)step;
+    s->trained = true;
     fsdp__interrupt_asks(&s->interrupt, false); /* nobody asks any more what the run is to do */
     fsdp__progress_end(&s->progress);
 }
@@ -256,6 +303,8 @@ static int train(session *s)
         return FSDP__FAILED;
     }
     s->progress.prints = fsdp_context_rank(s->context) == 0;
+    if (s->progress.prints && !s->as_rank) /* of that the launcher speaks */
+        fsdp__interrupt_last_words(&s->interrupt, last_words, s);
     s->progress.terminal = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
     s->progress.on_terminal = isatty(STDOUT_FILENO);
     fsdp_context_set_log(s->context, s->config->comm.trace ? FSDP_LOG_DEBUG : FSDP_LOG_INFO, logged, s);
@@ -303,6 +352,13 @@ static int launch(session *s, int ranks)
     do
         status = launch_once(s, ranks, &report);
     while (status != FSDP_OK && fsdp__restarts_again(&s->restarts, s->config, status, &report, &ranks));
+    if (status == FSDP_INTERRUPTED) {
+        int64_t step = fsdp__restarts_last_step(&s->restarts);
+        char lost[512];
+
+        lost_text(s->config, step, step >= s->config->training.steps, lost, sizeof lost);
+        (void)FSDP_FAIL(status, "%s%s", report.reason, lost);
+    }
     fsdp__restarts_end(&s->restarts);
     return status == FSDP_OK ? 0 : fsdp__ranks_failed(status, &report);
 }

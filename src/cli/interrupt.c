@@ -40,6 +40,8 @@ static void *wait_for_signals(void *arg)
     pthread_mutex_lock(&interrupt->mutex);
     fsdp_hub_abandon(interrupt->hold);
     fsdp_checkpoint_saver_abandon(interrupt->saver);
+    if (interrupt->last_words)
+        interrupt->last_words(interrupt->arg);
     fsdp__die_of(signal);
 }
 
@@ -115,6 +117,14 @@ void fsdp__interrupt_asks(fsdp__interrupt *interrupt, bool asks)
     pthread_mutex_unlock(&interrupt->mutex);
     if (waiting)
         (void)pthread_kill(interrupt->thread, waiting);
+}
+
+void fsdp__interrupt_last_words(fsdp__interrupt *interrupt, void (*last_words)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&interrupt->mutex);
+    interrupt->last_words = last_words;
+    interrupt->arg = arg;
+    pthread_mutex_unlock(&interrupt->mutex);
 }
 
 int fsdp__interrupt_signal(fsdp__interrupt *interrupt)

@@ -17,6 +17,8 @@ typedef struct fsdp__interrupt {
     bool save;                    /* SIGUSR1 has come */
     int signal;                   /* the first that is to end the run; 0: none yet */
     int64_t signal_ns;            /* when it came */
+    void (*last_words)(void *arg);
+    void *arg; /* of it */
 
     sigset_t signals, before;
     bool running;
@@ -33,6 +35,8 @@ fsdp_train_demand fsdp__interrupt_demand(fsdp__interrupt *interrupt);
 /* Whether the first signal waits for the end of a step, and the second ends the process, or already the first one. One
  * that waits when this is switched off has missed the last step, and ends the process now. */
 void fsdp__interrupt_asks(fsdp__interrupt *interrupt, bool asks);
+/* Called by that thread when a signal ends the process at once, behind what it removes: to say what is left. */
+void fsdp__interrupt_last_words(fsdp__interrupt *interrupt, void (*last_words)(void *arg), void *arg);
 /* The signal that has asked the run to end; 0: none. */
 int fsdp__interrupt_signal(fsdp__interrupt *interrupt);
 /* Signals are as they were before. */

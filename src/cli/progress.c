@@ -156,6 +156,8 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
            plural(config->training.steps), checkpoints_text(config, summary, checkpoints, sizeof checkpoints));
     if (summary->checkpoint_bytes > 0)
         print_checkpoints(config, summary);
+    if (summary->checkpoint_bytes == 0 && !config->save.path)
+        printf("keeps:  nothing: there is no export.path, and no checkpoints are written (checkpoint.folder)\n");
     if (summary->resumed_from)
         print_resume(config, summary);
 }

@@ -51,8 +51,6 @@ fsdp_status fsdp__restarts_read(fsdp__restarts *r, const fsdp_train_config *conf
 
 fsdp_status fsdp__restarts_begin(fsdp__restarts *r)
 {
-    if (r->most == 0)
-        return FSDP_OK;
     if (r->steps_fd < 0)
         r->steps_fd = memfd_create("fsdp-steps", 0); /* for the ranks to inherit */
     if (r->steps_fd < 0 || ftruncate(r->steps_fd, 0) != 0)
@@ -74,8 +72,7 @@ void fsdp__restarts_end(fsdp__restarts *r)
     r->steps_fd = -1;
 }
 
-/* 0: none since the start. */
-static int64_t last_step(const fsdp__restarts *r)
+int64_t fsdp__restarts_last_step(const fsdp__restarts *r)
 {
     int64_t step = 0;
 
@@ -162,7 +159,7 @@ static bool may_go_on(const fsdp__restarts *r, const fsdp_launch_report *report,
         return give_up(reason, "a rank was told to end");
     if (report->exit_code == FSDP__USAGE)
         return give_up(reason, "the command line is wrong");
-    if (r->early && last_step(r) == 0 && is_same(r, reason))
+    if (r->early && fsdp__restarts_last_step(r) == 0 && is_same(r, reason))
         return give_up(reason, "it is the same failure as before, and no step was taken in between");
     snprintf(text, sizeof text, "%lld restart%s of %lld", (long long)r->done, r->done == 1 ? "" : "s",
              (long long)r->most);
@@ -173,7 +170,7 @@ static bool may_go_on(const fsdp__restarts *r, const fsdp_launch_report *report,
 static void announce(const fsdp__restarts *r, const char *reason, const char *checkpoint, const char *back, int ranks)
 {
     char from[64] = "the start, for there is no checkpoint yet", after[48] = "before its first step";
-    int64_t last = last_step(r);
+    int64_t last = fsdp__restarts_last_step(r);
 
     if (checkpoint)
         snprintf(from, sizeof from, "%s", strrchr(checkpoint, '/') ? strrchr(checkpoint, '/') + 1 : checkpoint);
@@ -205,7 +202,7 @@ bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fs
     }
     r->done++;
     announce(r, reason, checkpoint, back, *ranks);
-    r->early = last_step(r) == 0;
+    r->early = fsdp__restarts_last_step(r) == 0;
     snprintf(r->reason, sizeof r->reason, "%s", reason);
     free(checkpoint);
     return true;

@@ -273,6 +273,7 @@ static void told_twice_it_ends_at_once(void **state)
         run_wait(&r);
         run_await_nothing(&r);
         CHECK(r.program.status == 128 + SIGTERM || r.program.status == 128 + SIGINT);
+        CHECK_NULL(strstr(r.program.output, "nothing was kept"));
         run_free(&r);
     }
 }

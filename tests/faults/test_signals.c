@@ -158,6 +158,59 @@ static void the_status_is_a_shells(void **state)
     program_free(&p);
 }
 
+/* ---- what is kept ---- */
+
+static void a_run_that_keeps_nothing_says_so_and_what_was_lost(void **state)
+{
+    static const int ends[] = {SIGTERM, SIGINT, SIGHUP};
+    fixture *f = *state;
+
+    for (int i = 0; i < 6; i++) {
+        long step = 0, told;
+        char n[16], *at;
+        run r;
+
+        snprintf(n, sizeof n, "-n%d", 1 + i % 2);
+        r = START(ENDLESS, n, "--export.path=");
+        CHECK(run_await_output(&r, "step:  3"));
+        kill(r.program.pid, ends[i / 2]);
+        run_wait(&r);
+        run_await_nothing(&r);
+        CHECK_EQ(r.program.status, 128 + ends[i / 2]);
+        CHECK_EQ(occurrences(r.program.output, "keeps:  nothing: there is no export.path"), 1);
+        CHECK_EQ(occurrences(r.program.output, ": nothing was kept (checkpoint.folder keeps checkpoints)"), 1);
+        for (at = r.program.output; (at = strstr(at, "step: ")); at++)
+            step = strtol(at + 6, NULL, 10);
+        at = CHECK_PTR(strstr(r.program.output, " after step "));
+        CHECK_EQ(occurrences(r.program.output, "fsdp: "), 1);
+        told = strtol(at + 12, NULL, 10); /* the last that has a line, or one whose line was still to come */
+        CHECK(told >= step && told <= step + 1);
+        run_free(&r);
+    }
+}
+
+/* One step in the test's folder; how often it says that it keeps nothing. */
+static int count_keeps(const fixture *f, const char *export, const char *folder, const char *enable)
+{
+    program p = program_run(f->directory, 0,
+                            (const char *const[]){"env", "-C", f->directory, PROGRAM, "train", f->config,
+                                                  "--training.steps=1", export, folder, enable, NULL});
+    int count = occurrences(p.output, "keeps:  nothing");
+
+    program_free(&p);
+    return count;
+}
+
+static void a_run_that_keeps_something_does_not_say_that_it_does_not(void **state)
+{
+    const fixture *f = *state;
+
+    CHECK_EQ(count_keeps(f, "--export.path=", NULL, NULL), 1);
+    CHECK_EQ(count_keeps(f, "--export.path=out", NULL, NULL), 0);
+    CHECK_EQ(count_keeps(f, "--export.path=", "--checkpoint.folder=kept", NULL), 0);
+    CHECK_EQ(count_keeps(f, "--export.path=", "--checkpoint.folder=kept", "--checkpoint.enable=false"), 1);
+}
+
 /* ---- Ctrl-Z ---- */
 
 /* Waits until the process is in `state` (a letter of /proc/PID/stat). */
@@ -291,6 +344,8 @@ static void as_process_one_nothing_dead_stays(void **state)
 
 TEST_MAIN(T(a_run_ends_at_any_signal_to_anybody_at_any_time), T(what_was_ignored_at_the_start_stays_ignored),
           T(ranks_are_waited_for_although_children_were_ignored), T(the_status_is_a_shells),
+          T(a_run_that_keeps_nothing_says_so_and_what_was_lost),
+          T(a_run_that_keeps_something_does_not_say_that_it_does_not),
           T(a_suspended_run_stops_its_ranks_and_goes_on_with_them),
           T(what_ranks_have_started_ends_with_a_killed_launcher), T(as_process_one_signals_work),
           T(as_process_one_nothing_dead_stays))
