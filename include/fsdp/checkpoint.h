@@ -121,9 +121,17 @@ FSDP_API fsdp_status fsdp_checkpoint_save(const char *folder, const fsdp_checkpo
  * looked at, but a step-N that cannot be looked into, such as a link to nowhere, is an error. A folder that is not
  * there has none. */
 FSDP_API fsdp_status fsdp_checkpoint_list(const char *folder, int64_t **out, int64_t *out_count);
-/* Path of <folder>/step-<step>, or with -1 of the newest: the caller frees `*out` with free(). FSDP_NOT_FOUND when
- * there is none. It is whole: manifest, files and their sizes have been looked at; one that is not is an error, and
- * never passed over in favour of an older one. */
+enum {
+    FSDP_CHECKPOINT_NEWEST = -1,
+    FSDP_CHECKPOINT_BEST = -2
+};
+/* An integer among the values of a checkpoint: the step after which the lowest validation loss so far was measured. The
+ * best of a folder is the checkpoint of the step that the newest one says. A training run saves it. */
+#define FSDP_CHECKPOINT_BEST_STEP "validation.best_step"
+/* Path of <folder>/step-<step>, or of the newest or the best: the caller frees `*out` with free(). FSDP_NOT_FOUND when
+ * there is none, as of the best where nothing was validated, or its checkpoint was not kept. It is whole: manifest,
+ * files and their sizes have been looked at; one that is not is an error, and never passed over in favour of an older
+ * one. */
 FSDP_API fsdp_status fsdp_checkpoint_find(const char *folder, int64_t step, char **out);
 /* Whether the name <folder>/step-<step> is taken. */
 FSDP_API bool fsdp_checkpoint_exists(const char *folder, int64_t step);
@@ -150,9 +158,9 @@ typedef struct fsdp_checkpoint_tensor {
     const fsdp_checkpoint_part *parts;
 } fsdp_checkpoint_tensor;
 
-/* `path` is a step-N, by whatever name, or a folder of them: then the newest. Read and checked: the manifest, that
- * every tensor has each of its elements once, the files' names, sizes and headers, and the small files whole. Local;
- * the caller closes `*out`, on the thread that uses it. */
+/* `path` is a step-N, by whatever name; or a folder of them: then the newest; or <folder>/step-best: the best. Read and
+ * checked: the manifest, that every tensor has each of its elements once, the files' names, sizes and headers, and the
+ * small files whole. Local; the caller closes `*out`, on the thread that uses it. */
 FSDP_API fsdp_status fsdp_checkpoint_open(const char *path, fsdp_checkpoint_reader **out);
 FSDP_API void fsdp_checkpoint_close(fsdp_checkpoint_reader *reader); /* NULL is allowed */
 FSDP_API const char *fsdp_checkpoint_path(const fsdp_checkpoint_reader *reader);

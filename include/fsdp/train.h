@@ -78,6 +78,12 @@ typedef enum fsdp_train_wrap {
 /* One field per key of the YAML file; `fsdp train --help` lists them with type, range and default. Strings and lists
  * belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1 for a
  * choice and NaN for a number that has no fixed default. */
+/* Whose weights are exported: of the last step, or of the step with the best validation. */
+typedef enum fsdp_train_which {
+    FSDP_TRAIN_LAST,
+    FSDP_TRAIN_BEST
+} fsdp_train_which;
+
 typedef struct fsdp_train_config {
     struct {
         char *path, *preset; /* one of the two */
@@ -184,16 +190,17 @@ typedef struct fsdp_train_config {
         int64_t keep_latest_k; /* 0: all */
         int64_t keep_every;    /* 0: none */
         int async_mode;        /* 0, 1 */
-        int64_t load_step;     /* -1: the newest */
+        int64_t load_step;     /* or FSDP_CHECKPOINT_NEWEST, FSDP_CHECKPOINT_BEST */
         char *initial_load_path;
         char **exclude_from_loading; /* of "optimizer", "lr_scheduler", "dataloader" */
         int64_t exclude_count;
     } checkpoint;
     struct {
-        char *path;             /* folder; NULL: none */
-        bool overwrite;         /* files of the same names in a folder that no export wrote */
-        char *fallback_path;    /* where to write when `path` fails at the end; NULL: chosen then */
-        int dtype;              /* fsdp_dtype: F32, BF16 or F16 */
+        char *path;          /* folder; NULL: none */
+        bool overwrite;      /* files of the same names in a folder that no export wrote */
+        char *fallback_path; /* where to write when `path` fails at the end; NULL: chosen then */
+        int which;           /* fsdp_train_which; -1: BEST with training.early_stop, as far as it is kept, else LAST */
+        int dtype;           /* fsdp_dtype: F32, BF16 or F16 */
         int64_t max_shard_size; /* bytes of a file of weights at most */
     } save;                     /* section "export" */
     char *loaded_from;          /* the file that was read last; NULL: none */
@@ -341,8 +348,11 @@ FSDP_API fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *rep
  * draw. A rank for which no batch is left takes part all the same. A run without a validation (validation.enable)
  * refuses; on another failure the world is aborted. `out` may be NULL. [collective] */
 FSDP_API fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out);
-/* Writes export.path, which the run has held since its start; nothing when it is not set. When that fails the model is
- * written to export.fallback_path, if need be without its tokenizer, and the error says where it is. [collective] */
+/* Writes export.path, which the run has held since its start; nothing when it is not set. The weights are the model's,
+ * or as export.which says those of the best validation so far, and the model stays as it is; these are of the copy that
+ * fsdp_train_validate has made, or, of a run that keeps checkpoints, of the one of that step, which has to be there.
+ * Where they cannot be had the model's are written, and the error says so. When the folder cannot be written the model
+ * is written to export.fallback_path, if need be without its tokenizer, and the error says where it is. [collective] */
 FSDP_API fsdp_status fsdp_train_export(fsdp_train_run *run);
 
 /* Writes a checkpoint of the run as it stands to checkpoint.folder, between two steps; nothing when it has one of this
@@ -389,7 +399,7 @@ typedef struct fsdp_train_listener {
 } fsdp_train_listener;
 
 /* The whole run: create, training.steps steps, export, free; a validation after every validation.freq steps and after
- * the last one. training.early_stop may end the steps before; the model of then is exported. A checkpoint that could
+ * the last one. training.early_stop may end the steps before. A checkpoint that could
  * not be written is a warning, and the next one is tried; where none has come after it, the run fails at its end,
  * behind the export. Parameters that are not finite are not exported, unless training.on_nan is continue. [collective]
  */

@@ -31,6 +31,16 @@ bool fsdp__step_name(const char *name, const char *suffix, int64_t *out_step)
     return true;
 }
 
+bool fsdp__is_step_best(const char *path)
+{
+    size_t length = strlen(path), name = sizeof FSDP__STEP_BEST - 1;
+
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    return length >= name && strncmp(path + length - name, FSDP__STEP_BEST, name) == 0 &&
+           (length == name || path[length - name - 1] == '/');
+}
+
 char *fsdp__step_path(const char *folder, int64_t step, const char *suffix)
 {
     char *name = fsdp__sprintf(PREFIX "%lld%s", (long long)step, suffix), *path;

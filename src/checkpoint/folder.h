@@ -8,6 +8,13 @@
 #define FSDP__SAVING ".saving"
 #define FSDP__REMOVING ".removing"
 
+/* What stands for the best of a folder, in place of its step-N. */
+#define FSDP__STEP_BEST "step-best"
+
+/* Whether the last name of a path is that. */
+bool fsdp__is_step_best(const char *path);
+/* What fsdp_checkpoint_open takes for a path: of one checkpoint; fsdp__free it. */
+fsdp_status fsdp__checkpoint_resolve(const char *path, char **out);
 /* Whether `name` is step-N followed by `suffix` ("" for a checkpoint). */
 bool fsdp__step_name(const char *name, const char *suffix, int64_t *out_step);
 /* <folder>/step-N with `suffix`; fsdp__free it; NULL when out of memory. */

@@ -111,18 +111,46 @@ static fsdp_status find(const char *folder, int64_t step, char *path, char **out
     return give_path(path, out);
 }
 
+/* As the newest says. */
+static fsdp_status best(const char *folder, int64_t *out_step)
+{
+    fsdp_checkpoint_reader *reader;
+    fsdp_status status;
+    int64_t last, step = 0;
+
+    FSDP_TRY(fsdp_checkpoint_open(folder, &reader));
+    last = fsdp_checkpoint_step(reader);
+    status = fsdp_checkpoint_get_integer(reader, FSDP_CHECKPOINT_BEST_STEP, &step);
+    fsdp_checkpoint_close(reader);
+    if (status == FSDP_NOT_FOUND)
+        return FSDP_FAIL(status,
+                         "there is no best checkpoint in '%s': its newest, of step %lld, knows of no validation "
+                         "(validation.path or validation.share)",
+                         folder, (long long)last);
+    FSDP_TRY(status);
+    if (!fsdp_checkpoint_exists(folder, step))
+        return FSDP_FAIL(FSDP_NOT_FOUND,
+                         "the best checkpoint of '%s' is gone: the best validation was after step %lld, and what was "
+                         "saved there was not kept (validation.keep_best)",
+                         folder, (long long)step);
+    *out_step = step;
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_checkpoint_find(const char *folder, int64_t step, char **out)
 {
-    bool any = step == -1;
+    bool any = step == FSDP_CHECKPOINT_NEWEST;
     fsdp_status status;
     char *path;
 
-    if (!folder || !out || step < -1)
-        return FSDP_FAIL(FSDP_INVALID, "cannot find a checkpoint: a folder, a step from 0 or -1, and a place for the "
-                                       "path are required");
+    if (!folder || !out || step < FSDP_CHECKPOINT_BEST)
+        return FSDP_FAIL(FSDP_INVALID, "cannot find a checkpoint: a folder, a step from 0, the newest (-1) or the best "
+                                       "(-2), and a place for the path are required");
     *out = NULL;
     if (any)
         FSDP_TRY(newest(folder, &step));
+    if (step == FSDP_CHECKPOINT_BEST)
+        FSDP_TRY(best(folder, &step));
     path = fsdp__step_path(folder, step, "");
     status = path ? find(folder, step, path, out) : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
     fsdp__free(path);
@@ -132,8 +160,18 @@ fsdp_status fsdp_checkpoint_find(const char *folder, int64_t step, char **out)
     return status;
 }
 
-/* `path` is a checkpoint, or a folder of them. */
-static fsdp_status resolve(const char *path, char **out)
+/* Of a path that ends in step-best. */
+static fsdp_status find_best(const char *path, char **out)
+{
+    char *folder = fsdp__path_parent(path);
+    fsdp_status status = folder ? fsdp_checkpoint_find(folder, FSDP_CHECKPOINT_BEST, out)
+                                : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", path);
+
+    fsdp__free(folder);
+    return status;
+}
+
+fsdp_status fsdp__checkpoint_resolve(const char *path, char **out)
 {
     char *manifest = fsdp__path_join(path, FSDP__MANIFEST_NAME), *given = fsdp__strdup(path);
     const char *name = given;
@@ -150,7 +188,8 @@ static fsdp_status resolve(const char *path, char **out)
     name = strrchr(given, '/') ? strrchr(given, '/') + 1 : given;
     is_one = fsdp__path_exists(manifest) || fsdp__step_name(name, "", &step);
     if (!fsdp__path_exists(path)) {
-        status = FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", path);
+        status =
+            fsdp__is_step_best(given) ? find_best(given, out) : FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", path);
         goto out;
     }
     if (is_one)
@@ -208,7 +247,7 @@ fsdp_status fsdp_checkpoint_open(const char *path, fsdp_checkpoint_reader **out)
     if (!reader)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
     fsdp__windows_init(reader);
-    status = resolve(path, &reader->path);
+    status = fsdp__checkpoint_resolve(path, &reader->path);
     if (status == FSDP_OK)
         status = fill(reader);
     if (status != FSDP_OK) {

@@ -28,7 +28,8 @@ static void usage(void)
     puts(
         "fsdp convert FROM TO [--ranks N] [--dtype DTYPE] [--step S]\n"
         "\n"
-        "FROM is a Hugging Face folder, or a checkpoint of a run: step-N, or the folder of which the newest is taken.\n"
+        "FROM is a Hugging Face folder, or a checkpoint of a run: step-N, step-best (that of the best\n"
+        "validation), or the folder of which the newest is taken.\n"
         "Without --ranks TO becomes a Hugging Face folder with the weights, their config and tokenizer; it is new,\n"
         "empty, or one that fsdp has written. Of a folder the model's parameters are taken, and no buffers besides.\n"
         "\n"
@@ -352,8 +353,8 @@ static fsdp_status check_name(const char *to)
     }
     slash = strrchr(path, '/');
     held = fsdp_hold_error(true);
-    among =
-        fsdp__step_name(slash ? slash + 1 : path, "", &step) && fsdp_checkpoint_find(folder, -1, &newest) == FSDP_OK;
+    among = (fsdp__step_name(slash ? slash + 1 : path, "", &step) || fsdp__is_step_best(path)) &&
+            fsdp_checkpoint_find(folder, -1, &newest) == FSDP_OK;
     fsdp_release_error(held);
     fsdp__free(newest);
     fsdp__free(folder);

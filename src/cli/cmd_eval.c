@@ -55,8 +55,9 @@ static void usage(void)
     puts(
         "fsdp eval FOLDER --data FILE [-n RANKS]\n"
         "\n"
-        "FOLDER is a Hugging Face folder, or a checkpoint of a run: step-N, or the folder of which the newest is\n"
-        "taken. Text (.txt, .jsonl, also .gz and .zst) goes through its tokenizer.\n"
+        "FOLDER is a Hugging Face folder, or a checkpoint of a run: step-N, step-best (that of the best\n"
+        "validation), or the folder of which the newest is taken. Text (.txt, .jsonl, also .gz and .zst) goes\n"
+        "through its tokenizer.\n"
         "\n"
         "  --data FILE             what to predict: a file, a folder of them, or a pattern ('data/*.bin')\n"
         "  --format FORMAT         auto (the default: by llm.c's header, else by name), text or tokens\n"

@@ -17,8 +17,8 @@ static void usage(void)
 {
     puts("fsdp generate FOLDER --prompt TEXT | --prompt-file FILE | --tokens 1,2,3\n"
          "\n"
-         "FOLDER is a Hugging Face folder, or a checkpoint of a run: step-N, or the folder of which the newest is "
-         "taken.\n"
+         "FOLDER is a Hugging Face folder, or a checkpoint of a run: step-N, step-best (that of the best\n"
+         "validation), or the folder of which the newest is taken.\n"
          "\n"
          "  --prompt TEXT           continue a text; tokens are those of FOLDER's tokenizer, or bytes\n"
          "  --prompt-file FILE      the text of a file, of standard input where FILE is '-'\n"

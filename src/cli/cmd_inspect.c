@@ -15,7 +15,7 @@ static void usage(void)
         "What is in a Hugging Face folder (config, parameters, shapes, dtypes and sizes; an error when its config and\n"
         "its weights do not belong together), in weights alone (a folder without a config, safetensors, .bin or an\n"
         "index), or in a checkpoint (values, files, tensors, and which ranks hold them). A folder of checkpoints: the\n"
-        "newest.\n"
+        "newest; FOLDER/step-best: that of the best validation.\n"
         "\n"
         "  --json   one JSON object\n"
         "  --parts  of a checkpoint, every part: what of a tensor it is, and where it lies\n");

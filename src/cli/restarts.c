@@ -39,11 +39,9 @@ fsdp_status fsdp__restarts_read(fsdp__restarts *r, const fsdp_train_config *conf
         return FSDP_FAIL(FSDP_INVALID,
                          "--max-restarts goes on from the newest checkpoint, and this run writes none: %s",
                          config->checkpoint.folder ? "checkpoint.enable is false" : "set checkpoint.folder");
-    if (config->checkpoint.load_step >= 0)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step is %lld: leave "
-                         "one of the two out",
-                         (long long)config->checkpoint.load_step);
+    if (config->checkpoint.load_step != FSDP_CHECKPOINT_NEWEST)
+        return FSDP_FAIL(FSDP_INVALID, "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step "
+                                       "names another: leave one of the two out");
     return FSDP_OK;
 }
 

@@ -116,16 +116,17 @@ bool fsdp__key_is_set(const void *config, const fsdp__key *key)
     return false;
 }
 
-static void print_choice(const fsdp__key *key, int value, FILE *out)
+/* Of an integer there may be no words. */
+static void print_choice(const fsdp__key *key, int64_t value, FILE *out)
 {
     const fsdp__choice *c = key->choices;
 
-    while (c->text && c->value != value)
+    while (c && c->text && c->value != value)
         c++;
-    if (c->text)
+    if (c && c->text)
         fputs(c->text, out);
     else
-        fprintf(out, "%d", value);
+        fprintf(out, "%lld", (long long)value);
 }
 
 void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
@@ -135,7 +136,7 @@ void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
 
     switch (key->type) {
     case FSDP__KEY_INTEGER:
-        fprintf(out, "%lld", (long long)(*(const int64_t *)field));
+        print_choice(key, *(const int64_t *)field, out);
         break;
     case FSDP__KEY_NUMBER:
         print_number(*(const double *)field, out);

@@ -206,7 +206,11 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
     }
     switch (key->type) {
     case FSDP__KEY_INTEGER:
-        good = set_integer(key, text, field);
+        good = key->choices && find_choice(key, text, &value);
+        if (good)
+            *(int64_t *)field = value;
+        else
+            good = set_integer(key, text, field);
         break;
     case FSDP__KEY_NUMBER:
         good = set_number(key, text, field);

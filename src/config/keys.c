@@ -39,8 +39,8 @@ static void allowed_range(const fsdp__key *key, char *text, size_t text_bytes)
     snprintf(least, sizeof least, "%s %.10g", key->range & FSDP__ABOVE ? "greater than" : "from", key->least);
     if (!open)
         snprintf(most, sizeof most, "%s %.10g", key->range & FSDP__BELOW ? " to below" : " to", key->most);
-    snprintf(text, text_bytes, "%s%s %s%s", key->range & FSDP__OR_MINUS ? "-1 or " : "",
-             integer ? "an integer" : "a number", least, most);
+    snprintf(text, text_bytes, "%s%s%s%s %s%s", key->choices ? key->choices->text : "", key->choices ? ", " : "",
+             key->range & FSDP__OR_MINUS ? "-1 or " : "", integer ? "an integer" : "a number", least, most);
 }
 
 bool fsdp__key_is_list(const fsdp__key *key)

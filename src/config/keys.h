@@ -43,7 +43,7 @@ typedef struct fsdp__key {
     size_t offset; /* in the config */
     double least, most;
     int range;                   /* FSDP__ABOVE | ... */
-    const fsdp__choice *choices; /* up to a NULL text */
+    const fsdp__choice *choices; /* up to a NULL text; of an integer, words for values out of range, or NULL */
     const char *initial;         /* the default as text; NULL: not set */
     const char *help;            /* what it means and, where `initial` is NULL, what then holds */
 } fsdp__key;

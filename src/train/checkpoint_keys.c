@@ -46,7 +46,7 @@ static fsdp_status check_folder_is_set(const fsdp_train_config *config)
     const char *key = config->checkpoint.enable == 1         ? "enable"
                       : config->checkpoint.keep_every > 0    ? "keep_every"
                       : config->checkpoint.async_mode == 1   ? "async_mode"
-                      : config->checkpoint.load_step >= 0    ? "load_step"
+                      : config->checkpoint.load_step != -1   ? "load_step"
                       : config->checkpoint.exclude_count > 0 ? "exclude_from_loading"
                                                              : NULL;
 
@@ -134,7 +134,7 @@ static bool is_step(const char *path)
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strchr(name, '.');
     int64_t step;
 
-    return fsdp__step_name(name, dot ? dot : "", &step);
+    return fsdp__step_name(name, dot ? dot : "", &step) || strcmp(name, FSDP__STEP_BEST) == 0;
 }
 
 /* Whether a path is, or lies in, what may be a checkpoint of the folder. */

@@ -235,6 +235,31 @@ static fsdp_status check_validation(const fsdp_train_config *config)
     return FSDP_OK;
 }
 
+/* A checkpoint of the best validation stays, or a copy of its weights in memory: who has checkpoints and does not want
+ * the best one to stay has neither. */
+static bool keeps_best(const fsdp_train_config *config)
+{
+    return fsdp__train_validates(config) && (config->validation.keep_best || !fsdp__train_saves(config));
+}
+
+bool fsdp__train_exports_best(const fsdp_train_config *config)
+{
+    if (!config->save.path || !keeps_best(config))
+        return false;
+    return config->save.which >= 0 ? config->save.which == FSDP_TRAIN_BEST : config->training.early_stop > 0;
+}
+
+static fsdp_status check_export(const fsdp_train_config *config)
+{
+    if (config->save.which != FSDP_TRAIN_BEST || keeps_best(config))
+        return FSDP_OK;
+    if (!fsdp__train_validates(config))
+        return FSDP_FAIL(FSDP_INVALID, "export.which is best, but there is no validation that could tell: set "
+                                       "validation.path or validation.share");
+    return FSDP_FAIL(FSDP_INVALID, "export.which is best, but validation.keep_best is false: its checkpoint would be "
+                                   "gone when it is to be exported");
+}
+
 static fsdp_status check_text(const fsdp_train_config *config)
 {
     const char *tokenizer = config->data.tokenizer;
@@ -263,6 +288,7 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
     FSDP_TRY(fsdp__train_config_check_step(config, world_size));
     FSDP_TRY(check_validation(config));
     FSDP_TRY(fsdp__train_check_checkpoint(config));
+    FSDP_TRY(check_export(config));
     return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);
 }
 

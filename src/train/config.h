@@ -36,6 +36,8 @@ fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int w
 
 /* Whether the model is evaluated between steps. */
 bool fsdp__train_validates(const fsdp_train_config *config);
+/* Whether what is exported are the weights of the best validation. */
+bool fsdp__train_exports_best(const fsdp_train_config *config);
 /* Whether a step of so many sequences can be shared out; -1: whatever the ranks take. `what` they are, for the message.
  */
 fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_size, int64_t global, const char *what);

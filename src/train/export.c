@@ -227,22 +227,45 @@ static fsdp_status rescue(fsdp_train_run *run, const fsdp_state_dict *state, fsd
     return status;
 }
 
-fsdp_status fsdp_train_export(fsdp_train_run *run)
+static fsdp_status write(fsdp_train_run *run, const fsdp_state_dict *state)
 {
     const fsdp_train_config *c = run->config;
-    fsdp_state_dict *state = NULL;
-    fsdp_status status;
+    fsdp_status status = save_to(run, state, &(place){.path = c->save.path, .overwrite = c->save.overwrite});
 
-    if (!c->save.path)
+    return status != FSDP_OK && may_be_rescued(run, status) ? rescue(run, state, status) : status;
+}
+
+/* The best weights could not be had: the last ones are better than none, if they are any good. [collective] */
+static fsdp_status write_last(fsdp_train_run *run, const fsdp_state_dict *state, fsdp_status failure)
+{
+    char first[1024], name[FSDP__FINITE_NAME];
+
+    if (!may_be_rescued(run, failure))
+        return failure;
+    snprintf(first, sizeof first, "%s", fsdp_last_error());
+    FSDP_TRY(fsdp__find_not_finite(run, name));
+    if (*name)
+        return FSDP_FAIL(failure, "%s; nothing is exported, for the last weights are not finite", first);
+    FSDP_TRY(write(run, state));
+    return FSDP_FAIL(failure, "%s; the weights of step %lld, the last, were exported instead", first,
+                     (long long)run->step);
+}
+
+fsdp_status fsdp_train_export(fsdp_train_run *run)
+{
+    const fsdp_state_dict *best = NULL;
+    fsdp_state_dict *state = NULL;
+    fsdp_status status, found = FSDP_OK;
+
+    if (!run->config->save.path)
         return FSDP_OK;
     /* A state is of shards: what somebody has gathered would be refused. */
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
     status = fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state));
-    if (status == FSDP_OK) {
-        status = save_to(run, state, &(place){.path = c->save.path, .overwrite = c->save.overwrite});
-        if (status != FSDP_OK && may_be_rescued(run, status))
-            status = rescue(run, state, status);
-    }
+    if (status == FSDP_OK && fsdp__best_is_earlier(run))
+        found = fsdp__train_agree(run, fsdp__best_state(run, state, &best));
+    if (status == FSDP_OK)
+        status = found == FSDP_OK ? write(run, best ? best : state) : write_last(run, state, found);
     fsdp_state_dict_free(state); /* there is one where only another rank has failed */
     return status;
 }

@@ -55,7 +55,7 @@ fsdp_status fsdp__check_finite(fsdp_train_run *run)
 {
     char name[FSDP__FINITE_NAME];
 
-    if (!run->config->save.path || run->config->training.on_nan == FSDP_TRAIN_CONTINUE)
+    if (!run->config->save.path || run->config->training.on_nan == FSDP_TRAIN_CONTINUE || fsdp__best_is_earlier(run))
         return FSDP_OK;
     FSDP_TRY(find(run, name));
     if (!*name)

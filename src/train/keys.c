@@ -48,6 +48,8 @@ static const fsdp__choice checkpoint_choices[] = {{"none", FSDP_CHECKPOINT_NONE}
                                                   {"selective", FSDP_CHECKPOINT_SELECTIVE},
                                                   {NULL, 0}};
 static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
+static const fsdp__choice which_choices[] = {{"last", FSDP_TRAIN_LAST}, {"best", FSDP_TRAIN_BEST}, {NULL, 0}};
+static const fsdp__choice step_choices[] = {{"best", FSDP_CHECKPOINT_BEST}, {NULL, 0}};
 static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NULL, 0}};
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
@@ -55,6 +57,10 @@ static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NUL
 #define INTEGER(section, name, least, most, range, initial, help)                                      \
     {                                                                                                  \
 #section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, NULL, initial, help \
+    }
+#define INTEGER_OR(section, name, least, most, range, choices, initial, help)                             \
+    {                                                                                                     \
+#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, choices, initial, help \
     }
 #define NUMBER(section, name, least, most, range, initial, help)                                      \
     {                                                                                                 \
@@ -150,7 +156,7 @@ static const fsdp__key keys[] = {
     CHOICE(training, no_sync, no_sync, bool_choices, NULL, "with accumulation: reduce on the last microbatch only, and add up whole gradients until then; not set: true, but false with parallelism.strategy zero2 and zero3"),
     BOOL(training, enable_cpu_offload, "false", "keep parameters, gradients and optimizer state on the host, and step there; where the run computes on the CPU they are there anyway, and nothing moves"),
     CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "a step whose loss or gradient norm is NaN or infinite: stop: end the run, export nothing (also where the loss of a validation is); skip: leave the step out; continue: take it"),
-    INTEGER(training, early_stop, 0, FSDP__KEY_LARGE, 0, "0", "validations in a row without an improvement after which the run ends, and exports what it has; 0: none do"),
+    INTEGER(training, early_stop, 0, FSDP__KEY_LARGE, 0, "0", "validations in a row without an improvement after which the run ends, and exports what export.which says; 0: none do"),
     NUMBER(training, early_stop_min_delta, 0, INFINITY, 0, "0", "an improvement is a validation loss lower by more than this than that of the last improvement"),
 
     CHOICE(optimizer, name, name, optimizer_choices, "adamw", "as in torch.optim"),
@@ -209,13 +215,14 @@ static const fsdp__key keys[] = {
     INTEGER(checkpoint, keep_latest_k, 0, 1 << 20, 0, "10", "newest checkpoints that are kept, older ones are removed; 0: all"),
     INTEGER(checkpoint, keep_every, 0, FSDP__KEY_LARGE, 0, "0", "checkpoints of steps that are its multiples are never removed; 0: none of them is spared"),
     CHOICE(checkpoint, async_mode, async_mode, async_choices, "disabled", "async: a rank copies what it writes in its memory, a thread writes it, and training goes on meanwhile; disabled: training waits for the disk"),
-    INTEGER(checkpoint, load_step, 0, FSDP__KEY_LARGE, FSDP__OR_MINUS, "-1", "step of the checkpoint to go on from; -1: the newest"),
-    TEXT(checkpoint, initial_load_path, FSDP__LOCAL, "checkpoint, folder of checkpoints (its newest), or Hugging Face folder whose weights a run begins with, in place of those of model.path; nothing else is read of it, and nothing at all where checkpoint.folder holds a checkpoint"),
+    INTEGER_OR(checkpoint, load_step, 0, FSDP__KEY_LARGE, FSDP__OR_MINUS, step_choices, "-1", "step of the checkpoint to go on from; -1: the newest; best: that of the best validation so far"),
+    TEXT(checkpoint, initial_load_path, FSDP__LOCAL, "checkpoint (step-N, or step-best for that of the best validation), folder of checkpoints (its newest), or Hugging Face folder whose weights a run begins with, in place of those of model.path; nothing else is read of it, and nothing at all where checkpoint.folder holds a checkpoint"),
     NAMES(checkpoint, exclude_from_loading, exclude_from_loading, "what begins anew where a run goes on: optimizer, lr_scheduler, dataloader (the place in the data), or list of them"),
 
     SAVE_TEXT(path, "Hugging Face folder written at the end: new, empty, or written by an export before"),
     SAVE_BOOL(overwrite, "false", "write into any folder: files of the same names are replaced, all others stay"),
     SAVE_TEXT(fallback_path, "folder to write when export.path fails at the end; not set, or where that fails too: <name of export.path>-recovered beside metrics.jsonl, or in the working directory"),
+    SAVE_CHOICE(which, which_choices, NULL, "whose weights: last: of the last step; best: of the step with the best validation, from its checkpoint, or, without checkpoint.folder, from a copy of a rank's share of the weights in the host's memory; not set: best with training.early_stop (unless validation.keep_best is false), else last"),
     SAVE_CHOICE(dtype, export_choices, "float32", "of the exported weights"),
     SAVE_SIZE(max_shard_size, 1, "5GB", "of a file of weights: more are split over several, with an index; a tensor that is larger has its own"),
 };

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "hub/hub.h"
 #include "hub/mismatch.h"
@@ -63,6 +64,10 @@ fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
     struct stat info;
 
     memset(out, 0, sizeof *out);
+    if (!fsdp__path_exists(path) && fsdp__is_step_best(path)) {
+        out->is_checkpoint = true;
+        return fsdp__checkpoint_resolve(path, &out->path);
+    }
     if (!fsdp__path_exists(path))
         return fsdp__hub_fail_missing(path);
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))

@@ -6,12 +6,13 @@
 #include "fsdp/hub.h"
 
 typedef struct fsdp__model_folder {
-    char *path;         /* with config.json: as given, or the newest step-N in it */
+    char *path;         /* with config.json: as given, or the newest or best step-N */
     bool is_checkpoint; /* the weights are parts of several ranks */
     bool has_config;    /* without one it may be weights alone, or nothing that is known */
 } fsdp__model_folder;
 
-/* A folder with a manifest.json is a checkpoint; one without a config.json that has step-N in it, its newest. */
+/* A folder with a manifest.json is a checkpoint; one without a config.json that has step-N in it, its newest;
+ * <folder>/step-best is its best (fsdp_checkpoint_find). */
 fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out);
 void fsdp__model_folder_release(fsdp__model_folder *folder);
 

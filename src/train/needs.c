@@ -12,7 +12,8 @@
 
 typedef struct needs {
     double parameters, gradients, optimizer, activations; /* bytes: a silly batch has more than integers go */
-    double copy;                                          /* that a thread writes to a checkpoint */
+    double copy;          /* of the weights and state that a thread writes to a checkpoint, or of the best weights */
+    const char *copy_for; /* which */
 } needs;
 
 /* In a backward gradients come as activations go. */
@@ -58,9 +59,17 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
     double kept = (double)run->kept_parameters / (bytes / 4);
     double moments = fsdp__train_moments(c) * (trained + kept) * part;
     /* Of an asynchronous checkpoint: replicas have one writer. */
-    double copy = fsdp__train_saves(c) && c->checkpoint.async_mode == 1 ? (part + moments) / copies : 0;
+    bool async = fsdp__train_saves(c) && c->checkpoint.async_mode == 1;
+    bool best = fsdp__train_exports_best(c) && !fsdp__train_saves(c);
 
-    return (needs){part, trained * part, moments, ranks * activations(c, &run->model_config), copy};
+    return (needs){.parameters = part,
+                   .gradients = trained * part,
+                   .optimizer = moments,
+                   .activations = ranks * activations(c, &run->model_config),
+                   .copy = async  ? (part + moments) / copies
+                           : best ? part
+                                  : 0,
+                   .copy_for = async ? "asynchronous checkpoints" : "the best weights"};
 }
 
 /* "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)" */
@@ -69,7 +78,7 @@ static void describe(const needs *n, char *text, size_t text_bytes)
     char all[24], a[24], b[24], c[24], d[24], e[24], copy[80] = "";
 
     if (n->copy > 0)
-        snprintf(copy, sizeof copy, "the copy of asynchronous checkpoints %s, ", fsdp__size_text(n->copy, e, sizeof e));
+        snprintf(copy, sizeof copy, "the copy of %s %s, ", n->copy_for, fsdp__size_text(n->copy, e, sizeof e));
     snprintf(text, text_bytes,
              "%s (parameters %s, optimizer state %s, %sthe larger of gradients %s and activations %s)",
              fsdp__size_text(sum(n), all, sizeof all), fsdp__size_text(n->parameters, a, sizeof a),

@@ -20,7 +20,7 @@ static fsdp_status find(const fsdp_train_config *c, char **out)
     *out = NULL;
     FSDP_TRY(fsdp_checkpoint_list(c->checkpoint.folder, &steps, &count));
     free(steps);
-    if (count == 0 && c->checkpoint.load_step < 0)
+    if (count == 0 && c->checkpoint.load_step == FSDP_CHECKPOINT_NEWEST)
         return FSDP_OK;
     return fsdp_checkpoint_find(c->checkpoint.folder, c->checkpoint.load_step, out);
 }

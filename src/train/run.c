@@ -127,6 +127,7 @@ static outcome build(fsdp_train_run *run)
     PART(alone(fsdp__train_shard_model(run)));
     PART(agreed(fsdp__train_agree(run, fsdp__train_fill_model(run))));
     PART(agreed(fsdp__train_agree(run, fsdp__train_make_optimizer(run))));
+    PART(agreed(fsdp__train_agree(run, fsdp__best_check(run))));
     PART(agreed(fsdp__train_agree(run, fsdp__saves_begin(run))));
     return agreed(fsdp__train_agree(run, begin_metrics(run)));
 }
@@ -202,6 +203,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_loader_free(run->loader);
     fsdp__validation_close(run);
     fsdp__digest_release(run);
+    fsdp__best_release(run);
     fsdp_tokens_close(run->tokens);
     fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);

@@ -103,6 +103,7 @@ struct fsdp_train_run {
     fsdp__metrics *metrics;     /* rank 0 only: when the config asks for them */
     fsdp_status metrics_status; /* of the first line that could not be written: none is after it */
     char metrics_message[512];
+    fsdp_state_dict *best;      /* weights to export in place of the model's; NULL: none */
     fsdp_hub_hold *hold;        /* rank 0 only: of export.path, until it is written */
     fsdp__model_folder initial; /* of checkpoint.initial_load_path, unless the run goes on */
     fsdp__resume resume;
@@ -115,6 +116,18 @@ struct fsdp_train_run {
 
 /* fsdp_agree, but a rank that failed itself keeps its own words. [collective] */
 fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
+
+/* ---- best.c: nothing where the last weights are exported ---- */
+
+/* A validation was the best so far: copies the weights, unless a checkpoint will have them. [collective] */
+fsdp_status fsdp__best_note(fsdp_train_run *run);
+/* Once the run stands where its checkpoint says: whether there is, or can be, a best one to export. */
+fsdp_status fsdp__best_check(const fsdp_train_run *run);
+/* Whether the weights to export are not those that the model has. */
+bool fsdp__best_is_earlier(const fsdp_train_run *run);
+/* Then: these, in parts as `state`, the model's, has them; the run's, until its release. */
+fsdp_status fsdp__best_state(fsdp_train_run *run, const fsdp_state_dict *state, const fsdp_state_dict **out);
+void fsdp__best_release(fsdp_train_run *run);
 
 /* ---- build.c ---- */
 

@@ -145,7 +145,7 @@ static fsdp_status set_newer_aside(const fsdp_train_run *run)
     int64_t *steps = NULL, count = 0;
     fsdp_status status = FSDP_OK;
 
-    if (run->config->checkpoint.load_step < 0 || run->step >= run->config->training.steps)
+    if (run->config->checkpoint.load_step == FSDP_CHECKPOINT_NEWEST || run->step >= run->config->training.steps)
         return FSDP_OK;
     FSDP_TRY(fsdp_checkpoint_list(run->config->checkpoint.folder, &steps, &count));
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)

@@ -187,6 +187,8 @@ fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
     own.tokens_per_second = (double)evaluation.tokens / evaluation.seconds;
     judge(run, &own);
     fsdp__train_write_validation(run, &own);
+    if (own.best)
+        FSDP_TRY(fsdp__best_note(run));
     if (out)
         *out = own;
     return FSDP_OK;

@@ -19,7 +19,7 @@
 #define FSDP__VALUE_SCALE "grad_scaler.scale"    /* of float16 */
 #define FSDP__VALUE_GROWTH "grad_scaler.growth"  /* the same: growth_tracker */
 #define FSDP__VALUE_BEST "validation.best_loss"  /* where there has been a validation */
-#define FSDP__VALUE_BEST_STEP "validation.best_step"
+#define FSDP__VALUE_BEST_STEP FSDP_CHECKPOINT_BEST_STEP
 #define FSDP__VALUE_IMPROVED "validation.improved_loss"
 #define FSDP__VALUE_WITHOUT "validation.without_improvement"
 #define FSDP__VALUE_VALIDATED_ON "validation.tokens" /* a hash of what these are losses of */

@@ -16,6 +16,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/host.h"
+#include "checkpoint/folder.h"
 #include "train/config.h"
 #include "train/inputs.h"
 #include "train/run.h"
@@ -112,6 +113,18 @@ static fsdp_status list_written(sighting *s, const char *key, const char *path)
     return FSDP_OK;
 }
 
+/* Of a step-best, which is the name of nothing, its folder. */
+static fsdp_status list_initial(const sighting *s, const char *path)
+{
+    bool best = path && fsdp__is_step_best(path) && !fsdp__path_exists(path);
+    char *folder = best ? fsdp__path_parent(path) : NULL;
+    fsdp_status status =
+        best && !folder ? FSDP_NO_MEMORY : list_read(s, "checkpoint.initial_load_path", best ? folder : path);
+
+    fsdp__free(folder);
+    return status;
+}
+
 static fsdp_status list_all(const fsdp_train_config *c, sighting *s)
 {
     FSDP_TRY(list_read(s, "model.path", c->model.path));
@@ -120,7 +133,7 @@ static fsdp_status list_all(const fsdp_train_config *c, sighting *s)
         FSDP_TRY(list_read(s, "data.path", c->data.paths[i]));
     for (int64_t i = 0; i < c->validation.path_count; i++)
         FSDP_TRY(list_read(s, "validation.path", c->validation.paths[i]));
-    FSDP_TRY(list_read(s, "checkpoint.initial_load_path", c->checkpoint.initial_load_path));
+    FSDP_TRY(list_initial(s, c->checkpoint.initial_load_path));
     if (fsdp__train_saves(c))
         FSDP_TRY(list_written(s, "checkpoint.folder", c->checkpoint.folder));
     return list_written(s, "export.path", c->save.path);

@@ -107,6 +107,90 @@ static void generate_takes_the_front_door_s_device(void **state)
     program_free(&q);
 }
 
+/* ---- step-best ---- */
+
+/* In the test's folder. */
+#undef RUN
+#define RUN(expected, ...) \
+    program_run(f->directory, (expected), (const char *const[]){"env", "-C", f->directory, PROGRAM, __VA_ARGS__, NULL})
+
+/* A run of six steps that soon gets worse; returns the step of its best validation. */
+static long train_past_the_best(fixture *f)
+{
+    program p = RUN(0, "train", f->config, "--training.steps=6", "--export.path=", "--checkpoint.folder=kept",
+                    "--checkpoint.interval=1", "--validation.share=0.2", "--validation.freq=1", "--optimizer.lr=1",
+                    "--training.max_norm=0");
+    long best = 0;
+
+    for (char *at = p.output; (at = strstr(at, "valid: ")); at++) {
+        char *end = strchr(at, '\n');
+        long step = strtol(at + 7, NULL, 10);
+
+        if (end && step > 0 && end - at > 6 && strncmp(end - 6, "  best", 6) == 0)
+            best = step;
+    }
+    program_free(&p);
+    CHECK(best > 0 && best < 6);
+    return best;
+}
+
+/* Two commands print the same but for what names their checkpoint. */
+static void check_alike(fixture *f, const char *const *argv, const char *by_step)
+{
+    const char *named[16] = {NULL};
+    program best, step;
+
+    for (int i = 0; argv[i]; i++)
+        named[i] = strncmp(argv[i], "kept/step-best", 14) == 0 ? by_step : argv[i];
+    best = program_run(f->directory, 0, argv);
+    step = program_run(f->directory, 0, named);
+    CHECK_STRING(best.output, step.output);
+    program_free(&best);
+    program_free(&step);
+}
+
+#define ALIKE(...) check_alike(f, (const char *const[]){"env", "-C", f->directory, PROGRAM, __VA_ARGS__, NULL}, by_step)
+
+static void the_best_checkpoint_has_a_name_wherever_one_is_named(void **state)
+{
+    fixture *f = *state;
+    char by_step[64], said[96];
+    long best = train_past_the_best(f);
+    program p;
+
+    snprintf(by_step, sizeof by_step, "kept/step-%ld", best);
+    ALIKE("inspect", "kept/step-best");
+    ALIKE("verify", "kept/step-best/");
+    ALIKE("generate", "kept/step-best", "--prompt", "a", "--max-new-tokens", "3", "--seed", "1");
+    SAYS(0, "equal", "diff", "kept/step-best", by_step);
+    SAYS(1, "differs", "diff", "kept/step-6", "kept/step-best");
+    snprintf(said, sizeof said, "resume: from step %ld of kept/step-%ld", best, best);
+    p = RUN(0, "eval", "kept/step-best", "--data", f->data, "--seq-len", "16");
+    CHECK(strstr(p.output, "loss"));
+    program_free(&p);
+    p = RUN(0, "convert", "kept/step-best", "a");
+    program_free(&p);
+    p = RUN(0, "convert", by_step, "b");
+    program_free(&p);
+    p = RUN(0, "diff", "a", "b");
+    program_free(&p);
+    p = RUN(0, "train", f->config, "--training.steps=1",
+            "--export.path=", "--checkpoint.initial_load_path=kept/step-best", "-n", "2");
+    program_free(&p);
+    SAYS(1, "has the name of a checkpoint, among checkpoints", "convert", "a", "kept/step-best");
+    SAYS(1, "has the name of a checkpoint in checkpoint.folder", "train", f->config, "--checkpoint.folder=kept",
+         "--export.path=kept/step-best");
+    SAYS(1, "there is no checkpoint in 'a'", "inspect", "a/step-best");
+    SAYS(1, "there is no checkpoint in '.'", "generate", "step-best", "--prompt", "x");
+    SAYS(2, "checkpoint.load_step is 'bets': expected best, -1 or an integer from 0", "train", f->config,
+         "--checkpoint.load_step=bets");
+    SAYS(0, "load_step: best", "train", f->config, "--checkpoint.load_step=best", "--print-config");
+    SAYS(2, "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step names another", "train",
+         f->config, "-n", "2", "--max-restarts=1", "--checkpoint.folder=kept", "--checkpoint.load_step=best");
+    SAYS(0, said, "train", f->config, "-n", "2", "--training.local_batch_size=2", "--training.steps=6",
+         "--checkpoint.folder=kept", "--checkpoint.load_step=best", "--validation.share=0.2", "--export.path=");
+}
+
 TEST_MAIN(T(sizes_that_no_file_fills_are_refused_at_every_door), T(inspect_shows_names_without_harm),
           T(what_is_no_file_is_named), T(a_wrong_command_line_is_told_from_a_folder_that_does_not_fit),
-          T(generate_takes_the_front_door_s_device))
+          T(generate_takes_the_front_door_s_device), T(the_best_checkpoint_has_a_name_wherever_one_is_named))

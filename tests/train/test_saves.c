@@ -148,6 +148,177 @@ static void the_best_checkpoint_stays_where_nobody_validates_any_more(void **sta
     free(data);
 }
 
+/* ---- the best by name ---- */
+
+/* A run that soon gets worse, each step of which is that of a shorter run. */
+static void set_getting_worse(story *s)
+{
+    static const char *const keys[][2] = {{"validation.share", "0.2"},
+                                          {"validation.freq", "1"},
+                                          {"lr_scheduler.warmup_steps", "0"},
+                                          {"lr_scheduler.decay_type", "constant"},
+                                          {"optimizer.lr", "3"},
+                                          {"training.max_norm", "0"}};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        story_set(s, keys[i][0], keys[i][1]);
+    story_set(s, "export.path", s->model);
+}
+
+static void check_export(const story *s, const char *weights, size_t bytes, bool same)
+{
+    size_t now_bytes;
+    char *now = story_weights(s, &now_bytes);
+
+    CHECK_EQ(now_bytes, bytes);
+    CHECK((memcmp(now, weights, bytes) == 0) == same);
+    free(now);
+}
+
+/* From a copy in memory, from a checkpoint, and from one of an earlier piece: the model of a run that ended there. */
+static void check_best(story *s, int world)
+{
+    char steps[8], *weights;
+    int64_t best;
+    size_t bytes;
+
+    set_getting_worse(s);
+    story_go(s, world); /* which step is it? */
+    best = s->best_step;
+    CHECK(best > 0 && best < STORY_STEPS);
+    snprintf(steps, sizeof steps, "%d", (int)best);
+    story_set(s, "training.steps", steps);
+    story_go(s, world);
+    weights = story_weights(s, &bytes);
+    story_set(s, "training.steps", "6");
+    story_go(s, world);
+    check_export(s, weights, bytes, false);
+    story_set(s, "export.which", "best");
+    story_go(s, world);
+    check_export(s, weights, bytes, true);
+    CHECK_CONTAINS(s->log, "of the best validation (loss ");
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.keep_latest_k", "1");
+    s->end_after = 5;
+    story_run(s, world);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    s->end_after = 0;
+    story_go(s, world);
+    CHECK_EQ(s->resumed_step, 5);
+    check_export(s, weights, bytes, true);
+    story_set(s, "export.which", "last");
+    story_go(s, world);
+    check_export(s, weights, bytes, false);
+    story_set(s, "export.which", "");
+    story_set(s, "training.early_stop", "5");
+    story_go(s, world == 4 ? 2 : world + 1); /* all steps are done; at any number of ranks */
+    check_export(s, weights, bytes, true);
+    free(weights);
+}
+
+static void the_best_is_exported_where_it_is_asked_for(void **state)
+{
+    static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1", "zero2", "zero3", "hsdp"};
+
+    for (int i = 0; i < 7; i++) {
+        int world = i == 6 ? 4 : 1 + (i + 1) % 4;
+
+        story_teardown(state);
+        story_setup(state);
+        story_set(*state, "parallelism.strategy", strategies[i]);
+        if (i == 6)
+            story_set(*state, "parallelism.data_parallel_replicate_degree", "2");
+        check_best(*state, world);
+    }
+}
+
+/* With early stopping nobody has to ask; who does not want it says so. */
+static void what_was_stopped_early_exports_the_best(void **state)
+{
+    story *s = *state;
+    char steps[8], *weights;
+    size_t bytes;
+
+    set_getting_worse(s);
+    story_set(s, "training.early_stop", "2");
+    story_go(s, 2);
+    CHECK(s->last_step == s->best_step + 2 && s->last_step < STORY_STEPS);
+    weights = story_weights(s, &bytes);
+    story_set(s, "export.which", "last");
+    story_go(s, 2);
+    check_export(s, weights, bytes, false);
+    story_set(s, "training.early_stop", "0");
+    snprintf(steps, sizeof steps, "%d", (int)s->best_step);
+    story_set(s, "training.steps", steps);
+    story_go(s, 2);
+    check_export(s, weights, bytes, true);
+    free(weights);
+}
+
+static void a_best_that_cannot_be_is_told_at_the_start(void **state)
+{
+    char path[600], *data = test_path((*(story **)state)->directory, "data.txt");
+    story *s = *state;
+
+    story_set(s, "export.which", "best");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "export.which is best, but there is no validation that could tell");
+    set_getting_worse(s);
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "validation.keep_best", "false");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "export.which is best, but validation.keep_best is false");
+    story_set(s, "validation.keep_best", "true");
+    story_set(s, "checkpoint.interval", "1");
+    s->end_after = 5;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    s->end_after = 0;
+    snprintf(path, sizeof path, "%s/step-%d", s->folder, (int)s->best_step);
+    test_directory_free(strdup(path));
+    story_run(s, 3);
+    CHECK_EQ(s->resumed_step, -1);
+    CHECK_CONTAINS(s->message, "export.which best (last would do without): the best validation so far was after step ");
+    story_set(s, "export.which", "last");
+    story_go(s, 3);
+    free(data);
+}
+
+static void load_step_names_the_best(void **state)
+{
+    story *s = *state;
+    char step[16];
+    int64_t best;
+
+    set_getting_worse(s);
+    story_set(s, "export.path", "");
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.load_step", "best");
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_NOT_FOUND); /* nothing is there yet */
+    CHECK_CONTAINS(s->message, "there is no checkpoint in '");
+    story_set(s, "checkpoint.load_step", "-1");
+    s->end_after = 5;
+    story_run(s, 2);
+    best = s->best_step;
+    snprintf(step, sizeof step, "step-%d", (int)best);
+    story_set(s, "checkpoint.load_step", "best");
+    s->end_after = (int)best + 1;
+    story_run(s, 3);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_EQ(s->resumed_step, best);
+    CHECK_CONTAINS(s->log, "step-5 is newer than what the run goes on from, and is '");
+    CHECK(story_has(s, step));
+    story_set(s, "validation.share", "0"); /* whose newest checkpoint then knows of none */
+    story_set(s, "checkpoint.folder", s->model);
+    story_set(s, "checkpoint.load_step", "-1");
+    s->end_after = 2;
+    story_run(s, 2);
+    story_set(s, "checkpoint.load_step", "best");
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "its newest, of step 2, knows of no validation");
+}
+
 /* The lowest loss of one text says nothing about that of another, nor do validations without a lower one. */
 static void validations_of_other_data_begin_anew(void **state)
 {
@@ -394,4 +565,6 @@ TEST_MAIN(S(it_saves_at_intervals_at_its_end_and_when_it_is_asked), S(it_keeps_t
           S(the_best_checkpoint_goes_where_it_is_not_wanted), S(a_checkpoint_that_fails_is_tried_again),
           S(a_start_survives_every_failed_allocation), S(two_runs_do_not_share_a_folder),
           S(no_rank_looks_before_the_folder_is_held), S(a_folder_that_cannot_be_written_is_refused_at_the_start),
-          S(a_program_saves_when_it_likes))
+          S(a_program_saves_when_it_likes), S(the_best_is_exported_where_it_is_asked_for),
+          S(what_was_stopped_early_exports_the_best), S(a_best_that_cannot_be_is_told_at_the_start),
+          S(load_step_names_the_best))

@@ -1,0 +1,192 @@
+/* best.c - the weights of the best validation, for the export: from their checkpoint, or, of a run that keeps none,
+ * from a copy in the host's memory that is made when a validation is the best so far. The model itself stays as it is.
+ */
+#include "base/alloc.h"
+#include "base/context.h"
+#include "state/check.h"
+#include "train/config.h"
+#include "train/run.h"
+#include "train/values.h"
+
+/* ---- a copy of a state ---- */
+
+/* Distributed as `tensor`, on the host, without values. */
+static fsdp_status add_like(fsdp_context *context, const char *name, const fsdp_tensor *tensor, fsdp_state_dict *out)
+{
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+    fsdp_tensor *copy = NULL;
+    fsdp_status status = fsdp_tensor_create(fsdp_cpu(context), fsdp_tensor_dtype(tensor), fsdp_tensor_ndim(tensor),
+                                            fsdp_tensor_shape(tensor), FSDP_MEMORY_WORKSPACE, &copy);
+
+    if (status == FSDP_OK && distribution)
+        status = fsdp_tensor_set_distribution(copy, distribution);
+    if (status == FSDP_OK)
+        status = fsdp_state_dict_add(out, name, copy);
+    fsdp_tensor_unref(copy);
+    return status;
+}
+
+static fsdp_status make_like(fsdp_context *context, const fsdp_state_dict *state, fsdp_state_dict **out)
+{
+    fsdp_state_dict *copy = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_state_dict_create(&copy));
+    for (int64_t i = 0; i < state->count; i++)
+        FSDP_TRY_GOTO(status, add_like(context, state->entries[i].name, state->entries[i].tensor, copy), out);
+    *out = copy;
+    copy = NULL;
+    status = FSDP_OK;
+out:
+    fsdp_state_dict_free(copy);
+    return status;
+}
+
+/* From whatever device. */
+static fsdp_status copy_tensor(const fsdp_tensor *from, fsdp_tensor *to)
+{
+    fsdp_dtype dtype = fsdp_tensor_dtype(from);
+    size_t bytes = (size_t)fsdp_tensor_numel(from) * fsdp_dtype_size(dtype);
+    void *values = fsdp__malloc(bytes + 1);
+    fsdp_status status = values ? fsdp_tensor_read(from, dtype, values) : FSDP_NO_MEMORY;
+
+    if (status == FSDP_OK)
+        status = fsdp_tensor_write(to, dtype, values);
+    fsdp__free(values);
+    return status;
+}
+
+/* Values into memory that is there from the first time on. */
+static fsdp_status copy_values(const fsdp_state_dict *from, const fsdp_state_dict *to)
+{
+    for (int64_t i = 0; i < from->count; i++)
+        FSDP_TRY(copy_tensor(from->entries[i].tensor, to->entries[i].tensor));
+    return FSDP_OK;
+}
+
+/* ---- while the run trains ---- */
+
+static fsdp_status copy_model(fsdp_train_run *run)
+{
+    fsdp_state_dict *state = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
+    if (!run->best)
+        status = make_like(run->context, state, &run->best);
+    else
+        status = FSDP_OK;
+    if (status == FSDP_OK)
+        status = copy_values(state, run->best);
+    fsdp_state_dict_free(state);
+    return status;
+}
+
+fsdp_status fsdp__best_note(fsdp_train_run *run)
+{
+    if (!fsdp__train_exports_best(run->config) || fsdp__train_saves(run->config))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model))); /* a state is of shards */
+    return fsdp__train_agree(run, copy_model(run));
+}
+
+void fsdp__best_release(fsdp_train_run *run)
+{
+    fsdp_state_dict_free(run->best);
+    run->best = NULL;
+}
+
+/* ---- at its start ---- */
+
+static fsdp_status find(const fsdp_train_run *run, char **out)
+{
+    fsdp_status status = fsdp_checkpoint_find(run->config->checkpoint.folder, run->validation.best_step, out);
+
+    return status == FSDP_OK
+               ? FSDP_OK
+               : fsdp_fail_prefix(status,
+                                  "export.which best (last would do without): the best validation so far was "
+                                  "after step %lld",
+                                  (long long)run->validation.best_step);
+}
+
+fsdp_status fsdp__best_check(const fsdp_train_run *run)
+{
+    bool over = run->step >= run->config->training.steps || run->validation.stops;
+    fsdp_status status;
+    char *path;
+
+    if (!fsdp__train_exports_best(run->config) || !run->resume.path)
+        return FSDP_OK;
+    if (run->validation.best_step == 0 && over)
+        return FSDP_FAIL(FSDP_NOT_FOUND,
+                         "export.which best: '%s' knows of no validation of this data, and no step is left to validate "
+                         "after: set export.which: last, or more training.steps",
+                         run->resume.path);
+    if (run->validation.best_step == 0)
+        return FSDP_OK;
+    status = find(run, &path);
+    fsdp__free(path);
+    return status;
+}
+
+/* ---- the export ---- */
+
+bool fsdp__best_is_earlier(const fsdp_train_run *run)
+{
+    int64_t best = run->validation.best_step;
+
+    /* Where nobody has asked for it in so many words, and none has been found: what there is. */
+    return fsdp__train_exports_best(run->config) && best != run->step &&
+           (best > 0 || run->config->save.which == FSDP_TRAIN_BEST);
+}
+
+static fsdp_status load(const char *path, fsdp_state_dict *state)
+{
+    fsdp_checkpoint_reader *reader;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_checkpoint_open(path, &reader));
+    status = fsdp_checkpoint_load(reader, FSDP__SECTION_MODEL, state, NULL);
+    fsdp_checkpoint_close(reader);
+    return status;
+}
+
+static fsdp_status load_checkpoint(fsdp_train_run *run, const fsdp_state_dict *state)
+{
+    fsdp__activity before;
+    fsdp_status status;
+    char *path = NULL;
+
+    FSDP_TRY(find(run, &path));
+    before = fsdp__context_set_activity(run->context, FSDP__READING);
+    status = make_like(run->context, state, &run->best);
+    if (status == FSDP_OK)
+        status = load(path, run->best);
+    (void)fsdp__context_set_activity(run->context, before);
+    fsdp__free(path);
+    return status;
+}
+
+fsdp_status fsdp__best_state(fsdp_train_run *run, const fsdp_state_dict *state, const fsdp_state_dict **out)
+{
+    const fsdp__validation *v = &run->validation;
+
+    if (v->best_step == 0)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "export.which best: no validation of this run had a finite loss");
+    if (fsdp__train_saves(run->config)) {
+        fsdp__best_release(run);
+        FSDP_TRY(load_checkpoint(run, state));
+    }
+    if (!run->best)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "export.which best: the weights of step %lld are not there",
+                         (long long)v->best_step);
+    if (fsdp_context_rank(run->context) == 0)
+        fsdp_log(
+            run->context, FSDP_LOG_INFO,
+            "export: the weights of step %lld, of the best validation (loss %.4f); export.which: last exports those "
+            "of step %lld",
+            (long long)v->best_step, v->best, (long long)run->step);
+    *out = run->best;
+    return FSDP_OK;
+}
