@@ -257,8 +257,8 @@ static void what_was_stopped_early_exports_the_best(void **state)
 
 static void a_best_that_cannot_be_is_told_at_the_start(void **state)
 {
-    char path[600], *data = test_path((*(story **)state)->directory, "data.txt");
     story *s = *state;
+    char path[600];
 
     story_set(s, "export.which", "best");
     story_run(s, 2);
@@ -281,7 +281,6 @@ static void a_best_that_cannot_be_is_told_at_the_start(void **state)
     CHECK_CONTAINS(s->message, "export.which best (last would do without): the best validation so far was after step ");
     story_set(s, "export.which", "last");
     story_go(s, 3);
-    free(data);
 }
 
 static void load_step_names_the_best(void **state)
@@ -534,6 +533,39 @@ static void save_by_hand(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
+/* Two steps, each validated, and no checkpoint of the first, which is the better one. */
+static void export_without_the_best(fsdp_context *context, void *arg)
+{
+    story *s = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_train_validation v;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, s->config, &run));
+    for (int step = 1; step <= 3; step++)
+        CHECK(fsdp_train_step(run, NULL) == FSDP_OK && fsdp_train_validate(run, &v) == FSDP_OK);
+    CHECK(v.best_step < 3);
+    CHECK_ERROR(fsdp_train_export(run), FSDP_NOT_FOUND, "the last, were exported instead");
+    fsdp_train_run_free(run);
+}
+
+static void a_best_that_is_gone_at_the_end_does_not_cost_the_model(void **state)
+{
+    story *s = *state;
+    size_t bytes;
+    char *weights;
+
+    set_getting_worse(s);
+    story_set(s, "training.steps", "3");
+    story_go(s, 2);
+    weights = story_weights(s, &bytes);
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "export.which", "best");
+    test_run_ranks(2, export_without_the_best, s);
+    check_export(s, weights, bytes, true);
+    free(weights);
+}
+
 static void save_nowhere(fsdp_context *context, void *arg)
 {
     story *s = arg;
@@ -567,4 +599,4 @@ TEST_MAIN(S(it_saves_at_intervals_at_its_end_and_when_it_is_asked), S(it_keeps_t
           S(no_rank_looks_before_the_folder_is_held), S(a_folder_that_cannot_be_written_is_refused_at_the_start),
           S(a_program_saves_when_it_likes), S(the_best_is_exported_where_it_is_asked_for),
           S(what_was_stopped_early_exports_the_best), S(a_best_that_cannot_be_is_told_at_the_start),
-          S(load_step_names_the_best))
+          S(load_step_names_the_best), S(a_best_that_is_gone_at_the_end_does_not_cost_the_model))
