@@ -75,15 +75,15 @@ typedef enum fsdp_train_wrap {
     FSDP_TRAIN_WRAP_ALWAYS
 } fsdp_train_wrap;
 
-/* One field per key of the YAML file; `fsdp train --help` lists them with type, range and default. Strings and lists
- * belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1 for a
- * choice and NaN for a number that has no fixed default. */
 /* Whose weights are exported: of the last step, or of the step with the best validation. */
 typedef enum fsdp_train_which {
     FSDP_TRAIN_LAST,
     FSDP_TRAIN_BEST
 } fsdp_train_which;
 
+/* One field per key of the YAML file; `fsdp train --help` lists them with type, range and default. Strings and lists
+ * belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1 for a
+ * choice and NaN for a number that has no fixed default. */
 typedef struct fsdp_train_config {
     struct {
         char *path, *preset; /* one of the two */
@@ -399,10 +399,9 @@ typedef struct fsdp_train_listener {
 } fsdp_train_listener;
 
 /* The whole run: create, training.steps steps, export, free; a validation after every validation.freq steps and after
- * the last one. training.early_stop may end the steps before. A checkpoint that could
- * not be written is a warning, and the next one is tried; where none has come after it, the run fails at its end,
- * behind the export. Parameters that are not finite are not exported, unless training.on_nan is continue. [collective]
- */
+ * the last one. training.early_stop may end the steps before. A checkpoint that could not be written is a warning,
+ * and the next one is tried; where none has come after it, the run fails at its end, behind the export. Parameters
+ * that are not finite are not exported, unless training.on_nan is continue. [collective] */
 FSDP_API fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config,
                                 const fsdp_train_listener *listener);
 
