@@ -40,6 +40,8 @@ static bool lies_in(const sending *s, int64_t i, const fsdp__region *region)
 {
     const fsdp_tensor *grad = fsdp__param_unreduced(param_of(s, i));
 
+    if (fsdp_tensor_numel(grad) == 0) /* anywhere */
+        return true;
     return fsdp_tensor_data(grad) == (char *)region->data + place_of(s, i) && fsdp_tensor_is_contiguous(grad);
 }
 

@@ -12,12 +12,15 @@ bool fsdp__param_keeps_cast(const fsdp__param *param)
 void fsdp__cast_lay_out(fsdp__residence *residence, fsdp__param *params, int64_t count)
 {
     residence->cast_bytes = 0;
+    residence->casts = false;
     for (int64_t i = 0; i < count; i++) {
         fsdp__param *p = &params[i];
 
         p->cast_offset = residence->cast_bytes;
-        if (fsdp__param_keeps_cast(p))
-            residence->cast_bytes += fsdp__device_rounded((size_t)p->chunk_numel * fsdp_dtype_size(p->param_dtype));
+        if (!fsdp__param_keeps_cast(p))
+            continue;
+        residence->casts = true;
+        residence->cast_bytes += fsdp__device_rounded((size_t)p->chunk_numel * fsdp_dtype_size(p->param_dtype));
     }
 }
 
@@ -37,7 +40,7 @@ fsdp_status fsdp__cast_shards(fsdp__residence *residence, const fsdp__param *par
     fsdp__span *spans;
 
     residence->cast_stream = stream;
-    if (residence->cast_bytes == 0 || residence->has_cast || fsdp__residence_is_offloaded(residence))
+    if (!residence->casts || residence->has_cast || fsdp__residence_is_offloaded(residence))
         return FSDP_OK;
     spans = fsdp__malloc((size_t)count * sizeof *spans);
     if (!spans)

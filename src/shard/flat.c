@@ -34,7 +34,8 @@ void fsdp__flat_lay_out(fsdp__flat *flat, int64_t shard_numel, fsdp__residence *
     }
     residence->shard_bytes = fsdp__flat_shard_bytes(flat, orig_dtype);
     residence->unsharded_bytes = fsdp__flat_unsharded_bytes(flat, residence->mesh.ranks, param_dtype);
-    residence->cast_bytes = param_dtype != orig_dtype ? fsdp__flat_shard_bytes(flat, param_dtype) : 0;
+    residence->casts = param_dtype != orig_dtype;
+    residence->cast_bytes = residence->casts ? fsdp__flat_shard_bytes(flat, param_dtype) : 0;
 }
 
 /* This rank's part of the vector as it lies in the unsharded parameters. */

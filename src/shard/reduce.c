@@ -156,6 +156,12 @@ static fsdp_status scatter_by_caller(fsdp__reduction *r, const fsdp_reduce_optio
     return fsdp__process_group_any_later(pg, flight->asked ? flight->contributed : NULL, r->buffer_count, r->stream);
 }
 
+/* That there is a gradient is told by its address: one without elements has some, too. */
+static void *address_of(fsdp_tensor *gradient)
+{
+    return !gradient || fsdp_tensor_numel(gradient) == 0 ? gradient : fsdp_tensor_data(gradient);
+}
+
 /* One for each parameter. */
 static void describe_gradients(fsdp__reduction *r)
 {
@@ -167,7 +173,7 @@ static void describe_gradients(fsdp__reduction *r)
 
         flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(p));
         *b = fsdp__param_buffer(p);
-        b->unsharded = flight->unsharded[i] ? fsdp_tensor_data(flight->unsharded[i]) : NULL;
+        b->unsharded = address_of(flight->unsharded[i]);
         b->shard = r->partial ? fsdp__param_partial(p) : fsdp__result_place(r, i);
         b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
         b->shard_dtype = r->partial ? fsdp__param_sent_dtype(p) : fsdp__result_dtype(r, i);
@@ -185,7 +191,7 @@ static fsdp_status describe_vector(fsdp__reduction *r)
 
     FSDP_TRY(fsdp__param_group_flat_gradient(r->group, vector));
     *b = fsdp__flat_buffer(&r->group->flat, r->group->residence.mesh.ranks);
-    b->unsharded = *vector ? fsdp_tensor_data(*vector) : NULL;
+    b->unsharded = address_of(*vector);
     b->shard = r->partial ? r->group->partial.storage->data : fsdp__result_vector(r);
     b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
     b->shard_dtype = r->partial ? fsdp__param_sent_dtype(p) : fsdp__result_dtype(r, 0);
@@ -250,6 +256,15 @@ static fsdp_status call_hook(const fsdp__reduction *r, const fsdp__partial_run *
     return status;
 }
 
+/* Whether another replica has gradients that this one has not. */
+static fsdp_status ask_replicas(const fsdp__reduction *r)
+{
+    fsdp__in_flight *flight = &r->comm->in_flight;
+
+    return fsdp__process_group_any_later(r->group->residence.mesh.replicate_pg,
+                                         flight->asked ? flight->contributed : NULL, flag_count(r), r->stream);
+}
+
 /* Over the replicas, by the library, or in place by a function of the caller's, of whose sum nothing is known. The
  * first run joins the replicas' flags. */
 static fsdp_status reduce_replicas(const fsdp__reduction *r, void *data, const fsdp__partial_run *run, bool first)
@@ -270,7 +285,7 @@ static fsdp_status reduce_replicas(const fsdp__reduction *r, void *data, const f
         return fsdp__all_reduce_with_flags(pg, data, run->numel, run->dtype, FSDP_SUM, contributed,
                                            first ? flag_count(r) : 0, r->stream);
     FSDP_TRY(custom->run(custom->arg, &call));
-    return first ? fsdp__process_group_any_later(pg, contributed, flag_count(r), r->stream) : FSDP_OK;
+    return first ? ask_replicas(r) : FSDP_OK;
 }
 
 /* Over the replicas, and into the shards' gradients. */
@@ -280,6 +295,8 @@ static fsdp_status finish_partial(fsdp__reduction *r)
     const fsdp__partial *partial = &r->group->partial;
     float divisor = r->division.after;
 
+    if (partial->run_count == 0 && mesh->replicas > 1) /* there are no elements, and still somebody's gradients */
+        FSDP_TRY(ask_replicas(r));
     for (int i = 0; i < partial->run_count; i++) {
         const fsdp__partial_run *run = &partial->runs[i];
         void *data = (char *)partial->storage->data + run->at;

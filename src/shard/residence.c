@@ -15,7 +15,7 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
     if (kind == FSDP__RESIDENCE_CAST)
         FSDP_TRY(fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
                                        FSDP_MEMORY_PARAMETER_SHARD, r->cast_bytes, &r->unsharded));
-    else if (r->cast_bytes > 0 && !fsdp__residence_is_offloaded(r)) /* offloaded, they are cast on their way */
+    else if (r->casts && !fsdp__residence_is_offloaded(r)) /* offloaded, they are cast on their way */
         FSDP_TRY(fsdp__region_of_device(r->device, r->cast_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->cast));
     FSDP_TRY(fsdp__region_of_device(r->shard_device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards));
     r->shards->pinned_for = fsdp__residence_is_offloaded(r) && r->pin ? r->device : NULL;

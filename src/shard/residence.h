@@ -48,7 +48,8 @@ typedef struct fsdp__residence {
     fsdp_stream *cast_stream;            /* whose work knows of it */
     size_t shard_bytes, unsharded_bytes; /* what the ledger counts */
     bool whole;                          /* every rank has all of it, whatever the mesh */
-    size_t cast_bytes;                   /* of the cast, always; 0: there is none */
+    bool casts;                          /* shards are cast before they are gathered */
+    size_t cast_bytes;                   /* to so many bytes: 0, too, of parameters without elements */
     bool reading;                        /* this rank is a reader of `unsharded`, as peers see it */
 } fsdp__residence;
 

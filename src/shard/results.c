@@ -61,14 +61,17 @@ static bool arrives(const fsdp__reduction *r, int64_t i)
 static fsdp_status make_storage(fsdp__reduction *r, fsdp__storage **out)
 {
     size_t bytes = 0;
+    bool any = false; /* may be of none but parameters without elements */
 
     *out = NULL;
     for (int64_t i = 0; i < r->count; i++) {
         FSDP_TRY(fsdp__param_make_grad_contiguous(r->params[i]));
-        if (!fsdp_tensor_grad(r->params[i]->sharded) && !arrives(r, i))
-            bytes += fsdp__param_padded_bytes(r->params[i], 1, r->params[i]->orig_dtype);
+        if (fsdp_tensor_grad(r->params[i]->sharded) || arrives(r, i))
+            continue;
+        any = true;
+        bytes += fsdp__param_padded_bytes(r->params[i], 1, r->params[i]->orig_dtype);
     }
-    if (bytes == 0)
+    if (!any)
         return FSDP_OK;
     return fsdp__residence_shard_storage(&r->group->residence, bytes, FSDP_MEMORY_GRADIENT, out);
 }

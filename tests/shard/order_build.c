@@ -93,7 +93,7 @@ void order_build(order_player *player, const order_run *run, int index)
     uint64_t seed = (uint64_t)index + 10;
 
     m->module = order_net_create(player->context, real ? test_device(player->context) : fsdp_meta(player->context),
-                                 plan->blocks, plan->form);
+                                 plan->blocks, order_ffn(run->program), plan->form);
     if (real)
         CHECK_OK(fsdp_module_initialize(m->module, seed));
     CHECK_OK(fsdp_module_parameters(m->module, &m->parameters)); /* those that the module was built with */

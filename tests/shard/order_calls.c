@@ -9,6 +9,7 @@
 static fsdp_tensor *run_forward(const order_player *player, const order_model *m, const order_call *call, int rank)
 {
     fsdp_context *context = m->module->context;
+    int rows = order_rows(player->program, call->number, rank);
     fsdp_tensor *y;
 
     if (player->plain && !order_replicates(player->program))
@@ -16,9 +17,9 @@ static fsdp_tensor *run_forward(const order_player *player, const order_model *m
     for (int i = 0; i < m->plan->blocks; i++)
         block_at(m, i)->skips = !m->plan->checkpoints && order_skips(player->program, i, call->number, rank);
     if (call->target == 0)
-        return fsdp_call(m->module, order_inputs(context, call->number, rank, ORDER_IN),
-                         order_targets(context, call->number, rank));
-    y = fsdp_call(module_at(m, call->target), order_inputs(context, call->number, rank, ORDER_DIM));
+        return fsdp_call(m->module, order_inputs(context, call->number, rank, rows, ORDER_IN),
+                         order_targets(context, call->number, rank, rows));
+    y = fsdp_call(module_at(m, call->target), order_inputs(context, call->number, rank, rows, ORDER_DIM));
     return fsdp_mean(fsdp_mul(y, y));
 }
 
@@ -461,8 +462,8 @@ void play_fail_shape(order_player *player, const order_call *call)
     fsdp_context *context = player->context;
 
     CHECK_NULL(fsdp_call(model_of(player, call)->module,
-                         order_inputs(context, call->number, player->first_rank, ORDER_IN + 1),
-                         order_targets(context, call->number, player->first_rank)));
+                         order_inputs(context, call->number, player->first_rank, ORDER_ROWS, ORDER_IN + 1),
+                         order_targets(context, call->number, player->first_rank, ORDER_ROWS)));
     CHECK_STATUS(fsdp_last_status(), FSDP_INVALID);
 }
 

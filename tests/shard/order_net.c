@@ -48,19 +48,19 @@ static const fsdp_module_type order_block_type = {.name = "OrderBlock", .forward
 
 static const fsdp_module_type order_net_type = {.name = "OrderNet", .forward = order_net_forward};
 
-static fsdp_module *order_block_create(fsdp_context *context, fsdp_device *device)
+static fsdp_module *order_block_create(fsdp_context *context, fsdp_device *device, int ffn)
 {
     order_block *b;
 
     CHECK_OK(fsdp_module_create(context, &order_block_type, sizeof *b, &b));
-    b->up = fsdp_linear_create(context, device, ORDER_DIM, ORDER_FFN, NULL);
-    b->down = fsdp_linear_create(context, device, ORDER_FFN, ORDER_DIM, NULL);
+    b->up = fsdp_linear_create(context, device, ORDER_DIM, ffn, NULL);
+    b->down = fsdp_linear_create(context, device, ffn, ORDER_DIM, NULL);
     CHECK_OK(fsdp_module_add_child(&b->base, "up", b->up));
     CHECK_OK(fsdp_module_add_child(&b->base, "down", b->down));
     return &b->base;
 }
 
-fsdp_module *order_net_create(fsdp_context *context, fsdp_device *device, int blocks, order_form form)
+fsdp_module *order_net_create(fsdp_context *context, fsdp_device *device, int blocks, int ffn, order_form form)
 {
     order_net *n;
 
@@ -75,25 +75,25 @@ fsdp_module *order_net_create(fsdp_context *context, fsdp_device *device, int bl
     CHECK_OK(fsdp_module_add_child(&n->base, "norm", n->norm));
     CHECK_OK(fsdp_module_add_child(&n->base, "head", n->head));
     for (int i = 0; i < blocks; i++)
-        CHECK_OK(fsdp_module_list_append(n->blocks, order_block_create(context, device)));
+        CHECK_OK(fsdp_module_list_append(n->blocks, order_block_create(context, device, ffn)));
     return &n->base;
 }
 
-fsdp_tensor *order_inputs(fsdp_context *context, int number, int rank, int columns)
+fsdp_tensor *order_inputs(fsdp_context *context, int number, int rank, int rows, int columns)
 {
     float values[ORDER_ROWS * (ORDER_DIM + 1)];
 
-    for (int i = 0; i < ORDER_ROWS; i++)
+    for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns; j++)
             values[i * columns + j] = (float)(((rank * ORDER_ROWS + i) * 31 + j * 17 + number * 7) % 23) / 11.0f - 1.0f;
-    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(ORDER_ROWS, columns), values));
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(rows, columns), values));
 }
 
-fsdp_tensor *order_targets(fsdp_context *context, int number, int rank)
+fsdp_tensor *order_targets(fsdp_context *context, int number, int rank, int rows)
 {
     int32_t classes[ORDER_ROWS];
 
-    for (int i = 0; i < ORDER_ROWS; i++)
+    for (int i = 0; i < rows; i++)
         classes[i] = ((rank * ORDER_ROWS + i) * 5 + number) % ORDER_OUT;
-    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(ORDER_ROWS), classes));
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(rows), classes));
 }

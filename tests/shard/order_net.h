@@ -1,7 +1,7 @@
 /* shard/order_net.h - the network of the random-order test. All sizes are uneven.
  *
  *     OrderNet:   input = Linear(5,7)   blocks = ModuleList of n OrderBlock   norm = LayerNorm(7)   head = Linear(7,6)
- *     OrderBlock: x + down(gelu(up(x)))     up = Linear(7,11)   down = Linear(11,7)
+ *     OrderBlock: x + down(gelu(up(x)))     up = Linear(7,11)   down = Linear(11,7); or 0 in place of 11
  *
  * A block can be told to fail in its forward, between its layers, or when the gradient of its output arrives; and to
  * skip its layers, which it does where x requires a gradient, so that its output does in any case. */
@@ -16,7 +16,7 @@ enum {
     ORDER_DIM = 7,
     ORDER_FFN = 11,
     ORDER_OUT = 6,
-    ORDER_ROWS = 4, /* of one rank's batch */
+    ORDER_ROWS = 4, /* of one rank's batch, or none */
 };
 
 /* How the root's forward is made. */
@@ -39,9 +39,9 @@ typedef struct order_block {
     bool fail_forward, fail_backward, skips;
 } order_block;
 
-fsdp_module *order_net_create(fsdp_context *context, fsdp_device *device, int blocks, order_form form);
-/* Part `rank` of batch `number`, (4, columns). Belongs to the scope. */
-fsdp_tensor *order_inputs(fsdp_context *context, int number, int rank, int columns);
-fsdp_tensor *order_targets(fsdp_context *context, int number, int rank);
+fsdp_module *order_net_create(fsdp_context *context, fsdp_device *device, int blocks, int ffn, order_form form);
+/* Part `rank` of batch `number`, (rows, columns). Belongs to the scope. */
+fsdp_tensor *order_inputs(fsdp_context *context, int number, int rank, int rows, int columns);
+fsdp_tensor *order_targets(fsdp_context *context, int number, int rank, int rows);
 
 #endif

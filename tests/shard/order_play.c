@@ -116,11 +116,12 @@ static int64_t keep_part(const order_program *program, int rank, const fsdp_tens
     int ndim = fsdp_tensor_ndim(tensor), dim = order_shards_last(program) ? ndim - 1 : 0;
     int shards = program->replicas > 0 ? program->world / program->replicas : program->world;
     const int64_t *shape = fsdp_tensor_shape(tensor);
-    int64_t offset[FSDP_MAX_DIMS] = {0}, size[FSDP_MAX_DIMS], numel;
+    int64_t offset[FSDP_MAX_DIMS] = {0}, size[FSDP_MAX_DIMS], numel = 1;
 
     memcpy(size, shape, (size_t)ndim * sizeof *size);
     size[dim] = fsdp_shard_range(shape[dim], shards, rank % shards, &offset[dim]);
-    numel = fsdp_tensor_numel(tensor) / shape[dim] * size[dim];
+    for (int d = 0; d < ndim; d++)
+        numel *= size[d];
     for (int64_t i = 0; i < numel; i++)
         values[i] = values[element_of(ndim, shape, offset, size, i)];
     return numel;

@@ -127,6 +127,16 @@ bool order_is_flat(const order_program *p)
     return p->seed % 5 == 2;
 }
 
+int order_ffn(const order_program *p)
+{
+    return p->seed % 11 == 7 ? 0 : ORDER_FFN;
+}
+
+int order_rows(const order_program *p, int number, int rank)
+{
+    return p->seed % 7 == 4 && (number + rank) % 3 == 0 ? 0 : ORDER_ROWS;
+}
+
 void order_print_program(FILE *stream, const order_program *p)
 {
     static const char *const forms[] = {"head", "fused head", "block 0 twice"},
@@ -134,13 +144,14 @@ void order_print_program(FILE *stream, const order_program *p)
                                                    "norm+head, blocks, root"},
                              *const reshards[] = {"auto", "always", "never"};
 
-    fprintf(stream, "seed %llu, world %d, replicas %d, %s%s\n", (unsigned long long)p->seed, p->world, p->replicas,
+    fprintf(stream, "seed %llu, world %d, replicas %d, %s%s%s\n", (unsigned long long)p->seed, p->world, p->replicas,
             !p->bf16        ? "f32"
             : p->reduce_f32 ? "bf16, reduced in f32"
                             : "bf16",
             order_is_flat(p)       ? ", FSDP1"
             : order_shards_last(p) ? ", sharded in the last dimension"
-                                   : "");
+                                   : "",
+            order_ffn(p) == 0 ? ", nothing between the layers of blocks" : "");
     for (int m = 0; m < p->models; m++) {
         const order_plan *plan = &p->plans[m];
 

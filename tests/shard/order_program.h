@@ -168,6 +168,10 @@ bool order_shards_last(const order_program *p);
 bool order_is_flat(const order_program *p);
 /* Models are not sharded but replicated: where all ranks hold all of them, two times of three. */
 bool order_replicates(const order_program *p);
+/* Blocks have nothing between their layers, whose weights have no elements then: every 11th seed. */
+int order_ffn(const order_program *p);
+/* Of a rank's batch: with every seventh seed now and then none. */
+int order_rows(const order_program *p, int number, int rank);
 /* Whether some rank's forward leaves out parameters. */
 bool order_leaves_out(const order_program *p, const order_plan *plan);
 void order_print_call(FILE *stream, const order_program *p, int index, const char *name);

@@ -43,13 +43,13 @@ static uint32_t states_of(const tree_player *player, const tree_call *call)
 static fsdp_tensor *make_input(const tree_player *player, int number, int rank)
 {
     float values[TREE_ROWS * 7];
-    int width = player->plan->width;
+    int width = player->plan->width, rows = tree_rows(player->plan, number, rank);
     fsdp_tensor *x;
 
-    for (int i = 0; i < TREE_ROWS; i++)
+    for (int i = 0; i < rows; i++)
         for (int j = 0; j < width; j++)
             values[i * width + j] = (float)(((rank * TREE_ROWS + i) * 31 + j * 17 + number * 7) % 23) / 11.0f - 1.0f;
-    x = CHECK_PTR(fsdp_from_data(test_device(player->context), FSDP_F32, FSDP_SHAPE(TREE_ROWS, width), values));
+    x = CHECK_PTR(fsdp_from_data(test_device(player->context), FSDP_F32, FSDP_SHAPE(rows, width), values));
     if (player->plan->inputs)
         CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
     return x;

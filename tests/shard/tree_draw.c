@@ -483,6 +483,78 @@ static void draw_seconds(drawing *d)
     }
 }
 
+/* ---- nothing ---- */
+
+static void empty_param(drawing *d, tree_param *p)
+{
+    int dim = p->role == TREE_CUBE ? pick(d, 2) : 0;
+
+    if (p->role == TREE_TALL || p->role == TREE_TABLE || p->role == TREE_CUBE || p->role == TREE_UNUSED)
+        p->shape[dim] = 0;
+}
+
+/* Every dimension that is the width. */
+static void empty_width(tree_plan *plan)
+{
+    plan->width = 0;
+    for (int i = 0; i < plan->param_count; i++)
+        if (plan->params[i].role != TREE_ELEMENT && plan->params[i].role != TREE_UNUSED)
+            memset(plan->params[i].shape, 0, sizeof plan->params[i].shape);
+}
+
+static bool has_other_names(const tree_plan *plan, int param)
+{
+    bool has = plan->params[param].tied >= 0;
+
+    for (int i = 0; i < plan->param_count; i++)
+        has = has || plan->params[i].tied == param;
+    return has;
+}
+
+/* A parameter that has a row for each element of the width, and one of any number of rows. */
+static void make_tall(drawing *d, int param)
+{
+    tree_param *p = &d->plan->params[param];
+
+    if (d->once || p->role == TREE_UNUSED || has_other_names(d->plan, param))
+        return;
+    p->role = TREE_TALL;
+    p->ndim = 2;
+    p->shape[1] = d->plan->width;
+    p->dim = d->placing ? pick(d, 2) : 0;
+}
+
+/* The last: parameters without elements, whole nodes of them, and batches without rows. */
+static void draw_empty(drawing *d)
+{
+    tree_plan *plan = d->plan;
+
+    plan->hollow = chance(d, 25);
+    if (!plan->hollow)
+        return;
+    plan->rowless = chance(d, 40);
+    for (int i = 0; i < plan->node_count; i++) {
+        bool all = chance(d, 40);
+
+        for (int k = 0; k < plan->nodes[i].param_count; k++) {
+            if (!all && !chance(d, 25))
+                continue;
+            if (all)
+                make_tall(d, plan->nodes[i].params[k]);
+            empty_param(d, &plan->params[plan->nodes[i].params[k]]);
+        }
+    }
+    if (chance(d, 12))
+        empty_width(plan);
+    for (int i = 0; i < plan->param_count; i++) {
+        const tree_param *original = &plan->params[tree_original(plan, i)];
+
+        plan->params[i].ndim = original->ndim;
+        memcpy(plan->params[i].shape, original->shape, sizeof original->shape);
+    }
+    tree_settle(plan);
+}
+
 void tree_draw(uint64_t seed, tree_plan *plan)
 {
     static const int worlds[] = {1, 2, 2, 3, 3, 4, 5, 8};
@@ -520,4 +592,5 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     if (plan->flat && chance(&d, 60))
         wrap(plan);
     draw_seconds(&d);
+    draw_empty(&d);
 }

@@ -27,18 +27,19 @@ static fsdp_status batch_of(const tree_module *m, int *number, int *rank)
     return FSDP_OK;
 }
 
-/* (rows): other rows on every rank and in every batch. */
+/* (rows of the batch): other rows of the table on every rank and in every batch. */
 static fsdp_tensor *ids_of(const tree_module *m, const fsdp_tensor *table)
 {
     int64_t count = fsdp_tensor_size(table, 0);
     int32_t ids[TREE_ROWS];
-    int number, rank;
+    int number, rank, rows;
 
     if (batch_of(m, &number, &rank) != FSDP_OK)
         return NULL;
-    for (int i = 0; i < TREE_ROWS; i++)
+    rows = tree_rows(m->feed->plan, number, rank);
+    for (int i = 0; i < rows; i++)
         ids[i] = (int32_t)((i * 5 + number * 3 + rank) % count);
-    return fsdp_from_data(fsdp_tensor_device(table), FSDP_I32, FSDP_SHAPE(TREE_ROWS), ids);
+    return fsdp_from_data(fsdp_tensor_device(table), FSDP_I32, FSDP_SHAPE(rows), ids);
 }
 
 /* ---- what arrives of a parameter ---- */
@@ -94,7 +95,7 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
 
     if (batch_of(m, &number, &rank) != FSDP_OK)
         return NULL;
-    if (plan->params[param].gone || plan->params[param].role == TREE_UNUSED || !tree_uses(plan, param, number, rank))
+    if (plan->params[param].gone || !tree_uses(plan, param, number, rank))
         return x;
     m->feed->trains = m->feed->trains || (w && fsdp_tensor_requires_grad(w));
     if (m->feed->plain)
@@ -114,10 +115,11 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
     case TREE_BIAS:
         return fsdp_add(x, w);
     case TREE_ELEMENT:
-        y = fsdp_mul(fsdp_reshape(x, FSDP_SHAPE(-1, 1)), w);
-        return fsdp_reshape(y, FSDP_SHAPE(-1, plan->width));
+        y = fsdp_mul(fsdp_reshape(x, FSDP_SHAPE(fsdp_tensor_numel(x), 1)), w);
+        return fsdp_reshape(y, FSDP_SHAPE(fsdp_tensor_size(x, 0), plan->width));
     case TREE_CUBE:
-        return fsdp_mul(x, fsdp_sum_dim(fsdp_sum_dim(w, 0, false), 0, false));
+        y = fsdp_sum_dim(fsdp_sum_dim(w, 0, false), 0, false);
+        return fsdp_tensor_numel(w) > 0 ? fsdp_mul(x, y) : fsdp_add(x, y); /* a sum of nothing would end all */
     default:
         return x;
     }

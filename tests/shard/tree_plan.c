@@ -275,8 +275,18 @@ uint32_t tree_states_below(const tree_plan *plan, int node)
     return states;
 }
 
+int tree_rows(const tree_plan *plan, int number, int rank)
+{
+    return plan->rowless && (number * 3 + rank) % 4 == 0 ? 0 : TREE_ROWS;
+}
+
+/* Of a table without rows there is nothing to look up. */
 bool tree_uses(const tree_plan *plan, int param, int number, int rank)
 {
+    const tree_param *p = &plan->params[param];
+
+    if (p->role == TREE_UNUSED || (p->role == TREE_TABLE && p->shape[0] == 0))
+        return false;
     if (!plan->params[param].fickle)
         return true;
     if (number % 4 == 3 && param % 2 == 0)

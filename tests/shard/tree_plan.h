@@ -21,7 +21,7 @@ enum {
     TREE_MAX_WORLD = 9,
     TREE_MAX_DIMS = 3,
     TREE_SLOTS = 3, /* losses that may be alive at a time */
-    TREE_ROWS = 3,  /* of one rank's batch */
+    TREE_ROWS = 3,  /* of one rank's batch, at most */
 };
 
 /* ---- parameters ---- */
@@ -178,6 +178,8 @@ typedef struct tree_plan {
     bool adamw;       /* or SGD */
     bool checkpoints; /* nodes have some: losses are dropped before what would be an error in between */
     bool late;        /* ranks are late now and then */
+    bool hollow;      /* some parameters have no elements; perhaps none has, as the width is 0 */
+    bool rowless;     /* some batches of some ranks have no rows */
     /* Who chose the states, with what; NONE: nobody, they are made one by one. A policy's follow from the plan. */
     fsdp_wrap_kind wrap;
     int64_t wrap_least;
@@ -213,6 +215,8 @@ uint32_t tree_states_below(const tree_plan *plan, int node);
 /* Whether the rank uses a parameter in a batch; which child of a node it takes, or none (child_count). */
 bool tree_uses(const tree_plan *plan, int param, int number, int rank);
 int tree_chooses(const tree_plan *plan, int node, int number, int rank);
+/* Rows of a rank's batch. */
+int tree_rows(const tree_plan *plan, int number, int rank);
 /* Which of a node's outputs it takes. */
 tree_take tree_takes(const tree_plan *plan, int node, int number, int rank);
 /* Whether ranks go different ways: what is told to fail would fail on some of them only. */

@@ -297,7 +297,7 @@ static int64_t cut(const tree_player *player, int rank, int dim, const fsdp_tens
     for (int d = dim + 1; d < fsdp_tensor_ndim(tensor); d++)
         inner *= fsdp_tensor_size(tensor, d);
     count = fsdp_shard_range(rows, shards, rank % shards, &first);
-    outer = fsdp_tensor_numel(tensor) / (rows * inner);
+    outer = rows * inner > 0 ? fsdp_tensor_numel(tensor) / (rows * inner) : 0;
     for (int64_t o = 0; o < outer; o++)
         memmove(values + o * count * inner, values + (o * rows + first) * inner,
                 (size_t)(count * inner) * sizeof *values);

@@ -136,6 +136,8 @@ void tree_print(FILE *stream, const tree_plan *plan)
     fprintf(stream, "seed %llu: %d ranks, width %d%s%s, %s%s\n", (unsigned long long)plan->seed, plan->world,
             plan->width, plan->real ? "" : ", built on the meta device", plan->inputs ? ", gradients of inputs" : "",
             plan->adamw ? "AdamW" : "SGD", plan->late ? ", late" : "");
+    if (plan->rowless)
+        fprintf(stream, "  some batches have no rows\n");
     if (plan->replicated)
         fprintf(stream, "  replicated in buckets\n");
     if (plan->flat)
