@@ -4,103 +4,64 @@
  * Links: optim state */
 #include <math.h>
 
-#include "fsdp/fsdp1.h"
 #include "fsdp/optim.h"
-#include "fsdp/replicate.h"
 #include "fsdp/state.h"
-#include "shard/net.h"
+#include "shard/doors.h"
 
 enum {
     BLOCKS = 2,
-    STEPS = 2, /* before the move */
+    LAYERS = 5, /* of a hollow model */
+    STEPS = 2,  /* before the move */
     ROWS = 4
 };
 
-/* ---- the doors ---- */
-
-typedef struct door {
-    const char *name;
-    enum {
-        PLAIN,
-        SHARDED,
-        FSDP1,
-        DDP
-    } kind;
-    fsdp_shard_options sharded;
-    fsdp_fsdp1_options fsdp1;
-    fsdp_replicate_options ddp;
-    bool hybrid; /* over two replicas */
-} door;
-
-static const door doors[] = {
-    {.name = "plain"},
-    {.name = "fully_shard", .kind = SHARDED},
-    {.name = "fully_shard, copies", .kind = SHARDED, .sharded.no_shared_memory = true},
-    {.name = "fully_shard, offloaded", .kind = SHARDED, .sharded.offload_policy.cpu = true},
-    {.name = "fully_shard, columns", .kind = SHARDED, .sharded.placement = net_last_dimension},
-    {.name = "hybrid", .kind = SHARDED, .hybrid = true},
-    {.name = "ZeRO 1", .kind = SHARDED, .sharded.zero_stage = 1},
-    {.name = "ZeRO 2", .kind = SHARDED, .sharded.zero_stage = 2},
-    {.name = "ZeRO 3", .kind = SHARDED, .sharded.zero_stage = 3},
-    {.name = "FULL_SHARD", .kind = FSDP1},
-    {.name = "FULL_SHARD, original parameters", .kind = FSDP1, .fsdp1.use_orig_params = true},
-    {.name = "FULL_SHARD, copies, offloaded",
-     .kind = FSDP1,
-     .fsdp1 = {.no_shared_memory = true, .cpu_offload.cpu = true}},
-    {.name = "SHARD_GRAD_OP", .kind = FSDP1, .fsdp1.strategy = FSDP_SHARD_GRAD_OP},
-    {.name = "NO_SHARD", .kind = FSDP1, .fsdp1.strategy = FSDP_NO_SHARD},
-    {.name = "HYBRID_SHARD, original parameters",
-     .kind = FSDP1,
-     .hybrid = true,
-     .fsdp1 = {.strategy = FSDP_HYBRID_SHARD, .use_orig_params = true}},
-    {.name = "_HYBRID_SHARD_ZERO2", .kind = FSDP1, .hybrid = true, .fsdp1.strategy = FSDP_HYBRID_SHARD_ZERO2},
-    {.name = "DDP", .kind = DDP},
-    {.name = "DDP, gradients in buckets", .kind = DDP, .ddp.gradient_as_bucket_view = true},
-};
-enum {
-    DOORS = sizeof doors / sizeof doors[0]
-};
+/* Whose state is moved. */
+typedef enum model {
+    NET,
+    HOLLOW, /* layers between which there is nothing: most parameters have no elements, of some units none */
+    NOTHING /* no parameter has */
+} model;
 
 typedef struct trained {
     const door *door;
+    model model;
     fsdp_module *module;
     fsdp_optimizer *optimizer;
     fsdp_mesh *mesh;
 } trained;
 
-static bool is_hybrid(const door *d, int world)
+/* x (n, NET_IN) -> (n, NET_OUT), or where there is nothing (n, 0). */
+static fsdp_module *hollow_create(fsdp_context *context, model m)
 {
-    return d->hybrid && world == 4;
+    const int64_t hollow[] = {NET_IN, NET_DIM, 0, NET_DIM, 0, NET_OUT}, nothing[] = {NET_IN, 0, 0, 0, 0, 0};
+    const int64_t *sizes = m == HOLLOW ? hollow : nothing;
+    const fsdp_linear_options biases[] = {{.no_bias = m == NOTHING}, {.no_bias = false}};
+    fsdp_module *layers[LAYERS];
+
+    for (int i = 0; i < LAYERS; i++)
+        layers[i] = fsdp_linear_create(context, test_device(context), sizes[i], sizes[i + 1], &biases[i != LAYERS - 1]);
+    return fsdp_sequential_create(context, layers, LAYERS);
 }
 
 static void wrap(const trained *t)
 {
-    fsdp_shard_options sharded = t->door->sharded;
-    fsdp_fsdp1_options fsdp1 = t->door->fsdp1;
+    fsdp_module *units[LAYERS];
+    int count = t->model == NET ? BLOCKS : LAYERS - 1;
 
-    sharded.mesh = fsdp1.mesh = t->mesh;
-    if (fsdp1.strategy > FSDP_NO_SHARD && !t->mesh)
-        fsdp1.strategy -= FSDP_HYBRID_SHARD - FSDP_FULL_SHARD;
-    if (fsdp_context_world_size(t->module->context) == 1)
-        fsdp1.strategy = FSDP_NO_SHARD;
-    if (t->door->kind == SHARDED)
-        net_shard(t->module, &sharded);
-    if (t->door->kind == DDP)
-        CHECK_OK(fsdp_replicate(t->module, &t->door->ddp));
-    for (int i = 0; i < BLOCKS && t->door->kind == FSDP1; i++)
-        CHECK_OK(fsdp_fsdp1_wrap(net_block_at(t->module, i), &fsdp1));
-    if (t->door->kind == FSDP1)
-        CHECK_OK(fsdp_fsdp1_wrap(t->module, &fsdp1));
+    for (int i = 0; i < count; i++)
+        units[i] = t->model == NET ? net_block_at(t->module, i) : fsdp_module_child_at(t->module, i, NULL);
+    door_wrap(t->door, t->module, units, count, t->mesh);
 }
 
-static void trained_init(trained *t, fsdp_context *context, const door *d, uint64_t seed)
+static void trained_init(trained *t, fsdp_context *context, model m, const door *d, uint64_t seed)
 {
     fsdp_adam_options options = fsdp_adam_options_default();
     fsdp_parameters parameters;
 
-    *t = (trained){.door = d, .module = net_create(context, test_device(context), BLOCKS)};
+    *t = (trained){.door = d, .model = m};
+    t->module = m == NET ? net_create(context, test_device(context), BLOCKS) : hollow_create(context, m);
     CHECK_OK(fsdp_module_initialize(t->module, seed));
-    if (is_hybrid(d, fsdp_context_world_size(context)))
+    if (door_is_hybrid(d, fsdp_context_world_size(context)))
         t->mesh = net_hybrid_mesh(context, 2);
     wrap(t);
     options.lr = 1e-2 * (double)seed;
@@ -116,17 +77,26 @@ static void trained_free(trained *t)
     fsdp_mesh_unref(t->mesh);
 }
 
-/* A plain model stands for all ranks. */
-static void take_step(const trained *t, int step)
+/* A plain model stands for all ranks. Belongs to the scope. */
+static fsdp_tensor *loss_of(const trained *t, int step)
 {
     fsdp_context *context = t->module->context;
-    bool plain = t->door->kind == PLAIN;
+    bool plain = t->door->kind == DOOR_PLAIN;
     int world = fsdp_context_world_size(context), rows = plain ? ROWS * world : ROWS;
     fsdp_tensor *x, *targets;
 
-    CHECK_OK(fsdp_scope_begin(context));
     net_batch(context, step, plain ? 0 : fsdp_context_rank(context) * rows, rows, &x, &targets);
-    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(t->module, x, targets))));
+    if (t->model == NET)
+        return CHECK_PTR(fsdp_call(t->module, x, targets));
+    return CHECK_PTR(fsdp_scale(fsdp_sum(fsdp_square(fsdp_call(t->module, x))), 1.0 / rows));
+}
+
+static void take_step(const trained *t, int step)
+{
+    fsdp_context *context = t->module->context;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_OK(fsdp_backward(loss_of(t, step)));
     fsdp_scope_end(context, NULL);
     CHECK_OK(fsdp_optimizer_step(t->optimizer));
     CHECK_OK(fsdp_optimizer_zero_grad(t->optimizer));
@@ -216,7 +186,7 @@ static void check_summoned(const trained *t)
     int64_t count, same;
     float *values = values_of(t, &count), *summoned;
 
-    if (t->door->kind != PLAIN) {
+    if (t->door->kind != DOOR_PLAIN) {
         CHECK_OK(fsdp_module_summon_full_params(t->module, &read));
         summoned = values_of(t, &same);
         CHECK_EQ(count, same);
@@ -230,7 +200,7 @@ static void check_summoned(const trained *t)
 /* All ranks as one, or two replicas by themselves first; a plain model has other rows in one sum. */
 static int order_of(const door *d, int world)
 {
-    return d->kind == PLAIN ? 0 : is_hybrid(d, world) ? 2 : 1;
+    return d->kind == DOOR_PLAIN ? 0 : door_is_hybrid(d, world) ? 2 : 1;
 }
 
 static void compare(const trained *to, const door *from, const float *expected, int64_t count)
@@ -256,12 +226,12 @@ static bool is_drawn(int from, int to, int world)
 }
 
 /* What a model has after so many steps through one door. */
-static float *expected_of(fsdp_context *context, const door *d, int steps, int64_t *count)
+static float *expected_of(fsdp_context *context, model m, const door *d, int steps, int64_t *count)
 {
     trained t;
     float *values;
 
-    trained_init(&t, context, d, 1);
+    trained_init(&t, context, m, d, 1);
     for (int step = 0; step < steps; step++)
         take_step(&t, step);
     values = values_of(&t, count);
@@ -269,15 +239,21 @@ static float *expected_of(fsdp_context *context, const door *d, int steps, int64
     return values;
 }
 
+typedef struct passage {
+    model model;
+    int from; /* a door */
+} passage;
+
 static void go_through(fsdp_context *context, void *arg)
 {
-    int world = fsdp_context_world_size(context), from = *(int *)arg;
+    model m = ((const passage *)arg)->model;
+    int world = fsdp_context_world_size(context), from = ((const passage *)arg)->from;
     given module, optimizer;
     trained gives, takes;
     int64_t count;
-    float *expected = expected_of(context, &doors[from], STEPS + 1, &count);
+    float *expected = expected_of(context, m, &doors[from], STEPS + 1, &count);
 
-    trained_init(&gives, context, &doors[from], 1);
+    trained_init(&gives, context, m, &doors[from], 1);
     for (int step = 0; step < STEPS; step++)
         take_step(&gives, step);
     given_init(&module, &gives, false);
@@ -285,7 +261,7 @@ static void go_through(fsdp_context *context, void *arg)
     for (int to = 0; to < DOORS; to++) {
         if (!is_drawn(from, to, world))
             continue;
-        trained_init(&takes, context, &doors[to], 2); /* other values and options */
+        trained_init(&takes, context, m, &doors[to], 2); /* other values and options */
         if (to % 3)
             take_step(&takes, 7); /* after lazy initialisation, over other state */
         move(&takes, &module, (way)((from + to) % WAYS), false);
@@ -302,12 +278,24 @@ static void go_through(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
+static void move_in_all_worlds(model m)
+{
+    for (int world = 1; world <= 4; world++)
+        for (int from = 0; from < DOORS; from++)
+            test_run_ranks(world, go_through, &(passage){m, from});
+}
+
 static void state_moves_from_every_door_to_every_other(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 4; world++)
-        for (int from = 0; from < DOORS; from++)
-            test_run_ranks(world, go_through, &from);
+    move_in_all_worlds(NET);
+}
+
+static void state_without_elements_moves_as_well(void **state)
+{
+    (void)state;
+    move_in_all_worlds(HOLLOW);
+    move_in_all_worlds(NOTHING);
 }
 
 /* ---- the gradient scaler ---- */
@@ -316,15 +304,12 @@ static void state_moves_from_every_door_to_every_other(void **state)
 static bool scaled_step(const trained *t, fsdp_grad_scaler *scaler, int step, bool infinite)
 {
     fsdp_context *context = t->module->context;
-    int world = fsdp_context_world_size(context), rank = fsdp_context_rank(context);
-    bool plain = t->door->kind == PLAIN, stepped;
-    int rows = plain ? ROWS * world : ROWS;
-    fsdp_tensor *x, *targets, *loss;
+    fsdp_tensor *loss;
+    bool stepped;
 
     CHECK_OK(fsdp_scope_begin(context));
-    net_batch(context, step, plain ? 0 : rank * rows, rows, &x, &targets);
-    loss = CHECK_PTR(fsdp_call(t->module, x, targets));
-    if (infinite && rank == world - 1)
+    loss = loss_of(t, step);
+    if (infinite && fsdp_context_rank(context) == fsdp_context_world_size(context) - 1)
         loss = fsdp_scale(loss, INFINITY);
     CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_grad_scaler_scale(scaler, loss))));
     fsdp_scope_end(context, NULL);
@@ -340,11 +325,11 @@ static void scale(fsdp_context *context, void *arg)
     const door *d = arg;
     fsdp_grad_scaler *scaler;
     int64_t count;
-    float *expected = expected_of(context, d, STEPS, &count);
+    float *expected = expected_of(context, NET, d, STEPS, &count);
     trained t;
 
     CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
-    trained_init(&t, context, d, 1);
+    trained_init(&t, context, NET, d, 1);
     for (int step = 0; step < STEPS; step++) {
         CHECK(scaled_step(&t, scaler, step, false));
         CHECK(!scaled_step(&t, scaler, step + 5, true));
@@ -367,10 +352,10 @@ static void all_ranks_leave_out_the_same_steps(void **state)
 
 /* ---- written between forward and backward ---- */
 
-static fsdp_tensor *loss_of(const trained *t, int step, fsdp_tensor **x)
+static fsdp_tensor *net_loss(const trained *t, int step, fsdp_tensor **x)
 {
-    int rows = t->door->kind == PLAIN ? ROWS * fsdp_context_world_size(t->module->context) : ROWS;
-    int first = t->door->kind == PLAIN ? 0 : fsdp_context_rank(t->module->context) * rows;
+    int rows = t->door->kind == DOOR_PLAIN ? ROWS * fsdp_context_world_size(t->module->context) : ROWS;
+    int first = t->door->kind == DOOR_PLAIN ? 0 : fsdp_context_rank(t->module->context) * rows;
     fsdp_tensor *targets;
 
     net_batch(t->module->context, step, first, rows, x, &targets);
@@ -384,7 +369,7 @@ static fsdp_status step_inside(const trained *t)
     fsdp_status status;
 
     CHECK_OK(fsdp_scope_begin(t->module->context));
-    loss = loss_of(t, 0, &x);
+    loss = net_loss(t, 0, &x);
     CHECK_OK(fsdp_backward_from(&loss, NULL, 1, true));
     CHECK_OK(fsdp_optimizer_step(t->optimizer));
     status = fsdp_backward(loss);
@@ -401,18 +386,18 @@ static void step_between(fsdp_context *context, void *arg)
     float *expected;
     trained plain, t;
 
-    trained_init(&plain, context, &doors[PLAIN], 1);
+    trained_init(&plain, context, NET, &doors[DOOR_PLAIN], 1);
     net_renew(plain.module);
     CHECK_OK(step_inside(&plain));
     expected = values_of(&plain, &count);
-    trained_init(&t, context, d, 1);
-    if (d->kind == PLAIN || d->kind == DDP) {
+    trained_init(&t, context, NET, d, 1);
+    if (d->kind == DOOR_PLAIN || d->kind == DOOR_DDP) {
         CHECK_ERROR(step_inside(&t), FSDP_STATE,
                     "backward of linear: input 1 (6, 7), parameter 'head.weight', was written to after the forward");
         CHECK_CONTAINS(fsdp_last_error(), "; run the backward before the write");
     } else {
         CHECK_OK(step_inside(&t));
-        compare(&t, &doors[PLAIN], expected, count);
+        compare(&t, &doors[DOOR_PLAIN], expected, count);
     }
     free(expected);
     trained_free(&plain);
@@ -432,11 +417,11 @@ static void a_step_before_the_backward_is_used_where_parameters_are_gathered_and
 static void misfit(fsdp_context *context, void *arg)
 {
     int64_t count;
-    float *expected = expected_of(context, arg, STEPS, &count);
+    float *expected = expected_of(context, NET, arg, STEPS, &count);
     fsdp_tensor *x, *targets;
     trained t;
 
-    trained_init(&t, context, arg, 1);
+    trained_init(&t, context, NET, arg, 1);
     for (int step = 0; step < STEPS; step++) {
         CHECK_OK(fsdp_scope_begin(context));
         net_batch(context, step, 0, ROWS, &x, &targets);
@@ -467,10 +452,10 @@ static void write_on_one_rank(fsdp_context *context, void *arg)
     fsdp_tensor *x, *loss;
     trained t;
 
-    trained_init(&t, context, arg, 1);
+    trained_init(&t, context, NET, arg, 1);
     take_step(&t, 0);
     CHECK_OK(fsdp_scope_begin(context));
-    loss = loss_of(&t, 1, &x);
+    loss = net_loss(&t, 1, &x);
     if (mine)
         CHECK_OK(fsdp_tensor_fill_(x, 0.5));
     status = fsdp_backward(loss);
@@ -498,4 +483,4 @@ TEST_MAIN(cmocka_unit_test(state_moves_from_every_door_to_every_other),
           cmocka_unit_test(a_step_before_the_backward_is_used_where_parameters_are_gathered_and_else_an_error),
           cmocka_unit_test(a_write_of_one_rank_ends_all_with_its_message),
           cmocka_unit_test(shapes_that_do_not_fit_are_an_error_that_names_the_layer),
-          cmocka_unit_test(all_ranks_leave_out_the_same_steps))
+          cmocka_unit_test(state_without_elements_moves_as_well), cmocka_unit_test(all_ranks_leave_out_the_same_steps))
