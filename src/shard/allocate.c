@@ -108,7 +108,7 @@ fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
         p->group = group;
         status = fsdp__param_own_sharded(p);
         if (status == FSDP_OK) {
-            status = fsdp__param_shard(p, &group->residence.mesh, group->flat.shard_numel);
+            status = fsdp__param_shard(p, &group->residence.mesh, group->flat.on ? group->flat.shard_numel : -1);
             if (status == FSDP_OK)
                 continue;
             fsdp__param_disown(p);

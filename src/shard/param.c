@@ -128,11 +128,11 @@ fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh, i
     fsdp_status status;
 
     fsdp__mesh_info_place(mesh, param->dim, &distribution);
-    if (flat_chunk > 0)
+    if (flat_chunk >= 0)
         distribution.placements[distribution.placement_count - 1] =
             (fsdp_placement){.kind = FSDP_FLAT, .first = param->flat_first, .chunk = flat_chunk};
     memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof(int64_t));
-    set_part(param, mesh, flat_chunk > 0);
+    set_part(param, mesh, flat_chunk >= 0);
     status = fsdp_tensor_set_distribution(tensor, &distribution);
     if (status != FSDP_OK)
         set_whole(param, &distribution);

@@ -52,7 +52,7 @@ void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor);
 void fsdp__param_set_dim(fsdp__param *param, int dim);
 /* Turns the model's tensor into its distributed self: shape and distribution of this rank's rows, still without the
  * group's memory, so where the rows of a later dimension have values they lie apart. Extent and piece are known. Of a
- * flat group, whose parts have `flat_chunk` elements (0: it is none): a run, of one dimension. */
+ * flat group, whose parts have `flat_chunk` elements (-1: it is none): a run, of one dimension. */
 fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh, int64_t flat_chunk);
 /* Back to the plain whole tensor; while the group has no memory only. */
 void fsdp__param_unwrap(fsdp__param *param);

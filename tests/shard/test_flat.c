@@ -319,6 +319,43 @@ static void a_unit_may_be_one_parameter(void **state)
             test_run_ranks(world, check_one, copy ? &(int){1} : NULL);
 }
 
+/* ---- no parameter ---- */
+
+/* linear = Linear(5,0), gathered in another dtype: weight (0,5), bias (0). */
+static void check_nothing(fsdp_context *context, void *arg)
+{
+    const fsdp_shard_options options = {.no_shared_memory = arg != NULL,
+                                        .mp_policy = {.param_dtype = FSDP_BF16, .output_dtype = FSDP_F32}};
+    const fsdp_summon_options with_grads = {.with_grads = true};
+    const fsdp__flat flat = {.on = true, .align = 16};
+    fsdp_module *linear = fsdp_linear_create(context, test_device(context), NET_IN, 0, NULL);
+    fsdp_tensor *shard = fsdp_module_parameter(linear, "weight"), *x, *targets;
+
+    CHECK_OK(fsdp_module_initialize(linear, 1));
+    CHECK_OK(fsdp__fully_shard(&linear, 1, &options, &flat));
+    CHECK(fsdp_distribution_is_flat(fsdp_tensor_distribution(shard)));
+    CHECK_EQ(fsdp_tensor_ndim(shard), 1);
+    CHECK_EQ(fsdp_tensor_numel(shard), 0);
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 4, &x, &targets);
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(fsdp_call(linear, x)))));
+    fsdp_scope_end(context, NULL);
+    CHECK(fsdp_distribution_is_flat(fsdp_tensor_distribution(CHECK_PTR(fsdp_tensor_grad(shard)))));
+    CHECK_OK(fsdp_module_summon_full_params(linear, &with_grads));
+    CHECK_EQ(fsdp_tensor_size(fsdp_module_parameter(linear, "weight"), 1), NET_IN);
+    CHECK_EQ(fsdp_tensor_ndim(CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(linear, "weight")))), 2);
+    CHECK_OK(fsdp_module_end_summon(linear));
+    fsdp_module_unref(linear);
+}
+
+static void a_vector_without_elements_is_one(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (int copy = 0; copy < 2; copy++)
+            test_run_ranks(world, check_nothing, copy ? &(int){1} : NULL);
+}
+
 /* An optimizer of the original parameters has nothing to step. */
 static void optimize_parts(fsdp_context *context, void *arg)
 {
@@ -373,6 +410,7 @@ int main(void)
         cmocka_unit_test(without_a_gradient_of_its_own_it_counts_as_zeros),
         cmocka_unit_test(parameters_are_runs_of_one_vector),
         cmocka_unit_test(a_unit_may_be_one_parameter),
+        cmocka_unit_test(a_vector_without_elements_is_one),
         cmocka_unit_test(an_optimizer_of_its_parts_is_refused),
         cmocka_unit_test(slices_and_other_dtypes_are_refused),
     };
