@@ -434,7 +434,60 @@ static void parameters_join_and_leave_what_is_pending(void **state)
         in_every_way_with(leave, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, turned);
 }
 
-TEST_MAIN(cmocka_unit_test(parameters_are_replicated_and_sharded), cmocka_unit_test(every_shape_equals_unsharded),
+/* ---- gradients without elements ---- */
+
+/* x (n,5) -> x + w^T (w x), w (0,5), on all ranks but the first. */
+typedef struct hollow {
+    fsdp_module base;
+    fsdp_tensor *w;
+} hollow;
+
+static fsdp_tensor *hollow_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    fsdp_tensor *w = ((hollow *)self)->w;
+
+    (void)count;
+    if (fsdp_context_rank(self->context) == 0)
+        return inputs[0];
+    return fsdp_add(inputs[0], fsdp_matmul(fsdp_linear(inputs[0], w, FSDP_NO_BIAS), w));
+}
+
+static const fsdp_module_type hollow_type = {.name = "Hollow", .forward = hollow_forward};
+
+static void use_nothing(fsdp_context *context, void *arg)
+{
+    fsdp_mesh *mesh = net_hybrid_mesh(context, *(int *)arg);
+    fsdp_tensor *x, *targets;
+    hollow *h;
+
+    CHECK_OK(fsdp_module_create(context, &hollow_type, sizeof *h, &h));
+    CHECK_OK(fsdp_module_add_parameter(&h->base, "w", &h->w, test_device(context), FSDP_F32, FSDP_SHAPE(0, NET_IN),
+                                       (fsdp_init){.kind = FSDP_INIT_ZEROS}));
+    CHECK_OK(fsdp_module_initialize(&h->base, 1));
+    CHECK_OK(fsdp_fully_shard(&h->base, &(fsdp_shard_options){.mesh = mesh}));
+    for (int step = 0; step < 2; step++) {
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, step, 0, 2, &x, &targets);
+        CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(fsdp_call(&h->base, x)))));
+        fsdp_scope_end(context, NULL);
+        CHECK(fsdp_tensor_grad(h->w) != NULL);
+        fsdp_module_zero_grad(&h->base);
+    }
+    fsdp_module_unref(&h->base);
+    fsdp_mesh_unref(mesh);
+}
+
+static void all_ranks_hear_of_a_gradient_without_elements(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++)
+        for (int replicas = 1; replicas <= world; replicas++)
+            if (world % replicas == 0)
+                test_run_ranks(world, use_nothing, &replicas);
+}
+
+TEST_MAIN(cmocka_unit_test(all_ranks_hear_of_a_gradient_without_elements),
+          cmocka_unit_test(parameters_are_replicated_and_sharded), cmocka_unit_test(every_shape_equals_unsharded),
           cmocka_unit_test(every_shape_in_bf16_is_the_same_in_all_residences),
           cmocka_unit_test(one_dimension_of_two_gives_the_bits_of_one), cmocka_unit_test(one_replica_writes_the_state),
           cmocka_unit_test(the_divisor_is_one_for_all_ranks), cmocka_unit_test(modes_mix_in_any_order),
