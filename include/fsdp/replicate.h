@@ -110,10 +110,12 @@ FSDP_API fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucke
  * backwards communicate, with nothing of its own but gradients that it has kept without synchronisation; it returns
  * when all are there, without gradients, with parameters and buffers of a rank that was there last. Optimizer state is
  * each rank's own. Each forward that is recorded while gradients are synchronised has its backward before the next one,
- * and ranks communicate nothing else. */
+ * and ranks communicate nothing else. An error of what is agreed there (stop_early, ranks of which some synchronise and
+ * some do not) is one of all ranks, of the forward or of join_end, and ends the join on all: what was not reduced is
+ * dropped, and the next forward, or join_begin, is as ever. */
 typedef struct fsdp_join_options {
     bool divide_by_present; /* gradients are divided by the ranks that had a batch, instead of all */
-    bool stop_early;        /* the first rank without ends it for all: FSDP_STATE on every rank */
+    bool stop_early;        /* the first rank without ends it for all: FSDP_STATE on every rank, without a join_end */
 } fsdp_join_options;
 /* FSDP_STATE when it is not replicated, runs, or has begun already. Local. */
 FSDP_API fsdp_status fsdp_module_join_begin(fsdp_module *module, const fsdp_join_options *options);

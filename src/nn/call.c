@@ -31,13 +31,23 @@ static void fail(fsdp_module *module, fsdp_status status, int64_t began, int64_t
 
 /* ---- before the first call ---- */
 
-/* All of them have values; those that have none are named. */
-static fsdp_status check_values(const fsdp_parameters *parameters)
+/* The hooks of the module that bring ranks together. */
+static const fsdp__module_hooks *agreeing(const fsdp_module *module)
+{
+    for (int64_t i = 0; i < module->parts->hook_count; i++)
+        if (module->parts->hooks[i].agree)
+            return &module->parts->hooks[i];
+    return NULL;
+}
+
+/* All of them have values; those that have none are named. With `whole` alone those that lie on one rank. */
+static fsdp_status check_values(const fsdp_parameters *parameters, bool whole)
 {
     fsdp__names meta = {.count = 0}, unwritten = {.count = 0};
 
     for (int64_t i = 0; i < parameters->count; i++)
-        fsdp__name_without_values(parameters->items[i].tensor, parameters->items[i].name, &meta, &unwritten);
+        if (!whole || !parameters->items[i].tensor->distribution.state)
+            fsdp__name_without_values(parameters->items[i].tensor, parameters->items[i].name, &meta, &unwritten);
     if (meta.count > 0)
         return FSDP_FAIL(FSDP_STATE,
                          "still on the meta device: %s: before the first forward call fsdp_module_materialize, then "
@@ -51,27 +61,32 @@ static fsdp_status check_values(const fsdp_parameters *parameters)
     return FSDP_OK;
 }
 
-static fsdp_status set_ready(void *arg, fsdp_module *module, const char *name)
+/* With what is below it, but for modules that answer for themselves. */
+static void set_ready(fsdp_module *module, bool all)
 {
-    (void)arg, (void)name;
     module->parts->ready = true;
-    return FSDP_OK;
+    for (int64_t i = 0; i < module->parts->child_count; i++)
+        if (all || !agreeing(module->parts->children[i].module))
+            set_ready(module->parts->children[i].module, all);
 }
 
-/* Looks at all parameters below the module that is called first: the outermost. A call with a tensor without bytes asks
- * for shapes alone. */
-static fsdp_status need_ready(fsdp_module *module, fsdp_tensor *const *inputs, int count)
+/* Looks at all parameters below the module that is called first: the outermost. */
+fsdp_status fsdp__module_need_ready(fsdp_module *module, fsdp_tensor *const *inputs, int count)
 {
+    const fsdp__module_hooks *hooks = agreeing(module);
     fsdp_parameters parameters;
     fsdp_status status;
 
     if (module->parts->ready || (count > 0 && fsdp_device_is_meta(inputs[0]->storage->device)))
         return FSDP_OK;
-    FSDP_TRY(fsdp_module_parameters(module, &parameters));
-    status = check_values(&parameters);
-    fsdp_parameters_release(&parameters);
-    FSDP_TRY(status);
-    return fsdp__module_walk(module, set_ready, NULL);
+    status = fsdp_module_parameters(module, &parameters);
+    if (status == FSDP_OK) {
+        status = check_values(&parameters, !hooks);
+        fsdp_parameters_release(&parameters);
+    }
+    FSDP_TRY(hooks ? hooks->agree(hooks->arg, module, status) : status);
+    set_ready(module, hooks != NULL);
+    return FSDP_OK;
 }
 
 /* ---- the call ---- */
@@ -90,7 +105,7 @@ static fsdp_status run(call *c)
 {
     struct fsdp__module_parts *parts = c->module->parts;
 
-    FSDP_TRY(need_ready(c->module, c->inputs, c->count));
+    FSDP_TRY(fsdp__module_need_ready(c->module, c->inputs, c->count));
     for (; c->began < parts->hook_count; c->began++) {
         const fsdp__module_hooks *hooks = fsdp__module_hooks_before(c->module, c->began);
 

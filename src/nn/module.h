@@ -25,6 +25,9 @@ typedef struct fsdp__module_hooks {
      * parameters that hooks with this function manage. All or nothing, on all ranks, also where this one has failed
      * before (`so_far`). */
     fsdp_status (*retype)(fsdp_module *root, fsdp_dtype dtype, fsdp_status so_far);
+    /* Asked before the first forward of `module`, for all below it, too: what is wrong on this rank (`mine`) is so on
+     * all that share its parameters. */
+    fsdp_status (*agree)(void *arg, fsdp_module *module, fsdp_status mine);
     /* Whether materialising and initialising `parameter`, and its dtype, is the hook's business. */
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
     /* What optimizers are given in place of parameters below the module that are parts of it: FSDP1's FlatParameter. */
@@ -95,6 +98,9 @@ typedef struct fsdp__forward {
     void *arg;
     bool needs_first; /* that `many` leaves the first output out is a failure */
 } fsdp__forward;
+/* Before the first call: all parameters have values, those of sharded modules when these are called themselves. A call
+ * with a tensor without bytes asks for shapes alone. */
+fsdp_status fsdp__module_need_ready(fsdp_module *module, fsdp_tensor *const *inputs, int count);
 /* It, without hooks. `outputs` are NULLs. */
 fsdp_status fsdp__forward_run(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs, int count,
                               fsdp_tensor **outputs, int output_count);

@@ -6,6 +6,7 @@
 #include "shard/describe.h"
 #include "shard/gradients.h"
 #include "shard/hooks.h"
+#include "shard/lazy_init.h"
 #include "shard/prefetch.h"
 #include "shard/retype.h"
 
@@ -203,6 +204,7 @@ static fsdp_status attach(fsdp__module_state *state)
                                     .failed = fsdp__hook_failed,
                                     .materialize = materialize,
                                     .retype = fsdp__retype,
+                                    .agree = fsdp__begin_together,
                                     .manages = manages,
                                     .flat_parameter = flat_parameter,
                                     .describe = fsdp__describe_state,

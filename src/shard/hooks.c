@@ -269,11 +269,11 @@ static fsdp_status begin_replica(fsdp__module_state *state)
 {
     bool recording = fsdp_grad_enabled(state->root->context);
 
-    FSDP_TRY(fsdp__join_announce(state, recording));
+    FSDP_TRY(fsdp__join_announce(state, recording, fsdp__replica_check(state, recording)));
     return fsdp__replica_prepare(state, recording);
 }
 
-static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs, int count)
+static fsdp_status enter_forward(fsdp__module_state *state, fsdp_module *module, fsdp_tensor **inputs, int count)
 {
     bool first = state->training != FSDP__FORWARD, recorded = false, alone = fsdp__module_state_is_alone(state);
 
@@ -281,7 +281,8 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
         FSDP_TRY(unshard_for_forward(state));
         return cast_inputs(state, inputs, count);
     }
-    FSDP_TRY(fsdp__lazy_init(state));
+    if (!state->root->agreed) /* it ran, or had values, before it was sharded */
+        FSDP_TRY(fsdp__begin_together(state, module, FSDP_OK));
     if (!alone)
         FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
     if (fsdp__replica_of(state) && state->root->forward_root == state && first)
@@ -307,7 +308,7 @@ fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor *
     fsdp_status status;
 
     state->depth++;
-    status = enter_forward(state, inputs, count);
+    status = enter_forward(state, module, inputs, count);
     if (status != FSDP_OK) /* a hook that fails is not told that its module failed */
         fsdp__hook_failed(arg, module);
     return status;

@@ -9,6 +9,12 @@
 #include "shard/lazy_init.h"
 #include "shard/methods.h"
 
+enum {
+    ABSENT,
+    PRESENT,
+    UNABLE /* it has inputs, and its forward has failed already */
+};
+
 /* What all ranks say at the begin of an iteration: who is present, and how many of those record and synchronise. */
 typedef struct roll {
     int32_t *present; /* by rank; then the two numbers */
@@ -21,7 +27,7 @@ static void close_roll(roll *r)
     fsdp__free(r->present);
 }
 
-static fsdp_status call_roll(fsdp__param_group *group, bool present, bool records, bool syncs, roll *out)
+static fsdp_status call_roll(fsdp__param_group *group, int present, bool records, bool syncs, roll *out)
 {
     const fsdp__mesh_info *mesh = &group->residence.mesh;
     int ranks = mesh->replicas;
@@ -50,16 +56,34 @@ static fsdp_status call_roll(fsdp__param_group *group, bool present, bool record
     return status;
 }
 
-/* Where the iteration is to end for all when it has for one. */
-static fsdp_status check_early(const fsdp__buckets *b, const roll *r)
+/* The first rank that has said so, of the world; -1: none. */
+static int find_rank(const fsdp__param_group *group, const roll *r, int said)
 {
-    int gone = 0;
+    for (int i = 0; i < r->ranks; i++)
+        if (r->present[i] == said)
+            return fsdp_process_group_global_rank(group->residence.mesh.replicate_pg, i);
+    return -1;
+}
 
-    if (!b->join.stop_early || r->count == r->ranks || r->count == 0)
+/* Whether the iteration ends for all because it does for one. */
+static fsdp_status check_all(const fsdp__param_group *group, const roll *r)
+{
+    int unable = find_rank(group, r, UNABLE), gone = find_rank(group, r, ABSENT);
+
+    if (unable >= 0)
+        return FSDP_FAIL(FSDP_STATE, "rank %d cannot run this forward of a replicated module: its own error says why",
+                         unable);
+    if (!group->buckets->join.stop_early || gone < 0 || r->count == 0)
         return FSDP_OK;
-    while (r->present[gone] > 0)
-        gone++;
     return FSDP_FAIL(FSDP_STATE, "rank %d has no inputs left, and the others do: stop_early ends all", gone);
+}
+
+/* Also after an error, which all ranks have. */
+static void end_join(fsdp__buckets *b)
+{
+    b->joining = false;
+    b->divisor = 0;
+    b->speaker = 0;
 }
 
 /* Of this iteration: who speaks for all, and what gradients are divided by. */
@@ -69,7 +93,7 @@ static void follow(fsdp__buckets *b, const roll *r)
     b->divisor = b->join.divide_by_present ? (float)r->count : 0;
 }
 
-fsdp_status fsdp__join_announce(fsdp__module_state *state, bool recording)
+fsdp_status fsdp__join_announce(fsdp__module_state *state, bool recording, fsdp_status mine)
 {
     fsdp__param_group *group = fsdp__replica_of(state);
     bool syncs = recording && state->reduce_grads && state->reduction.all_reduce;
@@ -77,12 +101,14 @@ fsdp_status fsdp__join_announce(fsdp__module_state *state, bool recording)
     fsdp_status status;
 
     if (!group->buckets->joining)
-        return FSDP_OK;
-    status = call_roll(group, true, recording, syncs, &r);
+        return mine;
+    status = call_roll(group, mine == FSDP_OK ? PRESENT : UNABLE, recording, syncs, &r);
     if (status == FSDP_OK)
-        status = check_early(group->buckets, &r);
+        status = mine != FSDP_OK ? mine : check_all(group, &r);
     if (status == FSDP_OK)
         follow(group->buckets, &r);
+    else
+        end_join(group->buckets);
     close_roll(&r);
     return status;
 }
@@ -124,11 +150,11 @@ static fsdp_status follow_others(fsdp__module_state *state, fsdp__param_group *g
 {
     for (bool more = true; more;) {
         roll r;
-        fsdp_status status = call_roll(group, false, false, false, &r);
+        fsdp_status status = call_roll(group, ABSENT, false, false, &r);
 
         more = r.count > 0;
         if (status == FSDP_OK)
-            status = check_early(group->buckets, &r);
+            status = check_all(group, &r);
         if (status == FSDP_OK && more)
             status = shadow(state, group, &r);
         close_roll(&r);
@@ -173,12 +199,14 @@ fsdp_status fsdp_module_join_end(fsdp_module *module)
     FSDP_TRY(idle_replica(module, &state, &group));
     if (!group->buckets->joining)
         return FSDP_FAIL(FSDP_STATE, "fsdp_module_join_end without fsdp_module_join_begin");
-    FSDP_TRY(fsdp__lazy_init(state));
+    FSDP_TRY(fsdp__module_need_ready(module, NULL, 0)); /* as the others' forwards do */
+    if (!state->root->agreed)
+        FSDP_TRY(fsdp__begin_together(state, module, FSDP_OK));
     status = follow_others(state, group);
     if (status == FSDP_OK)
         status = fsdp__replica_broadcast(state, group->buckets->speaker); /* who was there last */
-    group->buckets->joining = false;
-    group->buckets->divisor = 0;
-    group->buckets->speaker = 0;
+    else
+        (void)fsdp__root_reset(state->root); /* as on the others, whose forward has failed */
+    end_join(group->buckets);
     return status;
 }

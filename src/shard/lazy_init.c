@@ -434,3 +434,55 @@ out:
         c.root->state_count = 0;
     return status;
 }
+
+/* ---- on all ranks, or on none ---- */
+
+typedef struct agreement {
+    fsdp_status status;
+    const fsdp__mesh_info *last; /* whose ranks have agreed */
+} agreement;
+
+static void end_read(fsdp__param_group *group, agreement *a)
+{
+    (void)a;
+    fsdp__residence_end_read(&group->residence);
+}
+
+static void begin_read(fsdp__param_group *group, agreement *a)
+{
+    (void)a;
+    if (group->sharded_state >= FSDP_GATHERING)
+        fsdp__residence_begin_read(&group->residence);
+}
+
+static void agree(fsdp__param_group *group, agreement *a)
+{
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
+
+    if (!a->last || mesh->shard_pg != a->last->shard_pg || mesh->replicate_pg != a->last->replicate_pg)
+        a->status = fsdp__mesh_info_agree(mesh, a->status);
+    a->last = mesh;
+}
+
+/* Needs no memory, so that all ranks come through. */
+static void visit_groups(const fsdp_module *module, void (*visit)(fsdp__param_group *, agreement *), agreement *a)
+{
+    fsdp__module_state *state = fsdp__module_state_of(module);
+
+    for (int64_t i = 0; state && i < state->group_count; i++)
+        visit(state->groups[i], a);
+    for (int64_t i = 0; i < module->parts->child_count; i++)
+        visit_groups(module->parts->children[i].module, visit, a);
+}
+
+fsdp_status fsdp__begin_together(void *outermost, fsdp_module *module, fsdp_status mine)
+{
+    fsdp__module_state *state = outermost;
+    agreement a = {.status = mine == FSDP_OK ? fsdp__lazy_init(state) : mine};
+
+    visit_groups(module, end_read, &a); /* a writer who is late may be waiting for that */
+    visit_groups(module, agree, &a);
+    visit_groups(module, begin_read, &a);
+    state->root->agreed = state->root->agreed || a.status == FSDP_OK;
+    return a.status;
+}

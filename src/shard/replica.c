@@ -184,14 +184,21 @@ static fsdp_status divide_anew(fsdp__param_group *group)
     return fsdp__buckets_rebuild(group);
 }
 
+fsdp_status fsdp__replica_check(const fsdp__module_state *state, bool recording)
+{
+    const fsdp__buckets *b = fsdp__replica_of(state)->buckets;
+
+    if (recording && b->open && b->options.static_graph)
+        return FSDP_FAIL(FSDP_STATE, "a second forward before the backward of the first: with static_graph each "
+                                     "forward of a replicated module has its backward first");
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__replica_prepare(fsdp__module_state *state, bool recording)
 {
     fsdp__param_group *group = fsdp__replica_of(state);
     fsdp__buckets *b = group->buckets;
 
-    if (recording && b->open && b->options.static_graph)
-        return FSDP_FAIL(FSDP_STATE, "a second forward before the backward of the first: with static_graph each "
-                                     "forward of a replicated module has its backward first");
     if (recording)
         FSDP_TRY(divide_anew(group));
     b->open = recording;

@@ -24,6 +24,7 @@ typedef struct fsdp__root {
     fsdp__comm_context *comm;
     struct fsdp__root *sharing; /* the next root with the same communication context, in a ring; itself when alone */
     fsdp__listener listener;
+    bool agreed;                      /* all ranks have come to a first forward, and nothing was wrong on any */
     fsdp__module_state *forward_root; /* whose forward is running as the outermost; NULL outside */
     bool in_backward;                 /* a backward runs; the root and its states are held */
     uint64_t counted;                 /* the backward that states count their uses in */

@@ -146,21 +146,52 @@ static void every_step_is_of_the_batches_there_are(void **state)
 
 /* ---- errors ---- */
 
+/* After an error the module is as ever: alone, in a join with as many batches on all ranks, and with one that has none.
+ */
+static void go_on(fsdp_module *module)
+{
+    int rank = fsdp_context_rank(module->context), size = fsdp_context_world_size(module->context);
+    float *values, *first;
+    size_t *bytes;
+    void **all;
+    int64_t count;
+
+    CHECK_EQ(fsdp_module_join_end(module), FSDP_STATE);
+    fsdp_module_zero_grad(module);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        if (epoch > 0)
+            CHECK_OK(fsdp_module_join_begin(module, NULL));
+        for (int step = 0; step < (epoch == 2 && rank > 0 ? 0 : 2); step++) {
+            backward(module, step, rank, 1);
+            net_sgd(module, 0.1f);
+        }
+        if (epoch > 0)
+            CHECK_OK(fsdp_module_join_end(module));
+    }
+    values = net_values(module, &count);
+    CHECK_OK(fsdp_gather_objects(fsdp_world(module->context), values, (size_t)count * sizeof *values, &all, &bytes));
+    first = all[0];
+    CHECK_BYTES(values, first, (size_t)count * sizeof *values);
+    CHECK(count > 0 && size > 1);
+    fsdp_objects_free(fsdp_world(module->context), all, bytes);
+    free(values);
+}
+
 static void stop(fsdp_context *context, void *arg)
 {
+    const fsdp_replicate_options options = {.static_graph = arg != NULL, .gradient_as_bucket_view = arg != NULL};
     fsdp_module *module = net_create(context, test_device(context), BLOCKS);
     fsdp_tensor *x, *targets;
     fsdp_status status = FSDP_OK;
 
-    (void)arg;
     CHECK_OK(fsdp_module_initialize(module, 1));
     CHECK_EQ(fsdp_module_join_begin(module, NULL), FSDP_STATE);
-    CHECK_OK(fsdp_replicate(module, NULL));
+    CHECK_OK(fsdp_replicate(module, &options));
     CHECK_EQ(fsdp_module_join_end(module), FSDP_STATE);
     CHECK_CONTAINS(fsdp_last_error(), "without fsdp_module_join_begin");
     CHECK_OK(fsdp_module_join_begin(module, &(fsdp_join_options){.stop_early = true}));
     CHECK_EQ(fsdp_module_join_begin(module, NULL), FSDP_STATE);
-    for (int step = 0; step < 2 - fsdp_context_rank(context) && status == FSDP_OK; step++) {
+    for (int step = 0; step < (fsdp_context_rank(context) == 1 ? 1 : 2) && status == FSDP_OK; step++) {
         CHECK_OK(fsdp_scope_begin(context));
         net_batch(context, step, 0, 2, &x, &targets);
         x = fsdp_call(module, x, targets);
@@ -171,6 +202,7 @@ static void stop(fsdp_context *context, void *arg)
         status = fsdp_module_join_end(module);
     CHECK_EQ(status, FSDP_STATE);
     CHECK_CONTAINS(fsdp_last_error(), "rank 1 has no inputs left");
+    go_on(module);
     fsdp_module_unref(module);
 }
 
@@ -191,14 +223,48 @@ static void disagree(fsdp_context *context, void *arg)
     CHECK_EQ(fsdp_last_status(), FSDP_MISMATCH);
     CHECK_CONTAINS(fsdp_last_error(), "1 synchronise");
     fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
+    go_on(module);
+    fsdp_module_unref(module);
+}
+
+/* With static_graph a second forward without a backward is an error: of the ranks that have one, and so of the rank
+ * that follows them. */
+static void run_twice(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    bool follows = fsdp_context_rank(context) == 0;
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_replicate(module, &(fsdp_replicate_options){.static_graph = true}));
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
+    CHECK_OK(fsdp_module_join_begin(module, NULL));
+    if (follows) {
+        CHECK_ERROR(fsdp_module_join_end(module), FSDP_STATE, "rank 1 cannot run this forward");
+    } else {
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, 0, 0, 2, &x, &targets);
+        CHECK_PTR(fsdp_call(module, x, targets));
+        CHECK_NULL(fsdp_call(module, x, targets));
+        CHECK_CONTAINS(fsdp_last_error(), "a second forward before the backward of the first");
+        fsdp_scope_end(context, NULL);
+    }
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
+    CHECK_OK(fsdp_module_reset_iteration(module));
     fsdp_module_unref(module);
 }
 
 static void errors_are_told_on_all_ranks(void **state)
 {
     (void)state;
-    test_run_ranks(2, stop, NULL);
-    test_run_ranks(2, disagree, NULL);
+    for (int world = 2; world <= 4; world++) {
+        test_run_ranks(world, stop, NULL);
+        test_run_ranks(world, stop, &world);
+        test_run_ranks(world, disagree, NULL);
+        test_run_ranks(world, run_twice, NULL);
+    }
 }
 
 TEST_MAIN(cmocka_unit_test(every_step_is_of_the_batches_there_are), cmocka_unit_test(errors_are_told_on_all_ranks))

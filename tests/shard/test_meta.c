@@ -1,5 +1,6 @@
 /* From the meta device to values: the same first values whatever the world, the mesh, the placement and the options,
  * and in whichever order and parts memory comes. */
+#include "fsdp/fsdp1.h"
 #include "shard/net.h"
 
 enum {
@@ -140,5 +141,81 @@ static void a_group_is_on_meta_or_it_is_not(void **state)
     free(e.values);
 }
 
+/* ---- what one rank alone lacks ---- */
+
+typedef enum lack {
+    ALL_VALUES,      /* who has no rows misses none */
+    VALUES,          /* on the first rank, which has rows in any case */
+    THE_SAME_TENSOR, /* the first rank has put another one into a field */
+    LACKS
+} lack;
+
+typedef struct trial {
+    lack lack;
+    int64_t rows;
+    bool below; /* the sharded module is below a plain one, which is called */
+    bool flat;  /* through FSDP1's door */
+    bool copy;
+} trial;
+
+static fsdp_module *build_linear(fsdp_context *context, const trial *t, fsdp_module **root)
+{
+    const fsdp_shard_options options = {.no_shared_memory = t->copy};
+    const fsdp_fsdp1_options fsdp1 = {.use_orig_params = t->rows % 2, .no_shared_memory = t->copy};
+    fsdp_module *linear = fsdp_linear_create(context, fsdp_meta(context), NET_IN, t->rows, NULL);
+
+    *root = t->below ? fsdp_sequential_create(context, &linear, 1) : linear;
+    CHECK_OK(t->flat ? fsdp_fsdp1_wrap(linear, &fsdp1) : fsdp_fully_shard(linear, &options));
+    CHECK_OK(fsdp_module_materialize(linear, test_device(context)));
+    return linear;
+}
+
+static void fail_together(fsdp_context *context, void *arg)
+{
+    const trial *t = arg;
+    bool first = fsdp_context_rank(context) == 0;
+    fsdp_module *root, *linear;
+    fsdp_tensor **field, *bias, *x, *targets;
+
+    fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL); /* FSDP1 tells of a world of one rank */
+    linear = build_linear(context, t, &root);
+    field = &((fsdp_layer *)linear)->bias;
+    bias = *field;
+    if (t->lack == THE_SAME_TENSOR || (t->lack == VALUES && !first))
+        CHECK_OK(fsdp_module_initialize(linear, 1));
+    CHECK_OK(fsdp_scope_begin(context));
+    if (t->lack == THE_SAME_TENSOR && first)
+        *field = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(t->rows)));
+    net_batch(context, 0, 0, 4, &x, &targets);
+    for (int again = 0; again < 2; again++) {
+        CHECK_NULL(fsdp_call(root, x));
+        CHECK_STATUS(fsdp_last_status(), FSDP_STATE);
+        CHECK_CONTAINS(fsdp_last_error(), fsdp_context_world_size(context) > 1 ? "rank 0: " : "");
+        CHECK_CONTAINS(fsdp_last_error(),
+                       t->lack == THE_SAME_TENSOR ? "names another tensor" : "has memory but no values");
+    }
+    *field = bias;
+    CHECK_OK(fsdp_module_initialize(linear, 1));
+    CHECK_PTR(fsdp_call(root, x));
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(root);
+}
+
+static void what_the_first_rank_lacks_is_told_on_all_at_once(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (int i = 0; i < LACKS * 4 * 8; i++) {
+            trial t = {.lack = (lack)(i % LACKS),
+                       .rows = 1 + i / LACKS % 4,
+                       .below = i / LACKS / 4 & 1,
+                       .flat = i / LACKS / 4 & 2,
+                       .copy = i / LACKS / 4 & 4};
+
+            test_run_ranks(world, fail_together, &t);
+        }
+}
+
 TEST_MAIN(cmocka_unit_test(first_values_are_those_of_the_plain_model),
-          cmocka_unit_test(a_group_is_on_meta_or_it_is_not))
+          cmocka_unit_test(a_group_is_on_meta_or_it_is_not),
+          cmocka_unit_test(what_the_first_rank_lacks_is_told_on_all_at_once))
