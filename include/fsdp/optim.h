@@ -34,8 +34,9 @@ typedef struct fsdp_sgd_options {
 
 /* Holds references to the parameters (floating, contiguous; sharded ones as their local shard). State is made at the
  * first step; of parameters that are sharded later it is cut to this rank's rows at the next. Parameters that require
- * no gradient are kept out. Errors name the parameter: on the meta device, gathered by fsdp_module_unshard, not
- * floating, not contiguous, given twice. The caller owns `*out`. */
+ * no gradient are kept out. State goes by names, of which each stands for one parameter. Errors name the parameter: on
+ * the meta device, gathered by fsdp_module_unshard, not floating, not contiguous, given twice, without a name, or with
+ * that of another. The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options,
                                        fsdp_optimizer **out);
 FSDP_API fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_options *options,
@@ -44,8 +45,8 @@ FSDP_API fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fs
                                      fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */
 
-/* A further parameter group of the same kind with options of its own; a parameter may be in one group only. Groups are
- * numbered from 0. */
+/* A further parameter group of the same kind with options of its own; a parameter may be in one group only, and so may a
+ * name. Groups are numbered from 0. */
 FSDP_API fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                          const fsdp_adam_options *options);
 FSDP_API fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,

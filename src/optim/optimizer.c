@@ -91,16 +91,28 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
     return FSDP_OK;
 }
 
-static bool is_taken(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *more, const fsdp_tensor *tensor)
+static fsdp_status check_against(const fsdp__optimizer_group *group, int number, const fsdp_parameter *added)
 {
-    for (int64_t i = 0; i < more->count; i++)
-        if (more->params[i].tensor == tensor)
-            return true;
+    for (int64_t i = 0; i < group->count; i++) {
+        if (group->params[i].tensor == added->tensor)
+            return FSDP_FAIL(FSDP_INVALID, "cannot optimize '%s' twice: it is in group %d already", added->name,
+                             number);
+        if (strcmp(group->params[i].name, added->name) == 0)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot optimize two parameters called '%s', one of which is in group %d already: state "
+                             "goes by names; take the names of a module that both are below (fsdp_module_parameters)",
+                             added->name, number);
+    }
+    return FSDP_OK;
+}
+
+/* It is new among the optimizer's parameters and those of the next group, `more`; so is its name. */
+static fsdp_status check_new(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *more,
+                             const fsdp_parameter *added)
+{
     for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            if (optimizer->groups[g].params[i].tensor == tensor)
-                return true;
-    return false;
+        FSDP_TRY(check_against(&optimizer->groups[g], g, added));
+    return check_against(more, optimizer->group_count, added);
 }
 
 static void free_group(fsdp__optimizer_group *group)
@@ -143,9 +155,10 @@ static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parame
 
         if (!fsdp_tensor_requires_grad(from->tensor))
             continue;
+        if (!from->name || !*from->name)
+            return FSDP_FAIL(FSDP_INVALID, "cannot optimize parameter %lld of the list: it has no name", (long long)i);
         FSDP_TRY(fsdp__optimizer_check_param(from->name, from->tensor));
-        if (is_taken(optimizer, group, from->tensor))
-            return FSDP_FAIL(FSDP_INVALID, "cannot optimize '%s' twice: it is in a group already", from->name);
+        FSDP_TRY(check_new(optimizer, group, from));
         to->name = fsdp__strdup(from->name);
         if (!to->name)
             return FSDP_NO_MEMORY;

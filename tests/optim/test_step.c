@@ -117,13 +117,14 @@ enum {
 static fsdp_optimizer *optimize_parts(fsdp_context *context, fsdp_tensor **parts)
 {
     const fsdp_adam_options adam = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    static const char *const names[PARTS] = {"first", "second", "third"};
     fsdp_parameter items[PARTS];
     fsdp_optimizer *optimizer = NULL;
 
     for (int i = 0; i < PARTS; i++) {
         parts[i] = make(context, FSDP_F32, FSDP_MEMORY_PARAMETER_SHARD, i);
         CHECK_OK(fsdp_tensor_set_requires_grad(parts[i], true));
-        items[i] = (fsdp_parameter){"weight", parts[i]};
+        items[i] = (fsdp_parameter){names[i], parts[i]};
     }
     CHECK_OK(fsdp_adamw_create(&(fsdp_parameters){PARTS, items}, &adam, &optimizer));
     return optimizer;

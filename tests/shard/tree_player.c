@@ -174,14 +174,18 @@ static void make_optimizer(tree_player *player)
 {
     const fsdp_sgd_options sgd = {.lr = 0.002, .momentum = 0.9};
     fsdp_adam_options adamw = fsdp_adam_options_default();
+    char names[TREE_MAX_PARAMS][16];
     fsdp_parameter items[TREE_MAX_PARAMS];
     fsdp_parameters trained = {.items = items};
 
     adamw.lr = 0.003;
     adamw.eps = 1e-2; /* a gradient that is nothing but rounding moves little */
-    for (int p = 0; p < player->plan->param_count; p++)
-        if (player->params[p] && !player->plan->params[p].ignored && fsdp_tensor_requires_grad(player->params[p]))
-            items[trained.count++] = (fsdp_parameter){.name = "trained", .tensor = player->params[p]};
+    for (int p = 0; p < player->plan->param_count; p++) {
+        if (!player->params[p] || player->plan->params[p].ignored || !fsdp_tensor_requires_grad(player->params[p]))
+            continue;
+        snprintf(names[p], sizeof names[p], "p%d", p);
+        items[trained.count++] = (fsdp_parameter){.name = names[p], .tensor = player->params[p]};
+    }
     if (trained.count == 0)
         return;
     CHECK_OK(player->plan->adamw ? fsdp_adamw_create(&trained, &adamw, &player->optimizer)
