@@ -36,8 +36,13 @@ fsdp_status fsdp__fields_check(const fsdp_data_field *fields, int count)
 {
     if (!fields || count < 1)
         return FSDP_FAIL(FSDP_INVALID, "items have no fields");
-    for (int f = 0; f < count; f++)
+    for (int f = 0; f < count; f++) {
         FSDP_TRY(check(&fields[f], f));
+        for (int other = 0; other < f; other++)
+            if (strcmp(fields[other].name, fields[f].name) == 0)
+                return FSDP_FAIL(FSDP_INVALID, "fields %d and %d of the items are both called '%s'", other, f,
+                                 fields[f].name);
+    }
     return FSDP_OK;
 }
 

@@ -286,6 +286,8 @@ static void arrays_in_memory_are_a_data_set(void **state)
     fields[1].name = "";
     CHECK_ERROR(fsdp_dataset_from_memory(fields, arrays, 2, 2, &data), FSDP_INVALID,
                 "field 1 of the items has no name");
+    fields[1] = (fsdp_data_field){fields[0].name, FSDP_I64, 0, {0}};
+    CHECK_ERROR(fsdp_dataset_from_memory(fields, arrays, 2, 2, &data), FSDP_INVALID, "fields 0 and 1 of the items");
     CHECK_ERROR(fsdp_dataset_open(NULL, 0, &data), FSDP_INVALID, "no files");
     CHECK_ERROR(fsdp_dataset_open(&(fsdp_data_file){0}, 1, &data), FSDP_INVALID, "file 0 has no name or no path");
     fsdp_dataset_release(NULL);
