@@ -100,7 +100,8 @@ typedef struct fsdp_fsdp1_options {
      * The same for all units of a tree. */
     bool use_orig_params;
     fsdp_backward_prefetch backward_prefetch;
-    /* A unit's forward gathers the one that came after it when the units were first used; for models whose order stays.
+    /* A unit's forward gathers the one that came after it when the units were first used, unless this forward has come
+     * to that one already; for models whose order stays.
      * false: not so; over several machines FSDP_OVERLAP_AUTO gathers ahead by itself, FSDP_OVERLAP_WORKER does not. */
     bool forward_prefetch;
     /* limit_all_gathers=False. Here the limit always holds, so that this changes nothing: where gathers take memory of

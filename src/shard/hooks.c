@@ -288,6 +288,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_module *module,
     if (fsdp__replica_of(state) && state->root->forward_root == state && first)
         FSDP_TRY(begin_replica(state));
     state->training = FSDP__FORWARD;
+    state->used_in = state->root->iteration;
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_FORWARD);
     if (state->root->forward_root == state && state->depth == 1)
         FSDP_TRY(move_inputs(state->root, inputs, count));

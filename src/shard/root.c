@@ -233,6 +233,8 @@ fsdp_status fsdp__root_next(fsdp__root *root, fsdp__module_state *state, fsdp__m
         i++;
     if (i < root->first_use_count) {
         *out = i + 1 < root->first_use_count ? root->first_uses[i + 1] : NULL;
+        if (*out && (*out)->used_in == root->iteration) /* `state` is used again, and what came next will not follow */
+            *out = NULL;
         return FSDP_OK;
     }
     if (state->parent || root->first_uses_known)
@@ -460,6 +462,7 @@ fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *sta
     FSDP_TRY(encode_all(root, walk_of(root)));
     root->comm->after_optim = NULL; /* of one step */
     root->forward_root = state;
+    root->iteration++;
     if (state == root->state)
         fsdp__forward_order_begin(&root->forward_order);
     return FSDP_OK;

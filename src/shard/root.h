@@ -26,6 +26,7 @@ typedef struct fsdp__root {
     fsdp__listener listener;
     bool agreed;                      /* all ranks have come to a first forward, and nothing was wrong on any */
     fsdp__module_state *forward_root; /* whose forward is running as the outermost; NULL outside */
+    uint64_t iteration;               /* forwards of an outermost module so far */
     bool in_backward;                 /* a backward runs; the root and its states are held */
     uint64_t counted;                 /* the backward that states count their uses in */
     bool last_backward;
@@ -69,7 +70,8 @@ fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state)
  * where there is none. */
 void fsdp__root_previous(fsdp__root *root, fsdp__module_state *state, fsdp__module_state *previous[2]);
 void fsdp__root_forget_order(fsdp__root *root);
-/* The state that was used first after the first use of `state`, among those that ask; NULL: none yet. */
+/* The state that was used first after the first use of `state`, among those that ask; NULL: none yet, or this forward
+ * has come to it already. */
 fsdp_status fsdp__root_next(fsdp__root *root, fsdp__module_state *state, fsdp__module_state **out);
 
 /* ---- the way back ----

@@ -77,6 +77,7 @@ typedef struct fsdp__module_state {
 
     fsdp__training training;
     uint64_t entered;              /* fsdp__recorded when a module of it was entered last */
+    uint64_t used_in;              /* root->iteration of its last forward */
     int64_t to_come;               /* of the running backward: how often it will leave the modules yet */
     struct fsdp__trained *trained; /* of the last forward: trained.h; NULL: none was recorded */
     bool leaving;                  /* its forward ends: it uses nothing any more */

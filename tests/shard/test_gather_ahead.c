@@ -1,6 +1,8 @@
 /* Over several machines, where nobody has said how gathers run, a forward gathers ahead what came next in the forward
- * before; and only then, and nothing twice. That it changes no bit the random orders of calls show, over machines. */
+ * before; and only then, and nothing twice; what is gathered ahead, by FSDP1 too, is used. That it changes no bit the random orders of calls show, over machines. */
+#include "fsdp/fsdp1.h"
 #include "shard/net_bytes.h"
+#include "support/dice.h"
 
 enum {
     BLOCKS = 4
@@ -380,7 +382,141 @@ static void what_comes_next_is_learnt_from_each_forward(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(over_several_machines_a_forward_gathers_what_is_next),
+/* ---- no gather is for nobody ---- */
+
+enum {
+    UNITS = 4,
+    USES = 8,
+    ITERATIONS = 3
+};
+
+/* Calls its units, Linear(7,7) of x, in the order of `uses`. */
+typedef struct walker {
+    fsdp_module base;
+    fsdp_module *units[UNITS];
+    int uses[USES], use_count;
+} walker;
+
+static fsdp_tensor *walk(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    walker *w = (walker *)self;
+    fsdp_tensor *x = inputs[0];
+
+    (void)count;
+    for (int i = 0; i < w->use_count; i++)
+        x = fsdp_add(x, fsdp_call(w->units[w->uses[i]], x));
+    return fsdp_mean(fsdp_mul(x, x));
+}
+
+static const fsdp_module_type walker_type = {.name = "Walker", .forward = walk};
+
+/* What became of the gathers of each unit. */
+typedef struct followed {
+    walker *w;
+    bool open[UNITS];
+    int begun, dropped;
+} followed;
+
+static void follow(void *arg, fsdp_module *module, fsdp_shard_event event)
+{
+    followed *g = arg;
+
+    for (int i = 0; i < UNITS; i++) {
+        if (module != g->w->units[i])
+            continue;
+        g->begun += event == FSDP_EVENT_UNSHARD;
+        g->dropped += event == FSDP_EVENT_RESHARD && g->open[i];
+        if (event == FSDP_EVENT_UNSHARD || event == FSDP_EVENT_WAIT || event == FSDP_EVENT_RESHARD)
+            g->open[i] = event == FSDP_EVENT_UNSHARD;
+    }
+}
+
+typedef struct walking {
+    uint64_t seed;
+    bool fsdp1, ahead;
+    fsdp_overlap overlap;
+    int begun; /* of the last iteration, on rank 0 */
+} walking;
+
+static walker *walker_create(fsdp_context *context, const walking *p)
+{
+    static const fsdp_sharding_strategy strategies[] = {FSDP_FULL_SHARD, FSDP_SHARD_GRAD_OP};
+    fsdp_shard_options options = {.overlap = p->ahead ? p->overlap : FSDP_OVERLAP_INLINE};
+    fsdp_fsdp1_options fsdp1 = {.strategy = strategies[p->seed % 2],
+                                .use_orig_params = p->seed % 3 == 0,
+                                .forward_prefetch = p->ahead,
+                                .backward_prefetch =
+                                    p->ahead ? (fsdp_backward_prefetch)(p->seed / 2 % 3) : FSDP_BACKWARD_NONE,
+                                .overlap = options.overlap};
+    uint64_t random = p->seed;
+    walker *w;
+
+    CHECK_OK(fsdp_module_create(context, &walker_type, sizeof *w, &w));
+    w->use_count = 1 + dice_below(&random, USES);
+    for (int i = 0; i < w->use_count; i++)
+        w->uses[i] = dice_below(&random, UNITS);
+    for (int i = 0; i < UNITS; i++) {
+        char name[16];
+
+        snprintf(name, sizeof name, "%d", i);
+        w->units[i] = fsdp_linear_create(context, fsdp_meta(context), NET_DIM, NET_DIM, NULL);
+        CHECK_OK(fsdp_module_add_child(&w->base, name, w->units[i]));
+        CHECK_OK(p->fsdp1 ? fsdp_fsdp1_wrap(w->units[i], &fsdp1) : fsdp_fully_shard(w->units[i], &options));
+    }
+    CHECK_OK(p->fsdp1 ? fsdp_fsdp1_wrap(&w->base, &fsdp1) : fsdp_fully_shard(&w->base, &options));
+    CHECK_OK(fsdp_module_materialize(&w->base, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(&w->base, 1));
+    return w;
+}
+
+static void walk_through(fsdp_context *context, void *arg)
+{
+    walking *p = arg;
+    followed g = {.w = walker_create(context, p)};
+
+    CHECK_OK(fsdp_module_set_shard_listener(&g.w->base, follow, &g));
+    for (int i = 0; i < ITERATIONS; i++) {
+        fsdp_tensor *x;
+
+        g.begun = 0;
+        CHECK_OK(fsdp_scope_begin(context));
+        x = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, NET_DIM), 0.5));
+        if (i == 1)
+            fsdp_no_grad_begin(context);
+        x = CHECK_PTR(fsdp_call(&g.w->base, x));
+        if (i == 1)
+            fsdp_no_grad_end(context);
+        else
+            CHECK_OK(fsdp_backward(x));
+        fsdp_scope_end(context, NULL);
+        fsdp_module_zero_grad(&g.w->base);
+        CHECK_EQ(g.dropped, 0);
+    }
+    if (fsdp_context_rank(context) == 0)
+        p->begun = g.begun;
+    fsdp_module_unref(&g.w->base);
+}
+
+/* In whatever order units are used, again and again: as many gathers as where each use gathers for itself. */
+static void what_is_gathered_ahead_is_used(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < (test_long() ? 2000 : test_brief() ? 12 : 60); seed++) {
+        walking p = {
+            .seed = seed, .fsdp1 = seed % 3 > 0, .overlap = seed % 4 ? FSDP_OVERLAP_AUTO : FSDP_OVERLAP_WORKER};
+        int alone;
+
+        test_run_ranks(2, walk_through, &p);
+        alone = p.begun;
+        p.ahead = true;
+        test_run_ranks(2, walk_through, &p);
+        if (p.begun != alone)
+            TEST_FAIL("seed %d: %d gathers ahead or not, %d without any ahead", (int)seed, p.begun, alone);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(what_is_gathered_ahead_is_used),
+          cmocka_unit_test(over_several_machines_a_forward_gathers_what_is_next),
           cmocka_unit_test(lists_take_the_place_of_that), cmocka_unit_test(behind_a_small_unit_comes_one_more),
           cmocka_unit_test(ranks_with_other_meshes_gather_in_the_same_order),
           cmocka_unit_test(what_comes_next_is_learnt_from_each_forward))
