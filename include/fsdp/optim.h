@@ -189,8 +189,8 @@ FSDP_API fsdp_status fsdp_grad_scaler_set_state(fsdp_grad_scaler *scaler, const 
 /* loss times the scale; a tensor expression, as in fsdp/ops.h. */
 FSDP_API fsdp_tensor *fsdp_grad_scaler_scale(const fsdp_grad_scaler *scaler, fsdp_tensor *loss);
 /* Multiplies the optimizer's gradients by the inverse of the scale, where they lie, and notes whether one of any rank
- * is not finite: one all-reduce of one flag, in which ranks without gradients take part. FSDP_STATE when these
- * gradients have been unscaled or stepped since the last update; FSDP_UNSUPPORTED for a float16 parameter, whose
+ * is not finite: one all-reduce of one flag, in which ranks without gradients take part. FSDP_STATE where it fails on
+ * another rank, which it names, and when these gradients have been unscaled or stepped since the last update; FSDP_UNSUPPORTED for a float16 parameter, whose
  * gradient would lose what unscaling makes small. [collective] */
 FSDP_API fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer);
 /* Unscales, unless that is done, and steps; but where a gradient of any rank is not finite no rank steps, and

@@ -232,12 +232,17 @@ out:
     return status;
 }
 
-/* Over all ranks. */
-static fsdp_status share(const fsdp_grad_scaler *scaler, bool *found_inf)
+/* What a rank says of its gradients: 0 or 1, whether one is not finite; or that it has failed, and its number. */
+enum {
+    FAILED = 2
+};
+
+/* The largest of all ranks. */
+static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
 {
     fsdp_device *device = fsdp__front_device(fsdp_process_group_context(scaler->group));
     fsdp_stream *stream = device ? fsdp_device_stream(device) : NULL;
-    float flag = *found_inf;
+    float flag = (float)*said;
     fsdp_status status, done;
     void *shared = NULL;
 
@@ -256,22 +261,34 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, bool *found_inf)
     fsdp__device_free(device, shared, sizeof flag, FSDP_MEMORY_WORKSPACE);
     FSDP_TRY(status);
     FSDP_TRY(done);
-    *found_inf = flag > 0;
+    *said = (int)flag;
     return FSDP_OK;
 }
 
-static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
+/* This rank's. */
+static fsdp_status unscale_own(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer, bool *found_inf)
 {
-    float factor = (float)(1.0 / scaler->state.scale);
-    bool found_inf = false;
-
     FSDP_TRY(check_gradients(optimizer));
     if (fsdp__grow(&scaler->optimizers, scaler->count, &scaler->capacity, sizeof *scaler->optimizers))
         return FSDP_NO_MEMORY;
-    FSDP_TRY(unscale_all(optimizer, factor, &found_inf));
-    FSDP_TRY(share(scaler, &found_inf));
+    return unscale_all(optimizer, (float)(1.0 / scaler->state.scale), found_inf);
+}
+
+/* A gradient that is set by hand may be wrong on one rank: the others hear of it where they ask anyway. */
+static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
+{
+    bool found_inf = false;
+    fsdp_status mine = unscale_own(scaler, optimizer, &found_inf), status;
+    int said = mine == FSDP_OK ? found_inf : FAILED + fsdp_process_group_rank(scaler->group);
+
+    status = share(scaler, &said);
+    FSDP_TRY(mine);
+    FSDP_TRY(status);
+    if (said >= FAILED)
+        return FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: rank %d has failed to, its own error says why",
+                         fsdp_process_group_global_rank(scaler->group, said - FAILED));
     scaler->optimizers[scaler->count++] =
-        (scaled_optimizer){.optimizer = optimizer, .stage = UNSCALED, .found_inf = found_inf};
+        (scaled_optimizer){.optimizer = optimizer, .stage = UNSCALED, .found_inf = said > 0};
     return FSDP_OK;
 }
 

@@ -108,14 +108,15 @@ fsdp_status fsdp__fsdp1_init_unit(const fsdp_wrap_units *units, const fsdp_wrap_
 
 static fsdp_status sync(const walk *w, fsdp_tensor *tensor, const char *name)
 {
-    fsdp_process_group *groups[] = {w->mesh->shard_pg, w->mesh->replicate_pg};
+    fsdp_process_group *groups[] = {w->mesh ? w->mesh->shard_pg : NULL, w->mesh ? w->mesh->replicate_pg : NULL};
 
     if (is_meta(tensor) || !fsdp_tensor_is_contiguous(tensor))
         return FSDP_FAIL(FSDP_INVALID, "sync_module_states: '%s' of the %s '%s' %s", name, w->unit->module->type->name,
                          w->unit->name,
                          is_meta(tensor) ? "is on the meta device: give it bytes first, by param_init_fn for instance"
                                          : "is not contiguous");
-    FSDP_TRY(fsdp_tensor_begin_write(tensor));
+    if (w->mesh)
+        FSDP_TRY(fsdp_tensor_begin_write(tensor));
     for (int i = 0; i < 2; i++)
         if (groups[i] && fsdp_process_group_size(groups[i]) > 1)
             FSDP_TRY(fsdp_broadcast(groups[i], fsdp_tensor_data(tensor), fsdp_tensor_numel(tensor), tensor->dtype, 0,

@@ -10,7 +10,8 @@ fsdp_status fsdp__fsdp1_check_unit(const fsdp_wrap_unit *unit, bool use_orig_par
 /* options->param_init_fn, where there is one, for each module of the unit that is on the meta device. */
 fsdp_status fsdp__fsdp1_init_unit(const fsdp_wrap_units *units, const fsdp_wrap_unit *unit,
                                   const fsdp_fsdp1_options *options);
-/* Parameters and buffers of the unit get the values of the first rank of the mesh. [collective] */
+/* Parameters and buffers of the unit get the values of the first rank of the mesh. NULL: only whether they can.
+ * [collective] with a mesh */
 fsdp_status fsdp__fsdp1_sync_unit(const fsdp_wrap_units *units, const fsdp_wrap_unit *unit,
                                   const fsdp__mesh_info *mesh);
 

@@ -249,13 +249,19 @@ static fsdp_status select_module(selection *sel, fsdp_module *module)
 
 /* ---- checks ---- */
 
-static fsdp_status check_modules(fsdp_module *const *modules, int count)
+static fsdp_status check_list(fsdp_module *const *modules, int count)
 {
     if (!modules || count < 1)
         return FSDP_FAIL(FSDP_INVALID, "fully_shard needs at least one module");
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (!modules[i])
             return FSDP_FAIL(FSDP_INVALID, "fully_shard was given a null module");
+    return FSDP_OK;
+}
+
+static fsdp_status check_modules(fsdp_module *const *modules, int count)
+{
+    for (int i = 0; i < count; i++) {
         if (!fsdp__module_has_forward(modules[i]))
             return FSDP_FAIL(FSDP_INVALID, "cannot shard a %s: it has no forward to gather for, give its children",
                              modules[i]->type->name);
@@ -305,23 +311,42 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context, const fsdp
     return fsdp__data_parallel_mesh(mesh, &options->dp_mesh_dims, &sel->mesh);
 }
 
-fsdp_status fsdp__fully_shard(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
-                              const fsdp__flat *flat)
+/* All that is looked at before anything is changed. */
+static fsdp_status select_all(selection *sel, fsdp_module *const *modules, int count)
 {
-    selection sel = {.path = "", .share = !options->no_shared_memory, .flat = flat, .options = options};
-    fsdp_status status;
+    const fsdp_shard_options *options = sel->options;
 
     FSDP_TRY(check_modules(modules, count));
     FSDP_TRY(check_ignored(options));
     FSDP_TRY(fsdp__zero_check(options));
     if (options->gather_extension)
         FSDP_TRY(fsdp__wire_check(options->gather_extension));
-    FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel.state));
-    FSDP_TRY_GOTO(status, fsdp__root_create(modules[0]->context, sel.state), out);
-    FSDP_TRY_GOTO(status, choose_mesh(&sel, modules[0]->context, options), out);
+    FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel->state));
+    FSDP_TRY(fsdp__root_create(modules[0]->context, sel->state));
     for (int i = 0; i < count; i++)
-        FSDP_TRY_GOTO(status, select_module(&sel, modules[i]), out);
-    FSDP_TRY_GOTO(status, check_policy(&options->mp_policy), out);
+        FSDP_TRY(select_module(sel, modules[i]));
+    return check_policy(&options->mp_policy);
+}
+
+/* What is wrong on one rank: a parameter that has a gradient, a module that is sharded already. */
+static fsdp_status agree(const selection *sel, fsdp_status mine)
+{
+    fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
+    fsdp_status status = fsdp__mesh_info_agree(&mesh, mine);
+
+    fsdp__mesh_info_release(&mesh);
+    return status;
+}
+
+fsdp_status fsdp__fully_shard(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
+                              const fsdp__flat *flat)
+{
+    selection sel = {.path = "", .share = !options->no_shared_memory, .flat = flat, .options = options};
+    fsdp_status status;
+
+    FSDP_TRY(check_list(modules, count));
+    FSDP_TRY(choose_mesh(&sel, modules[0]->context, options));
+    FSDP_TRY_GOTO(status, agree(&sel, select_all(&sel, modules, count)), out);
     status = fsdp__module_state_attach(sel.state);
 out:
     fsdp__free(sel.seen);

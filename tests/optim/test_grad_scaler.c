@@ -425,7 +425,41 @@ static void it_survives_every_failed_allocation(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(scale_grows_and_backs_off), cmocka_unit_test(scale_stays_a_normal_number),
-          cmocka_unit_test(loss_and_gradients_are_scaled), cmocka_unit_test(all_ranks_leave_a_step_out_or_none),
-          cmocka_unit_test(one_scaler_serves_several_optimizers), cmocka_unit_test(calls_out_of_order_are_refused),
-          cmocka_unit_test(impossible_states_are_named), cmocka_unit_test(it_survives_every_failed_allocation))
+/* One rank's gradient, set by hand, lies otherwise. */
+static void fail_alone(fsdp_context *context, void *arg)
+{
+    bool wrong = fsdp_context_rank(context) == 1;
+    fsdp_grad_scaler *scaler;
+    fsdp_tensor *turned;
+    model m = {0};
+
+    (void)arg;
+    model_init(&m, context);
+    CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
+    give_gradient(&m, context, 0, 65536, -1, 0);
+    CHECK_OK(fsdp_scope_begin(context));
+    turned = fsdp_transpose(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(COLS, ROWS)), 0, 1);
+    if (wrong)
+        CHECK_OK(fsdp_tensor_set_grad(m.tensor, CHECK_PTR(turned)));
+    fsdp_scope_end(context, NULL);
+    CHECK_ERROR(fsdp_grad_scaler_unscale(scaler, m.optimizer), wrong ? FSDP_UNSUPPORTED : FSDP_STATE,
+                wrong ? "is not contiguous" : "rank 1 has failed");
+    give_gradient(&m, context, 0, 65536, -1, 0);
+    CHECK_OK(fsdp_grad_scaler_step(scaler, m.optimizer, NULL));
+    CHECK_OK(fsdp_grad_scaler_update(scaler));
+    fsdp_grad_scaler_free(scaler);
+    model_free(&m);
+}
+
+static void what_fails_on_one_rank_is_told_on_all(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++)
+        test_run_ranks(world, fail_alone, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(what_fails_on_one_rank_is_told_on_all), cmocka_unit_test(scale_grows_and_backs_off),
+          cmocka_unit_test(scale_stays_a_normal_number), cmocka_unit_test(loss_and_gradients_are_scaled),
+          cmocka_unit_test(all_ranks_leave_a_step_out_or_none), cmocka_unit_test(one_scaler_serves_several_optimizers),
+          cmocka_unit_test(calls_out_of_order_are_refused), cmocka_unit_test(impossible_states_are_named),
+          cmocka_unit_test(it_survives_every_failed_allocation))

@@ -1,4 +1,5 @@
 /* What must not be done, as a table: the same error on all ranks, which says what, where and what to do. */
+#include "fsdp/fsdp1.h"
 #include "shard/net.h"
 
 enum {
@@ -409,4 +410,66 @@ static void every_misuse_has_its_error_on_all_ranks(void **state)
             test_run_ranks(world, commit, (void *)(uintptr_t)&misuses[i]);
 }
 
-TEST_MAIN(cmocka_unit_test(every_misuse_has_its_error_on_all_ranks))
+/* ---- on one rank alone ---- */
+
+typedef struct alone {
+    bool fsdp1, meta;
+    int rank; /* that does it wrong */
+} alone;
+
+static fsdp_status fail_alone(void *arg, fsdp_module *module)
+{
+    CHECK_OK(fsdp_module_materialize(module, test_device(module->context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    return *(bool *)arg ? FSDP_FAIL(FSDP_INVALID, "this rank's values cannot be read") : FSDP_OK;
+}
+
+/* Before the ranks come together it has a gradient, a list with a hole, or values that cannot be had. */
+static void shard_wrongly(fsdp_context *context, void *arg)
+{
+    const alone *a = arg;
+    bool wrong = fsdp_context_rank(context) == a->rank;
+    fsdp_device *device = a->meta ? fsdp_meta(context) : test_device(context);
+    fsdp_module *module = net_create(context, device, BLOCKS), *block = net_block_at(module, 0);
+    fsdp_tensor *hole = NULL, *weight = fsdp_module_parameter(block, "up.weight");
+    const fsdp_shard_options options = {.ignored_params = &hole, .ignored_param_count = a->meta && wrong};
+    const fsdp_fsdp1_options fsdp1 = {.use_orig_params = true, .param_init_fn = fail_alone, .param_init_arg = &wrong};
+    fsdp_status status;
+
+    fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL); /* FSDP1 tells of a world of one rank */
+    if (!a->meta)
+        CHECK_OK(fsdp_module_initialize(module, 1));
+    if (!a->meta && wrong)
+        CHECK_OK(fsdp_tensor_set_grad(weight, weight));
+    status = a->fsdp1 && a->meta ? fsdp_fsdp1_wrap(block, &fsdp1)
+             : a->fsdp1          ? fsdp_fsdp1_wrap(block, NULL)
+                                 : fsdp_fully_shard(block, &options);
+    CHECK(status != FSDP_OK);
+    CHECK_CONTAINS(fsdp_last_error(), !a->meta ? "gradient" : a->fsdp1 ? "cannot be read" : "ignored_params[0]");
+    if (fsdp_context_world_size(context) > 1)
+        CHECK_CONTAINS(fsdp_last_error(), a->rank ? "rank 1: " : "rank 0: ");
+    CHECK(!fsdp_module_is_sharded(block));
+    CHECK_OK(fsdp_tensor_set_grad(weight, NULL));
+    if (a->fsdp1 && a->meta) /* of which a part has bytes by now */
+        CHECK_OK(fsdp_module_materialize(block, test_device(context)));
+    CHECK_OK(a->fsdp1 ? fsdp_fsdp1_wrap(block, NULL) : fsdp_fully_shard(block, NULL));
+    CHECK_OK(a->fsdp1 ? fsdp_fsdp1_wrap(module, NULL) : fsdp_fully_shard(module, NULL));
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(forward(module));
+    fsdp_module_unref(module);
+}
+
+static void what_one_rank_does_wrong_is_told_on_all(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (int i = 0; i < 8; i++) {
+            alone a = {.fsdp1 = i & 1, .meta = i & 2, .rank = world > 1 && i & 4};
+
+            test_run_ranks(world, shard_wrongly, &a);
+        }
+}
+
+TEST_MAIN(cmocka_unit_test(what_one_rank_does_wrong_is_told_on_all),
+          cmocka_unit_test(every_misuse_has_its_error_on_all_ranks))
