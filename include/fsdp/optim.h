@@ -45,8 +45,8 @@ FSDP_API fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fs
                                      fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */
 
-/* A further parameter group of the same kind with options of its own; a parameter may be in one group only, and so may a
- * name. Groups are numbered from 0. */
+/* A further parameter group of the same kind with options of its own; a parameter may be in one group only, and so may
+ * a name. Groups are numbered from 0. */
 FSDP_API fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                          const fsdp_adam_options *options);
 FSDP_API fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
@@ -190,8 +190,8 @@ FSDP_API fsdp_status fsdp_grad_scaler_set_state(fsdp_grad_scaler *scaler, const 
 FSDP_API fsdp_tensor *fsdp_grad_scaler_scale(const fsdp_grad_scaler *scaler, fsdp_tensor *loss);
 /* Multiplies the optimizer's gradients by the inverse of the scale, where they lie, and notes whether one of any rank
  * is not finite: one all-reduce of one flag, in which ranks without gradients take part. FSDP_STATE where it fails on
- * another rank, which it names, and when these gradients have been unscaled or stepped since the last update; FSDP_UNSUPPORTED for a float16 parameter, whose
- * gradient would lose what unscaling makes small. [collective] */
+ * another rank, which it names, and when these gradients have been unscaled or stepped since the last update;
+ * FSDP_UNSUPPORTED for a float16 parameter, whose gradient would lose what unscaling makes small. [collective] */
 FSDP_API fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer);
 /* Unscales, unless that is done, and steps; but where a gradient of any rank is not finite no rank steps, and
  * parameters and optimizer state stay as they are. `*stepped` (may be NULL) says which. FSDP_STATE for a second step
