@@ -214,11 +214,11 @@ typedef struct fsdp_shard_options {
     bool no_shared_memory; /* take the copying path even where ranks share memory (comparison, tests) */
 } fsdp_shard_options;
 
-/* One module. options may be NULL. Errors (module unchanged), on all ranks of the mesh what is wrong on one: a container
- * that cannot be called, applied twice, a parameter without dimensions, one that is not contiguous or has a gradient
- * already, a mesh of more dimensions than two without dp_mesh_dims, or without those that it names.
- * Parameters with bytes are cut to this rank's rows now (all ranks must hold the same values); meta parameters stay
- * meta. [collective] */
+/* One module. options may be NULL. Errors (module unchanged), on all ranks of the mesh what is wrong on one: a
+ * container that cannot be called, applied twice, a parameter without dimensions, one that is not contiguous or has a
+ * gradient already, a mesh of more dimensions than two without dp_mesh_dims, or without those that it names. Parameters
+ * with bytes are cut to this rank's rows now (all ranks must hold the same values); meta parameters stay meta.
+ * [collective] */
 FSDP_API fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options);
 /* Several modules as one group (small layers; tied weights that are to be gathered once). Gathered when the first of
  * them runs, resharded when all have run. */
