@@ -5,8 +5,8 @@
 
 #include "shard/replica.h"
 
-/* This rank takes part in a forward, unless it cannot (`mine`): the others are told, and counted. An error is one of all
- * ranks, and ends the join; it is `mine` outside of one. [collective] in a join */
+/* This rank takes part in a forward, unless it cannot (`mine`): the others are told, and counted. An error is one of
+ * all ranks, and ends the join; it is `mine` outside of one. [collective] in a join */
 fsdp_status fsdp__join_announce(fsdp__module_state *state, bool recording, fsdp_status mine);
 
 #endif

@@ -617,9 +617,8 @@ static void a_step_survives_every_failed_allocation(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(sgd_is_pytorchs), cmocka_unit_test(adam_and_adamw_are_pytorchs),
-          cmocka_unit_test(groups_have_their_own_options),
-          cmocka_unit_test(a_name_is_of_one_parameter),
-        cmocka_unit_test(state_is_counted_and_made_at_the_first_step),
+          cmocka_unit_test(groups_have_their_own_options), cmocka_unit_test(a_name_is_of_one_parameter),
+          cmocka_unit_test(state_is_counted_and_made_at_the_first_step),
           cmocka_unit_test(frozen_parameters_are_left_alone), cmocka_unit_test(the_clip_factor_holds_for_one_step),
           cmocka_unit_test(infinite_and_nan_norms_are_told), cmocka_unit_test(a_step_tells_before_it_writes),
           cmocka_unit_test(a_step_and_a_norm_work_where_the_tensors_are), cmocka_unit_test(bad_parameters_are_named),

@@ -1,5 +1,6 @@
 /* Over several machines, where nobody has said how gathers run, a forward gathers ahead what came next in the forward
- * before; and only then, and nothing twice; what is gathered ahead, by FSDP1 too, is used. That it changes no bit the random orders of calls show, over machines. */
+ * before; and only then, and nothing twice; what is gathered ahead, by FSDP1 too, is used. That it changes no bit the
+ * random orders of calls show, over machines. */
 #include "fsdp/fsdp1.h"
 #include "shard/net_bytes.h"
 #include "support/dice.h"
