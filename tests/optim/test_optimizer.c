@@ -230,35 +230,6 @@ static void groups_have_their_own_options(void **state)
     teardown(&f);
 }
 
-/* State goes by names. */
-static void a_name_is_of_one_parameter(void **state)
-{
-    const fsdp_adam_options options = fsdp_adam_options_default();
-    fsdp_optimizer *optimizer;
-    fsdp_parameter items[2];
-    fixture f;
-
-    (void)state;
-    setup(&f);
-    items[0] = f.items[0];
-    items[1] = (fsdp_parameter){f.items[0].name, f.items[1].tensor};
-    CHECK_ERROR(fsdp_adamw_create(&(fsdp_parameters){2, items}, &options, &optimizer), FSDP_INVALID,
-                "two parameters called 'first.weight', one of which is in group 0");
-    CHECK_NULL(optimizer);
-    CHECK_OK(fsdp_adamw_create(&(fsdp_parameters){1, items}, &options, &optimizer));
-    CHECK_ERROR(fsdp_adam_add_group(optimizer, &(fsdp_parameters){1, items + 1}, &options), FSDP_INVALID,
-                "two parameters called 'first.weight', one of which is in group 0");
-    for (int i = 0; i < 2; i++) {
-        items[1].name = i ? "" : NULL;
-        CHECK_ERROR(fsdp_adam_add_group(optimizer, &(fsdp_parameters){1, items + 1}, &options), FSDP_INVALID,
-                    "parameter 0 of the list: it has no name");
-    }
-    CHECK_EQ(fsdp_optimizer_group_count(optimizer), 1);
-    CHECK_OK(fsdp_adam_add_group(optimizer, &(fsdp_parameters){1, &f.items[1]}, &options));
-    fsdp_optimizer_free(optimizer);
-    teardown(&f);
-}
-
 static void state_is_counted_and_made_at_the_first_step(void **state)
 {
     fsdp_memory_stats stats;
@@ -617,7 +588,7 @@ static void a_step_survives_every_failed_allocation(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(sgd_is_pytorchs), cmocka_unit_test(adam_and_adamw_are_pytorchs),
-          cmocka_unit_test(groups_have_their_own_options), cmocka_unit_test(a_name_is_of_one_parameter),
+          cmocka_unit_test(groups_have_their_own_options),
           cmocka_unit_test(state_is_counted_and_made_at_the_first_step),
           cmocka_unit_test(frozen_parameters_are_left_alone), cmocka_unit_test(the_clip_factor_holds_for_one_step),
           cmocka_unit_test(infinite_and_nan_norms_are_told), cmocka_unit_test(a_step_tells_before_it_writes),

@@ -296,6 +296,40 @@ static void options_that_contradict_each_other_are_named(void **unused)
     fsdp_context_free(context);
 }
 
-TEST_MAIN(cmocka_unit_test(state_moves_between_layouts_with_its_options),
+/* State goes by names. */
+static void a_name_is_of_one_parameter(void **state)
+{
+    const fsdp_sgd_options options = {.lr = 1};
+    fsdp_context *context = test_context();
+    fsdp_optimizer *optimizer;
+    fsdp_parameter items[2];
+    model m;
+
+    (void)state;
+    model_init(&m, context, NULL, PLAIN, true, 1e-2);
+    items[0] = (fsdp_parameter){"weight", m.tensors[0]};
+    items[1] = (fsdp_parameter){"weight", m.tensors[1]};
+    CHECK_ERROR(fsdp_sgd_create(&(fsdp_parameters){2, items}, &options, &optimizer), FSDP_INVALID,
+                "two parameters called 'weight', one of which is in group 0");
+    CHECK_NULL(optimizer);
+    CHECK_OK(fsdp_sgd_create(&(fsdp_parameters){1, items}, &options, &optimizer));
+    CHECK_ERROR(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, items + 1}, &options), FSDP_INVALID,
+                "two parameters called 'weight', one of which is in group 0");
+    for (int i = 0; i < 2; i++) {
+        items[1].name = i ? "" : NULL;
+        CHECK_ERROR(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, items + 1}, &options), FSDP_INVALID,
+                    "parameter 0 of the list: it has no name");
+    }
+    CHECK_EQ(fsdp_optimizer_group_count(optimizer), 1);
+    items[1].name = "bias";
+    CHECK_OK(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, items + 1}, &options));
+    fsdp_optimizer_free(optimizer);
+    model_free(&m);
+    test_drop_workspace(context);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(a_name_is_of_one_parameter), cmocka_unit_test(state_moves_between_layouts_with_its_options),
           cmocka_unit_test(names_become_numbers_and_names_again),
           cmocka_unit_test(options_that_contradict_each_other_are_named))
