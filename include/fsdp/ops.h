@@ -182,7 +182,7 @@ FSDP_API fsdp_tensor *fsdp_binary_cross_entropy_with_logits(fsdp_tensor *input, 
 FSDP_API fsdp_tensor *fsdp_nll_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction);
 
 /* ---- reductions ---- */
-/* Over everything: (). */
+/* Over everything: (). The mean of nothing is NaN, and has no gradient but zeros. */
 FSDP_API fsdp_tensor *fsdp_sum(fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_mean(fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_sum_dim(fsdp_tensor *x, int dim, bool keep_dim);

@@ -350,8 +350,36 @@ static void the_head_in_16_bits_stays_near_the_float32_one(void **state)
     fsdp_context_free(context);
 }
 
-TEST_MAIN(cmocka_unit_test(after_a_step_only_gradients_are_left), cmocka_unit_test(without_gradients_nothing_is_kept),
-          cmocka_unit_test(two_runs_give_the_same_bits),
+/* A batch without rows: a mean of nothing, and nothing to learn from it. */
+static void the_mean_of_nothing_is_nan(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+    fsdp_tensor *weight;
+    float gradient[12];
+    double mean;
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    weight = CHECK_PTR(fsdp_full(device, FSDP_F32, FSDP_SHAPE(4, 3), 2));
+    CHECK_OK(fsdp_tensor_set_requires_grad(weight, true));
+    for (int over_rows = 0; over_rows < 2; over_rows++) {
+        fsdp_tensor *y = fsdp_linear(fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(0, 3)), weight, FSDP_NO_BIAS);
+
+        y = CHECK_PTR(over_rows ? fsdp_sum(fsdp_mean_dims(y, FSDP_DIMS(0), false)) : fsdp_mean(y));
+        CHECK_OK(fsdp_tensor_item(y, &mean));
+        CHECK(mean != mean);
+        CHECK_OK(fsdp_backward(y));
+        CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(weight)), FSDP_F32, gradient));
+        for (int i = 0; i < 12; i++)
+            CHECK(gradient[i] == 0);
+    }
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(the_mean_of_nothing_is_nan), cmocka_unit_test(after_a_step_only_gradients_are_left),
+          cmocka_unit_test(without_gradients_nothing_is_kept), cmocka_unit_test(two_runs_give_the_same_bits),
           cmocka_unit_test(every_failing_allocation_leaves_the_model_usable),
           cmocka_unit_test(meta_counts_the_bytes_that_the_cpu_uses),
           cmocka_unit_test(bfloat16_weights_stay_near_the_float32_loss),
