@@ -248,3 +248,15 @@ void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, .
     pthread_mutex_unlock(&context->log_mutex);
     errno = saved_errno;
 }
+
+void fsdp__warn(const char *format, ...)
+{
+    char line[LINE_BYTES];
+    int prefix = snprintf(line, sizeof line, "fsdp: warning: ");
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(line + prefix, sizeof line - (size_t)prefix, format, arguments);
+    va_end(arguments);
+    write_to_stderr(NULL, FSDP_LOG_WARNING, line);
+}

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -10,10 +11,17 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "base/title.h"
+
+/* What `ps` calls it. */
+typedef struct label {
+    fsdp__title title;
+    char text[48];
+} label;
 
 /* All that the guardian does; `groups` has room for `most`. It is a fork of a process that may have threads: nothing
  * but system calls. A note is a group's number, negative when it is gone. */
-static void guard(int fd, pid_t *groups, int most)
+static void guard(int fd, pid_t *groups, int most, const label *name)
 {
     sigset_t all;
     pid_t note;
@@ -23,6 +31,7 @@ static void guard(int fd, pid_t *groups, int most)
     sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
     (void)setsid(); /* a signal to the launcher's group is not for us */
+    fsdp__title_write(name->title, name->text);
     /* Who waits for the end of one of the launcher's pipes is not to wait for us. */
     if (fd != STDIN_FILENO && dup2(fd, STDIN_FILENO) == STDIN_FILENO)
         fd = STDIN_FILENO;
@@ -47,11 +56,15 @@ static void guard(int fd, pid_t *groups, int most)
 fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out)
 {
     pid_t *groups = fsdp__calloc((size_t)ranks, sizeof *groups);
+    label name = {.title = fsdp__title_find()};
     int ends[2];
 
     *out = (fsdp__guardian){.fd = -1};
     if (!groups)
         return FSDP_NO_MEMORY;
+    /* Half a number would be another process's. */
+    if (snprintf(name.text, sizeof name.text, "fsdp: guardian of %d", (int)getpid()) >= (int)name.title.bytes)
+        snprintf(name.text, sizeof name.text, "fsdp: guardian");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
         fsdp__free(groups);
         return FSDP_FAIL(FSDP_IO, "cannot watch over the ranks: %s%s", strerror(errno), fsdp__limit_behind(errno));
@@ -59,7 +72,7 @@ fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out)
     out->pid = fork();
     if (out->pid == 0) {
         (void)close(ends[1]); /* or its own copy would keep it open */
-        guard(ends[0], groups, ranks);
+        guard(ends[0], groups, ranks, &name);
     }
     (void)close(ends[0]);
     fsdp__free(groups);

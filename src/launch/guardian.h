@@ -14,14 +14,15 @@ typedef struct fsdp__guardian {
     int fd;    /* to tell it; close-on-exec */
 } fsdp__guardian;
 
-/* For up to `ranks` groups. */
+/* For up to `ranks` groups. In `ps` it is "fsdp: guardian of N", the launcher's number. */
 fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out);
 /* The process group `group` is there from now on: said by its leader before it becomes the program. Async-signal-safe.
  */
 void fsdp__guardian_watch(int fd, pid_t group);
 /* It is gone: said before its number can be given to somebody else. */
 void fsdp__guardian_forget(int fd, pid_t group);
-/* Waits until it has ended; groups that it still watches are killed. None: nothing. */
+/* Waits until it has ended; groups that it still watches are killed, unless somebody has killed the guardian: then its
+ * `fd` has shown POLLHUP. None: nothing. */
 void fsdp__guardian_end(fsdp__guardian *guardian);
 
 #endif

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/context.h"
 #include "base/limits.h"
 #include "comm/symmetric/watch.h"
 #include "launch/descriptors.h"
@@ -20,7 +21,8 @@
 
 enum {
     DEFAULT_GRACE_MS = 2000,
-    OWN_END_MS = 500 /* ranks that learn of a failure get this long to say so and end by themselves */
+    OWN_END_MS = 500,  /* ranks that learn of a failure get this long to say so and end by themselves */
+    MOST_GUARDIANS = 4 /* after the first: who kills them means it */
 };
 
 /* How ranks are made to end. */
@@ -35,6 +37,7 @@ typedef struct supervisor {
     fsdp__arena *arena;
     fsdp__child *children;
     fsdp__guardian guardian;
+    int guardians;       /* that somebody has killed */
     long long oom_kills; /* before the first rank was started */
     int ranks, running;
     int grace_ms, interrupt_grace_ms;
@@ -168,15 +171,38 @@ static int timeout_ms(const supervisor *s)
     return left <= 0 ? 0 : (int)(left / 1000000) + 1;
 }
 
+/* Somebody has killed it: there is to be another one. */
+static void renew_guardian(supervisor *s)
+{
+    pid_t killed = s->guardian.pid;
+
+    fsdp__guardian_end(&s->guardian);
+    if (s->guardians++ < MOST_GUARDIANS && fsdp__guardian_start(s->ranks, &s->guardian) == FSDP_OK) {
+        for (int r = 0; r < s->ranks; r++)
+            if (s->children[r].running)
+                fsdp__guardian_watch(s->guardian.fd, s->children[r].pid);
+        fsdp__warn("somebody has killed the guardian of the ranks (process %d); there is another one (process %d)",
+                   (int)killed, (int)s->guardian.pid);
+        return;
+    }
+    fsdp__warn("somebody has killed the guardian of the ranks (process %d), and there is no other one (%s): if this "
+               "process (%d) is killed, too, what ranks have started goes on",
+               (int)killed, s->guardians > MOST_GUARDIANS ? "it was not the first" : fsdp_last_error(), (int)getpid());
+}
+
 static void watch(supervisor *s, int signal_fd)
 {
-    struct pollfd poll_fd = {.fd = signal_fd, .events = POLLIN};
+    struct pollfd fds[2] = {{.fd = signal_fd, .events = POLLIN}};
 
     while (s->running > 0) {
-        int ready = poll(&poll_fd, 1, timeout_ms(s));
+        int ready;
 
+        fds[1] = (struct pollfd){.fd = s->guardian.fd}; /* below 0: none, which poll passes over */
+        ready = poll(fds, 2, timeout_ms(s));
         if (ready > 0)
             handle_signals(s, signal_fd);
+        if (ready > 0 && fds[1].revents)
+            renew_guardian(s);
         /* All of them: one SIGCHLD may stand for several ends. */
         for (int r = 0; r < s->ranks; r++)
             if (fsdp__reap(&s->children[r], s->guardian.fd))

@@ -163,8 +163,23 @@ static void programs_are_found_in_the_path(void **state)
     check_nothing_left();
 }
 
-/* Processes whose command line holds `marker`. */
-static int processes_with(const char *marker)
+static pid_t parent_of(pid_t pid)
+{
+    char path[40];
+    int parent = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    file = fopen(path, "r");
+    if (file && fscanf(file, "%*d %*s %*c %d", &parent) != 1)
+        parent = 0;
+    if (file)
+        fclose(file);
+    return parent;
+}
+
+/* Processes whose command line holds `marker`, `parent`'s alone where it is one; `*last`: one of them. */
+static int find_processes(const char *marker, pid_t parent, pid_t *last)
 {
     DIR *proc = opendir("/proc");
     struct dirent *entry;
@@ -185,10 +200,31 @@ static int processes_with(const char *marker)
             if (line[i] == '\0')
                 line[i] = ' ';
         line[bytes] = '\0';
-        found += strstr(line, marker) != NULL;
+        if (!strstr(line, marker) || (parent && parent_of(atoi(entry->d_name)) != parent))
+            continue;
+        found++;
+        *last = atoi(entry->d_name);
     }
     closedir(proc);
     return found;
+}
+
+static int processes_with(const char *marker)
+{
+    pid_t last;
+
+    return find_processes(marker, 0, &last);
+}
+
+/* The guardian of a launcher that is not process `but`, as soon as there is one. */
+static pid_t guardian_of(pid_t launcher, pid_t but)
+{
+    pid_t found = 0;
+
+    for (int tries = 0; tries < 5000; tries++, usleep(10000))
+        if (find_processes("fsdp: guardian", launcher, &found) == 1 && found != but)
+            return found;
+    return 0;
 }
 
 /* fsdp_launch in a process of its own that gets `signal` while its ranks run. Returns its wait status. */
@@ -228,6 +264,41 @@ static void signals_to_the_launcher_leave_no_process(void **state)
     free(path);
     test_directory_free(directory);
     check_nothing_left();
+}
+
+/* Whoever kills it: there is another one, the launcher says so, and in the end that what nobody guards goes on. */
+static void a_guardian_that_was_killed_is_replaced(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "guardian-marker");
+    char *said_path = test_path(directory, "said"), *said, expected[200];
+    pid_t launcher = fork(), guardian = 0, next;
+
+    (void)state;
+    if (launcher == 0) {
+        if (!freopen(said_path, "w", stderr))
+            _exit(9);
+        _exit(launch(2, "stubborn", path, 100, NULL) == FSDP_OK ? 0 : 1);
+    }
+    while (processes_with(path) < 2)
+        usleep(10000);
+    for (int i = 0; i < 5; i++, guardian = next) {
+        next = guardian_of(launcher, guardian);
+        CHECK(next > 0);
+        if (i < 4)
+            CHECK_EQ(kill(next, SIGKILL), 0);
+    }
+    CHECK_EQ(kill(launcher, SIGKILL), 0);
+    CHECK_EQ(waitpid(launcher, NULL, 0), launcher);
+    while (processes_with(path) > 0)
+        usleep(10000);
+    said = test_read_file(said_path, NULL);
+    snprintf(expected, sizeof expected, "there is another one (process %d)\n", (int)guardian);
+    CHECK_CONTAINS(said, "fsdp: warning: somebody has killed the guardian of the ranks (process ");
+    CHECK_CONTAINS(said, expected);
+    free(said);
+    free(said_path);
+    free(path);
+    test_directory_free(directory);
 }
 
 static void the_environment_is_checked(void **state)
@@ -312,6 +383,7 @@ TEST_MAIN(cmocka_unit_test(processes_give_naive_results), cmocka_unit_test(ranks
           cmocka_unit_test(a_rank_that_ends_before_joining_ends_the_others),
           cmocka_unit_test(waiting_for_a_rank_that_left_fails), cmocka_unit_test(ranks_that_will_not_end_are_killed),
           cmocka_unit_test(a_program_that_cannot_start_is_named), cmocka_unit_test(programs_are_found_in_the_path),
-          cmocka_unit_test(signals_to_the_launcher_leave_no_process), cmocka_unit_test(the_environment_is_checked),
+          cmocka_unit_test(signals_to_the_launcher_leave_no_process),
+          cmocka_unit_test(a_guardian_that_was_killed_is_replaced), cmocka_unit_test(the_environment_is_checked),
           cmocka_unit_test(silly_numbers_of_threads_are_refused),
           cmocka_unit_test(threads_of_ranks_spin_for_a_short_time_unless_the_user_says))

@@ -1,0 +1,18 @@
+/* title.h - what `ps` shows of a process in place of its command line. */
+#ifndef BASE_TITLE_H
+#define BASE_TITLE_H
+
+#include <stddef.h>
+
+/* The memory that the kernel shows as the command line: the arguments that `main` got. */
+typedef struct fsdp__title {
+    char *start; /* NULL: not known */
+    size_t bytes;
+} fsdp__title;
+
+fsdp__title fsdp__title_find(void);
+/* Writes `text` over the arguments, cut off where it is longer than these: nobody may read them after it.
+ * Async-signal-safe. */
+void fsdp__title_write(fsdp__title title, const char *text);
+
+#endif
