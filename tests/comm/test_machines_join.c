@@ -18,9 +18,9 @@ enum {
 typedef struct joining {
     pthread_t thread;
     thread_network *network;
-    const fsdp__network_ops *ops;
-    fsdp__arena **arenas;   /* of each machine */
-    int carrier;            /* its rank there */
+    const fsdp__network_ops *ops, *other; /* other: in their place */
+    fsdp__arena **arenas;                 /* of each machine */
+    int carrier;                          /* its rank there */
     bool one_level, within; /* a time, of which there is enough: then calls of the network are counted, too */
     fsdp_status status;
     char error[512];
@@ -68,7 +68,7 @@ static void *join_main(void *arg)
     thread_network_choose(j->network, j->carrier);
     thread_network_fail(j->network, j->carrier, j->loses);
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, j->fails);
-    j->status = fsdp__machines_join(j->ops, &options, &context);
+    j->status = fsdp__machines_join(j->other ? j->other : j->ops, &options, &context);
     j->failed = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
     if (j->status == FSDP_OK)
@@ -139,6 +139,25 @@ static void what_does_not_fit_is_refused_by_all(void **state)
     other.version++;
     join_all(old, 1, NULL, 1, &other);
     CHECK_CONTAINS(old[0].error, "the network library is of version 5, this program needs 4");
+}
+
+/* Threads are of one build; but a carrier that lies on the heap is in no library. */
+static void carriers_of_two_builds_are_refused_by_all(void **state)
+{
+    fsdp__network_ops *other = malloc(sizeof *other);
+    joining all[3] = {{0}};
+
+    (void)state;
+    memcpy(other, &thread_network_ops, sizeof *other);
+    all[2].other = other;
+    join_all(all, 3, NULL, 3, &thread_network_ops);
+    for (int r = 0; r < 3; r++) {
+        CHECK_STATUS(all[r].status, FSDP_MISMATCH);
+        CHECK_CONTAINS(all[r].error, "MPI's rank 0 (machine 'a') runs its plug-in of fsdp " FSDP_VERSION ", build ");
+        CHECK_CONTAINS(all[r].error, ", and its rank 2 (machine 'c') its plug-in of fsdp " FSDP_VERSION
+                                     ", no build id: start all ranks from one build");
+    }
+    free(other);
 }
 
 /* ---- one rank fails, nobody waits for it ---- */
@@ -215,5 +234,6 @@ static void a_rank_without_network_ends_the_join_of_all(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(ranks_are_numbered_by_machine), cmocka_unit_test(what_does_not_fit_is_refused_by_all),
+          cmocka_unit_test(carriers_of_two_builds_are_refused_by_all),
           cmocka_unit_test(a_rank_without_memory_ends_the_join_of_all),
           cmocka_unit_test(a_rank_without_network_ends_the_join_of_all))

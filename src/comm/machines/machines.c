@@ -1,6 +1,10 @@
 /* machines.c - joining a world of several machines, and leaving it. */
 #include "comm/machines/machines.h"
 
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "base/alloc.h"
 #include "comm/machines/coalesced.h"
 #include "comm/machines/deadline.h"
@@ -278,6 +282,44 @@ fsdp_status fsdp__machines_attach(const fsdp__network_ops *ops, void *network, f
     return FSDP_OK;
 }
 
+/* What every rank says first of all. Other builds may say all else in another form, so this one stays as it is. */
+typedef struct builds {
+    char library[FSDP__BUILD_BYTES], carrier[FSDP__BUILD_BYTES];
+    char host[FSDP__HOST_BYTES + 63]; /* 256 bytes together */
+} builds;
+
+static fsdp_status fail_builds(const builds *all, int rank)
+{
+    bool same = memcmp(all[0].library, all[rank].library, FSDP__BUILD_BYTES) == 0;
+    const char *what = same ? "its plug-in of " : "";
+
+    return FSDP_FAIL(
+        FSDP_MISMATCH,
+        "MPI's rank 0 (machine '%.64s') runs %sfsdp %s, and its rank %d (machine '%.64s') %sfsdp %s: " FSDP__ONE_BUILD,
+        all[0].host, what, same ? all[0].carrier : all[0].library, rank, all[rank].host, what,
+        same ? all[rank].carrier : all[rank].library);
+}
+
+/* Who has no memory takes part all the same: the others wait for it. */
+static fsdp_status compare_builds(const fsdp__network_ops *carrier, const fsdp__network_ops *ops, void *network,
+                                  const fsdp__network_world *world)
+{
+    char text[FSDP__NETWORK_TEXT] = "";
+    builds mine = {.host = ""}, *all = fsdp__calloc((size_t)world->size, sizeof *all);
+    fsdp_status status = FSDP_OK;
+
+    fsdp__build_own(mine.library);
+    fsdp__build_of(carrier, mine.carrier);
+    snprintf(mine.host, sizeof mine.host, "%.64s", world->host);
+    if (!ops->exchange(network, &mine, sizeof mine, all, text))
+        status = all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", world->rank, text) : FSDP_NO_MEMORY;
+    for (int r = 1; r < world->size && status == FSDP_OK; r++)
+        if (memcmp(&all[0], &all[r], offsetof(builds, host)) != 0)
+            status = fail_builds(all, r);
+    fsdp__free(all);
+    return status;
+}
+
 /* What every rank says of itself. */
 typedef struct introduction {
     fsdp__network_world world;
@@ -332,6 +374,7 @@ static fsdp_status find_places(const fsdp__network_ops *ops, void *network, cons
 fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machines_options *options, fsdp_context **out)
 {
     char text[FSDP__NETWORK_TEXT] = "";
+    const fsdp__network_ops *carrier = ops;
     introduction mine = {.one_level = options->one_level};
     fsdp__places places = {0};
     fsdp__arena *arena = NULL;
@@ -349,7 +392,9 @@ fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machin
         return FSDP_FAIL(FSDP_COMM, "cannot join the world: %s", text);
     if (options->join_ms > 0)
         ops = &fsdp__deadline_ops;
-    status = find_places(ops, network, &mine, &places);
+    status = compare_builds(carrier, ops, network, &mine.world);
+    if (status == FSDP_OK)
+        status = find_places(ops, network, &mine, &places);
     if (status == FSDP_OK)
         status = options->share(options->arg, ops, network, &places, &arena);
     if (status != FSDP_OK) {

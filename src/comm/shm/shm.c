@@ -46,6 +46,7 @@ fsdp_status fsdp__shm_take_place(fsdp__arena *arena, int local_rank)
         return FSDP_FAIL(FSDP_STATE, "rank %d has joined before, as process %d", fsdp__arena_global(arena, local_rank),
                          none);
     atomic_store(&shared->start_ticks, fsdp__process_start_ticks(getpid()));
+    fsdp__build_own(shared->build);
     return FSDP_OK;
 }
 

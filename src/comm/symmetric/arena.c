@@ -12,7 +12,7 @@
 #include "base/cores.h"
 #include "base/limits.h"
 
-#define MAGIC 0x354d59534344u /* changes with the layout */
+#define MAGIC 0x364d59534344u /* changes with the layout */
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HEAP_STEP ((size_t)1 << 30)

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/build.h"
 #include "base/context.h"
 #include "base/host.h"
 #include "fsdp/comm.h"
@@ -44,6 +45,7 @@ typedef struct fsdp__arena_rank {
     _Atomic uint32_t last;           /* 1 + the group of the call that it began last; 0: none */
     _Atomic int32_t thread;          /* of its program, by the system's number; 0: not known */
     _Atomic int64_t looked_ns;       /* processor time that went into looking after peers: no sign of life */
+    char build[FSDP__BUILD_BYTES];   /* that its process runs, from before it has joined; zeros: it is a thread */
     fsdp__heart heart;
 } fsdp__arena_rank;
 

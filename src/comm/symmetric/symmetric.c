@@ -1,6 +1,9 @@
 /* symmetric.c - joining an arena, and leaving it. */
 #include "comm/symmetric/symmetric.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "base/alloc.h"
 #include "comm/symmetric/devices.h"
 #include "comm/symmetric/watch.h"
@@ -31,6 +34,24 @@ static void release_heart(void *arena)
     fsdp__arena_unref(arena);
 }
 
+/* All compare with the same rank, so all find the same disagreement. */
+static fsdp_status check_builds(fsdp__arena *arena)
+{
+    const fsdp__arena_rank *ranks = arena->control->ranks;
+    char host[FSDP__HOST_BYTES], text[FSDP__ABORT_BYTES];
+
+    for (int r = 1; r < arena->control->world; r++) {
+        if (memcmp(ranks[0].build, ranks[r].build, FSDP__BUILD_BYTES) == 0)
+            continue;
+        fsdp__host_name(host);
+        snprintf(text, sizeof text, "rank %d runs fsdp %s, and rank %d fsdp %s (machine '%s'): " FSDP__ONE_BUILD,
+                 fsdp__arena_global(arena, 0), ranks[0].build, fsdp__arena_global(arena, r), ranks[r].build, host);
+        fsdp__arena_abort(arena, FSDP_MISMATCH, -1, text);
+        return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status open_all(fsdp__symmetric *symmetric, bool wait, fsdp__symmetric_group **world)
 {
     fsdp__traffic traffic = {0};
@@ -39,9 +60,10 @@ static fsdp_status open_all(fsdp__symmetric *symmetric, bool wait, fsdp__symmetr
     FSDP_TRY(fsdp__symmetric_group_world(symmetric, world));
     /* Before the first meeting: peers who wait there ask only after ranks that have joined whether they live. */
     atomic_store(&symmetric->arena->control->ranks[symmetric->rank].state, FSDP__RANK_JOINED);
-    if (wait)
-        FSDP_TRY(fsdp__rendezvous(*world, &traffic));
-    return FSDP_OK;
+    if (!wait)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__rendezvous(*world, &traffic));
+    return check_builds(symmetric->arena);
 }
 
 fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int rank, bool all_readable, bool wait,
