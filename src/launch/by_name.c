@@ -12,7 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/compiler.h"
+#include "base/context.h"
 #include "base/hash.h"
 #include "base/limits.h"
 #include "comm/shm/handoff.h"
@@ -20,6 +22,12 @@
 #include "comm/symmetric/process.h"
 #include "comm/symmetric/watch.h"
 #include "launch/variables.h"
+
+/* After which this rank says that it waits, how often it looks after those that were started beside it, and when it
+ * gives up one of them that is not there; the first and the last at half of the time to join at the latest. */
+#define WARN_NS INT64_C(5000000000)
+#define LOOK_NS INT64_C(200000000)
+#define MISSING_NS INT64_C(10000000000)
 
 static uint64_t hash_variable(uint64_t hash, const char *name)
 {
@@ -52,12 +60,62 @@ static void watch_parent(fsdp__arena *arena)
     atomic_store(&arena->control->keeper, getppid());
 }
 
-/* The parent that they had in common has gone: nobody comes any more. */
-static bool is_orphaned(void *argument)
-{
-    const pid_t *parent = argument;
+typedef struct waiting {
+    const fsdp__starter *starter;
+    pid_t parent;
+    int seconds; /* that this rank waits */
+    int64_t began_ns, looked_ns, missing_ns;
+    bool warned;
+    const fsdp__arena *arena; /* that this rank gives, and in which others may already have failed; or NULL */
+} waiting;
 
-    return getppid() != *parent;
+static int64_t half_ns(const waiting *w)
+{
+    return (int64_t)w->seconds * 500000000;
+}
+
+/* Variables that are left over in a shell look like those of a rank. */
+static void warn(const waiting *w)
+{
+    const fsdp__starter *s = w->starter;
+
+    fsdp__warn("rank %d of %d waits for the others, for %d s (" FSDP__JOIN_VARIABLE
+               "): it is a rank because the environment has %s=%d and %s=%d; where nobody starts the others, unset %s "
+               "and %s",
+               s->rank, s->size, w->seconds, s->rank_variable, s->rank, s->size_variable, s->size, s->rank_variable,
+               s->size_variable);
+}
+
+/* torchrun waits for all of its processes, too, and one that has ended well is no failure to it. A shell starts them
+ * one after the other. */
+static bool is_one_missing(waiting *w, int64_t now)
+{
+    int living;
+
+    if (!getenv("TORCHELASTIC_RUN_ID") || now - w->looked_ns < LOOK_NS)
+        return false;
+    living = fsdp__process_children(w->parent);
+    w->missing_ns = living >= 0 && living < w->starter->size ? w->missing_ns + now - w->looked_ns : 0;
+    w->looked_ns = now;
+    return w->missing_ns >= FSDP__MIN(MISSING_NS, half_ns(w));
+}
+
+static const char *look(void *argument)
+{
+    waiting *w = argument;
+    int64_t now = fsdp__clock_ns();
+
+    if (getppid() != w->parent)
+        return "the process that all ranks have as their parent has ended";
+    if (w->arena && fsdp__arena_aborted(w->arena))
+        return "a rank has failed";
+    if (is_one_missing(w, now))
+        return "one that was started beside this one has ended without joining the others";
+    if (!w->warned && now - w->began_ns > FSDP__MIN(WARN_NS, half_ns(w))) {
+        w->warned = true;
+        warn(w);
+    }
+    return NULL;
 }
 
 static void end_others(fsdp__arena *arena, fsdp_status status)
@@ -68,17 +126,21 @@ static void end_others(fsdp__arena *arena, fsdp_status status)
     fsdp__arena_abort(arena, status, 0, text);
 }
 
-static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, int seconds, int *out)
+static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, waiting *w, int *out)
 {
     fsdp__arena *arena = NULL;
     fsdp_status status;
 
     FSDP_TRY(fsdp__arena_create(s->size, 0, true, &arena));
     watch_parent(arena);
-    arena->control->join_seconds = seconds;
+    arena->control->join_seconds = w->seconds;
+    w->arena = arena;
     status = fsdp__handoff_give(handoff, arena->fd, s->size - 1);
+    w->arena = NULL;
+    if (fsdp__arena_aborted(arena))
+        status = fsdp__arena_failure(arena);
     if (status == FSDP_STATE)
-        status = FSDP_FAIL(status, "there is another rank 0: each process needs a RANK of its own");
+        status = fsdp_fail_prefix(status, "there is another rank 0, and each process needs a RANK of its own");
     *out = status == FSDP_OK ? fcntl(arena->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;
     if (status == FSDP_OK && *out < 0)
         status = FSDP_FAIL(FSDP_IO, "cannot keep the ranks' shared memory open: %s%s", strerror(errno),
@@ -92,22 +154,44 @@ static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, in
 fsdp_status fsdp__join_by_name(const fsdp__starter *s, const fsdp_context_options *options, fsdp_context **out)
 {
     char name[FSDP__HANDOFF_NAME];
-    pid_t parent = getppid();
-    int seconds = 0, fd = -1;
-    fsdp__handoff handoff = {.name = name, .stopped = is_orphaned, .argument = &parent};
+    int64_t now = fsdp__clock_ns();
+    waiting w = {.starter = s, .parent = getppid(), .began_ns = now, .looked_ns = now};
+    fsdp__handoff handoff = {.name = name, .stopped = look, .argument = &w};
     fsdp_status status;
+    int fd = -1;
 
-    FSDP_TRY(fsdp__read_join_seconds(&seconds));
-    handoff.timeout_ns = (int64_t)seconds * 1000000000;
+    FSDP_TRY(fsdp__read_join_seconds(&w.seconds));
+    handoff.timeout_ns = (int64_t)w.seconds * 1000000000;
     make_name(s, name, sizeof name);
-    status = s->rank == 0 ? give(s, &handoff, seconds, &fd) : fsdp__handoff_take(&handoff, &fd);
+    status = s->rank == 0 ? give(s, &handoff, &w, &fd) : fsdp__handoff_take(&handoff, &fd);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(
             status,
             "rank %d of %d of %s does not find the others (they must have one parent process, and a "
             "script around the program starts it with 'exec'; " FSDP__JOIN_VARIABLE " is %d s)",
-            s->rank, s->size, s->name, seconds);
+            s->rank, s->size, s->name, w.seconds);
     status = fsdp__shm_join(fd, true, options, out);
     close(fd);
     return status;
+}
+
+void fsdp__refuse_by_name(const fsdp__starter *s, const char *why)
+{
+    char name[FSDP__HANDOFF_NAME], text[FSDP__ABORT_BYTES];
+    const fsdp__handoff handoff = {.name = name, .timeout_ns = 2000000000};
+    bool held = fsdp_hold_error(true);
+    fsdp__arena *arena = NULL;
+    int fd = -1;
+
+    make_name(s, name, sizeof name);
+    snprintf(text, sizeof text, "rank %d failed: %s", s->rank, why);
+    if (s->rank == 0 ? fsdp__arena_create(s->size, 0, true, &arena) == FSDP_OK
+                     : fsdp__handoff_take(&handoff, &fd) == FSDP_OK && fsdp__arena_map_control(fd, &arena) == FSDP_OK)
+        fsdp__arena_abort(arena, FSDP_COMM, s->rank, text);
+    if (s->rank == 0 && arena)
+        (void)fsdp__handoff_give(&handoff, arena->fd, s->size - 1);
+    if (fd >= 0)
+        close(fd);
+    fsdp__arena_unref(arena);
+    fsdp_release_error(held);
 }

@@ -10,4 +10,7 @@
  * FSDP_JOIN_TIMEOUT: seconds to wait for each other, 300 where it is not set. [collective] [blocks] */
 fsdp_status fsdp__join_by_name(const fsdp__starter *starter, const fsdp_context_options *options, fsdp_context **out);
 
+/* In place of that, by a rank that cannot join: tells those that come within two seconds why. [blocks] */
+void fsdp__refuse_by_name(const fsdp__starter *starter, const char *why);
+
 #endif

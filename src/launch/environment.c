@@ -7,8 +7,10 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "comm/mpi/start.h"
 #include "comm/world.h"
 #include "device/races.h"
+#include "launch/by_name.h"
 #include "launch/launch.h"
 #include "launch/placement.h"
 #include "launch/transports.h"
@@ -157,4 +159,28 @@ fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
         *out = NULL;
     }
     return status;
+}
+
+/* mpirun of Open MPI ends them, mpiexec of MPICH does not, nor does srun unless it is told so. */
+static void refuse_over_mpi(const char *why)
+{
+    fsdp_context *context = NULL;
+
+    if (fsdp_context_from_env(&context) == FSDP_OK)
+        fsdp_abort(context, why);
+    else
+        fsdp__mpi_end_all();
+    fsdp_context_free(context);
+}
+
+void fsdp__refuse_to_join(const char *why)
+{
+    fsdp__starter starter;
+
+    if (fsdp__starter_read(&starter) != FSDP_OK)
+        return;
+    if (starter.kind == FSDP__BY_MPI)
+        refuse_over_mpi(why);
+    else if (starter.kind == FSDP__BY_NAME)
+        fsdp__refuse_by_name(&starter, why);
 }

@@ -24,6 +24,9 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads);
 
 /* fsdp_context_from_env with so many threads, whatever OMP_NUM_THREADS says; 0: this rank's share of the cores. */
 fsdp_status fsdp__context_from_env(int threads, fsdp_context **out);
+/* In place of it, by a process that is to end and for which other ranks would wait: has them learn why, as far as they
+ * can be reached. [blocks] */
+void fsdp__refuse_to_join(const char *why);
 
 /* ---- spawn.c ---- */
 

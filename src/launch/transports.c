@@ -24,7 +24,11 @@ static fsdp_status join_shm(const fsdp__starter *starter, const fsdp_context_opt
 static fsdp_status join_mpi(const fsdp__starter *starter, const fsdp_context_options *options, fsdp_context **out)
 {
     int one_level = 0;
-    fsdp__mpi_join_options join = {.starter = starter->name, .ranks = starter->size, .threads = options->threads};
+    fsdp__mpi_join_options join = {.starter = starter->name,
+                                   .ranks = starter->size,
+                                   .local_ranks = starter->local_size,
+                                   .local_rank = starter->local_rank,
+                                   .threads = options->threads};
 
     FSDP_TRY(fsdp__read_number("FSDP_ONE_LEVEL", 0, 1, &one_level));
     FSDP_TRY(fsdp__read_join_seconds(&join.join_seconds));

@@ -166,14 +166,18 @@ static void a_giver_that_ends_is_named(void **state)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "fsdp-%s", handoff.name), out,
         listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    char gives[80];
     pid_t other;
 
     (void)state;
     CHECK_EQ(bind(listener, (struct sockaddr *)&address,
                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)),
              0);
+    CHECK_ERROR(fsdp__handoff_give(&handoff, 0, 1), FSDP_COMM, "has the name 'test-ends-");
     CHECK_EQ(listen(listener, 4), 0);
-    CHECK_ERROR(fsdp__handoff_give(&handoff, 0, 1), FSDP_STATE, "another process gives a descriptor as 'test-ends-");
+    snprintf(gives, sizeof gives, "process %d gives a descriptor as 'test-ends-", (int)getpid());
+    CHECK_ERROR(fsdp__handoff_give(&handoff, 0, 1), FSDP_STATE, gives);
+    (void)close(accept(listener, NULL, NULL)); /* it has asked who that is */
     other = fork();
     CHECK(other >= 0);
     if (other == 0) {
@@ -189,9 +193,9 @@ static void a_giver_that_ends_is_named(void **state)
     (void)close(listener);
 }
 
-static bool count_down(void *argument)
+static const char *count_down(void *argument)
 {
-    return --*(int *)argument <= 0;
+    return --*(int *)argument <= 0 ? "it has counted down" : NULL;
 }
 
 static void who_waits_can_be_told_to_stop(void **state)
@@ -201,7 +205,7 @@ static void who_waits_can_be_told_to_stop(void **state)
         .name = own_name("stopped"), .timeout_ns = 60LL * 1000000000, .stopped = count_down, .argument = &looks};
 
     (void)state;
-    CHECK_ERROR(fsdp__handoff_take(&handoff, &out), FSDP_INTERRUPTED, "was given up");
+    CHECK_ERROR(fsdp__handoff_take(&handoff, &out), FSDP_INTERRUPTED, "was given up: it has counted down");
     CHECK_EQ(looks, 0);
     looks = 3;
     CHECK_ERROR(fsdp__handoff_give(&handoff, 0, 1), FSDP_INTERRUPTED, "was given up");
@@ -241,8 +245,10 @@ static void other_users_get_nothing(void **state)
         _exit(fsdp__handoff_give(&handoff, fd, 1) == FSDP_OK ? 0 : 1);
     stranger = fork();
     CHECK(stranger >= 0);
-    if (stranger == 0)
+    if (stranger == 0) /* who waits for it, and who would give by the same name */
         _exit(setuid(65534) == 0 && fsdp__handoff_take(&handoff, &out) == FSDP_COMM &&
+                      strstr(fsdp_last_error(), "of user 0, not by one of this user (65534)") &&
+                      fsdp__handoff_give(&handoff, fd, 1) == FSDP_COMM &&
                       strstr(fsdp_last_error(), "of user 0, not by one of this user (65534)")
                   ? 0
                   : 1);

@@ -88,17 +88,22 @@ static const fsdp__network_ops carrier_ops = {.version = FSDP__NETWORK_VERSION,
                                               .test = carrier_test,
                                               .poll = carrier_poll};
 
-static void *open_carrier(int64_t join_ms)
+static void *open_joining(const fsdp__joining *joining)
 {
     char text[FSDP__NETWORK_TEXT] = "";
     fsdp__network_world world;
     void *network = NULL;
 
-    CHECK(fsdp__deadline_open(&carrier_ops, join_ms, &network, &world, text));
+    CHECK(fsdp__deadline_open(&carrier_ops, joining, &network, &world, text));
     CHECK_STRING(world.host, "here");
     CHECK(fsdp__deadline_of(&fsdp__deadline_ops, network) == network);
     CHECK_NULL(fsdp__deadline_of(&carrier_ops, network));
     return network;
+}
+
+static void *open_carrier(int64_t join_ms)
+{
+    return open_joining(&(fsdp__joining){.ms = join_ms});
 }
 
 static void calls_go_through(void **state)
@@ -143,7 +148,7 @@ static void what_cannot_be_opened_is_none(void **state)
 
     (void)state;
     carrier.open_fails = true;
-    CHECK_EQ(fsdp__deadline_open(&carrier_ops, 60000, &network, &world, text), false);
+    CHECK_EQ(fsdp__deadline_open(&carrier_ops, &(fsdp__joining){.ms = 60000}, &network, &world, text), false);
     carrier.open_fails = false;
     CHECK_NULL(network);
     CHECK_STRING(text, "no cable");
@@ -165,6 +170,37 @@ static void join_too_late(void)
 static void join_too_slowly(void)
 {
     (void)open_carrier(JOIN_MS);
+    for (;;)
+        pause();
+}
+
+static int two(void)
+{
+    return 2;
+}
+
+static int unknown(void)
+{
+    return -1;
+}
+
+static void join_beside_two_of_three(void)
+{
+    (void)open_joining(&(fsdp__joining){.ms = 1000, .warns = true, .started = 3, .living = two});
+    for (;;)
+        pause();
+}
+
+static void join_beside_two_of_two(void)
+{
+    (void)open_joining(&(fsdp__joining){.ms = JOIN_MS, .warns = true, .started = 2, .living = two});
+    for (;;)
+        pause();
+}
+
+static void join_beside_some(void)
+{
+    (void)open_joining(&(fsdp__joining){.ms = JOIN_MS, .started = 3, .living = unknown});
     for (;;)
         pause();
 }
@@ -204,5 +240,21 @@ static void a_join_that_lasts_too_long_ends_the_process(void **state)
     CHECK_CONTAINS(said, "not all ranks have joined within 0.3 s");
 }
 
+static void one_that_has_ended_before_it_joined_is_not_waited_for(void **state)
+{
+    char said[512];
+
+    (void)state;
+    CHECK_EQ(run_apart(join_beside_two_of_three, said, sizeof said), 1);
+    CHECK_CONTAINS(said, "of 3 processes that were started here 1 has ended without joining the others");
+    CHECK_EQ(run_apart(join_beside_two_of_two, said, sizeof said), 1);
+    CHECK_CONTAINS(said, "not all ranks have joined yet; they have 0.3 s for it (FSDP_JOIN_TIMEOUT)");
+    CHECK_CONTAINS(said, "not all ranks have joined within 0.3 s");
+    CHECK_EQ(run_apart(join_beside_some, said, sizeof said), 1);
+    CHECK_EQ(strstr(said, "yet") == NULL, true);
+    CHECK_CONTAINS(said, "not all ranks have joined within 0.3 s");
+}
+
 TEST_MAIN(cmocka_unit_test(calls_go_through), cmocka_unit_test(what_cannot_be_opened_is_none),
-          cmocka_unit_test(a_join_that_lasts_too_long_ends_the_process))
+          cmocka_unit_test(a_join_that_lasts_too_long_ends_the_process),
+          cmocka_unit_test(one_that_has_ended_before_it_joined_is_not_waited_for))

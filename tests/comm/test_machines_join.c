@@ -59,7 +59,7 @@ static void *join_main(void *arg)
     joining *j = arg;
     const fsdp__machines_options options = {.threads = 1,
                                             .all_readable = true,
-                                            .join_ms = j->within ? ENOUGH_MS : 0,
+                                            .joining.ms = j->within ? ENOUGH_MS : 0,
                                             .one_level = j->one_level,
                                             .share = share,
                                             .arg = j};

@@ -53,4 +53,36 @@ static void this_process_runs(void **state)
     CHECK_EQ(fsdp__process_is_dead(0, 0), false); /* no process */
 }
 
-TEST_MAIN(cmocka_unit_test(a_process_is_seen_from_outside), cmocka_unit_test(this_process_runs))
+static void children_that_live_are_counted(void **state)
+{
+    static const char *const nobody[] = {"no such program", NULL};
+    char own[64] = "";
+    const char *names[] = {"no such program", own, NULL};
+    FILE *file = fopen("/proc/self/comm", "re");
+    int before = fsdp__process_children(getpid());
+    pid_t pid;
+
+    (void)state;
+    CHECK_EQ(before, 0);
+    CHECK(file && fgets(own, sizeof own, file));
+    fclose(file);
+    own[strcspn(own, "\n")] = '\0';
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) { /* this test is the next above it, and nobody is called so */
+        if (fsdp__process_above(names) != getppid() || fsdp__process_above(nobody) != 0)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    CHECK_EQ(fsdp__process_children(getpid()), 1);
+    await_state(pid, 'S');
+    CHECK_EQ(kill(pid, SIGKILL), 0);
+    await_state(pid, 'Z');
+    CHECK_EQ(fsdp__process_children(getpid()), 0);
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+    CHECK_EQ(fsdp__process_children(pid), -1);
+}
+
+TEST_MAIN(cmocka_unit_test(a_process_is_seen_from_outside), cmocka_unit_test(this_process_runs),
+          cmocka_unit_test(children_that_live_are_counted))

@@ -4,16 +4,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "fsdp/launch.h"
-#include "support/test.h"
+#include "support/program.h"
 
-static const char program[] = TEST_BINARY_DIR "/tests/program_ranks";
+static const char ranks[] = TEST_BINARY_DIR "/tests/program_ranks";
 
 typedef struct rank {
     int rank, size;
     const char *what, *path;  /* of program_ranks */
     const char *name, *value; /* one variable more; NULL: none */
     const char *errors;       /* file for what it prints; NULL: the test's */
+    const char *program;      /* NULL: program_ranks */
 } rank;
 
 static pid_t start(const rank *r)
@@ -32,7 +34,7 @@ static pid_t start(const rank *r)
         setenv(r->name, r->value, 1);
     if (r->errors && dup2(open(r->errors, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO) < 0)
         _exit(99);
-    execl(program, program, r->what, r->path, NULL);
+    execl(r->program ? r->program : ranks, ranks, r->what, r->path, NULL);
     _exit(98);
 }
 
@@ -85,6 +87,11 @@ static void who_finds_nobody_says_so(void **state)
     static const char *const texts[] = {
         "rank 0 of 2 of the environment does not find the others (they must have one parent process",
         "rank 1 of 2 of the environment does not find the others"};
+    static const char *const warnings[] = {
+        "fsdp: warning: rank 0 of 2 waits for the others, for 1 s (FSDP_JOIN_TIMEOUT): it is a rank because the "
+        "environment has RANK=0 and WORLD_SIZE=2; where nobody starts the others, unset RANK and WORLD_SIZE\n",
+        "fsdp: warning: rank 1 of 2 waits for the others, for 1 s (FSDP_JOIN_TIMEOUT): it is a rank because the "
+        "environment has RANK=1 and WORLD_SIZE=2; where nobody starts the others, unset RANK and WORLD_SIZE\n"};
     char *directory = test_directory();
 
     (void)state;
@@ -96,6 +103,7 @@ static void who_finds_nobody_says_so(void **state)
         errors = test_read_file(path, NULL);
         CHECK_CONTAINS(errors, texts[r]);
         CHECK_CONTAINS(errors, "FSDP_JOIN_TIMEOUT is 1 s");
+        CHECK_CONTAINS(errors, r ? warnings[1] : warnings[0]); /* before that */
         free(errors);
         free(path);
     }
@@ -135,7 +143,56 @@ static void nobody_waits_for_a_rank_that_is_missing(void **state)
     (void)state;
     check_who_comes(-1, "1 of 2 other processes of this machine have not come for");
     check_who_comes(1, "rank 1 has joined before, as process");
-    check_who_comes(0, "there is another rank 0: each process needs a RANK of its own");
+    check_who_comes(0, "there is another rank 0, and each process needs a RANK of its own: process ");
+}
+
+/* torchrun goes on where a process ends well, whether it has joined or not. */
+static void one_that_torchrun_has_started_and_that_is_gone_is_not_waited_for(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "errors"), *errors;
+
+    (void)state;
+    setenv("FSDP_JOIN_TIMEOUT", "4", 1);
+    for (int r = 0; r < 2; r++) {
+        CHECK_EQ(ended(start(&(rank){r, 2, "collectives", "", "TORCHELASTIC_RUN_ID", "x", path, NULL})), 1);
+        errors = test_read_file(path, NULL);
+        CHECK_CONTAINS(errors, "one that was started beside this one has ended without joining the others");
+        free(errors);
+        CHECK_EQ(unlink(path), 0);
+    }
+    unsetenv("FSDP_JOIN_TIMEOUT");
+    free(path);
+    test_directory_free(directory);
+}
+
+static void ranks_of_two_builds_are_told(void **state)
+{
+    char *directory = test_directory(), *other = test_path(directory, "other"), *errors;
+    char host[FSDP__HOST_BYTES], expected[400];
+    pid_t pids[3];
+
+    (void)state;
+    program_other_build(ranks, other);
+    fsdp__host_name(host);
+    for (int odd = 1; odd < 3; odd++) {
+        char *path = test_path(directory, odd == 1 ? "one" : "two");
+
+        for (int r = 0; r < 3; r++)
+            pids[r] = start(&(rank){
+                .rank = r, .size = 3, .what = "collectives", .errors = path, .program = r == odd ? other : NULL});
+        for (int r = 0; r < 3; r++)
+            CHECK_EQ(ended(pids[r]), 1);
+        errors = test_read_file(path, NULL);
+        snprintf(expected, sizeof expected, ", and rank %d fsdp " FSDP_VERSION ", build ", odd);
+        CHECK_CONTAINS(errors, "rank 0 runs fsdp " FSDP_VERSION ", build ");
+        CHECK_CONTAINS(errors, expected);
+        snprintf(expected, sizeof expected, " (machine '%s'): start all ranks from one build", host);
+        CHECK_CONTAINS(errors, expected);
+        free(errors);
+        free(path);
+    }
+    free(other);
+    test_directory_free(directory);
 }
 
 /* What is left of a run does not join the restart of it. */
@@ -146,10 +203,10 @@ static void a_restart_does_not_meet_what_is_left(void **state)
 
     (void)state;
     setenv("FSDP_JOIN_TIMEOUT", "3", 1);
-    left = start(&(rank){1, 2, "collectives", "", "TORCHELASTIC_RESTART_COUNT", "0", path});
+    left = start(&(rank){1, 2, "collectives", "", "TORCHELASTIC_RESTART_COUNT", "0", path, NULL});
     unsetenv("FSDP_JOIN_TIMEOUT");
     for (int r = 0; r < 2; r++)
-        pids[r] = start(&(rank){r, 2, "collectives", "", "TORCHELASTIC_RESTART_COUNT", "1", NULL});
+        pids[r] = start(&(rank){r, 2, "collectives", "", "TORCHELASTIC_RESTART_COUNT", "1", NULL, NULL});
     for (int r = 0; r < 2; r++)
         CHECK_EQ(ended(pids[r]), 0);
     CHECK_EQ(ended(left), 1);
@@ -182,4 +239,5 @@ static void a_rank_that_dies_is_named_by_the_others(void **state)
 
 TEST_MAIN(T(ranks_with_the_variables_alone_find_each_other), T(two_runs_do_not_meet), T(who_finds_nobody_says_so),
           T(nobody_waits_for_a_rank_that_is_missing), T(a_restart_does_not_meet_what_is_left),
-          T(a_rank_that_dies_is_named_by_the_others))
+          T(a_rank_that_dies_is_named_by_the_others),
+          T(one_that_torchrun_has_started_and_that_is_gone_is_not_waited_for), T(ranks_of_two_builds_are_told))

@@ -1,17 +1,19 @@
 /* program.c - a program as a child process. */
 #include "support/program.h"
 
+#include <sys/stat.h>
+
 program program_start(const char *directory, const char *const *argv)
 {
     program p = {0};
+    int out;
 
     p.output_path = test_path(directory, "output");
+    out = open(p.output_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     fflush(NULL);
     p.pid = fork();
     CHECK(p.pid >= 0);
     if (p.pid == 0) {
-        int out = open(p.output_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-
         setpgid(0, 0);
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails, or is ended, leaves nothing behind */
         dup2(out, STDOUT_FILENO);
@@ -19,6 +21,7 @@ program program_start(const char *directory, const char *const *argv)
         execvp(argv[0], (char *const *)argv);
         _exit(127);
     }
+    close(out);
     return p;
 }
 
@@ -57,4 +60,18 @@ program program_run(const char *directory, int expected, const char *const *argv
     if (p.status != expected)
         TEST_FAIL("exit status %d, expected %d; it printed:\n%s", p.status, expected, p.output);
     return p;
+}
+
+void program_other_build(const char *from, const char *path)
+{
+    static const char type_and_name[] = "\x03\0\0\0GNU"; /* of the note with its build id */
+    size_t bytes;
+    char *file = test_read_file(from, &bytes), *note;
+
+    note = memmem(file, bytes, type_and_name, sizeof type_and_name);
+    CHECK(note != NULL);
+    note[sizeof type_and_name] ^= 1;
+    test_write_file(path, file, bytes);
+    CHECK_EQ(chmod(path, 0700), 0);
+    free(file);
 }

@@ -28,6 +28,8 @@ program program_start(const char *directory, const char *const *argv);
 /* Waits at most `seconds`; a program that takes longer is killed with its group and the test fails. */
 void program_wait(program *p, double seconds);
 void program_free(program *p);
+/* A copy of a program at `path`, as if it were of another build. */
+void program_other_build(const char *from, const char *path);
 /* Starts, waits, and checks the exit status. */
 program program_run(const char *directory, int expected, const char *const *argv);
 

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/context.h"
 #include "base/host.h"
 #include "base/limits.h"
 #include "comm/symmetric/watch.h"
@@ -18,6 +19,9 @@ enum {
     LEAST_LEAVING_MS = 10000,
     MOST_LEAVING_MS = 60000, /* all have come to it, and their work is done */
     MOST_BROKEN_MS = 5000,
+    LOOK_MS = 200,      /* how often it looks after those that were started beside this one */
+    MISSING_MS = 10000, /* what it gives one of them; but half of the time to join at most */
+    WARN_MS = 10000,    /* after which it says that all still join; the same */
     LINE_BYTES = FSDP__ABORT_BYTES + 256
 };
 
@@ -43,7 +47,9 @@ struct fsdp__deadline {
     bool stop;
     phase phase;
     fsdp__watch *watch; /* while it is JOINED */
-    int64_t joining_ms, leaving_ms;
+    fsdp__joining joining;
+    int64_t missing_ms; /* since when one of them is */
+    int64_t leaving_ms;
     int rank;
     bool broken; /* the world, as this thread knows, and then why */
     char reason[FSDP__ABORT_BYTES];
@@ -143,17 +149,40 @@ static int64_t count(fsdp__deadline *d)
     return turns * TURN_MS;
 }
 
+/* One that ends well before it has joined is no failure to whoever has started all. */
+static void check_living(fsdp__deadline *d, const char *host)
+{
+    int living = d->joining.started > 0 ? d->joining.living() : -1;
+    char text[LINE_BYTES];
+
+    d->missing_ms = living >= 0 && living < d->joining.started ? d->missing_ms + LOOK_MS : 0;
+    if (d->missing_ms < FSDP__MIN(MISSING_MS, d->joining.ms / 2))
+        return;
+    snprintf(text, sizeof text,
+             "machine '%s': of %d processes that were started here %d %s ended without joining the others", host,
+             d->joining.started, d->joining.started - living, d->joining.started - living == 1 ? "has" : "have");
+    end_process(text);
+}
+
 static void check_joining(fsdp__deadline *d, int64_t turns)
 {
     char text[LINE_BYTES], host[FSDP__HOST_BYTES];
+    int64_t ms = turns * TURN_MS;
 
-    if (turns * TURN_MS < d->joining_ms)
-        return;
     fsdp__host_name(host);
+    if (ms % LOOK_MS == 0)
+        check_living(d, host);
+    if (d->joining.warns && ms >= FSDP__MIN(WARN_MS, d->joining.ms / 2)) {
+        d->joining.warns = false;
+        fsdp__warn("machine '%s': not all ranks have joined yet; they have %g s for it (FSDP_JOIN_TIMEOUT)", host,
+                   (double)d->joining.ms / 1000);
+    }
+    if (ms < d->joining.ms)
+        return;
     snprintf(text, sizeof text,
              "machine '%s': not all ranks have joined within %g s (FSDP_JOIN_TIMEOUT): one is stopped or has ended, or "
              "its machine cannot be reached",
-             host, (double)d->joining_ms / 1000);
+             host, (double)d->joining.ms / 1000);
     end_process(text);
 }
 
@@ -306,8 +335,8 @@ static void close_network(void *network, bool whole)
     release(d, true);
 }
 
-bool fsdp__deadline_open(const fsdp__network_ops *ops, int64_t join_ms, void **network, fsdp__network_world *out,
-                         char *text)
+bool fsdp__deadline_open(const fsdp__network_ops *ops, const fsdp__joining *joining, void **network,
+                         fsdp__network_world *out, char *text)
 {
     fsdp__deadline *d = fsdp__calloc(1, sizeof *d);
     bool started;
@@ -319,7 +348,7 @@ bool fsdp__deadline_open(const fsdp__network_ops *ops, int64_t join_ms, void **n
         return false;
     }
     d->ops = ops;
-    d->joining_ms = join_ms;
+    d->joining = *joining;
     started = start(d, text);
     c = enter(d);
     if (!started || !leave(c, ops->open(&d->network, out, text))) {
@@ -350,7 +379,7 @@ void fsdp__deadline_leaving(fsdp__deadline *deadline)
     if (deadline->watch)
         note_break(deadline);
     if (!deadline->watch)
-        deadline->leaving_ms = deadline->joining_ms;
+        deadline->leaving_ms = deadline->joining.ms;
     else if (deadline->broken)
         deadline->leaving_ms = broken_ms(deadline);
     else if (timeout_of(deadline) > 0)

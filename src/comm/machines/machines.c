@@ -7,7 +7,6 @@
 
 #include "base/alloc.h"
 #include "comm/machines/coalesced.h"
-#include "comm/machines/deadline.h"
 #include "comm/machines/leave.h"
 #include "comm/machines/memory.h"
 #include "comm/machines/plain.h"
@@ -387,10 +386,10 @@ fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machin
                          "the network library is of version %d, this program needs %d: install the one that came with "
                          "it",
                          ops->version, FSDP__NETWORK_VERSION);
-    if (!(options->join_ms > 0 ? fsdp__deadline_open(ops, options->join_ms, &network, &mine.world, text)
-                               : ops->open(&network, &mine.world, text)))
+    if (!(options->joining.ms > 0 ? fsdp__deadline_open(ops, &options->joining, &network, &mine.world, text)
+                                  : ops->open(&network, &mine.world, text)))
         return FSDP_FAIL(FSDP_COMM, "cannot join the world: %s", text);
-    if (options->join_ms > 0)
+    if (options->joining.ms > 0)
         ops = &fsdp__deadline_ops;
     status = compare_builds(carrier, ops, network, &mine.world);
     if (status == FSDP_OK)

@@ -2,14 +2,14 @@
 #ifndef COMM_MACHINES_MACHINES_H
 #define COMM_MACHINES_MACHINES_H
 
-#include "comm/machines/places.h"
+#include "comm/machines/deadline.h"
 #include "comm/symmetric/arena.h"
 
 typedef struct fsdp__machines_options {
-    int threads;       /* of a rank: see fsdp_context_options */
-    bool all_readable; /* the ranks of a machine are threads of one process */
-    int64_t join_ms;   /* the time that all have to join, then comm.timeout holds (deadline.h); 0: no end */
-    bool one_level;    /* ranks of one machine share nothing, either: for comparison (FSDP_ONE_LEVEL=1) */
+    int threads;           /* of a rank: see fsdp_context_options */
+    bool all_readable;     /* the ranks of a machine are threads of one process */
+    bool one_level;        /* ranks of one machine share nothing, either: for comparison (FSDP_ONE_LEVEL=1) */
+    fsdp__joining joining; /* then comm.timeout holds */
     /* The memory of this machine's ranks, of which this is number places->rank % places->machine_ranks; a reference.
      * `network`: nothing but `exchange` has been called. [collective] */
     fsdp_status (*share)(void *arg, const fsdp__network_ops *ops, void *network, const fsdp__places *places,

@@ -4,6 +4,7 @@
 #include "comm/machines/machines.h"
 #include "comm/mpi/load.h"
 #include "comm/mpi/machine_memory.h"
+#include "comm/symmetric/process.h"
 
 typedef struct joining {
     const fsdp__mpi_join_options *options;
@@ -24,13 +25,27 @@ static fsdp_status share(void *arg, const fsdp__network_ops *ops, void *network,
     return fsdp__mpi_machine_memory(ops, network, places, j->options->join_seconds, out);
 }
 
+/* Children of what has started this process: of the next above it that starts processes of an MPI. */
+static int living(void)
+{
+    static const char *const starters[] = {"mpirun",  "mpirun.openmpi",  "mpiexec", "mpiexec.openmpi",
+                                           "orterun", "orted",           "prterun", "prted",
+                                           "prte",    "hydra_pmi_proxy", NULL};
+    int starter = fsdp__process_above(starters);
+
+    return starter > 0 ? fsdp__process_children(starter) : -1;
+}
+
 fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context **out)
 {
     const fsdp__network_ops *ops = NULL;
     fsdp__mpi_start start;
     joining j = {.options = options, .start = &start};
     const fsdp__machines_options machines = {.threads = options->threads,
-                                             .join_ms = (int64_t)options->join_seconds * 1000,
+                                             .joining = {.ms = (int64_t)options->join_seconds * 1000,
+                                                         .warns = options->local_rank <= 0,
+                                                         .started = options->local_ranks,
+                                                         .living = living},
                                              .one_level = options->one_level,
                                              .share = share,
                                              .arg = &j};

@@ -9,6 +9,8 @@
 typedef struct fsdp__mpi_join_options {
     const char *starter; /* who has started this process, for messages */
     int ranks;           /* as that says it; 0: it does not */
+    int local_ranks;     /* of this machine; the same */
+    int local_rank;      /* below 0: it does not */
     int join_seconds;    /* the time that all have to join */
     int threads;         /* see fsdp_context_options */
     bool one_level;      /* see comm/machines/machines.h */

@@ -1,6 +1,7 @@
 /* start.c - which MPI has started this process, as the environment shows it. */
 #include "comm/mpi/start.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,4 +65,14 @@ fsdp_status fsdp__mpi_started(fsdp__mpi_start *out)
             found = (fsdp__mpi_start){signs[i].kind, signs[i].variable};
     *out = found;
     return FSDP_OK;
+}
+
+/* Hydra's processes have a connection to it, and this is a line of what is spoken there (PMI-1). Others have PMI_FD,
+ * too, and speak something else. */
+void fsdp__mpi_end_all(void)
+{
+    const char *fd = value_of("PMI_FD");
+
+    if (fd && value_of("MPI_LOCALNRANKS") && atoi(fd) > 2)
+        (void)dprintf(atoi(fd), "cmd=abort exitcode=1\n");
 }

@@ -19,5 +19,9 @@ typedef struct fsdp__mpi_start {
 
 /* FSDP_MPI is "openmpi", "mpich" or "none" where it is set, and decides. */
 fsdp_status fsdp__mpi_started(fsdp__mpi_start *out);
+/* Has the starter end all processes that it has started, where it can be asked without MPI: by a process that cannot
+ * join the others, who wait for it in MPI_Init. Mpiexec of MPICH can; mpirun of Open MPI does so by itself where a
+ * process does not end well. */
+void fsdp__mpi_end_all(void);
 
 #endif

@@ -39,9 +39,10 @@ static fsdp_status make_address(const char *name, struct sockaddr_un *out, sockl
 static fsdp_status look(const fsdp__handoff *handoff, int64_t began, int most_ms, int *wait_ms)
 {
     int64_t left = began + handoff->timeout_ns - fsdp__clock_ns();
+    const char *why = handoff->stopped ? handoff->stopped(handoff->argument) : NULL;
 
-    if (handoff->stopped && handoff->stopped(handoff->argument))
-        return FSDP_FAIL(FSDP_INTERRUPTED, "handing over '%s' was given up", handoff->name);
+    if (why)
+        return FSDP_FAIL(FSDP_INTERRUPTED, "handing over '%s' was given up: %s", handoff->name, why);
     *wait_ms = (int)FSDP__MIN(FSDP__MAX(left / 1000000 + 1, 0), most_ms);
     return left > 0 ? FSDP_OK : FSDP_COMM;
 }
@@ -60,6 +61,12 @@ static bool is_ours(int connection, struct ucred *out)
 
     memset(out, 0, sizeof *out);
     return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, out, &bytes) == 0 && out->uid == geteuid();
+}
+
+static fsdp_status fail_stranger(const fsdp__handoff *handoff, const struct ucred *peer)
+{
+    return FSDP_FAIL(FSDP_COMM, "'%s' is given by process %d of user %u, not by one of this user (%u)", handoff->name,
+                     (int)peer->pid, (unsigned)peer->uid, (unsigned)geteuid());
 }
 
 static bool send_word(int connection, int fd)
@@ -171,6 +178,27 @@ static fsdp_status give_all(const fsdp__handoff *handoff, giving *g)
     return FSDP_OK;
 }
 
+/* Who has the name that this process was to give by. */
+static fsdp_status fail_taken(const fsdp__handoff *handoff, const struct sockaddr_un *address, socklen_t bytes)
+{
+    int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct ucred peer = {0};
+    bool answers = connection >= 0 && connect(connection, (const struct sockaddr *)address, bytes) == 0;
+    bool ours = answers && is_ours(connection, &peer);
+
+    if (connection >= 0)
+        (void)close(connection);
+    if (ours)
+        return FSDP_FAIL(FSDP_STATE, "process %d gives a descriptor as '%s'", (int)peer.pid, handoff->name);
+    if (answers)
+        return fail_stranger(handoff, &peer);
+    return FSDP_FAIL(
+        FSDP_COMM,
+        "another process has the name '%s' and does not answer: it may be one of another user, who then is "
+        "in the way ('ss -xlp' lists the names)",
+        handoff->name);
+}
+
 static fsdp_status open_listener(const fsdp__handoff *handoff, int takers, int *out)
 {
     struct sockaddr_un address;
@@ -185,7 +213,7 @@ static fsdp_status open_listener(const fsdp__handoff *handoff, int takers, int *
     if (*out >= 0)
         (void)close(*out);
     if (error == EADDRINUSE)
-        return FSDP_FAIL(FSDP_STATE, "another process gives a descriptor as '%s'", handoff->name);
+        return fail_taken(handoff, &address, bytes);
     return FSDP_FAIL(FSDP_IO, "cannot give a descriptor as '%s': %s", handoff->name, strerror(error));
 }
 
@@ -230,8 +258,7 @@ static fsdp_status try_to_connect(const fsdp__handoff *handoff, int *out)
             return FSDP_OK;
         (void)close(*out);
         *out = -1;
-        return FSDP_FAIL(FSDP_COMM, "'%s' is given by process %d of user %u, not by one of this user (%u)",
-                         handoff->name, (int)peer.pid, (unsigned)peer.uid, (unsigned)geteuid());
+        return fail_stranger(handoff, &peer);
     }
     error = errno;
     (void)close(*out);

@@ -18,13 +18,14 @@ enum {
 
 typedef struct fsdp__handoff {
     const char *name;
-    int64_t timeout_ns;              /* for all of it */
-    bool (*stopped)(void *argument); /* optional: whether to give up, asked every 20 ms */
+    int64_t timeout_ns;                     /* for all of it */
+    const char *(*stopped)(void *argument); /* optional: why to give up, or NULL; asked every 20 ms */
     void *argument;
 } fsdp__handoff;
 
 /* Gives `fd`, which stays the caller's, to as many processes, and returns when they have it. One that dies on its way
- * is not counted. [blocks] */
+ * is not counted. Where another process has the name: FSDP_STATE; of another user, or who does not answer: FSDP_COMM.
+ * [blocks] */
 fsdp_status fsdp__handoff_give(const fsdp__handoff *handoff, int fd, int takers);
 /* Waits for the giver, too. `*out` is close-on-exec. [blocks] */
 fsdp_status fsdp__handoff_take(const fsdp__handoff *handoff, int *out);

@@ -1,6 +1,7 @@
 /* process.c - what the system says of a peer's process. */
 #include "comm/symmetric/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,21 +14,26 @@
 
 /* ---- its state ---- */
 
+static bool read_text(const char *path, char *text, size_t room)
+{
+    ssize_t bytes;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return false;
+    bytes = read(fd, text, room - 1);
+    close(fd);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    return bytes > 0;
+}
+
 /* Fields of /proc/PID/stat after the name in parentheses, which may hold anything. The state is field 3. */
 static bool read_stat(const char *path, char *state, uint64_t *start_ticks)
 {
     char text[1024], *at;
-    ssize_t bytes;
-    int fd;
 
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    if (!read_text(path, text, sizeof text))
         return false;
-    bytes = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (bytes <= 0)
-        return false;
-    text[bytes] = '\0';
     at = strrchr(text, ')');
     if (!at || at[1] != ' ')
         return false;
@@ -81,6 +87,77 @@ char fsdp__process_state(int pid, int thread)
 
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
     return read_stat(path, &state, &ticks) ? state : '\0';
+}
+
+/* ---- its family ---- */
+
+static bool lives(int pid)
+{
+    char state;
+    uint64_t ticks;
+
+    return read_process(pid, &state, &ticks) && state != 'Z' && state != 'X';
+}
+
+/* Those that one of its threads has started. */
+static int children_of_thread(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    int count = 0, pid;
+
+    while (file && fscanf(file, "%d", &pid) == 1)
+        count += lives(pid);
+    if (file)
+        (void)fclose(file);
+    return file ? count : -1;
+}
+
+int fsdp__process_children(int pid)
+{
+    char path[320];
+    struct dirent *entry;
+    DIR *threads;
+    int count = -1;
+
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    threads = opendir(path);
+    while (threads && (entry = readdir(threads)) != NULL) {
+        int more;
+
+        snprintf(path, sizeof path, "/proc/%d/task/%s/children", pid, entry->d_name);
+        more = entry->d_name[0] == '.' ? -1 : children_of_thread(path);
+        if (more >= 0)
+            count = (count < 0 ? 0 : count) + more;
+    }
+    if (threads)
+        closedir(threads);
+    return count;
+}
+
+int fsdp__process_above(const char *const *names)
+{
+    char path[48], text[1024], state;
+    int pid = getppid();
+
+    while (pid > 1) {
+        const char *end;
+        size_t bytes;
+
+        snprintf(path, sizeof path, "/proc/%d/stat", pid);
+        end = read_text(path, text, sizeof text) ? strrchr(text, ')') : NULL;
+        if (!end)
+            return 0;
+        bytes = (size_t)(end - text);
+        for (int i = 0; names[i]; i++) {
+            const char *name = strchr(text, '(') + 1;
+
+            if (strlen(names[i]) == bytes - (size_t)(name - text) && strncmp(name, names[i], strlen(names[i])) == 0)
+                return pid;
+        }
+        if (sscanf(end, ") %c %d", &state, &pid) != 2)
+            return 0;
+    }
+    return 0;
 }
 
 /* ---- processor time ---- */

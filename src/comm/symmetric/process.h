@@ -17,5 +17,9 @@ char fsdp__process_state(int pid, int thread);
 int64_t fsdp__process_cpu_ns(int pid);
 /* Of the calling thread. */
 int64_t fsdp__thread_cpu_ns(void);
+/* How many children of it live; -1: unknown. */
+int fsdp__process_children(int pid);
+/* The next above this one that is called by one of these names, up to a NULL; 0: none, or unknown. */
+int fsdp__process_above(const char *const *names);
 
 #endif
