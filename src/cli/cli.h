@@ -82,6 +82,10 @@ int fsdp__rank_failure(const fsdp__ranks *ranks);
 /* Of a process that fails before it has joined the others, by the last error: says it, and lets them know, who would
  * wait for it. Returns `exit_status` (FAILED or USAGE). */
 int fsdp__ranks_refuse(const fsdp__ranks *ranks, int exit_status);
+/* Of one that has failed to join them: the same, as far as it can. Returns FAILED. */
+int fsdp__ranks_fail_to_join(const fsdp__ranks *ranks);
+/* Has `ps` show "fsdp: rank 3 of 4, RUN" in place of the command line, which main has copied. */
+void fsdp__ranks_title(const fsdp_context *context, const char *run);
 
 /* Starts ranks and waits for them; says what went wrong. The exit status is a shell's: that of the first rank to fail,
  * or 128 + signal; an interrupted launcher dies of the signal itself. */

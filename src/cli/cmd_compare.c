@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "cli/compare_starts.h"
 #include "cli/overrides.h"
+#include "cli/torchrun.h"
 #include "compare/bars.h"
 #include "compare/json.h"
 #include "launch/variables.h"
@@ -33,6 +34,7 @@ static void usage(void)
     puts("fsdp compare CONFIG.yaml|PRESET -n RANKS [--strategies LIST] [--policies LIST] [--section.key=value ...]\n"
          "\n"
          "  -n, -np, --ranks RANKS  rank processes to start here\n"
+         "  --nproc-per-node RANKS  the same, and torchrun's other words for one machine, see 'fsdp run --help'\n"
          "  --strategies LIST       of parallelism.strategy: ddp,zero1,zero2,zero3,fsdp2,hsdp,fsdp1 (default: all of\n"
          "                          them); also fsdp1:STRATEGY, as fsdp1:shard_grad_op. The first is what losses are\n"
          "                          compared with\n"
@@ -177,12 +179,14 @@ static int compare(session *s, fsdp_train_config *config, bool is_preset)
 
 typedef struct texts {
     const char *ranks, *steps, *rounds, *config_fd, *records_fd;
+    fsdp__torchrun torchrun;
 } texts;
 
-static fsdp_status read_numbers(session *s, const texts *t)
+static fsdp_status read_numbers(session *s, texts *t)
 {
     int64_t ranks = 1, steps = STEPS, rounds = ROUNDS;
 
+    FSDP_TRY(fsdp__torchrun_read("compare", &t->torchrun, &t->ranks));
     if (t->ranks)
         FSDP_TRY(fsdp__args_integer("-n", t->ranks, 1, FSDP__MOST_RANKS, &ranks));
     if (t->steps)
@@ -214,6 +218,7 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
     texts t = {0};
     const fsdp__option options[] = {{"ranks", 'n', &t.ranks, NULL},
                                     {"np", 0, &t.ranks, NULL},
+                                    FSDP__TORCHRUN_OPTIONS(&t.torchrun),
                                     {"strategies", 0, &s->strategies, NULL},
                                     {"policies", 0, &s->policies, NULL},
                                     {"steps", 0, &t.steps, NULL},

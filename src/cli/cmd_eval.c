@@ -13,8 +13,10 @@
 #include "cli/cli.h"
 #include "cli/finite.h"
 #include "cli/folder_model.h"
+#include "cli/line.h"
 #include "cli/process.h"
 #include "cli/token_text.h"
+#include "cli/torchrun.h"
 #include "data/token_cache.h"
 #include "data/token_file.h"
 #include "train/facts.h"
@@ -35,7 +37,9 @@ typedef struct evaluation {
     /* In place of `path` and `data`, of a rank that another process of this program has started; NULL: as they are. */
     const char *rank_path, *rank_data;
     fsdp__model_folder folder;
+    fsdp__torchrun torchrun;
     fsdp__ranks ranks;
+    fsdp__line line;
     fsdp_token_format format;
     fsdp_evaluate_options options;
     fsdp_model_config config;
@@ -74,6 +78,7 @@ static void usage(void)
         "  --cache FOLDER          where tokens of text are kept, to be found again; default: the one of fsdp train\n"
         "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
         "  -n, -np, --ranks RANKS  processes to start here; each holds a part of the weights until they are used\n"
+        "  --nproc-per-node RANKS  the same, and torchrun's other words for one machine, see 'fsdp run --help'\n"
         "  --comm-timeout SECONDS  to wait for a rank that stands still; default 300; 0: for ever\n"
         "\n"
         "Prints the mean loss of all tokens, and the perplexity, exp(loss): the same on any number of ranks. A loss "
@@ -109,6 +114,7 @@ static fsdp_status read_line(evaluation *e)
         return FSDP_FAIL(FSDP_INVALID, "eval: no model folder given; see 'fsdp eval --help'");
     if (!e->data)
         return FSDP_FAIL(FSDP_INVALID, "eval: say on which data: --data FILE");
+    FSDP_TRY(fsdp__torchrun_read("eval", &e->torchrun, &e->ranks_text));
     if (!e->rank_path)
         FSDP_TRY(fsdp__ranks_read(e->ranks_text, &e->ranks));
     FSDP_TRY(fsdp__comm_timeout_option(e->timeout_text, &e->comm_timeout));
@@ -290,6 +296,7 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
     fsdp_evaluation found;
     fsdp_status status;
 
+    FSDP_TRY(fsdp__line_agree(&e->line, &e->ranks, context));
     FSDP_TRY(fsdp__facts_agree(context, "evaluate different things", write_facts, e));
     FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, &model));
     if (prints)
@@ -311,6 +318,14 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
 
 /* ---- the two roles ---- */
 
+static void title(const evaluation *e, const fsdp_context *context)
+{
+    char run[200];
+
+    snprintf(run, sizeof run, "eval %s", e->path);
+    fsdp__ranks_title(context, run);
+}
+
 static int run(evaluation *e)
 {
     fsdp_context *context = NULL;
@@ -318,15 +333,15 @@ static int run(evaluation *e)
 
     if (!e->rank_path)
         fsdp__explain_bus_errors();
-    status = fsdp_context_from_env(&context);
-    if (status == FSDP_OK) {
-        status = fsdp_context_set_comm_timeout(context, e->comm_timeout);
-        if (status == FSDP_OK)
-            status = evaluate(e, context);
-        if (status != FSDP_OK)
-            fsdp_abort(context, fsdp_last_error());
-        fsdp_context_free(context);
-    }
+    if (fsdp_context_from_env(&context) != FSDP_OK)
+        return e->rank_path ? FSDP__FAILED : fsdp__ranks_fail_to_join(&e->ranks);
+    title(e, context);
+    status = fsdp_context_set_comm_timeout(context, e->comm_timeout);
+    if (status == FSDP_OK)
+        status = evaluate(e, context);
+    if (status != FSDP_OK)
+        fsdp_abort(context, fsdp_last_error());
+    fsdp_context_free(context);
     if (status == FSDP_OK)
         return 0;
     return e->rank_path ? FSDP__FAILED : fsdp__rank_failure(&e->ranks);
@@ -360,7 +375,7 @@ static int launch(const evaluation *e, int argc, char **argv)
 static int with_line(evaluation *e, int argc, char **argv)
 {
     if (read_line(e) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
+        return fsdp__line_refuse();
     if (prepare(e) != FSDP_OK)
         return fsdp__ranks_refuse(&e->ranks, FSDP__FAILED);
     return e->ranks.count > 1 && !e->ranks.joins && !e->rank_path ? launch(e, argc, argv) : run(e);
@@ -368,6 +383,7 @@ static int with_line(evaluation *e, int argc, char **argv)
 
 int fsdp__cmd_eval(int argc, char **argv)
 {
+    static const char *const local[] = {"", "data", "cache", "tokenizer", NULL}; /* what is there is compared */
     evaluation e = {.path = NULL};
     bool help = false;
     const fsdp__option options[] = {{"data", 0, &e.data, NULL},
@@ -383,6 +399,7 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     {"comm-timeout", 0, &e.timeout_text, NULL},
                                     {"ranks", 'n', &e.ranks_text, NULL},
                                     {"np", 0, &e.ranks_text, NULL},
+                                    FSDP__TORCHRUN_OPTIONS(&e.torchrun),
                                     {RANK_OPTION, 0, &e.rank_path, NULL},
                                     {RANK_DATA_OPTION, 0, &e.rank_data, NULL},
                                     {"help", 'h', NULL, &help},
@@ -390,8 +407,9 @@ int fsdp__cmd_eval(int argc, char **argv)
     fsdp__args args = {.options = options, .positional_most = 1};
     int status;
 
+    e.line = (fsdp__line){.command = "eval", .args = &args, .local = local};
     if (fsdp__args_parse(&args, "eval", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
+        return fsdp__line_refuse();
     if (help) {
         usage();
         return 0;

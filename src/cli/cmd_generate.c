@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/continuation.h"
 #include "cli/process.h"
+#include "cli/torchrun.h"
 
 #define RANK_OPTION "as-rank" /* tells a started rank from the process that starts them, and where its prompt is */
 
@@ -32,6 +33,7 @@ static void usage(void)
          "  --ignore-eos            go on behind the token that ends a text (eos_token_id)\n"
          "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
          "  -n, -np, --ranks RANKS  processes to start here; each holds a part of the weights until they are used\n"
+         "  --nproc-per-node RANKS  the same, and torchrun's other words for one machine, see 'fsdp run --help'\n"
          "  --comm-timeout SECONDS  to wait for a rank that stands still; default 300; 0: for ever\n"
          "\n"
          "A text that is longer than the model's context goes on with the later half of it.");
@@ -41,6 +43,7 @@ static void usage(void)
 
 typedef struct texts {
     const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *timeout, *ranks, *rank_fd;
+    fsdp__torchrun torchrun;
 } texts;
 
 static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
@@ -103,9 +106,11 @@ static int run(fsdp__continuation *c, const fsdp__ranks *ranks)
         (void)signal(SIGPIPE, SIG_IGN); /* its death would be a failure of all ranks */
     else
         fsdp__explain_bus_errors();
-    if (fsdp__continuation_run(c) != FSDP_OK)
-        return c->as_rank ? FSDP__FAILED : fsdp__rank_failure(ranks);
-    return 0;
+    if (fsdp__continuation_run(c, ranks) == FSDP_OK)
+        return 0;
+    if (c->as_rank)
+        return FSDP__FAILED;
+    return c->joined ? fsdp__rank_failure(ranks) : fsdp__ranks_fail_to_join(ranks);
 }
 
 /* The ranks get the command line as it is, and the prompt where it was not in it. */
@@ -146,16 +151,17 @@ static int be_rank(fsdp__continuation *c, const char *fd_text)
     return run(c, NULL);
 }
 
-static int with_line(fsdp__continuation *c, const texts *t, int argc, char **argv)
+static int with_line(fsdp__continuation *c, texts *t, int argc, char **argv)
 {
     fsdp__ranks ranks;
 
     if (check_line(t, c) != FSDP_OK || read_numbers(t, c) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
+        return fsdp__line_refuse();
     if (t->rank_fd)
         return be_rank(c, t->rank_fd);
-    if (fsdp__ranks_read(t->ranks, &ranks) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
+    if (fsdp__torchrun_read("generate", &t->torchrun, &t->ranks) != FSDP_OK ||
+        fsdp__ranks_read(t->ranks, &ranks) != FSDP_OK)
+        return fsdp__line_refuse();
     if (ranks.over_mpi && ranks.count != 1 && t->file && strcmp(t->file, "-") == 0)
         return fsdp__usage_error("generate: --prompt-file - is standard input, and of the ranks that %s has started "
                                  "rank 0 alone has one: name a file that all of them see",
@@ -168,6 +174,7 @@ static int with_line(fsdp__continuation *c, const texts *t, int argc, char **arg
 
 int fsdp__cmd_generate(int argc, char **argv)
 {
+    static const char *const local[] = {"", "prompt-file", "tokenizer", NULL}; /* what is there is compared */
     fsdp__continuation c = {.path = NULL};
     texts t = {.prompt = NULL};
     bool help = false;
@@ -185,14 +192,16 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {"comm-timeout", 0, &t.timeout, NULL},
                                     {"ranks", 'n', &t.ranks, NULL},
                                     {"np", 0, &t.ranks, NULL},
+                                    FSDP__TORCHRUN_OPTIONS(&t.torchrun),
                                     {RANK_OPTION, 0, &t.rank_fd, NULL},
                                     {"help", 'h', NULL, &help},
                                     {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
     int status;
 
+    c.line = (fsdp__line){.command = "generate", .args = &args, .local = local};
     if (fsdp__args_parse(&args, "generate", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
+        return fsdp__line_refuse();
     if (help) {
         usage();
         return 0;

@@ -11,9 +11,11 @@
 #include "base/context.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "cli/line.h"
 #include "cli/overrides.h"
 #include "cli/process.h"
 #include "cli/restarts.h"
+#include "cli/torchrun.h"
 #include "launch/launch.h"
 #include "launch/variables.h"
 #include "train/config.h"
@@ -24,6 +26,7 @@ enum {
 
 #define RANK_OPTION "as-rank"   /* tells a started rank from the process that starts them, and where its config is */
 #define STEPS_OPTION "steps-to" /* where rank 0 writes how far it has come */
+#define RUN_OPTION "run"        /* what the run is called */
 
 typedef struct session {
     fsdp_train_config *config;
@@ -32,6 +35,8 @@ typedef struct session {
     fsdp__interrupt interrupt;
     fsdp__restarts restarts;
     fsdp__ranks ranks;
+    fsdp__line line;
+    const char *run;      /* what `ps` shows of it */
     _Atomic int64_t step; /* the last that was taken */
     _Atomic bool trained; /* all of them are */
     int64_t steps_fd;     /* of a rank whose launcher wants to know; -1 */
@@ -45,6 +50,7 @@ static void usage(void)
          "\n"
          "  -n, -np, --ranks RANKS  rank processes to start here (default: 1, or the ranks this process is one of:\n"
          "                          mpirun, srun and torchrun start them, too)\n"
+         "  --nproc-per-node RANKS  the same, and torchrun's other words for one machine, see 'fsdp run --help'\n"
          "  --max-restarts K        when a rank fails, start all again from the newest checkpoint, at most K times\n"
          "  --min-ranks M           when the same failure comes back, go on with fewer ranks, at least M\n"
          "  --print-config          print the config that results, and stop\n"
@@ -245,6 +251,7 @@ static fsdp_status receive_config(session *s)
 
     FSDP_TRY(fsdp__read_join_seconds(&seconds));
     FSDP_TRY(fsdp_context_set_comm_timeout(s->context, seconds));
+    FSDP_TRY(fsdp__line_agree(&s->line, &s->ranks, s->context));
     return fsdp__share_config(s->context, s->config);
 }
 
@@ -267,12 +274,12 @@ static fsdp_status join(session *s)
 {
     fsdp_status status = make_context(s);
 
-    if (status == FSDP_OK)
+    if (status == FSDP_OK) {
+        fsdp__ranks_title(s->context, s->run);
         return share_config(s);
-    if (!s->as_rank && s->ranks.over_mpi)
-        (void)fsdp__rank_failure(&s->ranks);
-    else if (!s->as_rank)
-        (void)fsdp__failure("%s", fsdp_last_error());
+    }
+    if (!s->as_rank)
+        (void)fsdp__ranks_fail_to_join(&s->ranks);
     return status;
 }
 
@@ -324,8 +331,8 @@ static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report
 {
     fsdp_launch_options options = {.ranks = ranks,
                                    .interrupt_grace_ms = fsdp__train_saves(s->config) ? SAVE_GRACE_MS : 0};
-    char as_rank[40], steps_to[40];
-    const char *const argv[] = {"/proc/self/exe", "train", as_rank, steps_to, NULL};
+    char as_rank[40], steps_to[40], run[200];
+    const char *const argv[] = {"/proc/self/exe", "train", as_rank, steps_to, run, NULL};
     int fd = -1;
     fsdp_status status;
 
@@ -333,6 +340,7 @@ static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report
     FSDP_TRY(fsdp__hand_over(s->config, &fd));
     snprintf(as_rank, sizeof as_rank, "--" RANK_OPTION "=%d", fd);
     snprintf(steps_to, sizeof steps_to, "--" STEPS_OPTION "=%d", s->restarts.steps_fd);
+    snprintf(run, sizeof run, "--" RUN_OPTION "=%s", s->run);
     options.argv = argv;
     fflush(NULL);
     status = fsdp_launch(&options, report);
@@ -386,6 +394,7 @@ static int print_config(const session *s)
 
 typedef struct texts {
     const char *ranks, *rank_fd, *steps_fd;
+    fsdp__torchrun torchrun;
     bool help, print;
 } texts;
 
@@ -395,7 +404,7 @@ static int start(session *s, const texts *t)
     int ranks = (int)s->ranks.count;
 
     if (fsdp__restarts_read(&s->restarts, s->config, s->ranks.count, s->ranks.starter) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
+        return fsdp__ranks_refuse(&s->ranks, FSDP__USAGE);
     if (t->print)
         return s->ranks.rank == 0 ? print_config(s) : 0;
     if (fsdp__default_cache(s->config) != FSDP_OK)
@@ -407,34 +416,42 @@ static int start(session *s, const texts *t)
     return launch(s, ranks);
 }
 
+static fsdp_status check_line(const fsdp__args *args, int argc)
+{
+    if (args->positional_count == 0 && argc == 1)
+        return FSDP_FAIL(FSDP_INVALID, "train: no config file given; see 'fsdp train --help'");
+    return args->rest ? FSDP_FAIL(FSDP_INVALID, "train: nothing may follow '--'") : FSDP_OK;
+}
+
 static int with_config(session *s, int argc, char **argv)
 {
     texts t = {.rank_fd = NULL};
     const fsdp__option options[] = {{"ranks", 'n', &t.ranks, NULL},
                                     {"np", 0, &t.ranks, NULL},
+                                    FSDP__TORCHRUN_OPTIONS(&t.torchrun),
                                     {"help", 'h', NULL, &t.help},
                                     {"print-config", 0, NULL, &t.print},
                                     {"max-restarts", 0, &s->restarts.most_text, NULL},
                                     {"min-ranks", 0, &s->restarts.least_text, NULL},
                                     {RANK_OPTION, 0, &t.rank_fd, NULL},
                                     {STEPS_OPTION, 0, &t.steps_fd, NULL},
+                                    {RUN_OPTION, 0, &s->run, NULL},
                                     {0}};
     fsdp__overrides over = {.config = s->config};
-    fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
+    fsdp__args args = {.options = options, .dotted = fsdp__line_key, .positional_most = 1, .arg = &s->line};
     fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
 
+    s->line.args = &args;
     if (fsdp__args_parse(&args, "train", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
+        return fsdp__line_refuse();
     if (t.help)
         return help(&args);
     if (t.rank_fd)
         return be_rank(s, t.rank_fd, t.steps_fd);
-    if (args.positional_count == 0 && argc == 1)
-        return fsdp__usage_error("train: no config file given; see 'fsdp train --help'");
-    if (args.rest)
-        return fsdp__usage_error("train: nothing may follow '--'");
-    if (fsdp__ranks_read(t.ranks, &s->ranks) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
+    if (check_line(&args, argc) != FSDP_OK || fsdp__torchrun_read("train", &t.torchrun, &t.ranks) != FSDP_OK ||
+        fsdp__ranks_read(t.ranks, &s->ranks) != FSDP_OK)
+        return fsdp__line_refuse();
+    s->run = args.positional_count ? basename(args.positional[0]) : "train";
     if (s->ranks.rank > 0) /* rank 0 reads the config for all */
         return start(s, &t);
     if (args.positional_count && fsdp_train_config_load(s->config, args.positional[0]) != FSDP_OK)
@@ -446,13 +463,14 @@ static int with_config(session *s, int argc, char **argv)
 
 int fsdp__cmd_train(int argc, char **argv)
 {
-    session s = {.steps_fd = -1, .restarts.steps_fd = -1};
+    session s = {.line.command = "train", .steps_fd = -1, .restarts.steps_fd = -1};
     int status;
 
     (void)signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go: the run goes on (check_output) */
     if (fsdp_train_config_create(&s.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     status = with_config(&s, argc, argv);
+    fsdp__free(s.line.keys);
     fsdp_train_config_free(s.config);
     return status;
 }

@@ -162,6 +162,7 @@ int fsdp__compare_rank(const char *config_text, const char *records_text, int st
                   config->training.threads > 0 ? fsdp__context_from_env((int)config->training.threads, &context)
                                                : fsdp_context_from_env(&context),
                   out);
+    fsdp__ranks_title(context, "compare");
     FSDP_TRY_GOTO(status, fsdp__measure_start(context, config, steps, record), out);
     status = fsdp__record_write((int)records_fd, fsdp_context_rank(context), record);
     if (status != FSDP_OK)

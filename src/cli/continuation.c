@@ -2,6 +2,7 @@
 #include "cli/continuation.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,14 +155,20 @@ static fsdp_status explain(const fsdp__continuation *c, fsdp_context *context)
     return fsdp__fail_not_finite(context, c->folder.path, what);
 }
 
-fsdp_status fsdp__continuation_run(fsdp__continuation *c)
+fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ranks)
 {
     fsdp_context *context = NULL;
     fsdp_module *model = NULL;
     fsdp_status status;
+    char run[200];
 
     FSDP_TRY(create_context(c, &context));
+    c->joined = true;
+    snprintf(run, sizeof run, "generate %s", c->path);
+    fsdp__ranks_title(context, run);
     status = fsdp_context_set_comm_timeout(context, c->comm_timeout);
+    if (status == FSDP_OK && ranks)
+        status = fsdp__line_agree(&c->line, ranks, context);
     if (status == FSDP_OK)
         status = fsdp__facts_agree(context, "generate different things", write_facts, c);
     if (status == FSDP_OK)

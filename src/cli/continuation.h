@@ -2,6 +2,7 @@
 #ifndef CLI_CONTINUATION_H
 #define CLI_CONTINUATION_H
 
+#include "cli/line.h"
 #include "cli/prompt.h"
 #include "cli/token_text.h"
 #include "fsdp/generate.h"
@@ -14,7 +15,9 @@ typedef struct fsdp__continuation {
     fsdp_dtype dtype; /* of the weights */
     double comm_timeout;
     bool ignore_eos;
+    fsdp__line line;
     bool as_rank; /* started by another process of this program, which says what went wrong */
+    bool joined;  /* the other ranks */
     bool left;    /* whoever read what was printed has gone */
     fsdp__model_folder folder;
     fsdp_generate_options options;
@@ -27,8 +30,9 @@ typedef struct fsdp__continuation {
 
 /* Reads what is small: config, stop tokens and tokenizer of the folder; and makes tokens of the prompt. */
 fsdp_status fsdp__continuation_prepare(fsdp__continuation *c);
-/* Loads the model and prints what it says: text as it comes, or all ids in the end. On rank 0; all ranks call it. */
-fsdp_status fsdp__continuation_run(fsdp__continuation *c);
+/* Joins the other ranks, loads the model and prints what it says: text as it comes, or all ids in the end. On rank 0;
+ * all ranks call it. `ranks` NULL: this program has started them. */
+fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ranks);
 void fsdp__continuation_release(fsdp__continuation *c);
 
 #endif

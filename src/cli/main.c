@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/process.h"
@@ -165,14 +166,37 @@ static fsdp_status prepare(int argc, char **argv)
     return FSDP_OK;
 }
 
+/* Where the arguments stand now `ps` may show something else one day (fsdp__ranks_title). One piece of memory. */
+static char **copy_arguments(int argc, char **argv)
+{
+    size_t bytes = (size_t)(argc + 1) * sizeof *argv;
+    char **copy, *at;
+
+    for (int i = 0; i < argc; i++)
+        bytes += strlen(argv[i]) + 1;
+    copy = fsdp__malloc(bytes);
+    if (!copy)
+        return NULL;
+    at = (char *)(copy + argc + 1);
+    for (int i = 0; i < argc; i++) {
+        copy[i] = at;
+        at = stpcpy(at, argv[i]) + 1;
+    }
+    copy[argc] = NULL;
+    return copy;
+}
+
 int main(int argc, char **argv)
 {
-    char text[256];
+    char text[256], **arguments = copy_arguments(argc, argv);
     int status;
 
-    if (prepare(argc, argv) != FSDP_OK)
+    if (!arguments)
         return fsdp__failure("%s", fsdp_last_error());
-    status = dispatch(argc, argv);
+    if (prepare(argc, arguments) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    status = dispatch(argc, arguments);
+    fsdp__free(arguments);
     if (status == 0 && fsdp__output_failed(text, sizeof text))
         return fsdp__failure("%s", text);
     return status;

@@ -1,10 +1,14 @@
 /* ranks.c - how many ranks there are to be, and who starts them; starts rank processes and ends as they do. */
+#include <errno.h>
 #include <stdio.h>
 
 #include "base/host.h"
+#include "base/title.h"
 #include "cli/cli.h"
 #include "cli/process.h"
+#include "comm/mpi/start.h"
 #include "comm/world.h"
+#include "launch/launch.h"
 #include "launch/starter.h"
 
 fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
@@ -44,18 +48,37 @@ int fsdp__rank_failure(const fsdp__ranks *ranks)
     return fsdp__failure("%s's rank %d (machine '%s'): %s", ranks->starter, ranks->rank, host, fsdp_last_error());
 }
 
-/* mpirun of Open MPI ends them, mpiexec of MPICH does not, nor does srun unless it is told so. */
 int fsdp__ranks_refuse(const fsdp__ranks *ranks, int exit_status)
 {
-    fsdp_context *context = NULL;
     char reason[1024];
 
     snprintf(reason, sizeof reason, "%s", fsdp_last_error());
     (void)(exit_status == FSDP__USAGE ? fsdp__usage_error("%s", reason) : fsdp__rank_failure(ranks));
-    if (ranks->over_mpi && fsdp_context_from_env(&context) == FSDP_OK)
-        fsdp_abort(context, reason);
-    fsdp_context_free(context);
+    if (ranks->joins)
+        fsdp__refuse_to_join(reason);
     return exit_status;
+}
+
+int fsdp__ranks_fail_to_join(const fsdp__ranks *ranks)
+{
+    (void)(ranks->over_mpi ? fsdp__rank_failure(ranks) : fsdp__failure("%s", fsdp_last_error()));
+    if (ranks->over_mpi)
+        fsdp__mpi_end_all();
+    return FSDP__FAILED;
+}
+
+void fsdp__ranks_title(const fsdp_context *context, const char *run)
+{
+    static char name[] = "fsdp"; /* what stood there is written over */
+    char text[320];
+    fsdp__title title = fsdp__title_find();
+
+    if (fsdp_context_world_size(context) == 1)
+        return;
+    snprintf(text, sizeof text, "fsdp: rank %d of %d, %s", fsdp_context_rank(context), fsdp_context_world_size(context),
+             run);
+    fsdp__title_write(title, text);
+    program_invocation_name = program_invocation_short_name = name;
 }
 
 int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report)

@@ -96,25 +96,202 @@ static void torchrun_s_words_are_understood(void **state)
     SAYS(2, "run: say how many ranks", "run", "--standalone", "--", "true");
 }
 
-/* Ranks 0 and 1 with RANK and WORLD_SIZE alone; only rank 0 can see the config. */
+static void words_of_torchrun_count_where_the_program_starts_its_own_ranks(void **state)
+{
+    fixture *f = *state;
+
+    SAYS(0, "ranks:  2,", "train", f->config, "--nproc_per_node", "2", "--nnodes=1");
+    SAYS(0, "ranks:  2,", "train", f->config, "--nproc-per-node=2", "--standalone", "-n", "2");
+    SAYS(0, "perplexity", "eval", f->model, "--data", f->data, "--nproc_per_node=2");
+    SAYS(0, "1,", "generate", f->model, "--tokens", "1", "--nproc_per_node=2", "--max-new-tokens=1");
+    SAYS(0, "ddp", "compare", f->config, "--nproc_per_node=2", "--strategies=ddp", "--rounds=1", "--steps=1");
+    SAYS(2, "train: --nproc-per-node is gpu, and ranks compute on the CPU: say how many, or cpu", "train", f->config,
+         "--nproc_per_node=gpu");
+    SAYS(2, "--nproc-per-node is 'two': expected an integer", "eval", f->model, "--data", f->data,
+         "--nproc_per_node=two");
+    SAYS(2, "generate: --nnodes is '2', and this starts the ranks of one machine: several are started by MPI",
+         "generate", f->model, "--tokens", "1", "--nnodes=2");
+    SAYS(2, "compare: -n is 3 and --nproc-per-node 2: leave one of the two out", "compare", f->config, "-n", "3",
+         "--nproc_per_node=2");
+}
+
+/* Ranks 0 and 1 with RANK and WORLD_SIZE alone. */
+static void run_two(fixture *f, const char *elsewhere, const char *const *first, const char *const *second, program *a,
+                    program *b)
+{
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("RANK", "0", 1);
+    CHECK_EQ(chdir(f->directory), 0);
+    *a = program_start(f->directory, first);
+    setenv("RANK", "1", 1);
+    CHECK_EQ(chdir(elsewhere), 0);
+    *b = program_start(elsewhere, second);
+    CHECK_EQ(chdir("/"), 0);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    program_wait(b, 60);
+    program_wait(a, 60);
+}
+
+static void make_model(const fixture *f)
+{
+    program p = program_run(f->directory, 0, (const char *const[]){PROGRAM, "train", f->config, NULL});
+
+    program_free(&p);
+}
+
+/* Each says `expected` where rank 1 was given `second`. */
+static void check_told(fixture *f, const char *const *first, const char *const *second, const char *expected)
+{
+    char *elsewhere = test_path(f->directory, "elsewhere");
+    program a, b;
+
+    (void)mkdir(elsewhere, 0700);
+    run_two(f, elsewhere, first, second, &a, &b);
+    CHECK_EQ(a.status, 1);
+    CHECK_EQ(b.status, 1);
+    CHECK_CONTAINS(a.output, expected);
+    CHECK_CONTAINS(b.output, expected);
+    CHECK_CONTAINS(b.output, "ranks 0 and 1 were given different command lines: ");
+    program_free(&a);
+    program_free(&b);
+    free(elsewhere);
+}
+
+#define LINE(...) ((const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+
+static void a_rank_with_another_command_line_is_told(void **state)
+{
+    fixture *f = *state;
+    const char *const train[] = {PROGRAM, "train", f->config, "--data.path=a\nb", "--data.path=c", NULL};
+    const char *const eval[] = {PROGRAM, "eval", f->model, "--data", f->data, NULL};
+    const char *const generate[] = {PROGRAM, "generate", f->model, "--tokens=1", NULL};
+
+    make_model(f);
+    check_told(f, train, LINE("train", f->config, "--data.path=a\nb", "--data.path=c", "--training.seed=0"),
+               "--training.seed is not given and 0: start all with the same");
+    check_told(f, train, LINE("train", f->config, "--data.path=c", "--data.path=a\nb"), "--data.path is ");
+    check_told(f, train, LINE("train", "other.yaml", "--data.path=a\nb", "--data.path=c"), "the file or folder is ");
+    check_told(f, train, LINE("train", f->config), "--data.path is ");
+    check_told(f, eval, LINE("eval", f->model, "--data", f->data, "--comm-timeout=9"),
+               "--comm-timeout is not given and 9");
+    check_told(f, eval, LINE("eval", f->model, "--data", f->data, "--batch-size=8"), "--batch-size is not given and 8");
+    check_told(f, generate, LINE("generate", f->model, "--tokens=1", "--ignore-eos"),
+               "--ignore-eos is not given and given");
+    check_told(f, generate, LINE("eval", f->model, "--data", f->data), "the command is generate and eval");
+}
+
+/* A folder and data may lie elsewhere: what is there is compared. */
+static void paths_of_what_each_rank_reads_may_differ(void **state)
+{
+    fixture *f = *state;
+    char *other = test_path(f->directory, "other"), *second = test_path(f->directory, "second");
+    program a, b;
+
+    make_model(f);
+    CHECK_EQ(symlink(f->model, other), 0);
+    CHECK_EQ(mkdir(second, 0700), 0);
+    run_two(f, second, LINE("eval", f->model, "--data", f->data, "--batch-size=4"),
+            LINE("eval", other, "--batch-size", "4", "--data", f->data, "--cache", f->directory), &a, &b);
+    CHECK_EQ(a.status, 1); /* but --cache is given on one alone */
+    CHECK_CONTAINS(a.output, "--cache is not given and given");
+    program_free(&a);
+    program_free(&b);
+    run_two(f, second, LINE("eval", f->model, "--data", f->data, "-n2"),
+            LINE("eval", "--np", "2", other, "--data", f->data), &a, &b);
+    CHECK_EQ(a.status, 0);
+    CHECK_EQ(b.status, 0);
+    program_free(&a);
+    program_free(&b);
+    free(second);
+    free(other);
+}
+
+/* Who cannot join says so to the others, who may be there already or come later. */
+static void a_rank_that_cannot_join_is_not_waited_for(void **state)
+{
+    fixture *f = *state;
+    char *second = test_path(f->directory, "second");
+    program a, b;
+
+    CHECK_EQ(mkdir(second, 0700), 0);
+    run_two(f, second, LINE("train", "nope.yaml"), LINE("train", "nope.yaml"), &a, &b);
+    CHECK_EQ(a.status, 1);
+    CHECK_EQ(b.status, 1);
+    CHECK_CONTAINS(a.output, "cannot open 'nope.yaml'");
+    CHECK_CONTAINS(b.output, "rank 0 failed: ");
+    CHECK_CONTAINS(b.output, "cannot open 'nope.yaml'");
+    program_free(&a);
+    program_free(&b);
+    run_two(f, second, LINE("train", f->config), LINE("train", f->config, "--bogus"), &a, &b);
+    CHECK_EQ(a.status, 1);
+    CHECK_EQ(b.status, 2);
+    CHECK_CONTAINS(a.output, "rank 1 failed: train: unknown option '--bogus'");
+    program_free(&a);
+    program_free(&b);
+    free(second);
+}
+
+/* What `ps` shows of a process, with blanks between words. */
+static void check_title(pid_t pid, const char *expected)
+{
+    char path[48], text[400];
+    size_t bytes;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
+    file = fopen(path, "r");
+    CHECK(file != NULL);
+    bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    while (bytes > 0 && text[bytes - 1] == '\0')
+        bytes--;
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = text[i] ? text[i] : ' ';
+    text[bytes] = '\0';
+    CHECK_STRING(text, expected);
+}
+
+static void the_list_of_processes_shows_ranks_and_runs(void **state)
+{
+    fixture *f = *state;
+    char mark[200], expected[300];
+    const char *const line[] = {PROGRAM, "train", f->config, "--training.steps=1000000", "--metrics.log_freq=1",
+                                "-n",    "2",     NULL};
+    program p;
+
+    setenv("FSDP_TEST_MARK", f->directory, 1);
+    snprintf(mark, sizeof mark, "FSDP_TEST_MARK=%s", f->directory);
+    p = program_start(f->directory, line);
+    fixture_await(&p, "step:");
+    check_title(fixture_rank(mark, 0), "fsdp: rank 0 of 2, config.yaml");
+    check_title(fixture_rank(mark, 1), "fsdp: rank 1 of 2, config.yaml");
+    CHECK_EQ(kill(p.pid, SIGTERM), 0);
+    program_wait(&p, 60);
+    CHECK_EQ(p.status, 128 + SIGTERM);
+    program_free(&p);
+
+    snprintf(expected, sizeof expected, PROGRAM " train %s --training.steps=1000000 --metrics.log_freq=1", f->config);
+    p = program_start(f->directory, (const char *const[]){PROGRAM, "train", f->config, "--training.steps=1000000",
+                                                          "--metrics.log_freq=1", NULL});
+    fixture_await(&p, "step:");
+    check_title(p.pid, expected); /* a process alone is what was typed */
+    CHECK_EQ(kill(p.pid, SIGTERM), 0);
+    program_wait(&p, 60);
+    program_free(&p);
+    unsetenv("FSDP_TEST_MARK");
+}
+
+/* Only rank 0 can see the config. */
 static void the_config_is_read_by_rank_0_alone(void **state)
 {
     fixture *f = *state;
-    const char *const first[] = {PROGRAM, "train", f->config, "--training.threads=2", NULL};
-    const char *const second[] = {PROGRAM, "train", "nowhere.yaml", "--training.threads=2", NULL};
+    const char *const line[] = {PROGRAM, "train", "config.yaml", "--training.threads=2", NULL};
     char *elsewhere = test_path(f->directory, "elsewhere");
     program a, b;
 
     CHECK_EQ(mkdir(elsewhere, 0700), 0);
-    setenv("WORLD_SIZE", "2", 1);
-    setenv("RANK", "0", 1);
-    a = program_start(f->directory, first);
-    setenv("RANK", "1", 1);
-    b = program_start(elsewhere, second);
-    unsetenv("RANK");
-    unsetenv("WORLD_SIZE");
-    program_wait(&b, 60);
-    program_wait(&a, 60);
+    run_two(f, elsewhere, line, line, &a, &b);
     CHECK_EQ(a.status, 0);
     CHECK_EQ(b.status, 0);
     CHECK_STRING(b.output, "");
@@ -126,4 +303,7 @@ static void the_config_is_read_by_rank_0_alone(void **state)
 }
 
 TEST_MAIN(T(another_number_of_ranks_than_were_started_is_refused), T(a_started_rank_becomes_the_program),
-          T(torchrun_s_words_are_understood), T(the_config_is_read_by_rank_0_alone))
+          T(torchrun_s_words_are_understood), T(words_of_torchrun_count_where_the_program_starts_its_own_ranks),
+          T(a_rank_with_another_command_line_is_told), T(paths_of_what_each_rank_reads_may_differ),
+          T(a_rank_that_cannot_join_is_not_waited_for), T(the_list_of_processes_shows_ranks_and_runs),
+          T(the_config_is_read_by_rank_0_alone))

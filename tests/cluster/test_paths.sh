@@ -105,3 +105,12 @@ printf 'model:\n  preset: llama-1m\n' >config/c.yaml
 without config 1
 machines_run 1 "${train[@]}" $tokens config/c.yaml >out 2>&1 || fail "a config that rank 0 alone sees is no error"
 back config 1
+
+# Another build, or another command line, on one machine.
+python3 "$FSDP_SOURCE/tests/support/other_build.py" "$fsdp" other
+# shellcheck disable=SC2016
+refused "MPI's rank 0 \(machine 'm0'\) runs fsdp [^ ]+, build [0-9a-f]+, and its rank 1 \(machine 'm1'\) fsdp " \
+    sh -c '[ "$(hostname)" = m0 ] || exec ./other "$@"; exec "$0" "$@"' "${train[@]}" $tokens
+# shellcheck disable=SC2016
+refused "$others were given different command lines: --training.seed is not given and 3" \
+    sh -c '[ "$(hostname)" = m0 ] || set -- "$@" --training.seed=3; exec "$0" "$@"' "${train[@]}" $tokens

@@ -61,6 +61,28 @@ try() { # STARTER PLUGIN TITLE
     says "there is no '$folder/nope'" "$1" -n 1 "$FSDP_BUILD/fsdp" eval "$folder/nope" --data="$0" : \
         -n 1 "$ranks" both_leave
     [ $status != 0 ] && [ $status != 124 ]
+    # Ranks of several builds, and with several command lines.
+    local fsdp=$FSDP_BUILD/fsdp line=(train --data.path="$0" --training.seq_len=8 --training.steps=1)
+    python3 "$FSDP_SOURCE/tests/support/other_build.py" "$fsdp" "$folder/other"
+    says "start all ranks from one build" "$1" -n 1 "$fsdp" "${line[@]}" : -n 1 "$folder/other" "${line[@]}"
+    [ $status != 0 ] && [ $status != 124 ]
+    mkdir -p "$folder/plugins"
+    python3 "$FSDP_SOURCE/tests/support/other_build.py" "$FSDP_BUILD/libfsdp-$2.so" "$folder/plugins/libfsdp-$2.so"
+    says "runs its plug-in of fsdp" "$1" -n 1 "$fsdp" "${line[@]}" : \
+        -n 1 env FSDP_PLUGIN_PATH="$folder/plugins" "$fsdp" "${line[@]}"
+    [ $status != 0 ] && [ $status != 124 ]
+    says "--training.seed is not given and 3: start all with the same" "$1" -n 1 "$fsdp" "${line[@]}" : \
+        -n 1 "$fsdp" "${line[@]}" --training.seed=3
+    [ $status != 0 ] && [ $status != 124 ]
+    # One that cannot, or does not, join the others is not to be waited for.
+    says "train: unknown option '--bogus'" "$1" -n 1 "$fsdp" train --bogus : -n 1 "$fsdp" "${line[@]}"
+    [ $status != 0 ] && [ $status != 124 ]
+    says "there is no libfsdp-$2.so" "$1" -n 1 "$fsdp" "${line[@]}" : \
+        -n 1 env FSDP_PLUGIN_PATH= "$folder/other" "${line[@]}"
+    [ $status != 0 ] && [ $status != 124 ]
+    FSDP_JOIN_TIMEOUT=4 says "of 2 processes that were started here 1 has ended without joining the others" "$1" \
+        -n 1 "$fsdp" "${line[@]}" : -n 1 "$fsdp" --version
+    [ $status != 0 ] && [ $status != 124 ]
     FSDP_MPI=mvapich says "FSDP_MPI is 'mvapich', not openmpi, mpich or none" "$1" -n 2 "$ranks"
     [ $status != 0 ]
 }
