@@ -179,7 +179,7 @@ static void measure_size(bench *b)
                                            run_gather_shared, run_gather_in_place, run_scatter, run_scatter_symmetric,
                                            run_reduce,        run_reduce_symmetric};
     size_t count = sizeof operations / sizeof *operations;
-    char *memory = aligned_alloc(64, 2 * b->bytes + 256);
+    char *memory = aligned_alloc(64, (2 * b->bytes + 256 + 63) / 64 * 64);
 
     if (!memory)
         exit(1);
@@ -192,7 +192,7 @@ static void measure_size(bench *b)
     memset(b->symmetric, 0, b->bytes);
     memset(b->shard, 0, b->bytes);
     if (fsdp_process_group_rank(b->world) == 0)
-        printf("%8zu KB", b->bytes >> 10);
+        printf("%8zu KB", (b->bytes + 1023) >> 10);
     for (size_t i = 0; i < count; i++) {
         double us = measure(b, operations[i]);
         if (fsdp_process_group_rank(b->world) == 0)
@@ -229,8 +229,10 @@ static void measure_sizes(bench *b, fsdp_dtype dtype, size_t smallest, size_t la
         printf("%-11s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", fsdp_dtype_name(b->dtype), "memcpy", "barrier", "AG",
                "AG sym", "AG shared", "AG place", "RS", "RS sym", "AR", "AR sym");
     for (size_t bytes = smallest; bytes <= largest; bytes *= 4) {
-        b->bytes = bytes;
-        b->numel = (int64_t)(bytes / fsdp_dtype_size(b->dtype));
+        int64_t ranks = fsdp_process_group_size(b->world), part = (int64_t)(bytes / fsdp_dtype_size(b->dtype)) / ranks;
+
+        b->numel = part * ranks; /* as many of each rank: with 3 ranks a little less than it says */
+        b->bytes = (size_t)b->numel * fsdp_dtype_size(b->dtype);
         measure_size(b);
     }
 }

@@ -16,7 +16,8 @@ extern "C" {
  *     torchrun --no-python        the same without FSDP_SHM_FD, of one machine: rank 0 makes the memory and hands it to
  *                                 the others. They know each other by their parent process, MASTER_ADDR, MASTER_PORT,
  *                                 TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT, so a script around the program
- *                                 must `exec` it. FSDP_JOIN_TIMEOUT: seconds that they wait for each other (300)
+ *                                 must `exec` it. FSDP_JOIN_TIMEOUT: seconds that they wait for each other (300);
+ *                                 one that waits says so in the log's default place
  *     mpirun, mpiexec, srun       OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK, SLURM_*: by MPI, on any number of machines.
  *                                 FSDP_JOIN_TIMEOUT: the same; but a call of MPI cannot be called off, so a process
  *                                 that has not joined by then says so and ends, with status 1 and without what stdout
@@ -30,7 +31,8 @@ extern "C" {
  * bound them already, which shows in the cores that they may use; OMP_PROC_BIND leaves it to OpenMP.
  *
  * A variable that is wrong, or contradicts another one, is FSDP_INVALID with its name. OMP_NUM_THREADS sets the compute
- * threads, 1 to 1024; of a list ("4,2") the first number counts. Blocks until all ranks have joined. [collective] */
+ * threads, 1 to 1024; of a list ("4,2") the first number counts. Ranks that run several builds of this library are
+ * FSDP_MISMATCH on all of them. Blocks until all ranks have joined. [collective] */
 FSDP_API fsdp_status fsdp_context_from_env(fsdp_context **out);
 
 typedef struct fsdp_launch_options {
@@ -56,7 +58,8 @@ typedef struct fsdp_launch_report {
  * was ignored when this was called (nohup, & in a script) stays ignored, here and in the ranks.
  *
  * No shared memory and no process is left behind, those that a rank started included as long as they stayed in its
- * process group: also when this process is killed with SIGKILL, for which one more process (the guardian) waits.
+ * process group: also when this process is killed with SIGKILL, for which one more process (the guardian) waits. Where
+ * that is killed there is another one, and a warning in the log's default place.
  *
  * File descriptors 0 to 2 that are closed are open on /dev/null in the ranks, so that nothing they print gets into the
  * memory or the files of others.
