@@ -57,15 +57,12 @@ static void hash_text(XXH3_state_t *state, const char *text)
 static fsdp_status hash_all(XXH3_state_t *state, const fsdp__data_files *files, const fsdp_tokenize_options *o)
 {
     const unsigned char flags[] = {NAME_VERSION, o->no_eos, o->plain_specials, o->replace_invalid, o->skip_bad_lines};
-    char tables[FSDP__TOKENIZER_TABLES_BYTES];
 
     if (XXH3_128bits_reset(state) == XXH_ERROR)
         return FSDP_FAIL(FSDP_INVALID, "cannot hash the text");
     XXH3_128bits_update(state, flags, sizeof flags);
     hash_text(state, o->field ? o->field : "text");
     hash_text(state, o->separator);
-    fsdp__tokenizer_tables(tables);
-    hash_text(state, tables);
     for (int64_t i = 0; i < files->count; i++)
         FSDP_TRY(hash_file(state, files->paths[i]));
     return FSDP_OK;

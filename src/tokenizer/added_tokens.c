@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 #include "base/alloc.h"
+#include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 
 fsdp_status fsdp__added_tokens_add(fsdp__added_tokens *added, const fsdp__added_token *token)
@@ -23,6 +23,15 @@ fsdp_status fsdp__added_tokens_add(fsdp__added_tokens *added, const fsdp__added_
     *slot = *token;
     slot->text = text;
     return FSDP_OK;
+}
+
+void fsdp__added_tokens_remove(fsdp__added_tokens *added, int32_t id)
+{
+    for (int64_t i = added->count; i-- > 0;)
+        if (added->tokens[i].id == id) {
+            fsdp__free(added->tokens[i].text);
+            added->tokens[i] = added->tokens[--added->count];
+        }
 }
 
 static int compare(const void *a, const void *b)
@@ -70,22 +79,13 @@ static const fsdp__added_token *longest_at(const fsdp__added_tokens *added, cons
     return NULL;
 }
 
-static bool is_word_character(uint32_t character)
-{
-    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)character);
-
-    return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC ||
-           character == 0x200c || character == 0x200d ||
-           (character >= 0x24b6 && character <= 0x24e9); /* circled letters are alphabetic */
-}
-
 static bool is_alone(const char *text, size_t bytes, size_t begin, size_t end)
 {
     uint32_t next = 0;
 
-    if (begin > 0 && is_word_character(fsdp__utf8_before(text, begin)))
+    if (begin > 0 && fsdp__is_word_character(fsdp__utf8_before(text, begin)))
         return false;
-    return fsdp__utf8_at(text + end, bytes - end, &next) == 0 || !is_word_character(next);
+    return fsdp__utf8_at(text + end, bytes - end, &next) == 0 || !fsdp__is_word_character(next);
 }
 
 static void widen(const char *text, size_t bytes, size_t done, fsdp__added_match *match)
@@ -93,6 +93,8 @@ static void widen(const char *text, size_t bytes, size_t done, fsdp__added_match
     uint32_t character = 0;
     int length;
 
+    if (match->token->lstrip && match->begin < done)
+        match->begin = done;
     while (match->token->lstrip && match->begin > done) {
         size_t before = match->begin - 1;
 
@@ -115,13 +117,14 @@ fsdp__added_match fsdp__added_tokens_next(const fsdp__added_tokens *added, bool 
         fsdp__added_match match = {.begin = *from, .token = token};
 
         *from += token ? token->bytes : 1;
-        if (!token || (token->special && plain_specials) || match.begin < done)
+        if (!token || (token->special && plain_specials))
             continue;
         match.end = *from;
         if (token->single_word && !is_alone(text, bytes, match.begin, match.end))
             continue;
         widen(text, bytes, done, &match);
-        return match;
+        if (match.begin < match.end) /* else nothing is left of it */
+            return match;
     }
     return (fsdp__added_match){.begin = bytes, .end = bytes};
 }

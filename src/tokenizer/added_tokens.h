@@ -22,7 +22,8 @@ typedef struct fsdp__added_tokens {
 
 /* Takes a copy of `token`, whose text has a byte or more. */
 fsdp_status fsdp__added_tokens_add(fsdp__added_tokens *added, const fsdp__added_token *token);
-void fsdp__added_tokens_order(fsdp__added_tokens *added); /* when all are there */
+void fsdp__added_tokens_remove(fsdp__added_tokens *added, int32_t id); /* where it is one of them */
+void fsdp__added_tokens_order(fsdp__added_tokens *added);              /* when all are there */
 void fsdp__added_tokens_release(fsdp__added_tokens *added);
 
 typedef struct fsdp__added_match {
@@ -30,7 +31,8 @@ typedef struct fsdp__added_match {
     const fsdp__added_token *token; /* NULL: there is none; begin and end are the text's end */
 } fsdp__added_match;
 
-/* The next one from `*from` on, where `done` bytes are taken by those before it; `*from` goes on. */
+/* The next one from `*from` on; `*from` goes on. Those before it have taken the text up to `done`: it may begin before
+ * that, in white space that they took. */
 fsdp__added_match fsdp__added_tokens_next(const fsdp__added_tokens *added, bool plain_specials, const char *text,
                                           size_t bytes, size_t *from, size_t done);
 /* Whether any of them may lie across this place of a text, or but for a character of white space touch it; also where

@@ -50,16 +50,16 @@ static fsdp_status add_pieces(fsdp_encoder *e, const fsdp__added_tokens *added, 
 {
     size_t from = 0, done = 0;
 
-    while (done < bytes) {
+    for (;;) {
         fsdp__added_match match = fsdp__added_tokens_next(added, e->plain_specials, text, bytes, &from, done);
 
         if (match.begin > done)
             FSDP_TRY(sink(e, text + done, match.begin - done));
-        if (match.token)
-            FSDP_TRY(fsdp__token_list_add(e->out, match.token->id));
+        if (!match.token)
+            return FSDP_OK;
+        FSDP_TRY(fsdp__token_list_add(e->out, match.token->id));
         done = match.end;
     }
-    return FSDP_OK;
 }
 
 static fsdp_status add_words(fsdp_encoder *e, const char *text, size_t bytes)

@@ -1,18 +1,27 @@
-/* nfc.c - form C through utf8proc, for those stretches alone that may not be in it. */
+/* nfc.c - form C, of those stretches alone that may not be in it. */
 #include "tokenizer/nfc.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "base/text.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/unicode_data.h"
+#include "tokenizer/utf8.h"
 
 enum {
     FIRST_COMBINING = 0x300, /* all characters before it begin something new */
-    HANGUL_VOWELS = 0x1160,  /* from here to HANGUL_END: what a syllable goes on with */
-    HANGUL_END = 0x1200
+    PARTS_MOST = 4,          /* of one character */
+    FEW_BYTES = 64,
+
+    FIRST_SYLLABLE = 0xac00, /* of Hangul: each is a leading consonant, a vowel, and a trailing consonant or none */
+    FIRST_LEADING = 0x1100,
+    FIRST_VOWEL = 0x1161,
+    BEFORE_TRAILING = 0x11a7,
+    LEADING = 19,
+    VOWELS = 21,
+    TRAILING = 28
 };
 
 fsdp_status fsdp__text_append(fsdp__text *text, const char *bytes, size_t count)
@@ -30,52 +39,9 @@ void fsdp__text_release(fsdp__text *text)
     *text = (fsdp__text){0};
 }
 
-/* Hugging Face's tokenizers normalizes by Unicode 9: what came later stays where it is, and what is around it does not
- * see it. The characters that a later Unicode would move, join or take apart. */
-static const uint32_t later[][2] = {
-    {0x5c8, 0x5c9},     {0x7fd, 0x7fd},     {0x897, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
-    {0xc3c, 0xc3c},     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},   {0x1abf, 0x1af0},
-    {0x1df6, 0x1dfa},   {0xa82c, 0xa82c},   {0x105c9, 0x105c9}, {0x105e4, 0x105e4}, {0x10d24, 0x10d27},
-    {0x10d69, 0x10d6d}, {0x10eab, 0x10eac}, {0x10ecb, 0x10ecf}, {0x10ef0, 0x10efb}, {0x10efd, 0x10eff},
-    {0x10f46, 0x10f50}, {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x11383, 0x11383},
-    {0x11385, 0x11385}, {0x1138e, 0x1138e}, {0x11391, 0x11391}, {0x113c5, 0x113c5}, {0x113c7, 0x113c8},
-    {0x113ce, 0x113d0}, {0x1145e, 0x1145e}, {0x11839, 0x1183a}, {0x11938, 0x11938}, {0x1193d, 0x1193e},
-    {0x11943, 0x11943}, {0x119e0, 0x119e0}, {0x11a34, 0x11a34}, {0x11a47, 0x11a47}, {0x11a99, 0x11a99},
-    {0x11d42, 0x11d42}, {0x11d44, 0x11d45}, {0x11d97, 0x11d97}, {0x11f41, 0x11f42}, {0x16121, 0x16128},
-    {0x1612f, 0x1612f}, {0x16d68, 0x16d6a}, {0x16ff0, 0x16ff1}, {0x1d127, 0x1d128}, {0x1d250, 0x1d252},
-    {0x1d25b, 0x1d25c}, {0x1d25f, 0x1d25f}, {0x1d280, 0x1d281}, {0x1e08f, 0x1e08f}, {0x1e130, 0x1e136},
-    {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1e4ec, 0x1e4ef}, {0x1e5ee, 0x1e5ef}, {0x1e6e3, 0x1e6e3},
-    {0x1e6e6, 0x1e6e6}, {0x1e6ee, 0x1e6ef}, {0x1e6f5, 0x1e6f5}};
-
-static bool is_later(uint32_t character)
-{
-    size_t low = 0, high = FSDP__COUNT_OF(later);
-
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-
-        if (character > later[middle][1])
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < FSDP__COUNT_OF(later) && character >= later[low][0];
-}
-
 bool fsdp__nfc_begins(uint32_t character)
 {
-    const utf8proc_property_t *property;
-
-    if (character < FIRST_COMBINING)
-        return true;
-    if (character >= HANGUL_VOWELS && character < HANGUL_END)
-        return false;
-    if (is_later(character))
-        return true;
-    property = utf8proc_get_property((utf8proc_int32_t)character);
-    return property->category != UTF8PROC_CATEGORY_CN && property->combining_class == 0 &&
-           (property->decomp_seqindex == UINT16_MAX || property->decomp_type != 0) &&
-           property->comb_index == UINT16_MAX;
+    return character < FIRST_COMBINING || !fsdp__run_value(fsdp__doubtful_runs, FSDP__DOUBTFUL_RUNS, character);
 }
 
 /* How many bytes from `at` on are one stretch: a character that begins something, and all behind it that do not. */
@@ -110,24 +76,151 @@ static size_t next_doubtful(const char *text, size_t bytes, size_t at)
         length = fsdp__utf8_next(text + at, &character);
         if (!fsdp__nfc_begins(character))
             return last;
-        last = is_later(character) ? at + (size_t)length : at; /* nothing joins it */
+        last = at;
         at += (size_t)length;
     }
     return bytes;
 }
 
+/* ---- one stretch ---- */
+
+/* A character with its combining class above it, and between them where it stood. */
+typedef uint64_t part;
+
+static part make_part(uint32_t character, size_t place)
+{
+    uint64_t class = fsdp__run_value(fsdp__combining_runs, FSDP__COMBINING_RUNS, character);
+
+    return class << 56 | (uint64_t)place << 24 | character;
+}
+
+static uint32_t character_of(part p)
+{
+    return p & 0xffffff;
+}
+
+static unsigned class_of(part p)
+{
+    return (unsigned)(p >> 56);
+}
+
+static int compare_decompositions(const void *a, const void *b)
+{
+    uint32_t x = ((const fsdp__decomposition *)a)->character, y = ((const fsdp__decomposition *)b)->character;
+
+    return (x > y) - (x < y);
+}
+
+static size_t take_apart(uint32_t character, part *parts, size_t count)
+{
+    fsdp__decomposition key = {.character = character};
+    const fsdp__decomposition *found =
+        bsearch(&key, fsdp__decompositions, FSDP__DECOMPOSITIONS, sizeof *fsdp__decompositions, compare_decompositions);
+
+    if (!found) {
+        parts[count] = make_part(character, count);
+        return count + 1;
+    }
+    count = take_apart(found->first, parts, count);
+    return found->second ? take_apart(found->second, parts, count) : count;
+}
+
+static int compare_parts(const void *a, const void *b)
+{
+    part x = *(const part *)a, y = *(const part *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Brings what joins a character into the order of the classes. */
+static void order(part *parts, size_t count)
+{
+    for (size_t begin = 0, end; begin < count; begin = end) {
+        end = begin + 1;
+        while (class_of(parts[begin]) > 0 && end < count && class_of(parts[end]) > 0)
+            end++;
+        if (end > begin + 1)
+            qsort(parts + begin, end - begin, sizeof *parts, compare_parts);
+    }
+}
+
+/* The syllable of Hangul that the two make; 0: none. */
+static uint32_t join_hangul(uint32_t first, uint32_t second)
+{
+    uint32_t syllable = first - FIRST_SYLLABLE;
+
+    if (first - FIRST_LEADING < LEADING && second - FIRST_VOWEL < VOWELS)
+        return FIRST_SYLLABLE + ((first - FIRST_LEADING) * VOWELS + (second - FIRST_VOWEL)) * TRAILING;
+    if (syllable < LEADING * VOWELS * TRAILING && syllable % TRAILING == 0 && second > BEFORE_TRAILING &&
+        second < BEFORE_TRAILING + TRAILING)
+        return first + (second - BEFORE_TRAILING);
+    return 0;
+}
+
+/* The character that the two make; 0: none. */
+static uint32_t join(uint32_t first, uint32_t second)
+{
+    size_t low = 0, high = FSDP__COMPOSITIONS;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const fsdp__decomposition *d = &fsdp__decompositions[fsdp__compositions[middle]];
+
+        if (d->first == first && d->second == second)
+            return d->character;
+        if (d->first < first || (d->first == first && d->second < second))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return join_hangul(first, second);
+}
+
+/* Returns how many are left. */
+static size_t compose(part *parts, size_t count)
+{
+    size_t kept = 0, begin = SIZE_MAX; /* the character that others may join */
+
+    for (size_t i = 0; i < count; i++) {
+        bool reaches = begin != SIZE_MAX && (kept == begin + 1 || class_of(parts[kept - 1]) < class_of(parts[i]));
+        uint32_t joined = reaches ? join(character_of(parts[begin]), character_of(parts[i])) : 0;
+
+        if (joined) {
+            parts[begin] = make_part(joined, 0);
+            continue;
+        }
+        if (class_of(parts[i]) == 0)
+            begin = kept;
+        parts[kept++] = parts[i];
+    }
+    return kept;
+}
+
 static fsdp_status append_composed(fsdp__text *out, const char *text, size_t bytes)
 {
-    utf8proc_uint8_t *composed = NULL;
-    utf8proc_ssize_t count = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &composed,
-                                          UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    fsdp_status status;
+    part few[PARTS_MOST * FEW_BYTES], *parts = few;
+    fsdp_status status = FSDP_OK;
+    size_t count = 0;
 
-    if (count < 0)
-        return FSDP_FAIL(count == UTF8PROC_ERROR_NOMEM ? FSDP_NO_MEMORY : FSDP_INVALID,
-                         "cannot bring %zu bytes of text into form C: %s", bytes, utf8proc_errmsg(count));
-    status = fsdp__text_append(out, (const char *)composed, (size_t)count);
-    free(composed);
+    if (bytes > FEW_BYTES)
+        parts = fsdp__malloc(PARTS_MOST * bytes * sizeof *parts);
+    if (!parts)
+        return FSDP_NO_MEMORY;
+    for (size_t at = 0; at < bytes;) {
+        uint32_t character;
+
+        at += (size_t)fsdp__utf8_next(text + at, &character);
+        count = take_apart(character, parts, count);
+    }
+    order(parts, count);
+    count = compose(parts, count);
+    for (size_t i = 0; i < count && status == FSDP_OK; i++) {
+        char utf8[4];
+
+        status = fsdp__text_append(out, utf8, fsdp__utf8_of(character_of(parts[i]), utf8));
+    }
+    if (parts != few)
+        fsdp__free(parts);
     return status;
 }
 

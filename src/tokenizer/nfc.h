@@ -1,4 +1,5 @@
-/* nfc.h - Unicode's normalization form C. */
+/* nfc.h - Unicode's normalization form C, as Hugging Face's tokenizers makes it: by the tables of Unicode 9. Characters
+ * that came later stay where they are, and join nothing. */
 #ifndef TOKENIZER_NFC_H
 #define TOKENIZER_NFC_H
 

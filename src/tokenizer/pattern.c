@@ -1,4 +1,4 @@
-/* pattern.c - patterns through PCRE2, compiled to machine code where it can. */
+/* pattern.c - matches through PCRE2, compiled to machine code where it can. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/pattern.h"
 
@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "tokenizer/regex.h"
 
 enum {
     REGEX_BYTES_MOST = 65536,
@@ -15,6 +16,7 @@ enum {
 };
 
 struct fsdp__pattern {
+    fsdp__symbols symbols; /* none: of text as it is */
     pcre2_code *code;
     bool jit;
 };
@@ -23,116 +25,72 @@ struct fsdp__matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
+    struct {
+        char *symbols;
+        uint32_t *places;
+        int64_t symbol_capacity, place_capacity;
+    } texts[FSDP__SEARCHES];
 };
-
-/* ---- what both libraries read alike ---- */
-
-/* Oniguruma reads `at`, which follows a backslash, otherwise. */
-static bool is_foreign_escape(char at)
-{
-    return at && strchr("hHRXKGABbQEogkyY", at);
-}
-
-/* What of the regular expression the two libraries read in two ways; NULL: nothing. */
-static const char *find_foreign(const char *regex)
-{
-    bool in_class = false;
-
-    for (const char *at = regex; *at; at++) {
-        if (*at == '\\') {
-            at++;
-            if (is_foreign_escape(*at))
-                return at - 1;
-            if (!*at)
-                return NULL;
-            if (strchr("pPx", *at) && at[1] == '{') /* a name or number, no repetition */
-                at += strcspn(at, "}") - (strchr(at, '}') == NULL);
-        } else if (in_class) {
-            if (*at == '[' || (at[0] == '&' && at[1] == '&'))
-                return at;
-            in_class = *at != ']';
-        } else if (*at == '[') {
-            in_class = true;
-            at += at[1] == '^';
-            at += at[1] == ']';
-        } else if ((at[0] == '}' && at[1] == '+') || strncmp(at, "(*", 2) == 0 || strncmp(at, "(?<", 3) == 0 ||
-                   strncmp(at, "(?m", 3) == 0 || strncmp(at, "(?x", 3) == 0 || *at == '^' || *at == '$') {
-            return at;
-        }
-    }
-    return NULL;
-}
-
-/* White space is Unicode's property for Oniguruma; PCRE2 has U+180E beside it. */
-static char *translate(const char *regex)
-{
-    static const char space[] = "\\p{White_Space}";
-    char *out = fsdp__malloc(strlen(regex) * (sizeof space / 2) + 1), *to = out;
-
-    if (!out)
-        return NULL;
-    for (const char *at = regex; *at; at++) {
-        if (at[0] == '\\' && (at[1] == 's' || at[1] == 'S')) {
-            memcpy(to, space, sizeof space - 1);
-            to[1] = at[1] == 's' ? 'p' : 'P';
-            to += sizeof space - 1;
-            at++;
-        } else {
-            *to++ = *at;
-            if (*at == '\\' && at[1])
-                *to++ = *++at;
-        }
-    }
-    *to = '\0';
-    return out;
-}
 
 /* ---- patterns ---- */
 
-static fsdp_status compile(const char *path, const char *regex, uint32_t options, fsdp__pattern **out)
+/* What PCRE2 compiles `regex` to; `shown` is what the tokenizer has in its place. */
+static fsdp_status compile(const char *path, const char *shown, const char *regex, uint32_t options,
+                           fsdp__pattern *pattern)
 {
-    fsdp__pattern *pattern = fsdp__calloc(1, sizeof *pattern);
     PCRE2_UCHAR text[160];
     PCRE2_SIZE offset = 0;
     int error = 0;
 
-    if (!pattern)
-        return FSDP_NO_MEMORY;
-    pattern->code = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED, options | PCRE2_UTF | PCRE2_NO_UTF_CHECK,
-                                  &error, &offset, NULL);
+    pattern->code = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED, options, &error, &offset, NULL);
     if (!pattern->code) {
-        fsdp__free(pattern);
         pcre2_get_error_message(error, text, sizeof text);
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': pattern '%s': %s at its offset %zu", path,
-                         FSDP__SHOWN_NAME(regex), (const char *)text, (size_t)offset);
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': pattern '%s': %s", path, FSDP__SHOWN_NAME(shown),
+                         (const char *)text);
     }
     pattern->jit = pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE) == 0; /* where memory may be executed */
-    *out = pattern;
     return FSDP_OK;
+}
+
+static fsdp_status translate(const char *path, const char *regex, fsdp__pattern *pattern)
+{
+    fsdp__text translated = {0};
+    fsdp_status status = fsdp__regex_translate(path, regex, &pattern->symbols, &translated);
+
+    if (status == FSDP_OK)
+        status = compile(path, regex, translated.bytes, 0, pattern);
+    fsdp__text_release(&translated);
+    return status;
 }
 
 fsdp_status fsdp__pattern_create(const char *path, const char *regex, fsdp__pattern **out)
 {
-    const char *foreign = find_foreign(regex);
-    char *translated;
+    fsdp__pattern *pattern;
     fsdp_status status;
 
     if (strlen(regex) > REGEX_BYTES_MOST)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': a pattern of over %d bytes", path, REGEX_BYTES_MOST);
-    if (foreign)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': pattern '%s': '%.3s' at its offset %zu is not supported",
-                         path, FSDP__SHOWN_NAME(regex), foreign, (size_t)(foreign - regex));
-    translated = translate(regex);
-    if (!translated)
-        return FSDP_NO_MEMORY;
-    status = compile(path, translated, PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, out);
-    fsdp__free(translated);
-    return status;
+    pattern = fsdp__calloc(1, sizeof *pattern);
+    status = pattern ? translate(path, regex, pattern) : FSDP_NO_MEMORY;
+    if (status != FSDP_OK) {
+        fsdp__pattern_free(pattern);
+        return status;
+    }
+    *out = pattern;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__pattern_create_literal(const char *path, const char *text, fsdp__pattern **out)
 {
-    return compile(path, text, PCRE2_LITERAL, out);
+    fsdp__pattern *pattern = fsdp__calloc(1, sizeof *pattern);
+    fsdp_status status = pattern ? compile(path, text, text, PCRE2_LITERAL, pattern) : FSDP_NO_MEMORY;
+
+    if (status != FSDP_OK) {
+        fsdp__pattern_free(pattern);
+        return status;
+    }
+    *out = pattern;
+    return FSDP_OK;
 }
 
 void fsdp__pattern_free(fsdp__pattern *pattern)
@@ -140,6 +98,7 @@ void fsdp__pattern_free(fsdp__pattern *pattern)
     if (!pattern)
         return;
     pcre2_code_free(pattern->code);
+    fsdp__symbols_release(&pattern->symbols);
     fsdp__free(pattern);
 }
 
@@ -171,26 +130,80 @@ void fsdp__matcher_free(fsdp__matcher *matcher)
     pcre2_match_data_free(matcher->data);
     pcre2_match_context_free(matcher->context);
     pcre2_jit_stack_free(matcher->stack);
+    for (int i = 0; i < FSDP__SEARCHES; i++) {
+        fsdp__free(matcher->texts[i].symbols);
+        fsdp__free(matcher->texts[i].places);
+    }
     fsdp__free(matcher);
 }
 
-fsdp_status fsdp__pattern_find(const fsdp__pattern *pattern, fsdp__matcher *matcher, const char *text, size_t bytes,
-                               size_t *begin, size_t *end)
+static bool is_ascii(const char *text, size_t bytes)
 {
-    PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    size_t at = 0;
+    uint64_t eight, all = 0;
+
+    for (; at + sizeof eight <= bytes; at += sizeof eight) {
+        memcpy(&eight, text + at, sizeof eight);
+        all |= eight;
+    }
+    for (; at < bytes; at++)
+        all |= (unsigned char)text[at];
+    return (all & 0x8080808080808080u) == 0;
+}
+
+fsdp_status fsdp__search_begin(fsdp__search *search, const fsdp__pattern *pattern, fsdp__matcher *matcher, int level,
+                               const char *text, size_t bytes)
+{
+    int64_t count = (int64_t)bytes;
+    bool plain = is_ascii(text, bytes);
+
+    *search =
+        (fsdp__search){.pattern = pattern, .matcher = matcher, .bytes = bytes, .symbols = text, .symbol_count = bytes};
+    if (pattern->symbols.count == 0)
+        return FSDP_OK;
+    if (bytes > UINT32_MAX)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot split a piece of %zu bytes of text: at most 4 GiB", bytes);
+    if (fsdp__grow(&matcher->texts[level].symbols, count, &matcher->texts[level].symbol_capacity, 1) != 0 ||
+        (!plain && fsdp__grow(&matcher->texts[level].places, count, &matcher->texts[level].place_capacity,
+                              sizeof *matcher->texts[level].places) != 0))
+        return FSDP_NO_MEMORY;
+    search->symbols = matcher->texts[level].symbols;
+    search->places = plain ? NULL : matcher->texts[level].places;
+    search->symbol_count = fsdp__symbols_of(&pattern->symbols, text, bytes, matcher->texts[level].symbols,
+                                            plain ? NULL : matcher->texts[level].places);
+    return FSDP_OK;
+}
+
+/* The symbol that stands at `at` of the text, or behind it. */
+static size_t symbol_of(const fsdp__search *search, size_t at)
+{
+    size_t symbol = search->symbol_at + (search->places ? 0 : at - search->at);
+
+    while (search->places && search->places[symbol] < at)
+        symbol++;
+    return symbol;
+}
+
+fsdp_status fsdp__search_next(fsdp__search *search, size_t *begin, size_t *end)
+{
+    const fsdp__matcher *matcher = search->matcher;
+    const pcre2_code *code = search->pattern->code;
+    PCRE2_SPTR subject = (PCRE2_SPTR)search->symbols;
     const PCRE2_SIZE *found = pcre2_get_ovector_pointer(matcher->data);
-    int result = pattern->jit ? pcre2_jit_match(pattern->code, subject, bytes, *end, 0, matcher->data, matcher->context)
-                              : pcre2_match(pattern->code, subject, bytes, *end, PCRE2_NO_UTF_CHECK, matcher->data,
-                                            matcher->context);
+    size_t count = search->symbol_count, from = symbol_of(search, *end);
+    int result = search->pattern->jit ? pcre2_jit_match(code, subject, count, from, 0, matcher->data, matcher->context)
+                                      : pcre2_match(code, subject, count, from, 0, matcher->data, matcher->context);
 
     if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
         PCRE2_UCHAR message[160];
 
         pcre2_get_error_message(result, message, sizeof message);
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot split the text at offset %zu of a piece of %zu bytes: %s", *end,
-                         bytes, (const char *)message);
+                         search->bytes, (const char *)message);
     }
-    *begin = result < 0 ? bytes : found[0];
-    *end = result < 0 ? bytes : found[1];
+    search->symbol_at = result < 0 ? count : found[1];
+    search->at = search->places ? search->places[search->symbol_at] : search->symbol_at;
+    *end = search->at;
+    *begin = result < 0 ? *end : search->places ? search->places[found[0]] : found[0];
     return FSDP_OK;
 }

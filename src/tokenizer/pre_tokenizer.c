@@ -72,9 +72,11 @@ static fsdp_status split_piece(const walk *w, int step, const char *text, size_t
     const fsdp__split_step *s = &w->pre_tokenizer->steps[step];
     piece p = {.walk = w, .step = step, .text = text};
     size_t done = 0, begin, end = 0, last_match = SIZE_MAX;
+    fsdp__search search;
 
+    FSDP_TRY(fsdp__search_begin(&search, s->pattern, w->matcher, step, text, bytes));
     while (done < bytes) {
-        FSDP_TRY(fsdp__pattern_find(s->pattern, w->matcher, text, bytes, &begin, &end));
+        FSDP_TRY(fsdp__search_next(&search, &begin, &end));
         if (begin == end && begin < bytes) { /* an empty match parts the text, but for one right behind a match */
             if (begin != last_match && begin > done)
                 FSDP_TRY(add_part(&p, s->behavior, done, begin, s->invert));

@@ -28,7 +28,7 @@ typedef struct fsdp__split_step {
 } fsdp__split_step;
 
 enum {
-    FSDP__SPLIT_STEPS = 16
+    FSDP__SPLIT_STEPS = FSDP__SEARCHES
 };
 typedef struct fsdp__pre_tokenizer {
     fsdp__split_step steps[FSDP__SPLIT_STEPS];

@@ -1,10 +1,7 @@
 /* tokenizer.c - what an open tokenizer answers. */
 #include "tokenizer/tokenizer.h"
 
-#include <stdio.h>
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-#include <utf8proc.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/hash.h"
@@ -27,21 +24,17 @@ int32_t fsdp_tokenizer_eos(const fsdp_tokenizer *tokenizer)
     return tokenizer->eos;
 }
 
-uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer)
+const char *fsdp__tokenizer_tables(void)
 {
-    return fsdp__hash_bytes(tokenizer->hash, &tokenizer->eos, sizeof tokenizer->eos);
+    return "unicode 16.0.0, form C 9.0.0, digits 17.0.0";
 }
 
-void fsdp__tokenizer_tables(char text[FSDP__TOKENIZER_TABLES_BYTES])
+uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer)
 {
-    char version[48] = "", unicode[48] = "";
+    const char *tables = fsdp__tokenizer_tables();
+    uint64_t hash = fsdp__hash_bytes(tokenizer->hash, &tokenizer->eos, sizeof tokenizer->eos);
 
-    if (pcre2_config_8(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof version)
-        (void)pcre2_config_8(PCRE2_CONFIG_VERSION, version);
-    if (pcre2_config_8(PCRE2_CONFIG_UNICODE_VERSION, NULL) <= (int)sizeof unicode)
-        (void)pcre2_config_8(PCRE2_CONFIG_UNICODE_VERSION, unicode);
-    snprintf(text, FSDP__TOKENIZER_TABLES_BYTES, "pcre2 %s unicode %s, utf8proc %s unicode %s", version, unicode,
-             utf8proc_version(), utf8proc_unicode_version());
+    return fsdp__hash_bytes(hash, tables, strlen(tables));
 }
 
 void fsdp_tokenizer_close(fsdp_tokenizer *tokenizer)

@@ -11,6 +11,7 @@ struct fsdp_tokenizer {
     fsdp__bpe bpe;
     bool nfc;                           /* the normalizer */
     fsdp__added_tokens raw, normalized; /* looked for before it, and after */
+    int64_t next_id;                    /* of the next added token that the vocabulary has not */
     fsdp__pre_tokenizer pre_tokenizer;
     fsdp_token_list prefix, suffix; /* what the post-processor puts around a text */
     int32_t eos;
@@ -26,13 +27,9 @@ bool fsdp__tokenizer_can_cut(const fsdp_tokenizer *tokenizer);
 /* The last place of `text` where both parts, each encoded alone, give the ids of the whole, whatever comes behind the
  * text; 0: none was found. The text is UTF-8. */
 size_t fsdp__tokenizer_find_cut(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes);
-/* A hash of its files, and of what ends a text. */
+/* The versions of Unicode's tables, on which ids depend as they do on the tokenizer's files. */
+const char *fsdp__tokenizer_tables(void);
+/* A hash of all that decides ids: its files, what ends a text, and the tables. */
 uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer);
-
-enum {
-    FSDP__TOKENIZER_TABLES_BYTES = 160
-};
-/* What else decides on ids: the tables of characters, by their versions. */
-void fsdp__tokenizer_tables(char text[FSDP__TOKENIZER_TABLES_BYTES]);
 
 #endif

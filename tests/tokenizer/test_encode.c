@@ -98,6 +98,20 @@ static void added_tokens_are_found_first(void **state)
     fsdp_tokenizer_close(t);
 }
 
+/* A token is found in white space that the one before it took, unless its own lstrip leaves nothing of it. */
+static void added_tokens_may_stand_in_the_space_of_others(void **state)
+{
+    fsdp_tokenizer *t = small_tokenizer(&(small_parts){.added_tokens = "[" ADDED("<r>", 270, "\"rstrip\": true") ", " //
+                                                       ADDED("\\n", 271, "\"special\": true") ", "                    //
+                                                       ADDED("\u3000", 272, "\"lstrip\": true") "]"});
+
+    (void)state;
+    CHECK_IDS(t, "<r> \n x", 270, 271, ' ', 'x');
+    CHECK_IDS(t, "<r>\u3000x", 270, 'x');
+    CHECK_IDS(t, "<r>\n", 270, 271);
+    fsdp_tokenizer_close(t);
+}
+
 static void a_template_is_put_around_the_text(void **state)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){
@@ -291,8 +305,10 @@ static void a_million_bytes_without_a_break_are_one_word(void **state)
 TEST_MAIN(cmocka_unit_test(words_become_their_merges), cmocka_unit_test(merges_are_read_in_both_spellings),
           cmocka_unit_test(a_word_that_is_a_token_may_skip_the_merges),
           cmocka_unit_test(a_space_may_be_put_before_the_text), cmocka_unit_test(digits_stand_alone_or_together),
-          cmocka_unit_test(added_tokens_are_found_first), cmocka_unit_test(a_template_is_put_around_the_text),
-          cmocka_unit_test(form_c_is_made_of_the_text), cmocka_unit_test(bytes_of_no_token_are_left_out_and_counted),
+          cmocka_unit_test(added_tokens_are_found_first),
+          cmocka_unit_test(added_tokens_may_stand_in_the_space_of_others),
+          cmocka_unit_test(a_template_is_put_around_the_text), cmocka_unit_test(form_c_is_made_of_the_text),
+          cmocka_unit_test(bytes_of_no_token_are_left_out_and_counted),
           cmocka_unit_test(an_unknown_token_stands_for_them),
           cmocka_unit_test(what_is_no_utf8_is_an_error_with_its_offset),
           cmocka_unit_test(long_words_merge_as_short_ones),

@@ -1,7 +1,9 @@
 /* The words of a text, as Hugging Face's pre-tokenizers split it; and what of patterns is refused. */
 #include "base/compiler.h"
+#include "tokenizer/nfc.h"
 #include "tokenizer/small.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/utf8.h"
 
 typedef struct words {
     char text[512];
@@ -78,24 +80,157 @@ static void gpt2_splits_as_ever(void **state)
                 "It|'s| | we|'ll| 12|x|3|,| \n\n| ok|?!| \u4f60\u597d| ");
 }
 
-static void what_oniguruma_reads_otherwise_is_refused(void **state)
+/* PCRE2 would read each of them otherwise, or not at all. */
+static void what_oniguruma_reads_otherwise_is_translated(void **state)
 {
-    static const char *const patterns[] = {"\\\\h", "a{2}+", "[a&&b]", "[a[b]]",    "(?<=a)b",
-                                           "^a",    "a$",    "(?m:.)", "(*NO_JIT)a"};
+    static const char *const patterns[][3] = {
+        {"a{,3}", "aaaaab", "aaa|aa|b"},
+        {"a{,}", "aa{,}b", "a|a{,}|b"},
+        {"a{ 2}", "aaa{ 2}b", "aa|a{ 2}|b"},
+        {"a{1,2}+", "aaaaab", "aaaaa|b"},
+        {"a{2}+", "aaaaab", "aaaa|ab"},
+        {"a{2}?", "aaaaa", "aa|aa|a"},
+        {"a{2,3}?+", "aaaaab", "aaaa|ab"},
+        {"a**", "aab", "aa|b"},
+        {"a\\v", "a\na\v", "a\n|a\v"},
+        {"\\h+", "xaF9g", "x|aF9|g"},
+        {"(?m:.)+", "a\nb", "a\nb"},
+        {"a(?i)b|c", "aBCcaC", "aB|Cc|aC"},
+        {"(?i)a|b", "xAB", "x|A|B"},
+        {"^a", "aa\na", "a|a\n|a"},
+        {"a$", "aa\na", "a|a|\n|a"},
+        {"(?<=a|bc)x", "axbcxx", "a|x|bc|x|x"},
+        {"(?<!a)x", "axxx", "ax|x|x"},
+        {"\\w+", "a\u00bd\u24d0\ua7cb.", "a\u00bd\u24d0\ua7cb|."},
+        {"[\\w]+", "a\u00bd.", "a|\u00bd."},
+        {"(?i:'s)", "x'\u017fx", "x|'\u017f|x"},
+        {"[]a]+", "x]a", "x|]a"},
+        {"[a-c-e]+", "d-ed", "d|-e|d"},
+        {"\\p{^L}+", "a1b", "a|1|b"},
+        {"a\\u0062", "xab", "x|ab"},
+        {"[\\p{han}\\p{Hira_gana}]+", "a\u4e2d\u3042b", "a|\u4e2d\u3042|b"},
+        {"\\p{So}+", "a\U0001fa77\U0001fae8b", "a|\U0001fa77\U0001fae8|b"},
+    };
+    fsdp__matcher *matcher = NULL;
 
     (void)state;
+    CHECK_OK(fsdp__matcher_create(&matcher));
     for (size_t i = 0; i < FSDP__COUNT_OF(patterns); i++) {
-        char split[512], *text;
-        fsdp_tokenizer *t = NULL;
+        fsdp__pre_tokenizer p = {.count = 1, .steps = {{.behavior = FSDP__SPLIT_ISOLATED}}};
+        words found = {{0}};
 
-        snprintf(split, sizeof split, SPLIT(REGEX("%s"), "Isolated", "false"), patterns[i]);
-        text = small_json(&(small_parts){.pre_tokenizer = split});
-        CHECK_ERROR(fsdp__tokenizer_parse("t.json", text, strlen(text), &t), FSDP_UNSUPPORTED,
+        CHECK_OK(fsdp__pattern_create("t.json", patterns[i][0], &p.steps[0].pattern));
+        CHECK_OK(fsdp__pre_tokenize(&p, matcher, patterns[i][1], strlen(patterns[i][1]), add_word, &found));
+        CHECK_STRING(found.text, patterns[i][2]);
+        fsdp__pre_tokenizer_release(&p);
+    }
+    fsdp__matcher_free(matcher);
+}
+
+static const char *const untranslated[][2] = {
+    {"a\\b", "'\\b' at its offset 1"},
+    {"a\\B", "'\\B' at its offset 1"},
+    {"\\Z", "'\\Z' at its offset 0"},
+    {"\\G", "'\\G' at its offset 0"},
+    {"a\\K", "'\\K' at its offset 1"},
+    {"\\R", "'\\R' at its offset 0"},
+    {"\\X", "'\\X' at its offset 0"},
+    {"\\N", "'\\N' at its offset 0"},
+    {"\\O", "'\\O' at its offset 0"},
+    {"\\Qa\\E", "'\\Qa' at its offset 0"},
+    {"\\C", "'\\C' at its offset 0"},
+    {"(a)\\1", "'\\1' at its offset 3"},
+    {"(a)\\g1", "'\\g1' at its offset 3"},
+    {"\\k<a>", "'\\k<' at its offset 0"},
+    {"\\012", "'\\01' at its offset 0"},
+    {"\\cA", "'\\cA' at its offset 0"},
+    {"\\xe9", "'\\xe' at its offset 0 is not supported: a byte"},
+    {"\\x{110000}", "'\\x{' at its offset 0 is not supported: it is no character's number"},
+    {"\\u{e9}", "'\\u{' at its offset 0"},
+    {"\\pL", "'\\pL' at its offset 0 is not supported: a property without"},
+    {"a\\p{Emoji}", "the property 'Emoji' at its offset 1"},
+    {"[[:alpha:]]", "'[:a' at its offset 1 is not supported: a class within a class"},
+    {"[a[b]]", "'[b]' at its offset 2 is not supported: a class within a class"},
+    {"[a&&b]", "'&&b' at its offset 2 is not supported: an intersection"},
+    {"[a-\\d]", "'a-\\' at its offset 1"},
+    {"[\\d-a]", "'-a]' at its offset 3"},
+    {"[b-a]", "'b-a' at its offset 1"},
+    {"a{3,1}", "'{3,' at its offset 1"},
+    {"a{70000}", "'{70' at its offset 1"},
+    {"a|*b", "'*b' at its offset 2 is not supported: there is nothing"},
+    {"(?=a)*", "'*' at its offset 5 is not supported: there is nothing"},
+    {"(*NO_JIT)a", "'*NO' at its offset 1 is not supported: there is nothing"},
+    {"(?x:a b)", "'(?x' at its offset 0"},
+    {"(?s:.)", "'(?s' at its offset 0"},
+    {"(?~a)", "'(?~' at its offset 0"},
+    {"(?<n>a)", "'(?<' at its offset 0"},
+    {"(?(1)a)", "'(?(' at its offset 0"},
+    {"(?#a)", "'(?#' at its offset 0"},
+    {"(?<=a+)b", "'+)b' at its offset 5 is not supported: a repeat within what looks behind"},
+    {"(?i:ss)", "'s)' at its offset 5 is not supported: letters that are one character as well"},
+    {"(?i:fi)", "'i)' at its offset 5"},
+    {"(?i:\u00e9)", "'\u00e9)' at its offset 4 is not supported: letters beyond ASCII"},
+    {"(?i:[\\p{L}])", "'[\\p' at its offset 4 is not supported: letters beyond ASCII"},
+};
+
+static void what_is_not_translated_is_refused_with_its_place(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(untranslated); i++) {
+        fsdp__pattern *pattern = NULL;
+
+        CHECK_ERROR(fsdp__pattern_create("t.json", untranslated[i][0], &pattern), FSDP_UNSUPPORTED,
                     "cannot read 't.json': pattern");
-        CHECK_NULL(t);
-        free(text);
+        CHECK_CONTAINS(fsdp_last_error(), untranslated[i][1]);
+        CHECK_NULL(pattern);
     }
 }
 
+static void malformed_patterns_are_errors(void **state)
+{
+    static const char *const patterns[][2] = {
+        {"(a", "missing closing parenthesis at its offset 2"},
+        {"(?i", "missing closing parenthesis at its offset 3"},
+        {"(?i:a", "missing closing parenthesis at its offset 5"},
+        {"a)", "a parenthesis that closes nothing at its offset 1"},
+        {"[a", "missing ] of a class at its offset 2"},
+        {"[^]", "a class of nothing at its offset 2"},
+        {"a\\", "it ends with a backslash at its offset 1"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(patterns); i++) {
+        fsdp__pattern *pattern = NULL;
+
+        CHECK_ERROR(fsdp__pattern_create("t.json", patterns[i][0], &pattern), FSDP_FORMAT, patterns[i][1]);
+        CHECK_NULL(pattern);
+    }
+}
+
+static void too_much_of_a_pattern_is_refused(void **state)
+{
+    char groups[] =
+        "((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((";
+    fsdp__pattern *pattern = NULL;
+    fsdp__text kinds = {0};
+
+    (void)state;
+    for (uint32_t c = 0x4e00; c < 0x4e00 + 256; c++) {
+        char utf8[4];
+
+        CHECK_OK(fsdp__text_append(&kinds, utf8, fsdp__utf8_of(c, utf8)));
+    }
+    CHECK_OK(fsdp__text_append(&kinds, "", 1));
+    CHECK_ERROR(fsdp__pattern_create("t.json", kinds.bytes, &pattern), FSDP_UNSUPPORTED,
+                "tells more than 256 kinds of characters apart");
+    kinds.bytes[kinds.count - 4] = '\0'; /* 255 of them, and all others */
+    CHECK_OK(fsdp__pattern_create("t.json", kinds.bytes, &pattern));
+    fsdp__pattern_free(pattern);
+    CHECK_ERROR(fsdp__pattern_create("t.json", groups, &pattern), FSDP_UNSUPPORTED, "over 100 groups");
+    fsdp__text_release(&kinds);
+}
+
 TEST_MAIN(cmocka_unit_test(every_behavior_splits_as_it_says), cmocka_unit_test(white_space_is_unicodes),
-          cmocka_unit_test(gpt2_splits_as_ever), cmocka_unit_test(what_oniguruma_reads_otherwise_is_refused))
+          cmocka_unit_test(gpt2_splits_as_ever), cmocka_unit_test(what_oniguruma_reads_otherwise_is_translated),
+          cmocka_unit_test(what_is_not_translated_is_refused_with_its_place),
+          cmocka_unit_test(malformed_patterns_are_errors), cmocka_unit_test(too_much_of_a_pattern_is_refused))

@@ -1,0 +1,172 @@
+/* unicode.c - sets of characters, as bits. */
+#include "tokenizer/unicode.h"
+
+#include <string.h>
+
+#include "base/compiler.h"
+#include "tokenizer/unicode_data.h"
+#include "tokenizer/utf8.h"
+
+#define LETTERS (1u << FSDP__LL | 1u << FSDP__LM | 1u << FSDP__LO | 1u << FSDP__LT | 1u << FSDP__LU)
+#define MARKS (1u << FSDP__MC | 1u << FSDP__ME | 1u << FSDP__MN)
+#define WORD (LETTERS | MARKS | 1u << FSDP__ND | 1u << FSDP__NL | 1u << FSDP__PC)
+
+/* Circled and squared letters are symbols by category, and alphabetic. */
+static const uint32_t alphabetic_symbols[][2] = {
+    {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+
+unsigned fsdp__run_value(const uint32_t *runs, size_t count, uint32_t character)
+{
+    size_t low = 0, high = count; /* the run begins at or behind low, and before high */
+
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+
+        if (runs[middle] >> 8 <= character)
+            low = middle;
+        else
+            high = middle;
+    }
+    return runs[low] & 0xff;
+}
+
+bool fsdp__is_word_character(uint32_t character)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(alphabetic_symbols); i++)
+        if (character >= alphabetic_symbols[i][0] && character <= alphabetic_symbols[i][1])
+            return true;
+    return WORD >> fsdp__run_value(fsdp__category_runs, FSDP__CATEGORY_RUNS, character) & 1 || character == 0x200c ||
+           character == 0x200d; /* these join */
+}
+
+/* ---- sets ---- */
+
+void fsdp__charset_clear(fsdp__charset *set)
+{
+    memset(set, 0, sizeof *set);
+}
+
+void fsdp__charset_add(fsdp__charset *set, uint32_t first, uint32_t last)
+{
+    for (uint32_t word = first / 64; word <= last / 64; word++) {
+        uint64_t bits = UINT64_MAX;
+
+        if (word == first / 64)
+            bits &= UINT64_MAX << first % 64;
+        if (word == last / 64)
+            bits &= UINT64_MAX >> (63 - last % 64);
+        set->words[word] |= bits;
+    }
+}
+
+/* Adds all runs whose value is in the mask, or is `value` where that is not 256. */
+static void add_runs(fsdp__charset *set, const uint32_t *runs, size_t count, uint32_t mask, unsigned value)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t end = i + 1 < count ? runs[i + 1] >> 8 : FSDP__CHARACTERS;
+        unsigned is = runs[i] & 0xff;
+
+        if (is == value || (value > 255 && mask >> is & 1))
+            fsdp__charset_add(set, runs[i] >> 8, end - 1);
+    }
+}
+
+void fsdp__charset_add_categories(fsdp__charset *set, uint32_t mask)
+{
+    add_runs(set, fsdp__category_runs, FSDP__CATEGORY_RUNS, mask, 256);
+}
+
+void fsdp__charset_add_white_space(fsdp__charset *set)
+{
+    for (uint32_t character = 0; character <= FSDP__LAST_WHITE_SPACE; character++)
+        if (fsdp__is_white_space(character))
+            fsdp__charset_add(set, character, character);
+}
+
+void fsdp__charset_add_word(fsdp__charset *set, bool in_class)
+{
+    static const char fractions[] = "\xb2\xb3\xb9\xbc\xbd\xbe"; /* of Latin-1, and no others */
+
+    fsdp__charset_add_categories(set, WORD);
+    for (size_t i = 0; i < FSDP__COUNT_OF(alphabetic_symbols); i++)
+        fsdp__charset_add(set, alphabetic_symbols[i][0], alphabetic_symbols[i][1]);
+    for (const char *at = fractions; *at && !in_class; at++)
+        fsdp__charset_add(set, (unsigned char)*at, (unsigned char)*at);
+}
+
+void fsdp__charset_unite(fsdp__charset *set, const fsdp__charset *other, bool inverted)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(set->words); i++)
+        set->words[i] |= inverted ? ~other->words[i] : other->words[i];
+}
+
+bool fsdp__charset_has(const fsdp__charset *set, uint32_t character)
+{
+    return set->words[character / 64] >> character % 64 & 1;
+}
+
+uint32_t fsdp__charset_next(const fsdp__charset *set, uint32_t from)
+{
+    while (from < FSDP__CHARACTERS) {
+        uint64_t bits = set->words[from / 64] >> from % 64;
+
+        if (bits)
+            return from + (uint32_t)__builtin_ctzll(bits);
+        from = (from / 64 + 1) * 64;
+    }
+    return FSDP__CHARACTERS;
+}
+
+/* ---- properties ---- */
+
+static size_t plain_name(const char *name, size_t bytes, char *out, size_t room)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < bytes && count + 1 < room; i++)
+        if (name[i] != ' ' && name[i] != '_' && name[i] != '-')
+            out[count++] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + ('a' - 'A') : name[i]);
+    out[count] = '\0';
+    return count;
+}
+
+/* The categories whose names begin so. */
+static uint32_t categories_of(const char *name, size_t bytes)
+{
+    static const char names[FSDP__CATEGORIES][3] = {"cc", "cf", "cn", "co", "cs", "ll", "lm", "lo", "lt", "lu",
+                                                    "mc", "me", "mn", "nd", "nl", "no", "pc", "pd", "pe", "pf",
+                                                    "pi", "po", "ps", "sc", "sk", "sm", "so", "zl", "zp", "zs"};
+    uint32_t mask = 0;
+
+    for (int i = 0; i < FSDP__CATEGORIES && bytes > 0; i++)
+        mask |= (uint32_t)(strncmp(name, names[i], bytes) == 0) << i;
+    return mask;
+}
+
+bool fsdp__charset_add_property(fsdp__charset *set, const char *name, size_t bytes)
+{
+    char plain[64], script[64];
+    size_t count = plain_name(name, bytes, plain, sizeof plain);
+    uint32_t mask = categories_of(plain, count);
+
+    if (strcmp(plain, "lc") == 0)
+        mask = 1u << FSDP__LL | 1u << FSDP__LT | 1u << FSDP__LU;
+    if (strcmp(plain, "any") == 0)
+        mask = UINT32_MAX;
+    if (mask) {
+        fsdp__charset_add_categories(set, mask);
+        return true;
+    }
+    if (strcmp(plain, "whitespace") == 0 || strcmp(plain, "space") == 0) {
+        fsdp__charset_add_white_space(set);
+        return true;
+    }
+    for (unsigned i = 0; i < FSDP__SCRIPTS; i++) {
+        plain_name(fsdp__script_names[i], strlen(fsdp__script_names[i]), script, sizeof script);
+        if (strcmp(plain, script) == 0) {
+            add_runs(set, fsdp__script_runs, FSDP__SCRIPT_RUNS, 0, i);
+            return true;
+        }
+    }
+    return false;
+}

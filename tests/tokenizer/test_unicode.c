@@ -1,0 +1,185 @@
+/* Every character, as Hugging Face's tokenizers takes it, whatever tables of Unicode the machine has. */
+#include "base/compiler.h"
+#include "base/hash.h"
+#include "numbers/unicode.h"
+#include "tokenizer/nfc.h"
+#include "tokenizer/small.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
+
+/* ---- texts of every character ---- */
+
+static bool is_character(uint32_t code)
+{
+    return code > 0 && code >> 11 != 0x1b; /* a NUL, or a surrogate */
+}
+
+/* All of them, each with `before` and `after` around it. */
+static fsdp__text every_character(const char *before, const char *after)
+{
+    fsdp__text text = {0};
+
+    for (uint32_t code = 0; code < FSDP__CHARACTERS; code++) {
+        char utf8[4];
+
+        if (!is_character(code))
+            continue;
+        CHECK_OK(fsdp__text_append(&text, before, strlen(before)));
+        CHECK_OK(fsdp__text_append(&text, utf8, fsdp__utf8_of(code, utf8)));
+        CHECK_OK(fsdp__text_append(&text, after, strlen(after)));
+    }
+    return text;
+}
+
+static uint64_t number_of(const char *text, size_t bytes)
+{
+    return fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, bytes);
+}
+
+static int64_t characters_in(const char *text, size_t bytes)
+{
+    int64_t count = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return count;
+}
+
+/* ---- patterns ---- */
+
+/* What `pattern`, repeated, finds in the text. */
+static fsdp__text find_all(const char *pattern, const fsdp__text *text)
+{
+    char repeated[256];
+    fsdp__pattern *compiled = NULL;
+    fsdp__matcher *matcher = NULL;
+    fsdp__search search;
+    fsdp__text found = {0};
+    size_t begin = 0, end = 0, bytes = (size_t)text->count;
+
+    snprintf(repeated, sizeof repeated, "%s+", pattern);
+    CHECK_OK(fsdp__pattern_create("t.json", repeated, &compiled));
+    CHECK_OK(fsdp__matcher_create(&matcher));
+    CHECK_OK(fsdp__search_begin(&search, compiled, matcher, 0, text->bytes, bytes));
+    for (;;) {
+        CHECK_OK(fsdp__search_next(&search, &begin, &end));
+        if (begin == bytes)
+            break;
+        CHECK_OK(fsdp__text_append(&found, text->bytes + begin, end - begin));
+    }
+    fsdp__matcher_free(matcher);
+    fsdp__pattern_free(compiled);
+    return found;
+}
+
+static void patterns_match_the_characters_that_they_always_match(void **state)
+{
+    fsdp__text text = every_character("", "");
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(kinds); i++) {
+        fsdp__text found = find_all(kinds[i].pattern, &text);
+
+        if (characters_in(found.bytes, (size_t)found.count) != kinds[i].count ||
+            number_of(found.bytes, (size_t)found.count) != kinds[i].number)
+            TEST_FAIL("%s matches %lld characters, expected %lld", kinds[i].pattern,
+                      (long long)characters_in(found.bytes, (size_t)found.count), (long long)kinds[i].count);
+        fsdp__text_release(&found);
+    }
+    fsdp__text_release(&text);
+}
+
+static fsdp_status add_word(void *arg, const char *word, size_t bytes)
+{
+    fsdp__text *words = arg;
+
+    if (words->count > 0)
+        CHECK_OK(fsdp__text_append(words, "|", 1));
+    return fsdp__text_append(words, word, bytes);
+}
+
+/* Patterns that were drawn: each is refused with its place, or splits as it does with Oniguruma. */
+static void drawn_patterns_split_as_ever_or_are_refused(void **state)
+{
+    fsdp__matcher *matcher = NULL;
+    size_t refused = 0;
+
+    (void)state;
+    CHECK_OK(fsdp__matcher_create(&matcher));
+    for (size_t i = 0; i < FSDP__COUNT_OF(drawn); i++) {
+        fsdp__pre_tokenizer p = {.count = 1, .steps = {{.behavior = FSDP__SPLIT_ISOLATED}}};
+        fsdp__text words = {0};
+
+        if (fsdp__pattern_create("t.json", drawn[i][0], &p.steps[0].pattern) != FSDP_OK) {
+            CHECK_ERROR(fsdp_last_status(), FSDP_UNSUPPORTED, "at its offset");
+            refused++;
+            continue;
+        }
+        CHECK_OK(fsdp__pre_tokenize(&p, matcher, drawn[i][1], strlen(drawn[i][1]), add_word, &words));
+        CHECK_OK(fsdp__text_append(&words, "", 1));
+        if (strcmp(words.bytes, drawn[i][2]) != 0)
+            TEST_FAIL("'%s' splits '%s' into '%s', expected '%s'", drawn[i][0], drawn[i][1], words.bytes, drawn[i][2]);
+        fsdp__text_release(&words);
+        fsdp__pre_tokenizer_release(&p);
+    }
+    CHECK(refused < FSDP__COUNT_OF(drawn) / 4);
+    fsdp__matcher_free(matcher);
+}
+
+/* ---- what is no pattern ---- */
+
+static void words_and_digits_are_those_of_rust(void **state)
+{
+    fsdp_tokenizer *t = small_tokenizer(&(small_parts){
+        .pre_tokenizer = "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\"}, "
+                         "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}"});
+    fsdp__matcher *matcher = NULL;
+    fsdp__text joining = {0}, parting = {0};
+
+    (void)state;
+    CHECK_OK(fsdp__matcher_create(&matcher));
+    for (uint32_t code = 0; code < FSDP__CHARACTERS; code++) {
+        char text[5] = "x";
+        size_t bytes = is_character(code) ? fsdp__utf8_of(code, text + 1) : 0;
+        fsdp__text words = {0};
+
+        if (bytes == 0)
+            continue;
+        if (fsdp__is_word_character(code))
+            CHECK_OK(fsdp__text_append(&joining, text + 1, bytes));
+        CHECK_OK(fsdp__pre_tokenize(&t->pre_tokenizer, matcher, text, bytes + 1, add_word, &words));
+        if (words.count > (int64_t)bytes + 1)
+            CHECK_OK(fsdp__text_append(&parting, text + 1, bytes));
+        fsdp__text_release(&words);
+    }
+    CHECK_EQ(number_of(joining.bytes, (size_t)joining.count), word_characters);
+    CHECK_EQ(number_of(parting.bytes, (size_t)parting.count), digits);
+    fsdp__text_release(&joining);
+    fsdp__text_release(&parting);
+    fsdp__matcher_free(matcher);
+    fsdp_tokenizer_close(t);
+}
+
+static void check_form_c(const char *before, const char *after, uint64_t expected)
+{
+    fsdp__text text = every_character(before, after), scratch = {0};
+    const char *normal;
+    size_t bytes;
+
+    CHECK_OK(fsdp__nfc(text.bytes, (size_t)text.count, &scratch, &normal, &bytes));
+    CHECK_EQ(number_of(normal, bytes), expected);
+    fsdp__text_release(&text);
+    fsdp__text_release(&scratch);
+}
+
+static void form_c_is_that_of_unicode_9(void **state)
+{
+    (void)state;
+    check_form_c("q\u0301", "", form_c_behind);
+    check_form_c("q", "\u0334", form_c_before);
+}
+
+TEST_MAIN(cmocka_unit_test(patterns_match_the_characters_that_they_always_match),
+          cmocka_unit_test(drawn_patterns_split_as_ever_or_are_refused),
+          cmocka_unit_test(words_and_digits_are_those_of_rust), cmocka_unit_test(form_c_is_that_of_unicode_9))
