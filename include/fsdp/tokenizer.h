@@ -9,6 +9,10 @@
  * the post-processor ByteLevel or TemplateProcessing, the decoder ByteLevel. Anything else is refused by its name: such
  * a tokenizer would give other ids than the model was trained on.
  *
+ * What is a letter, a digit or a mark is as in Unicode 16, which tokenizers 0.21.2 and later have, on every machine.
+ * Patterns mean what they mean to Oniguruma; a construct that is not known is refused with its place in the pattern.
+ * So is an added token whose id in the file is not the one that tokenizers would give it.
+ *
  * A byte that no token stands for is left out, as Hugging Face's tokenizers leave it out, and counted. */
 #ifndef FSDP_TOKENIZER_H
 #define FSDP_TOKENIZER_H
@@ -22,7 +26,8 @@ extern "C" {
 typedef struct fsdp_tokenizer fsdp_tokenizer; /* read-only once it is open: may be shared by threads */
 
 /* `path` is a tokenizer.json, or a folder: its tokenizer.json, else its vocab.json and merges.txt (GPT-2's or Qwen2's,
- * as tokenizer_config.json says). Errors name the file, and the key or line. */
+ * as tokenizer_config.json says). Added tokens of tokenizer_config.json count beside those of tokenizer.json; where
+ * both have one, the former says how it is looked for. Errors name the file, and the key or line. */
 FSDP_API fsdp_status fsdp_tokenizer_open(const char *path, fsdp_tokenizer **out);
 FSDP_API void fsdp_tokenizer_close(fsdp_tokenizer *tokenizer); /* NULL is allowed */
 

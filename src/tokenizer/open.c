@@ -13,7 +13,7 @@
 
 /* ---- JSON files of the folder ---- */
 
-static const char config_name[] = "tokenizer_config.json";
+static const char config_name[] = "tokenizer_config.json", tokens_name[] = "added_tokens_decoder";
 
 /* `*out` is NULL where the folder has no such file. Of the config no integer is used. */
 static fsdp_status load_json(const char *folder, const char *name, fsdp_tokenizer *t, char **path, json_t **out)
@@ -36,7 +36,7 @@ static fsdp_status load_json(const char *folder, const char *name, fsdp_tokenize
     return status;
 }
 
-/* ---- end of text ---- */
+/* ---- added tokens of the config, end of text ---- */
 
 /* A token is its text, or an object that has it as its content. */
 static const char *token_text(const json_t *value)
@@ -44,13 +44,16 @@ static const char *token_text(const json_t *value)
     return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-static fsdp_status read_eos(const char *folder, const char *name, fsdp_tokenizer *t)
+/* transformers takes the config's word for a token that both files have, and adds those that tokenizer.json has not. */
+static fsdp_status read_tokens(const char *folder, const char *name, fsdp_tokenizer *t)
 {
     json_t *file = NULL;
     char *path = NULL;
     fsdp_status status = load_json(folder, name, t, &path, &file);
     const char *text = token_text(json_object_get(file, "eos_token"));
 
+    if (status == FSDP_OK)
+        status = fsdp__parse_tokens_by_id(path, json_object_get(file, tokens_name), t);
     if (status == FSDP_OK && text && t->eos == FSDP__NO_TOKEN) {
         status = fsdp__vocabulary_find_text(&t->bpe.vocabulary, text, &t->eos);
         if (status == FSDP_OK && t->eos == FSDP__NO_TOKEN)
@@ -62,18 +65,20 @@ static fsdp_status read_eos(const char *folder, const char *name, fsdp_tokenizer
     return status;
 }
 
-static fsdp_status find_eos(const char *folder, fsdp_tokenizer *t)
+static fsdp_status read_folder(const char *folder, fsdp_tokenizer *t)
 {
     static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
-    FSDP_TRY(read_eos(folder, config_name, t));
-    FSDP_TRY(read_eos(folder, "special_tokens_map.json", t));
+    FSDP_TRY(read_tokens(folder, config_name, t));
+    FSDP_TRY(read_tokens(folder, "special_tokens_map.json", t));
     for (size_t i = 0; i < FSDP__COUNT_OF(usual) && t->eos == FSDP__NO_TOKEN; i++) {
         int32_t id = fsdp_tokenizer_id(t, usual[i]);
 
         if (id != FSDP__NO_TOKEN && t->bpe.vocabulary.tokens[id].special)
             t->eos = id;
     }
+    fsdp__added_tokens_order(&t->raw);
+    fsdp__added_tokens_order(&t->normalized);
     return FSDP_OK;
 }
 
@@ -121,26 +126,6 @@ static fsdp_status read_merges(const char *path, fsdp_tokenizer *t)
     return status;
 }
 
-/* {"id": {"content": ...}}, as transformers saves it. */
-static fsdp_status add_config_tokens(const char *path, const json_t *tokens, fsdp_tokenizer *t)
-{
-    const char *key;
-    json_t *value;
-
-    json_object_foreach((json_t *)tokens, key, value)
-    {
-        fsdp__json_object token = {.path = path, .object = value};
-        char *end;
-        long long id = strtoll(key, &end, 10);
-
-        if (!json_is_object(value) || end == key || *end)
-            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': added_tokens_decoder has no token for '%s'", path,
-                             FSDP__SHOWN_NAME(key));
-        FSDP_TRY(fsdp__parse_added_token(&token, id, t));
-    }
-    return FSDP_OK;
-}
-
 /* What a class of transformers does to text; its files do not say it. */
 static fsdp_status set_class(const char *path, const json_t *config, fsdp_tokenizer *t)
 {
@@ -168,7 +153,7 @@ static fsdp_status read_config(const char *folder, fsdp_tokenizer *t)
     if (status == FSDP_OK)
         status = set_class(path, config, t);
     if (status == FSDP_OK)
-        status = add_config_tokens(path, json_object_get(config, "added_tokens_decoder"), t);
+        status = fsdp__parse_tokens_by_id(path, json_object_get(config, tokens_name), t);
     end = status == FSDP_OK ? fsdp_tokenizer_id(t, "<|endoftext|>") : FSDP__NO_TOKEN;
     if (end != FSDP__NO_TOKEN)
         status = fsdp__add_special_token(path, "<|endoftext|>", end, t);
@@ -177,19 +162,15 @@ static fsdp_status read_config(const char *folder, fsdp_tokenizer *t)
     return status;
 }
 
-/* {"token": id}, an older file. */
+/* An older file. */
 static fsdp_status read_added(const char *folder, fsdp_tokenizer *t)
 {
-    json_t *file = NULL, *id;
+    json_t *file = NULL;
     char *path = NULL;
     fsdp_status status = load_json(folder, "added_tokens.json", t, &path, &file);
-    const char *text;
 
-    json_object_foreach(file, text, id)
-    {
-        if (status == FSDP_OK)
-            status = fsdp__add_special_token(path, text, json_is_integer(id) ? json_integer_value(id) : -1, t);
-    }
+    if (status == FSDP_OK)
+        status = fsdp__parse_ids_of_tokens(path, file, t);
     json_decref(file);
     fsdp__free(path);
     return status;
@@ -208,15 +189,14 @@ static fsdp_status read_pair(const char *folder, fsdp_tokenizer *t)
         goto out;
     }
     FSDP_TRY_GOTO(status, fsdp__parse_vocabulary(path, vocabulary, &t->bpe), out);
+    t->next_id = t->bpe.vocabulary.used;
     merges = fsdp__path_join(folder, "merges.txt");
     status = merges ? read_merges(merges, t) : FSDP_NO_MEMORY;
     if (status != FSDP_OK)
         goto out;
     fsdp__find_byte_tokens(&t->bpe);
     FSDP_TRY_GOTO(status, read_config(folder, t), out);
-    FSDP_TRY_GOTO(status, read_added(folder, t), out);
-    fsdp__added_tokens_order(&t->raw);
-    fsdp__added_tokens_order(&t->normalized);
+    status = read_added(folder, t);
 out:
     fsdp__free(merges);
     fsdp__free(path);
@@ -282,7 +262,7 @@ fsdp_status fsdp_tokenizer_open(const char *path, fsdp_tokenizer **out)
     is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     FSDP_TRY(is_folder ? open_folder(path, out) : open_file(path, out));
     folder = is_folder ? fsdp__strdup(path) : fsdp__path_parent(path);
-    status = folder ? find_eos(folder, *out) : FSDP_NO_MEMORY;
+    status = folder ? read_folder(folder, *out) : FSDP_NO_MEMORY;
     fsdp__free(folder);
     if (status != FSDP_OK) {
         fsdp_tokenizer_close(*out);

@@ -9,6 +9,7 @@ static fsdp_status parse_parts(const fsdp__json_object *file, fsdp_tokenizer *t)
 
     FSDP_TRY(fsdp__json_child(file, "model", &model));
     FSDP_TRY(fsdp__parse_model(&model, &t->bpe));
+    t->next_id = t->bpe.vocabulary.used;
     FSDP_TRY(fsdp__parse_normalizer(file->path, json_object_get(file->object, "normalizer"), &t->nfc));
     FSDP_TRY(fsdp__parse_pre_tokenizer(file->path, json_object_get(file->object, "pre_tokenizer"), &t->pre_tokenizer));
     FSDP_TRY(fsdp__parse_decoder(file->path, json_object_get(file->object, "decoder")));

@@ -31,6 +31,10 @@ fsdp_status fsdp__add_qwen2_split(const char *path, fsdp__pre_tokenizer *out);
 fsdp_status fsdp__parse_added_token(const fsdp__json_object *token, int64_t id, fsdp_tokenizer *out);
 /* One of which the content alone is known, and that it is special. */
 fsdp_status fsdp__add_special_token(const char *path, const char *content, int64_t id, fsdp_tokenizer *out);
+/* {"id": token}, as tokenizer_config.json has them, and {"token": id}, of special ones, as added_tokens.json has them.
+ */
+fsdp_status fsdp__parse_tokens_by_id(const char *path, const json_t *tokens, fsdp_tokenizer *out);
+fsdp_status fsdp__parse_ids_of_tokens(const char *path, const json_t *ids, fsdp_tokenizer *out);
 fsdp_status fsdp__parse_added_tokens(const fsdp__json_object *file, fsdp_tokenizer *out);
 
 #endif

@@ -1,4 +1,5 @@
 /* parse_added.c - the tokens beside the model of a tokenizer.json, and what its post-processor adds. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -25,23 +26,44 @@ static fsdp_status look_for(const fsdp__added_token *token, bool normalized, fsd
     return status;
 }
 
+/* Hugging Face's tokenizers numbers a token that the vocabulary has not by itself, whatever id the file gives. */
+static fsdp_status check_id(const char *path, const char *text, int64_t id, const fsdp_tokenizer *to)
+{
+    if (id == to->next_id)
+        return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_FORMAT,
+        "cannot read '%s': added token '%s' has id %lld, and Hugging Face's tokenizers would give it %lld: "
+        "ids of added tokens go on behind the vocabulary's without a gap, in the order of the list (to load the file "
+        "with tokenizers and to save it writes what it gives)",
+        path, FSDP__SHOWN_NAME(text), (long long)id, (long long)to->next_id);
+}
+
+/* A token that is given again is looked for as it was given last. */
 static fsdp_status add_token(const char *path, const fsdp__added_token *token, bool normalized, int64_t id,
                              fsdp_tokenizer *to)
 {
     fsdp__vocabulary *vocabulary = &to->bpe.vocabulary;
     fsdp__added_token numbered = *token;
-    int32_t of_model;
+    int32_t known;
     fsdp_status status;
 
     if (token->bytes == 0)
         return FSDP_OK; /* nothing to look for */
-    FSDP_TRY(fsdp__vocabulary_find_text(vocabulary, token->text, &of_model));
+    FSDP_TRY(fsdp__vocabulary_find_text(vocabulary, token->text, &known));
+    if (known == FSDP__NO_TOKEN)
+        FSDP_TRY(check_id(path, token->text, id, to));
     status = fsdp__vocabulary_add(vocabulary, token->text, id);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "cannot read '%s'", path);
     numbered.id = (int32_t)id;
-    vocabulary->tokens[id].added = vocabulary->tokens[id].added || of_model == FSDP__NO_TOKEN;
+    to->next_id = id < to->next_id ? to->next_id : id + 1;
+    vocabulary->tokens[id].added = vocabulary->tokens[id].added || known == FSDP__NO_TOKEN;
     vocabulary->tokens[id].special = vocabulary->tokens[id].special || token->special;
+    if (known != FSDP__NO_TOKEN) {
+        fsdp__added_tokens_remove(&to->raw, numbered.id);
+        fsdp__added_tokens_remove(&to->normalized, numbered.id);
+    }
     return look_for(&numbered, normalized, to);
 }
 
@@ -71,6 +93,73 @@ fsdp_status fsdp__add_special_token(const char *path, const char *content, int64
         if (out->raw.tokens[i].id == id)
             return FSDP_OK;
     return add_token(path, &added, false, id, out);
+}
+
+/* ---- tokens by id, of other files than tokenizer.json ---- */
+
+typedef struct numbered {
+    int64_t id;
+    const char *key;
+    const json_t *value;
+} numbered;
+
+static int compare_ids(const void *a, const void *b)
+{
+    int64_t x = ((const numbered *)a)->id, y = ((const numbered *)b)->id;
+
+    return (x > y) - (x < y);
+}
+
+/* The entries of an object, by their ids, which are its keys or its values; fsdp__free() them. */
+static fsdp_status list_by_id(const char *path, const json_t *object, bool keys, numbered **out)
+{
+    numbered *list = fsdp__calloc(json_object_size(object) + 1, sizeof *list);
+    size_t count = 0;
+    const char *key;
+    json_t *value;
+
+    if (!list)
+        return FSDP_NO_MEMORY;
+    json_object_foreach((json_t *)object, key, value)
+    {
+        char *end = NULL;
+        int64_t id = keys ? strtoll(key, &end, 10) : json_integer_value(value);
+
+        if (keys ? !json_is_object(value) || end == key || *end : !json_is_integer(value)) {
+            fsdp__free(list);
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': '%s' does not stand for a token and its id", path,
+                             FSDP__SHOWN_NAME(key));
+        }
+        list[count++] = (numbered){.id = id, .key = key, .value = value};
+    }
+    qsort(list, count, sizeof *list, compare_ids);
+    *out = list;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__parse_tokens_by_id(const char *path, const json_t *tokens, fsdp_tokenizer *out)
+{
+    numbered *list = NULL;
+    fsdp_status status = list_by_id(path, tokens, true, &list);
+
+    for (size_t i = 0; i < json_object_size(tokens) && status == FSDP_OK; i++) {
+        fsdp__json_object token = {.path = path, .object = list[i].value};
+
+        status = fsdp__parse_added_token(&token, list[i].id, out);
+    }
+    fsdp__free(list);
+    return status;
+}
+
+fsdp_status fsdp__parse_ids_of_tokens(const char *path, const json_t *ids, fsdp_tokenizer *out)
+{
+    numbered *list = NULL;
+    fsdp_status status = list_by_id(path, ids, false, &list);
+
+    for (size_t i = 0; i < json_object_size(ids) && status == FSDP_OK; i++)
+        status = fsdp__add_special_token(path, list[i].key, list[i].id, out);
+    fsdp__free(list);
+    return status;
 }
 
 fsdp_status fsdp__parse_added_tokens(const fsdp__json_object *file, fsdp_tokenizer *out)

@@ -161,20 +161,72 @@ static void what_is_malformed_is_refused(void **state)
         {{.post_processor = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<b>\"}}], "
                             "\"special_tokens\": {\"<b>\": {\"ids\": [999]}}}"},
          "an id that is no token's"},
-        {{.added_tokens = "[{\"content\": \"<e>\", \"id\": 300}]", /* 271 to 299 are left out */
-          .post_processor = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<e>\"}}], "
-                            "\"special_tokens\": {\"<e>\": {\"ids\": [299]}}}"},
-         "an id that is no token's"},
         {{.added_tokens = "[{\"content\": \"<e>\"}]"}, "key 'id' is missing"},
-        {{.added_tokens = "[{\"content\": \"<e>\", \"id\": 3}]"}, "token '<e>' has id 3, which another token has, too"},
-        {{.added_tokens = "[{\"content\": \"he\", \"id\": 300}]"}, "token 'he' has two ids, 257 and 300"},
-        {{.added_tokens = "[{\"content\": \"<e>\", \"id\": 2000000000}]"}, "ids are from 0 to"},
         {{.model = "\"unk_token\": \"<u>\", "}, "the unk_token '<u>' is not in the vocabulary"},
     };
 
     (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(refused); i++)
         check_refused(&refused[i].parts, FSDP_FORMAT, refused[i].named);
+}
+
+#define ID(content, id) "{\"content\": \"" content "\", \"id\": " #id "}"
+
+/* tokenizers gives ids by itself: its own would be 270, 271, ... */
+static void ids_that_tokenizers_would_not_give_are_refused(void **state)
+{
+    static const char *const refused[][2] = {
+        {"[" ID("<e>", 271) "]", "added token '<e>' has id 271, and Hugging Face's tokenizers would give it 270"},
+        {"[" ID("<e>", 270) ", " ID("<f>", 272) "]",
+         "'<f>' has id 272, and Hugging Face's tokenizers would give it 271"},
+        {"[" ID("<e>", 271) ", " ID("<f>", 270) "]",
+         "'<e>' has id 271, and Hugging Face's tokenizers would give it 270"},
+        {"[" ID("<e>", 3) "]", "'<e>' has id 3, and Hugging Face's tokenizers would give it 270"},
+        {"[" ID("<e>", -1) "]", "'<e>' has id -1, and"},
+        {"[" ID("<e>", 2000000000) "]", "'<e>' has id 2000000000, and"},
+        {"[" ID("he", 270) "]", "token 'he' has two ids, 257 and 270"},
+        {"[" ID("<e>", 270) ", " ID("<e>", 271) "]", "token '<e>' has two ids, 270 and 271"},
+        {"[" ID("<e>", 270) ", " ID("<f>", 270) "]",
+         "'<f>' has id 270, and Hugging Face's tokenizers would give it 271"},
+    };
+    static const char taken[] =
+        "{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {\"a\": 0, \"b\": 2}, \"merges\": []}, "
+        "\"added_tokens\": [" ID("<e>", 2) "]}";
+    fsdp_tokenizer *t = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(refused); i++)
+        check_refused(&(small_parts){.added_tokens = refused[i][0]}, FSDP_FORMAT, refused[i][1]);
+    CHECK_ERROR(fsdp__tokenizer_parse("t.json", taken, strlen(taken), &t), FSDP_FORMAT,
+                "token '<e>' has id 2, which another token has, too");
+}
+
+/* Expected ids are those of transformers, which adds what the config has to what tokenizer.json has. */
+static void the_configs_tokens_count_beside_those_of_the_json(void **state)
+{
+    char *directory = test_directory();
+    char *json = small_json(&(small_parts){.added_tokens = "[" ID("<e>", 270) ", " ID("the", 263) "]"});
+    fsdp_tokenizer *t;
+
+    (void)state;
+    write_text(directory, "tokenizer.json", json);
+    write_text(directory, "tokenizer_config.json",
+               "{\"added_tokens_decoder\": {\"272\": {\"content\": \"<g>\"}, \"271\": {\"content\": \"<f>\"}, "
+               "\"270\": {\"content\": \"<e>\", \"lstrip\": true}}, \"eos_token\": \"<g>\"}");
+    t = open_folder(directory);
+    CHECK_IDS(t, "a <e><f>the<g>", 'a', 270, 271, 263, 272);
+    CHECK_EQ(fsdp_tokenizer_eos(t), 272);
+    fsdp_tokenizer_close(t);
+    write_text(directory, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"272\": {\"content\": \"<g>\"}}}");
+    CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT,
+                "tokenizer_config.json': added token '<g>' has id 272");
+    write_text(directory, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"271\": {\"content\": \"<e>\"}}}");
+    CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "token '<e>' has two ids, 270 and 271");
+    write_text(directory, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"x\": {\"content\": \"<e>\"}}}");
+    CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "'x' does not stand for a token and its id");
+    CHECK_NULL(t);
+    free(json);
+    test_directory_free(directory);
 }
 
 static void check_text_refused(const char *text, const char *part)
@@ -237,4 +289,6 @@ static void a_lack_of_memory_is_an_error(void **state)
 TEST_MAIN(cmocka_unit_test(vocab_and_merges_are_gpt2s), cmocka_unit_test(broken_pairs_name_file_and_line),
           cmocka_unit_test(the_end_of_text_is_what_the_files_say),
           cmocka_unit_test(what_is_not_supported_is_refused_by_name), cmocka_unit_test(what_is_malformed_is_refused),
+          cmocka_unit_test(ids_that_tokenizers_would_not_give_are_refused),
+          cmocka_unit_test(the_configs_tokens_count_beside_those_of_the_json),
           cmocka_unit_test(models_without_tokens_or_merges_are_refused), cmocka_unit_test(a_lack_of_memory_is_an_error))
