@@ -1,4 +1,4 @@
-/* file.c - whole files and durable writes. */
+/* file.c - files that are read, whole or in parts, and written to. What is made by name is directory.c's. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -14,17 +14,11 @@
 #include "base/fault.h"
 #include "base/limits.h"
 
-static fsdp_status io_error(const char *verb, const char *path)
+fsdp_status fsdp__file_error(const char *verb, const char *path)
 {
     fsdp_status status = errno == ENOENT ? FSDP_NOT_FOUND : errno == ENOMEM ? FSDP_NO_MEMORY : FSDP_IO;
 
     return FSDP_FAIL(status, "cannot %s '%s': %s%s", verb, path, strerrordesc_np(errno), fsdp__limit_behind(errno));
-}
-
-/* Whether this must fail, with errno set. */
-static bool write_fault(void)
-{
-    return fsdp__fault_file(FSDP__FAULT_WRITE, NULL);
 }
 
 /* What stands where a file was looked for. */
@@ -70,9 +64,9 @@ static fsdp_status open_for_reading(const char *path, bool streams, int *out_fd,
     /* Without O_NONBLOCK the open of a FIFO waits for somebody who writes to it. */
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (streams ? 0 : O_NONBLOCK));
     if (fd < 0)
-        return io_error("open", path);
+        return fsdp__file_error("open", path);
     if (fstat(fd, &info) != 0)
-        status = io_error("examine", path);
+        status = fsdp__file_error("examine", path);
     else if (!is_readable(fd, info.st_mode, streams))
         status = wrong_kind(path, info.st_mode, streams);
     if (status != FSDP_OK) {
@@ -97,7 +91,7 @@ static fsdp_status read_to_end(int fd, const char *path, size_t limit_bytes, siz
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return io_error("read", path);
+            return fsdp__file_error("read", path);
         used += (size_t)got;
         if (used > limit_bytes)
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is larger than %zu bytes", path, limit_bytes);
@@ -116,37 +110,53 @@ static fsdp_status read_to_end(int fd, const char *path, size_t limit_bytes, siz
     return FSDP_OK;
 }
 
+/* Of `expected` bytes, or of 0: of any number. */
+static fsdp_status read_open(int fd, const char *path, size_t expected, size_t limit_bytes, char **out,
+                             size_t *out_bytes)
+{
+    size_t got = 0, capacity = FSDP__MAX(expected + 1, (size_t)4096);
+    fsdp_status status;
+    char *data;
+
+    if (expected > limit_bytes)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its %zu bytes are more than the limit of %zu", path, expected,
+                         limit_bytes);
+    data = fsdp__malloc(capacity);
+    if (!data)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+    status = read_to_end(fd, path, limit_bytes, capacity, &data, &got);
+    if (status == FSDP_OK && got < expected)
+        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': %zu bytes short", path, expected - got);
+    if (status != FSDP_OK) {
+        fsdp__free(data);
+        return status;
+    }
+    *out = data;
+    *out_bytes = got;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__file_read_all(int fd, const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+{
+    struct stat info;
+
+    *out = NULL;
+    *out_bytes = 0;
+    if (fstat(fd, &info) != 0)
+        return fsdp__file_error("examine", path);
+    return read_open(fd, path, (size_t)info.st_size, limit_bytes, out, out_bytes);
+}
+
 static fsdp_status read_whole(const char *path, bool streams, size_t limit_bytes, char **out, size_t *out_bytes)
 {
-    fsdp_status status = FSDP_OK;
-    size_t expected = 0, got = 0, capacity;
-    char *data = NULL;
+    fsdp_status status;
+    size_t expected = 0;
     int fd = -1;
 
     *out = NULL;
     *out_bytes = 0;
     FSDP_TRY(open_for_reading(path, streams, &fd, &expected));
-    if (expected > limit_bytes) {
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its %zu bytes are more than the limit of %zu", path,
-                           expected, limit_bytes);
-        goto out;
-    }
-    capacity = FSDP__MAX(expected + 1, (size_t)4096);
-    data = fsdp__malloc(capacity);
-    if (!data) {
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, read_to_end(fd, path, limit_bytes, capacity, &data, &got), out);
-    if (got < expected) {
-        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': %zu bytes short", path, expected - got);
-        goto out;
-    }
-    *out = data;
-    *out_bytes = got;
-    data = NULL;
-out:
-    fsdp__free(data);
+    status = read_open(fd, path, expected, limit_bytes, out, out_bytes);
     close(fd);
     return status;
 }
@@ -178,7 +188,7 @@ fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
 
         close(fd);
         errno = saved_errno;
-        return io_error("map", path);
+        return fsdp__file_error("map", path);
     }
     close(fd); /* the mapping stays */
     *out = (fsdp__mapping){.data = data, .bytes = bytes, .device = info.st_dev, .inode = info.st_ino};
@@ -199,32 +209,9 @@ void fsdp__file_unmap(fsdp__mapping *mapping)
     *mapping = (fsdp__mapping){0};
 }
 
-fsdp_status fsdp__file_create(const char *path, int *out_fd)
-{
-    int fd = write_fault() ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-
-    if (fd < 0)
-        return io_error("create", path);
-    *out_fd = fd;
-    return FSDP_OK;
-}
-
 fsdp_status fsdp__file_close(int fd, const char *path)
 {
-    return close(fd) == 0 ? FSDP_OK : io_error("close", path);
-}
-
-fsdp_status fsdp__file_write_new(const char *path, const void *data, size_t bytes)
-{
-    fsdp_status status = FSDP_OK;
-    int fd = -1;
-
-    FSDP_TRY(fsdp__file_create(path, &fd));
-    FSDP_TRY_GOTO(status, fsdp__file_pwrite(fd, path, data, bytes, 0), out);
-    FSDP_TRY_GOTO(status, fsdp__file_sync(fd, path), out);
-out:
-    FSDP_KEEP_FIRST(status, fsdp__file_close(fd, path));
-    return status;
+    return close(fd) == 0 ? FSDP_OK : fsdp__file_error("close", path);
 }
 
 fsdp_status fsdp__file_open(const char *path, int *out_fd, size_t *out_bytes)
@@ -277,80 +264,7 @@ fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t
 
 fsdp_status fsdp__file_sync(int fd, const char *path)
 {
-    if (write_fault() || fsync(fd) != 0)
-        return io_error("sync", path);
+    if (fsdp__fault_file(FSDP__FAULT_WRITE, NULL) || fsync(fd) != 0)
+        return fsdp__file_error("sync", path);
     return FSDP_OK;
-}
-
-fsdp_status fsdp__file_rename(const char *from, const char *to)
-{
-    if (write_fault() || rename(from, to) != 0) {
-        const char *reason = strerrordesc_np(errno);
-
-        return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot rename '%s' to '%s': %s", from, to,
-                         reason);
-    }
-    FSDP_TRY(fsdp__file_sync_parent(to));
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__file_unlink(const char *path)
-{
-    if (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || (unlink(path) != 0 && errno != ENOENT))
-        return io_error("remove", path);
-    return FSDP_OK;
-}
-
-bool fsdp__remove_empty_directory(const char *path)
-{
-    return !fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && rmdir(path) == 0;
-}
-
-/* A new file beside `path` that no other process or thread uses. */
-static fsdp_status create_beside(const char *path, char **out_name, int *out_fd)
-{
-    for (int attempt = 0; attempt < 1000; attempt++) {
-        char *name = fsdp__sprintf("%s.tmp-%ld-%d", path, (long)getpid(), attempt);
-        fsdp_status status;
-        int fd;
-
-        if (!name)
-            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s'", path);
-        fd = write_fault() ? -1 : open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0) {
-            *out_name = name;
-            *out_fd = fd;
-            return FSDP_OK;
-        }
-        status = errno == EEXIST ? FSDP_OK : io_error("create", name);
-        fsdp__free(name);
-        if (status != FSDP_OK)
-            return status;
-    }
-    return FSDP_FAIL(FSDP_IO, "cannot write '%s': too many temporary files beside it", path);
-}
-
-fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t bytes)
-{
-    fsdp_status status = FSDP_OK;
-    char *temporary = NULL;
-    int fd = -1;
-
-    FSDP_TRY(create_beside(path, &temporary, &fd));
-    FSDP_TRY_GOTO(status, fsdp__file_pwrite(fd, path, data, bytes, 0), out);
-    FSDP_TRY_GOTO(status, fsdp__file_sync(fd, path), out);
-    if (close(fd) != 0) { /* network file systems report a failed write here */
-        fd = -1;
-        status = io_error("close", path);
-        goto out;
-    }
-    fd = -1;
-    FSDP_TRY_GOTO(status, fsdp__file_rename(temporary, path), out);
-out:
-    if (fd >= 0)
-        close(fd);
-    if (status != FSDP_OK)
-        unlink(temporary); /* gone already when the rename was done and only the sync failed */
-    fsdp__free(temporary);
-    return status;
 }

@@ -11,6 +11,8 @@ struct stat;
 /* Whole file; `*out` is NUL-terminated after `*out_bytes` bytes; fsdp__free it. Refused: what is over `limit_bytes`,
  * and directories, FIFOs, sockets and devices, by name and kind. Waits for nobody. */
 fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
+/* The same of an open regular file, from its beginning; `path` is for the message. */
+fsdp_status fsdp__file_read_all(int fd, const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
 /* The same of a path that the user may point at a pipe or a terminal too: read once, to its end. [blocks] */
 fsdp_status fsdp__file_read_stream(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
 
@@ -31,30 +33,25 @@ fsdp_status fsdp__file_open(const char *path, int *out_fd, size_t *out_bytes);
 /* All of `bytes` at `offset`; a file that ends before is an error. `path` is for the message. */
 fsdp_status fsdp__file_pread(int fd, const char *path, void *data, size_t bytes, uint64_t offset);
 
-/* Writes `bytes` to a temporary file beside `path`, fsyncs, renames, fsyncs the directory: `path` holds either what it
- * held or all of `data`. */
-fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t bytes);
-
-/* Opens a file for writing that is not there yet. */
-fsdp_status fsdp__file_create(const char *path, int *out_fd);
 /* Closes it; what the file system has failed to write may be told only now. */
 fsdp_status fsdp__file_close(int fd, const char *path);
-/* A new file, whole and synced: for a folder that nobody looks at yet. */
-fsdp_status fsdp__file_write_new(const char *path, const void *data, size_t bytes);
 /* All of `bytes` at `offset` (handles short writes; a fault point); `path` is for the message. */
 fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t bytes, uint64_t offset);
 fsdp_status fsdp__file_sync(int fd, const char *path);
-fsdp_status fsdp__file_rename(const char *from, const char *to); /* and fsyncs the directory of `to` */
-fsdp_status fsdp__file_unlink(const char *path);                 /* a missing one is fine */
-fsdp_status fsdp__file_sync_directory(const char *path);
-fsdp_status fsdp__file_sync_parent(const char *path);   /* the directory that it lies in */
-fsdp_status fsdp__file_sync_removals(const char *path); /* of a directory: the same, for a clean-up (base/fault.h) */
-/* Like mkdir -p; the names of those that are made are on the disk then. */
+/* "cannot <verb> '<path>': " and errno. */
+fsdp_status fsdp__file_error(const char *verb, const char *path);
+
+/* What is done by path alone, in a directory that is held for as long (base/directory.h). */
+
+/* See fsdp__directory_write_atomic: where the path is a link, that is replaced. */
+fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t bytes);
+/* Opens a file to write behind its end, or makes it; a FIFO with a reader, a terminal and the like as well. What
+ * another may have put there is refused (fsdp__directory_admits). Does not wait. */
+fsdp_status fsdp__file_append(const char *path, int *out_fd);
+/* Like mkdir -p and rm -rf: a missing path is fine, and what is removed is no link's target. */
 fsdp_status fsdp__make_directories(const char *path);
-/* Whether it is gone then: it stays where it holds anything. */
-bool fsdp__remove_empty_directory(const char *path);
-fsdp_status fsdp__remove_tree(const char *path); /* like rm -rf: a missing path is fine, links are not followed */
-fsdp_status fsdp__remove_contents(const char *path, const char *kept); /* all that is in it but `kept` (may be NULL) */
+fsdp_status fsdp__remove_tree(const char *path);
+
 /* fsdp__free it; NULL when out of memory. An absolute name stays as it is. */
 char *fsdp__path_join(const char *directory, const char *name);
 /* The directory that it lies in, without a slash at its end; "." for a name alone. fsdp__free it; NULL when out of

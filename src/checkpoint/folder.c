@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -41,13 +42,17 @@ bool fsdp__is_step_best(const char *path)
            (length == name || path[length - name - 1] == '/');
 }
 
+const char *fsdp__step_text(int64_t step, const char *suffix, char name[FSDP__STEP_NAME])
+{
+    snprintf(name, FSDP__STEP_NAME, PREFIX "%lld%s", (long long)step, suffix);
+    return name;
+}
+
 char *fsdp__step_path(const char *folder, int64_t step, const char *suffix)
 {
-    char *name = fsdp__sprintf(PREFIX "%lld%s", (long long)step, suffix), *path;
+    char name[FSDP__STEP_NAME];
 
-    path = name ? fsdp__path_join(folder, name) : NULL;
-    fsdp__free(name);
-    return path;
+    return fsdp__path_join(folder, fsdp__step_text(step, suffix, name));
 }
 
 static int ascending(const void *a, const void *b)

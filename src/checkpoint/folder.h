@@ -17,7 +17,10 @@ bool fsdp__is_step_best(const char *path);
 fsdp_status fsdp__checkpoint_resolve(const char *path, char **out);
 /* Whether `name` is step-N followed by `suffix` ("" for a checkpoint). */
 bool fsdp__step_name(const char *name, const char *suffix, int64_t *out_step);
-/* <folder>/step-N with `suffix`; fsdp__free it; NULL when out of memory. */
+/* step-N with `suffix` into `name`; returns it. */
+#define FSDP__STEP_NAME 80
+const char *fsdp__step_text(int64_t step, const char *suffix, char name[FSDP__STEP_NAME]);
+/* The same in a folder; fsdp__free it; NULL when out of memory. */
 char *fsdp__step_path(const char *folder, int64_t step, const char *suffix);
 /* Steps of folders with that suffix, ascending; fsdp__free `*out`. A name of a step that cannot be looked at, a link to
  * nowhere too, is an error. */

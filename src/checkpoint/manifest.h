@@ -16,6 +16,7 @@
 #ifndef CHECKPOINT_MANIFEST_H
 #define CHECKPOINT_MANIFEST_H
 
+#include "base/directory.h"
 #include "fsdp/checkpoint.h"
 
 #define FSDP__MANIFEST_NAME "manifest.json"
@@ -84,7 +85,8 @@ fsdp_status fsdp__manifest_text(const fsdp__manifest *m, char **out);
 /* `path` is for messages. Refused: what is not the text above, and another digest. Whether tensors, parts and files fit
  * each other is for fsdp__manifest_check. Release `*out`. */
 fsdp_status fsdp__manifest_parse(const char *path, const char *text, size_t bytes, fsdp__manifest *out);
-/* Reads a file and parses it. */
+/* Reads a file and parses it: of a path, or in a directory that is held. */
 fsdp_status fsdp__manifest_load(const char *path, fsdp__manifest *out);
+fsdp_status fsdp__manifest_load_in(const fsdp__directory *in, const char *name, fsdp__manifest *out);
 
 #endif

@@ -341,3 +341,19 @@ fsdp_status fsdp__manifest_load(const char *path, fsdp__manifest *out)
     fsdp__free(text);
     return status;
 }
+
+fsdp_status fsdp__manifest_load_in(const fsdp__directory *in, const char *name, fsdp__manifest *out)
+{
+    char *path = fsdp__path_join(in->path, name), *text = NULL;
+    fsdp_status status = path ? FSDP_OK : FSDP_NO_MEMORY;
+    size_t bytes = 0;
+
+    *out = (fsdp__manifest){0};
+    if (status == FSDP_OK)
+        status = fsdp__directory_read(in, name, LIMIT_BYTES, &text, &bytes);
+    if (status == FSDP_OK)
+        status = fsdp__manifest_parse(path, text, bytes, out);
+    fsdp__free(text);
+    fsdp__free(path);
+    return status;
+}

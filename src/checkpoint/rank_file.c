@@ -54,24 +54,26 @@ static fsdp_status make_room(writing *w, fsdp__rank_file *file)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__rank_file_write(const char *path, const fsdp__rank_data *data, const unsigned char *copy,
-                                  const _Atomic bool *stop, fsdp__rank_file *out)
+fsdp_status fsdp__rank_file_write(const fsdp__directory *in, const char *name, const fsdp__rank_data *data,
+                                  const unsigned char *copy, const _Atomic bool *stop, fsdp__rank_file *out)
 {
+    char *path = fsdp__path_join(in->path, name);
     const fsdp__save_file *plan = &data->plan.files[0];
     writing w = {.fd = -1, .path = path, .cursor = {.data = data}, .copy = copy, .stop = stop};
     fsdp__rank_file file = {.bytes = plan->total_bytes,
                             .header_bytes = plan->header_bytes,
                             .header_checksum = fsdp__checksum(plan->header, plan->header_bytes),
                             .block_bytes = BLOCK_BYTES};
-    fsdp_status status = make_room(&w, &file);
+    fsdp_status status = path ? make_room(&w, &file) : FSDP_NO_MEMORY;
 
     if (status == FSDP_OK)
-        status = fsdp__file_create(path, &w.fd);
+        status = fsdp__directory_create(in, name, 0666, &w.fd);
     if (status == FSDP_OK)
         status = write_all(&w, plan, &file);
     if (w.fd >= 0)
         FSDP_KEEP_FIRST(status, fsdp__file_close(w.fd, path));
     fsdp__free(w.buffer);
+    fsdp__free(path);
     if (status == FSDP_OK)
         *out = file;
     else

@@ -8,7 +8,7 @@
 
 /* Writes and syncs it. The bytes are those of `copy`, or where that is NULL of the tensors. `*out` gets sizes and
  * checksums, and its blocks are the caller's. FSDP_INTERRUPTED, between two blocks, when `stop` has become true. */
-fsdp_status fsdp__rank_file_write(const char *path, const fsdp__rank_data *data, const unsigned char *copy,
-                                  const _Atomic bool *stop, fsdp__rank_file *out);
+fsdp_status fsdp__rank_file_write(const fsdp__directory *in, const char *name, const fsdp__rank_data *data,
+                                  const unsigned char *copy, const _Atomic bool *stop, fsdp__rank_file *out);
 
 #endif

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
+#include "base/directory.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/superseded.h"
@@ -14,78 +14,92 @@
 
 /* ---- one of them ---- */
 
-static fsdp_status unlink_in(const char *folder, const char *name)
-{
-    char *path = fsdp__path_join(folder, name);
-    fsdp_status status = path ? fsdp__file_unlink(path) : FSDP_NO_MEMORY;
-
-    fsdp__free(path);
-    return status;
-}
-
-/* The names in it come from a manifest whose digest fits, so they are what a save has written. */
-static fsdp_status unlink_listed(const char *folder, const fsdp__manifest *m)
-{
-    for (int64_t i = 0; i < m->file_count; i++)
-        FSDP_TRY(unlink_in(folder, m->files[i].name));
-    for (int64_t i = 0; i < m->small_count; i++)
-        if (!strchr(m->small[i].name, '/'))
-            FSDP_TRY(unlink_in(folder, m->small[i].name));
-    FSDP_TRY(fsdp__file_sync_removals(folder)); /* else a power cut may leave files that nothing lists */
-    return unlink_in(folder, FSDP__MANIFEST_NAME);
-}
-
-/* `path` has the name of one that is removed already. One without a manifest was emptied before. */
-static fsdp_status empty(fsdp_context *context, const char *path)
-{
-    char *manifest = fsdp__path_join(path, FSDP__MANIFEST_NAME);
-    fsdp__manifest m = {0};
-    fsdp_status status = FSDP_OK;
-    bool listed;
-
-    if (!manifest)
-        return FSDP_NO_MEMORY;
-    listed = fsdp__path_is_file(manifest);
-    if (listed)
-        status = fsdp__manifest_load(manifest, &m);
-    if (status == FSDP_OK && listed)
-        status = unlink_listed(path, &m);
-    fsdp__manifest_release(&m);
-    fsdp__free(manifest);
-    if (status == FSDP_OK && !fsdp__remove_empty_directory(path) && listed)
-        fsdp_log(context, FSDP_LOG_WARNING, "'%s' holds files that were none of the checkpoint's: they stay", path);
-    return status;
-}
-
-static bool is_folder(const char *path)
+/* Opens one that is there and that this user has made: what others have made is for them to remove. */
+static fsdp_status enter(const fsdp__directory *folder, const char *name, fsdp__directory *out)
 {
     struct stat info;
 
-    return lstat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    FSDP_TRY(fsdp__directory_enter(folder, name, out));
+    if (fstat(out->fd, &info) == 0 && fsdp__directory_owns(folder, &info))
+        return FSDP_OK;
+    fsdp__directory_close(out);
+    return FSDP_FAIL(FSDP_STATE, "'%s/%s' belongs to user %u", folder->path, name, (unsigned)info.st_uid);
 }
 
-/* `path`, of any name, is one of this step; it is taken over. */
-static fsdp_status remove_step(fsdp_context *context, const char *folder, int64_t step, char *path)
+/* The names in it come from a manifest whose digest fits, so they are what a save has written. */
+static fsdp_status unlink_listed(const fsdp__directory *one, const fsdp__manifest *m)
 {
-    char *gone = fsdp__step_path(folder, step, FSDP__REMOVING);
-    char *manifest = path ? fsdp__path_join(path, FSDP__MANIFEST_NAME) : NULL;
+    for (int64_t i = 0; i < m->file_count; i++)
+        FSDP_TRY(fsdp__directory_unlink(one, m->files[i].name));
+    for (int64_t i = 0; i < m->small_count; i++)
+        if (fsdp__is_small_name(m->small[i].name))
+            FSDP_TRY(fsdp__directory_unlink(one, m->small[i].name));
+    FSDP_TRY(fsdp__directory_sync_removals(one)); /* else a power cut may leave files that nothing lists */
+    return fsdp__directory_unlink(one, FSDP__MANIFEST_NAME);
+}
+
+/* `one` has the name of one that is removed already. One without a manifest was emptied before. */
+static fsdp_status empty(fsdp_context *context, const fsdp__directory *folder, const char *name,
+                         const fsdp__directory *one)
+{
     fsdp__manifest m = {0};
+    fsdp_status status = FSDP_OK;
+    struct stat info;
+    bool listed = fsdp__directory_look(one, FSDP__MANIFEST_NAME, &info) && S_ISREG(info.st_mode);
+
+    if (listed)
+        status = fsdp__manifest_load_in(one, FSDP__MANIFEST_NAME, &m);
+    if (status == FSDP_OK && listed)
+        status = unlink_listed(one, &m);
+    fsdp__manifest_release(&m);
+    if (status == FSDP_OK && !fsdp__directory_remove_empty(folder, name, one) && listed)
+        fsdp_log(context, FSDP_LOG_WARNING, "'%s/%s' holds files that were none of the checkpoint's: they stay",
+                 folder->path, name);
+    return status;
+}
+
+/* What cannot be read is for somebody to look at. */
+static fsdp_status check_step(const fsdp__directory *one, int64_t step)
+{
+    fsdp__manifest m = {0};
+    fsdp_status status = fsdp__manifest_load_in(one, FSDP__MANIFEST_NAME, &m);
+
+    if (status == FSDP_OK && m.step != step)
+        status = FSDP_FAIL(FSDP_STATE, "'%s' is of step %lld", one->path, (long long)m.step);
+    fsdp__manifest_release(&m);
+    return status;
+}
+
+/* The name may stand for another by now: that one gets it back. */
+static fsdp_status take_name(const fsdp__directory *folder, const char *name, const fsdp__directory *one,
+                             const char *gone)
+{
+    FSDP_TRY(fsdp__directory_rename(folder, name, folder, gone, FSDP__RENAME_NEW));
+    if (fsdp__directory_has(folder, gone, one))
+        return fsdp__directory_sync(folder);
+    FSDP_TRY(fsdp__directory_rename(folder, gone, folder, name, FSDP__RENAME_NEW));
+    return FSDP_FAIL(FSDP_STATE, "'%s/%s' has become another", folder->path, name);
+}
+
+/* One of this step, of any name. */
+static fsdp_status remove_step(fsdp_context *context, const fsdp__directory *folder, int64_t step, const char *name)
+{
+    fsdp__directory one = {.path = NULL};
+    char gone[FSDP__STEP_NAME];
+    struct stat info;
     fsdp_status status;
 
-    if (!path || !gone || !manifest)
-        status = FSDP_NO_MEMORY;
-    else if (!is_folder(path) || fsdp__path_exists(gone))
-        status = FSDP_FAIL(FSDP_STATE, "'%s' is a link, or '%s' is in the way", path, gone);
-    else
-        status = fsdp__manifest_load(manifest, &m); /* what cannot be read is for somebody to look at */
+    fsdp__step_text(step, FSDP__REMOVING, gone);
+    if (!fsdp__directory_look(folder, name, &info) || !S_ISDIR(info.st_mode) ||
+        fsdp__directory_look(folder, gone, &info))
+        return FSDP_FAIL(FSDP_STATE, "'%s/%s' is a link, or '%s' is in the way", folder->path, name, gone);
+    FSDP_TRY(enter(folder, name, &one));
+    status = check_step(&one, step);
     if (status == FSDP_OK)
-        status = fsdp__file_rename(path, gone);
+        status = take_name(folder, name, &one, gone);
     if (status == FSDP_OK)
-        status = empty(context, gone);
-    fsdp__manifest_release(&m);
-    fsdp__free(manifest);
-    fsdp__free(gone);
-    fsdp__free(path);
+        status = empty(context, folder, gone, &one);
+    fsdp__directory_close(&one);
     return status;
 }
 
@@ -106,64 +120,82 @@ static void warn(fsdp_context *context, const char *folder)
 }
 
 /* They are older than any that has its name, whatever their steps are. */
-static void remove_superseded(fsdp_context *context, const char *folder, const fsdp__retention *rule, int64_t newer)
+static void remove_superseded(fsdp_context *context, const fsdp__directory *folder, const fsdp__retention *rule,
+                              int64_t newer)
 {
     fsdp__superseded *list = NULL;
+    char name[FSDP__STEP_NAME];
     int64_t count = 0;
 
-    if (fsdp__superseded_list(folder, &list, &count) != FSDP_OK)
-        warn(context, folder);
+    if (fsdp__superseded_list(folder->path, &list, &count) != FSDP_OK)
+        warn(context, folder->path);
     for (int64_t i = 0; i < count; i++)
         if (newer + i >= rule->keep_latest_k &&
-            remove_step(context, folder, list[i].step, fsdp__superseded_path(folder, &list[i])) != FSDP_OK)
-            warn(context, folder);
+            remove_step(context, folder, list[i].step, fsdp__superseded_text(&list[i], name)) != FSDP_OK)
+            warn(context, folder->path);
     fsdp__free(list);
 }
 
 void fsdp__retention_apply(fsdp_context *context, const char *folder, const fsdp__retention *rule, int64_t saved)
 {
     int64_t *steps = NULL, count = 0;
+    char name[FSDP__STEP_NAME];
+    fsdp__directory held;
 
+    if (fsdp__directory_open(folder, &held) != FSDP_OK) {
+        warn(context, folder);
+        return;
+    }
     if (fsdp__step_list(folder, "", &steps, &count) != FSDP_OK)
         warn(context, folder);
     for (int64_t i = 0; i < count; i++) /* one that cannot be removed does not keep the others */
         if (steps[i] != saved && !fsdp__retention_keeps(rule, steps[i], count - 1 - i) &&
-            remove_step(context, folder, steps[i], fsdp__step_path(folder, steps[i], "")) != FSDP_OK)
+            remove_step(context, &held, steps[i], fsdp__step_text(steps[i], "", name)) != FSDP_OK)
             warn(context, folder);
     fsdp__free(steps);
     if (rule->keep_latest_k > 0)
-        remove_superseded(context, folder, rule, count);
+        remove_superseded(context, &held, rule, count);
+    fsdp__directory_close(&held);
 }
 
 /* ---- what the dead have left ---- */
 
 /* One that a process holds, or that somebody else has made, stays. */
-static void remove_staging(const char *path)
+static void remove_staging(const fsdp__directory *folder, const char *name)
 {
-    fsdp__staging staging = {.lock_fd = -1};
+    fsdp__staging staging;
 
-    if (!fsdp__staging_is_ours(path) || fsdp__staging_take(path, &staging) != FSDP_OK)
-        return;
-    (void)fsdp__staging_remove(&staging);
+    if (fsdp__staging_is_ours(folder, name) && fsdp__staging_take(folder, name, &staging) == FSDP_OK)
+        (void)fsdp__staging_remove(&staging);
+}
+
+static void finish_removal(fsdp_context *context, const fsdp__directory *folder, const char *name)
+{
+    fsdp__directory one;
+
+    if (enter(folder, name, &one) == FSDP_OK)
+        (void)empty(context, folder, name, &one);
+    fsdp__directory_close(&one);
 }
 
 static void remove_with(fsdp_context *context, const char *folder, const char *suffix)
 {
     int64_t *steps = NULL, count = 0;
+    fsdp__directory held = {.path = NULL};
+    char name[FSDP__STEP_NAME];
 
-    if (fsdp__step_list(folder, suffix, &steps, &count) != FSDP_OK)
+    if (fsdp__step_list(folder, suffix, &steps, &count) != FSDP_OK || count == 0)
         return;
+    if (fsdp__directory_open(folder, &held) != FSDP_OK)
+        count = 0;
     for (int64_t i = 0; i < count; i++) {
-        char *path = fsdp__step_path(folder, steps[i], suffix);
-
-        if (path && is_folder(path)) {
-            if (strcmp(suffix, FSDP__SAVING) == 0)
-                remove_staging(path);
-            else
-                (void)empty(context, path);
-        }
-        fsdp__free(path);
+        fsdp__step_text(steps[i], suffix, name);
+        if (strcmp(suffix, FSDP__SAVING) == 0)
+            remove_staging(&held, name);
+        else
+            finish_removal(context, &held, name);
     }
+    fsdp__directory_close(&held);
     fsdp__free(steps);
 }
 

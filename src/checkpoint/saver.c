@@ -22,6 +22,7 @@
 #include "checkpoint/stage.h"
 #include "comm/internal.h"
 #include "format/publish.h"
+#include "format/staging.h"
 #include "tensor/tensor.h"
 
 static const fsdp__folder_kind checkpoint_folder = {.noun = "checkpoint", .mark = FSDP__MANIFEST_NAME};
@@ -200,13 +201,8 @@ static fsdp_status agree(fsdp_checkpoint_saver *s, fsdp_status mine)
  * be removed while other ranks have not heard yet that the save was given up. */
 static fsdp_status enter_folder(fsdp_checkpoint_saver *s, fsdp__publication *publication)
 {
-    char *scratch;
-    fsdp_status status;
-
-    FSDP_TRY(fsdp__publication_scratch(publication, "parts", &scratch));
-    status = fsdp__stage_enter(&s->stage, fsdp__publication_staging(publication), scratch);
-    fsdp__free(scratch);
-    return status;
+    FSDP_TRY(fsdp__publication_scratch(publication, "parts", &s->stage.scratch));
+    return fsdp__publication_content(publication, &s->stage.folder);
 }
 
 /* The publication is there before anybody can abandon it half made. */
@@ -341,12 +337,13 @@ static fsdp_status learn_folder(fsdp_checkpoint_saver *s, const char *names, siz
 
     if (first >= bytes)
         return FSDP_FAIL(FSDP_MISMATCH, "rank 0 has not said where it saves");
-    return fsdp__stage_enter(&s->stage, names, names + first);
+    FSDP_TRY(fsdp__staging_join(names, &s->stage.folder));
+    return fsdp__staging_join(names + first, &s->stage.scratch);
 }
 
 static char *make_message(const fsdp_checkpoint_saver *s, const greeting *mine, size_t *out_bytes)
 {
-    const char *folder = is_first(s) ? s->stage.folder : "", *scratch = is_first(s) ? s->stage.scratch : "";
+    const char *folder = is_first(s) ? s->stage.folder.path : "", *scratch = is_first(s) ? s->stage.scratch.path : "";
     size_t first = strlen(folder) + 1, second = strlen(scratch) + 1;
     char *message = fsdp__malloc(sizeof *mine + first + second);
 

@@ -81,38 +81,21 @@ void fsdp__stage_release(fsdp__stage *stage)
     fsdp__free(stage->files);
     fsdp__rank_data_release(&stage->data);
     fsdp__manifest_release(&stage->manifest);
-    fsdp__free(stage->folder);
-    fsdp__free(stage->scratch);
+    fsdp__directory_close(&stage->folder);
+    fsdp__directory_close(&stage->scratch);
     *stage = (fsdp__stage){.rank = 0};
-}
-
-fsdp_status fsdp__stage_enter(fsdp__stage *stage, const char *folder, const char *scratch)
-{
-    stage->folder = fsdp__strdup(folder);
-    stage->scratch = fsdp__strdup(scratch);
-    return stage->folder && stage->scratch ? FSDP_OK : out_of_memory();
 }
 
 /* ---- writing ---- */
 
-static fsdp_status write_file(const char *folder, const char *name, const void *data, size_t bytes)
-{
-    char *path = fsdp__path_join(folder, name);
-    fsdp_status status = path ? fsdp__file_write_new(path, data, bytes) : out_of_memory();
-
-    fsdp__free(path);
-    return status;
-}
-
 static fsdp_status write_parts(fsdp__stage *stage)
 {
-    char name[FSDP__RANK_FILE_NAME], *path;
+    char name[FSDP__RANK_FILE_NAME];
     fsdp__rank_file file = {.blocks = NULL};
     fsdp_status status;
 
-    path = fsdp__path_join(stage->folder, fsdp__rank_file_name(stage->rank, stage->world_size, name));
-    status = path ? fsdp__rank_file_write(path, &stage->data, stage->copy, stage->stop, &file) : out_of_memory();
-    fsdp__free(path);
+    status = fsdp__rank_file_write(&stage->folder, fsdp__rank_file_name(stage->rank, stage->world_size, name),
+                                   &stage->data, stage->copy, stage->stop, &file);
     FSDP_TRY(status);
     file.rank = stage->rank;
     status = fsdp__manifest_add_file(&stage->manifest, &file);
@@ -122,13 +105,13 @@ static fsdp_status write_parts(fsdp__stage *stage)
 }
 
 /* Of one rank, in scratch; or of all, in the checkpoint. */
-static fsdp_status write_manifest(const fsdp__stage *stage, const char *folder, const char *name)
+static fsdp_status write_manifest(const fsdp__stage *stage, const fsdp__directory *folder, const char *name)
 {
     fsdp_status status;
     char *text = NULL;
 
     FSDP_TRY(fsdp__manifest_text(&stage->manifest, &text));
-    status = write_file(folder, name, text, strlen(text));
+    status = fsdp__directory_write_new(folder, name, text, strlen(text));
     fsdp__free(text);
     return status;
 }
@@ -146,9 +129,10 @@ fsdp_status fsdp__stage_write(fsdp__stage *stage)
     if (stage->data.count > 0)
         FSDP_TRY(write_parts(stage));
     if (stage->rank != 0)
-        return write_manifest(stage, stage->scratch, scratch_name(stage->rank, name));
+        return write_manifest(stage, &stage->scratch, scratch_name(stage->rank, name));
     for (int i = 0; i < stage->file_count; i++)
-        FSDP_TRY(write_file(stage->folder, stage->files[i].name, stage->files[i].data, stage->files[i].bytes));
+        FSDP_TRY(fsdp__directory_write_new(&stage->folder, stage->files[i].name, stage->files[i].data,
+                                           stage->files[i].bytes));
     return FSDP_OK;
 }
 
@@ -171,16 +155,14 @@ static fsdp_status check_readable(const fsdp__stage *stage)
 static fsdp_status append_rank(fsdp__stage *stage, int rank)
 {
     char name[FSDP__RANK_FILE_NAME];
-    char *path = fsdp__path_join(stage->scratch, scratch_name(rank, name));
-    fsdp__manifest of_rank = {0};
-    fsdp_status status = path ? fsdp__manifest_load(path, &of_rank) : out_of_memory();
+    fsdp__manifest of_rank;
+    fsdp_status status = fsdp__manifest_load_in(&stage->scratch, scratch_name(rank, name), &of_rank);
 
     if (status == FSDP_OK && of_rank.step != stage->manifest.step)
-        status = FSDP_FAIL(FSDP_FORMAT, "'%s' is of another step", path);
+        status = FSDP_FAIL(FSDP_FORMAT, "'%s/%s' is of another step", stage->scratch.path, name);
     if (status == FSDP_OK)
         status = fsdp__manifest_append(&stage->manifest, &of_rank);
     fsdp__manifest_release(&of_rank);
-    fsdp__free(path);
     return status;
 }
 
@@ -189,7 +171,7 @@ fsdp_status fsdp__stage_collect(fsdp__stage *stage)
     for (int r = 1; r < stage->world_size; r++)
         FSDP_TRY(append_rank(stage, r));
     FSDP_TRY(fsdp__manifest_join(&stage->manifest));
-    FSDP_TRY(fsdp__manifest_check(stage->folder, &stage->manifest));
+    FSDP_TRY(fsdp__manifest_check(stage->folder.path, &stage->manifest));
     FSDP_TRY(check_readable(stage));
-    return write_manifest(stage, stage->folder, FSDP__MANIFEST_NAME);
+    return write_manifest(stage, &stage->folder, FSDP__MANIFEST_NAME);
 }

@@ -9,8 +9,8 @@
 
 typedef struct fsdp__stage {
     int rank, world_size;
-    char *folder;  /* that will be the checkpoint */
-    char *scratch; /* for the manifests of the ranks */
+    fsdp__directory folder;  /* that will be the checkpoint */
+    fsdp__directory scratch; /* for the manifests of the ranks */
     fsdp__rank_data data;
     fsdp__manifest manifest;     /* of this rank; in the end, on the first, of all */
     fsdp_checkpoint_file *files; /* of the first rank: copies */
@@ -22,8 +22,6 @@ typedef struct fsdp__stage {
 /* All that is known before there is a folder; the content is checked. Release it, also after a failure. */
 fsdp_status fsdp__stage_create(const fsdp_checkpoint_content *content, int rank, int world_size, fsdp__stage *out);
 void fsdp__stage_release(fsdp__stage *stage);
-/* Where: copies. */
-fsdp_status fsdp__stage_enter(fsdp__stage *stage, const char *folder, const char *scratch);
 /* Writes this rank's files, synced. On any thread. */
 fsdp_status fsdp__stage_write(fsdp__stage *stage);
 /* On the first rank, when all have written: the manifest of all. */

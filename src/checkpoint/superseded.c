@@ -3,12 +3,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/directory.h"
 #include "base/file.h"
-#include "checkpoint/folder.h"
 
 #define SUFFIX ".superseded-"
 
@@ -27,13 +28,12 @@ static bool parse(const char *name, fsdp__superseded *out)
     return fsdp__step_name(name, suffix, &out->step);
 }
 
-char *fsdp__superseded_path(const char *folder, const fsdp__superseded *of)
+const char *fsdp__superseded_text(const fsdp__superseded *of, char name[FSDP__STEP_NAME])
 {
-    char *suffix = fsdp__sprintf(SUFFIX "%lld", (long long)of->turn);
-    char *path = suffix ? fsdp__step_path(folder, of->step, suffix) : NULL;
+    char suffix[FSDP__STEP_NAME / 2];
 
-    fsdp__free(suffix);
-    return path;
+    snprintf(suffix, sizeof suffix, SUFFIX "%lld", (long long)of->turn);
+    return fsdp__step_text(of->step, suffix, name);
 }
 
 static int latest_first(const void *a, const void *b)
@@ -99,19 +99,31 @@ static fsdp_status next_turn(const char *folder, fsdp__superseded *of)
     return FSDP_OK;
 }
 
+static fsdp_status rename_step(const char *folder, int64_t step, const char *name)
+{
+    char old_name[FSDP__STEP_NAME];
+    fsdp__directory held;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__directory_open(folder, &held));
+    status = fsdp__directory_rename(&held, fsdp__step_text(step, "", old_name), &held, name, FSDP__RENAME_NEW);
+    if (status == FSDP_OK)
+        status = fsdp__directory_sync(&held);
+    fsdp__directory_close(&held);
+    return status;
+}
+
 fsdp_status fsdp__supersede(const char *folder, int64_t step, char **out)
 {
     fsdp__superseded of = {.step = step};
+    char name[FSDP__STEP_NAME];
     fsdp_status status;
-    char *from;
 
     *out = NULL;
     FSDP_TRY(next_turn(folder, &of));
-    from = fsdp__step_path(folder, step, "");
-    *out = fsdp__superseded_path(folder, &of);
-    status = from && *out ? fsdp__file_rename(from, *out)
-                          : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot rename a checkpoint in '%s'", folder);
-    fsdp__free(from);
+    *out = fsdp__path_join(folder, fsdp__superseded_text(&of, name));
+    status = *out ? rename_step(folder, step, name)
+                  : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot rename a checkpoint in '%s'", folder);
     if (status != FSDP_OK) {
         fsdp__free(*out);
         *out = NULL;

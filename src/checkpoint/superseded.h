@@ -3,7 +3,7 @@
 #ifndef CHECKPOINT_SUPERSEDED_H
 #define CHECKPOINT_SUPERSEDED_H
 
-#include "fsdp/status.h"
+#include "checkpoint/folder.h"
 
 /* step-N.superseded-K: K tells those of one step apart, and is larger for later ones. */
 typedef struct fsdp__superseded {
@@ -12,8 +12,8 @@ typedef struct fsdp__superseded {
 
 /* Gives step-N of a folder such a name; `*out` is its path, fsdp__free it. */
 fsdp_status fsdp__supersede(const char *folder, int64_t step, char **out);
-/* fsdp__free it; NULL when out of memory. */
-char *fsdp__superseded_path(const char *folder, const fsdp__superseded *of);
+/* Its name into `name`; returns it. */
+const char *fsdp__superseded_text(const fsdp__superseded *of, char name[FSDP__STEP_NAME]);
 /* The latest first; fsdp__free `*out`. None where there is no folder. */
 fsdp_status fsdp__superseded_list(const char *folder, fsdp__superseded **out, int64_t *out_count);
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/directory.h"
 #include "base/file.h"
 #include "base/limits.h"
 #include "cli/cli.h"
@@ -34,58 +35,79 @@ bool fsdp__output_failed(char *text, size_t text_bytes)
 
 /* ---- files ---- */
 
-/* Where a file is written: where a symbolic link leads, as for exports, or the link would be lost. The caller frees it.
- */
-static fsdp_status find_place(const char *option, const char *path, char **out)
+/* Where a file is written. */
+typedef struct place {
+    fsdp__directory folder;
+    char *name;
+} place;
+
+static void release_place(place *p)
 {
-    struct stat info;
-
-    if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) {
-        char place[PATH_MAX];
-
-        if (!realpath(path, place))
-            return FSDP_FAIL(FSDP_IO, "%s: cannot write '%s': it is a symbolic link that leads nowhere: %s", option,
-                             path, strerrordesc_np(errno));
-        *out = fsdp__strdup(place);
-    } else {
-        *out = fsdp__strdup(path);
-    }
-    return *out ? FSDP_OK : FSDP_NO_MEMORY;
+    fsdp__directory_close(&p->folder);
+    fsdp__free(p->name);
 }
 
-static fsdp_status check_place(const char *option, const char *place)
+/* The links of /proc, which /dev/stdout is one of, say where they lead. */
+static fsdp_status follow_proc(place *p)
 {
-    char *folder = fsdp__path_parent(place);
-    fsdp_status status = FSDP_OK;
+    char *link = fsdp__path_join(p->folder.path, p->name), whole[PATH_MAX];
+    bool led = link && realpath(link, whole);
+
+    fsdp__free(link);
+    if (!led)
+        return FSDP_FAIL(FSDP_IO, "it is a symbolic link that leads nowhere");
+    release_place(p);
+    return fsdp__directory_of(whole, &p->folder, &p->name);
+}
+
+/* It is where a symbolic link leads, as for exports, or the link would be lost. */
+static fsdp_status find_place(const char *option, const char *path, place *out)
+{
+    fsdp_status status = fsdp__directory_of_target(path, &out->folder, &out->name);
     struct stat info;
 
-    if (!folder)
-        return FSDP_NO_MEMORY;
-    if (stat(place, &info) == 0 && !S_ISREG(info.st_mode))
-        status = FSDP_FAIL(FSDP_IO, "%s: '%s' is there and is no file: name another", option, place);
-    else if (access(folder, W_OK | X_OK) != 0)
-        status = FSDP_FAIL(FSDP_IO, "%s: cannot write '%s': %s", option, place, strerrordesc_np(errno));
-    fsdp__free(folder);
-    return status;
+    if (status == FSDP_OK && fsdp__directory_look(&out->folder, out->name, &info)) {
+        if (S_ISLNK(info.st_mode))
+            status = follow_proc(out);
+    } else if (status != FSDP_INVALID && lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) {
+        status = FSDP_FAIL(FSDP_IO, "it is a symbolic link that leads nowhere: %s", strerrordesc_np(ENOENT));
+    }
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    release_place(out);
+    return fsdp_fail_prefix(status, "%s: cannot write '%s'", option, path);
+}
+
+static fsdp_status check_place(const char *option, const place *p)
+{
+    struct stat info;
+
+    if (fsdp__directory_look(&p->folder, p->name, &info) && !S_ISREG(info.st_mode))
+        return FSDP_FAIL(FSDP_IO, "%s: '%s/%s' is there and is no file: name another", option, p->folder.path, p->name);
+    if (faccessat(p->folder.fd, ".", W_OK | X_OK, 0) != 0)
+        return FSDP_FAIL(FSDP_IO, "%s: cannot write '%s/%s': %s", option, p->folder.path, p->name,
+                         strerrordesc_np(errno));
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path)
 {
     fsdp_status status;
-    char *place;
+    place p;
 
     if (!path)
         return FSDP_OK;
-    FSDP_TRY(find_place(option, path, &place));
-    status = check_place(option, place);
-    fsdp__free(place);
+    FSDP_TRY(find_place(option, path, &p));
+    status = check_place(option, &p);
+    release_place(&p);
     return status == FSDP_OK ? fsdp__inputs_spare(config, option, path) : status;
 }
 
 fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status (*print)(const void *, FILE *),
                                const void *what)
 {
-    char *text = NULL, *place = NULL;
+    place p = {.name = NULL};
+    char *text = NULL;
     size_t bytes = 0;
     fsdp_status status = FSDP_OK;
     bool complete;
@@ -101,10 +123,10 @@ fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status
     if (!complete && status == FSDP_OK)
         status = FSDP_FAIL(FSDP_NO_MEMORY, "%s: cannot write '%s': out of memory", option, path);
     if (status == FSDP_OK)
-        status = find_place(option, path, &place);
-    if (status == FSDP_OK && fsdp__file_write_atomic(place, text, bytes) != FSDP_OK)
+        status = find_place(option, path, &p);
+    if (status == FSDP_OK && fsdp__directory_write_atomic(&p.folder, p.name, text, bytes) != FSDP_OK)
         status = fsdp_fail_prefix(fsdp_last_status(), "%s", option);
-    fsdp__free(place);
+    release_place(&p);
     free(text);
     return status;
 }

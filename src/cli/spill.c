@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/directory.h"
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/text.h"
@@ -63,17 +64,17 @@ static fsdp_status plan(const fsdp__tensor_source *source, fsdp_dtype dtype, fsd
 /* All of its room is taken now: a full disk is found here, and not when the mapping is read. */
 static fsdp_status create_file(spiller *s, const char *folder)
 {
+    fsdp__directory held;
+    fsdp_status status;
     int error;
 
-    FSDP_TRY(fsdp__make_directories(folder));
-    s->path = fsdp__path_join(folder, ".fsdp-convert.XXXXXX");
+    s->path = fsdp__sprintf("a temporary file in %s", folder);
     if (!s->path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
-    s->fd = mkostemp(s->path, O_CLOEXEC);
-    if (s->fd < 0)
-        return FSDP_FAIL(FSDP_IO, "cannot make a temporary file in '%s': %s%s", folder, strerrordesc_np(errno),
-                         fsdp__limit_behind(errno));
-    (void)unlink(s->path);
+    FSDP_TRY(fsdp__directory_make_path(folder, &held, NULL));
+    status = fsdp__directory_make_nameless(&held, &s->fd);
+    fsdp__directory_close(&held);
+    FSDP_TRY(status);
     error = s->spill->bytes > 0 ? posix_fallocate(s->fd, 0, (off_t)s->spill->bytes) : 0;
     if (error != 0)
         return FSDP_FAIL(FSDP_IO, "cannot take %llu bytes for a temporary file in '%s': %s%s",

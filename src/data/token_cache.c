@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "base/alloc.h"
+#include "base/directory.h"
 #include "base/file.h"
 #include "data/content.h"
 #include "data/files.h"
@@ -115,20 +117,93 @@ static fsdp_status look(fsdp__cached_tokens *tokens, bool *out_there)
     return FSDP_OK;
 }
 
+/* ---- a folder that others write to ---- */
+
+/* Replaces a name by one of this user's own: whoever may write to the folder can give another's tokens any name. */
+static fsdp_status make_own(char **path)
+{
+    char *own = fsdp__sprintf("%.*s-user-%u.bin", (int)(strlen(*path) - strlen(".bin")), *path, (unsigned)geteuid());
+
+    if (!own)
+        return FSDP_NO_MEMORY;
+    fsdp__free(*path);
+    *path = own;
+    return FSDP_OK;
+}
+
+static fsdp_status refuse(const char *path, const struct stat *info)
+{
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "'%s' is user %u's, or has a second name, in a folder that others may write to: remove it, or name "
+        "another folder (data.cache; fsdp eval: --cache)",
+        path, (unsigned)info->st_uid);
+}
+
+static fsdp_status choose_in(const fsdp__directory *folder, char **path)
+{
+    struct stat own, found;
+    bool there = fsdp__directory_look(folder, strrchr(*path, '/') + 1, &found);
+
+    if (fstat(folder->fd, &own) != 0 || !(own.st_mode & (S_IWGRP | S_IWOTH)))
+        return FSDP_OK;
+    if (there ? fsdp__directory_admits(folder, &found) : fsdp__directory_owns(folder, &own))
+        return FSDP_OK;
+    FSDP_TRY(make_own(path));
+    there = fsdp__directory_look(folder, strrchr(*path, '/') + 1, &found);
+    return there && !fsdp__directory_admits(folder, &found) ? refuse(*path, &found) : FSDP_OK;
+}
+
+/* Tokens that another user has made are used where nobody but the folder's owner can have put them there. */
+static fsdp_status choose_name(const char *folder, char **path)
+{
+    fsdp__directory held;
+    fsdp_status status;
+
+    if (!fsdp__path_exists(folder))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__directory_open(folder, &held));
+    status = choose_in(&held, path);
+    fsdp__directory_close(&held);
+    return status;
+}
+
 /* ---- the lock ---- */
 
-static fsdp_status open_lock(const char *path, char **name, int *fd)
+typedef struct cache_lock {
+    fsdp__directory in;
+    char *name;
+    int fd; /* -1: it is not open */
+} cache_lock;
+
+/* Only this user can open it, and so hold it. */
+static fsdp_status open_lock(const char *path, cache_lock *lock)
 {
-    *name = fsdp__sprintf("%s.lock", path);
-    if (!*name)
-        return FSDP_NO_MEMORY;
-    *fd = open(*name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*fd < 0)
-        return FSDP_FAIL(
+    char *whole = fsdp__sprintf("%s.lock", path);
+    fsdp_status status = whole ? fsdp__directory_of(whole, &lock->in, &lock->name) : FSDP_NO_MEMORY;
+    struct stat info;
+
+    if (status == FSDP_OK)
+        lock->fd =
+            openat(lock->in.fd, lock->name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
+    if (status == FSDP_OK && lock->fd < 0)
+        status = FSDP_FAIL(
             FSDP_IO,
             "cannot create '%s': %s: tokens of text are kept in data.cache (fsdp eval: --cache), name another folder",
-            *name, strerrordesc_np(errno));
-    return FSDP_OK;
+            whole, strerrordesc_np(errno));
+    if (status == FSDP_OK &&
+        (fstat(lock->fd, &info) != 0 || !S_ISREG(info.st_mode) || !fsdp__directory_admits(&lock->in, &info)))
+        status = refuse(whole, &info);
+    fsdp__free(whole);
+    return status;
+}
+
+static void close_lock(cache_lock *lock)
+{
+    if (lock->fd >= 0)
+        (void)close(lock->fd);
+    fsdp__directory_close(&lock->in);
+    fsdp__free(lock->name);
 }
 
 /* Whether nobody makes tokens, or, for LOCK_SH, whether nobody does but for those who only ask. */
@@ -199,17 +274,14 @@ static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int f
 
 static fsdp_status make(const request *r, fsdp__cached_tokens *out)
 {
-    char *name = NULL;
-    int fd = -1;
-    fsdp_status status = open_lock(out->path, &name, &fd);
+    cache_lock lock = {.fd = -1};
+    fsdp_status status = open_lock(out->path, &lock);
 
     if (status == FSDP_OK)
-        status = make_locked(r, out, fd);
+        status = make_locked(r, out, lock.fd);
     if (status == FSDP_OK)
-        unlink(name); /* who waits for it finds the tokens */
-    if (fd >= 0)
-        close(fd);
-    fsdp__free(name);
+        (void)unlinkat(lock.in.fd, lock.name, 0); /* who waits for it finds the tokens */
+    close_lock(&lock);
     return status;
 }
 
@@ -240,6 +312,8 @@ fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *c
     FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &files));
     status = find_name(tokenizer, &files, options, folder, &out->path);
     fsdp__data_files_release(&files);
+    if (status == FSDP_OK)
+        status = choose_name(folder, &out->path);
     if (status == FSDP_OK)
         status = find_or_make(&r, folder, out);
     if (status == FSDP_OK)

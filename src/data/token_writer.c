@@ -24,33 +24,40 @@ enum {
 /* ---- the file's name ---- */
 
 /* Nobody has the name, or a file that was made here. */
-static fsdp_status check_name(const char *path)
+static fsdp_status check_name(const fsdp__token_writer *w)
 {
     unsigned char header[FSDP__TOKEN_HEADER_BYTES];
+    bool held = fsdp_hold_error(true);
     struct stat info;
-    ssize_t got;
-    int fd;
+    ssize_t got = -1;
+    int fd = -1;
 
-    if (lstat(path, &info) != 0)
+    if (!fsdp__directory_look(&w->in, w->name, &info)) {
+        fsdp_release_error(held);
         return FSDP_OK; /* creating it tells */
-    fd = S_ISREG(info.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    got = fd >= 0 ? pread(fd, header, sizeof header, 0) : -1;
-    if (fd >= 0)
+    }
+    if (fsdp__directory_open_file(&w->in, w->name, &fd, NULL) == FSDP_OK) {
+        got = pread(fd, header, sizeof header, 0);
         close(fd);
+    }
+    fsdp_release_error(held);
     if (got == (ssize_t)sizeof header && fsdp__token_header_is_ours(header))
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "'%s' exists and is no token file that fsdp made: remove it, or name another", path);
+    return FSDP_FAIL(FSDP_INVALID, "'%s' exists and is no token file that fsdp made: remove it, or name another",
+                     w->path);
 }
 
 /* A free one beside the file's. */
 static fsdp_status name_temporary(fsdp__token_writer *w)
 {
     for (int attempt = 0; attempt < 1000; attempt++) {
+        struct stat info;
+
         fsdp__free(w->temporary);
-        w->temporary = fsdp__sprintf("%s.tmp-%ld-%d", w->path, (long)getpid(), attempt);
+        w->temporary = fsdp__sprintf("%s.tmp-%ld-%d", w->name, (long)getpid(), attempt);
         if (!w->temporary)
             return FSDP_NO_MEMORY;
-        if (!fsdp__path_exists(w->temporary))
+        if (!fsdp__directory_look(&w->in, w->temporary, &info))
             return FSDP_OK;
     }
     return FSDP_FAIL(FSDP_IO, "cannot write '%s': too many temporary files beside it", w->path);
@@ -65,12 +72,9 @@ static bool is_final(int error)
 /* Without a name a file is gone with its process, however that ends. w->fd < 0: not here. */
 static fsdp_status create_nameless(fsdp__token_writer *w)
 {
-    char *folder = fsdp__path_parent(w->path), link[sizeof DESCRIPTOR + 12];
+    char link[sizeof DESCRIPTOR + 12];
 
-    if (!folder)
-        return FSDP_NO_MEMORY;
-    w->fd = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
-    fsdp__free(folder);
+    w->fd = openat(w->in.fd, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
     if (w->fd < 0 && is_final(errno))
         return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot create '%s': %s", w->path,
                          strerrordesc_np(errno));
@@ -90,7 +94,7 @@ static fsdp_status create_beside(fsdp__token_writer *w)
     FSDP_TRY(create_nameless(w));
     if (w->fd >= 0)
         return FSDP_OK;
-    status = fsdp__file_create(w->temporary, &w->fd);
+    status = fsdp__directory_create(&w->in, w->temporary, 0666, &w->fd);
     w->named = status == FSDP_OK;
     return w->named ? FSDP_OK : fsdp_fail_prefix(status, "cannot write '%s'", w->path);
 }
@@ -104,7 +108,7 @@ static fsdp_status give_name(fsdp__token_writer *w)
     FSDP_TRY(name_temporary(w)); /* the one of the beginning may be taken by now */
     snprintf(link, sizeof link, DESCRIPTOR, w->fd);
     w->named = !fsdp__fault_file(FSDP__FAULT_WRITE, NULL) &&
-               linkat(AT_FDCWD, link, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW) == 0;
+               linkat(AT_FDCWD, link, w->in.fd, w->temporary, AT_SYMLINK_FOLLOW) == 0;
     return w->named ? FSDP_OK : FSDP_FAIL(FSDP_IO, "cannot create '%s': %s", w->path, strerrordesc_np(errno));
 }
 
@@ -112,8 +116,9 @@ fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path
 {
     *writer =
         (fsdp__token_writer){.path = path, .fd = -1, .width = width, .offset = FSDP__TOKEN_HEADER_BYTES, .kept = kept};
+    FSDP_TRY(fsdp__directory_of(path, &writer->in, &writer->name));
     if (!kept)
-        FSDP_TRY(check_name(path));
+        FSDP_TRY(check_name(writer));
     writer->buffer = fsdp__malloc(BUFFER_BYTES);
     if (!writer->buffer)
         return FSDP_NO_MEMORY;
@@ -183,7 +188,8 @@ fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer)
     FSDP_TRY(give_name(writer));
     writer->fd = -1;
     FSDP_TRY(fsdp__file_close(fd, writer->path));
-    FSDP_TRY(fsdp__file_rename(writer->temporary, writer->path));
+    FSDP_TRY(fsdp__directory_rename(&writer->in, writer->temporary, &writer->in, writer->name, FSDP__RENAME_REPLACES));
+    FSDP_TRY(fsdp__directory_sync(&writer->in));
     fsdp__free(writer->temporary);
     writer->temporary = NULL;
     return FSDP_OK;
@@ -194,7 +200,9 @@ void fsdp__token_writer_close(fsdp__token_writer *writer)
     if (writer->fd >= 0)
         close(writer->fd);
     if (writer->temporary && writer->named)
-        unlink(writer->temporary);
+        (void)unlinkat(writer->in.fd, writer->temporary, 0);
+    fsdp__directory_close(&writer->in);
+    fsdp__free(writer->name);
     fsdp__free(writer->temporary);
     fsdp__free(writer->buffer);
     fsdp__free(writer->sums);

@@ -3,13 +3,13 @@
 #ifndef DATA_TOKEN_WRITER_H
 #define DATA_TOKEN_WRITER_H
 
-#include <stdbool.h>
-
+#include "base/directory.h"
 #include "data/token_header.h"
 
 typedef struct fsdp__token_writer {
-    const char *path; /* borrowed */
-    char *temporary;
+    const char *path;   /* for messages; borrowed */
+    fsdp__directory in; /* which the file is to be in */
+    char *name, *temporary;
     bool named; /* the file, as temporary */
     int fd;     /* -1: none */
     int width;

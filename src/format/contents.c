@@ -1,12 +1,9 @@
 /* contents.c - what in a folder may be replaced, and what is somebody else's. */
 #include "format/contents.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/alloc.h"
 #include "base/file.h"
 #include "format/digest.h"
 #include "format/journal.h"
@@ -32,28 +29,23 @@ enum presence {
 };
 
 /* `listed` is what an export wrote there; NULL: nothing, and what is there counts as changed. */
-static fsdp_status look(const char *folder, const char *name, const fsdp__listed_file *listed, enum presence *out,
-                        bool *is_directory)
+static fsdp_status look(const fsdp__directory *folder, const char *name, const fsdp__listed_file *listed,
+                        enum presence *out, bool *is_directory)
 {
-    char *path = fsdp__path_join(folder, name);
-    fsdp_status status = FSDP_OK;
     uint64_t digest = 0;
     struct stat info;
 
-    if (!path)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look at '%s'", name);
     *out = ABSENT;
     *is_directory = false;
-    if (lstat(path, &info) == 0) {
-        *out = listed && S_ISREG(info.st_mode) && (uint64_t)info.st_size == listed->bytes ? UNCHANGED : CHANGED;
-        *is_directory = S_ISDIR(info.st_mode);
-        if (*out == UNCHANGED && listed->digest) {
-            status = fsdp__file_digest(path, &digest);
-            *out = digest == listed->digest ? UNCHANGED : CHANGED;
-        }
+    if (!fsdp__directory_look(folder, name, &info))
+        return FSDP_OK;
+    *out = listed && S_ISREG(info.st_mode) && (uint64_t)info.st_size == listed->bytes ? UNCHANGED : CHANGED;
+    *is_directory = S_ISDIR(info.st_mode);
+    if (*out == UNCHANGED && listed->digest) {
+        FSDP_TRY(fsdp__file_digest(folder, name, &digest));
+        *out = digest == listed->digest ? UNCHANGED : CHANGED;
     }
-    fsdp__free(path);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- the whole folder ---- */
@@ -70,14 +62,13 @@ static bool is_nothing(const char *name)
 }
 
 /* `*out` is the first name (by the alphabet) that makes the folder not empty; "" when it is. */
-static fsdp_status first_name(const char *folder, char *out, size_t out_bytes)
+static fsdp_status first_name(const fsdp__directory *folder, char *out, size_t out_bytes)
 {
-    DIR *directory = opendir(folder);
     struct dirent *entry;
+    DIR *directory;
 
     *out = '\0';
-    if (!directory)
-        return FSDP_FAIL(FSDP_IO, "cannot open '%s': %s", folder, strerrordesc_np(errno));
+    FSDP_TRY(fsdp__directory_list(folder, &directory));
     while ((entry = readdir(directory))) {
         size_t length = strlen(entry->d_name);
 

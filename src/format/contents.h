@@ -5,7 +5,7 @@
 #include "format/file_list.h"
 
 typedef struct fsdp__content_rules {
-    const char *folder;
+    const fsdp__directory *folder;
     const char *const *alone; /* see publish.h */
     bool overwrite;
     const char *hint; /* how to ask for overwriting; NULL: there is no way */

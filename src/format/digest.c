@@ -2,7 +2,6 @@
 #include "format/digest.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,17 +42,16 @@ static fsdp_status add_pieces(int fd, const char *path, off_t bytes, uint64_t *h
     return FSDP_OK;
 }
 
-fsdp_status fsdp__file_digest(const char *path, uint64_t *out)
+fsdp_status fsdp__file_digest(const fsdp__directory *in, const char *name, uint64_t *out)
 {
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     uint64_t hash = FSDP__HASH_OF_NOTHING;
     fsdp_status status;
     struct stat info;
+    int fd = -1;
 
-    if (fd < 0)
-        return io_error(path);
-    status = fstat(fd, &info) == 0 ? add_pieces(fd, path, info.st_size, &hash) : io_error(path);
-    close(fd);
+    FSDP_TRY(fsdp__directory_open_file(in, name, &fd, &info));
+    status = add_pieces(fd, name, info.st_size, &hash);
+    (void)close(fd);
     *out = hash ? hash : 1;
     return status;
 }

@@ -2,10 +2,10 @@
 #ifndef FORMAT_DIGEST_H
 #define FORMAT_DIGEST_H
 
-#include "fsdp/status.h"
+#include "base/directory.h"
 
 /* A hash of the file's bytes, and of a large one of pieces from its beginning to its end: other weights differ in all
  * of them. Never 0. */
-fsdp_status fsdp__file_digest(const char *path, uint64_t *out);
+fsdp_status fsdp__file_digest(const fsdp__directory *in, const char *name, uint64_t *out);
 
 #endif

@@ -1,9 +1,7 @@
 /* file_list.c - names of files with what they hold, in memory and as JSON. */
 #include "format/file_list.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,32 +43,28 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const fsdp__listed_file *)a)->name, ((const fsdp__listed_file *)b)->name);
 }
 
-static fsdp_status add_found(fsdp__file_list *list, const char *folder, const char *name, uint64_t bytes)
+static fsdp_status add_found(fsdp__file_list *list, const fsdp__directory *folder, const char *name, uint64_t bytes)
 {
-    char *path = fsdp__path_join(folder, name);
     uint64_t digest = 0;
-    fsdp_status status = path ? fsdp__file_digest(path, &digest) : FSDP_NO_MEMORY;
 
-    if (status == FSDP_OK)
-        status = fsdp__file_list_add(list, name, bytes);
-    if (status == FSDP_OK)
-        list->files[list->count - 1].digest = digest;
-    fsdp__free(path);
-    return status;
+    FSDP_TRY(fsdp__file_digest(folder, name, &digest));
+    FSDP_TRY(fsdp__file_list_add(list, name, bytes));
+    list->files[list->count - 1].digest = digest;
+    return FSDP_OK;
 }
 
-fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const char *folder)
+fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const fsdp__directory *folder)
 {
-    DIR *directory = opendir(folder);
     fsdp_status status = FSDP_OK;
     struct dirent *entry;
     struct stat info;
+    DIR *directory;
 
-    if (!directory)
-        return FSDP_FAIL(FSDP_IO, "cannot open '%s': %s", folder, strerrordesc_np(errno));
+    FSDP_TRY(fsdp__directory_list(folder, &directory));
     while (status == FSDP_OK && (entry = readdir(directory))) {
-        if (fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0)
-            status = FSDP_FAIL(FSDP_IO, "cannot examine '%s/%s': %s", folder, entry->d_name, strerrordesc_np(errno));
+        if (!fsdp__directory_look(folder, entry->d_name, &info))
+            status =
+                FSDP_FAIL(FSDP_IO, "cannot examine '%s/%s': %s", folder->path, entry->d_name, strerrordesc_np(errno));
         else if (S_ISREG(info.st_mode))
             status = add_found(list, folder, entry->d_name, (uint64_t)info.st_size);
     }
@@ -138,32 +132,27 @@ fsdp_status fsdp__file_list_parse(fsdp__file_list *list, const char *path, const
     return FSDP_OK;
 }
 
-fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const char *folder)
+fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const fsdp__directory *folder)
 {
-    char *path = fsdp__path_join(folder, FSDP__LIST_NAME);
-    fsdp_status status;
-
-    if (!path)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the files of '%s'", folder);
-    status = fsdp__json_save(path, json_pack("{s:s, s:i, s:o}", "about",
-                                             "files that an export wrote, which the next one may replace", "version",
-                                             VERSION, "files", fsdp__file_list_json(list)));
-    fsdp__free(path);
-    return status;
+    return fsdp__json_save(folder, FSDP__LIST_NAME,
+                           json_pack("{s:s, s:i, s:o}", "about",
+                                     "files that an export wrote, which the next one may replace", "version", VERSION,
+                                     "files", fsdp__file_list_json(list)));
 }
 
-fsdp_status fsdp__file_list_load(fsdp__file_list *list, const char *folder, bool *out_found)
+fsdp_status fsdp__file_list_load(fsdp__file_list *list, const fsdp__directory *folder, bool *out_found)
 {
-    char *path = fsdp__path_join(folder, FSDP__LIST_NAME);
+    char *path = fsdp__path_join(folder->path, FSDP__LIST_NAME);
     fsdp_status status = FSDP_OK;
     json_t *object = NULL;
+    struct stat info;
 
     *out_found = false;
     if (!path)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the files of '%s'", folder);
-    if (!fsdp__path_is_file(path))
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the files of '%s'", folder->path);
+    if (!fsdp__directory_look(folder, FSDP__LIST_NAME, &info) || !S_ISREG(info.st_mode))
         goto out;
-    FSDP_TRY_GOTO(status, fsdp__json_load(path, LIMIT_BYTES, VERSION, &object), out);
+    FSDP_TRY_GOTO(status, fsdp__json_load(folder, FSDP__LIST_NAME, LIMIT_BYTES, VERSION, &object), out);
     FSDP_TRY_GOTO(status, fsdp__file_list_parse(list, path, json_object_get(object, "files")), out);
     *out_found = true;
 out:

@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "fsdp/status.h"
+#include "base/directory.h"
 
 typedef struct fsdp__listed_file {
     char *name; /* of a file directly in the folder */
@@ -20,7 +20,7 @@ typedef struct fsdp__file_list {
 fsdp_status fsdp__file_list_add(fsdp__file_list *list, const char *name, uint64_t bytes);
 const fsdp__listed_file *fsdp__file_list_find(const fsdp__file_list *list, const char *name); /* NULL when absent */
 /* Adds the regular files of a folder, by name, with digests. */
-fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const char *folder);
+fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const fsdp__directory *folder);
 void fsdp__file_list_release(fsdp__file_list *list);
 
 /* As a JSON array, NULL when out of memory; and back, refusing names that are paths. `path` is for messages. */
@@ -30,8 +30,8 @@ fsdp_status fsdp__file_list_parse(fsdp__file_list *list, const char *path, const
 /* What an export leaves in its folder: this file, with names, sizes and digests of the others. */
 #define FSDP__LIST_NAME ".fsdp-files.json"
 
-fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const char *folder);
-/* Empty when the folder has none; `*out_found` says whether it has. */
-fsdp_status fsdp__file_list_load(fsdp__file_list *list, const char *folder, bool *out_found);
+fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const fsdp__directory *folder);
+/* Empty when the folder has none; `*out_found` says whether it has. One that may be another user's is refused. */
+fsdp_status fsdp__file_list_load(fsdp__file_list *list, const fsdp__directory *folder, bool *out_found);
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "format/digest.h"
 #include "format/json.h"
 
 #define LIMIT_BYTES ((size_t)32 << 20)
@@ -22,47 +23,43 @@ enum {
     VERSION = 1
 };
 
-static fsdp_status out_of_memory(const char *folder)
+static fsdp_status out_of_memory(const fsdp__directory *folder)
 {
-    return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot replace the files of '%s'", folder);
+    return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot replace the files of '%s'", folder->path);
 }
 
 /* ---- the journal itself ---- */
 
-/* Without a word where the folder itself is missing or closed: who reads it says that better. */
-static bool may_exist(const char *folder, int *error)
+/* Without a word where the folder cannot be searched: who reads it says that better. */
+static bool may_exist(int folder, int *error)
 {
-    int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     struct stat info;
 
     *error = 0;
-    if (fd < 0 || fstatat(fd, FSDP__JOURNAL_NAME, &info, AT_SYMLINK_NOFOLLOW) != 0)
+    if (folder < 0 || fstatat(folder, FSDP__JOURNAL_NAME, &info, AT_SYMLINK_NOFOLLOW) != 0)
         *error = errno;
-    if (fd >= 0)
-        (void)close(fd);
     return *error == 0 || *error == EIO || *error == ENOMEM || *error == EMFILE || *error == ENFILE;
 }
 
-static fsdp_status cannot_look_into(const char *folder, int error)
-{
-    return FSDP_FAIL(FSDP_IO, "cannot look into '%s': %s%s", folder, strerrordesc_np(error), fsdp__limit_behind(error));
-}
-
-bool fsdp__journal_exists(const char *folder)
+bool fsdp__journal_exists(const fsdp__directory *folder)
 {
     int error;
 
-    return may_exist(folder, &error);
+    return may_exist(folder->fd, &error);
 }
 
 fsdp_status fsdp__journal_check(const char *folder)
 {
-    int error;
+    int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC), error;
+    bool may = may_exist(fd, &error);
 
-    if (!may_exist(folder, &error))
+    if (fd >= 0)
+        (void)close(fd);
+    if (!may)
         return FSDP_OK;
     if (error)
-        return cannot_look_into(folder, error);
+        return FSDP_FAIL(FSDP_IO, "cannot look into '%s': %s%s", folder, strerrordesc_np(error),
+                         fsdp__limit_behind(error));
     return FSDP_FAIL(FSDP_STATE,
                      "cannot read '%s': a save into it was interrupted, and it holds parts of two models (see "
                      "its " FSDP__JOURNAL_NAME "): 'fsdp repair %s' finishes the save",
@@ -76,41 +73,23 @@ static json_t *journal_json(const fsdp__journal *journal)
                      "new", fsdp__file_list_json(&journal->fresh), "gone", fsdp__file_list_json(&journal->gone));
 }
 
-fsdp_status fsdp__journal_write(const fsdp__journal *journal, const char *folder, const char *staging)
+fsdp_status fsdp__journal_write(const fsdp__journal *journal, const fsdp__directory *folder,
+                                const fsdp__directory *staging)
 {
-    char *made = fsdp__path_join(staging, FSDP__JOURNAL_NAME), *path = fsdp__path_join(folder, FSDP__JOURNAL_NAME);
-    fsdp_status status = FSDP_OK;
-
-    if (!made || !path) {
-        status = out_of_memory(folder);
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, fsdp__json_save(made, journal_json(journal)), out);
-    FSDP_TRY_GOTO(status, fsdp__file_rename(made, path), out);
-out:
-    fsdp__free(path);
-    fsdp__free(made);
-    return status;
+    FSDP_TRY(fsdp__json_save(staging, FSDP__JOURNAL_NAME, journal_json(journal)));
+    FSDP_TRY(fsdp__directory_rename(staging, FSDP__JOURNAL_NAME, folder, FSDP__JOURNAL_NAME, FSDP__RENAME_REPLACES));
+    return fsdp__directory_sync(folder);
 }
 
-fsdp_status fsdp__journal_read(fsdp__journal *journal, const char *folder)
+fsdp_status fsdp__journal_read(fsdp__journal *journal, const fsdp__directory *folder)
 {
-    char *path = fsdp__path_join(folder, FSDP__JOURNAL_NAME);
+    char *path = fsdp__path_join(folder->path, FSDP__JOURNAL_NAME);
     fsdp_status status = FSDP_OK;
     json_t *object = NULL;
-    int error;
 
     if (!path)
         return out_of_memory(folder);
-    if (may_exist(folder, &error) && error) {
-        status = cannot_look_into(folder, error);
-        goto out;
-    }
-    if (!fsdp__path_is_file(path)) {
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is not a regular file", path);
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, fsdp__json_load(path, LIMIT_BYTES, VERSION, &object), out);
+    FSDP_TRY_GOTO(status, fsdp__json_load(folder, FSDP__JOURNAL_NAME, LIMIT_BYTES, VERSION, &object), out);
     FSDP_TRY_GOTO(status, fsdp__file_list_parse(&journal->fresh, path, json_object_get(object, "new")), out);
     FSDP_TRY_GOTO(status, fsdp__file_list_parse(&journal->gone, path, json_object_get(object, "gone")), out);
 out:
@@ -127,181 +106,202 @@ void fsdp__journal_release(fsdp__journal *journal)
 
 /* After this the folder is whole. That the removal is on disk is not waited for: a journal that a power cut brings back
  * finds everything in its place. */
-static fsdp_status remove_journal(const char *folder)
+static fsdp_status remove_journal(const fsdp__directory *folder)
 {
-    char *path = fsdp__path_join(folder, FSDP__JOURNAL_NAME);
-    fsdp_status status = FSDP_OK;
-
-    if (!path)
-        return out_of_memory(folder);
-    if (!fsdp__fault_file(FSDP__FAULT_WRITE, NULL) && (unlink(path) == 0 || errno == ENOENT))
-        goto out;
-    status = FSDP_FAIL(FSDP_IO, "cannot remove '%s': %s", path, strerrordesc_np(errno));
-out:
-    fsdp__free(path);
-    return status;
+    if (!fsdp__fault_file(FSDP__FAULT_WRITE, NULL) &&
+        (unlinkat(folder->fd, FSDP__JOURNAL_NAME, 0) == 0 || errno == ENOENT))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_IO, "cannot remove '%s/%s': %s", folder->path, FSDP__JOURNAL_NAME, strerrordesc_np(errno));
 }
 
-/* ---- moving ---- */
+/* ---- the places ---- */
 
-/* The three places of a replacement. */
+#define OLD_NAME "old" /* in the staging folder */
+
+/* The three of a replacement. */
 typedef struct places {
-    const char *folder;
-    char *fresh, *old;
+    const fsdp__directory *folder;
+    fsdp__directory fresh, old; /* their paths are NULL where they are not there */
 } places;
 
 /* A folder from elsewhere may have a link there: files would be moved to where it leads, over others. */
-static fsdp_status check_place(const char *path)
+static fsdp_status find_place(const fsdp__directory *staging, const char *name, fsdp__directory *out)
 {
     struct stat info;
 
-    if (lstat(path, &info) == 0 ? S_ISDIR(info.st_mode) : errno == ENOENT)
+    *out = (fsdp__directory){.path = NULL};
+    if (!fsdp__directory_look(staging, name, &info) && errno == ENOENT)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_FORMAT, "'%s' is not a folder, so no save has left it", path);
+    if (!S_ISDIR(info.st_mode))
+        return FSDP_FAIL(FSDP_FORMAT, "'%s/%s' is not a folder, so no save has left it", staging->path, name);
+    return fsdp__directory_enter(staging, name, out);
 }
 
-static fsdp_status find_places(const char *folder, const char *staging, places *out)
+static fsdp_status find_places(const fsdp__directory *folder, const fsdp__directory *staging, places *out)
 {
-    *out = (places){.folder = folder,
-                    .fresh = fsdp__path_join(staging, FSDP__CONTENT_NAME),
-                    .old = fsdp__path_join(staging, "old")};
-    if (!out->fresh || !out->old)
-        return out_of_memory(folder);
-    FSDP_TRY(check_place(out->fresh));
-    return check_place(out->old);
+    *out = (places){.folder = folder};
+    FSDP_TRY(find_place(staging, FSDP__CONTENT_NAME, &out->fresh));
+    return find_place(staging, OLD_NAME, &out->old);
+}
+
+static fsdp_status make_old(const fsdp__directory *staging, places *p)
+{
+    if (p->old.path)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__directory_make(staging, OLD_NAME, 0700));
+    FSDP_TRY(fsdp__directory_sync(staging));
+    return fsdp__directory_enter(staging, OLD_NAME, &p->old);
 }
 
 static void release_places(places *p)
 {
-    fsdp__free(p->fresh);
-    fsdp__free(p->old);
+    fsdp__directory_close(&p->fresh);
+    fsdp__directory_close(&p->old);
 }
 
 /* Links count as they are: they are renamed, not followed. */
-static fsdp_status is_in(const char *folder, const char *name, bool *out, uint64_t *bytes)
+static bool is_in(const fsdp__directory *folder, const char *name)
 {
-    char *path = fsdp__path_join(folder, name);
     struct stat info;
 
-    if (!path)
-        return out_of_memory(folder);
-    *out = lstat(path, &info) == 0;
-    if (*out && bytes)
-        *bytes = (uint64_t)info.st_size;
-    fsdp__free(path);
-    return FSDP_OK;
+    return folder->path && fsdp__directory_look(folder, name, &info);
 }
 
-/* A file that is not in `from` has been moved already. */
-static fsdp_status move(const char *name, const char *from, const char *to)
+/* Somebody may have put another one there since. */
+static bool is_listed(const fsdp__directory *folder, const fsdp__listed_file *file)
 {
-    char *old_path = fsdp__path_join(from, name), *new_path = fsdp__path_join(to, name);
-    fsdp_status status = FSDP_OK;
+    struct stat info;
 
-    if (!old_path || !new_path)
-        status = out_of_memory(to);
-    else if (fsdp__fault_file(FSDP__FAULT_WRITE, NULL) || (rename(old_path, new_path) != 0 && errno != ENOENT))
-        status = FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", old_path, new_path, strerrordesc_np(errno));
-    fsdp__free(old_path);
-    fsdp__free(new_path);
-    return status;
+    return fsdp__directory_look(folder, file->name, &info) && S_ISREG(info.st_mode) &&
+           (uint64_t)info.st_size == file->bytes;
+}
+
+/* ---- moving ---- */
+
+/* A file that is not in `from` has been moved already. What is a folder by now was not listed as a file, and goes back:
+ * whoever may write to `from` can give it such a name. */
+static fsdp_status move(const char *name, const fsdp__directory *from, const fsdp__directory *to)
+{
+    struct stat info;
+    fsdp_status status;
+
+    if (!is_in(from, name))
+        return FSDP_OK;
+    status = fsdp__directory_rename(from, name, to, name, FSDP__RENAME_REPLACES);
+    if (status != FSDP_OK)
+        return status == FSDP_NOT_FOUND ? FSDP_OK : status;
+    if (!fsdp__directory_look(to, name, &info) || !S_ISDIR(info.st_mode))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__directory_rename(to, name, from, name, FSDP__RENAME_NEW));
+    return FSDP_FAIL(FSDP_STATE, "'%s/%s' has become a folder, which is not moved", from->path, name);
 }
 
 /* Old files whose new ones are still to come, and those without one. The mark of the kind, which is the last of the new
  * files, goes first: in between nobody takes the folder for a model. */
 static fsdp_status move_old_out(const fsdp__journal *journal, const places *p)
 {
-    for (int64_t i = journal->fresh.count - 1; i >= 0; i--) {
-        const char *name = journal->fresh.files[i].name;
-        bool waits = false;
-
-        FSDP_TRY(is_in(p->fresh, name, &waits, NULL));
-        if (waits)
-            FSDP_TRY(move(name, p->folder, p->old));
-    }
+    for (int64_t i = journal->fresh.count - 1; i >= 0; i--)
+        if (is_in(&p->fresh, journal->fresh.files[i].name))
+            FSDP_TRY(move(journal->fresh.files[i].name, p->folder, &p->old));
     for (int64_t i = 0; i < journal->gone.count; i++)
-        FSDP_TRY(move(journal->gone.files[i].name, p->folder, p->old));
+        if (is_listed(p->folder, &journal->gone.files[i]))
+            FSDP_TRY(move(journal->gone.files[i].name, p->folder, &p->old));
     return FSDP_OK;
 }
 
 static fsdp_status move_new_in(const fsdp__journal *journal, const places *p)
 {
     for (int64_t i = 0; i < journal->fresh.count; i++)
-        FSDP_TRY(move(journal->fresh.files[i].name, p->fresh, p->folder));
+        FSDP_TRY(move(journal->fresh.files[i].name, &p->fresh, p->folder));
     return FSDP_OK;
 }
 
-/* Somebody may have removed the staging folder by hand. */
-static fsdp_status check_whole(const fsdp__journal *journal, const char *folder)
+/* Whether a new file is the one that is listed: of its size, and of its bytes where it has not been moved yet. */
+static fsdp_status compare(const fsdp__listed_file *file, const places *p, const char **out_wrong)
+{
+    bool waits = is_in(&p->fresh, file->name);
+    const fsdp__directory *place = waits ? &p->fresh : p->folder;
+    uint64_t digest = file->digest;
+    struct stat info;
+
+    *out_wrong = NULL;
+    if (!fsdp__directory_look(place, file->name, &info))
+        *out_wrong = "is missing";
+    else if ((uint64_t)info.st_size != file->bytes)
+        *out_wrong = "has another size";
+    else if (waits && digest)
+        FSDP_TRY(fsdp__file_digest(place, file->name, &digest));
+    if (!*out_wrong && digest != file->digest)
+        *out_wrong = "has other bytes";
+    return FSDP_OK;
+}
+
+/* Somebody may have removed the staging folder by hand; or the journal is of another folder. */
+static fsdp_status check_whole(const fsdp__journal *journal, const places *p)
 {
     for (int64_t i = 0; i < journal->fresh.count; i++) {
-        const fsdp__listed_file *file = &journal->fresh.files[i];
-        uint64_t bytes = 0;
-        bool there = false;
+        const char *wrong;
 
-        FSDP_TRY(is_in(folder, file->name, &there, &bytes));
-        if (!there || bytes != file->bytes)
+        FSDP_TRY(compare(&journal->fresh.files[i], p, &wrong));
+        if (wrong)
             return FSDP_FAIL(FSDP_STATE,
                              "'%s' has not all files of the save that was interrupted: '%s' %s; remove the folder, or "
                              "its " FSDP__JOURNAL_NAME " to keep what is left",
-                             folder, file->name, there ? "has another size" : "is missing");
+                             p->folder->path, journal->fresh.files[i].name, wrong);
     }
     return FSDP_OK;
 }
 
-static fsdp_status finish(const fsdp__journal *journal, const places *p)
+static fsdp_status finish(const fsdp__journal *journal, const fsdp__directory *staging, places *p)
 {
-    bool there = false;
-
-    FSDP_TRY(is_in(p->fresh, ".", &there, NULL));
-    if (there) {
-        FSDP_TRY(fsdp__make_directories(p->old));
+    FSDP_TRY(check_whole(journal, p));
+    if (p->fresh.path) {
+        FSDP_TRY(make_old(staging, p));
         FSDP_TRY(move_old_out(journal, p));
         FSDP_TRY(move_new_in(journal, p));
     }
-    FSDP_TRY(check_whole(journal, p->folder));
+    FSDP_TRY(check_whole(journal, p));
     /* The new names before the old ones can go. */
-    FSDP_TRY(fsdp__file_sync_directory(p->folder));
+    FSDP_TRY(fsdp__directory_sync(p->folder));
     return remove_journal(p->folder);
 }
 
-static fsdp_status undo(const fsdp__journal *journal, const places *p)
+static fsdp_status undo(const fsdp__journal *journal, const fsdp__directory *staging, places *p)
 {
-    for (int64_t i = journal->fresh.count - 1; i >= 0; i--) {
-        const char *name = journal->fresh.files[i].name;
-        bool waits = false;
-
-        FSDP_TRY(is_in(p->fresh, name, &waits, NULL));
-        if (!waits)
-            FSDP_TRY(move(name, p->folder, p->fresh));
-    }
+    if (!p->fresh.path)
+        return FSDP_FAIL(FSDP_STATE, "'%s' has lost its '%s'", staging->path, FSDP__CONTENT_NAME);
+    for (int64_t i = journal->fresh.count - 1; i >= 0; i--)
+        if (!is_in(&p->fresh, journal->fresh.files[i].name))
+            FSDP_TRY(move(journal->fresh.files[i].name, p->folder, &p->fresh));
     for (int64_t i = 0; i < journal->gone.count; i++)
-        FSDP_TRY(move(journal->gone.files[i].name, p->old, p->folder));
+        FSDP_TRY(move(journal->gone.files[i].name, &p->old, p->folder));
     for (int64_t i = 0; i < journal->fresh.count; i++)
-        FSDP_TRY(move(journal->fresh.files[i].name, p->old, p->folder));
-    FSDP_TRY(fsdp__file_sync_directory(p->folder));
+        FSDP_TRY(move(journal->fresh.files[i].name, &p->old, p->folder));
+    FSDP_TRY(fsdp__directory_sync(p->folder));
     return remove_journal(p->folder);
 }
 
 /* Finishes, or undoes. */
-static fsdp_status move_by(fsdp_status (*way)(const fsdp__journal *, const places *), const fsdp__journal *journal,
-                           const char *folder, const char *staging)
+static fsdp_status move_by(fsdp_status (*way)(const fsdp__journal *, const fsdp__directory *, places *),
+                           const fsdp__journal *journal, const fsdp__directory *folder, const fsdp__directory *staging)
 {
     places p;
     fsdp_status status = find_places(folder, staging, &p);
 
     if (status == FSDP_OK)
-        status = way(journal, &p);
+        status = way(journal, staging, &p);
     release_places(&p);
     return status;
 }
 
-fsdp_status fsdp__journal_finish(const fsdp__journal *journal, const char *folder, const char *staging)
+fsdp_status fsdp__journal_finish(const fsdp__journal *journal, const fsdp__directory *folder,
+                                 const fsdp__directory *staging)
 {
     return move_by(finish, journal, folder, staging);
 }
 
-fsdp_status fsdp__journal_undo(const fsdp__journal *journal, const char *folder, const char *staging)
+fsdp_status fsdp__journal_undo(const fsdp__journal *journal, const fsdp__directory *folder,
+                               const fsdp__directory *staging)
 {
     return move_by(undo, journal, folder, staging);
 }

@@ -21,15 +21,20 @@ typedef struct fsdp__journal {
 
 /* FSDP_OK when no replacement was left unfinished in the folder, else an error that says how to finish it. */
 fsdp_status fsdp__journal_check(const char *folder);
-bool fsdp__journal_exists(const char *folder);
+bool fsdp__journal_exists(const fsdp__directory *folder);
 /* Puts it into the folder: afterwards the replacement can be finished. */
-fsdp_status fsdp__journal_write(const fsdp__journal *journal, const char *folder, const char *staging);
-fsdp_status fsdp__journal_read(fsdp__journal *journal, const char *folder);
+fsdp_status fsdp__journal_write(const fsdp__journal *journal, const fsdp__directory *folder,
+                                const fsdp__directory *staging);
+/* One that another user may have put there is refused. */
+fsdp_status fsdp__journal_read(fsdp__journal *journal, const fsdp__directory *folder);
 void fsdp__journal_release(fsdp__journal *journal);
 
-/* Moves what has not been moved yet, and removes the journal. */
-fsdp_status fsdp__journal_finish(const fsdp__journal *journal, const char *folder, const char *staging);
+/* Moves what has not been moved yet, and removes the journal. Nothing is moved unless the new files are those that the
+ * journal lists; and never a folder. */
+fsdp_status fsdp__journal_finish(const fsdp__journal *journal, const fsdp__directory *folder,
+                                 const fsdp__directory *staging);
 /* Moves everything back, and removes the journal. */
-fsdp_status fsdp__journal_undo(const fsdp__journal *journal, const char *folder, const char *staging);
+fsdp_status fsdp__journal_undo(const fsdp__journal *journal, const fsdp__directory *folder,
+                               const fsdp__directory *staging);
 
 #endif

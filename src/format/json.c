@@ -5,10 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
-
 #include "base/text.h"
 #include "format/json_scan.h"
 #include "format/lfs_pointer.h"
@@ -112,14 +113,29 @@ fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t
     return parse_foreign(path, text, bytes, 4 * MAX_UNITS, JSON_DECODE_INT_AS_REAL, out);
 }
 
-fsdp_status fsdp__json_load(const char *path, size_t limit_bytes, int version, json_t **out)
+static fsdp_status check_owner(const fsdp__directory *in, const char *name, const struct stat *info)
+{
+    if (fsdp__directory_trusts(in, info))
+        return FSDP_OK;
+    if (info->st_nlink > 1)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "'%s/%s' has a second name, and others may write to its folder, so it may be of another "
+                         "folder, and is not believed: remove it, or name another folder",
+                         in->path, name);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "'%s/%s' belongs to user %u, and what it says is not done to files of this user (%u): remove it, "
+                     "or name another folder",
+                     in->path, name, (unsigned)info->st_uid, (unsigned)geteuid());
+}
+
+static fsdp_status load(const char *path, int fd, size_t limit_bytes, int version, json_t **out)
 {
     json_t *object = NULL;
     char *text = NULL;
     size_t bytes = 0;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__file_read(path, limit_bytes, &text, &bytes));
+    FSDP_TRY(fsdp__file_read_all(fd, path, limit_bytes, &text, &bytes));
     status = fsdp__json_parse(path, text, bytes, &object);
     fsdp__free(text);
     FSDP_TRY(status);
@@ -131,11 +147,30 @@ fsdp_status fsdp__json_load(const char *path, size_t limit_bytes, int version, j
     return FSDP_OK;
 }
 
-fsdp_status fsdp__json_save(const char *path, json_t *value)
+fsdp_status fsdp__json_load(const fsdp__directory *in, const char *name, size_t limit_bytes, int version, json_t **out)
+{
+    char *path = fsdp__path_join(in->path, name);
+    fsdp_status status = path ? FSDP_OK : FSDP_NO_MEMORY;
+    struct stat info;
+    int fd = -1;
+
+    if (status == FSDP_OK)
+        status = fsdp__directory_open_file(in, name, &fd, &info);
+    if (status == FSDP_OK)
+        status = check_owner(in, name, &info);
+    if (status == FSDP_OK)
+        status = load(path, fd, limit_bytes, version, out);
+    if (fd >= 0)
+        (void)close(fd);
+    fsdp__free(path);
+    return status;
+}
+
+fsdp_status fsdp__json_save(const fsdp__directory *in, const char *name, json_t *value)
 {
     char *text = value ? json_dumps(value, JSON_INDENT(1)) : NULL;
-    fsdp_status status = text ? fsdp__file_write_atomic(path, text, strlen(text))
-                              : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s'", path);
+    fsdp_status status = text ? fsdp__directory_write_atomic(in, name, text, strlen(text))
+                              : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s/%s'", in->path, name);
 
     free(text);
     json_decref(value);

@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "fsdp/status.h"
+#include "base/directory.h"
 
 /* `path` is for messages. Refused: keys given twice, anything but one object, and what is nested deeper or has more
  * values than any model's files, before memory is taken for it. The caller json_decref's `*out`. */
@@ -17,11 +17,12 @@ fsdp_status fsdp__json_parse_foreign(const char *path, const void *text, size_t 
 /* As large and foreign, and all integers are reals, as a tokenizer's model_max_length of 1e30 in all digits is. */
 fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t bytes, json_t **out);
 
-/* Reads a file that fsdp wrote, of at most `limit_bytes`; another "version" is refused. The caller json_decref's
- * `*out`. */
-fsdp_status fsdp__json_load(const char *path, size_t limit_bytes, int version, json_t **out);
+/* Reads a file that fsdp wrote, of at most `limit_bytes`; refused is another "version", and one that another user may
+ * have put there (fsdp__directory_trusts): what it says is done to the user's files. The caller json_decref's `*out`.
+ */
+fsdp_status fsdp__json_load(const fsdp__directory *in, const char *name, size_t limit_bytes, int version, json_t **out);
 /* Writes a value as a file, whole or not at all. Takes the value over, also on failure; NULL: it was out of memory. */
-fsdp_status fsdp__json_save(const char *path, json_t *value);
+fsdp_status fsdp__json_save(const fsdp__directory *in, const char *name, json_t *value);
 
 /* An object of a file: what the readers below need for their messages. */
 typedef struct fsdp__json_object {

@@ -2,9 +2,7 @@
 #include "format/publish.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,10 +22,11 @@ struct fsdp__publication {
     bool abandoned;
     bool given_up; /* from elsewhere, before its end */
     bool committed;
+    bool unfinished; /* a journal of ours may be in the folder, which needs what is in staging */
     fsdp__publish_options options;
     fsdp__target target;
     fsdp__staging staging;
-    char *content; /* the folder in staging that gets the files */
+    fsdp__directory content; /* the folder in staging that gets the files */
 };
 
 static fsdp_status out_of_memory(void)
@@ -50,33 +49,51 @@ fsdp__publication *fsdp__publication_create(fsdp_context *context)
     if (!p)
         return NULL;
     p->context = context;
-    p->staging.lock_fd = -1;
     pthread_mutex_init(&p->mutex, NULL);
     return p;
 }
 
-const char *fsdp__publication_staging(const fsdp__publication *p)
+/* Whether the folder is there. */
+static bool exists(const fsdp__publication *p)
 {
-    return p->content;
+    return p->target.folder.path != NULL;
 }
 
 /* ---- begin ---- */
 
+/* Whether there is anything of its name by now. */
+static bool has_come(const fsdp__publication *p)
+{
+    struct stat info;
+
+    return exists(p) || fsdp__directory_look(&p->target.parent, p->target.name, &info) || errno != ENOENT;
+}
+
 static fsdp_status check_new(const fsdp__publication *p)
 {
-    if (p->options.only_new && fsdp__path_exists(p->target.path))
+    if (p->options.only_new && has_come(p))
         return FSDP_FAIL(FSDP_STATE, "it is there already, and is never written again: remove it first");
     return FSDP_OK;
 }
 
-/* Finishes what a journal in the folder says. */
-static fsdp_status finish_interrupted(const char *folder, const fsdp__staging *staging)
+/* Whether a journal in the folder, if there is one, is of this user's. */
+static fsdp_status check_journal(const fsdp__directory *folder)
 {
-    fsdp__journal journal = {0};
+    fsdp__journal journal = {.gone.count = 0};
+    fsdp_status status = fsdp__journal_exists(folder) ? fsdp__journal_read(&journal, folder) : FSDP_OK;
+
+    fsdp__journal_release(&journal);
+    return status;
+}
+
+/* Finishes what a journal in the folder says. */
+static fsdp_status finish_interrupted(const fsdp__directory *folder, const fsdp__staging *staging)
+{
+    fsdp__journal journal = {.gone.count = 0};
     fsdp_status status = fsdp__journal_read(&journal, folder);
 
     if (status == FSDP_OK)
-        status = fsdp__journal_finish(&journal, folder, staging->path);
+        status = fsdp__journal_finish(&journal, folder, &staging->folder);
     fsdp__journal_release(&journal);
     return status;
 }
@@ -84,14 +101,14 @@ static fsdp_status finish_interrupted(const char *folder, const fsdp__staging *s
 /* What stood ready beside a name that was no folder then. */
 static fsdp_status remove_beside(const fsdp__target *target)
 {
-    char *beside = fsdp__sprintf("%s.saving", target->path);
-    fsdp__staging staging = {.lock_fd = -1};
+    char *beside = fsdp__sprintf("%s.saving", target->name);
+    fsdp__staging staging;
     fsdp_status status = FSDP_OK;
 
     if (!beside)
         return out_of_memory();
-    if (fsdp__path_exists(beside) && fsdp__staging_is_ours(beside)) {
-        status = fsdp__staging_take(beside, &staging);
+    if (fsdp__staging_is_ours(&target->parent, beside)) {
+        status = fsdp__staging_take(&target->parent, beside, &staging);
         if (status == FSDP_OK)
             status = fsdp__staging_remove(&staging);
     }
@@ -99,32 +116,33 @@ static fsdp_status remove_beside(const fsdp__target *target)
     return status;
 }
 
-static fsdp_status make_folder(const fsdp__staging *staging, const char *name, char **out)
+/* By the user's umask: its files' folder gets its name later. */
+static fsdp_status make_folder(const fsdp__staging *staging, const char *name, fsdp__directory *out)
 {
-    fsdp_status status = FSDP_OK;
+    *out = (fsdp__directory){.path = NULL};
+    if (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || mkdirat(staging->folder.fd, name, 0777) != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot make a folder in '%s': %s", staging->folder.path, strerrordesc_np(errno));
+    return fsdp__directory_enter(&staging->folder, name, out);
+}
 
-    *out = fsdp__path_join(staging->path, name);
-    if (!*out)
-        return out_of_memory();
-    if (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || mkdir(*out, 0777) != 0)
-        status = FSDP_FAIL(FSDP_IO, "cannot make a folder in '%s': %s", staging->path, strerrordesc_np(errno));
-    if (status != FSDP_OK) {
-        fsdp__free(*out);
-        *out = NULL;
-    }
+static fsdp_status take_beside(fsdp__publication *p)
+{
+    char *name = fsdp__sprintf("%s.saving", p->target.name);
+    fsdp_status status = name ? fsdp__staging_take(&p->target.parent, name, &p->staging) : out_of_memory();
+
+    fsdp__free(name);
     return status;
 }
 
 static fsdp_status take_staging(fsdp__publication *p)
 {
-    char *path = p->target.exists ? fsdp__path_join(p->target.path, FSDP__STAGING_NAME)
-                                  : fsdp__sprintf("%s.saving", p->target.path);
-    fsdp_status status = path ? fsdp__staging_take(path, &p->staging) : out_of_memory();
+    const fsdp__directory *folder = &p->target.folder;
 
-    fsdp__free(path);
-    FSDP_TRY(status);
-    if (p->target.exists && fsdp__journal_exists(p->target.path)) {
-        FSDP_TRY(finish_interrupted(p->target.path, &p->staging));
+    FSDP_TRY(exists(p) ? fsdp__staging_take(folder, FSDP__STAGING_NAME, &p->staging) : take_beside(p));
+    if (exists(p) && fsdp__journal_exists(folder)) {
+        p->unfinished = true;
+        FSDP_TRY(finish_interrupted(folder, &p->staging));
+        p->unfinished = false;
         fsdp_log(p->context, FSDP_LOG_INFO, "a save into '%s' that was interrupted is now finished", p->options.folder);
     }
     FSDP_TRY(fsdp__staging_clear(&p->staging));
@@ -133,18 +151,18 @@ static fsdp_status take_staging(fsdp__publication *p)
 
 static fsdp_status check_source(const fsdp__publication *p)
 {
-    if (!p->options.source || !p->target.exists)
+    if (!p->options.source || !exists(p))
         return FSDP_OK;
-    if (fsdp__same_folder(p->options.source, p->target.path))
+    if (fsdp__same_folder(p->options.source, p->target.folder.path))
         return FSDP_FAIL(FSDP_INVALID, "it is the folder that is read from ('%s'): name another", p->options.source);
-    if (fsdp__leads_into(p->options.source, p->target.path))
+    if (fsdp__leads_into(p->options.source, p->target.folder.path))
         return FSDP_FAIL(FSDP_INVALID, "it is read from, through a link in '%s': name another", p->options.source);
     return FSDP_OK;
 }
 
 static fsdp__content_rules rules(const fsdp__publication *p)
 {
-    return (fsdp__content_rules){.folder = p->target.path,
+    return (fsdp__content_rules){.folder = &p->target.folder,
                                  .alone = p->options.kind->alone,
                                  .overwrite = p->options.overwrite,
                                  .hint = p->options.overwrite_hint};
@@ -157,25 +175,25 @@ static fsdp_status begin(fsdp__publication *p)
     FSDP_TRY(fsdp__target_find(p->options.folder, &p->target));
     FSDP_TRY(check_new(p));
     FSDP_TRY(check_source(p));
-    if (p->target.exists)
-        FSDP_TRY(remove_beside(&p->target));
+    if (!exists(p))
+        return take_staging(p);
+    FSDP_TRY(remove_beside(&p->target));
     r = rules(p);
     /* Before anything is made in it; a folder with a journal is somebody's of ours, and whole after it is finished. */
-    if (p->target.exists && !fsdp__journal_exists(p->target.path))
-        FSDP_TRY(fsdp__contents_check(&r));
+    FSDP_TRY(fsdp__journal_exists(&p->target.folder) ? check_journal(&p->target.folder) : fsdp__contents_check(&r));
     FSDP_TRY(take_staging(p));
-    return p->target.exists ? fsdp__contents_check(&r) : FSDP_OK;
+    return fsdp__contents_check(&r);
 }
 
 /* ---- the end without success ---- */
 
-/* A folder with a journal needs what is in staging. */
 static void give_up(fsdp__publication *p)
 {
     bool held = fsdp_hold_error(true);
 
     p->abandoned = true;
-    if (p->target.path && p->target.exists && fsdp__journal_exists(p->target.path))
+    fsdp__directory_close(&p->content);
+    if (p->unfinished)
         fsdp__staging_leave(&p->staging);
     else if (fsdp__staging_remove(&p->staging) != FSDP_OK && p->context)
         fsdp_log(p->context, FSDP_LOG_WARNING, "cannot remove all temporary files beside or in '%s'",
@@ -201,7 +219,6 @@ void fsdp__publication_free(fsdp__publication *p)
         return;
     fsdp__publication_abandon(p);
     fsdp__target_release(&p->target);
-    fsdp__free(p->content);
     pthread_mutex_destroy(&p->mutex);
     fsdp__free(p);
 }
@@ -234,11 +251,22 @@ fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_op
     return status;
 }
 
-fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, char **out)
+fsdp_status fsdp__publication_content(fsdp__publication *p, fsdp__directory *out)
 {
     fsdp_status status;
 
-    *out = NULL;
+    *out = (fsdp__directory){.path = NULL};
+    pthread_mutex_lock(&p->mutex);
+    status = name_failure(p, p->abandoned ? given_up() : fsdp__directory_share(&p->content, out));
+    pthread_mutex_unlock(&p->mutex);
+    return status;
+}
+
+fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, fsdp__directory *out)
+{
+    fsdp_status status;
+
+    *out = (fsdp__directory){.path = NULL};
     pthread_mutex_lock(&p->mutex);
     status = name_failure(p, p->abandoned ? given_up() : make_folder(&p->staging, name, out));
     pthread_mutex_unlock(&p->mutex);
@@ -252,8 +280,8 @@ fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list 
     fsdp_status status;
 
     pthread_mutex_lock(&p->mutex);
-    status = p->abandoned ? given_up() : fsdp__room_check(p->staging.path, files);
-    if (status == FSDP_OK && p->target.exists) {
+    status = p->abandoned ? given_up() : fsdp__room_check(p->staging.folder.path, files);
+    if (status == FSDP_OK && exists(p)) {
         fsdp__content_rules r = rules(p);
 
         status = fsdp__contents_check_new(&r, files);
@@ -265,26 +293,18 @@ fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list 
 
 /* ---- commit ---- */
 
-static fsdp_status rename_whole(const char *from, const char *to)
-{
-    bool failed = fsdp__fault_file(FSDP__FAULT_WRITE, NULL);
-
-    /* Not over a folder that came to be in the meantime; where the file system has no such rename, rename refuses one
-     * that is not empty. */
-    if (!failed && (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0 ||
-                    ((errno == EINVAL || errno == ENOSYS) && rename(from, to) == 0)))
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", from, to, strerrordesc_np(errno));
-}
-
+/* Not over a folder that came to be in the meantime. */
 static fsdp_status commit_new(fsdp__publication *p)
 {
+    const fsdp__target *target = &p->target;
+    const fsdp__directory *staging = &p->staging.folder;
     fsdp_status status;
 
-    FSDP_TRY(rename_whole(p->content, p->target.path));
-    status = fsdp__file_sync_parent(p->target.path);
-    if (status != FSDP_OK)
-        FSDP_KEEP_FIRST(status, rename_whole(p->target.path, p->content));
+    FSDP_TRY(fsdp__directory_rename(staging, FSDP__CONTENT_NAME, &target->parent, target->name, FSDP__RENAME_NEW));
+    status = fsdp__directory_sync(&target->parent);
+    if (status != FSDP_OK && fsdp__directory_has(&target->parent, target->name, &p->content))
+        FSDP_KEEP_FIRST(status, fsdp__directory_rename(&target->parent, target->name, staging, FSDP__CONTENT_NAME,
+                                                       FSDP__RENAME_NEW));
     return status;
 }
 
@@ -303,21 +323,25 @@ static void put_mark_last(const fsdp__publication *p, fsdp__file_list *files)
 
 static fsdp_status replace(fsdp__publication *p, const fsdp__journal *journal)
 {
-    const char *folder = p->target.path, *staging = p->staging.path;
+    const fsdp__directory *folder = &p->target.folder, *staging = &p->staging.folder;
     fsdp_status status, undone;
     bool held;
 
     /* What the journal names is on the disk before the journal is. */
-    FSDP_TRY(fsdp__file_sync_directory(staging));
-    FSDP_TRY(fsdp__file_sync_directory(folder));
+    FSDP_TRY(fsdp__directory_sync(staging));
+    FSDP_TRY(fsdp__directory_sync(folder));
+    p->unfinished = true;
     status = fsdp__journal_write(journal, folder, staging);
     if (status == FSDP_OK)
         status = fsdp__journal_finish(journal, folder, staging);
-    if (status == FSDP_OK)
+    if (status == FSDP_OK) {
+        p->unfinished = false;
         return FSDP_OK;
+    }
     held = fsdp_hold_error(true);
     undone = fsdp__journal_undo(journal, folder, staging);
     fsdp_release_error(held);
+    p->unfinished = undone != FSDP_OK && fsdp__journal_exists(folder);
     if (undone != FSDP_OK)
         return fsdp_fail_prefix(status,
                                 "the folder holds parts of the old and of the new one, and 'fsdp repair %s' "
@@ -332,7 +356,7 @@ static fsdp_status commit_replacing(fsdp__publication *p)
     fsdp__journal journal = {0};
     fsdp_status status = FSDP_OK;
 
-    FSDP_TRY_GOTO(status, fsdp__file_list_scan(&journal.fresh, p->content), out);
+    FSDP_TRY_GOTO(status, fsdp__file_list_scan(&journal.fresh, &p->content), out);
     put_mark_last(p, &journal.fresh);
     FSDP_TRY_GOTO(status, fsdp__contents_check_new(&r, &journal.fresh), out); /* hours may lie between */
     FSDP_TRY_GOTO(status, fsdp__contents_gone(&r, &journal.fresh, &journal.gone), out);
@@ -345,27 +369,18 @@ out:
 /* Somebody has made the folder since: the content goes into it, as into one that was there from the start. */
 static fsdp_status move_in(fsdp__publication *p)
 {
-    char *path = fsdp__path_join(p->target.path, FSDP__STAGING_NAME), *content = NULL;
-    fsdp_status status = path ? fsdp__staging_move(&p->staging, path) : out_of_memory();
-
-    fsdp__free(path);
-    FSDP_TRY(status);
-    p->target.exists = true;
-    content = fsdp__path_join(p->staging.path, FSDP__CONTENT_NAME);
-    if (!content)
-        return out_of_memory();
-    fsdp__free(p->content);
-    p->content = content;
-    return FSDP_OK;
+    FSDP_TRY(fsdp__directory_enter(&p->target.parent, p->target.name, &p->target.folder));
+    FSDP_TRY(check_journal(&p->target.folder));
+    return fsdp__staging_move(&p->staging, &p->target.folder, FSDP__STAGING_NAME);
 }
 
 static fsdp_status leave_list(const fsdp__publication *p)
 {
     fsdp__file_list files = {0};
-    fsdp_status status = fsdp__file_list_scan(&files, p->content);
+    fsdp_status status = fsdp__file_list_scan(&files, &p->content);
 
     if (status == FSDP_OK)
-        status = fsdp__file_list_save(&files, p->content);
+        status = fsdp__file_list_save(&files, &p->content);
     fsdp__file_list_release(&files);
     return status;
 }
@@ -373,10 +388,10 @@ static fsdp_status leave_list(const fsdp__publication *p)
 static fsdp_status commit(fsdp__publication *p)
 {
     FSDP_TRY(p->options.only_new ? check_new(p) : leave_list(p));
-    FSDP_TRY(fsdp__file_sync_directory(p->content));
-    if (!p->target.exists && fsdp__path_exists(p->target.path))
+    FSDP_TRY(fsdp__directory_sync(&p->content));
+    if (!exists(p) && has_come(p))
         FSDP_TRY(move_in(p));
-    FSDP_TRY(p->target.exists ? commit_replacing(p) : commit_new(p));
+    FSDP_TRY(exists(p) ? commit_replacing(p) : commit_new(p));
     p->committed = true;
     return FSDP_OK;
 }
@@ -395,28 +410,35 @@ fsdp_status fsdp__publication_commit(fsdp__publication *p)
 
 /* ---- repair ---- */
 
-fsdp_status fsdp__publish_repair(const char *folder, bool *out_finished)
+static fsdp_status repair(const fsdp__directory *folder, bool *out_finished)
 {
-    fsdp__staging staging = {.lock_fd = -1};
-    fsdp_status status = FSDP_OK;
-    char *path;
+    fsdp__staging staging;
+    fsdp_status status;
 
-    *out_finished = false;
-    if (!fsdp__path_exists(folder))
-        return FSDP_FAIL(FSDP_NOT_FOUND, "cannot repair '%s': there is no such folder", folder);
     if (!fsdp__journal_exists(folder))
         return FSDP_OK;
-    path = fsdp__path_join(folder, FSDP__STAGING_NAME);
-    status = path ? fsdp__staging_take(path, &staging) : out_of_memory();
-    fsdp__free(path);
-    if (status == FSDP_OK)
-        status = finish_interrupted(folder, &staging);
+    FSDP_TRY(check_journal(folder));
+    FSDP_TRY(fsdp__staging_take(folder, FSDP__STAGING_NAME, &staging));
+    status = finish_interrupted(folder, &staging);
     if (status == FSDP_OK)
         status = fsdp__staging_remove(&staging);
     else
         fsdp__staging_leave(&staging);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot repair '%s'", folder);
-    *out_finished = true;
-    return FSDP_OK;
+    *out_finished = status == FSDP_OK;
+    return status;
+}
+
+fsdp_status fsdp__publish_repair(const char *folder, bool *out_finished)
+{
+    fsdp__directory held;
+    fsdp_status status;
+
+    *out_finished = false;
+    if (!fsdp__path_exists(folder))
+        return FSDP_FAIL(FSDP_NOT_FOUND, "cannot repair '%s': there is no such folder", folder);
+    status = fsdp__directory_open(folder, &held);
+    if (status == FSDP_OK)
+        status = repair(&held, out_finished);
+    fsdp__directory_close(&held);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot repair '%s'", folder);
 }

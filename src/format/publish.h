@@ -9,6 +9,9 @@
  *     a folder that is there         stays what it is (a mount point, a work tree of git); staging is inside it,
  *                                    .saving, and its files are replaced under a journal (journal.h)
  *
+ * What lies where others may write is done by descriptors (base/directory.h): the staging folder is this user's alone,
+ * and lists and journals that another user may have put there are refused.
+ *
  * A publication leaves a list of its files (file_list.h). A folder whose list still fits is replaced: listed files go,
  * others stay. Anything else that is not empty is refused, or, where overwriting is asked for, loses files of the names
  * of new ones and nothing else. */
@@ -43,10 +46,11 @@ fsdp__publication *fsdp__publication_create(fsdp_context *context);
 /* Finds and holds the folder: all that does not depend on the content is checked, a replacement that was interrupted is
  * finished, and what a dead process left is removed. `options` is copied, the strings are borrowed until the end. */
 fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_options *options);
-/* The empty folder in which the content is made ready: files, each synced by whoever wrote it. */
-const char *fsdp__publication_staging(const fsdp__publication *p);
-/* A folder beside it, which goes with the publication: never made behind its end. fsdp__free `*out`. */
-fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, char **out);
+/* The folder in which the content is made ready, empty at first: files, each synced by whoever wrote it. The caller
+ * closes it; other processes open it by its path (fsdp__staging_join). */
+fsdp_status fsdp__publication_content(fsdp__publication *p, fsdp__directory *out);
+/* A folder beside it, for files, which goes with the publication: never made behind its end. The caller closes it. */
+fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, fsdp__directory *out);
 /* Whether content of these names and sizes will find its place: space, limits, files of others in the way. */
 fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list *files);
 /* The content takes its place. On failure everything is as it was, or the message says how to finish it. */

@@ -4,7 +4,6 @@
  * the one that the name stands for, since the holder before may have removed it between the opening and the locking. */
 #include "format/staging.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,7 +22,9 @@
 
 enum {
     HOLDER_BYTES = 200,
-    ATTEMPTS = 100
+    ATTEMPTS = 100,
+    LEVELS = 1,       /* of folders in it: those have files alone */
+    OTHERS_MAY = 0077 /* bits of a mode */
 };
 
 static fsdp_status io_error(const char *verb, const char *path)
@@ -31,23 +32,24 @@ static fsdp_status io_error(const char *verb, const char *path)
     return FSDP_FAIL(FSDP_IO, "cannot %s '%s': %s", verb, path, strerrordesc_np(errno));
 }
 
+/* ---- the folder ---- */
+
 static bool is_own(const char *name)
 {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, LOCK_NAME) == 0;
 }
 
-bool fsdp__staging_is_ours(const char *path)
+/* Whether it has the lock's file, or nothing yet. */
+static bool looks_ours(const fsdp__directory *folder)
 {
-    bool locked = false, empty = true;
+    bool locked = false, empty = true, held = fsdp_hold_error(true);
     struct dirent *entry;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+    DIR *directory;
 
-    if (!directory) {
-        if (fd >= 0)
-            close(fd);
+    (void)fsdp__directory_list(folder, &directory);
+    fsdp_release_error(held);
+    if (!directory)
         return false;
-    }
     while ((entry = readdir(directory))) {
         locked |= strcmp(entry->d_name, LOCK_NAME) == 0;
         empty &= is_own(entry->d_name);
@@ -56,17 +58,82 @@ bool fsdp__staging_is_ours(const char *path)
     return locked || empty;
 }
 
-static fsdp_status make(const char *path)
+static fsdp_status in_the_way(const fsdp__directory *parent, const char *name)
 {
-    if (!fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && mkdir(path, 0777) == 0)
-        return FSDP_OK;
-    if (errno != EEXIST)
-        return io_error("make a folder", path);
-    if (fsdp__staging_is_ours(path) || access(path, F_OK) != 0)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "'%s' is in the way: it is needed as a temporary folder, and was made by another",
-                     path);
+    struct stat info = {.st_uid = geteuid()};
+    char why[60] = "was made by another";
+
+    if (fsdp__directory_look(parent, name, &info) && !S_ISDIR(info.st_mode))
+        snprintf(why, sizeof why, "is no folder");
+    else if (!fsdp__directory_owns(parent, &info))
+        snprintf(why, sizeof why, "belongs to user %u", (unsigned)info.st_uid);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "'%s/%s' is in the way: it is needed as a temporary folder, and %s: name another folder, or have "
+                     "it removed if no run writes there",
+                     parent->path, name, why);
 }
+
+/* One that is there, and this user's; `*out` stays empty when there is none any more. */
+static fsdp_status enter(const fsdp__directory *parent, const char *name, fsdp__directory *out)
+{
+    struct stat info;
+    fsdp_status status;
+
+    *out = (fsdp__directory){.path = NULL};
+    if (!fsdp__directory_look(parent, name, &info) && errno == ENOENT)
+        return FSDP_OK;
+    status = fsdp__directory_enter(parent, name, out);
+    if (status == FSDP_NOT_FOUND)
+        return FSDP_OK;
+    if (status == FSDP_OK && fstat(out->fd, &info) == 0 && fsdp__directory_owns(parent, &info))
+        return FSDP_OK;
+    fsdp__directory_close(out);
+    return status == FSDP_NO_MEMORY ? status : in_the_way(parent, name);
+}
+
+bool fsdp__staging_is_ours(const fsdp__directory *parent, const char *name)
+{
+    bool held = fsdp_hold_error(true), ours;
+    fsdp__directory folder;
+
+    ours = enter(parent, name, &folder) == FSDP_OK && folder.path && looks_ours(&folder);
+    fsdp_release_error(held);
+    fsdp__directory_close(&folder);
+    return ours;
+}
+
+/* Others may have had it before, by the umask of whoever made it: from here on they do not. Where modes mean nothing,
+ * as on FAT, it stays as it is. */
+static void close_to_others(const fsdp__directory *folder)
+{
+    struct stat info;
+
+    if (fstat(folder->fd, &info) == 0 && (info.st_mode & OTHERS_MAY))
+        (void)fchmod(folder->fd, info.st_mode & (mode_t)(07777 & ~OTHERS_MAY));
+}
+
+/* `*out` stays empty when it went away meanwhile. */
+static fsdp_status make(const fsdp__directory *parent, const char *name, fsdp__directory *out)
+{
+    bool made = !fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && mkdirat(parent->fd, name, 0700) == 0;
+    fsdp_status status;
+
+    *out = (fsdp__directory){.path = NULL};
+    if (!made && errno != EEXIST)
+        return FSDP_FAIL(FSDP_IO, "cannot make a folder '%s/%s': %s", parent->path, name, strerrordesc_np(errno));
+    status = enter(parent, name, out);
+    if (status != FSDP_OK && made)
+        (void)unlinkat(parent->fd, name, AT_REMOVEDIR);
+    if (status != FSDP_OK || !out->path)
+        return status;
+    close_to_others(out);
+    if (made || looks_ours(out))
+        return FSDP_OK;
+    fsdp__directory_close(out);
+    return in_the_way(parent, name);
+}
+
+/* ---- the lock ---- */
 
 /* The words of the process that has the lock. */
 static fsdp_status held(int fd)
@@ -96,11 +163,18 @@ static fsdp_status sign(int fd, const char *path)
     return fsdp__file_pwrite(fd, path, text, strlen(text), 0);
 }
 
-/* FSDP_OK with *out_fd < 0: it went away meanwhile, try again. `made`: nobody had this file before. */
-static fsdp_status lock(int fd, const char *path, bool made, int *out_fd)
+/* Whether its name still stands for it. */
+static bool is_named(const fsdp__staging *s, int fd)
 {
     struct stat mine, named;
 
+    return fstat(fd, &mine) == 0 && fsdp__directory_look(&s->folder, LOCK_NAME, &named) &&
+           fsdp__same_file(&mine, &named) && fsdp__directory_has(&s->parent, s->name, &s->folder);
+}
+
+/* FSDP_OK with s->lock_fd < 0: it went away meanwhile, try again. `made`: nobody had this file before. */
+static fsdp_status lock(fsdp__staging *s, int fd, const char *path, bool made)
+{
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EWOULDBLOCK)
             return held(fd);
@@ -108,79 +182,148 @@ static fsdp_status lock(int fd, const char *path, bool made, int *out_fd)
             return FSDP_FAIL(FSDP_IO, "cannot lock '%s': %s; remove its folder if no run uses it", path,
                              strerrordesc_np(errno));
     }
-    if (fstat(fd, &mine) != 0 || stat(path, &named) != 0 || !fsdp__same_file(&mine, &named))
+    if (!is_named(s, fd))
         return FSDP_OK;
     FSDP_TRY(sign(fd, path));
     /* A power cut must not leave a folder of content without it: nobody would dare to remove that. */
-    FSDP_TRY(fsdp__file_sync_parent(path));
-    *out_fd = fd;
+    FSDP_TRY(fsdp__directory_sync(&s->folder));
+    s->lock_fd = fd;
     return FSDP_OK;
 }
 
-static fsdp_status try_to_take(const char *folder, const char *path, int *out_fd)
+/* What is written to is a file of this user's with no other name: the folder may have been open to others once. */
+static fsdp_status open_lock(const fsdp__staging *s, const char *path, int *out_fd, bool *made)
 {
-    bool made = true;
-    fsdp_status status;
-    int fd;
+    struct stat info;
+    int fd = fsdp__fault_file(FSDP__FAULT_FOLDER, NULL)
+                 ? -1
+                 : openat(s->folder.fd, LOCK_NAME, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 
-    FSDP_TRY(make(folder));
-    fd = fsdp__fault_file(FSDP__FAULT_FOLDER, NULL)
-             ? -1
-             : open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0 && errno == EEXIST) {
-        made = false;
-        fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    *out_fd = fd;
+    *made = fd >= 0;
+    if (fd >= 0 || (errno != EEXIST && errno != ENOENT))
+        return fd >= 0 ? FSDP_OK : io_error("open", path);
+    fd = openat(s->folder.fd, LOCK_NAME, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return FSDP_OK;
+    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1 &&
+        fsdp__directory_owns(&s->folder, &info)) {
+        *out_fd = fd;
+        return FSDP_OK;
     }
-    if (fd < 0)
-        return errno == ENOENT ? FSDP_OK : io_error("open", path);
-    status = lock(fd, path, made, out_fd);
-    if (*out_fd < 0) {
-        if (status != FSDP_OK && made) /* it could not be signed */
-            (void)unlink(path);
+    if (fd >= 0)
         close(fd);
+    return FSDP_FAIL(FSDP_INVALID, "cannot lock '%s': it is not what a run of this user's has left: remove its folder",
+                     path);
+}
+
+static fsdp_status take_lock(fsdp__staging *s)
+{
+    char *path = fsdp__path_join(s->folder.path, LOCK_NAME);
+    fsdp_status status = path ? FSDP_OK : FSDP_NO_MEMORY;
+    bool made = false;
+    int fd = -1;
+
+    if (status == FSDP_OK)
+        status = open_lock(s, path, &fd, &made);
+    if (status == FSDP_OK && fd >= 0)
+        status = lock(s, fd, path, made);
+    if (s->lock_fd < 0 && fd >= 0) {
+        if (status != FSDP_OK && made) /* it could not be signed */
+            (void)unlinkat(s->folder.fd, LOCK_NAME, 0);
+        close(fd);
+    }
+    fsdp__free(path);
+    return status;
+}
+
+/* ---- all ---- */
+
+static fsdp_status try_to_take(fsdp__staging *s)
+{
+    fsdp_status status;
+
+    FSDP_TRY(make(&s->parent, s->name, &s->folder));
+    if (!s->folder.path)
+        return FSDP_OK;
+    status = take_lock(s);
+    if (s->lock_fd < 0) {
+        if (status != FSDP_OK) /* if it is empty, it was made just now or is of no use */
+            (void)fsdp__directory_remove_empty(&s->parent, s->name, &s->folder);
+        fsdp__directory_close(&s->folder);
     }
     return status;
 }
 
-fsdp_status fsdp__staging_take(const char *path, fsdp__staging *out)
+fsdp_status fsdp__staging_take(const fsdp__directory *parent, const char *name, fsdp__staging *out)
 {
-    fsdp__staging staging = {.path = fsdp__strdup(path), .lock_path = fsdp__path_join(path, LOCK_NAME), .lock_fd = -1};
-    fsdp_status status = FSDP_OK;
+    fsdp__staging staging = {.name = fsdp__strdup(name), .lock_fd = -1};
+    fsdp_status status = staging.name ? fsdp__directory_share(parent, &staging.parent) : FSDP_NO_MEMORY;
 
-    *out = (fsdp__staging){.lock_fd = -1};
-    if (!staging.path || !staging.lock_path)
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make '%s'", path);
+    *out = (fsdp__staging){.name = NULL};
     for (int i = 0; i < ATTEMPTS && status == FSDP_OK && staging.lock_fd < 0; i++)
-        status = try_to_take(path, staging.lock_path, &staging.lock_fd);
+        status = try_to_take(&staging);
     if (status == FSDP_OK && staging.lock_fd < 0)
-        status = FSDP_FAIL(FSDP_IO, "cannot lock '%s': others make and remove it all the time", path);
+        status = FSDP_FAIL(FSDP_IO, "cannot lock '%s/%s': others make and remove it all the time", parent->path, name);
     if (status == FSDP_OK) {
         *out = staging;
         return FSDP_OK;
     }
-    (void)rmdir(path); /* if it is empty, it was made just now or is of no use */
     fsdp__staging_leave(&staging);
     return status;
 }
 
-fsdp_status fsdp__staging_move(fsdp__staging *staging, const char *path)
+fsdp_status fsdp__staging_join(const char *path, fsdp__directory *out)
 {
-    char *own = fsdp__strdup(path), *lock_path = fsdp__path_join(path, LOCK_NAME);
-    fsdp_status status = FSDP_OK;
+    fsdp__directory above = {.path = NULL}, folder = {.path = NULL};
+    char *whole = fsdp__path_parent(path), *name = NULL;
+    fsdp_status status = whole ? fsdp__directory_of(whole, &above, &name) : FSDP_NO_MEMORY;
 
-    if (!own || !lock_path)
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot rename '%s'", staging->path);
-    else if (fsdp__fault_file(FSDP__FAULT_WRITE, NULL) || rename(staging->path, path) != 0)
-        status = io_error("make a folder", path);
+    *out = (fsdp__directory){.path = NULL};
+    if (status == FSDP_OK)
+        status = enter(&above, name, &folder);
+    if (status == FSDP_OK && !folder.path)
+        status = FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", whole);
+    if (status == FSDP_OK)
+        status = fsdp__directory_enter(&folder, strrchr(path, '/') + 1, out);
+    fsdp__directory_close(&folder);
+    fsdp__directory_close(&above);
+    fsdp__free(name);
+    fsdp__free(whole);
+    return status;
+}
+
+/* What has the old name may be another folder by now: it gets that back. */
+static fsdp_status rename_folder(const fsdp__staging *s, const fsdp__directory *parent, const char *name)
+{
+    FSDP_TRY(fsdp__directory_rename(&s->parent, s->name, parent, name, FSDP__RENAME_REPLACES));
+    if (fsdp__directory_has(parent, name, &s->folder))
+        return FSDP_OK;
+    (void)renameat2(parent->fd, name, s->parent.fd, s->name, RENAME_NOREPLACE);
+    return FSDP_FAIL(FSDP_STATE, "'%s/%s' is another folder than the one that this run has made", s->parent.path,
+                     s->name);
+}
+
+fsdp_status fsdp__staging_move(fsdp__staging *staging, const fsdp__directory *parent, const char *name)
+{
+    char *own = fsdp__strdup(name), *path = fsdp__path_join(parent->path, name);
+    fsdp__directory shared = {.path = NULL};
+    fsdp_status status = own && path ? fsdp__directory_share(parent, &shared) : FSDP_NO_MEMORY;
+
+    if (status == FSDP_OK)
+        status = rename_folder(staging, parent, name);
     if (status != FSDP_OK) {
+        fsdp__directory_close(&shared);
         fsdp__free(own);
-        fsdp__free(lock_path);
+        fsdp__free(path);
         return status;
     }
-    fsdp__free(staging->path);
-    fsdp__free(staging->lock_path);
-    staging->path = own;
-    staging->lock_path = lock_path;
+    fsdp__directory_close(&staging->parent);
+    fsdp__free(staging->name);
+    fsdp__free(staging->folder.path);
+    staging->parent = shared;
+    staging->name = own;
+    staging->folder.path = path;
     return FSDP_OK;
 }
 
@@ -189,34 +332,36 @@ fsdp_status fsdp__staging_clear(const fsdp__staging *staging)
     fsdp_status status = FSDP_IO;
 
     /* Whoever gives up a save in progress does so from another thread, while files are still being made. */
-    for (int i = 0; i < ATTEMPTS && status != FSDP_OK; i++)
-        status = fsdp__remove_contents(staging->path, LOCK_NAME);
-    return status == FSDP_NOT_FOUND ? FSDP_OK : status;
+    for (int i = 0; i < ATTEMPTS && status != FSDP_OK && status != FSDP_STATE; i++)
+        status = fsdp__directory_clear(&staging->folder, LOCK_NAME, LEVELS);
+    return status;
 }
 
 fsdp_status fsdp__staging_remove(fsdp__staging *staging)
 {
     fsdp_status status = FSDP_OK;
 
-    if (!staging->path)
+    if (!staging->folder.path)
         return FSDP_OK;
     status = fsdp__staging_clear(staging);
-    if (status == FSDP_OK && fsdp__path_exists(staging->path)) /* as above */
-        status = fsdp__file_sync_removals(staging->path);
     if (status == FSDP_OK)
-        status = fsdp__remove_tree(staging->lock_path);
-    if (status == FSDP_OK && (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || rmdir(staging->path) != 0) &&
-        errno != ENOENT && errno != ENOTEMPTY)
-        status = io_error("remove", staging->path); /* not empty: the next one has taken it already */
+        status = fsdp__directory_sync_removals(&staging->folder);
+    if (status == FSDP_OK)
+        status = fsdp__directory_unlink(&staging->folder, LOCK_NAME);
+    if (status == FSDP_OK && fsdp__directory_has(&staging->parent, staging->name, &staging->folder) &&
+        !fsdp__directory_remove_empty(&staging->parent, staging->name, &staging->folder) && errno != ENOENT &&
+        errno != ENOTEMPTY)
+        status = io_error("remove", staging->folder.path); /* not empty: the next one has taken it already */
     fsdp__staging_leave(staging);
     return status;
 }
 
 void fsdp__staging_leave(fsdp__staging *staging)
 {
-    if (staging->lock_fd >= 0)
+    if (staging->folder.path)
         close(staging->lock_fd);
-    fsdp__free(staging->path);
-    fsdp__free(staging->lock_path);
-    *staging = (fsdp__staging){.lock_fd = -1};
+    fsdp__directory_close(&staging->folder);
+    fsdp__directory_close(&staging->parent);
+    fsdp__free(staging->name);
+    *staging = (fsdp__staging){.name = NULL};
 }

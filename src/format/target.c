@@ -58,89 +58,64 @@ bool fsdp__leads_into(const char *from, const char *to)
     return found;
 }
 
-/* Absolute and without links; fsdp__free it. */
-static fsdp_status real_path(const char *path, char **out)
+/* The folder in which `path` is, made if it is not there, and the name in it. */
+static fsdp_status find_parent(const char *path, fsdp__target *target)
 {
-    char buffer[PATH_MAX];
-
-    if (!realpath(path, buffer))
-        return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot follow '%s': %s", path,
-                         strerrordesc_np(errno));
-    *out = fsdp__strdup(buffer);
-    return *out ? FSDP_OK : out_of_memory(path);
-}
-
-/* Length of the part of `path` up to its first folder that is not there; 0 when all are. */
-static size_t first_missing(const char *path)
-{
-    char part[PATH_MAX];
-    size_t length = strlen(path);
-
-    for (size_t i = 1; i <= length && i < sizeof part; i++) {
-        if (path[i] != '/' && i != length)
-            continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        if (access(part, F_OK) != 0)
-            return errno == ENOENT ? i : 0;
-    }
-    return 0;
-}
-
-static fsdp_status find_new(const char *name, fsdp__target *target)
-{
-    const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
-    char *parent = fsdp__path_parent(name), *real = NULL, *made = NULL;
+    const char *slash = strrchr(path, '/');
+    char *parent = fsdp__path_parent(path);
     fsdp_status status = FSDP_OK;
-    size_t missing;
 
-    if (!parent) {
-        status = out_of_memory(name);
-        goto out;
-    }
-    if (strcmp(base, "..") == 0 || strcmp(base, ".") == 0) {
-        status = FSDP_FAIL(FSDP_INVALID, "it ends in '%s' below a folder that does not exist", base);
-        goto out;
-    }
-    missing = first_missing(parent);
-    FSDP_TRY_GOTO(status, fsdp__make_directories(parent), out);
-    if (missing) {
-        made = fsdp__sprintf("%.*s", (int)missing, parent);
-        FSDP_TRY_GOTO(status, made ? real_path(made, &target->first_made) : out_of_memory(name), out);
-    }
-    FSDP_TRY_GOTO(status, real_path(parent, &real), out);
-    target->path = fsdp__path_join(real, base);
-    status = target->path ? FSDP_OK : out_of_memory(name);
-out:
-    fsdp__free(made);
-    fsdp__free(real);
+    target->name = fsdp__strdup(slash ? slash + 1 : path);
+    if (!parent || !target->name)
+        status = out_of_memory(path);
+    else
+        status = fsdp__directory_make_path(parent, &target->parent, &target->made);
     fsdp__free(parent);
     return status;
 }
 
-static fsdp_status find(const char *name, fsdp__target *target)
+static fsdp_status find_new(const char *path, fsdp__target *target)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+
+    if (strcmp(base, "..") == 0 || strcmp(base, ".") == 0)
+        return FSDP_FAIL(FSDP_INVALID, "it ends in '%s' below a folder that does not exist", base);
+    return find_parent(path, target);
+}
+
+/* Of a name that no folder can be opened by; FSDP_OK when there is nothing of that name. */
+static fsdp_status what_is_wrong(const char *name)
 {
     struct stat info;
 
     if (lstat(name, &info) != 0) {
         /* What is wrong above it is found with the parent. */
-        if (errno == ENOENT || errno == ENOTDIR)
-            return find_new(name, target);
-        return FSDP_FAIL(FSDP_IO, "%s", strerrordesc_np(errno));
+        return errno == ENOENT || errno == ENOTDIR ? FSDP_OK : FSDP_FAIL(FSDP_IO, "%s", strerrordesc_np(errno));
     }
     if (S_ISLNK(info.st_mode) && stat(name, &info) != 0)
         return FSDP_FAIL(FSDP_INVALID, "it is a symbolic link to something that does not exist (%s)",
                          strerrordesc_np(errno));
     if (!S_ISDIR(info.st_mode))
         return FSDP_FAIL(FSDP_INVALID, "it exists and is not a folder");
-    target->exists = true;
-    return real_path(name, &target->path);
+    return FSDP_OK;
+}
+
+static fsdp_status find(const char *name, fsdp__target *target)
+{
+    fsdp_status status = fsdp__directory_resolve(name, &target->folder);
+
+    if (status == FSDP_OK)
+        return find_parent(target->folder.path, target);
+    if (status == FSDP_INVALID || status == FSDP_NO_MEMORY)
+        return status;
+    FSDP_TRY(what_is_wrong(name));
+    return status == FSDP_NOT_FOUND || access(name, F_OK) != 0 ? find_new(name, target) : status;
 }
 
 fsdp_status fsdp__target_find(const char *name, fsdp__target *out)
 {
     size_t length = strlen(name);
-    fsdp__target target = {0};
+    fsdp__target target = {.name = NULL};
     fsdp_status status;
     char *plain;
 
@@ -162,23 +137,14 @@ fsdp_status fsdp__target_find(const char *name, fsdp__target *out)
 
 void fsdp__target_unmake(const fsdp__target *target)
 {
-    char folder[PATH_MAX];
-
-    if (!target->first_made || !target->path || strlen(target->path) >= sizeof folder)
-        return;
-    memcpy(folder, target->path, strlen(target->path) + 1);
-    do {
-        char *slash = strrchr(folder, '/');
-
-        if (!slash || slash == folder)
-            return;
-        *slash = '\0';
-    } while (rmdir(folder) == 0 && strcmp(folder, target->first_made) != 0);
+    if (target->parent.path)
+        fsdp__directory_unmake(&target->parent, target->made);
 }
 
 void fsdp__target_release(fsdp__target *target)
 {
-    fsdp__free(target->path);
-    fsdp__free(target->first_made);
-    *target = (fsdp__target){0};
+    fsdp__directory_close(&target->folder);
+    fsdp__directory_close(&target->parent);
+    fsdp__free(target->name);
+    *target = (fsdp__target){.name = NULL};
 }

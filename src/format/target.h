@@ -2,15 +2,17 @@
 #ifndef FORMAT_TARGET_H
 #define FORMAT_TARGET_H
 
-#include "fsdp/status.h"
+#include "base/directory.h"
 
 typedef struct fsdp__target {
-    char *path; /* absolute and without links, so that it stays the same folder whatever the program does */
-    bool exists;
-    char *first_made; /* topmost of the folders that were made for it; NULL */
+    /* Held, so that they stay the same folders whatever becomes of their names. */
+    fsdp__directory parent, folder; /* the folder's path is NULL: it is not there */
+    char *name;                     /* of the folder, in its parent */
+    int made;                       /* folders, for it: the last ones of the parent's path */
 } fsdp__target;
 
-/* A link is followed. What is no folder, and a link to nothing, is refused; the folders above it are made. */
+/* A link is followed, where it can be trusted. What is no folder, and a link to nothing, is refused; the folders above
+ * it are made. */
 fsdp_status fsdp__target_find(const char *name, fsdp__target *out);
 /* Removes again what was made above it, as far as it is empty. */
 void fsdp__target_unmake(const fsdp__target *target);

@@ -2,6 +2,7 @@
 #ifndef HUB_HUB_H
 #define HUB_HUB_H
 
+#include "base/directory.h"
 #include "fsdp/format.h"
 #include "fsdp/hub.h"
 
@@ -19,6 +20,9 @@ fsdp_status fsdp__config_text(const fsdp_model_config *config, fsdp_dtype dtype,
 fsdp_status fsdp__hub_keep_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
                                   fsdp_dtype dtype, char **out);
 fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char **out);
+
+/* As fsdp_hub_copy_tokenizer. */
+fsdp_status fsdp__hub_copy_tokenizer(const char *from, const fsdp__directory *to);
 
 /* The text of the folder's generation_config.json, with a NUL; fsdp__free it. NULL where it has none, or one that names
  * tokens which this config's vocabulary does not have. */

@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "format/staging.h"
 #include "hub/hold.h"
 #include "state/check.h"
 #include "tensor/tensor.h"
@@ -26,10 +27,10 @@ enum {
 
 /* A save in progress on one rank. */
 typedef struct saver {
-    fsdp_hub_hold *hold; /* of rank 0 */
-    bool begins;         /* it does not hold anything yet */
-    bool published;      /* the files are in their places */
-    char *staging;       /* rank 0's folder, in which all write */
+    fsdp_hub_hold *hold;     /* of rank 0 */
+    bool begins;             /* it does not hold anything yet */
+    bool published;          /* the files are in their places */
+    fsdp__directory staging; /* rank 0's folder, in which all write */
     const fsdp_state_dict *state;
     const fsdp_model_config *config; /* NULL: weights alone */
     fsdp_dtype dtype;
@@ -49,10 +50,10 @@ static bool is_first(const saver *s)
 
 static fsdp_status open_file(saver *s, const char *name, int flags)
 {
-    s->path = fsdp__path_join(s->staging, name);
+    s->path = fsdp__path_join(s->staging.path, name);
     if (!s->path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s'", name);
-    s->fd = open(s->path, flags | O_WRONLY | O_CLOEXEC, 0666);
+    s->fd = openat(s->staging.fd, name, flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (s->fd < 0)
         return FSDP_FAIL(FSDP_IO, "cannot open '%s': %s", s->path, strerrordesc_np(errno));
     return FSDP_OK;
@@ -149,7 +150,7 @@ static fsdp_status copy_tokenizer(saver *s)
 
     if (!tokenizer)
         return FSDP_OK;
-    status = fsdp_hub_copy_tokenizer(tokenizer, s->staging);
+    status = fsdp__hub_copy_tokenizer(tokenizer, &s->staging);
     if (status == FSDP_OK || !target->rescue)
         return status;
     fsdp_log(s->hold->context, FSDP_LOG_WARNING, "the tokenizer stays behind: %s", fsdp_last_error());
@@ -161,9 +162,7 @@ static fsdp_status create_files(saver *s)
     if (s->begins)
         FSDP_TRY(fsdp__hub_hold_begin(s->hold));
     FSDP_TRY(fsdp__hub_hold_check_plan(s->hold, &s->plan, s->config != NULL));
-    s->staging = fsdp__strdup(fsdp__publication_staging(s->hold->publication));
-    if (!s->staging)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
+    FSDP_TRY(fsdp__publication_content(s->hold->publication, &s->staging));
     if (s->config)
         FSDP_TRY(create_config(s));
     if (s->plan.index)
@@ -250,14 +249,14 @@ static fsdp_status compare(const saver *s, const greeting *mine, void *const *me
 static fsdp_status share_folder(saver *s)
 {
     greeting mine = greeting_of(s);
-    size_t name_bytes = s->staging ? strlen(s->staging) + 1 : 1, *sizes = NULL;
+    size_t name_bytes = s->staging.path ? strlen(s->staging.path) + 1 : 1, *sizes = NULL;
     char *message = fsdp__malloc(sizeof mine + name_bytes);
     void **messages = NULL;
     fsdp_status status;
 
     if (message) {
         memcpy(message, &mine, sizeof mine);
-        memcpy(message + sizeof mine, s->staging ? s->staging : "", name_bytes);
+        memcpy(message + sizeof mine, s->staging.path ? s->staging.path : "", name_bytes);
     }
     /* A rank without a message would leave the others waiting in the gather. */
     status = fsdp_agree(s->group, message ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model"));
@@ -266,8 +265,8 @@ static fsdp_status share_folder(saver *s)
     fsdp__free(message);
     FSDP_TRY(status);
     status = compare(s, &mine, messages);
-    if (status == FSDP_OK && !s->staging && !(s->staging = fsdp__strdup((const char *)messages[0] + sizeof mine)))
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
+    if (status == FSDP_OK && !s->staging.path)
+        status = fsdp__staging_join((const char *)messages[0] + sizeof mine, &s->staging);
     fsdp_objects_free(s->group, messages, sizes);
     return status;
 }
@@ -382,7 +381,7 @@ out:
     fsdp_hub_abandon(s->hold);
     fsdp__save_plan_release(&s->plan);
     fsdp__free(s->chunk);
-    fsdp__free(s->staging);
+    fsdp__directory_close(&s->staging);
     return status;
 }
 

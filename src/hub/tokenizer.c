@@ -37,7 +37,7 @@ bool fsdp__hub_has_tokenizer(const char *folder)
     return has_file(folder, "tokenizer.json") || (has_file(folder, "vocab.json") && has_file(folder, "merges.txt"));
 }
 
-static fsdp_status copy_file(const char *from, const char *to)
+static fsdp_status copy_file(const char *from, const fsdp__directory *to, const char *name)
 {
     fsdp_status status;
     size_t bytes = 0;
@@ -46,25 +46,35 @@ static fsdp_status copy_file(const char *from, const char *to)
     if (!fsdp__path_exists(from))
         return FSDP_OK;
     FSDP_TRY(fsdp__file_read(from, LIMIT_BYTES, &data, &bytes));
-    status = fsdp__file_write_atomic(to, data, bytes);
+    status = fsdp__directory_write_atomic(to, name, data, bytes);
     fsdp__free(data);
+    return status;
+}
+
+fsdp_status fsdp__hub_copy_tokenizer(const char *from, const fsdp__directory *to)
+{
+    fsdp_status status = FSDP_OK;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(files) && status == FSDP_OK; i++) {
+        char *source = fsdp__path_join(from, files[i]);
+
+        status = source ? copy_file(source, to, files[i])
+                        : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot copy the tokenizer of '%s'", from);
+        fsdp__free(source);
+    }
     return status;
 }
 
 fsdp_status fsdp_hub_copy_tokenizer(const char *from, const char *to)
 {
-    fsdp_status status = FSDP_OK;
+    fsdp__directory folder;
+    fsdp_status status;
 
     if (!from || !to)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy a tokenizer: from and to are required");
-    for (size_t i = 0; i < FSDP__COUNT_OF(files) && status == FSDP_OK; i++) {
-        char *source = fsdp__path_join(from, files[i]), *target = source ? fsdp__path_join(to, files[i]) : NULL;
-
-        status = target ? copy_file(source, target)
-                        : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot copy the tokenizer of '%s'", from);
-        fsdp__free(target);
-        fsdp__free(source);
-    }
+    FSDP_TRY(fsdp__directory_open(to, &folder));
+    status = fsdp__hub_copy_tokenizer(from, &folder);
+    fsdp__directory_close(&folder);
     return status;
 }
 

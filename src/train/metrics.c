@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/directory.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -28,7 +29,7 @@ static fsdp_status check_contents(const char *path)
     static const char *const firsts[] = {"{\"run\": \"", "{\"step\": "};
     char text[16] = "";
     ssize_t got;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 
     got = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
     if (fd >= 0)
@@ -106,14 +107,20 @@ static void write_text(FILE *file, const char *name, const char *text)
 }
 
 /* What a run before left unfinished, on a full disk, is not to swallow this one's header. */
-static bool ends_within_a_line(const char *path)
+static bool ends_within_a_line(int fd)
 {
-    FILE *file = fopen(path, "re");
-    int last = file && fseek(file, -1, SEEK_END) == 0 ? getc(file) : EOF;
+    struct stat info;
+    char link[40], last = '\n';
+    int reader = -1;
 
-    if (file)
-        fclose(file);
-    return last != EOF && last != '\n';
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
+        reader = open(link, O_RDONLY | O_CLOEXEC);
+    if (reader >= 0) {
+        (void)!pread(reader, &last, 1, info.st_size - 1);
+        close(reader);
+    }
+    return last != '\n';
 }
 
 static fsdp_status write_header(const fsdp__metrics *metrics, const fsdp_train_config *config,
@@ -149,25 +156,27 @@ fsdp_status fsdp__metrics_begin(const fsdp_train_config *config, const fsdp_trai
 {
     const char *path = config->metrics.jsonl;
     fsdp__metrics *metrics = fsdp__calloc(1, sizeof *metrics);
-    fsdp_status status = FSDP_OK;
-    int fd;
+    fsdp_status status;
+    int fd = -1;
 
     *out = NULL;
     if (!metrics)
         return FSDP_NO_MEMORY;
     metrics->path = path;
     metrics->machines = summary->machines;
-    /* Without waiting: for a reader of a FIFO it would be for ever. */
-    fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
-    metrics->file = fd >= 0 && fcntl(fd, F_SETFL, O_APPEND) == 0 ? fdopen(fd, "a") : NULL;
+    status = fsdp__file_append(path, &fd);
+    if (status != FSDP_OK) {
+        fsdp_fail_prefix(status, "metrics.jsonl");
+        goto out;
+    }
+    metrics->file = fdopen(fd, "a");
     if (!metrics->file) {
         status = cannot_write(path);
-        if (fd >= 0)
-            close(fd);
+        close(fd);
         goto out;
     }
     setvbuf(metrics->file, NULL, _IOLBF, 0);
-    if (ends_within_a_line(path))
+    if (ends_within_a_line(fd))
         fputc('\n', metrics->file);
     FSDP_TRY_GOTO(status, write_header(metrics, config, summary), out);
     *out = metrics;

@@ -54,7 +54,8 @@ typedef struct fsdp__saves {
     fsdp_checkpoint_saver *saver; /* NULL: it keeps none */
     fsdp__extras extras;          /* rank 0 only, and so are the next ones */
     fsdp__staging hold;           /* of the folder */
-    bool held, made;              /* the hold; the folder, for this run */
+    fsdp__directory folder;       /* that is held, too */
+    bool made;                    /* for this run */
     double own_bytes;             /* of the next: that this rank writes */
     double bytes;                 /* of a checkpoint, all ranks; of its tensors */
     int64_t last;                 /* step of the newest that was saved; -1: none was */

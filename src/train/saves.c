@@ -2,8 +2,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -36,47 +36,49 @@ static fsdp_status of_folder(fsdp_status status)
 /* ---- the folder ---- */
 
 /* The ranks of a run that was killed a moment ago may be about to end: nobody is refused for them. */
-static fsdp_status take_hold(const char *path, fsdp__staging *out)
+static fsdp_status take_hold(const fsdp__directory *folder, fsdp__staging *out)
 {
     int64_t until_ns = fsdp__clock_ns() + (int64_t)HOLD_WAIT_MS * 1000000;
-    fsdp_status status = fsdp__staging_take(path, out);
+    fsdp_status status = fsdp__staging_take(folder, HOLD_NAME, out);
 
     while (status == FSDP_STATE && fsdp__clock_ns() < until_ns) {
         nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
-        status = fsdp__staging_take(path, out);
+        status = fsdp__staging_take(folder, HOLD_NAME, out);
     }
     return status;
 }
 
-static fsdp_status take_folder(fsdp__saves *saves, const char *folder)
+static fsdp_status take_folder(fsdp__saves *saves, const char *path)
 {
-    char *path = fsdp__path_join(folder, HOLD_NAME);
-    fsdp_status status = FSDP_NO_MEMORY;
+    int made = 0;
 
-    if (path) {
-        saves->made = !fsdp__path_exists(folder);
-        status = fsdp__make_directories(folder);
-        if (status == FSDP_OK)
-            status = take_hold(path, &saves->hold);
-        saves->held = status == FSDP_OK;
-    }
-    fsdp__free(path);
-    return status;
+    FSDP_TRY(fsdp__directory_make_path(path, &saves->folder, &made));
+    saves->made = made > 0;
+    return take_hold(&saves->folder, &saves->hold);
 }
 
 /* The lock is taken for a moment, where there is one: a run that begins just then waits for longer. */
-fsdp_status fsdp__saves_check_free(const char *folder)
+static fsdp_status check_hold(const char *path)
 {
-    char *path = fsdp__path_join(folder, HOLD_NAME);
-    fsdp__staging hold = {.lock_fd = -1};
+    fsdp__directory folder;
+    fsdp__staging hold = {.name = NULL};
+    struct stat info;
     fsdp_status status = FSDP_OK;
 
-    if (!path)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
-    if (fsdp__staging_is_ours(path))
-        status = fsdp__staging_take(path, &hold);
+    if (!fsdp__path_exists(path))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__directory_open(path, &folder));
+    if (fsdp__directory_look(&folder, HOLD_NAME, &info))
+        status = fsdp__staging_take(&folder, HOLD_NAME, &hold);
     fsdp__staging_leave(&hold);
-    fsdp__free(path);
+    fsdp__directory_close(&folder);
+    return status;
+}
+
+fsdp_status fsdp__saves_check_free(const char *folder)
+{
+    fsdp_status status = check_hold(folder);
+
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot write a checkpoint to '%s'", folder);
 }
 
@@ -202,11 +204,10 @@ void fsdp__saves_release(fsdp_train_run *run)
         fsdp_checkpoint_saver_free(saver);
     }
     fsdp__extras_release(&saves->extras);
-    if (saves->held)
-        (void)fsdp__staging_remove(&saves->hold);
-    saves->held = false;
-    if (saves->made)
-        (void)rmdir(run->config->checkpoint.folder); /* unless there is a checkpoint in it */
+    (void)fsdp__staging_remove(&saves->hold);
+    if (saves->folder.path && saves->made)
+        fsdp__directory_unmake(&saves->folder, 1); /* unless there is a checkpoint in it */
+    fsdp__directory_close(&saves->folder);
     fsdp_release_error(held);
 }
 

@@ -2,11 +2,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -249,14 +247,11 @@ static void a_failed_write_names_file_and_offset(void **state)
 
 static void a_write_into_a_missing_directory_fails(void **state)
 {
-    char *folder = test_directory(), *path = test_path(folder, "no/x"), *here = test_path(folder, "here");
+    char *folder = test_directory(), *path = test_path(folder, "no/x");
 
     (void)state;
     CHECK_ERROR(fsdp__file_write_atomic(path, "x", 1), FSDP_NOT_FOUND, "cannot create");
-    CHECK_ERROR(fsdp__file_rename(here, path), FSDP_NOT_FOUND, "cannot rename");
-    CHECK_ERROR(fsdp__file_sync_directory(path), FSDP_NOT_FOUND, "cannot open");
     free(path);
-    free(here);
     test_directory_free(folder);
 }
 
@@ -300,10 +295,6 @@ static void a_directory_whose_name_may_be_lost_is_not_made(void **state)
     CHECK(fsdp__path_exists(top));
     CHECK(!fsdp__path_exists(deep));
     CHECK_OK(fsdp__make_directories(deep));
-    CHECK_OK(fsdp__file_sync_removals(top));
-    fsdp__fault_arm(FSDP__FAULT_FOLDER, 1);
-    CHECK_ERROR(fsdp__file_sync_removals(top), FSDP_IO, "cannot sync '");
-    fsdp__fault_arm(FSDP__FAULT_FOLDER, 0);
     free(deep);
     free(top);
     test_directory_free(folder);
@@ -376,88 +367,7 @@ static void a_text_may_come_through_a_pipe_but_from_no_device(void **state)
     test_directory_free(folder);
 }
 
-static void a_new_file_is_never_one_that_was_there(void **state)
-{
-    char *folder = test_directory(), *path = test_path(folder, "new"), *text;
-
-    (void)state;
-    CHECK_OK(fsdp__file_write_new(path, "one", 3));
-    CHECK_ERROR(fsdp__file_write_new(path, "two", 3), FSDP_IO, "File exists");
-    text = test_read_file(path, NULL);
-    CHECK_STRING(text, "one");
-    CHECK(!fsdp__remove_empty_directory(folder));
-    CHECK_OK(fsdp__file_unlink(path));
-    CHECK_OK(fsdp__file_unlink(path));
-    CHECK_ERROR(fsdp__file_unlink(folder), FSDP_IO, "cannot remove");
-    CHECK(fsdp__remove_empty_directory(folder));
-    free(text);
-    free(path);
-    free(folder);
-}
-
-static void what_happens_at_a_use_can_be_chosen(void **state)
-{
-    char *folder = test_directory(), *path = test_path(folder, "new"), *text;
-
-    (void)state;
-    fsdp__fault_set_act(FSDP__FAULT_FAILS, EROFS);
-    fsdp__fault_arm(FSDP__FAULT_WRITE, 2);
-    CHECK_ERROR(fsdp__file_write_new(path, "whole text", 10), FSDP_IO, "Read-only file system at byte 0");
-    CHECK_OK(fsdp__file_unlink(path));
-    fsdp__fault_set_act(FSDP__FAULT_SHORTENS, 0);
-    fsdp__fault_arm(FSDP__FAULT_WRITE, 2);
-    CHECK_OK(fsdp__file_write_new(path, "whole text", 10));
-    CHECK(fsdp__fault_hit(FSDP__FAULT_WRITE));
-    fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
-    text = test_read_file(path, NULL);
-    CHECK_STRING(text, "whole text");
-    fsdp__fault_set_act(FSDP__FAULT_FAILS, EIO);
-    fsdp__fault_arm(FSDP__FAULT_FOLDER, 1);
-    CHECK_ERROR(fsdp__file_unlink(path), FSDP_IO, "Input/output error");
-    fsdp__fault_arm(FSDP__FAULT_FOLDER, 0);
-    fsdp__fault_set_act(FSDP__FAULT_FAILS, ENOSPC);
-    free(text);
-    free(path);
-    test_directory_free(folder);
-}
-
-/* In a process of its own, which a use kills; returns what is in the file then, or NULL. */
-static char *killed_at(const char *path, fsdp__fault_act act, long nth)
-{
-    pid_t child = fork();
-    int status = 0;
-
-    if (child == 0) {
-        fsdp__fault_set_act(act, 0);
-        fsdp__fault_arm(FSDP__FAULT_WRITE, nth);
-        (void)fsdp__file_write_new(path, "whole text", 10);
-        _exit(0);
-    }
-    CHECK(child > 0 && waitpid(child, &status, 0) == child);
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-    return fsdp__path_exists(path) ? test_read_file(path, NULL) : NULL;
-}
-
-static void a_process_can_be_killed_at_a_use(void **state)
-{
-    char *folder = test_directory(), *path = test_path(folder, "new"), *text;
-
-    (void)state;
-    CHECK_NULL(killed_at(path, FSDP__FAULT_KILLS, 1));
-    text = killed_at(path, FSDP__FAULT_KILLS, 2);
-    CHECK_STRING(text, "");
-    free(text);
-    unlink(path);
-    text = killed_at(path, FSDP__FAULT_KILLS_HALF, 2);
-    CHECK_STRING(text, "whol");
-    free(text);
-    free(path);
-    test_directory_free(folder);
-}
-
-TEST_MAIN(cmocka_unit_test(a_new_file_is_never_one_that_was_there),
-          cmocka_unit_test(what_happens_at_a_use_can_be_chosen), cmocka_unit_test(a_process_can_be_killed_at_a_use),
-          cmocka_unit_test(a_text_may_come_through_a_pipe_but_from_no_device),
+TEST_MAIN(cmocka_unit_test(a_text_may_come_through_a_pipe_but_from_no_device),
           cmocka_unit_test(a_file_is_read_whole_and_ends_in_nul), cmocka_unit_test(what_cannot_be_read_says_why),
           cmocka_unit_test(what_is_no_file_is_refused_by_its_kind),
           cmocka_unit_test(files_without_a_size_are_read_to_their_end),

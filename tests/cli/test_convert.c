@@ -411,18 +411,20 @@ static void a_signal_leaves_no_temporary_files(void **state)
 static void a_folder_that_a_run_writes_to_is_refused(void **state)
 {
     fixture *f = *state;
-    char *runs = test_path(f->directory, "runs"), *hold = test_path(f->directory, "runs/.run");
+    char *runs = test_path(f->directory, "runs");
+    fsdp__directory folder;
     fsdp__staging held;
 
     train(f);
     CHECK_EQ(mkdir(runs, 0777), 0);
-    CHECK_OK(fsdp__staging_take(hold, &held));
+    CHECK_OK(fsdp__directory_open(runs, &folder));
+    CHECK_OK(fsdp__staging_take(&folder, ".run", &held));
     SAYS(1, "runs': another run writes there: process", "convert", f->model, runs, "--ranks", "2");
     CHECK_EQ(count_files(runs), 1);
     fsdp__staging_leave(&held); /* as one leaves it that was killed */
     SAYS(0, "written to", "convert", f->model, runs, "--ranks", "2");
+    fsdp__directory_close(&folder);
     free(runs);
-    free(hold);
 }
 
 /* The file with names that have no "model." before them, and one more tensor, of a dtype that cannot be read. */

@@ -169,6 +169,13 @@ int mkdir(const char *path, mode_t mode)
     return REAL(mkdir, int (*)(const char *, mode_t))(path, mode);
 }
 
+int mkdirat(int fd, const char *path, mode_t mode)
+{
+    if (refused("mkdirat", at_is_below(fd, path)))
+        return -1;
+    return REAL(mkdirat, int (*)(int, const char *, mode_t))(fd, path, mode);
+}
+
 int rmdir(const char *path)
 {
     if (refused("rmdir", is_below(path)))

@@ -49,6 +49,15 @@ void garden_check_file(const char *folder, const char *name, const char *text)
     free(path);
 }
 
+void garden_add(const garden *g, const char *name, const char *text)
+{
+    fsdp__directory content;
+
+    CHECK_OK(fsdp__publication_content(g->publication, &content));
+    garden_write(content.path, name, text);
+    fsdp__directory_close(&content);
+}
+
 fsdp_status garden_begin(garden *g)
 {
     fsdp__publication_free(g->publication);
@@ -59,8 +68,8 @@ fsdp_status garden_begin(garden *g)
 fsdp_status garden_plant(garden *g, const char *flower, const char *text)
 {
     FSDP_TRY(garden_begin(g));
-    garden_write(fsdp__publication_staging(g->publication), "gate", text);
-    garden_write(fsdp__publication_staging(g->publication), flower, text);
+    garden_add(g, "gate", text);
+    garden_add(g, flower, text);
     return fsdp__publication_commit(g->publication);
 }
 

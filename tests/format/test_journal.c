@@ -16,6 +16,7 @@ static void interrupt(garden *g)
 {
     fsdp__journal journal = {0};
     char *staging = test_path(g->folder, FSDP__STAGING_NAME), *content = test_path(staging, "new");
+    fsdp__directory folder, held;
 
     CHECK_OK(fsdp__make_directories(content));
     garden_write(staging, "held-by", "process 1");
@@ -24,7 +25,11 @@ static void interrupt(garden *g)
     CHECK_OK(fsdp__file_list_add(&journal.fresh, "tulips", 6));
     CHECK_OK(fsdp__file_list_add(&journal.fresh, "gate", 6));
     CHECK_OK(fsdp__file_list_add(&journal.gone, "roses", 3));
-    CHECK_OK(fsdp__journal_write(&journal, g->folder, staging));
+    CHECK_OK(fsdp__directory_open(g->folder, &folder));
+    CHECK_OK(fsdp__directory_open(staging, &held));
+    CHECK_OK(fsdp__journal_write(&journal, &folder, &held));
+    fsdp__directory_close(&held);
+    fsdp__directory_close(&folder);
     fsdp__journal_release(&journal);
     free(content);
     free(staging);

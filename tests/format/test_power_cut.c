@@ -25,14 +25,15 @@ static fsdp_status plant(garden *g, const char *flower, const char *text)
 {
     const char *const names[] = {"gate", flower};
 
-    FSDP_TRY(garden_begin(g));
-    for (int i = 0; i < 2; i++) {
-        char *path = test_path(fsdp__publication_staging(g->publication), names[i]);
-        fsdp_status status = fsdp__file_write_new(path, text, strlen(text));
+    fsdp__directory content;
+    fsdp_status status = FSDP_OK;
 
-        free(path);
-        FSDP_TRY(status);
-    }
+    FSDP_TRY(garden_begin(g));
+    FSDP_TRY(fsdp__publication_content(g->publication, &content));
+    for (int i = 0; i < 2 && status == FSDP_OK; i++)
+        status = fsdp__directory_write_new(&content, names[i], text, strlen(text));
+    fsdp__directory_close(&content);
+    FSDP_TRY(status);
     return fsdp__publication_commit(g->publication);
 }
 

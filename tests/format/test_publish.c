@@ -154,7 +154,7 @@ static void what_an_export_wrote_is_replaced_and_the_rest_stays(void **state)
     CHECK(stat(g.folder, &after) == 0 && before.st_ino == after.st_ino);
     /* A name that the export did not write is somebody else's, whenever it comes. */
     CHECK_OK(garden_begin(&g));
-    garden_write(fsdp__publication_staging(g.publication), "README", "new");
+    garden_add(&g, "README", "new");
     CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_INVALID, "it holds 'README', which no export wrote");
     garden_check_file(g.folder, "README", "mine");
     garden_free(&g);
@@ -168,8 +168,8 @@ static void a_folder_that_comes_in_the_meantime_gets_the_content(void **state)
     CHECK_OK(garden_begin(&g));
     CHECK_OK(fsdp__make_directories(g.folder));
     garden_write(g.folder, "log", "theirs");
-    garden_write(fsdp__publication_staging(g.publication), "gate", "red");
-    garden_write(fsdp__publication_staging(g.publication), "roses", "red");
+    garden_add(&g, "gate", "red");
+    garden_add(&g, "roses", "red");
     CHECK_OK(fsdp__publication_commit(g.publication));
     garden_check(&g, "roses", "red");
     garden_check_file(g.folder, "log", "theirs");
@@ -199,7 +199,7 @@ static void what_was_changed_since_is_refused(void **state)
     g.options.overwrite = false;
     CHECK_OK(garden_begin(&g));
     garden_write(g.folder, "roses", "dark red");
-    garden_write(fsdp__publication_staging(g.publication), "gate", "new");
+    garden_add(&g, "gate", "new");
     CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_INVALID, "it holds 'roses', which was changed after");
     garden_check_file(g.folder, "gate", "white");
     garden_free(&g);
@@ -303,7 +303,7 @@ static void die_holding(garden *g)
     CHECK(pid >= 0);
     if (pid == 0) {
         if (garden_begin(g) == FSDP_OK)
-            garden_write(fsdp__publication_staging(g->publication), "roses", "half");
+            garden_add(g, "roses", "half");
         kill(getpid(), SIGKILL);
     }
     CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
@@ -380,15 +380,18 @@ static void without_descriptors_the_limit_is_named(void **state)
     char *directory = test_directory();
     struct rlimit limit, none;
     fsdp__journal journal = {0};
+    fsdp__directory held;
 
     (void)state;
+    CHECK_OK(fsdp__directory_open(directory, &held));
     CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
     CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
-    CHECK_ERROR(fsdp__journal_read(&journal, directory), FSDP_IO, "Too many open files; 'ulimit -n' says");
+    CHECK_ERROR(fsdp__journal_read(&journal, &held), FSDP_IO, "Too many open files; 'ulimit -n' says");
     CHECK_ERROR(fsdp__journal_check(directory), FSDP_IO, "Too many open files; 'ulimit -n' says");
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     fsdp__journal_release(&journal);
+    fsdp__directory_close(&held);
     test_directory_free(directory);
 }
 
@@ -419,23 +422,24 @@ static void a_failed_write_leaves_the_old_one(void **state)
 static void no_scratch_is_made_for_what_was_given_up(void **state)
 {
     garden g = garden_create();
-    char *beside = test_path(g.directory, "garden.saving"), *scratch, *again;
+    char *beside = test_path(g.directory, "garden.saving");
+    fsdp__directory scratch, again;
 
     (void)state;
     CHECK_OK(garden_begin(&g));
     CHECK_OK(fsdp__publication_scratch(g.publication, "seeds", &scratch));
-    CHECK(fsdp__path_exists(scratch));
+    CHECK(fsdp__path_exists(scratch.path));
     CHECK_ERROR(fsdp__publication_scratch(g.publication, "seeds", &again), FSDP_IO, "File exists");
-    CHECK_NULL(again);
+    CHECK_NULL(again.path);
     fsdp__publication_abandon(g.publication);
     CHECK_ERROR(fsdp__publication_scratch(g.publication, "seeds", &again), FSDP_INTERRUPTED, "it was given up");
-    CHECK_NULL(again);
+    CHECK_NULL(again.path);
     CHECK(!fsdp__path_exists(beside));
     CHECK_OK(garden_plant(&g, "roses", "red"));
     garden_check(&g, "roses", "red");
     garden_free(&g);
     free(beside);
-    fsdp__free(scratch);
+    fsdp__directory_close(&scratch);
 }
 
 static void *abandon(void *arg)
@@ -457,8 +461,8 @@ static void giving_up_from_another_thread_waits_for_the_exchange(void **state)
         char *tulips = test_path(g.folder, "tulips");
 
         CHECK_OK(garden_begin(&g));
-        garden_write(fsdp__publication_staging(g.publication), "gate", "yellow");
-        garden_write(fsdp__publication_staging(g.publication), "tulips", "yellow");
+        garden_add(&g, "gate", "yellow");
+        garden_add(&g, "tulips", "yellow");
         CHECK(pthread_create(&thread, NULL, abandon, g.publication) == 0);
         was_new = fsdp__publication_commit(g.publication) == FSDP_OK;
         CHECK(pthread_join(thread, NULL) == 0);

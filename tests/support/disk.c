@@ -249,16 +249,21 @@ int openat(int fd, const char *path, int flags, ...)
     return open_at(fd, path, flags, mode);
 }
 
-int mkdir(const char *path, mode_t mode)
+int mkdirat(int fd, const char *path, mode_t mode)
 {
     disk_change name;
     long result;
 
-    begin(AT_FDCWD, path, &name);
-    result = syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+    begin(fd, path, &name);
+    result = syscall(SYS_mkdirat, fd, path, mode);
     if (result == 0)
-        note_made(&name, AT_FDCWD, path);
+        note_made(&name, fd, path);
     return end(result);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    return mkdirat(AT_FDCWD, path, mode);
 }
 
 int unlinkat(int fd, const char *path, int flags)

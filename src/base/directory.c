@@ -1,0 +1,577 @@
+/* directory.c - what is done in a directory that is held open. */
+#include "base/directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/walk.h"
+
+enum {
+    ATTEMPTS = 1000, /* to find a name that nobody has */
+    ANY_LEVELS = INT_MAX
+};
+
+static bool write_fault(void)
+{
+    return fsdp__fault_file(FSDP__FAULT_WRITE, NULL);
+}
+
+static bool folder_fault(void)
+{
+    return fsdp__fault_file(FSDP__FAULT_FOLDER, NULL);
+}
+
+/* Of something in it, with errno. */
+static fsdp_status cannot(const char *verb, const fsdp__directory *in, const char *name)
+{
+    int error = errno;
+    char *path = fsdp__path_join(in->path, name);
+    fsdp_status status;
+
+    errno = error;
+    status = fsdp__file_error(verb, path ? path : name);
+    fsdp__free(path);
+    return status;
+}
+
+static fsdp_status out_of_memory(const char *path)
+{
+    return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot use '%s'", path);
+}
+
+/* ---- by path ---- */
+
+/* `*out` takes over what the walk came to; its path is `path`, or where that is NULL the walk's. */
+static fsdp_status take(fsdp__walk *walk, const char *path, fsdp__directory *out)
+{
+    char *own = path ? fsdp__strdup(path) : walk->at;
+
+    if (path)
+        fsdp__free(walk->at);
+    if (!own) {
+        (void)close(walk->fd);
+        fsdp__free(walk->name);
+        return out_of_memory(walk->path);
+    }
+    *out = (fsdp__directory){.fd = walk->fd, .path = own};
+    return FSDP_OK;
+}
+
+static fsdp_status open_path(const char *path, const char *own_path, fsdp__directory *out)
+{
+    fsdp__walk walk = {.path = path, .verb = "open"};
+
+    *out = (fsdp__directory){.path = NULL};
+    FSDP_TRY(fsdp__walk_path(&walk));
+    return take(&walk, own_path, out);
+}
+
+fsdp_status fsdp__directory_open(const char *path, fsdp__directory *out)
+{
+    return open_path(path, path, out);
+}
+
+fsdp_status fsdp__directory_resolve(const char *path, fsdp__directory *out)
+{
+    return open_path(path, NULL, out);
+}
+
+fsdp_status fsdp__directory_make_path(const char *path, fsdp__directory *out, int *out_made)
+{
+    fsdp__walk walk = {.path = path, .verb = "make directory", .makes = true};
+    fsdp_status status;
+
+    *out = (fsdp__directory){.path = NULL};
+    status = fsdp__walk_path(&walk);
+    if (out_made)
+        *out_made = walk.made;
+    FSDP_TRY(status);
+    return take(&walk, NULL, out);
+}
+
+static fsdp_status find(const char *path, fsdp__walk_end end, fsdp__directory *out, char **out_name)
+{
+    fsdp__walk walk = {.path = path, .verb = "create", .end = end};
+
+    *out = (fsdp__directory){.path = NULL};
+    *out_name = NULL;
+    FSDP_TRY(fsdp__walk_path(&walk));
+    FSDP_TRY(take(&walk, NULL, out));
+    *out_name = walk.name;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__directory_of(const char *path, fsdp__directory *out, char **out_name)
+{
+    return find(path, FSDP__WALK_TO_PARENT, out, out_name);
+}
+
+fsdp_status fsdp__directory_of_target(const char *path, fsdp__directory *out, char **out_name)
+{
+    return find(path, FSDP__WALK_TO_TARGET_PARENT, out, out_name);
+}
+
+fsdp_status fsdp__directory_share(const fsdp__directory *directory, fsdp__directory *out)
+{
+    fsdp__directory shared = {.path = fsdp__strdup(directory->path)};
+
+    *out = (fsdp__directory){.path = NULL};
+    if (!shared.path)
+        return out_of_memory(directory->path);
+    shared.fd = fcntl(directory->fd, F_DUPFD_CLOEXEC, 0);
+    if (shared.fd < 0) {
+        fsdp__free(shared.path);
+        return fsdp__file_error("open", directory->path);
+    }
+    *out = shared;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__directory_enter(const fsdp__directory *in, const char *name, fsdp__directory *out)
+{
+    fsdp__directory entered = {.path = fsdp__path_join(in->path, name)};
+
+    *out = (fsdp__directory){.path = NULL};
+    if (!entered.path)
+        return out_of_memory(name);
+    entered.fd = openat(in->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (entered.fd < 0) {
+        fsdp_status status = fsdp__file_error("open", entered.path);
+
+        fsdp__free(entered.path);
+        return status;
+    }
+    *out = entered;
+    return FSDP_OK;
+}
+
+void fsdp__directory_close(fsdp__directory *directory)
+{
+    if (directory->path)
+        (void)close(directory->fd);
+    fsdp__free(directory->path);
+    *directory = (fsdp__directory){.path = NULL};
+}
+
+/* ---- whose ---- */
+
+/* A new file, which no name leads to when this returns; -1 with errno. */
+static int make_nameless(const fsdp__directory *in)
+{
+    int fd = openat(in->fd, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+
+    for (int i = 0; i < ATTEMPTS && fd < 0; i++) {
+        char name[64];
+
+        snprintf(name, sizeof name, ".fsdp-nameless-%ld-%d", (long)getpid(), i);
+        fd = openat(in->fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0 && errno != EEXIST)
+            return -1;
+        if (fd >= 0)
+            (void)unlinkat(in->fd, name, 0);
+    }
+    return fd;
+}
+
+bool fsdp__directory_owns(const fsdp__directory *in, const struct stat *of)
+{
+    struct stat info;
+    bool same;
+    int fd;
+
+    if (of->st_uid == geteuid())
+        return true;
+    fd = make_nameless(in);
+    same = fd >= 0 && fstat(fd, &info) == 0 && info.st_uid == of->st_uid;
+    if (fd >= 0)
+        (void)close(fd);
+    return same;
+}
+
+bool fsdp__directory_is_shared(const fsdp__directory *directory)
+{
+    struct stat info;
+
+    return fstat(directory->fd, &info) != 0 || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 ||
+           (info.st_uid != geteuid() && info.st_uid != 0);
+}
+
+bool fsdp__directory_admits(const fsdp__directory *in, const struct stat *of)
+{
+    struct stat own;
+
+    return fstat(in->fd, &own) == 0 &&
+           (!(own.st_mode & (S_IWGRP | S_IWOTH)) || !S_ISREG(of->st_mode) || of->st_nlink == 1) &&
+           (fsdp__may_use(&own, of) || fsdp__directory_owns(in, of));
+}
+
+bool fsdp__directory_trusts(const fsdp__directory *in, const struct stat *file)
+{
+    return (file->st_uid == 0 || fsdp__directory_owns(in, file)) &&
+           (file->st_nlink == 1 || !fsdp__directory_is_shared(in));
+}
+
+bool fsdp__directory_look(const fsdp__directory *in, const char *name, struct stat *out)
+{
+    return fstatat(in->fd, name, out, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+fsdp_status fsdp__directory_list(const fsdp__directory *in, DIR **out)
+{
+    int fd = openat(in->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fsdp_status status;
+
+    *out = fd < 0 ? NULL : fdopendir(fd);
+    if (*out)
+        return FSDP_OK;
+    status = fsdp__file_error("open", in->path);
+    if (fd >= 0)
+        (void)close(fd);
+    return status;
+}
+
+/* Whether the name in `in` stands for the directory `held`. */
+static bool has(int in, const char *name, int held)
+{
+    struct stat named, mine;
+
+    return fstatat(in, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(held, &mine) == 0 &&
+           fsdp__same_file(&named, &mine);
+}
+
+bool fsdp__directory_has(const fsdp__directory *in, const char *name, const fsdp__directory *held)
+{
+    return has(in->fd, name, held->fd);
+}
+
+/* ---- files in it ---- */
+
+fsdp_status fsdp__directory_open_file(const fsdp__directory *in, const char *name, int *out_fd, struct stat *out_info)
+{
+    /* O_NONBLOCK: the open of a FIFO would wait for somebody who writes to it. */
+    int fd = openat(in->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    struct stat info;
+
+    if (fd < 0 && errno != ELOOP && errno != ENXIO)
+        return cannot("open", in, name);
+    if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        if (fd >= 0)
+            (void)close(fd);
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s/%s': it is not a regular file", in->path, name);
+    }
+    if (out_info)
+        *out_info = info;
+    *out_fd = fd;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__directory_read(const fsdp__directory *in, const char *name, size_t limit_bytes, char **out,
+                                 size_t *out_bytes)
+{
+    char *path = fsdp__path_join(in->path, name);
+    fsdp_status status = path ? FSDP_OK : out_of_memory(name);
+    int fd = -1;
+
+    *out = NULL;
+    *out_bytes = 0;
+    if (status == FSDP_OK)
+        status = fsdp__directory_open_file(in, name, &fd, NULL);
+    if (status == FSDP_OK)
+        status = fsdp__file_read_all(fd, path, limit_bytes, out, out_bytes);
+    if (fd >= 0)
+        (void)close(fd);
+    fsdp__free(path);
+    return status;
+}
+
+/* -1 with errno. */
+static int create(const fsdp__directory *in, const char *name, mode_t mode)
+{
+    return write_fault() ? -1 : openat(in->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+}
+
+fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, mode_t mode, int *out_fd)
+{
+    int fd = create(in, name, mode);
+
+    if (fd < 0)
+        return cannot("create", in, name);
+    *out_fd = fd;
+    return FSDP_OK;
+}
+
+/* All of it, to the disk; the file is closed. */
+static fsdp_status fill(const fsdp__directory *in, const char *name, int fd, const void *data, size_t bytes)
+{
+    char *path = fsdp__path_join(in->path, name);
+    fsdp_status status = path ? fsdp__file_pwrite(fd, path, data, bytes, 0) : out_of_memory(name);
+
+    if (status == FSDP_OK)
+        status = fsdp__file_sync(fd, path);
+    FSDP_KEEP_FIRST(status, fsdp__file_close(fd, path ? path : name)); /* network file systems may fail only here */
+    fsdp__free(path);
+    return status;
+}
+
+fsdp_status fsdp__directory_write_new(const fsdp__directory *in, const char *name, const void *data, size_t bytes)
+{
+    int fd = -1;
+
+    FSDP_TRY(fsdp__directory_create(in, name, 0666, &fd));
+    return fill(in, name, fd, data, bytes);
+}
+
+/* A new file for what is to become `name`, that no other process or thread uses. */
+static fsdp_status create_beside(const fsdp__directory *in, const char *name, char **out_name, int *out_fd)
+{
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        char *own = fsdp__sprintf("%s.tmp-%ld-%d", name, (long)getpid(), attempt);
+        fsdp_status status;
+
+        if (!own)
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s/%s'", in->path, name);
+        *out_fd = create(in, own, 0666);
+        if (*out_fd >= 0) {
+            *out_name = own;
+            return FSDP_OK;
+        }
+        status = errno == EEXIST ? FSDP_OK : cannot("create", in, own);
+        fsdp__free(own);
+        FSDP_TRY(status);
+    }
+    return FSDP_FAIL(FSDP_IO, "cannot write '%s/%s': too many temporary files beside it", in->path, name);
+}
+
+fsdp_status fsdp__directory_write_atomic(const fsdp__directory *in, const char *name, const void *data, size_t bytes)
+{
+    char *temporary = NULL;
+    fsdp_status status;
+    int fd = -1;
+
+    FSDP_TRY(create_beside(in, name, &temporary, &fd));
+    status = fill(in, temporary, fd, data, bytes);
+    if (status == FSDP_OK)
+        status = fsdp__directory_rename(in, temporary, in, name, FSDP__RENAME_REPLACES);
+    if (status == FSDP_OK)
+        status = fsdp__directory_sync(in);
+    if (status != FSDP_OK)
+        (void)unlinkat(in->fd, temporary, 0); /* gone already when the rename was done and only the sync failed */
+    fsdp__free(temporary);
+    return status;
+}
+
+fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t bytes)
+{
+    fsdp__directory in;
+    fsdp_status status;
+    char *name;
+
+    FSDP_TRY(fsdp__directory_of(path, &in, &name));
+    status = fsdp__directory_write_atomic(&in, name, data, bytes);
+    fsdp__directory_close(&in);
+    fsdp__free(name);
+    return status;
+}
+
+/* `name` is not a link, or one of /proc. */
+static fsdp_status append(const fsdp__directory *in, const char *name, const char *path, int *out_fd)
+{
+    struct stat info;
+    bool link = fsdp__directory_look(in, name, &info) && S_ISLNK(info.st_mode) && fsdp__is_on_proc(in->fd);
+    int fd = openat(in->fd, name,
+                    O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (link ? 0 : O_NOFOLLOW), 0666);
+
+    if (fd < 0 || fstat(fd, &info) != 0 || fcntl(fd, F_SETFL, O_APPEND) != 0) {
+        fsdp_status status = fsdp__file_error("write", path);
+
+        if (fd >= 0)
+            (void)close(fd);
+        return status;
+    }
+    *out_fd = fd;
+    if (fsdp__directory_admits(in, &info))
+        return FSDP_OK;
+    (void)close(fd);
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "cannot write '%s': user %u has put it there, or it has a second name, in a folder that others may "
+        "write to: remove it, or name another",
+        path, (unsigned)info.st_uid);
+}
+
+fsdp_status fsdp__file_append(const char *path, int *out_fd)
+{
+    fsdp__directory in;
+    fsdp_status status;
+    char *name;
+
+    FSDP_TRY(fsdp__directory_of_target(path, &in, &name));
+    status = append(&in, name, path, out_fd);
+    fsdp__directory_close(&in);
+    fsdp__free(name);
+    return status;
+}
+
+fsdp_status fsdp__directory_make_nameless(const fsdp__directory *in, int *out_fd)
+{
+    *out_fd = make_nameless(in);
+    return *out_fd >= 0 ? FSDP_OK : fsdp__file_error("make a temporary file in", in->path);
+}
+
+static bool rename_names(const fsdp__directory *from, const char *name, const fsdp__directory *to, const char *new_name,
+                         fsdp__rename_mode mode)
+{
+    if (write_fault())
+        return false;
+    if (mode == FSDP__RENAME_NEW) {
+        if (renameat2(from->fd, name, to->fd, new_name, RENAME_NOREPLACE) == 0)
+            return true;
+        if (errno != EINVAL && errno != ENOSYS)
+            return false;
+    }
+    return renameat2(from->fd, name, to->fd, new_name, 0) == 0;
+}
+
+fsdp_status fsdp__directory_rename(const fsdp__directory *from, const char *name, const fsdp__directory *to,
+                                   const char *new_name, fsdp__rename_mode mode)
+{
+    const char *reason;
+
+    if (rename_names(from, name, to, new_name, mode))
+        return FSDP_OK;
+    reason = strerrordesc_np(errno);
+    return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot rename '%s/%s' to '%s/%s': %s", from->path,
+                     name, to->path, new_name, reason);
+}
+
+fsdp_status fsdp__directory_unlink(const fsdp__directory *in, const char *name)
+{
+    if (folder_fault() || (unlinkat(in->fd, name, 0) != 0 && errno != ENOENT))
+        return cannot("remove", in, name);
+    return FSDP_OK;
+}
+
+static fsdp_status sync_names(const fsdp__directory *directory, bool fails)
+{
+    /* Some file systems cannot sync a directory and say so with EINVAL; one that cannot be read, with EBADF. */
+    if (fails || (fsync(directory->fd) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EBADF))
+        return fsdp__file_error("sync", directory->path);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__directory_sync(const fsdp__directory *directory)
+{
+    return sync_names(directory, write_fault());
+}
+
+fsdp_status fsdp__directory_sync_removals(const fsdp__directory *directory)
+{
+    return sync_names(directory, folder_fault());
+}
+
+/* ---- directories in it ---- */
+
+fsdp_status fsdp__directory_make(const fsdp__directory *in, const char *name, mode_t mode)
+{
+    if (folder_fault() || mkdirat(in->fd, name, mode) != 0)
+        return cannot("make directory", in, name);
+    return FSDP_OK;
+}
+
+static bool remove_empty(int in, const char *name, int held)
+{
+    return has(in, name, held) && !folder_fault() && unlinkat(in, name, AT_REMOVEDIR) == 0;
+}
+
+bool fsdp__directory_remove_empty(const fsdp__directory *in, const char *name, const fsdp__directory *held)
+{
+    return remove_empty(in->fd, name, held->fd);
+}
+
+void fsdp__directory_unmake(const fsdp__directory *directory, int made)
+{
+    int at = made > 0 ? openat(directory->fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s", directory->path);
+    for (char *slash; made > 0 && at >= 0 && (slash = strrchr(path, '/')); made--) {
+        int parent = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+        if (parent >= 0 && !remove_empty(parent, slash + 1, at))
+            made = 0;
+        (void)close(at);
+        at = parent;
+        *slash = '\0';
+    }
+    if (at >= 0)
+        (void)close(at);
+}
+
+static fsdp_status remove_entry(int parent, const char *name, const char *path, int levels);
+
+static fsdp_status remove_entries(const fsdp__directory *from, const char *kept, int levels)
+{
+    fsdp_status status = FSDP_OK;
+    struct dirent *entry;
+    DIR *directory;
+
+    FSDP_TRY(fsdp__directory_list(from, &directory));
+    while (status == FSDP_OK && (entry = readdir(directory)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            (!kept || strcmp(entry->d_name, kept) != 0))
+            status = remove_entry(dirfd(directory), entry->d_name, from->path, levels);
+    closedir(directory);
+    return status;
+}
+
+/* `path` is for the message. */
+static fsdp_status remove_entry(int parent, const char *name, const char *path, int levels)
+{
+    fsdp__directory below = {.path = (char *)(uintptr_t)path};
+    fsdp_status status;
+
+    if (!folder_fault() && (unlinkat(parent, name, 0) == 0 || errno == ENOENT))
+        return FSDP_OK;
+    if (errno != EISDIR && errno != EPERM)
+        return fsdp__file_error("remove", path);
+    if (levels == 0)
+        return FSDP_FAIL(FSDP_STATE, "'%s' holds '%s', which this program has not made: it stays", path, name);
+    below.fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (below.fd < 0)
+        return fsdp__file_error("remove", path);
+    status = remove_entries(&below, NULL, levels - 1);
+    (void)close(below.fd);
+    FSDP_TRY(status);
+    if ((folder_fault() || unlinkat(parent, name, AT_REMOVEDIR) != 0) && errno != ENOENT)
+        return fsdp__file_error("remove", path);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__directory_clear(const fsdp__directory *directory, const char *kept, int levels)
+{
+    return remove_entries(directory, kept, levels);
+}
+
+/* ---- by path, of a whole tree ---- */
+
+fsdp_status fsdp__make_directories(const char *path)
+{
+    fsdp__directory made;
+
+    FSDP_TRY(fsdp__directory_make_path(path, &made, NULL));
+    fsdp__directory_close(&made);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__remove_tree(const char *path)
+{
+    return remove_entry(AT_FDCWD, path, path, ANY_LEVELS);
+}

@@ -1,0 +1,37 @@
+/* walk.h - a path is followed component by component, and its links only where they can be trusted (directory.h). */
+#ifndef BASE_WALK_H
+#define BASE_WALK_H
+
+#include <stdbool.h>
+
+#include "fsdp/status.h"
+
+typedef enum fsdp__walk_end {
+    FSDP__WALK_ALL,
+    FSDP__WALK_TO_PARENT,       /* the last component is a name */
+    FSDP__WALK_TO_TARGET_PARENT /* the same of where it leads, if it is a link */
+} fsdp__walk_end;
+
+typedef struct fsdp__walk {
+    const char *path, *verb; /* for messages: "cannot <verb> '<path>'" */
+    fsdp__walk_end end;
+    bool makes; /* directories that are missing */
+
+    /* What it came to. */
+    int fd;     /* readable where the directory is; -1 on failure */
+    char *at;   /* its path, absolute and without links; fsdp__free it */
+    char *name; /* the last component, of the ways that leave one; fsdp__free it */
+    int made;
+} fsdp__walk;
+
+fsdp_status fsdp__walk_path(fsdp__walk *walk);
+
+/* Whether a directory is of /proc, where links are the kernel's. */
+bool fsdp__is_on_proc(int fd);
+
+struct stat;
+
+/* See fsdp__directory_admits, but for second names. */
+bool fsdp__may_use(const struct stat *folder, const struct stat *entry);
+
+#endif
