@@ -86,7 +86,7 @@ FSDP_API fsdp_status fsdp_checkpoint_saver_create(const char *folder, const fsdp
  * rank is everybody's error, naming rank and file; nothing of the save remains then, and older checkpoints stay as they
  * are. What processes that died in a save have left in the folder is removed, and so are checkpoints that the options
  * do not keep: never the one just saved nor the newest. Files that are none of the checkpoint's stay where they are,
- * with a warning.
+ * with a warning, and so do checkpoints of another user's; a temporary folder of theirs (step-N.saving) is an error.
  *
  * Asynchronous, it returns when the copy is made: tensors may change, and the checkpoint is there when poll or wait
  * says so. One is under way at a time: this call waits for the one before, and returns its failure instead of saving.

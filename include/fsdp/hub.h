@@ -55,7 +55,9 @@ FSDP_API fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *s
  *
  * The folder may be new: then the folders above it are made. It may be empty, or hold what fsdp_hub_save wrote before
  * and nobody changed: it leaves a list of its files (.fsdp-files.json), which goes with them; files that are not in the
- * list stay. Anything else is refused, and so is a folder that another process is writing to. A link is followed.
+ * list stay. Anything else is refused, and so is a folder that another process is writing to. A link is followed, but
+ * not one that another user may have put there; and where others may write, a list, a journal or a temporary folder of
+ * theirs is refused by name (FSDP_INVALID).
  *
  * A failure on any rank is everybody's error, and leaves what was there. A process that is killed while it replaces the
  * files of a folder (a few renames) leaves a journal in it, unfinished-save.json: until fsdp_hub_repair, or the next
@@ -73,7 +75,7 @@ FSDP_API fsdp_status fsdp_hub_save_split(const char *folder, const fsdp_state_di
 
 /* Finishes a save into this folder that was interrupted while its files were replaced: afterwards the folder holds the
  * new model. `*out_finished` (may be NULL) says whether there was one. One process calls it; refused while a save is
- * running there. */
+ * running there, and where another user may have left what tells of it: nothing is moved then. */
 FSDP_API fsdp_status fsdp_hub_repair(const char *folder, bool *out_finished);
 
 /* A folder held for a save to come, as a training run holds its export.path: see fsdp_train_listener.holds. */

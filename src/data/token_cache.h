@@ -13,7 +13,11 @@ typedef struct fsdp__cached_tokens {
     char left_out[FSDP__TOKEN_NOTE_BYTES]; /* "3 of 1,204 lines left out: ..."; "": none */
 } fsdp__cached_tokens;
 
-/* The token file of these files, in `folder`, which is made if it is not there. Its name says what it is made of: a
+/* In a folder that others may write to, a file counts that this user, root or the folder's owner has made; instead of
+ * another's, this user gets one of his own, with "-user-<number>" behind its name. A lock that another may have put
+ * there is refused.
+ *
+ * The token file of these files, in `folder`, which is made if it is not there. Its name says what it is made of: a
  * hash of all bytes of the files, of the tokenizer's files, of what `options` say, and of the versions of the tables of
  * characters; so whatever changes, other tokens are found or made. All of the file is compared with its checksums
  * first: one that is damaged, or that has another's content, is made anew and replaced. A process that has the old one
