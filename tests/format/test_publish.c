@@ -369,7 +369,7 @@ static void what_cannot_be_held_is_refused_before(void **state)
     CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
     CHECK_OK(fsdp__file_list_add(&files, "trees", (uint64_t)1 << 60));
     CHECK_ERROR(fsdp__publication_check(g.publication, &files), FSDP_IO,
-                "it needs 1073741824.00GiB, and its file system has ");
+                "it needs 1048576.00TiB, and its file system has ");
     fsdp__file_list_release(&files);
     garden_free(&g);
 }
