@@ -1,0 +1,172 @@
+/* Another user may write to the folder in which the tokens of text are kept. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "data/token_cache.h"
+#include "faults/other_user.h"
+#include "format/garden.h"
+#include "tokenizer/small.h"
+
+/* ---- the cache of tokens ---- */
+
+typedef struct cache {
+    char *folder, *text, *name; /* the last: of the tokens, where nobody else has any */
+    fsdp_tokenizer *tokenizer;
+} cache;
+
+static fsdp_status get(const cache *c, fsdp__cached_tokens *out)
+{
+    return fsdp__token_cache_get(c->tokenizer, (const char *const *)&c->text, 1, c->folder, true,
+                                 &(fsdp_tokenize_options){.no_eos = true, .threads = 1}, out);
+}
+
+static cache cache_create(other_area *f)
+{
+    cache c = {.folder = other_open_folder(f, "cache"), .text = test_path(f->directory, "text.txt")};
+    char *json = small_json(&(small_parts){.added_tokens = NULL}), *path = test_path(f->directory, "tokenizer.json");
+    fsdp__cached_tokens tokens;
+
+    test_write_file(path, json, strlen(json));
+    test_write_file(c.text, "the thing", 9);
+    CHECK_OK(fsdp_tokenizer_open(path, &c.tokenizer));
+    CHECK_OK(get(&c, &tokens));
+    c.name = strdup(strrchr(tokens.path, '/') + 1);
+    CHECK_EQ(unlink(tokens.path), 0);
+    fsdp__free(tokens.path);
+    free(path);
+    free(json);
+    return c;
+}
+
+static void cache_free(cache *c)
+{
+    fsdp_tokenizer_close(c->tokenizer);
+    free(c->name);
+    free(c->text);
+    free(c->folder);
+}
+
+static bool plant_tokens(void *arg)
+{
+    const cache *c = arg;
+
+    return other_plant(c->folder, c->name, "other tokens");
+}
+
+static void tokens_of_another_are_not_used(void **state)
+{
+    cache c = cache_create(*state);
+    fsdp__cached_tokens tokens;
+
+    other_do(plant_tokens, &c);
+    for (int again = 0; again < 2; again++) {
+        CHECK_OK(get(&c, &tokens));
+        CHECK_EQ(tokens.made, !again);
+        CHECK_CONTAINS(tokens.path, "-user-0.bin");
+        fsdp__free(tokens.path);
+    }
+    garden_check_file(c.folder, c.name, "other tokens");
+    /* The folder's owner decides what lies in it. */
+    CHECK_EQ(chown(c.folder, OTHER, OTHER), 0);
+    CHECK_EQ(chmod(c.folder, 0755), 0);
+    CHECK_STATUS(get(&c, &tokens), FSDP_OK);
+    CHECK(!strstr(tokens.path, "-user-"));
+    fsdp__free(tokens.path);
+    cache_free(&c);
+}
+
+/* The other user makes the lock's file and holds it; returns the process, when it does. */
+static pid_t hold_lock(const char *path)
+{
+    int ends[2];
+    char byte;
+    pid_t holder;
+
+    CHECK_EQ(pipe(ends), 0);
+    holder = fork();
+    CHECK(holder >= 0);
+    if (holder == 0) {
+        int fd;
+
+        other_become();
+        fd = open(path, O_RDWR | O_CREAT, 0666);
+        if (fd < 0 || flock(fd, LOCK_EX) != 0 || write(ends[1], "", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(ends[1]);
+    CHECK_EQ(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+    return holder;
+}
+
+static void a_lock_of_another_stalls_nobody(void **state)
+{
+    other_area *f = *state;
+    cache c = cache_create(f);
+    char *lock = fsdp__sprintf("%s/%s.lock", c.folder, c.name), *letter = test_path(f->precious, "letter");
+    fsdp__cached_tokens tokens;
+    pid_t holder = hold_lock(lock);
+
+    CHECK_ERROR(get(&c, &tokens), FSDP_INVALID,
+                ".lock' is user 65534's, or has a second name, in a folder that others");
+    CHECK_EQ(kill(holder, SIGKILL), 0);
+    CHECK_EQ(waitpid(holder, NULL, 0), holder);
+    CHECK_EQ(unlink(lock), 0);
+    CHECK_EQ(symlink(letter, lock), 0);
+    CHECK_ERROR(get(&c, &tokens), FSDP_IO, ".lock': Too many levels of symbolic links");
+    CHECK_EQ(unlink(lock), 0);
+    CHECK_EQ(mkfifo(lock, 0666), 0);
+    CHECK_ERROR(get(&c, &tokens), FSDP_INVALID, ".lock' is user 0's");
+    CHECK_EQ(unlink(lock), 0);
+    CHECK_OK(get(&c, &tokens));
+    CHECK(tokens.made && !strstr(tokens.path, "-user-"));
+    other_check_precious(f);
+    fsdp__free(tokens.path);
+    fsdp__free(lock);
+    free(letter);
+    cache_free(&c);
+}
+
+static void making_tokens_changes_nothing_outside_of_the_cache(void **state)
+{
+    other_area *f = *state;
+    cache c = cache_create(f);
+    char lock[400], tokens[400];
+    const char *names[] = {lock, tokens, NULL};
+    other_swapper s = {.names = names, .area = f->area, .precious = f->precious};
+
+    snprintf(lock, sizeof lock, "cache/%s.lock", c.name);
+    snprintf(tokens, sizeof tokens, "cache/%s", c.name);
+    other_swapper_start(&s);
+    for (int tries = 0; other_goes_on(&s, tries); tries++) {
+        fsdp__cached_tokens made;
+
+        if (get(&c, &made) == FSDP_OK)
+            (void)unlink(made.path); /* to be made again */
+        fsdp__free(made.path);
+    }
+    other_swapper_stop(&s);
+    other_check_precious(f);
+    cache_free(&c);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, other_setup, other_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {T(tokens_of_another_are_not_used), T(a_lock_of_another_stalls_nobody),
+                                       T(making_tokens_changes_nothing_outside_of_the_cache)};
+
+    if (access("/dev/shm", W_OK) == 0)
+        setenv("TMPDIR", "/dev/shm", 0);
+    if (geteuid() != 0)
+        return 77; /* only root can be another user */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
