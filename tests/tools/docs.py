@@ -190,8 +190,7 @@ def make_sandbox(source, build, folder):
     files = {
         "config.yaml": re.search(r"```yaml\n(.*?)```", readme, re.S).group(1),
         "text.txt": "The quick brown fox jumps over the lazy dog. " * 400,
-        "a.txt": "The quick brown fox jumps over the lazy dog. " * 400,
-        "b.txt": "Pack my box with five dozen liquor jugs. " * 400,
+        "demo/data.txt": "The five boxing wizards jump quickly. " * 2000,
     }
     for name, text in files.items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
