@@ -22,6 +22,8 @@
 
 fsdp_status fsdp__restarts_read(fsdp__restarts *r, const fsdp_train_config *config, int64_t ranks, const char *starter)
 {
+    char step[24] = "best";
+
     if (r->most_text)
         FSDP_TRY(fsdp__args_integer("--max-restarts", r->most_text, 0, 1000000, &r->most));
     if (r->least_text)
@@ -39,9 +41,13 @@ fsdp_status fsdp__restarts_read(fsdp__restarts *r, const fsdp_train_config *conf
         return FSDP_FAIL(FSDP_INVALID,
                          "--max-restarts goes on from the newest checkpoint, and this run writes none: %s",
                          config->checkpoint.folder ? "checkpoint.enable is false" : "set checkpoint.folder");
+    if (config->checkpoint.load_step != FSDP_CHECKPOINT_BEST)
+        snprintf(step, sizeof step, "%lld", (long long)config->checkpoint.load_step);
     if (config->checkpoint.load_step != FSDP_CHECKPOINT_NEWEST)
-        return FSDP_FAIL(FSDP_INVALID, "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step "
-                                       "names another: leave one of the two out");
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step is %s: leave one "
+                         "of the two out",
+                         step);
     return FSDP_OK;
 }
 

@@ -74,7 +74,7 @@ for machine in 0 1; do
     without data $machine
     refused "data.path: $misses 'data/tokens.bin'" "${train[@]}" $tokens
     refused "validation.path: $misses 'data/tokens.bin'" "${train[@]}" "$seen" --validation.path=data/tokens.bin
-    refused "${who}cannot open 'data/tokens.bin'" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
+    refused "${who}--data: cannot open 'data/tokens.bin'" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
     back data $machine
     without model $machine
     refused "model.path: $misses 'model/tiny-gpt2'" "$fsdp" train --model.path=model/tiny-gpt2 $tokens

@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static const char parts[] =
-    "{\"added_tokens\": [{\"id\": 300, \"content\": \"<e>\", \"special\": true, \"lstrip\": true}, {\"id\": 301, "
+    "{\"added_tokens\": [{\"id\": 260, \"content\": \"<e>\", \"special\": true, \"lstrip\": true}, {\"id\": 261, "
     "\"content\": \"a b\"}], \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": "
     "{\"type\": \"BPE\", \"merges\": [\"h e\", \"t he\", \"a b\", \"1 2\"], \"vocab\": {\"he\": 256, \"the\": 257, "
     "\"ab\": 258, \"12\": 259";

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/compiler.h"
 #include "base/text.h"
@@ -73,6 +74,9 @@ void fsdp__mpi_end_all(void)
 {
     const char *fd = value_of("PMI_FD");
 
-    if (fd && value_of("MPI_LOCALNRANKS") && atoi(fd) > 2)
-        (void)dprintf(atoi(fd), "cmd=abort exitcode=1\n");
+    if (!fd || !value_of("MPI_LOCALNRANKS") || atoi(fd) <= 2)
+        return;
+    /* Hydra throws away what it has not yet read of the processes' output. */
+    nanosleep(&(struct timespec){.tv_nsec = 500 * 1000 * 1000}, NULL);
+    (void)dprintf(atoi(fd), "cmd=abort exitcode=1\n");
 }
