@@ -280,7 +280,7 @@ typedef struct fsdp_train_summary {
 typedef struct fsdp_train_report {
     int64_t step; /* from 1 */
     /* Mean over all microbatches of all ranks, added in the order of the data. NaN on steps that are neither logged,
-     * written, validated nor not_finite. */
+     * written, validated nor not_finite, but for every tenth. */
     double loss;
     double grad_norm;  /* before clipping */
     bool not_finite;   /* this step's loss or norm is NaN or infinite: training.on_nan says what becomes of it */

@@ -26,14 +26,25 @@ bool fsdp__bar_possible(int fd)
     return isatty(fd) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
 }
 
+const char *fsdp__left_text(double seconds, char *text, size_t bytes)
+{
+    long long minutes = (long long)(seconds / 60);
+
+    if (minutes < 60)
+        snprintf(text, bytes, "%lld:%02d", minutes, (int)fmod(seconds, 60));
+    else
+        snprintf(text, bytes, "%lld:%02lld:%02d", minutes / 60, minutes % 60, (int)fmod(seconds, 60));
+    return text;
+}
+
 void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,
                     size_t text_bytes)
 {
-    char numbers[160], bar[WIDEST + 1];
+    char numbers[160], bar[WIDEST + 1], left[40];
     int length, width, done;
 
-    length = snprintf(numbers, sizeof numbers, "%lld/%lld  %lld:%02d left%s%s", (long long)step, (long long)steps,
-                      (long long)(seconds_left / 60), (int)fmod(seconds_left, 60), *note ? "  " : "", note);
+    length = snprintf(numbers, sizeof numbers, "%lld/%lld  %s left%s%s", (long long)step, (long long)steps,
+                      fsdp__left_text(seconds_left, left, sizeof left), *note ? "  " : "", note);
     /* The last column stays free: a line that fills it is wrapped by some terminals. */
     width = FSDP__MIN(columns - 1 - length - 3, (int)WIDEST);
     if (width < NARROWEST && *note) {

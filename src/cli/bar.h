@@ -14,6 +14,8 @@ typedef struct fsdp__bar {
 
 /* Whether the descriptor is a terminal that can draw a line again. */
 bool fsdp__bar_possible(int fd);
+/* "1:03", "4:18:44" */
+const char *fsdp__left_text(double seconds, char *text, size_t bytes);
 /* "[====>    ] 12/100  1:03 left", and a note, in at most `columns` - 1 characters; without the note, then without the
  * bar, then cut, where it is narrow. */
 void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,

@@ -1,6 +1,7 @@
 /* cmd_explain.c - fsdp explain: what a strategy does to a model, and what it costs, before anything runs. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -120,8 +121,10 @@ static fsdp_status set_microbatches(const request *r)
 static fsdp_status read_model(const request *r, const char *name)
 {
     fsdp_model_config model;
+    struct stat info;
 
-    if (fsdp__ends_with(name, ".yaml") || fsdp__ends_with(name, ".yml"))
+    if (stat(name, &info) == 0 ? !S_ISDIR(info.st_mode)
+                               : fsdp__ends_with(name, ".yaml") || fsdp__ends_with(name, ".yml"))
         return fsdp_train_config_load(r->config, name);
     if (strchr(name, '/') || fsdp__path_exists(name)) {
         FSDP_TRY(fsdp_hub_read_config(name, &model));

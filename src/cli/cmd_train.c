@@ -440,8 +440,10 @@ static int with_config(session *s, int argc, char **argv)
     fsdp__overrides over = {.config = s->config};
     fsdp__args args = {.options = options, .dotted = fsdp__line_key, .positional_most = 1, .arg = &s->line};
     fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
+    static const char *const local[] = {RUN_OPTION, NULL}; /* a name for people, made of the file's */
 
     s->line.args = &args;
+    s->line.local = local;
     if (fsdp__args_parse(&args, "train", argc, argv) != FSDP_OK)
         return fsdp__line_refuse();
     if (t.help)

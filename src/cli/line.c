@@ -67,21 +67,24 @@ static void write_option(const fsdp__line *line, const fsdp__option *o, FILE *ou
     fputc('\n', out);
 }
 
-/* All that was given for it: of a list each, of another one the last counts. */
+/* Writes what counts of all that was given for it: of a list each, of another key the last. */
 static void write_key(const fsdp__line *line, const fsdp__key *key, FILE *out)
 {
     char name[128];
     int bytes = snprintf(name, sizeof name, "%s.%s\t", key->section, key->name);
-    bool given = false;
+    const char *last = NULL;
 
     fprintf(out, "--%s", name);
     for (const char *at = line->keys; at && *at; at = strchr(at, '\n') + 1) {
         if (strncmp(at, name, (size_t)bytes) != 0)
             continue;
-        fprintf(out, "%s%.*s", given ? " " : "", (int)strcspn(at + bytes, "\n"), at + bytes);
-        given = true;
+        last = at + bytes;
+        if (fsdp__key_is_list(key))
+            fprintf(out, "%.*s ", (int)strcspn(last, "\n"), last);
     }
-    fputs(given ? "\n" : "not given\n", out);
+    if (!last || !fsdp__key_is_list(key))
+        fprintf(out, "%.*s", last ? (int)strcspn(last, "\n") : (int)strlen("not given"), last ? last : "not given");
+    fputc('\n', out);
 }
 
 static void write_line(const void *arg, FILE *out)

@@ -90,6 +90,14 @@ static fsdp_status check_place(const char *option, const place *p)
     return FSDP_OK;
 }
 
+/* A file that is replaced by a rename would lose what the command prints to it. */
+static bool is_standard_output(const char *path)
+{
+    struct stat named, own;
+
+    return stat(path, &named) == 0 && fstat(STDOUT_FILENO, &own) == 0 && fsdp__same_file(&named, &own);
+}
+
 fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path)
 {
     fsdp_status status;
@@ -97,6 +105,9 @@ fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *opti
 
     if (!path)
         return FSDP_OK;
+    if (is_standard_output(path))
+        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is standard output, to which the command itself prints: name a file",
+                         option, path);
     FSDP_TRY(find_place(option, path, &p));
     status = check_place(option, &p);
     release_place(&p);

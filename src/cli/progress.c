@@ -86,7 +86,7 @@ static void print_checkpoints(const fsdp_train_config *config, const fsdp_train_
 
 static void print_resume(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
-    const char *exported = config->save.path ? ", and the model is exported as it is there" : "";
+    const char *exported = config->save.path ? ", and the model is exported" : "";
     char step[40], steps[40];
 
     printf("resume: from step %s of %s, of %d rank%s", fsdp__thousands(summary->resumed_step, step, sizeof step),
@@ -207,11 +207,11 @@ static void print_times(const fsdp__progress *progress, const fsdp_train_report 
     double left = each * (double)(progress->steps - progress->step);
     time_t clock = time(NULL);
     struct tm local;
-    char text[40] = "?";
+    char text[40] = "?", rest[40];
 
     if (localtime_r(&clock, &local))
         strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
-    printf("  lr: %.4g  left: %lld:%02d  time: %s", report->lr, (long long)(left / 60), (int)fmod(left, 60), text);
+    printf("  lr: %.4g  left: %s  time: %s", report->lr, fsdp__left_text(left, rest, sizeof rest), text);
 }
 
 static void log_line(fsdp__progress *progress, const fsdp_train_report *report, int64_t now)
@@ -323,11 +323,15 @@ void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config
     printf("valid: %2lld  loss: %.4f  perplexity: %.4g  tokens: %s%s\n", (long long)validation->step, validation->loss,
            validation->perplexity, fsdp__thousands(validation->tokens, tokens, sizeof tokens),
            validation->best ? "  best" : "");
-    if (validation->stops)
-        printf("stop:   %lld validation%s in a row without an improvement (training.early_stop: %lld); the best loss "
-               "was %.4f, after step %lld\n",
-               (long long)validation->without_improvement, plural(validation->without_improvement),
-               (long long)config->training.early_stop, validation->best_loss, (long long)validation->best_step);
+    if (!validation->stops)
+        return;
+    printf("stop:   %lld validation%s in a row without an improvement (training.early_stop: %lld); ",
+           (long long)validation->without_improvement, plural(validation->without_improvement),
+           (long long)config->training.early_stop);
+    if (isfinite(validation->best_loss))
+        printf("the best loss was %.4f, after step %lld\n", validation->best_loss, (long long)validation->best_step);
+    else
+        printf("no loss was a number, so there is no best step\n");
 }
 
 /* ---- the end ---- */

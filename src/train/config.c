@@ -246,7 +246,9 @@ bool fsdp__train_exports_best(const fsdp_train_config *config)
 {
     if (!config->save.path || !keeps_best(config))
         return false;
-    return config->save.which >= 0 ? config->save.which == FSDP_TRAIN_BEST : config->training.early_stop > 0;
+    if (config->save.which >= 0)
+        return config->save.which == FSDP_TRAIN_BEST;
+    return config->training.early_stop > 0 && config->validation.keep_best;
 }
 
 static fsdp_status check_export(const fsdp_train_config *config)

@@ -72,11 +72,12 @@ static double set_learning_rate(fsdp_train_run *run)
     return lr;
 }
 
-/* Whether somebody will see the loss of the step that was just taken. A validation may make it the last. */
+/* Whether somebody will see the loss of the step that was just taken: who logs it, or a bar, for which one of a few
+ * steps is new enough; and a validation may make this step the last. */
 static bool is_reported(const fsdp_train_run *run)
 {
     /* By the config alone: the mean over ranks is a collective, so all must say the same. */
-    int64_t every = run->config->metrics.log_freq;
+    int64_t every = FSDP__MIN(run->config->metrics.log_freq, 10);
 
     return run->config->metrics.jsonl || run->step == run->resume.step + 1 || run->step % every == 0 ||
            run->step == run->config->training.steps || fsdp__validation_due(run);

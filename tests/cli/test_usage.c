@@ -94,7 +94,7 @@ static void explain_reads_no_weights(void **state)
 static void explain_tells_and_refuses(void **state)
 {
     fixture *f = *state;
-    char *svg = test_path(f->directory, "rows.svg"), *text;
+    char *svg = test_path(f->directory, "rows.svg"), *text, *toml;
 
     SAYS(0, "llama-1m: 1,000,576 parameters in 5 units, 2 ranks", "explain", "llama-1m", "--svg", svg);
     text = test_read_file(svg, NULL);
@@ -106,6 +106,12 @@ static void explain_tells_and_refuses(void **state)
     SAYS(0, "2 microbatches of 3 sequences of 5 tokens on each rank, as rank 1", "explain", "llama-1m", "--batch=3",
          "--seq-len=5", "--microbatches=2", "--rank=1", "--wrap-policy=class:LlamaMLP+LlamaAttention");
     SAYS(0, "\"policy\": \"blocks\"", "explain", f->config, "--json");
+    SAYS(1, "--svg: '/dev/stdout' is standard output, to which the command itself prints: name a file", "explain",
+         "llama-1m", "--svg=/dev/stdout");
+    toml = test_path(f->directory, "config.toml");
+    test_write_file(toml, "[model]\n", 8);
+    SAYS(1, "this is TOML, and a config is YAML", "explain", toml);
+    free(toml);
     SAYS(0, "in 2 copies", "explain", "llama-1m", "-n", "4", "--strategy", "hsdp");
     SAYS(0, "in 4 copies", "explain", "llama-1m", "-n", "8", "--strategy", "hsdp",
          "--parallelism.data_parallel_replicate_degree=4");
