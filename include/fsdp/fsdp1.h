@@ -101,8 +101,8 @@ typedef struct fsdp_fsdp1_options {
     bool use_orig_params;
     fsdp_backward_prefetch backward_prefetch;
     /* A unit's forward gathers the one that came after it when the units were first used, unless this forward has come
-     * to that one already; for models whose order stays.
-     * false: not so; over several machines FSDP_OVERLAP_AUTO gathers ahead by itself, FSDP_OVERLAP_WORKER does not. */
+     * to that one already; for models whose order stays. false: it does not; over several machines FSDP_OVERLAP_AUTO
+     * gathers ahead by itself, FSDP_OVERLAP_WORKER does not. */
     bool forward_prefetch;
     /* limit_all_gathers=False. Here the limit always holds, so that this changes nothing: where gathers take memory of
      * their own no more than two units besides the root have some, and the gather of a third waits for the last reader

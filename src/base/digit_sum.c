@@ -1,3 +1,4 @@
+/* digit_sum.c - digits of one place are integers, so their sums are exact. */
 #include "base/digit_sum.h"
 
 #include <math.h>

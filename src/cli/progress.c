@@ -169,7 +169,7 @@ void fsdp__progress_clear(fsdp__progress *progress)
     fsdp__bar_clear(&progress->bar);
 }
 
-/* Of the step alone, between this rank and other machines, and what it waited for: a line of its own. */
+/* Prints what the step alone has sent between this rank and other machines, and what it waited for. */
 static void network_line(const fsdp__progress *progress, const fsdp_train_report *report)
 {
     char sent[40], received[40];
@@ -193,14 +193,14 @@ static const char *rate_text(double flops, char *text, size_t bytes)
     return text;
 }
 
-/* Of all ranks, since the last line. */
+/* Returns the speed of all ranks since the last line. */
 static double tokens_a_second(const fsdp__progress *progress, int64_t now)
 {
     return (double)((progress->step - progress->logged_step) * progress->tokens_per_step) /
            ((double)(now - progress->logged_ns) * 1e-9);
 }
 
-/* What is read later, and not on a terminal, where a line is to fit 80 columns. */
+/* Prints what is read later, and not on a terminal, where a line is to fit 80 columns. */
 static void print_times(const fsdp__progress *progress, const fsdp_train_report *report, int64_t now)
 {
     double each = (double)(now - progress->began_ns) * 1e-9 / (double)(progress->step - progress->first_step);

@@ -326,7 +326,8 @@ static fsdp_status refuse_toml(reader *r, const char *text, size_t bytes)
     for (r->line = 1; line < end; r->line++, line = stop + 1) {
         stop = memchr(line, '\n', (size_t)(end - line));
         stop = stop ? stop : end;
-        line += strspn(line, " \t\r");
+        while (line < stop && (*line == ' ' || *line == '\t' || *line == '\r'))
+            line++;
         if (line >= stop || *line == '#')
             continue;
         if (memchr(line, ':', (size_t)(stop - line)) || (*line != '[' && !memchr(line, '=', (size_t)(stop - line))))

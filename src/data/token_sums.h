@@ -16,11 +16,11 @@ typedef struct fsdp__token_sums {
     _Atomic bool *compared; /* one a block: it fits */
 } fsdp__token_sums;
 
-/* Of the name at the end of a path. */
+/* Returns a hash of the name at the end of a path. */
 uint64_t fsdp__token_sums_name(const char *path);
-/* Of the block that begins at `data` and ends after FSDP__SUM_BLOCK_BYTES, or with the tokens. */
+/* Returns the checksum of the block that begins at `data` and ends after FSDP__SUM_BLOCK_BYTES, or with the tokens. */
 uint64_t fsdp__token_sums_of(const void *data, size_t bytes);
-/* How many blocks so many bytes of tokens are. */
+/* Returns how many blocks so many bytes of tokens are. */
 size_t fsdp__token_sums_blocks(size_t token_bytes);
 /* Puts into a header that is otherwise whole: that a table follows the tokens, the name's hash, and the seal of both.
  */
@@ -28,8 +28,8 @@ void fsdp__token_sums_seal(unsigned char *header, const void *table, size_t tabl
 
 /* Whether a header that fsdp made speaks of a table. */
 bool fsdp__token_sums_follow(const unsigned char *header);
-/* Of a whole file, header, tokens and table, whose sizes fit: FSDP_FORMAT where the seal does not. Release it. `path`
- * is for messages, here and below. */
+/* Opens the checksums of a whole file, header, tokens and table, whose sizes fit: FSDP_FORMAT where the seal does not.
+ * Release them. `path` is for messages, here and below. */
 fsdp_status fsdp__token_sums_open(const char *path, const unsigned char *file, size_t token_bytes,
                                   fsdp__token_sums *out);
 /* Compares the blocks that hold bytes [begin, end) of the tokens, unless that was done: FSDP_FORMAT names the place of

@@ -116,7 +116,7 @@ static int32_t escaped_character(const char *at, const char *end, int *bytes)
     return 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
 }
 
-/* At a backslash. */
+/* Reads an escape, at its backslash. */
 static bool scan_escape(scan *s)
 {
     const char *begin = s->at++;

@@ -120,7 +120,7 @@ static fsdp_status add_powers(const norm_job *n, const norm_set *set, fsdp_dtype
     return FSDP_OK;
 }
 
-/* Over the ranks of one dimension. The largest is one of f32, so nothing is lost. */
+/* Reduces over the ranks of one dimension. The largest is one of f32, so nothing is lost. */
 static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsdp_stream *stream, norm_result *result)
 {
     float largest = (float)result->largest;
@@ -141,7 +141,7 @@ static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsd
     return FSDP_OK;
 }
 
-/* Over the ranks that hold the other pieces. */
+/* Reduces over the ranks that hold the other pieces. */
 static fsdp_status reduce_result(const norm_job *n, const norm_set *set, norm_result *result)
 {
     for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++)

@@ -237,7 +237,7 @@ enum {
     FAILED = 2
 };
 
-/* The largest of all ranks. */
+/* Takes the largest of all ranks. */
 static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
 {
     fsdp_device *device = fsdp__front_device(fsdp_process_group_context(scaler->group));
@@ -265,7 +265,7 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
     return FSDP_OK;
 }
 
-/* This rank's. */
+/* Unscales the gradients that this rank holds. */
 static fsdp_status unscale_own(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer, bool *found_inf)
 {
     FSDP_TRY(check_gradients(optimizer));

@@ -126,7 +126,7 @@ fsdp_status fsdp__best_note(fsdp_train_run *run);
 fsdp_status fsdp__best_check(const fsdp_train_run *run);
 /* Whether the weights to export are not those that the model has. */
 bool fsdp__best_is_earlier(const fsdp_train_run *run);
-/* Then: these, in parts as `state`, the model's, has them; the run's, until its release. */
+/* Returns the weights of the best validation, cut as the model's `state` is; they belong to the run. */
 fsdp_status fsdp__best_state(fsdp_train_run *run, const fsdp_state_dict *state, const fsdp_state_dict **out);
 void fsdp__best_release(fsdp_train_run *run);
 

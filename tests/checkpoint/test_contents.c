@@ -247,8 +247,10 @@ static void the_newest_is_found_by_its_number(void **state)
     CHECK_CONTAINS(path, "/step-10");
     free(path);
     CHECK_ERROR(fsdp_checkpoint_find(folder, 5, &path), FSDP_NOT_FOUND, "no checkpoint of step 5");
-    CHECK_ERROR(fsdp_checkpoint_find(folder, -3, &path), FSDP_INVALID, "a step from 0, the newest (-1) or the best (-2)");
-    CHECK_ERROR(fsdp_checkpoint_find(folder, FSDP_CHECKPOINT_BEST, &path), FSDP_NOT_FOUND, "there is no best checkpoint in");
+    CHECK_ERROR(fsdp_checkpoint_find(folder, -3, &path), FSDP_INVALID,
+                "a step from 0, the newest (-1) or the best (-2)");
+    CHECK_ERROR(fsdp_checkpoint_find(folder, FSDP_CHECKPOINT_BEST, &path), FSDP_NOT_FOUND,
+                "there is no best checkpoint in");
 }
 
 /* As one that was moved to another disk: a run that passes it over goes on from an older one. */

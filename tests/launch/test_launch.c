@@ -266,7 +266,7 @@ static void signals_to_the_launcher_leave_no_process(void **state)
     check_nothing_left();
 }
 
-/* Whoever kills it: there is another one, the launcher says so, and in the end that what nobody guards goes on. */
+/* Another one takes its place, and the launcher says so. */
 static void a_guardian_that_was_killed_is_replaced(void **state)
 {
     char *directory = test_directory(), *path = test_path(directory, "guardian-marker");
