@@ -15,8 +15,7 @@
 #include "base/walk.h"
 
 enum {
-    ATTEMPTS = 1000, /* to find a name that nobody has */
-    ANY_LEVELS = INT_MAX
+    ATTEMPTS = 1000 /* to find a name that nobody has */
 };
 
 static bool write_fault(void)
@@ -196,7 +195,8 @@ bool fsdp__directory_owns(const fsdp__directory *in, const struct stat *of)
     return same;
 }
 
-bool fsdp__directory_is_shared(const fsdp__directory *directory)
+/* Whether others than this user and root may change what names it has. */
+static bool is_shared(const fsdp__directory *directory)
 {
     struct stat info;
 
@@ -215,8 +215,7 @@ bool fsdp__directory_admits(const fsdp__directory *in, const struct stat *of)
 
 bool fsdp__directory_trusts(const fsdp__directory *in, const struct stat *file)
 {
-    return (file->st_uid == 0 || fsdp__directory_owns(in, file)) &&
-           (file->st_nlink == 1 || !fsdp__directory_is_shared(in));
+    return (file->st_uid == 0 || fsdp__directory_owns(in, file)) && (file->st_nlink == 1 || !is_shared(in));
 }
 
 bool fsdp__directory_look(const fsdp__directory *in, const char *name, struct stat *out)
@@ -236,6 +235,17 @@ fsdp_status fsdp__directory_list(const fsdp__directory *in, DIR **out)
     if (fd >= 0)
         (void)close(fd);
     return status;
+}
+
+struct dirent *fsdp__directory_next(DIR *directory, const char *path, fsdp_status *status)
+{
+    struct dirent *entry;
+
+    errno = 0;
+    entry = readdir(directory);
+    if (!entry && errno != 0)
+        *status = fsdp__file_error("list", path);
+    return entry;
 }
 
 /* Whether the name in `in` stands for the directory `held`. */
@@ -515,7 +525,7 @@ void fsdp__directory_unmake(const fsdp__directory *directory, int made)
         (void)close(at);
 }
 
-static fsdp_status remove_entry(int parent, const char *name, const char *path, int levels);
+static fsdp_status remove_entry(const fsdp__directory *in, const char *name, int levels);
 
 static fsdp_status remove_entries(const fsdp__directory *from, const char *kept, int levels)
 {
@@ -524,35 +534,42 @@ static fsdp_status remove_entries(const fsdp__directory *from, const char *kept,
     DIR *directory;
 
     FSDP_TRY(fsdp__directory_list(from, &directory));
-    while (status == FSDP_OK && (entry = readdir(directory)))
+    while (status == FSDP_OK && (entry = fsdp__directory_next(directory, from->path, &status)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
             (!kept || strcmp(entry->d_name, kept) != 0))
-            status = remove_entry(dirfd(directory), entry->d_name, from->path, levels);
+            status = remove_entry(from, entry->d_name, levels);
     closedir(directory);
     return status;
 }
 
-/* `path` is for the message. */
-static fsdp_status remove_entry(int parent, const char *name, const char *path, int levels)
+/* What is cleaned up after a lack of memory needs none. */
+static fsdp_status remove_folder(const fsdp__directory *in, const char *name, int levels)
 {
-    fsdp__directory below = {.path = (char *)(uintptr_t)path};
+    char path[PATH_MAX];
+    fsdp__directory folder = {.path = path};
     fsdp_status status;
 
-    if (!folder_fault() && (unlinkat(parent, name, 0) == 0 || errno == ENOENT))
+    snprintf(path, sizeof path, "%s/%s", in->path, name);
+    folder.fd = openat(in->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder.fd < 0)
+        return cannot("remove", in, name);
+    status = remove_entries(&folder, NULL, levels);
+    (void)close(folder.fd);
+    FSDP_TRY(status);
+    if ((folder_fault() || unlinkat(in->fd, name, AT_REMOVEDIR) != 0) && errno != ENOENT)
+        return cannot("remove", in, name);
+    return FSDP_OK;
+}
+
+static fsdp_status remove_entry(const fsdp__directory *in, const char *name, int levels)
+{
+    if (!folder_fault() && (unlinkat(in->fd, name, 0) == 0 || errno == ENOENT))
         return FSDP_OK;
     if (errno != EISDIR && errno != EPERM)
-        return fsdp__file_error("remove", path);
+        return cannot("remove", in, name);
     if (levels == 0)
-        return FSDP_FAIL(FSDP_STATE, "'%s' holds '%s', which this program has not made: it stays", path, name);
-    below.fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (below.fd < 0)
-        return fsdp__file_error("remove", path);
-    status = remove_entries(&below, NULL, levels - 1);
-    (void)close(below.fd);
-    FSDP_TRY(status);
-    if ((folder_fault() || unlinkat(parent, name, AT_REMOVEDIR) != 0) && errno != ENOENT)
-        return fsdp__file_error("remove", path);
-    return FSDP_OK;
+        return FSDP_FAIL(FSDP_STATE, "'%s' holds '%s', which this program has not made: it stays", in->path, name);
+    return remove_folder(in, name, levels - 1);
 }
 
 fsdp_status fsdp__directory_clear(const fsdp__directory *directory, const char *kept, int levels)
@@ -560,7 +577,7 @@ fsdp_status fsdp__directory_clear(const fsdp__directory *directory, const char *
     return remove_entries(directory, kept, levels);
 }
 
-/* ---- by path, of a whole tree ---- */
+/* ---- by path, again ---- */
 
 fsdp_status fsdp__make_directories(const char *path)
 {
@@ -569,9 +586,4 @@ fsdp_status fsdp__make_directories(const char *path)
     FSDP_TRY(fsdp__directory_make_path(path, &made, NULL));
     fsdp__directory_close(&made);
     return FSDP_OK;
-}
-
-fsdp_status fsdp__remove_tree(const char *path)
-{
-    return remove_entry(AT_FDCWD, path, path, ANY_LEVELS);
 }

@@ -29,8 +29,8 @@ typedef struct fsdp__directory {
 fsdp_status fsdp__directory_open(const char *path, fsdp__directory *out);
 /* The same, and its path is absolute and without links then: as those of all that follow. */
 fsdp_status fsdp__directory_resolve(const char *path, fsdp__directory *out);
-/* Like mkdir -p: what is missing is made, and its name is on the disk then. `*out_made` (may be NULL): how many were
- * made, the last ones of the path; also on failure. */
+/* Like mkdir -p: what is missing is made, and its name is on the disk then; on failure it is removed again. `*out_made`
+ * (may be NULL): how many of the last ones of its path were made. */
 fsdp_status fsdp__directory_make_path(const char *path, fsdp__directory *out, int *out_made);
 /* Removes the last `made` ones of its path again, as far as they hold nothing. */
 void fsdp__directory_unmake(const fsdp__directory *directory, int made);
@@ -48,19 +48,19 @@ void fsdp__directory_close(fsdp__directory *directory); /* one that is not held,
 /* Whether something in it belongs to this user: as files do that he makes there, which some network file systems give
  * to others. */
 bool fsdp__directory_owns(const fsdp__directory *in, const struct stat *of);
-/* Whether others than this user and root may change what names it has. */
-bool fsdp__directory_is_shared(const fsdp__directory *directory);
 /* Whether what was found in it, and not made by this user, may be used all the same, as its owner could by its name: in
  * a directory that others than its owner may write to it must belong to this user, to root or to the directory's owner,
  * and a file has no second name. */
 bool fsdp__directory_admits(const fsdp__directory *in, const struct stat *of);
 /* Whether a file that was found in it can be believed to be this user's or root's: it belongs to one of them, and in a
- * directory that is shared has no second name, for anyone may give it one there. */
+ * directory whose names others may change has no second name, for anyone may give it one there. */
 bool fsdp__directory_trusts(const fsdp__directory *in, const struct stat *file);
 /* What the name stands for, itself; false with errno. */
 bool fsdp__directory_look(const fsdp__directory *in, const char *name, struct stat *out);
 /* All its names; closedir it. */
 fsdp_status fsdp__directory_list(const fsdp__directory *in, DIR **out);
+/* The next name of a list; NULL at its end, or with `*status` where it cannot be read. `path` is for the message. */
+struct dirent *fsdp__directory_next(DIR *directory, const char *path, fsdp_status *status);
 /* Whether the name still stands for a directory that is held. */
 bool fsdp__directory_has(const fsdp__directory *in, const char *name, const fsdp__directory *held);
 

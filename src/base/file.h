@@ -48,9 +48,8 @@ fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t b
 /* Opens a file to write behind its end, or makes it; a FIFO with a reader, a terminal and the like as well. What
  * another may have put there is refused (fsdp__directory_admits). Does not wait. */
 fsdp_status fsdp__file_append(const char *path, int *out_fd);
-/* Like mkdir -p and rm -rf: a missing path is fine, and what is removed is no link's target. */
+/* Like mkdir -p. */
 fsdp_status fsdp__make_directories(const char *path);
-fsdp_status fsdp__remove_tree(const char *path);
 
 /* fsdp__free it; NULL when out of memory. An absolute name stays as it is. */
 char *fsdp__path_join(const char *directory, const char *name);
@@ -61,6 +60,5 @@ char *fsdp__path_parent(const char *path);
 bool fsdp__same_file(const struct stat *a, const struct stat *b);
 /* Whether anything has that name, also what cannot be looked at: opening it tells why. */
 int fsdp__path_exists(const char *path);
-int fsdp__path_is_file(const char *path); /* a regular one, not a link to one */
 
 #endif

@@ -34,10 +34,3 @@ int fsdp__path_exists(const char *path)
 
     return stat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
-
-int fsdp__path_is_file(const char *path)
-{
-    struct stat info;
-
-    return lstat(path, &info) == 0 && S_ISREG(info.st_mode);
-}

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/directory.h"
 #include "base/fault.h"
 #include "base/limits.h"
 
@@ -55,6 +56,7 @@ static fsdp_status go_to(steps *s, int fd)
 static fsdp_status go_to_root(steps *s)
 {
     memcpy(s->at, "/", 2);
+    s->walk->made = 0;
     return go_to(s, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
@@ -83,6 +85,8 @@ static fsdp_status go_up(steps *s)
 
     if (slash)
         slash[slash == s->at] = '\0';
+    if (s->walk->made > 0)
+        s->walk->made--;
     return go_to(s, openat(s->fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
@@ -103,17 +107,16 @@ static fsdp_status sync_names(const steps *s)
     return status;
 }
 
-static fsdp_status make(steps *s, const char *name)
+static fsdp_status make(steps *s, const char *name, bool *made)
 {
     fsdp_status status;
 
     if (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || mkdirat(s->fd, name, 0777) != 0)
         return errno == EEXIST ? FSDP_OK : cannot(s->walk); /* somebody was faster */
     status = sync_names(s);
-    if (status != FSDP_OK)
+    *made = status == FSDP_OK;
+    if (!*made)
         (void)unlinkat(s->fd, name, AT_REMOVEDIR);
-    else
-        s->walk->made++;
     return status;
 }
 
@@ -196,15 +199,21 @@ static fsdp_status step(steps *s, const char *name)
     /* The links of /proc are the kernel's, and no text leads where they do. */
     int flags = O_PATH | O_DIRECTORY | O_CLOEXEC | (fsdp__is_on_proc(s->fd) ? 0 : O_NOFOLLOW);
     int fd = openat(s->fd, name, flags);
+    bool made = false;
+    fsdp_status status;
 
     if (fd < 0 && errno == ENOENT && s->walk->makes) {
-        FSDP_TRY(make(s, name));
+        FSDP_TRY(make(s, name, &made));
         fd = openat(s->fd, name, flags);
     }
     if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
         return follow_name(s, name);
-    FSDP_TRY(go_to(s, fd));
+    status = go_to(s, fd);
+    if (status != FSDP_OK && made)
+        (void)unlinkat(s->fd, name, AT_REMOVEDIR);
+    FSDP_TRY(status);
     add_to_text(s, name);
+    s->walk->made = made ? s->walk->made + 1 : 0;
     return FSDP_OK;
 }
 
@@ -301,8 +310,11 @@ fsdp_status fsdp__walk_path(fsdp__walk *walk)
         memcpy(walk->at, s.at, strlen(s.at) + 1);
         return FSDP_OK;
     }
-    if (s.fd >= 0)
+    if (s.fd >= 0) {
+        fsdp__directory_unmake(&(fsdp__directory){.fd = s.fd, .path = s.at}, walk->made);
         (void)close(s.fd);
+    }
+    walk->made = 0;
     fsdp__free(walk->name);
     fsdp__free(walk->at);
     walk->at = walk->name = NULL;

@@ -21,7 +21,7 @@ typedef struct fsdp__walk {
     int fd;     /* readable where the directory is; -1 on failure */
     char *at;   /* its path, absolute and without links; fsdp__free it */
     char *name; /* the last component, of the ways that leave one; fsdp__free it */
-    int made;
+    int made;   /* how many of the last ones of `at` were missing; on failure they are gone again */
 } fsdp__walk;
 
 fsdp_status fsdp__walk_path(fsdp__walk *walk);

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/directory.h"
+#include "base/file.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/superseded.h"
@@ -18,12 +19,17 @@
 static fsdp_status enter(const fsdp__directory *folder, const char *name, fsdp__directory *out)
 {
     struct stat info;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__directory_enter(folder, name, out));
-    if (fstat(out->fd, &info) == 0 && fsdp__directory_owns(folder, &info))
+    if (fstat(out->fd, &info) != 0)
+        status = fsdp__file_error("examine", out->path);
+    else if (fsdp__directory_owns(folder, &info))
         return FSDP_OK;
+    else
+        status = FSDP_FAIL(FSDP_STATE, "'%s/%s' belongs to user %u", folder->path, name, (unsigned)info.st_uid);
     fsdp__directory_close(out);
-    return FSDP_FAIL(FSDP_STATE, "'%s/%s' belongs to user %u", folder->path, name, (unsigned)info.st_uid);
+    return status;
 }
 
 /* The names in it come from a manifest whose digest fits, so they are what a save has written. */

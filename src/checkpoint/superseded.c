@@ -45,19 +45,20 @@ static int latest_first(const void *a, const void *b)
     return x->turn < y->turn ? 1 : -1;
 }
 
-static fsdp_status scan(DIR *directory, fsdp__superseded **list, int64_t *count, int64_t *capacity)
+static fsdp_status scan(DIR *directory, const char *folder, fsdp__superseded **list, int64_t *count, int64_t *capacity)
 {
+    fsdp_status status = FSDP_OK;
     struct dirent *entry;
     fsdp__superseded found;
 
-    while ((entry = readdir(directory))) {
+    while ((entry = fsdp__directory_next(directory, folder, &status))) {
         if (!parse(entry->d_name, &found))
             continue;
         if (fsdp__grow(list, *count, capacity, sizeof **list) != 0)
             return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list checkpoints");
         (*list)[(*count)++] = found;
     }
-    return FSDP_OK;
+    return status;
 }
 
 fsdp_status fsdp__superseded_list(const char *folder, fsdp__superseded **out, int64_t *out_count)
@@ -72,7 +73,7 @@ fsdp_status fsdp__superseded_list(const char *folder, fsdp__superseded **out, in
         return FSDP_OK;
     if (!directory)
         return FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
-    status = scan(directory, out, out_count, &capacity);
+    status = scan(directory, folder, out, out_count, &capacity);
     closedir(directory);
     if (status != FSDP_OK) {
         fsdp__free(*out);

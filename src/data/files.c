@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/directory.h"
 #include "base/file.h"
 #include "data/text_file.h"
 
@@ -143,7 +144,7 @@ static fsdp_status take_folder(fsdp__data_files *files, const char *path, int fo
 
     if (!directory)
         return cannot_open(path);
-    while (status == FSDP_OK && (entry = readdir(directory)))
+    while (status == FSDP_OK && (entry = fsdp__directory_next(directory, path, &status)))
         status = take_entry(files, &f, entry->d_name);
     closedir(directory);
     FSDP_TRY(status);

@@ -145,7 +145,9 @@ static fsdp_status choose_in(const fsdp__directory *folder, char **path)
     struct stat own, found;
     bool there = fsdp__directory_look(folder, strrchr(*path, '/') + 1, &found);
 
-    if (fstat(folder->fd, &own) != 0 || !(own.st_mode & (S_IWGRP | S_IWOTH)))
+    if (fstat(folder->fd, &own) != 0)
+        return fsdp__file_error("examine", folder->path);
+    if (!(own.st_mode & (S_IWGRP | S_IWOTH)))
         return FSDP_OK;
     if (there ? fsdp__directory_admits(folder, &found) : fsdp__directory_owns(folder, &own))
         return FSDP_OK;
@@ -191,8 +193,9 @@ static fsdp_status open_lock(const char *path, cache_lock *lock)
             FSDP_IO,
             "cannot create '%s': %s: tokens of text are kept in data.cache (fsdp eval: --cache), name another folder",
             whole, strerrordesc_np(errno));
-    if (status == FSDP_OK &&
-        (fstat(lock->fd, &info) != 0 || !S_ISREG(info.st_mode) || !fsdp__directory_admits(&lock->in, &info)))
+    if (status == FSDP_OK && fstat(lock->fd, &info) != 0)
+        status = fsdp__file_error("examine", whole);
+    else if (status == FSDP_OK && (!S_ISREG(info.st_mode) || !fsdp__directory_admits(&lock->in, &info)))
         status = refuse(whole, &info);
     fsdp__free(whole);
     return status;

@@ -64,19 +64,20 @@ static bool is_nothing(const char *name)
 /* `*out` is the first name (by the alphabet) that makes the folder not empty; "" when it is. */
 static fsdp_status first_name(const fsdp__directory *folder, char *out, size_t out_bytes)
 {
+    fsdp_status status = FSDP_OK;
     struct dirent *entry;
     DIR *directory;
 
     *out = '\0';
     FSDP_TRY(fsdp__directory_list(folder, &directory));
-    while ((entry = readdir(directory))) {
+    while ((entry = fsdp__directory_next(directory, folder->path, &status))) {
         size_t length = strlen(entry->d_name);
 
         if (!is_nothing(entry->d_name) && length < out_bytes && (!*out || strcmp(entry->d_name, out) < 0))
             memcpy(out, entry->d_name, length + 1);
     }
     closedir(directory);
-    return FSDP_OK;
+    return status;
 }
 
 static fsdp_status check_listed(const fsdp__content_rules *rules, const fsdp__file_list *list)

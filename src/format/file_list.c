@@ -61,7 +61,7 @@ fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const fsdp__directory *f
     DIR *directory;
 
     FSDP_TRY(fsdp__directory_list(folder, &directory));
-    while (status == FSDP_OK && (entry = readdir(directory))) {
+    while (status == FSDP_OK && (entry = fsdp__directory_next(directory, folder->path, &status))) {
         if (!fsdp__directory_look(folder, entry->d_name, &info))
             status =
                 FSDP_FAIL(FSDP_IO, "cannot examine '%s/%s': %s", folder->path, entry->d_name, strerrordesc_np(errno));

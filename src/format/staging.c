@@ -43,30 +43,38 @@ static bool is_own(const char *name)
 static bool looks_ours(const fsdp__directory *folder)
 {
     bool locked = false, empty = true, held = fsdp_hold_error(true);
+    fsdp_status status = FSDP_OK;
     struct dirent *entry;
     DIR *directory;
 
     (void)fsdp__directory_list(folder, &directory);
-    fsdp_release_error(held);
-    if (!directory)
+    if (!directory) {
+        fsdp_release_error(held);
         return false;
-    while ((entry = readdir(directory))) {
+    }
+    while ((entry = fsdp__directory_next(directory, folder->path, &status))) {
         locked |= strcmp(entry->d_name, LOCK_NAME) == 0;
         empty &= is_own(entry->d_name);
     }
     closedir(directory);
-    return locked || empty;
+    fsdp_release_error(held);
+    return locked || (empty && status == FSDP_OK);
 }
 
-static fsdp_status in_the_way(const fsdp__directory *parent, const char *name)
+/* `why` is told of a folder of this user's. */
+static fsdp_status in_the_way(const fsdp__directory *parent, const char *name, const char *why)
 {
-    struct stat info = {.st_uid = geteuid()};
-    char why[60] = "was made by another";
+    bool there;
+    struct stat info;
+    char user[40];
 
-    if (fsdp__directory_look(parent, name, &info) && !S_ISDIR(info.st_mode))
-        snprintf(why, sizeof why, "is no folder");
-    else if (!fsdp__directory_owns(parent, &info))
-        snprintf(why, sizeof why, "belongs to user %u", (unsigned)info.st_uid);
+    there = fsdp__directory_look(parent, name, &info);
+    if (there && !S_ISDIR(info.st_mode)) {
+        why = "is no folder";
+    } else if (there && !fsdp__directory_owns(parent, &info)) {
+        snprintf(user, sizeof user, "belongs to user %u", (unsigned)info.st_uid);
+        why = user;
+    }
     return FSDP_FAIL(FSDP_INVALID,
                      "'%s/%s' is in the way: it is needed as a temporary folder, and %s: name another folder, or have "
                      "it removed if no run writes there",
@@ -88,7 +96,7 @@ static fsdp_status enter(const fsdp__directory *parent, const char *name, fsdp__
     if (status == FSDP_OK && fstat(out->fd, &info) == 0 && fsdp__directory_owns(parent, &info))
         return FSDP_OK;
     fsdp__directory_close(out);
-    return status == FSDP_NO_MEMORY ? status : in_the_way(parent, name);
+    return status == FSDP_NO_MEMORY ? status : in_the_way(parent, name, "cannot be opened");
 }
 
 bool fsdp__staging_is_ours(const fsdp__directory *parent, const char *name)
@@ -115,7 +123,7 @@ static void close_to_others(const fsdp__directory *folder)
 /* `*out` stays empty when it went away meanwhile. */
 static fsdp_status make(const fsdp__directory *parent, const char *name, fsdp__directory *out)
 {
-    bool made = !fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && mkdirat(parent->fd, name, 0700) == 0;
+    bool made = !fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && mkdirat(parent->fd, name, 0700) == 0, ours;
     fsdp_status status;
 
     *out = (fsdp__directory){.path = NULL};
@@ -126,11 +134,15 @@ static fsdp_status make(const fsdp__directory *parent, const char *name, fsdp__d
         (void)unlinkat(parent->fd, name, AT_REMOVEDIR);
     if (status != FSDP_OK || !out->path)
         return status;
-    close_to_others(out);
-    if (made || looks_ours(out))
+    ours = made || looks_ours(out);
+    if (ours) {
+        close_to_others(out);
+        ours = made || looks_ours(out); /* others may have put something into it until now */
+    }
+    if (ours)
         return FSDP_OK;
     fsdp__directory_close(out);
-    return in_the_way(parent, name);
+    return in_the_way(parent, name, "holds files that no save has made");
 }
 
 /* ---- the lock ---- */

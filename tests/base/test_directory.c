@@ -10,8 +10,13 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/fault.h"
 #include "base/file.h"
+#include "support/calls.h"
 #include "support/test.h"
+
+#define TEN(text) text text text text text text text text text text
+#define LETTERS TEN(TEN("abc")) /* more than a name may have */
 
 enum {
     OTHER = 65534 /* another user, where this one may give files away */
@@ -127,6 +132,48 @@ static void what_was_made_for_a_path_is_removed_again(void **state)
     free(deep);
     free(middle);
     free(top);
+}
+
+static void a_path_that_fails_leaves_nothing(void **state)
+{
+    fixture *f = *state;
+    char *long_name = test_path(f->path, "n/a/" LETTERS "/c"), *top = test_path(f->path, "n");
+    char *below_file = test_path(f->path, "n/../file/x"), *below = test_path(f->path, "n/b/../../file/x");
+    fsdp__directory found;
+    int made = 7;
+
+    CHECK_ERROR(fsdp__directory_make_path(long_name, &found, &made), FSDP_IO, "File name too long");
+    CHECK_EQ(made, 0);
+    CHECK(!fsdp__path_exists(top));
+    CHECK_OK(fsdp__make_directories(top));
+    CHECK_ERROR(fsdp__directory_make_path(long_name, &found, &made), FSDP_IO, "File name too long");
+    CHECK_EQ(rmdir(top), 0);
+    put(f->path, "file", "x");
+    CHECK_ERROR(fsdp__directory_make_path(below_file, &found, NULL), FSDP_IO, "a file of that name exists");
+    CHECK_ERROR(fsdp__directory_make_path(below, &found, NULL), FSDP_IO, "a file of that name exists");
+    check_text(f->path, "file", "x");
+    free(below);
+    free(below_file);
+    free(top);
+    free(long_name);
+}
+
+/* Beside one that was made for the way there. */
+static void an_empty_folder_that_was_there_is_not_removed(void **state)
+{
+    fixture *f = *state;
+    char *path = test_path(f->path, "n/../there"), *there = test_path(f->path, "there");
+    fsdp__directory found;
+    int made;
+
+    CHECK_OK(fsdp__make_directories(there));
+    CHECK_OK(fsdp__directory_make_path(path, &found, &made));
+    CHECK_EQ(made, 0);
+    fsdp__directory_unmake(&found, made);
+    fsdp__directory_close(&found);
+    CHECK(fsdp__path_exists(there));
+    free(there);
+    free(path);
 }
 
 static void a_path_survives_failed_allocations(void **state)
@@ -274,6 +321,40 @@ static void a_clearing_follows_no_link_and_goes_no_deeper_than_it_may(void **sta
     free(link);
 }
 
+static void a_removal_that_fails_names_the_entry(void **state)
+{
+    fixture *f = *state;
+    char *a = test_path(f->path, "a"), *x = test_path(f->path, "a/x"), text[600];
+
+    CHECK_OK(fsdp__make_directories(a));
+    put(a, "x", "mine");
+    fsdp__fault_set_act(FSDP__FAULT_FAILS, EACCES);
+    fsdp__fault_arm(FSDP__FAULT_FOLDER, 2); /* after the try to unlink the folder */
+    snprintf(text, sizeof text, "cannot remove '%s': Permission denied", x);
+    CHECK_ERROR(fsdp__directory_clear(&f->held, NULL, 1), FSDP_IO, text);
+    fsdp__fault_arm(FSDP__FAULT_FOLDER, 3);
+    snprintf(text, sizeof text, "cannot remove '%s': Permission denied", a);
+    CHECK_ERROR(fsdp__directory_clear(&f->held, NULL, 1), FSDP_IO, text);
+    fsdp__fault_arm(FSDP__FAULT_FOLDER, 0);
+    CHECK(!fsdp__path_exists(x));
+    free(x);
+    free(a);
+}
+
+static void a_folder_whose_names_cannot_be_read_is_not_empty(void **state)
+{
+    fixture *f = *state;
+    fsdp_status status;
+
+    put(f->path, "x", "mine");
+    test_fail_readdir(true);
+    status = fsdp__directory_clear(&f->held, NULL, 1);
+    test_fail_readdir(false);
+    CHECK_ERROR(status, FSDP_IO, "cannot list '");
+    CHECK_CONTAINS(fsdp_last_error(), "Input/output error");
+    check_text(f->path, "x", "mine");
+}
+
 /* ---- what lies in it ---- */
 
 /* Nobody writes to the FIFO: what waited for a writer would wait forever. */
@@ -364,13 +445,10 @@ static void a_file_of_another_is_not_believed(void **state)
     check_belief(f, OTHER, 0755, false, true);
     CHECK_EQ(chown(f->path, OTHER, OTHER), 0);
     check_belief(f, OTHER, 0777, false, true);
-    CHECK(fsdp__directory_is_shared(&f->held));
     CHECK_EQ(chown(f->path, 0, 0), 0);
     CHECK_EQ(link(path, second), 0);
     check_belief(f, 0, 0755, true, true);
-    CHECK(!fsdp__directory_is_shared(&f->held));
     check_belief(f, 0, 0775, false, false);
-    CHECK(fsdp__directory_is_shared(&f->held));
     free(second);
     free(path);
 }
@@ -445,8 +523,11 @@ static void a_process_can_be_killed_at_a_use(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_path_is_walked_to_its_end), T(what_was_made_for_a_path_is_removed_again),
-          T(a_path_survives_failed_allocations), T(a_link_of_another_is_followed_where_only_the_folders_owner_writes),
-          T(what_is_done_in_a_folder_stays_in_it), T(what_has_the_name_is_replaced_only_where_asked),
+          T(a_path_survives_failed_allocations), T(a_path_that_fails_leaves_nothing),
+          T(an_empty_folder_that_was_there_is_not_removed), T(a_removal_that_fails_names_the_entry),
+          T(a_folder_whose_names_cannot_be_read_is_not_empty),
+          T(a_link_of_another_is_followed_where_only_the_folders_owner_writes), T(what_is_done_in_a_folder_stays_in_it),
+          T(what_has_the_name_is_replaced_only_where_asked),
           T(a_clearing_follows_no_link_and_goes_no_deeper_than_it_may), T(only_a_file_is_opened_to_be_read),
           T(nothing_is_written_behind_what_another_may_have_put_there), T(a_file_of_another_is_not_believed),
           T(a_new_file_is_never_one_that_was_there), T(what_happens_at_a_use_can_be_chosen),

@@ -270,10 +270,10 @@ static void directories_are_made_with_their_parents_and_removed_with_their_conte
     CHECK_ERROR(fsdp__make_directories(kept), FSDP_IO, "a file of that name exists");
     CHECK_ERROR(fsdp__make_directories(below), FSDP_IO, "cannot make directory");
     CHECK_EQ(symlink(folder, link), 0);
-    CHECK_OK(fsdp__remove_tree(top));
+    test_remove_tree(top);
     CHECK(!fsdp__path_exists(top));
     CHECK(fsdp__path_exists(kept));
-    CHECK_OK(fsdp__remove_tree(top));
+    test_remove_tree(top);
     free(deep);
     free(top);
     free(file);
@@ -292,8 +292,7 @@ static void a_directory_whose_name_may_be_lost_is_not_made(void **state)
     fsdp__fault_arm(FSDP__FAULT_WRITE, 2);
     CHECK_ERROR(fsdp__make_directories(deep), FSDP_IO, "cannot sync '");
     fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
-    CHECK(fsdp__path_exists(top));
-    CHECK(!fsdp__path_exists(deep));
+    CHECK(!fsdp__path_exists(top));
     CHECK_OK(fsdp__make_directories(deep));
     free(deep);
     free(top);

@@ -80,7 +80,7 @@ static void restore(const stage *s, const char *name)
     char *from = test_path(s->good, name), *to = test_path(s->path, name), *data;
     size_t bytes = 0;
 
-    CHECK_OK(fsdp__remove_tree(to));
+    test_remove_tree(to);
     data = test_read_file(from, &bytes);
     test_write_file(to, data, bytes);
     free(data);

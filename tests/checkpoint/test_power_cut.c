@@ -69,7 +69,7 @@ static void check_recording(const stage *s)
     disk_cut(s->disk, s->disk->count, DISK_ALL, s->cut);
     cut = tree_text(s->cut, NULL);
     CHECK_STRING(cut, watched);
-    CHECK_OK(fsdp__remove_tree(s->cut));
+    test_remove_tree(s->cut);
     free(cut);
     free(watched);
 }
@@ -96,7 +96,7 @@ static void try_cut(const stage *s, int calls, int luck)
     }
     scene_check_newest(s->cut_folder, context, s->what.later);
     scene_check_next(s->cut_folder, context);
-    CHECK_OK(fsdp__remove_tree(s->cut));
+    test_remove_tree(s->cut);
     fsdp_context_free(context);
 }
 

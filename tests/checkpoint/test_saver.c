@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "checkpoint/scene.h"
 #include "faults/tree.h"
+#include "support/calls.h"
 
 typedef struct job {
     char *directory, *folder;
@@ -236,6 +237,27 @@ static void files_of_others_stay(void **state)
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 5, 5));
     check_steps(j.folder, (const int64_t[]){3, 5}, 2);
     free(text);
+    free(path);
+    fsdp_checkpoint_saver_free(saver);
+    fsdp_context_free(context);
+    job_free(&j);
+}
+
+static void one_that_cannot_be_examined_stays(void **state)
+{
+    fsdp_context *context = test_context();
+    job j = job_create();
+    fsdp_checkpoint_saver *saver = saver_of(context, &j, &(fsdp_checkpoint_saver_options){.keep_latest_k = 1});
+    char log[2000] = "", *path = test_path(j.folder, "step-1");
+
+    (void)state;
+    fsdp_context_set_log(context, FSDP_LOG_WARNING, keep_line, log);
+    CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 1, 1));
+    test_fail_fstat(path);
+    CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 2, 2));
+    test_fail_fstat(NULL);
+    CHECK_CONTAINS(log, "step-1': Input/output error");
+    check_steps(j.folder, (const int64_t[]){1, 2}, 2);
     free(path);
     fsdp_checkpoint_saver_free(saver);
     fsdp_context_free(context);
@@ -494,6 +516,7 @@ int main(void)
                                        cmocka_unit_test(memory_is_that_of_one_copy),
                                        cmocka_unit_test(the_newest_and_every_so_manyth_stay),
                                        cmocka_unit_test(files_of_others_stay),
+                                       cmocka_unit_test(one_that_cannot_be_examined_stays),
                                        cmocka_unit_test(leftovers_of_the_dead_go),
                                        cmocka_unit_test(a_save_can_be_given_up),
                                        cmocka_unit_test(a_saver_may_be_freed_while_it_writes),

@@ -5,6 +5,7 @@
 
 #include "checkpoint/scene.h"
 #include "faults/tree.h"
+#include "support/calls.h"
 
 static void make(const char *folder, const char *name)
 {
@@ -71,6 +72,23 @@ static void names_tell_step_and_turn(void **state)
         CHECK_ERROR(fsdp__superseded_list(path, &list, &count), FSDP_IO, "file");
     }
     free(path);
+    test_directory_free(folder);
+}
+
+static void a_folder_that_cannot_be_read_to_its_end_is_an_error(void **state)
+{
+    char *folder = test_directory();
+    fsdp__superseded *list;
+    fsdp_status status;
+    int64_t count;
+
+    (void)state;
+    make(folder, "step-3.superseded-2");
+    test_fail_readdir(true);
+    status = fsdp__superseded_list(folder, &list, &count);
+    test_fail_readdir(false);
+    CHECK_ERROR(status, FSDP_IO, "cannot list '");
+    CHECK_EQ(count, 0);
     test_directory_free(folder);
 }
 
@@ -143,5 +161,6 @@ static void they_are_the_oldest_that_are_kept(void **state)
     fsdp_context_free(context);
 }
 
-TEST_MAIN(cmocka_unit_test(names_tell_step_and_turn), cmocka_unit_test(no_memory_is_an_error),
-          cmocka_unit_test(they_are_the_oldest_that_are_kept))
+TEST_MAIN(cmocka_unit_test(names_tell_step_and_turn),
+          cmocka_unit_test(a_folder_that_cannot_be_read_to_its_end_is_an_error),
+          cmocka_unit_test(no_memory_is_an_error), cmocka_unit_test(they_are_the_oldest_that_are_kept))

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "support/calls.h"
 #include "support/test.h"
 
 static char *directory;
@@ -232,6 +233,21 @@ static void listing_survives_every_failed_allocation(void **state)
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(a_folder_is_its_files_that_fit_by_name), T(a_pattern_is_what_it_matches_unless_a_file_has_the_name),
-          T(paths_are_taken_in_the_order_they_are_given), T(what_is_no_file_is_refused_with_name_and_kind),
-          T(many_files_need_no_descriptors), T(listing_survives_every_failed_allocation))
+static void a_folder_that_cannot_be_read_to_its_end_is_an_error(void **state)
+{
+    fsdp__data_files files;
+    fsdp_status status;
+
+    (void)state;
+    write_file("a.txt", "x");
+    test_fail_readdir(true);
+    status = fsdp__data_files_list((const char *const *)&directory, 1, FSDP_TOKENS_TEXT, &files);
+    test_fail_readdir(false);
+    CHECK_ERROR(status, FSDP_IO, "cannot list '");
+    fsdp__data_files_release(&files);
+}
+
+TEST_MAIN(T(a_folder_that_cannot_be_read_to_its_end_is_an_error), T(a_folder_is_its_files_that_fit_by_name),
+          T(a_pattern_is_what_it_matches_unless_a_file_has_the_name), T(paths_are_taken_in_the_order_they_are_given),
+          T(what_is_no_file_is_refused_with_name_and_kind), T(many_files_need_no_descriptors),
+          T(listing_survives_every_failed_allocation))

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "data/token_sums.h"
 #include "fsdp/data.h"
+#include "support/calls.h"
 #include "tokenizer/small.h"
 
 #define ADDED(text) "[{\"content\": \"" text "\", \"id\": 270, \"special\": true}]"
@@ -211,6 +212,30 @@ static void a_folder_that_cannot_be_written_is_named(void **state)
     }
 }
 
+static void what_cannot_be_examined_is_told(void **state)
+{
+    fixture *f = *state;
+    static const fsdp_tokenize_options none = {0};
+    fsdp__cached_tokens cached, again;
+    char lock[600];
+
+    CHECK_OK(get(f, f->tokenizer, &none, &cached));
+    snprintf(lock, sizeof lock, "%s.lock", cached.path);
+    CHECK_EQ(unlink(cached.path), 0);
+    for (int i = 0; i < 2; i++) {
+        char message[700];
+        fsdp_status status;
+
+        snprintf(message, sizeof message, "cannot examine '%s': Input/output error", i == 0 ? lock : f->cache);
+        test_write_file(lock, "", 0);
+        test_fail_fstat(i == 0 ? lock : f->cache);
+        status = get(f, f->tokenizer, &none, &again);
+        test_fail_fstat(NULL);
+        CHECK_ERROR(status, FSDP_IO, message);
+    }
+    fsdp__free(cached.path);
+}
+
 static void a_lack_of_memory_is_an_error(void **state)
 {
     fixture *f = *state;
@@ -407,7 +432,7 @@ static void a_damaged_file_that_cannot_be_replaced_is_an_error(void **state)
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(tokens_are_made_once), T(lines_that_were_left_out_are_told_again),
+TEST_MAIN(T(tokens_are_made_once), T(what_cannot_be_examined_is_told), T(lines_that_were_left_out_are_told_again),
           T(a_name_that_is_none_of_its_content_is_refused), T(what_has_changed_is_made_again),
           T(one_makes_them_and_the_others_wait), T(a_folder_that_cannot_be_written_is_named),
           T(a_lack_of_memory_is_an_error), T(a_damaged_file_is_made_anew), T(what_has_another_name_is_made_anew),

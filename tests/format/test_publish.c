@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "format/garden.h"
 #include "format/journal.h"
+#include "support/calls.h"
 #include "support/test.h"
 
 /* ---- where ---- */
@@ -40,7 +41,7 @@ static void one_that_must_be_new_replaces_nothing(void **state)
     CHECK_OK(fsdp__make_directories(g.folder)); /* also one that comes in the meantime, empty as it is */
     CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_STATE, "it is there already");
     CHECK_ERROR(garden_begin(&g), FSDP_STATE, "it is there already, and is never written again");
-    CHECK_OK(fsdp__remove_tree(g.folder));
+    test_remove_tree(g.folder);
     CHECK_OK(garden_begin(&g));
     CHECK_OK(garden_plant(&g, "roses", "red"));
     CHECK(!fsdp__path_exists(list));
@@ -222,7 +223,7 @@ static void other_folders_are_refused_or_lose_the_same_names_only(void **state)
     garden_check(&g, "roses", "red");
     garden_check_file(g.folder, "letters", "theirs");
     /* A folder goes in no case, not even one of the list's name. */
-    CHECK_OK(fsdp__remove_tree(list));
+    test_remove_tree(list);
     CHECK(mkdir(list, 0755) == 0);
     garden_write(list, "diary", "theirs");
     CHECK_OK(garden_begin(&g));
@@ -245,7 +246,7 @@ static void what_would_be_read_in_place_of_the_new_is_refused(void **state)
     CHECK_ERROR(garden_plant(&g, "roses", "red"), FSDP_INVALID,
                 "it holds 'roses.index', which would stay beside the new");
     garden_check_file(g.folder, "roses", NULL);
-    CHECK_OK(fsdp__remove_tree(g.folder));
+    test_remove_tree(g.folder);
     CHECK(mkdir(g.folder, 0755) == 0 && mkdir(folder, 0755) == 0);
     CHECK_ERROR(garden_plant(&g, "tulips", "red"), FSDP_INVALID, "it holds a folder 'tulips', where a file is to be");
     free(folder);
@@ -289,7 +290,7 @@ static void the_second_is_told_who_holds_the_folder(void **state)
         CHECK_OK(garden_begin(&g));
         fsdp__publication_free(g.publication);
         g.publication = NULL;
-        CHECK_OK(fsdp__remove_tree(g.folder));
+        test_remove_tree(g.folder);
     }
     garden_free(&g);
 }
@@ -325,7 +326,7 @@ static void what_a_dead_process_left_is_removed(void **state)
     CHECK_OK(garden_plant(&g, "tulips", "white"));
     garden_check(&g, "tulips", "white");
     /* Left when there was no folder, found when there is one. */
-    CHECK_OK(fsdp__remove_tree(g.folder));
+    test_remove_tree(g.folder);
     die_holding(&g);
     CHECK_OK(fsdp__make_directories(g.folder));
     CHECK_OK(garden_plant(&g, "tulips", "red"));
@@ -339,12 +340,42 @@ static void a_folder_of_the_temporary_name_that_is_not_ours_stays(void **state)
 {
     garden g = garden_create();
     char *beside = test_path(g.directory, "garden.saving");
+    struct stat info;
 
     (void)state;
-    CHECK(mkdir(beside, 0755) == 0);
+    CHECK(mkdir(beside, 0700) == 0 && chmod(beside, 0755) == 0);
     garden_write(beside, "letters", "theirs");
-    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "garden.saving' is in the way");
+    CHECK_ERROR(garden_begin(&g), FSDP_INVALID,
+                "garden.saving' is in the way: it is needed as a temporary folder, and holds files that no save has "
+                "made: name another folder");
     garden_check_file(beside, "letters", "theirs");
+    CHECK(stat(beside, &info) == 0);
+    CHECK_EQ(info.st_mode & 0777, 0755);
+    free(beside);
+    garden_free(&g);
+}
+
+static void a_folder_that_cannot_be_read_to_its_end_is_not_empty(void **state)
+{
+    garden g = garden_create();
+    char *beside = test_path(g.directory, "garden.saving");
+    fsdp_status status;
+
+    (void)state;
+    CHECK_OK(fsdp__make_directories(g.folder));
+    garden_write(g.folder, "letters", "mine");
+    test_fail_readdir(true);
+    status = garden_begin(&g);
+    test_fail_readdir(false);
+    CHECK_ERROR(status, FSDP_IO, "cannot list '");
+    garden_check_file(g.folder, "letters", "mine");
+    test_remove_tree(g.folder);
+    CHECK_OK(fsdp__make_directories(beside));
+    garden_write(beside, "letters", "mine");
+    test_fail_readdir(true);
+    status = garden_begin(&g);
+    test_fail_readdir(false);
+    CHECK_ERROR(status, FSDP_INVALID, "garden.saving' is in the way");
     free(beside);
     garden_free(&g);
 }
@@ -490,6 +521,7 @@ TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
           cmocka_unit_test(the_second_is_told_who_holds_the_folder),
           cmocka_unit_test(what_a_dead_process_left_is_removed),
           cmocka_unit_test(a_folder_of_the_temporary_name_that_is_not_ours_stays),
+          cmocka_unit_test(a_folder_that_cannot_be_read_to_its_end_is_not_empty),
           cmocka_unit_test(what_cannot_be_held_is_refused_before), cmocka_unit_test(a_failed_write_leaves_the_old_one),
           cmocka_unit_test(no_scratch_is_made_for_what_was_given_up),
           cmocka_unit_test(giving_up_from_another_thread_waits_for_the_exchange))

@@ -67,7 +67,7 @@ static void try_cut(const stage *s, int calls, int luck, const char *old, const 
         TEST_FAIL("cut after call %d of %d with luck %d, %s: the folder has\n%s, and not\n%s", calls, s->disk->count,
                   luck, reported ? "reported" : "not reported", left, new);
     free(left);
-    CHECK_OK(fsdp__remove_tree(s->cut));
+    test_remove_tree(s->cut);
 }
 
 /* All tensors in files of `new_bytes` over those in files of `old_bytes`; 0: over nothing. */

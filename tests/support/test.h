@@ -74,6 +74,8 @@ void test_drop_workspace(fsdp_context *context);
 /* A new empty directory; test_directory_free removes it with all it holds. */
 char *test_directory(void);
 void test_directory_free(char *path);
+/* Like rm -rf: a missing path is fine, and what is removed is no link's target. */
+void test_remove_tree(const char *path);
 /* "<directory>/<name>" of a directory above; free() it. */
 char *test_path(const char *directory, const char *name);
 /* Writes and reads whole files, for fixtures. */

@@ -186,7 +186,7 @@ static void a_model_that_cannot_be_written_goes_elsewhere(void **state)
         check_there(f, "model-recovered", true);
         check_there(f, "model-recovered-2", i == 2);
         check_there(f, "model.saving", false);
-        CHECK_OK(fsdp__remove_tree(f->model));
+        test_remove_tree(f->model);
     }
 }
 
@@ -206,7 +206,7 @@ static void take_all_away(fixture *f)
     char *lines = test_path(f->directory, "lines");
 
     take_both_away(f);
-    CHECK_OK(fsdp__remove_tree(lines));
+    test_remove_tree(lines);
     test_write_file(lines, "theirs", 6);
     free(lines);
 }
@@ -221,7 +221,7 @@ static void both_reasons_are_told(void **state)
     run(f);
     CHECK_CONTAINS(f->message, "/rescued' instead");
     check_there(f, "rescued", true);
-    CHECK_OK(fsdp__remove_tree(f->model));
+    test_remove_tree(f->model);
     /* Where neither works, what is the default for the second. */
     set_path(f, "export.fallback_path", "below/rescued");
     f->before_export = take_both_away;
@@ -229,8 +229,8 @@ static void both_reasons_are_told(void **state)
     CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote");
     CHECK_CONTAINS(f->message, "/model-recovered' instead");
     check_there(f, "model-recovered", true);
-    CHECK_OK(fsdp__remove_tree(f->model));
-    CHECK_OK(fsdp__remove_tree(below));
+    test_remove_tree(f->model);
+    test_remove_tree(below);
     CHECK(mkdir(lines, 0755) == 0);
     set_path(f, "metrics.jsonl", "lines/metrics.jsonl");
     f->before_export = take_all_away;
@@ -241,7 +241,7 @@ static void both_reasons_are_told(void **state)
     free(below);
     set_path(f, "metrics.jsonl", "metrics.jsonl");
     set_path(f, "export.fallback_path", "data.txt");
-    CHECK_OK(fsdp__remove_tree(f->model));
+    test_remove_tree(f->model);
     run(f);
     CHECK_CONTAINS(f->message, "export.fallback_path: cannot write the model to '");
     CHECK_CONTAINS(f->message, "it exists and is not a folder");
@@ -429,7 +429,7 @@ static void a_rank_that_has_no_memory_fails_the_export_of_all(void **state)
         if (fsdp__path_exists(f->model))
             CHECK_NULL(strstr(f->other, "is lost"));
         check_there(f, "model.saving", false);
-        CHECK_OK(fsdp__remove_tree(f->model));
+        test_remove_tree(f->model);
     }
 }
 
