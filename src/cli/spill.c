@@ -68,7 +68,7 @@ static fsdp_status create_file(spiller *s, const char *folder)
     fsdp_status status;
     int error;
 
-    s->path = fsdp__sprintf("a temporary file in %s", folder);
+    s->path = fsdp__sprintf("%s/(a temporary file)", folder);
     if (!s->path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
     FSDP_TRY(fsdp__directory_make_path(folder, &held, NULL));

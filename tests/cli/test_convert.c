@@ -359,6 +359,30 @@ static void what_fails_leaves_nothing(void **state)
     free(out);
 }
 
+/* Its room was taken before, so it is a call that fails. */
+static void a_temporary_file_that_cannot_be_written_is_named(void **state)
+{
+    fixture *f = *state;
+    char script[2500], part[600];
+    program p;
+
+    if (TEST_SANITIZED) /* which wants to be loaded first */
+        skip();
+    train(f);
+    in_folder(f, "$FSDP convert model runs", "written to");
+    snprintf(script, sizeof script,
+             "export CALLS_ACT=ENOSPC\n"
+             "convert() { LD_PRELOAD=" TEST_BINARY_DIR "/tests/preload_calls.so %s convert runs \"$PWD/$1\"; }\n"
+             "cd '%s' && export CALLS_BELOW=$PWD && CALLS_LOG=log convert first\n"
+             "CALLS_NTH=$(grep -n pwrite log | head -n 1 | cut -d: -f1) convert second || true",
+             PROGRAM, f->directory);
+    snprintf(part, sizeof part, "cannot write '%s/(a temporary file)': No space left on device at byte 0",
+             f->directory);
+    p = program_run(f->directory, 0, (const char *const[]){"/bin/sh", "-c", script, NULL});
+    CHECK_CONTAINS(p.output, part);
+    program_free(&p);
+}
+
 /* ---- beside runs ---- */
 
 /* Whether it has come: a program that ends before is not waited for. */
@@ -399,7 +423,7 @@ static void a_signal_leaves_no_temporary_files(void **state)
             CHECK_EQ(p.status, 0);
         }
         program_free(&p);
-        CHECK_OK(fsdp__remove_tree(runs));
+        test_remove_tree(runs);
     }
     CHECK(interrupted > 0);
     free(runs);
@@ -521,5 +545,5 @@ TEST_MAIN(T(what_is_not_finite_is_said), T(what_a_folder_holds_besides_its_param
           T(a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has),
           T(a_checkpoint_of_a_program_s_own_model_is_cut_too), T(weights_change_their_dtype),
           T(what_is_refused_leaves_everything_as_it_was), T(no_model_folder_takes_the_name_of_a_checkpoint),
-          T(what_fails_leaves_nothing), T(a_signal_leaves_no_temporary_files),
-          T(a_folder_that_a_run_writes_to_is_refused))
+          T(what_fails_leaves_nothing), T(a_temporary_file_that_cannot_be_written_is_named),
+          T(a_signal_leaves_no_temporary_files), T(a_folder_that_a_run_writes_to_is_refused))
