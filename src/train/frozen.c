@@ -58,10 +58,10 @@ static bool has_state(const fsdp_train_run *run, const char *name, bool begins)
         return false;
     for (int64_t i = 0; i < fsdp_checkpoint_count(from); i++) {
         const fsdp_checkpoint_tensor *t = fsdp_checkpoint_at(from, i);
-        const char *own = t->name + prefix;
+        const char *own = strncmp(t->name, "state.", prefix) == 0 ? t->name + prefix : NULL;
 
-        if (strcmp(t->section, FSDP__SECTION_OPTIMIZER) == 0 && strncmp(t->name, "state.", prefix) == 0 &&
-            strncmp(own, name, length) == 0 && (begins || (own[length] == '.' && !strchr(own + length + 1, '.'))))
+        if (strcmp(t->section, FSDP__SECTION_OPTIMIZER) == 0 && own && strncmp(own, name, length) == 0 &&
+            (begins || (own[length] == '.' && !strchr(own + length + 1, '.'))))
             return true;
     }
     return false;
