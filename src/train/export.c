@@ -235,18 +235,27 @@ static fsdp_status write(fsdp_train_run *run, const fsdp_state_dict *state)
     return status != FSDP_OK && may_be_rescued(run, status) ? rescue(run, state, status) : status;
 }
 
-/* The best weights could not be had: the last ones are better than none, if they are any good. [collective] */
+/* The best weights could not be had: the last ones are better than none, if they are any good, or training.on_nan is
+ * continue. [collective] */
 static fsdp_status write_last(fsdp_train_run *run, const fsdp_state_dict *state, fsdp_status failure)
 {
     char first[1024], name[FSDP__FINITE_NAME];
+    fsdp_status status;
 
     if (!may_be_rescued(run, failure))
         return failure;
     snprintf(first, sizeof first, "%s", fsdp_last_error());
-    FSDP_TRY(fsdp__find_not_finite(run, name));
-    if (*name)
-        return FSDP_FAIL(failure, "%s; nothing is exported, for the last weights are not finite", first);
-    FSDP_TRY(write(run, state));
+    if (run->config->training.on_nan != FSDP_TRAIN_CONTINUE) {
+        status = fsdp__find_not_finite(run, name);
+        if (status != FSDP_OK)
+            return FSDP_FAIL(failure, "%s; nothing is exported, for the last weights could not be looked at: %s", first,
+                             fsdp_last_error());
+        if (*name)
+            return FSDP_FAIL(failure, "%s; nothing is exported, for the last weights are not finite", first);
+    }
+    status = write(run, state);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "%s; the weights of the last step were to be exported instead", first);
     return FSDP_FAIL(failure, "%s; the weights of step %lld, the last, were exported instead", first,
                      (long long)run->step);
 }

@@ -1,6 +1,7 @@
 /* The model that a run leaves: its folder is held from the start, and when it cannot be written the model is written
  * elsewhere. */
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,8 @@
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/run.h"
+#include "train/story.h"
 
 enum {
     RANKS = 2
@@ -433,9 +436,117 @@ static void a_rank_that_has_no_memory_fails_the_export_of_all(void **state)
     }
 }
 
+/* ---- the best is gone ---- */
+
+/* Steps that are validated, and no checkpoint of the best one, which is not the last. */
+static fsdp_train_run *run_without_the_best(fsdp_context *context, const story *s)
+{
+    fsdp_train_run *run = NULL;
+    fsdp_train_validation v;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, s->config, &run));
+    for (int step = 1; step <= 3; step++)
+        CHECK(fsdp_train_step(run, NULL) == FSDP_OK && fsdp_train_validate(run, &v) == FSDP_OK);
+    CHECK(v.best_step < 3);
+    return run;
+}
+
+static void set_getting_worse(story *s)
+{
+    static const char *const keys[][2] = {{"validation.share", "0.2"},
+                                          {"validation.freq", "1"},
+                                          {"lr_scheduler.warmup_steps", "0"},
+                                          {"lr_scheduler.decay_type", "constant"},
+                                          {"optimizer.lr", "3"},
+                                          {"training.max_norm", "0"},
+                                          {"training.steps", "3"},
+                                          {"export.which", "best"}};
+    char *metrics = test_path(s->directory, "metrics.jsonl");
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        story_set(s, keys[i][0], keys[i][1]);
+    story_set(s, "export.path", s->model);
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "metrics.jsonl", metrics); /* beside which the model goes where it cannot be written */
+    free(metrics);
+}
+
+static void export_what_is_not_finite(fsdp_context *context, void *arg)
+{
+    const story *s = arg;
+    fsdp_train_run *run = run_without_the_best(context, s);
+    fsdp_tensor *norm = CHECK_PTR(fsdp_module_parameter(fsdp_train_run_model(run), "model.norm.weight"));
+    float values[100];
+
+    CHECK(fsdp_tensor_numel(norm) <= 100);
+    for (int i = 0; i < 100; i++)
+        values[i] = NAN;
+    CHECK_OK(fsdp_tensor_write(norm, FSDP_F32, values));
+    CHECK_ERROR(fsdp_train_export(run), FSDP_NOT_FOUND,
+                s->config->training.on_nan == FSDP_TRAIN_CONTINUE ? "the last, were exported instead"
+                                                                  : "for the last weights are not finite");
+    fsdp_train_run_free(run);
+}
+
+static void last_weights_that_are_not_finite_are_exported_where_the_run_goes_on(void **state)
+{
+    story *s = *state;
+
+    set_getting_worse(s);
+    test_run_ranks(2, export_what_is_not_finite, s);
+    CHECK(!fsdp__path_exists(s->model));
+    story_set(s, "training.on_nan", "continue");
+    test_run_ranks(2, export_what_is_not_finite, s);
+    CHECK(fsdp__path_exists(s->model));
+}
+
+/* On rank 1. */
+static void export_without_memory(fsdp_context *context, void *arg)
+{
+    story *s = arg;
+    fsdp_train_run *run = run_without_the_best(context, s);
+    int rank = fsdp_context_rank(context);
+
+    if (rank == 1)
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, s->nth);
+    s->statuses[rank] = fsdp_train_export(run);
+    if (rank == 1) {
+        s->fired = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    }
+    CHECK(s->statuses[rank] != FSDP_OK);
+    if (rank == 0)
+        snprintf(s->message, sizeof s->message, "%s", fsdp_last_error());
+    fsdp_train_run_free(run);
+}
+
+static void what_fails_after_the_best_is_gone_is_told_with_it(void **state)
+{
+    story *s = *state;
+    bool looked = false, wrote = false;
+
+    set_getting_worse(s);
+    s->fired = true;
+    for (s->nth = 1; s->fired && !wrote; s->nth += 16) {
+        bool looks, writes;
+
+        test_run_ranks(2, export_without_memory, s);
+        looks = strstr(s->message, "could not be looked at: rank 1") != NULL;
+        writes = strstr(s->message, "were to be exported instead: ") != NULL;
+        if (looks || writes)
+            CHECK_CONTAINS(s->message, "the best validation so far was after step ");
+        looked |= looks;
+        wrote |= writes;
+    }
+    CHECK(looked && wrote);
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_run_holds_its_path_and_writes_it), T(a_model_that_cannot_be_written_goes_elsewhere),
           T(both_reasons_are_told), T(metrics_that_cannot_be_written_do_not_cost_the_model),
           T(the_second_path_is_another_one), T(a_tokenizer_takes_no_weights_along),
           T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
-          T(what_is_given_up_is_not_written_elsewhere), T(a_rank_that_has_no_memory_fails_the_export_of_all))
+          T(what_is_given_up_is_not_written_elsewhere), T(a_rank_that_has_no_memory_fails_the_export_of_all),
+          S(last_weights_that_are_not_finite_are_exported_where_the_run_goes_on),
+          S(what_fails_after_the_best_is_gone_is_told_with_it))
