@@ -1,6 +1,6 @@
-/* digest.c - whether the data is what it was: a hash of every token, made while the run has begun to train, by one rank
- * of each machine. A checkpoint keeps it, and which files it is of, in which state: where these are still the same a
- * run that goes on needs not read them. */
+/* digest.c - whether the data is what it was: a hash of every token, which rank 0 makes while the run has begun to
+ * train. A checkpoint keeps it once it is made, and which files it is of, in which state. A run that goes on makes and
+ * compares one on each machine; where the files are still the same it needs not read them. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,7 +25,8 @@ struct fsdp__data_digest {
     pthread_t thread;
     bool running; /* nobody has waited for the thread yet */
     _Atomic bool stop;
-    fsdp_status status; /* of the thread */
+    _Atomic bool made;  /* what follows stands, and changes no more */
+    fsdp_status status; /* of reading the data */
     char message[512];
     uint64_t identity; /* of the files; 0: not certain */
     char text[FSDP__DIGEST_TEXT];
@@ -40,6 +41,7 @@ static void compute(fsdp__data_digest *d)
         snprintf(d->text, sizeof d->text, "%016llx%016llx", (unsigned long long)hash[0], (unsigned long long)hash[1]);
     else /* the last error is that of one thread */
         snprintf(d->message, sizeof d->message, "%s", fsdp_last_error());
+    atomic_store_explicit(&d->made, true, memory_order_release);
 }
 
 /* Behind what trains, where there are not enough cores for both. */
@@ -79,8 +81,12 @@ fsdp_status fsdp__digest_begin(fsdp_train_run *run)
         return FSDP_NO_MEMORY;
     d->tokens = run->tokens;
     d->identity = fsdp__tokens_identity(run->tokens);
-    if (!take_over(run, d)) /* without a thread it is made when it is asked for */
+    if (take_over(run, d))
+        d->made = true;
+    else if (fsdp_tokens_count(run->tokens) > FSDP__DIGEST_AT_ONCE)
         d->running = pthread_create(&d->thread, NULL, work, d) == 0;
+    if (!d->made && !d->running)
+        compute(d);
     return FSDP_OK;
 }
 
@@ -102,18 +108,20 @@ static void wait_for_thread(const fsdp_train_run *run, fsdp__data_digest *d)
     d->running = false;
 }
 
-fsdp_status fsdp__digest_get(fsdp_train_run *run, const char **out_text, int64_t *out_files)
+void fsdp__digest_wait(fsdp_train_run *run)
 {
-    fsdp__data_digest *d = run->digest;
+    if (run->digest && run->digest->running)
+        wait_for_thread(run, run->digest);
+}
+
+fsdp_status fsdp__digest_get(const fsdp_train_run *run, const char **out_text, int64_t *out_files)
+{
+    const fsdp__data_digest *d = run->digest;
 
     *out_text = NULL;
     *out_files = 0;
-    if (!d)
+    if (!d || !atomic_load_explicit(&d->made, memory_order_acquire))
         return FSDP_OK;
-    if (d->running)
-        wait_for_thread(run, d);
-    else if (d->status == FSDP_OK && !*d->text)
-        compute(d);
     if (d->status != FSDP_OK)
         return FSDP_FAIL(d->status, "data.path: %s", d->message);
     *out_text = d->text;

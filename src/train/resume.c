@@ -141,7 +141,7 @@ fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
                      run->resume.path, text);
 }
 
-/* Every token, where this rank has a digest, on each machine one; an older checkpoint has none. */
+/* Every token, where this rank has a digest, on each machine one; a checkpoint may have none (values.h). */
 static fsdp_status check_digest(fsdp_train_run *run)
 {
     bool held = fsdp_hold_error(true);
@@ -152,6 +152,7 @@ static fsdp_status check_digest(fsdp_train_run *run)
     fsdp_release_error(held);
     if (!theirs)
         return FSDP_OK;
+    fsdp__digest_wait(run);
     FSDP_TRY(fsdp__digest_get(run, &ours, &files));
     if (!ours || strcmp(theirs, ours) == 0)
         return FSDP_OK;

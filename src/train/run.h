@@ -148,12 +148,17 @@ fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run);
 /* ---- digest.c ---- */
 
 enum {
-    FSDP__DIGEST_TEXT = 33 /* 128 bits, and an end */
+    FSDP__DIGEST_TEXT = 33,        /* 128 bits, and an end */
+    FSDP__DIGEST_AT_ONCE = 4 << 20 /* tokens that are hashed before the first step: that takes some milliseconds */
 };
-/* Once the data is open, of a run that saves: begins to hash all of it, on one rank of each machine. */
+/* Once the data is open, of a run that saves: begins to hash all of it, on rank 0, and on one rank of each machine
+ * where the run goes on from a checkpoint whose digest is compared. */
 fsdp_status fsdp__digest_begin(fsdp_train_run *run);
-/* The hash, and an identity of the files that it is of (0: none is certain); NULL on a rank that has none. [blocks] */
-fsdp_status fsdp__digest_get(fsdp_train_run *run, const char **out_text, int64_t *out_files);
+/* Until the hash that this rank has begun is made; a save never does. */
+void fsdp__digest_wait(fsdp_train_run *run);
+/* The hash, and an identity of the files that it is of (0: none is certain); NULL on a rank that has none, or none yet.
+ */
+fsdp_status fsdp__digest_get(const fsdp_train_run *run, const char **out_text, int64_t *out_files);
 void fsdp__digest_release(fsdp_train_run *run); /* before the data is closed */
 
 /* ---- dry.c ---- */

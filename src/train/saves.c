@@ -341,12 +341,12 @@ static fsdp_status save(fsdp_train_run *run)
 {
     fsdp__activity before;
     content c = {.whole = {.step = run->step}};
-    fsdp_status status = look_at_weights(run);
-
-    if (status == FSDP_OK)
-        status = fsdp__train_agree(run, collect(run, &c));
+    fsdp_status status;
 
     run->saves.began_ns = fsdp__clock_ns();
+    status = look_at_weights(run);
+    if (status == FSDP_OK)
+        status = fsdp__train_agree(run, collect(run, &c));
     before = fsdp__context_set_activity(run->context, FSDP__WRITING);
     if (status == FSDP_OK)
         status = fsdp_checkpoint_saver_save(run->saves.saver, &c.whole);

@@ -86,8 +86,9 @@ static fsdp_status add_facts(const fsdp_train_run *run, fsdp__values *v)
     return FSDP_OK;
 }
 
-/* A run whose data can no longer be read saves what it has all the same. */
-static void add_digest(fsdp_train_run *run, fsdp__values *v)
+/* A save does not wait for it: a run that is told to end may have little time. A run whose data can no longer be read
+ * saves what it has all the same. */
+static void add_digest(const fsdp_train_run *run, fsdp__values *v)
 {
     const char *digest;
     int64_t files;

@@ -24,7 +24,7 @@
 #define FSDP__VALUE_WITHOUT "validation.without_improvement"
 #define FSDP__VALUE_VALIDATED_ON "validation.tokens" /* a hash of what these are losses of */
 #define FSDP__VALUE_SAMPLED_ON "validation.data"     /* of older checkpoints: of some of it */
-#define FSDP__VALUE_DIGEST "data.digest"             /* of all tokens; older checkpoints have none */
+#define FSDP__VALUE_DIGEST "data.digest"             /* of all tokens; missing where it was not made yet */
 #define FSDP__VALUE_FILES "data.files"               /* fsdp__tokens_identity, where it is certain */
 #define FSDP__VALUE_FINITE "checkpoint.finite_step"  /* the newest whose weights are finite, where these are not */
 #define FSDP__VALUE_MODEL "facts.model"              /* facts.h: what a run that goes on must have, too */
