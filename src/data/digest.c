@@ -81,24 +81,24 @@ fsdp_status fsdp_tokens_digest(const fsdp_tokens *tokens, uint64_t out[2])
 
 /* ---- files ---- */
 
-/* What changes with a file's content; its times before CERTAIN_S ago, or a change after this look might not show. */
+/* What changes with a file's content; its times before CERTAIN_S ago, or a change after this look might not show. The
+ * device is left out: its number is another on another machine, or after a reboot, of the same file. */
 static bool add_file(XXH3_state_t *state, const fsdp__token_file *file, int64_t now_s)
 {
     struct stat info;
-    int64_t facts[8];
+    int64_t facts[7];
 
     if (stat(file->path, &info) != 0 || (uint64_t)info.st_dev != file->map.device ||
         (uint64_t)info.st_ino != file->map.inode || (size_t)info.st_size != file->map.bytes ||
         info.st_ctim.tv_sec > now_s - CERTAIN_S)
         return false;
-    facts[0] = (int64_t)info.st_dev;
-    facts[1] = (int64_t)info.st_ino;
-    facts[2] = (int64_t)info.st_size;
-    facts[3] = info.st_mtim.tv_sec;
-    facts[4] = info.st_mtim.tv_nsec;
-    facts[5] = info.st_ctim.tv_sec;
-    facts[6] = info.st_ctim.tv_nsec;
-    facts[7] = file->width; /* it may be read in another */
+    facts[0] = (int64_t)info.st_ino;
+    facts[1] = (int64_t)info.st_size;
+    facts[2] = info.st_mtim.tv_sec;
+    facts[3] = info.st_mtim.tv_nsec;
+    facts[4] = info.st_ctim.tv_sec;
+    facts[5] = info.st_ctim.tv_nsec;
+    facts[6] = file->width; /* it may be read in another */
     XXH3_128bits_update(state, facts, sizeof facts);
     return true;
 }

@@ -70,11 +70,25 @@ static bool take_over(const fsdp_train_run *run, fsdp__data_digest *d)
     return known;
 }
 
+/* Whether the run goes on from a checkpoint whose digest it compares. */
+static bool is_compared(const fsdp_train_run *run)
+{
+    bool held = fsdp_hold_error(true), has;
+    const char *text;
+
+    has = run->resume.from && fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER) &&
+          fsdp_checkpoint_get_text(run->resume.from, FSDP__VALUE_DIGEST, &text) == FSDP_OK;
+    fsdp_release_error(held);
+    return has;
+}
+
 fsdp_status fsdp__digest_begin(fsdp_train_run *run)
 {
     fsdp__data_digest *d;
 
-    if (!fsdp__train_saves(run->config) || fsdp_context_local_rank(run->context) != 0)
+    if (!fsdp__train_saves(run->config))
+        return FSDP_OK;
+    if (fsdp_context_rank(run->context) != 0 && (fsdp_context_local_rank(run->context) != 0 || !is_compared(run)))
         return FSDP_OK;
     d = run->digest = fsdp__calloc(1, sizeof *d);
     if (!d)

@@ -154,7 +154,7 @@ enum {
 /* Once the data is open, of a run that saves: begins to hash all of it, on rank 0, and on one rank of each machine
  * where the run goes on from a checkpoint whose digest is compared. */
 fsdp_status fsdp__digest_begin(fsdp_train_run *run);
-/* Until the hash that this rank has begun is made; a save never does. */
+/* Waits until the hash that this rank has begun is made. No save calls it. */
 void fsdp__digest_wait(fsdp_train_run *run);
 /* The hash, and an identity of the files that it is of (0: none is certain); NULL on a rank that has none, or none yet.
  */

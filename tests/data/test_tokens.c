@@ -1,4 +1,6 @@
 /* Token files of every format as one stream. */
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "data/digest.h"
@@ -469,6 +471,44 @@ static void a_digest_is_of_tokens_however_they_lie(void **state)
     test_directory_free(directory);
 }
 
+/* What the C library's calls say; on another machine the same file system has another number. */
+static _Atomic dev_t other_device;
+
+int stat(const char *path, struct stat *out)
+{
+    int result = fstatat(AT_FDCWD, path, out, 0);
+
+    out->st_dev += other_device;
+    return result;
+}
+
+int fstat(int fd, struct stat *out)
+{
+    int result = fstatat(fd, "", out, AT_EMPTY_PATH);
+
+    out->st_dev += other_device;
+    return result;
+}
+
+static void another_machine_knows_the_same_files(void **state)
+{
+    const char *path = TEST_SOURCE_DIR "/LICENSE";
+    fsdp_tokens *here = NULL, *there = NULL;
+    uint64_t identity;
+
+    (void)state;
+    CHECK_OK(fsdp_tokens_open(&path, 1, FSDP_TOKENS_TEXT, &here));
+    identity = fsdp__tokens_identity(here);
+    CHECK(identity != 0);
+    other_device = 1;
+    CHECK_EQ(fsdp__tokens_identity(here), 0); /* the calls are these: the file would have moved */
+    CHECK_OK(fsdp_tokens_open(&path, 1, FSDP_TOKENS_TEXT, &there));
+    CHECK_EQ(fsdp__tokens_identity(there), identity);
+    other_device = 0;
+    fsdp_tokens_close(here);
+    fsdp_tokens_close(there);
+}
+
 /* A file that was changed a moment ago may change again without its times showing it. */
 static void files_are_known_again_once_they_are_old(void **state)
 {
@@ -509,4 +549,5 @@ TEST_MAIN(cmocka_unit_test(text_is_its_bytes), cmocka_unit_test(the_name_tells_t
           cmocka_unit_test(files_are_one_stream_and_positions_are_found_again), cmocka_unit_test(bad_files_are_named),
           cmocka_unit_test(opening_survives_every_failed_allocation),
           cmocka_unit_test(a_digest_is_of_tokens_however_they_lie),
+          cmocka_unit_test(another_machine_knows_the_same_files),
           cmocka_unit_test(files_are_known_again_once_they_are_old))

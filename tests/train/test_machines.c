@@ -9,6 +9,7 @@
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/run.h"
 
 enum {
     RANKS = 4,
@@ -23,7 +24,9 @@ typedef struct fixture {
     fsdp_status statuses[RANKS];
     char messages[RANKS][1024], logged[1024];
     int replicas;
+    bool saves;            /* a checkpoint of one step more, once it has begun */
     float *weights[RANKS]; /* whole, after loading */
+    bool hashes[RANKS];    /* all the data */
 } fixture;
 
 static void set(fixture *f, const char *key, const char *value)
@@ -120,6 +123,9 @@ static void begin(fsdp_context *context, void *arg)
         if (rank == 0)
             f->replicas = summary.replicas;
         keep_weights(f, context, run);
+        f->hashes[rank] = run->digest != NULL;
+        if (f->saves)
+            CHECK(fsdp_train_step(run, NULL) == FSDP_OK && fsdp_train_save(run) == FSDP_OK);
     }
     fsdp_train_run_free(run);
 }
@@ -173,6 +179,27 @@ static void what_a_machine_does_not_see_is_said_at_the_start(void **state)
     agree(f, FSDP_OK, NULL);
     set(f, "export.path", "model");
     agree(f, FSDP_NOT_FOUND, "export.path: machine '");
+    free(shared);
+}
+
+/* One of them writes the digest; the others need it where there is one to compare it with. */
+static void a_machine_hashes_its_data_where_the_run_goes_on(void **state)
+{
+    fixture *f = *state;
+    char *shared = test_path(f->directory, "checkpoints");
+
+    set(f, "checkpoint.folder", shared);
+    f->saves = true;
+    agree(f, FSDP_OK, NULL);
+    for (int r = 0; r < RANKS; r++)
+        CHECK_EQ(f->hashes[r], r == 0);
+    agree(f, FSDP_OK, NULL);
+    for (int r = 0; r < RANKS; r++)
+        CHECK_EQ(f->hashes[r], r % (RANKS / MACHINES) == 0);
+    set(f, "checkpoint.exclude_from_loading", "dataloader");
+    agree(f, FSDP_OK, NULL);
+    for (int r = 0; r < RANKS; r++)
+        CHECK_EQ(f->hashes[r], r == 0);
     free(shared);
 }
 
@@ -252,4 +279,5 @@ static void each_machine_has_a_leader_that_reads(void **state)
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 TEST_MAIN(T(what_a_machine_does_not_see_is_said_at_the_start), T(what_rank_0_does_not_see_is_its_machine_s),
-          T(hsdp_has_a_copy_on_each_machine), T(each_machine_has_a_leader_that_reads))
+          T(a_machine_hashes_its_data_where_the_run_goes_on), T(hsdp_has_a_copy_on_each_machine),
+          T(each_machine_has_a_leader_that_reads))
