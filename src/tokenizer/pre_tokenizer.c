@@ -78,8 +78,10 @@ static fsdp_status split_piece(const walk *w, int step, const char *text, size_t
     while (done < bytes) {
         FSDP_TRY(fsdp__search_next(&search, &begin, &end));
         if (begin == end && begin < bytes) { /* an empty match parts the text, but for one right behind a match */
-            if (begin != last_match && begin > done)
+            if (begin != last_match && begin > done) {
                 FSDP_TRY(add_part(&p, s->behavior, done, begin, s->invert));
+                FSDP_TRY(add_part(&p, s->behavior, begin, end, !s->invert)); /* so what lies around it does not join */
+            }
             done = begin != last_match ? begin : done;
             do
                 end++;

@@ -61,6 +61,38 @@ static void every_behavior_splits_as_it_says(void **state)
         check_words(behaviors[i][0], "1th12123he1", behaviors[i][1]);
 }
 
+/* An empty match is one between two parts, which do not join over it; right behind another match there is none. */
+static void an_empty_match_parts_in_every_behavior(void **state)
+{
+    static const char *const behaviors[][2] = {
+        {SPLIT(REGEX("1?"), "Removed", "false"), "t|h|2|2|3|h|e"},
+        {SPLIT(REGEX("1?"), "Removed", "true"), "1|1|1|1"},
+        {SPLIT(REGEX("1?"), "Isolated", "false"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT(REGEX("1?"), "Isolated", "true"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT(REGEX("1?"), "MergedWithPrevious", "false"), "1|t|h1|21|2|3|h|e1"},
+        {SPLIT(REGEX("1?"), "MergedWithPrevious", "true"), "1t|h|12|12|3|h|e|1"},
+        {SPLIT(REGEX("1?"), "MergedWithNext", "false"), "1t|h|12|12|3|h|e|1"},
+        {SPLIT(REGEX("1?"), "MergedWithNext", "true"), "1|t|h1|21|2|3|h|e1"},
+        {SPLIT(REGEX("1?"), "Contiguous", "false"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT(REGEX("1?"), "Contiguous", "true"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT(REGEX("1*"), "Contiguous", "false"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT(REGEX("1??"), "Contiguous", "false"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT(REGEX("1{0}"), "Contiguous", "false"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT(REGEX("1{,2}"), "Contiguous", "false"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT(REGEX(""), "Contiguous", "false"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT(REGEX("(?=h)"), "Contiguous", "false"), "1t|h12123|he1"},
+        {SPLIT(REGEX("(?=h)"), "Contiguous", "true"), "1t|h12123|he1"},
+        {SPLIT("{\"String\": \"\"}", "Contiguous", "false"), "1|t|h|1|2|1|2|3|h|e|1"},
+        {SPLIT("{\"String\": \"\"}", "Contiguous", "true"), "1|t|h|1|2|1|2|3|h|e|1"},
+    };
+    static const char digits[] = SPLIT(REGEX("\\\\p{N}?"), "Contiguous", "false");
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(behaviors); i++)
+        check_words(behaviors[i][0], "1th12123he1", behaviors[i][1]);
+    check_words(digits, "the \u4f60\u4f60 12the", "t|h|e| |\u4f60|\u4f60| |12|t|h|e");
+}
+
 static void white_space_is_unicodes(void **state)
 {
     static const char spaces[] = SPLIT(REGEX("\\\\s+"), "Isolated", "false");
@@ -230,7 +262,8 @@ static void too_much_of_a_pattern_is_refused(void **state)
     fsdp__text_release(&kinds);
 }
 
-TEST_MAIN(cmocka_unit_test(every_behavior_splits_as_it_says), cmocka_unit_test(white_space_is_unicodes),
-          cmocka_unit_test(gpt2_splits_as_ever), cmocka_unit_test(what_oniguruma_reads_otherwise_is_translated),
+TEST_MAIN(cmocka_unit_test(every_behavior_splits_as_it_says), cmocka_unit_test(an_empty_match_parts_in_every_behavior),
+          cmocka_unit_test(white_space_is_unicodes), cmocka_unit_test(gpt2_splits_as_ever),
+          cmocka_unit_test(what_oniguruma_reads_otherwise_is_translated),
           cmocka_unit_test(what_is_not_translated_is_refused_with_its_place),
           cmocka_unit_test(malformed_patterns_are_errors), cmocka_unit_test(too_much_of_a_pattern_is_refused))
