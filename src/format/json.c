@@ -58,6 +58,22 @@ static fsdp_status check_extent(const char *path, const char *text, size_t bytes
     return FSDP_OK;
 }
 
+/* Jansson's words are for people who read the text, but for a NUL they are for those who call it. */
+static fsdp_status refuse(const char *path, const json_error_t *error)
+{
+    enum json_error_code code = json_error_code(error);
+    const char *near = strstr(error->text, " near ");
+
+    if (code == json_error_null_character || code == json_error_null_byte_in_key)
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s': line %d column %d: a NUL (\\u0000) in a string%s: fsdp reads no names, "
+                         "tokens or texts with one: remove what holds it",
+                         path, error->line, error->column, FSDP__SHOWN_NAME(near ? near : ""));
+    return FSDP_FAIL(code == json_error_out_of_memory ? FSDP_NO_MEMORY : FSDP_FORMAT,
+                     "cannot read '%s': line %d column %d: %s", path, error->line, error->column,
+                     FSDP__SHOWN_NAME(error->text));
+}
+
 static fsdp_status parse(const char *path, const void *text, size_t bytes, int64_t most, size_t flags, json_t **out)
 {
     json_error_t error;
@@ -67,9 +83,7 @@ static fsdp_status parse(const char *path, const void *text, size_t bytes, int64
     FSDP_TRY(check_extent(path, text, bytes, most));
     value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | flags, &error);
     if (!value)
-        return FSDP_FAIL(json_error_code(&error) == json_error_out_of_memory ? FSDP_NO_MEMORY : FSDP_FORMAT,
-                         "cannot read '%s': line %d column %d: %s", path, error.line, error.column,
-                         FSDP__SHOWN_NAME(error.text));
+        return refuse(path, &error);
     if (!json_is_object(value)) {
         json_decref(value);
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': not a JSON object", path);

@@ -65,6 +65,18 @@ static void a_pointer_of_git_lfs_is_told_by_name(void **state)
                 "cannot read 'x.json': it is a pointer of Git LFS: fetch the file with 'git lfs pull'");
 }
 
+static void a_nul_in_a_string_is_said_so(void **state)
+{
+    (void)state;
+    CHECK_ERROR(parse("{\n \"a\": \"x\\u0000y\"}"), FSDP_FORMAT,
+                "cannot read 'x.json': line 2 column 16: a NUL (\\u0000) in a string near '\"x\\u0000y\"': fsdp reads");
+    CHECK_CONTAINS(fsdp_last_error(), "with one: remove what holds it");
+    CHECK_ERROR(parse("{\n \"a\\u0000\": 1}"), FSDP_FORMAT,
+                "cannot read 'x.json': line 2 column 10: a NUL (\\u0000) in a string near '\"a\\u0000\"': fsdp reads");
+    CHECK_ERROR(parse("{\"a\": \"the string goes on and on\\u0000\"}"), FSDP_FORMAT,
+                "cannot read 'x.json': line 1 column 39: a NUL (\\u0000) in a string: fsdp reads");
+}
+
 /* ---- JSON as Python has it ---- */
 
 static fsdp__json_fault find(const char *text, const char *key, fsdp__json_member *out)
@@ -222,4 +234,4 @@ static void a_strict_text_has_what_jansson_takes(void **state)
 TEST_MAIN(cmocka_unit_test(what_python_writes_stands_in_no_ones_way), cmocka_unit_test(what_is_no_json_is_placed),
           cmocka_unit_test(half_a_pair_is_counted), cmocka_unit_test(a_strict_text_has_what_jansson_takes),
           cmocka_unit_test(depth_count_and_strings_are_bounded), cmocka_unit_test(what_a_string_holds_is_no_structure),
-          cmocka_unit_test(a_pointer_of_git_lfs_is_told_by_name))
+          cmocka_unit_test(a_pointer_of_git_lfs_is_told_by_name), cmocka_unit_test(a_nul_in_a_string_is_said_so))

@@ -162,6 +162,8 @@ static void what_is_malformed_is_refused(void **state)
                             "\"special_tokens\": {\"<b>\": {\"ids\": [999]}}}"},
          "an id that is no token's"},
         {{.added_tokens = "[{\"content\": \"<e>\"}]"}, "key 'id' is missing"},
+        {{.added_tokens = "[{\"content\": \"a\\u0000b\", \"id\": 270}]"},
+         "a NUL (\\u0000) in a string near '\"a\\u0000b\"'"},
         {{.model = "\"unk_token\": \"<u>\", "}, "the unk_token '<u>' is not in the vocabulary"},
     };
 
