@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "format/json_scan.h"
 #include "tokenizer/tokenizer.h"
 
 enum {
@@ -161,8 +162,11 @@ static size_t find_end(const fsdp__documents *d, const fsdp__piece *piece, bool 
 static fsdp_status too_long(const fsdp__documents *d, const fsdp__piece *piece)
 {
     if (piece->json_lines)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld has over %zu bytes", piece->path, (long long)d->line,
-                         WHOLE_MOST);
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld has over %zu bytes%s", piece->path,
+                         (long long)d->line, WHOLE_MOST,
+                         fsdp__json_begins_array(piece->text, piece->bytes)
+                             ? ": it is not a JSON object but an array: " FSDP__JSON_ARRAY_ADVICE
+                             : "");
     return FSDP_FAIL(FSDP_UNSUPPORTED,
                      "cannot read '%s': the document at offset %lld has over %zu bytes without a place where the "
                      "tokenizer is known to begin a new word: give a separator between documents, or JSON lines",

@@ -191,6 +191,8 @@ static fsdp_status encode_object(const job *j, int64_t line, const char *text, s
     fsdp__json_fault fault;
     fsdp_status status = fsdp__json_find(text, bytes, field_of(j), &value, &fault);
 
+    if (status == FSDP_FORMAT && fsdp__json_begins_array(text, bytes))
+        return bad_line(j, line, "not a JSON object but an array: if the file is one, " FSDP__JSON_ARRAY_ADVICE);
     if (status == FSDP_FORMAT)
         return bad_line(j, line, "%s at column %zu", fault.what, fault.offset + 1);
     FSDP_TRY(status);

@@ -10,6 +10,7 @@
 #include "data/files.h"
 #include "data/text_file.h"
 #include "data/token_header.h"
+#include "format/json_scan.h"
 
 static fsdp__token_header header_of(const fsdp__token_file *file)
 {
@@ -75,7 +76,15 @@ static int width_of(const fsdp__token_file *file, fsdp_token_format format)
 
 static fsdp_status refuse_as_text(const fsdp__token_file *file)
 {
-    if (fsdp__is_json_lines(file->path))
+    bool json = fsdp__is_json_lines(file->path);
+
+    if (json && fsdp__json_begins_array(file->map.data, sniffed(file)))
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s' as text: it is a JSON array, and brackets and keys would be tokens "
+                         "too: " FSDP__JSON_ARRAY_ADVICE
+                         ", which a tokenizer reads (data.tokenizer, fsdp tokenize); to have its bytes, name it .txt",
+                         file->path);
+    if (json)
         return FSDP_FAIL(
             FSDP_FORMAT,
             "cannot read '%s' as text: it is JSON lines, and braces and keys would be tokens too: a "

@@ -414,6 +414,20 @@ static bool scan_text(scan *s)
 
 /* ---- what is offered ---- */
 
+/* How many bytes a byte order mark at the beginning takes. */
+static size_t mark_bytes(const char *text, size_t bytes)
+{
+    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
+bool fsdp__json_begins_array(const void *text, size_t bytes)
+{
+    const char *at = text;
+    scan s = {.at = at + mark_bytes(at, bytes), .end = at + bytes};
+
+    return next(&s) == '[';
+}
+
 fsdp_status fsdp__json_find(const char *text, size_t bytes, const char *key, fsdp__json_member *out,
                             fsdp__json_fault *fault)
 {
@@ -450,7 +464,7 @@ static fsdp_status refuse(const char *path, const scan *s)
 
 fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t bytes, char **out, size_t *out_bytes)
 {
-    size_t mark = bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    size_t mark = mark_bytes(text, bytes);
     scan s = {.text = text + mark, .at = text + mark, .end = text + bytes, .copied = text + mark};
     fsdp_status status = FSDP_OK;
 

@@ -5,6 +5,7 @@
 #ifndef FORMAT_JSON_SCAN_H
 #define FORMAT_JSON_SCAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "fsdp/status.h"
@@ -28,6 +29,11 @@ typedef struct fsdp__json_member {
  * texts knows better where they stand. */
 fsdp_status fsdp__json_find(const char *text, size_t bytes, const char *key, fsdp__json_member *out,
                             fsdp__json_fault *fault);
+
+/* Whether a text begins as an array does, behind a byte order mark and white space. */
+bool fsdp__json_begins_array(const void *text, size_t bytes);
+/* For messages: what the owner of a file that is one array does, where each line has to be an object. */
+#define FSDP__JSON_ARRAY_ADVICE "make JSON lines of it with jq -c '.[]'"
 
 /* What a string stands for, into `out`, which has room for its bytes as written. Half a surrogate pair is no character:
  * U+FFFD stands for it. Returns how many bytes there are; `*halves` is how many halves there were. */

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/compiler.h"
 #include "data/encode_piece.h"
 #include "data/text_fixture.h"
 #include "data/token_header.h"
@@ -299,6 +300,8 @@ static void bad_lines_are_left_out_where_that_is_asked_for(void **state)
 
 static void what_cannot_be_read_is_named(void **state)
 {
+    static const char *const arrays[] = {"[\n {\"text\": \"a\"},\n {\"text\": \"b\"}\n]\n", "\xef\xbb\xbf[]",
+                                         "  [{\"text\": \"a\"}, {\"text\": \"b\"}]"};
     text_fixture f = text_fixture_make();
 
     (void)state;
@@ -309,6 +312,13 @@ static void what_cannot_be_read_is_named(void **state)
     text_refused(&f, "a.jsonl", NULL, "a.jsonl': line 2: ");
     text_write(&f, "b.jsonl", "\n[1]\n", 5);
     text_refused(&f, "b.jsonl", NULL, "b.jsonl': line 2: not a JSON object");
+    for (size_t i = 0; i < FSDP__COUNT_OF(arrays); i++) {
+        text_write(&f, "c.json", arrays[i], strlen(arrays[i]));
+        text_refused(&f, "c.json", NULL,
+                     "c.json': line 1: not a JSON object but an array: if the file is one, make JSON lines of it with "
+                     "jq -c '.[]'");
+    }
+    text_refused(&f, "c.json", &(fsdp_tokenize_options){.skip_bad_lines = true}, "c.json:1: not a JSON object but an");
     text_refused(&f, "b.jsonl", &(fsdp_tokenize_options){.threads = -1}, "-1 threads");
     text_refused(&f, "b.jsonl", &(fsdp_tokenize_options){.separator = ""}, "separator");
     CHECK(access(f.out, F_OK) != 0);

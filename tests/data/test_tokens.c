@@ -245,7 +245,7 @@ static void what_is_not_what_it_is_read_as_is_refused(void **state)
 {
     static const char prose[] = "It is a truth universally acknowledged, that a single man in possession of a fort";
     static const char accents[] = "\xc3\x89t\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e \xe6\x97";
-    static const char lines[] = "{\"text\": \"a\"}\n";
+    static const char lines[] = "{\"text\": \"a\"}\n", array[] = "\xef\xbb\xbf\n [{\"text\": \"a\"}]\n";
     char *program, wide[128] = "";
     uint16_t narrow[1024];
     size_t bytes;
@@ -267,6 +267,8 @@ static void what_is_not_what_it_is_read_as_is_refused(void **state)
     check_refused("a.jsonl", FSDP_TOKENS_AUTO, lines, sizeof lines - 1, "as text: it is JSON lines, and braces and");
     check_refused("a.ndjson", FSDP_TOKENS_TEXT, lines, sizeof lines - 1, "as text: it is JSON lines");
     check_refused("a.json", FSDP_TOKENS_TEXT, lines, sizeof lines - 1, "as text: it is JSON lines");
+    check_refused("a.json", FSDP_TOKENS_AUTO, array, sizeof array - 1, "as text: it is a JSON array, and brackets and");
+    CHECK_CONTAINS(fsdp_last_error(), "make JSON lines of it with jq -c '.[]', which a tokenizer reads");
     check_refused("a.jsonl.gz", FSDP_TOKENS_AUTO, "\x1f\x8b\x08", 3, "as text: it is JSON lines");
     check_refused("a.txt.gz", FSDP_TOKENS_AUTO, prose, 80, "its name ends in .gz, but its first bytes are those of no");
 }
