@@ -144,7 +144,17 @@ FSDP_API fsdp_status fsdp_node_target(fsdp_node *node, int input, fsdp_tensor **
  * A checkpoint in another is a part of that; where nothing is recorded it is a plain call. Values that were computed
  * again stay as long as the graph, of a graph that is kept for a second backward too. Errors of the backward: an input,
  * or what an operation of the function reads beside them, was written to since the forward; the function took another
- * way (operations, shapes). A backward inside `function` is refused. */
+ * way (operations, shapes). A backward inside `function` is refused.
+ *
+ * Both runs may write to tensors that outlive them (a scratch buffer, running statistics, a counter), but not to an
+ * input. Such writes are not errors, as long as what each run reads there it has written itself, from the same values:
+ * all of a tensor at once, by fsdp_tensor_fill_, fsdp_tensor_copy_, fsdp_tensor_write or as one that a kernel only
+ * writes. So several checkpoints may share a buffer. Else an operation that reads such a tensor, or what was computed
+ * from it, is an error of the backward if its own gradient is needed: of a tensor that a run adds to, fills in parts,
+ * reads before it writes, or writes to once more after an operation has saved it. A write by anybody else between the
+ * forward and the backward is an error, too, even where the second run replaces it. Of a kept graph, what came back of
+ * one checkpoint may lie where the second run of another has written since: also an error. What the function reads to
+ * the host is not compared, only what it writes from there; nor is the `arg` of a kernel. */
 typedef enum fsdp_checkpoint_mode {
     FSDP_CHECKPOINT_NONE,
     FSDP_CHECKPOINT_FULL,     /* everything is computed again */

@@ -121,10 +121,10 @@ typedef fsdp_status (*fsdp_kernel)(const void *arg, void *const *data);
 /* Runs `kernel` in the order of the device's stream: after what was queued to write the tensors, before what is queued
  * later to read them. Where the stream is a thread's that is after this call has returned, on that thread; so what it
  * needs beside the tensors goes into `arg`, of which `arg_bytes` are copied. Memory stays in place until it has run,
- * whatever happens to the tensors. All must be contiguous and of one device; a tensor that is changed is in both lists
- * (equal pointers then), and what is written shares no element with another. Devices whose memory the host cannot reach
- * get copies there and back. Nothing runs on the meta device. Written tensors count as written to
- * (fsdp_tensor_begin_write). `name` is for messages and must stay. */
+ * whatever happens to the tensors. All must be contiguous and of one device; a tensor that is changed, or written in
+ * part, is in both lists (equal pointers then), and what is written shares no element with another. Devices whose
+ * memory the host cannot reach get copies there and back. Nothing runs on the meta device. Written tensors count as
+ * written to (fsdp_tensor_begin_write). `name` is for messages and must stay. */
 FSDP_API fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel kernel, const void *arg, size_t arg_bytes,
                                         fsdp_tensor *const *reads, int read_count, fsdp_tensor *const *writes,
                                         int write_count);

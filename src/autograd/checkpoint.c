@@ -139,27 +139,18 @@ static fsdp_status give_up(fsdp__checkpoint *c, fsdp_tensor *saved)
     return FSDP_OK;
 }
 
-/* A view reads nothing: who reads it does. */
-void fsdp__checkpoint_read(fsdp__checkpoint *c, fsdp_tensor *const *inputs, int input_count, const fsdp_tensor *output)
-{
-    for (int i = 0; i < input_count; i++)
-        if (inputs[i] && !inputs[i]->storage->renewed && (!output || inputs[i]->storage != output->storage))
-            c->read += inputs[i]->storage->version;
-}
-
 fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *c, fsdp__node *node, fsdp_tensor *const *inputs,
                                   fsdp_tensor *const *outputs)
 {
     bool kept;
     fsdp__checkpoint_entry *e;
 
-    fsdp__checkpoint_read(c, inputs, node->input_count, outputs[0]);
     if (!fsdp__checkpoint_has_entry(node->op, node->saved_count))
         return FSDP_OK;
     if (fsdp__grow(&c->entries, c->entry_count, &c->entry_capacity, sizeof *c->entries) != 0)
         return FSDP_NO_MEMORY;
     e = &c->entries[c->entry_count];
-    *e = (fsdp__checkpoint_entry){.op = node->op, .node = node, .read = c->read};
+    *e = (fsdp__checkpoint_entry){.op = node->op, .node = node, .read = fsdp__origin_of(inputs, node->input_count)};
     node->checkpoint = c;
     node->place = c->entry_count++;
     c->refs++;
@@ -206,13 +197,19 @@ fsdp_status fsdp__checkpoint_call(const fsdp__checkpoint *c, fsdp_tensor *const 
 static fsdp_status run_first(fsdp__checkpoint *c, fsdp__autograd *autograd, fsdp_tensor *const *inputs, int count,
                              fsdp_tensor **outputs)
 {
+    fsdp__origins *origins = fsdp__origins_make(c->context);
     fsdp_status status;
+    uint64_t before;
 
+    if (!origins)
+        return FSDP_NO_MEMORY;
     FSDP_TRY(keep_inputs(c, inputs, count));
     FSDP_TRY(fsdp_scope_begin(c->context));
+    before = fsdp__origins_begin(origins);
     autograd->checkpoint = c;
     status = fsdp__checkpoint_call(c, inputs, count, outputs);
     autograd->checkpoint = NULL;
+    origins->run = before;
     fsdp_scope_end_many(c->context, outputs, c->output_count);
     return status;
 }

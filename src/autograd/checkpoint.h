@@ -9,7 +9,7 @@
 typedef struct fsdp__checkpoint_entry {
     const fsdp__op *op;
     fsdp__node *node;   /* weak; NULL when gone */
-    uint64_t read;      /* of the checkpoint, when it was noted */
+    uint64_t read;      /* the origin of its inputs: [Note: origins] in tensor/tensor.h */
     bool own;           /* it saved what it made itself, so it cannot be left out for its saved inputs alone */
     fsdp_tensor **kept; /* its outputs; NULL: not kept */
     int kept_count;
@@ -35,7 +35,6 @@ struct fsdp__checkpoint {
     fsdp_tensor **values; /* copies of what was read and is no input */
     int64_t value_count, value_capacity;
     int64_t products; /* matrix products so far */
-    uint64_t read;    /* the versions of all that operations have read so far, added up: see fsdp__checkpoint_read */
     bool recomputed;
     struct fsdp__checkpoint *next_dead;
     /* while it runs again */
@@ -61,10 +60,6 @@ fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *checkpoint, fsdp__node *node
 fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *checkpoint, const fsdp__op *op, fsdp_tensor *const *inputs,
                                     int input_count, fsdp_tensor *const *outputs, int output_count,
                                     fsdp_tensor *const *saved, int saved_count);
-/* An operation is recorded, or runs again. Where somebody has written to a tensor in between, the sum is another one,
- * also of what the function got by its `arg` and of what operations read that save nothing. */
-void fsdp__checkpoint_read(fsdp__checkpoint *checkpoint, fsdp_tensor *const *inputs, int input_count,
-                           const fsdp_tensor *output);
 /* Before a node's backward: runs its checkpoint again where it has given up what it saved. */
 fsdp_status fsdp__checkpoint_restore(const fsdp__node *node);
 /* The node lets go of everything. */

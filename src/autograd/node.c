@@ -74,6 +74,7 @@ static fsdp_status save(fsdp__node *node, int i, const fsdp_tensor *saved, fsdp_
                         fsdp_tensor *const *outputs)
 {
     node->marks[i] = (fsdp__mark){.version = saved->storage->version,
+                                  .origin = fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)saved}, 1),
                                   .input = place_of(saved, inputs, node->input_count),
                                   .output = place_of(saved, outputs, node->output_count)};
     return fsdp__tensor_alias(saved, &node->saved[i]);
@@ -109,6 +110,18 @@ static fsdp_context *context_of(fsdp_tensor *const *inputs)
     return fsdp__tensor_context(*inputs);
 }
 
+/* [Note: origins] in tensor/tensor.h. What is saved may have been read beside the inputs; not all of it is there again
+ * where a result was kept. */
+static void pass_origin(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
+                        int output_count, fsdp_tensor *const *saved, int saved_count)
+{
+    const uint64_t from[] = {fsdp__origin_of(inputs, input_count), fsdp__origin_of(saved, op->dear ? 0 : saved_count)};
+
+    for (int i = 0; i < output_count; i++)
+        if (outputs[i] && place_of(outputs[i], inputs, input_count) < 0) /* a view has the origin of its input */
+            fsdp__origin_made(outputs[i], fsdp__origin_of_bytes(from, sizeof from));
+}
+
 fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
                          int output_count, fsdp_tensor *const *saved, int saved_count, const void *state,
                          size_t state_bytes)
@@ -117,6 +130,7 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
     fsdp__autograd *autograd;
     fsdp__node *node;
 
+    pass_origin(op, inputs, input_count, outputs, output_count, saved, saved_count);
     if (!fsdp__will_record(inputs, input_count))
         return FSDP_OK;
     autograd = fsdp__autograd_make(context_of(inputs));

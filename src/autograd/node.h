@@ -70,6 +70,7 @@ typedef struct fsdp__edge {
 /* What a node knows of a tensor that it saved. */
 typedef struct fsdp__mark {
     uint64_t version; /* of the bytes that the backward needs */
+    uint64_t origin;  /* of them, in the function of a checkpoint: [Note: origins] in tensor/tensor.h */
     int input;        /* that it is, or lies in; -1: none */
     int output;       /* or this; -1: none */
 } fsdp__mark;

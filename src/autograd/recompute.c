@@ -76,6 +76,12 @@ static fsdp_status fail_written(const fsdp__checkpoint *c)
         (long long)c->at, c->entries[c->at].op->name);
 }
 
+/* Of a node that is gone, or has run, nobody needs what it read. */
+static bool is_to_come(const fsdp__checkpoint_entry *e)
+{
+    return e->node && !e->node->released;
+}
+
 static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entry *e, fsdp_tensor *const *saved)
 {
     fsdp__node *node = e->node;
@@ -89,10 +95,13 @@ static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entr
             continue;
         if (!saved[i] || !fsdp__shape_equal(before, saved[i]) || before->dtype != saved[i]->dtype)
             return fail_other_way(c, "one with other tensors");
-        if (fsdp__node_check_version(node, i, saved[i]) != FSDP_OK)
+        if (!fsdp__origin_is_known(saved[i]) && fsdp__node_check_version(node, i, saved[i]) != FSDP_OK)
             return fsdp_fail_prefix(FSDP_STATE, "%s", node->op->name);
+        if (fsdp__origin_of(&saved[i], 1) != node->marks[i].origin)
+            return fail_written(c);
         FSDP_TRY(fsdp__tensor_alias(saved[i], &alias));
         node->saved[i] = alias;
+        node->marks[i].version = alias->storage->version;
         fsdp_tensor_unref(before);
     }
     return FSDP_OK;
@@ -102,14 +111,15 @@ fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__op *op, fsd
                                     int input_count, fsdp_tensor *const *outputs, int output_count,
                                     fsdp_tensor *const *saved, int saved_count)
 {
+    const fsdp__checkpoint_entry *e;
     fsdp__grad_state *state;
 
-    fsdp__checkpoint_read(c, inputs, input_count, outputs[0]);
     if (!done(c) && fsdp__checkpoint_has_entry(op, saved_count)) {
         if (c->at == c->entry_count || c->entries[c->at].op != op)
             return fail_other_way(c, op->name);
-        FSDP_TRY(refill(c, &c->entries[c->at], saved));
-        if (c->read != c->entries[c->at].read)
+        e = &c->entries[c->at];
+        FSDP_TRY(refill(c, e, saved));
+        if (is_to_come(e) && fsdp__origin_of(inputs, input_count) != e->read)
             return fail_written(c);
         c->at++;
     }
@@ -224,22 +234,28 @@ static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
 {
     const fsdp__autograd before = *autograd;
     fsdp_tensor **inputs;
+    fsdp__origins *origins;
+    uint64_t run_before;
     fsdp_status status;
 
     FSDP_TRY(check_inputs(c));
+    origins = fsdp__origins_make(c->context);
+    if (!origins)
+        return FSDP_NO_MEMORY;
     inputs = fsdp__calloc((size_t)c->input_count + (size_t)c->output_count, sizeof(fsdp_tensor *));
     if (!inputs)
         return FSDP_NO_MEMORY;
     c->at = c->number_at = c->value_at = 0;
-    c->read = 0;
     c->last = c->entry_count - 1;
     while (c->last > 0 && !needs_refill(c, c->entries[c->last].node))
         c->last--;
     FSDP_TRY_GOTO(status, fsdp_scope_begin(c->context), out);
+    run_before = fsdp__origins_begin(origins);
     autograd->no_grad = 0;
     autograd->checkpoint = c;
     autograd->recomputing = true;
     status = run_again(c, inputs, inputs + c->input_count);
+    origins->run = run_before;
     autograd->no_grad = before.no_grad; /* what was begun before the last operation may not have been ended */
     autograd->outside_count = before.outside_count;
     autograd->checkpoint = before.checkpoint;

@@ -17,6 +17,7 @@ typedef enum fsdp__slot {
     FSDP__SLOT_LAUNCH,   /* launch/ */
     FSDP__SLOT_SHARD,    /* shard/: the default mesh, and what is counted for all roots */
     FSDP__SLOT_WRAP,     /* shard/: the scope of fsdp_wrap */
+    FSDP__SLOT_ORIGINS,  /* tensor/: whether the function of a checkpoint runs */
     FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes. Goes first: its tensors may hold any of the above */
     FSDP__SLOTS
 } fsdp__slot;

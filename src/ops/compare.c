@@ -28,7 +28,10 @@ static fsdp_tensor *compare(const char *op, fsdp__binary_op kind, fsdp_tensor *a
     a = fsdp__by_rows(a);
     b = fsdp__by_rows(b);
     y = a ? fsdp_empty(a->storage->device, FSDP_BOOL, shape.ndim, shape.sizes) : NULL;
-    return b && y && fsdp__binary_compute(kind, a, b, 0.0f, 0.0f, y) == FSDP_OK ? y : NULL;
+    if (!b || !y || fsdp__binary_compute(kind, a, b, 0.0f, 0.0f, y) != FSDP_OK)
+        return NULL;
+    fsdp__origin_made(y, fsdp__origin_of((fsdp_tensor *[]){a, b}, 2));
+    return y;
 }
 
 #define COMPARE(function, KIND)                                  \

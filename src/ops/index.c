@@ -270,6 +270,7 @@ static fsdp_tensor *best(fsdp_tensor *x, int64_t k, bool largest)
                                   .dtype = x->dtype};
     if (fsdp_tensor_numel(indices) > 0 && fsdp__launch_topk(fsdp__op_stream(x), &args) != FSDP_OK)
         return NULL;
+    fsdp__origin_made(indices, fsdp__origin_of(&x, 1));
     return indices;
 }
 

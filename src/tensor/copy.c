@@ -70,11 +70,15 @@ fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool acc
 
 fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
 {
+    uint64_t from;
+
     if (!dst || !src)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
     FSDP_TRY(check_copy(dst, src));
     /* Before any pointer is taken: the guard may give the tensor other bytes. */
+    from = fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)src}, 1);
     FSDP_TRY(fsdp_tensor_begin_write(dst));
+    fsdp__origin_write(dst, from, true);
     FSDP_TRY(fsdp__tensor_copy(dst, src, false));
     return FSDP_OK;
 }
@@ -123,6 +127,7 @@ fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
         return fsdp_fail_prefix(FSDP_INVALID, "cannot fill");
     FSDP_TRY(check_writable(tensor, "fill"));
     FSDP_TRY(fsdp_tensor_begin_write(tensor));
+    fsdp__origin_write(tensor, fsdp__origin_of_bytes(&value, sizeof value), true);
     args.numel = fsdp_tensor_numel(tensor);
     if (args.numel == 0)
         return FSDP_OK;
@@ -234,8 +239,12 @@ fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void 
     if (!data && fsdp_tensor_numel(tensor) > 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: its elements are NULL");
     FSDP_TRY(fsdp_tensor_begin_write(tensor));
-    if (fsdp_tensor_numel(tensor) > 0)
-        FSDP_TRY(copy_host(tensor, dtype, (void *)(uintptr_t)data, true));
+    if (fsdp_tensor_numel(tensor) == 0)
+        return FSDP_OK;
+    if (fsdp__origin_runs(tensor->storage)) /* to read all of it takes time */
+        fsdp__origin_write(
+            tensor, fsdp__origin_of_bytes(data, (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype)), true);
+    FSDP_TRY(copy_host(tensor, dtype, (void *)(uintptr_t)data, true));
     return FSDP_OK;
 }
 

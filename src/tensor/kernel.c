@@ -67,6 +67,7 @@ fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel function, const voi
     fsdp__host_kernel kernel = {
         .name = name, .function = function, .arg = arg, .arg_bytes = arg_bytes, .count = read_count + write_count};
     const fsdp_tensor *first;
+    uint64_t from;
 
     if (!name || !function || (arg_bytes > 0 && !arg))
         return FSDP_FAIL(FSDP_INVALID, "a kernel needs a name, a function and its argument");
@@ -77,9 +78,12 @@ fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel function, const voi
     first = read_count > 0 ? reads[0] : writes[0];
     FSDP_TRY(check_tensors(name, reads, read_count, first, "reads"));
     FSDP_TRY(check_tensors(name, writes, write_count, first, "writes"));
+    from = fsdp__origin_of(reads, read_count);
     /* Before any pointer is taken: the guard may give the tensor other bytes. */
     for (int i = 0; i < write_count; i++)
         FSDP_TRY(fsdp_tensor_begin_write(writes[i]));
+    for (int i = 0; i < write_count; i++)
+        fsdp__origin_write(writes[i], from, true); /* what it changes it reads, too */
     FSDP_TRY(launch(&kernel, reads, read_count, writes, write_count));
     return FSDP_OK;
 }

@@ -76,7 +76,7 @@ fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor)
     if (guard->before_write)
         FSDP_TRY(guard->before_write(guard->arg, tensor->storage));
     tensor->storage->unwritten = false;
-    tensor->storage->version++;
+    fsdp__origin_count_write(tensor->storage);
     return FSDP_OK;
 }
 

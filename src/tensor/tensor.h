@@ -29,6 +29,9 @@ struct fsdp__storage {
     void *release_arg;
     fsdp__storage_guard guard;
     uint64_t version; /* counts the writes by fsdp_tensor_begin_write: of all views, since they share it */
+    uint64_t inside;  /* those of them that functions of checkpoints made */
+    /* [Note: origins] */
+    uint64_t run, origin, since;
     /* Whoever has the bytes brought back before a use brings what is right by then: autograd does not ask whether they
      * were written to since it saved them. */
     bool renewed;
@@ -51,6 +54,36 @@ void fsdp__storage_adopt(fsdp__storage *storage, void *data, void (*release)(voi
 void fsdp__storage_await(fsdp__storage *storage);
 /* Lets the bytes go, by `release` or to the device. Nothing to do when it has none. */
 void fsdp__storage_drop(fsdp__storage *storage);
+
+/* [Note: origins]
+ * The function of a checkpoint runs twice, and must read the same values in both runs. A version tells this of a tensor
+ * that the function does not write to. One that it does write to has another version in the second run; it has the same
+ * values if the function has computed them in this run from the same ones. So while a function runs, an operation gives
+ * its results an origin: a number made of the origins of what it read. A copy and a kernel do so, too, and what the
+ * host writes has an origin made of its bytes. A write that leaves some of the old bytes, or may have used them, mixes
+ * the old origin in. A tensor whose origin is not known in this run has its version for one; of the others the writes
+ * since they got it are mixed in, and all that were made outside of such functions. */
+typedef struct fsdp__origins {
+    uint64_t run;  /* the number of the run; 0: none */
+    uint64_t runs; /* begun so far */
+} fsdp__origins;
+/* NULL when out of memory. */
+fsdp__origins *fsdp__origins_make(fsdp_context *context);
+/* A run begins. Returns what `run` is to be when it has ended. */
+uint64_t fsdp__origins_begin(fsdp__origins *origins);
+/* Whether one is running on the storage's context. */
+bool fsdp__origin_runs(const fsdp__storage *storage);
+/* Whether this run has computed it, or a part of it. False outside of runs. */
+bool fsdp__origin_is_known(const fsdp_tensor *tensor);
+/* One number for all of them; NULLs are left out. */
+uint64_t fsdp__origin_of(fsdp_tensor *const *tensors, int count);
+uint64_t fsdp__origin_of_bytes(const void *bytes, size_t count);
+/* An operation has made the tensor, which is no view, of what has the origin `from`. */
+void fsdp__origin_made(const fsdp_tensor *result, uint64_t from);
+/* After fsdp_tensor_begin_write: the tensor's bytes are replaced by, or also depend on, what has the origin `from`. */
+void fsdp__origin_write(fsdp_tensor *tensor, uint64_t from, bool replaces);
+/* Counts a write. */
+void fsdp__origin_count_write(fsdp__storage *storage);
 
 /* What an upper layer hangs on a tensor; freed with it. */
 typedef struct fsdp__attachment {

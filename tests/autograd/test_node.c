@@ -62,7 +62,7 @@ static void write_by(int kind, fsdp_tensor *tensor)
         CHECK_OK(fsdp_tensor_copy_(tensor, plain(2, 3)));
         break;
     case 3:
-        CHECK_OK(fsdp_launch_kernel("ones", write_ones, NULL, 0, NULL, 0, &tensor, 1));
+        CHECK_OK(fsdp_launch_kernel("ones", write_ones, NULL, 0, &tensor, 1, &tensor, 1));
         break;
     case 4:
         CHECK_OK(fsdp_tensor_begin_write(tensor));

@@ -1,0 +1,115 @@
+/* origin.c - where the values of a tensor come from, while the function of a checkpoint runs. */
+#include "base/context.h"
+#include "device/device.h"
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+static fsdp__origins *origins_of(const fsdp__storage *storage)
+{
+    fsdp__origins *origins = fsdp__context_get(fsdp_device_context(storage->device), FSDP__SLOT_ORIGINS);
+
+    return origins && origins->run ? origins : NULL;
+}
+
+fsdp__origins *fsdp__origins_make(fsdp_context *context)
+{
+    return fsdp__context_get_or_make(context, FSDP__SLOT_ORIGINS, sizeof(fsdp__origins), NULL);
+}
+
+bool fsdp__origin_runs(const fsdp__storage *storage)
+{
+    return origins_of(storage) != NULL;
+}
+
+uint64_t fsdp__origins_begin(fsdp__origins *origins)
+{
+    uint64_t before = origins->run;
+
+    origins->run = ++origins->runs;
+    return before;
+}
+
+/* Loses nothing of either: both steps can be undone. */
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+uint64_t fsdp__origin_of_bytes(const void *bytes, size_t count)
+{
+    const unsigned char *at = bytes;
+    uint64_t hash = count, word = 0;
+
+    for (; count >= sizeof word; count -= sizeof word, at += sizeof word) {
+        memcpy(&word, at, sizeof word);
+        hash = mix(hash, word);
+    }
+    word = 0;
+    if (count > 0)
+        memcpy(&word, at, count);
+    return mix(hash, word);
+}
+
+bool fsdp__origin_is_known(const fsdp_tensor *tensor)
+{
+    const fsdp__origins *origins = origins_of(tensor->storage);
+
+    return origins && tensor->storage->run == origins->run;
+}
+
+static uint64_t origin_of(const fsdp_tensor *tensor)
+{
+    const fsdp__storage *storage = tensor->storage;
+
+    if (storage->renewed)
+        return 0;
+    if (!fsdp__origin_is_known(tensor))
+        return storage->version;
+    return mix(mix(storage->origin, storage->version - storage->inside), storage->version - storage->since);
+}
+
+uint64_t fsdp__origin_of(fsdp_tensor *const *tensors, int count)
+{
+    uint64_t hash = 1;
+
+    for (int i = 0; i < count; i++)
+        if (tensors[i])
+            hash = mix(hash, origin_of(tensors[i]));
+    return hash;
+}
+
+void fsdp__origin_made(const fsdp_tensor *result, uint64_t from)
+{
+    fsdp__storage *storage = result->storage;
+    const fsdp__origins *origins = origins_of(storage);
+
+    if (!origins)
+        return;
+    storage->origin = from;
+    storage->run = origins->run;
+    storage->since = 0; /* all writes count: it may be a result that is kept, which was written to since */
+}
+
+void fsdp__origin_write(fsdp_tensor *tensor, uint64_t from, bool replaces)
+{
+    fsdp__storage *storage = tensor->storage;
+    const fsdp__origins *origins = origins_of(storage);
+    size_t bytes = (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(tensor->dtype);
+
+    if (!origins)
+        return;
+    if (!replaces || bytes != storage->bytes || !fsdp_tensor_is_contiguous(tensor))
+        from = mix(origin_of(tensor), from);
+    storage->origin = from;
+    storage->run = origins->run;
+    storage->since = storage->version;
+}
+
+void fsdp__origin_count_write(fsdp__storage *storage)
+{
+    storage->version++;
+    if (fsdp__origin_runs(storage))
+        storage->inside++;
+}
