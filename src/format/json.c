@@ -81,7 +81,7 @@ static fsdp_status parse(const char *path, const void *text, size_t bytes, int64
 
     FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
     FSDP_TRY(check_extent(path, text, bytes, most));
-    value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | flags, &error);
+    value = json_loadb(text, bytes, flags, &error);
     if (!value)
         return refuse(path, &error);
     if (!json_is_object(value)) {
@@ -94,12 +94,12 @@ static fsdp_status parse(const char *path, const void *text, size_t bytes, int64
 
 fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out)
 {
-    return parse(path, text, bytes, MAX_UNITS, 0, out);
+    return parse(path, text, bytes, MAX_UNITS, JSON_REJECT_DUPLICATES, out);
 }
 
 fsdp_status fsdp__json_parse_large(const char *path, const void *text, size_t bytes, json_t **out)
 {
-    return parse(path, text, bytes, 4 * MAX_UNITS, 0, out);
+    return parse(path, text, bytes, 4 * MAX_UNITS, JSON_REJECT_DUPLICATES, out);
 }
 
 static fsdp_status parse_foreign(const char *path, const void *text, size_t bytes, int64_t most, size_t flags,

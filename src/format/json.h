@@ -12,7 +12,7 @@ fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, j
 /* The same of a file that may have four times as many values: a tokenizer has half a million tokens and merges. */
 fsdp_status fsdp__json_parse_large(const char *path, const void *text, size_t bytes, json_t **out);
 /* The same of a file that Python has written or reads, with what its json takes beside the standard: see
- * fsdp__json_to_strict (json_scan.h), which says what becomes of it. */
+ * fsdp__json_to_strict (json_scan.h), which says what becomes of it; of a key given twice the last counts. */
 fsdp_status fsdp__json_parse_foreign(const char *path, const void *text, size_t bytes, json_t **out);
 /* As large and foreign, and all integers are reals, as a tokenizer's model_max_length of 1e30 in all digits is. */
 fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t bytes, json_t **out);

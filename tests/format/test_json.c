@@ -231,7 +231,26 @@ static void a_strict_text_has_what_jansson_takes(void **state)
     }
 }
 
+static void of_a_key_given_twice_the_last_counts_in_what_python_reads(void **state)
+{
+    static const char text[] = "{\"a\": 1, \"b\": {\"c\": 2, \"\\u0063\": 3}, \"a\": 4.0}";
+    fsdp_status (*const foreign[])(const char *, const void *, size_t, json_t **) = {fsdp__json_parse_foreign,
+                                                                                     fsdp__json_parse_as_reals};
+    json_t *value = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(foreign); i++) {
+        CHECK_OK(foreign[i]("x.json", text, sizeof text - 1, &value));
+        CHECK_EQ((int64_t)json_number_value(json_object_get(value, "a")), 4);
+        CHECK_EQ((int64_t)json_number_value(json_object_get(json_object_get(value, "b"), "c")), 3);
+        json_decref(value);
+    }
+    CHECK_ERROR(fsdp__json_parse("x.json", text, sizeof text - 1, &value), FSDP_FORMAT, "duplicate object key");
+    CHECK_ERROR(fsdp__json_parse_large("x.json", text, sizeof text - 1, &value), FSDP_FORMAT, "duplicate object key");
+}
+
 TEST_MAIN(cmocka_unit_test(what_python_writes_stands_in_no_ones_way), cmocka_unit_test(what_is_no_json_is_placed),
           cmocka_unit_test(half_a_pair_is_counted), cmocka_unit_test(a_strict_text_has_what_jansson_takes),
           cmocka_unit_test(depth_count_and_strings_are_bounded), cmocka_unit_test(what_a_string_holds_is_no_structure),
-          cmocka_unit_test(a_pointer_of_git_lfs_is_told_by_name), cmocka_unit_test(a_nul_in_a_string_is_said_so))
+          cmocka_unit_test(a_pointer_of_git_lfs_is_told_by_name), cmocka_unit_test(a_nul_in_a_string_is_said_so),
+          cmocka_unit_test(of_a_key_given_twice_the_last_counts_in_what_python_reads))

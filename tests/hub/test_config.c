@@ -168,7 +168,7 @@ static void every_fault_of_a_config_is_named(void **state)
         {"{\"model_type\":\"gpt2\"}", FSDP_FORMAT, "key 'vocab_size' is missing"},
         {"{" GPT2_SIZES ",\"n_inner\":1.5}", FSDP_FORMAT, "key 'n_inner' is a fraction, not an integer"},
         {"{" GPT2_SIZES ",\"n_inner\":-4}", FSDP_INVALID, "cannot use 'config.json': bad model config: ffn_dim is -4"},
-        {"{" GPT2_SIZES ",\"n_layer\":3}", FSDP_FORMAT, "duplicate object key"},
+        {"{" GPT2_SIZES ",\"n_layer\":\"3\"}", FSDP_FORMAT, "key 'n_layer' is a string"}, /* given twice */
         {"{" GPT2_SIZES ",\"n_positions\":0}", FSDP_INVALID, "max_seq_len is 0"},
         {"{" GPT2_SIZES ",\"activation_function\":\"relu\"}", FSDP_UNSUPPORTED,
          "activation_function 'relu' is not supported: gelu, gelu_new and other names of the two are"},
