@@ -2,12 +2,13 @@
  *
  * A token file is raw uint16 or uint32 (little-endian), or has llm.c's header: 256 int32 (1,024 bytes), of them magic
  * 20240520, version 1, token count, then uint16 tokens (magic 20240801, version 7: uint32). A text file is its bytes:
- * token = byte, vocabulary 256; of text in any encoding that has ASCII in it, a byte order mark included. Several files
+ * token = byte, vocabulary 256; it is text in any encoding that extends ASCII, a byte order mark included. Several files
  * are one stream, in the order given.
  *
  * A path is a file, a folder, or, where nothing has that name, a pattern as of a shell (`*`, `?`, `[a-z]`). A folder is
- * those of its own files, hidden ones left out, whose names fit the format (.txt; .bin, .u16, .u32; either, not both);
- * a pattern is all files that match. Both are taken in the order of their names, byte by byte.
+ * those of its own files, hidden ones left out, whose names fit the format (.txt; .bin, .u16, .u32; either, not both;
+ * JSON lines only where a tokenizer reads: fsdp/tokenize.h); a pattern is all files that match. Both are taken in the
+ * order of their names, byte by byte.
  *
  * A window is seq_len tokens and the same shifted by one as targets. Sequential order: with A microbatches a step, W
  * ranks and B sequences per microbatch and rank, sequence b of rank r in microbatch a of step s (from 0) starts at

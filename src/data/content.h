@@ -16,7 +16,7 @@ fsdp_status fsdp__content_refuse(const char *path, const char *in, const void *d
 /* Refuses what is not packed, as its first bytes say, but has a name that says it is ("a.gz"): it may be damaged. */
 fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes);
 
-/* Refuses a part of a file that is no text in any encoding that has ASCII in it: a NUL byte, or bytes that are neither
+/* Refuses a part of a file that is no text in any encoding that extends ASCII: a NUL byte, or bytes that are neither
  * UTF-8 nor, by their control characters, of another such encoding. `offset` is the part's, for the message. */
 fsdp_status fsdp__content_check_text(const char *path, int64_t offset, const void *data, size_t bytes);
 

@@ -69,26 +69,29 @@ typedef struct folder {
     int format;
     int64_t text, tokens, others; /* files by their names */
     char other[256];              /* one of them */
+    char ending[8];               /* of a file of tokens */
 } folder;
 
 static int width_for(const folder *f, const char *name)
 {
-    if (f->format == FSDP__LIST_DOCUMENTS || (f->format == FSDP_TOKENS_AUTO && fsdp__is_document(name)))
-        return fsdp__is_document(name);
-    return fsdp__data_width_by_name(name);
+    if (f->format >= FSDP__LIST_DOCUMENTS && fsdp__is_document(name))
+        return 1;
+    return f->format == FSDP__LIST_DOCUMENTS ? 0 : fsdp__data_width_by_name(name);
 }
 
 static bool fits(folder *f, const char *name)
 {
     int width = width_for(f, name);
 
-    if ((width == 1 && f->format > FSDP_TOKENS_TEXT && f->format != FSDP__LIST_DOCUMENTS) ||
+    if ((width == 1 && f->format > FSDP_TOKENS_TEXT && f->format < FSDP__LIST_DOCUMENTS) ||
         (width > 1 && f->format == FSDP_TOKENS_TEXT) || width == 0) {
         if (f->others++ == 0)
             snprintf(f->other, sizeof f->other, "%s", name);
         return false;
     }
     ++*(width == 1 ? &f->text : &f->tokens);
+    if (width > 1)
+        snprintf(f->ending, sizeof f->ending, "%s", strrchr(name, '.'));
     return true;
 }
 
@@ -113,23 +116,25 @@ static fsdp_status take_entry(fsdp__data_files *files, folder *f, const char *na
 
 static fsdp_status check_folder(const folder *f)
 {
-    char such_as[320] = "";
+    char such_as[340] = "";
 
-    if (f->text && f->tokens)
-        return FSDP_FAIL(
-            FSDP_FORMAT,
-            "the folder '%s' holds text (%lld file%s named .txt or .jsonl) and tokens (%lld named .bin, .u16 or "
-            ".u32): say which format is meant, or name one kind by a pattern, such as '%s/*.txt'",
-            f->path, (long long)f->text, f->text == 1 ? "" : "s", (long long)f->tokens, f->path);
+    if (f->text && f->tokens && f->format != FSDP__LIST_ANY)
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "the folder '%s' holds text (%lld file%s named .txt) and tokens (%lld named .bin, .u16 or "
+                         ".u32): say which format is meant, or name one kind by a pattern, such as '%s/*%s'",
+                         f->path, (long long)f->text, f->text == 1 ? "" : "s", (long long)f->tokens, f->path,
+                         f->ending);
     if (f->text || f->tokens)
         return FSDP_OK;
     if (f->others)
-        snprintf(such_as, sizeof such_as, ", but %lld other%s, such as '%s'", (long long)f->others,
-                 f->others == 1 ? "" : "s", f->other);
+        snprintf(such_as, sizeof such_as, ", but %lld other%s, such as '%s'%s", (long long)f->others,
+                 f->others == 1 ? "" : "s", f->other,
+                 f->format <= FSDP_TOKENS_TEXT && fsdp__is_document(f->other) ? ", which a tokenizer reads" : "");
     return FSDP_FAIL(FSDP_FORMAT, "the folder '%s' holds no file named %s%s", f->path,
                      f->format == FSDP_TOKENS_TEXT       ? ".txt"
                      : f->format == FSDP__LIST_DOCUMENTS ? ".txt, .jsonl or .ndjson, packed or not"
-                     : f->format == FSDP_TOKENS_AUTO     ? ".txt, .jsonl, .ndjson, .bin, .u16 or .u32"
+                     : f->format == FSDP__LIST_ANY       ? ".txt, .jsonl, .ndjson, .bin, .u16 or .u32"
+                     : f->format == FSDP_TOKENS_AUTO     ? ".txt, .bin, .u16 or .u32"
                                                          : ".bin, .u16 or .u32",
                      such_as);
 }

@@ -5,7 +5,9 @@
 #include "fsdp/data.h"
 
 enum {
-    FSDP__LIST_DOCUMENTS = FSDP_TOKENS_BINARY + 1 /* beside fsdp_token_format: what fsdp_tokenize_files reads */
+    /* Beside fsdp_token_format: what fsdp_tokenize_files reads; and that or tokens, or both. */
+    FSDP__LIST_DOCUMENTS = FSDP_TOKENS_BINARY + 1,
+    FSDP__LIST_ANY
 };
 
 typedef struct fsdp__data_files {
@@ -14,7 +16,7 @@ typedef struct fsdp__data_files {
 } fsdp__data_files;
 
 /* In the order of `paths`, and by name within one; of a folder those whose names fit the format, an fsdp_token_format
- * or FSDP__LIST_DOCUMENTS. What is not there is refused by name. No file is opened. */
+ * or one of the above. What is not there is refused by name. No file is opened. */
 fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, int format, fsdp__data_files *out);
 void fsdp__data_files_release(fsdp__data_files *files);
 

@@ -197,7 +197,7 @@ fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count
     *out_tokens = format != FSDP_TOKENS_TEXT && format != FSDP_TOKENS_AUTO;
     if (format != FSDP_TOKENS_AUTO)
         return FSDP_OK;
-    FSDP_TRY(fsdp__data_files_list(paths, count, format, &files));
+    FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_ANY, &files));
     for (int64_t i = 0; status == FSDP_OK && i < files.count; i++) {
         bool text = false;
 

@@ -26,8 +26,8 @@ void fsdp__token_file_close(fsdp__token_file *file);
 fsdp_status fsdp__token_file_compare(const fsdp__token_file *file, int64_t index, int64_t count);
 
 /* Of the files that paths stand for, how many are text and how many tokens: as `format` says, of AUTO by llm.c's
- * header, the name, or the first bytes of each; text may be packed. Where the format says it they are not listed: it is
- * 1 and 0. */
+ * header, the name, or the first bytes of each; text is for a tokenizer, so it may be packed or JSON lines. Where the
+ * format says it they are not listed: it is 1 and 0. */
 fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count, fsdp_token_format format,
                                          int64_t *out_text, int64_t *out_tokens);
 

@@ -111,7 +111,11 @@ static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config
     fsdp__data_files files;
     int format =
         fsdp__inputs_named_tokenizer(config) ? (int)FSDP__LIST_DOCUMENTS : (int)fsdp__inputs_token_format(config);
-    fsdp_status status = fsdp__data_files_list((const char *const *)paths, count, format, &files);
+    fsdp_status status;
+
+    if (format == FSDP_TOKENS_AUTO) /* a tokenizer may be found for it */
+        format = FSDP__LIST_ANY;
+    status = fsdp__data_files_list((const char *const *)paths, count, format, &files);
 
     fsdp_release_error(held);
     if (status == FSDP_NO_MEMORY)

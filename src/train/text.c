@@ -157,7 +157,7 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
                          run->config->data.field);
     if (fsdp__inputs_are_bytes(run->config))
         return open_files(run, key, paths, count, out);
-    if (!run->config->data.tokenizer) {
+    if (!run->config->data.tokenizer && run->tokenizer) {
         fsdp_status status = fsdp__token_files_count_text((const char *const *)paths, count,
                                                           fsdp__inputs_token_format(run->config), &text, &tokens);
 

@@ -43,7 +43,7 @@ static void make_folder(const char *name)
 }
 
 /* Lists `name` of the directory; the names that come out, below it, with spaces between. */
-static void check_lists(const char *name, fsdp_token_format format, const char *expected)
+static void check_lists(const char *name, int format, const char *expected)
 {
     char *path = test_path(directory, name), text[512] = "";
     fsdp__data_files files;
@@ -86,14 +86,35 @@ static void a_folder_is_its_files_that_fit_by_name(void **state)
                   "holds no file named .bin, .u16 or .u32, but 5 others, such as '");
     write_file("d/x.bin", "xx");
     write_file("d/y.u32", "yyyy");
-    check_refuses("d", FSDP_TOKENS_AUTO, FSDP_FORMAT,
-                  "holds text (4 files named .txt or .jsonl) and tokens (2 named .bin");
+    check_refuses("d", FSDP_TOKENS_AUTO, FSDP_FORMAT, "holds text (4 files named .txt) and tokens (2 named .bin");
     check_lists("d", FSDP_TOKENS_TEXT, "d/10.txt d/B.txt d/a.TXT d/b.txt");
     check_lists("d", FSDP_TOKENS_BINARY, "d/x.bin d/y.u32");
     make_folder("empty");
-    check_refuses("empty", FSDP_TOKENS_AUTO, FSDP_FORMAT,
-                  "holds no file named .txt, .jsonl, .ndjson, .bin, .u16 or .u32");
+    check_refuses("empty", FSDP_TOKENS_AUTO, FSDP_FORMAT, "holds no file named .txt, .bin, .u16 or .u32");
     check_refuses("empty", FSDP_TOKENS_TEXT, FSDP_FORMAT, "holds no file named .txt");
+}
+
+static void json_lines_of_a_folder_are_for_a_tokenizer(void **state)
+{
+    (void)state;
+    make_folder("tokens");
+    write_file("tokens/stats.jsonl", "{}");
+    check_refuses("tokens", FSDP_TOKENS_AUTO, FSDP_FORMAT,
+                  "but 1 other, such as 'stats.jsonl', which a tokenizer reads");
+    write_file("tokens/x.bin", "xx");
+    check_lists("tokens", FSDP_TOKENS_AUTO, "tokens/x.bin");
+    check_lists("tokens", FSDP__LIST_DOCUMENTS, "tokens/stats.jsonl");
+    check_lists("tokens", FSDP__LIST_ANY, "tokens/stats.jsonl tokens/x.bin");
+    make_folder("text");
+    write_file("text/a.txt", "a");
+    write_file("text/meta.jsonl.gz", "{}");
+    check_lists("text", FSDP_TOKENS_AUTO, "text/a.txt");
+    make_folder("mixed");
+    write_file("mixed/a.txt", "a");
+    write_file("mixed/x.U32", "xxxx");
+    check_refuses("mixed", FSDP_TOKENS_AUTO, FSDP_FORMAT, "such as '");
+    CHECK_CONTAINS(fsdp_last_error(), "/mixed/*.U32'");
+    check_lists("text", FSDP__LIST_DOCUMENTS, "text/a.txt text/meta.jsonl.gz");
 }
 
 static void a_pattern_is_what_it_matches_unless_a_file_has_the_name(void **state)
@@ -248,6 +269,6 @@ static void a_folder_that_cannot_be_read_to_its_end_is_an_error(void **state)
 }
 
 TEST_MAIN(T(a_folder_that_cannot_be_read_to_its_end_is_an_error), T(a_folder_is_its_files_that_fit_by_name),
-          T(a_pattern_is_what_it_matches_unless_a_file_has_the_name), T(paths_are_taken_in_the_order_they_are_given),
-          T(what_is_no_file_is_refused_with_name_and_kind), T(many_files_need_no_descriptors),
-          T(listing_survives_every_failed_allocation))
+          T(json_lines_of_a_folder_are_for_a_tokenizer), T(a_pattern_is_what_it_matches_unless_a_file_has_the_name),
+          T(paths_are_taken_in_the_order_they_are_given), T(what_is_no_file_is_refused_with_name_and_kind),
+          T(many_files_need_no_descriptors), T(listing_survives_every_failed_allocation))
