@@ -182,20 +182,37 @@ static const char *wide_encoding(const unsigned char *data, size_t bytes)
     return zeros[0] * 4 > count && zeros[1] == 0 ? "UTF-16BE" : NULL;
 }
 
+/* Whether it would be text without its NUL bytes. */
+static bool is_text_among_nuls(const unsigned char *data, size_t bytes)
+{
+    size_t zeros = 0, controls;
+
+    for (size_t i = 0; i < bytes; i++)
+        zeros += data[i] == 0;
+    controls = count_controls(data, bytes) - zeros;
+    if (zeros == bytes || controls * 50 > bytes - zeros)
+        return false;
+    return zeros * 4 <= bytes || is_utf8((const char *)data, bytes);
+}
+
 fsdp_status fsdp__content_check_text(const char *path, int64_t offset, const void *data, size_t bytes)
 {
     const unsigned char *zero = bytes ? memchr(data, 0, bytes) : NULL;
+    long long at = zero ? offset + (zero - (const unsigned char *)data) : 0;
     const char *encoding = zero ? wide_encoding(data, bytes) : NULL;
     size_t controls;
 
     if (encoding)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is UTF-16: make UTF-8 of it with 'iconv -f %s -t UTF-8'",
                          path, encoding);
-    if (zero)
+    if (zero && is_text_among_nuls(data, bytes))
         return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot read '%s': it is no text: a NUL byte at offset %lld (where it is text with NULs among "
-                         "it, \"tr -d '\\000'\" takes them out)",
-                         path, (long long)offset + (long long)(zero - (const unsigned char *)data));
+                         "cannot read '%s': it is no text: a NUL byte at offset %lld, in what is text otherwise: \"tr "
+                         "-d '\\000'\" takes NULs out",
+                         path, at);
+    if (zero)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is no text: a NUL byte at offset %lld, in what is binary",
+                         path, at);
     controls = count_controls(data, bytes);
     if (controls * 50 <= bytes || is_utf8(data, bytes))
         return FSDP_OK;

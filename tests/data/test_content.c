@@ -135,7 +135,16 @@ static void text_of_any_encoding_with_ascii_is_text(void **state)
         {LITERAL("\x83\x65\x83\x4c\x83\x58\x83\x67"), NULL},
         {LITERAL("\x1b$B4A;z\x1b(B"), NULL},
         {LITERAL("GIF89a is a format; PK, Rar! and ustar too"), NULL},
-        {LITERAL("text with\0one"), "a NUL byte at offset 107"},
+        {LITERAL("text with\0one"),
+         "no text: a NUL byte at offset 107, in what is text otherwise: \"tr -d '\\000'\" takes"},
+        {LITERAL("caf\xe9\0 en fran\xe7"
+                 "ais"),
+         "in what is text otherwise"},
+        {LITERAL("padded\0\0\0\0\0\0\0\0\0\0"), "in what is text otherwise"},
+        {LITERAL("x\x9c\x4b\x4c\x4a\x4e\x49\x4d\x4b\0\x06\x91\x02\xf9"), ", in what is binary"}, /* zlib */
+        {LITERAL("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40"), ", in what is binary"},                  /* floats */
+        {LITERAL("\0\1\2\3\4\5"), ", in what is binary"},
+        {LITERAL("\0\0\0\0\0\0\0\0"), ", in what is binary"},
         {LITERAL("a\0b\0c\0d\0"), "it is UTF-16: make UTF-8 of it with 'iconv -f UTF-16LE"},
         {LITERAL("\0a\0b\0c\0d"), "iconv -f UTF-16BE"},
         {LITERAL("\x91\x05\xe2\x17\x80\xff\x03k\x99\x9a"), "3 of 10 bytes from offset 98 on are control characters"},

@@ -217,8 +217,8 @@ static void what_is_hardly_text_is_not_replaced(void **state)
     text_write(&f, "a.txt", latin1, sizeof latin1);
     CHECK_OK(text_tokenize(&f, "a.txt", &replace, NULL));
     text_write(&f, "a.txt", "the\0thing", 9);
-    text_refused(&f, "a.txt", NULL, "a.txt': it is no text: a NUL byte at offset 3 ");
-    text_refused(&f, "a.txt", &replace, "a NUL byte at offset 3 ");
+    text_refused(&f, "a.txt", NULL, "a.txt': it is no text: a NUL byte at offset 3, in what is ");
+    text_refused(&f, "a.txt", &replace, "a NUL byte at offset 3, in what is ");
     text_fixture_free(&f);
 }
 
