@@ -10,6 +10,8 @@
 enum {
     GROUPS_MOST = 100,    /* one in the other */
     REPEATS_MOST = 65535, /* PCRE2's limit */
+    SET_WORK = 16,        /* a set's, where a character's is 1 */
+    WORK_MOST = 1000 * SET_WORK,
     NO_CHARACTER = FSDP__CHARACTERS
 };
 
@@ -21,6 +23,7 @@ typedef struct reader {
     bool ignore_case, dot_all;
     uint32_t before;    /* the letter just before, where the next one could join it: "ss" is also U+00DF */
     int groups, behind; /* how many are open; of them those that look behind */
+    int work;           /* so far */
     fsdp__text *out;
 } reader;
 
@@ -50,6 +53,15 @@ static fsdp_status put(reader *r, const char *text)
     return fsdp__text_append(r->out, text, strlen(text));
 }
 
+/* A set takes a look at all that is in it, up to a million characters: a long pattern could take seconds to read. */
+static fsdp_status spend(reader *r, const char *at, int work)
+{
+    r->work += work;
+    return r->work <= WORK_MOST
+               ? FSDP_OK
+               : refuse(r, at, "the pattern has over 1000 sets (a single character is a sixteenth of one)");
+}
+
 /* ---- sets of characters ---- */
 
 static fsdp_status put_symbols(reader *r, int first, int last)
@@ -66,6 +78,7 @@ static fsdp_status put_set(reader *r, const char *at, bool inverted)
     const fsdp__symbols *symbols = r->symbols;
     bool any = false;
 
+    FSDP_TRY(spend(r, at, 1));
     if (!r->writes)
         return fsdp__symbols_part(r->symbols, &r->set)
                    ? FSDP_OK
@@ -91,6 +104,7 @@ static const char beyond_ascii[] = "letters beyond ASCII, and what may join one,
 /* Adds the other case of each letter of the set, and the two that Unicode has beside those of ASCII. */
 static fsdp_status ignore_case(reader *r, const char *at)
 {
+    FSDP_TRY(spend(r, at, SET_WORK));
     fsdp__charset_clear(&r->item);
     fsdp__charset_add_categories(&r->item, CASED);
     for (uint32_t c = fsdp__charset_next(&r->set, 0x80); c < FSDP__CHARACTERS; c = fsdp__charset_next(&r->set, c + 1))
@@ -204,6 +218,8 @@ static fsdp_status read_escape(reader *r, bool in_class, uint32_t *character, bo
     if (!letter)
         return malformed(r, "it ends with a backslash");
     r->at += 2;
+    if (strchr("dDsSwWhHpP", letter))
+        FSDP_TRY(spend(r, at, SET_WORK));
     if (strchr("dDsSwWhH", letter)) {
         read_kind(r, letter, in_class);
         return FSDP_OK;
@@ -248,6 +264,7 @@ static fsdp_status read_part(reader *r, bool first)
     uint32_t from, to;
     bool inverted, plain_hyphen = *begin == '-' && !first;
 
+    FSDP_TRY(spend(r, begin, 1));
     FSDP_TRY(read_item(r, &from, &inverted));
     to = from;
     if (r->at[0] == '-' && r->at[1] && r->at[1] != ']') {
@@ -273,6 +290,7 @@ static fsdp_status read_class(reader *r)
     r->at += inverted;
     if (*r->at == ']' && !strchr(r->at + 1, ']'))
         return malformed(r, "a class of nothing");
+    FSDP_TRY(spend(r, begin, SET_WORK));
     fsdp__charset_clear(&r->set);
     for (bool first = true; first || *r->at != ']'; first = false)
         FSDP_TRY(read_part(r, first));
@@ -531,6 +549,7 @@ static fsdp_status read_all(reader *r)
 {
     r->at = r->regex;
     r->before = 0;
+    r->work = 0;
     r->out->count = 0;
     FSDP_TRY(read_alternatives(r));
     if (*r->at)

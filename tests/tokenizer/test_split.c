@@ -262,8 +262,41 @@ static void too_much_of_a_pattern_is_refused(void **state)
     fsdp__text_release(&kinds);
 }
 
+/* Each takes a look at up to a million characters. */
+static void a_pattern_of_very_many_sets_is_refused(void **state)
+{
+    static const struct {
+        const char *begin, *part, *end;
+        int most; /* of the part */
+    } cases[] = {
+        {"", "\\P{L}", "", 941}, /* 17 of 16000 each */
+        {"", "\\S", "", 941},     {"[", "\\P{L}", "]", 940}, {"", "[^a]", "", 888},
+        {"(?i)", ".?A", "", 888}, {"", "a", "", 16000},      {"[", "\xe4\xb8\x80", "]", 15983},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
+        for (int more = 0; more < 2; more++) {
+            fsdp__pattern *pattern = NULL;
+            fsdp__text text = {0};
+
+            CHECK_OK(fsdp__text_append(&text, cases[i].begin, strlen(cases[i].begin)));
+            for (int n = 0; n < cases[i].most + more; n++)
+                CHECK_OK(fsdp__text_append(&text, cases[i].part, strlen(cases[i].part)));
+            CHECK_OK(fsdp__text_append(&text, cases[i].end, strlen(cases[i].end) + 1));
+            if (more)
+                CHECK_ERROR(fsdp__pattern_create("t.json", text.bytes, &pattern), FSDP_UNSUPPORTED,
+                            "the pattern has over 1000 sets");
+            else
+                CHECK_OK(fsdp__pattern_create("t.json", text.bytes, &pattern));
+            fsdp__pattern_free(pattern);
+            fsdp__text_release(&text);
+        }
+}
+
 TEST_MAIN(cmocka_unit_test(every_behavior_splits_as_it_says), cmocka_unit_test(an_empty_match_parts_in_every_behavior),
           cmocka_unit_test(white_space_is_unicodes), cmocka_unit_test(gpt2_splits_as_ever),
           cmocka_unit_test(what_oniguruma_reads_otherwise_is_translated),
           cmocka_unit_test(what_is_not_translated_is_refused_with_its_place),
-          cmocka_unit_test(malformed_patterns_are_errors), cmocka_unit_test(too_much_of_a_pattern_is_refused))
+          cmocka_unit_test(malformed_patterns_are_errors), cmocka_unit_test(too_much_of_a_pattern_is_refused),
+          cmocka_unit_test(a_pattern_of_very_many_sets_is_refused))
