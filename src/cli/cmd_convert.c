@@ -327,7 +327,7 @@ static fsdp_status check_model(conversion *c)
                                         c->source.folder.path);
     FSDP_TRY(fsdp_hub_read_config(c->source.folder.path, &c->config));
     FSDP_TRY(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
-    status = fsdp__model_folder_check(&c->source.folder, context, &c->config);
+    status = fsdp__model_folder_check(&c->source.folder, context, &c->config, false);
     if (status == FSDP_OK && !c->source.reader)
         status = fsdp__tensor_source_list_model(&c->source, context, &c->config);
     fsdp_context_free(context);

@@ -69,7 +69,7 @@ static fsdp_status check_config(const fsdp_checkpoint_reader *reader)
 
     FSDP_TRY(fsdp_hub_read_config(folder.path, &config));
     FSDP_TRY(fsdp_context_create(NULL, &context));
-    status = fsdp__model_folder_check(&folder, context, &config);
+    status = fsdp__model_folder_check(&folder, context, &config, false);
     fsdp_context_free(context);
     return status;
 }

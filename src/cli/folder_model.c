@@ -41,7 +41,7 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
 {
     fsdp_status status;
 
-    FSDP_TRY(fsdp__model_folder_check(folder, context, config));
+    FSDP_TRY(fsdp__model_folder_check(folder, context, config, false));
     *out = fsdp_model_create(context, fsdp_meta(context), config);
     if (!*out)
         return fsdp_last_status();

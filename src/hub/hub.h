@@ -8,6 +8,8 @@
 
 /* The failure that nothing is there; where the path might be a name on the hub, with how to get that. */
 fsdp_status fsdp__hub_fail_missing(const char *path);
+/* As fsdp_hub_check; `by_keys`: the config is not that of the folder's config.json, but of a run's keys. */
+fsdp_status fsdp__hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config, bool by_keys);
 /* config.json from its text; `path` is for messages. The result is checked. */
 fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes, fsdp_model_config *out);
 /* Those of one of the two files, from its text. */

@@ -285,9 +285,9 @@ fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, con
 
 /* ---- before there is a model ---- */
 
-fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config)
+fsdp_status fsdp__hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config, bool by_keys)
 {
-    loader l = {.folder = folder, .config = config, .headers_only = true};
+    loader l = {.folder = folder, .config = config, .headers_only = true, .mismatch.by_keys = by_keys};
     fsdp_state_dict *state = NULL;
     fsdp_status status = FSDP_OK;
 
@@ -302,4 +302,9 @@ out:
     close_loader(&l);
     fsdp_state_dict_free(state);
     return status;
+}
+
+fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config)
+{
+    return fsdp__hub_check(context, folder, config, false);
 }

@@ -160,6 +160,29 @@ bool fsdp__mismatch_fits(fsdp__mismatch *m, const fsdp_state_dict_entry *entry, 
 
 /* ---- the message ---- */
 
+/* The numbers of layers or tokens, and what says that of the model. */
+static void size_cause(const fsdp__mismatch *m, char *text, size_t bytes)
+{
+    long long layers = m->config->n_layers, vocab_size = m->config->vocab_size;
+
+    if (m->layers != layers && m->by_keys)
+        snprintf(text, bytes, ": the model has %lld layer%s (model.n_layers), and there %s %lld", layers,
+                 layers == 1 ? "" : "s", m->layers == 1 ? "is" : "are", (long long)m->layers);
+    else if (m->layers != layers)
+        snprintf(text, bytes, ": config.json says %s %lld, and there are %lld layer%s",
+                 m->config->architecture == FSDP_GPT2 ? "n_layer" : "num_hidden_layers", layers, (long long)m->layers,
+                 m->layers == 1 ? "" : "s");
+    else if (m->other_size)
+        snprintf(text, bytes, ": %s of a model of other sizes", m->by_keys ? "these are" : "config.json is that");
+    else if (m->by_keys)
+        snprintf(text, bytes, ": the model has a vocabulary of %lld (model.vocab_size), and there are %lld", vocab_size,
+                 (long long)m->rows);
+    else
+        snprintf(text, bytes,
+                 ": config.json says vocab_size %lld: where the vocabulary was resized to %lld it has to say that",
+                 vocab_size, (long long)m->rows);
+}
+
 /* The usual cause, from ": " on; "" where none is known. */
 static const char *cause_of(const fsdp__mismatch *m, char *text, size_t bytes)
 {
@@ -173,19 +196,11 @@ static const char *cause_of(const fsdp__mismatch *m, char *text, size_t bytes)
     else if (m->found == 0)
         snprintf(text, bytes, ": these are no weights of a %s, or have other names",
                  fsdp_architecture_name(c->architecture));
-    else if (m->layers != c->n_layers)
-        snprintf(text, bytes, ": config.json says %s %lld, and there are %lld layer%s",
-                 c->architecture == FSDP_GPT2 ? "n_layer" : "num_hidden_layers", (long long)c->n_layers,
-                 (long long)m->layers, m->layers == 1 ? "" : "s");
-    else if (m->misshapen > 0 && !m->other_size)
-        snprintf(text, bytes,
-                 ": config.json says vocab_size %lld: where the vocabulary was resized to %lld it has to say that",
-                 (long long)c->vocab_size, (long long)m->rows);
-    else if (m->misshapen > 0)
-        snprintf(text, bytes, ": config.json is that of a model of other sizes");
+    else if (m->layers != c->n_layers || m->misshapen > 0)
+        size_cause(m, text, bytes);
     else if (m->head && m->missing.count == 1)
-        snprintf(text, bytes,
-                 ": where the embedding is the head, too, config.json has to say tie_word_embeddings true");
+        snprintf(text, bytes, ": where the embedding is the head, too, %s",
+                 m->by_keys ? "set model.tie_word_embeddings=true" : "config.json has to say tie_word_embeddings true");
     else if (m->bias && c->architecture == FSDP_QWEN2)
         snprintf(text, bytes, ": a Qwen2 has these biases; without them it may be a llama or mistral (model_type)");
     return text;
@@ -220,8 +235,8 @@ fsdp_status fsdp__mismatch_status(fsdp__mismatch *m, bool partial)
     if (m->misshapen > 1)
         append(text, sizeof text, ", and %lld more have others", (long long)m->misshapen - 1);
     if (m->missing.count > 0 && !partial)
-        append(text, sizeof text, "%sno file holds tensor%s %s", also(text), m->missing.count > 1 ? "s" : "",
-               fsdp__names_text(&m->missing));
+        append(text, sizeof text, "%s%s tensor%s %s", also(text), m->checkpoint ? "it lacks" : "no file holds",
+               m->missing.count > 1 ? "s" : "", fsdp__names_text(&m->missing));
     if (m->unexpected.count > 0 && !partial && !alone)
         append(text, sizeof text, "; and no parameter of the model is %s", fsdp__names_text(&m->unexpected));
     else if (m->unexpected.count > 0 && !partial)

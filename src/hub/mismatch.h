@@ -10,7 +10,9 @@
 typedef struct fsdp__mismatch {
     const char *place;               /* the folder or checkpoint, for messages */
     const fsdp_model_config *config; /* NULL: of a program's own model, of which nothing else is known */
-    int64_t seen, layers;            /* tensors that there are, and the layers that they are of */
+    bool by_keys;         /* the config is of a run's keys (model.n_layers), not of the folder's config.json */
+    bool checkpoint;      /* and no folder of files */
+    int64_t seen, layers; /* tensors that there are, and the layers that they are of */
     fsdp__names missing, unexpected;
     int64_t found, misshapen; /* parameters that there are, and those of another shape */
     char shapes[512];         /* the first of them, and both shapes */

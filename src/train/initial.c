@@ -6,7 +6,7 @@
 static fsdp_status check(fsdp_train_run *run, const char *path)
 {
     FSDP_TRY(fsdp__model_folder_find(path, &run->initial));
-    return fsdp__model_folder_check(&run->initial, run->context, &run->model_config);
+    return fsdp__model_folder_check(&run->initial, run->context, &run->model_config, true);
 }
 
 fsdp_status fsdp__initial_check(fsdp_train_run *run)

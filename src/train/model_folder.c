@@ -127,9 +127,10 @@ static void compare(const fsdp_checkpoint_reader *reader, const fsdp_state_dict 
 }
 
 static fsdp_status check_section(const fsdp_checkpoint_reader *reader, fsdp_context *context,
-                                 const fsdp_model_config *config)
+                                 const fsdp_model_config *config, bool by_keys)
 {
-    fsdp__mismatch m = {.place = fsdp_checkpoint_path(reader), .config = config};
+    fsdp__mismatch m = {
+        .place = fsdp_checkpoint_path(reader), .config = config, .by_keys = by_keys, .checkpoint = true};
     fsdp_state_dict *parameters;
 
     for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
@@ -142,15 +143,15 @@ static fsdp_status check_section(const fsdp_checkpoint_reader *reader, fsdp_cont
 }
 
 fsdp_status fsdp__model_folder_check(const fsdp__model_folder *folder, fsdp_context *context,
-                                     const fsdp_model_config *config)
+                                     const fsdp_model_config *config, bool by_keys)
 {
     fsdp_checkpoint_reader *reader;
     fsdp_status status;
 
     if (!folder->is_checkpoint)
-        return fsdp_hub_check(context, folder->path, config);
+        return fsdp__hub_check(context, folder->path, config, by_keys);
     FSDP_TRY(open_model(folder->path, &reader));
-    status = check_section(reader, context, config);
+    status = check_section(reader, context, config, by_keys);
     fsdp_checkpoint_close(reader);
     return status;
 }

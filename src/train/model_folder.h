@@ -16,9 +16,10 @@ typedef struct fsdp__model_folder {
 fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out);
 void fsdp__model_folder_release(fsdp__model_folder *folder);
 
-/* Whether it has a model of this config, before that gets memory. */
+/* Whether it has a model of this config, before that gets memory. `by_keys`: the config is not that of the folder's
+ * config.json, but of a run's keys, which messages name. */
 fsdp_status fsdp__model_folder_check(const fsdp__model_folder *folder, fsdp_context *context,
-                                     const fsdp_model_config *config);
+                                     const fsdp_model_config *config, bool by_keys);
 /* As fsdp_hub_load. */
 fsdp_status fsdp__model_folder_load(const fsdp__model_folder *folder, fsdp_state_dict *state,
                                     const fsdp_model_config *config);

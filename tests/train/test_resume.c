@@ -382,6 +382,14 @@ static void weights_may_begin_as_those_of_other_files(void **state)
     story *s = *state;
     char *first = test_path(s->directory, "first"), *step = test_path(first, "step-6");
     const char *const paths[] = {first, step, s->model};
+    static const struct {
+        const char *key, *value, *difference, *cause;
+    } other[] = {
+        {"model.vocab_size", "300", "model's has (300, ",
+         ": the model has a vocabulary of 300 (model.vocab_size), and "},
+        {"model.ffn_dim", "56", "and 7 more have others", ": these are of a model of other sizes"},
+        {"model.n_layers", "9", "more have others; ", ": the model has 9 layers (model.n_layers), and there"},
+    };
     double losses[3];
 
     story_set(s, "checkpoint.folder", first);
@@ -405,12 +413,15 @@ static void weights_may_begin_as_those_of_other_files(void **state)
     story_run(s, 1);
     CHECK(s->status != FSDP_OK);
     CHECK_CONTAINS(s->message, "checkpoint.initial_load_path: ");
-    for (int i = 0; i < 2; i++) { /* of another size, a folder and a checkpoint */
-        story_set(s, "checkpoint.initial_load_path", i ? first : s->model);
-        story_set(s, "model.ffn_dim", "56");
+    for (int i = 0; i < 6; i++) { /* of another size, a folder and a checkpoint */
+        story_set(s, "checkpoint.initial_load_path", i % 2 ? first : s->model);
+        story_set(s, other[i / 2].key, other[i / 2].value);
         story_run(s, 1);
-        CHECK_CONTAINS(s->message, "mlp.gate_proj.weight' has shape (");
-        CHECK_CONTAINS(s->message, "), but the model's has (56, ");
+        CHECK_CONTAINS(s->message, other[i / 2].difference);
+        CHECK_CONTAINS(s->message, other[i / 2].cause);
+        CHECK_NULL(strstr(s->message, "config.json"));
+        CHECK_EQ(strstr(s->message, "no file holds") != NULL, i == 4);
+        CHECK_EQ(strstr(s->message, "it lacks tensors") != NULL, i == 5);
     }
     free(step);
     free(first);
