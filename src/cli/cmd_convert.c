@@ -25,22 +25,20 @@ enum {
 
 static void usage(void)
 {
-    puts(
-        "fsdp convert FROM TO [--ranks N] [--dtype DTYPE] [--step S]\n"
-        "\n"
-        "FROM is a Hugging Face folder, or a checkpoint of a run: step-N, step-best (that of the best\n"
-        "validation), or the folder of which the newest is taken.\n"
-        "Without --ranks TO becomes a Hugging Face folder with the weights, their config and tokenizer; it is new,\n"
-        "empty, or one that fsdp has written. Of a folder the model's parameters are taken, and no buffers besides.\n"
-        "\n"
-        "  -n, --ranks N    TO/step-S becomes a checkpoint of N ranks, with all that FROM holds\n"
-        "  --dtype DTYPE    weights as float32, bfloat16 or float16; default: what they are, in a folder float32 where "
-        "they\n"
-        "                   differ\n"
-        "  --step S         default: that of FROM, 0 of a Hugging Face folder\n"
-        "\n"
-        "A window of a few MiB is in memory at a time. As many bytes as TO will have are taken for a temporary file\n"
-        "beside it, which is gone in the end.");
+    puts("fsdp convert FROM TO [--ranks N] [--dtype DTYPE] [--step S]\n"
+         "\n"
+         "FROM is a Hugging Face folder, or a checkpoint of a run: step-N, step-best (that of the best\n"
+         "validation), or the folder of which the newest is taken.\n"
+         "Without --ranks TO becomes a Hugging Face folder with the weights, their config and tokenizer; it is new,\n"
+         "empty, or one that fsdp has written. Of a folder the model's parameters are taken, and no buffers besides.\n"
+         "\n"
+         "  -n, --ranks N    TO/step-S becomes a checkpoint of N ranks, with all that FROM holds\n"
+         "  --dtype DTYPE    weights as float32, bfloat16 or float16; default: what they are, in a folder float32\n"
+         "                   where they differ\n"
+         "  --step S         default: that of FROM, 0 of a Hugging Face folder\n"
+         "\n"
+         "A window of a few MiB is in memory at a time. As many bytes as TO will have are taken for a temporary file\n"
+         "beside it, which is gone in the end.");
 }
 
 typedef struct conversion {

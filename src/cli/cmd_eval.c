@@ -65,12 +65,11 @@ static void usage(void)
         "\n"
         "  --data FILE             what to predict: a file, a folder of them, or a pattern ('data/*.bin')\n"
         "  --format FORMAT         auto (the default: by llm.c's header, else by name), text or tokens\n"
-        "  --tokenizer FOLDER      what reads text: that of another folder, or a tokenizer.json; bytes: none, bytes "
-        "are\n"
-        "                          tokens; default: FOLDER's, or bytes where the vocabulary is 256\n"
+        "  --tokenizer FOLDER      what reads text: that of another folder, or a tokenizer.json; bytes: none,\n"
+        "                          bytes are tokens; default: FOLDER's, or bytes where the vocabulary is 256\n"
         "  --field NAME            of JSON lines, the field that holds the text; default text\n"
-        "  --on-bad-line WHAT      error (the default): a JSON line that is none, or has no text in the field, ends\n"
-        "                          the command; skip: it is left out, and counted\n"
+        "  --on-bad-line WHAT      error (the default): a line that is not a JSON object, or has no text in the\n"
+        "                          field, ends the command; skip: it is left out, and counted\n"
         "  --seq-len N             tokens of a window, in which each is predicted from those before it; default 1024,\n"
         "                          or as many as the model takes\n"
         "  --batch-size N          windows that a rank computes together; default 8\n"
@@ -81,9 +80,8 @@ static void usage(void)
         "  --nproc-per-node RANKS  the same, and torchrun's other words for one machine, see 'fsdp run --help'\n"
         "  --comm-timeout SECONDS  to wait for a rank that stands still; default 300; 0: for ever\n"
         "\n"
-        "Prints the mean loss of all tokens, and the perplexity, exp(loss): the same on any number of ranks. A loss "
-        "that is\n"
-        "NaN or infinite is an error, which names the weights that are.");
+        "Prints the mean loss of all tokens, and the perplexity, exp(loss): the same on any number of ranks. A loss\n"
+        "that is NaN or infinite is an error, which names the weights that are.");
 }
 
 /* ---- the command line ---- */

@@ -141,7 +141,7 @@ static const fsdp__key keys[] = {
     INTEGER(data, workers, 0, 64, FSDP__LOCAL, "1", "threads that read ahead; 0: read in the step"),
     TEXT(data, tokenizer, FSDP__LOCAL, "folder of a tokenizer, which makes tokens of text (.txt, .jsonl, also .gz and .zst); model: that of model.path; bytes: none, bytes are tokens (vocabulary 256); not set: that of model.path or checkpoint.initial_load_path where they have one, else bytes"),
     TEXT(data, field, 0, "of JSON lines, the field that holds the text; not set: text"),
-    CHOICE(data, on_bad_line, skip_bad_lines, bad_line_choices, "error", "a JSON line that is none, or has no text in the field: error: end the run before it begins; skip: leave the line out, and say how many"),
+    CHOICE(data, on_bad_line, skip_bad_lines, bad_line_choices, "error", "a line that is not a JSON object, or has no text in the field: error: end the run before it begins; skip: leave the line out, and say how many"),
     TEXT(data, cache, FSDP__LOCAL, "folder in which the tokens of text are kept; not set: fsdp in $XDG_CACHE_HOME, or in ~/.cache"),
 
     INTEGER(training, steps, 1, FSDP__KEY_LARGE, 0, "1000", "optimizer steps"),
