@@ -23,6 +23,7 @@ fsdp_status fsdp__parse_normalizer(const char *path, const json_t *normalizer, b
 fsdp_status fsdp__parse_pre_tokenizer(const char *path, const json_t *pre_tokenizer, fsdp__pre_tokenizer *out);
 fsdp_status fsdp__parse_post_processor(const char *path, const json_t *post_processor, fsdp_tokenizer *out);
 fsdp_status fsdp__parse_decoder(const char *path, const json_t *decoder);
+extern const char fsdp__digit_pattern[]; /* what the pre-tokenizer Digits splits at */
 /* The splits of GPT-2, and of Qwen2. */
 fsdp_status fsdp__add_byte_level(const char *path, bool add_prefix_space, bool splits, fsdp__pre_tokenizer *out);
 fsdp_status fsdp__add_qwen2_split(const char *path, fsdp__pre_tokenizer *out);

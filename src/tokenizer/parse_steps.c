@@ -12,7 +12,7 @@ static const char qwen2_split[] =
     "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 /* Digits asks Rust, whose tables are of Unicode 17: it has thirteen more. */
-static const char digit[] = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
+const char fsdp__digit_pattern[] = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
 
 /* Patterns of which it is known that a word ends between a letter and a space that a letter follows, and behind a
  * line's end that stands alone: GPT-2's, Qwen2's, Llama 3's, GPT-4o's. */
@@ -30,7 +30,7 @@ static const char *const cutting[] = {
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
 };
 /* Those that leave letters and spaces alone. */
-static const char *const neutral[] = {digit, "\\p{N}", "\\p{N}{1,3}", "\\p{N}+", "[0-9]", "\\d"};
+static const char *const neutral[] = {fsdp__digit_pattern, "\\p{N}", "\\p{N}{1,3}", "\\p{N}+", "[0-9]", "\\d"};
 
 static bool is_one_of(const char *regex, const char *const *list, size_t count)
 {
@@ -101,7 +101,7 @@ static fsdp_status parse_digits(const fsdp__json_object *part, fsdp__pre_tokeniz
     FSDP_TRY(fsdp__json_bool(part, "individual_digits", &individual));
     if (individual)
         step.behavior = FSDP__SPLIT_ISOLATED;
-    return add_step(part->path, out, &step, digit);
+    return add_step(part->path, out, &step, fsdp__digit_pattern);
 }
 
 static fsdp_status parse_behavior(const fsdp__json_object *part, fsdp__split_behavior *out)

@@ -5,6 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "tokenizer/parse.h"
+#include "tokenizer/unicode.h"
 
 int64_t fsdp_tokenizer_vocab_size(const fsdp_tokenizer *tokenizer)
 {
@@ -24,17 +26,12 @@ int32_t fsdp_tokenizer_eos(const fsdp_tokenizer *tokenizer)
     return tokenizer->eos;
 }
 
-const char *fsdp__tokenizer_tables(void)
-{
-    return "unicode 16.0.0, form C 9.0.0, digits 17.0.0";
-}
-
 uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer)
 {
-    const char *tables = fsdp__tokenizer_tables();
     uint64_t hash = fsdp__hash_bytes(tokenizer->hash, &tokenizer->eos, sizeof tokenizer->eos);
 
-    return fsdp__hash_bytes(hash, tables, strlen(tables));
+    hash = fsdp__hash_bytes(hash, fsdp__digit_pattern, strlen(fsdp__digit_pattern));
+    return fsdp__unicode_hash(hash);
 }
 
 void fsdp_tokenizer_close(fsdp_tokenizer *tokenizer)

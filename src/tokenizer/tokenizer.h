@@ -27,9 +27,7 @@ bool fsdp__tokenizer_can_cut(const fsdp_tokenizer *tokenizer);
 /* The last place of `text` where both parts, each encoded alone, give the ids of the whole, whatever comes behind the
  * text; 0: none was found. The text is UTF-8. */
 size_t fsdp__tokenizer_find_cut(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes);
-/* The versions of Unicode's tables, on which ids depend as they do on the tokenizer's files. */
-const char *fsdp__tokenizer_tables(void);
-/* A hash of all that decides ids: its files, what ends a text, and the tables. */
+/* A hash of all that decides ids: its files, what ends a text, and Unicode's tables. */
 uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer);
 
 #endif

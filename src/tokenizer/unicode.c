@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "base/hash.h"
 #include "tokenizer/unicode_data.h"
 #include "tokenizer/utf8.h"
 
@@ -28,6 +29,18 @@ unsigned fsdp__run_value(const uint32_t *runs, size_t count, uint32_t character)
             high = middle;
     }
     return runs[low] & 0xff;
+}
+
+uint64_t fsdp__unicode_hash(uint64_t hash)
+{
+    hash = fsdp__hash_bytes(hash, fsdp__category_runs, sizeof fsdp__category_runs);
+    hash = fsdp__hash_bytes(hash, fsdp__script_runs, sizeof fsdp__script_runs);
+    for (int i = 0; i < FSDP__SCRIPTS; i++)
+        hash = fsdp__hash_bytes(hash, fsdp__script_names[i], strlen(fsdp__script_names[i]) + 1);
+    hash = fsdp__hash_bytes(hash, fsdp__combining_runs, sizeof fsdp__combining_runs);
+    hash = fsdp__hash_bytes(hash, fsdp__doubtful_runs, sizeof fsdp__doubtful_runs);
+    hash = fsdp__hash_bytes(hash, fsdp__decompositions, sizeof fsdp__decompositions);
+    return fsdp__hash_bytes(hash, fsdp__compositions, sizeof fsdp__compositions);
 }
 
 bool fsdp__is_word_character(uint32_t character)

@@ -49,6 +49,8 @@ typedef enum fsdp__category {
 
 /* The value of the run that `character` is in (unicode_data.h). */
 unsigned fsdp__run_value(const uint32_t *runs, size_t count, uint32_t character);
+/* Goes on with the hash of all tables of unicode_data.h: other tables, other ids. */
+uint64_t fsdp__unicode_hash(uint64_t hash);
 /* Letters, marks, digits and what joins them, as single_word of added tokens takes it. */
 bool fsdp__is_word_character(uint32_t character);
 

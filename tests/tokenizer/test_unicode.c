@@ -1,4 +1,7 @@
 /* Every character, as Hugging Face's tokenizers takes it, whatever tables of Unicode the machine has. */
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "base/compiler.h"
 #include "base/hash.h"
 #include "numbers/unicode.h"
@@ -6,6 +9,7 @@
 #include "tokenizer/small.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
+#include "tokenizer/unicode_data.h"
 #include "tokenizer/utf8.h"
 
 /* ---- texts of every character ---- */
@@ -180,6 +184,36 @@ static void form_c_is_that_of_unicode_9(void **state)
     check_form_c("q", "\u0334", form_c_before);
 }
 
+/* A table that has changed makes other ids, so the hash that names caches has to follow each of them. */
+static void a_change_of_any_table_changes_the_hash(void **state)
+{
+    static const struct {
+        const void *begin;
+        size_t bytes;
+    } tables[] = {
+        {fsdp__category_runs, sizeof fsdp__category_runs},   {fsdp__script_runs, sizeof fsdp__script_runs},
+        {fsdp__combining_runs, sizeof fsdp__combining_runs}, {fsdp__doubtful_runs, sizeof fsdp__doubtful_runs},
+        {fsdp__decompositions, sizeof fsdp__decompositions}, {fsdp__compositions, sizeof fsdp__compositions},
+    };
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uint64_t before = fsdp__unicode_hash(0);
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(tables); i++)
+        for (int last = 0; last < 2; last++) {
+            uint8_t *byte = (uint8_t *)(uintptr_t)tables[i].begin + (last ? tables[i].bytes - 1 : 0);
+            void *at = (void *)((uintptr_t)byte & ~(page - 1));
+
+            CHECK_EQ(mprotect(at, page, PROT_READ | PROT_WRITE), 0);
+            *(volatile uint8_t *)byte ^= 1;
+            CHECK(fsdp__unicode_hash(0) != before);
+            *(volatile uint8_t *)byte ^= 1;
+            CHECK_EQ(mprotect(at, page, PROT_READ), 0);
+            CHECK(fsdp__unicode_hash(0) == before);
+        }
+}
+
 TEST_MAIN(cmocka_unit_test(patterns_match_the_characters_that_they_always_match),
           cmocka_unit_test(drawn_patterns_split_as_ever_or_are_refused),
-          cmocka_unit_test(words_and_digits_are_those_of_rust), cmocka_unit_test(form_c_is_that_of_unicode_9))
+          cmocka_unit_test(words_and_digits_are_those_of_rust), cmocka_unit_test(form_c_is_that_of_unicode_9),
+          cmocka_unit_test(a_change_of_any_table_changes_the_hash))
