@@ -2,8 +2,8 @@
  *
  * A token file is raw uint16 or uint32 (little-endian), or has llm.c's header: 256 int32 (1,024 bytes), of them magic
  * 20240520, version 1, token count, then uint16 tokens (magic 20240801, version 7: uint32). A text file is its bytes:
- * token = byte, vocabulary 256; it is text in any encoding that extends ASCII, a byte order mark included. Several files
- * are one stream, in the order given.
+ * token = byte, vocabulary 256; it is text in any encoding that extends ASCII, a byte order mark included. Several
+ * files are one stream, in the order given.
  *
  * A path is a file, a folder, or, where nothing has that name, a pattern as of a shell (`*`, `?`, `[a-z]`). A folder is
  * those of its own files, hidden ones left out, whose names fit the format (.txt; .bin, .u16, .u32; either, not both;
