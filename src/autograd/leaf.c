@@ -82,10 +82,8 @@ bool fsdp__grad_is_reserved(const fsdp_tensor *leaf)
 static void become_gradient(fsdp_tensor *tensor)
 {
     fsdp__storage *storage = tensor->storage;
-    int64_t bytes = (int64_t)fsdp__device_rounded(storage->bytes);
 
-    fsdp__device_account(storage->device, storage->kind, -bytes, false);
-    fsdp__device_account(storage->device, FSDP_MEMORY_GRADIENT, bytes, false);
+    fsdp__device_recount(storage->device, storage->data, FSDP_MEMORY_GRADIENT);
     storage->kind = FSDP_MEMORY_GRADIENT;
 }
 

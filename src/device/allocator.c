@@ -545,6 +545,20 @@ bool fsdp__allocator_covers(fsdp__allocator *a, const void *pointer, size_t byte
     return covers;
 }
 
+void fsdp__allocator_recount(fsdp__allocator *a, const void *pointer, fsdp_memory_kind kind)
+{
+    block *b;
+
+    pthread_mutex_lock(&a->mutex);
+    b = a->live_count ? a->live[live_place(a, pointer)] : NULL;
+    if (b) {
+        count(a, b->kind, -(int64_t)b->bytes);
+        count(a, kind, (int64_t)b->bytes);
+        b->kind = kind;
+    }
+    pthread_mutex_unlock(&a->mutex);
+}
+
 void fsdp__allocator_account(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta_bytes, bool shared)
 {
     size_t magnitude = delta_bytes < 0 ? (size_t)-delta_bytes : (size_t)delta_bytes;

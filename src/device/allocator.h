@@ -30,6 +30,8 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *allocator, size_t bytes, fsdp_
 bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
 /* Whether [pointer, pointer + bytes) lies in one live block. */
 bool fsdp__allocator_covers(fsdp__allocator *allocator, const void *pointer, size_t bytes);
+/* Counts a live block under `kind` from now on. Does nothing when `pointer` is no live block. */
+void fsdp__allocator_recount(fsdp__allocator *allocator, const void *pointer, fsdp_memory_kind kind);
 void fsdp__allocator_account(fsdp__allocator *allocator, fsdp_memory_kind kind, int64_t delta_bytes, bool shared);
 
 void fsdp__allocator_stats(fsdp__allocator *allocator, fsdp_memory_stats *out);

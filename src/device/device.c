@@ -294,6 +294,11 @@ void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_me
                  bytes, fsdp_memory_kind_name(kind));
 }
 
+void fsdp__device_recount(fsdp_device *device, const void *pointer, fsdp_memory_kind kind)
+{
+    fsdp__allocator_recount(device->allocator, pointer, kind);
+}
+
 void fsdp__device_account(fsdp_device *device, fsdp_memory_kind kind, int64_t delta_bytes, bool shared)
 {
     fsdp__allocator_account(device->allocator, kind, delta_bytes, shared);

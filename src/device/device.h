@@ -49,8 +49,10 @@ bool fsdp__device_shared_memory(const fsdp_device *device);
 /* `bytes` of `kind`, 64-byte aligned, uninitialised. Zero bytes give a non-NULL pointer that counts nothing.
  * On the meta device the pointer must not be followed. A fault point (FSDP__FAULT_ALLOCATION). */
 fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out);
-/* `bytes` and `kind` as allocated. NULL is allowed. */
+/* `bytes` as allocated, `kind` as counted now. NULL is allowed. */
 void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_memory_kind kind);
+/* Counts what was allocated at `pointer` under `kind` from now on. */
+void fsdp__device_recount(fsdp_device *device, const void *pointer, fsdp_memory_kind kind);
 /* Bytes that live elsewhere (memory shared with peers) are counted here, rounded as a block would be: take away in the
  * same pieces as added. `shared`: a peer counts them as well. */
 void fsdp__device_account(fsdp_device *device, fsdp_memory_kind kind, int64_t delta_bytes, bool shared);

@@ -52,6 +52,27 @@ static void gradients_are_written_where_the_source_says(void **state)
     toy_end(context);
 }
 
+/* Of no kind, whatever a gradient was counted as before it was one. */
+static void check_that_steps_leave_nothing(void)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1);
+    fsdp_memory_stats before, after;
+
+    fsdp_device_memory(test_device(context), &before);
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(fsdp_scope_begin(context));
+        CHECK_OK(fsdp_backward(toy_scale(x, 2)));
+        CHECK_OK(fsdp_tensor_set_grad(x, NULL));
+        fsdp_scope_end(context, NULL);
+        fsdp_device_memory(test_device(context), &after);
+        for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+            CHECK_EQ(after.live_bytes[kind], before.live_bytes[kind]);
+    }
+    CHECK_EQ(after.peak_bytes[FSDP_MEMORY_GRADIENT], 64);
+    toy_end(context);
+}
+
 static void a_given_gradient_is_adopted_only_when_nobody_else_sees_it(void **state)
 {
     fsdp_context *context = toy_begin();
@@ -74,7 +95,12 @@ static void a_given_gradient_is_adopted_only_when_nobody_else_sees_it(void **sta
     CHECK_OK(fsdp_backward(toy_scale(a, 2))); /* adopted, and counted as what it has become */
     fsdp_device_memory(test_device(context), &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 2 * 64);
+    CHECK_OK(fsdp_tensor_set_grad(a, NULL)); /* and goes as that */
+    CHECK_OK(fsdp_tensor_set_grad(b, NULL));
+    fsdp_device_memory(test_device(context), &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 0);
     toy_end(context);
+    check_that_steps_leave_nothing();
 }
 
 /* As fused losses do: the gradient exists before the backward. */

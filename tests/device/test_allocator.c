@@ -285,6 +285,29 @@ static void what_is_not_live_is_not_taken_back(void **state)
     fsdp__allocator_free(allocator);
 }
 
+static void a_block_of_another_kind_is_given_back_as_that(void **state)
+{
+    fsdp__allocator *allocator = NULL;
+    fsdp_memory_stats stats;
+    void *data = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp__allocator_create(&source, &allocator));
+    fsdp__allocator_recount(allocator, &allocator, FSDP_MEMORY_GRADIENT);
+    CHECK_OK(fsdp__allocator_take(allocator, 100, FSDP_MEMORY_ACTIVATION, &data));
+    fsdp__allocator_recount(allocator, &allocator, FSDP_MEMORY_GRADIENT); /* no live block */
+    fsdp__allocator_recount(allocator, data, FSDP_MEMORY_GRADIENT);
+    fsdp__allocator_stats(allocator, &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_ACTIVATION], 0);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 128);
+    CHECK_EQ(stats.peak_total_bytes, 128);
+    CHECK(fsdp__allocator_give(allocator, data));
+    fsdp__allocator_stats(allocator, &stats);
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+        CHECK_EQ(stats.live_bytes[kind], 0);
+    fsdp__allocator_free(allocator);
+}
+
 static void bytes_elsewhere_are_counted_and_shared_ones_told_apart(void **state)
 {
     fsdp__allocator *allocator = NULL;
@@ -341,5 +364,6 @@ TEST_MAIN(cmocka_unit_test(blocks_never_overlap_and_every_byte_is_counted),
           cmocka_unit_test(small_requests_do_not_cut_large_segments), cmocka_unit_test(out_of_memory_says_what_is_held),
           cmocka_unit_test(a_huge_request_that_fails_returns_what_is_unused),
           cmocka_unit_test(what_is_not_live_is_not_taken_back),
+          cmocka_unit_test(a_block_of_another_kind_is_given_back_as_that),
           cmocka_unit_test(bytes_elsewhere_are_counted_and_shared_ones_told_apart),
           cmocka_unit_test(any_host_allocation_may_fail))
