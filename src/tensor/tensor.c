@@ -43,6 +43,8 @@ static fsdp_status check_bounds(const fsdp__storage *storage, const fsdp_tensor 
     int64_t extent = numel == 0 ? 0 : view_extent(view->ndim, view->shape, view->strides);
     char text[FSDP__SHAPE_TEXT];
 
+    if (numel == 0 && view->offset >= 0) /* reaches nothing, wherever it begins */
+        return FSDP_OK;
     if (view->offset < 0 || extent < 0 || extent > capacity || view->offset > capacity - extent)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot create a view of shape %s at element %lld: it leaves the %lld elements of the storage",

@@ -318,6 +318,31 @@ static void wrong_placements_are_refused(void **state)
     fsdp_context_free(context);
 }
 
+/* Of which every rank has columns, and no element. */
+static void check_without_elements(fsdp_context *context, void *arg)
+{
+    const fsdp_linear_options no_bias = {.no_bias = true};
+    fsdp_module *module = CHECK_PTR(fsdp_linear_create(context, test_device(context), 4, 0, &no_bias));
+
+    (void)arg;
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_fully_shard(module, &(fsdp_shard_options){.placement = net_last_dimension}));
+    CHECK_OK(fsdp_module_summon_full_params(module, NULL));
+    CHECK_EQ(fsdp_tensor_shape(fsdp_module_parameter(module, "weight"))[1], 4);
+    CHECK_OK(fsdp_module_end_summon(module));
+    CHECK_OK(fsdp_module_summon_full_params(module, &(fsdp_summon_options){.with_grads = true}));
+    CHECK_OK(fsdp_module_end_summon(module));
+    fsdp_module_unref(module);
+}
+
+static void a_parameter_without_elements_is_summoned(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        test_run_ranks(world, check_without_elements, NULL);
+}
+
 TEST_MAIN(cmocka_unit_test(any_dimension_trains_like_the_plain_model),
           cmocka_unit_test(shards_and_gradients_are_contiguous_and_say_their_dimension),
-          cmocka_unit_test(experts_lie_over_a_smaller_mesh), cmocka_unit_test(wrong_placements_are_refused))
+          cmocka_unit_test(experts_lie_over_a_smaller_mesh), cmocka_unit_test(wrong_placements_are_refused),
+          cmocka_unit_test(a_parameter_without_elements_is_summoned))

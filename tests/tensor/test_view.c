@@ -174,8 +174,11 @@ static void a_view_may_not_leave_its_storage(void **state)
     CHECK_STATUS(fsdp__tensor_create_view(t->storage, FSDP_F32, FSDP_SHAPE(2, 2), negative, 5, &view), FSDP_INVALID);
     CHECK_STATUS(fsdp__tensor_create_view(t->storage, FSDP_F32, FSDP_SHAPE(3, 2), huge, 0, &view), FSDP_INVALID);
     CHECK_STATUS(fsdp__tensor_create_view(t->storage, FSDP_F32, FSDP_SHAPE(2), NULL, -1, &view), FSDP_INVALID);
-    CHECK_STATUS(fsdp__tensor_create_view(t->storage, FSDP_F32, FSDP_SHAPE(0), NULL, 11, &view), FSDP_INVALID);
+    CHECK_STATUS(fsdp__tensor_create_view(t->storage, FSDP_F32, FSDP_SHAPE(0), NULL, -1, &view), FSDP_INVALID);
     CHECK_NULL(view);
+    CHECK_OK(fsdp__tensor_create_view(t->storage, FSDP_F32, FSDP_SHAPE(0, 2), NULL, 11, &view)); /* reaches nothing */
+    CHECK_NULL(fsdp_tensor_data(view));
+    fsdp_tensor_unref(view);
     CHECK_EQ(t->storage->refs, 1);
     fsdp_context_free(context);
 }
