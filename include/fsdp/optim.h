@@ -123,8 +123,9 @@ FSDP_API fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optim
 /* ---- state partitioned by whole parameters (torch's ZeroRedundancyOptimizer) ----
  *
  * ZeRO-1 for modules that every rank has whole, and whose gradients are the same on all ranks, averaged by whoever
- * replicates them: each rank has the state of some parameters, steps those, and tells the others. Bit-equal to the
- * optimizer without. Sharded parameters need none of it: their state is sharded as they are. */
+ * replicates them (a parameter has one on all ranks or on none): each rank has the state of some parameters, steps
+ * those, and tells the others. Bit-equal to the optimizer without. Sharded parameters need none of it: their state is
+ * sharded as they are. */
 
 typedef struct fsdp_partition_options {
     fsdp_process_group *group;      /* the ranks; NULL: all of the context. Borrowed, for the optimizer's life */

@@ -178,10 +178,11 @@ static fsdp_status each_of_rank(const fsdp_optimizer *optimizer, int rank, each_
     return FSDP_OK;
 }
 
+/* Without a gradient it is not stepped, and stays as it is: gradients are there on all ranks or on none. */
 static fsdp_status begin_write(void *arg, const fsdp__optimizer_param *param)
 {
     (void)arg;
-    return fsdp_tensor_begin_write(param->tensor);
+    return fsdp_tensor_grad(param->tensor) ? fsdp_tensor_begin_write(param->tensor) : FSDP_OK;
 }
 
 static fsdp_status broadcast_one(void *arg, const fsdp__optimizer_param *param)
@@ -256,8 +257,8 @@ static fsdp_status publish(const fsdp_optimizer *optimizer)
     struct fsdp__partition *p = optimizer->partition;
     int size = fsdp_process_group_size(p->group);
 
-    /* Before anybody waits for this one. Its own, too, of which some may not have stepped: to a graph that has saved it
-     * a parameter was written to on all ranks or on none. */
+    /* Before anybody waits for this one: to a graph that has saved it a parameter was written to on all ranks or on
+     * none. */
     for (int rank = 0; rank < size && size > 1; rank++)
         FSDP_TRY(each_of_rank(optimizer, rank, begin_write, NULL));
     for (int rank = 0; rank < size && size > 1; rank++)
