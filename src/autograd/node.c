@@ -261,6 +261,16 @@ void fsdp__node_release(fsdp__node *node)
 
 /* ---- what was saved ---- */
 
+/* Of an input among those that the caller gave: an operation has places for more. */
+static int number_of(const fsdp__node *node, int input)
+{
+    int number = 0;
+
+    for (int i = 0; i < input; i++)
+        number += node->inputs[i].device != NULL;
+    return number;
+}
+
 /* "input 1 (2, 3), parameter 'head.weight'," */
 static void describe(const fsdp__node *node, int i, const fsdp_tensor *now, char *text, size_t bytes)
 {
@@ -271,7 +281,7 @@ static void describe(const fsdp__node *node, int i, const fsdp_tensor *now, char
 
     fsdp__shape_text(now->ndim, now->shape, shape);
     if (mark->input >= 0)
-        i = mark->input;
+        i = number_of(node, mark->input);
     else if (mark->output >= 0)
         i = mark->output;
     snprintf(text, bytes, "%s %d %s%s%s%s",

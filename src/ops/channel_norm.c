@@ -78,7 +78,7 @@ static bool check(const char *op, fsdp_tensor *const *inputs)
     if (!fsdp__op_inputs(op, inputs, INPUTS) || !fsdp__op_same_dtype(op, inputs, 1))
         return false;
     if (x->ndim < 2 || fsdp_tensor_numel(x) == 0)
-        return fsdp__op_bad(op, "input", "of dimensions (N,C,...), none of them 0,", x);
+        return fsdp__op_bad(op, "input", "of dimensions (N,C,...), none of them 0", x);
     if (!check_row(op, x, "weight", weight) || !check_row(op, x, "bias", bias))
         return false;
     if (weight && bias && weight->dtype != bias->dtype)

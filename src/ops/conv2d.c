@@ -87,7 +87,7 @@ static bool sizes_of(const fsdp_tensor *x, const fsdp_tensor *weight, const fsdp
     if (x->ndim != 4)
         return fsdp__op_bad("conv2d", "input", "of dimensions (N,C,H,W)", x);
     if (weight->ndim != 4 || fsdp_tensor_numel(weight) == 0)
-        return fsdp__op_bad("conv2d", "weight", "of dimensions (O,C/groups,kh,kw), none of them 0,", weight);
+        return fsdp__op_bad("conv2d", "weight", "of dimensions (O,C/groups,kh,kw), none of them 0", weight);
     if (groups < 1 || x->shape[1] % groups != 0 || weight->shape[0] % groups != 0) {
         FSDP_FAIL(FSDP_INVALID, "conv2d: %lld channels in and %lld out cannot be divided into %lld groups",
                   (long long)x->shape[1], (long long)weight->shape[0], (long long)groups);

@@ -3,6 +3,7 @@
 #include "optim/partition.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/autograd.h"
@@ -91,17 +92,22 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
     return FSDP_OK;
 }
 
+/* number -1: the group that is being made. */
 static fsdp_status check_against(const fsdp__optimizer_group *group, int number, const fsdp_parameter *added)
 {
+    char place[40] = "comes earlier in the list";
+
+    if (number >= 0)
+        snprintf(place, sizeof place, "is in group %d already", number);
     for (int64_t i = 0; i < group->count; i++) {
         if (group->params[i].tensor == added->tensor)
-            return FSDP_FAIL(FSDP_INVALID, "cannot optimize '%s' twice: it is in group %d already", added->name,
-                             number);
+            return FSDP_FAIL(FSDP_INVALID, "cannot optimize '%s' twice: it %s", added->name, place);
         if (strcmp(group->params[i].name, added->name) == 0)
-            return FSDP_FAIL(FSDP_INVALID,
-                             "cannot optimize two parameters called '%s', one of which is in group %d already: state "
-                             "goes by names; take the names of a module that both are below (fsdp_module_parameters)",
-                             added->name, number);
+            return FSDP_FAIL(
+                FSDP_INVALID,
+                "cannot optimize two parameters called '%s', one of which %s: state goes by names; take the "
+                "names of a module that both are below (fsdp_module_parameters)",
+                added->name, place);
     }
     return FSDP_OK;
 }
@@ -112,7 +118,7 @@ static fsdp_status check_new(const fsdp_optimizer *optimizer, const fsdp__optimi
 {
     for (int g = 0; g < optimizer->group_count; g++)
         FSDP_TRY(check_against(&optimizer->groups[g], g, added));
-    return check_against(more, optimizer->group_count, added);
+    return check_against(more, -1, added);
 }
 
 static void free_group(fsdp__optimizer_group *group)

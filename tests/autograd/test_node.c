@@ -37,6 +37,11 @@ static void a_written_input_is_an_error_that_names_it(void **state)
     y = CHECK_PTR(fsdp_exp(x));
     CHECK_OK(fsdp_tensor_fill_(y, 10));
     CHECK_ERROR(fsdp_backward(fsdp_sum(y)), FSDP_STATE, "backward of exp: output 0 (2, 3) " WRITTEN);
+    w = fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(3)); /* the second that is given, of places for a residual as well */
+    CHECK_OK(fsdp_tensor_set_requires_grad(w, true));
+    y = CHECK_PTR(fsdp_rmsnorm(x, w, 1e-5f));
+    CHECK_OK(fsdp_tensor_fill_(w, 10));
+    CHECK_ERROR(fsdp_backward(fsdp_sum(y)), FSDP_STATE, "input 1 (3,) " WRITTEN);
 }
 
 static fsdp_status write_ones(const void *arg, void *const *data)

@@ -487,7 +487,7 @@ static void bad_parameters_are_named(void **state)
     f.items[1].tensor = turned;
     CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_UNSUPPORTED, "not contiguous");
     f.items[1].tensor = f.tensors[0];
-    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_INVALID, "'bias' twice");
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_INVALID, "'bias' twice: it comes earlier");
     CHECK_NULL(optimizer);
     fsdp_tensor_unref(meta);
     fsdp_tensor_unref(half);

@@ -310,7 +310,7 @@ static void a_name_is_of_one_parameter(void **state)
     items[0] = (fsdp_parameter){"weight", m.tensors[0]};
     items[1] = (fsdp_parameter){"weight", m.tensors[1]};
     CHECK_ERROR(fsdp_sgd_create(&(fsdp_parameters){2, items}, &options, &optimizer), FSDP_INVALID,
-                "two parameters called 'weight', one of which is in group 0");
+                "two parameters called 'weight', one of which comes earlier in the list: state goes by names");
     CHECK_NULL(optimizer);
     CHECK_OK(fsdp_sgd_create(&(fsdp_parameters){1, items}, &options, &optimizer));
     CHECK_ERROR(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, items + 1}, &options), FSDP_INVALID,
