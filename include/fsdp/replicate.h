@@ -75,10 +75,11 @@ typedef struct fsdp_replicate_options {
 } fsdp_replicate_options;
 
 /* The module with all that is below it. options may be NULL. Where there are no parameters nothing is replicated, and
- * buffers are each rank's own. Errors, on all ranks, the module unchanged: names, shapes,
- * dtypes or requires_grad of the parameters, which are on the meta device, or options, that differ among the ranks; a
- * module that is sharded or replicated already, or has one below; a parameter without dimensions, not contiguous, that
- * has a gradient, is distributed, or is on another device than the others; static_graph with find_unused_parameters.
+ * buffers are each rank's own. Errors, on all ranks, the module unchanged: names, shapes, dtypes or requires_grad of
+ * the parameters, which are on the meta device, or options, that differ among the ranks; a module without a forward, or
+ * that is sharded or replicated already, or has one below; a parameter without dimensions, not contiguous, that has a
+ * gradient, is distributed, or is on another device than the others; static_graph with find_unused_parameters, a
+ * bucket_cap_mb below 0, a compress that is not offered.
  * [collective] of the world, the first time for a mesh */
 FSDP_API fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_options *options);
 /* Also of a module without parameters. */

@@ -216,9 +216,9 @@ typedef struct fsdp_shard_options {
 
 /* One module. options may be NULL. Errors (module unchanged), on all ranks of the mesh what is wrong on one: a
  * container that cannot be called, applied twice, a parameter without dimensions, one that is not contiguous or has a
- * gradient already, a mesh of more dimensions than two without dp_mesh_dims, or without those that it names. Parameters
- * with bytes are cut to this rank's rows now (all ranks must hold the same values); meta parameters stay meta.
- * [collective] */
+ * gradient already, a mesh of more dimensions than two without dp_mesh_dims, or without those that it names; an
+ * option that has no such value; FSDP_MISMATCH where only some ranks have parameters to shard. Parameters with bytes
+ * are cut to this rank's rows now (all ranks must hold the same values); meta parameters stay meta. [collective] */
 FSDP_API fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options);
 /* Several modules as one group (small layers; tied weights that are to be gathered once). Gathered when the first of
  * them runs, resharded when all have run. */

@@ -223,15 +223,14 @@ static fsdp_device *device_of(const fsdp__module_state *state)
     return fsdp_tensor_device(state->groups[0]->params[0].sharded);
 }
 
-/* Where groups keep slices after a forward: the process groups for that. */
-static fsdp_status open_slices(const fsdp__module_state *state)
+fsdp_status fsdp__module_state_check_slices(const fsdp__module_state *state)
 {
     int k = state->slice_ranks;
 
     if (k < 0)
         return FSDP_FAIL(FSDP_INVALID, "reshard_after_forward_ranks %d: expected a number that divides the ranks", k);
     for (int64_t i = 0; i < state->group_count; i++) {
-        fsdp__param_group *group = state->groups[i];
+        const fsdp__param_group *group = state->groups[i];
         int ranks = group->residence.mesh.ranks;
 
         if (k > 0 && ranks % k != 0)
@@ -240,7 +239,19 @@ static fsdp_status open_slices(const fsdp__module_state *state)
                              ranks);
         if (k > 1 && k < ranks && group->flat.on)
             return FSDP_FAIL(FSDP_UNSUPPORTED, "reshard_after_forward_ranks %d: a flat parameter keeps no slices", k);
-        if (k > 1 && k < ranks)
+    }
+    return FSDP_OK;
+}
+
+/* Where groups keep slices after a forward: the process groups for that. */
+static fsdp_status open_slices(const fsdp__module_state *state)
+{
+    int k = state->slice_ranks;
+
+    for (int64_t i = 0; i < state->group_count; i++) {
+        fsdp__param_group *group = state->groups[i];
+
+        if (k > 1 && k < group->residence.mesh.ranks)
             FSDP_TRY(fsdp__slice_open(&group->slice, &group->residence, k));
     }
     return FSDP_OK;

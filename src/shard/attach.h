@@ -4,6 +4,8 @@
 
 #include "shard/root.h"
 
+/* Whether the groups can keep what reshard_after_forward_ranks says. */
+fsdp_status fsdp__module_state_check_slices(const fsdp__module_state *state);
 /* Hooks the state's modules, turns the parameters of its groups into shards, and gives them memory if they have bytes.
  * On failure nothing has changed. [collective] */
 fsdp_status fsdp__module_state_attach(fsdp__module_state *state);

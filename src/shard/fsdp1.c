@@ -206,6 +206,16 @@ static void warn_full_precision(const fsdp_wrap_units *units)
                      units->items[i].module->type->name, units->items[i].name);
 }
 
+/* What fails on one rank fails before others wait for it. */
+static fsdp_status prepare(wrapping *w, fsdp_module *module)
+{
+    FSDP_TRY(make_units(w, module));
+    FSDP_TRY(fsdp__fsdp1_check(module->context, w->options));
+    for (int64_t i = 0; i < w->units.count; i++)
+        FSDP_TRY(fsdp__fsdp1_check(module->context, w->units.items[i].options));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_options *options)
 {
     static const fsdp_fsdp1_options defaults;
@@ -214,7 +224,11 @@ fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_options *optio
 
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "FSDP1 needs a module");
-    FSDP_TRY_GOTO(status, make_units(&w, module), out);
+    status = prepare(&w, module);
+    if (fsdp_context_world_size(module->context) > 1)
+        status = fsdp_agree(fsdp_world(module->context), status);
+    if (status != FSDP_OK)
+        goto out;
     FSDP_TRY_GOTO(status, fsdp__fsdp1_mesh(module->context, w.options, &w.mesh, &w.strategy), out);
     warn_full_precision(&w.units);
     for (int64_t i = 0; i < w.units.count && status == FSDP_OK; i++)

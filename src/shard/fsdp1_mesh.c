@@ -189,12 +189,16 @@ static int shard_ranks(fsdp_context *context, const fsdp_fsdp1_options *o)
     return o->process_group ? fsdp_process_group_size(o->process_group) : fsdp_context_world_size(context);
 }
 
-fsdp_status fsdp__fsdp1_mesh(fsdp_context *context, const fsdp_fsdp1_options *o, fsdp_mesh **out,
-                             fsdp_sharding_strategy *strategy)
+fsdp_status fsdp__fsdp1_check(fsdp_context *context, const fsdp_fsdp1_options *o)
 {
     FSDP_TRY(check_strategy(o));
     FSDP_TRY(check_context(context, o));
-    FSDP_TRY(is_hybrid(o) ? check_hybrid(o) : check_plain(o));
+    return is_hybrid(o) ? check_hybrid(o) : check_plain(o);
+}
+
+fsdp_status fsdp__fsdp1_mesh(fsdp_context *context, const fsdp_fsdp1_options *o, fsdp_mesh **out,
+                             fsdp_sharding_strategy *strategy)
+{
     *strategy = o->strategy;
     if (shard_ranks(context, o) == 1)
         *strategy = FSDP_NO_SHARD;

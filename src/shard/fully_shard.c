@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/internal.h"
 #include "shard/attach.h"
 #include "shard/defaults.h"
 #include "shard/describe.h"
@@ -325,7 +326,26 @@ static fsdp_status select_all(selection *sel, fsdp_module *const *modules, int c
     FSDP_TRY(fsdp__root_create(modules[0]->context, sel->state));
     for (int i = 0; i < count; i++)
         FSDP_TRY(select_module(sel, modules[i]));
+    FSDP_TRY(fsdp__module_state_check_slices(sel->state));
     return check_policy(&options->mp_policy);
+}
+
+/* A rank that has nothing to shard would not come where the others wait for it. */
+static fsdp_status check_alike(const selection *sel, const fsdp__mesh_info *mesh)
+{
+    bool any = sel->state->group_count > 0;
+    uint8_t has[2] = {any, !any};
+
+    if (mesh->ranks > 1)
+        FSDP_TRY(fsdp__process_group_any(mesh->shard_pg, has, 2));
+    if (mesh->replicas > 1)
+        FSDP_TRY(fsdp__process_group_any(mesh->replicate_pg, has, 2));
+    if (has[0] && has[1])
+        return FSDP_FAIL(FSDP_MISMATCH,
+                         "ranks do not shard the same modules: the %s has %s to shard on this rank, and %s on another",
+                         sel->state->modules[0]->type->name, any ? "parameters" : "no parameters",
+                         any ? "none" : "some");
+    return FSDP_OK;
 }
 
 /* What is wrong on one rank: a parameter that has a gradient, a module that is sharded already. */
@@ -334,6 +354,8 @@ static fsdp_status agree(const selection *sel, fsdp_status mine)
     fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
     fsdp_status status = fsdp__mesh_info_agree(&mesh, mine);
 
+    if (status == FSDP_OK)
+        status = check_alike(sel, &mesh);
     fsdp__mesh_info_release(&mesh);
     return status;
 }

@@ -227,14 +227,20 @@ static fsdp_status check_call(const fsdp_module *module, const fsdp_replicate_op
 {
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "fsdp_replicate needs a module");
-    if (!fsdp__module_has_forward(module))
-        return FSDP_FAIL(FSDP_INVALID, "cannot replicate a %s: it has no forward", module->type->name);
     if (options->mesh && fsdp_mesh_context(options->mesh) != module->context)
         return FSDP_FAIL(FSDP_INVALID, "fsdp_replicate was given a mesh of another context than the module's");
     if (options->mesh && fsdp_mesh_ndim(options->mesh) != 1)
         return FSDP_FAIL(FSDP_INVALID,
                          "fsdp_replicate takes a mesh of one dimension, this one has %d: give it a slice of it",
                          fsdp_mesh_ndim(options->mesh));
+    return FSDP_OK;
+}
+
+/* What may be wrong on one rank, and is known to all. */
+static fsdp_status check_options(const fsdp_module *module, const fsdp_replicate_options *options)
+{
+    if (!fsdp__module_has_forward(module))
+        return FSDP_FAIL(FSDP_INVALID, "cannot replicate a %s: it has no forward", module->type->name);
     if (!(options->bucket_cap_mb >= 0) || options->bucket_cap_mb > (double)(INT64_MAX >> 24))
         return FSDP_FAIL(FSDP_INVALID, "bucket_cap_mb %g: expected a positive number, or 0 for the default",
                          options->bucket_cap_mb);
@@ -259,9 +265,11 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context)
 static fsdp_status select_all(selection *sel, fsdp_module *module)
 {
     fsdp_process_group *pg = fsdp_mesh_process_group(sel->mesh, 0);
-    fsdp_status status = ignore_modules(sel, module);
+    fsdp_status status = check_options(module, sel->options);
     char *text = NULL;
 
+    if (status == FSDP_OK)
+        status = ignore_modules(sel, module);
     if (status == FSDP_OK)
         status = fsdp__module_walk(module, select_module, sel);
     if (status == FSDP_OK)

@@ -9,6 +9,9 @@ fsdp_status fsdp__zero_check(const fsdp_shard_options *options)
     bool never = k ? k == 1 : options->reshard_after_forward == FSDP_RESHARD_NEVER;
     bool always = k ? k > 1 : options->reshard_after_forward == FSDP_RESHARD_ALWAYS;
 
+    if (options->reshard_after_forward < FSDP_RESHARD_AUTO || options->reshard_after_forward > FSDP_RESHARD_NEVER)
+        return FSDP_FAIL(FSDP_INVALID, "reshard_after_forward %d: expected FSDP_RESHARD_AUTO, ALWAYS or NEVER",
+                         (int)options->reshard_after_forward);
     if (stage < 0 || stage > 3)
         return FSDP_FAIL(FSDP_INVALID, "zero_stage %d: expected 1, 2 or 3, or 0 for none", stage);
     if (stage > 0 && stage < 3 && always)

@@ -133,6 +133,38 @@ static fsdp_status shard_into_parts_that_do_not_divide(fsdp_context *context, fs
     return fsdp_fully_shard(module, &(fsdp_shard_options){.reshard_after_forward_ranks = 7});
 }
 
+static bool is_second(const fsdp_context *context)
+{
+    return fsdp_context_rank(context) == 1;
+}
+
+static fsdp_status shard_into_parts_on_one(fsdp_context *context, fsdp_module *module)
+{
+    return fsdp_fully_shard(module, &(fsdp_shard_options){.reshard_after_forward_ranks = is_second(context) ? 5 : 0});
+}
+
+static fsdp_status reshard_as_nobody_does(fsdp_context *context, fsdp_module *module)
+{
+    return fsdp_fully_shard(
+        module, &(fsdp_shard_options){.reshard_after_forward = (fsdp_reshard)(is_second(context) ? 77 : 0)});
+}
+
+static fsdp_status shard_nothing_on_one(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_module *other = is_second(context) ? CHECK_PTR(fsdp_gelu_create(context, false)) : fsdp_module_ref(module);
+    fsdp_status status = fsdp_fully_shard(other, NULL);
+
+    CHECK(!fsdp_module_is_sharded(other));
+    fsdp_module_unref(other);
+    return status;
+}
+
+static fsdp_status wrap_with_no_strategy(fsdp_context *context, fsdp_module *module)
+{
+    return fsdp_fsdp1_wrap(module,
+                           &(fsdp_fsdp1_options){.strategy = (fsdp_sharding_strategy)(is_second(context) ? 42 : 0)});
+}
+
 static fsdp_status compute_in_integers(fsdp_context *context, fsdp_module *module)
 {
     (void)context;
@@ -362,6 +394,13 @@ static const misuse misuses[] = {
     {"three dimensions", shard_over_three_dimensions, FSDP_INVALID, {"dp_mesh_dims"}},
     {"another's mesh", shard_on_mesh_of_another_context, FSDP_INVALID, {"another context"}},
     {"7 ranks", shard_into_parts_that_do_not_divide, FSDP_INVALID, {"7 does not divide"}},
+    {"5 ranks on one",
+     shard_into_parts_on_one,
+     FSDP_INVALID,
+     {"rank 1: reshard_after_forward_ranks 5 does not divide"}},
+    {"reshard 77", reshard_as_nobody_does, FSDP_INVALID, {"rank 1: reshard_after_forward 77"}},
+    {"nothing on one", shard_nothing_on_one, FSDP_MISMATCH, {"ranks do not shard the same modules"}},
+    {"strategy 42", wrap_with_no_strategy, FSDP_INVALID, {"rank 1: FSDP1: 42 is no sharding strategy"}},
     {"integers", compute_in_integers, FSDP_INVALID, {"int32 is not a floating dtype"}},
     {"ignore nothing", ignore_nothing, FSDP_INVALID, {"ignored_params[0] is null"}},
     {"a child first", run_child_first, FSDP_STATE, {"'blocks.1' has already run", "outermost"}},

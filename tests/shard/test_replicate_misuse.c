@@ -143,6 +143,33 @@ static fsdp_status find_in_static_graph(fsdp_module *module)
     return fsdp_replicate(module, &(fsdp_replicate_options){.find_unused_parameters = true, .static_graph = true});
 }
 
+static fsdp_status replicate_on_one(fsdp_module *module, const fsdp_replicate_options *options)
+{
+    static const fsdp_replicate_options defaults;
+
+    return fsdp_replicate(module, fsdp_context_rank(module->context) == 1 ? options : &defaults);
+}
+
+static fsdp_status cap_on_one(fsdp_module *module)
+{
+    return replicate_on_one(module, &(fsdp_replicate_options){.bucket_cap_mb = -3});
+}
+
+static fsdp_status compress_on_one(fsdp_module *module)
+{
+    return replicate_on_one(module, &(fsdp_replicate_options){.compress = FSDP_I32});
+}
+
+static fsdp_status find_on_one(fsdp_module *module)
+{
+    return replicate_on_one(module, &(fsdp_replicate_options){.find_unused_parameters = true, .static_graph = true});
+}
+
+static fsdp_status replicate_container_on_one(fsdp_module *module)
+{
+    return fsdp_replicate(fsdp_context_rank(module->context) == 1 ? fsdp_module_child(module, "blocks") : module, NULL);
+}
+
 static fsdp_status ignore_itself(fsdp_module *module)
 {
     return fsdp_replicate(module, &(fsdp_replicate_options){.ignored_modules = &module, .ignored_module_count = 1});
@@ -284,6 +311,10 @@ static const misuse misuses[] = {
     {"two dimensions", replicate_on_two_dimensions, FSDP_INVALID, {"one dimension, this one has 2"}},
     {"cap", cap_below_nothing, FSDP_INVALID, {"bucket_cap_mb -1"}},
     {"find in static", find_in_static_graph, FSDP_INVALID, {"static_graph", "find_unused_parameters"}},
+    {"cap on one", cap_on_one, FSDP_INVALID, {"rank 1: bucket_cap_mb -3"}},
+    {"compress on one", compress_on_one, FSDP_INVALID, {"rank 1: ", "int32"}},
+    {"find on one", find_on_one, FSDP_INVALID, {"rank 1: static_graph"}},
+    {"container on one", replicate_container_on_one, FSDP_INVALID, {"rank 1: cannot replicate a ModuleList"}},
     {"compress", compress_to_more, FSDP_INVALID, {"not to float32"}},
     {"hook of sharded", hook_of_sharded, FSDP_STATE, {"not replicated"}},
     {"failing hook", run_with_failing_hook, FSDP_UNSUPPORTED, {"this hook has no bucket 0"}},
