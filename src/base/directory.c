@@ -195,27 +195,23 @@ bool fsdp__directory_owns(const fsdp__directory *in, const struct stat *of)
     return same;
 }
 
-/* Whether others than this user and root may change what names it has. */
-static bool is_shared(const fsdp__directory *directory)
+bool fsdp__directory_is_shared(const fsdp__directory *directory)
 {
     struct stat info;
 
-    return fstat(directory->fd, &info) != 0 || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 ||
-           (info.st_uid != geteuid() && info.st_uid != 0);
+    return fstat(directory->fd, &info) != 0 || fsdp__is_shared(&info);
 }
 
 bool fsdp__directory_admits(const fsdp__directory *in, const struct stat *of)
 {
-    struct stat own;
-
-    return fstat(in->fd, &own) == 0 &&
-           (!(own.st_mode & (S_IWGRP | S_IWOTH)) || !S_ISREG(of->st_mode) || of->st_nlink == 1) &&
-           (fsdp__may_use(&own, of) || fsdp__directory_owns(in, of));
+    return !fsdp__directory_is_shared(in) ||
+           ((!S_ISREG(of->st_mode) || of->st_nlink == 1) && (of->st_uid == 0 || fsdp__directory_owns(in, of)));
 }
 
 bool fsdp__directory_trusts(const fsdp__directory *in, const struct stat *file)
 {
-    return (file->st_uid == 0 || fsdp__directory_owns(in, file)) && (file->st_nlink == 1 || !is_shared(in));
+    return (file->st_uid == 0 || fsdp__directory_owns(in, file)) &&
+           (file->st_nlink == 1 || !fsdp__directory_is_shared(in));
 }
 
 bool fsdp__directory_look(const fsdp__directory *in, const char *name, struct stat *out)

@@ -23,9 +23,9 @@ typedef struct fsdp__directory {
 
 /* ---- by path ---- */
 
-/* A symbolic link on the way is followed where the folder that it lies in is written by its owner and by root alone,
- * or where the link is this user's, root's or the folder's owner's (fs.protected_symlinks of Linux, for all folders
- * that others may write to); else it is refused by name. FSDP_NOT_FOUND when there is none. */
+/* A symbolic link on the way is followed where only this user or root can have put it there: the link is theirs, or it
+ * lies in a folder of theirs that nobody else may write to. Else it is refused by name: one of another user's in his
+ * own folder, too. FSDP_NOT_FOUND when there is none. */
 fsdp_status fsdp__directory_open(const char *path, fsdp__directory *out);
 /* The same, and its path is absolute and without links then: as those of all that follow. */
 fsdp_status fsdp__directory_resolve(const char *path, fsdp__directory *out);
@@ -48,8 +48,9 @@ void fsdp__directory_close(fsdp__directory *directory); /* one that is not held,
 /* Whether something in it belongs to this user: as files do that he makes there, which some network file systems give
  * to others. */
 bool fsdp__directory_owns(const fsdp__directory *in, const struct stat *of);
-/* Whether what was found in it, and not made by this user, may be used all the same, as its owner could by its name: in
- * a directory that others than its owner may write to it must belong to this user, to root or to the directory's owner,
+/* Whether others than this user and root may change what names it has: its owner, too, whatever its mode is. */
+bool fsdp__directory_is_shared(const fsdp__directory *directory);
+/* Whether what was found in it may be written to: in a directory that is shared it must belong to this user or to root,
  * and a file has no second name. */
 bool fsdp__directory_admits(const fsdp__directory *in, const struct stat *of);
 /* Whether a file that was found in it can be believed to be this user's or root's: it belongs to one of them, and in a

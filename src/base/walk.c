@@ -127,11 +127,14 @@ bool fsdp__is_on_proc(int fd)
     return fstatfs(fd, &system) == 0 && system.f_type == PROC_MAGIC;
 }
 
-/* The kernel's own rule for sticky folders that all may write to, for all that others may. */
-bool fsdp__may_use(const struct stat *folder, const struct stat *entry)
+static bool is_ours(const struct stat *info)
 {
-    return !(folder->st_mode & (S_IWGRP | S_IWOTH)) || entry->st_uid == geteuid() || entry->st_uid == 0 ||
-           entry->st_uid == folder->st_uid;
+    return info->st_uid == geteuid() || info->st_uid == 0;
+}
+
+bool fsdp__is_shared(const struct stat *folder)
+{
+    return (folder->st_mode & (S_IWGRP | S_IWOTH)) != 0 || !is_ours(folder);
 }
 
 /* `link` is open as itself: what is asked of it and what it says are of one and the same. */
@@ -149,7 +152,7 @@ static fsdp_status follow(steps *s, const char *name, int link)
     length = readlinkat(link, "", text, sizeof text);
     if (length < 0 || fstat(link, &info) != 0 || fstat(s->fd, &folder) != 0)
         return cannot(s->walk);
-    if (!fsdp__may_use(&folder, &info))
+    if (fsdp__is_shared(&folder) && !is_ours(&info))
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot %s '%s': '%s' in '%s' is a symbolic link of user %u, in a folder that others may "
                          "write to, and is not followed: remove it, or name what is meant without it",

@@ -31,7 +31,7 @@ bool fsdp__is_on_proc(int fd);
 
 struct stat;
 
-/* See fsdp__directory_admits, but for second names. */
-bool fsdp__may_use(const struct stat *folder, const struct stat *entry);
+/* Whether others than this user and root may change what names a folder has: its owner, too, whatever its mode is. */
+bool fsdp__is_shared(const struct stat *folder);
 
 #endif

@@ -226,15 +226,18 @@ static bool is_followed(const fixture *f, uid_t folder, mode_t mode, uid_t owner
     return first == FSDP_OK;
 }
 
-static void a_link_of_another_is_followed_where_only_the_folders_owner_writes(void **state)
+static void a_link_of_another_is_followed_where_only_this_user_can_have_put_it(void **state)
 {
     fixture *f = *state;
 
     needs_two_users();
     CHECK(is_followed(f, 0, 0755, OTHER));
     CHECK(is_followed(f, 0, 0777, 0));
-    CHECK(is_followed(f, OTHER, 01777, OTHER));
-    CHECK(is_followed(f, OTHER, 0755, OTHER));
+    CHECK(is_followed(f, OTHER, 01777, 0));
+    CHECK(is_followed(f, OTHER, 0755, 0));
+    CHECK(!is_followed(f, OTHER, 01777, OTHER)); /* whoever owns the folder is another user, too */
+    CHECK(!is_followed(f, OTHER, 0755, OTHER));
+    CHECK(!is_followed(f, OTHER, 0700, OTHER - 1));
     CHECK(!is_followed(f, 0, 0777, OTHER));
     CHECK(!is_followed(f, 0, 01777, OTHER));
     CHECK(!is_followed(f, 0, 0775, OTHER));
@@ -444,7 +447,9 @@ static void a_file_of_another_is_not_believed(void **state)
     check_belief(f, OTHER, 0777, false, false);
     check_belief(f, OTHER, 0755, false, true);
     CHECK_EQ(chown(f->path, OTHER, OTHER), 0);
-    check_belief(f, OTHER, 0777, false, true);
+    check_belief(f, OTHER, 0777, false, false);
+    check_belief(f, OTHER, 0755, false, false);
+    check_belief(f, 0, 0755, true, true);
     CHECK_EQ(chown(f->path, 0, 0), 0);
     CHECK_EQ(link(path, second), 0);
     check_belief(f, 0, 0755, true, true);
@@ -526,8 +531,8 @@ TEST_MAIN(T(a_path_is_walked_to_its_end), T(what_was_made_for_a_path_is_removed_
           T(a_path_survives_failed_allocations), T(a_path_that_fails_leaves_nothing),
           T(an_empty_folder_that_was_there_is_not_removed), T(a_removal_that_fails_names_the_entry),
           T(a_folder_whose_names_cannot_be_read_is_not_empty),
-          T(a_link_of_another_is_followed_where_only_the_folders_owner_writes), T(what_is_done_in_a_folder_stays_in_it),
-          T(what_has_the_name_is_replaced_only_where_asked),
+          T(a_link_of_another_is_followed_where_only_this_user_can_have_put_it),
+          T(what_is_done_in_a_folder_stays_in_it), T(what_has_the_name_is_replaced_only_where_asked),
           T(a_clearing_follows_no_link_and_goes_no_deeper_than_it_may), T(only_a_file_is_opened_to_be_read),
           T(nothing_is_written_behind_what_another_may_have_put_there), T(a_file_of_another_is_not_believed),
           T(a_new_file_is_never_one_that_was_there), T(what_happens_at_a_use_can_be_chosen),

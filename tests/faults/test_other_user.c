@@ -267,6 +267,43 @@ static void a_folder_that_gets_the_name_of_a_file_is_not_moved(void **state)
     free(folder);
 }
 
+/* ---- a folder of the other's on the way ---- */
+
+static bool make_folder_with_link(void *arg)
+{
+    const other_area *f = arg;
+    char path[400];
+
+    snprintf(path, sizeof path, "%s/theirs", f->area);
+    if (mkdir(path, 0755) != 0)
+        return false;
+    snprintf(path, sizeof path, "%s/theirs/link", f->area);
+    return symlink(f->precious, path) == 0;
+}
+
+static void no_link_in_a_folder_of_another_is_followed(void **state)
+{
+    static const char refused[] = "'link' in '";
+    other_area *f = *state;
+    garden g = garden_create();
+    char *link = test_path(f->area, "theirs/link"), *letter = test_path(link, "letter"), *new = test_path(link, "new");
+    int fd;
+
+    other_do(make_folder_with_link, f);
+    CHECK_ERROR(fsdp__file_write_atomic(letter, "evil", 4), FSDP_INVALID, refused);
+    CHECK_ERROR(fsdp__file_append(letter, &fd), FSDP_INVALID, refused);
+    CHECK_ERROR(fsdp__make_directories(new), FSDP_INVALID, refused);
+    g.options.folder = link;
+    g.options.overwrite = true;
+    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, refused);
+    fsdp__remove_leftovers(f->context, link);
+    other_check_precious(f);
+    free(new);
+    free(letter);
+    free(link);
+    garden_free(&g);
+}
+
 /* ---- checkpoints ---- */
 
 typedef struct saving {
@@ -349,6 +386,7 @@ int main(void)
                                        T(a_journal_of_another_moves_nothing),
                                        T(a_journal_of_another_folder_moves_nothing),
                                        T(a_folder_that_gets_the_name_of_a_file_is_not_moved),
+                                       T(no_link_in_a_folder_of_another_is_followed),
                                        T(a_checkpoint_changes_nothing_outside_of_its_folder),
                                        T(what_another_calls_a_leftover_stays)};
 
