@@ -111,18 +111,11 @@ static fsdp_status scan(DIR *directory, const char *folder, const char *suffix, 
                       : FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
 }
 
-fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **out, int64_t *out_count)
+/* Closes the directory. */
+static fsdp_status list(DIR *directory, const char *folder, const char *suffix, int64_t **out, int64_t *out_count)
 {
-    DIR *directory = opendir(folder);
-    fsdp_status status;
+    fsdp_status status = scan(directory, folder, suffix, out, out_count);
 
-    *out = NULL;
-    *out_count = 0;
-    if (!directory && errno == ENOENT)
-        return FSDP_OK;
-    if (!directory)
-        return FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
-    status = scan(directory, folder, suffix, out, out_count);
     closedir(directory);
     if (status != FSDP_OK) {
         fsdp__free(*out);
@@ -132,6 +125,29 @@ fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **ou
         qsort(*out, (size_t)*out_count, sizeof **out, ascending);
     }
     return status;
+}
+
+fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **out, int64_t *out_count)
+{
+    DIR *directory = opendir(folder);
+
+    *out = NULL;
+    *out_count = 0;
+    if (!directory && errno == ENOENT)
+        return FSDP_OK;
+    if (!directory)
+        return FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
+    return list(directory, folder, suffix, out, out_count);
+}
+
+fsdp_status fsdp__step_list_in(const fsdp__directory *folder, const char *suffix, int64_t **out, int64_t *out_count)
+{
+    DIR *directory;
+
+    *out = NULL;
+    *out_count = 0;
+    FSDP_TRY(fsdp__directory_list(folder, &directory));
+    return list(directory, folder->path, suffix, out, out_count);
 }
 
 fsdp_status fsdp_checkpoint_list(const char *folder, int64_t **out, int64_t *out_count)

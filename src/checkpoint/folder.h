@@ -2,6 +2,7 @@
 #ifndef CHECKPOINT_FOLDER_H
 #define CHECKPOINT_FOLDER_H
 
+#include "base/directory.h"
 #include "fsdp/checkpoint.h"
 
 /* What follows a step's name while it is made, and while it is removed. */
@@ -25,5 +26,7 @@ char *fsdp__step_path(const char *folder, int64_t step, const char *suffix);
 /* Steps of folders with that suffix, ascending; fsdp__free `*out`. A name of a step that cannot be looked at, a link to
  * nowhere too, is an error. */
 fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **out, int64_t *out_count);
+/* The same of one that is held. */
+fsdp_status fsdp__step_list_in(const fsdp__directory *folder, const char *suffix, int64_t **out, int64_t *out_count);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "checkpoint/content_check.h"
 #include "tensor/tensor.h"
 
 static bool writes(const fsdp_checkpoint_section *section, const fsdp_state_dict_entry *entry)
@@ -221,4 +222,17 @@ fsdp_status fsdp__data_cursor_read(fsdp__data_cursor *cursor, void *out, size_t 
         }
     }
     return FSDP_OK;
+}
+
+size_t fsdp_checkpoint_snapshot_bytes(const fsdp_checkpoint_content *content)
+{
+    fsdp__rank_data data;
+    size_t bytes = 0;
+
+    if (!content || fsdp__content_check(content, false) != FSDP_OK)
+        return 0;
+    if (fsdp__rank_data_create(content, &data) == FSDP_OK)
+        bytes = (size_t)fsdp__rank_data_bytes(&data);
+    fsdp__rank_data_release(&data);
+    return bytes;
 }

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
-#include "base/directory.h"
 #include "base/file.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/manifest.h"
@@ -120,9 +119,10 @@ bool fsdp__retention_keeps(const fsdp__retention *rule, int64_t step, int64_t ne
            (rule->keep_every > 0 && step % rule->keep_every == 0);
 }
 
-static void warn(fsdp_context *context, const char *folder)
+static void warn(fsdp_context *context, const fsdp__directory *folder)
 {
-    fsdp_log(context, FSDP_LOG_WARNING, "an old checkpoint in '%s' cannot be removed: %s", folder, fsdp_last_error());
+    fsdp_log(context, FSDP_LOG_WARNING, "an old checkpoint in '%s' cannot be removed: %s", folder->path,
+             fsdp_last_error());
 }
 
 /* They are older than any that has its name, whatever their steps are. */
@@ -133,35 +133,30 @@ static void remove_superseded(fsdp_context *context, const fsdp__directory *fold
     char name[FSDP__STEP_NAME];
     int64_t count = 0;
 
-    if (fsdp__superseded_list(folder->path, &list, &count) != FSDP_OK)
-        warn(context, folder->path);
+    if (fsdp__superseded_list(folder, &list, &count) != FSDP_OK)
+        warn(context, folder);
     for (int64_t i = 0; i < count; i++)
         if (newer + i >= rule->keep_latest_k &&
             remove_step(context, folder, list[i].step, fsdp__superseded_text(&list[i], name)) != FSDP_OK)
-            warn(context, folder->path);
+            warn(context, folder);
     fsdp__free(list);
 }
 
-void fsdp__retention_apply(fsdp_context *context, const char *folder, const fsdp__retention *rule, int64_t saved)
+void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder, const fsdp__retention *rule,
+                           int64_t saved)
 {
     int64_t *steps = NULL, count = 0;
     char name[FSDP__STEP_NAME];
-    fsdp__directory held;
 
-    if (fsdp__directory_open(folder, &held) != FSDP_OK) {
-        warn(context, folder);
-        return;
-    }
-    if (fsdp__step_list(folder, "", &steps, &count) != FSDP_OK)
+    if (fsdp__step_list_in(folder, "", &steps, &count) != FSDP_OK)
         warn(context, folder);
     for (int64_t i = 0; i < count; i++) /* one that cannot be removed does not keep the others */
         if (steps[i] != saved && !fsdp__retention_keeps(rule, steps[i], count - 1 - i) &&
-            remove_step(context, &held, steps[i], fsdp__step_text(steps[i], "", name)) != FSDP_OK)
+            remove_step(context, folder, steps[i], fsdp__step_text(steps[i], "", name)) != FSDP_OK)
             warn(context, folder);
     fsdp__free(steps);
     if (rule->keep_latest_k > 0)
-        remove_superseded(context, &held, rule, count);
-    fsdp__directory_close(&held);
+        remove_superseded(context, folder, rule, count);
 }
 
 /* ---- what the dead have left ---- */
@@ -184,28 +179,24 @@ static void finish_removal(fsdp_context *context, const fsdp__directory *folder,
     fsdp__directory_close(&one);
 }
 
-static void remove_with(fsdp_context *context, const char *folder, const char *suffix)
+static void remove_with(fsdp_context *context, const fsdp__directory *folder, const char *suffix)
 {
     int64_t *steps = NULL, count = 0;
-    fsdp__directory held = {.path = NULL};
     char name[FSDP__STEP_NAME];
 
-    if (fsdp__step_list(folder, suffix, &steps, &count) != FSDP_OK || count == 0)
+    if (fsdp__step_list_in(folder, suffix, &steps, &count) != FSDP_OK)
         return;
-    if (fsdp__directory_open(folder, &held) != FSDP_OK)
-        count = 0;
     for (int64_t i = 0; i < count; i++) {
         fsdp__step_text(steps[i], suffix, name);
         if (strcmp(suffix, FSDP__SAVING) == 0)
-            remove_staging(&held, name);
+            remove_staging(folder, name);
         else
-            finish_removal(context, &held, name);
+            finish_removal(context, folder, name);
     }
-    fsdp__directory_close(&held);
     fsdp__free(steps);
 }
 
-void fsdp__remove_leftovers(fsdp_context *context, const char *folder)
+void fsdp__remove_leftovers(fsdp_context *context, const fsdp__directory *folder)
 {
     bool held = fsdp_hold_error(true);
 

@@ -2,6 +2,7 @@
 #ifndef CHECKPOINT_RETENTION_H
 #define CHECKPOINT_RETENTION_H
 
+#include "base/directory.h"
 #include "fsdp/checkpoint.h"
 
 typedef struct fsdp__retention {
@@ -14,8 +15,9 @@ typedef struct fsdp__retention {
 bool fsdp__retention_keeps(const fsdp__retention *rule, int64_t step, int64_t newer);
 /* Removes what the rule does not keep, superseded ones first, but never `saved`. What cannot be removed stays, with a
  * warning. */
-void fsdp__retention_apply(fsdp_context *context, const char *folder, const fsdp__retention *rule, int64_t saved);
+void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder, const fsdp__retention *rule,
+                           int64_t saved);
 /* Removes what a process that died in a save, or while it removed a checkpoint, has left in the folder. */
-void fsdp__remove_leftovers(fsdp_context *context, const char *folder);
+void fsdp__remove_leftovers(fsdp_context *context, const fsdp__directory *folder);
 
 #endif

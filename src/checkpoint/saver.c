@@ -6,6 +6,8 @@
  *     finish    the first makes one manifest of all and gives the folder its name
  *
  * All ranks agree after each, so that a failure anywhere ends the save everywhere. */
+#include "checkpoint/saver.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,7 +18,6 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "checkpoint/content_check.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/stage.h"
@@ -31,6 +32,7 @@ struct fsdp_checkpoint_saver {
     fsdp_context *context;
     fsdp_process_group *group;
     char *folder;
+    fsdp__directory home; /* what that must stand for; its path is NULL: nobody has said */
     fsdp_checkpoint_saver_options options;
     int64_t *pinned;
     int pinned_count;
@@ -42,7 +44,8 @@ struct fsdp_checkpoint_saver {
 
     bool pending; /* what follows is in use */
     int64_t step;
-    char *path; /* of the checkpoint */
+    char *path;           /* of the checkpoint */
+    fsdp__directory into; /* on the first rank: in which it gets its name */
     fsdp__stage stage;
     fsdp_tensor *copy; /* kept for the next save */
     pthread_t thread;
@@ -118,6 +121,12 @@ fsdp_status fsdp_checkpoint_saver_pin(fsdp_checkpoint_saver *saver, const int64_
     return FSDP_OK;
 }
 
+fsdp_status fsdp__saver_stay(fsdp_checkpoint_saver *saver, const fsdp__directory *folder)
+{
+    fsdp__directory_close(&saver->home);
+    return fsdp__directory_share(folder, &saver->home);
+}
+
 int64_t fsdp_checkpoint_saver_pending(const fsdp_checkpoint_saver *saver)
 {
     return saver->pending ? saver->step : -1;
@@ -134,6 +143,7 @@ static void end(fsdp_checkpoint_saver *s)
     pthread_mutex_unlock(&s->mutex);
     fsdp__publication_free(publication);
     fsdp__stage_release(&s->stage);
+    fsdp__directory_close(&s->into);
     fsdp__free(s->path);
     s->path = NULL;
     s->pending = false;
@@ -159,6 +169,7 @@ void fsdp_checkpoint_saver_free(fsdp_checkpoint_saver *saver)
     fsdp_tensor_unref(saver->copy);
     pthread_mutex_destroy(&saver->mutex);
     fsdp__free(saver->pinned);
+    fsdp__directory_close(&saver->home);
     fsdp__free(saver->folder);
     fsdp__free(saver);
 }
@@ -205,10 +216,23 @@ static fsdp_status enter_folder(fsdp_checkpoint_saver *s, fsdp__publication *pub
     return fsdp__publication_content(publication, &s->stage.folder);
 }
 
+static fsdp_status remove_leftovers(const fsdp_checkpoint_saver *s)
+{
+    fsdp__directory folder;
+    fsdp_status status =
+        s->home.path ? fsdp__directory_share(&s->home, &folder) : fsdp__directory_open(s->folder, &folder);
+
+    if (status == FSDP_OK)
+        fsdp__remove_leftovers(s->context, &folder);
+    fsdp__directory_close(&folder);
+    return status == FSDP_NO_MEMORY ? status : FSDP_OK; /* the rest is told where the folder is needed */
+}
+
 /* The publication is there before anybody can abandon it half made. */
 static fsdp_status hold_folder(fsdp_checkpoint_saver *s)
 {
-    fsdp__publish_options options = {.folder = s->path, .kind = &checkpoint_folder, .only_new = true};
+    fsdp__publish_options options = {
+        .folder = s->path, .kind = &checkpoint_folder, .parent = s->home.path ? &s->home : NULL, .only_new = true};
     fsdp__publication *publication = fsdp__publication_create(s->context);
 
     if (!publication)
@@ -217,8 +241,9 @@ static fsdp_status hold_folder(fsdp_checkpoint_saver *s)
     s->publication = publication;
     pthread_mutex_unlock(&s->mutex);
     FSDP_TRY(check_held(s));
-    fsdp__remove_leftovers(s->context, s->folder);
+    FSDP_TRY(remove_leftovers(s));
     FSDP_TRY(fsdp__publication_begin(publication, &options));
+    FSDP_TRY(fsdp__publication_parent(publication, &s->into));
     return enter_folder(s, publication);
 }
 
@@ -381,19 +406,6 @@ static fsdp_status greet(fsdp_checkpoint_saver *s, const fsdp_checkpoint_content
 
 /* ---- write ---- */
 
-size_t fsdp_checkpoint_snapshot_bytes(const fsdp_checkpoint_content *content)
-{
-    fsdp__rank_data data;
-    size_t bytes = 0;
-
-    if (!content || fsdp__content_check(content, false) != FSDP_OK)
-        return 0;
-    if (fsdp__rank_data_create(content, &data) == FSDP_OK)
-        bytes = (size_t)fsdp__rank_data_bytes(&data);
-    fsdp__rank_data_release(&data);
-    return bytes;
-}
-
 /* Of everything, also of tensors that are in the host's memory: they change, too. */
 static fsdp_status take_copy(fsdp_checkpoint_saver *s)
 {
@@ -478,7 +490,7 @@ static void apply_retention(const fsdp_checkpoint_saver *s)
                             .pinned_count = s->pinned_count};
 
     if (is_first(s) && s->options.keep_latest_k > 0)
-        fsdp__retention_apply(s->context, s->folder, &rule, s->step);
+        fsdp__retention_apply(s->context, &s->into, &rule, s->step);
 }
 
 /* What the thread has come to, as an error of this one. */

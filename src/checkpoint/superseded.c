@@ -2,13 +2,11 @@
 #include "checkpoint/superseded.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/directory.h"
 #include "base/file.h"
 
 #define SUFFIX ".superseded-"
@@ -61,19 +59,16 @@ static fsdp_status scan(DIR *directory, const char *folder, fsdp__superseded **l
     return status;
 }
 
-fsdp_status fsdp__superseded_list(const char *folder, fsdp__superseded **out, int64_t *out_count)
+fsdp_status fsdp__superseded_list(const fsdp__directory *folder, fsdp__superseded **out, int64_t *out_count)
 {
-    DIR *directory = opendir(folder);
     int64_t capacity = 0;
     fsdp_status status;
+    DIR *directory;
 
     *out = NULL;
     *out_count = 0;
-    if (!directory && errno == ENOENT)
-        return FSDP_OK;
-    if (!directory)
-        return FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
-    status = scan(directory, folder, out, out_count, &capacity);
+    FSDP_TRY(fsdp__directory_list(folder, &directory));
+    status = scan(directory, folder->path, out, out_count, &capacity);
     closedir(directory);
     if (status != FSDP_OK) {
         fsdp__free(*out);
@@ -86,7 +81,7 @@ fsdp_status fsdp__superseded_list(const char *folder, fsdp__superseded **out, in
 }
 
 /* Behind those of this step that there are. */
-static fsdp_status next_turn(const char *folder, fsdp__superseded *of)
+static fsdp_status next_turn(const fsdp__directory *folder, fsdp__superseded *of)
 {
     fsdp__superseded *list = NULL;
     int64_t count = 0;
@@ -100,21 +95,15 @@ static fsdp_status next_turn(const char *folder, fsdp__superseded *of)
     return FSDP_OK;
 }
 
-static fsdp_status rename_step(const char *folder, int64_t step, const char *name)
+static fsdp_status rename_step(const fsdp__directory *folder, int64_t step, const char *name)
 {
     char old_name[FSDP__STEP_NAME];
-    fsdp__directory held;
-    fsdp_status status;
 
-    FSDP_TRY(fsdp__directory_open(folder, &held));
-    status = fsdp__directory_rename(&held, fsdp__step_text(step, "", old_name), &held, name, FSDP__RENAME_NEW);
-    if (status == FSDP_OK)
-        status = fsdp__directory_sync(&held);
-    fsdp__directory_close(&held);
-    return status;
+    FSDP_TRY(fsdp__directory_rename(folder, fsdp__step_text(step, "", old_name), folder, name, FSDP__RENAME_NEW));
+    return fsdp__directory_sync(folder);
 }
 
-fsdp_status fsdp__supersede(const char *folder, int64_t step, char **out)
+fsdp_status fsdp__supersede(const fsdp__directory *folder, int64_t step, char **out)
 {
     fsdp__superseded of = {.step = step};
     char name[FSDP__STEP_NAME];
@@ -122,9 +111,9 @@ fsdp_status fsdp__supersede(const char *folder, int64_t step, char **out)
 
     *out = NULL;
     FSDP_TRY(next_turn(folder, &of));
-    *out = fsdp__path_join(folder, fsdp__superseded_text(&of, name));
+    *out = fsdp__path_join(folder->path, fsdp__superseded_text(&of, name));
     status = *out ? rename_step(folder, step, name)
-                  : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot rename a checkpoint in '%s'", folder);
+                  : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot rename a checkpoint in '%s'", folder->path);
     if (status != FSDP_OK) {
         fsdp__free(*out);
         *out = NULL;

@@ -11,10 +11,10 @@ typedef struct fsdp__superseded {
 } fsdp__superseded;
 
 /* Gives step-N of a folder such a name; `*out` is its path, fsdp__free it. */
-fsdp_status fsdp__supersede(const char *folder, int64_t step, char **out);
+fsdp_status fsdp__supersede(const fsdp__directory *folder, int64_t step, char **out);
 /* Its name into `name`; returns it. */
 const char *fsdp__superseded_text(const fsdp__superseded *of, char name[FSDP__STEP_NAME]);
-/* The latest first; fsdp__free `*out`. None where there is no folder. */
-fsdp_status fsdp__superseded_list(const char *folder, fsdp__superseded **out, int64_t *out_count);
+/* The latest first; fsdp__free `*out`. */
+fsdp_status fsdp__superseded_list(const fsdp__directory *folder, fsdp__superseded **out, int64_t *out_count);
 
 #endif

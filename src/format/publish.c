@@ -76,6 +76,20 @@ static fsdp_status check_new(const fsdp__publication *p)
     return FSDP_OK;
 }
 
+/* Whoever may write above it can have given the path to another. */
+static fsdp_status check_parent(const fsdp__publication *p)
+{
+    struct stat asked, found;
+
+    if (!p->options.parent || (fstat(p->options.parent->fd, &asked) == 0 && fstat(p->target.parent.fd, &found) == 0 &&
+                               fsdp__same_file(&asked, &found)))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE,
+                     "'%s' is no longer the folder that this process holds, and nothing in it is changed: "
+                     "give that one its name back",
+                     p->target.parent.path);
+}
+
 /* Whether a journal in the folder, if there is one, is of this user's. */
 static fsdp_status check_journal(const fsdp__directory *folder)
 {
@@ -174,6 +188,7 @@ static fsdp_status begin(fsdp__publication *p)
 
     FSDP_TRY(fsdp__target_find(p->options.folder, &p->target));
     FSDP_TRY(check_new(p));
+    FSDP_TRY(check_parent(p));
     FSDP_TRY(check_source(p));
     if (!exists(p))
         return take_staging(p);
@@ -251,15 +266,25 @@ fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_op
     return status;
 }
 
-fsdp_status fsdp__publication_content(fsdp__publication *p, fsdp__directory *out)
+static fsdp_status share(fsdp__publication *p, const fsdp__directory *directory, fsdp__directory *out)
 {
     fsdp_status status;
 
     *out = (fsdp__directory){.path = NULL};
     pthread_mutex_lock(&p->mutex);
-    status = name_failure(p, p->abandoned ? given_up() : fsdp__directory_share(&p->content, out));
+    status = name_failure(p, p->abandoned ? given_up() : fsdp__directory_share(directory, out));
     pthread_mutex_unlock(&p->mutex);
     return status;
+}
+
+fsdp_status fsdp__publication_content(fsdp__publication *p, fsdp__directory *out)
+{
+    return share(p, &p->content, out);
+}
+
+fsdp_status fsdp__publication_parent(fsdp__publication *p, fsdp__directory *out)
+{
+    return share(p, &p->target.parent, out);
 }
 
 fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, fsdp__directory *out)

@@ -18,6 +18,7 @@
 #ifndef FORMAT_PUBLISH_H
 #define FORMAT_PUBLISH_H
 
+#include "base/directory.h"
 #include "format/file_list.h"
 #include "fsdp/context.h"
 
@@ -31,8 +32,9 @@ typedef struct fsdp__folder_kind {
 typedef struct fsdp__publish_options {
     const char *folder;
     const fsdp__folder_kind *kind;
-    const char *source;         /* a folder that is never written to; NULL: none */
-    const char *overwrite_hint; /* how to ask for overwriting, for messages; NULL: there is no way */
+    const fsdp__directory *parent; /* in which it must lie, held by the caller; NULL: wherever its path leads */
+    const char *source;            /* a folder that is never written to; NULL: none */
+    const char *overwrite_hint;    /* how to ask for overwriting, for messages; NULL: there is no way */
     bool overwrite;
     /* The folder must not be there, now and when the content takes its place; it gets no list of its files, since the
      * content says itself what it is. */
@@ -49,6 +51,8 @@ fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_op
 /* The folder in which the content is made ready, empty at first: files, each synced by whoever wrote it. The caller
  * closes it; other processes open it by its path (fsdp__staging_join). */
 fsdp_status fsdp__publication_content(fsdp__publication *p, fsdp__directory *out);
+/* The directory in which the folder has its name, or gets it. The caller closes it. */
+fsdp_status fsdp__publication_parent(fsdp__publication *p, fsdp__directory *out);
 /* A folder beside it, for files, which goes with the publication: never made behind its end. The caller closes it. */
 fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, fsdp__directory *out);
 /* Whether content of these names and sizes will find its place: space, limits, files of others in the way. */

@@ -10,6 +10,7 @@
 #include "base/context.h"
 #include "base/file.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/saver.h"
 #include "checkpoint/superseded.h"
 #include "format/room.h"
 #include "train/config.h"
@@ -134,7 +135,7 @@ static fsdp_status set_aside(const fsdp_train_run *run, int64_t step)
 {
     char *to = NULL;
 
-    FSDP_TRY(fsdp__supersede(run->config->checkpoint.folder, step, &to));
+    FSDP_TRY(fsdp__supersede(&run->saves.folder, step, &to));
     fsdp_log(run->context, FSDP_LOG_WARNING,
              "step-%lld is newer than what the run goes on from, and is '%s' from here on%s", (long long)step, to,
              run->config->checkpoint.keep_latest_k > 0 ? ", until checkpoint.keep_latest_k others are there" : "");
@@ -149,11 +150,11 @@ static fsdp_status set_newer_aside(const fsdp_train_run *run)
 
     if (run->config->checkpoint.load_step == FSDP_CHECKPOINT_NEWEST || run->step >= run->config->training.steps)
         return FSDP_OK;
-    FSDP_TRY(fsdp_checkpoint_list(run->config->checkpoint.folder, &steps, &count));
+    FSDP_TRY(fsdp__step_list_in(&run->saves.folder, "", &steps, &count));
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)
         if (steps[i] > run->step)
             status = set_aside(run, steps[i]);
-    free(steps);
+    fsdp__free(steps);
     return status;
 }
 
@@ -188,7 +189,7 @@ fsdp_status fsdp__saves_begin(fsdp_train_run *run)
     FSDP_TRY(of_folder(
         fsdp_checkpoint_saver_create(c->checkpoint.folder, &options, fsdp_world(run->context), &saves->saver)));
     tell_of_saver(run);
-    return FSDP_OK;
+    return is_first(run) ? of_folder(fsdp__saver_stay(saves->saver, &saves->folder)) : FSDP_OK;
 }
 
 void fsdp__saves_release(fsdp_train_run *run)

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/saver.h"
 #include "checkpoint/scene.h"
 #include "faults/other_user.h"
 #include "faults/tree.h"
@@ -296,7 +297,6 @@ static void no_link_in_a_folder_of_another_is_followed(void **state)
     g.options.folder = link;
     g.options.overwrite = true;
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID, refused);
-    fsdp__remove_leftovers(f->context, link);
     other_check_precious(f);
     free(new);
     free(letter);
@@ -344,6 +344,46 @@ static void a_checkpoint_changes_nothing_outside_of_its_folder(void **state)
     free((char *)(uintptr_t)what.folder);
 }
 
+static bool swap_runs(void *arg)
+{
+    const other_area *f = arg;
+    char runs[400], away[400], others[400];
+
+    snprintf(runs, sizeof runs, "%s/runs", f->area);
+    snprintf(away, sizeof away, "%s/away", f->area);
+    snprintf(others, sizeof others, "%s/others", f->area);
+    return rename(runs, away) == 0 && rename(others, runs) == 0;
+}
+
+/* Another run of the same user's has its checkpoints in a folder that gets the name of this one's. */
+static void a_save_into_another_runs_folder_removes_nothing(void **state)
+{
+    const fsdp_checkpoint_saver_options options = {.keep_latest_k = 1};
+    other_area *f = *state;
+    char *folder = other_open_folder(f, "runs"), *others = other_open_folder(f, "others"), *before, *now;
+    fsdp_checkpoint_saver *saver = NULL;
+    fsdp__directory held;
+
+    for (int step = 1; step <= 2; step++)
+        scene_save_to(others, f->context, SCENE_PLAIN, step, step);
+    before = tree_text(others, NULL);
+    CHECK_OK(fsdp_checkpoint_saver_create(folder, &options, fsdp_world(f->context), &saver));
+    CHECK_OK(fsdp__directory_open(folder, &held));
+    CHECK_OK(fsdp__saver_stay(saver, &held));
+    fsdp__directory_close(&held);
+    CHECK_OK(scene_save(saver, f->context, SCENE_PLAIN, 3, 3));
+    other_do(swap_runs, f);
+    CHECK_ERROR(scene_save(saver, f->context, SCENE_PLAIN, 4, 4), FSDP_STATE,
+                "runs' is no longer the folder that this process holds");
+    now = tree_text(folder, NULL);
+    CHECK_STRING(now, before);
+    fsdp_checkpoint_saver_free(saver);
+    free(now);
+    free(before);
+    free(others);
+    free(folder);
+}
+
 static bool make_leftovers(void *arg)
 {
     const other_area *f = arg;
@@ -363,9 +403,12 @@ static void what_another_calls_a_leftover_stays(void **state)
 {
     other_area *f = *state;
     char *folder = other_open_folder(f, "runs"), *theirs = test_path(folder, "step-7.saving");
+    fsdp__directory held;
 
     other_do(make_leftovers, f);
-    fsdp__remove_leftovers(f->context, folder);
+    CHECK_OK(fsdp__directory_open(folder, &held));
+    fsdp__remove_leftovers(f->context, &held);
+    fsdp__directory_close(&held);
     other_check_precious(f);
     garden_check_file(theirs, "theirs", "theirs");
     scene_save_to(folder, f->context, SCENE_PLAIN, 1, 1);
@@ -388,6 +431,7 @@ int main(void)
                                        T(a_folder_that_gets_the_name_of_a_file_is_not_moved),
                                        T(no_link_in_a_folder_of_another_is_followed),
                                        T(a_checkpoint_changes_nothing_outside_of_its_folder),
+                                       T(a_save_into_another_runs_folder_removes_nothing),
                                        T(what_another_calls_a_leftover_stays)};
 
     if (access("/dev/shm", W_OK) == 0)
