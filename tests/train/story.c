@@ -109,6 +109,8 @@ static void saved(void *arg, const fsdp_train_saved *what)
 
     if (r->rank == 0 && r->story->saved_count <= STORY_STEPS)
         r->story->saved[r->story->saved_count++] = what->step;
+    if (r->rank == 0 && r->story->away && r->story->saved_count == 1)
+        CHECK_EQ(rename(r->story->folder, r->story->away), 0);
 }
 
 static fsdp_train_demand demand(void *arg)

@@ -13,6 +13,7 @@ enum {
 typedef struct story {
     char *directory, *folder, *model; /* of the checkpoints; of the export, which no key names yet */
     fsdp_train_config *config;
+    char *away; /* name that the folder of checkpoints gets when the first one is there; NULL: it stays */
     int save_after, end_after; /* steps at whose end the last rank asks for it; 0: none */
     fsdp__fault_kind kind;
     long nth; /* fault of the last rank, armed with the run; 0: none */

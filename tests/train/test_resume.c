@@ -427,7 +427,27 @@ static void weights_may_begin_as_those_of_other_files(void **state)
     free(first);
 }
 
+static void it_saves_nowhere_but_in_the_folder_that_it_holds(void **state)
+{
+    story *s = *state;
+    char *first;
+
+    s->away = test_path(s->directory, "away");
+    first = test_path(s->away, "step-1");
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.interval", "1");
+    story_set(s, "checkpoint.keep_latest_k", "1");
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_STATE);
+    CHECK_CONTAINS(s->message, "is no longer the folder that this process holds");
+    CHECK_EQ(s->saved_count, 1);
+    CHECK(!story_has(s, "") && access(first, F_OK) == 0);
+    free(first);
+    free(s->away);
+}
+
 TEST_MAIN(S(a_run_in_pieces_is_the_run_in_one), S(dropouts_go_on_drawing), S(at_another_number_of_ranks_it_goes_on),
           S(the_batch_of_the_checkpoint_stands), S(what_does_not_fit_is_refused), S(what_is_excluded_begins_anew),
           S(what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed), S(what_was_never_trained_has_no_state),
-          S(an_older_checkpoint_can_be_gone_on_from), S(weights_may_begin_as_those_of_other_files))
+          S(an_older_checkpoint_can_be_gone_on_from), S(weights_may_begin_as_those_of_other_files),
+          S(it_saves_nowhere_but_in_the_folder_that_it_holds))
