@@ -171,28 +171,33 @@ fsdp_status fsdp__file_read_stream(const char *path, size_t limit_bytes, char **
     return read_whole(path, true, limit_bytes, out, out_bytes);
 }
 
+fsdp_status fsdp__file_map_open(int fd, const char *path, fsdp__mapping *out)
+{
+    struct stat info;
+    void *data = NULL;
+
+    *out = (fsdp__mapping){0};
+    if (fstat(fd, &info) != 0)
+        return fsdp__file_error("examine", path);
+    if (info.st_size > 0)
+        data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED)
+        return fsdp__file_error("map", path);
+    *out = (fsdp__mapping){.data = data, .bytes = (size_t)info.st_size, .device = info.st_dev, .inode = info.st_ino};
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
 {
     size_t bytes = 0;
-    void *data = NULL;
-    struct stat info = {0};
+    fsdp_status status;
     int fd = -1;
 
     *out = (fsdp__mapping){0};
     FSDP_TRY(open_for_reading(path, false, &fd, &bytes));
-    (void)fstat(fd, &info); /* it has just said that it is a regular file */
-    if (bytes > 0)
-        data = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED) {
-        int saved_errno = errno;
-
-        close(fd);
-        errno = saved_errno;
-        return fsdp__file_error("map", path);
-    }
+    status = fsdp__file_map_open(fd, path, out);
     close(fd); /* the mapping stays */
-    *out = (fsdp__mapping){.data = data, .bytes = bytes, .device = info.st_dev, .inode = info.st_ino};
-    return FSDP_OK;
+    return status;
 }
 
 bool fsdp__file_is_mapped(const fsdp__mapping *mapping, int fd)

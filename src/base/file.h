@@ -24,6 +24,8 @@ typedef struct fsdp__mapping {
 
 /* Read-only memory map of a regular file; anything else is refused as above. */
 fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out);
+/* The same of a regular file that is open, and stays it. */
+fsdp_status fsdp__file_map_open(int fd, const char *path, fsdp__mapping *out);
 void fsdp__file_unmap(fsdp__mapping *mapping);
 /* Whether a descriptor is of the file that is mapped. */
 bool fsdp__file_is_mapped(const fsdp__mapping *mapping, int fd);

@@ -19,6 +19,7 @@
 #include "cli/torchrun.h"
 #include "data/token_cache.h"
 #include "data/token_file.h"
+#include "data/tokens.h"
 #include "train/facts.h"
 #include "train/model_folder.h"
 
@@ -171,12 +172,13 @@ static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
         (void)fsdp__failure("--data: its tokens were made anew, for the file of them was damaged: '%s'", cached.path);
     if (cached.left_out[0])
         (void)fsdp__failure("warning: --data: %s", cached.left_out);
-    return fsdp_tokens_open((const char *const *)&cached.path, 1, FSDP_TOKENS_BINARY, &e->tokens);
+    return fsdp__tokens_open_own(cached.path, &e->tokens);
 }
 
 static fsdp_status open_files(evaluation *e, fsdp_token_format format)
 {
-    fsdp_status status = fsdp_tokens_open(&e->data, 1, format, &e->tokens);
+    fsdp_status status = e->rank_data ? fsdp__tokens_open_own(e->rank_data, &e->tokens)
+                                      : fsdp_tokens_open(&e->data, 1, format, &e->tokens);
 
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "--data");

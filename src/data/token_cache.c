@@ -94,10 +94,8 @@ static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const fsdp__data_f
 static fsdp_status compare_whole(const char *path)
 {
     fsdp__token_file file = {.path = path};
-    fsdp_status status = fsdp__token_file_open(&file, path, FSDP_TOKENS_BINARY);
+    fsdp_status status = fsdp__token_file_open_own(&file, path);
 
-    if (status == FSDP_OK && (!file.sums.compared || file.sums.name != fsdp__token_sums_name(path)))
-        status = FSDP_FAIL(FSDP_FORMAT, "'%s' was not made under this name", path);
     if (status == FSDP_OK)
         status = fsdp__token_file_compare(&file, 0, file.count);
     fsdp__token_file_close(&file);
@@ -131,15 +129,7 @@ static fsdp_status make_own(char **path)
     return FSDP_OK;
 }
 
-static fsdp_status refuse(const char *path, const struct stat *info)
-{
-    return FSDP_FAIL(
-        FSDP_INVALID,
-        "'%s' is user %u's, or has a second name, in a folder that others may write to: remove it, or name "
-        "another folder (data.cache; fsdp eval: --cache)",
-        path, (unsigned)info->st_uid);
-}
-
+/* Tokens that another user has made are not used: he could have made them of any text. */
 static fsdp_status choose_in(const fsdp__directory *folder, char **path)
 {
     struct stat own, found;
@@ -147,16 +137,19 @@ static fsdp_status choose_in(const fsdp__directory *folder, char **path)
 
     if (fstat(folder->fd, &own) != 0)
         return fsdp__file_error("examine", folder->path);
-    if (!(own.st_mode & (S_IWGRP | S_IWOTH)))
+    if (there ? fsdp__directory_trusts(folder, &found)
+              : !fsdp__directory_is_shared(folder) || fsdp__directory_owns(folder, &own))
         return FSDP_OK;
-    if (there ? fsdp__directory_admits(folder, &found) : fsdp__directory_owns(folder, &own))
-        return FSDP_OK;
+    if (there && faccessat(folder->fd, ".", W_OK, AT_EACCESS) != 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "'%s' is user %u's, and only your own tokens or root's are used: copy it to a folder of "
+                         "yours, and name that (data.cache; fsdp eval: --cache), or have it given to root",
+                         *path, (unsigned)found.st_uid);
     FSDP_TRY(make_own(path));
     there = fsdp__directory_look(folder, strrchr(*path, '/') + 1, &found);
-    return there && !fsdp__directory_admits(folder, &found) ? refuse(*path, &found) : FSDP_OK;
+    return there && !fsdp__directory_trusts(folder, &found) ? fsdp__token_file_refuse(*path, &found) : FSDP_OK;
 }
 
-/* Tokens that another user has made are used where nobody but the folder's owner can have put them there. */
 static fsdp_status choose_name(const char *folder, char **path)
 {
     fsdp__directory held;
@@ -196,7 +189,7 @@ static fsdp_status open_lock(const char *path, cache_lock *lock)
     if (status == FSDP_OK && fstat(lock->fd, &info) != 0)
         status = fsdp__file_error("examine", whole);
     else if (status == FSDP_OK && (!S_ISREG(info.st_mode) || !fsdp__directory_admits(&lock->in, &info)))
-        status = refuse(whole, &info);
+        status = fsdp__token_file_refuse(whole, &info);
     fsdp__free(whole);
     return status;
 }
@@ -236,16 +229,13 @@ static void wait_for_leader(const char *path, int fd)
 /* What the file says of its tokens, whoever has made it. */
 static fsdp_status read_note(fsdp__cached_tokens *tokens)
 {
-    unsigned char header[FSDP__TOKEN_HEADER_BYTES];
-    fsdp_status status;
-    int fd;
+    fsdp__token_file file = {.path = tokens->path};
+    fsdp_status status = fsdp__token_file_open_own(&file, tokens->path);
 
-    FSDP_TRY(fsdp__file_open(tokens->path, &fd, NULL));
-    status = fsdp__file_pread(fd, tokens->path, header, sizeof header, 0);
-    close(fd);
-    FSDP_TRY(status);
-    snprintf(tokens->left_out, sizeof tokens->left_out, "%s", fsdp__token_header_note(header));
-    return FSDP_OK;
+    if (status == FSDP_OK)
+        snprintf(tokens->left_out, sizeof tokens->left_out, "%s", fsdp__token_header_note(file.map.data));
+    fsdp__token_file_close(&file);
+    return status;
 }
 
 /* ---- all ---- */

@@ -13,9 +13,9 @@ typedef struct fsdp__cached_tokens {
     char left_out[FSDP__TOKEN_NOTE_BYTES]; /* "3 of 1,204 lines left out: ..."; "": none */
 } fsdp__cached_tokens;
 
-/* In a folder that others may write to, a file counts that this user, root or the folder's owner has made; instead of
- * another's, this user gets one of his own, with "-user-<number>" behind its name. A lock that another may have put
- * there is refused.
+/* A file counts that this user or root has made; instead of another's, this user gets one of his own, with
+ * "-user-<number>" behind its name, or an error where he cannot write. A lock that another may have put there is
+ * refused. The file is opened with fsdp__tokens_open_own, which asks again.
  *
  * The token file of these files, in `folder`, which is made if it is not there. Its name says what it is made of: a
  * hash of all bytes of the files, of the tokenizer's files, of what `options` say, and of the versions of the tables of

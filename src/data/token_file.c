@@ -4,8 +4,12 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/directory.h"
 #include "data/content.h"
 #include "data/files.h"
 #include "data/text_file.h"
@@ -135,13 +139,13 @@ static fsdp_status count_tokens(fsdp__token_file *file)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp_token_format format)
+/* Of what is mapped. */
+static fsdp_status understand(fsdp__token_file *file, fsdp_token_format format)
 {
-    fsdp__token_header header;
     int asked = format == FSDP_TOKENS_UINT16 ? 2 : format == FSDP_TOKENS_UINT32 ? 4 : 0;
+    const char *path = file->path;
+    fsdp__token_header header;
 
-    file->path = path;
-    FSDP_TRY(fsdp__file_map(path, &file->map));
     if (file->map.bytes == 0)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is empty", path);
     header = header_of(file);
@@ -152,6 +156,55 @@ fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp
                          asked * 8, (int)header.magic, header.width * 8);
     FSDP_TRY(header.width ? read_header(file, &header) : find_width(file, format));
     return count_tokens(file);
+}
+
+fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp_token_format format)
+{
+    file->path = path;
+    FSDP_TRY(fsdp__file_map(path, &file->map));
+    return understand(file, format);
+}
+
+/* Whose it is is asked of the file that is mapped, not of its name. */
+static fsdp_status map_own(const char *path, fsdp__mapping *out)
+{
+    fsdp__directory in;
+    fsdp_status status;
+    struct stat info;
+    int fd = -1;
+    char *name;
+
+    FSDP_TRY(fsdp__directory_of_target(path, &in, &name));
+    status = fsdp__directory_look(&in, name, &info) ? fsdp__directory_open_file(&in, name, &fd, &info)
+                                                    : fsdp__file_error("open", path);
+    if (status == FSDP_OK && !fsdp__directory_trusts(&in, &info))
+        status = fsdp__token_file_refuse(path, &info);
+    if (status == FSDP_OK)
+        status = fsdp__file_map_open(fd, path, out);
+    if (fd >= 0)
+        (void)close(fd);
+    fsdp__directory_close(&in);
+    fsdp__free(name);
+    return status;
+}
+
+fsdp_status fsdp__token_file_refuse(const char *path, const struct stat *info)
+{
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "'%s' is user %u's, or has a second name, in a folder that others may write to: remove it, or name "
+        "another folder (data.cache; fsdp eval: --cache)",
+        path, (unsigned)info->st_uid);
+}
+
+fsdp_status fsdp__token_file_open_own(fsdp__token_file *file, const char *path)
+{
+    file->path = path;
+    FSDP_TRY(map_own(path, &file->map));
+    FSDP_TRY(understand(file, FSDP_TOKENS_BINARY));
+    if (!file->sums.compared || file->sums.name != fsdp__token_sums_name(path))
+        return FSDP_FAIL(FSDP_FORMAT, "'%s' was not made under this name", path);
+    return FSDP_OK;
 }
 
 void fsdp__token_file_close(fsdp__token_file *file)

@@ -6,6 +6,8 @@
 #include "data/token_sums.h"
 #include "fsdp/data.h"
 
+struct stat;
+
 typedef struct fsdp__token_file {
     const char *path; /* borrowed */
     fsdp__mapping map;
@@ -19,6 +21,11 @@ typedef struct fsdp__token_file {
 /* Text that is none, tokens that are none, and JSON lines as text are refused by what they are (content.h). Closed by
  * the caller, also on failure. */
 fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp_token_format format);
+/* One of the cache: made under this name, by this user or root. Whoever opens such a file opens it so, each time:
+ * another user may have put his own in its place since. */
+fsdp_status fsdp__token_file_open_own(fsdp__token_file *file, const char *path);
+/* The refusal of one of another's. */
+fsdp_status fsdp__token_file_refuse(const char *path, const struct stat *info);
 void fsdp__token_file_close(fsdp__token_file *file);
 
 /* Before tokens [index, index + count) are used: FSDP_FORMAT where they do not fit their checksums. A file without any

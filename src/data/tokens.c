@@ -43,7 +43,7 @@ static fsdp_status note_doubts(fsdp_tokens *tokens)
     return tokens->warning ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
-static fsdp_status open_files(fsdp_tokens *tokens, fsdp_token_format format)
+static fsdp_status open_files(fsdp_tokens *tokens, fsdp_token_format format, bool own)
 {
     int64_t count = tokens->paths.count;
 
@@ -52,7 +52,8 @@ static fsdp_status open_files(fsdp_tokens *tokens, fsdp_token_format format)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < count; i++) {
         fsdp__token_file *file = &tokens->files[tokens->file_count++];
-        fsdp_status status = fsdp__token_file_open(file, tokens->paths.paths[i], format);
+        const char *path = tokens->paths.paths[i];
+        fsdp_status status = own ? fsdp__token_file_open_own(file, path) : fsdp__token_file_open(file, path, format);
 
         /* A mapping needs no descriptor, but there is a limit to mappings too. */
         if (status == FSDP_NO_MEMORY && count > 1000)
@@ -66,7 +67,8 @@ static fsdp_status open_files(fsdp_tokens *tokens, fsdp_token_format format)
     return note_doubts(tokens);
 }
 
-fsdp_status fsdp_tokens_open(const char *const *paths, int count, fsdp_token_format format, fsdp_tokens **out)
+static fsdp_status open_tokens(const char *const *paths, int count, fsdp_token_format format, bool own,
+                               fsdp_tokens **out)
 {
     fsdp_status status = FSDP_OK;
     fsdp_tokens *tokens;
@@ -80,12 +82,22 @@ fsdp_status fsdp_tokens_open(const char *const *paths, int count, fsdp_token_for
     if (!tokens)
         return FSDP_NO_MEMORY;
     FSDP_TRY_GOTO(status, fsdp__data_files_list(paths, count, format, &tokens->paths), out);
-    FSDP_TRY_GOTO(status, open_files(tokens, format), out);
+    FSDP_TRY_GOTO(status, open_files(tokens, format, own), out);
     *out = tokens;
     tokens = NULL;
 out:
     fsdp_tokens_close(tokens);
     return status;
+}
+
+fsdp_status fsdp_tokens_open(const char *const *paths, int count, fsdp_token_format format, fsdp_tokens **out)
+{
+    return open_tokens(paths, count, format, false, out);
+}
+
+fsdp_status fsdp__tokens_open_own(const char *path, fsdp_tokens **out)
+{
+    return open_tokens(&path, 1, FSDP_TOKENS_BINARY, true, out);
 }
 
 void fsdp_tokens_close(fsdp_tokens *tokens)

@@ -13,4 +13,7 @@ struct fsdp_tokens {
     char *warning; /* NULL: none */
 };
 
+/* As fsdp_tokens_open, of a file of the cache: FSDP_INVALID where this user or root has not made it. */
+fsdp_status fsdp__tokens_open_own(const char *path, fsdp_tokens **out);
+
 #endif

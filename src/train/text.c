@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "data/token_cache.h"
 #include "data/token_file.h"
+#include "data/tokens.h"
 #include "fsdp/tokenizer.h"
 #include "hub/hold.h"
 #include "train/inputs.h"
@@ -105,7 +106,7 @@ static fsdp_status open_cached(const fsdp_train_run *run, const char *key, const
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "%s", key);
     tell_result(&n, &cached);
-    status = fsdp_tokens_open((const char *const *)&cached.path, 1, FSDP_TOKENS_BINARY, out);
+    status = fsdp__tokens_open_own(cached.path, out);
     fsdp__free(cached.path);
     return status;
 }

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "data/token_cache.h"
+#include "data/tokens.h"
 #include "faults/other_user.h"
 #include "format/garden.h"
 #include "tokenizer/small.h"
@@ -71,12 +72,55 @@ static void tokens_of_another_are_not_used(void **state)
         fsdp__free(tokens.path);
     }
     garden_check_file(c.folder, c.name, "other tokens");
-    /* The folder's owner decides what lies in it. */
+    /* Nor where only the folder's owner writes: that is another user, too. */
     CHECK_EQ(chown(c.folder, OTHER, OTHER), 0);
     CHECK_EQ(chmod(c.folder, 0755), 0);
-    CHECK_STATUS(get(&c, &tokens), FSDP_OK);
-    CHECK(!strstr(tokens.path, "-user-"));
+    CHECK_OK(get(&c, &tokens));
+    CHECK(!tokens.made && strstr(tokens.path, "-user-0.bin"));
     fsdp__free(tokens.path);
+    cache_free(&c);
+}
+
+static bool is_refused(void *arg)
+{
+    fsdp__cached_tokens tokens;
+
+    return get(arg, &tokens) == FSDP_INVALID &&
+           strstr(fsdp_last_error(), ".bin' is user 65533's, and only your own tokens or root's are used: copy it");
+}
+
+/* A third user's, for the other one, who cannot write there. */
+static void a_cache_of_another_that_cannot_be_written_to_is_refused(void **state)
+{
+    cache c = cache_create(*state);
+    char *path = test_path(c.folder, c.name);
+
+    other_do(plant_tokens, &c);
+    CHECK_EQ(chown(path, OTHER - 1, OTHER), 0);
+    CHECK_EQ(chown(c.folder, OTHER - 1, OTHER), 0);
+    CHECK_EQ(chmod(c.folder, 0755), 0);
+    other_do(is_refused, &c);
+    free(path);
+    cache_free(&c);
+}
+
+/* Made by this user, and then replaced before it is opened again. */
+static void tokens_that_were_swapped_are_not_opened(void **state)
+{
+    cache c = cache_create(*state);
+    fsdp__cached_tokens made;
+    fsdp_tokens *tokens = NULL;
+
+    CHECK_OK(get(&c, &made));
+    CHECK_OK(fsdp__tokens_open_own(made.path, &tokens));
+    fsdp_tokens_close(tokens);
+    CHECK_EQ(chown(made.path, OTHER, OTHER), 0); /* as whole as it was */
+    CHECK_ERROR(fsdp__tokens_open_own(made.path, &tokens), FSDP_INVALID, ".bin' is user 65534's, or has a second name");
+    CHECK_NULL(tokens);
+    CHECK_EQ(unlink(made.path), 0);
+    other_do(plant_tokens, &c);
+    CHECK_ERROR(fsdp__tokens_open_own(made.path, &tokens), FSDP_INVALID, ".bin' is user 65534's, or has a second name");
+    fsdp__free(made.path);
     cache_free(&c);
 }
 
@@ -161,7 +205,9 @@ static void making_tokens_changes_nothing_outside_of_the_cache(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {T(tokens_of_another_are_not_used), T(a_lock_of_another_stalls_nobody),
+    const struct CMUnitTest tests[] = {T(tokens_of_another_are_not_used),
+                                       T(a_cache_of_another_that_cannot_be_written_to_is_refused),
+                                       T(tokens_that_were_swapped_are_not_opened), T(a_lock_of_another_stalls_nobody),
                                        T(making_tokens_changes_nothing_outside_of_the_cache)};
 
     if (access("/dev/shm", W_OK) == 0)
