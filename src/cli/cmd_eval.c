@@ -192,6 +192,8 @@ static fsdp_status read_text(evaluation *e)
     fsdp__token_text text;
     fsdp_status status = fsdp__token_text_open(e->folder.path, e->tokenizer, e->config.vocab_size, &text);
 
+    if (status != FSDP_OK && e->tokenizer)
+        return fsdp_fail_prefix(status, "--tokenizer");
     if (status == FSDP_NOT_FOUND)
         return FSDP_FAIL(
             FSDP_INVALID,

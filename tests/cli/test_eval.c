@@ -220,6 +220,7 @@ static void text_for_a_model_of_other_tokens_is_refused(void **state)
                                           "--training.seq_len=8", "--export.path", f->model, NULL});
     program_free(&p);
     SAYS(1, "data.txt' is text, and '", f->model, "--data", f->data);
+    SAYS(1, "fsdp: --tokenizer: cannot open 'nosuch'", f->model, "--data", f->data, "--tokenizer=nosuch");
     SAYS(1, "nor a vocabulary of bytes, but of 300: give a file of its tokens, or name a tokenizer with", f->model,
          "--data", f->data, "-n", "2");
     SAYS(0, "text:   its bytes are its tokens\nloss: ", f->model, "--data", f->data, "--tokenizer=bytes", "-n", "2");
