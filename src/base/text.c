@@ -67,6 +67,8 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%.2fTiB", gib / 1024);
     else if (gib >= 0.1)
         snprintf(out, out_bytes, "%.2fGiB", gib);
+    else if (bytes >= 1 && kib < 0.1)
+        snprintf(out, out_bytes, "%.0fB", bytes);
     else
         snprintf(out, out_bytes, "%.1f%s", mib >= 1 ? mib : kib, mib >= 1 ? "MiB" : "KiB");
     return out;

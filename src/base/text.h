@@ -15,7 +15,7 @@ int fsdp__utf8_next(const char *text, uint32_t *character);
  * writing, and bytes that are no UTF-8 are shown as \x1b. What does not fit is cut and ends in "...". Returns `out`. */
 const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
 
-/* A number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB". Returns `out`. */
+/* A number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB", "37B". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 
 bool fsdp__ends_with(const char *text, const char *end);

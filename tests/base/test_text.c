@@ -85,6 +85,9 @@ static void sizes_are_in_units_that_fit(void **state)
 
     (void)state;
     CHECK_STRING(fsdp__size_text(0, out, sizeof out), "0.0KiB");
+    CHECK_STRING(fsdp__size_text(1, out, sizeof out), "1B");
+    CHECK_STRING(fsdp__size_text(102, out, sizeof out), "102B");
+    CHECK_STRING(fsdp__size_text(103, out, sizeof out), "0.1KiB");
     CHECK_STRING(fsdp__size_text(512, out, sizeof out), "0.5KiB");
     CHECK_STRING(fsdp__size_text(1 << 20, out, sizeof out), "1.0MiB");
     CHECK_STRING(fsdp__size_text(0x1p42, out, sizeof out), "4.00TiB");
