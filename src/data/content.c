@@ -63,7 +63,7 @@ static const mark marks[] = {
     MARK("a NumPy array (.npy)", "write its numbers as uint16 or uint32 with tofile()", "\x93NUMPY"),
     MARK("an HDF5 file", TO_TEXT, "\x89HDF\r\n\x1a\n"),
     MARK("an SQLite database", TO_TEXT, "SQLite format 3\0"),
-    MARK("a PDF", UNPACK("pdftotext"), "%PDF-"),
+    MARK("a PDF", "make text of it with 'pdftotext'", "%PDF-"),
     MARK("a document of Microsoft Office", TO_TEXT, "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
     MARK("a program (ELF)", NONE, "\177ELF"),
     MARK("a program (Mach-O)", NONE, "\xce\xfa\xed\xfe"),

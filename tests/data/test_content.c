@@ -43,7 +43,7 @@ static const struct {
     {LITERAL("\x40\0\0\0\0\0\0\0{\"a\":"), "it is a safetensors file", false},
     {LITERAL("\x80\x04\x95\x10\0\0\0\0\0\0\0"), "it is a pickle of Python", false},
     {LITERAL("\x80\x02]q\0."), "it is a pickle of Python", true},
-    {LITERAL("%PDF-1.7\n%\xe2\xe3"), "it is a PDF: unpack it with 'pdftotext'", false},
+    {LITERAL("%PDF-1.7\n%\xe2\xe3"), "it is a PDF: make text of it with 'pdftotext'", false},
     {LITERAL("\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0"), "it is a document of Microsoft Office", false},
     {LITERAL("\177ELF\2\1\1\0"), "it is a program (ELF)", false},
     {LITERAL("\xca\xfe\xba\xbe\0\0"), "it is a program (Java or Mach-O)", false},
