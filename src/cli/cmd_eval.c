@@ -180,6 +180,8 @@ static fsdp_status open_files(evaluation *e, fsdp_token_format format)
     fsdp_status status = e->rank_data ? fsdp__tokens_open_own(e->rank_data, &e->tokens)
                                       : fsdp_tokens_open(&e->data, 1, format, &e->tokens);
 
+    if (status == FSDP_OK)
+        status = fsdp__tokens_check_width(e->tokens, e->config.vocab_size);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "--data");
     if (!e->rank_path && fsdp_tokens_warning(e->tokens))

@@ -83,6 +83,64 @@ static const mark bzip2 = {.name = "bzip2 data", .advice = UNPACK("bzip2 -d")};
 static const mark safetensors = {.name = "a safetensors file (weights)", .advice = NONE};
 static const mark pickle = {.name = "a pickle of Python", .advice = TO_TEXT};
 
+/* ---- marks that numbers may begin with, where what follows leaves no doubt ---- */
+
+static const mark arrow = {.name = "an Arrow stream", .advice = TO_TEXT};
+static const mark lzma = {.name = "lzma data", .advice = UNPACK("xz --format=lzma -d")};
+static const mark utf16 = {.name = "UTF-16", .advice = TO_UTF8("UTF-16")};
+static const mark utf32 = {.name = "UTF-32", .advice = TO_UTF8("UTF-32")};
+
+/* What text of some encoding may have: white space, and what terminals are told (backspace, escape). */
+static bool is_control(unsigned char byte)
+{
+    return byte == 0x7f || (byte < 0x20 && !(byte >= '\b' && byte <= '\r') && byte != 0x1b && byte != 0x1a);
+}
+
+/* Whether three of four characters behind the byte order mark are ASCII. */
+static bool is_wide_ascii(const unsigned char *data, size_t bytes, size_t width, bool big_endian)
+{
+    size_t units = FSDP__MIN(bytes, (size_t)FSDP__CONTENT_BYTES) / width, ascii = 0;
+
+    for (size_t i = 1; i < units; i++) {
+        const unsigned char *unit = data + i * width;
+        size_t low = big_endian ? width - 1 : 0;
+        bool is_ascii = unit[low] < 0x80 && !is_control(unit[low]);
+
+        for (size_t b = 0; b < width; b++)
+            is_ascii = is_ascii && (b == low || unit[b] == 0);
+        ascii += is_ascii;
+    }
+    return units > 8 && ascii * 4 >= units * 3;
+}
+
+/* Behind its mark stand the size of the first message, and the offset of the message's root in it. */
+static bool is_arrow_stream(const unsigned char *data, size_t bytes)
+{
+    uint32_t words[3];
+
+    if (bytes < sizeof words)
+        return false;
+    memcpy(words, data, sizeof words);
+    return words[0] == UINT32_MAX && words[1] > 0 && words[1] % 8 == 0 && words[1] < 1 << 24 && words[2] > 0 &&
+           words[2] % 4 == 0 && words[2] < FSDP__MIN(words[1], (uint32_t)1 << 10);
+}
+
+static const mark *find_sure(const unsigned char *data, size_t bytes)
+{
+    if (is_arrow_stream(data, bytes))
+        return &arrow;
+    /* Of unknown size, as xz writes it. */
+    if (bytes >= 13 && memcmp(data, "\x5d\0\0", 3) == 0 && memcmp(data + 5, "\xff\xff\xff\xff\xff\xff\xff\xff", 8) == 0)
+        return &lzma;
+    if (bytes >= 4 && ((memcmp(data, "\xff\xfe\0\0", 4) == 0 && is_wide_ascii(data, bytes, 4, false)) ||
+                       (memcmp(data, "\0\0\xfe\xff", 4) == 0 && is_wide_ascii(data, bytes, 4, true))))
+        return &utf32;
+    if (bytes >= 2 && ((memcmp(data, "\xff\xfe", 2) == 0 && is_wide_ascii(data, bytes, 2, false)) ||
+                       (memcmp(data, "\xfe\xff", 2) == 0 && is_wide_ascii(data, bytes, 2, true))))
+        return &utf16;
+    return NULL;
+}
+
 static const mark *find_unlike(const unsigned char *data, size_t bytes, bool tokens)
 {
     /* A frame that readers pass over, which pzstd and others begin with; and frames of versions before 1.0. */
@@ -108,6 +166,8 @@ static const mark *find(const unsigned char *data, size_t bytes, bool tokens)
         if (!(tokens && m->weak) && bytes >= m->offset + m->count && memcmp(data + m->offset, m->bytes, m->count) == 0)
             return m;
     }
+    if (tokens && find_sure(data, bytes))
+        return find_sure(data, bytes);
     return find_unlike(data, bytes, tokens);
 }
 
@@ -141,12 +201,6 @@ fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes)
 }
 
 /* ---- text ---- */
-
-/* What text of some encoding may have: white space, and what terminals are told (backspace, escape). */
-static bool is_control(unsigned char byte)
-{
-    return byte == 0x7f || (byte < 0x20 && !(byte >= '\b' && byte <= '\r') && byte != 0x1b && byte != 0x1a);
-}
 
 static size_t count_controls(const unsigned char *data, size_t bytes)
 {
@@ -223,7 +277,17 @@ fsdp_status fsdp__content_check_text(const char *path, int64_t offset, const voi
         path, controls, bytes, (long long)offset);
 }
 
+/* Three of four bytes of Latin-1 and its like. */
+static bool is_mostly_ascii(const unsigned char *data, size_t bytes)
+{
+    size_t ascii = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        ascii += data[i] < 0x80;
+    return bytes >= 64 && ascii * 4 >= bytes * 3;
+}
+
 bool fsdp__content_is_text(const void *data, size_t bytes)
 {
-    return bytes >= 16 && count_controls(data, bytes) == 0 && is_utf8(data, bytes);
+    return bytes >= 16 && count_controls(data, bytes) == 0 && (is_utf8(data, bytes) || is_mostly_ascii(data, bytes));
 }

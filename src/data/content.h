@@ -10,7 +10,7 @@ enum {
 
 /* Refuses what is told by its first bytes and is neither text nor tokens, and says what its owner may do; a pointer of
  * Git LFS too. `in` is where it is packed ("its gzip data"); NULL: it is the file. `tokens`: it is read as numbers, so
- * what these may well begin with is no reason. */
+ * what these may well begin with is a reason only where what follows leaves no doubt. */
 fsdp_status fsdp__content_refuse(const char *path, const char *in, const void *data, size_t bytes, bool tokens);
 
 /* Refuses what is not packed, as its first bytes say, but has a name that says it is ("a.gz"): it may be damaged. */
@@ -20,8 +20,8 @@ fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes);
  * UTF-8 nor, by their control characters, of another such encoding. `offset` is the part's, for the message. */
 fsdp_status fsdp__content_check_text(const char *path, int64_t offset, const void *data, size_t bytes);
 
-/* Whether it is UTF-8 without control characters but those that text has: at least 16 bytes, which may end within a
- * character. */
+/* Whether it has no control characters but those that text has, and is UTF-8, at least 16 bytes, which may end within a
+ * character; or at least 64 bytes, mostly ASCII, as of Latin-1. */
 bool fsdp__content_is_text(const void *data, size_t bytes);
 
 #endif

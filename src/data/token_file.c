@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -113,10 +114,18 @@ static fsdp_status refuse_as_tokens(const fsdp__token_file *file)
                      file->path, file->width * 8, sniffed(file));
 }
 
+static bool is_named_u16(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+
+    return dot && strcasecmp(dot, ".u16") == 0;
+}
+
 /* Of a file without a header. */
 static fsdp_status find_width(fsdp__token_file *file, fsdp_token_format format)
 {
     file->width = width_of(file, format);
+    file->width_is_guess = file->width == 2 && format != FSDP_TOKENS_UINT16 && !is_named_u16(file->path);
     if (file->width == 1)
         return refuse_as_text(file);
     if (file->width > 1)

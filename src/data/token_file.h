@@ -13,6 +13,7 @@ typedef struct fsdp__token_file {
     fsdp__mapping map;
     size_t offset_bytes; /* of the first token */
     int width;           /* bytes per token: 1, 2 or 4 */
+    bool width_is_guess; /* 2, for want of a header, a format or a name that says it */
     int64_t first;       /* position of its first token in the stream */
     int64_t count;
     fsdp__token_sums sums; /* of a file of the cache */

@@ -112,6 +112,17 @@ void fsdp_tokens_close(fsdp_tokens *tokens)
     fsdp__free(tokens);
 }
 
+fsdp_status fsdp__tokens_check_width(const fsdp_tokens *tokens, int64_t vocab_size)
+{
+    for (int64_t i = 0; vocab_size > 1 << 16 && i < tokens->file_count; i++)
+        if (tokens->files[i].width_is_guess)
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "cannot read '%s': nothing says whether its tokens are uint16 or uint32, and uint16 does "
+                             "not hold a vocabulary of %lld: name it .u32 or .u16, or set data.dtype",
+                             tokens->files[i].path, (long long)vocab_size);
+    return FSDP_OK;
+}
+
 /* ---- reading ---- */
 
 int64_t fsdp_tokens_count(const fsdp_tokens *tokens)

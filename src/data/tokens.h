@@ -16,4 +16,8 @@ struct fsdp_tokens {
 /* As fsdp_tokens_open, of a file of the cache: FSDP_INVALID where this user or root has not made it. */
 fsdp_status fsdp__tokens_open_own(const char *path, fsdp_tokens **out);
 
+/* Refuses a file that is read as uint16 only for want of a header, format or name that says its width, where the
+ * vocabulary does not fit uint16. */
+fsdp_status fsdp__tokens_check_width(const fsdp_tokens *tokens, int64_t vocab_size);
+
 #endif

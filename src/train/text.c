@@ -140,6 +140,8 @@ static fsdp_status open_files(const fsdp_train_run *run, const char *key, char *
     const fsdp_train_config *c = run->config;
     fsdp_status status = fsdp_tokens_open((const char *const *)paths, (int)count, fsdp__inputs_token_format(c), out);
 
+    if (status == FSDP_OK)
+        status = fsdp__tokens_check_width(*out, run->model_config.vocab_size);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "%s", key);
     if (fsdp_context_rank(run->context) == 0 && fsdp_tokens_warning(*out))

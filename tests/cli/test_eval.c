@@ -212,6 +212,8 @@ static void text_for_a_model_of_other_tokens_is_refused(void **state)
     fixture *f = *state;
     char *config = test_path(f->directory, "c.yaml");
     const char *text = "model: {preset: llama-1m, n_layers: 1, dim: 24, n_heads: 2, ffn_dim: 50, vocab_size: 300}\n";
+    char *json, *written, *wide, *at;
+    size_t bytes;
     program p;
 
     test_write_file(config, text, strlen(text));
@@ -225,6 +227,18 @@ static void text_for_a_model_of_other_tokens_is_refused(void **state)
          "--data", f->data, "-n", "2");
     SAYS(0, "text:   its bytes are its tokens\nloss: ", f->model, "--data", f->data, "--tokenizer=bytes", "-n", "2");
     SAYS(0, "loss: ", f->model, "--data", TOKENS, "--steps=1");
+    /* Files of tokens are looked at before weights are. */
+    json = test_path(f->model, "config.json");
+    written = test_read_file(json, &bytes);
+    wide = malloc(bytes + 3);
+    at = CHECK_PTR(strstr(written, "\"vocab_size\": 300"));
+    CHECK_EQ(snprintf(wide, bytes + 3, "%.*s\"vocab_size\": 70000%s", (int)(at - written), written, at + 17),
+             bytes + 2);
+    test_write_file(json, wide, bytes + 2);
+    free(wide);
+    SAYS(1, "uint16 does not hold a vocabulary of 70000", f->model, "--data", TOKENS);
+    free(written);
+    free(json);
     free(config);
 }
 

@@ -211,6 +211,9 @@ static void data_that_is_doubtful_or_begins_again_is_told(void **state)
     CHECK_CONTAINS(p.output, "fsdp: warning: [rank 0] data.path: '");
     CHECK_CONTAINS(p.output, "is read as uint16 tokens, but every second of its first 2048 is 0");
     program_free(&p);
+    p = RUN(1, "train", f->config, option, "--training.steps=1", "--model.vocab_size=65537");
+    CHECK_CONTAINS(p.output, "uint16 does not hold a vocabulary of 65537: name it .u32 or .u16, or set data.dtype");
+    program_free(&p);
     p = RUN(1, "train", f->config, option, "--data.dtype=uint16", "--data.format=text");
     CHECK_CONTAINS(p.output, "data.dtype is of tokens, but data.format is text");
     program_free(&p);

@@ -22,7 +22,7 @@ static const struct {
     {LITERAL("\x02\x21\x4c\x18\x05\0"), "it is lz4 data", false},
     {LITERAL("\x25\xb5\x2f\xfd\0\0"), "it is zstd data", false}, /* of version 0.5 */
     {LITERAL("LZIP\x01\x0c"), "it is lzip data", false},
-    {LITERAL("\x5d\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff\0"), "it is lzma data", true},
+    {LITERAL("\x5d\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff\0"), "it is lzma data", false},
     {LITERAL("\x89LZO\0\r\n\x1a\n\x10"), "it is lzop data", false},
     {LITERAL("\xff\x06\0\0sNaPpY"), "it is snappy data", false},
     {LITERAL("\x1f\x9d\x90"
@@ -36,6 +36,7 @@ static const struct {
     {LITERAL("PAR1\x15\x04\x15"), "it is a Parquet file: write its text as .txt or .jsonl", false},
     {LITERAL("ARROW1\0\0\xff\xff"), "it is an Arrow file", false},
     {LITERAL("\xff\xff\xff\xff\x70\1\0\0"), "it is an Arrow stream", true},
+    {LITERAL("\xff\xff\xff\xff\x70\1\0\0\x10\0\0\0\0\0\x0a\0"), "it is an Arrow stream", false},
     {LITERAL("Obj\x01\x04\x14"), "it is an Avro file", false},
     {LITERAL("\x93NUMPY\1\0v\0"), "it is a NumPy array (.npy)", false},
     {LITERAL("\x89HDF\r\n\x1a\n\0"), "it is an HDF5 file", false},
@@ -55,6 +56,10 @@ static const struct {
     {LITERAL("\xfe\xff\0a\0b"), "it is UTF-16", true},
     {LITERAL("\xff\xfe\0\0a\0\0\0"), "it is UTF-32", true},
     {LITERAL("\0\0\xfe\xff\0\0\0a"), "it is UTF-32", true},
+    {LITERAL("\xff\xfeT\0h\0e\0 \0b\0i\0g\0 \0\x16 r\0e\0d\0"), "it is UTF-16: make", false},
+    {LITERAL("\xfe\xff\0T\0h\0e\0 \0b\0i\0g\0 \0r\0e\0d\0\n"), "it is UTF-16: make", false},
+    {LITERAL("\xff\xfe\0\0T\0\0\0h\0\0\0e\0\0\0 \0\0\0b\0\0\0i\0\0\0g\0\0\0 \0\0\0r\0\0\0"), "it is UTF-32", false},
+    {LITERAL("\0\0\xfe\xff\0\0\0T\0\0\0h\0\0\0e\0\0\0 \0\0\0b\0\0\0i\0\0\0g\0\0\0 \0\0\0r"), "it is UTF-32", false},
     {LITERAL("version https://git-lfs.github.com/spec/v1\noid"), "fetch the file with 'git lfs pull'", false},
 };
 
@@ -101,7 +106,9 @@ static void what_is_no_text_is_told_by_its_kind(void **state)
 static void tokens_may_begin_like_much(void **state)
 {
     static const uint32_t wide[] = {93, 7, 8, 9};
-    static const uint16_t narrow[] = {0xfeff, 1, 2, 3, 0x9d1f, 50256};
+    static const uint16_t narrow[] = {0xfeff, 1, 2, 3, 0x9d1f, 50256, 65535, 65535, 112, 7, 16, 7};
+    static const char letters[] = "bytes of a vocabulary of 256 look as UTF-16 does";
+    uint16_t bytes[sizeof letters];
     char *directory = test_directory(), *u32 = test_path(directory, "a.u32"), *u16 = test_path(directory, "a.u16");
     fsdp__token_file file = {0};
 
@@ -114,6 +121,11 @@ static void tokens_may_begin_like_much(void **state)
         CHECK_OK(fsdp__token_file_open(&file, u16, FSDP_TOKENS_AUTO));
         fsdp__token_file_close(&file);
     }
+    for (size_t i = 0; i < sizeof letters; i++)
+        bytes[i] = (unsigned char)letters[i];
+    test_write_file(u16, bytes, sizeof bytes);
+    CHECK_OK(fsdp__token_file_open(&file, u16, FSDP_TOKENS_AUTO));
+    fsdp__token_file_close(&file);
     free(u32);
     free(u16);
     test_directory_free(directory);

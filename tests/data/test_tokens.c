@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/compiler.h"
 #include "data/digest.h"
+#include "data/tokens.h"
 #include "support/test.h"
 
 enum {
@@ -246,7 +248,7 @@ static void what_is_not_what_it_is_read_as_is_refused(void **state)
     static const char prose[] = "It is a truth universally acknowledged, that a single man in possession of a fort";
     static const char accents[] = "\xc3\x89t\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e \xe6\x97";
     static const char lines[] = "{\"text\": \"a\"}\n", array[] = "\xef\xbb\xbf\n [{\"text\": \"a\"}]\n";
-    char *program, wide[128] = "";
+    char *program, wide[128] = "", latin1[64];
     uint16_t narrow[1024];
     size_t bytes;
 
@@ -264,6 +266,10 @@ static void what_is_not_what_it_is_read_as_is_refused(void **state)
     check_refused("a.bin", FSDP_TOKENS_AUTO, prose, 80, "as uint16 tokens: its first 80 bytes are text");
     check_refused("a.txt", FSDP_TOKENS_UINT32, prose, 80, "as uint32 tokens: its first 80 bytes are text");
     check_refused("a.bin", FSDP_TOKENS_BINARY, accents, 18, "as uint16 tokens: its first 18 bytes are text");
+    memset(latin1, 'e', sizeof latin1);
+    for (size_t i = 3; i < sizeof latin1; i += 7)
+        latin1[i] = '\xe9';
+    check_refused("a.bin", FSDP_TOKENS_AUTO, latin1, sizeof latin1, "as uint16 tokens: its first 64 bytes are text");
     check_refused("a.jsonl", FSDP_TOKENS_AUTO, lines, sizeof lines - 1, "as text: it is JSON lines, and braces and");
     check_refused("a.ndjson", FSDP_TOKENS_TEXT, lines, sizeof lines - 1, "as text: it is JSON lines");
     check_refused("a.json", FSDP_TOKENS_TEXT, lines, sizeof lines - 1, "as text: it is JSON lines");
@@ -271,6 +277,37 @@ static void what_is_not_what_it_is_read_as_is_refused(void **state)
     CHECK_CONTAINS(fsdp_last_error(), "make JSON lines of it with jq -c '.[]', which a tokenizer reads");
     check_refused("a.jsonl.gz", FSDP_TOKENS_AUTO, "\x1f\x8b\x08", 3, "as text: it is JSON lines");
     check_refused("a.txt.gz", FSDP_TOKENS_AUTO, prose, 80, "its name ends in .gz, but its first bytes are those of no");
+}
+
+static void a_width_that_nothing_says_fits_the_vocabulary(void **state)
+{
+    static const struct {
+        const char *name;
+        fsdp_token_format format;
+        int64_t vocab_size;
+        bool good;
+    } cases[] = {{"a.bin", FSDP_TOKENS_AUTO, 65536, true},    {"a.bin", FSDP_TOKENS_AUTO, 65537, false},
+                 {"a.ids", FSDP_TOKENS_BINARY, 70000, false}, {"a.bin", FSDP_TOKENS_UINT16, 70000, true},
+                 {"a.bin", FSDP_TOKENS_UINT32, 70000, true},  {"a.U16", FSDP_TOKENS_AUTO, 70000, true},
+                 {"a.u32", FSDP_TOKENS_BINARY, 70000, true},  {"a.txt", FSDP_TOKENS_AUTO, 70000, true}};
+    char *directory = test_directory();
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+        char *path = test_path(directory, cases[i].name);
+        fsdp_tokens *tokens = NULL;
+
+        test_write_file(path, "text", 4);
+        CHECK_OK(fsdp_tokens_open((const char *const *)&path, 1, cases[i].format, &tokens));
+        if (cases[i].good)
+            CHECK_OK(fsdp__tokens_check_width(tokens, cases[i].vocab_size));
+        else
+            CHECK_ERROR(fsdp__tokens_check_width(tokens, cases[i].vocab_size), FSDP_FORMAT,
+                        "name it .u32 or .u16, or set data.dtype");
+        fsdp_tokens_close(tokens);
+        free(path);
+    }
+    test_directory_free(directory);
 }
 
 static void doubtful_files_are_counted(void **state)
@@ -546,7 +583,8 @@ TEST_MAIN(cmocka_unit_test(text_is_its_bytes), cmocka_unit_test(the_name_tells_t
           cmocka_unit_test(a_header_and_a_width_that_differ_are_an_error),
           cmocka_unit_test(a_width_that_is_asked_for_wins_over_the_name),
           cmocka_unit_test(what_does_not_look_as_it_is_read_is_doubted),
-          cmocka_unit_test(what_is_not_what_it_is_read_as_is_refused), cmocka_unit_test(doubtful_files_are_counted),
+          cmocka_unit_test(what_is_not_what_it_is_read_as_is_refused),
+          cmocka_unit_test(a_width_that_nothing_says_fits_the_vocabulary), cmocka_unit_test(doubtful_files_are_counted),
           cmocka_unit_test(text_among_tokens_is_told),
           cmocka_unit_test(files_are_one_stream_and_positions_are_found_again), cmocka_unit_test(bad_files_are_named),
           cmocka_unit_test(opening_survives_every_failed_allocation),
