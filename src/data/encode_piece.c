@@ -185,6 +185,16 @@ static fsdp_status encode_string(const job *j, int64_t line, const fsdp__json_me
     return status == FSDP_OK ? end_document(j) : status;
 }
 
+static fsdp_status missing(const job *j, int64_t line, const char *text, size_t bytes)
+{
+    char keys[100];
+
+    fsdp__json_list_keys(text, bytes, keys, sizeof keys);
+    return bad_line(j, line,
+                    "field '%s' is missing, and the line has %s: name the field of the text with data.field (--field)",
+                    field_of(j), keys[0] ? keys : "none");
+}
+
 static fsdp_status encode_object(const job *j, int64_t line, const char *text, size_t bytes)
 {
     fsdp__json_member value;
@@ -196,8 +206,10 @@ static fsdp_status encode_object(const job *j, int64_t line, const char *text, s
     if (status == FSDP_FORMAT)
         return bad_line(j, line, "%s at column %zu", fault.what, fault.offset + 1);
     FSDP_TRY(status);
+    if (!value.text)
+        return missing(j, line, text, bytes);
     if (!value.is_string)
-        return bad_line(j, line, "field '%s' is %s", field_of(j), value.text ? "not a string" : "missing");
+        return bad_line(j, line, "field '%s' is not a string", field_of(j));
     return value.bytes > 0 ? encode_string(j, line, &value) : FSDP_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,9 @@ typedef struct scan {
     const char *key;
     bool is_key; /* the value that comes belongs to it */
     fsdp__json_member *member;
+    /* Where keys of the outermost object are listed; NULL: nowhere. */
+    char *keys;
+    size_t keys_bytes;
     /* Where a strict text is made: `written` bytes so far, of all before `copied`. */
     char *out;
     size_t written;
@@ -337,6 +341,15 @@ static bool is_wanted(scan *s, const fsdp__json_member *key)
     return same;
 }
 
+/* Those that fit. */
+static void list_key(scan *s, const fsdp__json_member *key)
+{
+    size_t used = strlen(s->keys);
+
+    if (key->bytes + sizeof ", ''" <= s->keys_bytes - used)
+        snprintf(s->keys + used, s->keys_bytes - used, "%s'%.*s'", used ? ", " : "", (int)key->bytes, key->text);
+}
+
 static bool scan_key(scan *s)
 {
     fsdp__json_member key;
@@ -349,6 +362,8 @@ static bool scan_key(scan *s)
         return fail(s, "no colon behind a key");
     s->at++;
     s->is_key = s->key && s->depth == 1 && is_wanted(s, &key);
+    if (s->keys && s->depth == 1)
+        list_key(s, &key);
     return true;
 }
 
@@ -447,6 +462,15 @@ fsdp_status fsdp__json_find(const char *text, size_t bytes, const char *key, fsd
         return FSDP_OK;
     *fault = (fsdp__json_fault){.what = s.what, .offset = (size_t)(s.at - text)};
     return FSDP_FORMAT;
+}
+
+void fsdp__json_list_keys(const char *text, size_t bytes, char *out, size_t out_bytes)
+{
+    scan s = {.text = text, .at = text, .end = text + bytes, .keys = out, .keys_bytes = out_bytes};
+
+    out[0] = '\0';
+    (void)scan_text(&s);
+    fsdp__free(s.levels);
 }
 
 static fsdp_status refuse(const char *path, const scan *s)

@@ -35,6 +35,10 @@ bool fsdp__json_begins_array(const void *text, size_t bytes);
 /* For messages: what the owner of a file that is one array does, where each line has to be an object. */
 #define FSDP__JSON_ARRAY_ADVICE "make JSON lines of it with jq -c '.[]'"
 
+/* The keys of the object that is the whole text, for a message: "'id', 'body'", as many as `out` has room for; "" of an
+ * empty object. */
+void fsdp__json_list_keys(const char *text, size_t bytes, char *out, size_t out_bytes);
+
 /* What a string stands for, into `out`, which has room for its bytes as written. Half a surrogate pair is no character:
  * U+FFFD stands for it. Returns how many bytes there are; `*halves` is how many halves there were. */
 size_t fsdp__json_unescape(const char *text, size_t bytes, char *out, int64_t *halves);

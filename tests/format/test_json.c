@@ -249,8 +249,23 @@ static void of_a_key_given_twice_the_last_counts_in_what_python_reads(void **sta
     CHECK_ERROR(fsdp__json_parse_large("x.json", text, sizeof text - 1, &value), FSDP_FORMAT, "duplicate object key");
 }
 
+static void the_outermost_keys_are_listed_as_far_as_they_fit(void **state)
+{
+    static const char text[] = "{\"id\": {\"in\": [{\"deep\": 1}]}, \"body\": \"x\"}";
+    char keys[13];
+
+    (void)state;
+    fsdp__json_list_keys(text, sizeof text - 1, keys, sizeof keys);
+    CHECK_STRING(keys, "'id', 'body'");
+    fsdp__json_list_keys(text, sizeof text - 1, keys, 12);
+    CHECK_STRING(keys, "'id'");
+    fsdp__json_list_keys("{}", 2, keys, sizeof keys);
+    CHECK_STRING(keys, "");
+}
+
 TEST_MAIN(cmocka_unit_test(what_python_writes_stands_in_no_ones_way), cmocka_unit_test(what_is_no_json_is_placed),
           cmocka_unit_test(half_a_pair_is_counted), cmocka_unit_test(a_strict_text_has_what_jansson_takes),
           cmocka_unit_test(depth_count_and_strings_are_bounded), cmocka_unit_test(what_a_string_holds_is_no_structure),
+          cmocka_unit_test(the_outermost_keys_are_listed_as_far_as_they_fit),
           cmocka_unit_test(a_pointer_of_git_lfs_is_told_by_name), cmocka_unit_test(a_nul_in_a_string_is_said_so),
           cmocka_unit_test(of_a_key_given_twice_the_last_counts_in_what_python_reads))

@@ -228,7 +228,8 @@ static void what_does_not_fit_is_refused(void **state)
     set(f, "model.vocab_size", "300");
     set(f, "data.field", "text");
     check_refused(f, "data.path: cannot read");
-    CHECK_CONTAINS(fsdp_last_error(), "data.jsonl': line 1: field 'text' is missing");
+    CHECK_CONTAINS(fsdp_last_error(),
+                   "data.jsonl': line 1: field 'text' is missing, and the line has 'body': name the");
     set(f, "data.dtype", "uint16");
     check_refused(f, "data.tokenizer is of text, but data.dtype is of tokens");
 }
