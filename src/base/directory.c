@@ -244,18 +244,9 @@ struct dirent *fsdp__directory_next(DIR *directory, const char *path, fsdp_statu
     return entry;
 }
 
-/* Whether the name in `in` stands for the directory `held`. */
-static bool has(int in, const char *name, int held)
-{
-    struct stat named, mine;
-
-    return fstatat(in, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(held, &mine) == 0 &&
-           fsdp__same_file(&named, &mine);
-}
-
 bool fsdp__directory_has(const fsdp__directory *in, const char *name, const fsdp__directory *held)
 {
-    return has(in->fd, name, held->fd);
+    return fsdp__stands_for(in->fd, name, held->fd);
 }
 
 /* ---- files in it ---- */
@@ -492,33 +483,14 @@ fsdp_status fsdp__directory_make(const fsdp__directory *in, const char *name, mo
     return FSDP_OK;
 }
 
-static bool remove_empty(int in, const char *name, int held)
-{
-    return has(in, name, held) && !folder_fault() && unlinkat(in, name, AT_REMOVEDIR) == 0;
-}
-
 bool fsdp__directory_remove_empty(const fsdp__directory *in, const char *name, const fsdp__directory *held)
 {
-    return remove_empty(in->fd, name, held->fd);
+    return fsdp__remove_empty_at(in->fd, name, held->fd);
 }
 
 void fsdp__directory_unmake(const fsdp__directory *directory, int made)
 {
-    int at = made > 0 ? openat(directory->fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-    char path[PATH_MAX];
-
-    snprintf(path, sizeof path, "%s", directory->path);
-    for (char *slash; made > 0 && at >= 0 && (slash = strrchr(path, '/')); made--) {
-        int parent = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
-
-        if (parent >= 0 && !remove_empty(parent, slash + 1, at))
-            made = 0;
-        (void)close(at);
-        at = parent;
-        *slash = '\0';
-    }
-    if (at >= 0)
-        (void)close(at);
+    fsdp__walk_unmake(directory->fd, directory->path, made);
 }
 
 static fsdp_status remove_entry(const fsdp__directory *in, const char *name, int levels);

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/directory.h"
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/limits.h"
 
 enum {
@@ -295,6 +295,39 @@ static fsdp_status open_to_read(steps *s)
     return fd < 0 && errno == EACCES ? FSDP_OK : go_to(s, fd);
 }
 
+bool fsdp__stands_for(int in, const char *name, int held)
+{
+    struct stat named, mine;
+
+    return fstatat(in, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(held, &mine) == 0 &&
+           fsdp__same_file(&named, &mine);
+}
+
+bool fsdp__remove_empty_at(int in, const char *name, int held)
+{
+    return fsdp__stands_for(in, name, held) && !fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) &&
+           unlinkat(in, name, AT_REMOVEDIR) == 0;
+}
+
+void fsdp__walk_unmake(int fd, const char *directory, int made)
+{
+    int at = made > 0 ? openat(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s", directory);
+    for (char *slash; made > 0 && at >= 0 && (slash = strrchr(path, '/')); made--) {
+        int parent = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+        if (parent >= 0 && !fsdp__remove_empty_at(parent, slash + 1, at))
+            made = 0;
+        (void)close(at);
+        at = parent;
+        *slash = '\0';
+    }
+    if (at >= 0)
+        (void)close(at);
+}
+
 fsdp_status fsdp__walk_path(fsdp__walk *walk)
 {
     steps s = {.walk = walk, .fd = -1};
@@ -314,7 +347,7 @@ fsdp_status fsdp__walk_path(fsdp__walk *walk)
         return FSDP_OK;
     }
     if (s.fd >= 0) {
-        fsdp__directory_unmake(&(fsdp__directory){.fd = s.fd, .path = s.at}, walk->made);
+        fsdp__walk_unmake(s.fd, s.at, walk->made);
         (void)close(s.fd);
     }
     walk->made = 0;

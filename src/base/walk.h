@@ -25,6 +25,13 @@ typedef struct fsdp__walk {
 } fsdp__walk;
 
 fsdp_status fsdp__walk_path(fsdp__walk *walk);
+/* Removes the last `made` directories of a path again, as far as they hold nothing; `fd` is the last of them. */
+void fsdp__walk_unmake(int fd, const char *path, int made);
+
+/* Returns whether the name in `in` stands for the directory `held`. */
+bool fsdp__stands_for(int in, const char *name, int held);
+/* Removes it if it does, and holds nothing; returns whether it is gone. */
+bool fsdp__remove_empty_at(int in, const char *name, int held);
 
 /* Whether a directory is of /proc, where links are the kernel's. */
 bool fsdp__is_on_proc(int fd);

@@ -96,7 +96,7 @@ void fsdp__origin_write(fsdp_tensor *tensor, uint64_t from, bool replaces)
 {
     fsdp__storage *storage = tensor->storage;
     const fsdp__origins *origins = origins_of(storage);
-    size_t bytes = (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(tensor->dtype);
+    size_t bytes = (size_t)fsdp__shape_numel(tensor->ndim, tensor->shape) * fsdp_dtype_size(tensor->dtype);
 
     if (!origins)
         return;
