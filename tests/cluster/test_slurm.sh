@@ -301,7 +301,9 @@ for mpi in "${mpis[@]}"; do
     name=broken-$mpi # without --kill-on-bad-exit the others wait until somebody ends them
     srun_on "$mpi" --kill-on-bad-exit=0 ./some_broken train "${options[@]}" "${few[@]}" >"$name.txt" 2>&1 &
     run=$!
-    until grep -qs 'm1: tasks 2-3: Exited' "$name.txt"; do sleep 0.05; done
+    # srun says it of both at once, or of one after the other.
+    until grep -qs 'm1: tasks 2-3: Exited' "$name.txt" ||
+        [ "$(grep -cs 'm1: task [23]: Exited' "$name.txt")" = 2 ]; do sleep 0.05; done
     said "^fsdp: .*: cannot load $PWD/broken/libfsdp-"
     [ "$(ranks_of 0 | wc -l)" = 2 ] || fail "the others do not wait"
     machines_on 0 scancel "$(machines_on 0 squeue -h -o %i)"
