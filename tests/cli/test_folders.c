@@ -185,8 +185,8 @@ static void the_best_checkpoint_has_a_name_wherever_one_is_named(void **state)
     SAYS(2, "checkpoint.load_step is 'bets': expected best, -1 or an integer from 0", "train", f->config,
          "--checkpoint.load_step=bets");
     SAYS(0, "load_step: best", "train", f->config, "--checkpoint.load_step=best", "--print-config");
-    SAYS(2, "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step names another", "train",
-         f->config, "-n", "2", "--max-restarts=1", "--checkpoint.folder=kept", "--checkpoint.load_step=best");
+    SAYS(2, "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step is best", "train", f->config,
+         "-n", "2", "--max-restarts=1", "--checkpoint.folder=kept", "--checkpoint.load_step=best");
     SAYS(0, said, "train", f->config, "-n", "2", "--training.local_batch_size=2", "--training.steps=6",
          "--checkpoint.folder=kept", "--checkpoint.load_step=best", "--validation.share=0.2", "--export.path=");
 }
