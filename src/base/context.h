@@ -9,6 +9,7 @@
 
 typedef enum fsdp__slot {
     FSDP__SLOT_HEART,    /* comm/: what holds the memory of the heart. Goes last: workers of devices beat it */
+    FSDP__SLOT_ORIGINS,  /* tensor/: whether the function of a checkpoint runs. After all that has storages */
     FSDP__SLOT_RACES,    /* device/: what is checked for races */
     FSDP__SLOT_DEVICES,  /* device/: those that were opened */
     FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
@@ -17,7 +18,6 @@ typedef enum fsdp__slot {
     FSDP__SLOT_LAUNCH,   /* launch/ */
     FSDP__SLOT_SHARD,    /* shard/: the default mesh, and what is counted for all roots */
     FSDP__SLOT_WRAP,     /* shard/: the scope of fsdp_wrap */
-    FSDP__SLOT_ORIGINS,  /* tensor/: whether the function of a checkpoint runs */
     FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes. Goes first: its tensors may hold any of the above */
     FSDP__SLOTS
 } fsdp__slot;

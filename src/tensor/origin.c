@@ -1,4 +1,5 @@
 /* origin.c - where the values of a tensor come from, while the function of a checkpoint runs. */
+#include "base/alloc.h"
 #include "base/context.h"
 #include "device/device.h"
 #include "tensor/tensor.h"
@@ -14,7 +15,7 @@ static fsdp__origins *origins_of(const fsdp__storage *storage)
 
 fsdp__origins *fsdp__origins_make(fsdp_context *context)
 {
-    return fsdp__context_get_or_make(context, FSDP__SLOT_ORIGINS, sizeof(fsdp__origins), NULL);
+    return fsdp__context_get_or_make(context, FSDP__SLOT_ORIGINS, sizeof(fsdp__origins), fsdp__free);
 }
 
 bool fsdp__origin_runs(const fsdp__storage *storage)
