@@ -52,3 +52,18 @@ const char *fsdp__shape_text(int ndim, const int64_t *shape, char text[FSDP__SHA
         snprintf(text + used, FSDP__SHAPE_TEXT - used, ndim == 1 ? ",)" : ")");
     return text;
 }
+
+/* Strides of dimensions of size 1 do not matter, and nothing matters without elements. */
+bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor)
+{
+    int64_t expected = 1;
+
+    if (fsdp__shape_numel(tensor->ndim, tensor->shape) == 0)
+        return true;
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        if (tensor->shape[d] != 1 && tensor->strides[d] != expected)
+            return false;
+        expected *= tensor->shape[d];
+    }
+    return true;
+}

@@ -170,21 +170,6 @@ fsdp_device *fsdp_tensor_device(const fsdp_tensor *tensor)
     return tensor->storage->device;
 }
 
-/* Strides of dimensions of size 1 do not matter, and nothing matters without elements. */
-bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor)
-{
-    int64_t expected = 1;
-
-    if (fsdp_tensor_numel(tensor) == 0)
-        return true;
-    for (int d = tensor->ndim - 1; d >= 0; d--) {
-        if (tensor->shape[d] != 1 && tensor->strides[d] != expected)
-            return false;
-        expected *= tensor->shape[d];
-    }
-    return true;
-}
-
 void *fsdp_tensor_data(const fsdp_tensor *tensor)
 {
     fsdp__storage *storage = tensor->storage;
