@@ -82,10 +82,10 @@ static int act(fsdp_context *context, const char *what, const char *path)
         _exit(3);
     if (strcmp(what, "leave") == 0 && rank == 1)
         return 0;
-    if (strcmp(what, "stubborn") == 0) {
+    if (strcmp(what, "stubborn") == 0 || strcmp(what, "deaf") == 0) {
         signal(SIGTERM, SIG_IGN);
         signal(SIGINT, SIG_IGN);
-        if (rank == 1)
+        if (rank == 1 && strcmp(what, "deaf") != 0)
             return 4;
         for (;;)
             pause();

@@ -257,7 +257,7 @@ static void signals_to_the_launcher_leave_no_process(void **state)
     (void)state;
     status = signal_launcher(SIGINT, "barriers", path);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT); /* of the report */
-    status = signal_launcher(SIGTERM, "stubborn", path);
+    status = signal_launcher(SIGTERM, "deaf", path);
     CHECK(WIFEXITED(status));
     status = signal_launcher(SIGKILL, "barriers", path);
     CHECK(WIFSIGNALED(status));
@@ -277,7 +277,7 @@ static void a_guardian_that_was_killed_is_replaced(void **state)
     if (launcher == 0) {
         if (!freopen(said_path, "w", stderr))
             _exit(9);
-        _exit(launch(2, "stubborn", path, 100, NULL) == FSDP_OK ? 0 : 1);
+        _exit(launch(2, "deaf", path, 100, NULL) == FSDP_OK ? 0 : 1);
     }
     while (processes_with(path) < 2)
         usleep(10000);
