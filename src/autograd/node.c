@@ -2,6 +2,7 @@
 #include "autograd/checkpoint.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/hash.h"
 
 #include <stdalign.h>
 #include <stdio.h>
@@ -115,11 +116,15 @@ static fsdp_context *context_of(fsdp_tensor *const *inputs)
 static void pass_origin(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
                         int output_count, fsdp_tensor *const *saved, int saved_count)
 {
-    const uint64_t from[] = {fsdp__origin_of(inputs, input_count), fsdp__origin_of(saved, op->dear ? 0 : saved_count)};
+    uint64_t from;
 
+    if (output_count == 0 || !outputs[0] || !fsdp__origin_runs(outputs[0]->storage))
+        return;
+    from = fsdp__mix(FSDP__HASH_OF_NOTHING, fsdp__origin_of(inputs, input_count));
+    from = fsdp__mix(from, fsdp__origin_of(saved, op->dear ? 0 : saved_count)); /* often the same as the inputs */
     for (int i = 0; i < output_count; i++)
         if (outputs[i] && place_of(outputs[i], inputs, input_count) < 0) /* a view has the origin of its input */
-            fsdp__origin_made(outputs[i], fsdp__origin_of_bytes(from, sizeof from));
+            fsdp__origin_made(outputs[i], from);
 }
 
 fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,

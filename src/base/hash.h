@@ -1,4 +1,5 @@
-/* hash.h - a hash of bytes, for tables and for comparing what ranks hold: FNV-1a. Not against those who mean harm. */
+/* hash.h - a hash of bytes, for tables and for comparing what ranks hold: FNV-1a; and one of words. Not against those
+ * who mean harm. */
 #ifndef BASE_HASH_H
 #define BASE_HASH_H
 
@@ -15,6 +16,13 @@ static inline uint64_t fsdp__hash_bytes(uint64_t hash, const void *data, size_t 
     for (size_t i = 0; i < bytes; i++)
         hash = (hash ^ p[i]) * 0x100000001b3u;
     return hash;
+}
+
+/* A hash of words. It loses nothing of either: both steps can be undone. */
+static inline uint64_t fsdp__mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
 }
 
 #endif

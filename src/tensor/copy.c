@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "device/device.h"
 #include "device/kernels.h"
 #include "tensor/tensor.h"
@@ -127,7 +128,7 @@ fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
         return fsdp_fail_prefix(FSDP_INVALID, "cannot fill");
     FSDP_TRY(check_writable(tensor, "fill"));
     FSDP_TRY(fsdp_tensor_begin_write(tensor));
-    fsdp__origin_write(tensor, fsdp__origin_of_bytes(&value, sizeof value), true);
+    fsdp__origin_write(tensor, fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, &value, sizeof value), true);
     args.numel = fsdp_tensor_numel(tensor);
     if (args.numel == 0)
         return FSDP_OK;
@@ -241,9 +242,11 @@ fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void 
     FSDP_TRY(fsdp_tensor_begin_write(tensor));
     if (fsdp_tensor_numel(tensor) == 0)
         return FSDP_OK;
-    if (fsdp__origin_runs(tensor->storage)) /* to read all of it takes time */
-        fsdp__origin_write(
-            tensor, fsdp__origin_of_bytes(data, (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype)), true);
+    if (fsdp__origin_runs(tensor->storage)) { /* to read all of it takes time */
+        size_t bytes = (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype);
+
+        fsdp__origin_write(tensor, fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, data, bytes), true);
+    }
     FSDP_TRY(copy_host(tensor, dtype, (void *)(uintptr_t)data, true));
     return FSDP_OK;
 }

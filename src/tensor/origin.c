@@ -1,10 +1,9 @@
 /* origin.c - where the values of a tensor come from, while the function of a checkpoint runs. */
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/hash.h"
 #include "device/device.h"
 #include "tensor/tensor.h"
-
-#include <string.h>
 
 static fsdp__origins *origins_of(const fsdp__storage *storage)
 {
@@ -31,28 +30,6 @@ uint64_t fsdp__origins_begin(fsdp__origins *origins)
     return before;
 }
 
-/* Loses nothing of either: both steps can be undone. */
-static uint64_t mix(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    return hash ^ (hash >> 29);
-}
-
-uint64_t fsdp__origin_of_bytes(const void *bytes, size_t count)
-{
-    const unsigned char *at = bytes;
-    uint64_t hash = count, word = 0;
-
-    for (; count >= sizeof word; count -= sizeof word, at += sizeof word) {
-        memcpy(&word, at, sizeof word);
-        hash = mix(hash, word);
-    }
-    word = 0;
-    if (count > 0)
-        memcpy(&word, at, count);
-    return mix(hash, word);
-}
-
 bool fsdp__origin_is_known(const fsdp_tensor *tensor)
 {
     const fsdp__origins *origins = origins_of(tensor->storage);
@@ -68,7 +45,7 @@ static uint64_t origin_of(const fsdp_tensor *tensor)
         return 0;
     if (!fsdp__origin_is_known(tensor))
         return storage->version;
-    return mix(mix(storage->origin, storage->version - storage->inside), storage->version - storage->since);
+    return fsdp__mix(fsdp__mix(storage->origin, storage->version - storage->inside), storage->version - storage->since);
 }
 
 uint64_t fsdp__origin_of(fsdp_tensor *const *tensors, int count)
@@ -77,7 +54,7 @@ uint64_t fsdp__origin_of(fsdp_tensor *const *tensors, int count)
 
     for (int i = 0; i < count; i++)
         if (tensors[i])
-            hash = mix(hash, origin_of(tensors[i]));
+            hash = fsdp__mix(hash, origin_of(tensors[i]));
     return hash;
 }
 
@@ -102,7 +79,7 @@ void fsdp__origin_write(fsdp_tensor *tensor, uint64_t from, bool replaces)
     if (!origins)
         return;
     if (!replaces || bytes != storage->bytes || !fsdp_tensor_is_contiguous(tensor))
-        from = mix(origin_of(tensor), from);
+        from = fsdp__mix(origin_of(tensor), from);
     storage->origin = from;
     storage->run = origins->run;
     storage->since = storage->version;

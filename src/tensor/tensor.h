@@ -77,7 +77,6 @@ bool fsdp__origin_runs(const fsdp__storage *storage);
 bool fsdp__origin_is_known(const fsdp_tensor *tensor);
 /* One number for all of them; NULLs are left out. */
 uint64_t fsdp__origin_of(fsdp_tensor *const *tensors, int count);
-uint64_t fsdp__origin_of_bytes(const void *bytes, size_t count);
 /* An operation has made the tensor, which is no view, of what has the origin `from`. */
 void fsdp__origin_made(const fsdp_tensor *result, uint64_t from);
 /* After fsdp_tensor_begin_write: the tensor's bytes are replaced by, or also depend on, what has the origin `from`. */

@@ -2,6 +2,7 @@
 #ifndef COMM_SYMMETRIC_SIGNATURE_H
 #define COMM_SYMMETRIC_SIGNATURE_H
 
+#include "base/hash.h"
 #include "comm/comm_ops.h"
 
 /* What a rank says about a call; all ranks' must be equal. */
@@ -16,12 +17,6 @@ typedef struct fsdp__signature {
     float predivide, divisor;
     char label[FSDP__LABEL_BYTES]; /* what the call is for */
 } fsdp__signature;
-
-static inline uint64_t fsdp__mix(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    return hash ^ (hash >> 29);
-}
 
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out);
 /* "all_gather of 4096 bytes float32", and " for 'label'" if it has one */
