@@ -52,34 +52,38 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* What the checkpoint says of these files, which have not changed since. */
-static bool take_over(const fsdp_train_run *run, fsdp__data_digest *d)
+const char *fsdp__digest_of_checkpoint(const fsdp_train_run *run, int64_t *out_files)
 {
-    bool held = fsdp_hold_error(true), known = false;
+    bool held = fsdp_hold_error(true); /* that a value is not there is no error */
     const char *text = NULL;
-    int64_t identity = 0;
 
-    if (run->resume.from && d->identity != 0 &&
-        fsdp_checkpoint_get_integer(run->resume.from, FSDP__VALUE_FILES, &identity) == FSDP_OK &&
-        (uint64_t)identity == d->identity &&
-        fsdp_checkpoint_get_text(run->resume.from, FSDP__VALUE_DIGEST, &text) == FSDP_OK)
-        known = strlen(text) == sizeof d->text - 1;
-    if (known)
-        memcpy(d->text, text, sizeof d->text);
+    *out_files = 0;
+    if (run->resume.from) {
+        (void)fsdp_checkpoint_get_text(run->resume.from, FSDP__VALUE_DIGEST, &text);
+        (void)fsdp_checkpoint_get_integer(run->resume.from, FSDP__VALUE_FILES, out_files);
+    }
     fsdp_release_error(held);
-    return known;
+    return text;
 }
 
-/* Whether the run goes on from a checkpoint whose digest it compares. */
+/* Takes what the checkpoint says of these files, if they have not changed since. */
+static bool take_over(const fsdp_train_run *run, fsdp__data_digest *d)
+{
+    int64_t files;
+    const char *text = fsdp__digest_of_checkpoint(run, &files);
+
+    if (!text || d->identity == 0 || (uint64_t)files != d->identity || strlen(text) != sizeof d->text - 1)
+        return false;
+    memcpy(d->text, text, sizeof d->text);
+    return true;
+}
+
+/* Returns whether the run goes on from a checkpoint whose digest it compares. */
 static bool is_compared(const fsdp_train_run *run)
 {
-    bool held = fsdp_hold_error(true), has;
-    const char *text;
+    int64_t files;
 
-    has = run->resume.from && fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER) &&
-          fsdp_checkpoint_get_text(run->resume.from, FSDP__VALUE_DIGEST, &text) == FSDP_OK;
-    fsdp_release_error(held);
-    return has;
+    return fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER) && fsdp__digest_of_checkpoint(run, &files);
 }
 
 fsdp_status fsdp__digest_begin(fsdp_train_run *run)

@@ -144,12 +144,9 @@ fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
 /* Every token, where this rank has a digest, on each machine one; a checkpoint may have none (values.h). */
 static fsdp_status check_digest(fsdp_train_run *run)
 {
-    bool held = fsdp_hold_error(true);
-    const char *theirs = NULL, *ours = NULL;
     int64_t files;
+    const char *theirs = fsdp__digest_of_checkpoint(run, &files), *ours = NULL;
 
-    (void)fsdp_checkpoint_get_text(run->resume.from, FSDP__VALUE_DIGEST, &theirs);
-    fsdp_release_error(held);
     if (!theirs)
         return FSDP_OK;
     fsdp__digest_wait(run);

@@ -159,6 +159,9 @@ void fsdp__digest_wait(fsdp_train_run *run);
 /* The hash, and an identity of the files that it is of (0: none is certain); NULL on a rank that has none, or none yet.
  */
 fsdp_status fsdp__digest_get(const fsdp_train_run *run, const char **out_text, int64_t *out_files);
+/* Returns the digest in the checkpoint that the run goes on from, NULL where there is none, and the state of the files
+ * that it is of, 0 where that is not known. */
+const char *fsdp__digest_of_checkpoint(const fsdp_train_run *run, int64_t *out_files);
 void fsdp__digest_release(fsdp_train_run *run); /* before the data is closed */
 
 /* ---- dry.c ---- */
