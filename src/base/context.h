@@ -51,7 +51,7 @@ void fsdp__context_set_heart(fsdp_context *context, fsdp__heart *heart);
 void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *));
 /* Whether anybody gets a line of `level`: none is made that nobody reads. On the context's own thread. */
 bool fsdp__log_shows(const fsdp_context *context, fsdp_log_level level);
-/* A line of a process that has no context, or not yet: to where the log goes by default. */
+/* Logs a warning in a process that has no context yet, to where the log goes by default. */
 void fsdp__warn(const char *format, ...) FSDP_PRINTF(1, 2);
 
 #endif

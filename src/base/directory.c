@@ -456,22 +456,14 @@ fsdp_status fsdp__directory_unlink(const fsdp__directory *in, const char *name)
     return FSDP_OK;
 }
 
-static fsdp_status sync_names(const fsdp__directory *directory, bool fails)
-{
-    /* Some file systems cannot sync a directory and say so with EINVAL; one that cannot be read, with EBADF. */
-    if (fails || (fsync(directory->fd) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EBADF))
-        return fsdp__file_error("sync", directory->path);
-    return FSDP_OK;
-}
-
 fsdp_status fsdp__directory_sync(const fsdp__directory *directory)
 {
-    return sync_names(directory, write_fault());
+    return fsdp__file_sync_names(directory->fd, directory->path, FSDP__FAULT_WRITE);
 }
 
 fsdp_status fsdp__directory_sync_removals(const fsdp__directory *directory)
 {
-    return sync_names(directory, folder_fault());
+    return fsdp__file_sync_names(directory->fd, directory->path, FSDP__FAULT_FOLDER);
 }
 
 /* ---- directories in it ---- */

@@ -273,3 +273,11 @@ fsdp_status fsdp__file_sync(int fd, const char *path)
         return fsdp__file_error("sync", path);
     return FSDP_OK;
 }
+
+fsdp_status fsdp__file_sync_names(int fd, const char *path, fsdp__fault_kind kind)
+{
+    /* Some file systems cannot sync a directory and say so with EINVAL; one that cannot be read, with EBADF. */
+    if (fsdp__fault_file(kind, NULL) || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EBADF))
+        return fsdp__file_error("sync", path);
+    return FSDP_OK;
+}

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "base/fault.h"
 #include "fsdp/status.h"
 
 struct stat;
@@ -40,15 +41,17 @@ fsdp_status fsdp__file_close(int fd, const char *path);
 /* All of `bytes` at `offset` (handles short writes; a fault point); `path` is for the message. */
 fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t bytes, uint64_t offset);
 fsdp_status fsdp__file_sync(int fd, const char *path);
+/* Writes the names in an open directory to the disk, if its file system can do that. `kind` is what it counts as. */
+fsdp_status fsdp__file_sync_names(int fd, const char *path, fsdp__fault_kind kind);
 /* "cannot <verb> '<path>': " and errno. */
 fsdp_status fsdp__file_error(const char *verb, const char *path);
 
-/* What is done by path alone, in a directory that is held for as long (base/directory.h). */
+/* These take a path, and hold its directory open while they work (base/directory.h). */
 
-/* See fsdp__directory_write_atomic: where the path is a link, that is replaced. */
+/* Calls fsdp__directory_write_atomic; a link at `path` is replaced, not followed. */
 fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t bytes);
-/* Opens a file to write behind its end, or makes it; a FIFO with a reader, a terminal and the like as well. What
- * another may have put there is refused (fsdp__directory_admits). Does not wait. */
+/* Opens a file for appending, and makes it if it is missing; a terminal or a FIFO that has a reader will do as well. A
+ * file that another user may have put there is refused (fsdp__directory_admits). Does not wait. */
 fsdp_status fsdp__file_append(const char *path, int *out_fd);
 /* Like mkdir -p. */
 fsdp_status fsdp__make_directories(const char *path);

@@ -13,7 +13,6 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "base/file.h"
-#include "base/limits.h"
 
 enum {
     MOST_LINKS = 40, /* as the kernel */
@@ -31,10 +30,7 @@ typedef struct steps {
 
 static fsdp_status cannot(const fsdp__walk *w)
 {
-    fsdp_status status = errno == ENOENT ? FSDP_NOT_FOUND : errno == ENOMEM ? FSDP_NO_MEMORY : FSDP_IO;
-
-    return FSDP_FAIL(status, "cannot %s '%s': %s%s", w->verb, w->path, strerrordesc_np(errno),
-                     fsdp__limit_behind(errno));
+    return fsdp__file_error(w->verb, w->path);
 }
 
 static fsdp_status out_of_memory(const fsdp__walk *w)
@@ -95,13 +91,11 @@ static fsdp_status go_up(steps *s)
 static fsdp_status sync_names(const steps *s)
 {
     int fd = openat(s->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    fsdp_status status = FSDP_OK;
+    fsdp_status status;
 
     if (fd < 0 && errno == EACCES)
         return FSDP_OK;
-    /* Some file systems cannot sync a directory and say so with EINVAL. */
-    if (fd < 0 || fsdp__fault_file(FSDP__FAULT_WRITE, NULL) || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP))
-        status = FSDP_FAIL(FSDP_IO, "cannot sync '%s': %s", s->at, strerrordesc_np(errno));
+    status = fd < 0 ? fsdp__file_error("sync", s->at) : fsdp__file_sync_names(fd, s->at, FSDP__FAULT_WRITE);
     if (fd >= 0)
         (void)close(fd);
     return status;

@@ -1,4 +1,4 @@
-/* walk.h - a path is followed component by component, and its links only where they can be trusted (directory.h). */
+/* walk.h - follows a path component by component, and a link only where it can be trusted (directory.h says where). */
 #ifndef BASE_WALK_H
 #define BASE_WALK_H
 
@@ -9,36 +9,36 @@
 typedef enum fsdp__walk_end {
     FSDP__WALK_ALL,
     FSDP__WALK_TO_PARENT,       /* the last component is a name */
-    FSDP__WALK_TO_TARGET_PARENT /* the same of where it leads, if it is a link */
+    FSDP__WALK_TO_TARGET_PARENT /* a last component that is a link is followed; the last one then is a name */
 } fsdp__walk_end;
 
 typedef struct fsdp__walk {
     const char *path, *verb; /* for messages: "cannot <verb> '<path>'" */
     fsdp__walk_end end;
-    bool makes; /* directories that are missing */
+    bool makes; /* missing directories are made */
 
-    /* What it came to. */
-    int fd;     /* readable where the directory is; -1 on failure */
+    /* Where it ended. */
+    int fd;     /* the directory, open for reading if it may be read; -1 on failure */
     char *at;   /* its path, absolute and without links; fsdp__free it */
-    char *name; /* the last component, of the ways that leave one; fsdp__free it */
-    int made;   /* how many of the last ones of `at` were missing; on failure they are gone again */
+    char *name; /* the last component unless `end` is FSDP__WALK_ALL, else NULL; fsdp__free it */
+    int made;   /* how many directories were made: the last of `at`; on failure they are gone again */
 } fsdp__walk;
 
 fsdp_status fsdp__walk_path(fsdp__walk *walk);
-/* Removes the last `made` directories of a path again, as far as they hold nothing; `fd` is the last of them. */
+/* Removes the last `made` directories of a path, up to the first that is not empty; `fd` is the last of them. */
 void fsdp__walk_unmake(int fd, const char *path, int made);
 
 /* Returns whether the name in `in` stands for the directory `held`. */
 bool fsdp__stands_for(int in, const char *name, int held);
-/* Removes it if it does, and holds nothing; returns whether it is gone. */
+/* Removes that directory if the name stands for it and it is empty; returns whether it is gone. */
 bool fsdp__remove_empty_at(int in, const char *name, int held);
 
-/* Whether a directory is of /proc, where links are the kernel's. */
+/* Returns whether a directory is of /proc, whose links only the kernel can follow. */
 bool fsdp__is_on_proc(int fd);
 
 struct stat;
 
-/* Whether others than this user and root may change what names a folder has: its owner, too, whatever its mode is. */
+/* Returns whether anyone but this user and root may add or remove names in a folder. Its owner always may. */
 bool fsdp__is_shared(const struct stat *folder);
 
 #endif
