@@ -24,6 +24,22 @@ int fsdp__utf8_next(const char *text, uint32_t *character)
     return bytes;
 }
 
+size_t fsdp__utf8_of(uint32_t character, char out[4])
+{
+    size_t bytes = character < 0x80 ? 1 : character < 0x800 ? 2 : character < 0x10000 ? 3 : 4;
+    static const unsigned char first[] = {0, 0, 0xc0, 0xe0, 0xf0};
+
+    for (size_t i = bytes; i-- > 1; character >>= 6)
+        out[i] = (char)(0x80 | (character & 0x3f));
+    out[0] = (char)(first[bytes] | character);
+    return bytes;
+}
+
+size_t fsdp__utf8_mark(const char *text, size_t bytes)
+{
+    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 /* Moves a cursor, begins a line that looks like another message, or turns the direction of what follows. */
 static bool moves(uint32_t code)
 {
@@ -72,6 +88,13 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
     else
         snprintf(out, out_bytes, "%.1f%s", mib >= 1 ? mib : kib, mib >= 1 ? "MiB" : "KiB");
     return out;
+}
+
+bool fsdp__is_one_of(const char *name, const char *const *names)
+{
+    while (*names && strcmp(name, *names) != 0)
+        names++;
+    return *names != NULL;
 }
 
 bool fsdp__ends_with(const char *text, const char *end)

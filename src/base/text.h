@@ -10,6 +10,10 @@
 /* The character that `text` begins with, and how many bytes it has; 0 when they are no UTF-8: the shortest form only,
  * no surrogates, nothing beyond U+10FFFF. A NUL is one byte. */
 int fsdp__utf8_next(const char *text, uint32_t *character);
+/* Writes a character as UTF-8. Returns how many bytes it has. */
+size_t fsdp__utf8_of(uint32_t character, char out[4]);
+/* Returns how many bytes a byte order mark at the beginning of a text takes: 3, or 0 where there is none. */
+size_t fsdp__utf8_mark(const char *text, size_t bytes);
 
 /* `text` into `out` as one line that a terminal only prints: control characters, what reverses the direction of
  * writing, and bytes that are no UTF-8 are shown as \x1b. What does not fit is cut and ends in "...". Returns `out`. */
@@ -18,6 +22,8 @@ const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
 /* A number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB", "37B". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 
+/* Returns whether a name is one of `names`, which end with NULL. */
+bool fsdp__is_one_of(const char *name, const char *const *names);
 bool fsdp__ends_with(const char *text, const char *end);
 
 /* In quotes, as JSON writes it; the text is taken to be UTF-8. */

@@ -8,7 +8,6 @@
  * All ranks agree after each, so that a failure anywhere ends the save everywhere. */
 #include "checkpoint/saver.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,7 +15,6 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/retention.h"

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "checkpoint/checksum.h"
 #include "checkpoint/content_check.h"
 #include "checkpoint/manifest_check.h"

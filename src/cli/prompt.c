@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "base/text.h"
 #include "data/content.h"
 
 #define LIMIT_BYTES ((size_t)1 << 30)
@@ -17,14 +18,12 @@
 /* What is packed or binary is refused; a byte order mark at the beginning is no part of the text. */
 static fsdp_status check_text(const char *path, fsdp__prompt *prompt)
 {
-    static const char mark[] = "\xef\xbb\xbf";
+    size_t mark = fsdp__utf8_mark(prompt->text, prompt->bytes);
 
     FSDP_TRY(fsdp__content_refuse(path, NULL, prompt->text, prompt->bytes, false));
     FSDP_TRY(fsdp__content_check_text(path, 0, prompt->text, prompt->bytes));
-    if (prompt->bytes >= sizeof mark - 1 && memcmp(prompt->text, mark, sizeof mark - 1) == 0) {
-        prompt->bytes -= sizeof mark - 1;
-        memmove(prompt->text, prompt->text + sizeof mark - 1, prompt->bytes + 1);
-    }
+    prompt->bytes -= mark;
+    memmove(prompt->text, prompt->text + mark, prompt->bytes + 1);
     return FSDP_OK;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/text.h"
 #include "format/json_scan.h"
 #include "tokenizer/tokenizer.h"
 
@@ -83,7 +84,7 @@ static fsdp_status skip_mark(fsdp__documents *d)
         FSDP_TRY(fsdp__text_file_read(d->file, first + count, sizeof first - count, &got));
         count += got;
     }
-    if (count == sizeof first && memcmp(first, "\xef\xbb\xbf", sizeof first) == 0) {
+    if (fsdp__utf8_mark(first, count) > 0) {
         d->offset = sizeof first;
         return FSDP_OK;
     }

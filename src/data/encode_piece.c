@@ -13,7 +13,6 @@
 #include "tokenizer/word.h"
 
 #define REPLACEMENT "\xef\xbf\xbd"
-#define BYTE_ORDER_MARK "\xef\xbb\xbf"
 
 enum {
     FEW = 64 /* bytes that are no UTF-8 */
@@ -259,8 +258,7 @@ static fsdp_status encode_lines(const job *j)
         int64_t ids = j->out->ids.count, text_bytes = j->out->text_bytes;
         fsdp_status status;
 
-        if (end - at >= 3 && memcmp(at, BYTE_ORDER_MARK, 3) == 0) /* of a file that others were put behind */
-            at += 3;
+        at += fsdp__utf8_mark(at, (size_t)(end - at)); /* of a file that others were put behind */
         if (!is_blank(at, (size_t)(end - at))) {
             j->out->lines++;
             status = encode_line(j, line, at, (size_t)(end - at));

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 enum {
     BITS = 64
@@ -24,6 +25,7 @@ typedef struct scan {
     const char *key;
     bool is_key; /* the value that comes belongs to it */
     fsdp__json_member *member;
+    bool is_open; /* it is an object or array that has not ended yet */
     /* Where keys of the outermost object are listed; NULL: nowhere. */
     char *keys;
     size_t keys_bytes;
@@ -165,17 +167,6 @@ static bool scan_string(scan *s, fsdp__json_member *out)
     return true;
 }
 
-static size_t put_utf8(uint32_t c, char *out)
-{
-    static const unsigned char marks[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    size_t bytes = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-
-    for (size_t i = bytes; i > 1; c >>= 6)
-        out[--i] = (char)(0x80 | (c & 0x3f));
-    out[0] = (char)(marks[bytes < 2 ? 0 : bytes] | c);
-    return bytes;
-}
-
 size_t fsdp__json_unescape(const char *text, size_t bytes, char *out, int64_t *halves)
 {
     static const char letters[] = "bfnrt", stands_for[] = "\b\f\n\r\t";
@@ -203,7 +194,7 @@ size_t fsdp__json_unescape(const char *text, size_t bytes, char *out, int64_t *h
             character = 0xfffd;
             ++*halves;
         }
-        used += put_utf8((uint32_t)character, out + used);
+        used += fsdp__utf8_of((uint32_t)character, out + used);
         text += 2 + taken;
     }
     return used;
@@ -384,6 +375,10 @@ static bool scan_ends(scan *s, bool *more)
             return fail(s, object ? "no comma or '}' behind a member" : "no comma or ']' behind an element");
         s->at++;
         s->depth--;
+        if (s->is_open && s->depth == 1) {
+            s->member->bytes = (size_t)(s->at - s->member->text);
+            s->is_open = false;
+        }
     }
     return true;
 }
@@ -409,6 +404,7 @@ static bool scan_value(scan *s, bool *whole)
         if (!value.is_string)
             value.bytes = (size_t)(s->at - value.text);
         *s->member = value;
+        s->is_open = c == '{' || c == '[';
     }
     return *whole || c == '[' || scan_key(s);
 }
@@ -429,16 +425,10 @@ static bool scan_text(scan *s)
 
 /* ---- what is offered ---- */
 
-/* How many bytes a byte order mark at the beginning takes. */
-static size_t mark_bytes(const char *text, size_t bytes)
-{
-    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-}
-
 bool fsdp__json_begins_array(const void *text, size_t bytes)
 {
     const char *at = text;
-    scan s = {.at = at + mark_bytes(at, bytes), .end = at + bytes};
+    scan s = {.at = at + fsdp__utf8_mark(at, bytes), .end = at + bytes};
 
     return next(&s) == '[';
 }
@@ -488,7 +478,7 @@ static fsdp_status refuse(const char *path, const scan *s)
 
 fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t bytes, char **out, size_t *out_bytes)
 {
-    size_t mark = mark_bytes(text, bytes);
+    size_t mark = fsdp__utf8_mark(text, bytes);
     scan s = {.text = text + mark, .at = text + mark, .end = text + bytes, .copied = text + mark};
     fsdp_status status = FSDP_OK;
 

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fault.h"
 #include "base/file.h"
 #include "format/contents.h"
 #include "format/journal.h"
@@ -134,8 +133,7 @@ static fsdp_status remove_beside(const fsdp__target *target)
 static fsdp_status make_folder(const fsdp__staging *staging, const char *name, fsdp__directory *out)
 {
     *out = (fsdp__directory){.path = NULL};
-    if (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || mkdirat(staging->folder.fd, name, 0777) != 0)
-        return FSDP_FAIL(FSDP_IO, "cannot make a folder in '%s': %s", staging->folder.path, strerrordesc_np(errno));
+    FSDP_TRY(fsdp__directory_make(&staging->folder, name, 0777));
     return fsdp__directory_enter(&staging->folder, name, out);
 }
 

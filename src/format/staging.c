@@ -311,7 +311,7 @@ static fsdp_status rename_folder(const fsdp__staging *s, const fsdp__directory *
     FSDP_TRY(fsdp__directory_rename(&s->parent, s->name, parent, name, FSDP__RENAME_REPLACES));
     if (fsdp__directory_has(parent, name, &s->folder))
         return FSDP_OK;
-    (void)renameat2(parent->fd, name, s->parent.fd, s->name, RENAME_NOREPLACE);
+    (void)fsdp__directory_rename(parent, name, &s->parent, s->name, FSDP__RENAME_NEW);
     return FSDP_FAIL(FSDP_STATE, "'%s/%s' is another folder than the one that this run has made", s->parent.path,
                      s->name);
 }

@@ -13,8 +13,6 @@
 #include "format/json_scan.h"
 #include "hub/hub.h"
 
-#define LIMIT_BYTES ((size_t)4 << 20)
-
 enum {
     MOST_EDITS = 64 /* more keys than are ever written */
 };
@@ -35,22 +33,6 @@ typedef struct change {
 
 /* ---- edits ---- */
 
-/* Bytes of an array or object of a text that has been checked. */
-static size_t extent(const char *begin)
-{
-    const char *at = begin;
-    int64_t depth = 0;
-
-    do {
-        if (*at == '"')
-            for (at++; *at != '"'; at++)
-                at += *at == '\\'; /* and what it escapes */
-        depth += (*at == '{' || *at == '[') - (*at == '}' || *at == ']');
-        at++;
-    } while (depth > 0);
-    return (size_t)(at - begin);
-}
-
 static fsdp_status find(const change *c, const char *key, fsdp__json_member *out)
 {
     fsdp__json_fault fault;
@@ -61,8 +43,6 @@ static fsdp_status find(const change *c, const char *key, fsdp__json_member *out
     if (out->text && out->is_string) { /* with its quotes */
         out->text--;
         out->bytes += 2;
-    } else if (out->text && (*out->text == '[' || *out->text == '{')) {
-        out->bytes = extent(out->text);
     }
     return status;
 }
@@ -96,14 +76,6 @@ static bool differs(const json_t *before, const json_t *now, const char *key)
     const json_t *a = json_object_get(before, key), *b = json_object_get(now, key);
 
     return a ? !b || !json_equal(a, b) : b != NULL;
-}
-
-static bool is_of_rope(const char *key)
-{
-    for (size_t i = 0; rope_keys[i]; i++)
-        if (strcmp(key, rope_keys[i]) == 0)
-            return true;
-    return false;
 }
 
 /* The class that loads it has a head, whatever the file says of a body alone. */
@@ -146,9 +118,9 @@ static fsdp_status add_edits(change *c, json_t *source, json_t *before, json_t *
         rope = rope || differs(before, now, rope_keys[i]);
     for (size_t i = 0; rope && rope_keys[i]; i++)
         FSDP_TRY(add_edit(c, rope_keys[i], json_object_get(now, rope_keys[i]), json_object_get(now, rope_keys[i])));
-    json_object_foreach(now, key, value) if (differs(before, now, key) && !is_of_rope(key))
+    json_object_foreach(now, key, value) if (differs(before, now, key) && !fsdp__is_one_of(key, rope_keys))
         FSDP_TRY(add_edit(c, key, value, true));
-    json_object_foreach(before, key, value) if (!json_object_get(now, key) && !is_of_rope(key))
+    json_object_foreach(before, key, value) if (!json_object_get(now, key) && !fsdp__is_one_of(key, rope_keys))
         FSDP_TRY(add_edit(c, key, NULL, false));
     if (!has_class(source))
         FSDP_TRY(add_edit(c, "architectures", json_object_get(now, "architectures"), true));
@@ -249,7 +221,7 @@ static fsdp_status change_to(change *c, const char *path, json_t *now, fsdp_dtyp
 fsdp_status fsdp__config_change(const char *path, const char *text, size_t bytes, const fsdp_model_config *config,
                                 fsdp_dtype dtype, char **out)
 {
-    size_t mark = bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* transformers takes none */
+    size_t mark = fsdp__utf8_mark(text, bytes); /* transformers takes none */
     change c = {.text = text + mark, .bytes = bytes - mark};
     json_t *now = fsdp__config_object(config, dtype);
     fsdp_status status;
@@ -274,7 +246,7 @@ static fsdp_status change_file(const char *path, const fsdp_model_config *config
     size_t bytes = 0;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &text, &bytes));
+    FSDP_TRY(fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes));
     status = fsdp__config_change(path, text, bytes, config, dtype, out);
     fsdp__free(text);
     return status;

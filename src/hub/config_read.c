@@ -13,22 +13,12 @@
 #include "format/safetensors.h"
 #include "hub/hub.h"
 
-#define CONFIG_LIMIT_BYTES ((size_t)4 << 20)
-
 /* ---- values only some of which are supported ---- */
 
 static fsdp_status unsupported(const fsdp__json_object *from, const char *key, const char *value, const char *known)
 {
     return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': %s '%s' is not supported: %s", from->path, key,
                      FSDP__SHOWN_NAME(value), known);
-}
-
-/* `names` end with NULL. */
-static bool is_one_of(const char *name, const char *const *names)
-{
-    while (*names && strcmp(name, *names) != 0)
-        names++;
-    return *names != NULL;
 }
 
 /* Python writes 4096.0 where a size was computed as a fraction. */
@@ -130,8 +120,8 @@ static fsdp_status read_gpt2_activation(const fsdp__json_object *from, fsdp_mode
     const char *name = tanh[0];
 
     FSDP_TRY(fsdp__json_string(from, "activation_function", false, &name));
-    out->gelu_erf = is_one_of(name, erf);
-    if (!out->gelu_erf && !is_one_of(name, tanh))
+    out->gelu_erf = fsdp__is_one_of(name, erf);
+    if (!out->gelu_erf && !fsdp__is_one_of(name, tanh))
         return unsupported(from, "activation_function", name, "gelu, gelu_new and other names of the two are");
     return FSDP_OK;
 }
@@ -490,7 +480,7 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
                            fsdp__weights_hint(folder));
         goto out;
     }
-    FSDP_TRY_GOTO(status, fsdp__file_read(path, CONFIG_LIMIT_BYTES, &text, &bytes), out);
+    FSDP_TRY_GOTO(status, fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes), out);
     FSDP_TRY_GOTO(status, fsdp__config_parse(path, text, bytes, out), out);
 out:
     fsdp__free(text);

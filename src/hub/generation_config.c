@@ -3,8 +3,6 @@
 #include "base/file.h"
 #include "hub/hub.h"
 
-#define LIMIT_BYTES ((size_t)4 << 20)
-
 /* Whether the vocabulary has all tokens that end a text. */
 static bool fits(const fsdp_hub_stop_tokens *stops, const fsdp_model_config *config)
 {
@@ -23,7 +21,7 @@ fsdp_status fsdp__hub_read_generation_config(const char *folder, const fsdp_mode
 
     *out = NULL;
     if (status == FSDP_OK && fsdp__path_exists(path)) {
-        status = fsdp__file_read(path, LIMIT_BYTES, &text, &bytes);
+        status = fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes);
         if (status == FSDP_OK)
             status = fsdp__stop_tokens_parse(path, text, bytes, &stops);
         if (status == FSDP_OK && fits(&stops, config)) {

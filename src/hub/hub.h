@@ -6,6 +6,9 @@
 #include "fsdp/format.h"
 #include "fsdp/hub.h"
 
+/* A JSON file of settings above this size is refused: those of real models have a few KiB. */
+#define FSDP__CONFIG_LIMIT_BYTES ((size_t)4 << 20)
+
 /* The failure that nothing is there; where the path might be a name on the hub, with how to get that. */
 fsdp_status fsdp__hub_fail_missing(const char *path);
 /* As fsdp_hub_check; `by_keys`: the config is not that of the folder's config.json, but of a run's keys. */

@@ -6,8 +6,6 @@
 #include "format/json.h"
 #include "hub/hub.h"
 
-#define LIMIT_BYTES ((size_t)4 << 20)
-
 static fsdp_status add(const fsdp__json_object *from, const json_t *value, fsdp_hub_stop_tokens *out)
 {
     if (json_is_integer(value) && json_integer_value(value) < 0) /* -1 stands for none: no text ends with it */
@@ -56,7 +54,7 @@ static fsdp_status read_file(const char *folder, const char *name, fsdp_hub_stop
     size_t bytes;
 
     if (status == FSDP_OK && fsdp__path_exists(path)) {
-        status = fsdp__file_read(path, LIMIT_BYTES, &text, &bytes);
+        status = fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes);
         if (status == FSDP_OK)
             status = fsdp__stop_tokens_parse(path, text, bytes, out);
     }

@@ -28,17 +28,6 @@ uint32_t fsdp__utf8_before(const char *text, size_t offset)
     return character;
 }
 
-size_t fsdp__utf8_of(uint32_t character, char out[4])
-{
-    size_t bytes = character < 0x80 ? 1 : character < 0x800 ? 2 : character < 0x10000 ? 3 : 4;
-    static const unsigned char first[] = {0, 0, 0xc0, 0xe0, 0xf0};
-
-    for (size_t i = bytes; i-- > 1; character >>= 6)
-        out[i] = (char)(0x80 | (character & 0x3f));
-    out[0] = (char)(first[bytes] | character);
-    return bytes;
-}
-
 size_t fsdp__utf8_prefix(const char *text, size_t bytes)
 {
     size_t at = 0;

@@ -10,8 +10,6 @@
 int fsdp__utf8_at(const char *text, size_t bytes, uint32_t *character);
 /* The character that ends before `text + offset`, of text that is UTF-8; `offset` is not 0. */
 uint32_t fsdp__utf8_before(const char *text, size_t offset);
-/* Writes a character as UTF-8. Returns how many bytes it has. */
-size_t fsdp__utf8_of(uint32_t character, char out[4]);
 /* How many bytes from the beginning are UTF-8: all of them, or up to the first that is not. */
 size_t fsdp__utf8_prefix(const char *text, size_t bytes);
 /* Of bytes that begin with no character: how many one U+FFFD stands for (what may begin a character, to where it goes

@@ -1,5 +1,6 @@
 /* The words of a text, as Hugging Face's pre-tokenizers split it; and what of patterns is refused. */
 #include "base/compiler.h"
+#include "base/text.h"
 #include "tokenizer/nfc.h"
 #include "tokenizer/small.h"
 #include "tokenizer/tokenizer.h"

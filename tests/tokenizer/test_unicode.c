@@ -4,6 +4,7 @@
 
 #include "base/compiler.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "numbers/unicode.h"
 #include "tokenizer/nfc.h"
 #include "tokenizer/small.h"
