@@ -206,30 +206,33 @@ static bool is_first_of_device(const gradients *all, int64_t i)
     return true;
 }
 
-/* Multiplies all gradients by `factor`; whether one is not finite. */
-static fsdp_status unscale_all(const fsdp_optimizer *optimizer, float factor, bool *found_inf)
+/* Collects the gradients that this rank holds and looks whether one is not finite. Changes none of them. */
+static fsdp_status look_at_own(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer, gradients *all,
+                               bool *found_inf)
 {
-    gradients all = {.count = 0};
-    fsdp_status status;
+    FSDP_TRY(check_gradients(optimizer));
+    if (fsdp__grow(&scaler->optimizers, scaler->count, &scaler->capacity, sizeof *scaler->optimizers))
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(collect(optimizer, all));
+    for (int64_t i = 0; i < all->count; i++)
+        if (is_first_of_device(all, i))
+            FSDP_TRY(look(all, all->tensors[i]->storage->device, found_inf));
+    return FSDP_OK;
+}
 
-    FSDP_TRY_GOTO(status, collect(optimizer, &all), out);
-    for (int64_t i = 0; i < all.count; i++)
-        if (is_first_of_device(&all, i))
-            FSDP_TRY_GOTO(status, look(&all, all.tensors[i]->storage->device, found_inf), out);
-    for (int64_t i = 0; i < all.count; i++) {
-        void *data = fsdp_tensor_data(all.tensors[i]);
+static fsdp_status multiply(const gradients *all, float factor)
+{
+    for (int64_t i = 0; i < all->count; i++) {
+        void *data = fsdp_tensor_data(all->tensors[i]);
         const fsdp__scale_args args = {.x = data,
                                        .y = data,
                                        .alpha = factor,
-                                       .numel = fsdp_tensor_numel(all.tensors[i]),
-                                       .dtype = all.tensors[i]->dtype};
+                                       .numel = fsdp_tensor_numel(all->tensors[i]),
+                                       .dtype = all->tensors[i]->dtype};
 
-        FSDP_TRY_GOTO(status, fsdp__launch_scale(fsdp_device_stream(all.tensors[i]->storage->device), &args), out);
+        FSDP_TRY(fsdp__launch_scale(fsdp_device_stream(all->tensors[i]->storage->device), &args));
     }
-out:
-    fsdp__free(all.tensors);
-    fsdp__free(all.spans);
-    return status;
+    return FSDP_OK;
 }
 
 /* What a rank says of its gradients: 0 or 1, whether one is not finite; or that it has failed, and its number. */
@@ -265,31 +268,28 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
     return FSDP_OK;
 }
 
-/* Unscales the gradients that this rank holds. */
-static fsdp_status unscale_own(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer, bool *found_inf)
-{
-    FSDP_TRY(check_gradients(optimizer));
-    if (fsdp__grow(&scaler->optimizers, scaler->count, &scaler->capacity, sizeof *scaler->optimizers))
-        return FSDP_NO_MEMORY;
-    return unscale_all(optimizer, (float)(1.0 / scaler->state.scale), found_inf);
-}
-
-/* A gradient that is set by hand may be wrong on one rank: the others hear of it where they ask anyway. */
+/* A gradient that is set by hand may be wrong on one rank. The others hear of it where they ask anyway, and before any
+ * gradient is changed: a caller who mends that one and tries again must find all of them as they were. */
 static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
 {
     bool found_inf = false;
-    fsdp_status mine = unscale_own(scaler, optimizer, &found_inf), status;
+    gradients all = {.count = 0};
+    fsdp_status mine = look_at_own(scaler, optimizer, &all, &found_inf), status;
     int said = mine == FSDP_OK ? found_inf : FAILED + fsdp_process_group_rank(scaler->group);
 
     status = share(scaler, &said);
-    FSDP_TRY(mine);
-    FSDP_TRY(status);
-    if (said >= FAILED)
-        return FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: rank %d has failed to, its own error says why",
-                         fsdp_process_group_global_rank(scaler->group, said - FAILED));
-    scaler->optimizers[scaler->count++] =
-        (scaled_optimizer){.optimizer = optimizer, .stage = UNSCALED, .found_inf = said > 0};
-    return FSDP_OK;
+    status = mine != FSDP_OK ? mine : status;
+    if (status == FSDP_OK && said >= FAILED)
+        status = FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: rank %d has failed to, its own error says why",
+                           fsdp_process_group_global_rank(scaler->group, said - FAILED));
+    if (status == FSDP_OK)
+        status = multiply(&all, (float)(1.0 / scaler->state.scale));
+    if (status == FSDP_OK)
+        scaler->optimizers[scaler->count++] =
+            (scaled_optimizer){.optimizer = optimizer, .stage = UNSCALED, .found_inf = said > 0};
+    fsdp__free(all.tensors);
+    fsdp__free(all.spans);
+    return status;
 }
 
 fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer)

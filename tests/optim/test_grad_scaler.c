@@ -425,16 +425,18 @@ static void it_survives_every_failed_allocation(void **state)
     }
 }
 
-/* One rank's gradient, set by hand, lies otherwise. */
+/* One rank's gradient, set by hand, lies otherwise. Who mends it on that rank alone has all gradients as they were. */
 static void fail_alone(fsdp_context *context, void *arg)
 {
     bool wrong = fsdp_context_rank(context) == 1;
+    float after[3][NUMEL], expected[3][NUMEL];
     fsdp_grad_scaler *scaler;
     fsdp_tensor *turned;
-    model m = {0};
+    model m = {0}, plain = {0};
 
     (void)arg;
     model_init(&m, context);
+    model_init(&plain, context);
     CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
     give_gradient(&m, context, 0, 65536, -1, 0);
     CHECK_OK(fsdp_scope_begin(context));
@@ -444,11 +446,18 @@ static void fail_alone(fsdp_context *context, void *arg)
     fsdp_scope_end(context, NULL);
     CHECK_ERROR(fsdp_grad_scaler_unscale(scaler, m.optimizer), wrong ? FSDP_UNSUPPORTED : FSDP_STATE,
                 wrong ? "is not contiguous" : "rank 1 has failed");
-    give_gradient(&m, context, 0, 65536, -1, 0);
+    if (wrong)
+        give_gradient(&m, context, 0, 65536, -1, 0);
     CHECK_OK(fsdp_grad_scaler_step(scaler, m.optimizer, NULL));
     CHECK_OK(fsdp_grad_scaler_update(scaler));
+    give_gradient(&plain, context, 0, 1, -1, 0);
+    CHECK_OK(fsdp_optimizer_step(plain.optimizer));
+    read_all(&m, after);
+    read_all(&plain, expected);
+    CHECK_BYTES(after, expected, sizeof expected);
     fsdp_grad_scaler_free(scaler);
     model_free(&m);
+    model_free(&plain);
 }
 
 static void what_fails_on_one_rank_is_told_on_all(void **state)
