@@ -302,15 +302,10 @@ static void undo(fsdp__param_group *group)
 
 fsdp_status fsdp__param_groups_agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status)
 {
-    const fsdp__mesh_info *agreed = NULL;
+    const fsdp__mesh_info *last = NULL;
 
-    for (int64_t i = 0; i < count; i++) {
-        const fsdp__mesh_info *mesh = &groups[i]->residence.mesh;
-
-        if (!agreed || mesh->shard_pg != agreed->shard_pg || mesh->replicate_pg != agreed->replicate_pg)
-            status = fsdp__mesh_info_agree(mesh, status);
-        agreed = mesh;
-    }
+    for (int64_t i = 0; i < count; i++)
+        status = fsdp__mesh_info_agree_after(&last, &groups[i]->residence.mesh, status);
     return status;
 }
 

@@ -405,33 +405,58 @@ static void commit(collection *c)
     fsdp__root_choose_max_inputs(root);
 }
 
-fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
+/* Whether all that is below can have one root. Makes nothing but names; of one that has been initialised there is
+ * nothing to ask. */
+static fsdp_status check(collection *c)
 {
-    collection c = {.root = outermost->root, .outermost = outermost};
-    fsdp_status status = FSDP_OK;
+    fsdp__module_state *outermost = c->outermost;
 
     if (outermost->initialised)
         return FSDP_OK;
     if (outermost->module_count != 1)
         return FSDP_FAIL(FSDP_STATE, "the outermost fully_shard call must name a single module, this one names %lld",
                          (long long)outermost->module_count);
-    FSDP_TRY_GOTO(status, fsdp__module_walk(outermost->modules[0], collect_state, &c), out);
-    FSDP_TRY_GOTO(status, check_companions(&c), out);
-    FSDP_TRY_GOTO(status, check_ready(&c), out);
-    FSDP_TRY_GOTO(status, check_replicated(&c), out);
-    FSDP_TRY_GOTO(status, check_prefetch(&c), out);
-    FSDP_TRY_GOTO(status, check_fsdp1(&c), out);
-    FSDP_TRY_GOTO(status, check_shared_comm(&c), out);
-    FSDP_TRY_GOTO(status, link_states(&c), out);
-    FSDP_TRY_GOTO(status, open_comm(&c), out);
-    FSDP_TRY_GOTO(status, fsdp__root_cast_buffers(c.root), out);
-    commit(&c);
-out:
-    for (int64_t i = 0; c.names && i < c.root->state_count; i++)
-        fsdp__free(c.names[i]);
-    fsdp__free(c.names);
+    FSDP_TRY(fsdp__module_walk(outermost->modules[0], collect_state, c));
+    FSDP_TRY(check_companions(c));
+    FSDP_TRY(check_ready(c));
+    FSDP_TRY(check_replicated(c));
+    FSDP_TRY(check_prefetch(c));
+    FSDP_TRY(check_fsdp1(c));
+    return check_shared_comm(c);
+}
+
+/* Makes what the root needs. What a failure leaves behind is made again by the next try. */
+static fsdp_status make(collection *c)
+{
+    if (c->outermost->initialised)
+        return FSDP_OK;
+    FSDP_TRY(link_states(c));
+    FSDP_TRY(open_comm(c));
+    return fsdp__root_cast_buffers(c->root);
+}
+
+/* Ends a try, which has come to `status`. */
+static void end(collection *c, fsdp_status status)
+{
+    if (c->outermost->initialised)
+        return;
+    if (status == FSDP_OK)
+        commit(c);
+    for (int64_t i = 0; c->names && i < c->root->state_count; i++)
+        fsdp__free(c->names[i]);
+    fsdp__free(c->names);
     if (status != FSDP_OK)
-        c.root->state_count = 0;
+        c->root->state_count = 0;
+}
+
+fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
+{
+    collection c = {.root = outermost->root, .outermost = outermost};
+    fsdp_status status = check(&c);
+
+    if (status == FSDP_OK)
+        status = make(&c);
+    end(&c, status);
     return status;
 }
 
@@ -457,11 +482,7 @@ static void begin_read(fsdp__param_group *group, agreement *a)
 
 static void agree(fsdp__param_group *group, agreement *a)
 {
-    const fsdp__mesh_info *mesh = &group->residence.mesh;
-
-    if (!a->last || mesh->shard_pg != a->last->shard_pg || mesh->replicate_pg != a->last->replicate_pg)
-        a->status = fsdp__mesh_info_agree(mesh, a->status);
-    a->last = mesh;
+    a->status = fsdp__mesh_info_agree_after(&a->last, &group->residence.mesh, a->status);
 }
 
 /* Needs no memory, so that all ranks come through. */
@@ -478,11 +499,15 @@ static void visit_groups(const fsdp_module *module, void (*visit)(fsdp__param_gr
 fsdp_status fsdp__begin_together(void *outermost, fsdp_module *module, fsdp_status mine)
 {
     fsdp__module_state *state = outermost;
-    agreement a = {.status = mine == FSDP_OK ? fsdp__lazy_init(state) : mine};
+    collection c = {.root = state->root, .outermost = state};
+    agreement asked = {.status = mine == FSDP_OK ? check(&c) : mine}, made;
 
-    visit_groups(module, end_read, &a); /* a writer who is late may be waiting for that */
-    visit_groups(module, agree, &a);
-    visit_groups(module, begin_read, &a);
-    state->root->agreed = state->root->agreed || a.status == FSDP_OK;
-    return a.status;
+    visit_groups(module, end_read, &asked); /* a writer who is late may be waiting for that */
+    visit_groups(module, agree, &asked);
+    made = (agreement){.status = asked.status == FSDP_OK ? make(&c) : asked.status};
+    visit_groups(module, agree, &made);
+    end(&c, made.status); /* so that no rank has begun where another has not */
+    visit_groups(module, begin_read, &made);
+    state->root->agreed = state->root->agreed || made.status == FSDP_OK;
+    return made.status;
 }

@@ -44,6 +44,16 @@ fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine)
     return mine;
 }
 
+fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp__mesh_info *info, fsdp_status mine)
+{
+    const fsdp__mesh_info *before = *last;
+
+    *last = info;
+    if (before && before->shard_pg == info->shard_pg && before->replicate_pg == info->replicate_pg)
+        return mine;
+    return fsdp__mesh_info_agree(info, mine);
+}
+
 /* ---- the data-parallel dimensions of a mesh ---- */
 
 static int count_names(const char *const *names)

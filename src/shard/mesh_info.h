@@ -20,6 +20,9 @@ void fsdp__mesh_info_release(fsdp__mesh_info *info);
 void fsdp__mesh_info_place(const fsdp__mesh_info *info, int dim, fsdp_distribution *out);
 /* What the caller asked all its ranks for, agreed with all of them; the lowest failure wins. [collective] */
 fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine);
+/* The same for one mesh after another: asks nobody where `*last` (NULL at first) has the same ranks. Sets `*last`.
+ * [collective] */
+fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp__mesh_info *info, fsdp_status mine);
 
 /* The mesh of one or two dimensions that a front door was asked for: `mesh`, or its dimensions that `dims` names, which
  * may name none. `*out` is a reference. [collective] where a group has to be made */

@@ -194,9 +194,11 @@ static void fail_together(fsdp_context *context, void *arg)
         CHECK_CONTAINS(fsdp_last_error(),
                        t->lack == THE_SAME_TENSOR ? "names another tensor" : "has memory but no values");
     }
+    CHECK_OK(fsdp_module_set_conditional(linear, false)); /* which is too late once a rank has begun */
     *field = bias;
     CHECK_OK(fsdp_module_initialize(linear, 1));
     CHECK_PTR(fsdp_call(root, x));
+    CHECK_ERROR(fsdp_module_set_conditional(linear, false), FSDP_STATE, "has run");
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(root);
 }
