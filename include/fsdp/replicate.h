@@ -112,8 +112,8 @@ FSDP_API fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucke
  * when all are there, without gradients, with parameters and buffers of a rank that was there last. Optimizer state is
  * each rank's own. Each forward that is recorded while gradients are synchronised has its backward before the next one,
  * and ranks communicate nothing else. An error of what is agreed there (stop_early, ranks of which some synchronise and
- * some do not) is one of all ranks, of the forward or of join_end, and ends the join on all: what was not reduced is
- * dropped, and the next forward, or join_begin, is as ever. */
+ * some do not, values that one lacks before the first forward) is one of all ranks, of the forward or of join_end, and
+ * ends the join on all: what was not reduced is dropped, and the next forward, or join_begin, is as ever. */
 typedef struct fsdp_join_options {
     bool divide_by_present; /* gradients are divided by the ranks that had a batch, instead of all */
     bool stop_early;        /* the first rank without ends it for all: FSDP_STATE on every rank, without a join_end */

@@ -6,7 +6,7 @@
 #include "shard/describe.h"
 #include "shard/gradients.h"
 #include "shard/hooks.h"
-#include "shard/lazy_init.h"
+#include "shard/join.h"
 #include "shard/prefetch.h"
 #include "shard/retype.h"
 
@@ -204,7 +204,7 @@ static fsdp_status attach(fsdp__module_state *state)
                                     .failed = fsdp__hook_failed,
                                     .materialize = materialize,
                                     .retype = fsdp__retype,
-                                    .agree = fsdp__begin_together,
+                                    .agree = fsdp__join_begin_together,
                                     .manages = manages,
                                     .flat_parameter = flat_parameter,
                                     .describe = fsdp__describe_state,

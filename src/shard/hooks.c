@@ -6,7 +6,6 @@
 #include "shard/bucket_reduce.h"
 #include "shard/give_back.h"
 #include "shard/join.h"
-#include "shard/lazy_init.h"
 #include "shard/prefetch.h"
 #include "shard/trained.h"
 
@@ -282,7 +281,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_module *module,
         return cast_inputs(state, inputs, count);
     }
     if (!state->root->agreed) /* it ran, or had values, before it was sharded */
-        FSDP_TRY(fsdp__begin_together(state, module, FSDP_OK));
+        FSDP_TRY(fsdp__join_begin_together(state, module, FSDP_OK));
     if (!alone)
         FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
     if (fsdp__replica_of(state) && state->root->forward_root == state && first)

@@ -86,6 +86,16 @@ static void end_join(fsdp__buckets *b)
     b->speaker = 0;
 }
 
+fsdp_status fsdp__join_begin_together(void *outermost, fsdp_module *module, fsdp_status mine)
+{
+    fsdp__param_group *group = fsdp__replica_of(outermost);
+    fsdp_status status = fsdp__begin_together(outermost, module, mine);
+
+    if (status != FSDP_OK && group)
+        end_join(group->buckets);
+    return status;
+}
+
 /* Of this iteration: who speaks for all, and what gradients are divided by. */
 static void follow(fsdp__buckets *b, const roll *r)
 {
@@ -201,7 +211,7 @@ fsdp_status fsdp_module_join_end(fsdp_module *module)
         return FSDP_FAIL(FSDP_STATE, "fsdp_module_join_end without fsdp_module_join_begin");
     FSDP_TRY(fsdp__module_need_ready(module, NULL, 0)); /* as the others' forwards do */
     if (!state->root->agreed)
-        FSDP_TRY(fsdp__begin_together(state, module, FSDP_OK));
+        FSDP_TRY(fsdp__join_begin_together(state, module, FSDP_OK));
     status = follow_others(state, group);
     if (status == FSDP_OK)
         status = fsdp__replica_broadcast(state, group->buckets->speaker); /* who was there last */

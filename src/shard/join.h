@@ -9,4 +9,7 @@
  * all ranks, and ends the join; it is `mine` outside of one. [collective] in a join */
 fsdp_status fsdp__join_announce(fsdp__module_state *state, bool recording, fsdp_status mine);
 
+/* fsdp__begin_together, whose error ends the join that the module may be in: it is one of all ranks. [collective] */
+fsdp_status fsdp__join_begin_together(void *outermost, fsdp_module *module, fsdp_status mine);
+
 #endif

@@ -256,10 +256,39 @@ static void run_twice(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
+/* Rank 1 has no values when the ranks come together for the first time: some by a forward, rank 0 by its end of the
+ * join. */
+static void lack_values(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    int rank = fsdp_context_rank(context);
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    CHECK_OK(fsdp_replicate(module, NULL));
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    if (rank != 1)
+        CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_module_join_begin(module, NULL));
+    if (rank == 0) {
+        CHECK_ERROR(fsdp_module_join_end(module), FSDP_STATE, "rank 1: has memory but no values");
+    } else {
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, 0, 0, 2, &x, &targets);
+        CHECK_NULL(fsdp_call(module, x, targets));
+        CHECK_CONTAINS(fsdp_last_error(), "rank 1: has memory but no values");
+        fsdp_scope_end(context, NULL);
+    }
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    go_on(module);
+    fsdp_module_unref(module);
+}
+
 static void errors_are_told_on_all_ranks(void **state)
 {
     (void)state;
     for (int world = 2; world <= 4; world++) {
+        test_run_ranks(world, lack_values, NULL);
         test_run_ranks(world, stop, NULL);
         test_run_ranks(world, stop, &world);
         test_run_ranks(world, disagree, NULL);

@@ -156,6 +156,7 @@ typedef struct trial {
     bool below; /* the sharded module is below a plain one, which is called */
     bool flat;  /* through FSDP1's door */
     bool copy;
+    bool keep; /* parameters are to stay unsharded */
 } trial;
 
 static fsdp_module *build_linear(fsdp_context *context, const trial *t, fsdp_module **root)
@@ -167,6 +168,8 @@ static fsdp_module *build_linear(fsdp_context *context, const trial *t, fsdp_mod
     *root = t->below ? fsdp_sequential_create(context, &linear, 1) : linear;
     CHECK_OK(t->flat ? fsdp_fsdp1_wrap(linear, &fsdp1) : fsdp_fully_shard(linear, &options));
     CHECK_OK(fsdp_module_materialize(linear, test_device(context)));
+    if (t->keep)
+        CHECK_OK(fsdp_module_set_keep_unsharded(linear, true));
     return linear;
 }
 
@@ -207,12 +210,13 @@ static void what_the_first_rank_lacks_is_told_on_all_at_once(void **state)
 {
     (void)state;
     for (int world = 1; world <= 4; world++)
-        for (int i = 0; i < LACKS * 4 * 8; i++) {
+        for (int i = 0; i < LACKS * 4 * 16; i++) {
             trial t = {.lack = (lack)(i % LACKS),
                        .rows = 1 + i / LACKS % 4,
                        .below = i / LACKS / 4 & 1,
                        .flat = i / LACKS / 4 & 2,
-                       .copy = i / LACKS / 4 & 4};
+                       .copy = i / LACKS / 4 & 4,
+                       .keep = i / LACKS / 4 & 8};
 
             test_run_ranks(world, fail_together, &t);
         }
