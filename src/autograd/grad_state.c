@@ -41,7 +41,8 @@ fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out)
 
 /* ---- hooks ---- */
 
-fsdp_status fsdp__hooks_add(fsdp__hook **hooks, const fsdp__hook *hook)
+/* Appends in order. */
+static fsdp_status append_hook(fsdp__hook **hooks, const fsdp__hook *hook)
 {
     fsdp__hook *copy = fsdp__malloc(sizeof *copy);
 
@@ -110,7 +111,7 @@ static fsdp_status add_hook(fsdp_tensor *tensor, fsdp__hook made)
         return FSDP_OK;
     }
     /* On the node they live as long as the graph, also when the tensor itself is gone. */
-    return fsdp__hooks_add(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, &made);
+    return append_hook(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, &made);
 }
 
 fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg))

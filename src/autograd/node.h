@@ -143,8 +143,6 @@ fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor);
 /* ---- grad_state.c ---- */
 fsdp__grad_state *fsdp__grad_state_get(const fsdp_tensor *tensor); /* NULL when the tensor has none */
 fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out);
-/* Appends in order; frees all. */
-fsdp_status fsdp__hooks_add(fsdp__hook **hooks, const fsdp__hook *hook);
 void fsdp__hooks_free(fsdp__hook *hooks);
 /* Runs them on `*grad`, which stays borrowed; checks what they replace it with. */
 fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_tensor **grad);

@@ -365,19 +365,6 @@ fsdp_status fsdp__directory_write_atomic(const fsdp__directory *in, const char *
     return status;
 }
 
-fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t bytes)
-{
-    fsdp__directory in;
-    fsdp_status status;
-    char *name;
-
-    FSDP_TRY(fsdp__directory_of(path, &in, &name));
-    status = fsdp__directory_write_atomic(&in, name, data, bytes);
-    fsdp__directory_close(&in);
-    fsdp__free(name);
-    return status;
-}
-
 /* `name` is not a link, or one of /proc. */
 static fsdp_status append(const fsdp__directory *in, const char *name, const char *path, int *out_fd)
 {

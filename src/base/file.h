@@ -48,8 +48,6 @@ fsdp_status fsdp__file_error(const char *verb, const char *path);
 
 /* These take a path, and hold its directory open while they work (base/directory.h). */
 
-/* Calls fsdp__directory_write_atomic; a link at `path` is replaced, not followed. */
-fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t bytes);
 /* Opens a file for appending, and makes it if it is missing; a terminal or a FIFO that has a reader will do as well. A
  * file that another user may have put there is refused (fsdp__directory_admits). Does not wait. */
 fsdp_status fsdp__file_append(const char *path, int *out_fd);

@@ -110,7 +110,8 @@ static fsdp_status remove_step(fsdp_context *context, const fsdp__directory *fol
 
 /* ---- those that are not kept ---- */
 
-bool fsdp__retention_keeps(const fsdp__retention *rule, int64_t step, int64_t newer)
+/* Whether a step stays that is the `newer`-th of a folder, counted from the newest (0). */
+static bool keeps(const fsdp__retention *rule, int64_t step, int64_t newer)
 {
     for (int i = 0; i < rule->pinned_count; i++)
         if (rule->pinned[i] == step)
@@ -151,7 +152,7 @@ void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder,
     if (fsdp__step_list_in(folder, "", &steps, &count) != FSDP_OK)
         warn(context, folder);
     for (int64_t i = 0; i < count; i++) /* one that cannot be removed does not keep the others */
-        if (steps[i] != saved && !fsdp__retention_keeps(rule, steps[i], count - 1 - i) &&
+        if (steps[i] != saved && !keeps(rule, steps[i], count - 1 - i) &&
             remove_step(context, folder, steps[i], fsdp__step_text(steps[i], "", name)) != FSDP_OK)
             warn(context, folder);
     fsdp__free(steps);

@@ -11,8 +11,6 @@ typedef struct fsdp__retention {
     int pinned_count;
 } fsdp__retention;
 
-/* Whether a step stays that is the `newer`-th of a folder, counted from the newest (0). */
-bool fsdp__retention_keeps(const fsdp__retention *rule, int64_t step, int64_t newer);
 /* Removes what the rule does not keep, superseded ones first, but never `saved`. What cannot be removed stays, with a
  * warning. */
 void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder, const fsdp__retention *rule,

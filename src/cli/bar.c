@@ -37,8 +37,10 @@ const char *fsdp__left_text(double seconds, char *text, size_t bytes)
     return text;
 }
 
-void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,
-                    size_t text_bytes)
+/* Writes "[====>    ] 12/100  1:03 left" and a note in at most `columns` - 1 characters. Where that is too narrow it
+ * leaves out the note, then the bar, and then cuts. */
+static void bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,
+                     size_t text_bytes)
 {
     char numbers[160], bar[WIDEST + 1], left[40];
     int length, width, done;
@@ -48,7 +50,7 @@ void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, const char
     /* The last column stays free: a line that fills it is wrapped by some terminals. */
     width = FSDP__MIN(columns - 1 - length - 3, (int)WIDEST);
     if (width < NARROWEST && *note) {
-        fsdp__bar_text(step, steps, seconds_left, "", columns, text, text_bytes);
+        bar_text(step, steps, seconds_left, "", columns, text, text_bytes);
         return;
     }
     if (width < NARROWEST) {
@@ -75,7 +77,7 @@ void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_n
     /* Asked every time: somebody may have changed the size. */
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
         size.ws_col = USUAL_COLUMNS;
-    fsdp__bar_text(step, steps, left, bar->note, size.ws_col, text, sizeof text);
+    bar_text(step, steps, left, bar->note, size.ws_col, text, sizeof text);
     fprintf(stderr, "\r%s\033[K", text);
     fflush(stderr);
     bar->drawn = true;

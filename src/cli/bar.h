@@ -16,10 +16,6 @@ typedef struct fsdp__bar {
 bool fsdp__bar_possible(int fd);
 /* "1:03", "4:18:44" */
 const char *fsdp__left_text(double seconds, char *text, size_t bytes);
-/* "[====>    ] 12/100  1:03 left", and a note, in at most `columns` - 1 characters; without the note, then without the
- * bar, then cut, where it is narrow. */
-void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,
-                    size_t text_bytes);
 
 /* On stderr, a few times a second at most. There has been a step, or nothing is known of the time. */
 void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_ns);

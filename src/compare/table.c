@@ -9,6 +9,27 @@
 #include "base/text.h"
 #include "train/config.h"
 
+typedef enum row_format {
+    ROW_LOSS,  /* and so on: how the double at `offset` is written */
+    ROW_AGREE, /* of the losses; no field */
+    ROW_MS,
+    ROW_RATE,
+    ROW_COUNT, /* int64_t */
+    ROW_BYTES, /* int64_t or size_t */
+    ROW_WORLD, /* the same, of fsdp__comparison.worlds; -1: there is none */
+} row_format;
+
+typedef struct table_row {
+    const char *section; /* what stands above; the same pointer in all rows of one */
+    const char *label;
+    row_format format;
+    size_t offset; /* in fsdp__figures, or in the variant's fsdp__elsewhere */
+} table_row;
+
+enum {
+    MOST_ROWS = 64
+};
+
 enum {
     COLUMNS = 100, /* of the text */
     CELL = 32,
@@ -33,33 +54,33 @@ static const char loss_section[] = "loss after the last step", time_section[] = 
                   world_peak_section[] = "on other numbers of ranks: peak of a rank, without workspace",
                   world_sent_section[] = "on other numbers of ranks: sent by a rank in a step";
 
-static const fsdp__row first_rows[] = {
-    {loss_section, "loss", FSDP__ROW_LOSS, 0},
-    {loss_section, "equal to the first", FSDP__ROW_AGREE, 0},
-    {time_section, "step", FSDP__ROW_MS, AT(step_ms)},
-    {time_section, "  give or take", FSDP__ROW_MS, AT(spread_ms)},
-    {time_section, "  exposed in gathers", FSDP__ROW_MS, AT(gather_ms)},
-    {time_section, "  exposed in reductions", FSDP__ROW_MS, AT(reduce_ms)},
-    {time_section, "tokens/s", FSDP__ROW_RATE, AT(tokens_per_second)},
+static const table_row first_rows[] = {
+    {loss_section, "loss", ROW_LOSS, 0},
+    {loss_section, "equal to the first", ROW_AGREE, 0},
+    {time_section, "step", ROW_MS, AT(step_ms)},
+    {time_section, "  give or take", ROW_MS, AT(spread_ms)},
+    {time_section, "  exposed in gathers", ROW_MS, AT(gather_ms)},
+    {time_section, "  exposed in reductions", ROW_MS, AT(reduce_ms)},
+    {time_section, "tokens/s", ROW_RATE, AT(tokens_per_second)},
 };
 
-static const fsdp__row resident_rows[] = {
-    {resident_section, "all ranks", FSDP__ROW_BYTES, AT(resident_bytes)},
-    {resident_section, "most of one process", FSDP__ROW_BYTES, AT(resident_peak_bytes)},
+static const table_row resident_rows[] = {
+    {resident_section, "all ranks", ROW_BYTES, AT(resident_bytes)},
+    {resident_section, "most of one process", ROW_BYTES, AT(resident_peak_bytes)},
 };
 
-static int64_t whole(const fsdp__comparison *c, const fsdp__row *row, int variant)
+static int64_t whole(const fsdp__comparison *c, const table_row *row, int variant)
 {
     const char *of =
-        row->format == FSDP__ROW_WORLD ? (const char *)c->worlds.figures[variant] : (const char *)&c->figures[variant];
+        row->format == ROW_WORLD ? (const char *)c->worlds.figures[variant] : (const char *)&c->figures[variant];
     const char *field = of + row->offset;
 
     return *(const int64_t *)field;
 }
 
-static bool has_something(const fsdp__comparison *c, const fsdp__row *row)
+static bool has_something(const fsdp__comparison *c, const table_row *row)
 {
-    if (row->format != FSDP__ROW_COUNT && row->format != FSDP__ROW_BYTES)
+    if (row->format != ROW_COUNT && row->format != ROW_BYTES)
         return true;
     for (int i = 0; i < c->variants.count; i++)
         if (c->figures[i].has && whole(c, row, i) != 0)
@@ -69,13 +90,13 @@ static bool has_something(const fsdp__comparison *c, const fsdp__row *row)
 
 typedef struct row_list {
     const fsdp__comparison *c;
-    fsdp__row *rows;
+    table_row *rows;
     int count;
 } row_list;
 
-static void add(row_list *list, fsdp__row row)
+static void add(row_list *list, table_row row)
 {
-    if (list->count < FSDP__ROWS && has_something(list->c, &row))
+    if (list->count < MOST_ROWS && has_something(list->c, &row))
         list->rows[list->count++] = row;
 }
 
@@ -85,8 +106,8 @@ static void add_sent(row_list *list)
                                             "all-to-alls"};
 
     for (size_t kind = 0; kind < SENT; kind++) {
-        add(list, (fsdp__row){sent_section, calls[kind], FSDP__ROW_COUNT, AT(comm.calls) + kind * sizeof(int64_t)});
-        add(list, (fsdp__row){sent_section, "  bytes", FSDP__ROW_BYTES, AT(comm.bytes_sent) + kind * sizeof(int64_t)});
+        add(list, (table_row){sent_section, calls[kind], ROW_COUNT, AT(comm.calls) + kind * sizeof(int64_t)});
+        add(list, (table_row){sent_section, "  bytes", ROW_BYTES, AT(comm.bytes_sent) + kind * sizeof(int64_t)});
     }
 }
 
@@ -96,18 +117,19 @@ static void add_memory(row_list *list, const char *section, size_t kinds, size_t
                                                           "optimizer",  "activations", "workspace"};
 
     for (size_t kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
-        add(list, (fsdp__row){section, labels[kind], FSDP__ROW_BYTES, kinds + kind * sizeof(size_t)});
-    add(list, (fsdp__row){section, "all at once", FSDP__ROW_BYTES, total});
+        add(list, (table_row){section, labels[kind], ROW_BYTES, kinds + kind * sizeof(size_t)});
+    add(list, (table_row){section, "all at once", ROW_BYTES, total});
 }
 
 static void add_worlds(row_list *list, const char *section, size_t field)
 {
     for (int i = 0; i < list->c->worlds.count; i++)
-        add(list, (fsdp__row){section, list->c->worlds.labels[i], FSDP__ROW_WORLD,
-                              (size_t)i * sizeof(fsdp__elsewhere) + field});
+        add(list,
+            (table_row){section, list->c->worlds.labels[i], ROW_WORLD, (size_t)i * sizeof(fsdp__elsewhere) + field});
 }
 
-int fsdp__comparison_rows(const fsdp__comparison *c, fsdp__row *rows)
+/* Lists the rows in which any variant has something. Returns how many there are. */
+static int rows_of(const fsdp__comparison *c, table_row *rows)
 {
     row_list list = {.c = c, .rows = rows};
 
@@ -148,29 +170,27 @@ static const char *agreement(const fsdp__comparison *c, int variant, char *text,
     return text;
 }
 
-const char *fsdp__comparison_cell(const fsdp__comparison *c, const fsdp__row *row, int variant, char *text,
-                                  size_t bytes)
+static const char *cell_text(const fsdp__comparison *c, const table_row *row, int variant, char *text, size_t bytes)
 {
     const fsdp__figures *f = &c->figures[variant];
     double value;
 
-    if (row->format == FSDP__ROW_WORLD)
+    if (row->format == ROW_WORLD)
         return size_text(whole(c, row, variant), text, bytes);
     if (!f->has)
-        return row->format != FSDP__ROW_LOSS ? "-" : c->variants.items[variant].refused[0] ? "left out" : "failed";
-    if (row->format == FSDP__ROW_AGREE)
+        return row->format != ROW_LOSS ? "-" : c->variants.items[variant].refused[0] ? "left out" : "failed";
+    if (row->format == ROW_AGREE)
         return agreement(c, variant, text, bytes);
-    if (row->format == FSDP__ROW_BYTES)
+    if (row->format == ROW_BYTES)
         return size_text(whole(c, row, variant), text, bytes);
-    if (row->format == FSDP__ROW_COUNT) {
+    if (row->format == ROW_COUNT) {
         snprintf(text, bytes, "%lld", (long long)whole(c, row, variant));
         return text;
     }
-    value =
-        row->format == FSDP__ROW_LOSS ? f->losses[f->loss_count - 1] : *(const double *)((const char *)f + row->offset);
-    if (row->format == FSDP__ROW_MS && isnan(value))
+    value = row->format == ROW_LOSS ? f->losses[f->loss_count - 1] : *(const double *)((const char *)f + row->offset);
+    if (row->format == ROW_MS && isnan(value))
         return "-";
-    snprintf(text, bytes, "%.*f", row->format == FSDP__ROW_LOSS ? 6 : row->format == FSDP__ROW_MS ? 2 : 0, value);
+    snprintf(text, bytes, "%.*f", row->format == ROW_LOSS ? 6 : row->format == ROW_MS ? 2 : 0, value);
     return text;
 }
 
@@ -246,7 +266,7 @@ static void print_legend(const fsdp__comparison *c, const char *bullet, FILE *ou
 
 /* ---- text ---- */
 
-static int label_width(const fsdp__row *rows, int count)
+static int label_width(const table_row *rows, int count)
 {
     size_t width = 0;
 
@@ -261,19 +281,19 @@ static const char *policy_of(const fsdp__variant *v)
     return strcmp(v->label, v->strategy) != 0 ? v->policy : "";
 }
 
-static int column_width(const fsdp__comparison *c, const fsdp__row *rows, int count, int variant)
+static int column_width(const fsdp__comparison *c, const table_row *rows, int count, int variant)
 {
     const fsdp__variant *v = &c->variants.items[variant];
     size_t width = FSDP__MAX(strlen(v->strategy), strlen(policy_of(v)));
     char text[CELL];
 
     for (int i = 0; i < count; i++)
-        width = FSDP__MAX(width, strlen(fsdp__comparison_cell(c, &rows[i], variant, text, sizeof text)));
+        width = FSDP__MAX(width, strlen(cell_text(c, &rows[i], variant, text, sizeof text)));
     return (int)width + 2;
 }
 
 /* Variants from `begin` up to `end`. */
-static void print_block(const fsdp__comparison *c, const fsdp__row *rows, int count, const int *widths, int begin,
+static void print_block(const fsdp__comparison *c, const table_row *rows, int count, const int *widths, int begin,
                         int end, FILE *out)
 {
     int left = label_width(rows, count);
@@ -294,15 +314,15 @@ static void print_block(const fsdp__comparison *c, const fsdp__row *rows, int co
             fprintf(out, "\n\n%s", rows[i].section);
         fprintf(out, "\n%-*s", left, rows[i].label);
         for (int v = begin; v < end; v++)
-            fprintf(out, "%*s", widths[v], fsdp__comparison_cell(c, &rows[i], v, text, sizeof text));
+            fprintf(out, "%*s", widths[v], cell_text(c, &rows[i], v, text, sizeof text));
     }
     fputc('\n', out);
 }
 
 void fsdp__comparison_print(const fsdp__comparison *c, FILE *out)
 {
-    fsdp__row rows[FSDP__ROWS];
-    int count = fsdp__comparison_rows(c, rows), left = label_width(rows, count), widths[FSDP__VARIANTS];
+    table_row rows[MOST_ROWS];
+    int count = rows_of(c, rows), left = label_width(rows, count), widths[FSDP__VARIANTS];
 
     print_head(c, out);
     for (int v = 0; v < c->variants.count; v++)
@@ -323,8 +343,8 @@ void fsdp__comparison_print(const fsdp__comparison *c, FILE *out)
 
 void fsdp__comparison_print_markdown(const fsdp__comparison *c, FILE *out)
 {
-    fsdp__row rows[FSDP__ROWS];
-    int count = fsdp__comparison_rows(c, rows);
+    table_row rows[MOST_ROWS];
+    int count = rows_of(c, rows);
     char text[CELL];
 
     print_head(c, out);
@@ -342,7 +362,7 @@ void fsdp__comparison_print_markdown(const fsdp__comparison *c, FILE *out)
         }
         fprintf(out, "\n| %s |", rows[i].label + strspn(rows[i].label, " "));
         for (int v = 0; v < c->variants.count; v++)
-            fprintf(out, " %s |", fsdp__comparison_cell(c, &rows[i], v, text, sizeof text));
+            fprintf(out, " %s |", cell_text(c, &rows[i], v, text, sizeof text));
     }
     fputs("\n\n", out);
     print_reasons(c, "- ", out);

@@ -40,7 +40,7 @@ void fsdp__actor_free(fsdp__actor *actor)
 
 /* ---- instants ---- */
 
-fsdp__instant *fsdp__instant_ref(fsdp__instant *instant)
+static fsdp__instant *instant_ref(fsdp__instant *instant)
 {
     instant->refs++;
     return instant;
@@ -86,7 +86,7 @@ fsdp__instant *fsdp__actor_now(fsdp__actor *actor)
     fsdp__instant *now = actor->now;
 
     if (now)
-        return fsdp__instant_ref(now);
+        return instant_ref(now);
     now = fsdp__calloc(1, sizeof *now);
     if (!now)
         return NULL;
@@ -96,7 +96,7 @@ fsdp__instant *fsdp__actor_now(fsdp__actor *actor)
         return NULL;
     }
     actor->clock.at[actor->id]++;
-    actor->now = fsdp__instant_ref(now);
+    actor->now = instant_ref(now);
     return now;
 }
 
@@ -131,7 +131,7 @@ bool fsdp__actor_expect(fsdp__actor *actor, const fsdp__order *use)
         return false;
     *order = *use;
     order->next = NULL;
-    (void)fsdp__instant_ref(order->after);
+    (void)instant_ref(order->after);
     if (actor->last)
         actor->last->next = order;
     else
@@ -153,7 +153,7 @@ static bool copy_orders(const fsdp__order *orders, fsdp__order **out)
 
         if (!copy)
             return false;
-        *copy = (fsdp__order){.next = *out, .after = fsdp__instant_ref(orders->after)};
+        *copy = (fsdp__order){.next = *out, .after = instant_ref(orders->after)};
         *out = copy;
     }
     return true;
@@ -176,7 +176,7 @@ fsdp__instant *fsdp__actor_mark(fsdp__actor *actor)
     }
     if (actor->done != mark->number) {
         mark->next = actor->awaited;
-        actor->awaited = fsdp__instant_ref(mark);
+        actor->awaited = instant_ref(mark);
     }
     return mark;
 }

@@ -56,7 +56,6 @@ struct fsdp__actor {
 fsdp__actor *fsdp__actor_create(int id, int rank, bool has_thread);
 void fsdp__actor_free(fsdp__actor *actor);
 
-fsdp__instant *fsdp__instant_ref(fsdp__instant *instant);
 void fsdp__instant_unref(fsdp__instant *instant);
 
 /* Something was done: instants taken from now on lie after it. Gives the step it was. */

@@ -116,16 +116,6 @@ bool fsdp__is_whole(const fsdp_explanation *e, const fsdp_explained_parameter *p
     return true;
 }
 
-const char *fsdp__extents_text(const fsdp_explained_parameter *p, char *text, size_t bytes)
-{
-    size_t used = 0;
-
-    text[0] = '\0';
-    for (int d = 0; d < p->ndim && used < bytes; d++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%lld", d ? " x " : "", (long long)p->shape[d]);
-    return text;
-}
-
 size_t fsdp__parameter_bytes(const fsdp_explained_step *step)
 {
     return step->live_bytes[FSDP_MEMORY_PARAMETER_SHARD] + step->peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER];

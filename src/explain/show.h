@@ -18,8 +18,6 @@ void fsdp__name_end(const char *name, size_t columns, char *out);
 int fsdp__holder(const fsdp_explanation *e, const fsdp_explained_parameter *p, double place);
 /* Every rank has all of it. */
 bool fsdp__is_whole(const fsdp_explanation *e, const fsdp_explained_parameter *p);
-/* "256 x 128" */
-const char *fsdp__extents_text(const fsdp_explained_parameter *p, char *text, size_t bytes);
 /* Whole parameters and shards that a rank holds at most. */
 size_t fsdp__parameter_bytes(const fsdp_explained_step *step);
 /* The events of the step where a phase of a microbatch begins. */

@@ -12,7 +12,7 @@ static bool fits(const fsdp_hub_stop_tokens *stops, const fsdp_model_config *con
     return true;
 }
 
-fsdp_status fsdp__hub_read_generation_config(const char *folder, const fsdp_model_config *config, char **out)
+static fsdp_status read_generation_config(const char *folder, const fsdp_model_config *config, char **out)
 {
     char *path = fsdp__path_join(folder, "generation_config.json"), *text = NULL;
     fsdp_status status = path ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
@@ -42,7 +42,7 @@ fsdp_status fsdp__hub_keep_generation_config(fsdp_context *context, const char *
     *out = NULL;
     if (!folder)
         return FSDP_OK;
-    status = fsdp__hub_read_generation_config(folder, config, out);
+    status = read_generation_config(folder, config, out);
     if (status == FSDP_OK || status == FSDP_NO_MEMORY)
         return status;
     fsdp_log(context, FSDP_LOG_WARNING, "generation_config.json stays behind: %s", fsdp_last_error());

@@ -30,9 +30,7 @@ fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char *
 fsdp_status fsdp__hub_copy_tokenizer(const char *from, const fsdp__directory *to);
 
 /* The text of the folder's generation_config.json, with a NUL; fsdp__free it. NULL where it has none, or one that names
- * tokens which this config's vocabulary does not have. */
-fsdp_status fsdp__hub_read_generation_config(const char *folder, const fsdp_model_config *config, char **out);
-/* The same for weights that are on their way elsewhere: what cannot be read stays behind, with a warning. `folder` may
+ * tokens which this config's vocabulary does not have. What cannot be read stays behind, with a warning. `folder` may
  * be NULL. */
 fsdp_status fsdp__hub_keep_generation_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
                                              char **out);

@@ -108,7 +108,8 @@ size_t fsdp__module_state_unsharded_bytes(const fsdp__module_state *state)
     return bytes;
 }
 
-bool fsdp__module_state_syncs(const fsdp__module_state *state)
+/* Whether a backward reduces its gradients. */
+static bool syncs_gradients(const fsdp__module_state *state)
 {
     return state->reduce_grads && state->no_sync == 0;
 }
@@ -244,7 +245,8 @@ fsdp_status fsdp__module_state_unshard_in_backward(fsdp__module_state *state)
     return FSDP_OK;
 }
 
-bool fsdp__module_state_is_gathering(const fsdp__module_state *state)
+/* Whether a gather is under way that nobody has waited for. */
+static bool is_gathering(const fsdp__module_state *state)
 {
     return any_group(state, FSDP_GATHERING, FSDP_GATHERING);
 }
@@ -260,7 +262,7 @@ bool fsdp__module_state_is_ahead(const fsdp__module_state *state)
 
 static fsdp_status await(fsdp__module_state *state)
 {
-    bool gathering = fsdp__module_state_is_gathering(state);
+    bool gathering = is_gathering(state);
 
     for (int64_t i = 0; i < state->group_count; i++)
         FSDP_TRY(fsdp__param_group_wait(state->groups[i], state->comm));
@@ -314,7 +316,7 @@ void fsdp__module_state_reshard(fsdp__module_state *state)
 
 void fsdp__module_state_drop_gather(fsdp__module_state *state)
 {
-    bool dropped = fsdp__module_state_is_gathering(state) && !use_of_hosts(state);
+    bool dropped = is_gathering(state) && !use_of_hosts(state);
 
     for (int64_t i = 0; i < state->group_count && dropped; i++)
         if (state->groups[i]->sharded_state == FSDP_GATHERING)
@@ -353,7 +355,7 @@ void fsdp__module_state_reshard_after_backward(fsdp__module_state *state)
 {
     if (fsdp__module_state_in_use(state))
         return;
-    if (state->reshard_after_backward && !(state->fsdp1.keeps_unsynced && !fsdp__module_state_syncs(state)))
+    if (state->reshard_after_backward && !(state->fsdp1.keeps_unsynced && !syncs_gradients(state)))
         reshard(state, fsdp__param_group_reshard);
     for (int64_t i = 0; i < state->companion_count; i++)
         fsdp__module_state_reshard_after_backward(state->companions[i]);
@@ -389,7 +391,7 @@ static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings
 
 fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
 {
-    bool syncs = fsdp__module_state_syncs(state);
+    bool syncs = syncs_gradients(state);
 
     if (syncs)
         FSDP_TRY(reduce(state, &state->reduction));

@@ -107,8 +107,6 @@ fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *m
 size_t fsdp__module_state_unsharded_bytes(const fsdp__module_state *state);
 fsdp__module_state *fsdp__module_state_of(const fsdp_module *module); /* NULL when not sharded */
 extern const char fsdp__module_state_key;                             /* its address is the key of a state's hooks */
-/* Whether a backward reduces its gradients. */
-bool fsdp__module_state_syncs(const fsdp__module_state *state);
 /* Gives all groups their memory: see fsdp__param_groups_allocate. [collective] */
 fsdp_status fsdp__module_state_allocate(fsdp__module_state *state, fsdp_device *device);
 /* The device's stream may write the shards of a group: see [Note: readers and writers] in residence.h. */
@@ -133,9 +131,8 @@ fsdp_status fsdp__module_state_unshard(fsdp__module_state *state);
 /* Those that are to be unsharded in the backward: a conditional companion as it says itself. */
 fsdp_status fsdp__module_state_unshard_in_backward(fsdp__module_state *state);
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state);
-/* Whether a gather is under way that nobody has waited for. */
-bool fsdp__module_state_is_gathering(const fsdp__module_state *state);
-/* Gives up such a gather. What companions have, who have been gathered with it or before, is theirs. */
+/* Gives up a gather that is under way and that nobody has waited for. Companions keep what they have: they have been
+ * gathered with it, or before. */
 void fsdp__module_state_drop_gather(fsdp__module_state *state);
 /* Whether one is that the caller did not ask for. */
 bool fsdp__module_state_is_ahead(const fsdp__module_state *state);

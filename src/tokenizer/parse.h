@@ -28,9 +28,7 @@ extern const char fsdp__digit_pattern[]; /* what the pre-tokenizer Digits splits
 fsdp_status fsdp__add_byte_level(const char *path, bool add_prefix_space, bool splits, fsdp__pre_tokenizer *out);
 fsdp_status fsdp__add_qwen2_split(const char *path, fsdp__pre_tokenizer *out);
 
-/* A token as tokenizer.json's added_tokens and tokenizer_config.json's added_tokens_decoder have it. */
-fsdp_status fsdp__parse_added_token(const fsdp__json_object *token, int64_t id, fsdp_tokenizer *out);
-/* One of which the content alone is known, and that it is special. */
+/* Adds a token of which the content alone is known, and that it is special. */
 fsdp_status fsdp__add_special_token(const char *path, const char *content, int64_t id, fsdp_tokenizer *out);
 /* {"id": token}, as tokenizer_config.json has them, and {"token": id}, of special ones, as added_tokens.json has them.
  */

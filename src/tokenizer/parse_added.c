@@ -67,7 +67,8 @@ static fsdp_status add_token(const char *path, const fsdp__added_token *token, b
     return look_for(&numbered, normalized, to);
 }
 
-fsdp_status fsdp__parse_added_token(const fsdp__json_object *token, int64_t id, fsdp_tokenizer *out)
+/* Adds a token as tokenizer.json's added_tokens and tokenizer_config.json's added_tokens_decoder have it. */
+static fsdp_status add_described(const fsdp__json_object *token, int64_t id, fsdp_tokenizer *out)
 {
     fsdp__added_token added = {0};
     const char *content = NULL;
@@ -145,7 +146,7 @@ fsdp_status fsdp__parse_tokens_by_id(const char *path, const json_t *tokens, fsd
     for (size_t i = 0; i < json_object_size(tokens) && status == FSDP_OK; i++) {
         fsdp__json_object token = {.path = path, .object = list[i].value};
 
-        status = fsdp__parse_added_token(&token, list[i].id, out);
+        status = add_described(&token, list[i].id, out);
     }
     fsdp__free(list);
     return status;
@@ -173,7 +174,7 @@ fsdp_status fsdp__parse_added_tokens(const fsdp__json_object *file, fsdp_tokeniz
         if (!json_is_object(token.object))
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': added token %zu is not an object", file->path, i);
         FSDP_TRY(fsdp__json_integer(&token, "id", true, &id));
-        FSDP_TRY(fsdp__parse_added_token(&token, id, out));
+        FSDP_TRY(add_described(&token, id, out));
     }
     fsdp__added_tokens_order(&out->raw);
     fsdp__added_tokens_order(&out->normalized);

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/directory.h"
 #include "base/file.h"
 #include "support/test.h"
 
@@ -166,19 +167,32 @@ static void a_map_shows_the_file(void **state)
     test_directory_free(folder);
 }
 
+static fsdp_status write_atomic(const char *path, const void *data, size_t bytes)
+{
+    fsdp__directory in;
+    fsdp_status status;
+    char *name;
+
+    FSDP_TRY(fsdp__directory_of(path, &in, &name));
+    status = fsdp__directory_write_atomic(&in, name, data, bytes);
+    fsdp__directory_close(&in);
+    fsdp__free(name);
+    return status;
+}
+
 static void an_atomic_write_replaces_the_whole_file(void **state)
 {
     char *folder = test_directory(), *path = test_path(folder, "x"), *data;
     size_t bytes;
 
     (void)state;
-    CHECK_OK(fsdp__file_write_atomic(path, "first", 5));
-    CHECK_OK(fsdp__file_write_atomic(path, "second one", 10));
+    CHECK_OK(write_atomic(path, "first", 5));
+    CHECK_OK(write_atomic(path, "second one", 10));
     data = test_read_file(path, &bytes);
     CHECK_EQ(bytes, 10);
     CHECK_STRING(data, "second one");
     free(data);
-    CHECK_OK(fsdp__file_write_atomic(path, "", 0));
+    CHECK_OK(write_atomic(path, "", 0));
     data = test_read_file(path, &bytes);
     CHECK_EQ(bytes, 0);
     free(data);
@@ -199,7 +213,7 @@ static void check_atomic_under_faults(fsdp__fault_kind kind)
         char *data;
 
         test_write_file(path, "old", 3);
-        status = fsdp__file_write_atomic(path, "new content", 11);
+        status = write_atomic(path, "new content", 11);
         CHECK_FAULT(kind, status);
         if (status != FSDP_OK)
             CHECK_CONTAINS(fsdp_last_error(), "cannot ");
@@ -250,7 +264,7 @@ static void a_write_into_a_missing_directory_fails(void **state)
     char *folder = test_directory(), *path = test_path(folder, "no/x");
 
     (void)state;
-    CHECK_ERROR(fsdp__file_write_atomic(path, "x", 1), FSDP_NOT_FOUND, "cannot create");
+    CHECK_ERROR(write_atomic(path, "x", 1), FSDP_NOT_FOUND, "cannot create");
     free(path);
     test_directory_free(folder);
 }

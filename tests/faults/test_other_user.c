@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/directory.h"
 #include "base/file.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/saver.h"
@@ -288,10 +289,12 @@ static void no_link_in_a_folder_of_another_is_followed(void **state)
     other_area *f = *state;
     garden g = garden_create();
     char *link = test_path(f->area, "theirs/link"), *letter = test_path(link, "letter"), *new = test_path(link, "new");
+    fsdp__directory in;
+    char *name;
     int fd;
 
     other_do(make_folder_with_link, f);
-    CHECK_ERROR(fsdp__file_write_atomic(letter, "evil", 4), FSDP_INVALID, refused);
+    CHECK_ERROR(fsdp__directory_of(letter, &in, &name), FSDP_INVALID, refused);
     CHECK_ERROR(fsdp__file_append(letter, &fd), FSDP_INVALID, refused);
     CHECK_ERROR(fsdp__make_directories(new), FSDP_INVALID, refused);
     g.options.folder = link;

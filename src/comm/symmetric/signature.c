@@ -83,7 +83,8 @@ static void call_text(const fsdp__signature *s, char *text, size_t bytes)
         snprintf(text, bytes, "%s", name);
 }
 
-void fsdp__signature_text(const fsdp__signature *s, char *text, size_t bytes)
+/* "all_gather of 4096 bytes float32", and " for 'label'" if it has one */
+static void signature_text(const fsdp__signature *s, char *text, size_t bytes)
 {
     size_t length;
 
@@ -112,8 +113,8 @@ void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, i
 {
     char of_first[224], of_other[224], number[48] = "";
 
-    fsdp__signature_text(first, of_first, sizeof of_first);
-    fsdp__signature_text(other, of_other, sizeof of_other);
+    signature_text(first, of_first, sizeof of_first);
+    signature_text(other, of_other, sizeof of_other);
     if (first->sequence != other->sequence)
         snprintf(number, sizeof number, "call %llu, ", (unsigned long long)other->sequence);
     snprintf(text, bytes, "ranks disagree in group '%.64s': call %llu is %s on rank %d but %s%s on rank %d%s", group,

@@ -19,8 +19,6 @@ typedef struct fsdp__signature {
 } fsdp__signature;
 
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out);
-/* "all_gather of 4096 bytes float32", and " for 'label'" if it has one */
-void fsdp__signature_text(const fsdp__signature *signature, char *text, size_t bytes);
 /* What two ranks (global) say about a call of the group that is not the same. */
 void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, int first_rank,
                               const fsdp__signature *other, int other_rank, char *text, size_t bytes);
