@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# Every public header compiles by itself, as strict C17 and as C++17, and so do uses of the macros in C++.
+# Every public header compiles by itself, as strict C17 and as C++17, and so do uses of the macros in C++; fsdp.h includes
+# all of them.
 set -eu
 cd "$(dirname "$0")/.."
 failed=0
 for header in include/fsdp/*.h; do
     name=fsdp/$(basename "$header")
+    if [ "$name" != fsdp/fsdp.h ] && ! grep -qx "#include \"$name\"" include/fsdp/fsdp.h; then
+        echo "include/fsdp/fsdp.h does not include $name"
+        failed=1
+    fi
     for language in "c -std=c17" "c++ -std=c++17"; do
         clang -x $language -fsyntax-only -Iinclude -Wall -Wextra -Wpedantic -Werror - <<<"#include <$name>" || failed=1
     done

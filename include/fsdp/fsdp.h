@@ -104,6 +104,8 @@
 #include "fsdp/state.h"
 #include "fsdp/status.h"
 #include "fsdp/tensor.h"
+#include "fsdp/tokenize.h"
+#include "fsdp/tokenizer.h"
 #include "fsdp/train.h"
 #include "fsdp/wrap.h"
 
