@@ -8,7 +8,9 @@
  * A path is a file, a folder, or, where nothing has that name, a pattern as of a shell (`*`, `?`, `[a-z]`). A folder is
  * those of its own files, hidden ones left out, whose names fit the format (.txt; .bin, .u16, .u32; either, not both;
  * JSON lines only where a tokenizer reads: fsdp/tokenize.h); a pattern is all files that match. Both are taken in the
- * order of their names, byte by byte.
+ * order of their names, byte by byte. A folder's other files are passed over, but for those that may hold data: what is
+ * by its first bytes or its name packed, an archive or a table (Parquet, Arrow, ORC, Avro, NumPy, HDF5, SQLite), and
+ * what is no text in a name such as "a.jsonl.br", is FSDP_FORMAT; a hidden file never is.
  *
  * A window is seq_len tokens and the same shifted by one as targets. Sequential order: with A microbatches a step, W
  * ranks and B sequences per microbatch and rank, sequence b of rank r in microbatch a of step s (from 0) starts at

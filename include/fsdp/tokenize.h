@@ -11,7 +11,8 @@
  * such object, has no such field or not a string in it, is no UTF-8, or has half a surrogate pair in that field. Any
  * other file is text: one document, or several where a separator is given. It is taken as it is, CRLF included; but a
  * byte order mark at its beginning is no part of it (nor at the beginning of a JSON line). A folder is those of its
- * files that are named .txt, .jsonl or .ndjson, also with .gz or .zst; paths are otherwise as in fsdp/data.h.
+ * files that are named .txt, .jsonl or .ndjson, also with .gz or .zst; paths are otherwise as in fsdp/data.h, and what
+ * is packed under another name (a.json.gz) is refused.
  *
  * The ids are those of each document as a whole, whatever the number of threads, and behind each document comes the
  * end-of-text token. Documents without text are left out. Memory: a few MiB a thread, whatever the files' size, but a

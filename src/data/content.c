@@ -34,9 +34,9 @@ typedef struct mark {
         "a tar archive", UNPACK("tar -x"), bytes, sizeof(bytes) - 1, 257, false \
     }
 
-/* No text begins so; what would be a word ("GIF89a") is left to its NUL bytes. UTF-32's mark begins as that of UTF-16.
- */
-static const mark marks[] = {
+/* No text begins so; what would be a word ("GIF89a") is left to its NUL bytes. These are packed data, archives and
+ * tables: what may hold a folder's data. */
+static const mark data_marks[] = {
     MARK("gzip data", UNPACK("gzip -d"), "\x1f\x8b\x08"),
     MARK("zstd data", UNPACK("zstd -d"), "\x28\xb5\x2f\xfd"),
     MARK("xz data", UNPACK("xz -d"), "\xfd\x37zXZ\0"),
@@ -59,10 +59,15 @@ static const mark marks[] = {
     MARK("a Parquet file", TO_TEXT, "PAR1\x15"),
     MARK("an Arrow file", TO_TEXT, "ARROW1\0\0"),
     WEAK("an Arrow stream", TO_TEXT, "\xff\xff\xff\xff"),
+    MARK("a Feather file", TO_TEXT, "FEA1\0\0\0\0"),
     MARK("an Avro file", TO_TEXT, "Obj\x01"),
     MARK("a NumPy array (.npy)", "write its numbers as uint16 or uint32 with tofile()", "\x93NUMPY"),
     MARK("an HDF5 file", TO_TEXT, "\x89HDF\r\n\x1a\n"),
     MARK("an SQLite database", TO_TEXT, "SQLite format 3\0"),
+};
+
+/* UTF-32's mark begins as that of UTF-16. */
+static const mark other_marks[] = {
     MARK("a PDF", "make text of it with 'pdftotext'", "%PDF-"),
     MARK("a document of Microsoft Office", TO_TEXT, "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
     MARK("a program (ELF)", NONE, "\177ELF"),
@@ -80,6 +85,7 @@ static const mark marks[] = {
 /* Those whose marks are not the same in all files. */
 static const mark zstd = {.name = "zstd data", .advice = UNPACK("zstd -d")};
 static const mark bzip2 = {.name = "bzip2 data", .advice = UNPACK("bzip2 -d")};
+static const mark orc = {.name = "an ORC file", .advice = TO_TEXT};
 static const mark safetensors = {.name = "a safetensors file (weights)", .advice = NONE};
 static const mark pickle = {.name = "a pickle of Python", .advice = TO_TEXT};
 
@@ -125,13 +131,15 @@ static bool is_arrow_stream(const unsigned char *data, size_t bytes)
            words[2] % 4 == 0 && words[2] < FSDP__MIN(words[1], (uint32_t)1 << 10);
 }
 
-static const mark *find_sure(const unsigned char *data, size_t bytes)
+/* Of unknown size, as xz writes it. */
+static bool is_lzma(const unsigned char *data, size_t bytes)
 {
-    if (is_arrow_stream(data, bytes))
-        return &arrow;
-    /* Of unknown size, as xz writes it. */
-    if (bytes >= 13 && memcmp(data, "\x5d\0\0", 3) == 0 && memcmp(data + 5, "\xff\xff\xff\xff\xff\xff\xff\xff", 8) == 0)
-        return &lzma;
+    return bytes >= 13 && memcmp(data, "\x5d\0\0", 3) == 0 &&
+           memcmp(data + 5, "\xff\xff\xff\xff\xff\xff\xff\xff", 8) == 0;
+}
+
+static const mark *find_sure_encoding(const unsigned char *data, size_t bytes)
+{
     if (bytes >= 4 && ((memcmp(data, "\xff\xfe\0\0", 4) == 0 && is_wide_ascii(data, bytes, 4, false)) ||
                        (memcmp(data, "\0\0\xfe\xff", 4) == 0 && is_wide_ascii(data, bytes, 4, true))))
         return &utf32;
@@ -141,66 +149,7 @@ static const mark *find_sure(const unsigned char *data, size_t bytes)
     return NULL;
 }
 
-static const mark *find_unlike(const unsigned char *data, size_t bytes, bool tokens)
-{
-    /* A frame that readers pass over, which pzstd and others begin with; and frames of versions before 1.0. */
-    if (bytes >= 4 && (data[0] & 0xf0) == 0x50 && memcmp(data + 1, "\x2a\x4d\x18", 3) == 0)
-        return &zstd;
-    if (bytes >= 4 && data[0] >= 0x22 && data[0] < 0x28 && memcmp(data + 1, "\xb5\x2f\xfd", 3) == 0)
-        return &zstd;
-    if (bytes >= 10 && memcmp(data, "BZh", 3) == 0 && data[3] >= '1' && data[3] <= '9' &&
-        (memcmp(data + 4, "1AY&SY", 6) == 0 || memcmp(data + 4, "\x17\x72\x45\x38\x50\x90", 6) == 0))
-        return &bzip2;
-    if (bytes >= 10 && memcmp(data + 4, "\0\0\0\0{\"", 6) == 0)
-        return &safetensors;
-    if (bytes >= 3 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5 && (!tokens || data[2] == 0x95))
-        return &pickle;
-    return NULL;
-}
-
-static const mark *find(const unsigned char *data, size_t bytes, bool tokens)
-{
-    for (size_t i = 0; i < FSDP__COUNT_OF(marks); i++) {
-        const mark *m = &marks[i];
-
-        if (!(tokens && m->weak) && bytes >= m->offset + m->count && memcmp(data + m->offset, m->bytes, m->count) == 0)
-            return m;
-    }
-    if (tokens && find_sure(data, bytes))
-        return find_sure(data, bytes);
-    return find_unlike(data, bytes, tokens);
-}
-
-fsdp_status fsdp__content_refuse(const char *path, const char *in, const void *data, size_t bytes, bool tokens)
-{
-    const mark *kind = find(data, bytes, tokens);
-
-    if (!kind)
-        return fsdp__lfs_pointer_refuse(path, data, bytes);
-    if (in)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': %s holds %s: %s", path, in, kind->name, kind->advice);
-    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is %s: %s", path, kind->name, kind->advice);
-}
-
-fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes)
-{
-    /* Without .pt and .br, which are languages too. */
-    static const char *const endings[] = {".gz",  ".zst", ".xz",  ".bz2", ".lz4", ".lz",     ".lzma",
-                                          ".lzo", ".z",   ".sz",  ".7z",  ".zip", ".rar",    ".tar",
-                                          ".tgz", ".npz", ".npy", ".pkl", ".pdf", ".parquet"};
-    size_t length = strlen(path);
-
-    for (size_t i = 0; i < FSDP__COUNT_OF(endings); i++)
-        if (length > strlen(endings[i]) && strcasecmp(path + length - strlen(endings[i]), endings[i]) == 0)
-            return FSDP_FAIL(FSDP_FORMAT,
-                             "cannot read '%s': its name ends in %s, but %s: it may be damaged; if it is text, take %s "
-                             "off its name",
-                             path, endings[i], bytes ? "its first bytes are those of no such file" : "it is empty",
-                             endings[i]);
-    return FSDP_OK;
-}
-
-/* ---- text ---- */
+/* ---- what a file is ---- */
 
 static size_t count_controls(const unsigned char *data, size_t bytes)
 {
@@ -210,6 +159,125 @@ static size_t count_controls(const unsigned char *data, size_t bytes)
         count += is_control(data[i]);
     return count;
 }
+
+static const mark *find_in(const mark *marks, size_t count, const unsigned char *data, size_t bytes, bool tokens)
+{
+    for (size_t i = 0; i < count; i++) {
+        const mark *m = &marks[i];
+
+        if (!(tokens && m->weak) && bytes >= m->offset + m->count && memcmp(data + m->offset, m->bytes, m->count) == 0)
+            return m;
+    }
+    return NULL;
+}
+
+static const mark *find_data(const unsigned char *data, size_t bytes, bool tokens)
+{
+    const mark *kind = find_in(data_marks, FSDP__COUNT_OF(data_marks), data, bytes, tokens);
+
+    if (kind)
+        return kind;
+    if (tokens && is_arrow_stream(data, bytes))
+        return &arrow;
+    if (tokens && is_lzma(data, bytes))
+        return &lzma;
+    /* A frame that readers pass over, which pzstd and others begin with; and frames of versions before 1.0. */
+    if (bytes >= 4 && (data[0] & 0xf0) == 0x50 && memcmp(data + 1, "\x2a\x4d\x18", 3) == 0)
+        return &zstd;
+    if (bytes >= 4 && data[0] >= 0x22 && data[0] < 0x28 && memcmp(data + 1, "\xb5\x2f\xfd", 3) == 0)
+        return &zstd;
+    if (bytes >= 10 && memcmp(data, "BZh", 3) == 0 && data[3] >= '1' && data[3] <= '9' &&
+        (memcmp(data + 4, "1AY&SY", 6) == 0 || memcmp(data + 4, "\x17\x72\x45\x38\x50\x90", 6) == 0))
+        return &bzip2;
+    /* It is a word but for what stands behind it. */
+    if (bytes >= 4 && memcmp(data, "ORC", 3) == 0 && count_controls(data, FSDP__MIN(bytes, (size_t)32)) > 0)
+        return &orc;
+    return NULL;
+}
+
+static const mark *find_other(const unsigned char *data, size_t bytes, bool tokens)
+{
+    const mark *kind = find_in(other_marks, FSDP__COUNT_OF(other_marks), data, bytes, tokens);
+
+    if (!kind && tokens)
+        kind = find_sure_encoding(data, bytes);
+    if (kind)
+        return kind;
+    if (bytes >= 10 && memcmp(data + 4, "\0\0\0\0{\"", 6) == 0)
+        return &safetensors;
+    if (bytes >= 3 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5 && (!tokens || data[2] == 0x95))
+        return &pickle;
+    return NULL;
+}
+
+static fsdp_status refuse_kind(const char *path, const char *in, const mark *kind)
+{
+    if (in)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': %s holds %s: %s", path, in, kind->name, kind->advice);
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is %s: %s", path, kind->name, kind->advice);
+}
+
+fsdp_status fsdp__content_refuse(const char *path, const char *in, const void *data, size_t bytes, bool tokens)
+{
+    const mark *kind = find_data(data, bytes, tokens);
+
+    if (!kind)
+        kind = find_other(data, bytes, tokens);
+    return kind ? refuse_kind(path, in, kind) : fsdp__lfs_pointer_refuse(path, data, bytes);
+}
+
+/* ---- names ---- */
+
+/* Without .pt and .br, which are languages too. */
+static const char *const data_endings[] = {".gz",  ".zst",  ".xz",  ".bz2",   ".lz4",     ".lz",     ".lzma", ".lzo",
+                                           ".z",   ".sz",   ".7z",  ".zip",   ".rar",     ".tar",    ".tgz",  ".npz",
+                                           ".npy", ".avro", ".orc", ".arrow", ".feather", ".parquet"};
+static const char *const other_endings[] = {".pkl", ".pdf"};
+
+/* NULL: its name has none of them. */
+static const char *ending_among(const char *const *endings, size_t count, const char *path)
+{
+    size_t length = strlen(path);
+
+    for (size_t i = 0; i < count; i++)
+        if (length > strlen(endings[i]) && strcasecmp(path + length - strlen(endings[i]), endings[i]) == 0)
+            return endings[i];
+    return NULL;
+}
+
+bool fsdp__content_is_named_data(const char *path)
+{
+    return ending_among(data_endings, FSDP__COUNT_OF(data_endings), path) != NULL;
+}
+
+fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes)
+{
+    const char *ending = ending_among(data_endings, FSDP__COUNT_OF(data_endings), path);
+
+    if (!ending)
+        ending = ending_among(other_endings, FSDP__COUNT_OF(other_endings), path);
+    if (!ending)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "cannot read '%s': its name ends in %s, but %s: it may be damaged; if it is text, take %s off its "
+                     "name",
+                     path, ending, bytes ? "its first bytes are those of no such file" : "it is empty", ending);
+}
+
+fsdp_status fsdp__content_refuse_data(const char *path, const void *data, size_t bytes)
+{
+    bool named = fsdp__content_is_named_data(path);
+    const mark *kind = find_data(data, bytes, !named);
+
+    if (kind)
+        return refuse_kind(path, NULL, kind);
+    if (!named)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__lfs_pointer_refuse(path, data, bytes));
+    return fsdp__content_refuse_name(path, bytes);
+}
+
+/* ---- text ---- */
 
 /* Up to its end, which may lie within a character. */
 static bool is_utf8(const char *text, size_t bytes)

@@ -16,6 +16,13 @@ fsdp_status fsdp__content_refuse(const char *path, const char *in, const void *d
 /* Refuses what is not packed, as its first bytes say, but has a name that says it is ("a.gz"): it may be damaged. */
 fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes);
 
+/* Refuses a file of a folder that nobody would read, for its name fits nothing, if it may hold data: by its first bytes
+ * packed, an archive or a table (Parquet, Arrow, NumPy, ...), or by its name, whatever is in it. Anything else is
+ * passed over: programs, pictures, weights, text. */
+fsdp_status fsdp__content_refuse_data(const char *path, const void *data, size_t bytes);
+/* Whether its name says that it is packed, an archive or a table. */
+bool fsdp__content_is_named_data(const char *path);
+
 /* Refuses a part of a file that is no text in any encoding that extends ASCII: a NUL byte, or bytes that are neither
  * UTF-8 nor, by their control characters, of another such encoding. `offset` is the part's, for the message. */
 fsdp_status fsdp__content_check_text(const char *path, int64_t offset, const void *data, size_t bytes);

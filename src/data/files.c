@@ -3,17 +3,20 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/directory.h"
 #include "base/file.h"
+#include "data/content.h"
 #include "data/text_file.h"
 
 int fsdp__data_width_by_name(const char *path)
@@ -95,6 +98,61 @@ static bool fits(folder *f, const char *name)
     return true;
 }
 
+/* ---- what a folder holds beside them ---- */
+
+/* Whether it is a name of text with one ending more, such as "a.jsonl.br". */
+static bool is_named_as_text(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    char inner[256];
+
+    if (!dot || fsdp__data_width_by_name(name) > 0)
+        return false;
+    snprintf(inner, sizeof inner, "%.*s", (int)(dot - name), name);
+    return fsdp__is_document(inner) || fsdp__is_json_lines(inner);
+}
+
+static fsdp_status check_bytes(const folder *f, const char *path, const char *name, const void *bytes, size_t count)
+{
+    if (f->format >= FSDP__LIST_DOCUMENTS && fsdp__text_is_packed(bytes, count))
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s', for its name does not say what is packed in it: if it is text, name it "
+                         ".txt or .jsonl, with .gz or .zst behind it",
+                         path);
+    FSDP_TRY(fsdp__content_refuse_data(path, bytes, count));
+    return is_named_as_text(name) ? fsdp__content_check_text(path, 0, bytes, count) : FSDP_OK;
+}
+
+static fsdp_status look_into(const folder *f, const char *path, const char *name)
+{
+    char bytes[FSDP__CONTENT_BYTES];
+    size_t count = 0;
+    fsdp_status status;
+    int fd = -1;
+
+    if (faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) != 0 && errno == EACCES && !fsdp__content_is_named_data(name))
+        return FSDP_OK; /* somebody else's */
+    FSDP_TRY(fsdp__file_open(path, &fd, &count));
+    count = FSDP__MIN(count, sizeof bytes);
+    status = fsdp__file_pread(fd, path, bytes, count, 0);
+    close(fd);
+    return status == FSDP_OK ? check_bytes(f, path, name, bytes, count) : status;
+}
+
+/* A file that is not taken may hold data all the same: nobody should train without it and not know. */
+static fsdp_status leave_out(const folder *f, const char *path, const char *name)
+{
+    bool tokens = f->format > FSDP_TOKENS_TEXT && f->format < FSDP__LIST_DOCUMENTS;
+    fsdp_status status = look_into(f, path, name);
+
+    if (status == FSDP_OK || status == FSDP_NO_MEMORY)
+        return status;
+    return fsdp_fail_prefix(status,
+                            "a file of the folder '%s' would be left out; if that is meant, name the others by a "
+                            "pattern, such as '%s/*%s'",
+                            f->path, f->path, tokens ? ".bin" : ".txt");
+}
+
 static fsdp_status take_entry(fsdp__data_files *files, folder *f, const char *name)
 {
     fsdp_status status = FSDP_OK;
@@ -110,6 +168,8 @@ static fsdp_status take_entry(fsdp__data_files *files, folder *f, const char *na
         status = cannot_open(path);
     else if (!S_ISDIR(info.st_mode) && fits(f, name))
         return take(files, path);
+    else if (S_ISREG(info.st_mode))
+        status = leave_out(f, path, name);
     fsdp__free(path);
     return status;
 }

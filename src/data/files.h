@@ -16,7 +16,9 @@ typedef struct fsdp__data_files {
 } fsdp__data_files;
 
 /* In the order of `paths`, and by name within one; of a folder those whose names fit the format, an fsdp_token_format
- * or one of the above. What is not there is refused by name. No file is opened. */
+ * or one of the above. What is not there is refused by name. So is another file of a folder that may hold data, packed
+ * or as a table (content.h): only these others are opened, and of them the first bytes are read. Hidden files are
+ * passed over, and so are other users' files that may not be read and have no such name. */
 fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, int format, fsdp__data_files *out);
 void fsdp__data_files_release(fsdp__data_files *files);
 

@@ -37,6 +37,8 @@ static const struct {
     {LITERAL("ARROW1\0\0\xff\xff"), "it is an Arrow file", false},
     {LITERAL("\xff\xff\xff\xff\x70\1\0\0"), "it is an Arrow stream", true},
     {LITERAL("\xff\xff\xff\xff\x70\1\0\0\x10\0\0\0\0\0\x0a\0"), "it is an Arrow stream", false},
+    {LITERAL("FEA1\0\0\0\0\1"), "it is a Feather file", false},
+    {LITERAL("ORC\x0a\x06\x12\x04\x08\0\x50\0"), "it is an ORC file: write its text as", false},
     {LITERAL("Obj\x01\x04\x14"), "it is an Avro file", false},
     {LITERAL("\x93NUMPY\1\0v\0"), "it is a NumPy array (.npy)", false},
     {LITERAL("\x89HDF\r\n\x1a\n\0"), "it is an HDF5 file", false},
@@ -168,6 +170,7 @@ static void text_of_any_encoding_with_ascii_is_text(void **state)
             CHECK_ERROR(fsdp__content_check_text("x", 98, cases[i].bytes, cases[i].count), FSDP_FORMAT, cases[i].says);
         else
             CHECK_OK(fsdp__content_check_text("x", 98, cases[i].bytes, cases[i].count));
+    CHECK_OK(fsdp__content_refuse("x", NULL, LITERAL("ORC files are tables\n"), false));
 }
 
 TEST_MAIN(cmocka_unit_test(what_is_no_text_is_told_by_its_kind), cmocka_unit_test(tokens_may_begin_like_much),

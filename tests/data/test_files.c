@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/compiler.h"
 #include "support/calls.h"
 #include "support/test.h"
 
@@ -107,14 +108,201 @@ static void json_lines_of_a_folder_are_for_a_tokenizer(void **state)
     check_lists("tokens", FSDP__LIST_ANY, "tokens/stats.jsonl tokens/x.bin");
     make_folder("text");
     write_file("text/a.txt", "a");
-    write_file("text/meta.jsonl.gz", "{}");
+    write_file("text/meta.jsonl", "{}");
     check_lists("text", FSDP_TOKENS_AUTO, "text/a.txt");
     make_folder("mixed");
     write_file("mixed/a.txt", "a");
     write_file("mixed/x.U32", "xxxx");
     check_refuses("mixed", FSDP_TOKENS_AUTO, FSDP_FORMAT, "such as '");
     CHECK_CONTAINS(fsdp_last_error(), "/mixed/*.U32'");
-    check_lists("text", FSDP__LIST_DOCUMENTS, "text/a.txt text/meta.jsonl.gz");
+    write_file("text/b.ndjson.gz", "{}");
+    check_lists("text", FSDP__LIST_DOCUMENTS, "text/a.txt text/b.ndjson.gz text/meta.jsonl");
+}
+
+/* ---- what does not fit by its name ---- */
+
+#define LITERAL(text) text, sizeof(text) - 1
+
+typedef struct left_out {
+    const char *name, *bytes;
+    size_t count;
+    const char *says;
+} left_out;
+
+static const int formats[] = {FSDP_TOKENS_AUTO, FSDP_TOKENS_TEXT, FSDP_TOKENS_BINARY, FSDP__LIST_DOCUMENTS,
+                              FSDP__LIST_ANY};
+
+/* Of a folder that holds a file that fits, and this one. */
+static void check_left_out(const left_out *c, int format)
+{
+    const char *fits = format == FSDP_TOKENS_BINARY ? "d/x.bin" : "d/x.txt";
+    char *folder = test_path(directory, "d"), name[64], hidden[64], *from, *to;
+    fsdp__data_files files;
+
+    snprintf(name, sizeof name, "d/%s", c->name);
+    snprintf(hidden, sizeof hidden, "d/.%s", c->name);
+    from = test_path(directory, name);
+    to = test_path(directory, hidden);
+    make_folder("d");
+    write_file(fits, "xx");
+    test_write_file(from, c->bytes, c->count);
+    if (c->says) {
+        CHECK_ERROR(fsdp__data_files_list((const char *const *)&folder, 1, format, &files), FSDP_FORMAT, c->says);
+        CHECK_CONTAINS(fsdp_last_error(), from);
+        CHECK_CONTAINS(fsdp_last_error(), "would be left out; if that is meant, name the others by a pattern, such as");
+        CHECK_CONTAINS(fsdp_last_error(), format == FSDP_TOKENS_BINARY ? "/d/*.bin'" : "/d/*.txt'");
+        CHECK_EQ(files.count, 0);
+    } else {
+        check_lists("d", format, fits);
+    }
+    CHECK_EQ(rename(from, to), 0);
+    check_lists("d", format, fits);
+    unlink(to);
+    free(to);
+    free(from);
+    to = test_path(directory, fits);
+    unlink(to);
+    free(to);
+    CHECK_EQ(rmdir(folder), 0);
+    free(folder);
+}
+
+static void what_is_packed_or_a_table_is_not_passed_over(void **state)
+{
+    static const left_out cases[] = {
+        {"b.xz", LITERAL("\xfd\x37zXZ\0\0\4"), "it is xz data: unpack it with 'xz -d'"},
+        {"b.jsonl.xz", LITERAL("\xfd\x37zXZ\0\0\4"), "it is xz data"},
+        {"part-0", LITERAL("\xfd\x37zXZ\0\0\4"), "it is xz data"},
+        {"b.bz2", LITERAL("BZh91AY&SY\1\2"), "it is bzip2 data"},
+        {"b.lz4", LITERAL("\x04\x22\x4d\x18\x64\x40"), "it is lz4 data"},
+        {"b.lzma", LITERAL("\x5d\0\0\x80\0\7\0\0\0\0\0\0\0\0"), "it is lzma data"},
+        {"b", LITERAL("\x5d\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff\0"), "it is lzma data"},
+        {"b.txt.Z",
+         LITERAL("\x1f\x9d\x90"
+                 "a"),
+         "it is compress data"},
+        {"b.7z", LITERAL("7z\xbc\xaf\x27\x1c\0\4"), "it is a 7z archive"},
+        {"b.zip", LITERAL("PK\x03\x04\x14\0"), "it is a zip archive"},
+        {"b.rar", LITERAL("Rar!\x1a\x07\x01\0"), "it is a rar archive"},
+        {"README.md", LITERAL("PK\x03\x04\x14\0"), "it is a zip archive"},
+        {"b.parquet", LITERAL("PAR1\x15\x04\x15"), "it is a Parquet file: write its text as .txt or .jsonl"},
+        {"b.arrow", LITERAL("ARROW1\0\0\xff\xff"), "it is an Arrow file"},
+        {"b.arrow", LITERAL("\xff\xff\xff\xff\x70\1\0\0"), "it is an Arrow stream"},
+        {"b", LITERAL("\xff\xff\xff\xff\x70\1\0\0\x10\0\0\0\0\0\x0a\0"), "it is an Arrow stream"},
+        {"b.feather", LITERAL("FEA1\0\0\0\0\1"), "it is a Feather file"},
+        {"b.orc", LITERAL("ORC\x0a\x06\x12\x04\x08\0\x50\0"), "it is an ORC file"},
+        {"000000_0", LITERAL("ORC\x0a\x06\x12\x04\x08\0\x50\0"), "it is an ORC file"},
+        {"b.avro", LITERAL("Obj\x01\x04\x14"), "it is an Avro file"},
+        {"b.npy", LITERAL("\x93NUMPY\1\0v\0"), "it is a NumPy array (.npy): write its numbers as"},
+        {"b.h5", LITERAL("\x89HDF\r\n\x1a\n\0"), "it is an HDF5 file"},
+        {"b.db", LITERAL("SQLite format 3\0\x10"), "it is an SQLite database"},
+        {"b.xz", LITERAL("text"), "its name ends in .xz, but its first bytes are those of no such file"},
+        {"b.tar", LITERAL("of seven"), "its name ends in .tar, but"},
+        {"b.parquet", LITERAL(""), "its name ends in .parquet, but it is empty"},
+        {"b.parquet", LITERAL("version https://git-lfs.github.com/spec/v1\noid"), "'git lfs pull'"},
+        {"b.jsonl.br", LITERAL("\x0b\x02\x80\0\0\1\2\3\4\5"), "it is no text: a NUL byte"},
+        {"b.json.br", LITERAL("\x0b\x02\x80\0\0\1\2\3\4\5"), "it is no text: a NUL byte"},
+        {"b.TXT.snappy", LITERAL("\x91\x05\xe2\x17\x80\xff\x03k\x99\x9a"), "it is no text"},
+    };
+    char tar[512] = "a.txt";
+
+    (void)state;
+    for (size_t f = 0; f < FSDP__COUNT_OF(formats); f++) {
+        for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
+            check_left_out(&cases[i], formats[f]);
+        memcpy(tar + 257, "ustar", 6);
+        check_left_out(&(left_out){"b.tar", tar, sizeof tar, "it is a tar archive"}, formats[f]);
+    }
+}
+
+/* gzip and zstd are read, under a name that says what they hold. */
+static void what_is_packed_and_could_be_read_is_told_how_to_be_named(void **state)
+{
+    static const left_out cases[] = {
+        {"c4.json.gz", LITERAL("\x1f\x8b\x08\0"), NULL},      {"b.csv.zst", LITERAL("\x28\xb5\x2f\xfd"), NULL},
+        {"b.tgz", LITERAL("\x1f\x8b\x08\0"), NULL},           {"LICENSE", LITERAL("\x1f\x8b\x08\0"), NULL},
+        {"b.tar.zst", LITERAL("\x50\x2a\x4d\x18\4\0"), NULL}, {"b.gz", LITERAL("\x1f\x8b\x08\0"), NULL},
+    };
+
+    (void)state;
+    for (size_t f = 0; f < FSDP__COUNT_OF(formats); f++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+            left_out c = cases[i];
+
+            c.says = formats[f] >= FSDP__LIST_DOCUMENTS
+                         ? ": if it is text, name it .txt or .jsonl, with .gz or .zst behind it"
+                     : c.bytes[0] == '\x1f' ? "it is gzip data: unpack it with 'gzip -d'"
+                                            : "it is zstd data: unpack it with 'zstd -d'";
+            check_left_out(&c, formats[f]);
+        }
+}
+
+static void what_is_no_data_is_passed_over(void **state)
+{
+    static const left_out cases[] = {
+        {"README.md", LITERAL("# The data\n"), NULL},
+        {"config.json", LITERAL("{}"), NULL},
+        {"LICENSE", LITERAL(""), NULL},
+        {"b.txt.sha256", LITERAL("9f86d081884c7d65  b.txt\n"), NULL},
+        {"b.idx", LITERAL("\x5d\0\0\0\7\0\0\0"), NULL},
+        {"c.idx", LITERAL("\xff\xff\xff\xff\3\0\0\0"), NULL},
+        {"meta.pkl", LITERAL("\x80\x04\x95\x10\0\0\0\0\0\0\0"), NULL},
+        {"meta.pkl", LITERAL("(dp0\n."), NULL},
+        {"paper.pdf", LITERAL("%PDF-1.7\n%\xe2\xe3"), NULL},
+        {"plot.png", LITERAL("\x89PNG\r\n\x1a\n\0\0"), NULL},
+        {"a.out", LITERAL("\177ELF\2\1\1\0"), NULL},
+        {"model.safetensors", LITERAL("\x40\0\0\0\0\0\0\0{\"a\":"), NULL},
+        {"plot.svg", LITERAL("version https://git-lfs.github.com/spec/v1\noid"), NULL},
+    };
+    char *fifo;
+
+    (void)state;
+    for (size_t f = 0; f < FSDP__COUNT_OF(formats); f++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
+            check_left_out(&cases[i], formats[f]);
+    make_folder("d");
+    make_folder("d/deeper.xz");
+    write_file("d/x.txt", "x");
+    fifo = test_path(directory, "d/fifo.gz");
+    CHECK_EQ(mkfifo(fifo, 0666), 0);
+    check_lists("d", FSDP_TOKENS_TEXT, "d/x.txt");
+    write_file("d/x.txt.bin", "\1");
+    check_lists("d", FSDP__LIST_DOCUMENTS, "d/x.txt");
+    unlink(fifo);
+    free(fifo);
+}
+
+/* What another user may read only is his, unless its name says that it is data. */
+static void what_cannot_be_opened_is_judged_by_its_name(void **state)
+{
+    char *notes = test_path(directory, "notes.md"), *packed = test_path(directory, "b.xz");
+    bool root = geteuid() == 0;
+    fsdp_status with_both, with_notes;
+    fsdp__data_files files;
+    char error[512];
+
+    (void)state;
+    write_file("a.txt", "x");
+    write_file("notes.md", "x");
+    write_file("b.xz", "x");
+    CHECK_EQ(chmod(directory, 0777), 0);
+    CHECK_EQ(chmod(notes, 0), 0);
+    CHECK_EQ(chmod(packed, 0), 0);
+    if (root)
+        CHECK_EQ(seteuid(65534), 0);
+    with_both = fsdp__data_files_list((const char *const *)&directory, 1, FSDP_TOKENS_TEXT, &files);
+    snprintf(error, sizeof error, "%s", fsdp_last_error());
+    unlink(packed);
+    with_notes = fsdp__data_files_list((const char *const *)&directory, 1, FSDP_TOKENS_TEXT, &files);
+    if (root)
+        CHECK_EQ(seteuid(0), 0);
+    CHECK_EQ(with_both, FSDP_IO);
+    CHECK_CONTAINS(error, "/b.xz': Permission denied");
+    CHECK_OK(with_notes);
+    CHECK_EQ(files.count, 1);
+    fsdp__data_files_release(&files);
+    free(packed);
+    free(notes);
 }
 
 static void a_pattern_is_what_it_matches_unless_a_file_has_the_name(void **state)
@@ -269,6 +457,8 @@ static void a_folder_that_cannot_be_read_to_its_end_is_an_error(void **state)
 }
 
 TEST_MAIN(T(a_folder_that_cannot_be_read_to_its_end_is_an_error), T(a_folder_is_its_files_that_fit_by_name),
-          T(json_lines_of_a_folder_are_for_a_tokenizer), T(a_pattern_is_what_it_matches_unless_a_file_has_the_name),
+          T(json_lines_of_a_folder_are_for_a_tokenizer), T(what_is_packed_or_a_table_is_not_passed_over),
+          T(what_is_packed_and_could_be_read_is_told_how_to_be_named), T(what_is_no_data_is_passed_over),
+          T(what_cannot_be_opened_is_judged_by_its_name), T(a_pattern_is_what_it_matches_unless_a_file_has_the_name),
           T(paths_are_taken_in_the_order_they_are_given), T(what_is_no_file_is_refused_with_name_and_kind),
           T(many_files_need_no_descriptors), T(listing_survives_every_failed_allocation))

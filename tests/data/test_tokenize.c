@@ -74,6 +74,11 @@ static void folders_give_their_texts_in_order(void **state)
     text_write(&f, "c.md", "c", 1);
     CHECK_OK(text_tokenize(&f, ".", NULL, NULL));
     CHECK_TOKENS('a', EOS, 'b', EOS);
+    text_write(&f, "c4.json.gz", "\x1f\x8b\x08\0", 4);
+    CHECK_ERROR(text_tokenize(&f, ".", NULL, NULL), FSDP_FORMAT, "/c4.json.gz', for its name does not say what is");
+    text_write(&f, "c4.json.gz", "PAR1\x15\x04\x15", 7);
+    CHECK_ERROR(text_tokenize(&f, ".", NULL, NULL), FSDP_FORMAT, "/c4.json.gz': it is a Parquet file");
+    CHECK_TOKENS('a', EOS, 'b', EOS);
     text_fixture_free(&f);
 }
 
