@@ -378,25 +378,29 @@ static fsdp_status read_repeats(reader *r, int64_t begin)
 
 static fsdp_status read_alternatives(reader *r);
 
-/* Up to its parenthesis, which is of the group that begins with `open`. */
-static fsdp_status read_group(reader *r, const char *open, size_t bytes)
+/* Reads what is in the group that begins with `open`, and its parenthesis if it `closes` with one of its own. */
+static fsdp_status read_inside(reader *r, const char *open, bool closes)
 {
-    bool case_before = r->ignore_case, dot_before = r->dot_all, behind = strncmp(open, "(?<", 3) == 0;
-
     if (++r->groups > GROUPS_MOST)
         return refuse(r, open, "over 100 groups, one in the other");
+    FSDP_TRY(read_alternatives(r));
+    r->groups--;
+    if (closes && *r->at != ')')
+        return malformed(r, "missing closing parenthesis");
+    r->at += closes;
+    return put(r, ")");
+}
+
+static fsdp_status read_group(reader *r, const char *open, size_t bytes)
+{
+    bool behind = strncmp(open, "(?<", 3) == 0;
+
     r->behind += behind;
     r->at = open + bytes;
     FSDP_TRY(bytes == 1 ? put(r, "(?:") : fsdp__text_append(r->out, open, bytes));
-    FSDP_TRY(read_alternatives(r));
-    if (*r->at != ')')
-        return malformed(r, "missing closing parenthesis");
-    r->at++;
-    r->groups--;
+    FSDP_TRY(read_inside(r, open, true));
     r->behind -= behind;
-    r->ignore_case = case_before;
-    r->dot_all = dot_before;
-    return put(r, ")");
+    return FSDP_OK;
 }
 
 /* (?i) is for all that follows in its group, with its alternatives; (?i: has a group of its own. */
@@ -421,16 +425,10 @@ static fsdp_status read_options(reader *r, bool *repeats)
     *repeats = *at == ':';
     r->at++;
     FSDP_TRY(put(r, "(?:"));
-    if (++r->groups > GROUPS_MOST)
-        return refuse(r, begin, "over 100 groups, one in the other");
-    FSDP_TRY(read_alternatives(r));
-    r->groups--;
-    if (*repeats && *r->at != ')')
-        return malformed(r, "missing closing parenthesis");
-    r->at += *repeats;
+    FSDP_TRY(read_inside(r, begin, *repeats));
     r->ignore_case = case_before;
     r->dot_all = dot_before;
-    return put(r, ")");
+    return FSDP_OK;
 }
 
 static fsdp_status read_parenthesis(reader *r, bool *repeats)
