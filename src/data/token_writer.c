@@ -164,19 +164,14 @@ fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *id
     return FSDP_OK;
 }
 
-void fsdp__token_writer_note(fsdp__token_writer *writer, const char *note)
-{
-    snprintf(writer->note, sizeof writer->note, "%s", note);
-}
-
-fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer)
+fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer, const char *note)
 {
     unsigned char header[FSDP__TOKEN_HEADER_BYTES];
     int fd = writer->fd;
 
     FSDP_TRY(flush(writer));
     fsdp__token_header_write(header, writer->width, writer->tokens);
-    fsdp__token_header_set_note(header, writer->note);
+    fsdp__token_header_set_note(header, note);
     if (writer->kept) {
         size_t bytes = (size_t)writer->sum_count * sizeof *writer->sums;
 

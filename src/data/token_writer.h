@@ -4,7 +4,7 @@
 #define DATA_TOKEN_WRITER_H
 
 #include "base/directory.h"
-#include "data/token_header.h"
+#include "fsdp/status.h"
 
 typedef struct fsdp__token_writer {
     const char *path;   /* for messages; borrowed */
@@ -17,8 +17,7 @@ typedef struct fsdp__token_writer {
     unsigned char *buffer;
     size_t used;
     uint64_t offset; /* in the file, of the buffer */
-    char note[FSDP__TOKEN_NOTE_BYTES];
-    bool kept; /* by the cache: it has checksums */
+    bool kept;       /* by the cache: it has checksums */
     uint64_t *sums;
     int64_t sum_count, sum_capacity;
 } fsdp__token_writer;
@@ -28,10 +27,8 @@ typedef struct fsdp__token_writer {
  * (token_sums.h). */
 fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width, bool kept);
 fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *ids, int64_t count);
-/* What the header is to hold beside the tokens (token_header.h). */
-void fsdp__token_writer_note(fsdp__token_writer *writer, const char *note);
-/* The header, to the disk, and the name. */
-fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer);
+/* Writes the header with a note ("": none; token_header.h), syncs the file to the disk and gives it its name. */
+fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer, const char *note);
 void fsdp__token_writer_close(fsdp__token_writer *writer); /* what is not finished is removed */
 
 #endif

@@ -248,8 +248,7 @@ static fsdp_status tokenize(tokenization *t, const char *const *paths, int count
         return FSDP_FAIL(FSDP_FORMAT, "there is no text: %s", fsdp__left_out_text(&t->summary, text));
     if (t->summary.tokens == 0)
         return FSDP_FAIL(FSDP_FORMAT, "there is no text in '%s'%s", paths[0], count > 1 ? " nor in the others" : "");
-    fsdp__token_writer_note(&t->writer, fsdp__left_out_text(&t->summary, text));
-    return fsdp__token_writer_finish(&t->writer);
+    return fsdp__token_writer_finish(&t->writer, fsdp__left_out_text(&t->summary, text));
 }
 
 static fsdp_status tokenize_files(const fsdp_tokenizer *tokenizer, const char *const *paths, int count, const char *out,

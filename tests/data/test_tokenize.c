@@ -418,7 +418,7 @@ static void what_is_not_finished_has_no_name(void **state)
     CHECK_OK(fsdp__token_writer_add(&writer, (const int32_t[]){7, 8}, 2));
     CHECK(access(temporary, F_OK) != 0);
     CHECK(access(f.out, F_OK) != 0);
-    CHECK_OK(fsdp__token_writer_finish(&writer));
+    CHECK_OK(fsdp__token_writer_finish(&writer, ""));
     CHECK(access(temporary, F_OK) != 0);
     CHECK_TOKENS(7, 8);
     fsdp__token_writer_close(&writer);
