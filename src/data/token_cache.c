@@ -15,6 +15,7 @@
 #include "base/directory.h"
 #include "base/file.h"
 #include "data/content.h"
+#include "data/encode_piece.h"
 #include "data/files.h"
 #include "data/text_file.h"
 #include "data/token_file.h"
@@ -90,14 +91,16 @@ static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const fsdp__data_f
 
 /* ---- what has the name ---- */
 
-/* All of it is what was made for this name. */
-static fsdp_status compare_whole(const char *path)
+/* Compares all of it with what was made for this name, and takes what it says of its tokens, whoever has made it. */
+static fsdp_status compare_whole(fsdp__cached_tokens *tokens)
 {
-    fsdp__token_file file = {.path = path};
-    fsdp_status status = fsdp__token_file_open_own(&file, path);
+    fsdp__token_file file = {.path = tokens->path};
+    fsdp_status status = fsdp__token_file_open_own(&file, tokens->path);
 
     if (status == FSDP_OK)
         status = fsdp__token_file_compare(&file, 0, file.count);
+    if (status == FSDP_OK)
+        snprintf(tokens->left_out, sizeof tokens->left_out, "%s", fsdp__token_header_note(file.map.data));
     fsdp__token_file_close(&file);
     return status;
 }
@@ -105,7 +108,7 @@ static fsdp_status compare_whole(const char *path)
 /* Whether whole tokens are there. What is no such file counts as none, and is noted. */
 static fsdp_status look(fsdp__cached_tokens *tokens, bool *out_there)
 {
-    fsdp_status status = compare_whole(tokens->path);
+    fsdp_status status = compare_whole(tokens);
 
     *out_there = status == FSDP_OK;
     tokens->damaged = tokens->damaged || status == FSDP_FORMAT;
@@ -224,20 +227,6 @@ static void wait_for_leader(const char *path, int fd)
     }
 }
 
-/* ---- the note ---- */
-
-/* What the file says of its tokens, whoever has made it. */
-static fsdp_status read_note(fsdp__cached_tokens *tokens)
-{
-    fsdp__token_file file = {.path = tokens->path};
-    fsdp_status status = fsdp__token_file_open_own(&file, tokens->path);
-
-    if (status == FSDP_OK)
-        snprintf(tokens->left_out, sizeof tokens->left_out, "%s", fsdp__token_header_note(file.map.data));
-    fsdp__token_file_close(&file);
-    return status;
-}
-
 /* ---- all ---- */
 
 typedef struct request {
@@ -261,6 +250,7 @@ static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int f
     if (there) /* made by somebody, in the meantime */
         return FSDP_OK;
     FSDP_TRY(fsdp__tokenize_kept(r->tokenizer, r->paths, r->count, out->path, r->options, &out->summary));
+    (void)fsdp__left_out_text(&out->summary, out->left_out);
     out->made = true;
     return FSDP_OK;
 }
@@ -309,8 +299,6 @@ fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *c
         status = choose_name(folder, &out->path);
     if (status == FSDP_OK)
         status = find_or_make(&r, folder, out);
-    if (status == FSDP_OK)
-        status = read_note(out);
     if (status != FSDP_OK) {
         fsdp__free(out->path);
         out->path = NULL;
