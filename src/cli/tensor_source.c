@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "hub/hub.h"
+#include "tensor/tensor.h"
 #include "train/values.h"
 
 fsdp_status fsdp__tensor_source_open(const char *path, fsdp__tensor_source *out)
@@ -47,9 +48,7 @@ static fsdp_status add(fsdp__tensor_source *s, char *name, fsdp__source_tensor t
     if (!name)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tensors");
     tensor.name = name;
-    tensor.numel = 1;
-    for (int d = 0; d < tensor.ndim; d++)
-        tensor.numel *= tensor.shape[d];
+    tensor.numel = fsdp__shape_numel(tensor.ndim, tensor.shape);
     if (tensor.bytes == 0)
         tensor.bytes = (uint64_t)tensor.numel * fsdp_dtype_size(tensor.dtype);
     s->tensors[s->count++] = tensor;

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "cli/listing.h"
+#include "tensor/tensor.h"
 
 /* ---- as text ---- */
 
@@ -27,15 +28,6 @@ static void print_config(const char *path, const fsdp_model_config *m)
     printf("  tie_word_embeddings  %s\n", m->tie_word_embeddings ? "true" : "false");
 }
 
-static int64_t elements_of(const fsdp_weights_entry *e)
-{
-    int64_t elements = 1;
-
-    for (int d = 0; d < e->ndim; d++)
-        elements *= e->shape[d];
-    return elements;
-}
-
 void fsdp__list_weights(const char *path, const fsdp_model_config *config, const fsdp_weights *weights)
 {
     int64_t elements = 0, bytes = 0, files = fsdp_weights_file_count(weights), count = fsdp_weights_count(weights);
@@ -54,7 +46,7 @@ void fsdp__list_weights(const char *path, const fsdp_model_config *config, const
     for (int64_t i = 0; i < count; i++) {
         const fsdp_weights_entry *e = fsdp_weights_at(weights, i);
 
-        elements += elements_of(e);
+        elements += fsdp__shape_numel(e->ndim, e->shape);
         bytes += (int64_t)e->bytes;
         printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(e->name), e->dtype_name,
                fsdp__listed_shape(e->shape, e->ndim, a, sizeof a), fsdp__thousands((int64_t)e->bytes, b, sizeof b),
