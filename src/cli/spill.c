@@ -113,9 +113,9 @@ static fsdp_status check_converted(const spiller *s, const fsdp__spilled *item, 
 
 static void look_at(spiller *s, const fsdp__spilled *item, int64_t first, int64_t n)
 {
-    int64_t at = fsdp__first_not_finite(s->read, n, item->tensor->dtype);
+    int64_t at = s->spill->not_finite ? n : fsdp__first_not_finite(s->read, n, item->tensor->dtype);
 
-    if (at == n || s->spill->not_finite)
+    if (at == n)
         return;
     s->spill->not_finite = item->tensor;
     s->spill->not_finite_element = first + at;
