@@ -257,11 +257,13 @@ static fsdp_status publish(const fsdp_optimizer *optimizer)
     struct fsdp__partition *p = optimizer->partition;
     int size = fsdp_process_group_size(p->group);
 
+    if (size == 1)
+        return FSDP_OK;
     /* Before anybody waits for this one: to a graph that has saved it a parameter was written to on all ranks or on
      * none. */
-    for (int rank = 0; rank < size && size > 1; rank++)
+    for (int rank = 0; rank < size; rank++)
         FSDP_TRY(each_of_rank(optimizer, rank, begin_write, NULL));
-    for (int rank = 0; rank < size && size > 1; rank++)
+    for (int rank = 0; rank < size; rank++)
         FSDP_TRY(p->bucket_view ? broadcast_bucket(optimizer, rank) : each_of_rank(optimizer, rank, broadcast_one, p));
     return FSDP_OK;
 }
