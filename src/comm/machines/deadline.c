@@ -164,12 +164,11 @@ static void check_living(fsdp__deadline *d, const char *host)
     end_process(text);
 }
 
-static void check_joining(fsdp__deadline *d, int64_t turns)
+static void check_joining(fsdp__deadline *d, int64_t turns, const char *host)
 {
-    char text[LINE_BYTES], host[FSDP__HOST_BYTES];
+    char text[LINE_BYTES];
     int64_t ms = turns * TURN_MS;
 
-    fsdp__host_name(host);
     if (ms % LOOK_MS == 0)
         check_living(d, host);
     if (d->joining.warns && ms >= FSDP__MIN(WARN_MS, d->joining.ms / 2)) {
@@ -274,7 +273,9 @@ static void wait_a_turn(fsdp__deadline *d)
 static void *count_main(void *argument)
 {
     fsdp__deadline *d = argument;
+    char host[FSDP__HOST_BYTES];
 
+    fsdp__host_name(host);
     pthread_mutex_lock(&d->mutex);
     for (int64_t turns = 1; !d->stop; turns++) {
         int64_t call_ms;
@@ -282,7 +283,7 @@ static void *count_main(void *argument)
         wait_a_turn(d);
         call_ms = count(d);
         if (d->phase == JOINING)
-            check_joining(d, turns);
+            check_joining(d, turns, host);
         else if (d->phase == JOINED)
             check_joined(d, call_ms);
         else
