@@ -149,26 +149,31 @@ static fsdp_status verify_each(const char *folder)
 
 /* ---- weights ---- */
 
-/* The first of those whose values nobody can look at. */
+/* Counts the tensors whose values nobody can look at, and names the dtype of the first. */
 static void note_unread(const fsdp__tensor_source *source, char *text, size_t bytes)
 {
     const char *dtype = NULL;
+    bool others = false;
     int64_t count = 0;
 
-    for (int64_t i = 0; i < source->count; i++)
-        if (source->tensors[i].dtype == FSDP_DTYPE_NONE) {
-            count++;
-            dtype = source->tensors[i].dtype_name;
-        }
+    for (int64_t i = 0; i < source->count; i++) {
+        const fsdp__source_tensor *tensor = &source->tensors[i];
+
+        if (tensor->dtype != FSDP_DTYPE_NONE)
+            continue;
+        dtype = dtype ? dtype : tensor->dtype_name;
+        others = others || strcmp(tensor->dtype_name, dtype) != 0;
+        count++;
+    }
     if (count > 0)
-        snprintf(text, bytes, " but for %lld of %s, which %s not looked at", (long long)count, dtype,
-                 count == 1 ? "was" : "were");
+        snprintf(text, bytes, " but for %lld of %s%s, which %s not looked at", (long long)count, dtype,
+                 others ? " and others" : "", count == 1 ? "was" : "were");
 }
 
 static fsdp_status verify_weights(const char *path, const char *and)
 {
     fsdp__tensor_source source = {.count = 0};
-    char unread[80] = "";
+    char unread[96] = "";
     int64_t count;
     verification v;
     fsdp_status status;

@@ -207,6 +207,36 @@ static void what_is_whole_is_said_to_be(void **state)
     free(s.folder);
 }
 
+/* Verifies a file of weights with a tensor of float32, and one of each of these. */
+static void check_unread(const fixture *f, const char *first, const char *second, const char *says)
+{
+    char *file = test_path(f->directory, "unread.safetensors"), *text = NULL;
+    size_t bytes;
+    FILE *out = CHECK_PTR(open_memstream(&text, &bytes));
+    uint64_t length = (uint64_t)fprintf(out,
+                                        "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                                        "\"b\":{\"dtype\":\"%s\",\"shape\":[1],\"data_offsets\":[4,12]},"
+                                        "\"c\":{\"dtype\":\"%s\",\"shape\":[1],\"data_offsets\":[12,20]}}",
+                                        first, second);
+
+    fwrite((const char[20]){0}, 1, 20, out);
+    CHECK_EQ(fclose(out), 0);
+    out = CHECK_PTR(fopen(file, "w"));
+    fwrite(&length, 1, sizeof length, out);
+    fwrite(text, 1, bytes, out);
+    CHECK_EQ(fclose(out), 0);
+    SAYS(0, says, "verify", file);
+    free(text);
+    free(file);
+}
+
+static void what_cannot_be_looked_at_is_counted_by_the_first_dtype(void **state)
+{
+    check_unread(*state, "F64", "F64", "all values are finite but for 2 of F64, which were not looked at\n");
+    check_unread(*state, "F64", "U64", "all values are finite but for 2 of F64 and others, which were not looked at\n");
+    check_unread(*state, "U64", "F64", "all values are finite but for 2 of U64 and others, which were not looked at\n");
+}
+
 static void a_damaged_checkpoint_is_named(void **state)
 {
     static const char *const files[] = {"manifest.json", "config.json", "rank-00000-of-00003.safetensors",
@@ -378,8 +408,8 @@ static void a_checkpoint_without_a_manifest_is_named(void **state)
     free(s.folder);
 }
 
-TEST_MAIN(T(weights_without_a_config_are_read), T(a_checkpoint_without_a_manifest_is_named),
-          T(a_checkpoint_is_listed_with_who_holds_what), T(a_checkpoint_is_listed_as_json),
-          T(folders_and_files_of_weights_are_listed), T(what_is_whole_is_said_to_be), T(a_damaged_checkpoint_is_named),
-          T(a_config_of_another_model_is_found), T(a_value_that_is_not_finite_is_named),
-          T(a_checkpoint_is_evaluated_as_the_folder_it_was_made_of))
+TEST_MAIN(T(weights_without_a_config_are_read), T(what_cannot_be_looked_at_is_counted_by_the_first_dtype),
+          T(a_checkpoint_without_a_manifest_is_named), T(a_checkpoint_is_listed_with_who_holds_what),
+          T(a_checkpoint_is_listed_as_json), T(folders_and_files_of_weights_are_listed), T(what_is_whole_is_said_to_be),
+          T(a_damaged_checkpoint_is_named), T(a_config_of_another_model_is_found),
+          T(a_value_that_is_not_finite_is_named), T(a_checkpoint_is_evaluated_as_the_folder_it_was_made_of))
