@@ -47,6 +47,8 @@ bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_coun
                   int output_count);
 /* A number that comes from elsewhere, as the key of a dropout: replaced by that of the first run. */
 fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number);
+/* Says whether a number is the one that the first run has given here: always, where it is the first. */
+fsdp_status fsdp__checkpoint_compare(fsdp_context *context, uint64_t number, bool *same);
 /* A tensor that an operation reads and that is no input of it, as running statistics: replaced by a copy of what the
  * first run has read. */
 fsdp_status fsdp__checkpoint_value(fsdp_tensor **tensor);

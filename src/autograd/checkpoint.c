@@ -113,6 +113,15 @@ static bool keeps(fsdp__checkpoint *c, const fsdp__op *op)
     return op->dear == FSDP__DEAR_LOSS || (selective && op->dear == FSDP__DEAR_ATTENTION);
 }
 
+uint64_t fsdp__checkpoint_kept_version(const fsdp__checkpoint_entry *e)
+{
+    uint64_t version = 0;
+
+    for (int i = 0; i < e->kept_count; i++)
+        version += e->kept[i]->storage->version;
+    return version;
+}
+
 static fsdp_status keep_outputs(fsdp__checkpoint_entry *e, fsdp_tensor *const *outputs, int count)
 {
     e->kept = fsdp__calloc((size_t)count, sizeof *e->kept);
@@ -120,6 +129,7 @@ static fsdp_status keep_outputs(fsdp__checkpoint_entry *e, fsdp_tensor *const *o
         return FSDP_NO_MEMORY;
     for (; e->kept_count < count; e->kept_count++)
         FSDP_TRY(fsdp__tensor_alias(outputs[e->kept_count], &e->kept[e->kept_count]));
+    e->kept_version = fsdp__checkpoint_kept_version(e);
     return FSDP_OK;
 }
 

@@ -13,6 +13,7 @@ typedef struct fsdp__checkpoint_entry {
     bool own;           /* it saved what it made itself, so it cannot be left out for its saved inputs alone */
     fsdp_tensor **kept; /* its outputs; NULL: not kept */
     int kept_count;
+    uint64_t kept_version; /* all writes to them until then */
 } fsdp__checkpoint_entry;
 
 struct fsdp__checkpoint {
@@ -42,6 +43,8 @@ struct fsdp__checkpoint {
     int64_t last;                    /* the last entry that is needed */
 };
 
+/* The writes so far to the outputs that an entry keeps. */
+uint64_t fsdp__checkpoint_kept_version(const fsdp__checkpoint_entry *entry);
 /* Its function, in its scope or that of the recomputation. `outputs` are NULLs, one for each. */
 fsdp_status fsdp__checkpoint_call(const fsdp__checkpoint *checkpoint, fsdp_tensor *const *inputs, int count,
                                   fsdp_tensor **outputs);

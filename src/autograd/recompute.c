@@ -58,6 +58,8 @@ bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_coun
     e = &c->entries[c->at];
     if (e->op != op || (!e->kept && (c->at != c->last || e->own)))
         return false;
+    if (e->kept && fsdp__checkpoint_kept_version(e) != e->kept_version)
+        return false; /* the function writes to what was kept, and would do so again */
     for (int i = 0; i < output_count; i++) {
         outputs[i] = NULL;
         if (e->kept && fsdp__tensor_alias(e->kept[i], &outputs[i]) == FSDP_OK)
@@ -150,6 +152,15 @@ fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number)
     if (fsdp__grow(&c->numbers, c->number_count, &c->number_capacity, sizeof *c->numbers) != 0)
         return FSDP_NO_MEMORY;
     c->numbers[c->number_count++] = *number;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_compare(fsdp_context *context, uint64_t number, bool *same)
+{
+    uint64_t first = number;
+
+    FSDP_TRY(fsdp__checkpoint_number(context, &first));
+    *same = first == number;
     return FSDP_OK;
 }
 

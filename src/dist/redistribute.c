@@ -479,6 +479,12 @@ out:
     return status;
 }
 
+/* The result's values are those of the tensor: [Note: origins] in tensor/tensor.h. */
+static void pass_origin(const fsdp_tensor *tensor, const fsdp_tensor *result)
+{
+    fsdp__origin_made(result, fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)tensor}, 1));
+}
+
 fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out)
 {
     *out = NULL;
@@ -488,6 +494,7 @@ fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out)
         FSDP_TRY(make_whole(tensor, out));
     else
         FSDP_TRY(copy_tensor(tensor, out));
+    pass_origin(tensor, *out);
     return FSDP_OK;
 }
 
@@ -510,6 +517,7 @@ fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *p
     flat = flat || fsdp_distribution_is_flat(&distribution);
     FSDP_TRY(flat ? move_by_whole(tensor, &distribution, &moved) : move(tensor, placements, &moved));
     FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(moved, &distribution), out);
+    pass_origin(tensor, moved);
     *out = moved;
     moved = NULL;
 out:

@@ -255,9 +255,28 @@ static void leave_recomputation(fsdp__module_state *state, bool will_come)
         fsdp__module_state_reshard_after_backward(state);
 }
 
+/* The second run of a checkpoint's function gathers what the shards are then: they must be as they were. */
+static fsdp_status check_shards(const fsdp__module_state *state)
+{
+    uint64_t written = 0;
+    bool same;
+
+    for (int64_t g = 0; g < state->group_count; g++)
+        for (int64_t i = 0; i < state->groups[g]->param_count; i++)
+            written += state->groups[g]->params[i].sharded->storage->version;
+    FSDP_TRY(fsdp__checkpoint_compare(state->root->context, written, &same));
+    if (!same)
+        return FSDP_FAIL(FSDP_STATE,
+                         "a parameter of %s was written to between the forward of a checkpoint and its backward, "
+                         "which computes from it again: run the backward before the write",
+                         *state->name ? state->name : "the outermost module");
+    return FSDP_OK;
+}
+
 /* What all ranks do together; for one that may be alone here, its parent has done it. */
 static fsdp_status unshard_for_forward(fsdp__module_state *state)
 {
+    FSDP_TRY(check_shards(state));
     if (!fsdp__module_state_is_alone(state))
         FSDP_TRY(fsdp__module_state_unshard(state));
     return fsdp__module_state_wait(state);

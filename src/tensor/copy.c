@@ -49,7 +49,7 @@ static fsdp_status check_copy(const fsdp_tensor *dst, const fsdp_tensor *src)
     return check_writable(dst, "copy to");
 }
 
-fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
+static fsdp_status copy_values(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
 {
     fsdp__copy_args args = {.src_dtype = src->dtype, .dst_dtype = dst->dtype, .accumulate = accumulate};
 
@@ -69,6 +69,14 @@ fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool acc
     return FSDP_OK;
 }
 
+fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
+{
+    FSDP_TRY(copy_values(dst, src, accumulate));
+    if (fsdp__origin_runs(dst->storage))
+        fsdp__origin_write(dst, fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)src}, 1), !accumulate);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
 {
     uint64_t from;
@@ -80,8 +88,7 @@ fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
     from = fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)src}, 1);
     FSDP_TRY(fsdp_tensor_begin_write(dst));
     fsdp__origin_write(dst, from, true);
-    FSDP_TRY(fsdp__tensor_copy(dst, src, false));
-    return FSDP_OK;
+    return copy_values(dst, src, false);
 }
 
 /* One element made on the device, repeated by strides of 0. It may be given back at once: the device's memory follows

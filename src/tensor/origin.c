@@ -39,12 +39,18 @@ bool fsdp__origin_is_known(const fsdp_tensor *tensor)
 
 static uint64_t origin_of(const fsdp_tensor *tensor)
 {
-    const fsdp__storage *storage = tensor->storage;
+    fsdp__storage *storage = tensor->storage;
+    fsdp__origins *origins = origins_of(storage);
 
     if (storage->renewed)
         return 0;
-    if (!fsdp__origin_is_known(tensor))
+    if (!origins || (storage->made_in_function && storage->run != origins->run))
         return storage->version;
+    if (storage->run != origins->run) {
+        if (storage->number == 0)
+            storage->number = ++origins->numbers;
+        return fsdp__mix(storage->number, storage->version);
+    }
     return fsdp__mix(fsdp__mix(storage->origin, storage->version - storage->inside), storage->version - storage->since);
 }
 

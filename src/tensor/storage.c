@@ -15,6 +15,7 @@ fsdp_status fsdp__storage_create(fsdp_device *device, size_t bytes, fsdp_memory_
     storage->device = device;
     storage->bytes = bytes;
     storage->kind = kind;
+    storage->made_in_function = fsdp__origin_runs(storage);
     if (allocate)
         FSDP_TRY_GOTO(status, fsdp__storage_restore(storage), out);
     *out = storage;

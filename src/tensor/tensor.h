@@ -32,6 +32,8 @@ struct fsdp__storage {
     uint64_t inside;  /* those of them that functions of checkpoints made */
     /* [Note: origins] */
     uint64_t run, origin, since;
+    uint64_t number;       /* of those that functions have read and not made; 0: none yet */
+    bool made_in_function; /* of a checkpoint */
     /* Whoever has the bytes brought back before a use brings what is right by then: autograd does not ask whether they
      * were written to since it saved them. */
     bool renewed;
@@ -61,11 +63,13 @@ void fsdp__storage_drop(fsdp__storage *storage);
  * values if the function has computed them in this run from the same ones. So while a function runs, an operation gives
  * its results an origin: a number made of the origins of what it read. A copy and a kernel do so, too, and what the
  * host writes has an origin made of its bytes. A write that leaves some of the old bytes, or may have used them, mixes
- * the old origin in. A tensor whose origin is not known in this run has its version for one; of the others the writes
- * since they got it are mixed in, and all that were made outside of such functions. */
+ * the old origin in. A tensor that was made outside and whose origin is not known in this run has for one which tensor
+ * it is, and its version. To the others the writes since they got theirs are mixed in, and all that were made outside
+ * of such functions. */
 typedef struct fsdp__origins {
-    uint64_t run;  /* the number of the run; 0: none */
-    uint64_t runs; /* begun so far */
+    uint64_t run;     /* the number of the run; 0: none */
+    uint64_t runs;    /* begun so far */
+    uint64_t numbers; /* given to storages so far */
 } fsdp__origins;
 /* NULL when out of memory. */
 fsdp__origins *fsdp__origins_make(fsdp_context *context);

@@ -185,6 +185,127 @@ static void checkpoints_may_share_what_they_write_to(void **state)
     CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "reads a tensor that was written to");
 }
 
+/* ---- what a function reads that is no input of it ---- */
+
+/* Of a tensor of whole numbers or a mask that an operation copies before it reads it. */
+typedef enum reading {
+    SELECTS_WIDE,   /* int64 */
+    SELECTS_TURNED, /* not contiguous */
+    EMBEDS_TURNED,
+    GATHERS_WIDE,
+    FILLS_BY_TURNED,
+    CHOOSES_BY_TURNED,
+    COMPARES_TURNED,
+    READINGS
+} reading;
+
+typedef struct reader {
+    reading kind;
+    fsdp_tensor *read;
+} reader;
+
+static fsdp_tensor *with_reading(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    const reader *r = arg;
+    fsdp_tensor *x = fsdp_square(inputs[0]), *turned = fsdp_transpose(r->read, 0, 1);
+
+    (void)count;
+    switch (r->kind) {
+    case SELECTS_WIDE:
+        return fsdp_square(fsdp_index_select(x, 0, fsdp_reshape(r->read, FSDP_SHAPE(9))));
+    case SELECTS_TURNED:
+        return fsdp_square(fsdp_index_select(x, 0, fsdp_squeeze(fsdp_slice(r->read, 1, 1, 1), 1)));
+    case EMBEDS_TURNED:
+        return fsdp_square(fsdp_embedding(x, turned));
+    case GATHERS_WIDE:
+        return fsdp_square(fsdp_gather(x, 1, r->read));
+    case FILLS_BY_TURNED:
+        return fsdp_square(fsdp_masked_fill(x, turned, 0.5));
+    case CHOOSES_BY_TURNED:
+        return fsdp_square(fsdp_where(turned, x, inputs[0]));
+    default:
+        return fsdp_square(fsdp_where(fsdp_gt(turned, fsdp_scalar(turned, 0.5)), x, inputs[0]));
+    }
+}
+
+static fsdp_dtype dtype_read(reading kind)
+{
+    return kind == SELECTS_WIDE || kind == GATHERS_WIDE           ? FSDP_I64
+           : kind == SELECTS_TURNED || kind == EMBEDS_TURNED      ? FSDP_I32
+           : kind == FILLS_BY_TURNED || kind == CHOOSES_BY_TURNED ? FSDP_BOOL
+                                                                  : FSDP_F32;
+}
+
+static fsdp_tensor *numbers_read(reading kind, const float *values)
+{
+    return CHECK_PTR(fsdp_cast(make_floats(device, 9, values), dtype_read(kind)));
+}
+
+static void a_write_to_what_is_copied_before_it_is_read_is_an_error(void **state)
+{
+    static const float first[9] = {0, 1, 0, 1, 1, 0, 0, 0, 1}, then[9] = {1, 0, 0, 0, 1, 1, 0, 1, 0};
+
+    (void)state;
+    for (reading kind = 0; kind < READINGS; kind++)
+        for (int how = 0; how < 4; how++) { /* plain; read again; written; another tensor */
+            reader r = {kind, CHECK_PTR(fsdp_reshape(numbers_read(kind, first), FSDP_SHAPE(3, 3)))};
+            fsdp_tensor *x = leaf(3, 3), *y;
+            static float plain_gradient[9];
+            float gradient[9];
+
+            y = how == 0 ? with_reading(&r, &x, 1) : fsdp_checkpoint(context, with_reading, &r, &x, 1, NULL);
+            y = CHECK_PTR(fsdp_sum(y));
+            if (how == 2)
+                CHECK_OK(fsdp_tensor_copy_(r.read, fsdp_reshape(numbers_read(kind, then), FSDP_SHAPE(3, 3))));
+            if (how == 3)
+                r.read = CHECK_PTR(fsdp_reshape(numbers_read(kind, then), FSDP_SHAPE(3, 3)));
+            if (how >= 2) {
+                CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "reads a tensor that was written to");
+                continue;
+            }
+            CHECK_OK(fsdp_backward(y));
+            CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(x), FSDP_F32, how == 0 ? plain_gradient : gradient));
+            if (how == 1)
+                CHECK_BYTES(gradient, plain_gradient, sizeof gradient);
+        }
+}
+
+/* A product that is kept, and to which the function adds. */
+static fsdp_status add_one(const void *arg, void *const *data)
+{
+    (void)arg;
+    for (int i = 0; i < 6; i++)
+        ((float *)data[0])[i] += 1;
+    return FSDP_OK;
+}
+
+static fsdp_tensor *with_changed_product(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    fsdp_tensor *y = fsdp_linear(inputs[0], arg, FSDP_NO_BIAS);
+
+    (void)count;
+    if (!y || fsdp_launch_kernel("add one", add_one, NULL, 0, &y, 1, &y, 1) != FSDP_OK)
+        return NULL;
+    return fsdp_mul(y, fsdp_tanh(y));
+}
+
+static void a_function_may_write_to_its_own_result(void **state)
+{
+    float gradients[3][9];
+
+    (void)state;
+    for (fsdp_checkpoint_mode mode = FSDP_CHECKPOINT_NONE; mode <= FSDP_CHECKPOINT_SELECTIVE; mode++) {
+        fsdp_tensor *x = plain(2, 3), *w = leaf(3, 3);
+
+        CHECK_OK(fsdp_backward(fsdp_sum(
+            fsdp_checkpoint(context, with_changed_product, w, &x, 1, &(fsdp_checkpoint_options){.mode = mode}))));
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(w), FSDP_F32, gradients[mode]));
+        CHECK_BYTES(gradients[mode], gradients[0], sizeof gradients[0]);
+    }
+}
+
 TEST_MAIN(IN_SCOPE(a_checkpoint_may_write_to_tensors_of_its_own),
           IN_SCOPE(a_write_from_outside_to_what_a_checkpoint_writes_to_is_an_error),
-          IN_SCOPE(checkpoints_may_share_what_they_write_to))
+          IN_SCOPE(checkpoints_may_share_what_they_write_to),
+          IN_SCOPE(a_write_to_what_is_copied_before_it_is_read_is_an_error),
+          IN_SCOPE(a_function_may_write_to_its_own_result))

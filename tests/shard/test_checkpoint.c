@@ -329,23 +329,23 @@ static fsdp_module *checked(fsdp_context *context, const way_run *run, placing p
     return module;
 }
 
-static void write_between(fsdp_context *context, way_run *run)
+static void write_between_at(fsdp_context *context, way_run *run, placing place)
 {
-    bool whole = run->world % 2 == 0;
-    fsdp_module *module = checked(context, run, whole ? WHOLE : BLOCKS_FULL);
-    pair p = {.run = run, .models = {module, NULL}};
+    static const char *const said[] = {[BLOCKS_FULL] = "blocks.1 (Block): parameter 'down.bias' was written to between",
+                                       [WHOLE] = "'blocks.1.down.bias' was written to between",
+                                       [AROUND] = "a parameter of blocks.1 was written to between"};
+    fsdp_module *module = checked(context, run, place);
+    pair p = {.run = run, .models = {module, module}, .place = place};
     int64_t live = 0;
 
     for (int step = 0; step < 3; step++) {
         fsdp_tensor *loss;
 
         CHECK_OK(fsdp_scope_begin(context));
-        loss = loss_of(&p, 0, step);
+        loss = loss_of(&p, 1, step);
         if (step == 1) {
             CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(module, "blocks.1.down.bias"), 0.5));
-            CHECK_ERROR(fsdp_backward(loss), FSDP_STATE,
-                        whole ? "'blocks.1.down.bias' was written to between"
-                              : "blocks.1 (Block): parameter 'down.bias' was written to between");
+            CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, said[place]);
         } else {
             CHECK_OK(fsdp_backward(loss));
         }
@@ -356,6 +356,12 @@ static void write_between(fsdp_context *context, way_run *run)
         CHECK_EQ(test_live_bytes(context), live);
     }
     fsdp_module_unref(module);
+}
+
+static void write_between(fsdp_context *context, way_run *run)
+{
+    write_between_at(context, run, run->world % 2 == 0 ? WHOLE : BLOCKS_FULL);
+    write_between_at(context, run, AROUND);
 }
 
 static void a_write_in_between_is_an_error_that_names_the_parameter(void **state)
