@@ -182,13 +182,14 @@ def draw(source, build, folder, write):
 
 
 def make_sandbox(source, build, folder):
-    for name in ("tools", "demo", "examples", "bench"):
+    for name in ("tools", "demo", "examples", "bench", "include"):
         shutil.copytree(os.path.join(source, name), os.path.join(folder, name),
                         ignore=shutil.ignore_patterns("model", "metrics.jsonl", "data.txt"))
     os.symlink(build, os.path.join(folder, "build"))
     readme = open(os.path.join(source, "README.md"), encoding="utf-8").read()
     files = {
         "config.yaml": re.search(r"```yaml\n(.*?)```", readme, re.S).group(1),
+        "my_program.c": re.search(r"```c\n(.*?)```", readme, re.S).group(1),
         "text.txt": "The quick brown fox jumps over the lazy dog. " * 400,
         "demo/data.txt": "The five boxing wizards jump quickly. " * 2000,
     }
@@ -199,8 +200,6 @@ def make_sandbox(source, build, folder):
         file.write(struct.pack("<20000H", *(i % 97 for i in range(20000))))
     os.makedirs(os.path.join(folder, "path/to"))
     os.symlink(os.path.join(source, "tests/reference/models/tiny-llama"), os.path.join(folder, "path/to/folder"))
-    shutil.copy(os.path.join(source, "examples/02_mlp_sharded.c"), os.path.join(folder, "my_program.c"))
-    shutil.copy(os.path.join(build, "examples/02_mlp_sharded"), os.path.join(folder, "my_program"))
 
 
 def environment(build, folder):
