@@ -1,7 +1,8 @@
-/* fsdp/fsdp.h - all of the library.
+/* fsdp/fsdp.h - includes all public headers but tokenize.h and tokenizer.h.
  *
- * A program of one's own, whole: a model, sharded over the ranks that `fsdp run -n 4 -- ./program` starts (alone it
- * is one rank), trained on random numbers. Error handling is one macro, and what fails ends every rank.
+ * Here is a complete program. It trains a model on random numbers, sharded over the ranks that `fsdp run -n 4 --
+ * ./program` starts (without `fsdp run` it is a world of one rank). FSDP_TRY is all of its error handling, and a
+ * failure ends every rank.
  *
  *     #include <fsdp/fsdp.h>
  *
@@ -37,10 +38,10 @@
  *         FSDP_TRY(fsdp_adamw_create(&parameters, &options, adamw));
  *         fsdp_parameters_release(&parameters);
  *         for (int step = 0; step < 100; step++) {
- *             FSDP_TRY(fsdp_scope_begin(context));                        // what a step makes dies with its scope
+ *             FSDP_TRY(fsdp_scope_begin(context));                        // frees the step's tensors at its end
  *             fsdp_tensor *x = my_batch(context, step);
  *             fsdp_tensor *y = fsdp_add(fsdp_call(model, x), fsdp_scale(x, -1));
- *             FSDP_TRY(fsdp_backward(fsdp_mean(fsdp_mul(y, y))));         // gathers, and reduces gradients
+ *             FSDP_TRY(fsdp_backward(fsdp_mean(fsdp_mul(y, y))));         // unshards, reduces gradients
  *             FSDP_TRY(fsdp_clip_grad_norm(*adamw, 1.0, NULL));
  *             FSDP_TRY(fsdp_optimizer_step(*adamw));                      // on this rank's rows
  *             FSDP_TRY(fsdp_optimizer_zero_grad(*adamw));
@@ -63,7 +64,7 @@
  *         if (st != FSDP_OK) {
  *             fprintf(stderr, "%s\n", fsdp_last_error());
  *             if (context)
- *                 fsdp_abort(context, fsdp_last_error());                 // or the other ranks wait for this one
+ *                 fsdp_abort(context, fsdp_last_error());                 // or the other ranks would wait
  *         }
  *         fsdp_optimizer_free(adamw);
  *         fsdp_module_unref(model);
@@ -71,9 +72,9 @@
  *         return st != FSDP_OK;
  *     }
  *
- * The examples folder has this and more, ready to build. Where to read next: nn.h (modules), ops.h (what a forward is
- * made of), dataset.h (data of one's own), shard.h (what is gathered when), train.h (a whole run from a config file),
- * explain.h (what a strategy costs, before it is run).
+ * The examples folder contains this program and others, ready to build. Read next: nn.h (modules), ops.h (the
+ * operations of a forward), dataset.h (your own data), shard.h (what is gathered when), train.h (a whole run from a
+ * config file), explain.h (what a strategy costs, before you run it).
  */
 #ifndef FSDP_FSDP_H
 #define FSDP_FSDP_H
