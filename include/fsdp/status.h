@@ -1,7 +1,7 @@
-/* fsdp/status.h - how every call says whether it worked.
+/* fsdp/status.h - error codes and messages.
  *
- * A call that can fail returns an fsdp_status, or NULL where it returns a tensor. What went wrong is kept
- * per thread: a code, one message that says what, where and what to do, and the source lines it went through.
+ * A call that can fail returns an fsdp_status, or NULL if it returns a tensor. The last error is kept per thread: a
+ * code, one message that says what failed, where, and what to do, and the source lines that it went through.
  *
  *     if (fsdp_fully_shard(model, NULL) != FSDP_OK)
  *         fprintf(stderr, "%s\n", fsdp_last_error());
@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-/* One list gives the codes and their texts. */
+/* Lists the codes with their values and texts. */
 #define FSDP_STATUS_MAP(X)                   \
     X(OK, 0, "ok")                           \
     X(INVALID, -1, "invalid argument")       \
@@ -47,29 +47,29 @@ typedef enum fsdp_status {
 #undef FSDP_STATUS_ENUM
 } fsdp_status;
 
-/* The general text of a code, never NULL. [thread-safe] */
+/* Returns the general text of a code, never NULL. [thread-safe] */
 FSDP_API const char *fsdp_status_text(fsdp_status status);
 
-/* Code and message of this thread's last error; FSDP_OK and "" when there was none.
- * The message stays valid until this thread's next failure. */
+/* Return the code and the message of this thread's last error, or FSDP_OK and "" if there was none. The message stays
+ * valid until this thread's next failure. */
 FSDP_API fsdp_status fsdp_last_status(void);
 FSDP_API const char *fsdp_last_error(void);
 
-/* The source lines the last error went through, innermost first: "file:line < file:line", at most 8. */
+/* Returns the source lines that the last error went through, innermost first: "file:line < file:line", at most 8. */
 FSDP_API const char *fsdp_last_error_trace(void);
 FSDP_API void fsdp_clear_error(void);
 
-/* Records an error and returns `status`. Use FSDP_FAIL, which adds the place. */
+/* Records an error and returns `status`. Use FSDP_FAIL, which adds the file and line. */
 FSDP_API fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char *format, ...)
     FSDP_PRINTF(4, 5);
 FSDP_API fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line);
 
-/* Puts "<text>: " in front of the last message: a caller that knows the file or parameter name says so. */
+/* Puts "<text>: " in front of the last message, for callers that know the file or parameter by name. */
 FSDP_API fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...) FSDP_PRINTF(2, 3);
 
 #define FSDP_FAIL(status, ...) fsdp_fail((status), __FILE__, __LINE__, __VA_ARGS__)
 
-/* Return the failure of `call` to the caller. */
+/* Returns the failure of `call` to the caller, if it failed. */
 #define FSDP_TRY(call)                                           \
     do {                                                         \
         fsdp_status fsdp_try_ = (call);                          \
@@ -77,7 +77,7 @@ FSDP_API fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ..
             return fsdp_fail_hop(fsdp_try_, __FILE__, __LINE__); \
     } while (0)
 
-/* As FSDP_TRY, through the one exit of a function that owns something. */
+/* Does the same in a function that owns something: on a failure it jumps to `label`, the function's one exit. */
 #define FSDP_TRY_GOTO(status, call, label)               \
     do {                                                 \
         (status) = (call);                               \
@@ -87,11 +87,11 @@ FSDP_API fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ..
         }                                                \
     } while (0)
 
-/* While held, failures leave the last error as it is. Use FSDP_KEEP_FIRST. */
+/* While errors are held, failures do not replace the last error. Use FSDP_KEEP_FIRST. */
 FSDP_API bool fsdp_hold_error(bool hold); /* returns `hold` */
 FSDP_API void fsdp_release_error(bool held);
 
-/* Clean-up paths try everything and keep the first error, its message included. */
+/* Calls a function on a clean-up path, where everything is tried and the first error is kept, its message included. */
 #define FSDP_KEEP_FIRST(status, call)                           \
     do {                                                        \
         bool fsdp_held_ = fsdp_hold_error((status) != FSDP_OK); \
