@@ -1,7 +1,7 @@
-/* fsdp/context.h - everything one rank owns hangs off its context; there are no mutable globals.
+/* fsdp/context.h - the context of a rank owns everything that the rank has; there are no mutable globals.
  *
- * A context belongs to one thread at a time. Ranks are processes with one context each (see fsdp/launch.h),
- * or threads of one process with a context each (tests, small programs).
+ * A context belongs to one thread at a time. Ranks are processes with one context each (see fsdp/launch.h), or threads
+ * of one process with a context each (tests, small programs).
  */
 #ifndef FSDP_CONTEXT_H
 #define FSDP_CONTEXT_H
@@ -23,36 +23,37 @@ typedef enum fsdp_log_level {
     FSDP_LOG_DEBUG,
 } fsdp_log_level;
 
-/* Receives one finished line without a newline, on any thread, but never two at a time of one context. The default
- * writes to stderr. */
+/* Receives one finished line, without a newline. It may be called on any thread, but never twice at a time for one
+ * context. The default sink writes to stderr. */
 typedef void (*fsdp_log_sink)(void *arg, fsdp_log_level level, const char *line);
 
 typedef struct fsdp_context_options {
     int rank, world_size;             /* world_size 0 means 1 */
-    int local_rank, local_world_size; /* on this machine; 0 means as rank, world_size */
-    int machine, machines; /* of the world; 0 means as many as local_world_size makes, in the order of ranks */
-    int threads;           /* compute threads of this rank, at most 1024; 0: its share of the cores it may use */
+    int local_rank, local_world_size; /* on this machine; 0: the same as rank, world_size */
+    int machine, machines;            /* 0: machines of local_world_size ranks each, in rank order */
+    int threads; /* compute threads of this rank, at most 1024; 0: its share of the cores available */
 } fsdp_context_options;
 
-/* A rank without communication. `options` may be NULL: rank 0 of 1. */
+/* Creates a rank without communication. `options` may be NULL: rank 0 of 1. */
 FSDP_API fsdp_status fsdp_context_create(const fsdp_context_options *options, fsdp_context **out);
 
-/* Everything made from the context must have been freed before. NULL is allowed. */
+/* Frees the context. Everything made from it must have been freed before. NULL is allowed. */
 FSDP_API void fsdp_context_free(fsdp_context *context);
 
 FSDP_API int fsdp_context_rank(const fsdp_context *context);
 FSDP_API int fsdp_context_world_size(const fsdp_context *context);
 FSDP_API int fsdp_context_local_rank(const fsdp_context *context);
 FSDP_API int fsdp_context_local_world_size(const fsdp_context *context);
-/* Which of the world's machines this is, and how many there are: 0 of 1 where all ranks share one. */
+/* Return the index of this rank's machine and the number of machines in the world: 0 and 1 if all ranks share one. */
 FSDP_API int fsdp_context_machine(const fsdp_context *context);
 FSDP_API int fsdp_context_machines(const fsdp_context *context);
 FSDP_API int fsdp_context_threads(const fsdp_context *context);
 
-/* Lines above `level` are dropped (default: INFO). A NULL sink restores the default one. */
+/* Sets the log level and sink. Lines above `level` are dropped (default: INFO). A NULL sink restores the default
+ * one. */
 FSDP_API void fsdp_context_set_log(fsdp_context *context, fsdp_log_level level, fsdp_log_sink sink, void *arg);
 
-/* One line, prefixed with "[rank N] " when the world has more than one. */
+/* Logs one line, prefixed with "[rank N] " if the world has more than one rank. */
 FSDP_API void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, ...) FSDP_PRINTF(3, 4);
 
 #ifdef __cplusplus
