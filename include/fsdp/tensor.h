@@ -1,14 +1,14 @@
 /* fsdp/tensor.h - n-dimensional arrays: shape, strides, storage, views.
  *
  * A tensor is a view of a storage. Views share the storage; a storage can drop its bytes and get new ones while its
- * views stay valid (that is how a sharded parameter comes and goes under tensors that autograd saved).
+ * views stay valid (this is how an unsharded parameter is freed and gathered again under tensors that autograd saved).
  *
- * Two rules of ownership:
- *   - functions with `fsdp_tensor **out` give the caller a reference: fsdp_tensor_unref it;
+ * There are two rules of ownership:
+ *   - functions with `fsdp_tensor **out` give the caller a reference, to be released by fsdp_tensor_unref;
  *   - functions that return `fsdp_tensor *` (operations, views, fsdp_zeros, ...) return a tensor that belongs to the
- *     innermost scope of the context and dies with it: fsdp_tensor_ref it to keep it longer.
- * A tensor-returning function given a NULL tensor returns NULL and leaves the last error alone, so a whole
- * expression needs one check at its end.
+ *     innermost scope of the context and is freed with it; call fsdp_tensor_ref to keep it longer.
+ * A function of the second kind that is given a NULL tensor returns NULL and does not change the last error, so a whole
+ * expression needs only one check at its end.
  */
 #ifndef FSDP_TENSOR_H
 #define FSDP_TENSOR_H
@@ -27,12 +27,12 @@ typedef struct fsdp_tensor fsdp_tensor;
 
 /* ---- scopes ---- */
 
-/* Opens a scope; tensors returned from now on belong to it. Scopes nest. One per training step is usual; calling a
- * module opens one of its own. Without any, tensors belong to the context and die with it. */
+/* Opens a scope, which owns the tensors returned from now on. Scopes nest. One per training step is usual; calling a
+ * module opens another for the call. Outside any scope, tensors belong to the context and are freed with it. */
 FSDP_API fsdp_status fsdp_scope_begin(fsdp_context *context);
-/* Drops the scope's tensors, except `keep` (may be NULL), which moves to the enclosing scope. */
+/* Closes the innermost scope and drops its tensors, except `keep` (may be NULL), which moves to the enclosing scope. */
 FSDP_API void fsdp_scope_end(fsdp_context *context, fsdp_tensor *keep);
-/* The same with several to keep. NULLs among them, and the same one twice, are allowed. */
+/* Does the same with several tensors to keep. `keep` may contain NULLs and duplicates. */
 FSDP_API void fsdp_scope_end_many(fsdp_context *context, fsdp_tensor *const *keep, int count);
 
 /* ---- life cycle ---- */
@@ -40,23 +40,25 @@ FSDP_API void fsdp_scope_end_many(fsdp_context *context, fsdp_tensor *const *kee
 FSDP_API fsdp_tensor *fsdp_tensor_ref(fsdp_tensor *tensor); /* returns its argument; NULL is allowed */
 FSDP_API void fsdp_tensor_unref(fsdp_tensor *tensor);       /* NULL is allowed */
 
-/* Uninitialised, contiguous; the caller owns `*out`. Zero-sized dimensions are allowed. */
+/* Creates an uninitialised, contiguous tensor; the caller owns `*out`. Zero-sized dimensions are allowed. */
 FSDP_API fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                         fsdp_memory_kind kind, fsdp_tensor **out);
 
-/* As above, owned by the scope, counted as activation. */
+/* Return a new contiguous tensor that belongs to the scope; its memory counts as activation. fsdp_empty's is
+ * uninitialised. */
 FSDP_API fsdp_tensor *fsdp_empty(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape);
 FSDP_API fsdp_tensor *fsdp_zeros(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape);
 FSDP_API fsdp_tensor *fsdp_full(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape, double value);
-/* Copies numel elements of `dtype` from host memory. */
+/* Copies numel elements of `dtype` from host memory into a new tensor. */
 FSDP_API fsdp_tensor *fsdp_from_data(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                      const void *data);
-/* start, start + step, ... before `end`; step may be negative. */
+/* Returns the numbers start, start + step, ... before `end`; step may be negative. */
 FSDP_API fsdp_tensor *fsdp_arange(fsdp_device *device, fsdp_dtype dtype, int64_t start, int64_t end, int64_t step);
-/* (n, n): ones from the first corner to the last, zeros elsewhere. */
+/* Returns the (n, n) identity matrix: ones on the diagonal, zeros elsewhere. */
 FSDP_API fsdp_tensor *fsdp_eye(fsdp_device *device, fsdp_dtype dtype, int64_t n);
 
-/* Shape literal: fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(2, 3)). In C++ it lasts until the end of that expression. */
+/* Expands to ndim and shape: fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(2, 3)). In C++ the array lasts until the end of the
+ * full expression. */
 #ifdef __cplusplus
 extern "C++" {
 template <int count> struct fsdp__shape {
@@ -91,46 +93,50 @@ FSDP_API int64_t fsdp_tensor_numel(const fsdp_tensor *tensor);
 FSDP_API fsdp_dtype fsdp_tensor_dtype(const fsdp_tensor *tensor);
 FSDP_API fsdp_device *fsdp_tensor_device(const fsdp_tensor *tensor);
 FSDP_API bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor);
-/* First element, as the device's kernels address it: the host follows the pointer only to the CPU. NULL on the meta
- * device, for zero elements, and while the storage's bytes are dropped. Whoever writes through the pointer calls
- * fsdp_tensor_begin_write before, and asks for the pointer after that. */
+/* Returns the address of the first element as the device's kernels use it; the host may dereference it on the CPU only.
+ * It is NULL on the meta device, for zero elements, and while the storage's bytes are dropped. To write through the
+ * pointer, call fsdp_tensor_begin_write first and ask for the pointer after that. */
 FSDP_API void *fsdp_tensor_data(const fsdp_tensor *tensor);
 
-/* Host copy of all elements in row-major order, converted to `dtype`. `data` holds numel elements. [blocks] */
+/* Copy all elements from the tensor to the host (read) or from the host to it (write), in row-major order, converting
+ * from or to `dtype`. `data` holds numel elements. [blocks] */
 FSDP_API fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data);
 FSDP_API fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void *data);
-/* One element of a tensor that has exactly one. [blocks] */
+/* Reads the element of a tensor that has exactly one. [blocks] */
 FSDP_API fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out);
 
-/* The caller is going to write to the tensor's bytes by a way of its own (the functions here do it themselves, and so
- * do optimizers). Of a sharded parameter peers may be reading the bytes, and what was derived from them becomes stale:
- * this waits for the former and drops the latter. A backward that needs the old bytes is an error (fsdp/autograd.h):
- * they have another version from now on, for all views. Tensors without elements count too. FSDP_STATE, naming the
- * parameter, while its module's forward or backward runs, and for a parameter that is gathered. [blocks] */
+/* Announces that the caller is about to write to the tensor's bytes itself, through the pointer or a kernel (the
+ * functions of this header and the optimizers do this themselves). For a sharded parameter, peers may be reading the
+ * bytes, and tensors derived from them become stale: the call waits for the readers and drops those tensors. A later
+ * backward that needs the old bytes is an error (fsdp/autograd.h), because the bytes of all views have a new version
+ * from now on. Tensors without elements count too. FSDP_STATE, naming the parameter: its module's forward or backward
+ * is running, or the parameter is gathered. [blocks] */
 FSDP_API fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor);
-/* In place, no gradient: same shape; casts. / set every element. */
+/* Write in place, without a gradient: copy `src`, which has the same shape and is cast if need be, or set every
+ * element. */
 FSDP_API fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src);
 FSDP_API fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value);
 
-/* ---- kernels of one's own ---- */
+/* ---- custom kernels ---- */
 
-/* Computes on host memory: data[i] is the first element of tensor i, those that are read before those that are written,
- * NULL where it has no elements. A failure (fsdp_fail, in fsdp/status.h, gives it a message) is that of the stream's
- * work. Threads it starts must have ended when it returns. */
+/* Computes on host memory. data[i] is the address of the first element of tensor i, NULL if it has no elements; tensors
+ * that are read come before those that are written. A failure (give it a message with fsdp_fail, see fsdp/status.h) is
+ * one of the stream's work. Threads that the kernel starts must have ended when it returns. */
 typedef fsdp_status (*fsdp_kernel)(const void *arg, void *const *data);
-/* Runs `kernel` in the order of the device's stream: after what was queued to write the tensors, before what is queued
- * later to read them. Where the stream is a thread's that is after this call has returned, on that thread; so what it
- * needs beside the tensors goes into `arg`, of which `arg_bytes` are copied. Memory stays in place until it has run,
- * whatever happens to the tensors. All must be contiguous and of one device; a tensor that is changed, or written in
- * part, is in both lists (equal pointers then), and what is written shares no element with another. Devices whose
- * memory the host cannot reach get copies there and back. Nothing runs on the meta device. Written tensors count as
- * written to (fsdp_tensor_begin_write). `name` is for messages and must stay. */
+/* Runs `kernel` in the order of the device's stream: after the queued work that writes the tensors, and before later
+ * work that reads them. If the stream has a thread, the kernel runs on that thread and after this call has returned, so
+ * whatever it needs besides the tensors goes into `arg`, of which `arg_bytes` are copied. The tensors' memory stays in
+ * place until the kernel has run, even if the tensors are freed. All tensors must be contiguous and on one device. A
+ * tensor that is changed, or only partly written, is in both lists (with equal pointers in `data`); a written tensor
+ * shares no element with another one. On devices whose memory the host cannot reach, the data is copied to the host and
+ * back. Nothing runs on the meta device. Written tensors count as written to (fsdp_tensor_begin_write). `name` is used
+ * in messages and must stay valid. */
 FSDP_API fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel kernel, const void *arg, size_t arg_bytes,
                                         fsdp_tensor *const *reads, int read_count, fsdp_tensor *const *writes,
                                         int write_count);
 
-/* As PyTorch prints, with a line break at the end: tensor([[1.0000, 2.5000], ...], dtype=torch.bfloat16), edges only
- * above 1000 elements. */
+/* Prints the tensor as PyTorch does, with a line break at the end: tensor([[1.0000, 2.5000], ...],
+ * dtype=torch.bfloat16). Above 1000 elements only the edges are printed. */
 FSDP_API fsdp_status fsdp_tensor_print(const fsdp_tensor *tensor, FILE *stream);
 
 #ifdef __cplusplus
