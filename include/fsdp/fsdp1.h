@@ -1,8 +1,8 @@
-/* fsdp/fsdp1.h - the front door of FSDP1, PyTorch's FullyShardedDataParallel: the engine of fsdp/shard.h under the
- * names, defaults and schedule that users of FSDP1 know.
+/* fsdp/fsdp1.h - FSDP1, PyTorch's FullyShardedDataParallel: the engine of fsdp/shard.h with FSDP1's names, defaults and
+ * schedule.
  *
- * fsdp_fsdp1_wrap makes the parameters of a module that no nested call has taken one *unit*. Call it from the bottom
- * up, last on the root, which has what is left over:
+ * fsdp_fsdp1_wrap makes one *unit* of a module's parameters, without those that a nested call has taken. Call it from
+ * the bottom up, last on the root, which gets the remaining parameters:
  *
  *     fsdp_fsdp1_options options = {.strategy = FSDP_SHARD_GRAD_OP};
  *
@@ -10,28 +10,29 @@
  *         FSDP_TRY(fsdp_fsdp1_wrap(fsdp_model_block(model, i), &options));
  *     FSDP_TRY(fsdp_fsdp1_wrap(model, &options));
  *
- * or by a policy, one call for the tree:
+ * or once for the whole tree, with a policy:
  *
  *     const char *const blocks[] = {"LlamaDecoderLayer"};
  *     const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_CLASSES, .classes = blocks, .class_count = 1};
  *
  *     FSDP_TRY(fsdp_fsdp1_wrap(model, &(fsdp_fsdp1_options){.auto_wrap_policy = &policy}));
  *
- * There is no wrapper module: names of modules and parameters stay what they were. All that fsdp/shard.h says of
- * sharded modules holds, and its methods take modules that came through this door. What is FSDP1's own:
+ * There is no wrapper module: names of modules and parameters do not change. Everything that fsdp/shard.h says of
+ * sharded modules holds, and its methods take these modules. The differences are FSDP1's:
  *
- * - A unit's parameters have one dtype and lie in one vector (PyTorch's FlatParameter), which is padded at its end and
- *   cut into equal parts: a gather and a reduction have no other padding, a shard is a run of its parameter's elements,
- *   or none of them (FSDP_FLAT in fsdp/dist.h), and as soon as one parameter of a unit has a gradient, on any rank, the
- *   others of it that are not frozen have one, too, zeros perhaps.
- * - The root stays unsharded after a forward, until its backward has ended, or a write to its shards.
- * - A module that is used several times in a forward, or in several forwards before one backward, is gathered once for
- *   that backward, and resharded when it has been through all of them.
- * - Gradients are reduced in mixed_precision.param_dtype where no reduce_dtype is given.
- * - Inputs are cast by the outermost module alone, unless cast_forward_inputs says otherwise.
+ * - A unit's parameters have one dtype and form one vector (PyTorch's FlatParameter), which is padded at its end and
+ *   cut into equal parts. Gathers and reductions have no other padding. A shard is a run of its parameter's elements,
+ *   or is empty (FSDP_FLAT in fsdp/dist.h). As soon as one parameter of a unit has a gradient on any rank, all of
+ *   the unit's parameters that are not frozen have one, which may be zero.
+ * - The root stays unsharded after a forward until its backward has ended, or until a write to its shards.
+ * - A module used several times in a forward, or in several forwards before one backward, is gathered once for that
+ *   backward and resharded when the backward has passed all of its uses.
+ * - Gradients are reduced in mixed_precision.param_dtype if no reduce_dtype is given.
+ * - Only the outermost module casts inputs, unless cast_forward_inputs is set.
  *
- * A sum of gradients is divided once, by all ranks, after the last addition, but for f16: see fsdp/shard.h. (PyTorch
- * divides before and after, by powers of two where the ranks are one: the same numbers up to rounding.)
+ * A sum of gradients is divided once, by the number of all ranks, after the last addition, except in f16
+ * (fsdp_module_set_gradient_divide_factor). PyTorch divides before and after, by powers of two if the number of ranks
+ * is one: the results are equal up to rounding.
  */
 #ifndef FSDP_FSDP1_H
 #define FSDP_FSDP1_H
@@ -43,85 +44,87 @@
 extern "C" {
 #endif
 
-/* PyTorch's ShardingStrategy: what rests sharded, and until when. */
+/* Is PyTorch's ShardingStrategy: what is sharded when no module runs, and until when it stays unsharded. */
 typedef enum fsdp_sharding_strategy {
-    FSDP_FULL_SHARD, /* resharded after the forward, but for the root */
-    /* Unsharded from the forward to the end of the backward; without gradient sync to that of the next one that has it,
-     * or a write. */
+    FSDP_FULL_SHARD, /* resharded after the forward, except the root */
+    /* Unsharded from the forward to the end of the backward; without gradient sync, to the end of the next backward
+     * with it, or a write. */
     FSDP_SHARD_GRAD_OP,
-    FSDP_NO_SHARD, /* every rank holds all; gradients are all-reduced */
-    /* FULL_SHARD and SHARD_GRAD_OP inside a replica (hybrid sharding). */
+    FSDP_NO_SHARD, /* every rank holds all parameters; gradients are all-reduced */
+    /* FULL_SHARD inside each replica (hybrid sharding). */
     FSDP_HYBRID_SHARD,
-    FSDP_HYBRID_SHARD_ZERO2, /* _HYBRID_SHARD_ZERO2 */
+    FSDP_HYBRID_SHARD_ZERO2, /* _HYBRID_SHARD_ZERO2: SHARD_GRAD_OP inside each replica */
 } fsdp_sharding_strategy;
 
-/* When the backward gathers the unit before the one at hand, in the order in which their forwards ended. */
+/* Says when the backward gathers the next unit, which is the one whose forward ended before this one's. */
 typedef enum fsdp_backward_prefetch {
-    FSDP_BACKWARD_PRE,  /* before this one's backward: two are unsharded beside its gradients */
-    FSDP_BACKWARD_POST, /* after it, before its gradients are reduced */
-    FSDP_BACKWARD_NONE, /* backward_prefetch=None: when its own backward begins */
+    FSDP_BACKWARD_PRE,  /* before this unit's backward: two units are unsharded, besides this one's gradients */
+    FSDP_BACKWARD_POST, /* after this unit's backward, before its gradients are reduced */
+    FSDP_BACKWARD_NONE, /* backward_prefetch=None: when the next unit's own backward begins */
 } fsdp_backward_prefetch;
 
-/* PyTorch's MixedPrecision. All zero: none. */
+/* Is PyTorch's MixedPrecision. All zero: no mixed precision. */
 typedef struct fsdp_fsdp1_mixed_precision {
-    fsdp_dtype param_dtype;        /* gather and compute in it; the shard keeps its own */
+    fsdp_dtype param_dtype;        /* gather and compute in this dtype; shards keep theirs */
     fsdp_dtype reduce_dtype;       /* NONE: param_dtype */
     fsdp_dtype buffer_dtype;       /* as in fsdp_mp_policy */
     bool cast_forward_inputs;      /* every unit casts floating inputs to its param_dtype */
-    bool keep_root_forward_inputs; /* cast_root_forward_inputs=False: the outermost does not either */
-    /* From a backward to the next one shards have their gradients in param_dtype, with NO_SHARD in reduce_dtype, which
-     * are rounded to it when the backward ends; another backward adds to them in the dtype of the shards. Optimizers,
-     * norms and clipping compute in f32 with any dtype (PyTorch's Adam refuses such gradients, its SGD takes them); a
-     * gradient scaler refuses f16. Hooks see gradients as they come. Half of the memory of gradients between a
-     * backward and zero_grad. */
+    bool keep_root_forward_inputs; /* cast_root_forward_inputs=False: the outermost module casts none either */
+    /* Between a backward and the next one, shards keep their gradients in param_dtype (with NO_SHARD in reduce_dtype),
+     * rounded when the backward ends; another backward adds to them in the dtype of the shards. This halves the memory
+     * of gradients between a backward and zero_grad. Optimizers, norms and clipping compute in f32 with any dtype
+     * (PyTorch's Adam refuses such gradients, its SGD accepts them); a gradient scaler refuses f16. Hooks see gradients
+     * as they arrive. */
     bool keep_low_precision_grads;
 } fsdp_fsdp1_mixed_precision;
 
-/* All zero: PyTorch's defaults. */
+/* Holds the options of fsdp_fsdp1_wrap. All zero: PyTorch's defaults. */
 typedef struct fsdp_fsdp1_options {
     fsdp_sharding_strategy strategy;
-    /* Who communicates: one of these, or none, all ranks of the world. A process group: its ranks shard, or with
-     * NO_SHARD hold all. For the hybrid strategies both groups, the second of the ranks that hold the same shards, or a
-     * mesh of two dimensions, (replicate, shard); for the others a mesh of one. Borrowed: the mesh for the call, groups
-     * for as long as the modules. */
+    /* The ranks that communicate. Set groups, a mesh, or neither for all ranks of the world. The ranks of a process
+     * group shard, or with NO_SHARD hold all parameters. A hybrid strategy takes both groups, where the second contains
+     * the ranks that hold the same shards, or a mesh of two dimensions, (replicate, shard); other strategies take a
+     * mesh of one dimension. Borrowed: the mesh for the call, groups for as long as the modules. */
     fsdp_process_group *process_group, *replicate_group;
     fsdp_mesh *mesh;
-    /* Which modules below the given one are units, too; NULL: none. Without groups or a mesh the hybrid strategies
-     * shard over the ranks of a machine then, and replicate across machines. Under mixed precision batch norms are
-     * units of their own, without it: policy.full_precision_classes, or types called BatchNorm, BatchNorm1d,
-     * BatchNorm2d, BatchNorm3d and SyncBatchNorm; they compute in the dtype of their parameters, and give back that of
-     * their input. CUSTOM's `options` are an fsdp_fsdp1_options. Borrowed for the call. */
+    /* Selects the modules below the given one that become units, too; NULL: none. With a policy and neither groups nor
+     * a mesh, hybrid strategies shard over the ranks of a machine and replicate across machines. Under mixed precision
+     * batch norms become units of their own without mixed precision: the policy.full_precision_classes, or else the
+     * types BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d and SyncBatchNorm. They compute in the dtype of their
+     * parameters and return the dtype of their input. CUSTOM's `options` are an fsdp_fsdp1_options. Borrowed for the
+     * call. */
     const fsdp_wrap_policy *auto_wrap_policy;
-    /* false: fsdp_module_parameters lists each unit's vector as one parameter, "_flat_param", in place of its parts:
-     * what optimizers are made of, after wrapping; one that was made of the parts before is refused. All of it is
-     * frozen, or none. State dicts, of optimizers too, have the parts, whose steps are one number.
-     * true: the original parameters, each a run of the vector; optimizers that were made before go on, and frozen ones
-     * may lie beside others. They begin at multiples of 16 bytes of the dtype they are gathered in.
-     * The same for all units of a tree. */
+    /* false: fsdp_module_parameters lists each unit's vector as one parameter, "_flat_param", in place of the original
+     * ones. Create optimizers from it after wrapping; one that was created from the original parameters before is
+     * refused. The whole vector is frozen, or none of it. State dicts, of optimizers too, contain the original
+     * parameters, which have one step count. true: the parameters are the original ones, each a run of the vector.
+     * Optimizers created before wrapping stay valid, and frozen parameters may share a unit with others. Parameters
+     * begin at multiples of 16 bytes in the dtype in which they are gathered. The value must be the same for all units
+     * of a tree. */
     bool use_orig_params;
     fsdp_backward_prefetch backward_prefetch;
-    /* A unit's forward gathers the one that came after it when the units were first used, unless this forward has come
-     * to that one already; for models whose order stays. false: it does not; over several machines FSDP_OVERLAP_AUTO
-     * gathers ahead by itself, FSDP_OVERLAP_WORKER does not. */
+    /* true: a unit's forward also gathers the unit that followed it when units were first used, unless this forward has
+     * reached that one already; for models whose order does not change. false: it does not. Over several machines
+     * FSDP_OVERLAP_AUTO gathers ahead anyway, FSDP_OVERLAP_WORKER does not. */
     bool forward_prefetch;
-    /* limit_all_gathers=False. Here the limit always holds, so that this changes nothing: where gathers take memory of
-     * their own no more than two units besides the root have some, and the gather of a third waits for the last reader
-     * of the first, on its stream and not on the host, however far that is ahead. The same for all units of a tree. */
+    /* limit_all_gathers=False, which has no effect: here the limit always holds. If gathers need memory of their own,
+     * at most two units besides the root have it. The gather of a third waits for the last reader of the first, on its
+     * stream and not on the host, however far ahead the host is. The value must be the same for all units of a tree. */
     bool no_limit_all_gathers;
     fsdp_fsdp1_mixed_precision mixed_precision;
     fsdp_offload_policy cpu_offload; /* CPUOffload(offload_params) */
     fsdp_overlap overlap;
-    /* Called for each module of a unit that has parameters or buffers on the meta device itself, parents first, before
-     * the unit is sharded: gives them bytes and values (fsdp_module_materialize, fsdp_module_initialize). NULL: what is
-     * on the meta device stays there, and is materialized when all is wrapped, each rank its own part (PyTorch would
-     * give bytes to whole units here). */
+    /* Called for each module of a unit that itself has parameters or buffers on the meta device, parents first, before
+     * the unit is sharded. It gives them memory and values (fsdp_module_materialize, fsdp_module_initialize). NULL:
+     * what is on the meta device stays there and is materialized after wrapping, each rank its own part (PyTorch would
+     * allocate whole units here). */
     fsdp_status (*param_init_fn)(void *arg, fsdp_module *module);
     void *param_init_arg;
-    /* Parameters and buffers of each unit get the values of the first rank, by broadcasts: in its shard group, then
-     * across replicas. Nothing of a unit may be on the meta device any more. */
+    /* Broadcasts the parameters and buffers of each unit from the first rank: inside its shard group, then across
+     * replicas. Nothing of a unit may then be on the meta device any more. */
     bool sync_module_states;
-    /* Left as they are: parameters, and all of modules and what is below them. Give the same to all calls. Borrowed for
-     * the call. */
+    /* Parameters, and modules with everything below them, that are left unchanged. Give the same to all calls. Borrowed
+     * for the call. */
     fsdp_tensor *const *ignored_params;
     int64_t ignored_param_count;
     fsdp_module *const *ignored_modules;
@@ -129,45 +132,50 @@ typedef struct fsdp_fsdp1_options {
     bool no_shared_memory; /* as in fsdp_shard_options */
 } fsdp_fsdp1_options;
 
-/* PyTorch's FullyShardedDataParallel(module, ...). options may be NULL. A world of one rank (or a process group, or
- * mesh of one) is NO_SHARD, with a warning. Errors (module unchanged): those of fsdp_fully_shard_by_policy; a unit of
- * parameters of several dtypes, or frozen ones and others without use_orig_params; a hybrid strategy without its
- * groups, another one with two; a process group and a mesh; what param_init_fn has left on the meta device. Where a
- * unit fails those before it are wrapped. [collective] of the world */
+/* Wraps a module, as PyTorch's FullyShardedDataParallel(module, ...) does. `options` may be NULL. A world (or process
+ * group, or mesh) of one rank becomes NO_SHARD, with a warning. Errors, with the module unchanged: those of
+ * fsdp_fully_shard_by_policy; a unit whose parameters have several dtypes, or of which some are frozen without
+ * use_orig_params; a hybrid strategy without its two groups, another strategy with two; both a process group and a
+ * mesh; tensors that param_init_fn has left on the meta device. If a unit fails, those before it are wrapped.
+ * [collective] of the world */
 FSDP_API fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_options *options);
 
-/* PyTorch's no_sync(), from `begin` to `end`: backwards in between communicate no gradients, which add up unsharded on
- * this rank; the next backward after `end` reduces them with its own. Of the outermost module, between forwards and
- * backwards; FSDP_STATE otherwise. Pairs may be nested. */
+/* Begin and end PyTorch's no_sync(): backwards between `begin` and `end` communicate no gradients, which accumulate
+ * unsharded on this rank; the next backward after `end` reduces them together with its own. Call them on the outermost
+ * module, between forwards and backwards; FSDP_STATE otherwise. Pairs may be nested. */
 FSDP_API fsdp_status fsdp_fsdp1_no_sync_begin(fsdp_module *root);
 FSDP_API fsdp_status fsdp_fsdp1_no_sync_end(fsdp_module *root);
 
-/* PyTorch's register_comm_hook, of the outermost module for all units: `hook` in place of the collective that reduces a
- * unit's gradients. It is given the flat gradient, padded: makes this rank's part of the sum (a reduce-scatter), or
- * with NO_SHARD all of it in place (an all-reduce, `send` and `recv` are one); see fsdp_custom_collective, without
- * allocate. The library divides where the call says SUM. NULL: the library's again. FSDP_UNSUPPORTED for the hybrid
- * strategies, as in PyTorch. For its compression hooks: fsdp_module_set_gradient_compression. */
+/* Sets `hook` on all units below the outermost module, in place of the collective that reduces a unit's gradients
+ * (PyTorch's register_comm_hook). The hook gets the flat gradient, padded, and computes this rank's part of the sum (a
+ * reduce-scatter), or with NO_SHARD the whole sum in place (an all-reduce; `send` and `recv` are the same). See
+ * fsdp_custom_collective; allocate is not supported. If the call says SUM, the library divides. NULL restores the
+ * library's. FSDP_UNSUPPORTED: hybrid strategies, as in PyTorch. For PyTorch's compression hooks use
+ * fsdp_module_set_gradient_compression. */
 FSDP_API fsdp_status fsdp_fsdp1_register_comm_hook(fsdp_module *root, const fsdp_custom_collective *hook);
 
 /* ---- state dicts ----
  *
- * Whatever state dict of fsdp/state.h is taken of the module has original names, too, and goes through any other front
- * door; these have what PyTorch's have, with the names and shapes that it gives: tied parameters under each of their
- * names, and in a LOCAL one each unit's flat vector as "<unit>._flat_param", padding included with use_orig_params,
- * then beside the runs of the original parameters. Units that no two ranks share (NO_SHARD) have their parameters whole
- * in all types. The optimizer's is fsdp_optimizer_state_dict, with fsdp_optimizer_add_param_groups, and
- * fsdp_state_dict_of_type: original names and shapes again; PyTorch's SHARDED and LOCAL ones are SHARDED,
- * over_replicas.
+ * The state dicts of fsdp/state.h also have the original names when taken of an FSDP1 module, and can be loaded into
+ * modules sharded in any other way. Those below have the contents, names and shapes of PyTorch's: tied parameters under
+ * each of their names, and in a LOCAL state dict each unit's flat vector as "<unit>._flat_param". With use_orig_params
+ * it includes padding and stands beside the runs of the original parameters. Units that are not sharded (NO_SHARD) have
+ * whole parameters in all types. For the optimizer use fsdp_optimizer_state_dict, with fsdp_optimizer_add_param_groups,
+ * and fsdp_state_dict_of_type, which also give original names and shapes; PyTorch's SHARDED and LOCAL types are SHARDED
+ * with over_replicas.
  */
 
-/* FSDP.set_state_dict_type: what the next two do where their config is NULL. FULL before. */
+/* Sets what the next two functions do if their config is NULL, as FSDP.set_state_dict_type does. The default is
+ * FULL. */
 FSDP_API fsdp_status fsdp_fsdp1_set_state_dict_type(fsdp_module *module, const fsdp_state_dict_config *config);
-/* LOCAL and what has not to be cut are aliases of live memory, the rest copies. FSDP_UNSUPPORTED for a LOCAL one of
- * modules that were wrapped with a mesh. The caller owns `*out`. [collective], on all ranks whatever they get */
+/* Makes a state dict of the module. In a LOCAL one, and where nothing has to be cut, tensors are aliases of live
+ * memory; the others are copies. FSDP_UNSUPPORTED: a LOCAL one of modules that were wrapped with a mesh. The caller
+ * owns `*out`. [collective] on all ranks, whatever each of them gets */
 FSDP_API fsdp_status fsdp_fsdp1_state_dict(fsdp_module *module, const fsdp_state_dict_config *config,
                                            fsdp_state_dict **out);
-/* In again: FULL and SHARDED ones of any strategy and number of ranks, LOCAL ones as they were made. Of tied parameters
- * one name will do. With rank0_only from the world's rank 0; NULL will do on the others. [collective] */
+/* Loads a state dict: FULL and SHARDED ones of any strategy and number of ranks, LOCAL ones as they were made. Tied
+ * parameters need only one of their names. With rank0_only it is read from the world's rank 0, and others may pass
+ * NULL. [collective] */
 FSDP_API fsdp_status fsdp_fsdp1_load_state_dict(fsdp_module *module, const fsdp_state_dict_config *config,
                                                 const fsdp_state_dict *state);
 

@@ -305,9 +305,9 @@ FSDP_API fsdp_status fsdp_module_set_is_last_microbatch(fsdp_module *module, boo
 /* Makes the module conditional; call it before the first forward. Every rank may then enter the module or not,
  * depending on its data, and as often as it likes; sharded modules below it are conditional, too. Its parameters are
  * gathered and reduced together with the next sharded module above, of which there must be only one, so all of them
- * take memory when that one runs. A conditional module prefetches nothing. Outside that module's forward, calling it is
- * collective like calling any other. Ranks that enter different modules which are not conditional get an error that
- * names both. */
+ * take memory when that one runs. A conditional module prefetches nothing. Outside the forward of the module above,
+ * calling it is collective as for any other module. Ranks that enter different modules which are not conditional get an
+ * error that names both. */
 FSDP_API fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional);
 /* Set whether to reshard, at any time. The first replaces what the options say, including
  * reshard_after_forward_ranks. */
@@ -449,8 +449,7 @@ typedef enum fsdp_sharded_state {
 } fsdp_sharded_state;
 
 typedef struct fsdp_shard_info {
-    const char
-        *name; /* dotted, from the root, of the group's module(s), "" for the root; NULL before the first forward */
+    const char *name; /* the group's module(s), from the root, "" for the root; NULL before the first forward */
     fsdp_sharded_state state;
     int64_t parameter_count; /* number of tensors */
     int64_t numel;           /* elements of the whole group, without padding */
