@@ -24,7 +24,7 @@
  *     FUNCTION  any function of this form                            both as the function says
  *     ANY       _or_policy                                           as any of several policies says
  *     CUSTOM    CustomPolicy                                         one question for each module but the root,
- *                                                                    parents first, and may have options of its own
+ *                                                                    parents first; a unit may have its own options
  *
  * A parameter belongs to the innermost unit around it, a tied one to the first of several. Units are made in this
  * order: children before parents, earlier children first. In sums of sizes each use of a tied parameter counts, as in
