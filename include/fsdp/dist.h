@@ -1,11 +1,11 @@
 /* fsdp/dist.h - device meshes and distributed tensors.
  *
  * A mesh is an n-dimensional, row-major array of global ranks with named dimensions and one process group per
- * dimension. A distributed tensor is a local tensor plus a mesh, one placement per mesh dimension and the global
- * shape; fsdp_tensor_distribution tells them of any tensor.
+ * dimension. A distributed tensor is a local tensor with a mesh, one placement per mesh dimension and the global shape,
+ * which fsdp_tensor_distribution returns.
  *
- * Chunk rule of Shard(d) over W ranks (PyTorch's): c = ceil(n / W); rank r holds [min(n, r c), min(n, (r + 1) c)).
- * Trailing ranks may hold a short piece or none.
+ * Shard(d) over W ranks follows PyTorch's chunk rule: c = ceil(n / W); rank r holds [min(n, r c), min(n, (r + 1) c)).
+ * The last ranks may hold a shorter piece or none.
  */
 #ifndef FSDP_DIST_H
 #define FSDP_DIST_H
@@ -21,37 +21,38 @@ extern "C" {
 
 typedef struct fsdp_mesh fsdp_mesh;
 
-/* `shape` over ranks 0 .. product - 1, row-major; product must equal the world size. `names` has ndim entries, unique,
- * copied; NULL allowed when ndim is 1 (then "dp"). Makes the process groups. [collective] */
+/* Creates a mesh of `shape` over ranks 0 .. product - 1, row-major; the product must equal the world size. `names` has
+ * ndim entries, unique and copied; NULL is allowed if ndim is 1 (then "dp"). Creates the process groups.
+ * [collective] */
 FSDP_API fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
                                       fsdp_mesh **out);
-/* A mesh of process groups that exist: groups[d] is dimension d, and this rank one of its members. `ranks` are the
- * global ranks of the mesh, row-major, as many as the sizes of the groups multiply to; NULL allowed when ndim is 1.
- * Names as above. The mesh may be smaller than the world; ranks outside have no mesh. Local: nothing is made, the
- * groups stay the caller's and must outlive the mesh. */
+/* Creates a mesh from existing process groups: groups[d] is dimension d and contains this rank. `ranks` are the mesh's
+ * global ranks, row-major, as many as the product of the groups' sizes; NULL is allowed if ndim is 1. Names as above.
+ * The mesh may be smaller than the world; ranks outside it have no mesh. The groups stay the caller's and must outlive
+ * the mesh. A local call. */
 FSDP_API fsdp_status fsdp_mesh_from_groups(fsdp_process_group *const *groups, int ndim, const int *ranks,
                                            const char *const *names, fsdp_mesh **out);
-/* The part of `mesh` along the named dimensions (in the order given) that contains this rank. Uses the mesh's groups.
- * The caller owns `*out`. */
+/* Returns the part of `mesh` along the named dimensions (in the order given) that contains this rank. It uses the
+ * mesh's groups. The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names, fsdp_mesh **out);
-/* The same as a mesh of one dimension called `name`, whose ranks are those of the named dimensions, in the mesh's own
- * order. Its process group is made the first time and kept with the mesh. All ranks of the world must call it, also
- * those of other parts. The caller owns `*out`. [collective] */
+/* Returns that part as a mesh of one dimension called `name`, with the ranks of the named dimensions in the mesh's own
+ * order. Its process group is created the first time and kept with the mesh. All ranks of the world must call it,
+ * including those of other parts. The caller owns `*out`. [collective] */
 FSDP_API fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *const *dims, const char *name,
                                        fsdp_mesh **out);
-/* The mesh with the dimension `dim` cut into `count`, row-major: `sizes` multiply to its size. The other dimensions
- * keep their groups. All ranks of the world must call it. The caller owns `*out`. [collective] */
+/* Returns the mesh with dimension `dim` split into `count` dimensions, row-major; the product of `sizes` is its size.
+ * The other dimensions keep their groups. All ranks of the world must call it. The caller owns `*out`. [collective] */
 FSDP_API fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, const int64_t *sizes,
                                          const char *const *names, fsdp_mesh **out);
 FSDP_API fsdp_mesh *fsdp_mesh_ref(fsdp_mesh *mesh);
 FSDP_API void fsdp_mesh_unref(fsdp_mesh *mesh);
 FSDP_API int fsdp_mesh_ndim(const fsdp_mesh *mesh);
-FSDP_API int64_t fsdp_mesh_size(const fsdp_mesh *mesh, int dim); /* dim -1: all */
+FSDP_API int64_t fsdp_mesh_size(const fsdp_mesh *mesh, int dim); /* dim -1: number of all ranks */
 FSDP_API const char *fsdp_mesh_dim_name(const fsdp_mesh *mesh, int dim);
 FSDP_API int fsdp_mesh_coordinate(const fsdp_mesh *mesh, int dim); /* this rank's */
 FSDP_API int fsdp_mesh_rank_at(const fsdp_mesh *mesh, const int *coordinates);
 FSDP_API fsdp_process_group *fsdp_mesh_process_group(const fsdp_mesh *mesh, int dim); /* borrowed */
-FSDP_API int fsdp_mesh_find_dim(const fsdp_mesh *mesh, const char *name);             /* -1 when absent */
+FSDP_API int fsdp_mesh_find_dim(const fsdp_mesh *mesh, const char *name);             /* -1 if there is none */
 FSDP_API fsdp_context *fsdp_mesh_context(const fsdp_mesh *mesh);
 FSDP_API bool fsdp_mesh_equal(const fsdp_mesh *a, const fsdp_mesh *b); /* same ranks, shape and names */
 
@@ -59,19 +60,19 @@ typedef enum fsdp_placement_kind {
     FSDP_REPLICATE,
     FSDP_SHARD,
     FSDP_PARTIAL,
-    FSDP_FLAT /* a part of a flat vector in which the tensor lies, row-major, beside others (FSDP1's FlatParameter) */
+    FSDP_FLAT /* a part of a flat vector that contains the tensor, row-major, among others (FSDP1's FlatParameter) */
 } fsdp_placement_kind;
 typedef struct fsdp_placement {
     fsdp_placement_kind kind;
     int dim;           /* FSDP_SHARD: tensor dimension */
     fsdp_reduce_op op; /* FSDP_PARTIAL */
-    /* FSDP_FLAT: coordinate r holds elements [r * chunk, (r + 1) * chunk) of the vector, where the tensor begins at
-     * `first`; so a run of the tensor's elements, all of them, or none. The local tensor has one dimension. All other
-     * dimensions of the mesh replicate. */
+    /* FSDP_FLAT: coordinate r holds elements [r * chunk, (r + 1) * chunk) of the vector, in which the tensor begins at
+     * `first`. It thus holds a run of the tensor's elements, all of them, or none. The local tensor has one dimension.
+     * All other mesh dimensions replicate. */
     int64_t first, chunk;
 } fsdp_placement;
 
-/* The chunk rule. Returns the length and stores the start (n for an empty piece). */
+/* Applies the chunk rule. Returns the length and stores the start (n for an empty piece). */
 FSDP_API int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start);
 
 typedef struct fsdp_distribution {
@@ -82,31 +83,31 @@ typedef struct fsdp_distribution {
     int64_t global_shape[FSDP_MAX_DIMS];
 } fsdp_distribution;
 
-/* NULL for a plain tensor. Borrowed. */
+/* Returns the tensor's distribution, borrowed; NULL for a plain tensor. */
 FSDP_API const fsdp_distribution *fsdp_tensor_distribution(const fsdp_tensor *tensor);
-/* Makes `local` a distributed tensor: checks that its shape is what the rule gives this rank. Holds the mesh. Replaces
- * a distribution it has. */
+/* Makes `local` a distributed tensor, after checking that its shape is what the rule gives this rank. Holds the mesh.
+ * Replaces an existing distribution. */
 FSDP_API fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution);
-/* Whether it has a flat placement. */
+/* Returns whether the distribution has a flat placement. */
 FSDP_API bool fsdp_distribution_is_flat(const fsdp_distribution *distribution);
-/* Offset and size of this rank's piece in the global tensor. For a plain tensor: zeros and its shape. For a flat one
- * there is no box, but a run of elements: offset[0] and size[0]. */
+/* Returns offset and size of this rank's piece in the global tensor; for a plain tensor zeros and its shape. A flat
+ * tensor has no box but a run of elements: offset[0] and size[0]. */
 FSDP_API void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size);
-/* The same for any coordinates of the mesh. */
+/* Does the same for any coordinates of the mesh. */
 FSDP_API void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
                                     int64_t *size);
 
-/* Splits a tensor that all ranks of the mesh hold alike: a local copy of this rank's piece, without communication.
- * Partial placements are refused. The caller owns `*out`. */
+/* Splits a tensor that is equal on all ranks of the mesh: makes a local copy of this rank's piece, without
+ * communication. Partial placements are refused. The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh,
                                             const fsdp_placement *placements, fsdp_tensor **out);
-/* The whole tensor on every rank (a copy, also of a plain tensor). The caller owns `*out`. [collective] */
+/* Makes the whole tensor on every rank (a copy, also of a plain tensor). The caller owns `*out`. [collective] */
 FSDP_API fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out);
-/* Any placements to any others: all-gather, slice, all-reduce, reduce-scatter or all-to-all per mesh dimension
- * (Shard to Partial goes through Replicate, and so does all from and to Flat; Replicate to Partial(sum) keeps the value
- * on coordinate 0 and zeros elsewhere, to the other operations keeps it everywhere). Several mesh dimensions may shard
- * one tensor dimension: the right one splits what the left one left over. Without autograd. On the meta device nothing
- * is communicated. The caller owns `*out`. [collective] */
+/* Changes placements to any others, by all-gather, slice, all-reduce, reduce-scatter or all-to-all per mesh dimension.
+ * Shard to Partial goes through Replicate, and so does any change from or to Flat. Replicate to Partial(sum) keeps the
+ * value on coordinate 0 and sets zeros elsewhere; to other partial operations it keeps the value everywhere. Several
+ * mesh dimensions may shard one tensor dimension: each splits what the dimension to its left has left over. There is no
+ * autograd. On the meta device nothing is communicated. The caller owns `*out`. [collective] */
 FSDP_API fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *placements, fsdp_tensor **out);
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 typedef enum fsdp_dtype {
-    FSDP_DTYPE_NONE = 0, /* in options: no choice made, follow the default */
+    FSDP_DTYPE_NONE = 0, /* in options: use the default */
     FSDP_F32,
     FSDP_BF16,
     FSDP_F16,
@@ -20,9 +20,9 @@ typedef enum fsdp_dtype {
 } fsdp_dtype;
 
 FSDP_API size_t fsdp_dtype_size(fsdp_dtype dtype);      /* bytes per element; 0 for NONE */
-FSDP_API const char *fsdp_dtype_name(fsdp_dtype dtype); /* "float32", "bfloat16", ... as PyTorch says */
+FSDP_API const char *fsdp_dtype_name(fsdp_dtype dtype); /* PyTorch's name: "float32", "bfloat16", ... */
 FSDP_API bool fsdp_dtype_is_floating(fsdp_dtype dtype);
-/* "float32" or "f32" or "F32" (safetensors) and so on. FSDP_DTYPE_NONE when unknown. */
+/* Returns the dtype for a name such as "float32", "f32" or "F32" (safetensors); FSDP_DTYPE_NONE if it is unknown. */
 FSDP_API fsdp_dtype fsdp_dtype_from_name(const char *name);
 
 #ifdef __cplusplus
