@@ -18,8 +18,7 @@ typedef struct fsdp_state_dict_entry {
     fsdp_tensor *tensor; /* local part, contiguous; the state dict holds a reference */
     int ndim;
     int64_t global_shape[FSDP_MAX_DIMS];
-    int64_t offset[FSDP_MAX_DIMS],
-        size[FSDP_MAX_DIMS]; /* this rank's box in the global tensor; if it has none, a size is 0 */
+    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS]; /* this rank's box; a size is 0 if it is empty */
     bool flat;       /* a run of the tensor's elements, row-major, instead of a box: offset[0], size[0] (FSDP_FLAT) */
     bool replicated; /* every rank of the world holds this box, and one of them writes it */
     bool writer; /* this rank writes its box; false for an empty one. Of a mesh's replicas the first writes (coordinate
