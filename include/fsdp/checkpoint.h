@@ -198,9 +198,8 @@ FSDP_API const fsdp_checkpoint_file *fsdp_checkpoint_file_find(const fsdp_checkp
                                                                const char *name); /* or NULL */
 
 typedef struct fsdp_checkpoint_load_options {
-    bool partial; /* ignore names that only the state or only the section has (PyTorch's strict=False) */
-    fsdp_state_dict_keys
-        *keys; /* gets these names, for the caller to release, also if they are an error; may be NULL */
+    bool partial;               /* ignore names that only the state or only the section has (PyTorch's strict=False) */
+    fsdp_state_dict_keys *keys; /* gets these names, for the caller to release, also on an error; may be NULL */
 } fsdp_checkpoint_load_options;
 
 /* Loads this rank's part of every entry from the section, whatever its distribution, converting between floating

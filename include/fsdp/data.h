@@ -1,24 +1,23 @@
 /* fsdp/data.h - token streams and the batches cut from them.
  *
- * A token file is raw uint16 or uint32 (little-endian), or has llm.c's header: 256 int32 (1,024 bytes), of them magic
- * 20240520, version 1, token count, then uint16 tokens (magic 20240801, version 7: uint32). A text file is its bytes:
- * token = byte, vocabulary 256; it is text in any encoding that extends ASCII, a byte order mark included. Several
- * files are one stream, in the order given.
+ * A token file is raw uint16 or uint32 (little-endian), or has llm.c's header: 256 int32 (1,024 bytes) that begin with
+ * magic 20240520, version 1 and the token count, then uint16 tokens (magic 20240801, version 7: uint32). In a text file
+ * every byte is a token, with vocabulary 256; it may be in any encoding that extends ASCII, and a byte order mark is
+ * part of it. Several files form one stream, in the order given.
  *
- * A path is a file, a folder, or, where nothing has that name, a pattern as of a shell (`*`, `?`, `[a-z]`). A folder is
- * those of its own files, hidden ones left out, whose names fit the format (.txt; .bin, .u16, .u32; either, not both;
- * JSON lines only where a tokenizer reads: fsdp/tokenize.h); a pattern is all files that match. Both are taken in the
- * order of their names, byte by byte. A folder's other files are passed over, but for those that may hold data: what is
- * by its first bytes or its name packed, an archive or a table (Parquet, Arrow, ORC, Avro, NumPy, HDF5, SQLite), and
- * what is no text in a name such as "a.jsonl.br", is FSDP_FORMAT; a hidden file never is.
+ * A path is a file, a folder, or, if nothing has that name, a shell pattern (`*`, `?`, `[a-z]`). A folder stands for
+ * the files directly in it that are not hidden and whose names match the format (.txt; or .bin, .u16, .u32; not both;
+ * JSON lines only if a tokenizer reads them: fsdp/tokenize.h); a pattern stands for all files that match. Both are read
+ * in bytewise order of their names. Other files of a folder are skipped, unless they may hold data, which is
+ * FSDP_FORMAT: files that are, by their first bytes or name, packed, an archive or a table (Parquet, Arrow, ORC, Avro,
+ * NumPy, HDF5, SQLite), and files named like "a.jsonl.br" that are not text. Hidden files are always skipped.
  *
- * A window is seq_len tokens and the same shifted by one as targets. Sequential order: with A microbatches a step, W
- * ranks and B sequences per microbatch and rank, sequence b of rank r in microbatch a of step s (from 0) starts at
- * token
- * (((s * A + a) * W + r) * B + b) * seq_len. The stream has n = (tokens - 1) / seq_len windows, rounded down: window
- * number g is window g mod n of epoch g / n, so past the end it starts again at 0. Shuffled order sends g mod n through
- * a permutation that depends on (seed, epoch, n) alone: every window once per epoch, in an order that does not depend
- * on A, W or B.
+ * A window is seq_len tokens, with the same shifted by one as targets. In sequential order, with A microbatches per
+ * step, W ranks and B sequences per microbatch and rank, sequence b of rank r in microbatch a of step s (from 0) starts
+ * at token (((s * A + a) * W + r) * B + b) * seq_len. The stream has n = (tokens - 1) / seq_len windows, rounded down:
+ * window number g is window g mod n of epoch g / n, so after the end it starts again at 0. In shuffled order g mod n is
+ * mapped by a permutation that depends only on (seed, epoch, n): every window occurs once per epoch, in an order that
+ * does not depend on A, W or B.
  */
 #ifndef FSDP_DATA_H
 #define FSDP_DATA_H
@@ -39,27 +38,30 @@ typedef enum fsdp_token_format {
 
 typedef struct fsdp_tokens fsdp_tokens; /* memory-mapped, read-only; may be shared by threads */
 
-/* AUTO: llm.c's header, or by name: .txt and unknown text is TEXT, .bin and .u16 UINT16, .u32 UINT32. BINARY: tokens;
- * by the header, or by name, or uint16. UINT16, UINT32: of that width whatever the name says; a header that says
- * otherwise is an error. TEXT: the bytes. Errors name the file and, where it matters, the offset: missing, empty, no
- * regular file (a FIFO, a device), no whole number of tokens, a header that does not fit the size; what is packed, or
- * known to be neither text nor tokens, by its kind and with what to do; tokens or a NUL byte where text is read, text
- * where tokens are, JSON lines (.jsonl, .ndjson, .json: fsdp/tokenize.h reads what they hold). Files are mapped one by
- * one and need no descriptors; a process may have some 65,000. */
+/* Opens files as one stream of tokens. AUTO: by llm.c's header, or by name: .txt and unknown names of text are TEXT,
+ * .bin and .u16 UINT16, .u32 UINT32. BINARY: tokens, by header or name, otherwise uint16. UINT16, UINT32: of that
+ * width, whatever the name says; a header that contradicts it is an error. TEXT: the bytes. Errors name the file and,
+ * if it matters, the offset: a file that is missing, empty or not regular (a FIFO, a device), does not contain a whole
+ * number of tokens, or has a header that does not match its size; a packed file, or one known to be neither text nor
+ * tokens (the error names its kind and what to do); tokens or a NUL byte read as text, text read as tokens; JSON lines
+ * (.jsonl, .ndjson, .json: fsdp/tokenize.h reads them). Files are mapped one by one and need no descriptors; a process
+ * may have some 65,000. */
 FSDP_API fsdp_status fsdp_tokens_open(const char *const *paths, int count, fsdp_token_format format, fsdp_tokens **out);
 FSDP_API void fsdp_tokens_close(fsdp_tokens *tokens);
-/* What the first bytes of the files say against reading them so: they look like uint32, and are read as uint16. The
- * first such file, and how many there are; else that some are text and some tokens. NULL: nothing. */
+/* Returns a warning if the first bytes of the files contradict how they are read: files look like uint32 but are read
+ * as uint16 (it names the first and says how many), or else some are text and some tokens. NULL: no warning. */
 FSDP_API const char *fsdp_tokens_warning(const fsdp_tokens *tokens);
-/* Whether a file among them is read as text. */
+/* Returns whether any of the files is read as text. */
 FSDP_API bool fsdp_tokens_have_text(const fsdp_tokens *tokens);
 FSDP_API int64_t fsdp_tokens_count(const fsdp_tokens *tokens);
-/* `count` tokens from `position` on; the range must be inside. */
+/* Reads `count` tokens from `position` on; the range must be inside the stream. */
 FSDP_API fsdp_status fsdp_tokens_read(const fsdp_tokens *tokens, int64_t position, int64_t count, int32_t *out);
-/* A 128-bit hash of all tokens in their order, however they are spread over files and in whatever width: a stream that
- * differs in one token has another. Reads all of it, some 2 GB a second of files that are in memory. [blocks] */
+/* Computes a 128-bit hash of all tokens in order, whatever their width and however they are split into files: a stream
+ * that differs in one token has another hash. It reads everything, some 2 GB per second if the files are in memory.
+ * [blocks] */
 FSDP_API fsdp_status fsdp_tokens_digest(const fsdp_tokens *tokens, uint64_t out[2]);
-/* Name of the file that holds the token, and its position there (in tokens, from 0), for messages. */
+/* Returns the name of the file that contains the token at `position`, and its position there (in tokens, from 0), for
+ * messages. */
 FSDP_API const char *fsdp_tokens_locate(const fsdp_tokens *tokens, int64_t position, int64_t *position_in_file);
 
 typedef struct fsdp_loader_options {
@@ -69,32 +71,32 @@ typedef struct fsdp_loader_options {
     int rank, world_size;
     bool shuffle;
     uint64_t seed;
-    int64_t vocab_size;   /* a token at or beyond it is an error naming file and position; 0: not checked */
-    int workers;          /* threads that read ahead; 0: read in the caller */
-    int64_t start_window; /* of the order, from 0: batches begin there, as after fsdp_loader_position windows */
-    int64_t token_count;  /* of the stream only so many, from its begin; 0: all */
+    int64_t vocab_size;   /* a token id this high is an error that names file and position; 0: not checked */
+    int workers;          /* threads that read ahead; 0: the caller reads */
+    int64_t start_window; /* batches begin at this window of the order, from 0, as after fsdp_loader_position windows */
+    int64_t token_count;  /* use only this many tokens from the start of the stream; 0: all */
 } fsdp_loader_options;
 
 typedef struct fsdp_loader fsdp_loader;
 
-/* Fails when the stream is too short for one window per rank and sequence: says how many tokens are needed. `tokens` is
- * borrowed. */
+/* Creates a loader. It fails if the stream is too short for one window per rank and sequence, and says how many tokens
+ * are needed. `tokens` is borrowed. */
 FSDP_API fsdp_status fsdp_loader_create(const fsdp_tokens *tokens, const fsdp_loader_options *options,
                                         fsdp_loader **out);
 FSDP_API void fsdp_loader_free(fsdp_loader *loader);
 
 typedef struct fsdp_batch {
     const int32_t *inputs, *targets; /* (local_batch, seq_len), valid until the next call */
-    int64_t microbatch;              /* running number of this loader's, from 0 */
-    int64_t epoch;                   /* of the microbatch's first window over all ranks */
+    int64_t microbatch;              /* counted by this loader, from 0 */
+    int64_t epoch;                   /* of the microbatch's first window, over all ranks */
 } fsdp_batch;
 
-/* A failure (a token beyond the vocabulary) comes at the batch it belongs to and stays: the loader does not go past it.
- */
+/* Returns the next batch. A failure (a token beyond the vocabulary) is returned at its batch and again from then on:
+ * the loader does not go past it. */
 FSDP_API fsdp_status fsdp_loader_next(fsdp_loader *loader, fsdp_batch *out);
-/* Windows of the order that all ranks together have had, over all epochs, once each has made as many calls as this one.
- * A loader of the same stream, seq_len, order and seed that starts there goes on without losing or repeating one, with
- * any number of ranks, batches and workers. */
+/* Returns how many windows of the order all ranks together have had, over all epochs, once each has made as many calls
+ * as this one. A loader that starts there, with the same stream, seq_len, order and seed, continues without losing or
+ * repeating a window, with any number of ranks, batches and workers. */
 FSDP_API int64_t fsdp_loader_position(const fsdp_loader *loader);
 
 #ifdef __cplusplus

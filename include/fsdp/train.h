@@ -112,13 +112,11 @@ typedef struct fsdp_train_config {
     } data;
     struct {
         int64_t steps, seq_len;
-        int64_t
-            global_batch_size;    /* sequences per step, all ranks; -1: local_batch_size x ranks, or the checkpoint's */
-        int64_t local_batch_size; /* sequences per microbatch and rank */
-        double max_norm;          /* 0: no clipping */
+        int64_t global_batch_size; /* per step, all ranks; -1: local_batch_size x ranks, or the checkpoint's */
+        int64_t local_batch_size;  /* sequences per microbatch and rank */
+        double max_norm;           /* 0: no clipping */
         int64_t seed;
-        int64_t
-            threads; /* per rank, for the creator of its context (the program fsdp); 0: OMP_NUM_THREADS, or its share */
+        int64_t threads; /* per rank, for who creates its context (program fsdp); 0: OMP_NUM_THREADS, or its share */
         int mixed_precision_param;  /* fsdp_dtype: F32, BF16 or F16, which enables a gradient scaler */
         int mixed_precision_reduce; /* fsdp_dtype: F32, BF16 or F16 */
         int no_sync;                /* 1: reduce gradients on the last microbatch only; 0; -1: the strategy's default */
@@ -163,7 +161,7 @@ typedef struct fsdp_train_config {
     } parallelism;
     struct {
         int mode;                /* fsdp_checkpoint_mode of the blocks; SELECTIVE: see the next field */
-        int selective_ac_option; /* n: every n-th block, completely; 0 ("op"): every block, except expensive operations
+        int selective_ac_option; /* n: every n-th block, completely; 0 ("op"): all blocks, except expensive operations
                                   */
     } activation_checkpoint;
     struct {
