@@ -1,4 +1,4 @@
-/* fsdp/dataset.h - data of one's own: items by number, in an order that ranks share, as batches.
+/* fsdp/dataset.h - your own data: numbered items, in an order that ranks share, in batches.
  *
  *     const fsdp_data_file files[] = {{"image", "train-images-idx3-ubyte"}, {"label", "train-labels-idx1-ubyte"}};
  *     fsdp_dataset data;
@@ -22,7 +22,7 @@
  *         }
  *     }
  *
- * Token streams have a loader of their own (fsdp/data.h).
+ * For token streams use the loader in fsdp/data.h.
  */
 #ifndef FSDP_DATASET_H
 #define FSDP_DATASET_H
@@ -37,28 +37,29 @@ extern "C" {
 
 /* ---- data sets ---- */
 
-/* One of the arrays that make an item: an image, its label. */
+/* Describes one of the arrays that make an item: an image, its label. */
 typedef struct fsdp_data_field {
     const char *name;
     fsdp_dtype dtype;
-    int ndim; /* at most FSDP_DATA_DIMS - 1; a single number has 0 */
+    int ndim; /* at most FSDP_DATA_DIMS - 1; 0 for a single number */
     int64_t shape[FSDP_DATA_DIMS];
 } fsdp_data_field;
 
-/* Two functions and their argument. A data set of one's own fills it in. */
+/* Is a data set: two functions and their argument. Fill it in for your own data. */
 typedef struct fsdp_dataset {
-    int64_t (*length)(void *arg); /* how many items there are; the same at all times */
-    /* Writes item `index`, of [0, length): fields[i] is the place of field i. Loaders with workers call it on several
-     * threads at a time, and in any order; it must give the same item whenever it is asked. */
+    int64_t (*length)(void *arg); /* number of items; must not change */
+    /* Writes item `index`, in [0, length): fields[i] is the place of field i. Loaders with workers call it on several
+     * threads at once and in any order; it must always give the same item for an index. */
     fsdp_status (*item)(void *arg, int64_t index, void *const *fields);
     void *arg;
     const fsdp_data_field *fields;
     int field_count;
-    void (*free)(void *arg); /* what fsdp_dataset_release calls; or NULL */
+    void (*free)(void *arg); /* is called by fsdp_dataset_release; may be NULL */
 } fsdp_dataset;
 
-/* Item i of field f is row i of arrays[f], whose shape is (length, shape of the field). Copies the fields (names too);
- * the arrays are borrowed. `*out` is for fsdp_dataset_release, zero on failure. */
+/* Makes a data set of arrays in memory: item i of field f is row i of arrays[f], whose shape is (length, shape of the
+ * field). The fields are copied (names too), the arrays borrowed. Release `*out` with fsdp_dataset_release; on a
+ * failure it is zero. */
 FSDP_API fsdp_status fsdp_dataset_from_memory(const fsdp_data_field *fields, const void *const *arrays, int field_count,
                                               int64_t length, fsdp_dataset *out);
 
@@ -67,108 +68,114 @@ typedef struct fsdp_data_file {
     const char *path;
 } fsdp_data_file;
 
-/* A field a file, an item a row of each, so the files' first dimensions are equal. Formats, told by the first bytes:
+/* Opens files as a data set: each file is a field, and item i is row i of each, so the files' first dimensions must be
+ * equal. The first bytes tell the format:
  *   - .npy of NumPy, versions 1 to 3: float32, float16, int32, int64, uint8, bool, little-endian, in C order;
- *   - IDX, as MNIST has it (unpacked): unsigned byte, int, float.
- * Files are mapped, and rows read when they are asked for: one that is cut short meanwhile ends the process (SIGBUS).
- * Errors name the file and what is wrong with it; one of other bytes than its header says is refused. */
+ *   - IDX, MNIST's format (unpacked): unsigned byte, int, float.
+ * Files are mapped, and rows are read when they are needed: a file that is truncated meanwhile ends the process
+ * (SIGBUS). Errors name the file and what is wrong with it; a file whose size does not match its header is refused. */
 FSDP_API fsdp_status fsdp_dataset_open(const fsdp_data_file *files, int count, fsdp_dataset *out);
-/* NULL and a data set of zeros are allowed. Loaders of it must be gone. */
+/* Releases a data set. NULL and a data set of zeros are allowed. Its loaders must have been freed. */
 FSDP_API void fsdp_dataset_release(fsdp_dataset *dataset);
-/* A 128-bit hash of the fields' names and of every byte of every item, in their order: kept beside a position (below)
- * it tells a run that goes on whether the data is still the same. Asks for all items, on the caller's thread; a failure
- * names the item. [blocks] */
+/* Computes a 128-bit hash of the fields' names and of every byte of every item, in order. Saved with a position
+ * (below), it tells a resumed run whether the data is still the same. It reads all items on the caller's thread; a
+ * failure names the item. [blocks] */
 FSDP_API fsdp_status fsdp_dataset_digest(const fsdp_dataset *dataset, uint64_t out[2]);
 
-/* ---- which items, and in which order: torch.utils.data.DistributedSampler ---- */
+/* ---- sampling: torch.utils.data.DistributedSampler ---- */
 
 typedef struct fsdp_sampler_options {
-    int64_t length;       /* items of the data set */
+    int64_t length;       /* items in the data set */
     int rank, world_size; /* world_size 0: one rank */
     bool shuffle;         /* PyTorch's default: true */
-    /* Ranks have equally many items: without, the first ones of the order come again at its end; with, it is cut. */
+    /* Ranks have the same number of items. false: the first items of the order are repeated at its end. true: its end
+     * is dropped. */
     bool drop_last;
     uint64_t seed; /* the same on all ranks */
 } fsdp_sampler_options;
 
 typedef struct fsdp_distributed_sampler fsdp_distributed_sampler;
 
-/* Rank r has items r, r + world_size, ... of an order of all, which depends on seed + epoch and the length alone:
- * PyTorch's very order, the permutation torch.randperm(length) of a CPU generator seeded so. In epoch 0. */
+/* Creates a sampler, in epoch 0. Rank r gets items r, r + world_size, ... of an order of all items that depends only on
+ * seed + epoch and the length. It is exactly PyTorch's order: torch.randperm(length) of a CPU generator with that
+ * seed. */
 FSDP_API fsdp_status fsdp_distributed_sampler_create(const fsdp_sampler_options *options,
                                                      fsdp_distributed_sampler **out);
 FSDP_API void fsdp_distributed_sampler_free(fsdp_distributed_sampler *sampler);
-/* Before each epoch, or all are in the same order. Loaders follow with their next epoch. */
+/* Sets the epoch. Call it before each epoch, or all epochs have the same order. Loaders use it from their next epoch
+ * on. */
 FSDP_API fsdp_status fsdp_distributed_sampler_set_epoch(fsdp_distributed_sampler *sampler, int64_t epoch);
-/* Items of this rank, the same on all; of an epoch that is gone on with, those that are left. */
+/* Returns the number of this rank's items, the same on all ranks; in an epoch that is resumed, of those that are
+ * left. */
 FSDP_API int64_t fsdp_distributed_sampler_length(const fsdp_distributed_sampler *sampler);
-/* Which these are; borrowed until the epoch is set. */
+/* Returns the indices of these items, borrowed until the epoch is set. */
 FSDP_API const int64_t *fsdp_distributed_sampler_indices(const fsdp_distributed_sampler *sampler);
 
 /* ---- batches ---- */
 
 typedef struct fsdp_data_loader_options {
     int64_t batch_size;
-    bool drop_last;                    /* no batch of fewer items at the end */
-    int workers;                       /* threads that make batches ahead, two each; 0: made in the caller */
-    fsdp_distributed_sampler *sampler; /* borrowed, of the data set's length; NULL: all items, in their order */
-    /* PyTorch's collate_fn: makes the fields of a batch, `fields` below, of the items' (all one after the other).
-     * Called on workers as the items are. NULL: the batch is the items. */
+    bool drop_last;                    /* leave out a last batch that is not full */
+    int workers;                       /* threads that prepare two batches each ahead; 0: the caller makes them */
+    fsdp_distributed_sampler *sampler; /* borrowed, with the data set's length; NULL: all items in order */
+    /* PyTorch's collate_fn: makes the fields of a batch, `fields` below, from those of the items (stored one after the
+     * other). It is called on workers, like the data set's `item`. NULL: the batch consists of the items. */
     fsdp_status (*collate)(void *arg, int64_t size, void *const *items, void *const *out);
     void *collate_arg;
-    const fsdp_data_field *fields; /* with collate: what it makes, shapes as of one item. Copied */
+    const fsdp_data_field *fields; /* with collate: the fields it makes, with the shape of one item. Copied */
     int field_count;
 } fsdp_data_loader_options;
 
 typedef struct fsdp_data_batch {
-    int64_t size;   /* items */
-    int64_t number; /* of the batch in its epoch, from 0; where a position was set, from there */
+    int64_t size;   /* number of items */
+    int64_t number; /* of the batch in its epoch, from 0, or from the position that was set */
     int field_count;
     const fsdp_data_field *fields; /* with `size` as the first dimension */
-    void *const *data;             /* of each; aligned to 64 bytes, the caller's to change; until the next call */
+    void *const *data; /* of each field; aligned to 64 bytes, may be changed by the caller; valid until the next call */
 } fsdp_data_batch;
 
 typedef struct fsdp_data_loader fsdp_data_loader;
 
-/* Copies what `dataset` says; it must not be released before. Batches are the same for any number of workers. */
+/* Creates a loader. It copies `dataset`, which must not be released before the loader. Batches are the same for any
+ * number of workers. */
 FSDP_API fsdp_status fsdp_data_loader_create(const fsdp_dataset *dataset, const fsdp_data_loader_options *options,
                                              fsdp_data_loader **out);
 FSDP_API void fsdp_data_loader_free(fsdp_data_loader *loader);
-/* Batches of an epoch. */
+/* Returns the number of batches in an epoch. */
 FSDP_API int64_t fsdp_data_loader_length(const fsdp_data_loader *loader);
-/* The next batch of the epoch; `*more` is false when there is none, and then the next call begins another, in the order
- * that the sampler has by then. A failure of an item or of the collation comes at its batch, naming the item, and stays
- * until fsdp_data_loader_reset. [blocks] */
+/* Returns the next batch of the epoch. `*more` is false if there is none; the next call then begins another epoch, in
+ * the sampler's order at that time. If an item or the collation fails, the failure is returned at its batch, names the
+ * item, and remains until fsdp_data_loader_reset. [blocks] */
 FSDP_API fsdp_status fsdp_data_loader_next(fsdp_data_loader *loader, fsdp_data_batch *out, bool *more);
-/* Leaves the epoch: the next call begins another. [blocks] */
+/* Ends the epoch: the next call begins another. [blocks] */
 FSDP_API void fsdp_data_loader_reset(fsdp_data_loader *loader);
 
-/* ---- where a run stands in its data: what a checkpoint keeps of it ----
+/* ---- the position of a run in its data, for checkpoints ----
  *
  *     position = fsdp_data_loader_position(loader);                // five numbers, the same on all ranks
  *
- *     FSDP_TRY(fsdp_data_loader_set_position(loader, &position));  // of another run, with any number of ranks
+ *     FSDP_TRY(fsdp_data_loader_set_position(loader, &position));  // in another run, with any number of ranks
  *     for (int64_t epoch = position.epoch; epoch < epochs; epoch++) {
- *         FSDP_TRY(fsdp_distributed_sampler_set_epoch(sampler, epoch)); // the position stays for the epoch it is of
+ *         FSDP_TRY(fsdp_distributed_sampler_set_epoch(sampler, epoch)); // the position is kept in its own epoch
  *         ...
  */
 
 typedef struct fsdp_data_position {
     int64_t epoch;
-    int64_t items;  /* of the epoch's order: so many have been in batches of all ranks together */
-    int64_t length; /* of the data set, and how the sampler orders it: what the order depends on */
+    int64_t items;  /* number of items of the epoch's order that all ranks together have had in batches */
+    int64_t length; /* length of the data set, and the sampler's options: the order depends on these */
     bool shuffle;
     uint64_t seed;
 } fsdp_data_position;
 
-/* Behind the last batch that fsdp_data_loader_next gave out, once each rank has had as many. At the end of an epoch all
- * of it. Without a sampler epochs are counted here. */
+/* Returns the position after the last batch that fsdp_data_loader_next returned, once each rank has had as many. At the
+ * end of an epoch it includes the whole epoch. Without a sampler epochs are counted here. */
 FSDP_API fsdp_data_position fsdp_data_loader_position(const fsdp_data_loader *loader);
-/* Leaves the epoch: the next call of fsdp_data_loader_next begins that of the position, without the items that have
- * been: in the same order, over as many ranks as there are now, so none is lost and none comes twice (but for the few
- * with which DistributedSampler fills up its ranks at the end of an epoch). With as many ranks and batches of the same
- * size they are the batches that would have come. FSDP_INVALID when the data set has another length or the sampler
- * another order. [blocks] */
+/* Ends the epoch: the next call of fsdp_data_loader_next begins the epoch of `position`, without the items that have
+ * been used. The order is the same, over the current number of ranks, so no item is lost or repeated (except the few
+ * with which DistributedSampler fills up ranks at the end of an epoch). With as many ranks and the same batch size, the
+ * batches are those of an uninterrupted run. FSDP_INVALID: the data set has another length, or the sampler another
+ * order. [blocks] */
 FSDP_API fsdp_status fsdp_data_loader_set_position(fsdp_data_loader *loader, const fsdp_data_position *position);
 
 #ifdef __cplusplus
