@@ -1,22 +1,22 @@
-/* fsdp/tokenize.h - files of text to a file of tokens, on all cores.
+/* fsdp/tokenize.h - converts text files to a token file, on all cores.
  *
- * Files are plain, gzip or zstd, by their first bytes, also of several members or frames, with zeros behind those of
- * gzip. What is packed in another way, or twice, or is known to be no text (archives, Parquet, pickles, PDF, UTF-16,
- * programs, ...), or has a packed file's name and is none, is refused by its kind, with what to do. So is text with a
- * NUL byte in it.
+ * Files are plain, gzip or zstd, according to their first bytes. Several members or frames are allowed, and zeros after
+ * those of gzip. Files that are packed in another way, or twice, that are known not to be text (archives, Parquet,
+ * pickles, PDF, UTF-16, programs, ...), or that have a packed file's name but are not packed, are refused; the error
+ * names the kind and what to do. Text with a NUL byte is refused, too.
  *
- * A file named .jsonl, .ndjson or .json (before .gz or .zst) is JSON lines: each line an object, and a document its
- * text field. Lines are read as by Python's json module: in other fields NaN, Infinity, numbers of any size, halves of
- * surrogate pairs and any depth are taken, and a key that is given twice counts as its last. A line is bad that is no
- * such object, has no such field or not a string in it, is no UTF-8, or has half a surrogate pair in that field. Any
- * other file is text: one document, or several where a separator is given. It is taken as it is, CRLF included; but a
- * byte order mark at its beginning is no part of it (nor at the beginning of a JSON line). A folder is those of its
- * files that are named .txt, .jsonl or .ndjson, also with .gz or .zst; paths are otherwise as in fsdp/data.h, and what
- * is packed under another name (a.json.gz) is refused.
+ * A file named .jsonl, .ndjson or .json (before .gz or .zst) contains JSON lines: each line is an object, whose text
+ * field is a document. Lines are read as by Python's json module: other fields may contain NaN, Infinity, numbers of
+ * any size, unpaired surrogates and any depth, and of a repeated key the last one counts. A line is bad if it is not
+ * such an object, lacks the field, has something other than a string in it, is not UTF-8, or has an unpaired surrogate
+ * in that field. Any other file is text: one document, or several if a separator is given. It is used unchanged,
+ * including CRLF, except for a byte order mark at its beginning (also at the beginning of a JSON line). A folder stands
+ * for its files named .txt, .jsonl or .ndjson, also with .gz or .zst, and a packed file of another name (a.json.gz) in it
+ * is refused; otherwise paths are as in fsdp/data.h.
  *
- * The ids are those of each document as a whole, whatever the number of threads, and behind each document comes the
- * end-of-text token. Documents without text are left out. Memory: a few MiB a thread, whatever the files' size, but a
- * document that has no place to part it (see fsdp_tokenize_files) is held whole. */
+ * The ids are those of each whole document, whatever the number of threads, and each document is followed by the
+ * end-of-text token. Documents without text are skipped. Memory is a few MiB per thread, whatever the size of the
+ * files, except that a document which cannot be split (see fsdp_tokenize_files) is held whole. */
 #ifndef FSDP_TOKENIZE_H
 #define FSDP_TOKENIZE_H
 
@@ -27,16 +27,18 @@ extern "C" {
 #endif
 
 typedef struct fsdp_tokenize_options {
-    const char *field;     /* of JSON lines; NULL: "text" */
-    const char *separator; /* between the documents of a text file, and part of none; NULL: a file is one document */
-    bool no_eos;           /* nothing is put between documents */
-    bool plain_specials;   /* as in fsdp_encode_options */
-    bool replace_invalid;  /* bytes that are no UTF-8, and halves of surrogate pairs, become U+FFFD; otherwise they are
-                              an error, and so are they where they are a quarter of the text */
-    bool skip_bad_lines;   /* bad JSON lines are left out and counted; otherwise the first is an error */
-    int threads;           /* 0: one for each core */
-    /* From the caller's thread, now and then: bytes of files (compressed ones as they are) that were read, of how many,
-     * and tokens so far. NULL: nobody asks. */
+    const char *field; /* for JSON lines; NULL: "text" */
+    const char
+        *separator;      /* separates the documents of a text file and belongs to none; NULL: a file is one document */
+    bool no_eos;         /* put nothing between documents */
+    bool plain_specials; /* as in fsdp_encode_options */
+    /* Bytes that are not UTF-8, and unpaired surrogates, become U+FFFD; otherwise they are an error. They are an error
+     * in any case if they make up a quarter of the text. */
+    bool replace_invalid;
+    bool skip_bad_lines; /* skip and count bad JSON lines; otherwise the first is an error */
+    int threads;         /* 0: one for each core */
+    /* Called on the caller's thread from time to time with the bytes of files read so far (of compressed files the
+     * compressed bytes), the total, and the tokens so far. NULL: not called. */
     void (*progress)(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens);
     void *progress_arg;
 } fsdp_tokenize_options;
@@ -47,19 +49,20 @@ enum {
 
 typedef struct fsdp_tokenize_summary {
     int64_t files, documents, text_bytes, tokens;
-    int64_t left_out_bytes;                   /* that no token stands for */
-    int width;                                /* bytes per token: 2 where the vocabulary fits, else 4 */
-    int64_t lines, left_out_lines;            /* JSON lines that hold anything, and the bad ones of them */
-    char first_left_out[FSDP_LEFT_OUT_BYTES]; /* the first of these, "FILE:LINE: why" */
+    int64_t left_out_bytes;                   /* bytes without a token */
+    int width;                                /* bytes per token: 2 if the vocabulary fits, otherwise 4 */
+    int64_t lines, left_out_lines;            /* JSON lines that are not blank, and the bad ones among them */
+    char first_left_out[FSDP_LEFT_OUT_BYTES]; /* the first bad line, "FILE:LINE: why" */
 } fsdp_tokenize_summary;
 
-/* Writes `out`: a token file with llm.c's header (fsdp/data.h), made beside it and renamed when it is whole. A file of
- * that name is replaced where this function has made it, and else refused; so is one of the inputs. Errors name the
- * file, and the line (JSON lines) or offset in its text. `options` and `summary` may be NULL.
+/* Tokenizes files into `out`, a token file with llm.c's header (fsdp/data.h), which is written beside it and renamed
+ * when it is complete. An existing file of that name is replaced if this function wrote it, and is otherwise an error;
+ * so is one of the inputs. Errors name the file, and the line (JSON lines) or the offset in its text. `options` and
+ * `summary` may be NULL.
  *
- * A long document is parted where the tokenizer's split pattern begins a new word for certain, which is known of
- * GPT-2's, Llama 3's, Qwen2's and GPT-4o's; with another pattern, or without such a place, a document has at most
- * 1 GiB. */
+ * A long document is split where the tokenizer's split pattern is certain to begin a new word, which is known for the
+ * patterns of GPT-2, Llama 3, Qwen2 and GPT-4o. With another pattern, or without such a place, a document has at most 1
+ * GiB. */
 FSDP_API fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const char *const *paths, int count,
                                          const char *out, const fsdp_tokenize_options *options,
                                          fsdp_tokenize_summary *summary);
