@@ -38,7 +38,7 @@ typedef enum fsdp_token_format {
 
 typedef struct fsdp_tokens fsdp_tokens; /* memory-mapped, read-only; may be shared by threads */
 
-/* Opens files as one stream of tokens. AUTO: by llm.c's header, or by name: .txt and unknown names of text are TEXT,
+/* Opens files as one stream of tokens. AUTO: by llm.c's header, or by name: .txt and text of any other name are TEXT,
  * .bin and .u16 UINT16, .u32 UINT32. BINARY: tokens, by header or name, otherwise uint16. UINT16, UINT32: of that
  * width, whatever the name says; a header that contradicts it is an error. TEXT: the bytes. Errors name the file and,
  * if it matters, the offset: a file that is missing, empty or not regular (a FIFO, a device), does not contain a whole

@@ -27,11 +27,10 @@ extern "C" {
 #endif
 
 typedef struct fsdp_tokenize_options {
-    const char *field; /* for JSON lines; NULL: "text" */
-    const char
-        *separator;      /* separates the documents of a text file and belongs to none; NULL: a file is one document */
-    bool no_eos;         /* put nothing between documents */
-    bool plain_specials; /* as in fsdp_encode_options */
+    const char *field;     /* for JSON lines; NULL: "text" */
+    const char *separator; /* separates a text file's documents, part of none; NULL: a file is one document */
+    bool no_eos;           /* put nothing between documents */
+    bool plain_specials;   /* as in fsdp_encode_options */
     /* Bytes that are not UTF-8, and unpaired surrogates, become U+FFFD; otherwise they are an error. They are an error
      * in any case if they make up a quarter of the text. */
     bool replace_invalid;
