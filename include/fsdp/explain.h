@@ -1,5 +1,5 @@
-/* fsdp/explain.h - what a strategy does to a model, before it is done: who holds what, what is gathered when, and what
- * a step costs in memory, calls and bytes. What `fsdp explain` prints, as calls:
+/* fsdp/explain.h - what a strategy does to a model, before a run: which rank holds what, what is gathered when, and
+ * what a step costs in memory, calls and bytes. `fsdp explain` makes these calls:
  *
  *     fsdp_explanation *e = NULL;
  *
@@ -8,12 +8,12 @@
  *     FSDP_TRY(fsdp_explanation_print(e, stdout));
  *     fsdp_explanation_free(e);
  *
- * No number is a formula's. The model is built as each rank in turn, in a world of that one rank, goes through the
- * front door that the config names, and is trained for a few steps on a device without bytes, by the code of `fsdp
- * train`: what its ledger, its counters and its events say is what a run's say, to the byte, whatever the strategy, the
- * units, the dtypes, the microbatches. Nothing is computed, no rank is started, no weights are read.
+ * No number comes from a formula. For each rank in turn, in a world where only that rank is real, the model is built,
+ * sharded by the config's strategy, and trained for a few steps on a device without memory, by the code of `fsdp
+ * train`. Its ledger, counters and events are therefore those of a run, to the byte, for any strategy, units, dtypes
+ * and microbatches. Nothing is computed, no rank is started, no weights are read.
  *
- * What is read of such a device is zero: a model that asks values which way to go is seen on that of zeros.
+ * Values read from such a device are zero: a model whose control flow depends on values takes the path for zeros.
  */
 #ifndef FSDP_EXPLAIN_H
 #define FSDP_EXPLAIN_H
@@ -28,68 +28,68 @@
 extern "C" {
 #endif
 
-/* ---- what is explained ---- */
+/* ---- input ---- */
 
-/* A model of one's own. It is built once for each rank and variant, each time in another context. */
+/* Describes your own model. It is built once for each rank and variant, each time in another context. */
 typedef struct fsdp_explain_model {
-    const char *name; /* for the reader; NULL: that of its type */
-    /* On `device`, which is the context's meta device. NULL with a last error on failure. */
+    const char *name; /* for display; NULL: that of its type */
+    /* Builds the model on `device`, which is the context's meta device. Returns NULL with a last error on failure. */
     fsdp_module *(*build)(void *arg, fsdp_context *context, fsdp_device *device);
-    /* A forward of one microbatch, inputs and targets made on `device` (fsdp_zeros, fsdp_full), to a loss of one
-     * element. */
+    /* Runs the forward of one microbatch, with inputs and targets made on `device` (fsdp_zeros, fsdp_full), and returns
+     * a loss of one element. */
     fsdp_tensor *(*loss)(void *arg, fsdp_module *module, fsdp_device *device);
     void *arg;
-    /* Which modules are units; NULL: what the config's parallelism.wrap_policy says (of a model of one's own there are
-     * no blocks: root, size, class or always). */
+    /* Chooses the units; NULL: as the config's parallelism.wrap_policy says (your own model has no blocks, so root,
+     * size, class or always). */
     const fsdp_wrap_policy *policy;
 } fsdp_explain_model;
 
 typedef struct fsdp_explain_options {
     int world_size; /* 0: 1 */
-    int rank;       /* whose step is told. Rank 0 has the most of everything */
-    bool sweep;     /* other units besides, and DDP: `variants`, those that go with the config's other keys */
-    int machines;   /* that the ranks are on, as many on each; 0: 1. What goes between them is counted then */
-    bool one_level; /* ranks of a machine share nothing: FSDP_ONE_LEVEL=1 (docs/cluster.md) */
-    /* Called as ranks and variants are done: `done` of `all`. NULL: not. */
+    int rank;       /* whose step is shown. Rank 0 has the most of everything */
+    bool sweep;     /* also explain other units and DDP as `variants`, if they go with the config's other keys */
+    int machines;   /* that the ranks are spread over evenly; 0: 1. With several, traffic between them is counted */
+    bool one_level; /* ranks of a machine share no memory: FSDP_ONE_LEVEL=1 (docs/cluster.md) */
+    /* Called as ranks and variants are done: `done` of `all`. NULL: not called. */
     void (*progress)(void *arg, int64_t done, int64_t all);
     void *progress_arg;
 } fsdp_explain_options;
 
-/* ---- what is found out ---- */
+/* ---- results ---- */
 
-/* One rank's part of one parameter. */
+/* Is one rank's part of one parameter. */
 typedef struct fsdp_explained_part {
-    int64_t first, count; /* of dimension `dim`, or of the parameter as one run */
+    int64_t first, count; /* range in dimension `dim`, or in the parameter as one run */
     int64_t numel;
 } fsdp_explained_part;
 
 typedef struct fsdp_explained_parameter {
-    const char *name; /* dotted, from the root; tied ones under their first */
-    int64_t unit;     /* index of its unit; -1: nobody's */
+    const char *name; /* dotted, from the root; tied ones under their first name */
+    int64_t unit;     /* index of its unit; -1: none */
     fsdp_dtype dtype;
     bool trained;
     int ndim;
     int64_t shape[FSDP_MAX_DIMS], numel;
-    int dim;                          /* that is cut; -1: a run of elements (FSDP1) */
-    const fsdp_explained_part *parts; /* of rank 0, 1, ...: explanation.part_count of them */
+    int dim;                          /* the sharded dimension; -1: a run of elements (FSDP1) */
+    const fsdp_explained_part *parts; /* for ranks first_part, first_part + 1, ...: explanation.part_count of them */
 } fsdp_explained_parameter;
 
-/* From a gather to the end of what was gathered. */
+/* Is the time from a gather until the gathered parameters are freed. */
 typedef struct fsdp_explained_life {
-    int64_t begin, end; /* events: the UNSHARD and the RESHARD; event_count: it outlives the step */
+    int64_t begin, end; /* indices of the UNSHARD and RESHARD events; event_count: it outlives the step */
     bool ahead;         /* gathered before its module's turn */
     int64_t bytes;      /* sent for it by this rank */
-    double flops;       /* computed meanwhile */
+    double flops;       /* computed in this time */
 } fsdp_explained_life;
 
-/* Modules that are sharded together. What is counted is of this rank and of one step, all microbatches. */
+/* Describes modules that are sharded together. The counts are of this rank and one step, all microbatches. */
 typedef struct fsdp_explained_unit {
-    const char *name, *type; /* dotted name of its module, "" for the root; the module's class */
+    const char *name, *type; /* dotted name of its module, "" for the root; the module's type */
     int64_t parameter_count, numel;
-    int64_t padded_numel; /* rows, or the flat vector, rounded up to a multiple of the ranks */
-    int64_t shard_numel;  /* this rank's, without padding */
+    int64_t padded_numel; /* with rows, or the flat vector, rounded up to a multiple of the ranks */
+    int64_t shard_numel;  /* of this rank, without padding */
     int64_t gathers, gathered_bytes, reductions, reduced_bytes;
-    double flops; /* of its own products, forward and backward, what is a nested unit's left out */
+    double flops; /* of its own products, forward and backward, without nested units */
     int64_t life_count;
     const fsdp_explained_life *lives;
 } fsdp_explained_unit;
@@ -105,30 +105,30 @@ typedef struct fsdp_explained_event {
     fsdp_explained_phase phase;
     int64_t unit, microbatch;
     double flops;                         /* of the step so far */
-    size_t live_bytes[FSDP_MEMORY_KINDS]; /* then */
+    size_t live_bytes[FSDP_MEMORY_KINDS]; /* at this time */
 } fsdp_explained_event;
 
-/* To and from other machines, as fsdp_comm_stats. */
+/* Counts traffic with other machines, as fsdp_comm_stats does. */
 typedef struct fsdp_explained_network {
     int64_t sent[FSDP_COLLECTIVES], received[FSDP_COLLECTIVES]; /* bytes of buffers */
-    int64_t messages[FSDP_COLLECTIVES];                         /* sent: of buffers and headers */
+    int64_t messages[FSDP_COLLECTIVES];                         /* sent, for buffers and headers */
 } fsdp_explained_network;
 
-/* What one step costs a rank once it has settled: the third. WORKSPACE is what operations take themselves; kernels'
- * scratch, which depends on the machine and its threads, is in none of these numbers. */
+/* Says what one step costs a rank, measured in the third step. WORKSPACE is what operations themselves allocate;
+ * kernels' scratch memory, which depends on the machine and its threads, is not included in any number. */
 typedef struct fsdp_explained_step {
-    size_t live_bytes[FSDP_MEMORY_KINDS];                          /* between two steps */
-    size_t peak_bytes[FSDP_MEMORY_KINDS];                          /* within it; they need not fall together */
-    size_t peak_total_bytes;                                       /* of all kinds together but WORKSPACE */
-    int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES]; /* as fsdp_comm_stats */
+    size_t live_bytes[FSDP_MEMORY_KINDS]; /* between two steps */
+    size_t peak_bytes[FSDP_MEMORY_KINDS]; /* within the step; they need not occur at the same time */
+    size_t peak_total_bytes;              /* of all kinds together except WORKSPACE */
+    int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES]; /* as in fsdp_comm_stats */
     fsdp_explained_network network;
     double flops;
 } fsdp_explained_step;
 
-/* The same model in other units, or under DDP, in none. */
+/* Is the same model with other units, or under DDP, without units. */
 typedef struct fsdp_explained_variant {
     const char *policy; /* "root", "blocks", "size 100000", "always"; "ddp" */
-    bool asked;         /* it is what the explanation is of */
+    bool asked;         /* it is the one that the explanation is of */
     int64_t units;
     int64_t largest; /* elements of the largest unit */
     fsdp_explained_step step;
@@ -139,18 +139,19 @@ typedef struct fsdp_explanation {
     int world_size, rank;
     int machines;
     bool one_level;
-    fsdp_explained_network machine;       /* of a step of all ranks on the machine of `rank`; where there are several */
-    int replicas;                         /* copies of the parameters */
-    int64_t microbatches;                 /* of a step; 0: no step was taken (fsdp_explain_module) */
-    int64_t local_batch, seq_len;         /* of a microbatch; 0: the model is not the config's */
-    fsdp_dtype param_dtype, reduce_dtype; /* in which is computed and gathered, and reduced */
-    const char *tree;                     /* the modules, as fsdp_module_print has them */
+    fsdp_explained_network
+        machine;                  /* one step, all ranks on the machine of `rank`; only if there are several machines */
+    int replicas;                 /* copies of the parameters */
+    int64_t microbatches;         /* of a step; 0: no step was run (fsdp_explain_module) */
+    int64_t local_batch, seq_len; /* of a microbatch; 0: the model is not the config's */
+    fsdp_dtype param_dtype, reduce_dtype; /* for computation and gathers; for reductions */
+    const char *tree;                     /* the modules, as fsdp_module_print prints them */
     int64_t numel, trained_numel;         /* elements of all parameters */
     int64_t unit_count;
     const fsdp_explained_unit *units; /* in the order of the tree */
     int64_t parameter_count;
     const fsdp_explained_parameter *parameters; /* in the order of the tree */
-    int part_count, first_part; /* ranks whose parts are known, from which on: all (of up to 4096), or this one alone */
+    int part_count, first_part; /* ranks whose parts are known, and the first: all ranks (up to 4096), or this one */
     int64_t event_count;
     const fsdp_explained_event *events;
     fsdp_explained_step step;
@@ -158,24 +159,25 @@ typedef struct fsdp_explanation {
     const fsdp_explained_variant *variants;
 } fsdp_explanation;
 
-/* `model` NULL: the config's (model.path, of which config.json is all that is read, or model.preset). The config also
- * says strategy, units, dtypes, checkpoints, batches and optimizer; what it says of data, metrics and export is
- * ignored, NULL: all at its default. `options` may be NULL. Errors are those of fsdp_train_run_create and of the model.
- */
+/* Explains a model. `model` NULL: the config's model (model.path, of which only config.json is read, or model.preset).
+ * The config also gives strategy, units, dtypes, checkpoints, batches and optimizer; its data, metrics and export are
+ * ignored. `config` NULL: every key has its default. `options` may be NULL. Errors are those of fsdp_train_run_create
+ * and of the model. */
 FSDP_API fsdp_status fsdp_explain(const fsdp_explain_model *model, const fsdp_train_config *config,
                                   const fsdp_explain_options *options, fsdp_explanation **out);
-/* A module that is sharded already, whichever way: its units, and this rank's parts; no step. Local. FSDP_STATE where
- * nothing in it is sharded or replicated. */
+/* Explains a module that is sharded already, in whichever way: its units and this rank's parts, but no step. A local
+ * call. FSDP_STATE: nothing in it is sharded or replicated. */
 FSDP_API fsdp_status fsdp_explain_module(fsdp_module *module, fsdp_explanation **out);
 FSDP_API void fsdp_explanation_free(fsdp_explanation *explanation); /* NULL is allowed */
 
-/* ---- as people and programs read it ---- */
+/* ---- output ---- */
 
-/* Text of at most 100 columns; what a step does is left out where none was taken. */
+/* Prints text of at most 100 columns; without the step's part if no step was run. */
 FSDP_API fsdp_status fsdp_explanation_print(const fsdp_explanation *explanation, FILE *stream);
-/* One JSON object with all of the above. */
+/* Prints one JSON object with all of the above. */
 FSDP_API fsdp_status fsdp_explanation_json(const fsdp_explanation *explanation, FILE *stream);
-/* Two pictures in one SVG: who holds which rows; when which unit is gathered in the step, over the bytes that live. */
+/* Prints two pictures in one SVG: which rank holds which rows; and when each unit is gathered in the step, above the
+ * live bytes. */
 FSDP_API fsdp_status fsdp_explanation_svg(const fsdp_explanation *explanation, FILE *stream);
 
 #ifdef __cplusplus

@@ -35,8 +35,8 @@ typedef struct fsdp_generate_options {
  * The model runs in evaluation mode (fsdp_module_train false) without gradients. Afterwards each module is in its
  * former mode, the settings of fsdp_module_set_keep_unsharded and fsdp_model_set_last_logits_only apply again, and a
  * sharded model that is not to be kept unsharded is resharded. Accumulated gradients are kept, and a later backward of
- * an earlier forward still works. Every rank of the world calls it with the same options, uses rank 0's tokens and gets
- * the same tokens: rank 0's draw counts, even if each rank has its own model. [collective] */
+ * an earlier forward still works. Every rank of the world calls it, with the same options and rank 0's tokens, and gets
+ * the same new tokens: rank 0's draw counts, even if each rank has its own model. [collective] */
 FSDP_API fsdp_status fsdp_generate(fsdp_module *model, int32_t *tokens, int64_t *count,
                                    const fsdp_generate_options *options, bool (*each)(void *arg, int32_t token),
                                    void *arg);
