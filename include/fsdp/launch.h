@@ -14,14 +14,18 @@ extern "C" {
  *     fsdp_launch, `fsdp run`     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, and FSDP_SHM_FD, an
  *                                 inherited descriptor of the shared memory
  *     torchrun --no-python        the same without FSDP_SHM_FD, on one machine: rank 0 creates the memory and passes it
- * to the others. Ranks recognise each other by parent process, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID and
- * TORCHELASTIC_RESTART_COUNT, so a script around the program must `exec` it. They wait FSDP_JOIN_TIMEOUT seconds for
- * each other (300); a waiting rank says so in the default log mpirun, mpiexec, srun       OMPI_COMM_WORLD_*, PMI_*,
- * PMIX_RANK, SLURM_*: joins by MPI, on any number of machines. FSDP_JOIN_TIMEOUT applies, too, but an MPI call cannot
- * be cancelled, so a process that has not joined by then says so and exits with status 1, without flushing stdout. It
- * also does so later if an MPI call takes longer than the timeout (fsdp_context_set_comm_timeout; MPI_Finalize: a
- * minute at most). FSDP_MPI=none: no MPI; openmpi or mpich: use that one, even if none of these is set by hand RANK and
- * WORLD_SIZE, as with torchrun. Its other variables, such as LOCAL_RANK, may be set, too, and must then be consistent
+ *                                 to the others. Ranks recognise each other by parent process, MASTER_ADDR,
+ *                                 MASTER_PORT, TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT, so a script around
+ *                                 the program must `exec` it. They wait FSDP_JOIN_TIMEOUT seconds for each other
+ *                                 (300); a waiting rank says so in the default log
+ *     mpirun, mpiexec, srun       OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK, SLURM_*: join by MPI, on any number of machines.
+ *                                 FSDP_JOIN_TIMEOUT applies, too, but an MPI call cannot be cancelled, so a process
+ *                                 that has not joined by then says so and exits with status 1, without flushing stdout.
+ *                                 It also does so later if an MPI call takes longer than the timeout
+ *                                 (fsdp_context_set_comm_timeout; MPI_Finalize: a minute at most). FSDP_MPI=none:
+ *                                 a world of one rank; openmpi or mpich: join by that MPI, even if none of these is set
+ *     by hand                     RANK and WORLD_SIZE, as with torchrun. Its other variables, such as LOCAL_RANK, may
+ *                                 be set, too, and must then be consistent
  *
  * Ranks that fsdp_launch has not started bind themselves to their share of the machine's cores, unless they are bound
  * already, which shows in the cores that they may use. With OMP_PROC_BIND they leave binding to OpenMP.
