@@ -1,11 +1,11 @@
-/* fsdp/device.h - where bytes live and in which order work runs on them.
+/* fsdp/device.h - devices, their memory, and the streams that order their work.
  *
  * A rank has a `cpu` device and a `meta` device (shapes and accounting, no bytes). A stream is an ordered queue of
- * work: inline (run by the caller, at once) or run by a worker thread. An event marks a point in a stream that
- * another stream or the host can wait for. The meaning is the same in both kinds.
+ * work, which the caller runs at once (inline) or a worker thread runs. An event marks a point in a stream that another
+ * stream or the host can wait for. Both kinds of stream have the same semantics.
  *
- * Every byte of a device is counted under the kind it is used for. Counts change when the work is issued, so the
- * live and peak bytes of a step are the same number on every run.
+ * Every byte of a device is counted by its kind, that is, by its use. Counts change when work is issued, so the live
+ * and peak bytes of a step are the same on every run.
  */
 #ifndef FSDP_DEVICE_H
 #define FSDP_DEVICE_H
@@ -19,7 +19,7 @@ extern "C" {
 
 /* ---- memory ---- */
 
-/* What a byte is for. */
+/* Lists the kinds of memory use, with their names. */
 #define FSDP_MEMORY_MAP(X)                        \
     X(PARAMETER_SHARD, "parameter shard")         \
     X(UNSHARDED_PARAMETER, "unsharded parameter") \
@@ -37,12 +37,12 @@ typedef enum fsdp_memory_kind {
 
 typedef struct fsdp_memory_stats {
     size_t live_bytes[FSDP_MEMORY_KINDS];
-    size_t peak_bytes[FSDP_MEMORY_KINDS]; /* each kind's own peak; they need not fall together */
+    size_t peak_bytes[FSDP_MEMORY_KINDS]; /* each kind's own peak; they need not occur at the same time */
     size_t live_total_bytes, peak_total_bytes;
-    size_t peak_without_workspace_bytes; /* of the others together: the same with any number of threads */
-    size_t shared_bytes;   /* part of live_total that peers on this machine hold too: resident once, not once a rank */
-    size_t reserved_bytes; /* taken from the system, live or kept for reuse */
-    uint64_t system_allocations; /* times the system was asked: constant in a steady state */
+    size_t peak_without_workspace_bytes; /* of all kinds but workspace: the same for any number of threads */
+    size_t shared_bytes;   /* part of live_total that peers on this machine also hold: resident once, not per rank */
+    size_t reserved_bytes; /* allocated from the system, live or kept for reuse */
+    uint64_t system_allocations; /* number of allocations from the system: constant in a steady state */
 } fsdp_memory_stats;
 
 FSDP_API const char *fsdp_memory_kind_name(fsdp_memory_kind kind);
@@ -51,16 +51,17 @@ FSDP_API const char *fsdp_memory_kind_name(fsdp_memory_kind kind);
 
 typedef struct fsdp_device fsdp_device;
 
-/* The context's devices; made on first use, owned by the context. NULL (and a last error) when out of memory. */
+/* Return the context's devices, created on first use and owned by the context. NULL (and a last error) if out of
+ * memory. */
 FSDP_API fsdp_device *fsdp_cpu(fsdp_context *context);
 FSDP_API fsdp_device *fsdp_meta(fsdp_context *context);
-FSDP_API const char *fsdp_device_name(const fsdp_device *device); /* "cpu"; with an ordinal where there are several */
+FSDP_API const char *fsdp_device_name(const fsdp_device *device); /* "cpu"; with an ordinal if there are several */
 FSDP_API int fsdp_device_ordinal(const fsdp_device *device);      /* from 0, among devices of its kind */
 FSDP_API bool fsdp_device_is_meta(const fsdp_device *device);
 FSDP_API fsdp_context *fsdp_device_context(const fsdp_device *device);
 
 FSDP_API void fsdp_device_memory(const fsdp_device *device, fsdp_memory_stats *out);
-/* Peaks start again from what is live now. */
+/* Resets the peaks to what is live now. */
 FSDP_API void fsdp_device_reset_peak(fsdp_device *device);
 
 /* ---- streams and events ---- */
@@ -70,23 +71,24 @@ typedef struct fsdp_event fsdp_event;
 
 typedef enum fsdp_stream_mode {
     FSDP_STREAM_INLINE, /* work runs in the calling thread before the call returns */
-    FSDP_STREAM_WORKER, /* work runs in order on a thread of the stream's own */
+    FSDP_STREAM_WORKER, /* work runs in order on the stream's own thread */
 } fsdp_stream_mode;
 
-/* The stream that operations run on. Inline on the CPU. Owned by the device. */
+/* Returns the stream that operations run on, owned by the device. On the CPU it is inline. */
 FSDP_API fsdp_stream *fsdp_device_stream(fsdp_device *device);
 
 FSDP_API fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);
-/* Finishes the queued work first. NULL is allowed. */
+/* Frees a stream after its queued work has finished. NULL is allowed. */
 FSDP_API void fsdp_stream_free(fsdp_stream *stream);
-/* Host waits until all work queued so far is done; returns the first failure of that work and clears it. [blocks] */
+/* Waits on the host until all work queued so far is done. Returns the first failure of that work and clears it.
+ * [blocks] */
 FSDP_API fsdp_status fsdp_stream_synchronize(fsdp_stream *stream);
 
 FSDP_API fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out);
 FSDP_API void fsdp_event_free(fsdp_event *event);
 /* Marks the work queued on `stream` so far; a later record moves the mark. */
 FSDP_API fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream);
-/* Later work of `stream` starts after the mark. An event never recorded is no wait. [stream] */
+/* Makes later work of `stream` start after the mark. An event that was never recorded is not waited for. [stream] */
 FSDP_API fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event);
 FSDP_API fsdp_status fsdp_event_synchronize(fsdp_event *event); /* [blocks] */
 
