@@ -1,9 +1,9 @@
-/* fsdp/models.h - GPT-2 and Llama, with those that are Llamas by another name, with Hugging Face's module tree and
- * parameter names.
+/* fsdp/models.h - GPT-2, Llama and models with Llama's architecture, with Hugging Face's module tree and parameter
+ * names.
  *
- * All are called with tokens (B,T) i32 for logits (B,T,V), or with tokens and targets (B,T) for the mean cross-
- * entropy, a scalar of shape (), without ever holding all logits. Positions start at 0; GPT-2 takes at most max_seq_len
- * of them.
+ * All models are called with tokens (B,T) i32 and return logits (B,T,V), or with tokens and targets (B,T) and return
+ * the mean cross-entropy, a scalar of shape (), without ever holding all logits. Positions start at 0; GPT-2 takes at
+ * most max_seq_len of them.
  *
  *     fsdp_call(model, tokens)            logits
  *     fsdp_call(model, tokens, targets)   loss
@@ -19,33 +19,33 @@ extern "C" {
 
 typedef enum fsdp_architecture {
     FSDP_GPT2,
-    FSDP_LLAMA,   /* SmolLM and SmolLM2 too */
-    FSDP_MISTRAL, /* a Llama: its window is not there, or holds all positions */
+    FSDP_LLAMA,   /* also SmolLM and SmolLM2 */
+    FSDP_MISTRAL, /* a Llama without a sliding window, or with one that covers all positions */
     FSDP_QWEN2    /* a Llama with biases of query, key and value */
 } fsdp_architecture;
 
-/* "GPT-2", "Llama", "Mistral", "Qwen2". */
+/* Returns "GPT-2", "Llama", "Mistral" or "Qwen2". */
 FSDP_API const char *fsdp_architecture_name(fsdp_architecture architecture);
 
-/* What is done to the rotary frequencies so that more positions fit. */
+/* Says how the rotary frequencies are scaled for more positions. */
 typedef enum fsdp_rope_type {
     FSDP_ROPE_DEFAULT,
-    FSDP_ROPE_LINEAR, /* all divided by rope_factor */
-    FSDP_ROPE_LLAMA3  /* low ones divided, high ones kept */
+    FSDP_ROPE_LINEAR, /* all are divided by rope_factor */
+    FSDP_ROPE_LLAMA3  /* low ones are divided, high ones kept */
 } fsdp_rope_type;
 
-FSDP_API const char *fsdp_rope_type_name(fsdp_rope_type type); /* as config.json says it: "default", ... */
+FSDP_API const char *fsdp_rope_type_name(fsdp_rope_type type); /* as in config.json: "default", ... */
 
 enum {
     FSDP_MODEL_MAX_EOS_TOKENS = 64
 };
 typedef struct fsdp_model_config {
     fsdp_architecture architecture;
-    /* GPT-2: n_kv_heads = n_heads and head_dim = dim / n_heads. Whoever changes dim or n_heads of a preset sets the
-     * other two as well. */
+    /* GPT-2: n_kv_heads = n_heads and head_dim = dim / n_heads. If you change dim or n_heads of a preset, set the other
+     * two as well. */
     int64_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_seq_len;
     float norm_eps;
-    float rope_theta; /* Llama, as all of rope */
+    float rope_theta; /* Llama, like the other rope fields */
     fsdp_rope_type rope_type;
     float rope_factor;                                 /* linear and llama3 */
     float rope_low_freq_factor, rope_high_freq_factor; /* llama3 */
@@ -54,60 +54,64 @@ typedef struct fsdp_model_config {
     bool attention_bias, mlp_bias; /* Llama; GPT-2 always has them, Mistral and Qwen2 never */
     bool gelu_erf;                 /* GPT-2: the erf form instead of the tanh form */
     float embd_dropout, dropout;   /* GPT-2: after the embeddings, and at the end of each residual branch */
-    float attention_dropout;       /* above 0 the model can be run, but training it is an error */
-    float init_std;                /* GPT-2's residual projections: divided by sqrt(2 n_layers) */
-    /* What config.json says of tokens; the model does not use it. */
+    float attention_dropout;       /* above 0 the model can run, but training it is an error */
+    float init_std;                /* for GPT-2's residual projections divided by sqrt(2 n_layers) */
+    /* Tokens named in config.json; the model does not use them. */
     bool has_bos_token, has_pad_token, has_unk_token;
     int64_t bos_token, pad_token, unk_token;
-    int eos_token_count; /* tokens that end a text: one, a list, or none */
+    int eos_token_count; /* tokens that end a text: one, several or none */
     int64_t eos_tokens[FSDP_MODEL_MAX_EOS_TOKENS];
 } fsdp_model_config;
 
-/* gpt-10m gpt2-124m llama-1m llama-100m llama-1b llama-8b. An unknown name is an error that lists them. */
+/* Returns a preset: gpt-10m gpt2-124m llama-1m llama-100m llama-1b llama-8b. An unknown name is an error that lists
+ * them. */
 FSDP_API fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *out);
 FSDP_API const char *const *fsdp_model_preset_names(void); /* NULL-terminated */
-/* Checks sizes against each other (dim % heads, heads % kv heads, even head_dim, ...): the error names the field. */
+/* Checks sizes against each other (dim % heads, heads % kv heads, even head_dim, ...). The error names the field. */
 FSDP_API fsdp_status fsdp_model_config_check(const fsdp_model_config *config);
-FSDP_API int64_t fsdp_model_config_parameters(const fsdp_model_config *config); /* number of elements, tied once */
-/* FLOPs of forward and backward for one token in sequences of seq_len: 6 x (elements of weight matrices that take part
- * in products, the head once) + 6 x layers x heads x head_dim x seq_len for causal attention. */
+FSDP_API int64_t fsdp_model_config_parameters(const fsdp_model_config *config); /* number of elements, tied ones once */
+/* Returns the FLOPs of forward and backward for one token in sequences of seq_len: 6 x (elements of weight matrices
+ * that take part in products, the head once) + 6 x layers x heads x head_dim x seq_len for causal attention. */
 FSDP_API double fsdp_model_config_flops_per_token(const fsdp_model_config *config, int64_t seq_len);
 
-/* The whole model on `device` (meta: shapes only). The caller owns the module, NULL on failure. */
+/* Creates the whole model on `device` (meta: shapes only). Returns a module that the caller owns, or NULL. */
 FSDP_API fsdp_module *fsdp_model_create(fsdp_context *context, fsdp_device *device, const fsdp_model_config *config);
-/* Transformer blocks of a model made above, in order: what to give to fsdp_fully_shard before the model itself. */
-FSDP_API int64_t fsdp_model_block_count(fsdp_module *model);               /* 0 if made otherwise */
-FSDP_API fsdp_module *fsdp_model_block(fsdp_module *model, int64_t index); /* borrowed; NULL and a last error beyond */
-FSDP_API const fsdp_model_config *fsdp_model_get_config(fsdp_module *model); /* NULL if made otherwise */
-/* Logits of the last position only, (B,1,V): what generation needs. Off at first. */
+/* Return the transformer blocks of such a model, in order, to be given to fsdp_fully_shard before the model itself. */
+FSDP_API int64_t fsdp_model_block_count(fsdp_module *model); /* 0 for other modules */
+FSDP_API fsdp_module *fsdp_model_block(fsdp_module *model,
+                                       int64_t index); /* borrowed; NULL and a last error if out of range */
+FSDP_API const fsdp_model_config *fsdp_model_get_config(fsdp_module *model); /* NULL for other modules */
+/* Sets whether the model returns only the logits of the last position, (B,1,V), as generation needs them. Off by
+ * default. */
 FSDP_API fsdp_status fsdp_model_set_last_logits_only(fsdp_module *model, bool on);
-FSDP_API bool fsdp_model_last_logits_only(fsdp_module *model); /* false if made otherwise */
+FSDP_API bool fsdp_model_last_logits_only(fsdp_module *model); /* false for other modules */
 
 /* ---- a cache of keys and values ----
  *
- * What attention has made of the tokens so far, so that a call takes the next tokens alone:
+ * The cache keeps attention's keys and values of the tokens so far, so that a call takes only the next tokens:
  *
  *     fsdp_model_call_cached(model, cache, prompt)    (1,T) -> logits (1,T,V)
- *     fsdp_model_call_cached(model, cache, token)     (1,1) -> logits (1,1,V), as of all T + 1 of them
+ *     fsdp_model_call_cached(model, cache, token)     (1,1) -> logits (1,1,V), as with all T + 1
  *
- * What is in it was made of the weights of that time, and stays when they change: after a load or an optimizer's step
- * forget it with fsdp_kv_cache_truncate(cache, 0), else the logits are of both. After fsdp_module_to to another dtype a
- * call before that is FSDP_STATE.
+ * Its contents were computed with the weights of that time and do not follow later changes: after a load or an
+ * optimizer step clear it with fsdp_kv_cache_truncate(cache, 0), or logits will mix old and new weights. After
+ * fsdp_module_to to another dtype, a call before clearing is FSDP_STATE.
  */
 typedef struct fsdp_kv_cache fsdp_kv_cache;
 
-/* Empty, for `batch` sequences of at most `capacity` tokens each: no more than max_seq_len for GPT-2. At the first call
- * it takes 2 x n_layers x batch x n_kv_heads x capacity x head_dim elements of the dtype that attention computes in,
- * counted as activations. It holds the model, which may be sharded; every rank has its own. The caller owns `*out`. */
+/* Creates an empty cache for `batch` sequences of at most `capacity` tokens each (for GPT-2 at most max_seq_len). At
+ * the first call it allocates 2 x n_layers x batch x n_kv_heads x capacity x head_dim elements of the dtype that
+ * attention computes in, counted as activations. It holds the model, which may be sharded; every rank has its own
+ * cache. The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_kv_cache_create(fsdp_module *model, int64_t batch, int64_t capacity, fsdp_kv_cache **out);
 FSDP_API void fsdp_kv_cache_free(fsdp_kv_cache *cache);            /* NULL is allowed */
-FSDP_API int64_t fsdp_kv_cache_length(const fsdp_kv_cache *cache); /* tokens of each sequence that are in it */
-/* Forgets all tokens but the first `length`. */
+FSDP_API int64_t fsdp_kv_cache_length(const fsdp_kv_cache *cache); /* tokens of each sequence in the cache */
+/* Removes all tokens but the first `length`. */
 FSDP_API fsdp_status fsdp_kv_cache_truncate(fsdp_kv_cache *cache, int64_t length);
-/* Logits of the tokens (B,T) that come behind those in the cache, and then are in it. They are those of a call with all
- * tokens, but for rounding: products and sums of few rows add up in another order. A forward like any other for hooks
- * and sharding, so [collective] where that is, but without gradients: FSDP_STATE where they are recorded. Tokens that
- * do not fit are an error. One that failed leaves the cache as it was. */
+/* Returns the logits of `tokens` (B,T), which follow those in the cache and are added to it. They equal those of a call
+ * with all tokens up to rounding: products and sums of few rows add up in another order. For hooks and sharding it is a
+ * forward like any other, so [collective] if that is, but without gradients: FSDP_STATE if they are recorded. Tokens
+ * that do not fit are an error. A failed call leaves the cache as it was. */
 FSDP_API fsdp_tensor *fsdp_model_call_cached(fsdp_module *model, fsdp_kv_cache *cache, fsdp_tensor *tokens);
 
 #ifdef __cplusplus
