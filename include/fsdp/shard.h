@@ -294,8 +294,8 @@ FSDP_API fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module,
  * accumulated gradients, even if it adds no new ones; zero_grad drops them. Setting requires_gradient_sync sets this,
  * too. On a mesh without replicas it makes no difference. */
 FSDP_API fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bool on, bool recurse);
-/* Says whether the next backward is the last one. false: its end does not wait for reductions and keeps the prefetch
- * order (for several backwards per step). */
+/* Says whether a backward is the last of its step. false: the end of a backward does not wait for reductions and keeps
+ * the prefetch order (for several backwards per step). */
 FSDP_API fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last);
 /* Says, before each forward of a step of several, whether its backward is the last of the step. For the module and
  * every sharded module below, it does what options.zero_stage requires: it sets is_last_backward; for stage 1 it sets
