@@ -1,4 +1,4 @@
-/* fsdp/fsdp.h - includes all public headers but tokenize.h and tokenizer.h.
+/* fsdp/fsdp.h - includes all public headers.
  *
  * Here is a complete program. It trains a model on random numbers, sharded over the ranks that `fsdp run -n 4 --
  * ./program` starts (without `fsdp run` it is a world of one rank). FSDP_TRY is all of its error handling, and a

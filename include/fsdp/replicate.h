@@ -112,11 +112,11 @@ FSDP_API fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucke
  * one all-reduce, which tells which ranks have a batch. A rank without one takes part, in join_end, in the
  * communication of the others' forwards and backwards, and contributes only gradients that it has kept without
  * synchronisation. join_end returns when all ranks have reached it; the rank then has no gradients, and the parameters
- * and buffers of a rank that was among the last. Optimizer state is each rank's own. While gradients are synchronised,
- * each recorded forward must have its backward before the next forward, and ranks may communicate nothing else. An
- * error in what ranks agree on there (stop_early, some ranks synchronise and others do not, values missing on one
- * before the first forward) is an error of the forward or of join_end on all ranks and ends the join: unreduced
- * gradients are dropped, and the next forward, or join_begin, works as usual. */
+ * and buffers of a rank that arrived last. Optimizer state is each rank's own. While gradients are synchronised, each
+ * recorded forward must have its backward before the next forward, and ranks may communicate nothing else. An error in
+ * what ranks agree on there (stop_early, some ranks synchronise and others do not, values missing on one before the
+ * first forward) is an error of the forward or of join_end on all ranks and ends the join: unreduced gradients are
+ * dropped, and the next forward, or join_begin, works as usual. */
 typedef struct fsdp_join_options {
     bool divide_by_present; /* divide gradients by the number of ranks that had a batch, not by all */
     bool stop_early; /* the first rank without a batch ends the join for all: FSDP_STATE on every rank, and no join_end

@@ -11,8 +11,8 @@
  * such an object, lacks the field, has something other than a string in it, is not UTF-8, or has an unpaired surrogate
  * in that field. Any other file is text: one document, or several if a separator is given. It is used unchanged,
  * including CRLF, except for a byte order mark at its beginning (also at the beginning of a JSON line). A folder stands
- * for its files named .txt, .jsonl or .ndjson, also with .gz or .zst, and a packed file of another name (a.json.gz) in it
- * is refused; otherwise paths are as in fsdp/data.h.
+ * for its files named .txt, .jsonl or .ndjson, also with .gz or .zst, and a packed file of another name (a.json.gz) in
+ * it is refused; otherwise paths are as in fsdp/data.h.
  *
  * The ids are those of each whole document, whatever the number of threads, and each document is followed by the
  * end-of-text token. Documents without text are skipped. Memory is a few MiB per thread, whatever the size of the

@@ -108,7 +108,7 @@ typedef struct fsdp_wrap_units {
 
 /* Computes the units of a tree by a policy. Nothing is sharded, and the root may be the only unit. Each unit gets a
  * copy of `options`, of option_bytes, which may be NULL. Errors: a policy without what its kind needs, or one below ANY
- * with what it must not have; a module that has been sharded already, unless it is ignored (for NONE: unless its
+ * with what it must not have; a module that has been sharded already, unless it is ignored (NONE allows it: its
  * parameters have their unit). */
 FSDP_API fsdp_status fsdp_module_wrap_units(fsdp_module *module, const fsdp_wrap_policy *policy, const void *options,
                                             size_t option_bytes, fsdp_wrap_units *out);
