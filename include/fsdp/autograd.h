@@ -56,7 +56,7 @@ FSDP_API bool fsdp_grad_enabled(const fsdp_context *context);
  * scope. */
 FSDP_API fsdp_tensor *fsdp_detach(fsdp_tensor *tensor);
 
-/* Is called in a backward when the whole gradient of `tensor` is known, before the backward of the operation that made
+/* Called in a backward when the whole gradient of `tensor` is known, before the backward of the operation that made
  * it; for a leaf, with each gradient that arrives, before it is added. It may replace `*grad` by a tensor of the same
  * shape and dtype (of the scope, or kept alive elsewhere). `tensor` is NULL if the tensor itself has been freed. Hooks
  * run in the order in which they were added and live as long as the tensor or its graph. A failure ends the
@@ -169,8 +169,7 @@ typedef enum fsdp_checkpoint_mode {
 typedef fsdp_tensor *(*fsdp_checkpoint_function)(void *arg, fsdp_tensor *const *inputs, int count);
 typedef struct fsdp_checkpoint_options {
     fsdp_checkpoint_mode mode;
-    void (*free_arg)(
-        void *arg); /* called once, when `arg` is no longer needed, after the last run; also on failure. May be NULL */
+    void (*free_arg)(void *arg); /* called once, after the last run, also on failure. May be NULL */
 } fsdp_checkpoint_options;
 /* Runs a checkpoint. `options` NULL: FULL. Returns NULL if an input is NULL. The output belongs to the scope. */
 FSDP_API fsdp_tensor *fsdp_checkpoint(fsdp_context *context, fsdp_checkpoint_function function, void *arg,

@@ -48,7 +48,7 @@ typedef struct fsdp_checkpoint_value {
     const char *text;
 } fsdp_checkpoint_value;
 
-/* Is a file beside the tensors. `name` is a plain file name that is not one of the checkpoint's own files. */
+/* Describes a file beside the tensors. `name` is a plain file name that is not one of the checkpoint's own files. */
 typedef struct fsdp_checkpoint_file {
     const char *name;
     const void *data;
@@ -129,7 +129,7 @@ enum {
     FSDP_CHECKPOINT_NEWEST = -1,
     FSDP_CHECKPOINT_BEST = -2
 };
-/* Is the name of an integer value: the step after which the lowest validation loss so far was measured. A training run
+/* Names an integer value: the step after which the lowest validation loss so far was measured. A training run
  * saves it. The best checkpoint of a folder is the one of the step that the newest checkpoint names. */
 #define FSDP_CHECKPOINT_BEST_STEP "validation.best_step"
 /* Returns the path of <folder>/step-<step>, or of the newest or the best; the caller frees `*out` with free().
@@ -144,7 +144,7 @@ FSDP_API bool fsdp_checkpoint_exists(const char *folder, int64_t step);
 
 typedef struct fsdp_checkpoint_reader fsdp_checkpoint_reader;
 
-/* Is a part of a tensor, in one rank's file. */
+/* Describes a part of a tensor, in one rank's file. */
 typedef struct fsdp_checkpoint_part {
     const char *file;
     int rank;                                           /* the rank that has written it */

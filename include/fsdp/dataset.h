@@ -45,7 +45,7 @@ typedef struct fsdp_data_field {
     int64_t shape[FSDP_DATA_DIMS];
 } fsdp_data_field;
 
-/* Is a data set: two functions and their argument. Fill it in for your own data. */
+/* A data set consists of two functions and their argument. Fill it in for your own data. */
 typedef struct fsdp_dataset {
     int64_t (*length)(void *arg); /* number of items; must not change */
     /* Writes item `index`, in [0, length): fields[i] is the place of field i. Loaders with workers call it on several

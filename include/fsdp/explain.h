@@ -57,7 +57,7 @@ typedef struct fsdp_explain_options {
 
 /* ---- results ---- */
 
-/* Is one rank's part of one parameter. */
+/* Describes one rank's part of one parameter. */
 typedef struct fsdp_explained_part {
     int64_t first, count; /* range in dimension `dim`, or in the parameter as one run */
     int64_t numel;
@@ -74,7 +74,7 @@ typedef struct fsdp_explained_parameter {
     const fsdp_explained_part *parts; /* for ranks first_part, first_part + 1, ...: explanation.part_count of them */
 } fsdp_explained_parameter;
 
-/* Is the time from a gather until the gathered parameters are freed. */
+/* Describes the time from a gather until the gathered parameters are freed. */
 typedef struct fsdp_explained_life {
     int64_t begin, end; /* indices of the UNSHARD and RESHARD events; event_count: it outlives the step */
     bool ahead;         /* gathered before its module's turn */
@@ -125,7 +125,7 @@ typedef struct fsdp_explained_step {
     double flops;
 } fsdp_explained_step;
 
-/* Is the same model with other units, or under DDP, without units. */
+/* Describes the same model with other units, or under DDP, without units. */
 typedef struct fsdp_explained_variant {
     const char *policy; /* "root", "blocks", "size 100000", "always"; "ddp" */
     bool asked;         /* it is the one that the explanation is of */
@@ -139,11 +139,10 @@ typedef struct fsdp_explanation {
     int world_size, rank;
     int machines;
     bool one_level;
-    fsdp_explained_network
-        machine;                  /* one step, all ranks on the machine of `rank`; only if there are several machines */
-    int replicas;                 /* copies of the parameters */
-    int64_t microbatches;         /* of a step; 0: no step was run (fsdp_explain_module) */
-    int64_t local_batch, seq_len; /* of a microbatch; 0: the model is not the config's */
+    fsdp_explained_network machine;       /* one step of all ranks on `rank`'s machine; only with several machines */
+    int replicas;                         /* copies of the parameters */
+    int64_t microbatches;                 /* of a step; 0: no step was run (fsdp_explain_module) */
+    int64_t local_batch, seq_len;         /* of a microbatch; 0: the model is not the config's */
     fsdp_dtype param_dtype, reduce_dtype; /* for computation and gathers; for reductions */
     const char *tree;                     /* the modules, as fsdp_module_print prints them */
     int64_t numel, trained_numel;         /* elements of all parameters */

@@ -44,7 +44,8 @@
 extern "C" {
 #endif
 
-/* Is PyTorch's ShardingStrategy: what is sharded when no module runs, and until when it stays unsharded. */
+/* Corresponds to PyTorch's ShardingStrategy: says what is sharded when no module runs, and until when it stays
+ * unsharded. */
 typedef enum fsdp_sharding_strategy {
     FSDP_FULL_SHARD, /* resharded after the forward, except the root */
     /* Unsharded from the forward to the end of the backward; without gradient sync, to the end of the next backward
@@ -63,7 +64,7 @@ typedef enum fsdp_backward_prefetch {
     FSDP_BACKWARD_NONE, /* backward_prefetch=None: when the next unit's own backward begins */
 } fsdp_backward_prefetch;
 
-/* Is PyTorch's MixedPrecision. All zero: no mixed precision. */
+/* Corresponds to PyTorch's MixedPrecision. All zero: no mixed precision. */
 typedef struct fsdp_fsdp1_mixed_precision {
     fsdp_dtype param_dtype;        /* gather and compute in this dtype; shards keep theirs */
     fsdp_dtype reduce_dtype;       /* NONE: param_dtype */

@@ -79,7 +79,7 @@ FSDP_API fsdp_status fsdp_hub_save_split(const char *folder, const fsdp_state_di
  * running there, and if another user may have left the journal; nothing is moved then. */
 FSDP_API fsdp_status fsdp_hub_repair(const char *folder, bool *out_finished);
 
-/* Is a folder held for a later save, as a training run holds its export.path: see fsdp_train_listener.holds. */
+/* Represents a folder held for a later save, as a training run holds its export.path: see fsdp_train_listener.holds. */
 typedef struct fsdp_hub_hold fsdp_hub_hold;
 /* Removes what the hold has put on disk and ends it; the save that it was for fails with FSDP_INTERRUPTED. For a
  * program that is about to end; a replacement of files that has begun is finished first. May be called on any thread;

@@ -49,7 +49,7 @@ typedef struct fsdp_module_type {
     /* Frees what the module's struct holds besides parameters, buffers and children. May be NULL. */
     void (*destroy)(fsdp_module *self);
     bool without_inputs; /* the forward may be called without inputs; false: it gets at least one */
-    /* Is run by fsdp_module_call_many, and, if `forward` is NULL, by fsdp_module_call with a NULL `arg` and one output.
+    /* Run by fsdp_module_call_many, and, if `forward` is NULL, by fsdp_module_call with a NULL `arg` and one output.
      * May be NULL. */
     fsdp_module_function_many forward_many;
     /* Returns the address of the module's count of random draws, each of which differs (fsdp_module_draws). May be
@@ -234,7 +234,7 @@ typedef struct fsdp_module_hooks {
      * after pre_backward and all are NULL (register_full_backward_hook). */
     fsdp_status (*post_backward)(void *arg, fsdp_module *module, fsdp_tensor **input_grads, int count,
                                  fsdp_tensor *const *output_grads, int output_count);
-    /* Is called when `arg` is no longer needed: the hooks were removed or the module freed, and no graph needs them. */
+    /* Called when `arg` is no longer needed: the hooks were removed or the module freed, and no graph needs them. */
     void (*free_arg)(void *arg);
 } fsdp_module_hooks;
 /* Adds hooks, which run in the order in which they were added. A backward runs those that were there when its forward
@@ -246,8 +246,7 @@ FSDP_API fsdp_status fsdp_module_remove_hooks(fsdp_module *module, int64_t handl
 
 FSDP_API void fsdp_module_train(fsdp_module *module, bool training); /* sets the whole subtree */
 FSDP_API void fsdp_module_zero_grad(fsdp_module *module);            /* drops every gradient of the subtree */
-FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module,
-                                                   bool requires_grad); /* for the whole subtree; false freezes it */
+FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad); /* freezes a subtree */
 
 /* Allocates memory on `device` for every meta parameter and buffer of the subtree: for sharded parameters, this rank's
  * rows only. Parameters have no values until fsdp_module_initialize or a load; until then a forward, an optimizer or a
@@ -306,7 +305,7 @@ FSDP_API fsdp_module *fsdp_module_list_create(fsdp_context *context);
 FSDP_API fsdp_module *fsdp_module_dict_create(fsdp_context *context);
 FSDP_API fsdp_status fsdp_module_list_append(fsdp_module *list, fsdp_module *child); /* named "0", "1", ... */
 
-/* Is the struct behind Linear, Conv1D, Embedding, LayerNorm and RMSNorm, for code that fuses layers. */
+/* Exposes the struct behind Linear, Conv1D, Embedding, LayerNorm and RMSNorm, for code that fuses layers. */
 typedef struct fsdp_layer {
     fsdp_module base;
     fsdp_tensor *weight, *bias; /* bias is NULL if there is none */

@@ -23,7 +23,7 @@ extern "C" {
 /* ---- matrix products ---- */
 /* Multiplies x (...,C) by weight (O,C) and adds bias (O), or FSDP_NO_BIAS -> (...,O): x weight^T + bias */
 FSDP_API fsdp_tensor *fsdp_linear(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias);
-/* Is GPT-2's Conv1D, with weight (C,O): x weight + bias */
+/* Does the same as GPT-2's Conv1D, with weight (C,O): x weight + bias */
 FSDP_API fsdp_tensor *fsdp_conv1d(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias);
 /* Stands for "no bias", the only tensor argument that may be left out. */
 #define FSDP_NO_BIAS ((fsdp_tensor *)(intptr_t)-1)

@@ -168,7 +168,7 @@ FSDP_API fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optim
 
 typedef struct fsdp_grad_scaler fsdp_grad_scaler;
 
-/* Is the whole state of a scaler, to be saved in a checkpoint. */
+/* Holds the whole state of a scaler, to be saved in a checkpoint. */
 typedef struct fsdp_grad_scaler_state {
     double scale;          /* factor of the next loss */
     double growth_factor;  /* above 1; applied after growth_interval steps in a row with finite gradients */

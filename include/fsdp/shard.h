@@ -20,12 +20,12 @@
  * next use (unlike PyTorch). Only between fsdp_module_unshard and the reshard do the module's fields point to
  * unsharded, plain tensors, which may be read but not written.
  *
- * A write to a shard (optimizer, fsdp_tensor_write, initialize, load) waits only until no peer reads the old values.
- * Everything derived from them becomes stale: unsharded parameters are resharded, and the next use gathers again, as
- * does the backward of an earlier forward (with plain parameters that is an error). One rank alone may write, with two
- * exceptions. Inside a forward, and between it and its backward, all ranks write or none does. Two ranks may not each
- * write to a group that the other holds unsharded (each would wait for the other: an error that names both). A shard
- * cannot be written while the forward or backward of its own module runs.
+ * A write to a shard (optimizer, fsdp_tensor_write, initialize, load) waits only until no peer reads the old values any
+ * more. Everything derived from them becomes stale: unsharded parameters are resharded, and the next use gathers again,
+ * as does the backward of an earlier forward (with plain parameters that is an error). One rank alone may write, with
+ * two exceptions. Inside a forward, and between it and its backward, all ranks write or none does. Two ranks may not
+ * each write to a group that the other holds unsharded (each would wait for the other: an error that names both). A
+ * shard cannot be written while the forward or backward of its own module runs.
  *
  * A parameter belongs to the first call that finds it. If modules of later calls use it too (tied weights, a module
  * with two parents), those uses also gather the first call's group, which is resharded when none of them uses it. The
@@ -69,9 +69,9 @@ typedef enum fsdp_reshard {
     FSDP_RESHARD_NEVER,  /* keep unsharded until after the backward */
 } fsdp_reshard;
 
-/* Is FSDP2's MixedPrecisionPolicy. All zero: no mixed precision. It applies to each parameter by itself, frozen or not.
- * The parameters of one call may have several dtypes and are still gathered in one all-gather and reduced in one
- * reduce-scatter. */
+/* Corresponds to FSDP2's MixedPrecisionPolicy. All zero: no mixed precision. It applies to each parameter by itself,
+ * frozen or not. The parameters of one call may have several dtypes and are still gathered in one all-gather and
+ * reduced in one reduce-scatter. */
 typedef struct fsdp_mp_policy {
     fsdp_dtype param_dtype; /* gather and compute in this dtype; shards keep theirs. NONE: the shard's */
     /* Gradients are sent and reduced, and unreduced ones accumulated, in this dtype, whatever dtype they are computed
@@ -86,7 +86,7 @@ typedef struct fsdp_mp_policy {
     fsdp_dtype buffer_dtype;
 } fsdp_mp_policy;
 
-/* Is FSDP2's CPUOffloadPolicy. */
+/* Corresponds to FSDP2's CPUOffloadPolicy. */
 typedef struct fsdp_offload_policy {
     /* Shards, their gradients and therefore optimizer state are kept and updated on the host. Unsharded parameters,
      * unsharded gradients and partial gradients are on the device where the parameters are, or are materialized. A
@@ -361,7 +361,7 @@ FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module,
 /* Makes reductions sum and then divide instead of averaging (for libraries whose average is missing or wrong). The
  * results are the same bits here. Not recursive. */
 FSDP_API fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bool on);
-/* Is called with every reduced group of the module before its shards get their gradients, for further work such as an
+/* Called with every reduced group of the module before its shards get their gradients, for further work such as an
  * all-reduce over more ranks. `gradients` is this rank's part of the group, one-dimensional, including padding, in the
  * reduce dtype (with several reduce dtypes there is one call for each): summed over all ranks of the mesh and divided.
  * The hook may change it in place, by work queued on `stream`, or on the host after synchronising the stream. All ranks
@@ -412,7 +412,7 @@ FSDP_API fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, cons
  * buckets have an option for this. Make the same call on all ranks. */
 FSDP_API fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype dtype, bool recurse);
 
-/* Is called when gradients of the module's own parameters are in place, that is, a reduction is complete and was added
+/* Called when gradients of the module's own parameters are in place, that is, a reduction is complete and was added
  * to what the shards had (torch's post_accumulate_grad hooks, one group at a time). `parameters` are the shards that
  * have a gradient. The gradient may be read, used for a step (fsdp_optimizer_step_parameters) and dropped by work on
  * the shards' device, which waits for it, while the backward continues with other modules. The call is made inside the

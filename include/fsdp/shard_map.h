@@ -47,8 +47,7 @@ typedef struct fsdp_shard_map_entry {
 
 typedef struct fsdp_shard_map {
     int64_t count;
-    fsdp_shard_map_entry
-        *items; /* in the order of the module tree, each parameter once; a flat parameter by its original ones */
+    fsdp_shard_map_entry *items; /* in the order of the module tree, each once; the parts of a flat parameter */
 } fsdp_shard_map;
 
 /* Lists the parameters. A local call, at any time; all ranks get the same entries, except for their own parts. */
