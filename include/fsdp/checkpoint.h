@@ -129,8 +129,8 @@ enum {
     FSDP_CHECKPOINT_NEWEST = -1,
     FSDP_CHECKPOINT_BEST = -2
 };
-/* Names an integer value: the step after which the lowest validation loss so far was measured. A training run
- * saves it. The best checkpoint of a folder is the one of the step that the newest checkpoint names. */
+/* Names an integer value: the step after which the lowest validation loss so far was measured. A training run saves it.
+ * The best checkpoint of a folder is the one of the step that the newest checkpoint names. */
 #define FSDP_CHECKPOINT_BEST_STEP "validation.best_step"
 /* Returns the path of <folder>/step-<step>, or of the newest or the best; the caller frees `*out` with free().
  * FSDP_NOT_FOUND: there is none; for the best, nothing was validated or its checkpoint was not kept. The checkpoint's

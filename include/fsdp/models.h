@@ -77,9 +77,8 @@ FSDP_API double fsdp_model_config_flops_per_token(const fsdp_model_config *confi
 /* Creates the whole model on `device` (meta: shapes only). Returns a module that the caller owns, or NULL. */
 FSDP_API fsdp_module *fsdp_model_create(fsdp_context *context, fsdp_device *device, const fsdp_model_config *config);
 /* Return the transformer blocks of such a model, in order, to be given to fsdp_fully_shard before the model itself. */
-FSDP_API int64_t fsdp_model_block_count(fsdp_module *model); /* 0 for other modules */
-FSDP_API fsdp_module *fsdp_model_block(fsdp_module *model,
-                                       int64_t index); /* borrowed; out of range: NULL, last error */
+FSDP_API int64_t fsdp_model_block_count(fsdp_module *model);               /* 0 for other modules */
+FSDP_API fsdp_module *fsdp_model_block(fsdp_module *model, int64_t index); /* borrowed; out of range: NULL and error */
 FSDP_API const fsdp_model_config *fsdp_model_get_config(fsdp_module *model); /* NULL for other modules */
 /* Sets whether the model returns only the logits of the last position, (B,1,V), as generation needs them. Off by
  * default. */

@@ -119,8 +119,7 @@ FSDP_API fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucke
  * dropped, and the next forward, or join_begin, works as usual. */
 typedef struct fsdp_join_options {
     bool divide_by_present; /* divide gradients by the number of ranks that had a batch, not by all */
-    bool stop_early; /* the first rank without a batch ends the join for all: FSDP_STATE on every rank, and no join_end
-                      */
+    bool stop_early;        /* the first rank without a batch ends the join: FSDP_STATE on all, no join_end */
 } fsdp_join_options;
 /* Begins a join. FSDP_STATE: the module is not replicated, is running, or has begun a join already. A local call. */
 FSDP_API fsdp_status fsdp_module_join_begin(fsdp_module *module, const fsdp_join_options *options);

@@ -103,9 +103,9 @@ typedef enum fsdp_overlap {
     /* On the CPU they run inline, because ranks have no spare core; over several machines they run on workers. If
      * gathers go over several machines, each module also gathers, in a forward of the outermost module, the module that
      * followed it in the previous forward, so that two modules besides the outermost are unsharded, as in a backward.
-     * In both passes a module gathers the second one ahead, too, if the next one has fewer bytes than itself (and so
-     * arrives soon) and the second has no more; then three are unsharded. If modules lie on several meshes, nothing is
-     * gathered ahead in a forward, and one module in a backward. */
+     * In both passes a module gathers the second one ahead, too, if the next one has fewer bytes than it (and so
+     * arrives soon) and the second no more bytes than it; then three are unsharded. If modules lie on several meshes,
+     * nothing is gathered ahead in a forward, and one module in a backward. */
     FSDP_OVERLAP_AUTO,
     FSDP_OVERLAP_INLINE,
     FSDP_OVERLAP_WORKER, /* gathers and reductions run on worker streams */
@@ -412,10 +412,10 @@ FSDP_API fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, cons
  * buckets have an option for this. Make the same call on all ranks. */
 FSDP_API fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype dtype, bool recurse);
 
-/* Called when gradients of the module's own parameters are in place, that is, a reduction is complete and was added
- * to what the shards had (torch's post_accumulate_grad hooks, one group at a time). `parameters` are the shards that
- * have a gradient. The gradient may be read, used for a step (fsdp_optimizer_step_parameters) and dropped by work on
- * the shards' device, which waits for it, while the backward continues with other modules. The call is made inside the
+/* Called when gradients of the module's own parameters are in place, that is, a reduction is complete and was added to
+ * what the shards had (torch's post_accumulate_grad hooks, one group at a time). `parameters` are the shards that have
+ * a gradient. The gradient may be read, used for a step (fsdp_optimizer_step_parameters) and dropped by work on the
+ * shards' device, which waits for it, while the backward continues with other modules. The call is made inside the
  * backward, at the latest at its end, on the rank's own thread; with worker streams when the next reduction begins, in
  * the same order on all ranks. It is not made in backwards whose gradients stay on the rank or in the replica. A
  * failure is one of the backward. NULL: no hook. */
