@@ -49,7 +49,7 @@ FSDP_API fsdp_tensor *fsdp_index_select(fsdp_tensor *x, int dim, fsdp_tensor *in
 FSDP_API fsdp_tensor *fsdp_gather(fsdp_tensor *x, int dim, fsdp_tensor *index);
 /* Returns x with y[i][index[i][j][k]][k] = source[i][j][k] for dim 1, and so on; dtypes must be equal. The index is at
  * most as large as the source, and in the other dimensions at most as large as x. If several elements go to one place,
- * the last counts; the gradient of the source is right only if each has its own place (as in PyTorch): to accumulate,
+ * the last counts; the gradient of the source is computed as if each had its own place (as in PyTorch): to accumulate,
  * use fsdp_scatter_add. */
 FSDP_API fsdp_tensor *fsdp_scatter(fsdp_tensor *x, int dim, fsdp_tensor *index, fsdp_tensor *source);
 /* Does the same, but adds to the values of x. */
@@ -116,8 +116,8 @@ FSDP_API fsdp_tensor *fsdp_silu(fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_relu(fsdp_tensor *x);
 /* Returns silu(gate) * up. */
 FSDP_API fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up);
-/* Sets elements to zero with probability p in [0, 1), others to x / (1 - p). The mask is a function of (key, element
- * index). p 0 returns x. */
+/* Returns x with each element set to zero with probability p in [0, 1), and others to x / (1 - p). The mask is a
+ * function of (key, element index). p 0 returns x. */
 FSDP_API fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key);
 /* Casts to another dtype; returns x itself if it has the dtype already. The gradient is cast back. */
 FSDP_API fsdp_tensor *fsdp_cast(fsdp_tensor *x, fsdp_dtype dtype);
@@ -172,7 +172,8 @@ typedef enum fsdp_loss_reduction {
 } fsdp_loss_reduction;
 FSDP_API fsdp_tensor *fsdp_mse_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction);
 FSDP_API fsdp_tensor *fsdp_l1_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction);
-/* With d = |input - target|: d^2 / (2 beta) if d is below beta, otherwise d - beta / 2. PyTorch's beta is 1. */
+/* Computes, with d = |input - target|, d^2 / (2 beta) if d is below beta, otherwise d - beta / 2. PyTorch's beta is
+ * 1. */
 FSDP_API fsdp_tensor *fsdp_smooth_l1_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction,
                                           double beta);
 /* Compute -(target log(input) + (1 - target) log(1 - input)), with logarithms of at least -100; NaN for an input
@@ -216,8 +217,8 @@ template <typename... Dims> fsdp__dims<sizeof...(Dims)> fsdp__dims_of(Dims... di
 #endif
 FSDP_API fsdp_tensor *fsdp_sum_dims(fsdp_tensor *x, int count, const int *dims, bool keep_dim);
 FSDP_API fsdp_tensor *fsdp_mean_dims(fsdp_tensor *x, int count, const int *dims, bool keep_dim);
-/* Return the variance or its root: squares divided by elements - correction (1 in PyTorch, 0 in normalisations), in f32
- * for any dtype. */
+/* Return the variance or its root: squared deviations divided by elements - correction (1 in PyTorch, 0 in
+ * normalisations), in f32 for any dtype. */
 FSDP_API fsdp_tensor *fsdp_var(fsdp_tensor *x, int count, const int *dims, double correction, bool keep_dim);
 FSDP_API fsdp_tensor *fsdp_std(fsdp_tensor *x, int count, const int *dims, double correction, bool keep_dim);
 /* Return the largest or smallest element, NaN if there is one; the gradient is shared equally by all that are equal to
