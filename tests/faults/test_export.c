@@ -42,7 +42,7 @@ static int save(const stage *s, const char *value, const char *files)
                                                                   s->scene->overwrite ? "1" : "0", s->source, NULL});
     int status;
 
-    program_wait(&p, 60);
+    program_wait(&p);
     status = p.status;
     program_free(&p);
     return status;
