@@ -208,7 +208,7 @@ static void an_ignored_signal_stays_ignored(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {T(an_interrupted_export_leaves_nothing),
                                        T(an_interrupted_replacement_is_not_left_half_done),
@@ -222,3 +222,5 @@ int main(void)
         setenv("TMPDIR", "/dev/shm", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)
