@@ -9,7 +9,7 @@
 # tests/comm/preload_stuck.c one preload_stuck_x.so for each MPI that is found
 # tests/tools/test_x.sh      a test tools_x of what checks and builds the sources
 # tests/<folder>/y.c         anything else: a helper, compiled once; a program takes those that it uses
-# tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
+# tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: "fuzz x" replays corpus/x and runs random mutations of it
 # tests/fuzz/x.dict          words of its language, for libFuzzer (tools/fuzz.sh)
 # examples/x.c               runs as it is, and on the ranks its comment says in "fsdp run -n N", in folders of their own
 
@@ -314,27 +314,35 @@ foreach(script IN LISTS scripts)
                                                         FSDP_SOURCE=${PROJECT_SOURCE_DIR})
 endforeach()
 
-# ---- fuzzers: under libFuzzer with FSDP_FUZZ, else with a driver that any compiler builds ----
+# ---- fuzzers: a program each under libFuzzer (FSDP_FUZZ), else one with a driver that any compiler builds ----
+
+function(fsdp_fuzz_executable name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE fsdp_static fsdp_common)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
+endfunction()
 
 set(FSDP_FUZZ_RUNS 2000 CACHE STRING "random mutations a fuzz test tries")
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
+set(fuzzers)
 foreach(source IN LISTS sources)
   get_filename_component(name ${source} NAME_WE)
-  string(REPLACE "fuzz_" "" subject ${name})
-  set(corpus ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${subject})
   if(FSDP_FUZZ)
-    add_executable(${name} ${source})
+    fsdp_fuzz_executable(${name} ${source})
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  else()
-    add_executable(${name} ${source} ${PROJECT_SOURCE_DIR}/tests/fuzz/driver.c)
-    if(NOT FSDP_SANITIZE MATCHES "thread") # parsers have one
-      add_test(NAME ${name} COMMAND ${name} ${corpus} ${FSDP_FUZZ_RUNS})
-      fsdp_test_properties(${name} fuzz)
-    endif()
+  elseif(NOT FSDP_SANITIZE MATCHES "thread") # parsers have one
+    string(REPLACE "fuzz_" "" subject ${name})
+    set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS LLVMFuzzerTestOneInput=${name})
+    string(APPEND fuzzers " FUZZER(${subject})")
+    add_test(NAME ${name} COMMAND fuzz ${subject} ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${subject} ${FSDP_FUZZ_RUNS})
+    fsdp_test_properties(${name} fuzz)
   endif()
-  target_link_libraries(${name} PRIVATE fsdp_static fsdp_common)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
 endforeach()
+if(fuzzers)
+  fsdp_fuzz_executable(fuzz ${sources} ${PROJECT_SOURCE_DIR}/tests/fuzz/driver.c)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/fuzz/driver.c PROPERTIES COMPILE_DEFINITIONS
+                              "FUZZERS=${fuzzers}")
+endif()
 
 # ---- examples see what a user sees: the public headers and the shared library ----
 
