@@ -1,4 +1,5 @@
-# tests/<layer>/test_x.c     an executable test_<layer>_x and a test of that name, label <layer>; exit status 77: skipped
+# tests/<layer>/test_x.c     a part of the executable test_<layer>, which "test_<layer> x" runs, and a test
+#                            test_<layer>_x, label <layer>; exit status 77: skipped
 # tests/<layer>/test_x.sh    a test script; FSDP is the program, FSDP_BUILD the build folder, FSDP_SOURCE the sources
 # tests/<layer>/program_x.c  a helper executable program_x beside the tests, not a test itself
 # tests/faults/...           the same, for faults of the whole program: links what the program links
@@ -8,7 +9,7 @@
 # tests/comm/preload_stuck.c one preload_stuck_x.so for each MPI that is found
 # tests/tools/test_x.sh      a test tools_x of what checks and builds the sources
 # tests/<folder>/y.c         anything else: a helper, compiled once; a program takes those that it uses
-# tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
+# tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: "fuzz x" replays corpus/x and runs random mutations of it
 # tests/fuzz/x.dict          words of its language, for libFuzzer (tools/fuzz.sh)
 # examples/x.c               runs as it is, and on the ranks its comment says in "fsdp run -n N", in folders of their own
 
@@ -35,18 +36,14 @@ foreach(folder support oracle ${fsdp_test_folders})
 endforeach()
 
 option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
-set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds a test may take; empty: what fits a short run")
-set(test_timeout 240)
-set(script_timeout 400)  # of those that build, install, train, or start many ranks
-if(FSDP_TEST_TIMEOUT)
-  set(test_timeout ${FSDP_TEST_TIMEOUT})
-  set(script_timeout ${FSDP_TEST_TIMEOUT})
-elseif(FSDP_SANITIZE)
-  set(test_timeout 400)  # ThreadSanitizer is 5 to 15 times slower
+# No test depends on a time: this ends those that hang, and is far from what any takes on a busy machine.
+set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds after which a test is ended; empty: 1800")
+if(NOT FSDP_TEST_TIMEOUT)
+  set(FSDP_TEST_TIMEOUT 1800)
 endif()
 # Where no sanitizer watches, the race check does (src/device/races.h).
 function(fsdp_test_properties name layer)
-  set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77)
+  set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${FSDP_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
   if(NOT FSDP_SANITIZE)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_TEST_RACES=1)
   endif()
@@ -60,14 +57,16 @@ endif()
 
 # An executable that links a layer, the layers below it, and the helpers of all of them. A source that needs layers
 # beside its own has a line "Links: layer layer" in a comment.
-function(fsdp_test_executable name layer source)
+function(fsdp_test_executable name layer)
   set(objects)
   set(link ${fsdp_link_${layer}})
-  file(STRINGS ${source} more REGEX "Links: [a-z ]+" LIMIT_COUNT 1)
-  string(REGEX REPLACE ".*Links: ([a-z ]+).*" "\\1" more "${more}")
-  string(REGEX MATCHALL "[a-z]+" more "${more}")
-  foreach(used IN LISTS more)
-    list(APPEND link ${fsdp_link_${used}})
+  foreach(source IN LISTS ARGN)
+    file(STRINGS ${source} more REGEX "Links: [a-z ]+" LIMIT_COUNT 1)
+    string(REGEX REPLACE ".*Links: ([a-z ]+).*" "\\1" more "${more}")
+    string(REGEX MATCHALL "[a-z]+" more "${more}")
+    foreach(used IN LISTS more)
+      list(APPEND link ${fsdp_link_${used}})
+    endforeach()
   endforeach()
   list(REMOVE_DUPLICATES link)
   list(REMOVE_ITEM link cli)  # has a main of its own: its tests start the program
@@ -76,7 +75,7 @@ function(fsdp_test_executable name layer source)
   endforeach()
   set(helpers ${fsdp_test_helpers})
   list(REVERSE helpers)
-  add_executable(${name} ${source} ${objects})
+  add_executable(${name} ${ARGN} ${objects})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              TEST_BINARY_DIR="${PROJECT_BINARY_DIR}")
@@ -152,13 +151,13 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   set(FSDP_EXCEPT_LAYERS cluster)
 endif()
 
-# Registers <name>.sim.
+# Registers <name>.sim of the test that this command runs.
 function(fsdp_test_on_sim name layer)
   if(layer IN_LIST FSDP_SIM_FEW_LAYERS AND NOT name IN_LIST FSDP_SIM_FEW)
     return()
   endif()
   if(layer IN_LIST FSDP_SIM_LAYERS AND NOT name IN_LIST FSDP_SIM_EXCEPT)
-    add_test(NAME ${name}.sim COMMAND ${name})
+    add_test(NAME ${name}.sim COMMAND ${ARGN})
     fsdp_test_properties(${name}.sim ${layer})
     set_property(TEST ${name}.sim APPEND PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=sim)
   endif()
@@ -185,7 +184,7 @@ set(FSDP_ONE_MACHINE test_comm_board test_comm_handoff test_comm_machines test_c
     test_comm_machines_join test_comm_packed test_comm_places test_comm_races test_comm_random_calls test_comm_readers
     test_comm_signature test_comm_stopped test_comm_watchdog)
 
-# Registers <name>.2machines and <name>.3machines.
+# Registers <name>.2machines and <name>.3machines, likewise.
 function(fsdp_test_on_machines name layer)
   foreach(machines 2 3)
     set(all ${FSDP_TEST_LONG})
@@ -195,7 +194,7 @@ function(fsdp_test_on_machines name layer)
     if(NOT all AND NOT name IN_LIST FSDP_${machines}_MACHINES_TESTS)
       continue()
     endif()
-    add_test(NAME ${name}.${machines}machines COMMAND ${name})
+    add_test(NAME ${name}.${machines}machines COMMAND ${ARGN})
     fsdp_test_properties(${name}.${machines}machines ${layer})
     set_property(TEST ${name}.${machines}machines APPEND PROPERTY ENVIRONMENT FSDP_TEST_MACHINES=${machines})
     if(NOT all)
@@ -217,8 +216,8 @@ function(fsdp_test_script name layer script)
     # first, two at a time, and the others beside them.
     list(LENGTH fsdp_cluster_tests count)
     math(EXPR lane "${count} % 2")
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${script_timeout} COST 100 RESOURCE_LOCK cluster_${lane})
-    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_TEST_SECONDS=${script_timeout})
+    set_tests_properties(${name} PROPERTIES COST 100 RESOURCE_LOCK cluster_${lane})
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_TEST_SECONDS=${FSDP_TEST_TIMEOUT})
     list(APPEND fsdp_cluster_tests ${name})
   endif()
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp
@@ -229,20 +228,35 @@ function(fsdp_test_script name layer script)
   set(fsdp_cluster_tests ${fsdp_cluster_tests} PARENT_SCOPE)
 endfunction()
 
+# Programs of their own: they have calls of the C library themselves (pthread_create, those of tests/support/disk.h),
+# which would hide the other tests' from a sanitizer.
+set(FSDP_TEST_ALONE test_backend_threads test_checkpoint_power_cut test_format_power_cut test_hub_power_cut)
+
 foreach(layer IN LISTS fsdp_test_folders)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/test_*.c)
+  set(files)
   foreach(source IN LISTS sources)
     get_filename_component(file ${source} NAME_WE)
-    string(REPLACE "test_" "test_${layer}_" name ${file})
+    string(REGEX REPLACE "^test_" "" file ${file})
+    set(name test_${layer}_${file})
     if(name IN_LIST FSDP_EXCEPT OR layer IN_LIST FSDP_EXCEPT_LAYERS)
       continue()
     endif()
-    fsdp_test_executable(${name} ${layer} ${source})
-    add_test(NAME ${name} COMMAND ${name})
+    if(name IN_LIST FSDP_TEST_ALONE)
+      set(command ${name} ${file})
+      fsdp_test_executable(${name} ${layer} ${source})
+    else()
+      set(command test_${layer} ${file})
+      list(APPEND files ${source})
+    endif()
+    add_test(NAME ${name} COMMAND ${command})
     fsdp_test_properties(${name} ${layer})
-    fsdp_test_on_sim(${name} ${layer})
-    fsdp_test_on_machines(${name} ${layer})
+    fsdp_test_on_sim(${name} ${layer} ${command})
+    fsdp_test_on_machines(${name} ${layer} ${command})
   endforeach()
+  if(files)
+    fsdp_test_executable(test_${layer} ${layer} ${files})
+  endif()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/program_*.c)
   foreach(source IN LISTS sources)
     get_filename_component(name ${source} NAME_WE)
@@ -295,32 +309,40 @@ foreach(script IN LISTS scripts)
   string(REPLACE "test_" "tools_" name ${file})
   add_test(NAME ${name} COMMAND bash ${script})
   fsdp_test_properties(${name} tools)
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${script_timeout} COST 50)  # none is the last
+  set_tests_properties(${name} PROPERTIES COST 50)  # none is the last
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_BUILD=${PROJECT_BINARY_DIR}
                                                         FSDP_SOURCE=${PROJECT_SOURCE_DIR})
 endforeach()
 
-# ---- fuzzers: under libFuzzer with FSDP_FUZZ, else with a driver that any compiler builds ----
+# ---- fuzzers: a program each under libFuzzer (FSDP_FUZZ), else one with a driver that any compiler builds ----
+
+function(fsdp_fuzz_executable name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE fsdp_static fsdp_common)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
+endfunction()
 
 set(FSDP_FUZZ_RUNS 2000 CACHE STRING "random mutations a fuzz test tries")
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
+set(fuzzers)
 foreach(source IN LISTS sources)
   get_filename_component(name ${source} NAME_WE)
-  string(REPLACE "fuzz_" "" subject ${name})
-  set(corpus ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${subject})
   if(FSDP_FUZZ)
-    add_executable(${name} ${source})
+    fsdp_fuzz_executable(${name} ${source})
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  else()
-    add_executable(${name} ${source} ${PROJECT_SOURCE_DIR}/tests/fuzz/driver.c)
-    if(NOT FSDP_SANITIZE MATCHES "thread") # parsers have one
-      add_test(NAME ${name} COMMAND ${name} ${corpus} ${FSDP_FUZZ_RUNS})
-      fsdp_test_properties(${name} fuzz)
-    endif()
+  elseif(NOT FSDP_SANITIZE MATCHES "thread") # parsers have one
+    string(REPLACE "fuzz_" "" subject ${name})
+    set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS LLVMFuzzerTestOneInput=${name})
+    string(APPEND fuzzers " FUZZER(${subject})")
+    add_test(NAME ${name} COMMAND fuzz ${subject} ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${subject} ${FSDP_FUZZ_RUNS})
+    fsdp_test_properties(${name} fuzz)
   endif()
-  target_link_libraries(${name} PRIVATE fsdp_static fsdp_common)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
 endforeach()
+if(fuzzers)
+  fsdp_fuzz_executable(fuzz ${sources} ${PROJECT_SOURCE_DIR}/tests/fuzz/driver.c)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/fuzz/driver.c PROPERTIES COMPILE_DEFINITIONS
+                              "FUZZERS=${fuzzers}")
+endif()
 
 # ---- examples see what a user sees: the public headers and the shared library ----
 

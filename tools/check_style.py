@@ -52,8 +52,6 @@ ALLOWED = {
 
 # file: why it may be longer.
 LONG = {
-    "tests/numbers/ops.h": "numbers made by a script",
-    "tests/numbers/layers.h": "numbers made by a script",
     "src/tokenizer/nfc_data.c": "a table made by a script",
     "examples/08_cnn.c": "makes its own files, too",
     "examples/load_both_ways.c": "two programs, with what they have in common",

@@ -24,7 +24,7 @@ mkdir -p "$build/Testing"
 rm -f "$log"
 set -o pipefail
 # Three more than there are processors: in many tests ranks wait for each other, awake where nobody else has work to do.
-"${runner[@]}" ctest --test-dir "$build" --output-on-failure --timeout 240 -j"$(($(nproc) + 3))" "$@" </dev/null 2>&1 |
+"${runner[@]}" ctest --test-dir "$build" --output-on-failure -j"$(($(nproc) + 3))" "$@" </dev/null 2>&1 |
     tee "$verdicts"
 status=$?
 

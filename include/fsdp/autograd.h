@@ -146,9 +146,10 @@ FSDP_API fsdp_status fsdp_node_target(fsdp_node *node, int input, fsdp_tensor **
  * returns NULL as if it had failed. During it fsdp_recomputing is true, for functions that count their calls or print.
  *
  * A checkpoint inside another becomes part of it; if nothing is recorded, it is a plain call. Recomputed values are
- * kept as long as the graph, also if the graph is retained for a second backward. The backward fails if an input, or
- * another tensor that an operation of the function reads, was written to since the forward, or if the second run
- * differs from the first (in operations or shapes). A backward inside `function` is refused.
+ * kept as long as the graph, also if the graph is retained for a second backward. The backward fails if an input,
+ * another tensor that an operation of the function reads, or a shard of a module that it calls was written to since the
+ * forward, or if the second run differs from the first (in operations, shapes, or which tensors made outside it reads).
+ * A backward inside `function` is refused.
  *
  * Both runs may write to tensors that outlive them (a scratch buffer, running statistics, a counter), but not to an
  * input. Such writes are allowed if each run reads from the tensor only what it has itself written, from the same

@@ -438,7 +438,7 @@ static void a_verification_tells_how_far_it_is(void **state)
 
 #define IN_FOLDER(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {IN_FOLDER(all_that_was_saved_can_be_asked_for),
                                        IN_FOLDER(a_file_of_a_rank_is_a_safetensors_file),
@@ -459,3 +459,5 @@ int main(void)
     scene_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

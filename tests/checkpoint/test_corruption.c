@@ -308,7 +308,7 @@ static void a_manifest_that_cannot_be_is_refused(void **state)
     stage_free(&s);
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(no_damage_is_loaded), cmocka_unit_test(every_bit_counts),
                                        cmocka_unit_test(damage_in_a_tensor_names_it),
@@ -317,3 +317,5 @@ int main(void)
     scene_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -174,10 +174,12 @@ static void every_boundary_of_a_save_leaves_the_newest_or_the_one_before(void **
     CHECK(tried > (test_long() ? 1000 : 20));
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_boundary_of_a_save_leaves_the_newest_or_the_one_before)};
 
     scene_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -273,7 +273,7 @@ static void a_failed_collective_ends_the_save(void **state)
         sweep_worlds(FSDP__FAULT_COLLECTIVE, async, 2, 1);
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_failed_write_leaves_what_was_there),
                                        cmocka_unit_test(an_error_names_file_and_reason),
@@ -285,3 +285,5 @@ int main(void)
     scene_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -134,10 +134,12 @@ static void any_cut_leaves_the_newest_or_the_one_before(void **state)
     CHECK(tried > (test_long() ? 1000 : 50));
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_cut_leaves_the_newest_or_the_one_before)};
 
     scene_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -76,10 +76,12 @@ static void a_killed_rank_leaves_the_newest_or_the_one_before(void **state)
     test_directory_free(s.directory);
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_killed_rank_leaves_the_newest_or_the_one_before)};
 
     scene_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -208,7 +208,7 @@ static void a_load_takes_a_few_windows(void **state)
     test_directory_free(directory);
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_ranks_load_what_any_ranks_saved),
                                        cmocka_unit_test(tensors_of_many_blocks_come_back),
@@ -217,3 +217,5 @@ int main(void)
     scene_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -510,7 +510,7 @@ static void impossible_options_are_refused(void **state)
     fsdp_context_free(context);
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_copy_is_written_while_tensors_change),
                                        cmocka_unit_test(memory_is_that_of_one_copy),
@@ -529,3 +529,5 @@ int main(void)
     scene_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

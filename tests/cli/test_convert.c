@@ -414,7 +414,7 @@ static void a_signal_leaves_no_temporary_files(void **state)
 
         if (seen)
             kill(p.pid, SIGTERM);
-        program_wait(&p, 60);
+        program_wait(&p);
         if (seen && p.status == 128 + SIGTERM) {
             interrupted++;
             whole = access(step, F_OK) == 0; /* the signal came behind its last rename */

@@ -158,7 +158,7 @@ static void a_killed_rank_is_named_and_nothing_is_left(void **state)
     snprintf(entry, sizeof entry, "FSDP_TEST_TAG=%s", tag);
     p = program_start(f->directory, (const char *const[]){PROGRAM, "train", f->config, "-n", "3",
                                                           "--training.steps=1000000", "--metrics.log_freq=1", NULL});
-    for (int i = 0; i < 20000 && access(f->metrics, F_OK) != 0; i++) /* until it has begun to train */
+    for (int i = 0; i < PATIENCE_LOOKS && access(f->metrics, F_OK) != 0; i++) /* until it has begun to train */
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
     found = find_processes("RANK=1", ranks, 16);
@@ -170,7 +170,7 @@ static void a_killed_rank_is_named_and_nothing_is_left(void **state)
             if (mine[j] == ranks[i])
                 kill(ranks[i], SIGKILL);
     }
-    program_wait(&p, 60);
+    program_wait(&p);
     CHECK(p.status != 0);
     CHECK_CONTAINS(p.output, "rank 1 was killed by signal 9");
     CHECK_EQ(find_processes(entry, ranks, 16), 0);
@@ -191,10 +191,10 @@ static void an_interrupt_ends_every_rank(void **state)
     snprintf(entry, sizeof entry, "FSDP_TEST_TAG=%s", tag);
     p = program_start(f->directory,
                       (const char *const[]){PROGRAM, "train", f->config, "-n", "2", "--training.steps=1000000", NULL});
-    for (int i = 0; i < 20000 && access(f->metrics, F_OK) != 0; i++)
+    for (int i = 0; i < PATIENCE_LOOKS && access(f->metrics, F_OK) != 0; i++)
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     kill(p.pid, SIGINT);
-    program_wait(&p, 60);
+    program_wait(&p);
     CHECK(p.status != 0);
     CHECK_EQ(find_processes(entry, left, 16), 0);
     CHECK(access(f->model, F_OK) != 0);

@@ -159,7 +159,7 @@ static void an_interrupt_ends_all_ranks(void **state)
     for (size_t bytes = 0; bytes < 20; usleep(5000))
         free(test_read_file(p.output_path, &bytes));
     CHECK_EQ(kill(p.pid, SIGINT), 0);
-    program_wait(&p, 60);
+    program_wait(&p);
     CHECK_EQ(p.status, 128 + SIGINT);
     CHECK_EQ(find_processes(mark, found, 4), 0);
     program_free(&p);

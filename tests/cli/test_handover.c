@@ -44,7 +44,7 @@ static void a_config_is_opened_once(void **state)
     CHECK_EQ(write(fd, text, bytes), bytes);
     CHECK_EQ(unlink(fifo), 0);
     close(fd);
-    program_wait(&p, 60);
+    program_wait(&p);
     CHECK_EQ(p.status, 0);
     check_trained(&p);
     free(text);

@@ -172,7 +172,7 @@ static char *run_on_terminal(fixture *f, const char *command, int columns, int t
         }
     }
     close(terminal);
-    program_wait(&p, 60);
+    program_wait(&p);
     CHECK_EQ(p.status, 0);
     program_free(&p);
     return text;

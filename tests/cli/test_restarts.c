@@ -78,7 +78,7 @@ static void await_step(const run *r, long step)
 static void end(run *r)
 {
     CHECK_EQ(kill(r->p.pid, SIGTERM), 0);
-    program_wait(&r->p, 60);
+    program_wait(&r->p);
     CHECK_EQ(r->p.status, 128 + SIGTERM);
     CHECK_CONTAINS(r->p.output, "the same command goes on");
 }
@@ -160,7 +160,7 @@ static void it_stops_when_no_restart_is_left(void **state)
     kill_rank(&r, 0);
     fixture_await(&r.p, "resume: from step ");
     kill_rank_behind_its_back(&r, 1, 0);
-    program_wait(&r.p, 60);
+    program_wait(&r.p);
     CHECK_EQ(r.p.status, 128 + SIGKILL);
     CHECK_CONTAINS(r.p.output, "fsdp: rank 1 was killed by signal 9 (Killed); not started again: 1 restart of 1");
     release(&r);
@@ -177,7 +177,7 @@ static void a_rank_that_was_told_to_end_is_not_started_again(void **state)
 
         fixture_await(&r.p, "saved:  step ");
         CHECK_EQ(kill(fixture_rank(r.mark, i % 2), signals[i]), 0);
-        program_wait(&r.p, 60);
+        program_wait(&r.p);
         CHECK(r.p.status == 128 + signals[i] || r.p.status == 128 + SIGTERM);
         CHECK_CONTAINS(r.p.output, "the same command goes on; not started again: a rank was told to end");
         release(&r);

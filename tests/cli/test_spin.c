@@ -25,7 +25,7 @@ static void await(program *p, const char *tag, const char *entry, int count)
     int both = 0;
 
     snprintf(tagged, sizeof tagged, "FSDP_TEST_TAG=%s", tag);
-    for (int tries = 0; tries < 10000 && both < count; tries++) {
+    for (int tries = 0; tries < PATIENCE_LOOKS && both < count; tries++) {
         pid_t mine[16], those[64];
         int ours = find_processes(tagged, mine, 16), others = find_processes(entry, those, 64);
 
@@ -36,7 +36,7 @@ static void await(program *p, const char *tag, const char *entry, int count)
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
     kill(p->pid, SIGTERM);
-    program_wait(p, 60);
+    program_wait(p);
     CHECK_EQ(p->status, 128 + SIGTERM);
     program_free(p);
     CHECK(both >= count);

@@ -134,8 +134,8 @@ static void run_two(fixture *f, const char *elsewhere, const char *const *first,
     CHECK_EQ(chdir("/"), 0);
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
-    program_wait(b, 60);
-    program_wait(a, 60);
+    program_wait(b);
+    program_wait(a);
 }
 
 static void make_model(const fixture *f)
@@ -272,7 +272,7 @@ static void the_list_of_processes_shows_ranks_and_runs(void **state)
     check_title(fixture_rank(mark, 0), "fsdp: rank 0 of 2, config.yaml");
     check_title(fixture_rank(mark, 1), "fsdp: rank 1 of 2, config.yaml");
     CHECK_EQ(kill(p.pid, SIGTERM), 0);
-    program_wait(&p, 60);
+    program_wait(&p);
     CHECK_EQ(p.status, 128 + SIGTERM);
     program_free(&p);
 
@@ -282,7 +282,7 @@ static void the_list_of_processes_shows_ranks_and_runs(void **state)
     fixture_await(&p, "step:");
     check_title(p.pid, expected); /* a process alone is what was typed */
     CHECK_EQ(kill(p.pid, SIGTERM), 0);
-    program_wait(&p, 60);
+    program_wait(&p);
     program_free(&p);
     unsetenv("FSDP_TEST_MARK");
 }

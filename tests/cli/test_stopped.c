@@ -33,7 +33,7 @@ static void one_message_says_who_was_stopped(void **state)
     program p = start_and_stop(f, "--training.steps=1000000", "--comm.timeout=1", &stopped);
     const char *last;
 
-    program_wait(&p, 60);
+    program_wait(&p);
     CHECK_EQ(p.status, 1);
     snprintf(expected, sizeof expected, "[rank 0] rank 1 is stopped, and rank 0 waits for it in call ");
     CHECK_CONTAINS(p.output, expected);
@@ -61,7 +61,7 @@ static void a_run_that_was_stopped_goes_on_as_if_nothing_had_been(void **state)
     p = start_and_stop(f, "--training.steps=300", "--comm.timeout=1000", &stopped);
     fixture_await(&p, "rank 1 is stopped");
     CHECK_EQ(kill(stopped, SIGCONT), 0);
-    program_wait(&p, 60);
+    program_wait(&p);
     CHECK_EQ(p.status, 0);
     CHECK_CONTAINS(p.output, loss);
     free(loss);
@@ -74,7 +74,7 @@ static void check_ends_in_time(fixture *f, const char *const *argv, const char *
     pid_t stopped;
     program p = start_and_stop_rank(f, argv, begun, &stopped);
 
-    program_wait(&p, 60);
+    program_wait(&p);
     CHECK_EQ(p.status, 1);
     CHECK_CONTAINS(p.output, "fsdp: rank 0 has waited 1");
     CHECK_CONTAINS(p.output, " for rank 1, which is stopped");

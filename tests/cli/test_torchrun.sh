@@ -32,7 +32,7 @@ EOF
 says() {
     text=$1
     shift
-    timeout 100 "$@" >out 2>&1 || { echo "status $? of $*:"; head -c 4000 out; exit 1; }
+    timeout 1200 "$@" >out 2>&1 || { echo "status $? of $*:"; head -c 4000 out; exit 1; }
     grep -qF -- "$text" out || { echo "$* does not say '$text' but:"; head -c 4000 out; exit 1; }
 }
 

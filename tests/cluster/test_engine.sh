@@ -13,18 +13,18 @@ report() { # WHAT
     exit 1
 }
 
-# joined K TEST: the tests' ranks are processes of these machines
+# joined K FILE: the tests' ranks are processes of these machines
 joined() {
     local before
     before=$(machines_bytes 1)
-    machines_run "$1" env FSDP_TEST_JOINED=1 FSDP_ORDER_COUNT=$orders "$FSDP_BUILD/tests/$2" \
+    machines_run "$1" env FSDP_TEST_JOINED=1 FSDP_ORDER_COUNT=$orders "$FSDP_BUILD/tests/test_shard" "$2" \
         >"$machines_folder/out" 2>&1 || report "$1 ranks each in $2"
     [ $(($(machines_bytes 1) - before)) -gt 1000000 ] || report "$1 ranks each in $2, which has sent too little"
 }
 
 engine() { # K
-    joined "$1" test_shard_parity
-    joined "$1" test_shard_random_order
+    joined "$1" parity
+    joined "$1" random_order
 }
 
 # PyTorch's runs of as many ranks as can be dealt out evenly
@@ -38,7 +38,7 @@ exec nsenter -t $(cat "$machines_folder/m0.pid") --net --uts --mount --wd="\$PWD
     mpirun.openmpi -np "\$ranks" --map-by ppr:\$((ranks / $machines_count)):node "\$@"
 END
     chmod +x "$starter"
-    FSDP_TEST_STARTER=$starter FSDP_TEST_STARTER_MACHINES=$machines_count "$FSDP_BUILD/tests/test_train_reference" \
+    FSDP_TEST_STARTER=$starter FSDP_TEST_STARTER_MACHINES=$machines_count "$FSDP_BUILD/tests/test_train" reference \
         >"$machines_folder/out" 2>&1 || report "the runs of PyTorch"
     grep -q '\[  PASSED  \] [1-9]' "$machines_folder/out" || report "none of PyTorch's runs"
 }

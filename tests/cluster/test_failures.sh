@@ -50,7 +50,7 @@ one_rank_of() { ranks_of "$1" | head -n 1; }
 
 # ended I...: all ranks of these machines, well before anybody who waits for ever would
 ended() {
-    local machine left=1000
+    local machine left=30000
     for machine in "$@"; do
         while [ -n "$(ranks_of "$machine")" ]; do
             [ $((left--)) -gt 0 ] || fail "there are ranks on machine m$machine that have not ended"

@@ -27,7 +27,7 @@ fail() {
 refused() {
     local text=$1
     shift
-    if machines_run 1 timeout 100 "$@" >out 2>&1; then fail "not refused: $*"; fi
+    if machines_run 1 timeout 1200 "$@" >out 2>&1; then fail "not refused: $*"; fi
     grep '^fsdp: ' out | grep -Eq -- "$text" || fail "$* does not say '$text'"
     if grep -q '^step:' out; then fail "there were steps: $*"; fi
 }

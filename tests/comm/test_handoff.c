@@ -26,7 +26,7 @@ static const char *own_name(const char *what)
 
 static fsdp__handoff long_one(const char *name)
 {
-    return (fsdp__handoff){.name = name, .timeout_ns = 60LL * 1000000000};
+    return (fsdp__handoff){.name = name, .timeout_ns = 1200LL * 1000000000};
 }
 
 static int memory_file(const char *text)
@@ -202,7 +202,7 @@ static void who_waits_can_be_told_to_stop(void **state)
 {
     int looks = 3, out;
     fsdp__handoff handoff = {
-        .name = own_name("stopped"), .timeout_ns = 60LL * 1000000000, .stopped = count_down, .argument = &looks};
+        .name = own_name("stopped"), .timeout_ns = 1200LL * 1000000000, .stopped = count_down, .argument = &looks};
 
     (void)state;
     CHECK_ERROR(fsdp__handoff_take(&handoff, &out), FSDP_INTERRUPTED, "was given up: it has counted down");

@@ -9,7 +9,7 @@ says() {
     local text=$1
     shift
     status=0
-    timeout 100 "$@" >"$folder/out" 2>&1 || status=$?
+    timeout 1200 "$@" >"$folder/out" 2>&1 || status=$?
     [ -z "$text" ] || grep -qF -- "$text" "$folder/out" || {
         echo "$* (exit status $status) does not say '$text' but:"
         head -c 4000 "$folder/out"

@@ -11,7 +11,7 @@ ASAN_OPTIONS+=:verify_asan_link_order=0
 train() { # STARTER PLUGIN ARGUMENT...
     local starter=$1 stuck=$FSDP_BUILD/tests/preload_stuck_$2.so
     shift 2
-    timeout 100 "$starter" $alone -n 2 env LD_PRELOAD="$stuck" "$FSDP_BUILD/fsdp" train --model.preset=llama-1m \
+    timeout 1200 "$starter" $alone -n 2 env LD_PRELOAD="$stuck" "$FSDP_BUILD/fsdp" train --model.preset=llama-1m \
         --model.n_layers=2 --data.path="$FSDP_SOURCE/tests/reference/tokens.bin" --training.seq_len=32 \
         --training.local_batch_size=1 --metrics.log_freq=1 --comm.timeout=2 --checkpoint.folder="$folder/run" \
         --checkpoint.interval=1 "$@"
@@ -22,7 +22,7 @@ stuck() {
     local function=$1 from=$2 text=$3 status=0
     shift 3
     rm -rf "$folder/run"
-    STUCK_IN=$function STUCK_FROM=$from STUCK_RANK=1 FSDP_JOIN_TIMEOUT=${join:-60} train "$@" >"$folder/out" 2>&1 || status=$?
+    STUCK_IN=$function STUCK_FROM=$from STUCK_RANK=1 FSDP_JOIN_TIMEOUT=${join:-600} train "$@" >"$folder/out" 2>&1 || status=$?
     if [ $status = 0 ] || [ $status = 124 ] || ! grep -qF -- "$text" "$folder/out"; then
         echo "$1 with a $function that does not come back (exit status $status) does not say '$text' but:"
         head -c 4000 "$folder/out"
@@ -38,7 +38,7 @@ try() { # STARTER PLUGIN
         return
     fi
     tried=1
-    FSDP_JOIN_TIMEOUT=60 train "$@" --training.steps=2 >"$folder/out" 2>&1 || { # with nothing that is stuck
+    FSDP_JOIN_TIMEOUT=600 train "$@" --training.steps=2 >"$folder/out" 2>&1 || { # with nothing that is stuck
         cat "$folder/out"
         exit 1
     }

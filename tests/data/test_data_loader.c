@@ -1,19 +1,24 @@
-/* Samplers give PyTorch's items (tests/numbers/sampler.h); loaders batches of them, the same for any number of workers,
- * and failures where they belong. */
+/* Samplers give PyTorch's items (tests/numbers/sampler.py); loaders batches of them, the same for any number of
+ * workers, and failures where they belong. */
 #include <sys/resource.h>
 
 #include "base/limits.h"
 #include "fsdp/dataset.h"
-#include "numbers/sampler.h"
-#include "support/test.h"
+#include "support/numbers.h"
 
 /* ---- samplers ---- */
+
+/* A row of sampler.npy. */
+typedef struct sampler_number {
+    int64_t length, world, rank, shuffle, drop_last, seed, epoch, count;
+    int64_t indices[32];
+} sampler_number;
 
 static fsdp_sampler_options options_of(const sampler_number *n)
 {
     return (fsdp_sampler_options){.length = n->length,
-                                  .rank = n->rank,
-                                  .world_size = n->world,
+                                  .rank = (int)n->rank,
+                                  .world_size = (int)n->world,
                                   .shuffle = n->shuffle,
                                   .drop_last = n->drop_last,
                                   .seed = (uint64_t)n->seed};
@@ -21,9 +26,13 @@ static fsdp_sampler_options options_of(const sampler_number *n)
 
 static void samplers_give_pytorchs_items(void **state)
 {
+    int64_t numbers;
+    sampler_number *rows = number_array("sampler", FSDP_I64, &numbers);
+
     (void)state;
-    for (size_t i = 0; i < sizeof sampler_numbers / sizeof *sampler_numbers; i++) {
-        const sampler_number *n = &sampler_numbers[i];
+    CHECK_EQ((size_t)numbers * sizeof(int64_t) % sizeof *rows, 0);
+    CHECK(numbers > 0);
+    for (const sampler_number *n = rows; n < rows + (size_t)numbers * sizeof(int64_t) / sizeof *rows; n++) {
         const fsdp_sampler_options options = options_of(n);
         fsdp_distributed_sampler *sampler;
 
@@ -34,6 +43,7 @@ static void samplers_give_pytorchs_items(void **state)
         CHECK_BYTES(fsdp_distributed_sampler_indices(sampler), n->indices, (size_t)n->count * sizeof *n->indices);
         fsdp_distributed_sampler_free(sampler);
     }
+    free(rows);
 }
 
 static void samplers_of_nothing_and_of_one_rank(void **state)

@@ -1,11 +1,10 @@
 /* Token files of every format as one stream. */
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/compiler.h"
 #include "data/digest.h"
 #include "data/tokens.h"
+#include "support/calls.h"
 #include "support/test.h"
 
 enum {
@@ -510,25 +509,6 @@ static void a_digest_is_of_tokens_however_they_lie(void **state)
     test_directory_free(directory);
 }
 
-/* What the C library's calls say; on another machine the same file system has another number. */
-static _Atomic dev_t other_device;
-
-int stat(const char *path, struct stat *out)
-{
-    int result = fstatat(AT_FDCWD, path, out, 0);
-
-    out->st_dev += other_device;
-    return result;
-}
-
-int fstat(int fd, struct stat *out)
-{
-    int result = fstatat(fd, "", out, AT_EMPTY_PATH);
-
-    out->st_dev += other_device;
-    return result;
-}
-
 static void another_machine_knows_the_same_files(void **state)
 {
     const char *path = TEST_SOURCE_DIR "/LICENSE";
@@ -539,11 +519,11 @@ static void another_machine_knows_the_same_files(void **state)
     CHECK_OK(fsdp_tokens_open(&path, 1, FSDP_TOKENS_TEXT, &here));
     identity = fsdp__tokens_identity(here);
     CHECK(identity != 0);
-    other_device = 1;
+    test_renumber_devices(true);
     CHECK_EQ(fsdp__tokens_identity(here), 0); /* the calls are these: the file would have moved */
     CHECK_OK(fsdp_tokens_open(&path, 1, FSDP_TOKENS_TEXT, &there));
     CHECK_EQ(fsdp__tokens_identity(there), identity);
-    other_device = 0;
+    test_renumber_devices(false);
     fsdp_tokens_close(here);
     fsdp_tokens_close(there);
 }

@@ -2,7 +2,6 @@
 #include "faults/run.h"
 
 enum {
-    TRIES = 20000, /* of 5 ms: only a test that fails waits for so long */
     MOST = 64
 };
 
@@ -35,7 +34,7 @@ static bool has_ended(const run *r)
 
 bool run_await_output(run *r, const char *text)
 {
-    for (int i = 0; i < TRIES; i++) {
+    for (int i = 0; i < PATIENCE_LOOKS; i++) {
         bool ended = has_ended(r), found;
         char *output;
 
@@ -58,7 +57,7 @@ pid_t run_await_process(run *r, const char *entry)
 {
     pid_t mine[MOST], those[MOST];
 
-    for (int i = 0; i < TRIES; i++) {
+    for (int i = 0; i < PATIENCE_LOOKS; i++) {
         bool ended = has_ended(r);
         int count = find_processes(r->tag, mine, MOST), others = find_processes(entry, those, MOST);
 
@@ -78,7 +77,7 @@ void run_await_nothing(run *r)
 {
     pid_t left[MOST];
 
-    for (int i = 0; i < TRIES; i++) {
+    for (int i = 0; i < PATIENCE_LOOKS; i++) {
         if (find_processes(r->tag, left, MOST) == 0)
             return;
         pause_a_moment();
@@ -88,7 +87,7 @@ void run_await_nothing(run *r)
 
 void run_wait(run *r)
 {
-    program_wait(&r->program, 100);
+    program_wait(&r->program);
 }
 
 void run_free(run *r)

@@ -58,7 +58,7 @@ static void a_full_disk_does_not_cost_the_table(void **state)
         p = program_start(f->directory, (const char *const[]){PROGRAM, COMPARE("--strategies=zero1", "--steps=1"),
                                                               "--svg", svg, NULL});
         unsetenv("LD_PRELOAD");
-        program_wait(&p, 60);
+        program_wait(&p);
         failed = p.status != 0;
         CHECK_CONTAINS(p.output, "tokens/s");
         if (failed) {

@@ -205,7 +205,7 @@ static void damaged_files_are_refused_in_one_line(void **state)
             damage(&t);
         test_write_file(path, t.bytes, t.count);
         p = program_start(f->directory, argv);
-        program_wait(&p, 60);
+        program_wait(&p);
         check_output(&p, "file", i);
         if (p.status == 0 && i % 2)
             TEST_FAIL("file %d: trained without data", i);
@@ -267,7 +267,7 @@ static void damaged_command_lines_are_refused_in_one_line(void **state)
         t.bytes[t.count] = '\0';
         split(&t, f, argv);
         p = program_start(f->directory, argv);
-        program_wait(&p, 60);
+        program_wait(&p);
         if (strncmp(p.output, "fsdp ", 5) != 0 || p.status != 0) /* "--help" may be what it has become */
             check_output(&p, "command line", i);
         program_free(&p);

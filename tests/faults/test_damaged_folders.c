@@ -12,7 +12,6 @@
 enum {
     MOST_FILES = 32,
     NAME_BYTES = 256,
-    MOST_SECONDS = 100,
     MOST_RSS_KIB = 200 * 1024
 };
 
@@ -121,7 +120,7 @@ static ending run(fixture *f, const char *const *argv)
 
         dup2(out, STDOUT_FILENO);
         dup2(out, STDERR_FILENO);
-        alarm(MOST_SECONDS);
+        alarm(PATIENCE_SECONDS);
         execv(argv[0], (char *const *)(uintptr_t)argv);
         _exit(127);
     }

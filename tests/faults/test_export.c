@@ -42,7 +42,7 @@ static int save(const stage *s, const char *value, const char *files)
                                                                   s->scene->overwrite ? "1" : "0", s->source, NULL});
     int status;
 
-    program_wait(&p, 60);
+    program_wait(&p);
     status = p.status;
     program_free(&p);
     return status;
@@ -255,7 +255,7 @@ static void over_a_folder_of_others(void **state)
     sweep(&(scene){.name = "a folder of others", .foreign = true, .overwrite = true});
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(into_a_new_folder), cmocka_unit_test(in_place_of_an_export),
                                        cmocka_unit_test(in_place_of_an_export_with_other_files_beside),
@@ -269,3 +269,5 @@ int main(void)
         setenv("TMPDIR", "/dev/shm", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -84,7 +84,7 @@ static int run_with(fixture *f, int nth)
     setenv("CALLS_NTH", number, 1);
     p = program_start(f->directory, f->argv);
     unsetenv("LD_PRELOAD");
-    program_wait(&p, 60);
+    program_wait(&p);
     status = p.status;
     program_free(&p);
     return status;
@@ -161,8 +161,8 @@ static program interrupt(fixture *f, const char *ranks, int ignored, int sent)
     p = program_start(f->directory, f->argv);
     if (ignored)
         signal(ignored, SIG_DFL);
-    for (int i = 0; i < 20000 && !fsdp__path_exists(staging); i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    for (int i = 0; i < PATIENCE_LOOKS && !fsdp__path_exists(staging); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     CHECK(fsdp__path_exists(staging));
     kill(p.pid, sent);
     free(staging);
@@ -173,7 +173,7 @@ static void check_left_nothing(fixture *f, program *p)
 {
     char *text;
 
-    program_wait(p, 60);
+    program_wait(p);
     text = tree_text(f->area, NULL);
     CHECK_STRING(text, "");
     free(text);
@@ -208,7 +208,7 @@ static void an_ignored_signal_stays_ignored(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {T(an_interrupted_export_leaves_nothing),
                                        T(an_interrupted_replacement_is_not_left_half_done),
@@ -222,3 +222,5 @@ int main(void)
         setenv("TMPDIR", "/dev/shm", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -20,7 +20,7 @@ static program run_limited(fixture *f, const char *limit, const char *const *wor
     for (int i = 0; words[i] || i == 2; i++)
         argv[i] = i == 2 ? script : words[i];
     p = program_start(f->directory, argv);
-    program_wait(&p, 100);
+    program_wait(&p);
     return p;
 }
 

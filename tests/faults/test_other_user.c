@@ -422,7 +422,7 @@ static void what_another_calls_a_leftover_stays(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, other_setup, other_teardown)
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {T(an_export_changes_nothing_outside_of_its_folder),
                                        T(a_staging_folder_that_was_swapped_is_left),
@@ -443,3 +443,5 @@ int main(void)
         return 77; /* only root can be another user */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

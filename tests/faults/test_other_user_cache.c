@@ -203,7 +203,7 @@ static void making_tokens_changes_nothing_outside_of_the_cache(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, other_setup, other_teardown)
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {T(tokens_of_another_are_not_used),
                                        T(a_cache_of_another_that_cannot_be_written_to_is_refused),
@@ -216,3 +216,5 @@ int main(void)
         return 77; /* only root can be another user */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

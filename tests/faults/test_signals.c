@@ -216,7 +216,7 @@ static void a_run_that_keeps_something_does_not_say_that_it_does_not(void **stat
 /* Waits until the process is in `state` (a letter of /proc/PID/stat). */
 static void await_state(pid_t pid, char state)
 {
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < PATIENCE_LOOKS; i++) {
         char path[64], text[600] = "", *at;
         FILE *file;
 
@@ -285,7 +285,7 @@ static run start_as_process_one(fixture *f, const char *const *argv)
     program probe =
         program_start(f->directory, (const char *const[]){"unshare", "--pid", "--fork", "--mount-proc", "true", NULL});
 
-    program_wait(&probe, 60);
+    program_wait(&probe);
     program_free(&probe);
     if (probe.status != 0) {
         print_message("skipped: no process namespaces here\n");

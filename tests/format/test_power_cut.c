@@ -127,7 +127,7 @@ static void any_cut_leaves_the_old_folder_or_the_new_one(void **state)
     CHECK(tried > 1000);
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_cut_leaves_the_old_folder_or_the_new_one)};
 
@@ -135,3 +135,5 @@ int main(void)
         setenv("TMPDIR", "/dev/shm", 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

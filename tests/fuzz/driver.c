@@ -1,7 +1,7 @@
-/* driver.c - runs a fuzz target without libFuzzer: every file of a corpus directory, then random mutations of them.
+/* driver.c - runs the fuzzers without libFuzzer: every file of a corpus directory, then random mutations of them.
  * The mutations are the same on every run.
  *
- *     fuzz_x CORPUS-DIRECTORY-OR-FILE [RUNS [SEED]]
+ *     fuzz X CORPUS-DIRECTORY-OR-FILE [RUNS [SEED]]      runs fuzz_X.c
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -10,7 +10,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+/* The build names them all, as FUZZER(x) FUZZER(y), and renames their LLVMFuzzerTestOneInput. */
+#define FUZZER(x) int fuzz_##x(const uint8_t *data, size_t bytes);
+FUZZERS
+#undef FUZZER
+#define FUZZER(x) {#x, fuzz_##x},
+static const struct {
+    const char *name;
+    int (*run)(const uint8_t *data, size_t bytes);
+} fuzzers[] = {FUZZERS};
+
+static int (*fuzzer)(const uint8_t *data, size_t bytes); /* the one that runs */
 
 enum {
     MAX_INPUTS = 1024,
@@ -74,7 +84,7 @@ static void run(const uint8_t *data, size_t bytes)
     if (!exact)
         exit(1);
     memcpy(exact, data, bytes);
-    LLVMFuzzerTestOneInput(exact, bytes);
+    fuzzer(exact, bytes);
     free(exact);
 }
 
@@ -125,12 +135,15 @@ int main(int argc, char **argv)
 {
     static input inputs[MAX_INPUTS];
     static uint8_t data[MAX_BYTES];
-    long runs = argc > 2 ? strtol(argv[2], NULL, 10) : 0;
-    int count = argc > 1 ? read_corpus(argv[1], inputs) : 0;
+    long runs = argc > 3 ? strtol(argv[3], NULL, 10) : 0;
+    int count = argc > 2 ? read_corpus(argv[2], inputs) : 0;
 
-    random_state = argc > 3 ? strtoull(argv[3], NULL, 10) * 2 + 1 : 0x9E3779B97F4A7C15u;
-    if (count == 0) {
-        fprintf(stderr, "no inputs in '%s'\n", argc > 1 ? argv[1] : "(none)");
+    random_state = argc > 4 ? strtoull(argv[4], NULL, 10) * 2 + 1 : 0x9E3779B97F4A7C15u;
+    for (size_t i = 0; i < sizeof fuzzers / sizeof *fuzzers; i++)
+        if (argc > 1 && strcmp(argv[1], fuzzers[i].name) == 0)
+            fuzzer = fuzzers[i].run;
+    if (!fuzzer || count == 0) {
+        fprintf(stderr, "no fuzzer '%s', or no inputs in '%s'\n", argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
         return 1;
     }
     run(data, 0);

@@ -68,7 +68,7 @@ static void tied_llama_in_bfloat16_loads(void **state)
     check("tiny-llama-tied-st", FSDP_BF16, 1 << 30, 5e-2);
 }
 
-int main(void)
+static int test_main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gpt2_loads), cmocka_unit_test(split_llama_loads),
                                        cmocka_unit_test(tied_llama_in_bfloat16_loads)};
@@ -82,3 +82,5 @@ int main(void)
         return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -1,20 +1,8 @@
-/* Logits and gradients of Llama's like, held to those of transformers (tests/numbers/llamas.py). */
+/* Logits and gradients of Llama's like, held to those of transformers (tests/numbers/llamas.py). Links: data */
 #include <math.h>
 
 #include "fsdp/models.h"
-#include "numbers/llamas.h"
-#include "support/test.h"
-
-static const llama_number *find(const char *prefix, const char *name)
-{
-    char full[128];
-
-    snprintf(full, sizeof full, "%s.%s", prefix, name);
-    for (size_t i = 0; i < sizeof llama_numbers / sizeof llama_numbers[0]; i++)
-        if (strcmp(llama_numbers[i].name, full) == 0)
-            return &llama_numbers[i];
-    TEST_FAIL("no numbers of '%s'", full);
-}
+#include "support/numbers.h"
 
 static fsdp_model_config tiny(fsdp_architecture architecture)
 {
@@ -57,7 +45,7 @@ static fsdp_tensor *ids(fsdp_context *context, int step, int first)
 
 static void check(const char *prefix, const char *name, const fsdp_tensor *tensor)
 {
-    const llama_number *expected = find(prefix, name);
+    const number_tensor *expected = number_get("llamas", prefix, name);
     float values[128];
 
     CHECK_EQ(fsdp_tensor_ndim(tensor), expected->ndim);
@@ -72,7 +60,6 @@ static void check_model(const char *prefix, const fsdp_model_config *config)
     fsdp_context *context = test_context();
     fsdp_module *model = CHECK_PTR(fsdp_model_create(context, test_device(context), config));
     fsdp_parameters parameters = {0};
-    int64_t known = 0;
 
     CHECK_OK(fsdp_module_parameters(model, &parameters));
     fill(&parameters);
@@ -82,9 +69,7 @@ static void check_model(const char *prefix, const fsdp_model_config *config)
     for (int64_t i = 0; i < parameters.count; i++)
         check(prefix, parameters.items[i].name, CHECK_PTR(fsdp_tensor_grad(parameters.items[i].tensor)));
     fsdp_scope_end(context, NULL);
-    for (size_t i = 0; i < sizeof llama_numbers / sizeof llama_numbers[0]; i++)
-        known += strncmp(llama_numbers[i].name, prefix, strlen(prefix)) == 0;
-    CHECK_EQ(parameters.count + 1, known); /* and the logits */
+    CHECK_EQ(parameters.count + 1, number_count("llamas", prefix)); /* and the logits */
     fsdp_parameters_release(&parameters);
     fsdp_module_unref(model);
     fsdp_context_free(context);

@@ -1,28 +1,17 @@
-/* Layers of fsdp/layers.h against torch.nn (tests/numbers/layers.h): names and shapes of the state, outputs, gradients,
- * buffers after two steps, evaluation. */
+/* Layers of fsdp/layers.h against torch.nn (tests/numbers/layers.py): names and shapes of the state, outputs,
+ * gradients, buffers after two steps, evaluation. Links: data */
 #include "fsdp/layers.h"
 
 #include <math.h>
 
 #include "autograd/tools.h"
 #include "nn/module.h"
-#include "numbers/layers.h"
+#include "support/numbers.h"
 
 enum {
     MOST = 512,
     MOST_INPUTS = 3
 };
-
-static const number_tensor *find(const char *name, const char *part)
-{
-    char full[96];
-
-    snprintf(full, sizeof full, "%s.%s", name, part);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (strcmp(numbers[i].name, full) == 0)
-            return &numbers[i];
-    return NULL;
-}
 
 /* ---- one case ---- */
 
@@ -36,18 +25,16 @@ typedef struct layer_case {
 
 static fsdp_tensor *load(const layer_case *c, const char *part)
 {
-    const number_tensor *n = CHECK_PTR(find(c->name, part));
+    const number_tensor *n = number_get("layers", c->name, part);
 
     return CHECK_PTR(fsdp_from_data(c->device, FSDP_F32, n->ndim, n->shape, n->data));
 }
 
 static void compare(const layer_case *c, const char *part, const fsdp_tensor *tensor)
 {
-    const number_tensor *n = find(c->name, part);
+    const number_tensor *n = number_get("layers", c->name, part);
     float values[MOST];
 
-    if (!n)
-        TEST_FAIL("%s has no %s", c->name, part);
     CHECK(fsdp_tensor_numel(CHECK_PTR(tensor)) <= MOST);
     CHECK_EQ(fsdp_tensor_ndim(tensor), n->ndim);
     for (int i = 0; i < n->ndim; i++)
@@ -67,7 +54,7 @@ static fsdp_status set(layer_case *c, const char *module, const char *name, fsdp
 {
     char part[96];
     fsdp_tensor *values = load(c, part_of(part, "state", module, name));
-    const number_tensor *n = find(c->name, part);
+    const number_tensor *n = number_get("layers", c->name, part);
 
     CHECK_EQ(fsdp_tensor_ndim(tensor), n->ndim);
     for (int i = 0; i < n->ndim; i++)
@@ -118,12 +105,9 @@ static fsdp_tensor *call(const layer_case *c, fsdp_tensor *const *inputs, int co
 static int states_of(const char *name)
 {
     char prefix[96];
-    int count = 0;
 
     snprintf(prefix, sizeof prefix, "%s.state.", name);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        count += strncmp(numbers[i].name, prefix, strlen(prefix)) == 0;
-    return count;
+    return number_count("layers", prefix);
 }
 
 /* Takes the module over. */
@@ -137,7 +121,7 @@ static void run(layer_case *c)
     CHECK_EQ(c->states, states_of(c->name));
     for (; count < MOST_INPUTS; count++) {
         snprintf(part, sizeof part, "x%d", count);
-        if (!find(c->name, part))
+        if (!number_find("layers", c->name, part))
             break;
         inputs[count] = load(c, part);
         CHECK_OK(fsdp_tensor_set_requires_grad(inputs[count], true));

@@ -1,13 +1,14 @@
-"""Writes index.h: what PyTorch computes by index, of repeated batches and of other shapes, with gradients.
+"""Writes index.npy and index.txt: what PyTorch computes by index, of repeated batches and of other shapes, with
+gradients.
 
-    python tests/numbers/index.py > tests/numbers/index.h
+    python tests/numbers/index.py
 
 The gradients are those of sum(weights * output)."""
 
 import torch
 
-import header
-from header import put
+import tensors
+from tensors import put
 
 torch.manual_seed(21)
 
@@ -58,4 +59,4 @@ case("split", lambda x: torch.cat([part * (1 + i) for i, part in enumerate(x.spl
 case("chunk", lambda x: torch.cat([part * (1 + i) for i, part in enumerate(x.chunk(3, 0))][::-1], 0), x=rand(7, 2))
 case("flatten", lambda x: x.transpose(1, 2).flatten(1, -2) ** 2, x=rand(2, 3, 2, 2))
 
-header.write("index", "index_number", "index_numbers", dims=6)
+tensors.write("index")

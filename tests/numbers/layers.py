@@ -1,6 +1,7 @@
-"""Writes layers.h: what layers of torch.nn compute: state, outputs, gradients, buffers after two steps, evaluation.
+"""Writes layers.npy and layers.txt: what layers of torch.nn compute: state, outputs, gradients, buffers after two
+steps, evaluation.
 
-    python tests/numbers/layers.py > tests/numbers/layers.h
+    python tests/numbers/layers.py
 
 The gradients are those of sum(weights * output), of the first of two forwards in training; buffers are those after
 both; the evaluation comes last."""
@@ -8,8 +9,8 @@ both; the evaluation comes last."""
 import torch
 from torch import nn
 
-import header
-from header import put
+import tensors
+from tensors import put
 
 torch.manual_seed(14)
 
@@ -93,4 +94,4 @@ layer("encoder", nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 5, dropo
 layer("sigmoid", nn.Sigmoid(), rand(3, 5))
 layer("tanh", nn.Tanh(), rand(3, 5))
 
-header.write("layers", "number_tensor", "numbers")
+tensors.write("layers")

@@ -1,6 +1,6 @@
-"""Writes llamas.h: logits and gradients of tiny Llamas and their like as transformers computes them.
+"""Writes llamas.npy and llamas.txt: logits and gradients of tiny Llamas and their like as transformers computes them.
 
-    python tests/numbers/llamas.py > tests/numbers/llamas.h
+    python tests/numbers/llamas.py
 
 Parameters are made of their names' order and their elements' numbers alone (fill below), in C as here; gradients are
 those of the mean cross-entropy."""
@@ -10,8 +10,8 @@ import math
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-import header
-from header import put
+import tensors
+from tensors import put
 
 SIZES = dict(vocab_size=7, hidden_size=4, intermediate_size=5, num_hidden_layers=1, num_attention_heads=2,
              num_key_value_heads=1, head_dim=6, max_position_embeddings=64, rms_norm_eps=1e-5,
@@ -46,4 +46,4 @@ record("qwen2", Qwen2ForCausalLM, Qwen2Config(**SIZES, rope_parameters=DEFAULT, 
 record("mistral", MistralForCausalLM, MistralConfig(**SIZES, rope_parameters=DEFAULT, sliding_window=None))
 record("linear", LlamaForCausalLM, LlamaConfig(**SIZES, rope_parameters=LINEAR, attention_bias=True, mlp_bias=True))
 record("llama3", LlamaForCausalLM, LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True))
-header.write("llamas", "llama_number", "llama_numbers")
+tensors.write("llamas")

@@ -1,14 +1,14 @@
-"""Writes ops.h: inputs, outputs and gradients of every operation, computed by PyTorch.
+"""Writes ops.npy and ops.txt: inputs, outputs and gradients of every operation, computed by PyTorch.
 
-    python tests/numbers/ops.py > tests/numbers/ops.h
+    python tests/numbers/ops.py
 
 The gradients are those of sum(weights * output)."""
 
 import torch
 import torch.nn.functional as F
 
-import header
-from header import put
+import tensors
+from tensors import put
 
 torch.manual_seed(20)
 
@@ -163,4 +163,4 @@ masks = torch.stack([f(torch.cat((kinks, ends)), torch.tensor([[0.5], [nan]]))
 put("masks.x", torch.cat((kinks, ends)))
 put("masks.y", masks)
 
-header.write("ops", "number_tensor", "numbers", includes=("math.h", "stdint.h"))
+tensors.write("ops")

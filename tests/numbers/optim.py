@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Writes tests/numbers/optim.h: parameters after some steps of torch.optim's optimizers (made with torch 2.15).
+"""Writes optim.npy and optim.txt: parameters after some steps of torch.optim's optimizers.
 
-    python3 tests/numbers/optim.py > tests/numbers/optim.h
+    python tests/numbers/optim.py
 
 Three parameters; the second one has no gradient in step 2 and the third only from step 3 on, so that steps are counted
 per parameter. Where max_norm is not 0, gradients are clipped before each step and the norms are kept.
 """
 import torch
+
+import tensors
+from tensors import put
 
 SHAPES = [(5, 3), (7,), (2, 2)]
 STEPS = 6
@@ -29,17 +32,8 @@ def has_gradient(param, step):
     return not (param == 1 and step == 2 or param == 2 and step < 3)
 
 
-def array(name, values, kind="float"):
-    print(f"static const {kind} {name}[] = {{")
-    line = "   "
-    for value in values:
-        text = f" {value:.9g},"
-        if len(line) + len(text) > 118:
-            print(line)
-            line = "   "
-        line += text
-    print(line)
-    print("};")
+def flat(values):
+    return torch.cat([value.detach().flatten() for value in values])
 
 
 def run(cls, options, max_norm, start, grads):
@@ -53,24 +47,22 @@ def run(cls, options, max_norm, start, grads):
             norms.append(torch.nn.utils.clip_grad_norm_(params, max_norm).item())
         optimizer.step()
         if step in KEPT:
-            kept += [x for param in params for x in param.detach().flatten().tolist()]
-    return kept, norms or [0.0] * STEPS
+            kept.append(flat(params))
+    return torch.stack(kept), norms
 
 
 def main():
     torch.manual_seed(0)
     start = [torch.randn(shape) for shape in SHAPES]
     grads = [[torch.randn(shape) * (0.05 if step % 2 else 0.4) for shape in SHAPES] for step in range(STEPS)]
-    print("/* numbers/optim.h - what torch.optim makes of three parameters; written by optim.py. */")
-    print("#ifndef TESTS_NUMBERS_OPTIM_H\n#define TESTS_NUMBERS_OPTIM_H\n")
-    print("/* clang-format off */")
-    array("numbers_start", [x for p in start for x in p.flatten().tolist()])
-    array("numbers_grads", [x for step in grads for p in step for x in p.flatten().tolist()])
+    put("all.start", flat(start))
+    put("all.grads", torch.stack([flat(step) for step in grads]))
     for name, cls, options, max_norm in CASES:
         kept, norms = run(cls, options, max_norm, start, grads)
-        array(f"numbers_{name}", kept)
-        array(f"numbers_{name}_norms", norms)
-    print("/* clang-format on */\n\n#endif")
+        put(f"{name}.kept", kept)
+        if norms:
+            put(f"{name}.norms", torch.tensor(norms))
+    tensors.write("optim")
 
 
 if __name__ == "__main__":

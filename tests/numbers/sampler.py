@@ -1,16 +1,16 @@
-"""Writes sampler.h: which items PyTorch's DistributedSampler gives to each rank.
+"""Writes sampler.npy: which items the DistributedSampler of PyTorch 2.15.0 gives to each rank.
 
-    python tests/numbers/sampler.py > tests/numbers/sampler.h
-"""
+    python tests/numbers/sampler.py
 
-import torch
+A row is length, world, rank, shuffle, drop_last, seed, epoch, the number of items, and these."""
+
+import pathlib
+
+import numpy
 from torch.utils.data.distributed import DistributedSampler
 
-print("/* numbers/sampler.h - made by sampler.py with PyTorch", torch.__version__.split("+")[0] + ". */")
-print("#ifndef TESTS_NUMBERS_SAMPLER_H\n#define TESTS_NUMBERS_SAMPLER_H\n\n#include <stdbool.h>\n#include <stdint.h>\n")
-print("typedef struct sampler_number {\n    int64_t length;\n    int world, rank;\n    bool shuffle, drop_last;\n"
-      "    int64_t seed, epoch, count;\n    int64_t indices[32];\n} sampler_number;\n")
-print("/* clang-format off */\nstatic const sampler_number sampler_numbers[] = {")
+MOST = 32  # items
+rows = []
 for length, world, shuffle, drop, seed, epoch in ((10, 1, True, False, 0, 0), (10, 3, True, False, 0, 1),
                                                   (11, 4, True, True, 7, 2), (11, 4, False, False, 0, 0),
                                                   (10, 4, False, True, 0, 5), (3, 8, True, False, 5, 4),
@@ -20,6 +20,6 @@ for length, world, shuffle, drop, seed, epoch in ((10, 1, True, False, 0, 0), (1
         sampler.set_epoch(epoch)
         indices = list(sampler)
         assert len(indices) == len(sampler)
-        text = [str(v).lower() for v in (length, world, rank, shuffle, drop, seed, epoch, len(indices))]
-        print(f"{{{', '.join(text)}, {{{', '.join(map(str, indices)) or '0'}}}}},")
-print("};\n/* clang-format on */\n\n#endif")
+        rows.append([length, world, rank, shuffle, drop, seed, epoch, len(indices)] + indices)
+        rows[-1] += [-1] * (MOST - len(indices))
+numpy.save(pathlib.Path(__file__).with_suffix(".npy"), numpy.array(rows, dtype="<i8"))

@@ -1,11 +1,11 @@
 /* Elements by index, the largest of a dimension, repeated batches, more shapes: against PyTorch's numbers
- * (tests/numbers/index.h) and difference quotients, in every dtype; what is refused. */
+ * (tests/numbers/index.py) and difference quotients, in every dtype; what is refused. Links: data */
 #include "fsdp/ops.h"
 
 #include <math.h>
 
 #include "autograd/tools.h"
-#include "numbers/index.h"
+#include "support/numbers.h"
 
 enum {
     MOST = 256
@@ -103,20 +103,9 @@ enum {
 
 /* ---- against PyTorch ---- */
 
-static const index_number *find(const char *name, const char *part)
-{
-    char full[64];
-
-    snprintf(full, sizeof full, "%s.%s", name, part);
-    for (size_t i = 0; i < sizeof index_numbers / sizeof *index_numbers; i++)
-        if (strcmp(index_numbers[i].name, full) == 0)
-            return &index_numbers[i];
-    return NULL;
-}
-
 static fsdp_tensor *load(fsdp_device *device, const char *name, const char *part, fsdp_dtype dtype)
 {
-    const index_number *n = find(name, part);
+    const number_tensor *n = number_find("index", name, part);
 
     return n ? CHECK_PTR(fsdp_cast(CHECK_PTR(fsdp_from_data(device, FSDP_F32, n->ndim, n->shape, n->data)), dtype))
              : NULL;
@@ -124,10 +113,9 @@ static fsdp_tensor *load(fsdp_device *device, const char *name, const char *part
 
 static void compare(const char *name, const char *part, const fsdp_tensor *tensor, double tolerance)
 {
-    const index_number *n = find(name, part);
+    const number_tensor *n = number_get("index", name, part);
     float values[MOST];
 
-    CHECK_PTR(n);
     CHECK(fsdp_tensor_numel(CHECK_PTR(tensor)) <= MOST);
     CHECK_EQ(fsdp_tensor_ndim(tensor), n->ndim);
     for (int d = 0; d < n->ndim; d++)

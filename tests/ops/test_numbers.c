@@ -1,25 +1,14 @@
-/* Every operation and its gradients against PyTorch's numbers (tests/numbers/ops.h). */
+/* Every operation and its gradients against PyTorch's numbers (tests/numbers/ops.py). Links: data */
 #include "fsdp/ops.h"
 
 #include <math.h>
 
 #include "autograd/tools.h"
-#include "numbers/ops.h"
+#include "support/numbers.h"
 
 enum {
     MAX_NUMEL = 512
 };
-
-static const number_tensor *find(const char *name, const char *part)
-{
-    char full[64];
-
-    snprintf(full, sizeof full, "%s.%s", name, part);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (strcmp(numbers[i].name, full) == 0)
-            return &numbers[i];
-    TEST_FAIL("numbers/ops.h has no '%s'", full);
-}
 
 /* One case: its device, name, and leaves by the order in which they were asked for. */
 typedef struct number_case {
@@ -34,7 +23,7 @@ typedef struct number_case {
 
 static fsdp_tensor *load(number_case *c, const char *part)
 {
-    const number_tensor *r = find(c->name, part);
+    const number_tensor *r = number_get("ops", c->name, part);
 
     return CHECK_PTR(fsdp_cast(CHECK_PTR(fsdp_from_data(c->device, FSDP_F32, r->ndim, r->shape, r->data)), c->dtype));
 }
@@ -51,7 +40,7 @@ static fsdp_tensor *leaf(number_case *c, const char *part)
 
 static fsdp_tensor *ids(number_case *c, const char *part)
 {
-    const number_tensor *r = find(c->name, part);
+    const number_tensor *r = number_get("ops", c->name, part);
     fsdp_tensor *floats = CHECK_PTR(fsdp_from_data(c->device, FSDP_F32, r->ndim, r->shape, r->data));
 
     return CHECK_PTR(fsdp_cast(floats, FSDP_I32));
@@ -59,7 +48,7 @@ static fsdp_tensor *ids(number_case *c, const char *part)
 
 static void compare(const number_case *c, const char *part, const fsdp_tensor *tensor)
 {
-    const number_tensor *r = find(c->name, part);
+    const number_tensor *r = number_get("ops", c->name, part);
     float values[MAX_NUMEL];
     int64_t numel = fsdp_tensor_numel(CHECK_PTR(tensor));
 

@@ -1,13 +1,13 @@
-/* SGD, Adam and AdamW against sequences made by torch.optim (tests/numbers/optim.h), and what surrounds them. */
+/* SGD, Adam and AdamW against sequences made by torch.optim (tests/numbers/optim.py), and what surrounds them.
+ * Links: data */
 #include "fsdp/optim.h"
 
 #include <math.h>
 
 #include "base/compiler.h"
 #include "device/impl.h"
-#include "numbers/optim.h"
 #include "optim/optim.h"
-#include "support/test.h"
+#include "support/numbers.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -28,6 +28,17 @@ typedef struct fixture {
     fsdp_parameters parameters;
 } fixture;
 
+/* Before the first step, of all parameters, and their gradients in each step. */
+static const float *start_values(void)
+{
+    return number_get("optim", "all", "start")->data;
+}
+
+static const float *step_gradients(void)
+{
+    return number_get("optim", "all", "grads")->data;
+}
+
 static fsdp_tensor *make_tensor(fsdp_context *context, int param, fsdp_dtype dtype, fsdp_memory_kind kind,
                                 const float *values)
 {
@@ -42,7 +53,7 @@ static void setup(fixture *f)
 {
     f->context = test_context();
     for (int i = 0; i < PARAMS; i++) {
-        f->tensors[i] = make_tensor(f->context, i, FSDP_F32, FSDP_MEMORY_PARAMETER_SHARD, numbers_start);
+        f->tensors[i] = make_tensor(f->context, i, FSDP_F32, FSDP_MEMORY_PARAMETER_SHARD, start_values());
         CHECK_OK(fsdp_tensor_set_requires_grad(f->tensors[i], true));
         f->items[i] = (fsdp_parameter){param_names[i], f->tensors[i]};
     }
@@ -77,20 +88,21 @@ static void read_params(const fixture *f, float *out)
         CHECK_OK(fsdp_tensor_read(f->tensors[i], FSDP_F32, out + param_first[i]));
 }
 
-static void hold_to_numbers(fixture *f, fsdp_optimizer *optimizer, double max_norm, const float *kept,
-                            const float *norms)
+static void hold_to_numbers(fixture *f, fsdp_optimizer *optimizer, double max_norm, const char *name)
 {
+    const float *kept = number_get("optim", name, "kept")->data;
+
     for (int step = 1; step <= STEPS; step++) {
         float actual[NUMEL];
 
         for (int i = 0; i < PARAMS; i++)
             if (has_gradient(i, step))
-                give_gradient(f, i, numbers_grads + (step - 1) * NUMEL);
+                give_gradient(f, i, step_gradients() + (step - 1) * NUMEL);
         if (max_norm > 0) {
-            double norm = -1;
+            double norm = -1, expected = (double)number_get("optim", name, "norms")->data[step - 1];
 
             CHECK_OK(fsdp_clip_grad_norm(optimizer, max_norm, &norm));
-            CHECK_NEAR(norm, norms[step - 1], 2e-6 * norms[step - 1]);
+            CHECK_NEAR(norm, expected, 2e-6 * expected);
         }
         CHECK_OK(fsdp_optimizer_step(optimizer));
         CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
@@ -109,19 +121,13 @@ static void sgd_is_pytorchs(void **state)
     static const struct {
         fsdp_sgd_options options;
         double max_norm;
-        const float *kept, *norms;
+        const char *name;
     } cases[] = {
-        {{.lr = 0.1}, 0, numbers_sgd, numbers_sgd_norms},
-        {{.lr = 0.1, .weight_decay = 0.05}, 0, numbers_sgd_weight_decay, numbers_sgd_weight_decay_norms},
-        {{.lr = 0.05, .momentum = 0.9}, 0, numbers_sgd_momentum, numbers_sgd_momentum_norms},
-        {{.lr = 0.05, .momentum = 0.8, .dampening = 0.3, .weight_decay = 0.01},
-         0,
-         numbers_sgd_dampening,
-         numbers_sgd_dampening_norms},
-        {{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
-         1.0,
-         numbers_sgd_nesterov,
-         numbers_sgd_nesterov_norms},
+        {{.lr = 0.1}, 0, "sgd"},
+        {{.lr = 0.1, .weight_decay = 0.05}, 0, "sgd_weight_decay"},
+        {{.lr = 0.05, .momentum = 0.9}, 0, "sgd_momentum"},
+        {{.lr = 0.05, .momentum = 0.8, .dampening = 0.3, .weight_decay = 0.01}, 0, "sgd_dampening"},
+        {{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}, 1.0, "sgd_nesterov"},
     };
 
     (void)state;
@@ -131,7 +137,7 @@ static void sgd_is_pytorchs(void **state)
 
         setup(&f);
         CHECK_OK(fsdp_sgd_create(&f.parameters, &cases[i].options, &optimizer));
-        hold_to_numbers(&f, optimizer, cases[i].max_norm, cases[i].kept, cases[i].norms);
+        hold_to_numbers(&f, optimizer, cases[i].max_norm, cases[i].name);
         fsdp_optimizer_free(optimizer);
         teardown(&f);
     }
@@ -143,24 +149,12 @@ static void adam_and_adamw_are_pytorchs(void **state)
         bool decoupled;
         fsdp_adam_options options;
         double max_norm;
-        const float *kept, *norms;
+        const char *name;
     } cases[] = {
-        {false, {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 0, numbers_adam, numbers_adam_norms},
-        {false,
-         {.lr = 1e-2, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1},
-         0,
-         numbers_adam_weight_decay,
-         numbers_adam_weight_decay_norms},
-        {true,
-         {.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
-         1.0,
-         numbers_adamw,
-         numbers_adamw_norms},
-        {true,
-         {.lr = 1e-2, .beta1 = 0.0, .beta2 = 0.5, .eps = 1e-2},
-         100.0,
-         numbers_adamw_no_decay,
-         numbers_adamw_no_decay_norms},
+        {false, {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 0, "adam"},
+        {false, {.lr = 1e-2, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1}, 0, "adam_weight_decay"},
+        {true, {.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}, 1.0, "adamw"},
+        {true, {.lr = 1e-2, .beta1 = 0.0, .beta2 = 0.5, .eps = 1e-2}, 100.0, "adamw_no_decay"},
     };
 
     (void)state;
@@ -171,7 +165,7 @@ static void adam_and_adamw_are_pytorchs(void **state)
         setup(&f);
         CHECK_OK(
             (cases[i].decoupled ? fsdp_adamw_create : fsdp_adam_create)(&f.parameters, &cases[i].options, &optimizer));
-        hold_to_numbers(&f, optimizer, cases[i].max_norm, cases[i].kept, cases[i].norms);
+        hold_to_numbers(&f, optimizer, cases[i].max_norm, cases[i].name);
         CHECK_EQ(optimizer->groups[0].params[0].steps, 6);
         CHECK_EQ(optimizer->groups[0].params[1].steps, 5);
         CHECK_EQ(optimizer->groups[0].params[2].steps, 4);
@@ -207,7 +201,7 @@ static void groups_have_their_own_options(void **state)
     fsdp_optimizer_set_lr(optimizer, 2, 1);
     CHECK_STATUS(fsdp_sgd_add_group(optimizer, &rest, &(fsdp_sgd_options){.lr = 1}), FSDP_INVALID);
     for (int i = 0; i < PARAMS; i++)
-        give_gradient(&f, i, numbers_grads);
+        give_gradient(&f, i, step_gradients());
     CHECK_OK(fsdp_optimizer_step(optimizer));
     read_params(&f, together);
     fsdp_optimizer_free(optimizer);
@@ -220,7 +214,7 @@ static void groups_have_their_own_options(void **state)
     CHECK_OK(fsdp_adamw_create(&some, &first, &optimizer));
     CHECK_OK(fsdp_adamw_create(&rest, &second, &alone));
     for (int i = 0; i < PARAMS; i++)
-        give_gradient(&f, i, numbers_grads);
+        give_gradient(&f, i, step_gradients());
     CHECK_OK(fsdp_optimizer_step(optimizer));
     CHECK_OK(fsdp_optimizer_step(alone));
     read_params(&f, apart);
@@ -247,7 +241,7 @@ static void state_is_counted_and_made_at_the_first_step(void **state)
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 0);
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < PARAMS; i++)
-            give_gradient(&f, i, numbers_grads);
+            give_gradient(&f, i, step_gradients());
         CHECK_OK(fsdp_optimizer_step(optimizer));
         fsdp_device_memory(test_device(f.context), &stats);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 2 * (64 + 64 + 64));
@@ -269,12 +263,12 @@ static void frozen_parameters_are_left_alone(void **state)
     CHECK_OK(fsdp_adamw_create(&f.parameters, &options, &optimizer));
     CHECK_EQ(optimizer->groups[0].count, 2);
     CHECK_STRING(optimizer->groups[0].params[1].name, "last");
-    give_gradient(&f, 0, numbers_grads);
-    give_gradient(&f, 2, numbers_grads);
+    give_gradient(&f, 0, step_gradients());
+    give_gradient(&f, 2, step_gradients());
     CHECK_OK(fsdp_optimizer_step(optimizer));
     read_params(&f, after);
-    CHECK_BYTES(after + 15, numbers_start + 15, 7 * sizeof *after);
-    CHECK(memcmp(after, numbers_start, 15 * sizeof *after) != 0);
+    CHECK_BYTES(after + 15, start_values() + 15, 7 * sizeof *after);
+    CHECK(memcmp(after, start_values(), 15 * sizeof *after) != 0);
     fsdp_optimizer_free(optimizer);
     teardown(&f);
 }
@@ -292,7 +286,7 @@ static void the_clip_factor_holds_for_one_step(void **state)
     CHECK_OK(fsdp_clip_grad_norm(optimizer, 1, &norm));
     CHECK_NEAR(norm, 0, 0); /* no gradient anywhere */
     for (int i = 0; i < PARAMS; i++)
-        give_gradient(&f, i, numbers_grads);
+        give_gradient(&f, i, step_gradients());
     CHECK_OK(fsdp_clip_grad_norm(optimizer, 0, &norm));
     CHECK(norm > 0);
     CHECK_NEAR(optimizer->grad_scale, 1, 0);
@@ -307,7 +301,7 @@ static void the_clip_factor_holds_for_one_step(void **state)
     CHECK_NEAR(optimizer->grad_scale, 1, 0);
     read_params(&f, after);
     for (int i = 0; i < NUMEL; i++)
-        CHECK_NEAR(after[i], before[i] - 0.5 * numbers_grads[i], 1e-6);
+        CHECK_NEAR(after[i], before[i] - 0.5 * step_gradients()[i], 1e-6);
     CHECK_OK(fsdp_clip_grad_norm(optimizer, norm / 2, NULL));
     CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
     CHECK_NEAR(optimizer->grad_scale, 1, 0);
@@ -325,7 +319,7 @@ static void infinite_and_nan_norms_are_told(void **state)
     fixture f;
 
     (void)state;
-    memcpy(values, numbers_grads, sizeof(values));
+    memcpy(values, step_gradients(), sizeof(values));
     setup(&f);
     CHECK_OK(fsdp_sgd_create(&f.parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer));
     values[3] = INFINITY;
@@ -356,7 +350,7 @@ static fsdp_status note_write(void *arg, fsdp__storage *storage)
     float now[NUMEL];
 
     read_params(log->f, now);
-    CHECK_BYTES(now, numbers_start, sizeof now); /* nothing is written before all were told */
+    CHECK_BYTES(now, start_values(), sizeof now); /* nothing is written before all were told */
     log->told[log->count++] = storage;
     if (log->count == log->refuse_at)
         return FSDP_FAIL(FSDP_STATE, "peers still read");
@@ -388,8 +382,8 @@ static void a_step_tells_before_it_writes(void **state)
         CHECK_OK(fsdp_tensor_set_requires_grad(empty, true));
         CHECK_OK(fsdp_sgd_create(&f.parameters, &options, &optimizer));
         CHECK_OK(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, &(fsdp_parameter){"empty", empty}}, &options));
-        give_gradient(&f, 0, numbers_grads);
-        give_gradient(&f, 2, numbers_grads);
+        give_gradient(&f, 0, step_gradients());
+        give_gradient(&f, 2, step_gradients());
         CHECK_OK(fsdp_tensor_set_grad(empty, empty));
         for (int i = 0; i < PARAMS; i++)
             f.tensors[i]->storage->guard = (fsdp__storage_guard){note_write, &log};
@@ -401,12 +395,12 @@ static void a_step_tells_before_it_writes(void **state)
             CHECK(log.told[2] == empty->storage);
             CHECK_OK(fsdp_tensor_read(log.moved, FSDP_F32, after));
             for (int i = 0; i < 15; i++)
-                CHECK_NEAR(after[i], numbers_start[i] - numbers_grads[i], 0);
+                CHECK_NEAR(after[i], start_values()[i] - step_gradients()[i], 0);
         } else {
             CHECK_ERROR(fsdp_optimizer_step(optimizer), FSDP_STATE, "peers still read");
             CHECK_EQ(log.count, refuse_at);
             read_params(&f, after);
-            CHECK_BYTES(after, numbers_start, sizeof after);
+            CHECK_BYTES(after, start_values(), sizeof after);
             CHECK_EQ(optimizer->groups[0].params[0].steps, 0);
         }
         fsdp_optimizer_free(optimizer);
@@ -468,7 +462,7 @@ static void bad_parameters_are_named(void **state)
     setup(&f);
     CHECK_OK(fsdp_tensor_create(fsdp_meta(f.context), FSDP_F32, 1, (const int64_t[]){3}, FSDP_MEMORY_PARAMETER_SHARD,
                                 &meta));
-    half = make_tensor(f.context, 1, FSDP_BF16, FSDP_MEMORY_PARAMETER_SHARD, numbers_start);
+    half = make_tensor(f.context, 1, FSDP_BF16, FSDP_MEMORY_PARAMETER_SHARD, start_values());
     CHECK_OK(fsdp__view_transpose(f.tensors[0], 0, 1, &turned));
     CHECK_OK(fsdp_tensor_set_requires_grad(meta, true));
     CHECK_OK(fsdp_tensor_set_requires_grad(half, true));
@@ -506,12 +500,12 @@ static void a_step_names_parameters_that_are_not_floating(void **state)
     setup(&f);
     CHECK_OK(fsdp_sgd_create(&f.parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer));
     for (int i = 0; i < PARAMS; i++)
-        give_gradient(&f, i, numbers_grads);
+        give_gradient(&f, i, step_gradients());
     f.tensors[2]->dtype = FSDP_I32;
     CHECK_ERROR(fsdp_optimizer_step(optimizer), FSDP_UNSUPPORTED, "'last': it is int32");
     f.tensors[2]->dtype = FSDP_F32;
     read_params(&f, after);
-    CHECK_BYTES(after, numbers_start, sizeof after); /* the others have not stepped either */
+    CHECK_BYTES(after, start_values(), sizeof after); /* the others have not stepped either */
     fsdp_optimizer_free(optimizer);
     teardown(&f);
 }
@@ -567,7 +561,7 @@ static void a_step_survives_every_failed_allocation(void **state)
 
         setup(&f);
         for (int i = 0; i < PARAMS; i++)
-            give_gradient(&f, i, numbers_grads);
+            give_gradient(&f, i, step_gradients());
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, n);
         status = fsdp_adamw_create(&f.parameters, &options, &optimizer);
         CHECK((optimizer != NULL) == (status == FSDP_OK));
@@ -580,7 +574,7 @@ static void a_step_survives_every_failed_allocation(void **state)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
         if (status != FSDP_OK) { /* nothing was changed */
             read_params(&f, after);
-            CHECK_BYTES(after, numbers_start, sizeof after);
+            CHECK_BYTES(after, start_values(), sizeof after);
         }
         fsdp_optimizer_free(optimizer);
         teardown(&f);

@@ -6,7 +6,7 @@
 #include "device/device.h"
 
 enum {
-    GIVE_UP_S = 60
+    GIVE_UP_S = 1200
 };
 
 static fsdp_status stand(fsdp_stream *stream, const void *argument)

@@ -401,19 +401,9 @@ static void slices_and_other_dtypes_are_refused(void **state)
     test_run_ranks(4, check_refused, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_flat_model_trains_as_a_plain_one),
-        cmocka_unit_test(a_group_may_be_frozen_in_part),
-        cmocka_unit_test(replicas_are_bit_equal_to_those_of_rows),
-        cmocka_unit_test(without_a_gradient_of_its_own_it_counts_as_zeros),
-        cmocka_unit_test(parameters_are_runs_of_one_vector),
-        cmocka_unit_test(a_unit_may_be_one_parameter),
-        cmocka_unit_test(a_vector_without_elements_is_one),
-        cmocka_unit_test(an_optimizer_of_its_parts_is_refused),
-        cmocka_unit_test(slices_and_other_dtypes_are_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(cmocka_unit_test(a_flat_model_trains_as_a_plain_one), cmocka_unit_test(a_group_may_be_frozen_in_part),
+          cmocka_unit_test(replicas_are_bit_equal_to_those_of_rows),
+          cmocka_unit_test(without_a_gradient_of_its_own_it_counts_as_zeros),
+          cmocka_unit_test(parameters_are_runs_of_one_vector), cmocka_unit_test(a_unit_may_be_one_parameter),
+          cmocka_unit_test(a_vector_without_elements_is_one), cmocka_unit_test(an_optimizer_of_its_parts_is_refused),
+          cmocka_unit_test(slices_and_other_dtypes_are_refused))

@@ -540,19 +540,10 @@ static void bytes_equal_the_closed_form(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant_equals_plain_and_fully_shard),
-        cmocka_unit_test(values_of_rank_0_are_all_that_is_needed),
-        cmocka_unit_test(hooks_see_what_they_see_when_it_is_sharded),
-        cmocka_unit_test(dtypes_and_what_is_frozen_may_change),
-        cmocka_unit_test(compressed_gradients_are_near),
-        cmocka_unit_test(what_is_ignored_is_each_ranks_own),
-        cmocka_unit_test(a_module_without_parameters_is_replicated),
-        cmocka_unit_test(a_gradient_that_is_held_stays_what_it_is),
-        cmocka_unit_test(bytes_equal_the_closed_form),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(cmocka_unit_test(every_variant_equals_plain_and_fully_shard),
+          cmocka_unit_test(values_of_rank_0_are_all_that_is_needed),
+          cmocka_unit_test(hooks_see_what_they_see_when_it_is_sharded),
+          cmocka_unit_test(dtypes_and_what_is_frozen_may_change), cmocka_unit_test(compressed_gradients_are_near),
+          cmocka_unit_test(what_is_ignored_is_each_ranks_own),
+          cmocka_unit_test(a_module_without_parameters_is_replicated),
+          cmocka_unit_test(a_gradient_that_is_held_stays_what_it_is), cmocka_unit_test(bytes_equal_the_closed_form))

@@ -1,4 +1,5 @@
-/* calls.h - calls of the system that fail on demand. */
+/* calls.h - calls of the system that fail on demand, or say what another machine would hear. A program that uses one of
+ * these gets stat, fstat and readdir of its own in front of the C library's. */
 #ifndef SUPPORT_CALLS_H
 #define SUPPORT_CALLS_H
 
@@ -8,5 +9,7 @@
 void test_fail_fstat(const char *path);
 /* The same of readdir, of all folders. */
 void test_fail_readdir(bool fails);
+/* From here on stat and fstat give each file system another number, as it has on another machine. */
+void test_renumber_devices(bool other);
 
 #endif

@@ -25,21 +25,20 @@ program program_start(const char *directory, const char *const *argv)
     return p;
 }
 
-void program_wait(program *p, double seconds)
+void program_wait(program *p)
 {
     int status = 0;
     size_t bytes;
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
-    double waited = 0;
+    int looks = 0;
 
     while (waitpid(p->pid, &status, WNOHANG) == 0) {
         nanosleep(&pause, NULL);
-        waited += 0.005;
-        if (waited > seconds) {
+        if (++looks > PATIENCE_LOOKS) {
             kill(-p->pid, SIGKILL);
             waitpid(p->pid, &status, 0);
             p->output = test_read_file(p->output_path, &bytes);
-            TEST_FAIL("still running after %.0f s; it printed:\n%s", seconds, p->output);
+            TEST_FAIL("still running after %d s; it printed:\n%s", PATIENCE_SECONDS, p->output);
         }
     }
     p->status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -56,7 +55,7 @@ program program_run(const char *directory, int expected, const char *const *argv
 {
     program p = program_start(directory, argv);
 
-    program_wait(&p, 60);
+    program_wait(&p);
     if (p.status != expected)
         TEST_FAIL("exit status %d, expected %d; it printed:\n%s", p.status, expected, p.output);
     return p;

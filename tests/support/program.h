@@ -16,6 +16,13 @@
 
 #define REFERENCE TEST_SOURCE_DIR "/tests/reference"
 
+enum {
+    /* After which a test gives up what it waits for. It is longer than anything takes on a machine that has forty
+     * other things to do, and shorter than the time after which ctest ends the test without a word. */
+    PATIENCE_SECONDS = 1200,
+    PATIENCE_LOOKS = PATIENCE_SECONDS * 200 /* so many, 5 ms apart */
+};
+
 typedef struct program {
     pid_t pid;
     char *output_path;
@@ -25,8 +32,8 @@ typedef struct program {
 
 /* `argv` is NULL-terminated; output goes to "<directory>/output". */
 program program_start(const char *directory, const char *const *argv);
-/* Waits at most `seconds`; a program that takes longer is killed with its group and the test fails. */
-void program_wait(program *p, double seconds);
+/* Waits until it ends. One that hangs is killed with its group, and the test fails with what it printed. */
+void program_wait(program *p);
 void program_free(program *p);
 /* A copy of a program at `path`, as if it were of another build. */
 void program_other_build(const char *from, const char *path);

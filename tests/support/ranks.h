@@ -24,13 +24,14 @@ void test_meet(void);
 /* Is fsdp_context_from_env: such a test links the layer launch, the others do not. */
 extern fsdp_status (*test_join)(fsdp_context **context);
 #define TEST_MAIN_JOINED(...)                             \
-    int main(void)                                        \
+    static int test_main(void)                            \
     {                                                     \
         const struct CMUnitTest tests[] = {__VA_ARGS__};  \
                                                           \
         test_join = fsdp_context_from_env;                \
         return cmocka_run_group_tests(tests, NULL, NULL); \
-    }
+    }                                                     \
+    TEST_FILE(test_main)
 /* On how many machines a world is; and skips the case, with the reason, where the environment asks for several. */
 int test_machines_of(int world);
 void test_only_on_one_machine(const char *reason);

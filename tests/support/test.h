@@ -32,14 +32,30 @@
 #include "fsdp/context.h"
 #include "fsdp/device.h"
 
-/* main() of a test program. */
+/* TEST_MAIN names the cases of a test file. The files of a layer are one program, which runs the file that its first
+ * argument names (support/main.c). TEST_FILE gives it another function than one that runs these cases: it returns what
+ * main() would. */
 #define TEST_MAIN(...)                                    \
-    int main(void)                                        \
+    static int test_main(void)                            \
     {                                                     \
         const struct CMUnitTest tests[] = {__VA_ARGS__};  \
                                                           \
         return cmocka_run_group_tests(tests, NULL, NULL); \
+    }                                                     \
+    TEST_FILE(test_main)
+#define TEST_FILE(function)                                      \
+    __attribute__((constructor)) static void add_this_file(void) \
+    {                                                            \
+        static test_file this_file = {__FILE__, function, NULL}; \
+                                                                 \
+        test_add_file(&this_file);                               \
     }
+typedef struct test_file {
+    const char *path;
+    int (*main)(void);
+    struct test_file *next;
+} test_file;
+void test_add_file(test_file *file);
 
 /* One rank of one, one compute thread. The caller frees it. */
 fsdp_context *test_context(void);

@@ -172,10 +172,4 @@ static void every_strategy_writes_the_weights_that_were_loaded(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_strategy_writes_the_weights_that_were_loaded, setup, teardown)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(cmocka_unit_test_setup_teardown(every_strategy_writes_the_weights_that_were_loaded, setup, teardown))

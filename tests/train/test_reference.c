@@ -341,7 +341,7 @@ static void skip_the_reference(void **state)
     skip();
 }
 
-int main(void)
+static int test_main(void)
 {
     struct CMUnitTest tests[RUNS];
     int each = test_brief() ? 5 : 1; /* under a sanitizer some: it watches the same program in all */
@@ -354,3 +354,5 @@ int main(void)
             .initial_state = (void *)(uintptr_t)&runs[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)

@@ -429,7 +429,7 @@ static void repeats_the_reference(void **state)
     replay_close(&t.replay);
 }
 
-int main(void)
+static int test_main(void)
 {
     struct CMUnitTest tests[RUNS];
 
@@ -438,3 +438,5 @@ int main(void)
             .name = runs[i].name, .test_func = repeats_the_reference, .initial_state = (void *)(uintptr_t)&runs[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+TEST_FILE(test_main)
