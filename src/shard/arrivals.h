@@ -1,8 +1,8 @@
-/* arrivals.h - reduced gradients on their way from the device to the host, where shards are offloaded.
+/* arrivals.h - brings reduced gradients from the device to the host, where shards are offloaded.
  *
- * They are copied by the stream of the reduction, and added to what the shard has by a stream of the host, so that
- * neither the host nor the device waits for the other. Until an arrival is settled, each gradient's storage has its
- * event (`written`), so whoever looks at the gradient waits for it. */
+ * The stream of the reduction copies them, and a stream of the host adds them to the gradient that the shard has, so
+ * that neither the host nor the device waits for the other. Until an arrival is settled, the storage of each of its
+ * gradients carries the arrival's event (`written`), so whoever looks at the gradient waits for it. */
 #ifndef SHARD_ARRIVALS_H
 #define SHARD_ARRIVALS_H
 
@@ -13,28 +13,29 @@ typedef struct fsdp__arrival {
     fsdp_event *done;
     fsdp_tensor **gradients; /* on the host */
     int64_t count, capacity;
-    fsdp__storage *staging; /* on the host: what is to be added; NULL: nothing */
+    fsdp__storage *staging; /* what is to be added, on the host; NULL: nothing is added */
 } fsdp__arrival;
 
 typedef struct fsdp__arrivals {
-    fsdp__arrival *items; /* oldest first; behind them events and arrays for more */
+    fsdp__arrival *items; /* oldest first; entries behind `count` keep events and arrays for reuse */
     int64_t count, capacity;
-    fsdp_stream *stream; /* a thread's that adds, where the host's own stream has none; NULL: not needed yet */
+    fsdp_stream *stream; /* a worker's that adds, if the host's own stream is inline; NULL: not needed yet */
 } fsdp__arrivals;
 
 /* A result on the device, and the gradient on the host that it becomes or is added to. */
 typedef struct fsdp__arriving {
     const void *result;
-    fsdp_dtype dtype; /* of the result; that of the gradient, unless it is added */
+    fsdp_dtype dtype; /* of the result; the same as the gradient's, unless the result is added */
     fsdp_tensor *gradient;
 } fsdp__arriving;
 
-/* After what `stream` has been given; the results must stay until then. `add`: to the gradients, in f32. */
+/* Brings the results to the host, after the work that `stream` has been given. The results must stay valid until then.
+ * With `add` they are added to the gradients, in f32. */
 fsdp_status fsdp__arrivals_bring(fsdp__arrivals *arrivals, fsdp_stream *stream, const fsdp__arriving *arriving,
                                  int64_t count, bool add);
-/* All have arrived, for work of the host's stream; where that is inline, the host waits. */
+/* Makes the host's own stream wait until everything has arrived; if that stream is inline, the host waits. */
 fsdp_status fsdp__arrivals_settle(fsdp__arrivals *arrivals);
-/* The same after a failure: nothing uses their memory any more. */
+/* Does the same after a failure: afterwards nothing uses the memory of the arrivals. */
 void fsdp__arrivals_drop(fsdp__arrivals *arrivals);
 void fsdp__arrivals_close(fsdp__arrivals *arrivals);
 

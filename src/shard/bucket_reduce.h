@@ -1,16 +1,17 @@
-/* bucket_reduce.h - the gradients of a replicated group, bucket by bucket: sent as a backward goes on, in the order of
- * the buckets; what has not been by its end then. */
+/* bucket_reduce.h - reduces the gradients of a replicated group bucket by bucket. Buckets are sent in their order while
+ * a backward goes on; those that have not been sent by its end are sent then. */
 #ifndef SHARD_BUCKET_REDUCE_H
 #define SHARD_BUCKET_REDUCE_H
 
 #include "shard/buckets.h"
 #include "shard/reduction.h"
 
-/* A backward that reduces has come to the group's modules: what it does not use need not be waited for. Again in the
- * same backward: nothing. [collective] */
+/* Tells the buckets that a backward has come to the group's modules. If it reduces, parameters that it does not use are
+ * not waited for. A second call in the same backward does nothing. [collective] */
 fsdp_status fsdp__buckets_begin_backward(fsdp__param_group *group);
-/* All buckets that have not been sent, or, without all_reduce, none: gradients stay on this rank. What was not used is
- * settled. `*reduced`: whether there was anything to do. [collective] */
+/* Sends all buckets that have not been sent yet, and settles the gradients of parameters that this rank did not use.
+ * Without all_reduce in `settings` it sends none, and gradients stay on this rank, unless there is only one replica.
+ * `*reduced` says whether there was anything to do. [collective] */
 fsdp_status fsdp__buckets_reduce(fsdp__param_group *group, fsdp__comm_context *comm,
                                  const fsdp__reduce_settings *settings, bool *reduced);
 

@@ -1,12 +1,12 @@
-/* bucket_send.h - one bucket of gradients, sent. */
+/* bucket_send.h - sends one bucket of gradients. */
 #ifndef SHARD_BUCKET_SEND_H
 #define SHARD_BUCKET_SEND_H
 
 #include "shard/buckets.h"
 #include "shard/reduction.h"
 
-/* The average of all ranks' gradients, into those of the parameters. What this rank has none of is sent as nothing, and
- * its result is late. [collective] */
+/* Averages the bucket's gradients over all ranks, into the gradients of its parameters. Where this rank has no gradient
+ * it sends -0, and the result is a late one (buckets.h). [collective] */
 fsdp_status fsdp__bucket_send(fsdp__param_group *group, fsdp__comm_context *comm, const fsdp__reduce_settings *settings,
                               int64_t index);
 

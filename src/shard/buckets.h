@@ -1,8 +1,8 @@
-/* buckets.h - the parameters of a replicated group in buckets, and the memory of their unsharded gradients.
+/* buckets.h - divides the parameters of a replicated group into buckets, and gives their unsharded gradients memory.
  *
- * A parameter group is what is held together; buckets are a division of it for reductions alone, which may change
- * between iterations while parameters stay where they are. In a bucket gradients lie one after the other without a gap,
- * so that one all-reduce takes them as they lie. */
+ * A parameter group holds the parameters together. Buckets divide it for reductions alone, and the division may change
+ * between iterations while the parameters stay where they are. In a bucket gradients lie one after the other without a
+ * gap, so that one all-reduce takes them as they lie. */
 #ifndef SHARD_BUCKETS_H
 #define SHARD_BUCKETS_H
 
@@ -10,89 +10,89 @@
 #include "shard/group.h"
 
 typedef struct fsdp__bucket {
-    const int32_t *params; /* indices in the group, in the order of the bucket; in fsdp__buckets.order */
+    const int32_t *params; /* indices in the group, in the order of the bucket; points into fsdp__buckets.order */
     int64_t count, numel;
     fsdp_dtype dtype;
-    fsdp__region *region; /* of the gradients that come; weak: it lives as long as one of them */
-    int64_t waiting;      /* of its parameters, that the running backward has yet to come through */
+    fsdp__region *region; /* of the gradients being computed; weak: it lives as long as one of them */
+    int64_t waiting;      /* number of its parameters that the running backward has not finished with */
 } fsdp__bucket;
 
 typedef struct fsdp__bucket_place {
-    int64_t bucket; /* -1: none, as of a frozen parameter */
-    int64_t at;     /* elements before it in the bucket */
-    bool expected;  /* the running backward is of a forward that trained it */
-    bool waited;    /* the running backward uses it, and has not come through all of that */
-    bool used;      /* static graph: by some rank, in the first iteration */
-    bool used_here; /* by this one */
+    int64_t bucket; /* -1: none, as for a frozen parameter */
+    int64_t at;     /* offset in the bucket, in elements */
+    bool expected;  /* the running backward belongs to a forward that trained it */
+    bool waited;    /* the running backward uses it, and has not finished with it */
+    bool used;      /* some rank used it: in this backward, or with a static graph in the first one */
+    bool used_here; /* this rank did */
 } fsdp__bucket_place;
 
-/* What became of a parameter that this rank had no gradient of, until it is known whether another had. */
+/* The result for a parameter that this rank had no gradient of, until it is known whether another rank had one. */
 typedef struct fsdp__late_result {
     fsdp__param *param;
     fsdp_tensor *result;
 } fsdp__late_result;
 
 typedef struct fsdp__buckets {
-    fsdp_replicate_options options; /* without what they borrow */
-    fsdp_module **ignored;          /* modules whose buffers are each rank's own; the tree's */
+    fsdp_replicate_options options; /* without the pointers that it borrows */
+    fsdp_module **ignored;          /* modules whose buffers stay each rank's own; borrowed from the tree */
     int64_t ignored_count;
     fsdp__bucket *items; /* in the order in which they are sent */
     int64_t count;
-    int32_t *order;             /* bucket after bucket */
-    fsdp__bucket_place *places; /* by parameter */
+    int32_t *order;             /* the parameters' indices, bucket after bucket */
+    fsdp__bucket_place *places; /* one for each parameter */
     int64_t place_count;
-    int32_t *arrivals; /* whose gradients were complete, in that order */
+    int32_t *arrivals; /* parameters in the order in which their gradients were complete */
     int64_t arrival_count;
-    int64_t backwards;     /* that have reduced since the buckets were first built */
-    bool rebuilt;          /* in the order of arrivals */
-    bool buffers_due;      /* rank 0's go to all before the next forward */
-    bool open;             /* a forward ran whose backward has not come */
-    bool running;          /* a backward that reduces */
-    int64_t next;          /* bucket to be sent */
-    int64_t last;          /* that will be: the others have nothing to send */
+    int64_t backwards;     /* number that have reduced since the buckets were first built */
+    bool rebuilt;          /* from the order of arrivals */
+    bool buffers_due;      /* the speaker's buffers go to all ranks before the next forward */
+    bool open;             /* a forward has run whose backward has not begun */
+    bool running;          /* a backward that reduces is running */
+    int64_t next;          /* index of the next bucket to send */
+    int64_t last;          /* index of the last bucket to send: those behind it have nothing to send */
     fsdp_bucket_hook hook; /* averages in place of the library; NULL: the library does */
     void *hook_arg;
-    float divisor;           /* of the running backward, in place of all ranks; 0: those */
-    uint8_t incomplete;      /* some rank is: asked apart where a hook averages */
+    float divisor;           /* of the running backward; 0: the number of ranks */
+    uint8_t incomplete;      /* some rank lacks a gradient: asked separately where a hook averages */
     uint8_t complete;        /* this rank has a gradient of every parameter */
-    bool lacking;            /* some rank has not: known when the last bucket has been sent */
-    fsdp__late_result *late; /* of the running backward */
-    int64_t late_count;      /* room for all parameters */
+    bool lacking;            /* some rank lacks a gradient: known when the last bucket has been sent */
+    fsdp__late_result *late; /* results of the running backward */
+    int64_t late_count;      /* `late` has room for all parameters */
     bool joining;            /* forwards are announced to ranks that have no inputs left: join.h */
     fsdp_join_options join;
-    bool absent;                                      /* this rank takes part in a backward of others */
-    int speaker;                                      /* whose order, buffers and parameters go to all */
-    fsdp_status (*grad_complete)(fsdp__param *param); /* the running backward is through with it */
+    bool absent;                                      /* this rank takes part in a backward of other ranks */
+    int speaker;                                      /* the rank whose order, buffers and parameters go to all */
+    fsdp_status (*grad_complete)(fsdp__param *param); /* called when the running backward has finished with it */
 } fsdp__buckets;
 
-/* For all parameters of the group, whose number is known. */
+/* Creates the buckets of a group to which all parameters have been added. The caller owns `*out`. */
 fsdp_status fsdp__buckets_create(const fsdp__param_group *group, const fsdp_replicate_options *options,
                                  fsdp__buckets **out);
 void fsdp__buckets_free(fsdp__buckets *buckets);
 
-/* ---- who is in which ---- */
+/* ---- division ---- */
 
-/* As in the first iteration, of the parameters that are not frozen. */
+/* Divides the parameters that are not frozen as for a first iteration. */
 fsdp_status fsdp__buckets_assign(fsdp__param_group *group);
-/* Whether these are others than the buckets have, or of other dtypes. */
+/* Returns whether the parameters that are not frozen, or their dtypes, differ from those in the buckets. */
 bool fsdp__buckets_are_outdated(const fsdp__param_group *group);
-/* From the speaker's order of arrivals. [collective] */
+/* Divides anew, in the order in which the speaker's gradients arrived. [collective] */
 fsdp_status fsdp__buckets_rebuild(fsdp__param_group *group);
-/* Numbers, added up over all ranks. [collective] */
+/* Adds up numbers over all ranks, in place. [collective] */
 fsdp_status fsdp__buckets_add_up(const fsdp__param_group *group, int32_t *numbers, int64_t count);
 
 /* ---- gradients ---- */
 
 size_t fsdp__bucket_bytes(const fsdp__bucket *bucket);
-/* Memory that peers can read where they share some. The caller owns `*out`. */
+/* Makes a region for the bucket's gradients, which peers can read where ranks share memory. The caller owns `*out`. */
 fsdp_status fsdp__bucket_make_region(const fsdp__param_group *group, const fsdp__bucket *bucket, fsdp__region **out);
-/* The region of the bucket's gradients, made where there is none. The caller owns `*out`. */
+/* Gives the region of the bucket's gradients, and makes it if there is none. The caller owns `*out`. */
 fsdp_status fsdp__bucket_region(fsdp__param_group *group, fsdp__bucket *bucket, fsdp__region **out);
-/* A tensor like the parameter at its place in such a region. The caller owns `*out`. */
+/* Makes a tensor like the unsharded parameter, at the parameter's place in such a region. The caller owns `*out`. */
 fsdp_status fsdp__bucket_tensor(const fsdp__param *param, fsdp__region *region, fsdp_tensor **out);
-/* Later gradients get memory of their own. */
+/* Detaches the bucket from its region: later gradients get new memory. */
 void fsdp__bucket_leave_region(fsdp__bucket *bucket);
-/* The running backward is over, or has failed: what it has not installed is not wanted. */
+/* Ends the running backward, successful or not, and drops the late results that it has not installed. */
 void fsdp__buckets_reset(fsdp__buckets *buckets);
 
 #endif

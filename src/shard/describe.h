@@ -1,4 +1,4 @@
-/* describe.h - what a state is, in words. */
+/* describe.h - describes a state in words. */
 #ifndef SHARD_DESCRIBE_H
 #define SHARD_DESCRIBE_H
 
@@ -7,9 +7,9 @@
 
 fsdp_front_door fsdp__door_of(const fsdp__module_state *state);
 const char *fsdp__fsdp1_strategy_name(fsdp_sharding_strategy strategy);
-/* The call that made it, for messages. */
+/* Returns the name of the call that made the state, for messages. */
 const char *fsdp__door_call(const fsdp__module_state *state);
-/* A module's `describe` hook. */
+/* The `describe` hook of a module. */
 void fsdp__describe_state(void *state, char *text, size_t bytes);
 
 #endif

@@ -1,17 +1,16 @@
-/* hooks.h - what happens when: a state as hooks on its modules, and in the graph.
+/* hooks.h - the schedule: runs a state as hooks on its modules, and in the graph.
  *
  *     pre_forward    gather and wait; mark where the backward leaves this module again
  *     post_forward   reshard; remember the order; watch for the gradient of the output
  *     pre_backward   gather and wait; gather the one that comes next
  *     post_backward  reshard; reduce the gradients
- *     end of backward: whoever has not been through post_backward (inputs without gradient, the root), and the rest
- */
+ *     end of backward: post_backward for states that it missed (inputs without gradient, the root), and the rest */
 #ifndef SHARD_HOOKS_H
 #define SHARD_HOOKS_H
 
 #include "shard/root.h"
 
-/* As hooks of a module: see nn/module.h. */
+/* Hooks of a module: see nn/module.h. */
 fsdp_status fsdp__hook_pre_forward(void *state, fsdp_module *module, fsdp_tensor **inputs, int count);
 fsdp_status fsdp__hook_post_forward(void *state, fsdp_module *module, fsdp_tensor *const *inputs, int count,
                                     fsdp_tensor **outputs, int output_count);

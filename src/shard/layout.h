@@ -1,14 +1,13 @@
 /* layout.h - how the parameters of a group lie in it: a small table of pieces. Arithmetic only.
  *
- * Every parameter is seen as (outer, rows, inner) elements, where `rows` is its sharded dimension, outer the product of
- * the dimensions before it and inner that of those behind it. All numbers are elements.
+ * Every parameter is seen as (outer, rows, inner) elements: `rows` is its sharded dimension, outer the product of the
+ * dimensions before it and inner that of those behind it. All numbers are elements.
  *
  * PER_PARAMETER (FSDP2): each parameter is cut by itself. Rank r has rows [r c, (r+1) c) of it, c = ceil(rows / ranks);
- * trailing ranks may have a short part or none. In memory each begins at a multiple of the alignment.
+ * trailing ranks may have a short part or none. In memory each parameter begins at a multiple of the alignment.
  *
- * FLAT (FSDP1): the parameters, each seen as one run, lie one after the other as one vector; the vector is cut into
- * equal parts, its last one padded. A rank may have all, a part, or nothing of a parameter.
- */
+ * FLAT (FSDP1): the parameters, each seen as one run, lie one after the other as one vector. The vector is cut into
+ * equal parts, the last one padded. A rank may have all, a part, or nothing of a parameter. */
 #ifndef SHARD_LAYOUT_H
 #define SHARD_LAYOUT_H
 
@@ -25,8 +24,8 @@ typedef struct fsdp__extent {
     int64_t outer, rows, inner;
 } fsdp__extent;
 
-/* What one rank has of one parameter: `outer` runs of `inner` elements. They are `stride` apart in the parameter, from
- * `at` on, and lie one after the other in the rank's shard of the group, from `in_shard` on. */
+/* What one rank has of one parameter: `outer` runs of `inner` elements. In the parameter they begin at `at` and are
+ * `stride` apart; in the rank's shard of the group they lie one after the other, from `in_shard` on. */
 typedef struct fsdp__piece {
     int64_t parameter;
     int64_t at, in_shard;
@@ -34,12 +33,13 @@ typedef struct fsdp__piece {
 } fsdp__piece;
 
 typedef struct fsdp__layout {
-    int64_t count;           /* parameters, and pieces: one each */
+    int64_t count;           /* of parameters, and of pieces: one each */
     int64_t shard_numel;     /* of every rank's shard of the group, padding included */
     int64_t unsharded_numel; /* of the unsharded parameters, padding included */
     struct fsdp__layout_entry {
-        fsdp__piece piece;   /* this rank's */
-        int64_t chunk_numel; /* the longest part that a rank has, by which the parameter is padded. FLAT: the piece's */
+        fsdp__piece piece;    /* this rank's */
+        int64_t chunk_numel;  /* the longest part that any rank has; the parameter is padded by it. FLAT: the piece's
+                                 length */
         int64_t in_unsharded; /* where the unsharded parameter begins */
     } * entries;
 } fsdp__layout;
@@ -50,7 +50,7 @@ typedef struct fsdp__layout_options {
     int64_t shard_align, unsharded_align; /* each parameter begins at a multiple; 1: they touch */
 } fsdp__layout_options;
 
-/* `out` is to be released. */
+/* Fills `*out`, which the caller releases. */
 fsdp_status fsdp__layout_make(const fsdp__extent *extents, int64_t count, const fsdp__layout_options *options,
                               fsdp__layout *out);
 void fsdp__layout_release(fsdp__layout *layout);

@@ -1,19 +1,20 @@
-/* replica.h - what the forwards of a replicated module begin and end with: its buckets divided anew, rank 0's buffers.
- */
+/* replica.h - what the forwards of a replicated module begin and end with: new buckets if they are due, and rank 0's
+ * buffers. */
 #ifndef SHARD_REPLICA_H
 #define SHARD_REPLICA_H
 
 #include "shard/buckets.h"
 #include "shard/root.h"
 
-/* The group of a replicated module's state; NULL: it is not one, or has no parameters. */
+/* Returns the group of a replicated module's state; NULL if the module is not replicated, or has no parameters. */
 fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state);
-/* Parameters that have values on rank `root` of the replicas, and buffers below the state's modules, become that one's.
- * [collective] */
+/* Broadcasts from rank `root` of the replicas the parameters that have values there, and the buffers below the state's
+ * modules. [collective] */
 fsdp_status fsdp__replica_broadcast(const fsdp__module_state *state, int root);
-/* Whether this rank's next forward may be. */
+/* Checks whether this rank's next forward may run. */
 fsdp_status fsdp__replica_check(const fsdp__module_state *state, bool recording);
-/* What an iteration begins with, whether this rank has a forward in it or not; with that ends. [collective] */
+/* Begins an iteration, and settle ends it. Every rank calls both, whether it has a forward in the iteration or not.
+ * [collective] */
 fsdp_status fsdp__replica_prepare(fsdp__module_state *state, bool recording);
 void fsdp__replica_settle(fsdp__module_state *state, bool syncs);
 #endif

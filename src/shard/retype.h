@@ -1,7 +1,7 @@
-/* retype.h - parameters in another dtype (FSDP2's module.to(dtype)).
+/* retype.h - changes the dtype of parameters (FSDP2's module.to(dtype)).
  *
- * All groups below a module get residences and memory anew, beside those they have, which go when all of it has
- * succeeded on all ranks, or come back. */
+ * All groups below a module get new residences and memory beside those they have. The old ones are freed when
+ * everything has succeeded on all ranks, and come back otherwise. */
 #ifndef SHARD_RETYPE_H
 #define SHARD_RETYPE_H
 

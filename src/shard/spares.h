@@ -1,9 +1,10 @@
 /* spares.h - memory for gathers that run beside the computing (COPY).
  *
- * Where the device's stream runs behind the host, a group that is resharded may still be read, and the next gather is
- * to run beside that. So it gets other memory as long as no more than two groups besides the root have some; the third
- * waits for the first one's last reader, and takes its place: where groups have unequal sizes it gets new memory, and
- * waits for all that the device's stream has been given. Inline, memory goes back at once. */
+ * Where the device's stream runs behind the host, a group that has been resharded may still be read while the next
+ * gather is to run. So that gather gets other memory as long as at most two groups besides the root have some. The
+ * third waits for the last reader of the first, and takes its memory. If the groups differ in size it gets new memory
+ * instead, and waits for everything that the device's stream has been given. If the device's stream is inline, memory
+ * is freed at once. */
 #ifndef SHARD_SPARES_H
 #define SHARD_SPARES_H
 
@@ -22,13 +23,14 @@ typedef struct fsdp__spare_region {
 typedef struct fsdp__spares {
     fsdp__spare_region regions[FSDP__SPARE_REGIONS]; /* oldest first */
     int count;
-    int out; /* regions that groups besides the root's have now */
+    int out; /* number of regions that groups besides the root's have now */
 } fsdp__spares;
 
 /* Makes the events, once. */
 fsdp_status fsdp__spares_open(fsdp__spares *spares, fsdp_device *device);
 void fsdp__spares_close(fsdp__spares *spares);
-/* Memory that was in use until its event, which `stream` waits for; NULL when there is room for more. */
+/* Gives memory that was in use until its event, and makes `stream` wait for that; NULL if there is room for new memory.
+ */
 fsdp_status fsdp__spares_take(fsdp__spares *spares, size_t bytes, fsdp_stream *stream, fsdp__region **out);
 /* Takes the region over. */
 void fsdp__spares_give(fsdp__spares *spares, fsdp__region *region);

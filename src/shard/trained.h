@@ -1,22 +1,22 @@
-/* trained.h - which parameters a forward was trained for. A backward of its graph may bring gradients of them, on this
- * rank or on another, and of no others, whatever has been frozen or thawed since: it makes them due. */
+/* trained.h - which parameters a forward was trained for. A backward of its graph makes exactly these due, whatever has
+ * been frozen or thawed since: it may bring gradients of them, on this rank or on another, and of no others. */
 #ifndef SHARD_TRAINED_H
 #define SHARD_TRAINED_H
 
 #include "shard/state.h"
 
-/* Shared by the graphs of forwards between which nothing was frozen or thawed. */
+/* A set that the graphs of successive forwards share as long as nothing is frozen or thawed between them. */
 typedef struct fsdp__trained {
     int64_t refs;
     fsdp__module_state *state;
     int64_t count;
-    fsdp__param **params; /* the state's, and its companions', that all ranks reduce together */
+    fsdp__param **params; /* of the state and its companions, if all ranks reduce them together */
 } fsdp__trained;
 
-/* As it is now. A reference for the caller. */
+/* Gives the set as it is now. The caller owns a reference. */
 fsdp_status fsdp__trained_now(fsdp__module_state *state, fsdp__trained **out);
 void fsdp__trained_unref(fsdp__trained *trained);
-/* The next reduction takes part for them, whether this rank has a gradient or not, since another may. */
+/* Makes the next reduction include the parameters, whether this rank has a gradient or not, since another rank may. */
 void fsdp__trained_are_due(const fsdp__trained *trained);
 
 #endif
