@@ -1,4 +1,4 @@
-/* allocate.c - from a choice of parameters to groups with memory, and back. */
+/* allocate.c - turns a choice of parameters into groups with memory, and back. */
 #include "shard/allocate.h"
 
 #include "autograd/autograd.h"
@@ -11,8 +11,8 @@
 
 /* ---- layout ---- */
 
-/* The table of pieces is of elements. Parameters have dtypes of their own, so where they lie is added up in bytes, each
- * rounded up as the allocator does, so that what the ledger counts adds up. */
+/* Lays out the pieces. The table of pieces counts elements, but parameters have dtypes of their own. So their places
+ * are added up in bytes, each rounded up as the allocator does, to make the ledger's counts add up. */
 static fsdp_status lay_out(fsdp__param_group *group)
 {
     fsdp__residence *r = &group->residence;
@@ -62,7 +62,7 @@ fsdp_status fsdp__param_group_lay_out(fsdp__param_group *group)
     return FSDP_OK;
 }
 
-/* Still without the group's memory. */
+/* Makes a flat group's one parameter, still without the group's memory. */
 static fsdp_status make_flat_parameter(fsdp__param_group *group)
 {
     const fsdp__residence *r = &group->residence;
@@ -136,7 +136,7 @@ static fsdp__residence_kind choose_residence(const fsdp__param_group *group, con
 {
     int ranks = group->residence.mesh.ranks;
     bool share = fsdp__residence_can_share(&group->residence, device);
-    /* Over machines the rows of the others come with every gather, into memory that this machine's ranks read. */
+    /* With several machines, every gather brings the rows of the others into memory that this machine's ranks read. */
     bool apart = ranks > 1 && fsdp__process_group_machines(group->residence.mesh.shard_pg) > 1;
 
     if (group->wire.bytes > 0 || (group->all_gather.run && ranks > 1) ||
@@ -175,7 +175,7 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
     storage->guard = (fsdp__storage_guard){refuse_write, group};
-    storage->renewed = !group->buckets; /* a backward gathers what the shards are then; replicated ones are plain */
+    storage->renewed = !group->buckets; /* backwards gather the shards as they are then; replicas are plain */
     status = fsdp__tensor_create_view(storage, param->param_dtype, distribution->ndim, distribution->global_shape, NULL,
                                       0, &param->unsharded);
     fsdp__storage_unref(storage);
@@ -184,10 +184,10 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
     return fsdp__param_own_unsharded(param);
 }
 
-/* Everything of this rank alone: objects, and the storages that the shards will move to. */
+/* Makes everything that concerns this rank alone: objects, and the storages that the shards will move to. */
 static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__storage ***storages)
 {
-    *storages = fsdp__calloc((size_t)group->param_count + 1, sizeof **storages); /* the last: of a flat parameter */
+    *storages = fsdp__calloc((size_t)group->param_count + 1, sizeof **storages); /* the last is a flat parameter's */
     if (!*storages)
         return FSDP_NO_MEMORY;
     FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group, device), device));
@@ -209,7 +209,7 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
                                 FSDP_MEMORY_PARAMETER_SHARD, false, &(*storages)[group->param_count]);
 }
 
-/* The shard's values, which lie in runs before it was ever allocated, one after the other. */
+/* Copies the shard's values one after the other; until the group is allocated they lie in runs. */
 static fsdp_status copy_runs(const fsdp__residence *r, const fsdp__param *p, void *dst, const void *values)
 {
     bool together = fsdp_tensor_is_contiguous(p->sharded);
@@ -237,7 +237,7 @@ static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fs
         fsdp__region_lend_guarded(r->unsharded, in_place, storage);
     storage->version = p->sharded->storage->version + 1;
     storage->unwritten = !values || p->sharded->storage->unwritten;
-    if (storage->unwritten) /* on the meta device until now, or without values since */
+    if (storage->unwritten) /* it was on the meta device until now, or has got no values since */
         return FSDP_OK;
     if (fsdp__residence_is_offloaded(r))
         return fsdp_tensor_read(p->sharded, p->orig_dtype, storage->data);
@@ -266,7 +266,7 @@ static bool has_no_values(const fsdp__param_group *group)
     return none;
 }
 
-/* Moves the shards there. */
+/* Moves the shards to their new storages. */
 static void move_shards(fsdp__param_group *group, fsdp__storage **storages)
 {
     for (int64_t i = 0; i < group->param_count; i++) {
@@ -318,7 +318,7 @@ static bool any_replicas(fsdp__param_group *const *groups, int64_t count)
     return any;
 }
 
-/* All that can fail; the model's tensors are as they were. */
+/* Does everything that can fail. The model's tensors stay as they were. */
 static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_device *device, fsdp__storage ***storages)
 {
     fsdp_status status = storages ? FSDP_OK : FSDP_NO_MEMORY;
@@ -326,15 +326,15 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)
         status = prepare(groups[i], device, &storages[i]);
     if (status == FSDP_OK)
-        status = fsdp_stream_synchronize(fsdp_device_stream(device)); /* who made the values has made them */
-    /* Shared memory is taken by all ranks or by none, so nobody goes there before all are ready. */
+        status = fsdp_stream_synchronize(fsdp_device_stream(device)); /* completes the values */
+    /* Shared memory is taken by all ranks or by none, so all must be ready before any rank tries. */
     FSDP_TRY(fsdp__param_groups_agree(groups, count, status));
     for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         status = fsdp__residence_fill(&groups[i]->residence);
         if (status == FSDP_OK)
             status = fsdp__wire_fill(&groups[i]->wire);
     }
-    /* That fails alike on the ranks of a shard group; other replicas do not know of it. */
+    /* That fails alike on the ranks of a shard group, but other replicas do not know of it. */
     if (status != FSDP_OK && !any_replicas(groups, count))
         return status;
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)
@@ -345,7 +345,7 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
 fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
                                         fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
 {
-    fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, by parameter */
+    fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, then by parameter */
     fsdp_status status = make(groups, count, device, storages);
 
     for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
@@ -366,7 +366,7 @@ fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_
 void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     if (group->residence.kind != FSDP__RESIDENCE_NONE)
-        fsdp__param_group_reshard(group, comm); /* so that peers' writers do not wait for a reader that is gone */
+        fsdp__param_group_reshard(group, comm); /* otherwise peers' writers wait for a reader that is gone */
     fsdp__param_group_drop_gradients(group);
     fsdp__param_group_leave_gradient_buffers(group);
     free_flat_parameter(group);
@@ -380,9 +380,9 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp__buckets_free(group->buckets);
     fsdp__slice_close(&group->slice);
     fsdp__free(group->partial.places);
-    if (fsdp__residence_is_offloaded(&group->residence)) /* the host's memory goes in the order of its own stream */
+    if (fsdp__residence_is_offloaded(&group->residence)) /* host memory goes in the order of its own stream */
         (void)fsdp__offload_await_read(&group->offload, &group->residence);
-    if (group->wire.encoded) /* by a forward that did not come to it, perhaps */
+    if (group->wire.encoded) /* perhaps by a forward that did not reach this group */
         (void)fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.device));
     fsdp__wire_close(&group->wire);
     fsdp__residence_close(&group->residence);

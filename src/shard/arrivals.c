@@ -1,4 +1,4 @@
-/* arrivals.c - from the device to the host, after a reduction. */
+/* arrivals.c - brings reduced gradients from the device to the host, after a reduction. */
 #include "shard/arrivals.h"
 
 #include "base/alloc.h"
@@ -26,7 +26,7 @@ static void release(fsdp__arrival *arrival)
     arrival->staging = NULL;
 }
 
-/* The oldest `count`. */
+/* Settles the oldest `count` arrivals. */
 static fsdp_status settle(fsdp__arrivals *arrivals, int64_t count)
 {
     fsdp_status status = FSDP_OK;
@@ -38,10 +38,10 @@ static fsdp_status settle(fsdp__arrivals *arrivals, int64_t count)
 
         FSDP_KEEP_FIRST(status, arrived);
         if (arrived != FSDP_OK)
-            (void)fsdp_event_synchronize(arrival->done); /* its memory goes now */
+            (void)fsdp_event_synchronize(arrival->done); /* its memory is freed now */
         release(arrival);
     }
-    for (int64_t i = count; count > 0 && i < arrivals->count; i++) { /* the others to the front, what is free behind */
+    for (int64_t i = count; count > 0 && i < arrivals->count; i++) { /* the others to the front, free ones behind */
         fsdp__arrival freed = arrivals->items[i - count];
 
         arrivals->items[i - count] = arrivals->items[i];
@@ -56,8 +56,8 @@ fsdp_status fsdp__arrivals_settle(fsdp__arrivals *arrivals)
     return settle(arrivals, arrivals->count);
 }
 
-/* What is on its way to the same gradients is of an earlier backward, and settled first: so no more than one waits at a
- * time, or a few where ranks use different parameters. */
+/* Settles earlier arrivals of the same gradients, which belong to an earlier backward. So at most one waits at a time,
+ * or a few where ranks use different parameters. */
 static fsdp_status settle_earlier(fsdp__arrivals *arrivals, const fsdp__arriving *arriving)
 {
     for (int64_t i = 0; i < arrivals->count; i++)
@@ -105,7 +105,7 @@ static fsdp_status open_item(fsdp__arrivals *arrivals, fsdp_device *device, int6
     return FSDP_OK;
 }
 
-/* The stream that adds. */
+/* Gives the stream that adds, and makes it if necessary. */
 static fsdp_status open_stream(fsdp__arrivals *arrivals, fsdp_device *host, fsdp_stream **out)
 {
     *out = fsdp_device_stream(host);
@@ -122,7 +122,7 @@ static size_t bytes_of(const fsdp__arriving *arriving)
     return (size_t)fsdp_tensor_numel(arriving->gradient) * fsdp_dtype_size(arriving->dtype);
 }
 
-/* Not fsdp_tensor_data, which waits for what is on its way. */
+/* Returns the address of the data, unlike fsdp_tensor_data without waiting for what is on its way. */
 static void *data_of(const fsdp_tensor *tensor)
 {
     return (char *)tensor->storage->data + (size_t)tensor->offset * fsdp_dtype_size(tensor->dtype);
@@ -149,7 +149,7 @@ static fsdp_status copy_all(fsdp_stream *stream, const fsdp__arriving *arriving,
     return FSDP_OK;
 }
 
-/* As the reduction itself adds: in f32, rounded once. */
+/* Adds in f32 and rounds once, as the reduction itself does. */
 static fsdp_status add_all(fsdp_stream *stream, const fsdp__arriving *arriving, int64_t count, const char *staging)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -183,7 +183,7 @@ static fsdp_status bring(fsdp__arrivals *arrivals, fsdp__arrival *item, fsdp_str
         FSDP_TRY(open_stream(arrivals, host_of(arriving), &adds));
         FSDP_TRY(make_staging(arriving, count, &item->staging));
     }
-    /* The host's memory is there in the order of its own stream. */
+    /* Memory of the host is available in the order of the host's own stream. */
     FSDP_TRY(fsdp_event_record(item->done, host));
     FSDP_TRY(fsdp_stream_wait_event(stream, item->done));
     FSDP_TRY(copy_all(stream, arriving, count, add ? item->staging->data : NULL));
@@ -204,7 +204,7 @@ fsdp_status fsdp__arrivals_bring(fsdp__arrivals *arrivals, fsdp_stream *stream, 
     FSDP_TRY(settle_earlier(arrivals, arriving));
     FSDP_TRY(open_item(arrivals, fsdp__stream_device(stream), count, &item));
     status = bring(arrivals, item, stream, arriving, count, add);
-    for (int64_t i = 0; i < count; i++) { /* also after a failure: a part of it may be queued */
+    for (int64_t i = 0; i < count; i++) { /* even after a failure: part of the work may be queued */
         item->gradients[i] = fsdp_tensor_ref(arriving[i].gradient);
         arriving[i].gradient->storage->written = item->done;
     }

@@ -1,4 +1,4 @@
-/* attach.c - a state on its modules: their hooks, the bytes and first values of their parameters. */
+/* attach.c - attaches a state to its modules: their hooks, and the bytes and first values of their parameters. */
 #include "shard/attach.h"
 
 #include "base/alloc.h"
@@ -38,12 +38,12 @@ static fsdp_tensor *flat_parameter(void *arg, const fsdp_module *module)
 
 typedef struct initialization {
     fsdp__module_state *state;
-    const fsdp_module *module; /* of the state: the walk starts from it */
+    const fsdp_module *module; /* the state's module that the walk starts from */
     uint64_t seed;
-    const char *prefix; /* its dotted name */
+    const char *prefix; /* dotted name of that module */
 } initialization;
 
-/* Of each run by itself: element i of the whole parameter has the same value wherever it lies. */
+/* Fills each run by itself: element i of the whole parameter gets the same value wherever it lies. */
 static fsdp_status fill_runs(const initialization *in, const fsdp__param *p, fsdp_init init, const char *full_name)
 {
     const fsdp__piece *piece = &p->piece;
@@ -58,7 +58,7 @@ static fsdp_status fill_runs(const initialization *in, const fsdp__param *p, fsd
     return FSDP_OK;
 }
 
-/* First values of this rank's rows of one parameter. */
+/* Gives this rank's rows of one parameter their first values. */
 static fsdp_status initialize_param(const initialization *in, const fsdp__param *param, fsdp_init init,
                                     const char *module_name, const char *name)
 {
@@ -78,7 +78,8 @@ static fsdp_status initialize_param(const initialization *in, const fsdp__param 
     return status;
 }
 
-/* First values come with the registration of a parameter, whichever state has it. */
+/* Returns whether `state` initializes the slot's parameter: whichever state owns it, that is done where it was
+ * registered. */
 static bool initializes(const fsdp__module_state *state, const fsdp__parameter_slot *slot)
 {
     const fsdp__param *p = *slot->slot && !slot->tied ? fsdp__param_of(*slot->slot) : NULL;
@@ -90,7 +91,7 @@ static bool initializes(const fsdp__module_state *state, const fsdp__parameter_s
     return has;
 }
 
-/* The parameters that were registered in `module`. */
+/* Initializes the parameters that were registered in `module`. */
 static fsdp_status initialize_module(void *arg, fsdp_module *module, const char *name)
 {
     const initialization *in = arg;
@@ -102,7 +103,7 @@ static fsdp_status initialize_module(void *arg, fsdp_module *module, const char 
         if (!initializes(in->state, slot))
             continue;
         p = fsdp__param_of(*slot->slot);
-        if (!p->named_in) /* below several modules of states: the first name is that of the first asked */
+        if (!p->named_in) /* below several modules of the state: the first asked names it */
             p->named_in = in->module;
         if (p->named_in == in->module)
             FSDP_TRY(initialize_param(in, p, slot->init, name, slot->name));
@@ -120,7 +121,7 @@ static fsdp_status initialize(void *arg, fsdp_module *module, uint64_t seed, con
     return fsdp__module_walk(module, initialize_module, &in);
 }
 
-/* ---- coming and going ---- */
+/* ---- attaching and detaching ---- */
 
 static bool is_below(const fsdp_module *root, const fsdp_module *module)
 {
@@ -149,7 +150,7 @@ static bool has_module(const fsdp__module_state *state)
     return any;
 }
 
-/* Fields of the state's modules that are no longer reached. */
+/* Forgets fields of the state's modules that can no longer be reached. */
 static void forget_fields(const fsdp__module_state *state, const fsdp__module_state *owner, const fsdp_module *gone)
 {
     const void *user = owner == state ? NULL : state;
@@ -168,13 +169,14 @@ static void forget_fields(const fsdp__module_state *state, const fsdp__module_st
         }
 }
 
-/* A module goes while a graph, or another module of the state, still needs the state: it must not look there again. */
+/* Detaches a module that is freed while a graph, or another module of the state, still needs the state. The state must
+ * not use it again. */
 static void forget_module(void *arg, fsdp_module *module)
 {
     fsdp__module_state *state = arg;
 
     for (int64_t i = 0; i < state->group_count && !fsdp__module_state_is_meta(state); i++)
-        fsdp__param_group_reshard(state->groups[i], state->comm); /* no listener hears of a module that goes */
+        fsdp__param_group_reshard(state->groups[i], state->comm); /* listeners are not told of a module that goes */
     for (int64_t i = 0; i < state->module_count; i++)
         if (state->modules[i] == module)
             state->modules[i] = NULL;
@@ -217,7 +219,7 @@ static fsdp_status attach(fsdp__module_state *state)
     return FSDP_OK;
 }
 
-/* Where the parameters are. All are on one device. */
+/* Returns where the parameters are; all are on one device. */
 static fsdp_device *device_of(const fsdp__module_state *state)
 {
     return fsdp_tensor_device(state->groups[0]->params[0].sharded);
@@ -243,7 +245,7 @@ fsdp_status fsdp__module_state_check_slices(const fsdp__module_state *state)
     return FSDP_OK;
 }
 
-/* Where groups keep slices after a forward: the process groups for that. */
+/* Makes the process groups for slices, for groups that keep some after a forward. */
 static fsdp_status open_slices(const fsdp__module_state *state)
 {
     int k = state->slice_ranks;

@@ -1,4 +1,5 @@
-/* bucket_reduce.c - buckets in the course of a backward: who is ready, what is left, who was not used. */
+/* bucket_reduce.c - buckets in the course of a backward: which are ready, which are left, and which parameters were not
+ * used. */
 #include "shard/bucket_reduce.h"
 
 #include "autograd/autograd.h"
@@ -17,7 +18,7 @@ static bool has_due(const fsdp__param_group *group, const fsdp__bucket *bucket)
     return any;
 }
 
-/* Where there are no replicas all is reduced inside of one. */
+/* Returns whether gradients are reduced. With one replica, all of that happens inside it. */
 static bool reduces(const fsdp__param_group *group, const fsdp__reduce_settings *settings)
 {
     return settings->all_reduce || group->residence.mesh.replicas == 1;
@@ -30,7 +31,7 @@ static const fsdp__reduce_settings *settings_of(const fsdp__param_group *group)
     return &group->state->reduction;
 }
 
-/* Those that are ready, as far as those before them have been sent. */
+/* Sends the buckets that are ready, up to the first one that is not. */
 static fsdp_status send_ready(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
@@ -59,7 +60,7 @@ static fsdp_status grad_complete(fsdp__param *param)
     if (!b->rebuilt && b->arrival_count < group->param_count)
         b->arrivals[b->arrival_count++] = index;
     b->items[place->bucket].waiting--;
-    /* With a static graph the first one learns at its end who uses what. */
+    /* With a static graph the first backward learns only at its end who uses what. */
     return b->options.static_graph && b->backwards == 0 ? FSDP_OK : send_ready(group);
 }
 
@@ -103,16 +104,16 @@ fsdp_status fsdp__buckets_begin_backward(fsdp__param_group *group)
     if (b->running)
         return FSDP_OK;
     if (!state->reduce_grads || !reduces(group, &state->reduction)) {
-        fsdp__buckets_reset(b); /* nothing is expected of it */
+        fsdp__buckets_reset(b); /* this backward sends no buckets */
         return FSDP_OK;
     }
     begin(group);
     return b->options.static_graph && b->backwards == 0 ? FSDP_OK : send_ready(group);
 }
 
-/* ---- its end ---- */
+/* ---- the end of the backward ---- */
 
-/* Of an earlier backward without synchronisation, too. */
+/* Returns whether this rank used the parameter, be it in an earlier backward without synchronisation. */
 static bool is_used_here(const fsdp__buckets *b, const fsdp__param *param)
 {
     bool late = false;
@@ -122,8 +123,8 @@ static bool is_used_here(const fsdp__buckets *b, const fsdp__param *param)
     return !late && (b->next > 0 || fsdp__param_unreduced(param));
 }
 
-/* Which parameters any rank used. After a backward the late ones are those that this rank has not; before anything was
- * sent, those without a gradient. */
+/* Asks which parameters any rank used. After a backward has sent buckets, this rank did not use those with late
+ * results; before anything was sent, those without a gradient. */
 static fsdp_status ask_users(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
@@ -158,7 +159,7 @@ static fsdp_status install(const fsdp__buckets *b, const fsdp__late_result *late
     return settings->landed ? settings->landed(settings->landed_arg, &parameter, 1) : FSDP_OK;
 }
 
-/* What another rank has used arrives here as well. */
+/* Installs late results: what another rank has used arrives here as well. */
 static fsdp_status settle_late(fsdp__param_group *group, const fsdp__reduce_settings *settings)
 {
     fsdp_context *context = fsdp_mesh_context(group->residence.mesh.mesh);
@@ -176,7 +177,7 @@ static fsdp_status settle_late(fsdp__param_group *group, const fsdp__reduce_sett
     return status;
 }
 
-/* One message on all ranks. */
+/* Fails with one message on all ranks. */
 static fsdp_status fail_lacking(const fsdp__param_group *group)
 {
     const fsdp__buckets *b = group->buckets;
@@ -210,7 +211,7 @@ static fsdp_status check_lacking(const fsdp__param_group *group)
         return FSDP_OK;
     if (group->residence.mesh.replicas == 1)
         b->lacking = !b->complete;
-    else if (group->state->comm->in_flight.count > 0) /* else it has landed */
+    else if (group->state->comm->in_flight.count > 0) /* otherwise it has landed */
         FSDP_TRY(fsdp_event_synchronize(group->state->comm->in_flight.done));
     b->lacking = b->lacking || b->incomplete;
     return b->lacking ? fail_lacking(group) : FSDP_OK;
@@ -245,7 +246,7 @@ fsdp_status fsdp__buckets_reduce(fsdp__param_group *group, fsdp__comm_context *c
     if (!reduces(group, settings))
         return fsdp__param_group_keep_gradients(group);
     if (!b->running)
-        begin(group); /* asked for without a backward */
+        begin(group); /* the caller asked for it without a backward */
     *reduced = b->last >= 0;
     if (b->last >= 0) {
         status = send_rest(group, comm, settings);
@@ -253,7 +254,7 @@ fsdp_status fsdp__buckets_reduce(fsdp__param_group *group, fsdp__comm_context *c
         group->kept = false;
     }
     fsdp__buckets_reset(b);
-    if (status == FSDP_OK) /* of parameters that were frozen between the forward and this backward: in no bucket */
+    if (status == FSDP_OK) /* parameters frozen between the forward and this backward are in no bucket */
         status = fsdp__param_group_reduce(group, comm, settings, &others);
     *reduced = *reduced || others;
     return status;

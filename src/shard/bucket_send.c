@@ -1,4 +1,4 @@
-/* bucket_send.c - one bucket, from where its gradients were computed to the gradients of its parameters. */
+/* bucket_send.c - takes one bucket from where its gradients were computed to the gradients of its parameters. */
 #include "shard/bucket_send.h"
 
 #include "autograd/autograd.h"
@@ -13,7 +13,7 @@ typedef struct sending {
     fsdp__comm_context *comm;
     const fsdp__reduce_settings *settings;
     fsdp_stream *stream;
-    fsdp__region *from, *to; /* references; the same where results are left in the bucket */
+    fsdp__region *from, *to; /* references; both the same if results stay in the bucket */
     bool hooked;             /* some parameter has gradient hooks */
 } sending;
 
@@ -29,7 +29,7 @@ static size_t place_of(const sending *s, int64_t i)
 
 /* ---- what is sent ---- */
 
-/* Nothing: it changes no sum, not even a zero's sign. */
+/* Sends -0, which changes no sum, not even the sign of a zero. */
 static fsdp_status send_nothing(const sending *s, int64_t i)
 {
     return fsdp__launch_fill_run(fsdp_device_stream(s->group->residence.device), (char *)s->from->data + place_of(s, i),
@@ -40,20 +40,21 @@ static bool lies_in(const sending *s, int64_t i, const fsdp__region *region)
 {
     const fsdp_tensor *grad = fsdp__param_unreduced(param_of(s, i));
 
-    if (fsdp_tensor_numel(grad) == 0) /* anywhere */
+    if (fsdp_tensor_numel(grad) == 0) /* without elements any place will do */
         return true;
     return fsdp_tensor_data(grad) == (char *)region->data + place_of(s, i) && fsdp_tensor_is_contiguous(grad);
 }
 
-/* A graph that is kept may have it, and the caller. */
+/* Returns whether nobody else holds the gradient: a graph that is kept might, or the caller. */
 static bool is_exclusive(const fsdp__param *param)
 {
     return fsdp__grad_exclusive(fsdp__param_unreduced(param));
 }
 
-/* Gradients are sent from where they were computed, and may be averaged there, unless one lies elsewhere (the buckets
- * were divided anew meanwhile, the caller has set it), or somebody else's would be written to: what a graph that is
- * kept will give again, what another forward has made for its backward. */
+/* Chooses where gradients are sent from. That is where they were computed, and they may be averaged there, unless one
+ * lies elsewhere (the buckets were divided anew meanwhile, or the caller has set it). It is also another place if
+ * memory of somebody else's would be written: a gradient that a kept graph will give again, or one that another forward
+ * has made for its backward. */
 static fsdp_status choose_source(sending *s)
 {
     const fsdp__region *region = s->bucket->region;
@@ -109,7 +110,7 @@ static fsdp_status fill_bucket(sending *s)
 
 /* ---- where results go ---- */
 
-/* A gradient that has to be made. Hooks see what arrives first, and make theirs. */
+/* Returns whether the result becomes a new gradient. Hooks see what arrives first, and make their own. */
 static bool is_new(const sending *s, int64_t i)
 {
     fsdp__param *param = param_of(s, i);
@@ -130,7 +131,7 @@ static fsdp_status choose_target(sending *s)
     return FSDP_OK;
 }
 
-/* The i-th result as a gradient. The caller owns `*out`. */
+/* Makes the i-th result as a gradient. The caller owns `*out`. */
 static fsdp_status make_result(const sending *s, int64_t i, fsdp_tensor **out)
 {
     const fsdp__param *param = param_of(s, i);
@@ -145,7 +146,8 @@ static fsdp_status make_result(const sending *s, int64_t i, fsdp_tensor **out)
     return status;
 }
 
-/* Whether others have a gradient of what this rank has not is known when all buckets have been sent. */
+/* Makes a late result: only when all buckets have been sent is it known whether other ranks have a gradient that this
+ * one lacks. */
 static fsdp_status make_late(const sending *s, int64_t i)
 {
     fsdp__late_result *late = &s->buckets->late[s->buckets->late_count];
@@ -163,7 +165,7 @@ static fsdp_status make_results(sending *s)
     for (int64_t i = 0; i < s->bucket->count; i++) {
         fsdp__param *param = param_of(s, i);
 
-        flight->count = i + 1; /* from here on the flight gives back what it holds, whatever fails */
+        flight->count = i + 1; /* from here on the flight releases what it holds, even after a failure */
         flight->contributed[i] = 1;
         if (!fsdp__param_unreduced(param)) {
             FSDP_TRY(make_late(s, i));
@@ -184,7 +186,7 @@ static fsdp_status make_results(sending *s)
 
 /* ---- issuing ---- */
 
-/* To a gradient that the parameter has. */
+/* Adds the i-th result to the gradient that the parameter has. */
 static fsdp_status add(const sending *s, int64_t i)
 {
     const fsdp__in_flight *flight = &s->comm->in_flight;
@@ -227,7 +229,7 @@ static fsdp_status issue(const sending *s)
     return fsdp__in_flight_depart(flight);
 }
 
-/* The flight has the gradients now. */
+/* Hands the gradients over to the flight. */
 static void hand_over(const sending *s)
 {
     fsdp__in_flight *flight = &s->comm->in_flight;
@@ -263,11 +265,11 @@ fsdp_status fsdp__bucket_send(fsdp__param_group *group, fsdp__comm_context *comm
     FSDP_TRY_GOTO(status, choose_target(&s), out);
     FSDP_TRY_GOTO(status, fsdp__in_flight_reserve(&comm->in_flight, s.bucket->count, s.stream), out);
     FSDP_TRY_GOTO(status, make_results(&s), out);
-    comm->in_flight.packed = s.from; /* held until it has landed, also after a failure */
+    comm->in_flight.packed = s.from; /* held until it has landed, even after a failure */
     s.from->refs++;
     FSDP_TRY_GOTO(status, issue(&s), out);
     hand_over(&s);
-    if (s.hooked || fsdp__stream_is_inline(s.stream)) /* hooks run at the same moment on any stream */
+    if (s.hooked || fsdp__stream_is_inline(s.stream)) /* hooks run at the same moment whatever the stream */
         status = fsdp__comm_context_finish_reduction(comm);
 out:
     if (status != FSDP_OK)

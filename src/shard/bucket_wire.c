@@ -1,4 +1,4 @@
-/* bucket_wire.c - what goes over the wire of a bucket. */
+/* bucket_wire.c - what goes over the wire for a bucket. */
 #include "shard/bucket_wire.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static int replicas_of(const fsdp__bucket_wire *wire)
     return wire->group->residence.mesh.replicas;
 }
 
-/* What the sum of all ranks is divided by. */
+/* Returns what the sum of all ranks is divided by. */
 static float divisor_of(const fsdp__bucket_wire *wire)
 {
     const fsdp__buckets *b = buckets_of(wire);
@@ -27,7 +27,7 @@ static float divisor_of(const fsdp__bucket_wire *wire)
     return b->divisor > 0 ? b->divisor : (float)replicas_of(wire);
 }
 
-/* Who is not complete says so with the last bucket. */
+/* Returns whether this is the last bucket, with which each rank says whether it is complete. */
 static bool asks(const fsdp__bucket_wire *wire)
 {
     const fsdp__buckets *b = buckets_of(wire);
@@ -45,7 +45,7 @@ static fsdp_status all_reduce(const fsdp__bucket_wire *wire, const void *from, v
     fsdp_status status;
 
     if (replicas_of(wire) == 1)
-        return FSDP_OK; /* `from` is `to` */
+        return FSDP_OK; /* `from` and `to` are the same */
     snprintf(label, sizeof label, "bucket %lld", (long long)(wire->bucket - b->items));
     fsdp__process_group_set_label(pg, label);
     status = fsdp__all_reduce_and_ask(pg, from, to, wire->bucket->numel, dtype, op, ask ? &b->complete : NULL,
@@ -54,7 +54,7 @@ static fsdp_status all_reduce(const fsdp__bucket_wire *wire, const void *from, v
     return status;
 }
 
-/* All elements of the bucket, converted and divided. */
+/* Converts and divides all elements of the bucket. */
 static fsdp_status convert(const fsdp__bucket_wire *wire, const void *from, fsdp_dtype from_dtype, void *to,
                            fsdp_dtype to_dtype, float divisor)
 {
@@ -85,7 +85,7 @@ static fsdp_status average_as_it_lies(const fsdp__bucket_wire *wire)
 
 /* ---- in 16 bits ---- */
 
-/* PyTorch's hooks: cast, divided by the ranks, summed, cast back. */
+/* Averages as PyTorch's compression hooks do: casts, divides by the ranks, sums, and casts back. */
 static fsdp_status average_compressed(const fsdp__bucket_wire *wire)
 {
     fsdp_dtype dtype = wire->bucket->dtype, sent = buckets_of(wire)->options.compress;
@@ -98,7 +98,7 @@ static fsdp_status average_compressed(const fsdp__bucket_wire *wire)
                                   wire->scratch);
     if (status == FSDP_OK)
         fsdp__region_lend(region, 0, *wire->scratch);
-    if (status == FSDP_OK) /* it comes in the order of the device's stream */
+    if (status == FSDP_OK) /* the memory is available in the order of the device's stream */
         status =
             fsdp__comm_context_follow_compute_on(wire->group->state->comm, wire->group->residence.device, wire->stream);
     FSDP_TRY_GOTO(status, status, out);
@@ -106,13 +106,13 @@ static fsdp_status average_compressed(const fsdp__bucket_wire *wire)
     FSDP_TRY_GOTO(status, all_reduce(wire, region->data, region->data, sent, FSDP_SUM), out);
     status = convert(wire, region->data, sent, wire->to->data, dtype, 1);
 out:
-    fsdp__region_unref(region); /* the scratch has it now */
+    fsdp__region_unref(region); /* the scratch holds it now */
     return status;
 }
 
-/* ---- by the caller ---- */
+/* ---- by a function of the caller's ---- */
 
-/* `region` in one dimension. The caller owns `*out`. */
+/* Makes a view of `region` in one dimension. The caller owns `*out`. */
 static fsdp_status view_of(const fsdp__bucket_wire *wire, fsdp__region *region, fsdp_tensor **out)
 {
     fsdp__storage *storage;
@@ -126,7 +126,7 @@ static fsdp_status view_of(const fsdp__bucket_wire *wire, fsdp__region *region, 
     return status;
 }
 
-/* In place, and then to where it belongs. */
+/* Lets the caller's hook average in place, and then copies the average to where it belongs. */
 static fsdp_status average_by_caller(const fsdp__bucket_wire *wire)
 {
     fsdp__buckets *b = buckets_of(wire);
@@ -148,7 +148,7 @@ static fsdp_status average_by_caller(const fsdp__bucket_wire *wire)
     return convert(wire, wire->from->data, wire->bucket->dtype, wire->to->data, wire->bucket->dtype, 1);
 }
 
-/* What fsdp_module_set_all_reduce_hook wants to do to the average. */
+/* Shows the average to the hook of fsdp_module_set_all_reduce_hook, which may change it. */
 static fsdp_status show(const fsdp__bucket_wire *wire)
 {
     fsdp_tensor *gradients;

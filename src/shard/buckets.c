@@ -1,4 +1,4 @@
-/* buckets.c - dividing parameters into buckets, and where their gradients lie. */
+/* buckets.c - divides parameters into buckets, and gives their gradients places. */
 #include "shard/buckets.h"
 
 #include "autograd/autograd.h"
@@ -13,7 +13,7 @@ enum {
     DTYPES = 3 /* f32, bf16, f16 */
 };
 
-/* ---- life ---- */
+/* ---- life cycle ---- */
 
 fsdp_status fsdp__buckets_create(const fsdp__param_group *group, const fsdp_replicate_options *options,
                                  fsdp__buckets **out)
@@ -72,11 +72,11 @@ void fsdp__buckets_reset(fsdp__buckets *buckets)
 
 typedef struct division {
     const fsdp__param_group *group;
-    int32_t *params, count; /* in the order that they are taken in */
-    int32_t *bucket;        /* of each, by when it was opened */
-    int32_t *closed;        /* bucket -> when it was closed */
+    int32_t *params, count; /* in the order in which they are put into buckets */
+    int32_t *bucket;        /* of each parameter; buckets are numbered as they are opened */
+    int32_t *closed;        /* bucket -> its number in the order of closing */
     int32_t buckets;
-    int64_t limits[2]; /* bytes, of the first one and the others */
+    int64_t limits[2]; /* in bytes: of a dtype's first bucket, and of the others */
 } division;
 
 static int dtype_index(fsdp_dtype dtype)
@@ -84,7 +84,7 @@ static int dtype_index(fsdp_dtype dtype)
     return dtype == FSDP_F32 ? 0 : dtype == FSDP_BF16 ? 1 : 2;
 }
 
-/* One open bucket a dtype, which is closed as soon as it is full. */
+/* Divides with one open bucket for each dtype, which is closed as soon as it is full. */
 static void divide(division *d)
 {
     struct {
@@ -108,13 +108,13 @@ static void divide(division *d)
         open[k].bytes = 0;
         open[k].closed++;
     }
-    for (int32_t b = 0; b < d->buckets; b++) /* what is left, as it was begun */
+    for (int32_t b = 0; b < d->buckets; b++) /* what is left is closed in the order of opening */
         for (int k = 0; k < DTYPES; k++)
             if (open[k].bucket == b)
                 d->closed[b] = closed++;
 }
 
-/* `order` is bucket after bucket, of `sizes` parameters each: those of the group from now on. */
+/* Makes `order`, which lists bucket after bucket, of `sizes` parameters each, the group's division. */
 static void apply(fsdp__param_group *group, const int32_t *order, const int32_t *sizes, int64_t count)
 {
     fsdp__buckets *b = group->buckets;
@@ -165,7 +165,7 @@ static void division_close(division *d)
     fsdp__free(d->closed);
 }
 
-/* Of the divided parameters, bucket after bucket in the order of `rank[bucket]`. */
+/* Lists the divided parameters bucket after bucket, in the order of `rank[bucket]`. */
 static void sort(const division *d, const int32_t *rank, int32_t *order, int32_t *sizes)
 {
     for (int32_t r = 0; r < d->buckets; r++) {
@@ -192,13 +192,13 @@ fsdp_status fsdp__buckets_assign(fsdp__param_group *group)
 
     FSDP_TRY_GOTO(status, status, out);
     FSDP_TRY_GOTO(status, division_open(group, &d), out);
-    if (!b->options.find_unused_parameters) /* the first iteration tells how to divide */
+    if (!b->options.find_unused_parameters) /* the first iteration will tell how to divide */
         d.limits[0] = INT64_MAX;
     for (int32_t i = 0; i < group->param_count; i++)
         if (is_trained(&group->params[i]))
             d.params[d.count++] = i;
     divide(&d);
-    for (int32_t i = 0; i < d.buckets; i++) /* who was registered last is sent first */
+    for (int32_t i = 0; i < d.buckets; i++) /* parameters registered last are sent first */
         d.closed[i] = d.buckets - 1 - i;
     sort(&d, d.closed, order, sizes);
     apply(group, order, sizes, d.buckets);
@@ -226,7 +226,7 @@ bool fsdp__buckets_are_outdated(const fsdp__param_group *group)
 
 /* ---- dividing anew ---- */
 
-/* Those that came, as they came; what nobody uses behind them. */
+/* Lists the parameters that arrived, in their order, and behind them those that nobody uses. */
 static int32_t list_arrivals(const fsdp__param_group *group, int32_t *out)
 {
     const fsdp__buckets *b = group->buckets;
@@ -245,7 +245,7 @@ static int32_t list_arrivals(const fsdp__param_group *group, int32_t *out)
     return count;
 }
 
-/* Numbers of the speaker, to all; or of all, added up. */
+/* Broadcasts numbers of the speaker's to all ranks, or adds up those of all ranks. */
 static fsdp_status exchange(const fsdp__param_group *group, int32_t *numbers, int64_t count, bool sum)
 {
     const fsdp__residence *r = &group->residence;
@@ -264,7 +264,7 @@ static fsdp_status exchange(const fsdp__param_group *group, int32_t *numbers, in
         FSDP_TRY_GOTO(status, fsdp_all_reduce(pg, data, data, count, FSDP_I32, FSDP_SUM, stream), out);
     else
         FSDP_TRY_GOTO(status, fsdp_broadcast(pg, data, count, FSDP_I32, group->buckets->speaker, stream), out);
-    if (fsdp__device_has_bytes(r->device)) /* else it is this rank's own that count: there are no others */
+    if (fsdp__device_has_bytes(r->device)) /* otherwise there are no other ranks, and this rank's own numbers count */
         status = fsdp_tensor_read(tensor, FSDP_I32, numbers);
 out:
     fsdp_tensor_unref(tensor);

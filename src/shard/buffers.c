@@ -1,4 +1,4 @@
-/* buffers.c - a cast of buffers, each once. */
+/* buffers.c - casts buffers, each once. */
 #include "shard/buffers.h"
 
 #include "base/alloc.h"
@@ -6,7 +6,7 @@
 #include "tensor/tensor.h"
 
 typedef struct cast {
-    const fsdp__module_state *state; /* at hand */
+    const fsdp__module_state *state; /* the state at hand */
     struct cast_pair {
         fsdp_tensor *from, *to; /* references */
     } * pairs;
@@ -36,7 +36,8 @@ static fsdp_status cast_tensor(cast *c, fsdp_tensor *from, fsdp_dtype dtype, fsd
     return FSDP_OK;
 }
 
-/* Tables that a layer computes for its kernels, such as rope's frequencies, are no numbers of the model's. */
+/* Casts the buffers of a module. Tables that a layer computes for its kernels, such as rope's frequencies, are not
+ * numbers of the model and stay. */
 static fsdp_status cast_module(cast *c, fsdp_module *module)
 {
     fsdp_dtype dtype = c->state->policy.buffer_dtype;

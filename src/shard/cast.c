@@ -1,4 +1,4 @@
-/* cast.c - one pass over the shards that have been written. */
+/* cast.c - casts the shards that have been written, in one pass. */
 #include "shard/cast.h"
 
 #include "base/alloc.h"
@@ -46,7 +46,7 @@ fsdp_status fsdp__cast_shards(fsdp__residence *residence, const fsdp__param *par
     if (!spans)
         return FSDP_NO_MEMORY;
     args.spans = spans;
-    for (int64_t i = 0; i <= count; i++) { /* once more, for those that are left */
+    for (int64_t i = 0; i <= count; i++) { /* one more round, to launch what is left */
         const fsdp__param *p = i < count ? &params[i] : NULL;
         bool keeps = p && fsdp__param_keeps_cast(p) && fsdp__param_shard_numel(p) > 0;
 

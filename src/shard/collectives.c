@@ -1,4 +1,4 @@
-/* collectives.c - methods of a sharded module that say by whom, and through which process groups, it communicates. */
+/* collectives.c - methods of a sharded module that choose who runs its collectives, and in which process groups. */
 #include "base/alloc.h"
 #include "shard/defaults.h"
 #include "shard/gradients.h"
@@ -6,7 +6,7 @@
 
 /* ---- a channel for reductions ---- */
 
-/* The groups that change, and what they get: all of them, once nothing can fail any more. */
+/* The groups that change, and what they get. All are set once nothing can fail any more. */
 typedef struct channels {
     struct channel {
         fsdp__param_group *group;
@@ -40,7 +40,7 @@ static fsdp_status check_reduced(const fsdp__param_group *group)
     return FSDP_OK;
 }
 
-/* A gradient may wait on some ranks only. */
+/* Agrees with all ranks, since a gradient may wait on some ranks only. */
 static fsdp_status agree_reduced(const channels *c, fsdp_context *context)
 {
     fsdp_status status = FSDP_OK;
@@ -59,7 +59,7 @@ static fsdp_status prepare(const channels *c, fsdp_context *context, bool on)
         if (mesh->ranks > 1)
             FSDP_TRY(fsdp__default_subgroup(mesh, mesh->ranks, &c->items[i].pg));
     }
-    for (int64_t i = 0; i < c->count; i++) /* of one group all reductions are in one order */
+    for (int64_t i = 0; i < c->count; i++) /* all reductions of one group run in one order */
         FSDP_TRY(fsdp__comm_context_finish_reduction(c->items[i].group->state->comm));
     return FSDP_OK;
 }
@@ -91,7 +91,7 @@ static fsdp_status check_custom(const fsdp_custom_collective *collective)
     return FSDP_OK;
 }
 
-/* Memory that ranks share is chosen with the first bytes. */
+/* Checks that the groups share no memory: that is chosen when they get their bytes. */
 static fsdp_status check_gathers(const fsdp__module_state *state)
 {
     char text[256];
@@ -244,9 +244,9 @@ fsdp_status fsdp_fsdp1_register_comm_hook(fsdp_module *module, const fsdp_custom
     return fsdp__module_walk(module, set_hook, (void *)(uintptr_t)hook);
 }
 
-/* ---- one communication context of several roots ---- */
+/* ---- several roots with one communication context ---- */
 
-/* A root gives up its own while nothing is in it. */
+/* Checks that nothing is in the communication context that a root is to give up. */
 static fsdp_status check_unused(const fsdp__module_state *state)
 {
     const fsdp__root *r = state->root;

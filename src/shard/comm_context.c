@@ -36,7 +36,7 @@ void fsdp__comm_context_close(fsdp__comm_context *comm)
     fsdp_stream_free(comm->reduce_stream);
     if (comm->own_stream)
         fsdp_stream_free(comm->stream);
-    fsdp__region_unref(comm->received); /* after the work that used them */
+    fsdp__region_unref(comm->received); /* after the work that used it */
     fsdp__region_unref(comm->measures);
 }
 
@@ -98,7 +98,7 @@ static fsdp_status take_region(fsdp__comm_context *comm, fsdp_device *device, si
     FSDP_TRY(fsdp__region_of_device(device, bytes, kind, region));
     status = fsdp__region_fill(*region);
     if (status == FSDP_OK)
-        status = fsdp__comm_context_follow_compute(comm, device); /* whose stream had the memory before */
+        status = fsdp__comm_context_follow_compute(comm, device); /* whose stream may still use the memory */
     if (status != FSDP_OK) {
         fsdp__region_unref(*region);
         *region = NULL;
@@ -151,11 +151,11 @@ static fsdp_status land_oldest(fsdp__comm_context *comm)
         return status;
     comm->departed_count--;
     memmove(comm->departed, comm->departed + 1, (size_t)comm->departed_count * sizeof *comm->departed);
-    comm->departed[comm->departed_count] = landed; /* its event and arrays, for the next one */
+    comm->departed[comm->departed_count] = landed; /* keeps its event and arrays for the next one */
     return status;
 }
 
-/* `in_flight` goes to the end of those that have departed. */
+/* Moves `in_flight` to the end of those that have departed. */
 static fsdp_status depart(fsdp__comm_context *comm)
 {
     int64_t before = comm->departed_capacity;

@@ -1,18 +1,18 @@
-/* custom.c - packed for the caller's functions, and unpacked. */
+/* custom.c - packs buffers for functions of the caller's, and unpacks the results. */
 #include "shard/custom.h"
 
 #include "base/compiler.h"
 #include "comm/sharded_buffer.h"
 
-/* Buffers of one call, as they are packed. */
+/* The buffers of one call, as they are packed. */
 typedef struct packing {
     const fsdp_custom_collective *custom;
     fsdp_process_group *pg;
     const fsdp_sharded_buffer *buffers;
     int64_t count;
     fsdp_stream *stream;
-    fsdp_dtype dtype; /* of all; NONE: several, sent as bytes */
-    size_t align;     /* bytes of the largest element: where dtypes are mixed each buffer begins at a multiple */
+    fsdp_dtype dtype; /* of all buffers; NONE: they differ, and are sent as bytes */
+    size_t align;     /* bytes of the largest element: with mixed dtypes each buffer begins at a multiple */
     size_t part;      /* bytes of one rank */
 } packing;
 
@@ -23,7 +23,7 @@ static size_t bytes_of(const packing *p, const fsdp_sharded_buffer *buffer, fsdp
     return (bytes + p->align - 1) / p->align * p->align;
 }
 
-/* In the order of the device's stream, which `stream` then waits for. */
+/* Takes memory, in the order of the device's stream, which `stream` then waits for. */
 static fsdp_status take(const packing *p, fsdp__comm_context *comm, size_t bytes, fsdp_memory_kind kind,
                         fsdp__region **out)
 {
@@ -123,7 +123,7 @@ fsdp_status fsdp__custom_all_gather(const fsdp_custom_collective *custom, fsdp__
 
 static const fsdp_dtype reduce_dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
 
-/* Of the buffers that are reduced in `dtype`. */
+/* Sums up the bytes of the buffers that are reduced in `dtype`. */
 static void lay_out_scatter(packing *p, fsdp_dtype dtype)
 {
     p->dtype = dtype;
@@ -202,7 +202,7 @@ fsdp_status fsdp__custom_reduce_scatter(const fsdp_custom_collective *custom, fs
         return FSDP_OK;
     FSDP_TRY(take(&p, comm, bytes, FSDP_MEMORY_GRADIENT, packed));
     send = (*packed)->data;
-    for (size_t i = 0; i < FSDP__COUNT_OF(reduce_dtypes); i++) { /* by falling size: aligned */
+    for (size_t i = 0; i < FSDP__COUNT_OF(reduce_dtypes); i++) { /* by decreasing size, so that all are aligned */
         lay_out_scatter(&p, reduce_dtypes[i]);
         if (p.part == 0)
             continue;

@@ -1,4 +1,4 @@
-/* defaults.c - the default mesh, and the order of settings. */
+/* defaults.c - the default mesh and process groups, and the order of settings. */
 #include "shard/defaults.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include "base/context.h"
 
 typedef struct subgroup {
-    fsdp_mesh *mesh; /* held, so that its group is found by its address */
+    fsdp_mesh *mesh; /* a reference, so that `of` stays a valid address */
     const fsdp_process_group *of;
     fsdp_process_group *pg;
 } subgroup;

@@ -1,4 +1,4 @@
-/* describe.c - states in words. */
+/* describe.c - describes states in words. */
 #include "shard/describe.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* flat.c - arithmetic of flat groups, and the one buffer of their gathers. */
+/* flat.c - the arithmetic of flat groups, and the one buffer of their gathers. */
 #include "shard/flat.h"
 
 #include "base/compiler.h"
@@ -38,7 +38,7 @@ void fsdp__flat_lay_out(fsdp__flat *flat, int64_t shard_numel, fsdp__residence *
     residence->cast_bytes = residence->casts ? fsdp__flat_shard_bytes(flat, param_dtype) : 0;
 }
 
-/* This rank's part of the vector as it lies in the unsharded parameters. */
+/* Returns this rank's part of the vector, as it lies in the unsharded parameters. */
 static char *part_of(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype dtype)
 {
     size_t at = (size_t)(flat->shard_numel * residence->mesh.rank) * fsdp_dtype_size(dtype);
@@ -85,7 +85,7 @@ fsdp_sharded_buffer fsdp__flat_gather_buffer(const fsdp__flat *flat, const fsdp_
     buffer.shard_dtype = cast ? param_dtype : orig_dtype;
     if (staging)
         buffer.shard = staging->data;
-    else if (offloaded || residence->kind == FSDP__RESIDENCE_IN_PLACE || /* it lies there, or is sent or cast there */
+    else if (offloaded || residence->kind == FSDP__RESIDENCE_IN_PLACE || /* it lies there, or is copied or cast there */
              (cast && residence->kind == FSDP__RESIDENCE_CAST))
         buffer.shard = part_of(flat, residence, param_dtype);
     else

@@ -1,4 +1,4 @@
-/* forward_order.c - two lists of first uses. */
+/* forward_order.c - keeps two lists of first uses. */
 #include "shard/forward_order.h"
 
 #include "base/alloc.h"

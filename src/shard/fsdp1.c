@@ -1,4 +1,4 @@
-/* fsdp1.c - the front door of FSDP1: a unit under its strategy, and the schedule that its users know. */
+/* fsdp1.c - the front door of FSDP1: wraps units under their strategy, with the schedule that its users know. */
 #include "fsdp/fsdp1.h"
 
 #include "base/alloc.h"
@@ -11,14 +11,14 @@
 #include "shard/wrap_policy.h"
 
 enum {
-    ORIG_PARAMS_ALIGN = 16 /* bytes of the gathered dtype, as PyTorch */
+    ORIG_PARAMS_ALIGN = 16 /* bytes of the gathered dtype, as in PyTorch */
 };
 
 typedef struct wrapping {
     const fsdp_fsdp1_options *options; /* of the call */
-    fsdp_mesh *mesh;                   /* that they ask for; a reference */
+    fsdp_mesh *mesh;                   /* that the options ask for; a reference */
     fsdp_sharding_strategy strategy;
-    fsdp_wrap_policy policy; /* with what is ignored */
+    fsdp_wrap_policy policy; /* with everything that is ignored */
     fsdp_wrap_units units;
 } wrapping;
 
@@ -103,7 +103,8 @@ static fsdp_mp_policy policy_of(const fsdp_fsdp1_mixed_precision *mp)
                             .keep_forward_inputs = !mp->cast_forward_inputs};
 }
 
-/* What gradients rest in, as PyTorch has it: what they were computed in; with NO_SHARD what they were reduced in. */
+/* Returns the dtype that gradients rest in, as in PyTorch: the one they were computed in, or with NO_SHARD the one they
+ * were reduced in. */
 static fsdp_dtype low_gradients(const fsdp_mp_policy *policy, const fsdp_fsdp1_options *o,
                                 fsdp_sharding_strategy strategy)
 {
@@ -134,7 +135,7 @@ static void set_schedule(const fsdp_wrap_unit *unit, fsdp_sharding_strategy stra
     }
 }
 
-/* The call's, unless the policy has chosen another for this unit. A reference. */
+/* Gives the mesh of the call, or the one that the policy has chosen for this unit. `*out` is a reference. */
 static fsdp_status mesh_of(const wrapping *w, const fsdp_wrap_unit *unit, fsdp_mesh **out,
                            fsdp_sharding_strategy *strategy)
 {
@@ -149,7 +150,7 @@ static fsdp_status mesh_of(const wrapping *w, const fsdp_wrap_unit *unit, fsdp_m
     return FSDP_OK;
 }
 
-/* Its parameters have values, the same on all ranks. */
+/* Makes sure that the unit's parameters have values, the same on all ranks. */
 static fsdp_status prepare_unit(const wrapping *w, const fsdp_wrap_unit *unit, fsdp_mesh *mesh)
 {
     const fsdp_fsdp1_options *o = unit->options;
@@ -206,7 +207,7 @@ static void warn_full_precision(const fsdp_wrap_units *units)
                      units->items[i].module->type->name, units->items[i].name);
 }
 
-/* What fails on one rank fails before others wait for it. */
+/* Makes the units, and checks the options. What fails on one rank fails before others wait for it. */
 static fsdp_status prepare(wrapping *w, fsdp_module *module)
 {
     FSDP_TRY(make_units(w, module));

@@ -1,4 +1,4 @@
-/* fsdp1_mesh.c - a mesh from what FSDP1 takes: process groups, a mesh, or nothing. */
+/* fsdp1_mesh.c - makes a mesh from what FSDP1 takes: process groups, a mesh, or nothing. */
 #include "shard/fsdp1_mesh.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static fsdp_status check_strategy(const fsdp_fsdp1_options *o)
     return FSDP_OK;
 }
 
-/* Over the ranks of each machine, for all units of a policy's. */
+/* Returns whether a policy's units are all sharded over the ranks of each machine. */
 static bool goes_by_machine(const fsdp_fsdp1_options *o)
 {
     return is_hybrid(o) && o->auto_wrap_policy && !o->mesh && !o->process_group && !o->replicate_group;
@@ -70,7 +70,7 @@ static fsdp_status check_context(fsdp_context *context, const fsdp_fsdp1_options
 
 /* ---- meshes ---- */
 
-/* The global ranks of a shard group, as one object. */
+/* Returns the global ranks of a shard group, as one object. */
 static int *ranks_of(const fsdp_process_group *pg, size_t *bytes)
 {
     int size = fsdp_process_group_size(pg), *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
@@ -81,7 +81,7 @@ static int *ranks_of(const fsdp_process_group *pg, size_t *bytes)
     return ranks;
 }
 
-/* One row of the mesh of each replica, in their order. */
+/* Joins the replicas' rows of the mesh, in their order. */
 static fsdp_status join_rows(const fsdp_process_group *replicate, void *const *rows, const size_t *bytes, size_t row,
                              int **out)
 {
@@ -103,7 +103,7 @@ static fsdp_status join_rows(const fsdp_process_group *replicate, void *const *r
     return FSDP_OK;
 }
 
-/* (replicate, shard). [collective] of `replicate` */
+/* Makes a mesh (replicate, shard). [collective] of `replicate` */
 static fsdp_status mesh_of_pair(fsdp_process_group *replicate, fsdp_process_group *shard, fsdp_mesh **out)
 {
     fsdp_process_group *groups[] = {replicate, shard};
@@ -123,7 +123,7 @@ out:
     return status;
 }
 
-/* Every rank of `pg` is a replica of its own. */
+/* Makes a mesh in which every rank of `pg` is a replica of its own. */
 static fsdp_status replicated_mesh(fsdp_context *context, fsdp_process_group *pg, fsdp_mesh **out)
 {
     fsdp_process_group *groups[] = {pg, NULL};

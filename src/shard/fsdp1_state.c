@@ -1,5 +1,5 @@
-/* fsdp1_state.c - state dicts of a model as FSDP1 gives them: whole, by rows, or each unit's flat vector as it is cut;
- * tied parameters under each of their names. */
+/* fsdp1_state.c - state dicts of a model as FSDP1 gives them: whole, by rows, or each unit's flat vector as it is cut.
+ * Tied parameters appear under each of their names. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -12,7 +12,7 @@
 
 typedef struct naming {
     const fsdp_state_dict *distinct; /* of the module: each tensor once */
-    const fsdp_state_dict *made;     /* of that: under the same names */
+    const fsdp_state_dict *made;     /* what was made of `distinct`, under the same names */
     fsdp_state_dict *out;
 } naming;
 
@@ -55,7 +55,7 @@ static fsdp_status add_names(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-/* What was made of each tensor, if anything was for this rank, under all names that it has. */
+/* Gives what was made of each tensor, if this rank got anything, under all names of the tensor. */
 static fsdp_status name_all(fsdp_module *module, const fsdp_state_dict *distinct, const fsdp_state_dict *made,
                             fsdp_state_dict **out)
 {
@@ -71,7 +71,7 @@ static fsdp_status name_all(fsdp_module *module, const fsdp_state_dict *distinct
     return status;
 }
 
-/* Of the module's names of a tensor the one that `distinct` has; another name stays. */
+/* Returns the one of a tensor's names that `distinct` has. A name that the module does not know stays. */
 static const char *first_name(const fsdp_state_dict *distinct, const fsdp_state_dict *all, const char *name)
 {
     const fsdp_state_dict_entry *entry = fsdp_state_dict_find(all, name);
@@ -82,7 +82,7 @@ static const char *first_name(const fsdp_state_dict *distinct, const fsdp_state_
     return name;
 }
 
-/* `given` with each tensor once, under its first name. */
+/* Gives `given` with each tensor once, under its first name. */
 static fsdp_status drop_tied(fsdp_module *module, const fsdp_state_dict *distinct, const fsdp_state_dict *given,
                              fsdp_state_dict **out)
 {
@@ -106,15 +106,15 @@ out:
     return status;
 }
 
-/* ---- as they are cut ---- */
+/* ---- local state dicts ---- */
 
-/* Whether the group is a flat vector of several parts. */
+/* Returns whether the group is a flat vector that is cut into several parts. */
 static bool is_cut(const fsdp__param_group *group)
 {
     return group->flat.on && group->residence.mesh.ranks > 1;
 }
 
-/* With original parameters PyTorch's vector has its padding. */
+/* Returns the length of PyTorch's vector, which includes the padding if it has original parameters. */
 static int64_t vector_numel(const fsdp__param_group *group)
 {
     const fsdp__param *last = &group->params[group->param_count - 1];
@@ -123,7 +123,7 @@ static int64_t vector_numel(const fsdp__param_group *group)
                                  : last->flat_first + fsdp__param_numel(last);
 }
 
-/* This rank's part of the vector: the live bytes. */
+/* Makes a tensor of this rank's part of the vector: it shares the live bytes. */
 static fsdp_status make_flat_param(const fsdp__param_group *group, fsdp_tensor **out)
 {
     const fsdp__residence *r = &group->residence;
@@ -170,7 +170,8 @@ static fsdp_status add_flat_param(void *arg, fsdp_module *module, const char *na
     return FSDP_OK;
 }
 
-/* Without original parameters their vector stands for them. What no two ranks share is whole. */
+/* Adds an entry of a local state dict. Without original parameters their vector stands for them. What is not cut is
+ * added whole. */
 static fsdp_status add_local(const fsdp_state_dict_entry *entry, fsdp_state_dict *out)
 {
     const fsdp__param *param = fsdp__param_of(entry->tensor);
@@ -201,7 +202,7 @@ static fsdp_status check_local(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-/* Aliases of live memory; with `tied` under all names. */
+/* Makes a local state dict: aliases of live memory, with `tied` under all names. */
 static fsdp_status make_local(fsdp_module *module, const fsdp_state_dict *distinct, bool tied, fsdp_state_dict **out)
 {
     fsdp_state_dict *local = NULL, *named = NULL;

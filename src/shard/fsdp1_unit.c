@@ -1,4 +1,4 @@
-/* fsdp1_unit.c - first values of a unit. */
+/* fsdp1_unit.c - checks a unit, and gives it its first values. */
 #include "shard/fsdp1_unit.h"
 
 #include "shard/state.h"
@@ -12,7 +12,7 @@ typedef struct walk {
     const fsdp__mesh_info *mesh;
 } walk;
 
-/* Has a unit of its own, or had. */
+/* Returns whether the module belongs to another unit, or has been wrapped before. */
 static bool is_apart(const walk *w, const fsdp_module *module)
 {
     bool apart = fsdp__module_state_of(module) != NULL;

@@ -1,4 +1,4 @@
-/* fully_shard.c - the front door of FSDP2: which parameters make a group. */
+/* fully_shard.c - the front door of FSDP2: chooses the parameters that make a group. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -18,7 +18,7 @@ typedef struct selection {
     bool share;
     const fsdp__flat *flat; /* NULL: none */
     const fsdp_shard_options *options;
-    const char *path;   /* of the module at hand, from that of the call */
+    const char *path;   /* of the module at hand, from the module of the call */
     fsdp_module **seen; /* modules already visited: shared ones count once */
     int64_t seen_count, seen_capacity;
 } selection;
@@ -49,8 +49,8 @@ fsdp_status fsdp__check_parameter(const char *what, const char *name, const fsdp
     return FSDP_OK;
 }
 
-/* The parameter is tied to one of an earlier call, or its module is shared: the state of that call accompanies this
- * one. An outer module that was given first has no business there. */
+/* Makes the state that owns the parameter accompany this one, since the parameter is tied to one of an earlier call, or
+ * its module is shared. The owner must not be an outer module that was given first. */
 static fsdp_status join_owner(selection *sel, fsdp_module *module, const fsdp__parameter_slot *slot, fsdp__param *owner)
 {
     const fsdp_mp_policy *policy = &sel->state->policy;
@@ -73,7 +73,8 @@ static fsdp_status join_owner(selection *sel, fsdp_module *module, const fsdp__p
     return fsdp__param_add_users_field(owner, sel->state, module, slot->slot);
 }
 
-/* One collective is of one mesh, so parameters over several have several groups. */
+/* Gives the group of a mesh, and makes it if there is none: one collective belongs to one mesh, so parameters over
+ * several meshes need several groups. */
 static fsdp_status choose_group(selection *sel, fsdp_mesh *mesh, fsdp__param_group **out)
 {
     const fsdp__module_state *state = sel->state;
@@ -102,13 +103,13 @@ static fsdp_status check_placement(const selection *sel, const char *name, const
     return FSDP_OK;
 }
 
-/* Dotted, from the module of the call. */
+/* Returns the dotted name, from the module of the call. */
 static char *full_name(const selection *sel, const char *name)
 {
     return fsdp__sprintf("%s%s%s", sel->path, *sel->path ? "." : "", name);
 }
 
-/* Where the caller wants it: dimension 0 of the call's mesh, unless it says otherwise. */
+/* Gives the placement that the caller wants, by default dimension 0 of the call's mesh. */
 static fsdp_status choose_placement(const selection *sel, const char *name, const fsdp_tensor *t,
                                     fsdp_shard_placement *out)
 {
@@ -138,7 +139,7 @@ static fsdp__param *find_selected(const fsdp__module_state *state, const fsdp_te
     return NULL;
 }
 
-/* Whether what is sent of the parameter is the caller's extension's business. */
+/* Gives the caller's extension if it decides what is sent of the parameter. */
 static fsdp_status choose_extension(const selection *sel, const fsdp_module *module, const fsdp__parameter_slot *slot,
                                     fsdp_gather_extension *out)
 {
@@ -300,7 +301,7 @@ static fsdp_status check_ignored(const fsdp_shard_options *options)
 
 /* ---- the call ---- */
 
-/* sel->mesh is a reference. */
+/* Gives sel->mesh, which is a reference. */
 static fsdp_status choose_mesh(selection *sel, fsdp_context *context, const fsdp_shard_options *options)
 {
     fsdp_mesh *mesh = options->mesh;
@@ -312,7 +313,7 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context, const fsdp
     return fsdp__data_parallel_mesh(mesh, &options->dp_mesh_dims, &sel->mesh);
 }
 
-/* All that is looked at before anything is changed. */
+/* Does everything that must be checked before anything is changed. */
 static fsdp_status select_all(selection *sel, fsdp_module *const *modules, int count)
 {
     const fsdp_shard_options *options = sel->options;
@@ -330,7 +331,8 @@ static fsdp_status select_all(selection *sel, fsdp_module *const *modules, int c
     return check_policy(&options->mp_policy);
 }
 
-/* A rank that has nothing to shard would not come where the others wait for it. */
+/* Checks that all ranks have something to shard, or none: a rank with nothing to shard would not come where the others
+ * wait for it. */
 static fsdp_status check_alike(const selection *sel, const fsdp__mesh_info *mesh)
 {
     bool any = sel->state->group_count > 0;
@@ -348,7 +350,7 @@ static fsdp_status check_alike(const selection *sel, const fsdp__mesh_info *mesh
     return FSDP_OK;
 }
 
-/* What is wrong on one rank: a parameter that has a gradient, a module that is sharded already. */
+/* Agrees with all ranks on what is wrong on one: a parameter that has a gradient, a module that is sharded already. */
 static fsdp_status agree(const selection *sel, fsdp_status mine)
 {
     fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);

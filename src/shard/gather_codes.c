@@ -1,6 +1,7 @@
-/* gather_codes.c - the extensions that come along: e4m3 with one scale, int8 with one a block.
+/* gather_codes.c - the extensions that the library brings along: e4m3 with one scale, and int8 with one scale for each
+ * block.
  *
- * What a rank sends of a parameter is its scales, rounded up, and then a code an element of its part. */
+ * For a parameter a rank sends its scales, rounded up, and then one code for each element of its part. */
 #include "base/alloc.h"
 #include "device/kernels.h"
 #include "fsdp/shard.h"
@@ -10,10 +11,10 @@ enum {
     ALIGN = 16
 };
 
-/* An extension's `arg` is the address of one. */
+/* An extension's `arg` is the address of one of these. */
 static const fsdp__code float8 = FSDP__CODE_FLOAT8, int8 = FSDP__CODE_INT8;
 
-/* Elements of the longest part that a rank may have. */
+/* Returns the elements of the longest part that a rank may have. */
 static int64_t longest_part(const fsdp_gather_parameter *p)
 {
     return p->outer * ((p->rows + p->ranks - 1) / p->ranks) * p->inner;

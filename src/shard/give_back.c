@@ -1,10 +1,10 @@
-/* give_back.c - a walk over the groups that were resharded. */
+/* give_back.c - walks over the groups that were resharded. */
 #include "shard/give_back.h"
 
 #include "comm/internal.h"
 #include "shard/state.h"
 
-/* As it is gathered; its shard does not matter. */
+/* Describes the buffer as it is gathered; its shard does not matter. */
 static fsdp_sharded_buffer describe(const fsdp__param_group *group, int64_t index)
 {
     const fsdp__residence *r = &group->residence;

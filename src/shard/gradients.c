@@ -12,7 +12,7 @@
 
 /* ---- memory ---- */
 
-/* Whether gradients that are not reduced add up in another dtype than they are computed in. */
+/* Returns whether unreduced gradients add up in another dtype than they are computed in. */
 static bool is_folded(const fsdp__param *param)
 {
     return param->reduce_dtype != param->param_dtype;
@@ -23,13 +23,13 @@ static fsdp_dtype dtype_of(const fsdp__param *param, fsdp__gradient_use use)
     return use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : param->param_dtype;
 }
 
-/* Of the place of an unsharded gradient in the buffer for `use`. */
+/* Returns the bytes of an unsharded gradient's place in the buffer for `use`. */
 static size_t place_bytes(const fsdp__param *param, fsdp__gradient_use use)
 {
     return fsdp__param_padded_bytes(param, param->group->residence.mesh.ranks, dtype_of(param, use));
 }
 
-/* Where that is. Those of a flat group lie as the parameters do. */
+/* Returns the offset of that place. The places of a flat group lie as the parameters do. */
 static size_t place_of(const fsdp__param *param, fsdp__gradient_use use)
 {
     const fsdp__param_group *group = param->group;
@@ -84,7 +84,7 @@ void fsdp__param_group_leave_gradient_buffers(fsdp__param_group *group)
         fsdp__bucket_leave_region(&group->buckets->items[i]);
 }
 
-/* Memory for an unsharded gradient of `param`. The caller owns `*out`. */
+/* Makes memory for an unsharded gradient of `param`. The caller owns `*out`. */
 static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsdp_tensor **out)
 {
     fsdp__param_group *group = param->group;
@@ -98,7 +98,7 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     fsdp_status status;
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
-    /* Unfrozen since the buffer was made: another one, next to what is used of the old one. */
+    /* A parameter that was unfrozen since has no place: make another buffer, beside what is in use of the old one. */
     if (buffer->region && !buffer->has_place[index])
         leave_buffer(buffer);
     region = buffer->region;
@@ -108,7 +108,7 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
         FSDP_TRY_GOTO(status, open_buffer(group, param, use, &region), out);
     fsdp__region_lend(region, place_of(param, use), storage);
     fsdp__races_name(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
-    fsdp__region_unref(region); /* the storage has it now */
+    fsdp__region_unref(region); /* the storage holds it now */
     status = fsdp__tensor_create_view(storage, dtype, like->ndim, like->shape, NULL, 0, out);
 out:
     fsdp__storage_unref(storage);
@@ -155,7 +155,7 @@ static void drop(fsdp__param *param)
     fsdp_tensor_unref(param->accumulated_grad);
     param->accumulated_grad = NULL;
     fsdp__param_drop_partial(param);
-    /* A graph that is kept may hold the dropped gradient (fused head): its place is not given out again. */
+    /* A kept graph may hold the dropped gradient (fused head), so its place is not given out again. */
     if (had)
         fsdp__param_group_leave_gradient_buffers(param->group);
 }
@@ -179,7 +179,7 @@ fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group)
         bool first = p->accumulated_grad == NULL;
 
         if (!grad || !is_folded(p))
-            continue; /* the others add up where they are */
+            continue; /* they add up in place */
         if (first)
             FSDP_TRY(make_gradient(p, FSDP__GRADIENT_ACCUMULATED, &p->accumulated_grad));
         FSDP_TRY(fsdp__tensor_copy(p->accumulated_grad, grad, !first));
@@ -196,7 +196,7 @@ fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group)
 
 /* ---- the vector of a flat group ---- */
 
-/* The buffer, as one tensor. */
+/* Makes one tensor of the whole buffer. */
 static fsdp_status make_vector(fsdp__param_group *group, fsdp__gradient_use use, fsdp_tensor **out)
 {
     fsdp_dtype dtype = dtype_of(&group->params[0], use);
@@ -218,7 +218,7 @@ out:
     return status;
 }
 
-/* Elements [from, to) of it are zero. */
+/* Fills elements [from, to) of the vector with zeros. */
 static fsdp_status clear(const fsdp_tensor *vector, int64_t from, int64_t to)
 {
     char *place = (char *)vector->storage->data + (size_t)from * fsdp_dtype_size(vector->dtype);
@@ -234,7 +234,7 @@ static bool lies_there(const fsdp_tensor *vector, const fsdp__param *param)
     return grad && grad->storage->data == (char *)vector->storage->data + at;
 }
 
-/* Whether places belong to nobody but the gradients that are reduced: a forward may have reserved one for a later
+/* Returns whether all places belong to gradients that are being reduced: a forward may have reserved one for a later
  * backward (fused head). */
 static bool is_free(const fsdp__param_group *group, fsdp__gradient_use use, const fsdp_tensor *vector)
 {
@@ -245,7 +245,8 @@ static bool is_free(const fsdp__param_group *group, fsdp__gradient_use use, cons
     return group->gradients[use].region->refs == known;
 }
 
-/* One that the caller has set, or that was made beside others, lies elsewhere. */
+/* Copies a gradient to its place if it lies elsewhere, because the caller has set it or because it was made beside
+ * others. */
 static fsdp_status bring_there(const fsdp_tensor *vector, const fsdp__param *param)
 {
     const fsdp_tensor *grad = fsdp__param_unreduced(param);
@@ -291,7 +292,7 @@ fsdp_status fsdp__param_group_flat_gradient(fsdp__param_group *group, fsdp_tenso
     if (!any)
         return FSDP_OK;
     FSDP_TRY(make_vector(group, use, out));
-    if (!is_free(group, use, *out)) { /* another one, that all of them are copied to */
+    if (!is_free(group, use, *out)) { /* make another one, and copy all of them there */
         fsdp_tensor_unref(*out);
         *out = NULL;
         leave_buffer(&group->gradients[use]);
@@ -307,8 +308,9 @@ fsdp_status fsdp__param_group_flat_gradient(fsdp__param_group *group, fsdp_tenso
 
 /* ---- what callers do to the two tensors ---- */
 
-/* A gradient that the caller sets or drops is all there is: of a shard, what waits to be reduced goes; of an unsharded
- * parameter, where it is what waits to be reduced, the shard's goes, and what backwards without reduction kept. */
+/* Drops older gradients when the caller sets or drops one: the caller's gradient is all there is. For a shard,
+ * gradients that wait to be reduced go. For an unsharded parameter, whose gradient waits to be reduced itself, the
+ * shard's gradient goes, and those that backwards without reduction kept. */
 static void grad_set(void *arg, fsdp_tensor *leaf)
 {
     fsdp__param *param = arg;
@@ -322,7 +324,7 @@ static void grad_set(void *arg, fsdp_tensor *leaf)
     fsdp_tensor_unref(set);
 }
 
-/* A shard's gradient is a distributed tensor like it, wherever it comes from. */
+/* Makes a shard's gradient a distributed tensor like the shard, wherever it comes from. */
 static fsdp_status grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
 {
     const fsdp__param *param = arg;
@@ -348,7 +350,7 @@ static void requires_grad_set(void *arg, bool requires_grad)
     fsdp__mirror_requires_grad(group->flat.parameter, any);
 }
 
-/* Of a replicated parameter: its bucket may be sent. */
+/* Tells the bucket of a replicated parameter that it may be ready to send. */
 static fsdp_status grad_complete(void *arg, fsdp_tensor *leaf)
 {
     fsdp__param *param = arg;
@@ -361,7 +363,7 @@ static bool is_part(const void *arg, const fsdp_tensor *leaf)
 {
     const fsdp__param *param = arg;
 
-    (void)leaf; /* unsharded, too */
+    (void)leaf; /* also for the unsharded tensor */
     return param->group && param->group->flat.parameter;
 }
 
@@ -371,7 +373,7 @@ static const fsdp__leaf_owner leaf_owner = {.grad_made = grad_made,
                                             .grad_complete = grad_complete,
                                             .is_part = is_part};
 
-/* ---- and to whole ones that are summoned ---- */
+/* ---- what callers do to summoned tensors ---- */
 
 static fsdp_status summoned_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
 {
@@ -379,7 +381,8 @@ static fsdp_status summoned_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor 
     return FSDP_OK;
 }
 
-/* The shard's gradient, where it has not come along: else all is written back in the end. */
+/* Drops the shard's gradient when the caller drops the summoned tensor's, unless gradients are summoned, too: those are
+ * written back in the end. */
 static void summoned_grad_set(void *arg, fsdp_tensor *leaf)
 {
     fsdp__param *param = arg;
@@ -404,7 +407,7 @@ void fsdp__param_disown_summoned(fsdp__param *param)
         (void)fsdp__set_leaf_owner(param->summoned, NULL, NULL);
 }
 
-/* ---- and to the one parameter of a flat group ---- */
+/* ---- what callers do to a flat group's one parameter ---- */
 
 static fsdp_status flat_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
 {
@@ -473,7 +476,7 @@ fsdp_status fsdp__param_own_sharded(fsdp__param *param)
     return fsdp__set_leaf_owner(param->sharded, &leaf_owner, param);
 }
 
-/* The first gradient of an unsharded parameter in a backward goes straight to where the reduction reads it. */
+/* Makes the first gradient of an unsharded parameter in a backward where the reduction reads it. */
 static fsdp_status gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
 {
     fsdp__param *param = arg;
@@ -487,7 +490,7 @@ static fsdp_status gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **o
         return make_gradient(param, FSDP__GRADIENT_COMPUTED, out);
     FSDP_TRY(fsdp__bucket_region(param->group, &buckets->items[bucket], &region));
     status = fsdp__bucket_tensor(param, region, out);
-    fsdp__region_unref(region); /* the tensor has it now */
+    fsdp__region_unref(region); /* the tensor holds it now */
     return status;
 }
 

@@ -1,5 +1,5 @@
-/* group.c - the life cycle of one group's unsharded parameters: unshard, wait, leave, reshard. Where the bytes live is
- * residence.c's; gradients are gradients.c's; when each of these happens is the state's business. */
+/* group.c - the life cycle of one group's unsharded parameters: unshard, wait, leave, reshard. residence.c decides
+ * where the bytes live, gradients.c handles gradients, and the state decides when each of these happens. */
 #include "shard/group.h"
 
 #include "autograd/autograd.h"
@@ -54,7 +54,7 @@ static void publish(fsdp__param_group *group, bool unsharded)
         fsdp__param_publish(&group->params[i], unsharded);
 }
 
-/* ---- their memory comes and goes ---- */
+/* ---- memory of the unsharded parameters ---- */
 
 static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *comm)
 {
@@ -74,7 +74,7 @@ static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *com
     return status;
 }
 
-/* Counts the unsharded parameters as gathered, in every residence. */
+/* Counts the unsharded parameters as gathered, in every residence, and gives their storages bytes. */
 static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp__residence *r = &group->residence;
@@ -85,7 +85,7 @@ static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context 
     } else if (!fsdp__residence_is_whole(r)) {
         fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)r->unsharded_bytes, true);
     }
-    /* Views that a graph saved of these storages have their bytes again. */
+    /* With these, views of the storages that a graph has saved have bytes again. */
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__storage_adopt(group->params[i].unsharded->storage,
                             (char *)r->unsharded->data + group->params[i].unsharded_offset, NULL, NULL);
@@ -125,10 +125,11 @@ fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group)
     return group->slice.kept ? group->slice.pg : group->residence.mesh.shard_pg;
 }
 
-/* The gather waits for who wrote the shards and for who had its memory before. Of shards that were written since the
- * iteration began, and of memory new from the device, nothing better is known than "after all that the device's stream
- * has been given"; of writes, the caller's event where there is one. A spare region, and shared memory that is cast
- * into, have waits of their own. A cast may be of another stream, as those before the first forward are. */
+/* Orders the gather after the writes to the shards and after the last use of its memory. For shards that were written
+ * since the iteration began, and for memory new from the device, nothing better is known than "after everything that
+ * the device's stream has been given"; for writes there may be the caller's event. A spare region, and shared memory
+ * that is cast into, have waits of their own. A cast may come from another stream, as casts before the first forward
+ * do. */
 static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp__residence *r = &group->residence;
@@ -144,7 +145,7 @@ static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *co
     return FSDP_OK;
 }
 
-/* By the library, or by the caller. */
+/* Gathers by the library, or by the caller's function. */
 static fsdp_status all_gather(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_process_group *pg,
                               const fsdp_sharded_buffer *buffers)
 {
@@ -155,7 +156,7 @@ static fsdp_status all_gather(fsdp__param_group *group, fsdp__comm_context *comm
     return fsdp__custom_all_gather(&group->all_gather, comm, pg, buffers, count, comm->stream, &group->packed);
 }
 
-/* Where each parameter's shard lies, and where it goes. */
+/* Describes where each parameter's shard lies, and where it goes. */
 static void describe_shards(const fsdp__param_group *group, fsdp_sharded_buffer *buffers)
 {
     bool offloaded = fsdp__residence_is_offloaded(&group->residence);
@@ -237,7 +238,7 @@ static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
     return fsdp_event_record(group->gathered, comm->stream);
 }
 
-/* What one rank alone has whole is not gathered. */
+/* Counts the time of a gather; what one rank alone has whole is not gathered. */
 static void count_time(const fsdp__param_group *group, fsdp__comm_context *comm, int64_t began_ns)
 {
     if (fsdp_process_group_size(fsdp__param_group_gather_pg(group)) > 1)
@@ -250,7 +251,7 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
     int64_t began;
 
     if (group->sharded_state == FSDP_GATHERING || group->sharded_state == FSDP_UNSHARDED)
-        return FSDP_OK; /* a prefetch was here first */
+        return FSDP_OK; /* a prefetch came first */
     FSDP_TRY(fsdp__param_group_check_summon(group, "gather"));
     if (group->residence.kind == FSDP__RESIDENCE_NONE)
         return FSDP_FAIL(FSDP_STATE,
@@ -261,12 +262,12 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
     status = gather(group, comm);
     count_time(group, comm, began);
     if (status != FSDP_OK) {
-        (void)fsdp_stream_synchronize(comm->stream); /* it may be at what goes now */
+        (void)fsdp_stream_synchronize(comm->stream); /* it may still use what is freed now */
         end_unsharded(group, comm);
         return status;
     }
-    /* From here on this rank is a reader, and before it has looked: a peer may be through with its whole use, and
-     * write, before this one's device gets to it. */
+    /* From here on this rank is a reader, even before it has looked: a peer may finish its whole use, and write, before
+     * this rank's device starts to read. */
     fsdp__residence_begin_read(&group->residence);
     group->sharded_state = FSDP_GATHERING;
     return FSDP_OK;
@@ -311,7 +312,7 @@ fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context 
         group->sharded_state = FSDP_UNSHARDED;
     }
     group->requested = false;
-    fsdp__residence_begin_read(&group->residence); /* again, where it stayed unsharded from an earlier use */
+    fsdp__residence_begin_read(&group->residence); /* again, if it stayed unsharded from an earlier use */
     publish(group, true);
     return FSDP_OK;
 }
@@ -325,14 +326,14 @@ void fsdp__param_group_leave(fsdp__param_group *group)
     group->stays_unsharded = true;
 }
 
-/* Fields first: whoever is told of the reshard sees shards. The end of the read is counted behind the last kernel of
- * the device's stream, so peers may write no earlier than that. */
+/* Ends a use. Fields come first: whoever is told of the reshard sees shards. The end of the read is counted behind the
+ * last kernel of the device's stream, so that peers do not write earlier. */
 static void end_use(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_sharded_state after)
 {
     publish(group, false);
     fsdp__residence_end_read(&group->residence);
     end_unsharded(group, comm);
-    /* Slices lie in what comes from other machines, too. */
+    /* Slices may lie in rows that come from other machines. */
     group->gives_back = group->residence.kind == FSDP__RESIDENCE_CAST && !group->slice.pg;
     group->sharded_state = after;
 }
@@ -347,7 +348,7 @@ void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *com
         group->sharded_state = FSDP_SHARDED;
         return;
     }
-    /* A prefetch that nobody waited for must land before its memory goes. */
+    /* A prefetch that nobody waited for must complete before its memory is freed. */
     if (group->sharded_state == FSDP_GATHERING &&
         fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered) != FSDP_OK)
         (void)fsdp_event_synchronize(group->gathered);
@@ -363,7 +364,7 @@ fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__c
     }
     FSDP_TRY(fsdp__slice_keep(&group->slice, &group->residence, group->params, group->param_count));
     group->explicit = false;
-    group->stays_unsharded = true; /* or nearly: there, too, all ranks must know of a write */
+    group->stays_unsharded = true; /* or a part of it: all ranks must know of a write, too */
     end_use(group, comm, FSDP_SHARDED_POST_FORWARD);
     return FSDP_OK;
 }

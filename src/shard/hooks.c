@@ -1,4 +1,4 @@
-/* hooks.c - what happens when. */
+/* hooks.c - the schedule of a forward and a backward. */
 #include "shard/hooks.h"
 
 #include "autograd/autograd.h"
@@ -11,7 +11,8 @@
 
 /* ---- backward ---- */
 
-/* Of a module that only some ranks enter: with its parent, on all ranks, though its inputs may need no gradient. */
+/* Ends the backward of conditional states below `parent`. It ends with the parent's, on all ranks, even if their inputs
+ * need no gradient. */
 static void leave_with_parent(const fsdp__module_state *parent)
 {
     for (int64_t i = 0; i < parent->companion_count; i++) {
@@ -33,26 +34,28 @@ static fsdp_status post_backward(fsdp__module_state *state)
     state->training = FSDP__POST_BACKWARD;
     if (state->fsdp1.on && state->to_come > 0)
         return FSDP_OK;
-    /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
+    /* Reshard first: that frees memory before the reduction asks for some, and the reduction reads other memory. */
     fsdp__module_state_reshard_after_backward(state);
     fsdp__give_back(state->root);
     if (entered)
         FSDP_TRY(fsdp__prefetch_post_backward(state));
-    /* Else by the last of several uses; with the parent, or at the end: [Note: companions] in state.h. */
+    /* Otherwise the last of several uses reduces, or the parent, or the end of the backward: [Note: companions] in
+     * state.h. */
     if (state->to_come == 0 && !state->tied && !state->parent)
         FSDP_TRY(fsdp__module_state_reduce(state));
     fsdp__module_state_notify(state, FSDP_EVENT_POST_BACKWARD);
     return FSDP_OK;
 }
 
-/* The graph has a use of the modules that this backward will leave. */
+/* Counts a use of the modules that this backward will leave again. */
 static void will_leave(void *arg)
 {
     fsdp__module_state *state = arg;
     fsdp__root *root = state->root;
     uint64_t number = fsdp__backwards(root->context);
 
-    if (!root->in_backward && root->counted != number) { /* one that failed on its way here has left its count */
+    /* A backward that failed before it came here has left its count. */
+    if (!root->in_backward && root->counted != number) {
         for (int64_t i = 0; i < root->state_count; i++)
             root->states[i]->to_come = 0;
         root->counted = number;
@@ -64,11 +67,11 @@ static fsdp_status leave_backward(void *arg)
 {
     fsdp__module_state *state = arg;
 
-    state->to_come -= state->to_come > 0; /* of a backward that failed inside this one nothing is known any more */
+    state->to_come -= state->to_come > 0; /* if a backward inside this one has failed, the count is unknown */
     return post_backward(state);
 }
 
-/* Reductions are complete, and nothing is gathered that should not be. */
+/* Completes reductions, and gives up gathers and memory that are not needed any more. */
 static fsdp_status finish(fsdp__root *root)
 {
     FSDP_TRY(fsdp__root_finish_reductions(root));
@@ -81,10 +84,10 @@ static fsdp_status finish(fsdp__root *root)
     return FSDP_OK;
 }
 
-/* Whoever has not been through it. What a forward uses, around this backward, goes on. */
+/* Ends the backward of all states that have not been through it. A forward around this backward goes on undisturbed. */
 static fsdp_status complete_backward(fsdp__root *root)
 {
-    /* The order must be the same on all ranks, as these are collectives: that of the module walk is. */
+    /* These are collectives, so the order must be the same on all ranks: the order of the module walk is. */
     for (int64_t i = 0; i < root->state_count; i++)
         if (root->states[i]->training != FSDP__POST_BACKWARD && root->states[i]->training != FSDP__FORWARD)
             FSDP_TRY(post_backward(root->states[i]));
@@ -114,13 +117,15 @@ static fsdp_status end_of_backward(void *arg, fsdp_status walked)
         status = complete_backward(root);
     if (walked != FSDP_OK || status != FSDP_OK)
         (void)fsdp__root_reset(root);
-    for (int64_t i = root->state_count - 1; i >= 0; i--) /* from the end: who was kept only by this leaves the list */
+    /* From the end, since states that only this reference kept leave the list. */
+    for (int64_t i = root->state_count - 1; i >= 0; i--)
         fsdp__module_state_unref(root->states[i]);
     fsdp__root_unref(root);
-    return status; /* the walk's own failure is reported by the walk */
+    return status; /* the walk reports its own failure */
 }
 
-/* The model may be gone, and its graph goes piece by piece as it is walked: all of it stays until the end. */
+/* Begins a backward, and holds the root and its states until it ends: the model may be gone, and its graph goes piece
+ * by piece as it is walked. */
 static fsdp_status begin_backward(fsdp__root *root)
 {
     if (root->in_backward)
@@ -142,7 +147,7 @@ static fsdp_status find_checkpoint(void *arg, fsdp_module *module, const char *n
     return FSDP_OK;
 }
 
-/* As the state is set to; but what runs again needs its parameters. */
+/* Unshards as the state is set to. What runs again (checkpointing) needs its parameters in any case. */
 static fsdp_status unshard_for_backward(fsdp__module_state *state)
 {
     bool again = false;
@@ -165,7 +170,7 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
     for (int64_t i = 0; i < state->group_count; i++)
         if (state->groups[i]->buckets)
             FSDP_TRY(fsdp__buckets_begin_backward(state->groups[i]));
-    if (state->training == FSDP__PRE_BACKWARD) /* another output of the same modules was here first */
+    if (state->training == FSDP__PRE_BACKWARD) /* another output of the same modules came first */
         return FSDP_OK;
     state->training = FSDP__PRE_BACKWARD;
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_BACKWARD);
@@ -173,7 +178,7 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
         return fsdp__module_state_wait(state);
     FSDP_TRY(unshard_for_backward(state));
     FSDP_TRY(fsdp__module_state_wait(state));
-    /* Only now: the gather of this state had to be issued before that of the next one, on the one stream of both. */
+    /* Only now: this state's gather had to be issued before the next one's, since both run on one stream. */
     return fsdp__prefetch_backward(state);
 }
 
@@ -187,7 +192,7 @@ static fsdp_status cast_floating(fsdp_tensor **tensor, fsdp_dtype dtype)
     return *tensor ? FSDP_OK : fsdp_last_status();
 }
 
-/* Of a state that computes in full precision: of its shards. */
+/* Returns the dtype of its shards, for a state that computes in full precision. */
 static fsdp_dtype own_dtype(const fsdp__module_state *state)
 {
     return state->group_count > 0 ? state->groups[0]->params[0].orig_dtype : FSDP_F32;
@@ -215,7 +220,8 @@ static fsdp_status cast_outputs(const fsdp__module_state *state, fsdp_tensor **o
     return FSDP_OK;
 }
 
-/* Inputs of the outermost module go where the parameters are, but for a tensor without bytes, which asks for shapes. */
+/* Moves inputs of the outermost module to where the parameters are. Tensors without bytes, which ask for shapes, stay.
+ */
 static fsdp_status move_inputs(const fsdp__root *root, fsdp_tensor **inputs, int count)
 {
     fsdp_device *device = root->comm->stream ? fsdp__stream_device(root->comm->stream) : NULL;
@@ -232,13 +238,13 @@ static fsdp_status move_inputs(const fsdp__root *root, fsdp_tensor **inputs, int
     return FSDP_OK;
 }
 
-/* What a graph that will call the state holds of it. */
+/* Drops the reference of a graph that was to call the state. */
 static void unref_state(void *state)
 {
     fsdp__module_state_unref(state);
 }
 
-/* The forward runs again for a backward, inside it. */
+/* Returns whether the forward runs again for a backward, inside it. */
 static bool is_recomputed(const fsdp__module_state *state)
 {
     const fsdp_context *context = state->root->context;
@@ -246,16 +252,17 @@ static bool is_recomputed(const fsdp__module_state *state)
     return state->training == FSDP__PRE_BACKWARD || (fsdp_recomputing(context) && fsdp_grad_enabled(context));
 }
 
-/* What is gathered stays until the backward has come through the modules, if it will. */
+/* Ends a recomputation. What is gathered stays until the backward has come through the modules, if it will. */
 static void leave_recomputation(fsdp__module_state *state, bool will_come)
 {
     if (state->training == FSDP__POST_BACKWARD && state->to_come == 0)
         will_come = false;
-    if (!will_come && state->depth == 0 && !state->parent) /* who has a parent goes with it, on all ranks */
+    /* A state with a parent is resharded with it, on all ranks. */
+    if (!will_come && state->depth == 0 && !state->parent)
         fsdp__module_state_reshard_after_backward(state);
 }
 
-/* The second run of a checkpoint's function gathers what the shards are then: they must be as they were. */
+/* Checks that no shard was written since a checkpoint's forward: its second run gathers the shards as they are then. */
 static fsdp_status check_shards(const fsdp__module_state *state)
 {
     uint64_t written = 0;
@@ -273,7 +280,7 @@ static fsdp_status check_shards(const fsdp__module_state *state)
     return FSDP_OK;
 }
 
-/* What all ranks do together; for one that may be alone here, its parent has done it. */
+/* Unshards, which all ranks do together. If this rank may be alone here, the parent has done it. */
 static fsdp_status unshard_for_forward(fsdp__module_state *state)
 {
     FSDP_TRY(check_shards(state));
@@ -282,7 +289,7 @@ static fsdp_status unshard_for_forward(fsdp__module_state *state)
     return fsdp__module_state_wait(state);
 }
 
-/* Before the parameters of the outermost module are used. */
+/* Begins an iteration of a replicated module, before the parameters of the outermost module are used. */
 static fsdp_status begin_replica(fsdp__module_state *state)
 {
     bool recording = fsdp_grad_enabled(state->root->context);
@@ -313,7 +320,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_module *module,
     FSDP_TRY(cast_inputs(state, inputs, count));
     FSDP_TRY(unshard_for_forward(state));
     state->entered = fsdp__recorded(state->root->context);
-    if (first) /* of several modules the first: the backward comes to it last */
+    if (first) /* the first of several modules: the backward comes to it last */
         FSDP_TRY(fsdp__boundary(inputs, count, &(fsdp__crossing){leave_backward, will_leave, state, unref_state, NULL},
                                 &recorded));
     if (recorded) /* the graph's own reference: the modules may be freed before the backward */
@@ -333,7 +340,8 @@ fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor *
     return status;
 }
 
-/* All modules of the state have run; so have those below that only some ranks enter, as far as they did. */
+/* Ends the forward of a state all of whose modules have run, and with it the forwards of conditional states below, as
+ * far as this rank entered them. */
 static fsdp_status leave_forward(fsdp__module_state *state)
 {
     fsdp__root *root = state->root;
@@ -351,15 +359,15 @@ static fsdp_status leave_forward(fsdp__module_state *state)
     state->training = FSDP__IDLE;
     if (fsdp__replica_of(state))
         fsdp__replica_settle(state, state->reduce_grads && fsdp_grad_enabled(root->context));
-    /* Nobody goes back through an evaluation; and the order is that of all ranks. */
+    /* No backward follows an evaluation; and the order must be the same on all ranks. */
     if (fsdp_grad_enabled(root->context) && !state->parent)
         FSDP_TRY(fsdp__root_record_order(root, state));
     fsdp__module_state_notify(state, FSDP_EVENT_POST_FORWARD);
     return FSDP_OK;
 }
 
-/* The outermost forward ends: groups of which a module did not run are done as well, and fields name shards again. What
- * a backward uses, around this forward, goes on. */
+/* Ends the outermost forward: groups that a module did not use are done as well, and fields name shards again. A
+ * backward around this forward goes on undisturbed. */
 static fsdp_status end_iteration(fsdp__root *root)
 {
     for (int64_t i = 0; i < root->state_count; i++) {
@@ -369,12 +377,12 @@ static fsdp_status end_iteration(fsdp__root *root)
             continue;
         if (state->training == FSDP__FORWARD)
             FSDP_TRY(leave_forward(state));
-        if (!root->in_backward && fsdp__module_state_is_ahead(state)) /* of a module that this forward passed by */
+        if (!root->in_backward && fsdp__module_state_is_ahead(state)) /* this forward did not use its module */
             fsdp__module_state_drop_gather(state);
         fsdp__module_state_leave(state);
     }
     root->forward_root = NULL;
-    /* Before a backward the memory of gathers is kept for its gathers; after an evaluation nobody wants it. */
+    /* Before a backward the memory of gathers is kept for its gathers; after an evaluation nobody needs it. */
     if (!fsdp_grad_enabled(root->context) && !root->in_backward) {
         fsdp__comm_context_drop_memory(root->comm);
         fsdp__give_back(root);
@@ -382,7 +390,7 @@ static fsdp_status end_iteration(fsdp__root *root)
     return FSDP_OK;
 }
 
-/* What the graph holds of the state at an output. */
+/* Drops the references that the graph holds at an output. */
 static void unref_passage(void *arg)
 {
     fsdp__trained *trained = arg;
@@ -401,7 +409,8 @@ static bool any_requires_grad(fsdp_tensor *const *outputs, int count)
     return any;
 }
 
-/* Other ranks may have used parameters where this one has not, and their backward comes here: so does this one's. */
+/* Makes the outputs require a gradient. Other ranks may have used parameters where this one has not, and their backward
+ * comes here, so this rank's must too. */
 static fsdp_status require_gradient(const fsdp__trained *trained, fsdp_tensor **outputs, int count)
 {
     if (trained->count == 0 || any_requires_grad(outputs, count))
@@ -412,7 +421,7 @@ static fsdp_status require_gradient(const fsdp__trained *trained, fsdp_tensor **
     return FSDP_OK;
 }
 
-/* What is recomputed is marked as it was, and has its hooks. */
+/* Marks what is recomputed as it was marked the first time, so that it has its hooks. */
 static fsdp_status mark_recomputed(fsdp__module_state *state, fsdp_tensor **outputs, int count)
 {
     fsdp__trained *trained;
@@ -424,7 +433,7 @@ static fsdp_status mark_recomputed(fsdp__module_state *state, fsdp_tensor **outp
     return status;
 }
 
-/* Takes a reference to `trained`. */
+/* Makes the backward call pre_backward at `output`. The graph gets a reference to `trained`. */
 static fsdp_status make_passage(fsdp__module_state *state, fsdp__trained *trained, fsdp_tensor *output)
 {
     fsdp_status status;
@@ -439,15 +448,16 @@ static fsdp_status make_passage(fsdp__module_state *state, fsdp__trained *traine
     return status;
 }
 
-/* What made it is a place in the backward behind all that ran in the forward. */
+/* Returns whether the backward comes to the producer of `output` before it comes to anything else that ran in the
+ * forward. */
 static bool is_last(const fsdp__module_state *state, const fsdp_tensor *output)
 {
     return !fsdp__has_lasting_hooks(output) &&
            fsdp__recorded_since(output, FSDP__MAX(state->entered, state->root->left));
 }
 
-/* The backward comes here before it comes to what the module was given, or to a module inside, whether its output is
- * handed on or not used; on all ranks at the same place, whichever of several outputs it comes from. */
+/* Makes the backward come here before it comes to what the module was given, or to a module inside, whether its output
+ * is passed on or not used. All ranks come at the same place, whichever of several outputs it is. */
 static fsdp_status make_passages(fsdp__module_state *state, fsdp_tensor **outputs, int count)
 {
     fsdp__trained *trained;
@@ -467,7 +477,7 @@ out:
     return status;
 }
 
-/* A module of the state has run; the forward of the state ends with the last of them. */
+/* Records that a module of the state has run; the state's forward ends with the last of them. */
 static fsdp_status end_module(fsdp__module_state *state, const fsdp_module *module)
 {
     for (int64_t i = 0; i < state->module_count; i++)
@@ -489,7 +499,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
         return cast_outputs(state, outputs, count);
     }
     FSDP_TRY(end_module(state, module));
-    /* Before the cast: the gradient that its hook sees has been through the cast's backward. */
+    /* Before the cast: then the gradient that its hook sees has been through the cast's backward. */
     FSDP_TRY(make_passages(state, outputs, count));
     root->left = fsdp__recorded(root->context);
     if (root->forward_root && root->forward_root != state)
@@ -511,11 +521,11 @@ fsdp_status fsdp__hook_post_forward(void *arg, fsdp_module *module, fsdp_tensor 
     state->depth--;
     status = exit_forward(state, module, outputs, output_count);
     if (status != FSDP_OK)
-        state->depth++; /* the module has failed, and will say so */
+        state->depth++; /* the module fails now, and calls the hook that ends it */
     return status;
 }
 
-/* A forward inside a backward has failed: what the backward uses, and the gradients it has made, stay. */
+/* Abandons a forward that failed inside a backward. What the backward uses stays, and the gradients it has made. */
 static void abandon_forward(fsdp__root *root)
 {
     for (int64_t i = 0; i < root->state_count; i++) {

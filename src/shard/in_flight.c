@@ -32,7 +32,7 @@ fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight)
 {
     FSDP_TRY(fsdp_event_record(flight->done, flight->stream));
     for (int64_t i = 0; i < flight->count && !fsdp__stream_is_inline(flight->stream); i++)
-        if (flight->gradients[i] && !flight->results) /* those have events of their own: arrivals.h */
+        if (flight->gradients[i] && !flight->results) /* results have events of their own: arrivals.h */
             flight->gradients[i]->storage->written = flight->done;
     return FSDP_OK;
 }
@@ -57,7 +57,7 @@ bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i)
     return flight->contributed[flight->together ? 0 : i];
 }
 
-/* The i-th result is there for who uses the device's stream. */
+/* Marks the i-th result as available to whoever uses the device's stream. */
 static void is_written(const fsdp__in_flight *flight, int64_t i)
 {
     if (flight->gradients[i] && flight->gradients[i]->storage->written == flight->done)
@@ -71,7 +71,7 @@ static void drop(fsdp__in_flight *flight, int64_t i)
     let_go(&flight->arriving[i]);
 }
 
-/* The result becomes the shard's gradient, or is added to it, after hooks have seen it. */
+/* Makes the result the shard's gradient, or adds it to that, after hooks have seen it. */
 static fsdp_status arrive(fsdp_context *context, fsdp_tensor *shard, fsdp_tensor *gradient)
 {
     fsdp_status status;
@@ -82,7 +82,7 @@ static fsdp_status arrive(fsdp_context *context, fsdp_tensor *shard, fsdp_tensor
     return status;
 }
 
-/* Takes the i-th out and hands it to its shard, if that waits for it. */
+/* Takes the i-th result out, and hands it to its shard if that waits for it. */
 static fsdp_status land(fsdp_context *context, fsdp__in_flight *flight, int64_t i, bool wanted)
 {
     fsdp_tensor *gradient = fsdp_tensor_ref(flight->gradients[i]), *shard = fsdp_tensor_ref(flight->arriving[i]);
@@ -96,7 +96,7 @@ static fsdp_status land(fsdp_context *context, fsdp__in_flight *flight, int64_t 
     return status;
 }
 
-/* Those of the shards that have a gradient, which is alike on all ranks, are shown to the caller. */
+/* Shows the shards that have a gradient to the caller's hook; they are the same on all ranks. */
 static fsdp_status tell_landed(fsdp__in_flight *flight, bool wanted)
 {
     fsdp_post_accumulate_grad_hook landed = flight->landed;
@@ -120,7 +120,7 @@ static fsdp_status tell_landed(fsdp__in_flight *flight, bool wanted)
     return status;
 }
 
-/* The device's stream for what was issued, and the host where it needs to know what came of it. */
+/* Makes the device's stream wait for the reduction, and the host too if it needs to know the outcome. */
 static fsdp_status await(const fsdp__in_flight *flight)
 {
     FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(flight->stream)), flight->done));
@@ -149,9 +149,10 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context,
     status = await(&landing);
     *waited_ns += fsdp__clock_ns() - began;
     FSDP_TRY(status);
-    /* Behind the host: of earlier work. A failure breaks the world, and later calls say so. */
+    /* Where the stream runs behind the host, this may report earlier work. A failure breaks the world, and later calls
+     * say so. */
     status = fsdp__stream_check(stream);
-    *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start a reduction of its own */
+    *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start another reduction */
     for (int64_t i = 0; i < landing.count; i++)
         is_written(&landing, i);
     for (int64_t i = 0; i < landing.count; i++)
@@ -159,7 +160,7 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context,
                         land(context, &landing, i, status == FSDP_OK && fsdp__in_flight_contributed(&landing, i)));
     let_go_memory(&landing);
     FSDP_KEEP_FIRST(status, tell_landed(&landing, status == FSDP_OK));
-    if (flight->capacity > 0) { /* a hook's reduction has made arrays of its own */
+    if (flight->capacity > 0) { /* the hook's reduction has made new arrays */
         fsdp__free(landing.unsharded);
         return status;
     }
@@ -172,7 +173,7 @@ void fsdp__in_flight_drop(fsdp__in_flight *flight)
 {
     if (flight->count == 0)
         return;
-    (void)fsdp_stream_synchronize(flight->stream); /* what it reads and writes goes now */
+    (void)fsdp_stream_synchronize(flight->stream); /* what the stream reads and writes is freed now */
     for (int64_t i = 0; i < flight->count; i++) {
         is_written(flight, i);
         drop(flight, i);

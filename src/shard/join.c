@@ -1,4 +1,4 @@
-/* join.c - ranks with fewer inputs than others. */
+/* join.c - lets ranks run with fewer inputs than others (DDP's Join). */
 #include "shard/join.h"
 
 #include <string.h>
@@ -12,12 +12,12 @@
 enum {
     ABSENT,
     PRESENT,
-    UNABLE /* it has inputs, and its forward has failed already */
+    UNABLE /* it has inputs, but its forward has failed already */
 };
 
-/* What all ranks say at the begin of an iteration: who is present, and how many of those record and synchronise. */
+/* What all ranks say when an iteration begins: who is present, and how many of those record and synchronise. */
 typedef struct roll {
-    int32_t *present; /* by rank; then the two numbers */
+    int32_t *present; /* one number for each rank, then those two */
     int ranks, count, first;
     bool records, syncs;
 } roll;
@@ -56,7 +56,7 @@ static fsdp_status call_roll(fsdp__param_group *group, int present, bool records
     return status;
 }
 
-/* The first rank that has said so, of the world; -1: none. */
+/* Returns the first rank that has said `said`, as a rank of the world; -1 if there is none. */
 static int find_rank(const fsdp__param_group *group, const roll *r, int said)
 {
     for (int i = 0; i < r->ranks; i++)
@@ -65,7 +65,7 @@ static int find_rank(const fsdp__param_group *group, const roll *r, int said)
     return -1;
 }
 
-/* Whether the iteration ends for all because it does for one. */
+/* Fails if the iteration ends for all ranks because it does for one. */
 static fsdp_status check_all(const fsdp__param_group *group, const roll *r)
 {
     int unable = find_rank(group, r, UNABLE), gone = find_rank(group, r, ABSENT);
@@ -78,7 +78,7 @@ static fsdp_status check_all(const fsdp__param_group *group, const roll *r)
     return FSDP_FAIL(FSDP_STATE, "rank %d has no inputs left, and the others do: stop_early ends all", gone);
 }
 
-/* Also after an error, which all ranks have. */
+/* Ends the join; also after an error, which is then the same on all ranks. */
 static void end_join(fsdp__buckets *b)
 {
     b->joining = false;
@@ -96,7 +96,7 @@ fsdp_status fsdp__join_begin_together(void *outermost, fsdp_module *module, fsdp
     return status;
 }
 
-/* Of this iteration: who speaks for all, and what gradients are divided by. */
+/* Sets, for this iteration, who speaks for all and what gradients are divided by. */
 static void follow(fsdp__buckets *b, const roll *r)
 {
     b->speaker = r->first;
@@ -125,7 +125,7 @@ fsdp_status fsdp__join_announce(fsdp__module_state *state, bool recording, fsdp_
 
 /* ---- what a rank without inputs does ---- */
 
-/* All buckets, with nothing in them but what this rank has kept without synchronisation. */
+/* Sends all buckets, with nothing in them but what this rank has kept without synchronisation. */
 static fsdp_status shadow_backward(fsdp__module_state *state, fsdp__param_group *group)
 {
     fsdp__reduce_settings settings = state->reduction;
@@ -133,7 +133,7 @@ static fsdp_status shadow_backward(fsdp__module_state *state, fsdp__param_group 
     fsdp_status status;
 
     settings.all_reduce = true;
-    settings.landed = NULL; /* nobody steps here */
+    settings.landed = NULL; /* no optimizer steps here */
     for (int64_t i = 0; i < group->param_count; i++)
         group->params[i].due = group->params[i].due || group->buckets->places[i].bucket >= 0;
     group->buckets->absent = true;
@@ -150,12 +150,12 @@ static fsdp_status shadow(fsdp__module_state *state, fsdp__param_group *group, c
 {
     follow(group->buckets, r);
     FSDP_TRY(fsdp__replica_prepare(state, r->records));
-    group->buckets->open = false; /* no backward of this rank's own comes */
+    group->buckets->open = false; /* this rank has no backward of its own */
     fsdp__replica_settle(state, r->records && r->syncs);
     return r->syncs ? shadow_backward(state, group) : FSDP_OK;
 }
 
-/* Until nobody is left. */
+/* Takes part in the others' iterations until no rank has inputs. */
 static fsdp_status follow_others(fsdp__module_state *state, fsdp__param_group *group)
 {
     for (bool more = true; more;) {
@@ -214,9 +214,9 @@ fsdp_status fsdp_module_join_end(fsdp_module *module)
         FSDP_TRY(fsdp__join_begin_together(state, module, FSDP_OK));
     status = follow_others(state, group);
     if (status == FSDP_OK)
-        status = fsdp__replica_broadcast(state, group->buckets->speaker); /* who was there last */
+        status = fsdp__replica_broadcast(state, group->buckets->speaker); /* the last one that was present */
     else
-        (void)fsdp__root_reset(state->root); /* as on the others, whose forward has failed */
+        (void)fsdp__root_reset(state->root); /* as on the other ranks, whose forward has failed */
     end_join(group->buckets);
     return status;
 }

@@ -3,8 +3,7 @@
  * Parameters without an extension are sent in param_dtype.
  *
  *   encode   after a write to a shard: calls pre of every parameter; what this rank sends stays until the next encode
- *   gather   gathers the ranks' bytes, then calls post of every parameter; the unsharded ones are this rank's own
- * (COPY)
+ *   gather   gathers the ranks' bytes, then calls post of every parameter, into memory of this rank's own (COPY)
  *
  * If ranks share memory, what they send lies there, and peers decode it in place: a rank is a reader from its gather to
  * the last post. Otherwise it is gathered into memory of the communication context, which only that gather uses.
