@@ -448,8 +448,8 @@ static fsdp_status make_passage(fsdp__module_state *state, fsdp__trained *traine
     return status;
 }
 
-/* Returns whether the backward comes to the producer of `output` before it comes to anything else that ran in the
- * forward. */
+/* Returns whether the producer of `output` was recorded after this module was entered, and after the sharded modules
+ * inside had ended: then the backward comes to it before it comes to them. */
 static bool is_last(const fsdp__module_state *state, const fsdp_tensor *output)
 {
     return !fsdp__has_lasting_hooks(output) &&

@@ -1,4 +1,4 @@
-/* layout.c - the table of pieces. */
+/* layout.c - makes the table of pieces. */
 #include "shard/layout.h"
 
 #include "base/alloc.h"
@@ -19,7 +19,7 @@ int64_t fsdp__piece_numel(const fsdp__piece *piece)
     return piece->outer * piece->inner;
 }
 
-/* The parts of one parameter, cut by rows. */
+/* Cuts one parameter by rows. */
 static void cut_rows(const fsdp__extent *e, const fsdp__layout_options *o, struct fsdp__layout_entry *entry)
 {
     int64_t chunk = (e->rows + o->ranks - 1) / o->ranks;

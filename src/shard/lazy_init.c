@@ -1,4 +1,4 @@
-/* lazy_init.c - names, checks, and one root for all. */
+/* lazy_init.c - names, checks, and one root for all states. */
 #include "shard/lazy_init.h"
 
 #include "base/alloc.h"
@@ -11,9 +11,9 @@
 typedef struct collection {
     fsdp__root *root;
     fsdp__module_state *outermost;
-    char **names; /* of root->states, while they are collected */
+    char **names; /* of root->states, while these are collected */
     int64_t name_capacity;
-    bool spread; /* a condition went further down */
+    bool spread; /* some state has become conditional through the one above */
 } collection;
 
 /* Names the parameters that were registered first in `module`. */
@@ -43,7 +43,7 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
     if (!state)
         return FSDP_OK;
     i = fsdp__root_find(root, state);
-    if (i >= 0) { /* a further module of one group: "norm, output" */
+    if (i >= 0) { /* another module of the same group: "norm, output" */
         char *joined = fsdp__sprintf("%s, %s", c->names[i], name);
 
         if (!joined)
@@ -68,7 +68,7 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
     return FSDP_OK;
 }
 
-/* The i-th parameter of a state, group after group; NULL behind the last. */
+/* Returns the i-th parameter of a state, counted group after group; NULL behind the last. */
 static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
 {
     for (int64_t g = 0; g < state->group_count; g++) {
@@ -81,7 +81,7 @@ static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
 
 /* ---- conditional states ---- */
 
-/* Goes through the pairs of a state and one next below it: `visit` for each. */
+/* Called for each pair of a state and the next one below it. */
 typedef fsdp_status (*pair_visitor)(collection *c, fsdp__module_state *above, fsdp__module_state *below);
 
 static fsdp_status visit_below(collection *c, fsdp__module_state *above, const fsdp_module *module, pair_visitor visit)
@@ -110,7 +110,7 @@ static fsdp_status visit_pairs(collection *c, pair_visitor visit)
     return FSDP_OK;
 }
 
-/* Below modules that a rank may pass by it does not come to anything. */
+/* Makes a state below a conditional one conditional, too: a rank that passes by the upper one does not come to it. */
 static fsdp_status inherit_condition(collection *c, fsdp__module_state *above, fsdp__module_state *below)
 {
     if (!below->conditional && above->conditional && above != c->outermost)
@@ -144,7 +144,8 @@ static fsdp_status link_conditional(collection *c, fsdp__module_state *above, fs
     return FSDP_OK;
 }
 
-/* A condition goes down from state to state, whatever their order is where modules are shared. */
+/* Links conditional states to their parents. A condition goes down from state to state, whatever their order is where
+ * modules are shared. */
 static fsdp_status link_states(collection *c)
 {
     do {
@@ -154,7 +155,8 @@ static fsdp_status link_states(collection *c)
     return visit_pairs(c, link_conditional);
 }
 
-/* Who has parameters in common gathers and reduces on one stream, in one order. */
+/* Checks that states with parameters in common have one root, since they gather and reduce on one stream, in one order.
+ */
 static fsdp_status check_companions(const collection *c)
 {
     for (int64_t i = 0; i < c->root->state_count; i++) {
@@ -170,7 +172,8 @@ static fsdp_status check_companions(const collection *c)
     return FSDP_OK;
 }
 
-/* A field that the caller has given another tensor since would lose it at the next gather. */
+/* Checks that fields name what they named when the parameter was sharded: a tensor that the caller has put there since
+ * would be lost at the next gather. */
 static fsdp_status check_fields(const fsdp__param *param)
 {
     char text[256];
@@ -188,7 +191,8 @@ static fsdp_status check_fields(const fsdp__param *param)
     return FSDP_OK;
 }
 
-/* Whoever gave a shard other bytes, of the device, would pay for them twice. */
+/* Checks that shards are still on the device they were put on: memory on another one, given to a shard, would be paid
+ * for twice. */
 static fsdp_status check_on_host(const fsdp__module_state *state)
 {
     const fsdp_device *expected = NULL, *other = NULL;
@@ -247,7 +251,8 @@ static fsdp_status check_shared_comm(const collection *c)
     return FSDP_OK;
 }
 
-/* Its buckets would be sent in the middle of the others' gathers and reductions, on each rank elsewhere. */
+/* Checks that no replicated module is in one tree with sharded ones: its buckets would be sent in the middle of the
+ * others' gathers and reductions, at another place on each rank. */
 static fsdp_status check_replicated(const collection *c)
 {
     for (int64_t i = 0; i < c->root->state_count; i++) {
@@ -262,7 +267,7 @@ static fsdp_status check_replicated(const collection *c)
     return FSDP_OK;
 }
 
-/* What FSDP1 wants alike in all of its units. */
+/* Checks what FSDP1 wants to be the same in all of its units. */
 static fsdp_status check_fsdp1(const collection *c)
 {
     const fsdp__fsdp1 *first = NULL;
@@ -300,7 +305,7 @@ static bool spans_machines(const fsdp_process_group *pg)
     return pg && fsdp__process_group_machines(pg) > 1;
 }
 
-/* Of all groups: whether gathers, or with `replicas` anything, goes over a network. */
+/* Returns whether gathers of any group go over a network; with `replicas`, whether any collective does. */
 static bool goes_over_network(const collection *c, bool replicas)
 {
     for (int64_t i = 0; i < c->root->state_count; i++)
@@ -313,7 +318,7 @@ static bool goes_over_network(const collection *c, bool replicas)
     return false;
 }
 
-/* Over a network most of a gather is waiting, which a worker does while the ranks compute. */
+/* Chooses the overlap. Over a network a gather is mostly waiting, which a worker does while the ranks compute. */
 static fsdp_overlap overlap_of(const collection *c)
 {
     if (c->outermost->overlap != FSDP_OVERLAP_AUTO)
@@ -321,8 +326,8 @@ static fsdp_overlap overlap_of(const collection *c)
     return goes_over_network(c, true) ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
 }
 
-/* Then every rank comes to the same answer, and sees the same bytes of each group. Of another mesh, as experts have
- * one, other ranks may see another part. */
+/* Returns whether all groups lie on one mesh. Then every rank comes to the same answer, and sees the same bytes of each
+ * group; with another mesh, as experts have one, other ranks may see another part. */
 static bool have_one_mesh(const collection *c)
 {
     const fsdp_mesh *one = NULL;
@@ -338,15 +343,16 @@ static bool have_one_mesh(const collection *c)
     return true;
 }
 
-/* Where the device runs behind the host a forward has issued the next gather before it has computed, as with FSDP2. In
- * step with the host that takes asking for it, once gathers run beside the computing. */
+/* Returns whether forwards gather ahead. If the device runs behind the host, a forward has issued the next gather
+ * before the device has computed, as with FSDP2. If it runs in step with the host, gathering ahead must be asked for,
+ * once gathers run beside the computing. */
 static bool is_to_gather_ahead(const collection *c, fsdp_device *device)
 {
     return c->outermost->overlap == FSDP_OVERLAP_AUTO && goes_over_network(c, false) && have_one_mesh(c) &&
            fsdp__stream_is_inline(fsdp_device_stream(device));
 }
 
-/* All states below a root share one stream, so they are on one device. */
+/* Opens the communication context. All states below a root share one stream, so they must be on one device. */
 static fsdp_status open_comm(const collection *c)
 {
     fsdp_device *device = NULL;
@@ -375,7 +381,7 @@ static fsdp_status open_comm(const collection *c)
     return fsdp__comm_context_open(c->root->comm, device, overlap_of(c));
 }
 
-/* Of all the settings that its states were given while they were roots of their own, the latest holds. */
+/* Takes over settings that states got while they were roots of their own; the latest one holds. */
 static void take_settings(fsdp__root *root, const fsdp__root *other)
 {
     if (other->last_backward_set <= root->last_backward_set)
@@ -384,7 +390,7 @@ static void take_settings(fsdp__root *root, const fsdp__root *other)
     root->last_backward_set = other->last_backward_set;
 }
 
-/* Nothing here fails. */
+/* Makes the changes; nothing here fails. */
 static void commit(collection *c)
 {
     fsdp__root *root = c->root;
@@ -405,8 +411,8 @@ static void commit(collection *c)
     fsdp__root_choose_max_inputs(root);
 }
 
-/* Whether all that is below can have one root. Makes nothing but names; of one that has been initialised there is
- * nothing to ask. */
+/* Checks whether everything below can have one root. This makes nothing but names. A state that has been initialised is
+ * not checked again. */
 static fsdp_status check(collection *c)
 {
     fsdp__module_state *outermost = c->outermost;
@@ -435,7 +441,7 @@ static fsdp_status make(collection *c)
     return fsdp__root_cast_buffers(c->root);
 }
 
-/* Ends a try, which has come to `status`. */
+/* Ends a try whose outcome is `status`. */
 static void end(collection *c, fsdp_status status)
 {
     if (c->outermost->initialised)
@@ -464,7 +470,7 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
 
 typedef struct agreement {
     fsdp_status status;
-    const fsdp__mesh_info *last; /* whose ranks have agreed */
+    const fsdp__mesh_info *last; /* the mesh whose ranks agreed last */
 } agreement;
 
 static void end_read(fsdp__param_group *group, agreement *a)
@@ -485,7 +491,7 @@ static void agree(fsdp__param_group *group, agreement *a)
     a->status = fsdp__mesh_info_agree_after(&a->last, &group->residence.mesh, a->status);
 }
 
-/* Needs no memory, so that all ranks come through. */
+/* Visits all groups at and below the module. This needs no memory, so no rank fails. */
 static void visit_groups(const fsdp_module *module, void (*visit)(fsdp__param_group *, agreement *), agreement *a)
 {
     fsdp__module_state *state = fsdp__module_state_of(module);
@@ -502,7 +508,7 @@ fsdp_status fsdp__begin_together(void *outermost, fsdp_module *module, fsdp_stat
     collection c = {.root = state->root, .outermost = state};
     agreement asked = {.status = mine == FSDP_OK ? check(&c) : mine}, made;
 
-    visit_groups(module, end_read, &asked); /* a writer who is late may be waiting for that */
+    visit_groups(module, end_read, &asked); /* a late writer may be waiting for that */
     visit_groups(module, agree, &asked);
     made = (agreement){.status = asked.status == FSDP_OK ? make(&c) : asked.status};
     visit_groups(module, agree, &made);

@@ -1,4 +1,4 @@
-/* low_gradients.c - one vector of gradients in another dtype. */
+/* low_gradients.c - converts a flat group's vector of gradients to another dtype. */
 #include "shard/low_gradients.h"
 
 #include "autograd/autograd.h"
@@ -9,7 +9,7 @@ static int64_t holder_count(const fsdp__param_group *group)
     return group->flat.parameter ? 1 : group->param_count;
 }
 
-/* Whose gradient it is. */
+/* Returns the i-th tensor that has a gradient. */
 static fsdp_tensor *holder_at(const fsdp__param_group *group, int64_t i)
 {
     return group->flat.parameter ? group->flat.parameter : group->params[i].sharded;
@@ -32,7 +32,7 @@ static bool has_other(const fsdp__param_group *group, fsdp_dtype dtype)
     return other;
 }
 
-/* The gradient of the i-th holder, in its place of the vector. */
+/* Moves the gradient of the i-th holder to its place in the vector. */
 static fsdp_status move(fsdp__param_group *group, int64_t i, fsdp__storage *vector, fsdp_dtype dtype)
 {
     fsdp_tensor *holder = holder_at(group, i), *before = fsdp_tensor_grad(holder), *after;
@@ -58,7 +58,7 @@ static fsdp_status convert(fsdp__param_group *group, fsdp_dtype dtype)
     if (!has_other(group, dtype))
         return FSDP_OK;
     FSDP_TRY(fsdp__residence_shard_storage(&group->residence, bytes, FSDP_MEMORY_GRADIENT, &vector));
-    /* What lies between the parameters is added to as well. */
+    /* Reductions add to what lies between the parameters, too. */
     status = fsdp__launch_fill_run(fsdp_device_stream(vector->device), vector->data, dtype, group->flat.shard_numel, 0);
     for (int64_t i = 0; i < holder_count(group) && status == FSDP_OK; i++)
         if (fsdp_tensor_grad(holder_at(group, i)))

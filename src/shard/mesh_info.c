@@ -1,4 +1,4 @@
-/* mesh_info.c - which ranks hold which part. */
+/* mesh_info.c - tells which ranks hold which part. */
 #include "shard/mesh_info.h"
 
 #include "base/alloc.h"
@@ -39,7 +39,7 @@ fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine)
 {
     if (info->ranks > 1)
         mine = fsdp_agree(info->shard_pg, mine);
-    if (info->replicas > 1) /* by now alike on all ranks of a shard group */
+    if (info->replicas > 1) /* all ranks of a shard group have the same status by now */
         mine = fsdp_agree(info->replicate_pg, mine);
     return mine;
 }
@@ -65,7 +65,7 @@ static int count_names(const char *const *names)
     return count;
 }
 
-/* "a_b", as PyTorch calls flattened dimensions; of none: `otherwise`. */
+/* Returns "a_b", as PyTorch calls flattened dimensions; `otherwise` if there are none. */
 static char *joined(const char *const *names, int count, const char *otherwise)
 {
     char *text = fsdp__strdup(count > 0 ? names[0] : otherwise);
@@ -84,7 +84,7 @@ static fsdp_status named_mesh(fsdp_mesh *mesh, const fsdp_dp_mesh_dims *dims, fs
     int replicate = count_names(dims->replicate), shard = count_names(dims->shard);
     const fsdp__mesh_names parts[] = {{replicate, dims->replicate}, {shard, dims->shard}};
     char *names[] = {joined(dims->replicate, replicate, "replicate"), joined(dims->shard, shard, "not sharded")};
-    int first = replicate == 0; /* no replicas: one dimension */
+    int first = replicate == 0; /* without replicas there is one dimension */
     fsdp_status status = FSDP_NO_MEMORY;
 
     if (names[0] && names[1])

@@ -1,4 +1,4 @@
-/* methods.c - the methods of a sharded module, whichever front door it came through. */
+/* methods.c - methods of a sharded module, whichever front door it came through. */
 #include "shard/methods.h"
 
 #include "shard/gradients.h"
@@ -16,7 +16,7 @@ fsdp_status fsdp__method_state(fsdp_module *module, fsdp__module_state **out)
     return FSDP_OK;
 }
 
-/* Applies `change` to the module's state and, with `recurse`, to those of the modules below. */
+/* A change that is applied to the module's state and, with `recurse`, to the states of the modules below. */
 typedef struct change {
     fsdp_status (*apply)(fsdp__module_state *state, int value);
     int value;
@@ -41,7 +41,7 @@ static fsdp_status change_states(fsdp_module *module, bool recurse, fsdp_status 
     return recurse ? fsdp__module_walk(module, apply_change, &c) : apply_change(&c, module, "");
 }
 
-/* Of several groups, those that were gathered before one failed go as well. */
+/* Reshards after a failure: groups that were gathered before one failed are given up as well. */
 static fsdp_status reshard_if_failed(fsdp__module_state *state, fsdp_status status)
 {
     if (status != FSDP_OK)
@@ -49,8 +49,8 @@ static fsdp_status reshard_if_failed(fsdp__module_state *state, fsdp_status stat
     return status;
 }
 
-/* Before a gather by hand, of the state and its companions, which before lazy initialisation have roots of their own.
- */
+/* Prepares the state and its companions for a gather by hand. Before lazy initialisation the companions have roots of
+ * their own. */
 static fsdp_status prepare_unshard(fsdp__module_state *state, const fsdp__root *prepared)
 {
     fsdp_device *device = fsdp__module_state_device(state);
@@ -89,7 +89,7 @@ static fsdp_status end_unshard(fsdp__module_state *state)
     return status;
 }
 
-/* Tied weights, too: until somebody waits they are not to be given up. */
+/* Marks what an unshard_async was asked for, tied weights included: it is not to be given up until somebody waits. */
 static void mark_requested(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
@@ -109,7 +109,8 @@ static bool is_requested(const fsdp__module_state *state)
     return requested;
 }
 
-/* Or there: of what a use, a reshard or a write has taken away in between nothing is left to wait for. */
+/* Returns whether everything is being gathered, or has been. If a use, a reshard or a write has taken something away in
+ * between, there is nothing left to wait for. */
 static bool is_on_its_way(const fsdp__module_state *state)
 {
     bool all = true;
@@ -160,7 +161,7 @@ fsdp_status fsdp_module_reshard(fsdp_module *module)
     return change_states(module, false, reshard, 0);
 }
 
-/* Nobody wants the memory of gathers either, which waits for the backward of a forward. */
+/* Reshards, and drops the memory of gathers, which otherwise stays for the backward of a forward. */
 static fsdp_status reshard_for_good(fsdp__module_state *state, int unused)
 {
     FSDP_TRY(reshard(state, unused));
@@ -397,7 +398,7 @@ int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter)
            (param->partial_used ? FSDP_PENDING_PARTIAL : 0);
 }
 
-/* Of several modules of one state the others find nothing. */
+/* Reduces what is pending. For the second and later modules of one state nothing is left. */
 static fsdp_status reduce_pending(fsdp__module_state *state, int unused)
 {
     (void)unused;
@@ -450,7 +451,7 @@ static void add_group(const fsdp__param_group *group, fsdp_shard_info *out)
         out->padded_numel += group->flat.on ? 0 : group->params[i].chunk_numel * ranks;
         out->shard_numel += fsdp__param_shard_numel(&group->params[i]);
     }
-    out->padded_numel += group->flat.shard_numel * ranks; /* 0 where it is not flat */
+    out->padded_numel += group->flat.shard_numel * ranks; /* 0 if it is not flat */
 }
 
 fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
@@ -461,7 +462,7 @@ fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
     *out = (fsdp_shard_info){
         .name = state->name, .shares_memory = state->group_count > 0, .keeps_unsharded = state->keeps_unsharded};
     for (int64_t i = 0; i < state->group_count; i++) {
-        fsdp_sharded_state least = state->groups[i]->sharded_state; /* unsharded is who is so altogether */
+        fsdp_sharded_state least = state->groups[i]->sharded_state; /* unsharded only if all groups are */
 
         out->state = i == 0 || least < out->state ? least : out->state;
         add_group(state->groups[i], out);

@@ -1,4 +1,4 @@
-/* offload.c - from the host to the device, before a gather. */
+/* offload.c - brings shards from the host to the device, before a gather. */
 #include "shard/offload.h"
 
 #include "device/device.h"
@@ -54,7 +54,8 @@ fsdp_status fsdp__offload_send(const fsdp__offload *offload, const fsdp__residen
 
         status = fsdp__copy_to_device(stream, fsdp__offload_place(offload, residence, p), from, bytes);
     }
-    FSDP_KEEP_FIRST(status, fsdp_event_record(offload->read, stream)); /* also after a failure: some may be queued */
+    /* Even after a failure: some copies may be queued. */
+    FSDP_KEEP_FIRST(status, fsdp_event_record(offload->read, stream));
     return status;
 }
 

@@ -12,7 +12,7 @@ void fsdp__param_name_memory(const fsdp__param *param)
     const fsdp__storage *sharded = param->sharded->storage, *unsharded = param->unsharded->storage;
 
     fsdp__races_name(sharded->device, sharded->data, sharded->bytes, FSDP_MEMORY_PARAMETER_SHARD, param->name);
-    /* Last: in place the shard is a part of it. */
+    /* Last, since in place the shard is a part of it. */
     fsdp__races_name(unsharded->device, unsharded->data, unsharded->bytes, FSDP_MEMORY_UNSHARDED_PARAMETER,
                      param->name);
 }
@@ -63,7 +63,7 @@ const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes)
     return text;
 }
 
-/* ---- life ---- */
+/* ---- life cycle ---- */
 
 void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor)
 {
@@ -81,14 +81,14 @@ void fsdp__param_set_dim(fsdp__param *param, int dim)
                                    .inner = fsdp__shape_numel(tensor->ndim - dim - 1, tensor->shape + dim + 1)};
 }
 
-/* Without values there is nothing that could lie apart. */
+/* Makes the tensor contiguous if it is on the meta device: without values nothing can lie apart. */
 static void set_strides(fsdp_tensor *tensor)
 {
     if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
         fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
 }
 
-/* As it was before, by the distribution it was to get. */
+/* Restores the tensor as it was before, from the distribution that it was to get. */
 static void set_whole(fsdp__param *param, const fsdp_distribution *distribution)
 {
     fsdp_tensor *tensor = param->sharded;
@@ -103,7 +103,7 @@ static void set_whole(fsdp__param *param, const fsdp_distribution *distribution)
         set_strides(tensor);
 }
 
-/* This rank's part of it: rows, or a run. */
+/* Narrows the tensor to this rank's part: rows, or a run. */
 static void set_part(fsdp__param *param, const fsdp__mesh_info *mesh, bool flat)
 {
     fsdp_tensor *tensor = param->sharded;
@@ -119,8 +119,8 @@ static void set_part(fsdp__param *param, const fsdp__mesh_info *mesh, bool flat)
     tensor->strides[0] = 1;
 }
 
-/* The model's tensor keeps its identity: every field of the model and an optimizer made earlier see the shard from now
- * on. Its bytes still lie where they were; fsdp__param_groups_allocate moves this rank's rows. */
+/* The model's tensor keeps its identity: from now on every field of the model, and an optimizer made earlier, see the
+ * shard. Its bytes still lie where they were; fsdp__param_groups_allocate moves this rank's rows. */
 fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh, int64_t flat_chunk)
 {
     fsdp_tensor *tensor = param->sharded;
@@ -162,7 +162,7 @@ void fsdp__param_release(fsdp__param *param)
 
 /* ---- fields ---- */
 
-/* Another name of a parameter that was registered first elsewhere. */
+/* Returns whether the field is another name of a parameter that was registered first elsewhere. */
 static bool is_tied(const fsdp__param_field *field)
 {
     const struct fsdp__module_parts *parts = field->module->parts;
@@ -219,7 +219,7 @@ void fsdp__param_publish(fsdp__param *param, bool unsharded)
 {
     fsdp_tensor *tensor = unsharded ? param->unsharded : param->sharded;
 
-    if (unsharded) /* who compares writes finds the same under either name */
+    if (unsharded) /* a comparison of versions gives the same under either name */
         tensor->storage->version = param->sharded->storage->version;
     fsdp__param_set_fields(param, tensor);
 }

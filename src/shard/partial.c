@@ -36,7 +36,7 @@ void fsdp__param_drop_partial(fsdp__param *param)
 {
     fsdp__param_group *group = param->group;
 
-    if (!group || !fsdp__param_has_partial(param)) /* no group: it was chosen, and never sharded */
+    if (!group || !fsdp__param_has_partial(param)) /* no group: the parameter was chosen, and never sharded */
         return;
     group->partial.places[param - group->params] = -1;
     param->partial_used = false;
@@ -48,7 +48,7 @@ void fsdp__param_drop_partial(fsdp__param *param)
 
 /* ---- places ---- */
 
-/* The chunks of `dtype` that have a place, one after the other from `at` on; gives the end. */
+/* Lays out the chunks of `dtype` that have a place, one after the other from `at` on. Returns the end. */
 static int64_t lay_run(const fsdp__param_group *group, fsdp_dtype dtype, int64_t at, fsdp__partial *out)
 {
     fsdp__partial_run *run = &out->runs[out->run_count];
@@ -65,7 +65,7 @@ static int64_t lay_run(const fsdp__param_group *group, fsdp_dtype dtype, int64_t
     return at;
 }
 
-/* This rank's part of a flat group's vector, whole. */
+/* Lays out the whole of this rank's part of a flat group's vector. Returns its bytes. */
 static int64_t lay_vector(const fsdp__param_group *group, fsdp__partial *out)
 {
     fsdp_dtype dtype = fsdp__param_sent_dtype(&group->params[0]);
@@ -77,11 +77,12 @@ static int64_t lay_vector(const fsdp__param_group *group, fsdp__partial *out)
     return group->flat.shard_numel * (int64_t)fsdp_dtype_size(dtype);
 }
 
-/* Those that have a place, and `params`. Gives the bytes. */
+/* Lays out the parameters that have a place, and `params`. Gives the bytes. */
 static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *params, int64_t count,
                            fsdp__partial *out, size_t *bytes)
 {
-    static const fsdp_dtype dtypes[FSDP__PARTIAL_RUNS] = {FSDP_F32, FSDP_BF16, FSDP_F16}; /* by falling size: aligned */
+    /* By decreasing size: aligned. */
+    static const fsdp_dtype dtypes[FSDP__PARTIAL_RUNS] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     int64_t end = 0;
 
     out->places = fsdp__malloc((size_t)group->param_count * sizeof *out->places);
@@ -99,7 +100,7 @@ static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *p
     return FSDP_OK;
 }
 
-/* From the element `first` of the chunk on. */
+/* Fills the chunk with zeros from its element `first` on. */
 static fsdp_status zero(fsdp_stream *stream, const fsdp__partial *partial, const fsdp__param *param, int64_t first)
 {
     fsdp_dtype dtype = fsdp__param_sent_dtype(param);
@@ -127,7 +128,7 @@ static fsdp_status copy(fsdp_stream *stream, const fsdp__partial *from, const fs
         stream, &(fsdp__cast_spans_args){.spans = &span, .count = 1, .src_dtype = dtype, .dst_dtype = dtype});
 }
 
-/* What there is moves; what is new, or padding, is zero where something will be added to it. */
+/* Moves what there is. New places, and padding, become zero where something will be added to them. */
 static fsdp_status fill(const fsdp__param_group *group, const fsdp__partial *from, const fsdp__partial *to)
 {
     fsdp_stream *stream = fsdp_device_stream(group->residence.device);
@@ -158,7 +159,7 @@ fsdp_status fsdp__param_group_make_partial(fsdp__param_group *group, fsdp__param
     *adds = old->storage != NULL;
     FSDP_TRY(lay_out(group, params, count, &made, &bytes));
     if (*adds && bytes == old->storage->bytes && memcmp(made.places, old->places, bytes_of_places) == 0)
-        goto out; /* as always, unless what is reduced changes from one backward to the next */
+        goto out; /* the normal case, unless what is reduced changes between backwards */
     FSDP_TRY_GOTO(status,
                   fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, &made.storage), out);
     FSDP_TRY_GOTO(status, fill(group, old, &made), out);

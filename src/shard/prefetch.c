@@ -15,7 +15,8 @@ static void clear(fsdp__prefetch_list *list)
     fsdp__free(old.states);
 }
 
-/* Before the first forward every state has a root of its own; what is wrong with a list then, lazy_init.c says. */
+/* Checks a listed module. Before the first forward every state has a root of its own; lazy_init.c then reports what is
+ * wrong with a list. */
 static fsdp_status check_module(const fsdp__module_state *whose, const fsdp_module *module, int index)
 {
     const fsdp__module_state *state = module ? fsdp__module_state_of(module) : NULL;
@@ -73,7 +74,7 @@ bool fsdp__prefetch_is_within(const fsdp__module_state *state, const fsdp__root 
 
 /* ---- gathers ---- */
 
-/* Whether the backward of somebody who uses its parameters runs, and did not ask for them. */
+/* Returns whether a backward is running that uses its parameters without having asked for them. */
 static bool is_in_use_unasked(const fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->host_count; i++)
@@ -82,7 +83,7 @@ static bool is_in_use_unasked(const fsdp__module_state *state)
     return false;
 }
 
-/* In the pass that `training` says. */
+/* Unshards `state` ahead of its use in the pass that `training` says. */
 static fsdp_status gather_ahead(fsdp__module_state *state, fsdp__training training)
 {
     fsdp__training before = state->training;
@@ -94,7 +95,7 @@ static fsdp_status gather_ahead(fsdp__module_state *state, fsdp__training traini
     status = fsdp__module_state_unshard(state);
     state->training = before;
     FSDP_TRY(status);
-    /* Their bytes can be read from now on, before they have come. */
+    /* That backward can read their bytes from now on, even before they have come, so wait for them. */
     return is_in_use_unasked(state) ? fsdp__module_state_wait(state) : FSDP_OK;
 }
 
@@ -105,9 +106,9 @@ static fsdp_status gather_list(const fsdp__prefetch_list *list, fsdp__training t
     return FSDP_OK;
 }
 
-/* Over a network, where gathering takes about as long as computing, both by bytes: what is smaller than `state` is
- * there long before that has computed, and the network would do nothing meanwhile. So what comes behind it is gathered,
- * too, unless it is larger than `state`: whole parameters are memory. */
+/* Decides whether next[1] is gathered, too. Over a network, where gathering takes about as long as computing, both in
+ * proportion to bytes, a next[0] smaller than `state` is there long before `state` has computed, and the network would
+ * be idle. So next[1] is gathered as well, unless it is larger than `state`: whole parameters cost memory. */
 static void choose(const fsdp__module_state *state, fsdp__module_state *next[2])
 {
     size_t bytes = fsdp__module_state_unsharded_bytes(state);
@@ -117,8 +118,8 @@ static void choose(const fsdp__module_state *state, fsdp__module_state *next[2])
         next[1] = NULL;
 }
 
-/* Of a forward of the outermost module, where there is to be one. The order is that of all ranks, so those that only
- * some enter are not in it. */
+/* Finds what a forward of the outermost module gathers ahead, if it does that. The order must be the same on all ranks,
+ * so states that only some ranks enter are not in it. */
 static fsdp_status find_next(fsdp__module_state *state, fsdp__module_state *next[2])
 {
     fsdp__root *root = state->root;
@@ -155,7 +156,8 @@ fsdp_status fsdp__prefetch_forward(fsdp__module_state *state)
     return gather_both(next, FSDP__FORWARD);
 }
 
-/* Not who was left already: the outermost module is left last, but its forward ended last, too. */
+/* Gathers the previous state, unless the backward has left it already. (The outermost module is left last, but its
+ * forward ended last, too.) */
 static fsdp_status gather_previous(fsdp__module_state *state)
 {
     fsdp__module_state *previous[2];
@@ -180,7 +182,7 @@ fsdp_status fsdp__prefetch_backward(fsdp__module_state *state)
     fsdp__root_previous(state->root, state, previous);
     if (state->backward_prefetch.count > 0)
         return gather_list(&state->backward_prefetch, FSDP__PRE_BACKWARD);
-    if (previous[1] && previous[1]->training != FSDP__IDLE) /* of a forward before: it was left already */
+    if (previous[1] && previous[1]->training != FSDP__IDLE) /* of an earlier forward: it was left already */
         previous[1] = NULL;
     choose(state, previous);
     return gather_both(previous, FSDP__PRE_BACKWARD);

@@ -1,5 +1,5 @@
-/* reduce.c - one reduction of a group's gradients. What it reads and writes is collected in the communication context's
- * `in_flight`. */
+/* reduce.c - one reduction of a group's gradients. The communication context's `in_flight` collects what it reads and
+ * writes. */
 #include "shard/reduce.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static bool has_due(const fsdp__param_group *group)
     return false;
 }
 
-/* Which way it goes; whether there is anything to do. */
+/* Plans the reduction, and returns whether there is anything to do. */
 static bool plan(fsdp__reduction *r)
 {
     const fsdp__mesh_info *mesh = &r->group->residence.mesh;
@@ -32,7 +32,7 @@ static bool plan(fsdp__reduction *r)
     return has_due(r->group) || (r->complete && pending);
 }
 
-/* Of a flat group all that are trained: they are one buffer. */
+/* Returns whether the param is reduced. In a flat group all that are trained are: they are one buffer. */
 static bool is_reduced(const fsdp__param *param)
 {
     return fsdp__param_is_due(param) || (param->group->flat.on && fsdp_tensor_requires_grad(param->sharded));
@@ -65,8 +65,9 @@ static void choose(fsdp__reduction *r)
     r->add = r->add && !r->hooked; /* hooks see what this reduction brings, not the sum */
 }
 
-/* f16 has no room for sums of many ranks: contributions are divided by about the root of it (PyTorch's rule). Of a
- * group all are or none is, whichever are reduced now: what adds up between reductions has one divisor. */
+/* Chooses the division. f16 has no room for sums of many ranks, so contributions are divided by about the root of the
+ * total first (PyTorch's rule). Within a group that holds for all parameters or for none, whichever are reduced now:
+ * what adds up between reductions has one divisor. */
 static fsdp__division divide(const fsdp__reduction *r)
 {
     const fsdp__mesh_info *mesh = &r->group->residence.mesh;
@@ -82,7 +83,8 @@ static fsdp__division divide(const fsdp__reduction *r)
     return (fsdp__division){before, total / before};
 }
 
-/* As far as it is known: what this rank has a gradient of, and what some rank of the replica had one of before. */
+/* Notes who has contributed, as far as that is known: this rank has a gradient, or some rank of the replica had one
+ * before. */
 static void note_contributed(fsdp__reduction *r)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
@@ -108,7 +110,7 @@ static fsdp_status begin(fsdp__reduction *r)
 
     FSDP_TRY(fsdp__param_group_raise_gradients(r->group));
     FSDP_TRY(fsdp__comm_context_reduce_stream(r->comm, r->group->reduce_pg != NULL, &r->stream));
-    FSDP_TRY(fsdp__comm_context_make_room(r->comm)); /* none in flight is one that hooks wait for, see below */
+    FSDP_TRY(fsdp__comm_context_make_room(r->comm)); /* none of those in flight is one that hooks wait for, see below */
     r->accumulated = r->group->kept;
     if (r->accumulated)
         FSDP_TRY(fsdp__param_group_fold_gradients(r->group));
@@ -137,7 +139,7 @@ static fsdp_reduce_options scatter_options(const fsdp__reduction *r)
     fsdp__division d = r->division;
     bool average = r->settings->divide_factor == 0 && !r->settings->force_sum && d.before == 1;
 
-    if (r->partial) /* divided when all have been added */
+    if (r->partial) /* the division follows when all have been added */
         return (fsdp_reduce_options){.op = FSDP_SUM, .predivide = d.before, .accumulate = r->adds_partial};
     return (fsdp_reduce_options){.op = average ? FSDP_AVG : FSDP_SUM,
                                  .predivide = d.before,
@@ -145,7 +147,8 @@ static fsdp_reduce_options scatter_options(const fsdp__reduction *r)
                                  .accumulate = fsdp__adds_in_place(r)};
 }
 
-/* Of its function's sum nothing is known, so that what ranks have contributed to is asked apart. */
+/* Reduces by the caller's function. Its sum does not tell which ranks have contributed, so they are asked separately.
+ */
 static fsdp_status scatter_by_caller(fsdp__reduction *r, const fsdp_reduce_options *options)
 {
     fsdp_process_group *pg = fsdp__param_group_reduce_pg(r->group);
@@ -156,13 +159,14 @@ static fsdp_status scatter_by_caller(fsdp__reduction *r, const fsdp_reduce_optio
     return fsdp__process_group_any_later(pg, flight->asked ? flight->contributed : NULL, r->buffer_count, r->stream);
 }
 
-/* That there is a gradient is told by its address: one without elements has some, too. */
+/* Returns the address of a gradient; a gradient without elements needs one, too, since NULL means that there is none.
+ */
 static void *address_of(fsdp_tensor *gradient)
 {
     return !gradient || fsdp_tensor_numel(gradient) == 0 ? gradient : fsdp_tensor_data(gradient);
 }
 
-/* One for each parameter. */
+/* Describes one buffer for each parameter. */
 static void describe_gradients(fsdp__reduction *r)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
@@ -182,7 +186,7 @@ static void describe_gradients(fsdp__reduction *r)
     r->buffer_count = r->scattered;
 }
 
-/* One for the whole vector. */
+/* Describes the one buffer of the whole vector. */
 static fsdp_status describe_vector(fsdp__reduction *r)
 {
     fsdp_tensor **vector = &r->comm->in_flight.unsharded[0];
@@ -200,7 +204,7 @@ static fsdp_status describe_vector(fsdp__reduction *r)
     return FSDP_OK;
 }
 
-/* Inside the replica. A gradient that this rank has not is none of the sum's. */
+/* Reduces inside the replica. If this rank lacks a gradient, it adds nothing to the sum. */
 static fsdp_status scatter(fsdp__reduction *r)
 {
     fsdp_reduce_options options = scatter_options(r);
@@ -215,7 +219,7 @@ static fsdp_status scatter(fsdp__reduction *r)
                                          r->stream);
 }
 
-/* From a parameter's partial gradient to its shard's gradient. */
+/* Finishes a parameter: divides its partial gradient into its shard's gradient. */
 static fsdp_status finish_param(const fsdp__reduction *r, int64_t i, float divisor)
 {
     const fsdp__param *param = r->params[i];
@@ -233,7 +237,7 @@ static fsdp_status finish_param(const fsdp__reduction *r, int64_t i, float divis
     return args.numel > 0 ? fsdp__launch_reduce_ranks(r->stream, &args) : FSDP_OK;
 }
 
-/* Shows partial gradients to the caller's hook, as what they will be. */
+/* Shows partial gradients to the caller's hook, divided as they will be. */
 static fsdp_status call_hook(const fsdp__reduction *r, const fsdp__partial_run *run, void *data, float divisor)
 {
     const void *const from = data;
@@ -256,7 +260,7 @@ static fsdp_status call_hook(const fsdp__reduction *r, const fsdp__partial_run *
     return status;
 }
 
-/* Whether another replica has gradients that this one has not. */
+/* Asks whether another replica has gradients that this one lacks. */
 static fsdp_status ask_replicas(const fsdp__reduction *r)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
@@ -265,8 +269,8 @@ static fsdp_status ask_replicas(const fsdp__reduction *r)
                                          flight->asked ? flight->contributed : NULL, flag_count(r), r->stream);
 }
 
-/* Over the replicas, by the library, or in place by a function of the caller's, of whose sum nothing is known. The
- * first run joins the replicas' flags. */
+/* Reduces over the replicas: by the library, or in place by a function of the caller's, which does not report who has
+ * contributed. The first run also joins the replicas' flags. */
 static fsdp_status reduce_replicas(const fsdp__reduction *r, void *data, const fsdp__partial_run *run, bool first)
 {
     const fsdp_custom_collective *custom = &r->group->all_reduce;
@@ -288,14 +292,14 @@ static fsdp_status reduce_replicas(const fsdp__reduction *r, void *data, const f
     return first ? ask_replicas(r) : FSDP_OK;
 }
 
-/* Over the replicas, and into the shards' gradients. */
+/* Reduces partial gradients over the replicas, and puts them into the shards' gradients. */
 static fsdp_status finish_partial(fsdp__reduction *r)
 {
     const fsdp__mesh_info *mesh = &r->group->residence.mesh;
     const fsdp__partial *partial = &r->group->partial;
     float divisor = r->division.after;
 
-    if (partial->run_count == 0 && mesh->replicas > 1) /* there are no elements, and still somebody's gradients */
+    if (partial->run_count == 0 && mesh->replicas > 1) /* there are no elements, but there may be gradients */
         FSDP_TRY(ask_replicas(r));
     for (int i = 0; i < partial->run_count; i++) {
         const fsdp__partial_run *run = &partial->runs[i];
@@ -307,13 +311,13 @@ static fsdp_status finish_partial(fsdp__reduction *r)
             FSDP_TRY(call_hook(r, run, data, divisor));
     }
     if (r->settings->hook)
-        divisor = 1; /* it has seen the quotient */
+        divisor = 1; /* the hook has seen the quotient */
     for (int64_t i = 0; i < r->count; i++)
         FSDP_TRY(finish_param(r, i, divisor));
     return FSDP_OK;
 }
 
-/* To the host. */
+/* Brings the results to the host. */
 static fsdp_status bring(const fsdp__reduction *r)
 {
     int64_t count = fsdp__result_count(r);
@@ -336,7 +340,7 @@ static fsdp_status issue(fsdp__reduction *r)
         FSDP_TRY(describe_vector(r));
     else
         describe_gradients(r);
-    /* The gradients are computed by the device's stream; the memory of the results comes from there, too. */
+    /* The device's stream computes the gradients, and the memory of the results comes from there, too. */
     FSDP_TRY(fsdp__comm_context_follow_compute_on(r->comm, r->group->residence.device, r->stream));
     FSDP_TRY(scatter(r));
     if (r->partial && r->complete)
@@ -355,7 +359,7 @@ static fsdp_status issue_timed(fsdp__reduction *r)
     return status;
 }
 
-/* The flight has the gradients now. */
+/* Hands the gradients over to the flight. */
 static void hand_over(fsdp__reduction *r)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
@@ -381,7 +385,7 @@ static void hand_over(fsdp__reduction *r)
     fsdp__param_group_leave_gradient_buffers(r->group);
 }
 
-/* What the stream is at may be dropped meanwhile: the flight holds it. */
+/* Makes the flight hold the partial gradients, which may be dropped while the stream uses them. */
 static void hold_partial(fsdp__reduction *r)
 {
     fsdp__storage *storage = r->group->partial.storage;
@@ -409,19 +413,19 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
         goto out;
     FSDP_TRY_GOTO(status, fsdp__make_results(&r), out);
     status = issue_timed(&r);
-    hold_partial(&r); /* also after a failure: the stream may be at a part of it */
+    hold_partial(&r); /* even after a failure: the stream may use a part of it */
     FSDP_TRY_GOTO(status, status, out);
-    if (comm->in_flight.asked && !r.complete) /* what was used is remembered with the partial gradients */
+    if (comm->in_flight.asked && !r.complete) /* partial gradients remember what was used */
         FSDP_TRY_GOTO(status, fsdp__in_flight_synchronize(&comm->in_flight, &comm->reduce_ns), out);
     hand_over(&r);
-    if (r.hooked || fsdp__stream_is_inline(r.stream)) /* hooks run at the same moment on any stream */
+    if (r.hooked || fsdp__stream_is_inline(r.stream)) /* hooks run at the same moment whatever the stream */
         FSDP_TRY_GOTO(status, fsdp__comm_context_finish_reduction(comm), out);
     *reduced = r.present;
 out:
     fsdp__free(r.params);
     fsdp__free(r.buffers);
     fsdp__free(r.places);
-    if (status != FSDP_OK) /* this one alone: those before it may be others' */
+    if (status != FSDP_OK) /* this one alone: earlier ones may belong to others */
         fsdp__in_flight_drop(&comm->in_flight);
     return status;
 }

@@ -91,7 +91,7 @@ static fsdp_status before_write(void *arg, fsdp__storage *storage)
         return region->before_write(region->writer, storage);
     if (!region->pg)
         return FSDP_OK;
-    /* The model is gone here, but peers may be in their last use of it. */
+    /* The model is gone on this rank, but peers may be in their last use of it. */
     return fsdp__process_group_await_readers(region->pg, region->data, fsdp_device_stream(region->device));
 }
 

@@ -1,4 +1,4 @@
-/* replica.c - a replicated module between its backwards. */
+/* replica.c - what a replicated module does between its backwards. */
 #include "shard/replica.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state)
 /* Buffers of one dtype, one after the other. */
 typedef struct packing {
     const fsdp__buckets *buckets;
-    fsdp_dtype dtype; /* at hand */
+    fsdp_dtype dtype; /* the dtype at hand */
     fsdp_tensor **buffers;
     int64_t count, capacity;
 } packing;
@@ -39,14 +39,15 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
             continue;
         if (fsdp__grow(&p->buffers, p->count, &p->capacity, sizeof *p->buffers))
             return FSDP_NO_MEMORY;
-        if (!module->parts->buffers[i].table) /* tables are alike on all ranks: what a graph has of them stays right */
+        /* Tables are the same on all ranks: what a graph saved of them stays right. */
+        if (!module->parts->buffers[i].table)
             FSDP_TRY(fsdp_tensor_begin_write(buffer));
         p->buffers[p->count++] = buffer;
     }
     return FSDP_OK;
 }
 
-/* A view of `packed` like the k-th buffer. The caller owns `*out`. */
+/* Makes a view of `packed` like the k-th buffer. The caller owns `*out`. */
 static fsdp_status view_of(const packing *p, fsdp_tensor *packed, int64_t k, int64_t at, fsdp_tensor **out)
 {
     const fsdp_tensor *like = p->buffers[k];
@@ -115,7 +116,7 @@ static fsdp_status broadcast_buffers(const fsdp__module_state *state, const fsdp
 
 /* ---- parameters ---- */
 
-/* Of each whether `root` has values, as that says: another rank may have memory alone. */
+/* Asks `root` which parameters have values there. Another rank may have memory without values. */
 static fsdp_status ask_for_values(const fsdp__param_group *group, int root, unsigned char *has)
 {
     fsdp_process_group *pg = group->residence.mesh.replicate_pg;
@@ -170,7 +171,8 @@ fsdp_status fsdp__replica_broadcast(const fsdp__module_state *state, int root)
 
 /* ---- forwards ---- */
 
-/* The same on all ranks: they have made the same backwards, and frozen the same parameters. */
+/* Divides the buckets anew if that is due. All ranks decide alike: they have run the same backwards, and frozen the
+ * same parameters. */
 static fsdp_status divide_anew(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;

@@ -1,4 +1,4 @@
-/* replicate.c - the front door of data parallel with whole parameters: one group, in buckets. */
+/* replicate.c - the front door of data parallel with whole parameters: one group, reduced in buckets. */
 #include "fsdp/replicate.h"
 
 #include <limits.h>
@@ -18,10 +18,10 @@
 
 typedef struct selection {
     fsdp__module_state *state;
-    fsdp_mesh *mesh; /* of W x 1, a reference */
+    fsdp_mesh *mesh; /* of shape W x 1; a reference */
     fsdp__param_group *group;
     const fsdp_replicate_options *options;
-    fsdp_module **modules; /* that are ignored, with all that is below them */
+    fsdp_module **modules; /* the ignored modules, with everything below them */
     int64_t module_count, module_capacity;
 } selection;
 
@@ -98,7 +98,8 @@ static bool is_ignored_module(const selection *sel, const fsdp_module *module)
     return ignored;
 }
 
-/* By itself, or as one of an ignored module, though others may have it, too. */
+/* Returns whether the parameter is ignored: itself, or as one of an ignored module, even if other modules have it, too.
+ */
 static bool is_ignored(const selection *sel, const fsdp_tensor *t)
 {
     bool ignored = false;
@@ -161,7 +162,8 @@ static fsdp_status select_module(void *arg, fsdp_module *module, const char *nam
 
 /* ---- what all ranks must have in common ---- */
 
-/* As text, which the caller frees: the options; then names, dtypes, shapes, what is frozen, and what has no bytes. */
+/* Describes as text, which the caller frees, the options, and then the parameters' names, dtypes and shapes, which are
+ * frozen, and which have no bytes. */
 static fsdp_status describe(const selection *sel, char **out)
 {
     const fsdp_replicate_options *o = sel->options;
@@ -194,7 +196,7 @@ static int line_length(const char *text)
     return (int)strcspn(text, "\n");
 }
 
-/* The first line in which they differ, as they have it. */
+/* Fails with the first line in which the two texts differ. */
 static fsdp_status fail_different(const char *mine, const char *other, int rank)
 {
     while (*mine && *other && line_length(mine) == line_length(other) &&
@@ -236,7 +238,7 @@ static fsdp_status check_call(const fsdp_module *module, const fsdp_replicate_op
     return FSDP_OK;
 }
 
-/* What may be wrong on one rank, and is known to all. */
+/* Checks what may be wrong on one rank, and is then made known to all. */
 static fsdp_status check_options(const fsdp_module *module, const fsdp_replicate_options *options)
 {
     if (!fsdp__module_has_forward(module))
@@ -261,7 +263,7 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context)
     return fsdp__data_parallel_mesh(mesh, &dims, &sel->mesh);
 }
 
-/* What fails on one rank fails before others wait for it. */
+/* Selects the parameters. What fails on one rank fails before others wait for it. */
 static fsdp_status select_all(selection *sel, fsdp_module *module)
 {
     fsdp_process_group *pg = fsdp_mesh_process_group(sel->mesh, 0);
@@ -307,7 +309,7 @@ fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_options *op
     FSDP_TRY(check_call(module, sel.options));
     shard.overlap = sel.options->overlap;
     FSDP_TRY(fsdp__module_state_create(&module, 1, &shard, &sel.state));
-    sel.state->max_inputs = INT_MAX; /* buckets are memory that is there anyway */
+    sel.state->max_inputs = INT_MAX; /* buckets in flight take no extra memory */
     FSDP_TRY_GOTO(status, fsdp__root_create(module->context, sel.state), out);
     FSDP_TRY_GOTO(status, choose_mesh(&sel, module->context), out);
     status = replicate(&sel, module);
@@ -318,7 +320,7 @@ out:
     return status;
 }
 
-/* ---- afterwards ---- */
+/* ---- methods ---- */
 
 bool fsdp_module_is_replicated(fsdp_module *module)
 {

@@ -1,9 +1,9 @@
-/* residence.c - the regions of a group, and who reads in them. */
+/* residence.c - makes the regions of a group, and counts who reads in them. */
 #include "shard/residence.h"
 
 #include "comm/internal.h"
 
-/* Still without bytes. */
+/* Makes the regions, still without bytes. */
 static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
 {
     if (kind == FSDP__RESIDENCE_IN_PLACE) {
@@ -15,7 +15,7 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
     if (kind == FSDP__RESIDENCE_CAST)
         FSDP_TRY(fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
                                        FSDP_MEMORY_PARAMETER_SHARD, r->cast_bytes, &r->unsharded));
-    else if (r->casts && !fsdp__residence_is_offloaded(r)) /* offloaded, they are cast on their way */
+    else if (r->casts && !fsdp__residence_is_offloaded(r)) /* offloaded shards are cast on their way */
         FSDP_TRY(fsdp__region_of_device(r->device, r->cast_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->cast));
     FSDP_TRY(fsdp__region_of_device(r->shard_device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards));
     r->shards->pinned_for = fsdp__residence_is_offloaded(r) && r->pin ? r->device : NULL;
@@ -120,7 +120,7 @@ fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size
     FSDP_TRY_GOTO(status, fsdp__storage_create(residence->shard_device, bytes, kind, false, out), out);
     fsdp__region_lend(region, 0, *out);
 out:
-    fsdp__region_unref(region); /* the storage has it now */
+    fsdp__region_unref(region); /* the storage holds it now */
     return status;
 }
 
@@ -148,7 +148,7 @@ void fsdp__residence_end_read(fsdp__residence *residence)
         return;
     residence->reading = false;
     if (fsdp__process_group_end_read(pg, residence->unsharded->data, fsdp_device_stream(residence->device)) != FSDP_OK)
-        fsdp_abort(fsdp_process_group_context(pg), fsdp_last_error()); /* or writers wait for ever */
+        fsdp_abort(fsdp_process_group_context(pg), fsdp_last_error()); /* otherwise writers wait for ever */
 }
 
 fsdp_status fsdp__residence_await_readers(fsdp__residence *residence, fsdp_stream *stream)

@@ -1,4 +1,4 @@
-/* results.c - from gradients that shards have, or have not, to places for what a reduction brings. */
+/* results.c - finds places for what a reduction brings: in gradients that shards have, or in new ones. */
 #include "shard/results.h"
 
 #include "autograd/autograd.h"
@@ -15,7 +15,7 @@ fsdp_tensor *fsdp__result_shard(const fsdp__reduction *r, int64_t i)
     return r->group->flat.parameter ? r->group->flat.parameter : r->params[i]->sharded;
 }
 
-/* A gradient of the shard `like`, a distributed tensor as that is, from byte `offset` of `storage` on. */
+/* Makes a gradient of the shard `like`, a distributed tensor as that is, from byte `offset` of `storage` on. */
 static fsdp_status make_gradient(const fsdp_tensor *like, fsdp__storage *storage, size_t offset, fsdp_tensor **out)
 {
     fsdp_status status;
@@ -30,7 +30,8 @@ static fsdp_status make_gradient(const fsdp_tensor *like, fsdp__storage *storage
     return status;
 }
 
-/* A result that hooks will see, or that may be none, has a storage of its own: it can become a gradient as it is. */
+/* Makes a result that hooks will see, or that may be none. It has a storage of its own, so that it can become a
+ * gradient as it is. */
 static fsdp_status make_arriving(fsdp__reduction *r, int64_t i)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
@@ -48,8 +49,8 @@ static fsdp_status make_arriving(fsdp__reduction *r, int64_t i)
     return r->add ? fsdp_tensor_fill_(flight->gradients[i], 0.0) : FSDP_OK;
 }
 
-/* What nobody has contributed to leaves the shard's gradient as it is: comm writes nothing, but partial gradients do.
- */
+/* Returns whether a result arrives later. A result that nobody has contributed to must leave the shard's gradient as it
+ * is: comm then writes nothing, but partial gradients would. */
 static bool arrives(const fsdp__reduction *r, int64_t i)
 {
     bool maybe_none = !fsdp__in_flight_contributed(&r->comm->in_flight, i);
@@ -57,11 +58,11 @@ static bool arrives(const fsdp__reduction *r, int64_t i)
     return r->hooked || (maybe_none && (r->partial || !fsdp_tensor_grad(fsdp__result_shard(r, i))));
 }
 
-/* One storage for those results that find no gradient to go to; NULL when all do. */
+/* Makes one storage for the results whose shards have no gradient; NULL if all have one. */
 static fsdp_status make_storage(fsdp__reduction *r, fsdp__storage **out)
 {
     size_t bytes = 0;
-    bool any = false; /* may be of none but parameters without elements */
+    bool any = false; /* may be true with no bytes: parameters without elements */
 
     *out = NULL;
     for (int64_t i = 0; i < r->count; i++) {
@@ -76,7 +77,7 @@ static fsdp_status make_storage(fsdp__reduction *r, fsdp__storage **out)
     return fsdp__residence_shard_storage(&r->group->residence, bytes, FSDP_MEMORY_GRADIENT, out);
 }
 
-/* Another result goes to the gradient that the shard has, or to a new one at `*offset` of `storage`. */
+/* Makes any other result: the gradient that the shard has, or a new one at `*offset` of `storage`. */
 static fsdp_status make_in_place(fsdp__reduction *r, int64_t i, fsdp__storage *storage, size_t *offset)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
@@ -89,9 +90,9 @@ static fsdp_status make_in_place(fsdp__reduction *r, int64_t i, fsdp__storage *s
         *offset += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
     }
     flight->gradients[i] = grad;
-    flight->count = i + 1; /* from here on the flight gives it back, whatever fails */
+    flight->count = i + 1; /* from here on the flight releases it, even after a failure */
     FSDP_TRY(fsdp_tensor_begin_write(grad));
-    return made && r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
+    return made && r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or none */
 }
 
 void *fsdp__result_place(const fsdp__reduction *r, int64_t i)
@@ -111,22 +112,22 @@ fsdp_dtype fsdp__result_dtype(const fsdp__reduction *r, int64_t i)
     return r->dtype != FSDP_DTYPE_NONE ? r->dtype : r->params[i]->orig_dtype;
 }
 
-/* Where nobody contributes comm writes nothing, and what is added then must change nothing: not a zero's sign either.
- */
+/* Prepares a result that may get no contribution. comm then writes nothing, and adding it must change nothing, not even
+ * the sign of a zero. */
 static fsdp_status zero_result(const fsdp__reduction *r, int64_t i)
 {
     fsdp_stream *stream = fsdp_device_stream(r->group->residence.device);
 
     if (fsdp__in_flight_contributed(&r->comm->in_flight, i))
         return FSDP_OK;
-    if (r->group->flat.on) /* with its padding, which one parameter has, too */
+    if (r->group->flat.on) /* with its padding, which a single parameter has, too */
         return fsdp__launch_fill_run(stream, fsdp__result_vector(r), FSDP_F32, r->group->flat.shard_numel, -0.0);
     return fsdp__launch_fill_run(stream, fsdp__result_place(r, i), FSDP_F32, fsdp__param_shard_numel(r->params[i]),
                                  -0.0);
 }
 
-/* Where shards are offloaded results lie on the device first. What is added to gradients on the host comes in f32, so
- * that the sum is rounded once, as ever. */
+/* Makes places on the device for results of offloaded shards. Results that are added to gradients on the host come in
+ * f32, so that the sum is rounded once, as always. */
 static fsdp_status make_on_device(fsdp__reduction *r)
 {
     int64_t bytes = 0;
@@ -152,15 +153,15 @@ static fsdp_status make_on_device(fsdp__reduction *r)
     return FSDP_OK;
 }
 
-/* ---- of a flat group ---- */
+/* ---- flat groups ---- */
 
-/* Of the i-th result, in the vector. */
+/* Returns the first element of the i-th result in the vector. */
 static int64_t first_element(const fsdp__reduction *r, int64_t i)
 {
     return r->group->flat.parameter ? 0 : r->params[i]->piece.in_shard;
 }
 
-/* The vector that all results have their gradients in already; NULL: they have none, or elsewhere. */
+/* Returns the vector that holds the gradients of all results already; NULL if they have none, or they lie elsewhere. */
 static fsdp__storage *vector_of(const fsdp__reduction *r)
 {
     const fsdp_tensor *first = fsdp_tensor_grad(fsdp__result_shard(r, 0));
@@ -200,7 +201,7 @@ static fsdp_status clear(const fsdp__storage *vector, fsdp_dtype dtype)
                                  (int64_t)(vector->bytes / fsdp_dtype_size(dtype)), 0.0);
 }
 
-/* Gradients that lie elsewhere, or not at all, are no part of what one collective could add to. */
+/* Makes the results of a flat group. One collective cannot add to gradients that lie elsewhere, or do not exist. */
 static fsdp_status make_vector_results(fsdp__reduction *r)
 {
     fsdp__storage *vector = r->add && !arrives(r, 0) ? vector_of(r) : NULL;
@@ -234,7 +235,7 @@ fsdp_status fsdp__make_results(fsdp__reduction *r)
     fsdp_status status = FSDP_OK;
 
     if (!r->complete) {
-        r->comm->in_flight.count = r->count; /* none: but it holds what is reduced */
+        r->comm->in_flight.count = r->count; /* no results, but the flight holds what is reduced */
         return FSDP_OK;
     }
     if (r->group->flat.on) {

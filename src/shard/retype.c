@@ -1,4 +1,5 @@
-/* retype.c - groups change their dtype: checked, brought to rest, made anew beside what they have, exchanged. */
+/* retype.c - changes the dtype of groups: checks them, brings them to rest, makes new memory beside the old, and
+ * exchanges the two. */
 #include "shard/retype.h"
 
 #include <string.h>
@@ -9,27 +10,27 @@
 #include "shard/gradients.h"
 #include "shard/partial.h"
 
-/* What a group has until its new memory is there. */
+/* What a group had before, kept until its new memory is there. */
 typedef struct before {
     fsdp__residence residence;
     fsdp__wire wire;
     fsdp__offload offload;
     fsdp_event *gathered;
     fsdp__param *params;
-    fsdp_tensor **made; /* two a parameter, in the new dtype: its gradient, and itself on meta; NULL: it has none */
-    bool aside;         /* the group has let go of all that */
+    fsdp_tensor **made; /* for each parameter two in the new dtype: gradient, itself on meta; or NULL */
+    bool aside;         /* the group no longer has any of that */
 } before;
 
 typedef struct retyping {
     fsdp_dtype dtype;
     struct retyped_state {
         fsdp__module_state *state;
-        int64_t seen; /* of its modules */
+        int64_t seen; /* number of its modules that were seen */
     } * states;
     int64_t state_count, state_capacity;
-    fsdp__param_group **groups; /* to be changed, those with bytes first */
+    fsdp__param_group **groups; /* to be changed; those with bytes come first */
     int64_t group_count, group_capacity, allocated;
-    before *before; /* by group */
+    before *before; /* one for each group */
 } retyping;
 
 /* ---- which groups ---- */
@@ -98,7 +99,7 @@ static fsdp_status fail(const fsdp__param *param, const char *why)
                      fsdp__param_text(param, text, sizeof text), why);
 }
 
-/* Besides the group and the fields that name it. */
+/* Returns whether anybody holds the unsharded parameter besides the group and the fields that name it. */
 static bool is_held(const fsdp__param *p)
 {
     int64_t own = 1;
@@ -165,7 +166,7 @@ static fsdp_status check(const retyping *r)
 
 /* ---- at rest ---- */
 
-/* Nothing uses the memory that goes. Reductions land: hooks may see their gradients. */
+/* Makes sure that nothing uses the memory that will be freed. Reductions land, and hooks may see their gradients. */
 static fsdp_status come_to_rest(const retyping *r)
 {
     for (int64_t i = 0; i < r->state_count; i++)
@@ -234,7 +235,7 @@ static void set_aside(fsdp__param_group *group, before *b)
         group->params[i].unsharded = NULL;
 }
 
-/* Whoever asks for bytes (a gather extension) sees shards of the new dtype. */
+/* Lays out the group in the new dtype. An extension that is asked for its bytes sees shards of that dtype. */
 static fsdp_status lay_out(const retyping *r, fsdp__param_group *group, const before *b)
 {
     const fsdp_mp_policy *policy = &group->state->policy;
@@ -298,7 +299,7 @@ static void take(fsdp__param_group *group, before *b)
     fsdp__offload_close(&b->offload);
     fsdp_event_free(b->gathered);
     group->written = group->residence.kind != FSDP__RESIDENCE_NONE;
-    group->state->comm->after_optim = NULL; /* this write comes after it */
+    group->state->comm->after_optim = NULL; /* this write comes after that event */
 }
 
 static void end(retyping *r, fsdp_status status)
@@ -322,7 +323,7 @@ static void end(retyping *r, fsdp_status status)
 
 /* ---- the call ---- */
 
-/* Needs no memory, so that all ranks come to it. */
+/* Returns the first group at or below the module. This needs no memory, so all ranks get through. */
 static const fsdp__param_group *first_group(const fsdp_module *module)
 {
     const fsdp__module_state *state = fsdp__module_state_of(module);
@@ -345,7 +346,7 @@ static fsdp_status change(const retyping *r, fsdp_device *device)
     return fsdp__param_groups_allocate(r->groups, r->allocated, device, fsdp__module_state_begin_write);
 }
 
-/* With the ranks of all groups that change, or of one where none does. */
+/* Agrees with the ranks of all groups that change; if none does, with those of one group. */
 static fsdp_status agree(const retyping *r, const fsdp__param_group *first, fsdp_status status)
 {
     if (r->group_count > 0 || !first)
@@ -359,7 +360,7 @@ fsdp_status fsdp__retype(fsdp_module *root, fsdp_dtype dtype, fsdp_status so_far
     retyping r = {.dtype = dtype};
     fsdp_status status = collect(&r, root);
 
-    if (first) /* who could not collect knows no groups to agree about */
+    if (first) /* a rank that could not collect knows no groups to agree about */
         status = fsdp__mesh_info_agree(&first->residence.mesh, status);
     if (status == FSDP_OK)
         status = agree(&r, first, so_far == FSDP_OK ? check(&r) : so_far);

@@ -43,7 +43,7 @@ static void free_comm(fsdp__comm_context *comm)
     fsdp__free(comm);
 }
 
-/* The others keep the communication context, but what is in flight there may be of this root. */
+/* Leaves the communication context to the other roots; what is in flight there may belong to this root. */
 static void leave_comm(fsdp__root *root)
 {
     fsdp__root *before = root;
@@ -74,7 +74,7 @@ void fsdp__root_share_comm(fsdp__root *root, fsdp__root *other)
             break;
     }
     free_comm(given_up);
-    other->sharing = root->sharing; /* one ring of two */
+    other->sharing = root->sharing; /* makes one ring of two */
     root->sharing = next;
     fsdp__root_choose_max_inputs(root);
 }
@@ -100,7 +100,7 @@ void fsdp__root_join(fsdp__root *root, fsdp__module_state *state)
     state->root = fsdp__root_ref(root);
     state->comm = root->comm;
     state->listener = &root->listener;
-    /* Memory that groups have now counts where they give it back; that of the outermost state does not count. */
+    /* Memory that groups have now is counted where they will give it back, except that of the outermost state. */
     for (int64_t i = 0; i < state->group_count; i++) {
         fsdp__param_group *group = state->groups[i];
         bool out = group->residence.kind == FSDP__RESIDENCE_COPY && group->residence.unsharded;
@@ -286,7 +286,7 @@ enum {
     EXCHANGED = 256 /* groups in one exchange */
 };
 
-/* A walk over all groups below a root. Before lazy initialisation that is the outermost state alone. */
+/* A walk over all groups below a root. Before lazy initialisation these are the groups of the outermost state. */
 typedef struct walk {
     fsdp__module_state *const *states;
     int64_t state_count, state, group;
@@ -315,7 +315,8 @@ static bool is_to_ask(const fsdp__param_group *group)
     return unsharded && group->residence.mesh.ranks > 1 && !group->asked;
 }
 
-/* Groups of one state over several meshes are decided about by different ranks. */
+/* Reshards a stale group, or its whole state if all groups of that have one shard group. Groups of one state over
+ * several meshes are decided about by different ranks. */
 static void reshard_stale(fsdp__param_group *group)
 {
     fsdp__module_state *state = group->state;
@@ -328,7 +329,7 @@ static void reshard_stale(fsdp__param_group *group)
     fsdp__module_state_reshard(state);
 }
 
-/* Asks about `first` and all groups that `rest` still comes to and that share its process group, as many as fit. */
+/* Asks about `first` and all groups ahead in `rest` that share its process group, as many as fit. */
 static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
 {
     fsdp_process_group *pg = first->residence.mesh.shard_pg;
@@ -342,7 +343,7 @@ static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
         group->asked = true;
         stale[n] = group->sharded_state == FSDP_SHARDED;
         asked[n++] = group;
-        fsdp__residence_end_read(&group->residence); /* a writer who is late may be waiting for that */
+        fsdp__residence_end_read(&group->residence); /* a late writer may be waiting for that */
     }
     FSDP_TRY(fsdp__process_group_any(pg, stale, n)); /* now all ranks decide alike */
     for (int64_t i = 0; i < n; i++)
@@ -374,7 +375,7 @@ static bool is_to_measure(const fsdp__param_group *group)
            group->sharded_state == FSDP_SHARDED && !group->asked;
 }
 
-/* `first` and all groups that `rest` still comes to and that share its process group, as many as fit. */
+/* Encodes `first` and all groups ahead in `rest` that share its process group, as many as fit. */
 static fsdp_status encode_together(fsdp__param_group *first, walk rest, fsdp__comm_context *comm)
 {
     fsdp__param_group *together[EXCHANGED];
@@ -432,15 +433,16 @@ void fsdp__root_set_last_backward(fsdp__root *root, bool last)
     root->last_backward_set = fsdp__next_setting(root->context);
 }
 
-/* The gathers of this iteration start after what was written to the shards since the last: waited for once here, so
- * that none of them has to wait for the computing that goes on meanwhile. */
+/* Makes the gathers of this iteration start after what was written to the shards since the last. Waiting here once
+ * saves each of them from waiting for the computing that goes on meanwhile. */
 static fsdp_status follow_writes(fsdp__root *root)
 {
     fsdp__param_group *group;
     const fsdp_device *followed = NULL;
 
     for (walk w = walk_of(root); (group = next_group(&w));)
-        if (group->written && group->residence.shard_device != followed) { /* of all groups, or of those offloaded */
+        /* One of all groups, or of those that are offloaded. */
+        if (group->written && group->residence.shard_device != followed) {
             FSDP_TRY(fsdp__comm_context_follow_writes(root->comm, group->residence.shard_device));
             followed = group->residence.shard_device;
         }
@@ -460,7 +462,7 @@ fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *sta
     FSDP_TRY(fsdp__root_drop_stale(root)); /* first: it decides what is gathered at all */
     FSDP_TRY(follow_writes(root));
     FSDP_TRY(encode_all(root, walk_of(root)));
-    root->comm->after_optim = NULL; /* of one step */
+    root->comm->after_optim = NULL; /* it was for one step */
     root->forward_root = state;
     root->iteration++;
     if (state == root->state)
@@ -482,7 +484,8 @@ fsdp_status fsdp__root_reset(fsdp__root *root)
 {
     fsdp_status status = root->comm->stream ? fsdp_stream_synchronize(root->comm->stream) : FSDP_OK;
 
-    /* Of earlier backwards, or of others who share the context: on ranks that were absent they bring gradients yet. */
+    /* These are reductions of earlier backwards, or of others that share the context; ranks that were absent still get
+     * gradients from them. */
     FSDP_KEEP_FIRST(status, fsdp__root_finish_reductions(root));
     fsdp__comm_context_drop_reduction(root->comm); /* what could not be waited for, before its gradients go */
     for (int64_t i = 0; i < root->state_count; i++)

@@ -1,4 +1,4 @@
-/* shard_map.c - of every parameter its unit, and this rank's part. */
+/* shard_map.c - lists each parameter's unit, and this rank's part of it. */
 #include "fsdp/shard_map.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static void set_shape(fsdp_shard_map_entry *e, int ndim, const int64_t *shape)
     }
 }
 
-/* Nobody's: all of it, as it is. */
+/* Describes a parameter that no front door has taken: all of it, as it is. */
 static void set_plain(fsdp_shard_map_entry *e, const fsdp_tensor *t)
 {
     set_shape(e, fsdp_tensor_ndim(t), fsdp_tensor_shape(t));
@@ -58,9 +58,9 @@ static void set_managed(fsdp_shard_map_entry *e, const fsdp__param *p)
 typedef struct collection {
     fsdp_shard_map map;
     int64_t capacity;
-    fsdp__pointer_table seen;  /* parameters: the engine's, or plain tensors */
-    fsdp__pointer_table units; /* states: 1 + the index of its name */
-    char **names;              /* of all modules of a state, with commas between */
+    fsdp__pointer_table seen;  /* parameters: the engine's params, or plain tensors */
+    fsdp__pointer_table units; /* states: 1 + the index of the state's name */
+    char **names;              /* names of all modules of a state, separated by commas */
     int64_t name_count, name_capacity;
 } collection;
 
@@ -87,7 +87,7 @@ static fsdp_status name_unit(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-/* No unit's where the state has no module below the root. */
+/* Sets the entry's unit; NULL if the state has no module at or below the root. */
 static fsdp_status set_unit(const collection *c, const fsdp__module_state *state, fsdp_shard_map_entry *e)
 {
     int64_t number = fsdp__pointer_table_find(&c->units, state);
@@ -131,7 +131,7 @@ static fsdp_status add(collection *c, const char *path, const fsdp__parameter_sl
     return e->name ? fill(c, t, e) : FSDP_NO_MEMORY;
 }
 
-/* Not fsdp_module_parameters, which has flat parameters as such. */
+/* Collects the parameters of a module. fsdp_module_parameters would not do: it lists flat parameters as such. */
 static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
 {
     for (int64_t i = 0; i < module->parts->parameter_count; i++)

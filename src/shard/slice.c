@@ -1,4 +1,4 @@
-/* slice.c - 1/k of a gathered group between a forward and its backward. */
+/* slice.c - keeps 1/k of a gathered group between a forward and its backward. */
 #include "shard/slice.h"
 
 #include "base/compiler.h"
@@ -18,15 +18,15 @@ void fsdp__slice_close(fsdp__slice *slice)
     *slice = (fsdp__slice){0};
 }
 
-/* ---- where it lies ---- */
+/* ---- places ---- */
 
-/* Padded elements of one rank's slice of a parameter: k of them are the padded parameter. */
+/* Returns the padded elements of one rank's slice of a parameter; k of them are the padded parameter. */
 static int64_t chunk_of(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *param)
 {
     return param->chunk_numel * residence->mesh.ranks / slice->ranks;
 }
 
-/* In the slice's own region, every parameter rounded up. */
+/* Returns the bytes in the slice's own region, where every parameter is rounded up. */
 static size_t bytes_of(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *param)
 {
     return fsdp__device_rounded((size_t)chunk_of(slice, residence, param) * fsdp_dtype_size(param->param_dtype));
@@ -42,7 +42,7 @@ static size_t all_bytes(const fsdp__slice *slice, const fsdp__residence *residen
     return bytes;
 }
 
-/* This rank's part of an unsharded parameter: where it begins, and its bytes without padding. */
+/* Gives where this rank's part of an unsharded parameter begins. Returns its bytes without padding. */
 static size_t part_of(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *param, char **out)
 {
     int64_t chunk = chunk_of(slice, residence, param), start = slice->rank * chunk;
@@ -53,7 +53,7 @@ static size_t part_of(const fsdp__slice *slice, const fsdp__residence *residence
     return (size_t)numel * size;
 }
 
-/* ---- its life ---- */
+/* ---- life cycle ---- */
 
 static fsdp_status copy_parts(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
                               int64_t count)
@@ -113,7 +113,7 @@ void fsdp__slice_drop(fsdp__slice *slice, const fsdp__residence *residence, cons
 fsdp_status fsdp__slice_buffers(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
                                 int64_t count, fsdp_stream *stream, fsdp_sharded_buffer *buffers)
 {
-    bool moves = residence->kind == FSDP__RESIDENCE_COPY; /* else all of it lies where this rank reads it */
+    bool moves = residence->kind == FSDP__RESIDENCE_COPY; /* otherwise all of it lies where this rank reads it */
     size_t offset = 0;
 
     for (int64_t i = 0; i < count; i++) {

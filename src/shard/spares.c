@@ -31,7 +31,7 @@ fsdp_status fsdp__spares_take(fsdp__spares *spares, size_t bytes, fsdp_stream *s
     if (oldest.region->bytes == bytes)
         *out = oldest.region;
     else
-        fsdp__region_unref(oldest.region); /* of another size: back to the device, in the order of its stream */
+        fsdp__region_unref(oldest.region); /* of another size: goes back to the device, in the order of its stream */
     return FSDP_OK;
 }
 

@@ -1,4 +1,4 @@
-/* state.c - the groups of one front door's call. */
+/* state.c - the groups of one call of a front door. */
 #include "shard/state.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "shard/allocate.h"
 #include "shard/bucket_reduce.h"
 
-/* ---- life ---- */
+/* ---- life cycle ---- */
 
 fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
                                       fsdp__module_state **out)
@@ -76,7 +76,7 @@ fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *m
     r->share = share && fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SHARED) &&
                fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SYMMETRIC);
     group->state = state;
-    group->of_root = true; /* until a root says otherwise */
+    group->of_root = true; /* until it has joined a root */
     state->groups[state->group_count++] = group;
     *out = group;
     return FSDP_OK;
@@ -108,7 +108,7 @@ size_t fsdp__module_state_unsharded_bytes(const fsdp__module_state *state)
     return bytes;
 }
 
-/* Whether a backward reduces its gradients. */
+/* Returns whether a backward reduces its gradients. */
 static bool syncs_gradients(const fsdp__module_state *state)
 {
     return state->reduce_grads && state->no_sync == 0;
@@ -168,7 +168,7 @@ static const char *use_of_hosts(const fsdp__module_state *state)
     return use;
 }
 
-/* What runs: "forward", "backward", or NULL. */
+/* Returns what is running: "forward", "backward", or NULL. */
 static const char *use_of(const fsdp__module_state *state)
 {
     if (state->training == FSDP__FORWARD && !state->leaving)
@@ -188,7 +188,7 @@ bool fsdp__module_state_is_alone(const fsdp__module_state *state)
 
 /* ---- transitions ---- */
 
-/* What the group's collectives are for, until it is taken away: for ranks that disagree. */
+/* Sets, or removes, the label that says what the group's collectives are for, in case ranks disagree. */
 static void set_label(const fsdp__module_state *state, fsdp_process_group *pg, bool on)
 {
     const char *name = state->name && !*state->name ? "the root" : state->name;
@@ -196,7 +196,7 @@ static void set_label(const fsdp__module_state *state, fsdp_process_group *pg, b
     fsdp__process_group_set_label(pg, on ? name : NULL);
 }
 
-/* Whether there is a group from `least` to `most`. */
+/* Returns whether any group's state is between `least` and `most`. */
 static bool any_group(const fsdp__module_state *state, fsdp_sharded_state least, fsdp_sharded_state most)
 {
     bool any = false;
@@ -245,7 +245,7 @@ fsdp_status fsdp__module_state_unshard_in_backward(fsdp__module_state *state)
     return FSDP_OK;
 }
 
-/* Whether a gather is under way that nobody has waited for. */
+/* Returns whether a gather is under way that nobody has waited for. */
 static bool is_gathering(const fsdp__module_state *state)
 {
     return any_group(state, FSDP_GATHERING, FSDP_GATHERING);
@@ -416,7 +416,7 @@ void fsdp__module_state_reset(fsdp__module_state *state)
     for (int64_t i = 0; i < state->group_count; i++)
         fsdp__param_group_drop_gradients(state->groups[i]);
     state->to_come = 0;
-    state->training = FSDP__IDLE; /* first: companions are resharded by the last of their hosts */
+    state->training = FSDP__IDLE; /* first, so that the reshard finds companions out of use */
     fsdp__module_state_reshard(state);
     fsdp__module_state_forget_ran(state);
 }
@@ -435,7 +435,7 @@ static fsdp_status fail_in_use(const fsdp__module_state *state, const fsdp__para
                      fsdp__param_text(param, text, sizeof text), use_of(state));
 }
 
-/* A write to a flat parameter is one to all of its parts, and the other way. */
+/* Notes a write to a flat parameter as one to all of its parts, and a write to a part as one to the flat parameter. */
 static void note_flat_write(fsdp__param_group *group, const fsdp__storage *written)
 {
     fsdp__storage *flat = group->flat.parameter->storage;
@@ -458,15 +458,15 @@ fsdp_status fsdp__module_state_begin_write(void *arg, const fsdp__storage *stora
     if (fsdp__module_state_in_use(state))
         return fail_in_use(state, group, storage);
     FSDP_TRY(fsdp__param_group_check_summon(group, "write to the shard of"));
-    /* Before waiting: this rank's own read must not be what peers wait for. */
+    /* Before waiting: peers must not wait for this rank's own read. */
     reshard(state, fsdp__param_group_give_up);
     group->written = true;
-    state->comm->after_optim = NULL; /* this write comes after it */
+    state->comm->after_optim = NULL; /* this write comes after that event */
     group->residence.has_cast = group->wire.current = false;
     FSDP_TRY(fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.shard_device)));
     if (fsdp__residence_is_offloaded(&group->residence))
         FSDP_TRY(fsdp__offload_await_read(&group->offload, &group->residence));
-    /* CAST: peers read the unsharded rows, not the shards; the next gather writes those, and waits then. */
+    /* In CAST peers read the unsharded rows, not the shards; the next gather writes those rows, and waits then. */
     if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
         FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));
     if (group->flat.parameter)

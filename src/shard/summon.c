@@ -1,8 +1,8 @@
-/* summon.c - whole parameters in the hands of the caller: made of the shards, and written back to them.
+/* summon.c - puts whole parameters into the caller's hands: makes them from the shards, and writes them back.
  *
- * They are tensors of their own, beside what the engine gathers: in the dtype of the shards, writable, and away from
- * the memory that peers read. A group is one all-gather, for its gradients too. All that can run out on one rank is
- * taken before, and agreed; fields name the whole tensors once all groups have them. */
+ * They are tensors of their own, beside what the engine gathers: in the dtype of the shards, writable, and apart from
+ * the memory that peers read. A group is one all-gather, its gradients included. Everything that can run out on one
+ * rank is taken before, and agreed; fields name the whole tensors once all groups have them. */
 #include "shard/methods.h"
 
 #include "autograd/autograd.h"
@@ -16,18 +16,19 @@ typedef struct summoning {
     const fsdp_module *module;
     fsdp_summon_options options;
     fsdp_status status; /* of all groups so far */
-    int64_t summoned;   /* groups */
-    /* Of the group at hand, two a parameter: itself and its gradient. */
-    fsdp_tensor **gathered; /* where the shards are; NULL: there is none */
+    int64_t summoned;   /* number of groups that a summon has ended for */
+    /* Of the group at hand; two for each parameter: itself and its gradient. */
+    fsdp_tensor **gathered; /* gathered on the shards' device; NULL: there is none */
     fsdp_sharded_buffer *buffers;
     int64_t buffer_count;
-    fsdp_tensor *vectors[2]; /* of a flat group: what those lie in */
-    fsdp_tensor *flat_grad;  /* and this rank's part of the gradients' */
+    fsdp_tensor *vectors[2]; /* of a flat group: what those tensors lie in */
+    fsdp_tensor *flat_grad;  /* of a flat group: this rank's part of the gradients' vector */
 } summoning;
 
 /* ---- groups ----
  *
- * Without a list, which may fail on one rank: each is visited as often as the tree leads there. */
+ * There is no list of groups, since making one could fail on one rank. A group is visited as often as the tree leads to
+ * it. */
 
 typedef void (*visit_group)(summoning *s, fsdp__param_group *group);
 
@@ -89,13 +90,13 @@ static fsdp_status check_options(const fsdp_summon_options *options)
 
 /* ---- one group ---- */
 
-/* Whether this rank is to have the whole tensors. Who shares with nobody has them in any case. */
+/* Returns whether this rank gets the whole tensors. A rank that shares with nobody has them in any case. */
 static bool keeps(const summoning *s, const fsdp__param_group *group)
 {
     return !s->options.rank0_only || group->residence.mesh.rank == 0;
 }
 
-/* Nothing is under way, and what peers read they read no more. */
+/* Waits until nothing is under way, and ends reads of what peers share. */
 static fsdp_status come_to_rest(const fsdp__param_group *group)
 {
     FSDP_TRY(fsdp__comm_context_finish_reduction(group->state->comm));
@@ -118,7 +119,7 @@ static void add_buffer(summoning *s, fsdp_sharded_buffer shape, void *shard, con
     buffer->shard_dtype = buffer->unsharded_dtype = whole->dtype;
 }
 
-/* Where the whole of `part` is gathered. */
+/* Makes the tensor that the whole of `part` is gathered into. */
 static fsdp_status make_gathered(summoning *s, const fsdp__param *p, const fsdp_tensor *part, fsdp_memory_kind kind,
                                  fsdp_tensor **out)
 {
@@ -134,7 +135,7 @@ static fsdp_status make_gathered(summoning *s, const fsdp__param *p, const fsdp_
     return FSDP_OK;
 }
 
-/* This rank's part of the gradients, which lie apart. */
+/* Makes this rank's part of the gradients' vector, since the gradients lie apart. */
 static fsdp_status make_flat_grad(const fsdp__param_group *group, fsdp_tensor **out)
 {
     fsdp_device *device = group->residence.shard_device;
@@ -160,7 +161,7 @@ static fsdp_status make_flat_grad(const fsdp__param_group *group, fsdp_tensor **
     return FSDP_OK;
 }
 
-/* One buffer each for all parameters of a flat group and for their gradients. */
+/* Makes one buffer for all parameters of a flat group, and one for their gradients. */
 static fsdp_status make_vectors(summoning *s, const fsdp__param_group *group)
 {
     const fsdp__residence *r = &group->residence;
@@ -178,7 +179,7 @@ static fsdp_status make_vectors(summoning *s, const fsdp__param_group *group)
     return FSDP_OK;
 }
 
-/* What the caller is given: on another device than it is gathered on, perhaps. */
+/* Makes what the caller gets, which may be on another device than the gathered tensor. */
 static fsdp_status make_kept(const fsdp__param *p, fsdp_tensor *gathered, fsdp_device *device, fsdp_tensor **out)
 {
     if (!gathered || gathered->storage->device != device)
@@ -226,7 +227,7 @@ static fsdp_status make(summoning *s, fsdp__param_group *group)
     return FSDP_OK;
 }
 
-/* Between a device and the host; nothing to do where that is the same. */
+/* Copies between a device and the host; does nothing if both tensors are the same. */
 static fsdp_status move(const fsdp_tensor *from, fsdp_tensor *to)
 {
     return !from || !to || from == to ? FSDP_OK : fsdp__tensor_copy_across(to, from);
@@ -253,7 +254,8 @@ static fsdp_status gather(summoning *s, const fsdp__param_group *group)
     return FSDP_OK;
 }
 
-/* One that has failed still agrees with the ranks of all groups, who may not all have heard of it. */
+/* Takes a group. After a failure this still agrees with the ranks of every group, since some may not have heard of it.
+ */
 static void take(summoning *s, fsdp__param_group *group)
 {
     if (group->asked)
@@ -313,9 +315,9 @@ fsdp_status fsdp_module_summon_full_params(fsdp_module *module, const fsdp_summo
     return s.status;
 }
 
-/* ---- its end ---- */
+/* ---- the end ---- */
 
-/* This rank's part of `whole`. */
+/* Writes this rank's part of `whole`. */
 static fsdp_status write_part(const fsdp__param *p, fsdp_tensor *part, const fsdp_tensor *whole)
 {
     const int64_t shape[2] = {p->piece.outer, p->piece.inner}, strides[2] = {p->piece.stride, 1};
@@ -334,8 +336,8 @@ out:
     return status;
 }
 
-/* What the caller has dropped is dropped, and what he has made gets a place; what waits to be reduced goes with neither
- * but where a gradient came or went. */
+/* Writes a gradient back: one that the caller has dropped is dropped, and one that he has made gets a place. Unreduced
+ * gradients go only if a gradient has come or gone. */
 static fsdp_status write_gradient(fsdp__param *p, const fsdp_tensor *whole)
 {
     const fsdp__residence *r = &p->group->residence;
@@ -369,14 +371,14 @@ static fsdp_status write_back(fsdp__param *p, const fsdp_tensor *whole)
     return p->group->summoned_grads ? write_gradient(p, fsdp_tensor_grad(whole)) : FSDP_OK;
 }
 
-/* All groups end, also where one of them could not be written. */
+/* Ends the summon for a group. All groups end, even if one of them could not be written. */
 static void end(summoning *s, fsdp__param_group *group)
 {
     if (group->summoned_by != s->module)
         return;
     s->summoned++;
     group->summoned_by = NULL;
-    if (s->status == FSDP_OK && group->summoned_grads) /* written in the dtype that they are summoned in */
+    if (s->status == FSDP_OK && group->summoned_grads) /* they are written in the dtype that they are summoned in */
         s->status = fsdp__param_group_raise_gradients(group);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];

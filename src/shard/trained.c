@@ -1,4 +1,4 @@
-/* trained.c - sets of parameters. */
+/* trained.c - collects which parameters are trained. */
 #include "shard/trained.h"
 
 #include "base/alloc.h"
@@ -11,8 +11,8 @@ static bool is_trained(const fsdp__param *param)
     return (mesh->ranks * mesh->replicas > 1 || param->group->buckets) && fsdp_tensor_requires_grad(param->sharded);
 }
 
-/* Goes through what is trained: counts it, puts it into `out` (or NULL), and says whether it is that of `same` (or
- * NULL) so far. */
+/* Goes through the trained parameters: counts them, puts them into `out` (or NULL), and returns whether they are those
+ * of `same` (or NULL) so far. */
 static bool collect(const fsdp__module_state *state, const fsdp__trained *same, fsdp__param **out, int64_t *count)
 {
     bool equal = true;
@@ -67,8 +67,8 @@ void fsdp__trained_unref(fsdp__trained *trained)
     fsdp__free(trained);
 }
 
-/* Of a replicated module: whether the running backward has made it due already, at another output or forward. It may
- * have been sent since, on this rank and not on another. */
+/* Returns whether the running backward of a replicated module has already made the parameter due, at another output or
+ * forward. It may have been sent since, on this rank and not on another. */
 static bool was_due(const fsdp__param *param)
 {
     const fsdp__buckets *b = param->group->buckets;

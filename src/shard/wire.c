@@ -1,4 +1,4 @@
-/* wire.c - encoded, sent, decoded. */
+/* wire.c - encodes, gathers and decodes groups. */
 #include "shard/wire.h"
 
 #include "base/alloc.h"
@@ -9,7 +9,7 @@
 #include "shard/group.h"
 
 enum {
-    ALIGN = 16 /* bytes: where what is sent of a parameter begins */
+    ALIGN = 16 /* bytes: each parameter's part begins at a multiple */
 };
 
 fsdp_status fsdp__wire_check(const fsdp_gather_extension *e)
@@ -116,7 +116,7 @@ static char *own_bytes(const fsdp__param_group *group)
 
 /* ---- values that lie on the host ---- */
 
-/* Offloaded shards come to the device for as long as they are measured or encoded. */
+/* Brings offloaded shards to the device, for as long as they are measured or encoded. */
 static fsdp_status bring(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     const fsdp__residence *r = &group->residence;
@@ -139,7 +139,7 @@ static void let_go(fsdp__param_group *group, fsdp__comm_context *comm)
 
 /* ---- measures: [Note: measures] ---- */
 
-/* This rank's, of shards that were written. */
+/* Measures this rank's shards of a group that was written. */
 static fsdp_status measure(const fsdp__param_group *group, fsdp_stream *stream)
 {
     float *out = group->wire.measures->data;
@@ -154,7 +154,8 @@ static fsdp_status measure(const fsdp__param_group *group, fsdp_stream *stream)
     return FSDP_OK;
 }
 
-/* All groups' as they lie in one all-reduce: `*out`, the context's until the next. */
+/* Puts the measures of all groups where one all-reduce takes them: `*out` is memory of the context, until the next
+ * call. */
 static fsdp_status collect(fsdp__param_group *const *groups, int64_t count, int64_t total, fsdp__comm_context *comm,
                            float **out)
 {
@@ -218,7 +219,7 @@ static fsdp_status encode_plain(const fsdp__param *p, const void *values, void *
     return fsdp__launch_cast_spans(stream, &(fsdp__cast_spans_args){&span, 1, p->orig_dtype, p->param_dtype});
 }
 
-/* `measures` moves behind the group's. */
+/* Encodes a group. `*measures` advances past the group's. */
 static fsdp_status encode(fsdp__param_group *group, const float **measures, fsdp_stream *stream)
 {
     fsdp__wire *w = &group->wire;
@@ -271,14 +272,14 @@ fsdp_status fsdp__wire_encode(fsdp__param_group *const *groups, int64_t count, f
     if (written)
         FSDP_TRY(fsdp__comm_context_follow_writes(comm, groups[0]->residence.shard_device));
     status = encode_all(groups, count, comm);
-    for (int64_t i = 0; i < count; i++) /* also after a failure: the stream may be at a part of it */
+    for (int64_t i = 0; i < count; i++) /* even after a failure: the stream may use a part of it */
         FSDP_KEEP_FIRST(status, fsdp_event_record(groups[i]->wire.encoded, comm->stream));
     return status;
 }
 
 /* ---- gather ---- */
 
-/* A rank's rows of a parameter without an extension. */
+/* Decodes a rank's rows of a parameter without an extension. */
 static fsdp_status decode_plain(const fsdp_gather_parameter *d, int rank, const void *from, void *unsharded,
                                 fsdp_stream *stream)
 {
@@ -296,7 +297,7 @@ static fsdp_status decode_plain(const fsdp_gather_parameter *d, int rank, const 
     return args.shape[0] * args.shape[1] > 0 ? fsdp__launch_copy(stream, &args) : FSDP_OK;
 }
 
-/* `parts` has room for an address a rank. */
+/* Decodes all parameters of the group. `parts` has room for one address for each rank. */
 static fsdp_status decode(const fsdp__param_group *group, const char *received, const void **parts, fsdp_stream *stream)
 {
     for (int64_t i = 0; i < group->param_count; i++) {
@@ -316,7 +317,7 @@ static fsdp_status decode(const fsdp__param_group *group, const char *received, 
     return FSDP_OK;
 }
 
-/* By the library, or by the caller. */
+/* Gathers by the library, or by the caller's function. */
 static fsdp_status exchange(fsdp__param_group *group, fsdp__comm_context *comm, void *received)
 {
     const fsdp__mesh_info *mesh = &group->residence.mesh;
@@ -329,7 +330,7 @@ static fsdp_status exchange(fsdp__param_group *group, fsdp__comm_context *comm, 
 
     if (mesh->ranks == 1)
         return FSDP_OK;
-    /* What comes from other machines is written by every gather, not only after an encoding. */
+    /* Every gather writes what comes from other machines, not only a gather after an encoding. */
     if (group->wire.shared && fsdp__process_group_machines(mesh->shard_pg) > 1)
         FSDP_TRY(fsdp__process_group_await_readers(mesh->shard_pg, received, comm->stream));
     if (!group->all_gather.run)
@@ -337,7 +338,8 @@ static fsdp_status exchange(fsdp__param_group *group, fsdp__comm_context *comm, 
     return fsdp__custom_all_gather(&group->all_gather, comm, mesh->shard_pg, &buffer, 1, comm->stream, &group->packed);
 }
 
-/* Where it arrives: where the ranks' bytes lie anyway, or memory of the context's. The ledger counts the same. */
+/* Gives the memory that the gather arrives in: where the ranks' bytes lie anyway, or memory of the context. The ledger
+ * counts the same either way. */
 static fsdp_status take_received(fsdp__param_group *group, fsdp__comm_context *comm, size_t bytes, void **out)
 {
     const fsdp__wire *w = &group->wire;
@@ -358,7 +360,7 @@ void fsdp__wire_arrive(fsdp__param_group *group, fsdp__comm_context *comm)
     group->wire.receiving = false;
 }
 
-/* The work that uses it has been issued. */
+/* Gives that memory back once the work that uses it has been issued. */
 static void give_received(fsdp__param_group *group, fsdp__comm_context *comm, size_t bytes, fsdp_status status)
 {
     fsdp_device *device = group->residence.device;
@@ -391,11 +393,11 @@ fsdp_status fsdp__wire_gather(fsdp__param_group *group, fsdp__comm_context *comm
     FSDP_TRY_GOTO(status, take_received(group, comm, bytes, &received), out);
     status = exchange(group, comm, received);
     if (status == FSDP_OK) {
-        if (w->shared) /* before looking: a peer may be through with all of it, and write, before this one gets to it */
+        if (w->shared) /* before looking: a peer may finish all of it, and write, before this rank reads */
             fsdp__process_group_begin_read(pg, w->sent->data);
         status = decode(group, received, parts, comm->stream);
         if (w->shared && fsdp__process_group_end_read(pg, w->sent->data, comm->stream) != FSDP_OK)
-            fsdp_abort(fsdp_process_group_context(pg), fsdp_last_error()); /* or writers wait for ever */
+            fsdp_abort(fsdp_process_group_context(pg), fsdp_last_error()); /* otherwise writers wait for ever */
     }
     give_received(group, comm, bytes, status);
 out:

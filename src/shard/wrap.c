@@ -1,4 +1,4 @@
-/* wrap.c - fully_shard for the units of a policy, and for modules while they are built. */
+/* wrap.c - calls fully_shard for the units of a policy, and for modules while they are built. */
 #include "fsdp/wrap.h"
 
 #include <string.h>
@@ -9,7 +9,8 @@
 
 /* ---- by a policy ---- */
 
-/* From the bottom up. What was chosen for all units is not each unit's to change: which parameters are left out. */
+/* Shards the units from the bottom up. A unit cannot change which parameters are left out: that was chosen for all
+ * units. */
 static fsdp_status shard_units(const fsdp_wrap_units *units)
 {
     for (int64_t i = 0; i < units->count; i++) {

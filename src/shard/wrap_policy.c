@@ -1,4 +1,4 @@
-/* wrap_policy.c - kinds of policies. */
+/* wrap_policy.c - the kinds of wrap policies. */
 #include "shard/wrap_policy.h"
 
 #include <string.h>
@@ -165,12 +165,12 @@ fsdp_status fsdp__wrap_join(const char *what, const void *ours, int64_t our_coun
     return FSDP_OK;
 }
 
-/* ---- did it do what it was for? ---- */
+/* ---- whether it did what it was for ---- */
 
 typedef struct class_search {
     const char *class;
     bool found;
-    char others[200]; /* ", Linear, ReLU": what there is, as far as it fits */
+    char others[200]; /* ", Linear, ReLU": the classes that exist, as far as they fit */
 } class_search;
 
 static fsdp_status find_class(void *arg, fsdp_module *module, const char *name)

@@ -1,4 +1,4 @@
-/* wrap_units.c - the units of a tree: PyTorch's _recursive_wrap, and _run_policy for policies of kind CUSTOM. */
+/* wrap_units.c - finds the units of a tree: PyTorch's _recursive_wrap, and _run_policy for policies of kind CUSTOM. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -12,10 +12,10 @@ typedef struct node {
     fsdp_module *module;
     char *name;
     bool ignored, asked, unit, full_precision;
-    int64_t wrapped;               /* elements of units in it, itself among them, once it was asked about */
+    int64_t wrapped;               /* elements of units at and below it, once it was asked about */
     void *options;                 /* of a unit that chose its own */
     int64_t item;                  /* 1 + the index of the unit that it became */
-    const fsdp_wrap_unit *entered; /* whose parameters were looked for in it last */
+    const fsdp_wrap_unit *entered; /* the unit whose parameters were last looked for in it */
 } node;
 
 typedef struct plan {
@@ -27,7 +27,7 @@ typedef struct plan {
     fsdp__pointer_table places; /* of modules: 1 + the index of the node */
     fsdp_wrap_units units;
     int64_t item_capacity, ordered, ordered_capacity, ignored_capacity;
-    fsdp__pointer_table taken; /* parameters that have a unit */
+    fsdp__pointer_table taken; /* parameters that belong to a unit */
 } plan;
 
 static node *find_node(const plan *p, const fsdp_module *module)
@@ -100,7 +100,7 @@ static fsdp_status ignore(plan *p)
     return FSDP_OK;
 }
 
-/* A policy chooses units itself: there are none yet. */
+/* Checks that nothing has been sharded yet, since a policy chooses the units itself. */
 static fsdp_status check_not_sharded(const plan *p)
 {
     for (int64_t i = 0; i < p->node_count && p->policy->kind != FSDP_WRAP_NONE; i++)
@@ -140,7 +140,7 @@ static bool was_child(const fsdp_module *parent, int64_t index)
     return false;
 }
 
-/* Asks about a module and those below it, and leaves n->wrapped. */
+/* Asks about a module and those below it, and sets n->wrapped. */
 static fsdp_status ask(const plan *p, node *n, bool is_root)
 {
     const fsdp_module *module = n->module;
@@ -179,7 +179,7 @@ static fsdp_status copy_options(const plan *p, void **out)
     return FSDP_OK;
 }
 
-/* CUSTOM: each module is asked about by itself. */
+/* Asks a CUSTOM policy about each module by itself. */
 static fsdp_status ask_each(const plan *p)
 {
     for (int64_t i = 1; i < p->node_count; i++) {
@@ -216,7 +216,7 @@ static fsdp_status add_unit(plan *p, node *n)
     unit = &u->items[u->count++];
     *unit = (fsdp_wrap_unit){
         .name = n->name, .module = n->module, .full_precision = n->full_precision, .options = n->options};
-    n->name = NULL; /* they are the unit's */
+    n->name = NULL; /* the unit owns them now */
     n->options = NULL;
     n->item = u->count;
     return FSDP_OK;
@@ -278,7 +278,7 @@ static fsdp_status collect_parameter(collection *c, const char *path, const fsdp
     return FSDP_OK;
 }
 
-/* Whether the walk of a unit's parameters goes into the module. */
+/* Returns whether the walk of a unit's parameters goes into the module. */
 static bool enters(const collection *c, const fsdp_module *module)
 {
     const node *n = find_node(c->plan, module);

@@ -1,4 +1,4 @@
-/* zero.c - ZeRO's stages: what is sharded while a step of several microbatches runs. */
+/* zero.c - ZeRO's stages: decides what is sharded while a step of several microbatches runs. */
 #include "shard/zero.h"
 
 #include "shard/methods.h"
