@@ -1,10 +1,11 @@
-/* clip.c - the norm of all gradients, and the factor that the next step scales them by.
+/* clip.c - computes the norm of all gradients, and the factor by which the next step scales them.
  *
  * Gradients are put in sets that lie on one device and are spread over the same dimensions of the same mesh. A set's
- * powers are summed on this rank, then over each of those dimensions by one all-reduce, as PyTorch does, but of a sum
- * whose bits do not depend on who adds what (base/digit_sum.h): the norm is the same number however the gradients are
- * sharded. Of the infinite norm the largest is taken. A set that is not split counts once and is not communicated. The
- * sets follow from the parameters alone, not from who has a gradient, so that all ranks make the same calls. */
+ * powers are summed on this rank, and then over each of those dimensions by one all-reduce, as in PyTorch. But the bits
+ * of the sum do not depend on who adds what (base/digit_sum.h), so the norm is the same number however the gradients
+ * are sharded. For the infinite norm the largest is taken instead. A set that is not split counts once and is not
+ * communicated. The sets follow from the parameters alone, not from who has a gradient, so all ranks make the same
+ * calls. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -16,11 +17,11 @@
 
 typedef struct norm_set {
     fsdp_device *device;
-    fsdp_mesh *mesh;  /* NULL when nothing is split */
+    fsdp_mesh *mesh;  /* NULL if nothing is split */
     unsigned sharded; /* bit i: mesh dimension i splits the tensors */
 } norm_set;
 
-/* Of the infinite norm `largest`, else `sum`. */
+/* For the infinite norm `largest` counts, otherwise `sum`. */
 typedef struct norm_result {
     fsdp__digit_sum sum;
     double largest;
@@ -33,7 +34,7 @@ typedef struct norm_job {
     norm_set *sets;
     int64_t set_count;
     fsdp__span *spans;
-    norm_result *work; /* on the device of the set at hand: what a kernel or a collective has made */
+    norm_result *work; /* on the device of the set at hand: the result of a kernel or collective */
 } norm_job;
 
 static bool same_set(const norm_set *a, const norm_set *b)
@@ -59,7 +60,7 @@ static fsdp_status set_of(const fsdp__optimizer_param *param, norm_set *out)
     return FSDP_OK;
 }
 
-/* The sets in the order in which the parameters show them, which is the same on all ranks. */
+/* Finds the sets, in the order in which the parameters show them; it is the same on all ranks. */
 static fsdp_status find_sets(norm_job *n)
 {
     for (int g = 0; g < n->optimizer->group_count; g++)
@@ -76,7 +77,7 @@ static fsdp_status find_sets(norm_job *n)
     return FSDP_OK;
 }
 
-/* A NaN stays. */
+/* Adds a result to another. A NaN stays. */
 static void add_result(norm_result *to, const norm_result *from)
 {
     fsdp__digit_sum_add(&to->sum, &from->sum);
@@ -84,7 +85,7 @@ static void add_result(norm_result *to, const norm_result *from)
         to->largest = from->largest;
 }
 
-/* Done on return. */
+/* Reads the result from the device; it is there on return. */
 static fsdp_status read_result(const norm_job *n, fsdp_stream *stream, norm_result *out)
 {
     FSDP_TRY(fsdp__copy_to_host(stream, isinf(n->p) ? (void *)&out->largest : &out->sum,
@@ -120,7 +121,7 @@ static fsdp_status add_powers(const norm_job *n, const norm_set *set, fsdp_dtype
     return FSDP_OK;
 }
 
-/* Reduces over the ranks of one dimension. The largest is one of f32, so nothing is lost. */
+/* Reduces over the ranks of one dimension. The largest is an f32 number, so nothing is lost. */
 static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsdp_stream *stream, norm_result *result)
 {
     float largest = (float)result->largest;
@@ -133,7 +134,7 @@ static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsd
                          : fsdp_all_reduce(group, work, work, FSDP__DIGIT_SUM_WORDS, FSDP_I64, FSDP_SUM, stream);
     if (status == FSDP_OK)
         status = fsdp__copy_to_host(stream, host, work, bytes);
-    /* Also after a failure: what was queued reads and writes variables of the host. */
+    /* Even after a failure: queued work reads and writes variables of the host. */
     done = fsdp_stream_synchronize(stream);
     FSDP_TRY(status);
     FSDP_TRY(done);
@@ -150,7 +151,7 @@ static fsdp_status reduce_result(const norm_job *n, const norm_set *set, norm_re
     return FSDP_OK;
 }
 
-/* Adds a set's, of all ranks. */
+/* Adds the result of a set over all ranks. */
 static fsdp_status add_set(norm_job *n, const norm_set *set, norm_result *total)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
@@ -204,7 +205,7 @@ out:
     return status;
 }
 
-/* As torch.nn.utils.clip_grad_norm_ in f32: NaN stays NaN, an infinite norm gives 0. */
+/* Returns the factor as torch.nn.utils.clip_grad_norm_ does in f32: NaN stays NaN, an infinite norm gives 0. */
 static float clip_factor(double max_norm, double norm)
 {
     float factor = 1.0f / ((float)norm + 1e-6f) * (float)max_norm;

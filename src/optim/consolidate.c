@@ -1,4 +1,4 @@
-/* consolidate.c - the state of all ranks, brought together on one of them. */
+/* consolidate.c - brings the state of all ranks together on one of them. */
 #include "base/alloc.h"
 #include "optim/partition.h"
 #include "tensor/tensor.h"
@@ -16,7 +16,7 @@ static int64_t count_of(const fsdp_optimizer *optimizer)
     return count;
 }
 
-/* How often each parameter has stepped: as its owner has it. */
+/* Gives how often each parameter has stepped, as its owner counts it. */
 static fsdp_status gather_steps(const fsdp_optimizer *optimizer, int64_t *steps)
 {
     fsdp_process_group *group = optimizer->partition->group;
@@ -44,7 +44,8 @@ static fsdp_status gather_steps(const fsdp_optimizer *optimizer, int64_t *steps)
     return FSDP_OK;
 }
 
-/* The owner's tensor, for whom it is meant on the host; the others have it in between. */
+/* Brings a tensor from its owner to rank `to`, which gets it on the host. The other ranks take part in the broadcast.
+ */
 static fsdp_status bring(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *param,
                          const fsdp__optimizer_part *part, int to, fsdp_state_dict *state)
 {

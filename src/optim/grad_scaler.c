@@ -1,8 +1,8 @@
-/* grad_scaler.c - dynamic scaling of the loss, so that small gradients survive float16 (torch.amp.GradScaler).
+/* grad_scaler.c - scales the loss dynamically, so that small gradients survive float16 (torch.amp.GradScaler).
  *
- * A gradient that is not finite shows on the rank that holds it alone, be it of a shard, a replica or a tensor that is
+ * A gradient that is not finite shows only on the rank that holds it, be it of a shard, a replica or a tensor that is
  * not distributed at all. So the ranks tell each other by one all-reduce of one flag over all of them, whoever has
- * gradients, and all leave the step out or none does. */
+ * gradients; all of them skip the step or none does. */
 #include <float.h>
 #include <math.h>
 
@@ -14,14 +14,14 @@
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
-/* READY is an optimizer that is not in the list. */
+/* An optimizer that is not in the list is READY. */
 typedef enum stage {
     UNSCALED,
     STEPPED
 } stage;
 
 typedef struct scaled_optimizer {
-    const fsdp_optimizer *optimizer; /* compared only: it may be gone */
+    const fsdp_optimizer *optimizer; /* only compared: it may have been freed */
     stage stage;
     bool found_inf;
 } scaled_optimizer;
@@ -29,7 +29,7 @@ typedef struct scaled_optimizer {
 struct fsdp_grad_scaler {
     fsdp_process_group *group; /* borrowed */
     fsdp_grad_scaler_state state;
-    scaled_optimizer *optimizers; /* since the last update */
+    scaled_optimizer *optimizers; /* those used since the last update */
     int64_t count, capacity;
 };
 
@@ -117,7 +117,7 @@ static scaled_optimizer *find(const fsdp_grad_scaler *scaler, const fsdp_optimiz
     return NULL;
 }
 
-/* By the parameters, which all ranks have alike; and before anything is changed. */
+/* Checks the gradients before anything is changed. It goes by the parameters, which are the same on all ranks. */
 static fsdp_status check_gradients(const fsdp_optimizer *optimizer)
 {
     for (int g = 0; g < optimizer->group_count; g++)
@@ -136,9 +136,9 @@ static fsdp_status check_gradients(const fsdp_optimizer *optimizer)
     return FSDP_OK;
 }
 
-/* The gradients of one device and dtype, as kernels take them; the arrays have room for all. */
+/* Gradients as kernels take them, of one device and dtype at a time; the arrays have room for all. */
 typedef struct gradients {
-    fsdp_tensor **tensors; /* of all devices and dtypes, that have elements */
+    fsdp_tensor **tensors; /* of all devices and dtypes; those with elements */
     int64_t count;
     fsdp__span *spans;
 } gradients;
@@ -165,7 +165,7 @@ static fsdp_status collect(const fsdp_optimizer *optimizer, gradients *all)
     return FSDP_OK;
 }
 
-/* The largest magnitude of the gradients of `dtype` on the device, into `*largest` there. */
+/* Finds the largest magnitude of the gradients of `dtype` on the device, and writes it to `*largest` there. */
 static fsdp_status measure(const gradients *all, fsdp_device *device, fsdp_dtype dtype, double *largest)
 {
     fsdp__power_sum_args args = {.spans = all->spans, .dtype = dtype, .p = INFINITY, .largest = largest};
@@ -177,7 +177,7 @@ static fsdp_status measure(const gradients *all, fsdp_device *device, fsdp_dtype
     return fsdp__launch_power_sum(fsdp_device_stream(device), &args);
 }
 
-/* One look at all gradients of a device. */
+/* Looks at all gradients of a device at once. */
 static fsdp_status look(const gradients *all, fsdp_device *device, bool *found_inf)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
@@ -206,7 +206,7 @@ static bool is_first_of_device(const gradients *all, int64_t i)
     return true;
 }
 
-/* Collects the gradients that this rank holds and looks whether one is not finite. Changes none of them. */
+/* Collects the gradients that this rank holds, and looks whether one is not finite. Changes none of them. */
 static fsdp_status look_at_own(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer, gradients *all,
                                bool *found_inf)
 {
@@ -235,12 +235,12 @@ static fsdp_status multiply(const gradients *all, float factor)
     return FSDP_OK;
 }
 
-/* What a rank says of its gradients: 0 or 1, whether one is not finite; or that it has failed, and its number. */
+/* What a rank says of its gradients: 0 or 1, whether one is not finite; or FAILED plus its number if it has failed. */
 enum {
     FAILED = 2
 };
 
-/* Takes the largest of all ranks. */
+/* Replaces `*said` by the largest of all ranks. */
 static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
 {
     fsdp_device *device = fsdp__front_device(fsdp_process_group_context(scaler->group));
@@ -259,7 +259,7 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
         status = fsdp_all_reduce(scaler->group, shared, shared, 1, FSDP_F32, FSDP_MAX, stream);
     if (status == FSDP_OK)
         status = fsdp__copy_to_host(stream, &flag, shared, sizeof flag);
-    /* Also after a failure: what was queued reads and writes the variable here. */
+    /* Even after a failure: queued work reads and writes the variable here. */
     done = fsdp_stream_synchronize(stream);
     fsdp__device_free(device, shared, sizeof flag, FSDP_MEMORY_WORKSPACE);
     FSDP_TRY(status);
@@ -268,8 +268,9 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
     return FSDP_OK;
 }
 
-/* A gradient that is set by hand may be wrong on one rank. The others hear of it where they ask anyway, and before any
- * gradient is changed: a caller who mends that one and tries again must find all of them as they were. */
+/* Unscales the gradients. One that was set by hand may be wrong on one rank only. The others hear of it in the exchange
+ * that they make anyway, and before any gradient is changed: a caller who mends that one and tries again must find all
+ * of them as they were. */
 static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
 {
     bool found_inf = false;
@@ -321,7 +322,7 @@ fsdp_status fsdp_grad_scaler_step(fsdp_grad_scaler *scaler, fsdp_optimizer *opti
         known = find(scaler, optimizer);
     }
     if (known->found_inf)
-        optimizer->grad_scale = 1; /* that of a clip is for this step */
+        optimizer->grad_scale = 1; /* a clip's factor is for this step only */
     else
         FSDP_TRY(fsdp_optimizer_step(optimizer));
     known->stage = STEPPED;
@@ -330,7 +331,7 @@ fsdp_status fsdp_grad_scaler_step(fsdp_grad_scaler *scaler, fsdp_optimizer *opti
     return FSDP_OK;
 }
 
-/* In f32, as PyTorch's. */
+/* Grows the scale, in f32 as PyTorch does. */
 static void grow(fsdp_grad_scaler_state *state)
 {
     float grown = (float)(state->scale * state->growth_factor);
@@ -360,7 +361,7 @@ fsdp_status fsdp_grad_scaler_update(fsdp_grad_scaler *scaler)
     }
     state->growth_tracker = 0;
     smaller = (float)(state->scale * state->backoff_factor);
-    if (smaller >= FLT_MIN) /* whose inverse is finite */
+    if (smaller >= FLT_MIN) /* its inverse is finite */
         state->scale = smaller;
     return FSDP_OK;
 }

@@ -1,4 +1,4 @@
-/* moments.c - the tensors that an optimizer keeps for a parameter, and how they follow it. */
+/* moments.c - the tensors that an optimizer keeps for a parameter, and how they follow the parameter. */
 #include <string.h>
 
 #include "fsdp/dist.h"
@@ -25,8 +25,8 @@ static bool has_shape(const fsdp_tensor *tensor, int ndim, const int64_t *shape)
     return tensor->ndim == ndim && memcmp(tensor->shape, shape, (size_t)ndim * sizeof *shape) == 0;
 }
 
-/* The state of a parameter that was sharded after its last step is still unsharded: every rank has stepped alike so
- * far, so this rank's rows are cut out of it. */
+/* Cuts the state of a parameter that was sharded after its last step. The state is still unsharded, and every rank has
+ * stepped alike so far, so this rank's rows are cut out of it. */
 static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **moment)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
@@ -45,7 +45,8 @@ static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **
     return FSDP_OK;
 }
 
-/* That of a parameter that was offloaded after its last step is still on the device. Done on return. */
+/* Moves the state of a parameter that was offloaded after its last step, which is still on the device. It is moved on
+ * return. */
 static fsdp_status move_moment(const fsdp_tensor *like, fsdp_tensor **moment)
 {
     fsdp_tensor *moved;
@@ -63,7 +64,7 @@ static fsdp_status move_moment(const fsdp_tensor *like, fsdp_tensor **moment)
     return status;
 }
 
-/* Zeros before the first step. */
+/* Makes the moment fit the parameter; it is zero before the first step. */
 static fsdp_status fit_moment(const fsdp__optimizer_param *param, fsdp_tensor **moment)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
@@ -74,7 +75,7 @@ static fsdp_status fit_moment(const fsdp__optimizer_param *param, fsdp_tensor **
         FSDP_TRY(cut_moment(param, moment));
     if ((*moment)->storage->device != param->tensor->storage->device)
         FSDP_TRY(move_moment(param->tensor, moment));
-    /* Whoever looks at the state sees which part of it this is. */
+    /* Whoever looks at the state can see which part of it this is. */
     if (distribution && !fsdp_tensor_distribution(*moment))
         FSDP_TRY(fsdp_tensor_set_distribution(*moment, distribution));
     return FSDP_OK;

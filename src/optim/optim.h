@@ -1,4 +1,4 @@
-/* optim.h - the inside of an optimizer. */
+/* optim.h - internal structures and functions of an optimizer. */
 #ifndef OPTIM_OPTIM_H
 #define OPTIM_OPTIM_H
 
@@ -15,14 +15,14 @@ typedef enum fsdp__optimizer_kind {
 typedef struct fsdp__optimizer_param {
     char *name;
     fsdp_tensor *tensor;
-    int64_t steps; /* taken with a gradient */
-    /* NULL before the first. Adam: exp_avg and exp_avg_sq. SGD: the momentum buffer, if there is momentum. */
+    int64_t steps; /* number of steps taken with a gradient */
+    /* NULL before the first step. Adam: exp_avg and exp_avg_sq. SGD: the momentum buffer, if there is momentum. */
     fsdp_tensor *moment1, *moment2;
-    bool due;                                /* in the running step: has a gradient, not launched yet */
-    int owner;                               /* where state is partitioned: the rank that steps it and has its state */
+    bool due;                                /* in the running step: it has a gradient, and is not launched yet */
+    int owner;                               /* with partitioned state: the rank that steps it and has its state */
     struct fsdp__optimizer_param *originals; /* of a flat parameter: originals.h */
     int64_t original_count;
-    int64_t first; /* of an original: where it begins in the flat one's part of this rank */
+    int64_t first; /* of an original: its first element in this rank's part of the flat parameter */
 } fsdp__optimizer_param;
 
 typedef struct fsdp__optimizer_group {
@@ -33,35 +33,36 @@ typedef struct fsdp__optimizer_group {
     } options;
     fsdp__optimizer_param *params;
     int64_t count;
-    int64_t *sorted; /* where state is partitioned: the parameters from the largest on */
+    int64_t *sorted; /* with partitioned state: the parameters in order of decreasing size */
 } fsdp__optimizer_group;
 
 struct fsdp_optimizer {
     fsdp__optimizer_kind kind;
     fsdp__optimizer_group *groups;
     int group_count;
-    float grad_scale; /* from clipping, for the next step; else 1 */
-    /* One for every parameter, laid out launch by launch: stays as it is until the next step. */
+    float grad_scale; /* from clipping, for the next step; otherwise 1 */
+    /* One for every parameter, laid out launch by launch. They stay as they are until the next step. */
     fsdp__optimizer_span *spans;
     int64_t span_capacity, span_count;
-    struct fsdp__partition *partition; /* NULL: this rank steps all of them */
+    struct fsdp__partition *partition; /* NULL: this rank steps all parameters */
 };
 
-/* What can be options of a group; the error names the one that cannot. */
+/* Checks the options of a group; the error names the one that is wrong. */
 fsdp_status fsdp__optimizer_check_options(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group);
 
-/* What a parameter's state consists of beside its step; NULL: not there. */
+/* A part of a parameter's state, beside its step; NULL: not there. */
 typedef struct fsdp__optimizer_part {
     const char *name;
     fsdp_tensor **moment;
 } fsdp__optimizer_part;
 
-/* What an optimizer needs of a parameter; the error names it. */
+/* Checks that an optimizer can take the parameter; the error names it. */
 fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *tensor);
-/* The gradient of a parameter, checked, into `*grad`; NULL when there is none. */
+/* Gives the gradient of a parameter, checked; NULL if there is none. */
 fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor **grad);
 
-/* Zeros for a parameter that has no state; that of one which was sharded since its last step is cut to its rows. */
+/* Makes the parameter's state fit it: zeros if it has no state, and this rank's rows of the state if it was sharded
+ * since its last step. */
 fsdp_status fsdp__optimizer_fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                                       fsdp__optimizer_param *param);
 void fsdp__optimizer_forget_state(fsdp__optimizer_param *param);
@@ -70,7 +71,7 @@ void fsdp__optimizer_forget_state(fsdp__optimizer_param *param);
 
 void fsdp__optimizer_parts(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                            fsdp__optimizer_param *param, fsdp__optimizer_part parts[2]);
-/* Adds a part of the parameter's state under its name; the number of its steps, as a tensor of the device. */
+/* Add a part of the parameter's state under its name; and the number of its steps, as a tensor of the device. */
 fsdp_status fsdp__optimizer_add_part(fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
                                      fsdp_tensor *tensor);
 fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimizer_param *param, fsdp_device *device,

@@ -1,4 +1,4 @@
-/* optimizer.c - parameter groups and their options; the life of an optimizer. */
+/* optimizer.c - parameter groups and their options; creates and frees optimizers. */
 #include "optim/originals.h"
 #include "optim/partition.h"
 
@@ -92,7 +92,7 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
     return FSDP_OK;
 }
 
-/* number -1: the group that is being made. */
+/* Checks an added parameter against a group. `number` -1 stands for the group that is being made. */
 static fsdp_status check_against(const fsdp__optimizer_group *group, int number, const fsdp_parameter *added)
 {
     char place[40] = "comes earlier in the list";
@@ -112,7 +112,8 @@ static fsdp_status check_against(const fsdp__optimizer_group *group, int number,
     return FSDP_OK;
 }
 
-/* It is new among the optimizer's parameters and those of the next group, `more`; so is its name. */
+/* Checks that the parameter and its name are new among the optimizer's parameters and those of the next group, `more`.
+ */
 static fsdp_status check_new(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *more,
                              const fsdp_parameter *added)
 {

@@ -1,4 +1,4 @@
-/* originals.c - views of a flat parameter's state. */
+/* originals.c - makes views of a flat parameter's state. */
 #include "optim/originals.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 static const char flat_name[] = "_flat_param";
 
-/* The name of a part, from where that of the flat parameter begins. */
+/* Returns the name of a part, which begins where the flat parameter's own name does. */
 static char *name_of(const fsdp__optimizer_param *param, const char *part)
 {
     size_t length = strlen(param->name), own = strlen(flat_name);
@@ -65,7 +65,7 @@ void fsdp__originals_free(fsdp__optimizer_param *param)
 
 /* ---- open ---- */
 
-/* Of a moment, which may be NULL. */
+/* Makes a view of a moment, which may be NULL. */
 static fsdp_status view(const fsdp_tensor *moment, const fsdp__optimizer_param *original, fsdp_tensor **out)
 {
     const fsdp_tensor *like = original->tensor;
@@ -122,7 +122,7 @@ static bool has_state(const fsdp__optimizer_param *original)
     return original->steps > 0 || original->moment1;
 }
 
-/* An original that has none has given up its views. */
+/* Fills with zeros the part of an original without state; its views are gone. */
 static fsdp_status clear(const fsdp__optimizer_param *param, const fsdp__optimizer_param *original)
 {
     fsdp_tensor *const moments[] = {param->moment1, param->moment2};
@@ -139,7 +139,7 @@ static fsdp_status clear(const fsdp__optimizer_param *param, const fsdp__optimiz
     return FSDP_OK;
 }
 
-/* The flat parameter has what they have. */
+/* Makes the flat parameter's state that of its originals. */
 static fsdp_status take(fsdp__optimizer_param *param)
 {
     const fsdp__optimizer_param *first = NULL;
@@ -183,7 +183,7 @@ fsdp_status fsdp__originals_close(const fsdp_optimizer *optimizer, bool taken)
     return status;
 }
 
-/* ---- all of a group ---- */
+/* ---- walking over a group ---- */
 
 fsdp__optimizer_param *fsdp__originals_next(const fsdp__optimizer_group *group, fsdp__originals_walk *walk)
 {

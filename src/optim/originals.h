@@ -1,28 +1,30 @@
-/* originals.h - the original parameters that lie in a flat one (FSDP1's): state goes out and in under their names and
- * in their shapes, as if the optimizer had each of them.
+/* originals.h - the original parameters that lie in a flat one (FSDP1's): state is saved and loaded under their names
+ * and in their shapes, as if the optimizer had each of them.
  *
- * A flat parameter has an *original* for each, a parameter without life of its own: while originals are open their
- * moments are views of the flat one's, and their steps its. */
+ * A flat parameter has an *original* for each of them, a parameter without a life of its own: while originals are open,
+ * their moments are views of the flat parameter's, and their steps are its steps. */
 #ifndef OPTIM_ORIGINALS_H
 #define OPTIM_ORIGINALS_H
 
 #include "optim/optim.h"
 
-/* Those of param->tensor, if it has parts; the name is there. */
+/* Creates the originals of param->tensor if it has parts. The param must have its name. */
 fsdp_status fsdp__originals_create(fsdp__optimizer_param *param);
 void fsdp__originals_free(fsdp__optimizer_param *param);
 
-/* Of all flat parameters. `make`: state where there is none yet, zeros. */
+/* Opens the originals of all flat parameters. With `make`, parameters without state get zeros. */
 fsdp_status fsdp__originals_open(const fsdp_optimizer *optimizer, bool make);
-/* Once more. `taken`: their state was loaded; what some have none of is zeros where others have some. FSDP_INVALID
- * where they have taken different numbers of steps: then the state is as it was loaded, by the first one's number. */
+/* Closes them again. With `taken`, their state was loaded: where some originals of a parameter have state, those
+ * without get zeros. Returns FSDP_INVALID if originals have taken different numbers of steps; the state then is as it
+ * was loaded, with the first one's number. */
 fsdp_status fsdp__originals_close(const fsdp_optimizer *optimizer, bool taken);
 
-/* All parameters of a group by the names of their state: originals in place of flat ones. Begins with zeros. */
+/* A walk over all parameters of a group under the names of their state: originals take the place of flat ones. It
+ * begins as zeros. */
 typedef struct fsdp__originals_walk {
     int64_t param, original;
 } fsdp__originals_walk;
-/* NULL behind the last. */
+/* Returns the next parameter; NULL behind the last. */
 fsdp__optimizer_param *fsdp__originals_next(const fsdp__optimizer_group *group, fsdp__originals_walk *walk);
 
 #endif

@@ -15,7 +15,7 @@ enum {
     NOWHERE = -1
 };
 
-/* Where an option stands in a group, for Adam and for SGD. */
+/* Where an option lies in a group, for Adam and for SGD. */
 static const struct option {
     const char *name;
     ptrdiff_t adam, sgd;
@@ -30,7 +30,7 @@ static const struct option {
      offsetof(fsdp__optimizer_group, options.sgd.weight_decay)},
 };
 
-/* NULL: the optimizer has no such option. */
+/* Returns the address of the option's value; NULL if the optimizer has no such option. */
 static double *value_of(const fsdp_optimizer *optimizer, fsdp__optimizer_group *group, const struct option *option)
 {
     ptrdiff_t at = optimizer->kind == FSDP__OPTIMIZER_SGD ? option->sgd : option->adam;
@@ -43,9 +43,9 @@ static char *name_of(const fsdp__optimizer_param *param, const struct option *op
     return fsdp__sprintf(PREFIX "%s.%s", param->name, option->name);
 }
 
-/* ---- out ---- */
+/* ---- saving ---- */
 
-/* The bits, since no dtype of a tensor has as many. */
+/* Adds the bits of the value, since no dtype of a tensor has as many. */
 static fsdp_status add_value(fsdp_state_dict *state, const fsdp__optimizer_param *param, const struct option *option,
                              double value)
 {
@@ -83,7 +83,7 @@ fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_stat
     return FSDP_OK;
 }
 
-/* ---- in ---- */
+/* ---- loading ---- */
 
 static fsdp_status read_value(const fsdp_state_dict_entry *entry, double *out)
 {
@@ -96,7 +96,7 @@ static fsdp_status read_value(const fsdp_state_dict_entry *entry, double *out)
     return FSDP_OK;
 }
 
-/* Of the first parameter of a group, and the same of the others; `*found` stays false where none has it. */
+/* Gives the value of the group's parameters, which must be the same for all; `*found` stays false if none has it. */
 static fsdp_status find_value(const fsdp__optimizer_group *group, const struct option *option,
                               const fsdp_state_dict *state, bool *found, double *out)
 {
@@ -181,7 +181,7 @@ bool fsdp__optimizer_has_option(const fsdp_optimizer *optimizer, const char *nam
     return has;
 }
 
-/* A number as it is written by to_ids: without a sign or zeros before it. -1: it is none. */
+/* Returns the number as to_ids writes it, without a sign or leading zeros; -1 if it is not one. */
 static int64_t number_of(const fsdp__optimizer_key *key)
 {
     char *end = NULL, text[32];
@@ -194,7 +194,7 @@ static int64_t number_of(const fsdp__optimizer_key *key)
                : -1;
 }
 
-/* The parameter that the key means, and its number. */
+/* Returns the parameter that the key means, and gives its number. */
 static const fsdp__optimizer_param *find_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_key *key,
                                                bool by_id, int64_t *id)
 {

@@ -14,7 +14,7 @@ typedef struct fsdp__optimizer_key {
 
 bool fsdp__optimizer_split_key(const char *name, fsdp__optimizer_key *out);
 bool fsdp__optimizer_has_option(const fsdp_optimizer *optimizer, const char *name);
-/* Sets the options that `state` has, or with `check` only sees whether that can be done. */
+/* Sets the options that `state` has. With `check` it only checks whether they can be set. */
 fsdp_status fsdp__optimizer_load_groups(fsdp_optimizer *optimizer, const fsdp_state_dict *state, bool check);
 
 #endif

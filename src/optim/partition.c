@@ -1,4 +1,4 @@
-/* partition.c - ZeRO-1 by whole parameters: a partition among ranks, and the broadcasts after a step. */
+/* partition.c - ZeRO-1 by whole parameters: partitions them among ranks, and broadcasts them after a step. */
 #include "optim/partition.h"
 
 #include "base/alloc.h"
@@ -7,7 +7,7 @@
 #include "fsdp/dist.h"
 #include "tensor/tensor.h"
 
-/* ---- who has what ---- */
+/* ---- assignment ---- */
 
 bool fsdp__partition_owns(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *param)
 {
@@ -45,7 +45,7 @@ fsdp_status fsdp__partition_check(const fsdp_optimizer *optimizer, const fsdp__o
     return FSDP_OK;
 }
 
-/* Insertion keeps those of one size in their order. */
+/* Sorts by decreasing size. Insertion keeps parameters of one size in their order. */
 static fsdp_status sort(fsdp__optimizer_group *group)
 {
     int64_t *sorted = fsdp__calloc((size_t)FSDP__MAX(group->count, 1), sizeof *sorted);
@@ -85,7 +85,7 @@ fsdp_status fsdp__partition_add_group(fsdp_optimizer *optimizer, fsdp__optimizer
     return FSDP_OK;
 }
 
-/* All ranks have stepped alike until now, so each keeps its own. */
+/* Drops the state of others' parameters. All ranks have stepped alike until now, so each keeps its own. */
 static void drop_state_of_others(fsdp_optimizer *optimizer)
 {
     for (int g = 0; g < optimizer->group_count; g++)
@@ -165,7 +165,7 @@ const char *fsdp_optimizer_partition(const fsdp_optimizer *optimizer, int rank, 
 
 typedef fsdp_status (*each_param)(void *arg, const fsdp__optimizer_param *param);
 
-/* In the order of its broadcasts. */
+/* Runs `run` for a rank's parameters, in the order of its broadcasts. */
 static fsdp_status each_of_rank(const fsdp_optimizer *optimizer, int rank, each_param run, void *arg)
 {
     for (int g = 0; g < optimizer->group_count; g++) {
@@ -178,7 +178,8 @@ static fsdp_status each_of_rank(const fsdp_optimizer *optimizer, int rank, each_
     return FSDP_OK;
 }
 
-/* Without a gradient it is not stepped, and stays as it is: gradients are there on all ranks or on none. */
+/* Begins the write of a stepped parameter. One without a gradient was not stepped, and stays as it is: a gradient is
+ * there on all ranks or on none. */
 static fsdp_status begin_write(void *arg, const fsdp__optimizer_param *param)
 {
     (void)arg;
@@ -194,12 +195,12 @@ static fsdp_status broadcast_one(void *arg, const fsdp__optimizer_param *param)
                           fsdp_device_stream(t->storage->device));
 }
 
-/* The parameters of one rank in a row. */
+/* The parameters of one rank, one after the other. */
 typedef struct bucket {
     size_t bytes;
-    fsdp_dtype dtype; /* of all; NONE: there are several */
+    fsdp_dtype dtype; /* of all; NONE: they differ */
     fsdp_tensor *tensor;
-    bool out; /* of the bucket */
+    bool out; /* copies out of the bucket */
 } bucket;
 
 static fsdp_status measure(void *arg, const fsdp__optimizer_param *param)
@@ -259,8 +260,8 @@ static fsdp_status publish(const fsdp_optimizer *optimizer)
 
     if (size == 1)
         return FSDP_OK;
-    /* Before anybody waits for this one: to a graph that has saved it a parameter was written to on all ranks or on
-     * none. */
+    /* All writes begin before any rank waits for this one: a graph that has saved a parameter must see it written on
+     * all ranks or on none. */
     for (int rank = 0; rank < size; rank++)
         FSDP_TRY(each_of_rank(optimizer, rank, begin_write, NULL));
     for (int rank = 0; rank < size; rank++)

@@ -1,4 +1,4 @@
-/* schedule.c - learning-rate factors. */
+/* schedule.c - computes learning-rate factors. */
 #include <math.h>
 
 #include "base/compiler.h"

@@ -1,4 +1,4 @@
-/* state.c - the state of an optimizer under the names of its parameters: out, and in again. */
+/* state.c - saves and loads the state of an optimizer under the names of its parameters. */
 #include <string.h>
 
 #include "autograd/autograd.h"
@@ -29,7 +29,7 @@ static char *name_of(const fsdp__optimizer_param *param, const char *what)
     return fsdp__sprintf("state.%s.%s", param->name, what);
 }
 
-/* ---- out ---- */
+/* ---- saving ---- */
 
 fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer)
 {
@@ -55,7 +55,7 @@ fsdp_status fsdp__optimizer_add_part(fsdp_state_dict *state, const fsdp__optimiz
     return status;
 }
 
-/* A copy: the count itself is no tensor. */
+/* Adds a tensor with a copy of the count, which itself is not a tensor. */
 fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimizer_param *param, fsdp_device *device,
                                      int64_t steps)
 {
@@ -70,7 +70,7 @@ fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimiz
     return status;
 }
 
-/* Of an original it is that of the flat parameter. */
+/* Makes the state fit its parameter. An original's state is that of the flat parameter. */
 static fsdp_status fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                              fsdp__optimizer_param *param)
 {
@@ -86,7 +86,7 @@ static fsdp_status add_param(const fsdp_optimizer *optimizer, const fsdp__optimi
     fsdp__optimizer_part parts[2];
 
     fsdp__optimizer_parts(optimizer, group, param, parts);
-    /* One that was sharded since its last step is cut first. */
+    /* A parameter that was sharded since its last step has its state cut first. */
     FSDP_TRY(fit_state(optimizer, group, param));
     FSDP_TRY(fsdp__optimizer_add_step(state, param, param->tensor->storage->device, param->steps));
     for (int p = 0; p < 2; p++)
@@ -152,7 +152,7 @@ fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict
     return status;
 }
 
-/* ---- in ---- */
+/* ---- loading ---- */
 
 static fsdp_status find(const fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
                         const fsdp_state_dict_entry **out)
@@ -166,7 +166,7 @@ static fsdp_status find(const fsdp_state_dict *state, const fsdp__optimizer_para
     return FSDP_OK;
 }
 
-/* A parameter's state is there as a whole or not at all; counts what is there. */
+/* Checks that a parameter's state is there as a whole or not at all, and counts what is there. */
 static fsdp_status check_param_state(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
                                      const fsdp__optimizer_part parts[2], int64_t *count)
 {
@@ -238,7 +238,7 @@ static fsdp_status read_step(const fsdp__optimizer_param *param, const fsdp_stat
     return FSDP_OK;
 }
 
-/* It was read into where it lies. */
+/* Returns whether the tensor was read straight into the moment's place. */
 static bool lies_there(const fsdp_tensor *loaded, const fsdp_tensor *moment)
 {
     return loaded->storage == moment->storage && loaded->offset == moment->offset && fsdp__shape_equal(loaded, moment);
@@ -307,7 +307,7 @@ static fsdp_status check_shapes(const fsdp_state_dict *state, const fsdp__optimi
     return FSDP_OK;
 }
 
-/* Of what this rank has of its parameters. */
+/* Checks the shapes against this rank's parts of its parameters. */
 static fsdp_status check_parts(const fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
     for (int g = 0; g < optimizer->group_count; g++) {
@@ -339,7 +339,7 @@ fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp
     return fsdp__optimizer_load_groups(optimizer, state, false);
 }
 
-/* ---- whole ---- */
+/* ---- full state dicts ---- */
 
 enum {
     NOT_LOADED = -1 /* a step that was not among what was loaded */
@@ -362,7 +362,7 @@ static fsdp_status mark_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *
     return FSDP_OK;
 }
 
-/* The moments are where they belong. */
+/* Takes over the steps; the moments are where they belong. */
 static fsdp_status take_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
     for (int g = 0; g < optimizer->group_count; g++) {
@@ -407,7 +407,8 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
     if (status == FSDP_OK)
         status = make_state_dict(optimizer, true, &own);
     if (status == FSDP_OK)
-        status = fsdp_optimizer_add_param_groups(optimizer, own); /* places; as they are where nothing comes */
+        /* Places, which keep their values where nothing comes. */
+        status = fsdp_optimizer_add_param_groups(optimizer, own);
     FSDP_TRY_GOTO(status, fsdp_agree(fsdp_world(context), status), out);
     fsdp__partition_forget(optimizer);
     some.partial = true; /* parameters that have not stepped have no state */

@@ -1,9 +1,9 @@
-/* step.c - one optimizer step as few passes over all tensors.
+/* step.c - makes one optimizer step, in few passes over all tensors.
  *
- * First everything that can fail for want of memory: state tensors of parameters that step for the first time or have
- * been sharded since the last, and the list of spans. Then whoever else reads the parameters is told that they will
- * be written. Then the launches. Parameters of a group that have taken the same number of steps and have the same
- * dtypes, their own and their gradients', go in one; mostly that is all of them. */
+ * First comes everything that can fail for want of memory: the state of parameters that step for the first time, or
+ * have been sharded since the last step, and the list of spans. Then other readers of the parameters are told that
+ * these will be written. Then come the launches. Parameters of a group that have taken the same number of steps and
+ * have the same dtypes, their own and their gradients', share one launch; mostly that is all of them. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -31,7 +31,7 @@ fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor
     return FSDP_OK;
 }
 
-/* Which parameters a step is for; count -1: all. */
+/* The parameters that a step is for; count -1: all. */
 typedef struct chosen {
     fsdp_tensor *const *tensors;
     int64_t count;
@@ -46,7 +46,7 @@ static bool is_chosen(const chosen *c, const fsdp_tensor *tensor)
     return found;
 }
 
-/* Checks the parameters that have a gradient, makes their state fit and marks them. */
+/* Checks the parameters that have a gradient, makes their state fit, and marks them. */
 static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
 {
     int64_t total = 0;
@@ -77,7 +77,8 @@ static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
     return FSDP_OK;
 }
 
-/* Of empty shards too: peers may wait for each other in it. It may move bytes, so it comes before any pointer. */
+/* Begins the writes, those of empty shards too: peers may wait for each other in it. This may move bytes, so it comes
+ * before any pointer is taken. */
 static fsdp_status begin_writes(const fsdp_optimizer *optimizer)
 {
     for (int g = 0; g < optimizer->group_count; g++)
@@ -87,7 +88,8 @@ static fsdp_status begin_writes(const fsdp_optimizer *optimizer)
     return FSDP_OK;
 }
 
-/* What must be alike in one launch: Adam's bias correction depends on the step, SGD's buffer on whether it is new. */
+/* Returns whether two parameters can share a launch: Adam's bias correction depends on the step, SGD's buffer on
+ * whether it is new. */
 static bool same_launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *a, const fsdp__optimizer_param *b)
 {
     bool steps = optimizer->kind == FSDP__OPTIMIZER_SGD ? (a->steps == 0) == (b->steps == 0) : a->steps == b->steps;
@@ -139,12 +141,12 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
                                      });
 }
 
-/* Launches parameter `first` and all after it in the group that fit the same launch. None of them has stepped when that
- * fails: a queue may be out of memory. */
+/* Launches parameter `first` and all after it in the group that can share the launch. If that fails, because a queue is
+ * out of memory, none of them has stepped. */
 static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group *group, int64_t first)
 {
     fsdp__optimizer_span *spans = optimizer->spans + optimizer->span_count;
-    /* A copy: it is compared with while the steps are counted up below, its own among them. */
+    /* A copy, since it is compared with while steps are counted up below, its own among them. */
     fsdp__optimizer_param leader = group->params[first];
     int64_t count = 0;
 
@@ -170,7 +172,7 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
 
         if (!param->due || !same_launch(optimizer, &leader, param))
             continue;
-        /* Also of shards without elements: a parameter has taken the same number of steps on all ranks. */
+        /* Shards without elements count, too: a parameter has taken the same number of steps on all ranks. */
         param->due = false;
         param->steps++;
     }
