@@ -1,8 +1,8 @@
-/* backward.c - the walk.
+/* backward.c - the walk of a backward.
  *
  * First every node that the roots reach is counted: how many consumers will give to it. Then nodes run, the newest
- * first, each once all its consumers have run; so additions happen in one order, that of the program backwards. What a
- * node saved is let go as soon as it has run. Nothing recurses: graphs are as deep as programs are long. */
+ * first, each once all its consumers have run. So additions happen in one order, that of the program backwards. What a
+ * node saved is dropped as soon as it has run. Nothing recurses: graphs are as deep as programs are long. */
 #include "autograd/checkpoint.h"
 #include "base/alloc.h"
 
@@ -38,9 +38,9 @@ static fsdp__node *heap_pop(fsdp__run *run)
     return top;
 }
 
-/* ---- before the walk: what is reached, and how often ---- */
+/* ---- before the walk: which nodes are reached, and how often ---- */
 
-/* With `aside`, what cannot be walked is left out. */
+/* Adds a node to the run. With `aside`, nodes that cannot be walked are left out. */
 static fsdp_status reach(fsdp__run *run, fsdp__node *node, bool aside)
 {
     if (node->run == run || (aside && (node->run || node->released)))
@@ -73,7 +73,7 @@ static fsdp_status reach_inputs(fsdp__run *run, fsdp__node *node, int from, int 
         if (!producer)
             continue;
         FSDP_TRY(reach(run, producer, aside));
-        /* Once for each edge, as it is counted off: a node may take the same tensor twice. */
+        /* Once for each edge, since each is counted off: a node may take the same tensor twice. */
         producer->dependencies += producer->run == run;
     }
     return FSDP_OK;
@@ -97,7 +97,7 @@ static fsdp_status explore(fsdp__run *run, fsdp_tensor *const *roots, int count)
     for (int64_t i = 0; i < run->node_count; i++) /* grows while it is walked */
         FSDP_TRY(reach_inputs(run, run->nodes[i], 0, gradient_inputs(run->nodes[i]), false));
     used = run->node_count;
-    for (int64_t i = 0; i < run->node_count; i++) /* what is used, so as not to be taken for what is not, came first */
+    for (int64_t i = 0; i < run->node_count; i++) /* used nodes came first, so that none counts as unused */
         FSDP_TRY(reach_inputs(run, run->nodes[i], i < used ? gradient_inputs(run->nodes[i]) : 0,
                               run->nodes[i]->input_count, true));
     run->heap = fsdp__malloc((size_t)run->node_count * sizeof *run->heap);
@@ -126,7 +126,7 @@ static fsdp_status check_root(const fsdp_tensor *root, const fsdp_tensor *gradie
     return FSDP_OK;
 }
 
-/* The caller owns `*out`. */
+/* Makes the gradient of a root without one: all ones. The caller owns `*out`. */
 static fsdp_status make_one(const fsdp_tensor *root, fsdp_tensor **out)
 {
     fsdp__grad_state *state;
@@ -157,7 +157,7 @@ static fsdp_status seed_root(fsdp__run *run, fsdp_tensor *root, fsdp_tensor *gra
     status = producer ? fsdp__node_add_grad(producer, state->output, grad) : fsdp__leaf_accumulate(root, grad);
     fsdp_tensor_unref(grad);
     FSDP_TRY(status);
-    /* A root that another root reaches waits for its consumers; a node of two roots is queued once. */
+    /* A root that another root reaches waits for its consumers. A node with two roots is queued once. */
     if (producer && producer->dependencies == 0 && !producer->queued)
         heap_push(run, producer);
     return FSDP_OK;
@@ -165,7 +165,7 @@ static fsdp_status seed_root(fsdp__run *run, fsdp_tensor *root, fsdp_tensor *gra
 
 /* ---- one node ---- */
 
-/* All consumers have given by now, so hooks see the sum. */
+/* Runs the hooks of the node's outputs. All consumers have given by now, so hooks see the sum. */
 static fsdp_status run_hooks(fsdp__node *node)
 {
     for (int i = 0; i < node->output_count; i++) {
@@ -186,7 +186,8 @@ static fsdp_status run_hooks(fsdp__node *node)
     return FSDP_OK;
 }
 
-/* The engine that drops the bytes of a parameter must have brought them back by now, and nobody has written others. */
+/* Checks that saved tensors can be used: the engine that drops the bytes of a parameter must have brought them back,
+ * and nobody may have written others. */
 static fsdp_status check_saved(const fsdp__node *node)
 {
     char text[FSDP__SHAPE_TEXT];
@@ -212,7 +213,7 @@ static fsdp_status undo(fsdp__node *node)
     fsdp_status status;
 
     FSDP_TRY(fsdp_scope_begin(node->context));
-    /* First: a hook may be what brings the bytes of saved tensors back. */
+    /* First, since a hook may bring the bytes of saved tensors back. */
     FSDP_TRY_GOTO(status, run_hooks(node), out);
     FSDP_TRY_GOTO(status, fsdp__checkpoint_restore(node), out);
     FSDP_TRY_GOTO(status, check_saved(node), out);
@@ -225,7 +226,7 @@ out:
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "backward of %s", node->op->name);
 }
 
-/* In a scope of its own: hooks make tensors. */
+/* Calls `what` in a scope of its own, since hooks make tensors. */
 static fsdp_status in_scope(fsdp__node *node, fsdp_status (*what)(fsdp__node *node))
 {
     fsdp_status status;
@@ -258,8 +259,7 @@ static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
 
     if (has_grads(node) || node->op->always) {
         FSDP_TRY_GOTO(status, undo(node), fail);
-        /* The node lets go of everything first: a gradient that nobody else holds then is adopted by its leaf without a
-         * copy. */
+        /* The node drops everything first: its leaf then adopts a gradient that nobody else holds, without a copy. */
         drop_grads(node);
         if (!run->keep_graph && !node->aside)
             fsdp__node_forget(node);
@@ -267,7 +267,7 @@ static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
     } else {
         FSDP_TRY(in_scope(node, run_hooks)); /* no gradient has come */
     }
-    /* Also of a node to which no gradient came: its producers wait for all their consumers. */
+    /* Even if no gradient came to the node: its producers wait for all their consumers. */
     for (int i = 0; i < node->input_count; i++) {
         fsdp__node *producer = node->inputs[i].node;
 
@@ -283,7 +283,7 @@ fail:
     return status;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole backward ---- */
 
 static fsdp_status walk(fsdp__run *run, fsdp_tensor *const *roots, fsdp_tensor *const *gradients, int count)
 {
@@ -303,7 +303,7 @@ static void finish(fsdp__run *run)
         run->nodes[i]->run = NULL;
         run->nodes[i]->dependencies = 0;
         run->nodes[i]->queued = false;
-        fsdp__node_uncount_leaves(run->nodes[i]); /* which it did not come through */
+        fsdp__node_uncount_leaves(run->nodes[i]); /* those it did not come through */
     }
     for (int64_t i = 0; i < run->node_count; i++) {
         if (!run->keep_graph && !run->nodes[i]->aside)
@@ -316,13 +316,13 @@ static void finish(fsdp__run *run)
     run->node_count = run->heap_count = 0;
 }
 
-/* Each learns how the walk went; they may queue more. The first failure counts. */
+/* Runs the callbacks. Each learns how the walk went, and may queue more. The first failure counts. */
 static fsdp_status run_callbacks(fsdp__run *run, fsdp_status walked)
 {
     fsdp_status status = walked;
 
     for (int64_t i = 0; i < run->callback_count; i++) {
-        /* A copy: the list may move when the callback queues another. */
+        /* A copy, since the list may move when the callback queues another. */
         fsdp__callback callback = run->callbacks[i];
 
         FSDP_KEEP_FIRST(status, callback.call(callback.arg, walked));
@@ -360,7 +360,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     finish(&run);
     status = run_callbacks(&run, status);
 
-    /* Not counted down by one: a hook that failed may not have undone its own. */
+    /* Restored, not counted down by one: a hook that failed may not have undone its own. */
     autograd->no_grad = no_grad;
     autograd->outside_count = outside_count;
     autograd->running = run.outer;
@@ -371,7 +371,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
 
 fsdp_status fsdp_backward(fsdp_tensor *loss)
 {
-    if (!loss) /* the forward failed and said why */
+    if (!loss) /* the forward has failed and said why */
         return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "backward: no loss");
     return fsdp_backward_from(&loss, NULL, 1, false);
 }

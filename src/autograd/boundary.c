@@ -1,9 +1,9 @@
-/* boundary.c - nodes that compute nothing: places in the backward where something can be told.
+/* boundary.c - nodes that compute nothing: places in the backward that somebody is told of.
  *
  * [Note: anchors]
- * A backward walks what its roots were made from. An anchor is an identity that has other nodes by its side: they are
- * walked too, at their places in the order, as if they had been used and no gradient had come. What is reached in this
- * way only is not used up by it: a later backward may go through it for its gradients. */
+ * A backward walks what its roots were made from. An anchor is an identity with other nodes beside it. They are walked
+ * too, at their places in the order, as if they had been used and no gradient had come. A node that is reached only in
+ * this way is not used up by it: a later backward may go through it for its gradients. */
 #include "autograd/node.h"
 #include "base/alloc.h"
 
@@ -127,7 +127,7 @@ fsdp_status fsdp__anchor(fsdp_tensor **tensor, fsdp__node *const *nodes, int cou
 
     if (!fsdp__will_record(tensor, 1))
         return FSDP_OK;
-    inputs = fsdp__calloc((size_t)count + 1, sizeof *inputs); /* of the nodes there are no tensors */
+    inputs = fsdp__calloc((size_t)count + 1, sizeof *inputs); /* for the nodes there are no tensors */
     if (!inputs)
         return FSDP_NO_MEMORY;
     inputs[0] = *tensor;

@@ -1,19 +1,19 @@
-/* checkpoint.c - values that a backward needs are not kept from the forward but computed once more.
+/* checkpoint.c - values that a backward needs are not kept from the forward, but computed once more.
  *
  * [Note: checkpoints]
- * The forward of a checkpoint runs once and records its nodes as ever, so the graph, its hooks and the order of all
- * additions are those of a forward without. Only what the nodes save is given up at once; the checkpoint keeps its
- * inputs, and of a selective one the results of operations that are dear. When the backward first comes to a node that
- * has given something up, the function runs again: nothing is recorded, but the n-th operation fills the n-th node (no
- * backward runs inside this backward). It ends, as if an operation had failed, with the last value that is needed.
- * Operations say themselves when they need not run (fsdp__recall), and what could be other the second time is noted the
- * first: numbers (fsdp__checkpoint_number), and values that are read and are no input (fsdp__checkpoint_value). A
- * checkpoint inside another is a part of that. */
+ * The forward of a checkpoint runs once and records its nodes as always, so the graph, its hooks and the order of all
+ * additions are those of a forward without checkpoints. Only what the nodes save is given up at once. The checkpoint
+ * keeps its inputs, and a selective one also the results of operations that are expensive (`dear`). When the backward
+ * first comes to a node that has given something up, the function runs again. Nothing is recorded then: the n-th
+ * operation fills the n-th node, and no backward runs inside this backward. The recomputation ends, as if an operation
+ * had failed, with the last value that is needed. Operations say themselves when they need not run (fsdp__recall). What
+ * could differ the second time is noted the first time: numbers (fsdp__checkpoint_number), and values that are read
+ * without being inputs (fsdp__checkpoint_value). A checkpoint inside another is a part of that one. */
 #include "autograd/checkpoint.h"
 
 #include "base/alloc.h"
 
-/* ---- life ---- */
+/* ---- life cycle ---- */
 
 static void drop_kept(fsdp__checkpoint_entry *e)
 {
@@ -50,7 +50,8 @@ static void checkpoint_free(fsdp__checkpoint *c)
     fsdp__free(c);
 }
 
-/* What `arg` holds, as a module, may be in use until the backward ends. */
+/* The last reference does not free it inside a backward: what `arg` holds, such as a module, may be in use until that
+ * ends. */
 void fsdp__checkpoint_unref(fsdp__checkpoint *c)
 {
     fsdp__run *run = NULL;
@@ -138,7 +139,7 @@ bool fsdp__checkpoint_has_entry(const fsdp__op *op, int saved_count)
     return saved_count > 0 || op->dear;
 }
 
-/* Its shape stays, for the comparison. */
+/* Gives up a saved tensor's bytes; its shape stays, for the comparison. */
 static fsdp_status give_up(fsdp__checkpoint *c, fsdp_tensor *saved)
 {
     if (!c->nothing)
@@ -227,7 +228,7 @@ static fsdp_status run_first(fsdp__checkpoint *c, fsdp__autograd *autograd, fsdp
 static bool all_there(fsdp_tensor *const *inputs, int count)
 {
     for (int i = 0; i < count; i++)
-        if (!inputs[i]) /* what should have made it failed and said why */
+        if (!inputs[i]) /* what should have made it has failed and said why */
             return false;
     return true;
 }
@@ -239,7 +240,7 @@ static bool is_plain(const fsdp_context *context, fsdp_checkpoint_mode mode)
     return mode == FSDP_CHECKPOINT_NONE || !fsdp_grad_enabled(context) || (autograd && autograd->checkpoint);
 }
 
-/* `like` is copied: nodes will hold it. */
+/* Begins a checkpoint as a copy of `like`, since nodes will hold it. */
 static fsdp_status begin(const fsdp__checkpoint *like, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
                          fsdp__checkpoint **out)
 {
@@ -275,7 +276,7 @@ static fsdp_status checkpoint(const fsdp__checkpoint *like, fsdp_tensor *const *
     for (int i = 0; outputs && i < like->output_count && status != FSDP_OK; i++)
         outputs[i] = NULL;
     if (c)
-        fsdp__checkpoint_unref(c); /* the nodes have theirs */
+        fsdp__checkpoint_unref(c); /* the nodes hold their own references */
     else if (like->options.free_arg)
         like->options.free_arg(like->arg);
     return status;

@@ -1,4 +1,4 @@
-/* grad_state.c - what a tensor knows about gradients: whether it wants one, its gradient, its hooks, its history. */
+/* grad_state.c - what a tensor knows about gradients: whether it requires one, its gradient, its hooks, its history. */
 #include "autograd/node.h"
 #include "base/alloc.h"
 
@@ -41,7 +41,7 @@ fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out)
 
 /* ---- hooks ---- */
 
-/* Appends in order. */
+/* Appends a copy of the hook. */
 static fsdp_status append_hook(fsdp__hook **hooks, const fsdp__hook *hook)
 {
     fsdp__hook *copy = fsdp__malloc(sizeof *copy);
@@ -105,12 +105,12 @@ static fsdp_status add_hook(fsdp_tensor *tensor, fsdp__hook made)
         return FSDP_FAIL(FSDP_INVALID, "a gradient hook needs a tensor and a function");
     if (!state || !state->requires_grad)
         return FSDP_FAIL(FSDP_INVALID, "cannot add a gradient hook: the tensor does not require a gradient");
-    if (state->recomputed) { /* the node of the first run has it already */
+    if (state->recomputed) { /* the node of the first run has the hook already */
         if (made.free_arg)
             made.free_arg(made.arg);
         return FSDP_OK;
     }
-    /* On the node they live as long as the graph, also when the tensor itself is gone. */
+    /* On the node they live as long as the graph, even if the tensor itself is freed. */
     return append_hook(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, &made);
 }
 
@@ -233,7 +233,7 @@ void fsdp__put_grad(fsdp_tensor *leaf, fsdp_tensor *grad)
 
     if (state)
         state->grad = fsdp_tensor_ref(grad);
-    fsdp_tensor_unref(before); /* after: it may be the same */
+    fsdp_tensor_unref(before); /* last, since it may be the same */
 }
 
 fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad)

@@ -1,4 +1,4 @@
-/* gradcheck.c - gradients against central differences. */
+/* gradcheck.c - compares gradients with central differences. */
 #include "autograd/node.h"
 #include "base/alloc.h"
 #include "base/rng.h"
@@ -19,7 +19,7 @@ typedef struct check {
     double worst_analytic, worst_numeric;
 } check;
 
-/* sum(weights * function(inputs)), in double. */
+/* Computes sum(weights * function(inputs)) in double. */
 static fsdp_status evaluate(check *c, double *out)
 {
     fsdp_context *context = fsdp__tensor_context(c->inputs[0]);
@@ -44,7 +44,7 @@ out:
     return status;
 }
 
-/* Leaves the gradients on the inputs. */
+/* Runs a backward, which leaves the gradients on the inputs. */
 static fsdp_status differentiate(check *c)
 {
     fsdp_context *context = fsdp__tensor_context(c->inputs[0]);

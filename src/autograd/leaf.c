@@ -1,7 +1,7 @@
-/* leaf.c - where the gradient of a leaf comes to lie.
+/* leaf.c - decides where the gradient of a leaf lies.
  *
- * The sharding engine wants gradients in buffers of its own choice and nobody wants a copy, so an op asks for the
- * place to write to (fsdp__node_target) wherever its kernel can write or accumulate there. */
+ * The sharding engine wants gradients in buffers of its own choice, without copies. So an op asks for the place to
+ * write to (fsdp__node_target) wherever its kernel can write or accumulate there. */
 #include "autograd/node.h"
 
 /* ---- the tensor that becomes the gradient ---- */
@@ -20,8 +20,8 @@ static fsdp_status plain_grad(fsdp_tensor *leaf, const fsdp__grad_state *state, 
     return status;
 }
 
-/* From the source, or fresh. A source is not asked again while a tensor it gave is out on reservation: it may well give
- * the same bytes. */
+/* Makes a new gradient, by the source or fresh. A source is not asked again while a tensor of its is reserved: it may
+ * well give the same bytes. */
 static fsdp_status new_grad(fsdp_tensor *leaf, fsdp__grad_state *state, fsdp_tensor **out)
 {
     fsdp_tensor *grad = NULL;
@@ -54,7 +54,7 @@ fsdp_status fsdp__reserve_grad(fsdp_tensor *leaf, fsdp_tensor **out)
     fsdp_status status;
 
     FSDP_TRY(fsdp__grad_state_make(leaf, &state));
-    /* A temporary where it has to be added to something, or where hooks must see it first. */
+    /* A temporary, if it has to be added to something or hooks must see it first. */
     if (state->grad || state->reserved || state->hooks)
         return fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_ACTIVATION,
                                   out);
@@ -87,14 +87,15 @@ static void become_gradient(fsdp_tensor *tensor)
     storage->kind = FSDP_MEMORY_GRADIENT;
 }
 
-/* All of a storage, of the device's own memory: a gradient lives long, and must not keep more alive than itself. */
+/* Returns whether `grad` can become the gradient. It must fill a storage of the device's own memory: a gradient lives
+ * long, and must not keep more alive than itself. */
 static bool adoptable(const fsdp_tensor *leaf, const fsdp_tensor *grad)
 {
     return grad->dtype == leaf->dtype && fsdp__grad_exclusive(grad) && !grad->storage->release &&
            grad->storage->bytes == (size_t)fsdp_tensor_numel(grad) * fsdp_dtype_size(grad->dtype);
 }
 
-/* The tensor reserved for this leaf has arrived; something may have come before it. */
+/* Takes the tensor reserved for this leaf, which has arrived; something may have come before it. */
 static fsdp_status take_reserved(fsdp__grad_state *state, fsdp_tensor *grad)
 {
     state->reserved->reserved_for = NULL;
@@ -107,8 +108,8 @@ static fsdp_status take_reserved(fsdp__grad_state *state, fsdp_tensor *grad)
     return FSDP_OK;
 }
 
-/* The caller holds the only reference besides those that forbid adopting `grad`. A leaf that has got another dtype
- * since the forward has its gradients in that. */
+/* The caller holds the only reference, apart from references that forbid adopting `grad`. A leaf whose dtype has
+ * changed since the forward has its gradients in the new dtype. */
 fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
 {
     fsdp__grad_state *state = fsdp__grad_state_get(leaf);
@@ -126,7 +127,7 @@ fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
         FSDP_TRY(fsdp_tensor_begin_write(state->grad));
         return fsdp__tensor_copy(state->grad, grad, true);
     }
-    /* With a source the gradient has to lie where the source says: that is where it will be reduced from. */
+    /* With a source the gradient has to lie where the source says: it will be reduced from there. */
     if (!state->source && adoptable(leaf, grad)) {
         if (state->owner)
             FSDP_TRY(state->owner->grad_made(state->owner_arg, leaf, grad));
@@ -146,7 +147,8 @@ fail:
 
 /* ---- targets ---- */
 
-/* An op that has the same leaf as two inputs must not get the same place for both. */
+/* Returns whether the leaf's gradient is a target already: an op that has the same leaf as two inputs must not get the
+ * same place for both. */
 static bool handed_out(const fsdp__node *node, const fsdp_tensor *leaf)
 {
     for (int i = 0; i < node->input_count; i++)
@@ -155,7 +157,8 @@ static bool handed_out(const fsdp__node *node, const fsdp_tensor *leaf)
     return false;
 }
 
-/* What the op reads must not change while it adds to a gradient. */
+/* Returns whether the node saved the gradient's storage: what the op reads must not change while it adds to a gradient.
+ */
 static bool is_saved(const fsdp__node *node, const fsdp_tensor *grad)
 {
     for (int i = 0; i < node->saved_count; i++)
@@ -168,8 +171,8 @@ static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool *accumul
 {
     fsdp__grad_state *state = fsdp__grad_state_get(edge->leaf);
 
-    /* A temporary where the op cannot write in place: hooks see each gradient before it is added, and the leaf may have
-     * got another dtype since the forward. */
+    /* A temporary if the op cannot write in place: hooks see each gradient before it is added, and the leaf's dtype may
+     * have changed since the forward. */
     if (state->hooks || handed_out(node, edge->leaf) || edge->leaf->dtype != edge->dtype ||
         (state->grad && (!fsdp_tensor_is_contiguous(state->grad) || is_saved(node, state->grad))))
         return fsdp_tensor_create(edge->device, edge->dtype, edge->ndim, edge->shape, FSDP_MEMORY_ACTIVATION,

@@ -36,7 +36,7 @@ fsdp_status fsdp__set_storage_namer(fsdp_context *context, fsdp__storage_namer n
     return FSDP_OK;
 }
 
-/* Out of memory here only means that a forward records what it need not. */
+/* If memory runs out here, a forward only records what it need not. */
 void fsdp_no_grad_begin(fsdp_context *context)
 {
     fsdp__autograd *autograd = fsdp__autograd_make(context);

@@ -1,4 +1,4 @@
-/* node.c - recording an operation, and the life of what was recorded. */
+/* node.c - records operations, and frees what was recorded. */
 #include "autograd/checkpoint.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- making ---- */
+/* ---- recording ---- */
 
 static size_t aligned(size_t bytes)
 {
     return (bytes + alignof(max_align_t) - 1) / alignof(max_align_t) * alignof(max_align_t);
 }
 
-/* The node and its arrays are one piece of memory. */
+/* Allocates a node and its arrays as one piece of memory. */
 static fsdp__node *node_alloc(int input_count, int output_count, int saved_count, size_t state_bytes)
 {
     size_t inputs_at = aligned(sizeof(fsdp__node));
@@ -60,7 +60,7 @@ static void connect(fsdp__edge *edge, fsdp_tensor *input)
     }
 }
 
-/* Of `saved` among `tensors`, or of the first that has the same bytes; -1: of none. */
+/* Returns the index of `saved` among `tensors`, or of the first that has the same bytes; -1 if there is none. */
 static int place_of(const fsdp_tensor *saved, fsdp_tensor *const *tensors, int count)
 {
     int place = -1;
@@ -103,7 +103,7 @@ bool fsdp__recorded_since(const fsdp_tensor *tensor, uint64_t recorded)
     return state && state->producer && state->producer->sequence > recorded;
 }
 
-/* Of inputs of which one requires a gradient. */
+/* Returns the context of inputs, at least one of which is not NULL. */
 static fsdp_context *context_of(fsdp_tensor *const *inputs)
 {
     while (!*inputs)
@@ -111,8 +111,8 @@ static fsdp_context *context_of(fsdp_tensor *const *inputs)
     return fsdp__tensor_context(*inputs);
 }
 
-/* [Note: origins] in tensor/tensor.h. What is saved may have been read beside the inputs; not all of it is there again
- * where a result was kept. */
+/* Passes origins on: [Note: origins] in tensor/tensor.h. Saved tensors may have been read beside the inputs; if a
+ * result was kept, not all of them are there again. */
 static void pass_origin(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
                         int output_count, fsdp_tensor *const *saved, int saved_count)
 {
@@ -165,7 +165,7 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
     /* Nothing below can fail. */
     if (state_bytes > 0)
         memcpy(node->state, state, state_bytes);
-    /* Not before: of an operation that was not recorded the state stays the caller's. */
+    /* Not earlier: the state of an operation that was not recorded stays the caller's. */
     node->state_owned = true;
     node->sequence = ++autograd->sequence;
     for (int i = 0; i < output_count; i++) {
@@ -180,7 +180,7 @@ out:
     return status;
 }
 
-/* ---- dying ---- */
+/* ---- freeing ---- */
 
 fsdp__node *fsdp__node_ref(fsdp__node *node)
 {
@@ -194,7 +194,7 @@ void fsdp__node_set_aside(fsdp__node *node, int first, fsdp__node *const *nodes,
         node->inputs[first + i].node = fsdp__node_ref(nodes[i]);
 }
 
-/* Drops a reference; a node that dies of it is put on `*dead` instead of being freed here. */
+/* Drops a reference. A node without references is put on `*dead` instead of being freed here. */
 static void drop(fsdp__node *node, fsdp__node **dead)
 {
     if (--node->refs > 0)
@@ -236,7 +236,7 @@ static void free_dead(fsdp__node *dead)
         fsdp__node *node = dead;
 
         dead = node->next_dead;
-        /* Its producers may die of this: they join the list, however deep the graph is. */
+        /* Its producers may lose their last reference here: they join the list, however deep the graph is. */
         release(node, &dead);
         for (int i = 0; i < node->output_count; i++) {
             fsdp_tensor_unref(node->grads[i]);
@@ -264,9 +264,9 @@ void fsdp__node_release(fsdp__node *node)
     free_dead(dead);
 }
 
-/* ---- what was saved ---- */
+/* ---- checks of saved tensors ---- */
 
-/* Of an input among those that the caller gave: an operation has places for more. */
+/* Returns the number of an input among those that the caller gave: an operation has places for more. */
 static int number_of(const fsdp__node *node, int input)
 {
     int number = 0;
@@ -276,7 +276,7 @@ static int number_of(const fsdp__node *node, int input)
     return number;
 }
 
-/* "input 1 (2, 3), parameter 'head.weight'," */
+/* Describes a saved tensor: "input 1 (2, 3), parameter 'head.weight',". */
 static void describe(const fsdp__node *node, int i, const fsdp_tensor *now, char *text, size_t bytes)
 {
     const fsdp__mark *mark = &node->marks[i];
@@ -332,7 +332,7 @@ bool fsdp__node_keeps(const fsdp__node *node)
     return node->run && node->run->keep_graph;
 }
 
-/* *out = a + b, fresh. */
+/* Makes *out = a + b, a fresh tensor. */
 static fsdp_status sum_of(const fsdp_tensor *a, const fsdp_tensor *b, fsdp_tensor **out)
 {
     fsdp_device *device = a->storage->device;
@@ -386,7 +386,7 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
 
     if (!edge->node && !edge->leaf)
         return FSDP_OK;
-    if (!grad) /* an operation in the backward failed and said why */
+    if (!grad) /* an operation in the backward has failed and said why */
         return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "no gradient was given");
     if (grad->dtype != edge->dtype || grad->ndim != edge->ndim ||
         memcmp(grad->shape, edge->shape, (size_t)edge->ndim * sizeof *edge->shape) != 0)
@@ -397,6 +397,6 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
         return fsdp__node_add_grad(edge->node, edge->output, grad);
     if (edge->given)
         return FSDP_FAIL(FSDP_STATE, "the gradient of input %d was given twice", input);
-    edge->given = fsdp_tensor_ref(grad); /* whether it can be adopted is known when the node has let go of it */
+    edge->given = fsdp_tensor_ref(grad); /* it can be adopted if the node drops everything else first */
     return FSDP_OK;
 }

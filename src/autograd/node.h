@@ -6,7 +6,7 @@
  *                                                        --owns--> saved aliases
  *
  * A node never holds its own outputs (saved tensors are aliases without history; the pointer back to an output's grad
- * state is weak), so there is no cycle and a graph dies with the last tensor that was made by it.
+ * state is weak). So there is no cycle, and a graph is freed with the last tensor that was made by it.
  *
  * [Note: exclusive gradients]
  * A gradient that only its holder can see (one reference, and one on its storage) may be overwritten: the next gradient
@@ -25,26 +25,26 @@ typedef struct fsdp__checkpoint fsdp__checkpoint;
 typedef struct fsdp__hook {
     fsdp_grad_hook call;
     void *arg;
-    void (*free_arg)(void *arg); /* NULL: the caller's */
-    bool always;                 /* also where the walk passes without a gradient */
+    void (*free_arg)(void *arg); /* NULL: `arg` stays the caller's */
+    bool always;                 /* also runs where the walk passes without a gradient */
     struct fsdp__hook *next;
 } fsdp__hook;
 
 /* Hangs on a tensor (its `autograd` attachment). */
 struct fsdp__grad_state {
-    fsdp_tensor *tensor; /* weak: the one it hangs on */
+    fsdp_tensor *tensor; /* weak: the tensor it hangs on */
     bool requires_grad;
-    bool recomputed;      /* made by a recomputation: requires a gradient, and gets none */
+    bool recomputed;      /* made by a recomputation: requires a gradient, but gets none */
     bool is_one;          /* a gradient of all ones that fsdp_backward made */
     fsdp__node *producer; /* NULL: a leaf */
     int output;           /* which output of the producer */
-    fsdp_tensor *grad;    /* leaves */
-    fsdp__hook *hooks;    /* leaves; those of other tensors live on their node */
+    fsdp_tensor *grad;    /* of leaves */
+    fsdp__hook *hooks;    /* of leaves; hooks of other tensors live on their node */
     fsdp__grad_source source;
     void *source_arg;
     const fsdp__leaf_owner *owner;
     void *owner_arg;
-    int64_t uses; /* of a leaf, that running backwards have yet to come through; counted for an owner that asks */
+    int64_t uses; /* uses of a leaf that running backwards have not come through; for owners that ask */
     /* A tensor handed out by fsdp__reserve_grad and its leaf know each other until one of them dies. */
     fsdp__grad_state *reserved;     /* on the leaf */
     fsdp__grad_state *reserved_for; /* on the tensor */
@@ -59,24 +59,24 @@ typedef struct fsdp__edge {
     fsdp_dtype dtype;
     int ndim;
     int64_t shape[FSDP_MAX_DIMS];
-    /* while the node runs, see leaf.c */
+    /* while the node runs; see leaf.c */
     fsdp_tensor *target;
     bool target_installed; /* the target was made the leaf's gradient by this run */
     bool target_direct;    /* the target is where the gradient belongs: nothing to add afterwards */
-    bool answered;         /* by a user's operation: asked once */
-    fsdp_tensor *given;    /* for a leaf: added when the node has let go of everything else */
+    bool answered;         /* a user's operation has given it, which it may do only once */
+    fsdp_tensor *given;    /* for a leaf: added once the node has dropped everything else */
 } fsdp__edge;
 
 /* What a node knows of a tensor that it saved. */
 typedef struct fsdp__mark {
     uint64_t version; /* of the bytes that the backward needs */
-    uint64_t origin;  /* of them, in the function of a checkpoint: [Note: origins] in tensor/tensor.h */
-    int input;        /* that it is, or lies in; -1: none */
-    int output;       /* or this; -1: none */
+    uint64_t origin;  /* of those bytes, in the function of a checkpoint: [Note: origins] in tensor/tensor.h */
+    int input;        /* the input that it is, or lies in; -1: none */
+    int output;       /* or the output; -1: none */
 } fsdp__mark;
 
 typedef struct fsdp__output {
-    fsdp__grad_state *state; /* weak; NULL when the tensor is gone */
+    fsdp__grad_state *state; /* weak; NULL when the tensor has been freed */
     fsdp__hook *hooks;
 } fsdp__output;
 
@@ -90,18 +90,18 @@ struct fsdp__node {
     fsdp__output *outputs;
     fsdp_tensor **grads; /* of the outputs, as they arrive */
     fsdp_tensor **saved; /* owned aliases */
-    fsdp__mark *marks;   /* one for each of them */
+    fsdp__mark *marks;   /* one for each saved alias */
     void *state;
     bool state_owned;             /* free_state still has to run */
-    bool released;                /* has run: nothing is saved any more */
-    fsdp__checkpoint *checkpoint; /* that it is a part of, holding it, and as which of its operations; or NULL */
+    bool released;                /* it has run: nothing is saved any more */
+    fsdp__checkpoint *checkpoint; /* that it is a part of, and holds, and its place there; or NULL */
     int64_t place;
-    bool aside; /* reached only because another node has it by its side: [Note: anchors] in boundary.c */
-    /* while a backward walks */
+    bool aside; /* reached only because it is beside another node: [Note: anchors] in boundary.c */
+    /* while a backward walks: */
     fsdp__run *run;
     int64_t dependencies; /* consumers that have not run */
     bool queued;
-    bool counted; /* among the uses of leaves */
+    bool counted; /* it is counted among the uses of leaves */
     fsdp__node *next_dead;
 };
 
@@ -114,63 +114,63 @@ typedef struct fsdp__callback {
 struct fsdp__run {
     fsdp__run *outer;
     bool keep_graph;
-    fsdp__node **nodes; /* reached; one reference each */
+    fsdp__node **nodes; /* those reached; one reference each */
     int64_t node_count, node_capacity;
-    fsdp__node **heap; /* ready, the newest on top */
+    fsdp__node **heap; /* those ready to run, the newest on top */
     int64_t heap_count;
-    fsdp__checkpoint *dead; /* of the outermost: nobody needs them any more, but perhaps what they hold */
+    fsdp__checkpoint *dead; /* of the outermost run: unreferenced, but what they hold may still be needed */
     fsdp__callback *callbacks;
     int64_t callback_count, callback_capacity;
 };
 
 /* Hangs on the context. */
 typedef struct fsdp__autograd {
-    int64_t no_grad;  /* depth, in the innermost enable_grad */
-    int64_t *outside; /* those around each enable_grad, the outermost first */
+    int64_t no_grad;  /* depth, inside the innermost enable_grad */
+    int64_t *outside; /* depths around each enable_grad, the outermost first */
     int64_t outside_count, outside_capacity;
     uint64_t sequence;
     uint64_t backwards;        /* begun so far */
     fsdp__storage_namer namer; /* or NULL */
     fsdp__run *running;
-    fsdp__checkpoint *checkpoint; /* whose function runs, for the first time or again */
-    bool recomputing;             /* again */
+    fsdp__checkpoint *checkpoint; /* the one whose function is running, for the first time or again */
+    bool recomputing;             /* it is running again */
 } fsdp__autograd;
 
-fsdp__autograd *fsdp__autograd_get(const fsdp_context *context); /* NULL while nothing was recorded */
-fsdp__autograd *fsdp__autograd_make(fsdp_context *context);      /* NULL and a last error when out of memory */
+fsdp__autograd *fsdp__autograd_get(const fsdp_context *context); /* NULL if nothing was recorded yet */
+fsdp__autograd *fsdp__autograd_make(fsdp_context *context);      /* NULL and a last error if out of memory */
 fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor);
 
 /* ---- grad_state.c ---- */
-fsdp__grad_state *fsdp__grad_state_get(const fsdp_tensor *tensor); /* NULL when the tensor has none */
+fsdp__grad_state *fsdp__grad_state_get(const fsdp_tensor *tensor); /* NULL if the tensor has none */
 fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out);
 void fsdp__hooks_free(fsdp__hook *hooks);
-/* Runs them on `*grad`, which stays borrowed; checks what they replace it with. */
+/* Runs the hooks on `*grad`, which stays borrowed, and checks what they replace it with. */
 fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_tensor **grad);
-/* Without a gradient: those that are always run. */
+/* Runs those hooks that always run, without a gradient. */
 fsdp_status fsdp__hooks_pass(const fsdp__hook *hooks, fsdp_tensor *tensor);
 
 /* ---- node.c ---- */
 fsdp__node *fsdp__node_ref(fsdp__node *node);
-/* FSDP_STATE where the i-th tensor that the node saved, whose bytes those of `now` are, was written to since. */
+/* Returns FSDP_STATE if the i-th tensor that the node saved was written to since. `now` has the tensor's bytes. */
 fsdp_status fsdp__node_check_version(const fsdp__node *node, int i, const fsdp_tensor *now);
-/* With inputs from `first` on of which only `nodes` are known: no gradient is given to them. Takes references. */
+/* Sets `nodes` as inputs from `first` on. They get no gradient; only their nodes are known. Takes references. */
 void fsdp__node_set_aside(fsdp__node *node, int first, fsdp__node *const *nodes, int count);
-/* Lets go of saved tensors and state: the node cannot run again. */
+/* Drops saved tensors and state: the node cannot run again. */
 void fsdp__node_forget(fsdp__node *node);
-/* Of the inputs as well. */
+/* Drops the inputs as well. */
 void fsdp__node_release(fsdp__node *node);
 /* Adds to the gradient of an output. */
 fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad);
 
 /* ---- leaf.c ---- */
-/* After an op's backward returned: passes targets on; leaf gradients that were given wait for the second. */
+/* Pass the targets on after an op's backward has returned. Leaf gradients that were given wait for the second call. */
 fsdp_status fsdp__node_commit_targets(fsdp__node *node);
 fsdp_status fsdp__node_commit_leaves(fsdp__node *node);
-/* Uses of leaves: a backward will come through the node; will not after all; has come through it. */
+/* Count the uses of leaves: a backward will come through the node; will not after all; has come through it. */
 void fsdp__node_count_leaves(fsdp__node *node);
 void fsdp__node_uncount_leaves(fsdp__node *node);
 fsdp_status fsdp__node_complete_leaves(fsdp__node *node);
-/* After it failed: drops what half-written gradients it left. */
+/* Drops half-written gradients after the node has failed. */
 void fsdp__node_rollback(fsdp__node *node);
 
 #endif

@@ -1,4 +1,4 @@
-/* operation.c - recording as users see it: what the library's own operations do right is checked here. */
+/* operation.c - recording for users: checks what the library's own operations do right. */
 #include "autograd/node.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ static fsdp_status check_output(const char *name, fsdp_tensor *const *inputs, in
     bool known = false;
     char text[FSDP__SHAPE_TEXT];
 
-    if (!output) /* what should have made it failed and said why */
+    if (!output) /* what should have made it has failed and said why */
         return fsdp_last_status() != FSDP_OK
                    ? fsdp_last_status()
                    : FSDP_FAIL(FSDP_INVALID, "cannot record '%s': output %d is NULL", name, index);

@@ -1,4 +1,4 @@
-/* recompute.c - the function of a checkpoint runs again, in the backward: [Note: checkpoints] in checkpoint.c. */
+/* recompute.c - runs the function of a checkpoint again, in the backward: [Note: checkpoints] in checkpoint.c. */
 #include "autograd/checkpoint.h"
 
 #include "base/alloc.h"
@@ -78,7 +78,7 @@ static fsdp_status fail_written(const fsdp__checkpoint *c)
         (long long)c->at, c->entries[c->at].op->name);
 }
 
-/* Of a node that is gone, or has run, nobody needs what it read. */
+/* Returns whether the entry's node has yet to run; nobody needs what a freed or finished node read. */
 static bool is_to_come(const fsdp__checkpoint_entry *e)
 {
     return e->node && !e->node->released;
@@ -164,7 +164,7 @@ fsdp_status fsdp__checkpoint_compare(fsdp_context *context, uint64_t number, boo
     return FSDP_OK;
 }
 
-/* In the scope of the run. */
+/* Notes a copy of the tensor. Called in the scope of the run. */
 static fsdp_status note_value(fsdp__checkpoint *c, const fsdp_tensor *tensor)
 {
     fsdp_tensor *copy = fsdp__empty_like(tensor, tensor->dtype);
@@ -209,7 +209,7 @@ static fsdp_status check_inputs(const fsdp__checkpoint *c)
     return FSDP_OK;
 }
 
-/* In the scope: not those of the first run, since no gradient is to go anywhere. */
+/* Makes new inputs in the scope, apart from those of the first run, since no gradient is to go anywhere. */
 static fsdp_status make_inputs(const fsdp__checkpoint *c, fsdp_tensor **inputs)
 {
     for (int i = 0; i < c->input_count; i++) {
@@ -227,7 +227,7 @@ static fsdp_status make_inputs(const fsdp__checkpoint *c, fsdp_tensor **inputs)
     return FSDP_OK;
 }
 
-/* The outputs are room for what it gives, and is not needed. */
+/* Runs the function again. Nobody needs its outputs, but they need room. */
 static fsdp_status run_again(fsdp__checkpoint *c, fsdp_tensor **inputs, fsdp_tensor **outputs)
 {
     fsdp_status status;
@@ -267,7 +267,7 @@ static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
     autograd->recomputing = true;
     status = run_again(c, inputs, inputs + c->input_count);
     origins->run = run_before;
-    autograd->no_grad = before.no_grad; /* what was begun before the last operation may not have been ended */
+    autograd->no_grad = before.no_grad; /* the last operation may have left something begun */
     autograd->outside_count = before.outside_count;
     autograd->checkpoint = before.checkpoint;
     autograd->recomputing = before.recomputing;
