@@ -1,4 +1,4 @@
-/* call.c - running a module: hooks, forward, hooks, in a scope of its own. */
+/* call.c - runs a module: hooks, forward, hooks, in a scope of its own. */
 #include "nn/checkpoint.h"
 #include "nn/path.h"
 #include "nn/user_hooks.h"
@@ -13,25 +13,25 @@ enum {
     LOCAL_INPUTS = 8
 };
 
-/* Undoes what hooks began and puts the module's name in front of the message, unless another one's stands there. */
+/* Undoes what hooks began, and puts the module's name in front of the message unless that names one already. */
 static void fail(fsdp_module *module, fsdp_status status, int64_t began, int64_t ended)
 {
-    /* The last that began first; a hook whose pre_forward failed has not begun, and one whose post_forward has run is
-     * through with it. */
+    /* Hooks that began last come first. A hook whose pre_forward failed has not begun, and one whose post_forward has
+     * run is done. */
     while (began-- > 0) {
         const fsdp__module_hooks *hooks = fsdp__module_hooks_before(module, began);
 
         if (hooks->failed && hooks - module->parts->hooks >= ended)
             hooks->failed(hooks->arg, module);
     }
-    if (fsdp__recomputation_done(module->context)) /* as it should */
+    if (fsdp__recomputation_done(module->context)) /* this is not an error */
         return;
     fsdp__module_say(module, status);
 }
 
 /* ---- before the first call ---- */
 
-/* The hooks of the module that bring ranks together. */
+/* Returns the hooks of the module that bring ranks together. */
 static const fsdp__module_hooks *agreeing(const fsdp_module *module)
 {
     for (int64_t i = 0; i < module->parts->hook_count; i++)
@@ -40,7 +40,8 @@ static const fsdp__module_hooks *agreeing(const fsdp_module *module)
     return NULL;
 }
 
-/* All of them have values; those that have none are named. With `whole` alone those that lie on one rank. */
+/* Checks that all parameters have values, and names those that have none. With `whole` it checks only those that lie on
+ * one rank. */
 static fsdp_status check_values(const fsdp_parameters *parameters, bool whole)
 {
     fsdp__names meta = {.count = 0}, unwritten = {.count = 0};
@@ -61,7 +62,7 @@ static fsdp_status check_values(const fsdp_parameters *parameters, bool whole)
     return FSDP_OK;
 }
 
-/* With what is below it, but for modules that answer for themselves. */
+/* Marks the module and what is below it as ready, except modules that check themselves. */
 static void set_ready(fsdp_module *module, bool all)
 {
     module->parts->ready = true;
@@ -70,7 +71,7 @@ static void set_ready(fsdp_module *module, bool all)
             set_ready(module->parts->children[i].module, all);
 }
 
-/* Looks at all parameters below the module that is called first: the outermost. */
+/* Checks all parameters below the module that is called first: the outermost. */
 fsdp_status fsdp__module_need_ready(fsdp_module *module, fsdp_tensor *const *inputs, int count)
 {
     const fsdp__module_hooks *hooks = agreeing(module);
@@ -91,14 +92,14 @@ fsdp_status fsdp__module_need_ready(fsdp_module *module, fsdp_tensor *const *inp
 
 /* ---- the call ---- */
 
-/* Of one call, with the copy of its inputs that hooks may replace. */
+/* One call, with a copy of its inputs that hooks may replace. */
 typedef struct call {
     fsdp_module *module;
     fsdp__forward forward;
     fsdp_tensor **inputs, **outputs;
     int count, output_count;
-    int64_t began, ended; /* how many hooks have: in the order before the forward, and in that after it */
-    struct fsdp__backward_call *backward; /* held; NULL: nobody wants to see its gradients */
+    int64_t began, ended;                 /* number of hooks, in their order before and after the forward */
+    struct fsdp__backward_call *backward; /* a reference; NULL: no hook is to see its gradients */
 } call;
 
 static fsdp_status run(call *c)
@@ -156,7 +157,7 @@ static fsdp_status fail_missing(const fsdp_module *module, int input)
     return FSDP_INVALID;
 }
 
-/* `outputs` are NULLs. */
+/* Calls the module. `outputs` holds NULLs. */
 static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tensor *const *inputs, int count,
                           fsdp_tensor **outputs, int output_count)
 {
@@ -165,7 +166,7 @@ static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tenso
     fsdp_status status;
 
     for (int i = 0; i < count; i++)
-        if (!inputs[i]) /* what should have made it failed and said why */
+        if (!inputs[i]) /* what should have made it has failed and said why */
             return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : fail_missing(module, i);
     FSDP_TRY(fsdp__viewpoint_begin(module, NULL, &outer));
     FSDP_TRY_GOTO(status, fsdp_scope_begin(module->context), out);

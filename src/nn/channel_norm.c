@@ -42,7 +42,7 @@ typedef struct batch_norm {
     fsdp_tensor *running_mean, *running_var, *num_batches_tracked; /* all or none */
     double momentum;
     bool cumulative_average;
-    int least_dims, most_dims; /* of an input */
+    int least_dims, most_dims; /* number of dimensions of an input */
 } batch_norm;
 
 static fsdp_tensor *batch_norm_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)

@@ -1,11 +1,12 @@
-/* checkpoint.c - a module whose forward is computed again in the backward, and what must not have changed by then. */
+/* checkpoint.c - a module whose forward is computed again in the backward, and checks of what must not have changed
+ * until then. */
 #include "nn/checkpoint.h"
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "nn/path.h"
 
-/* Of a parameter, or of a module: what the forward depended on. */
+/* What the forward depended on: a fact of a parameter, or of a module. */
 typedef struct fact {
     uint64_t version;   /* of a parameter's bytes */
     bool requires_grad; /* of a parameter */
@@ -13,12 +14,12 @@ typedef struct fact {
 } fact;
 
 typedef struct call {
-    fsdp_module *module; /* held */
-    char *path;          /* that it was called under */
+    fsdp_module *module; /* a reference */
+    char *path;          /* path that it was called under */
     fsdp__forward forward;
     fact *facts; /* in the order of the walk */
     int64_t count, capacity;
-    int64_t at; /* while they are compared */
+    int64_t at; /* the next one to compare */
 } call;
 
 static void call_free(void *arg)

@@ -1,10 +1,10 @@
-/* checkpoint.h - a module's forward as a checkpoint. */
+/* checkpoint.h - runs a module's forward as a checkpoint. */
 #ifndef NN_CHECKPOINT_H
 #define NN_CHECKPOINT_H
 
 #include "nn/module.h"
 
-/* As fsdp__forward_run, of a module with fsdp_module_set_checkpoint, between its hooks. */
+/* Does what fsdp__forward_run does, for a module with fsdp_module_set_checkpoint, between its hooks. */
 fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs,
                                       int count, fsdp_tensor **outputs, int output_count);
 

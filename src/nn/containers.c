@@ -28,7 +28,7 @@ fsdp_module *fsdp_sequential_create(fsdp_context *context, fsdp_module *const *m
     fsdp_module *m = NULL;
     fsdp_status status = fsdp_module_create(context, &sequential_type, sizeof *m, &m);
 
-    /* Every module is taken over, also those behind the one that fails. */
+    /* Every module is taken over, even those behind one that fails. */
     for (int i = 0; i < count; i++) {
         if (status == FSDP_OK)
             status = fsdp_module_list_append(m, modules[i]);

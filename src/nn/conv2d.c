@@ -5,11 +5,11 @@
 
 #include "fsdp/layers.h"
 
-/* Sizes are those of the unsharded weight: the field may hold a shard. */
+/* Sizes are those of the unsharded weight, since the field may hold a shard. */
 typedef struct conv2d {
     fsdp_layer layer;
     int64_t in, out, kernel[2];
-    fsdp_conv2d_options options; /* without zeros */
+    fsdp_conv2d_options options; /* zeros replaced by their defaults */
     bool has_bias;
 } conv2d;
 

@@ -1,4 +1,4 @@
-/* forward.c - what is run of a module: one output, or several and an argument. */
+/* forward.c - runs a module's function: with one output, or with several and an argument. */
 #include "base/status.h"
 #include "nn/module.h"
 
@@ -13,14 +13,15 @@ static fsdp_status fail_without_output(void)
                                          : FSDP_FAIL(FSDP_STATE, "the forward gave no output and no reason");
 }
 
-/* A failure that the forward has not seen gave it a NULL: that is no output that it leaves out. */
+/* Checks for outputs that are NULL because of a failure that the forward has not noticed; that is not an output left
+ * out. */
 static fsdp_status check_outputs(uint64_t errors, fsdp_tensor *const *outputs, int count)
 {
     bool missing = false;
 
     for (int i = 0; i < count; i++)
         missing = missing || !outputs[i];
-    return missing && fsdp__errors() != errors ? fsdp_last_status() : FSDP_OK; /* unless it was cleared */
+    return missing && fsdp__errors() != errors ? fsdp_last_status() : FSDP_OK; /* OK if the error was cleared */
 }
 
 fsdp_status fsdp__forward_run(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs, int count,

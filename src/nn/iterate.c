@@ -1,4 +1,4 @@
-/* iterate.c - the modules of a tree, for the caller. */
+/* iterate.c - lets the caller go through the modules of a tree. */
 #include <string.h>
 
 #include "base/alloc.h"

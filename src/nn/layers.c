@@ -28,7 +28,7 @@ const char *fsdp__float_text(float value, char text[32])
     return text;
 }
 
-/* A layer whose sizes are those of the unsharded weight: the field may hold a shard. */
+/* A layer whose sizes are those of the unsharded weight, since the field may hold a shard. */
 typedef struct sized_layer {
     fsdp_layer layer;
     int64_t in, out;
@@ -332,7 +332,7 @@ static fsdp_tensor *dropout_forward(fsdp_module *self, fsdp_tensor *const *input
     (void)count;
     if (!self->training || m->p == 0.0f)
         return inputs[0];
-    fsdp__philox(m->seed, m->calls, words); /* run again for a backward, it draws what it drew, whatever is said here */
+    fsdp__philox(m->seed, m->calls, words); /* a recomputation repeats the first draws, whatever this gives */
     m->calls += !fsdp_recomputing(self->context);
     return fsdp_dropout(inputs[0], m->p, (uint64_t)words[0] << 32 | words[1]);
 }

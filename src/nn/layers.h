@@ -6,10 +6,10 @@
 
 extern const fsdp_module_type fsdp__module_list_type;
 
-/* The end of a constructor: `module`, or NULL and the module freed when building it failed. */
+/* Ends a constructor: returns `module`, or frees it and returns NULL if building it failed. */
 fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status);
 
-/* As Python writes a float: the shortest text that reads back as the same number, "1e-05", "0.0". */
+/* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
 const char *fsdp__float_text(float value, char text[32]);
 
 #endif

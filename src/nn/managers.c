@@ -1,4 +1,4 @@
-/* managers.c - who manages what. */
+/* managers.c - finds out who manages which parameter. */
 #include "nn/managers.h"
 
 #include "base/alloc.h"

@@ -1,4 +1,4 @@
-/* materialize.c - bytes for what was built on the meta device, and first values. */
+/* materialize.c - gives bytes and first values to what was built on the meta device. */
 #include "nn/module.h"
 
 #include "base/alloc.h"
@@ -14,14 +14,14 @@ typedef struct materialization {
     fsdp__managers managers;
 } materialization;
 
-/* The tensor stays the same object, so that whoever holds it (ties, optimizers) sees the bytes come. */
+/* Gives a tensor bytes. It stays the same object, so that others who hold it (ties, optimizers) see the bytes come. */
 static fsdp_status give_bytes(fsdp_tensor *tensor, fsdp_device *device, fsdp_memory_kind kind)
 {
     fsdp__storage *storage = NULL;
     size_t bytes = (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(tensor->dtype);
 
     FSDP_TRY(fsdp__storage_create(device, bytes, kind, true, &storage));
-    /* One from before would be on the meta device. */
+    /* An earlier gradient would be on the meta device. */
     (void)fsdp_tensor_set_grad(tensor, NULL);
     fsdp__storage_unref(tensor->storage);
     tensor->storage = storage;

@@ -1,4 +1,4 @@
-/* module.c - building a tree: modules, their parameters, buffers, children and hooks. */
+/* module.c - builds a tree: modules, their parameters, buffers, children and hooks. */
 #include "nn/module.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 /* ---- life cycle ---- */
 
-/* The module is no longer in the context's list. */
+/* Removes the module from the context's list. */
 static void strike(fsdp_module *module)
 {
     struct fsdp__module_parts *parts = module->parts;
@@ -104,7 +104,7 @@ static void free_parts(struct fsdp__module_parts *parts)
     fsdp__free(parts);
 }
 
-/* Hooks go first, while everything they look at is there; what is in the module's own struct goes last. */
+/* Hooks are freed first, while everything they look at is there; what is in the module's own struct comes last. */
 void fsdp_module_unref(fsdp_module *module)
 {
     struct fsdp__module_parts *parts = module ? module->parts : NULL;
@@ -140,7 +140,7 @@ static bool taken(const struct fsdp__module_parts *parts, const char *name)
     return false;
 }
 
-/* A copy of `name`, which must be new in `module` and without dots. */
+/* Gives a copy of `name`, which must be new in `module` and without dots. */
 static fsdp_status check_name(const fsdp_module *module, const char *name, char **out)
 {
     if (!name || !*name || strchr(name, '.'))
@@ -207,7 +207,7 @@ fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name
     if (!*slot)
         return FSDP_FAIL(FSDP_INVALID, "buffer '%s' of %s: the slot is empty", name, module->type->name);
     FSDP_TRY_GOTO(status, check_name(module, name, &copy), fail);
-    /* On the meta device there is nothing to fill: that is done when the module gets its bytes. */
+    /* On the meta device there is nothing to fill; that follows when the module gets its bytes. */
     if (fill && !fsdp_device_is_meta((*slot)->storage->device))
         FSDP_TRY_GOTO(status, fill(module, *slot), fail);
     if (fsdp__grow(&parts->buffers, parts->buffer_count, &parts->buffer_capacity, sizeof *parts->buffers) != 0) {
@@ -248,7 +248,7 @@ fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_mo
     char *copy = NULL;
     fsdp_status status;
 
-    if (!child) /* its constructor said why */
+    if (!child) /* its constructor has said why */
         return fsdp_last_status() != FSDP_OK
                    ? fsdp_last_status()
                    : FSDP_FAIL(FSDP_INVALID, "child '%s' of %s is missing", name, module->type->name);
@@ -289,7 +289,7 @@ void fsdp__module_remove_hooks(fsdp_module *module, const void *arg)
             i++;
             continue;
         }
-        /* Taken out before free_arg runs: nobody finds them by their key any more. */
+        /* Taken out before free_arg runs, so that nobody finds them by their key any more. */
         parts->hook_count--;
         memmove(&parts->hooks[i], &parts->hooks[i + 1], (size_t)(parts->hook_count - i) * sizeof *parts->hooks);
         if (hooks.free_arg)

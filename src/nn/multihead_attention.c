@@ -1,5 +1,5 @@
-/* multihead_attention.c - MultiheadAttention. Without masks and dropout it is the attention kernel, else a product with
- * scores that are there. */
+/* multihead_attention.c - MultiheadAttention. Without masks and dropout it uses the attention kernel, otherwise a
+ * product with explicit scores. */
 #include "nn/multihead_attention.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 typedef struct multihead_attention {
     fsdp_module base;
-    fsdp_tensor *in_proj_weight, *in_proj_bias; /* bias NULL where there is none */
+    fsdp_tensor *in_proj_weight, *in_proj_bias; /* the bias is NULL if there is none */
     fsdp_module *out_proj;
     int64_t embed_dim, heads;
     bool batch_first, has_bias;
@@ -19,7 +19,7 @@ typedef struct multihead_attention {
 
 /* ---- masks as inputs ---- */
 
-/* A checkpoint calls again with the argument: it must last. */
+/* Returns the argument for these masks. A checkpoint calls again with it, so it must stay valid. */
 static const fsdp_attention_masks *argument_of(bool key_padding, bool attention, bool causal)
 {
 #define MASKS(k, a, c)                                                                                  \
@@ -57,10 +57,10 @@ int fsdp__masks_take(const void *arg, fsdp_tensor *const *inputs, int count, fsd
     return there;
 }
 
-/* ---- with scores ---- */
+/* ---- explicit scores ---- */
 
-/* A mask whose shape fits on scores (N,H,L,S): its numbers are added; where a boolean one is true they are far below
- * all others, but finite, so that a query that may see no key sees all alike. */
+/* Applies a mask whose shape fits scores (N,H,L,S). A numeric mask is added. Where a boolean one is true, scores become
+ * far lower than all others, but finite, so that a query that may see no key sees all of them alike. */
 static fsdp_tensor *masked(fsdp_tensor *scores, fsdp_tensor *mask)
 {
     fsdp_dtype dtype = fsdp_tensor_dtype(scores);
@@ -137,7 +137,7 @@ static fsdp_tensor *with_scores(multihead_attention *m, fsdp_tensor *q, fsdp_ten
 
 /* ---- the forward ---- */
 
-/* Part `index` of the projection of x (N,T,E): (N,T,H,D). */
+/* Returns part `index` of the projection of x (N,T,E): (N,T,H,D). */
 static fsdp_tensor *project(const multihead_attention *m, fsdp_tensor *x, int64_t index)
 {
     int64_t e = m->embed_dim;

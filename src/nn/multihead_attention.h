@@ -1,4 +1,5 @@
-/* multihead_attention.h - masks on their way through modules: inputs behind the others, and which they are. */
+/* multihead_attention.h - passes masks through modules: as inputs behind the others, with an argument that says which
+ * they are. */
 #ifndef NN_MULTIHEAD_ATTENTION_H
 #define NN_MULTIHEAD_ATTENTION_H
 
@@ -8,9 +9,10 @@ enum {
     FSDP__MOST_MASKS = 2
 };
 
-/* The masks as inputs: `*count` of them. What is returned is the argument of a call with them, and lasts. */
+/* Puts the masks into `inputs`, `*count` of them. Returns the argument of a call with them; it stays valid. */
 void *fsdp__masks_put(const fsdp_attention_masks *masks, fsdp_tensor **inputs, int *count);
-/* Out again: `arg` NULL for none; they are the last of `count` inputs. Returns how many there are. */
+/* Takes the masks out again: they are the last of `count` inputs. `arg` is NULL if there are none. Returns how many
+ * there are. */
 int fsdp__masks_take(const void *arg, fsdp_tensor *const *inputs, int count, fsdp_attention_masks *out);
 
 #endif

@@ -1,7 +1,8 @@
-/* path.c - what modules and their tensors are called in messages.
+/* path.c - names modules and their tensors in messages.
  *
- * A module does not know who holds it. So the context has a list of its modules, and a name is looked for when there is
- * something to say: that of a module from the outermost one that is called, that of a tensor from the root. */
+ * A module does not know who holds it. So the context has a list of its modules, and names are looked for only when
+ * there is something to say: a module's name from the outermost module that is being called, a tensor's name from the
+ * root. */
 #include "nn/path.h"
 
 #include <ctype.h>
@@ -17,9 +18,9 @@ static fsdp__modules *modules_of(const fsdp_context *context)
     return fsdp__context_get(context, FSDP__SLOT_MODULES);
 }
 
-/* ---- where something stands ---- */
+/* ---- places in the tree ---- */
 
-/* A module, or the first that has a tensor in `storage` as a parameter or buffer. */
+/* What is looked for: a module, or the first one that has a tensor in `storage` as a parameter or buffer. */
 typedef struct wanted {
     const fsdp_module *module; /* or NULL */
     const fsdp__storage *storage;
@@ -76,10 +77,10 @@ const char *fsdp__module_path(const fsdp_module *module, char text[FSDP__PATH_TE
     return text;
 }
 
-/* ---- what is said of it ---- */
+/* ---- prefixes of messages ---- */
 
-/* Whether a message begins with an operation that the type is the module of: "conv2d: " of a Conv2d, "batch_norm: " of
- * a BatchNorm2d. Then how long that is, else 0. */
+/* Returns the length of the operation's name at the beginning of a message if the type is that operation's module:
+ * "conv2d: " for a Conv2d, "batch_norm: " for a BatchNorm2d. Otherwise returns 0. */
 static size_t named_alike(const char *message, const char *type)
 {
     const char *end = strstr(message, ": ");
@@ -140,7 +141,7 @@ static bool name_storage(const fsdp_context *context, const fsdp__storage *stora
     return false;
 }
 
-/* ---- from where ---- */
+/* ---- viewpoints ---- */
 
 static void look_from(const fsdp_context *context, fsdp__viewpoint view)
 {

@@ -5,7 +5,7 @@
 
 typedef struct pool2d {
     fsdp_module base;
-    fsdp_pool2d_options options; /* without zeros; of ADAPTIVE the kernel is the result's size */
+    fsdp_pool2d_options options; /* zeros replaced by defaults; for ADAPTIVE the kernel is the result's size */
 } pool2d;
 
 static fsdp_tensor *max_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
@@ -28,7 +28,7 @@ static fsdp_tensor *adaptive_forward(fsdp_module *self, fsdp_tensor *const *inpu
     return fsdp_adaptive_avg_pool2d(inputs[0], m->options.kernel[0], m->options.kernel[1]);
 }
 
-/* "3" of a pair of equal numbers, else "(3, 2)". */
+/* Returns "3" for a pair of equal numbers, otherwise "(3, 2)". */
 static const char *pair_text(const int64_t pair[2], char text[64])
 {
     if (pair[0] == pair[1])

@@ -1,4 +1,4 @@
-/* print.c - the tree as PyTorch prints it, down to the short form of equal neighbours in a ModuleList. */
+/* print.c - prints the tree as PyTorch does, down to the short form of equal neighbours in a ModuleList. */
 #include "nn/layers.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 
-/* `text` with every line but the first indented by two. */
+/* Writes `text` with every line but the first indented by two. */
 static void put_indented(FILE *out, const char *text)
 {
     for (; *text; text++) {
@@ -18,7 +18,7 @@ static void put_indented(FILE *out, const char *text)
 
 static char *picture(const fsdp_module *module);
 
-/* "(2): " or, for a run of equal ones, "(0-2): 3 x ". */
+/* Writes "(2): " or, for a run of equal children, "(0-2): 3 x ". */
 static void put_list(FILE *out, char *const *children, int64_t count)
 {
     for (int64_t first = 0, last; first < count; first = last + 1) {
@@ -42,7 +42,7 @@ static void put_named(FILE *out, const fsdp_module *module, char *const *childre
     }
 }
 
-/* Who acts around the module's calls, if they say so. */
+/* Writes which hooks act around the module's calls, if they describe themselves. */
 static void put_hooks(FILE *out, const fsdp_module *module)
 {
     for (int64_t i = 0; i < module->parts->hook_count; i++) {
@@ -77,7 +77,7 @@ static void put_module(FILE *out, const fsdp_module *module, char *const *childr
     fputs("\n)", out);
 }
 
-/* free() it. NULL when out of memory. */
+/* Returns the text of the module, for the caller to free(); NULL if out of memory. */
 static char *picture(const fsdp_module *module)
 {
     int64_t count = module->parts->child_count;

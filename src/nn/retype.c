@@ -1,4 +1,5 @@
-/* retype.c - parameters and buffers in another dtype. All that can fail comes first, then everything changes. */
+/* retype.c - changes the dtype of parameters and buffers. Everything that can fail comes first; then everything
+ * changes. */
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "nn/managers.h"
@@ -13,7 +14,7 @@ typedef struct retyping {
     int64_t count, capacity;
 } retyping;
 
-/* Tied parameters once. */
+/* Returns whether the tensor is in the list; tied parameters are converted once. */
 static bool is_done(const retyping *r, const fsdp_tensor *tensor)
 {
     bool done = false;
@@ -49,7 +50,7 @@ static fsdp_status add_module(void *arg, fsdp_module *module, const char *name)
         FSDP_TRY(add(r, *slot->slot));
         FSDP_TRY(add(r, fsdp_tensor_grad(*slot->slot)));
     }
-    /* Tables that a layer computes for its kernels are no numbers of the model's. */
+    /* Tables that a layer computes for its kernels are not numbers of the model. */
     for (int64_t i = 0; i < module->parts->buffer_count; i++)
         if (!module->parts->buffers[i].table)
             FSDP_TRY(add(r, *module->parts->buffers[i].slot));
@@ -64,7 +65,7 @@ static fsdp_status prepare(retyping *r, fsdp_module *module)
     return fsdp__module_walk(module, add_module, r);
 }
 
-/* The first hook's below `module`: needs no memory, so that all ranks come to it. */
+/* Returns the first hooks that change dtypes, at or below `module`. This needs no memory, so all ranks get through. */
 static const fsdp__module_hooks *find_hooks(const fsdp_module *module)
 {
     const fsdp__module_hooks *found = NULL;

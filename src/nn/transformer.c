@@ -95,11 +95,11 @@ fsdp_module *fsdp_transformer_encoder_layer_create(fsdp_context *context, fsdp_d
 
 typedef struct encoder {
     fsdp_module base;
-    fsdp_module *layers, *norm; /* norm NULL where there is none */
+    fsdp_module *layers, *norm; /* the norm is NULL if there is none */
 } encoder;
 
 enum {
-    SEEDS = 4 /* of a layer */
+    SEEDS = 4 /* number of seeds of one layer */
 };
 
 static fsdp_status encoder_forward(fsdp_module *self, void *arg, fsdp_tensor *const *inputs, int count,

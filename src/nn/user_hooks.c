@@ -3,14 +3,14 @@
  * [Note: gradients of a call]
  * The inputs, behind all hooks before the forward, and the outputs, behind all those after it, are crossings of the
  * graph (autograd/boundary.c): the backward of the call lies between them. What sharding does to the module in the
- * backward is done between the two as well, but for the gather, which waits for the first of them. */
+ * backward also happens between the two, except for the gather, which waits for the first of them. */
 #include "nn/user_hooks.h"
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "base/status.h"
 
-/* Of one fsdp_module_add_hooks. A graph may need it when it is removed. */
+/* The hooks of one fsdp_module_add_hooks. A graph may still need them when they are removed. */
 typedef struct user_hooks {
     int64_t refs;
     int64_t handle;
@@ -61,7 +61,7 @@ static fsdp_status after(void *arg, fsdp_module *module, fsdp_tensor *const *inp
     if (user->removed || !user->hooks.post_forward)
         return FSDP_OK;
     FSDP_TRY(user->hooks.post_forward(user->hooks.arg, module, inputs, count, outputs, output_count));
-    /* Of several one may be left out, unless that comes of an operation that failed. */
+    /* One of several outputs may be left out, unless that is because an operation has failed. */
     failed = fsdp__errors() != errors && fsdp_last_status() != FSDP_OK;
     return output_count == 1 || failed ? check_there(module, outputs, output_count, "output") : FSDP_OK;
 }
@@ -84,7 +84,7 @@ fsdp_status fsdp_module_add_hooks(fsdp_module *module, const fsdp_module_hooks *
     if (!user)
         return FSDP_NO_MEMORY;
     *user = (user_hooks){.refs = 1, .handle = ++module->parts->last_handle, .hooks = *hooks};
-    user->hooks.free_arg = NULL; /* the caller's, until it has been added */
+    user->hooks.free_arg = NULL; /* stays the caller's until it has been added */
     FSDP_TRY(fsdp__module_add_hooks(
         module, &(fsdp__module_hooks){
                     .key = &user_key, .arg = user, .pre_forward = before, .post_forward = after, .free_arg = drop}));
@@ -129,13 +129,13 @@ fsdp_status fsdp_module_remove_hooks(fsdp_module *module, int64_t handle)
 
 struct fsdp__backward_call {
     int64_t refs;
-    fsdp_module *module; /* held */
-    user_hooks **users;  /* held */
+    fsdp_module *module; /* a reference */
+    user_hooks **users;  /* references */
     int64_t user_count;
-    bool has_inputs;        /* gradients of some are wanted */
-    bool *inputs, *outputs; /* of which they are */
+    bool has_inputs;        /* some inputs want a gradient */
+    bool *inputs, *outputs; /* which inputs and outputs do */
     int input_count, output_count;
-    fsdp_tensor **grads; /* of the outputs, from one end of the running backward to the other. Held */
+    fsdp_tensor **grads; /* references to the outputs' gradients, between the two ends of the running backward */
 };
 
 static void forget_grads(fsdp__backward_call *c)
@@ -166,7 +166,7 @@ static void unref_call(void *call)
     fsdp__backward_call_unref(call);
 }
 
-/* A NULL stays one, and nothing else becomes one. */
+/* Checks the gradients after a hook: a NULL must stay one, and nothing else may become one. */
 static fsdp_status check_grads(const fsdp__backward_call *c, fsdp_tensor *const *before, fsdp_tensor *const *now,
                                int count)
 {
@@ -193,7 +193,8 @@ static fsdp_status run_post(const fsdp__backward_call *c, const fsdp_module_hook
     return hooks->post_backward(hooks->arg, c->module, grads, c->input_count, c->grads, c->output_count);
 }
 
-/* `grads`, of those of `count` that are wanted, are spread to all of them for the hooks, and come back. */
+/* Runs the hooks. `grads` has the gradients of those of `count` tensors that want one; hooks see them spread over all
+ * tensors, and may replace them. */
 static fsdp_status run_hooks(const fsdp__backward_call *c, hook_run run, const bool *wanted, int count,
                              fsdp_tensor **grads)
 {
@@ -274,7 +275,7 @@ static bool wants_gradients(const fsdp_module *module)
     return wants && fsdp_grad_enabled(module->context) && !fsdp_recomputing(module->context);
 }
 
-/* The graph takes a reference, if anything is recorded. */
+/* Adds one end of the call to the graph, which takes a reference if anything is recorded. */
 static fsdp_status cross(fsdp__backward_call *c, fsdp_tensor **tensors, bool *wanted, int count,
                          fsdp_status (*come)(void *arg, fsdp_tensor **grads, int count), bool *recorded)
 {

@@ -1,4 +1,4 @@
-/* walk.c - the tree by its names. */
+/* walk.c - walks the tree, and finds parts of it by name. */
 #include "autograd/autograd.h"
 #include "nn/module.h"
 
@@ -13,10 +13,10 @@ typedef struct walk {
     fsdp__module_visit visit;
     void *arg;
     bool up;                  /* children before parents */
-    fsdp__pointer_table seen; /* modules: one may be the child of several */
+    fsdp__pointer_table seen; /* modules, since one may be the child of several */
 } walk;
 
-/* Marks the module or tensor; false when it was met before. */
+/* Marks the module or tensor; `*first` is false if it was met before. */
 static fsdp_status first_time(fsdp__pointer_table *seen, const void *key, bool *first)
 {
     int64_t *mark = fsdp__pointer_table_at(seen, key);
@@ -72,7 +72,7 @@ fsdp_status fsdp__module_walk_up(fsdp_module *root, fsdp__module_visit visit, vo
 typedef struct collection {
     fsdp_parameters list;
     int64_t capacity;
-    fsdp__pointer_table seen; /* tensors: a tied one has the name under which it is met first */
+    fsdp__pointer_table seen; /* tensors, since a tied one has the name under which it is met first */
 } collection;
 
 static fsdp_status add(collection *c, const char *module_name, const char *name, fsdp_tensor *tensor)
@@ -182,7 +182,7 @@ static fsdp_module *child_named(const fsdp_module *module, const char *name, siz
     return NULL;
 }
 
-/* Follows `length` characters of a dotted name; NULL when it leads nowhere. */
+/* Follows `length` characters of a dotted name. Returns NULL if that leads nowhere. */
 static fsdp_module *follow(fsdp_module *module, const char *name, size_t length)
 {
     const char *end = name + length;
