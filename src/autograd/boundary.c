@@ -162,6 +162,7 @@ fsdp_status fsdp__require_gradient(fsdp_tensor **tensor)
 
     if (!fsdp_grad_enabled(fsdp__tensor_context(*tensor)) || !fsdp_dtype_is_floating((*tensor)->dtype))
         return FSDP_OK;
+    /* A node is recorded only for an input that requires a gradient; end_backward gives this leaf none. */
     FSDP_TRY(fsdp__tensor_alias(*tensor, &leaf));
     FSDP_TRY_GOTO(status, fsdp_tensor_set_requires_grad(leaf, true), out);
     FSDP_TRY_GOTO(status, fsdp__tensor_alias(*tensor, &alias), out);

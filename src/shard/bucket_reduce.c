@@ -113,7 +113,7 @@ fsdp_status fsdp__buckets_begin_backward(fsdp__param_group *group)
 
 /* ---- the end of the backward ---- */
 
-/* Returns whether this rank used the parameter, be it in an earlier backward without synchronisation. */
+/* Returns whether this rank used the parameter, also in an earlier backward without synchronisation. */
 static bool is_used_here(const fsdp__buckets *b, const fsdp__param *param)
 {
     bool late = false;

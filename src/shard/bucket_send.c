@@ -52,8 +52,8 @@ static bool is_exclusive(const fsdp__param *param)
 }
 
 /* Chooses where gradients are sent from. That is where they were computed, and they may be averaged there, unless one
- * lies elsewhere (the buckets were divided anew meanwhile, or the caller has set it). It is also another place if
- * memory of somebody else's would be written: a gradient that a kept graph will give again, or one that another forward
+ * lies elsewhere (the buckets were divided anew meanwhile, or the caller has set it). They are also copied to other
+ * memory if somebody else's would be written: a gradient that a kept graph will give again, or one that another forward
  * has made for its backward. */
 static fsdp_status choose_source(sending *s)
 {

@@ -114,7 +114,7 @@ static void divide(division *d)
                 d->closed[b] = closed++;
 }
 
-/* Makes `order`, which lists bucket after bucket, of `sizes` parameters each, the group's division. */
+/* Sets the group's division: `order` lists the parameters bucket after bucket, `sizes[i]` of them for bucket i. */
 static void apply(fsdp__param_group *group, const int32_t *order, const int32_t *sizes, int64_t count)
 {
     fsdp__buckets *b = group->buckets;
@@ -297,6 +297,7 @@ fsdp_status fsdp__buckets_rebuild(fsdp__param_group *group)
     d.count = list_arrivals(group, d.params);
     divide(&d);
     sort(&d, d.closed, order, sizes);
+    /* Gradients may have arrived in another order on each rank, so all take the speaker's division. */
     order[n] = d.buckets;
     FSDP_TRY_GOTO(status, exchange(group, order, n + 1, false), out);
     FSDP_TRY_GOTO(status, exchange(group, sizes, order[n], false), out);

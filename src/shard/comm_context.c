@@ -98,7 +98,7 @@ static fsdp_status take_region(fsdp__comm_context *comm, fsdp_device *device, si
     FSDP_TRY(fsdp__region_of_device(device, bytes, kind, region));
     status = fsdp__region_fill(*region);
     if (status == FSDP_OK)
-        status = fsdp__comm_context_follow_compute(comm, device); /* whose stream may still use the memory */
+        status = fsdp__comm_context_follow_compute(comm, device); /* the device's stream had the memory before */
     if (status != FSDP_OK) {
         fsdp__region_unref(*region);
         *region = NULL;
@@ -110,6 +110,7 @@ fsdp_status fsdp__comm_context_take_received(fsdp__comm_context *comm, fsdp_devi
 {
     bool own = comm->stream == fsdp_device_stream(device);
 
+    /* A region that stays for later gathers is made large enough for the largest so far. */
     comm->most_received = FSDP__MAX(comm->most_received, bytes);
     FSDP_TRY(
         take_region(comm, device, own ? bytes : comm->most_received, FSDP_MEMORY_UNSHARDED_PARAMETER, &comm->received));

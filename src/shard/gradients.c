@@ -476,7 +476,7 @@ fsdp_status fsdp__param_own_sharded(fsdp__param *param)
     return fsdp__set_leaf_owner(param->sharded, &leaf_owner, param);
 }
 
-/* Makes the first gradient of an unsharded parameter in a backward where the reduction reads it. */
+/* Gives the memory of an unsharded parameter's first gradient in a backward: it lies where the reduction reads it. */
 static fsdp_status gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
 {
     fsdp__param *param = arg;

@@ -9,8 +9,8 @@
  * for the memory of its gradient. */
 fsdp_status fsdp__param_own_sharded(fsdp__param *param);
 fsdp_status fsdp__param_own_unsharded(fsdp__param *param);
-/* Does the same for the summoned tensor. When the caller freezes it or drops its gradient, the same happens to the
- * shard. */
+/* Does the same for a summoned tensor that is written back: when the caller freezes it or drops its gradient, the same
+ * happens to the shard. */
 fsdp_status fsdp__param_own_summoned(fsdp__param *param);
 void fsdp__param_disown_summoned(fsdp__param *param);
 /* Detaches the param from its tensors, which may outlive the group in an optimizer, a graph, or the caller's hands. */

@@ -366,7 +366,7 @@ static fsdp_status leave_forward(fsdp__module_state *state)
     return FSDP_OK;
 }
 
-/* Ends the outermost forward: groups that a module did not use are done as well, and fields name shards again. A
+/* Ends the outermost forward: states with a module that did not run are done as well, and fields name shards again. A
  * backward around this forward goes on undisturbed. */
 static fsdp_status end_iteration(fsdp__root *root)
 {
@@ -421,7 +421,7 @@ static fsdp_status require_gradient(const fsdp__trained *trained, fsdp_tensor **
     return FSDP_OK;
 }
 
-/* Marks what is recomputed as it was marked the first time, so that it has its hooks. */
+/* Marks what is recomputed as it was marked the first time; its hooks are there already. */
 static fsdp_status mark_recomputed(fsdp__module_state *state, fsdp_tensor **outputs, int count)
 {
     fsdp__trained *trained;

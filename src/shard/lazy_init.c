@@ -344,8 +344,8 @@ static bool have_one_mesh(const collection *c)
 }
 
 /* Returns whether forwards gather ahead. If the device runs behind the host, a forward has issued the next gather
- * before the device has computed, as with FSDP2. If it runs in step with the host, gathering ahead must be asked for,
- * once gathers run beside the computing. */
+ * before the device has computed, as with FSDP2. If it runs in step with the host, a forward must gather ahead
+ * explicitly once gathers run beside the computing. */
 static bool is_to_gather_ahead(const collection *c, fsdp_device *device)
 {
     return c->outermost->overlap == FSDP_OVERLAP_AUTO && goes_over_network(c, false) && have_one_mesh(c) &&

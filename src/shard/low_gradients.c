@@ -9,7 +9,7 @@ static int64_t holder_count(const fsdp__param_group *group)
     return group->flat.parameter ? 1 : group->param_count;
 }
 
-/* Returns the i-th tensor that has a gradient. */
+/* Returns the i-th tensor that holds gradients: the flat parameter, or a shard. */
 static fsdp_tensor *holder_at(const fsdp__param_group *group, int64_t i)
 {
     return group->flat.parameter ? group->flat.parameter : group->params[i].sharded;

@@ -81,7 +81,7 @@ static int64_t lay_vector(const fsdp__param_group *group, fsdp__partial *out)
 static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *params, int64_t count,
                            fsdp__partial *out, size_t *bytes)
 {
-    /* By decreasing size: aligned. */
+    /* By decreasing size, so that all are aligned. */
     static const fsdp_dtype dtypes[FSDP__PARTIAL_RUNS] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     int64_t end = 0;
 

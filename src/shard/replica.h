@@ -1,5 +1,5 @@
-/* replica.h - what the forwards of a replicated module begin and end with: new buckets if they are due, and rank 0's
- * buffers. */
+/* replica.h - what the forwards of a replicated module begin and end with: new buckets if they are due, and the buffers
+ * of the rank that speaks for all (rank 0, except in a join). */
 #ifndef SHARD_REPLICA_H
 #define SHARD_REPLICA_H
 

@@ -44,7 +44,7 @@ typedef struct fsdp__residence {
     fsdp__region *unsharded;             /* IN_PLACE, CAST: always there; COPY: while gathered */
     fsdp__region *cast;                  /* COPY: the shards as they are gathered, if they are cast; else NULL */
     bool has_cast;                       /* the cast is current: nothing was written since; see cast.h */
-    fsdp_stream *cast_stream;            /* the stream that the cast was made on */
+    fsdp_stream *cast_stream;            /* stream whose later work is known to follow the cast */
     size_t shard_bytes, unsharded_bytes; /* what the ledger counts */
     bool whole;                          /* every rank has all of it, whatever the mesh */
     bool casts;                          /* shards are cast before they are gathered */

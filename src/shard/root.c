@@ -441,7 +441,7 @@ static fsdp_status follow_writes(fsdp__root *root)
     const fsdp_device *followed = NULL;
 
     for (walk w = walk_of(root); (group = next_group(&w));)
-        /* One of all groups, or of those that are offloaded. */
+        /* Once for each device: that of the groups, and the host for offloaded shards. */
         if (group->written && group->residence.shard_device != followed) {
             FSDP_TRY(fsdp__comm_context_follow_writes(root->comm, group->residence.shard_device));
             followed = group->residence.shard_device;

@@ -336,8 +336,8 @@ out:
     return status;
 }
 
-/* Writes a gradient back: one that the caller has dropped is dropped, and one that he has made gets a place. Unreduced
- * gradients go only if a gradient has come or gone. */
+/* Writes a gradient back: one that the caller has dropped is dropped, and one that the caller has made gets a place.
+ * Unreduced gradients go only if a gradient has come or gone. */
 static fsdp_status write_gradient(fsdp__param *p, const fsdp_tensor *whole)
 {
     const fsdp__residence *r = &p->group->residence;
