@@ -30,7 +30,7 @@ typedef struct fsdp__hook {
     struct fsdp__hook *next;
 } fsdp__hook;
 
-/* Hangs on a tensor (its `autograd` attachment). */
+/* What a tensor knows about gradients (its `autograd` attachment). */
 struct fsdp__grad_state {
     fsdp_tensor *tensor; /* weak: the tensor it hangs on */
     bool requires_grad;
@@ -123,7 +123,7 @@ struct fsdp__run {
     int64_t callback_count, callback_capacity;
 };
 
-/* Hangs on the context. */
+/* The autograd state of a context. */
 typedef struct fsdp__autograd {
     int64_t no_grad;  /* depth, inside the innermost enable_grad */
     int64_t *outside; /* depths around each enable_grad, the outermost first */

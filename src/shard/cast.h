@@ -11,6 +11,7 @@
 #include "shard/param.h"
 #include "shard/residence.h"
 
+/* Returns whether a cast of the parameter is kept: it is gathered in another dtype, and its rows lie together. */
 bool fsdp__param_keeps_cast(const fsdp__param *param);
 /* Lays out the casts, and sets the residence's bytes for them. Extents and chunks must be known. */
 void fsdp__cast_lay_out(fsdp__residence *residence, fsdp__param *params, int64_t count);

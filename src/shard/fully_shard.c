@@ -199,7 +199,7 @@ static bool is_ignored(const fsdp_shard_options *options, const fsdp_tensor *t)
     return false;
 }
 
-/* Adds a parameter, or a further field of one that is there. */
+/* Adds a parameter, or another field of one that was added before. */
 static fsdp_status select_parameter(selection *sel, fsdp_module *module, const fsdp__parameter_slot *slot)
 {
     fsdp__param *p, *owner = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;

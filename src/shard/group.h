@@ -93,12 +93,13 @@ fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor,
 
 /* ---- the life cycle of the unsharded parameters ---- All calls are idempotent. */
 
-/* [collective] */
+/* Starts the gather, unless it has been started already. [collective] */
 fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm);
 /* Begins a use: waits until the unsharded parameters are there, and makes the fields name them. */
 fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context *comm);
 /* Ends a use, and leaves the group unsharded. */
 void fsdp__param_group_leave(fsdp__param_group *group);
+/* Ends a use, and drops the unsharded parameters, or the slice. */
 void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
 /* Reshards on this rank alone, because of a write or a call of the caller's: see [Note: staying unsharded] in root.h.
  */

@@ -8,6 +8,7 @@
 
 #include "shard/group.h"
 
+/* Returns whether the parameter has a place among the group's partial gradients. */
 bool fsdp__param_has_partial(const fsdp__param *param);
 /* Returns where the parameter's partial gradient lies. It must have one. */
 void *fsdp__param_partial(const fsdp__param *param);

@@ -5,7 +5,7 @@
 #include "shard/comm_context.h"
 #include "shard/gradients.h"
 
-/* What the caller has set. */
+/* Settings of the caller's. */
 typedef struct fsdp__reduce_settings {
     bool all_reduce;           /* over the replicas, too, if there are any */
     bool force_sum;            /* never average on the wire */

@@ -59,11 +59,12 @@ bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_devi
 /* Returns whether the group's shards lie on the host, away from `device`; such a group is COPY. If `device` is the host
  * itself, they lie there anyway, and the answer is false. */
 bool fsdp__residence_would_offload(const fsdp__residence *residence, const fsdp_device *device);
+/* Returns whether the shards do lie on the host, away from the device. */
 bool fsdp__residence_is_offloaded(const fsdp__residence *residence);
 /* Creates regions for `kind` on `device`. Private ones have their bytes afterwards; the shared one gets them in
  * fsdp__residence_fill. fsdp__residence_close undoes a failure. */
 fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kind kind, fsdp_device *device);
-/* [collective] */
+/* Gives the region of the unsharded parameters its bytes, if there is one. [collective] */
 fsdp_status fsdp__residence_fill(fsdp__residence *residence);
 /* Gives up the regions. Tensors in them that others hold keep their bytes. */
 void fsdp__residence_close(fsdp__residence *residence);
@@ -82,6 +83,7 @@ bool fsdp__residence_is_shared(const fsdp__residence *residence);
 
 /* ---- readers and writers ---- All calls do nothing if memory is not shared. */
 
+/* Makes this rank a reader of the unsharded parameters. */
 void fsdp__residence_begin_read(fsdp__residence *residence);
 /* Ends the read, once the work that the device's stream has been given is done. */
 void fsdp__residence_end_read(fsdp__residence *residence);

@@ -66,6 +66,7 @@ fsdp_status fsdp__module_state_accompany(fsdp__module_state *companion, fsdp__mo
 
 /* ---- order ---- */
 
+/* Records that a forward of `state` has ended. */
 fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state);
 /* Gives the two states whose forwards ended before the latest forward of `state` that the backward has not come
  * through; the later one first, NULL if there is none. That forward then counts as come through. */

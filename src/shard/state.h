@@ -128,16 +128,18 @@ bool fsdp__module_state_is_alone(const fsdp__module_state *state);
 /* ---- calls for the state's groups and its companions' ---- Those that end a use leave groups that are in use alone.
  */
 
-/* [collective] */
+/* Starts the gathers. [collective] */
 fsdp_status fsdp__module_state_unshard(fsdp__module_state *state);
 /* Unshards the groups that are to be unsharded in the backward; each conditional companion decides for itself. */
 fsdp_status fsdp__module_state_unshard_in_backward(fsdp__module_state *state);
+/* Begins a use: waits for the gathers, and makes fields name the unsharded parameters. */
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state);
 /* Gives up a gather that is under way and that nobody has waited for. Companions keep what they have: they were
  * gathered with the state, or before it. */
 void fsdp__module_state_drop_gather(fsdp__module_state *state);
 /* Returns whether such a gather is under way that the caller did not ask for. */
 bool fsdp__module_state_is_ahead(const fsdp__module_state *state);
+/* Ends a use, and leaves the groups unsharded, or reshards them. */
 void fsdp__module_state_leave(fsdp__module_state *state);
 void fsdp__module_state_reshard(fsdp__module_state *state);
 /* Reshards each group as its state is set to: wholly, to a slice, or not at all. */

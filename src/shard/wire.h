@@ -42,7 +42,7 @@ void fsdp__wire_lay_out(struct fsdp__param_group *group);
 /* Makes memory on the residence's device; memory that ranks share gets its bytes in fsdp__wire_fill. fsdp__wire_close
  * undoes a failure. */
 fsdp_status fsdp__wire_open(struct fsdp__param_group *group);
-/* [collective] */
+/* Gives memory that ranks share its bytes. [collective] */
 fsdp_status fsdp__wire_fill(const fsdp__wire *wire);
 void fsdp__wire_close(fsdp__wire *wire);
 /* Makes `stream` wait for the encoding, so that its work may write the shards, or free what was read and written. */
