@@ -100,8 +100,7 @@ typedef struct fsdp__leaf_owner {
     /* Or NULL. The running backward has come through the last use of the leaf, whether that brought a gradient or not.
      * A failure fails the backward. */
     fsdp_status (*grad_complete)(void *arg, fsdp_tensor *leaf);
-    /* Or NULL. Returns whether the leaf is a part of another tensor, which has the gradient and is what optimizers get.
-     */
+    /* Or NULL. Returns whether the leaf is a part of another tensor, which has the gradient and goes to optimizers. */
     bool (*is_part)(const void *arg, const fsdp_tensor *leaf);
     /* Or NULL. Gives the leaf's parts. Returns false behind the last one. */
     bool (*part)(const void *arg, int64_t index, fsdp__leaf_part *out);

@@ -157,8 +157,7 @@ static bool handed_out(const fsdp__node *node, const fsdp_tensor *leaf)
     return false;
 }
 
-/* Returns whether the node saved the gradient's storage: what the op reads must not change while it adds to a gradient.
- */
+/* Returns whether the node saved the gradient's storage: what the op reads must not change while it adds to it. */
 static bool is_saved(const fsdp__node *node, const fsdp_tensor *grad)
 {
     for (int i = 0; i < node->saved_count; i++)

@@ -397,6 +397,6 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
         return fsdp__node_add_grad(edge->node, edge->output, grad);
     if (edge->given)
         return FSDP_FAIL(FSDP_STATE, "the gradient of input %d was given twice", input);
-    edge->given = fsdp_tensor_ref(grad); /* it can be adopted if the node drops everything else first */
+    edge->given = fsdp_tensor_ref(grad); /* whether it can be adopted shows once the node has dropped it */
     return FSDP_OK;
 }

@@ -30,8 +30,7 @@ typedef struct fsdp__module_hooks {
     fsdp_status (*agree)(void *arg, fsdp_module *module, fsdp_status mine);
     /* Returns whether the hook is responsible for the bytes, first values and dtype of `parameter`. */
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
-    /* Returns what optimizers get in place of parameters below the module that are parts of it: FSDP1's FlatParameter.
-     */
+    /* Returns what optimizers get instead of parameters below the module that are its parts (FSDP1's FlatParameter). */
     fsdp_tensor *(*flat_parameter)(void *arg, const fsdp_module *module);
     /* Describes the module where the tree is printed: one line without its end, at most `bytes`. */
     void (*describe)(void *arg, char *text, size_t bytes);

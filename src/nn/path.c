@@ -79,8 +79,8 @@ const char *fsdp__module_path(const fsdp_module *module, char text[FSDP__PATH_TE
 
 /* ---- prefixes of messages ---- */
 
-/* Returns the length of the operation's name at the beginning of a message if the type is that operation's module:
- * "conv2d: " for a Conv2d, "batch_norm: " for a BatchNorm2d. Otherwise returns 0. */
+/* Returns the length of a message's prefix that names an operation, if the type is that operation's module: "conv2d: "
+ * for a Conv2d, "batch_norm: " for a BatchNorm2d. Otherwise returns 0. */
 static size_t named_alike(const char *message, const char *type)
 {
     const char *end = strstr(message, ": ");

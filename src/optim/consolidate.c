@@ -44,8 +44,7 @@ static fsdp_status gather_steps(const fsdp_optimizer *optimizer, int64_t *steps)
     return FSDP_OK;
 }
 
-/* Brings a tensor from its owner to rank `to`, which gets it on the host. The other ranks take part in the broadcast.
- */
+/* Brings a tensor from its owner to rank `to`, which gets it on the host. The other ranks join the broadcast. */
 static fsdp_status bring(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *param,
                          const fsdp__optimizer_part *part, int to, fsdp_state_dict *state)
 {

@@ -112,8 +112,7 @@ static fsdp_status check_against(const fsdp__optimizer_group *group, int number,
     return FSDP_OK;
 }
 
-/* Checks that the parameter and its name are new among the optimizer's parameters and those of the next group, `more`.
- */
+/* Checks that the parameter and its name are new among the optimizer's parameters and those of the group `more`. */
 static fsdp_status check_new(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *more,
                              const fsdp_parameter *added)
 {

@@ -141,8 +141,8 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
                                      });
 }
 
-/* Launches parameter `first` and all after it in the group that can share the launch. If that fails, because a queue is
- * out of memory, none of them has stepped. */
+/* Launches parameter `first` and all after it in the group that can share the launch. If that fails (a queue may be out
+ * of memory), none of them has stepped. */
 static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group *group, int64_t first)
 {
     fsdp__optimizer_span *spans = optimizer->spans + optimizer->span_count;

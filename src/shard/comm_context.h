@@ -34,14 +34,13 @@ typedef struct fsdp__comm_context {
 /* Makes the stream and events, once. Gathers before the first forward run on the device's own stream. */
 fsdp_status fsdp__comm_context_open(fsdp__comm_context *comm, fsdp_device *device, fsdp_overlap overlap);
 void fsdp__comm_context_close(fsdp__comm_context *comm);
-/* Makes later work of the gathers' stream, or of `stream`, wait for everything that the device's stream has been given.
- */
+/* Makes later work of the gathers' stream, or of `stream`, wait for all that the device's stream has been given. */
 fsdp_status fsdp__comm_context_follow_compute(fsdp__comm_context *comm, fsdp_device *device);
 fsdp_status fsdp__comm_context_follow_compute_on(fsdp__comm_context *comm, fsdp_device *device, fsdp_stream *stream);
 /* Makes later work of the gathers' stream wait for the writes to shards, which are on `device`. */
 fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_device *device);
-/* Gives the stream of a reduction: that of gathers, or if `separate` is set and that one is not the device's own,
- * another. */
+/* Gives the stream of a reduction: that of gathers, or another one if `separate` is set and the gathers' stream is not
+ * the device's own. */
 fsdp_status fsdp__comm_context_reduce_stream(fsdp__comm_context *comm, bool separate, fsdp_stream **out);
 /* Makes room for another reduction: lands the oldest ones until there is room, and leaves `in_flight` free. */
 fsdp_status fsdp__comm_context_make_room(fsdp__comm_context *comm);

@@ -101,8 +101,7 @@ fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context 
 void fsdp__param_group_leave(fsdp__param_group *group);
 /* Ends a use, and drops the unsharded parameters, or the slice. */
 void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
-/* Reshards on this rank alone, because of a write or a call of the caller's: see [Note: staying unsharded] in root.h.
- */
+/* Reshards on this rank alone, by a write or a call of the caller's: see [Note: staying unsharded] in root.h. */
 void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm);
 /* Keeps a slice if the group has one, and reshards otherwise. */
 fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__comm_context *comm);

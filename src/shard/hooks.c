@@ -220,8 +220,7 @@ static fsdp_status cast_outputs(const fsdp__module_state *state, fsdp_tensor **o
     return FSDP_OK;
 }
 
-/* Moves inputs of the outermost module to where the parameters are. Tensors without bytes, which ask for shapes, stay.
- */
+/* Moves inputs of the outermost module to the parameters' device. Tensors without bytes, which ask for shapes, stay. */
 static fsdp_status move_inputs(const fsdp__root *root, fsdp_tensor **inputs, int count)
 {
     fsdp_device *device = root->comm->stream ? fsdp__stream_device(root->comm->stream) : NULL;

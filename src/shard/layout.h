@@ -38,8 +38,7 @@ typedef struct fsdp__layout {
     int64_t unsharded_numel; /* of the unsharded parameters, padding included */
     struct fsdp__layout_entry {
         fsdp__piece piece;    /* this rank's */
-        int64_t chunk_numel;  /* the longest part that any rank has; the parameter is padded by it. FLAT: the piece's
-                                 length */
+        int64_t chunk_numel;  /* longest part of any rank; pads the parameter. FLAT: the piece's */
         int64_t in_unsharded; /* where the unsharded parameter begins */
     } * entries;
 } fsdp__layout;

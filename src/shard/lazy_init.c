@@ -155,8 +155,7 @@ static fsdp_status link_states(collection *c)
     return visit_pairs(c, link_conditional);
 }
 
-/* Checks that states with parameters in common have one root, since they gather and reduce on one stream, in one order.
- */
+/* Checks that states that share parameters have one root, since they gather and reduce on one stream, in one order. */
 static fsdp_status check_companions(const collection *c)
 {
     for (int64_t i = 0; i < c->root->state_count; i++) {

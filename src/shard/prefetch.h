@@ -6,8 +6,7 @@
 
 #include "shard/root.h"
 
-/* Replaces a list of `whose` by the states of `modules`, and holds those states. On failure the list stays as it was.
- */
+/* Replaces a list of `whose` by the states of `modules`, and holds those. On failure the list stays as it was. */
 fsdp_status fsdp__prefetch_set(const fsdp__module_state *whose, fsdp__prefetch_list *list, fsdp_module *const *modules,
                                int count);
 /* Clears both lists of a state whose modules are gone; otherwise states could hold each other for ever. */

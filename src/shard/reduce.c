@@ -147,8 +147,7 @@ static fsdp_reduce_options scatter_options(const fsdp__reduction *r)
                                  .accumulate = fsdp__adds_in_place(r)};
 }
 
-/* Reduces by the caller's function. Its sum does not tell which ranks have contributed, so they are asked separately.
- */
+/* Reduces by the caller's function. Its sum does not tell which ranks have contributed, so that is asked separately. */
 static fsdp_status scatter_by_caller(fsdp__reduction *r, const fsdp_reduce_options *options)
 {
     fsdp_process_group *pg = fsdp__param_group_reduce_pg(r->group);
@@ -159,8 +158,7 @@ static fsdp_status scatter_by_caller(fsdp__reduction *r, const fsdp_reduce_optio
     return fsdp__process_group_any_later(pg, flight->asked ? flight->contributed : NULL, r->buffer_count, r->stream);
 }
 
-/* Returns the address of a gradient; a gradient without elements needs one, too, since NULL means that there is none.
- */
+/* Returns the address of a gradient. One without elements needs an address, too: NULL means that there is none. */
 static void *address_of(fsdp_tensor *gradient)
 {
     return !gradient || fsdp_tensor_numel(gradient) == 0 ? gradient : fsdp_tensor_data(gradient);

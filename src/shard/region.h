@@ -19,8 +19,7 @@ typedef struct fsdp__region {
     fsdp_mesh *mesh; /* holds `pg`; NULL: the memory is the device's own */
     fsdp_process_group *pg;
     fsdp_memory_sharing sharing;
-    /* Frees memory that a function of the caller's has made; NULL: the memory is the device's, or the process group's.
-     */
+    /* Frees memory that a function of the caller's made; NULL: the memory is the device's, or the process group's. */
     void (*release)(void *arg, fsdp_device *device, void *memory, size_t bytes);
     void *release_arg;
     struct fsdp__region **weak; /* set to NULL when the region is freed; may be NULL */

@@ -13,8 +13,8 @@ fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state);
 fsdp_status fsdp__replica_broadcast(const fsdp__module_state *state, int root);
 /* Checks whether this rank's next forward may run. */
 fsdp_status fsdp__replica_check(const fsdp__module_state *state, bool recording);
-/* Begins an iteration, and settle ends it. Every rank calls both, whether it has a forward in the iteration or not.
- * [collective] */
+/* Begins an iteration, which fsdp__replica_settle ends. Every rank calls both, whether it has a forward in the
+ * iteration or not. [collective] */
 fsdp_status fsdp__replica_prepare(fsdp__module_state *state, bool recording);
 void fsdp__replica_settle(fsdp__module_state *state, bool syncs);
 #endif

@@ -98,8 +98,7 @@ static bool is_ignored_module(const selection *sel, const fsdp_module *module)
     return ignored;
 }
 
-/* Returns whether the parameter is ignored: itself, or as one of an ignored module, even if other modules have it, too.
- */
+/* Returns whether the parameter is ignored: itself, or as one of an ignored module, even if others have it, too. */
 static bool is_ignored(const selection *sel, const fsdp_tensor *t)
 {
     bool ignored = false;

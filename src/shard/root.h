@@ -73,7 +73,7 @@ fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state)
 void fsdp__root_previous(fsdp__root *root, fsdp__module_state *state, fsdp__module_state *previous[2]);
 void fsdp__root_forget_order(fsdp__root *root);
 /* Gives the state whose first use came next after that of `state`, among the states that ask; NULL if there is none
- * yet, or if this forward has used it already. Records `state` if it is new. */
+ * yet, or if this forward has used it already. Records `state` if it is new and the order is not known yet. */
 fsdp_status fsdp__root_next(fsdp__root *root, fsdp__module_state *state, fsdp__module_state **out);
 
 /* ---- the way back ----

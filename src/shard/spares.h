@@ -29,8 +29,7 @@ typedef struct fsdp__spares {
 /* Makes the events, once. */
 fsdp_status fsdp__spares_open(fsdp__spares *spares, fsdp_device *device);
 void fsdp__spares_close(fsdp__spares *spares);
-/* Gives memory that was in use until its event, and makes `stream` wait for that; NULL if there is room for new memory.
- */
+/* Gives memory that was in use until its event, and makes `stream` wait for that; NULL: there is room for new. */
 fsdp_status fsdp__spares_take(fsdp__spares *spares, size_t bytes, fsdp_stream *stream, fsdp__region **out);
 /* Takes the region over. */
 void fsdp__spares_give(fsdp__spares *spares, fsdp__region *region);

@@ -125,8 +125,7 @@ bool fsdp__module_state_in_use(const fsdp__module_state *state);
 /* Returns whether one of its parent's is running. Then other ranks may be elsewhere, so nothing may be collective. */
 bool fsdp__module_state_is_alone(const fsdp__module_state *state);
 
-/* ---- calls for the state's groups and its companions' ---- Those that end a use leave groups that are in use alone.
- */
+/* ---- calls for the state's groups and its companions' ---- Those that end a use leave groups in use alone. */
 
 /* Starts the gathers. [collective] */
 fsdp_status fsdp__module_state_unshard(fsdp__module_state *state);

@@ -254,8 +254,7 @@ static fsdp_status gather(summoning *s, const fsdp__param_group *group)
     return FSDP_OK;
 }
 
-/* Takes a group. After a failure this still agrees with the ranks of every group, since some may not have heard of it.
- */
+/* Takes a group. After a failure it still agrees with the ranks of every group: some may not have heard of it. */
 static void take(summoning *s, fsdp__param_group *group)
 {
     if (group->asked)
