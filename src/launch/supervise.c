@@ -203,7 +203,7 @@ static void watch(supervisor *s, int signal_fd)
             handle_signals(s, signal_fd);
         if (ready > 0 && fds[1].revents)
             renew_guardian(s);
-        /* All of them: one SIGCHLD may stand for several ends. */
+        /* Check all of them: one SIGCHLD may stand for several ends. */
         for (int r = 0; r < s->ranks; r++)
             if (fsdp__reap(&s->children[r], s->guardian.fd))
                 child_ended(s, r);
@@ -227,7 +227,7 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     }
     if (s->first < 0)
         return FSDP_OK;
-    /* A rank that reported a failure is the first one, even if another was faster to end. */
+    /* A rank that reported a failure counts as the first one, even if another ended sooner. */
     if (rank < 0 || fsdp__ended_well(s->children[rank].status))
         rank = s->first;
     status = s->children[s->first].status;
@@ -243,8 +243,8 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     return FSDP_FAIL(FSDP_COMM, "%s", report->reason);
 }
 
-/* The signals to read: of those that end or stop a process, those that were not ignored when it started (nohup, and &
- * in a script); the ranks ignore the same. */
+/* Chooses the signals to read: of those that end or stop a process, the ones that were not ignored when it started (by
+ * nohup, or & in a script); the ranks ignore the same ones. */
 static void choose_signals(sigset_t *out)
 {
     static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP};
@@ -257,7 +257,7 @@ static void choose_signals(sigset_t *out)
             sigaddset(out, choice[i]);
 }
 
-/* Who ignores SIGCHLD, or lets it be ignored, would not learn how a rank ended. */
+/* Makes SIGCHLD arrive: a process that ignores it, or inherited that, would not learn how a rank ended. */
 static void expect_children(struct sigaction *before)
 {
     struct sigaction action = {.sa_handler = SIG_DFL};
@@ -273,8 +273,8 @@ static fsdp_status start(const fsdp_launch_options *options, supervisor *s, cons
     sigset_t blocked = *before;
     fsdp_status status;
 
-    /* Blocked here, to be read from a descriptor; the program gets them as any program does. Who holds SIGUSR1 back
-     * until it can be heeded has ranks that do. */
+    /* The signals are blocked here, to be read from a descriptor; the program gets them as any program does. A caller
+     * that has blocked SIGUSR1 until it can be handled has ranks that block it, too. */
     for (int signal = 1; signal < NSIG; signal++)
         if (sigismember(read, signal) == 1 && signal != SIGUSR1)
             sigdelset(&blocked, signal);
@@ -298,7 +298,7 @@ static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_l
 
     choose_signals(&signals);
     expect_children(&child_action);
-    /* Before the first rank is started, whose end might come before anybody looks. */
+    /* Block the signals before the first rank is started, since its end might come before anybody looks. */
     pthread_sigmask(SIG_BLOCK, &signals, &before);
     signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd < 0) {
@@ -333,7 +333,7 @@ fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *
     s.ranks = options->ranks;
     s.grace_ms = options->grace_ms > 0 ? options->grace_ms : DEFAULT_GRACE_MS;
     s.interrupt_grace_ms = options->interrupt_grace_ms > 0 ? options->interrupt_grace_ms : s.grace_ms;
-    /* First: what the ranks print is not to go into their shared memory, nor into a pipe. */
+    /* Do this first: what the ranks print must not go into their shared memory, nor into a pipe. */
     FSDP_TRY(fsdp__take_standard_descriptors(&taken));
     s.children = fsdp__calloc((size_t)options->ranks, sizeof *s.children);
     if (!s.children) {
