@@ -3,9 +3,9 @@
  * [Note: what is on its way]
  * A rank that waits may be about to get what the other rank sent before it, too, began to wait. Between counterparts
  * news arrives behind everything else: a rank that has heard the other's first beat of that wait, and has looked since,
- * waits for something that nobody sends. Within one machine nothing stays on its way as long as the number of beats
- * that is asked for. So there a circle is a proof, as in symmetric/waits.h, and needs no timeout. From other ranks, in
- * a flat group, news comes by another way than data: there the other rank must have waited for half of the timeout. */
+ * waits for something that nobody sends. Within one machine nothing stays on its way for as long as the required number
+ * of beats takes. So there a circle is a proof, as in symmetric/waits.h, and needs no timeout. From other ranks, in a
+ * flat group, news comes by another way than data: there the other rank must have waited for half of the timeout. */
 #ifndef COMM_MACHINES_CIRCLE_H
 #define COMM_MACHINES_CIRCLE_H
 

@@ -8,9 +8,9 @@
  * two. There, in round i, the ranks whose places differ in bit i tell each other all that they have heard so far. A
  * message to another machine takes along what was said on this one, and there are log2(machines) such messages instead
  * of one to each rank elsewhere (more where headers of half the ranks fill several). What goes along is passed on as
- * well: of a gather all that has been heard, which is little where there are many ranks; of a scatter, whose parts are
- * all equally long, half of the parts in each round. The parts for the ranks whose places have the other value of the
- * bit change sides, and so lie, after the last round, at the place of the rank that sent them. */
+ * well: of a gather all that has been heard, so that only little can go along where there are many ranks; of a scatter,
+ * whose parts are all equally long, half of the parts in each round. The parts for the ranks whose places have the
+ * other value of the bit change sides, and so lie, after the last round, at the place of the rank that sent them. */
 #ifndef COMM_MACHINES_MEETING_H
 #define COMM_MACHINES_MEETING_H
 
