@@ -63,7 +63,7 @@ static fsdp_status empty(fsdp_context *context, const fsdp__directory *folder, c
     return status;
 }
 
-/* Checks that the checkpoint can be read: one that cannot must be looked at by a person. */
+/* Checks that the checkpoint can be read and is that of its step: otherwise a person must look at it. */
 static fsdp_status check_step(const fsdp__directory *one, int64_t step)
 {
     fsdp__manifest m = {0};

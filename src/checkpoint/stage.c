@@ -137,7 +137,7 @@ fsdp_status fsdp__stage_write(fsdp__stage *stage)
 
 /* ---- the manifest of all ---- */
 
-/* Reads the manifest that was written: a text beyond the reader's limits must fail now, not when it is loaded. */
+/* Parses the manifest before it is written: a text beyond the reader's limits must fail now, not when it is loaded. */
 static fsdp_status check_readable(const fsdp__stage *stage)
 {
     fsdp__manifest again = {0};

@@ -191,8 +191,8 @@ typedef struct fsdp__comm_ops {
     /* Returns the name of a global rank's machine; NULL, or no such slot: it need not be said. */
     const char *(*host_of)(const void *transport, int rank);
 
-    /* Makes the world, and groups made from now on, add as machines with `ranks` ranks each do: [Note: order of
-     * addition] in order.h. NULL: the transport has no shared memory to add in, or adds so anyway. */
+    /* Makes the world, and groups made from now on, add as machines with `ranks` ranks each do:
+     * [Note: order of addition] in order.h. NULL: the transport has no shared memory to add in, or adds so anyway. */
     void (*add_by_machine)(void *transport, void *world_group, int ranks);
 } fsdp__comm_ops;
 

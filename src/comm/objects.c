@@ -163,6 +163,7 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
         total += r == root ? 0 : bytes[r];
     }
     fsdp__comm_count(group, FSDP_OBJECTS, (int64_t)total);
+    /* Every rank needs all sizes: each object is broadcast to all of them. */
     FSDP_TRY_GOTO(status,
                   broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, sizes, (size_t)group->size * sizeof *sizes, root),
                   out);

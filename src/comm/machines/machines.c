@@ -390,6 +390,7 @@ fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machin
     if (!(options->joining.ms > 0 ? fsdp__deadline_open(ops, &options->joining, &network, &mine.world, text)
                                   : ops->open(&network, &mine.world, text)))
         return FSDP_FAIL(FSDP_COMM, "cannot join the world: %s", text);
+    /* With a time limit the network is a deadline, whose calls go through that table. */
     if (options->joining.ms > 0)
         ops = &fsdp__deadline_ops;
     status = compare_builds(carrier, ops, network, &mine.world);

@@ -195,6 +195,7 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
     split s = {r, g->columns, g->locals, g->place, g->local_rank, NULL};
     fsdp_status status;
 
+    /* The ranks of the machine add up first, so that only sums travel; an average is divided at the end, for all. */
     if (g->locals > 1) {
         fsdp__call local = *call;
 

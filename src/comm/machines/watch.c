@@ -326,6 +326,7 @@ static void speak(fsdp__watch *watch)
 static void *watch_main(void *argument)
 {
     fsdp__watch *watch = argument;
+    /* The first beat is due at once. */
     int64_t since_beat = INT64_MAX / 2, since_tick = 0, cpu_ns = fsdp__thread_cpu_ns(), now, timeout_ms;
 
     while (!atomic_load(&watch->stop)) {

@@ -92,6 +92,7 @@ fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int 
         fsdp__symmetric_close(symmetric);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
+    /* All have joined, or nobody waits for that: from here on the usual timeout holds. */
     symmetric->joins = false;
     fsdp__symmetric_set_timeout(symmetric, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
     fsdp__context_attach(context, FSDP__SLOT_HEART, fsdp__arena_ref(arena), release_heart);
