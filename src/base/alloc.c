@@ -1,4 +1,4 @@
-/* alloc.c - the one door to malloc. */
+/* alloc.c - the only place that calls malloc. */
 #include "base/alloc.h"
 
 #include <stdarg.h>
@@ -78,8 +78,8 @@ void fsdp__free(void *pointer)
 
 void fsdp__keep_heap(void)
 {
-    /* Its thresholds follow what is freed, unless the user has set them (mallopt, MALLOC_TRIM_THRESHOLD_), which a
-     * mallopt of ours would override. The block is never written to, so it costs no memory. */
+    /* malloc's thresholds follow what is freed, unless the user has set them (mallopt, MALLOC_TRIM_THRESHOLD_); a
+     * mallopt of ours would override the user's. The block is never written to, so it costs no memory. */
     void *volatile block = malloc((size_t)8 << 20);
 
     free(block);
@@ -98,7 +98,7 @@ int fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes)
         no_memory(SIZE_MAX);
         return -1;
     }
-    /* `items` is a T ** for any T: its bytes are copied, not read through another type. */
+    /* `items` is a T ** for any T: copy its bytes instead of reading it through another type. */
     memcpy(&old, items, sizeof old);
     moved = fsdp__realloc(old, (size_t)wanted * item_bytes);
     if (!moved)

@@ -1,5 +1,5 @@
-/* alloc.h - checked host memory for the library's own small things (not tensors: those are the device's).
- * Every call is a fault point: see base/fault.h. On failure the last error is set and NULL returned. */
+/* alloc.h - checked host memory for the library's own small things (tensors have memory of their device). Every call is
+ * a fault point: see base/fault.h. On failure the last error is set and NULL returned. */
 #ifndef BASE_ALLOC_H
 #define BASE_ALLOC_H
 
@@ -13,9 +13,9 @@ char *fsdp__strdup(const char *text);
 char *fsdp__sprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void fsdp__free(void *pointer);
 
-/* Has the C library keep what is freed at the end of its heap, up to some MiB. glibc gives it back to the system beyond
- * twice the largest block that was ever freed, and oneDNN takes the memory of its products anew for each: without this
- * it may depend on what else was freed before whether a step has no page faults or thousands. */
+/* Makes the C library keep freed memory at the end of its heap, up to some MiB. glibc gives memory back to the system
+ * beyond twice the largest block that was ever freed, and oneDNN allocates the memory of its products anew each time:
+ * without this call it may depend on what else was freed before whether a step has no page faults or thousands. */
 void fsdp__keep_heap(void);
 
 /* Grows `*items` (elements of `item_bytes`) so that index `count` is valid; `*capacity` in elements.

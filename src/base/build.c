@@ -1,4 +1,4 @@
-/* build.c - build ids, from the notes of what is loaded. */
+/* build.c - finds build ids in the notes of what is loaded. */
 #include "base/build.h"
 
 #include <link.h>
@@ -9,12 +9,12 @@
 #include "fsdp/context.h"
 
 enum {
-    MOST_ID_BYTES = 20 /* of SHA-1; of a longer one so much is shown */
+    MOST_ID_BYTES = 20 /* of SHA-1; only so much is shown of a longer id */
 };
 
 typedef struct search {
     uintptr_t address;
-    const unsigned char *id; /* what is found; in the note */
+    const unsigned char *id; /* what was found; it lies in the note */
     size_t bytes;
 } search;
 
@@ -34,7 +34,7 @@ static size_t round_up(size_t bytes, size_t step)
     return (bytes + step - 1) / step * step;
 }
 
-/* The id among the notes of `bytes` bytes: its length, 0 where there is none. */
+/* Finds the id among the notes of `bytes` bytes; returns its length, 0 if there is none. */
 static size_t find_id(const unsigned char *notes, size_t bytes, size_t alignment, const unsigned char **out)
 {
     ElfW(Nhdr) note;

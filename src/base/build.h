@@ -1,4 +1,4 @@
-/* build.h - which build of this library a process runs, for ranks that compare it. */
+/* build.h - which build of this library a process runs, for ranks that compare their builds. */
 #ifndef BASE_BUILD_H
 #define BASE_BUILD_H
 
@@ -6,14 +6,14 @@ enum {
     FSDP__BUILD_BYTES = 64
 };
 
-/* What to do where ranks have several, for messages. */
+/* For messages: what to do where ranks have several builds. */
 #define FSDP__ONE_BUILD "start all ranks from one build, the same on every machine"
 
-/* "0.1.0, build 3fa9...": the version, and the build id of the program or library that `address` lies in, which the
- * linker makes of all that is in it: the same for the same sources, compiler and options. "0.1.0, no build id" where it
- * was linked without one. `out` is filled with zeros up to its end. */
+/* Writes "0.1.0, build 3fa9...": the version, and the build id of the program or library that contains `address`. The
+ * linker computes the id from everything in it, so it is the same for the same sources, compiler and options. Writes
+ * "0.1.0, no build id" where it was linked without one. `out` is filled with zeros up to its end. */
 void fsdp__build_of(const void *address, char out[FSDP__BUILD_BYTES]);
-/* Of this library: of the program that it is linked into where it is no library of its own. */
+/* Writes the build of this library, or of the program that it is linked into. */
 void fsdp__build_own(char out[FSDP__BUILD_BYTES]);
 
 #endif

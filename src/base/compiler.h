@@ -7,7 +7,7 @@
 #define FSDP__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define FSDP__MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* Whether AddressSanitizer and ThreadSanitizer watch: gcc and clang say so in their own ways. */
+/* Whether AddressSanitizer and ThreadSanitizer are on: gcc and clang tell it in different ways. */
 #if defined(__has_feature)
 #define FSDP__ASAN __has_feature(address_sanitizer)
 #define FSDP__TSAN __has_feature(thread_sanitizer)

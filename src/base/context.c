@@ -27,7 +27,7 @@ struct fsdp_context {
     } slots[FSDP__SLOTS];
 };
 
-/* Machines of equal size, one after the other, where nobody says how many there are. */
+/* Sets the number of machines where it is not given: they are of equal size, one after the other. */
 static fsdp_status resolve_machines(fsdp_context_options *o)
 {
     if (o->machines == 0) {
@@ -174,7 +174,8 @@ void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, v
 
 /* ---- signs of life ---- */
 
-/* Threads of one rank that beat at once may step it once for both: it moves, which is all that is asked. */
+/* When two threads of one rank beat at once the counter may advance by only one: that it moves is all that is
+ * needed. */
 void fsdp__context_beat(fsdp_context *context)
 {
     _Atomic uint64_t *beats = &context->heart->beats;
@@ -194,7 +195,7 @@ void fsdp__context_set_heart(fsdp_context *context, fsdp__heart *heart)
 
 /* ---- the log ---- */
 
-/* The line and its end leave in one write, so that lines of ranks that share a terminal do not mix. */
+/* Writes the line and its end in one write, so that lines of ranks that share a terminal do not mix. */
 static void write_to_stderr(void *arg, fsdp_log_level level, const char *line)
 {
     char text[LINE_BYTES + 1];
@@ -210,7 +211,7 @@ static void write_to_stderr(void *arg, fsdp_log_level level, const char *line)
         if (written < 0 && errno == EINTR)
             continue;
         if (written <= 0)
-            return; /* nobody to tell */
+            return; /* there is nobody to tell */
         done += (size_t)written;
     }
 }

@@ -1,5 +1,5 @@
-/* context.h - what layers hang on a context. A layer attaches its own state to its slot; the context frees the
- * slots in reverse order. */
+/* context.h - what layers hang on a context. A layer attaches its own state to its slot; the context frees the slots in
+ * reverse order. */
 #ifndef BASE_CONTEXT_H
 #define BASE_CONTEXT_H
 
@@ -8,28 +8,29 @@
 #include "fsdp/context.h"
 
 typedef enum fsdp__slot {
-    FSDP__SLOT_HEART,    /* comm/: what holds the memory of the heart. Goes last: workers of devices beat it */
-    FSDP__SLOT_ORIGINS,  /* tensor/: whether the function of a checkpoint runs. After all that has storages */
+    FSDP__SLOT_HEART,    /* comm/: what holds the memory of the heart. Freed last: workers of devices beat it */
+    FSDP__SLOT_ORIGINS,  /* tensor/: whether the function of a checkpoint runs. Freed after all that has storages */
     FSDP__SLOT_RACES,    /* device/: what is checked for races */
-    FSDP__SLOT_DEVICES,  /* device/: those that were opened */
+    FSDP__SLOT_DEVICES,  /* device/: the devices that were opened */
     FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
-    FSDP__SLOT_MODULES,  /* nn/: which there are, and which is called */
+    FSDP__SLOT_MODULES,  /* nn/: the modules there are, and which one is being called */
     FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */
     FSDP__SLOT_LAUNCH,   /* launch/ */
-    FSDP__SLOT_SHARD,    /* shard/: the default mesh, and what is counted for all roots */
+    FSDP__SLOT_SHARD,    /* shard/: the default mesh, and counters for all roots */
     FSDP__SLOT_WRAP,     /* shard/: the scope of fsdp_wrap */
-    FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes. Goes first: its tensors may hold any of the above */
+    FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes. Freed first: its tensors may hold any of the above */
     FSDP__SLOTS
 } fsdp__slot;
 
-/* Before anything computes. */
+/* Sets the number of compute threads. Call it before anything computes. */
 void fsdp__context_set_threads(fsdp_context *context, int threads);
-/* As if the world were spread over so many machines, equal and in the order of ranks. */
+/* Makes the context behave as if the world were spread over `machines` machines, of equal size and in rank order. */
 void fsdp__context_set_machines(fsdp_context *context, int machines);
 void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot); /* NULL when nothing is attached */
-/* What is attached; else `bytes` of zeros, which are attached with `free_state`. NULL when out of memory. */
+/* Returns what is attached to the slot. If nothing is, attaches `bytes` of zeros with `free_state` and returns them.
+ * NULL when out of memory. */
 void *fsdp__context_get_or_make(fsdp_context *context, fsdp__slot slot, size_t bytes, void (*free_state)(void *));
-/* What the rank is busy with between its calls of other ranks. */
+/* What the rank is busy with between its collectives. */
 typedef enum fsdp__activity {
     FSDP__COMPUTING,
     FSDP__READING, /* files */
@@ -38,20 +39,21 @@ typedef enum fsdp__activity {
 
 /* The signs of life of a rank, for peers that wait for it. */
 typedef struct fsdp__heart {
-    _Atomic uint64_t beats; /* steps with all that the rank gets done: kernels, collectives. Any thread */
+    _Atomic uint64_t beats; /* counts all that the rank gets done: kernels, collectives. Any thread */
     _Atomic uint32_t activity;
 } fsdp__heart;
 
 void fsdp__context_beat(fsdp_context *context);
-/* Until it is set again; the one before is returned. */
+/* Sets the activity until it is set again; returns the previous one. */
 fsdp__activity fsdp__context_set_activity(fsdp_context *context, fsdp__activity activity);
-/* Where the heart beats from now on: in memory that peers see, which lives as long as the context. */
+/* Sets where the heart beats from now on: in memory that peers see, and that must live as long as the context. */
 void fsdp__context_set_heart(fsdp_context *context, fsdp__heart *heart);
-/* The context owns `state` from now on. The slot must be empty. */
+/* Attaches `state`, which the context owns from now on. The slot must be empty. */
 void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *));
-/* Whether anybody gets a line of `level`: none is made that nobody reads. On the context's own thread. */
+/* Returns whether anybody gets lines of `level`: lines that nobody reads need not be made. Call it on the context's own
+ * thread. */
 bool fsdp__log_shows(const fsdp_context *context, fsdp_log_level level);
-/* Logs a warning in a process that has no context yet, to where the log goes by default. */
+/* Logs a warning in a process that has no context yet; it goes where the log goes by default. */
 void fsdp__warn(const char *format, ...) FSDP_PRINTF(1, 2);
 
 #endif

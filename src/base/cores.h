@@ -1,12 +1,12 @@
-/* cores.h - how many processors there are for us. */
+/* cores.h - how many processor cores this process may use. */
 #ifndef BASE_CORES_H
 #define BASE_CORES_H
 
 enum {
-    FSDP__THREADS_MOST = 1024 /* compute threads of a rank: more is a slip */
+    FSDP__THREADS_MOST = 1024 /* compute threads of a rank: more must be a mistake */
 };
 
-/* Cores this process may run on, 1 or more. */
+/* Returns the number of cores that this process may run on, 1 or more. */
 int fsdp__allowed_cores(void);
 
 #endif

@@ -61,7 +61,7 @@ bool fsdp__fault(fsdp__fault_kind kind)
     return true;
 }
 
-/* Whatever the process is doing: nothing of it runs any more, not even what it does at its end. */
+/* Kills the process at once: nothing of it runs any more, not even its exit handlers. */
 static void die(void)
 {
     kill(getpid(), SIGKILL);

@@ -1,5 +1,5 @@
-/* hash.h - a hash of bytes, for tables and for comparing what ranks hold: FNV-1a; and one of words. Not against those
- * who mean harm. */
+/* hash.h - a hash of bytes (FNV-1a), for tables and for comparing what ranks hold; and a hash of words. Neither
+ * protects against attackers. */
 #ifndef BASE_HASH_H
 #define BASE_HASH_H
 
@@ -8,7 +8,7 @@
 
 #define FSDP__HASH_OF_NOTHING 0xcbf29ce484222325u
 
-/* The hash of what `hash` is the hash of, followed by `bytes` of `data`. */
+/* Returns the hash of the data that `hash` is the hash of, followed by `bytes` of `data`. */
 static inline uint64_t fsdp__hash_bytes(uint64_t hash, const void *data, size_t bytes)
 {
     const unsigned char *p = data;
@@ -18,7 +18,7 @@ static inline uint64_t fsdp__hash_bytes(uint64_t hash, const void *data, size_t 
     return hash;
 }
 
-/* A hash of words. It loses nothing of either: both steps can be undone. */
+/* Returns a hash of `hash` and a word. It loses no information of either: both steps can be undone. */
 static inline uint64_t fsdp__mix(uint64_t hash, uint64_t value)
 {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;

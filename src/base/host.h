@@ -1,12 +1,12 @@
-/* host.h - what this machine is called. */
+/* host.h - the name of this machine. */
 #ifndef BASE_HOST_H
 #define BASE_HOST_H
 
 enum {
-    FSDP__HOST_BYTES = 65 /* Linux: HOST_NAME_MAX, and its end */
+    FSDP__HOST_BYTES = 65 /* Linux: HOST_NAME_MAX, and a terminating zero */
 };
 
-/* For messages and files that people read; "?" where the system does not say. */
+/* Writes the name, for messages and files that people read; "?" where the system does not tell it. */
 void fsdp__host_name(char name[FSDP__HOST_BYTES]);
 
 #endif

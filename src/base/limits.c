@@ -16,10 +16,11 @@
 /* ---- files of numbers ---- */
 
 enum {
-    TEXT_BYTES = 16 << 10 /* as much as the largest of them has: /proc/vmstat */
+    TEXT_BYTES = 16 << 10 /* enough for the largest of these files, /proc/vmstat */
 };
 
-/* A small file of the system into `text`. False: not there, which is no error. No memory is asked for. */
+/* Reads a small file of the system into `text`. Returns false if it does not exist, which is no error. Allocates
+ * nothing. */
 static bool read_quietly(const char *path, char text[TEXT_BYTES])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -35,7 +36,7 @@ static bool read_quietly(const char *path, char text[TEXT_BYTES])
     return got >= 0;
 }
 
-/* The number behind `name` ("MemTotal:"), which begins a line; `otherwise` without. */
+/* Returns the number behind `name` ("MemTotal:"), which begins a line; returns `otherwise` if there is none. */
 static uint64_t number_behind(const char *text, const char *name, uint64_t otherwise)
 {
     for (const char *line = text; line; line = strchr(line, '\n')) {
@@ -92,7 +93,7 @@ fsdp__memory_limit fsdp__memory_limit_of_one(void)
 
 /* ---- limits of all ---- */
 
-/* Of the groups of `path` in `mount` and of those above it: the smallest number in their files called `name`. */
+/* Returns the smallest number in the files called `name` of the group `path` in `mount` and of those above it. */
 static uint64_t smallest_upwards(const char *mount, const char *path, const char *name)
 {
     uint64_t smallest = FSDP__NO_LIMIT;
@@ -102,7 +103,7 @@ static uint64_t smallest_upwards(const char *mount, const char *path, const char
         char file[4096], text[TEXT_BYTES];
 
         snprintf(file, sizeof file, "%s%.*s/%s", mount, (int)length, path, name);
-        if (read_quietly(file, text) && *text >= '0' && *text <= '9') /* not "max" */
+        if (read_quietly(file, text) && *text >= '0' && *text <= '9') /* and is not "max" */
             smallest = FSDP__MIN(smallest, strtoull(text, NULL, 10));
         if (length == 0)
             return smallest;
@@ -111,7 +112,7 @@ static uint64_t smallest_upwards(const char *mount, const char *path, const char
     }
 }
 
-/* The groups of this process: lines "number:controllers:path", of version 2 "0::path". */
+/* Reads the groups of this process: lines "number:controllers:path", for version 2 "0::path". */
 uint64_t fsdp__control_group_limit(const char *membership, const char *mount)
 {
     char text[TEXT_BYTES], memory[4096], *rest = text, *line;
@@ -205,7 +206,7 @@ const char *fsdp__limit_behind(int error)
         return "; 'ulimit -n' says how many files a process may have open: raise it";
     case EFBIG:
         return "; 'ulimit -f' says how large a file may be: raise it";
-    case EAGAIN: /* also of a thread for whose stack there is no address space */
+    case EAGAIN: /* also for a thread whose stack finds no address space */
         if (resource_limit(RLIMIT_AS) != FSDP__NO_LIMIT)
             return "; 'ulimit -u', or pids.max of a control group, says how many processes and threads there may be, "
                    "and 'ulimit -v' how much address space a process and its stacks may have";

@@ -1,4 +1,4 @@
-/* limits.h - what the system lets this process have (ulimit, control groups, memory), and how to say so. */
+/* limits.h - what the system lets this process have (ulimit, control groups, memory), and how messages say so. */
 #ifndef BASE_LIMITS_H
 #define BASE_LIMITS_H
 
@@ -6,9 +6,9 @@
 
 #define FSDP__NO_LIMIT UINT64_MAX
 
-/* What of address space is still allowed (ulimit -v); FSDP__NO_LIMIT. */
+/* Returns how much address space is still allowed (ulimit -v), or FSDP__NO_LIMIT. */
 uint64_t fsdp__address_space_left(void);
-/* A file's largest size (ulimit -f); FSDP__NO_LIMIT. */
+/* Returns the largest size of a file (ulimit -f), or FSDP__NO_LIMIT. */
 uint64_t fsdp__file_size_limit(void);
 
 /* The smallest of the limits that no other program's end will raise. */
@@ -17,25 +17,25 @@ typedef struct fsdp__memory_limit {
     const char *name; /* "memory and swap of this machine" */
 } fsdp__memory_limit;
 
-/* Of all processes of this machine, or of this control group, together. */
+/* Returns the limit for all processes of this machine, or of this control group, together. */
 fsdp__memory_limit fsdp__memory_limit_of_all(void);
-/* The part of it that control groups have, of versions 1 and 2: `membership` is as /proc/self/cgroup, `mount` the
- * folder of their files. A test has its own. */
+/* Returns the part of it that control groups set, of versions 1 and 2: `membership` is a file like /proc/self/cgroup,
+ * `mount` the folder of the groups' files. Tests pass their own. */
 uint64_t fsdp__control_group_limit(const char *membership, const char *mount);
-/* Of this process (ulimit -v, ulimit -d), so far as it is left. */
+/* Returns what is left of this process's own limit (ulimit -v, ulimit -d). */
 fsdp__memory_limit fsdp__memory_limit_of_one(void);
-/* What the machine could give now without taking it from somebody; FSDP__NO_LIMIT: it does not say. */
+/* Returns what the machine could give now without taking it from somebody; FSDP__NO_LIMIT: not known. */
 uint64_t fsdp__memory_available(void);
 
-/* Processes that the kernel has killed for want of memory since it runs, on the whole machine, whoever set the limit:
- * the counters of a control group may be out of sight. 0: it does not say. */
+/* Returns how many processes the kernel has killed for want of memory since it booted, on the whole machine, whoever
+ * set the limit: the counters of a control group may not be visible. 0: not known. */
 long long fsdp__oom_kills(void);
 
-/* How many of `count` threads can be there at once, beside those that there are: tried, up to 256. */
+/* Returns how many of `count` threads can exist at once, in addition to those there are: found by trying, up to 256. */
 int fsdp__threads_startable(int count);
 
-/* The limit that an errno may come from, to end a message with: "; 'ulimit -n' says how many ..."; "" for an errno of
- * no limit, and for memory where none is set. */
+/* Returns the limit that an errno may come from, to end a message with: "; 'ulimit -n' says how many ..."; "" for an
+ * errno of no limit, and for memory where none is set. */
 const char *fsdp__limit_behind(int error);
 
 #endif

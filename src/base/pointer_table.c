@@ -1,10 +1,10 @@
-/* pointer_table.c - a number for each of many pointers: open addressing. */
+/* pointer_table.c - a hash table from pointers to numbers, with open addressing. */
 #include "base/pointer_table.h"
 
 #include "base/alloc.h"
 #include "base/hash.h"
 
-/* Its own, or the free one where it belongs. */
+/* Returns the key's entry, or the free one where it belongs. */
 static fsdp__pointer_entry *find(const fsdp__pointer_table *table, const void *key)
 {
     uint64_t last = (uint64_t)table->capacity - 1, at = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, &key, sizeof key);

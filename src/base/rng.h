@@ -6,14 +6,14 @@
 
 #include <stdint.h>
 
-/* The generator itself, as published. */
+/* Runs the generator itself, as published. */
 void fsdp__philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
-/* Four 32-bit words for counter `index` under `key`: low words first, the counter's upper half zero. */
+/* Returns four 32-bit words for counter `index` under `key`: low words first, the counter's upper half zero. */
 void fsdp__philox(uint64_t key, uint64_t index, uint32_t out[4]);
-/* A key for a named stream of draws, from a seed and a name (a parameter's full name, "shuffle", ...). */
+/* Returns a key for a named stream of draws, from a seed and a name (a parameter's full name, "shuffle", ...). */
 uint64_t fsdp__rng_key(uint64_t seed, const char *name);
-/* Element `index` of the stream: uniform in [0, 1), and standard normal (Box-Muller). Element i uses words of counter
- * i / 4 (uniform: word i % 4; normal: the pair i / 2). */
+/* Return element `index` of the stream: uniform in [0, 1), and standard normal (Box-Muller). Element i uses words of
+ * counter i / 4 (uniform: word i % 4; normal: the pair i / 2). */
 float fsdp__rng_uniform(uint64_t key, uint64_t index);
 float fsdp__rng_normal(uint64_t key, uint64_t index);
 

@@ -65,7 +65,8 @@ void fsdp_clear_error(void)
     last.trace[0] = '\0';
 }
 
-/* Names and values in it come from files and command lines. A message that does not fit says so. */
+/* Stores the message in a form that is safe to show, since names and values in it come from files and command lines. A
+ * message that does not fit says so. */
 static void set_message(fsdp_status status, const char *message)
 {
     last.status = status;
@@ -78,7 +79,7 @@ static void add_hop(const char *file, int line)
 
     if (last.hops >= TRACE_HOPS)
         return;
-    /* The end of a long path is the part that tells. */
+    /* The end of a long path tells the most. */
     if (strlen(file) > HOP_BYTES - 20)
         file += strlen(file) - (HOP_BYTES - 20);
     snprintf(last.trace + used, sizeof last.trace - used, "%s%s:%d", last.hops ? " < " : "", file, line);
@@ -110,7 +111,7 @@ fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line)
 {
     if (last.held)
         return status;
-    if (last.status != status) /* somebody returned a code without saying why: no stale message for it */
+    if (last.status != status) /* somebody returned a code without setting a message: do not show an old one for it */
         return fsdp_fail(status, file, line, "%s", fsdp_status_text(status));
     add_hop(file, line);
     return status;

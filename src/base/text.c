@@ -1,4 +1,4 @@
-/* text.c - names, values and sizes, as they are shown to a reader. */
+/* text.c - names, values and sizes, as readers see them. */
 #include "base/text.h"
 
 #include <stdbool.h>
@@ -13,7 +13,7 @@ int fsdp__utf8_next(const char *text, uint32_t *character)
     int bytes = at[0] < 0x80 ? 1 : at[0] >> 5 == 6 ? 2 : at[0] >> 4 == 14 ? 3 : at[0] >> 3 == 30 ? 4 : 0;
     uint32_t value = bytes == 1 ? at[0] : at[0] & (0xFFu >> (bytes + 1));
 
-    for (int i = 1; i < bytes; i++) { /* a text that ends too soon has a NUL here */
+    for (int i = 1; i < bytes; i++) { /* a text that ends too early has a NUL here */
         if (at[i] >> 6 != 2)
             return 0;
         value = value << 6 | (at[i] & 0x3F);
@@ -40,7 +40,8 @@ size_t fsdp__utf8_mark(const char *text, size_t bytes)
     return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
-/* Moves a cursor, begins a line that looks like another message, or turns the direction of what follows. */
+/* Returns whether a character moves the cursor, begins a line that looks like another message, or turns the direction
+ * of what follows. */
 static bool moves(uint32_t code)
 {
     return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029 ||
@@ -168,7 +169,7 @@ static void append(fsdp__names *names, const char *between, const char *name)
     snprintf(names->text + used, sizeof names->text - used, "%s%s", between, name);
 }
 
-/* The last of those that are shown waits, since it may come behind an "and". */
+/* Adds a name. The last of the shown names is kept back, since an "and" may have to go before it. */
 void fsdp__names_add(fsdp__names *names, const char *name)
 {
     char shown[sizeof names->last - 2];

@@ -1,4 +1,4 @@
-/* text.h - names, values and sizes, as they are shown to a reader. */
+/* text.h - names, values and sizes, as readers see them. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 
@@ -7,42 +7,43 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The character that `text` begins with, and how many bytes it has; 0 when they are no UTF-8: the shortest form only,
- * no surrogates, nothing beyond U+10FFFF. A NUL is one byte. */
+/* Gets the character that `text` begins with. Returns how many bytes it has; 0 when they are not UTF-8: only the
+ * shortest form counts, no surrogates, nothing beyond U+10FFFF. A NUL is one byte. */
 int fsdp__utf8_next(const char *text, uint32_t *character);
 /* Writes a character as UTF-8. Returns how many bytes it has. */
 size_t fsdp__utf8_of(uint32_t character, char out[4]);
 /* Returns how many bytes a byte order mark at the beginning of a text takes: 3, or 0 where there is none. */
 size_t fsdp__utf8_mark(const char *text, size_t bytes);
 
-/* `text` into `out` as one line that a terminal only prints: control characters, what reverses the direction of
- * writing, and bytes that are no UTF-8 are shown as \x1b. What does not fit is cut and ends in "...". Returns `out`. */
+/* Copies `text` to `out` as one line that is safe to print on a terminal: control characters, those that reverse the
+ * direction of writing, and bytes that are not UTF-8 are shown as \x1b. What does not fit is cut and ends in "...".
+ * Returns `out`. */
 const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
 
-/* A number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB", "37B". Returns `out`. */
+/* Writes a number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB", "37B". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 
 /* Returns whether a name is one of `names`, which end with NULL. */
 bool fsdp__is_one_of(const char *name, const char *const *names);
 bool fsdp__ends_with(const char *text, const char *end);
 
-/* In quotes, as JSON writes it; the text is taken to be UTF-8. */
+/* Prints the text in quotes, as JSON writes it; the text is taken to be UTF-8. */
 void fsdp__print_json_string(const char *text, FILE *out);
 
-/* As XML shows it, between tags and in attributes; a '?' for what it cannot have: control characters, and
- * bytes that are no UTF-8. */
+/* Prints the text as XML shows it, between tags and in attributes, with a '?' for what XML cannot have: control
+ * characters, and bytes that are not UTF-8. */
 void fsdp__print_xml_text(const char *text, FILE *out);
 
 enum {
-    FSDP__JSON_NAME = 64 /* enough for names of the ledger */
+    FSDP__JSON_NAME = 64 /* enough for the names in the ledger */
 };
-/* A name as a name in JSON: "parameter shard" becomes parameter_shard. Returns `out`. */
+/* Writes a name as JSON's keys have it: "parameter shard" becomes parameter_shard. Returns `out`. */
 const char *fsdp__json_name(const char *name, char *out, size_t out_bytes);
 
-/* "1,234,567". Returns `text`. */
+/* Writes "1,234,567". Returns `text`. */
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
 
-/* For messages: the first names of a list, and how many there are more. Empty at first. */
+/* For messages: the first names of a list, and how many more there are. It begins empty. */
 enum {
     FSDP__NAMES_SHOWN = 3,
     FSDP__NAMES_TEXT = 720
@@ -52,10 +53,12 @@ typedef struct fsdp__names {
     int64_t count;
 } fsdp__names;
 void fsdp__names_add(fsdp__names *names, const char *name);
-/* "'a'", "'a' and 'b'", "'a', 'b' and 'c'", "'a', 'b', 'c' and 4 more". Once, when all have been added. */
+/* Returns "'a'", "'a' and 'b'", "'a', 'b' and 'c'", "'a', 'b', 'c' and 4 more". Call it once, when all have been
+ * added. */
 const char *fsdp__names_text(fsdp__names *names);
 
-/* For messages: a name of somebody else's file, not longer than leaves room for the rest. */
+/* For messages: the most bytes that are shown of a name from somebody else's file, so that there is room for the
+ * rest. */
 #define FSDP__NAME_TEXT 200
 #define FSDP__SHOWN_NAME(name) fsdp__shown((name), (char[FSDP__NAME_TEXT]){0}, FSDP__NAME_TEXT)
 

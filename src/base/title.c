@@ -1,4 +1,4 @@
-/* title.c - the command line of this process, as the kernel knows where it lies. */
+/* title.c - finds the command line of this process where the kernel knows it. */
 #include "base/title.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 enum {
     FIRST = 2,      /* fields of /proc/self/stat: the first after the name, which ends with the last ')', is 3 */
-    ARG_START = 48, /* then its end */
+    ARG_START = 48, /* the field after it is the end */
 };
 
 fsdp__title fsdp__title_find(void)
@@ -27,7 +27,7 @@ fsdp__title fsdp__title_find(void)
     if (!at)
         return (fsdp__title){0};
     start = strtoul(at, &end, 10);
-    /* What runs under a tool such as valgrind has other arguments than the kernel knows of. */
+    /* A process under a tool such as valgrind has other arguments than the kernel knows of. */
     if (start == 0 || start != (uintptr_t)program_invocation_name)
         return (fsdp__title){0};
     return (fsdp__title){program_invocation_name, strtoul(end, NULL, 10) - start};

@@ -11,8 +11,8 @@ typedef struct fsdp__title {
 } fsdp__title;
 
 fsdp__title fsdp__title_find(void);
-/* Writes `text` over the arguments, cut off where it is longer than these: nobody may read them after it.
- * Async-signal-safe. */
+/* Writes `text` over the arguments, and cuts it if it is longer than they are: nobody may read the arguments after
+ * this. Async-signal-safe. */
 void fsdp__title_write(fsdp__title title, const char *text);
 
 #endif

@@ -1,4 +1,4 @@
-/* checksum.c - the one place that knows xxHash. */
+/* checksum.c - the only place that knows xxHash. */
 #include "checkpoint/checksum.h"
 
 #include <xxhash.h>

@@ -1,4 +1,4 @@
-/* checksum.h - the checksum of bytes: XXH3, 64 bits. Against damage, not against those who mean harm. */
+/* checksum.h - the checksum of bytes: XXH3, 64 bits. It detects damage, and does not protect against attackers. */
 #ifndef CHECKPOINT_CHECKSUM_H
 #define CHECKPOINT_CHECKSUM_H
 

@@ -1,4 +1,4 @@
-/* content_check.c - whether something can be saved. */
+/* content_check.c - checks whether something can be saved. */
 #include "checkpoint/content_check.h"
 
 #include <string.h>
@@ -11,10 +11,10 @@
 #define MOST_STEPS 1000000000000000000 /* of 18 digits in the folder's name */
 
 enum {
-    MOST_TEXT_BYTES = 1 << 17 /* of a name or a text: as JSON it may be six times as long, and has to be read again */
+    MOST_TEXT_BYTES = 1 << 17 /* of a name or a text: as JSON it may be six times as long, and must still be readable */
 };
 
-/* Not longer than that, and UTF-8. */
+/* Returns whether the text is not too long, and UTF-8. */
 static bool is_text(const char *text)
 {
     size_t length = 0;

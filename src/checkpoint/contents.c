@@ -1,4 +1,4 @@
-/* contents.c - what an open checkpoint has. */
+/* contents.c - what an open checkpoint contains. */
 #include <string.h>
 
 #include "base/text.h"

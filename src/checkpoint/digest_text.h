@@ -1,4 +1,4 @@
-/* digest_text.h - how numbers of 64 bits, and the end of a manifest, are written. */
+/* digest_text.h - how 64-bit numbers, and the end of a manifest, are written. */
 #ifndef CHECKPOINT_DIGEST_TEXT_H
 #define CHECKPOINT_DIGEST_TEXT_H
 
@@ -14,12 +14,12 @@ enum {
     FSDP__DIGEST_BYTES = sizeof ",\"digest\":\"0123456789abcdef\"}\n" - 1
 };
 
-/* In lower case, with a NUL; returns `out`. */
+/* Writes the value in lower case, with a NUL; returns `out`. */
 const char *fsdp__hex(uint64_t value, char out[FSDP__HEX_DIGITS + 1]);
-/* Of FSDP__HEX_DIGITS characters, as fsdp__hex writes them and no others. */
+/* Reads FSDP__HEX_DIGITS characters, only as fsdp__hex writes them. */
 bool fsdp__hex_read(const char *digits, uint64_t *out);
 
-/* The end of a manifest whose bytes before it have this checksum, with a NUL. */
+/* Writes the end of a manifest whose bytes before it have this checksum, with a NUL. */
 void fsdp__digest_text(uint64_t checksum, char out[FSDP__DIGEST_BYTES + 1]);
 
 #endif

@@ -1,4 +1,4 @@
-/* folder.c - which steps a folder has, told by its names alone. */
+/* folder.c - finds out which steps a folder has, from its names alone. */
 #include "checkpoint/folder.h"
 
 #include <dirent.h>
@@ -66,7 +66,7 @@ static fsdp_status add_step(int64_t **steps, int64_t *count, int64_t step)
 {
     int64_t *more = *steps;
 
-    if ((*count & (*count - 1)) == 0) /* full: it has room for powers of two */
+    if ((*count & (*count - 1)) == 0) /* full: its capacity is always a power of two */
         more = fsdp__realloc(*steps, (size_t)(*count ? 2 * *count : 1) * sizeof *more);
     if (!more)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list checkpoints");
@@ -75,7 +75,8 @@ static fsdp_status add_step(int64_t **steps, int64_t *count, int64_t step)
     return FSDP_OK;
 }
 
-/* What cannot be looked at may be a checkpoint, as behind a link to a disk that is not there: it is not passed over. */
+/* Finds out whether a name is a folder. What cannot be looked at may be a checkpoint, as behind a link to a disk that
+ * is not mounted: so it is not skipped. */
 static fsdp_status look(DIR *directory, const char *folder, const char *name, bool *is_folder)
 {
     struct stat info = {0};
@@ -87,7 +88,8 @@ static fsdp_status look(DIR *directory, const char *folder, const char *name, bo
         return FSDP_OK;
     }
     error = errno;
-    if (fstatat(dirfd(directory), name, &info, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT) /* it has gone meanwhile */
+    /* it has been removed meanwhile */
+    if (fstatat(dirfd(directory), name, &info, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_IO, "cannot look into '%s/%s': %s%s", folder, name, strerrordesc_np(error),
                      S_ISLNK(info.st_mode) ? " (it is a link: bring back what it leads to, or remove it)" : "");
@@ -111,7 +113,7 @@ static fsdp_status scan(DIR *directory, const char *folder, const char *suffix, 
                       : FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
 }
 
-/* Closes the directory. */
+/* Lists the steps, and closes the directory. */
 static fsdp_status list(DIR *directory, const char *folder, const char *suffix, int64_t **out, int64_t *out_count)
 {
     fsdp_status status = scan(directory, folder, suffix, out, out_count);

@@ -1,4 +1,5 @@
-/* load.c - a section of a checkpoint into the tensors of a state dict, whoever holds which part of them. */
+/* load.c - loads a section of a checkpoint into the tensors of a state dict, whichever ranks hold which parts of
+ * them. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -11,7 +12,7 @@
 #include "tensor/tensor.h"
 
 enum {
-    CHUNK_BYTES = 1 << 22 /* collected before they are written to a tensor */
+    CHUNK_BYTES = 1 << 22 /* bytes that are collected before they are written to a tensor */
 };
 
 /* A load in progress. */
@@ -115,13 +116,13 @@ static fsdp_status match(loader *l)
 
 /* ---- bytes ---- */
 
-/* Elements of one local tensor, collected as long as each follows the one before. */
+/* Elements of one local tensor, which are collected as long as they are consecutive. */
 typedef struct filling {
     loader *l;
     fsdp_tensor *tensor;
     fsdp_dtype dtype; /* of the file */
     const fsdp_checkpoint_part *part;
-    int64_t first, count; /* in the tensor, of what is in the chunk */
+    int64_t first, count; /* the elements in the chunk, by their place in the tensor */
 } filling;
 
 static fsdp_status flush(filling *f)
@@ -167,7 +168,7 @@ static fsdp_status load_entry(loader *l, const fsdp_state_dict_entry *entry, con
     fsdp__extent own = {.flat = entry->flat, .offset = entry->offset, .size = entry->size};
     filling f = {.l = l, .tensor = entry->tensor, .dtype = source->dtype};
 
-    if (fsdp_tensor_numel(entry->tensor) == 0) /* others write their rows of it */
+    if (fsdp_tensor_numel(entry->tensor) == 0) /* other ranks write their rows of it */
         return fsdp_tensor_begin_write(entry->tensor);
     for (int64_t i = 0; i < source->part_count; i++) {
         fsdp__extent part = {
@@ -201,7 +202,7 @@ static fsdp_status load(loader *l)
     l->chunk = fsdp__malloc(CHUNK_BYTES);
     if (!l->sources || !l->used || !l->chunk)
         return out_of_memory(l);
-    FSDP_TRY(match(l)); /* all of it before the first write */
+    FSDP_TRY(match(l)); /* check all of it before the first write */
     for (int64_t i = 0; i < l->state->count; i++)
         if (l->sources[i])
             FSDP_TRY(fsdp__entry_ask_to_write(&l->state->entries[i]));

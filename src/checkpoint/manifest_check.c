@@ -1,4 +1,4 @@
-/* manifest_check.c - every element once, every byte once. */
+/* manifest_check.c - checks that every element is there once, and every byte once. */
 #include "checkpoint/manifest_check.h"
 
 #include <stdlib.h>
@@ -75,8 +75,8 @@ static bool overlap(const fsdp_checkpoint_tensor *tensor, const fsdp_checkpoint_
     return fsdp_box_intersect(a->flat ? 1 : tensor->ndim, a->offset, a->size, b->offset, b->size, offset, size);
 }
 
-/* Whether the part lies behind all before it, which end at `ends`, in one dimension: so most do, and of thousands of
- * ranks not every two need to be compared. */
+/* Returns whether the part lies, in one dimension, behind all parts before it, which end at `ends`. Most parts do, so
+ * that with thousands of ranks not every pair has to be compared. */
 static bool lies_behind(const fsdp_checkpoint_tensor *tensor, const fsdp_checkpoint_part *part, int64_t *ends)
 {
     bool behind = false;
@@ -88,7 +88,7 @@ static bool lies_behind(const fsdp_checkpoint_tensor *tensor, const fsdp_checkpo
     return behind;
 }
 
-/* Parts are in the order of their ranks, so a tensor has at most as many as there are files. */
+/* Checks a tensor. Its parts are in the order of their ranks, so it has at most as many as there are files. */
 static fsdp_status check_tensor(const checker *c, fsdp_checkpoint_tensor *tensor)
 {
     fsdp_checkpoint_part *parts = (fsdp_checkpoint_part *)tensor->parts;
@@ -135,7 +135,7 @@ static int by_place(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* `ranges` are sorted. */
+/* Checks the ranges, which are sorted. */
 static fsdp_status check_ranges(const checker *c, const range *ranges, int64_t count)
 {
     int64_t next = 0;

@@ -1,11 +1,12 @@
-/* manifest_check.h - whether a manifest is that of a whole checkpoint. */
+/* manifest_check.h - checks whether a manifest is that of a whole checkpoint. */
 #ifndef CHECKPOINT_MANIFEST_CHECK_H
 #define CHECKPOINT_MANIFEST_CHECK_H
 
 #include "checkpoint/manifest.h"
 
-/* Every element of every tensor lies in one part, every byte of a file's data belongs to one part, and names are those
- * that there may be. Gives parts the names of their files. `path` is for messages, which name tensor and file. */
+/* Checks that every element of every tensor lies in one part, that every byte of a file's data belongs to one part, and
+ * that names are allowed ones. Gives parts the names of their files. `path` is for messages, which name tensor and
+ * file. */
 fsdp_status fsdp__manifest_check(const char *path, fsdp__manifest *m);
 
 #endif

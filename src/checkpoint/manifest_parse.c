@@ -1,4 +1,4 @@
-/* manifest_parse.c - the manifest out of its text. */
+/* manifest_parse.c - makes the manifest from its text. */
 #include <jansson.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ enum {
     MAX_SECTIONS = 64
 };
 
-/* A text being read. */
+/* A text that is being parsed. */
 typedef struct parser {
     const char *path;
     fsdp__manifest *m;
@@ -227,7 +227,7 @@ static fsdp_status parse_part(const parser *p, const fsdp_checkpoint_tensor *ten
     return FSDP_OK;
 }
 
-/* Boxes, or runs. */
+/* Parses the boxes, or the runs. */
 static fsdp_status parse_parts(const parser *p, const json_t *object, fsdp_checkpoint_tensor *tensor,
                                fsdp_checkpoint_part **out)
 {

@@ -1,4 +1,4 @@
-/* manifest_text.c - the manifest as JSON, and the digest at its end. */
+/* manifest_text.c - writes the manifest as JSON, with the digest at its end. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "checkpoint/manifest.h"
 #include "format/safetensors.h"
 
-/* Takes `value` over; whether it worked. */
+/* Puts `value` into the object and takes it over; returns whether that worked. */
 static bool put(json_t *object, const char *key, json_t *value)
 {
     return json_object_set_new(object, key, value) == 0;
@@ -194,7 +194,7 @@ static json_t *manifest_json(const fsdp__manifest *m)
     return NULL;
 }
 
-/* `text` is an object: its closing brace makes room for the digest. */
+/* Adds the digest. `text` is an object, whose closing brace makes room for it. */
 static char *with_digest(const char *text)
 {
     size_t length = strlen(text) - 1;

@@ -1,4 +1,4 @@
-/* merge.c - the manifests of the ranks become one. */
+/* merge.c - makes one manifest of those of the ranks. */
 #include "checkpoint/merge.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static int by_rank(const void *a, const void *b)
     return ((const fsdp_checkpoint_part *)a)->rank - ((const fsdp_checkpoint_part *)b)->rank;
 }
 
-/* The parts of tensors[0 .. count) in the first; the names of the others go. */
+/* Moves the parts of tensors[0 .. count) into the first one, and frees the names of the others. */
 static fsdp_status join(fsdp_checkpoint_tensor *tensors, int64_t count)
 {
     fsdp_checkpoint_part *parts;
@@ -76,7 +76,7 @@ fsdp_status fsdp__manifest_join(fsdp__manifest *m)
         for (end = first + 1; end < m->tensor_count && same_name(&m->tensors[first], &m->tensors[end]);)
             end++;
         status = join(&m->tensors[first], end - first);
-        if (status != FSDP_OK) { /* what is left stays as it is, for the release */
+        if (status != FSDP_OK) { /* the rest stays as it is, to be released */
             memmove(&m->tensors[joined], &m->tensors[first], (size_t)(m->tensor_count - first) * sizeof *m->tensors);
             m->tensor_count -= first - joined;
             return status;

@@ -1,4 +1,4 @@
-/* merge.h - the manifests of the ranks become one. */
+/* merge.h - makes one manifest of those of the ranks. */
 #ifndef CHECKPOINT_MERGE_H
 #define CHECKPOINT_MERGE_H
 
@@ -6,7 +6,7 @@
 
 /* Moves files and tensors of `from` behind those of `into`. */
 fsdp_status fsdp__manifest_append(fsdp__manifest *into, fsdp__manifest *from);
-/* One tensor where there are several of one name, with the parts of all of them, by rank. FSDP_MISMATCH, naming the
+/* Joins tensors of the same name into one, with the parts of all of them, by rank. Fails with FSDP_MISMATCH, naming the
  * tensor, where their shapes or dtypes differ. */
 fsdp_status fsdp__manifest_join(fsdp__manifest *m);
 

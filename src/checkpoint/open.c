@@ -1,4 +1,4 @@
-/* open.c - a checkpoint is found, opened, and looked at: all but its tensors is read and checked. */
+/* open.c - finds a checkpoint, opens it, and reads and checks everything but its tensors. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,13 +13,14 @@
 
 /* ---- is it whole ---- */
 
-/* It may be whole: no permission, a disk that fails, too many open files. Nobody is told to remove it. */
+/* Returns whether the checkpoint may still be whole, and is only out of reach: no permission, a disk that fails, too
+ * many open files. Then nobody is told to remove it. */
 static bool is_out_of_reach(fsdp_status status)
 {
     return status == FSDP_IO || status == FSDP_NO_MEMORY;
 }
 
-/* `path` is the checkpoint's. */
+/* Checks the size of a file; `path` is that of the checkpoint. */
 static fsdp_status check_size(const char *path, const char *name, uint64_t bytes)
 {
     char *file = fsdp__path_join(path, name);
@@ -40,7 +41,7 @@ static fsdp_status check_size(const char *path, const char *name, uint64_t bytes
     return status;
 }
 
-/* The folder's name may be any, but not that of another step. */
+/* Checks the step. The folder may have any name except that of another step. */
 static fsdp_status check_step(const char *path, const fsdp__manifest *m)
 {
     const char *slash = strrchr(path, '/');
@@ -91,7 +92,7 @@ static fsdp_status newest(const char *folder, int64_t *out_step)
     return count > 0 ? FSDP_OK : FSDP_FAIL(FSDP_NOT_FOUND, "there is no checkpoint in '%s'", folder);
 }
 
-/* For the caller. */
+/* Returns a copy of the path to the caller. */
 static fsdp_status give_path(const char *path, char **out)
 {
     *out = fsdp__strdup(path);
@@ -111,7 +112,7 @@ static fsdp_status find(const char *folder, int64_t step, char *path, char **out
     return give_path(path, out);
 }
 
-/* As the newest says. */
+/* Finds the best step, which the newest checkpoint records. */
 static fsdp_status best(const char *folder, int64_t *out_step)
 {
     fsdp_checkpoint_reader *reader;
@@ -160,7 +161,7 @@ fsdp_status fsdp_checkpoint_find(const char *folder, int64_t step, char **out)
     return status;
 }
 
-/* Of a path that ends in step-best. */
+/* Finds the best checkpoint for a path that ends in step-best. */
 static fsdp_status find_best(const char *path, char **out)
 {
     char *folder = fsdp__path_parent(path);

@@ -1,6 +1,6 @@
-/* overlap.c - what two parts share, run by run.
+/* overlap.c - finds what two parts share, run by run.
  *
- * Elements that follow each other in the whole tensor, and all belong to a part, follow each other in the part, too. */
+ * Elements that are consecutive in the whole tensor, and all belong to a part, are consecutive in the part, too. */
 #include "checkpoint/overlap.h"
 
 #include "base/compiler.h"
@@ -9,12 +9,12 @@ typedef struct walk {
     int ndim;
     const int64_t *shape;
     const fsdp__extent *a, *b;
-    int64_t first, end; /* runs are cut to these elements of the whole tensor */
+    int64_t first, end; /* runs are limited to these elements of the whole tensor */
     fsdp__overlap_run run;
     void *arg;
 } walk;
 
-/* Where an element of the whole tensor lies in a part that has it. */
+/* Returns where an element of the whole tensor lies in a part that contains it. */
 static int64_t place_in(const walk *w, const fsdp__extent *part, int64_t global)
 {
     int64_t place = 0, stride = 1;

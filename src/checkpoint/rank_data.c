@@ -1,4 +1,4 @@
-/* rank_data.c - this rank's parts as one row of bytes. */
+/* rank_data.c - this rank's parts as one sequence of bytes. */
 #include "checkpoint/rank_data.h"
 
 #include <string.h>
@@ -44,7 +44,7 @@ static void collect(const fsdp_checkpoint_content *content, fsdp__rank_data *dat
 
 /* ---- the file ---- */
 
-/* As the header has them: the name with its section, the shape of the part. */
+/* Fills an entry as the header has it: the name with its section, the shape of the part. */
 static fsdp_status fill_entry(const fsdp__own_part *part, fsdp_safetensors_entry *out)
 {
     const fsdp_state_dict_entry *entry = part->entry;
@@ -143,7 +143,7 @@ fsdp_status fsdp__rank_data_describe(const fsdp_checkpoint_content *content, con
 
 /* ---- bytes ---- */
 
-/* Elements [first, first + numel) of a part. */
+/* Reads elements [first, first + numel) of a part. */
 static fsdp_status read_elements(const fsdp_tensor *tensor, int64_t first, int64_t numel, void *out)
 {
     fsdp_tensor *view = NULL;
@@ -156,7 +156,7 @@ static fsdp_status read_elements(const fsdp_tensor *tensor, int64_t first, int64
     return status;
 }
 
-/* Whole elements to where they need not be aligned. */
+/* Reads whole elements to a place that need not be aligned. */
 static fsdp_status read_whole(const fsdp_tensor *tensor, int64_t first, int64_t numel, unsigned char *out)
 {
     size_t size = fsdp_dtype_size(tensor->dtype);
@@ -176,7 +176,7 @@ static fsdp_status read_whole(const fsdp_tensor *tensor, int64_t first, int64_t 
     return FSDP_OK;
 }
 
-/* The first bytes of an element, of which the others come later. */
+/* Reads the first bytes of an element; the rest is read later. */
 static fsdp_status cut_element(fsdp__data_cursor *cursor, const fsdp_tensor *tensor, unsigned char *out, size_t bytes)
 {
     size_t size = fsdp_dtype_size(tensor->dtype);

@@ -1,4 +1,4 @@
-/* rank_file.c - a rank's file, written once from beginning to end. */
+/* rank_file.c - writes a rank's file, once from beginning to end. */
 #include "checkpoint/rank_file.h"
 
 #include "base/alloc.h"
@@ -7,7 +7,7 @@
 #include "checkpoint/checksum.h"
 
 enum {
-    BLOCK_BYTES = 1 << 20, /* stays in a core's cache between copying, checking and writing */
+    BLOCK_BYTES = 1 << 20, /* fits a core's cache from copying through checking to writing */
     MOST_BLOCKS = 1 << 15  /* of a file: larger files have larger blocks */
 };
 
@@ -16,7 +16,7 @@ typedef struct writing {
     const char *path;
     fsdp__data_cursor cursor;
     const unsigned char *copy;
-    unsigned char *buffer; /* of a block, where there is no copy */
+    unsigned char *buffer; /* for one block, if there is no copy */
     const _Atomic bool *stop;
 } writing;
 

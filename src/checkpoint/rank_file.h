@@ -1,4 +1,4 @@
-/* rank_file.h - the file of one rank: header, then the parts, in blocks that each have a checksum. */
+/* rank_file.h - the file of one rank: a header, then the parts, in blocks that each have a checksum. */
 #ifndef CHECKPOINT_RANK_FILE_H
 #define CHECKPOINT_RANK_FILE_H
 
@@ -6,8 +6,9 @@
 
 #include "checkpoint/rank_data.h"
 
-/* Writes and syncs it. The bytes are those of `copy`, or where that is NULL of the tensors. `*out` gets sizes and
- * checksums, and its blocks are the caller's. FSDP_INTERRUPTED, between two blocks, when `stop` has become true. */
+/* Writes and syncs the file. The bytes are those of `copy`, or, if that is NULL, of the tensors. `*out` gets sizes and
+ * checksums; the caller owns its blocks. Fails with FSDP_INTERRUPTED, between two blocks, when `stop` has become
+ * true. */
 fsdp_status fsdp__rank_file_write(const fsdp__directory *in, const char *name, const fsdp__rank_data *data,
                                   const unsigned char *copy, const _Atomic bool *stop, fsdp__rank_file *out);
 

@@ -1,4 +1,4 @@
-/* reader.c - blocks of a checkpoint's files, each checked when it is read. */
+/* reader.c - blocks of a checkpoint's files, each verified when it is read. */
 #include "checkpoint/reader.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 /* ---- errors ---- */
 
-/* The tensors that have bytes in a range of a file. */
+/* Names the tensors that have bytes in a range of a file. */
 static void name_tensors(const fsdp__manifest *m, int rank, uint64_t begin, uint64_t end, fsdp__names *names)
 {
     for (int64_t i = 0; i < m->tensor_count; i++) {
@@ -53,7 +53,7 @@ static void close_window(fsdp__window *window)
     window->file = window->block = -1;
 }
 
-/* Its window, with the file open. Files take turns where there are more of them than windows. */
+/* Gets the file's window, with the file open. Files take turns if there are more of them than windows. */
 static fsdp_status open_file(fsdp_checkpoint_reader *r, int64_t index, fsdp__window **out)
 {
     fsdp__window *window = &r->windows[index % FSDP__WINDOWS];

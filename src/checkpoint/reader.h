@@ -1,4 +1,4 @@
-/* reader.h - an open checkpoint, and bytes of its files that have been checked. */
+/* reader.h - an open checkpoint, and verified bytes of its files. */
 #ifndef CHECKPOINT_READER_H
 #define CHECKPOINT_READER_H
 
@@ -8,7 +8,7 @@ enum {
     FSDP__WINDOWS = 8
 };
 
-/* A file that is open, and the block of it that was read last and fits its checksum. */
+/* An open file, and the block of it that was read last and matches its checksum. */
 typedef struct fsdp__window {
     int64_t file, block; /* -1: none */
     int fd;
@@ -23,12 +23,12 @@ struct fsdp_checkpoint_reader {
     fsdp__window windows[FSDP__WINDOWS];
 };
 
-/* Copies bytes of a rank's file from `begin` on, checked, to `out`. An error names the file and the tensors. */
+/* Copies verified bytes of a rank's file, from `begin` on, to `out`. An error names the file and the tensors. */
 fsdp_status fsdp__reader_copy(fsdp_checkpoint_reader *reader, int rank, uint64_t begin, size_t bytes, void *out);
-/* Reads and checks a block, or what is in front of the first. */
+/* Read and check a block, or the header in front of the first block. */
 fsdp_status fsdp__reader_check_block(fsdp_checkpoint_reader *reader, int64_t file, int64_t block);
 fsdp_status fsdp__reader_check_header(fsdp_checkpoint_reader *reader, int64_t file);
-/* Windows are empty at first, and let go of in the end. */
+/* Set the windows empty, and free what they hold. */
 void fsdp__windows_init(fsdp_checkpoint_reader *reader);
 void fsdp__windows_release(fsdp_checkpoint_reader *reader);
 

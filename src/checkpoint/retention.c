@@ -1,5 +1,5 @@
-/* retention.c - a checkpoint is removed: it loses its name first, then the files that its manifest lists, the manifest
- * last, so that whoever comes after a process that was killed can finish. */
+/* retention.c - removes a checkpoint: it loses its name first, then the files that its manifest lists, and the manifest
+ * last, so that the next process can finish what a killed one has begun. */
 #include "checkpoint/retention.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@
 
 /* ---- one of them ---- */
 
-/* Opens one that is there and that this user has made: what others have made is for them to remove. */
+/* Opens a checkpoint that exists and that this user has made: others must remove what they have made. */
 static fsdp_status enter(const fsdp__directory *folder, const char *name, fsdp__directory *out)
 {
     struct stat info;
@@ -31,7 +31,7 @@ static fsdp_status enter(const fsdp__directory *folder, const char *name, fsdp__
     return status;
 }
 
-/* The names in it come from a manifest whose digest fits, so they are what a save has written. */
+/* Removes the files that the manifest lists. Its digest matched, so its names are those that a save has written. */
 static fsdp_status unlink_listed(const fsdp__directory *one, const fsdp__manifest *m)
 {
     for (int64_t i = 0; i < m->file_count; i++)
@@ -39,11 +39,11 @@ static fsdp_status unlink_listed(const fsdp__directory *one, const fsdp__manifes
     for (int64_t i = 0; i < m->small_count; i++)
         if (fsdp__is_small_name(m->small[i].name))
             FSDP_TRY(fsdp__directory_unlink(one, m->small[i].name));
-    FSDP_TRY(fsdp__directory_sync_removals(one)); /* else a power cut may leave files that nothing lists */
+    FSDP_TRY(fsdp__directory_sync_removals(one)); /* otherwise a power cut may leave files that nothing lists */
     return fsdp__directory_unlink(one, FSDP__MANIFEST_NAME);
 }
 
-/* `one` has the name of one that is removed already. One without a manifest was emptied before. */
+/* Empties a checkpoint that already has the name of a removed one. One without a manifest was emptied before. */
 static fsdp_status empty(fsdp_context *context, const fsdp__directory *folder, const char *name,
                          const fsdp__directory *one)
 {
@@ -63,7 +63,7 @@ static fsdp_status empty(fsdp_context *context, const fsdp__directory *folder, c
     return status;
 }
 
-/* What cannot be read is for somebody to look at. */
+/* Checks that the checkpoint can be read and is that of its step: otherwise a person must look at it. */
 static fsdp_status check_step(const fsdp__directory *one, int64_t step)
 {
     fsdp__manifest m = {0};
@@ -75,7 +75,8 @@ static fsdp_status check_step(const fsdp__directory *one, int64_t step)
     return status;
 }
 
-/* The name may stand for another by now: that one gets it back. */
+/* Gives the checkpoint the name of a removed one. The old name may stand for another folder by now: that folder gets
+ * the name back. */
 static fsdp_status take_name(const fsdp__directory *folder, const char *name, const fsdp__directory *one,
                              const char *gone)
 {
@@ -86,7 +87,7 @@ static fsdp_status take_name(const fsdp__directory *folder, const char *name, co
     return FSDP_FAIL(FSDP_STATE, "'%s/%s' has become another", folder->path, name);
 }
 
-/* One of this step, of any name. */
+/* Removes the checkpoint of this step, whatever its name is. */
 static fsdp_status remove_step(fsdp_context *context, const fsdp__directory *folder, int64_t step, const char *name)
 {
     fsdp__directory one = {.path = NULL};
@@ -110,7 +111,7 @@ static fsdp_status remove_step(fsdp_context *context, const fsdp__directory *fol
 
 /* ---- those that are not kept ---- */
 
-/* Whether a step stays that is the `newer`-th of a folder, counted from the newest (0). */
+/* Returns whether a step stays that has `newer` newer ones in its folder. */
 static bool keeps(const fsdp__retention *rule, int64_t step, int64_t newer)
 {
     for (int i = 0; i < rule->pinned_count; i++)
@@ -126,7 +127,7 @@ static void warn(fsdp_context *context, const fsdp__directory *folder)
              fsdp_last_error());
 }
 
-/* They are older than any that has its name, whatever their steps are. */
+/* Removes superseded checkpoints. They count as older than any that has a step's name, whatever their steps are. */
 static void remove_superseded(fsdp_context *context, const fsdp__directory *folder, const fsdp__retention *rule,
                               int64_t newer)
 {
@@ -151,7 +152,7 @@ void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder,
 
     if (fsdp__step_list_in(folder, "", &steps, &count) != FSDP_OK)
         warn(context, folder);
-    for (int64_t i = 0; i < count; i++) /* one that cannot be removed does not keep the others */
+    for (int64_t i = 0; i < count; i++) /* one that cannot be removed does not stop the removal of the others */
         if (steps[i] != saved && !keeps(rule, steps[i], count - 1 - i) &&
             remove_step(context, folder, steps[i], fsdp__step_text(steps[i], "", name)) != FSDP_OK)
             warn(context, folder);
@@ -162,7 +163,7 @@ void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder,
 
 /* ---- what the dead have left ---- */
 
-/* One that a process holds, or that somebody else has made, stays. */
+/* Removes a staging folder; one that a process holds, or that somebody else has made, stays. */
 static void remove_staging(const fsdp__directory *folder, const char *name)
 {
     fsdp__staging staging;

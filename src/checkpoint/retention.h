@@ -1,4 +1,4 @@
-/* retention.h - checkpoints that are not kept go, and what dead processes have left. */
+/* retention.h - removes checkpoints that are not kept, and what dead processes have left. */
 #ifndef CHECKPOINT_RETENTION_H
 #define CHECKPOINT_RETENTION_H
 
@@ -11,11 +11,11 @@ typedef struct fsdp__retention {
     int pinned_count;
 } fsdp__retention;
 
-/* Removes what the rule does not keep, superseded ones first, but never `saved`. What cannot be removed stays, with a
- * warning. */
+/* Removes what the rule does not keep, superseded checkpoints first, but never `saved`. What cannot be removed stays,
+ * with a warning. */
 void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder, const fsdp__retention *rule,
                            int64_t saved);
-/* Removes what a process that died in a save, or while it removed a checkpoint, has left in the folder. */
+/* Removes what a process has left in the folder that died in a save, or while it removed a checkpoint. */
 void fsdp__remove_leftovers(fsdp_context *context, const fsdp__directory *folder);
 
 #endif

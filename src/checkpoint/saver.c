@@ -1,11 +1,11 @@
-/* saver.c - checkpoints are saved by all ranks together.
+/* saver.c - all ranks save a checkpoint together.
  *
- *     prepare   every rank looks at what it has; the first finds the folder free, and holds it
+ *     prepare   every rank checks what it has; the first finds the folder free, and holds it
  *     greet     all learn the staging folder, and whether they have the same tensors, all of them
  *     write     every rank writes its own files: at once, or from a copy on a thread
  *     finish    the first makes one manifest of all and gives the folder its name
  *
- * All ranks agree after each, so that a failure anywhere ends the save everywhere. */
+ * All ranks agree after each phase, so that a failure anywhere ends the save everywhere. */
 #include "checkpoint/saver.h"
 
 #include <pthread.h>
@@ -30,26 +30,26 @@ struct fsdp_checkpoint_saver {
     fsdp_context *context;
     fsdp_process_group *group;
     char *folder;
-    fsdp__directory home; /* what that must stand for; its path is NULL: nobody has said */
+    fsdp__directory home; /* the folder that `folder` must stand for; its path is NULL if this was not set */
     fsdp_checkpoint_saver_options options;
     int64_t *pinned;
     int pinned_count;
 
-    _Atomic bool stop;     /* gives up the writing */
-    pthread_mutex_t mutex; /* of the two below, which another thread may look at */
+    _Atomic bool stop;     /* tells the writer to give up */
+    pthread_mutex_t mutex; /* guards the two fields below, which another thread may read */
     bool abandoned;
-    fsdp__publication *publication; /* of the first rank, while it saves */
+    fsdp__publication *publication; /* on the first rank, while it saves */
 
-    bool pending; /* what follows is in use */
+    bool pending; /* the fields below are in use */
     int64_t step;
     char *path;           /* of the checkpoint */
-    fsdp__directory into; /* on the first rank: in which it gets its name */
+    fsdp__directory into; /* on the first rank: the directory in which it gets its name */
     fsdp__stage stage;
     fsdp_tensor *copy; /* kept for the next save */
     pthread_t thread;
     bool has_thread;
-    fsdp__fault_switches faults; /* of this thread, while the other writes */
-    _Atomic bool done;           /* by the thread */
+    fsdp__fault_switches faults; /* of this thread, while the other one writes */
+    _Atomic bool done;           /* set by the thread */
     fsdp_status status;
     char message[1024];
     bool published;
@@ -130,7 +130,7 @@ int64_t fsdp_checkpoint_saver_pending(const fsdp_checkpoint_saver *saver)
     return saver->pending ? saver->step : -1;
 }
 
-/* Lets go of what one save needs. */
+/* Releases what one save needs. */
 static void end(fsdp_checkpoint_saver *s)
 {
     fsdp__publication *publication;
@@ -184,7 +184,7 @@ void fsdp_checkpoint_saver_abandon(fsdp_checkpoint_saver *saver)
     pthread_mutex_unlock(&saver->mutex);
 }
 
-/* FSDP_INTERRUPTED: it was abandoned, on this rank. */
+/* Returns FSDP_INTERRUPTED if the save was abandoned on this rank. */
 static fsdp_status check_held(fsdp_checkpoint_saver *s)
 {
     bool abandoned;
@@ -196,7 +196,7 @@ static fsdp_status check_held(fsdp_checkpoint_saver *s)
                      : FSDP_OK;
 }
 
-/* All fail where one did, and say that it was given up where that is why. [collective] */
+/* Makes all ranks fail if one did, and say that the save was given up if that is the reason. [collective] */
 static fsdp_status agree(fsdp_checkpoint_saver *s, fsdp_status mine)
 {
     fsdp_status held = s->published ? FSDP_OK : check_held(s);
@@ -206,8 +206,8 @@ static fsdp_status agree(fsdp_checkpoint_saver *s, fsdp_status mine)
 
 /* ---- prepare ---- */
 
-/* Whatever the ranks write lies in folders inside of staging: once these are gone nothing new comes into it, and it can
- * be removed while other ranks have not heard yet that the save was given up. */
+/* Enters the folder. Whatever the ranks write lies in folders inside staging: once these are gone nothing new can get
+ * into staging, and it can be removed while other ranks have not heard yet that the save was given up. */
 static fsdp_status enter_folder(fsdp_checkpoint_saver *s, fsdp__publication *publication)
 {
     FSDP_TRY(fsdp__publication_scratch(publication, "parts", &s->stage.scratch));
@@ -223,10 +223,10 @@ static fsdp_status remove_leftovers(const fsdp_checkpoint_saver *s)
     if (status == FSDP_OK)
         fsdp__remove_leftovers(s->context, &folder);
     fsdp__directory_close(&folder);
-    return status == FSDP_NO_MEMORY ? status : FSDP_OK; /* the rest is told where the folder is needed */
+    return status == FSDP_NO_MEMORY ? status : FSDP_OK; /* other failures are reported where the folder is needed */
 }
 
-/* The publication is there before anybody can abandon it half made. */
+/* Holds the folder. The publication is stored first, so that nobody can abandon a half-made one. */
 static fsdp_status hold_folder(fsdp_checkpoint_saver *s)
 {
     fsdp__publish_options options = {
@@ -263,14 +263,14 @@ static fsdp_status prepare(fsdp_checkpoint_saver *s, const fsdp_checkpoint_conte
 
 /* ---- greet ---- */
 
-/* In front of the names of the first rank's folders. */
+/* What a rank sends; on the first rank the names of its folders follow. */
 typedef struct greeting {
     uint64_t fingerprint; /* of step, names, dtypes and shapes */
     int64_t numel, written;
     uint64_t bytes; /* of this rank's file */
 } greeting;
 
-/* Whether each rank has tensors of its own there. */
+/* Returns whether each rank has tensors of its own in the section. */
 static bool is_own(const fsdp_checkpoint_content *content, const char *section)
 {
     for (int i = 0; i < content->section_count; i++)
@@ -306,7 +306,8 @@ static greeting greeting_of(const fsdp_checkpoint_saver *s, const fsdp_checkpoin
     return mine;
 }
 
-/* Whether it is one state, and all of it is here: where one rank of those that share it is not, its rows are lost. */
+/* Checks that all ranks save the same state, and that all of it is here: if one of the ranks that share it is missing,
+ * its rows would be lost. */
 static fsdp_status compare(const fsdp_checkpoint_saver *s, const greeting *mine, void *const *messages)
 {
     int64_t written = 0;
@@ -332,7 +333,7 @@ static fsdp_status compare(const fsdp_checkpoint_saver *s, const greeting *mine,
     return FSDP_OK;
 }
 
-/* On the first rank: whether there is room for the files of all. */
+/* Checks on the first rank whether there is room for the files of all. */
 static fsdp_status check_room(const fsdp_checkpoint_saver *s, void *const *messages)
 {
     fsdp__file_list list = {0};
@@ -353,7 +354,7 @@ static fsdp_status check_room(const fsdp_checkpoint_saver *s, void *const *messa
     return status;
 }
 
-/* Name of the folder, name of the scratch folder, behind the greeting of the first rank. */
+/* Learns the name of the folder and the name of the scratch folder, which follow the greeting of the first rank. */
 static fsdp_status learn_folder(fsdp_checkpoint_saver *s, const char *names, size_t bytes)
 {
     size_t first = strnlen(names, bytes) + 1;
@@ -388,7 +389,7 @@ static fsdp_status greet(fsdp_checkpoint_saver *s, const fsdp_checkpoint_content
     void **messages = NULL;
     fsdp_status status;
 
-    /* A rank without a message would leave the others waiting in the gather. */
+    /* A rank without a message would leave the others waiting in the gather, so agree first. */
     status = fsdp_agree(s->group, message ? FSDP_OK : out_of_memory());
     if (status == FSDP_OK)
         status = fsdp_gather_objects(s->group, message, bytes, &messages, &sizes);
@@ -404,7 +405,7 @@ static fsdp_status greet(fsdp_checkpoint_saver *s, const fsdp_checkpoint_content
 
 /* ---- write ---- */
 
-/* Of everything, also of tensors that are in the host's memory: they change, too. */
+/* Copies everything, even tensors in the host's memory, since they change, too. */
 static fsdp_status take_copy(fsdp_checkpoint_saver *s)
 {
     int64_t bytes = (int64_t)fsdp__rank_data_bytes(&s->stage.data);
@@ -436,7 +437,7 @@ static void *write_copy(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
+/* Starts the thread, with all signals blocked: they are for the program's own threads. */
 static fsdp_status start_thread(fsdp_checkpoint_saver *s)
 {
     sigset_t all, before;
@@ -491,14 +492,14 @@ static void apply_retention(const fsdp_checkpoint_saver *s)
         fsdp__retention_apply(s->context, &s->into, &rule, s->step);
 }
 
-/* What the thread has come to, as an error of this one. */
+/* Returns the result of the thread, as an error of this thread. */
 static fsdp_status written(fsdp_checkpoint_saver *s)
 {
     join(s);
     return s->status == FSDP_OK ? FSDP_OK : FSDP_FAIL(s->status, "%s", s->message);
 }
 
-/* When this rank has written. [collective] */
+/* Finishes the save when this rank has written. [collective] */
 static fsdp_status finish(fsdp_checkpoint_saver *s, fsdp_status mine, int64_t *out_step)
 {
     fsdp_status status = FSDP_OK;
@@ -583,7 +584,7 @@ fsdp_status fsdp_checkpoint_save(const char *folder, const fsdp_checkpoint_conte
     fsdp_checkpoint_saver *saver = NULL;
     fsdp_status status = fsdp_checkpoint_saver_create(folder, NULL, group, &saver);
 
-    if (group) /* the other ranks agree, too */
+    if (group) /* the other ranks agree at this point, too */
         status = fsdp_agree(group, status);
     if (status == FSDP_OK)
         status = fsdp_checkpoint_saver_save(saver, content);

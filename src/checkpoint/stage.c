@@ -1,4 +1,4 @@
-/* stage.c - one rank's share of a save, in staging. */
+/* stage.c - one rank's part of a save, in staging. */
 #include "checkpoint/stage.h"
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ static fsdp_status copy_files(fsdp__stage *stage, const fsdp_checkpoint_content 
     return FSDP_OK;
 }
 
-/* "dp_replicate=2 dp_shard=4" */
+/* Writes "dp_replicate=2 dp_shard=4". */
 static fsdp_status describe_mesh(const fsdp_mesh *mesh, char **out)
 {
     char *text = fsdp__strdup(""), *more;
@@ -103,7 +103,7 @@ static fsdp_status write_parts(fsdp__stage *stage)
     return status;
 }
 
-/* Of one rank, in scratch; or of all, in the checkpoint. */
+/* Writes the manifest of one rank into scratch, or that of all into the checkpoint. */
 static fsdp_status write_manifest(const fsdp__stage *stage, const fsdp__directory *folder, const char *name)
 {
     fsdp_status status;
@@ -137,7 +137,7 @@ fsdp_status fsdp__stage_write(fsdp__stage *stage)
 
 /* ---- the manifest of all ---- */
 
-/* What has been saved must be read again: a text beyond the reader's limits is an error now, and not then. */
+/* Parses the manifest before it is written: a text beyond the reader's limits must fail now, not when it is loaded. */
 static fsdp_status check_readable(const fsdp__stage *stage)
 {
     fsdp__manifest again = {0};

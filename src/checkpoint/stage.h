@@ -1,5 +1,5 @@
-/* stage.h - what one rank does in the staging folder of a save: its file, its manifest; on the first rank the small
- * files, and one manifest of all. */
+/* stage.h - what one rank does in the staging folder of a save: it writes its file and its manifest; the first rank
+ * also writes the small files, and one manifest of all. */
 #ifndef CHECKPOINT_STAGE_H
 #define CHECKPOINT_STAGE_H
 
@@ -9,22 +9,22 @@
 
 typedef struct fsdp__stage {
     int rank, world_size;
-    fsdp__directory folder;  /* that will be the checkpoint */
+    fsdp__directory folder;  /* becomes the checkpoint */
     fsdp__directory scratch; /* for the manifests of the ranks */
     fsdp__rank_data data;
-    fsdp__manifest manifest;     /* of this rank; in the end, on the first, of all */
-    fsdp_checkpoint_file *files; /* of the first rank: copies */
+    fsdp__manifest manifest;     /* of this rank; at the end, on the first rank, of all */
+    fsdp_checkpoint_file *files; /* on the first rank: copies */
     int file_count;
-    const unsigned char *copy; /* of the parts; NULL: they are written from the tensors. Borrowed */
-    const _Atomic bool *stop;  /* becomes true: the writing is given up */
+    const unsigned char *copy; /* of the parts, borrowed; NULL: they are written from the tensors */
+    const _Atomic bool *stop;  /* becomes true when the writing is to be given up */
 } fsdp__stage;
 
-/* All that is known before there is a folder; the content is checked. Release it, also after a failure. */
+/* Makes all that is known before there is a folder; the content has been checked. Release it, also after a failure. */
 fsdp_status fsdp__stage_create(const fsdp_checkpoint_content *content, int rank, int world_size, fsdp__stage *out);
 void fsdp__stage_release(fsdp__stage *stage);
-/* Writes this rank's files, synced. On any thread. */
+/* Writes this rank's files and syncs them. May be called on any thread. */
 fsdp_status fsdp__stage_write(fsdp__stage *stage);
-/* On the first rank, when all have written: the manifest of all. */
+/* Makes the manifest of all on the first rank, when all ranks have written. */
 fsdp_status fsdp__stage_collect(fsdp__stage *stage);
 
 #endif

@@ -80,7 +80,7 @@ fsdp_status fsdp__superseded_list(const fsdp__directory *folder, fsdp__supersede
     return status;
 }
 
-/* Behind those of this step that there are. */
+/* Chooses the next number after those that exist for this step. */
 static fsdp_status next_turn(const fsdp__directory *folder, fsdp__superseded *of)
 {
     fsdp__superseded *list = NULL;

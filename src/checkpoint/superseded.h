@@ -1,5 +1,5 @@
-/* superseded.h - checkpoints that a run has gone back behind: they have another name, so that nobody takes one for the
- * newest. */
+/* superseded.h - checkpoints of steps that a run has gone back behind: they get another name, so that nobody takes one
+ * of them for the newest. */
 #ifndef CHECKPOINT_SUPERSEDED_H
 #define CHECKPOINT_SUPERSEDED_H
 
@@ -12,9 +12,9 @@ typedef struct fsdp__superseded {
 
 /* Gives step-N of a folder such a name; `*out` is its path, fsdp__free it. */
 fsdp_status fsdp__supersede(const fsdp__directory *folder, int64_t step, char **out);
-/* Its name into `name`; returns it. */
+/* Writes its name into `name`; returns it. */
 const char *fsdp__superseded_text(const fsdp__superseded *of, char name[FSDP__STEP_NAME]);
-/* The latest first; fsdp__free `*out`. */
+/* Lists them, the latest first; fsdp__free `*out`. */
 fsdp_status fsdp__superseded_list(const fsdp__directory *folder, fsdp__superseded **out, int64_t *out_count);
 
 #endif

@@ -1,4 +1,4 @@
-/* verify.c - every block of a checkpoint against its checksum. */
+/* verify.c - checks every block of a checkpoint against its checksum. */
 #include "base/compiler.h"
 #include "checkpoint/reader.h"
 

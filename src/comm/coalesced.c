@@ -1,4 +1,4 @@
-/* coalesced.c - pieces carried by a transport's plain collectives. */
+/* coalesced.c - carries pieces by a transport's plain collectives. */
 #include "comm/coalesced.h"
 
 #include "base/alloc.h"
@@ -9,21 +9,21 @@
 #include "device/device.h"
 
 enum {
-    PIECE_BYTES = 4 << 20, /* of all ranks together */
-    PART_BYTES = 16 << 10, /* of one rank, at least */
+    PIECE_BYTES = 4 << 20, /* for all ranks together */
+    PART_BYTES = 16 << 10, /* for one rank, at least */
     ALIGN = 64
 };
 
 typedef struct plain_carrier {
     fsdp__carrier carrier; /* first */
     const fsdp__plain_way *way;
-    fsdp__call call; /* the coalesced one; its plain fields change from piece to piece */
+    fsdp__call call; /* the coalesced call; its plain fields change from piece to piece */
     fsdp_stream *stream;
     fsdp__traffic *traffic;
     bool scatters;
 } plain_carrier;
 
-/* Gathers are in place: one buffer of `size` parts. A scatter has one to send and one to receive. */
+/* A gather works in place, in one buffer of `size` parts. A scatter has one buffer to send and one to receive. */
 static void *plain_place(fsdp__carrier *carrier, int64_t bytes)
 {
     plain_carrier *p = (plain_carrier *)carrier;
@@ -36,7 +36,7 @@ static void *plain_place(fsdp__carrier *carrier, int64_t bytes)
     p->call.count = bytes;
     p->call.recv = p->scatters ? buffer + parts : buffer;
     p->call.send = p->scatters ? buffer : buffer + carrier->rank * bytes;
-    /* A reduction packs for all ranks from there on, a gather its own part of the result. */
+    /* A reduction packs for all ranks from here on, a gather only its own part of the result. */
     return (void *)(uintptr_t)p->call.send;
 }
 

@@ -1,11 +1,11 @@
-/* coalesced.h - the coalesced collectives of a transport that has none of its own: packed.h over its plain all_gather
- * and all_to_all. */
+/* coalesced.h - the coalesced collectives for transports that have none of their own: packed.h on top of the
+ * transport's plain all_gather and all_to_all. */
 #ifndef COMM_COALESCED_H
 #define COMM_COALESCED_H
 
 #include "comm/comm_ops.h"
 
-/* Whose plain collectives carry the pieces. */
+/* The plain collectives that carry the pieces. */
 typedef struct fsdp__plain_way {
     void *group;
     int rank, size;
@@ -13,14 +13,14 @@ typedef struct fsdp__plain_way {
     fsdp__collective all_gather, all_to_all;
 } fsdp__plain_way;
 
-/* Bytes of one rank's part of a piece, at most. */
+/* Returns the most bytes that one rank's part of a piece may have. */
 int64_t fsdp__coalesced_room(const fsdp__call *call, int ranks, bool reduces);
 
 fsdp_status fsdp__coalesced_gather_by(const fsdp__plain_way *, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__coalesced_reduce_by(const fsdp__plain_way *, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 
-/* `group` is the fsdp_process_group. Pieces lie in the stream's workspace, of a few MiB however many bytes are
- * exchanged. */
+/* Run the coalesced call; `group` is the fsdp_process_group. Pieces lie in the stream's workspace, which takes a few
+ * MiB however many bytes are exchanged. */
 fsdp_status fsdp__coalesced_all_gather(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__coalesced_reduce_scatter(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 

@@ -1,4 +1,5 @@
-/* collectives.c - the public collectives: the one place where arguments are checked, calls counted and handed on. */
+/* collectives.c - the public collectives: the one place where arguments are checked, and calls are counted and passed
+ * on. */
 #include <string.h>
 
 #include "base/compiler.h"
@@ -14,7 +15,7 @@ static bool known_dtype(fsdp_dtype dtype)
     return fsdp_dtype_size(dtype) > 0;
 }
 
-/* Checks what every plain collective has. `copies`: how often `count` elements stand in the larger buffer. */
+/* Checks what every plain collective has. `copies` says how many times `count` elements the larger buffer holds. */
 static fsdp_status check(fsdp_process_group *group, fsdp__call_name name, const fsdp__call *call, int64_t copies,
                          fsdp_stream *stream)
 {
@@ -54,7 +55,7 @@ static int64_t bytes_of(const fsdp__call *call)
     return call->count * (int64_t)fsdp_dtype_size(call->dtype);
 }
 
-/* For who follows the order of calls. `count`: elements of the large side, padding included. */
+/* Logs the call, for readers who follow the order of calls. `count`: elements of the larger side, including padding. */
 static void log_call(const fsdp_process_group *group, fsdp_collective kind, int64_t count, fsdp_dtype dtype)
 {
     fsdp_context *context = group->comm->context;
@@ -184,7 +185,7 @@ static fsdp_status fail_buffer(const fsdp_process_group *group, fsdp__call_name 
                      (long long)i, what);
 }
 
-/* In the dtype that all buffers travel in, or bytes. */
+/* Logs in the dtype in which all buffers travel, or else in bytes. */
 static void log_coalesced(const fsdp_process_group *group, fsdp_collective kind, const fsdp__call *call)
 {
     int64_t numel = 0, bytes = 0;
@@ -249,7 +250,7 @@ static fsdp_status check_buffers(fsdp_process_group *group, const fsdp__call *ca
     return FSDP_OK;
 }
 
-/* The transport's own way, or that which all have. */
+/* Issues the call by the transport's own function, or else by the packed one, which works for all transports. */
 static fsdp_status issue_coalesced(fsdp_process_group *group, fsdp_collective kind, fsdp__collective own,
                                    fsdp__collective packed, fsdp__call *call, fsdp_stream *stream)
 {
@@ -261,7 +262,7 @@ static fsdp_status issue_coalesced(fsdp_process_group *group, fsdp_collective ki
     return FSDP_OK;
 }
 
-/* Of a gather into shared memory, of which each row has one writer on each machine. */
+/* Checks a gather into shared memory, of which each row has one writer on each machine. */
 static fsdp_status check_shared(const fsdp_process_group *group, const fsdp__call *call)
 {
     if (!call->shared)
@@ -299,7 +300,7 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
     return FSDP_OK;
 }
 
-/* A rank that contributes to everything knows what will be sent. */
+/* Counts a reduction that contributes to everything: then this rank knows what will be sent. */
 static void count_reduction(fsdp_process_group *group, fsdp__call *call)
 {
     int64_t bytes = 0;
@@ -310,7 +311,7 @@ static void count_reduction(fsdp_process_group *group, fsdp__call *call)
 
         call->counted = call->counted && contributes;
         bytes += fsdp__reduced_bytes(&call->buffers[i], group->size);
-        if (call->contributed) /* what is known here; on a device without bytes all there will be */
+        if (call->contributed) /* what is known here; on a device without bytes nothing is added later */
             call->contributed[i] |= contributes;
     }
     if (call->counted)

@@ -10,8 +10,8 @@
 typedef struct fsdp__comm fsdp__comm;
 
 typedef struct fsdp__counters {
-    /* Counted when a call is issued; of some reductions, and the bytes moved always, when it runs, maybe on a worker.
-     */
+    /* Calls are counted when they are issued, except some reductions; those, and the bytes moved always, are counted
+     * when the call runs, maybe on a worker. */
     _Atomic int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES];
     _Atomic int64_t calls_of[FSDP_COLLECTIVES][FSDP_REDUCE_OPS];
     _Atomic int64_t bytes_moved[FSDP_COLLECTIVES];
@@ -19,7 +19,7 @@ typedef struct fsdp__counters {
     _Atomic int64_t network_messages[FSDP_COLLECTIVES];
 } fsdp__counters;
 
-/* Freed symmetric memory that peers may still be reading; it begins with this. */
+/* Freed symmetric memory that peers may still be reading. The memory begins with this struct. */
 typedef struct fsdp__held_memory {
     struct fsdp__held_memory *next;
     uint64_t issued; /* calls issued when it was freed */
@@ -27,19 +27,19 @@ typedef struct fsdp__held_memory {
 
 struct fsdp_process_group {
     fsdp__comm *comm;
-    const fsdp__comm_ops *ops; /* of the world, or fake for a group of one */
+    const fsdp__comm_ops *ops; /* the world's, or the fake transport's for a group of one */
     void *transport_group;
     fsdp_process_group *next; /* in comm->groups */
     char *name;
     int *ranks; /* global, ascending */
     int rank, size;
-    uint64_t ticket; /* of its creation, the same on all ranks; 0: the world */
+    uint64_t ticket; /* of the group's creation, the same on all ranks; 0: the world */
     bool force_copy;
     char label[FSDP__LABEL_BYTES]; /* of the coalesced calls issued from now on */
 
     /* See [Note: turns] in turns.h. */
-    _Atomic uint64_t issued; /* by the host; a worker that waits for readers looks at it */
-    uint64_t known_done;     /* calls up to this one have run, known from the order of the program alone */
+    _Atomic uint64_t issued; /* counted by the host; a worker that waits for readers reads it */
+    uint64_t known_done;     /* the program's order alone shows that calls up to this one have run */
     pthread_mutex_t mutex;
     pthread_cond_t moved;
     uint64_t done; /* under the mutex */
@@ -53,18 +53,19 @@ struct fsdp__comm {
     const fsdp__comm_ops *ops;
     void *transport;
     fsdp_process_group *world;
-    fsdp_process_group *groups; /* all live ones; changed by the host, under the mutex, which workers read it under */
+    /* all live groups; the host changes the list under the mutex, workers read it under the mutex */
+    fsdp_process_group *groups;
     struct fsdp__shared_memory *shared;
-    fsdp__counters counters; /* of all groups, also freed ones */
+    fsdp__counters counters; /* of all groups, including freed ones */
     _Atomic int64_t total_ns, waiting_ns;
 
     _Atomic bool broken;
-    pthread_mutex_t mutex; /* of the two below, and of changes to `groups` */
+    pthread_mutex_t mutex; /* guards the two fields below, and changes to `groups` */
     fsdp_status broken_status;
     char broken_text[1024];
 };
 
-/* Where a global rank stands in a list of them; -1: nowhere. */
+/* Returns the position of a global rank in `ranks`, or -1 if it is not there. */
 static inline int fsdp__position_of(int rank, const int *ranks, int count)
 {
     for (int i = 0; i < count; i++)

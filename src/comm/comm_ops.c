@@ -1,4 +1,4 @@
-/* comm_ops.c - how calls are named in messages. */
+/* comm_ops.c - the names of calls in messages. */
 #include "comm/comm_ops.h"
 
 const char *fsdp__call_text(fsdp__call_name name)

@@ -1,4 +1,4 @@
-/* counters.c - calls, bytes and time of each group and of the context. */
+/* counters.c - counts calls, bytes and time of each group and of the context. */
 #include "comm/counters.h"
 
 #include <string.h>

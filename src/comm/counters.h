@@ -1,14 +1,14 @@
-/* counters.h - counting calls and bytes, for a group and for its context at once. */
+/* counters.h - counts calls and bytes, for a group and for its context at once. */
 #ifndef COMM_COUNTERS_H
 #define COMM_COUNTERS_H
 
 #include "comm/comm.h"
 
-/* Counts one call of `kind` and what a ring would send for it. Groups of one count nothing. Any thread. */
+/* Counts one call of `kind` and the bytes that a ring would send for it. Groups of one count nothing. Any thread. */
 void fsdp__comm_count(fsdp_process_group *group, fsdp_collective kind, int64_t bytes_sent);
-/* The same for a reduction, which does `op`. */
+/* Does the same for a reduction by `op`. */
 void fsdp__comm_count_reduction(fsdp_process_group *group, fsdp_collective kind, fsdp_reduce_op op, int64_t bytes_sent);
-/* Adds what a call that began at `start_ns` has done; FSDP_COLLECTIVES: it is of no kind, only its time counts. Any
+/* Adds what a call that began at `start_ns` has done. With FSDP_COLLECTIVES as `kind` only its time is added. Any
  * thread. */
 void fsdp__comm_account(fsdp_process_group *group, fsdp_collective kind, const fsdp__traffic *traffic,
                         int64_t start_ns);

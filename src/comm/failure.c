@@ -21,7 +21,7 @@ void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
     pthread_mutex_unlock(&comm->mutex);
     if (!first || !comm->transport)
         return;
-    /* Here the reason stands without the rank; only peers have to be told whose it is. */
+    /* Here the reason stands without this rank's number; only peers have to be told whose failure it is. */
     snprintf(all, sizeof all, "rank %d failed: %s", comm->world->ranks[comm->world->rank], text);
     comm->ops->abort(comm->transport, all);
 }

@@ -8,7 +8,7 @@
  * reason stays. Any thread. */
 void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text);
 bool fsdp__comm_is_broken(const fsdp_process_group *group);
-/* Fails with what broke the group. */
+/* Fails with the reason for which the group is broken. */
 fsdp_status fsdp__comm_fail_broken(fsdp_process_group *group);
 
 #endif

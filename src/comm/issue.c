@@ -1,4 +1,5 @@
-/* issue.c - the way of every collective: entered, numbered, run in its turn, and what its failure does. */
+/* issue.c - the path of every collective: it is checked, numbered and run in its turn, and its failure breaks the
+ * world. */
 #include "comm/issue.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@
 #include "device/delays.h"
 #include "device/races.h"
 
-/* What travels through a stream. The buffers follow the job when it is copied. */
+/* What travels through a stream. When a job is copied its buffers lie behind it. */
 typedef struct job {
     fsdp_process_group *group;
     fsdp__collective run;
@@ -45,7 +46,7 @@ static void note(const fsdp_process_group *group, const fsdp__call *call, fsdp__
         group->ops->note(group->transport_group, call, moment);
 }
 
-/* What a message says of it; nothing where nobody asks. */
+/* Tells the race check, where it runs, how its messages name this call. */
 static void show(const fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream)
 {
     char text[FSDP__LABEL_BYTES + 128];
@@ -68,7 +69,7 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     fsdp__turn_begin(group, j->call.sequence, stream);
     show(group, &j->call, stream);
     note(group, &j->call, FSDP__CALL_BEGUN);
-    /* From here: the time until its turn is that of the calls before. */
+    /* The time starts here: the wait for its turn is the time of the calls before. */
     start = fsdp__clock_ns();
     if (fsdp__comm_is_broken(group)) {
         status = fsdp__comm_fail_broken(group);
@@ -80,7 +81,7 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     }
     note(group, &j->call, FSDP__CALL_DONE);
     fsdp__context_beat(group->comm->context);
-    /* Whatever came of it: calls on other streams wait for this turn to end, and then fail by themselves. */
+    /* End the turn whatever the result: calls on other streams wait for it, and then fail by themselves. */
     fsdp__races_within(stream, NULL, 0);
     fsdp__turn_end(group, stream);
     return status;
@@ -90,12 +91,12 @@ static fsdp_status run_job(fsdp_stream *stream, const void *argument)
 {
     job copy = *(const job *)argument;
 
-    /* The queue has copied the bytes elsewhere, and the pointer among them still names the old place. */
+    /* The queue has copied the bytes to another place, and the pointer among them still names the old one. */
     copy.call.buffers = (const fsdp_sharded_buffer *)((const char *)argument + sizeof copy);
     return run_call(&copy, stream);
 }
 
-/* A copy of the job and its buffers in one piece, for the queue to copy. */
+/* Queues a copy of the job and its buffers in one piece, which the queue copies. */
 static fsdp_status enqueue(fsdp_stream *stream, const job *j)
 {
     size_t buffers_bytes = (size_t)j->call.buffer_count * sizeof(fsdp_sharded_buffer),
@@ -120,7 +121,7 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
     fsdp_process_group *group = j->group;
     fsdp_status status;
 
-    /* Before it has a number: one that never runs would hold up all later ones. */
+    /* Return before the call has a number: one that never runs would hold up all later ones. */
     if (fsdp_device_is_meta(fsdp__stream_device(stream)))
         return FSDP_OK;
     j->call.sequence = ++group->issued;
@@ -136,7 +137,7 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
     }
     status = enqueue(stream, j);
     if (status != FSDP_OK) {
-        /* Peers wait for this call, and later ones of this rank for its turn. */
+        /* Peers wait for this call, and later calls of this rank would wait for its turn. */
         group->issued--;
         fsdp__comm_break(group->comm, status, fsdp_last_error());
         return fsdp_fail_hop(status, __FILE__, __LINE__);
@@ -191,7 +192,8 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     int64_t start;
     fsdp_status status;
 
-    /* On the host, with no stream: calls on workers may still be running, and this one takes its turn behind them. */
+    /* This call runs on the host, without a stream: calls on workers may still be running, and it takes its turn behind
+     * them. */
     call->sequence = ++group->issued;
     note(group, call, FSDP__CALL_ISSUED);
     fsdp__process_group_host_waits(group, NULL, true);

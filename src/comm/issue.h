@@ -4,19 +4,20 @@
 
 #include "comm/comm.h"
 
-/* How a public call enters: refuses a NULL or broken group, and is the fault point. */
+/* Checks that a public call may begin: refuses a NULL or broken group. It is also the fault point. */
 fsdp_status fsdp__comm_enter(fsdp_process_group *group, fsdp__call_name name);
-/* Numbers the call and runs `run` in the order of `stream` and of the group; a failure breaks the world. `call` and
- * its buffers are copied when the work runs later. On a device without bytes nothing happens. [stream] */
+/* Numbers the call and runs `run` in the order of `stream` and of the group; a failure breaks the world. `call` and its
+ * buffers are copied when the work runs later. On a device without bytes nothing happens. [stream] */
 fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
                              const fsdp__call *call, fsdp_stream *stream);
-/* The same for a `run` that is not a transport's own: it gets the fsdp_process_group. [stream] */
+/* Does the same with a `run` that is not a transport's own: it gets the fsdp_process_group. [stream] */
 fsdp_status fsdp__comm_issue_above(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
                                    const fsdp__call *call, fsdp_stream *stream);
-/* fsdp__comm_issue on the host, done on return. [blocks] */
+/* Does what fsdp__comm_issue does, on the host; the call is done on return. [blocks] */
 fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
                                   const fsdp__call *call);
-/* Shared memory: a host call whose failure is everybody's and breaks nothing unless the transport failed. */
+/* Allocates shared memory by a host call. Its failure is the same on all ranks, and breaks nothing unless the transport
+ * itself failed. */
 fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, void **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* memory.c - memory that peers see, as a group hands it out. */
+/* memory.c - hands out memory that peers see, for a group. */
 #include "comm/memory.h"
 
 #include "base/alloc.h"
@@ -8,7 +8,7 @@
 #include "comm/turns.h"
 
 enum {
-    HEADER_BYTES = 64, /* in front of symmetric memory, so that giving it back needs no memory */
+    HEADER_BYTES = 64, /* in front of symmetric memory, so that freeing it needs no memory */
     CALLS_IN_FLIGHT = 2
 };
 
@@ -19,9 +19,9 @@ bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_s
            (!group->ops->can_share || group->ops->can_share(group->transport_group));
 }
 
-/* Whether all peers have left call number `issued` behind: they have when a later one is done here. What has run by
- * itself is known from the program's order; of calls on workers the last few are left in flight and older ones waited
- * for, so that the same program always finds the same buffers free. */
+/* Returns whether all peers have finished call number `issued`: they have when a later one is done here. Which calls
+ * have run inline is known from the program's order; of calls on workers the last few are left in flight and older ones
+ * are waited for, so that the same program always finds the same buffers free. */
 static bool is_released(fsdp_process_group *group, uint64_t issued)
 {
     if (group->known_done > issued)
@@ -67,7 +67,7 @@ static fsdp_status alloc_shared(fsdp_process_group *group, size_t bytes, void **
     fsdp_status status;
 
     FSDP_TRY(fsdp__comm_enter(group, call.name));
-    /* Told to the others in the call: a rank that returned here would leave them waiting in it. */
+    /* The others are told of a failure in the call: a rank that returned here would leave them waiting in it. */
     region = fsdp__shared_memory_new();
     if (!region || fsdp__fault(FSDP__FAULT_ALLOCATION))
         call.own_status = FSDP_NO_MEMORY;
@@ -117,7 +117,7 @@ void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_shari
     group->held = held;
 }
 
-/* The world's own die with the heap, whose pages stay. */
+/* Hands over held memory. The world's own goes away with the heap, whose pages stay. */
 void fsdp__memory_hand_over(fsdp_process_group *group)
 {
     fsdp_process_group *world = group->comm->world;

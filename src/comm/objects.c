@@ -1,4 +1,4 @@
-/* objects.c - small things between hosts, on top of the plain collectives of any transport. */
+/* objects.c - exchanges small objects between hosts, on top of any transport's plain collectives. */
 #include "comm/objects.h"
 
 #include <stdio.h>
@@ -11,10 +11,10 @@
 #include "device/device.h"
 
 enum {
-    SMALL_OBJECT = 1024 /* up to here all objects travel padded, in one gather */
+    SMALL_OBJECT = 1024 /* up to this size all objects travel padded, in one gather */
 };
 
-/* After a failure on this rank alone peers would wait for it. */
+/* Breaks the world after a failure on this rank alone, since peers would wait for it. */
 static fsdp_status give_up(fsdp_process_group *group, fsdp_status status)
 {
     fsdp__comm_break(group->comm, status, fsdp_last_error());
@@ -98,7 +98,8 @@ fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, s
             goto out;
         }
     }
-    /* All know all sizes now, so all take the same way. In a fake world a gather brings something, a broadcast not. */
+    /* All know all sizes now, so all take the same path. In a fake world a gather delivers something, a broadcast does
+     * not. */
     if (largest > 0)
         FSDP_TRY_GOTO(status,
                       largest <= SMALL_OBJECT || group->ops == &fsdp__comm_fake_ops
@@ -123,7 +124,7 @@ void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes)
 
 /* ---- scatter ---- */
 
-/* Each rank's object is broadcast by itself: only the rank it is for keeps it, the others let it pass. */
+/* Broadcasts each rank's object by itself: only the rank that it is for keeps it, the others discard it. */
 static fsdp_status send_objects(fsdp_process_group *group, int root, const void *const *objects, const uint64_t *sizes,
                                 unsigned char *mine, unsigned char *passing)
 {
@@ -162,6 +163,7 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
         total += r == root ? 0 : bytes[r];
     }
     fsdp__comm_count(group, FSDP_OBJECTS, (int64_t)total);
+    /* Every rank needs all sizes: each object is broadcast to all of them. */
     FSDP_TRY_GOTO(status,
                   broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, sizes, (size_t)group->size * sizeof *sizes, root),
                   out);
@@ -193,7 +195,7 @@ typedef struct verdict {
     char message[508];
 } verdict;
 
-/* After an agreement in another group. */
+/* Returns whether the message already names a rank, as it does after an agreement in another group. */
 static bool names_rank(const char *message)
 {
     int end = 0;
@@ -201,7 +203,7 @@ static bool names_rank(const char *message)
     return sscanf(message, "rank %*d: %n", &end) == 0 && end > 0;
 }
 
-/* " (machine 'b')", where the ranks are on several and the message does not name it. */
+/* Writes " (machine 'b')", where the ranks are on several machines and the message does not name the machine. */
 static void write_machine(const fsdp_process_group *group, int rank, const char *message, char *text, size_t bytes)
 {
     const fsdp__comm *comm = group->comm;
@@ -213,13 +215,13 @@ static void write_machine(const fsdp_process_group *group, int rank, const char 
         snprintf(text, bytes, " (%s)", named);
 }
 
-/* Of the lowest rank that failed. */
+/* Reports the failure of the lowest rank that failed. */
 static fsdp_status report(const fsdp_process_group *group, int rank, const verdict *said)
 {
     fsdp_status status = (fsdp_status)said->status;
     char machine[100] = "";
 
-    if (group->size == 1 || names_rank(said->message)) /* who is alone asks for no number */
+    if (group->size == 1 || names_rank(said->message)) /* a rank that is alone needs no number */
         return FSDP_FAIL(status, "%s", said->message);
     write_machine(group, group->ranks[rank], said->message, machine, sizeof machine);
     return FSDP_FAIL(status, "rank %d: %s%s", group->ranks[rank], said->message, machine);

@@ -1,4 +1,4 @@
-/* order.c - which contributions are added first. */
+/* order.c - decides which contributions are added first. */
 #include "comm/order.h"
 
 static int members_from(const int *ranks, int count, int first, int machine_ranks)

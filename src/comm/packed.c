@@ -1,4 +1,4 @@
-/* packed.c - pieces of the vector of all parts: packed, exchanged, unpacked. */
+/* packed.c - packs, exchanges and unpacks pieces of the vector of all parts. */
 #include "comm/packed.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "device/device.h"
 
 enum {
-    ALIGN = 16 /* bytes: each buffer's part begins at a multiple, so its elements never straddle two pieces */
+    ALIGN = 16 /* bytes: each buffer's part begins at a multiple, so that no element straddles two pieces */
 };
 
 typedef struct exchange {
@@ -17,7 +17,7 @@ typedef struct exchange {
     fsdp_stream *stream;
     fsdp__traffic *traffic;
     bool reduces;
-    bool known; /* who contributes: buffers to which nobody does are passed over */
+    bool known; /* it is known who contributes: buffers to which nobody does are skipped */
 } exchange;
 
 /* Where the next piece begins in the vector: byte `offset` of a buffer's longest part. */
@@ -25,13 +25,13 @@ typedef struct cursor {
     int64_t buffer, offset;
 } cursor;
 
-/* What one buffer has of a piece. */
+/* The part of a piece that belongs to one buffer. */
 typedef struct part {
     const fsdp_sharded_buffer *buffer;
     int64_t i;      /* the buffer's number */
     int64_t offset; /* elements, in the rank's part */
     int64_t at;     /* bytes, in the piece */
-    int64_t numel;  /* padding included */
+    int64_t numel;  /* including padding */
     fsdp_dtype dtype;
 } part;
 
@@ -67,7 +67,7 @@ static void tell_contributed(exchange *x)
         fsdp__contributed(x->call, i, is_used(x, i), x->carrier->size, x->traffic);
 }
 
-/* This rank's bits, in front of what each of the others gets. */
+/* Packs this rank's bits, in front of the data for each of the other ranks. */
 static fsdp_status pack_bits(exchange *x, char *packed, int64_t bytes)
 {
     fsdp__carrier *k = x->carrier;
@@ -108,7 +108,7 @@ static int64_t packed_bytes(const exchange *x, int64_t i)
     return is_used(x, i) ? (bytes + ALIGN - 1) / ALIGN * ALIGN : 0;
 }
 
-/* What is left of the vector. */
+/* Returns how many bytes of the vector are left. */
 static int64_t remaining(const exchange *x, const cursor *c)
 {
     int64_t bytes = 0;
@@ -118,7 +118,8 @@ static int64_t remaining(const exchange *x, const cursor *c)
     return bytes;
 }
 
-/* The next part of a piece that ends at byte `end`, of which `*at` have been seen; false at its end. */
+/* Gets the next part of a piece that ends at byte `end`, of which `*at` bytes have been seen; returns false at its
+ * end. */
 static bool next_part(const exchange *x, cursor *c, int64_t *at, int64_t end, part *out)
 {
     int64_t bytes;
@@ -126,7 +127,7 @@ static bool next_part(const exchange *x, cursor *c, int64_t *at, int64_t end, pa
 
     if (*at == end)
         return false;
-    /* Buffers without rows are passed over here. */
+    /* Buffers without rows are skipped here. */
     while (c->offset >= packed_bytes(x, c->buffer)) {
         c->buffer++;
         c->offset = 0;
@@ -142,7 +143,7 @@ static bool next_part(const exchange *x, cursor *c, int64_t *at, int64_t end, pa
     return true;
 }
 
-/* How much of `p` is not padding at rank r. */
+/* Returns how many elements of `p` are not padding at rank r. */
 static int64_t valid_of(const part *p, int rank)
 {
     int64_t left = fsdp__part_numel(p->buffer, rank) - p->offset;
@@ -169,7 +170,7 @@ static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t bytes)
     return fsdp__copies_flush(&in);
 }
 
-/* `c` moves to the next piece. */
+/* Unpacks a piece and moves `c` to the next one. */
 static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t bytes)
 {
     const fsdp__carrier *k = x->carrier;
@@ -177,7 +178,7 @@ static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t bytes)
     cursor walk = *c;
 
     for (int i = 0; i < k->size; i++) {
-        int r = (k->rank + i) % k->size; /* not all from the same rank at once */
+        int r = (k->rank + i) % k->size; /* so that not all read from the same rank at once */
         int64_t at = 0;
         part p;
 
@@ -198,7 +199,7 @@ fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, 
     cursor c = {0};
     int64_t left = remaining(&x, &c);
 
-    do { /* one exchange also of nothing: a transport compares the calls in it */
+    do { /* make one exchange even of nothing: a transport compares the calls in it */
         int64_t bytes = FSDP__MIN(left, carrier->room);
 
         FSDP_TRY(pack_own_rows(&x, c, bytes));
@@ -247,7 +248,7 @@ static fsdp_status add_part(const exchange *x, const part *p, int64_t rows)
         bool there = contributes(x, r, p->i);
 
         fsdp__sum_add(&sum, there ? (char *)k->parts[r] + p->at : NULL);
-        if (there && k->reads_peers && r != k->rank) /* else the exchange has moved and counted them */
+        if (there && k->reads_peers && r != k->rank) /* otherwise the exchange has moved and counted them */
             x->traffic->moved_bytes += rows * (int64_t)fsdp_dtype_size(p->dtype);
         any = any || there;
     }
@@ -257,7 +258,7 @@ static fsdp_status add_part(const exchange *x, const part *p, int64_t rows)
     return FSDP_OK;
 }
 
-/* `c` moves to the next piece. */
+/* Adds up this rank's rows of a piece and moves `c` to the next one. */
 static fsdp_status add_own_rows(const exchange *x, cursor *c, int64_t bits, int64_t bytes)
 {
     int64_t at = bits;
@@ -287,7 +288,8 @@ fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, 
 
         FSDP_TRY(pack_all_rows(&x, c, bits, bytes));
         FSDP_TRY(carrier->exchange(carrier, bytes));
-        /* This piece lies as it was packed; the next ones know. */
+        /* The first piece lies as it was packed, before who contributes was known; the next ones are packed knowing
+         * it. */
         FSDP_TRY(first ? unpack_bits(&x) : FSDP_OK);
         x.known = !first;
         FSDP_TRY(add_own_rows(&x, &c, bits, bytes));
@@ -299,7 +301,7 @@ fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, 
 
 /* ---- without packing ---- */
 
-/* Stands for all ranks. */
+/* A carrier that stands for all ranks. */
 typedef struct alone {
     fsdp__carrier carrier; /* first */
     const fsdp__call *call;
@@ -326,7 +328,7 @@ void fsdp__packed_walk(const fsdp__call *call, int64_t room, bool reduces, void 
         exchange_piece(arg, bytes);
         while (next_part(&x, &c, &at, bytes, &p))
             continue;
-        x.known = true; /* what is NULL takes no place from here on */
+        x.known = true; /* buffers to which nobody contributes take no room from here on */
         bits = 0;
     } while (remaining(&x, &c) > 0);
 }

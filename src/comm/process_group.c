@@ -1,4 +1,4 @@
-/* process_group.c - what every group is: its ranks, its name, its settings. */
+/* process_group.c - what every group has: its ranks, its name, its settings. */
 #include "comm/process_group.h"
 
 #include <stdio.h>
@@ -64,7 +64,8 @@ void fsdp__process_group_destroy(fsdp_process_group *group)
 {
     if (!group)
         return;
-    /* Calls on workers still use the group; what peers still read of its memory goes on under the world's numbers. */
+    /* Calls on workers still use the group. Peers' reads of its memory are tracked by the world's numbers from now
+     * on. */
     fsdp__comm_wait_done(group, group->issued);
     fsdp__memory_hand_over(group);
     unlist(group);

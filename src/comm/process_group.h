@@ -1,15 +1,15 @@
-/* process_group.h - making and ending a group, without its peers. */
+/* process_group.h - makes and ends a group on this rank alone, without its peers. */
 #ifndef COMM_PROCESS_GROUP_H
 #define COMM_PROCESS_GROUP_H
 
 #include "comm/comm.h"
 
-/* Without a transport's group yet, and not listed. */
+/* Creates a group that has no transport group yet and is not listed. */
 fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
                                     fsdp_process_group **out);
-/* From now on it is in comm->groups, where workers see it, too: all of it must be there. */
+/* Adds the group to comm->groups, where workers see it too; so the group must be complete. */
 void fsdp__process_group_list(fsdp_process_group *group);
-/* Waits for the calls that were issued. NULL is allowed. [blocks] */
+/* Waits for the calls that were issued, then frees the group. NULL is allowed. [blocks] */
 void fsdp__process_group_destroy(fsdp_process_group *group);
 
 #endif

@@ -1,4 +1,4 @@
-/* process_group_create.c - new groups, made by common consent of all ranks of the world. */
+/* process_group_create.c - creates groups, by agreement of all ranks of the world. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@
 typedef struct request {
     uint64_t ranks, name; /* hashes */
     int32_t count;
-    int32_t first; /* lowest rank; -1: it cannot say, and will report that */
+    int32_t first; /* lowest rank; -1: this rank has bad arguments, and will report that */
 } request;
 
 static fsdp_status check_ranks(const fsdp_process_group *world, const int *ranks, int count)
@@ -27,7 +27,7 @@ static fsdp_status check_ranks(const fsdp_process_group *world, const int *ranks
     return FSDP_OK;
 }
 
-/* Do all the ranks that I list, list the same? (Who is not in a group looks at its first rank.) */
+/* Checks that all the ranks in my list have the same list. (A rank that is not in a group checks its first rank.) */
 static fsdp_status compare_requests(const fsdp_process_group *world, const request *all, const int *ranks, int count,
                                     const char *name)
 {
@@ -68,11 +68,11 @@ static fsdp_status exchange_requests(fsdp_process_group *world, const int *ranks
     return FSDP_OK;
 }
 
-/* This rank's own part; a failure becomes everybody's afterwards. */
+/* Opens the group on this rank; a failure becomes everybody's afterwards. */
 static fsdp_status open_group(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
                               fsdp_process_group **out)
 {
-    /* The world's calls are counted alike on all ranks: a number that no other creation has. */
+    /* All ranks count the world's calls alike, so this number belongs to no other creation. */
     fsdp__process_group_spec spec = {
         .name = name, .ranks = ranks, .count = count, .rank = rank, .ticket = comm->world->issued};
     fsdp_process_group *group = NULL;
@@ -113,7 +113,8 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
         fsdp__comm_break(comm, FSDP_NO_MEMORY, fsdp_last_error());
         return FSDP_NO_MEMORY;
     }
-    /* Bad arguments are no reason to stay away: the others would wait. They are told in the end (fsdp__comm_agree). */
+    /* A rank with bad arguments must still take part, or the others would wait. They are told at the end
+     * (fsdp__comm_agree). */
     status = check_ranks(world, ranks, count);
     agreed = exchange_requests(world, ranks, count, name, status == FSDP_OK, all);
     if (agreed == FSDP_OK) {
@@ -128,7 +129,7 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
         fsdp__process_group_destroy(group);
         return fsdp_fail_prefix(agreed, "cannot create group '%s'", name);
     }
-    /* All members have opened it, as the agreement says. */
+    /* The agreement says that all members have opened the group. */
     if (group && group->ops->group_ready)
         group->ops->group_ready(group->transport_group);
     if (group)

@@ -1,8 +1,8 @@
-/* readers.c - who still reads shared memory, and the writer who waits for them.
+/* readers.c - keeps track of who still reads shared memory, and makes writers wait for them.
  *
- * A rank tells where it is in shared memory and goes on; only who writes looks, and waits for the ranks that lag. Ranks
- * that make the same calls in the same order never wait for each other in a circle: who stands in a later call has
- * ended the read before. Others get an error: [Note: a wait that cannot end] in symmetric/waits.h. */
+ * A rank publishes how far it has read in shared memory and goes on; only a writer looks, and waits for the ranks that
+ * lag. Ranks that make the same calls in the same order never wait for each other in a circle: a rank in a later call
+ * has ended the read before it. Others get an error: [Note: a wait that cannot end] in symmetric/waits.h. */
 #include "base/clock.h"
 #include "comm/failure.h"
 #include "device/races.h"
@@ -60,7 +60,7 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
     int64_t start = fsdp__clock_ns();
     fsdp_status status;
 
-    /* A worker that waits does not stop its program, which may yet make the call that a peer waits for. */
+    /* A worker that waits does not stop its program, which may still make the call that a peer waits for. */
     if (on_host)
         fsdp__process_group_host_waits(r->group, NULL, true);
     status = r->group->ops->await_readers(r->group->transport_group, r->shared, r->number, on_host ? NULL : stream,
@@ -81,12 +81,12 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
 
     if (!has_readers(group, shared))
         return FSDP_OK;
-    /* As of now: reads that the program ends after this write are of what it wrote. */
+    /* Take the numbers as of now: reads that the program ends after this write read what it wrote. */
     r.number = group->ops->reads_ended(group->transport_group, shared);
     r.issued = group->issued;
     if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, shared, r.number)) {
         fsdp__races_acquire(group->comm->context, stream, shared, r.number);
-        return FSDP_OK; /* the usual case: without clock and queue */
+        return FSDP_OK; /* the usual case: needs neither the clock nor the queue */
     }
     FSDP_TRY(fsdp__stream_enqueue(stream, await_readers, &r, sizeof r));
     return FSDP_OK;

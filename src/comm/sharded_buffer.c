@@ -1,4 +1,4 @@
-/* sharded_buffer.c - parts, copies and sums of coalesced calls. */
+/* sharded_buffer.c - the parts, copies and sums of coalesced calls. */
 #include "comm/sharded_buffer.h"
 
 #include "base/compiler.h"
@@ -10,7 +10,7 @@ static int64_t runs_of(const fsdp_sharded_buffer *buffer)
     return FSDP__MAX(buffer->outer, 1);
 }
 
-/* What the rank has of each run. */
+/* Returns how many elements the rank has of each run. */
 static int64_t rows_of(const fsdp_sharded_buffer *buffer, int rank)
 {
     int64_t left = buffer->numel - rank * buffer->chunk;
@@ -86,7 +86,7 @@ fsdp_status fsdp__copies_set(fsdp__copies *copies, fsdp_dtype src_dtype, fsdp_dt
     return FSDP_OK;
 }
 
-/* The sum of one, which can be divided. */
+/* Copies by way of a sum of one contribution, since a sum can be divided. */
 static fsdp_status copy_divided(const fsdp__copies *copies, void *dst, const void *src, int64_t numel)
 {
     fsdp__reduce_ranks_args args = {.srcs = &src,
@@ -106,7 +106,7 @@ fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, i
 {
     bool divides = copies->divisor != 0.0f && copies->divisor != 1.0f;
 
-    /* In place already: neither moved nor counted. */
+    /* What is in place already is neither moved nor counted. */
     if (numel <= 0 || (dst == src && copies->src_dtype == copies->dst_dtype && !divides))
         return FSDP_OK;
     copies->traffic->moved_bytes += numel * (int64_t)fsdp_dtype_size(copies->dst_dtype);
@@ -170,7 +170,7 @@ fsdp_status fsdp__copies_mirror(fsdp__copies *copies, const fsdp_sharded_buffer 
 
 void fsdp__sum_add(fsdp__sum *sum, const void *src)
 {
-    /* Places count in blocks, so there a rank with nothing has one, too. */
+    /* Blocks count positions, so there a rank with nothing to add takes a position, too. */
     if (src || sum->block > 0)
         sum->srcs[sum->count++] = src;
 }

@@ -1,8 +1,8 @@
 /* sharded_buffer.h - what all ways of running a coalesced call have in common: whose rows lie where, and the copies and
  * sums that the call is made of. All of them are kernels of the stream: no pointer to device memory is followed here.
  *
- * A rank's *part* of a buffer is what it owns of all runs, one after the other: so it lies in the shard, and so it
- * travels. */
+ * A rank's *part* of a buffer is what it owns of all runs, one after the other: this is how the part lies in the shard,
+ * and how it travels. */
 #ifndef COMM_SHARDED_BUFFER_H
 #define COMM_SHARDED_BUFFER_H
 
@@ -10,82 +10,82 @@
 #include "device/kernels.h"
 
 enum {
-    FSDP__COPIES = 64 /* that a kernel launch takes */
+    FSDP__COPIES = 64 /* the most that one kernel launch takes */
 };
 
-/* Elements of the part of group rank `rank`; of the longest part that any rank may have, which counts on the wire; of
- * the unsharded buffer. */
+/* Return the number of elements of group rank `rank`'s part; of the longest part that any rank may have, which is what
+ * counts on the wire; and of the unsharded buffer. */
 int64_t fsdp__part_numel(const fsdp_sharded_buffer *buffer, int rank);
 int64_t fsdp__chunk_numel(const fsdp_sharded_buffer *buffer);
 int64_t fsdp__unsharded_numel(const fsdp_sharded_buffer *buffer);
-/* How many elements from `at` of the rank's part on lie together in the unsharded buffer too, at most `most`, and
- * where there. */
+/* Returns how many elements of the rank's part, from `at` on and at most `most`, also lie together in the unsharded
+ * buffer; `*index` is where they begin there. */
 int64_t fsdp__part_run(const fsdp_sharded_buffer *buffer, int rank, int64_t at, int64_t most, int64_t *index);
-/* The address of element `index`. */
+/* Returns the address of element `index`. */
 char *fsdp__place(const void *base, int64_t index, fsdp_dtype dtype);
-/* What contributions are rounded to, and count as. */
+/* Returns the dtype to which contributions are rounded, and in which they count. */
 fsdp_dtype fsdp__reduce_dtype(const fsdp_sharded_buffer *buffer);
-/* What they travel in: unsharded_dtype when none is rounded. */
+/* Returns the dtype in which contributions travel: unsharded_dtype when none is rounded. */
 fsdp_dtype fsdp__wire_dtype(const fsdp__call *call, const fsdp_sharded_buffer *buffer);
 
-/* Copies with conversion, launched many at a time. */
+/* Copies with conversion, of which one launch runs many. */
 typedef struct fsdp__copies {
     fsdp_stream *stream;
     fsdp__traffic *traffic; /* the bytes written are added to it */
-    float divisor;          /* of what is copied; 0 and 1: none */
-    bool issues;            /* given to the stream by the host, not run from inside its work */
+    float divisor;          /* divides what is copied; 0 and 1: nothing is divided */
+    bool issues;            /* the host gives the copies to the stream; otherwise they run inside its work */
     fsdp_dtype src_dtype, dst_dtype;
     int64_t count;
     fsdp__span spans[FSDP__COPIES];
 } fsdp__copies;
 
-/* The dtypes of the copies that are added from now on. */
+/* Sets the dtypes of the copies that are added from now on. */
 fsdp_status fsdp__copies_set(fsdp__copies *copies, fsdp_dtype src_dtype, fsdp_dtype dst_dtype);
-/* Nothing to do for no elements, or for a place onto itself. */
+/* Adds a copy. Does nothing for no elements, or when `dst` is `src`. */
 fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, int64_t numel);
-/* Elements [at, at + numel) of the rank's part, from where they lie together to where they lie in the unsharded buffer;
- * the other way; and from one unsharded buffer to the same place in another. */
+/* Add copies of elements [at, at + numel) of the rank's part: from where they lie together to where they lie in the
+ * unsharded buffer; the other way; and from one unsharded buffer to the same place in another. */
 fsdp_status fsdp__copies_spread(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, int rank, int64_t at,
                                 int64_t numel, const void *src);
 fsdp_status fsdp__copies_collect(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, const void *unsharded,
                                  int rank, int64_t at, int64_t numel, void *dst);
 fsdp_status fsdp__copies_mirror(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, const void *unsharded,
                                 int rank);
-/* Launches what has been added and not been launched yet. */
+/* Launches the copies that have been added and not been launched yet. */
 fsdp_status fsdp__copies_flush(fsdp__copies *copies);
 
-/* Whether a gather's rows come to their places in shared memory, which the host may follow pointers to (`follows`);
- * also where nothing is to be moved. */
+/* Returns whether a gather's rows get to their places in shared memory, to which the host may follow pointers
+ * (`follows`). Also true where nothing is to be moved. */
 static inline bool fsdp__gathers_in_place(const fsdp__call *call, bool follows)
 {
     return call->shared && (follows || call->places == 0);
 }
 
-/* The shards of group rank `rank` go to their rows of the call's unsharded buffers. */
+/* Copies the shards of group rank `rank` to their rows of the call's unsharded buffers. */
 fsdp_status fsdp__place_own_rows(const fsdp__call *call, int rank, fsdp_stream *stream, fsdp__traffic *traffic);
 
-/* Contributions to a buffer: of `ranks` ranks, in the order in which they are added. */
+/* The contributions of `ranks` ranks to a buffer, in the order in which they are added. */
 typedef struct fsdp__sum {
     const void **srcs;
     int count, ranks;
-    int block; /* of so many srcs at a time: see [Note: order of addition] in order.h. 0: one after the other */
+    int block; /* number of srcs added at a time: see [Note: order of addition] in order.h; 0: one after the other */
     fsdp_dtype dtype;
 } fsdp__sum;
 
-/* The next source; NULL: that rank has nothing to add. */
+/* Adds the next source; NULL: that rank has nothing to add. */
 void fsdp__sum_add(fsdp__sum *sum, const void *src);
-/* dst (+)= the sum, of one contribution at least, divided as `call`, a reduce_scatter_coalesced, asks for; `dst` is of
- * the buffer's shard. */
+/* Computes dst (+)= the sum of at least one contribution, divided as `call`, a reduce_scatter_coalesced, asks for;
+ * `dst` is in the buffer's shard. */
 fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const fsdp_sharded_buffer *buffer,
                            const fsdp__sum *sum, void *dst, int64_t numel);
-/* It is known whether any of the ranks contributes to buffer i. Told once for every buffer of a
+/* Records whether any of the ranks contributes to buffer i. Called once for every buffer of a
  * reduce_scatter_coalesced. */
 void fsdp__contributed(const fsdp__call *call, int64_t i, bool any, int ranks, fsdp__traffic *traffic);
-/* What a ring sends for the buffer in a reduction. */
+/* Returns the bytes that a ring sends for the buffer in a reduction. */
 int64_t fsdp__reduced_bytes(const fsdp_sharded_buffer *buffer, int ranks);
 
-/* What the kernel is to do for a plain reduction of a group of `size` ranks, which adds in blocks (order.h); where, and
- * how many, is the caller's to say. */
+/* Returns what the kernel is to do for a plain reduction of a group of `size` ranks, which adds in blocks (order.h).
+ * The caller fills in the places and the number of elements. */
 fsdp__reduce_ranks_args fsdp__call_reduction(const fsdp__call *call, int size, int block);
 
 #endif

@@ -1,4 +1,4 @@
-/* shared_memory.c - a list, changed and read by the program alone. */
+/* shared_memory.c - the list of regions, which the program alone changes and reads. */
 #include "comm/shared_memory.h"
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@ fsdp__shared_memory *fsdp__shared_memory_new(void)
 void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *region, uint64_t sequence,
                              const void *start, size_t bytes)
 {
-    /* One creation may have made several groups: rows of a mesh. */
+    /* One creation may have made several groups, such as the rows of a mesh. */
     uint64_t name[3] = {group->ticket, (uint64_t)group->ranks[0], sequence};
 
     *region = (fsdp__shared_memory){group->comm->shared, start, bytes,
@@ -40,7 +40,7 @@ void fsdp__shared_memory_free(fsdp__comm *comm)
         (void)fsdp__shared_memory_remove(comm, comm->shared->start);
 }
 
-/* The region that holds the byte; `first`: where to look first. */
+/* Returns the region that holds the byte at `at`; `first` is looked at first. */
 static const fsdp__shared_memory *region_of(const fsdp__comm *comm, const fsdp__shared_memory *first, const char *at)
 {
     if (first && at >= first->start && at < first->start + first->bytes)
@@ -63,7 +63,7 @@ int64_t fsdp__shared_memory_find(const fsdp__comm *comm, fsdp__call *call)
 
         if (bytes == 0)
             continue;
-        region = region_of(comm, region, b->unsharded); /* most often that of the buffer before */
+        region = region_of(comm, region, b->unsharded); /* most often the region of the buffer before */
         call->shared = call->shared && region;
         if (!region)
             continue;

@@ -1,28 +1,29 @@
-/* shared_memory.h - which shared memory a context has, and where in it a gather's buffers lie: what the ranks compare,
- * as a region may have another address on each. */
+/* shared_memory.h - which shared memory a context has, and where in it a gather's buffers lie. The ranks compare these
+ * places by region and offset, as a region may have another address on each. */
 #ifndef COMM_SHARED_MEMORY_H
 #define COMM_SHARED_MEMORY_H
 
 #include "comm/comm.h"
 
-/* What was handed out as FSDP_MEMORY_SHARED and not given back. */
+/* A region that was handed out as FSDP_MEMORY_SHARED and not given back. */
 typedef struct fsdp__shared_memory {
     struct fsdp__shared_memory *next;
     const char *start;
     size_t bytes;
-    uint64_t name; /* the same number on all ranks that have it, another for the next region */
+    uint64_t name; /* the same number on all ranks that have the region, another for the next region */
 } fsdp__shared_memory;
 
-/* Without its place yet, so that what can fail is done before the ranks meet. */
+/* Creates a region without its address yet, so that everything that can fail is done before the ranks meet. */
 fsdp__shared_memory *fsdp__shared_memory_new(void);
-/* `sequence`: of the call of the group that made it. Takes the region. */
+/* Adds the region to the context's list, which owns it from then on. `sequence` is the number of the group's call that
+ * made it. */
 void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *region, uint64_t sequence,
                              const void *start, size_t bytes);
-/* Whether it was there. */
+/* Removes the region that begins at `start`; returns whether there was one. */
 bool fsdp__shared_memory_remove(fsdp__comm *comm, const void *start);
 void fsdp__shared_memory_free(fsdp__comm *comm);
-/* Of a gather: call->shared and call->places. Returns the number of a buffer that begins in shared memory and reaches
- * beyond its end; -1: there is none. */
+/* Sets call->shared and call->places of a gather. Returns the index of a buffer that begins in shared memory and
+ * reaches beyond its end; -1: there is none. */
 int64_t fsdp__shared_memory_find(const fsdp__comm *comm, fsdp__call *call);
 
 #endif

@@ -24,7 +24,7 @@ void fsdp__turn_begin(fsdp_process_group *group, uint64_t sequence, fsdp_stream 
 
 void fsdp__turn_end(fsdp_process_group *group, fsdp_stream *stream)
 {
-    /* Nobody else steps it: calls run one at a time. */
+    /* Nobody else changes `done` now: calls run one at a time. */
     fsdp__races_publish(group->comm->context, stream, group, group->done + 1);
     pthread_mutex_lock(&group->mutex);
     group->done++;

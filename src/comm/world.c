@@ -1,4 +1,4 @@
-/* world.c - the world of a context, attached to it once. */
+/* world.c - the world of a context, which is attached once. */
 #include "comm/world.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ static void comm_free(void *state)
 {
     fsdp__comm *comm = state;
 
-    /* Groups are places of the transport. */
+    /* Groups are part of the transport, so they are freed first. */
     if (comm->world)
         fsdp__process_group_destroy(comm->world);
     if (comm->transport)
@@ -69,7 +69,7 @@ fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, 
     if (comm->world->ops == ops && world_group)
         comm->world->transport_group = world_group;
     else if (world_group)
-        ops->group_free(world_group); /* alone: no transport needed */
+        ops->group_free(world_group); /* the world has one rank: no transport is needed */
     fsdp__process_group_list(comm->world);
     fsdp__context_attach(context, FSDP__SLOT_COMM, comm, comm_free);
     return FSDP_OK;
@@ -122,7 +122,7 @@ fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds)
     if (!(seconds >= 0 && seconds <= MOST_SECONDS))
         return FSDP_FAIL(FSDP_INVALID, "cannot wait %g seconds for a rank: expected 0 (for ever) to %d", seconds,
                          MOST_SECONDS);
-    /* Upwards: 0 is for ever. */
+    /* Round up, since 0 means for ever. */
     FSDP_TRY(fsdp__context_set_comm_ticks(context, (int64_t)ceil(seconds * 1000), FSDP__TICK_MS));
     return FSDP_OK;
 }
@@ -135,7 +135,7 @@ fsdp_status fsdp_context_create_fake(int rank, int world_size, fsdp_context **ou
 fsdp_status fsdp_context_create_fake_machines(int rank, int machines, int machine_ranks, bool one_level,
                                               fsdp_context **out)
 {
-    /* One thread: what it plans is not computed here. */
+    /* One thread is enough: a fake world plans, and computes nothing here. */
     fsdp_context_options options = {.rank = rank, .local_world_size = 1, .machines = 1, .threads = 1};
     fsdp_context *context = NULL;
     fsdp__fake *fake = NULL;

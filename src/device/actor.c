@@ -15,7 +15,7 @@ fsdp__actor *fsdp__actor_create(int id, int rank, bool has_thread)
     actor->rank = rank;
     actor->has_thread = has_thread;
     actor->live = true;
-    /* Step 0 stands for nothing that ever happened. */
+    /* Step 0 stands for something that never happened, so steps begin with 1. */
     if (fsdp__vector_clock_set(&actor->clock, id, 1))
         return actor;
     fsdp__actor_free(actor);
@@ -55,7 +55,7 @@ void fsdp__instant_unref(fsdp__instant *instant)
     fsdp__free(instant);
 }
 
-/* What was taken before does not hold what happens from here on. */
+/* Drops the current instant: one that was taken before does not contain what happens from here on. */
 static void move_on(fsdp__actor *actor)
 {
     fsdp__instant_unref(actor->now);
@@ -100,7 +100,7 @@ fsdp__instant *fsdp__actor_now(fsdp__actor *actor)
     return now;
 }
 
-/* The actor has come to `instant`, which somebody has already. */
+/* Completes `instant`, which somebody already has: the actor has got there. */
 static bool reach(fsdp__actor *actor, fsdp__instant *instant)
 {
     fsdp__instant *now = fsdp__actor_now(actor);

@@ -1,10 +1,11 @@
-/* actor.h - who does things one after the other: the host thread of a rank, and each of its streams that has a thread.
+/* actor.h - things that happen one after the other: those of a rank's host thread, and of each of its streams that has
+ * a thread.
  *
  * [Note: what orders actors]
  * What one actor does is ordered after what another did by an instant of the other: a snapshot of its clock, which is
- * taken when the other gets there and joined when the one starts from there. The host's instants start every item that
- * it queues; those of a stream are what events mark. A stream is told what to wait for in an order, which its next item
- * carries: so the queues hold the same items with and without the check. */
+ * taken when the other gets there and joined when the first one starts from there. The host's instants start every item
+ * that it queues; those of a stream are what events mark. What a stream must wait for is kept in an order, which its
+ * next item carries: so the queues hold the same items with and without the check. */
 #ifndef DEVICE_ACTOR_H
 #define DEVICE_ACTOR_H
 
@@ -15,68 +16,69 @@
 typedef struct fsdp__actor fsdp__actor;
 typedef struct fsdp__order fsdp__order;
 
-/* A place in the sequence of an actor. Shared, and complete when the actor has come there. */
+/* A place in the sequence of an actor. It is shared, and complete once the actor has got there. */
 typedef struct fsdp__instant {
     int64_t refs;
     fsdp__vector_clock clock;
-    uint64_t number;            /* the item of its stream after which it is */
-    fsdp__order *after;         /* waits of the stream that no item had carried */
-    struct fsdp__instant *next; /* of those that the stream has still to reach */
+    uint64_t number;            /* the item of its stream behind which it lies */
+    fsdp__order *after;         /* waits of the stream that no item carried yet */
+    struct fsdp__instant *next; /* next of the instants that the stream has still to reach */
 } fsdp__instant;
 
-/* What lies in front of the next item: it comes after an instant, and perhaps memory is used there. */
+/* What comes before the next item: the item starts after an instant, and perhaps uses memory. */
 struct fsdp__order {
     fsdp__order *next;
     fsdp__instant *after;
-    const void *memory; /* NULL: none */
+    const void *memory; /* NULL: it uses none */
     size_t bytes;
     bool writes, frees;
-    uint64_t step;    /* of the host, which gives the memory back */
-    const char *what; /* lives as long as uses do */
+    uint64_t step;    /* the host's step that gives the memory back */
+    const char *what; /* must live as long as uses do */
 };
 
 struct fsdp__actor {
     int id, rank;
-    bool live;     /* false: its place can be had by another actor of the rank */
+    bool live;     /* false: another actor of the rank may take its place */
     char name[24]; /* "the host", "stream 2" */
     fsdp__vector_clock clock;
-    fsdp__instant *now; /* while nothing has happened since; NULL: none */
+    fsdp__instant *now; /* valid while nothing has happened since; NULL: none */
     const char *within; /* the collective that runs; NULL: none */
-    uint64_t number;    /* of that */
+    uint64_t number;    /* sequence number of that collective */
 
-    /* Streams with a thread only. */
+    /* For streams with a thread only. */
     bool has_thread;
     uint64_t queued, done; /* items */
     fsdp__order *first, *last;
-    fsdp__instant *awaited; /* instants that it has still to reach */
+    fsdp__instant *awaited; /* instants that the stream has still to reach */
 };
 
-/* All of them: false or NULL when out of memory. Under one mutex for all actors that know each other. */
+/* The functions below return false or NULL when out of memory. One mutex must guard all actors that know each other. */
 
 fsdp__actor *fsdp__actor_create(int id, int rank, bool has_thread);
 void fsdp__actor_free(fsdp__actor *actor);
 
 void fsdp__instant_unref(fsdp__instant *instant);
 
-/* Something was done: instants taken from now on lie after it. Gives the step it was. */
+/* Records that something was done: instants taken from now on lie after it. Returns its step. */
 uint64_t fsdp__actor_step(fsdp__actor *actor);
-/* The actor comes after the instant. */
+/* Orders the actor after the instant. */
 bool fsdp__actor_join(fsdp__actor *actor, const fsdp__instant *instant);
-/* The instant at which the actor is. The caller owns a reference. */
+/* Returns the instant at which the actor is. The caller owns a reference. */
 fsdp__instant *fsdp__actor_now(fsdp__actor *actor);
 
-/* The instant after all that was queued, or done by a host. The caller owns a reference. */
+/* Returns the instant after all that was queued, or that a host has done. The caller owns a reference. */
 fsdp__instant *fsdp__actor_mark(fsdp__actor *actor);
-/* Work that is queued from now on comes after the instant. */
+/* Orders work that is queued from now on after the instant. */
 bool fsdp__actor_await(fsdp__actor *actor, fsdp__instant *instant);
-/* Memory is used in front of the next item, as the order says, which is copied; `after` is where the host stands. */
+/* Records that memory is used before the next item, as `use` says, which is copied; its `after` is where the host
+ * is. */
 bool fsdp__actor_expect(fsdp__actor *actor, const fsdp__order *use);
-/* An item is queued: takes the orders that it carries; puts them back, when it could not be queued. */
+/* Queues an item: returns the orders that it carries. Unqueue puts them back if the item could not be queued. */
 fsdp__order *fsdp__actor_queue(fsdp__actor *actor);
 void fsdp__actor_unqueue(fsdp__actor *actor, fsdp__order *orders);
-/* The uses that the next item was to have. */
+/* Drops the uses that the next item was to carry. */
 void fsdp__actor_forget_uses(fsdp__actor *actor);
-/* An item is done. */
+/* Records that an item is done. */
 bool fsdp__actor_finish(fsdp__actor *actor);
 void fsdp__orders_free(fsdp__order *orders);
 

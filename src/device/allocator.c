@@ -1,10 +1,10 @@
 /* allocator.c - best fit over the free blocks of large segments, with splitting and coalescing.
  *
- * A segment is a chain of blocks in address order. Free blocks stand in one array sorted by (pool, bytes, segment,
+ * A segment is a chain of blocks in address order. Free blocks are in one array sorted by (pool, bytes, segment,
  * offset): best fit is a binary search, and ties are broken by creation order, never by address. Live blocks are found
- * by a hash of their address. Both tables are grown before a request is served, so giving back cannot fail.
+ * by a hash of their address. Both tables are grown before a request is served, so giving a block back cannot fail.
  *
- * Small requests have segments of their own: they come and go in another rhythm and would cut the large ones up. */
+ * Small requests have segments of their own: they come and go at a different rate and would fragment the large ones. */
 #include "device/allocator.h"
 
 #include <pthread.h>
@@ -62,7 +62,7 @@ struct fsdp__allocator {
     uint64_t segments_made;
 
     block_chunk *chunks; /* all block records */
-    block *unused;       /* those that describe nothing now */
+    block *unused;       /* those that describe no block now */
     int64_t unused_count;
 
     block **free_blocks; /* sorted, see above */
@@ -72,7 +72,7 @@ struct fsdp__allocator {
     size_t live_count, live_capacity;
 
     fsdp_memory_stats stats;
-    bool behind; /* work that was queued before may still use what was given back */
+    bool behind; /* work that was queued earlier may still use what was given back */
 };
 
 /* What a request of zero bytes gets. */
@@ -166,7 +166,7 @@ static void live_insert(fsdp__allocator *a, block *b)
     a->live_count++;
 }
 
-/* The place of the block that begins at `pointer`, or an empty one. The table is not empty. */
+/* Returns the place of the block that begins at `pointer`, or an empty one. The table must not be empty. */
 static size_t live_place(const fsdp__allocator *a, const void *pointer)
 {
     size_t at = live_home(a, pointer);
@@ -235,7 +235,7 @@ static int compare(const block *x, const block *y)
     return order ? order : compare_uint(x->offset, y->offset);
 }
 
-/* First place whose block is not below `key`. */
+/* Returns the first place whose block is not below `key`. */
 static int64_t free_lower_bound(const fsdp__allocator *a, const block *key)
 {
     int64_t low = 0, high = a->free_count;
@@ -269,7 +269,7 @@ static void free_remove(fsdp__allocator *a, const block *b)
 
 static block *free_best_fit(const fsdp__allocator *a, pool from, size_t bytes)
 {
-    /* Index and offset 0: below all blocks of that size, so that the first one found is the oldest. */
+    /* Index and offset are 0, below all blocks of that size, so that the first one found is the oldest. */
     segment oldest = {.pool = from};
     block key = {.segment = &oldest, .bytes = bytes};
     int64_t at = free_lower_bound(a, &key);
@@ -277,7 +277,7 @@ static block *free_best_fit(const fsdp__allocator *a, pool from, size_t bytes)
     return at < a->free_count && a->free_blocks[at]->segment->pool == from ? a->free_blocks[at] : NULL;
 }
 
-/* Room for what one request can add: two records, two free blocks, one live block. */
+/* Makes room for what one request can add: two records, two free blocks, one live block. */
 static fsdp_status reserve(fsdp__allocator *a)
 {
     if (a->unused_count < 2) {
@@ -289,7 +289,7 @@ static fsdp_status reserve(fsdp__allocator *a)
         for (int i = BLOCKS_A_CHUNK - 1; i >= 0; i--)
             record_give(a, &chunk->blocks[i]);
     }
-    /* Giving back may make every live block a free one. */
+    /* Giving blocks back may make every live block a free one. */
     if (fsdp__grow(&a->free_blocks, a->free_count + (int64_t)a->live_count + 1, &a->free_capacity,
                    sizeof *a->free_blocks) != 0)
         return FSDP_NO_MEMORY;
@@ -308,7 +308,7 @@ static void segment_release(fsdp__allocator *a, segment *s)
     fsdp__free(s);
 }
 
-/* Returns the segments without a live block; whether there were any. */
+/* Returns the segments without a live block to the backend; returns whether there were any. */
 static bool trim(fsdp__allocator *a)
 {
     bool any = false;
@@ -328,7 +328,7 @@ static bool trim(fsdp__allocator *a)
     return any;
 }
 
-/* A new segment as one free block. `reserve` was called. */
+/* Adds a segment as one free block. `reserve` must have been called. */
 static fsdp_status segment_add(fsdp__allocator *a, pool to, size_t request)
 {
     size_t bytes = to == POOL_SMALL ? SMALL_SEGMENT : FSDP__MAX(LARGE_SEGMENT, request);
@@ -410,7 +410,7 @@ void fsdp__allocator_free(fsdp__allocator *a)
     fsdp__free(a);
 }
 
-/* Cuts `b`, a free block out of the free array, to `bytes`; the rest stays free. */
+/* Cuts `b`, which has been taken out of the free array, to `bytes`; the rest stays free. */
 static void split(fsdp__allocator *a, block *b, size_t bytes)
 {
     block *rest;
@@ -436,11 +436,11 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
     pool from = bytes < SMALL_REQUEST ? POOL_SMALL : POOL_LARGE;
     block *b;
 
-    /* Before anything changes: from here on only the memory itself can be missing. */
+    /* Reserve before anything changes: from here on only the memory itself can be missing. */
     FSDP_TRY(reserve(a));
     b = free_best_fit(a, from, bytes);
     if (!b) {
-        /* It fits the request, so that the second search cannot fail. */
+        /* The new segment fits the request, so the second search cannot fail. */
         FSDP_TRY(segment_add(a, from, bytes));
         b = free_best_fit(a, from, bytes);
     }
@@ -470,7 +470,7 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
     status = take_locked(a, bytes, kind, &b);
     if (status == FSDP_OK) {
         *out = address(b);
-        unpoison(a, *out, bytes); /* the slack up to 64 bytes stays forbidden */
+        unpoison(a, *out, bytes); /* the slack up to 64 bytes stays poisoned */
     }
     live_bytes = a->stats.live_total_bytes;
     reserved_bytes = a->stats.reserved_bytes;
@@ -481,7 +481,7 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
     return FSDP_OK;
 }
 
-/* `left` swallows its free right neighbour; neither is in the free array. */
+/* Merges `left` with its free right neighbour; neither is in the free array. */
 static void merge(fsdp__allocator *a, block *left, block *right)
 {
     left->bytes += right->bytes;
@@ -501,7 +501,7 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
         count(a, b->kind, -(int64_t)b->bytes);
         poison(a, pointer, b->bytes);
         b->live = false;
-        /* Neighbours leave the array before they grow: their place in it goes by size. */
+        /* Take neighbours out of the array before they grow: it is sorted by size. */
         if (b->after && !b->after->live) {
             free_remove(a, b->after);
             merge(a, b, b->after);
@@ -517,7 +517,8 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
     return b != NULL;
 }
 
-/* The block that holds the byte at `pointer`, live or free; NULL outside all segments. Mostly it begins there. */
+/* Returns the block that contains the byte at `pointer`, live or free; NULL outside all segments. Mostly the block
+ * begins there. */
 static const block *block_around(const fsdp__allocator *a, const void *pointer)
 {
     const block *b = a->live_count ? a->live[live_place(a, pointer)] : NULL;

@@ -1,6 +1,6 @@
 /* allocator.h - the ledger: hands out blocks of a backend's segments and counts every byte under its kind.
  *
- * Blocks are reused, never given back while the device lives, except when the backend has nothing left: then segments
+ * Blocks are reused, and not given back while the device lives, except when the backend has nothing left: then segments
  * without a live block are returned before the request is tried once more. The same sequence of calls always makes the
  * same decisions, wherever the segments happen to lie. All functions are thread-safe. */
 #ifndef DEVICE_ALLOCATOR_H
@@ -20,15 +20,16 @@ typedef struct fsdp__segment_source {
 } fsdp__segment_source;
 
 fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__allocator **out);
-/* Blocks that were given back are still used by work that was queued before: sanitizers are not to forbid them. */
+/* Tells the allocator that work queued earlier still uses blocks that were given back: sanitizers must not forbid
+ * that. */
 void fsdp__allocator_runs_behind(fsdp__allocator *allocator);
-/* Returns all segments. Blocks still live die with them. NULL is allowed. */
+/* Returns all segments. Blocks that are still live go with them. NULL is allowed. */
 void fsdp__allocator_free(fsdp__allocator *allocator);
 
 fsdp_status fsdp__allocator_take(fsdp__allocator *allocator, size_t bytes, fsdp_memory_kind kind, void **out);
-/* False when `pointer` is no live block: nothing happens then. */
+/* Gives a block back. Returns false, and does nothing, when `pointer` is not a live block. */
 bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
-/* Whether [pointer, pointer + bytes) lies in one live block. */
+/* Returns whether [pointer, pointer + bytes) lies in one live block. */
 bool fsdp__allocator_covers(fsdp__allocator *allocator, const void *pointer, size_t bytes);
 /* Counts a live block under `kind` from now on. Does nothing when `pointer` is no live block. */
 void fsdp__allocator_recount(fsdp__allocator *allocator, const void *pointer, fsdp_memory_kind kind);

@@ -1,4 +1,4 @@
-/* copy.c - bytes between the host and a device, and host memory that a device reaches. */
+/* copy.c - copies between the host and a device, and host memory that a device reaches. */
 #include "base/alloc.h"
 #include "device/impl.h"
 #include "device/races.h"
@@ -43,7 +43,7 @@ void fsdp__device_unregister_host(fsdp_device *device, void *memory, size_t byte
 
 /* ---- copies ---- */
 
-/* What the next item of the stream is going to use: the host's side too, where that is memory which is watched. */
+/* Announces what the next item of the stream will use, on the host's side too, if that memory is watched. */
 static void expect(fsdp_stream *stream, const void *dst, const void *src, size_t bytes, const char *what)
 {
     if (!stream->actor)
@@ -52,7 +52,7 @@ static void expect(fsdp_stream *stream, const void *dst, const void *src, size_t
     fsdp__races_expect(stream, dst, bytes, FSDP__WRITES, what);
 }
 
-/* What was not queued is not used by the item after it. */
+/* Withdraws the announcement if the item was not queued, so that the item after it does not carry it. */
 static fsdp_status expected(fsdp_stream *stream, fsdp_status status)
 {
     if (status != FSDP_OK && stream->actor)

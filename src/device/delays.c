@@ -1,4 +1,4 @@
-/* delays.c - a draw in front of each copy and collective. */
+/* delays.c - draws a delay before each copy and collective. */
 #include "device/delays.h"
 
 #include <sched.h>

@@ -1,4 +1,4 @@
-/* device.c - life cycle of a device and its memory calls. */
+/* device.c - the life cycle of a device and its memory calls. */
 #include "device/impl.h"
 
 #include <stdio.h>
@@ -47,7 +47,7 @@ static void backend_segment_free(void *device, void *segment, size_t bytes)
     giver->backend->segment_free(device, segment, bytes);
 }
 
-/* Live bytes at the end are a leak of the layers above: say of what kind. */
+/* Reports live bytes at the end, which are a leak of the layers above, by their kind. */
 static void report_leaks(const fsdp_device *device)
 {
     fsdp_memory_stats stats;
@@ -69,7 +69,8 @@ static void device_free(fsdp_device *device)
 {
     if (!device)
         return;
-    /* Waits for its work, which still uses memory, and gives back its scratch, which would be taken for a leak. */
+    /* This waits for the stream's work, which still uses memory, and gives back its scratch, which would look like a
+     * leak. */
     fsdp_stream_free(device->stream);
     if (device->allocator)
         report_leaks(device);
@@ -79,7 +80,7 @@ static void device_free(fsdp_device *device)
     fsdp__free(device);
 }
 
-/* A device, its allocator and its default stream. */
+/* Creates a device, its allocator and its default stream. */
 static fsdp_status device_create(fsdp_context *context, const fsdp__backend *backend, int ordinal, fsdp_device **out)
 {
     fsdp_status status = FSDP_OK;
@@ -97,7 +98,7 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
     else
         snprintf(device->name, sizeof device->name, "%s:%d", backend->name, ordinal);
     fsdp__races_open_device(device);
-    /* First: segments and streams may need the state. It goes last (device_free). */
+    /* Open the backend first: segments and streams may need its state. It is closed last (device_free). */
     if (backend->open)
         FSDP_TRY_GOTO(status, backend->open(device), out);
     FSDP_TRY_GOTO(status, fsdp__allocator_create(&source, &device->allocator), out);

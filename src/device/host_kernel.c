@@ -1,6 +1,5 @@
-/* host_kernel.c - a function of the caller's in the order of a stream. Where the host cannot follow the device's
- * pointers the function gets copies of what it reads, and what it wrote is copied back, all inside the stream's work.
- */
+/* host_kernel.c - runs a caller's function in the order of a stream. Where the host cannot follow the device's pointers
+ * the function gets copies of what it reads, and what it wrote is copied back, all inside the stream's work. */
 #include "device/host_kernel.h"
 
 #include <string.h>
@@ -15,7 +14,7 @@ enum {
     ALIGNMENT = 16
 };
 
-/* What travels through the queue: this, the buffers, the places of the buffers, the argument. */
+/* What travels through the queue: this struct, the buffers, the places of the buffers, the argument. */
 typedef struct call {
     const char *name;
     fsdp__host_function function;
@@ -28,7 +27,8 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* The buffer before `i` that is the same, or -1: one that only begins there has a copy of its own. */
+/* Returns the index of an identical buffer before `i`, or -1. A buffer that only begins at the same address has a copy
+ * of its own. */
 static int same_buffer(const fsdp__buffer *buffers, int i)
 {
     for (int j = 0; j < i; j++)
@@ -52,7 +52,7 @@ static fsdp_status run_in_place(fsdp_stream *stream, const call *c, const fsdp__
 
 /* ---- it does not ---- */
 
-/* What is written in part keeps the rest, so all is copied. */
+/* Copies all buffers, including those that are written: what the function does not write must keep its value. */
 static fsdp_status stage(fsdp_stream *stream, const call *c, const fsdp__buffer *buffers, void **data)
 {
     for (int i = 0; i < c->count; i++) {
@@ -107,7 +107,7 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
 
     if (device->delays.seed)
         fsdp__delay_kernel(stream, false);
-    fsdp_clear_error(); /* what is there must not pass for the function's message */
+    fsdp_clear_error(); /* an earlier message must not pass for the function's own */
     status = device->backend->host_access ? run_in_place(stream, c, buffers, data, arg)
                                           : run_staged(stream, c, buffers, data, arg);
     fsdp__context_beat(device->context);
@@ -120,7 +120,7 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
     return fsdp_fail_prefix(status, "kernel '%s'", c->name);
 }
 
-/* What is written is the same as another buffer, or apart from it. */
+/* Checks that each buffer that is written is identical to another one, or does not overlap it. */
 static fsdp_status check_apart(const fsdp__host_kernel *kernel)
 {
     for (int i = 0; i < kernel->count; i++)

@@ -1,24 +1,24 @@
-/* host_kernel.h - a function of the caller's that computes on host memory, as work of any device's stream. */
+/* host_kernel.h - runs a caller's function that computes on host memory, as work of any device's stream. */
 #ifndef DEVICE_HOST_KERNEL_H
 #define DEVICE_HOST_KERNEL_H
 
 #include "device/device.h"
 #include "device/kernels.h"
 
-/* data[i]: where the host reads or writes buffer i; buffers of equal address and size are one. Others
- * may share bytes where nobody writes them: each has what lies there. */
+/* Computes. data[i] is where the host reads or writes buffer i; buffers of equal address and size are one. Other
+ * buffers may share bytes where nobody writes them: each has a copy of these bytes. */
 typedef fsdp_status (*fsdp__host_function)(const void *arg, void *const *data);
 
 typedef struct fsdp__host_kernel {
-    const char *name; /* must stay */
+    const char *name; /* must outlive the work */
     fsdp__host_function function;
     const void *arg; /* copied */
     size_t arg_bytes;
-    const fsdp__buffer *buffers; /* copied; without names */
+    const fsdp__buffer *buffers; /* copied; they need no names */
     int count;
 } fsdp__host_kernel;
 
-/* As fsdp__launch. Nothing happens on a device without bytes. [stream] */
+/* Launches the function as fsdp__launch does a kernel. Nothing happens on a device without bytes. [stream] */
 fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kernel *kernel);
 
 #endif

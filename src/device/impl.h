@@ -1,4 +1,4 @@
-/* impl.h - the common heads of devices, streams and events, for device/ and the backends only.
+/* impl.h - the structs at the start of every device, stream and event; for device/ and the backends only.
  *
  * A backend's own stream and event start with these structs, so a pointer to one is a pointer to the other. */
 #ifndef DEVICE_IMPL_H
@@ -17,33 +17,34 @@ struct fsdp_device {
     int ordinal;
     char name[24];     /* "cpu", "sim:1" */
     void *state;       /* the backend's own */
-    fsdp_device *next; /* of the context's devices, in the order in which they were opened */
+    fsdp_device *next; /* the context's devices are in the order in which they were opened */
     fsdp__allocator *allocator;
     fsdp_stream *stream;           /* the default one */
     struct fsdp__race_rank *races; /* NULL: not checked for races */
     fsdp__delays delays;           /* for tests */
     _Atomic uint64_t delay_draws;
-    int64_t flops;                                   /* launched, on a device without bytes: its streams are inline */
+    /* operations launched on a device without bytes, whose streams are inline */
+    int64_t flops;
     _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES]; /* workers add to it too */
 };
 
 struct fsdp_stream {
     fsdp_device *device;
     fsdp_stream_mode mode;
-    void *workspace; /* belongs to the work that runs now */
+    void *workspace; /* for the work that runs now */
     size_t workspace_bytes;
     struct fsdp__actor *actor; /* NULL: not checked for races */
 };
 
 struct fsdp_event {
     fsdp_device *device;
-    struct fsdp__instant *mark; /* that races are checked with; NULL: none */
+    struct fsdp__instant *mark; /* what the race check knows of it; NULL: none */
 };
 
-/* NULL when no backend of that name is compiled in. */
+/* Returns NULL when no backend of that name is compiled in. */
 const fsdp__backend *fsdp__backend_find(const char *name);
 
-/* The scratch of a stream that is being freed. */
+/* Frees the scratch of a stream that is being freed. */
 void fsdp__stream_drop_workspace(fsdp_stream *stream);
 
 #endif

@@ -1,8 +1,8 @@
-/* kernel_buffers.c - what memory each kernel reads and writes: one function a kernel, next to what kernels.h says of
- * it.
+/* kernel_buffers.c - what memory each kernel reads and writes: one function for each kernel, matching what kernels.h
+ * says of it.
  *
- * A device that cannot be touched from outside its kernels moves their arguments by this list; tests hold it against
- * what the kernels do. */
+ * A device whose memory only its kernels can touch moves their arguments by this list; tests compare it with what the
+ * kernels do. */
 #include "device/visitor.h"
 
 /* ---- matrices and memory ---- */
@@ -140,7 +140,7 @@ static void dequantize(fsdp__dequantize_args *args, const visitor *v)
 
 /* ---- elementwise ---- */
 
-/* An operand of `shape` with strides; a whole result. */
+/* Returns the bytes of an operand of `shape` with strides. The other function is for a whole result. */
 static size_t operand(fsdp_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides)
 {
     extent dims[6];
@@ -414,7 +414,7 @@ static void topk(fsdp__topk_args *a, const visitor *v)
 
 /* ---- attention ---- */
 
-/* Heads of (batch, time, heads, D) with strides. */
+/* Returns the bytes of heads (batch, time, heads, D) with strides. */
 static size_t heads_bytes(fsdp_dtype dtype, extent batch, extent time, extent heads, int64_t head_dim)
 {
     return STRIDED(dtype, batch, time, heads, {head_dim, 1});
@@ -443,7 +443,7 @@ static size_t key_bytes(const fsdp__attention_forward_args *a, int64_t batch, in
                        a->head_dim);
 }
 
-/* q, k, v, and what the forward leaves: written by it, read by the backward. */
+/* Visits q, k, v, and what the forward leaves: the forward writes it, the backward reads it. */
 static void attention(fsdp__attention_forward_args *a, const visitor *v, fsdp__access left)
 {
     size_t out = query_bytes(a, a->out_batch, a->out_stride_time, a->out_head);
@@ -533,7 +533,7 @@ void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit vi
 
 /* ---- tables ---- */
 
-/* The kernels that have one, and the field that names it. */
+/* The kernels that have a table, and the field that points to it. */
 #define TABLES(X)                       \
     X(CAST_SPANS, cast_spans, spans)    \
     X(REDUCE_RANKS, reduce_ranks, srcs) \

@@ -1,17 +1,18 @@
-/* kernel_flops.c - how much the products of a call compute. */
+/* kernel_flops.c - counts the operations of a call's products. */
 #include "device/kernels.h"
 
-/* Multiplications of one product of all heads: a row of the head's dimension for each query and key that meet. */
+/* Returns the multiplications of one product of all heads: one row of the head's dimension for each query and key that
+ * meet. */
 static int64_t attention_product(const fsdp__attention_forward_args *k)
 {
     int64_t pairs = k->q_time * k->kv_time;
 
-    if (k->causal) /* the last query sees all keys, each one before a key less */
+    if (k->causal) /* the last query sees all keys, and each query before it one key less */
         pairs -= k->q_time * (k->q_time - 1) / 2;
     return k->batch * k->heads * pairs * k->head_dim;
 }
 
-/* Each of the three is as many multiplications. */
+/* Returns the multiplications of a convolution: all three kernels have the same number. */
 static int64_t convolution(const fsdp__conv2d_sizes *k)
 {
     return k->batch * k->out * k->out_height * k->out_width * (k->in / k->groups) * k->kernel_height * k->kernel_width;
@@ -27,7 +28,7 @@ int64_t fsdp__kernel_flops(fsdp__kernel kernel, const void *args)
         return 2 * matmul->batch * matmul->m * matmul->n * matmul->k;
     case FSDP__KERNEL_ATTENTION_FORWARD:
         return 2 * 2 * attention_product(args);
-    case FSDP__KERNEL_ATTENTION_BACKWARD: /* what it computes again of the forward is not counted */
+    case FSDP__KERNEL_ATTENTION_BACKWARD: /* what it recomputes of the forward is not counted */
         return 2 * 4 * attention_product(&backward->forward);
     case FSDP__KERNEL_CONV2D_FORWARD:
         return 2 * convolution(&((const fsdp__conv2d_forward_args *)args)->sizes);

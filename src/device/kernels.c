@@ -1,4 +1,4 @@
-/* kernels.c - the table of kernels and the one way to start one. */
+/* kernels.c - the table of kernels, and the only way to start one. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@ const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS] = {
 #undef KERNEL_INFO
 };
 
-/* What travels through the queue of a worker stream: which kernel, its arguments, and behind them its table. */
+/* What travels through the queue of a worker stream: the kernel, its arguments, and behind them its table. */
 typedef struct kernel_call {
     fsdp__kernel kernel;
     size_t table_bytes;
@@ -31,7 +31,7 @@ int64_t fsdp__device_flops(const fsdp_device *device)
     return device->flops;
 }
 
-/* One pair of clock reads a launch: 50 ns against kernels of microseconds. */
+/* Reads the clock twice for each launch: 50 ns, where kernels take microseconds. */
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     fsdp_device *device = stream->device;
@@ -73,7 +73,7 @@ static fsdp_status queue_call(fsdp_stream *stream, kernel_call *call, size_t byt
     return fsdp__stream_enqueue(stream, run_call, call, bytes);
 }
 
-/* Copies the arguments, and the table behind them. */
+/* Queues a copy of the arguments, with the table behind them. */
 static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     kernel_call call = {.kernel = kernel}, *with_table;
@@ -90,7 +90,7 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
         return FSDP_NO_MEMORY;
     *with_table = call;
     memcpy(with_table + 1, table, call.table_bytes);
-    /* For the check; the queue moves it once more (run_call). */
+    /* This is for the race check; the queue moves the table once more (run_call). */
     fsdp__kernel_set_table(kernel, &with_table->args, with_table + 1);
     status = queue_call(stream, with_table, sizeof call + call.table_bytes);
     fsdp__free(with_table);

@@ -1,17 +1,16 @@
-/* kernels.h - every computation a device can do, as one list.
+/* kernels.h - every computation that a device can do, as one list.
  *
  * A kernel takes one plain struct of pointers and sizes, is launched on a stream and cannot fail for a reason of its
- * own (arguments were checked by ops/, workspace by the stream). The list gives the enum, the table of a backend, the
- * typed launch functions fsdp__launch_<name>() and the table that tests and profiles walk.
+ * own (ops/ has checked the arguments, the stream provides workspace). The list gives the enum, the table of a backend,
+ * the typed launch functions fsdp__launch_<name>() and the table that tests and profiles walk.
  *
  * Conventions
  *   - row-major, last dimension contiguous unless strides are given; sizes are element counts
- *   - `dtype` is that of all floating pointers of the struct unless a field has its own; arithmetic is in f32,
- *     rounded once on store (bf16 and f16: nearest even)
+ *   - `dtype` is that of all floating pointers of the struct unless a field has its own; arithmetic is in f32, rounded
+ *     once on store (bf16 and f16: nearest even)
  *   - `accumulate`: the result is added to what the output holds, instead of replacing it
- *   - outputs may alias inputs only where it says "in place"
- *   - results do not depend on the number of threads
- */
+ *   - outputs may alias inputs only where a comment says "in place"
+ *   - results do not depend on the number of threads */
 #ifndef DEVICE_KERNELS_H
 #define DEVICE_KERNELS_H
 
@@ -19,7 +18,7 @@
 #include "device/kernels_elementwise.h"
 #include "device/kernels_images.h"
 
-/* X(NAME, name, class): class is what a profile files the time under. */
+/* X(NAME, name, class): class is what a profile counts the time under. */
 #define FSDP__KERNEL_MAP(X)                                  \
     X(MATMUL, matmul, GEMM)                                  \
     FSDP__KERNEL_IMAGES_MAP(X)                               \
@@ -118,7 +117,7 @@ typedef struct fsdp__span {
 } fsdp__span;
 
 typedef struct fsdp__cast_spans_args {
-    const fsdp__span *spans; /* a table: see fsdp__launch */
+    const fsdp__span *spans; /* in host memory: see fsdp__launch */
     int64_t count;
     fsdp_dtype src_dtype, dst_dtype;
 } fsdp__cast_spans_args;
@@ -129,25 +128,25 @@ typedef enum fsdp__rank_op {
     FSDP__RANK_MIN
 } fsdp__rank_op;
 
-/* dst[i] = (srcs[0][i] op srcs[1][i] op ...) / divisor, in that order, f32 accumulator (integers: i64). A dst that is
- * one of srcs is in place. */
+/* dst[i] = (srcs[0][i] op srcs[1][i] op ...) / divisor, in that order, with an f32 accumulator (integers: i64). In
+ * place when dst is one of srcs. */
 typedef struct fsdp__reduce_ranks_args {
-    const void *const *srcs; /* a table */
+    const void *const *srcs; /* in host memory */
     int count;
     void *dst;
     int64_t numel;
     fsdp_dtype src_dtype, dst_dtype;
     fsdp__rank_op op;
-    float divisor;   /* of floating dtypes: the quotient is rounded once, to f32; 0 and 1: none */
+    float divisor;   /* for floating dtypes; the quotient is rounded once, to f32; 0 and 1: no division */
     bool accumulate; /* dst += result, one rounding */
-    /* > 0: so many of srcs at a time are reduced first, each such result is rounded to block_dtype, and then those are
-     * reduced in order. A NULL in srcs, of which not all may be, is left out. 0: there is no NULL. Of integers the
+    /* > 0: this many srcs at a time are reduced first, each result is rounded to block_dtype, and then these results
+     * are reduced in order. NULLs in srcs are left out; not all may be NULL. 0: there is no NULL. For integers the
      * result is the same either way. */
     int block;
     fsdp_dtype block_dtype;
 } fsdp__reduce_ranks_args;
 
-/* Of every span: *dst, an f32, = the largest |src|; 0 of none, and a NaN of any NaN. */
+/* For every span: *dst, an f32, = the largest |src|; 0 for an empty span, NaN if any element is NaN. */
 typedef struct fsdp__amax_args {
     const fsdp__span *spans; /* a table */
     int64_t count;
@@ -155,29 +154,32 @@ typedef struct fsdp__amax_args {
 } fsdp__amax_args;
 
 enum {
-    FSDP__CODE_BLOCK = 128 /* elements that have a scale in common (INT8) */
+    FSDP__CODE_BLOCK = 128 /* number of elements with a common scale (INT8) */
 };
 
-/* What a value becomes, in one byte. */
+/* How a value is coded in one byte. */
 typedef enum fsdp__code {
-    /* e4m3 of the product with the one scale: nearest even, at most 448; a NaN is 0x7f. The scale is 448 / amax. */
+    /* e4m3 of the product with the only scale: nearest even, at most 448; a NaN becomes 0x7f. The scale is 448 /
+     * amax. */
     FSDP__CODE_FLOAT8,
     /* A signed integer of at most 127: nearest even of the product with 127 / amax of its block. The block's scale is
-     * amax / 127, and 0 where all is next to nothing. */
+     * amax / 127, and 0 where all values are next to nothing. */
     FSDP__CODE_INT8
 } fsdp__code;
 
-/* `runs` runs of `run` values begin `stride` apart; their codes lie one after the other. */
+/* `runs` runs of `run` values, which begin `stride` apart; their codes lie one after the other. */
 typedef struct fsdp__coded_span {
     void *values;
     uint8_t *codes;
-    float *scales;     /* FLOAT8: one; INT8: one for every FSDP__CODE_BLOCK codes */
-    const float *amax; /* quantize to FLOAT8: the largest magnitude that counts, read when the kernel runs. else NULL */
+    float *scales; /* FLOAT8: one; INT8: one for every FSDP__CODE_BLOCK codes */
+    /* quantize to FLOAT8: the largest magnitude that counts, read when the kernel runs; otherwise NULL */
+    const float *amax;
     int64_t runs, run, stride;
-    bool keep; /* quantize to FLOAT8: codes of these values are there, right if `scales` is; left alone then */
+    /* quantize to FLOAT8: codes of these values are there already, right if `scales` is; if so they are left alone */
+    bool keep;
 } fsdp__coded_span;
 
-/* codes, scales = values, which lie together: one run. */
+/* codes, scales = values. The values lie together: runs is 1. */
 typedef struct fsdp__quantize_args {
     const fsdp__coded_span *spans; /* a table */
     int64_t count;
@@ -193,8 +195,8 @@ typedef struct fsdp__dequantize_args {
     fsdp__code code;
 } fsdp__dequantize_args;
 
-/* LayerNorm (mean and weight, bias) or RMSNorm over the last dimension of x (rows,cols), with an optional addition in
- * front: s = x + residual, y = norm(s). Statistics are f32. */
+/* LayerNorm (mean and weight, bias) or RMSNorm over the last dimension of x (rows,cols), with an optional addition
+ * before it: s = x + residual, y = norm(s). Statistics are f32. */
 typedef struct fsdp__norm_forward_args {
     const void *x, *residual;  /* residual NULL: s is x and `sum` is not written */
     void *sum;                 /* s (rows,cols); NULL when residual is NULL. In place when sum == x or residual */
@@ -219,9 +221,9 @@ typedef struct fsdp__norm_backward_args {
     fsdp_dtype dtype, weight_dtype, dweight_dtype;
 } fsdp__norm_backward_args;
 
-/* Rotary position embedding as Hugging Face's Llama (rotate_half): element i < D/2 of a head rotates with i + D/2 by
+/* Rotary position embedding as in Hugging Face's Llama (rotate_half): element i < D/2 of a head rotates with i + D/2 by
  * the angle (position0 + t) * frequency[i]. x, y (batch, time, heads, D), D contiguous. In place when y == x with equal
- * strides. `inverse` rotates back: the backward. */
+ * strides. `inverse` rotates back, for the backward. */
 typedef struct fsdp__rope_args {
     const void *x;
     void *y;
@@ -232,10 +234,10 @@ typedef struct fsdp__rope_args {
     bool inverse, accumulate;
 } fsdp__rope_args;
 
-/* Softmax(scale * Q K^T [causal]) V, tiled: no (time, time) matrix exists. q, out (batch, q_time, heads, D); k, v
+/* Softmax(scale * Q K^T [causal]) V, tiled: there is no (time, time) matrix. q, out (batch, q_time, heads, D); k, v
  * (batch, kv_time, kv_heads, D); heads is a multiple of kv_heads, query head h uses key head h / (heads / kv_heads).
- * Causal: query t sees keys up to t + kv_time - q_time. `lse` (batch, heads, q_time): logarithm of the softmax's sum,
- * for backward, or NULL. */
+ * Causal: query t sees keys up to t + kv_time - q_time. `lse` (batch, heads, q_time): the logarithm of the softmax's
+ * sum, for the backward, or NULL. */
 typedef struct fsdp__attention_forward_args {
     const void *q, *k, *v;
     void *out;
@@ -252,8 +254,8 @@ typedef struct fsdp__attention_forward_args {
 
 typedef struct fsdp__attention_backward_args {
     fsdp__attention_forward_args forward; /* out and lse as the forward left them */
-    const void *dout;                     /* strides of out */
-    void *dq, *dk, *dv;                   /* strides of q, k, v, or the ones below when dq_batch is not 0 */
+    const void *dout;                     /* with the strides of out */
+    void *dq, *dk, *dv;                   /* with the strides of q, k, v, or with those below when dq_batch is not 0 */
     int64_t dq_batch, dq_stride_time, dq_head;
     int64_t dk_batch, dk_stride_time, dk_head;
     int64_t dv_batch, dv_stride_time, dv_head;
@@ -276,9 +278,9 @@ typedef struct fsdp__softmax_backward_args {
     fsdp_dtype dtype;
 } fsdp__softmax_backward_args;
 
-/* loss [+]= loss_scale * sum over rows of (log sum exp(logits) - logits[target]); rows whose target is ignore_index
- * count nothing. dlogits = loss_scale * (softmax - one hot), when not NULL; in place when dlogits == logits. A target
- * outside [0, cols) that is not ignore_index sets *bad_row to its row (lowest), if bad_row is not NULL. */
+/* loss [+]= loss_scale * sum over rows of (log sum exp(logits) - logits[target]); rows whose target is ignore_index add
+ * nothing. dlogits = loss_scale * (softmax - one hot), when not NULL; in place when dlogits == logits. A target outside
+ * [0, cols) that is not ignore_index sets *bad_row to its row (the lowest such row), if bad_row is not NULL. */
 typedef struct fsdp__cross_entropy_args {
     const void *logits;
     const int32_t *targets;
@@ -292,7 +294,7 @@ typedef struct fsdp__cross_entropy_args {
     bool accumulate_loss;
 } fsdp__cross_entropy_args;
 
-/* y (rows,cols) = table[ids]. An id outside [0, table_rows) gives zeros and sets *bad_row (lowest). */
+/* y (rows,cols) = table[ids]. An id outside [0, table_rows) gives zeros and sets *bad_row (the lowest such row). */
 typedef struct fsdp__embedding_forward_args {
     const void *table;
     const int32_t *ids;
@@ -302,7 +304,7 @@ typedef struct fsdp__embedding_forward_args {
     fsdp_dtype dtype;
 } fsdp__embedding_forward_args;
 
-/* dtable (table_rows,cols) [+]= scattered dy, added in row order. Without accumulate all of dtable is written. */
+/* dtable (table_rows,cols) [+]= dy, scattered, added in row order. Without accumulate all of dtable is written. */
 typedef struct fsdp__embedding_backward_args {
     const int32_t *ids;
     const void *dy;
@@ -312,8 +314,9 @@ typedef struct fsdp__embedding_backward_args {
     bool accumulate;
 } fsdp__embedding_backward_args;
 
-/* An index into the middle of a tensor (outer,size,inner): element (o,j,i) of another, (outer,count,inner), belongs to
- * element (o,index[o,j,i],i) of it. Strides of the index may be 0. Indices lie in [0, size). */
+/* An index into the middle dimension of a tensor (outer,size,inner): element (o,j,i) of another tensor,
+ * (outer,count,inner), belongs to its element (o,index[o,j,i],i). Strides of the index may be 0. Indices lie in [0,
+ * size). */
 typedef struct fsdp__index_map {
     const int32_t *index;
     int64_t outer, size, inner, count;
@@ -328,9 +331,9 @@ typedef struct fsdp__gather_args {
     fsdp_dtype dtype;
 } fsdp__gather_args;
 
-/* y (outer,size,inner) at the index = x (outer,count,inner), the last of several; or, with `add`, the sum of what is
- * there and of all of x, in order of the index, in f32, rounded once (floating dtypes). Without `keep` y is 0 before.
- */
+/* y (outer,size,inner) at the index = x (outer,count,inner); of several x for one place the last one is stored. With
+ * `add`, y at the index = the sum of what is there and of all of x for that place, in order of the index, in f32,
+ * rounded once (floating dtypes). Without `keep` y is set to 0 first. */
 typedef struct fsdp__scatter_args {
     const void *x;
     void *y;
@@ -339,8 +342,8 @@ typedef struct fsdp__scatter_args {
     bool add, keep;
 } fsdp__scatter_args;
 
-/* indices (rows,k) of the k largest, or smallest, of each row of x (rows,cols), in order; of equal ones the first comes
- * first, -0 is 0, and NaN is larger than all. k is at most cols. */
+/* indices (rows,k) = those of the k largest, or smallest, of each row of x (rows,cols), in order; of equal values the
+ * first comes first, -0 is 0, and NaN is larger than all. k is at most cols. */
 typedef struct fsdp__topk_args {
     const void *x;
     int32_t *indices;
@@ -349,7 +352,7 @@ typedef struct fsdp__topk_args {
     fsdp_dtype dtype;
 } fsdp__topk_args;
 
-/* y = x / (1 - p) where uniform(key, offset + i) >= p, else 0. The backward is the same call on dy. In place. */
+/* y = x / (1 - p) where uniform(key, offset + i) >= p, otherwise 0. The backward is the same call on dy. In place. */
 typedef struct fsdp__dropout_args {
     const void *x;
     void *y;
@@ -364,7 +367,8 @@ typedef enum fsdp__distribution {
     FSDP__UNIFORM
 } fsdp__distribution;
 
-/* dst[i] = a + b * draw(key, offset + i): normal has mean a, deviation b; uniform lies in [a, a + b). base/rng.h */
+/* dst[i] = a + b * draw(key, offset + i): normal has mean a, deviation b; uniform lies in [a, a + b). See
+ * base/rng.h. */
 typedef struct fsdp__random_args {
     void *dst;
     int64_t numel;
@@ -374,11 +378,11 @@ typedef struct fsdp__random_args {
     fsdp_dtype dtype;
 } fsdp__random_args;
 
-/* *sum = the sum over all spans' src of |x|^p, each power rounded to f64, in bits that do not depend on how the
- * elements are spread over spans and calls (base/digit_sum.h). With p infinite *largest = the largest |x| instead; NaN
- * is larger. */
+/* *sum = the sum over all spans' src of |x|^p, each power rounded to f64; the bits do not depend on how the elements
+ * are spread over spans and calls (base/digit_sum.h). With p infinite *largest = the largest |x| instead; NaN is larger
+ * than all. */
 typedef struct fsdp__power_sum_args {
-    const fsdp__span *spans; /* a table; only src, numel */
+    const fsdp__span *spans; /* in host memory; only src and numel are used */
     int64_t count;
     fsdp_dtype dtype;
     double p; /* above 0 */
@@ -401,7 +405,7 @@ typedef struct fsdp__adam_args {
     const fsdp__optimizer_span *spans; /* a table */
     int64_t count;
     fsdp_dtype param_dtype, grad_dtype;
-    double lr, beta1, beta2, eps, weight_decay; /* as torch has them: 1 - beta2 loses digits in f32 */
+    double lr, beta1, beta2, eps, weight_decay; /* f64, as in torch: 1 - beta2 loses digits in f32 */
     float grad_scale;
     int64_t step;   /* t, from 1 */
     bool decoupled; /* AdamW */
@@ -435,8 +439,9 @@ typedef enum fsdp__access {
     FSDP__READS_AND_WRITES = 3
 } fsdp__access;
 
-/* The kernel uses nothing outside [pointer, pointer + bytes) of its buffers, and reads or writes there as `access`
- * says; between rows that are strided there may be bytes that it leaves alone. `name` is the field of the arguments. */
+/* A piece of memory that a kernel uses. It uses nothing outside [pointer, pointer + bytes) of its buffers, and reads or
+ * writes there as `access` says; between strided rows there may be bytes that it leaves alone. `name` is the field of
+ * the arguments. */
 typedef struct fsdp__buffer {
     const char *name;
     const void *pointer;
@@ -444,20 +449,21 @@ typedef struct fsdp__buffer {
     fsdp__access access;
 } fsdp__buffer;
 
-/* Gives the address that is put in the place of the buffer's. */
+/* Returns the address that takes the place of the buffer's. */
 typedef void *(*fsdp__buffer_visit)(void *arg, const fsdp__buffer *buffer);
 
-/* Visits each buffer of a call that is not NULL and has bytes. `args` and its table (below) are written to. */
+/* Visits each buffer of a call that is not NULL and has bytes. Writes to `args` and to its table (below). */
 void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit visit, void *arg);
 
-/* Some calls have a table in host memory, an array of pointers to buffers: its bytes, 0 when there is none. */
+/* Returns the bytes of the call's table in host memory, an array of pointers to buffers; 0 when the call has none. */
 size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out);
-/* Puts another in its place. */
+/* Puts another table in its place. */
 void fsdp__kernel_set_table(fsdp__kernel kernel, void *args, const void *table);
 
 /* ---- kernel_flops.c ---- */
 
-/* Floating point operations of a call's products, two for each multiplication; 0 for kernels that are none. */
+/* Returns the floating point operations of a call's products, two for each multiplication; 0 for kernels that are no
+ * products. */
 int64_t fsdp__kernel_flops(fsdp__kernel kernel, const void *args);
 
 typedef struct fsdp__kernel_info {
@@ -468,11 +474,12 @@ typedef struct fsdp__kernel_info {
 
 extern const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS];
 
-/* Runs the device's kernel on `stream`. The struct is copied, and so is its table where the work is queued: both are
- * the caller's again on return. What they point to must live until the work is done. [stream] */
+/* Runs the device's kernel on `stream`. The struct is copied, and so is its table where the work is queued: both belong
+ * to the caller again on return. What they point to must live until the work is done. [stream] */
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
-/* The same in the calling thread, for work that runs in the order of `stream` already; buffers may lie in the stream's
- * workspace. Threads of the host run the work of every device there is (cpu, sim): the kernel is complete on return. */
+/* Runs the kernel in the calling thread, for work that already runs in the order of `stream`; buffers may lie in the
+ * stream's workspace. The work of every device there is (cpu, sim) runs on threads of the host: the kernel is complete
+ * on return. */
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
 
 #define FSDP__KERNEL_LAUNCH(NAME, name, class)                                                          \
@@ -487,7 +494,7 @@ FSDP__KERNEL_MAP(FSDP__KERNEL_LAUNCH)
 void fsdp__device_kernel_time(const fsdp_device *device, int64_t out_ns[FSDP__KERNEL_CLASSES]);
 void fsdp__device_kernel_time_reset(fsdp_device *device);
 
-/* `numel` elements from `dst` on; none is nothing to do. [stream] */
+/* Fills `numel` elements from `dst` on; does nothing for none. [stream] */
 fsdp_status fsdp__launch_fill_run(fsdp_stream *stream, void *dst, fsdp_dtype dtype, int64_t numel, double value);
 
 #endif

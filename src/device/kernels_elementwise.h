@@ -1,5 +1,5 @@
-/* kernels_elementwise.h - the arguments of kernels that compute element by element, and of sums: a part of kernels.h,
- * whose conventions hold. */
+/* kernels_elementwise.h - arguments of the kernels that compute element by element, and of sums. It is a part of
+ * kernels.h, whose conventions hold. */
 #ifndef DEVICE_KERNELS_ELEMENTWISE_H
 #define DEVICE_KERNELS_ELEMENTWISE_H
 
@@ -11,38 +11,39 @@ typedef enum fsdp__binary_op {
     FSDP__SUB,
     FSDP__DIV,
     FSDP__POW,
-    FSDP__MAXIMUM, /* a NaN of either is the result */
+    FSDP__MAXIMUM, /* NaN if either is NaN */
     FSDP__MINIMUM,
     FSDP__SQUARED_ERROR,  /* (a - b)^2 */
     FSDP__ABSOLUTE_ERROR, /* |a - b| */
     FSDP__SMOOTH_ERROR,   /* d = |a - b|: below `beta` d^2 / (2 beta), else d - beta / 2 */
     FSDP__BCE,            /* -(b log a + (1 - b) log(1 - a)), a logarithm being at least -100 */
-    FSDP__BCE_LOGITS,     /* the same of sigmoid(a) */
-    /* The ones below give FSDP_BOOL, of any dtype. */
+    FSDP__BCE_LOGITS,     /* the same with sigmoid(a) for a */
+    /* The ones below take any dtype and give FSDP_BOOL. */
     FSDP__EQ,
     FSDP__NE,
     FSDP__LT,
     FSDP__LE,
     FSDP__GT,
     FSDP__GE,
-    FSDP__AND, /* of what is not zero */
+    FSDP__AND, /* an operand is true where it is not zero */
     FSDP__OR
 } fsdp__binary_op;
 
-/* y = a op b: y is row-major; a stride of 0 repeats. In place when y == a or y == b, of y's strides. */
+/* y = a op b: y is row-major; a stride of 0 repeats. In place when y == a or y == b, with y's strides. */
 typedef struct fsdp__binary_args {
     const void *a;
-    const void *b; /* NULL: the one number `scalar`, and dtype is floating */
+    const void *b; /* NULL: the number `scalar`, and dtype is floating */
     void *y;
     int ndim;
     int64_t shape[6], a_strides[6], b_strides[6];
     float scalar, beta;
     fsdp__binary_op op;
-    fsdp_dtype dtype; /* floating, but for what gives FSDP_BOOL */
+    fsdp_dtype dtype; /* floating, except for the ops that give FSDP_BOOL */
 } fsdp__binary_args;
 
-/* da = dy * the derivative by a, and db that by b, for each place of `shape`, row-major: nothing is summed over what
- * was repeated. Maximum and minimum of equals halve it. In place when da == dy, which is row-major then. */
+/* da = dy * the derivative by a, and db likewise by b, for each place of `shape`, row-major: nothing is summed over
+ * what was repeated. Where maximum and minimum have equal operands each gets half. In place when da == dy, which must
+ * then be row-major. */
 typedef struct fsdp__binary_backward_args {
     fsdp__binary_args forward; /* y is not used; op is neither ADD nor SUB, and gives no FSDP_BOOL */
     const void *dy;
@@ -50,10 +51,10 @@ typedef struct fsdp__binary_backward_args {
     void *da, *db; /* NULL: not needed */
 } fsdp__binary_backward_args;
 
-/* y = mask ? a : b: y is row-major, a stride of 0 repeats. In place when y == a or y == b, of y's strides. */
+/* y = mask ? a : b: y is row-major, a stride of 0 repeats. In place when y == a or y == b, with y's strides. */
 typedef struct fsdp__where_args {
     const void *mask;  /* FSDP_BOOL */
-    const void *a, *b; /* NULL: the one number below, rounded to dtype */
+    const void *a, *b; /* NULL: the number below, rounded to dtype */
     void *y;
     int ndim;
     int64_t shape[6], mask_strides[6], a_strides[6], b_strides[6];
@@ -69,11 +70,11 @@ typedef enum fsdp__unary_op {
     FSDP__RECIPROCAL,
     FSDP__TANH,
     FSDP__SIGMOID,
-    /* of x */
+    /* the derivative is a function of x */
     FSDP__LOG,
     FSDP__ABS, /* derivative at 0: 0 */
     FSDP__SQUARE,
-    FSDP__CLAMP /* min(max(x, low), high), an infinite bound being none; derivative at either: 0 */
+    FSDP__CLAMP /* min(max(x, low), high), where an infinite bound is no bound; derivative at a bound: 0 */
 } fsdp__unary_op;
 
 /* y = f(x). In place when y == x. */
@@ -88,7 +89,7 @@ typedef struct fsdp__unary_forward_args {
 
 /* dx = dy * f'. In place when dx == dy. */
 typedef struct fsdp__unary_backward_args {
-    const void *saved; /* y or x: see above */
+    const void *saved; /* y or x: see fsdp__unary_op */
     const void *dy;
     void *dx;
     int64_t numel;
@@ -110,12 +111,12 @@ typedef struct fsdp__scale_args {
 
 typedef enum fsdp__reduce_op {
     FSDP__REDUCE_SUM,
-    FSDP__REDUCE_MAX, /* a NaN wins */
+    FSDP__REDUCE_MAX, /* NaN if any is NaN */
     FSDP__REDUCE_MIN
 } fsdp__reduce_op;
 
 /* y (outer,inner) [+]= alpha * sum over r of x (outer,reduced,inner), summed in index order of fixed panels; or the
- * largest or smallest of them, of at least one. With `center` (outer,inner) it is the sum of (x - center)^2. */
+ * largest or smallest of at least one. With `center` (outer,inner) it is the sum of (x - center)^2. */
 typedef struct fsdp__reduce_args {
     const void *x;
     const float *center; /* or NULL */

@@ -1,11 +1,11 @@
-/* kernels_images.h - arguments of the kernels over images: convolutions, pooling, norms over channels. A part of
+/* kernels_images.h - arguments of the kernels for images: convolutions, pooling, norms over channels. It is a part of
  * kernels.h, whose conventions hold. */
 #ifndef DEVICE_KERNELS_IMAGES_H
 #define DEVICE_KERNELS_IMAGES_H
 
 #include "fsdp/device.h"
 
-/* Their part of the list. */
+/* Their part of the list of kernels. */
 #define FSDP__KERNEL_IMAGES_MAP(X)                             \
     X(CONV2D_FORWARD, conv2d_forward, GEMM)                    \
     X(CONV2D_INPUT, conv2d_input, GEMM)                        \
@@ -15,9 +15,9 @@
     X(CHANNEL_NORM_FORWARD, channel_norm_forward, ELEMENTWISE) \
     X(CHANNEL_NORM_BACKWARD, channel_norm_backward, ELEMENTWISE)
 
-/* A convolution: x (batch, in, in_height, in_width), weight (out, in / groups, kernel_height, kernel_width),
- * y (batch, out, out_height, out_width), with out_height = (in_height + 2 padding - dilation (kernel_height - 1) - 1) /
- * stride + 1, at least 1. All contiguous, of one dtype; no size is 0. Index 0 is of the height, 1 of the width. */
+/* A convolution: x (batch, in, in_height, in_width), weight (out, in / groups, kernel_height, kernel_width), y (batch,
+ * out, out_height, out_width), with out_height = (in_height + 2 padding - dilation (kernel_height - 1) - 1) / stride +
+ * 1, at least 1. All are contiguous and of one dtype; no size is 0. Index 0 is for the height, 1 for the width. */
 typedef struct fsdp__conv2d_sizes {
     int64_t batch, groups;
     int64_t in, in_height, in_width, out, out_height, out_width, kernel_height, kernel_width;
@@ -49,13 +49,13 @@ typedef struct fsdp__conv2d_weight_args {
 } fsdp__conv2d_weight_args;
 
 typedef enum fsdp__pool {
-    FSDP__POOL_MAX,     /* without what is outside; its first maximum, a NaN above all */
+    FSDP__POOL_MAX,     /* ignores what is outside; the first maximum counts, and a NaN is above all */
     FSDP__POOL_AVG,     /* what is outside counts as 0 (count_padding), or not at all */
     FSDP__POOL_ADAPTIVE /* mean: window i is [floor(i in / out), ceil((i + 1) in / out)) */
 } fsdp__pool;
 
-/* Windows over planes x (planes, in[0], in[1])  ->  y (planes, out[0], out[1]). Index 0 is of the height. ADAPTIVE: no
- * more is asked for than in and out; AVG: dilation 1. */
+/* Windows over planes x (planes, in[0], in[1])  ->  y (planes, out[0], out[1]). Index 0 is for the height. ADAPTIVE
+ * uses only in and out; AVG has dilation 1. */
 typedef struct fsdp__pool_sizes {
     int64_t planes, in[2], out[2];
     int64_t kernel[2], stride[2], padding[2], dilation[2];
@@ -67,11 +67,11 @@ typedef struct fsdp__pool_sizes {
 typedef struct fsdp__pool_forward_args {
     const void *x;
     void *y;
-    int32_t *index; /* MAX: of the maximum in its plane, -1 of an empty window. May be NULL */
+    int32_t *index; /* MAX: position of the maximum in its plane, -1 for an empty window. May be NULL */
     fsdp__pool_sizes sizes;
 } fsdp__pool_forward_args;
 
-/* dx [+]= the gradient of x; of a plane it is summed up in f32. */
+/* dx [+]= the gradient of x, which is summed in f32 for each plane. */
 typedef struct fsdp__pool_backward_args {
     const void *dy;
     const int32_t *index; /* MAX */
@@ -80,8 +80,8 @@ typedef struct fsdp__pool_backward_args {
     bool accumulate;
 } fsdp__pool_backward_args;
 
-/* x (batch, channels, inner). A set, which has a mean and a variance of its own, is a channel of all images (groups 0:
- * batch norm), or channels / groups channels of one image. No size is 0. */
+/* x (batch, channels, inner). A set of elements, which has a mean and a variance of its own, is one channel of all
+ * images (groups 0: batch norm), or channels / groups channels of one image. No size is 0. */
 typedef struct fsdp__channel_norm_sizes {
     int64_t batch, channels, inner, groups;
     fsdp_dtype dtype, weight_dtype; /* of x, y; of weight, bias and their gradients */
@@ -91,10 +91,10 @@ typedef struct fsdp__channel_norm_sizes {
 typedef struct fsdp__channel_norm_forward_args {
     const void *x, *weight, *bias; /* weight, bias (channels); either may be NULL */
     void *y;
-    float *mean, *rstd; /* of the sets */
-    /* Batch norm (channels), or NULL. fixed: what mean and variance are. else running = (1 - momentum) running +
-     * momentum new, where the new variance is the unbiased one; `batches` (or NULL) counts, and with `cumulative` the
-     * momentum is 1 / *batches, this one included. */
+    float *mean, *rstd; /* one for each set */
+    /* Batch norm (channels), or NULL. `fixed`: they are the mean and variance to use. Otherwise running = (1 -
+     * momentum) running + momentum new, where the new variance is the unbiased one; `batches` (or NULL) counts the
+     * calls, and with `cumulative` the momentum is 1 / *batches, this call included. */
     void *running_mean, *running_var;
     int64_t *batches;
     double momentum;

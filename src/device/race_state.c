@@ -1,4 +1,4 @@
-/* race_state.c - actors, texts and channels of ranks that are checked against each other. */
+/* race_state.c - the actors, texts and channels of ranks that are checked against each other. */
 #include "device/race_state.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "device/races.h"
 
 enum {
-    POSTS_KEPT = 8 /* of a rank under a key: more than anybody is ever behind */
+    POSTS_KEPT = 8 /* for each rank and key: nobody is ever further behind */
 };
 
 typedef struct post {
@@ -157,7 +157,8 @@ fsdp__actor *fsdp__races_add_actor(fsdp__races *races, int rank, bool has_thread
 {
     fsdp__actor *actor;
 
-    /* Its host came after all that the one before did, and all that is done with the place from now on comes after. */
+    /* Reuse the place of a stream that is gone: its host came after all that it did, and all that is done with the
+     * place from now on comes after that. */
     for (int64_t i = 0; i < races->actor_count && has_thread; i++) {
         actor = races->actors[i];
         if (actor->rank != rank || actor->live)
@@ -222,7 +223,7 @@ static channel *channel_make(fsdp__races *races, const void *key)
     return c;
 }
 
-/* How many posts the rank has there, and which is its oldest. */
+/* Returns how many posts the rank has there, and which is its oldest. */
 static int posts_of(const channel *c, int rank, int64_t *oldest)
 {
     int count = 0;
@@ -262,7 +263,7 @@ void fsdp__races_collect(fsdp__races *races, fsdp__actor *actor, const void *key
         const post *p = &c->posts[i];
         int64_t oldest = 0;
 
-        /* Where older posts are not kept any more, the oldest stands for them. */
+        /* If older posts have been dropped, the oldest one stands for them. */
         if (p->number <= number || (posts_of(c, p->rank, &oldest) == POSTS_KEPT && oldest == i))
             races->lost = !fsdp__actor_join(actor, p->instant) || races->lost;
     }

@@ -1,4 +1,4 @@
-/* race_state.h - what the ranks of a process that are checked against each other have in common. For races.c. */
+/* race_state.h - what the ranks of a process that are checked against each other have in common. For races.c only. */
 #ifndef DEVICE_RACE_STATE_H
 #define DEVICE_RACE_STATE_H
 
@@ -9,15 +9,15 @@
 #include "fsdp/context.h"
 
 typedef struct fsdp__races {
-    pthread_mutex_t mutex; /* of all of it */
-    int64_t refs;          /* ranks */
-    fsdp__actor **actors;  /* by id; they stay, as uses name them */
+    pthread_mutex_t mutex; /* guards all of it */
+    int64_t refs;          /* number of ranks */
+    fsdp__actor **actors;  /* by id; never freed before, as uses name them */
     int64_t actor_count, actor_capacity;
     fsdp__shadow *shadow;
     struct fsdp__channel *channels;
-    char **texts; /* names that uses refer to, each once */
+    char **texts; /* names that uses refer to, each stored once */
     int64_t text_count, text_capacity;
-    bool lost;        /* there was no memory to keep count: nothing is found any more */
+    bool lost;        /* out of memory to keep track: no race is found any more */
     char report[960]; /* the first race; "": none */
 } fsdp__races;
 
@@ -28,18 +28,18 @@ typedef struct fsdp__race_rank {
     int rank;
 } fsdp__race_rank;
 
-/* While it is locked, the thread's fault points rest: what the check takes for itself is no use of the caller's. */
+/* Locks. Until it is unlocked the thread's fault points are off: what the check uses for itself is not the caller's. */
 fsdp__races *fsdp__races_lock(const fsdp__race_rank *rank);
 void fsdp__races_unlock(fsdp__races *races);
 
-/* Locked from here on. */
+/* The functions below need the lock. */
 
-/* NULL when out of memory. A place that an actor of the rank has left is used again. */
+/* Adds an actor; one that has left may give its place to a new one of the same rank. NULL when out of memory. */
 fsdp__actor *fsdp__races_add_actor(fsdp__races *races, int rank, bool has_thread);
-/* The same text for as long as `races` lives; NULL when out of memory. */
+/* Returns a copy of the text that lives as long as `races`; NULL when out of memory. */
 const char *fsdp__races_text(fsdp__races *races, const char *text);
-/* What `actor` has done is known under (key, number); `actor` comes after what all have posted under numbers up to
- * that. */
+/* Post makes known under (key, number) what `actor` has done; collect orders `actor` after what all have posted under
+ * numbers up to that one. */
 void fsdp__races_post(fsdp__races *races, fsdp__actor *actor, const void *key, uint64_t number);
 void fsdp__races_collect(fsdp__races *races, fsdp__actor *actor, const void *key, uint64_t number);
 

@@ -1,4 +1,4 @@
-/* races.c - the check as the devices of a rank see it: what is used, by whom, and what orders it. */
+/* races.c - the race check as the devices of a rank see it: what is used, by whom, and in what order. */
 #include "device/races.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "device/race_state.h"
 
 enum {
-    TABLE_BYTES = 4096 /* of the stack */
+    TABLE_BYTES = 4096 /* of a table on the stack */
 };
 
 /* ---- uses ---- */
@@ -52,7 +52,7 @@ static void report(fsdp__races *races, const fsdp__use *later, const fsdp__confl
              owner.name ? "'" : "", first, second);
 }
 
-/* Under the mutex, as all below. */
+/* Enters a use. Called under the mutex, as are all functions below. */
 static void enter(fsdp__races *races, const void *memory, size_t bytes, const fsdp__use *one,
                   const fsdp__vector_clock *clock)
 {
@@ -88,7 +88,7 @@ static void use(fsdp__races *races, fsdp__actor *actor, const void *memory, size
           &actor->clock);
 }
 
-/* See [Note: memory given back]. `clock`: of where the device's stream is. */
+/* Gives memory back: see [Note: memory given back]. `clock` is that of the place where the device's stream is. */
 static void give_back(fsdp__races *races, const fsdp__actor *host, const fsdp__order *order,
                       const fsdp__vector_clock *clock)
 {
@@ -125,7 +125,7 @@ static void *visit(void *arg, const fsdp__buffer *buffer)
 
 fsdp_status fsdp__races_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
-    /* The walk writes what it is given: the caller's arguments and table stay as they are. */
+    /* The walk writes to what it is given, so it gets copies: the caller's arguments and table must not change. */
     _Alignas(16) unsigned char on_stack[TABLE_BYTES];
     void *table = on_stack, *on_heap = NULL;
     void *arg[2] = {stream, (void *)(uintptr_t)fsdp__kernel_infos[kernel].name};
@@ -198,7 +198,7 @@ void fsdp__races_name(const fsdp_device *device, const void *memory, size_t byte
         own(device, memory, bytes, fsdp_memory_kind_name(kind), name);
 }
 
-/* In front of the next item of a stream with a thread. */
+/* Puts an order in front of the next item of a stream with a thread. */
 static void expect(fsdp__races *races, fsdp__actor *host, fsdp__actor *actor, fsdp__order order)
 {
     order.after = fsdp__actor_now(host);
@@ -257,7 +257,7 @@ fsdp_status fsdp__races_open_stream(fsdp_stream *stream)
     return stream->actor ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
-/* The actor carries out what lies in front of its next item. */
+/* Carries out what the actor has in front of its next item. */
 static void follow(fsdp__races *races, const fsdp__actor *host, fsdp__actor *actor, fsdp__order *orders)
 {
     for (const fsdp__order *o = orders; o; o = o->next) {
@@ -295,7 +295,7 @@ void fsdp__races_close_stream(fsdp_device *device, fsdp__actor *actor)
 typedef struct item {
     _Alignas(16) fsdp__stream_work work;
     fsdp__order *orders;
-    fsdp__instant *queued; /* where the host was */
+    fsdp__instant *queued; /* where the host was when it queued the item */
 } item;
 
 static fsdp_status run_item(fsdp_stream *stream, const void *argument)

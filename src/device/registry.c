@@ -1,4 +1,4 @@
-/* registry.c - the backends that are compiled in. The only list of them. One of an optional folder stands here if its
+/* registry.c - the only list of the backends that are compiled in. A backend of an optional folder is in it if its
  * FSDP_HAVE_... is defined (cmake/optional.cmake). */
 #include <string.h>
 

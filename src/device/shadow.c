@@ -1,5 +1,5 @@
-/* shadow.c - a sorted list of spans for each range that is watched. A span is as long as all its bytes have been used
- * in the same way: a use that ends inside of one cuts it, and a write makes one of all that it covers. */
+/* shadow.c - a sorted list of spans for each watched range. All bytes of a span have been used in the same way: a use
+ * that ends inside a span cuts it, and a write makes one span of all that it covers. */
 #include "device/shadow.h"
 
 #include <string.h>
@@ -10,8 +10,8 @@
 typedef struct span {
     uintptr_t start, end;
     fsdp__use write;  /* step 0: none */
-    fsdp__use freed;  /* since the write; step 0: not */
-    fsdp__use *reads; /* since the write; none of them is known to the actor of another */
+    fsdp__use freed;  /* since the write; step 0: it was not given back */
+    fsdp__use *reads; /* since the write; no actor of one of them knows of another */
     int64_t read_count, read_capacity;
 } span;
 
@@ -116,7 +116,7 @@ bool fsdp__shadow_watches(const fsdp__shadow *shadow, const void *pointer)
 
 /* ---- spans ---- */
 
-/* The first one that ends behind `at`. */
+/* Returns the first span that ends behind `at`. */
 static int64_t first_behind(const range *r, uintptr_t at)
 {
     int64_t low = 0, high = r->count;
@@ -149,7 +149,7 @@ static span *insert(range *r, int64_t index, uintptr_t start, uintptr_t end)
     return s;
 }
 
-/* Cuts span `index` in two at `at`, which lies inside. */
+/* Cuts span `index` in two at `at`, which lies inside it. */
 static bool cut(range *r, int64_t index, uintptr_t at)
 {
     span *left = r->spans[index], *right = insert(r, index + 1, at, left->end);
@@ -169,7 +169,7 @@ static bool cut(range *r, int64_t index, uintptr_t at)
     return true;
 }
 
-/* Makes spans of all bytes of [start, end), cut at both ends. Gives the first and the one behind the last. */
+/* Makes spans for all bytes of [start, end), cut at both ends. Gets the first span and the one behind the last. */
 static bool lay_out(range *r, uintptr_t start, uintptr_t end, int64_t *first, int64_t *behind)
 {
     int64_t i = first_behind(r, start);
@@ -199,13 +199,13 @@ static bool is_before(const fsdp__use *use, const fsdp__vector_clock *clock)
     return use->step <= fsdp__vector_clock_at(clock, use->actor);
 }
 
-/* See [Note: memory given back]. */
+/* Returns whether `earlier` lies after the free: see [Note: memory given back]. */
 static bool is_after(const fsdp__use *earlier, const fsdp__use *free)
 {
     return free->frees && earlier->known >= free->step;
 }
 
-/* The use of `s` that `use` with `clock` is not ordered with; NULL: none. */
+/* Returns the use of `s` with which `use`, whose actor knows of `clock`, is not ordered; NULL: none. */
 static const fsdp__use *conflicting(const span *s, const fsdp__use *use, const fsdp__vector_clock *clock)
 {
     if (!is_before(&s->write, clock) && !is_after(&s->write, use))
@@ -216,7 +216,7 @@ static const fsdp__use *conflicting(const span *s, const fsdp__use *use, const f
     return is_before(&s->freed, clock) ? NULL : &s->freed;
 }
 
-/* Reads before this one need no record: who comes after this one comes after them. */
+/* Adds a read. Reads that lie before it need no record: what comes after this one comes after them. */
 static bool add_read(span *s, const fsdp__use *use, const fsdp__vector_clock *clock)
 {
     int64_t kept = 0;
@@ -231,7 +231,7 @@ static bool add_read(span *s, const fsdp__use *use, const fsdp__vector_clock *cl
     return true;
 }
 
-/* One span, written by `use`, in the place of spans [first, behind). */
+/* Puts one span, written by `use`, in the place of spans [first, behind). */
 static void become_one(range *r, int64_t first, int64_t behind, const fsdp__use *use)
 {
     span *s = r->spans[first];
@@ -324,7 +324,7 @@ bool fsdp__shadow_own(fsdp__shadow *shadow, const void *pointer, size_t bytes, c
 
     if (!r || bytes == 0)
         return true;
-    /* A new block has no parts of old ones. */
+    /* A new block has no parts of old blocks. */
     remove_owners(&r->parts, owner.start, owner.end);
     if (!name)
         remove_owners(&r->blocks, owner.start, owner.end);

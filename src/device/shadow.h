@@ -1,7 +1,7 @@
-/* shadow.h - what is known of the uses of memory: for every byte that is watched its last write and the reads since.
+/* shadow.h - what is known of the uses of memory: for every watched byte its last write and the reads since then.
  *
- * Only ranges that are watched are remembered: memory that devices hand out and that ranks share. Other memory of the
- * host comes and goes by malloc, in an order that nobody tells here. */
+ * Only uses of watched ranges are remembered: memory that devices hand out and that ranks share. Other memory of the
+ * host comes and goes by malloc, in an order that nobody reports here. */
 #ifndef DEVICE_SHADOW_H
 #define DEVICE_SHADOW_H
 
@@ -14,28 +14,28 @@ typedef struct fsdp__shadow fsdp__shadow;
 /* One use: step `step` of `actor`. The texts must live as long as the shadow; NULL: none.
  *
  * [Note: memory given back]
- * The host says so at once, for the place where the device's stream stands; it is looked at when the stream gets there.
- * By then the block may be another's, whose uses come later and are not to be compared: they were queued by a host that
- * knew (`known`). Uses of before the block was given back must be ordered in front of it; those that run only after it
- * was looked at, and whose host did not know, never were. */
+ * The host reports at once that it gives memory back, for the place where the device's stream will be; the shadow
+ * checks it when the stream gets there. By then the block may belong to another, whose uses come later and must not be
+ * compared: they were queued by a host that knew of it (`known`). Uses from before the block was given back must be
+ * ordered in front of it; those that run only after the check, and whose host did not know, never were. */
 typedef struct fsdp__use {
     uint64_t step;
-    uint64_t known; /* set by the shadow: steps of the memory's owner that lie before it */
+    uint64_t known; /* set by the shadow: the steps of the memory's owner that lie before the use */
     int actor;
     bool writes;
-    bool frees;               /* given back, by its owner */
+    bool frees;               /* the owner gives the memory back */
     const char *what, *field; /* "kernel", "dst" */
     const char *within;       /* the collective that it is a part of, */
-    uint64_t number;          /* and the number of that */
+    uint64_t number;          /* and the sequence number of that */
 } fsdp__use;
 
-/* A use that is not ordered with an earlier one: the bytes that both touch, and the earlier one. */
+/* A use that is not ordered with an earlier one: the bytes that both touch, and the earlier use. */
 typedef struct fsdp__conflict {
     uintptr_t start, end;
     fsdp__use earlier;
 } fsdp__conflict;
 
-/* What memory is: a block as handed out, or a part of one with a name. */
+/* What a piece of memory is: a block as handed out, or a named part of one. */
 typedef struct fsdp__owner {
     uintptr_t start, end;
     const char *kind, *name; /* NULL: unknown */
@@ -50,19 +50,20 @@ typedef enum fsdp__shadow_answer {
 fsdp__shadow *fsdp__shadow_create(void); /* NULL when out of memory */
 void fsdp__shadow_free(fsdp__shadow *shadow);
 
-/* Remembers uses of [pointer, pointer + bytes) from now on; nothing to do when it does already. `owner`: the actor that
- * gives back what lies there; -1: nobody does. False: no memory. */
+/* Remembers uses of [pointer, pointer + bytes) from now on; does nothing if it does so already. `owner`: the actor that
+ * gives back what lies there; -1: nobody does. Returns false when out of memory. */
 bool fsdp__shadow_watch(fsdp__shadow *shadow, const void *pointer, size_t bytes, int owner);
 /* Forgets the range that begins at `pointer`: the addresses may come back as someone else's. */
 void fsdp__shadow_forget(fsdp__shadow *shadow, const void *pointer);
 bool fsdp__shadow_watches(const fsdp__shadow *shadow, const void *pointer);
 
-/* Remembers a use whose actor knows of `clock`. A conflict is with a use that `clock` does not cover; the first one is
- * given. Bytes outside of what is watched are passed over. */
+/* Remembers a use whose actor knows of `clock`. It conflicts with an earlier use that `clock` does not cover; `out`
+ * gets the first conflict. Bytes outside the watched ranges are skipped. */
 fsdp__shadow_answer fsdp__shadow_use(fsdp__shadow *shadow, const void *pointer, size_t bytes, const fsdp__use *use,
                                      const fsdp__vector_clock *clock, fsdp__conflict *out);
 
-/* Says what memory is, from now on: a block (name NULL), or a part of one. Nothing to do where nobody watches. */
+/* Says what a piece of memory is from now on: a block (name NULL), or a part of one. Does nothing where it is not
+ * watched. */
 bool fsdp__shadow_own(fsdp__shadow *shadow, const void *pointer, size_t bytes, const char *kind, const char *name);
 fsdp__owner fsdp__shadow_owner(const fsdp__shadow *shadow, uintptr_t at);
 

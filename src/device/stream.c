@@ -1,4 +1,4 @@
-/* stream.c - streams and events of any device: arguments are checked here, the backend does the rest. */
+/* stream.c - streams and events of any device: checks arguments here, and leaves the rest to the backend. */
 #include "base/fault.h"
 #include "device/actor.h"
 #include "device/impl.h"
@@ -82,8 +82,9 @@ bool fsdp__stream_is_inline(const fsdp_stream *stream)
 }
 
 /* [Note: scratch of worker streams]
- * Work asks for scratch when it runs. Behind the host the allocator is not to be asked then: a block that the host has
- * given back already may be in use by work that is queued before. Such streams have memory of their own. */
+ * Work asks for scratch when it runs. On a stream that runs behind the host the allocator must not be asked then: a
+ * block that the host has already given back may still be in use by work that was queued earlier. Such streams have
+ * memory of their own. */
 static fsdp_status take_workspace(fsdp_stream *stream, size_t bytes)
 {
     fsdp_device *device = stream->device;
@@ -102,7 +103,7 @@ void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes)
 {
     if (stream->workspace && bytes <= stream->workspace_bytes)
         return stream->workspace;
-    /* Scratch has nothing to keep, so the old and the new are never there at once. */
+    /* Scratch has nothing to keep, so the old block is freed before the new one is taken. */
     fsdp__stream_drop_workspace(stream);
     if (take_workspace(stream, bytes) != FSDP_OK)
         return NULL;
@@ -149,7 +150,8 @@ void fsdp_event_free(fsdp_event *event)
     event->device->backend->event_free(event);
 }
 
-/* Devices of one kind may wait for each other, and those whose streams are threads of the host: it and sim. */
+/* Returns whether one device may wait for the other: devices of one kind may, and those whose streams are threads of
+ * the host (the CPU's and sim's). */
 static bool may_wait(const fsdp__backend *waits, const fsdp__backend *records)
 {
     return waits == records ||

@@ -1,6 +1,6 @@
 /* vector_clock.h - how much of what each actor does is known to lie before some moment (Lamport; Mattern, "Virtual time
- * and global states of distributed systems", 1989). Actor i's n-th step lies before every moment whose clock has
- * at[i] >= n. */
+ * and global states of distributed systems", 1989). Actor i's n-th step lies before every moment whose clock has at[i]
+ * >= n. */
 #ifndef DEVICE_VECTOR_CLOCK_H
 #define DEVICE_VECTOR_CLOCK_H
 
@@ -15,11 +15,11 @@ typedef struct fsdp__vector_clock {
 
 void fsdp__vector_clock_release(fsdp__vector_clock *clock);
 uint64_t fsdp__vector_clock_at(const fsdp__vector_clock *clock, int actor);
-/* False: out of memory, and nothing has changed. */
+/* Sets the actor's step. Returns false when out of memory; then nothing has changed. */
 bool fsdp__vector_clock_set(fsdp__vector_clock *clock, int actor, uint64_t step);
-/* From here on also after `other`. False: out of memory, and nothing has changed. */
+/* Moves the clock on so that it also lies after `other`. Returns false when out of memory; then nothing has changed. */
 bool fsdp__vector_clock_join(fsdp__vector_clock *clock, const fsdp__vector_clock *other);
-/* Whether all that lies before `other` lies before `clock`. */
+/* Returns whether all that lies before `other` lies before `clock`. */
 bool fsdp__vector_clock_covers(const fsdp__vector_clock *clock, const fsdp__vector_clock *other);
 
 #endif

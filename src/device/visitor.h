@@ -1,10 +1,11 @@
-/* visitor.h - how kernel_buffers.c says that a field of a kernel's arguments is read or written, and how many bytes. */
+/* visitor.h - functions by which kernel_buffers.c says that a field of a kernel's arguments is read or written, and how
+ * many bytes. */
 #ifndef DEVICE_VISITOR_H
 #define DEVICE_VISITOR_H
 
 #include "device/kernels.h"
 
-/* Who visits. The functions below put its answers into the arguments. */
+/* The visiting function. The functions below put its answers into the arguments. */
 typedef struct visitor {
     fsdp__buffer_visit visit;
     void *arg;
@@ -20,7 +21,7 @@ static inline void *visit(const visitor *v, const char *name, const void *pointe
 #define READS(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS)
 #define WRITES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__WRITES)
 #define CHANGES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS_AND_WRITES)
-/* Adds to what is there, or replaces it. */
+/* For a field that is added to (`adds`) or replaced. */
 #define ADDS(field, bytes, adds) \
     a->field = visit(v, #field, a->field, (bytes), (adds) ? FSDP__READS_AND_WRITES : FSDP__WRITES)
 
@@ -31,7 +32,7 @@ static inline size_t elements(fsdp_dtype dtype, int64_t numel)
     return numel > 0 ? (size_t)numel * fsdp_dtype_size(dtype) : 0;
 }
 
-/* From the first to the last element of dimensions with strides. */
+/* One dimension. The function below counts from the first to the last element of several, with their strides. */
 typedef struct extent {
     int64_t size, stride;
 } extent;

@@ -1,4 +1,4 @@
-/* archive.c - zip archives, by libzip. */
+/* archive.c - zip archives, by means of libzip. */
 #include "format/archive.h"
 
 #include <errno.h>
@@ -18,10 +18,10 @@ struct fsdp__archive {
     zip_file_t *member; /* the one that was read last; NULL: none */
     int64_t member_index;
     bool stored; /* it is not compressed */
-    uint64_t at; /* its next byte */
+    uint64_t at; /* the next byte of it that will be read */
 };
 
-/* Takes the error's text along. */
+/* Fails with the text of the error, and releases it. */
 static fsdp_status bad_archive(const char *path, zip_error_t *error)
 {
     bool memory = zip_error_code_zip(error) == ZIP_ER_MEMORY;
@@ -32,7 +32,7 @@ static fsdp_status bad_archive(const char *path, zip_error_t *error)
     return status;
 }
 
-/* The source is taken over, also on failure; NULL: `error` says why. */
+/* Opens an archive. The source is taken over, also on failure; NULL: `error` says why. */
 static fsdp_status open_source(const char *path, zip_source_t *source, zip_error_t *error, fsdp__archive **out)
 {
     fsdp__archive *archive = fsdp__calloc(1, sizeof *archive);
@@ -153,7 +153,7 @@ static fsdp_status open_member(fsdp__archive *archive, int64_t member)
     return FSDP_OK;
 }
 
-/* To the end of `bytes`, which the member must have. */
+/* Reads on, to the end of `bytes`, which the member must have. */
 static fsdp_status read_on(fsdp__archive *archive, void *out, size_t bytes)
 {
     char *to = out;
@@ -171,7 +171,7 @@ static fsdp_status read_on(fsdp__archive *archive, void *out, size_t bytes)
     return FSDP_OK;
 }
 
-/* Stored members are sought in; others are read up to there. */
+/* Goes to an offset: seeks in a stored member, reads a compressed one up to there. */
 static fsdp_status seek(fsdp__archive *archive, int64_t member, uint64_t offset)
 {
     char passed[4096];
@@ -197,6 +197,6 @@ fsdp_status fsdp__archive_read(fsdp__archive *archive, int64_t member, uint64_t 
     if (status == FSDP_OK)
         status = read_on(archive, out, bytes);
     if (status != FSDP_OK)
-        close_member(archive); /* where it stands is not known */
+        close_member(archive); /* its position is not known */
     return status;
 }

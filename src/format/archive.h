@@ -6,20 +6,20 @@
 
 typedef struct fsdp__archive fsdp__archive;
 
-/* Of a regular file. */
+/* Opens an archive that is a regular file. */
 fsdp_status fsdp__archive_open(const char *path, fsdp__archive **out);
-/* The same of bytes in memory, which the caller keeps; `path` is for messages. */
+/* Opens an archive in memory, which the caller keeps; `path` is for messages. */
 fsdp_status fsdp__archive_open_bytes(const char *path, const void *data, size_t bytes, fsdp__archive **out);
 void fsdp__archive_close(fsdp__archive *archive); /* NULL is allowed */
 
 int64_t fsdp__archive_count(const fsdp__archive *archive);
-/* Borrowed; "" where it has none. */
+/* Borrowed; "" if the member has none. */
 const char *fsdp__archive_name(const fsdp__archive *archive, int64_t member);
-/* -1 when there is none of that name. */
+/* Returns the member, or -1 when none has that name. */
 int64_t fsdp__archive_find(const fsdp__archive *archive, const char *name);
 fsdp_status fsdp__archive_size(fsdp__archive *archive, int64_t member, uint64_t *out_bytes);
-/* Bytes [offset, offset + bytes) of a member. Compressed ones are read from their beginning for that, unless what was
- * read last of them ends there. */
+/* Reads bytes [offset, offset + bytes) of a member. A compressed member is read from its beginning for that, unless the
+ * last read of it ended at `offset`. */
 fsdp_status fsdp__archive_read(fsdp__archive *archive, int64_t member, uint64_t offset, void *out, size_t bytes);
 
 #endif

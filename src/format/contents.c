@@ -1,4 +1,4 @@
-/* contents.c - what in a folder may be replaced, and what is somebody else's. */
+/* contents.c - what may be replaced in a folder, and what belongs to somebody else. */
 #include "format/contents.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ enum presence {
     CHANGED
 };
 
-/* `listed` is what an export wrote there; NULL: nothing, and what is there counts as changed. */
+/* Looks at a file. `listed` is what an export wrote there; NULL: nothing, so a file that is there counts as changed. */
 static fsdp_status look(const fsdp__directory *folder, const char *name, const fsdp__listed_file *listed,
                         enum presence *out, bool *is_directory)
 {
@@ -49,7 +49,7 @@ static fsdp_status look(const fsdp__directory *folder, const char *name, const f
 
 /* ---- the whole folder ---- */
 
-/* Made by ourselves, or by who made the file system. */
+/* Returns whether the name does not count: it was made by this library, or when the file system was made. */
 static bool is_nothing(const char *name)
 {
     static const char *const names[] = {".", "..", FSDP__STAGING_NAME, "lost+found"};
@@ -60,7 +60,7 @@ static bool is_nothing(const char *name)
     return false;
 }
 
-/* `*out` is the first name (by the alphabet) that makes the folder not empty; "" when it is. */
+/* Gets the alphabetically first name that makes the folder not empty; "" when it is empty. */
 static fsdp_status first_name(const fsdp__directory *folder, char *out, size_t out_bytes)
 {
     fsdp_status status = FSDP_OK;
@@ -130,7 +130,7 @@ static fsdp_status check_name(const fsdp__content_rules *rules, const fsdp__file
     return FSDP_OK;
 }
 
-/* A list that cannot be read counts as none where overwriting is asked for. */
+/* Loads the list. One that cannot be read counts as none where overwriting is asked for. */
 static fsdp_status load_list(const fsdp__content_rules *rules, fsdp__file_list *list)
 {
     bool found = false, held = fsdp_hold_error(rules->overwrite);
@@ -144,7 +144,7 @@ static fsdp_status load_list(const fsdp__content_rules *rules, fsdp__file_list *
     return status;
 }
 
-/* What would be read in place of the new files, or together with them. */
+/* Checks for files that would be read in place of the new files, or together with them. */
 static fsdp_status check_alone(const fsdp__content_rules *rules, const fsdp__file_list *list,
                                const fsdp__file_list *fresh)
 {

@@ -1,4 +1,4 @@
-/* digest.c - a hash of a file, or of pieces of it. */
+/* digest.c - hashes a file, or pieces of it. */
 #include "format/digest.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 enum {
     PIECE_BYTES = 16384,
-    PIECES = 64 /* a file of up to so many is read whole */
+    PIECES = 64 /* a file of up to so many pieces is read whole */
 };
 
 static fsdp_status io_error(const char *path)

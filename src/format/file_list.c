@@ -1,4 +1,4 @@
-/* file_list.c - names of files with what they hold, in memory and as JSON. */
+/* file_list.c - names of files with what they contain, in memory and as JSON. */
 #include "format/file_list.h"
 
 #include <errno.h>
@@ -84,7 +84,7 @@ void fsdp__file_list_release(fsdp__file_list *list)
 
 /* ---- JSON ---- */
 
-/* In hexadecimal: JSON has no integers of 64 bits for everybody. */
+/* Writes numbers in hexadecimal, since not every JSON reader has 64-bit integers. */
 static json_t *file_json(const fsdp__listed_file *file)
 {
     char digest[17];
@@ -108,7 +108,8 @@ json_t *fsdp__file_list_json(const fsdp__file_list *list)
     return array;
 }
 
-/* Files are renamed and removed by these names: they must not lead out of the folder. */
+/* Returns whether the name is a plain one: files are renamed and removed by these names, so they must not lead out of
+ * the folder. */
 static bool is_plain(const char *name)
 {
     return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;

@@ -1,4 +1,5 @@
-/* file_list.h - names of files with what they hold: what an export leaves of itself, and what a journal moves. */
+/* file_list.h - names of files with what they contain: the list that an export leaves behind, and the files that a
+ * journal moves. */
 #ifndef FORMAT_FILE_LIST_H
 #define FORMAT_FILE_LIST_H
 
@@ -23,15 +24,17 @@ const fsdp__listed_file *fsdp__file_list_find(const fsdp__file_list *list, const
 fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const fsdp__directory *folder);
 void fsdp__file_list_release(fsdp__file_list *list);
 
-/* As a JSON array, NULL when out of memory; and back, refusing names that are paths. `path` is for messages. */
+/* Convert a list to a JSON array (NULL when out of memory), and back, refusing names that are paths. `path` is for
+ * messages. */
 json_t *fsdp__file_list_json(const fsdp__file_list *list);
 fsdp_status fsdp__file_list_parse(fsdp__file_list *list, const char *path, const json_t *array);
 
-/* What an export leaves in its folder: this file, with names, sizes and digests of the others. */
+/* The file that an export leaves in its folder, with names, sizes and digests of the other files. */
 #define FSDP__LIST_NAME ".fsdp-files.json"
 
 fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const fsdp__directory *folder);
-/* Empty when the folder has none; `*out_found` says whether it has. One that may be another user's is refused. */
+/* Loads the folder's list; it is empty when the folder has none, and `*out_found` says whether it has one. A list that
+ * may be another user's is refused. */
 fsdp_status fsdp__file_list_load(fsdp__file_list *list, const fsdp__directory *folder, bool *out_found);
 
 #endif

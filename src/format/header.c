@@ -1,4 +1,4 @@
-/* header.c - the header of one safetensors file, checked whole before anybody follows an offset. */
+/* header.c - the header of one safetensors file, which is checked as a whole before anybody follows an offset. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ enum {
     MAX_HEADER_BYTES = 100000000
 };
 
-/* What the format calls its types; NONE: known to it, not to us. */
+/* The format's names of dtypes; NONE: the format has it and this library has not. */
 static const struct {
     const char *name;
     fsdp_dtype dtype;
@@ -82,7 +82,7 @@ static fsdp_status read_dtype(const header *h, const json_t *tensor, fsdp_safete
     return BAD_TENSOR(h, entry->name, "unknown dtype '%s'", FSDP__SHOWN_NAME(text));
 }
 
-/* Shape, and the bytes it takes. */
+/* Reads the shape, and computes the bytes that it takes. */
 static fsdp_status read_shape(const header *h, const json_t *tensor, int bits, fsdp_safetensors_entry *entry)
 {
     const json_t *shape = json_object_get(tensor, "shape");
@@ -159,7 +159,7 @@ static fsdp_status read_metadata(const header *h, const json_t *metadata)
     const char *key;
     json_t *value;
 
-    if (json_is_null(metadata)) /* as the format's own library takes it */
+    if (json_is_null(metadata)) /* as the format's own library accepts it */
         return FSDP_OK;
     if (!json_is_object(metadata))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': __metadata__ is not an object", h->path);
@@ -179,7 +179,7 @@ static int by_offset(const void *a, const void *b)
 
     if (begin_x != begin_y)
         return begin_x < begin_y ? -1 : 1;
-    return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty ones first: they end where they begin */
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors first: they end where they begin */
 }
 
 static int by_name(const void *a, const void *b)
@@ -187,7 +187,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const fsdp_safetensors_entry *)a)->name, ((const fsdp_safetensors_entry *)b)->name);
 }
 
-/* The tensors from `first` on must cover the data from its first byte to its last, each byte once. */
+/* Checks that the tensors from `first` on cover the data from its first byte to its last, each byte once. */
 static fsdp_status check_coverage(const header *h, const fsdp__tensor_list *list, int64_t first)
 {
     int64_t count = list->count - first;
@@ -210,13 +210,13 @@ static fsdp_status check_coverage(const header *h, const fsdp__tensor_list *list
     if (covered != h->data_bytes)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its last %llu bytes belong to no tensor", h->path,
                          (unsigned long long)(h->data_bytes - covered));
-    /* In the order in which an index lists them: the two are compared side by side (safetensors.c). */
+    /* Sort them in the order in which an index lists them: the two are compared side by side (safetensors.c). */
     if (count > 1)
         qsort(entries, (size_t)count, sizeof *entries, by_name);
     return FSDP_OK;
 }
 
-/* What it is instead, where that is known. */
+/* Fails with what the file is instead, if that is known. */
 static fsdp_status fail_other_file(const char *path, const unsigned char *data, size_t bytes)
 {
     FSDP_TRY(fsdp__lfs_pointer_refuse(path, data, bytes));

@@ -1,4 +1,4 @@
-/* index.c - which file holds which tensor. */
+/* index.c - which file contains which tensor. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "format/json.h"
 #include "format/safetensors.h"
 
-/* "./model.safetensors" is a file beside the index, too. */
+/* Removes "./" from a name: "./model.safetensors" is a file beside the index, too. */
 static const char *without_here(const char *name)
 {
     while (name[0] == '.' && name[1] == '/')
@@ -16,7 +16,7 @@ static const char *without_here(const char *name)
     return name;
 }
 
-/* Files lie beside the index: a name with a slash could point anywhere. */
+/* Returns whether the name is plain. Files lie beside the index, and a name with a slash could point anywhere. */
 static bool plain_file_name(const char *name)
 {
     return name[0] != '\0' && !strchr(name, '/') && !strchr(name, '\\') && strcmp(name, ".") != 0 &&
@@ -44,7 +44,7 @@ static fsdp_status add(const char *path, const char *tensor, const json_t *file,
     return entry->tensor ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
 }
 
-/* What one file holds stands together, in the order in which its own header is sorted. */
+/* Orders entries so that those of one file are together, in the order in which the file's own header is sorted. */
 static int by_file_and_tensor(const void *a, const void *b)
 {
     const fsdp__index_entry *x = a, *y = b;

@@ -1,7 +1,7 @@
-/* journal.c - files of a folder are replaced by new ones, all or none.
+/* journal.c - replaces files of a folder by new ones, all or none.
  *
- * Where a file lies says how far the replacement has come: a new file that is not in <staging>/new is in its place. So
- * finishing and undoing need no count, and can be repeated. */
+ * The place of a file says how far the replacement has come: a new file that is not in <staging>/new has been moved. So
+ * finishing and undoing need no counter, and can be repeated. */
 #include "format/journal.h"
 
 #include <errno.h>
@@ -30,7 +30,8 @@ static fsdp_status out_of_memory(const fsdp__directory *folder)
 
 /* ---- the journal itself ---- */
 
-/* Without a word where the folder cannot be searched: who reads it says that better. */
+/* Returns whether there may be a journal. It reports nothing where the folder cannot be searched: its reader says that
+ * better. */
 static bool may_exist(int folder, int *error)
 {
     struct stat info;
@@ -104,8 +105,8 @@ void fsdp__journal_release(fsdp__journal *journal)
     fsdp__file_list_release(&journal->gone);
 }
 
-/* After this the folder is whole. That the removal is on disk is not waited for: a journal that a power cut brings back
- * finds everything in its place. */
+/* Removes the journal; after this the folder is whole. It does not wait until the removal is on disk: a journal that a
+ * power cut brings back finds everything in its place. */
 static fsdp_status remove_journal(const fsdp__directory *folder)
 {
     if (!fsdp__fault_file(FSDP__FAULT_WRITE, NULL) &&
@@ -118,13 +119,14 @@ static fsdp_status remove_journal(const fsdp__directory *folder)
 
 #define OLD_NAME "old" /* in the staging folder */
 
-/* The three of a replacement. */
+/* The three folders of a replacement. */
 typedef struct places {
     const fsdp__directory *folder;
-    fsdp__directory fresh, old; /* their paths are NULL where they are not there */
+    fsdp__directory fresh, old; /* a path is NULL where the folder does not exist */
 } places;
 
-/* A folder from elsewhere may have a link there: files would be moved to where it leads, over others. */
+/* Opens one of these folders. A folder from elsewhere may have a link there: then files would be moved to where it
+ * leads, over others. */
 static fsdp_status find_place(const fsdp__directory *staging, const char *name, fsdp__directory *out)
 {
     struct stat info;
@@ -159,7 +161,7 @@ static void release_places(places *p)
     fsdp__directory_close(&p->old);
 }
 
-/* Links count as they are: they are renamed, not followed. */
+/* Returns whether the name is there. Links count as themselves: they are renamed, not followed. */
 static bool is_in(const fsdp__directory *folder, const char *name)
 {
     struct stat info;
@@ -167,7 +169,7 @@ static bool is_in(const fsdp__directory *folder, const char *name)
     return folder->path && fsdp__directory_look(folder, name, &info);
 }
 
-/* Somebody may have put another one there since. */
+/* Returns whether the file is the listed one: somebody may have put another there since. */
 static bool is_listed(const fsdp__directory *folder, const fsdp__listed_file *file)
 {
     struct stat info;
@@ -178,8 +180,8 @@ static bool is_listed(const fsdp__directory *folder, const fsdp__listed_file *fi
 
 /* ---- moving ---- */
 
-/* A file that is not in `from` has been moved already. What is a folder by now was not listed as a file, and goes back:
- * whoever may write to `from` can give it such a name. */
+/* Moves a file. One that is not in `from` has been moved already. What turns out to be a folder was not listed as a
+ * file, and is moved back: whoever may write to `from` can give it such a name. */
 static fsdp_status move(const char *name, const fsdp__directory *from, const fsdp__directory *to)
 {
     struct stat info;
@@ -196,8 +198,8 @@ static fsdp_status move(const char *name, const fsdp__directory *from, const fsd
     return FSDP_FAIL(FSDP_STATE, "'%s/%s' has become a folder, which is not moved", from->path, name);
 }
 
-/* Old files whose new ones are still to come, and those without one. The mark of the kind, which is the last of the new
- * files, goes first: in between nobody takes the folder for a model. */
+/* Moves out the old files whose new ones are still to come, and those without a new one. The mark of the kind, which is
+ * the last of the new files, goes first: so nobody takes the folder for a model meanwhile. */
 static fsdp_status move_old_out(const fsdp__journal *journal, const places *p)
 {
     for (int64_t i = journal->fresh.count - 1; i >= 0; i--)
@@ -216,7 +218,7 @@ static fsdp_status move_new_in(const fsdp__journal *journal, const places *p)
     return FSDP_OK;
 }
 
-/* Whether a new file is the one that is listed: of its size, and of its bytes where it has not been moved yet. */
+/* Compares a new file with its entry in the list: its size, and its bytes if it has not been moved yet. */
 static fsdp_status compare(const fsdp__listed_file *file, const places *p, const char **out_wrong)
 {
     bool waits = is_in(&p->fresh, file->name);
@@ -236,7 +238,8 @@ static fsdp_status compare(const fsdp__listed_file *file, const places *p, const
     return FSDP_OK;
 }
 
-/* Somebody may have removed the staging folder by hand; or the journal is of another folder. */
+/* Checks that all new files are there: somebody may have removed the staging folder by hand, or the journal may be that
+ * of another folder. */
 static fsdp_status check_whole(const fsdp__journal *journal, const places *p)
 {
     for (int64_t i = 0; i < journal->fresh.count; i++) {
@@ -261,7 +264,7 @@ static fsdp_status finish(const fsdp__journal *journal, const fsdp__directory *s
         FSDP_TRY(move_new_in(journal, p));
     }
     FSDP_TRY(check_whole(journal, p));
-    /* The new names before the old ones can go. */
+    /* The new names must be on disk before the old files can go. */
     FSDP_TRY(fsdp__directory_sync(p->folder));
     return remove_journal(p->folder);
 }
@@ -281,7 +284,7 @@ static fsdp_status undo(const fsdp__journal *journal, const fsdp__directory *sta
     return remove_journal(p->folder);
 }
 
-/* Finishes, or undoes. */
+/* Moves the files by `way`: finishes, or undoes. */
 static fsdp_status move_by(fsdp_status (*way)(const fsdp__journal *, const fsdp__directory *, places *),
                            const fsdp__journal *journal, const fsdp__directory *folder, const fsdp__directory *staging)
 {

@@ -1,4 +1,4 @@
-/* json.c - JSON text with errors that name file and key. */
+/* json.c - reads JSON text, with errors that name file and key. */
 #include "format/json.h"
 
 #include <math.h>
@@ -20,8 +20,8 @@ enum {
     MAX_UNITS = 4 << 20 /* a hundred thousand tensors in one file take 3.5 million */
 };
 
-/* What a value that begins with this character takes in memory, in units of about 40 bytes: the most is 200 MB. Every
- * value but an object's or array's first stands behind one of the last two. */
+/* Returns how much memory a value takes that begins with this character, in units of about 40 bytes: the most is 200
+ * MB. Every value except the first of an object or array stands behind one of the last two characters. */
 static int64_t units(char c)
 {
     return c == '{' ? 8 : c == '[' ? 4 : c == ',' || c == ':' ? 2 : 0;
@@ -33,7 +33,8 @@ static fsdp_status too_much(const char *path, const char *what, size_t offset)
                      what, offset);
 }
 
-/* Small texts can ask for much memory, an object takes two bytes: looks at the text before any is taken. */
+/* Checks the text before memory is allocated for it: small texts can ask for much memory, since an object takes two
+ * bytes. */
 static fsdp_status check_extent(const char *path, const char *text, size_t bytes, int64_t most)
 {
     int64_t depth = 0, taken = 0;
@@ -43,7 +44,7 @@ static fsdp_status check_extent(const char *path, const char *text, size_t bytes
 
         if (text[i] == '"') {
             for (i++; i < bytes && text[i] != '"'; i++)
-                i += text[i] == '\\'; /* and what it escapes */
+                i += text[i] == '\\'; /* skip what it escapes */
             if (i - begin > MAX_STRING_BYTES)
                 return too_much(path, "a string of over a million bytes", begin);
             continue;
@@ -58,7 +59,8 @@ static fsdp_status check_extent(const char *path, const char *text, size_t bytes
     return FSDP_OK;
 }
 
-/* Jansson's words are for people who read the text, but for a NUL they are for those who call it. */
+/* Fails with jansson's message, which is meant for people who read the text; for a NUL it is meant for the caller's
+ * programmer, so that has a message of its own. */
 static fsdp_status refuse(const char *path, const json_error_t *error)
 {
     enum json_error_code code = json_error_code(error);
@@ -110,7 +112,7 @@ static fsdp_status parse_foreign(const char *path, const void *text, size_t byte
     fsdp_status status;
 
     FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
-    FSDP_TRY(check_extent(path, text, bytes, most)); /* of what is there, before anything is made of it */
+    FSDP_TRY(check_extent(path, text, bytes, most)); /* checks what is there, before anything is made of it */
     FSDP_TRY(fsdp__json_to_strict(path, text, bytes, &strict, &strict_bytes));
     status = parse(path, strict, strict_bytes, most, flags, out);
     fsdp__free(strict);
@@ -213,7 +215,7 @@ static const char *type_text(const json_t *value)
     }
 }
 
-/* `*out` is NULL when the key is absent or null. */
+/* Gets a value; `*out` is NULL when the key is absent or null. */
 static fsdp_status get(const fsdp__json_object *from, const char *key, bool required, json_t **out)
 {
     json_t *value = json_object_get(from->object, key);

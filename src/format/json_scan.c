@@ -1,4 +1,4 @@
-/* json_scan.c - a pass over JSON text that keeps of what is open one bit a level. */
+/* json_scan.c - a pass over JSON text that keeps one bit for each open level. */
 #include "format/json_scan.h"
 
 #include <errno.h>
@@ -16,20 +16,20 @@ enum {
 
 typedef struct scan {
     const char *text, *at, *end;
-    const char *what; /* wrong, at `at`; NULL: nothing */
+    const char *what; /* what is wrong at `at`; NULL: nothing */
     bool no_memory;
     /* What is open: a bit for each level, 1 for an object. */
     uint64_t *levels;
     int64_t depth, capacity;
-    /* The member that is looked for; NULL: none is. */
+    /* The member that is searched for; NULL: none. */
     const char *key;
-    bool is_key; /* the value that comes belongs to it */
+    bool is_key; /* the next value belongs to it */
     fsdp__json_member *member;
     bool is_open; /* it is an object or array that has not ended yet */
     /* Where keys of the outermost object are listed; NULL: nowhere. */
     char *keys;
     size_t keys_bytes;
-    /* Where a strict text is made: `written` bytes so far, of all before `copied`. */
+    /* Where a strict text is made: `written` bytes so far, which stand for everything before `copied`. */
     char *out;
     size_t written;
     const char *copied;
@@ -41,7 +41,7 @@ static bool fail(scan *s, const char *what)
     return false;
 }
 
-/* What stands from `begin` to `at` goes into the strict text as this. */
+/* Puts `by` into the strict text in place of what stands from `begin` to `at`. */
 static void replace(scan *s, const char *begin, const char *by, size_t bytes)
 {
     size_t before = (size_t)(begin - s->copied);
@@ -77,7 +77,7 @@ static bool open_level(scan *s, bool object)
 
 /* ---- strings ---- */
 
-/* The unit of four hexadecimal digits, or -1. */
+/* Returns the UTF-16 unit of four hexadecimal digits, or -1. */
 static int32_t hex_unit(const char *at, const char *end)
 {
     int32_t unit = 0;
@@ -106,8 +106,8 @@ static bool is_second_half(int32_t unit)
     return unit >= 0xdc00 && unit < 0xe000;
 }
 
-/* The character whose digits begin at `at`, and how long they are with those of a second half; a half alone is itself.
- * -1: there are none. */
+/* Returns the character whose digits begin at `at`; `*bytes` is their length, with those of a second half. A half
+ * without its other half is returned as it is. -1: there are no digits. */
 static int32_t escaped_character(const char *at, const char *end, int *bytes)
 {
     int32_t first = hex_unit(at, end), second;
@@ -122,7 +122,7 @@ static int32_t escaped_character(const char *at, const char *end, int *bytes)
     return 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
 }
 
-/* Reads an escape, at its backslash. */
+/* Scans an escape, from its backslash on. */
 static bool scan_escape(scan *s)
 {
     const char *begin = s->at++;
@@ -146,7 +146,7 @@ static bool scan_escape(scan *s)
     return true;
 }
 
-/* At a quote; `*out` is what stands before the next. */
+/* Scans a string from its opening quote on; `*out` is what stands before the closing one. */
 static bool scan_string(scan *s, fsdp__json_member *out)
 {
     *out = (fsdp__json_member){.text = ++s->at, .is_string = true};
@@ -221,7 +221,7 @@ static bool accept_digits(scan *s)
     return s->at > begin;
 }
 
-/* A part that is no part of the number unless it has digits. */
+/* Accepts an optional part of a number, which counts only if it has digits. */
 static bool accept_part(scan *s, const char *marks, bool signs)
 {
     const char *begin = s->at;
@@ -237,7 +237,7 @@ static bool accept_part(scan *s, const char *marks, bool signs)
     return false;
 }
 
-/* jansson has integers of 64 bits, and doubles that do not overflow. */
+/* Replaces a number that jansson cannot hold: it has integers of 64 bits, and doubles that do not overflow. */
 static void replace_number(scan *s, const char *begin, bool integer)
 {
     size_t bytes = (size_t)(s->at - begin);
@@ -245,7 +245,7 @@ static void replace_number(scan *s, const char *begin, bool integer)
 
     if (!s->out || s->no_memory)
         return;
-    text = fsdp__sprintf("\"%.*s\"", (int)bytes, begin); /* with an end, and as a string */
+    text = fsdp__sprintf("\"%.*s\"", (int)bytes, begin); /* terminated, and as a string */
     if (!text) {
         s->no_memory = true;
         return;
@@ -319,7 +319,7 @@ static bool is_wanted(scan *s, const fsdp__json_member *key)
     int64_t halves = 0;
     bool same;
 
-    if (key->escaped) { /* nearly no key is */
+    if (key->escaped) { /* almost no key is */
         text = plain = fsdp__malloc(key->bytes);
         if (!plain) {
             s->no_memory = true;
@@ -332,7 +332,7 @@ static bool is_wanted(scan *s, const fsdp__json_member *key)
     return same;
 }
 
-/* Those that fit. */
+/* Lists a key, if it fits. */
 static void list_key(scan *s, const fsdp__json_member *key)
 {
     size_t used = strlen(s->keys);
@@ -358,7 +358,8 @@ static bool scan_key(scan *s)
     return true;
 }
 
-/* What comes behind a value: the ends of what is open, and a comma where one is not ended; `*more`: a value follows. */
+/* Scans what follows a value: the ends of what is open, and a comma if something is still open; `*more`: a value
+ * follows. */
 static bool scan_ends(scan *s, bool *more)
 {
     *more = false;
@@ -383,7 +384,7 @@ static bool scan_ends(scan *s, bool *more)
     return true;
 }
 
-/* A value, or the beginning of one: `*whole` is false where its first member or element follows. */
+/* Scans a value, or the beginning of one: `*whole` is false if its first member or element follows. */
 static bool scan_value(scan *s, bool *whole)
 {
     fsdp__json_member value = {.text = NULL};
@@ -483,13 +484,13 @@ fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t byte
     fsdp_status status = FSDP_OK;
 
     *out = NULL;
-    s.out = fsdp__malloc(2 * bytes + 1); /* NaN gets quotes: nothing grows more */
+    s.out = fsdp__malloc(2 * bytes + 1); /* NaN gets quotes, and nothing grows more than that */
     if (!s.out || !scan_text(&s) || s.no_memory) {
         s.no_memory = s.no_memory || !s.out;
         status = refuse(path, &s);
         fsdp__free(s.out);
     } else {
-        replace(&s, s.end, "", 1); /* with a NUL behind it, which is not counted */
+        replace(&s, s.end, "", 1); /* adds a NUL at the end, which is not counted */
         *out = s.out;
         *out_bytes = s.written - 1;
     }

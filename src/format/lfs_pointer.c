@@ -1,4 +1,4 @@
-/* lfs_pointer.c - pointers of Git LFS, told by their first line. */
+/* lfs_pointer.c - recognises pointers of Git LFS by their first line. */
 #include "format/lfs_pointer.h"
 
 #include <string.h>

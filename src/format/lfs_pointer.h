@@ -1,4 +1,4 @@
-/* lfs_pointer.h - the few lines that Git LFS leaves in place of a file: what a clone without it has. */
+/* lfs_pointer.h - the few lines that stand for a file in a clone that was made without Git LFS. */
 #ifndef FORMAT_LFS_POINTER_H
 #define FORMAT_LFS_POINTER_H
 
@@ -6,7 +6,7 @@
 
 #include "fsdp/status.h"
 
-/* An error where these are the bytes of a pointer. */
+/* Fails where these are the bytes of a pointer. */
 fsdp_status fsdp__lfs_pointer_refuse(const char *path, const void *data, size_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* pickle.c - the machine of pickle.h. */
+/* pickle.c - the stack machine of pickle.h. */
 #include "format/pickle.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 enum {
     MAX_VALUES = 4 << 20, /* a tensor takes about 25 of them */
     MAX_STACK = 1 << 20,
-    MAX_MARKS = 64, /* how deep values are nested while they are made */
+    MAX_MARKS = 64, /* how deep values are nested while they are being made */
     MAX_NAME = 100  /* bytes of a module and a name */
 };
 
@@ -27,9 +27,9 @@ typedef struct machine {
     const char *path;
     const unsigned char *data;
     size_t bytes, at; /* the next byte */
-    size_t begin;     /* of the opcode that runs */
+    size_t begin;     /* where the running opcode begins */
     fsdp__pickle made;
-    int32_t *stack, *memo; /* of values; -1: nothing is remembered there */
+    int32_t *stack, *memo; /* numbers of values; -1: nothing is stored there */
     int64_t stack_count, stack_capacity, memo_count, memo_capacity, remembered;
     int64_t marks[MAX_MARKS]; /* heights of the stack */
     int mark_count;
@@ -60,7 +60,7 @@ static fsdp_status take(machine *m, size_t bytes, const unsigned char **out)
     return FSDP_OK;
 }
 
-/* Little-endian, of up to 8 bytes. */
+/* Takes a little-endian number of up to 8 bytes. */
 static fsdp_status take_number(machine *m, size_t bytes, uint64_t *out)
 {
     const unsigned char *from = NULL;
@@ -84,7 +84,7 @@ static fsdp_status push(machine *m, int32_t value)
     return FSDP_OK;
 }
 
-/* What is below a mark belongs to what is being made outside of it. */
+/* Returns the height above the last mark: what is below it belongs to a value that is being made outside. */
 static int64_t height(const machine *m)
 {
     return m->stack_count - (m->mark_count > 0 ? m->marks[m->mark_count - 1] : 0);
@@ -98,7 +98,7 @@ static fsdp_status need(machine *m, int64_t values)
     return FSDP_OK;
 }
 
-/* The value `depth` below the top; they move when values are made. */
+/* Returns the value `depth` below the top; values move when others are made. */
 static fsdp__pickle_value *top(const machine *m, int64_t depth)
 {
     return &m->made.values[m->stack[m->stack_count - 1 - depth]];
@@ -137,7 +137,7 @@ static fsdp_status append(machine *m, int32_t to, int32_t item)
     return FSDP_OK;
 }
 
-/* The topmost `count` values become items of `to`, in the order in which they were pushed. */
+/* Makes the topmost `count` values items of `to`, in the order in which they were pushed. */
 static fsdp_status append_top(machine *m, int32_t to, int64_t count)
 {
     for (int64_t i = m->stack_count - count; i < m->stack_count; i++)
@@ -146,7 +146,7 @@ static fsdp_status append_top(machine *m, int32_t to, int64_t count)
     return FSDP_OK;
 }
 
-/* A value of the topmost `count` values, in their place. */
+/* Makes a value of the topmost `count` values, and puts it in their place. */
 static fsdp_status make_of(machine *m, fsdp__pickle_kind kind, int64_t count)
 {
     int32_t made = (int32_t)m->made.value_count;
@@ -158,7 +158,7 @@ static fsdp_status make_of(machine *m, fsdp__pickle_kind kind, int64_t count)
     return push(m, made);
 }
 
-/* The values above the last mark, which goes. */
+/* Counts the values above the last mark, and removes the mark. */
 static fsdp_status pop_mark(machine *m, int64_t *out_count)
 {
     if (m->mark_count == 0)
@@ -180,7 +180,7 @@ static fsdp_status op_proto(machine *m)
     return FSDP_OK;
 }
 
-static fsdp_status op_frame(machine *m) /* a hint how much to read ahead */
+static fsdp_status op_frame(machine *m) /* a hint about how much to read ahead */
 {
     uint64_t bytes = 0;
 
@@ -226,7 +226,7 @@ static fsdp_status op_binint2(machine *m)
     return make(m, FSDP__PICKLE_INTEGER, (int64_t)value);
 }
 
-/* Its bytes are those of a number of any size, with its sign. */
+/* Reads an integer of any size, with its sign, of which it gets the bytes. */
 static fsdp_status op_long1(machine *m)
 {
     uint64_t bytes = 0, value = 0;
@@ -296,7 +296,7 @@ static fsdp_status find_name(machine *m, const char *module, size_t module_bytes
                      m->path, m->begin, FSDP__SHOWN_NAME(text));
 }
 
-/* Up to the end of the line. */
+/* Takes the bytes up to the end of the line. */
 static fsdp_status take_line(machine *m, const char **out, size_t *out_bytes)
 {
     const unsigned char *from = m->data + m->at, *end = memchr(from, '\n', m->bytes - m->at);
@@ -380,7 +380,7 @@ static fsdp_status op_tuple(machine *m)
     return make_of(m, FSDP__PICKLE_TUPLE, count);
 }
 
-/* The topmost `count` values go into the list or dict below them, which stays. */
+/* Puts the topmost `count` values into the list or dict below them, which stays. */
 static fsdp_status extend(machine *m, fsdp__pickle_kind kind, int64_t count)
 {
     FSDP_TRY(need(m, count + 1));
@@ -496,7 +496,7 @@ static fsdp_status op_reduce(machine *m)
     return make(m, FSDP__PICKLE_DICT, 0);
 }
 
-/* What an ordered dict has beside its items (_metadata) says nothing about tensors. */
+/* Ignores what an ordered dict has beside its items (_metadata): it says nothing about tensors. */
 static fsdp_status op_build(machine *m)
 {
     FSDP_TRY(need(m, 2));

@@ -1,15 +1,15 @@
-/* pickle.h - the values of a pickle of tensors, as torch.save writes it: read, and nothing in it done.
+/* pickle.h - reads the values of a pickle of tensors, as torch.save writes it, without executing anything in it.
  *
- * A pickle is a program for a machine with a stack: whoever writes it may call any function of who reads it. Here it
- * can only make values. Of its opcodes those are known that torch.save needs, of names those in the list below;
- * anything else ends the reading, before it is looked up anywhere. A call is a value too: which name, with what. */
+ * A pickle is a program for a machine with a stack: its writer may call any function of its reader. Here it can only
+ * make values. Only the opcodes that torch.save needs are known, and only the names in the list below; anything else
+ * ends the reading, before it is looked up anywhere. A call is a value too: which name, with what arguments. */
 #ifndef FORMAT_PICKLE_H
 #define FORMAT_PICKLE_H
 
 #include "fsdp/dtype.h"
 #include "fsdp/status.h"
 
-/* Names that a pickle may use: identifier, module, name. Storages are the last ones. */
+/* Names that a pickle may use: identifier, module, name. Storages come last. */
 #define FSDP__PICKLE_NAMES(X)                                  \
     X(ORDERED_DICT, "collections", "OrderedDict")              \
     X(REBUILD_TENSOR, "torch._utils", "_rebuild_tensor_v2")    \
@@ -41,9 +41,9 @@ typedef enum fsdp__pickle_kind {
     FSDP__PICKLE_NONE,
     FSDP__PICKLE_BOOL,
     FSDP__PICKLE_INTEGER,
-    FSDP__PICKLE_REAL, /* of which the value is not kept */
+    FSDP__PICKLE_REAL, /* its value is not kept */
     FSDP__PICKLE_TEXT,
-    FSDP__PICKLE_GLOBAL,    /* a name of the list */
+    FSDP__PICKLE_GLOBAL,    /* a name from the list */
     FSDP__PICKLE_TUPLE,     /* items */
     FSDP__PICKLE_LIST,      /* items */
     FSDP__PICKLE_DICT,      /* items: key, value, key, value, ... */
@@ -55,7 +55,7 @@ typedef struct fsdp__pickle_value {
     fsdp__pickle_kind kind;
     size_t at;           /* byte of the pickle that made it, for messages */
     int64_t integer;     /* BOOL, INTEGER; GLOBAL: fsdp__pickle_name; TEXT: bytes; others: number of items */
-    const char *text;    /* TEXT: in the pickle, not terminated */
+    const char *text;    /* TEXT: points into the pickle, not terminated */
     int32_t first, last; /* links of its items; -1: none */
 } fsdp__pickle_value;
 
@@ -63,7 +63,7 @@ typedef struct fsdp__pickle_link {
     int32_t value, next;
 } fsdp__pickle_link;
 
-/* All values that the pickle has made; `result` is the one that it is the pickle of. A value may hold itself. */
+/* All values that the pickle has made; `result` is the value of the whole pickle. A value may contain itself. */
 typedef struct fsdp__pickle {
     fsdp__pickle_value *values;
     fsdp__pickle_link *links;
@@ -71,11 +71,11 @@ typedef struct fsdp__pickle {
     const fsdp__pickle_value *result;
 } fsdp__pickle;
 
-/* `path` is for messages; the bytes are kept by the caller for as long as the values. */
+/* Parses a pickle; `path` is for messages. The caller must keep the bytes for as long as the values. */
 fsdp_status fsdp__pickle_parse(const char *path, const void *data, size_t bytes, fsdp__pickle *out);
 void fsdp__pickle_release(fsdp__pickle *pickle);
 
-/* Item `index` of a value of items, NULL beyond; it walks. */
+/* Returns item `index` of a value with items, NULL beyond the last; it walks the list. */
 const fsdp__pickle_value *fsdp__pickle_item(const fsdp__pickle *pickle, const fsdp__pickle_value *value, int64_t index);
 
 #endif

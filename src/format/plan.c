@@ -1,4 +1,4 @@
-/* plan.c - where each tensor goes in the files to be written. */
+/* plan.c - decides where each tensor goes in the files that are to be written. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static fsdp_status split(const fsdp_safetensors_entry *entries, int64_t count, u
         }
         if (i == count)
             break;                            /* a model without parameters still has a file */
-        plan->offsets[i] = last->total_bytes; /* in the data; the header is added when its length is known */
+        plan->offsets[i] = last->total_bytes; /* in the data; the header's length is added when it is known */
         last->total_bytes += bytes;
         last->count++;
     }
@@ -55,7 +55,7 @@ static json_t *entry_json(const fsdp_safetensors_entry *entry, uint64_t begin)
                      "data_offsets", (json_int_t)begin, (json_int_t)(begin + entry->bytes));
 }
 
-/* The file's JSON; free() it. NULL when out of memory. */
+/* Makes the file's JSON; free() it. NULL when out of memory. */
 static char *header_text(const fsdp_safetensors_entry *entries, const fsdp__save_plan *plan,
                          const fsdp__save_file *file)
 {
@@ -73,7 +73,7 @@ static char *header_text(const fsdp_safetensors_entry *entries, const fsdp__save
     return text;
 }
 
-/* The header as it lies in the file: length, text, and spaces up to a multiple of 8. */
+/* Makes the header as it lies in the file: length, text, and spaces up to a multiple of 8. */
 static fsdp_status make_header(const fsdp_safetensors_entry *entries, fsdp__save_plan *plan, fsdp__save_file *file)
 {
     char *text = header_text(entries, plan, file);

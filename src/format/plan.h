@@ -1,4 +1,4 @@
-/* plan.h - where each tensor goes in the safetensors files to be written. */
+/* plan.h - where each tensor goes in the safetensors files that are to be written. */
 #ifndef FORMAT_PLAN_H
 #define FORMAT_PLAN_H
 
@@ -15,12 +15,12 @@ typedef struct fsdp__save_file {
 typedef struct fsdp__save_plan {
     fsdp__save_file *files;
     int64_t file_count, file_capacity;
-    uint64_t *offsets; /* per entry: of its first element in its file */
-    char *index;       /* text of the index, NULL for one file; free() it */
+    uint64_t *offsets; /* per entry: where its first element lies in its file */
+    char *index;       /* text of the index, NULL for a single file; free() it */
 } fsdp__save_plan;
 
-/* For `count` tensors of which name, dtype, shape and bytes are looked at: the same on every rank that gives the same.
- * Files hold at most `limit_bytes` of data, or one tensor. */
+/* Plans for `count` tensors, by their name, dtype, shape and bytes alone: ranks that give the same get the same. A file
+ * has at most `limit_bytes` of data, or one tensor. */
 fsdp_status fsdp__save_plan_create(const fsdp_safetensors_entry *entries, int64_t count, uint64_t limit_bytes,
                                    fsdp__save_plan *out);
 void fsdp__save_plan_release(fsdp__save_plan *plan);

@@ -1,4 +1,4 @@
-/* publish.c - a folder gets new content when all of it is on disk. */
+/* publish.c - gives a folder new content when all of it is on disk. */
 #include "format/publish.h"
 
 #include <errno.h>
@@ -17,11 +17,11 @@
 
 struct fsdp__publication {
     fsdp_context *context;
-    pthread_mutex_t mutex; /* around begin, scratch, check, commit and abandon */
+    pthread_mutex_t mutex; /* held in begin, scratch, check, commit and abandon */
     bool abandoned;
-    bool given_up; /* from elsewhere, before its end */
+    bool given_up; /* from elsewhere, before the end */
     bool committed;
-    bool unfinished; /* a journal of ours may be in the folder, which needs what is in staging */
+    bool unfinished; /* our journal may be in the folder, and needs what is in staging */
     fsdp__publish_options options;
     fsdp__target target;
     fsdp__staging staging;
@@ -33,7 +33,7 @@ static fsdp_status out_of_memory(void)
     return fsdp_fail_prefix(FSDP_NO_MEMORY, "out of memory");
 }
 
-/* In front of every failure of this file. */
+/* Puts what failed in front of every error of this file. */
 static fsdp_status name_failure(const fsdp__publication *p, fsdp_status status)
 {
     if (status == FSDP_OK)
@@ -52,7 +52,7 @@ fsdp__publication *fsdp__publication_create(fsdp_context *context)
     return p;
 }
 
-/* Whether the folder is there. */
+/* Returns whether the folder exists. */
 static bool exists(const fsdp__publication *p)
 {
     return p->target.folder.path != NULL;
@@ -60,7 +60,7 @@ static bool exists(const fsdp__publication *p)
 
 /* ---- begin ---- */
 
-/* Whether there is anything of its name by now. */
+/* Returns whether anything of the folder's name exists by now. */
 static bool has_come(const fsdp__publication *p)
 {
     struct stat info;
@@ -75,7 +75,7 @@ static fsdp_status check_new(const fsdp__publication *p)
     return FSDP_OK;
 }
 
-/* Whoever may write above it can have given the path to another. */
+/* Checks the parent: whoever may write above it can have given its path to another folder. */
 static fsdp_status check_parent(const fsdp__publication *p)
 {
     struct stat asked, found;
@@ -89,7 +89,7 @@ static fsdp_status check_parent(const fsdp__publication *p)
                      p->target.parent.path);
 }
 
-/* Whether a journal in the folder, if there is one, is of this user's. */
+/* Checks that a journal in the folder, if there is one, is this user's. */
 static fsdp_status check_journal(const fsdp__directory *folder)
 {
     fsdp__journal journal = {.gone.count = 0};
@@ -99,7 +99,7 @@ static fsdp_status check_journal(const fsdp__directory *folder)
     return status;
 }
 
-/* Finishes what a journal in the folder says. */
+/* Finishes what a journal in the folder describes. */
 static fsdp_status finish_interrupted(const fsdp__directory *folder, const fsdp__staging *staging)
 {
     fsdp__journal journal = {.gone.count = 0};
@@ -111,7 +111,7 @@ static fsdp_status finish_interrupted(const fsdp__directory *folder, const fsdp_
     return status;
 }
 
-/* What stood ready beside a name that was no folder then. */
+/* Removes what was prepared beside the name when it was not a folder yet. */
 static fsdp_status remove_beside(const fsdp__target *target)
 {
     char *beside = fsdp__sprintf("%s.saving", target->name);
@@ -129,7 +129,7 @@ static fsdp_status remove_beside(const fsdp__target *target)
     return status;
 }
 
-/* By the user's umask: its files' folder gets its name later. */
+/* Makes a folder with the user's umask, since it gets its final name later. */
 static fsdp_status make_folder(const fsdp__staging *staging, const char *name, fsdp__directory *out)
 {
     *out = (fsdp__directory){.path = NULL};
@@ -192,7 +192,8 @@ static fsdp_status begin(fsdp__publication *p)
         return take_staging(p);
     FSDP_TRY(remove_beside(&p->target));
     r = rules(p);
-    /* Before anything is made in it; a folder with a journal is somebody's of ours, and whole after it is finished. */
+    /* Check before anything is made in it. A folder with a journal is one that this library has written, and is whole
+     * once the journal is finished. */
     FSDP_TRY(fsdp__journal_exists(&p->target.folder) ? check_journal(&p->target.folder) : fsdp__contents_check(&r));
     FSDP_TRY(take_staging(p));
     return fsdp__contents_check(&r);
@@ -316,7 +317,7 @@ fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list 
 
 /* ---- commit ---- */
 
-/* Not over a folder that came to be in the meantime. */
+/* Gives the content its name, unless a folder of that name has come to exist meanwhile. */
 static fsdp_status commit_new(fsdp__publication *p)
 {
     const fsdp__target *target = &p->target;
@@ -331,7 +332,7 @@ static fsdp_status commit_new(fsdp__publication *p)
     return status;
 }
 
-/* The mark comes last. */
+/* Puts the mark at the end of the list. */
 static void put_mark_last(const fsdp__publication *p, fsdp__file_list *files)
 {
     for (int64_t i = 0; i + 1 < files->count; i++) {
@@ -350,7 +351,7 @@ static fsdp_status replace(fsdp__publication *p, const fsdp__journal *journal)
     fsdp_status status, undone;
     bool held;
 
-    /* What the journal names is on the disk before the journal is. */
+    /* What the journal names must be on disk before the journal is. */
     FSDP_TRY(fsdp__directory_sync(staging));
     FSDP_TRY(fsdp__directory_sync(folder));
     p->unfinished = true;
@@ -381,7 +382,8 @@ static fsdp_status commit_replacing(fsdp__publication *p)
 
     FSDP_TRY_GOTO(status, fsdp__file_list_scan(&journal.fresh, &p->content), out);
     put_mark_last(p, &journal.fresh);
-    FSDP_TRY_GOTO(status, fsdp__contents_check_new(&r, &journal.fresh), out); /* hours may lie between */
+    /* hours may have passed since the last check */
+    FSDP_TRY_GOTO(status, fsdp__contents_check_new(&r, &journal.fresh), out);
     FSDP_TRY_GOTO(status, fsdp__contents_gone(&r, &journal.fresh, &journal.gone), out);
     FSDP_TRY_GOTO(status, replace(p, &journal), out);
 out:
@@ -389,7 +391,7 @@ out:
     return status;
 }
 
-/* Somebody has made the folder since: the content goes into it, as into one that was there from the start. */
+/* Moves the content into a folder that somebody has made since, as if it had been there from the start. */
 static fsdp_status move_in(fsdp__publication *p)
 {
     FSDP_TRY(fsdp__directory_enter(&p->target.parent, p->target.name, &p->target.folder));

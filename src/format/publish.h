@@ -1,20 +1,20 @@
-/* publish.h - a folder gets new content when all of it is on disk: whoever looks sees the old one or the new one,
- * whole.
+/* publish.h - gives a folder new content when all of it is on disk: readers see the old content or the new one, and
+ * always a whole one.
  *
- * A publication holds its folder from its beginning, which may be hours before the content is there: what can be wrong
- * with path, permissions or space is found by making the folder in which the content will be made ready (staging), and
- * a second process is told who is there.
+ * A publication holds its folder from its beginning, which may be hours before the content is there. Problems with
+ * path, permissions or space are found early, by making the folder in which the content will be prepared (staging), and
+ * a second process is told who holds it.
  *
- *     a folder that is not there     staging is beside it, <name>.saving; one rename gives it the name
- *     a folder that is there         stays what it is (a mount point, a work tree of git); staging is inside it,
- *                                    .saving, and its files are replaced under a journal (journal.h)
+ *     the folder does not exist    staging is beside it, <name>.saving; one rename gives it the name
+ *     the folder exists            it stays what it is (a mount point, a work tree of git); staging is inside it,
+ *                                  .saving, and its files are replaced under a journal (journal.h)
  *
- * What lies where others may write is done by descriptors (base/directory.h): the staging folder is this user's alone,
- * and lists and journals that another user may have put there are refused.
+ * What lies where others may write is accessed through descriptors (base/directory.h): the staging folder is this
+ * user's alone, and lists and journals that another user may have put there are refused.
  *
- * A publication leaves a list of its files (file_list.h). A folder whose list still fits is replaced: listed files go,
- * others stay. Anything else that is not empty is refused, or, where overwriting is asked for, loses files of the names
- * of new ones and nothing else. */
+ * A publication leaves a list of its files (file_list.h). A folder whose list still matches is replaced: listed files
+ * are removed, others stay. Any other folder that is not empty is refused, or, if overwriting is asked for, loses the
+ * files that have names of new ones and nothing else. */
 #ifndef FORMAT_PUBLISH_H
 #define FORMAT_PUBLISH_H
 
@@ -22,8 +22,9 @@
 #include "format/file_list.h"
 #include "fsdp/context.h"
 
-/* What the folders of a kind hold: messages call it `noun`, each has a file `mark`, and of its files `alone` (NULL:
- * end) a folder must hold no others than those that were published with it: readers would choose wrongly. */
+/* What the folders of a kind hold: messages call it `noun`, and each folder has a file `mark`. A folder must not hold
+ * other files of the names in `alone` (which ends with NULL) than those that were published with it: readers would
+ * choose wrongly. */
 typedef struct fsdp__folder_kind {
     const char *noun, *mark;
     const char *const *alone;
@@ -32,38 +33,42 @@ typedef struct fsdp__folder_kind {
 typedef struct fsdp__publish_options {
     const char *folder;
     const fsdp__folder_kind *kind;
-    const fsdp__directory *parent; /* in which it must lie, held by the caller; NULL: wherever its path leads */
-    const char *source;            /* a folder that is never written to; NULL: none */
-    const char *overwrite_hint;    /* how to ask for overwriting, for messages; NULL: there is no way */
+    /* the folder must lie in this directory, which the caller holds; NULL: anywhere its path leads */
+    const fsdp__directory *parent;
+    const char *source;         /* a folder that must never be written to; NULL: none */
+    const char *overwrite_hint; /* for messages: how to ask for overwriting; NULL: it cannot be asked for */
     bool overwrite;
-    /* The folder must not be there, now and when the content takes its place; it gets no list of its files, since the
-     * content says itself what it is. */
+    /* The folder must not exist, now and when the content takes its place; it gets no list of its files, since the
+     * content itself says what it is. */
     bool only_new;
 } fsdp__publish_options;
 
 typedef struct fsdp__publication fsdp__publication;
 
-/* Holds nothing yet. NULL when out of memory. */
+/* Creates a publication that holds nothing yet. NULL when out of memory. */
 fsdp__publication *fsdp__publication_create(fsdp_context *context);
-/* Finds and holds the folder: all that does not depend on the content is checked, a replacement that was interrupted is
- * finished, and what a dead process left is removed. `options` is copied, the strings are borrowed until the end. */
+/* Finds and holds the folder: checks all that does not depend on the content, finishes a replacement that was
+ * interrupted, and removes what a dead process left. `options` is copied, the strings are borrowed until the end. */
 fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_options *options);
-/* The folder in which the content is made ready, empty at first: files, each synced by whoever wrote it. The caller
+/* Opens the folder in which the content is prepared, empty at first: files, each synced by its writer. The caller
  * closes it; other processes open it by its path (fsdp__staging_join). */
 fsdp_status fsdp__publication_content(fsdp__publication *p, fsdp__directory *out);
-/* The directory in which the folder has its name, or gets it. The caller closes it. */
+/* Opens the directory in which the folder has its name, or gets it. The caller closes it. */
 fsdp_status fsdp__publication_parent(fsdp__publication *p, fsdp__directory *out);
-/* A folder beside it, for files, which goes with the publication: never made behind its end. The caller closes it. */
+/* Makes a folder for files beside the content, which is removed with the publication; it is never made after the
+ * publication has ended. The caller closes it. */
 fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, fsdp__directory *out);
-/* Whether content of these names and sizes will find its place: space, limits, files of others in the way. */
+/* Checks whether content of these names and sizes can take its place: space, limits, files of others in the way. */
 fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list *files);
-/* The content takes its place. On failure everything is as it was, or the message says how to finish it. */
+/* Puts the content in its place. On failure everything is as it was, or the message says how to finish it. */
 fsdp_status fsdp__publication_commit(fsdp__publication *p);
-/* FSDP_INTERRUPTED when it was given up from elsewhere: that is then the reason of whatever else has failed. */
+/* Returns FSDP_INTERRUPTED when the publication was given up from elsewhere: this is then the reason of any other
+ * failure. */
 fsdp_status fsdp__publication_held(fsdp__publication *p);
-/* Removes what was made, unless it was committed; waits for a commit under way. From any thread. [thread-safe] */
+/* Removes what was made, unless it was committed; waits for a commit under way. May be called from any thread.
+ * [thread-safe] */
 void fsdp__publication_abandon(fsdp__publication *p);
-/* Abandons it first. NULL is allowed. */
+/* Abandons the publication first. NULL is allowed. */
 void fsdp__publication_free(fsdp__publication *p);
 
 /* Finishes a replacement that was interrupted; *out_finished says whether there was one. */

@@ -1,4 +1,4 @@
-/* room.c - whether files of given sizes can be written where a folder is. */
+/* room.c - checks whether files of given sizes can be written where a folder is. */
 #include "format/room.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files)
     if (statvfs(folder, &system) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot examine '%s': %s", folder, strerrordesc_np(errno));
     available = (uint64_t)system.f_bavail * system.f_frsize;
-    /* Some file systems, of networks and of users, do not know. */
+    /* Some network and user-space file systems do not know their size. */
     if (system.f_blocks != 0 && needed > available)
         return FSDP_FAIL(FSDP_IO, "it needs %s, and its file system has %s free: make room, or name another folder",
                          fsdp__size_text((double)needed, needed_text, sizeof needed_text),

@@ -25,7 +25,7 @@ struct fsdp_safetensors {
     fsdp__tensor_list tensors; /* by name */
 };
 
-/* `path` is taken over, also on failure. */
+/* Adds a file. `path` is taken over, also on failure. */
 static fsdp_status add_file(fsdp_safetensors *all, char *path)
 {
     mapped_file *file;
@@ -42,7 +42,7 @@ static fsdp_status add_file(fsdp_safetensors *all, char *path)
 
 /* ---- an index and its files ---- */
 
-/* Files `index->entries[*at]` and all entries of the same file; moves *at behind them. */
+/* Adds the file of index->entries[*at] with all its entries; moves *at behind them. */
 static fsdp_status add_listed_file(fsdp_safetensors *all, const char *index_path, const char *directory,
                                    const fsdp__index *index, int64_t *at)
 {
@@ -60,7 +60,7 @@ static fsdp_status add_listed_file(fsdp_safetensors *all, const char *index_path
                                all->tensors.count - first);
 }
 
-/* The directory part of a path; fsdp__free it. */
+/* Returns the directory part of a path; fsdp__free it. */
 static char *directory_of(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -1,4 +1,4 @@
-/* safetensors.h - the parts of the safetensors reader, for those who have the bytes in memory already.
+/* safetensors.h - the parts of the safetensors reader, for callers that have the bytes in memory already.
  *
  * A file is 8 bytes of little-endian header length, a JSON object {"name": {"dtype", "shape", "data_offsets"}}, and
  * data that the tensors cover without gap or overlap. */
@@ -15,21 +15,21 @@ typedef struct fsdp__tensor_list {
 
 void fsdp__tensor_list_release(fsdp__tensor_list *list);
 
-/* Adds the tensors of a file whose `bytes` are at `data` (may be NULL when empty), in the order of their names.
+/* Adds the tensors of a file whose `bytes` are at `data` (which may be NULL when empty), in the order of their names.
  * `path` is kept as `file`. On failure some may have been added. */
 fsdp_status fsdp__safetensors_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__tensor_list *list);
 
-/* What the format calls a dtype. */
+/* Returns the format's name of a dtype. */
 const char *fsdp__safetensors_dtype_name(fsdp_dtype dtype);
 
-/* Where in its file an entry begins. */
+/* Returns where an entry begins in its file. */
 uint64_t fsdp__safetensors_offset(const fsdp_safetensors *all, const fsdp_safetensors_entry *entry);
-/* Whether a descriptor is of the file whose header was read, and not of one that has its name by now. `file` is an
- * entry's. */
+/* Returns whether a descriptor is that of the file whose header was read, and not of another that has its name by now.
+ * `file` is an entry's. */
 bool fsdp__safetensors_is_open(const fsdp_safetensors *all, const char *file, int fd);
 
-/* model.safetensors.index.json, and that of pytorch_model.bin: which tensor is in which file, by file and then by name.
- */
+/* model.safetensors.index.json, and that of pytorch_model.bin: which tensor is in which file, ordered by file and then
+ * by name. */
 typedef struct fsdp__index_entry {
     char *file, *tensor;
 } fsdp__index_entry;
@@ -40,21 +40,22 @@ typedef struct fsdp__index {
 
 fsdp_status fsdp__index_parse(const char *path, const void *text, size_t bytes, fsdp__index *out);
 void fsdp__index_release(fsdp__index *index);
-/* How many entries from `at` on are of one file. */
+/* Returns how many entries from `at` on belong to one file. */
 int64_t fsdp__index_run(const fsdp__index *index, int64_t at);
-/* Whether the file at `path` holds the tensors that the index says; `unlisted` is set of those that it holds besides.
- * Both lists are by name; of the tensors held, names and marks lie `stride` bytes apart. */
+/* Checks whether the file at `path` holds the tensors that the index lists; `unlisted` is set for those that it holds
+ * besides. Both lists are in the order of names; names and marks of the held tensors lie `stride` bytes apart. */
 fsdp_status fsdp__index_compare(const char *index_path, const char *path, const fsdp__index_entry *listed,
                                 int64_t listed_count, const char *const *held, bool *unlisted, size_t stride,
                                 int64_t held_count);
-/* The path of the file that these are in, which must be there; fsdp__free it. */
+/* Returns the path of the file that these entries are in, which must exist; fsdp__free it. */
 fsdp_status fsdp__index_file(const char *index_path, const char *directory, const fsdp__index_entry *listed,
                              int64_t listed_count, char **out);
-/* Whether each name is there once, in whichever file; by name, and `stride` bytes apart, as the files' paths. */
+/* Checks that each name is there once, in whichever file. Names are in order, and lie `stride` bytes apart, as the
+ * files' paths do. */
 fsdp_status fsdp__index_check_names(const char *const *names, const char *const *files, size_t stride, int64_t count);
 
-/* What a folder without weights that can be read has instead, and what to do: a text for the end of a message, from ":
- * " on; "" where nothing is known of it. */
+/* Returns, for a folder without weights that can be read, what it has instead and what to do: a text for the end of a
+ * message, from ": " on; "" where nothing is known of it. */
 const char *fsdp__weights_hint(const char *folder);
 
 #endif

@@ -1,7 +1,8 @@
-/* staging.c - a folder held by a lock on a file in it.
+/* staging.c - a folder that is held by a lock on a file in it.
  *
  * The lock is the kernel's (flock): it ends with its process, however that ends. A lock counts only while its file is
- * the one that the name stands for, since the holder before may have removed it between the opening and the locking. */
+ * the one that the name stands for, since the previous holder may have removed it between the opening and the
+ * locking. */
 #include "format/staging.h"
 
 #include <errno.h>
@@ -23,7 +24,7 @@
 enum {
     HOLDER_BYTES = 200,
     ATTEMPTS = 100,
-    LEVELS = 1,       /* of folders in it: those have files alone */
+    LEVELS = 1,       /* of folders inside it, which contain only files */
     OTHERS_MAY = 0077 /* bits of a mode */
 };
 
@@ -39,7 +40,7 @@ static bool is_own(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, LOCK_NAME) == 0;
 }
 
-/* Whether it has the lock's file, or nothing yet. */
+/* Returns whether the folder has the lock's file, or nothing yet. */
 static bool looks_ours(const fsdp__directory *folder)
 {
     bool locked = false, empty = true, held = fsdp_hold_error(true);
@@ -61,7 +62,7 @@ static bool looks_ours(const fsdp__directory *folder)
     return locked || (empty && status == FSDP_OK);
 }
 
-/* `why` is told of a folder of this user's. */
+/* Fails because of what is in the way; `why` is given if it is a folder of this user. */
 static fsdp_status in_the_way(const fsdp__directory *parent, const char *name, const char *why)
 {
     bool there;
@@ -81,7 +82,7 @@ static fsdp_status in_the_way(const fsdp__directory *parent, const char *name, c
                      parent->path, name, why);
 }
 
-/* One that is there, and this user's; `*out` stays empty when there is none any more. */
+/* Opens an existing folder of this user; `*out` stays empty when it no longer exists. */
 static fsdp_status enter(const fsdp__directory *parent, const char *name, fsdp__directory *out)
 {
     struct stat info;
@@ -110,8 +111,8 @@ bool fsdp__staging_is_ours(const fsdp__directory *parent, const char *name)
     return ours;
 }
 
-/* Others may have had it before, by the umask of whoever made it: from here on they do not. Where modes mean nothing,
- * as on FAT, it stays as it is. */
+/* Closes the folder to others, who may have had access by the umask of whoever made it. Where modes mean nothing, as on
+ * FAT, it stays as it is. */
 static void close_to_others(const fsdp__directory *folder)
 {
     struct stat info;
@@ -120,7 +121,7 @@ static void close_to_others(const fsdp__directory *folder)
         (void)fchmod(folder->fd, info.st_mode & (mode_t)(07777 & ~OTHERS_MAY));
 }
 
-/* `*out` stays empty when it went away meanwhile. */
+/* Makes the folder; `*out` stays empty when it was removed meanwhile. */
 static fsdp_status make(const fsdp__directory *parent, const char *name, fsdp__directory *out)
 {
     bool made = !fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && mkdirat(parent->fd, name, 0700) == 0, ours;
@@ -137,7 +138,7 @@ static fsdp_status make(const fsdp__directory *parent, const char *name, fsdp__d
     ours = made || looks_ours(out);
     if (ours) {
         close_to_others(out);
-        ours = made || looks_ours(out); /* others may have put something into it until now */
+        ours = made || looks_ours(out); /* until now others may have put something into it */
     }
     if (ours)
         return FSDP_OK;
@@ -147,7 +148,7 @@ static fsdp_status make(const fsdp__directory *parent, const char *name, fsdp__d
 
 /* ---- the lock ---- */
 
-/* The words of the process that has the lock. */
+/* Fails with the words of the process that has the lock. */
 static fsdp_status held(int fd)
 {
     char text[HOLDER_BYTES + 1];
@@ -175,7 +176,7 @@ static fsdp_status sign(int fd, const char *path)
     return fsdp__file_pwrite(fd, path, text, strlen(text), 0);
 }
 
-/* Whether its name still stands for it. */
+/* Returns whether the lock file's name still stands for it. */
 static bool is_named(const fsdp__staging *s, int fd)
 {
     struct stat mine, named;
@@ -184,26 +185,27 @@ static bool is_named(const fsdp__staging *s, int fd)
            fsdp__same_file(&mine, &named) && fsdp__directory_has(&s->parent, s->name, &s->folder);
 }
 
-/* FSDP_OK with s->lock_fd < 0: it went away meanwhile, try again. `made`: nobody had this file before. */
+/* Takes the lock. FSDP_OK with s->lock_fd < 0: the file was removed meanwhile, try again. `made`: the file is new. */
 static fsdp_status lock(fsdp__staging *s, int fd, const char *path, bool made)
 {
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EWOULDBLOCK)
             return held(fd);
-        if (!made) /* no locks on this file system: dead and alive cannot be told apart */
+        if (!made) /* there are no locks on this file system: a living holder cannot be told from a dead one */
             return FSDP_FAIL(FSDP_IO, "cannot lock '%s': %s; remove its folder if no run uses it", path,
                              strerrordesc_np(errno));
     }
     if (!is_named(s, fd))
         return FSDP_OK;
     FSDP_TRY(sign(fd, path));
-    /* A power cut must not leave a folder of content without it: nobody would dare to remove that. */
+    /* A power cut must not leave a folder with content and without this file: nobody would dare to remove it. */
     FSDP_TRY(fsdp__directory_sync(&s->folder));
     s->lock_fd = fd;
     return FSDP_OK;
 }
 
-/* What is written to is a file of this user's with no other name: the folder may have been open to others once. */
+/* Opens the lock file. It writes only to a file of this user that has no other name: the folder may once have been open
+ * to others. */
 static fsdp_status open_lock(const fsdp__staging *s, const char *path, int *out_fd, bool *made)
 {
     struct stat info;
@@ -241,7 +243,7 @@ static fsdp_status take_lock(fsdp__staging *s)
     if (status == FSDP_OK && fd >= 0)
         status = lock(s, fd, path, made);
     if (s->lock_fd < 0 && fd >= 0) {
-        if (status != FSDP_OK && made) /* it could not be signed */
+        if (status != FSDP_OK && made) /* the file could not be signed */
             (void)unlinkat(s->folder.fd, LOCK_NAME, 0);
         close(fd);
     }
@@ -260,7 +262,7 @@ static fsdp_status try_to_take(fsdp__staging *s)
         return FSDP_OK;
     status = take_lock(s);
     if (s->lock_fd < 0) {
-        if (status != FSDP_OK) /* if it is empty, it was made just now or is of no use */
+        if (status != FSDP_OK) /* if the folder is empty, it was made just now or is of no use */
             (void)fsdp__directory_remove_empty(&s->parent, s->name, &s->folder);
         fsdp__directory_close(&s->folder);
     }
@@ -305,7 +307,7 @@ fsdp_status fsdp__staging_join(const char *path, fsdp__directory *out)
     return status;
 }
 
-/* What has the old name may be another folder by now: it gets that back. */
+/* Renames the folder. The old name may stand for another folder by now: that folder gets it back. */
 static fsdp_status rename_folder(const fsdp__staging *s, const fsdp__directory *parent, const char *name)
 {
     FSDP_TRY(fsdp__directory_rename(&s->parent, s->name, parent, name, FSDP__RENAME_REPLACES));
@@ -343,7 +345,7 @@ fsdp_status fsdp__staging_clear(const fsdp__staging *staging)
 {
     fsdp_status status = FSDP_IO;
 
-    /* Whoever gives up a save in progress does so from another thread, while files are still being made. */
+    /* A save in progress is given up from another thread, while files are still being made: try several times. */
     for (int i = 0; i < ATTEMPTS && status != FSDP_OK && status != FSDP_STATE; i++)
         status = fsdp__directory_clear(&staging->folder, LOCK_NAME, LEVELS);
     return status;
@@ -363,7 +365,7 @@ fsdp_status fsdp__staging_remove(fsdp__staging *staging)
     if (status == FSDP_OK && fsdp__directory_has(&staging->parent, staging->name, &staging->folder) &&
         !fsdp__directory_remove_empty(&staging->parent, staging->name, &staging->folder) && errno != ENOENT &&
         errno != ENOTEMPTY)
-        status = io_error("remove", staging->folder.path); /* not empty: the next one has taken it already */
+        status = io_error("remove", staging->folder.path); /* not empty: the next holder has taken it already */
     fsdp__staging_leave(staging);
     return status;
 }

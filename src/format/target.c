@@ -1,4 +1,4 @@
-/* target.c - the folder that a name stands for. */
+/* target.c - finds the folder that a name stands for. */
 #include "format/target.h"
 
 #include <dirent.h>
@@ -26,7 +26,7 @@ bool fsdp__same_folder(const char *a, const char *b)
     return stat(a, &info_a) == 0 && stat(b, &info_b) == 0 && fsdp__same_file(&info_a, &info_b);
 }
 
-/* Of a link that can be followed. */
+/* Returns whether a link that can be followed leads into `to`. */
 static bool link_leads_into(const char *link, const char *to)
 {
     char end[PATH_MAX], *slash;
@@ -58,7 +58,7 @@ bool fsdp__leads_into(const char *from, const char *to)
     return found;
 }
 
-/* The folder in which `path` is, made if it is not there, and the name in it. */
+/* Finds the folder that `path` is in, which is made if it does not exist, and the name in it. */
 static fsdp_status find_parent(const char *path, fsdp__target *target)
 {
     const char *slash = strrchr(path, '/');
@@ -83,7 +83,7 @@ static fsdp_status find_new(const char *path, fsdp__target *target)
     return find_parent(path, target);
 }
 
-/* Of a name that no folder can be opened by; FSDP_OK when there is nothing of that name. */
+/* Says what is wrong with a name that cannot be opened as a folder; FSDP_OK when nothing has that name. */
 static fsdp_status what_is_wrong(const char *name)
 {
     struct stat info;

@@ -1,4 +1,4 @@
-/* torch_file.c - tensors of a file that torch.save wrote. */
+/* torch_file.c - the tensors of a file that torch.save wrote. */
 #include "format/torch_file.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ enum {
 struct fsdp__torch_file {
     char *path;
     fsdp__archive *archive;
-    char folder[MEMBER_BYTES]; /* what its members' names begin with: "archive/" */
+    char folder[MEMBER_BYTES]; /* the beginning of its members' names: "archive/" */
     fsdp__torch_tensor *tensors;
     int64_t count, capacity;
 };
@@ -33,7 +33,7 @@ struct fsdp__torch_file {
 #define BAD_TENSOR(file, name, format, ...) \
     FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s': " format, (file)->path, (name), __VA_ARGS__)
 
-/* What is being read of the pickle: names are shown as they are in messages. */
+/* A pickle that is being read. */
 typedef struct reader {
     fsdp__torch_file *file;
     fsdp__pickle pickle;
@@ -44,7 +44,7 @@ typedef const fsdp__pickle_value value;
 
 /* ---- storages ---- */
 
-/* FSDP_DTYPE_NONE: known to PyTorch, not to us. */
+/* Returns the dtype of a storage; FSDP_DTYPE_NONE: PyTorch has it and this library has not. */
 static fsdp_dtype storage_dtype(int64_t name, size_t *out_bytes)
 {
     static const struct {
@@ -74,7 +74,7 @@ static bool has_kind(value *v, fsdp__pickle_kind kind)
     return v && v->kind == kind;
 }
 
-/* The member that has the storage's bytes. */
+/* Finds the member that has the storage's bytes. */
 static fsdp_status find_storage(const reader *r, value *key, fsdp__torch_tensor *tensor)
 {
     char member[2 * MEMBER_BYTES];
@@ -89,7 +89,7 @@ static fsdp_status find_storage(const reader *r, value *key, fsdp__torch_tensor 
     return FSDP_OK;
 }
 
-/* ('storage', its type, its name, where it was, elements) */
+/* Reads ('storage', its type, its name, where it was, elements). */
 static fsdp_status read_storage(const reader *r, value *persistent, fsdp__torch_tensor *tensor, int64_t *out_numel)
 {
     value *id = has_kind(persistent, FSDP__PICKLE_PERSISTENT) ? fsdp__pickle_item(&r->pickle, persistent, 0) : NULL;
@@ -120,7 +120,7 @@ static fsdp_status read_storage(const reader *r, value *persistent, fsdp__torch_
 
 /* ---- tensors ---- */
 
-/* A tuple of sizes, or of strides. */
+/* Reads a tuple of sizes, or of strides. */
 static fsdp_status read_sizes(const reader *r, value *tuple, const char *what, int64_t *out, int *out_count)
 {
     if (!has_kind(tuple, FSDP__PICKLE_TUPLE))
@@ -139,7 +139,8 @@ static fsdp_status read_sizes(const reader *r, value *tuple, const char *what, i
     return FSDP_OK;
 }
 
-/* Whether the view's last element is in a storage of so many; products are checked. */
+/* Checks that the view's last element lies in a storage of `storage_numel` elements; products are checked for
+ * overflow. */
 static fsdp_status check_view(const reader *r, const fsdp__torch_tensor *tensor, int64_t storage_numel)
 {
     int64_t numel = fsdp__shape_numel(tensor->ndim, tensor->shape), last = tensor->offset, span;
@@ -156,7 +157,7 @@ static fsdp_status check_view(const reader *r, const fsdp__torch_tensor *tensor,
     return FSDP_OK;
 }
 
-/* (storage, offset, size, stride, whether it needs a gradient, hooks[, metadata]) */
+/* Reads (storage, offset, size, stride, whether it needs a gradient, hooks[, metadata]). */
 static fsdp_status read_view(const reader *r, value *arguments, fsdp__torch_tensor *tensor)
 {
     value *offset = fsdp__pickle_item(&r->pickle, arguments, 1);
@@ -174,7 +175,7 @@ static fsdp_status read_view(const reader *r, value *arguments, fsdp__torch_tens
     return check_view(r, tensor, storage_numel);
 }
 
-/* A call that makes a tensor; a parameter is one of its first argument. */
+/* Reads a call that makes a tensor; a call that makes a parameter has the tensor as its first argument. */
 static fsdp_status read_tensor(const reader *r, value *call, fsdp__torch_tensor *tensor)
 {
     for (int depth = 0; has_kind(call, FSDP__PICKLE_CALL) && depth < 2; depth++) {
@@ -234,7 +235,7 @@ static fsdp_status read_state_dict(reader *r)
 
 /* ---- the archive ---- */
 
-/* The folder in which the pickle is. */
+/* Finds the folder that contains the pickle. */
 static fsdp_status find_folder(fsdp__torch_file *file)
 {
     const char *end = "/" PICKLE_NAME;
@@ -315,7 +316,7 @@ static fsdp_status read_archive(fsdp__torch_file *file)
 
 /* ---- what else such a file may be ---- */
 
-/* From its first bytes, as far as they are there. */
+/* Recognises other formats by the first bytes, as far as they are there. */
 static fsdp_status check_magic(const char *path, const unsigned char *data, size_t bytes)
 {
     /* A pickle of protocol 2 that begins with the integer 0x1950a86a20f9469cfc6c. */
@@ -356,7 +357,7 @@ static fsdp_status check_file(const char *path)
     return status == FSDP_OK ? check_magic(path, head, bytes) : status;
 }
 
-/* The archive is taken over, also on failure. */
+/* Opens the archive, which is taken over, also on failure. */
 static fsdp_status open_archive(const char *path, fsdp__archive *archive, fsdp__torch_file **out)
 {
     fsdp__torch_file *file = fsdp__calloc(1, sizeof *file);
@@ -425,7 +426,7 @@ typedef struct walk {
     int ndim;
     int64_t shape[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS]; /* in the storage */
     int64_t steps[FSDP_MAX_DIMS];                         /* in the row-major order */
-    int64_t first, numel;                                 /* elements that are wanted, of the row-major order */
+    int64_t first, numel;                                 /* the wanted elements, in row-major order */
     size_t size;
     char *out;
 } walk;
@@ -467,7 +468,7 @@ static walk walk_of(const fsdp__torch_tensor *tensor)
 typedef struct window {
     fsdp__torch_file *file;
     const fsdp__torch_tensor *tensor;
-    int64_t storage_numel, first, numel; /* of elements */
+    int64_t storage_numel, first, numel; /* in elements */
     char *data;
 } window;
 
@@ -481,7 +482,7 @@ static fsdp_status move_window(window *piece, int64_t to)
                               (size_t)piece->numel * size);
 }
 
-/* One element after the other, in the order of the storage. */
+/* Gathers one element after the other, in the order of the storage. */
 static fsdp_status gather(const walk *w, window *piece)
 {
     int64_t at[FSDP_MAX_DIMS] = {0}, from = piece->tensor->offset, to = 0;

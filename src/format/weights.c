@@ -17,14 +17,14 @@
 #define TORCH_INDEX TORCH_NAME ".index.json"
 #define INDEX_LIMIT_BYTES ((size_t)100 << 20)
 
-/* A file of torch.save; safetensors keep their files themselves. */
+/* A file of torch.save; safetensors files are kept in `safetensors`. */
 typedef struct torch_part {
     char *path;
     fsdp__torch_file *file;
 } torch_part;
 
 struct fsdp_weights {
-    fsdp_safetensors *safetensors; /* NULL: `parts` has all */
+    fsdp_safetensors *safetensors; /* NULL: all tensors are in `parts` */
     torch_part *parts;
     int64_t part_count, part_capacity;
     fsdp_weights_entry *entries; /* by name */
@@ -73,7 +73,8 @@ static fsdp_status open_safetensors(fsdp_weights *weights, const char *path)
     return FSDP_OK;
 }
 
-/* Another run may export to the folder meanwhile: its rows are not to be mixed with those of this one. */
+/* Opens a file to read rows of it. Another run may export to the folder meanwhile: its rows must not be mixed with
+ * those of this file. */
 static fsdp_status open_for_rows(fsdp_weights *weights, const char *path)
 {
     if (weights->open_path == path)
@@ -90,7 +91,7 @@ static fsdp_status open_for_rows(fsdp_weights *weights, const char *path)
     return FSDP_FAIL(FSDP_STATE, "cannot read '%s': it has been replaced since it was opened: start again", path);
 }
 
-/* Not through the map: what has been read of that counts as this process's memory. */
+/* Reads rows, but not through the map: what is read from that counts as this process's memory. */
 static fsdp_status read_safetensors(fsdp_weights *weights, const fsdp_weights_entry *entry, int64_t first,
                                     int64_t numel, void *out)
 {
@@ -103,7 +104,7 @@ static fsdp_status read_safetensors(fsdp_weights *weights, const fsdp_weights_en
 
 /* ---- files of torch.save ---- */
 
-/* `path` is taken over, also on failure. */
+/* Adds a file. `path` is taken over, also on failure. */
 static fsdp_status add_part(fsdp_weights *weights, char *path)
 {
     torch_part *part;
@@ -187,7 +188,7 @@ static bool has_file(const char *folder, const char *name, char **out_path, fsdp
     return false;
 }
 
-/* Safetensors, where there are both: the same as transformers takes. */
+/* Opens a folder: safetensors where there are both, as transformers does. */
 static fsdp_status open_folder(fsdp_weights *weights, const char *folder)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", TORCH_NAME, TORCH_INDEX};

@@ -1,4 +1,4 @@
-/* weights_hint.c - what a folder holds in place of weights that can be read. */
+/* weights_hint.c - says what a folder has instead of weights that can be read. */
 #include <dirent.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static const struct {
     {"flax_model", ".msgpack", ": its weights are of Flax" GET_OTHER},
 };
 
-/* The first of the table whose file is there. */
+/* Returns the first entry of the table whose file exists. */
 static size_t find(DIR *directory)
 {
     size_t found = FSDP__COUNT_OF(others);

@@ -1,8 +1,8 @@
 /* by_name.c - the memory of ranks that were started without it.
  *
- * The name is made of what those who belong together share and two runs do not: the user, the process that started
- * them, when that began, and the variables that tell one run of it, and one restart, from the next. So a rank that is
- * left over meets nobody. */
+ * The name is made of what the ranks of one run share and two runs do not: the user, the process that started them,
+ * when that process began, and the variables that tell one of its runs, and one restart, from the next. So a leftover
+ * rank meets nobody. */
 #include "launch/by_name.h"
 
 #include <errno.h>
@@ -23,8 +23,8 @@
 #include "comm/symmetric/watch.h"
 #include "launch/variables.h"
 
-/* After which this rank says that it waits, how often it looks after those that were started beside it, and when it
- * gives up one of them that is not there; the first and the last at half of the time to join at the latest. */
+/* When this rank reports that it waits, how often it checks those that were started beside it, and when it gives up on
+ * one of them that is missing; the first and the last are at most half of the time to join. */
 #define WARN_NS INT64_C(5000000000)
 #define LOOK_NS INT64_C(200000000)
 #define MISSING_NS INT64_C(10000000000)
@@ -50,12 +50,13 @@ static void make_name(const fsdp__starter *s, char *name, size_t bytes)
              (unsigned long long)fsdp__process_start_ticks(getppid()), s->size, (unsigned long long)hash);
 }
 
-/* The parent of torchrun's ranks watches them, and they end with it; a shell may be gone long before. */
+/* Makes the arena watch the parent. torchrun's ranks end with their parent, which watches them; a shell may be gone
+ * long before. */
 static void watch_parent(fsdp__arena *arena)
 {
     if (!getenv("TORCHELASTIC_RUN_ID"))
         return;
-    /* The start before the process, whose number switches the watching on. */
+    /* Set the start time before the pid, which switches the watching on. */
     atomic_store(&arena->control->keeper_ticks, fsdp__process_start_ticks(getppid()));
     atomic_store(&arena->control->keeper, getppid());
 }
@@ -63,10 +64,10 @@ static void watch_parent(fsdp__arena *arena)
 typedef struct waiting {
     const fsdp__starter *starter;
     pid_t parent;
-    int seconds; /* that this rank waits */
+    int seconds; /* for which this rank waits */
     int64_t began_ns, looked_ns, missing_ns;
     bool warned;
-    const fsdp__arena *arena; /* that this rank gives, and in which others may already have failed; or NULL */
+    const fsdp__arena *arena; /* the arena that this rank gives, and in which others may already have failed; or NULL */
 } waiting;
 
 static int64_t half_ns(const waiting *w)
@@ -74,7 +75,7 @@ static int64_t half_ns(const waiting *w)
     return (int64_t)w->seconds * 500000000;
 }
 
-/* Variables that are left over in a shell look like those of a rank. */
+/* Warns that it takes long: variables that are left over in a shell look like those of a rank. */
 static void warn(const waiting *w)
 {
     const fsdp__starter *s = w->starter;
@@ -86,8 +87,8 @@ static void warn(const waiting *w)
                s->size_variable);
 }
 
-/* torchrun waits for all of its processes, too, and one that has ended well is no failure to it. A shell starts them
- * one after the other. */
+/* Returns whether one of torchrun's processes is missing. torchrun waits for all of them, too, and one that has ended
+ * with success is no failure to it. A shell starts its ranks one after the other, so there none counts as missing. */
 static bool is_one_missing(waiting *w, int64_t now)
 {
     int living;
@@ -145,7 +146,7 @@ static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, wa
     if (status == FSDP_OK && *out < 0)
         status = FSDP_FAIL(FSDP_IO, "cannot keep the ranks' shared memory open: %s%s", strerror(errno),
                            fsdp__limit_behind(errno));
-    if (status != FSDP_OK) /* who has taken it waits for the others */
+    if (status != FSDP_OK) /* those that have taken it wait for the others */
         end_others(arena, status);
     fsdp__arena_unref(arena);
     return status;

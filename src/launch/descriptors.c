@@ -1,4 +1,4 @@
-/* descriptors.c - file descriptors 0 to 2 are taken. */
+/* descriptors.c - keeps file descriptors 0 to 2 in use. */
 #include "launch/descriptors.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@ fsdp_status fsdp__take_standard_descriptors(unsigned *taken)
 
         if (fcntl(fd, F_GETFD) >= 0)
             continue;
-        opened = open("/dev/null", O_RDONLY); /* the lowest number that is free */
+        opened = open("/dev/null", O_RDONLY); /* gets the lowest free number */
         if (opened < 0) {
             int error = errno;
 
@@ -26,7 +26,7 @@ fsdp_status fsdp__take_standard_descriptors(unsigned *taken)
         if (opened == fd)
             *taken |= 1u << fd;
         else
-            (void)close(opened); /* another thread was faster: the number is taken */
+            (void)close(opened); /* another thread was faster: the number is in use */
     }
     return FSDP_OK;
 }

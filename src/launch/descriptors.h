@@ -1,14 +1,14 @@
-/* descriptors.h - file descriptors 0 to 2 are taken, so that nothing else ever gets one of these numbers: what is
- * printed would be written into it. */
+/* descriptors.h - keeps file descriptors 0 to 2 in use, so that nothing else ever gets one of these numbers: otherwise
+ * what is printed could be written into another file. */
 #ifndef LAUNCH_DESCRIPTORS_H
 #define LAUNCH_DESCRIPTORS_H
 
 #include "fsdp/status.h"
 
-/* Opens /dev/null for reading in place of each of 0, 1 and 2 that is closed: reading finds an end, writing fails as it
- * would without. `*taken` has a bit for each that was. */
+/* Opens /dev/null for reading in place of each of 0, 1 and 2 that is closed: reading gives end of file, and writing
+ * fails as it would have. `*taken` has a bit for each that was opened. */
 fsdp_status fsdp__take_standard_descriptors(unsigned *taken);
-/* Closes them again. */
+/* Closes these descriptors again. */
 void fsdp__give_standard_descriptors(unsigned taken);
 
 #endif

@@ -1,4 +1,4 @@
-/* ending.c - how a rank ended, in words. */
+/* ending.c - says in words how a rank ended. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ int fsdp__exit_status(int status)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* What a signal that nobody sends says of the machine; "": nothing. */
+/* Returns what a signal that nobody sends tells about the machine; "": nothing. */
 static const char *meaning(int signal, long long oom_kills)
 {
     switch (signal) {

@@ -1,4 +1,4 @@
-/* environment.c - the variables that tell a process which rank it is: written for the ranks, read by them. */
+/* environment.c - the variables that tell a process which rank it is: written for the ranks, and read by them. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +75,7 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
 
 /* ---- reading ---- */
 
-/* For tests of whole programs that run on one machine and add as so many do. */
+/* Reads a variable for tests of whole programs that run on one machine and add as several machines do. */
 static fsdp_status read_test_machines(fsdp_context *context)
 {
     int ranks = fsdp_context_world_size(context), machines = 1;
@@ -86,7 +86,8 @@ static fsdp_status read_test_machines(fsdp_context *context)
     return FSDP_OK;
 }
 
-/* For tests of whole programs: the device that front doors are to take, and whether its work is checked for races. */
+/* Reads variables for tests of whole programs: the device that public entry points use, and whether its work is checked
+ * for races. */
 static fsdp_status read_test_device(fsdp_context *context)
 {
     const char *name = getenv("FSDP_TEST_DEVICE"), *races = getenv("FSDP_TEST_RACES");
@@ -113,7 +114,8 @@ fsdp_status fsdp_context_from_env(fsdp_context **out)
     return fsdp__context_from_env(threads, out);
 }
 
-/* The first call of all: its ranks still wait as long as they do to join. */
+/* Places a rank that MPI has started. This is the first call of all, so its ranks still wait as long as they do to
+ * join. */
 static fsdp_status place_over_mpi(fsdp_context *context, bool user_says_threads)
 {
     int seconds = 0;
@@ -161,7 +163,8 @@ fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
     return status;
 }
 
-/* mpirun of Open MPI ends them, mpiexec of MPICH does not, nor does srun unless it is told so. */
+/* Ends the other ranks: mpirun of Open MPI does so itself, mpiexec of MPICH does not, nor does srun unless it is told
+ * to. */
 static void refuse_over_mpi(const char *why)
 {
     fsdp_context *context = NULL;

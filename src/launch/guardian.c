@@ -13,14 +13,14 @@
 #include "base/limits.h"
 #include "base/title.h"
 
-/* What `ps` calls it. */
+/* The name that `ps` shows. */
 typedef struct label {
     fsdp__title title;
     char text[48];
 } label;
 
-/* All that the guardian does; `groups` has room for `most`. It is a fork of a process that may have threads: nothing
- * but system calls. A note is a group's number, negative when it is gone. */
+/* Runs the guardian; `groups` has room for `most`. It is a fork of a process that may have threads, so it makes only
+ * system calls. A note is a group's number, negative when the group is gone. */
 static void guard(int fd, pid_t *groups, int most, const label *name)
 {
     sigset_t all;
@@ -30,9 +30,9 @@ static void guard(int fd, pid_t *groups, int most, const label *name)
 
     sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
-    (void)setsid(); /* a signal to the launcher's group is not for us */
+    (void)setsid(); /* so that a signal to the launcher's group does not reach it */
     fsdp__title_write(name->title, name->text);
-    /* Who waits for the end of one of the launcher's pipes is not to wait for us. */
+    /* A process that waits for the end of one of the launcher's pipes must not wait for the guardian. */
     if (fd != STDIN_FILENO && dup2(fd, STDIN_FILENO) == STDIN_FILENO)
         fd = STDIN_FILENO;
     if (fd == STDIN_FILENO)
@@ -62,7 +62,7 @@ fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out)
     *out = (fsdp__guardian){.fd = -1};
     if (!groups)
         return FSDP_NO_MEMORY;
-    /* Half a number would be another process's. */
+    /* A truncated number would be that of another process. */
     if (snprintf(name.text, sizeof name.text, "fsdp: guardian of %d", (int)getpid()) >= (int)name.title.bytes)
         snprintf(name.text, sizeof name.text, "fsdp: guardian");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -71,7 +71,7 @@ fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out)
     }
     out->pid = fork();
     if (out->pid == 0) {
-        (void)close(ends[1]); /* or its own copy would keep it open */
+        (void)close(ends[1]); /* otherwise its own copy would keep it open */
         guard(ends[0], groups, ranks, &name);
     }
     (void)close(ends[0]);
@@ -90,7 +90,7 @@ fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out)
 
 static void send_note(int fd, pid_t note)
 {
-    /* Somebody may have killed it, which is no reason to die of SIGPIPE. */
+    /* Somebody may have killed the guardian: SIGPIPE must not kill this process. */
     while (send(fd, &note, sizeof note, MSG_NOSIGNAL) < 0 && errno == EINTR)
         ;
 }

@@ -12,41 +12,43 @@
 typedef struct fsdp__child {
     pid_t pid; /* leads a process group of its own; 0: not started */
     bool running;
-    bool was_signalled; /* by this process, to make it end */
-    int status;         /* as waitpid gives it, once it has ended */
+    bool was_signalled; /* this process sent it a signal to end it */
+    int status;         /* as waitpid gives it, once the process has ended */
 } fsdp__child;
 
 /* ---- environment.c ---- */
 
-/* The environment of rank `rank` of `ranks`: this process's own with the rank's variables set, and GOMP_SPINCOUNT
- * unless the user says how threads wait. One allocation; fsdp__free it. NULL and a last error when out of memory. */
+/* Makes the environment of rank `rank` of `ranks`: this process's own with the rank's variables set, and GOMP_SPINCOUNT
+ * unless the user says how threads wait. It is one allocation; fsdp__free it. NULL and a last error when out of
+ * memory. */
 char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads);
 
-/* fsdp_context_from_env with so many threads, whatever OMP_NUM_THREADS says; 0: this rank's share of the cores. */
+/* Does what fsdp_context_from_env does, with `threads` compute threads, whatever OMP_NUM_THREADS says; 0: this rank's
+ * share of the cores. */
 fsdp_status fsdp__context_from_env(int threads, fsdp_context **out);
-/* In place of it, by a process that is to end and for which other ranks would wait: has them learn why, as far as they
+/* Called instead by a process that is about to end and for which other ranks would wait: tells them why, as far as they
  * can be reached. [blocks] */
 void fsdp__refuse_to_join(const char *why);
 
 /* ---- spawn.c ---- */
 
-/* Starts one process per rank, each bound to its share of the cores when there is at least one for each. All or none:
- * fails with "cannot start 'program': ...". `signals`: blocked in the ranks. `guardian_fd` hears of their groups.
- * `children` has room for options->ranks. */
+/* Starts one process per rank, each bound to its share of the cores when there is at least one for each. Starts all or
+ * none: fails with "cannot start 'program': ...". `signals` are blocked in the ranks. The guardian behind `guardian_fd`
+ * is told of their groups. `children` has room for options->ranks. */
 fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, const sigset_t *signals,
                         int guardian_fd, fsdp__child *children);
-/* A signal to a rank and all its descendants that stayed in its group. */
+/* Sends a signal to a rank and to all its descendants that stayed in its group. */
 void fsdp__signal_child(const fsdp__child *child, int signal);
-/* Whether the child has just ended. Then nothing of its group is left, and child->status is known. */
+/* Returns whether the child has just ended. Then nothing of its group is left, and child->status is known. */
 bool fsdp__reap(fsdp__child *child, int guardian_fd);
 
 /* ---- ending.c ---- */
 
 bool fsdp__ended_well(int status);
-/* As a shell has it: the code, or 128 + signal. */
+/* Returns the exit status as a shell has it: the code, or 128 + signal. */
 int fsdp__exit_status(int status);
-/* "rank 1 was killed by signal 9 (Killed)", and what that may mean where it is not the user's doing: fsdp__oom_kills
- * was `oom_kills` before. */
+/* Writes "rank 1 was killed by signal 9 (Killed)", and what that may mean where it was not the user's doing.
+ * `oom_kills` is what fsdp__oom_kills returned before. */
 void fsdp__describe_ending(int rank, int status, long long oom_kills, char *text, size_t text_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* placement.c - cores of ranks. */
+/* placement.c - assigns cores to ranks. */
 #include "launch/placement.h"
 
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static bool is_free(const fsdp__seat *seat)
     return !seat->told && CPU_COUNT(&seat->cores) == seat->online;
 }
 
-/* Cores for this rank alone, and parts of those that others may use too; 1 at least. */
+/* Counts cores for this rank alone, and parts of those that others may use too; at least 1. */
 static int count_threads(const fsdp__seat *seats, int count, const fsdp__seat *own)
 {
     double cores = 0;
@@ -51,7 +51,7 @@ static int count_threads(const fsdp__seat *seats, int count, const fsdp__seat *o
         if (users > 0)
             cores += 1.0 / users;
     }
-    return cores + 1e-6 < 1 ? 1 : (int)(cores + 1e-6); /* thirds do not add up */
+    return cores + 1e-6 < 1 ? 1 : (int)(cores + 1e-6); /* thirds do not add up exactly */
 }
 
 void fsdp__place_choose(const fsdp__seat *seats, int count, int rank, fsdp__place_of_rank *out)
@@ -78,7 +78,7 @@ static void sit_down(const fsdp_context *context, fsdp__seat *out)
                         .local_rank = fsdp_context_local_rank(context),
                         .online = (int)sysconf(_SC_NPROCESSORS_ONLN),
                         .told = openmp_is_told()};
-    /* More cores than a set holds: nobody is bound. */
+    /* If there are more cores than a set holds, nobody is bound. */
     if (sched_getaffinity(0, sizeof out->cores, &out->cores) != 0)
         CPU_ZERO(&out->cores);
 }

@@ -1,4 +1,4 @@
-/* placement.h - the cores that a rank computes on: its share of those that the ranks of its machine may use. */
+/* placement.h - the cores on which a rank computes: its share of those that the ranks of its machine may use. */
 #ifndef LAUNCH_PLACEMENT_H
 #define LAUNCH_PLACEMENT_H
 
@@ -6,29 +6,29 @@
 
 #include "fsdp/context.h"
 
-/* Share `rank` of `ranks` of these cores, one after the other; false: there are too few, or OpenMP was told where to
- * run (OMP_PROC_BIND and the like). */
+/* Gets share `rank` of `ranks` of these cores, which are divided one after the other. Returns false if there are too
+ * few, or OpenMP was told where to run (OMP_PROC_BIND and the like). */
 bool fsdp__share_of_cores(const cpu_set_t *all, int rank, int ranks, cpu_set_t *out);
 
 /* What a rank finds when it starts. */
 typedef struct fsdp__seat {
     int machine, local_rank;
-    int online;      /* cores of the machine */
-    cpu_set_t cores; /* that it may use */
+    int online;      /* number of cores of the machine */
+    cpu_set_t cores; /* those that it may use */
     bool told;       /* OpenMP was told where to run */
 } fsdp__seat;
 
 typedef struct fsdp__place_of_rank {
     bool binds;
-    cpu_set_t cores; /* where it binds */
+    cpu_set_t cores; /* those that it binds itself to */
     int threads;     /* 1 or more */
 } fsdp__place_of_rank;
 
-/* Where rank `rank` of these goes. It binds itself where all ranks of its machine may use all of its cores, for then
- * nobody has bound them. Else cores that several ranks may use count for each of them in part. */
+/* Chooses where rank `rank` goes. It binds itself if all ranks of its machine may use all of its cores, since then
+ * nobody has bound them. Otherwise cores that several ranks may use count for each of them in part. */
 void fsdp__place_choose(const fsdp__seat *seats, int count, int rank, fsdp__place_of_rank *out);
 
-/* For ranks that fsdp_launch has not started, and so not bound. `threads`: of the context stay as they are.
+/* Places a rank that fsdp_launch has not started, and so not bound. `threads`: the context's threads stay as they are.
  * [collective] */
 fsdp_status fsdp__place_rank(fsdp_context *context, bool threads);
 

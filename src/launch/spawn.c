@@ -1,7 +1,7 @@
-/* spawn.c - starting rank processes and learning of their end.
+/* spawn.c - starts rank processes and learns of their end.
  *
  * A rank leads a process group of its own, so that a signal reaches its children too, and dies with the launcher. The
- * child does nothing between fork and exec but system calls: the launcher may have threads. */
+ * child makes only system calls between fork and exec: the launcher may have threads. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 #include "launch/launch.h"
 #include "launch/placement.h"
 
-/* What the child needs; all made before the fork. */
+/* What the child needs; all of it is made before the fork. */
 typedef struct plan {
     const char *const *argv;
     char **environment;
@@ -26,7 +26,7 @@ typedef struct plan {
     sigset_t signals; /* to be blocked */
     int shm_fd;
     int guardian_fd;
-    int quiet_fd; /* in place of a terminal to read from; -1: keep stdin */
+    int quiet_fd; /* replaces a terminal as stdin; -1: keep stdin */
     int error_fd; /* closes on success, gets errno otherwise */
     pid_t launcher;
 } plan;
@@ -38,14 +38,14 @@ static void child_main(const plan *p)
     (void)setpgid(0, 0);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != p->launcher)
-        _exit(1); /* it died before it could take us along */
+        _exit(1); /* the launcher died before this process could be tied to it */
     fsdp__guardian_watch(p->guardian_fd, getpid());
     if (p->bind)
         (void)sched_setaffinity(0, sizeof p->cores, &p->cores);
     (void)sigprocmask(SIG_SETMASK, &p->signals, NULL);
     if (p->quiet_fd >= 0)
         (void)dup2(p->quiet_fd, STDIN_FILENO);
-    /* The one descriptor that is for the program. */
+    /* This is the only descriptor that the program is to get. */
     (void)fcntl(p->shm_fd, F_SETFD, 0);
     execvpe(p->argv[0], (char *const *)(uintptr_t)p->argv, p->environment);
     error = errno;
@@ -72,7 +72,7 @@ static fsdp_status start(const fsdp_launch_options *options, int rank, plan *p, 
     if (pid < 0)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start rank %d of %d: %s%s", rank, options->ranks, strerror(errno),
                          fsdp__limit_behind(errno));
-    (void)setpgid(pid, pid); /* whoever of the two comes first */
+    (void)setpgid(pid, pid); /* both processes call it, since either may run first */
     child->pid = pid;
     child->running = true;
     return FSDP_OK;
@@ -124,11 +124,11 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
         return FSDP_FAIL(FSDP_IO, "cannot start '%s': %s%s", options->argv[0], strerror(errno),
                          fsdp__limit_behind(errno));
     p.error_fd = ends[1];
-    if (isatty(STDIN_FILENO)) /* a background group that reads a terminal is stopped */
+    if (isatty(STDIN_FILENO)) /* a background group that reads from a terminal is stopped */
         p.quiet_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (int r = 0; r < options->ranks; r++)
         FSDP_TRY_GOTO(status, start(options, r, &p, &children[r]), out);
-    /* For peers that wait for one to join: whether it gets there. */
+    /* Peers that wait for a rank to join can see from this whether it lives. */
     for (int r = 0; r < options->ranks; r++)
         atomic_store(&arena->control->ranks[r].started, children[r].pid);
     /* The children have the other copies, which close when they become the program: then the pipe ends. */
@@ -159,7 +159,7 @@ bool fsdp__reap(fsdp__child *child, int guardian_fd)
     if (!child->running || waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         info.si_pid != child->pid)
         return false;
-    /* While its status is not taken its number is not given away, so this cannot hit strangers. */
+    /* As long as its status is not collected its pid is not reused, so this cannot hit a stranger. */
     fsdp__signal_child(child, SIGKILL);
     fsdp__guardian_forget(guardian_fd, child->pid);
     while (waitpid(child->pid, &child->status, 0) < 0 && errno == EINTR)

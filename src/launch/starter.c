@@ -1,4 +1,4 @@
-/* starter.c - the table of those that start ranks. */
+/* starter.c - the table of programs that start ranks. */
 #include "launch/starter.h"
 
 #include <limits.h>
@@ -13,18 +13,18 @@
 #define OPEN_MPI_SIZE "OMPI_COMM_WORLD_SIZE"
 #define MPICH_SIZE "PMI_SIZE"
 
-/* The variables of one of them. NULL: it has none for that. */
+/* The variables of one starter. NULL: it has none for that. */
 typedef struct starter_row {
     fsdp__starter_kind kind;
     const char *name;
-    const char *sign; /* set: it was this one */
+    const char *sign; /* if this variable is set, it was this starter */
     const char *rank, *size, *local_rank, *local_size, *machine;
 } starter_row;
 
-/* The first whose sign is there counts. Those of one machine come first: torchrun may run inside a step of srun, not
- * the other way round; and what starts an MPI's processes may itself run under srun. In the script of sbatch, which is
- * no rank, SLURM_PROCID is set too, but not the size of a step. What was set by hand comes last: under MPI it may only
- * repeat what that says. */
+/* The first row whose sign is set counts. Starters for one machine come first: torchrun may run inside a step of srun,
+ * but not the other way round; and what starts an MPI's processes may itself run under srun. In the script of sbatch,
+ * which is no rank, SLURM_PROCID is set too, but not the size of a step. Variables set by hand come last: under MPI
+ * they may only repeat what MPI says. */
 static const starter_row rows[] = {
     {FSDP__BY_LAUNCH, "fsdp run", FSDP__SHM_VARIABLE, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
      "NODE_RANK"},
@@ -35,7 +35,8 @@ static const starter_row rows[] = {
     {FSDP__BY_MPI, "mpiexec", MPICH_SIZE, "PMI_RANK", MPICH_SIZE, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
     {FSDP__BY_MPI, "srun", STEP_SIZE, "SLURM_PROCID", STEP_SIZE, "SLURM_LOCALID", NULL, "SLURM_NODEID"},
     {FSDP__BY_MPI, "PMIx", "PMIX_RANK", "PMIX_RANK", NULL, NULL, NULL, NULL},
-    {FSDP__BY_MPI, "MPI", "FSDP_MPI", NULL, NULL, NULL, NULL, NULL}, /* the user says so, and MPI the rest */
+    /* the user says that it is MPI, and MPI says the rest */
+    {FSDP__BY_MPI, "MPI", "FSDP_MPI", NULL, NULL, NULL, NULL, NULL},
     {FSDP__BY_NAME, "the environment", "WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
      "NODE_RANK"},
 };
@@ -47,13 +48,14 @@ static bool is_set(const char *name)
     return value && *value;
 }
 
-/* torchrun says how many ranks there are: one of its variables alone is left over from somewhere. */
+/* Returns whether this starter has started the process. torchrun says how many ranks there are: one of its variables
+ * alone is left over from somewhere. */
 static bool is_starter(const starter_row *row)
 {
     return is_set(row->sign) && (row->kind != FSDP__BY_NAME || is_set(row->size));
 }
 
-/* A program that MPI starts and that is to be on its own. */
+/* Returns whether a program that MPI has started is to be a world of its own. */
 static bool is_switched_off(void)
 {
     const char *choice = getenv("FSDP_MPI");
@@ -90,7 +92,7 @@ static fsdp_status read_row(const starter_row *row, fsdp__starter *s)
     return read_number(row->machine, 0, INT_MAX, &s->machine);
 }
 
-/* `said`: what the variable `by` has; below 0: it was not said. */
+/* Checks `said`, the value of the variable `by`; below 0: it was not set. */
 static fsdp_status check_same(const fsdp__starter *s, const char *name, int said, const char *by)
 {
     int value = said;
@@ -104,7 +106,7 @@ static fsdp_status check_same(const fsdp__starter *s, const char *name, int said
     return FSDP_OK;
 }
 
-/* Who sets RANK and the like by hand under MPI gets what that says, or an error. */
+/* Checks what was set by hand under MPI: RANK and the like must equal what MPI says, or it is an error. */
 static fsdp_status check_repeated(const starter_row *row, const fsdp__starter *s)
 {
     FSDP_TRY(check_same(s, "RANK", s->rank, row->rank));
@@ -114,8 +116,9 @@ static fsdp_status check_repeated(const starter_row *row, const fsdp__starter *s
     return check_same(s, "NODE_RANK", s->machine, row->machine);
 }
 
-/* A world of one by variables of Open MPI, and of several by those of MPICH: the former are left over from whoever has
- * started mpiexec, and its ranks would each be alone. The other way round the row that counts is right. */
+/* Refuses a world of one by variables of Open MPI together with one of several by those of MPICH: the former are left
+ * over from whoever started mpiexec, and its ranks would each be alone. In the opposite case the row that counts is
+ * right. */
 static fsdp_status check_left_over(const starter_row *row, const fsdp__starter *s)
 {
     int size = 1;
@@ -141,7 +144,7 @@ static fsdp_status check_rendezvous(void)
     return fsdp__read_number("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX, &ignored);
 }
 
-/* Without MPI there is one machine. */
+/* Checks that there is one machine, since there is no MPI. */
 static fsdp_status check_one_machine(const starter_row *row, fsdp__starter *s)
 {
     if (s->size == 1)
@@ -173,11 +176,11 @@ fsdp_status fsdp__starter_read(fsdp__starter *out)
     for (size_t i = 0; i < FSDP__COUNT_OF(rows) && !row; i++)
         if (is_starter(&rows[i]) && !(rows[i].kind == FSDP__BY_MPI && is_switched_off()))
             row = &rows[i];
-    if (!row) /* a rank of a world that nobody told the size of */
+    if (!row) /* a rank of a world whose size nobody told */
         return read_number("RANK", 0, 0, &out->rank);
     FSDP_TRY(read_row(row, out));
     FSDP_TRY(check_left_over(row, out));
-    /* A step of one task, such as a shell of salloc: what it starts is for it to say. */
+    /* This is a step of one task, such as a shell of salloc: what it starts says who it is. */
     if (row->kind == FSDP__BY_MPI && out->size == 1 && strcmp(row->size, STEP_SIZE) == 0) {
         *out = (fsdp__starter){.kind = FSDP__BY_NOBODY, .name = "nobody", .size = 1, .local_size = 1};
         return FSDP_OK;

@@ -21,8 +21,8 @@
 
 enum {
     DEFAULT_GRACE_MS = 2000,
-    OWN_END_MS = 500,  /* ranks that learn of a failure get this long to say so and end by themselves */
-    MOST_GUARDIANS = 4 /* after the first: who kills them means it */
+    OWN_END_MS = 500,  /* ranks that learn of a failure have this long to report it and end by themselves */
+    MOST_GUARDIANS = 4 /* after the first: whoever kills so many means it */
 };
 
 /* How ranks are made to end. */
@@ -37,12 +37,12 @@ typedef struct supervisor {
     fsdp__arena *arena;
     fsdp__child *children;
     fsdp__guardian guardian;
-    int guardians;       /* that somebody has killed */
+    int guardians;       /* number of guardians that somebody has killed */
     long long oom_kills; /* before the first rank was started */
     int ranks, running;
     int grace_ms, interrupt_grace_ms;
-    int first;     /* first that ended badly; -1 */
-    int interrupt; /* signal this process got; 0 */
+    int first;     /* the first rank that ended with a failure; -1 */
+    int interrupt; /* the signal that this process got; 0 */
     int64_t interrupt_ns;
     stage stage;
     int64_t next_stage_ns;
@@ -58,7 +58,7 @@ static void signal_all(supervisor *s, int signal)
     }
 }
 
-/* Asks all to end. A stopped one (Ctrl-Z, kill -STOP) would not hear it. */
+/* Asks all to end. A stopped process (Ctrl-Z, kill -STOP) would not hear it, so it is continued. */
 static void end_all(supervisor *s, int signal)
 {
     signal_all(s, signal);
@@ -88,7 +88,7 @@ static void child_ended(supervisor *s, int rank)
     char text[400];
 
     s->running--;
-    /* It may not have left by itself: peers that wait for it are told. */
+    /* It may not have left by itself, so tell peers that wait for it. */
     if (fsdp__ended_well(status)) {
         fsdp__arena_leave(s->arena, rank);
         return;
@@ -99,12 +99,12 @@ static void child_ended(supervisor *s, int rank)
         s->first = rank;
     if (s->stage == STAGE_RUNNING)
         enter_stage(s, STAGE_TOLD, OWN_END_MS < s->grace_ms ? OWN_END_MS : s->grace_ms);
-    /* What those are waited for will not come to its end. */
+    /* The ranks that are being waited for cannot finish what they do any more. */
     if (s->stage == STAGE_TERMINATED && s->next_stage_ns > fsdp__clock_ns() + (int64_t)s->grace_ms * 1000000)
         enter_stage(s, STAGE_TERMINATED, s->grace_ms);
 }
 
-/* Ctrl-Z reaches only this process's group: the ranks are stopped with it and go on with it. */
+/* Stops the ranks along with this process, and continues them with it: Ctrl-Z reaches only this process's group. */
 static void suspend(supervisor *s)
 {
     int64_t stopped_ns = fsdp__clock_ns();
@@ -115,7 +115,7 @@ static void suspend(supervisor *s)
     sigemptyset(&stop);
     sigaddset(&stop, SIGTSTP);
     pthread_sigmask(SIG_UNBLOCK, &stop, &before);
-    (void)raise(SIGTSTP); /* what stops a job and what does not is for the system to say */
+    (void)raise(SIGTSTP); /* the system decides what stops a job and what does not */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     for (int r = 0; r < s->ranks; r++)
         fsdp__signal_child(&s->children[r], SIGCONT);
@@ -126,19 +126,19 @@ static void interrupted(supervisor *s, int signal)
 {
     if (fsdp__is_echo(s->interrupt, s->interrupt_ns, signal))
         return;
-    if (s->interrupt) { /* asked twice */
+    if (s->interrupt) { /* the user has asked twice */
         signal_all(s, SIGKILL);
         enter_stage(s, STAGE_KILLED, 0);
         return;
     }
-    /* The ranks get the same signal, and the time to end by themselves. */
+    /* The ranks get the same signal, and time to end by themselves. */
     s->interrupt = signal;
     s->interrupt_ns = fsdp__clock_ns();
     end_all(s, signal);
     enter_stage(s, STAGE_TERMINATED, s->interrupt_grace_ms);
 }
 
-/* For programs that know what to do with it: not for what they have started. */
+/* Passes a signal on to the programs, which know what to do with it, and not to what they have started. */
 static void pass_on(const supervisor *s, int signal)
 {
     for (int r = 0; r < s->ranks; r++)
@@ -165,13 +165,13 @@ static int timeout_ms(const supervisor *s)
 {
     int64_t left = s->next_stage_ns - fsdp__clock_ns();
 
-    /* Nothing has happened yet, or nothing more can be done. */
+    /* Either nothing has happened yet, or nothing more can be done. */
     if (s->stage == STAGE_RUNNING || s->stage == STAGE_KILLED)
         return -1;
     return left <= 0 ? 0 : (int)(left / 1000000) + 1;
 }
 
-/* Somebody has killed it: there is to be another one. */
+/* Starts another guardian, since somebody has killed the old one. */
 static void renew_guardian(supervisor *s)
 {
     pid_t killed = s->guardian.pid;
@@ -197,13 +197,13 @@ static void watch(supervisor *s, int signal_fd)
     while (s->running > 0) {
         int ready;
 
-        fds[1] = (struct pollfd){.fd = s->guardian.fd}; /* below 0: none, which poll passes over */
+        fds[1] = (struct pollfd){.fd = s->guardian.fd}; /* below 0: there is none, and poll skips it */
         ready = poll(fds, 2, timeout_ms(s));
         if (ready > 0)
             handle_signals(s, signal_fd);
         if (ready > 0 && fds[1].revents)
             renew_guardian(s);
-        /* All of them: one SIGCHLD may stand for several ends. */
+        /* Check all of them: one SIGCHLD may stand for several ends. */
         for (int r = 0; r < s->ranks; r++)
             if (fsdp__reap(&s->children[r], s->guardian.fd))
                 child_ended(s, r);
@@ -227,7 +227,7 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     }
     if (s->first < 0)
         return FSDP_OK;
-    /* A rank that reported a failure is the first one, even if another was faster to end. */
+    /* A rank that reported a failure counts as the first one, even if another ended sooner. */
     if (rank < 0 || fsdp__ended_well(s->children[rank].status))
         rank = s->first;
     status = s->children[s->first].status;
@@ -243,8 +243,8 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     return FSDP_FAIL(FSDP_COMM, "%s", report->reason);
 }
 
-/* The signals to read: of those that end or stop a process, those that were not ignored when it started (nohup, and &
- * in a script); the ranks ignore the same. */
+/* Chooses the signals to read: of those that end or stop a process, the ones that were not ignored when it started (by
+ * nohup, or & in a script); the ranks ignore the same ones. */
 static void choose_signals(sigset_t *out)
 {
     static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP};
@@ -257,7 +257,7 @@ static void choose_signals(sigset_t *out)
             sigaddset(out, choice[i]);
 }
 
-/* Who ignores SIGCHLD, or lets it be ignored, would not learn how a rank ended. */
+/* Makes SIGCHLD arrive: a process that ignores it, or inherited that, would not learn how a rank ended. */
 static void expect_children(struct sigaction *before)
 {
     struct sigaction action = {.sa_handler = SIG_DFL};
@@ -273,8 +273,8 @@ static fsdp_status start(const fsdp_launch_options *options, supervisor *s, cons
     sigset_t blocked = *before;
     fsdp_status status;
 
-    /* Blocked here, to be read from a descriptor; the program gets them as any program does. Who holds SIGUSR1 back
-     * until it can be heeded has ranks that do. */
+    /* The signals are blocked here, to be read from a descriptor; the program gets them as any program does. A caller
+     * that has blocked SIGUSR1 until it can be handled has ranks that block it, too. */
     for (int signal = 1; signal < NSIG; signal++)
         if (sigismember(read, signal) == 1 && signal != SIGUSR1)
             sigdelset(&blocked, signal);
@@ -298,7 +298,7 @@ static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_l
 
     choose_signals(&signals);
     expect_children(&child_action);
-    /* Before the first rank is started, whose end might come before anybody looks. */
+    /* Block the signals before the first rank is started, since its end might come before anybody looks. */
     pthread_sigmask(SIG_BLOCK, &signals, &before);
     signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd < 0) {
@@ -333,7 +333,7 @@ fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *
     s.ranks = options->ranks;
     s.grace_ms = options->grace_ms > 0 ? options->grace_ms : DEFAULT_GRACE_MS;
     s.interrupt_grace_ms = options->interrupt_grace_ms > 0 ? options->interrupt_grace_ms : s.grace_ms;
-    /* First: what the ranks print is not to go into their shared memory, nor into a pipe. */
+    /* Do this first: what the ranks print must not go into their shared memory, nor into a pipe. */
     FSDP_TRY(fsdp__take_standard_descriptors(&taken));
     s.children = fsdp__calloc((size_t)options->ranks, sizeof *s.children);
     if (!s.children) {

@@ -1,4 +1,4 @@
-/* transports.c - the only list of them. */
+/* transports.c - the only list of the transports. */
 #include "launch/transports.h"
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@ static fsdp_status join_shm(const fsdp__starter *starter, const fsdp_context_opt
 
     (void)starter;
     FSDP_TRY(fsdp__read_number(FSDP__SHM_VARIABLE, 0, INT_MAX, &fd));
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* programs that a rank starts have no business there */
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* programs that a rank starts must not get it */
     FSDP_TRY(fsdp__shm_join(fd, false, options, out));
     return FSDP_OK;
 }

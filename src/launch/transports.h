@@ -5,16 +5,16 @@
 #include "fsdp/launch.h"
 #include "launch/starter.h"
 
-/* What fsdp_launch gives the ranks that it starts: the file descriptor of their shared memory. */
+/* The variable in which fsdp_launch gives its ranks the file descriptor of their shared memory. */
 #define FSDP__SHM_VARIABLE "FSDP_SHM_FD"
 
 typedef struct fsdp__transport {
-    fsdp__starter_kind kind; /* of those who start ranks that join by it */
-    /* A context whose world has its peers in it. `options`: rank and sizes, as far as `starter` says them. */
+    fsdp__starter_kind kind; /* the starter whose ranks join by this transport */
+    /* Makes a context whose world has its peers in it. `options` has rank and sizes, as far as `starter` knows them. */
     fsdp_status (*join)(const fsdp__starter *starter, const fsdp_context_options *options, fsdp_context **out);
 } fsdp__transport;
 
-/* The one for ranks that were started so; NULL: they were started by nobody. */
+/* Returns the transport for ranks that were started in this way; NULL: nobody started them. */
 const fsdp__transport *fsdp__transport_of(fsdp__starter_kind kind);
 
 #endif

@@ -1,4 +1,4 @@
-/* variables.c - numbers in the environment. */
+/* variables.c - reads numbers from the environment. */
 #include "launch/variables.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ fsdp_status fsdp__read_join_seconds(int *out)
     return fsdp__read_number(FSDP__JOIN_VARIABLE, 1, MOST, out);
 }
 
-/* OpenMP allows a list, one number per level of nesting; the first is ours. */
+/* Reads OMP_NUM_THREADS, which may be a list with one number for each level of nesting; the first is ours. */
 fsdp_status fsdp__read_threads(int *out)
 {
     const char *text = getenv("OMP_NUM_THREADS");

@@ -1,4 +1,4 @@
-/* agree.c - whether all ranks can go on. */
+/* agree.c - lets ranks agree whether all of them can go on. */
 #include <stdio.h>
 
 #include "train/run.h"

@@ -1,4 +1,4 @@
-/* batch.c - from a batch in host memory to tensors. */
+/* batch.c - makes tensors of a batch in host memory. */
 #include "fsdp/train.h"
 
 fsdp_tensor *fsdp_batch_tensor(fsdp_device *device, const fsdp_data_batch *batch, int field)

@@ -1,6 +1,6 @@
-/* best.c - the weights of the best validation, for the export: from their checkpoint, or, of a run that keeps none,
- * from a copy in the host's memory that is made when a validation is the best so far. The model itself stays as it is.
- */
+/* best.c - the weights of the best validation, for the export. They come from their checkpoint, or, in a run that keeps
+ * none, from a copy in the host's memory that is made when a validation is the best so far. The model itself stays as
+ * it is. */
 #include "base/alloc.h"
 #include "base/context.h"
 #include "state/check.h"
@@ -10,7 +10,7 @@
 
 /* ---- a copy of a state ---- */
 
-/* Distributed as `tensor`, on the host, without values. */
+/* Adds a tensor that is distributed as `tensor`, on the host, without values. */
 static fsdp_status add_like(fsdp_context *context, const char *name, const fsdp_tensor *tensor, fsdp_state_dict *out)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
@@ -42,7 +42,7 @@ out:
     return status;
 }
 
-/* From whatever device. */
+/* Copies a tensor from whatever device it is on. */
 static fsdp_status copy_tensor(const fsdp_tensor *from, fsdp_tensor *to)
 {
     fsdp_dtype dtype = fsdp_tensor_dtype(from);
@@ -56,7 +56,7 @@ static fsdp_status copy_tensor(const fsdp_tensor *from, fsdp_tensor *to)
     return status;
 }
 
-/* Values into memory that is there from the first time on. */
+/* Copies values into memory that is allocated the first time. */
 static fsdp_status copy_values(const fsdp_state_dict *from, const fsdp_state_dict *to)
 {
     for (int64_t i = 0; i < from->count; i++)
@@ -86,7 +86,7 @@ fsdp_status fsdp__best_note(fsdp_train_run *run)
 {
     if (!fsdp__train_exports_best(run->config) || fsdp__train_saves(run->config))
         return FSDP_OK;
-    FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model))); /* a state is of shards */
+    FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model))); /* a state consists of shards */
     return fsdp__train_agree(run, copy_model(run));
 }
 
@@ -136,7 +136,7 @@ bool fsdp__best_is_earlier(const fsdp_train_run *run)
 {
     int64_t best = run->validation.best_step;
 
-    /* Where nobody has asked for it in so many words, and none has been found: what there is. */
+    /* If nobody has explicitly asked for it, and there was no best one, the last weights are exported. */
     return fsdp__train_exports_best(run->config) && best != run->step &&
            (best > 0 || run->config->save.which == FSDP_TRAIN_BEST);
 }

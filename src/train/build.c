@@ -1,4 +1,4 @@
-/* build.c - the model and the optimizer of a run, and how many microbatches its steps have. */
+/* build.c - makes the model and the optimizer of a run, and counts the microbatches of its steps. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -41,7 +41,7 @@ fsdp_status fsdp__train_count_batches(fsdp_train_run *run)
 
 /* ---- model ---- */
 
-/* Shapes only. */
+/* Makes the model, shapes only. */
 fsdp_status fsdp__train_make_model(fsdp_train_run *run)
 {
     fsdp_device *meta = fsdp_meta(run->context);
@@ -58,7 +58,7 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run)
     return fsdp__train_choose_units(run);
 }
 
-/* One leader on each machine: what it reads crosses no network again. */
+/* Loads through one leader on each machine, so that what it reads crosses no network again. */
 static fsdp_status load_by_leaders(fsdp_train_run *run, fsdp_state_dict *state)
 {
     int machines = fsdp_context_machines(run->context), ranks = fsdp_context_world_size(run->context);
@@ -124,7 +124,7 @@ static fsdp_status create_optimizer(const fsdp_train_config *c, const fsdp_param
     }
 }
 
-/* Of the parameters that are trained, and of those whose state is only kept. */
+/* Makes the optimizer for the parameters that are trained, and for those whose state is only kept. */
 static fsdp_status optimize(fsdp_train_run *run, const fsdp_parameters *parameters)
 {
     bool *thawed = fsdp__calloc((size_t)parameters->count + 1, sizeof *thawed);

@@ -40,7 +40,7 @@ static fsdp_status check_parts(const fsdp_train_config *config)
     return FSDP_OK;
 }
 
-/* Without a folder these would do nothing, and somebody relies on them. */
+/* Refuses keys that would do nothing without a folder, since their user relies on them. */
 static fsdp_status check_folder_is_set(const fsdp_train_config *config)
 {
     const char *key = config->checkpoint.enable == 1         ? "enable"
@@ -68,7 +68,7 @@ static const char *bare(const char *path, size_t *length)
     return path;
 }
 
-/* Two names of what may not be there yet. */
+/* Returns whether two names of what may not exist yet are the same. */
 static bool same_name(const char *a, const char *b)
 {
     size_t a_length, b_length;
@@ -78,7 +78,7 @@ static bool same_name(const char *a, const char *b)
     return a_length == b_length && strncmp(a, b, a_length) == 0;
 }
 
-/* Replaces `*path`, which is given back, by the folder that it lies in. */
+/* Replaces `*path` by the folder that it lies in, and frees the old path. */
 static fsdp_status climb(char **path)
 {
     char *parent = fsdp__path_parent(*path);
@@ -99,7 +99,7 @@ static fsdp_status lies_in(const char *path, const char *folder, bool *out)
         FSDP_TRY(climb(&at));
         *out = same_name(at, folder);
     }
-    if (!*out && realpath(at, real)) { /* above what is there links do not lead astray */
+    if (!*out && realpath(at, real)) { /* links above what exists cannot mislead */
         fsdp__free(at);
         at = fsdp__strdup(real);
         if (!at)
@@ -128,7 +128,7 @@ static fsdp_status check_place(const fsdp_train_config *config, const char *key,
                      config->checkpoint.folder, key);
 }
 
-/* Names of checkpoints, and what they are called while they come and go. */
+/* Returns whether a path has the name of a checkpoint, or the name it has while it is being made or removed. */
 static bool is_step(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strchr(name, '.');
@@ -137,7 +137,7 @@ static bool is_step(const char *path)
     return fsdp__step_name(name, dot ? dot : "", &step) || strcmp(name, FSDP__STEP_BEST) == 0;
 }
 
-/* Whether a path is, or lies in, what may be a checkpoint of the folder. */
+/* Finds out whether a path is, or lies in, what may be a checkpoint of the folder. */
 static fsdp_status lies_in_step(const char *path, const char *folder, bool *out)
 {
     size_t length;

@@ -1,5 +1,5 @@
-/* config.c - the config of a run: the calls over its table of keys, the checks that need more than one key, and the
- * model it asks for. */
+/* config.c - the config of a run: the calls that use its table of keys, the checks that need more than one key, and the
+ * model that it asks for. */
 #include "train/config.h"
 
 #include <math.h>
@@ -107,7 +107,7 @@ fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *o
 
 /* ---- checks ---- */
 
-/* The first key that changes the sizes of a model; NULL: none is set. */
+/* Returns the first key that changes the sizes of a model; NULL: none is set. */
 static const char *changed_size(const fsdp_train_config *config)
 {
     const int64_t sizes[] = {config->model.n_layers,   config->model.dim,     config->model.n_heads,
@@ -172,7 +172,7 @@ static fsdp_status check_reshard(const fsdp_train_config *config, int64_t ranks)
                      (long long)ranks);
 }
 
-/* Copies of the parameters times the ranks of each are all ranks. */
+/* Checks that the copies of the parameters times the ranks of each are all ranks. */
 static fsdp_status check_degrees(const fsdp_train_config *config, int world_size)
 {
     int64_t replicas = config->parallelism.data_parallel_replicate_degree;
@@ -235,8 +235,8 @@ static fsdp_status check_validation(const fsdp_train_config *config)
     return FSDP_OK;
 }
 
-/* A checkpoint of the best validation stays, or a copy of its weights in memory: who has checkpoints and does not want
- * the best one to stay has neither. */
+/* Returns whether the best weights are kept: as a checkpoint of the best validation, or as a copy in memory. A run that
+ * has checkpoints and does not want the best one to stay has neither. */
 static bool keeps_best(const fsdp_train_config *config)
 {
     return fsdp__train_validates(config) && (config->validation.keep_best || !fsdp__train_saves(config));
@@ -296,7 +296,7 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
 
 /* ---- what follows from the keys ---- */
 
-/* Heads divide the dimension; rotary positions need an even part each. */
+/* Chooses the number of heads: they must divide the dimension, and rotary positions need an even part for each. */
 static fsdp_status fit_heads(fsdp_model_config *m)
 {
     int64_t unit = m->n_heads * (m->architecture != FSDP_GPT2 ? 2 : 1), below = m->dim / unit * unit;
@@ -335,7 +335,7 @@ static fsdp_status check_kv_heads(const fsdp_model_config *m)
                      (long long)m->n_kv_heads, (long long)m->n_heads, (long long)below, (long long)above);
 }
 
-/* Those that a smaller vocabulary does not have. */
+/* Drops special tokens that a smaller vocabulary does not have. */
 static void drop_missing_tokens(fsdp_model_config *m)
 {
     int kept = 0;
@@ -349,12 +349,12 @@ static void drop_missing_tokens(fsdp_model_config *m)
     m->eos_token_count = kept;
 }
 
-/* `m` is the preset's or the folder's. */
+/* Changes the sizes of `m`, which is the preset's or the folder's. */
 static fsdp_status change_sizes(const fsdp_train_config *c, fsdp_model_config *m)
 {
     if (c->model.n_kv_heads)
         m->n_kv_heads = c->model.n_kv_heads;
-    else if (c->model.n_heads) /* keep the heads per group where that is possible */
+    else if (c->model.n_heads) /* keep the number of heads per group where that is possible */
         m->n_kv_heads =
             c->model.n_heads % m->n_kv_heads == 0 && m->n_kv_heads != m->n_heads ? m->n_kv_heads : c->model.n_heads;
 #define CHANGE(field)   \

@@ -1,6 +1,6 @@
-/* digest.c - whether the data is what it was: a hash of every token, which rank 0 makes while the run has begun to
- * train. A checkpoint keeps it once it is made, and which files it is of, in which state. A run that goes on makes and
- * compares one on each machine; where the files are still the same it needs not read them. */
+/* digest.c - whether the data is what it was: a hash of every token, which rank 0 computes while the run is already
+ * training. A checkpoint keeps it once it is ready, and which files it is of, in which state. A run that goes on
+ * computes one on each machine and compares it; where the files are unchanged it need not read them. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,9 +23,9 @@ enum {
 struct fsdp__data_digest {
     const fsdp_tokens *tokens;
     pthread_t thread;
-    bool running; /* nobody has waited for the thread yet */
+    bool running; /* the thread has not been joined yet */
     _Atomic bool stop;
-    _Atomic bool made;  /* what follows stands, and changes no more */
+    _Atomic bool made;  /* the fields below are set, and change no more */
     fsdp_status status; /* of reading the data */
     char message[512];
     uint64_t identity; /* of the files; 0: not certain */
@@ -39,12 +39,12 @@ static void compute(fsdp__data_digest *d)
     d->status = fsdp__tokens_digest(d->tokens, 0, fsdp_tokens_count(d->tokens), &d->stop, hash);
     if (d->status == FSDP_OK)
         snprintf(d->text, sizeof d->text, "%016llx%016llx", (unsigned long long)hash[0], (unsigned long long)hash[1]);
-    else /* the last error is that of one thread */
+    else /* each thread has a last error of its own */
         snprintf(d->message, sizeof d->message, "%s", fsdp_last_error());
     atomic_store_explicit(&d->made, true, memory_order_release);
 }
 
-/* Behind what trains, where there are not enough cores for both. */
+/* Hashes the data, with less priority than training where there are not enough cores for both. */
 static void *work(void *arg)
 {
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), 10);
@@ -54,7 +54,7 @@ static void *work(void *arg)
 
 const char *fsdp__digest_of_checkpoint(const fsdp_train_run *run, int64_t *out_files)
 {
-    bool held = fsdp_hold_error(true); /* that a value is not there is no error */
+    bool held = fsdp_hold_error(true); /* a missing value is no error */
     const char *text = NULL;
 
     *out_files = 0;
@@ -66,7 +66,7 @@ const char *fsdp__digest_of_checkpoint(const fsdp_train_run *run, int64_t *out_f
     return text;
 }
 
-/* Takes what the checkpoint says of these files, if they have not changed since. */
+/* Takes over what the checkpoint says of these files, if they have not changed since. */
 static bool take_over(const fsdp_train_run *run, fsdp__data_digest *d)
 {
     int64_t files;
@@ -108,7 +108,7 @@ fsdp_status fsdp__digest_begin(fsdp_train_run *run)
     return FSDP_OK;
 }
 
-/* Ranks that wait for this one see that it lives. */
+/* Waits for the thread. Ranks that wait for this one see that it lives. */
 static void wait_for_thread(const fsdp_train_run *run, fsdp__data_digest *d)
 {
     int error;

@@ -1,4 +1,5 @@
-/* dry.c - a run of which everything happens but the computing: to see what it does to memory and what it sends. */
+/* dry.c - a run in which everything happens except computing: it shows the memory that the run takes and what it
+ * sends. */
 #include "base/alloc.h"
 #include "device/device.h"
 #include "train/config.h"

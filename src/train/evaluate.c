@@ -1,4 +1,4 @@
-/* evaluate.c - the mean loss of a stream, in the same bits whatever the ranks are. */
+/* evaluate.c - computes the mean loss of a stream, with the same bits on any number of ranks. */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef struct snapshot {
     fsdp_named_modules modules;
     struct was {
         bool training, sharded;
-    } * was; /* of each */
+    } * was; /* of each module */
 } snapshot;
 
 static bool is_sharded_now(fsdp_module *module)
@@ -47,7 +47,8 @@ static fsdp_status take(snapshot *s, fsdp_module *module)
     return FSDP_OK;
 }
 
-/* What the evaluation has left whole would spare the next step a gather: a step is to be what it is without. */
+/* Restores the modules. What the evaluation has left whole would spare the next step a gather: but a step must be the
+ * same as without an evaluation. */
 static fsdp_status restore(const snapshot *s)
 {
     fsdp_status status = FSDP_OK;
@@ -70,13 +71,13 @@ typedef struct pass {
     const fsdp_tokens *tokens;
     const fsdp_evaluate_options *options;
     int rank, ranks;
-    int64_t count;             /* tokens to predict */
-    int64_t batches, rounds;   /* of all ranks; each rank's */
+    int64_t count;             /* number of tokens to predict */
+    int64_t batches, rounds;   /* batches of all ranks; rounds of each rank */
     int32_t *inputs, *targets; /* of one batch */
     double *losses;            /* of this rank's batches */
 } pass;
 
-/* Tokens that the batch predicts. */
+/* Returns the number of tokens that the batch predicts. */
 static int64_t predicted(const pass *p, int64_t batch)
 {
     int64_t size = p->options->local_batch * p->options->seq_len;
@@ -84,7 +85,7 @@ static int64_t predicted(const pass *p, int64_t batch)
     return FSDP__MAX(FSDP__MIN(p->count - batch * size, size), 0);
 }
 
-/* One beyond the last has no token at all. */
+/* Reads a batch. One beyond the last has no token at all. */
 static fsdp_status read_batch(const pass *p, int64_t batch)
 {
     const fsdp_evaluate_options *o = p->options;
@@ -121,7 +122,7 @@ static fsdp_status run_batches(const pass *p)
     fsdp_status status;
 
     fsdp_no_grad_begin(context);
-    status = fsdp_grad_enabled(context) ? FSDP_NO_MEMORY : FSDP_OK; /* the first of a context takes memory */
+    status = fsdp_grad_enabled(context) ? FSDP_NO_MEMORY : FSDP_OK; /* the first call on a context allocates memory */
     for (int64_t round = 0; round < p->rounds && status == FSDP_OK; round++) {
         status = read_batch(p, round * p->ranks + p->rank);
         if (status == FSDP_OK)
@@ -135,7 +136,7 @@ static fsdp_status run_batches(const pass *p)
 
 /* ---- the mean ---- */
 
-/* `all`: the losses of each rank. */
+/* Adds up the losses; `all` has those of each rank. */
 static void add_up(const pass *p, void *const *all, fsdp_evaluation *out)
 {
     double sum = 0;
@@ -148,7 +149,7 @@ static void add_up(const pass *p, void *const *all, fsdp_evaluation *out)
         out->tokens += predicted(p, batch);
     }
     out->loss = sum / (double)out->tokens;
-    if (isnan(out->loss)) /* NaN has a sign, which nobody wants to see printed */
+    if (isnan(out->loss)) /* NaN has a sign, which must not be printed */
         out->loss = NAN;
     out->perplexity = exp(out->loss);
 }
@@ -245,7 +246,7 @@ fsdp_status fsdp_evaluate(fsdp_module *module, const fsdp_tokens *tokens, const 
         out->seconds = (double)(fsdp__clock_ns() - began_ns) * 1e-9;
 out:
     if (status != FSDP_OK)
-        fsdp_abort(module->context, fsdp_last_error()); /* or peers wait for us */
+        fsdp_abort(module->context, fsdp_last_error()); /* otherwise peers would wait for this rank */
     fsdp__free(p.inputs);
     fsdp__free(p.targets);
     fsdp__free(p.losses);

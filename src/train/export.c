@@ -29,7 +29,7 @@ void fsdp__export_release(fsdp_train_run *run)
     bool held = fsdp_hold_error(true);
 
     if (hold) {
-        /* First what it has on disk: until that is done a signal finds the hold here, and waits. */
+        /* First remove what the hold has on disk: until that is done a signal finds the hold here, and waits. */
         fsdp_hub_abandon(hold);
         run->hold = NULL;
         tell(run);
@@ -42,12 +42,12 @@ void fsdp__export_release(fsdp_train_run *run)
 typedef struct place {
     const char *path;
     bool overwrite;
-    bool rescue; /* the weights are what counts */
+    bool rescue; /* a rescue: what counts is to save the weights */
 } place;
 
 static fsdp_status hold_place(fsdp_train_run *run, const place *p)
 {
-    /* export.overwrite is of export.path alone: elsewhere it would not help. */
+    /* export.overwrite applies to export.path alone: for another folder setting it would not help. */
     const fsdp__hub_target target = {.folder = p->path,
                                      .source = run->config->model.path,
                                      .tokenizer = fsdp__text_tokenizer_folder(run),
@@ -77,7 +77,7 @@ static size_t length_without_slashes(const char *path)
     return length;
 }
 
-/* The same folder, or one that is not there yet under the same name. */
+/* Returns whether the two are the same folder, or the same name of one that does not exist yet. */
 static bool same_path(const char *a, const char *b)
 {
     size_t length = length_without_slashes(a);
@@ -97,7 +97,7 @@ fsdp_status fsdp__export_hold(fsdp_train_run *run)
         return FSDP_FAIL(FSDP_INVALID,
                          "export.fallback_path: '%s' is export.path: name another folder, for when that fails",
                          c->save.fallback_path);
-    /* It is needed when everything else has failed: tried, but not kept. */
+    /* The fallback is needed when everything else has failed, so it is tried now, but not held. */
     if (c->save.fallback_path && hold_place(run, &second) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "export.fallback_path");
     fsdp__export_release(run);
@@ -120,7 +120,7 @@ fsdp_status fsdp__export_check(fsdp_train_run *run)
 
 /* ---- writing ---- */
 
-/* Into what is held; a run that exports again holds its path again. [collective] */
+/* Writes into the held folder; a run that exports again takes hold of its path again. [collective] */
 static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, const place *p)
 {
     fsdp_status status = FSDP_OK;
@@ -135,7 +135,7 @@ static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, co
     return status;
 }
 
-/* A name beside the metrics that nothing has; fsdp__free it. */
+/* Returns an unused name beside the metrics; fsdp__free it. */
 static char *unused_name(const fsdp_train_config *c)
 {
     const char *path = c->save.path, *slash = c->metrics.jsonl ? strrchr(c->metrics.jsonl, '/') : NULL;
@@ -162,8 +162,8 @@ static char *unused_name(const fsdp_train_config *c)
     return NULL;
 }
 
-/* Whether another folder may work where this one did not: the ranks are all there. What failed on this rank alone has
- * broken the world, too, and perhaps only after the model was in its place. [collective] */
+/* Returns whether another folder may work where this one failed: all ranks must still be there. A failure of this rank
+ * alone has broken the world, too, perhaps after the model was in its place. [collective] */
 static bool may_be_rescued(fsdp_train_run *run, fsdp_status status)
 {
     bool held, there;
@@ -181,17 +181,18 @@ static fsdp_status fail_rescued(fsdp_status failure, const char *first, const ch
     return FSDP_FAIL(failure, "export.path: %s; the model was written to '%s' instead", first, path);
 }
 
-/* Only rank 0 knows the path. [collective] */
+/* Tells all ranks where the model was rescued, since only rank 0 knows the path. [collective] */
 static fsdp_status tell_rescued(fsdp_train_run *run, fsdp_status failure, const char *first, const char *path)
 {
     fsdp_status mine = is_first(run) ? fail_rescued(failure, first, path) : FSDP_OK;
     fsdp_status status = fsdp__train_agree(run, mine);
 
-    return is_first(run) ? fail_rescued(failure, first, path) : status; /* whatever has become of the others */
+    /* rank 0 reports the rescue, whatever has become of the others */
+    return is_first(run) ? fail_rescued(failure, first, path) : status;
 }
 
-/* Into export.fallback_path, and where that is not set or fails, too, into a folder that nothing has; *out_path is rank
- * 0's, fsdp__free it. [collective] */
+/* Writes into export.fallback_path, and if that is not set or fails, too, into a folder with an unused name; *out_path
+ * is set on rank 0, fsdp__free it. [collective] */
 static fsdp_status save_elsewhere(fsdp_train_run *run, const fsdp_state_dict *state, char **out_path)
 {
     const fsdp_train_config *c = run->config;
@@ -210,7 +211,8 @@ static fsdp_status save_elsewhere(fsdp_train_run *run, const fsdp_state_dict *st
     return save_to(run, state, &p);
 }
 
-/* Days of training are not lost for a full disk. `failure` is what the export failed with. [collective] */
+/* Rescues the model: days of training must not be lost because of a full disk. `failure` is the failure of the export.
+ * [collective] */
 static fsdp_status rescue(fsdp_train_run *run, const fsdp_state_dict *state, fsdp_status failure)
 {
     char first[1024], *path = NULL;
@@ -235,8 +237,8 @@ static fsdp_status write(fsdp_train_run *run, const fsdp_state_dict *state)
     return status != FSDP_OK && may_be_rescued(run, status) ? rescue(run, state, status) : status;
 }
 
-/* The best weights could not be had: the last ones are better than none, if they are any good, or training.on_nan is
- * continue. [collective] */
+/* Exports the last weights when the best ones could not be had: they are better than none, if they are finite, or
+ * training.on_nan is continue. [collective] */
 static fsdp_status write_last(fsdp_train_run *run, const fsdp_state_dict *state, fsdp_status failure)
 {
     char first[1024], name[FSDP__FINITE_NAME];
@@ -268,13 +270,13 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
 
     if (!run->config->save.path)
         return FSDP_OK;
-    /* A state is of shards: what somebody has gathered would be refused. */
+    /* A state consists of shards: gathered parameters would be refused. */
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
     status = fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state));
     if (status == FSDP_OK && fsdp__best_is_earlier(run))
         found = fsdp__train_agree(run, fsdp__best_state(run, state, &best));
     if (status == FSDP_OK)
         status = found == FSDP_OK ? write(run, best ? best : state) : write_last(run, state, found);
-    fsdp_state_dict_free(state); /* there is one where only another rank has failed */
+    fsdp_state_dict_free(state); /* there is a state if only another rank has failed */
     return status;
 }

@@ -1,5 +1,5 @@
-/* extras.c - with these a checkpoint can be read without the run that wrote it: what the model is, and how it was
- * trained. */
+/* extras.c - small files with which a checkpoint can be read without the run that wrote it: what the model is, and how
+ * it was trained. */
 #include "train/extras.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "hub/hub.h"
 #include "train/run.h"
 
-/* Copies name and bytes. */
+/* Adds a copy of name and bytes. */
 static fsdp_status add(fsdp__extras *e, const char *name, const char *data, size_t bytes)
 {
     char *own_name = fsdp__strdup(name), *own = fsdp__malloc(bytes + 1);

@@ -1,4 +1,4 @@
-/* facts.c - facts of a model, its weights and of data, and the comparison of lists. */
+/* facts.c - facts about a model, its weights and data, and the comparison of lists of facts. */
 #include "train/facts.h"
 
 #include <stdlib.h>
@@ -13,13 +13,14 @@
 #include "fsdp/format.h"
 
 enum {
-    SAMPLES = 16, /* places at which the data of a checkpoint's run is looked at */
+    SAMPLES = 16, /* places at which the data of a checkpoint's run is sampled */
     SAMPLE_TOKENS = 64,
-    SPANS = 1024, /* the same between ranks, of which all have theirs: so many tokens are looked at one by one */
+    /* places that ranks compare among themselves, as all have the data: up to this many tokens all are read */
+    SPANS = 1024,
     SPAN_TOKENS = 4096,
     TENSOR_SPANS = 4, /* of each tensor of a model */
     TENSOR_SPAN_BYTES = 16 << 10,
-    NAMED = 4 /* differences that a message names; the rest are counted */
+    NAMED = 4 /* differences that a message names; the rest are only counted */
 };
 
 /* ---- facts ---- */
@@ -29,7 +30,7 @@ void fsdp__facts_of_key(const fsdp_train_config *config, const fsdp__key *key, F
     bool set = fsdp__key_is_set(config, key);
 
     fprintf(out, "%s.%s\t", key->section, key->name);
-    if (!set || key->range & FSDP__LOCAL) /* whether a path is set decides on what all do together */
+    if (!set || key->range & FSDP__LOCAL) /* whether a path is set decides what all ranks do together */
         fputs(set ? "set" : "not set", out);
     else
         fsdp__key_print(config, key, out);
@@ -51,7 +52,7 @@ void fsdp__facts_of_model(const fsdp_model_config *m, FILE *out)
         (long long)m->rope_original_max_seq_len, m->tie_word_embeddings, m->attention_bias, m->mlp_bias, m->gelu_erf);
 }
 
-/* Where span `i` of several of `length` begins, of which the first and the last lie at the ends of `count`. */
+/* Returns where span `i` begins, of several of `length` of which the first and the last lie at the ends of `count`. */
 static int64_t span_at(int64_t i, int64_t spans, int64_t count, int64_t length)
 {
     return spans == 1 ? 0 : (int64_t)((double)(count - length) * ((double)i / (double)(spans - 1)));
@@ -168,7 +169,7 @@ int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_by
 
 /* ---- weights ---- */
 
-/* Its beginning, its end, and what lies between these, or some of it. */
+/* Hashes the beginning and the end of a tensor, and what lies in between, or some of it. */
 static uint64_t hash_tensor(fsdp_weights *file, const fsdp_weights_entry *entry, uint64_t hash)
 {
     int64_t element = (int64_t)fsdp_dtype_size(entry->dtype), numel = (int64_t)entry->bytes / element;
@@ -182,14 +183,15 @@ static uint64_t hash_tensor(fsdp_weights *file, const fsdp_weights_entry *entry,
     return hash;
 }
 
-/* Names, types and shapes of the tensors that will be loaded, and much of what they hold: what a rank has of them must
- * fit what its peers have, and another checkpoint of the same model would be mixed with it. */
+/* Writes names, types and shapes of the tensors that will be loaded, and hashes of much of their contents: what a rank
+ * has of them must fit what its peers have, and otherwise another checkpoint of the same model would be mixed with
+ * it. */
 static void write_tensors(const char *key, const char *folder, FILE *out)
 {
     fsdp_weights *file = NULL;
     uint64_t hash = FSDP__HASH_OF_NOTHING;
 
-    if (fsdp_weights_open(folder, &file) != FSDP_OK) { /* loading them will say it, where all have this line */
+    if (fsdp_weights_open(folder, &file) != FSDP_OK) { /* loading them will report it, if all ranks have this line */
         fprintf(out, "what %s holds\t%s\n", key, fsdp_last_error());
         return;
     }
@@ -199,7 +201,7 @@ static void write_tensors(const char *key, const char *folder, FILE *out)
         hash = fsdp__hash_bytes(hash, entry->name, strlen(entry->name) + 1);
         hash = fsdp__hash_bytes(hash, &entry->dtype, sizeof entry->dtype);
         hash = fsdp__hash_bytes(hash, entry->shape, (size_t)entry->ndim * sizeof *entry->shape);
-        if (entry->dtype != FSDP_DTYPE_NONE) /* or it cannot be read, and nobody does */
+        if (entry->dtype != FSDP_DTYPE_NONE) /* otherwise it cannot be read, and nobody will */
             hash = hash_tensor(file, entry, hash);
     }
     fprintf(out, "what %s holds\t%lld tensors (%016llx)\n", key, (long long)fsdp_weights_count(file),
@@ -207,7 +209,7 @@ static void write_tensors(const char *key, const char *folder, FILE *out)
     fsdp_weights_close(file);
 }
 
-/* A manifest has checksums of all that it speaks of. */
+/* Writes facts of a checkpoint, whose manifest has checksums of everything. */
 static void write_checkpoint(const char *key, const char *path, FILE *out)
 {
     char *name = fsdp__path_join(path, FSDP__MANIFEST_NAME), *text = NULL;
@@ -229,8 +231,8 @@ void fsdp__facts_of_weights(const char *folder, bool is_checkpoint, const char *
 
 /* ---- of all ranks ---- */
 
-/* A rank's: the name of its machine, with its end, then its facts. free() it; NULL and a last error when out of memory.
- */
+/* Returns a rank's message: the name of its machine with a terminating zero, then its facts. free() it; NULL and a last
+ * error when out of memory. */
 static char *facts_of(void (*write)(const void *arg, FILE *out), const void *arg, size_t *bytes)
 {
     char *text = NULL, host[FSDP__HOST_BYTES];

@@ -1,5 +1,5 @@
-/* finite.c - whether what a run has made of its parameters is finite. A step whose loss and gradient norm were may
- * still have thrown them out of range; the next step would show it, and after the last one there is none. */
+/* finite.c - whether the parameters that a run has made are finite. A step with a finite loss and gradient norm may
+ * still have thrown them out of range; the next step would show that, but after the last one there is none. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "device/kernels.h"
 #include "train/run.h"
 
-/* `work` is on the parameter's device. */
+/* Looks at a parameter; `work` is on its device. */
 static fsdp_status look_at(const fsdp_parameter *parameter, double *work, bool *out_finite)
 {
     fsdp_stream *stream = fsdp_device_stream(fsdp_tensor_device(parameter->tensor));
@@ -27,7 +27,7 @@ static fsdp_status look_at(const fsdp_parameter *parameter, double *work, bool *
     return FSDP_OK;
 }
 
-/* The first of this rank's parameters that is not; "" when all are. */
+/* Finds the first of this rank's parameters that is not finite; "" when all are. */
 static fsdp_status find(fsdp_train_run *run, char name[FSDP__FINITE_NAME])
 {
     fsdp_parameters parameters;

@@ -9,7 +9,7 @@
 #include "train/run.h"
 #include "train/values.h"
 
-/* Whether the first `length` characters of a pattern, and anything behind them, match. */
+/* Returns whether the first `length` characters of a pattern, followed by anything, match the name. */
 static bool begins_like(const char *pattern, size_t length, const char *name)
 {
     char *begin = fsdp__sprintf("%.*s*", (int)length, pattern);
@@ -19,7 +19,7 @@ static bool begins_like(const char *pattern, size_t length, const char *name)
     return matches;
 }
 
-/* The parameter that as much as possible of the pattern fits, from its beginning. */
+/* Returns the parameter that matches the longest beginning of the pattern. */
 static const char *nearest(const char *pattern, const fsdp_parameters *parameters)
 {
     for (size_t length = strlen(pattern); length > 0; length--)
@@ -47,8 +47,8 @@ static fsdp_status freeze_matching(const char *pattern, const fsdp_parameters *p
 
 /* ---- state that was there before ---- */
 
-/* Of an optimizer's state in the checkpoint that the run goes on from: whether any is of a parameter of this name, or
- * of one whose name begins with it. */
+/* Returns whether the optimizer state in the checkpoint that the run goes on from has any for a parameter of this name,
+ * or for one whose name begins with it. */
 static bool has_state(const fsdp_train_run *run, const char *name, bool begins)
 {
     const fsdp_checkpoint_reader *from = run->resume.from;
@@ -67,7 +67,7 @@ static bool has_state(const fsdp_train_run *run, const char *name, bool begins)
     return false;
 }
 
-/* Counts it, and says so. */
+/* Counts what is kept, and reports it. */
 static void note_kept(fsdp_train_run *run, const fsdp_parameters *parameters)
 {
     fsdp__names names = {.count = 0};
@@ -88,7 +88,8 @@ static void note_kept(fsdp_train_run *run, const fsdp_parameters *parameters)
                  run->resume.path, fsdp__names_text(&names));
 }
 
-/* A flat parameter is frozen as a whole, and has state under the names of those that are in it. */
+/* Returns whether a parameter keeps state. A flat parameter is frozen as a whole, and has state under the names of the
+ * parameters in it. */
 static bool keeps_state(const fsdp_train_run *run, const char *name)
 {
     static const char flat[] = "_flat_param";

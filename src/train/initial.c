@@ -1,4 +1,4 @@
-/* initial.c - the weights that a run begins with, when they are of other files than model.path's. */
+/* initial.c - the weights that a run begins with, when they come from other files than those of model.path. */
 #include "base/context.h"
 #include "train/config.h"
 #include "train/run.h"

@@ -29,8 +29,8 @@ const char *fsdp__inputs_named_tokenizer(const fsdp_train_config *config)
     return named && strcmp(named, "model") == 0 ? config->model.path : named;
 }
 
-/* Of the checkpoint or folder that the first weights are of, unless it has none; that the folder is not there is told
- * where the weights are looked for. */
+/* Finds the tokenizer of the checkpoint or folder that the first weights come from, if it has one. That the folder does
+ * not exist is reported where the weights are looked for. */
 static fsdp_status find_initial_tokenizer(const char *path, char **out)
 {
     fsdp__model_folder folder = {0};
@@ -63,7 +63,7 @@ fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config)
 {
     if (config->data.format == FSDP_TRAIN_TEXT || fsdp__inputs_are_bytes(config))
         return FSDP_TOKENS_TEXT;
-    if (config->data.token_bytes > 0) /* whatever names say; a header that says otherwise is an error */
+    if (config->data.token_bytes > 0) /* whatever the names say; a header that contradicts it is an error */
         return config->data.token_bytes == 4 ? FSDP_TOKENS_UINT32 : FSDP_TOKENS_UINT16;
     return config->data.format == FSDP_TRAIN_TOKENS ? FSDP_TOKENS_BINARY : FSDP_TOKENS_AUTO;
 }
@@ -77,7 +77,8 @@ static bool is_file(const struct stat *info, const char *path)
     return path && stat(path, &other) == 0 && fsdp__same_file(info, &other);
 }
 
-/* Config, index, tokenizer and weights; what else people keep there is theirs. */
+/* Returns whether a file belongs to a model: config, index, tokenizer and weights. Other files that people keep there
+ * are their own. */
 static bool is_model_name(const char *name)
 {
     static const char *const endings[] = {".json", ".safetensors", ".model", ".txt"};
@@ -103,7 +104,7 @@ static bool is_of_model(const struct stat *info, const char *folder)
     return found;
 }
 
-/* Among files of data.path or validation.path. */
+/* Finds out whether a file is among those of data.path or validation.path. */
 static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config *config, char *const *paths,
                                 int64_t count, bool *found)
 {
@@ -113,14 +114,14 @@ static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config
         fsdp__inputs_named_tokenizer(config) ? (int)FSDP__LIST_DOCUMENTS : (int)fsdp__inputs_token_format(config);
     fsdp_status status;
 
-    if (format == FSDP_TOKENS_AUTO) /* a tokenizer may be found for it */
+    if (format == FSDP_TOKENS_AUTO) /* a tokenizer may be found for text */
         format = FSDP__LIST_ANY;
     status = fsdp__data_files_list((const char *const *)paths, count, format, &files);
 
     fsdp_release_error(held);
     if (status == FSDP_NO_MEMORY)
         return FSDP_FAIL(status, "cannot list the data");
-    /* What cannot be listed otherwise is refused where the data is opened; the list is empty then. */
+    /* What cannot be listed for other reasons is refused where the data is opened; the list is empty then. */
     for (int64_t i = 0; i < files.count && !*found; i++)
         *found = is_file(info, files.paths[i]);
     fsdp__data_files_release(&files);

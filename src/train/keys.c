@@ -53,7 +53,7 @@ static const fsdp__choice step_choices[] = {{"best", FSDP_CHECKPOINT_BEST}, {NUL
 static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NULL, 0}};
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
-/* section, name, field, range, default, help */
+/* The columns: section, name, field, range, default, help. */
 #define INTEGER(section, name, least, most, range, initial, help)                                      \
     {                                                                                                  \
 #section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, NULL, initial, help \

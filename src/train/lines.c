@@ -1,9 +1,9 @@
-/* lines.c - what a run writes into metrics.jsonl as it goes. */
+/* lines.c - writes lines of metrics.jsonl while a run goes on. */
 #include <stdio.h>
 
 #include "train/run.h"
 
-/* The first line that could not be written is the last one. */
+/* Notes a failure: after the first line that could not be written none is written. */
 static void note(fsdp_train_run *run, fsdp_status written)
 {
     run->metrics_status = written;

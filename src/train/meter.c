@@ -1,4 +1,4 @@
-/* meter.c - what a step cost, and its loss over all ranks. */
+/* meter.c - measures what a step costs, and computes its loss over all ranks. */
 #include "base/clock.h"
 #include "train/run.h"
 
@@ -11,7 +11,7 @@ fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)
     return FSDP_OK;
 }
 
-/* Of the step alone. */
+/* Subtracts what was before, so that the step alone is left. */
 static void subtract(fsdp_comm_stats *stats, const fsdp_comm_stats *before)
 {
     for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
@@ -56,7 +56,8 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     return FSDP_OK;
 }
 
-/* `all`: the losses of each rank. The loader gives the microbatches of one number to the ranks in turn. */
+/* Computes the mean; `all` has the losses of each rank. The loader gives the microbatches of one number to the ranks in
+ * turn. */
 static double mean_of(void *const *all, int64_t microbatches, int ranks)
 {
     double sum = 0;

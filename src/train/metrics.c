@@ -1,4 +1,5 @@
-/* metrics.c - the file of one JSON object per step: what it may not be, the header line of a run, a line per step. */
+/* metrics.c - the file with one JSON object per step: what it must not be, the header line of a run, a line per
+ * step. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -23,7 +24,7 @@ static fsdp_status cannot_write(const char *path)
 
 /* ---- before a run ---- */
 
-/* A run before may have left its lines there; they stay. */
+/* Checks what the file contains: an earlier run may have left its lines there, which stay. */
 static fsdp_status check_contents(const char *path)
 {
     static const char *const firsts[] = {"{\"run\": \"", "{\"step\": "};
@@ -44,7 +45,7 @@ static fsdp_status check_contents(const char *path)
         "metrics.jsonl: '%s' exists and holds something else than metrics: name another file, or remove it", path);
 }
 
-/* Of the folder that the file is to be made in. */
+/* Checks the folder in which the file is to be made. */
 static fsdp_status check_folder(const char *path)
 {
     char *folder = fsdp__path_parent(path);
@@ -81,7 +82,8 @@ struct fsdp__metrics {
     int machines;
 };
 
-/* After every line: the stream is line-buffered, so that whoever follows the file sees whole lines. */
+/* Checks for errors after every line: the stream is line-buffered, so that readers who follow the file see whole
+ * lines. */
 static fsdp_status written(const fsdp__metrics *metrics)
 {
     if (fsdp__fault(FSDP__FAULT_WRITE))
@@ -91,7 +93,7 @@ static fsdp_status written(const fsdp__metrics *metrics)
     return cannot_write(metrics->path);
 }
 
-/* JSON has no word for infinity and NaN. */
+/* Writes a number; JSON has no word for infinity and NaN. */
 static void write_number(FILE *file, const char *name, double value)
 {
     if (isfinite(value))
@@ -106,7 +108,8 @@ static void write_text(FILE *file, const char *name, const char *text)
     fsdp__print_json_string(text, file);
 }
 
-/* What a run before left unfinished, on a full disk, is not to swallow this one's header. */
+/* Returns whether the file ends within a line: what an earlier run left unfinished, on a full disk, must not swallow
+ * this one's header. */
 static bool ends_within_a_line(int fd)
 {
     struct stat info;
@@ -187,7 +190,7 @@ out:
     return status;
 }
 
-/* Between machines, and what of it the step waited for. */
+/* Writes what went between machines, and how long the step waited for it. */
 static void write_network(FILE *file, const fsdp_train_report *report)
 {
     fprintf(file, ", \"network_sent\": %lld, \"network_received\": %lld", (long long)report->network_sent,

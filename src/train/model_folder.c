@@ -1,4 +1,4 @@
-/* model_folder.c - which of the two a folder is, and its weights. */
+/* model_folder.c - decides which of the two kinds a folder is, and opens its weights. */
 #include "train/model_folder.h"
 
 #include <dirent.h>
@@ -14,7 +14,7 @@
 #include "hub/mismatch.h"
 #include "train/values.h"
 
-/* A link counts that leads nowhere: who reads it says so. */
+/* Finds out whether the folder has the file. A dangling link counts: whoever reads it reports that. */
 static fsdp_status has_file(const char *folder, const char *name, bool *out)
 {
     char *path = fsdp__path_join(folder, name);
@@ -27,7 +27,7 @@ static fsdp_status has_file(const char *folder, const char *name, bool *out)
     return FSDP_OK;
 }
 
-/* A checkpoint gets its manifest last: the files of its ranks alone are none. */
+/* Checks that there is a manifest, which a checkpoint gets last: the files of its ranks alone are not a checkpoint. */
 static fsdp_status check_manifest(const char *path)
 {
     DIR *directory = opendir(path);
@@ -46,7 +46,7 @@ static fsdp_status check_manifest(const char *path)
                      path);
 }
 
-/* The newest of a folder of checkpoints, if it is one. */
+/* Finds the newest checkpoint of a folder of checkpoints, if it is one. */
 static fsdp_status find_newest(const char *path, fsdp__model_folder *out)
 {
     int64_t *steps = NULL, count = 0;
@@ -106,7 +106,7 @@ static bool is_of_model(const fsdp_checkpoint_tensor *tensor)
     return strcmp(tensor->section, FSDP__SECTION_MODEL) == 0;
 }
 
-/* Both ways: the section has the parameters, and nothing else. */
+/* Compares both ways: the section must have the parameters, and nothing else. */
 static void compare(const fsdp_checkpoint_reader *reader, const fsdp_state_dict *parameters, fsdp__mismatch *m)
 {
     for (int64_t i = 0; i < parameters->count; i++) {

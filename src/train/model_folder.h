@@ -6,21 +6,21 @@
 #include "fsdp/hub.h"
 
 typedef struct fsdp__model_folder {
-    char *path;         /* with config.json: as given, or the newest or best step-N */
+    char *path;         /* of the folder with config.json: as given, or the newest or best step-N */
     bool is_checkpoint; /* the weights are parts of several ranks */
-    bool has_config;    /* without one it may be weights alone, or nothing that is known */
+    bool has_config;    /* without one it may have only weights, or nothing that is known */
 } fsdp__model_folder;
 
-/* A folder with a manifest.json is a checkpoint; one without a config.json that has step-N in it, its newest;
- * <folder>/step-best is its best (fsdp_checkpoint_find). */
+/* Finds the folder. One with a manifest.json is a checkpoint; for one without a config.json that contains step-N it is
+ * its newest step, for <folder>/step-best its best (fsdp_checkpoint_find). */
 fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out);
 void fsdp__model_folder_release(fsdp__model_folder *folder);
 
-/* Whether it has a model of this config, before that gets memory. `by_keys`: the config is not that of the folder's
- * config.json, but of a run's keys, which messages name. */
+/* Checks that the folder has a model of this config, before the model gets memory. `by_keys`: the config does not come
+ * from the folder's config.json but from a run's keys, which messages name. */
 fsdp_status fsdp__model_folder_check(const fsdp__model_folder *folder, fsdp_context *context,
                                      const fsdp_model_config *config, bool by_keys);
-/* As fsdp_hub_load. */
+/* Loads the weights, as fsdp_hub_load does. */
 fsdp_status fsdp__model_folder_load(const fsdp__model_folder *folder, fsdp_state_dict *state,
                                     const fsdp_model_config *config);
 

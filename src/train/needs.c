@@ -1,6 +1,6 @@
-/* needs.c - what a run needs, before it takes it. Only what is certain counts: a run that is refused could not have
- * been. What the allocator rounds up, gathers of cast parameters, kernels' scratch and the program itself come on top.
- */
+/* needs.c - what memory a run needs, before it takes any. Only what is certain counts: a run that is refused could not
+ * have run. What the allocator rounds up, gathers of cast parameters, kernels' scratch and the program itself come on
+ * top. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -11,19 +11,20 @@
 #include "train/run.h"
 
 typedef struct needs {
-    double parameters, gradients, optimizer, activations; /* bytes: a silly batch has more than integers go */
+    double parameters, gradients, optimizer, activations; /* in bytes: an absurd batch would overflow integers */
     double copy;          /* of the weights and state that a thread writes to a checkpoint, or of the best weights */
-    const char *copy_for; /* which */
+    const char *copy_for; /* says which of the two */
 } needs;
 
-/* In a backward gradients come as activations go. */
+/* Adds up the needs. In a backward gradients grow as activations are freed, so only the larger of them counts. */
 static double sum(const needs *n)
 {
     return n->parameters + n->optimizer + n->copy + FSDP__MAX(n->gradients, n->activations);
 }
 
-/* Of what each layer's backward reads, the largest: inputs of the products, for one microbatch. Of a checkpoint its
- * input, one at a time the rest, and what a selective one surely keeps. */
+/* Estimates the activations of one microbatch: what each layer's backward surely reads, that is the inputs of the
+ * products. For a recomputed block it is the block's input, the rest for one block at a time, and what selective mode
+ * surely keeps. */
 static double activations(const fsdp_train_config *c, const fsdp_model_config *m)
 {
     int64_t layer = 2 * m->dim + (m->n_heads + 2 * m->n_kv_heads) * m->head_dim + m->ffn_dim, all = 0;
@@ -47,18 +48,18 @@ int fsdp__train_moments(const fsdp_train_config *c)
     return c->optimizer.name != FSDP_TRAIN_SGD ? 2 : c->optimizer.momentum > 0 ? 1 : 0;
 }
 
-/* Of `ranks` of the world's ranks: each has its part of what is sharded, and its own activations. */
+/* Computes the needs of `ranks` of the world's ranks: each has its part of what is sharded, and its own activations. */
 static needs needs_of(const fsdp_train_run *run, int ranks)
 {
     const fsdp_train_config *c = run->config;
     double bytes = 4 * (double)fsdp_model_config_parameters(&run->model_config); /* shards are float32 */
     double copies = fsdp__train_replicas(c, fsdp_context_world_size(run->context));
     double part = copies * bytes * ranks / fsdp_context_world_size(run->context);
-    /* Which of them are trained is only known when the model is built. */
+    /* Which parameters are trained is known only when the model is built. */
     double trained = c->model.frozen_count > 0 ? (double)run->trained_parameters / (bytes / 4) : 1;
     double kept = (double)run->kept_parameters / (bytes / 4);
     double moments = fsdp__train_moments(c) * (trained + kept) * part;
-    /* Of an asynchronous checkpoint: replicas have one writer. */
+    /* This is for an asynchronous checkpoint, where replicas have one writer. */
     bool async = fsdp__train_saves(c) && c->checkpoint.async_mode == 1;
     bool best = fsdp__train_exports_best(c) && !fsdp__train_saves(c);
 
@@ -72,7 +73,7 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
                    .copy_for = async ? "asynchronous checkpoints" : "the best weights"};
 }
 
-/* "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)" */
+/* Writes "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)". */
 static void describe(const needs *n, char *text, size_t text_bytes)
 {
     char all[24], a[24], b[24], c[24], d[24], e[24], copy[80] = "";
@@ -99,8 +100,8 @@ static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_l
                      whose, text, limit->name, fsdp__size_text((double)limit->bytes, most, sizeof most));
 }
 
-/* One process alone has all of it in its own address space; of several, the parameters lie in memory that they share
- * and have mapped by now. Threads, libraries and segments need some too. */
+/* Checks this rank's own limits. A single process has everything in its own address space; with several, the parameters
+ * lie in memory that they share and have mapped by now. Threads, libraries and segments need some too. */
 static fsdp_status check_own(const fsdp_train_run *run)
 {
     const uint64_t spare = (uint64_t)64 << 20;
@@ -119,7 +120,7 @@ static fsdp_status check_own(const fsdp_train_run *run)
     return check(&own, "this rank needs", &limit);
 }
 
-/* OpenMP ends the process where it cannot start a thread. */
+/* Checks that the threads can be started, since OpenMP ends the process where it cannot start one. */
 static fsdp_status check_threads(const fsdp_train_run *run)
 {
     int threads = fsdp_context_threads(run->context), need = threads - 1 + (int)run->config->data.workers;

@@ -1,4 +1,4 @@
-/* recompute.c - which blocks compute their forward again in the backward, as torchtitan chooses them. */
+/* recompute.c - which blocks recompute their forward in the backward, chosen as torchtitan chooses them. */
 #include "train/run.h"
 
 fsdp_checkpoint_mode fsdp__train_recompute_of(const fsdp_train_config *config, int64_t block)

@@ -1,5 +1,5 @@
-/* resume.c - a run that goes on from a checkpoint: which one, whether it fits this run, and what is taken over from it.
- */
+/* resume.c - a run that goes on from a checkpoint: which one, whether it fits this run, and what is taken over from
+ * it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 /* ---- which one ---- */
 
-/* NULL: there is none, and none was asked for. */
+/* Finds the checkpoint; NULL: there is none, and none was asked for. */
 static fsdp_status find(const fsdp_train_config *c, char **out)
 {
     int64_t *steps = NULL, count = 0;
@@ -45,7 +45,7 @@ static fsdp_status take_values(fsdp__resume *r)
     return FSDP_OK;
 }
 
-/* Its own, unless it says that its weights are not finite. */
+/* Returns the checkpoint's own step, unless it says that its weights are not finite. */
 static int64_t finite_step(const fsdp__resume *r)
 {
     bool held = fsdp_hold_error(true);
@@ -110,7 +110,7 @@ fsdp_status fsdp__resume_check_batch(const fsdp_train_run *run)
     return FSDP_OK;
 }
 
-/* How the checkpoint's facts of this name differ from the run's; 0: they do not. */
+/* Counts how the checkpoint's facts of this name differ from the run's; 0: they do not. */
 static fsdp_status differences(const fsdp_train_run *run, const char *name, char *text, int *out_count)
 {
     const char *theirs = NULL;
@@ -141,7 +141,7 @@ fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
                      run->resume.path, text);
 }
 
-/* Every token, where this rank has a digest, on each machine one; a checkpoint may have none (values.h). */
+/* Compares every token, by the digest, which one rank on each machine has; a checkpoint may have none (values.h). */
 static fsdp_status check_digest(fsdp_train_run *run)
 {
     int64_t files;
@@ -203,7 +203,7 @@ fsdp_status fsdp__resume_fill_model(fsdp_train_run *run)
     return fsdp_module_set_draws(run->model, (uint64_t)run->resume.draws);
 }
 
-/* A number that the optimizer takes over by itself: how often a parameter has stepped. */
+/* Adds a number that the optimizer itself takes over: how many steps a parameter has had. */
 static fsdp_status add_number(const fsdp_train_run *run, const fsdp_checkpoint_tensor *t, fsdp_state_dict *out)
 {
     fsdp_tensor *place = NULL;
@@ -215,8 +215,8 @@ static fsdp_status add_number(const fsdp_train_run *run, const fsdp_checkpoint_t
     return status;
 }
 
-/* Places for what the checkpoint has, parameters may have had no step yet. What has none is left to the load to refuse.
- */
+/* Makes places for what the checkpoint has, since parameters may have had no step yet. What has no place is left for
+ * the load to refuse. */
 static fsdp_status make_places(const fsdp_train_run *run, const fsdp_state_dict *all, fsdp_state_dict *out)
 {
     for (int64_t i = 0; i < fsdp_checkpoint_count(run->resume.from); i++) {
@@ -262,14 +262,14 @@ static fsdp_status load_scaler(fsdp_train_run *run)
     held = fsdp_hold_error(true);
     found = fsdp_checkpoint_get_number(run->resume.from, FSDP__VALUE_SCALE, &state.scale) == FSDP_OK;
     fsdp_release_error(held);
-    if (!found) /* a run in another dtype had none: this one's begins */
+    if (!found) /* a run in another dtype had no scale, so this run starts its own */
         return FSDP_OK;
     FSDP_TRY(fsdp_checkpoint_get_integer(run->resume.from, FSDP__VALUE_GROWTH, &state.growth_tracker));
     return fsdp_grad_scaler_set_state(run->scaler, &state);
 }
 
-/* Whether the checkpoint's losses are of the tokens that this run validates on, as far as it says; an older one has
- * looked at some of them. */
+/* Returns whether the checkpoint's losses are of the tokens that this run validates on, as far as it says; an older
+ * checkpoint has sampled only some of them. */
 static bool same_validation(const fsdp_train_run *run)
 {
     const fsdp_checkpoint_reader *from = run->resume.from;
@@ -284,8 +284,8 @@ static bool same_validation(const fsdp_train_run *run)
     return fsdp__validation_sample(run, &sampled) != FSDP_OK || theirs == sampled;
 }
 
-/* Early stopping goes on counting; without validations the checkpoint of the best one still stays. On other data the
- * best loss so far is none. */
+/* Takes over the state of validation. Early stopping goes on counting, and without validations the checkpoint of the
+ * best one still stays. On other data there is no best loss so far. */
 static void take_validation(fsdp_train_run *run)
 {
     fsdp__validation v = run->validation;

@@ -1,4 +1,4 @@
-/* run.c - builds a run from the config, tears it down in reverse, and drives it from first step to export. */
+/* run.c - builds a run from the config, tears it down in reverse, and drives it from the first step to the export. */
 #include "train/run.h"
 #include "base/alloc.h"
 #include "base/context.h"
@@ -30,7 +30,8 @@ static fsdp_status open_data(fsdp_train_run *run)
     return fsdp_loader_create(run->tokens, &options, &run->loader);
 }
 
-/* When all ranks have done this nobody else writes checkpoints there, so all of them find the same ones. */
+/* Holds the checkpoints. When all ranks have done this nobody else writes checkpoints there, so all of them find the
+ * same ones. */
 static fsdp_status hold_checkpoints(fsdp_train_run *run)
 {
     FSDP_TRY(fsdp_train_config_check(run->config, fsdp_context_world_size(run->context)));
@@ -56,10 +57,10 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__metrics_check(c));
-    return fsdp__export_hold(run); /* hours before it is needed */
+    return fsdp__export_hold(run); /* this may be hours before it is needed */
 }
 
-/* The frozen ones are known from here on. */
+/* Makes the model; from here on it is known which parameters are frozen. */
 static fsdp_status make_model(fsdp_train_run *run)
 {
     FSDP_TRY(fsdp__train_make_model(run));
@@ -75,19 +76,19 @@ typedef struct outcome {
     bool everywhere;
 } outcome;
 
-/* Work in which a rank may fail while its peers go on. */
+/* The outcome of work in which a rank may fail while its peers go on. */
 static outcome alone(fsdp_status mine)
 {
     return (outcome){mine, false};
 }
 
-/* Work at whose end all ranks have agreed; they have not when one is gone, or when they differ. */
+/* The outcome of work at whose end all ranks have agreed; they have not when one is gone, or when they differ. */
 static outcome agreed(fsdp_status status)
 {
     return (outcome){status, status != FSDP_COMM && status != FSDP_MISMATCH};
 }
 
-/* The next part of a run: nothing follows a failed one. */
+/* Does the next part of a run: nothing follows a failed one. */
 #define PART(part)                   \
     do {                             \
         outcome part_ = (part);      \
@@ -98,7 +99,7 @@ static outcome agreed(fsdp_status status)
 
 /* ---- life ---- */
 
-/* All ranks see a difference; what else may go wrong is of one. */
+/* Compares the ranks. All ranks see a difference; any other failure belongs to one rank. */
 static outcome compare(fsdp_train_run *run)
 {
     fsdp_status status = fsdp__same_config(run);
@@ -106,7 +107,7 @@ static outcome compare(fsdp_train_run *run)
     return status == FSDP_INVALID ? agreed(status) : alone(status);
 }
 
-/* Last of all: a start that fails leaves no trace in the file. */
+/* Begins the metrics, last of all: a start that fails leaves no trace in the file. */
 static fsdp_status begin_metrics(fsdp_train_run *run)
 {
     fsdp_train_summary summary;
@@ -149,7 +150,7 @@ void fsdp__train_resolve_replicas(fsdp_train_run *run)
                  machines, ranks / machines, ranks / machines == 1 ? "" : "s");
 }
 
-/* A failure that the others do not know of ends the world. */
+/* Builds a run. A failure that the others do not know of ends the world. */
 static outcome create(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener,
                       fsdp_train_run **out)
 {
@@ -171,12 +172,12 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, co
         *out = run;
         return built;
     }
-    fsdp__export_release(run); /* first: a launcher that hears of the failure ends this process */
+    fsdp__export_release(run); /* do this first: a launcher that hears of the failure ends this process */
     if (run)
         fsdp__saves_release(run);
     if (!built.everywhere)
         fsdp_abort(context, fsdp_last_error());
-    /* Whatever goes wrong now, the failure that ended the run is the one to tell of. */
+    /* Whatever fails from now on, the failure that ended the run is the one to report. */
     held = fsdp_hold_error(true);
     fsdp_train_run_free(run);
     fsdp_release_error(held);
@@ -263,8 +264,8 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 
 /* ---- the whole ---- */
 
-/* Says what happened where it should be said. Where all ranks know, rank 0 reports it and then ends the world: the
- * others wait for that, because a launcher may end all ranks as soon as one is gone. */
+/* Reports what happened where it should be reported. Where all ranks know, rank 0 reports it and then ends the world:
+ * the others wait for that, because a launcher may end all ranks as soon as one is gone. */
 static void report_failure(fsdp_context *context, const fsdp_train_listener *listener, outcome failure)
 {
     bool reports = !failure.everywhere || fsdp_context_rank(context) == 0;
@@ -292,7 +293,7 @@ static outcome validate(fsdp_train_run *run, const fsdp_train_listener *listener
     return agreed(fsdp__validation_check(run, &validation));
 }
 
-/* Saves where it is time; ends the run by a demand that all ranks have heard of. */
+/* Saves where it is time; ends the run if that was asked for, which all ranks have heard. */
 static outcome save(fsdp_train_run *run)
 {
     bool stop;
@@ -338,7 +339,7 @@ static fsdp_status end_metrics(fsdp_train_run *run)
     return status;
 }
 
-/* From first step to export; *run is the caller's to free, also after a failure. */
+/* Drives a run from the first step to the export; the caller frees *run, also after a failure. */
 static outcome drive(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener,
                      fsdp_train_run **run)
 {
@@ -356,7 +357,7 @@ static outcome drive(fsdp_context *context, const fsdp_train_config *config, con
     (void)fsdp__context_set_activity(context, FSDP__COMPUTING);
     if (config->save.path && listener->exported)
         listener->exported(listener->arg, config->save.path);
-    /* Last, for they take nothing away from the model. */
+    /* These come last, since their failure takes nothing away from the model. */
     PART(agreed(fsdp__train_agree(*run, end_metrics(*run))));
     return agreed(fsdp__saves_failure(*run));
 }

@@ -1,6 +1,6 @@
-/* same_config.c - whether all ranks have the same config. Ranks that one process started got theirs from it; others may
- * have read another file, or have been given another command line, and would train something that nobody asked for, or
- * wait for each other. Each writes what must be the same as facts; all compare all. */
+/* same_config.c - checks that all ranks have the same config. Ranks that one process started got theirs from it; others
+ * may have read another file, or have been given another command line, and would train something that nobody asked for,
+ * or wait for each other. Each rank writes what must be the same as facts; all ranks compare them all. */
 #include <stdio.h>
 
 #include "train/config.h"

@@ -1,4 +1,4 @@
-/* saves.c - the checkpoints that a run writes: when, what, and what becomes of one that fails. */
+/* saves.c - the checkpoints that a run writes: when, what, and what happens when one fails. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,8 @@ static fsdp_status of_folder(fsdp_status status)
 
 /* ---- the folder ---- */
 
-/* The ranks of a run that was killed a moment ago may be about to end: nobody is refused for them. */
+/* Takes the hold. The ranks of a run that was killed a moment ago may be about to end: so it waits before it
+ * refuses. */
 static fsdp_status take_hold(const fsdp__directory *folder, fsdp__staging *out)
 {
     int64_t until_ns = fsdp__clock_ns() + (int64_t)HOLD_WAIT_MS * 1000000;
@@ -58,7 +59,8 @@ static fsdp_status take_folder(fsdp__saves *saves, const char *path)
     return take_hold(&saves->folder, &saves->hold);
 }
 
-/* The lock is taken for a moment, where there is one: a run that begins just then waits for longer. */
+/* Checks whether the folder is held. It takes the lock for a moment, if there is one: a run that begins just then waits
+ * for longer. */
 static fsdp_status check_hold(const char *path)
 {
     fsdp__directory folder;
@@ -90,7 +92,7 @@ fsdp_status fsdp__saves_hold(fsdp_train_run *run)
     return of_folder(take_folder(&run->saves, run->config->checkpoint.folder));
 }
 
-/* Bytes of a checkpoint, before there is state of the optimizer. */
+/* Counts the bytes of a checkpoint, before there is optimizer state. */
 static fsdp_status count_bytes(fsdp_train_run *run)
 {
     double numel = 0, own_numel = 0, moments;
@@ -108,7 +110,7 @@ static fsdp_status count_bytes(fsdp_train_run *run)
             own_numel += (double)fsdp_tensor_numel(entry->tensor);
     }
     fsdp_state_dict_free(state);
-    /* Of each parameter that is trained, or was; shards and state are float32. */
+    /* This is for each parameter that is trained, or was; shards and state are float32. */
     moments = fsdp__train_moments(run->config) * (double)(run->trained_parameters + run->kept_parameters) / numel;
     run->saves.bytes = 4 * numel * (1 + moments);
     run->saves.own_bytes = 4 * own_numel * (1 + moments);
@@ -129,8 +131,8 @@ static fsdp_status check_room(const fsdp_train_run *run, double bytes)
     return status;
 }
 
-/* A run that was told to go on from an older checkpoint makes the newer ones again. They get another name: whoever
- * looks for the newest is not to find what this run has left behind. */
+/* Sets a newer checkpoint aside. A run that was told to go on from an older checkpoint makes the newer ones again. The
+ * old ones get another name, so that nobody who looks for the newest finds what this run has left behind. */
 static fsdp_status set_aside(const fsdp_train_run *run, int64_t step)
 {
     char *to = NULL;
@@ -199,7 +201,7 @@ void fsdp__saves_release(fsdp_train_run *run)
     bool held = fsdp_hold_error(true);
 
     if (saver) {
-        fsdp_checkpoint_saver_abandon(saver); /* what is under way, before a signal's thread forgets it */
+        fsdp_checkpoint_saver_abandon(saver); /* ends the save under way, before a signal's thread forgets it */
         saves->saver = NULL;
         tell_of_saver(run);
         fsdp_checkpoint_saver_free(saver);
@@ -207,14 +209,14 @@ void fsdp__saves_release(fsdp_train_run *run)
     fsdp__extras_release(&saves->extras);
     (void)fsdp__staging_remove(&saves->hold);
     if (saves->folder.path && saves->made)
-        fsdp__directory_unmake(&saves->folder, 1); /* unless there is a checkpoint in it */
+        fsdp__directory_unmake(&saves->folder, 1); /* does nothing if there is a checkpoint in it */
     fsdp__directory_close(&saves->folder);
     fsdp_release_error(held);
 }
 
 /* ---- one checkpoint ---- */
 
-/* All that goes into it. */
+/* All that goes into a checkpoint. */
 typedef struct content {
     fsdp_checkpoint_section sections[2];
     fsdp__values values;
@@ -246,7 +248,7 @@ static void release(content *c)
     fsdp__values_release(&c->values);
 }
 
-/* It is there. */
+/* Tells that the checkpoint has been written. */
 static void tell(fsdp_train_run *run, int64_t step)
 {
     char *path = fsdp__step_path(run->config->checkpoint.folder, step, "");
@@ -264,7 +266,8 @@ static void tell(fsdp_train_run *run, int64_t step)
     fsdp__free(path);
 }
 
-/* Training can go on after a save that failed for all ranks: the next one may find a disk that is mended. */
+/* Returns whether training can go on after a failed save: it can if it failed on all ranks, since the next one may find
+ * a disk that is mended. */
 static bool can_go_on(fsdp_status status)
 {
     return status != FSDP_COMM && status != FSDP_MISMATCH && status != FSDP_INTERRUPTED;
@@ -285,7 +288,7 @@ static fsdp_status note(fsdp_train_run *run, fsdp_status status, int64_t step)
     return FSDP_OK;
 }
 
-/* One that is under way has come to its end, or not. [collective] */
+/* Looks whether the save under way has ended. [collective] */
 static fsdp_status look(fsdp_train_run *run, bool wait)
 {
     int64_t pending = fsdp_checkpoint_saver_pending(run->saves.saver), step = -1;
@@ -299,13 +302,13 @@ static fsdp_status look(fsdp_train_run *run, bool wait)
     return note(run, status, pending);
 }
 
-/* Step of the best validation so far, whose checkpoint stays; 0: there is none, or nobody wants it. */
+/* Returns the step of the best validation so far, whose checkpoint stays; 0: there is none, or nobody wants it. */
 static int64_t best_step(const fsdp_train_run *run)
 {
     return run->config->validation.keep_best ? run->validation.best_step : 0;
 }
 
-/* The best one stays, and while what is saved is of no use the newest that is. */
+/* Pins the best checkpoint, and, while what is being saved is of no use, the newest one that is. */
 static fsdp_status pin(fsdp_train_run *run)
 {
     const fsdp__saves *saves = &run->saves;
@@ -319,14 +322,14 @@ static fsdp_status pin(fsdp_train_run *run)
     return fsdp_checkpoint_saver_pin(saves->saver, steps, count);
 }
 
-/* A run that goes on through steps that are not finite, or has thrown a weight out of range with its last one, saves
- * what it has all the same, and says so. [collective] */
+/* Checks the weights. A run that goes on through steps that are not finite, or whose last step has thrown a weight out
+ * of range, still saves what it has, and reports it. [collective] */
 static fsdp_status look_at_weights(fsdp_train_run *run)
 {
     char name[FSDP__FINITE_NAME], other[80] = "";
     fsdp__saves *saves = &run->saves;
 
-    FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model))); /* a state is of shards */
+    FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model))); /* a state consists of shards */
     FSDP_TRY(fsdp__find_not_finite(run, name));
     saves->finite = !*name;
     if (!saves->finite && saves->finite_step >= 0)
@@ -376,7 +379,7 @@ fsdp_status fsdp_train_save(fsdp_train_run *run)
 
 /* ---- when ---- */
 
-/* The strongest that any rank asks for. [collective] */
+/* Agrees on the strongest demand of any rank. [collective] */
 static fsdp_status agree_on_demand(fsdp_train_run *run, fsdp_train_demand *demand)
 {
     const fsdp_train_listener *l = run->listener;
@@ -396,7 +399,7 @@ static fsdp_status agree_on_demand(fsdp_train_run *run, fsdp_train_demand *deman
     return FSDP_OK;
 }
 
-/* The run ends with this step. */
+/* Returns whether the run ends with this step. */
 static bool is_last(const fsdp_train_run *run)
 {
     return run->step >= run->config->training.steps || run->validation.stops;
@@ -410,7 +413,7 @@ fsdp_status fsdp__saves_after_step(fsdp_train_run *run, bool *out_stop)
     if (!run->saves.saver)
         return FSDP_OK;
     FSDP_TRY(agree_on_demand(run, &demand));
-    FSDP_TRY(look(run, false)); /* of the one before, which this may replace */
+    FSDP_TRY(look(run, false)); /* looks after the save before, which this one may replace */
     *out_stop = demand == FSDP_TRAIN_END;
     run->saves.ends = *out_stop || is_last(run);
     if (demand == FSDP_TRAIN_GO_ON && run->step % run->config->checkpoint.interval != 0 && !run->saves.ends &&

@@ -1,4 +1,4 @@
-/* shard.c - the model goes through the front door that parallelism.strategy names, as the other keys say. */
+/* shard.c - shards the model by the public function that parallelism.strategy selects, as the other keys say. */
 #include <math.h>
 
 #include "fsdp/fsdp1.h"
@@ -7,7 +7,7 @@
 #include "train/config.h"
 #include "train/run.h"
 
-/* Ranks of one copy of the parameters stand together. */
+/* Makes the mesh; the ranks of one copy of the parameters are consecutive. */
 static fsdp_status make_mesh(fsdp_train_run *run)
 {
     int64_t replicas = run->config->parallelism.data_parallel_replicate_degree;
@@ -48,7 +48,8 @@ static fsdp_fsdp1_options fsdp1_options(const fsdp_train_run *run)
                                   .forward_prefetch = c->parallelism.fsdp1_forward_prefetch == 1};
     int ranks = fsdp_context_world_size(run->context);
 
-    if (fsdp__train_replicas(c, ranks) == ranks) { /* what it is then anyway, after a warning for each unit */
+    /* this is what it is in any case then, after a warning for each unit */
+    if (fsdp__train_replicas(c, ranks) == ranks) {
         options.strategy = FSDP_NO_SHARD;
         options.mesh = NULL;
     }
@@ -71,14 +72,14 @@ static fsdp_replicate_options ddp_options(const fsdp_train_config *c)
         .compress = c->parallelism.ddp_compress > 0 ? (fsdp_dtype)c->parallelism.ddp_compress : FSDP_DTYPE_NONE};
 }
 
-/* Every unit, last the root. */
+/* Shards every unit, and the root last. */
 static fsdp_status shard_units(const fsdp_train_run *run)
 {
     bool fsdp1 = run->config->parallelism.strategy == FSDP_TRAIN_FSDP1;
     fsdp_shard_options options = shard_options(run);
     fsdp_fsdp1_options options1 = fsdp1_options(run);
 
-    for (int64_t i = 0; i < run->units.count && fsdp1; i++) /* here they have names */
+    for (int64_t i = 0; i < run->units.count && fsdp1; i++) /* at this point they still have names */
         FSDP_TRY(fsdp__fsdp1_check_unit(&run->units.items[i], options1.use_orig_params));
     for (int64_t i = 0; i < run->units.count; i++) {
         fsdp_module *unit = run->units.items[run->units.bottom_up[i]].module;

@@ -4,10 +4,11 @@
 #include "train/config.h"
 #include "train/run.h"
 
-/* Earlier microbatches only add up their gradients, unless every one is to be reduced; or as the stage of ZeRO is. */
+/* Sets whether a microbatch reduces. Earlier ones only add up their gradients, unless every one is to be reduced; with
+ * ZeRO this depends on the stage. */
 static fsdp_status set_sync(fsdp_train_run *run, bool last)
 {
-    /* One that is alone is reduced and the last: modules are set to that from the start. */
+    /* A single microbatch is reduced and the last one: modules are set to that from the start. */
     if (run->microbatches == 1)
         return FSDP_OK;
     if (fsdp__train_zero_stage(run->config) > 0)
@@ -16,7 +17,7 @@ static fsdp_status set_sync(fsdp_train_run *run, bool last)
     return fsdp_module_set_is_last_backward(run->model, last);
 }
 
-/* The loss of sequences (B,T). A dry run has none, and another loss perhaps. */
+/* Computes the loss of sequences (B,T). A dry run has none, and may have another loss. */
 static fsdp_tensor *forward(fsdp_train_run *run, const fsdp_batch *batch)
 {
     fsdp_device *device = run->device;
@@ -32,7 +33,8 @@ static fsdp_tensor *forward(fsdp_train_run *run, const fsdp_batch *batch)
     return fsdp_call(run->model, inputs, targets); /* hooks gather */
 }
 
-/* Forward and backward; `*value` is the loss before it is divided among the microbatches, which would round it. */
+/* Runs forward and backward; `*value` is the loss before it is divided by the number of microbatches, which would round
+ * it. */
 static fsdp_status microbatch(fsdp_train_run *run, double *value, int64_t *epoch)
 {
     const fsdp_train_config *config = run->config;
@@ -51,7 +53,7 @@ static fsdp_status microbatch(fsdp_train_run *run, double *value, int64_t *epoch
     FSDP_TRY_GOTO(status, fsdp_tensor_item(loss, value), out);
     if (run->microbatches > 1)
         loss = fsdp_scale(loss, 1.0 / (double)run->microbatches);
-    /* The other ranks learn of it from the norm. */
+    /* The other ranks learn of it from the norm, which the NaN makes NaN. */
     if (!isfinite(*value) && config->training.on_nan != FSDP_TRAIN_CONTINUE)
         loss = fsdp_scale(loss, NAN);
     if (run->scaler)
@@ -72,11 +74,11 @@ static double set_learning_rate(fsdp_train_run *run)
     return lr;
 }
 
-/* Whether somebody will see the loss of the step that was just taken: who logs it, or a bar, for which one of a few
- * steps is new enough; and a validation may make this step the last. */
+/* Returns whether somebody will see the loss of the step that was just taken: a log, or a progress bar, for which one
+ * of a few steps is recent enough; and a validation may make this step the last. */
 static bool is_reported(const fsdp_train_run *run)
 {
-    /* By the config alone: the mean over ranks is a collective, so all must say the same. */
+    /* Decide by the config alone: the mean over ranks is a collective, so all must decide alike. */
     int64_t every = FSDP__MIN(run->config->metrics.log_freq, 10);
 
     return run->config->metrics.jsonl || run->step == run->resume.step + 1 || run->step % every == 0 ||
@@ -85,13 +87,13 @@ static bool is_reported(const fsdp_train_run *run)
 
 /* ---- steps that are not finite ---- */
 
-/* NaN has a sign, which nobody wants to see printed. */
+/* Removes the sign of a NaN, which must not be printed. */
 static double unsigned_nan(double value)
 {
     return isnan(value) ? NAN : value;
 }
 
-/* "step 3: loss nan, gradient norm inf" */
+/* Writes "step 3: loss nan, gradient norm inf". */
 static const char *what_is_not_finite(const fsdp_train_report *report, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, "step %lld: loss %.6g, gradient norm %.6g", (long long)report->step, report->loss,
@@ -119,7 +121,7 @@ static fsdp_status stop(const fsdp_train_run *run, const fsdp_train_report *repo
         c->training.max_norm > 0 ? "a smaller" : "clipping by", c->training.max_norm);
 }
 
-/* The run goes on: once for all such steps in a row. */
+/* Warns that the run goes on: once for several such steps in a row. */
 static void warn(fsdp_train_run *run, const fsdp_train_report *report)
 {
     bool skip = run->config->training.on_nan == FSDP_TRAIN_SKIP;
@@ -134,7 +136,7 @@ static void warn(fsdp_train_run *run, const fsdp_train_report *report)
 
 /* ---- the step ---- */
 
-/* Takes the step or leaves it out; by what is common to all ranks, so alike on all of them. */
+/* Takes the step or skips it; decided by what all ranks have in common, so alike on all of them. */
 static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, bool *stepped)
 {
     double max_norm = run->config->training.max_norm;
@@ -158,8 +160,8 @@ static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, boo
     return fsdp_optimizer_zero_grad(optimizer);
 }
 
-/* What all ranks must come together for; the parameters are already stepped. A scaler leaves out steps of which nobody
- * but the loss can tell whether they are a failure. */
+/* Does what all ranks must do together; the parameters are already stepped. With a scaler steps are skipped of which
+ * only the loss can tell whether they are a failure. */
 static fsdp_status finish_report(fsdp_train_run *run, bool stepped, fsdp_train_report *report)
 {
     report->loss = NAN;
@@ -185,7 +187,7 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
         FSDP_TRY(microbatch(run, &run->losses[micro], &report->epoch));
     }
     FSDP_TRY(take_step(run, report, &stepped));
-    /* The meter is to see work that is done; a device behind the host has only been told of it. */
+    /* The meter must see finished work; a device that runs behind the host has only been given it. */
     FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));
     report->step = ++run->step;
     FSDP_TRY(fsdp__meter_end(&meter, run, report));
@@ -204,7 +206,7 @@ fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
     fsdp_status status = run_step(run, &own);
 
     if (status != FSDP_OK) {
-        fsdp_abort(run->context, fsdp_last_error()); /* or peers wait for us */
+        fsdp_abort(run->context, fsdp_last_error()); /* otherwise peers would wait for this rank */
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     if (report)

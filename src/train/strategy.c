@@ -1,4 +1,4 @@
-/* strategy.c - parallelism.strategy: what it excludes, and the stage of ZeRO that it is. */
+/* strategy.c - parallelism.strategy: what it excludes, and which stage of ZeRO it is. */
 #include <math.h>
 
 #include "train/config.h"
@@ -66,7 +66,7 @@ int fsdp__train_replicas(const fsdp_train_config *config, int world_size)
     return fsdp__train_holds_all(config) ? world_size : (int)config->parallelism.data_parallel_replicate_degree;
 }
 
-/* Keys of other strategies than the one at hand. */
+/* Refuses keys of strategies other than the one in use. */
 static fsdp_status refuse_key(bool set, const char *strategy, const char *key, const char *why)
 {
     return set ? FSDP_FAIL(FSDP_INVALID, "parallelism.strategy %s %s: leave %s out, or set another strategy", strategy,
@@ -74,7 +74,7 @@ static fsdp_status refuse_key(bool set, const char *strategy, const char *key, c
                : FSDP_OK;
 }
 
-/* Of strategies that shard nothing; `door` is the word for that. */
+/* Checks the copies for strategies that shard nothing; `door` is the word for such a strategy. */
 static fsdp_status check_copies(const fsdp_train_config *config, int world_size, const char *door)
 {
     int64_t replicas = config->parallelism.data_parallel_replicate_degree;
@@ -113,7 +113,7 @@ static fsdp_status check_fsdp1(const fsdp_train_config *config, int world_size)
                       "gathers in the compute dtype");
 }
 
-/* What fsdp_replicate would refuse, by its keys. */
+/* Checks what fsdp_replicate would refuse, by the names of the keys. */
 static fsdp_status check_buckets(const fsdp_train_config *config)
 {
     if (config->parallelism.ddp_static_graph == 1 && config->parallelism.ddp_find_unused_parameters == 1)

@@ -7,7 +7,7 @@
 
 #include "train/config.h"
 
-/* "size:20000": "size", and the rest behind the colon; NULL without one. */
+/* Splits "size:20000" into "size" and what follows the colon; returns NULL if there is no colon. */
 static const char *split(const char *text, char *word, size_t bytes)
 {
     size_t length = strcspn(text, ":");
@@ -89,7 +89,7 @@ void fsdp__train_drop_other_keys(fsdp_train_config *c, int before)
         drop_copies(c);
 }
 
-/* Of words that say that there are several. */
+/* Chooses the number of copies for words that imply several. */
 static void choose_copies(fsdp_train_config *c, bool named)
 {
     fsdp_sharding_strategy fsdp1 = fsdp__train_fsdp1_strategy(c);

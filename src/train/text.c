@@ -1,4 +1,5 @@
-/* text.c - data that is text, which a tokenizer turns into tokens before a run, in a folder of caches; or its bytes. */
+/* text.c - data that is text: a tokenizer turns it into tokens before a run, in a folder of caches; otherwise its bytes
+ * are the tokens. */
 #include "train/run.h"
 
 #include <string.h>
@@ -32,7 +33,7 @@ const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run)
 
 /* ---- news ---- */
 
-/* What a rank says while it makes tokens. */
+/* What a rank reports while it makes tokens. */
 typedef struct news {
     const fsdp_train_run *run;
     const char *key;
@@ -53,7 +54,7 @@ static void tell_progress(void *arg, int64_t bytes, int64_t all_bytes, int64_t t
              100 * (double)bytes / (double)(all_bytes > 0 ? all_bytes : 1), fsdp__thousands(tokens, text, sizeof text));
 }
 
-/* One that makes them says so; of those that find them, rank 0. */
+/* Reports the result: a rank that made the tokens does so; of those that found them, only rank 0. */
 static void tell_result(const news *n, const fsdp__cached_tokens *cached)
 {
     char text[32];

@@ -46,7 +46,7 @@ static fsdp_wrap_policy policy_of(const fsdp_train_run *run)
     const fsdp_train_config *c = run->config;
 
     if (c->parallelism.strategy == FSDP_TRAIN_DDP)
-        return (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE}; /* it has buckets */
+        return (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE}; /* ddp has buckets instead */
     if (run->own && run->own->policy)
         return *run->own->policy;
     switch (c->parallelism.wrap_policy) {
@@ -83,8 +83,8 @@ fsdp_status fsdp__train_choose_units(fsdp_train_run *run)
 
 /* ---- parallelism.keep_last_unit, prefetch ---- */
 
-/* Those below the root that have something to gather. Forwards begin in the order of the tree; backwards in that from
- * the bottom up, from its end. */
+/* Lists the units below the root that have something to gather. Forwards begin in the order of the tree; backwards go
+ * from the end, in the order from the bottom up. */
 static void list_gathered(const fsdp_wrap_units *units, bool bottom_up, fsdp_module **out, int64_t *count)
 {
     *count = 0;
@@ -130,7 +130,7 @@ fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run)
     up = down + units->count;
     list_gathered(units, false, down, &count);
     list_gathered(units, true, up, &count);
-    for (int64_t i = 0; i < count / 2; i++) { /* so that what comes next in the backward stands behind it, too */
+    for (int64_t i = 0; i < count / 2; i++) { /* so that what comes next in the backward also comes later in the list */
         fsdp_module *last = up[count - 1 - i];
 
         up[count - 1 - i] = up[i];

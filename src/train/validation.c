@@ -1,4 +1,4 @@
-/* validation.c - how good the model is on what it is not trained on, and whether to go on. */
+/* validation.c - how good the model is on data that it is not trained on, and whether to go on. */
 #include <math.h>
 #include <stdio.h>
 
@@ -17,8 +17,8 @@ static int64_t local_batch(const fsdp_train_config *config)
                                                : config->training.local_batch_size;
 }
 
-/* The last windows of the stream, as the loader cuts it. The token at which the first of them begins is the target of
- * the last token that is trained on; it is not predicted here. */
+/* Holds out the last windows of the stream, as the loader cuts it. The token at which the first of them begins is the
+ * target of the last token that is trained on; it is not predicted here. */
 static fsdp_status hold_out(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
@@ -49,8 +49,8 @@ static fsdp_status open_path(fsdp_train_run *run)
                      c->validation.paths[0]);
 }
 
-/* Losses of other tokens, or of other windows of them, say nothing about each other: a hash of the tokens, and of how
- * they are cut. */
+/* Returns a name for the validated data: a hash of the tokens, and of how they are cut, since losses of other tokens,
+ * or of other windows of them, cannot be compared. */
 static int64_t name_of(const fsdp_train_run *run, uint64_t hash)
 {
     const fsdp__validation *v = &run->validation;
@@ -60,7 +60,7 @@ static int64_t name_of(const fsdp_train_run *run, uint64_t hash)
     return (int64_t)fsdp__hash_bytes(hash, cut, sizeof cut);
 }
 
-/* All that a validation reads; every rank decides by it. */
+/* Names all that a validation reads; every rank decides by it. */
 static fsdp_status name_data(fsdp_train_run *run)
 {
     fsdp__validation *v = &run->validation;
@@ -116,7 +116,7 @@ bool fsdp__validation_due(const fsdp_train_run *run)
     return run->validation.tokens && (run->step % c->validation.freq == 0 || run->step == c->training.steps);
 }
 
-/* One that is not a number is lower than none. */
+/* Judges a validation. A NaN loss is lower than no other, so it is never the best. */
 static void judge(fsdp_train_run *run, fsdp_train_validation *v)
 {
     const fsdp_train_config *c = run->config;

@@ -11,7 +11,7 @@
 
 /* ---- facts ---- */
 
-/* Keys that a run may change where it goes on, and that change what comes out. */
+/* Writes keys that a run may change where it goes on, and that change its results. */
 static void write_keys(const fsdp_train_run *run, FILE *out)
 {
     static const char *const sections[] = {"model", "training", "optimizer", "lr_scheduler"};
@@ -22,14 +22,14 @@ static void write_keys(const fsdp_train_run *run, FILE *out)
 
             if (strcmp(key->section, sections[s]) != 0 || key->range & FSDP__LOCAL)
                 continue;
-            if (strcmp(key->name, "global_batch_size") == 0) /* what -1 comes to */
+            if (strcmp(key->name, "global_batch_size") == 0) /* write the number that -1 stands for */
                 fprintf(out, "training.global_batch_size\t%lld\n", (long long)run->sequences);
             else
                 fsdp__facts_of_key(run->config, key, out);
         }
 }
 
-/* What decides which window is the n-th. */
+/* Writes what decides which window is the n-th. */
 static void write_data(const fsdp_train_run *run, FILE *out)
 {
     const fsdp_train_config *c = run->config;
@@ -86,8 +86,8 @@ static fsdp_status add_facts(const fsdp_train_run *run, fsdp__values *v)
     return FSDP_OK;
 }
 
-/* A save does not wait for it: a run that is told to end may have little time. A run whose data can no longer be read
- * saves what it has all the same. */
+/* Adds the digest, if it is ready. A save does not wait for it: a run that is told to end may have little time. A run
+ * whose data can no longer be read still saves what it has. */
 static void add_digest(const fsdp_train_run *run, fsdp__values *v)
 {
     const char *digest;
@@ -129,7 +129,7 @@ fsdp_status fsdp__values_of(fsdp_train_run *run, fsdp__values *out)
     }
     if (!run->saves.finite)
         add_integer(out, FSDP__VALUE_FINITE, run->saves.finite_step);
-    if (fsdp_context_rank(run->context) == 0) /* the one whose values are written */
+    if (fsdp_context_rank(run->context) == 0) /* this is the rank whose values are written */
         add_digest(run, out);
     return add_facts(run, out);
 }

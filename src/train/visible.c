@@ -1,9 +1,10 @@
-/* visible.c - whether every machine sees what the config names: files that are read, and folders that all ranks write
- * into. Said at the start, by the machine that does not; a run on one machine has nothing to ask.
+/* visible.c - checks that every machine sees what the config names: files that are read, and folders that all ranks
+ * write into. A machine that does not see something reports it at the start; a run on one machine has nothing to check.
  *
- * Rank 0 lists what it sees, and the others look for the same. Of a folder that is to be written the name alone says
- * nothing, for each machine may have one: rank 0 puts a file there, or into the folder above it that exists, and the
- * others look for that, and whether they may write it: a machine that can only read finds out in hours otherwise. */
+ * Rank 0 lists what it sees, and the others look for the same. For a folder that is to be written the name alone proves
+ * nothing, since each machine may have one: rank 0 puts a file there, or into the folder above it that exists. The
+ * others look for that file, and whether they may write it: a machine that can only read would otherwise find out hours
+ * later. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@
 #include "train/run.h"
 
 enum {
-    FOLDERS = 2 /* that a run writes into */
+    FOLDERS = 2 /* into which a run writes */
 };
 
 typedef struct sighting {
@@ -43,8 +44,8 @@ static fsdp_status fail_to_write(const char *key, const char *path)
 
 /* ---- rank 0 ---- */
 
-/* Of what rank 0 says, behind the name of its machine: "r", is read, or "w", written; the key, the path, and what is
- * there. Each with its end: a path may have any other byte in it. */
+/* Writes an item of what rank 0 says, behind the name of its machine: "r", is read, or "w", written; the key, the path,
+ * and what is there. Each ends with a zero, since a path may have any other byte in it. */
 static void put(const sighting *s, const char *kind, const char *key, const char *path, const char *there)
 {
     const char *const fields[] = {kind, key, path, there};
@@ -69,7 +70,7 @@ static fsdp_status list_read(const sighting *s, const char *key, const char *pat
     return FSDP_OK;
 }
 
-/* The folder itself, or the nearest above it that is there. fsdp__free it. */
+/* Returns the folder itself, or the nearest one above it that exists. fsdp__free it. */
 static char *existing_folder(const char *path)
 {
     char *folder = fsdp__strdup(path), *slash;
@@ -85,7 +86,8 @@ static char *existing_folder(const char *path)
     return folder;
 }
 
-/* Where nothing can be written there is nothing to look for: whoever needs the folder says so. */
+/* Lists a folder that is written. If nothing can be written there, there is nothing to look for: whoever needs the
+ * folder reports it. */
 static fsdp_status list_written(sighting *s, const char *key, const char *path)
 {
     char *folder, *probe;
@@ -113,7 +115,7 @@ static fsdp_status list_written(sighting *s, const char *key, const char *path)
     return FSDP_OK;
 }
 
-/* Of a step-best, which is the name of nothing, its folder. */
+/* Lists the initial weights; for a step-best, which is the name of nothing, its folder. */
 static fsdp_status list_initial(const sighting *s, const char *path)
 {
     bool best = path && fsdp__is_step_best(path) && !fsdp__path_exists(path);
@@ -167,7 +169,7 @@ static fsdp_status look(const char *first_host, const char *kind, const char *ke
                      key, host, path, strerror(errno), first_host);
 }
 
-/* In `list`, which ends with a zero of its own. */
+/* Returns what follows a text in a list, which ends with a zero of its own. */
 static const char *behind(const char *text)
 {
     return text + strlen(text) + 1;
@@ -204,7 +206,7 @@ static fsdp_status make_list(const fsdp_train_run *run, sighting *s, char **text
     return status;
 }
 
-/* A list that could not be made is empty, and its failure that of rank 0. */
+/* Compares. A list that could not be made is empty, and its failure is that of rank 0. */
 static fsdp_status compare(const fsdp_train_run *run, fsdp_process_group *world, sighting *s)
 {
     char *text = NULL;
@@ -235,6 +237,6 @@ fsdp_status fsdp__train_check_visible(fsdp_train_run *run)
     if (!world)
         return fsdp_last_status();
     status = fsdp__train_agree(run, compare(run, world, &s));
-    remove_probes(&s); /* when all have looked */
+    remove_probes(&s); /* when all ranks have looked */
     return status;
 }

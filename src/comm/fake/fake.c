@@ -1,6 +1,6 @@
 /* fake.c - the transport without peers. Every rank of the world is taken to hold what this one holds: a gather repeats
- * it, a reduction returns it. In a group of one that is the whole truth. Where the world is to have several machines,
- * what would go between them is counted. */
+ * it, a reduction returns it. In a group of one that is the whole truth. Where the world has several machines, what
+ * would go between them is counted. */
 #include "base/compiler.h"
 #include "comm/comm.h"
 #include "comm/fake/machines.h"
@@ -10,7 +10,7 @@
 #include "device/kernels.h"
 
 enum {
-    ROUND_BYTES = 8192 /* of scratch, for rounding before a reduction; the kernels used here ask for none */
+    ROUND_BYTES = 8192 /* scratch for rounding before a reduction; the kernels used here need none of their own */
 };
 
 static fsdp_status cast(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype,
@@ -27,7 +27,7 @@ static fsdp_status copy(fsdp_stream *stream, fsdp__traffic *traffic, void *dst, 
     return cast(stream, src, FSDP_U8, dst, FSDP_U8, (int64_t)bytes, traffic);
 }
 
-/* What every rank has sent: `src`, once for each of them; each copy doubles what there is. */
+/* Writes what every rank has sent: `src`, once for each of them. Each copy doubles what there is. */
 static fsdp_status repeat(const fsdp_process_group *group, const fsdp__call *call, const void *src, fsdp_stream *stream,
                           fsdp__traffic *traffic)
 {
@@ -94,7 +94,7 @@ static fsdp_status zero(fsdp_stream *stream, void *dst, size_t bytes)
     return fsdp__run_kernel(stream, FSDP__KERNEL_FILL, &args);
 }
 
-/* `held` elements of one run of the shard, and zeros up to `rows`. */
+/* Copies `held` elements of one run of the shard, and zeros up to `rows`. */
 static fsdp_status repeat_run(fsdp__copies *copies, const fsdp_sharded_buffer *b, int64_t index, int64_t at,
                               int64_t held, int64_t rows)
 {
@@ -129,7 +129,7 @@ static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fs
     return fsdp__copies_flush(&copies);
 }
 
-/* This rank's contribution, from element `index` on, for the sum of all: as if there were no others. */
+/* Writes this rank's contribution, from element `index` on, as the sum of all, as if there were no others. */
 static fsdp_status sum_run(fsdp_stream *stream, const fsdp__call *call, const fsdp_sharded_buffer *b, int64_t index,
                            int64_t at, int64_t numel)
 {
@@ -189,7 +189,7 @@ static void fake_group_free(void *group)
     (void)group;
 }
 
-/* Nobody waits. */
+/* Does nothing: nobody waits. */
 static void fake_abort(void *fake, const char *text)
 {
     (void)fake, (void)text;

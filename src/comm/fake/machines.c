@@ -1,4 +1,4 @@
-/* machines.c - machines that are not there, and their memory. */
+/* machines.c - machines that do not exist, and their memory. */
 #include "comm/fake/machines.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ fsdp__fake *fsdp__fake_new(int machine_ranks, bool one_level)
 
 fsdp__fake *fsdp__fake_of(const fsdp_process_group *group)
 {
-    /* Groups of one are the fake transport's in any world. */
+    /* The fake transport serves groups of one rank in any world. */
     return group->size > 1 ? group->comm->transport : NULL;
 }
 

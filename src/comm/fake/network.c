@@ -1,4 +1,4 @@
-/* network.c - messages that nobody gets. */
+/* network.c - counts messages that nobody gets. */
 #include "comm/fake/network.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ typedef struct count {
     fsdp__group_shape shape;
 } count;
 
-/* Whether anything may go to another machine. */
+/* Begins to count a call; returns whether anything may go to another machine. */
 static bool begin(count *c, const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     *c = (count){.group = group, .call = call, .traffic = traffic, .fake = fsdp__fake_of(group)};
@@ -36,7 +36,7 @@ static int member_at(const count *c, int place)
     return place * c->shape.locals + c->shape.local_rank;
 }
 
-/* Whether the rank of this column at `place` is on another machine. */
+/* Returns whether the rank of this column at `place` is on another machine. */
 static bool is_elsewhere(const count *c, int place)
 {
     int machine_ranks = c->fake->machine_ranks;
@@ -58,19 +58,19 @@ static void add_along(count *c, fsdp__parts parts, int peers, int64_t sent, int6
         c->traffic->network_messages -= peers * fsdp__messages_of(sent);
 }
 
-/* The first of a call: what is small goes along with its headers. */
+/* Counts the first exchange of a call: what is small goes along with its headers. */
 static void exchange_first(count *c, int peers, int64_t sent, int64_t received)
 {
     add_along(c, FSDP__ANY_PARTS, peers, sent, received);
 }
 
-/* The same to and from all that are elsewhere. */
+/* Counts the same number of bytes to and from every rank that is on another machine. */
 static void exchange_first_with_all(count *c, int64_t bytes)
 {
     add_along(c, FSDP__SAME_PARTS, c->shape.elsewhere, bytes, bytes);
 }
 
-/* Headers. */
+/* Counts the headers. */
 static void meet(count *c)
 {
     c->traffic->network_messages += fsdp__meeting_messages(&c->shape);
@@ -83,7 +83,7 @@ static int64_t bytes_of(const count *c, int64_t numel)
 
 /* ---- plain ---- */
 
-/* This rank's part, and that of each counterpart. */
+/* Counts a gather of this rank's part and of each counterpart's. */
 static void gather_parts(count *c, int64_t bytes)
 {
     meet(c);
@@ -168,7 +168,7 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
 {
     count c;
     int64_t own, bytes = call->count * (int64_t)fsdp_dtype_size(call->dtype);
-    bool along = true; /* the first exchange goes with the headers */
+    bool along = true; /* the first exchange goes along with the headers */
 
     if (!begin(&c, group, call, traffic))
         return;
@@ -181,7 +181,7 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
     }
     if (fsdp__reduces_by_machine(c.shape.block, bytes)) {
         c.shape = fsdp__group_by_machine(group->rank, group->size, c.shape.block);
-        along = false; /* that one stays on the machine */
+        along = false; /* that exchange stays on the machine */
     }
     if (!along && bytes <= FSDP__WHOLE_BYTES) {
         exchange(&c, c.shape.elsewhere, bytes, bytes);
@@ -191,20 +191,20 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
     for (int p = 0; p < c.shape.columns; p++) {
         if (!is_elsewhere(&c, p))
             continue;
-        (along ? exchange_first : exchange)(&c, 1, share_of(&c, p), own); /* of contributions */
-        exchange(&c, 1, own, share_of(&c, p));                            /* of sums */
+        (along ? exchange_first : exchange)(&c, 1, share_of(&c, p), own); /* the contributions */
+        exchange(&c, 1, own, share_of(&c, p));                            /* the sums */
     }
 }
 
 /* ---- buffers ---- */
 
-/* Whether the host may follow pointers to memory that the machine's ranks see. */
+/* Returns whether the host may follow pointers to memory that the machine's ranks see. */
 static bool follows(const count *c)
 {
     return !c->shape.flat && fsdp__device_host_access(fsdp__stream_device(c->traffic->stream));
 }
 
-/* Whether the machine's ranks see what this one contributes; also where that is nothing. */
+/* Returns whether the machine's ranks see what this one contributes; also true if it contributes nothing. */
 static bool is_visible(const count *c)
 {
     for (int64_t i = 0; i < c->call->buffer_count; i++) {
@@ -270,13 +270,13 @@ static bool is_complete(const fsdp__call *call)
     return true;
 }
 
-/* Sums of this machine for each counterpart's rows, batch by batch. */
+/* Counts the sums that this machine sends for each counterpart's rows, batch by batch. */
 static void exchange_sums(count *c)
 {
     fsdp__batch_piece pieces[FSDP__BATCH_PIECES];
     fsdp__batches batches = {.call = c->call, .room = fsdp__batches_room(c->shape.columns, c->shape.locals)};
 
-    if (!is_complete(c->call)) /* who contributes to what, each to each */
+    if (!is_complete(c->call)) /* each tells each who contributes to what */
         c->traffic->network_messages += c->shape.elsewhere;
     for (int n; (n = fsdp__batches_next(&batches, pieces)) > 0;) {
         int64_t own = batch_bytes(c, pieces, n, c->shape.place);

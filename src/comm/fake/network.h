@@ -1,5 +1,6 @@
-/* network.h - what a call would exchange with other machines: the ways of comm/machines/, counted and not gone. Every
- * rank is taken to call what this one calls, and to have what it has. Nothing where there is one machine. */
+/* network.h - counts what a call would exchange with other machines: it follows the algorithms of comm/machines/ and
+ * sends nothing. Every rank is taken to call what this one calls, and to have what it has. With one machine it counts
+ * nothing. */
 #ifndef COMM_FAKE_NETWORK_H
 #define COMM_FAKE_NETWORK_H
 

@@ -1,4 +1,4 @@
-/* batches.c - where a batch ends. */
+/* batches.c - decides where a batch ends. */
 #include "comm/machines/batches.h"
 
 #include "base/compiler.h"
@@ -6,7 +6,7 @@
 #include "comm/sharded_buffer.h"
 
 enum {
-    MOST_BYTES = 16 << 20 /* of all areas together; but each has room for a piece */
+    MOST_BYTES = 16 << 20 /* of all areas together; but each area has room for a piece */
 };
 
 int64_t fsdp__batches_room(int columns, int locals)

@@ -1,4 +1,4 @@
-/* board.c - places with one writer, and a number that says whether one is being written. */
+/* board.c - places with one writer each, and a counter that says whether a place is being written. */
 #include "comm/machines/board.h"
 
 #include <stdatomic.h>
@@ -17,7 +17,7 @@ _Static_assert(WORDS * sizeof(uint64_t) == sizeof(fsdp__heard), "a place is word
 #define WORD_OF(field) (offsetof(fsdp__heard, field) / sizeof(uint64_t))
 
 typedef struct place {
-    _Alignas(64) _Atomic uint64_t turn; /* odd: it is being written */
+    _Alignas(64) _Atomic uint64_t turn; /* odd: the place is being written */
     _Atomic uint64_t words[WORDS];
 } place;
 
@@ -26,7 +26,8 @@ size_t fsdp__board_bytes(int ranks)
     return (size_t)ranks * sizeof(place);
 }
 
-/* Each word releases the turn before it, and acquires it: who has read a new word sees that the turn has changed. */
+/* Writes a place. Each word releases the turn before it, and a reader acquires it: if it has read a new word it sees
+ * that the turn has changed. */
 void fsdp__board_write(void *board, int rank, const fsdp__heard *heard)
 {
     place *p = (place *)board + rank;
@@ -74,7 +75,7 @@ bool fsdp__board_left(const void *board, int rank)
     return word_of(board, rank, WORD_OF(left)) != 0;
 }
 
-/* For every call, so without a format. */
+/* Sets the fields without a format, since this runs for every call. */
 void fsdp__doing_set(fsdp__doing *doing, const char *group, int tag, uint64_t sequence, int32_t name, const char *label)
 {
     size_t length = strnlen(group, sizeof doing->group - 1);

@@ -1,4 +1,4 @@
-/* circle.c - from one waiting rank to the next, by what was heard of them. */
+/* circle.c - goes from one waiting rank to the next, by what was heard of them. */
 #include "comm/machines/circle.h"
 
 #include <stdio.h>
@@ -7,10 +7,11 @@
 #include "base/compiler.h"
 
 enum {
-    SAME_BEATS = 3 /* of every rank of a circle, in which it has waited so: so they all did at one time */
+    /* each rank of a circle must have waited for this many beats, which shows that all waited at one time */
+    SAME_BEATS = 3
 };
 
-/* What is asked. */
+/* What a search is given. */
 typedef struct search {
     fsdp__hear *hear;
     void *arg;
@@ -18,13 +19,13 @@ typedef struct search {
     int64_t half;
 } search;
 
-/* A rank that waits for another one, which waits itself. */
+/* A rank that waits for another one, which is waiting too. */
 typedef struct link {
     int next;
     bool differs; /* the two are in different calls */
 } link;
 
-/* Whether nothing is on its way to `rank` that the other one sent before it began to wait: see the note. */
+/* Returns whether nothing is on its way to `rank` that the other one sent before it began to wait: see the note. */
 static bool has_all(const search *s, int rank, const fsdp__heard *one, const fsdp__heard *other)
 {
     int whom = (int)one->waiting.whom;
@@ -36,8 +37,8 @@ static bool has_all(const search *s, int rank, const fsdp__heard *one, const fsd
     return other->same >= FSDP__MAX(s->half, SAME_BEATS);
 }
 
-/* Whom the program of `rank` waits for, where that one's program waits, too, and no call of it is on its way but the
- * one that it waits in. Whatever still came from there would be another wait: see fsdp__watch_waits. */
+/* Finds whom the program of `rank` waits for. That rank's program must be waiting, too, with no call on its way but the
+ * one that it waits in. If something still came from there it would be another wait: see fsdp__watch_waits. */
 static bool follow_one(const search *s, int rank, link *out)
 {
     fsdp__heard one, other;
@@ -52,8 +53,8 @@ static bool follow_one(const search *s, int rank, link *out)
     return has_all(s, rank, &one, &other);
 }
 
-/* The ranks of a circle that begins with the first of them; 0: there is none. Those of a call wait for each other in
- * turn, as its phases are: there must be two calls for a circle that nobody ends. */
+/* Finds the ranks of a circle that begins with circle[0]; returns their number, 0: there is none. Ranks in one call
+ * wait for each other in turn, as its phases go on: only a circle over two different calls ends for nobody. */
 static int follow(const search *s, int *circle)
 {
     link at = {.next = circle[0]};

@@ -1,10 +1,9 @@
-/* coalesced.c - rows to and from the counterparts.
+/* coalesced.c - sends rows to and receives rows from the counterparts.
  *
- * gather   shared memory of each machine: each rank puts its own rows into place, its counterparts' rows come straight
- *          to theirs, and the ranks of the machine meet. Nothing is packed, and a byte enters a machine once.
- *          other memory: packed (comm/packed.h), over this transport's all_gather.
- * reduce   memory that the ranks of the machine see: reduction.h.
- *          other memory: packed; contributions travel, and are added in the same order. */
+ * gather   shared memory of each machine: each rank puts its own rows into place, its counterparts' rows arrive
+ * straight in theirs, and the ranks of the machine meet. Nothing is packed, and a byte enters a machine once. other
+ * memory: packed (comm/packed.h), over this transport's all_gather. reduce   memory that the ranks of the machine see:
+ * reduction.h. other memory: packed; contributions travel, and are added in the same order. */
 #include "comm/machines/coalesced.h"
 
 #include "base/alloc.h"
@@ -40,10 +39,10 @@ typedef struct gather {
     fsdp_stream *stream;
     fsdp__traffic *traffic;
     fsdp__segment *segments; /* [columns][runs] */
-    fsdp__leg *legs;         /* of what is sent, then of what comes */
+    fsdp__leg *legs;         /* first those of what is sent, then those of what comes */
 } gather;
 
-/* All rows of the rank at a place, where they lie. */
+/* Fills a leg with all rows of the rank at a place, where they lie. */
 static fsdp_status find_rows(gather *x, int place, fsdp__leg *leg)
 {
     int member = fsdp__machines_member(x->group, place, x->group->local_rank);
@@ -87,7 +86,7 @@ static fsdp_status find_all_rows(gather *x)
         x->legs[p] = x->legs[g->columns + g->place];
         x->legs[p].rank = g->column[p];
     }
-    /* Not to itself, and not from there. */
+    /* A rank sends nothing to itself, and receives nothing from itself. */
     x->legs[g->place].count = x->legs[g->columns + g->place].count = 0;
     return FSDP_OK;
 }
@@ -122,7 +121,7 @@ static fsdp_status gather_shared(gather *x)
         status = find_all_rows(x);
     if (status == FSDP_OK)
         status = exchange_rows(x);
-    if (status == FSDP_OK && !x->group->flat) /* all rows of the machine's ranks are there */
+    if (status == FSDP_OK && !x->group->flat) /* after this all rows of the machine's ranks are there */
         status = fsdp__symmetric_barrier(x->group->local, x->call, x->stream, x->traffic);
     fsdp__free(x->legs);
     fsdp__free(x->segments);
@@ -144,7 +143,7 @@ fsdp_status fsdp__machines_all_gather_coalesced(void *g, const fsdp__call *call,
     return fsdp__coalesced_gather_by(&way, call, stream, traffic);
 }
 
-/* Each rank gives back what it brings: until its next gather nobody writes there. */
+/* Gives back what this rank has received, as each rank does: nobody writes there until the rank's next gather. */
 void fsdp__machines_give_back(void *g, const fsdp_sharded_buffer *buffer)
 {
     fsdp__machines_group *group = g;
@@ -166,13 +165,13 @@ void fsdp__machines_give_back(void *g, const fsdp_sharded_buffer *buffer)
 
 /* ---- reduce ---- */
 
-/* Whether contributions are read where they are: on all ranks of this machine, or there is one. */
+/* Returns whether contributions are read in place: all ranks of this machine see them, or there is only one rank. */
 static bool is_visible(const fsdp__machines_group *group, const fsdp__call *call, fsdp__shown_path path)
 {
     return group->locals == 1 ? !call->force_copy : path == FSDP__SHOWN_SYMMETRIC;
 }
 
-/* Where that is so on every machine. */
+/* Reduces where every machine sees its contributions. */
 static fsdp_status reduce_visible(fsdp__machines_group *group, const fsdp__call *call, fsdp_stream *stream,
                                   fsdp__traffic *traffic, bool *done)
 {

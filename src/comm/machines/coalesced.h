@@ -1,10 +1,10 @@
-/* coalesced.h - the collectives of sharded parameters, on a group over machines. */
+/* coalesced.h - the collectives of sharded parameters, for a group over machines. */
 #ifndef COMM_MACHINES_COALESCED_H
 #define COMM_MACHINES_COALESCED_H
 
 #include "comm/machines/meeting.h"
 
-/* Of the table of the transport. */
+/* Slots of the transport's table. */
 fsdp_status fsdp__machines_all_gather_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__machines_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 void fsdp__machines_give_back(void *group, const fsdp_sharded_buffer *buffer);

@@ -1,4 +1,4 @@
-/* deadline.c - the thread that counts, and the table of calls that it counts. */
+/* deadline.c - the thread that counts time, and the table of the calls that it counts. */
 #include "comm/machines/deadline.h"
 
 #include <stdio.h>
@@ -15,13 +15,13 @@
 
 enum {
     TURN_MS = 50,
-    CALLS = 32, /* at once: threads of a rank that call the network are fewer */
+    CALLS = 32, /* at once: a rank has fewer threads that call the network */
     LEAST_LEAVING_MS = 10000,
-    MOST_LEAVING_MS = 60000, /* all have come to it, and their work is done */
+    MOST_LEAVING_MS = 60000, /* at most: all ranks have got there, and their work is done */
     MOST_BROKEN_MS = 5000,
-    LOOK_MS = 200,      /* how often it looks after those that were started beside this one */
-    MISSING_MS = 10000, /* what it gives one of them; but half of the time to join at most */
-    WARN_MS = 10000,    /* after which it says that all still join; the same */
+    LOOK_MS = 200,      /* how often it checks the processes that were started beside this one */
+    MISSING_MS = 10000, /* how long one of them may be missing; but at most half of the time to join */
+    WARN_MS = 10000,    /* after which it reports that ranks still join; with the same limit */
     LINE_BYTES = FSDP__ABORT_BYTES + 256
 };
 
@@ -31,10 +31,10 @@ typedef enum phase {
     LEAVING
 } phase;
 
-/* One that is under way. */
+/* A call that is under way. */
 typedef struct call {
-    _Atomic uint64_t number; /* of all calls; 0: none */
-    uint64_t seen;           /* at the last turn; this and the next are the counting thread's */
+    _Atomic uint64_t number; /* unique among all calls; 0: none */
+    uint64_t seen;           /* `number` at the last turn; only the counting thread uses this field and the next */
     int64_t turns;
 } call;
 
@@ -42,19 +42,19 @@ struct fsdp__deadline {
     const fsdp__network_ops *ops;
     void *network;
     pthread_t thread;
-    pthread_mutex_t mutex; /* of what follows up to the calls */
+    pthread_mutex_t mutex; /* guards what follows, down to the calls */
     pthread_cond_t stopped;
     bool stop;
     phase phase;
-    fsdp__watch *watch; /* while it is JOINED */
+    fsdp__watch *watch; /* while the phase is JOINED */
     fsdp__joining joining;
-    int64_t missing_ms; /* since when one of them is */
+    int64_t missing_ms; /* how long one of them has been missing */
     int64_t leaving_ms;
     int rank;
-    bool broken; /* the world, as this thread knows, and then why */
+    bool broken; /* the world is broken, as far as this thread knows; `reason` says why */
     char reason[FSDP__ABORT_BYTES];
     _Atomic uint64_t numbers;
-    call calls[CALLS]; /* more than these at once are not counted */
+    call calls[CALLS]; /* if there are more at once, the rest are not counted */
 };
 
 /* ---- calls ---- */
@@ -122,7 +122,7 @@ static bool poll(void *network, int tag, void *data, size_t bytes, int *from, si
 
 /* ---- counting ---- */
 
-/* Nobody is left to return to: what waits is in the carrier. */
+/* Ends the process. There is nobody to return to: the waiting thread is inside the carrier. */
 static void end_process(const char *why)
 {
     char line[LINE_BYTES];
@@ -133,7 +133,7 @@ static void end_process(const char *why)
     _exit(1);
 }
 
-/* One turn more. Milliseconds of the longest call under way. */
+/* Counts one turn more; returns how long the longest call under way has lasted, in milliseconds. */
 static int64_t count(fsdp__deadline *d)
 {
     int64_t turns = 0;
@@ -149,7 +149,8 @@ static int64_t count(fsdp__deadline *d)
     return turns * TURN_MS;
 }
 
-/* One that ends well before it has joined is no failure to whoever has started all. */
+/* Checks whether the processes that were started beside this one live. If one ends with success before it has joined,
+ * its starter sees no failure. */
 static void check_living(fsdp__deadline *d, const char *host)
 {
     int living = d->joining.started > 0 ? d->joining.living() : -1;
@@ -228,20 +229,20 @@ static int64_t timeout_of(const fsdp__deadline *d)
     return atomic_load(&d->watch->timeout_ms);
 }
 
-/* From the break on, however old the calls are: others are to be told. */
+/* Returns the limit from the break on, however old the calls are: others are still to be told. */
 static int64_t broken_ms(const fsdp__deadline *d)
 {
     return timeout_of(d) > 0 ? FSDP__MIN(timeout_of(d), MOST_BROKEN_MS) : MOST_BROKEN_MS;
 }
 
-/* Looks whether the world is broken by now. */
+/* Notes the break if the world is broken by now. */
 static void note_break(fsdp__deadline *d)
 {
     fsdp__arena *arena = d->watch->link->arena;
 
     if (d->broken || !fsdp__arena_aborted(arena))
         return;
-    (void)fsdp__arena_failure(arena); /* waits until the reason is there */
+    (void)fsdp__arena_failure(arena); /* waits until the reason is set */
     snprintf(d->reason, sizeof d->reason, "%s", fsdp_last_error());
     d->broken = true;
     for (int i = 0; i < CALLS; i++)
@@ -257,7 +258,7 @@ static void check_joined(fsdp__deadline *d, int64_t call_ms)
     note_break(d);
 }
 
-/* One turn. With the mutex. */
+/* Waits for one turn. Called with the mutex held. */
 static void wait_a_turn(fsdp__deadline *d)
 {
     struct timespec until;

@@ -13,22 +13,22 @@
 #include "comm/symmetric/watch.h"
 
 enum {
-    SPIN_TURNS = 300, /* of a third of a microsecond and more: small messages come meanwhile */
-    NAP_NS = 5000,    /* the first; each is longer than the one before */
+    SPIN_TURNS = 300, /* of a third of a microsecond or more each: small messages arrive within them */
+    NAP_NS = 5000,    /* the first nap; each one is longer than the one before */
     LONGEST_NAP_NS = 100000,
-    SLACK_NS = 1000,  /* by which a nap may be longer: the system's own 50 us are ten times the first one */
-    LOOK_NS = 5000000 /* between two looks for the ranks that are waited for */
+    SLACK_NS = 1000,  /* how much longer a nap may be: the system's default of 50 us is ten times the first nap */
+    LOOK_NS = 5000000 /* between two checks of the ranks that are waited for */
 };
 
-/* One leg, from its first byte to its last. */
+/* The progress of one leg, from its first byte to its last. */
 typedef struct fsdp__flow {
     fsdp__leg leg;
     bool sends;
     int at_segment;
     size_t at_byte, left;
-    int posted;                      /* pieces */
-    int slots;                       /* as many pieces as are on their way at a time */
-    fsdp__network_request *requests; /* one a slot */
+    int posted;                      /* number of pieces posted */
+    int slots;                       /* number of pieces that are on their way at a time */
+    fsdp__network_request *requests; /* one for each slot */
 } flow;
 
 size_t fsdp__leg_bytes(const fsdp__leg *leg)
@@ -40,7 +40,7 @@ size_t fsdp__leg_bytes(const fsdp__leg *leg)
     return bytes;
 }
 
-/* The segments of the next piece, in `out`, which has room for all of the leg's. */
+/* Cuts the next piece: its segments go into `out`, which has room for all of the leg's segments. */
 static int cut(flow *f, fsdp__segment *out)
 {
     size_t room = FSDP__MIN(f->left, (size_t)FSDP__PIECE_BYTES);
@@ -63,8 +63,8 @@ static int cut(flow *f, fsdp__segment *out)
     return count;
 }
 
-/* Posts what there is room for. A leg's slots are taken in turn: a piece that is late holds up its slot, and so all
- * that come behind it. */
+/* Posts as many pieces as there are free slots. A leg's slots are used in turn: a piece that is late holds up its slot,
+ * and so all pieces behind it. */
 static fsdp_status post(fsdp__exchange *x, int i)
 {
     fsdp__link *link = &x->group->world->link;
@@ -84,13 +84,13 @@ static fsdp_status post(fsdp__exchange *x, int i)
     return FSDP_OK;
 }
 
-/* For the pieces of so many bytes that are on their way at a time. */
+/* Returns the number of slots for a leg of so many bytes. */
 static int slots_for(size_t bytes)
 {
     return (int)FSDP__MIN(fsdp__messages_of((int64_t)bytes), FSDP__PIECES);
 }
 
-/* In a flat group legs of ranks on this machine are no traffic of the network. */
+/* Adds the legs as flows. In a flat group legs to ranks on this machine are no traffic of the network. */
 static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool sends)
 {
     for (int i = 0; i < count; i++) {
@@ -130,7 +130,7 @@ void fsdp__exchange_give_up(fsdp__exchange *x)
     release(x);
 }
 
-/* What an exchange of these legs needs. */
+/* Adds up the slots and segments that an exchange of these legs needs. */
 static void measure(const fsdp__leg *legs, int count, size_t *slots, size_t *segments)
 {
     for (int i = 0; i < count; i++) {
@@ -139,7 +139,8 @@ static void measure(const fsdp__leg *legs, int count, size_t *slots, size_t *seg
     }
 }
 
-/* Flows, their requests, and segments for one piece, in one allocation: small calls are waited for. */
+/* Allocates flows, their requests, and segments for one piece in one allocation, since small calls are
+ * latency-bound. */
 static bool take_memory(fsdp__exchange *x, const fsdp__leg *sends, int send_count, const fsdp__leg *receives,
                         int receive_count)
 {
@@ -162,7 +163,7 @@ static fsdp_status begin(fsdp__exchange *x, const fsdp__leg *sends, int send_cou
 {
     if (!take_memory(x, sends, send_count, receives, receive_count))
         return FSDP_NO_MEMORY;
-    /* Receives first: what comes finds its place. */
+    /* Post the receives first, so that what arrives finds its place. */
     add_flows(x, receives, receive_count, false);
     add_flows(x, sends, send_count, true);
     for (int i = 0; i < x->count; i++)
@@ -188,16 +189,16 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__machines_group *group,
 typedef struct patience {
     int turns;
     int64_t pieces;        /* that were missing at the last turn */
-    int64_t nap_ns, since; /* the last in ticks of the watch */
-    int64_t looked_ns;     /* when it looked last; 0: not yet */
-    int64_t cpu_ns;        /* of this thread, then, or when it began to nap */
-    bool naps;             /* from the first one on */
-    int slack_ns;          /* the thread's own, while it naps: 0 of a real-time one */
-    bool told;             /* whom it waits for */
+    int64_t nap_ns, since; /* `since` is when the last piece came, in ticks of the watch */
+    int64_t looked_ns;     /* when it last checked the others; 0: not yet */
+    int64_t cpu_ns;        /* of this thread, at that time or when it began to nap */
+    bool naps;             /* true from the first nap on */
+    int slack_ns;          /* the thread's own timer slack, kept while it naps: 0 for a real-time thread */
+    bool told;             /* it has told the watch whom it waits for */
     int64_t next_notice;   /* see fsdp__verdict_tell_slow */
 } patience;
 
-/* Pieces of a leg that are not there yet. */
+/* Returns how many pieces of a leg have not arrived yet. */
 static int64_t missing(const fsdp__exchange *x, int i)
 {
     const flow *f = &x->flows[i];
@@ -208,14 +209,14 @@ static int64_t missing(const fsdp__exchange *x, int i)
     return pieces;
 }
 
-/* Says that this rank lives, and looks whether those that it waits for will come. */
+/* Says that this rank lives, and checks whether the ranks that it waits for will come. */
 static void look_after(fsdp__exchange *x, patience *p)
 {
     fsdp__watch *watch = &x->group->world->watch;
     int64_t now = fsdp__thread_cpu_ns(), waited = fsdp__watch_ticks(watch) - p->since;
     int whom = -1;
 
-    /* For the ranks of this machine, who wait for this one: it is not the one that stands still. */
+    /* Beat for the ranks of this machine that wait for this one: it is not the one that stands still. */
     atomic_fetch_add(&watch->wait_beats, 1);
     fsdp__context_beat(x->group->world->context);
     fsdp__watch_looked(watch, now - p->cpu_ns);
@@ -265,7 +266,7 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
     fsdp__watch *watch = &x->group->world->watch;
 
     for (;;) {
-        /* Asked first: what was sent before somebody failed is there when that is heard of. */
+        /* Ask this before the test: what was sent before some rank failed has arrived when its failure is heard of. */
         bool broken = fsdp__arena_aborted(link->arena);
         int64_t pieces = 0;
 
@@ -280,7 +281,8 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
             return FSDP_OK;
         if (broken)
             return fsdp__arena_failure(link->arena);
-        if (pieces != p->pieces) { /* who sends, though slowly, or has left behind what it sent, will come */
+        /* a rank that sends, though slowly, or has left and sent everything before, will come */
+        if (pieces != p->pieces) {
             p->since = fsdp__watch_ticks(watch);
             p->next_notice = 0;
             if (p->told)

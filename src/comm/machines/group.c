@@ -1,4 +1,4 @@
-/* group.c - which way the bytes of a group go. */
+/* group.c - decides which way the bytes of a group go. */
 #include "comm/machines/group.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static fsdp_status group_new(fsdp__machines *world, const fsdp__process_group_sp
 
     if (!group)
         return FSDP_NO_MEMORY;
-    *out = group; /* to be freed by the caller, also when this fails */
+    *out = group; /* the caller frees it, even when this fails */
     group->world = world;
     group->rank = spec->rank;
     group->size = spec->count;
@@ -83,7 +83,8 @@ fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric
     return FSDP_OK;
 }
 
-/* Two groups of one tag would get each other's messages. Tickets come round after a million calls of the world. */
+/* Refuses a tag that is in use: two groups with one tag would get each other's messages. Tickets come round again after
+ * a million calls of the world. */
 static fsdp_status check_tag(const fsdp__machines_group *group)
 {
     for (const fsdp__machines_group *other = group->world->groups; other; other = other->next)
@@ -93,7 +94,7 @@ static fsdp_status check_tag(const fsdp__machines_group *group)
     return FSDP_OK;
 }
 
-/* Those of the members that are on this machine, as a group of the arena. */
+/* Opens the group's members on this machine as a group of the arena. */
 static fsdp_status open_local(fsdp__machines_group *group, const fsdp__process_group_spec *spec)
 {
     const fsdp__places *places = &group->world->link.places;

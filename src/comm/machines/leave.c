@@ -1,4 +1,4 @@
-/* leave.c - until nobody takes part any more. */
+/* leave.c - waits until nobody takes part any more. */
 #include "comm/machines/leave.h"
 
 #include <unistd.h>
@@ -10,8 +10,9 @@ enum {
     PAUSE_US = 1000
 };
 
-/* A rank that has not said that it takes part no more; -1: all have. That is the last of a rank, also for those of its
- * own machine: whoever closes the network before has messages in it that nobody takes, which MPI forbids. */
+/* Returns a rank that has not said that it takes part no more; -1: all have. Ranks of the same machine must be waited
+ * for too, as this word is the last that a rank sends: a rank that closed the network earlier would have messages in it
+ * that nobody receives, which MPI forbids. */
 static int who_is_left(const fsdp__watch *watch)
 {
     const fsdp__places *places = &watch->link->places;

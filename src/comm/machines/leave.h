@@ -1,12 +1,12 @@
-/* leave.h - how a rank takes leave of the others. */
+/* leave.h - how a rank leaves the world. */
 #ifndef COMM_MACHINES_LEAVE_H
 #define COMM_MACHINES_LEAVE_H
 
 #include "comm/machines/watch.h"
 
-/* Tells all that this rank takes part no more, and waits until nobody does, or the world is broken: true: nobody. Then
- * the watch's thread has ended, and what it has told has gone, where that takes no more than seconds. A watch that was
- * not opened is of no world: false. */
+/* Tells all ranks that this one takes part no more, and waits until all have left (returns true) or the world is broken
+ * (returns false). On return the watch's thread has ended, and its messages have gone out, where that takes no more
+ * than seconds. For a watch that was not opened, and so belongs to no world, returns false. */
 bool fsdp__leave_machines(fsdp__watch *watch);
 
 #endif

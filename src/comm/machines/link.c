@@ -8,10 +8,10 @@
 
 enum {
     PAUSE_US = 1000,
-    MOST_PAUSES = 2000 /* that a caller waits for the other machines to be told */
+    MOST_PAUSES = 2000 /* for which a caller waits until the other machines are told */
 };
 
-/* Whether the network may be called; then `leave` is, too. */
+/* Returns whether the network may be called; if so `leave` must be called afterwards. */
 static bool enter(fsdp__link *link)
 {
     atomic_fetch_add(&link->inside, 1);
@@ -26,7 +26,7 @@ static void leave(fsdp__link *link)
     atomic_fetch_sub(&link->inside, 1);
 }
 
-/* A failure of the carrier is final, so nobody can be told by this rank. */
+/* Breaks the world. A failure of the carrier is final, so this rank can tell nobody. */
 static void break_world(fsdp__link *link, const char *text)
 {
     char all[FSDP__NETWORK_TEXT + 64];

@@ -1,4 +1,4 @@
-/* machines.c - joining a world of several machines, and leaving it. */
+/* machines.c - joins a world of several machines, and leaves it. */
 #include "comm/machines/machines.h"
 
 #include <stddef.h>
@@ -91,7 +91,7 @@ static bool can_share(const void *group)
     return ((const fsdp__machines_group *)group)->local != NULL;
 }
 
-/* The thread that listens tells the other machines. */
+/* Breaks the world in the arena; the thread that listens tells the other machines. */
 static void abort_world(void *transport, const char *text)
 {
     fsdp__machines *machines = transport;
@@ -99,7 +99,7 @@ static void abort_world(void *transport, const char *text)
     fsdp__arena_abort(machines->link.arena, FSDP_COMM, machines->link.places.rank, text);
 }
 
-/* A rank that does not join says why: at once to those of its machine, who wait in the arena, and then to all. */
+/* Tells why this rank does not join: at once to the ranks of its machine, who wait in the arena, and then to all. */
 static void fail_joining(const fsdp__network_ops *ops, void *network, const fsdp__places *places, fsdp__arena *arena)
 {
     bool held = fsdp_hold_error(true);
@@ -121,7 +121,7 @@ static void close_world(void *transport)
     if (machines->awaited && !atomic_load(&machines->link.silent))
         fail_joining(machines->link.ops, machines->link.network, &machines->link.places, arena);
     if (machines->local) {
-        fsdp__arena_leave(arena, machines->local->rank); /* first, so that peers who wait for this rank stop */
+        fsdp__arena_leave(arena, machines->local->rank); /* do this first, so that peers who wait for this rank stop */
         whole = fsdp__leave_machines(&machines->watch);
         if (deadline)
             fsdp__deadline_leaving(deadline);
@@ -227,11 +227,11 @@ static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool 
         fsdp_release_error(held);
         return status;
     }
-    /* From here on they are the context's, also when this fails. */
+    /* From here on the context owns them, even when this fails. */
     return fsdp__comm_attach(context, &machines_ops, machines, world, places->rank, places->ranks);
 }
 
-/* A world that not all have joined is none: then nobody is awaited when it is closed. */
+/* Agrees whether all have joined. If not, there is no world, and nobody is awaited when it is closed. */
 static fsdp_status agree(fsdp__machines *machines)
 {
     fsdp__link *link = &machines->link;
@@ -243,7 +243,7 @@ static fsdp_status agree(fsdp__machines *machines)
         return fsdp__arena_failure(link->arena);
     status = fsdp__report_compare(link->ops, link->network, &link->places, &mine, &first);
     if (status != FSDP_OK) {
-        atomic_store(&link->silent, true); /* all know */
+        atomic_store(&link->silent, true); /* all ranks know, so nobody has to be told */
         fsdp__arena_abort(link->arena, status, link->places.rank, fsdp_last_error());
     }
     return status;
@@ -281,7 +281,8 @@ fsdp_status fsdp__machines_attach(const fsdp__network_ops *ops, void *network, f
     return FSDP_OK;
 }
 
-/* What every rank says first of all. Other builds may say all else in another form, so this one stays as it is. */
+/* The first message of every rank. Other builds may use another form for everything else, so this one must not
+ * change. */
 typedef struct builds {
     char library[FSDP__BUILD_BYTES], carrier[FSDP__BUILD_BYTES];
     char host[FSDP__HOST_BYTES + 63]; /* 256 bytes together */
@@ -299,7 +300,7 @@ static fsdp_status fail_builds(const builds *all, int rank)
         same ? all[rank].carrier : all[rank].library);
 }
 
-/* Who has no memory takes part all the same: the others wait for it. */
+/* Compares the builds of all ranks. A rank without memory takes part all the same, since the others wait for it. */
 static fsdp_status compare_builds(const fsdp__network_ops *carrier, const fsdp__network_ops *ops, void *network,
                                   const fsdp__network_world *world)
 {
@@ -352,7 +353,7 @@ static fsdp_status place(const introduction *all, const introduction *mine, fsdp
     return status;
 }
 
-/* Who has no memory takes part all the same: the others wait for it. */
+/* Finds out where each rank is. A rank without memory takes part all the same, since the others wait for it. */
 static fsdp_status find_places(const fsdp__network_ops *ops, void *network, const introduction *mine, fsdp__places *out)
 {
     char text[FSDP__NETWORK_TEXT] = "";
@@ -389,6 +390,7 @@ fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machin
     if (!(options->joining.ms > 0 ? fsdp__deadline_open(ops, &options->joining, &network, &mine.world, text)
                                   : ops->open(&network, &mine.world, text)))
         return FSDP_FAIL(FSDP_COMM, "cannot join the world: %s", text);
+    /* With a time limit the network is a deadline, whose calls go through that table. */
     if (options->joining.ms > 0)
         ops = &fsdp__deadline_ops;
     status = compare_builds(carrier, ops, network, &mine.world);

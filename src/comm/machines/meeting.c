@@ -1,4 +1,4 @@
-/* meeting.c - headers. */
+/* meeting.c - exchanges and compares headers. */
 #include "comm/machines/meeting.h"
 
 #include <stdio.h>
@@ -10,23 +10,25 @@
 
 void fsdp__meeting_release(fsdp__meeting *m)
 {
-    fsdp__exchange_give_up(&m->exchange); /* where what went with it has failed before its end */
+    fsdp__exchange_give_up(&m->exchange); /* for a meeting where what went along has failed before the end */
     *m = (fsdp__meeting){0};
 }
 
-/* What goes along with a rank's header, at most: in rounds what half the column has said goes in one piece. */
+/* Returns the most bytes that go along with a rank's header: in rounds what half the column has said must fit into one
+ * piece. */
 static int64_t room_for(int columns, int rounds)
 {
     return rounds == 0 ? FSDP__ALONG_BYTES : FSDP__PIECE_BYTES / (columns / 2) - (int64_t)sizeof(fsdp__header);
 }
 
-/* At most, and lines of its own. */
+/* Returns the most bytes of a message, rounded up to whole cache lines. */
 static size_t message_bytes(const fsdp__machines_group *g)
 {
     return (sizeof(fsdp__header) + (size_t)FSDP__MAX(room_for(g->columns, g->rounds), 0) + 63) / 64 * 64;
 }
 
-/* As it comes, a header and what is along; behind those of all places: as it goes, to each. */
+/* Returns where the message from a place arrives, a header and what is along. Behind those of all places lies the
+ * message that goes to each. */
 static unsigned char *message_of(const fsdp__meeting *m, int place)
 {
     return m->group->messages + (size_t)place * message_bytes(m->group);
@@ -37,7 +39,7 @@ static unsigned char *along_of(const fsdp__meeting *m, int place)
     return message_of(m, place) + sizeof(fsdp__header);
 }
 
-/* The same in rounds: there the headers of several travel, and then what goes along with them. */
+/* Returns the same in rounds: there the headers of several ranks travel, followed by what goes along with them. */
 static unsigned char *passage(const fsdp__meeting *m, bool comes)
 {
     return message_of(m, m->group->columns + comes * m->group->columns / 2);
@@ -60,7 +62,7 @@ int64_t fsdp__meeting_scatters(const fsdp__group_shape *shape, int64_t bytes)
     return shape->rounds > 0 ? (shape->rounds - shape->near) * (shape->columns / 2) * bytes : shape->elsewhere * bytes;
 }
 
-/* Takes those of the legs that are small, by their places. */
+/* Takes the small ones of the legs along, by their places. */
 static void take_along(const fsdp__meeting *m, fsdp__parts parts, fsdp__leg *legs, int count, fsdp__leg *along)
 {
     const fsdp__machines_group *g = m->group;
@@ -78,7 +80,7 @@ static void take_along(const fsdp__meeting *m, fsdp__parts parts, fsdp__leg *leg
     }
 }
 
-/* What goes along, at `at`: its end. */
+/* Packs what goes along at `at`; returns its end. */
 static unsigned char *pack(const fsdp__leg *along, unsigned char *at)
 {
     for (int i = 0; i < along->count; i++) {
@@ -88,7 +90,7 @@ static unsigned char *pack(const fsdp__leg *along, unsigned char *at)
     return at;
 }
 
-/* What came along goes where it belongs. */
+/* Puts what came along into its places. */
 static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
 {
     const fsdp__machines_group *g = m->group;
@@ -120,13 +122,13 @@ int64_t fsdp__meeting_messages(const fsdp__group_shape *shape)
     return shape->rounds == 0 ? shape->elsewhere : messages;
 }
 
-/* The first of the places whose messages the rank at `place` has before a round: of 2^round. */
+/* Returns the first of the 2^round places whose messages the rank at `place` has before a round. */
 static int first_heard(int place, int round)
 {
     return place & ~((1 << round) - 1);
 }
 
-/* Whether what lies at the place goes to the other rank of a round, of equal parts: see meeting.h. */
+/* Returns whether, of equal parts, what lies at the place goes to the other rank of a round: see meeting.h. */
 static bool crosses(const fsdp__meeting *m, int place)
 {
     return ((place ^ m->group->place) >> m->round & 1) != 0;
@@ -155,7 +157,7 @@ static void unpack_round(const fsdp__meeting *m)
     for (int p = first; p < first + heard; p++) {
         fsdp__header *header = memcpy(message_of(m, p), at, sizeof *header);
 
-        header->along = (uint16_t)FSDP__MIN(header->along, most); /* who sends more calls something else */
+        header->along = (uint16_t)FSDP__MIN(header->along, most); /* a rank that sends more calls something else */
         at += sizeof *header;
     }
     for (int p = first; p < first + heard; p++) {
@@ -173,7 +175,7 @@ static void unpack_round(const fsdp__meeting *m)
 static fsdp_status begin_round(fsdp__meeting *m)
 {
     const fsdp__machines_group *g = m->group;
-    bool alone = room_for(g->columns, g->rounds) <= 0; /* then headers may fill several messages */
+    bool alone = room_for(g->columns, g->rounds) <= 0; /* if so, headers may fill several messages */
     size_t most = alone ? sizeof(fsdp__header) << m->round : FSDP__PIECE_BYTES;
     int with = g->column[g->place ^ 1 << m->round];
 
@@ -252,8 +254,8 @@ static fsdp_status begin(fsdp__meeting *m)
     return FSDP_OK;
 }
 
-/* The group's, for all its meetings: messages, then legs, then segments. A peer that calls something else may send as
- * much as goes along in any call. */
+/* Allocates the group's memory for all its meetings: messages, then legs, then segments. A peer that calls something
+ * else may send as much as goes along in any call. */
 static bool take_memory(fsdp__meeting *m)
 {
     size_t columns = (size_t)m->group->columns, bytes = message_bytes(m->group);
@@ -292,7 +294,8 @@ fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, c
 
 /* ---- comparing ---- */
 
-/* Of the rank at a place and the first: the same two, whoever of the column finds it out. */
+/* Fails with what the rank at a place and the first rank say: the same two, whichever rank of the column finds the
+ * mismatch. */
 static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 {
     const fsdp__machines_group *g = m->group;

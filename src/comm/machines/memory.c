@@ -1,4 +1,4 @@
-/* memory.c - a region on each machine, or none on any. */
+/* memory.c - makes a region on each machine, or none on any. */
 #include "comm/machines/memory.h"
 
 #include "comm/symmetric/memory.h"
@@ -13,7 +13,7 @@ void fsdp__machines_free(void *transport, void *pointer)
     fsdp__symmetric_free(((fsdp__machines *)transport)->local, pointer);
 }
 
-/* What became of it here, and learns what became of it elsewhere. */
+/* Tells what became of the region here, and learns what became of it elsewhere. */
 static fsdp_status compare_results(fsdp__machines_group *group, const fsdp__call *call, fsdp_status mine,
                                    fsdp__traffic *traffic)
 {

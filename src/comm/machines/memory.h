@@ -4,7 +4,7 @@
 
 #include "comm/machines/meeting.h"
 
-/* Of the table of the transport. */
+/* Slots of the transport's table. */
 fsdp_status fsdp__machines_alloc(void *transport, size_t bytes, void **out);
 void fsdp__machines_free(void *transport, void *pointer);
 fsdp_status fsdp__machines_alloc_shared(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);

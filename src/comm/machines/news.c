@@ -1,4 +1,4 @@
-/* news.c - letters on their way. */
+/* news.c - messages on their way. */
 #include "comm/machines/news.h"
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* places.c - from the carrier's ranks to ranks by machine. */
+/* places.c - numbers the carrier's ranks by machine. */
 #include "comm/machines/places.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 
-/* ranks_of[m]: of the machine whose lowest carrier rank is m. */
+/* Counts the ranks: ranks_of[m] is the number on the machine whose lowest carrier rank is m. */
 static fsdp_status count_ranks(const fsdp__network_world *all, int ranks, int *ranks_of)
 {
     for (int r = 0; r < ranks; r++) {

@@ -1,14 +1,14 @@
-/* plain.c - a machine's part by its group in the arena, the rest between a rank and its counterparts.
+/* plain.c - a machine's part is done by its group in the arena, the rest between a rank and its counterparts.
  *
  * With M machines of k ranks, and n bytes in the whole buffer, a machine receives
  *   all_gather       (M-1)/M n: each rank the parts of its counterparts, which the ranks of the machine then pass on
  *   reduce_scatter   (M-1)/M n: each machine adds first, and sends sums
- *   all_reduce       2 (M-1)/M n: both; k (M-1) n where n is small, in one exchange and not two
- *   broadcast        n, but for the root's
+ *   all_reduce       2 (M-1)/M n: both; k (M-1) n where n is small, in one exchange instead of two
+ *   broadcast        n, except the root's machine
  *   all_to_all       each part once: k parts for each rank elsewhere
  * In a flat group each rank counts as a machine; but in an all_reduce of more than 4 KiB the ranks of each machine,
- * where they are equally many, add up what they have first, over the network's own ways. Each call is a meeting of
- * headers, which takes along what is small. */
+ * where they are equally many, first add up what they have, over the network. Each call is a meeting of headers, which
+ * takes along what is small. */
 #include "comm/machines/plain.h"
 
 #include "comm/machines/plain_run.h"
@@ -16,7 +16,7 @@
 
 /* ---- all_gather ---- */
 
-/* The rank's own part, while the others' are on their way. */
+/* Copies the rank's own part, while the others' are on their way. */
 static fsdp_status meet_and_copy(fsdp__plain_run *r, void *dst, const void *src, int64_t count)
 {
     fsdp__exchange x;
@@ -104,7 +104,7 @@ static fsdp_status all_to_all_over(fsdp__plain_run *r)
     const fsdp__call *call = r->call;
     int64_t part = call->count, first = fsdp__machines_member(g, g->place, 0) * part;
 
-    /* Those who are no counterparts are known to have made this call when both meetings are over. */
+    /* When both meetings are over, the ranks that are no counterparts are known to have made this call, too. */
     FSDP_TRY(fsdp__meet(g, call, r->traffic));
     FSDP_TRY(g->flat
                  ? fsdp__plain_copy(r, fsdp__plain_at(r, call->recv, first), fsdp__plain_at(r, call->send, first), part)
@@ -134,7 +134,7 @@ fsdp_status fsdp__machines_barrier(void *group, const fsdp__call *call, fsdp_str
 {
     fsdp__machines_group *g = group;
 
-    /* Counterparts send their headers when their whole machine has come. */
+    /* A rank sends its header to its counterparts only when its whole machine has come. */
     if (g->local)
         FSDP_TRY(fsdp__symmetric_barrier(g->local, call, stream, traffic));
     if (g->columns > 1)

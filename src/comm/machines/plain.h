@@ -1,10 +1,10 @@
-/* plain.h - collectives over contiguous parts, on a group over machines. */
+/* plain.h - the collectives over contiguous parts, for a group over machines. */
 #ifndef COMM_MACHINES_PLAIN_H
 #define COMM_MACHINES_PLAIN_H
 
 #include "comm/machines/meeting.h"
 
-/* Of the table of the transport. */
+/* Slots of the transport's table. */
 fsdp_status fsdp__machines_all_gather(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__machines_reduce_scatter(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__machines_all_reduce(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);

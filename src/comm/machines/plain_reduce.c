@@ -1,4 +1,4 @@
-/* plain_reduce.c - reductions of contiguous parts: of a regular group the machine's sums travel. */
+/* plain_reduce.c - reductions of contiguous parts: in a regular group each machine's sums travel. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -8,13 +8,13 @@
 #include "comm/sharded_buffer.h"
 #include "comm/symmetric/plain.h"
 
-/* Of what has been added on each machine, or on none. */
+/* Returns the reduction over all ranks of the group, whether or not each machine has added first. */
 static fsdp__reduce_ranks_args over_all(const fsdp__plain_run *r)
 {
     return fsdp__call_reduction(r->call, r->group->size, r->group->block);
 }
 
-/* Of so many places: all of `count` elements, which lie at `base`. */
+/* Makes the share of each of `places` places all `count` elements, which lie at `base`. */
 static void share_whole(fsdp__share *shares, int places, const void *base, int64_t count)
 {
     for (int p = 0; p < places; p++)
@@ -59,15 +59,15 @@ fsdp_status fsdp__machines_reduce_scatter(void *group, const fsdp__call *call, f
 
 /* ---- all_reduce ---- */
 
-/* An all_reduce of `locals` ranks on each of `columns` machines: each rank has a share, and a machine's ranks the
- * shares of their places. */
+/* An all_reduce of `locals` ranks on each of `columns` machines: each rank has a share, and the ranks of one machine
+ * together have the shares of their places. */
 typedef struct split {
     fsdp__plain_run *run;
     int columns, locals, place, local_rank;
     fsdp__share *shares; /* [columns], then [locals] */
 } split;
 
-/* Of the buffer at `base`: what local rank `local` of each place adds up. */
+/* Returns, by place, which elements of the buffer at `base` local rank `local` adds up. */
 static const fsdp__share *shares_of(const split *s, const void *base, int local)
 {
     for (int p = 0; p < s->columns; p++) {
@@ -79,7 +79,7 @@ static const fsdp__share *shares_of(const split *s, const void *base, int local)
     return s->shares;
 }
 
-/* What the local rank of that number adds up, on all machines together. */
+/* Returns what that local rank adds up, on all machines together. */
 static fsdp__share share_of_local(const split *s, const void *base, int local)
 {
     int64_t length, count = s->run->call->count;
@@ -89,7 +89,7 @@ static fsdp__share share_of_local(const split *s, const void *base, int local)
     return (fsdp__share){fsdp__plain_at(s->run, base, start), last + length - start};
 }
 
-/* The same for each, as shares. */
+/* Returns the same for each local rank, as shares. */
 static const fsdp__share *shares_of_locals(const split *s, const void *base)
 {
     fsdp__share *all = s->shares + s->columns;
@@ -99,13 +99,13 @@ static const fsdp__share *shares_of_locals(const split *s, const void *base)
     return all;
 }
 
-/* The same local rank of each machine. */
+/* Returns the sharers that are the same local rank of each machine. */
 static fsdp__sharers counterparts(const split *s)
 {
     return (fsdp__sharers){.first = s->local_rank, .stride = s->locals, .count = s->columns, .place = s->place};
 }
 
-/* The machines' sums, of which each has its own at `sums`, share by share. */
+/* Adds the machines' sums, of which each machine has its own at `sums`, share by share. */
 static fsdp_status add_machines(const split *s, const void *sums, fsdp__reduce_ranks_args how)
 {
     fsdp__plain_run *r = s->run;
@@ -117,7 +117,7 @@ static fsdp_status add_machines(const split *s, const void *sums, fsdp__reduce_r
     return fsdp__shares_gather(r, &among, shares_of(s, r->call->recv, s->local_rank));
 }
 
-/* What the local ranks have each. */
+/* Gives each local rank what the others have. */
 static fsdp_status spread_shares(const split *s)
 {
     const fsdp__share *shares = shares_of_locals(s, s->run->call->recv);
@@ -135,7 +135,7 @@ static fsdp_status spread_shares(const split *s)
     return FSDP_OK;
 }
 
-/* Each adds up all elements, which lie at `base`, of all sharers. */
+/* Adds up all elements, which lie at `base`, over all sharers. */
 static fsdp_status add_whole(const split *s, const fsdp__sharers *sharers, const void *base,
                              fsdp__reduce_ranks_args how)
 {
@@ -145,8 +145,8 @@ static fsdp_status add_whole(const split *s, const fsdp__sharers *sharers, const
     return fsdp__shares_reduce(s->run, sharers, s->shares, how, call->recv);
 }
 
-/* A flat group whose ranks are equally many on each machine: what the machine's ranks have is added first, so that
- * each machine sends sums alone. */
+/* Reduces in a flat group with the same number of ranks on each machine: first adds what the machine's ranks have, so
+ * that each machine sends only sums. */
 static fsdp_status reduce_by_machine(const split *s)
 {
     fsdp__plain_run *r = s->run;
@@ -168,14 +168,14 @@ static fsdp_status reduce_by_machine(const split *s)
     return fsdp__shares_gather(r, &neighbours, shares_of_locals(s, call->recv));
 }
 
-/* `sums`: of the rank's machine, or in a flat group its own. */
+/* Reduces the sums over the machines. `sums` are those of the rank's machine, or in a flat group its own. */
 static fsdp_status reduce_sums(const split *s, const void *sums)
 {
     FSDP_TRY(add_machines(s, sums, over_all(s->run)));
     return s->locals > 1 ? spread_shares(s) : FSDP_OK;
 }
 
-/* What is small each rank adds up whole. */
+/* Reduces a small buffer: each rank adds up all of it. */
 static fsdp_status reduce_at_once(const split *s, const void *sums)
 {
     const fsdp__sharers all = counterparts(s);
@@ -195,6 +195,7 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
     split s = {r, g->columns, g->locals, g->place, g->local_rank, NULL};
     fsdp_status status;
 
+    /* The ranks of the machine add up first, so that only sums travel; an average is divided at the end, for all. */
     if (g->locals > 1) {
         fsdp__call local = *call;
 

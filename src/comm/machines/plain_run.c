@@ -1,4 +1,4 @@
-/* plain_run.c - the legs of a plain collective, and the ways that all of them take. */
+/* plain_run.c - the legs of a plain collective, and what all plain collectives share. */
 #include "comm/machines/plain_run.h"
 
 #include "base/alloc.h"
@@ -145,13 +145,13 @@ fsdp_status fsdp__plain_local(fsdp__plain_run *r, fsdp__collective local, const 
     call.send = send;
     call.recv = recv;
     call.count = count;
-    call.op = call.op == FSDP_AVG ? FSDP_SUM : call.op; /* the quotient is that of all machines' sum */
+    call.op = call.op == FSDP_AVG ? FSDP_SUM : call.op; /* the quotient is taken of all machines' sum */
     return local(r->group->local, &call, r->stream, r->traffic);
 }
 
 /* ---- devices whose memory the host may not follow ---- */
 
-/* `sent` and `received`: elements that this rank gives and gets. */
+/* Runs the collective on host memory. `sent` and `received` are the elements that this rank gives and gets. */
 static fsdp_status through_host(fsdp__collective collective, fsdp__plain_run *r, int64_t sent, int64_t received)
 {
     fsdp_stream *host = fsdp__host_stream(fsdp_device_context(fsdp__stream_device(r->stream)));
@@ -167,7 +167,7 @@ static fsdp_status through_host(fsdp__collective collective, fsdp__plain_run *r,
     if (call.name == FSDP__CALL_BROADCAST)
         call.recv = memory;
     FSDP_TRY(fsdp__run_copy_to_host(r->stream, memory, r->call->send, send_bytes));
-    r->traffic->stream = host; /* on which uses of memory are ordered */
+    r->traffic->stream = host; /* the stream on which uses of memory are ordered */
     status = collective(r->group, &call, host, r->traffic);
     r->traffic->stream = r->stream;
     FSDP_TRY(status);

@@ -1,4 +1,4 @@
-/* plain_shares.c - shares on their way, in batches: while one is, the one before it is added up. */
+/* plain_shares.c - sends shares in batches: while one batch is on its way, the one before it is added up. */
 #include "comm/machines/plain_shares.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static bool is_lacking(const fsdp__plain_run *r)
     return lacking;
 }
 
-/* Ends the meeting; then flags travel where one is not set anywhere. */
+/* Ends the meeting; then, if a flag is not set somewhere, the flags travel. */
 static fsdp_status meet_with_flags(fsdp__plain_run *r)
 {
     const fsdp__machines_group *g = r->group;
@@ -43,7 +43,7 @@ static fsdp_status meet_with_flags(fsdp__plain_run *r)
     if (!all)
         return FSDP_NO_MEMORY;
     own = all + (size_t)g->place * count;
-    memset(own, 1, count); /* of a rank that has no flags */
+    memset(own, 1, count); /* for a rank that has no flags */
     if (r->call->flags)
         memcpy(own, r->call->flags, count);
     status = fsdp__exchange_rows(r->group, all, count, r->traffic);
@@ -60,7 +60,7 @@ typedef struct reduction {
     const fsdp__sharers *sharers;
     const fsdp__share *shares;
     fsdp__reduce_ranks_args how;
-    char *areas;       /* [2][sharers - 1]: what has come, of `room` elements each */
+    char *areas;       /* [2][sharers - 1]: where contributions arrive, of `room` elements each */
     const void **srcs; /* by place */
     int64_t room;
     char *dst;
@@ -96,7 +96,7 @@ static fsdp_status begin_batch(reduction *d, int64_t from, int half)
     return fsdp__plain_begin_exchange(r, &d->exchanges[half]);
 }
 
-/* dst = op over the places, in order. */
+/* Computes dst = op over the places, in order. */
 static fsdp_status end_batch(reduction *d, int64_t from, int half)
 {
     fsdp__plain_run *r = d->run;

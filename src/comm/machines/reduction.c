@@ -21,10 +21,11 @@ typedef struct reduction {
     const fsdp__call *call;
     fsdp_stream *stream;
     fsdp__traffic *traffic;
-    uint8_t *adds;           /* [columns][buffers]: whether that machine contributes; [buffers]: whether one does */
-    int64_t room;            /* of an area */
-    char *areas;             /* [2][2][columns]: of sums that were made here, and that have come; then [locals] */
-    const void **srcs;       /* columns or locals */
+    /* [columns][buffers]: whether that machine contributes; then [buffers]: whether any does */
+    uint8_t *adds;
+    int64_t room;            /* bytes of an area */
+    char *areas;             /* [2][2][columns]: of the sums made here, and of those that have come; then [locals] */
+    const void **srcs;       /* of the columns or the locals */
     fsdp__segment *segments; /* [2][2][columns][FSDP__BATCH_PIECES] */
     fsdp__leg *legs;         /* 2 * columns */
     batch batches[2];
@@ -44,7 +45,7 @@ static bool anyone_adds(const reduction *r, int64_t buffer)
     return any;
 }
 
-/* The last row of the table. */
+/* Returns the last row of the table. */
 static uint8_t *used_of(const reduction *r)
 {
     return r->adds + r->group->columns * r->call->buffer_count;
@@ -97,7 +98,7 @@ static fsdp_status meet(reduction *r, bool visible, bool *all)
     fsdp__meeting_release(&meeting);
     if (status != FSDP_OK || !*all)
         return status;
-    if (!complete) /* only where somebody has nothing to add to a buffer: a byte a buffer */
+    if (!complete) /* only if some rank has nothing to add to some buffer: one byte for each buffer */
         FSDP_TRY(fsdp__exchange_rows(r->group, r->adds, (size_t)r->call->buffer_count, r->traffic));
     for (int64_t i = 0; i < r->call->buffer_count; i++) {
         used_of(r)[i] = anyone_adds(r, i);
@@ -108,7 +109,7 @@ static fsdp_status meet(reduction *r, bool visible, bool *all)
 
 /* ---- batches ---- */
 
-/* How many of the piece's rows the rank at a place has. */
+/* Returns how many of the piece's rows the rank at a place has. */
 static int64_t rows_of(const reduction *r, const fsdp__batch_piece *p, int place)
 {
     return fsdp__batch_rows(r->call, p, fsdp__machines_member(r->group, place, r->group->local_rank));
@@ -127,7 +128,8 @@ static const void *unsharded_of(const reduction *r, int local, int64_t buffer)
                                          : fsdp__shown_place(r->group->local, local, buffer);
 }
 
-/* The local ranks' contributions to rows of the member, as they lie or (converted, collected) copied; how many. */
+/* Finds the local ranks' contributions to rows of the member, in place or as copies (converted, collected). `*count` is
+ * how many there are. */
 static fsdp_status find_contributions(reduction *r, const fsdp__batch_piece *p, int member, int64_t rows, int *count)
 {
     const fsdp_sharded_buffer *b = &r->call->buffers[p->buffer];
@@ -171,7 +173,7 @@ static fsdp_status add_locally(reduction *r, const fsdp__batch_piece *p, int pla
     return FSDP_OK;
 }
 
-/* The segments of a leg: what lies together is one. */
+/* Adds to the segments of a leg; adjacent data becomes one segment. */
 static void add_segment(fsdp__leg *leg, fsdp__segment *segments, char *data, int64_t bytes)
 {
     fsdp__segment *last = leg->count > 0 ? &segments[leg->count - 1] : NULL;

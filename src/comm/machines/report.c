@@ -1,4 +1,4 @@
-/* report.c - reports of all ranks, beside each other. */
+/* report.c - compares the reports of all ranks. */
 #include "comm/machines/report.h"
 
 #include <stdio.h>

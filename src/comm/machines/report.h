@@ -1,4 +1,4 @@
-/* report.h - how far each rank has got, before there is a world to tell it in. */
+/* report.h - tells how far each rank has got, before there is a world to tell it in. */
 #ifndef COMM_MACHINES_REPORT_H
 #define COMM_MACHINES_REPORT_H
 
@@ -16,9 +16,9 @@ typedef struct fsdp__report {
     char text[FSDP__REPORT_TEXT];
 } fsdp__report;
 
-/* `status`, and the last error where it is one. */
+/* Fills the report with `status`, and with the last error where that is a failure. */
 void fsdp__report_write(fsdp__report *out, fsdp_status status);
-/* Fails on all ranks where one has failed, with what the first of them says. `first`: the report of the first rank of
+/* Fails on all ranks if one has failed, with what the first of those says. `first` gets the report of the first rank of
  * this machine. [collective] [blocks] */
 fsdp_status fsdp__report_compare(const fsdp__network_ops *ops, void *network, const fsdp__places *places,
                                  const fsdp__report *mine, fsdp__report *first);

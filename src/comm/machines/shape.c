@@ -5,10 +5,10 @@
 #include "comm/order.h"
 
 enum {
-    LINE = 64 /* bytes: no two ranks write to one line of memory */
+    LINE = 64 /* bytes of a cache line: no two ranks write to one line */
 };
 
-/* Whether every machine has the same local ranks of it; `first`: how many are on the first one. */
+/* Returns whether the group has the same local ranks on every machine; `first` is how many are on the first one. */
 static bool is_regular(const int *ranks, int count, int first, int machines, int machine_ranks)
 {
     if (count % first != 0 || machines != count / first)
@@ -25,7 +25,7 @@ static bool is_power_of_2(int n)
     return n > 0 && (n & (n - 1)) == 0;
 }
 
-/* How often a power of 2 is halved until it is 1. */
+/* Returns how many times a power of 2 can be halved until it is 1. */
 static int halvings(int n)
 {
     return n > 1 ? 1 + halvings(n / 2) : 0;

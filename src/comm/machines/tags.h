@@ -1,4 +1,4 @@
-/* tags.h - what messages of the network are told apart by. */
+/* tags.h - the tags that tell messages of the network apart. */
 #ifndef COMM_MACHINES_TAGS_H
 #define COMM_MACHINES_TAGS_H
 
@@ -13,7 +13,8 @@ enum {
     FSDP__TAG_KINDS = 4
 };
 
-/* The first tag of a group; `ticket`: of its making, 0 of the world. Two of them may have the same: see group.c. */
+/* Returns the first tag of a group. `ticket` is that of its creation, 0 for the world. Two groups may have the same
+ * tags: see group.c. */
 static inline int fsdp__tag_base(uint64_t ticket)
 {
     uint64_t groups = FSDP__NETWORK_TAGS / FSDP__TAG_KINDS;

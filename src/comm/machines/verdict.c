@@ -1,4 +1,4 @@
-/* verdict.c - that a rank will not come, by what is known of it. */
+/* verdict.c - concludes from what is known of a rank that it will not come. */
 #include "comm/machines/verdict.h"
 
 #include <stdio.h>
@@ -12,10 +12,10 @@
 #include "comm/world.h"
 
 enum {
-    LEAVE_TICKS = 3 /* after the news that a rank has left, what it did before has been seen */
+    LEAVE_TICKS = 3 /* this long after the news that a rank has left, everything it did before has been seen */
 };
 
-/* Because of `rank`: what became of it, then what it was doing and what waits for it. */
+/* Breaks the world because of `rank`: says what became of it, then what it was doing and what waits for it. */
 static void break_world(fsdp__watch *watch, int rank, const char *became)
 {
     char text[FSDP__ABORT_BYTES], was[320] = "in a call that is not known", mine[320];
@@ -39,13 +39,13 @@ static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ti
     break_world(watch, rank, became);
 }
 
-/* Ticks of the timeout; 0: there is none. */
+/* Returns the timeout in ticks; 0: there is none. */
 static int64_t limit_of(const fsdp__watch *watch)
 {
     return atomic_load(&watch->local->timeout_ticks);
 }
 
-/* Ranks that wait for each other, in whatever way: nobody gets anything done. */
+/* Returns whether ranks wait for each other, in whatever way, so that nobody gets anything done. */
 static bool all_are_still(fsdp__watch *watch, int64_t limit)
 {
     for (int r = 0; r < watch->link->places.ranks; r++) {
@@ -59,8 +59,8 @@ static bool all_are_still(fsdp__watch *watch, int64_t limit)
     return true;
 }
 
-/* Ends the world where nothing has been heard of the rank, or of who listens to it here: that one first, for who does
- * not listen any more has heard something before. */
+/* Ends the world if nothing was heard of the rank, or of the one that listens to it here. The listener is checked
+ * first: one that no longer listens has heard something earlier. */
 static bool end_silent(fsdp__watch *watch, int rank, int64_t limit)
 {
     const fsdp__places *places = &watch->link->places;
@@ -75,20 +75,20 @@ static bool end_silent(fsdp__watch *watch, int rank, int64_t limit)
     return silent >= 0;
 }
 
-/* Whether the process of a rank of this machine is there; breaks the world where it has died. */
+/* Checks that the process of a rank of this machine lives; breaks the world if it has died. */
 static void check_alive(fsdp__watch *watch, int rank)
 {
     if (rank != watch->link->places.rank)
         fsdp__arena_check_alive(watch->link->arena, fsdp__local_of(&watch->link->places, rank));
 }
 
-/* News of a counterpart come behind what it has sent, and on one machine nothing is late; those of others come by
- * another way. */
+/* Returns how long to wait after the news that a rank has left. News of a counterpart arrives behind what it has sent,
+ * and on one machine nothing arrives late; news of other ranks comes by another way. */
 static int64_t leave_ticks(const fsdp__watch *watch, int rank)
 {
     const fsdp__places *places = &watch->link->places;
     bool behind = fsdp__are_counterparts(places, places->rank, rank) || !fsdp__is_elsewhere(places, rank);
-    /* It comes to nobody any more, so for ever is no time to wait. */
+    /* Something that is never sent must not be waited for without end, so no timeout means the default here. */
     int64_t limit = limit_of(watch) > 0 ? limit_of(watch) : FSDP__TIMEOUT_MS / atomic_load(&watch->tick_ms);
 
     return behind ? LEAVE_TICKS : FSDP__MAX(LEAVE_TICKS, limit);
@@ -105,7 +105,7 @@ void fsdp__verdict_look(fsdp__watch *watch, int rank, int64_t waited)
                  fsdp__host_of(&watch->link->places, rank));
         break_world(watch, rank, became);
     }
-    if (left > 0) /* it says nothing more */
+    if (left > 0) /* it has left and says nothing more */
         return;
     check_alive(watch, fsdp__listener_of(&watch->link->places, rank));
     if (limit == 0 || waited < limit || end_silent(watch, rank, limit))
@@ -115,8 +115,8 @@ void fsdp__verdict_look(fsdp__watch *watch, int rank, int64_t waited)
         end_world(watch, rank, "has stood still", heard.still);
 }
 
-/* A rank of this machine that has left the arena, and has died before it could hear the last word of `rank`, or say its
- * own: nobody else would write it down. */
+/* Handles a rank of this machine that has left the arena, and has died before it could hear the last word of `rank`, or
+ * send its own: nobody else would write it down. */
 static void check_last_word(fsdp__watch *watch, int listener, int rank)
 {
     const fsdp__places *places = &watch->link->places;
@@ -144,7 +144,7 @@ void fsdp__verdict_last_word(fsdp__watch *watch, int rank)
 
 /* ---- before that ---- */
 
-/* "which is in call 7 of group 'world' (...)". */
+/* Writes "which is in call 7 of group 'world' (...)". */
 static void state_text(fsdp__watch *watch, int rank, char *text, size_t bytes)
 {
     fsdp__known known = fsdp__watch_known(watch, rank);

@@ -16,13 +16,15 @@
 #include "comm/world.h"
 
 enum {
-    PAUSE_MS = 20,      /* at most, between two looks for messages */
-    BEAT_MS = 1000,     /* at most */
-    BEATS = 4,          /* in a timeout, at least */
-    UNLOOKED_BEATS = 2, /* who waits looks around many times in a beat; else it is in the network, and may be through */
-    SETTLE_TURNS = 100, /* of a millisecond: for why the world is broken */
-    LEAVE_TURNS = 10000, /* for the last words, at most, or the timeout */
-    IDLE_NS = 5000000    /* of processor time between two looks: see symmetric/pulse.c; more threads wait here */
+    PAUSE_MS = 20,  /* at most, between two checks for messages */
+    BEAT_MS = 1000, /* at most */
+    BEATS = 4,      /* in a timeout, at least */
+    /* a waiting program looks around many times in a beat; if it does not, it is inside the network, and may be
+     * through */
+    UNLOOKED_BEATS = 2,
+    SETTLE_TURNS = 100,  /* of a millisecond, to tell why the world is broken */
+    LEAVE_TURNS = 10000, /* for the last words: at most this, or the timeout */
+    IDLE_NS = 5000000    /* processor time between two looks: see symmetric/pulse.c; here more threads wait */
 };
 
 static void nap(int64_t ms)
@@ -34,7 +36,7 @@ static void nap(int64_t ms)
 
 /* ---- what is known of a rank ---- */
 
-/* A meeting may have told more since the beat was sent. */
+/* Returns whether the beat is older than a meeting, which may have told more since the beat was sent. */
 static bool is_older(const fsdp__doing *beat, const fsdp__doing *met)
 {
     return beat->sequence < met->sequence && (beat->sequence == 0 || beat->tag == met->tag);
@@ -63,7 +65,7 @@ fsdp__known fsdp__watch_known(fsdp__watch *watch, int rank)
     return known;
 }
 
-/* Of this rank or a counterpart: nobody else writes their places. */
+/* Notes news of this rank or of a counterpart: nobody else writes their places. */
 static void note_news(fsdp__watch *watch, int rank, const fsdp__news *what)
 {
     fsdp__known *known = &watch->known[rank];
@@ -73,7 +75,7 @@ static void note_news(fsdp__watch *watch, int rank, const fsdp__news *what)
 
     (void)fsdp__board_read(watch->board, rank, &heard);
     pthread_mutex_lock(&watch->mutex);
-    ticks = FSDP__MAX(known->silent, 1); /* since its look before */
+    ticks = FSDP__MAX(known->silent, 1); /* since the previous news */
     known->silent = 0;
     known->beats = heard.beats + 1;
     pthread_mutex_unlock(&watch->mutex);
@@ -87,8 +89,8 @@ static void note_news(fsdp__watch *watch, int rank, const fsdp__news *what)
     fsdp__board_write(watch->board, rank, &heard);
 }
 
-/* Whether this rank has got nothing done since the last look. One that waits for the network beats, and runs now and
- * then to see whether something has come: that is nothing. */
+/* Returns whether this rank has got nothing done since the last look. One that waits for the network beats, and runs
+ * now and then to see whether something has come: that counts as nothing. */
 static bool is_still(fsdp__watch *watch, bool waits)
 {
     int64_t cpu_ns = watch->pulse.cpu_ns;
@@ -103,7 +105,7 @@ static bool is_still(fsdp__watch *watch, bool waits)
     return still;
 }
 
-/* In the arena, where a rank of this machine is awaited. */
+/* Finds what the program waits for in the arena, if that is a rank of this machine. */
 static void find_local_wait(const fsdp__watch *watch, fsdp__waiting *out)
 {
     const fsdp__arena *arena = watch->local->arena;
@@ -118,7 +120,7 @@ static void find_local_wait(const fsdp__watch *watch, fsdp__waiting *out)
             *out = (fsdp__waiting){.whom = fsdp__arena_global(arena, r), .number = place.mark + place.region};
 }
 
-/* The same local rank of each other machine. Whether all were told. */
+/* Tells the news to the same local rank of each other machine. Returns whether all were told. */
 static bool tell_column(fsdp__watch *watch, const fsdp__news *what)
 {
     const fsdp__places *places = &watch->link->places;
@@ -130,7 +132,7 @@ static bool tell_column(fsdp__watch *watch, const fsdp__news *what)
     return all;
 }
 
-/* What was heard of the rank that the program waits for before it looked last, at every beat. With the mutex. */
+/* Notes at every beat what was heard of the awaited rank before the program last looked. Called with the mutex held. */
 static void note_heard(fsdp__watch *watch)
 {
     fsdp__waiting *waiting = &watch->waiting;
@@ -164,7 +166,7 @@ static fsdp__news look_at_self(fsdp__watch *watch, fsdp__news_kind kind)
     return what;
 }
 
-/* What was told is the network's until it has gone. */
+/* Waits until what was told has gone; until then it belongs to the network. */
 static void settle(fsdp__watch *watch, int64_t turns)
 {
     bool broken = fsdp__arena_aborted(watch->link->arena);
@@ -176,13 +178,13 @@ static void settle(fsdp__watch *watch, int64_t turns)
     }
 }
 
-/* Each rank of a machine tells: one of them is enough, and may be the only one that can. */
+/* Tells why the world is broken. Each rank of a machine tells, since one is enough and may be the only one that can. */
 static void tell_broken(fsdp__watch *watch)
 {
     const fsdp__arena *arena = watch->link->arena;
     fsdp__news what = {.kind = FSDP__NEWS_BROKEN};
 
-    what.status = fsdp__arena_failure(arena); /* once the reason is there, or nobody is to write it any more */
+    what.status = fsdp__arena_failure(arena); /* returns once the reason is set, or nobody will set it any more */
     what.blamed = arena->control->abort_rank;
     snprintf(what.text, sizeof what.text, "%s", fsdp_last_error());
     (void)tell_column(watch, &what);
@@ -209,7 +211,7 @@ static void listen(fsdp__watch *watch)
         hear(watch, from, &what);
 }
 
-/* Between two of a rank's. */
+/* Returns the time between two beats of a rank. */
 static int64_t beat_ms_of(const fsdp__watch *watch)
 {
     int64_t timeout_ms = atomic_load(&watch->timeout_ms);
@@ -222,7 +224,7 @@ int64_t fsdp__watch_fresh_ticks(const fsdp__watch *watch)
     return beat_ms_of(watch) / atomic_load(&watch->tick_ms) + 1;
 }
 
-/* A tick more of a rank's silence, where somebody listens. With the mutex. */
+/* Adds a tick of a rank's silence, if somebody listens to it. Called with the mutex held. */
 static void age(fsdp__watch *watch, int rank, bool listens)
 {
     fsdp__known *known = &watch->known[rank];
@@ -268,9 +270,10 @@ static bool hear_of(void *watch, int rank, fsdp__heard *out)
     return fsdp__watch_is_fresh(watch, rank) && fsdp__watch_heard(watch, rank, out);
 }
 
-/* Two ranks of a machine in one call of a group that each takes for another: one of them may wait for the network first
- * and never come where the other waits for it, so they would not compare. Of the world alone: groups that were made in
- * one call have one tag, and ranks of two of them make calls of their own. */
+/* Ends the world when two ranks of a machine are in one call of a group that each takes for a different call. One of
+ * them may wait for the network first and never get to where the other waits for it, so they would not compare. This is
+ * checked for the world only: groups that were made in one call have one tag, and ranks of two such groups make calls
+ * of their own. */
 static void end_disagreement(fsdp__watch *watch, const fsdp__doing *mine)
 {
     const fsdp__places *places = &watch->link->places;
@@ -303,7 +306,8 @@ static int64_t beats_in_half_a_timeout(const fsdp__watch *watch)
     return timeout_ms > 0 ? timeout_ms / 2 / beat_ms_of(watch) : INT64_MAX;
 }
 
-/* A beat, or that this rank leaves: once all counterparts know that, only its machine hears that it listens still. */
+/* Sends a beat, or says that this rank leaves. Once all counterparts know that, only its own machine hears that it
+ * still listens. */
 static void speak(fsdp__watch *watch)
 {
     bool leaves = atomic_load(&watch->leaving);
@@ -322,6 +326,7 @@ static void speak(fsdp__watch *watch)
 static void *watch_main(void *argument)
 {
     fsdp__watch *watch = argument;
+    /* The first beat is due at once. */
     int64_t since_beat = INT64_MAX / 2, since_tick = 0, cpu_ns = fsdp__thread_cpu_ns(), now, timeout_ms;
 
     while (!atomic_load(&watch->stop)) {

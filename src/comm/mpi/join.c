@@ -1,4 +1,4 @@
-/* join.c - a context of a process that an MPI has started. */
+/* join.c - makes the context of a process that MPI has started. */
 #include "comm/mpi/join.h"
 
 #include "comm/machines/machines.h"
@@ -25,7 +25,8 @@ static fsdp_status share(void *arg, const fsdp__network_ops *ops, void *network,
     return fsdp__mpi_machine_memory(ops, network, places, j->options->join_seconds, out);
 }
 
-/* Children of what has started this process: of the next above it that starts processes of an MPI. */
+/* Returns how many processes live that the starter of this process has started: the children of the nearest ancestor
+ * that starts MPI processes. */
 static int living(void)
 {
     static const char *const starters[] = {"mpirun",  "mpirun.openmpi",  "mpiexec", "mpiexec.openmpi",

@@ -1,4 +1,4 @@
-/* join.h - a context of a process that an MPI has started. */
+/* join.h - makes the context of a process that MPI has started. */
 #ifndef COMM_MPI_JOIN_H
 #define COMM_MPI_JOIN_H
 
@@ -7,16 +7,16 @@
 #include "fsdp/context.h"
 
 typedef struct fsdp__mpi_join_options {
-    const char *starter; /* who has started this process, for messages */
-    int ranks;           /* as that says it; 0: it does not */
-    int local_ranks;     /* of this machine; the same */
-    int local_rank;      /* below 0: it does not */
-    int join_seconds;    /* the time that all have to join */
+    const char *starter; /* what has started this process, for messages */
+    int ranks;           /* by the starter's account; 0: it does not say */
+    int local_ranks;     /* on this machine, by the same account; 0: it does not say */
+    int local_rank;      /* by the same account; below 0: it does not say */
+    int join_seconds;    /* the time that all ranks have to join */
     int threads;         /* see fsdp_context_options */
     bool one_level;      /* see comm/machines/machines.h */
 } fsdp__mpi_join_options;
 
-/* Waits for all ranks. [collective] [blocks] */
+/* Joins the world and waits for all ranks. [collective] [blocks] */
 fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context **out);
 
 #endif

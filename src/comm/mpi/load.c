@@ -1,4 +1,4 @@
-/* load.c - the plug-in of an MPI. */
+/* load.c - finds and loads the plug-in of an MPI. */
 #include "comm/mpi/load.h"
 
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 
 /* ---- where it may lie ---- */
 
-/* The folder of the library that this code is in, or of the program, where that holds it. */
+/* Returns the folder of the library that contains this code, or of the program if it is linked in there. */
 static fsdp_status own_folder(char **out)
 {
     char path[PATH_MAX];
@@ -37,7 +37,7 @@ static fsdp_status own_folder(char **out)
     return *out ? FSDP_OK : fsdp_last_status();
 }
 
-/* Whether it is there: then `*out` is its path. */
+/* Looks for the file; if it is there, `*out` is its path. */
 static fsdp_status look(const char *folder, const char *below, const char *file, char **out)
 {
     char *path = fsdp__sprintf("%s%s%s/%s", folder, *below ? "/" : "", below, file);
@@ -65,7 +65,7 @@ static fsdp_status look_in_path(const char *folders, const char *file, char **ou
     return status;
 }
 
-/* The folders of the build, and as cmake/install.cmake lays them. */
+/* Looks in the folders of the build, and in those where cmake/install.cmake puts it. */
 static fsdp_status look_around(const char *own, const char *file, char **out)
 {
     static const char *const below[] = {"", "fsdp", FSDP_PLUGINS_FROM_PROGRAM};
@@ -105,7 +105,8 @@ out:
 
 /* ---- loading ---- */
 
-/* Bytes that a loader maps of the file, as its header says, and those of a header at least; 0: it has none. */
+/* Returns how many bytes of the file a loader maps, as its header says, and at least those of the header; 0: there is
+ * no header. */
 static fsdp_status mapped_bytes(int fd, const char *path, size_t bytes, uint64_t *out)
 {
     ElfW(Ehdr) header;
@@ -127,8 +128,8 @@ static fsdp_status mapped_bytes(int fd, const char *path, size_t bytes, uint64_t
     return FSDP_OK;
 }
 
-/* A file that was copied in part would be loaded all the same, and the process die of the first byte that is not there.
- * What else is wrong with it the loader says. */
+/* Checks that the file is whole. One that was copied in part would be loaded all the same, and the process would die at
+ * the first missing byte. The loader reports everything else that is wrong with it. */
 static fsdp_status check_whole(const char *path)
 {
     uint64_t needed;
@@ -149,7 +150,7 @@ static fsdp_status check_whole(const char *path)
     return FSDP_OK;
 }
 
-/* Its symbols are for all to see: Open MPI loads parts of itself, which look for them. */
+/* Loads the plug-in with global symbols: Open MPI loads parts of itself, which look for them. */
 static fsdp_status open_plugin(const fsdp__mpi_kind *kind, const char *path, const fsdp__network_ops **out)
 {
     fsdp__network_plugin plugin = NULL;

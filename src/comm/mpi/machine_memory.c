@@ -13,7 +13,7 @@
 #include "comm/shm/shm.h"
 
 enum {
-    NAME_BYTES = FSDP__REPORT_NOTE /* nobody guesses it */
+    NAME_BYTES = FSDP__REPORT_NOTE /* enough that nobody can guess it */
 };
 
 static fsdp_status make(const fsdp__places *places, fsdp__report *mine, fsdp__arena **out)
@@ -31,7 +31,7 @@ static fsdp_status make(const fsdp__places *places, fsdp__report *mine, fsdp__ar
 static fsdp_status hand_over(const fsdp__places *places, const fsdp__report *first, int seconds, fsdp__arena **arena)
 {
     char name[2 * NAME_BYTES + 1];
-    /* Half of it: who waits in vain is to say so before all of joining is over. */
+    /* Half of the time, so that a rank that waits in vain reports it before joining times out as a whole. */
     const fsdp__handoff handoff = {.name = name, .timeout_ns = (int64_t)seconds * 500000000};
     int local_rank = places->rank % places->machine_ranks, fd = -1;
     fsdp_status status;

@@ -5,9 +5,9 @@
 #include "comm/machines/places.h"
 #include "comm/symmetric/arena.h"
 
-/* Made by the first rank of each machine, which hands it to the others there under a name that the network has carried.
- * All ranks succeed, or all fail with the reason of the first that does. `seconds`: for all of joining, of which those
- * of a machine wait half for each other. [collective] */
+/* Makes the memory on the first rank of each machine, which hands it to the others there under a name that the network
+ * has carried. All ranks succeed, or all fail with the reason of the first that fails. `seconds` is the time for all of
+ * joining; the ranks of a machine wait for each other for half of it. [collective] */
 fsdp_status fsdp__mpi_machine_memory(const fsdp__network_ops *ops, void *network, const fsdp__places *places,
                                      int seconds, fsdp__arena **out);
 

@@ -1,4 +1,4 @@
-/* start.c - which MPI has started this process, as the environment shows it. */
+/* start.c - finds out from the environment which MPI has started this process. */
 #include "comm/mpi/start.h"
 
 #include <stdio.h>
@@ -14,10 +14,10 @@ static const fsdp__mpi_kind open_mpi = {
 static const fsdp__mpi_kind mpich = {
     .name = "mpich", .title = "MPICH", .runtime = "libmpich12", .build = "libmpich-dev"};
 
-/* The first whose variables are set. mpirun of Open MPI comes before the rest: it sets PMIx's variables, too, and
- * stands inside of Slurm's tasks where it is used there. */
+/* The first entry whose variables are set is chosen. Open MPI's mpirun comes before the rest: it sets PMIx's variables,
+ * too, and runs inside Slurm's tasks where it is used there. */
 static const struct sign {
-    const char *variable, *size; /* both of them; `size` NULL: it does not tell how many ranks there are */
+    const char *variable, *size; /* both variables; `size` NULL: it does not tell the number of ranks */
     const fsdp__mpi_kind *kind;
 } signs[] = {
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &open_mpi}, /* mpirun of Open MPI */
@@ -32,7 +32,7 @@ static const char *value_of(const char *variable)
     return value && *value ? value : NULL;
 }
 
-/* What the user says. `*decided`: whether anything. */
+/* Reads what the user chose. `*decided` tells whether that decides. */
 static fsdp_status read_choice(fsdp__mpi_start *out, bool *decided)
 {
     const char *choice = value_of("FSDP_MPI");
@@ -68,15 +68,15 @@ fsdp_status fsdp__mpi_started(fsdp__mpi_start *out)
     return FSDP_OK;
 }
 
-/* Hydra's processes have a connection to it, and this is a line of what is spoken there (PMI-1). Others have PMI_FD,
- * too, and speak something else. */
+/* Asks Hydra to end all processes. Hydra's processes have a connection to it, and this is a line of its protocol
+ * (PMI-1). Other starters set PMI_FD, too, and use another protocol. */
 void fsdp__mpi_end_all(void)
 {
     const char *fd = value_of("PMI_FD");
 
     if (!fd || !value_of("MPI_LOCALNRANKS") || atoi(fd) <= 2)
         return;
-    /* Hydra throws away what it has not yet read of the processes' output. */
+    /* Hydra throws away the processes' output that it has not read yet, so give it time. */
     nanosleep(&(struct timespec){.tv_nsec = 500 * 1000 * 1000}, NULL);
     (void)dprintf(atoi(fd), "cmd=abort exitcode=1\n");
 }

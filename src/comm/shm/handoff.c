@@ -1,4 +1,4 @@
-/* handoff.c - a descriptor for other processes of this machine. */
+/* handoff.c - hands a descriptor to other processes of this machine. */
 #include "comm/shm/handoff.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@
 #include "base/limits.h"
 
 enum {
-    LOOK_MS = 20,     /* how often who waits looks whether to give up */
-    RETRY_MS = 2,     /* how often a taker looks whether there is a giver */
-    WORD = 0x66736470 /* what is sent along, and back */
+    LOOK_MS = 20,     /* how often a waiting process checks whether to give up */
+    RETRY_MS = 2,     /* how often a taker checks whether there is a giver */
+    WORD = 0x66736470 /* the word that is sent along, and sent back */
 };
 
 static fsdp_status make_address(const char *name, struct sockaddr_un *out, socklen_t *bytes)
@@ -30,12 +30,13 @@ static fsdp_status make_address(const char *name, struct sockaddr_un *out, sockl
                          FSDP__HANDOFF_NAME, length);
     memset(out, 0, sizeof *out);
     out->sun_family = AF_UNIX;
-    snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "fsdp-%s", name); /* byte 0: no name of a file */
+    /* byte 0 stays zero: it is not the name of a file */
+    snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "fsdp-%s", name);
     *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(out->sun_path + 1));
     return FSDP_OK;
 }
 
-/* Whether to go on waiting. `*wait_ms`: until the next look. */
+/* Checks whether to go on waiting. `*wait_ms` is the time until the next check. */
 static fsdp_status look(const fsdp__handoff *handoff, int64_t began, int most_ms, int *wait_ms)
 {
     int64_t left = began + handoff->timeout_ns - fsdp__clock_ns();
@@ -54,7 +55,7 @@ static double seconds(const fsdp__handoff *handoff)
 
 /* ---- messages ---- */
 
-/* Whether the other side runs for the same user. */
+/* Returns whether the other side runs as the same user. */
 static bool is_ours(int connection, struct ucred *out)
 {
     socklen_t bytes = sizeof *out;
@@ -90,7 +91,7 @@ static bool send_word(int connection, int fd)
     return sendmsg(connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof word;
 }
 
-/* `*fd`: the descriptor that has come along, else -1. */
+/* Receives the word. `*fd` is the descriptor that came along, or -1. */
 static bool receive_word(int connection, int *fd)
 {
     int word = 0;
@@ -115,7 +116,7 @@ static bool receive_word(int connection, int *fd)
 
 typedef struct giving {
     int fd, takers, taken;
-    struct pollfd *sockets; /* the listener, then connections to those who have not said that they have it */
+    struct pollfd *sockets; /* the listener, then connections to those who have not confirmed yet that they have it */
     int count;
 } giving;
 
@@ -130,7 +131,7 @@ static fsdp_status accept_one(const fsdp__handoff *handoff, giving *g)
     int connection = accept4(g->sockets[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), error = errno;
     struct ucred peer;
 
-    /* Whoever waits there goes on waiting, and poll would say so at once, again and again. */
+    /* The connection would stay in the backlog, and poll would report it at once, again and again: so fail. */
     if (connection < 0 && (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM))
         return FSDP_FAIL(FSDP_IO, "cannot take in a process of this machine, to give it '%s': %s%s", handoff->name,
                          strerror(error), fsdp__limit_behind(error));
@@ -142,7 +143,7 @@ static fsdp_status accept_one(const fsdp__handoff *handoff, giving *g)
     return FSDP_OK;
 }
 
-/* From the last to the first: what is dropped is replaced by one that was seen to. */
+/* Serves the sockets from the last to the first, since a dropped one is replaced by one that was already served. */
 static fsdp_status serve(const fsdp__handoff *handoff, giving *g)
 {
     int extra;
@@ -178,7 +179,7 @@ static fsdp_status give_all(const fsdp__handoff *handoff, giving *g)
     return FSDP_OK;
 }
 
-/* Who has the name that this process was to give by. */
+/* Fails with who has the name that this process was to use. */
 static fsdp_status fail_taken(const fsdp__handoff *handoff, const struct sockaddr_un *address, socklen_t bytes)
 {
     int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -241,7 +242,7 @@ fsdp_status fsdp__handoff_give(const fsdp__handoff *handoff, int fd, int takers)
 
 /* ---- taking ---- */
 
-/* `*out` stays -1 while nobody gives. */
+/* Connects to the giver; `*out` stays -1 while there is none. */
 static fsdp_status try_to_connect(const fsdp__handoff *handoff, int *out)
 {
     struct sockaddr_un address;

@@ -15,14 +15,15 @@ fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out)
 
     FSDP_TRY(fsdp__arena_create(world_size, 0, true, &arena));
     atomic_store(&arena->control->pids, fsdp__process_namespace());
-    /* The start before the process, whose number switches the watching on. */
+    /* Set the start time before the pid, which switches the watching on. */
     atomic_store(&arena->control->keeper_ticks, fsdp__process_start_ticks(getpid()));
     atomic_store(&arena->control->keeper, getpid());
     *out = arena;
     return FSDP_OK;
 }
 
-/* A number tells nothing, or something false, of a process that counts them in another namespace. */
+/* Checks that this process counts pids in the arena's namespace: in another one a pid says nothing, or something
+ * false. */
 static fsdp_status check_namespace(fsdp__arena *arena, int local_rank)
 {
     uint64_t own = fsdp__process_namespace(), known = 0;
@@ -59,7 +60,8 @@ static fsdp_status take_place(fsdp__arena *arena, const fsdp_context_options *op
     return FSDP_OK;
 }
 
-/* A rank that cannot join has no context to report by: its peers and the launcher learn of it here. */
+/* Reports that this rank cannot join. It has no context to report by, so its peers and the launcher learn of it
+ * here. */
 static void report(int fd, fsdp__arena *arena, int rank)
 {
     fsdp__arena *control = NULL;
@@ -90,7 +92,7 @@ fsdp_status fsdp__shm_join(int fd, bool counted, const fsdp_context_options *opt
     *out = context;
     context = NULL;
 out:
-    if (status != FSDP_OK && !refused) /* somebody who has no place there cannot be missed */
+    if (status != FSDP_OK && !refused) /* a process that has no place there is not missed */
         report(fd, arena, options->rank);
     fsdp_context_free(context);
     fsdp__arena_unref(arena);

@@ -1,4 +1,4 @@
-/* arena.c - laying the shared memory out, mapping it, finding things in it. */
+/* arena.c - lays out the shared memory, maps it, and finds things in it. */
 #include "comm/symmetric/arena.h"
 
 #include <errno.h>
@@ -18,7 +18,8 @@
 #define HEAP_STEP ((size_t)1 << 30)
 #define HEAP_LEAST ((size_t)64 << 20)
 
-/* Offsets of the parts. The parts with a page to themselves come last, so that small worlds touch few pages. */
+/* The offsets of the parts. Parts whose entries have pages to themselves come last, so that small worlds touch few
+ * pages. */
 typedef struct layout {
     size_t groups, slots, board, payloads, staging, heap, end;
 } layout;
@@ -48,9 +49,9 @@ static layout layout_of(const fsdp__arena *arena)
     return lay_out(arena->control->world, arena->control->board_bytes, arena->control->heap_bytes);
 }
 
-/* What the machine has, twice over: ranks can fill no more, and may leave holes. Where address space is limited (ulimit
- * -v) half of what is left, as the ranks need some for themselves; where the size of files is (ulimit -f, which counts
- * memory files), that. */
+/* Chooses twice the machine's memory: ranks cannot fill more, and may leave holes. Where address space is limited
+ * (ulimit -v) it takes half of what is left, as the ranks need some for themselves; where the size of files is limited
+ * (ulimit -f, which applies to memory files), it takes that. */
 static fsdp_status choose_heap(int world, size_t board_bytes, bool file, size_t *out)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -88,7 +89,7 @@ static fsdp_status arena_new(fsdp__arena **out)
 
 static fsdp_status map(fsdp__arena *arena, int fd, size_t bytes)
 {
-    /* There is room for more than the machine has, so most of it is never touched: reserve nothing. */
+    /* The heap is larger than the machine's memory, so most of it is never touched: reserve nothing. */
     int flags = MAP_NORESERVE | (fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
 
@@ -107,7 +108,7 @@ static void use_huge_pages(const fsdp__arena *arena)
 #ifdef MADV_HUGEPAGE
     layout l = layout_of(arena);
 
-    (void)madvise(arena->base + l.heap, l.end - l.heap, MADV_HUGEPAGE); /* refused by some systems: no harm */
+    (void)madvise(arena->base + l.heap, l.end - l.heap, MADV_HUGEPAGE); /* some systems refuse: no harm */
 #else
     (void)arena;
 #endif
@@ -164,7 +165,7 @@ static fsdp_status size_of(int fd, size_t *out)
     return FSDP_OK;
 }
 
-/* All of it, or only what stands before the slots. */
+/* Maps all of it, or only what lies before the slots. */
 static fsdp_status map_part(int fd, bool all, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;

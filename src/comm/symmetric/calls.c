@@ -1,8 +1,8 @@
 /* calls.c - where each rank is in the calls of its groups.
  *
- * A rank writes it into its own slots, and anybody may read it there at any time. Words are stored in the order in
- * which they stand and loaded likewise, so a version that is even and the same before and after says that what was read
- * in between belongs together. */
+ * A rank writes this into its own slots, and anybody may read it there at any time. Words are stored in the order in
+ * which they are declared and loaded in the same order, so if the version is even and the same before and after, what
+ * was read in between belongs together. */
 #include "comm/symmetric/calls.h"
 
 #include <stdio.h>
@@ -59,7 +59,7 @@ static void wait_in(fsdp__symmetric *world, uint32_t in)
 {
     fsdp__arena_rank *own = own_place(world);
 
-    /* Contexts may be made on another thread than they are used on. */
+    /* A context may be made on another thread than the one that uses it. */
     if (in > 0 && (!world->program_known || !pthread_equal(world->program, pthread_self()))) {
         world->program = pthread_self();
         world->program_known = true;
@@ -101,7 +101,7 @@ static last_call read_last(const fsdp__rank_slot *slot)
     last_call last;
     uint32_t before, after;
 
-    /* A rank that goes on so fast that it is never seen at rest is described by a mixture. */
+    /* A rank that moves on so fast that it is never seen at rest is described by a mixture. */
     for (int i = 0; i < READ_TRIES; i++) {
         before = atomic_load_explicit(&slot->version, memory_order_acquire);
         last.sequence = atomic_load_explicit(&slot->sequence, memory_order_acquire);

@@ -1,7 +1,7 @@
 /* coalesced.c - the coalesced collectives of sharded parameters.
  *
- * gather   shared memory: cast one's own rows into place, meet. Done. There is no other way: a row of shared memory has
- *          one writer, who may write it again as soon as the others are through.
+ * gather   shared memory: cast this rank's own rows into place, meet, done. There is no other way: a row of shared
+ *          memory has one writer, which may write it again as soon as the others are through.
  *          symmetric memory: the same, then copy the peers' rows from their `unsharded` to the same place in one's own.
  *          other memory: packed (comm/packed.h); pieces travel through the staging halves, where peers read them.
  * reduce   symmetric memory: add the peers' rows where they are, in rank order.
@@ -61,7 +61,8 @@ static void *staging_place(fsdp__carrier *carrier, int64_t bytes)
     return staging_of(s->x->group, carrier->rank, s->half);
 }
 
-/* Peers read this half until they come to the meeting of the next piece; the piece after that uses it again. */
+/* Meets the others, so that peers can read this half until they come to the meeting of the next piece; the piece after
+ * that uses it again. */
 static fsdp_status staging_exchange(fsdp__carrier *carrier, int64_t bytes)
 {
     staging *s = (staging *)carrier;
@@ -78,7 +79,7 @@ static bool staging_contributes(const fsdp__carrier *carrier, int rank, int64_t 
     return contributes(((const staging *)carrier)->x, rank, buffer);
 }
 
-/* A scatter's piece has a part for each rank. */
+/* Sets up a carrier. A scatter's piece has a part for each rank. */
 static staging through_staging(const exchange *x, bool scatters)
 {
     fsdp__symmetric_group *g = x->group;
@@ -109,7 +110,7 @@ static fsdp_status copy_peers_rows(exchange *x)
 
         FSDP_TRY(fsdp__copies_set(&rows, b->unsharded_dtype, b->unsharded_dtype));
         for (int p = 1; p < x->group->size; p++) {
-            int r = (x->group->rank + p) % x->group->size; /* not all from the same rank at once */
+            int r = (x->group->rank + p) % x->group->size; /* so that not all read from the same rank at once */
 
             FSDP_TRY(fsdp__copies_mirror(&rows, b, peer_unsharded(x, r, i), r));
         }
@@ -142,8 +143,8 @@ fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *
 
 /* ---- reduce ---- */
 
-/* Contributions that are rounded, or lie in runs, are copied to this rank's own staging first, which nobody else reads
- * in this call. */
+/* Reduces a buffer whose contributions are rounded, or lie in runs: they are first copied to this rank's own staging,
+ * which nobody else reads in this call. */
 static fsdp_status reduce_copied(exchange *x, int64_t i, int64_t rows)
 {
     const fsdp__call *call = x->call;
@@ -202,8 +203,8 @@ static bool anyone_contributes(const exchange *x, int64_t buffer)
     return any;
 }
 
-/* There is no meeting afterwards: the caller keeps `unsharded` as it is until a later call is done (fsdp/comm.h,
- * "Reuse"). */
+/* Reduces directly. There is no meeting afterwards: the caller keeps `unsharded` as it is until a later call is done
+ * (fsdp/comm.h, "Reuse"). */
 static fsdp_status reduce_symmetric(exchange *x)
 {
     const fsdp__call *call = x->call;

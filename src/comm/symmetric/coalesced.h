@@ -1,4 +1,4 @@
-/* coalesced.h - the coalesced collectives, as slots of a transport. */
+/* coalesced.h - the coalesced collectives, as slots of a transport's table. */
 #ifndef COMM_SYMMETRIC_COALESCED_H
 #define COMM_SYMMETRIC_COALESCED_H
 

@@ -1,4 +1,4 @@
-/* devices.c - devices that have to be told of the arena. */
+/* devices.c - registers the arena's memory with devices that need it. */
 #include "comm/symmetric/devices.h"
 
 #include "base/alloc.h"
@@ -19,7 +19,7 @@ fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream 
     for (int64_t i = 0; i < symmetric->device_count; i++)
         if (symmetric->devices[i] == device)
             goto out;
-    /* Room first: a device that knows the arena must stand in the list, to be told of its end. */
+    /* Make room first: a device that knows the arena must be in the list, to be told when the arena ends. */
     if (fsdp__grow(&symmetric->devices, symmetric->device_count, &symmetric->device_capacity,
                    sizeof *symmetric->devices) != 0) {
         status = FSDP_NO_MEMORY;

@@ -1,11 +1,12 @@
-/* devices.h - devices whose kernels do not reach all host memory: they must know that through which their collectives
- * travel. */
+/* devices.h - devices whose kernels do not reach all host memory. The memory through which their collectives travel
+ * must be registered with them. */
 #ifndef COMM_SYMMETRIC_DEVICES_H
 #define COMM_SYMMETRIC_DEVICES_H
 
 #include "comm/symmetric/group.h"
 
-/* Before a call on `stream` touches payloads or staging: registers them with its device, once. */
+/* Registers payloads and staging with the stream's device, once. Must be called before a call on `stream` touches
+ * them. */
 fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream);
 void fsdp__symmetric_close_devices(fsdp__symmetric *symmetric);
 

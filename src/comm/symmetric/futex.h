@@ -1,4 +1,4 @@
-/* futex.h - to sleep on a word that other ranks, or this rank's other threads, will change. */
+/* futex.h - sleeps on a word that other ranks, or other threads of this rank, will change. */
 #ifndef COMM_SYMMETRIC_FUTEX_H
 #define COMM_SYMMETRIC_FUTEX_H
 
@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Sleeps while *word is `value`, at most `timeout_ms`; whether all of that time has passed. */
+/* Sleeps while *word is `value`, for at most `timeout_ms`. Returns whether all of that time has passed. */
 bool fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms);
 void fsdp__futex_wake_all(_Atomic uint32_t *word);
 

@@ -1,4 +1,4 @@
-/* group.c - groups take places in the arena. */
+/* group.c - gives groups their places in the arena. */
 #include "comm/symmetric/group.h"
 
 #include <string.h>
@@ -46,13 +46,13 @@ static void bind(fsdp__symmetric_group *group, int index)
     group->index = index;
     group->place = fsdp__arena_group_at(group->world->arena, index);
     group->slot = fsdp__slot_at(group->world->arena, index, group->world->rank);
-    /* The place may have been another group's. */
+    /* The place may have belonged to another group. */
     atomic_store(&group->slot->issued, 0);
     atomic_store(&group->slot->done, 0);
     atomic_store(&group->slot->sequence, 0);
 }
 
-/* Whom it is made of, and its name: for those who look from outside. */
+/* Writes the group's members and its name, for those who look from outside. */
 static void describe(const fsdp__symmetric_group *group)
 {
     fsdp__rank_set set = {{0}};
@@ -81,13 +81,13 @@ fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmet
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     bind(*out, WORLD_INDEX);
     describe(*out);
-    /* Every rank writes the same, whoever comes first. */
+    /* Every rank writes the same values, whichever comes first. */
     atomic_store(&(*out)->place->key, WORLD_KEY);
     atomic_store(&(*out)->place->members, INT32_MAX); /* never freed */
     return FSDP_OK;
 }
 
-/* The first rank takes a free place and writes a key on it that the others look for. */
+/* Takes a free place, as the group's first rank, and writes a key on it that the other members look for. */
 static fsdp_status claim(fsdp__symmetric_group *group)
 {
     fsdp__arena *arena = group->world->arena;
@@ -114,7 +114,7 @@ fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_grou
     fsdp_status status;
 
     FSDP_TRY(group_new(transport, spec, &group));
-    /* Groups of one ticket have no rank in common, so their first ranks tell them apart. */
+    /* Groups with the same ticket have no rank in common, so their first ranks tell them apart. */
     group->key = (spec->ticket << 16) | (uint64_t)(spec->ranks[0] + 1);
     if (group->rank == 0) {
         status = claim(group);
@@ -127,7 +127,7 @@ fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_grou
     return FSDP_OK;
 }
 
-/* All members have opened, so the place is marked. */
+/* Binds the group to its place. All members have opened it, so the place is marked. */
 void fsdp__symmetric_group_ready(void *g)
 {
     fsdp__symmetric_group *group = g;
@@ -139,7 +139,7 @@ void fsdp__symmetric_group_ready(void *g)
     group->claimed = false; /* from now on every member counts */
 }
 
-/* What it has not taken back yet (memory.c) the world takes back. */
+/* Hands the shared memory that the group has not taken back yet (memory.c) to the world, which takes it back. */
 static void hand_over(fsdp__symmetric_group *group)
 {
     while (group->freed) {
@@ -156,7 +156,7 @@ void fsdp__symmetric_group_free(void *g)
     fsdp__symmetric_group *group = g;
 
     hand_over(group);
-    /* Claimed and not ready: no other member has found the place, and none will count itself out. */
+    /* If it is claimed and not ready, no other member has found the place, and none will count itself out. */
     if (group->place && (group->claimed || atomic_fetch_sub(&group->place->members, 1) == 1))
         atomic_store(&group->place->key, 0);
     fsdp__free(group->operands);

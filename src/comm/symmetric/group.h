@@ -13,17 +13,17 @@ typedef struct fsdp__symmetric {
     fsdp_context *context;
     fsdp__arena *arena;
     int rank;          /* in the arena */
-    pthread_t program; /* the thread that makes the calls */
+    pthread_t program; /* the thread that makes the program's calls */
     bool program_known;
     _Atomic int64_t timeout_ms, timeout_ticks, tick_ms; /* see watchdog.h */
-    bool joins;            /* not all ranks have come yet: the timeout is that of joining */
-    int machine_ranks;     /* it adds as machines of so many do; 0: in rank order */
+    bool joins;            /* not all ranks have come yet: the timeout is the one for joining */
+    int machine_ranks;     /* adds as machines with this many ranks each do; 0: in rank order */
     bool all_readable;     /* peers see every address of this rank (threads) */
     fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
-    struct fsdp__shared_header *freed; /* as a group's, of groups that are freed */
-    pthread_mutex_t mutex;             /* of the devices: groups run their calls on several threads */
-    fsdp_device **devices;             /* that know the arena's payloads and staging: see devices.h */
+    struct fsdp__shared_header *freed; /* as a group's `freed`, from groups that have been freed */
+    pthread_mutex_t mutex;             /* guards the devices: groups run their calls on several threads */
+    fsdp_device **devices;             /* devices with which payloads and staging are registered: see devices.h */
     int64_t device_count, device_capacity;
 } fsdp__symmetric;
 
@@ -34,26 +34,26 @@ typedef struct fsdp__symmetric_group {
     char *name;
     int index; /* in the arena; -1 until group_ready */
     int rank, size;
-    int *ranks; /* the arena's */
-    int block;  /* of them, whose contributions are added first: see order.h */
+    int *ranks; /* numbers of the ranks in the arena */
+    int block;  /* number of ranks whose contributions are added first: see order.h */
     uint64_t key;
-    bool claimed;              /* this rank is the first and has taken the place */
-    uint64_t shown;            /* entries this rank has shown: see [Note: parity] in rendezvous.h */
+    bool claimed;              /* this rank is the group's first and has taken the place */
+    uint64_t shown;            /* number of entries that this rank has shown: see [Note: parity] in rendezvous.h */
     void **sources, **results; /* scratch, `size` entries each; one call runs at a time */
     const void **operands;
-    struct fsdp__shared_header *freed; /* shared memory of this rank's heap that peers may still hold */
+    struct fsdp__shared_header *freed; /* shared memory in this rank's heap that peers may still hold */
 } fsdp__symmetric_group;
 
-/* That of all ranks. */
+/* Opens the group of all ranks. */
 fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out);
 
-/* Of the table of a transport. */
+/* Slots of a transport's table. */
 fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
 void fsdp__symmetric_group_ready(void *group);
 void fsdp__symmetric_group_free(void *group);
 void fsdp__symmetric_add_by_machine(void *transport, void *world_group, int ranks);
 
-/* Addresses on their way between ranks. */
+/* Convert between addresses and the offsets that ranks exchange. */
 static inline uint64_t fsdp__to_offset(const fsdp__symmetric_group *group, const void *pointer)
 {
     return (uint64_t)((uintptr_t)pointer - (uintptr_t)group->world->arena->base);

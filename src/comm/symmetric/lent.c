@@ -1,9 +1,10 @@
-/* lent.c - a flag of each rank in its slot.
+/* lent.c - a flag in each rank's slot says that the rank may be reading.
  *
- * A call that goes well ends with a meeting after which nobody reads. One that fails has no such meeting: others may
- * have found their peers complete and be reading. Each stops at its next meeting, which fails, so the wait is that for
- * a kernel. The flag is set before the barrier of the entry looks whether the world is broken, and looked at by others
- * after they have seen that it is, all in one order (seq_cst): a rank whose flag is not seen does not go on. */
+ * A call that succeeds ends with a meeting after which nobody reads. One that fails has no such meeting: others may
+ * have found their peers complete and be reading. Each stops at its next meeting, which fails, so the wait lasts as
+ * long as a kernel. A rank sets its flag before the entry's barrier checks whether the world is broken; others read it
+ * after they have seen that the world is broken. All of this is in one order (seq_cst), so a rank whose flag is not
+ * seen does not go on. */
 #include "comm/symmetric/lent.h"
 
 #include <stdatomic.h>
@@ -29,7 +30,7 @@ void fsdp__lent_settle(fsdp__symmetric_group *group)
 {
     if (!atomic_load_explicit(&group->slot->reads, memory_order_relaxed))
         return;
-    fsdp__lent_end(group); /* first: peers may wait for this rank */
+    fsdp__lent_end(group); /* do this first: peers may wait for this rank */
     for (int r = 0; r < group->size; r++) {
         fsdp__rank_slot *slot = fsdp__slot_at(group->world->arena, group->index, group->ranks[r]);
 

@@ -1,10 +1,10 @@
-/* memory.c - memory that peers see: what a rank takes of the arena's heap, and regions that a group shares.
+/* memory.c - memory that peers see: what a rank takes from the arena's heap, and regions that a group shares.
  *
  * Blocks come from the same allocator as a device's (device/allocator.h); only its segments come from the heap. A
- * shared region lies in a segment of the group's first rank and begins with a header (readers.h); the
- * owner takes such regions back when the group allocates the next one, between two meetings, where no rank can be
- * giving one back at the same time: every run frees at the same points. Those of a group that has ended it takes back
- * when any of its groups does. */
+ * shared region lies in a segment of the group's first rank and begins with a header (readers.h). The owner takes back
+ * regions that were freed when the group allocates the next one, between two meetings, where no rank can be freeing one
+ * at the same time: so every run frees at the same points. Regions of a group that has ended are taken back when any of
+ * the owner's groups allocates. */
 #include "comm/symmetric/memory.h"
 
 #include <stdio.h>
@@ -27,17 +27,17 @@ typedef struct range {
     size_t start, bytes;
 } range;
 
-/* Segments are taken from one heap by all ranks, in address order; those that a rank returns leave holes, which are its
- * own and filled first. */
+/* Where a rank's segments come from. All ranks take segments from one heap, in address order; those that a rank returns
+ * leave holes, which belong to it and are filled first. */
 typedef struct fsdp__heap_source {
     const fsdp_context *context;
     unsigned char *start;
     uint64_t bytes;
-    _Atomic uint64_t *used; /* by all */
+    _Atomic uint64_t *used; /* by all ranks */
     bool file;              /* the pages belong to a memory file */
     bool closing;           /* peers may still read: keep the pages */
     int hole_count;
-    range holes[MAX_HOLES]; /* when there are more, the rest is address space lost, not memory */
+    range holes[MAX_HOLES]; /* of more holes than this the rest is lost as address space, not as memory */
 } heap_source;
 
 /* ---- segments ---- */
@@ -78,9 +78,9 @@ static void heap_give(void *arg, void *segment, size_t bytes)
     if (heap->closing)
         return;
     fsdp__races_unwatch(heap->context, segment);
-    /* MADV_DONTNEED only unmaps the pages of a file and keeps their bytes: those are given up by MADV_REMOVE. */
+    /* For a file, MADV_DONTNEED only unmaps the pages and keeps their bytes: MADV_REMOVE gives them up. */
     (void)madvise(segment, bytes, heap->file ? MADV_REMOVE : MADV_DONTNEED);
-    /* The last one is everybody's again. */
+    /* The last segment of the heap becomes free for every rank again. */
     if (atomic_compare_exchange_strong(heap->used, &end, start))
         return;
     if (heap->hole_count < MAX_HOLES)
@@ -145,7 +145,7 @@ static void take_back(fsdp__symmetric *world, fsdp__shared_header **list)
     }
 }
 
-/* Those inside of the memory. */
+/* Returns the bytes of the whole pages inside the memory; the first page is `*first`. */
 static size_t whole_pages(unsigned char *memory, size_t bytes, unsigned char **first)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (size_t)(-(uintptr_t)memory % page);
@@ -163,8 +163,8 @@ void fsdp__symmetric_give_pages(const fsdp__symmetric *world, void *memory, size
         (void)madvise(first, bytes, world->source->file ? MADV_REMOVE : MADV_DONTNEED);
 }
 
-/* Zeros. Whole pages are given up and come back empty, as memory of who writes to them first: of what the ranks share
- * out each has its own part, and this one not all of it. */
+/* Zeroes the memory. Whole pages are given up and come back empty. Each then belongs to the rank that first writes to
+ * it, so that the shared memory is charged to all ranks and not to this one alone. */
 static void clear(const fsdp__symmetric *world, unsigned char *memory, size_t bytes)
 {
     unsigned char *first;
@@ -178,7 +178,7 @@ static void clear(const fsdp__symmetric *world, unsigned char *memory, size_t by
     memset(first + inside, 0, bytes - before - inside);
 }
 
-/* The first rank's part, while the others wait for the second meeting. */
+/* Does the first rank's part, while the others wait for the second meeting. */
 static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint64_t *out)
 {
     size_t header_bytes = fsdp__shared_header_bytes(group);
@@ -190,7 +190,7 @@ static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint6
     if (bytes > SIZE_MAX - header_bytes)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
     FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + header_bytes, &memory));
-    /* Memory of this heap comes back as it was left; readers count from zero. */
+    /* Memory from this heap has its old contents; readers must count from zero. */
     clear(group->world, memory, bytes + header_bytes);
     header = memory;
     header->ranks = group->size;
@@ -221,7 +221,7 @@ fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__
             return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes shared by group '%s'",
                              fsdp__arena_global(group->world->arena, group->ranks[r]), call->bytes, group->name);
     }
-    /* The payload of the meeting that has just been: peers read it only after the next one. */
+    /* This is the payload of the meeting that has just ended: peers read it only after the next meeting. */
     theirs = (answer *)fsdp__payload_of(group, 0);
     if (group->rank == 0) {
         memset(theirs, 0, sizeof *theirs);
@@ -242,7 +242,7 @@ void fsdp__symmetric_free_shared(void *g, void *pointer)
     fsdp__symmetric_group *group = g;
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
 
-    /* Before it is counted: from the last count on the owner may take the region back. */
+    /* Keep the region before counting this rank out: from the last count on the owner may take the region back. */
     if (group->rank == 0) {
         header->next = group->freed;
         group->freed = header;

@@ -4,17 +4,18 @@
 
 #include "comm/symmetric/group.h"
 
-/* The heap of this rank. */
+/* Opens and closes the heap of this rank. */
 fsdp_status fsdp__symmetric_memory_open(fsdp__symmetric *symmetric);
 void fsdp__symmetric_memory_close(fsdp__symmetric *symmetric);
 
-/* Of the table of a transport. */
+/* Slots of a transport's table. */
 fsdp_status fsdp__symmetric_alloc(void *transport, size_t bytes, void **out);
 void fsdp__symmetric_free(void *transport, void *pointer);
 fsdp_status fsdp__symmetric_alloc_shared(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
 void fsdp__symmetric_free_shared(void *group, void *pointer);
 
-/* The bytes are not needed any more: pages that have no others go back to the system, and come again as zeros. */
+/* Gives back to the system the pages that lie wholly in these bytes, which are not needed any more; they come back as
+ * zeros. */
 void fsdp__symmetric_give_pages(const fsdp__symmetric *world, void *memory, size_t bytes);
 
 #endif

@@ -2,8 +2,8 @@
  *
  * Each rank's contribution is read by its peers in one of three places:
  *   payload  small ones are copied to the rank's payload: one barrier in all
- *   direct   all parts are memory that peers see: read where they are; a barrier before and one after
- *   staging  otherwise piece by piece through the rank's two staging halves: one barrier a piece
+ *   direct   all parts are in memory that peers see, and are read in place: one barrier before and one after
+ *   staging  all others go piece by piece through the rank's two staging halves: one barrier for each piece
  * The reading code is the same. It sees a piece as `sources[r]`, where part b of rank r's contribution begins at
  * element b * stride. Cost per rank of a reduction of n bytes over W ranks: it reads n bytes, once. */
 #include "comm/symmetric/plain.h"
@@ -20,8 +20,8 @@
 #include "device/races.h"
 
 enum {
-    SMALL_BYTES = 4096,        /* contributions up to here travel as payload */
-    PARALLEL_BYTES = 256 << 10 /* copies from here on use all threads of the rank */
+    SMALL_BYTES = 4096,        /* contributions up to this size travel as payload */
+    PARALLEL_BYTES = 256 << 10 /* copies from this size on use all threads of the rank */
 };
 
 typedef struct exchange exchange;
@@ -35,7 +35,7 @@ struct exchange {
     fsdp_stream *stream;
     fsdp__traffic *traffic;
     size_t element;
-    int64_t parts; /* in a contribution */
+    int64_t parts; /* number of parts in a contribution */
     bool contributes;
     int64_t stride;
     void **sources;
@@ -71,7 +71,7 @@ static char *recv_at(const exchange *x, int64_t offset)
     return (char *)x->call->recv + (size_t)offset * x->element;
 }
 
-/* dst = op over ranks of `count` elements at (part, offset) of their contributions. */
+/* Computes dst = op over all ranks of the `count` elements at (part, offset) of their contributions. */
 static fsdp_status reduce(exchange *x, int64_t part, int64_t offset, void *dst, int64_t count)
 {
     fsdp__symmetric_group *g = x->group;
@@ -97,7 +97,8 @@ static bool all_set(const fsdp__call *call)
     return !call->flags || !memchr(call->flags, 0, (size_t)call->flag_count);
 }
 
-/* After the exchange whose entries say who has flags that are not set: others may have set them. */
+/* Exchanges flags, after the exchange whose entries say which ranks have flags that are not set: other ranks may have
+ * set them. */
 static fsdp_status join_flags(exchange *x)
 {
     fsdp__symmetric_group *g = x->group;
@@ -155,7 +156,7 @@ static fsdp_status through_staging(exchange *x, consumer consume)
     int64_t most = FSDP__STAGING_BYTES / (int64_t)(x->element * (size_t)x->parts), count = x->call->count;
     int half = 0;
 
-    /* Parts of a piece begin on cache lines. */
+    /* Make parts of a piece begin on cache lines. */
     if (most > 64)
         most -= most % 64;
     for (int64_t first = 0; first < count; first += most, half = !half) {
@@ -166,8 +167,8 @@ static fsdp_status through_staging(exchange *x, consumer consume)
         x->stride = n;
         FSDP_TRY(stage(x, fsdp__arena_staging(g->world->arena, g->index, g->ranks[g->rank], half), first, n));
         FSDP_TRY(fsdp__rendezvous(g, x->traffic));
-        /* No meeting afterwards: this half is written again after that of the next piece, or of the next call, to which
-         * peers come when they have read it ([Note: parity]). */
+        /* No meeting follows: this half is written again only after the meeting of the next piece, or of the next call,
+         * to which peers come when they have read it ([Note: parity]). */
         FSDP_TRY(consume(x, first, n));
     }
     return FSDP_OK;
@@ -181,7 +182,7 @@ static bool peers_see(const exchange *x, const void *pointer, int64_t count)
            fsdp__arena_holds(world->arena, pointer, (size_t)count * x->element);
 }
 
-/* Shows where this rank's parts are; whether all ranks' are readable. */
+/* Shows where this rank's parts are. `*direct` tells whether all ranks' parts can be read in place. */
 static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
 {
     fsdp__symmetric_group *g = x->group;
@@ -196,7 +197,7 @@ static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
 
     fsdp__lent_begin(g);
     FSDP_TRY(fsdp__show(g, call, &entry, x->traffic));
-    /* From what all have shown, so that all take the same way. */
+    /* Decide from what all ranks have shown, so that all take the same path. */
     *direct = !call->force_copy;
     for (int r = 0; r < g->size; r++)
         *direct = *direct && fsdp__entry_of(g, r)->readable;
@@ -220,7 +221,7 @@ static fsdp_status exchange_all(exchange *x, consumer consume)
         x->sources[r] = fsdp__from_offset(g, fsdp__entry_of(g, r)->send);
     x->stride = x->call->count;
     FSDP_TRY(consume(x, 0, x->call->count));
-    FSDP_TRY(fsdp__rendezvous(g, x->traffic)); /* nobody reads the parts any more */
+    FSDP_TRY(fsdp__rendezvous(g, x->traffic)); /* after this nobody reads the parts any more */
     fsdp__lent_end(g);
     return FSDP_OK;
 }
@@ -247,7 +248,7 @@ static fsdp_status consume_gather(exchange *x, int64_t first, int64_t count)
     size_t bytes = (size_t)count * x->element;
 
     for (int i = 0; i < g->size; i++) {
-        int r = (g->rank + i) % g->size; /* not all from the same rank at once */
+        int r = (g->rank + i) % g->size; /* so that not all read from the same rank at once */
         const char *src =
             r == g->rank ? (const char *)x->call->send + (size_t)first * x->element : source_at(x, r, 0, 0);
         FSDP_TRY(copy(x, recv_at(x, r * x->call->count + first), src, bytes));
@@ -320,7 +321,7 @@ fsdp_status fsdp__symmetric_barrier(void *group, const fsdp__call *call, fsdp_st
 
 /* ---- all-reduce: each rank reduces its part of all contributions, then all copy the parts' results ---- */
 
-/* Rank r's part of `count` elements: [start, start + *length). Parts begin on cache lines. */
+/* Returns the start of rank r's part of `count` elements: [start, start + *length). Parts begin on cache lines. */
 static int64_t part_of(const exchange *x, int64_t count, int rank, int64_t *length)
 {
     int64_t line = 64 / (int64_t)x->element, size = x->group->size;
@@ -331,14 +332,15 @@ static int64_t part_of(const exchange *x, int64_t count, int rank, int64_t *leng
     return start;
 }
 
-/* `results[r]`: where rank r leaves the results of its part, at the part's own offset. */
+/* Reduces in parts. `results[r]` is where rank r puts the results of its part, at the part's own offset. */
 static fsdp_status reduce_in_parts(exchange *x, void *const *results, int64_t first, int64_t count)
 {
     const fsdp__symmetric_group *g = x->group;
     int64_t length, start = part_of(x, count, g->rank, &length);
 
     FSDP_TRY(reduce(x, 0, start, (char *)results[g->rank] + (size_t)start * x->element, length));
-    /* All results are there, and all contributions have been read: the copies may overwrite what was sent in place. */
+    /* Now all results are there, and all contributions have been read: the copies may overwrite what was sent in
+     * place. */
     FSDP_TRY(fsdp__rendezvous(x->group, x->traffic));
     for (int i = 0; i < g->size; i++) {
         int r = (g->rank + i) % g->size;
@@ -350,13 +352,14 @@ static fsdp_status reduce_in_parts(exchange *x, void *const *results, int64_t fi
     return FSDP_OK;
 }
 
-/* Everybody reduces everything. */
+/* Reduces everything, as every rank does. */
 static fsdp_status consume_all_reduce(exchange *x, int64_t first, int64_t count)
 {
     return reduce(x, 0, 0, recv_at(x, first), count);
 }
 
-/* A part's results overwrite the part in the owner's staging: nobody else reads it in this phase. */
+/* Reduces a piece in parts. A part's results overwrite the part in the owner's staging: nobody else reads it in this
+ * phase. */
 static fsdp_status consume_all_reduce_piece(exchange *x, int64_t first, int64_t count)
 {
     return reduce_in_parts(x, x->sources, first, count);
@@ -375,7 +378,7 @@ static fsdp_status all_reduce_direct(exchange *x)
     }
     x->stride = x->call->count;
     status = reduce_in_parts(x, results, 0, x->call->count);
-    /* Peers copy results from this rank's recv, which is the caller's again after the call. */
+    /* Peers copy results from this rank's recv, which belongs to the caller again after the call: wait for them. */
     if (status == FSDP_OK)
         status = fsdp__rendezvous(g, x->traffic);
     if (status == FSDP_OK)

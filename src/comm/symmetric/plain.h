@@ -1,4 +1,4 @@
-/* plain.h - the collectives over contiguous buffers, as slots of a transport. */
+/* plain.h - the collectives over contiguous buffers, as slots of a transport's table. */
 #ifndef COMM_SYMMETRIC_PLAIN_H
 #define COMM_SYMMETRIC_PLAIN_H
 

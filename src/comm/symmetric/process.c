@@ -1,4 +1,4 @@
-/* process.c - what the system says of a peer's process. */
+/* process.c - what the system tells of a peer's process. */
 #include "comm/symmetric/process.h"
 
 #include <dirent.h>
@@ -27,7 +27,7 @@ static bool read_text(const char *path, char *text, size_t room)
     return bytes > 0;
 }
 
-/* Fields of /proc/PID/stat after the name in parentheses, which may hold anything. The state is field 3. */
+/* Reads fields of /proc/PID/stat after the name in parentheses, which may contain anything. The state is field 3. */
 static bool read_stat(const char *path, char *state, uint64_t *start_ticks)
 {
     char text[1024], *at;
@@ -99,7 +99,7 @@ static bool lives(int pid)
     return read_process(pid, &state, &ticks) && state != 'Z' && state != 'X';
 }
 
-/* Those that one of its threads has started. */
+/* Counts the children that one of the process's threads has started. */
 static int children_of_thread(const char *path)
 {
     FILE *file = fopen(path, "re");

@@ -1,4 +1,4 @@
-/* pulse.c - whether a rank gets anything done. */
+/* pulse.c - tells whether a rank gets anything done. */
 #include "comm/symmetric/pulse.h"
 
 #include <unistd.h>
@@ -6,8 +6,9 @@
 #include "comm/symmetric/process.h"
 
 enum {
-    IDLE_NS = 1000000 /* what a process that does nothing may use up between two looks: a thread that polls, or that
-                         looks after others and has not said so yet */
+    /* processor time that a process that does nothing may use between two looks: a thread may poll, or may look at
+     * others and not have reported that time yet */
+    IDLE_NS = 1000000
 };
 
 int fsdp__pulse_process(const fsdp__arena *arena, int rank)
@@ -26,7 +27,8 @@ bool fsdp__pulse_is_stopped(const fsdp__pulse *pulse)
     return pulse->state == 'T' || pulse->state == 't';
 }
 
-/* It runs, or would if it had a core, or waits for a disk: a large file may take as long as it likes. */
+/* Returns whether the thread runs, or would if it had a core, or waits for a disk: a large file may take as long as it
+ * likes. */
 static bool is_busy(char state)
 {
     return state == 'R' || state == 'D';
@@ -36,7 +38,7 @@ static char state_of(const fsdp__arena *arena, int rank, int pid)
 {
     int thread = atomic_load_explicit(&arena->control->ranks[rank].thread, memory_order_relaxed);
 
-    /* Before its first call the program is taken to be the main thread, unless ranks are threads. */
+    /* Until its first call the program is taken to be the main thread, unless ranks are threads. */
     if (thread == 0)
         thread = pid == getpid() ? 0 : pid;
     return pid && thread ? fsdp__process_state(pid, thread) : '\0';

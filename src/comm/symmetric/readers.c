@@ -1,12 +1,12 @@
-/* readers.c - where each rank is in its reads of a shared region: a few words in front of the region. What they are
- * for stands at the head of comm/readers.c. */
+/* readers.c - where each rank is in its reads of a shared region: a few words in front of the region. The head of
+ * comm/readers.c says what they are for. */
 #include "comm/symmetric/readers.h"
 
 #include "comm/symmetric/futex.h"
 #include "comm/symmetric/watch.h"
 #include "comm/symmetric/watchdog.h"
 
-/* Counters first, then the region: a multiple of 64 bytes. */
+/* Returns the bytes of the counters in front of the region: a multiple of 64. */
 size_t fsdp__shared_header_bytes(const fsdp__symmetric_group *group)
 {
     return sizeof(fsdp__shared_header) + (size_t)group->world->arena->control->world * sizeof(fsdp__reader);
@@ -45,8 +45,9 @@ void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
     fsdp__symmetric_group *group = g;
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
 
-    /* First the count, then the look for sleepers; who goes to sleep counts itself in first and then looks at the
-     * count. So one of the two sees the other. The step of `moved` ends a sleep that is just about to begin. */
+    /* Store the count first, then look for sleepers; a rank that goes to sleep counts itself as a sleeper first and
+     * then looks at the count. So one of the two sees the other. Changing `moved` ends a sleep that is just about to
+     * begin. */
     atomic_store(&header->readers[group->world->rank].done, number);
     if (atomic_load(&header->sleepers) > 0) {
         atomic_fetch_add(&header->moved, 1);
@@ -54,7 +55,7 @@ void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
     }
 }
 
-/* A rank of the group that is not done, by its place there; -1: all are. */
+/* Returns a rank of the group that is not done, by its place there; -1: all are done. */
 static int behind(const fsdp__symmetric_group *group, const fsdp__shared_header *header, uint64_t number)
 {
     for (int r = 0; r < group->size; r++)
@@ -70,14 +71,14 @@ bool fsdp__symmetric_readers_done(void *g, void *pointer, uint64_t number)
     return behind(group, fsdp__shared_header_of(group, pointer), number) < 0;
 }
 
-/* Sleeps for a tick, or until a read is done; whether the tick has passed. */
+/* Sleeps for a tick, or until a read is done; returns whether the tick has passed. */
 static bool sleep_behind(fsdp__shared_header *header, int rank, uint64_t number, int tick_ms)
 {
     bool elapsed = false;
     uint32_t moved;
 
     atomic_fetch_add(&header->sleepers, 1);
-    /* Before the look at the count: a step in between keeps the futex from sleeping. */
+    /* Read `moved` before looking at the count: a change in between keeps the futex from sleeping. */
     moved = atomic_load(&header->moved);
     if (atomic_load(&header->readers[rank].done) < number)
         elapsed = fsdp__futex_wait(&header->moved, moved, tick_ms);
@@ -97,7 +98,8 @@ static fsdp_status await_all(fsdp__symmetric_group *group, fsdp__shared_header *
         bool elapsed = sleep_behind(header, group->ranks[last], number, fsdp__wait_tick_ms(&wait));
         bool left = fsdp__arena_has_left(arena, group->ranks[last]);
 
-        /* A rank that is gone will never count itself done, and an aborted world does not wake those who sleep here. */
+        /* A rank that is gone will never count itself done, and an aborted world does not wake ranks that sleep
+         * here. */
         if (left && behind(group, header, number) == last)
             fsdp__arena_abort_left(arena, group->ranks[last]);
         if (elapsed) {
@@ -126,7 +128,8 @@ fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t numbe
         atomic_store(&reader->issued, issued);
         atomic_store(&reader->in, (uint32_t)group->index + 1);
     }
-    /* The number before the region, and cleared after it: a peer that sees the region finds its number there. */
+    /* Store the number before the region, and clear it after the region: a peer that sees the region finds its
+     * number. */
     atomic_store(&reader->awaited[by_program], number);
     atomic_store(&own->awaited[by_program], fsdp__to_offset(group, header));
     status = await_all(group, header, number);

@@ -1,8 +1,8 @@
 /* rendezvous.c - where ranks meet: the barrier, and the entry of every call with the comparison of signatures.
  *
- * Ranks count themselves in; the last one steps the generation, and the others wait for that: a short spin when every
- * rank has a core, some microseconds of letting others run when not, then asleep in the kernel. Who sleeps looks now
- * and then whether those it waits for still live (watch.h) and will come (watchdog.h). */
+ * Ranks count themselves in; the last one advances the generation, and the others wait for that: with a short spin when
+ * every rank has a core, otherwise yielding for some microseconds, and then asleep in the kernel. A rank that sleeps
+ * looks now and then whether those it waits for still live (watch.h) and will come (watchdog.h). */
 #include "comm/symmetric/rendezvous.h"
 
 #include <sched.h>
@@ -17,7 +17,8 @@
 
 enum {
     SPIN_TURNS = 1000,
-    YIELD_NS = 30000 /* longer than ranks take that come at once; who is not the only program here sleeps soon */
+    /* longer than ranks take that arrive at once; a rank that shares the machine with other programs soon sleeps */
+    YIELD_NS = 30000
 };
 
 static fsdp__rank_slot *slot_of(const fsdp__symmetric_group *group, int rank)
@@ -57,7 +58,7 @@ static bool has_stepped(const fsdp__arena_group *shared, uint32_t old)
     return atomic_load_explicit(&shared->generation, memory_order_acquire) != old;
 }
 
-/* Without sleep: to be woken takes tens of microseconds. Whether all have come. */
+/* Waits without sleeping, as waking up takes tens of microseconds. Returns whether all have come. */
 static bool wait_awake(const fsdp__arena_group *shared, uint32_t old, bool crowded, int64_t since_ns)
 {
     for (int i = 0; crowded ? fsdp__clock_ns() - since_ns < YIELD_NS : i < SPIN_TURNS; i++) {
@@ -71,7 +72,7 @@ static bool wait_awake(const fsdp__arena_group *shared, uint32_t old, bool crowd
     return false;
 }
 
-/* Looks after the ranks that are not there yet; finding one gone breaks the world. */
+/* Looks after the ranks that are not there yet; if one is gone this breaks the world. */
 static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked_system)
 {
     fsdp__arena *arena = group->world->arena;
@@ -99,8 +100,8 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t si
 
     if (wait_awake(shared, old, crowded, since_ns))
         return;
-    /* Counted in before the generation is looked at again: the last rank steps it and then looks for sleepers, so one
-     * of the two sees the other. The same holds for a rank that leaves. */
+    /* This rank counts itself in before it looks at the generation again: the last rank advances it and then looks for
+     * sleepers, so one of the two sees the other. The same holds for a rank that leaves. */
     atomic_fetch_add(&shared->sleepers, 1);
     look_after(group, ticket, false);
     fsdp__wait_begin(&wait, group->world, (fsdp__place){.group = group->index, .mark = ticket});
@@ -109,8 +110,7 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t si
 
         if (atomic_load(&shared->generation) != old)
             break;
-        /* A wake-up before its time is that of a rank that left: the system is asked (files of /proc) only when time
-         * has passed. */
+        /* A rank that left wakes the others early. The system is asked (files of /proc) only when time has passed. */
         look_after(group, ticket, elapsed);
         if (elapsed)
             fsdp__wait_tick(&wait);
@@ -121,16 +121,17 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t si
 fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic)
 {
     fsdp__arena_group *shared = group->place;
-    uint32_t old = atomic_load(&shared->generation); /* in the one order of lent.c, as below */
+    uint32_t old = atomic_load(&shared->generation); /* in the single order that lent.c needs, as below */
     int64_t start;
 
     if (old & FSDP__GENERATION_BROKEN)
         return fsdp__arena_failure(group->world->arena);
     fsdp__races_publish(group->world->context, traffic->stream, shared, old);
-    /* Before it counts itself in: peers tell from the tickets who is missing. */
+    /* Set the ticket before counting in: peers tell from the tickets who is missing. */
     atomic_store(&slot_of(group, group->rank)->ticket, old + 2);
     if (atomic_fetch_add_explicit(&shared->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)group->size) {
-        /* Before the step, which lets ranks go on to the next meeting and count themselves in there. */
+        /* Reset before the generation advances, which lets ranks go on to the next meeting and count themselves in
+         * there. */
         atomic_store_explicit(&shared->arrived, 0, memory_order_relaxed);
         atomic_fetch_add(&shared->generation, 2);
         if (atomic_load(&shared->sleepers) > 0)
@@ -143,7 +144,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
     }
     if ((atomic_load(&shared->generation) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
         return fsdp__arena_failure(group->world->arena);
-    /* Everybody came: this meeting counts, even if somebody has failed since. */
+    /* Everybody came, so this meeting counts, even if some rank has failed since. */
     fsdp__races_acquire(group->world->context, traffic->stream, shared, old);
     return FSDP_OK;
 }
@@ -159,7 +160,7 @@ static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
 
     fsdp__signature_mismatch(group->name, a, fsdp__arena_global(arena, group->ranks[0]), b,
                              fsdp__arena_global(arena, group->ranks[other]), text, sizeof text);
-    /* Every rank of the group finds the same; the record ends the rest of the world too. */
+    /* Every rank of the group finds the same mismatch; the record ends the rest of the world too. */
     fsdp__arena_abort(group->world->arena, FSDP_MISMATCH, -1, text);
     return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
 }

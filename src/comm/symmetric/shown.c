@@ -1,4 +1,4 @@
-/* shown.c - the table of addresses, in the payload. */
+/* shown.c - the table of addresses that ranks show in the payload. */
 #include "comm/symmetric/shown.h"
 
 #include <string.h>
@@ -7,11 +7,11 @@
 #include "comm/symmetric/rendezvous.h"
 
 enum {
-    TABLE_BUFFERS = FSDP__PAYLOAD_BYTES / (int)sizeof(uint64_t), /* addresses a rank can show */
+    TABLE_BUFFERS = FSDP__PAYLOAD_BYTES / (int)sizeof(uint64_t), /* addresses that a rank can show */
     BITS_BUFFERS = FSDP__PAYLOAD_BYTES * 8
 };
 
-/* In the place of an address, in a reduction: this rank has nothing to add. */
+/* Stands in place of an address in a reduction: this rank has nothing to add. */
 static const uint64_t nothing = UINT64_MAX;
 
 bool fsdp__shown_is_readable(const fsdp__symmetric_group *group, const fsdp__call *call)
@@ -40,8 +40,8 @@ static bool is_complete(const fsdp__call *call)
     return complete;
 }
 
-/* Where the buffers are, and which of them have nothing to add. Where they do not all find a place only the latter is
- * shown, as bits. */
+/* Fills in where the buffers are, and which of them have nothing to add. If there is no room for all addresses only the
+ * latter is shown, as bits. */
 static fsdp_status fill_payload(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry)
 {
     unsigned char *bits = fsdp__payload_to_show(group);
@@ -74,7 +74,7 @@ fsdp_status fsdp__shown_meet(fsdp__symmetric_group *g, const fsdp__call *call, b
 
     FSDP_TRY(fill_payload(g, call, &entry));
     FSDP_TRY(fsdp__show(g, call, &entry, traffic));
-    /* With force_copy, too, as there is no other way then. */
+    /* Shared memory is used even with force_copy, as there is no other way then. */
     *out = call->shared ? FSDP__SHOWN_SHARED : direct ? FSDP__SHOWN_SYMMETRIC : FSDP__SHOWN_STAGING;
     for (int r = 0; r < g->size; r++)
         if (!fsdp__entry_of(g, r)->readable)

@@ -1,4 +1,4 @@
-/* signature.c - what a rank says about a call, and how it reads in a message. */
+/* signature.c - what a rank says about a call, and how a message shows it. */
 #include "comm/symmetric/signature.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include "base/compiler.h"
 #include "comm/sharded_buffer.h"
 
-/* The dtype of the unsharded buffers, NONE where they have several. */
+/* Returns the dtype of the unsharded buffers, or NONE if they have several. */
 static fsdp_dtype common_dtype(const fsdp__call *call)
 {
     fsdp_dtype dtype = call->buffer_count > 0 ? call->buffers[0].unsharded_dtype : FSDP_DTYPE_NONE;
@@ -30,7 +30,7 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
 {
     bool coalesced = call->name == FSDP__CALL_ALL_GATHER_COALESCED || call->name == FSDP__CALL_REDUCE_SCATTER_COALESCED;
 
-    memset(out, 0, sizeof *out); /* padding too: signatures are compared as bytes */
+    memset(out, 0, sizeof *out); /* including padding: signatures are compared as bytes */
     out->sequence = call->sequence;
     out->name = (uint8_t)call->name;
     out->op = (uint8_t)call->op;
@@ -83,7 +83,7 @@ static void call_text(const fsdp__signature *s, char *text, size_t bytes)
         snprintf(text, bytes, "%s", name);
 }
 
-/* "all_gather of 4096 bytes float32", and " for 'label'" if it has one */
+/* Writes "all_gather of 4096 bytes float32", and " for 'label'" if there is a label. */
 static void signature_text(const fsdp__signature *s, char *text, size_t bytes)
 {
     size_t length;
@@ -94,7 +94,7 @@ static void signature_text(const fsdp__signature *s, char *text, size_t bytes)
         snprintf(text + length, bytes - length, " for '%s'", s->label);
 }
 
-/* Of two that read alike. */
+/* Returns what differs between two signatures whose texts are the same. */
 static const char *difference_text(const fsdp__signature *a, const fsdp__signature *b)
 {
     if (a->hash != b->hash)

@@ -1,4 +1,4 @@
-/* slot.h - what each rank shows of itself in each of its groups: a place in the arena that it alone writes. */
+/* slot.h - what each rank shows of itself in each of its groups: a slot in the arena that it alone writes. */
 #ifndef COMM_SYMMETRIC_SLOT_H
 #define COMM_SYMMETRIC_SLOT_H
 
@@ -7,19 +7,19 @@
 
 typedef struct fsdp__entry {
     fsdp__signature signature;
-    /* Not compared. Addresses are offsets from the arena's base. */
+    /* What follows is not compared. Addresses are offsets from the arena's base. */
     uint64_t send, recv;
-    bool readable;      /* all this call's memory can be read by peers */
-    bool complete;      /* of a reduction: this rank contributes to all buffers, or has set all its flags */
+    bool readable;      /* peers can read all the memory of this call */
+    bool complete;      /* of a reduction: this rank contributes to all buffers, or all its flags are set */
     int32_t own_status; /* of process_group_alloc */
 } fsdp__entry;
 
 typedef struct fsdp__rank_slot {
-    _Atomic uint32_t ticket;  /* generation that this rank's last barrier leads to */
-    _Atomic uint32_t counted; /* the same, once it has counted itself in: it may be stopped in between */
+    _Atomic uint32_t ticket;  /* the generation to which this rank's last barrier leads */
+    _Atomic uint32_t counted; /* the same, set once the rank has counted itself in: it may be stopped in between */
     _Atomic uint32_t reads;   /* 1: it may be reading what callers of its peers have lent (lent.h) */
-    /* For whoever wants to know where the rank is (calls.h). A call that is issued and not done is on its way. */
-    _Atomic uint32_t version; /* odd while the three words of the last call are written */
+    /* For ranks that want to know where this rank is (calls.h). A call that is issued and not done is on its way. */
+    _Atomic uint32_t version; /* odd while the next words, which describe the last call, are being written */
     _Atomic uint64_t issued, done;
     _Atomic uint64_t sequence, name;
     _Atomic uint64_t label[FSDP__LABEL_BYTES / 8];

@@ -1,4 +1,4 @@
-/* symmetric.c - joining an arena, and leaving it. */
+/* symmetric.c - joins an arena, and leaves it. */
 #include "comm/symmetric/symmetric.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ void fsdp__symmetric_close(void *transport)
 {
     fsdp__symmetric *symmetric = transport;
 
-    /* First, so that peers who wait for this rank stop; those who still read its memory may: its pages stay. */
+    /* Leave first, so that peers who wait for this rank stop. Those who still read its memory may: its pages stay. */
     if (atomic_load(&symmetric->arena->control->ranks[symmetric->rank].state) == FSDP__RANK_JOINED)
         fsdp__arena_leave(symmetric->arena, symmetric->rank);
     fsdp__symmetric_close_devices(symmetric);
@@ -34,7 +34,7 @@ static void release_heart(void *arena)
     fsdp__arena_unref(arena);
 }
 
-/* All compare with the same rank, so all find the same disagreement. */
+/* Compares the builds of all ranks. All compare with the same rank, so all find the same disagreement. */
 static fsdp_status check_builds(fsdp__arena *arena)
 {
     const fsdp__arena_rank *ranks = arena->control->ranks;
@@ -58,7 +58,7 @@ static fsdp_status open_all(fsdp__symmetric *symmetric, bool wait, fsdp__symmetr
 
     FSDP_TRY(fsdp__symmetric_memory_open(symmetric));
     FSDP_TRY(fsdp__symmetric_group_world(symmetric, world));
-    /* Before the first meeting: peers who wait there ask only after ranks that have joined whether they live. */
+    /* Set this before the first meeting: peers who wait there check only that ranks which have joined are alive. */
     atomic_store(&symmetric->arena->control->ranks[symmetric->rank].state, FSDP__RANK_JOINED);
     if (!wait)
         return FSDP_OK;
@@ -92,6 +92,7 @@ fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int 
         fsdp__symmetric_close(symmetric);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
+    /* All have joined, or nobody waits for that: from here on the usual timeout holds. */
     symmetric->joins = false;
     fsdp__symmetric_set_timeout(symmetric, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
     fsdp__context_attach(context, FSDP__SLOT_HEART, fsdp__arena_ref(arena), release_heart);
@@ -107,7 +108,7 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
     fsdp__symmetric_group *world;
 
     FSDP_TRY(fsdp__symmetric_open(context, arena, rank, all_readable, wait, &symmetric, &world));
-    /* From here on they are the context's, also when this fails. */
+    /* From here on the context owns them, even when this fails. */
     FSDP_TRY(fsdp__comm_attach(context, ops, symmetric, world, rank, arena->control->world));
     return FSDP_OK;
 }

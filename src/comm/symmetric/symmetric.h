@@ -1,5 +1,5 @@
-/* symmetric.h - the algorithms that `threads` and `shm` share, on an arena (arena.h): what a transport takes from here.
- */
+/* symmetric.h - the algorithms that `threads` and `shm` share, on an arena (arena.h): all that a transport uses of this
+ * folder. */
 #ifndef COMM_SYMMETRIC_SYMMETRIC_H
 #define COMM_SYMMETRIC_SYMMETRIC_H
 
@@ -12,11 +12,11 @@
 #include "comm/symmetric/rendezvous.h"
 #include "comm/symmetric/watchdog.h"
 
-/* Joins as `rank` of the arena: waits until all ranks are there (`wait`). Takes its own reference of the arena. The
- * heart of the context beats there from now on. [collective] */
+/* Joins as `rank` of the arena; with `wait`, waits until all ranks are there. Takes its own reference to the arena.
+ * From now on the context's heart beats there. [collective] */
 fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int rank, bool all_readable, bool wait,
                                  fsdp__symmetric **out, fsdp__symmetric_group **world);
-/* The same as the whole world of the context, which owns it all on success. [collective] */
+/* Does the same for a context whose whole world is the arena, and which owns everything on success. [collective] */
 fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
                                    bool all_readable, bool wait);
 

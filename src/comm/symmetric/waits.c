@@ -1,4 +1,4 @@
-/* waits.c - who waits for whom. */
+/* waits.c - finds out who waits for whom. */
 #include "comm/symmetric/waits.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static fsdp__rank_set ranks_of(const fsdp__arena *arena, int group)
     return set;
 }
 
-/* Whether the rank stands in the meeting that is to be. */
+/* Returns whether the rank stands in the group's meeting `next`. */
 static bool stands_in(const fsdp__arena *arena, int group, int rank, uint32_t next)
 {
     return atomic_load(&fsdp__slot_at(arena, group, rank)->counted) == next;
@@ -66,7 +66,7 @@ static const fsdp__reader *writer_at(const fsdp__arena *arena, int rank, const f
     return &header_at(arena, write->region)->readers[rank];
 }
 
-/* A write in the work of the stream that the program waits for. */
+/* Finds a write in the work of the stream that the program waits for. */
 static bool awaited_write_of(const fsdp__arena *arena, int rank, fsdp__place *out)
 {
     uint64_t worker = atomic_load(&arena->control->ranks[rank].awaited_worker);
@@ -85,7 +85,7 @@ bool fsdp__program_place(const fsdp__arena *arena, int rank, fsdp__place *out)
            (in != FSDP__IN_ELSEWHERE && meeting_of(arena, (int)in - 1, rank, out));
 }
 
-/* All places of a rank: at most one meeting a group, and a write of the program and of a worker each. */
+/* Lists all places of a rank: at most one meeting for each group, and one write each of the program and of a worker. */
 static int places_of(const fsdp__arena *arena, int rank, fsdp__place out[FSDP__ARENA_GROUPS + 2])
 {
     int count = 0;
@@ -99,7 +99,7 @@ static int places_of(const fsdp__arena *arena, int rank, fsdp__place out[FSDP__A
 
 /* ---- who is awaited there ---- */
 
-/* Its next call of the group stands behind a write that its program waits for. */
+/* Returns whether the rank's next call of the group stands behind a write that its program waits for. */
 static bool is_held_up(const fsdp__arena *arena, int group, int rank)
 {
     fsdp__place write;
@@ -160,7 +160,7 @@ static uint64_t hash_place(uint64_t hash, int rank, const fsdp__place *place)
 
 /* ---- circles ---- */
 
-/* The ranks from the first one found to `last`, by who led to whom. */
+/* Collects the ranks from the first one to `last`, by who led to whom. */
 static void trace_back(const fsdp__arena *arena, const int16_t *led_by, int last, fsdp__circle *out)
 {
     out->length = 0;

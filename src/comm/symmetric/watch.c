@@ -10,7 +10,7 @@
 
 /* ---- the abort record ---- */
 
-/* Of those who sleep in meetings. Who waits for readers wakes up by itself every now and then. */
+/* Wakes the ranks that sleep in meetings. Those that wait for readers wake up by themselves every now and then. */
 static void wake_everybody(fsdp__arena *arena)
 {
     for (int g = 0; g < FSDP__ARENA_GROUPS; g++) {
@@ -30,10 +30,11 @@ void fsdp__arena_abort(fsdp__arena *arena, fsdp_status status, int rank, const c
     control->abort_status = status;
     control->abort_rank = rank;
     snprintf(control->abort_text, sizeof control->abort_text, "%s", text);
-    /* Only now: ranks that find the state read the rest without a lock. */
+    /* Set the state only now: ranks that see it read the rest without a lock. */
     atomic_store(&control->abort_state, FSDP__ABORT_SET);
     fsdp__futex_wake_all(&control->abort_state);
-    /* The bit changes the word ranks sleep on, so none can fall asleep after it. A group made later finds it set. */
+    /* The bit changes the word that ranks sleep on, so none can fall asleep after it. A group made later finds it
+     * set. */
     for (int g = 0; g < FSDP__ARENA_GROUPS; g++)
         atomic_fetch_or(&fsdp__arena_group_at(arena, g)->generation, FSDP__GENERATION_BROKEN);
     wake_everybody(arena);
@@ -48,7 +49,7 @@ fsdp_status fsdp__arena_failure(const fsdp__arena *arena)
 {
     fsdp__control *control = arena->control;
 
-    /* The writer may have died in the middle: do not wait for ever. */
+    /* The writer may have died in the middle, so do not wait for ever. */
     for (int i = 0; i < 20 && atomic_load(&control->abort_state) == FSDP__ABORT_WRITING; i++)
         (void)fsdp__futex_wait(&control->abort_state, FSDP__ABORT_WRITING, 100);
     if (atomic_load_explicit(&control->abort_state, memory_order_acquire) != FSDP__ABORT_SET)
@@ -107,7 +108,7 @@ void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
     char text[FSDP__HOST_BYTES + 400], call[320];
     size_t length;
 
-    /* A process that has left its world in good order may end when it likes; between two looks, too. */
+    /* A process that has left its world in good order may end when it likes, even between these two checks. */
     if (!fsdp__process_is_dead(pid, atomic_load(&shared->start_ticks)) ||
         atomic_load(&shared->state) != FSDP__RANK_JOINED)
         return;

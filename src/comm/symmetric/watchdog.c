@@ -10,7 +10,7 @@
 #include "comm/symmetric/watch.h"
 
 enum {
-    LEAST_TICKS = 2, /* of a timeout: what one look shows may be chance */
+    LEAST_TICKS = 2, /* at least, in a timeout: what one look shows may be chance */
     CALL_BYTES = 224,
     RANK_BYTES = 400,
     STATE_BYTES = 96
@@ -28,7 +28,7 @@ void fsdp__symmetric_set_timeout(void *transport, int64_t timeout_ms, int64_t ti
 
 /* ---- texts ---- */
 
-/* "5 s", "0.4 s" */
+/* Writes "5 s" or "0.4 s". */
 static void time_text(const fsdp__wait *wait, int64_t ticks, char text[STATE_BYTES])
 {
     snprintf(text, STATE_BYTES, "%.*g s", ticks * atomic_load(&wait->world->tick_ms) < 1000 ? 1 : 6,
@@ -67,7 +67,7 @@ static void state_text(const fsdp__wait *wait, int rank, char text[STATE_BYTES])
                  fsdp__pulse_is_stopped(pulse) ? ": is stopped" : "", fsdp__pulse_process(arena, rank));
     else if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_LEFT)
         snprintf(text, STATE_BYTES, "has left");
-    else if (!pulse->known) /* nothing hangs on it, so nobody looked */
+    else if (!pulse->known) /* nothing depends on it, so nobody looked */
         snprintf(text, STATE_BYTES, "is elsewhere");
     else if (fsdp__pulse_is_stopped(pulse))
         snprintf(text, STATE_BYTES, "is stopped%s (process %d)", pulse->state == 't' ? " by a debugger" : "",
@@ -81,7 +81,7 @@ static void state_text(const fsdp__wait *wait, int rank, char text[STATE_BYTES])
         snprintf(text, STATE_BYTES, "%s", activity_text(arena, rank));
 }
 
-/* Its program waits, and for nobody of this machine; it lives. */
+/* Returns whether the rank lives and its program waits, but for nobody on this machine. */
 static bool waits_elsewhere(const fsdp__wait *wait, int rank)
 {
     const fsdp__arena *arena = wait->world->arena;
@@ -91,7 +91,7 @@ static bool waits_elsewhere(const fsdp__wait *wait, int rank)
            !fsdp__pulse_is_stopped(pulse) && pulse->still <= 1;
 }
 
-/* "rank 1, which is stopped (process 12), last in call 6 of ..." */
+/* Writes "rank 1, which is stopped (process 12), last in call 6 of ...". */
 static void rank_text(const fsdp__wait *wait, int rank, const char *relative, char text[RANK_BYTES])
 {
     const fsdp__arena *arena = wait->world->arena;
@@ -126,7 +126,7 @@ static void tell_stopped(fsdp__wait *wait, int rank)
         pulse->told = false;
         return;
     }
-    /* Seen twice, since a signal to all ranks reaches one after the other. */
+    /* Report it only when it was seen twice, since a signal to all ranks reaches one after the other. */
     if (pulse->told || pulse->still == 0)
         return;
     pulse->told = true;
@@ -140,7 +140,7 @@ static void tell_stopped(fsdp__wait *wait, int rank)
              arena->control->host);
 }
 
-/* Of a wait that takes long, at longer and longer intervals. */
+/* Reports a wait that takes long, at longer and longer intervals. */
 static void tell_slow(fsdp__wait *wait, const fsdp__reach *reach)
 {
     int64_t timeout = atomic_load(&wait->world->timeout_ticks);
@@ -166,7 +166,7 @@ static void tell_slow(fsdp__wait *wait, const fsdp__reach *reach)
 static void add_others(const fsdp__wait *wait, int named, char *text, size_t bytes)
 {
     const fsdp__arena *arena = wait->world->arena;
-    size_t at = strlen(text), room = bytes - 48; /* for how many are left out */
+    size_t at = strlen(text), room = bytes - 48; /* leave room for the number of ranks that are left out */
     char one[RANK_BYTES];
     int out = 0;
 
@@ -186,7 +186,7 @@ static void add_others(const fsdp__wait *wait, int named, char *text, size_t byt
 static void end_still(const fsdp__wait *wait, int rank)
 {
     char text[FSDP__ABORT_BYTES], where[CALL_BYTES], whom[RANK_BYTES], waited[STATE_BYTES];
-    double limit = (double)atomic_load(&wait->world->timeout_ms) / 1000; /* as it was set, in part of a tick too */
+    double limit = (double)atomic_load(&wait->world->timeout_ms) / 1000; /* as it was set, even in parts of a tick */
 
     place_text(wait, where);
     rank_text(wait, rank, ", which", whom);
@@ -199,7 +199,7 @@ static void end_still(const fsdp__wait *wait, int rank)
     fsdp__arena_abort(wait->world->arena, FSDP_COMM, -1, text);
 }
 
-/* Whether it was seen at the last tick, too, and has ended the world. */
+/* Ends the world if the circle was also seen at the last tick; returns whether it did. */
 static bool end_circle(fsdp__wait *wait)
 {
     fsdp__circle circle;
@@ -217,8 +217,9 @@ static bool end_circle(fsdp__wait *wait)
 
 /* ---- a tick ---- */
 
-/* A rank whose program waits for others is not to blame, and has no pulse; one that stands somewhere on a worker thread
- * may still be about to do what others wait for. */
+/* Returns whether rank i of the reach is to be judged by its pulse. A rank whose program waits for others is not to
+ * blame, and has no pulse; one that stands somewhere on a worker thread may still be about to do what others wait
+ * for. */
 static bool has_pulse(const fsdp__arena *arena, const fsdp__reach *reach, int i)
 {
     return !reach->stands[i] ||
@@ -244,8 +245,8 @@ static void take_pulses(fsdp__wait *wait, const fsdp__reach *reach)
     wait->reach = reach->hash;
 }
 
-/* Of those that everything hangs on one has stood still for the timeout; or all wait for each other, in a way that is
- * no circle of programs, and none of them has got anything done. -1: neither. */
+/* Returns a rank that everything depends on and that has stood still for the timeout; or, if all wait for each other in
+ * a way that is no circle of programs, and none of them has got anything done, one of these. -1: neither. */
 static int who_stands_still(const fsdp__wait *wait, const fsdp__reach *reach)
 {
     int64_t timeout = atomic_load(&wait->world->timeout_ticks);

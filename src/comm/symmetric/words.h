@@ -1,4 +1,5 @@
-/* words.h - short texts in shared memory that others may read while they are written: torn, but without a race. */
+/* words.h - short texts in shared memory that others may read while they are written: a reader may see a torn text, but
+ * there is no data race. */
 #ifndef COMM_SYMMETRIC_WORDS_H
 #define COMM_SYMMETRIC_WORDS_H
 
@@ -6,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* `text` fills all words: what is shorter is filled up with zeros. */
+/* Fills all words with `text`; what a shorter text leaves is filled with zeros. */
 static inline void fsdp__words_store(_Atomic uint64_t *words, int count, const char *text)
 {
     for (int i = 0; i < count; i++) {
@@ -19,7 +20,7 @@ static inline void fsdp__words_store(_Atomic uint64_t *words, int count, const c
     }
 }
 
-/* `text` has room for the words and an end. */
+/* Reads the words into `text`, which has room for them and a terminating zero. */
 static inline void fsdp__words_load(const _Atomic uint64_t *words, int count, char *text)
 {
     for (int i = 0; i < count; i++) {

@@ -21,7 +21,7 @@ static fsdp_status create_all(fsdp__arena *arena, int world_size, const fsdp_con
     return FSDP_OK;
 }
 
-/* `contexts` holds NULLs. The caller gets a reference of the arena too. */
+/* Makes the contexts; `contexts` holds NULLs. The caller also gets a reference to the arena. */
 static fsdp_status create_world(int world_size, const fsdp_context_options *options, fsdp_context **contexts,
                                 fsdp__arena **out)
 {
@@ -81,7 +81,7 @@ static void *rank_main(void *argument)
     return NULL;
 }
 
-/* Of several failures the one that ended the world: that of the rank the abort record blames. */
+/* Returns, of several failures, the one that ended the world: that of the rank that the abort record blames. */
 static fsdp_status first_failure(const fsdp__arena *arena, const rank_thread *ranks, int world_size)
 {
     /* The others failed because it did. */

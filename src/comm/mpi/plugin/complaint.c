@@ -1,4 +1,4 @@
-/* complaint.c - why a call of the plug-in failed, in words. */
+/* complaint.c - says in words why a call of the plug-in failed. */
 #include "comm/mpi/plugin/complaint.h"
 
 #include <mpi.h>
@@ -28,7 +28,7 @@ bool fsdp__mpi_fail(char *text, int code, const char *format, ...)
     va_end(arguments);
     if (MPI_Error_string(code, why, &bytes) != MPI_SUCCESS)
         snprintf(why, sizeof why, "error %d", code);
-    for (char *c = why; *c; c++) /* MPICH's texts are of several lines */
+    for (char *c = why; *c; c++) /* MPICH's texts have several lines */
         if (*c == '\n')
             *c = ' ';
     snprintf(text, FSDP__NETWORK_TEXT, "%s: MPI says '%s'", what, why);

@@ -8,7 +8,7 @@
 
 enum {
     SLAB = 64,  /* messages */
-    BATCH = 64, /* requests that are tested in one call, segments that are described without memory */
+    BATCH = 64, /* requests that are tested in one call; segments that are described without allocation */
 };
 
 struct fsdp__mpi_message {
@@ -16,7 +16,7 @@ struct fsdp__mpi_message {
     bool receives, shorter;
     int peer, tag;
     size_t bytes;
-    fsdp__mpi_message *next; /* unused too */
+    fsdp__mpi_message *next; /* also used in the list of unused messages */
 };
 
 struct fsdp__mpi_slab {
@@ -85,7 +85,7 @@ static bool sum_bytes(const fsdp__segment *segments, int count, size_t *out, cha
     return true;
 }
 
-/* The segments as a type of MPI's, with addresses in it. */
+/* Describes the segments as an MPI type with absolute addresses. */
 static bool describe(const fsdp__segment *segments, int count, MPI_Datatype *out, char *text)
 {
     int few_lengths[BATCH], *lengths = few_lengths, code = MPI_SUCCESS;
@@ -110,7 +110,7 @@ static bool describe(const fsdp__segment *segments, int count, MPI_Datatype *out
     return code == MPI_SUCCESS || fsdp__mpi_fail(text, code, "cannot describe a message of %d segments", count);
 }
 
-/* In one piece, or in the pieces that `type` describes. */
+/* Posts a message in one piece, or in the pieces that `type` describes. */
 static int post(fsdp__mpi *mpi, fsdp__mpi_message *message, void *data, int count, MPI_Datatype type)
 {
     return message->receives ? MPI_Irecv(data, count, type, message->peer, message->tag, mpi->comm, &message->request)
@@ -130,7 +130,7 @@ static bool start(fsdp__mpi *mpi, fsdp__mpi_message *message, const fsdp__segmen
         if (!describe(segments, count, &type, text))
             return false;
         code = post(mpi, message, MPI_BOTTOM, 1, type);
-        MPI_Type_free(&type); /* lives until the message has arrived */
+        MPI_Type_free(&type); /* MPI keeps it until the message has arrived */
     }
     return code == MPI_SUCCESS ||
            fsdp__mpi_fail(text, code, "cannot %s %zu bytes %s MPI's rank %d", message->receives ? "receive" : "send",
@@ -189,7 +189,7 @@ static bool check_message(const fsdp__mpi_message *message, int code, const MPI_
     return true;
 }
 
-/* The requests at `where`, `count` of them and at most BATCH. */
+/* Tests the requests at `where`, `count` of them and at most BATCH. */
 static bool test_batch(fsdp__mpi *mpi, fsdp__network_request *const *where, int count, char *text)
 {
     MPI_Request handles[BATCH];

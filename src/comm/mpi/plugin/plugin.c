@@ -1,5 +1,5 @@
-/* plugin.c - the table of messages between machines, on MPI. Compiled once for each MPI, since their types differ, into
- * a library that is loaded at run time and uses nothing of the rest of the project. */
+/* plugin.c - the table of messages between machines, on MPI. It is compiled once for each MPI, since their types
+ * differ, into a library that is loaded at run time and uses nothing else of the project. */
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "comm/mpi/plugin/complaint.h"
 #include "comm/mpi/plugin/messages.h"
 
-/* MPI is one for a process, and so is what is opened here. */
+/* A process has one MPI, so it can open the plug-in once. */
 static atomic_flag taken = ATOMIC_FLAG_INIT;
 
 /* ---- opening ---- */
@@ -23,7 +23,7 @@ static const char *level_name(int level)
                                             : "MPI_THREAD_MULTIPLE";
 }
 
-/* A program that has initialised MPI keeps it: its handlers of errors, and its finalising. */
+/* Initialises MPI unless the program has. A program that has keeps it: its error handlers, and the finalising. */
 static bool start_mpi(bool *initialised, char *text)
 {
     int was = 0, is_over = 0, level = MPI_THREAD_SINGLE, code;
@@ -70,8 +70,8 @@ static bool own_communicator(fsdp__mpi *mpi, char *text)
     return true;
 }
 
-/* Who can share memory is MPI's to say: what a process sees by itself (names, numbers of processes, files) may be the
- * same on two machines, and different in two containers of one. */
+/* Finds the machine of this rank. MPI has to say who can share memory: what a process can see by itself (names, pids,
+ * files) may be the same on two machines, and differ in two containers on one machine. */
 static bool find_machine(fsdp__mpi *mpi, int rank, int *out, char *text)
 {
     MPI_Comm shared = MPI_COMM_NULL;
@@ -100,16 +100,17 @@ static bool look_around(fsdp__mpi *mpi, fsdp__network_world *out, char *text)
     return find_machine(mpi, out->rank, &out->machine, text);
 }
 
-/* Over TCP (UCX), MPI_Finalize of MPICH before 4.2 has every rank ask every other one to acknowledge all that it sent,
- * and then sit in a barrier where nobody acknowledges any more. A rank whose last question comes when another one sits
- * there already waits for ever. That happens where the other one had its own answers from ranks that were in MPI still,
- * but not yet in MPI_Finalize. So all of them leave MPI here, let the last of them do so, and only then finalise it. */
+/* Makes all ranks stop using MPI before it is finalised. Over TCP (UCX), MPI_Finalize of MPICH before 4.2 has every
+ * rank ask every other one to acknowledge all that it sent, and then sit in a barrier where nobody acknowledges any
+ * more. A rank whose last question comes when another one is already in that barrier waits for ever. That happens if
+ * the other one had its own answers from ranks that were still in MPI, but not yet in MPI_Finalize. So all ranks stop
+ * here, wait for the last one to do so, and only then finalise MPI. */
 static void fall_silent(fsdp__mpi *mpi)
 {
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200000
     const struct timespec look = {.tv_nsec = 1000000}, silence = {.tv_sec = 1};
     MPI_Request all = MPI_REQUEST_NULL;
-    int done = 0, left = 5000; /* of five seconds and more: one may have died meanwhile */
+    int done = 0, left = 5000; /* five seconds or more: a rank may have died meanwhile */
 
     if (MPI_Ibarrier(mpi->comm, &all) != MPI_SUCCESS)
         return;
@@ -134,7 +135,7 @@ static void close_network(void *network, bool whole)
     fsdp__mpi_free_messages(mpi);
     pthread_mutex_destroy(&mpi->lock);
     free(mpi);
-    if (whole) /* else others may be dead, and would be waited for */
+    if (whole) /* otherwise other ranks may be dead, and MPI would wait for them */
         atomic_flag_clear(&taken);
 }
 
