@@ -46,7 +46,7 @@ typedef struct fsdp__fault_switches {
     fsdp__fault_switch kinds[FSDP__FAULT_KINDS];
     fsdp__fault_act act;
     int error;
-    bool killing; /* the process is being killed: no further use of a file is reached */
+    bool killing; /* the process dies at its next use of a file or folder */
 } fsdp__fault_switches;
 void fsdp__fault_take(fsdp__fault_switches *out);
 void fsdp__fault_give(const fsdp__fault_switches *from);

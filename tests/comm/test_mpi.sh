@@ -80,8 +80,10 @@ try() { # STARTER PLUGIN TITLE
     says "there is no libfsdp-$2.so" "$1" -n 1 "$fsdp" "${line[@]}" : \
         -n 1 env FSDP_PLUGIN_PATH= "$folder/other" "${line[@]}"
     [ $status != 0 ] && [ $status != 124 ]
-    FSDP_JOIN_TIMEOUT=4 says "of 2 processes that were started here 1 has ended without joining the others" "$1" \
-        -n 1 "$fsdp" "${line[@]}" : -n 1 "$fsdp" --version
+    # Open MPI may notice it first, and end the one that waits.
+    FSDP_JOIN_TIMEOUT=4 says "" "$1" -n 1 "$fsdp" "${line[@]}" : -n 1 "$fsdp" --version
+    grep -qE "of 2 processes that were started here 1 has ended without joining the others|exiting improperly" \
+        "$folder/out" || { cat "$folder/out"; exit 1; }
     [ $status != 0 ] && [ $status != 124 ]
     FSDP_MPI=mvapich says "FSDP_MPI is 'mvapich', not openmpi, mpich or none" "$1" -n 2 "$ranks"
     [ $status != 0 ]
