@@ -161,26 +161,26 @@ FSDP_API fsdp_status fsdp_node_target(fsdp_node *node, int input, fsdp_tensor **
  * recomputed values of one checkpoint may be in memory that the second run of another has since written to: this is
  * also an error. Values that the function reads to the host are not compared, only those that it writes from there; the
  * `arg` of a kernel is not compared either. */
-typedef enum fsdp_checkpoint_mode {
-    FSDP_CHECKPOINT_NONE,
-    FSDP_CHECKPOINT_FULL,     /* everything is recomputed */
-    FSDP_CHECKPOINT_SELECTIVE /* everything but attention and every second matrix product, beginning with the first */
-} fsdp_checkpoint_mode;
-typedef fsdp_tensor *(*fsdp_checkpoint_function)(void *arg, fsdp_tensor *const *inputs, int count);
-typedef struct fsdp_checkpoint_options {
-    fsdp_checkpoint_mode mode;
+typedef enum fsdp_recompute_mode {
+    FSDP_RECOMPUTE_NONE,
+    FSDP_RECOMPUTE_FULL,     /* everything is recomputed */
+    FSDP_RECOMPUTE_SELECTIVE /* everything but attention and every second matrix product, beginning with the first */
+} fsdp_recompute_mode;
+typedef fsdp_tensor *(*fsdp_recompute_function)(void *arg, fsdp_tensor *const *inputs, int count);
+typedef struct fsdp_recompute_options {
+    fsdp_recompute_mode mode;
     void (*free_arg)(void *arg); /* called once, after the last run, also on failure. May be NULL */
-} fsdp_checkpoint_options;
+} fsdp_recompute_options;
 /* Runs a checkpoint. `options` NULL: FULL. Returns NULL if an input is NULL. The output belongs to the scope. */
-FSDP_API fsdp_tensor *fsdp_checkpoint(fsdp_context *context, fsdp_checkpoint_function function, void *arg,
-                                      fsdp_tensor *const *inputs, int count, const fsdp_checkpoint_options *options);
+FSDP_API fsdp_tensor *fsdp_recompute(fsdp_context *context, fsdp_recompute_function function, void *arg,
+                                     fsdp_tensor *const *inputs, int count, const fsdp_recompute_options *options);
 /* Does the same for a function with several outputs. It gets room for `output_count` of them, preset to NULL, and may
  * leave some NULL. On a failure all are NULL. A backward may come from any of them. */
-typedef fsdp_status (*fsdp_checkpoint_function_many)(void *arg, fsdp_tensor *const *inputs, int count,
-                                                     fsdp_tensor **outputs, int output_count);
-FSDP_API fsdp_status fsdp_checkpoint_many(fsdp_context *context, fsdp_checkpoint_function_many function, void *arg,
-                                          fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
-                                          int output_count, const fsdp_checkpoint_options *options);
+typedef fsdp_status (*fsdp_recompute_function_many)(void *arg, fsdp_tensor *const *inputs, int count,
+                                                    fsdp_tensor **outputs, int output_count);
+FSDP_API fsdp_status fsdp_recompute_many(fsdp_context *context, fsdp_recompute_function_many function, void *arg,
+                                         fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count,
+                                         const fsdp_recompute_options *options);
 FSDP_API bool fsdp_recomputing(const fsdp_context *context);
 
 /* Compares the gradient of sum(weights * function(inputs)), with fixed pseudo-random weights, to central differences of

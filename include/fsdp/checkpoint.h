@@ -11,7 +11,7 @@
  * distribution over any number of ranks, whatever was saved: each rank reads the parts that it needs, and verifies what
  * it reads.
  *
- * (Activation checkpointing is fsdp_checkpoint in fsdp/autograd.h; it has nothing to do with these.)
+ * (Activation checkpointing is fsdp_recompute in fsdp/autograd.h; it has nothing to do with these.)
  */
 #ifndef FSDP_CHECKPOINT_H
 #define FSDP_CHECKPOINT_H

@@ -320,7 +320,7 @@ FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module,
 FSDP_API fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool keep);
 /* Turns gathering in the backward on or off. false: the backward neither gathers nor prefetches the module's own group,
  * for modules whose backward reads no parameters, such as an embedding. A backward that does read a parameter which is
- * not unsharded fails on all ranks. A recomputation in the backward (fsdp_module_set_checkpoint) gathers in any
+ * not unsharded fails on all ranks. A recomputation in the backward (fsdp_module_set_recompute) gathers in any
  * case. */
 FSDP_API fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard);
 /* Set which modules are gathered ahead, in the order of the list (copied), once the module's own parameters have been

@@ -160,7 +160,7 @@ typedef struct fsdp_train_config {
         int gather_dtype;    /* fsdp_train_gather */
     } parallelism;
     struct {
-        int mode;                /* fsdp_checkpoint_mode of the blocks; SELECTIVE: see the next field */
+        int mode;                /* fsdp_recompute_mode of the blocks; SELECTIVE: see the next field */
         int selective_ac_option; /* n: every n-th block, completely; 0 ("op"): all blocks, except expensive operations
                                   */
     } activation_checkpoint;

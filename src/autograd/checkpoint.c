@@ -107,7 +107,7 @@ static bool is_input(const fsdp__storage *storage, fsdp_tensor *const *inputs, i
 
 static bool keeps(fsdp__checkpoint *c, const fsdp__op *op)
 {
-    bool selective = c->options.mode == FSDP_CHECKPOINT_SELECTIVE;
+    bool selective = c->options.mode == FSDP_RECOMPUTE_SELECTIVE;
 
     if (op->dear == FSDP__DEAR_PRODUCT)
         return selective && c->products++ % 2 == 0;
@@ -233,11 +233,11 @@ static bool all_there(fsdp_tensor *const *inputs, int count)
     return true;
 }
 
-static bool is_plain(const fsdp_context *context, fsdp_checkpoint_mode mode)
+static bool is_plain(const fsdp_context *context, fsdp_recompute_mode mode)
 {
     const fsdp__autograd *autograd = fsdp__autograd_get(context);
 
-    return mode == FSDP_CHECKPOINT_NONE || !fsdp_grad_enabled(context) || (autograd && autograd->checkpoint);
+    return mode == FSDP_RECOMPUTE_NONE || !fsdp_grad_enabled(context) || (autograd && autograd->checkpoint);
 }
 
 /* Begins a checkpoint as a copy of `like`, since nodes will hold it. */
@@ -282,13 +282,13 @@ static fsdp_status checkpoint(const fsdp__checkpoint *like, fsdp_tensor *const *
     return status;
 }
 
-static fsdp_checkpoint_options chosen(const fsdp_checkpoint_options *options)
+static fsdp_recompute_options chosen(const fsdp_recompute_options *options)
 {
-    return options ? *options : (fsdp_checkpoint_options){.mode = FSDP_CHECKPOINT_FULL};
+    return options ? *options : (fsdp_recompute_options){.mode = FSDP_RECOMPUTE_FULL};
 }
 
-fsdp_tensor *fsdp_checkpoint(fsdp_context *context, fsdp_checkpoint_function function, void *arg,
-                             fsdp_tensor *const *inputs, int count, const fsdp_checkpoint_options *options)
+fsdp_tensor *fsdp_recompute(fsdp_context *context, fsdp_recompute_function function, void *arg,
+                            fsdp_tensor *const *inputs, int count, const fsdp_recompute_options *options)
 {
     const fsdp__checkpoint like = {
         .refs = 1, .context = context, .function = function, .arg = arg, .output_count = 1, .options = chosen(options)};
@@ -298,9 +298,9 @@ fsdp_tensor *fsdp_checkpoint(fsdp_context *context, fsdp_checkpoint_function fun
     return output;
 }
 
-fsdp_status fsdp_checkpoint_many(fsdp_context *context, fsdp_checkpoint_function_many function, void *arg,
-                                 fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count,
-                                 const fsdp_checkpoint_options *options)
+fsdp_status fsdp_recompute_many(fsdp_context *context, fsdp_recompute_function_many function, void *arg,
+                                fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count,
+                                const fsdp_recompute_options *options)
 {
     const fsdp__checkpoint like = {.refs = 1,
                                    .context = context,

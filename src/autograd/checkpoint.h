@@ -19,11 +19,11 @@ typedef struct fsdp__checkpoint_entry {
 struct fsdp__checkpoint {
     int64_t refs; /* one per node */
     fsdp_context *context;
-    fsdp_checkpoint_function function; /* used if there is one output; otherwise: */
-    fsdp_checkpoint_function_many function_many;
+    fsdp_recompute_function function; /* used if there is one output; otherwise: */
+    fsdp_recompute_function_many function_many;
     int output_count;
     void *arg;
-    fsdp_checkpoint_options options;
+    fsdp_recompute_options options;
     fsdp_tensor **inputs; /* aliases; dropped once it has run again */
     bool *wanted;         /* which inputs required a gradient */
     uint64_t *versions;   /* of the inputs' bytes */

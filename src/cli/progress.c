@@ -36,13 +36,13 @@ static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_
                                     size_t bytes)
 {
     int mode = config->activation_checkpoint.mode, option = config->activation_checkpoint.selective_ac_option;
-    bool selective = mode == FSDP_CHECKPOINT_SELECTIVE && option == 0;
+    bool selective = mode == FSDP_RECOMPUTE_SELECTIVE && option == 0;
 
     text[0] = '\0';
-    if (mode == FSDP_CHECKPOINT_NONE && option != 2) /* that is the default */
+    if (mode == FSDP_RECOMPUTE_NONE && option != 2) /* that is the default */
         snprintf(text, bytes,
                  "; no block has a checkpoint: activation_checkpoint.selective_ac_option is of mode selective");
-    else if (mode != FSDP_CHECKPOINT_NONE)
+    else if (mode != FSDP_RECOMPUTE_NONE)
         snprintf(text, bytes, "; %lld of %lld blocks keep their input%s for the backward",
                  (long long)summary->checkpointed, (long long)summary->model_config.n_layers,
                  selective ? ", attention and every second product" : "");

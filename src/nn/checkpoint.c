@@ -136,7 +136,7 @@ static fsdp_status run(void *arg, fsdp_tensor *const *inputs, int count, fsdp_te
 fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs,
                                       int count, fsdp_tensor **outputs, int output_count)
 {
-    const fsdp_checkpoint_options options = {.mode = module->parts->checkpoint, .free_arg = call_free};
+    const fsdp_recompute_options options = {.mode = module->parts->checkpoint, .free_arg = call_free};
     char path[FSDP__PATH_TEXT];
     fsdp_status status;
     call *c;
@@ -154,12 +154,12 @@ fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module 
         call_free(c);
         return status;
     }
-    return fsdp_checkpoint_many(module->context, run, c, inputs, count, outputs, output_count, &options);
+    return fsdp_recompute_many(module->context, run, c, inputs, count, outputs, output_count, &options);
 }
 
-fsdp_status fsdp_module_set_checkpoint(fsdp_module *module, fsdp_checkpoint_mode mode)
+fsdp_status fsdp_module_set_recompute(fsdp_module *module, fsdp_recompute_mode mode)
 {
-    if (!module || mode < FSDP_CHECKPOINT_NONE || mode > FSDP_CHECKPOINT_SELECTIVE)
+    if (!module || mode < FSDP_RECOMPUTE_NONE || mode > FSDP_RECOMPUTE_SELECTIVE)
         return FSDP_FAIL(FSDP_INVALID, "set_checkpoint: a module and one of the three modes are needed");
     if (!fsdp__module_has_forward(module))
         return FSDP_FAIL(FSDP_UNSUPPORTED,
@@ -169,7 +169,7 @@ fsdp_status fsdp_module_set_checkpoint(fsdp_module *module, fsdp_checkpoint_mode
     return FSDP_OK;
 }
 
-fsdp_checkpoint_mode fsdp_module_checkpoint(const fsdp_module *module)
+fsdp_recompute_mode fsdp_module_recompute(const fsdp_module *module)
 {
     return module->parts->checkpoint;
 }

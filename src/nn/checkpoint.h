@@ -4,7 +4,7 @@
 
 #include "nn/module.h"
 
-/* Does what fsdp__forward_run does, for a module with fsdp_module_set_checkpoint, between its hooks. */
+/* Does what fsdp__forward_run does, for a module with fsdp_module_set_recompute, between its hooks. */
 fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs,
                                       int count, fsdp_tensor **outputs, int output_count);
 

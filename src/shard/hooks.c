@@ -143,7 +143,7 @@ static fsdp_status find_checkpoint(void *arg, fsdp_module *module, const char *n
     bool *found = arg;
 
     (void)name;
-    *found = *found || fsdp_module_checkpoint(module) != FSDP_CHECKPOINT_NONE;
+    *found = *found || fsdp_module_recompute(module) != FSDP_RECOMPUTE_NONE;
     return FSDP_OK;
 }
 

@@ -43,10 +43,8 @@ static const fsdp__choice gather_choices[] = {{"none", FSDP_TRAIN_GATHER_NONE},
                                               {"float8", FSDP_TRAIN_GATHER_FLOAT8},
                                               {"int8", FSDP_TRAIN_GATHER_INT8},
                                               {NULL, 0}};
-static const fsdp__choice checkpoint_choices[] = {{"none", FSDP_CHECKPOINT_NONE},
-                                                  {"full", FSDP_CHECKPOINT_FULL},
-                                                  {"selective", FSDP_CHECKPOINT_SELECTIVE},
-                                                  {NULL, 0}};
+static const fsdp__choice checkpoint_choices[] = {
+    {"none", FSDP_RECOMPUTE_NONE}, {"full", FSDP_RECOMPUTE_FULL}, {"selective", FSDP_RECOMPUTE_SELECTIVE}, {NULL, 0}};
 static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
 static const fsdp__choice which_choices[] = {{"last", FSDP_TRAIN_LAST}, {"best", FSDP_TRAIN_BEST}, {NULL, 0}};
 static const fsdp__choice step_choices[] = {{"best", FSDP_CHECKPOINT_BEST}, {NULL, 0}};

@@ -33,10 +33,10 @@ static double activations(const fsdp_train_config *c, const fsdp_model_config *m
     bool whole = false;
 
     for (int64_t i = 0; i < m->n_layers; i++) {
-        fsdp_checkpoint_mode mode = fsdp__train_recompute_of(c, i);
+        fsdp_recompute_mode mode = fsdp__train_recompute_of(c, i);
 
-        whole = whole || mode == FSDP_CHECKPOINT_NONE;
-        all += mode == FSDP_CHECKPOINT_NONE ? layer : mode == FSDP_CHECKPOINT_FULL ? m->dim : selective;
+        whole = whole || mode == FSDP_RECOMPUTE_NONE;
+        all += mode == FSDP_RECOMPUTE_NONE ? layer : mode == FSDP_RECOMPUTE_FULL ? m->dim : selective;
     }
     if (!whole)
         all = FSDP__MAX(all, layer);

@@ -263,7 +263,7 @@ fsdp_status fsdp__initial_fill_model(fsdp_train_run *run);
 /* ---- recompute.c ---- */
 
 /* Returns the mode of the model's block with this index. */
-fsdp_checkpoint_mode fsdp__train_recompute_of(const fsdp_train_config *config, int64_t block);
+fsdp_recompute_mode fsdp__train_recompute_of(const fsdp_train_config *config, int64_t block);
 int64_t fsdp__train_recomputed(const fsdp_train_config *config, int64_t blocks); /* returns how many blocks recompute */
 fsdp_status fsdp__train_set_recompute(const fsdp_train_config *config, fsdp_module *model);
 

@@ -53,10 +53,10 @@ static fsdp_tensor *thirty(void *arg, fsdp_tensor *const *inputs, int count)
 
 static fsdp_tensor *checkpoint(toy *t, fsdp_tensor *x)
 {
-    const fsdp_checkpoint_options options = {.mode = FSDP_CHECKPOINT_FULL, .free_arg = toy_free};
+    const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
 
     t->context = fsdp_device_context(fsdp_tensor_device(x));
-    return fsdp_checkpoint(t->context, thirty, t, &x, 1, &options);
+    return fsdp_recompute(t->context, thirty, t, &x, 1, &options);
 }
 
 static fsdp_tensor *long_leaf(fsdp_context *context)
@@ -153,7 +153,7 @@ static void what_cannot_run_twice_is_refused(void **state)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *none = NULL;
-    const fsdp_checkpoint_options options = {.mode = FSDP_CHECKPOINT_FULL, .free_arg = toy_free};
+    const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
     toy t = {.goes_back = true, .inner = toy_scale(x, 7)};
 
     (void)state;
@@ -161,9 +161,9 @@ static void what_cannot_run_twice_is_refused(void **state)
     CHECK_EQ(fsdp_last_status(), FSDP_UNSUPPORTED);
     CHECK_CONTAINS(fsdp_last_error(), "inside the forward of a checkpoint");
     CHECK_EQ(t.freed, 1);
-    CHECK_NULL(fsdp_checkpoint(context, thirty, &t, &none, 1, &options));
+    CHECK_NULL(fsdp_recompute(context, thirty, &t, &none, 1, &options));
     CHECK_EQ(t.freed, 2);
-    CHECK_NULL(fsdp_checkpoint(context, NULL, &t, &x, 1, &options));
+    CHECK_NULL(fsdp_recompute(context, NULL, &t, &x, 1, &options));
     CHECK_CONTAINS(fsdp_last_error(), "a context and a function");
     CHECK_EQ(t.freed, 3);
     CHECK_OK(fsdp_backward(t.inner)); /* it was not walked */
@@ -184,7 +184,7 @@ static void one_in_another_is_a_part_of_it(void **state)
     toy t = {0};
 
     (void)state;
-    y = CHECK_PTR(fsdp_checkpoint(context, around, &t, &x, 1, NULL));
+    y = CHECK_PTR(fsdp_recompute(context, around, &t, &x, 1, NULL));
     CHECK_EQ(t.freed, 1);
     CHECK_OK(fsdp_backward_from(&y, &one, 1, false));
     CHECK_NEAR(toy_grad(x), 210, 0);
@@ -207,11 +207,11 @@ static void a_backward_may_come_from_any_of_several_outputs(void **state)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = long_leaf(context), *one = ones(context), *none = NULL, *y[3];
-    const fsdp_checkpoint_options options = {.mode = FSDP_CHECKPOINT_FULL, .free_arg = toy_free};
+    const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
     toy t = {.context = context};
 
     (void)state;
-    CHECK_OK(fsdp_checkpoint_many(context, several, &t, &x, 1, y, 3, &options));
+    CHECK_OK(fsdp_recompute_many(context, several, &t, &x, 1, y, 3, &options));
     CHECK_NULL(y[2]);
     CHECK_OK(fsdp_backward_from(&y[1], &one, 1, false));
     CHECK_NEAR(toy_grad(x), 7, 0);
@@ -220,15 +220,15 @@ static void a_backward_may_come_from_any_of_several_outputs(void **state)
     CHECK_EQ(t.calls, 2); /* one recomputation serves both */
     CHECK_EQ(t.freed, 1);
     fsdp_no_grad_begin(context);
-    CHECK_OK(fsdp_checkpoint_many(context, several, &t, &x, 1, y, 3, &options));
+    CHECK_OK(fsdp_recompute_many(context, several, &t, &x, 1, y, 3, &options));
     fsdp_no_grad_end(context);
     CHECK(y[0] && !fsdp_tensor_requires_grad(y[0]));
     fsdp_clear_error();
-    CHECK_STATUS(fsdp_checkpoint_many(context, several, &t, &none, 1, y, 3, &options), FSDP_INVALID);
+    CHECK_STATUS(fsdp_recompute_many(context, several, &t, &none, 1, y, 3, &options), FSDP_INVALID);
     CHECK(!y[0] && !y[1] && !y[2]);
-    CHECK_STATUS(fsdp_checkpoint_many(context, NULL, &t, &x, 1, y, 3, &options), FSDP_INVALID);
-    CHECK_ERROR(fsdp_checkpoint_many(context, several, &t, &x, 1, NULL, 3, &options), FSDP_INVALID, "room");
-    CHECK_ERROR(fsdp_checkpoint_many(context, several, &t, &x, 1, y, 0, &options), FSDP_INVALID, "room");
+    CHECK_STATUS(fsdp_recompute_many(context, NULL, &t, &x, 1, y, 3, &options), FSDP_INVALID);
+    CHECK_ERROR(fsdp_recompute_many(context, several, &t, &x, 1, NULL, 3, &options), FSDP_INVALID, "room");
+    CHECK_ERROR(fsdp_recompute_many(context, several, &t, &x, 1, y, 0, &options), FSDP_INVALID, "room");
     CHECK_EQ(t.freed, 6);
     toy_end(context);
 }
@@ -254,7 +254,7 @@ static void a_second_run_leaves_recording_as_it_was(void **state)
     fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
 
     (void)state;
-    y = CHECK_PTR(fsdp_checkpoint(context, scaled_inside, context, &x, 1, NULL));
+    y = CHECK_PTR(fsdp_recompute(context, scaled_inside, context, &x, 1, NULL));
     fsdp_no_grad_begin(context);
     CHECK_OK(fsdp_enable_grad_begin(context));
     CHECK_OK(fsdp_backward_from(&y, &one, 1, false));

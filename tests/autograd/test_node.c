@@ -202,14 +202,14 @@ static fsdp_tensor *with_captured(void *arg, fsdp_tensor *const *inputs, int cou
 static void a_checkpoint_that_computes_from_what_was_written_is_an_error(void **state)
 {
     captured c = {plain(2, 3), plain(2, 3)};
-    const fsdp_checkpoint_options options = {.mode = FSDP_CHECKPOINT_FULL};
+    const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL};
     fsdp_tensor *written[] = {c.scale, c.shift, NULL};
 
     (void)state;
     for (int i = 0; i < 3; i++) {
         fsdp_tensor *x = leaf(2, 3), *y;
 
-        y = CHECK_PTR(fsdp_sum(fsdp_checkpoint(context, with_captured, &c, &x, 1, &options)));
+        y = CHECK_PTR(fsdp_sum(fsdp_recompute(context, with_captured, &c, &x, 1, &options)));
         if (written[i])
             CHECK_OK(fsdp_tensor_fill_(written[i], 2));
         if (written[i])
@@ -231,13 +231,13 @@ static fsdp_status two_products(void *arg, fsdp_tensor *const *inputs, int count
 
 static void a_kept_result_that_was_written_is_computed_again(void **state)
 {
-    const fsdp_checkpoint_options options = {.mode = FSDP_CHECKPOINT_SELECTIVE};
+    const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_SELECTIVE};
     fsdp_tensor *x = leaf(2, 3), *w = leaf(3, 3), *y[2];
     float gradients[2][9];
 
     (void)state;
     for (int writes = 0; writes < 2; writes++) {
-        CHECK_OK(fsdp_checkpoint_many(context, two_products, w, &x, 1, y, 2, &options));
+        CHECK_OK(fsdp_recompute_many(context, two_products, w, &x, 1, y, 2, &options));
         if (writes)
             CHECK_OK(fsdp_tensor_fill_(y[0], 2));
         CHECK_OK(fsdp_backward(fsdp_sum(y[1])));
@@ -341,7 +341,7 @@ static void run_step(program *p, const step *s)
         y = fsdp_transpose(p->made[p->base[s->a]], 0, 1);
         break;
     case REPEAT:
-        y = fsdp_checkpoint(context, product_of, NULL, pair, 2, NULL);
+        y = fsdp_recompute(context, product_of, NULL, pair, 2, NULL);
         break;
     default:
         if (p->copies)

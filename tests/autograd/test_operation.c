@@ -75,7 +75,7 @@ static result run(fsdp_context *context, fsdp_dtype dtype, bool own, bool checkp
 
     if (view)
         in[0] = fsdp_transpose(fsdp_contiguous(fsdp_transpose(in[0], 0, 1)), 0, 1);
-    y = checkpoint ? fsdp_checkpoint(context, scaled_in_checkpoint, &own, in, 2, NULL)
+    y = checkpoint ? fsdp_recompute(context, scaled_in_checkpoint, &own, in, 2, NULL)
                    : scaled_in_checkpoint(&own, in, 2);
     loss = CHECK_PTR(fsdp_sum(fsdp_mul(fsdp_cast(y, FSDP_F32), x)));
     CHECK_OK(fsdp_tensor_item(loss, &item));
@@ -184,7 +184,7 @@ static void nothing_leaks_whatever_fails(void **state)
         bool begun = status == FSDP_OK;
 
         if (begun) {
-            fsdp_tensor *in[] = {x, slope}, *y = fsdp_checkpoint(context, swish_of, NULL, in, 2, NULL);
+            fsdp_tensor *in[] = {x, slope}, *y = fsdp_recompute(context, swish_of, NULL, in, 2, NULL);
             fsdp_tensor *loss = fsdp_sum(fsdp_mul(y, y));
 
             status = loss ? fsdp_backward(loss) : fsdp_last_status();
@@ -421,7 +421,7 @@ static void a_kernel_writes_as_others_do(void **state)
     fsdp_context *context = begin(false);
     fsdp_tensor *x = make_leaf(test_device(context), 1, FSDP_SHAPE(2));
     fsdp_tensor *slope = make_leaf(test_device(context), 2, FSDP_SHAPE(2)), *in[] = {x, slope};
-    fsdp_tensor *loss = CHECK_PTR(fsdp_sum(fsdp_checkpoint(context, swish_of, NULL, in, 2, NULL)));
+    fsdp_tensor *loss = CHECK_PTR(fsdp_sum(fsdp_recompute(context, swish_of, NULL, in, 2, NULL)));
 
     (void)state;
     CHECK_OK(launch_fill(x, (fill){.value = 1}));

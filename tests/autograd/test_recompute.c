@@ -84,7 +84,7 @@ static fsdp_tensor *with_own_buffer(void *arg, fsdp_tensor *const *inputs, int c
         count_up(b);
         return fsdp_mul(x, o->threes);
     case IS_NESTED:
-        y = fsdp_checkpoint(context, with_own_buffer, &inner, &x, 1, NULL);
+        y = fsdp_recompute(context, with_own_buffer, &inner, &x, 1, NULL);
         return fsdp_mul(y, fsdp_exp(fsdp_scale(b, 0)));
     case ADDS_UP:
         CHECK_OK(fsdp_tensor_copy_(b, fsdp_add(b, o->threes)));
@@ -116,7 +116,7 @@ static own_buffer own_buffer_of(own_write kind)
 
 static fsdp_tensor *through_own_buffer(own_buffer *o, fsdp_tensor *x)
 {
-    return CHECK_PTR(fsdp_sum(fsdp_checkpoint(context, with_own_buffer, o, &x, 1, NULL)));
+    return CHECK_PTR(fsdp_sum(fsdp_recompute(context, with_own_buffer, o, &x, 1, NULL)));
 }
 
 static void check_gradient(fsdp_tensor *x, float value)
@@ -253,7 +253,7 @@ static void a_write_to_what_is_copied_before_it_is_read_is_an_error(void **state
             static float plain_gradient[9];
             float gradient[9];
 
-            y = how == 0 ? with_reading(&r, &x, 1) : fsdp_checkpoint(context, with_reading, &r, &x, 1, NULL);
+            y = how == 0 ? with_reading(&r, &x, 1) : fsdp_recompute(context, with_reading, &r, &x, 1, NULL);
             y = CHECK_PTR(fsdp_sum(y));
             if (how == 2)
                 CHECK_OK(fsdp_tensor_copy_(r.read, fsdp_reshape(numbers_read(kind, then), FSDP_SHAPE(3, 3))));
@@ -294,11 +294,11 @@ static void a_function_may_write_to_its_own_result(void **state)
     float gradients[3][9];
 
     (void)state;
-    for (fsdp_checkpoint_mode mode = FSDP_CHECKPOINT_NONE; mode <= FSDP_CHECKPOINT_SELECTIVE; mode++) {
+    for (fsdp_recompute_mode mode = FSDP_RECOMPUTE_NONE; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++) {
         fsdp_tensor *x = plain(2, 3), *w = leaf(3, 3);
 
         CHECK_OK(fsdp_backward(fsdp_sum(
-            fsdp_checkpoint(context, with_changed_product, w, &x, 1, &(fsdp_checkpoint_options){.mode = mode}))));
+            fsdp_recompute(context, with_changed_product, w, &x, 1, &(fsdp_recompute_options){.mode = mode}))));
         CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(w), FSDP_F32, gradients[mode]));
         CHECK_BYTES(gradients[mode], gradients[0], sizeof gradients[0]);
     }

@@ -85,7 +85,7 @@ static fsdp_tensor *net_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
 
 static const fsdp_module_type net_type = {.name = "Net", .forward = net_forward};
 
-static net *net_create(fsdp_context *context, fsdp_checkpoint_mode mode)
+static net *net_create(fsdp_context *context, fsdp_recompute_mode mode)
 {
     const char *names[] = {"a", "b", "c"};
     net *n;
@@ -93,8 +93,8 @@ static net *net_create(fsdp_context *context, fsdp_checkpoint_mode mode)
     CHECK_OK(fsdp_module_create(context, &net_type, sizeof *n, &n));
     for (int i = 0; i < BLOCKS; i++) {
         n->blocks[i] = child(&n->base, names[i], block_create(context, i));
-        CHECK_OK(fsdp_module_set_checkpoint(n->blocks[i], mode));
-        CHECK_EQ(fsdp_module_checkpoint(n->blocks[i]), mode);
+        CHECK_OK(fsdp_module_set_recompute(n->blocks[i], mode));
+        CHECK_EQ(fsdp_module_recompute(n->blocks[i]), mode);
     }
     n->dropout = child(&n->base, "dropout", fsdp_dropout_create(context, 0.1f, 99));
     CHECK_OK(fsdp_module_initialize(&n->base, 1));
@@ -197,13 +197,13 @@ static void evaluated_between(net *n, trace *t, int step)
 static void set_between(net *n, trace *t, int step)
 {
     fsdp_tensor *loss = forward(n, (uint64_t)step, true);
-    fsdp_checkpoint_mode mode = fsdp_module_checkpoint(n->blocks[0]);
+    fsdp_recompute_mode mode = fsdp_module_recompute(n->blocks[0]);
 
     for (int i = 0; i < BLOCKS; i++)
-        CHECK_OK(fsdp_module_set_checkpoint(n->blocks[i], mode ? FSDP_CHECKPOINT_NONE : FSDP_CHECKPOINT_FULL));
+        CHECK_OK(fsdp_module_set_recompute(n->blocks[i], mode ? FSDP_RECOMPUTE_NONE : FSDP_RECOMPUTE_FULL));
     backward(t, loss);
     for (int i = 0; i < BLOCKS; i++)
-        CHECK_OK(fsdp_module_set_checkpoint(n->blocks[i], mode));
+        CHECK_OK(fsdp_module_set_recompute(n->blocks[i], mode));
 }
 
 static void in_evaluation(net *n, trace *t, int step)
@@ -257,7 +257,7 @@ static void backward_in_a_hook(net *n, trace *t, int step)
 
 static void in_another(net *n, trace *t, int step)
 {
-    CHECK_OK(fsdp_module_set_checkpoint(&n->base, fsdp_module_checkpoint(n->blocks[0])));
+    CHECK_OK(fsdp_module_set_recompute(&n->base, fsdp_module_recompute(n->blocks[0])));
     backward(t, forward(n, (uint64_t)step, true));
 }
 
@@ -265,7 +265,7 @@ static void (*const uses[])(net *n, trace *t, int step) = {
     plain,         wanted_input, two_forwards,  two_backwards, kept_graph,   evaluated_between,  set_between,
     in_evaluation, called_twice, unused_output, partly_frozen, frozen_below, backward_in_a_hook, in_another};
 
-static void trace_of(fsdp_checkpoint_mode mode, size_t use, trace *t)
+static void trace_of(fsdp_recompute_mode mode, size_t use, trace *t)
 {
     fsdp_context *context = test_context();
     net *n = net_create(context, mode);
@@ -290,11 +290,11 @@ static void losses_and_gradients_are_the_same_to_the_bit(void **state)
     for (size_t use = 0; use < FSDP__COUNT_OF(uses); use++) {
         trace without = {0};
 
-        trace_of(FSDP_CHECKPOINT_NONE, use, &without);
-        for (int mode = FSDP_CHECKPOINT_FULL; mode <= FSDP_CHECKPOINT_SELECTIVE; mode++) {
+        trace_of(FSDP_RECOMPUTE_NONE, use, &without);
+        for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++) {
             trace with = {0};
 
-            trace_of((fsdp_checkpoint_mode)mode, use, &with);
+            trace_of((fsdp_recompute_mode)mode, use, &with);
             CHECK_EQ(with.count, without.count);
             for (int i = 0; i < with.count; i++)
                 if (with.hash[i] != without.hash[i])
@@ -319,9 +319,9 @@ static void only_inputs_are_kept(void **state)
         rounded(rows * 3 * DIM) + rounded(rows * DIM) + rounded((size_t)BATCH * HEADS * TIME) + rounded(rows * FFN);
 
     (void)state;
-    for (int mode = FSDP_CHECKPOINT_FULL; mode <= FSDP_CHECKPOINT_SELECTIVE; mode++) {
+    for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++) {
         fsdp_context *context = test_context();
-        net *n = net_create(context, (fsdp_checkpoint_mode)mode);
+        net *n = net_create(context, (fsdp_recompute_mode)mode);
         int64_t before = tensor_bytes(context);
         fsdp_tensor *loss;
 
@@ -329,8 +329,7 @@ static void only_inputs_are_kept(void **state)
         CHECK_OK(fsdp_scope_begin(context));
         loss = forward(n, 1, false);
         fsdp_scope_end(context, loss);
-        CHECK_EQ(tensor_bytes(context) - before,
-                 64 + BLOCKS * (input + (mode == FSDP_CHECKPOINT_SELECTIVE ? kept : 0)));
+        CHECK_EQ(tensor_bytes(context) - before, 64 + BLOCKS * (input + (mode == FSDP_RECOMPUTE_SELECTIVE ? kept : 0)));
         CHECK_OK(fsdp_backward(loss));
         for (int i = 0; i < BLOCKS; i++) {
             CHECK_EQ(((block *)n->blocks[i])->runs, 2);
@@ -345,7 +344,7 @@ static void only_inputs_are_kept(void **state)
 static void without_gradients_it_is_a_plain_call(void **state)
 {
     fsdp_context *context = test_context();
-    net *n = net_create(context, FSDP_CHECKPOINT_FULL);
+    net *n = net_create(context, FSDP_RECOMPUTE_FULL);
     int64_t before = tensor_bytes(context);
     fsdp_tensor *loss;
 
@@ -399,7 +398,7 @@ static void what_changed_is_an_error_that_names_it(void **state)
     (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         fsdp_context *context = test_context();
-        net *n = net_create(context, FSDP_CHECKPOINT_FULL);
+        net *n = net_create(context, FSDP_RECOMPUTE_FULL);
         int64_t before = tensor_bytes(context);
         fsdp_tensor *loss;
 
@@ -418,7 +417,7 @@ static void what_changed_is_an_error_that_names_it(void **state)
 static void the_graph_holds_the_modules(void **state)
 {
     fsdp_context *context = test_context();
-    net *n = net_create(context, FSDP_CHECKPOINT_FULL);
+    net *n = net_create(context, FSDP_RECOMPUTE_FULL);
     fsdp_tensor *loss, *weight = fsdp_tensor_ref(fsdp_module_parameter(&n->base, "a.qkv.weight"));
 
     (void)state;
@@ -439,10 +438,10 @@ static void what_cannot_have_a_checkpoint_is_refused(void **state)
     fsdp_module *list = fsdp_module_list_create(context), *gelu = fsdp_gelu_create(context, true);
 
     (void)state;
-    CHECK_ERROR(fsdp_module_set_checkpoint(list, FSDP_CHECKPOINT_FULL), FSDP_UNSUPPORTED, "ModuleList");
-    CHECK_ERROR(fsdp_module_set_checkpoint(NULL, FSDP_CHECKPOINT_FULL), FSDP_INVALID, "a module");
-    CHECK_ERROR(fsdp_module_set_checkpoint(gelu, (fsdp_checkpoint_mode)3), FSDP_INVALID, "three modes");
-    CHECK_EQ(fsdp_module_checkpoint(gelu), FSDP_CHECKPOINT_NONE);
+    CHECK_ERROR(fsdp_module_set_recompute(list, FSDP_RECOMPUTE_FULL), FSDP_UNSUPPORTED, "ModuleList");
+    CHECK_ERROR(fsdp_module_set_recompute(NULL, FSDP_RECOMPUTE_FULL), FSDP_INVALID, "a module");
+    CHECK_ERROR(fsdp_module_set_recompute(gelu, (fsdp_recompute_mode)3), FSDP_INVALID, "three modes");
+    CHECK_EQ(fsdp_module_recompute(gelu), FSDP_RECOMPUTE_NONE);
     fsdp_module_unref(list);
     fsdp_module_unref(gelu);
     fsdp_context_free(context);
@@ -465,11 +464,11 @@ static fsdp_status try_step(net *n)
 static void no_failed_allocation_leaves_anything(void **state)
 {
     fsdp_context *context = test_context();
-    net *n = net_create(context, FSDP_CHECKPOINT_SELECTIVE);
+    net *n = net_create(context, FSDP_RECOMPUTE_SELECTIVE);
     int64_t before;
 
     (void)state;
-    CHECK_OK(fsdp_module_set_checkpoint(n->blocks[1], FSDP_CHECKPOINT_FULL));
+    CHECK_OK(fsdp_module_set_recompute(n->blocks[1], FSDP_RECOMPUTE_FULL));
     CHECK_OK(try_step(n)); /* kernels have their scratch */
     fsdp_module_zero_grad(&n->base);
     before = tensor_bytes(context);

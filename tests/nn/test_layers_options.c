@@ -165,7 +165,7 @@ static void dropout_of_attention_weights_is_repeated_by_a_checkpoint(void **stat
         fsdp_module *m = CHECK_PTR(fsdp_multihead_attention_create(context, device, 8, 2, &options));
         fsdp_tensor *x = make_random(device, 1, 3, (const int64_t[]){1, 4, 8}), *out;
 
-        CHECK_OK(fsdp_module_set_checkpoint(m, checkpointed ? FSDP_CHECKPOINT_FULL : FSDP_CHECKPOINT_NONE));
+        CHECK_OK(fsdp_module_set_recompute(m, checkpointed ? FSDP_RECOMPUTE_FULL : FSDP_RECOMPUTE_NONE));
         for (int i = 0; i < 2; i++) {
             out = CHECK_PTR(fsdp_call(m, x));
             CHECK_OK(fsdp_tensor_read(out, FSDP_F32, y[checkpointed][i]));

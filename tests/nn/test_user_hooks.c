@@ -364,7 +364,7 @@ static void a_checkpoint_around_runs_those_of_the_forward_again(void **state)
     plain = (float)first_of(fsdp_tensor_grad(r.x));
     CHECK_OK(fsdp_tensor_set_grad(r.x, NULL));
     r.log[0] = '\0';
-    CHECK_OK(fsdp_backward(fsdp_sum(CHECK_PTR(fsdp_checkpoint(r.context, inner, r.module, &r.x, 1, NULL)))));
+    CHECK_OK(fsdp_backward(fsdp_sum(CHECK_PTR(fsdp_recompute(r.context, inner, r.module, &r.x, 1, NULL)))));
     checkpointed = (float)first_of(fsdp_tensor_grad(r.x));
     CHECK_STRING(r.log, "<a>a<a>a[a]a");
     CHECK_BYTES(&plain, &checkpointed, sizeof plain);

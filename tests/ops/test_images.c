@@ -165,7 +165,7 @@ static void a_checkpoint_leaves_running_statistics_alone_the_second_time(void **
                                      .training = true,
                                      .momentum = 0.25,
                                      .eps = 1e-5f};
-        fsdp_tensor *y = checkpointed ? fsdp_checkpoint(context, normalise, &o, in, 2, NULL) : normalise(&o, in, 2);
+        fsdp_tensor *y = checkpointed ? fsdp_recompute(context, normalise, &o, in, 2, NULL) : normalise(&o, in, 2);
 
         CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_mul(y, y))))));
         CHECK_OK(fsdp_tensor_read(o.running_mean, FSDP_F32, mean[checkpointed]));
@@ -202,7 +202,7 @@ static void a_checkpoint_keeps_the_running_statistics_of_an_evaluation(void **st
     CHECK_OK(fsdp_tensor_write(in[1], FSDP_F32, (float[]){1.0f, 10.0f}));
     CHECK_OK(fsdp_tensor_fill_(o.running_mean, 0.5));
     CHECK_OK(fsdp_tensor_fill_(o.running_var, 0.25));
-    y = CHECK_PTR(fsdp_checkpoint(context, normalise, &o, in, 2, NULL));
+    y = CHECK_PTR(fsdp_recompute(context, normalise, &o, in, 2, NULL));
     y = CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_mul(y, y))));
     CHECK_OK(fsdp_tensor_fill_(o.running_mean, 3.0));
     CHECK_OK(fsdp_tensor_fill_(o.running_var, 16.0));
@@ -219,7 +219,7 @@ static void a_checkpoint_that_evaluates_only_then_is_an_error(void **state)
     fsdp_tensor *y;
 
     (void)state;
-    y = CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_checkpoint(context, evaluate_the_second_time, &o, in, 2, NULL))));
+    y = CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_recompute(context, evaluate_the_second_time, &o, in, 2, NULL))));
     CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "took another way: operation 0 is one that reads other values");
 }
 
@@ -228,7 +228,7 @@ static fsdp_status evaluate_in_a_checkpoint(fsdp_batch_norm_options *o, tensors 
     fsdp_status status;
 
     FSDP_TRY(fsdp_scope_begin(context));
-    status = fsdp_backward(fsdp_sum(fsdp_checkpoint(context, normalise, o, in, 2, NULL)));
+    status = fsdp_backward(fsdp_sum(fsdp_recompute(context, normalise, o, in, 2, NULL)));
     fsdp_scope_end(context, NULL);
     fsdp__put_grad(in[0], NULL);
     fsdp__put_grad(in[1], NULL);

@@ -261,7 +261,7 @@ static void a_checkpoint_changes_no_bit(void **state)
         in[0] = make_leaf(test_device(context), 1, FSDP_SHAPE(2, 3));
         in[1] = make_leaf(test_device(context), 2, FSDP_SHAPE(3, 4));
         CHECK_OK(fsdp_backward(
-            fsdp_sum(checkpoint ? fsdp_checkpoint(context, twice, NULL, in, 2, NULL) : twice(NULL, in, 2))));
+            fsdp_sum(checkpoint ? fsdp_recompute(context, twice, NULL, in, 2, NULL) : twice(NULL, in, 2))));
         CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(in[0]), FSDP_F32, values[checkpoint]));
         fsdp_scope_end(context, NULL);
         CHECK_EQ(tensor_bytes(context), 0);

@@ -100,8 +100,8 @@ void order_build(order_player *player, const order_run *run, int index)
     CHECK_EQ(m->parameters.count, plan->param_count);
     for (int i = 0; i < plan->blocks && !player->plain; i++)
         if (plan->checkpoints >> i & 1)
-            CHECK_OK(fsdp_module_set_checkpoint(module_at(m, 1 + i),
-                                                i % 2 ? FSDP_CHECKPOINT_SELECTIVE : FSDP_CHECKPOINT_FULL));
+            CHECK_OK(
+                fsdp_module_set_recompute(module_at(m, 1 + i), i % 2 ? FSDP_RECOMPUTE_SELECTIVE : FSDP_RECOMPUTE_FULL));
     for (int g = plan->group_count - 1; g >= 0 && !player->plain; g--)
         if (plan->flat)
             wrap_unit(m, run, player->mesh, g);

@@ -230,7 +230,7 @@ static void trains_as_plain(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_module_initialize(m, 7));
     }
     if (c->checkpoint)
-        CHECK_OK(fsdp_module_set_checkpoint(m, FSDP_CHECKPOINT_FULL));
+        CHECK_OK(fsdp_module_set_recompute(m, FSDP_RECOMPUTE_FULL));
     for (int step = 0; step < STEPS; step++) {
         forward_backward(m, step, fsdp_context_rank(context));
         net_sgd(m, 0.1f);
@@ -266,7 +266,7 @@ static void a_checkpoint_updates_running_statistics_once(void **state)
 
 /* The model is tuned with its statistics as they are; a load, another evaluation, and where it `looks` whole parameters
  * in the caller's hands, come before the backward. free() it. */
-static float *tune(fsdp_context *context, door d, fsdp_checkpoint_mode mode, bool looks, int64_t *count)
+static float *tune(fsdp_context *context, door d, fsdp_recompute_mode mode, bool looks, int64_t *count)
 {
     const fsdp_summon_options look = {.no_writeback = true};
     fsdp_module *m = cnn_create(context, test_device(context));
@@ -277,7 +277,7 @@ static float *tune(fsdp_context *context, door d, fsdp_checkpoint_mode mode, boo
     wrap(m, d);
     forward_backward(m, 0, fsdp_context_rank(context));
     fsdp_module_train(m, false);
-    CHECK_OK(fsdp_module_set_checkpoint(m, mode));
+    CHECK_OK(fsdp_module_set_recompute(m, mode));
     CHECK_OK(fsdp_scope_begin(context));
     for (int i = 0; i < 2; i++) {
         loss[i] = forward(m, 1 + i, fsdp_context_rank(context));
@@ -299,10 +299,10 @@ static float *tune(fsdp_context *context, door d, fsdp_checkpoint_mode mode, boo
 static void tunes_alike(fsdp_context *context, void *arg)
 {
     int64_t count;
-    float *plain = tune(context, *(const door *)arg, FSDP_CHECKPOINT_NONE, false, &count);
+    float *plain = tune(context, *(const door *)arg, FSDP_RECOMPUTE_NONE, false, &count);
 
     for (int i = 0; i < 5; i++) {
-        const fsdp_checkpoint_mode modes[] = {FSDP_CHECKPOINT_FULL, FSDP_CHECKPOINT_SELECTIVE, FSDP_CHECKPOINT_NONE};
+        const fsdp_recompute_mode modes[] = {FSDP_RECOMPUTE_FULL, FSDP_RECOMPUTE_SELECTIVE, FSDP_RECOMPUTE_NONE};
         float *values = tune(context, *(const door *)arg, modes[i % 3], i > 1, &count);
 
         CHECK_BYTES(values, plain, (size_t)count * sizeof *values);

@@ -58,13 +58,13 @@ static fsdp_module *create(fsdp_context *context, const fsdp_shard_options *opti
 
 static void set_checkpoints(fsdp_module *module, placing place)
 {
-    fsdp_checkpoint_mode mode = place == BLOCKS_SELECTIVE ? FSDP_CHECKPOINT_SELECTIVE : FSDP_CHECKPOINT_FULL;
+    fsdp_recompute_mode mode = place == BLOCKS_SELECTIVE ? FSDP_RECOMPUTE_SELECTIVE : FSDP_RECOMPUTE_FULL;
 
     if (place == WHOLE)
-        CHECK_OK(fsdp_module_set_checkpoint(module, mode));
+        CHECK_OK(fsdp_module_set_recompute(module, mode));
     for (int i = 0; i < BLOCKS && place != WHOLE && place != AROUND; i++)
         if (place != EVERY_SECOND || i % 2 == 1)
-            CHECK_OK(fsdp_module_set_checkpoint(net_block_at(module, i), mode));
+            CHECK_OK(fsdp_module_set_recompute(net_block_at(module, i), mode));
 }
 
 static fsdp_tensor *call_model(void *arg, fsdp_tensor *const *inputs, int count)
@@ -81,7 +81,7 @@ static fsdp_tensor *loss_of(const pair *p, int which, int step)
     if (step == 0)
         dawdle(context, p->run);
     if (p->place == AROUND && which == 1)
-        return CHECK_PTR(fsdp_checkpoint(context, call_model, p->models[which], inputs, 2, NULL));
+        return CHECK_PTR(fsdp_recompute(context, call_model, p->models[which], inputs, 2, NULL));
     return CHECK_PTR(fsdp_module_call(p->models[which], inputs, 2));
 }
 
@@ -377,7 +377,7 @@ static void initialize_between(fsdp_context *context, way_run *run)
     pair p = {.run = run, .models = {module, NULL}};
     fsdp_tensor *loss;
 
-    CHECK_OK(fsdp_module_set_checkpoint(((net *)module)->head, FSDP_CHECKPOINT_FULL));
+    CHECK_OK(fsdp_module_set_recompute(((net *)module)->head, FSDP_RECOMPUTE_FULL));
     CHECK_OK(fsdp_scope_begin(context));
     CHECK_OK(fsdp_backward(loss_of(&p, 0, 0)));
     loss = loss_of(&p, 0, 1);

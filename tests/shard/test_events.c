@@ -166,7 +166,7 @@ static void shard(const play *p)
     for (int i = 0; i < LAYERS; i++) {
         CHECK_OK(fsdp_fully_shard(layer_at(p->net, i), &options));
         if (is_set(p->spec, "checkpoint"))
-            CHECK_OK(fsdp_module_set_checkpoint(layer_at(p->net, i), FSDP_CHECKPOINT_FULL));
+            CHECK_OK(fsdp_module_set_recompute(layer_at(p->net, i), FSDP_RECOMPUTE_FULL));
     }
     if (is_set(p->spec, "grouped_head"))
         CHECK_OK(fsdp_fully_shard_modules(ends, 2, &options));

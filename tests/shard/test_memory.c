@@ -406,16 +406,16 @@ static void check_activations(fsdp_context *context, void *arg)
                           rounded(rows * NET_OUT * 4) + 64;                /* of the loss */
     size_t peaks[2] = {0};
 
-    for (int mode = FSDP_CHECKPOINT_FULL; mode <= FSDP_CHECKPOINT_SELECTIVE; mode++)
+    for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++)
         for (int more = 0; more < 2; more++) {
             int64_t blocks = more ? 2 * BLOCKS : BLOCKS;
-            size_t kept = input + (mode == FSDP_CHECKPOINT_SELECTIVE ? product : 0);
+            size_t kept = input + (mode == FSDP_RECOMPUTE_SELECTIVE ? product : 0);
             fsdp_module *module = net_sharded(context, (int)blocks, options);
             fsdp_memory_stats stats;
             fsdp_tensor *x, *targets, *loss;
 
             for (int64_t i = 0; i < blocks; i++)
-                CHECK_OK(fsdp_module_set_checkpoint(net_block_at(module, i), (fsdp_checkpoint_mode)mode));
+                CHECK_OK(fsdp_module_set_recompute(net_block_at(module, i), (fsdp_recompute_mode)mode));
             CHECK_OK(fsdp_scope_begin(context));
             net_batch(context, 0, 0, (int)rows, &x, &targets);
             loss = CHECK_PTR(fsdp_call(module, x, targets));

@@ -161,7 +161,7 @@ static void wrap(own_net *n, const door *d)
         CHECK_OK(fsdp_replicate(&n->base, &d->ddp));
     for (int i = 0; i < 3; i++) {
         if (d->checkpoint && i < BLOCKS)
-            CHECK_OK(fsdp_module_set_checkpoint(units[i], FSDP_CHECKPOINT_FULL));
+            CHECK_OK(fsdp_module_set_recompute(units[i], FSDP_RECOMPUTE_FULL));
         if (d->kind == SHARDED)
             CHECK_OK(fsdp_fully_shard(units[i], &d->sharded));
         if (d->kind == FSDP1)

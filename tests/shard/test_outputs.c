@@ -133,7 +133,7 @@ static void shard(talker *t, const fsdp_shard_options *given, door which)
             CHECK_OK(fsdp_fully_shard(((layer *)t->layers[i])->up, &options));
         CHECK_OK(fsdp_fully_shard(t->layers[i], &options));
         if (which == CHECKPOINTED && i > 0)
-            CHECK_OK(fsdp_module_set_checkpoint(t->layers[i], FSDP_CHECKPOINT_FULL));
+            CHECK_OK(fsdp_module_set_recompute(t->layers[i], FSDP_RECOMPUTE_FULL));
     }
     CHECK_OK(fsdp_fully_shard(&t->base, &options));
 }

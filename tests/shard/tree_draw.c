@@ -364,7 +364,7 @@ static void draw_checkpoints(drawing *d)
     plan->checkpoints = chance(d, 30);
     for (int i = 0; i < plan->node_count && plan->checkpoints; i++)
         if (chance(d, 40)) {
-            fsdp_checkpoint_mode mode = (fsdp_checkpoint_mode)(1 + pick(d, 2));
+            fsdp_recompute_mode mode = (fsdp_recompute_mode)(1 + pick(d, 2));
 
             if (!tree_is_uneven(plan) || !has_states_below(plan, i))
                 plan->nodes[i].checkpoint = mode;

@@ -89,11 +89,11 @@ typedef struct tree_node {
     tree_take take;
     int params[TREE_MAX_OWN], param_count;
     int children[TREE_MAX_CHILDREN], child_count;
-    int parent;                      /* the first */
-    fsdp_checkpoint_mode checkpoint; /* of its forward, in a sharded tree */
-    int state;                       /* that it was given to fully_shard with; -1: it was not */
-    bool reached;                    /* from the root; follows from the plan */
-    int runs;                        /* in a forward of the root, at most; follows from the plan */
+    int parent;                     /* the first */
+    fsdp_recompute_mode checkpoint; /* of its forward, in a sharded tree */
+    int state;                      /* that it was given to fully_shard with; -1: it was not */
+    bool reached;                   /* from the root; follows from the plan */
+    int runs;                       /* in a forward of the root, at most; follows from the plan */
 } tree_node;
 
 typedef struct tree_state {

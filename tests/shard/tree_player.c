@@ -141,7 +141,7 @@ static void set_checkpoints(const tree_player *player)
 {
     for (int i = 0; i < player->plan->node_count; i++)
         if (player->modules[i])
-            CHECK_OK(fsdp_module_set_checkpoint(player->modules[i], player->plan->nodes[i].checkpoint));
+            CHECK_OK(fsdp_module_set_recompute(player->modules[i], player->plan->nodes[i].checkpoint));
 }
 
 static void build(tree_player *player)

@@ -59,7 +59,7 @@ static void every_key_has_its_default(void **state)
     CHECK(isnan(config->optimizer.weight_decay));
     CHECK_EQ(config->lr_scheduler.decay_type, FSDP_DECAY_CONSTANT);
     CHECK_EQ(config->parallelism.reshard_after_forward, FSDP_RESHARD_AUTO);
-    CHECK_EQ(config->activation_checkpoint.mode, FSDP_CHECKPOINT_NONE);
+    CHECK_EQ(config->activation_checkpoint.mode, FSDP_RECOMPUTE_NONE);
     CHECK_EQ(config->activation_checkpoint.selective_ac_option, 2);
     CHECK_EQ(config->checkpoint.enable, -1);
     CHECK_EQ(config->checkpoint.interval, 500);
@@ -95,7 +95,7 @@ static void a_file_sets_what_it_names(void **state)
     CHECK_NEAR(config->optimizer.momentum, 0.9, 0);
     CHECK(config->optimizer.nesterov);
     CHECK_EQ(config->parallelism.reshard_after_forward, -FSDP_RESHARD_ALWAYS);
-    CHECK_EQ(config->activation_checkpoint.mode, FSDP_CHECKPOINT_SELECTIVE);
+    CHECK_EQ(config->activation_checkpoint.mode, FSDP_RECOMPUTE_SELECTIVE);
     CHECK_EQ(config->activation_checkpoint.selective_ac_option, 0);
     CHECK_STRING(config->save.path, "out");
     CHECK_EQ(config->save.dtype, FSDP_F16);
