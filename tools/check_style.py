@@ -28,6 +28,7 @@ ALLOWED = {
     ("src/backend/sim/sim_device.c", "getenv"): "its tests choose its timing",
     ("src/explain/collect.c", "free"): "open_memstream hands out memory of the C library",
     ("src/nn/print.c", "free"): "open_memstream hands out memory of the C library",
+    ("src/shard/lazy_init.c", "free"): "open_memstream hands out memory of the C library",
     ("src/shard/replicate.c", "free"): "open_memstream hands out memory of the C library",
     ("src/cli/output.c", "free"): "open_memstream hands out memory of the C library",
     ("src/cli/handover.c", "free"): "open_memstream and fsdp_scatter_objects hand out memory of the C library",

@@ -132,7 +132,8 @@ typedef struct fsdp_bucket_info {
     fsdp_dtype dtype;
 } fsdp_bucket_info;
 FSDP_API fsdp_status fsdp_module_bucket_info(fsdp_module *module, int64_t bucket, fsdp_bucket_info *out);
-/* Returns the index-th parameter of a bucket, tensor and name borrowed. Its name is NULL before the first forward. */
+/* Returns the index-th parameter of a bucket, tensor and name borrowed. The name is dotted, from the
+ * replicated module. */
 FSDP_API fsdp_status fsdp_module_bucket_parameter(fsdp_module *module, int64_t bucket, int64_t index,
                                                   fsdp_parameter *out);
 

@@ -51,7 +51,10 @@
  * Inputs of the outermost module are moved to the device of its parameters if they are on another one.
  *
  * The model's code does not change: it computes the same with and without these calls. All ranks must make the same
- * calls in the same order; forwards and backwards are collective over the mesh.
+ * calls in the same order; forwards and backwards are collective over the mesh. All ranks of a mesh must have
+ * parameters of the same names, shapes and dtypes, in one order, and the same ones frozen. The first forward compares
+ * them: if they differ, it is FSDP_MISMATCH on all ranks and names the first that differs; once that is mended it can
+ * be called again.
  */
 #ifndef FSDP_SHARD_H
 #define FSDP_SHARD_H

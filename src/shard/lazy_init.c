@@ -1,9 +1,13 @@
 /* lazy_init.c - names, checks, and one root for all states. */
 #include "shard/lazy_init.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "base/alloc.h"
 #include "base/text.h"
 #include "comm/internal.h"
+#include "shard/alike.h"
 #include "shard/buffers.h"
 #include "shard/gradients.h"
 #include "shard/prefetch.h"
@@ -16,18 +20,16 @@ typedef struct collection {
     bool spread; /* some state has become conditional through the one above */
 } collection;
 
-/* Names the parameters that were registered first in `module`. */
+/* Names the parameters that were registered first in `module`, anew if a try that failed has named them from another
+ * outermost module. */
 static fsdp_status name_parameters(fsdp_module *module, const char *name)
 {
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
         fsdp__param *p = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
 
-        if (!p || p->name || p->field_count == 0 || p->fields[0].field != slot->slot)
-            continue;
-        p->name = fsdp__sprintf("%s%s%s", name, *name ? "." : "", slot->name);
-        if (!p->name)
-            return FSDP_NO_MEMORY;
+        if (p && p->field_count > 0 && p->fields[0].field == slot->slot)
+            FSDP_TRY(fsdp__param_set_name(p, name, slot->name));
     }
     return FSDP_OK;
 }
@@ -467,9 +469,12 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
 
 /* ---- on all ranks, or on none ---- */
 
+/* What a visit of all groups is given. */
 typedef struct agreement {
     fsdp_status status;
-    const fsdp__mesh_info *last; /* the mesh whose ranks agreed last */
+    const fsdp_module *module;   /* that the groups are below */
+    const fsdp__mesh_info *mesh; /* the mesh whose ranks agreed last, or compare */
+    FILE *text;                  /* what they compare; NULL: this rank has failed */
 } agreement;
 
 static void end_read(fsdp__param_group *group, agreement *a)
@@ -487,7 +492,7 @@ static void begin_read(fsdp__param_group *group, agreement *a)
 
 static void agree(fsdp__param_group *group, agreement *a)
 {
-    a->status = fsdp__mesh_info_agree_after(&a->last, &group->residence.mesh, a->status);
+    a->status = fsdp__mesh_info_agree_after(&a->mesh, &group->residence.mesh, a->status);
 }
 
 /* Visits all groups at and below the module. This needs no memory, so no rank fails. */
@@ -501,14 +506,53 @@ static void visit_groups(const fsdp_module *module, void (*visit)(fsdp__param_gr
         visit_groups(module->parts->children[i].module, visit, a);
 }
 
+static void is_to_compare(fsdp__param_group *group, agreement *a)
+{
+    (void)a;
+    group->asked = false;
+}
+
+static void write_group(fsdp__param_group *group, agreement *a)
+{
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
+
+    if (group->asked || mesh->shard_pg != a->mesh->shard_pg || mesh->replicate_pg != a->mesh->replicate_pg)
+        return;
+    group->asked = true;
+    if (a->text)
+        fsdp__write_parameters(a->text, group);
+}
+
+/* Compares the parameters of all groups on the mesh of `group`: on another mesh, as experts have one, a rank may have
+ * parameters of its own. A rank that has failed takes part, so that the others do not wait for it. */
+static void compare(fsdp__param_group *group, agreement *a)
+{
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
+    agreement written = {.mesh = mesh};
+    char *text = NULL;
+    size_t bytes;
+
+    if (group->asked)
+        return;
+    if (a->status == FSDP_OK)
+        written.text = open_memstream(&text, &bytes);
+    visit_groups(a->module, write_group, &written);
+    if (a->status == FSDP_OK && (!written.text || fclose(written.text) != 0))
+        a->status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: what parameters there are, as text");
+    FSDP_KEEP_FIRST(a->status, fsdp__compare_texts(mesh, a->status == FSDP_OK ? text : NULL));
+    free(text);
+}
+
 fsdp_status fsdp__begin_together(void *outermost, fsdp_module *module, fsdp_status mine)
 {
     fsdp__module_state *state = outermost;
     collection c = {.root = state->root, .outermost = state};
-    agreement asked = {.status = mine == FSDP_OK ? check(&c) : mine}, made;
+    agreement asked = {.status = mine == FSDP_OK ? check(&c) : mine, .module = module}, made;
 
     visit_groups(module, end_read, &asked); /* a late writer may be waiting for that */
     visit_groups(module, agree, &asked);
+    visit_groups(module, is_to_compare, &asked);
+    visit_groups(module, compare, &asked);
     made = (agreement){.status = asked.status == FSDP_OK ? make(&c) : asked.status};
     visit_groups(module, agree, &made);
     end(&c, made.status); /* so that no rank has begun where another has not */

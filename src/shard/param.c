@@ -47,6 +47,21 @@ size_t fsdp__param_padded_bytes(const fsdp__param *param, int ranks, fsdp_dtype 
     return fsdp__device_rounded((size_t)(param->chunk_numel * ranks) * fsdp_dtype_size(dtype));
 }
 
+fsdp_status fsdp__param_set_name(fsdp__param *param, const char *module, const char *field)
+{
+    char *name = fsdp__sprintf("%s%s%s", module, *module ? "." : "", field);
+
+    if (!name)
+        return FSDP_NO_MEMORY;
+    if (param->name && strcmp(param->name, name) == 0) {
+        fsdp__free(name); /* callers may hold the one that is there */
+        return FSDP_OK;
+    }
+    fsdp__free(param->name);
+    param->name = name;
+    return FSDP_OK;
+}
+
 const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes)
 {
     const fsdp__param_field *field = param->fields;

@@ -24,7 +24,7 @@ typedef struct fsdp__param {
     struct fsdp__param_group *group;
     fsdp_tensor *sharded;   /* the tensor the model was built with, now this rank's rows */
     fsdp_tensor *unsharded; /* a leaf of the whole shape; made with the group's memory */
-    char *name;             /* dotted, from the root; NULL before lazy initialisation */
+    char *name;             /* dotted, from the root; NULL before lazy initialisation, unless it is replicated */
     char *unit_name;        /* of a flat group: dotted, from the module of the call */
     fsdp__param_field *fields;
     int64_t field_count, field_capacity;
@@ -69,6 +69,8 @@ void fsdp__param_forget_user(fsdp__param *param, const void *user);
 void fsdp__param_publish(fsdp__param *param, bool unsharded);
 /* Puts any tensor that stands for the parameter into those fields. */
 void fsdp__param_set_fields(fsdp__param *param, fsdp_tensor *tensor);
+/* Names the parameter by the field that it was registered with, in the module of the dotted name `module`. */
+fsdp_status fsdp__param_set_name(fsdp__param *param, const char *module, const char *field);
 /* Returns the parameter's text for messages: "'name'" if it is known, otherwise its place in the group's modules. */
 const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes);
 

@@ -4,9 +4,9 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/alloc.h"
+#include "shard/alike.h"
 #include "shard/attach.h"
 #include "shard/defaults.h"
 #include "shard/fully_shard.h"
@@ -142,7 +142,8 @@ static fsdp_status select_parameter(selection *sel, fsdp_module *module, const c
         FSDP_TRY(fsdp__param_group_add(sel->group, *slot->slot, &p));
         p->param_dtype = p->reduce_dtype = (*slot->slot)->dtype;
     }
-    return fsdp__param_add_field(p, module, slot->slot);
+    FSDP_TRY(fsdp__param_add_field(p, module, slot->slot));
+    return p->fields[0].field == slot->slot ? fsdp__param_set_name(p, path, slot->name) : FSDP_OK;
 }
 
 static fsdp_status select_module(void *arg, fsdp_module *module, const char *name)
@@ -161,8 +162,7 @@ static fsdp_status select_module(void *arg, fsdp_module *module, const char *nam
 
 /* ---- what all ranks must have in common ---- */
 
-/* Describes as text, which the caller frees, the options, and then the parameters' names, dtypes and shapes, which are
- * frozen, and which have no bytes. */
+/* Describes as text, which the caller frees, the options and then the parameters. */
 static fsdp_status describe(const selection *sel, char **out)
 {
     const fsdp_replicate_options *o = sel->options;
@@ -176,50 +176,11 @@ static fsdp_status describe(const selection *sel, char **out)
             "no_init_sync %d, compress %s\n",
             o->bucket_cap_mb, o->find_unused_parameters, o->static_graph, o->keep_buffers, o->no_init_sync,
             o->compress ? fsdp_dtype_name(o->compress) : "none");
-    for (int64_t i = 0; sel->group && i < sel->group->param_count; i++) {
-        const fsdp__param *p = &sel->group->params[i];
-        char shape[FSDP__SHAPE_TEXT], name[256];
-
-        fprintf(text, "parameter %s: %s %s%s%s\n", fsdp__param_text(p, name, sizeof name),
-                fsdp_dtype_name(p->orig_dtype), fsdp__shape_text(p->sharded->ndim, p->sharded->shape, shape),
-                fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen",
-                fsdp_device_is_meta(fsdp_tensor_device(p->sharded)) ? ", on meta" : "");
-    }
+    if (sel->group)
+        fsdp__write_parameters(text, sel->group);
     if (fclose(text) != 0 || !*out)
         return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: what is replicated, as text");
     return FSDP_OK;
-}
-
-static int line_length(const char *text)
-{
-    return (int)strcspn(text, "\n");
-}
-
-/* Fails with the first line in which the two texts differ. */
-static fsdp_status fail_different(const char *mine, const char *other, int rank)
-{
-    while (*mine && *other && line_length(mine) == line_length(other) &&
-           memcmp(mine, other, (size_t)line_length(mine)) == 0) {
-        mine += line_length(mine) + 1;
-        other += line_length(other) + 1;
-    }
-    return FSDP_FAIL(FSDP_MISMATCH, "ranks do not replicate the same module: rank 0 has %.*s, and rank %d has %.*s",
-                     *mine ? line_length(mine) : 7, *mine ? mine : "no more", rank, *other ? line_length(other) : 7,
-                     *other ? other : "no more");
-}
-
-static fsdp_status compare(const char *mine, fsdp_process_group *pg)
-{
-    void **texts;
-    size_t *bytes;
-    fsdp_status status = FSDP_OK;
-
-    FSDP_TRY(fsdp_gather_objects(pg, mine, strlen(mine) + 1, &texts, &bytes));
-    for (int r = 1; r < fsdp_process_group_size(pg) && status == FSDP_OK; r++)
-        if (strcmp(texts[0], texts[r]) != 0)
-            status = fail_different(texts[0], texts[r], r);
-    fsdp_objects_free(pg, texts, bytes);
-    return status;
 }
 
 /* ---- the call ---- */
@@ -265,7 +226,7 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context)
 /* Selects the parameters. What fails on one rank fails before others wait for it. */
 static fsdp_status select_all(selection *sel, fsdp_module *module)
 {
-    fsdp_process_group *pg = fsdp_mesh_process_group(sel->mesh, 0);
+    fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
     fsdp_status status = check_options(module, sel->options);
     char *text = NULL;
 
@@ -275,9 +236,10 @@ static fsdp_status select_all(selection *sel, fsdp_module *module)
         status = fsdp__module_walk(module, select_module, sel);
     if (status == FSDP_OK)
         status = describe(sel, &text);
-    status = fsdp_agree(pg, status);
+    status = fsdp__mesh_info_agree(&mesh, status);
     if (status == FSDP_OK)
-        status = compare(text, pg);
+        status = fsdp__compare_texts(&mesh, text);
+    fsdp__mesh_info_release(&mesh);
     free(text);
     return status;
 }

@@ -479,8 +479,90 @@ static void a_write_of_one_rank_ends_all_with_its_message(void **state)
             test_run_ranks(world, write_on_one_rank, (void *)(uintptr_t)&doors[d]);
 }
 
+/* ---- ranks that do not have the same ---- */
+
+/* The error of a first forward, which the last rank alone has brought about: `name` is a parameter of the others. */
+static void check_told(const trained *t, const char *name)
+{
+    fsdp_context *context = t->module->context;
+    fsdp_tensor *x, *targets;
+    char others[64], last[64];
+
+    snprintf(others, sizeof others, "has parameter '%s'", name);
+    snprintf(last, sizeof last, "and rank %d has parameter '", fsdp_context_world_size(context) - 1);
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, ROWS, &x, &targets);
+    CHECK_NULL(fsdp_call(t->module, x, targets));
+    CHECK_EQ(fsdp_last_status(), FSDP_MISMATCH);
+    CHECK_CONTAINS(fsdp_last_error(), others);
+    CHECK_CONTAINS(fsdp_last_error(), last);
+    fsdp_scope_end(context, NULL);
+}
+
+/* One of two that have as many elements, so that the bytes which ranks send do not tell. */
+static void freeze_one(const trained *t, bool second)
+{
+    bool units = t->door->kind == DOOR_FSDP1 && !t->door->fsdp1.use_orig_params;
+
+    for (int i = 0; i < 2; i++) {
+        if (units)
+            CHECK_OK(fsdp_module_set_requires_grad(net_block_at(t->module, i), i != second));
+        else
+            CHECK_OK(fsdp_tensor_set_requires_grad(
+                CHECK_PTR(fsdp_module_parameter(t->module, i ? "norm.bias" : "norm.weight")), i != second));
+    }
+}
+
+static bool is_last(const fsdp_context *context)
+{
+    return fsdp_context_rank(context) == fsdp_context_world_size(context) - 1;
+}
+
+/* Once it is put right, the first forward works. */
+static void freeze_another(fsdp_context *context, void *arg)
+{
+    const door *d = arg;
+    trained t;
+
+    trained_init(&t, context, NET, d, 1);
+    freeze_one(&t, is_last(context));
+    check_told(&t, d->kind == DOOR_FSDP1 && !d->fsdp1.use_orig_params ? "blocks.0.up.weight" : "norm.weight");
+    CHECK_CONTAINS(fsdp_last_error(), ", frozen");
+    freeze_one(&t, false);
+    take_step(&t, 0);
+    trained_free(&t);
+}
+
+static void register_in_another_order(fsdp_context *context, void *arg)
+{
+    const char *const names[] = {"q", "k"};
+    trained t = {.door = arg, .module = net_create(context, test_device(context), BLOCKS)};
+
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp_module_add_child(t.module, names[is_last(context) ? 1 - i : i],
+                                       fsdp_linear_create(context, test_device(context), NET_DIM, NET_DIM, NULL)));
+    CHECK_OK(fsdp_module_initialize(t.module, 1));
+    if (door_is_hybrid(t.door, fsdp_context_world_size(context)))
+        t.mesh = net_hybrid_mesh(context, 2);
+    wrap(&t);
+    check_told(&t, "q.weight");
+    trained_free(&t);
+}
+
+static void ranks_with_other_parameters_are_told_by_the_first_forward(void **state)
+{
+    (void)state;
+    for (size_t d = 1; d < DOORS; d++)
+        for (int world = doors[d].hybrid ? 4 : 2; world <= 4; world += test_brief() ? 3 : 1) {
+            test_run_ranks(world, freeze_another, (void *)(uintptr_t)&doors[d]);
+            if (doors[d].kind != DOOR_DDP) /* which tells at the door */
+                test_run_ranks(world, register_in_another_order, (void *)(uintptr_t)&doors[d]);
+        }
+}
+
 TEST_MAIN(cmocka_unit_test(state_moves_from_every_door_to_every_other),
           cmocka_unit_test(a_step_before_the_backward_is_used_where_parameters_are_gathered_and_else_an_error),
           cmocka_unit_test(a_write_of_one_rank_ends_all_with_its_message),
+          cmocka_unit_test(ranks_with_other_parameters_are_told_by_the_first_forward),
           cmocka_unit_test(shapes_that_do_not_fit_are_an_error_that_names_the_layer),
           cmocka_unit_test(state_without_elements_moves_as_well), cmocka_unit_test(all_ranks_leave_out_the_same_steps))

@@ -423,7 +423,7 @@ static const misuse misuses[] = {
     {"reset a child", reset_a_child, FSDP_STATE, {"only the outermost"}},
     {"a plain module", ask_a_plain_module, FSDP_STATE, {"this Linear was not given to fully_shard"}},
     {"divide by -1", divide_by_nothing, FSDP_INVALID, {"divide factor -1"}},
-    {"other shapes", shard_other_shapes, FSDP_MISMATCH, {"rank 1", "the root"}},
+    {"other shapes", shard_other_shapes, FSDP_MISMATCH, {"'odd.scale': float32 (3,)", "rank 1", "(4,)"}},
     {"other modules", run_other_modules, FSDP_MISMATCH, {"blocks.0", "blocks.1", "rank 1"}},
     {"end", end_in_the_middle, FSDP_COMM, {"rank 1 has left"}},
     {"leave", leave, FSDP_COMM, {"rank 1 has better things to do"}},

@@ -217,6 +217,19 @@ static fsdp_status differ_in_shape(fsdp_module *module)
     return status;
 }
 
+static fsdp_status differ_in_order(fsdp_module *module)
+{
+    fsdp_context *context = module->context;
+    const char *const names[] = {"q", "k"};
+    int second = fsdp_context_rank(context) == 1;
+
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp_module_add_child(module, names[i ^ second],
+                                       fsdp_linear_create(context, test_device(context), NET_DIM, NET_DIM, NULL)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    return fsdp_replicate(module, NULL);
+}
+
 static fsdp_status differ_in_what_is_frozen(fsdp_module *module)
 {
     if (fsdp_context_rank(module->context) == 1)
@@ -318,15 +331,13 @@ static const misuse misuses[] = {
     {"compress", compress_to_more, FSDP_INVALID, {"not to float32"}},
     {"hook of sharded", hook_of_sharded, FSDP_STATE, {"not replicated"}},
     {"failing hook", run_with_failing_hook, FSDP_UNSUPPORTED, {"this hook has no bucket 0"}},
-    {"shapes", differ_in_shape, FSDP_MISMATCH, {"rank 0 has parameter 'weight' of a LayerNorm", "rank 1 has"}},
+    {"shapes", differ_in_shape, FSDP_MISMATCH, {"rank 0 has parameter 'norm.weight'", "rank 1 has"}},
+    {"order", differ_in_order, FSDP_MISMATCH, {"rank 0 has parameter 'q.weight'", "rank 1 has parameter 'k.weight'"}},
     {"ignored root", ignore_itself, FSDP_INVALID, {"ignored_modules[0] is the module that is to be replicated"}},
     {"ignored stranger", ignore_a_stranger, FSDP_INVALID, {"ignored_modules[0], a ReLU, is not below the Net"}},
     {"ignored list", ignore_no_list, FSDP_INVALID, {"ignored_params: 1, and no list"}},
     {"ignored nothing", ignore_no_parameter, FSDP_INVALID, {"ignored_params[0] is NULL"}},
-    {"ignored by one",
-     differ_in_what_is_ignored,
-     FSDP_MISMATCH,
-     {"rank 0 has parameter 'bias' of a Linear", "no more"}},
+    {"ignored by one", differ_in_what_is_ignored, FSDP_MISMATCH, {"rank 0 has parameter 'head.bias'", "no more"}},
     {"frozen", differ_in_what_is_frozen, FSDP_MISMATCH, {"rank 1 has", "frozen"}},
     {"buckets", differ_in_buckets, FSDP_MISMATCH, {"rank 0 has options: bucket_cap_mb 1", "bucket_cap_mb 2"}},
     {"any", differ_in_having_any, FSDP_MISMATCH, {"rank 0 has parameter", "rank 1 has no more"}},
