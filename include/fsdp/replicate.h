@@ -114,14 +114,15 @@ FSDP_API fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucke
  * synchronisation. join_end returns when all ranks have reached it; the rank then has no gradients, and the parameters
  * and buffers of a rank that arrived last. Optimizer state is each rank's own. While gradients are synchronised, each
  * recorded forward must have its backward before the next forward, and ranks may communicate nothing else. An error in
- * what ranks agree on there (stop_early, some ranks synchronise and others do not, values missing on one before the
- * first forward) is an error of the forward or of join_end on all ranks and ends the join: unreduced gradients are
- * dropped, and the next forward, or join_begin, works as usual. */
+ * what ranks agree on there (stop_early, other options on one rank than on another, some ranks synchronise and others
+ * do not, values missing on one before the first forward) is an error of the forward or of join_end on all ranks and
+ * ends the join: unreduced gradients are dropped, and the next forward, or join_begin, works as usual. */
 typedef struct fsdp_join_options {
     bool divide_by_present; /* divide gradients by the number of ranks that had a batch, not by all */
     bool stop_early;        /* the first rank without a batch ends the join: FSDP_STATE on all, no join_end */
 } fsdp_join_options;
-/* Begins a join. FSDP_STATE: the module is not replicated, is running, or has begun a join already. A local call. */
+/* Begins a join. options may be NULL, and must be the same on all ranks. FSDP_STATE: the module is not replicated, is
+ * running, or has begun a join already. A local call. */
 FSDP_API fsdp_status fsdp_module_join_begin(fsdp_module *module, const fsdp_join_options *options);
 FSDP_API fsdp_status fsdp_module_join_end(fsdp_module *module); /* [collective] */
 

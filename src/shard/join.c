@@ -15,9 +15,20 @@ enum {
     UNABLE /* it has inputs, but its forward has failed already */
 };
 
-/* What all ranks say when an iteration begins: who is present, and how many of those record and synchronise. */
+/* What is counted: the ranks that record, that synchronise, and that were given an option or were not. */
+enum {
+    RECORDS,
+    SYNCS,
+    STOP_EARLY,
+    NOT_STOP_EARLY,
+    DIVIDE,
+    NOT_DIVIDE,
+    NUMBERS
+};
+
+/* What all ranks say when an iteration begins: who is present, and what is counted. */
 typedef struct roll {
-    int32_t *present; /* one number for each rank, then those two */
+    int32_t *present; /* one number for each rank, then NUMBERS that are counted */
     int ranks, count, first;
     bool records, syncs;
 } roll;
@@ -27,33 +38,53 @@ static void close_roll(roll *r)
     fsdp__free(r->present);
 }
 
+static fsdp_status check_option(const char *name, int with, int without)
+{
+    if (with == 0 || without == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_MISMATCH,
+        "%d of %d ranks have joined (fsdp_module_join_begin) with %s, the others without: all must, or none", with,
+        with + without, name);
+}
+
+static fsdp_status check_numbers(const roll *r, const int32_t *numbers)
+{
+    FSDP_TRY(check_option("stop_early", numbers[STOP_EARLY], numbers[NOT_STOP_EARLY]));
+    FSDP_TRY(check_option("divide_by_present", numbers[DIVIDE], numbers[NOT_DIVIDE]));
+    if ((r->records && numbers[RECORDS] != r->count) || (r->syncs && numbers[SYNCS] != r->count))
+        return FSDP_FAIL(FSDP_MISMATCH,
+                         "of %d ranks that still have inputs %d record this forward of a replicated module for a "
+                         "backward, and %d synchronise its gradients: all must, or none",
+                         r->count, numbers[RECORDS], numbers[SYNCS]);
+    return FSDP_OK;
+}
+
 static fsdp_status call_roll(fsdp__param_group *group, int present, bool records, bool syncs, roll *out)
 {
     const fsdp__mesh_info *mesh = &group->residence.mesh;
+    const fsdp_join_options *options = &group->buckets->join;
     int ranks = mesh->replicas;
-    fsdp_status status;
+    int32_t *numbers;
 
     *out = (roll){.ranks = ranks, .first = -1};
-    out->present = fsdp__calloc((size_t)ranks + 2, sizeof *out->present);
+    out->present = fsdp__calloc((size_t)ranks + NUMBERS, sizeof *out->present);
     if (!out->present)
         return FSDP_NO_MEMORY;
+    numbers = out->present + ranks;
     out->present[fsdp_process_group_rank(mesh->replicate_pg)] = present;
-    out->present[ranks] = records;
-    out->present[ranks + 1] = syncs;
-    status = fsdp__buckets_add_up(group, out->present, ranks + 2);
-    for (int r = ranks - 1; r >= 0 && status == FSDP_OK; r--) {
+    numbers[RECORDS] = records;
+    numbers[SYNCS] = syncs;
+    numbers[options->stop_early ? STOP_EARLY : NOT_STOP_EARLY] = 1;
+    numbers[options->divide_by_present ? DIVIDE : NOT_DIVIDE] = 1;
+    FSDP_TRY(fsdp__buckets_add_up(group, out->present, ranks + NUMBERS));
+    for (int r = ranks - 1; r >= 0; r--) {
         out->count += out->present[r] > 0;
         out->first = out->present[r] > 0 ? r : out->first;
     }
-    out->records = out->present[ranks] > 0;
-    out->syncs = out->present[ranks + 1] > 0;
-    if (status == FSDP_OK &&
-        ((out->records && out->present[ranks] != out->count) || (out->syncs && out->present[ranks + 1] != out->count)))
-        status = FSDP_FAIL(FSDP_MISMATCH,
-                           "of %d ranks that still have inputs %d record this forward of a replicated module for a "
-                           "backward, and %d synchronise its gradients: all must, or none",
-                           out->count, out->present[ranks], out->present[ranks + 1]);
-    return status;
+    out->records = numbers[RECORDS] > 0;
+    out->syncs = numbers[SYNCS] > 0;
+    return check_numbers(out, numbers);
 }
 
 /* Returns the first rank that has said `said`, as a rank of the world; -1 if there is none. */

@@ -228,6 +228,36 @@ static void disagree(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
+/* The last rank alone has set the option: the others find out in a forward, rank 0, which has no inputs, in its end of
+ * the join. */
+static void join_otherwise(fsdp_context *context, void *arg)
+{
+    int rank = fsdp_context_rank(context), size = fsdp_context_world_size(context);
+    fsdp_join_options options = {0};
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    fsdp_tensor *x, *targets;
+    char with[128];
+
+    *(arg ? &options.stop_early : &options.divide_by_present) = rank == size - 1;
+    snprintf(with, sizeof with, "1 of %d ranks have joined (fsdp_module_join_begin) with %s", size,
+             arg ? "stop_early" : "divide_by_present");
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_replicate(module, NULL));
+    CHECK_OK(fsdp_module_join_begin(module, &options));
+    if (rank == 0) {
+        CHECK_ERROR(fsdp_module_join_end(module), FSDP_MISMATCH, with);
+    } else {
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, 0, 0, 2, &x, &targets);
+        CHECK_NULL(fsdp_call(module, x, targets));
+        CHECK_EQ(fsdp_last_status(), FSDP_MISMATCH);
+        CHECK_CONTAINS(fsdp_last_error(), with);
+        fsdp_scope_end(context, NULL);
+    }
+    go_on(module);
+    fsdp_module_unref(module);
+}
+
 /* With static_graph a second forward without a backward is an error: of the ranks that have one, and so of the rank
  * that follows them. */
 static void run_twice(fsdp_context *context, void *arg)
@@ -292,6 +322,8 @@ static void errors_are_told_on_all_ranks(void **state)
         test_run_ranks(world, stop, NULL);
         test_run_ranks(world, stop, &world);
         test_run_ranks(world, disagree, NULL);
+        test_run_ranks(world, join_otherwise, NULL);
+        test_run_ranks(world, join_otherwise, &world);
         test_run_ranks(world, run_twice, NULL);
     }
 }
