@@ -59,6 +59,9 @@ typedef struct fsdp_tokenize_summary {
  * so is one of the inputs. Errors name the file, and the line (JSON lines) or the offset in its text. `options` and
  * `summary` may be NULL.
  *
+ * Each file is read twice, first for a hash (XXH3, a small part of the time). What was tokenized must have the same
+ * hash, so a file that something writes to meanwhile is an error (FSDP_IO), whatever its times and size say.
+ *
  * A long document is split where the tokenizer's split pattern is certain to begin a new word, which is known for the
  * patterns of GPT-2, Llama 3, Qwen2 and GPT-4o. With another pattern, or without such a place, a document has at most 1
  * GiB. */

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/cores.h"
+#include "base/text.h"
 
 enum {
     LINE_BYTES = 4096
@@ -230,19 +231,28 @@ bool fsdp__log_shows(const fsdp_context *context, fsdp_log_level level)
     return level <= context->log_level; /* only this thread changes it */
 }
 
+/* What does not fit loses its middle: the reason of an error stands at the end. */
+static void format_line(char *line, size_t bytes, const char *format, va_list arguments)
+{
+    va_list again;
+
+    va_copy(again, arguments);
+    if (vsnprintf(line, bytes, format, arguments) >= (int)bytes)
+        fsdp__shown_message(line, bytes, format, again);
+    va_end(again);
+}
+
 void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, ...)
 {
     char line[LINE_BYTES];
-    int saved_errno = errno, prefix = 0, rest;
+    int saved_errno = errno, prefix = 0;
     va_list arguments;
 
     if (context->options.world_size > 1)
         prefix = snprintf(line, sizeof line, "[rank %d] ", context->options.rank);
     va_start(arguments, format);
-    rest = vsnprintf(line + prefix, sizeof line - (size_t)prefix, format, arguments);
+    format_line(line + prefix, sizeof line - (size_t)prefix, format, arguments);
     va_end(arguments);
-    if (rest >= LINE_BYTES - prefix)
-        memcpy(line + LINE_BYTES - 4, "...", 4);
     pthread_mutex_lock(&context->log_mutex); /* workers log too */
     if (level <= context->log_level)
         context->log_sink(context->log_arg, level, line);
@@ -257,7 +267,7 @@ void fsdp__warn(const char *format, ...)
     va_list arguments;
 
     va_start(arguments, format);
-    (void)vsnprintf(line + prefix, sizeof line - (size_t)prefix, format, arguments);
+    format_line(line + prefix, sizeof line - (size_t)prefix, format, arguments);
     va_end(arguments);
     write_to_stderr(NULL, FSDP_LOG_WARNING, line);
 }

@@ -65,14 +65,6 @@ void fsdp_clear_error(void)
     last.trace[0] = '\0';
 }
 
-/* Stores the message in a form that is safe to show, since names and values in it come from files and command lines. A
- * message that does not fit says so. */
-static void set_message(fsdp_status status, const char *message)
-{
-    last.status = status;
-    fsdp__shown(message, last.message, sizeof last.message);
-}
-
 static void add_hop(const char *file, int line)
 {
     size_t used = strlen(last.trace);
@@ -94,14 +86,15 @@ fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char
 
     if (last.held)
         return status;
-    /* The arguments may point into the last message. */
+    /* The arguments may point into the last message, and come from files and command lines. */
     va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
+    fsdp__shown_message(message, sizeof message, format, arguments);
     va_end(arguments);
     last.count++;
+    last.status = status;
     last.hops = 0;
     last.trace[0] = '\0';
-    set_message(status, message);
+    memcpy(last.message, message, strlen(message) + 1);
     add_hop(file, line);
     errno = saved_errno;
     return status;
@@ -119,21 +112,31 @@ fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line)
 
 fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...)
 {
-    char message[2 * MESSAGE_BYTES + 2];
+    char prefix[MESSAGE_BYTES], message[2 * MESSAGE_BYTES + 2];
     va_list arguments;
-    int prefix;
 
     if (last.held)
         return status;
     if (last.status != status)
         fsdp_fail(status, __FILE__, __LINE__, "%s", fsdp_status_text(status));
     va_start(arguments, format);
-    prefix = vsnprintf(message, MESSAGE_BYTES, format, arguments);
+    fsdp__shown_message(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
-    if (prefix >= 0)
-        snprintf(message + strlen(message), MESSAGE_BYTES + 2, ": %s", last.message);
-    set_message(status, message);
+    snprintf(message, sizeof message, "%s: %s", prefix, last.message);
+    fsdp__shown(message, last.message, sizeof last.message);
     return status;
+}
+
+void fsdp__write_error(char *out, size_t out_bytes, const char *format, ...)
+{
+    char front[MESSAGE_BYTES], whole[2 * MESSAGE_BYTES];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(front, sizeof front, format, arguments);
+    va_end(arguments);
+    snprintf(whole, sizeof whole, "%s%s", front, last.message);
+    fsdp__shown(whole, out, out_bytes);
 }
 
 void fsdp__cut_error(size_t bytes)

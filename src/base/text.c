@@ -4,7 +4,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum {
+    PART_BYTES = 2048 /* of a message: most are shorter, and need no memory */
+};
 
 int fsdp__utf8_next(const char *text, uint32_t *character)
 {
@@ -48,31 +53,76 @@ static bool moves(uint32_t code)
            (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
 }
 
-const char *fsdp__shown(const char *text, char *out, size_t out_bytes)
+/* Shows the character that `*text` begins with, and goes on to the next; where `out` is NULL it only does that. Returns
+ * how many bytes it takes. */
+static size_t show_next(const char **text, char *out)
 {
-    static const char digits[] = "0123456789abcdef", cut[] = "...";
+    static const char digits[] = "0123456789abcdef";
+    const char *at = *text;
+    uint32_t code = 0;
+    int length = fsdp__utf8_next(at, &code);
+    bool plain = length > 0 && !moves(code);
+    size_t count = length > 0 ? (size_t)length : 1;
+
+    *text += count;
+    if (plain && out)
+        memcpy(out, at, count);
+    for (size_t i = 0; i < count && !plain && out; i++) {
+        unsigned char byte = (unsigned char)at[i];
+        const char shown[] = {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+
+        memcpy(out + 4 * i, shown, sizeof shown);
+    }
+    return plain ? count : 4 * count;
+}
+
+/* Shows what of a text takes no more than `room` bytes, and goes on to what is behind it. Returns how many it takes. */
+static size_t show_part(const char **text, char *out, size_t room)
+{
     size_t used = 0;
 
-    while (*text) {
-        uint32_t code = 0;
-        int length = fsdp__utf8_next(text, &code);
-        bool plain = length > 0 && !moves(code);
-        size_t count = length > 0 ? (size_t)length : 1, needed = plain ? count : 4 * count;
+    while (**text) {
+        const char *next = *text;
 
-        if (used + needed + sizeof cut > out_bytes)
+        if (show_next(&next, NULL) > room - used)
             break;
-        if (plain)
-            memcpy(out + used, text, count);
-        for (size_t i = 0; i < count && !plain; i++) {
-            unsigned char byte = (unsigned char)text[i];
-            const char shown[] = {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
-
-            memcpy(out + used + 4 * i, shown, sizeof shown);
-        }
-        used += needed;
-        text += count;
+        used += show_next(text, out + used);
     }
-    memcpy(out + used, *text ? cut : "", *text ? sizeof cut : 1);
+    return used;
+}
+
+const char *fsdp__shown(const char *text, char *out, size_t out_bytes)
+{
+    static const char cut[] = "...";
+    size_t whole = 0, used;
+
+    for (const char *at = text; *at;)
+        whole += show_next(&at, NULL);
+    used = show_part(&text, out, whole < out_bytes ? whole : (out_bytes - sizeof cut) / 2);
+    if (*text) {
+        size_t left = whole - used;
+
+        memcpy(out + used, cut, sizeof cut - 1);
+        used += sizeof cut - 1;
+        while (left > out_bytes - 1 - used)
+            left -= show_next(&text, NULL);
+        used += show_part(&text, out + used, left);
+    }
+    out[used] = '\0';
+    return out;
+}
+
+const char *fsdp__shown_message(char *out, size_t out_bytes, const char *format, va_list arguments)
+{
+    char part[PART_BYTES], *whole = NULL;
+    va_list again;
+
+    va_copy(again, arguments);
+    if (vsnprintf(part, sizeof part, format, arguments) >= PART_BYTES && vasprintf(&whole, format, again) < 0)
+        whole = NULL;
+    va_end(again);
+    fsdp__shown(whole ? whole : part, out, out_bytes);
+    free(whole);
     return out;
 }
 

@@ -2,6 +2,7 @@
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,9 +17,13 @@ size_t fsdp__utf8_of(uint32_t character, char out[4]);
 size_t fsdp__utf8_mark(const char *text, size_t bytes);
 
 /* Copies `text` to `out` as one line that is safe to print on a terminal: control characters, those that reverse the
- * direction of writing, and bytes that are not UTF-8 are shown as \x1b. What does not fit is cut and ends in "...".
- * Returns `out`. */
+ * direction of writing, and bytes that are not UTF-8 are shown as \x1b. What does not fit loses its middle, and "..."
+ * stands there: the reason of an error is at the end of its message, after the paths. Returns `out`. */
 const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
+/* Shows what a format and its arguments give, however long that is, in the same way. Where there is no memory for a
+ * long one its end is missing. */
+const char *fsdp__shown_message(char *out, size_t out_bytes, const char *format, va_list arguments)
+    __attribute__((format(printf, 3, 0)));
 
 /* Writes a number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB", "37B". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);

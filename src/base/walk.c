@@ -68,6 +68,12 @@ static bool take_name(steps *s, char name[NAME_MAX + 1])
 
 /* ---- one step ---- */
 
+/* Returns whether the text can hold the way to there, too: who gets it goes on from it. */
+static bool has_room(const steps *s, const char *name)
+{
+    return strlen(s->at) + 1 + strlen(name) < sizeof s->at;
+}
+
 static void add_to_text(steps *s, const char *name)
 {
     size_t length = strlen(s->at);
@@ -195,10 +201,15 @@ static fsdp_status step(steps *s, const char *name)
 {
     /* The links of /proc are the kernel's, and no text leads where they do. */
     int flags = O_PATH | O_DIRECTORY | O_CLOEXEC | (fsdp__is_on_proc(s->fd) ? 0 : O_NOFOLLOW);
-    int fd = openat(s->fd, name, flags);
     bool made = false;
     fsdp_status status;
+    int fd;
 
+    if (!has_room(s, name)) {
+        errno = ENAMETOOLONG;
+        return cannot(s->walk);
+    }
+    fd = openat(s->fd, name, flags);
     if (fd < 0 && errno == ENOENT && s->walk->makes) {
         FSDP_TRY(make(s, name, &made));
         fd = openat(s->fd, name, flags);

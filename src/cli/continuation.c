@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "cli/finite.h"
 #include "cli/folder_model.h"
 #include "cli/process.h"
@@ -151,7 +152,7 @@ static fsdp_status explain(const fsdp__continuation *c, fsdp_context *context)
 {
     char what[200];
 
-    snprintf(what, sizeof what, "%s", fsdp_last_error());
+    fsdp__shown(fsdp_last_error(), what, sizeof what);
     return fsdp__fail_not_finite(context, c->folder.path, what);
 }
 

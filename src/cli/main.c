@@ -47,10 +47,9 @@ enum {
 
 static int say(int status, const char *format, va_list values)
 {
-    char text[2048], shown[2048]; /* what the last error holds fits twice */
+    char text[2048]; /* what the last error holds fits twice */
 
-    vsnprintf(text, sizeof text, format, values);
-    fprintf(stderr, "fsdp: %s\n", fsdp__shown(text, shown, sizeof shown));
+    fprintf(stderr, "fsdp: %s\n", fsdp__shown_message(text, sizeof text, format, values));
     return status;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "comm/counters.h"
 #include "comm/failure.h"
 #include "comm/issue.h"
@@ -235,8 +236,8 @@ fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fs
     if (!all)
         return give_up(group, FSDP_NO_MEMORY);
     if (mine != FSDP_OK)
-        snprintf(own.message, sizeof own.message, "%s",
-                 fsdp_last_status() == mine ? fsdp_last_error() : fsdp_status_text(mine));
+        fsdp__shown(fsdp_last_status() == mine ? fsdp_last_error() : fsdp_status_text(mine), own.message,
+                    sizeof own.message);
     FSDP_TRY_GOTO(status, gather_bytes(group, name, &own, all, sizeof own), out);
     for (int r = 0; r < group->size && status == FSDP_OK; r++)
         if (all[r].status != FSDP_OK)

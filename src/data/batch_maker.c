@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/text.h"
 #include "data/fields.h"
 #include "data/sampler.h"
 
@@ -70,7 +71,7 @@ void fsdp__batch_make(const fsdp__batch_maker *maker, int64_t number, fsdp__batc
 {
     into->status = fill(maker, number, into, maker->places + (size_t)thread * (size_t)maker->dataset.field_count);
     if (into->status != FSDP_OK) /* the last error is that of one thread */
-        snprintf(into->message, sizeof into->message, "%s", fsdp_last_error());
+        fsdp__shown(fsdp_last_error(), into->message, sizeof into->message);
 }
 
 /* ---- life ---- */

@@ -18,29 +18,22 @@ enum {
 
 /* ---- files ---- */
 
-static fsdp_status add_sizes(fsdp__documents *d)
+void fsdp__documents_open(fsdp__documents *documents, const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
+                          const fsdp__text_hash *hashes, const char *separator)
 {
-    for (int64_t i = 0; i < d->files.count; i++) {
+    *documents = (fsdp__documents){
+        .tokenizer = tokenizer, .separator = separator, .files = files, .hashes = hashes, .piece_bytes = PIECE_BYTES};
+    for (int64_t i = 0; i < files->count; i++) {
         struct stat info;
 
-        if (stat(d->files.paths[i], &info) == 0) /* else opening it tells why */
-            d->all_bytes += info.st_size;
+        if (stat(files->paths[i], &info) == 0) /* else opening it tells why */
+            documents->all_bytes += info.st_size;
     }
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__documents_open(fsdp__documents *documents, const fsdp_tokenizer *tokenizer, const char *const *paths,
-                                 int count, const char *separator)
-{
-    *documents = (fsdp__documents){.tokenizer = tokenizer, .separator = separator, .piece_bytes = PIECE_BYTES};
-    FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &documents->files));
-    return add_sizes(documents);
 }
 
 void fsdp__documents_close(fsdp__documents *documents)
 {
     fsdp__text_file_close(documents->file);
-    fsdp__data_files_release(&documents->files);
     fsdp__free(documents->rest);
     *documents = (fsdp__documents){0};
 }
@@ -96,7 +89,12 @@ static fsdp_status skip_mark(fsdp__documents *d)
 
 static fsdp_status open_next(fsdp__documents *d)
 {
-    d->path = d->files.paths[d->next++];
+    d->path = d->files->paths[d->next];
+    if (d->hashes)
+        d->hash = d->hashes[d->next];
+    else
+        FSDP_TRY(fsdp__text_hash_of(d->path, &d->hash));
+    d->next++;
     FSDP_TRY(fsdp__text_file_open(d->path, &d->file));
     d->within = false;
     d->offset = 0;
@@ -104,11 +102,18 @@ static fsdp_status open_next(fsdp__documents *d)
     return skip_mark(d);
 }
 
-static void close_file(fsdp__documents *d)
+/* Closes the file at its end. One that is written to while it is read may give a text that it never held. */
+static fsdp_status close_file(fsdp__documents *d)
 {
+    fsdp__text_hash hash = fsdp__text_file_hash(d->file);
+
+    if (memcmp(&hash, &d->hash, sizeof hash) != 0)
+        return FSDP_FAIL(FSDP_IO, "'%s' changed while it was tokenized: start again when nothing writes to it any more",
+                         d->path);
     d->done_bytes += fsdp__text_file_position(d->file);
     fsdp__text_file_close(d->file);
     d->file = NULL;
+    return FSDP_OK;
 }
 
 /* ---- pieces ---- */
@@ -224,14 +229,12 @@ static fsdp_status read_piece(fsdp__documents *d, fsdp__piece *piece)
     }
     FSDP_TRY(keep_rest(d, piece, end));
     go_on(d, piece);
-    if (ended)
-        close_file(d);
-    return FSDP_OK;
+    return ended ? close_file(d) : FSDP_OK;
 }
 
 fsdp_status fsdp__documents_next(fsdp__documents *documents, fsdp__piece *piece, bool *any)
 {
-    *any = documents->file || documents->next < documents->files.count;
+    *any = documents->file || documents->next < documents->files->count;
     if (!*any)
         return FSDP_OK;
     if (!documents->file)

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/text.h"
 #include "data/order.h"
 #include "data/window.h"
 #include "fsdp/data.h"
@@ -90,7 +91,7 @@ static void *worker(void *arg)
         pthread_mutex_unlock(&loader->lock);
         mine->status = fill(loader, &order, microbatch, mine);
         if (mine->status != FSDP_OK) /* this thread's last error is not the caller's */
-            strncpy(mine->message, fsdp_last_error(), sizeof mine->message - 1);
+            fsdp__shown(fsdp_last_error(), mine->message, sizeof mine->message);
         pthread_mutex_lock(&loader->lock);
         mine->full = true;
         pthread_cond_signal(&loader->filled);

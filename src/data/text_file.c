@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -36,8 +37,9 @@ struct fsdp__text_file {
     bool inside; /* a part (a member of gzip, a frame of zstd) that is not yet at its end */
     bool ended;  /* of the file */
     int64_t position;
-    size_t head_count; /* of what a part has packed, the first bytes */
-    size_t at, count;  /* what of `input` is not yet used */
+    XXH3_state_t *hash; /* of all bytes up to there */
+    size_t head_count;  /* of what a part has packed, the first bytes */
+    size_t at, count;   /* what of `input` is not yet used */
     char head[HEAD_BYTES];
     unsigned char input[INPUT_BYTES];
 };
@@ -100,6 +102,7 @@ static fsdp_status fill(fsdp__text_file *f)
     f->ended = got == 0;
     f->count += (size_t)got;
     f->position += got;
+    XXH3_128bits_update(f->hash, f->input + f->count - got, (size_t)got);
     return FSDP_OK;
 }
 
@@ -157,6 +160,12 @@ fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
     if (!f)
         return FSDP_NO_MEMORY;
     f->path = path;
+    f->fd = -1;
+    f->hash = XXH3_createState();
+    if (!f->hash || XXH3_128bits_reset(f->hash) != XXH_OK) {
+        fsdp__text_file_close(f);
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read '%s': out of memory", path);
+    }
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO must not hold us */
     if (f->fd < 0 || fstat(f->fd, &info) != 0)
         status =
@@ -303,6 +312,28 @@ int64_t fsdp__text_file_position(const fsdp__text_file *file)
     return file->position - (int64_t)file->count;
 }
 
+fsdp__text_hash fsdp__text_file_hash(const fsdp__text_file *file)
+{
+    XXH128_hash_t hash = XXH3_128bits_digest(file->hash);
+
+    return (fsdp__text_hash){.bytes = (uint64_t)file->position, .high = hash.high64, .low = hash.low64};
+}
+
+fsdp_status fsdp__text_hash_of(const char *path, fsdp__text_hash *out)
+{
+    fsdp__text_file *f;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__text_file_open(path, &f));
+    do {
+        f->count = 0;
+        status = fill(f);
+    } while (status == FSDP_OK && !f->ended);
+    *out = fsdp__text_file_hash(f);
+    fsdp__text_file_close(f);
+    return status;
+}
+
 void fsdp__text_file_close(fsdp__text_file *file)
 {
     if (!file)
@@ -310,6 +341,7 @@ void fsdp__text_file_close(fsdp__text_file *file)
     if (file->packing == GZIP)
         inflateEnd(&file->inflate);
     ZSTD_freeDStream(file->zstd);
+    XXH3_freeState(file->hash);
     if (file->fd >= 0)
         close(file->fd);
     fsdp__free(file);

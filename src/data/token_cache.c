@@ -14,7 +14,6 @@
 #include "base/alloc.h"
 #include "base/directory.h"
 #include "base/file.h"
-#include "data/content.h"
 #include "data/encode_piece.h"
 #include "data/files.h"
 #include "data/text_file.h"
@@ -24,31 +23,34 @@
 #include "tokenizer/tokenizer.h"
 
 enum {
-    NAME_VERSION = 2, /* another one when tokens are made in another way */
-    HASHED_BYTES = 1 << 20,
+    NAME_VERSION = 3, /* another one when tokens are made in another way */
     WAIT_NS = 20 * 1000 * 1000
 };
 #define LEADER_NS ((int64_t)10 * 1000 * 1000 * 1000)
 
 /* ---- the name ---- */
 
-static fsdp_status hash_file(XXH3_state_t *state, const char *path)
-{
-    fsdp_status status = FSDP_OK;
-    fsdp__mapping file;
-    uint64_t head[2];
+/* Files, and what each held when its hash became a part of the name. */
+typedef struct hashed_files {
+    fsdp__data_files list;
+    fsdp__text_hash *hashes;
+} hashed_files;
 
-    FSDP_TRY(fsdp__file_map(path, &file));
-    if (!fsdp__text_is_packed(file.data, file.bytes)) /* else the same text under another name would be found */
-        status = fsdp__content_refuse_name(path, file.bytes);
-    head[0] = file.bytes;
-    head[1] = fsdp__is_json_lines(path);
-    XXH3_128bits_update(state, head, sizeof head);
-    for (size_t at = 0; status == FSDP_OK && at < file.bytes; at += HASHED_BYTES)
-        XXH3_128bits_update(state, file.data + at,
-                            file.bytes - at < HASHED_BYTES ? file.bytes - at : (size_t)HASHED_BYTES);
-    fsdp__file_unmap(&file);
-    return status;
+static fsdp_status hashed_files_open(const char *const *paths, int count, hashed_files *out)
+{
+    FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &out->list));
+    out->hashes = fsdp__calloc((size_t)out->list.count, sizeof *out->hashes);
+    if (!out->hashes)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < out->list.count; i++)
+        FSDP_TRY(fsdp__text_hash_of(out->list.paths[i], &out->hashes[i]));
+    return FSDP_OK;
+}
+
+static void hashed_files_release(hashed_files *files)
+{
+    fsdp__data_files_release(&files->list);
+    fsdp__free(files->hashes);
 }
 
 static void hash_text(XXH3_state_t *state, const char *text)
@@ -57,7 +59,7 @@ static void hash_text(XXH3_state_t *state, const char *text)
     XXH3_128bits_update(state, text ? "+" : "-", 1);
 }
 
-static fsdp_status hash_all(XXH3_state_t *state, const fsdp__data_files *files, const fsdp_tokenize_options *o)
+static fsdp_status hash_all(XXH3_state_t *state, const hashed_files *files, const fsdp_tokenize_options *o)
 {
     const unsigned char flags[] = {NAME_VERSION, o->no_eos, o->plain_specials, o->replace_invalid, o->skip_bad_lines};
 
@@ -66,12 +68,14 @@ static fsdp_status hash_all(XXH3_state_t *state, const fsdp__data_files *files, 
     XXH3_128bits_update(state, flags, sizeof flags);
     hash_text(state, o->field ? o->field : "text");
     hash_text(state, o->separator);
-    for (int64_t i = 0; i < files->count; i++)
-        FSDP_TRY(hash_file(state, files->paths[i]));
+    for (int64_t i = 0; i < files->list.count; i++) {
+        XXH3_128bits_update(state, &files->hashes[i], sizeof files->hashes[i]);
+        XXH3_128bits_update(state, &(unsigned char){fsdp__is_json_lines(files->list.paths[i])}, 1);
+    }
     return FSDP_OK;
 }
 
-static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
+static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const hashed_files *files,
                              const fsdp_tokenize_options *options, const char *folder, char **out)
 {
     XXH3_state_t *state = XXH3_createState();
@@ -231,8 +235,7 @@ static void wait_for_leader(const char *path, int fd)
 
 typedef struct request {
     const fsdp_tokenizer *tokenizer;
-    const char *const *paths;
-    int count;
+    const hashed_files *files;
     bool leads;
     const fsdp_tokenize_options *options;
 } request;
@@ -249,7 +252,8 @@ static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int f
     FSDP_TRY(look(out, &there));
     if (there) /* made by somebody, in the meantime */
         return FSDP_OK;
-    FSDP_TRY(fsdp__tokenize_kept(r->tokenizer, r->paths, r->count, out->path, r->options, &out->summary));
+    FSDP_TRY(
+        fsdp__tokenize_kept(r->tokenizer, &r->files->list, r->files->hashes, out->path, r->options, &out->summary));
     (void)fsdp__left_out_text(&out->summary, out->left_out);
     out->made = true;
     return FSDP_OK;
@@ -287,18 +291,18 @@ fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *c
                                   const char *folder, bool leads, const fsdp_tokenize_options *options,
                                   fsdp__cached_tokens *out)
 {
-    const request r = {.tokenizer = tokenizer, .paths = paths, .count = count, .leads = leads, .options = options};
-    fsdp__data_files files = {0};
-    fsdp_status status;
+    hashed_files files = {0};
+    const request r = {.tokenizer = tokenizer, .files = &files, .leads = leads, .options = options};
+    fsdp_status status = hashed_files_open(paths, count, &files);
 
     *out = (fsdp__cached_tokens){0};
-    FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &files));
-    status = find_name(tokenizer, &files, options, folder, &out->path);
-    fsdp__data_files_release(&files);
+    if (status == FSDP_OK)
+        status = find_name(tokenizer, &files, options, folder, &out->path);
     if (status == FSDP_OK)
         status = choose_name(folder, &out->path);
     if (status == FSDP_OK)
         status = find_or_make(&r, folder, out);
+    hashed_files_release(&files);
     if (status != FSDP_OK) {
         fsdp__free(out->path);
         out->path = NULL;

@@ -19,10 +19,11 @@ typedef struct fsdp__cached_tokens {
  *
  * The token file of these files, in `folder`, which is made if it is not there. Its name says what it is made of: a
  * hash of all bytes of the files, of the tokenizer's files, of what `options` say, and of the versions of the tables of
- * characters; so whatever changes, other tokens are found or made. All of the file is compared with its checksums
- * first: one that is damaged, or that has another's content, is made anew and replaced. A process that has the old one
- * open keeps it. Of several ranks and programs one makes it, and the others wait: who `leads` begins
- * at once, others give such a one some seconds to do so. */
+ * characters; so whatever changes, other tokens are found or made. What is tokenized is hashed once more: a file that
+ * has changed since its hash went into the name is an error, and nothing is kept. All of the file is compared with its
+ * checksums first: one that is damaged, or that has another's content, is made anew and replaced. A process that has
+ * the old one open keeps it. Of several ranks and programs one makes it, and the others wait: who `leads` begins at
+ * once, others give such a one some seconds to do so. */
 fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *const *paths, int count,
                                   const char *folder, bool leads, const fsdp_tokenize_options *options,
                                   fsdp__cached_tokens *out);

@@ -33,7 +33,6 @@ typedef struct slot {
 typedef struct tokenization {
     const fsdp_tokenizer *tokenizer;
     fsdp_tokenize_options options;
-    bool kept; /* by the cache */
     fsdp__documents documents;
     fsdp__token_writer writer;
     fsdp_tokenize_summary summary;
@@ -233,42 +232,43 @@ static fsdp_status spare_inputs(const fsdp__data_files *files, const char *out)
     return FSDP_OK;
 }
 
-static fsdp_status tokenize(tokenization *t, const char *const *paths, int count, const char *out)
+static fsdp_status tokenize(tokenization *t, const char *out)
 {
+    const fsdp__data_files *files = t->documents.files;
     char text[FSDP__LEFT_OUT_TEXT];
 
-    FSDP_TRY(fsdp__documents_open(&t->documents, t->tokenizer, paths, count, t->options.separator));
-    FSDP_TRY(spare_inputs(&t->documents.files, out));
-    t->summary.files = t->documents.files.count;
+    FSDP_TRY(spare_inputs(files, out));
+    t->summary.files = files->count;
     t->summary.width = fsdp_tokenizer_vocab_size(t->tokenizer) <= 1 << 16 ? 2 : 4;
-    FSDP_TRY(fsdp__token_writer_open(&t->writer, out, t->summary.width, t->kept));
+    FSDP_TRY(fsdp__token_writer_open(&t->writer, out, t->summary.width, t->documents.hashes != NULL));
     FSDP_TRY(start(t));
     FSDP_TRY(run(t));
     if (t->summary.tokens == 0 && t->summary.left_out_lines > 0)
         return FSDP_FAIL(FSDP_FORMAT, "there is no text: %s", fsdp__left_out_text(&t->summary, text));
     if (t->summary.tokens == 0)
-        return FSDP_FAIL(FSDP_FORMAT, "there is no text in '%s'%s", paths[0], count > 1 ? " nor in the others" : "");
+        return FSDP_FAIL(FSDP_FORMAT, "there is no text in '%s'%s", files->paths[0],
+                         files->count > 1 ? " nor in the others" : "");
     return fsdp__token_writer_finish(&t->writer, fsdp__left_out_text(&t->summary, text));
 }
 
-static fsdp_status tokenize_files(const fsdp_tokenizer *tokenizer, const char *const *paths, int count, const char *out,
-                                  bool kept, const fsdp_tokenize_options *options, fsdp_tokenize_summary *summary)
+/* With `hashes` the cache keeps the file. */
+static fsdp_status tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
+                                  const fsdp__text_hash *hashes, const char *out, const fsdp_tokenize_options *options,
+                                  fsdp_tokenize_summary *summary)
 {
     tokenization t = {.tokenizer = tokenizer,
-                      .kept = kept,
                       .writer = {.fd = -1},
                       .lock = PTHREAD_MUTEX_INITIALIZER,
                       .changed = PTHREAD_COND_INITIALIZER};
     fsdp_status status;
 
-    if (!tokenizer || !paths || count < 1 || !out)
-        return FSDP_FAIL(FSDP_INVALID, "cannot tokenize: tokenizer, paths and out are required");
     if (options)
         t.options = *options;
     FSDP_TRY(check_options(tokenizer, &t.options));
     if (t.options.threads == 0)
         t.options.threads = FSDP__MIN(fsdp__allowed_cores(), FSDP__THREADS_MOST);
-    status = tokenize(&t, paths, count, out);
+    fsdp__documents_open(&t.documents, tokenizer, files, hashes, t.options.separator);
+    status = tokenize(&t, out);
     stop(&t);
     fsdp__token_writer_close(&t.writer);
     fsdp__documents_close(&t.documents);
@@ -280,11 +280,20 @@ static fsdp_status tokenize_files(const fsdp_tokenizer *tokenizer, const char *c
 fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const char *const *paths, int count, const char *out,
                                 const fsdp_tokenize_options *options, fsdp_tokenize_summary *summary)
 {
-    return tokenize_files(tokenizer, paths, count, out, false, options, summary);
+    fsdp__data_files files = {0};
+    fsdp_status status;
+
+    if (!tokenizer || !paths || count < 1 || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot tokenize: tokenizer, paths and out are required");
+    FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &files));
+    status = tokenize_files(tokenizer, &files, NULL, out, options, summary);
+    fsdp__data_files_release(&files);
+    return status;
 }
 
-fsdp_status fsdp__tokenize_kept(const fsdp_tokenizer *tokenizer, const char *const *paths, int count, const char *out,
-                                const fsdp_tokenize_options *options, fsdp_tokenize_summary *summary)
+fsdp_status fsdp__tokenize_kept(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
+                                const fsdp__text_hash *hashes, const char *out, const fsdp_tokenize_options *options,
+                                fsdp_tokenize_summary *summary)
 {
-    return tokenize_files(tokenizer, paths, count, out, true, options, summary);
+    return tokenize_files(tokenizer, files, hashes, out, options, summary);
 }

@@ -17,6 +17,7 @@
 #include "base/context.h"
 #include "base/hash.h"
 #include "base/limits.h"
+#include "base/status.h"
 #include "comm/shm/handoff.h"
 #include "comm/shm/shm.h"
 #include "comm/symmetric/process.h"
@@ -123,7 +124,7 @@ static void end_others(fsdp__arena *arena, fsdp_status status)
 {
     char text[FSDP__ABORT_BYTES];
 
-    snprintf(text, sizeof text, "rank 0 failed: %s", fsdp_last_error());
+    fsdp__write_error(text, sizeof text, "rank 0 failed: ");
     fsdp__arena_abort(arena, status, 0, text);
 }
 

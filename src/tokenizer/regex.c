@@ -21,6 +21,7 @@ typedef struct reader {
     bool writes;             /* the second time */
     fsdp__charset set, item; /* of an atom; of a part of it */
     bool ignore_case, dot_all;
+    bool repeats;       /* of the alternatives that were read last: they may be repeated as they are */
     uint32_t before;    /* the letter just before, where the next one could join it: "ss" is also U+00DF */
     int groups, behind; /* how many are open; of them those that look behind */
     int work;           /* so far */
@@ -404,10 +405,10 @@ static fsdp_status read_group(reader *r, const char *open, size_t bytes)
 }
 
 /* (?i) is for all that follows in its group, with its alternatives; (?i: has a group of its own. */
-static fsdp_status read_options(reader *r, bool *repeats)
+static fsdp_status read_options(reader *r)
 {
     const char *begin = r->at, *at = begin + 2;
-    bool case_before = r->ignore_case, dot_before = r->dot_all, on = true;
+    bool case_before = r->ignore_case, dot_before = r->dot_all, on = true, group;
 
     for (; *at && *at != ':' && *at != ')'; at++) {
         if (*at == '-')
@@ -422,10 +423,10 @@ static fsdp_status read_options(reader *r, bool *repeats)
     r->at = at;
     if (!*at)
         return malformed(r, "missing closing parenthesis");
-    *repeats = *at == ':';
+    group = *at == ':';
     r->at++;
     FSDP_TRY(put(r, "(?:"));
-    FSDP_TRY(read_inside(r, begin, *repeats));
+    FSDP_TRY(read_inside(r, begin, group));
     r->ignore_case = case_before;
     r->dot_all = dot_before;
     return FSDP_OK;
@@ -439,10 +440,11 @@ static fsdp_status read_parenthesis(reader *r, bool *repeats)
         return read_group(r, r->at, 1);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strncmp(r->at, kinds[i], strlen(kinds[i])) == 0) {
-            *repeats = i < 2;
-            return read_group(r, r->at, strlen(kinds[i]));
+            FSDP_TRY(read_group(r, r->at, strlen(kinds[i])));
+            *repeats = i == 0 ? r->repeats : i == 1;
+            return FSDP_OK;
         }
-    return read_options(r, repeats);
+    return read_options(r);
 }
 
 /* ---- atoms ---- */
@@ -519,10 +521,12 @@ static bool is_repeat(const char *at)
     return *at == '*' || *at == '+' || *at == '?' || (*at == '{' && interval_bytes(at) > 0);
 }
 
-/* Up to a parenthesis that closes, or the end. */
+/* Up to a parenthesis that closes, or the end. As in Oniguruma, what would be (?: and ) around them cannot be repeated
+ * where one of them is an assertion alone. */
 static fsdp_status read_alternatives(reader *r)
 {
-    bool repeats = false;
+    bool repeats = false, all = true;
+    int64_t atoms = 0; /* of this alternative */
 
     while (*r->at && *r->at != ')') {
         int64_t begin = r->out->count;
@@ -530,6 +534,8 @@ static fsdp_status read_alternatives(reader *r)
         if (*r->at == '|') {
             r->at++;
             r->before = 0;
+            all = all && (atoms != 1 || repeats);
+            atoms = 0;
             repeats = false;
             FSDP_TRY(put(r, "|"));
             continue;
@@ -537,9 +543,11 @@ static fsdp_status read_alternatives(reader *r)
         if (is_repeat(r->at))
             return refuse(r, r->at, "there is nothing that it could repeat");
         FSDP_TRY(read_atom(r, &repeats));
+        atoms++;
         if (repeats)
             FSDP_TRY(read_repeats(r, begin));
     }
+    r->repeats = all && (atoms != 1 || repeats);
     return FSDP_OK;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/text.h"
 #include "data/digest.h"
 #include "train/config.h"
 #include "train/run.h"
@@ -40,7 +41,7 @@ static void compute(fsdp__data_digest *d)
     if (d->status == FSDP_OK)
         snprintf(d->text, sizeof d->text, "%016llx%016llx", (unsigned long long)hash[0], (unsigned long long)hash[1]);
     else /* each thread has a last error of its own */
-        snprintf(d->message, sizeof d->message, "%s", fsdp_last_error());
+        fsdp__shown(fsdp_last_error(), d->message, sizeof d->message);
     atomic_store_explicit(&d->made, true, memory_order_release);
 }
 

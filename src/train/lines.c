@@ -1,6 +1,7 @@
 /* lines.c - writes lines of metrics.jsonl while a run goes on. */
 #include <stdio.h>
 
+#include "base/text.h"
 #include "train/run.h"
 
 /* Notes a failure: after the first line that could not be written none is written. */
@@ -9,7 +10,7 @@ static void note(fsdp_train_run *run, fsdp_status written)
     run->metrics_status = written;
     if (written == FSDP_OK)
         return;
-    snprintf(run->metrics_message, sizeof run->metrics_message, "%s", fsdp_last_error());
+    fsdp__shown(fsdp_last_error(), run->metrics_message, sizeof run->metrics_message);
     fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on without metrics", run->metrics_message);
 }
 

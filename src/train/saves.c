@@ -1,5 +1,6 @@
 /* saves.c - the checkpoints that a run writes: when, what, and what happens when one fails. */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,6 +10,7 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/file.h"
+#include "base/status.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/saver.h"
 #include "checkpoint/superseded.h"
@@ -21,7 +23,8 @@
 #define HOLD_NAME ".run"
 
 enum {
-    HOLD_WAIT_MS = 1000
+    HOLD_WAIT_MS = 1000,
+    NAMES_BYTES = 100 /* more than the longest name in it has: a step's folder, ".saving", and a rank's file */
 };
 
 static bool is_first(const fsdp_train_run *run)
@@ -50,11 +53,30 @@ static fsdp_status take_hold(const fsdp__directory *folder, fsdp__staging *out)
     return status;
 }
 
+/* Refuses a folder whose files would have no names: ranks open them by absolute ones. */
+static fsdp_status check_length(const fsdp__directory *folder)
+{
+    size_t bytes = strlen(folder->path);
+
+    if (bytes + NAMES_BYTES < PATH_MAX)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "the absolute name of '%s' has %zu bytes; that of a folder of checkpoints may have %d: "
+                     "name another",
+                     folder->path, bytes, PATH_MAX - NAMES_BYTES - 1);
+}
+
 static fsdp_status take_folder(fsdp__saves *saves, const char *path)
 {
+    fsdp_status status;
     int made = 0;
 
     FSDP_TRY(fsdp__directory_make_path(path, &saves->folder, &made));
+    status = check_length(&saves->folder);
+    if (status != FSDP_OK) {
+        fsdp__directory_unmake(&saves->folder, made);
+        return status;
+    }
     saves->made = made > 0;
     return take_hold(&saves->folder, &saves->hold);
 }
@@ -280,8 +302,7 @@ static fsdp_status note(fsdp_train_run *run, fsdp_status status, int64_t step)
     if (status == FSDP_OK || !can_go_on(status))
         return status;
     saves->failure = status;
-    snprintf(saves->message, sizeof saves->message, "no checkpoint of step %lld: %s", (long long)step,
-             fsdp_last_error());
+    fsdp__write_error(saves->message, sizeof saves->message, "no checkpoint of step %lld: ", (long long)step);
     if (is_first(run))
         fsdp_log(run->context, FSDP_LOG_WARNING, "%s%s", saves->message,
                  saves->ends ? "" : "; the run goes on, and tries again with the next one");

@@ -184,9 +184,11 @@ static void lines_carry_the_rank_and_respect_the_level(void **state)
     CHECK_STRING(lines.last, "[rank 1] kept 5");
     memset(text, 'y', 9999);
     text[9999] = '\0';
-    fsdp_log(context, FSDP_LOG_ERROR, "%s", text);
+    fsdp_log(context, FSDP_LOG_ERROR, "not saved to '%s': disk full", text);
     CHECK_EQ(strlen(lines.last), 4095);
-    CHECK_STRING(lines.last + 4091, "y...");
+    CHECK_CONTAINS(lines.last, "[rank 1] not saved to 'yyy");
+    CHECK_CONTAINS(lines.last, "yyy...yyy");
+    CHECK_STRING(lines.last + 4095 - 15, "yyy': disk full");
     fsdp_context_free(context);
 
     context = one_rank();

@@ -134,6 +134,29 @@ static void what_was_made_for_a_path_is_removed_again(void **state)
     free(top);
 }
 
+/* Whoever comes to the end of such a path would go on with a part of its name. */
+static void a_path_that_is_too_long_without_its_links_is_refused(void **state)
+{
+    fixture *f = *state;
+    char deep[3900], name[251], *link = test_path(f->path, "link"), *further = NULL;
+    size_t used = (size_t)snprintf(deep, sizeof deep, "%s", f->path);
+    fsdp__directory found;
+    int made = 7;
+
+    memset(name, 'd', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    while (used + 1 + strlen(name) < sizeof deep)
+        used += (size_t)snprintf(deep + used, sizeof deep - used, "/%s", name);
+    CHECK_OK(fsdp__make_directories(deep));
+    CHECK_EQ(symlink(deep, link), 0);
+    CHECK(asprintf(&further, "%s/a/%s/%s", link, name, name) > 0);
+    CHECK_ERROR(fsdp__directory_make_path(further, &found, &made), FSDP_IO, "File name too long");
+    CHECK_EQ(made, 0);
+    CHECK_EQ(rmdir(deep), 0); /* nothing is in it */
+    free(further);
+    free(link);
+}
+
 static void a_path_that_fails_leaves_nothing(void **state)
 {
     fixture *f = *state;
@@ -529,8 +552,8 @@ static void a_process_can_be_killed_at_a_use(void **state)
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_path_is_walked_to_its_end), T(what_was_made_for_a_path_is_removed_again),
           T(a_path_survives_failed_allocations), T(a_path_that_fails_leaves_nothing),
-          T(an_empty_folder_that_was_there_is_not_removed), T(a_removal_that_fails_names_the_entry),
-          T(a_folder_whose_names_cannot_be_read_is_not_empty),
+          T(a_path_that_is_too_long_without_its_links_is_refused), T(an_empty_folder_that_was_there_is_not_removed),
+          T(a_removal_that_fails_names_the_entry), T(a_folder_whose_names_cannot_be_read_is_not_empty),
           T(a_link_of_another_is_followed_where_only_this_user_can_have_put_it),
           T(what_is_done_in_a_folder_stays_in_it), T(what_has_the_name_is_replaced_only_where_asked),
           T(a_clearing_follows_no_link_and_goes_no_deeper_than_it_may), T(only_a_file_is_opened_to_be_read),

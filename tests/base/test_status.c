@@ -63,23 +63,37 @@ static void a_very_long_path_keeps_its_end(void **state)
     CHECK_CONTAINS(fsdp_last_error_trace(), "/file.c:7 < ");
 }
 
-static void a_long_message_is_cut_and_says_so(void **state)
+/* Checks the last message, of as many bytes as there may be: how it begins and how it ends. */
+static void check_cut(const char *begin, const char *end)
 {
-    char text[3000];
+    const char *message = fsdp_last_error();
+
+    CHECK_EQ(strlen(message), 1023);
+    CHECK(strncmp(message, begin, strlen(begin)) == 0);
+    CHECK_CONTAINS(message, "xxx...xxx");
+    CHECK_STRING(message + 1023 - strlen(end), end);
+}
+
+/* What it names may be of any length, and the reason stands behind it. */
+static void a_long_message_loses_its_middle(void **state)
+{
+    static const int lengths[] = {1100, 3000, 140000};
+    char *text = malloc(150000);
 
     (void)state;
-    memset(text, 'x', sizeof text - 1);
-    text[sizeof text - 1] = '\0';
-    FSDP_FAIL(FSDP_INVALID, "%s", text);
-    CHECK_EQ(strlen(fsdp_last_error()), 1023);
-    CHECK_STRING(fsdp_last_error() + 1019, "x...");
-    fsdp_fail_prefix(FSDP_INVALID, "front");
-    CHECK_EQ(strlen(fsdp_last_error()), 1023);
-    CHECK_CONTAINS(fsdp_last_error(), "front: xxx");
-    CHECK_STRING(fsdp_last_error() + 1019, "x...");
-    fsdp_fail_prefix(FSDP_INVALID, "%s", text);
-    CHECK_EQ(strlen(fsdp_last_error()), 1023);
-    CHECK_STRING(fsdp_last_error() + 1019, "x...");
+    for (int i = 0; i < 3; i++) {
+        memset(text, 'x', 150000);
+        text[lengths[i]] = '\0';
+        FSDP_FAIL(FSDP_INVALID, "cannot open '%s': disk full", text);
+        check_cut("cannot open 'xxx", "xxx': disk full");
+        fsdp_fail_prefix(FSDP_INVALID, "front");
+        check_cut("front: cannot open 'xxx", "xxx': disk full");
+        fsdp_fail_prefix(FSDP_INVALID, "cannot write to '%s'", text);
+        check_cut("cannot write to 'xxx", "xxx': disk full");
+        FSDP_FAIL(FSDP_INVALID, "rank 3: %s", fsdp_last_error());
+        check_cut("rank 3: cannot write to 'xxx", "xxx': disk full");
+    }
+    free(text);
 }
 
 static void what_would_move_a_cursor_is_shown(void **state)
@@ -95,7 +109,8 @@ static void what_would_move_a_cursor_is_shown(void **state)
         memset(text, 'x', sizeof text);
         memcpy(text + length, "\n", 2);
         FSDP_FAIL(FSDP_FORMAT, "%s", text);
-        CHECK_EQ(strlen(fsdp_last_error()), length <= 1016 ? length + 4 : length < 1020 ? length + 3 : 1023);
+        CHECK_EQ(strlen(fsdp_last_error()), length <= 1019 ? length + 4 : 1023);
+        CHECK_STRING(fsdp_last_error() + strlen(fsdp_last_error()) - 5, "x\\x0a");
     }
 }
 
@@ -187,7 +202,7 @@ static void threads_have_their_own_errors(void **state)
 
 TEST_MAIN(cmocka_unit_test(codes_have_texts), cmocka_unit_test(an_error_has_code_message_and_place),
           cmocka_unit_test(every_try_adds_a_hop_up_to_eight), cmocka_unit_test(a_very_long_path_keeps_its_end),
-          cmocka_unit_test(a_long_message_is_cut_and_says_so), cmocka_unit_test(what_would_move_a_cursor_is_shown),
+          cmocka_unit_test(a_long_message_loses_its_middle), cmocka_unit_test(what_would_move_a_cursor_is_shown),
           cmocka_unit_test(a_prefix_goes_in_front), cmocka_unit_test(a_message_may_quote_the_last_one),
           cmocka_unit_test(a_bare_code_never_shows_an_old_message), cmocka_unit_test(clean_up_keeps_the_first_error),
           cmocka_unit_test(try_goto_takes_the_exit), cmocka_unit_test(threads_have_their_own_errors))

@@ -431,10 +431,104 @@ static void a_damaged_file_that_cannot_be_replaced_is_an_error(void **state)
     fsdp__free(cached.path);
 }
 
+/* ---- a text that changes meanwhile ---- */
+
+enum {
+    LONG_BYTES = 4 << 20 /* more than is read before the first tokens are written */
+};
+
+/* What is done to one of two files once the first tokens are written. */
+typedef struct edit {
+    const char *path, *a, *b;
+    off_t at, end; /* a byte there becomes another, and the file ends there; 0: it ends where it did */
+    bool done;
+} edit;
+
+static void change(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
+{
+    edit *e = arg;
+    int fd = e->done ? -1 : open(e->path, O_WRONLY | O_CLOEXEC);
+
+    (void)bytes;
+    (void)all_bytes;
+    (void)tokens;
+    if (e->done)
+        return;
+    e->done = true;
+    CHECK_EQ(pwrite(fd, "g", 1, e->at), 1);
+    if (e->end > 0)
+        CHECK_EQ(ftruncate(fd, e->end), 0);
+    close(fd);
+}
+
+/* A long text and a short one behind it. */
+static void write_texts(const char *a, const char *b)
+{
+    char *text = malloc(LONG_BYTES);
+
+    for (int i = 0; i < LONG_BYTES; i++)
+        text[i] = "the thing\n"[i % 10];
+    test_write_file(a, text, LONG_BYTES);
+    test_write_file(b, "the thing", 9);
+    free(text);
+}
+
+/* With this edit meanwhile tokens are made as if there were none, or refused and not kept. */
+static void check_edit(const fixture *f, edit e, bool refused, const char *whole, size_t whole_bytes)
+{
+    fsdp_tokenize_options options = {.threads = 1, .progress = change, .progress_arg = &e};
+    fsdp__cached_tokens cached;
+    char message[600], *data;
+    fsdp_status status = get(f, f->tokenizer, &options, &cached);
+    size_t bytes;
+
+    CHECK(e.done);
+    snprintf(message, sizeof message, "'%s' changed while it was tokenized", e.path);
+    if (refused)
+        CHECK_ERROR(status, FSDP_IO, message);
+    else
+        CHECK_OK(status);
+    fsdp__free(cached.path);
+    write_texts(e.a, e.b);
+    data = get_whole(f, &cached, &bytes);
+    CHECK_EQ(cached.made, refused);
+    CHECK_EQ(bytes, whole_bytes);
+    CHECK_BYTES(data, whole, whole_bytes);
+    CHECK_EQ(unlink(cached.path), 0);
+    fsdp__free(cached.path);
+    free(data);
+}
+
+static void tokens_are_of_the_text_that_their_name_stands_for(void **state)
+{
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "texts"), *a, *b, *whole;
+    fsdp__cached_tokens cached;
+    size_t bytes;
+
+    CHECK_EQ(mkdir(folder, 0777), 0);
+    a = test_path(folder, "a.txt");
+    b = test_path(folder, "b.txt");
+    free(f->data);
+    f->data = folder;
+    write_texts(a, b);
+    whole = get_whole(f, &cached, &bytes);
+    CHECK_EQ(unlink(cached.path), 0);
+    fsdp__free(cached.path);
+    check_edit(f, (edit){a, a, b, .at = LONG_BYTES - 11}, true, whole, bytes);
+    check_edit(f, (edit){a, a, b, .at = LONG_BYTES - 11, .end = LONG_BYTES - 5}, true, whole, bytes);
+    check_edit(f, (edit){a, a, b, .at = LONG_BYTES}, true, whole, bytes);
+    check_edit(f, (edit){b, a, b, .at = 0}, true, whole, bytes);
+    check_edit(f, (edit){a, a, b, .at = 0}, false, whole, bytes); /* it has been read already */
+    free(whole);
+    free(a);
+    free(b);
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(tokens_are_made_once), T(what_cannot_be_examined_is_told), T(lines_that_were_left_out_are_told_again),
           T(a_name_that_is_none_of_its_content_is_refused), T(what_has_changed_is_made_again),
           T(one_makes_them_and_the_others_wait), T(a_folder_that_cannot_be_written_is_named),
           T(a_lack_of_memory_is_an_error), T(a_damaged_file_is_made_anew), T(what_has_another_name_is_made_anew),
           T(damage_behind_an_open_file_is_found_where_it_is_read),
-          T(a_damaged_file_that_cannot_be_replaced_is_an_error))
+          T(a_damaged_file_that_cannot_be_replaced_is_an_error), T(tokens_are_of_the_text_that_their_name_stands_for))

@@ -89,13 +89,14 @@ static void encode_in_pieces(const text_fixture *f, const char *path, size_t pie
 {
     fsdp_tokenize_options options = {.separator = separator};
     fsdp_encoder *encoder = NULL;
+    fsdp__data_files files = {.paths = (char *[]){(char *)(uintptr_t)path}, .count = 1};
     fsdp__documents documents;
     fsdp__encoded encoded = {0};
     fsdp__piece piece = {0};
     bool any;
 
     CHECK_OK(fsdp_encoder_create(f->tokenizer, &encoder));
-    CHECK_OK(fsdp__documents_open(&documents, f->tokenizer, &path, 1, separator));
+    fsdp__documents_open(&documents, f->tokenizer, &files, NULL, separator);
     documents.piece_bytes = piece_bytes;
     for (;;) {
         CHECK_OK(fsdp__documents_next(&documents, &piece, &any));
@@ -439,6 +440,45 @@ static void a_lack_of_memory_is_an_error(void **state)
     text_fixture_free(&f);
 }
 
+/* ---- a text that changes meanwhile ---- */
+
+static void append(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
+{
+    const char *path = arg;
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+
+    (void)bytes;
+    (void)all_bytes;
+    (void)tokens;
+    CHECK_EQ(write(fd, "s", 1), 1);
+    close(fd);
+}
+
+/* Half of it may be of before, and half of after. */
+static void a_text_that_changes_meanwhile_is_refused(void **state)
+{
+    enum {
+        BYTES = 4 << 20 /* more than is read before the first tokens are written */
+    };
+    text_fixture f = text_fixture_make();
+    char *text = malloc(BYTES), *path = test_path(f.directory, "b.txt");
+    fsdp_tokenize_options options = {.threads = 1, .progress = append, .progress_arg = path};
+
+    (void)state;
+    for (int i = 0; i < BYTES; i++)
+        text[i] = "the thing\n"[i % 10];
+    text_write(&f, "a.txt", text, BYTES);
+    text_write(&f, "b.txt", "the thing", 9);
+    CHECK_OK(text_tokenize(&f, "a.txt", &options, NULL)); /* another one changes */
+    text_write(&f, "b.txt", text, BYTES);
+    text_refused(&f, "b.txt", &options, "b.txt' changed while it was tokenized: start again when nothing writes to it");
+    options.progress = NULL;
+    CHECK_OK(text_tokenize(&f, "b.txt", &options, NULL));
+    free(text);
+    free(path);
+    text_fixture_free(&f);
+}
+
 /* ---- the header ---- */
 
 static void a_count_beyond_int32_stands_behind_llm_cs(void **state)
@@ -472,4 +512,5 @@ TEST_MAIN(cmocka_unit_test(a_file_is_a_document), cmocka_unit_test(separators_st
           cmocka_unit_test(what_cannot_be_read_is_named), cmocka_unit_test(files_of_others_are_not_replaced),
           cmocka_unit_test(what_cannot_be_written_is_named), cmocka_unit_test(a_full_disk_leaves_what_was_there),
           cmocka_unit_test(what_is_not_finished_has_no_name), cmocka_unit_test(a_lack_of_memory_is_an_error),
+          cmocka_unit_test(a_text_that_changes_meanwhile_is_refused),
           cmocka_unit_test(a_count_beyond_int32_stands_behind_llm_cs))

@@ -192,6 +192,11 @@ static const char *const untranslated[][2] = {
     {"a{70000}", "'{70' at its offset 1"},
     {"a|*b", "'*b' at its offset 2 is not supported: there is nothing"},
     {"(?=a)*", "'*' at its offset 5 is not supported: there is nothing"},
+    {"(?:(?=a))*", "'*' at its offset 9 is not supported: there is nothing"}, /* an assertion alone */
+    {"(?:(?:\\A))?", "'?' at its offset 10 is not supported: there is nothing"},
+    {"(?:b|$){2}", "'{2}' at its offset 7 is not supported: there is nothing"},
+    {"(?:(?<!a)|)+", "'+' at its offset 11 is not supported: there is nothing"},
+    {"(?:(?:a|(?=b))|(?i)c)+", "'+' at its offset 21 is not supported: there is nothing"},
     {"(*NO_JIT)a", "'*NO' at its offset 1 is not supported: there is nothing"},
     {"(?x:a b)", "'(?x' at its offset 0"},
     {"(?s:.)", "'(?s' at its offset 0"},

@@ -446,8 +446,29 @@ static void it_saves_nowhere_but_in_the_folder_that_it_holds(void **state)
     free(s->away);
 }
 
+/* The folder itself can be made, and no file of a checkpoint in it could be named. */
+static void a_folder_with_no_room_for_names_is_refused_at_the_start(void **state)
+{
+    story *s = *state;
+    char path[4050];
+    size_t used = (size_t)snprintf(path, sizeof path, "%s", s->directory);
+
+    memset(path + used, 'd', sizeof path - used);
+    for (size_t at = used; at < sizeof path - 1; at += 200)
+        path[at] = '/';
+    path[sizeof path - 1] = '\0';
+    story_set(s, "checkpoint.folder", path);
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INVALID);
+    CHECK_CONTAINS(s->message, "checkpoint.folder: the absolute name of '/");
+    CHECK_CONTAINS(s->message, "ddd' has 4049 bytes; that of a folder of checkpoints may have 3995: name another");
+    path[used + 200] = '\0';
+    CHECK(access(path, F_OK) != 0);
+}
+
 TEST_MAIN(S(a_run_in_pieces_is_the_run_in_one), S(dropouts_go_on_drawing), S(at_another_number_of_ranks_it_goes_on),
           S(the_batch_of_the_checkpoint_stands), S(what_does_not_fit_is_refused), S(what_is_excluded_begins_anew),
           S(what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed), S(what_was_never_trained_has_no_state),
           S(an_older_checkpoint_can_be_gone_on_from), S(weights_may_begin_as_those_of_other_files),
-          S(it_saves_nowhere_but_in_the_folder_that_it_holds))
+          S(it_saves_nowhere_but_in_the_folder_that_it_holds),
+          S(a_folder_with_no_room_for_names_is_refused_at_the_start))

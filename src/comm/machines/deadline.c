@@ -11,6 +11,7 @@
 #include "base/context.h"
 #include "base/host.h"
 #include "base/limits.h"
+#include "base/text.h"
 #include "comm/symmetric/watch.h"
 
 enum {
@@ -243,7 +244,7 @@ static void note_break(fsdp__deadline *d)
     if (d->broken || !fsdp__arena_aborted(arena))
         return;
     (void)fsdp__arena_failure(arena); /* waits until the reason is set */
-    snprintf(d->reason, sizeof d->reason, "%s", fsdp_last_error());
+    fsdp__shown(fsdp_last_error(), d->reason, sizeof d->reason);
     d->broken = true;
     for (int i = 0; i < CALLS; i++)
         d->calls[i].turns = 0;
@@ -346,7 +347,7 @@ bool fsdp__deadline_open(const fsdp__network_ops *ops, const fsdp__joining *join
 
     *network = NULL;
     if (!d) {
-        snprintf(text, FSDP__NETWORK_TEXT, "%s", fsdp_last_error());
+        fsdp__shown(fsdp_last_error(), text, FSDP__NETWORK_TEXT);
         return false;
     }
     d->ops = ops;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "comm/symmetric/watch.h"
 
 enum {
@@ -119,7 +120,7 @@ void fsdp__link_fail(fsdp__link *link)
 {
     char text[FSDP__ABORT_BYTES];
 
-    snprintf(text, sizeof text, "rank %d failed: %s", link->places.rank, fsdp_last_error());
+    fsdp__write_error(text, sizeof text, "rank %d failed: ", link->places.rank);
     fsdp__arena_abort(link->arena, FSDP_COMM, link->places.rank, text);
 }
 

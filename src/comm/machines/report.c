@@ -4,12 +4,13 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 void fsdp__report_write(fsdp__report *out, fsdp_status status)
 {
     out->status = status;
     if (status != FSDP_OK)
-        snprintf(out->text, sizeof out->text, "%s", fsdp_last_error());
+        fsdp__shown(fsdp_last_error(), out->text, sizeof out->text);
 }
 
 fsdp_status fsdp__report_compare(const fsdp__network_ops *ops, void *network, const fsdp__places *places,

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/limits.h"
+#include "base/text.h"
 #include "comm/machines/circle.h"
 #include "comm/machines/tags.h"
 #include "comm/symmetric/process.h"
@@ -186,7 +187,7 @@ static void tell_broken(fsdp__watch *watch)
 
     what.status = fsdp__arena_failure(arena); /* returns once the reason is set, or nobody will set it any more */
     what.blamed = arena->control->abort_rank;
-    snprintf(what.text, sizeof what.text, "%s", fsdp_last_error());
+    fsdp__shown(fsdp_last_error(), what.text, sizeof what.text);
     (void)tell_column(watch, &what);
     settle(watch, SETTLE_TURNS);
     atomic_store(&watch->link->told, true);

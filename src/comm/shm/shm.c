@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "comm/symmetric/symmetric.h"
 #include "comm/symmetric/watch.h"
 
@@ -69,7 +70,7 @@ static void report(int fd, fsdp__arena *arena, int rank)
     bool held = fsdp_hold_error(true);
     char text[FSDP__ABORT_BYTES];
 
-    snprintf(text, sizeof text, "rank %d failed: %s", rank, fsdp_last_error());
+    fsdp__write_error(text, sizeof text, "rank %d failed: ", rank);
     if (arena || fsdp__arena_map_control(fd, &control) == FSDP_OK)
         fsdp__arena_abort(arena ? arena : control, status, rank, text);
     fsdp__arena_unref(control);

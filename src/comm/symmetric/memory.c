@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/text.h"
 #include "comm/symmetric/readers.h"
 #include "comm/symmetric/rendezvous.h"
 #include "device/races.h"
@@ -227,7 +228,7 @@ fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__
         memset(theirs, 0, sizeof *theirs);
         theirs->status = make_shared(group, call->bytes, &theirs->offset);
         if (theirs->status != FSDP_OK)
-            snprintf(theirs->message, sizeof theirs->message, "%s", fsdp_last_error());
+            fsdp__shown(fsdp_last_error(), theirs->message, sizeof theirs->message);
     }
     FSDP_TRY(fsdp__rendezvous(group, traffic));
     if (theirs->status != FSDP_OK)
