@@ -36,6 +36,11 @@ static fsdp_status norm_backward(fsdp__node *node, fsdp_tensor *const *grads)
         FSDP_TRY(fsdp__node_target(node, WEIGHT, &dweight, &args.accumulate_weight));
     if (fsdp__node_needs(node, BIAS))
         FSDP_TRY(fsdp__node_target(node, BIAS, &dbias, &args.accumulate_bias));
+    if (fsdp_tensor_numel(dy) == 0) {
+        if (dweight && !args.accumulate_weight)
+            FSDP_TRY(fsdp_tensor_fill_(dweight, 0.0));
+        return dbias && !args.accumulate_bias ? fsdp_tensor_fill_(dbias, 0.0) : FSDP_OK;
+    }
     args.x = fsdp_tensor_data(fsdp__node_saved(node, SAVED_X));
     args.dy = fsdp_tensor_data(dy);
     args.weight = weight ? fsdp_tensor_data(weight) : NULL;
@@ -77,8 +82,8 @@ static bool check(const char *op, fsdp_tensor *const *inputs)
 
     if (!fsdp__op_inputs(op, inputs, INPUTS) || !fsdp__op_same_dtype(op, inputs, 1))
         return false;
-    if (x->ndim < 2 || fsdp_tensor_numel(x) == 0)
-        return fsdp__op_bad(op, "input", "of dimensions (N,C,...), none of them 0", x);
+    if (x->ndim < 2)
+        return fsdp__op_bad(op, "input", "of dimensions (N,C,...)", x);
     if (!check_row(op, x, "weight", weight) || !check_row(op, x, "bias", bias))
         return false;
     if (weight && bias && weight->dtype != bias->dtype)
@@ -122,7 +127,7 @@ static fsdp_tensor *apply(const fsdp__op *op, fsdp_tensor *const *inputs, fsdp__
     args->y = fsdp_tensor_data(y);
     args->mean = fsdp_tensor_data(mean);
     args->rstd = fsdp_tensor_data(rstd);
-    if (fsdp__launch_channel_norm_forward(fsdp__op_stream(y), args) != FSDP_OK)
+    if (fsdp_tensor_numel(y) > 0 && fsdp__launch_channel_norm_forward(fsdp__op_stream(y), args) != FSDP_OK)
         return NULL;
     saved[SAVED_X] = in[X];
     saved[SAVED_WEIGHT] = in[WEIGHT];
@@ -220,7 +225,8 @@ fsdp_tensor *fsdp_batch_norm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *b
     args.fixed = !options->training;
     args.sizes = sizes_of(inputs, 0);
     /* A checkpoint's second run is of the same batch. */
-    writes = options->training && !fsdp_recomputing(fsdp_device_context(x->storage->device));
+    writes =
+        options->training && fsdp_tensor_numel(x) > 0 && !fsdp_recomputing(fsdp_device_context(x->storage->device));
     if (options->running_mean && (writes || args.fixed) && use_statistics(options, writes, &args) != FSDP_OK)
         return NULL;
     return apply(&batch_norm_op, inputs, &args);

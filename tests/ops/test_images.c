@@ -124,7 +124,7 @@ static void norms_that_do_not_fit_are_refused(void **state)
     CHECK_INVALID(fsdp_group_norm(x, 3, row, row, 1e-5f), "group_norm: 4 channels cannot be divided into 3 groups");
     CHECK_INVALID(fsdp_group_norm(x, 2, ZEROS(5), row, 1e-5f), "input (2, 4, 5) does not fit weight (5,)");
     CHECK_INVALID(fsdp_group_norm(x, 2, row, HALF(4), 1e-5f), "group_norm: bias must be float32");
-    CHECK_INVALID(fsdp_group_norm(ZEROS(0, 4), 2, row, row, 1e-5f), "none of them 0, not float32");
+    CHECK_INVALID(fsdp_group_norm(ZEROS(4), 2, row, row, 1e-5f), "(N,C,...), not float32");
     CHECK_INVALID(fsdp_batch_norm(ZEROS(1, 4), none, none, &o), "input in training must be of more than one value");
     o.training = false;
     CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "without training the running mean and variance are required");
@@ -269,6 +269,35 @@ static void an_empty_batch_gives_zero_gradients(void **state)
     CHECK(values[0] == 0.0f && values[2] == 0.0f);
 }
 
+static void an_empty_batch_leaves_statistics_as_they_are(void **state)
+{
+    fsdp_tensor *w = make_leaf(device, 1, 1, (int64_t[]){4}), *b = make_leaf(device, 2, 1, (int64_t[]){4});
+    fsdp_batch_norm_options options = {.eps = 1e-5f, .momentum = 0.1, .training = true};
+    float values[4];
+
+    (void)state;
+    options.running_mean = ZEROS(4);
+    options.running_var = CHECK_PTR(fsdp_full(device, FSDP_F32, FSDP_SHAPE(4), 2));
+    options.num_batches_tracked = CHECK_PTR(fsdp_zeros(device, FSDP_I64, 0, NULL));
+    for (int i = 0; i < 6; i++) { /* without images, without pixels; the second adds to gradients */
+        fsdp_tensor *x = i % 2 ? ZEROS(2, 4, 0, 3) : ZEROS(0, 4, 2, 3), *y;
+
+        CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
+        options.training = i < 4;
+        y = CHECK_PTR(i < 2 ? fsdp_group_norm(x, 2, w, b, 1e-5f) : fsdp_batch_norm(x, w, b, &options));
+        CHECK_EQ(fsdp_tensor_numel(y), 0);
+        CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(y))));
+        CHECK_EQ(fsdp_tensor_numel(CHECK_PTR(fsdp_tensor_grad(x))), 0);
+        for (int of = 0; of < 2; of++) {
+            CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(of ? b : w), FSDP_F32, values));
+            CHECK(values[0] == 0.0f && values[3] == 0.0f);
+        }
+    }
+    CHECK_OK(fsdp_tensor_read(options.running_var, FSDP_F32, values));
+    CHECK(values[0] == 2.0f && values[3] == 2.0f);
+    CHECK(first_of(options.num_batches_tracked) == 0);
+}
+
 static void shapes_are_known_without_bytes(void **state)
 {
     fsdp_device *meta = CHECK_PTR(fsdp_meta(context));
@@ -297,4 +326,5 @@ TEST_MAIN(G(conv2d), G(conv2d_with_padding), G(conv2d_with_holes), G(conv2d_in_g
           T(a_checkpoint_leaves_running_statistics_alone_the_second_time),
           T(a_checkpoint_keeps_the_running_statistics_of_an_evaluation),
           T(a_checkpoint_whose_evaluation_failed_keeps_nothing), T(a_checkpoint_that_evaluates_only_then_is_an_error),
-          T(an_empty_batch_gives_zero_gradients), T(shapes_are_known_without_bytes))
+          T(an_empty_batch_gives_zero_gradients), T(an_empty_batch_leaves_statistics_as_they_are),
+          T(shapes_are_known_without_bytes))
