@@ -1,4 +1,5 @@
 /* gemm.c - tensors as matrices. Transposed and strided 2-D views are read in place; others are copied first. */
+#include "base/compiler.h"
 #include "ops/op.h"
 
 /* One stride for dimensions [first, last) of `tensor`, as if they were one; false when there is none. */
@@ -45,15 +46,32 @@ static bool view(const fsdp_tensor *tensor, int row_first, fsdp__matrix *out)
     return true;
 }
 
+/* No element is read, so any strides will do. */
+static fsdp__matrix without_elements(const fsdp_tensor *tensor, int row_first)
+{
+    int last = tensor->ndim - 1;
+
+    return (fsdp__matrix){.data = fsdp_tensor_data(tensor),
+                          .batch = fsdp__shape_numel(row_first, tensor->shape),
+                          .rows = fsdp__shape_numel(last - row_first, tensor->shape + row_first),
+                          .cols = tensor->shape[last],
+                          .row = FSDP__MAX(tensor->shape[last], 1),
+                          .col = 1,
+                          .dtype = tensor->dtype};
+}
+
 static fsdp_status matrix_of(fsdp_tensor *tensor, int row_first, fsdp__matrix *out)
 {
+    if (fsdp_tensor_numel(tensor) == 0) {
+        *out = without_elements(tensor, row_first);
+        return FSDP_OK;
+    }
     if (view(tensor, row_first, out))
         return FSDP_OK;
     tensor = fsdp__op_contiguous(tensor);
     if (!tensor)
         return fsdp_last_status();
-    if (!view(tensor, row_first, out)) /* only matrices without elements are left */
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "matrix product over a dimension of size 0");
+    (void)view(tensor, row_first, out); /* a contiguous one always has one */
     return FSDP_OK;
 }
 

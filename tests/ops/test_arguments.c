@@ -224,9 +224,37 @@ static void tensors_without_elements_are_accepted(void **state)
     CHECK_EQ(fsdp_tensor_size(CHECK_PTR(fsdp_amax(ZEROS(2, 0), FSDP_DIMS(0), false)), 0), 0);
 }
 
+/* Of ones: an element of a product over k is k, and one of the gradient of the weight how many rows there are. */
+static void check_products(int64_t batch, int64_t m, int64_t k, int64_t n, bool turned)
+{
+    fsdp_tensor *x = fsdp_full(device, FSDP_F32, 3, (const int64_t[]){batch, turned ? k : m, turned ? m : k}, 1);
+    fsdp_tensor *y = fsdp_full(device, FSDP_F32, 3, (const int64_t[]){batch, k, n}, 1);
+    fsdp_tensor *w = fsdp_full(device, FSDP_F32, 2, (const int64_t[]){n, k}, 1), *product;
+    float values[8];
+
+    x = turned ? fsdp_transpose(x, 1, 2) : x;
+    CHECK_OK(fsdp_tensor_set_requires_grad(w, true));
+    product = CHECK_PTR(fsdp_matmul(x, y));
+    CHECK_OK(fsdp_tensor_read(product, FSDP_F32, values));
+    for (int64_t i = 0; i < batch * m * n; i++)
+        CHECK(values[i] == (float)k);
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_linear(x, w, FSDP_NO_BIAS))))));
+    CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(w), FSDP_F32, values));
+    for (int64_t i = 0; i < n * k; i++)
+        CHECK(values[i] == (float)(batch * m));
+}
+
+static void any_size_of_a_product_may_be_0(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3 * 3 * 3 * 3 * 2; i++)
+        check_products(i / 54, i / 18 % 3, i / 6 % 3, i / 2 % 3, i % 2);
+}
+
 #define T(name) IN_SCOPE(name)
 
 TEST_MAIN(T(shapes_that_do_not_fit_are_named), T(operands_and_dimensions_that_do_not_fit_are_named),
           T(dtypes_that_do_not_fit_are_named), T(bad_indices_are_named_with_their_position),
           T(null_goes_through_everything_and_keeps_the_first_error),
-          T(a_parameter_without_bytes_is_an_error_and_not_a_crash), T(tensors_without_elements_are_accepted))
+          T(a_parameter_without_bytes_is_an_error_and_not_a_crash), T(tensors_without_elements_are_accepted),
+          T(any_size_of_a_product_may_be_0))
