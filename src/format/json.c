@@ -15,7 +15,7 @@
 #include "format/lfs_pointer.h"
 
 enum {
-    MAX_DEPTH = 32,
+    MAX_DEPTH = 900, /* Python's reader, which other programs use, ends at about a thousand */
     MAX_STRING_BYTES = 1 << 20,
     MAX_UNITS = 4 << 20 /* a hundred thousand tensors in one file take 3.5 million */
 };
@@ -52,7 +52,7 @@ static fsdp_status check_extent(const char *path, const char *text, size_t bytes
         taken += units(text[i]);
         depth += (text[i] == '{' || text[i] == '[') - (text[i] == '}' || text[i] == ']');
         if (depth > MAX_DEPTH)
-            return too_much(path, "JSON nested over 32 deep", i);
+            return too_much(path, "JSON nested over 900 deep", i);
         if (taken > most)
             return too_much(path, most > MAX_UNITS ? "over four million JSON values" : "over a million JSON values", i);
     }

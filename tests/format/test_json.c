@@ -37,9 +37,15 @@ static void check_refused(char *text, const char *part)
 
 static void depth_count_and_strings_are_bounded(void **state)
 {
+    char *end = repeated("0", "}]", 400, "}"), *text;
+
     (void)state;
     CHECK_OK(parse("{\"a\":[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]}"));
-    check_refused(repeated("{\"a\":", "[", 100000, ""), "JSON nested over 32 deep at offset 36");
+    text = repeated("{\"a\":", "[{\"b\":", 400, end);
+    CHECK_OK(parse(text));
+    free(text);
+    free(end);
+    check_refused(repeated("{\"a\":", "[", 100000, ""), "JSON nested over 900 deep at offset 904");
     check_refused(repeated("{\"a\":[", "{},", 1000000, "0]}"), "over a million JSON values");
     check_refused(repeated("{\"a\":[", "[],", 1000000, "0]}"), "over a million JSON values");
     check_refused(repeated("{\"a\":[", "0,", 5000000, "0]}"), "over a million JSON values");
