@@ -5,7 +5,7 @@
 #include "fsdp/dist.h"
 #include "tensor/tensor.h"
 
-/* Dimensions of one mesh that are one dimension of another, row-major; none: one of size 1. */
+/* Dimensions of one mesh that together are one dimension of another, row-major; none: that dimension has size 1. */
 typedef struct fsdp__mesh_axes {
     int count, axes[FSDP_MAX_MESH_DIMS];
 } fsdp__mesh_axes;
@@ -20,27 +20,28 @@ typedef struct fsdp__joint_group {
 struct fsdp_mesh {
     int64_t refs;
     fsdp_context *context;
-    fsdp_mesh *held; /* has groups that this one uses; may be NULL */
+    fsdp_mesh *held; /* has the groups that this mesh uses; may be NULL */
     bool is_part;    /* of `held`: a slice of it, or some of its dimensions flattened */
     int ndim;
     int64_t shape[FSDP_MAX_MESH_DIMS];
     char *names[FSDP_MAX_MESH_DIMS];
     int coordinate[FSDP_MAX_MESH_DIMS];
     fsdp_process_group *groups[FSDP_MAX_MESH_DIMS];
-    bool borrowed[FSDP_MAX_MESH_DIMS];        /* the group is somebody else's */
-    fsdp__mesh_axes axes[FSDP_MAX_MESH_DIMS]; /* of a part: what each dimension is of `held` */
-    fsdp__joint_group *joint;                 /* not of a part: made when first asked for, shared by parts */
-    int *ranks;                               /* global ranks, row-major */
+    bool borrowed[FSDP_MAX_MESH_DIMS]; /* the group belongs to somebody else */
+    fsdp__mesh_axes
+        axes[FSDP_MAX_MESH_DIMS]; /* for a part: the dimensions of `held` that each of its dimensions is made of */
+    fsdp__joint_group *joint;     /* not in a part: made when first asked for, and shared by parts */
+    int *ranks;                   /* global ranks, row-major */
 };
 
 /* ---- mesh.c: for those that make meshes ---- */
 
-/* Sizes and names alone, with room for the ranks. */
+/* Makes a mesh with sizes and names only, and room for the ranks. */
 fsdp_status fsdp__mesh_new(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
                            fsdp_mesh **out);
 int64_t fsdp__mesh_index(const fsdp_mesh *mesh, const int *coordinates);
 void fsdp__mesh_coordinates(const fsdp_mesh *mesh, int64_t index, int *coordinates);
-/* The group of the ranks that differ from this one in dimension `dim` only. [collective] of the world */
+/* Makes the group of the ranks that differ from this one in dimension `dim` only. [collective] of the world */
 fsdp_status fsdp__mesh_make_group(fsdp_mesh *mesh, int dim);
 
 /* ---- submesh.c ---- */
@@ -50,9 +51,9 @@ typedef struct fsdp__mesh_names {
     const char *const *names;
 } fsdp__mesh_names;
 
-/* The part of `mesh` with this rank in it whose dimension i, called names[i], is the dimensions dims[i] of `mesh`
- * flattened; of none: this rank alone. `what` is being done, for messages: "slice a mesh". [collective] of the world
- * where a dimension is none or several, the first time for these. */
+/* Makes the part of `mesh` that contains this rank. Its dimension i, called names[i], is the dimensions dims[i] of
+ * `mesh` flattened; if dims[i] is empty, it is this rank alone. `what` says for messages what is being done: "slice a
+ * mesh". [collective] of the world if a dimension is made of none or several, the first time for these. */
 fsdp_status fsdp__mesh_part(fsdp_mesh *mesh, const char *what, int ndim, const fsdp__mesh_names *dims,
                             const char *const *names, fsdp_mesh **out);
 
@@ -61,14 +62,14 @@ fsdp_status fsdp__mesh_part(fsdp_mesh *mesh, const char *what, int ndim, const f
 /* Checks that `placements` (one per mesh dimension) fit a tensor of `ndim` dimensions. */
 fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim);
 bool fsdp__placement_equal(fsdp_placement a, fsdp_placement b);
-/* The mesh dimension of the flat placement; -1: none is. */
+/* Returns the mesh dimension of the flat placement, or -1 if there is none. */
 int fsdp__flat_dim(const fsdp_placement *placements, int count);
 
 /* ---- flat.c ---- */
 
-/* The whole tensor of a flat one: a copy, without a distribution. The caller owns `*out`. [collective] */
+/* Gathers a flat tensor as a whole one: a copy, without a distribution. The caller owns `*out`. [collective] */
 fsdp_status fsdp__flat_gather(const fsdp_tensor *tensor, fsdp_tensor **out);
-/* This rank's part of a whole tensor, a copy; `distribution` is flat. The caller owns `*out`. */
+/* Copies this rank's part of a whole tensor; `distribution` is flat. The caller owns `*out`. */
 fsdp_status fsdp__flat_cut(const fsdp_tensor *whole, const fsdp_distribution *distribution, fsdp_tensor **out);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "fsdp/generate.h"
 
-/* A token from `logits`, as temperature, top_k and top_p say; `draw` in [0, 1) decides. `scratch` holds vocab_size
- * entries. */
+/* fsdp__sample chooses a token from `logits`, by temperature, top_k and top_p; `draw` in [0, 1) decides. `scratch`
+ * holds vocab_size entries. */
 typedef struct fsdp__candidate {
     float logit;
     int32_t token;

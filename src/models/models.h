@@ -12,14 +12,14 @@ typedef struct fsdp__model_plan {
     const fsdp_model_config *config;
 } fsdp__model_plan;
 
-/* The body's parts that the root needs; borrowed from it. */
+/* The parts of the body that the root needs; borrowed from it. */
 typedef struct fsdp__model_body {
     fsdp_module *module;   /* tokens (B,T) -> hidden states (B,T,C), normalised */
     fsdp_module *blocks;   /* ModuleList */
     fsdp_layer *embedding; /* its weight (V,C) is the head's when tied */
 } fsdp__model_body;
 
-/* The caller owns out->module. */
+/* Make a body; the caller owns out->module. */
 fsdp_status fsdp__gpt2_body_create(const fsdp__model_plan *plan, fsdp__model_body *out);
 fsdp_status fsdp__llama_body_create(const fsdp__model_plan *plan, fsdp__model_body *out);
 
@@ -28,19 +28,19 @@ fsdp_status fsdp__llama_body_create(const fsdp__model_plan *plan, fsdp__model_bo
 
 /* One layer's keys and values. */
 typedef struct fsdp__kv_layer fsdp__kv_layer;
-/* Of block `layer`; NULL of no cache. */
+/* Returns the part of the cache for block `layer`; NULL for no cache. */
 fsdp__kv_layer *fsdp__kv_cache_layer(fsdp_kv_cache *cache, int64_t layer);
-/* Where the first of the tokens that are running stands. */
+/* Returns the position of the first of the tokens that are running. */
 int64_t fsdp__kv_cache_position(const fsdp_kv_cache *cache);
 int64_t fsdp__kv_layer_position(const fsdp__kv_layer *layer);
-/* *keys and *values (B,T,G,D) of the tokens that are running go behind those of the layer, and become all of them
- * (B,S,G,D), views of the cache. Nothing happens where `layer` is NULL. */
+/* Appends *keys and *values (B,T,G,D) of the tokens that are running to those of the layer, and makes them all of the
+ * layer's (B,S,G,D), views of the cache. Does nothing if `layer` is NULL. */
 fsdp_status fsdp__kv_layer_extend(fsdp__kv_layer *layer, fsdp_tensor **keys, fsdp_tensor **values);
-/* Whether so many tokens of a model's fit. The call that runs them ends with the second. */
+/* Checks whether a call of the model with these tokens fits. The second function ends the call: it counts them. */
 fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model, const fsdp_tensor *tokens);
 void fsdp__kv_cache_end(fsdp_kv_cache *cache, const fsdp_tensor *tokens);
 
-/* fsdp_call with such an argument, of a module that has forward_many. */
+/* Calls a module that has forward_many, as fsdp_call does, with such an argument. */
 static inline fsdp_tensor *fsdp__call_with(fsdp_module *module, void *cached, fsdp_tensor *x)
 {
     fsdp_tensor *output;
@@ -52,20 +52,20 @@ static inline fsdp_tensor *fsdp__call_with(fsdp_module *module, void *cached, fs
 /* Adds `made` (taken over, also on failure; NULL: the last error) under `name` and stores it in *slot. */
 fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *made, fsdp_module **slot);
 
-/* The struct behind a Linear, Embedding or norm. */
+/* Returns the struct behind a Linear, Embedding or norm. */
 static inline const fsdp_layer *fsdp__layer(const fsdp_module *module)
 {
     return (const fsdp_layer *)module;
 }
 
-/* Whether somebody acts around the module's calls (who shards it by itself, say): it is called then, where its parent
- * would else compute with its parameters. */
+/* Returns whether somebody acts around the module's calls (to shard it by itself, say). Then its parent calls it, where
+ * it would otherwise compute with the module's parameters itself. */
 static inline bool fsdp__has_hooks(const fsdp_module *module)
 {
     return module->parts->hook_count > 0;
 }
 
-/* Llama's rotary frequencies: head_dim / 2 of them, as transformers computes them. */
+/* Computes Llama's rotary frequencies: head_dim / 2 of them, as transformers does. */
 void fsdp__rope_frequencies(const fsdp_model_config *config, float *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* loss.h - losses make their gradients in the forward; the backward only scales and hands them out. */
+/* loss.h - what losses share: they make their gradients in the forward; the backward only scales them and passes them
+ * on. */
 #ifndef OPS_LOSS_H
 #define OPS_LOSS_H
 
@@ -6,27 +7,27 @@
 
 #define FSDP__IGNORE_INDEX (-100)
 
-/* State of a loss's node: the gradients of its inputs for an upstream gradient of `unit`. Owned; NULL where not wanted.
- */
+/* State of a loss's node: the gradients of its inputs for an upstream gradient of `unit`. Owned; NULL if not wanted. */
 typedef struct fsdp__loss_state {
     fsdp_tensor *gradients[2];
     float unit; /* a power of two */
 } fsdp__loss_state;
 
-/* For gradients of `dtype`. They are made before the upstream gradient is known, by which a gradient scaler would lift
- * them: those of a mean over many targets would be too small for float16, so they are made 1024 times as large. */
+/* Returns the unit for gradients of `dtype`. They are made before the upstream gradient is known, by which a gradient
+ * scaler would raise them: those of a mean over many targets would be too small for float16, so they are made 1024
+ * times as large. */
 float fsdp__loss_unit(fsdp_dtype dtype);
-/* A loss that its kernel has made `unit` times as large, too, as it is. */
+/* Scales a loss back that its kernel has made `unit` times as large, too. */
 fsdp_status fsdp__loss_of_unit(fsdp_tensor *loss, float unit);
 
-/* In a recomputation: whether `*loss` is that of the first run, or NULL with a last error. */
+/* Returns true in a recomputation; then `*loss` is that of the first run, or NULL with a last error. */
 bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, fsdp_tensor **loss);
 
 void fsdp__loss_state_free(void *state);
 fsdp_status fsdp__loss_backward(fsdp__node *node, fsdp_tensor *const *grads);
 
-/* Checks targets (int32, the leading dimensions of `x`, values in [0, classes) or -100) and gives 1 / (how many are
- * not -100), 0 when there are none, and the targets in contiguous memory. */
+/* Checks targets (int32, the leading dimensions of `x`, values in [0, classes) or -100). Gives the targets in
+ * contiguous memory, and 1 / (how many are not -100) as `*scale`, 0 if there are none. */
 fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t classes, fsdp_tensor *targets,
                                fsdp_tensor **contiguous, float *scale);
 

@@ -4,12 +4,12 @@
 
 #include "fsdp/state.h"
 
-/* Box, shape, and who writes, as entry->tensor has them now. */
+/* Sets the entry's box, shape and writer from what entry->tensor has now. */
 fsdp_status fsdp__entry_describe(fsdp_state_dict_entry *entry);
-/* Whether they are what they were when the tensor was added: it may have been sharded since. */
+/* Returns whether these are the same as when the tensor was added: it may have been sharded since. */
 bool fsdp__entry_is_current(const fsdp_state_dict_entry *entry);
-/* What a write to the tensor would come to, without one: FSDP_STATE while its module runs or is summoned. What was made
- * from the old values is stale afterwards. */
+/* Returns what a write to the tensor would return, without writing: FSDP_STATE while its module runs or is summoned.
+ * Makes stale what was made from the old values. */
 fsdp_status fsdp__entry_ask_to_write(const fsdp_state_dict_entry *entry);
 
 #endif

@@ -1,17 +1,17 @@
-/* cpu_device.h - between cpu_device.c and cpu_stream.c, and for backends that compute on the CPU too (backend/sim). */
+/* cpu_device.h - shared by cpu_device.c and cpu_stream.c, and by backends that compute on the CPU too (backend/sim). */
 #ifndef BACKEND_CPU_CPU_DEVICE_H
 #define BACKEND_CPU_CPU_DEVICE_H
 
 #include "device/impl.h"
 
-/* Floating point mode and number of compute threads of the calling thread. */
+/* Sets the floating point mode and the number of compute threads of the calling thread. */
 void fsdp__cpu_prepare_thread(const fsdp_device *device);
 
-/* Segments of ordinary memory, aligned to huge pages. */
+/* Allocate and free segments of ordinary memory, aligned to huge pages. */
 fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out);
 void fsdp__cpu_memory_free(void *memory, size_t bytes);
 
-/* A worker stream that calls `pause(arg)` in front of each of its items. */
+/* Makes a worker stream that calls `pause(arg)` before each of its items. */
 fsdp_status fsdp__cpu_worker_create(fsdp_device *device, void (*pause)(void *arg), void *arg, fsdp_stream **out);
 
 /* The stream and event slots of the backend's table (device/backend.h). */

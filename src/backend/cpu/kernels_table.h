@@ -12,10 +12,10 @@ typedef enum fsdp__cpu_isa {
     FSDP__CPU_ISAS
 } fsdp__cpu_isa;
 
-/* The best set this processor runs and this binary holds. */
+/* Returns the best set that this processor can run and this binary has. */
 fsdp__cpu_isa fsdp__cpu_best_isa(void);
 const char *fsdp__cpu_isa_name(fsdp__cpu_isa isa);
-/* FSDP__KERNELS functions, or NULL when this processor cannot run them or this binary lacks them. */
+/* Returns FSDP__KERNELS functions, or NULL if this processor cannot run them or this binary lacks them. */
 const fsdp__kernel_function *fsdp__cpu_isa_kernels(fsdp__cpu_isa isa);
 
 #endif

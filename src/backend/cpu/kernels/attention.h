@@ -1,10 +1,10 @@
 /* attention.h - what the two directions of attention share.
  *
  * [Note: attention by strips]
- * Time is cut into panels of queries and panels of keys. Where a product needs a transpose on its right, keys or values
- * are packed once per key head into strips (pack.h), so that every product is a row of tiles (tile.h). The causal mask
- * is never applied to scores: a tile of query rows knows how many keys its last row sees, and neither scores nor sums
- * go further. */
+ * Time is cut into panels of queries and panels of keys. Where a product needs a transposed matrix on its right, keys
+ * or values are packed once per key head into strips (pack.h), so that every product is a row of tiles (tile.h). The
+ * causal mask is never applied to scores: a tile of query rows knows how many keys its last row sees, and neither
+ * scores nor sums go further. */
 #ifndef BACKEND_CPU_ATTENTION_H
 #define BACKEND_CPU_ATTENTION_H
 
@@ -14,7 +14,7 @@
 #define FSDP__Q_PANEL 48   /* queries: a multiple of every FSDP__MR */
 #define FSDP__KV_PANEL 128 /* keys: a multiple of every FSDP__NR */
 
-/* Keys that query t sees. */
+/* Returns how many keys query t sees. */
 FSDP__INLINE int64_t fsdp__keys_seen(const fsdp__attention_forward_args *k, int64_t t)
 {
     int64_t seen = k->causal ? t + k->kv_time - k->q_time + 1 : k->kv_time;
@@ -22,7 +22,7 @@ FSDP__INLINE int64_t fsdp__keys_seen(const fsdp__attention_forward_args *k, int6
     return FSDP__MAX(FSDP__MIN(seen, k->kv_time), 0);
 }
 
-/* The first query that sees key s (q_time when none). */
+/* Returns the first query that sees key s (q_time if there is none). */
 FSDP__INLINE int64_t fsdp__first_query(const fsdp__attention_forward_args *k, int64_t s)
 {
     int64_t first = k->causal ? s - k->kv_time + k->q_time : 0;
@@ -30,7 +30,7 @@ FSDP__INLINE int64_t fsdp__first_query(const fsdp__attention_forward_args *k, in
     return FSDP__MAX(FSDP__MIN(first, k->q_time), 0);
 }
 
-/* n rows of `d` elements, `row` apart, to f32 rows of d and zeros up to `padded`, times `scale`. */
+/* Converts n rows of `d` elements, `row` apart, to f32 rows, times `scale`, with zeros from d up to `padded`. */
 static inline void fsdp__gather_rows(fsdp_dtype dtype, const void *src, int64_t row, int64_t n, int64_t d,
                                      int64_t padded, float scale, float *restrict dst)
 {
@@ -44,7 +44,7 @@ static inline void fsdp__gather_rows(fsdp_dtype dtype, const void *src, int64_t 
     }
 }
 
-/* A tile whose left matrix lies in rows. Not inlined: it is large, and called from many places. */
+/* Computes a tile whose left matrix is stored by rows. Not inlined: it is large, and called from many places. */
 static __attribute__((noinline)) void fsdp__tile_across(int64_t rows, int64_t k, const float *a, int64_t a_row,
                                                         const float *b, int64_t b_row, float *c, int64_t c_row,
                                                         bool accumulate)

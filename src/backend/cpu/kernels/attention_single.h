@@ -1,17 +1,17 @@
-/* attention_single.h - attention of one query: nothing is packed, each key and each value is read once, where it lies.
- * What a token costs whose predecessors' keys and values are kept. */
+/* attention_single.h - attention of one query: nothing is packed, and each key and each value is read once, in place.
+ * This is the cost of a token if the keys and values of those before it are kept. */
 #ifndef BACKEND_CPU_ATTENTION_SINGLE_H
 #define BACKEND_CPU_ATTENTION_SINGLE_H
 
 #include "backend/cpu/kernels/attention.h"
 
-/* A backward wants what only panels note. */
+/* Returns whether there is a single query, and no backward, which needs what only panels note. */
 FSDP__INLINE bool fsdp__is_single_query(const fsdp__attention_forward_args *k)
 {
     return k->q_time == 1 && !k->lse && k->kv_time > 0;
 }
 
-/* Scores of the n keys at `keys`, `row` apart. */
+/* Computes the scores of the n keys at `keys`, `row` apart. */
 FSDP__INLINE void fsdp__single_scores(fsdp_dtype dtype, const float *restrict q, const void *keys, int64_t row,
                                       int64_t n, int64_t d, float *restrict scores)
 {
@@ -25,7 +25,7 @@ FSDP__INLINE void fsdp__single_scores(fsdp_dtype dtype, const float *restrict q,
     }
 }
 
-/* out (d) = the sum of the n values, each times its weight. */
+/* Computes out (d) = the sum of the n values, each times its weight. */
 FSDP__INLINE void fsdp__single_values(fsdp_dtype dtype, const float *restrict weights, const void *values, int64_t row,
                                       int64_t n, int64_t d, float *restrict out)
 {
@@ -39,7 +39,7 @@ FSDP__INLINE void fsdp__single_values(fsdp_dtype dtype, const float *restrict we
     }
 }
 
-/* Scores become weights that are not divided yet by their sum, which is returned. */
+/* Turns scores into weights, not yet divided by their sum, which it returns. */
 static inline float fsdp__single_weights(float *restrict scores, int64_t n)
 {
     float top = fsdp__largest(FSDP_F32, scores, n), sum = 0.0f;
@@ -54,7 +54,7 @@ static inline float fsdp__single_weights(float *restrict scores, int64_t n)
     return sum;
 }
 
-/* One head of one sequence; scratch has the query, the output and the scores. */
+/* Computes one head of one sequence; scratch has the query, the output and the scores. */
 static inline void fsdp__single_head(const fsdp__attention_forward_args *k, int64_t b, int64_t h, float *scratch)
 {
     int64_t d = k->head_dim, n = k->kv_time, g = h / (k->heads / k->kv_heads);

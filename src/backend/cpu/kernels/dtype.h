@@ -1,4 +1,4 @@
-/* dtype.h - elements to f32 and back. `dtype` is a constant wherever speed matters. */
+/* dtype.h - converts elements to f32 and back. `dtype` is a constant wherever speed matters. */
 #ifndef BACKEND_CPU_DTYPE_H
 #define BACKEND_CPU_DTYPE_H
 
@@ -25,7 +25,7 @@ FSDP__INLINE float fsdp__from_bf16(uint16_t x)
     return fsdp__bits_float((uint32_t)x << 16);
 }
 
-/* In the upper half; what is below is noise. Nearest even; a NaN stays one. */
+/* Returns the bf16 number in the upper half; the lower half is noise. Rounds to nearest even; a NaN stays one. */
 FSDP__INLINE uint32_t fsdp__bf16_above(float x)
 {
     uint32_t bits = fsdp__float_bits(x);
@@ -39,7 +39,8 @@ FSDP__INLINE uint16_t fsdp__to_bf16(float x)
     return (uint16_t)(fsdp__bf16_above(x) >> 16);
 }
 
-/* Integers only: a half's denormals are normal floats, but the way there must not pass through float denormals. */
+/* Computes with integers only: a half's denormals are normal floats, but the way there must not pass through float
+ * denormals. */
 FSDP__INLINE float fsdp__from_f16(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, magnitude = x & 0x7fffu;
@@ -50,7 +51,7 @@ FSDP__INLINE float fsdp__from_f16(uint16_t x)
     return fsdp__bits_float(sign | bits);
 }
 
-/* Nearest even; too large becomes infinity. */
+/* Rounds to nearest even; what is too large becomes infinity. */
 FSDP__INLINE uint16_t fsdp__to_f16(float x)
 {
     uint32_t bits = fsdp__float_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
@@ -82,8 +83,8 @@ FSDP__INLINE void fsdp__store(fsdp_dtype dtype, void *p, int64_t i, float x)
         ((uint16_t *)p)[i] = fsdp__to_f16(x);
 }
 
-/* Two numbers of 16 bits as the halves of a word: a vector of words becomes vectors of floats, and they one again, with
- * no number leaving its lane. `dtype` is not F32. */
+/* Two numbers of 16 bits as the halves of a word: a vector of words becomes two vectors of floats, and these become one
+ * again, while every number stays in its lane. `dtype` is not F32. */
 typedef uint32_t fsdp__pair __attribute__((aligned(2), may_alias));
 
 FSDP__INLINE float fsdp__low(fsdp_dtype dtype, uint32_t pair)
@@ -103,7 +104,7 @@ FSDP__INLINE uint32_t fsdp__pair_of(fsdp_dtype dtype, float low, float high)
     return fsdp__to_f16(low) | (uint32_t)fsdp__to_f16(high) << 16;
 }
 
-/* What a store followed by a load gives. */
+/* Returns what a store followed by a load gives. */
 FSDP__INLINE float fsdp__rounded(fsdp_dtype dtype, float x)
 {
     if (dtype == FSDP_F32)
@@ -118,7 +119,7 @@ FSDP__INLINE size_t fsdp__float_size(fsdp_dtype dtype)
     return dtype == FSDP_F32 ? 4 : 2;
 }
 
-/* One vector of elements i, i + 1, ... */
+/* One vector, of elements i, i + 1, ... */
 typedef float fsdp__vector __attribute__((vector_size(4 * FSDP__LANES), aligned(4), may_alias));
 typedef int32_t fsdp__mask __attribute__((vector_size(4 * FSDP__LANES), aligned(4), may_alias));
 
@@ -133,8 +134,8 @@ FSDP__INLINE fsdp__vector fsdp__load_vector(fsdp_dtype dtype, const void *p, int
     return v;
 }
 
-/* Largest of n elements; -infinity when there is none; NaN do not count. By hand: compilers do not vectorise a
- * maximum that must respect NaN. */
+/* Returns the largest of n elements; -infinity if there is none; NaNs do not count. It is vectorised by hand: compilers
+ * do not vectorise a maximum that must respect NaN. */
 FSDP__INLINE float fsdp__largest(fsdp_dtype dtype, const void *p, int64_t n)
 {
     fsdp__vector a = (fsdp__vector){0} - __builtin_inff(), b = a;
@@ -158,13 +159,13 @@ FSDP__INLINE float fsdp__largest(fsdp_dtype dtype, const void *p, int64_t n)
     return largest;
 }
 
-/* Element `i` of p as an address. */
+/* Returns the address of element `i` of p. */
 FSDP__INLINE void *fsdp__at(fsdp_dtype dtype, const void *p, int64_t i)
 {
     return (char *)p + i * (int64_t)fsdp__float_size(dtype);
 }
 
-/* n contiguous elements to f32 and from f32. */
+/* Convert n contiguous elements to f32 and from f32. */
 static inline void fsdp__widen(fsdp_dtype dtype, const void *restrict src, int64_t n, float *restrict dst)
 {
 #define WIDEN(T)                    \

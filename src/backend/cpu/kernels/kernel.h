@@ -31,7 +31,7 @@ FSDP__KERNEL_MAP(FSDP__KERNEL_DECLARE)
 
 #define FSDP__INLINE static inline __attribute__((always_inline))
 
-/* Widest float vector of this instruction set, in elements. */
+/* Size of the widest float vector of this instruction set, in elements. */
 #if defined(__AVX512F__)
 #define FSDP__LANES 16
 #elif defined(__AVX__)
@@ -40,12 +40,12 @@ FSDP__KERNEL_MAP(FSDP__KERNEL_DECLARE)
 #define FSDP__LANES 4
 #endif
 
-/* Starting threads costs some microseconds: loops over fewer elements than this run alone. */
+/* Starting threads costs some microseconds: loops over fewer elements than this run on one thread. */
 #define FSDP__PARALLEL_MIN 16384
-/* Elements of one piece of a parallel elementwise loop: a few pages, a multiple of every vector. */
+/* Elements of one piece of a parallel elementwise loop: a few pages, and a multiple of every vector. */
 #define FSDP__CHUNK 8192
 
-/* CALL(T) with T the constant equal to `dtype`. */
+/* Expands to CALL(T) with T the constant equal to `dtype`. */
 #define FSDP__EACH_FLOAT(dtype, CALL) \
     switch (dtype) {                  \
     case FSDP_F32:                    \
@@ -58,7 +58,8 @@ FSDP__KERNEL_MAP(FSDP__KERNEL_DECLARE)
         CALL(FSDP_F16);               \
     }
 
-/* Threads a parallel loop started here would have, and the calling thread's number in it. */
+/* fsdp__threads returns how many threads a parallel loop started here would have, and fsdp__thread the calling thread's
+ * number in it. */
 FSDP__INLINE int fsdp__threads(void)
 {
 #ifdef _OPENMP
@@ -87,7 +88,8 @@ FSDP__INLINE int64_t fsdp__round_up(int64_t n, int64_t unit)
     return fsdp__ceil_div(n, unit) * unit;
 }
 
-/* body(args, begin, end) for pieces of [0, n), `unit` elements of work each, on all threads when that pays. */
+/* fsdp__for_ranges calls body(args, begin, end) for pieces of [0, n), `unit` elements of work for each index, on all
+ * threads if that pays. */
 typedef void (*fsdp__range_body)(const void *args, int64_t begin, int64_t end);
 
 static inline void fsdp__for_ranges(int64_t n, int64_t unit, fsdp__range_body body, const void *args)

@@ -4,11 +4,11 @@
 
 #include "backend/cpu/kernels/dtype.h"
 
-/* e^x for x that is not above 88: within 2 ulp, 0 below -87.3, NaN for NaN. */
+/* Computes e^x for x that is not above 88: within 2 ulp, 0 below -87.3, NaN for NaN. */
 FSDP__INLINE float fsdp__expf_low(float x)
 {
     float c = x < -88.0f ? -88.0f : x;
-    /* Adding 1.5 * 2^23 rounds to an integer, which then is in the low bits. */
+    /* Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits. */
     float shifted = c * 1.44269504f + 12582912.0f;
     float n = shifted - 12582912.0f;
     float r = c - n * 0.693359375f;
@@ -23,7 +23,7 @@ FSDP__INLINE float fsdp__expf_low(float x)
     return p * fsdp__bits_float((fsdp__float_bits(shifted) - 0x4b400000u + 127u) << 23);
 }
 
-/* The same for every x: infinity above 88.3. */
+/* Does the same for every x: infinity above 88.3. */
 FSDP__INLINE float fsdp__expf(float x)
 {
     return fsdp__expf_low(x > 89.0f ? 89.0f : x);
@@ -34,7 +34,7 @@ FSDP__INLINE float fsdp__sigmoidf(float x)
     return 1.0f / (1.0f + fsdp__expf(-x));
 }
 
-/* Within 2 ulp: near 0 a polynomial, since there the quotient has lost the digits. */
+/* Computes tanh within 2 ulp: near 0 by a polynomial, since the quotient loses the digits there. */
 FSDP__INLINE float fsdp__tanhf(float x)
 {
     float t = x < 0.0f ? -x : x, s = x * x;
@@ -48,7 +48,7 @@ FSDP__INLINE float fsdp__tanhf(float x)
     return t < 0.625f ? x + x * s * p : x < 0.0f ? -far : far;
 }
 
-/* m of x = m 2^e with m in [sqrt(1/2), sqrt(2)), for a normal x above 0. */
+/* Returns m of x = m 2^e with m in [sqrt(1/2), sqrt(2)), for a normal x above 0. */
 FSDP__INLINE float fsdp__mantissa(float x, int32_t *exponent)
 {
     uint32_t bits = fsdp__float_bits(x) - 0x3f3504f3u; /* sqrt(1/2) */
@@ -57,7 +57,7 @@ FSDP__INLINE float fsdp__mantissa(float x, int32_t *exponent)
     return fsdp__bits_float((bits & 0x7fffffu) + 0x3f3504f3u);
 }
 
-/* Natural logarithm within 2 ulp; -infinity of 0, NaN below. */
+/* Computes the natural logarithm within 2 ulp; -infinity for 0, NaN below. */
 FSDP__INLINE float fsdp__logf(float x)
 {
     int32_t e;
@@ -80,7 +80,7 @@ FSDP__INLINE float fsdp__logf(float x)
     return x < 0.0f || x != x ? __builtin_nanf("") : p;
 }
 
-/* log(1 + x): what 1 + x has lost of x is put back. */
+/* Computes log(1 + x), and puts back what 1 + x has lost of x. */
 FSDP__INLINE float fsdp__log1pf(float x)
 {
     float u = 1.0f + x, lost = (u - 1.0f) - x;
@@ -89,7 +89,7 @@ FSDP__INLINE float fsdp__log1pf(float x)
     return u > 0.0f && u <= 3.4028235e38f ? y - lost / u : y;
 }
 
-/* What rounding took of a b when it became `product`. */
+/* Returns what rounding took from a b when it became `product`. */
 FSDP__INLINE float fsdp__product_rest(float a, float b, float product)
 {
 #if defined(__FMA__) || defined(__FP_FAST_FMAF)
@@ -99,8 +99,8 @@ FSDP__INLINE float fsdp__product_rest(float a, float b, float product)
 #endif
 }
 
-/* p log2 a, for a that is not below 0, as a sum of two floats: what rounding takes is put into the second, so that the
- * power is right however large the exponent is. For a of 0 and infinity only the first is a number. */
+/* Computes p log2 a, for a that is not below 0, as a sum of two floats: what rounding takes is put into the second, so
+ * that the power is right however large the exponent is. For a of 0 and infinity only the first is a number. */
 FSDP__INLINE float fsdp__log2_times(float a, float p, float *low)
 {
     int32_t e;
@@ -128,7 +128,7 @@ FSDP__INLINE float fsdp__log2_times(float a, float p, float *low)
     return high;
 }
 
-/* 2^(x + low): 0 below 2^-126, infinity from 2^128 on. */
+/* Computes 2^(x + low): 0 below 2^-126, infinity from 2^128 on. */
 FSDP__INLINE float fsdp__exp2f(float x, float low)
 {
     const float c1 = 6.931471825e-1f;
@@ -148,7 +148,7 @@ FSDP__INLINE float fsdp__exp2f(float x, float low)
     return x < -126.0f ? 0.0f : y;
 }
 
-/* x^p, where y is |x|^p of usual numbers. */
+/* Returns x^p, given y, which is |x|^p for usual numbers. */
 FSDP__INLINE float fsdp__pow_of(float x, float p, float y)
 {
     float a = fsdp__bits_float(fsdp__float_bits(x) & 0x7fffffffu);
@@ -164,7 +164,7 @@ FSDP__INLINE float fsdp__pow_of(float x, float p, float y)
     return fsdp__bits_float(fsdp__float_bits(y) ^ sign);
 }
 
-/* x^p as C's powf: within 1 ulp, what would be denormal is 0. */
+/* Computes x^p as C's powf does: within 1 ulp; what would be denormal is 0. */
 FSDP__INLINE float fsdp__powf(float x, float p)
 {
     float low, high = fsdp__log2_times(fsdp__bits_float(fsdp__float_bits(x) & 0x7fffffffu), p, &low);
@@ -172,7 +172,7 @@ FSDP__INLINE float fsdp__powf(float x, float p)
     return fsdp__pow_of(x, p, fsdp__exp2f(high, low));
 }
 
-/* Error function within 2 ulp. */
+/* Computes the error function within 2 ulp. */
 FSDP__INLINE float fsdp__erff(float x)
 {
     float t = x < 0.0f ? -x : x, s = x * x;
@@ -198,7 +198,7 @@ FSDP__INLINE float fsdp__erff(float x)
     return t > 0.927734375f ? large : small;
 }
 
-/* Sine and cosine within 2 ulp for |x| < 1e6: the angle is reduced in double. */
+/* Computes sine and cosine within 2 ulp for |x| < 1e6: the angle is reduced in double. */
 FSDP__INLINE void fsdp__sincosf(float x, float *sine, float *cosine)
 {
     double q = (double)x * 0.63661977236758134308 + 6755399441055744.0; /* 1.5 * 2^52 rounds to an integer */

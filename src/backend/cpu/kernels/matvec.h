@@ -1,16 +1,16 @@
 /* matvec.h - the matrix product with one row: a vector and a matrix, which is read once and never copied.
  *
- * It takes as long as the matrix takes from memory, so elements of 16 bits are widened in registers. Every element of C
- * is one sum, made by one thread in an order that does not depend on how many there are. */
+ * It takes as long as reading the matrix from memory, so elements of 16 bits are widened in registers. Every element of
+ * C is one sum, made by one thread in an order that does not depend on the number of threads. */
 #ifndef BACKEND_CPU_MATVEC_H
 #define BACKEND_CPU_MATVEC_H
 
 #include "backend/cpu/kernels/dtype.h"
 
 enum {
-    FSDP__VEC_RUNS = 4,    /* runs of the matrix that are read beside each other */
-    FSDP__VEC_COLS = 1024, /* of C, summed up beside each other where rows of the matrix are runs */
-    FSDP__VEC_UNIT = 16    /* columns of a thread: a multiple of this */
+    FSDP__VEC_RUNS = 4,    /* runs of the matrix that are read at the same time */
+    FSDP__VEC_COLS = 1024, /* columns of C that are summed at the same time if rows of the matrix are runs */
+    FSDP__VEC_UNIT = 16    /* a thread's columns are a multiple of this */
 };
 
 typedef struct fsdp__matvec {
@@ -18,13 +18,13 @@ typedef struct fsdp__matvec {
     const float *x; /* the row of A, as f32 */
 } fsdp__matvec;
 
-/* Whether it is one that this file does. */
+/* Returns whether the product is one that this file computes. */
 FSDP__INLINE bool fsdp__is_matvec(const fsdp__matmul_args *k)
 {
     return k->m == 1 && k->batch == 1 && k->k > 0 && (k->b_row == 1 || k->b_col == 1);
 }
 
-/* What C gets of a sum. */
+/* Puts a sum into C, with the factor, the bias and what C already has. */
 FSDP__INLINE void fsdp__matvec_store(const fsdp__matmul_args *k, int64_t j, float sum)
 {
     sum *= k->alpha;
@@ -69,7 +69,7 @@ FSDP__INLINE float fsdp__dot(fsdp_dtype dtype, const float *restrict x, const vo
     return sum;
 }
 
-/* Elements [first, first + count) of C. */
+/* Computes elements [first, first + count) of C. */
 static inline void fsdp__matvec_dots(const fsdp__matvec *v, int64_t first, int64_t count)
 {
     const fsdp__matmul_args *k = v->k;
@@ -114,7 +114,7 @@ FSDP__INLINE void fsdp__add_one(fsdp_dtype dtype, float x, const void *b, int64_
         sums[j] += x * fsdp__load(dtype, b, j);
 }
 
-/* The same elements of C; at most VEC_COLS. */
+/* Computes the same elements of C; at most VEC_COLS. */
 static inline void fsdp__matvec_sums(const fsdp__matvec *v, int64_t first, int64_t count)
 {
     const fsdp__matmul_args *k = v->k;

@@ -1,7 +1,7 @@
-/* operand.h - an operand of any strides, in pieces that lie together as f32 (integers: as i64).
+/* operand.h - an operand with any strides, in contiguous pieces of f32 (integers: of i64).
  *
  * Kernels of broadcast operands walk the elements of their result in order, a piece at a time. Each operand gives its
- * elements of the piece: where they lie if they lie so, else out of a buffer in the first-level cache. So a function
+ * elements of the piece: in place if they are contiguous f32, else in a buffer in the first-level cache. So a function
  * is one loop over f32, whatever the dtypes and strides are. */
 #ifndef BACKEND_CPU_OPERAND_H
 #define BACKEND_CPU_OPERAND_H
@@ -12,7 +12,7 @@ enum {
     FSDP__PIECE = 1024 /* elements */
 };
 
-/* Dimensions that continue each other are one. */
+/* An operand; adjacent dimensions that continue each other are joined. */
 typedef struct fsdp__operand {
     const void *data;
     fsdp_dtype dtype;
@@ -44,7 +44,7 @@ static inline fsdp__operand fsdp__operand_of(const void *data, fsdp_dtype dtype,
     return o;
 }
 
-/* The one number at `data`, again and again. */
+/* Makes an operand of the one number at `data`, repeated. */
 static inline fsdp__operand fsdp__operand_number(const void *data, fsdp_dtype dtype)
 {
     return (fsdp__operand){.data = data, .dtype = dtype, .ndim = 1, .shape = {INT64_MAX}};
@@ -74,7 +74,7 @@ FSDP__INLINE void fsdp__run_floats(fsdp_dtype dtype, const void *p, int64_t stri
     }
 }
 
-/* Bytes are masks: 0 and 1. */
+/* Converts bytes, which are masks, to 0 and 1. */
 static inline void fsdp__run_bytes(const uint8_t *p, int64_t stride, int64_t n, float *restrict out)
 {
     if (stride == 1) {
@@ -100,7 +100,8 @@ static inline void fsdp__run_integers(fsdp_dtype dtype, const void *p, int64_t s
 #undef RUN
 }
 
-/* Elements [begin, begin + n) run by run: RUN(at, stride, count, done) with the first one's place in memory. */
+/* Goes through elements [begin, begin + n) run by run: RUN(at, stride, count, done), where `at` is the first one's
+ * place in memory. */
 #define FSDP__EACH_RUN(o, begin, n, RUN)                                           \
     do {                                                                           \
         int64_t index[6], at = 0, rest = (begin), done = 0;                        \
@@ -128,7 +129,7 @@ static inline void fsdp__run_integers(fsdp_dtype dtype, const void *p, int64_t s
         }                                                                          \
     } while (0)
 
-/* n elements from `begin` on, in place or in `buffer`. */
+/* Returns n elements from `begin` on, in place or in `buffer`. */
 static inline const float *fsdp__operand_floats(const fsdp__operand *o, int64_t begin, int64_t n, float *buffer)
 {
     if (o->dtype == FSDP_F32 && o->ndim == 1 && o->strides[0] == 1)
@@ -162,7 +163,7 @@ static inline const int64_t *fsdp__operand_integers(const fsdp__operand *o, int6
     return buffer;
 }
 
-/* Where a piece of a result is made: in place, or in `buffer`, from which fsdp__put_floats takes it. */
+/* Returns where a piece of a result is made: in place, or in `buffer`, from which fsdp__put_floats takes it. */
 static inline float *fsdp__place_floats(fsdp_dtype dtype, void *y, int64_t begin, float *buffer)
 {
     return dtype == FSDP_F32 ? (float *)y + begin : buffer;
@@ -176,8 +177,8 @@ static inline void fsdp__put_floats(fsdp_dtype dtype, void *y, int64_t begin, in
 
 /* ---- an operand that is read down its columns ----
  *
- * A row of it has an element of each of many cache lines, and the next row the next. So the result is made in tiles,
- * whose rows share the few lines that a cache keeps. */
+ * A row of it has one element in each of many cache lines, and the next row has the next one in each. So the result is
+ * made in tiles, whose rows share the few lines that a cache keeps. */
 
 enum {
     FSDP__TILE_ROWS = 16, /* a line of f32 */
@@ -190,7 +191,7 @@ typedef struct fsdp__tiles {
     int64_t rows, cols, across;
 } fsdp__tiles;
 
-/* The length of the rows of such an operand; of others 0. */
+/* Returns the length of the rows of such an operand; 0 for others. */
 static inline int64_t fsdp__operand_turned(const fsdp__operand *o)
 {
     int inner = o->ndim - 1;
@@ -211,7 +212,7 @@ static inline void fsdp__tile_range(const void *args, int64_t begin, int64_t end
     }
 }
 
-/* body(args, begin, end) for ranges of a result of these operands. */
+/* Calls body(args, begin, end) for ranges of a result of these operands. */
 static inline void fsdp__for_operands(int64_t numel, const fsdp__operand *const *operands, int count,
                                       fsdp__range_body body, const void *args)
 {

@@ -1,4 +1,4 @@
-/* pack.h - rows into strips for tile.h, transposed, as f32.
+/* pack.h - packs rows into strips for tile.h, transposed, as f32.
  *
  * The transpose (d, n) of n rows of d elements makes strips of FSDP__NR columns; a strip is d runs of FSDP__NR floats,
  * columns beyond n being zero. */
@@ -9,7 +9,7 @@
 
 typedef float fsdp__eight __attribute__((vector_size(32), aligned(4), may_alias));
 
-/* An 8 x 8 panel: out[i][j] = in[j][i]. */
+/* Transposes an 8 x 8 panel: out[i][j] = in[j][i]. */
 FSDP__INLINE void fsdp__transpose_8x8(fsdp__eight r[8])
 {
     fsdp__eight a[8], b[8];
@@ -33,7 +33,7 @@ FSDP__INLINE void fsdp__transpose_8x8(fsdp__eight r[8])
     }
 }
 
-/* One strip, of `lanes` rows or FSDP__NR: eight lanes, eight indices at a time. */
+/* Packs one strip, of `lanes` rows (at most FSDP__NR): eight lanes, eight indices at a time. */
 FSDP__INLINE void fsdp__pack_strip(const float *src, int64_t row, int64_t lanes, int64_t d, float *dst)
 {
 #pragma GCC unroll 4
@@ -60,7 +60,7 @@ FSDP__INLINE void fsdp__pack_strip(const float *src, int64_t row, int64_t lanes,
 /* Elements of a row that are widened at a time before they are transposed. */
 #define FSDP__PACK_PIECE 64
 
-/* All strips of n rows of d elements, `row` apart. */
+/* Packs all strips of n rows of d elements, `row` apart. */
 static inline void fsdp__pack_transposed(fsdp_dtype dtype, const void *src, int64_t row, int64_t n, int64_t d,
                                          float *dst)
 {

@@ -1,15 +1,16 @@
-/* spans.h - one parallel pass over many pieces of memory, balanced by elements, for loops where every element is
- * on its own (so that the cut between threads does not show in the result). */
+/* spans.h - one parallel pass over many pieces of memory, balanced by elements, for loops whose elements do not depend
+ * on each other (so that the cut between threads does not show in the result). */
 #ifndef BACKEND_CPU_SPANS_H
 #define BACKEND_CPU_SPANS_H
 
 #include "backend/cpu/kernels/kernel.h"
 
-/* body(args, span, begin, end) for pieces that together are elements [0, numel(i)) of every span i. */
+/* fsdp__for_spans calls body(args, span, begin, end) for pieces that together are elements [0, numel(i)) of every span
+ * i. */
 typedef void (*fsdp__span_body)(const void *args, int64_t span, int64_t begin, int64_t end);
 typedef int64_t (*fsdp__span_numel)(const void *args, int64_t span);
 
-/* One thread's share of `total` elements. Cuts fall on multiples of FSDP__CODE_BLOCK elements of the whole. */
+/* Runs one thread's share of `total` elements. Cuts fall on multiples of FSDP__CODE_BLOCK elements of the whole. */
 static inline void fsdp__spans_share(int64_t count, fsdp__span_numel numel, fsdp__span_body body, const void *args,
                                      int64_t total, int64_t thread, int64_t threads)
 {
@@ -37,7 +38,7 @@ static inline void fsdp__for_spans(int64_t count, fsdp__span_numel numel, fsdp__
         return;
     }
 #endif
-    fsdp__spans_share(count, numel, body, args, total, 0, 1); /* a region of one thread takes time, too */
+    fsdp__spans_share(count, numel, body, args, total, 0, 1); /* even a parallel region of one thread takes time */
 }
 
 #endif

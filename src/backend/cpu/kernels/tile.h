@@ -1,6 +1,6 @@
 /* tile.h - the inner loop of every matrix product made here: a tile of C in registers.
  *
- * FSDP__NR columns of B lie side by side. A is read element by element and may lie either way. */
+ * FSDP__NR columns of B lie side by side. A is read element by element and may be stored by rows or by columns. */
 #ifndef BACKEND_CPU_TILE_H
 #define BACKEND_CPU_TILE_H
 
@@ -8,12 +8,13 @@
 
 #define FSDP__NR (2 * FSDP__LANES) /* columns of a tile */
 #if FSDP__LANES == 16
-#define FSDP__MR 12 /* rows of a full tile: as many accumulators as registers allow */
+#define FSDP__MR 12 /* rows of a full tile: it has as many accumulators as registers allow */
 #else
 #define FSDP__MR 6
 #endif
 
-/* C (rows, NR) [+]= A (rows, k) x B (k, NR). A element (i,p) is at a[i * a_row + p * a_col]. `rows` is constant. */
+/* Computes C (rows, NR) [+]= A (rows, k) x B (k, NR). Element (i,p) of A is at a[i * a_row + p * a_col]. `rows` is
+ * constant. */
 FSDP__INLINE void fsdp__tile_rows(int rows, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                                   int64_t b_row, float *c, int64_t c_row, bool accumulate)
 {
@@ -45,7 +46,7 @@ FSDP__INLINE void fsdp__tile_rows(int rows, int64_t k, const float *a, int64_t a
     }
 }
 
-/* The same for any number of rows up to FSDP__MR. */
+/* Does the same for any number of rows up to FSDP__MR. */
 #define FSDP__TILE_CASE(rows)                                                      \
     case rows:                                                                     \
         fsdp__tile_rows(rows, k, a, a_row, a_col, b, b_row, c, c_row, accumulate); \
