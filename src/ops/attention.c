@@ -1,16 +1,16 @@
-/* attention.c - softmax(scale Q K^T [causal]) V in tiles; from three tensors, or from one that holds them side by side.
- */
+/* attention.c - softmax(scale Q K^T [causal]) V in tiles, from three tensors or from one that holds them side by
+ * side. */
 #include "ops/op.h"
 
 #include <math.h>
 
-/* Strides of a (B,T,H,D) view whose D lies contiguous. */
+/* Strides of a (B,T,H,D) view whose D is contiguous. */
 typedef struct heads {
     int64_t batch, time, head;
 } heads;
 
 typedef struct attention_state {
-    fsdp__attention_forward_args args; /* sizes and strides; pointers are filled at each use */
+    fsdp__attention_forward_args args; /* sizes and strides; pointers are set at each use */
 } attention_state;
 
 static heads strides_of(const fsdp_tensor *t)
@@ -45,7 +45,7 @@ static bool set_options(const char *op, fsdp__attention_forward_args *args, cons
     return true;
 }
 
-/* (B,H,T) f32, when a backward will want it. */
+/* Makes room for (B,H,T) f32, if a backward will need it. */
 static bool make_lse(const fsdp__attention_forward_args *args, const fsdp_tensor *like, fsdp_tensor **lse)
 {
     const int64_t shape[] = {args->batch, args->heads, args->q_time};
@@ -54,7 +54,7 @@ static bool make_lse(const fsdp__attention_forward_args *args, const fsdp_tensor
     return *lse;
 }
 
-/* Pointers of q, k and v are set; `out` NULL: it could not be made. */
+/* Runs attention on q, k and v, whose pointers are set. `out` is NULL if it could not be made. */
 static fsdp_status attend(fsdp__attention_forward_args *args, const fsdp_tensor *out, const fsdp_tensor *lse)
 {
     if (!out)
@@ -105,7 +105,7 @@ static bool fits(const fsdp_tensor *q, const fsdp_tensor *k)
            k->shape[2] > 0 && q->shape[2] % k->shape[2] == 0;
 }
 
-/* The tensor itself when its last dimension is contiguous. */
+/* Returns the tensor itself if its last dimension is contiguous, else a contiguous copy. */
 static fsdp_tensor *readable(fsdp_tensor *t)
 {
     return t->strides[3] == 1 || t->shape[3] == 1 ? t : fsdp__op_contiguous(t);
@@ -148,7 +148,7 @@ fsdp_tensor *fsdp_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v, cons
 
 /* ---- one tensor ---- */
 
-/* q, k and v inside a row of qkv: first H heads, then G, then G. */
+/* Returns where a part begins in a row of qkv: first H heads of q, then G of k, then G of v. */
 static void *part(const fsdp_tensor *qkv, int64_t first_head, int64_t head_dim)
 {
     char *data = fsdp_tensor_data(qkv);
@@ -176,7 +176,7 @@ static fsdp_status packed_backward(fsdp__node *node, fsdp_tensor *const *grads)
     args.dq = part(dqkv, 0, d);
     args.dk = part(dqkv, h, d);
     args.dv = part(dqkv, h + g, d);
-    FSDP_TRY(fsdp__launch_attention_backward(fsdp__op_stream(qkv), &args)); /* the strides of qkv */
+    FSDP_TRY(fsdp__launch_attention_backward(fsdp__op_stream(qkv), &args)); /* dqkv has the strides of qkv */
     return fsdp__node_give(node, 0, dqkv);
 }
 

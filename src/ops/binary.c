@@ -1,4 +1,4 @@
-/* binary.c - functions of two tensors, element by element, either of them repeated where it is smaller. */
+/* binary.c - functions of two tensors, element by element; either of them is repeated where it is smaller. */
 #include "ops/broadcast.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ fsdp_status fsdp__binary_compute(fsdp__binary_op op, const fsdp_tensor *a, const
     return fsdp__launch_binary(fsdp__op_stream(y), &args);
 }
 
-/* Of a node: the function, and what its inputs look like. */
+/* State of a node: the function, and what its inputs look like. */
 typedef struct binary_state {
     fsdp__binary_op kind;
     float scalar, beta;
@@ -54,7 +54,7 @@ static fsdp_status add_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 /* ---- mul ---- */
 
-/* dy = dy * other, to input `input`. */
+/* Gives dy * other to input `input`. */
 static fsdp_status mul_give(fsdp__node *node, int input, fsdp_tensor *dy, const fsdp_tensor *other, bool last)
 {
     const binary_state *state = fsdp__node_state(node);
@@ -88,7 +88,7 @@ fsdp_status fsdp__binary_backward(fsdp__node *node, fsdp_tensor *const *grads)
     fsdp_tensor *a = fsdp__by_rows(fsdp__node_saved(node, 0)), *b = fsdp__by_rows(fsdp__node_saved(node, 1));
     fsdp_tensor *dy = fsdp__by_rows(grads[0]), *da = NULL, *db = NULL;
 
-    if (!fsdp__node_saved(node, 0)) /* of a quotient the left gradient needs only the right one */
+    if (!fsdp__node_saved(node, 0)) /* the left gradient of a quotient needs only the right input */
         a = b;
     if (!a || !dy || (!b && fsdp__node_saved(node, 1)))
         return fsdp_last_status();
@@ -133,7 +133,7 @@ fsdp_status fsdp__binary_slopes(fsdp__binary_op op, const fsdp_tensor *a, const 
     return fsdp__launch_binary_backward(fsdp__op_stream(da), &args);
 }
 
-/* What the gradients of the inputs need. */
+/* Chooses what the gradients of the inputs need. */
 static void save(fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, fsdp_tensor *saved[2])
 {
     bool none = kind == FSDP__ADD || kind == FSDP__SUB, product = kind == FSDP__MUL;
@@ -197,7 +197,7 @@ static fsdp_tensor *with_number(const fsdp__op *op, fsdp__binary_op kind, fsdp_t
     y = fsdp__empty_like(x, x->dtype);
     if (!from || !y || fsdp__binary_compute(kind, from, NULL, (float)number, 0.0f, y) != FSDP_OK)
         return NULL;
-    /* the second input and what is saved of it are NULL */
+    /* the second input, and what is saved of it, are NULL */
     if (fsdp__record(op, (fsdp_tensor *[]){x, NULL}, 2, &y, 1, (fsdp_tensor *[]){saved, NULL}, 2, &state,
                      sizeof state) != FSDP_OK)
         return NULL;

@@ -1,4 +1,4 @@
-/* channel_norm.c - batch and group normalisation of x (N,C,...), a weight and a bias for each channel. */
+/* channel_norm.c - batch and group normalisation of x (N,C,...), with a weight and a bias for each channel. */
 #include "ops/op.h"
 
 enum {
@@ -13,9 +13,9 @@ enum {
     MEAN,
     RSTD,
     SAVED
-}; /* what it saves */
+}; /* what the node saves */
 
-/* Of the node. */
+/* State of the node. */
 typedef struct channel_norm {
     fsdp__channel_norm_sizes sizes;
     bool fixed;
@@ -57,7 +57,7 @@ static const fsdp__op group_norm_op = {.name = "group_norm", .backward = norm_ba
 
 /* ---- forward ---- */
 
-/* One of floating numbers, (C). */
+/* Checks a tensor of floats, (C). */
 static bool check_row(const char *op, const fsdp_tensor *x, const char *what, const fsdp_tensor *row)
 {
     if (!row)
@@ -103,7 +103,7 @@ static fsdp__channel_norm_sizes sizes_of(fsdp_tensor *const *inputs, int64_t gro
                                       .weight_dtype = scale ? scale->dtype : FSDP_F32};
 }
 
-/* The rest of `args` is set: sizes, and where statistics come from or go to. */
+/* Runs the forward and records it. The rest of `args` is set: sizes, and where statistics come from or go to. */
 static fsdp_tensor *apply(const fsdp__op *op, fsdp_tensor *const *inputs, fsdp__channel_norm_forward_args *args)
 {
     const fsdp__channel_norm_sizes *s = &args->sizes;
@@ -190,7 +190,7 @@ static bool check_statistics(fsdp_tensor *x, const fsdp_batch_norm_options *o)
     return true;
 }
 
-/* Statistics are read, or written. */
+/* Points `args` to the running statistics, which are read, or written if `writes`. */
 static fsdp_status use_statistics(const fsdp_batch_norm_options *o, bool writes, fsdp__channel_norm_forward_args *args)
 {
     fsdp_tensor *mean = o->running_mean, *var = o->running_var, *written[] = {mean, var, o->num_batches_tracked};
@@ -224,7 +224,7 @@ fsdp_tensor *fsdp_batch_norm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *b
     args.cumulative = options->cumulative_average;
     args.fixed = !options->training;
     args.sizes = sizes_of(inputs, 0);
-    /* A checkpoint's second run is of the same batch. */
+    /* A recomputation sees the same batch again, and must not count it twice. */
     writes =
         options->training && fsdp_tensor_numel(x) > 0 && !fsdp_recomputing(fsdp_device_context(x->storage->device));
     if (options->running_mean && (writes || args.fixed) && use_statistics(options, writes, &args) != FSDP_OK)

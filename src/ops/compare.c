@@ -1,11 +1,11 @@
-/* compare.c - masks: comparisons that make them, and what is chosen by them. */
+/* compare.c - masks: comparisons that make them, and operations that choose by them. */
 #include "ops/broadcast.h"
 
 #include <string.h>
 
 /* ---- making masks ---- */
 
-/* One dtype, of any kind. */
+/* Checks that both have one dtype, of any kind. */
 static bool same_kind(const char *op, const fsdp_tensor *a, const fsdp_tensor *b)
 {
     if (a->dtype == b->dtype)
@@ -78,10 +78,10 @@ fsdp_status fsdp__where_compute(const fsdp_tensor *mask, const fsdp_tensor *a, d
 }
 
 typedef struct where_state {
-    fsdp__shape shapes[2]; /* of a and b */
+    fsdp__shape shapes[2]; /* shapes of a and b */
 } where_state;
 
-/* A side's gradient is dy where it was chosen, else 0. */
+/* Gives each side dy where it was chosen, else 0. */
 static fsdp_status where_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const where_state *state = fsdp__node_state(node);
@@ -89,7 +89,7 @@ static fsdp_status where_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
     if (!mask || !dy)
         return fsdp_last_status();
-    if (fsdp__node_needs(node, 1)) { /* before dy may be overwritten */
+    if (fsdp__node_needs(node, 1)) { /* do this before dy may be overwritten */
         out = fsdp__node_needs(node, 0) ? fsdp__empty_like(dy, dy->dtype) : fsdp__op_reuse(dy);
         if (!out)
             return fsdp_last_status();
@@ -117,7 +117,7 @@ static bool is_mask(const char *op, const fsdp_tensor *mask)
     return false;
 }
 
-/* mask ? a : b; a NULL: `value`. The inputs of the node are a and b. */
+/* Computes mask ? a : b; if a is NULL, `value` takes its place. The inputs of the node are a and b. */
 static fsdp_tensor *choose(const fsdp__op *op, fsdp_tensor *mask, fsdp_tensor *a, double value, fsdp_tensor *b)
 {
     where_state state = {.shapes = {[1] = fsdp__shape_of(b)}};

@@ -15,7 +15,7 @@ static bool empty(const fsdp__conv2d_sizes *s)
     return s->batch == 0;
 }
 
-/* dbias [+]= dy (N,O,H,W) summed over all but O. */
+/* Computes dbias [+]= dy (N,O,H,W) summed over all but O. */
 static fsdp_status bias_gradient(fsdp__node *node, const fsdp__conv2d_sizes *s, fsdp_tensor *dy)
 {
     fsdp_tensor *by_image, *dbias;

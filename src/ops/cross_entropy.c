@@ -1,4 +1,4 @@
-/* cross_entropy.c - mean of log(sum(exp(logits))) - logits[target]. */
+/* cross_entropy.c - the mean of log(sum(exp(logits))) - logits[target]. */
 #include "ops/loss.h"
 
 #include <string.h>
@@ -18,7 +18,8 @@ float fsdp__loss_unit(fsdp_dtype dtype)
     return dtype == FSDP_F16 ? 1024.0f : 1.0f;
 }
 
-/* The gradient times the upstream one, in place unless the graph must stay as it is. Usually that is one, and known. */
+/* Multiplies the gradient by the upstream one, in place unless the graph must stay as it is. The upstream gradient is
+ * usually one, and known to be. */
 static fsdp_tensor *scaled(fsdp__node *node, fsdp_tensor *gradient, float unit, const fsdp_tensor *upstream)
 {
     fsdp_tensor *out = gradient;

@@ -2,7 +2,7 @@
 #include "base/compiler.h"
 #include "ops/op.h"
 
-/* One stride for dimensions [first, last) of `tensor`, as if they were one; false when there is none. */
+/* Finds one stride for dimensions [first, last) of `tensor`, as if they were one; returns false if there is none. */
 static bool collapse(const fsdp_tensor *tensor, int first, int last, int64_t *size, int64_t *stride)
 {
     *size = 1;
@@ -19,7 +19,7 @@ static bool collapse(const fsdp_tensor *tensor, int first, int last, int64_t *si
     return true;
 }
 
-/* The kernel needs one stride of 1 and the other no shorter than a row. */
+/* Returns whether the kernel can read the matrix: one stride must be 1 and the other no shorter than a row. */
 static bool readable(fsdp__matrix *m)
 {
     if (m->cols == 1 && m->rows > 1 && m->row > 0)
@@ -46,7 +46,7 @@ static bool view(const fsdp_tensor *tensor, int row_first, fsdp__matrix *out)
     return true;
 }
 
-/* No element is read, so any strides will do. */
+/* Makes a matrix for a tensor without elements: none is read, so any strides will do. */
 static fsdp__matrix without_elements(const fsdp_tensor *tensor, int row_first)
 {
     int last = tensor->ndim - 1;
@@ -71,7 +71,7 @@ static fsdp_status matrix_of(fsdp_tensor *tensor, int row_first, fsdp__matrix *o
     tensor = fsdp__op_contiguous(tensor);
     if (!tensor)
         return fsdp_last_status();
-    (void)view(tensor, row_first, out); /* a contiguous one always has one */
+    (void)view(tensor, row_first, out); /* a contiguous tensor can always be viewed */
     return FSDP_OK;
 }
 

@@ -1,11 +1,11 @@
-/* index.c - elements by index along a dimension, and into it; the largest of a dimension. */
+/* index.c - reads and writes elements by index along a dimension, and finds the largest of a dimension. */
 #include "ops/op.h"
 
 #include <string.h>
 
 /* ---- arguments ---- */
 
-/* An int32 or int64 tensor whose values lie in [0, limit), as contiguous int32. NULL on failure. */
+/* Takes an int32 or int64 tensor whose values must be in [0, limit), as contiguous int32. NULL on failure. */
 static fsdp_tensor *take_index(const char *op, fsdp_tensor *index, int64_t limit)
 {
     fsdp_tensor *narrow;
@@ -26,7 +26,7 @@ static fsdp_tensor *take_index(const char *op, fsdp_tensor *index, int64_t limit
     return narrow && fsdp__tensor_copy(narrow, index, false) == FSDP_OK ? narrow : NULL;
 }
 
-/* Of dimension `dim` of x, and an index of `count` along it. */
+/* Makes the map for dimension `dim` of x, and an index of `count` along it. */
 static fsdp__index_map map_of(const fsdp_tensor *x, int dim, int64_t count, bool each)
 {
     fsdp__index_map map = {.outer = fsdp__shape_numel(dim, x->shape),
@@ -78,7 +78,7 @@ static fsdp_status gather_backward(fsdp__node *node, fsdp_tensor *const *grads)
 static const fsdp__op gather_op = {.name = "gather", .backward = gather_backward};
 static const fsdp__op index_select_op = {.name = "index_select", .backward = gather_backward};
 
-/* `wanted` is checked. */
+/* Gathers; `wanted` is checked already. */
 static fsdp_tensor *gather(const fsdp__op *op, fsdp_tensor *x, int dim, fsdp_tensor *wanted, bool each)
 {
     fsdp_tensor *from = fsdp__op_contiguous(x), *y;
@@ -106,7 +106,7 @@ fsdp_tensor *fsdp_index_select(fsdp_tensor *x, int dim, fsdp_tensor *index)
     return wanted ? gather(&index_select_op, x, dim, wanted, false) : NULL;
 }
 
-/* Whether `index` is at most as large as `tensor` but in dimension `dim` (-1: there too). */
+/* Checks that `index` is at most as large as `tensor`, except in dimension `dim` (-1: in all dimensions). */
 static bool reaches(const char *op, const char *what, const fsdp_tensor *tensor, const fsdp_tensor *index, int dim)
 {
     bool fits = tensor->ndim == index->ndim;
@@ -118,7 +118,7 @@ static bool reaches(const char *op, const char *what, const fsdp_tensor *tensor,
     return fits;
 }
 
-/* The part of x that an index of `shape` is about, in all dimensions but `dim`. */
+/* Returns the part of x that an index of `shape` covers, in all dimensions but `dim`. */
 static fsdp_tensor *part_of(fsdp_tensor *x, const int64_t *shape, int dim)
 {
     for (int d = 0; x && d < x->ndim; d++)
@@ -141,7 +141,7 @@ fsdp_tensor *fsdp_gather(fsdp_tensor *x, int dim, fsdp_tensor *index)
 
 /* ---- scatter, scatter_add ---- */
 
-/* Of y = x with source at the index: what was overwritten has no gradient. */
+/* Computes the gradients of y = x with source at the index: what was overwritten has no gradient. */
 static fsdp_status scatter_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const fsdp__index_map *map = fsdp__node_state(node);
@@ -190,7 +190,8 @@ static fsdp_status scatter_add_backward(fsdp__node *node, fsdp_tensor *const *gr
 static const fsdp__op scatter_op = {.name = "scatter", .backward = scatter_backward};
 static const fsdp__op scatter_add_op = {.name = "scatter_add", .backward = scatter_add_backward};
 
-/* Where x is larger than the index its rest stays as it is. `wanted` is checked, `source` has its shape. */
+/* Scatters. If x is larger than the index, the rest of x stays as it is. `wanted` is checked already, and `source` has
+ * its shape. */
 static fsdp_tensor *scatter(const fsdp__op *op, fsdp_tensor *x, int dim, fsdp_tensor *wanted, fsdp_tensor *source)
 {
     fsdp_tensor *inputs[] = {x, source}, *from, *y;
@@ -250,7 +251,7 @@ fsdp_tensor *fsdp_scatter_add(fsdp_tensor *x, int dim, fsdp_tensor *index, fsdp_
 
 /* ---- the largest ---- */
 
-/* Indices (...,k) of the k best along the last dimension of what is contiguous. */
+/* Returns the indices (...,k) of the k best along the last dimension of a contiguous tensor. */
 static fsdp_tensor *best(fsdp_tensor *x, int64_t k, bool largest)
 {
     fsdp_tensor *indices;
@@ -274,7 +275,7 @@ static fsdp_tensor *best(fsdp_tensor *x, int64_t k, bool largest)
     return indices;
 }
 
-/* k below 0: all. `indices` may be NULL. */
+/* Finds the k best; k below 0: all. `indices` may be NULL. */
 static fsdp_tensor *topk(const char *op, fsdp_tensor *x, int64_t k, int dim, bool largest, fsdp_tensor **indices)
 {
     fsdp_tensor *chosen, *values;
@@ -290,7 +291,7 @@ static fsdp_tensor *topk(const char *op, fsdp_tensor *x, int64_t k, int dim, boo
         return NULL;
     }
     k = k < 0 ? x->shape[dim] : k;
-    x = fsdp_contiguous(fsdp_transpose(x, dim, -1)); /* once: for the search, and for the values */
+    x = fsdp_contiguous(fsdp_transpose(x, dim, -1)); /* made once, for the search and for the values */
     chosen = x ? best(x, k, largest) : NULL;
     values = chosen ? fsdp_transpose(gather(&gather_op, x, x->ndim - 1, chosen, true), dim, -1) : NULL;
     chosen = fsdp_contiguous(fsdp_transpose(chosen, dim, -1));

@@ -7,7 +7,7 @@ typedef struct linear_state {
     bool conv1d;
 } linear_state;
 
-/* dW [+]= dy^T x, (O,C); conv1d: x^T dy, (C,O). Accumulates straight into the leaf's gradient. */
+/* Computes dW [+]= dy^T x, (O,C); conv1d: x^T dy, (C,O). Accumulates straight into the leaf's gradient. */
 static fsdp_status weight_gradient(fsdp__node *node, fsdp__matrix dy, bool conv1d)
 {
     fsdp_tensor *dweight;
@@ -20,7 +20,7 @@ static fsdp_status weight_gradient(fsdp__node *node, fsdp__matrix dy, bool conv1
                   : fsdp__gemm(fsdp__matrix_transposed(dy), x, NULL, dweight, accumulate);
 }
 
-/* dx [+]= dy W, (rows,C); conv1d: dy W^T. */
+/* Computes dx [+]= dy W, (rows,C); conv1d: dy W^T. */
 static fsdp_status input_gradient(fsdp__node *node, fsdp__matrix dy, bool conv1d)
 {
     fsdp_tensor *dx;
@@ -60,7 +60,7 @@ static const fsdp__op linear_op = {
 static const fsdp__op conv1d_op = {
     .name = "conv1d", .backward = linear_backward, .dear = FSDP__DEAR_PRODUCT, .last_leaf_first = true};
 
-/* y (...,O) */
+/* Computes y (...,O). */
 static fsdp_tensor *product(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, const int64_t *shape, bool conv1d)
 {
     fsdp_tensor *y = fsdp_empty(x->storage->device, x->dtype, x->ndim, shape);

@@ -1,13 +1,13 @@
-/* linear_cross_entropy.c - the head and its loss, a few rows at a time.
+/* linear_cross_entropy.c - the head and its loss, computed a few rows at a time.
  *
- * The logits of one chunk exist at a time, in f32. When gradients are wanted they are made before the next chunk:
- * dx chunk by chunk, the weight's by accumulating products, straight into the tensor that will be its gradient. Where
- * the weight has 16 bits so has the gradient of the logits, rounded once: matrix units multiply it as it lies. */
+ * Only the logits of one chunk exist at a time, in f32. If gradients are wanted they are made before the next chunk: dx
+ * chunk by chunk, the weight's by accumulating products, straight into the tensor that will be its gradient. If the
+ * weight has 16 bits so has the gradient of the logits, rounded once: matrix units multiply it as it is. */
 #include "ops/loss.h"
 
 #include "base/compiler.h"
 
-/* A chunk's logits take about this much, but a product needs some rows to be worth reading the weight for. */
+/* A chunk's logits take about CHUNK_BYTES, but a product needs some rows to be worth reading the weight for. */
 enum {
     CHUNK_BYTES = 64 << 20,
     CHUNK_MIN_ROWS = 128
@@ -17,15 +17,15 @@ typedef struct head {
     fsdp_tensor *x, *targets; /* (N,C), (N) */
     fsdp__matrix weight;      /* (V,C) */
     fsdp_tensor *logits;      /* (chunk,V) f32 */
-    fsdp_tensor *dlogits;     /* (chunk,V), dtype of the weight: f32 logits become it */
-    fsdp_tensor *dx;          /* (N,C) or NULL */
-    fsdp_tensor *dweight;     /* (V,C) or NULL; f32 when the sum needs it */
-    fsdp_tensor *loss;        /* () f32 */
-    float scale;              /* of the loss; its gradients are those of `unit` of it (ops/loss.h) */
+    fsdp_tensor *dlogits; /* (chunk,V), in the dtype of the weight; if that is f32, the logits are overwritten by it */
+    fsdp_tensor *dx;      /* (N,C) or NULL */
+    fsdp_tensor *dweight; /* (V,C) or NULL; f32 if the sum needs it */
+    fsdp_tensor *loss;    /* () f32 */
+    float scale;          /* of the loss; its gradients are for `unit` of it (ops/loss.h) */
     float unit;
 } head;
 
-/* Rows [first, first + rows) as a matrix. `*view` keeps them: the caller unrefs it. */
+/* Views rows [first, first + rows) as a matrix. `*view` keeps them alive: the caller unrefs it. */
 static fsdp_status rows_of(const fsdp_tensor *tensor, int64_t first, int64_t rows, fsdp_tensor **view,
                            fsdp__matrix *out)
 {
@@ -79,7 +79,7 @@ out:
     return status;
 }
 
-/* Rows of a chunk. */
+/* Returns the number of rows in a chunk. */
 static int64_t chunk_rows(const head *h)
 {
     int64_t rows = CHUNK_BYTES / (4 * FSDP__MAX(h->weight.rows, 1));
@@ -87,7 +87,7 @@ static int64_t chunk_rows(const head *h)
     return FSDP__MIN(FSDP__MAX(rows, CHUNK_MIN_ROWS), h->x->shape[0]);
 }
 
-/* What a chunk needs, for all of them in turn. */
+/* Makes the workspace of a chunk, which all chunks use in turn. */
 static fsdp_status make_logits(head *h, int64_t rows)
 {
     fsdp_device *device = h->x->storage->device;
@@ -124,7 +124,8 @@ out:
     return status;
 }
 
-/* Several chunks of a 16-bit weight's gradient are summed in f32 and rounded once; one is by its product. */
+/* Runs all chunks. If there are several, the gradient of a 16-bit weight is summed in f32 and rounded once; a single
+ * product rounds by itself. */
 static fsdp_status run(head *h, fsdp_tensor *dx, fsdp_tensor *dweight)
 {
     fsdp_tensor *wide = NULL;
@@ -152,7 +153,7 @@ static const fsdp__op linear_cross_entropy_op = {.name = "linear_cross_entropy",
                                                  .free_state = fsdp__loss_state_free,
                                                  .dear = FSDP__DEAR_LOSS};
 
-/* The gradients to fill: owned by the caller, NULL where none is wanted. */
+/* Makes the gradients to fill: owned by the caller, NULL if not wanted. */
 static fsdp_status gradients_for(fsdp_tensor *x, fsdp_tensor *weight, fsdp__loss_state *out)
 {
     fsdp_device *device = x->storage->device;
@@ -204,6 +205,6 @@ out:
     fsdp_tensor_unref(h.x);
     fsdp_tensor_unref(h.targets);
     if (status != FSDP_OK)
-        fsdp__loss_state_free(&state); /* else the node has them */
+        fsdp__loss_state_free(&state); /* otherwise the node has them */
     return status == FSDP_OK ? h.loss : NULL;
 }

@@ -58,7 +58,7 @@ fsdp_tensor *fsdp_nll_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_re
     wanted = fsdp_masked_fill(wanted, ignored, 0.0);
     loss = fsdp_gather(input, -1, fsdp_reshape(wanted, input->ndim, shape));
     loss = fsdp_masked_fill(fsdp_neg(fsdp_reshape(loss, target->ndim, shape)), ignored, 0.0);
-    if (reduction == FSDP_LOSS_MEAN) /* the sum in f32: that of thousands of targets is too large for float16 */
+    if (reduction == FSDP_LOSS_MEAN) /* sum in f32: the sum over thousands of targets is too large for float16 */
         return fsdp_cast(fsdp_scale(fsdp_sum(fsdp_cast(loss, FSDP_F32)), (double)scale), input->dtype);
     return reduced("nll_loss", loss, reduction);
 }

@@ -1,10 +1,10 @@
-/* matmul.c - a b, batched over leading dimensions, which repeat as PyTorch's do, or with one b for all. */
+/* matmul.c - a b, batched over leading dimensions, which are repeated as in PyTorch, or with one b for all. */
 #include "base/compiler.h"
 #include "ops/broadcast.h"
 
 #include <string.h>
 
-/* a (...,M,K), b (...,K,N) or (K,N): one product over all rows of a when b is shared. */
+/* Views a (...,M,K) and b (...,K,N) or (K,N) as matrices: if b is shared, it is one product over all rows of a. */
 static fsdp_status matrices(fsdp_tensor *tensor, bool shared, fsdp__matrix *out)
 {
     return shared ? fsdp__matrix_of(tensor, out) : fsdp__matrix_batch_of(tensor, out);
@@ -32,7 +32,7 @@ static fsdp_status matmul_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 static const fsdp__op matmul_op = {.name = "matmul", .backward = matmul_backward, .dear = FSDP__DEAR_PRODUCT};
 
-/* The leading dimensions of both, one repeated over the other's; a vector has none. False when they do not fit. */
+/* Broadcasts the leading dimensions of both; a vector has none. Returns false if they do not fit. */
 static bool leading(const fsdp_tensor *a, const fsdp_tensor *b, fsdp__shape *shape)
 {
     *shape = fsdp__shape_of(a);
@@ -47,7 +47,7 @@ static bool fits(const fsdp_tensor *a, const fsdp_tensor *b, fsdp__shape *shape)
     return leading(a, b, shape);
 }
 
-/* y (...,M,N) */
+/* Computes y (...,M,N). */
 static fsdp_tensor *product(fsdp_tensor *a, fsdp_tensor *b, const int64_t *shape, bool shared)
 {
     fsdp_tensor *y = fsdp_empty(a->storage->device, a->dtype, a->ndim, shape);
@@ -59,7 +59,7 @@ static fsdp_tensor *product(fsdp_tensor *a, fsdp_tensor *b, const int64_t *shape
     return y;
 }
 
-/* Of what fits: b (K,N), or both with the same leading dimensions. */
+/* Multiplies tensors that fit: b is (K,N), or both have the same leading dimensions. */
 static fsdp_tensor *matmul(fsdp_tensor *a, fsdp_tensor *b)
 {
     fsdp_tensor *inputs[] = {a, b}, *saved[2], *y;
@@ -80,7 +80,7 @@ static fsdp_tensor *matmul(fsdp_tensor *a, fsdp_tensor *b)
     return y;
 }
 
-/* With the leading dimensions `shape` in front of its matrices. */
+/* Repeats x so that it has the leading dimensions `shape` in front of its matrices. */
 static fsdp_tensor *repeated(fsdp_tensor *x, fsdp__shape shape)
 {
     if (x->ndim == shape.ndim + 2 && memcmp(x->shape, shape.sizes, (size_t)shape.ndim * sizeof *shape.sizes) == 0)

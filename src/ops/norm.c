@@ -1,4 +1,4 @@
-/* norm.c - LayerNorm and RMSNorm over the last dimension, alone or with the residual addition in front. */
+/* norm.c - LayerNorm and RMSNorm over the last dimension, alone or after adding a residual. */
 #include "ops/op.h"
 
 enum {
@@ -14,22 +14,23 @@ enum {
     MEAN,
     RSTD,
     SAVED
-}; /* what it saves */
+}; /* what the node saves */
 enum {
     Y,
     ADDED,
     OUTPUTS
-}; /* its outputs; ADDED only with a residual */
+}; /* outputs of the node; ADDED only with a residual */
 
 typedef struct norm {
     const char *name;
     const fsdp__op *op;
-    fsdp_tensor *inputs[INPUTS]; /* x, residual (...,C), weight, bias (C); NULL where absent */
+    fsdp_tensor *inputs[INPUTS]; /* x, residual (...,C), weight, bias (C); NULL if absent */
     float eps;
     bool rms;
 } norm;
 
-/* Where the gradient of x goes. `*dsum` is what it must be added to. With a residual x and residual get the same. */
+/* Finds where the gradient of x goes. `*dsum` is what it must be added to. With a residual, x and the residual get the
+ * same gradient. */
 static fsdp_status gradient_place(fsdp__node *node, fsdp_tensor *dy, fsdp_tensor **dsum, fsdp_tensor **dx, bool *give)
 {
     bool accumulate = false;
@@ -133,7 +134,7 @@ static bool check(const norm *n)
     return true;
 }
 
-/* y (...,C); with a residual *sum (...,C) as well. */
+/* Computes y (...,C); with a residual also *sum (...,C). */
 static fsdp_tensor *apply(const norm *n, fsdp_tensor **sum)
 {
     fsdp_tensor *in[INPUTS], *saved[SAVED], *outputs[OUTPUTS] = {NULL, NULL}, *mean = NULL, *rstd = NULL;

@@ -93,7 +93,7 @@ bool fsdp__op_dim(const char *op, const fsdp_tensor *tensor, int ndim, int *dim)
 
 /* ---- indices ---- */
 
-/* "(1, 5)" of row-major element `index`. */
+/* Writes the position of row-major element `index`, such as "(1, 5)". */
 static const char *position_text(const fsdp_tensor *tensor, int64_t index, char text[FSDP__SHAPE_TEXT])
 {
     int64_t position[FSDP_MAX_DIMS];
@@ -201,7 +201,7 @@ fsdp_status fsdp__op_reduce(const fsdp_tensor *x, int64_t outer, int64_t reduced
     return fsdp__launch_reduce(fsdp__op_stream(out), &args);
 }
 
-/* Dimensions in a row that are all reduced, or all kept, as one. */
+/* The dimensions of a tensor, with adjacent ones that are all reduced, or all kept, joined into one. */
 typedef struct runs {
     int count;
     int64_t sizes[FSDP_MAX_DIMS];
@@ -225,7 +225,8 @@ static runs runs_of(const fsdp_tensor *x, const bool *reduced)
     return r;
 }
 
-/* Which run goes first: the longest, so that the next pass has the least to read. -1: none is left. */
+/* Returns which run is reduced next: the longest, so that the next pass has the least to read. -1: none is left.
+ * `*left` is how many are left. */
 static int next_run(const runs *r, int *left)
 {
     int at = -1;

@@ -35,7 +35,7 @@ static bool check_input(const char *op, fsdp_tensor *x)
     return true;
 }
 
-/* y (N,C,out) of sizes that are complete but for x's. */
+/* Computes y (N,C,out); the sizes are complete except for those of x. */
 static fsdp_tensor *apply(const fsdp__op *op, fsdp_tensor *x, fsdp__pool_sizes s)
 {
     fsdp_tensor *from = fsdp__op_contiguous(x), *y, *index = NULL;

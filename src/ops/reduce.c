@@ -1,4 +1,4 @@
-/* reduce.c - over some dimensions: sums, means, variances, the largest and the smallest. */
+/* reduce.c - reductions over some dimensions: sums, means, variances, the largest and the smallest. */
 #include "ops/broadcast.h"
 
 #include <math.h>
@@ -8,14 +8,14 @@
 typedef struct reduction {
     bool reduced[FSDP_MAX_DIMS];
     fsdp__shape from; /* x */
-    fsdp__shape kept; /* the same number of dimensions, those that are reduced being 1 */
+    fsdp__shape kept; /* the same number of dimensions; those that are reduced have size 1 */
     fsdp__shape to;   /* the result */
-    int64_t count;    /* elements that give one of the result */
+    int64_t count;    /* how many elements make one of the result */
     float alpha;
-    bool root; /* std */
+    bool root; /* it is std, not var */
 } reduction;
 
-/* `count` 0: over everything. */
+/* Checks the arguments and plans a reduction. `count` 0: over everything. */
 static bool plan(const char *op, fsdp_tensor *x, int count, const int *dims, bool keep_dim, reduction *r)
 {
     *r = (reduction){.from = fsdp__shape_of(x), .kept = fsdp__shape_of(x), .count = 1, .alpha = 1.0f};
@@ -44,7 +44,7 @@ static bool plan(const char *op, fsdp_tensor *x, int count, const int *dims, boo
     return true;
 }
 
-/* A result, or its gradient, with the dimensions of x. */
+/* Views a result, or its gradient, with as many dimensions as x has. */
 static fsdp_tensor *as_kept(const reduction *r, fsdp_tensor *tensor)
 {
     fsdp_tensor *view = NULL;
@@ -62,7 +62,7 @@ static fsdp_tensor *empty_of(const fsdp_tensor *like, const fsdp__shape *shape)
 
 /* ---- sum, mean ---- */
 
-/* dx: the gradient of the sum, repeated. */
+/* Gives dx: the gradient of the sum, repeated. */
 static fsdp_status sum_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const reduction *r = fsdp__node_state(node);
@@ -72,7 +72,7 @@ static fsdp_status sum_backward(fsdp__node *node, fsdp_tensor *const *grads)
     dx = dy ? empty_of(dy, &r->from) : NULL;
     if (!dx)
         return fsdp_last_status();
-    if (r->alpha != 1.0f) { /* on the few, not on the many */
+    if (r->alpha != 1.0f) { /* scale before it is repeated: there are fewer elements */
         scaled = fsdp__empty_like(dy, dy->dtype);
         if (!scaled)
             return fsdp_last_status();
@@ -132,7 +132,7 @@ fsdp_tensor *fsdp_mean_dims(fsdp_tensor *x, int count, const int *dims, bool kee
 
 /* ---- amax, amin: the gradient goes to all that are equal to the result, in equal parts ---- */
 
-/* part = dy / count, which is in f32: more than 65504 equal elements are not for float16. */
+/* Computes part = dy / count, with the count in f32: float16 cannot count more than 65504 equal elements. */
 static fsdp_status divide(fsdp_tensor *dy, const fsdp_tensor *count, fsdp_tensor **part)
 {
     fsdp_tensor *wide = fsdp_cast(dy, FSDP_F32), *quotient = fsdp__empty_like(count, FSDP_F32);
@@ -201,7 +201,7 @@ fsdp_tensor *fsdp_amin(fsdp_tensor *x, int count, const int *dims, bool keep_dim
 
 /* ---- var, std ---- */
 
-/* x with the dimensions that are reduced behind the others, contiguous: one run of them. */
+/* Returns x with the reduced dimensions moved behind the others and contiguous, so that they are one run. */
 static fsdp_tensor *reduced_last(const reduction *r, fsdp_tensor *x)
 {
     int64_t shape[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
@@ -220,7 +220,7 @@ static fsdp_tensor *reduced_last(const reduction *r, fsdp_tensor *x)
     return fsdp__op_contiguous(fsdp__scope_adopt(view));
 }
 
-/* The gradient of the variance: that of (x - mean)^2, the sum of which does not depend on the mean. */
+/* Gives the gradient of the variance: that of (x - mean)^2, whose sum does not depend on the mean to first order. */
 static fsdp_status var_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const reduction *r = fsdp__node_state(node);
@@ -233,7 +233,7 @@ static fsdp_status var_backward(fsdp__node *node, fsdp_tensor *const *grads)
     if (!x || !mean || !dx)
         return fsdp_last_status();
     FSDP_TRY(fsdp__op_scale(dy, r->alpha, NULL, scaled));
-    if (r->root) { /* of the square root; nothing at 0, where it has none */
+    if (r->root) { /* by the square root; 0 where the result is 0, which has no derivative */
         const fsdp_tensor *y = fsdp__node_saved(node, 2);
         fsdp_tensor *flat = fsdp__empty_like(y, FSDP_BOOL);
         const fsdp__unary_backward_args args = {.saved = fsdp_tensor_data(y),
@@ -259,7 +259,7 @@ static fsdp_status var_backward(fsdp__node *node, fsdp_tensor *const *grads)
 static const fsdp__op var_op = {.name = "var", .backward = var_backward};
 static const fsdp__op std_op = {.name = "std", .backward = var_backward};
 
-/* *y = the sum of squared distances from *mean, times r->alpha. */
+/* Computes *y = the sum of squared distances from *mean, times r->alpha. */
 static fsdp_status moments(const reduction *r, fsdp_tensor *x, fsdp_tensor *mean, fsdp_tensor *y)
 {
     fsdp_tensor *from = reduced_last(r, x);
@@ -294,7 +294,8 @@ static fsdp_tensor *variance(const fsdp__op *op, fsdp_tensor *x, int count, cons
         return NULL;
     r.root = root;
     r.alpha =
-        (float)(1.0 / fmax((double)r.count - correction, 0.0)); /* of nothing to divide by: infinity, 0 x it NaN */
+        /* If there is nothing to divide by this is infinity, and 0 times it NaN. */
+        (float)(1.0 / fmax((double)r.count - correction, 0.0));
     y = empty_of(x, &r.to);
     mean = y ? fsdp__empty_like(y, FSDP_F32) : NULL;
     if (!mean || moments(&r, x, mean, y) != FSDP_OK)
@@ -339,7 +340,8 @@ static fsdp_tensor *best(const char *op, fsdp_tensor *x, int dim, bool keep_dim,
         return NULL;
     if (r.count == 0)
         return fsdp__op_bad(op, "input", "of at least one element", x);
-    /* A NaN is the largest of topk: so the smallest is the largest of the negated values, where it wins as well. */
+    /* topk takes a NaN for the largest: so the smallest is the largest of the negated values, where a NaN wins as
+     * well. */
     y = fsdp_topk(largest ? x : fsdp_neg(x), 1, dim, true, indices);
     y = largest ? y : fsdp_neg(y);
     *indices = y ? fsdp_reshape(*indices, r.to.ndim, r.to.sizes) : NULL;

@@ -1,7 +1,7 @@
 /* rope.c - rotary position embedding. The backward rotates back. */
 #include "ops/op.h"
 
-/* y [+]= x rotated; both (B,T,H,D) with D contiguous. */
+/* Computes y [+]= x rotated; both (B,T,H,D) with D contiguous. */
 static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, fsdp_tensor *y, int64_t position0,
                           bool inverse, bool accumulate)
 {

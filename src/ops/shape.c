@@ -1,11 +1,11 @@
-/* shape.c - other shapes on the same bytes; copies only where strides do not allow a view. */
+/* shape.c - other shapes on the same bytes; copies are made only if the strides do not allow a view. */
 #include "ops/broadcast.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-/* Records a view under `op` and gives it to the scope. Takes `view` over. */
+/* Records a view under `op` and gives it to the scope. Takes ownership of `view`. */
 static fsdp_tensor *finish(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *view, const void *state, size_t state_bytes)
 {
     fsdp_tensor *y = fsdp__scope_adopt(view);
@@ -43,7 +43,7 @@ fsdp_tensor *fsdp_reshape(fsdp_tensor *x, int ndim, const int64_t *shape)
     state = fsdp__shape_of(x);
     if (fsdp__view_reshape(x, ndim, shape, &view) == FSDP_OK)
         return finish(&reshape_op, x, view, &state, sizeof state);
-    if (fsdp_tensor_is_contiguous(x)) /* then it was not the strides */
+    if (fsdp_tensor_is_contiguous(x)) /* then the strides were not the reason */
         return NULL;
     copy = fsdp__op_contiguous(x);
     if (!copy || fsdp__view_reshape(copy, ndim, shape, &view) != FSDP_OK)
@@ -84,7 +84,8 @@ typedef struct slice_state {
     int64_t start, length;
 } slice_state;
 
-/* The gradient of the full tensor is zero outside the slice. Slices of one tensor share it: the later ones only add. */
+/* Writes the gradient into that of the full tensor, which is zero outside the slice. Slices of one tensor share it: the
+ * later ones only add. */
 static fsdp_status slice_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const slice_state *state = fsdp__node_state(node);
@@ -117,7 +118,8 @@ fsdp_tensor *fsdp_slice(fsdp_tensor *x, int dim, int64_t start, int64_t length)
 
 static fsdp_status concat_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    const int64_t *state = fsdp__node_state(node); /* dimension, count, then where each part begins and what follows */
+    const int64_t *state =
+        fsdp__node_state(node); /* the dimension, the count, then where each part begins, and the end */
     int count = (int)state[1];
 
     for (int i = 0; i < count; i++) {
@@ -136,7 +138,7 @@ static fsdp_status concat_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 static const fsdp__op concat_op = {.name = "concat", .backward = concat_backward};
 
-/* Checks that all fit the first outside `dim`; `state` as concat_backward reads it. */
+/* Checks that all tensors fit the first outside `dim`, and sets `state` as concat_backward reads it. */
 static bool plan_concat(fsdp_tensor *const *tensors, int count, int dim, int64_t *state)
 {
     const fsdp_tensor *first = tensors[0];

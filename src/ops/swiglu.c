@@ -1,13 +1,13 @@
 /* swiglu.c - silu(gate) * up. */
 #include "ops/op.h"
 
-/* Rows of a matrix whose rows are contiguous and evenly apart: read in place when the strides allow. */
+/* Views a tensor as a matrix whose rows are contiguous and evenly spaced: in place if the strides allow. */
 static fsdp_status rows_of(fsdp_tensor *tensor, fsdp__matrix *out)
 {
     FSDP_TRY(fsdp__matrix_of(tensor, out));
     if (out->col == 1)
         return FSDP_OK;
-    tensor = fsdp__op_contiguous(tensor); /* a transposed matrix */
+    tensor = fsdp__op_contiguous(tensor); /* it was a transposed matrix */
     return tensor ? fsdp__matrix_of(tensor, out) : fsdp_last_status();
 }
 
@@ -21,7 +21,7 @@ static fsdp_status swiglu_backward(fsdp__node *node, fsdp_tensor *const *grads)
     if (!dgate || !dup)
         return fsdp_last_status();
     FSDP_TRY(rows_of(fsdp__node_saved(node, 0), &gate));
-    FSDP_TRY(rows_of(fsdp__node_saved(node, needs_up ? 1 : 0), &up)); /* without: any numbers */
+    FSDP_TRY(rows_of(fsdp__node_saved(node, needs_up ? 1 : 0), &up)); /* if up was not saved, any numbers will do */
     FSDP_TRY(rows_of(grads[0], &dy));
     const fsdp__swiglu_backward_args args = {.gate = gate.data,
                                              .up = up.data,

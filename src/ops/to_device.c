@@ -1,4 +1,4 @@
-/* to_device.c - a tensor on another device. */
+/* to_device.c - copies a tensor to another device. */
 #include "ops/op.h"
 
 static fsdp_tensor *moved(const fsdp_tensor *x, fsdp_device *device)

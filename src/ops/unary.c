@@ -1,4 +1,4 @@
-/* unary.c - functions of one tensor, element by element, that save what their derivative is a function of. */
+/* unary.c - functions of one tensor, element by element, that save what their derivative depends on. */
 #include "ops/op.h"
 
 typedef struct unary_state {

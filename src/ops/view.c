@@ -1,4 +1,4 @@
-/* view.c - more shapes on the same bytes: what newcomers to tensors call by name, made of those of shape.c; and
+/* view.c - more shapes on the same bytes, made from those of shape.c, under the names that users of tensors expect; and
  * repeated elements. */
 #include "base/alloc.h"
 #include "ops/broadcast.h"
@@ -60,7 +60,7 @@ fsdp_tensor *fsdp_flatten(fsdp_tensor *x, int start, int end)
 
 fsdp_tensor *fsdp_permute(fsdp_tensor *x, int ndim, const int *dims)
 {
-    int at[FSDP_MAX_DIMS], to[FSDP_MAX_DIMS]; /* which dimension of x lies where; which is wanted there */
+    int at[FSDP_MAX_DIMS], to[FSDP_MAX_DIMS]; /* at: which dimension of x is where; to: which is wanted there */
     bool seen[FSDP_MAX_DIMS] = {false}, fits;
     char text[FSDP__SHAPE_TEXT];
 

@@ -2,7 +2,7 @@
 #include "ops/window.h"
 
 enum {
-    MOST = 1 << 30 /* of every number: sums and products of two do not overflow */
+    MOST = 1 << 30 /* limits every number, so that sums and products of two do not overflow */
 };
 
 bool fsdp__window_make(const char *op, const int64_t kernel[2], const int64_t stride[2], const int64_t padding[2],

@@ -1,4 +1,4 @@
-/* copy.c - elements from one place to another, on the device's stream. */
+/* copy.c - copies elements from one place to another, on the device's stream. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -7,7 +7,7 @@
 #include "device/kernels.h"
 #include "tensor/tensor.h"
 
-/* FSDP_STATE while the bytes of a tensor that has elements are dropped. */
+/* Returns FSDP_STATE while the bytes of a tensor that has elements are dropped. */
 static fsdp_status check_bytes(const fsdp_tensor *tensor, const char *what)
 {
     char text[FSDP__SHAPE_TEXT];
@@ -18,7 +18,7 @@ static fsdp_status check_bytes(const fsdp_tensor *tensor, const char *what)
     return FSDP_OK;
 }
 
-/* Two indices of an expanded tensor are one element: writing it would depend on the order. */
+/* Refuses an expanded tensor, where two indices are one element: the result of a write would depend on the order. */
 static fsdp_status check_writable(const fsdp_tensor *tensor, const char *what)
 {
     char text[FSDP__SHAPE_TEXT];
@@ -84,15 +84,15 @@ fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
     if (!dst || !src)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
     FSDP_TRY(check_copy(dst, src));
-    /* Before any pointer is taken: the guard may give the tensor other bytes. */
+    /* Do this before any pointer is taken: the guard may give the tensor other bytes. */
     from = fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)src}, 1);
     FSDP_TRY(fsdp_tensor_begin_write(dst));
     fsdp__origin_write(dst, from, true);
     return copy_values(dst, src, false);
 }
 
-/* One element made on the device, repeated by strides of 0. It may be given back at once: the device's memory follows
- * the order of its stream. */
+/* Fills with one element made on the device and repeated by strides of 0. Its memory may be given back at once: the
+ * device's memory follows the order of its stream. */
 static fsdp_status fill_strided(const fsdp_tensor *tensor, double value)
 {
     fsdp_device *device = tensor->storage->device;
@@ -158,7 +158,7 @@ typedef struct packed {
     size_t bytes;
 } packed;
 
-/* Between the tensor and elements that the device's kernels reach. */
+/* Copies between the tensor and elements that the device's kernels reach. */
 static fsdp_status copy_packed(const fsdp_tensor *tensor, const packed *elements, bool to_tensor)
 {
     fsdp__copy_args args = {.ndim = tensor->ndim};
@@ -175,7 +175,7 @@ static fsdp_status copy_packed(const fsdp_tensor *tensor, const packed *elements
     return launch_copy(tensor->storage->device, &args);
 }
 
-/* Bytes as they are, or nothing on the meta device. */
+/* Copies bytes as they are; nothing happens on the meta device. */
 static fsdp_status copy_bytes(fsdp_device *device, void *on_device, void *on_host, size_t bytes, bool to_device)
 {
     fsdp_stream *stream = fsdp_device_stream(device);
@@ -184,7 +184,7 @@ static fsdp_status copy_bytes(fsdp_device *device, void *on_device, void *on_hos
                      : fsdp__copy_to_host(stream, on_host, on_device, bytes);
 }
 
-/* A device that the host cannot reach: strides and conversion are its kernels' work, next to the tensor. */
+/* Copies on a device that the host cannot reach: its kernels handle strides and conversion, next to the tensor. */
 static fsdp_status copy_through_device(const fsdp_tensor *tensor, const packed *host, bool to_tensor)
 {
     fsdp_device *device = tensor->storage->device;
@@ -200,12 +200,12 @@ static fsdp_status copy_through_device(const fsdp_tensor *tensor, const packed *
     if (!to_tensor)
         FSDP_TRY_GOTO(status, copy_bytes(device, staged.data, host->data, host->bytes, false), out);
 out:
-    /* Even if the copies only stand in the queue: memory follows the order of the stream. */
+    /* Free it even if the copies are only queued: memory follows the order of the stream. */
     fsdp__device_free(device, staged.data, host->bytes, FSDP_MEMORY_WORKSPACE);
     return status;
 }
 
-/* Done on return: the caller's memory is free again, and what it reads there is true. */
+/* Copies, and is done on return: the caller's memory is free again, and what it reads there is right. */
 static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data, bool to_tensor)
 {
     fsdp_device *device = tensor->storage->device;
@@ -249,7 +249,7 @@ fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void 
     FSDP_TRY(fsdp_tensor_begin_write(tensor));
     if (fsdp_tensor_numel(tensor) == 0)
         return FSDP_OK;
-    if (fsdp__origin_runs(tensor->storage)) { /* to read all of it takes time */
+    if (fsdp__origin_runs(tensor->storage)) { /* reading all of it takes time */
         size_t bytes = (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype);
 
         fsdp__origin_write(tensor, fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, data, bytes), true);

@@ -1,4 +1,4 @@
-/* create.c - tensors that belong to the scope. */
+/* create.c - makes tensors that belong to the scope. */
 #include "base/alloc.h"
 #include "tensor/tensor.h"
 
@@ -42,7 +42,7 @@ fsdp_tensor *fsdp_from_data(fsdp_device *device, fsdp_dtype dtype, int ndim, con
     return fsdp__scope_adopt(tensor);
 }
 
-/* Of `values`, converted; frees them. */
+/* Makes a tensor of `values`, converted, and frees them. */
 static fsdp_tensor *from_values(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape, int64_t *values)
 {
     fsdp_tensor *tensor = values ? fsdp_empty(device, dtype, ndim, shape) : NULL;

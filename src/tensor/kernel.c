@@ -1,4 +1,4 @@
-/* kernel.c - a kernel of the caller's on tensors. */
+/* kernel.c - launches a kernel of the caller's on tensors. */
 #include "base/alloc.h"
 #include "device/host_kernel.h"
 #include "tensor/tensor.h"
@@ -79,11 +79,11 @@ fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel function, const voi
     FSDP_TRY(check_tensors(name, reads, read_count, first, "reads"));
     FSDP_TRY(check_tensors(name, writes, write_count, first, "writes"));
     from = fsdp__origin_of(reads, read_count);
-    /* Before any pointer is taken: the guard may give the tensor other bytes. */
+    /* Do this before any pointer is taken: the guard may give the tensor other bytes. */
     for (int i = 0; i < write_count; i++)
         FSDP_TRY(fsdp_tensor_begin_write(writes[i]));
     for (int i = 0; i < write_count; i++)
-        fsdp__origin_write(writes[i], from, true); /* what it changes it reads, too */
+        fsdp__origin_write(writes[i], from, true); /* what a kernel changes it also reads */
     FSDP_TRY(launch(&kernel, reads, read_count, writes, write_count));
     return FSDP_OK;
 }

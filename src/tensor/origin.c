@@ -1,4 +1,4 @@
-/* origin.c - where the values of a tensor come from, while the function of a checkpoint runs. */
+/* origin.c - tracks where the values of a tensor come from, while a function that is recomputed runs. */
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/hash.h"
@@ -73,7 +73,7 @@ void fsdp__origin_made(const fsdp_tensor *result, uint64_t from)
         return;
     storage->origin = from;
     storage->run = origins->run;
-    storage->since = 0; /* all writes count: it may be a result that is kept, which was written to since */
+    storage->since = 0; /* count all writes: it may be a result that was kept, and written to since */
 }
 
 void fsdp__origin_write(fsdp_tensor *tensor, uint64_t from, bool replaces)

@@ -1,5 +1,5 @@
-/* print.c - the text PyTorch shows for a tensor, character by character: precision 4, edges of 3 above 1000 elements,
- * lines of 80 columns. One width and one notation hold for all elements that are shown. */
+/* print.c - the text that PyTorch shows for a tensor, character by character: precision 4, edges of 3 above 1000
+ * elements, lines of 80 columns. All elements that are shown have one width and one notation. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,8 +21,8 @@ typedef struct printer {
     fsdp_dtype dtype;
     int ndim;
     int64_t shape[FSDP_MAX_DIMS]; /* of the elements that are shown */
-    bool cut[FSDP_MAX_DIMS];      /* dimension shows only its edges */
-    const float *floats;          /* the elements shown: one of the two */
+    bool cut[FSDP_MAX_DIMS];      /* the dimension shows only its edges */
+    const float *floats;          /* the elements shown; one of the two is set */
     const int64_t *integers;
     int width;
     bool integral, scientific;
@@ -70,7 +70,7 @@ static void format_value(const printer *p, int64_t index, char text[VALUE_TEXT])
         snprintf(text, VALUE_TEXT, "%lld", (long long)p->integers[index]);
 }
 
-/* Decides notation and width. Zeros, infinities and NaNs have no say when there are other elements of a float. */
+/* Decides notation and width. Of floats, only finite ones that are not zero count. */
 static void measure(printer *p, int64_t numel)
 {
     double low = INFINITY, high = 0;
@@ -107,7 +107,7 @@ static void put_value(printer *p, int64_t index)
 
 /* ---- nested brackets ---- */
 
-/* The last dimension; `first` is the index of its first element. */
+/* Prints the last dimension; `first` is the index of its first element. */
 static void put_vector(printer *p, int indent, int64_t first)
 {
     int64_t numel = p->shape[p->ndim - 1];
@@ -156,7 +156,7 @@ static void put_nested(printer *p, int dim, int indent, int64_t first)
 
 /* ---- the elements that are shown ---- */
 
-/* Copies `src` without the middle of dimensions that are cut to `dst`, one box at a time. */
+/* Copies `src` to `dst` without the middle of the dimensions that are cut, one box at a time. */
 static fsdp_status copy_edges(const fsdp_tensor *src, fsdp_tensor *dst, int dim)
 {
     if (dim == src->ndim)
@@ -179,7 +179,7 @@ static fsdp_status copy_edges(const fsdp_tensor *src, fsdp_tensor *dst, int dim)
     return FSDP_OK;
 }
 
-/* Host copy of what is shown, as float or int64; fsdp__free it. Fills the printer's shape. */
+/* Copies what is shown to the host, as float or int64; fsdp__free it. Sets the printer's shape. */
 static fsdp_status read_shown(printer *p, const fsdp_tensor *tensor, void **out)
 {
     bool summarize = fsdp_tensor_numel(tensor) > THRESHOLD;

@@ -1,4 +1,4 @@
-/* scope.c - who drops the tensors that nobody unrefs by hand.
+/* scope.c - drops the tensors that nobody unrefs by hand.
  *
  * One array holds the tensors of all open scopes; a scope is the index where it begins. */
 #include "base/alloc.h"
@@ -12,7 +12,7 @@ typedef struct scopes {
     int64_t depth, begins_capacity;
 } scopes;
 
-/* Takes the tensors from `begin` on away, youngest first. What dies may not add to the scopes. */
+/* Drops the tensors from `begin` on, youngest first. Those that are freed must not add to the scopes. */
 static void drop_from(scopes *s, int64_t begin)
 {
     while (s->count > begin)
@@ -47,7 +47,7 @@ fsdp_status fsdp_scope_begin(fsdp_context *context)
     return FSDP_OK;
 }
 
-/* The kept one trades places with the first; a tensor of an outer scope is not found and stays where it is. */
+/* Swaps `keep` with the tensor at `place`. A tensor of an outer scope is not found, and stays where it is. */
 static bool move_to(scopes *s, int64_t place, fsdp_tensor *keep)
 {
     for (int64_t i = place; keep && i < s->count; i++)

@@ -23,7 +23,7 @@ int64_t fsdp__shape_numel(int ndim, const int64_t *shape)
     return numel;
 }
 
-/* As PyTorch: a size of 0 counts as 1, so that strides stay positive. */
+/* Computes strides as PyTorch does: a size of 0 counts as 1, so that strides stay positive. */
 void fsdp__shape_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides)
 {
     int64_t stride = 1;
@@ -31,7 +31,7 @@ void fsdp__shape_contiguous_strides(int ndim, const int64_t *shape, int64_t *str
     for (int d = ndim - 1; d >= 0; d--) {
         strides[d] = stride;
         if (__builtin_mul_overflow(stride, FSDP__MAX(shape[d], 1), &stride))
-            stride = INT64_MAX; /* of no elements: another size is 0 */
+            stride = INT64_MAX; /* there are no elements, since another size is 0 */
     }
 }
 
@@ -40,7 +40,7 @@ bool fsdp__shape_equal(const fsdp_tensor *a, const fsdp_tensor *b)
     return a->ndim == b->ndim && (a->ndim == 0 || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof(int64_t)) == 0);
 }
 
-/* A tuple as Python writes it: "()", "(2,)", "(2, 3)". */
+/* Writes a tuple as Python does: "()", "(2,)", "(2, 3)". */
 const char *fsdp__shape_text(int ndim, const int64_t *shape, char text[FSDP__SHAPE_TEXT])
 {
     size_t used = 1;
@@ -53,7 +53,7 @@ const char *fsdp__shape_text(int ndim, const int64_t *shape, char text[FSDP__SHA
     return text;
 }
 
-/* Strides of dimensions of size 1 do not matter, and nothing matters without elements. */
+/* Ignores the strides of dimensions of size 1, and all strides if there are no elements. */
 bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor)
 {
     int64_t expected = 1;

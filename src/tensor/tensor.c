@@ -1,4 +1,4 @@
-/* tensor.c - life cycle and properties. */
+/* tensor.c - life cycle and properties of a tensor. */
 #include "tensor/tensor.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 
-/* numel elements as bytes, after checking everything a caller can get wrong. */
+/* Computes numel, after checking everything that a caller can get wrong. */
 static fsdp_status check_shape(const char *what, fsdp_dtype dtype, int ndim, const int64_t *shape, int64_t *numel)
 {
     char text[FSDP__SHAPE_TEXT];
@@ -25,7 +25,8 @@ static fsdp_status check_shape(const char *what, fsdp_dtype dtype, int ndim, con
     return FSDP_OK;
 }
 
-/* Elements from the first to one past the last that the view can reach; -1 when a stride is negative or too large. */
+/* Counts the elements from the first to one past the last that the view can reach; -1 if a stride is negative or too
+ * large. */
 static int64_t view_extent(int ndim, const int64_t *shape, const int64_t *strides)
 {
     int64_t extent = 1, step;
@@ -43,7 +44,7 @@ static fsdp_status check_bounds(const fsdp__storage *storage, const fsdp_tensor 
     int64_t extent = numel == 0 ? 0 : view_extent(view->ndim, view->shape, view->strides);
     char text[FSDP__SHAPE_TEXT];
 
-    if (numel == 0 && view->offset >= 0) /* reaches nothing, wherever it begins */
+    if (numel == 0 && view->offset >= 0) /* the view reaches nothing, wherever it begins */
         return FSDP_OK;
     if (view->offset < 0 || extent < 0 || extent > capacity || view->offset > capacity - extent)
         return FSDP_FAIL(FSDP_INVALID,
@@ -174,7 +175,7 @@ void *fsdp_tensor_data(const fsdp_tensor *tensor)
 {
     fsdp__storage *storage = tensor->storage;
 
-    /* Whoever asks is about to queue an access: it comes after what another stream still writes. */
+    /* Whoever asks is about to queue an access, which must come after what another stream still writes. */
     if (storage->written)
         fsdp__storage_await(storage);
     if (!storage->data || fsdp_device_is_meta(storage->device) || fsdp_tensor_numel(tensor) == 0)

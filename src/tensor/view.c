@@ -40,8 +40,9 @@ static fsdp_status infer_shape(const fsdp_tensor *tensor, int ndim, const int64_
     return FSDP_OK;
 }
 
-/* Strides of `shape` on the elements of `tensor`; false when no strides do it. Walks both from the last dimension:
- * old dimensions that lie in one run become one chunk, and the new dimensions must divide the chunks evenly. */
+/* Computes strides for `shape` on the elements of `tensor`; returns false if there are none. Walks both from the last
+ * dimension: old dimensions that are contiguous become one chunk, and the new dimensions must divide the chunks
+ * evenly. */
 static bool view_strides(const fsdp_tensor *tensor, int ndim, const int64_t *shape, int64_t *strides)
 {
     int view_d = ndim - 1;
@@ -114,7 +115,7 @@ fsdp_status fsdp__view_narrow(const fsdp_tensor *tensor, int dim, int64_t start,
                          fsdp__shape_text(tensor->ndim, tensor->shape, text), (long long)length, (long long)start);
     memcpy(shape, tensor->shape, sizeof shape);
     shape[dim] = length;
-    /* Without elements nothing is read: stay inside the storage. */
+    /* Without elements nothing is read, but stay inside the storage. */
     offset =
         fsdp__shape_numel(tensor->ndim, shape) == 0 ? tensor->offset : tensor->offset + start * tensor->strides[dim];
     FSDP_TRY(
