@@ -1,4 +1,5 @@
-/* distribution.c - who holds which part: the chunk rule, placements, boxes, and what hangs on a tensor. */
+/* distribution.c - who holds which part: the chunk rule, placements, boxes, and the distribution attached to a
+ * tensor. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -7,7 +8,8 @@
 
 int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start)
 {
-    int64_t chunk = n / world_size + (n % world_size != 0); /* never more than n: rank * chunk is the only product */
+    int64_t chunk = n / world_size +
+                    (n % world_size != 0); /* never more than n, so that rank * chunk is the only product to check */
     int64_t first, end;
 
     first = chunk > 0 && rank > n / chunk ? n : FSDP__MIN(n, rank * chunk);
@@ -78,7 +80,8 @@ fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *
 
 /* ---- boxes ---- */
 
-/* Of the tensor's elements, `numel` in a row, those in the vector's part that `coordinate` has. */
+/* Returns how many of the tensor's `numel` elements are in the part of the flat vector that `coordinate` has, and where
+ * they start. */
 static int64_t flat_run(const fsdp_placement *flat, int64_t numel, int64_t coordinate, int64_t *start)
 {
     int64_t begin = FSDP__MAX(coordinate * flat->chunk - flat->first, 0);
@@ -103,8 +106,8 @@ void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coo
         offset[d] = 0;
         size[d] = distribution->global_shape[d];
     }
-    /* Dimensions of the mesh that shard the same dimension of the tensor split what the ones to their left left over.
-     */
+    /* Where several mesh dimensions shard the same dimension of the tensor, each splits what those to its left left
+     * over. */
     for (int i = 0; i < distribution->placement_count; i++) {
         const fsdp_placement *p = &distribution->placements[i];
         int64_t start;
@@ -174,7 +177,7 @@ fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribu
     mine = fsdp__malloc(sizeof *mine);
     if (!mine)
         return FSDP_NO_MEMORY;
-    *mine = *distribution; /* `distribution` may be the tensor's own: copied before that is freed */
+    *mine = *distribution; /* `distribution` may be the tensor's own: copy it before that is freed */
     fsdp_mesh_ref(mine->mesh);
     if (local->distribution.state)
         local->distribution.free_state(local->distribution.state);

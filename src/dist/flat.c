@@ -1,4 +1,4 @@
-/* flat.c - tensors whose parts are runs of a flat vector: whole again, and cut. */
+/* flat.c - tensors whose parts are runs of a flat vector: gathers them, and cuts them again. */
 #include <string.h>
 
 #include "base/compiler.h"
@@ -17,7 +17,7 @@ static fsdp_status copy_run(const fsdp_tensor *from, int64_t from_start, const f
         (const char *)fsdp_tensor_data(from) + (size_t)from_start * element, (size_t)numel * element);
 }
 
-/* Every rank's run, at a multiple of `longest`. */
+/* Gathers every rank's run, each at a multiple of `longest`. */
 static fsdp_status gather_runs(const fsdp_tensor *tensor, int flat, int64_t longest, fsdp_tensor **out)
 {
     const fsdp_mesh *mesh = fsdp_tensor_distribution(tensor)->mesh;

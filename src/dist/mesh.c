@@ -31,7 +31,7 @@ void fsdp__mesh_coordinates(const fsdp_mesh *mesh, int64_t index, int *coordinat
     }
 }
 
-/* The sizes multiply to `*out`. */
+/* Checks the sizes; `*out` is their product. */
 static fsdp_status check_sizes(int ndim, const int64_t *shape, int64_t *out)
 {
     int64_t product = 1;
@@ -95,7 +95,7 @@ out:
     return status;
 }
 
-/* The global ranks along a dimension, through this rank. */
+/* Lists the global ranks along a dimension, through this rank. */
 static void ranks_along(const fsdp_mesh *mesh, int dim, int *ranks)
 {
     int coordinates[FSDP_MAX_MESH_DIMS];
@@ -141,7 +141,7 @@ fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *sha
     for (int64_t i = 0; i < count; i++)
         mesh->ranks[i] = (int)i;
     fsdp__mesh_coordinates(mesh, fsdp_context_rank(context), mesh->coordinate);
-    /* Each is a collective of the world, so all ranks make them in this order. */
+    /* Each group is a collective of the world, so all ranks make them in this order. */
     for (int d = 0; d < ndim; d++)
         FSDP_TRY_GOTO(status, fsdp__mesh_make_group(mesh, d), out);
     *out = mesh;
@@ -153,7 +153,7 @@ out:
 
 /* ---- of groups that exist ---- */
 
-/* Every rank of the world at most once, this one among them: its coordinates. */
+/* Checks that every rank of the world is there at most once, and this one is; sets its coordinates. */
 static fsdp_status find_self(fsdp_mesh *mesh)
 {
     int world = fsdp_context_world_size(mesh->context), self = fsdp_context_rank(mesh->context);
@@ -191,7 +191,7 @@ static fsdp_status check_group(const fsdp_mesh *mesh, int dim)
     return FSDP_OK;
 }
 
-/* The sizes of a mesh of these groups. */
+/* Gives the sizes of a mesh that is made of these groups. */
 static fsdp_status sizes_of(fsdp_process_group *const *groups, int ndim, int64_t *shape)
 {
     int64_t count;

@@ -1,18 +1,18 @@
-/* redistribute.c - from any placements to any others, one mesh dimension at a time.
+/* redistribute.c - changes any placements into any others, one mesh dimension at a time.
  *
  * [Note: order of steps]
  * Mesh dimensions that shard the same tensor dimension are nested: the right one splits what the left one left over. So
- * a shard can only be gathered once nothing to its right splits the same dimension, and only be made when nothing to
- * its right does. First pass, right to left: what must change leaves its placement, straight to its target where no
- * dimension to the left is still in the way, else to Replicate. Second pass, left to right: what is Replicate takes its
- * target by slicing, without communication. */
+ * a shard can be gathered only if nothing to its right splits the same dimension, and made only if nothing to its right
+ * does. The first pass goes from right to left: each dimension that must change leaves its placement, straight to its
+ * target if no dimension to its left is still in the way, else to Replicate. The second pass goes from left to right:
+ * what is Replicate gets its target by slicing, without communication. */
 #include <string.h>
 
 #include "device/device.h"
 #include "device/kernels.h"
 #include "dist/dist.h"
 
-/* Row-major elements of a shape. */
+/* The elements of a shape, row-major. */
 typedef struct box {
     void *data;
     int64_t shape[FSDP_MAX_DIMS];
@@ -29,7 +29,7 @@ typedef struct step {
     box from, to;
 } step;
 
-/* Where a redistribution stands. */
+/* The state of a redistribution. */
 typedef struct walk {
     fsdp_tensor *local; /* contiguous */
     fsdp_distribution now;
@@ -53,8 +53,8 @@ out:
 
 /* ---- parts of boxes ---- */
 
-/* Copies `size` elements from `from_start` of `from` to `to_start` of `to`, all along dimension `dim`; in the others as
- * many as both hold. */
+/* Copies `size` elements from `from_start` of `from` to `to_start` of `to`, all along dimension `dim`; in the other
+ * dimensions as many as both hold. */
 static fsdp_status copy_part(const step *s, const box *from, int64_t from_start, const box *to, int64_t to_start,
                              int dim, int64_t size)
 {
@@ -92,7 +92,7 @@ static void *box_at(const step *s, void *boxes, const box *shape, int64_t index)
     return (char *)boxes + (size_t)(index * box_numel(s, shape)) * fsdp_dtype_size(s->dtype);
 }
 
-/* `one`'s shape for every rank in `boxes`: rank r's part of `from` along `dim`. */
+/* Packs `boxes`, which has room for one box of `one`'s shape for every rank: rank r's part of `from` along `dim`. */
 static fsdp_status pack(const step *s, int dim, void *boxes, box one)
 {
     for (int64_t r = 0; r < s->ranks; r++) {
@@ -104,7 +104,7 @@ static fsdp_status pack(const step *s, int dim, void *boxes, box one)
     return FSDP_OK;
 }
 
-/* The reverse, into `to`. */
+/* Does the reverse, into `to`. */
 static fsdp_status unpack(const step *s, int dim, void *boxes, box one)
 {
     for (int64_t r = 0; r < s->ranks; r++) {
@@ -116,7 +116,8 @@ static fsdp_status unpack(const step *s, int dim, void *boxes, box one)
     return FSDP_OK;
 }
 
-/* Whether the ranks' boxes in a row begin with the full tensor as it lies in memory; what follows is padding. */
+/* Returns whether the ranks' boxes, one after the other, begin with the full tensor as it is in memory; what follows is
+ * padding. */
 static bool boxes_begin_full(const step *s, int dim)
 {
     int64_t outer = 1;
@@ -126,7 +127,7 @@ static bool boxes_begin_full(const step *s, int dim)
     return outer == 1;
 }
 
-/* Whether they are the full tensor. */
+/* Returns whether they are exactly the full tensor. */
 static bool boxes_are_full(const step *s, int dim)
 {
     return boxes_begin_full(s, dim) && chunk_of(s, dim) * s->ranks == s->full[dim];
@@ -145,7 +146,8 @@ static void release(const step *s, void *memory, size_t bytes)
 
 /* ---- the collectives, with boxes padded to the chunk ---- */
 
-/* Shard(dim) to Replicate. Rows are gathered where they stay: `to` has room for the padding behind them. */
+/* Changes Shard(dim) to Replicate. Rows are gathered where they will stay: `to` has room for the padding behind
+ * them. */
 static fsdp_status all_gather(const step *s, int dim)
 {
     fsdp_status status = FSDP_OK;
@@ -159,7 +161,7 @@ static fsdp_status all_gather(const step *s, int dim)
     numel = box_numel(s, &one);
     if (!in_place)
         FSDP_TRY(workspace(s, numel * s->ranks, &bytes, &recv));
-    if (s->from.shape[dim] != one.shape[dim] && numel > 0) { /* padded where it is to go */
+    if (s->from.shape[dim] != one.shape[dim] && numel > 0) { /* pad it in the place where it goes */
         one.data = send = box_at(s, recv, &one, s->rank);
         FSDP_TRY_GOTO(status, copy_part(s, &s->from, 0, &one, 0, dim, s->from.shape[dim]), out);
     }
@@ -172,7 +174,7 @@ out:
     return status;
 }
 
-/* Partial(op) to Shard(dim). */
+/* Changes Partial(op) to Shard(dim). */
 static fsdp_status reduce_scatter(const step *s, int dim, fsdp_reduce_op op)
 {
     fsdp_status status = FSDP_OK;
@@ -209,7 +211,7 @@ out:
     return status;
 }
 
-/* Shard(from_dim) to Shard(to_dim). */
+/* Changes Shard(from_dim) to Shard(to_dim). */
 static fsdp_status all_to_all(const step *s, int from_dim, int to_dim)
 {
     fsdp_status status = FSDP_OK;
@@ -233,7 +235,7 @@ out:
     return status;
 }
 
-/* Replicate to Shard(dim). */
+/* Changes Replicate to Shard(dim). */
 static fsdp_status cut(const step *s, int dim)
 {
     int64_t start, size = fsdp_shard_range(s->full[dim], s->ranks, s->rank, &start);
@@ -241,7 +243,8 @@ static fsdp_status cut(const step *s, int dim)
     return copy_part(s, &s->from, start, &s->to, 0, dim, size);
 }
 
-/* Replicate to Partial(op). Equal contributions keep a maximum, a minimum and a mean; a sum takes one. */
+/* Changes Replicate to Partial(op). Equal contributions keep a maximum, a minimum and a mean; for a sum only one rank
+ * contributes. */
 static fsdp_status contribute(const step *s, fsdp_reduce_op op)
 {
     fsdp__fill_args zero = {.dst = s->to.data, .dtype = s->dtype, .numel = box_numel(s, &s->to)};
@@ -273,7 +276,7 @@ static fsdp_status run_step(const step *s, fsdp_placement from, fsdp_placement t
 
 /* ---- the walk over the mesh ---- */
 
-/* What a step writes to. Rows that are gathered have their padding behind them. */
+/* Makes the tensor that a step writes to. Rows that are gathered have their padding behind them. */
 static fsdp_status make_target(const walk *w, const step *s, fsdp_placement from, fsdp_placement to, fsdp_tensor **out)
 {
     fsdp_device *device = w->local->storage->device;
@@ -291,8 +294,8 @@ static fsdp_status make_target(const walk *w, const step *s, fsdp_placement from
     return status;
 }
 
-/* Gives mesh dimension `i` the placement `next`. One of the two is Replicate, or both are Shard, or it is Partial to
- * Shard. */
+/* Gives mesh dimension `i` the placement `next`. Either one of the two is Replicate, or both are Shard, or it changes
+ * Partial to Shard. */
 static fsdp_status change(walk *w, int i, fsdp_placement next)
 {
     fsdp_placement previous = w->now.placements[i];
@@ -310,7 +313,7 @@ static fsdp_status change(walk *w, int i, fsdp_placement next)
         .rank = mesh->coordinate[i],
     };
 
-    /* What the ranks along the dimension hold together is what each would hold if it did not split. */
+    /* What the ranks along the dimension hold together is what each would hold if the dimension did not split. */
     w->now.placements[i] = (fsdp_placement){.kind = FSDP_REPLICATE};
     fsdp_distribution_box(&w->now, mesh->coordinate, offset, s.full);
     w->now.placements[i] = next;
@@ -336,7 +339,8 @@ static bool splits(fsdp_placement placement, int dim)
     return placement.kind == FSDP_SHARD && placement.dim == dim;
 }
 
-/* Whether a mesh dimension to the left of `i` that must change splits tensor dimension `dim` now or in the end. */
+/* Returns whether a mesh dimension to the left of `i` that must change splits tensor dimension `dim` now or in the
+ * end. */
 static bool in_the_way(const walk *w, const fsdp_placement *target, const bool *changes, int i, int dim)
 {
     for (int j = 0; j < i; j++)
@@ -345,14 +349,15 @@ static bool in_the_way(const walk *w, const fsdp_placement *target, const bool *
     return false;
 }
 
-/* See [Note: order of steps]. */
+/* Makes all steps: see [Note: order of steps]. */
 static fsdp_status walk_to(walk *w, const fsdp_placement *target)
 {
     const fsdp_placement replicate = {.kind = FSDP_REPLICATE}, *now = w->now.placements;
     int count = w->now.placement_count;
     bool changes[FSDP_MAX_MESH_DIMS];
 
-    /* What may stay must still make way for a dimension to its left that changes and splits the same. */
+    /* A placement that may stay must still make way if a dimension to its left changes and splits the same
+     * dimension. */
     for (int i = 0; i < count; i++)
         changes[i] = !fsdp__placement_equal(now[i], target[i]) ||
                      (now[i].kind == FSDP_SHARD && in_the_way(w, target, changes, i, now[i].dim));
@@ -368,8 +373,8 @@ static fsdp_status walk_to(walk *w, const fsdp_placement *target)
     return FSDP_OK;
 }
 
-/* The local tensor under other placements, without a distribution; the caller owns `*out`, which shares no bytes with
- * `tensor`. */
+/* Gives the local tensor under other placements, without a distribution; the caller owns `*out`, which shares no bytes
+ * with `tensor`. */
 static fsdp_status move(const fsdp_tensor *tensor, const fsdp_placement *target, fsdp_tensor **out)
 {
     walk w = {.now = *fsdp_tensor_distribution(tensor), .kind = tensor->storage->kind};
@@ -414,7 +419,7 @@ static fsdp_status make_whole(const fsdp_tensor *tensor, fsdp_tensor **out)
                                                                        : move(tensor, replicated, out);
 }
 
-/* `target` is what the result is to be. */
+/* Redistributes by way of the whole tensor. `target` is the distribution that the result gets. */
 static fsdp_status move_by_whole(const fsdp_tensor *tensor, const fsdp_distribution *target, fsdp_tensor **out)
 {
     fsdp_distribution now = *target;
@@ -479,7 +484,7 @@ out:
     return status;
 }
 
-/* The result's values are those of the tensor: [Note: origins] in tensor/tensor.h. */
+/* Passes the origin on, since the result has the values of the tensor: [Note: origins] in tensor/tensor.h. */
 static void pass_origin(const fsdp_tensor *tensor, const fsdp_tensor *result)
 {
     fsdp__origin_made(result, fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)tensor}, 1));

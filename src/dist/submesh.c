@@ -1,11 +1,11 @@
-/* submesh.c - meshes made of meshes: slices, dimensions flattened into one or cut into several. */
+/* submesh.c - makes meshes from meshes: slices, and dimensions that are flattened into one or cut into several. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "dist/dist.h"
 
-/* "'dp', 'tp'" */
+/* Writes names such as "'dp', 'tp'". */
 static const char *names_text(const fsdp_mesh *mesh, char *text, size_t bytes)
 {
     size_t used = 0;
@@ -33,7 +33,7 @@ static bool same_axes(const fsdp__mesh_axes *a, const fsdp__mesh_axes *b)
     return a->count == b->count && memcmp(a->axes, b->axes, (size_t)a->count * sizeof a->axes[0]) == 0;
 }
 
-/* One dimension of a part: the group of its ranks. [collective] where it has to be made */
+/* Finds or makes the group of the ranks along one dimension of a part. [collective] if it has to be made */
 static fsdp_status find_group(fsdp_mesh *part, int dim)
 {
     fsdp_mesh *whole = part->held;
@@ -66,7 +66,8 @@ static fsdp_status find_group(fsdp_mesh *part, int dim)
 
 /* ---- parts ---- */
 
-/* The dimensions of the whole that are the named ones of `mesh`. No dimension may be named twice: `seen`. */
+/* Finds the dimensions of the whole that the named ones of `mesh` stand for. No dimension may be named twice:
+ * `seen`. */
 static fsdp_status find_axes(const fsdp_mesh *mesh, const char *what, const fsdp__mesh_names *dims, bool *seen,
                              fsdp__mesh_axes *out)
 {
@@ -84,7 +85,7 @@ static fsdp_status find_axes(const fsdp_mesh *mesh, const char *what, const fsdp
     return FSDP_OK;
 }
 
-/* Where the part's coordinates are in the whole, whose other coordinates are this rank's. */
+/* Converts the part's coordinates to those in the whole, where the other coordinates are this rank's. */
 static void to_whole(const fsdp_mesh *part, const int *coordinates, int *out)
 {
     memcpy(out, part->held->coordinate, sizeof part->held->coordinate);
@@ -190,7 +191,7 @@ static fsdp_status check_cut(const fsdp_mesh *mesh, int dim, int count, const in
     return FSDP_OK;
 }
 
-/* Same ranks in the same order, one dimension more often. */
+/* Makes a mesh of the same ranks in the same order, with dimension `dim` cut into `count`. */
 static fsdp_status cut(fsdp_mesh *mesh, int dim, int count, const int64_t *sizes, const char *const *names,
                        fsdp_mesh **out)
 {

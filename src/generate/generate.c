@@ -1,4 +1,4 @@
-/* generate.c - one token after the other. */
+/* generate.c - generates one token after the other. */
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ typedef struct generator {
     const fsdp_model_config *config;
     const fsdp_generate_options *options;
     fsdp_kv_cache *cache; /* NULL: none */
-    int64_t first;        /* of the tokens that the model sees */
+    int64_t first;        /* the first of the tokens that the model sees */
     uint64_t key;
     float *logits; /* vocab_size */
     fsdp__candidate *scratch;
@@ -61,7 +61,7 @@ static fsdp_status find_device(fsdp_module *module, fsdp_device **out)
     return FSDP_OK;
 }
 
-/* Where there is no room for one more, the later half of the tokens stays. */
+/* Makes room for one more token: if there is none, only the later half of the tokens stays. */
 static fsdp_status make_room(generator *g, int64_t count)
 {
     if (count - g->first <= g->config->max_seq_len)
@@ -70,7 +70,7 @@ static fsdp_status make_room(generator *g, int64_t count)
     return g->cache ? fsdp_kv_cache_truncate(g->cache, 0) : FSDP_OK;
 }
 
-/* Logits after `count` tokens. */
+/* Computes the logits after `count` tokens. */
 static fsdp_status forward(generator *g, const int32_t *tokens, int64_t count)
 {
     fsdp_tensor *input, *logits;
@@ -82,7 +82,7 @@ static fsdp_status forward(generator *g, const int32_t *tokens, int64_t count)
     FSDP_TRY(fsdp_scope_begin(g->context));
     input = fsdp_from_data(g->device, FSDP_I32, FSDP_SHAPE(1, count - known), tokens + known);
     logits = g->cache ? fsdp_model_call_cached(g->module, g->cache, input) : fsdp_call(g->module, input);
-    /* (1,1,V), unless `each` has changed what the model answers. */
+    /* They are (1,1,V), unless `each` has changed what the model answers. */
     if (logits && fsdp_tensor_size(logits, 1) > 1)
         logits = fsdp_slice(logits, 1, fsdp_tensor_size(logits, 1) - 1, 1);
     status = logits ? fsdp_tensor_read(logits, FSDP_F32, g->logits) : fsdp_last_status();
@@ -90,7 +90,7 @@ static fsdp_status forward(generator *g, const int32_t *tokens, int64_t count)
     return status;
 }
 
-/* Rank 0's, by host memory that the device reaches. */
+/* Broadcasts rank 0's answer, through host memory that the device reaches. */
 static fsdp_status broadcast_answer(const generator *g, int32_t answer[2])
 {
     size_t bytes = 2 * sizeof *answer;
@@ -116,7 +116,7 @@ static bool is_stop(const fsdp_generate_options *options, int32_t token)
     return false;
 }
 
-/* The next token, and whether to go on: rank 0's word. */
+/* Chooses the next token, and whether to go on: rank 0 decides. */
 static fsdp_status next(generator *g, const int32_t *tokens, int64_t count, int64_t made,
                         bool (*each)(void *arg, int32_t token), void *arg, int32_t out[2])
 {
@@ -151,7 +151,7 @@ static fsdp_status generate(generator *g, int32_t *tokens, int64_t *count, bool 
 
 static fsdp_status prepare(generator *g, int64_t count)
 {
-    int64_t most = count + FSDP__MAX(g->options->max_new_tokens, 1) - 1; /* the last one is not looked at */
+    int64_t most = count + FSDP__MAX(g->options->max_new_tokens, 1) - 1; /* the model never sees the last token */
     size_t vocab_size = (size_t)g->config->vocab_size;
 
     g->first = FSDP__MAX(count - g->config->max_seq_len, 0);
@@ -219,8 +219,8 @@ static fsdp_status take(modes *m, fsdp_module *module)
     return status;
 }
 
-/* What is said to a module goes for all below it, so the outer ones come first, as they do in the list. One that is
- * not to be kept is resharded. */
+/* Restores what modules keep unsharded. What is set on a module goes for all below it, so the outer ones come first, as
+ * they do in the list. A module that does not keep its parameters unsharded is resharded. */
 static fsdp_status restore_sharding(const modes *m)
 {
     fsdp_status status = FSDP_OK;
@@ -232,7 +232,7 @@ static fsdp_status restore_sharding(const modes *m)
     return status;
 }
 
-/* One that was evaluated inside of one that trains is not to train from here on. */
+/* Restores all modules one by one: a module in eval mode inside of one that trains must not train from here on. */
 static fsdp_status restore(modes *m, fsdp_module *module)
 {
     fsdp_status status = restore_sharding(m);

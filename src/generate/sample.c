@@ -1,18 +1,18 @@
-/* sample.c - from logits to a token. */
+/* sample.c - chooses a token by its logits. */
 #include <math.h>
 
 #include "base/compiler.h"
 #include "generate/generate.h"
 
-/* Tokens to draw from. Those of a choice are taken from the top of a heap, the most likely first: of a large vocabulary
- * few are looked at. */
+/* The tokens to draw from. A choice takes them from the top of a heap, the most likely first, so that only few tokens
+ * of a large vocabulary are looked at. */
 typedef struct candidates {
     fsdp__candidate *items;
     int64_t count;
     double best, temperature;
 } candidates;
 
-/* Relative to that of the most likely. */
+/* Returns the weight of a candidate relative to that of the most likely one. */
 static double weight(const candidates *c, int64_t i)
 {
     return exp(((double)c->items[i].logit - c->best) / c->temperature);
@@ -29,7 +29,7 @@ static double total_weight(const candidates *c)
 
 /* ---- the most likely first ---- */
 
-/* Among equals the lowest id. */
+/* Returns whether `a` is more likely; of equals, the lowest id comes first. */
 static bool before(const fsdp__candidate *a, const fsdp__candidate *b)
 {
     return a->logit != b->logit ? a->logit > b->logit : a->token < b->token;
@@ -57,7 +57,8 @@ static void sift_down(fsdp__candidate *heap, int64_t at, int64_t count)
     }
 }
 
-/* The `most` most likely, or fewer that weigh `enough` together, come to the front, in their order; the others go. */
+/* Moves the `most` most likely to the front, in their order, or fewer if these weigh `enough` together; the others are
+ * dropped. */
 static void choose(candidates *c, int64_t most, double enough)
 {
     fsdp__candidate *items = c->items;
@@ -66,7 +67,7 @@ static void choose(candidates *c, int64_t most, double enough)
 
     for (int64_t i = left / 2 - 1; i >= 0; i--)
         sift_down(items, i, left);
-    /* The heap's top goes behind its end. */
+    /* The top of the heap goes to its end. */
     while (chosen < most && sum < enough) {
         swap(&items[0], &items[left - 1]);
         sum += weight(c, --left);
@@ -82,7 +83,7 @@ static void choose(candidates *c, int64_t most, double enough)
 
 /* ---- the draw ---- */
 
-/* The first candidate at which the running sum of probabilities passes `draw`. */
+/* Returns the first candidate at which the running sum of probabilities passes `draw`. */
 static int32_t draw_one(const candidates *c, float draw)
 {
     double total = total_weight(c), sum = 0;

@@ -20,10 +20,10 @@ fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *m
 
 typedef struct lm_head {
     fsdp_layer layer;
-    int64_t dim, vocab_size; /* its weight may be a shard */
+    int64_t dim, vocab_size; /* the sizes of the weight, which may be a shard */
 } lm_head;
 
-/* hidden (B,T,C) -> logits (B,T,V);  hidden, targets (B,T) -> loss () */
+/* Maps hidden (B,T,C) to logits (B,T,V), or hidden and targets (B,T) to the loss (). */
 static fsdp_tensor *head_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     const fsdp_layer *head = fsdp__layer(self);
@@ -43,7 +43,7 @@ static void describe_head(const fsdp_module *self, char *text, size_t text_bytes
 
 static const fsdp_module_type head_type = {.name = "Linear", .forward = head_forward, .describe = describe_head};
 
-/* `tied`: NULL, or the embedding's weight. */
+/* Makes the head. `tied` is NULL, or the embedding's weight. */
 static fsdp_module *head_create(const fsdp__model_plan *plan, fsdp_tensor *tied)
 {
     const fsdp_model_config *config = plan->config;

@@ -202,7 +202,7 @@ fsdp_status fsdp_model_config_check(const fsdp_model_config *config)
 
 /* ---- counts ---- */
 
-/* Elements of one block's weight matrices. */
+/* Counts the elements of one block's weight matrices. */
 static int64_t block_matrices(const fsdp_model_config *c)
 {
     int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
@@ -211,7 +211,7 @@ static int64_t block_matrices(const fsdp_model_config *c)
     return c->dim * (q + 2 * kv) + q * c->dim + mlp_matrices * c->dim * c->ffn_dim;
 }
 
-/* Elements of one block's norms and biases. */
+/* Counts the elements of one block's norms and biases. */
 static int64_t block_vectors(const fsdp_model_config *c)
 {
     int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;

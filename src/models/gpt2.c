@@ -6,7 +6,7 @@
 
 static const fsdp_attention_options causal = {.causal = true};
 
-/* Dropout draws differ from rank to rank, as the data does, and from place to place. */
+/* Makes a dropout, whose draws differ from rank to rank, as the data does, and from place to place. */
 static fsdp_module *dropout_create(const fsdp__model_plan *plan, const char *name, int64_t layer, float p)
 {
     uint64_t place = (uint64_t)fsdp_context_rank(plan->context) << 32 | (uint64_t)layer;
@@ -32,7 +32,7 @@ typedef struct attention {
     int64_t heads;
 } attention;
 
-/* qkv (B,T,3C) -> (B,T,C), behind the tokens of `cached` */
+/* Maps qkv (B,T,3C) to (B,T,C), after the tokens of `cached`. */
 static fsdp_tensor *attend_cached(const attention *m, fsdp__kv_layer *cached, fsdp_tensor *qkv)
 {
     int64_t B = fsdp_tensor_size(qkv, 0), T = fsdp_tensor_size(qkv, 1), C = fsdp_tensor_size(qkv, 2) / 3;
@@ -45,7 +45,7 @@ static fsdp_tensor *attend_cached(const attention *m, fsdp__kv_layer *cached, fs
     return fsdp_reshape(fsdp_attention(q, k, v, &causal), FSDP_SHAPE(B, T, C));
 }
 
-/* x (B,T,C) -> (B,T,C) */
+/* Maps x (B,T,C) to (B,T,C). */
 static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
                                      fsdp_tensor **outputs, int output_count)
 {
@@ -96,7 +96,7 @@ typedef struct mlp {
     fsdp_module *c_fc, *c_proj, *act, *dropout;
 } mlp;
 
-/* x (B,T,C) -> (B,T,C) */
+/* Maps x (B,T,C) to (B,T,C). */
 static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     mlp *m = (mlp *)self;
@@ -141,7 +141,7 @@ typedef struct block {
     fsdp_module *ln_1, *attn, *ln_2, *mlp;
 } block;
 
-/* Both in one operation, where nobody minds. */
+/* Adds and normalises, in one operation unless hooks need the norm to be called. */
 static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor **sum)
 {
     const fsdp_layer *ln = fsdp__layer(norm);
@@ -152,7 +152,7 @@ static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *res
     return fsdp_call(norm, *sum);
 }
 
-/* x (B,T,C) -> (B,T,C) */
+/* Maps x (B,T,C) to (B,T,C). */
 static fsdp_status block_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
                                  fsdp_tensor **outputs, int output_count)
 {
@@ -196,8 +196,8 @@ typedef struct body {
     fsdp_module *wte, *wpe, *drop, *h, *ln_f;
 } body;
 
-/* Of the table of positions: x (B,T,C) -> x + T of them, behind the tokens of `cache`. The sum and not they: as a view
- * of the table they would have no bytes behind a forward that reshards it. */
+/* Runs as a method of the table of positions: x (B,T,C) -> x + T positions, after the tokens of `cache`. It returns the
+ * sum and not the positions: as a view of the table they would have no bytes after a forward that reshards it. */
 static fsdp_status add_positions(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
                                  fsdp_tensor **outputs, int output_count)
 {
@@ -212,12 +212,12 @@ static fsdp_status add_positions(fsdp_module *self, void *cache, fsdp_tensor *co
     return FSDP_OK;
 }
 
-/* tokens (B,T) -> (B,T,C) */
+/* Maps tokens (B,T) to (B,T,C). */
 static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
                                 fsdp_tensor **outputs, int output_count)
 {
     body *m = (body *)self;
-    fsdp_tensor *x = fsdp_call(m->wte, inputs[0]); /* a backward comes to it last: DDP's buckets are in that order */
+    fsdp_tensor *x = fsdp_call(m->wte, inputs[0]); /* the backward reaches it last: DDP's buckets are in that order */
     fsdp_tensor *placed;
 
     (void)count, (void)output_count;

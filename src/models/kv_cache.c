@@ -5,7 +5,8 @@
 
 struct fsdp__kv_layer {
     fsdp_kv_cache *cache;
-    fsdp_tensor *keys, *values; /* (B,G,S,D), S the capacity: a head's lie in a row. NULL before the first call */
+    fsdp_tensor *keys,
+        *values; /* (B,G,S,D), S the capacity, so that a head's are contiguous. NULL before the first call */
 };
 
 struct fsdp_kv_cache {
@@ -122,7 +123,8 @@ int64_t fsdp__kv_layer_position(const fsdp__kv_layer *layer)
     return layer ? layer->cache->length : 0;
 }
 
-/* The model may compute in another dtype than when *all was made (fsdp_module_to): an empty cache follows. */
+/* Drops *all if its dtype is no longer the one in which the model computes (fsdp_module_to); the cache must be empty
+ * then. */
 static fsdp_status follow_dtype(const fsdp_kv_cache *cache, fsdp_tensor **all, fsdp_dtype dtype)
 {
     if (!*all || (*all)->dtype == dtype)
@@ -137,7 +139,8 @@ static fsdp_status follow_dtype(const fsdp_kv_cache *cache, fsdp_tensor **all, f
     return FSDP_OK;
 }
 
-/* *part (B,T,G,D) goes to its place in *all, made at the first call, and becomes a view of all until there. */
+/* Copies *part (B,T,G,D) to its place in *all, which is made at the first call, and makes *part a view of all tokens up
+ * to there. */
 static fsdp_status extend(const fsdp_kv_cache *cache, fsdp_tensor **all, fsdp_tensor **part)
 {
     const fsdp_tensor *x = *part;

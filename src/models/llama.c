@@ -1,17 +1,17 @@
-/* llama.c - the body of Llama and of its like: rotary positions, RMS norms, grouped key/value heads, gated MLP. */
+/* llama.c - the body of Llama and similar models: rotary positions, RMS norms, grouped key/value heads, gated MLP. */
 #include "base/alloc.h"
 #include "models/models.h"
 
 static const fsdp_attention_options causal = {.causal = true};
 
-/* A part's types, by architecture: they differ in what transformers calls them. */
+/* The types of a part, by architecture: they differ in the names that transformers gives them. */
 #define TYPES_OF(part, ...)                                                                                         \
     {                                                                                                               \
         [FSDP_LLAMA] = {.name = "Llama" part, __VA_ARGS__}, [FSDP_MISTRAL] = {.name = "Mistral" part, __VA_ARGS__}, \
         [FSDP_QWEN2] = {.name = "Qwen2" part, __VA_ARGS__},                                                         \
     }
 
-/* (B,T,in) -> (B,T,out) */
+/* Makes a layer that maps (B,T,in) to (B,T,out). */
 static fsdp_module *linear_create(const fsdp__model_plan *plan, int64_t in, int64_t out, bool bias)
 {
     fsdp_init normal = {.kind = FSDP_INIT_NORMAL, .b = plan->config->init_std}, zeros = {.kind = FSDP_INIT_ZEROS};
@@ -75,7 +75,7 @@ typedef struct attention {
     int64_t heads, kv_heads, head_dim;
 } attention;
 
-/* x (B,T,C) -> (B,T,C); behind the tokens of `cached` */
+/* Maps x (B,T,C) to (B,T,C), after the tokens of `cached`. */
 static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
                                      fsdp_tensor **outputs, int output_count)
 {
@@ -140,7 +140,7 @@ typedef struct mlp {
     fsdp_module *gate_proj, *up_proj, *down_proj, *act_fn; /* act_fn is only shown: the product is fused */
 } mlp;
 
-/* x (B,T,C) -> (B,T,C) */
+/* Maps x (B,T,C) to (B,T,C). */
 static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     mlp *m = (mlp *)self;
@@ -180,7 +180,7 @@ typedef struct block {
     fsdp_module *self_attn, *mlp, *input_layernorm, *post_attention_layernorm;
 } block;
 
-/* Both in one operation, where nobody minds. */
+/* Adds and normalises, in one operation unless hooks need the norm to be called. */
 static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor **sum)
 {
     if (!fsdp__has_hooks(norm))
@@ -189,7 +189,7 @@ static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *res
     return fsdp_call(norm, *sum);
 }
 
-/* x (B,T,C) -> (B,T,C) */
+/* Maps x (B,T,C) to (B,T,C). */
 static fsdp_status block_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
                                  fsdp_tensor **outputs, int output_count)
 {
@@ -230,7 +230,7 @@ typedef struct body {
     fsdp_module *embed_tokens, *layers, *norm, *rotary_emb;
 } body;
 
-/* tokens (B,T) -> (B,T,C) */
+/* Maps tokens (B,T) to (B,T,C). */
 static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
                                 fsdp_tensor **outputs, int output_count)
 {
@@ -262,7 +262,7 @@ static fsdp_status build_layers(body *m, const fsdp__model_plan *plan, rotary *p
     return fsdp__add_part(&m->base, "norm", norm_create(plan), &m->norm);
 }
 
-/* The blocks need the table of frequencies first; it is listed last. */
+/* Builds the table of frequencies first, since the blocks need it, and lists it last. */
 static fsdp_status build_body(body *m, const fsdp__model_plan *plan)
 {
     rotary *positions = rotary_create(plan);

@@ -3,8 +3,8 @@
 
 #include "models/models.h"
 
-/* llama3: waves longer than the original context are stretched by `factor`, short ones kept, those between blended.
- */
+/* Scales as llama3 does: a wave that turns less than rope_low_freq_factor times in the original context is stretched by
+ * rope_factor, one that turns more than rope_high_freq_factor times is kept, and those between are blended. */
 static double stretch(const fsdp_model_config *config, double frequency)
 {
     double turns = (double)config->rope_original_max_seq_len * frequency / (2 * M_PI); /* in the original context */

@@ -34,7 +34,7 @@ fsdp_status fsdp_box_runs(int ndim, const int64_t *shape, const int64_t *offset,
 {
     int64_t strides[FSDP_MAX_DIMS], index[FSDP_MAX_DIMS] = {0};
     int64_t stride = 1, numel = 1, first = 0, length = 1, local = 0;
-    int outer = ndim; /* dimensions in front of a run */
+    int outer = ndim; /* dimensions outside of a run */
 
     FSDP_TRY(check_box(ndim, shape, offset, size));
     for (int d = ndim - 1; d >= 0; d--) {
@@ -45,7 +45,7 @@ fsdp_status fsdp_box_runs(int ndim, const int64_t *shape, const int64_t *offset,
     }
     if (numel == 0)
         return FSDP_OK;
-    /* The last dimension that is cut, and all behind it, lie in one run. */
+    /* The last dimension that is cut, together with all behind it, is one run. */
     while (outer > 0) {
         length *= size[--outer];
         if (size[outer] != shape[outer])

@@ -1,4 +1,4 @@
-/* check.c - what state dicts must have before tensors are communicated, and where these go. */
+/* check.c - checks on state dicts before tensors are communicated, and where the tensors are put. */
 #include "state/check.h"
 
 #include <string.h>

@@ -5,7 +5,8 @@
 
 #include "tensor/tensor.h"
 
-/* Of the ranks that hold the same box the one with coordinate 0 wherever they differ writes it. */
+/* Sets what the entry says of its tensor. Among the ranks that hold the same box, the one whose coordinate is 0 in
+ * every mesh dimension that does not split the tensor writes it. */
 fsdp_status fsdp__entry_describe(fsdp_state_dict_entry *entry)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(entry->tensor);

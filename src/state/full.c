@@ -9,7 +9,7 @@
 
 /* ---- gathering ---- */
 
-/* Whether this rank is the first of those that hold parts of the tensor together. */
+/* Returns whether this rank is the first of those that together hold the parts of the tensor. */
 static bool is_first(const fsdp_tensor *tensor)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
@@ -21,7 +21,7 @@ static bool is_first(const fsdp_tensor *tensor)
     return first;
 }
 
-/* Whether this rank gets the whole tensors. */
+/* Returns whether this rank gets the whole tensors. */
 static bool is_kept(const fsdp_state_dict *state, const fsdp_full_state_options *options)
 {
     bool kept = !options->cpu_offload || fsdp_context_rank(fsdp__state_dict_context(state)) == 0;
@@ -31,7 +31,7 @@ static bool is_kept(const fsdp_state_dict *state, const fsdp_full_state_options 
     return kept;
 }
 
-/* Adds the whole tensor, unless it goes to other ranks alone. */
+/* Gathers the tensor, and adds it if this rank keeps it. */
 static fsdp_status gather_one(const fsdp_state_dict_entry *entry, bool offload, bool keep, fsdp_state_dict *out)
 {
     fsdp_tensor *whole = NULL, *kept = NULL;
@@ -80,10 +80,10 @@ out:
 
 /* A load in progress. */
 typedef struct loading {
-    const fsdp_state_dict *state, *full; /* full NULL: rank 0 has it */
+    const fsdp_state_dict *state, *full; /* full is NULL if only rank 0 has it */
     fsdp_process_group *world;
     bool broadcast, partial, parts;
-    unsigned char *present; /* by entry of the state: it is to be loaded */
+    unsigned char *present; /* for each entry of the state: whether it is to be loaded */
 } loading;
 
 static fsdp_status check_entry(const fsdp_state_dict_entry *to, const fsdp_state_dict_entry *from, bool parts)
@@ -105,7 +105,7 @@ static fsdp_status check_entry(const fsdp_state_dict_entry *to, const fsdp_state
     return FSDP_OK;
 }
 
-/* Where there is a full state dict. */
+/* Checks the full state dict on a rank that must have one, and notes which entries it has. */
 static fsdp_status check_full(const loading *l)
 {
     if (!l->full)
@@ -127,7 +127,7 @@ static fsdp_status check_full(const loading *l)
     return FSDP_OK;
 }
 
-/* Which entries rank 0 has. */
+/* Tells all ranks which entries rank 0 has. */
 static fsdp_status share_present(const loading *l)
 {
     bool mine = fsdp_process_group_rank(l->world) == 0;
@@ -140,7 +140,7 @@ static fsdp_status share_present(const loading *l)
     return FSDP_OK;
 }
 
-/* One that may not be written now leaves the others as they were, too. */
+/* Asks for all entries first: if one may not be written now, the others stay as they were, too. */
 static fsdp_status ask_to_write(const loading *l)
 {
     for (int64_t i = 0; i < l->state->count; i++) {
@@ -152,7 +152,7 @@ static fsdp_status ask_to_write(const loading *l)
     return FSDP_OK;
 }
 
-/* What can be wrong on one rank is wrong on all, before anything is written. */
+/* Checks everything before anything is written: if something is wrong on one rank, all ranks fail. */
 static fsdp_status check_all(const loading *l)
 {
     fsdp_status status = fsdp__state_dict_check_values(l->state, "load");
@@ -173,7 +173,7 @@ static fsdp_status check_all(const loading *l)
     return fsdp_agree(l->world, ask_to_write(l));
 }
 
-/* This rank's box of a whole tensor; the caller owns `*out`. */
+/* Gives this rank's box of a whole tensor; the caller owns `*out`. */
 static fsdp_status narrow(const fsdp_tensor *whole, const fsdp_state_dict_entry *entry, fsdp_tensor **out)
 {
     fsdp_tensor *view = NULL, *next;
@@ -207,7 +207,8 @@ static fsdp_status take_own(const fsdp_state_dict_entry *entry, const fsdp_tenso
     return status;
 }
 
-/* The whole tensor as it is sent: on the entry's device, in its dtype. Rank 0's own where it is like that. */
+/* Gives the whole tensor as it is sent: on the entry's device, in its dtype. On rank 0 it is that of the full state
+ * dict if that is so already. */
 static fsdp_status make_whole(const loading *l, const fsdp_state_dict_entry *entry, fsdp_tensor **out)
 {
     fsdp_device *device = fsdp_tensor_device(entry->tensor);
@@ -244,7 +245,7 @@ static fsdp_status receive(const loading *l, const fsdp_state_dict_entry *entry)
     return status;
 }
 
-/* Whether every rank has the same part of both. */
+/* Returns whether every rank has the same part of both. */
 static bool same_parts(const fsdp_tensor *a, const fsdp_tensor *b)
 {
     const fsdp_distribution *x = fsdp_tensor_distribution(a), *y = fsdp_tensor_distribution(b);

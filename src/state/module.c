@@ -31,7 +31,7 @@ static fsdp_status visit(void *arg, fsdp_module *module, const char *name)
     for (int64_t i = 0; i < parts->parameter_count; i++) {
         fsdp_tensor *tensor = *parts->parameters[i].slot;
 
-        if (!tensor || is_added(state, tensor)) /* tied ones once */
+        if (!tensor || is_added(state, tensor)) /* add tied parameters once */
             continue;
         if (tensor->storage->kind == FSDP_MEMORY_UNSHARDED_PARAMETER)
             return FSDP_FAIL(FSDP_STATE, "cannot take the state: parameter '%s%s%s' is gathered; reshard its module",

@@ -1,4 +1,4 @@
-/* rows.c - parts by the chunk rule over dimension 0, made of whatever parts there are. */
+/* rows.c - makes parts by the chunk rule over dimension 0 from whatever parts there are. */
 #include "dist/dist.h"
 #include "state/check.h"
 
@@ -7,7 +7,7 @@ static bool is_split(const fsdp_distribution *d, int i)
     return d->placements[i].kind != FSDP_REPLICATE && fsdp_mesh_size(d->mesh, i) > 1;
 }
 
-/* What the entry is to be; false where it is that, or where nothing cuts it. */
+/* Decides which placements the entry gets; returns false if it has them already, or if nothing can cut it. */
 static bool choose(const fsdp_state_dict_entry *entry, bool over_replicas, fsdp_placement *out)
 {
     const fsdp_distribution *d = fsdp_tensor_distribution(entry->tensor);

@@ -7,7 +7,7 @@
 #include "fsdp/state.h"
 #include "state/entry.h"
 
-/* What fsdp_state_dict_create really makes: the list and an open-addressed table from names to entries. */
+/* What fsdp_state_dict_create really makes: the list, and an open-addressed table from names to entries. */
 typedef struct state {
     fsdp_state_dict list;
     int64_t capacity;
@@ -20,7 +20,7 @@ static uint64_t hash_of(const char *name)
     return fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, name, strlen(name));
 }
 
-/* Where `name` is in the table or would go. */
+/* Returns where `name` is in the table, or would go. */
 static int64_t *table_at(const state *s, const char *name)
 {
     uint64_t mask = (uint64_t)s->table_size - 1, at = hash_of(name) & mask;

@@ -1,4 +1,4 @@
-/* type.c - a state dict as FSDP1's types of it say. */
+/* type.c - makes a state dict of one of FSDP1's types. */
 #include "state/check.h"
 
 static fsdp_status add_local(const fsdp_state_dict *state, bool offload, fsdp_state_dict *out)
