@@ -1,4 +1,4 @@
-/* cpu_device.c - the CPU as a device: its memory, its floating point mode, and the end of the file is its table. */
+/* cpu_device.c - the CPU as a device: its memory, its floating point mode, and, at the end of the file, its table. */
 #include "backend/cpu/cpu_device.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* Flush to zero, denormals are zero: they cost 100x and more. */
+/* Makes the CPU flush denormal results to zero and take denormals for zero: they cost 100x and more. */
 static void flush_denormals(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -34,7 +34,8 @@ void fsdp__cpu_prepare_thread(const fsdp_device *device)
 #endif
 }
 
-/* A thread inherits the mode of the one that starts it; only a pool that the creator had before must be told. */
+/* Prepares the thread that creates the device. A thread inherits the mode of the one that starts it; only a pool that
+ * the creator had before must be told. */
 static void cpu_prepare_creator(fsdp_device *device)
 {
     fsdp__keep_heap();
@@ -47,7 +48,7 @@ static void cpu_prepare_creator(fsdp_device *device)
 
 /* ---- memory ---- */
 
-/* Aligned to a huge page, or a segment would have none at its ends: what lies outside is returned at once. */
+/* Aligns to a huge page, since a segment would have none at its ends otherwise; what is outside is returned at once. */
 fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out)
 {
     size_t padded = bytes + HUGE_PAGE, head;
@@ -86,13 +87,13 @@ static void cpu_segment_free(fsdp_device *device, void *segment, size_t bytes)
     fsdp__cpu_memory_free(segment, bytes);
 }
 
-/* All memory is the host's: both directions are the kernel that copies. */
+/* Copies in both directions by the kernel that copies, since all memory is the host's. */
 static fsdp_status cpu_copy(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
 {
     return fsdp__copy_on_device(stream, dst, src, bytes);
 }
 
-/* One side may be the stream's scratch: this kernel asks for none. */
+/* Copies from inside the stream's work. One side may be the stream's scratch: this kernel needs none. */
 static fsdp_status cpu_run_copy(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
 {
     const fsdp__span span = {src, dst, (int64_t)bytes};

@@ -1,10 +1,11 @@
-/* cpu_stream.c - streams of the CPU: run by the caller, or by a thread of the stream's own.
+/* cpu_stream.c - streams of the CPU, run by the caller or by a thread of the stream's own.
  *
  * [Note: marks]
  * The items of a worker stream are numbered from 1. A mark is (line, number): the stream's line of done items, and the
- * item after which the mark is reached. An event holds its last mark; a wait copies it when it is asked for, so a later
- * record cannot move it. Recording needs no queue entry, no memory and cannot fail. The line outlives its stream as
- * long as an event or a queued wait refers to it. What runs inline is done at once: its marks have no line. */
+ * number of the item after which the mark is reached. An event holds its last mark; a wait copies it when it is asked
+ * for, so a later record cannot move it. Recording needs no queue entry and no memory, and cannot fail. The line
+ * outlives its stream as long as an event or a queued wait refers to it. What runs inline is done at once: its marks
+ * have no line. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,14 +17,14 @@ enum {
     MESSAGE_BYTES = 1024
 };
 
-/* How far a worker stream is. */
+/* How far a worker stream has got. */
 typedef struct line {
     pthread_mutex_t mutex;
     pthread_cond_t moved;
     uint64_t done;
-    int64_t refs;        /* under the mutex, as all of it */
-    fsdp_status failure; /* first one since the stream was last asked */
-    uint64_t failed;     /* the item that it came from */
+    int64_t refs;        /* guarded by the mutex, as everything here is */
+    fsdp_status failure; /* the first one since the stream was last asked */
+    uint64_t failed;     /* the item that failed */
     char message[MESSAGE_BYTES];
 } line;
 
@@ -32,7 +33,7 @@ typedef struct mark {
     uint64_t number;
 } mark;
 
-/* One entry of the queue: a wait when `until` has a line, else work. */
+/* One entry of the queue: a wait if `until` has a line, else work. */
 typedef struct item {
     struct item *next;
     mark until;
@@ -42,7 +43,7 @@ typedef struct item {
 
 typedef struct cpu_stream {
     fsdp_stream base;
-    /* Worker streams only, from here. */
+    /* The fields from here on are for worker streams only. */
     line *line;
     pthread_t thread;
     bool started;
@@ -108,7 +109,7 @@ static void line_step(line *l)
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* Of what was done up to the mark. Under the line's mutex. */
+/* Returns the failure of what was done up to the mark. Call it under the line's mutex. */
 static fsdp_status failure_before(mark m, char message[MESSAGE_BYTES])
 {
     if (m.line->failure == FSDP_OK || m.line->failed > m.number)
@@ -117,7 +118,7 @@ static fsdp_status failure_before(mark m, char message[MESSAGE_BYTES])
     return m.line->failure;
 }
 
-/* Waits; fails when what it waits for has failed. */
+/* Waits, and fails if what it waits for has failed. */
 static fsdp_status mark_wait(mark m)
 {
     char message[MESSAGE_BYTES];
@@ -141,20 +142,20 @@ static void keep_failure(line *l, fsdp_status status)
     if (l->failure == FSDP_OK) {
         l->failure = status;
         l->failed = l->done + 1;
-        /* A work that failed without a word leaves an older message behind: do not borrow that one. */
+        /* Work that failed without a message leaves an older one behind: do not borrow that. */
         snprintf(l->message, sizeof l->message, "%s",
                  fsdp_last_status() == status ? fsdp_last_error() : fsdp_status_text(status));
     }
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* All items that are queued, in order, or NULL when there will be none: one lock for many. */
+/* Takes all items that are queued, in order, so that one lock serves many; NULL if there will be no more. */
 static item *take_items(cpu_stream *stream)
 {
     item *first;
 
     pthread_mutex_lock(&stream->mutex);
-    /* What was queued before the stream was freed still runs: the end comes when there is nothing left. */
+    /* What was queued before the stream was freed still runs: the end comes when nothing is left. */
     while (!stream->first && !stream->stop)
         pthread_cond_wait(&stream->arrived, &stream->mutex);
     first = stream->first;
@@ -167,11 +168,11 @@ static void run_item(cpu_stream *stream, item *it)
 {
     fsdp_status status;
 
-    /* What an earlier item left must not pass for the message of this one: see keep_failure. */
+    /* A message that an earlier item left must not pass for that of this one: see keep_failure. */
     fsdp_clear_error();
     if (stream->pause)
         stream->pause(stream->pause_arg);
-    if (it->until.line) /* who waits for what failed has nothing good to work on: it fails, too */
+    if (it->until.line) /* a wait for what failed fails too: there is nothing good to work on */
         status = mark_wait(it->until);
     else
         status = it->work(&stream->base, it->argument);
@@ -179,7 +180,7 @@ static void run_item(cpu_stream *stream, item *it)
         keep_failure(stream->line, status);
     line_unref(it->until.line);
     fsdp__free(it);
-    /* Last of all: who waits for this step asks for the failure right after it. */
+    /* Do this last: whoever waits for this step asks for the failure right after it. */
     line_step(stream->line);
 }
 
@@ -197,7 +198,7 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* Queues a work, or a wait when `until` has a line; takes that line's reference only when it succeeds. */
+/* Queues work, or a wait if `until` has a line; takes that line's reference only on success. */
 static fsdp_status push(cpu_stream *stream, mark until, fsdp__stream_work work, const void *argument, size_t bytes)
 {
     item *it = fsdp__malloc(sizeof *it + bytes);
@@ -217,13 +218,13 @@ static fsdp_status push(cpu_stream *stream, mark until, fsdp__stream_work work, 
     stream->last = it;
     stream->queued++;
     pthread_mutex_unlock(&stream->mutex);
-    pthread_cond_signal(&stream->arrived); /* after: the worker is not to wake up for a mutex that is held */
+    pthread_cond_signal(&stream->arrived); /* after unlocking: the worker must not wake up only to wait for the mutex */
     return FSDP_OK;
 }
 
 /* ---- streams ---- */
 
-/* The mark that everything queued so far is done. Borrows the line. */
+/* Returns the mark that everything queued so far is done. Borrows the line. */
 static mark mark_of(cpu_stream *stream)
 {
     mark m = {.line = stream->line};
@@ -367,7 +368,7 @@ fsdp_status fsdp__cpu_event_record(fsdp_event *base, fsdp_stream *stream)
     cpu_event *event = (cpu_event *)base;
     mark m = mark_of((cpu_stream *)stream);
 
-    /* In this order, as both may be the same line. */
+    /* Keep this order, as both may be the same line. */
     line_ref(m.line);
     line_unref(event->mark.line);
     event->mark = m;

@@ -1,4 +1,4 @@
-/* kernels_table.c - one kernel table for every processor: each entry asks for the best set and jumps. */
+/* kernels_table.c - one kernel table for every processor: each entry finds the best set and jumps. */
 #include "backend/cpu/kernels_table.h"
 
 extern const fsdp__kernel_function fsdp__cpu_kernels_base[FSDP__KERNELS];

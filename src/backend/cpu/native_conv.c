@@ -9,7 +9,7 @@ struct fsdp__native_conv {
     fsdp__conv_pass pass;
     dnnl_engine_t engine;
     dnnl_primitive_attr_t attributes;
-    dnnl_primitive_desc_t forward, plan; /* `forward` only where it is not the plan: the hint of a gradient's */
+    dnnl_primitive_desc_t forward, plan; /* `forward` only if it is not the plan itself: the hint for a gradient's */
     dnnl_primitive_t primitive;
     dnnl_primitive_t pack[FSDP__CONV_OPERANDS], unpack[FSDP__CONV_OPERANDS]; /* NULL: not needed */
     dnnl_memory_desc_t plain[FSDP__CONV_OPERANDS], any[FSDP__CONV_OPERANDS], bias;
@@ -126,7 +126,7 @@ static int plan_weight(fsdp__native_conv *c, const geometry *g)
 
 /* ---- making it ---- */
 
-/* What oneDNN has chosen for an operand. */
+/* Returns the layout that oneDNN has chosen for an operand. */
 static description chosen(const fsdp__native_conv *c, fsdp__conv_operand operand)
 {
     static const dnnl_query_t gradients[] = {dnnl_query_diff_src_md, dnnl_query_diff_weights_md,
@@ -186,7 +186,8 @@ static int make_reorder(fsdp__native_conv *c, description from, description to, 
 
 static int make_reorders(fsdp__native_conv *c)
 {
-    static const fsdp__conv_operand results[] = {FSDP__CONV_Y, FSDP__CONV_X, FSDP__CONV_W}; /* of a pass */
+    static const fsdp__conv_operand results[] = {FSDP__CONV_Y, FSDP__CONV_X,
+                                                 FSDP__CONV_W}; /* the result of each pass */
 
     for (int i = 0; i < FSDP__CONV_OPERANDS; i++) {
         description packed = chosen(c, (fsdp__conv_operand)i), plain = described(&c->plain[i]);
@@ -205,7 +206,7 @@ static int prepare(fsdp__native_conv *c, const fsdp__conv_part *part)
 {
     DNNL_TRY(dnnl_engine_create(&c->engine, dnnl_cpu, 0));
     DNNL_TRY(dnnl_primitive_attr_create(&c->attributes));
-    /* Scratch is the caller's: counted, and of its thread. */
+    /* The caller provides scratch, so that it is counted, and belongs to the caller's thread. */
     DNNL_TRY(dnnl_primitive_attr_set_scratchpad_mode(c->attributes, dnnl_scratchpad_mode_user));
     DNNL_TRY(describe_operands(c, part));
     DNNL_TRY(plan(c, part));

@@ -114,8 +114,8 @@ static bool takes(const fsdp__matmul_args *k)
            k->b_dtype != FSDP_F16 && k->c_dtype != FSDP_F16 && bias != FSDP_F16;
 }
 
-/* False when oneDNN has no code for such a product. The library keeps the code it makes: a shape's second time is
- * quick. */
+/* Returns false if oneDNN has no code for such a product. The library keeps the code that it makes, so that a shape is
+ * quick the second time. */
 static bool prepare(const fsdp__matmul_args *k, product *p)
 {
     const shape shapes[] = {

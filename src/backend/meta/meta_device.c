@@ -1,11 +1,11 @@
-/* meta_device.c - devices of shapes: everything is accounted for, nothing has bytes.
+/* meta_device.c - devices that only have shapes: everything is accounted for, and nothing has bytes.
  *
- * Segments are reserved addresses that nothing stands behind, so blocks are told apart as on a real device, the ledger
+ * Segments are reserved addresses without memory behind them. So blocks are told apart as on a real device, the ledger
  * makes the same decisions, and a pointer that is followed by mistake stops the program there and then.
  *
  * Two devices are made of this. On `meta` modules are built, and wait for memory elsewhere. On `dry` they have it, as
- * far as anybody can tell: they are materialized, run, and are trained there, in the place of the CPU. What is written
- * is forgotten, and what is read is zero. */
+ * far as anybody can tell: they are materialized, run, and are trained there, in place of the CPU. What is written is
+ * forgotten, and what is read is zero. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -32,8 +32,8 @@ static void meta_segment_free(fsdp_device *device, void *segment, size_t bytes)
     (void)munmap(segment, bytes);
 }
 
-/* Nothing takes time: work is done when it is queued, on workers too. Their mode stays, for what asks for it to go the
- * way that it goes with them. */
+/* Makes a stream on which nothing takes time: work is done when it is queued, on workers too. A worker keeps its mode,
+ * so that code that asks for the mode goes the same way as with real workers. */
 static fsdp_status meta_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
 {
     fsdp_stream *stream = fsdp__calloc(1, sizeof *stream);
@@ -99,7 +99,7 @@ static fsdp_status meta_event_synchronize(fsdp_event *event)
     return FSDP_OK;
 }
 
-/* What both have; no .kernels: of a launch the flops are counted, and nothing else happens. */
+/* What both devices have. There are no .kernels: a launch counts its flops, and nothing else happens. */
 #define WITHOUT_BYTES                                                                                            \
     .most = 1, .has_bytes = false, .segment_alloc = meta_segment_alloc, .segment_free = meta_segment_free,       \
     .stream_create = meta_stream_create, .stream_free = meta_stream_free, .stream_enqueue = meta_stream_enqueue, \
@@ -120,8 +120,8 @@ static fsdp_status dry_copy_to_host(fsdp_stream *stream, void *host, const void 
 
 const fsdp__backend fsdp__backend_dry = {
     .name = "dry",
-    .host_access = true,   /* as the CPU: shards that are offloaded lie there already */
-    .shared_memory = true, /* where a fake world has it: of several machines */
+    .host_access = true,   /* as on the CPU: shards that are offloaded are there already */
+    .shared_memory = true, /* if a fake world, of several machines, has it */
     .copy_to_host = dry_copy_to_host,
     .run_copy_to_host = dry_copy_to_host,
     WITHOUT_BYTES,

@@ -1,12 +1,12 @@
 /* sim_device.c - a device for tests: host memory that the host can never touch.
  *
  * [Note: two mappings]
- * A segment is a memory file mapped twice. The addresses that the device hands out are never readable nor writable, at
- * no moment, so whoever follows one stops there and then. Kernels use the second mapping, at addresses that nobody
- * outside this folder learns; sim_kernels.c moves their arguments there. All streams run on threads of their own behind
- * the host, with small random pauses between their items (FSDP_SIM_SEED chooses which), so that nothing is in time by
- * luck. Memory that ranks share is not the device's: parameters are copied (shard/residence.h), collectives go through
- * host memory that was registered. */
+ * A segment is a memory file mapped twice. The addresses that the device hands out are never readable or writable, not
+ * even for a moment, so whoever follows one stops there and then. Kernels use the second mapping, at addresses that
+ * nobody outside this folder learns; sim_kernels.c moves their arguments there. All streams run behind the host, on
+ * threads of their own, with small random pauses between their items (FSDP_SIM_SEED chooses which), so that nothing is
+ * in time by luck. Memory that ranks share is not the device's: parameters are copied (shard/residence.h), and
+ * collectives go through host memory that was registered. */
 #include "backend/sim/sim_device.h"
 
 #include <errno.h>
@@ -30,15 +30,16 @@ enum {
 /* Memory that kernels reach. */
 typedef struct range {
     struct range *next;
-    unsigned char *address, *mapped; /* what pointers say, and where kernels go; equal for host memory */
+    unsigned char *address,
+        *mapped; /* the address that pointers have, and the one that kernels use; equal for host memory */
     size_t bytes;
 } range;
 
 typedef struct sim_state {
     pthread_mutex_t mutex;
-    range *ranges; /* under the mutex */
+    range *ranges; /* guarded by the mutex */
     uint64_t seed;
-    _Atomic uint64_t pauses; /* that were drawn */
+    _Atomic uint64_t pauses; /* how many were drawn */
 } sim_state;
 
 static fsdp_status sim_open(fsdp_device *device)
@@ -85,7 +86,7 @@ static fsdp_status range_add(fsdp_device *device, void *address, void *mapped, s
     return FSDP_OK;
 }
 
-/* Where the range was mapped, or NULL when there was none. */
+/* Removes a range. Returns where it was mapped, or NULL if there was none. */
 static void *range_remove(fsdp_device *device, const void *address)
 {
     sim_state *state = device->state;
@@ -153,7 +154,7 @@ static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **o
     else
         status = range_add(device, address, mapped, bytes);
     if (file >= 0)
-        (void)close(file); /* the mappings keep it */
+        (void)close(file); /* the mappings keep the file */
     if (status == FSDP_OK) {
         *out = address;
         return FSDP_OK;
@@ -167,7 +168,7 @@ static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **o
 
 static void sim_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
-    /* Before the addresses are given back: another segment may get them at once. */
+    /* Remove the range before its addresses are given back: another segment may get them at once. */
     void *mapped = range_remove(device, segment);
 
     (void)munmap(segment, bytes);
@@ -221,7 +222,7 @@ static fsdp_status run_transfer(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
-/* Both sides as kernels see them. */
+/* Queues a copy; both sides are given as kernels see them. */
 static fsdp_status queue_transfer(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
 {
     transfer t = {dst, src, bytes};
@@ -231,7 +232,7 @@ static fsdp_status queue_transfer(fsdp_stream *stream, void *dst, const void *sr
 
 static fsdp_status device_side(fsdp_stream *stream, const void *pointer, size_t bytes, const char *what, void **out)
 {
-    /* Looked up when it is queued: the block is the caller's now, and may be another's when the copy runs. */
+    /* Look this up when it is queued: the block is the caller's now, and may be another's when the copy runs. */
     *out = fsdp__allocator_covers(stream->device->allocator, pointer, bytes)
                ? fsdp__sim_translate(stream->device, pointer, bytes)
                : NULL;
@@ -257,7 +258,8 @@ static fsdp_status sim_copy_to_host(fsdp_stream *stream, void *host, const void 
     return queue_transfer(stream, host, mapped, bytes);
 }
 
-/* As in a kernel that runs, the block may be the host's again by now: the ledger is not asked. */
+/* Finds the device's side without asking the ledger: as in a kernel that runs, the block may be the host's again by
+ * now. */
 static fsdp_status reached_side(const fsdp_stream *stream, const void *pointer, size_t bytes, const char *what,
                                 void **out)
 {
@@ -290,7 +292,7 @@ static fsdp_status sim_run_copy_to_host(fsdp_stream *stream, void *host, const v
 
 /* ---- streams ---- */
 
-/* Mostly none, so that a step of many small kernels does not take longer by much. */
+/* Pauses rarely, so that a step of many small kernels does not take much longer. */
 static void pause_at_random(void *arg)
 {
     sim_state *state = arg;

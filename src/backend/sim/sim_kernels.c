@@ -1,15 +1,15 @@
-/* sim_kernels.c - the CPU's kernels on memory that only they reach: each call's buffers are moved to the second mapping
- * (device/kernel_buffers.c says which they are), then the CPU's kernel runs. */
+/* sim_kernels.c - runs the CPU's kernels on memory that only they reach: each call's buffers are moved to the second
+ * mapping (device/kernel_buffers.c says which they are), then the CPU's kernel runs. */
 #include <string.h>
 
 #include "backend/sim/sim_device.h"
 #include "base/alloc.h"
 
 enum {
-    TABLE_BYTES = 4096 /* of the stack */
+    TABLE_BYTES = 4096 /* on the stack */
 };
 
-/* A walk over a call's buffers; keeps the first that cannot be used. */
+/* A walk over a call's buffers; keeps the first one that cannot be used. */
 typedef struct walk {
     fsdp_stream *stream;
     bool failed;
@@ -29,7 +29,7 @@ static fsdp_status report(const walk *w, fsdp__kernel kernel)
 
 static void *fail(walk *w, const fsdp__buffer *buffer)
 {
-    /* The walk goes on with what it has; a call that failed runs no kernel. */
+    /* Let the walk go on with what it has; a call that failed runs no kernel. */
     if (!w->failed)
         w->bad = *buffer;
     w->failed = true;
@@ -38,7 +38,7 @@ static void *fail(walk *w, const fsdp__buffer *buffer)
 
 /* ---- when it is queued: what the host holds now ---- */
 
-/* Stricter than a kernel that runs: by then the host may have given the block to another. */
+/* Checks more strictly than a kernel that runs: by then the host may have given the block to somebody else. */
 static void *check_buffer(void *arg, const fsdp__buffer *buffer)
 {
     walk *w = arg;
@@ -69,7 +69,7 @@ static void *move_buffer(void *arg, const fsdp__buffer *buffer)
     return mapped ? mapped : fail(w, buffer);
 }
 
-/* The caller's arguments and table stay as they are. */
+/* Runs the kernel on moved buffers; the caller's arguments and table stay as they are. */
 static fsdp_status run_moved(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     _Alignas(16) unsigned char on_stack[TABLE_BYTES];

@@ -65,7 +65,7 @@ FSDP__INLINE void backward_row(fsdp_dtype dtype, fsdp__activation kind, const vo
     }
 }
 
-/* CALL(dtype, kind, ...) with both constant. */
+/* Expands to CALL(dtype, kind, ...) with both constant. */
 #define EACH_KIND(T, CALL)        \
     switch (kind) {               \
     case FSDP__GELU_TANH:         \
@@ -100,7 +100,7 @@ static void backward_any(fsdp_dtype dtype, fsdp__activation kind, const void *x,
 #undef KINDS
 }
 
-/* Without a bias rows do not matter: begin and end count elements, else rows. */
+/* Computes a range. Without a bias rows do not matter: begin and end count elements, otherwise rows. */
 static void forward_range(const void *args, int64_t begin, int64_t end)
 {
     const fsdp__activation_forward_args *a = args;

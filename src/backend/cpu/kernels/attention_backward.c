@@ -1,4 +1,4 @@
-/* attention_backward.c - gradients of attention by panels; probabilities are made again from the saved lse.
+/* attention_backward.c - gradients of attention by panels; probabilities are computed again from the saved lse.
  *
  *     P = e^(scale Q K^T - lse)      dV = P^T dO          D  = row sums of dO * O
  *     dS = P * (dO V^T - D)          dK = scale dS^T Q    dQ = scale dS K
@@ -12,7 +12,7 @@ typedef struct plan {
     const fsdp__attention_backward_args *k;
     int64_t q_panels, kv_panels, d, d_padded;
     int64_t dq_batch, dq_time, dq_head, dk_batch, dk_time, dk_head, dv_batch, dv_time, dv_head;
-    float *scratch; /* per thread */
+    float *scratch; /* one for each thread */
     int64_t scratch_floats;
 } plan;
 
@@ -25,13 +25,13 @@ typedef struct work {
     float *p, *ds;        /* (Q_PANEL, KV_PANEL) */
 } work;
 
-/* A is read transposed, from rows of KV_PANEL. */
+/* Computes a tile whose A is read transposed, from rows of KV_PANEL. */
 static void tile_along(int64_t rows, int64_t k, const float *a, const float *b, float *c, int64_t row)
 {
     fsdp__tile(rows, k, a, 1, FSDP__KV_PANEL, b, row, c, row, true);
 }
 
-/* Lays the arrays out from `base`; returns how many floats they take. */
+/* Lays out the arrays from `base` on; returns how many floats they take. */
 static int64_t lay_out(const plan *p, float *base, work *w)
 {
     int64_t t = p->q_panels * FSDP__Q_PANEL, s = p->kv_panels * FSDP__KV_PANEL, at = 0;
@@ -102,8 +102,8 @@ static void load_queries(const plan *p, const work *w, int64_t b, int64_t h)
     memset(w->dq, 0, (size_t)(k->q_time * p->d_padded) * sizeof(float));
 }
 
-/* Scores to probabilities (p) and dO V^T to dS (ds) for one query, in whole vectors; zeros as far as a tile may look
- * beyond. */
+/* Turns scores into probabilities (p) and dO V^T into dS (ds) for one query, in whole vectors; writes zeros as far as a
+ * tile may look beyond. */
 static void gradient_row(float *restrict p, float *restrict ds, float lse, float delta, int64_t seen, int64_t end)
 {
 #pragma omp simd
@@ -115,7 +115,7 @@ static void gradient_row(float *restrict p, float *restrict ds, float lse, float
         p[j] = ds[j] = 0.0f;
 }
 
-/* Queries [t0, t0 + rows) against keys [s0, s0 + n). */
+/* Computes what queries [t0, t0 + rows) and keys [s0, s0 + n) add to the gradients. */
 static void panel_pair(const plan *p, const work *w, int64_t t0, int64_t rows, int64_t s0, int64_t n)
 {
     const fsdp__attention_forward_args *k = &p->k->forward;

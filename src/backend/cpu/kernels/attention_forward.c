@@ -1,23 +1,23 @@
-/* attention_forward.c - softmax(scale Q K^T) V by panels, with a running maximum and sum per query.
+/* attention_forward.c - softmax(scale Q K^T) V by panels, with a running maximum and sum for each query.
  * See [Note: attention by strips] in attention.h. */
 #include <math.h>
 
 #include "backend/cpu/kernels/attention_single.h"
 
-/* Packed keys and values of as many heads as fit in this many floats are held at a time (one at least). */
+/* Packed keys and values of as many heads as fit in this many floats are held at a time (at least one). */
 #define PACKED_FLOATS (1 << 21)
 
 typedef struct plan {
     const fsdp__attention_forward_args *k;
     int64_t q_panels, kv_panels, d, d_padded;
-    int64_t head_floats;  /* of one packed key head: keys, then values */
-    int64_t first, count; /* (batch, key head) pairs packed now */
+    int64_t head_floats;  /* floats of one packed key head: keys, then values */
+    int64_t first, count; /* the (batch, key head) pairs that are packed now */
     float *packed;
-    float *scratch; /* per thread */
+    float *scratch; /* one for each thread */
     int64_t scratch_floats;
 } plan;
 
-/* One panel of keys of one pair: strips of K^T (d, keys), then rows of V (keys, d_padded). */
+/* Packs one panel of keys of one pair: strips of K^T (d, keys), then rows of V (keys, d_padded). */
 static void pack_panel(const plan *p, int64_t task)
 {
     const fsdp__attention_forward_args *k = p->k;
@@ -41,8 +41,8 @@ typedef struct panel {
     int64_t rows, t0;
 } panel;
 
-/* Scores of one row become e^(score - running maximum); earlier sums and outputs are scaled to the new maximum. In
- * whole tiles: what a tile has beyond `seen` becomes e^-inf. */
+/* Turns scores of one row into e^(score - running maximum), and scales earlier sums and outputs to the new maximum.
+ * Works in whole tiles: what a tile has beyond `seen` becomes e^-inf. */
 static void softmax_row(panel *w, int64_t r, int64_t seen, int64_t width, int64_t d)
 {
     float *restrict s = w->scores + r * FSDP__KV_PANEL, *restrict out = w->out + r * d;
@@ -53,7 +53,7 @@ static void softmax_row(panel *w, int64_t r, int64_t seen, int64_t width, int64_
         s[j] = -INFINITY;
     top = fsdp__largest(FSDP_F32, s, wide);
     if (top > w->top[r]) {
-        float factor = fsdp__expf_low(w->top[r] - top); /* 0 at first */
+        float factor = fsdp__expf_low(w->top[r] - top); /* 0 the first time */
         w->sum[r] *= factor;
         w->top[r] = top;
 #pragma omp simd
@@ -62,7 +62,7 @@ static void softmax_row(panel *w, int64_t r, int64_t seen, int64_t width, int64_
     }
     top = w->top[r];
     if (top == -INFINITY)
-        top = 0.0f; /* nothing but -inf so far: every e^x is 0 */
+        top = 0.0f; /* only -inf so far: every e^x is 0 */
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < wide; j++) {
         s[j] = fsdp__expf_low(s[j] - top);
@@ -71,10 +71,10 @@ static void softmax_row(panel *w, int64_t r, int64_t seen, int64_t width, int64_
     w->sum[r] += sum;
 }
 
-/* One panel of keys [s0, s0 + n) against the query panel: a strip stays in the first-level cache for all rows. */
+/* Adds one panel of keys [s0, s0 + n) to the query panel: a strip stays in the first-level cache for all rows. */
 static void add_keys(const plan *p, panel *w, const float *keys, const float *values, int64_t s0, int64_t n)
 {
-    int64_t width[FSDP__Q_PANEL]; /* keys that each tile of rows looks at */
+    int64_t width[FSDP__Q_PANEL]; /* how many keys each tile of rows looks at */
 
     for (int64_t i = 0; i < w->rows; i += FSDP__MR) {
         int64_t last = FSDP__MIN(i + FSDP__MR, w->rows) - 1;
@@ -104,7 +104,7 @@ static void write_rows(const plan *p, const panel *w, int64_t b, int64_t h)
 
     for (int64_t r = 0; r < w->rows; r++) {
         int64_t at = b * k->out_batch + (w->t0 + r) * k->out_stride_time + h * k->out_head;
-        /* A NaN must come out as one; a query that sees nothing gives zeros. */
+        /* A NaN must stay one; a query that sees nothing gives zeros. */
         float factor = w->sum[r] > 0.0f || w->sum[r] != w->sum[r] ? 1.0f / w->sum[r] : 0.0f;
         const float *out = w->out + r * p->d_padded;
 #define WRITE(T)                       \
@@ -118,7 +118,7 @@ static void write_rows(const plan *p, const panel *w, int64_t b, int64_t h)
     }
 }
 
-/* One panel of queries of one head. Late panels see more keys: they come first. */
+/* Computes one panel of queries of one head. Late panels see more keys, so they come first. */
 static void query_panel(const plan *p, int64_t task)
 {
     const fsdp__attention_forward_args *k = p->k;
@@ -179,7 +179,7 @@ fsdp_status KERNEL(attention_forward)(fsdp_stream *stream, const void *args)
                 pack_panel(&p, t);
 #pragma omp for schedule(dynamic, 1)
             for (int64_t t = 0; t < p.count * (k->heads / k->kv_heads) * p.q_panels; t++)
-                query_panel(&p, t); /* behind the barrier that ends the loop above: all is packed */
+                query_panel(&p, t); /* after the barrier that ends the loop above: all is packed */
         }
     }
     return FSDP_OK;

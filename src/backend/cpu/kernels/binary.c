@@ -6,7 +6,8 @@
 
 /* ---- powers ---- */
 
-/* y = a^(b - less), in two loops: a processor overlaps more of two short chains of operations than of one long one. */
+/* Computes y = a^(b - less) in two loops: a processor overlaps two short chains of operations better than one long
+ * one. */
 static void powers(const float *a, const float *b, float less, float *y, int64_t n)
 {
     float high[FSDP__PIECE], low[FSDP__PIECE];
@@ -21,7 +22,7 @@ static void powers(const float *a, const float *b, float less, float *y, int64_t
 
 /* ---- one place ---- */
 
-/* log x, at least -100, as PyTorch bounds it. */
+/* Bounds a logarithm from below by -100, as PyTorch does. */
 FSDP__INLINE float bounded(float log)
 {
     return log < -100.0f ? -100.0f : log;
@@ -63,7 +64,7 @@ FSDP__INLINE float sign(float x)
     return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;
 }
 
-/* By a. `power` is of op POW alone: a^(b - 1). */
+/* Computes the gradient of a. `power` is used by POW only: a^(b - 1). */
 FSDP__INLINE float left(fsdp__binary_op op, float a, float b, float power, float dy, float beta)
 {
     float d = a - b;
@@ -94,7 +95,7 @@ FSDP__INLINE float left(fsdp__binary_op op, float a, float b, float power, float
     }
 }
 
-/* By b. `power` is of op POW alone: a^b. */
+/* Computes the gradient of b. `power` is used by POW only: a^b. */
 FSDP__INLINE float right(fsdp__binary_op op, float a, float b, float power, float dy, float beta)
 {
     float y;
@@ -104,7 +105,7 @@ FSDP__INLINE float right(fsdp__binary_op op, float a, float b, float power, floa
         return dy * a;
     case FSDP__DIV:
         return -dy * (a / b / b);
-    case FSDP__POW: /* of 0 to a power that is not negative: 0 */
+    case FSDP__POW: /* 0 for 0 to a power that is not negative */
         y = dy * (power * fsdp__logf(a));
         return a == 0.0f && b >= 0.0f ? 0.0f : y;
     case FSDP__MAXIMUM:
@@ -115,7 +116,7 @@ FSDP__INLINE float right(fsdp__binary_op op, float a, float b, float power, floa
         return dy * (fsdp__log1pf(-a) - fsdp__logf(a));
     case FSDP__BCE_LOGITS:
         return -dy * a;
-    default: /* of the difference alone */
+    default: /* functions of the difference alone */
         return -left(op, a, b, 0.0f, dy, beta);
     }
 }
@@ -155,7 +156,7 @@ FSDP__INLINE void right_loop(fsdp__binary_op op, const float *a, const float *b,
         out[i] = right(op, a[i], b[i], op == FSDP__POW ? power[i] : 0.0f, dy[i], beta);
 }
 
-/* CALL(op) with it constant: those that have a derivative of their own. */
+/* Expands to CALL(op) with op constant, for functions that have a derivative of their own. */
 #define EACH_CURVE(op, CALL)        \
     case FSDP__MUL:                 \
         CALL(FSDP__MUL);            \
@@ -278,7 +279,8 @@ static void integer_range(const void *args, int64_t begin, int64_t end)
     }
 }
 
-/* The usual ones of 16 bits: converted in registers, which a piece in the cache takes half as long again. */
+/* Adds, multiplies, subtracts or divides contiguous operands. Numbers of 16 bits are converted in registers: by pieces
+ * in the cache it takes half as long again. */
 FSDP__INLINE void packed_loop(fsdp_dtype dtype, fsdp__binary_op op, const binary_job *j, int64_t begin, int64_t end)
 {
     const void *a = j->a.data, *b = j->b.data;
@@ -368,7 +370,7 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
 {
     const backward_job *j = args;
     const fsdp__binary_args *f = j->forward.k;
-    void *outs[] = {j->k->db, j->k->da}; /* da may lie where dy does: last */
+    void *outs[] = {j->k->db, j->k->da}; /* da last: it may be in the place of dy */
     float a_buffer[FSDP__PIECE], b_buffer[FSDP__PIECE], dy_buffer[FSDP__PIECE], out_buffer[FSDP__PIECE];
 
     for (int64_t at = begin; at < end; at += FSDP__PIECE) {

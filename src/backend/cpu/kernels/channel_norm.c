@@ -1,5 +1,5 @@
-/* channel_norm.c - batch and group normalisation: x (batch, channels, inner), a weight for each channel. A row is what
- * lies in a row: `inner` elements of one channel of one image. Sums go over rows first, then over the rows of a set. */
+/* channel_norm.c - batch and group normalisation: x (batch, channels, inner), with a weight for each channel. A row is
+ * contiguous: `inner` elements of one channel of one image. Sums go over rows first, then over the rows of a set. */
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
@@ -9,12 +9,12 @@ typedef struct shared {
     const fsdp__channel_norm_sizes *s;
     int64_t sets, set_rows;     /* rows of a set */
     const float *weight, *bias; /* as f32; NULL: ones and zeros */
-    float *row_sums;            /* two of each row */
-    float *set_terms;           /* two of each set: backward */
+    float *row_sums;            /* two for each row */
+    float *set_terms;           /* two for each set: backward */
     const void *args;
 } shared;
 
-/* Of row (image n, channel c). */
+/* Returns the set of row (image n, channel c). */
 FSDP__INLINE int64_t set_of(const fsdp__channel_norm_sizes *s, int64_t row)
 {
     int64_t c = row % s->channels;
@@ -22,7 +22,7 @@ FSDP__INLINE int64_t set_of(const fsdp__channel_norm_sizes *s, int64_t row)
     return s->groups == 0 ? c : row / s->channels * s->groups + c / (s->channels / s->groups);
 }
 
-/* Row i of a set. */
+/* Returns row i of a set. */
 FSDP__INLINE int64_t row_of(const fsdp__channel_norm_sizes *s, int64_t set, int64_t i)
 {
     return s->groups == 0 ? i * s->channels + set : set * (s->channels / s->groups) + i;
@@ -56,7 +56,7 @@ static fsdp_status share(shared *h, fsdp_stream *stream, const void *weight, con
 
 /* ---- forward ---- */
 
-/* Mean, and sum of squared deviations from it. */
+/* Computes the mean, and the sum of squared deviations from it. */
 FSDP__INLINE void measure_row(fsdp_dtype dtype, const void *x, int64_t n, float *out)
 {
     float sum = 0.0f, squares = 0.0f, mean;
@@ -98,7 +98,8 @@ static void update(const fsdp__channel_norm_forward_args *k, int64_t c, double m
                 (float)(factor * variance + (1.0 - factor) * (double)fsdp__load(t, k->running_var, c)));
 }
 
-/* The rows of a set make its mean and variance: each adds what it has, and what it is off. */
+/* Computes the mean and variance of sets from their rows: each row adds its own squares, and those of how far its mean
+ * is off. */
 static void measure_sets(const void *args, int64_t begin, int64_t end)
 {
     const shared *h = args;
@@ -176,7 +177,7 @@ fsdp_status KERNEL(channel_norm_forward)(fsdp_stream *stream, const void *args)
 
 /* ---- backward ---- */
 
-/* Sums of dy and of dy times the normalised x. */
+/* Computes the sums of dy and of dy times the normalised x. */
 FSDP__INLINE void sum_row(fsdp_dtype dtype, const void *x, const void *dy, int64_t n, float mean, float rstd,
                           float *out)
 {
@@ -213,7 +214,7 @@ static void add_to(fsdp_dtype dtype, void *to, int64_t i, bool accumulate, doubl
         fsdp__store(dtype, to, i, (float)(sum + (accumulate ? (double)fsdp__load(dtype, to, i) : 0.0)));
 }
 
-/* Gradients of weight and bias, over the images. */
+/* Computes the gradients of weight and bias, over the images. */
 static void sum_channels(const void *args, int64_t begin, int64_t end)
 {
     const shared *h = args;
@@ -231,7 +232,7 @@ static void sum_channels(const void *args, int64_t begin, int64_t end)
     }
 }
 
-/* What a set takes away from each of its elements: means, over the set, of the two. */
+/* Computes what a set subtracts from each of its elements: the means of the two sums over the set. */
 static void sum_sets(const void *args, int64_t begin, int64_t end)
 {
     const shared *h = args;
@@ -253,7 +254,7 @@ static void sum_sets(const void *args, int64_t begin, int64_t end)
     }
 }
 
-/* dx [+]= rstd (weight dy - terms[0] - normalised x terms[1]) */
+/* Computes dx [+]= rstd (weight dy - terms[0] - normalised x terms[1]). */
 FSDP__INLINE void spread_row(fsdp_dtype dtype, const fsdp__channel_norm_backward_args *k, int64_t at, int64_t n,
                              float mean, float rstd, float weight, const float *terms)
 {

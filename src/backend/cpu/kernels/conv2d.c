@@ -1,9 +1,9 @@
-/* conv2d.c - convolutions: oneDNN's code for one thread, on parts whose number follows from the sizes alone.
+/* conv2d.c - convolutions by oneDNN's code for one thread, on parts whose number depends on the sizes only.
  *
- * oneDNN divides the work by the number of threads, and sums a weight's gradient in an order that depends on it. So it
- * is given parts here: chunks of images, times slices of the channels that the result has, each of which one thread
- * makes from the packing of its operands to the unpacking of its result, while they are in its cache. The gradient of
- * the weight is summed over runs of chunks, and then over the runs, in order. */
+ * oneDNN divides the work by the number of threads, and sums a weight's gradient in an order that depends on it. So
+ * here it is given parts: chunks of images, times slices of the result's channels. One thread makes each part, from
+ * packing its operands to unpacking its result, while they are in its cache. The gradient of the weight is summed over
+ * runs of chunks, and then over the runs, in order. */
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -12,18 +12,18 @@
 #include "backend/cpu/native_conv.h"
 
 enum {
-    PARTS = 16,               /* as many as this, where there are so many images or channels */
-    CHANNELS = 16,            /* a slice has a multiple of these */
-    CHUNK_BYTES = 2 << 20,    /* images of a chunk, as far as they are several */
+    PARTS = 16,               /* as many parts as this, if there are so many images or channels */
+    CHANNELS = 16,            /* a slice has a multiple of this many */
+    CHUNK_BYTES = 2 << 20,    /* images of a chunk, unless it is a single one */
     PARTIAL_BYTES = 32 << 20, /* sums of parts */
     CACHE_LINE = 64
 };
 
-/* `rows` of `length` elements lie `stride` apart. */
+/* `rows` of `length` elements, `stride` apart. */
 typedef struct operand {
     char *data;
     int64_t rows, length, stride;
-    bool staged; /* copied to f32 and dense, or from there, on its way */
+    bool staged; /* on its way it is copied to f32 and dense, or back from there */
     size_t packed_bytes;
     size_t staged_at, packed_at; /* in a thread's scratch */
 } operand;
@@ -33,15 +33,15 @@ typedef struct plan {
     const fsdp__conv2d_sizes *sizes;
     const float *bias;
     bool accumulate;
-    operand operands[FSDP__CONV_OPERANDS];                                    /* of the first chunk and slice */
+    operand operands[FSDP__CONV_OPERANDS];                                    /* those of the first chunk and slice */
     int64_t chunk_step[FSDP__CONV_OPERANDS], slice_step[FSDP__CONV_OPERANDS]; /* elements to the next one */
     int64_t images, chunks, slices, runs;
     fsdp__native_conv *conv;
     char *weights; /* FORWARD, INPUT: packed, by slice. WEIGHT: sums, by run and slice */
     size_t weight_bytes;
-    char *scratch; /* of the first thread */
+    char *scratch; /* that of the first thread */
     size_t scratch_bytes, native_at;
-    _Atomic int status; /* of a thread that failed */
+    _Atomic int status; /* that of a thread that failed */
 } plan;
 
 static const fsdp__conv_operand results[] = {
@@ -103,7 +103,7 @@ static void divide(plan *p)
         p->slices *= 2;
 }
 
-/* Sets the operands of the first part, and oneDNN's code for all of them. */
+/* Sets the operands of the first part, and makes oneDNN's code for all parts. */
 static int prepare(plan *p)
 {
     fsdp__conv_part part = {.pass = p->pass, .sizes = *p->sizes, .bias = p->bias != NULL};
@@ -196,7 +196,7 @@ static char *own_scratch(const plan *p)
     return p->scratch + (size_t)fsdp__thread() * p->scratch_bytes;
 }
 
-/* An operand of the part as oneDNN wants it, in `packed` where it cannot stay where it lies. */
+/* Gives an operand of the part as oneDNN wants it, in `packed` if it cannot be used in place. */
 static int fetch(const plan *p, fsdp__conv_operand which, int64_t chunk, int64_t slice, void *packed, float **out)
 {
     const operand *o = &p->operands[which];
@@ -231,7 +231,7 @@ static void add_rows(const plan *p, const operand *o, char *to, const float *pla
     }
 }
 
-/* Where oneDNN puts the result of the part. */
+/* Returns where oneDNN puts the result of the part. */
 static float *result_place(const plan *p, int64_t chunk, int64_t slice)
 {
     const operand *o = &p->operands[results[p->pass]];
@@ -241,7 +241,7 @@ static float *result_place(const plan *p, int64_t chunk, int64_t slice)
     return (float *)(void *)(o->staged ? own_scratch(p) + o->staged_at : place(p, results[p->pass], chunk, slice));
 }
 
-/* From there to where it belongs. */
+/* Moves the result from there to where it belongs. */
 static int put(const plan *p, int64_t chunk, int64_t slice, const float *result)
 {
     const operand *o = &p->operands[results[p->pass]];
@@ -259,11 +259,11 @@ static int put(const plan *p, int64_t chunk, int64_t slice, const float *result)
     if (o->staged)
         add_rows(p, o, to, plain);
     else if (plain != (const float *)(void *)to)
-        memcpy(to, plain, dense_bytes(o)); /* of a weight's gradient: dense */
+        memcpy(to, plain, dense_bytes(o)); /* a weight's gradient, which is dense */
     return 0;
 }
 
-/* FORWARD, INPUT: the weight of a slice, for all chunks. */
+/* FORWARD, INPUT: packs the weight of a slice, for all chunks. */
 static int pack_weight(plan *p, int64_t slice)
 {
     const operand *w = &p->operands[FSDP__CONV_W];
@@ -293,7 +293,7 @@ static int make_part(plan *p, int64_t chunk, int64_t slice)
     return status == 0 ? put(p, chunk, slice, operands[result]) : status;
 }
 
-/* WEIGHT: the sum over a run of chunks. */
+/* WEIGHT: computes the sum over a run of chunks. */
 static int make_run(plan *p, int64_t run, int64_t slice)
 {
     float *sum = (float *)(void *)(p->weights + (size_t)(run * p->slices + slice) * p->weight_bytes);
@@ -320,7 +320,7 @@ static int make_run(plan *p, int64_t run, int64_t slice)
     return status;
 }
 
-/* WEIGHT: the runs of a slice, added to the first. */
+/* WEIGHT: adds the runs of a slice to the first, and stores the sum. */
 static int add_runs(plan *p, int64_t slice)
 {
     float *sum = (float *)(void *)(p->weights + (size_t)slice * p->weight_bytes);

@@ -1,4 +1,4 @@
-/* copy.c - copies of any strides between any dtypes; the contiguous ones of many tensors at once. */
+/* copy.c - copies of any strides between any dtypes, and of many contiguous tensors at once. */
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/kernels/spans.h"
 
@@ -27,10 +27,10 @@ FSDP__INLINE int64_t element_size(fsdp_dtype dtype)
     }
 }
 
-/* Strided and mixed rows go element by element through a number that holds every dtype exactly. */
+/* A number that holds every dtype exactly; strided and mixed rows go through it element by element. */
 typedef struct number {
     double real;
-    int64_t integer; /* when `exact` */
+    int64_t integer; /* if `exact` */
     bool exact;
 } number;
 
@@ -62,7 +62,7 @@ static void put(fsdp_dtype dtype, void *p, int64_t i, number x)
         fsdp__store(dtype, p, i, x.exact ? (float)x.integer : (float)x.real);
         return;
     }
-    if (!x.exact) /* toward zero; what no integer holds gives the smallest */
+    if (!x.exact) /* truncate; what no integer can hold becomes the smallest */
         integer = x.real >= -0x1p63 && x.real < 0x1p63 ? (int64_t)x.real : INT64_MIN;
     if (dtype == FSDP_I64)
         ((int64_t *)p)[i] = integer;
@@ -153,7 +153,7 @@ typedef struct view {
     char *to;
     int64_t src_size, dst_size;
     row row;        /* the innermost dimension */
-    int transposed; /* the dimension in which the source is contiguous, when rows are not; else -1 */
+    int transposed; /* the dimension in which the source is contiguous, if rows are not; else -1 */
 } view;
 
 static void swap_dims(view *v, int a, int b)
@@ -164,7 +164,8 @@ static void swap_dims(view *v, int a, int b)
     v->shape[b] = shape, v->src[b] = src, v->dst[b] = dst;
 }
 
-/* Drops dimensions of size 1, orders the others by the destination's strides, joins those that continue each other. */
+/* Drops dimensions of size 1, orders the others by the destination's strides, and joins those that continue each
+ * other. */
 static void simplify(const fsdp__copy_args *k, view *v)
 {
     int n = 0;
@@ -198,7 +199,7 @@ static void simplify(const fsdp__copy_args *k, view *v)
     }
 }
 
-/* Rows [begin, end) of the outer dimensions, counted in order. */
+/* Copies rows [begin, end) of the outer dimensions, counted in order. */
 static void copy_rows(const void *args, int64_t begin, int64_t end)
 {
     const view *v = args;
@@ -215,7 +216,7 @@ static void copy_rows(const void *args, int64_t begin, int64_t end)
     }
 }
 
-/* One long row, cut into pieces. */
+/* Copies a piece of one long row. */
 static void copy_piece(const void *args, int64_t begin, int64_t end)
 {
     const view *v = args;
@@ -227,7 +228,8 @@ static void copy_piece(const void *args, int64_t begin, int64_t end)
 
 #define TILE 32
 
-/* Bands of TILE indices of the transposed dimension: reads run along it, writes along the rows, within the cache. */
+/* Copies bands of TILE indices of the transposed dimension: reads run along it, writes along the rows, within the
+ * cache. */
 static void copy_bands(const void *args, int64_t begin, int64_t end)
 {
     const view *v = args;
@@ -268,7 +270,7 @@ fsdp_status KERNEL(copy)(fsdp_stream *stream FSDP__UNUSED, const void *args)
     if (numel == 0)
         return FSDP_OK;
     if (k->src == k->dst && k->src_dtype == k->dst_dtype && !k->accumulate)
-        return FSDP_OK; /* in place */
+        return FSDP_OK; /* it is in place */
     simplify(k, &v);
     inner = v.ndim - 1;
     v.row = (row){.src_dtype = k->src_dtype,

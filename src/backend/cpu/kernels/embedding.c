@@ -1,4 +1,4 @@
-/* embedding.c - rows of a table by id, and their gradient. */
+/* embedding.c - reads rows of a table by id, and computes their gradient. */
 #include "backend/cpu/kernels/dtype.h"
 
 static void forward_range(const void *args, int64_t begin, int64_t end)
@@ -29,7 +29,7 @@ fsdp_status KERNEL(embedding_forward)(fsdp_stream *stream FSDP__UNUSED, const vo
     return FSDP_OK;
 }
 
-/* For every table row the list of the rows that have its id, in order: head[id], then next[row], until -1. */
+/* For every table row, the list of the rows that have its id, in order: head[id], then next[row], until -1. */
 typedef struct lists {
     int64_t *head, *tail, *next;
 } lists;
@@ -94,7 +94,7 @@ fsdp_status KERNEL(embedding_backward)(fsdp_stream *stream, const void *args)
     l.tail = l.head + k->table_rows;
     l.next = l.tail + k->table_rows;
     make_lists(k, &l);
-    /* Every table row has one thread; ids are uneven, so threads take what comes next. */
+    /* Every table row has one thread; ids are uneven, so threads take the next one when they are free. */
 #pragma omp parallel for schedule(dynamic, 16) if (work > FSDP__PARALLEL_MIN)
     for (int64_t id = 0; id < k->table_rows; id++) {
         if (l.head[id] >= 0)

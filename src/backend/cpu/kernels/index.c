@@ -1,7 +1,8 @@
-/* index.c - elements by index along a dimension, there and back. */
+/* index.c - gathers elements by index along a dimension, and scatters them. */
 #include "backend/cpu/kernels/dtype.h"
 
-/* The index of element (o, j, i), clamped: what is outside was refused before, where anybody could look. */
+/* Returns the index of element (o, j, i), clamped: one that is out of range was refused before, where it could be
+ * read. */
 FSDP__INLINE int64_t index_at(const fsdp__index_map *m, int64_t o, int64_t j, int64_t i)
 {
     int64_t index = m->index[o * m->index_outer + j * m->index_along + i * m->index_inner];
@@ -49,14 +50,14 @@ fsdp_status KERNEL(gather)(fsdp_stream *stream FSDP__UNUSED, const void *args)
     return FSDP_OK;
 }
 
-/* ---- scatter: in the order of the index, whoever does it ----
+/* ---- scatter: in the order of the index, whichever threads do it ----
  *
  * The inner dimension is cut into columns; a column of one `outer` belongs to one thread, which goes through the index
  * in order. Sums of 16 bits are made in f32, for which the column has room in the workspace. */
 
 enum {
-    WIDE = 256,       /* columns at a time of what is added where it lies */
-    ROOM = 128 * 1024 /* f32 of a thread's workspace, if one column is not more */
+    WIDE = 256,       /* columns at a time of what is added in place */
+    ROOM = 128 * 1024 /* f32 of a thread's workspace, unless one column needs more */
 };
 
 FSDP__INLINE int64_t columns_at_a_time(const fsdp__scatter_args *k)
@@ -109,7 +110,7 @@ static void add_in_place(const fsdp__scatter_args *k, int64_t o, int64_t first, 
     }
 }
 
-/* A row of x to a row of sums. */
+/* Adds a row of x to a row of sums. */
 FSDP__INLINE void add_row(fsdp_dtype dtype, const void *x, float *restrict sum, int64_t n)
 {
 #pragma omp simd

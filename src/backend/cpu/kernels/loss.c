@@ -8,7 +8,7 @@ typedef struct plan {
     double *losses; /* (rows) */
 } plan;
 
-/* Sum of e^(x - top), which goes to `e` as well when that is not NULL. */
+/* Returns the sum of e^(x - top), and also writes the terms to `e` if that is not NULL. */
 FSDP__INLINE float row_exp_sum(fsdp_dtype dtype, const void *x, float top, float *e, int64_t n)
 {
     float sum = 0.0f;
@@ -28,12 +28,12 @@ FSDP__INLINE float row_exp_sum(fsdp_dtype dtype, const void *x, float top, float
     return sum;
 }
 
-/* The row's loss; its gradient when g is not NULL (g may be x). */
+/* Returns the row's loss, and computes its gradient if g is not NULL (g may be x). */
 FSDP__INLINE double row_loss(fsdp_dtype dtype, fsdp_dtype g_dtype, const void *x, void *g, int64_t target,
                              float loss_scale, int64_t n)
 {
     float top = fsdp__largest(dtype, x, n), at_target = fsdp__load(dtype, x, target);
-    bool keep = g && g_dtype == FSDP_F32; /* exponentials can wait in the gradient itself */
+    bool keep = g && g_dtype == FSDP_F32; /* the exponentials can wait in the gradient itself */
     float sum = row_exp_sum(dtype, x, top, keep ? g : NULL, n);
     float factor = loss_scale / sum;
 
@@ -109,7 +109,7 @@ fsdp_status KERNEL(cross_entropy)(fsdp_stream *stream, const void *args)
     if (k->bad_row)
         find_bad_row(k);
     fsdp__for_ranges(k->rows, k->cols, rows, &p);
-    /* In row order, whichever threads made them. */
+    /* Sum in row order, whichever threads made the losses. */
     for (int64_t r = 0; r < k->rows; r++)
         total += p.losses[r];
     total *= (double)k->loss_scale;

@@ -1,9 +1,9 @@
-/* matmul.c - the matrix product, for all layouts and dtypes: oneDNN's sgemm, and around it what sgemm does not have.
+/* matmul.c - the matrix product, for all layouts and dtypes: oneDNN's sgemm, and around it what sgemm lacks.
  *
- * Matrices that are f32 are handed over as they are, and C is written in place. When one is 16 bits wide, has rows that
+ * f32 matrices are passed on as they are, and C is written in place. If a matrix is 16 bits wide, has rows that
  * overlap, or lies so that sgemm reads it slowly, the product is made of panels: a panel of each such operand is copied
- * out as f32, and a panel of such a C is summed up as f32 and rounded once, when it is complete. Cores that multiply
- * bf16 themselves are asked first. A product of one row is none of this (matvec.h). */
+ * as f32, and a panel of such a C is summed as f32 and rounded once, when it is complete. Cores that multiply bf16
+ * themselves are tried first. A product of one row takes neither way (matvec.h). */
 #include <dnnl.h>
 
 #include "backend/cpu/kernels/matvec.h"
@@ -25,13 +25,13 @@ typedef struct matrix {
 
 typedef struct product {
     const fsdp__matmul_args *k;
-    matrix a, b; /* of this batch */
+    matrix a, b; /* those of this batch */
     char *c;
     int64_t m_step, n_step, k_step;     /* sides of a panel */
-    float *panel_a, *panel_b, *panel_c; /* copies of a panel; NULL: sgemm takes the matrix where it lies */
+    float *panel_a, *panel_b, *panel_c; /* copies of a panel; NULL: sgemm takes the matrix in place */
 } product;
 
-/* Whether sgemm takes a matrix (rows, cols) where it lies. */
+/* Returns whether sgemm takes a matrix (rows, cols) in place. */
 static bool fits(fsdp_dtype dtype, int64_t rows, int64_t cols, int64_t row, int64_t col)
 {
     if (dtype != FSDP_F32)
@@ -46,8 +46,8 @@ enum {
     PADDING = 16     /* puts such runs into different sets */
 };
 
-/* Whether sgemm reads an operand slowly that has `stride` elements from one index of the depth to the next: of a
- * product with a short side oneDNN packs nothing on AVX2, and runs that collide in the first-level cache then cost up
+/* Returns whether sgemm is slow to read an operand with `stride` elements from one index of the depth to the next. If a
+ * product has a short side, oneDNN packs nothing on AVX2, and runs that collide in the first-level cache then cost up
  * to half of its speed. A copy is cheaper, if it is used for some rows. With AVX-512 oneDNN looks at strides itself. */
 static bool collides(const fsdp__matmul_args *k, int64_t stride)
 {
@@ -55,7 +55,7 @@ static bool collides(const fsdp__matmul_args *k, int64_t stride)
            1.0 / (double)k->m + 1.0 / (double)k->n >= 0.0038;
 }
 
-/* Floats from one run of a copy to the next. */
+/* Returns the floats from one run of a copy to the next. */
 static int64_t pitch_of(int64_t length)
 {
     return length % COLLIDING == 0 ? length + PADDING : length;
@@ -76,11 +76,11 @@ static void copy_runs(const void *args, int64_t begin, int64_t end)
         fsdp__widen(p->dtype, fsdp__at(p->dtype, p->src, i * p->stride), p->length, p->dst + i * p->pitch);
 }
 
-/* Panel (rows, cols) of `x` from element (i,j) on, as sgemm wants it: in place, or copied to `scratch` along the
- * direction in which it lies. */
+/* Gives panel (rows, cols) of `x` from element (i,j) on, as sgemm wants it: in place, or copied to `scratch` along the
+ * direction in which it is contiguous. */
 static matrix panel_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int64_t cols, float *scratch)
 {
-    bool across = x->col != 1; /* columns are runs */
+    bool across = x->col != 1; /* columns are contiguous */
     int64_t runs = across ? cols : rows, length = across ? rows : cols, pitch = pitch_of(length);
     matrix panel = *x;
     copy_plan plan;
@@ -100,7 +100,7 @@ static matrix panel_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int6
 
 /* ---- C ---- */
 
-/* A panel of C, (rows, cols) at `c`; `sum` is where it is summed up: `c` itself or the copy. */
+/* A panel of C, (rows, cols) at `c`; `sum` is where it is summed: `c` itself or the copy. */
 typedef struct result {
     const fsdp__matmul_args *k;
     void *c;
@@ -108,7 +108,7 @@ typedef struct result {
     int64_t sum_row, n0, cols;
 } result;
 
-/* What is not in the product, C + bias, or zeros. */
+/* Sets rows to what is not in the product: C + bias, or zeros. */
 static void start_rows(const void *args, int64_t begin, int64_t end)
 {
     const result *r = args;
@@ -141,7 +141,7 @@ static void round_rows(const void *args, int64_t begin, int64_t end)
 
 /* ---- the product ---- */
 
-/* Of a single row or column the stride may be anything, but sgemm refuses one that is too small. */
+/* Returns the stride for sgemm, which refuses one that is too small: that of a single row or column may be anything. */
 static int64_t leading(const matrix *x, int64_t rows, int64_t cols)
 {
     return x->col == 1 ? FSDP__MAX(x->row, cols) : FSDP__MAX(x->col, rows);
@@ -161,7 +161,7 @@ static fsdp_status sgemm(float alpha, const matrix *a, const matrix *b, int64_t 
                      (long long)depth, (long long)depth, (long long)n);
 }
 
-/* One panel of C over the whole depth. */
+/* Computes one panel of C over the whole depth. */
 static fsdp_status make_panel(const product *p, int64_t m0, int64_t n0, int64_t m, int64_t n)
 {
     const fsdp__matmul_args *k = p->k;
@@ -170,9 +170,9 @@ static fsdp_status make_panel(const product *p, int64_t m0, int64_t n0, int64_t 
 
     r.sum = p->panel_c ? p->panel_c : r.c;
     r.sum_row = p->panel_c ? n : k->c_row;
-    /* Of a product without depth no sgemm writes C. */
+    /* If a product has no depth, no sgemm writes C. */
     if (k->bias || k->k == 0 || (k->accumulate && p->panel_c))
-        fsdp__for_ranges(m, n, start_rows, &r); /* the product is added to it on the way out */
+        fsdp__for_ranges(m, n, start_rows, &r); /* sgemm adds the product to it on its way out */
     for (int64_t k0 = 0; k0 < k->k; k0 += p->k_step) {
         int64_t depth = FSDP__MIN(k->k - k0, p->k_step);
         matrix b = panel_of(&p->b, k0, n0, depth, n, p->panel_b), a = panel_of(&p->a, m0, k0, m, depth, p->panel_a);
@@ -194,18 +194,18 @@ static fsdp_status make_product(const product *p)
     return FSDP_OK;
 }
 
-/* A side in equal steps of at most `most`. */
+/* Divides a side into equal steps of at most `most`. */
 static int64_t step_of(int64_t side, int64_t most)
 {
     return fsdp__ceil_div(side, FSDP__MAX(fsdp__ceil_div(side, most), 1));
 }
 
-/* What a thread's scratch begins with, in floats; none for an operand that is not copied. */
+/* The sizes of what a thread's scratch begins with, in floats; 0 for an operand that is not copied. */
 typedef struct scratch_sizes {
     int64_t a, b, c;
 } scratch_sizes;
 
-/* Sets the sides of a panel, and how much scratch its copies take. */
+/* Sets the sides of a panel, and returns how much scratch its copies take. */
 static scratch_sizes plan_panels(product *p)
 {
     const fsdp__matmul_args *k = p->k;
@@ -236,7 +236,7 @@ static void set_scratch(product *p, const scratch_sizes *sizes, float *scratch)
     p->panel_c = sizes->c ? scratch + sizes->a + sizes->b : NULL;
 }
 
-/* One batch of a product, with scratch of its own. */
+/* Computes one batch of a product, with scratch of its own. */
 static fsdp_status batch_product(const product *plan, const scratch_sizes *sizes, float *scratch, int64_t batch)
 {
     product mine = *plan;
@@ -247,7 +247,8 @@ static fsdp_status batch_product(const product *plan, const scratch_sizes *sizes
     return make_product(&mine);
 }
 
-/* Multiplications of one product below which a batch is shared out whole, one product a thread. */
+/* If one product has fewer multiplications than this, a batch is shared out in whole products, one for a thread at a
+ * time. */
 #define SMALL_PRODUCT (1 << 21)
 
 fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
@@ -274,8 +275,8 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
         if (!scratch)
             return FSDP_NO_MEMORY;
     }
-    /* No parallel region around products that use all threads, not even one of one thread: OpenMP starts new threads
-     * for each region inside another. */
+    /* Do not open a parallel region around products that use all threads, not even one of one thread: OpenMP starts new
+     * threads for each region inside another. */
     if (!share) {
         for (int64_t batch = 0; batch < k->batch && status == FSDP_OK; batch++)
             status = batch_product(&plan, &sizes, scratch, batch);

@@ -1,9 +1,9 @@
-/* norm.c - LayerNorm and RMSNorm with the residual addition in front. */
+/* norm.c - LayerNorm and RMSNorm, with the residual addition in front. */
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
 
-/* Weights as f32 in scratch, so that loops have one dtype. NULL stays NULL. */
+/* Converts weights to f32 in scratch, so that loops have one dtype. NULL stays NULL. */
 static const float *weights(fsdp_dtype dtype, const void *w, int64_t cols, float *scratch)
 {
     if (!w || dtype == FSDP_F32)
@@ -17,7 +17,7 @@ typedef struct forward_plan {
     const float *weight, *bias;
 } forward_plan;
 
-/* s = x + residual as stored, and its sum. */
+/* Computes s = x + residual as it is stored, and returns its sum. */
 FSDP__INLINE float add_residual(fsdp_dtype dtype, const void *x, const void *residual, void *sum, int64_t n)
 {
     float total = 0.0f;
@@ -114,7 +114,7 @@ fsdp_status KERNEL(norm_forward)(fsdp_stream *stream, const void *args)
 
 /* ---- backward ---- */
 
-/* Column sums are taken over panels of rows, then over panels: both fixed by the sizes. */
+/* Column sums are taken over panels of rows, then over panels: both depend on the sizes only. */
 #define PANEL_ROWS 64
 #define PANELS_MAX 64
 
@@ -125,7 +125,7 @@ typedef struct backward_plan {
     int64_t panel_rows;
 } backward_plan;
 
-/* What the three sums of a row and the two outputs per element share. */
+/* What the three sums of a row and the two outputs of each element share. */
 typedef struct row_view {
     const void *s, *dy, *dsum;
     void *dx;
@@ -211,7 +211,7 @@ FSDP__INLINE void backward_panel(fsdp_dtype dtype, const backward_plan *plan, in
                       .mean = k->rms ? 0.0f : k->mean[r],
                       .rstd = k->rstd[r],
                       .n = n};
-        add_columns(dtype, &v, dw, db); /* first: dx may overwrite dy */
+        add_columns(dtype, &v, dw, db); /* do this first: dx may overwrite dy */
         if (v.dx)
             backward_row(dtype, &v, k->rms);
     }

@@ -1,10 +1,10 @@
-/* optimizer.c - Adam, AdamW and SGD over all tensors in one pass, and the sums that norms are made of. */
+/* optimizer.c - Adam, AdamW and SGD over all tensors in one pass, and the sums from which norms are made. */
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/kernels/spans.h"
 
-/* CALL(P, G) with the dtypes of parameter and gradient as constants. */
+/* Expands to CALL(P, G) with the dtypes of parameter and gradient as constants. */
 #define EACH_PAIR(param_dtype, grad_dtype, CALL)   \
     switch (param_dtype) {                         \
     case FSDP_F32:                                 \
@@ -38,7 +38,7 @@ static int64_t adam_numel(const void *args, int64_t span)
     return ((const adam_plan *)args)->k->spans[span].numel;
 }
 
-/* As torch.optim does it: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. */
+/* Updates as torch.optim does: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. */
 FSDP__INLINE void adam_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const adam_plan *p, const fsdp__optimizer_span *s,
                             bool l2, int64_t begin, int64_t end)
 {
@@ -151,9 +151,9 @@ fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 typedef struct sum_panel {
     const void *src;
     int64_t n;
-    double largest;                      /* |x|, or its power */
-    int top;                             /* the place of that power's top digit; 0 where there is none */
-    double digits[FSDP__DIGIT_SUM_KEPT]; /* sums of integers, so exact in any order */
+    double largest;                      /* the largest |x|, or its power */
+    int top;                             /* the place of that power's top digit; 0 if there is none */
+    double digits[FSDP__DIGIT_SUM_KEPT]; /* sums of integers, so they are exact in any order */
 } sum_panel;
 
 FSDP__INLINE double power(double x, double p)
@@ -161,7 +161,8 @@ FSDP__INLINE double power(double x, double p)
     return p == 2.0 ? x * x : p == 1.0 ? fabs(x) : pow(fabs(x), p);
 }
 
-/* A conversion to int32_t cuts off what stands behind the point, and every instruction set has it for vectors. */
+/* Splits powers into digits. A conversion to int32_t cuts off the fraction, and every instruction set has it for
+ * vectors. */
 FSDP__INLINE void add_digits(fsdp_dtype dtype, const void *x, int64_t n, double p, double scale, double *digits)
 {
     const double place = 1 << FSDP__DIGIT_SUM_BITS;
@@ -183,7 +184,8 @@ FSDP__INLINE void add_digits(fsdp_dtype dtype, const void *x, int64_t n, double 
     digits[2] = third;
 }
 
-/* By the bits: without the sign they are in the order of the numbers, and those of a NaN are the largest. */
+/* Finds the largest magnitude by the bits: without the sign they have the order of the numbers, and those of a NaN are
+ * the largest. */
 FSDP__INLINE double largest_magnitude(fsdp_dtype dtype, const void *x, int64_t n)
 {
     int32_t largest = 0;

@@ -1,11 +1,11 @@
-/* pool.c - max and average over windows of a plane, and their backward. Planes are independent of each other. */
+/* pool.c - max and average over windows of a plane, and their backward. Planes do not depend on each other. */
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
 
 /* ---- windows ---- */
 
-/* Where window `i` of a side begins and ends, and how many places it counts. */
+/* Where window `i` of a side begins and ends, and how many of its places count. */
 typedef struct span {
     int64_t first, end, step, counted;
 } span;
@@ -44,7 +44,7 @@ typedef struct run {
     int32_t index[RUN];
 } run;
 
-/* Of which results of the run the place `k` of the window lies inside the row: [*from, *to). */
+/* Finds the results of the run for which place `k` of the window is inside the row: [*from, *to). */
 static void results_with(const fsdp__pool_sizes *s, const run *m, int64_t k, int64_t *from, int64_t *to)
 {
     int64_t stride = s->stride[1], first = m->first * stride - s->padding[1] + k * s->dilation[1];
@@ -54,7 +54,8 @@ static void results_with(const fsdp__pool_sizes *s, const run *m, int64_t k, int
     *to = left < 0 ? 0 : FSDP__MIN(left / stride + 1, m->count);
 }
 
-/* One row of windows' places; `at` is where its row of x begins in the plane. The first maximum stays; a NaN does. */
+/* Visits the places of the windows in one row; `at` is where that row of x begins in the plane. The first maximum
+ * stays, and so does a NaN. */
 FSDP__INLINE void visit_row(fsdp_dtype dtype, const fsdp__pool_sizes *s, const void *x, int64_t at, run *m)
 {
     for (int64_t k = 0; k < s->kernel[1]; k++) {
@@ -157,7 +158,7 @@ fsdp_status KERNEL(pool_forward)(fsdp_stream *stream FSDP__UNUSED, const void *a
 
 typedef struct backward_plan {
     const fsdp__pool_backward_args *k;
-    float *planes; /* one a thread */
+    float *planes; /* one for each thread */
 } backward_plan;
 
 FSDP__INLINE void add_means(fsdp_dtype dtype, const fsdp__pool_sizes *s, const void *dy, float *sum)

@@ -1,11 +1,12 @@
-/* quantize.c - weights in fewer bits, for gathers: e4m3 with one scale, or int8 with one a block. Memory-bound loops.
- */
+/* quantize.c - weights in fewer bits, for gathers: e4m3 with one scale, or int8 with one scale for each block. The
+ * loops are memory-bound. */
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/kernels/spans.h"
 
 /* ---- the largest magnitude ---- */
 
-/* By the bits: without the sign they are in the order of the numbers, and those of a NaN are the largest. */
+/* Returns the bits of the largest magnitude. Without the sign, bits have the order of the numbers, and those of a NaN
+ * are the largest. */
 FSDP__INLINE int32_t largest_bits(fsdp_dtype dtype, const void *x, int64_t n)
 {
     int32_t largest = 0;
@@ -51,8 +52,8 @@ fsdp_status KERNEL(amax)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 
 /* ---- e4m3 ---- */
 
-/* Nearest even; at most 448; a NaN stays one. Adding 2^14 leaves a result below 2^-6 in the sum's last bits, rounded by
- * the adder. */
+/* Rounds to nearest even, at most 448; a NaN stays one. Adding 2^14 leaves a result below 2^-6 in the sum's last bits,
+ * rounded by the adder. */
 FSDP__INLINE uint8_t to_float8(float x)
 {
     uint32_t bits = fsdp__float_bits(x), sign = bits >> 24 & 0x80u;
@@ -76,7 +77,7 @@ FSDP__INLINE float from_float8(uint8_t code)
     return fsdp__bits_float(sign | bits);
 }
 
-/* The largest magnitude becomes 448. In f64, as PyTorch's float8 training does. */
+/* Returns the scale that makes the largest magnitude 448. In f64, as PyTorch's float8 training does. */
 static float float8_scale(float amax)
 {
     double least = 1e-12, most = amax;
@@ -107,10 +108,10 @@ FSDP__INLINE void decode_float8(fsdp_dtype dtype, const uint8_t *restrict codes,
 
 /* ---- int8 ---- */
 
-/* Below it the inverse would be infinite. */
+/* If a block's largest magnitude is below this, the inverse would be infinite. */
 #define SMALLEST_BLOCK 1e-30f
 
-/* Nearest even, by the adder: 1.5 * 2^23 leaves the integer in the sum's last bits. */
+/* Rounds to nearest even by the adder: 1.5 * 2^23 leaves the integer in the sum's last bits. */
 FSDP__INLINE uint8_t to_int8(float x)
 {
     float high = x > 127.0f ? 127.0f : x, limited = high < -127.0f ? -127.0f : high;
@@ -141,7 +142,7 @@ FSDP__INLINE void decode_block(fsdp_dtype dtype, const uint8_t *restrict codes, 
 
 /* ---- quantize ---- */
 
-/* In whole blocks, at multiples of which threads are cut (spans.h). */
+/* Counts in whole blocks: the cuts between threads are at multiples of them (spans.h). */
 static int64_t quantized_numel(const void *args, int64_t span)
 {
     const fsdp__coded_span *s = &((const fsdp__quantize_args *)args)->spans[span];
@@ -204,7 +205,7 @@ static int64_t coded_numel(const void *args, int64_t span)
     return s->runs * s->run;
 }
 
-/* Codes of one run, and of one block where those have scales. */
+/* Decodes a part of one run, which is also inside one block if blocks have scales. */
 static void dequantize_part(const fsdp__dequantize_args *k, const fsdp__coded_span *s, int64_t at, int64_t n)
 {
     int64_t to = at / s->run * s->stride + at % s->run;

@@ -4,14 +4,15 @@
 #include "backend/cpu/kernels/dtype.h"
 #include "base/rng.h"
 
-/* Counters made at a time, on the stack: their words lie by word, so that the rounds are plain vector loops. */
+/* Counters made at a time, on the stack. Their words are stored word by word, so that the rounds are plain vector
+ * loops. */
 #define COUNTERS 256
 
 typedef struct words {
     uint32_t w[4][COUNTERS];
 } words;
 
-/* Words of counters first ... first + n - 1. */
+/* Computes the words of counters first ... first + n - 1. */
 static void philox(uint64_t key, uint64_t first, int64_t n, words *out)
 {
 #pragma omp simd
@@ -37,7 +38,7 @@ static void philox(uint64_t key, uint64_t first, int64_t n, words *out)
     }
 }
 
-/* Draws for elements [4 first, 4 (first + n)) in element order. */
+/* Computes draws for elements [4 first, 4 (first + n)) in element order. */
 static void uniforms(const words *w, int64_t n, float *out)
 {
     for (int64_t i = 0; i < n; i++)
@@ -45,7 +46,7 @@ static void uniforms(const words *w, int64_t n, float *out)
             out[4 * i + j] = (float)(w->w[j][i] >> 8) * 0x1p-24f;
 }
 
-/* The formula of fsdp__rng_normal; libm here, as there, so that both give the same bits. */
+/* Uses the formula of fsdp__rng_normal, with libm as there, so that both give the same bits. */
 static void normals(const words *w, int64_t n, float *out)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -58,7 +59,7 @@ static void normals(const words *w, int64_t n, float *out)
     }
 }
 
-/* Calls `use` with draws for elements [begin, end) of the stream that starts at `offset`. */
+/* draw calls `use` with draws for elements [begin, end) of the stream that starts at `offset`. */
 typedef void (*user)(const void *args, const float *draws, int64_t at, int64_t n);
 
 static void draw(uint64_t key, uint64_t offset, bool normal, int64_t begin, int64_t end, user use, const void *args)

@@ -1,5 +1,5 @@
-/* reduce.c - sums, the largest and the smallest over one dimension, in panels fixed by the sizes, and sums over ranks.
- */
+/* reduce.c - sums, the largest and the smallest over one dimension, in panels fixed by the sizes, and sums over
+ * ranks. */
 #include "backend/cpu/kernels/dtype.h"
 
 #define PANEL_ROWS 64       /* rows of one partial sum when whole rows are added */
@@ -45,7 +45,7 @@ FSDP__INLINE float extreme(bool least, float a, float b)
     return b != b || (least ? b < a : b > a) ? b : a;
 }
 
-/* As vectors, by hand: see fsdp__largest. */
+/* Finds the largest or smallest with vectors by hand: see fsdp__largest. */
 FSDP__INLINE float extreme_of_row(fsdp_dtype dtype, bool least, const void *x, int64_t first, int64_t end)
 {
     float best = fsdp__load(dtype, x, first);
@@ -109,7 +109,7 @@ static void panel_of(const plan *p, int64_t task)
 #undef SMALLEST
 }
 
-/* Puts the panels of `o` together in its first panel, in order whoever made them, and writes the result. */
+/* Combines the panels of `o` in its first panel, in order, whichever threads made them, and writes the result. */
 static void finish(const plan *p, int64_t o)
 {
     const fsdp__reduce_args *k = p->k;
@@ -146,14 +146,14 @@ fsdp_status KERNEL(reduce)(fsdp_stream *stream, const void *args)
             panel_of(&p, t);
 #pragma omp for schedule(static)
         for (int64_t o = 0; o < k->outer; o++)
-            finish(&p, o); /* behind the barrier that ends the loop above: all panels are there */
+            finish(&p, o); /* after the barrier that ends the loop above, so that all panels are there */
     }
     return FSDP_OK;
 }
 
 /* ---- over ranks ---- */
 
-/* Elements added up in the first-level cache before they are stored. */
+/* Elements that are summed in the first-level cache before they are stored. */
 #define PIECE 2048
 
 FSDP__INLINE float combine(fsdp__rank_op op, float a, float b)
@@ -165,12 +165,12 @@ FSDP__INLINE float combine(fsdp__rank_op op, float a, float b)
     return b < a || b != b ? b : a;
 }
 
-/* A division takes several times as long as a product. Of a power of two the inverse is exact, so the product with it
- * has the quotient's bits; nothing else is replaced. */
+/* How to divide by the number of ranks. A division takes several times as long as a product. The inverse of a power of
+ * two is exact, so the product with it has the quotient's bits; no other division is replaced. */
 typedef struct rank_job {
     const fsdp__reduce_ranks_args *k;
     float divisor, inverse;
-    bool divides; /* else `inverse` is exact */
+    bool divides; /* otherwise `inverse` is exact */
 } rank_job;
 
 static rank_job begin_ranks(const fsdp__reduce_ranks_args *k)
@@ -182,7 +182,7 @@ static rank_job begin_ranks(const fsdp__reduce_ranks_args *k)
     return (rank_job){.k = k, .divisor = divisor, .inverse = 1.0f / divisor, .divides = !exact};
 }
 
-/* Element i of `sum` is that of `dst`. */
+/* Stores `sum`, divided; its element i is that of `dst`. */
 FSDP__INLINE void store_ranks(const rank_job *j, bool divides, fsdp_dtype dtype, void *dst, const float *restrict sum,
                               int64_t n)
 {
@@ -196,7 +196,7 @@ FSDP__INLINE void store_ranks(const rank_job *j, bool divides, fsdp_dtype dtype,
     }
 }
 
-/* The common counts of f32 and bf16 sums, every source read once, nothing kept between. */
+/* Sums a few f32 or bf16 sources, the common case: every source is read once, and nothing is kept in between. */
 FSDP__INLINE void sum_few(fsdp_dtype src, fsdp_dtype dst, const rank_job *j, int count, bool accumulate, bool divides,
                           int64_t begin, int64_t end)
 {
@@ -253,7 +253,7 @@ FSDP__INLINE void add_source(fsdp_dtype dtype, fsdp__rank_op op, const void *src
         sum[i] = combine(op, sum[i], fsdp__load(dtype, src, at + i));
 }
 
-/* sum = sum op src[at, at + n) */
+/* Computes sum = sum op src[at, at + n). */
 static void add_floats(fsdp__rank_op op, fsdp_dtype dtype, const void *src, int64_t at, float *sum, int64_t n)
 {
 #define ADD(T) add_source(T, FSDP__RANK_SUM, src, at, sum, n)
@@ -271,7 +271,7 @@ static void add_floats(fsdp__rank_op op, fsdp_dtype dtype, const void *src, int6
 #undef SMALLER
 }
 
-/* sum = the sources [first, last) that are there; whether any is. */
+/* Computes sum = the sources in [first, last) that are there; returns whether there is any. */
 static bool add_all(const fsdp__reduce_ranks_args *k, int first, int last, int64_t at, float *sum, int64_t n)
 {
     bool any = false;
@@ -290,7 +290,7 @@ static bool add_all(const fsdp__reduce_ranks_args *k, int first, int last, int64
 
 static void add_blocks(const fsdp__reduce_ranks_args *k, int64_t at, float *sum, int64_t n)
 {
-    float block[PIECE], rounded[PIECE]; /* the latter of block_dtype, which is no wider */
+    float block[PIECE], rounded[PIECE]; /* `rounded` is in block_dtype, which is no wider */
     bool any = false;
 
     for (int s = 0; s < k->count; s += k->block) {

@@ -1,7 +1,7 @@
 /* rope.c - rotary position embedding, rotate_half layout. */
 #include "backend/cpu/kernels/mathf.h"
 
-/* Angles are made for this many pairs at a time, on the stack. */
+/* Angles are computed for this many pairs at a time, on the stack. */
 #define PAIRS 256
 
 FSDP__INLINE void rotate(fsdp_dtype dtype, const void *x, void *y, const float *cosine, const float *sine,
@@ -25,7 +25,7 @@ FSDP__INLINE void rotate(fsdp_dtype dtype, const void *x, void *y, const float *
     }
 }
 
-/* All batches and heads of the times [begin, end): the angles are made once for all of them. */
+/* Rotates all batches and heads of the times [begin, end): the angles are computed once for all of them. */
 static void times(const void *args, int64_t begin, int64_t end)
 {
     const fsdp__rope_args *k = args;

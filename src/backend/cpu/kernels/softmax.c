@@ -16,7 +16,7 @@ FSDP__INLINE void forward_row(fsdp_dtype dtype, const void *x, void *y, int64_t 
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
             fsdp__store(dtype, y, i, fsdp__load(dtype, y, i) * factor);
-    } else { /* e must not be rounded twice: made again */
+    } else { /* e must not be rounded twice, so it is computed again */
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++)
             sum += fsdp__expf_low(fsdp__load(dtype, x, i) - top);
@@ -27,7 +27,7 @@ FSDP__INLINE void forward_row(fsdp_dtype dtype, const void *x, void *y, int64_t 
     }
 }
 
-/* y = x - max - log(sum). */
+/* Computes y = x - max - log(sum). */
 FSDP__INLINE void log_forward_row(fsdp_dtype dtype, const void *x, void *y, int64_t n)
 {
     float top = fsdp__largest(dtype, x, n), sum = 0.0f, shift;

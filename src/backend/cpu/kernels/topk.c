@@ -1,17 +1,18 @@
-/* topk.c - the indices of the largest, or smallest, of each row.
+/* topk.c - finds the indices of the largest, or smallest, of each row.
  *
- * A value and its index make one whole number, in the order that is wanted, so no two are equal. Those that may be
- * among the k smallest are collected, twice k and some; then all but the k smallest of them go, and what is not smaller
- * than the largest of these is not collected any more. Loops over numbers have no branch that depends on them. */
+ * A value and its index make one whole number, in the order that is wanted, so no two are equal. Numbers that may be
+ * among the k smallest are collected, up to somewhat more than 2k; then all but the k smallest of them are dropped, and
+ * from then on only numbers smaller than the largest of these are collected. Loops over numbers have no branch that
+ * depends on them. */
 #include "backend/cpu/kernels/dtype.h"
 
 enum {
-    BLOCK = 64,    /* numbers that are looked at before the room is */
-    SPARE = 512,   /* room beside twice k: few of a short row's numbers are thrown out before its end */
-    INSERTED = 12, /* so many are sorted by insertion */
+    BLOCK = 64,    /* numbers that are read before the room is checked */
+    SPARE = 512,   /* room beside twice k: few numbers of a short row are dropped before its end */
+    INSERTED = 12, /* at most so many are sorted by insertion */
 };
 
-/* NaN is larger than all; -0 is 0. */
+/* Makes the number to sort by. NaN is larger than everything; -0 equals 0. */
 FSDP__INLINE uint64_t key_of(float x, int64_t index, bool largest)
 {
     uint32_t bits = x != x ? 0x7fc00000u : fsdp__float_bits(x == 0.0f ? 0.0f : x);
@@ -27,7 +28,7 @@ FSDP__INLINE uint64_t middle(uint64_t a, uint64_t b, uint64_t c)
     return FSDP__MAX(low, FSDP__MIN(high, c));
 }
 
-/* Those up to a pivot, which is one of them, in front; how many they are: 1 to n - 1 where n > 2. */
+/* Moves those up to a pivot, which is one of them, to the front, and returns how many they are: 1 to n - 1 if n > 2. */
 static int64_t divide(uint64_t *keys, int64_t n)
 {
     uint64_t pivot = middle(keys[n / 8], keys[n / 2], keys[n - 1 - n / 8]);
@@ -43,7 +44,7 @@ static int64_t divide(uint64_t *keys, int64_t n)
     return count;
 }
 
-/* The k smallest of n in front, 0 < k < n. */
+/* Moves the k smallest of n to the front, 0 < k < n. */
 static void select_smallest(uint64_t *keys, int64_t n, int64_t k)
 {
     while (n > 2 && k < n) {
@@ -79,7 +80,7 @@ static void insert(uint64_t *keys, int64_t n)
     }
 }
 
-/* The smaller part by a call, so that calls are few at a time. */
+/* Sorts. Only the smaller part is sorted by a call, so that few calls are nested. */
 static void sort(uint64_t *keys, int64_t n)
 {
     while (n > INSERTED) {
@@ -97,7 +98,7 @@ static void sort(uint64_t *keys, int64_t n)
     insert(keys, n);
 }
 
-/* All but the k smallest go; returns the largest of these. */
+/* Drops all but the k smallest, and returns the largest of these. */
 static uint64_t throw_out(uint64_t *keys, int64_t n, int64_t k)
 {
     uint64_t limit = 0;
@@ -108,7 +109,7 @@ static uint64_t throw_out(uint64_t *keys, int64_t n, int64_t k)
     return limit;
 }
 
-/* `keys` has `room`, more than k + BLOCK. */
+/* Selects for one row. `keys` has `room`, at least k + BLOCK. */
 static void select_row(const fsdp__topk_args *k, int64_t row, uint64_t *keys, int64_t room)
 {
     const void *x = fsdp__at(k->dtype, k->x, row * k->cols);

@@ -31,7 +31,7 @@ FSDP__INLINE float value(fsdp__unary_op op, float x, float low, float high)
     }
 }
 
-/* `s` is y or x: kernels.h. */
+/* Computes the derivative times dy. `s` is y or x: see kernels.h. */
 FSDP__INLINE float gradient(fsdp__unary_op op, float s, float dy, float low, float high)
 {
     switch (op) {
@@ -58,7 +58,7 @@ FSDP__INLINE float gradient(fsdp__unary_op op, float s, float dy, float low, flo
     }
 }
 
-/* CALL(op) with it constant. */
+/* Expands to CALL(op) with op constant. */
 #define EACH_OP(op, CALL)       \
     switch (op) {               \
     case FSDP__EXP:             \
@@ -101,7 +101,7 @@ FSDP__INLINE void forward_floats(fsdp__unary_op op, const float *x, float *y, fl
         y[i] = value(op, x[i], low, high);
 }
 
-/* Floats in registers alone: on their way through the cache they take half as long again. */
+/* Keeps floats in registers only: through the cache it takes half as long again. */
 FSDP__INLINE void forward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__pair *x, fsdp__pair *y, float low,
                                 float high, int64_t n)
 {
@@ -111,7 +111,7 @@ FSDP__INLINE void forward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp_
                              value(op, fsdp__high(dtype, x[i]), low, high));
 }
 
-/* Of functions that need all registers themselves. */
+/* Is for functions that need all registers themselves. */
 FSDP__INLINE void forward_pieces(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__pair *x, fsdp__pair *y, int64_t n)
 {
     float low[FSDP__PIECE], high[FSDP__PIECE];
