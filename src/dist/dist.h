@@ -27,11 +27,10 @@ struct fsdp_mesh {
     char *names[FSDP_MAX_MESH_DIMS];
     int coordinate[FSDP_MAX_MESH_DIMS];
     fsdp_process_group *groups[FSDP_MAX_MESH_DIMS];
-    bool borrowed[FSDP_MAX_MESH_DIMS]; /* the group belongs to somebody else */
-    fsdp__mesh_axes
-        axes[FSDP_MAX_MESH_DIMS]; /* for a part: the dimensions of `held` that each of its dimensions is made of */
-    fsdp__joint_group *joint;     /* not in a part: made when first asked for, and shared by parts */
-    int *ranks;                   /* global ranks, row-major */
+    bool borrowed[FSDP_MAX_MESH_DIMS];        /* the group belongs to somebody else */
+    fsdp__mesh_axes axes[FSDP_MAX_MESH_DIMS]; /* of a part: what each dimension is made of in `held` */
+    fsdp__joint_group *joint;                 /* not in a part: made when first asked for, and shared by parts */
+    int *ranks;                               /* global ranks, row-major */
 };
 
 /* ---- mesh.c: for those that make meshes ---- */

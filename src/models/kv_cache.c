@@ -5,8 +5,7 @@
 
 struct fsdp__kv_layer {
     fsdp_kv_cache *cache;
-    fsdp_tensor *keys,
-        *values; /* (B,G,S,D), S the capacity, so that a head's are contiguous. NULL before the first call */
+    fsdp_tensor *keys, *values; /* (B,G,S,D), S the capacity: a head's are contiguous. NULL before the first call */
 };
 
 struct fsdp_kv_cache {

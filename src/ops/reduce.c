@@ -293,9 +293,8 @@ static fsdp_tensor *variance(const fsdp__op *op, fsdp_tensor *x, int count, cons
     if (!x || !plan(op->name, x, count, dims, keep_dim, &r))
         return NULL;
     r.root = root;
-    r.alpha =
-        /* If there is nothing to divide by this is infinity, and 0 times it NaN. */
-        (float)(1.0 / fmax((double)r.count - correction, 0.0));
+    /* If there is nothing to divide by this is infinity, and 0 times it NaN. */
+    r.alpha = (float)(1.0 / fmax((double)r.count - correction, 0.0));
     y = empty_of(x, &r.to);
     mean = y ? fsdp__empty_like(y, FSDP_F32) : NULL;
     if (!mean || moments(&r, x, mean, y) != FSDP_OK)

@@ -118,8 +118,7 @@ fsdp_tensor *fsdp_slice(fsdp_tensor *x, int dim, int64_t start, int64_t length)
 
 static fsdp_status concat_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    const int64_t *state =
-        fsdp__node_state(node); /* the dimension, the count, then where each part begins, and the end */
+    const int64_t *state = fsdp__node_state(node); /* dimension, count, then where each part begins, and the end */
     int count = (int)state[1];
 
     for (int i = 0; i < count; i++) {

@@ -186,8 +186,7 @@ static int make_reorder(fsdp__native_conv *c, description from, description to, 
 
 static int make_reorders(fsdp__native_conv *c)
 {
-    static const fsdp__conv_operand results[] = {FSDP__CONV_Y, FSDP__CONV_X,
-                                                 FSDP__CONV_W}; /* the result of each pass */
+    static const fsdp__conv_operand results[] = {FSDP__CONV_Y, FSDP__CONV_X, FSDP__CONV_W}; /* of each pass */
 
     for (int i = 0; i < FSDP__CONV_OPERANDS; i++) {
         description packed = chosen(c, (fsdp__conv_operand)i), plain = described(&c->plain[i]);

@@ -30,8 +30,7 @@ enum {
 /* Memory that kernels reach. */
 typedef struct range {
     struct range *next;
-    unsigned char *address,
-        *mapped; /* the address that pointers have, and the one that kernels use; equal for host memory */
+    unsigned char *address, *mapped; /* what pointers have, and what kernels use; equal for host memory */
     size_t bytes;
 } range;
 
