@@ -1,11 +1,12 @@
-/* bench_checkpoint.c - what saving and loading a checkpoint costs, beside a plain copy of the same bytes.
+/* bench_checkpoint.c - measures saving and loading a checkpoint, beside a plain copy of the same bytes.
  *
  *     bench_checkpoint FOLDER [MEGABYTES [RANKS ...]]          default: 512 MB, 1 2
  *
- * Starts itself on that many ranks. One line each, in GB/s of the whole: the best of three rounds, of the slowest rank.
- * "checked" is how much of the time goes into checksums, by their own rate. The copy (read, write, fsync) and sha256sum
- * are of one process. Loads are of files that the system has in memory. "asked" is what a run with checkpoints does in
- * each step, whether or not one is due: a byte from every rank, for what a signal has asked for; microseconds. */
+ * It starts itself on that many ranks, and prints one line for each number of ranks, in GB/s of the whole: the best of
+ * three rounds, of the slowest rank. "checked" is the share of the time that goes into checksums, by their own rate.
+ * The copy (read, write, fsync) and sha256sum run in one process. Files that are loaded are in the system's memory.
+ * "asked" is what a run with checkpoints does in each step, whether or not one is due: it gets a byte from every rank,
+ * which says what a signal has asked for; in microseconds. */
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ enum {
     TENSORS = 16,
     COLUMNS = 1024,
     BUFFER_BYTES = 1 << 20,
-    ASKED = 200 /* times, as often */
+    ASKED = 200 /* rounds, of as many calls each */
 };
 
 typedef struct bench {
@@ -42,7 +43,7 @@ static double now(void)
     return (double)fsdp__clock_ns() / 1e9;
 }
 
-/* Seconds since `start`, of the slowest rank. */
+/* Returns the seconds since `start`, of the slowest rank. */
 static double seconds(const bench *b, double start)
 {
     float mine = (float)(now() - start);
@@ -174,7 +175,7 @@ static void copy_file(const char *from, const char *to)
     free(buffer);
 }
 
-/* Of a file of that size: seconds of a copy and of sha256sum. */
+/* Measures a file of that size: seconds of a copy and of sha256sum. */
 static void compare(const bench *b, double *out_copy, double *out_sha)
 {
     char from[4096], to[4096], command[8300];

@@ -1,11 +1,11 @@
-/* bench_collectives.c - what the collectives cost between processes of one machine, or of several.
+/* bench_collectives.c - measures the collectives between processes of one machine, or of several.
  *
  *     bench_collectives [RANKS ...]                 default: 2 4; starts itself on that many ranks
  *     mpirun ... bench_collectives joined [MB [KB]] a rank that somebody else starts; f32 alone, to so many MB (256)
  *                                                   from so many KB (1)
  *
- * One line a size: n is the whole buffer (what a rank has after the gather, before
- * the reduce-scatter, and in the all-reduce). Medians in microseconds, over all ranks the slowest. */
+ * It prints one line for each size: n is the whole buffer (what a rank has after the gather, before the reduce-scatter,
+ * and in the all-reduce). Times are medians in microseconds, those of the slowest rank. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,9 +27,9 @@ typedef struct bench {
     fsdp_stream *stream;
     int most, least; /* rounds */
     fsdp_dtype dtype;
-    int64_t numel; /* of the unsharded, all ranks alike */
+    int64_t numel; /* elements of the whole buffer, the same on all ranks */
     size_t bytes;
-    char *plain, *plain_part; /* memory of one's own */
+    char *plain, *plain_part; /* memory of this rank alone */
     char *symmetric, *shared, *shard;
 } bench;
 
@@ -124,7 +124,7 @@ static int compare(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Median over the rounds; then the slowest rank's. */
+/* Returns the median over the rounds, of the slowest rank. */
 static double measure(bench *b, operation run)
 {
     static double times[MAX_ROUNDS];
@@ -146,7 +146,7 @@ static double measure(bench *b, operation run)
     return (double)median;
 }
 
-/* In one level (docs/cluster.md) ranks share nothing, and all memory is plain. */
+/* Returns whether there is one level only (docs/cluster.md): then ranks share nothing, and all memory is plain. */
 static bool is_one_level(void)
 {
     const char *text = getenv("FSDP_ONE_LEVEL");
@@ -184,7 +184,7 @@ static void measure_size(bench *b)
     if (!memory)
         exit(1);
     memset(memory, 0, 2 * b->bytes + 256);
-    b->plain = memory + 256; /* not a multiple of 4096 away from what it is copied from: some processors stall then */
+    b->plain = memory + 256; /* not a multiple of 4096 away from the source: some processors stall then */
     b->plain_part = b->plain + b->bytes;
     b->symmetric = take(b, FSDP_MEMORY_SYMMETRIC);
     b->shard = take(b, FSDP_MEMORY_SYMMETRIC);
@@ -208,7 +208,8 @@ static void measure_size(bench *b)
     free(memory);
 }
 
-/* Cores that were idle answer each other slowly at first, in a virtual machine for tenths of a second. */
+/* Keeps the cores busy first: cores that were idle answer each other slowly at first, in a virtual machine for tenths
+ * of a second. */
 static void warm_up(bench *b)
 {
     double end = now_us() + 1e6;
@@ -231,7 +232,7 @@ static void measure_sizes(bench *b, fsdp_dtype dtype, size_t smallest, size_t la
     for (size_t bytes = smallest; bytes <= largest; bytes *= 4) {
         int64_t ranks = fsdp_process_group_size(b->world), part = (int64_t)(bytes / fsdp_dtype_size(b->dtype)) / ranks;
 
-        b->numel = part * ranks; /* as many of each rank: with 3 ranks a little less than it says */
+        b->numel = part * ranks; /* the same number for each rank: with 3 ranks a little less than the line says */
         b->bytes = (size_t)b->numel * fsdp_dtype_size(b->dtype);
         measure_size(b);
     }

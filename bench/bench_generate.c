@@ -1,9 +1,9 @@
-/* bench_generate - time of a prompt and of each token behind it, as one JSON line on rank 0.
+/* bench_generate - measures the time of a prompt and of each token after it; prints one JSON line on rank 0.
  *
  *     bench_generate --model llama-100m --prompt 64 --tokens 64                     one process
  *     fsdp run -n 2 -- bench_generate --model llama-100m                            sharded
  *
- * --dtype is that of the weights, --no-cache computes all tokens anew for each, --reshard gathers for each token. The
+ * --dtype is that of the weights, --no-cache computes all tokens again for each, --reshard gathers for each token. The
  * model has random weights; the most likely token is taken. The floor is the time in which the bytes that a token needs
  * come out of memory: all weights that take part in products, once, at the rate at which all cores together read a
  * large array. */
@@ -69,7 +69,8 @@ static options parse(int argc, char **argv)
     return o;
 }
 
-/* Bytes a second at which all threads together read an array that no cache holds: the best of some. */
+/* Returns the bytes per second at which all threads together read an array that no cache holds: the best of a few
+ * runs. */
 static double measure_bandwidth(void)
 {
     const int64_t count = (int64_t)64 << 20;

@@ -1,4 +1,5 @@
-/* bench_kernels - every kernel at the shapes of gpt-10m and llama-100m: time, rate, share of the machine's floor.
+/* bench_kernels - measures every kernel at the shapes of gpt-10m and llama-100m: time, rate, share of the machine's
+ * floor.
  *
  *     bench_kernels [-t THREADS] [-i base|v3|v4] [NAME...]      only kernels whose name holds one of the words
  *
@@ -45,7 +46,7 @@ static void matmul(bench *b, const char *what, fsdp_dtype t, bool ta, bool tb, i
             (double)(m * k + n * k + m * n) * (double)fsdp_dtype_size(t), text);
 }
 
-/* Forward Y = X W^T, gradient of X, gradient of W. */
+/* Measures forward Y = X W^T, the gradient of X, and that of W. */
 static void linear(bench *b, fsdp_dtype t, int64_t tokens, int64_t in, int64_t out)
 {
     matmul(b, "fwd", t, false, true, tokens, out, in);
@@ -221,7 +222,7 @@ static void embeddings(bench *b, fsdp_dtype t, int64_t rows, int64_t cols, int64
     }
 }
 
-/* Rows by index; and the fifty best of each row. */
+/* Measures rows by index, and the fifty best of each row. */
 static void indices(bench *b, fsdp_dtype t, int64_t rows, int64_t cols, int64_t table)
 {
     double bytes = (double)(rows * cols) * (double)fsdp_dtype_size(t);
@@ -398,7 +399,8 @@ static void largest(bench *b, fsdp_dtype dtype, int64_t numel)
 
 /* ---- the machine ---- */
 
-/* A large product is as near to the peak of multiply-adds as anything gets; the triad runs over 3 x 64 MiB. */
+/* Measures the machine: a large product comes as near to the peak of multiply-adds as anything, and the triad runs over
+ * 3 x 64 MiB. */
 static void measure_machine(bench *b)
 {
     int64_t n = 1536, numel = 16 << 20;
@@ -473,7 +475,7 @@ static void run_all(bench *b)
         copies(b, t, 2048, 768);
         optimizers(b, t, 8 << 20);
         ranks(b, t, t, 2, 4 << 20);
-        ranks(b, t, t, 3, 4 << 20); /* a division: 3 has no exact inverse */
+        ranks(b, t, t, 3, 4 << 20); /* with a division: 3 has no exact inverse */
         ranks(b, t, FSDP_F32, 4, 4 << 20);
         ranks(b, t, FSDP_F32, 5, 4 << 20);
     }

@@ -1,11 +1,11 @@
-/* bench_load - time and memory of a load, as one JSON line on rank 0.
+/* bench_load - measures time and memory of a load; prints one JSON line on rank 0.
  *
  *     bench_load --write FOLDER                                  makes a Llama of 238 million parameters, 0.95 GB
  *     fsdp run -n 2 -- bench_load FOLDER                         every rank reads its own rows
  *     fsdp run -n 2 -- bench_load --load leader FOLDER           rank 0 reads for all
  *
- * peak_mib is what of this process was in memory at most, of all ranks the largest, beyond what was there before the
- * shards had memory; shard_mib is what the shards take. */
+ * peak_mib is the most memory that a process had, on the rank that had most, beyond what it had before the shards had
+ * memory; shard_mib is what the shards take. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static void write_folder(fsdp_context *context, const char *folder)
     fsdp_module_unref(model);
 }
 
-/* MiB that were in memory at most since `forget`. */
+/* Returns the most MiB that were in memory since the last call with `forget`, which starts to count anew. */
 static double peak_mib(bool forget)
 {
     FILE *file = fopen(forget ? "/proc/self/clear_refs" : "/proc/self/status", forget ? "w" : "r");

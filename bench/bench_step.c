@@ -1,14 +1,14 @@
-/* bench_step - time and memory of training steps on fixed random tokens, as one JSON line on rank 0.
+/* bench_step - measures time and memory of training steps on fixed random tokens; prints one JSON line on rank 0.
  *
  *     bench_step --model gpt-10m --batch 8 --seq 256                     one process
  *     fsdp run -n 2 -- bench_step --model gpt-10m --batch 4 --seq 256    --batch is per rank
  *
- * --mode is a front door: fsdp2, zero1, zero2, zero3 (options.zero_stage), fsdp1, ddp, ddp-zero (with its optimizer's
- * state partitioned), or none. --layers and --dim change the model (width in heads of 64, the feed-forward in
- * proportion), --group gives that many blocks to one fully_shard; --parts makes smaller units: attention and MLP of
- * each block, embedding, head, of which the last two stay whole after a forward. The model has --seq positions and an
- * untied head; AdamW; a step is forward, backward, step, zero_grad. The printed loss is that of the first step: close
- * to the logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
+ * --mode is one of the ways to shard: fsdp2, zero1, zero2, zero3 (options.zero_stage), fsdp1, ddp, ddp-zero (with its
+ * optimizer's state partitioned), or none. --layers and --dim change the model (width in heads of 64, the feed-forward
+ * in proportion), --group gives that many blocks to one fully_shard; --parts makes smaller units: attention and MLP of
+ * each block, embedding, head; the last two stay whole after a forward. The model has --seq positions and an untied
+ * head. The optimizer is AdamW; a step is forward, backward, step, zero_grad. The printed loss is that of the first
+ * step: close to the logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,8 +28,8 @@
 typedef struct options {
     const char *model;
     long batch, seq, steps, warmup;
-    long layers, dim; /* 0: as the preset */
-    long group;       /* blocks of one gather */
+    long layers, dim; /* 0: as in the preset */
+    long group;       /* blocks in one gather */
     const char *mode;
     bool bf16, copy, parts, keep_last;
     fsdp_reshard reshard;
@@ -157,7 +157,7 @@ static void resize(fsdp_model_config *config, const options *o)
     }
 }
 
-/* Those that the model has: GPT-2 and Llama have other names for the same. */
+/* Shards those of the children that the model has: GPT-2 and Llama name the same parts differently. */
 static void shard_children(fsdp_module *module, const char *const *names, const fsdp_shard_options *shard)
 {
     for (; *names; names++) {
@@ -180,7 +180,7 @@ static void shard_parts(fsdp_module *model, const fsdp_shard_options *shard)
     shard_children(model, of_model, &whole);
 }
 
-/* --group blocks at a time, or their parts, then the root. */
+/* Shards --group blocks at a time, or their parts, then the root. */
 static void shard_model(fsdp_module *model, const options *o, const fsdp_shard_options *shard)
 {
     int64_t blocks = o->parts ? 0 : fsdp_model_block_count(model);
@@ -220,7 +220,7 @@ static void wrap_fsdp1(fsdp_module *model, const options *o)
     check(fsdp_fsdp1_wrap(model, &fsdp1));
 }
 
-/* Through the door that --mode names. */
+/* Shards the model in the way that --mode names. */
 static void enter(fsdp_module *model, const options *o)
 {
     fsdp_shard_options shard = {
@@ -334,7 +334,7 @@ static int64_t faults(void)
     return usage.ru_minflt + usage.ru_majflt;
 }
 
-/* The steps, with the counters of those after the warm-up in `report`; the loss of the first one. */
+/* Runs the steps, with the counters of those after the warm-up in `report`; returns the loss of the first one. */
 static double measure(fsdp_context *context, fsdp_module *model, fsdp_optimizer *adamw, const options *o,
                       const int32_t *tokens, double *seconds, rank_report *report)
 {
@@ -349,7 +349,7 @@ static double measure(fsdp_context *context, fsdp_module *model, fsdp_optimizer 
             fsdp_context_comm_time(context, &comm_ns, &wait_ns);
             report->faults = -faults();
         }
-        /* All ranks start together, and a step is over when the slowest is: each of them measures the same. */
+        /* All ranks start together, and a step is over when the slowest is done: each of them measures the same. */
         check(fsdp_barrier(fsdp_world(context)));
         start = fsdp__clock_ns();
         double value = step(model, adamw, o, tokens, tokens + o->batch * o->seq);

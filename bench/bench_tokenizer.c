@@ -1,9 +1,9 @@
-/* bench_tokenizer.c - how fast text becomes ids on one core.
+/* bench_tokenizer.c - measures how fast text becomes ids on one core.
  *
  *     bench_tokenizer TOKENIZER TEXT [ROUNDS]
  *
- * Encodes the file, line after line as bench/peer/tokenizer.py does, and prints MB/s of processor time: the median of
- * the rounds, and ids as their number and sum, which the peer prints as well. */
+ * Encodes the file line by line, as bench/peer/tokenizer.py does, and prints MB/s of processor time: the median of the
+ * rounds. It prints the number of ids and their sum, as the peer does, too. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* With what a new encoder has to learn. */
+/* Encodes with a new encoder each time, so what it has to learn is measured, too. */
 static void encode_lines(const fsdp_tokenizer *tokenizer, const fsdp__mapping *text, fsdp_token_list *ids)
 {
     const char *at = (const char *)text->data, *last = at + text->bytes;

@@ -1,4 +1,4 @@
-/* check.h - a benchmark ends where a call fails. */
+/* check.h - ends a benchmark if a call fails. */
 #ifndef BENCH_CHECK_H
 #define BENCH_CHECK_H
 

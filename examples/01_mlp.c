@@ -1,4 +1,4 @@
-/* 01_mlp.c - a network of one's own, trained in one process: a surface over the unit square is learned from points.
+/* 01_mlp.c - a network of your own, trained in one process: it learns a surface over the unit square from points.
  * 02_mlp_sharded.c is the same program over ranks.
  *
  *     cc 01_mlp.c $(pkg-config --cflags --libs fsdp) -lm -o 01_mlp && ./01_mlp */
@@ -89,7 +89,7 @@ static fsdp_status train(fsdp_context *context, fsdp_module *model, fsdp_optimiz
     FSDP_TRY(fsdp_adamw_create(&parameters, &options, adamw));
     fsdp_parameters_release(&parameters);
     for (int i = 1; i <= STEPS; i++) {
-        FSDP_TRY(fsdp_scope_begin(context)); /* the step's tensors go with its scope */
+        FSDP_TRY(fsdp_scope_begin(context)); /* the step's tensors are freed with its scope */
         FSDP_TRY(step(context, model, *adamw, i, &loss));
         fsdp_scope_end(context, NULL);
         if (i == 1 || i % 100 == 0)

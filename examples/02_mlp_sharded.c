@@ -1,5 +1,5 @@
-/* 02_mlp_sharded.c - 01_mlp.c over ranks: the lines marked [ranks] are all that is new. Each rank holds its rows of
- * every parameter and learns from points of its own. Alone it is one rank; on two of them:
+/* 02_mlp_sharded.c - 01_mlp.c over ranks: only the lines marked [ranks] are new. Each rank holds its rows of every
+ * parameter and learns from points of its own. By itself the program is one rank; on two of them:
  *
  *     fsdp run -n 2 -- ./02_mlp_sharded */
 #include <fsdp/fsdp.h>
@@ -92,7 +92,7 @@ static fsdp_status train(fsdp_context *context, fsdp_module *model, fsdp_optimiz
     FSDP_TRY(fsdp_adamw_create(&parameters, &options, adamw));
     fsdp_parameters_release(&parameters);
     for (int i = 1; i <= STEPS; i++) {
-        FSDP_TRY(fsdp_scope_begin(context)); /* the step's tensors go with its scope */
+        FSDP_TRY(fsdp_scope_begin(context)); /* the step's tensors are freed with its scope */
         FSDP_TRY(step(context, model, *adamw, i, &loss));
         fsdp_scope_end(context, NULL);
         if (fsdp_context_rank(context) == 0 && (i == 1 || i % 100 == 0)) /* [ranks] */

@@ -1,4 +1,4 @@
-/* 03_who_holds_what.c - which rows of which parameter this rank holds before, during and after a forward, with a
+/* 03_who_holds_what.c - shows which rows of which parameter this rank holds before, during and after a forward, with a
  * wrapped child and with the root only, and what that does to the peak of memory.
  *
  *     fsdp run -n 3 -- ./03_who_holds_what */
@@ -21,7 +21,7 @@ static fsdp_tensor *sub_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
 
 static const fsdp_module_type sub_type = {.name = "MySubModule", .forward = sub_forward};
 
-/* Returns NULL on failure, as the library's own constructors do: they nest. */
+/* Returns NULL on failure, as the library's own constructors do, so that calls can be nested. */
 static fsdp_module *sub_create(fsdp_context *c, int64_t in, int64_t out)
 {
     sub_module *m = NULL;
@@ -95,7 +95,7 @@ static void print_held(my_model *m, const char *when)
                          d ? "" : "whole: ", rows);
     }
     fsdp_parameters_release(&p);
-    for (int rank = 0; rank < fsdp_context_world_size(c); rank++, fsdp_barrier(fsdp_world(c))) /* in turn */
+    for (int rank = 0; rank < fsdp_context_world_size(c); rank++, fsdp_barrier(fsdp_world(c))) /* one after the other */
         if (rank == fsdp_context_rank(c) && fputs(text, stdout) >= 0)
             fflush(stdout);
 }

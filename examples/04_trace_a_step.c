@@ -111,7 +111,7 @@ static fsdp_status run(trace *t, const fsdp_shard_options *options, fsdp_module 
     FSDP_TRY(fsdp_adamw_create(&parameters, &adam, adamw));
     fsdp_parameters_release(&parameters);
     FSDP_TRY(fsdp_module_set_shard_listener(*model, see, t));
-    FSDP_TRY(step(t, *model, *adamw)); /* the first one makes what later ones use again */
+    FSDP_TRY(step(t, *model, *adamw)); /* the first step makes what later ones use again */
     t->on = true;
     if (fsdp_context_rank(t->context) == 0)
         printf("       ms  event         group           %9s %9s %9s %9s %9s  KiB\n", "shards", "optimizer",

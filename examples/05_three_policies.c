@@ -1,5 +1,5 @@
-/* 05_three_policies.c - MyModel of 03_who_holds_what.c, wrapped by FSDP1 with one policy of three: which modules become
- * units, what rank 0 holds of each parameter, and which of them are whole before, in and after a forward.
+/* 05_three_policies.c - MyModel of 03_who_holds_what.c, wrapped by FSDP1 with one of three policies: which modules
+ * become units, what rank 0 holds of each parameter, and which of them are whole before, in and after a forward.
  *
  *     fsdp run -n 3 -- ./05_three_policies             size: 500 parameters or more
  *     fsdp run -n 3 -- ./05_three_policies class       modules of the class MySubModule
@@ -91,7 +91,7 @@ static fsdp_status print_parts(fsdp_module *model, const fsdp_shard_map *map)
     return FSDP_OK;
 }
 
-/* A parameter that is no distributed tensor is whole. What waits for its backward is whole, too, but out of sight. */
+/* A parameter that is no distributed tensor is whole. What waits for its backward is whole, too, but not seen. */
 static void print_whole(fsdp_module *model, const char *when, const char *name)
 {
     fsdp_memory_stats memory;

@@ -1,5 +1,5 @@
-/* 06_linear_fsdp1.c - Linear(128, 10) on 1,024 random samples, as somebody writes it who knows FSDP1: a DeviceMesh,
- * use_orig_params, a DistributedSampler whose epoch is set, SGD, three epochs. PyTorch's words stand on the right.
+/* 06_linear_fsdp1.c - Linear(128, 10) on 1,024 random samples, as somebody who knows FSDP1 writes it: a DeviceMesh,
+ * use_orig_params, a DistributedSampler whose epoch is set, SGD, three epochs. PyTorch's words are on the right.
  *
  *     fsdp run -n 4 -- ./06_linear_fsdp1 */
 #include <fsdp/fsdp.h>
@@ -72,7 +72,7 @@ static fsdp_status build(run *r, const samples *s)
     return fsdp_data_loader_create(&r->data, &batches, &r->loader); /* DataLoader(dataset, 32, sampler=sampler) */
 }
 
-/* One epoch; *mean is this rank's loss. */
+/* Trains for one epoch; *mean is this rank's loss. */
 static fsdp_status train(run *r, int epoch, float *mean)
 {
     fsdp_device *cpu = fsdp_cpu(r->c);

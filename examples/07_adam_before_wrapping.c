@@ -1,6 +1,6 @@
-/* 07_adam_before_wrapping.c - SimpleModel (256 to 256 to 10) whose Adam is made before FSDP1 wraps it. With
- * use_orig_params the optimizer's parameters stay what they are, tensors of the model, so it goes on, on this rank's
- * part of each. Without, a unit is one flat parameter, which the optimizer has never heard of: that is refused.
+/* 07_adam_before_wrapping.c - SimpleModel (256 to 256 to 10), whose Adam is made before FSDP1 wraps it. With
+ * use_orig_params the optimizer's parameters stay what they are, tensors of the model, so it goes on with this rank's
+ * part of each. Without, a unit is one flat parameter, which the optimizer has never seen: that is refused.
  *
  *     fsdp run -n 2 -- ./07_adam_before_wrapping */
 #include <fsdp/fsdp.h>
@@ -31,7 +31,7 @@ static fsdp_status adam_create(fsdp_module *model, fsdp_optimizer **adam)
     return status;
 }
 
-/* One step on all ranks' samples: sample i of class i mod 10 has its ones at i mod 10, i mod 10 + 10, ... */
+/* Runs one step on all ranks' samples: sample i, of class i mod 10, has its ones at i mod 10, i mod 10 + 10, ... */
 static fsdp_status step(fsdp_module *model, fsdp_optimizer *adam, double *loss)
 {
     fsdp_context *c = model->context;
@@ -81,7 +81,7 @@ static fsdp_status run(fsdp_context *c, bool use_orig_params)
     fsdp_status status = model_create(c, &model);
 
     if (status == FSDP_OK)
-        status = adam_create(model, &adam); /* before */
+        status = adam_create(model, &adam); /* before wrapping */
     if (status == FSDP_OK)
         status = fsdp_fsdp1_wrap(model, &options);
     if (status == FSDP_OK && fsdp_context_rank(c) == 0)

@@ -82,7 +82,7 @@ typedef struct run {
     fsdp_data_loader *loader;
 } run;
 
-/* PyTorch's collate_fn: images and labels of bytes into what the model takes. */
+/* Converts images and labels of bytes into what the model takes: PyTorch's collate_fn. */
 static fsdp_status collate(void *arg, int64_t size, void *const *items, void *const *out)
 {
     const int64_t *shape = ((const run *)arg)->fields[0].shape, pixels = size * shape[1] * shape[2];
@@ -180,7 +180,7 @@ int main(int argc, char **argv)
     if (status == FSDP_OK && argc <= 2 && fsdp_context_rank(r.c) == 0)
         status = make_files(images, labels);
     if (r.c)
-        status = fsdp_agree(fsdp_world(r.c), status); /* the files are there, or no rank goes on */
+        status = fsdp_agree(fsdp_world(r.c), status); /* the files are there on all ranks, or none goes on */
     if (status == FSDP_OK)
         status = open_data(&r, images, labels);
     if (status == FSDP_OK)

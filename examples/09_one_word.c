@@ -1,5 +1,5 @@
-/* 09_one_word.c - the same training as DDP, ZeRO-1, -2, -3, FSDP1 or FSDP2, by one word: the loss is the same, and what
- * a rank holds and sends is not. Of two steps of two microbatches the second one is measured.
+/* 09_one_word.c - runs the same training as DDP, ZeRO-1, -2, -3, FSDP1 or FSDP2, chosen by one word: the loss is the
+ * same, and what a rank holds and sends differs. Of two steps of two microbatches the second one is measured.
  *
  *     fsdp run -n 4 -- ./09_one_word                   all of them, a line each
  *     fsdp run -n 4 -- ./09_one_word zero2             or ddp, zero1, zero3, fsdp1, fsdp2 */
@@ -8,11 +8,11 @@
 
 enum {
     DIM = 64,
-    BATCH = 8, /* of a microbatch */
+    BATCH = 8, /* samples of a microbatch */
     MICROBATCHES = 2
 };
 
-/* What the word changes: how the model is sharded. */
+/* Shards the model in the way that the word names. */
 static fsdp_status shard(fsdp_module *model, const char *word)
 {
     static const char *const classes[] = {"Sequential"}; /* the type of a block */
@@ -29,8 +29,8 @@ static fsdp_status shard(fsdp_module *model, const char *word)
     return fsdp_fully_shard_by_policy(model, &blocks, &fsdp2);
 }
 
-/* Before each microbatch: whether its backward is the step's last. FSDP reduces gradients in every backward here, as
- * ZeRO-2 and -3 do; ZeRO-1 and DDP add them up on the rank first. */
+/* Says before each microbatch whether its backward is the step's last. FSDP reduces gradients in every backward here,
+ * as ZeRO-2 and -3 do; ZeRO-1 and DDP add them up on the rank first. */
 static fsdp_status begin_microbatch(fsdp_module *model, const char *word, bool last)
 {
     return !strcmp(word, "ddp")        ? fsdp_module_set_requires_gradient_sync(model, last, true)
@@ -55,7 +55,7 @@ static fsdp_status microbatch(fsdp_module *model, int number, double *loss)
     for (int i = 0; i < BATCH * DIM; i++)
         values[i] = (float)((i * 37 + number * 101 + fsdp_context_rank(c) * 53) % 97) / 97;
     x = fsdp_from_data(fsdp_cpu(c), FSDP_F32, FSDP_SHAPE(BATCH, DIM), values);
-    difference = fsdp_add(fsdp_call(model, x), fsdp_scale(x, -1)); /* it learns to give back its input */
+    difference = fsdp_add(fsdp_call(model, x), fsdp_scale(x, -1)); /* the model learns to give back its input */
     mean = fsdp_scale(fsdp_mean(fsdp_mul(difference, difference)), 1.0 / MICROBATCHES);
     if (!mean)
         return fsdp_last_status();
@@ -63,7 +63,7 @@ static fsdp_status microbatch(fsdp_module *model, int number, double *loss)
     return fsdp_backward(mean);
 }
 
-/* *between: bytes of gradients after the first microbatch. */
+/* Runs a step. *between: bytes of gradients after the first microbatch. */
 static fsdp_status step(fsdp_module *model, fsdp_optimizer *adamw, const char *word, double *loss, size_t *between)
 {
     fsdp_memory_stats memory;
@@ -111,7 +111,7 @@ static fsdp_status train(fsdp_module *model, const char *word, fsdp_optimizer **
     FSDP_TRY(fsdp_module_parameters(model, &parameters));
     FSDP_TRY(fsdp_adamw_create(&parameters, &options, adamw));
     fsdp_parameters_release(&parameters);
-    FSDP_TRY(step(model, *adamw, word, &loss, &between)); /* the first makes what later ones use again */
+    FSDP_TRY(step(model, *adamw, word, &loss, &between)); /* the first step makes what later ones use again */
     fsdp_device_reset_peak(fsdp_cpu(c));
     fsdp_context_reset_comm_stats(c);
     FSDP_TRY(step(model, *adamw, word, &loss, &between));

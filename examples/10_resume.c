@@ -17,7 +17,7 @@ typedef struct run {
     fsdp_module *model;
     fsdp_optimizer *adamw;
     fsdp_checkpoint_saver *saver;
-    int64_t step; /* done so far */
+    int64_t step; /* how many are done */
     double loss;
 } run;
 
@@ -44,12 +44,12 @@ static fsdp_status build(run *r)
 
 /* ---- out and in ---- */
 
-/* What there is to save, or to load into. */
+/* Makes the states to save, or to load into. */
 static fsdp_status states_create(run *r, fsdp_checkpoint_section sections[2])
 {
     sections[0] = (fsdp_checkpoint_section){.name = "model"};
     sections[1] = (fsdp_checkpoint_section){.name = "optimizer"};
-    FSDP_TRY(fsdp_optimizer_init_state(r->adamw)); /* places, also before the first step */
+    FSDP_TRY(fsdp_optimizer_init_state(r->adamw)); /* make room for it, also before the first step */
     FSDP_TRY(fsdp_optimizer_state_dict(r->adamw, &sections[1].state));
     return fsdp_state_dict_from_module(r->model, &sections[0].state);
 }
@@ -87,7 +87,7 @@ static fsdp_status resume(run *r)
     fsdp_checkpoint_close(from);
     fsdp_state_dict_free(sections[0].state);
     fsdp_state_dict_free(sections[1].state);
-    return found == FSDP_OK || found == FSDP_NOT_FOUND ? status : found; /* not found: the first start */
+    return found == FSDP_OK || found == FSDP_NOT_FOUND ? status : found; /* not found: it is the first start */
 }
 
 static fsdp_status learn(run *r)
@@ -121,7 +121,7 @@ static fsdp_status train(run *r)
         FSDP_TRY(fsdp_scope_begin(r->context));
         FSDP_TRY(learn(r));
         fsdp_scope_end(r->context, NULL);
-        FSDP_TRY(fsdp_checkpoint_saver_poll(r->saver, NULL)); /* is one there by now? */
+        FSDP_TRY(fsdp_checkpoint_saver_poll(r->saver, NULL)); /* is one saved by now? */
         if (++r->step % EVERY == 0)
             FSDP_TRY(save(r));
     }

@@ -1,5 +1,5 @@
-/* explain_a_model.c - what sharding does to a model of one's own, before it is trained: who holds what, what is
- * gathered when, what it costs, on as many ranks as one likes. One process does all of it.
+/* explain_a_model.c - shows what sharding does to a model of your own, before it is trained: who holds what, what is
+ * gathered when, what it costs, on as many ranks as you like. One process does all of it.
  *
  *     ./explain_a_model                    4 ranks, fsdp2
  *     ./explain_a_model 16 zero2 class     ranks, parallelism.strategy, parallelism.wrap_policy */
@@ -14,7 +14,7 @@ enum {
     BATCH = 32
 };
 
-/* Called for every rank; nothing is computed, so nothing gets values. */
+/* Builds the model. Called for every rank; nothing is computed, so nothing gets values. */
 static fsdp_module *build(void *arg, fsdp_context *context, fsdp_device *device)
 {
     fsdp_module *layers[] = {fsdp_linear_create(context, device, IN, WIDE, NULL), fsdp_relu_create(context),
@@ -25,7 +25,7 @@ static fsdp_module *build(void *arg, fsdp_context *context, fsdp_device *device)
     return fsdp_sequential_create(context, layers, 5);
 }
 
-/* One forward, as the training loop has it. */
+/* Runs one forward, as the training loop does. */
 static fsdp_tensor *loss(void *arg, fsdp_module *module, fsdp_device *device)
 {
     fsdp_tensor *x = fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(BATCH, IN));

@@ -17,17 +17,17 @@ enum {
     MOST_NOTES = 8
 };
 
-typedef struct note { /* bytes of the ledger */
+typedef struct note { /* bytes in the ledger */
     size_t host, host_peak, device, device_peak;
 } note;
 
 typedef struct job {
     fsdp_context *c;
-    fsdp_device *device; /* that is trained on */
+    fsdp_device *device; /* the device to train on */
     const char *folder;
     fsdp_module *model;
-    fsdp_state_dict *own; /* of the leader's model in its own memory */
-    int64_t compared;     /* tensors */
+    fsdp_state_dict *own; /* that of the leader's model in its own memory */
+    int64_t compared;     /* how many tensors */
     note notes[MOST_NOTES];
     int note_count;
 } job;
@@ -106,7 +106,7 @@ static fsdp_status write_files(const job *j)
     return FSDP_OK;
 }
 
-/* Calls `take` with one file after the other, as tensors in the host's memory: the leader's; the others have none. */
+/* Calls `take` with one file after the other, as tensors in the host's memory on the leader; the others have none. */
 static fsdp_status read_files(job *j, fsdp_status (*take)(job *j, const fsdp_state_dict *file))
 {
     bool leader = fsdp_context_rank(j->c) == 0;
@@ -116,7 +116,7 @@ static fsdp_status read_files(job *j, fsdp_status (*take)(job *j, const fsdp_sta
         fsdp_safetensors *map = NULL;
         fsdp_state_dict *file = NULL;
 
-        FSDP_TRY(fsdp_scope_begin(j->c)); /* which the file's tensors live in */
+        FSDP_TRY(fsdp_scope_begin(j->c)); /* the file's tensors live in this scope */
         FSDP_TRY(fsdp_state_dict_create(&file));
         snprintf(text, sizeof text, "%s/%d", j->folder, f);
         if (leader)
@@ -148,7 +148,7 @@ static void take_note(job *j, const char *when)
         fsdp_device_memory(j->device, &device);
     *n = (note){host.live_total_bytes, host.peak_total_bytes, device.live_total_bytes, device.peak_total_bytes};
     for (int rank = 0; rank < fsdp_context_world_size(j->c); rank++, fsdp_barrier(fsdp_world(j->c)))
-        if (rank == fsdp_context_rank(j->c)) { /* in turn */
+        if (rank == fsdp_context_rank(j->c)) { /* one rank after the other */
             printf("%-21s rank %d: host %6zu, at most %6zu; device %6zu, at most %6zu\n", when, rank, n->host,
                    n->host_peak, n->device, n->device_peak);
             fflush(stdout);
@@ -171,8 +171,8 @@ static fsdp_status copy_file(job *j, const fsdp_state_dict *file)
     return FSDP_OK;
 }
 
-/* param_init_fn: bytes on the device for a module of the unit that is wrapped next, and on the leader values for what
- * has bytes and is not sharded yet. The others get theirs from the leader. */
+/* param_init_fn: gets bytes on the device for a module of the unit that is wrapped next, and on the leader also values
+ * for what has bytes and is not sharded yet. The others get theirs from the leader. */
 static fsdp_status init(void *arg, fsdp_module *module)
 {
     job *j = arg;
@@ -260,7 +260,7 @@ static fsdp_status load_into_shards(job *j)
 
 /* ---- both ---- */
 
-/* Every tensor of every file is in the model, whole and to the bit; `take` of read_files. */
+/* Checks that every tensor of every file is in the model, whole and to the bit; a `take` of read_files. */
 static fsdp_status compare(job *j, const fsdp_state_dict *file)
 {
     float got[WORDS * DIM], wanted[WORDS * DIM];

@@ -1,10 +1,10 @@
-/* elements.c - functions of one, two and three operands. */
+/* elements.c - measures functions of one, two and three operands. */
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/rig.h"
 
-/* Two operands: the second as large, a row, a column, turned. */
+/* Measures two operands: the second is as large, a row, a column, or transposed. */
 static void operands(bench *b, fsdp_dtype t, int64_t rows, int64_t cols, fsdp__binary_op op, const char *name)
 {
     static const char *const second[] = {"", " row", " column", " turned", " number"};
@@ -77,7 +77,7 @@ static void functions(bench *b, fsdp_dtype t, int64_t numel)
     }
 }
 
-/* The largest, and sums of squares about a mean: of rows, of columns. */
+/* Measures the largest, and sums of squares about a mean: of rows, and of columns. */
 static void reductions(bench *b, fsdp_dtype t, int64_t rows, int64_t cols)
 {
     static const char *const names[] = {"max of rows", "max of columns", "squares of rows", "squares of columns"};

@@ -1,9 +1,10 @@
-/* images.c - rows of the kernels over images, of a small CNN. */
+/* images.c - measures the kernels over images, at the shapes of a small CNN. */
 #include <stdio.h>
 
 #include "kernels/rig.h"
 
-/* Square images and kernels, padding that keeps the size at stride 1: y, the gradient of x, that of the weight. */
+/* Measures square images and kernels, with padding that keeps the size at stride 1: y, the gradient of x, that of the
+ * weight. */
 static void convolutions(bench *b, fsdp_dtype t, int64_t batch, int64_t in, int64_t side, int64_t out, int64_t kernel,
                          int64_t stride)
 {
@@ -34,7 +35,7 @@ static void convolutions(bench *b, fsdp_dtype t, int64_t batch, int64_t in, int6
     }
 }
 
-/* Windows of 2 x 2, and norms of the channels: forward and backward. */
+/* Measures windows of 2 x 2, and norms of the channels, forward and backward. */
 static void planes(bench *b, fsdp_dtype t, int64_t batch, int64_t channels, int64_t side)
 {
     int64_t numel = batch * channels * side * side;

@@ -1,4 +1,4 @@
-/* rig.c - arrays, and the clock. */
+/* rig.c - arrays, and the clock, for the rows of bench_kernels. */
 #include "kernels/rig.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* rig.h - what the rows of bench_kernels are measured with. */
+/* rig.h - what measures the rows of bench_kernels. */
 #ifndef BENCH_KERNELS_RIG_H
 #define BENCH_KERNELS_RIG_H
 
@@ -15,11 +15,12 @@ typedef struct bench {
 } bench;
 
 double seconds(void);
-/* Values of [-0.5, 0.5), or whole numbers below `below` for indices, which are int32. Freed by release. */
+/* Makes an array of values in [-0.5, 0.5), or of whole numbers below `below` for indices, which are int32. release
+ * frees it. */
 void *array(bench *b, fsdp_dtype dtype, int64_t numel, int below);
-void release(bench *b); /* the arrays */
+void release(bench *b); /* frees the arrays */
 bool wanted(const bench *b, const char *name);
-/* Runs the call and prints its line. Releases the arrays. */
+/* Runs the call, prints its line, and releases the arrays. */
 void measure(bench *b, fsdp__kernel kernel, const void *args, double flops, double bytes, const char *what);
 
 #define WANT(NAME)                                                \

@@ -1,9 +1,9 @@
-/* mpi_collectives.c - what bench_collectives measures, through MPI. Not part of the build:
+/* mpi_collectives.c - measures through MPI what bench_collectives measures. Not part of the build:
  *
  *     mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun -n 2 ./mpi_collectives [MB [KB [threads]]]
  *
- * Medians in microseconds, of the slowest rank; n is the whole buffer in bytes, to so many MB (256) from so many KB
- * (1); f32. "threads": with MPI_THREAD_MULTIPLE, as fsdp's ranks have it, else with the fastest level. */
+ * Times are medians in microseconds, of the slowest rank; n is the whole buffer in bytes, up to so many MB (256) from
+ * so many KB (1); f32. "threads": with MPI_THREAD_MULTIPLE, as fsdp's ranks have it, else with the fastest level. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
