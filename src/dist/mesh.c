@@ -151,7 +151,7 @@ out:
     return status;
 }
 
-/* ---- of groups that exist ---- */
+/* ---- made from groups that exist ---- */
 
 /* Checks that every rank of the world is there at most once, and this one is; sets its coordinates. */
 static fsdp_status find_self(fsdp_mesh *mesh)
@@ -236,7 +236,7 @@ out:
     return status;
 }
 
-/* ---- life ---- */
+/* ---- life cycle ---- */
 
 fsdp_mesh *fsdp_mesh_ref(fsdp_mesh *mesh)
 {
@@ -264,7 +264,7 @@ void fsdp_mesh_unref(fsdp_mesh *mesh)
     fsdp__free(mesh);
 }
 
-/* ---- looking ---- */
+/* ---- properties ---- */
 
 int fsdp_mesh_ndim(const fsdp_mesh *mesh)
 {

@@ -439,7 +439,7 @@ out:
     return status;
 }
 
-/* ---- the public face ---- */
+/* ---- the public functions ---- */
 
 fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, const fsdp_placement *placements,
                                    fsdp_tensor **out)

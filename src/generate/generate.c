@@ -172,7 +172,7 @@ static void release(generator *g)
     fsdp__free(g->logits);
 }
 
-/* ---- modules as they were ---- */
+/* ---- modes of modules, to be restored ---- */
 
 typedef struct mode {
     bool training;

@@ -20,7 +20,7 @@ fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *m
 
 typedef struct lm_head {
     fsdp_layer layer;
-    int64_t dim, vocab_size; /* the sizes of the weight, which may be a shard */
+    int64_t dim, vocab_size; /* of the whole weight: it may be a shard itself */
 } lm_head;
 
 /* Maps hidden (B,T,C) to logits (B,T,V), or hidden and targets (B,T) to the loss (). */

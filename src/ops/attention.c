@@ -45,7 +45,7 @@ static bool set_options(const char *op, fsdp__attention_forward_args *args, cons
     return true;
 }
 
-/* Makes room for (B,H,T) f32, if a backward will need it. */
+/* Makes lse, (B,H,T) f32, for when a backward will need it. */
 static bool make_lse(const fsdp__attention_forward_args *args, const fsdp_tensor *like, fsdp_tensor **lse)
 {
     const int64_t shape[] = {args->batch, args->heads, args->q_time};

@@ -80,7 +80,7 @@ static fsdp_status mul_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return mul_give(node, 0, dy, b, true);
 }
 
-/* ---- the others ---- */
+/* ---- the other functions ---- */
 
 fsdp_status fsdp__binary_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
@@ -180,7 +180,7 @@ BINARY(pow, POW, fsdp__binary_backward)
 BINARY(maximum, MAXIMUM, fsdp__binary_backward)
 BINARY(minimum, MINIMUM, fsdp__binary_backward)
 
-/* ---- the second is a number ---- */
+/* ---- the second operand is a number ---- */
 
 static const fsdp__op add_scalar_op = {.name = "add_scalar", .backward = add_backward};
 static const fsdp__op pow_scalar_op = {.name = "pow_scalar", .backward = fsdp__binary_backward};

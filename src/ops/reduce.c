@@ -327,7 +327,7 @@ fsdp_tensor *fsdp_std(fsdp_tensor *x, int count, const int *dims, double correct
     return variance(&std_op, x, count, dims, correction, keep_dim, true);
 }
 
-/* ---- along one dimension, with the place: the first of equals ---- */
+/* ---- along one dimension, with the index: the first of equals ---- */
 
 static fsdp_tensor *best(const char *op, fsdp_tensor *x, int dim, bool keep_dim, bool largest, fsdp_tensor **indices)
 {

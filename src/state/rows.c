@@ -7,7 +7,7 @@ static bool is_split(const fsdp_distribution *d, int i)
     return d->placements[i].kind != FSDP_REPLICATE && fsdp_mesh_size(d->mesh, i) > 1;
 }
 
-/* Decides which placements the entry gets; returns false if it has them already, or if nothing can cut it. */
+/* Decides which placements the entry gets; returns false if it has them already, or if nothing cuts it. */
 static bool choose(const fsdp_state_dict_entry *entry, bool over_replicas, fsdp_placement *out)
 {
     const fsdp_distribution *d = fsdp_tensor_distribution(entry->tensor);

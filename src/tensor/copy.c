@@ -297,7 +297,7 @@ fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src)
     return status;
 }
 
-/* ---- in another dtype ---- */
+/* ---- conversion to another dtype ---- */
 
 fsdp_status fsdp__tensor_convert(const fsdp_tensor *tensor, fsdp_dtype dtype, fsdp_tensor **out)
 {

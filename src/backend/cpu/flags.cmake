@@ -1,16 +1,16 @@
-# How the CPU's kernels are compiled: each file of kernels/ once per instruction set, all in one binary; at run time
-# kernels_table.c takes the best one the processor has. Included once the target fsdp_backend_objects exists.
+# Compiles the CPU's kernels: each file of kernels/ once per instruction set, all in one binary; at run time
+# kernels_table.c takes the best one that the processor has. Include it after the target fsdp_backend_objects exists.
 
-# No -fassociative-math: sums that may be reordered say so (omp simd reduction), and the range reduction of exp must
-# not be. No -ffinite-math-only: NaN and infinity must come out where they go in.
+# Do not use -fassociative-math: sums that may be reordered say so (omp simd reduction), and the range reduction of exp
+# must not be reordered. Do not use -ffinite-math-only: NaN and infinity must come out where they go in.
 set(FSDP_CPU_KERNEL_FLAGS -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast)
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
-  # Else the two sides of a clamp become two copies of all that follows, and a vector computes both.
+  # Without it the two sides of a clamp become two copies of all that follows, and a vector computes both.
   list(APPEND FSDP_CPU_KERNEL_FLAGS -fno-thread-jumps)
 endif()
 set(isas v3 v4)
 if(FSDP_SANITIZE)
-  # Vectorising instrumented loops takes minutes a file and finds nothing more.
+  # Vectorising instrumented loops takes minutes for each file and finds nothing more.
   list(PREPEND FSDP_CPU_KERNEL_FLAGS -O1)
   list(REMOVE_ITEM FSDP_CPU_KERNEL_FLAGS -O3)
   set(isas)

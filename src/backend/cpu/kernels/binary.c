@@ -20,7 +20,7 @@ static void powers(const float *a, const float *b, float less, float *y, int64_t
         y[i] = fsdp__pow_of(a[i], b[i] - less, fsdp__exp2f(high[i], low[i]));
 }
 
-/* ---- one place ---- */
+/* ---- one element ---- */
 
 /* Bounds a logarithm from below by -100, as PyTorch does. */
 FSDP__INLINE float bounded(float log)

@@ -1,9 +1,9 @@
 /* matmul.c - the matrix product, for all layouts and dtypes: oneDNN's sgemm, and around it what sgemm lacks.
  *
  * f32 matrices are passed on as they are, and C is written in place. If a matrix is 16 bits wide, has rows that
- * overlap, or lies so that sgemm reads it slowly, the product is made of panels: a panel of each such operand is copied
- * as f32, and a panel of such a C is summed as f32 and rounded once, when it is complete. Cores that multiply bf16
- * themselves are tried first. A product of one row takes neither way (matvec.h). */
+ * overlap, or is laid out so that sgemm reads it slowly, the product is made of panels: a panel of each such operand is
+ * copied as f32, and a panel of such a C is summed as f32 and rounded once, when it is complete. Cores that multiply
+ * bf16 themselves are tried first. A product of one row takes neither way (matvec.h). */
 #include <dnnl.h>
 
 #include "backend/cpu/kernels/matvec.h"
@@ -247,8 +247,8 @@ static fsdp_status batch_product(const product *plan, const scratch_sizes *sizes
     return make_product(&mine);
 }
 
-/* If one product has fewer multiplications than this, a batch is shared out in whole products, one for a thread at a
- * time. */
+/* If one product has fewer multiplications than this, the products of a batch are shared among threads: one thread
+ * makes each. */
 #define SMALL_PRODUCT (1 << 21)
 
 fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)

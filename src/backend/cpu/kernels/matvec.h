@@ -41,7 +41,7 @@ FSDP__INLINE void fsdp__matvec_store(const fsdp__matmul_args *k, int64_t j, floa
 #undef STORE
 }
 
-/* ---- columns of the matrix are runs: a dot product each ---- */
+/* ---- columns of the matrix are runs: a dot product for each ---- */
 
 FSDP__INLINE void fsdp__dot_four(fsdp_dtype dtype, const float *restrict x, const void *b, int64_t run, int64_t n,
                                  float out[FSDP__VEC_RUNS])
@@ -93,7 +93,7 @@ static inline void fsdp__matvec_dots(const fsdp__matvec *v, int64_t first, int64
     }
 }
 
-/* ---- rows of the matrix are runs: added up, each times an element of the vector ---- */
+/* ---- rows of the matrix are runs: they are added, each times an element of the vector ---- */
 
 FSDP__INLINE void fsdp__add_four(fsdp_dtype dtype, const float *restrict x, const void *b, int64_t run, int64_t n,
                                  float *restrict sums)
@@ -138,7 +138,7 @@ static inline void fsdp__matvec_sums(const fsdp__matvec *v, int64_t first, int64
         fsdp__matvec_store(k, first + j, sums[j]);
 }
 
-/* ---- all of it ---- */
+/* ---- the whole product ---- */
 
 static fsdp_status fsdp__matvec_run(fsdp_stream *stream, const fsdp__matmul_args *k)
 {

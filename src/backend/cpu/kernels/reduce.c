@@ -45,7 +45,7 @@ FSDP__INLINE float extreme(bool least, float a, float b)
     return b != b || (least ? b < a : b > a) ? b : a;
 }
 
-/* Finds the largest or smallest with vectors by hand: see fsdp__largest. */
+/* Finds the largest or smallest, vectorised by hand: see fsdp__largest. */
 FSDP__INLINE float extreme_of_row(fsdp_dtype dtype, bool least, const void *x, int64_t first, int64_t end)
 {
     float best = fsdp__load(dtype, x, first);

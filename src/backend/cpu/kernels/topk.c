@@ -7,7 +7,7 @@
 #include "backend/cpu/kernels/dtype.h"
 
 enum {
-    BLOCK = 64,    /* numbers that are read before the room is checked */
+    BLOCK = 64,    /* numbers that are read between checks of the room */
     SPARE = 512,   /* room beside twice k: few numbers of a short row are dropped before its end */
     INSERTED = 12, /* at most so many are sorted by insertion */
 };

@@ -101,7 +101,7 @@ FSDP__INLINE void forward_floats(fsdp__unary_op op, const float *x, float *y, fl
         y[i] = value(op, x[i], low, high);
 }
 
-/* Keeps floats in registers only: through the cache it takes half as long again. */
+/* Computes with floats in registers only: through the cache it takes half as long again. */
 FSDP__INLINE void forward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__pair *x, fsdp__pair *y, float low,
                                 float high, int64_t n)
 {
@@ -111,7 +111,7 @@ FSDP__INLINE void forward_pairs(fsdp_dtype dtype, fsdp__unary_op op, const fsdp_
                              value(op, fsdp__high(dtype, x[i]), low, high));
 }
 
-/* Is for functions that need all registers themselves. */
+/* Computes functions that need all registers themselves. */
 FSDP__INLINE void forward_pieces(fsdp_dtype dtype, fsdp__unary_op op, const fsdp__pair *x, fsdp__pair *y, int64_t n)
 {
     float low[FSDP__PIECE], high[FSDP__PIECE];
