@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# cluster.sh - what a step costs on two machines with a network of known rate between them; prints a Markdown table.
+# cluster.sh - measures a step on two machines with a network of known rate between them; prints a Markdown table.
 #
 #     bench/cluster.sh [--build build] [--peer "PYTHON /path/to/torch_bench.py"] [--model gpt-10m] [--batch 4]
 #                      [--ranks "1 2"] [--rates "10gbit 1gbit 100mbit"] [--steps 5] [--warmup 2]
 #                      [--repeats 1] [--step-options "--parts"]
-#     bench/cluster.sh [--ranks ...] [--rates ...] --run "COMMAND"      runs that by mpirun at each rate instead
+#     bench/cluster.sh [--ranks ...] [--rates ...] --run "COMMAND"      runs COMMAND by mpirun at each rate instead
 #
 # The machines are namespaces of this one (tests/cluster/machines.sh). The peer is that of bench/compare.py. --batch is
-# of all ranks of a machine together.
+# for all ranks of a machine together.
 #
-#   into a machine   bytes of a step by the counters of the interface: those of a long run less those of a short one
+#   into a machine   bytes of a step by the counters of the interface: those of a long run minus those of a short one
 #   closed form      bytes of parameters and gradients that must come in: each once (docs/cluster.md)
-#   step             the median of a run's steps; of --repeats runs (of ours) the median, in turns with
-#   alone            the same ranks on one machine, measured at each rate anew, for others may use the cores
-#   wire             bytes into a machine over the rate of a transfer one way, payload a second, measured then
+#   step             the median of a run's steps, and of --repeats runs (ours only) their median; in turns with
+#   alone            the same ranks on one machine, measured again at each rate, since others may use the cores
+#   wire             bytes into a machine over the rate of a transfer one way (payload per second), measured then
 #   of the bound     a step over the longer of the two
 set -euo pipefail
 
@@ -56,7 +56,7 @@ fail() {
     exit 1
 }
 
-# number NAME: from the line that a benchmark has printed
+# number NAME: reads a number from the line that a benchmark has printed
 number() {
     sed -n "s/.*\"$1\": \([0-9.]*\).*/\1/p" "$machines_folder/said" | tail -1
 }
@@ -71,7 +71,7 @@ set_rate() {
     done
 }
 
-# One way from machine 0 to machine 1, bytes a second at the receiver, for two seconds
+# Measures one way from machine 0 to machine 1 for two seconds: bytes per second at the receiver
 one_way() {
     local listener
     machines_on 1 python3 - >"$machines_folder/rate" <<'END' &
@@ -131,15 +131,15 @@ run_peer() {
     for pid in "${pids[@]}"; do wait "$pid" || fail "the peer failed"; done
 }
 
-bytes_of() { # COMMAND...: what has come into machine 1 during it
+bytes_of() { # COMMAND...: counts what comes into machine 1 while it runs
     local before
     before=$(machines_bytes 1)
     "$@"
     came=$(($(machines_bytes 1) - before))
 }
 
-# What a step of FSDP2 must bring in: all parameters gathered, all gradients reduced, and what does not stay whole from
-# the forward to the backward gathered again
+# Computes what a step of FSDP2 must bring in: all parameters gathered, all gradients reduced, and what does not stay
+# whole from the forward to the backward gathered again
 closed_form() { # PARAMETERS
     local whole norms mlp block last=0
     case $model in
@@ -158,7 +158,7 @@ closed_form() { # PARAMETERS
     echo $((4 * (3 * $1 - whole) * (machines_count - 1) / machines_count))
 }
 
-# row NAME RATE WIRE-RATE STEP ALONE: $few and $came are bytes of the short and the long run
+# row NAME RATE WIRE-RATE STEP ALONE: prints a row; $few and $came are bytes of the short and the long run
 row() {
     local bytes wire
     bytes=$(((came - few) / (steps - 1)))

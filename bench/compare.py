@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 
-# name: model, ranks, batch per rank, our mode, the peer's, extra options of both
+# name: model, ranks, batch per rank, our mode, the peer's mode, extra options for both
 ROWS = {
     "gpt-10m-1": ("gpt-10m", 1, 8, "none", "none", []),
     "gpt-10m-2": ("gpt-10m", 2, 4, "fsdp2", "fsdp2", []),

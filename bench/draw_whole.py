@@ -35,7 +35,7 @@ def text(x, y, words, anchor="middle", more=""):
 
 
 def draw(title, model, moments, most, y0):
-    kept = moments[-1][1]  # of the root, until its backward
+    kept = moments[-1][1]  # the root's, until its backward
     base = y0 + TOP + HEIGHT
 
     def height(count):

@@ -70,7 +70,7 @@ static fsdp_status model_create(fsdp_context *c, my_model **out)
     return fsdp_module_add_child(&(*out)->base, "output_layer", (*out)->output_layer);
 }
 
-/* ---- looking ---- */
+/* ---- printing ---- */
 
 /* Outside its forward a parameter is a distributed tensor with a box of rows; inside it is whole and plain. */
 static void print_held(my_model *m, const char *when)

@@ -21,7 +21,7 @@ typedef struct trace {
     bool on;
 } trace;
 
-/* ---- looking ---- */
+/* ---- recording and printing ---- */
 
 static double milliseconds_since(const struct timespec *start)
 {

@@ -64,7 +64,7 @@ static fsdp_wrap_policy policy_of(const char *word)
     return !strcmp(word, "class") ? class : !strcmp(word, "lambda") ? lambda : size;
 }
 
-/* ---- looking ---- */
+/* ---- printing ---- */
 
 static fsdp_status print_parts(fsdp_module *model, const fsdp_shard_map *map)
 {

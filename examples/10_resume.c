@@ -42,7 +42,7 @@ static fsdp_status build(run *r)
     return FSDP_OK;
 }
 
-/* ---- out and in ---- */
+/* ---- saving and loading ---- */
 
 /* Makes the states to save, or to load into. */
 static fsdp_status states_create(run *r, fsdp_checkpoint_section sections[2])

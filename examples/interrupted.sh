@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A model folder in, text in, a model folder out, and in between the power goes: a run on two ranks is killed, and goes
-# on with three.
+# Trains a model folder on a text into a new model folder, with a power cut in between: a run on two ranks is killed,
+# and goes on with three.
 #
 #     examples/interrupted.sh MODEL TEXT OUT [--section.key=value ...]
 #
-# MODEL is a Hugging Face folder, TEXT what it is trained on; OUT is made, beside OUT-checkpoints. FSDP is the program.
+# MODEL is a Hugging Face folder, TEXT what it is trained on; OUT and OUT-checkpoints are made. $FSDP is the program.
 set -euo pipefail
 if [ $# -lt 3 ]; then
     sed -n '5p' "$0" >&2
