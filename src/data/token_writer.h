@@ -22,9 +22,9 @@ typedef struct fsdp__token_writer {
     int64_t sum_count, sum_capacity;
 } fsdp__token_writer;
 
-/* Opens a writer for tokens of `width` bytes, 2 or 4. If a file of that name exists that this writer did not make, it
- * is refused. A file that is `kept` by the cache has a name of the cache's own making: it replaces whatever has that
- * name, and gets checksums (token_sums.h). */
+/* Opens a writer for tokens of `width` bytes, 2 or 4. If a file of that name exists that fsdp did not make, it is
+ * refused. A file that is `kept` by the cache has a name of the cache's own making: it replaces whatever has that name,
+ * and gets checksums (token_sums.h). */
 fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width, bool kept);
 fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *ids, int64_t count);
 /* Writes the header with a note ("": none; token_header.h), syncs the file to the disk and gives it its name. */
