@@ -7,7 +7,7 @@
 typedef struct fsdp__variant {
     char strategy[64]; /* "zero2", "fsdp1:no_shard" */
     char policy[160];  /* "blocks", "size:20000"; "" if there are no units */
-    char label[240];   /* the strategy, and the policy if there are several */
+    char label[240];   /* the strategy, and the policy if policies were named */
     fsdp_train_config *config;
     char refused[1024]; /* why it is not possible; "": it is possible */
 } fsdp__variant;
