@@ -1,4 +1,4 @@
-/* bars.c - a comparison as bars. */
+/* bars.c - draws a comparison as bars. */
 #include "compare/bars.h"
 
 #include <stddef.h>

@@ -9,8 +9,8 @@ typedef struct fsdp__encoded {
     int64_t documents; /* number of documents that end in the piece */
     int64_t text_bytes;
     int64_t replaced_bytes;        /* bytes that are not UTF-8 */
-    int64_t lines, left_out_lines; /* of JSON lines, those that are not empty */
-    char why[256];                 /* reason why the last bad line is bad */
+    int64_t lines, left_out_lines; /* of JSON lines, those that are not blank */
+    char why[256];                 /* why the last bad line is bad */
     char first_left_out[FSDP_LEFT_OUT_BYTES];
 } fsdp__encoded;
 

@@ -1,4 +1,4 @@
-/* files.c - the files that paths stand for. */
+/* files.c - lists the files that paths stand for. */
 #include "data/files.h"
 
 #include <dirent.h>

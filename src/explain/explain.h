@@ -11,7 +11,8 @@
 fsdp_status fsdp__explain_units(fsdp_explanation *e, fsdp_module *module);
 /* Lists the module's parameters, with room for the parts of part_count ranks. Call it after fsdp__explain_units. */
 fsdp_status fsdp__explain_parameters(fsdp_explanation *e, fsdp_module *module);
-/* Notes what `rank`, the rank of the module's context, holds of each parameter, if that is wanted. */
+/* Notes what `rank`, the rank of the module's context, holds of each parameter, if the explanation lists that rank's
+ * parts. */
 fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int rank);
 /* Keeps the module tree in its printed form. */
 fsdp_status fsdp__explain_tree(fsdp_explanation *e, fsdp_module *module);

@@ -21,8 +21,9 @@ struct fsdp_tokenizer {
 /* Parses the contents of a tokenizer.json, without the end-of-text id; `path` is for messages. */
 fsdp_status fsdp__tokenizer_parse(const char *path, const void *text, size_t bytes, fsdp_tokenizer **out);
 
-/* Returns whether fsdp__tokenizer_find_cut can find places to cut: every pattern must be one that is known to begin a
- * new word there, or to leave those places alone. */
+/* Returns whether fsdp__tokenizer_find_cut can find places to cut: every pattern must be known to begin a new word
+ * there or to leave those places alone, and at least one must begin one. With NFC there must be no added tokens to
+ * search for after normalization. */
 bool fsdp__tokenizer_can_cut(const fsdp_tokenizer *tokenizer);
 /* Returns the last place of `text` where both parts, each encoded alone, give the ids of the whole, whatever follows
  * the text; 0 if none was found. The text is UTF-8. */
