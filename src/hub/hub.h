@@ -22,8 +22,9 @@ fsdp_status fsdp__stop_tokens_parse(const char *path, const void *text, size_t b
  * weights. */
 fsdp_status fsdp__config_text(const fsdp_model_config *config, fsdp_dtype dtype, char **out);
 /* Gives the config.json of a model that came from a folder: the text of that folder's config.json with only the changed
- * values replaced, so that all keys stay in their order. If the folder (which may be NULL) has no config.json, or one
- * that cannot be read or is of another kind of model, it gives fsdp__config_text, with a warning. free() it. */
+ * values replaced, so that all keys stay in their order. If the folder (which may be NULL) has no config.json, it gives
+ * fsdp__config_text. It does the same, with a warning, if the file cannot be read or changed this way, or is of another
+ * kind of model. free() it. */
 fsdp_status fsdp__hub_keep_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
                                   fsdp_dtype dtype, char **out);
 fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char **out);

@@ -15,7 +15,7 @@ typedef struct fsdp__mismatch {
     int64_t seen, layers; /* number of tensors, and of the layers they belong to */
     fsdp__names missing, unexpected;
     int64_t found, misshapen; /* parameters that exist, and those of another shape */
-    char shapes[512];         /* name and both shapes of the first of these */
+    char shapes[512];         /* name and both shapes of the first misshapen one */
     const char *file;         /* of the first unexpected tensor */
     const char *kind;         /* what the unexpected names are signs of; NULL: nothing known */
     int64_t rows;             /* rows that the embedding or the head has, if not as many as expected */
