@@ -1,4 +1,4 @@
-/* bar.c - how far a run is, as a line on a terminal that is drawn over and over. */
+/* bar.c - shows how far a run is, as a line on a terminal that is redrawn again and again. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,9 +12,9 @@
 #include "cli/bar.h"
 
 enum {
-    USUAL_COLUMNS = 80, /* of a terminal that does not say */
+    USUAL_COLUMNS = 80, /* if the terminal does not say */
     WIDEST = 32,        /* '=' in a bar */
-    NARROWEST = 8,      /* fewer say nothing */
+    NARROWEST = 8,      /* a narrower bar says nothing */
     AGAIN_NS = 100 * 1000 * 1000
 };
 
@@ -22,7 +22,7 @@ bool fsdp__bar_possible(int fd)
 {
     const char *terminal = getenv("TERM");
 
-    /* A dumb one, as of an editor, cannot go back to the start of a line and clear it. */
+    /* A dumb terminal, such as an editor's, cannot go back to the start of a line and clear it. */
     return isatty(fd) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
 }
 
@@ -37,8 +37,8 @@ const char *fsdp__left_text(double seconds, char *text, size_t bytes)
     return text;
 }
 
-/* Writes "[====>    ] 12/100  1:03 left" and a note in at most `columns` - 1 characters. Where that is too narrow it
- * leaves out the note, then the bar, and then cuts. */
+/* Writes "[====>    ] 12/100  1:03 left" and a note in at most `columns` - 1 characters. If there is not enough room it
+ * leaves out the note, then the bar, and then cuts the rest. */
 static void bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,
                      size_t text_bytes)
 {
@@ -47,7 +47,7 @@ static void bar_text(int64_t step, int64_t steps, double seconds_left, const cha
 
     length = snprintf(numbers, sizeof numbers, "%lld/%lld  %s left%s%s", (long long)step, (long long)steps,
                       fsdp__left_text(seconds_left, left, sizeof left), *note ? "  " : "", note);
-    /* The last column stays free: a line that fills it is wrapped by some terminals. */
+    /* The last column stays free, because some terminals wrap a line that fills it. */
     width = FSDP__MIN(columns - 1 - length - 3, (int)WIDEST);
     if (width < NARROWEST && *note) {
         bar_text(step, steps, seconds_left, "", columns, text, text_bytes);
@@ -74,7 +74,7 @@ void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_n
 
     if (bar->drawn && now - bar->drawn_ns < AGAIN_NS)
         return;
-    /* Asked every time: somebody may have changed the size. */
+    /* The width is read every time, because the user may have resized the terminal. */
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
         size.ws_col = USUAL_COLUMNS;
     bar_text(step, steps, left, bar->note, size.ws_col, text, sizeof text);

@@ -1,4 +1,4 @@
-/* cache.c - where this program keeps what it can make again. */
+/* cache.c - the folder where this program keeps what it can make again. */
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -8,7 +8,7 @@
 fsdp_status fsdp__cache_folder(char **out)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool named = cache && cache[0] == '/'; /* any other is to be passed over */
+    bool named = cache && cache[0] == '/'; /* any other value is to be ignored */
 
     *out = NULL;
     if (!named && (!home || !*home))

@@ -1,4 +1,4 @@
-/* checkpoint_listing.c - what is in a checkpoint, and who holds what. */
+/* checkpoint_listing.c - lists what is in a checkpoint, and who holds what. */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static uint64_t bytes_of(const fsdp_checkpoint_tensor *t)
 
 /* ---- as text ---- */
 
-/* Lines of a text, below its name; those that a run keeps have columns. */
+/* Prints the lines of a text below its name. Texts that a run keeps have columns, separated by tabs. */
 static void print_lines(const char *text)
 {
     char line[1024];
@@ -67,7 +67,7 @@ static void print_values(const fsdp_checkpoint_reader *reader)
                fsdp__thousands((int64_t)fsdp_checkpoint_file_at(reader, i)->bytes, bytes, sizeof bytes));
 }
 
-/* "ranks 0 to 3", "rank 2", "4 of ranks 0 to 7" */
+/* Writes who holds a tensor: "ranks 0 to 3", "rank 2", "4 of ranks 0 to 7". */
 static const char *holders_text(const fsdp_checkpoint_tensor *t, char *text, size_t text_bytes)
 {
     int least = t->part_count > 0 ? t->parts[0].rank : 0, most = least;

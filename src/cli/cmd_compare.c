@@ -1,5 +1,5 @@
-/* cmd_compare.c - fsdp compare CONFIG.yaml: what each strategy costs. Every one is started anew, several times and in
- * turns, so that what disturbs the machine disturbs all of them, and what fails is one of them. */
+/* cmd_compare.c - fsdp compare CONFIG.yaml: what each strategy costs. Each one is started several times, in turns, so
+ * that whatever disturbs the machine disturbs all of them, and a failure is that of one alone. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,7 @@ typedef struct session {
     fsdp__comparison comparison;
     const char *strategies, *policies, *worlds, *markdown, *svg;
     bool json, help;
-    int random_fd; /* data that nobody has named; -1: none */
+    int random_fd; /* random data, if the user named none; -1: not used */
 } session;
 
 static void usage(void)
@@ -56,7 +56,8 @@ static void usage(void)
 
 /* ---- other numbers of ranks ---- */
 
-/* What cannot be found out does not cost what was measured. */
+/* Computes the figures on other numbers of ranks. A failure is only a warning, so that it does not cost what was
+ * measured. */
 static void look_elsewhere(fsdp__comparison *c)
 {
     for (int v = 0; v < c->variants.count; v++)
@@ -81,7 +82,8 @@ static fsdp_status print_svg(const void *c, FILE *out)
     return FSDP_OK;
 }
 
-/* Files first: whoever reads the table may go before its end. A full disk costs only the file. */
+/* Prints everything, the files first: whoever reads the table may close it before its end. A full disk costs only the
+ * file. */
 static int tell(const session *s)
 {
     const fsdp__comparison *c = &s->comparison;
@@ -106,7 +108,7 @@ static int tell(const session *s)
 
 /* ---- what is compared ---- */
 
-/* The same bytes in every run. */
+/* Makes random data: the same bytes in every run. */
 static fsdp_status make_random_data(fsdp_train_config *config, int *fd)
 {
     unsigned char *bytes = fsdp__malloc(RANDOM_BYTES);
@@ -130,7 +132,7 @@ static fsdp_status make_random_data(fsdp_train_config *config, int *fd)
     return status == FSDP_OK ? fsdp_train_config_set(config, "data.format", "text") : status;
 }
 
-/* A file, or a preset's name where there is no such file. */
+/* Reads a config file, or takes a preset of that name if there is no such file. */
 static fsdp_status read_config(fsdp_train_config *config, const char *name, bool *is_preset)
 {
     fsdp_model_config preset;
@@ -164,7 +166,7 @@ static int compare(session *s, fsdp_train_config *config, bool is_preset)
 
     if (fsdp__default_cache(config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    /* A rank that cannot read it has joined nobody yet, and nobody would say why it ended. */
+    /* If a rank could not read this, it would end before it had joined anyone, and nobody would say why. */
     if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (prepare(s, config, is_preset) != FSDP_OK ||

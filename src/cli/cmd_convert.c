@@ -1,5 +1,5 @@
-/* cmd_convert.c - fsdp convert FROM TO: a checkpoint as a Hugging Face folder and back, for another number of ranks, in
- * another dtype. */
+/* cmd_convert.c - fsdp convert FROM TO: converts a checkpoint to a Hugging Face folder and back, for another number of
+ * ranks, or to another dtype. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -45,12 +45,12 @@ typedef struct conversion {
     const char *from, *to;
     int ranks; /* 0: a Hugging Face folder */
     fsdp_dtype dtype;
-    int64_t step; /* -1: FROM's */
+    int64_t step; /* -1: the step of FROM */
     fsdp__tensor_source source;
     fsdp__spill spill;
     fsdp_model_config config;
     fsdp_checkpoint_value *values;
-    fsdp_checkpoint_file *files; /* of a folder; their data is owned */
+    fsdp_checkpoint_file *files; /* of a folder; their data is owned by this struct */
     int file_count;
     fsdp__interrupt interrupt;
     bool terminal;
@@ -89,7 +89,7 @@ static fsdp_status add_entry(const conversion *c, fsdp_mesh *mesh, int64_t index
     return status;
 }
 
-/* The section of a tensor, and where its name begins behind that. */
+/* Returns the section of a tensor; `*name` is its name within that. */
 static const char *section_of(const conversion *c, const fsdp__source_tensor *t, const char **name)
 {
     const fsdp_checkpoint_tensor *entry = t->entry;
@@ -123,13 +123,13 @@ static fsdp_status make_state(const conversion *c, fsdp_context *context, const 
     state = NULL;
 out:
     fsdp_state_dict_free(state);
-    fsdp_mesh_unref(mesh); /* held by the tensors */
+    fsdp_mesh_unref(mesh); /* the tensors keep references to it */
     return status;
 }
 
 /* ---- to a Hugging Face folder ---- */
 
-/* That of all weights; where they differ the one that loses nothing. */
+/* Returns the dtype of all weights; if they differ, the one that loses nothing. */
 static fsdp_dtype common_dtype(const fsdp_state_dict *state)
 {
     fsdp_dtype common = FSDP_DTYPE_NONE;
@@ -174,7 +174,7 @@ static fsdp_status write_folder(fsdp_context *context, void *arg)
 
 /* ---- to a checkpoint ---- */
 
-/* As many sections as FROM has, in its order. */
+/* Makes as many sections as FROM has, in the same order. */
 static fsdp_status make_sections(const conversion *c, fsdp_context *context, fsdp_checkpoint_section *sections,
                                  int *count)
 {
@@ -190,13 +190,14 @@ static fsdp_status make_sections(const conversion *c, fsdp_context *context, fsd
     return FSDP_OK;
 }
 
-/* What a signal gives up leaves nothing: the first rank's saver holds the folder for all. */
+/* Saves the checkpoint. If a signal ends the save, nothing is left behind: the first rank's saver holds the folder for
+ * all. */
 static fsdp_status save(conversion *c, fsdp_context *context, const fsdp_checkpoint_content *content)
 {
     fsdp_process_group *world = fsdp_world(context);
     bool is_first = fsdp_context_rank(context) == 0;
     fsdp_checkpoint_saver *saver = NULL;
-    fsdp_status status = is_first ? fsdp__saves_check_free(c->to) : FSDP_OK; /* a run may have begun meanwhile */
+    fsdp_status status = is_first ? fsdp__saves_check_free(c->to) : FSDP_OK; /* a run may have begun in the meantime */
 
     if (status == FSDP_OK)
         status = fsdp_checkpoint_saver_create(c->to, NULL, world, &saver);
@@ -232,7 +233,7 @@ static fsdp_status write_checkpoint(fsdp_context *context, void *arg)
     return status;
 }
 
-/* ---- what stands beside the tensors ---- */
+/* ---- what is stored beside the tensors ---- */
 
 static fsdp_status add_file(conversion *c, const char *name, const void *data, size_t bytes)
 {
@@ -283,7 +284,7 @@ static fsdp_status list_extras(const char *folder, fsdp__file_list *list)
     return status == FSDP_OK ? fsdp__hub_list_tokenizer(folder, list) : status;
 }
 
-/* config.json, generation_config.json and the tokenizer. */
+/* Reads config.json, generation_config.json and the tokenizer. */
 static fsdp_status read_extras(conversion *c)
 {
     fsdp__file_list list = {.count = 0};
@@ -308,8 +309,8 @@ static fsdp_status read_extras(conversion *c)
 
 /* ---- all of it ---- */
 
-/* The folder has a model of its config: what is written is to be one, too, and of a Hugging Face folder nothing else.
- */
+/* Checks that the folder has the model of its config, because what is written must be one, too. Of a Hugging Face
+ * folder it lists only the model's tensors. */
 static fsdp_status check_model(conversion *c)
 {
     fsdp_context *context = NULL;
@@ -332,7 +333,8 @@ static fsdp_status check_model(conversion *c)
     return status;
 }
 
-/* Among checkpoints such a folder would be one that is not whole, at which the next run stops. */
+/* Refuses a name that would put such a folder among checkpoints. There it would look like an incomplete checkpoint, at
+ * which the next run stops. */
 static fsdp_status check_name(const char *to)
 {
     size_t length = strlen(to);
@@ -413,7 +415,7 @@ static void release(conversion *c)
     fsdp__tensor_source_release(&c->source);
 }
 
-/* They are copied as they are, but not without a word. */
+/* Warns about values that are not finite. They are copied as they are, but not silently. */
 static void warn_not_finite(const fsdp__spill *spill)
 {
     if (spill->not_finite)

@@ -1,4 +1,4 @@
-/* cmd_diff.c - fsdp diff A B: which tensors of two models are the same, and how far the others are apart. */
+/* cmd_diff.c - fsdp diff A B: which tensors of two models are the same, and how far apart the others are. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 enum {
     DIFFERENT = 1,
-    TROUBLE = 2 /* as of diff(1) */
+    TROUBLE = 2 /* the same as diff(1)'s */
 };
 
 static void usage(void)
@@ -41,7 +41,7 @@ typedef struct comparison {
     fsdp_context *context;
     bool brief, terminal;
     fsdp__bar bar;
-    uint64_t done, total; /* bytes */
+    uint64_t done, total; /* in bytes */
     int64_t began_ns;
     int64_t equal, different, unread, only[2];
 } comparison;
@@ -80,7 +80,7 @@ static void print_unread(comparison *c, const fsdp__source_tensor *const t[2])
     printf("  %s and %s\n", t[0]->dtype_name, t[1]->dtype_name);
 }
 
-/* Where element `element` is: "[3, 7]". */
+/* Writes where element `element` is: "[3, 7]". */
 static const char *place_text(const fsdp__source_tensor *t, int64_t element, char text[FSDP__LISTED_SHAPE])
 {
     int64_t at[FSDP_MAX_DIMS] = {0};
@@ -158,7 +158,7 @@ static fsdp_status compare_pair(comparison *c, const fsdp__source_tensor *a, con
     return FSDP_OK;
 }
 
-/* Both lists are in the order of names. */
+/* Compares the two lists, both of which are sorted by name. */
 static fsdp_status compare_lists(comparison *c)
 {
     const fsdp__tensor_source *a = &c->sources[0], *b = &c->sources[1];
@@ -176,7 +176,7 @@ static fsdp_status compare_lists(comparison *c)
             FSDP_TRY(compare_pair(c, &a->tensors[i++], &b->tensors[j++]));
         }
         if (ferror(stdout))
-            return FSDP_OK; /* main says why */
+            return FSDP_OK; /* main prints why */
     }
     return FSDP_OK;
 }

@@ -1,5 +1,5 @@
 /* cmd_eval.c - fsdp eval FOLDER --data FILE: loss and perplexity of a model. With -n N this process starts N ranks of
- * itself, and waits for them; a rank (or the only process) joins by the environment. */
+ * itself and waits for them; a rank (or the only process) joins by the environment. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,19 +23,20 @@
 #include "train/facts.h"
 #include "train/model_folder.h"
 
-/* Tell a started rank from the process that starts them: which model it is to read, and the tokens that were made. */
+/* Options by which the starting process tells a rank which model to read, and where the tokens are that were made. */
 #define RANK_OPTION "as-rank"
 #define RANK_DATA_OPTION "rank-data"
 
 enum {
-    USUAL_WINDOW = 1024, /* tokens, where the model takes so many */
+    USUAL_WINDOW = 1024, /* in tokens, if the model takes that many */
     USUAL_BATCH = 8
 };
 
 typedef struct evaluation {
     const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text,
         *timeout_text, *cache, *tokenizer, *field, *bad_line_text;
-    /* In place of `path` and `data`, of a rank that another process of this program has started; NULL: as they are. */
+    /* Used in place of `path` and `data` by a rank that another process of this program has started; NULL: use
+     * those. */
     const char *rank_path, *rank_data;
     fsdp__model_folder folder;
     fsdp__torchrun torchrun;
@@ -45,11 +46,11 @@ typedef struct evaluation {
     fsdp_evaluate_options options;
     fsdp_model_config config;
     fsdp_tokens *tokens;
-    char *own_cache;   /* where `cache` is not given */
-    char *tokens_path; /* of text that the model's tokenizer has made tokens of; NULL: the data is what it is */
+    char *own_cache;   /* used if `cache` is not given */
+    char *tokens_path; /* of tokens that the model's tokenizer has made of text; NULL: the data is used as it is */
     fsdp_dtype dtype;
     double comm_timeout;
-    bool draws; /* this rank has a terminal to draw a bar on */
+    bool draws; /* this rank has a terminal where it draws a bar */
     fsdp__bar bar;
     int64_t began_ns;
     bool skips_bad_lines;
@@ -145,7 +146,8 @@ static void draw_tokens(void *arg, int64_t bytes, int64_t all_bytes, int64_t tok
         fsdp__bar_draw(&e->bar, bytes, all_bytes, e->began_ns);
 }
 
-/* Tokens of the same text and tokenizer are made once: those that a training has made are found here, too. */
+/* Makes tokens of the text. They are made once for the same text and tokenizer, and those that a training run has made
+ * are found here, too. */
 static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
 {
     const fsdp_tokenize_options options = {.field = e->field,
@@ -209,7 +211,7 @@ static fsdp_status read_text(evaluation *e)
     return status;
 }
 
-/* ---- what there is ---- */
+/* ---- what is there ---- */
 
 static fsdp_status open_data(evaluation *e)
 {
@@ -230,7 +232,7 @@ static fsdp_status open_data(evaluation *e)
     return FSDP_FAIL(FSDP_INVALID, "--data '%s' has one token: there is none to predict from it", e->data);
 }
 
-/* All that can be wrong without any other rank. */
+/* Checks everything that can be wrong without the other ranks. */
 static fsdp_status prepare(evaluation *e)
 {
     FSDP_TRY(fsdp__model_folder_find(e->path, &e->folder));
@@ -269,7 +271,7 @@ static void print_begin(const evaluation *e)
         puts("text:   its bytes are its tokens");
     else if (e->tokens_path || e->rank_data)
         printf("text:   through the tokenizer of '%s'\n", e->tokenizer ? e->tokenizer : e->folder.path);
-    (void)fflush(stdout); /* also of a file: what comes next may take long */
+    (void)fflush(stdout); /* if stdout is a file, too: what comes next may take long */
 }
 
 static void print_end(const fsdp_evaluation *found)
@@ -281,7 +283,8 @@ static void print_end(const fsdp_evaluation *found)
            fsdp__thousands((int64_t)((double)found->tokens / found->seconds + 0.5), speed, sizeof speed));
 }
 
-/* What would be mixed where ranks have read other files, or were given another command line. */
+/* Writes the facts that must agree. If ranks had read other files or been given another command line, results would be
+ * mixed. */
 static void write_facts(const void *arg, FILE *out)
 {
     const evaluation *e = arg;
@@ -351,10 +354,10 @@ static int run(evaluation *e)
     return e->rank_path ? FSDP__FAILED : fsdp__rank_failure(&e->ranks);
 }
 
-/* The ranks get the command line as it is, and read the same step-N of a folder of them. */
+/* Starts the ranks. They get the command line as it is, and all read the same step-N of a folder of checkpoints. */
 static int launch(const evaluation *e, int argc, char **argv)
 {
-    const char **line = fsdp__calloc((size_t)argc + 4, sizeof *line); /* NULL at its end */
+    const char **line = fsdp__calloc((size_t)argc + 4, sizeof *line); /* ends with NULL */
     char *data = e->tokens_path ? fsdp__sprintf("--" RANK_DATA_OPTION "=%s", e->tokens_path) : NULL;
     char *as_rank = fsdp__sprintf("--" RANK_OPTION "=%s", e->folder.path);
     fsdp_launch_options options = {.ranks = (int)e->ranks.count, .argv = line};
@@ -387,7 +390,7 @@ static int with_line(evaluation *e, int argc, char **argv)
 
 int fsdp__cmd_eval(int argc, char **argv)
 {
-    static const char *const local[] = {"", "data", "cache", "tokenizer", NULL}; /* what is there is compared */
+    static const char *const local[] = {"", "data", "cache", "tokenizer", NULL}; /* the contents are compared instead */
     evaluation e = {.path = NULL};
     bool help = false;
     const fsdp__option options[] = {{"data", 0, &e.data, NULL},

@@ -1,4 +1,4 @@
-/* cmd_explain.c - fsdp explain: what a strategy does to a model, and what it costs, before anything runs. */
+/* cmd_explain.c - fsdp explain: shows what a strategy does to a model, and what it costs, before anything runs. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -66,7 +66,8 @@ static fsdp_status set_options(const request *r)
     int64_t copies = r->config->parallelism.data_parallel_replicate_degree;
     fsdp_status status = r->strategy ? fsdp__train_set_strategy(r->config, r->strategy) : FSDP_OK;
 
-    if (r->options.machines > 1 && r->config->parallelism.strategy == FSDP_TRAIN_HSDP) /* as a run has it there */
+    /* as a run on these machines has it */
+    if (r->options.machines > 1 && r->config->parallelism.strategy == FSDP_TRAIN_HSDP)
         r->config->parallelism.data_parallel_replicate_degree = copies;
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "--strategy");
@@ -105,7 +106,7 @@ static fsdp_status read_numbers(request *r)
     return FSDP_OK;
 }
 
-/* After all other keys. */
+/* Sets the number of microbatches. Call it after all other keys are set. */
 static fsdp_status set_microbatches(const request *r)
 {
     int64_t count = 1;
@@ -117,7 +118,7 @@ static fsdp_status set_microbatches(const request *r)
     return FSDP_OK;
 }
 
-/* A config where its name says so, a folder where there is one or a path is meant; else a preset. */
+/* Reads a config if the name is that of one, a folder if it exists or if the name is a path, otherwise a preset. */
 static fsdp_status read_model(const request *r, const char *name)
 {
     fsdp_model_config model;
@@ -137,7 +138,7 @@ static fsdp_status read_model(const request *r, const char *name)
     return FSDP_OK;
 }
 
-/* ---- what is told ---- */
+/* ---- what is printed ---- */
 
 static fsdp_status print_svg(const void *e, FILE *out)
 {
@@ -165,7 +166,8 @@ static fsdp_status explain(request *r, fsdp_explanation **out)
     return status;
 }
 
-/* That a step takes more than this machine has is no error of who asks for another. */
+/* Says whether a step fits into this machine. If it does not, that is not an error: the user may ask about another
+ * machine. */
 static void say_whether_it_fits(const fsdp_explanation *e)
 {
     fsdp__memory_limit limit = fsdp__memory_limit_of_all();
@@ -181,7 +183,8 @@ static void say_whether_it_fits(const fsdp_explanation *e)
                         fsdp__size_text((double)limit.bytes, most, sizeof most));
 }
 
-/* main says why what was printed has not arrived. The file first: whoever reads may go before the end. */
+/* Prints everything, the file first: whoever reads the rest may close it before the end. If output is lost, main says
+ * why. */
 static int tell(request *r)
 {
     fsdp_explanation *e = NULL;

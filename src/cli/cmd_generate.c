@@ -12,7 +12,7 @@
 #include "cli/process.h"
 #include "cli/torchrun.h"
 
-#define RANK_OPTION "as-rank" /* tells a started rank from the process that starts them, and where its prompt is */
+#define RANK_OPTION "as-rank" /* tells a rank that a process of this program started it, and where its prompt is */
 
 static void usage(void)
 {
@@ -103,7 +103,7 @@ static fsdp_status check_line(const texts *t, const fsdp__continuation *c)
 static int run(fsdp__continuation *c, const fsdp__ranks *ranks)
 {
     if (c->as_rank)
-        (void)signal(SIGPIPE, SIG_IGN); /* its death would be a failure of all ranks */
+        (void)signal(SIGPIPE, SIG_IGN); /* if it ended one rank, all ranks would fail */
     else
         fsdp__explain_bus_errors();
     if (fsdp__continuation_run(c, ranks) == FSDP_OK)
@@ -113,10 +113,10 @@ static int run(fsdp__continuation *c, const fsdp__ranks *ranks)
     return c->joined ? fsdp__rank_failure(ranks) : fsdp__ranks_fail_to_join(ranks);
 }
 
-/* The ranks get the command line as it is, and the prompt where it was not in it. */
+/* Starts the ranks. They get the command line as it is, and the prompt if it came from elsewhere. */
 static int launch(const fsdp__continuation *c, int ranks, int argc, char **argv)
 {
-    const char **line = fsdp__calloc((size_t)argc + 3, sizeof *line); /* NULL at its end */
+    const char **line = fsdp__calloc((size_t)argc + 3, sizeof *line); /* ends with NULL */
     fsdp_launch_options options = {.ranks = ranks, .argv = line};
     char as_rank[40] = "--" RANK_OPTION "=-1";
     int fd = -1, status;
@@ -130,7 +130,7 @@ static int launch(const fsdp__continuation *c, int ranks, int argc, char **argv)
     line[0] = "/proc/self/exe";
     line[1] = "generate";
     line[2] = as_rank;
-    for (int i = 1; i < argc; i++) /* one step-N for all, whatever is saved meanwhile */
+    for (int i = 1; i < argc; i++) /* one step-N for all, whatever is saved in the meantime */
         line[i + 2] = argv[i] == c->path ? c->folder.path : argv[i];
     status = fsdp__launch_ranks(&options);
     if (fd >= 0)
@@ -174,7 +174,7 @@ static int with_line(fsdp__continuation *c, texts *t, int argc, char **argv)
 
 int fsdp__cmd_generate(int argc, char **argv)
 {
-    static const char *const local[] = {"", "prompt-file", "tokenizer", NULL}; /* what is there is compared */
+    static const char *const local[] = {"", "prompt-file", "tokenizer", NULL}; /* the contents are compared instead */
     fsdp__continuation c = {.path = NULL};
     texts t = {.prompt = NULL};
     bool help = false;

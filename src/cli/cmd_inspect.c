@@ -1,4 +1,4 @@
-/* cmd_inspect.c - fsdp inspect PATH: what is in a model folder, a file of weights, or a checkpoint. */
+/* cmd_inspect.c - fsdp inspect PATH: lists what is in a model folder, a file of weights, or a checkpoint. */
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -31,7 +31,7 @@ static fsdp_status inspect_weights(const char *path, bool json)
     return FSDP_OK;
 }
 
-/* The folder is shown also where its config and its files do not belong together; then why comes last. */
+/* Shows a model folder, even if its config and its files do not belong together; then the reason comes last. */
 static fsdp_status inspect_model(const char *folder, bool json)
 {
     fsdp_context *context = NULL;

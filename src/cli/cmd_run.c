@@ -1,5 +1,5 @@
-/* cmd_run.c - fsdp run -n N -- PROGRAM ARGS: the ranks of a program of one's own. Takes torchrun's words, too, as far
- * as they are about one machine. */
+/* cmd_run.c - fsdp run -n N -- PROGRAM ARGS: starts a user's own program as ranks. It takes torchrun's options, too, as
+ * far as they are about one machine. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static fsdp_status set_rendezvous(const fsdp__torchrun *w)
 
 /* ---- the ranks ---- */
 
-/* One of those that somebody else has started: it becomes the program. */
+/* Turns this process, which is one of the ranks that somebody else has started, into the program. */
 static int become(char **program)
 {
     char count[16];

@@ -1,4 +1,4 @@
-/* cmd_tokenize.c - fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER: files of text to a file of tokens. */
+/* cmd_tokenize.c - fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER: turns files of text into a file of tokens. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ typedef struct request {
     const char **inputs;
     int input_count;
     const char *output, *tokenizer, *threads, *separator_text, *on_bad_line;
-    char *separator; /* with what its escapes stand for */
+    char *separator; /* with its escapes replaced */
     bool help;
     fsdp_tokenize_options options;
     fsdp__bar bar;

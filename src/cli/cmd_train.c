@@ -21,11 +21,11 @@
 #include "train/config.h"
 
 enum {
-    SAVE_GRACE_MS = 600 * 1000 /* for the end of a step, and a checkpoint; whoever is in a hurry asks twice */
+    SAVE_GRACE_MS = 600 * 1000 /* for the end of a step and a checkpoint; a user in a hurry sends the signal twice */
 };
 
-#define RANK_OPTION "as-rank"   /* tells a started rank from the process that starts them, and where its config is */
-#define STEPS_OPTION "steps-to" /* where rank 0 writes how far it has come */
+#define RANK_OPTION "as-rank"   /* tells a rank that a process of this program started it, and where its config is */
+#define STEPS_OPTION "steps-to" /* where rank 0 writes how far it is */
 #define RUN_OPTION "run"        /* what the run is called */
 
 typedef struct session {
@@ -36,11 +36,11 @@ typedef struct session {
     fsdp__restarts restarts;
     fsdp__ranks ranks;
     fsdp__line line;
-    const char *run;      /* what `ps` shows of it */
-    _Atomic int64_t step; /* the last that was taken */
-    _Atomic bool trained; /* all of them are */
-    int64_t steps_fd;     /* of a rank whose launcher wants to know; -1 */
-    bool as_rank;         /* started by another process of this program, which says what went wrong */
+    const char *run;      /* the name that `ps` shows */
+    _Atomic int64_t step; /* the last one taken */
+    _Atomic bool trained; /* all steps are taken */
+    int64_t steps_fd;     /* of a rank whose launcher wants to know the step; -1 */
+    bool as_rank;         /* another process of this program started this one, and prints what went wrong */
 } session;
 
 static void usage(void)
@@ -62,7 +62,7 @@ static void usage(void)
     (void)fsdp_train_config_help(NULL, stdout);
 }
 
-/* Of a config's name nothing is wanted here. */
+/* Prints the help, or that of one section. The name of a config file is ignored here. */
 static int help(const fsdp__args *args)
 {
     const char *name = args->positional_count > 0 ? args->positional[0] : NULL;
@@ -74,9 +74,9 @@ static int help(const fsdp__args *args)
     return 0;
 }
 
-/* ---- what a run tells ---- */
+/* ---- what a run reports ---- */
 
-/* Step of the newest checkpoint on disk; -1: there is none. */
+/* Returns the step of the newest checkpoint on disk; -1: there is none. */
 static int64_t newest_checkpoint(const fsdp_train_config *config)
 {
     int64_t *steps = NULL, count = 0, newest = -1;
@@ -88,8 +88,8 @@ static int64_t newest_checkpoint(const fsdp_train_config *config)
     return newest;
 }
 
-/* Of a run that a signal has ended behind `step`: when, and what is lost. Nothing is of one whose last step has a
- * checkpoint: "". */
+/* Says when a signal has ended a run, after `step`, and what is lost. If the last step has a checkpoint nothing is
+ * lost: "". */
 static const char *lost_text(const fsdp_train_config *c, long long step, bool trained, char *text, size_t bytes)
 {
     long long newest = newest_checkpoint(c);
@@ -98,7 +98,7 @@ static const char *lost_text(const fsdp_train_config *c, long long step, bool tr
     text[0] = '\0';
     if (step > 0)
         snprintf(when, sizeof when, " after step %lld", step);
-    if (trained && c->save.path) /* it may be whole, or not there */
+    if (trained && c->save.path) /* the export may be complete, or missing */
         snprintf(text, bytes, "%s, at the export to '%s'", when, c->save.path);
     else if (newest >= 0 && step > newest)
         snprintf(text, bytes, "%s; the newest checkpoint is of step %lld", when, newest);
@@ -156,7 +156,7 @@ static void trained(void *arg, int64_t step)
 
     (void)step;
     s->trained = true;
-    fsdp__interrupt_asks(&s->interrupt, false); /* nobody asks any more what the run is to do */
+    fsdp__interrupt_asks(&s->interrupt, false); /* nobody asks any more what the run should do */
     fsdp__progress_end(&s->progress);
 }
 
@@ -204,7 +204,8 @@ static fsdp_train_demand demand(void *arg)
     return fsdp__interrupt_demand(&s->interrupt);
 }
 
-/* A rank that only learned of a failure lets the rank that caused it speak: it is ended in the meantime. */
+/* Reports a failure. A rank that only learned of it waits, so that the rank that caused it can speak; this one is ended
+ * in the meantime. */
 static void failed(void *arg, fsdp_status status, const char *message)
 {
     session *s = arg;
@@ -212,7 +213,7 @@ static void failed(void *arg, fsdp_status status, const char *message)
     bool learned = status == FSDP_COMM || (status == FSDP_MISMATCH && rank != 0);
 
     fsdp__progress_clear(&s->progress);
-    if (s->as_rank && status != FSDP_INTERRUPTED) /* of that the launcher knows the signal alone */
+    if (s->as_rank && status != FSDP_INTERRUPTED) /* the launcher knows only the signal */
         return;
     if (learned && fsdp_context_world_size(s->context) > 1)
         nanosleep(&(struct timespec){.tv_nsec = 500 * 1000 * 1000}, NULL);
@@ -224,8 +225,8 @@ static void failed(void *arg, fsdp_status status, const char *message)
 
 /* ---- the two roles ---- */
 
-/* A log that cannot be written is no reason to lose the run: it has gone on, and says so now. The launcher speaks for
- * its ranks, main for a process alone. */
+/* Reports a log that could not be written. That is no reason to lose the run, so it has gone on until now. The launcher
+ * speaks for its ranks, and main for a single process. */
 static fsdp_status check_output(session *s)
 {
     char text[256];
@@ -236,7 +237,7 @@ static fsdp_status check_output(session *s)
     return FSDP_FAIL(FSDP_IO, "%s", text);
 }
 
-/* training.threads is said on purpose; OMP_NUM_THREADS may be there for all programs. */
+/* Makes the context. training.threads was set on purpose, while OMP_NUM_THREADS may be meant for all programs. */
 static fsdp_status make_context(session *s)
 {
     int threads = (int)s->config->training.threads;
@@ -244,7 +245,8 @@ static fsdp_status make_context(session *s)
     return threads > 0 ? fsdp__context_from_env(threads, &s->context) : fsdp_context_from_env(&s->context);
 }
 
-/* Where somebody else has started the ranks only rank 0 has read the config: how long to wait for a rank, too. */
+/* Gets the config if somebody else has started the ranks. Only rank 0 has read it, so the others do not know yet how
+ * long to wait for a rank. */
 static fsdp_status receive_config(session *s)
 {
     int seconds = 0;
@@ -300,7 +302,7 @@ static int train(session *s)
     fsdp_status status;
     int signal;
 
-    /* Whether a run that is joined saves is only known when its config has come. */
+    /* For a run that joins others, whether it saves is only known once its config has come. */
     if (fsdp__interrupt_start(&s->interrupt, s->ranks.joins || fsdp__train_saves(s->config)) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (!s->as_rank)
@@ -310,7 +312,7 @@ static int train(session *s)
         return FSDP__FAILED;
     }
     s->progress.prints = fsdp_context_rank(s->context) == 0;
-    if (s->progress.prints && !s->as_rank) /* of that the launcher speaks */
+    if (s->progress.prints && !s->as_rank) /* for a started rank the launcher does that */
         fsdp__interrupt_last_words(&s->interrupt, last_words, s);
     s->progress.terminal = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
     s->progress.on_terminal = isatty(STDOUT_FILENO);
@@ -321,7 +323,7 @@ static int train(session *s)
     fsdp_context_free(s->context);
     signal = fsdp__interrupt_signal(&s->interrupt);
     fsdp__interrupt_stop(&s->interrupt);
-    /* All ranks end alike, whichever of them was told to. */
+    /* All ranks end in the same way, whichever of them got the signal. */
     if (status == FSDP_INTERRUPTED)
         fsdp__die_of(signal ? signal : SIGTERM);
     return status == FSDP_OK ? 0 : FSDP__FAILED;
@@ -354,7 +356,7 @@ static int launch(session *s, int ranks)
     fsdp_status status;
     int threads = (int)s->config->training.threads;
 
-    /* A rank that cannot read it has joined nobody yet, and nobody would say why it ended. */
+    /* If a rank could not read this, it would end before it had joined anyone, and nobody would say why. */
     if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     do
@@ -384,7 +386,7 @@ static int be_rank(session *s, const char *fd_text, const char *steps_text)
     return train(s);
 }
 
-/* main says why what was printed has not arrived. */
+/* Prints the config. If output is lost, main says why. */
 static int print_config(const session *s)
 {
     if (fsdp_train_config_print(s->config, stdout) == FSDP_OK || ferror(stdout))
@@ -398,7 +400,7 @@ typedef struct texts {
     bool help, print;
 } texts;
 
-/* What is started here, or joined. */
+/* Starts the ranks, or joins them. */
 static int start(session *s, const texts *t)
 {
     int ranks = (int)s->ranks.count;
@@ -440,7 +442,7 @@ static int with_config(session *s, int argc, char **argv)
     fsdp__overrides over = {.config = s->config};
     fsdp__args args = {.options = options, .dotted = fsdp__line_key, .positional_most = 1, .arg = &s->line};
     fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
-    static const char *const local[] = {RUN_OPTION, NULL}; /* a name for people, made of the file's */
+    static const char *const local[] = {RUN_OPTION, NULL}; /* a name for people, made from the file's name */
 
     s->line.args = &args;
     s->line.local = local;
@@ -468,7 +470,7 @@ int fsdp__cmd_train(int argc, char **argv)
     session s = {.line.command = "train", .steps_fd = -1, .restarts.steps_fd = -1};
     int status;
 
-    (void)signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go: the run goes on (check_output) */
+    (void)signal(SIGPIPE, SIG_IGN); /* if the reader of the log goes away, the run goes on (check_output) */
     if (fsdp_train_config_create(&s.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     status = with_config(&s, argc, argv);

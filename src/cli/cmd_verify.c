@@ -1,4 +1,5 @@
-/* cmd_verify.c - fsdp verify PATH: whether a checkpoint or a model folder is what it says it is, to the last byte. */
+/* cmd_verify.c - fsdp verify PATH: checks whether a checkpoint or a model folder is what it says it is, to the last
+ * byte. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -74,7 +75,7 @@ static fsdp_status check_config(const fsdp_checkpoint_reader *reader)
     return status;
 }
 
-/* A run that goes on through NaN may have saved it. */
+/* Checks that the weights are finite. A run that continues after NaN may have saved it. */
 static fsdp_status check_weights(fsdp_checkpoint_reader *reader)
 {
     fsdp__tensor_source source = {.reader = reader};
@@ -84,7 +85,7 @@ static fsdp_status check_weights(fsdp_checkpoint_reader *reader)
     begin(&v);
     status = fsdp__check_finite_weights(&source, draw, &v);
     fsdp__bar_clear(&v.bar);
-    source.reader = NULL; /* the caller's */
+    source.reader = NULL; /* it belongs to the caller */
     fsdp__tensor_source_release(&source);
     return status;
 }
@@ -123,7 +124,7 @@ static fsdp_status verify_checkpoint(const char *path)
     return status;
 }
 
-/* All are looked at, also behind one that is damaged; how many are is the error then. */
+/* Verifies all checkpoints, including those after a damaged one. The error then says how many are damaged. */
 static fsdp_status verify_each(const char *folder)
 {
     int64_t *steps = NULL, count = 0, damaged = 0;
@@ -149,7 +150,7 @@ static fsdp_status verify_each(const char *folder)
 
 /* ---- weights ---- */
 
-/* Counts the tensors whose values nobody can look at, and names the dtype of the first. */
+/* Counts the tensors whose values cannot be read, and names the dtype of the first. */
 static void note_unread(const fsdp__tensor_source *source, char *text, size_t bytes)
 {
     const char *dtype = NULL;

@@ -1,4 +1,4 @@
-/* compare_starts.c - the starts of fsdp compare. */
+/* compare_starts.c - starts the variants of `fsdp compare`. */
 #include "cli/compare_starts.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 typedef struct session {
     fsdp__comparison *comparison;
     bool draws;
-    char *seen[FSDP__VARIANTS]; /* warnings that have been said */
+    char *seen[FSDP__VARIANTS]; /* warnings that have been printed */
     int seen_count;
 } session;
 
@@ -30,7 +30,7 @@ static fsdp_status make_records(int *out)
                                  fsdp__limit_behind(errno));
 }
 
-/* Says each warning of rank 0 once, whoever had it first. */
+/* Prints each warning of rank 0 once, for the variant that had it first. */
 static void warn(session *s, const char *label, char *text)
 {
     for (char *line = text, *next; *line; line = next) {
@@ -66,7 +66,7 @@ static fsdp_status read_records(session *s, int variant, int fd)
     return status;
 }
 
-/* The ranks of one variant, once. An interruption ends this process. */
+/* Launches the ranks of one variant once. An interruption ends this process. */
 static fsdp_status launch(const session *s, const fsdp_train_config *config, int records)
 {
     char as_rank[40], figures[40], steps[40];
@@ -114,7 +114,7 @@ static void draw(const session *s, int round, int variant)
                 c->variants.items[variant].label);
 }
 
-/* In turns. What has failed once is not started again. */
+/* Starts the variants in turns. One that has failed is not started again. */
 static void take_turns(session *s)
 {
     fsdp__comparison *c = s->comparison;
@@ -171,5 +171,5 @@ out:
     fsdp_context_free(context);
     fsdp_train_config_free(config);
     fsdp__free(record);
-    return status == FSDP_OK ? 0 : FSDP__FAILED; /* the launcher says what went wrong */
+    return status == FSDP_OK ? 0 : FSDP__FAILED; /* the launcher prints what went wrong */
 }

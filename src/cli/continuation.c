@@ -1,4 +1,4 @@
-/* continuation.c - a prompt, a model, and what comes of them. */
+/* continuation.c - takes a prompt and a model, and generates the continuation. */
 #include "cli/continuation.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 /* ---- the prompt ---- */
 
-/* Ids with commas between them, which the command line has been looked at for. */
+/* Reads comma-separated ids. The command line has been checked for their form. */
 static fsdp_status read_ids(fsdp__continuation *c)
 {
     size_t most = 1;
@@ -40,7 +40,7 @@ static fsdp_status read_prompt(fsdp__continuation *c)
                                    &c->count);
 }
 
-/* The model's, or else the tokenizer's. */
+/* Reads the stop tokens of the model, or, if it has none, of the tokenizer. */
 static fsdp_status read_stops(fsdp__continuation *c)
 {
     FSDP_TRY(fsdp_hub_read_stop_tokens(c->folder.path, &c->stops));
@@ -74,7 +74,7 @@ void fsdp__continuation_release(fsdp__continuation *c)
 
 /* ---- the model ---- */
 
-/* The layers of a small model are over before a second thread has begun. */
+/* Creates the context, with one thread for a small model, whose layers are done before a second thread has begun. */
 static fsdp_status create_context(const fsdp__continuation *c, fsdp_context **out)
 {
     bool small = fsdp_model_config_parameters(&c->config) < 16 * 1000 * 1000;
@@ -82,7 +82,7 @@ static fsdp_status create_context(const fsdp__continuation *c, fsdp_context **ou
     return small ? fsdp__context_from_env(1, out) : fsdp_context_from_env(out);
 }
 
-/* ---- what comes ---- */
+/* ---- what is generated ---- */
 
 static bool print_token(void *arg, int32_t token)
 {
@@ -91,10 +91,11 @@ static bool print_token(void *arg, int32_t token)
     if (fsdp__token_text_print(&c->text, token, stdout))
         return true;
     c->left = errno == EPIPE;
-    return false; /* main says why */
+    return false; /* main prints why */
 }
 
-/* Of a rank its launcher speaks. Whoever has read enough is no failure: the launcher is to end well. */
+/* Checks the output. The launcher speaks for a rank. If the reader has had enough, that is no failure: the launcher
+ * should succeed. */
 static fsdp_status check_output(const fsdp__continuation *c)
 {
     char text[256];
@@ -127,7 +128,8 @@ static fsdp_status generate(fsdp__continuation *c, fsdp_module *model)
     return check_output(c);
 }
 
-/* What would be mixed where ranks have read other files, or were given another command line. */
+/* Writes the facts that must agree. If ranks had read other files or been given another command line, results would be
+ * mixed. */
 static void write_facts(const void *arg, FILE *out)
 {
     const fsdp__continuation *c = arg;
@@ -176,7 +178,7 @@ fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ran
         status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, &model);
     if (status == FSDP_OK)
         status = generate(c, model);
-    if (status == FSDP_NOT_FINITE) /* on every rank, which have the same logits */
+    if (status == FSDP_NOT_FINITE) /* on every rank, because all have the same logits */
         status = explain(c, context);
     if (status != FSDP_OK)
         fsdp_abort(context, fsdp_last_error());

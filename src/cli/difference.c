@@ -1,4 +1,4 @@
-/* difference.c - two tensors, window by window. */
+/* difference.c - compares two tensors, window by window. */
 #include "cli/difference.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ static fsdp_status widen(fsdp_context *context, window *w, int64_t n)
 
 static void note(fsdp__difference *d, double a, double b, int64_t element)
 {
-    double apart = a == b ? 0 : fabs(a - b); /* whole numbers beyond 2^53 */
+    double apart = a == b ? 0 : fabs(a - b); /* integers beyond 2^53 can be equal here */
 
     if (isnan(apart))
         apart = INFINITY;
@@ -66,7 +66,7 @@ static bool are_same(const window w[2], int64_t i)
     if (w[0].dtype != w[1].dtype)
         return a == b || (isnan(a) && isnan(b));
     if (fsdp_dtype_is_floating(w[0].dtype) && !isnan(a))
-        return a == b; /* 0 and -0 are */
+        return a == b; /* 0 and -0 are equal */
     return memcmp((const char *)w[0].raw + at, (const char *)w[1].raw + at, size) == 0;
 }
 

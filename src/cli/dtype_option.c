@@ -1,4 +1,4 @@
-/* dtype_option.c - what --dtype says. */
+/* dtype_option.c - parses --dtype. */
 #include "cli/cli.h"
 
 fsdp_status fsdp__dtype_option(const char *text, fsdp_dtype *out)

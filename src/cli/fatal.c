@@ -1,4 +1,4 @@
-/* fatal.c - ending by a signal. */
+/* fatal.c - ends the process by a signal. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 
 #include "cli/process.h"
 
-/* ---- SIGBUS: nothing but system calls ---- */
+/* ---- SIGBUS: only system calls ---- */
 
 static void say(const char *text)
 {
@@ -31,7 +31,8 @@ static uintptr_t read_hex(const char **at)
     }
 }
 
-/* A line of /proc/self/maps: "start-end mode offset device inode   path". The path, when `address` lies there. */
+/* Returns the path in a line of /proc/self/maps, "start-end mode offset device inode   path", if `address` lies in its
+ * range. */
 static const char *path_in(const char *line, uintptr_t address)
 {
     const char *at = line;
@@ -78,7 +79,7 @@ static void bus_error(int signal, siginfo_t *info, void *context)
     say("fsdp: ");
     say_file((uintptr_t)info->si_addr);
     say(" was cut short while it was read (signal 7, bus error)\n");
-    /* The handler is gone by now: the same access ends the process. */
+    /* The handler is gone by now, so the same access ends the process. */
 }
 
 void fsdp__explain_bus_errors(void)

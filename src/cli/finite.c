@@ -1,4 +1,4 @@
-/* finite.c - every value of every tensor is looked at: its exponent tells. */
+/* finite.c - looks at every value of every tensor: the exponent shows whether it is finite. */
 #include "cli/finite.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum {
     WINDOW_BYTES = 4 << 20
 };
 
-/* Index of the first of them; `count` when all are finite. */
+/* Returns the index of the first value that is not finite; `count` if all are. */
 static int64_t find_16(const uint16_t *values, int64_t count, uint16_t exponent)
 {
     int64_t i = 0;
@@ -40,7 +40,7 @@ int64_t fsdp__first_not_finite(const void *values, int64_t count, fsdp_dtype dty
         return find_16(values, count, 0x7f80u);
     case FSDP_F16:
         return find_16(values, count, 0x7c00u);
-    default: /* whole numbers */
+    default: /* integers */
         return count;
     }
 }
@@ -48,7 +48,7 @@ int64_t fsdp__first_not_finite(const void *values, int64_t count, fsdp_dtype dty
 typedef struct look {
     fsdp__tensor_source *source;
     void *window;
-    uint64_t done, all; /* bytes */
+    uint64_t done, all; /* in bytes */
     void (*progress)(void *arg, uint64_t done, uint64_t all);
     void *arg;
 } look;
@@ -64,7 +64,7 @@ static fsdp_status look_at(look *l, const fsdp__source_tensor *t)
 {
     int64_t size = (int64_t)fsdp_dtype_size(t->dtype);
 
-    if (t->dtype == FSDP_DTYPE_NONE) /* it cannot be read */
+    if (t->dtype == FSDP_DTYPE_NONE) /* its values cannot be read */
         return FSDP_OK;
     for (int64_t first = 0; first < t->numel; first += WINDOW_BYTES / size) {
         int64_t count = FSDP__MIN(t->numel - first, WINDOW_BYTES / size), bad;

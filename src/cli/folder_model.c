@@ -1,4 +1,4 @@
-/* folder_model.c - the model of a folder. */
+/* folder_model.c - loads the model of a folder. */
 #include "cli/folder_model.h"
 
 #include "device/device.h"

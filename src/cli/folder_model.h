@@ -1,12 +1,12 @@
-/* folder_model.h - the model of a folder, loaded on all ranks. */
+/* folder_model.h - loads the model of a folder on all ranks. */
 #ifndef CLI_FOLDER_MODEL_H
 #define CLI_FOLDER_MODEL_H
 
 #include "fsdp/fsdp.h"
 
-/* Of a Hugging Face folder, or a checkpoint (model_folder.h), in evaluation mode, its parameters in `dtype`; of several
- * ranks each holds its part, block by block. `config` is the folder's. The caller owns `*out`, NULL on failure.
- * [collective] */
+/* Loads the model of a Hugging Face folder or a checkpoint (model_folder.h), in evaluation mode, with parameters in
+ * `dtype`. If there are several ranks, each holds its part, block by block. `config` is the folder's. The caller owns
+ * `*out`, which is NULL on failure. [collective] */
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
                                     fsdp_dtype dtype, fsdp_module **out);
 

@@ -1,5 +1,5 @@
-/* handover.c - the config of a run on its way from the process that starts the ranks to the ranks. The file is read
- * once, so a pipe will do, and a file that changes meanwhile does not make ranks differ. */
+/* handover.c - passes the config of a run from the process that starts the ranks to the ranks. The file is read once,
+ * so a pipe works, and a file that changes in the meantime does not make ranks differ. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "base/limits.h"
 #include "cli/cli.h"
 
-/* The memory has no name and is not closed by exec; sealed, it is the same for all who read it. */
+/* The memory has no name and stays open across exec. It is sealed, so it is the same for all who read it. */
 fsdp_status fsdp__hand_over(const fsdp_train_config *config, int *out)
 {
     int fd = memfd_create("fsdp-config", MFD_ALLOW_SEALING), written = fd < 0 ? -1 : dup(fd);
@@ -45,10 +45,10 @@ fsdp_status fsdp__take_over(int fd, fsdp_train_config *config)
     char path[40];
     fsdp_status status;
 
-    /* Opened anew: all ranks inherit one descriptor, and with it one position. */
+    /* The file is opened again, because all ranks inherit one descriptor, and with it one position. */
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     status = fsdp_train_config_load(config, path);
-    close(fd); /* programs that a rank starts have no business there */
+    close(fd); /* programs that a rank starts should not have it */
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* init.c - the program as process 1. */
+/* init.c - runs the program as process 1. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -6,7 +6,7 @@
 
 #include "cli/process.h"
 
-/* Whether `child` has ended; takes the end of all others too. */
+/* Returns whether `child` has ended. It reaps all other processes, too. */
 static bool reap(pid_t child, int *status)
 {
     pid_t ended;
@@ -33,7 +33,7 @@ static _Noreturn void serve(pid_t child, const sigset_t *signals)
         if (info.si_signo == SIGCHLD) {
             if (reap(child, &status))
                 break;
-        } else if (info.si_code != SI_KERNEL) { /* a terminal's signals reach the child anyway */
+        } else if (info.si_code != SI_KERNEL) { /* signals of a terminal reach the child anyway */
             (void)kill(child, info.si_signo);
         }
     }

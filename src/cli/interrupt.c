@@ -1,4 +1,4 @@
-/* interrupt.c - a thread that waits for the signals which end a run. */
+/* interrupt.c - a thread that waits for the signals that end a run. */
 #include "cli/interrupt.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "cli/process.h"
 #include "launch/echo.h"
 
-/* Whether the run ends by itself, or goes on. */
+/* Returns whether the signal is left to the run, which then ends by itself or goes on. */
 static bool is_left_to_the_run(fsdp__interrupt *interrupt, int signal)
 {
     bool left, first;
@@ -36,7 +36,7 @@ static void *wait_for_signals(void *arg)
             return NULL;
     while (is_left_to_the_run(interrupt, signal));
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-    /* Never given back: the run must not free what is in use here, nor say that it failed. */
+    /* The mutex is never released: the run must not free what is in use here, nor report that it failed. */
     pthread_mutex_lock(&interrupt->mutex);
     fsdp_hub_abandon(interrupt->hold);
     fsdp_checkpoint_saver_abandon(interrupt->saver);
@@ -69,7 +69,7 @@ fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves)
             sigaddset(&interrupt->signals, awaited[i]);
     }
     pthread_sigmask(SIG_BLOCK, &interrupt->signals, &interrupt->before);
-    if (!saves) /* nobody waits for it any more */
+    if (!saves) /* nobody will wait for it */
         let_through(SIGUSR1);
     pthread_mutex_init(&interrupt->mutex, NULL);
     error = pthread_create(&interrupt->thread, NULL, wait_for_signals, interrupt);

@@ -1,4 +1,4 @@
-/* line.c - command lines as facts, which ranks compare: of every option and key, what was given for it. */
+/* line.c - turns command lines into facts that ranks compare: for every option and key, what was given. */
 #include "cli/line.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "train/config.h"
 #include "train/facts.h"
 
-/* Tabs and ends of lines of a value are no marks of a fact: other characters that nobody types stand for them. */
+/* Replaces tabs and line ends in a value, which would separate facts, by other characters that nobody types. */
 static char inside_value(char letter)
 {
     return letter == '\n' ? '\1' : letter == '\t' ? '\2' : letter;
@@ -49,7 +49,7 @@ static bool is_local(const fsdp__line *line, const char *name)
     return false;
 }
 
-/* Of several names of one option the first. */
+/* Returns whether the option is not the first of several names of one option. */
 static bool is_alias(const fsdp__option *options, const fsdp__option *o)
 {
     while (options < o && (options->value != o->value || options->flag != o->flag))
@@ -67,7 +67,7 @@ static void write_option(const fsdp__line *line, const fsdp__option *o, FILE *ou
     fputc('\n', out);
 }
 
-/* Writes what counts of all that was given for it: of a list each, of another key the last. */
+/* Writes what counts of all that was given for a key: all entries of a list, otherwise the last value. */
 static void write_key(const fsdp__line *line, const fsdp__key *key, FILE *out)
 {
     char name[128];
@@ -110,7 +110,7 @@ fsdp_status fsdp__line_agree(const fsdp__line *line, const fsdp__ranks *ranks, f
 int fsdp__line_refuse(void)
 {
     fsdp__ranks ranks = {0};
-    bool held = fsdp_hold_error(true); /* what is wrong with the line comes first */
+    bool held = fsdp_hold_error(true); /* the error about the line comes first */
     bool known = fsdp__ranks_read(NULL, &ranks) == FSDP_OK;
 
     fsdp_release_error(held);

@@ -1,4 +1,4 @@
-/* listing.c - what the listings of weights and of checkpoints write alike. */
+/* listing.c - what the listings of weights and of checkpoints have in common. */
 #include "cli/listing.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* listing.h - what is in a model folder, a file of weights or a checkpoint, as text and as JSON. */
+/* listing.h - lists what is in a model folder, a file of weights or a checkpoint, as text and as JSON. */
 #ifndef CLI_LISTING_H
 #define CLI_LISTING_H
 
@@ -7,19 +7,19 @@
 #include "fsdp/fsdp.h"
 
 enum {
-    FSDP__LISTED_SHAPE = 24 * FSDP_MAX_DIMS /* room for any */
+    FSDP__LISTED_SHAPE = 24 * FSDP_MAX_DIMS /* room for any shape */
 };
-/* "[256, 48]", for JSON as well. Returns `text`. */
+/* Writes a shape as "[256, 48]", which is also valid JSON. Returns `text`. */
 const char *fsdp__listed_shape(const int64_t *shape, int ndim, char *text, size_t text_bytes);
-/* The name of a file without its folder. */
+/* Returns the name of a file without its folder. */
 const char *fsdp__listed_file(const char *path);
 
-/* ---- weights_listing.c: `config` is NULL of weights without one ---- */
+/* ---- weights_listing.c: `config` is NULL for weights without one ---- */
 
 void fsdp__list_weights(const char *path, const fsdp_model_config *config, const fsdp_weights *weights);
 void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *config, const fsdp_weights *weights);
 
-/* ---- checkpoint_listing.c: `parts`: every part of every tensor too ---- */
+/* ---- checkpoint_listing.c: `parts`: list every part of every tensor too ---- */
 
 void fsdp__list_checkpoint(const fsdp_checkpoint_reader *reader, bool parts);
 void fsdp__list_checkpoint_as_json(const fsdp_checkpoint_reader *reader);

@@ -14,7 +14,7 @@
 typedef struct command {
     const char *name, *usage, *does;
     int (*run)(int argc, char **argv);
-    bool computes; /* in this process, with threads */
+    bool computes; /* it computes in this process, with threads */
 } command;
 
 static const command commands[] = {
@@ -47,7 +47,7 @@ enum {
 
 static int say(int status, const char *format, va_list values)
 {
-    char text[2048]; /* what the last error holds fits twice */
+    char text[2048]; /* twice the size of the last error */
 
     fprintf(stderr, "fsdp: %s\n", fsdp__shown_message(text, sizeof text, format, values));
     return status;
@@ -135,7 +135,7 @@ static int dispatch(int argc, char **argv)
     return unknown(name);
 }
 
-/* "Save now" may come before there is anything to save: it waits until somebody looks for it. */
+/* Blocks SIGUSR1, "save now", which may come before there is anything to save: it waits until somebody looks for it. */
 static void hold_back_saves(const char *name)
 {
     sigset_t saves;
@@ -146,7 +146,7 @@ static void hold_back_saves(const char *name)
         (void)pthread_sigmask(SIG_BLOCK, &saves, NULL);
 }
 
-/* What must be so before anything is read or printed. */
+/* Prepares the process before anything is read or printed. */
 static fsdp_status prepare(int argc, char **argv)
 {
     unsigned taken;
@@ -159,13 +159,14 @@ static fsdp_status prepare(int argc, char **argv)
             fsdp__start_with_short_spin(argv);
     (void)prctl(PR_SET_NAME, "fsdp"); /* it may have been started as /proc/self/exe */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    /* A file that may not grow is an error that names it. The programs of `fsdp run` get the signal as ever. */
+    /* A file that may not grow is an error that names the file. The programs of `fsdp run` get the signal as usual. */
     if (argc > 1 && strcmp(argv[1], "run") != 0)
         (void)signal(SIGXFSZ, SIG_IGN);
     return FSDP_OK;
 }
 
-/* Where the arguments stand now `ps` may show something else one day (fsdp__ranks_title). One piece of memory. */
+/* Copies the arguments into one block, because `ps` may later show something else where they are now
+ * (fsdp__ranks_title). */
 static char **copy_arguments(int argc, char **argv)
 {
     size_t bytes = (size_t)(argc + 1) * sizeof *argv;

@@ -1,4 +1,4 @@
-/* output.c - whether what was printed has arrived, and where else a command may write. */
+/* output.c - checks whether what was printed has arrived, and where else a command may write. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ bool fsdp__output_failed(char *text, size_t text_bytes)
     errno = 0;
     if (fflush(stdout) != 0)
         failed = true;
-    else if (failed) /* of the first failure only the fact is left: ask once more for the reason */
+    else if (failed) /* only the fact of the first failure is left: write once more to get a reason */
         (void)(putchar('\n') == EOF || fflush(stdout) != 0);
     if (!failed)
         return false;
@@ -35,7 +35,7 @@ bool fsdp__output_failed(char *text, size_t text_bytes)
 
 /* ---- files ---- */
 
-/* Where a file is written. */
+/* The place where a file is written. */
 typedef struct place {
     fsdp__directory folder;
     char *name;
@@ -47,7 +47,7 @@ static void release_place(place *p)
     fsdp__free(p->name);
 }
 
-/* The links of /proc, which /dev/stdout is one of, say where they lead. */
+/* Follows a link in /proc, such as /dev/stdout, which says where it leads. */
 static fsdp_status follow_proc(place *p)
 {
     char *link = fsdp__path_join(p->folder.path, p->name), whole[PATH_MAX];
@@ -60,7 +60,7 @@ static fsdp_status follow_proc(place *p)
     return fsdp__directory_of(whole, &p->folder, &p->name);
 }
 
-/* It is where a symbolic link leads, as for exports, or the link would be lost. */
+/* Finds the place. Like exports, a file is written where a symbolic link leads, or the link would be lost. */
 static fsdp_status find_place(const char *option, const char *path, place *out)
 {
     fsdp_status status = fsdp__directory_of_target(path, &out->folder, &out->name);
@@ -90,7 +90,8 @@ static fsdp_status check_place(const char *option, const place *p)
     return FSDP_OK;
 }
 
-/* A file that is replaced by a rename would lose what the command prints to it. */
+/* Returns whether the path is standard output. A file there is replaced by a rename, and what the command prints would
+ * be lost. */
 static bool is_standard_output(const char *path)
 {
     struct stat named, own;

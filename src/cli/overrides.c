@@ -1,4 +1,4 @@
-/* overrides.c - keys of a config on the command line. */
+/* overrides.c - sets keys of a config from the command line. */
 #include "cli/overrides.h"
 
 #include <string.h>
@@ -13,7 +13,8 @@ fsdp_status fsdp__override_skip(void *arg, const char *key, const char *value)
     return FSDP_OK;
 }
 
-/* A list that the command line names is in place of the file's, all of it together. */
+/* Sets a key. A list that the command line names replaces the file's; all its entries on the command line form one
+ * list. */
 fsdp_status fsdp__override_set(void *arg, const char *key, const char *value)
 {
     static const char *const lists[] = {"data.path", "model.frozen", "parallelism.wrap_classes", "validation.path",

@@ -1,4 +1,4 @@
-/* overrides.h - what a command line says in place of a config file: --section.key=value. */
+/* overrides.h - what a command line sets in place of a config file: --section.key=value. */
 #ifndef CLI_OVERRIDES_H
 #define CLI_OVERRIDES_H
 
@@ -6,11 +6,11 @@
 
 typedef struct fsdp__overrides {
     fsdp_train_config *config;
-    bool has_lists[5]; /* the command line has named them */
+    bool has_lists[5]; /* the command line has named these lists */
 } fsdp__overrides;
 
-/* The two passes of fsdp__args.dotted, whose arg is an fsdp__overrides: options may stand before the file, and win over
- * it, so the file is read between them. */
+/* Do the two passes of fsdp__args.dotted, whose arg is an fsdp__overrides. Options may stand before the file and win
+ * over it, so the file is read between the passes. */
 fsdp_status fsdp__override_skip(void *arg, const char *key, const char *value);
 fsdp_status fsdp__override_set(void *arg, const char *key, const char *value);
 

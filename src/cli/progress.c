@@ -1,4 +1,5 @@
-/* progress.c - what a training run prints: a banner, a line every log_freq steps, and a bar on a terminal. */
+/* progress.c - prints the progress of a training run: a banner, a line every log_freq steps, and a bar on a
+ * terminal. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +32,7 @@ static const char *plural(int64_t count)
     return count == 1 ? "" : "s";
 }
 
-/* Nothing where all is kept, unless something was asked for. */
+/* Writes what is checkpointed. That is nothing if everything is kept, unless something was asked for. */
 static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_train_summary *summary, char *text,
                                     size_t bytes)
 {
@@ -39,7 +40,7 @@ static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_
     bool selective = mode == FSDP_RECOMPUTE_SELECTIVE && option == 0;
 
     text[0] = '\0';
-    if (mode == FSDP_RECOMPUTE_NONE && option != 2) /* that is the default */
+    if (mode == FSDP_RECOMPUTE_NONE && option != 2) /* 2 is the default */
         snprintf(text, bytes,
                  "; no block has a checkpoint: activation_checkpoint.selective_ac_option is of mode selective");
     else if (mode != FSDP_RECOMPUTE_NONE)
@@ -49,7 +50,7 @@ static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_
     return text;
 }
 
-/* Of data that is text, what its tokens are. */
+/* Says what the tokens of text are. */
 static void print_text(const fsdp_train_summary *summary)
 {
     if (summary->tokenizer)
@@ -71,7 +72,7 @@ static void print_validation_data(const fsdp_train_config *config, const fsdp_tr
            plural(config->validation.freq));
 }
 
-/* What each costs on disk, and in memory. */
+/* Prints what each save costs on disk, and in memory. */
 static void print_checkpoints(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
     char each[40], copy[40], memory[80] = "";
@@ -100,7 +101,7 @@ static void print_resume(const fsdp_train_config *config, const fsdp_train_summa
     printf("\n");
 }
 
-/* The state of the optimizer, which a run that goes on has by now, is told apart from the parameters. */
+/* Prints the ranks. Optimizer state, which a resumed run already has, is shown separately from the parameters. */
 static void print_ranks(const fsdp_train_summary *summary, int threads)
 {
     char a[40], b[40], c[40], copies[80] = "", machines[40] = "", optimizer[60] = "";
@@ -181,7 +182,7 @@ static void network_line(const fsdp__progress *progress, const fsdp_train_report
                report->gather_ms + report->reduce_ms);
 }
 
-/* "34.5 GFLOP/s" */
+/* Writes a rate, such as "34.5 GFLOP/s". */
 static const char *rate_text(double flops, char *text, size_t bytes)
 {
     static const char units[] = "MGTPE";
@@ -200,7 +201,7 @@ static double tokens_a_second(const fsdp__progress *progress, int64_t now)
            ((double)(now - progress->logged_ns) * 1e-9);
 }
 
-/* Prints what is read later, and not on a terminal, where a line is to fit 80 columns. */
+/* Prints figures that are read later, but not on a terminal, where a line should fit 80 columns. */
 static void print_times(const fsdp__progress *progress, const fsdp_train_report *report, int64_t now)
 {
     double each = (double)(now - progress->began_ns) * 1e-9 / (double)(progress->step - progress->first_step);
@@ -235,7 +236,7 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
     progress->logged_step = report->step;
 }
 
-/* The data begins again. */
+/* Says that the data begins again. */
 static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report)
 {
     char tokens[40];
@@ -246,7 +247,7 @@ static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report)
     progress->epoch = report->epoch;
 }
 
-/* As if the run had done all steps itself, as fast. */
+/* Draws the bar as if the run had done all steps itself, at the same speed. */
 static void draw(fsdp__progress *progress, int64_t now)
 {
     double done = (double)(progress->step - progress->first_step), all = (double)progress->step;
@@ -315,7 +316,7 @@ void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config
 {
     char tokens[40];
 
-    progress->logged_ns += (int64_t)(validation->ms * 1e6); /* no time of the steps between two lines */
+    progress->logged_ns += (int64_t)(validation->ms * 1e6); /* not counted as time of the steps between two lines */
     snprintf(progress->news, sizeof progress->news, "  valid %.4f", validation->loss);
     if (!progress->prints)
         return;

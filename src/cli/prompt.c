@@ -1,4 +1,4 @@
-/* prompt.c - text from the command line, a file, standard input, or the process that started this rank. */
+/* prompt.c - gets text from the command line, a file, standard input, or the process that started this rank. */
 #include "cli/prompt.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #define LIMIT_BYTES ((size_t)1 << 30)
 
-/* What is packed or binary is refused; a byte order mark at the beginning is no part of the text. */
+/* Refuses packed and binary contents, and removes a byte order mark at the beginning, which is not part of the text. */
 static fsdp_status check_text(const char *path, fsdp__prompt *prompt)
 {
     size_t mark = fsdp__utf8_mark(prompt->text, prompt->bytes);
@@ -83,7 +83,7 @@ fsdp_status fsdp__prompt_take_over(int fd, fsdp__prompt *out)
     char path[40];
     fsdp_status status;
 
-    /* Opened anew: all ranks inherit one descriptor, and with it one position. */
+    /* The file is opened again, because all ranks inherit one descriptor, and with it one position. */
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     status = fsdp__file_read_stream(path, LIMIT_BYTES, &out->text, &out->bytes);
     close(fd);

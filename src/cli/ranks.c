@@ -1,4 +1,4 @@
-/* ranks.c - how many ranks there are to be, and who starts them; starts rank processes and ends as they do. */
+/* ranks.c - finds how many ranks there should be and who starts them; starts rank processes and ends as they do. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -69,7 +69,7 @@ int fsdp__ranks_fail_to_join(const fsdp__ranks *ranks)
 
 void fsdp__ranks_title(const fsdp_context *context, const char *run)
 {
-    static char name[] = "fsdp"; /* what stood there is written over */
+    static char name[] = "fsdp"; /* overwrites what was there */
     char text[320];
     fsdp__title title = fsdp__title_find();
 
@@ -84,7 +84,7 @@ void fsdp__ranks_title(const fsdp_context *context, const char *run)
 int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report)
 {
     fsdp__failure("%s", fsdp_last_error());
-    /* A script that was interrupted must see that this was the reason, or it goes on with its next command. */
+    /* If a script is interrupted it must see that this was the reason, or it goes on with its next command. */
     if (status == FSDP_INTERRUPTED)
         fsdp__die_of(report->exit_code - 128);
     return report->exit_code > 0 ? report->exit_code : FSDP__FAILED;

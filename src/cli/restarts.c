@@ -1,8 +1,8 @@
-/* restarts.c - when ranks are started again, with how many, and from where.
+/* restarts.c - decides when ranks are started again, how many, and from where.
  *
- * As many as there were: a process that was killed says nothing of the machine it ran on. Only where the same failure
- * comes back, and --min-ranks allows it, is there one rank less, or as many less as it takes to split the batch. What
- * fails before the first step twice in the same way would fail for ever. */
+ * Normally that is as many as before: a process that was killed says nothing about the machine it ran on. Only if the
+ * same failure comes back, and --min-ranks allows it, is there one rank less, or as many less as it takes to split the
+ * batch evenly. What fails twice in the same way before the first step would fail forever. */
 #include "cli/restarts.h"
 
 #include <errno.h>
@@ -51,12 +51,12 @@ fsdp_status fsdp__restarts_read(fsdp__restarts *r, const fsdp_train_config *conf
     return FSDP_OK;
 }
 
-/* ---- how far it has come ---- */
+/* ---- how far the run is ---- */
 
 fsdp_status fsdp__restarts_begin(fsdp__restarts *r)
 {
     if (r->steps_fd < 0)
-        r->steps_fd = memfd_create("fsdp-steps", 0); /* for the ranks to inherit */
+        r->steps_fd = memfd_create("fsdp-steps", 0); /* inherited by the ranks */
     if (r->steps_fd < 0 || ftruncate(r->steps_fd, 0) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot watch over the run: %s%s", strerror(errno), fsdp__limit_behind(errno));
     return FSDP_OK;
@@ -83,9 +83,10 @@ int64_t fsdp__restarts_last_step(const fsdp__restarts *r)
     return pread(r->steps_fd, &step, sizeof step, 0) == sizeof step ? step : 0;
 }
 
-/* ---- whether it is the same again ---- */
+/* ---- whether it is the same failure again ---- */
 
-/* The words of a reason, whichever rank, process or step it is, and whatever call the ranks were in. */
+/* Copies the words of a reason, without the numbers of ranks, processes and steps, and without the call that the ranks
+ * were in. */
 static void words_of(const char *reason, char *out)
 {
     const char *end = strstr(reason, " in call ");
@@ -107,7 +108,7 @@ static bool is_same(const fsdp__restarts *r, const char *reason)
 
 /* ---- from where ---- */
 
-/* Sequences a step that the checkpoint asks for; 0: none. */
+/* Returns how many sequences per step the checkpoint asks for; 0: none. */
 static int64_t sequences_of(const char *checkpoint)
 {
     fsdp_checkpoint_reader *reader = NULL;
@@ -144,12 +145,13 @@ static bool give_up(const char *reason, const char *why)
 {
     char text[FSDP__REASON_BYTES];
 
-    snprintf(text, sizeof text, "%s", why); /* it may be the last error */
+    snprintf(text, sizeof text, "%s", why); /* `why` may be the last error */
     (void)FSDP_FAIL(FSDP_COMM, "%s; not started again: %s", reason, text);
     return false;
 }
 
-/* By somebody who has sent a rank what ends a program. The ranks save, where they can, and end alike. */
+/* Returns whether somebody has sent a rank a signal that ends a program. The ranks save if they can, and end in the
+ * same way. */
 static bool was_told_to_end(const fsdp_launch_report *report)
 {
     return report->ended_by == SIGTERM || report->ended_by == SIGINT || report->ended_by == SIGHUP;
@@ -170,7 +172,7 @@ static bool may_go_on(const fsdp__restarts *r, const fsdp_launch_report *report,
     return r->done < r->most || give_up(reason, text);
 }
 
-/* `back`: what to say of a failure that was the one before, too. */
+/* Announces a restart. `back` is what to say about a failure that is the same as the one before. */
 static void announce(const fsdp__restarts *r, const char *reason, const char *checkpoint, const char *back, int ranks)
 {
     char from[64] = "the start, for there is no checkpoint yet", after[48] = "before its first step";
@@ -191,7 +193,7 @@ bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fs
     const char *back = "";
     int before = *ranks;
 
-    if (r->most == 0 || status != FSDP_COMM) /* ended by a signal to this process; or none could be started */
+    if (r->most == 0 || status != FSDP_COMM) /* ended by a signal to this process; or no rank could be started */
         return false;
     snprintf(reason, sizeof reason, "%s", report->reason);
     if (!may_go_on(r, report, reason))

@@ -1,4 +1,4 @@
-/* spill.c - a copy of tensors that is no memory of the process. */
+/* spill.c - copies tensors into memory that does not count as the process's own. */
 #include "cli/spill.h"
 
 #include <errno.h>
@@ -26,13 +26,13 @@ enum {
 /* A copy in progress. */
 typedef struct spiller {
     fsdp__tensor_source *source;
-    fsdp_context *context; /* converts */
+    fsdp_context *context; /* for conversions */
     fsdp__spill *spill;
     fsdp__spill_progress progress;
     void *arg;
     char *path; /* for messages */
     int fd;
-    void *read, *converted; /* a window each */
+    void *read, *converted; /* one window each */
 } spiller;
 
 static bool is_converted(const fsdp__tensor_source *source, const fsdp__source_tensor *tensor, fsdp_dtype dtype)
@@ -61,7 +61,8 @@ static fsdp_status plan(const fsdp__tensor_source *source, fsdp_dtype dtype, fsd
     return FSDP_OK;
 }
 
-/* All of its room is taken now: a full disk is found here, and not when the mapping is read. */
+/* Creates the file and allocates all of its space now, so that a full disk is found here, and not when the mapping is
+ * read. */
 static fsdp_status create_file(spiller *s, const char *folder)
 {
     fsdp__directory held;
@@ -95,7 +96,7 @@ static fsdp_status convert(const spiller *s, fsdp_dtype from, fsdp_dtype to, int
     return status;
 }
 
-/* Whether what was converted of a window is finite where that was. */
+/* Checks that the converted values of a window are finite where the originals were. */
 static fsdp_status check_converted(const spiller *s, const fsdp__spilled *item, int64_t first, int64_t n)
 {
     size_t size = fsdp_dtype_size(item->dtype), read_size = fsdp_dtype_size(item->tensor->dtype);

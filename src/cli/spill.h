@@ -1,5 +1,5 @@
-/* spill.h - tensors of a source in a file without a name, mapped: they can be read as memory, and the kernel may take
- * that memory back at any time. */
+/* spill.h - puts the tensors of a source into a file without a name and maps it: they can be read as memory, and the
+ * kernel may take that memory back at any time. */
 #ifndef CLI_SPILL_H
 #define CLI_SPILL_H
 
@@ -7,31 +7,32 @@
 
 typedef struct fsdp__spilled {
     const fsdp__source_tensor *tensor;
-    fsdp_dtype dtype; /* that it is kept in */
+    fsdp_dtype dtype; /* dtype in the file */
     uint64_t offset;  /* of its first byte in the file */
 } fsdp__spilled;
 
 typedef struct fsdp__spill {
-    fsdp__spilled *items; /* as the source lists them */
+    fsdp__spilled *items; /* in the order of the source's list */
     int64_t count;
     const unsigned char *data; /* read only */
     size_t bytes;
-    const fsdp__source_tensor *not_finite; /* the first with values that are NaN or infinite; NULL: there is none */
+    /* the first tensor with values that are NaN or infinite; NULL: there is none */
+    const fsdp__source_tensor *not_finite;
     int64_t not_finite_element;
 } fsdp__spill;
 
-/* Bytes written so far, of all. */
+/* Gets the bytes written so far, and the total. */
 typedef void (*fsdp__spill_progress)(void *arg, uint64_t done, uint64_t total);
 
-/* Copies every tensor that the source has listed, a window at a time, to a file in `folder`, which is made if need be;
- * it is gone when the process ends, however it does. Floating tensors become `dtype` (NONE: stay what they are), but of
- * a checkpoint only those of its model. A finite value that `dtype` cannot hold is an error. */
+/* Copies every tensor that the source has listed, a window at a time, to a file in `folder`, which is made if need be.
+ * The file is gone when the process ends, however it ends. Floating tensors are converted to `dtype` (NONE: they stay
+ * as they are), but in a checkpoint only those of its model. A finite value that `dtype` cannot hold is an error. */
 fsdp_status fsdp__spill_make(fsdp__tensor_source *source, const char *folder, fsdp_dtype dtype,
                              fsdp__spill_progress progress, void *arg, fsdp__spill *out);
 void fsdp__spill_release(fsdp__spill *spill);
 
-/* Rows [first, first + rows) of a tensor (of one without dimensions: all of it) as a tensor of this context's CPU; the
- * spill must stay. The caller owns `*out`. */
+/* Gives rows [first, first + rows) of a tensor (all of it if it has no dimensions) as a tensor of this context's CPU.
+ * The spill must outlive it. The caller owns `*out`. */
 fsdp_status fsdp__spill_rows(const fsdp__spill *spill, int64_t index, fsdp_context *context, int64_t first,
                              int64_t rows, fsdp_tensor **out);
 

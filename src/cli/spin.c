@@ -1,4 +1,4 @@
-/* spin.c - the program starts itself anew with a short spin. */
+/* spin.c - restarts the program with a short spin. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,8 @@
 
 #ifdef _OPENMP
 
-/* Its tools load libraries of this name; it cannot start a program from inside itself by /proc/self/exe. */
+/* Returns whether this runs under valgrind, whose tools preload libraries of this name. Valgrind cannot restart the
+ * program by /proc/self/exe. */
 static bool under_valgrind(void)
 {
     const char *preload = getenv("LD_PRELOAD");
@@ -22,7 +23,7 @@ void fsdp__start_with_short_spin(char **argv)
 {
     char count[16];
 
-    /* Once: the second time the variable is there. */
+    /* This happens once: the second time the variable is set. */
     if (fsdp__user_says_how_to_wait() || under_valgrind() || getauxval(AT_SECURE))
         return;
     snprintf(count, sizeof count, "%d", FSDP__SPIN_COUNT);

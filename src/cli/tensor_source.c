@@ -1,4 +1,4 @@
-/* tensor_source.c - a list of tensors, and their elements. */
+/* tensor_source.c - lists tensors and reads their elements. */
 #include "cli/tensor_source.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const fsdp__source_tensor *)a)->name, ((const fsdp__source_tensor *)b)->name);
 }
 
-/* `name` is taken over; NULL: out of memory. */
+/* Adds a tensor. `name` is taken over; NULL: out of memory. */
 static fsdp_status add(fsdp__tensor_source *s, char *name, fsdp__source_tensor tensor)
 {
     if (!name)

@@ -1,4 +1,4 @@
-/* token_text.c - a prompt to tokens, and tokens to what can be printed. */
+/* token_text.c - turns a prompt into tokens, and tokens into what can be printed. */
 #include "cli/token_text.h"
 
 #include <string.h>
@@ -78,13 +78,13 @@ fsdp_status fsdp__token_text_encode(fsdp__token_text *text, const char *prompt, 
 
 /* ---- bytes to characters ---- */
 
-/* Bytes of the character that begins with this one; 1 where none does. */
+/* Returns the length of the character that begins with this byte; 1 if none does. */
 static int bytes_of(unsigned char first)
 {
     return first < 0xC2 || first > 0xF4 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
 }
 
-/* What has come so far is a character, or never will be one. */
+/* Writes the bytes so far, which are a character or can never become one. */
 static bool write_half(fsdp__token_text *text, FILE *to)
 {
     uint32_t character;
@@ -100,12 +100,12 @@ static bool write_half(fsdp__token_text *text, FILE *to)
     return ferror(to) == 0;
 }
 
-/* A vocabulary may be larger than that of bytes: what is none is no text. */
+/* Prints a byte. A vocabulary may be larger than that of bytes; tokens beyond are printed as U+FFFD. */
 static bool print_byte(fsdp__token_text *text, int32_t byte, FILE *to)
 {
     bool good = true;
 
-    if (text->half_bytes > 0 && (byte & ~0x3F) != 0x80) /* the one before was cut off */
+    if (text->half_bytes > 0 && (byte & ~0x3F) != 0x80) /* the one before is incomplete */
         good = write_half(text, to);
     if (byte > 255)
         return fputs(REPLACEMENT, to) >= 0 && good;
@@ -115,18 +115,18 @@ static bool print_byte(fsdp__token_text *text, int32_t byte, FILE *to)
     return good;
 }
 
-/* ---- what comes ---- */
+/* ---- what is generated ---- */
 
 void fsdp__token_text_echo(fsdp__token_text *text, const char *prompt, size_t bytes, FILE *to)
 {
     if (text->tokenizer)
         (void)fwrite(prompt, 1, bytes, to);
-    for (size_t i = 0; i < bytes && !text->tokenizer; i++) /* what it ends with may be half a character */
+    for (size_t i = 0; i < bytes && !text->tokenizer; i++) /* the prompt may end within a character */
         (void)print_byte(text, (unsigned char)prompt[i], to);
     (void)fflush(to);
 }
 
-/* A vocabulary may be larger than the tokenizer: what that does not know is no text. */
+/* Prints a token. A vocabulary may be larger than the tokenizer's; tokens that it does not know are not text. */
 static bool print_token(fsdp__token_text *text, int32_t token, FILE *to)
 {
     const char *piece = NULL;

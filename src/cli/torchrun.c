@@ -1,4 +1,4 @@
-/* torchrun.c - what torchrun's words mean here. */
+/* torchrun.c - finds what torchrun's options mean here. */
 #include "cli/torchrun.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* torchrun.h - torchrun's words, as far as they are about one machine, for the commands that start ranks. */
+/* torchrun.h - torchrun's options, as far as they are about one machine, for the commands that start ranks. */
 #ifndef CLI_TORCHRUN_H
 #define CLI_TORCHRUN_H
 
@@ -10,7 +10,7 @@ typedef struct fsdp__torchrun {
     char cores[16];
 } fsdp__torchrun;
 
-/* Options that set them. */
+/* The options that set the words. */
 #define FSDP__TORCHRUN_OPTIONS(w)                                                             \
     {"nproc-per-node", 0, &(w)->per_node, NULL}, {"nproc_per_node", 0, &(w)->per_node, NULL}, \
         {"nnodes", 0, &(w)->nodes, NULL}, {"node-rank", 0, &(w)->node_rank, NULL},            \
@@ -26,8 +26,8 @@ typedef struct fsdp__torchrun {
         "rdzv_conf", 0, &(w)->ignored, NULL                                                   \
     }
 
-/* Checks them, and puts what they say about the number of ranks into `*ranks`, the text of -n; a number that is not
- * the one that stands there is FSDP_INVALID. `command` is for messages. */
+/* Checks the words, and puts what they say about the number of ranks into `*ranks`, the text of -n. If -n already has
+ * another number, that is FSDP_INVALID. `command` is for messages. */
 fsdp_status fsdp__torchrun_read(const char *command, fsdp__torchrun *words, const char **ranks);
 
 #endif

@@ -1,4 +1,4 @@
-/* weights_listing.c - what is in a model folder or a file of weights. */
+/* weights_listing.c - lists what is in a model folder or a file of weights. */
 #include <string.h>
 
 #include "base/text.h"

@@ -1,4 +1,4 @@
-/* bars.c - a comparison as bars. */
+/* bars.c - draws a comparison as bars. */
 #include "compare/bars.h"
 
 #include <stddef.h>
@@ -8,10 +8,10 @@
 #include "base/text.h"
 
 enum {
-    BARS = 580, /* of the longest */
+    BARS = 580, /* length of the longest */
     LEAST_LEFT = 190,
     LETTER = 7,
-    RIGHT = 150, /* of the number behind a bar */
+    RIGHT = 150, /* for the number after a bar */
     ROW = 20,
     HEAD = 46, /* title and legend of a chart */
     GAP = 22,
@@ -22,8 +22,8 @@ typedef struct part {
     const char *name, *color;
 } part;
 
-/* What a chart shows of a variant: `value` fills the parts, returns what they come to, and writes that behind the bar.
- */
+/* What a chart shows of a variant. `value` fills the parts, returns the figure, and writes it as the text after the
+ * bar. */
 typedef struct chart {
     const char *title;
     int count;
@@ -58,7 +58,7 @@ static double sent_of(const fsdp__figures *f, double *parts, char *text, size_t 
     return sum_of(parts, 3);
 }
 
-/* Each kind peaks at a time of its own, so the bar is longer than what was ever there at once. */
+/* Fills the kinds, each of which peaks at a time of its own; so the bar is longer than what was ever there at once. */
 static double memory_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
 {
     char all[40];
@@ -105,7 +105,7 @@ static double largest(const fsdp__comparison *c, const chart *shown)
     return most;
 }
 
-/* Room for the names of the variants. */
+/* Returns the room for the names of the variants. */
 static int left_of(const fsdp__comparison *c)
 {
     int left = LEAST_LEFT;

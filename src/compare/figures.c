@@ -1,4 +1,4 @@
-/* figures.c - medians and sums over ranks, steps and starts. */
+/* figures.c - computes medians and sums over ranks, steps and starts. */
 #include "compare/figures.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ static void add_memory(fsdp_memory_stats *all, const fsdp_memory_stats *one)
     all->peak_total_bytes = FSDP__MAX(all->peak_total_bytes, one->peak_total_bytes);
 }
 
-/* What the machine holds of all of them is a sum; nothing is known when one of them is not. */
+/* Returns the sum over all ranks. If one of them is not known, nothing is. */
 static size_t resident_of(const fsdp__start_record *records, int ranks)
 {
     size_t sum = 0;
@@ -92,7 +92,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of what is sorted, between two neighbours where it falls there. */
+/* Returns a quantile of sorted values, interpolated between two neighbours. */
 static double at_part(const double *values, int64_t count, double part)
 {
     double place = part * (double)(count - 1);
@@ -150,7 +150,7 @@ static int digits_of(double a, double b)
         return FSDP__SAME_BITS;
     if (!isfinite(a) || !isfinite(b))
         return 0;
-    if (difference == 0) /* of zeros with other signs */
+    if (difference == 0) /* zeros with different signs */
         return FSDP__SAME_BITS - 1;
     digits = floor(-log10(difference / fmax(fabs(a), fabs(b))));
     return (int)fmin(fmax(digits, 0), FSDP__SAME_BITS - 1);

@@ -1,4 +1,4 @@
-/* json.c - a comparison as JSON. */
+/* json.c - prints a comparison as JSON. */
 #include "compare/json.h"
 
 #include "explain/json_value.h"
@@ -45,7 +45,7 @@ static void put_figures(json_t **object, const fsdp__comparison *c, const fsdp__
     fsdp__json_put(object, "resident_peak_bytes", json_integer((json_int_t)f->resident_peak_bytes));
 }
 
-/* Of a number of ranks for which nothing could be found out only the number is there. */
+/* Returns the figures on another number of ranks. If nothing could be found out, that number is all there is. */
 static json_t *world_of(const fsdp__comparison *c, int variant, int world)
 {
     const fsdp_explained_step *step = &c->worlds.figures[variant][world].step;

@@ -1,4 +1,4 @@
-/* measure.c - a start of one variant on one rank. */
+/* measure.c - measures one start of one variant on one rank. */
 #include "compare/measure.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 /* ---- what the system says of this process ---- */
 
-/* "Pss:   123 kB" */
+/* Returns the bytes that a line like "Pss:   123 kB" gives. */
 static size_t kib_in(const char *path, const char *name)
 {
     FILE *file = fopen(path, "re");
@@ -26,7 +26,8 @@ static size_t kib_in(const char *path, const char *name)
     return (size_t)kib << 10;
 }
 
-/* While all ranks have all of theirs: what is shared is divided by who maps it. [collective] */
+/* Reads this process's memory while all ranks have all of theirs: shared memory is divided by the number of processes
+ * that map it. [collective] */
 static fsdp_status look_at_process(fsdp_context *context, fsdp__start_record *out)
 {
     bool several = fsdp_context_world_size(context) > 1;
@@ -77,8 +78,8 @@ static fsdp_status run_steps(fsdp_context *context, const fsdp_train_config *con
     return look_at_process(context, out);
 }
 
-/* A failure that all ranks know of is told once; one that they do not has ended the world already. The others wait for
- * that: a launcher ends all ranks as soon as one is gone. */
+/* Ends the world after a failure. One that all ranks know of is reported once; one that they do not know of has ended
+ * the world already. The other ranks wait for that, because a launcher ends all ranks as soon as one is gone. */
 static void end_world(fsdp_context *context)
 {
     bool held = fsdp_hold_error(true);

@@ -1,11 +1,12 @@
-/* measure.h - one start of one variant: what a rank sees of its steps, and how it gets to the process that compares. */
+/* measure.h - measures one start of one variant: what a rank sees of its steps, and how that gets to the process that
+ * compares. */
 #ifndef COMPARE_MEASURE_H
 #define COMPARE_MEASURE_H
 
 #include "fsdp/train.h"
 
 enum {
-    FSDP__WARMUP_STEPS = 2, /* the first makes what later ones use again */
+    FSDP__WARMUP_STEPS = 2, /* the first makes what later ones reuse */
     FSDP__MEASURED_STEPS = 200,
     FSDP__START_STEPS = FSDP__WARMUP_STEPS + FSDP__MEASURED_STEPS
 };
@@ -14,28 +15,28 @@ typedef struct fsdp__step_figures {
     double loss, ms, gather_ms, reduce_ms;
 } fsdp__step_figures;
 
-/* Of one rank. */
+/* The record of one rank. */
 typedef struct fsdp__start_record {
     bool done;
-    int32_t steps; /* the first ones to warm up */
+    int32_t steps; /* including those for warm-up, which come first */
     int64_t tokens_per_step, units, microbatches;
     fsdp_comm_stats comm;     /* of the last step */
-    fsdp_memory_stats memory; /* the same: peaks within it, live at its end */
-    /* Of this process behind the last step: its part of what all ranks have together, and the most it ever had. 0: the
-     * system does not say. */
+    fsdp_memory_stats memory; /* of the last step: peaks within it, live bytes at its end */
+    /* Resident memory of this process after the last step (its share of what all ranks have together), and the most it
+     * ever had. 0: the system does not say. */
     size_t resident_bytes, resident_peak_bytes;
-    char warnings[512]; /* that were logged, a line each */
+    char warnings[512]; /* that were logged, one per line */
     fsdp__step_figures step[FSDP__START_STEPS];
 } fsdp__start_record;
 
-/* Some steps to warm up, and `steps` that count. On a failure all ranks have ended, and the world says why.
- * [collective] */
+/* Runs some steps for warm-up, and `steps` that are measured. After a failure all ranks have ended, and the world says
+ * why. [collective] */
 fsdp_status fsdp__measure_start(fsdp_context *context, const fsdp_train_config *config, int steps,
                                 fsdp__start_record *out);
 
-/* A record in a file of one a rank. */
+/* Writes a record to a file that has one per rank. */
 fsdp_status fsdp__record_write(int fd, int rank, const fsdp__start_record *record);
-/* Of all ranks, which must be done. */
+/* Reads the records of all ranks, which must be done. */
 fsdp_status fsdp__records_read(int fd, int ranks, fsdp__start_record *out);
 
 #endif

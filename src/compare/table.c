@@ -1,4 +1,4 @@
-/* table.c - rows and cells, as text and as Markdown. */
+/* table.c - makes rows and cells, as text and as Markdown. */
 #include "compare/table.h"
 
 #include <math.h>
@@ -10,17 +10,17 @@
 #include "train/config.h"
 
 typedef enum row_format {
-    ROW_LOSS,  /* and so on: how the double at `offset` is written */
-    ROW_AGREE, /* of the losses; no field */
+    ROW_LOSS,  /* like ROW_MS and ROW_RATE: how the double at `offset` is written */
+    ROW_AGREE, /* of the losses; it has no field */
     ROW_MS,
     ROW_RATE,
     ROW_COUNT, /* int64_t */
     ROW_BYTES, /* int64_t or size_t */
-    ROW_WORLD, /* the same, of fsdp__comparison.worlds; -1: there is none */
+    ROW_WORLD, /* the same, from fsdp__comparison.worlds; -1: none */
 } row_format;
 
 typedef struct table_row {
-    const char *section; /* what stands above; the same pointer in all rows of one */
+    const char *section; /* heading above the rows; all rows of a section have the same pointer */
     const char *label;
     row_format format;
     size_t offset; /* in fsdp__figures, or in the variant's fsdp__elsewhere */
@@ -33,7 +33,7 @@ enum {
 enum {
     COLUMNS = 100, /* of the text */
     CELL = 32,
-    SENT = FSDP_BARRIER /* kinds of collectives that send data: those before it */
+    SENT = FSDP_BARRIER /* the kinds of collectives before it send data */
 };
 
 int fsdp__comparison_first(const fsdp__comparison *c)
@@ -128,7 +128,7 @@ static void add_worlds(row_list *list, const char *section, size_t field)
             (table_row){section, list->c->worlds.labels[i], ROW_WORLD, (size_t)i * sizeof(fsdp__elsewhere) + field});
 }
 
-/* Lists the rows in which any variant has something. Returns how many there are. */
+/* Lists the rows in which any variant has a value. Returns how many there are. */
 static int rows_of(const fsdp__comparison *c, table_row *rows)
 {
     row_list list = {.c = c, .rows = rows};
@@ -194,7 +194,7 @@ static const char *cell_text(const fsdp__comparison *c, const table_row *row, in
     return text;
 }
 
-/* ---- what stands around the table ---- */
+/* ---- what is printed around the table ---- */
 
 static void print_head(const fsdp__comparison *c, FILE *out)
 {
@@ -223,7 +223,7 @@ static void print_reasons(const fsdp__comparison *c, const char *bullet, FILE *o
     }
 }
 
-/* What the config names and a comparison leaves alone. */
+/* Prints what the config names and a comparison does not write. */
 static void print_unwritten(const fsdp_train_config *c, const char *bullet, FILE *out)
 {
     const char *const names[] = {c->metrics.jsonl ? "metrics.jsonl" : NULL,
@@ -275,7 +275,7 @@ static int label_width(const table_row *rows, int count)
     return (int)width;
 }
 
-/* The policy is a line of its own, where policies are compared. */
+/* Returns the policy, which has a line of its own if policies are compared. */
 static const char *policy_of(const fsdp__variant *v)
 {
     return strcmp(v->label, v->strategy) != 0 ? v->policy : "";
@@ -292,7 +292,7 @@ static int column_width(const fsdp__comparison *c, const table_row *rows, int co
     return (int)width + 2;
 }
 
-/* Variants from `begin` up to `end`. */
+/* Prints the variants from `begin` up to `end`. */
 static void print_block(const fsdp__comparison *c, const table_row *rows, int count, const int *widths, int begin,
                         int end, FILE *out)
 {

@@ -1,4 +1,4 @@
-/* table.h - the table: figures as rows, variants as columns. */
+/* table.h - prints the table: figures as rows, variants as columns. */
 #ifndef COMPARE_TABLE_H
 #define COMPARE_TABLE_H
 
@@ -10,17 +10,17 @@
 
 typedef struct fsdp__comparison {
     const fsdp_train_config *config; /* the user's */
-    int ranks, steps, rounds;        /* each variant is started `rounds` times for so many steps */
+    int ranks, steps, rounds;        /* each variant is started `rounds` times, for this many steps */
     fsdp__variants variants;
-    fsdp__figures *figures; /* of each variant */
+    fsdp__figures *figures; /* one for each variant */
     fsdp__worlds worlds;
 } fsdp__comparison;
 
-/* The first variant that has figures, with which the others' losses are compared; -1: none has. */
+/* Returns the first variant that has figures; the losses of the others are compared with its losses. -1: none has. */
 int fsdp__comparison_first(const fsdp__comparison *c);
 
-/* As text of at most 100 columns, variants side by side as they fit; as Markdown. Below it why variants have no
- * figures, and what the figures are. */
+/* Print the table as text of at most 100 columns, with as many variants side by side as fit, or as Markdown. Below it
+ * they say why variants have no figures, and what the figures are. */
 void fsdp__comparison_print(const fsdp__comparison *c, FILE *out);
 void fsdp__comparison_print_markdown(const fsdp__comparison *c, FILE *out);
 

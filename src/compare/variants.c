@@ -1,4 +1,4 @@
-/* variants.c - strategies and policies as configs. */
+/* variants.c - makes strategies and policies into configs. */
 #include "compare/variants.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static const char all_strategies[] = "ddp,zero1,zero2,zero3,fsdp2,hsdp,fsdp1";
 
 /* ---- lists ---- */
 
-/* The next word of a list, cut out of it; false: there is none left. */
+/* Cuts the next word out of a list; false: none is left. */
 static bool next_word(const char **list, char *word, size_t bytes)
 {
     size_t length = strcspn(*list, ",");
@@ -38,7 +38,7 @@ static fsdp_status set_policy(fsdp_train_config *c, const char *word)
 
 /* ---- variants ---- */
 
-/* Nothing in the user's folders changes, and every step's loss is asked for. */
+/* Makes the config write nothing to the user's folders, and report the loss of every step. */
 static fsdp_status write_nothing(fsdp_train_config *c)
 {
     FSDP_TRY(fsdp_train_config_set(c, "metrics.jsonl", ""));
@@ -53,8 +53,8 @@ static fsdp_status write_nothing(fsdp_train_config *c)
 typedef struct builder {
     const fsdp_train_config *config;
     int world_size;
-    bool all;      /* strategies that nobody has named */
-    bool policies; /* are named */
+    bool all;      /* the caller has named no strategies */
+    bool policies; /* the caller has named policies */
     int64_t capacity;
     fsdp__variants *out;
 } builder;
@@ -67,7 +67,7 @@ static bool is_there(const fsdp__variants *variants, const fsdp__variant *v)
     return false;
 }
 
-/* Takes the variant over, unless it is there already. */
+/* Takes the variant over, unless an equal one is there already. */
 static fsdp_status keep(builder *b, fsdp__variant *v)
 {
     fsdp__variants *out = b->out;
@@ -83,7 +83,7 @@ static fsdp_status keep(builder *b, fsdp__variant *v)
     return FSDP_OK;
 }
 
-/* `policy` NULL: the config's. */
+/* Adds a variant. `policy` NULL means the config's. */
 static fsdp_status add(builder *b, const char *strategy, const char *policy)
 {
     fsdp__variant v = {.config = NULL};
@@ -122,7 +122,7 @@ static fsdp_status add_policies(builder *b, const char *strategy, const char *po
     return FSDP_OK;
 }
 
-/* The config's own keys, as `fsdp train` would look at them. */
+/* Checks the config's own keys, as `fsdp train` would. */
 static fsdp_status check_config(const fsdp_train_config *config, int world_size)
 {
     fsdp_model_config model;
@@ -136,7 +136,7 @@ static fsdp_status check_list(const char *option, const char *list)
     return list && !*list ? FSDP_FAIL(FSDP_INVALID, "--%s names none", option) : FSDP_OK;
 }
 
-/* Each word by itself, on a config of its own. */
+/* Checks each word by itself, on a config of its own. */
 static fsdp_status check_words(const char *option, const char *list,
                                fsdp_status (*set_word)(fsdp_train_config *, const char *))
 {

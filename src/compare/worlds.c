@@ -1,4 +1,4 @@
-/* worlds.c - a variant on other numbers of ranks. */
+/* worlds.c - computes a variant on other numbers of ranks. */
 #include "compare/worlds.h"
 
 #include <stdio.h>
@@ -26,7 +26,8 @@ fsdp_status fsdp__worlds_read(const char *list, fsdp__worlds *out)
     return FSDP_OK;
 }
 
-/* By what all ranks take together, or -1: what each takes, once. */
+/* Keeps the number of microbatches: if global_batch_size is set, it is scaled with the ranks; -1 means that each rank
+ * takes one microbatch anyway. */
 static void keep_microbatches(fsdp_train_config *config, int ranks, int world)
 {
     if (config->training.global_batch_size != -1)

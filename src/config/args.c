@@ -1,4 +1,4 @@
-/* args.c - the command line. */
+/* args.c - parses the command line. */
 #include "config/args.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ static fsdp_status unknown_option(const fsdp__args *args, const char *command, c
     return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s'; see 'fsdp %s --help'", command, text, command);
 }
 
-/* "--name" or "-name", with or without "=value". */
+/* Returns whether the text is "--name" or "-name", with or without "=value". */
 static bool has_name(const fsdp__option *o, const char *text)
 {
     const char *name = text + (text[1] == '-' ? 2 : 1);
@@ -43,8 +43,8 @@ static const fsdp__option *find_option(const fsdp__args *args, const char *text)
     return NULL;
 }
 
-/* The value of the option at `*at`, which moves to it when it is the next argument. `inside`: what the option's own
- * argument has of it, or NULL. */
+/* Takes the value of the option at `*at`, which moves on if the value is the next argument. `inside` is the part of the
+ * option's own argument that is the value, or NULL. */
 static fsdp_status take_value(const char *inside, const char *command, int argc, char **argv, int *at, const char **out)
 {
     const char *text = argv[*at], *following = *at + 1 < argc ? argv[*at + 1] : NULL;

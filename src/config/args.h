@@ -1,6 +1,6 @@
-/* args.h - a command line: options in any place, "--name=value" or "--name value", until "--". A name may have one dash
- * ("-np 2"), a letter its value behind it ("-n2"). A value that begins with two dashes needs the "=". Of an option that
- * is given twice the last counts. */
+/* args.h - parses a command line. Options may stand anywhere before "--", as "--name=value" or "--name value". A name
+ * may also have one dash ("-np 2"), and a letter may have its value right after it ("-n2"). A value that begins with
+ * two dashes needs the "=". If an option is given twice, the last one counts. */
 #ifndef CONFIG_ARGS_H
 #define CONFIG_ARGS_H
 
@@ -12,25 +12,25 @@
 typedef struct fsdp__option {
     const char *name;   /* without dashes */
     char letter;        /* 0: none */
-    const char **value; /* takes a value: where it goes; NULL: a flag */
+    const char **value; /* where the option's value goes; NULL: it is a flag */
     bool *flag;
 } fsdp__option;
 
 typedef struct fsdp__args {
-    const fsdp__option *options; /* up to a NULL name */
-    /* Sees "--section.key=value" and "--section.key value" (key, value) in their order; NULL: they are unknown. */
+    const fsdp__option *options; /* ends with a NULL name */
+    /* Gets "--section.key=value" and "--section.key value" (key, value) in order; NULL: they are unknown options. */
     fsdp_status (*dotted)(void *arg, const char *key, const char *value);
     void *arg;
     const char *positional[2];
     int positional_count, positional_most;
-    const char **list; /* room for argc of them, in place of `positional`; NULL: none */
-    char **rest;       /* what follows "--"; NULL when there was none */
+    const char **list; /* room for argc words, used in place of `positional`; NULL: none */
+    char **rest;       /* what follows "--"; NULL if there was none */
     bool runs;         /* the first word that belongs to no option begins `rest`, too */
 } fsdp__args;
 
-/* `command` is for messages. */
+/* Parses the command line. `command` is for messages. */
 fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, char **argv);
-/* Whole numbers and numbers of options; `name` is for the message. */
+/* Parse the value of an option, a whole number or any number; `name` is for messages. */
 fsdp_status fsdp__args_integer(const char *name, const char *text, int64_t least, int64_t most, int64_t *out);
 fsdp_status fsdp__args_number(const char *name, const char *text, double least, double most, double *out);
 

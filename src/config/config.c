@@ -1,4 +1,4 @@
-/* config.c - a whole config by its table of keys: its life and its text forms. */
+/* config.c - creates, sets and prints a whole config by its table of keys. */
 #include "config/config.h"
 
 #include <string.h>
@@ -7,11 +7,11 @@
 #include "base/file.h"
 #include "config/yaml.h"
 
-#define LARGEST_FILE ((size_t)4 << 20) /* of YAML: most of it can only be names of data files */
+#define LARGEST_FILE ((size_t)4 << 20) /* of YAML: most of that can only be names of data files */
 
 /* ---- life ---- */
 
-/* The YAML reader has room for so many. */
+/* Checks that the table fits: the YAML reader has room for only so many keys. */
 static fsdp_status check_table(const fsdp__key_table *table)
 {
     int sections = 0;
@@ -114,7 +114,7 @@ fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const 
     return status;
 }
 
-/* `key` is "section.name". */
+/* Finds a key by "section.name". */
 static fsdp_status find(const fsdp__key_table *table, const char *key, const fsdp__key **out)
 {
     const char *dot = strchr(key, '.');

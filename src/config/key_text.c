@@ -1,4 +1,4 @@
-/* key_text.c - how the value of a key is written as text: as YAML that reads back as the same value. */
+/* key_text.c - writes the value of a key as text: as YAML that reads back as the same value. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,8 @@ bool fsdp__key_is_nothing(const char *text)
     return text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0;
 }
 
-/* Characters that YAML reads only as escapes, or that end a line: there are none in a text without quotes. */
+/* Returns whether YAML reads the character only as an escape, or as the end of a line. A text without quotes has none
+ * of these. */
 static bool needs_escape(uint32_t c)
 {
     return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || c == 0xFEFF || c == 0xFFFE ||
@@ -33,7 +34,7 @@ static void print_escaped(const char *text, FILE *out)
     fputc('"', out);
 }
 
-/* Quoted where YAML could read something else. */
+/* Prints a text, in quotes where YAML could read something else. */
 static void print_text(const char *text, FILE *out)
 {
     uint32_t c = 0;
@@ -75,7 +76,8 @@ static void print_paths(char *const *paths, int64_t count, FILE *out)
     fputc(']', out);
 }
 
-/* The shortest text that reads back as the same number; whole numbers as one writes them ("300", not "3e+02"). */
+/* Prints the shortest text that reads back as the same number; whole numbers as people write them ("300", not
+ * "3e+02"). */
 static void print_number(double value, FILE *out)
 {
     char text[40];
@@ -116,7 +118,7 @@ bool fsdp__key_is_set(const void *config, const fsdp__key *key)
     return false;
 }
 
-/* Of an integer there may be no words. */
+/* Prints a choice. An integer may have no words. */
 static void print_choice(const fsdp__key *key, int64_t value, FILE *out)
 {
     const fsdp__choice *c = key->choices;

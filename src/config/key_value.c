@@ -1,4 +1,4 @@
-/* key_value.c - how the value of a key is read from text. */
+/* key_value.c - reads the value of a key from text. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static bool set_number(const fsdp__key *key, const char *text, double *field)
     double value;
 
     if (text[strspn(text, "+-.0123456789eE")])
-        return false; /* no hexadecimal, "nan" or "infinity" */
+        return false; /* neither hexadecimal, "nan" nor "infinity" */
     errno = 0;
     value = strtod(text, &end);
     if (end == text || *end || !isfinite(value) || !in_range(key, value))
@@ -102,11 +102,11 @@ static void unset(void *field, fsdp__key_type type)
     case FSDP__KEY_PATHS:
     case FSDP__KEY_PATTERNS:
     case FSDP__KEY_NAMES:
-        break; /* by fsdp__key_set_paths */
+        break; /* fsdp__key_set_paths does it */
     }
 }
 
-/* What could not be printed as YAML and read again is refused: ranks get their config in this way. */
+/* Refuses a text that could not be printed as YAML and read again, because ranks get their config in this way. */
 static fsdp_status check_text(const fsdp__key *key, const char *text)
 {
     uint32_t character;
@@ -134,7 +134,7 @@ static fsdp_status set_text(const fsdp__key *key, char **field, const char *text
     return FSDP_OK;
 }
 
-/* Takes the next entry off a list: without spaces around it, and quotes. */
+/* Takes the next entry off a list, without quotes or the spaces around it. */
 static char *next_entry(char **rest)
 {
     char *entry = *rest ? *rest + strspn(*rest, " \t") : NULL;
@@ -142,7 +142,7 @@ static char *next_entry(char **rest)
     char *after = quote ? quote + 1 + strspn(quote + 1, " \t") : NULL;
     size_t length;
 
-    if (after && (!*after || *after == ',')) { /* in quotes, which may hold commas */
+    if (after && (!*after || *after == ',')) { /* quoted: it may hold commas */
         *quote = '\0';
         *rest = *after ? after + 1 : NULL;
         return entry + 1;
@@ -154,7 +154,8 @@ static char *next_entry(char **rest)
     return entry;
 }
 
-/* "[a, 'b c']", the flow style of YAML, or one path; `kept` of those that are there stay in front. */
+/* Sets a list from "[a, 'b c']", YAML's flow style, or from one path. The first `kept` of the existing entries stay in
+ * front. */
 static fsdp_status set_path_list(void *config, const fsdp__key *key, const char *text, int64_t kept)
 {
     char **there = *(char ***)((char *)config + key->offset);
@@ -269,7 +270,7 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
         copied++;
     }
     complete = copied == count;
-    if (complete) { /* commit: what is freed below is the old list */
+    if (complete) { /* commit: what is freed below is then the old list */
         char **old = *list;
         int64_t old_count = *length;
 

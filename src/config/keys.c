@@ -81,7 +81,7 @@ void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
 
 /* ---- unknown names ---- */
 
-/* "a, b or c" */
+/* Lists the sections as "a, b or c". */
 static void list_sections(const fsdp__key_table *table, char *text, size_t text_bytes)
 {
     size_t used = 0;

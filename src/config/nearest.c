@@ -1,4 +1,4 @@
-/* nearest.c - edit distance in which two swapped neighbours count once. */
+/* nearest.c - computes an edit distance in which swapping two neighbours counts once. */
 #include "config/nearest.h"
 
 #include <stddef.h>
@@ -6,7 +6,7 @@
 
 #include "base/compiler.h"
 
-#define LONGEST 40 /* keys and commands are shorter; longer words are compared up to here */
+#define LONGEST 40 /* keys and commands are shorter; longer words are compared only up to here */
 
 static int distance(const char *a, const char *b)
 {

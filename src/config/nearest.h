@@ -1,8 +1,8 @@
-/* nearest.h - "did you mean": the word of a list that is few typing errors away. */
+/* nearest.h - "did you mean": finds the word of a list that is a few typing errors away. */
 #ifndef CONFIG_NEAREST_H
 #define CONFIG_NEAREST_H
 
-/* The word of `words` (NULL-terminated) nearest to `word`; NULL when none is near. */
+/* Returns the word of `words` (NULL-terminated) that is nearest to `word`; NULL if none is near. */
 const char *fsdp__nearest(const char *word, const char *const *words);
 
 #endif

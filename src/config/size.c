@@ -1,4 +1,4 @@
-/* size.c - numbers of bytes as people write them. */
+/* size.c - reads and writes numbers of bytes as people write them. */
 #include "config/size.h"
 
 #include <stdio.h>

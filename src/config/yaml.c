@@ -1,6 +1,6 @@
-/* yaml.c - a config file, from libyaml's events. Every value is read as text and then checked by the table, so that the
- * file and the command line give the same messages. What YAML has beyond sections, keys, values and lists of files is
- * refused where it stands, so nothing here is deeper or longer than the table allows. */
+/* yaml.c - reads a config file from libyaml's events. Every value is read as text and then checked by the table, so
+ * that the file and the command line give the same messages. Whatever YAML has besides sections, keys, values and lists
+ * of files is refused where it stands, so nothing here is deeper or longer than the table allows. */
 #include "config/yaml.h"
 
 #include <stdio.h>
@@ -11,9 +11,9 @@
 #include "base/compiler.h"
 
 enum {
-    LONGEST_VALUE = 64 * 1024, /* no number, name or path comes near it */
+    LONGEST_VALUE = 64 * 1024, /* no number, name or path comes close to it */
     LONGEST_LIST = 256 * 1024, /* nor does a list */
-    SHOWN_BYTES = 80           /* of what is no key, in a message */
+    SHOWN_BYTES = 80           /* of a wrong key, in a message */
 };
 
 typedef struct reader {
@@ -21,7 +21,7 @@ typedef struct reader {
     void *config;
     yaml_parser_t parser;
     yaml_event_t event; /* the last one */
-    size_t line;        /* of the key, or the entry of a list, that is being read: where a message points */
+    size_t line;        /* of the key or list entry being read: where a message points */
     bool section_given[FSDP__KEY_SECTIONS];
     bool key_given[FSDP__KEY_SECTIONS * FSDP__KEYS_PER_SECTION];
 } reader;
@@ -39,7 +39,7 @@ static fsdp_status not_yaml(reader *r)
 
     if (p->error == YAML_MEMORY_ERROR)
         return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
-    if (p->error == YAML_READER_ERROR) { /* has no mark, but the byte's place */
+    if (p->error == YAML_READER_ERROR) { /* it has no mark, but the byte's offset */
         r->line = 1;
         for (size_t i = 0; i < p->problem_offset && i < (size_t)(p->input.string.end - p->input.string.start); i++)
             r->line += p->input.string.start[i] == '\n';
@@ -49,7 +49,7 @@ static fsdp_status not_yaml(reader *r)
     return FSDP_FAIL(FSDP_FORMAT, "not YAML from here on (column %zu): %s", p->problem_mark.column + 1, p->problem);
 }
 
-/* An anchor would have an alias repeat what it names, and a tag give it another meaning. */
+/* Refuses anchors and tags: an alias would repeat what an anchor names, and a tag would change its meaning. */
 static fsdp_status refuse_references(reader *r)
 {
     const yaml_event_t *e = &r->event;
@@ -90,14 +90,14 @@ static const char *scalar(const reader *r)
     return (const char *)r->event.data.scalar.value;
 }
 
-/* Not in quotes. */
+/* Returns whether the event is nothing; a quoted value is not. */
 static bool is_nothing(const reader *r)
 {
     return r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
            fsdp__key_is_nothing(scalar(r));
 }
 
-/* In words. */
+/* Names the kind of event in words. */
 static const char *kind(const reader *r)
 {
     return r->event.type == YAML_SCALAR_EVENT           ? "a single value"
@@ -107,7 +107,7 @@ static const char *kind(const reader *r)
 
 /* ---- values ---- */
 
-/* What stands in the event fits a C string that one can print. */
+/* Checks that the event's text fits a C string that can be printed. */
 static fsdp_status check_scalar(const reader *r, const char *section, const char *name)
 {
     size_t length = r->event.data.scalar.length;
@@ -164,7 +164,7 @@ out:
     return status;
 }
 
-/* As it is: no "[a, b]" inside quotes. */
+/* Reads a path as it is written; "[a, b]" in quotes is not a list. */
 static fsdp_status read_path(reader *r, const fsdp__key *key)
 {
     char *path = NULL;
@@ -195,7 +195,7 @@ static fsdp_status read_value(reader *r, const fsdp__key *key)
 
 /* ---- sections ---- */
 
-/* The name that the event is to hold, whole and printable. */
+/* Reads the event as a name, whole and printable. */
 static fsdp_status read_name(reader *r, const char *section, char *name, size_t name_bytes)
 {
     stand_at(r, r->event.start_mark);
@@ -237,7 +237,7 @@ static fsdp_status read_section(reader *r, const char *section)
     }
 }
 
-/* The whole file is something else: names the first sections. */
+/* Refuses a file that is something else as a whole; the message names the first sections. */
 static fsdp_status refuse_top(const fsdp__key_table *table, const char *is)
 {
     char names[256] = "";
@@ -276,16 +276,16 @@ static fsdp_status read_sections(reader *r)
     }
 }
 
-/* One document, or none. */
+/* Reads one document, or none. */
 static fsdp_status read_stream(reader *r)
 {
-    FSDP_TRY(next(r)); /* the stream's start */
+    FSDP_TRY(next(r)); /* skips the start of the stream */
     FSDP_TRY(next(r));
     if (r->event.type == YAML_STREAM_END_EVENT)
         return FSDP_OK;
     FSDP_TRY(next(r));
     FSDP_TRY(read_sections(r));
-    FSDP_TRY(next(r)); /* the document's end */
+    FSDP_TRY(next(r)); /* skips the end of the document */
     FSDP_TRY(next(r));
     if (r->event.type == YAML_STREAM_END_EVENT)
         return FSDP_OK;
@@ -293,7 +293,7 @@ static fsdp_status read_stream(reader *r)
     return FSDP_FAIL(FSDP_FORMAT, "a second document begins here: a config is one");
 }
 
-/* Whether a line may begin at `at`, as YAML divides lines. */
+/* Returns whether a line may begin at `at`, by YAML's rules for line breaks. */
 static bool begins_line(const char *text, const char *at)
 {
     if (at == text || at[-1] == '\n' || at[-1] == '\r')
@@ -302,7 +302,7 @@ static bool begins_line(const char *text, const char *at)
            (at - text >= 3 && memcmp(at - 3, "\xE2\x80", 2) == 0 && (at[-1] == '\xA8' || at[-1] == '\xA9'));
 }
 
-/* Directives ("%TAG ...") serve nothing here, and libyaml compares each with all others. */
+/* Refuses directives ("%TAG ..."): they are of no use here, and libyaml compares each with all others. */
 static fsdp_status refuse_directives(reader *r, const char *text, size_t bytes)
 {
     const char *from = text, *at;
@@ -317,8 +317,8 @@ static fsdp_status refuse_directives(reader *r, const char *text, size_t bytes)
     return FSDP_OK;
 }
 
-/* "[training]" or "steps = 10" in the first line that is no comment: what torchtitan's configs begin with, and no
- * config of ours. */
+/* Refuses a file whose first line other than comments is "[training]" or "steps = 10": torchtitan's configs begin like
+ * that, and none of ours do. */
 static fsdp_status refuse_toml(reader *r, const char *text, size_t bytes)
 {
     const char *end = text + bytes, *line = text, *stop;

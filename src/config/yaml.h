@@ -1,4 +1,4 @@
-/* yaml.h - a config file into a config, from libyaml's events. */
+/* yaml.h - reads a config file into a config, from libyaml's events. */
 #ifndef CONFIG_YAML_H
 #define CONFIG_YAML_H
 

@@ -1,4 +1,4 @@
-/* array_file.c - what all formats have in common: the file holds its elements and nothing else. */
+/* array_file.c - what all formats have in common: besides its header the file holds its elements and nothing else. */
 #include "data/array_file.h"
 
 #include "base/compiler.h"
@@ -7,7 +7,7 @@
 static fsdp_status check_bytes(const char *path, size_t bytes, const fsdp__array_header *header)
 {
     int64_t expected = (int64_t)fsdp_dtype_size(header->dtype);
-    int64_t most = expected; /* were no dimension 0: strides have to fit too */
+    int64_t most = expected; /* the size if no dimension were 0: strides have to fit too */
 
     if (header->ndim < 1)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds one number, and no items", path);

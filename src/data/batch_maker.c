@@ -1,4 +1,4 @@
-/* batch_maker.c - items and what is made of them, in memory that is laid out once. */
+/* batch_maker.c - makes items and batches, in memory that is laid out once. */
 #include "data/batch_maker.h"
 
 #include <stdio.h>
@@ -47,7 +47,7 @@ static fsdp_status make_item(const fsdp__batch_maker *maker, int64_t at, const f
     return fsdp__item_make(data, maker->order ? maker->order[at] : maker->begin + at, places);
 }
 
-/* `places`: room of the calling thread for a pointer a field. */
+/* Makes a batch. `places` is memory of the calling thread with one pointer per field. */
 static fsdp_status fill(const fsdp__batch_maker *maker, int64_t number, const fsdp__batch_slot *into, void **places)
 {
     const fsdp_data_loader_options *o = &maker->options;
@@ -70,7 +70,7 @@ static fsdp_status fill(const fsdp__batch_maker *maker, int64_t number, const fs
 void fsdp__batch_make(const fsdp__batch_maker *maker, int64_t number, fsdp__batch_slot *into, int thread)
 {
     into->status = fill(maker, number, into, maker->places + (size_t)thread * (size_t)maker->dataset.field_count);
-    if (into->status != FSDP_OK) /* the last error is that of one thread */
+    if (into->status != FSDP_OK) /* the last error belongs to one thread */
         fsdp__shown(fsdp_last_error(), into->message, sizeof into->message);
 }
 
@@ -104,7 +104,7 @@ static fsdp_status check_options(const fsdp_dataset *dataset, const fsdp_data_lo
     return FSDP_OK;
 }
 
-/* Bytes of a batch's field, rounded up to what the next one begins at; 0: too many. */
+/* Returns the bytes of a batch's field, rounded up so that the next one can begin there; 0: too many. */
 static size_t room_of(const fsdp__batch_maker *maker, const fsdp_data_field *field)
 {
     size_t bytes;
@@ -128,7 +128,7 @@ static size_t lay_out(fsdp__batch_maker *maker, const fsdp_data_field *fields, i
     return at;
 }
 
-/* Of one slot; with `into`, of that one, which begins at `at`. */
+/* Returns where the memory of a slot that begins at `at` ends. With `into`, sets up that slot. */
 static size_t lay_out_slot(fsdp__batch_maker *maker, size_t at, fsdp__batch_slot *into)
 {
     at = lay_out(maker, maker->dataset.fields, maker->dataset.field_count, at, into ? into->items : NULL);
@@ -143,7 +143,7 @@ static fsdp_status make_slots(fsdp__batch_maker *maker)
     size_t crew = (size_t)FSDP__MAX(maker->options.workers, 1);
     void **place;
 
-    /* One lent to the caller, one being made by each worker, one more each to be ahead. */
+    /* One slot is lent to the caller, each worker makes one, and one more for each worker lets it run ahead. */
     maker->slot_count = 1 + 2 * maker->options.workers;
     bytes = lay_out_slot(maker, 0, NULL);
     if (bytes == SIZE_MAX || __builtin_mul_overflow(bytes, (size_t)maker->slot_count, &all) || all > SIZE_MAX / 2)

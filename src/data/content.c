@@ -1,4 +1,4 @@
-/* content.c - marks at the beginning of files, and what text has none of. */
+/* content.c - marks at the beginning of files, and bytes that text does not have. */
 #include "data/content.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@
 typedef struct mark {
     const char *name, *advice, *bytes;
     size_t count, offset;
-    bool weak; /* numbers may well begin so */
+    bool weak; /* numbers may well begin like this */
 } mark;
 
 #define MARK(name, advice, bytes)                        \
@@ -34,8 +34,8 @@ typedef struct mark {
         "a tar archive", UNPACK("tar -x"), bytes, sizeof(bytes) - 1, 257, false \
     }
 
-/* No text begins so; what would be a word ("GIF89a") is left to its NUL bytes. These are packed data, archives and
- * tables: what may hold a folder's data. */
+/* Marks of packed data, archives and tables, which may hold a folder's data. No text begins with one of these. A mark
+ * that is a word ("GIF89a") is not in the list: its file is recognized by its NUL bytes. */
 static const mark data_marks[] = {
     MARK("gzip data", UNPACK("gzip -d"), "\x1f\x8b\x08"),
     MARK("zstd data", UNPACK("zstd -d"), "\x28\xb5\x2f\xfd"),
@@ -66,7 +66,7 @@ static const mark data_marks[] = {
     MARK("an SQLite database", TO_TEXT, "SQLite format 3\0"),
 };
 
-/* UTF-32's mark begins as that of UTF-16. */
+/* The mark of UTF-32 begins like that of UTF-16. */
 static const mark other_marks[] = {
     MARK("a PDF", "make text of it with 'pdftotext'", "%PDF-"),
     MARK("a document of Microsoft Office", TO_TEXT, "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
@@ -82,7 +82,7 @@ static const mark other_marks[] = {
     WEAK("UTF-16", TO_UTF8("UTF-16"), "\xfe\xff"),
 };
 
-/* Those whose marks are not the same in all files. */
+/* Formats whose marks are not the same in all files. */
 static const mark zstd = {.name = "zstd data", .advice = UNPACK("zstd -d")};
 static const mark bzip2 = {.name = "bzip2 data", .advice = UNPACK("bzip2 -d")};
 static const mark orc = {.name = "an ORC file", .advice = TO_TEXT};
@@ -96,13 +96,14 @@ static const mark lzma = {.name = "lzma data", .advice = UNPACK("xz --format=lzm
 static const mark utf16 = {.name = "UTF-16", .advice = TO_UTF8("UTF-16")};
 static const mark utf32 = {.name = "UTF-32", .advice = TO_UTF8("UTF-32")};
 
-/* What text of some encoding may have: white space, and what terminals are told (backspace, escape). */
+/* Returns whether the byte is a control character that text does not have. Text in some encodings has white space, and
+ * controls for terminals (backspace, escape). */
 static bool is_control(unsigned char byte)
 {
     return byte == 0x7f || (byte < 0x20 && !(byte >= '\b' && byte <= '\r') && byte != 0x1b && byte != 0x1a);
 }
 
-/* Whether three of four characters behind the byte order mark are ASCII. */
+/* Returns whether three of four characters after the byte order mark are ASCII. */
 static bool is_wide_ascii(const unsigned char *data, size_t bytes, size_t width, bool big_endian)
 {
     size_t units = FSDP__MIN(bytes, (size_t)FSDP__CONTENT_BYTES) / width, ascii = 0;
@@ -119,7 +120,8 @@ static bool is_wide_ascii(const unsigned char *data, size_t bytes, size_t width,
     return units > 8 && ascii * 4 >= units * 3;
 }
 
-/* Behind its mark stand the size of the first message, and the offset of the message's root in it. */
+/* Returns whether it is an Arrow stream: its mark is followed by the size of the first message and the offset of the
+ * message's root in it. */
 static bool is_arrow_stream(const unsigned char *data, size_t bytes)
 {
     uint32_t words[3];
@@ -131,7 +133,7 @@ static bool is_arrow_stream(const unsigned char *data, size_t bytes)
            words[2] % 4 == 0 && words[2] < FSDP__MIN(words[1], (uint32_t)1 << 10);
 }
 
-/* Of unknown size, as xz writes it. */
+/* Returns whether it is LZMA data of unknown size, as xz writes it. */
 static bool is_lzma(const unsigned char *data, size_t bytes)
 {
     return bytes >= 13 && memcmp(data, "\x5d\0\0", 3) == 0 &&
@@ -181,7 +183,7 @@ static const mark *find_data(const unsigned char *data, size_t bytes, bool token
         return &arrow;
     if (tokens && is_lzma(data, bytes))
         return &lzma;
-    /* A frame that readers pass over, which pzstd and others begin with; and frames of versions before 1.0. */
+    /* A skippable frame, which pzstd and others begin with; and frames of versions before 1.0. */
     if (bytes >= 4 && (data[0] & 0xf0) == 0x50 && memcmp(data + 1, "\x2a\x4d\x18", 3) == 0)
         return &zstd;
     if (bytes >= 4 && data[0] >= 0x22 && data[0] < 0x28 && memcmp(data + 1, "\xb5\x2f\xfd", 3) == 0)
@@ -189,7 +191,7 @@ static const mark *find_data(const unsigned char *data, size_t bytes, bool token
     if (bytes >= 10 && memcmp(data, "BZh", 3) == 0 && data[3] >= '1' && data[3] <= '9' &&
         (memcmp(data + 4, "1AY&SY", 6) == 0 || memcmp(data + 4, "\x17\x72\x45\x38\x50\x90", 6) == 0))
         return &bzip2;
-    /* It is a word but for what stands behind it. */
+    /* "ORC" is a word, unless what follows it is not text. */
     if (bytes >= 4 && memcmp(data, "ORC", 3) == 0 && count_controls(data, FSDP__MIN(bytes, (size_t)32)) > 0)
         return &orc;
     return NULL;
@@ -228,13 +230,13 @@ fsdp_status fsdp__content_refuse(const char *path, const char *in, const void *d
 
 /* ---- names ---- */
 
-/* Without .pt and .br, which are languages too. */
+/* .pt and .br are not in the list, because they are also language codes. */
 static const char *const data_endings[] = {".gz",  ".zst",  ".xz",  ".bz2",   ".lz4",     ".lz",     ".lzma", ".lzo",
                                            ".z",   ".sz",   ".7z",  ".zip",   ".rar",     ".tar",    ".tgz",  ".npz",
                                            ".npy", ".avro", ".orc", ".arrow", ".feather", ".parquet"};
 static const char *const other_endings[] = {".pkl", ".pdf"};
 
-/* NULL: its name has none of them. */
+/* Returns the ending that the name has, or NULL if it has none of them. */
 static const char *ending_among(const char *const *endings, size_t count, const char *path)
 {
     size_t length = strlen(path);
@@ -279,7 +281,7 @@ fsdp_status fsdp__content_refuse_data(const char *path, const void *data, size_t
 
 /* ---- text ---- */
 
-/* Up to its end, which may lie within a character. */
+/* Returns whether the text is UTF-8. It may end within a character. */
 static bool is_utf8(const char *text, size_t bytes)
 {
     size_t good = fsdp__utf8_prefix(text, bytes);
@@ -290,7 +292,7 @@ static bool is_utf8(const char *text, size_t bytes)
     return fsdp__utf8_broken(text + good, bytes - good, &cut) == bytes - good && cut;
 }
 
-/* Of ASCII as UTF-16 every second byte is zero: the name of the encoding, or NULL. */
+/* Returns the name of the encoding if every second byte is zero, as in ASCII text as UTF-16; otherwise NULL. */
 static const char *wide_encoding(const unsigned char *data, size_t bytes)
 {
     size_t zeros[2] = {0, 0}, count = FSDP__MIN(bytes, (size_t)FSDP__CONTENT_BYTES) / 2 * 2;
@@ -304,7 +306,7 @@ static const char *wide_encoding(const unsigned char *data, size_t bytes)
     return zeros[0] * 4 > count && zeros[1] == 0 ? "UTF-16BE" : NULL;
 }
 
-/* Whether it would be text without its NUL bytes. */
+/* Returns whether the data would be text without its NUL bytes. */
 static bool is_text_among_nuls(const unsigned char *data, size_t bytes)
 {
     size_t zeros = 0, controls;
@@ -345,7 +347,7 @@ fsdp_status fsdp__content_check_text(const char *path, int64_t offset, const voi
         path, controls, bytes, (long long)offset);
 }
 
-/* Three of four bytes of Latin-1 and its like. */
+/* Returns whether three of four bytes are ASCII, as in Latin-1 and similar encodings. */
 static bool is_mostly_ascii(const unsigned char *data, size_t bytes)
 {
     size_t ascii = 0;

@@ -1,9 +1,9 @@
-/* data_loader.c - batches of a data set in a sampler's order, made by the caller or ahead by worker threads.
+/* data_loader.c - makes batches of a data set in a sampler's order, in the caller or ahead in worker threads.
  *
- * Workers fill a ring: batch n of the epoch goes to slot n modulo the slots, and may be begun once the batch that used
- * the slot before has been given back. Which worker makes which batch does not matter, so batches are the same for any
- * number of them, and a failure comes out at the batch it belongs to. Between two epochs there are no batches to begin,
- * and nobody holds a slot. */
+ * Workers fill a ring: batch n of the epoch goes to slot n modulo the number of slots, and may be begun once the batch
+ * that used the slot before has been given back. Which worker makes which batch does not matter, so the batches are the
+ * same for any number of workers, and a failure comes out at the batch it belongs to. Between two epochs there are no
+ * batches to begin, and nobody holds a slot. */
 #include <pthread.h>
 #include <string.h>
 
@@ -15,23 +15,23 @@
 
 struct fsdp_data_loader {
     fsdp__batch_maker maker;
-    fsdp_data_field *fields; /* of a batch, with its size in front */
+    fsdp_data_field *fields; /* of a batch: the batch size is their first dimension */
     int field_count;
     int64_t length;  /* batches of a whole epoch */
     int64_t batches; /* of the epoch */
-    int64_t next;    /* batch of the next call */
+    int64_t next;    /* batch that the next call returns */
     bool running;    /* an epoch has begun */
-    bool ended;      /* one has, and none has begun since */
-    /* Of the epoch that was begun last; before the first, and where one was set, of that to begin. */
-    fsdp_data_position position; /* at its beginning */
+    bool ended;      /* an epoch has ended, and none has begun since */
+    /* Of the epoch that began last; before the first epoch, or after a position was set, of the epoch to begin. */
+    fsdp_data_position position; /* at the beginning of that epoch */
 
-    /* Only with workers; what follows, `next`, `running` and the slots' `full` are guarded by the lock then. */
+    /* Used only with workers. The lock then guards what follows, `next`, `running` and the slots' `full`. */
     pthread_mutex_t lock;
     pthread_cond_t filled, freed, idle;
     bool lock_init, filled_init, freed_init, idle_init;
     pthread_t *threads;
     int thread_count; /* started */
-    int busy;         /* workers that make a batch */
+    int busy;         /* workers that are making a batch */
     bool lent;        /* the caller holds slot (next - 1) modulo slots */
     int64_t begun;    /* batch that the next idle worker takes */
     int64_t limit;    /* batches that may be begun in this epoch */
@@ -45,7 +45,7 @@ typedef struct crew_member {
     int number;
 } crew_member;
 
-/* Batches below this may be begun: their slots are not lent and not waiting to be fetched. */
+/* Returns the limit below which batches may be begun: their slots are neither lent nor waiting to be fetched. */
 static int64_t begin_limit(const fsdp_data_loader *loader)
 {
     return FSDP__MIN(loader->next - (loader->lent ? 1 : 0) + loader->maker.slot_count, loader->limit);
@@ -67,12 +67,12 @@ static void *worker(void *arg)
         }
         loader->begun++;
         loader->busy++;
-        /* Without the lock: nobody else looks at the slot until it is full. */
+        /* This runs without the lock: nobody else looks at the slot until it is full. */
         pthread_mutex_unlock(&loader->lock);
         fsdp__batch_make(&loader->maker, number, mine, thread);
         pthread_mutex_lock(&loader->lock);
         mine->full = true;
-        if (mine->status != FSDP_OK) /* nothing behind it will be asked for */
+        if (mine->status != FSDP_OK) /* no later batch will be asked for */
             loader->limit = FSDP__MIN(loader->limit, number + 1);
         loader->busy--;
         pthread_cond_signal(&loader->filled);
@@ -194,7 +194,7 @@ int64_t fsdp_data_loader_length(const fsdp_data_loader *loader)
 
 /* ---- an epoch ---- */
 
-/* Nobody works: which items the epoch has. */
+/* Chooses the items of the epoch. No worker is busy. */
 static void choose_items(fsdp_data_loader *loader)
 {
     fsdp_distributed_sampler *sampler = loader->maker.options.sampler;
@@ -215,7 +215,7 @@ static void choose_items(fsdp_data_loader *loader)
     loader->maker.items = loader->position.length - loader->position.items;
 }
 
-/* Nobody works: no batch may be begun. */
+/* Begins an epoch. No worker is busy, and until now no batch may be begun. */
 static void begin(fsdp_data_loader *loader)
 {
     bool crew = loader->thread_count > 0;
@@ -256,7 +256,7 @@ void fsdp_data_loader_reset(fsdp_data_loader *loader)
         pthread_mutex_unlock(&loader->lock);
 }
 
-/* The slot with the next batch, once a worker has filled it; the one lent before is given back. */
+/* Returns the slot with the next batch, once a worker has filled it. The slot that was lent before is given back. */
 static fsdp__batch_slot *fetch(fsdp_data_loader *loader)
 {
     fsdp__batch_slot *mine = &loader->maker.slots[loader->next % loader->maker.slot_count];
@@ -265,7 +265,7 @@ static fsdp__batch_slot *fetch(fsdp_data_loader *loader)
     if (loader->lent) {
         loader->maker.slots[(loader->next - 1) % loader->maker.slot_count].full = false;
         loader->lent = false;
-        /* One slot is free, so one worker has something to do. */
+        /* Only one slot is free, so one worker has something to do. */
         pthread_cond_signal(&loader->freed);
     }
     while (!mine->full)
@@ -279,7 +279,7 @@ static fsdp__batch_slot *fetch(fsdp_data_loader *loader)
     return mine;
 }
 
-/* The same, made here. */
+/* Does the same, but makes the batch in this thread. */
 static fsdp__batch_slot *make(fsdp_data_loader *loader)
 {
     fsdp__batch_slot *mine = &loader->maker.slots[0];
@@ -328,7 +328,8 @@ fsdp_data_position fsdp_data_loader_position(const fsdp_data_loader *loader)
     int64_t together = loader->maker.options.batch_size * (sampler ? fsdp__sampler_ranks(sampler) : 1);
     fsdp_data_position position = loader->position;
 
-    if (loader->running) /* the ends of ranks' last batches, or what fills them up, may be beyond it */
+    /* the ends of the ranks' last batches, or the items that pad them, may lie beyond the length */
+    if (loader->running)
         position.items = loader->next > (position.length - position.items) / together
                              ? position.length
                              : position.items + loader->next * together;

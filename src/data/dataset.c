@@ -1,4 +1,4 @@
-/* dataset.c - data sets that come ready-made: rows of arrays, in memory or in files. */
+/* dataset.c - ready-made data sets: rows of arrays, in memory or in files. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -6,11 +6,11 @@
 #include "data/array_file.h"
 #include "data/fields.h"
 
-/* One field's rows. */
+/* The rows of one field. */
 typedef struct rows {
     const unsigned char *data;
     size_t row_bytes;
-    size_t swap; /* bytes of an element that has to be turned round; 0: none */
+    size_t swap; /* bytes of an element whose order must be reversed; 0: nothing to do */
     fsdp__mapping map;
 } rows;
 
@@ -18,7 +18,7 @@ typedef struct arrays {
     int64_t length;
     int count;
     rows *rows;
-    fsdp_data_field *fields; /* with names of their own */
+    fsdp_data_field *fields; /* with their own copies of the names */
 } arrays;
 
 static int64_t arrays_length(void *arg)
@@ -75,7 +75,7 @@ static arrays *arrays_create(int count)
     return a;
 }
 
-/* Takes it over, also on failure. */
+/* Makes a data set of the arrays. Takes them over, also on failure. */
 static fsdp_status publish(arrays *a, const fsdp_data_field *fields, fsdp_dataset *out)
 {
     fsdp_status status = fsdp__fields_copy(fields, a->count, &a->fields);

@@ -1,4 +1,4 @@
-/* digest.c - XXH3 of tokens and of items, in their order. */
+/* digest.c - computes XXH3 of tokens and of items, in order. */
 #include "data/digest.h"
 
 #include <stdatomic.h>
@@ -15,7 +15,7 @@
 
 enum {
     READ_TOKENS = 8192,
-    CERTAIN_S = 2 /* what tells the times of a file may be so coarse, or so far from this machine's clock */
+    CERTAIN_S = 2 /* file times may be this coarse, or this far from the machine's clock */
 };
 
 static fsdp_status begin(XXH3_state_t **out)
@@ -27,7 +27,7 @@ static fsdp_status begin(XXH3_state_t **out)
     return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for a hash of the data");
 }
 
-/* Gives the state back, too. */
+/* Computes the hash, and frees the state. */
 static void end(XXH3_state_t *state, uint64_t out[2])
 {
     XXH128_hash_t hash = XXH3_128bits_digest(state);
@@ -81,8 +81,9 @@ fsdp_status fsdp_tokens_digest(const fsdp_tokens *tokens, uint64_t out[2])
 
 /* ---- files ---- */
 
-/* What changes with a file's content; its times before CERTAIN_S ago, or a change after this look might not show. The
- * device is left out: its number is another on another machine, or after a reboot, of the same file. */
+/* Adds what changes along with a file's content. Its times must be older than CERTAIN_S, or a change after this look
+ * might not show. The device is left out: the same file has another device number on another machine, or after a
+ * reboot. */
 static bool add_file(XXH3_state_t *state, const fsdp__token_file *file, int64_t now_s)
 {
     struct stat info;
@@ -98,7 +99,7 @@ static bool add_file(XXH3_state_t *state, const fsdp__token_file *file, int64_t 
     facts[3] = info.st_mtim.tv_nsec;
     facts[4] = info.st_ctim.tv_sec;
     facts[5] = info.st_ctim.tv_nsec;
-    facts[6] = file->width; /* it may be read in another */
+    facts[6] = file->width; /* the same file may be read in another width */
     XXH3_128bits_update(state, facts, sizeof facts);
     return true;
 }
@@ -133,7 +134,7 @@ static void add_fields(XXH3_state_t *state, const fsdp_dataset *dataset, int64_t
     }
 }
 
-/* `places` are room for one item. */
+/* Adds the items to the hash. `places` is memory for one item. */
 static fsdp_status add_items(XXH3_state_t *state, const fsdp_dataset *dataset, int64_t length, void *const *places)
 {
     for (int64_t i = 0; i < length; i++) {
@@ -144,7 +145,7 @@ static fsdp_status add_items(XXH3_state_t *state, const fsdp_dataset *dataset, i
     return FSDP_OK;
 }
 
-/* An item a field, each with memory of its own. */
+/* Allocates memory for an item, separately for each field. */
 static fsdp_status make_places(const fsdp_dataset *dataset, void **places)
 {
     for (int f = 0; f < dataset->field_count; f++) {

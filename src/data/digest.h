@@ -1,16 +1,16 @@
-/* digest.h - hashes of all that a run goes through. */
+/* digest.h - hashes of everything that a run reads. */
 #ifndef DATA_DIGEST_H
 #define DATA_DIGEST_H
 
 #include "fsdp/data.h"
 
-/* fsdp_tokens_digest of tokens [first, first + count) alone; FSDP_INTERRUPTED once `*stop` is true. NULL: nobody stops
- * it. */
+/* Computes fsdp_tokens_digest of tokens [first, first + count) alone. Returns FSDP_INTERRUPTED once `*stop` is true;
+ * with NULL nothing stops it. */
 fsdp_status fsdp__tokens_digest(const fsdp_tokens *tokens, int64_t first, int64_t count, const _Atomic bool *stop,
                                 uint64_t out[2]);
-/* Which files these are, in which state, by their inodes, sizes and times: as long as it is the same their tokens are,
- * too, on any machine that shares them. 0 where that is not certain: a file was changed less than two seconds ago, or
- * its name is another's now. */
+/* Returns a hash that says which files these are, and in which state, by their inodes, sizes and times. As long as it
+ * is the same, their tokens are the same, on any machine that shares the files. Returns 0 where that is not certain: a
+ * file was changed less than two seconds ago, or its name now belongs to another file. */
 uint64_t fsdp__tokens_identity(const fsdp_tokens *tokens);
 
 #endif

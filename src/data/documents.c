@@ -1,5 +1,5 @@
-/* documents.c - cuts files into pieces: at ends of lines or documents, or within a document where the tokenizer's
- * words are the same on both sides. */
+/* documents.c - cuts files into pieces: at ends of lines or documents, or within a document where the tokenizer
+ * produces the same words on both sides. */
 #include "data/documents.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@
 enum {
     PIECE_BYTES = 1 << 20
 };
-#define WHOLE_MOST ((size_t)1 << 30) /* of a document that cannot be parted */
+#define WHOLE_MOST ((size_t)1 << 30) /* for a document that cannot be split */
 
 /* ---- files ---- */
 
@@ -26,7 +26,7 @@ void fsdp__documents_open(fsdp__documents *documents, const fsdp_tokenizer *toke
     for (int64_t i = 0; i < files->count; i++) {
         struct stat info;
 
-        if (stat(files->paths[i], &info) == 0) /* else opening it tells why */
+        if (stat(files->paths[i], &info) == 0) /* otherwise opening it tells why */
             documents->all_bytes += info.st_size;
     }
 }
@@ -67,7 +67,7 @@ static fsdp_status reserve(char **bytes, size_t *capacity, size_t wanted)
 
 /* ---- files, one after another ---- */
 
-/* A byte order mark at the beginning is no part of the text. */
+/* Skips a byte order mark at the beginning, which is not part of the text. */
 static fsdp_status skip_mark(fsdp__documents *d)
 {
     char first[3];
@@ -102,7 +102,7 @@ static fsdp_status open_next(fsdp__documents *d)
     return skip_mark(d);
 }
 
-/* Closes the file at its end. One that is written to while it is read may give a text that it never held. */
+/* Closes the file at its end. A file that is written to while it is read could give a text that it never held. */
 static fsdp_status close_file(fsdp__documents *d)
 {
     fsdp__text_hash hash = fsdp__text_file_hash(d->file);
@@ -118,7 +118,7 @@ static fsdp_status close_file(fsdp__documents *d)
 
 /* ---- pieces ---- */
 
-/* Up to `wanted` bytes, fewer at the end of the file: `*ended`. */
+/* Reads up to `wanted` bytes; if the file ends before that, sets `*ended`. */
 static fsdp_status fill(fsdp__documents *d, fsdp__piece *piece, size_t wanted, bool *ended)
 {
     FSDP_TRY(reserve(&piece->text, &piece->capacity, wanted));
@@ -132,7 +132,7 @@ static fsdp_status fill(fsdp__documents *d, fsdp__piece *piece, size_t wanted, b
     return FSDP_OK;
 }
 
-/* Behind the last separator; 0: there is none. */
+/* Returns the offset after the last separator; 0: there is none. */
 static size_t behind_separator(const fsdp__documents *d, const fsdp__piece *piece)
 {
     size_t length = strlen(d->separator);
@@ -144,7 +144,7 @@ static size_t behind_separator(const fsdp__documents *d, const fsdp__piece *piec
     return 0;
 }
 
-/* Where the piece may end, 0: nowhere; `*ends`: a document ends there. */
+/* Returns where the piece may end; 0: nowhere. `*ends` says that a document ends there. */
 static size_t find_end(const fsdp__documents *d, const fsdp__piece *piece, bool *ends)
 {
     size_t seen = piece->bytes, end;
@@ -159,7 +159,7 @@ static size_t find_end(const fsdp__documents *d, const fsdp__piece *piece, bool 
         end = behind_separator(d, piece);
         if (end > 0)
             return end;
-        seen -= FSDP__MIN(seen, strlen(d->separator)); /* one may begin there, and go on in what follows */
+        seen -= FSDP__MIN(seen, strlen(d->separator)); /* a separator may begin there and continue in what follows */
     }
     *ends = false;
     return fsdp__tokenizer_find_cut(d->tokenizer, piece->text, seen);
@@ -179,7 +179,7 @@ static fsdp_status too_long(const fsdp__documents *d, const fsdp__piece *piece)
                      piece->path, (long long)d->offset, WHOLE_MOST);
 }
 
-/* What was read behind the piece's end comes first in the next one. */
+/* Keeps what was read past the end of the piece, as the beginning of the next one. */
 static fsdp_status keep_rest(fsdp__documents *d, fsdp__piece *piece, size_t end)
 {
     size_t rest = piece->bytes - end;

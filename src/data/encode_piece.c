@@ -1,4 +1,4 @@
-/* encode_piece.c - documents of a piece: of JSON lines, between separators, or a part of one. */
+/* encode_piece.c - encodes the documents of a piece: JSON lines, documents between separators, or a part of one. */
 #include "data/encode_piece.h"
 
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #define REPLACEMENT "\xef\xbf\xbd"
 
 enum {
-    FEW = 64 /* bytes that are no UTF-8 */
+    FEW = 64 /* bytes that are not UTF-8 */
 };
 
 /* What every document of the piece needs. */
@@ -34,7 +34,7 @@ static const char *field_of(const job *j)
 
 /* ---- bytes that are no UTF-8 ---- */
 
-/* The text with U+FFFD in their place; fsdp__free it. */
+/* Returns the text with U+FFFD in place of what is not UTF-8; fsdp__free it. */
 static char *replace_invalid(const job *j, const char *text, size_t bytes, size_t *out_bytes)
 {
     char *out = fsdp__malloc(3 * bytes + 1);
@@ -61,8 +61,8 @@ static char *replace_invalid(const job *j, const char *text, size_t bytes, size_
     return out;
 }
 
-/* Some bytes of a text may be wrong; where many are it is another encoding's, or none's, and would be U+FFFD all over.
- */
+/* Checks how much had to be replaced. Some bytes of a text may be wrong. If many are, the text is in another encoding
+ * or none, and would be full of U+FFFD. */
 static fsdp_status check_replaced(const job *j)
 {
     int64_t bad = j->out->replaced_bytes, all = (int64_t)j->piece->bytes;
@@ -93,7 +93,7 @@ static fsdp_status end_document(const job *j)
 
 /* ---- text ---- */
 
-/* `at` is where it stands in the piece. */
+/* Encodes text that stands at `at` in the piece. */
 static fsdp_status encode_text(const job *j, const char *text, size_t bytes)
 {
     int64_t offset = j->piece->offset + (text - j->piece->text);
@@ -151,7 +151,7 @@ __attribute__((format(printf, 3, 4))) static fsdp_status bad_line(const job *j, 
     return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld: %s", j->piece->path, (long long)line, j->out->why);
 }
 
-/* An escape may stand for half a character, which no encoding of text has. */
+/* Decodes the escapes of a string. An escape may stand for half a surrogate pair, which no encoding of text has. */
 static fsdp_status unescape(const job *j, int64_t line, const fsdp__json_member *value, char **out, size_t *bytes)
 {
     int64_t halves;
@@ -237,7 +237,7 @@ static fsdp_status encode_line(const job *j, int64_t line, const char *text, siz
     return status;
 }
 
-/* What a bad line has given so far is taken back. */
+/* Takes back what a bad line has given so far, and counts the line. */
 static void leave_out(const job *j, int64_t line, int64_t ids, int64_t text_bytes)
 {
     fsdp__encoded *out = j->out;
@@ -258,7 +258,7 @@ static fsdp_status encode_lines(const job *j)
         int64_t ids = j->out->ids.count, text_bytes = j->out->text_bytes;
         fsdp_status status;
 
-        at += fsdp__utf8_mark(at, (size_t)(end - at)); /* of a file that others were put behind */
+        at += fsdp__utf8_mark(at, (size_t)(end - at)); /* files may have been concatenated */
         if (!is_blank(at, (size_t)(end - at))) {
             j->out->lines++;
             status = encode_line(j, line, at, (size_t)(end - at));

@@ -1,4 +1,4 @@
-/* fields.c - what is said of an item. */
+/* fields.c - the description of an item. */
 #include "data/fields.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* files.c - the files that paths stand for. */
+/* files.c - lists the files that paths stand for. */
 #include "data/files.h"
 
 #include <dirent.h>
@@ -40,7 +40,7 @@ static fsdp_status cannot_open(const char *path)
     return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s", path, strerrordesc_np(errno));
 }
 
-/* Takes `path`, also when it fails; NULL is out of memory. */
+/* Adds `path` and takes it over, also on failure; NULL means out of memory. */
 static fsdp_status take(fsdp__data_files *files, char *path)
 {
     if (!path)
@@ -66,12 +66,12 @@ static void sort_from(fsdp__data_files *files, int64_t first)
 
 /* ---- folders ---- */
 
-/* What a folder holds, beside the files that are taken. */
+/* What a folder holds, and which of it is taken. */
 typedef struct folder {
     const char *path;
     int format;
-    int64_t text, tokens, others; /* files by their names */
-    char other[256];              /* one of them */
+    int64_t text, tokens, others; /* numbers of files, by their names */
+    char other[256];              /* the name of one of the others */
     char ending[8];               /* of a file of tokens */
 } folder;
 
@@ -100,7 +100,7 @@ static bool fits(folder *f, const char *name)
 
 /* ---- what a folder holds beside them ---- */
 
-/* Whether it is a name of text with one ending more, such as "a.jsonl.br". */
+/* Returns whether it is the name of a text with one more ending, such as "a.jsonl.br". */
 static bool is_named_as_text(const char *name)
 {
     const char *dot = strrchr(name, '.');
@@ -131,7 +131,7 @@ static fsdp_status look_into(const folder *f, const char *path, const char *name
     int fd = -1;
 
     if (faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) != 0 && errno == EACCES && !fsdp__content_is_named_data(name))
-        return FSDP_OK; /* somebody else's */
+        return FSDP_OK; /* another user's */
     FSDP_TRY(fsdp__file_open(path, &fd, &count));
     count = FSDP__MIN(count, sizeof bytes);
     status = fsdp__file_pread(fd, path, bytes, count, 0);
@@ -139,7 +139,8 @@ static fsdp_status look_into(const folder *f, const char *path, const char *name
     return status == FSDP_OK ? check_bytes(f, path, name, bytes, count) : status;
 }
 
-/* A file that is not taken may hold data all the same: nobody should train without it and not know. */
+/* Checks a file that is not taken. It may hold data all the same, and nobody should train without that data and not
+ * know it. */
 static fsdp_status leave_out(const folder *f, const char *path, const char *name)
 {
     bool tokens = f->format > FSDP_TOKENS_TEXT && f->format < FSDP__LIST_DOCUMENTS;

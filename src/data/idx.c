@@ -1,5 +1,5 @@
-/* idx.c - IDX, the format of MNIST: two zeros, the kind of elements, the number of dimensions, their sizes as
- * big-endian 32-bit numbers, then elements, big-endian too. */
+/* idx.c - IDX, the format of MNIST: two zeros, the element type, the number of dimensions, their sizes as big-endian
+ * 32-bit numbers, then the elements, also big-endian. */
 #include "data/array_file.h"
 
 static int64_t big_endian(const unsigned char *bytes)

@@ -1,8 +1,8 @@
-/* loader.c - batches in order, read by the caller or ahead by worker threads.
+/* loader.c - makes batches in order, in the caller or ahead in worker threads.
  *
- * Workers fill a ring: batch m goes to slot m modulo the slots, and may be begun once the batch that used the slot
- * before has been given back. Which worker reads which batch does not matter, so the batches are the same for any
- * number of them, and a failure comes out at the batch it belongs to. */
+ * Workers fill a ring: batch m goes to slot m modulo the number of slots, and may be begun once the batch that used the
+ * slot before has been given back. Which worker reads which batch does not matter, so the batches are the same for any
+ * number of workers, and a failure comes out at the batch it belongs to. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,13 +26,13 @@ struct fsdp_loader {
     fsdp_loader_options options;
     fsdp__order order; /* a template: each thread has its own copy */
     int64_t last;      /* microbatch after which positions would overflow */
-    int64_t next;      /* microbatch of the next call */
+    int64_t next;      /* microbatch that the next call returns */
     bool lent;         /* the caller holds slot (next - 1) modulo slots */
     slot *slots;
     int slot_count;
     int32_t *memory;
 
-    /* Only with workers; `next`, `lent`, `begun` and the slots' `full` are guarded by the lock then. */
+    /* Used only with workers. The lock then guards `next`, `lent`, `begun` and the slots' `full`. */
     pthread_mutex_t lock;
     pthread_cond_t filled, freed;
     bool lock_init, filled_init, freed_init;
@@ -42,7 +42,7 @@ struct fsdp_loader {
     bool stop;
 };
 
-/* Windows of the order before those of a microbatch, of all ranks. */
+/* Returns how many windows of the order come before those of a microbatch, which are those of all ranks. */
 static int64_t position_of(const fsdp_loader *loader, int64_t microbatch)
 {
     const fsdp_loader_options *options = &loader->options;
@@ -66,7 +66,7 @@ static fsdp_status fill(const fsdp_loader *loader, fsdp__order *order, int64_t m
     return FSDP_OK;
 }
 
-/* Microbatches below this may be read: their slots are not lent and not waiting to be fetched. */
+/* Returns the limit below which microbatches may be read: their slots are neither lent nor waiting to be fetched. */
 static int64_t read_limit(const fsdp_loader *loader)
 {
     return FSDP__MIN(loader->next - (loader->lent ? 1 : 0) + loader->slot_count, loader->last);
@@ -87,7 +87,7 @@ static void *worker(void *arg)
             continue;
         }
         loader->begun++;
-        /* Without the lock: nobody else looks at the slot until it is full. */
+        /* This runs without the lock: nobody else looks at the slot until it is full. */
         pthread_mutex_unlock(&loader->lock);
         mine->status = fill(loader, &order, microbatch, mine);
         if (mine->status != FSDP_OK) /* this thread's last error is not the caller's */
@@ -100,13 +100,13 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* What of the stream is read. */
+/* Returns how many tokens of the stream are read. */
 static int64_t token_count(const fsdp_tokens *tokens, const fsdp_loader_options *options)
 {
     return options->token_count > 0 ? options->token_count : fsdp_tokens_count(tokens);
 }
 
-/* `windows`: of all ranks together, which take so many tokens. */
+/* Checks that there are enough tokens: `windows`, of all ranks together, take `needed` tokens. */
 static fsdp_status check_length(const fsdp_tokens *tokens, const fsdp_loader_options *options, int64_t windows,
                                 int64_t needed)
 {
@@ -164,7 +164,7 @@ static fsdp_status make_slots(fsdp_loader *loader)
     const fsdp_loader_options *options = &loader->options;
     size_t numel = (size_t)options->local_batch * (size_t)options->seq_len;
 
-    /* One lent to the caller, one being read by each worker, one more each to be ahead. */
+    /* One slot is lent to the caller, each worker reads one, and one more for each worker lets it run ahead. */
     loader->slot_count = 1 + 2 * options->workers;
     loader->slots = fsdp__calloc((size_t)loader->slot_count, sizeof *loader->slots);
     loader->memory = fsdp__calloc((size_t)loader->slot_count * 2, numel * sizeof *loader->memory);
@@ -251,7 +251,7 @@ void fsdp_loader_free(fsdp_loader *loader)
     fsdp__free(loader);
 }
 
-/* The slot with the next batch, once a worker has filled it; the one lent before is given back. */
+/* Returns the slot with the next batch, once a worker has filled it. The slot that was lent before is given back. */
 static slot *fetch(fsdp_loader *loader)
 {
     slot *mine = &loader->slots[loader->next % loader->slot_count];
@@ -260,7 +260,7 @@ static slot *fetch(fsdp_loader *loader)
     if (loader->lent) {
         loader->slots[(loader->next - 1) % loader->slot_count].full = false;
         loader->lent = false;
-        /* One slot is free, so one worker has something to do. */
+        /* Only one slot is free, so one worker has something to do. */
         pthread_cond_signal(&loader->freed);
     }
     while (!mine->full)

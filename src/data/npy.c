@@ -1,4 +1,5 @@
-/* npy.c - the header of a .npy file: magic, version, length, and a Python dictionary of three keys, read strictly. */
+/* npy.c - parses the header of a .npy file: magic, version, length, and a Python dictionary with three keys, read
+ * strictly. */
 #include <string.h>
 
 #include "base/compiler.h"
@@ -17,7 +18,7 @@ bool fsdp__is_npy(const unsigned char *data, size_t bytes)
     return bytes >= sizeof magic && memcmp(data, magic, sizeof magic) == 0;
 }
 
-/* What is left of the dictionary. */
+/* The part of the dictionary that has not been read yet. */
 typedef struct cursor {
     const char *path, *begin, *at, *end;
 } cursor;
@@ -34,7 +35,7 @@ static void skip_spaces(cursor *c)
         c->at++;
 }
 
-/* Spaces, then `text`, if it is there. */
+/* Skips spaces, and then `text` if it is there. */
 static bool accept(cursor *c, const char *text)
 {
     size_t length = strlen(text);
@@ -46,7 +47,7 @@ static bool accept(cursor *c, const char *text)
     return true;
 }
 
-/* 'text', without escapes. */
+/* Reads a 'string' without escapes. */
 static fsdp_status read_string(cursor *c, char *text, size_t text_bytes)
 {
     size_t length = 0;
@@ -77,7 +78,7 @@ static fsdp_status read_size(cursor *c, int64_t *out)
     return FSDP_OK;
 }
 
-/* (3, 4) or (3,) or () */
+/* Reads a shape: (3, 4) or (3,) or (). */
 static fsdp_status read_shape(cursor *c, fsdp__array_header *out)
 {
     if (!accept(c, "("))

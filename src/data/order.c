@@ -27,7 +27,7 @@ static uint64_t mix(uint64_t key, int round, uint64_t value)
     return (uint64_t)words[1] << 32 | words[0];
 }
 
-/* A bijection of [0, left * right): each round adds to one half a function of the other. */
+/* Applies a bijection of [0, left * right). Each round adds to one half a function of the other half. */
 static uint64_t permute(const fsdp__order *order, uint64_t value)
 {
     uint64_t low = value % order->left, high = value / order->left;
@@ -53,7 +53,8 @@ int64_t fsdp__order_at(fsdp__order *order, int64_t position)
         order->key = fsdp__rng_key(order->seed, name);
         order->epoch = epoch;
     }
-    /* The grid may have a few places more than there are windows. Walking on from those keeps it a bijection. */
+    /* The grid may have a few more places than there are windows. Walking on from those keeps the mapping a
+     * bijection. */
     do
         window = permute(order, window);
     while (window >= (uint64_t)order->windows);

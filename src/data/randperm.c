@@ -1,4 +1,4 @@
-/* randperm.c - numbers of the Mersenne Twister, mt19937, and a shuffle by them. */
+/* randperm.c - the Mersenne Twister, mt19937, and a shuffle by its numbers. */
 #include "data/randperm.h"
 
 enum {

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* torch.randperm(n) of a CPU generator seeded with `seed` (of which it uses the lower 32 bits). */
+/* Computes torch.randperm(n) of a CPU generator seeded with `seed`, of which only the lower 32 bits count. */
 void fsdp__randperm(int64_t n, uint64_t seed, int64_t *out);
 
 #endif

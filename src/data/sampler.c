@@ -1,4 +1,4 @@
-/* sampler.c - PyTorch's DistributedSampler, with its very permutation. */
+/* sampler.c - PyTorch's DistributedSampler, with exactly its permutation. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -8,14 +8,14 @@
 struct fsdp_distributed_sampler {
     fsdp_sampler_options options;
     int64_t epoch;
-    int64_t first;    /* of the epoch's order: items before it are left out */
+    int64_t first;    /* items of the epoch's order before this one are left out */
     bool begun;       /* a loader has the indices */
-    int64_t count;    /* of this rank */
+    int64_t count;    /* number of items of this rank */
     int64_t *order;   /* of all items; NULL without shuffle */
     int64_t *indices; /* of this rank */
 };
 
-/* Of `items` in all, this rank's. */
+/* Returns this rank's share of `items`. */
 static int64_t share(const fsdp_distributed_sampler *s, int64_t items)
 {
     return (items + (s->options.drop_last ? 0 : s->options.world_size - 1)) / s->options.world_size;
@@ -27,7 +27,8 @@ static void fill(fsdp_distributed_sampler *s)
 
     s->count = share(s, o->length - s->first);
     for (int64_t i = 0; i < s->count; i++) {
-        int64_t at = (s->first + i * o->world_size + o->rank) % o->length; /* past the end the first come again */
+        /* after the end the first items come again */
+        int64_t at = (s->first + i * o->world_size + o->rank) % o->length;
 
         s->indices[i] = s->order ? s->order[at] : at;
     }
@@ -86,7 +87,7 @@ fsdp_status fsdp_distributed_sampler_set_epoch(fsdp_distributed_sampler *sampler
     if (!sampler || epoch < 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot set the epoch of a sampler: no sampler, or epoch %lld is none",
                          (long long)epoch);
-    /* A position that was set is for the epoch that nobody has begun yet, whoever names it once more. */
+    /* A position that was set is for the epoch that has not begun yet, even if the caller names that epoch again. */
     if (epoch != sampler->epoch || sampler->begun)
         fsdp__sampler_set_position(sampler, epoch, 0);
     return FSDP_OK;

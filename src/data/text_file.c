@@ -1,4 +1,4 @@
-/* text_file.c - text as it lies in a file, or as zlib and libzstd give it. */
+/* text_file.c - reads text as it lies in a file, or as zlib and libzstd unpack it. */
 #include "data/text_file.h"
 
 #include <errno.h>
@@ -18,8 +18,8 @@
 enum {
     INPUT_BYTES = 1 << 17,
     MAGIC_BYTES = 4,
-    HEAD_BYTES = 512,    /* of what is packed: as much as tells what it is */
-    WINDOW_LOG_MOST = 27 /* what the program zstd takes without being asked: 128 MiB of memory */
+    HEAD_BYTES = 512,    /* of the unpacked contents: enough to tell what they are */
+    WINDOW_LOG_MOST = 27 /* what the zstd program accepts by default: 128 MiB of memory */
 };
 
 typedef enum packing {
@@ -34,19 +34,19 @@ struct fsdp__text_file {
     packing packing;
     z_stream inflate;
     ZSTD_DStream *zstd;
-    bool inside; /* a part (a member of gzip, a frame of zstd) that is not yet at its end */
-    bool ended;  /* of the file */
+    bool inside; /* within a part (a member of gzip, a frame of zstd) */
+    bool ended;  /* the end of the file was reached */
     int64_t position;
-    XXH3_state_t *hash; /* of all bytes up to there */
-    size_t head_count;  /* of what a part has packed, the first bytes */
-    size_t at, count;   /* what of `input` is not yet used */
+    XXH3_state_t *hash; /* of all bytes up to `position` */
+    size_t head_count;  /* of a part's unpacked contents, the first bytes */
+    size_t at, count;   /* the unused rest of `input` */
     char head[HEAD_BYTES];
     unsigned char input[INPUT_BYTES];
 };
 
 /* ---- names ---- */
 
-/* How long the name is without what says that it is packed. */
+/* Returns the length of the name without an ending that says it is packed. */
 static size_t unpacked_length(const char *path)
 {
     size_t length = strlen(path);
@@ -86,7 +86,7 @@ static fsdp_status cannot_read(const fsdp__text_file *f, const char *reason)
                      (long long)(f->position - (int64_t)f->count));
 }
 
-/* More input behind what is left of it; none at the end of the file. */
+/* Reads more input after the unused rest. At the end of the file there is none. */
 static fsdp_status fill(fsdp__text_file *f)
 {
     ssize_t got;
@@ -114,11 +114,11 @@ static packing packing_of(const unsigned char *at, size_t bytes)
         return PLAIN;
     if (memcmp(at, "\x28\xb5\x2f\xfd", MAGIC_BYTES) == 0)
         return ZSTD;
-    /* A frame that readers pass over. */
+    /* A skippable frame. */
     return (at[0] & 0xf0) == 0x50 && memcmp(at + 1, "\x2a\x4d\x18", MAGIC_BYTES - 1) == 0 ? ZSTD : PLAIN;
 }
 
-/* Of what comes next. */
+/* Returns how the next bytes are packed. */
 static packing find_packing(const fsdp__text_file *f)
 {
     return packing_of(f->input + f->at, f->count);
@@ -138,7 +138,7 @@ static fsdp_status refuse_strange(const fsdp__text_file *f)
 static fsdp_status prepare(fsdp__text_file *f)
 {
     if (f->packing == GZIP && inflateInit2(&f->inflate, 15 + 16) != Z_OK) {
-        f->packing = PLAIN; /* nothing to end */
+        f->packing = PLAIN; /* nothing to free */
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read '%s': out of memory", f->path);
     }
     if (f->packing == ZSTD) {
@@ -166,7 +166,7 @@ fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
         fsdp__text_file_close(f);
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read '%s': out of memory", path);
     }
-    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO must not hold us */
+    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* opening a FIFO must not block */
     if (f->fd < 0 || fstat(f->fd, &info) != 0)
         status =
             FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s", path, strerrordesc_np(errno));
@@ -247,8 +247,8 @@ static const char *packed_name(const fsdp__text_file *f)
     return f->packing == GZIP ? "its gzip data" : "its zstd data";
 }
 
-/* Between parts: the end of the file, or another part. Zeros that fill up a block of a tape or a device may stand
- * behind those of gzip. */
+/* Handles the place between two parts: the file ends, or another part begins. After a member of gzip there may be zeros
+ * that fill a block of a tape or a device. */
 static fsdp_status begin_part(fsdp__text_file *f)
 {
     f->head_count = 0;
@@ -267,7 +267,7 @@ static fsdp_status begin_part(fsdp__text_file *f)
                      (long long)fsdp__text_file_position(f), packed_name(f));
 }
 
-/* What is packed may be packed once more, or no text. */
+/* Refuses contents that are not text, which includes data that is packed twice. */
 static fsdp_status look_inside(fsdp__text_file *f, const char *bytes, size_t count)
 {
     size_t more = FSDP__MIN(count, HEAD_BYTES - f->head_count);
@@ -298,7 +298,7 @@ fsdp_status fsdp__text_file_read(fsdp__text_file *file, char *into, size_t room,
                  : file->packing == ZSTD ? read_zstd(file, into, room, got)
                                          : read_plain(file, into, room, got));
         FSDP_TRY(look_inside(file, into, *got));
-        if (*got == 0 && file->count == before) { /* it wants more */
+        if (*got == 0 && file->count == before) { /* it needs more input */
             if (file->ended)
                 return cannot_read(file, "it is cut short");
             FSDP_TRY(fill(file));

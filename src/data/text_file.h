@@ -1,4 +1,4 @@
-/* text_file.h - the text of one file, from beginning to end: plain, gzip or zstd. */
+/* text_file.h - reads the text of one file from beginning to end: plain, gzip or zstd. */
 #ifndef DATA_TEXT_FILE_H
 #define DATA_TEXT_FILE_H
 
@@ -6,31 +6,33 @@
 
 typedef struct fsdp__text_file fsdp__text_file;
 
-/* What tells a file's content from another's: its bytes as they lie there, packed or not. */
+/* Identifies the contents of a file: the bytes in the file, packed or not. */
 typedef struct fsdp__text_hash {
-    uint64_t bytes, high, low; /* how many there are, and their XXH3 of 128 bits */
+    uint64_t bytes, high, low; /* number of bytes, and their 128-bit XXH3 */
 } fsdp__text_hash;
 
-/* Plain, gzip or zstd by its first bytes, whatever its name says; but what is told to be anything else (content.h), and
- * what has a packed one's name and is none, is refused. `path` is borrowed. */
+/* Opens a file as plain, gzip or zstd, by its first bytes, whatever its name says. A file that is recognized as
+ * anything else (content.h) is refused, and so is one that is not packed but has the name of a packed file. `path` is
+ * borrowed. */
 fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out);
-/* Whether these are the first bytes of gzip or zstd. */
+/* Returns whether these are the first bytes of gzip or zstd data. */
 bool fsdp__text_is_packed(const void *data, size_t bytes);
-/* The next bytes, `room` or fewer; `*got` is 0 at the end. Of several members or frames they follow each other. What is
- * compressed and damaged, or cut short, or holds no text but something packed once more, is an error; zeros behind a
- * member of gzip are passed over. */
+/* Reads the next bytes, at most `room`; `*got` is 0 at the end. The contents of several members or frames follow each
+ * other. Compressed data that is damaged, cut short, not text, or packed twice is an error; zeros after a member of
+ * gzip are skipped. */
 fsdp_status fsdp__text_file_read(fsdp__text_file *file, char *into, size_t room, size_t *got);
-/* Bytes of the file that were read so far. */
+/* Returns how many bytes of the file have been read so far. */
 int64_t fsdp__text_file_position(const fsdp__text_file *file);
-/* The hash of these; of the whole file once it was read to its end. */
+/* Returns the hash of the bytes read so far, which is that of the whole file once it has been read to its end. */
 fsdp__text_hash fsdp__text_file_hash(const fsdp__text_file *file);
 void fsdp__text_file_close(fsdp__text_file *file); /* NULL is allowed */
 
-/* The hash of a whole file, which is refused as if it were opened. */
+/* Computes the hash of a whole file. It refuses the same files as fsdp__text_file_open. */
 fsdp_status fsdp__text_hash_of(const char *path, fsdp__text_hash *out);
 
-/* Whether its name, but for .gz or .zst, says JSON lines (.jsonl, .ndjson; .json too, for many have them so); whether a
- * folder's file is taken as text (.txt, .jsonl, .ndjson, not .json, which says much else); whether it is packed. */
+/* These look at the name: whether it says JSON lines (.jsonl, .ndjson, and .json too, because many people name them
+ * so), not counting .gz or .zst; whether a file of a folder is taken as text (.txt, .jsonl, .ndjson, but not .json,
+ * which can be many other things); whether the file is packed. */
 bool fsdp__is_json_lines(const char *path);
 bool fsdp__is_document(const char *path);
 bool fsdp__is_packed(const char *path);

@@ -1,4 +1,4 @@
-/* token_cache.c - a name of hashes, a lock while tokens are made. */
+/* token_cache.c - names of hashes, and a lock while tokens are made. */
 #include "data/token_cache.h"
 
 #include <errno.h>
@@ -23,14 +23,14 @@
 #include "tokenizer/tokenizer.h"
 
 enum {
-    NAME_VERSION = 3, /* another one when tokens are made in another way */
+    NAME_VERSION = 3, /* change it when tokens are made in another way */
     WAIT_NS = 20 * 1000 * 1000
 };
 #define LEADER_NS ((int64_t)10 * 1000 * 1000 * 1000)
 
 /* ---- the name ---- */
 
-/* Files, and what each held when its hash became a part of the name. */
+/* Files, and the hash that each had when it became part of the name. */
 typedef struct hashed_files {
     fsdp__data_files list;
     fsdp__text_hash *hashes;
@@ -95,7 +95,8 @@ static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const hashed_files
 
 /* ---- what has the name ---- */
 
-/* Compares all of it with what was made for this name, and takes what it says of its tokens, whoever has made it. */
+/* Compares the whole file with its checksums and name, and takes over its note about its tokens, whoever has made
+ * it. */
 static fsdp_status compare_whole(fsdp__cached_tokens *tokens)
 {
     fsdp__token_file file = {.path = tokens->path};
@@ -109,7 +110,7 @@ static fsdp_status compare_whole(fsdp__cached_tokens *tokens)
     return status;
 }
 
-/* Whether whole tokens are there. What is no such file counts as none, and is noted. */
+/* Looks whether intact tokens are there. A file that is damaged or another one does not count; that is noted. */
 static fsdp_status look(fsdp__cached_tokens *tokens, bool *out_there)
 {
     fsdp_status status = compare_whole(tokens);
@@ -122,9 +123,9 @@ static fsdp_status look(fsdp__cached_tokens *tokens, bool *out_there)
     return FSDP_OK;
 }
 
-/* ---- a folder that others write to ---- */
+/* ---- a folder that others may write to ---- */
 
-/* Replaces a name by one of this user's own: whoever may write to the folder can give another's tokens any name. */
+/* Replaces a name by one of this user's own. Whoever may write to the folder can give other tokens any name. */
 static fsdp_status make_own(char **path)
 {
     char *own = fsdp__sprintf("%.*s-user-%u.bin", (int)(strlen(*path) - strlen(".bin")), *path, (unsigned)geteuid());
@@ -136,7 +137,8 @@ static fsdp_status make_own(char **path)
     return FSDP_OK;
 }
 
-/* Tokens that another user has made are not used: he could have made them of any text. */
+/* Chooses a name in the folder. Tokens that another user has made are not used: they could have been made from any
+ * text. */
 static fsdp_status choose_in(const fsdp__directory *folder, char **path)
 {
     struct stat own, found;
@@ -178,7 +180,7 @@ typedef struct cache_lock {
     int fd; /* -1: it is not open */
 } cache_lock;
 
-/* Only this user can open it, and so hold it. */
+/* Opens a lock file that only this user can open, and therefore hold. */
 static fsdp_status open_lock(const char *path, cache_lock *lock)
 {
     char *whole = fsdp__sprintf("%s.lock", path);
@@ -209,10 +211,10 @@ static void close_lock(cache_lock *lock)
     fsdp__free(lock->name);
 }
 
-/* Whether nobody makes tokens, or, for LOCK_SH, whether nobody does but for those who only ask. */
+/* Tries to take the lock. Returns true if nobody makes tokens; with LOCK_SH others may be asking at the same time. */
 static bool take_lock(int fd, int kind)
 {
-    return flock(fd, kind | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR); /* some systems have none */
+    return flock(fd, kind | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR); /* some systems have no locks */
 }
 
 static void sleep_a_moment(void)
@@ -220,7 +222,7 @@ static void sleep_a_moment(void)
     nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL);
 }
 
-/* Until somebody else makes the tokens, or has made them, or nobody seems to. */
+/* Waits until somebody else makes the tokens or has made them, or until nobody seems to begin. */
 static void wait_for_leader(const char *path, int fd)
 {
     for (int64_t waited = 0; waited < LEADER_NS && !fsdp__path_exists(path); waited += WAIT_NS) {
@@ -240,7 +242,7 @@ typedef struct request {
     const fsdp_tokenize_options *options;
 } request;
 
-/* With the lock, which goes with its file, or with the process. */
+/* Makes the tokens, holding the lock. It is released when its file is closed, or when the process ends. */
 static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int fd)
 {
     bool there;
@@ -250,7 +252,7 @@ static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int f
     while (!take_lock(fd, LOCK_EX))
         sleep_a_moment();
     FSDP_TRY(look(out, &there));
-    if (there) /* made by somebody, in the meantime */
+    if (there) /* somebody made it in the meantime */
         return FSDP_OK;
     FSDP_TRY(
         fsdp__tokenize_kept(r->tokenizer, &r->files->list, r->files->hashes, out->path, r->options, &out->summary));
@@ -267,7 +269,7 @@ static fsdp_status make(const request *r, fsdp__cached_tokens *out)
     if (status == FSDP_OK)
         status = make_locked(r, out, lock.fd);
     if (status == FSDP_OK)
-        (void)unlinkat(lock.in.fd, lock.name, 0); /* who waits for it finds the tokens */
+        (void)unlinkat(lock.in.fd, lock.name, 0); /* whoever waits for it finds the tokens */
     close_lock(&lock);
     return status;
 }

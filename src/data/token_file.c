@@ -22,7 +22,7 @@ static fsdp__token_header header_of(const fsdp__token_file *file)
     return fsdp__token_header_read(file->map.data, file->map.bytes);
 }
 
-/* How many of its first bytes are looked at. */
+/* Returns how many of the file's first bytes are looked at. */
 static size_t sniffed(const fsdp__token_file *file)
 {
     return FSDP__MIN(file->map.bytes, (size_t)FSDP__CONTENT_BYTES);
@@ -30,7 +30,7 @@ static size_t sniffed(const fsdp__token_file *file)
 
 /* ---- opening ---- */
 
-/* Width, offset and count are what the header says. */
+/* Takes width, offset and count from the header. */
 static fsdp_status read_header(fsdp__token_file *file, const fsdp__token_header *header)
 {
     size_t bytes = file->map.bytes - FSDP__TOKEN_HEADER_BYTES, table_bytes = 0;
@@ -61,7 +61,8 @@ static fsdp_status read_header(fsdp__token_file *file, const fsdp__token_header 
     return table_bytes ? fsdp__token_sums_open(file->path, file->map.data, bytes - table_bytes, &file->sums) : FSDP_OK;
 }
 
-/* Bytes per token of a file without a header; 0: its first bytes say that it is neither. */
+/* Returns the bytes per token of a file without a header; 0: its first bytes show that it is neither text nor
+ * tokens. */
 static int width_of(const fsdp__token_file *file, fsdp_token_format format)
 {
     int by_name = fsdp__data_width_by_name(file->path);
@@ -121,7 +122,7 @@ static bool is_named_u16(const char *path)
     return dot && strcasecmp(dot, ".u16") == 0;
 }
 
-/* Of a file without a header. */
+/* Finds the width of a file without a header. */
 static fsdp_status find_width(fsdp__token_file *file, fsdp_token_format format)
 {
     file->width = width_of(file, format);
@@ -148,7 +149,7 @@ static fsdp_status count_tokens(fsdp__token_file *file)
     return FSDP_OK;
 }
 
-/* Of what is mapped. */
+/* Interprets the mapped file. */
 static fsdp_status understand(fsdp__token_file *file, fsdp_token_format format)
 {
     int asked = format == FSDP_TOKENS_UINT16 ? 2 : format == FSDP_TOKENS_UINT32 ? 4 : 0;
@@ -159,7 +160,7 @@ static fsdp_status understand(fsdp__token_file *file, fsdp_token_format format)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is empty", path);
     header = header_of(file);
     if (format == FSDP_TOKENS_TEXT)
-        header.width = 0; /* refused with the rest that is no text */
+        header.width = 0; /* refused below, as other files that are not text */
     if (header.width && asked && header.width != asked)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s' as uint%d: its header (magic %d at offset 0) says uint%d", path,
                          asked * 8, (int)header.magic, header.width * 8);
@@ -174,7 +175,7 @@ fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp
     return understand(file, format);
 }
 
-/* Whose it is is asked of the file that is mapped, not of its name. */
+/* Maps a file. Its owner is checked on the file that is mapped, not on the name. */
 static fsdp_status map_own(const char *path, fsdp__mapping *out)
 {
     fsdp__directory in;
@@ -232,7 +233,7 @@ fsdp_status fsdp__token_file_compare(const fsdp__token_file *file, int64_t index
                                     (size_t)(index + count) * width);
 }
 
-/* By llm.c's header, the name, or the first bytes. */
+/* Decides by llm.c's header, the name, or the first bytes. */
 static fsdp_status is_text(const char *path, bool *out)
 {
     fsdp__token_file file = {.path = path};
@@ -242,7 +243,7 @@ static fsdp_status is_text(const char *path, bool *out)
     if (!header_of(&file).width) {
         int width = width_of(&file, FSDP_TOKENS_AUTO);
 
-        /* Without a name that tells, what is packed has zeros in it like tokens. */
+        /* If no name tells, packed data has zeros in it, as tokens do. */
         *out = width == 1 || (width == 0 && fsdp__text_is_packed(file.map.data, file.map.bytes));
     }
     fsdp__file_unmap(&file.map);
@@ -272,7 +273,7 @@ fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count
 
 /* ---- doubts ---- */
 
-/* As uint32 below 65536 look as uint16. */
+/* Returns whether the data looks like uint32 tokens below 65536, read as uint16. */
 static bool every_second_is_zero(const unsigned char *bytes, size_t count)
 {
     size_t pairs = count / 4;

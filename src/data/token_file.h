@@ -13,34 +13,34 @@ typedef struct fsdp__token_file {
     fsdp__mapping map;
     size_t offset_bytes; /* of the first token */
     int width;           /* bytes per token: 1, 2 or 4 */
-    bool width_is_guess; /* 2, for want of a header, a format or a name that says it */
+    bool width_is_guess; /* the width is 2 because no header, format or name says it */
     int64_t first;       /* position of its first token in the stream */
     int64_t count;
-    fsdp__token_sums sums; /* of a file of the cache */
+    fsdp__token_sums sums; /* if the file is one of the cache */
 } fsdp__token_file;
 
-/* Text that is none, tokens that are none, and JSON lines as text are refused by what they are (content.h). Closed by
- * the caller, also on failure. */
+/* Opens a file. Text that is not text, tokens that are not tokens, and JSON lines as text are refused by their contents
+ * (content.h). The caller closes the file, also on failure. */
 fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp_token_format format);
-/* One of the cache: made under this name, by this user or root. Whoever opens such a file opens it so, each time:
- * another user may have put his own in its place since. */
+/* Opens a file of the cache: one made under this name, by this user or root. Such a file must be opened by this
+ * function every time, because another user may have put a file in its place since. */
 fsdp_status fsdp__token_file_open_own(fsdp__token_file *file, const char *path);
-/* The refusal of one of another's. */
+/* Fails with the message that refuses another user's file. */
 fsdp_status fsdp__token_file_refuse(const char *path, const struct stat *info);
 void fsdp__token_file_close(fsdp__token_file *file);
 
-/* Before tokens [index, index + count) are used: FSDP_FORMAT where they do not fit their checksums. A file without any
- * is taken as it is. [thread-safe] */
+/* Checks tokens [index, index + count) before they are used: FSDP_FORMAT if they do not match their checksums. A file
+ * without checksums is accepted as it is. [thread-safe] */
 fsdp_status fsdp__token_file_compare(const fsdp__token_file *file, int64_t index, int64_t count);
 
-/* Of the files that paths stand for, how many are text and how many tokens: as `format` says, of AUTO by llm.c's
- * header, the name, or the first bytes of each; text is for a tokenizer, so it may be packed or JSON lines. Where the
- * format says it they are not listed: it is 1 and 0. */
+/* Counts how many of the files that the paths stand for are text and how many are tokens. With AUTO each file is judged
+ * by llm.c's header, its name, or its first bytes; text is meant for a tokenizer here, so it may be packed or JSON
+ * lines. With any other format nothing is listed, and the counts are 1 and 0. */
 fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count, fsdp_token_format format,
                                          int64_t *out_text, int64_t *out_tokens);
 
-/* What its first bytes say against reading it so: "'a.bin' is read as uint16 tokens, but ..."; false when nothing does.
- */
+/* Writes why the first bytes of the file speak against reading it in this width: "'a.bin' is read as uint16 tokens, but
+ * ..."; returns false if nothing does. */
 bool fsdp__token_file_doubt(const fsdp__token_file *file, char *text, size_t text_bytes);
 
 #endif

@@ -1,4 +1,5 @@
-/* token_header.c - the words of the header: magic, version, count; and of ours a longer count and a mark. */
+/* token_header.c - the words of the header: magic, version, count; in our own headers also a 64-bit count and a
+ * mark. */
 #include "data/token_header.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@ enum {
     COUNT_WORD,
     LONG_COUNT_WORD = 4, /* two words */
     MARK_WORD = 8,
-    NOTE_WORD = 64 /* the words between are the mark, and what else there may be */
+    NOTE_WORD = 64 /* the words before it hold the mark, and possibly more */
 };
 
 /* The magic number tells the width of the tokens. */

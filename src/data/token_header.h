@@ -6,23 +6,25 @@
 
 enum {
     FSDP__TOKEN_HEADER_BYTES = 256 * 4,
-    FSDP__TOKEN_NOTE_BYTES = 640 /* with its end */
+    FSDP__TOKEN_NOTE_BYTES = 640 /* including the NUL */
 };
 
 typedef struct fsdp__token_header {
     int32_t magic, version, expected_version;
-    int width;     /* by the magic number; 0: it is no such header */
-    int64_t count; /* negative: it is none */
+    int width;     /* by the magic number; 0: not such a header */
+    int64_t count; /* negative: unknown or invalid */
 } fsdp__token_header;
 
-/* Of a file's first bytes; short ones, of which there must be FSDP__TOKEN_HEADER_BYTES for the rest, have a width. */
+/* Reads the header from a file's first bytes. If there are fewer than FSDP__TOKEN_HEADER_BYTES, only magic and width
+ * are read. */
 fsdp__token_header fsdp__token_header_read(const unsigned char *data, size_t bytes);
-/* A count beyond int32 does not fit where llm.c has it: -1 stands there, and the count behind it, in 64 bits. */
+/* Writes a header. A count beyond int32 does not fit into llm.c's field: -1 is stored there, and the count in 64 bits
+ * after it. */
 void fsdp__token_header_write(unsigned char *out, int width, int64_t count);
-/* Whether fsdp__token_header_write made it. */
+/* Returns whether fsdp__token_header_write made the header. */
 bool fsdp__token_header_is_ours(const unsigned char *header);
-/* A line of text that goes with the tokens, in a header of ours: puts it there, cut where it is longer; and reads it,
- * "" where there is none. */
+/* Store a line of text that goes with the tokens in a header of ours, cut if it is too long, and read it: "" if there
+ * is none. */
 void fsdp__token_header_set_note(unsigned char *header, const char *note);
 const char *fsdp__token_header_note(const unsigned char *header);
 

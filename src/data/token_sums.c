@@ -1,5 +1,5 @@
-/* token_sums.c - XXH3 of each block. The seal is a hash of the table that begins with one of the header, so that
- * neither can be changed, cut or exchanged alone. */
+/* token_sums.c - computes XXH3 of each block. The seal hashes the header and then the table, so that neither can be
+ * changed, cut or exchanged alone. */
 #include "data/token_sums.h"
 
 #include <stdatomic.h>
@@ -10,7 +10,7 @@
 #include "base/compiler.h"
 #include "data/token_header.h"
 
-/* Places in the header, behind those of token_header.c. */
+/* Offsets in the header, after those of token_header.c. */
 enum {
     BLOCK_AT = 56, /* int32: bytes of a block; 0: there is no table */
     NAME_AT = 64,
@@ -34,7 +34,7 @@ size_t fsdp__token_sums_blocks(size_t token_bytes)
     return token_bytes / FSDP__SUM_BLOCK_BYTES + (token_bytes % FSDP__SUM_BLOCK_BYTES != 0);
 }
 
-/* The seal's own place counts as zero. */
+/* Computes the seal. The seal's own field counts as zero. */
 static uint64_t seal_of(const unsigned char *header, const void *table, size_t table_bytes)
 {
     unsigned char own[FSDP__TOKEN_HEADER_BYTES];
@@ -81,7 +81,7 @@ fsdp_status fsdp__token_sums_open(const char *path, const unsigned char *file, s
     return FSDP_OK;
 }
 
-/* Two threads that come to one block at once both compare it. */
+/* Returns whether a block matches its checksum. Two threads that come to a block at the same time both compare it. */
 static bool fits(const fsdp__token_sums *sums, const unsigned char *tokens, size_t block)
 {
     size_t at = block * FSDP__SUM_BLOCK_BYTES;

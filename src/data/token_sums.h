@@ -9,31 +9,31 @@ enum {
     FSDP__SUM_BLOCK_BYTES = 1 << 16
 };
 
-/* Of a file that is open; all zero: it has no checksums. */
+/* The checksums of an open file; all zero: it has none. */
 typedef struct fsdp__token_sums {
     size_t token_bytes, table_bytes;
     uint64_t name;          /* a hash of the name that the file was made for */
-    _Atomic bool *compared; /* one a block: it fits */
+    _Atomic bool *compared; /* one per block: the block was compared and is intact */
 } fsdp__token_sums;
 
 /* Returns a hash of the name at the end of a path. */
 uint64_t fsdp__token_sums_name(const char *path);
 /* Returns the checksum of the block that begins at `data` and ends after FSDP__SUM_BLOCK_BYTES, or with the tokens. */
 uint64_t fsdp__token_sums_of(const void *data, size_t bytes);
-/* Returns how many blocks so many bytes of tokens are. */
+/* Returns how many blocks this many bytes of tokens take. */
 size_t fsdp__token_sums_blocks(size_t token_bytes);
-/* Puts into a header that is otherwise whole: that a table follows the tokens, the name's hash, and the seal of both.
- */
+/* Completes a header that is otherwise whole: notes that a table follows the tokens, and adds the hash of the name and
+ * the seal of header and table. */
 void fsdp__token_sums_seal(unsigned char *header, const void *table, size_t table_bytes, uint64_t name);
 
-/* Whether a header that fsdp made speaks of a table. */
+/* Returns whether a header made by fsdp says that a table follows. */
 bool fsdp__token_sums_follow(const unsigned char *header);
-/* Opens the checksums of a whole file, header, tokens and table, whose sizes fit: FSDP_FORMAT where the seal does not.
- * Release them. `path` is for messages, here and below. */
+/* Opens the checksums of a whole file: header, tokens and table, whose sizes match. Returns FSDP_FORMAT if the seal
+ * does not match. The caller releases them. `path` is for messages, here and below. */
 fsdp_status fsdp__token_sums_open(const char *path, const unsigned char *file, size_t token_bytes,
                                   fsdp__token_sums *out);
-/* Compares the blocks that hold bytes [begin, end) of the tokens, unless that was done: FSDP_FORMAT names the place of
- * one that does not fit. [thread-safe] */
+/* Compares the blocks that hold bytes [begin, end) of the tokens, except those compared before. FSDP_FORMAT names the
+ * place of a block that does not match. [thread-safe] */
 fsdp_status fsdp__token_sums_compare(const fsdp__token_sums *sums, const char *path, const unsigned char *file,
                                      size_t begin, size_t end);
 void fsdp__token_sums_release(fsdp__token_sums *sums);

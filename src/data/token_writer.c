@@ -1,4 +1,4 @@
-/* token_writer.c - llm.c's header and tokens, little-endian as every machine we run on. */
+/* token_writer.c - writes llm.c's header and tokens, little-endian as every machine we run on. */
 #include "data/token_writer.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ enum {
 
 /* ---- the file's name ---- */
 
-/* Nobody has the name, or a file that was made here. */
+/* Checks that nothing has the name, or only a token file that fsdp made. */
 static fsdp_status check_name(const fsdp__token_writer *w)
 {
     unsigned char header[FSDP__TOKEN_HEADER_BYTES];
@@ -34,7 +34,7 @@ static fsdp_status check_name(const fsdp__token_writer *w)
 
     if (!fsdp__directory_look(&w->in, w->name, &info)) {
         fsdp_release_error(held);
-        return FSDP_OK; /* creating it tells */
+        return FSDP_OK; /* creating it will tell */
     }
     if (fsdp__directory_open_file(&w->in, w->name, &fd, NULL) == FSDP_OK) {
         got = pread(fd, header, sizeof header, 0);
@@ -47,7 +47,7 @@ static fsdp_status check_name(const fsdp__token_writer *w)
                      w->path);
 }
 
-/* A free one beside the file's. */
+/* Finds a free temporary name beside the file's. */
 static fsdp_status name_temporary(fsdp__token_writer *w)
 {
     for (int attempt = 0; attempt < 1000; attempt++) {
@@ -63,13 +63,13 @@ static fsdp_status name_temporary(fsdp__token_writer *w)
     return FSDP_FAIL(FSDP_IO, "cannot write '%s': too many temporary files beside it", w->path);
 }
 
-/* Whether no file can be made in a folder; else it may be that only nameless ones cannot. */
+/* Returns whether no file at all can be made in a folder; otherwise it may be that only nameless ones cannot. */
 static bool is_final(int error)
 {
     return error == ENOENT || error == ENOTDIR || error == EACCES || error == EROFS;
 }
 
-/* Without a name a file is gone with its process, however that ends. w->fd < 0: not here. */
+/* Creates a file without a name, which is gone when its process ends, however it ends. w->fd < 0: not possible here. */
 static fsdp_status create_nameless(fsdp__token_writer *w)
 {
     char link[sizeof DESCRIPTOR + 12];
@@ -79,7 +79,7 @@ static fsdp_status create_nameless(fsdp__token_writer *w)
         return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot create '%s': %s", w->path,
                          strerrordesc_np(errno));
     snprintf(link, sizeof link, DESCRIPTOR, w->fd);
-    if (w->fd >= 0 && access(link, F_OK) != 0) { /* it could not get a name */
+    if (w->fd >= 0 && access(link, F_OK) != 0) { /* it could not get a name later */
         close(w->fd);
         w->fd = -1;
     }
@@ -105,7 +105,7 @@ static fsdp_status give_name(fsdp__token_writer *w)
 
     if (w->named)
         return FSDP_OK;
-    FSDP_TRY(name_temporary(w)); /* the one of the beginning may be taken by now */
+    FSDP_TRY(name_temporary(w)); /* the temporary name chosen at first may be taken by now */
     snprintf(link, sizeof link, DESCRIPTOR, w->fd);
     w->named = !fsdp__fault_file(FSDP__FAULT_WRITE, NULL) &&
                linkat(AT_FDCWD, link, w->in.fd, w->temporary, AT_SYMLINK_FOLLOW) == 0;
@@ -127,7 +127,7 @@ fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path
 
 /* ---- tokens ---- */
 
-/* Of the buffer, which is whole blocks but at the end of the file. */
+/* Adds the checksums of the buffer, which consists of whole blocks except at the end of the file. */
 static fsdp_status add_sums(fsdp__token_writer *w)
 {
     for (size_t at = 0; at < w->used; at += FSDP__SUM_BLOCK_BYTES) {

@@ -1,4 +1,5 @@
-/* tokenize.c - files to a token file: this thread reads pieces and writes ids in their order, others encode them. */
+/* tokenize.c - turns files into a token file: this thread reads pieces and writes their ids in order, others encode
+ * them. */
 #include "data/tokenize.h"
 
 #include <pthread.h>
@@ -26,10 +27,10 @@ typedef struct slot {
     fsdp__piece piece;
     fsdp__encoded encoded;
     fsdp_status status;
-    char message[1024]; /* the last error is that of one thread */
+    char message[1024]; /* the last error belongs to one thread */
 } slot;
 
-/* Slots are a ring: read, encoded and written in their order. */
+/* The slots are a ring: pieces are read, encoded and written in their order. */
 typedef struct tokenization {
     const fsdp_tokenizer *tokenizer;
     fsdp_tokenize_options options;
@@ -37,7 +38,7 @@ typedef struct tokenization {
     fsdp__token_writer writer;
     fsdp_tokenize_summary summary;
     slot *slots;
-    int slot_count, started; /* threads that run */
+    int slot_count, started; /* `started`: threads that run */
     int64_t read, taken, written;
     bool ended;
     pthread_mutex_t lock;
@@ -107,7 +108,7 @@ static fsdp_status write_slot(tokenization *t, slot *s)
     return FSDP_OK;
 }
 
-/* Waits for the oldest piece, and writes it. */
+/* Waits until the oldest piece has been encoded, and writes it. */
 static fsdp_status write_oldest(tokenization *t)
 {
     slot *s = &t->slots[t->written % t->slot_count];
@@ -251,7 +252,7 @@ static fsdp_status tokenize(tokenization *t, const char *out)
     return fsdp__token_writer_finish(&t->writer, fsdp__left_out_text(&t->summary, text));
 }
 
-/* With `hashes` the cache keeps the file. */
+/* Tokenizes files. If there are `hashes`, the file is for the cache. */
 static fsdp_status tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
                                   const fsdp__text_hash *hashes, const char *out, const fsdp_tokenize_options *options,
                                   fsdp_tokenize_summary *summary)

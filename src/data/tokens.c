@@ -1,4 +1,4 @@
-/* tokens.c - files as one stream of tokens. */
+/* tokens.c - reads files as one stream of tokens. */
 #include "data/tokens.h"
 
 #include <stdio.h>
@@ -9,7 +9,8 @@
 
 /* ---- life ---- */
 
-/* A list may hold what a folder may not; a byte and a token of the same number are hardly the same thing. */
+/* Notes a mixture of text and tokens. A list may hold both, a folder may not; a byte and a token of the same number
+ * hardly mean the same. */
 static fsdp_status note_mixture(fsdp_tokens *tokens)
 {
     const fsdp__token_file *first = tokens->files;
@@ -27,7 +28,7 @@ static fsdp_status note_mixture(fsdp_tokens *tokens)
     return FSDP_OK;
 }
 
-/* The first doubtful file, and how many more there are. */
+/* Notes the first doubtful file, and how many there are. */
 static fsdp_status note_doubts(fsdp_tokens *tokens)
 {
     char text[768], other[768];
@@ -55,7 +56,7 @@ static fsdp_status open_files(fsdp_tokens *tokens, fsdp_token_format format, boo
         const char *path = tokens->paths.paths[i];
         fsdp_status status = own ? fsdp__token_file_open_own(file, path) : fsdp__token_file_open(file, path, format);
 
-        /* A mapping needs no descriptor, but there is a limit to mappings too. */
+        /* A mapping needs no descriptor, but the number of mappings is limited too. */
         if (status == FSDP_NO_MEMORY && count > 1000)
             return fsdp_fail_prefix(
                 status, "file %lld of %lld (a process may map some 65,000, see vm.max_map_count: join files)",
@@ -130,7 +131,8 @@ int64_t fsdp_tokens_count(const fsdp_tokens *tokens)
     return tokens->count;
 }
 
-/* The file that holds `position`, which is inside; the last of those that begin there (a header may count 0). */
+/* Returns the file that holds `position`, which must be inside the stream: the last of those that begin there (a header
+ * may have a count of 0). */
 static const fsdp__token_file *file_of(const fsdp_tokens *tokens, int64_t position)
 {
     int64_t low = 0, high = tokens->file_count - 1;
@@ -146,7 +148,7 @@ static const fsdp__token_file *file_of(const fsdp_tokens *tokens, int64_t positi
     return &tokens->files[low];
 }
 
-/* Widens `count` tokens from `index` of the file on. Returns false if one does not fit an int32. */
+/* Widens `count` tokens of the file, from `index` on. Returns false if one does not fit an int32. */
 static bool widen(const fsdp__token_file *file, int64_t index, int64_t count, int32_t *out)
 {
     const unsigned char *from = file->map.data + file->offset_bytes + (size_t)index * (size_t)file->width;

@@ -13,11 +13,11 @@ struct fsdp_tokens {
     char *warning; /* NULL: none */
 };
 
-/* As fsdp_tokens_open, of a file of the cache: FSDP_INVALID where this user or root has not made it. */
+/* Opens a file of the cache as fsdp_tokens_open does. FSDP_INVALID if neither this user nor root has made it. */
 fsdp_status fsdp__tokens_open_own(const char *path, fsdp_tokens **out);
 
-/* Refuses a file that is read as uint16 only for want of a header, format or name that says its width, where the
- * vocabulary does not fit uint16. */
+/* Refuses a file that is read as uint16 only because no header, format or name says its width, if the vocabulary does
+ * not fit uint16. */
 fsdp_status fsdp__tokens_check_width(const fsdp_tokens *tokens, int64_t vocab_size);
 
 #endif

@@ -1,4 +1,4 @@
-/* window.c - a window of a stream. */
+/* window.c - reads a window of a stream. */
 #include "data/window.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ fsdp_status fsdp__window_read(const fsdp_tokens *tokens, int64_t vocab_size, int
 {
     FSDP_TRY(fsdp_tokens_read(tokens, start, length, inputs));
     FSDP_TRY(check_vocabulary(tokens, vocab_size, inputs, start, length));
-    /* The target of the last token is the one behind the window. */
+    /* The target of the last token is the one after the window. */
     memcpy(targets, inputs + 1, (size_t)(length - 1) * sizeof *targets);
     FSDP_TRY(fsdp_tokens_read(tokens, start + length, 1, targets + length - 1));
     return check_vocabulary(tokens, vocab_size, targets + length - 1, start + length, 1);

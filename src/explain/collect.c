@@ -1,4 +1,4 @@
-/* collect.c - units, parameters and parts of a module that is sharded. */
+/* collect.c - collects the units, parameters and parts of a sharded module. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,8 +45,8 @@ fsdp_status fsdp__explain_units(fsdp_explanation *e, fsdp_module *module)
     return status;
 }
 
-/* Several modules of one call are one unit, which stands under its first. Looked for from `from` on: parameters come
- * in the order of units, nearly. */
+/* Finds the unit of a parameter. Several modules of one call are one unit, which has the name of the first. The search
+ * begins at `from`, because parameters come nearly in the order of units. */
 static int64_t find_unit(const fsdp_explanation *e, const char *names, int64_t from)
 {
     size_t length = names ? strcspn(names, ",") : 0;

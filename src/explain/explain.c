@@ -1,11 +1,11 @@
-/* explain.c - the way to an explanation: each rank is built, one of them takes a step. */
+/* explain.c - makes an explanation: each rank is built, and one of them takes a step. */
 #include "explain/explain.h"
 
 #include "base/alloc.h"
 #include "base/compiler.h"
 
 enum {
-    MOST_PARTS = 4096 /* ranks whose parts are told: each of them is built */
+    MOST_PARTS = 4096 /* ranks whose parts are listed: each of them is built */
 };
 
 /* ---- dry ---- */
@@ -47,7 +47,7 @@ static void add_network(fsdp_explanation *e, const fsdp_explained_network *of_ra
     }
 }
 
-/* Whether what the rank sends is a part of what its machine does. */
+/* Returns whether what the rank sends is part of the explained machine's traffic. */
 static bool is_counted(const fsdp_explanation *e, int rank)
 {
     int ranks = e->world_size / e->machines;
@@ -76,7 +76,7 @@ out:
     return status;
 }
 
-/* First the rank whose step is told: it says which parameters there are. */
+/* Explains all ranks, beginning with the one whose step is shown: it says which parameters there are. */
 static fsdp_status explain(fsdp_explanation *e, const fsdp__explain_source *source)
 {
     int64_t done = 0;

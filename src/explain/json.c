@@ -1,4 +1,4 @@
-/* json.c - an explanation as one JSON object. */
+/* json.c - prints an explanation as one JSON object. */
 #include "explain/json_value.h"
 #include "explain/show.h"
 

@@ -1,4 +1,4 @@
-/* json_value.c - values of JSON, and how they come together. */
+/* json_value.c - makes JSON values and puts them together. */
 #include "explain/json_value.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* picture.c - who holds which rows, and what is whole when, in characters. */
+/* picture.c - draws who holds which rows, and what is whole when, in characters. */
 #include <string.h>
 
 #include "base/compiler.h"
@@ -30,7 +30,7 @@ static const char *count_text(int64_t count, char *text, size_t bytes)
     return text;
 }
 
-/* "8 rows; 3: 5": the largest part, and the first rank that has less. */
+/* Prints the largest part, and the first rank that has less: "8 rows; 3: 5". */
 static void put_sizes(const fsdp_explanation *e, const fsdp_explained_parameter *p, FILE *out)
 {
     const char *what = p->dim == 0 ? "row" : p->dim < 0 ? "element" : "column";
@@ -83,7 +83,7 @@ static void put_legend(const fsdp_explanation *e, FILE *out)
     fputs("\n\n", out);
 }
 
-/* Those of one unit, or of none (-1). */
+/* Prints the parameters of one unit, or those of none (-1). */
 static void put_parameters(const fsdp_explanation *e, int64_t unit, int *rows, FILE *out)
 {
     for (int64_t i = 0; i < e->parameter_count; i++) {
@@ -154,7 +154,7 @@ static void put_unit(const fsdp_explanation *e, int64_t unit, FILE *out)
     fprintf(out, "  %-26s %s\n", name, line);
 }
 
-/* Of many the first and the last. */
+/* If there are many units, only the first and the last are printed. */
 void fsdp__picture_lives(const fsdp_explanation *e, FILE *out)
 {
     int64_t rows = 0, row = 0;

@@ -1,4 +1,4 @@
-/* record.c - a step as the listener of the engine hears it: after each event the counters say what it has brought. */
+/* record.c - records a step as the listener of the engine: after each event the counters show what it has brought. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -11,14 +11,14 @@ typedef struct recorder {
     fsdp_explanation *e;
     fsdp_context *context;
     fsdp_device *device;
-    fsdp_module **modules; /* of the units */
+    fsdp_module **modules; /* one per unit */
     fsdp_explained_event *events;
     int64_t event_count, capacity;
-    int64_t *life_capacity;    /* of each unit */
-    int64_t *open, open_count; /* units whose forward or backward goes on, the innermost last */
+    int64_t *life_capacity;    /* one per unit */
+    int64_t *open, open_count; /* units whose forward or backward is going on, the innermost last */
     int64_t microbatch;
     fsdp_explained_phase phase;
-    fsdp_comm_stats comm; /* at the event before */
+    fsdp_comm_stats comm; /* at the previous event */
     int64_t flops_at_start, flops;
     fsdp_status status;
 } recorder;
@@ -77,9 +77,9 @@ static void drop_lives(const recorder *r)
     }
 }
 
-/* ---- what has happened since the event before ---- */
+/* ---- what has happened since the previous event ---- */
 
-/* A gather is issued behind its event, a reduction in front of it. */
+/* Charges what has happened to its unit. A gather is issued after its event, a reduction before it. */
 static void charge(recorder *r, int64_t unit, fsdp_shard_event event)
 {
     int64_t flops = fsdp__device_flops(r->device);
@@ -102,7 +102,7 @@ static void charge(recorder *r, int64_t unit, fsdp_shard_event event)
                 life->bytes += bytes;
         }
     }
-    /* Buckets are sent as a backward goes on, of one unit. */
+    /* Buckets are sent during the backward of a unit, which is the innermost open one. */
     if (event != FSDP_EVENT_REDUCE && r->open_count > 0)
         unit = r->open[r->open_count - 1];
     for (int kind = FSDP_REDUCE_SCATTER; kind <= FSDP_ALL_REDUCE && reduces; kind++) {
@@ -139,7 +139,7 @@ static void follow(recorder *r, int64_t unit, fsdp_shard_event event)
     }
     if (r->phase == FSDP_PHASE_OPTIMIZER && (event == FSDP_EVENT_POST_BACKWARD || event == FSDP_EVENT_REDUCE)) {
         for (int64_t i = r->event_count; i-- > 0 && r->events[i].phase == FSDP_PHASE_OPTIMIZER;)
-            r->events[i].phase = FSDP_PHASE_BACKWARD; /* the root was not the last */
+            r->events[i].phase = FSDP_PHASE_BACKWARD; /* the root was not the last one */
         r->phase = FSDP_PHASE_BACKWARD;
     }
     if (event == FSDP_EVENT_PRE_FORWARD || event == FSDP_EVENT_PRE_BACKWARD)
@@ -192,7 +192,7 @@ static fsdp_status settle(fsdp_train_run *run)
     return FSDP_OK;
 }
 
-/* What fsdp_train_step itself resets and adds is that of a run. */
+/* Measures a step. What fsdp_train_step itself resets and adds up is the same as in a run. */
 static fsdp_status measure(fsdp_train_run *run, fsdp_explained_step *out)
 {
     int64_t flops = fsdp__device_flops(run->device);
@@ -264,7 +264,7 @@ fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
     r.flops = fsdp__device_flops(r.device);
     for (int64_t i = 0; i < e->unit_count; i++)
         end_life(&r, i, r.event_count);
-    if (e->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER] == 0) /* every rank has all: nothing came and went */
+    if (e->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER] == 0) /* every rank has everything: nothing came and went */
         drop_lives(&r);
     status = r.status;
 out:

@@ -1,4 +1,4 @@
-/* release.c - the end of an explanation. */
+/* release.c - frees an explanation. */
 #include "base/alloc.h"
 #include "explain/explain.h"
 

@@ -1,4 +1,4 @@
-/* show.c - what text, JSON and SVG say alike. */
+/* show.c - what text, JSON and SVG show in the same way. */
 #include "explain/show.h"
 
 #include <ctype.h>
@@ -21,7 +21,7 @@ int64_t fsdp__alike_units(const fsdp_explanation *e, int64_t first)
     return count;
 }
 
-/* Where the number at the end of a name begins. */
+/* Returns where the number at the end of a name begins. */
 static size_t number_at(const char *name)
 {
     size_t at = strlen(name);
@@ -47,7 +47,7 @@ const char *fsdp__units_name(const fsdp_explanation *e, int64_t first, int64_t c
     return text;
 }
 
-/* But for numbers. */
+/* Returns whether the names are the same except for numbers. */
 static bool same_names(const char *a, const char *b)
 {
     while (*a && *b) {

@@ -1,26 +1,27 @@
-/* show.h - what the forms of an explanation have in common. */
+/* show.h - what the formats of an explanation have in common. */
 #ifndef EXPLAIN_SHOW_H
 #define EXPLAIN_SHOW_H
 
 #include "fsdp/explain.h"
 
-/* Units from `first` on that differ in their names alone, neighbours: how many, `first` with them. */
+/* Returns how many neighbouring units from `first` on, which is counted too, differ in their names alone. */
 int64_t fsdp__alike_units(const fsdp_explanation *e, int64_t first);
-/* "model.layers.0-3", "(root)"; returns `text`. */
+/* Writes the name of a range of units: "model.layers.0-3", "(root)". Returns `text`. */
 const char *fsdp__units_name(const fsdp_explanation *e, int64_t first, int64_t count, char *text, size_t bytes);
-/* How many parameters of its unit are like it, itself with them: cut alike, and named alike but for numbers. 0: one
- * before it is, and stands for it. */
+/* Returns how many parameters of the same unit are like this one, which is counted too: they are cut alike, and their
+ * names differ only in numbers. Returns 0 if an earlier one is like it and stands for it. */
 int64_t fsdp__alike_parameters(const fsdp_explanation *e, int64_t index);
-/* At most `columns` of a dotted name, and a NUL, into `out`: of a long one the end, which says more than its beginning,
- * from a dot on if there is one. */
+/* Writes at most `columns` characters of a dotted name, and a NUL, to `out`. Of a long name that is the end, which says
+ * more than the beginning, after a dot if there is one. */
 void fsdp__name_end(const char *name, size_t columns, char *out);
-/* The rank that has the element at `place`, from 0 to 1, of a parameter: the first of several; -1: none is known to. */
+/* Returns the rank that holds the element at `place`, from 0 to 1, of a parameter: the first one if several do; -1: no
+ * rank is known to. */
 int fsdp__holder(const fsdp_explanation *e, const fsdp_explained_parameter *p, double place);
-/* Every rank has all of it. */
+/* Returns whether every rank holds the whole parameter. */
 bool fsdp__is_whole(const fsdp_explanation *e, const fsdp_explained_parameter *p);
-/* Whole parameters and shards that a rank holds at most. */
+/* Returns the most bytes of unsharded parameters and shards that a rank holds. */
 size_t fsdp__parameter_bytes(const fsdp_explained_step *step);
-/* The events of the step where a phase of a microbatch begins. */
+/* Returns whether a phase of a microbatch begins with this event of the step. */
 bool fsdp__begins_phase(const fsdp_explanation *e, int64_t event);
 const char *fsdp__phase_name(fsdp_explained_phase phase);
 

@@ -1,4 +1,4 @@
-/* source.c - a dry run of one rank, in a world of its own, and what its config is called. */
+/* source.c - makes a dry run of one rank, in a world of its own, and names what its config says. */
 #include "explain/explain.h"
 
 #include "base/alloc.h"
@@ -29,7 +29,7 @@ fsdp_status fsdp__explain_open(const fsdp__explain_source *source, int rank, fsd
         out->own = (fsdp__train_own){model->build, model->loss, model->arg, source->policy};
     FSDP_TRY(fsdp_context_create_fake_machines(rank, source->machines, source->world_size / source->machines,
                                                source->one_level, &out->context));
-    fsdp_context_set_log(out->context, FSDP_LOG_ERROR, NULL, NULL); /* warnings are for who runs it */
+    fsdp_context_set_log(out->context, FSDP_LOG_ERROR, NULL, NULL); /* warnings are for those who run it */
     status = fsdp__train_run_create_dry(out->context, &source->config, &out->own, &out->run);
     if (status == FSDP_OK)
         return FSDP_OK;

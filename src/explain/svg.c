@@ -1,15 +1,15 @@
-/* svg.c - an explanation as a picture: who holds which rows; below, which unit is whole when, over the bytes that live.
- */
+/* svg.c - draws an explanation as a picture: who holds which rows; below, which unit is whole when, above the live
+ * bytes. */
 #include "base/compiler.h"
 #include "base/text.h"
 #include "explain/show.h"
 
 enum {
-    LEFT = 250, /* of the bars */
+    LEFT = 250, /* where the bars begin */
     WIDTH = 640,
     ROW = 16,
-    MOST_ROWS = 48, /* of a picture */
-    MEMORY = 160    /* height of what lives */
+    MOST_ROWS = 48, /* in a picture */
+    MEMORY = 160    /* height of the chart of live bytes */
 };
 
 static const char *const colors[] = {"#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2",
@@ -51,13 +51,13 @@ static void put_bar(const fsdp_explanation *e, const fsdp_explained_parameter *p
         return;
     }
     put_rect(LEFT, y + 2, WIDTH, ROW - 4, "#eeeeee", out);
-    for (int i = e->part_count - 1; i >= 0; i--) /* of several that hold the same the first is seen */
+    for (int i = e->part_count - 1; i >= 0; i--) /* if several hold the same, the first is visible */
         if (p->parts[i].numel > 0)
             put_rect(LEFT + unit * (double)p->parts[i].first, y + 2, unit * (double)p->parts[i].count, ROW - 4,
                      COLOR(e->first_part + i), out);
 }
 
-/* Whether a unit like it has been shown. */
+/* Returns whether the unit is the first of those that are alike. */
 static bool is_first_alike(const fsdp_explanation *e, int64_t unit)
 {
     for (int64_t first = 0; first < e->unit_count; first += fsdp__alike_units(e, first))
@@ -119,7 +119,7 @@ static int put_lives(const fsdp_explanation *e, int y, FILE *out)
     return y + ROW * rows + 2 * ROW;
 }
 
-/* Kinds on top of each other, at each event. */
+/* Returns the live bytes of the kinds up to `kind`, which are stacked, at an event. */
 static size_t live_up_to(const fsdp_explained_event *event, int kind)
 {
     size_t sum = 0;
@@ -156,7 +156,7 @@ static int put_memory(const fsdp_explanation *e, int y, FILE *out)
 
 /* ---- all ---- */
 
-/* Drawn twice: the first time to see how high it is. */
+/* Draws the picture. It is called twice: the first time to find its height. */
 static int draw(const fsdp_explanation *e, FILE *out)
 {
     char text[240];

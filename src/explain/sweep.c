@@ -1,4 +1,4 @@
-/* sweep.c - the same model in coarser and finer units: what each costs. */
+/* sweep.c - explains the same model in coarser and finer units: what each costs. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -17,7 +17,7 @@ typedef struct sweep {
 
 /* ---- which units there would be ---- */
 
-/* By a threshold; 0: none but the root, or what no front door takes. */
+/* Counts the units by a threshold; 0: none but the root, or units that no front door accepts. */
 static fsdp_status units_of_size(const sweep *s, int64_t threshold, int64_t *count)
 {
     const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .min_num_params = threshold};
@@ -31,7 +31,7 @@ static fsdp_status units_of_size(const sweep *s, int64_t threshold, int64_t *cou
     return status == FSDP_INVALID ? FSDP_OK : status;
 }
 
-/* Halves of the model, from the coarsest, where each gives other units than the one before. */
+/* Lists sizes: halves of the model, the coarsest first, each one that gives other units than the one before. */
 static fsdp_status list_sizes(const sweep *s, int64_t out[FSDP__SWEEP_SIZES], int *count)
 {
     int64_t before = 0, units = 0;
@@ -100,8 +100,8 @@ static fsdp_status add_asked(sweep *s)
     return append(s, fsdp__strdup(s->e->policy), &v);
 }
 
-/* `policy`, its name, is taken over. What cannot be sharded so (frozen parameters beside others, under FSDP1) is left
- * out. */
+/* Adds a variant, and takes over `policy`, its name. A model that cannot be sharded this way (frozen parameters beside
+ * others, under FSDP1) is left out. */
 static fsdp_status add_measured(sweep *s, const fsdp__explain_source *source, char *policy)
 {
     fsdp_explained_variant v = {.asked = false};
@@ -124,7 +124,7 @@ static fsdp__explain_source in_units(const sweep *s, fsdp_train_wrap wrap, int64
     return source;
 }
 
-/* What the config asks for is there already. */
+/* Adds a variant. The one that the config asks for has been measured already. */
 static fsdp_status add(sweep *s, fsdp_train_wrap wrap, int64_t size)
 {
     fsdp__explain_source source = in_units(s, wrap, size);
@@ -139,7 +139,7 @@ static fsdp_status add(sweep *s, fsdp_train_wrap wrap, int64_t size)
     return add_measured(s, &source, name);
 }
 
-/* In no units, where DDP has what the config asks for. */
+/* Adds DDP, which has no units, if it supports what the config asks for. */
 static fsdp_status add_ddp(sweep *s)
 {
     fsdp__explain_source source = in_units(s, FSDP_TRAIN_WRAP_BLOCKS, 0);

@@ -1,4 +1,4 @@
-/* text.c - an explanation as text of at most 100 columns. */
+/* text.c - prints an explanation as text of at most 100 columns. */
 #include <string.h>
 
 #include "base/compiler.h"
@@ -85,7 +85,7 @@ static const char *bytes_text(int64_t bytes, char *text, size_t text_bytes)
     return text;
 }
 
-/* "1.23M", "0.5k" */
+/* Writes a number of operations: "1.23M", "0.5k". */
 static const char *flops_text(double flops, char *text, size_t bytes)
 {
     static const char *const units[] = {"", "k", "M", "G", "T", "P"};
@@ -99,7 +99,7 @@ static const char *flops_text(double flops, char *text, size_t bytes)
     return text;
 }
 
-/* What was computed while it was whole, of all that the step computes. */
+/* Returns what was computed while the unit was whole, as a percentage of all that the step computes. */
 static double share_of_step(const fsdp_explanation *e, const fsdp_explained_unit *u)
 {
     double flops = 0;
@@ -254,7 +254,7 @@ static const fsdp_explained_variant *find_variant(const fsdp_explanation *e, con
     return NULL;
 }
 
-/* The best of those that are shown. */
+/* Returns the best of the variants that are shown. */
 static const fsdp_explained_variant *least_parameters(const fsdp_explanation *e)
 {
     const fsdp_explained_variant *best = &e->variants[0];

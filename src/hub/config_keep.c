@@ -1,5 +1,6 @@
-/* config_keep.c - the config.json of a model that came from a folder. The text itself is changed, value by value: what
- * is in it besides is somebody else's, and stays as it was written, also where no parser could hold it (NaN). */
+/* config_keep.c - the config.json of a model that came from a folder. The text itself is edited, value by value:
+ * whatever else it holds belongs to somebody else, and stays as it was written, even where no parser could represent it
+ * (NaN). */
 #include "hub/config_keep.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@ enum {
     MOST_EDITS = 64 /* more keys than are ever written */
 };
 
-/* A value of the text that becomes another; `at` is the text's end where there is none yet. */
+/* A value of the text that is replaced; `at` is the end of the text if the key is not there yet. */
 typedef struct edit {
     const char *key, *at;
     size_t bytes;
@@ -40,14 +41,14 @@ static fsdp_status find(const change *c, const char *key, fsdp__json_member *out
 
     if (status == FSDP_FORMAT)
         return FSDP_FAIL(status, "not an object: %s", fault.what);
-    if (out->text && out->is_string) { /* with its quotes */
+    if (out->text && out->is_string) { /* include its quotes */
         out->text--;
         out->bytes += 2;
     }
     return status;
 }
 
-/* `value` NULL: null. */
+/* Adds an edit. `value` NULL means null. Without `insert` a key that is not there stays absent. */
 static fsdp_status add_edit(change *c, const char *key, const json_t *value, bool insert)
 {
     fsdp__json_member member;
@@ -68,7 +69,7 @@ static fsdp_status add_edit(change *c, const char *key, const json_t *value, boo
 
 /* ---- what has changed ---- */
 
-/* Those that some version of transformers looks at for the rotary positions go together. */
+/* Keys that some version of transformers reads for the rotary positions. They are changed together. */
 static const char *const rope_keys[] = {"rope_theta", "rope_scaling", "rope_parameters", NULL};
 
 static bool differs(const json_t *before, const json_t *now, const char *key)
@@ -78,7 +79,8 @@ static bool differs(const json_t *before, const json_t *now, const char *key)
     return a ? !b || !json_equal(a, b) : b != NULL;
 }
 
-/* The class that loads it has a head, whatever the file says of a body alone. */
+/* Returns whether "architectures" names a class with a head. The class that loads the file has one, even if the file
+ * says that it is a body alone. */
 static bool has_class(json_t *object)
 {
     const json_t *list = json_object_get(object, "architectures");
@@ -107,7 +109,8 @@ static fsdp_status add_dtype(change *c, const json_t *now)
     return FSDP_OK;
 }
 
-/* `before` and `now` are what would be written of the model that the text is of, and of the one that it shall be of. */
+/* Lists the edits. `before` and `now` are what would be written for the model that the text describes, and for the one
+ * that it is to describe. */
 static fsdp_status add_edits(change *c, json_t *source, json_t *before, json_t *now)
 {
     bool rope = false;
@@ -138,7 +141,7 @@ static int by_place(const void *a, const void *b)
     return strcmp(x->key, y->key);
 }
 
-/* Values in their places; new keys before the brace at the end. */
+/* Prints the text with the new values in their places, and new keys before the closing brace. */
 static void print(const change *c, FILE *out)
 {
     const char *at = c->text, *end = c->text + c->bytes, *brace = end, *last;
@@ -178,7 +181,8 @@ static fsdp_status make_text(change *c, char **out)
     return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
 }
 
-/* It is read again: what stays of the text may say something else of the new model, as a window of fewer positions. */
+/* Reads the new text again, because what stays of it may contradict the new model, such as a window of fewer
+ * positions. */
 static fsdp_status check(const char *path, const char *text, const json_t *now, fsdp_dtype dtype)
 {
     fsdp_model_config config;
@@ -221,7 +225,7 @@ static fsdp_status change_to(change *c, const char *path, json_t *now, fsdp_dtyp
 fsdp_status fsdp__config_change(const char *path, const char *text, size_t bytes, const fsdp_model_config *config,
                                 fsdp_dtype dtype, char **out)
 {
-    size_t mark = fsdp__utf8_mark(text, bytes); /* transformers takes none */
+    size_t mark = fsdp__utf8_mark(text, bytes); /* transformers does not accept a byte order mark */
     change c = {.text = text + mark, .bytes = bytes - mark};
     json_t *now = fsdp__config_object(config, dtype);
     fsdp_status status;

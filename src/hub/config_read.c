@@ -1,4 +1,5 @@
-/* config_read.c - config.json of GPT-2 folders, and of Llama's and its like in the older and the newer style. */
+/* config_read.c - reads the config.json of GPT-2 folders, and of Llama and similar models in the older and the newer
+ * style. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "format/safetensors.h"
 #include "hub/hub.h"
 
-/* ---- values only some of which are supported ---- */
+/* ---- values of which only some are supported ---- */
 
 static fsdp_status unsupported(const fsdp__json_object *from, const char *key, const char *value, const char *known)
 {
@@ -21,7 +22,7 @@ static fsdp_status unsupported(const fsdp__json_object *from, const char *key, c
                      FSDP__SHOWN_NAME(value), known);
 }
 
-/* Python writes 4096.0 where a size was computed as a fraction. */
+/* Reads an integer. Python writes 4096.0 if a size was computed as a fraction. */
 static fsdp_status read_integer(const fsdp__json_object *from, const char *key, bool required, int64_t *out)
 {
     const json_t *value = json_object_get(from->object, key);
@@ -49,7 +50,7 @@ static fsdp_status bad_token(const fsdp__json_object *from, const char *key)
                      key);
 }
 
-/* A token id, a list of them (the first counts), or null. */
+/* Reads a token id, a list of ids (the first one counts), or null. */
 static fsdp_status read_token(const fsdp__json_object *from, const char *key, bool *out_has, int64_t *out)
 {
     json_t *value = json_object_get(from->object, key);
@@ -111,7 +112,7 @@ static fsdp_status read_common(const fsdp__json_object *from, fsdp_model_config 
 
 /* ---- GPT-2 ---- */
 
-/* The names that transformers has for the two forms. */
+/* Reads the activation. transformers has these names for its two forms. */
 static fsdp_status read_gpt2_activation(const fsdp__json_object *from, fsdp_model_config *out)
 {
     static const char *const erf[] = {"gelu", "gelu_python", NULL};
@@ -157,7 +158,7 @@ static fsdp_status read_gpt2(const fsdp__json_object *from, fsdp_model_config *o
 
 /* ---- Llama ---- */
 
-/* The two places in which versions of transformers look for the kind of rotary positions. */
+/* The two keys under which versions of transformers look for the kind of rotary positions. */
 #define NEWER "rope_parameters"
 #define OLDER "rope_scaling"
 #define ORIGINAL "original_max_position_embeddings"
@@ -169,7 +170,7 @@ static fsdp_status bad_rope(const fsdp__json_object *from, const char *what)
                      from->path, what);
 }
 
-/* Keys that this kind does not have would change the frequencies somewhere else, and here would be passed over. */
+/* Refuses keys that this kind does not have. They would change the frequencies elsewhere, and would be ignored here. */
 static fsdp_status check_rope_keys(const fsdp__json_object *rope, fsdp_rope_type type)
 {
     static const struct {
@@ -199,15 +200,16 @@ static fsdp_status check_rope_keys(const fsdp__json_object *rope, fsdp_rope_type
     return FSDP_OK;
 }
 
-/* What one place says of the rotary positions. */
+/* What one of these places says about the rotary positions. */
 typedef struct rope {
     fsdp_rope_type type;
-    float theta; /* NAN: nothing */
+    float theta; /* NAN: not given */
     float factor, low_freq_factor, high_freq_factor;
     int64_t original;
 } rope;
 
-/* NULL leaves the default. Two spellings of the key are two answers unless they are the same. */
+/* Reads the kind; NULL leaves the default. Two spellings of the key contradict each other unless their values are the
+ * same. */
 static fsdp_status read_rope_type(const fsdp__json_object *from, fsdp_rope_type *out)
 {
     const char *older = NULL, *newer = NULL, *type;
@@ -246,8 +248,8 @@ static fsdp_status read_one_rope(const fsdp__json_object *from, rope *out)
     return read_integer(from, ORIGINAL, false, &out->original);
 }
 
-/* Some have it beside the other keys of rope, where the newer transformers looks first; without any it takes all
- * positions. */
+/* Reads the original length. Some files have it outside the other keys of rope, where newer versions of transformers
+ * look first; if it is missing, they take all positions. */
 static fsdp_status read_original(const fsdp__json_object *from, int64_t max_seq_len, rope *found)
 {
     int64_t at_top = 0;
@@ -267,8 +269,9 @@ static bool same_rope(const rope *a, const rope *b)
            a->high_freq_factor == b->high_freq_factor && a->original == b->original;
 }
 
-/* Newer: rope_parameters with everything. Older: rope_theta at the top and rope_scaling with the rest, or null. What
- * is said twice must be the same: which of the two wins has changed between versions of transformers. */
+/* Reads the rotary positions. Newer files have everything in rope_parameters. Older ones have rope_theta at the top and
+ * the rest, or null, in rope_scaling. What is given twice must be the same, because which of the two wins has changed
+ * between versions of transformers. */
 static fsdp_status read_rope(const fsdp__json_object *from, fsdp_model_config *out)
 {
     static const char *const places[] = {NEWER, OLDER};
@@ -302,11 +305,11 @@ static fsdp_status read_rope(const fsdp__json_object *from, fsdp_model_config *o
     return FSDP_OK;
 }
 
-/* What transformers takes where config.json has no such key. */
+/* The values that transformers uses if config.json does not have the key. */
 typedef struct llama_kind {
     const char *model_type;
     fsdp_architecture architecture;
-    int64_t max_seq_len, n_kv_heads; /* 0: as many as heads */
+    int64_t max_seq_len, n_kv_heads; /* n_kv_heads 0: as many as heads */
 } llama_kind;
 
 static const llama_kind llama_kinds[] = {
@@ -315,7 +318,7 @@ static const llama_kind llama_kinds[] = {
     {"qwen2", FSDP_QWEN2, 32768, 32},
 };
 
-/* A window that holds every position there is, is none. */
+/* Refuses a window, unless it holds every position. */
 static fsdp_status check_window(const fsdp__json_object *from, int64_t max_seq_len)
 {
     int64_t window = json_object_get(from->object, "sliding_window") ? INT64_MAX : 4096;
@@ -329,7 +332,7 @@ static fsdp_status check_window(const fsdp__json_object *from, int64_t max_seq_l
     return FSDP_OK;
 }
 
-/* Where some layers look back less far than others. */
+/* Checks the types of the layers, if some layers look back less far than others. */
 static fsdp_status check_layer_types(const fsdp__json_object *from, int64_t max_seq_len)
 {
     json_t *types = json_object_get(from->object, "layer_types"), *type;
@@ -351,7 +354,7 @@ static fsdp_status check_layer_types(const fsdp__json_object *from, int64_t max_
 static fsdp_status check_windows(const fsdp__json_object *from, const fsdp_model_config *config)
 {
     bool used = config->architecture == FSDP_MISTRAL;
-    int64_t first = 28; /* layer with a window, of Qwen2's */
+    int64_t first = 28; /* first layer with a window, in Qwen2 */
 
     FSDP_TRY(check_layer_types(from, config->max_seq_len));
     if (config->architecture == FSDP_QWEN2) {
@@ -364,7 +367,7 @@ static fsdp_status check_windows(const fsdp__json_object *from, const fsdp_model
 
 static fsdp_status read_biases(const fsdp__json_object *from, fsdp_model_config *out)
 {
-    if (out->architecture != FSDP_LLAMA) /* others' say nothing to transformers */
+    if (out->architecture != FSDP_LLAMA) /* transformers ignores it in the others */
         return FSDP_OK;
     FSDP_TRY(fsdp__json_bool(from, "attention_bias", &out->attention_bias));
     return fsdp__json_bool(from, "mlp_bias", &out->mlp_bias);
@@ -395,7 +398,7 @@ static fsdp_status read_llama(const fsdp__json_object *from, const llama_kind *k
     FSDP_TRY(read_biases(from, out));
     FSDP_TRY(check_windows(from, out));
     FSDP_TRY(fsdp__json_string(from, "hidden_act", false, &activation));
-    if (strcmp(activation, "silu") != 0 && strcmp(activation, "swish") != 0) /* its other name */
+    if (strcmp(activation, "silu") != 0 && strcmp(activation, "swish") != 0) /* swish is its other name */
         return unsupported(from, "hidden_act", activation, "only silu is");
     return read_rope(from, out);
 }
@@ -440,7 +443,7 @@ fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes,
     return status;
 }
 
-/* "gpt2", "HuggingFaceTB/SmolLM2-135M" */
+/* Returns whether the path could be a name on the hub: "gpt2", "HuggingFaceTB/SmolLM2-135M". */
 static bool may_be_on_the_hub(const char *path)
 {
     const char *slash = strchr(path, '/');
@@ -475,7 +478,7 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
     path = fsdp__path_join(folder, "config.json");
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the config of '%s'", folder);
-    if (lstat(path, &info) != 0 && errno == ENOENT) { /* neither a file nor a link that leads nowhere */
+    if (lstat(path, &info) != 0 && errno == ENOENT) { /* neither a file nor a dangling link */
         status = FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no config.json, which says what model it has%s", folder,
                            fsdp__weights_hint(folder));
         goto out;

@@ -1,4 +1,5 @@
-/* config_write.c - config.json and generation_config.json as transformers reads them, old versions and new. */
+/* config_write.c - writes config.json and generation_config.json so that old and new versions of transformers read
+ * them. */
 #include "format/json.h"
 #include "hub/config_keep.h"
 #include "hub/hub.h"
@@ -72,7 +73,7 @@ static void put_gpt2(writer *w, const fsdp_model_config *config)
     put_float(w, "attn_pdrop", config->attention_dropout);
 }
 
-/* rope_theta and rope_scaling for older versions, rope_parameters for newer ones. */
+/* Writes rope_theta and rope_scaling for older versions, and rope_parameters for newer ones. */
 static void put_rope(writer *w, const fsdp_model_config *config)
 {
     writer scaling = {.object = json_object()}, parameters = {.object = NULL};
@@ -95,7 +96,7 @@ static void put_rope(writer *w, const fsdp_model_config *config)
     json_decref(scaling.object);
 }
 
-/* What a Llama is called, and what only those of that name have. */
+/* Writes the names of the kind of Llama, and the keys that only this kind has. */
 static void put_kind(writer *w, const fsdp_model_config *config)
 {
     if (config->architecture == FSDP_LLAMA) {
@@ -130,7 +131,7 @@ static void put_llama(writer *w, const fsdp_model_config *config)
     put_rope(w, config);
 }
 
-/* The text of an object, which it takes over; NULL: there was no memory for that. */
+/* Gives the text of an object and takes the object over; NULL: out of memory. */
 static fsdp_status print(json_t *object, const char *what, char **out)
 {
     *out = object ? json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
@@ -138,7 +139,7 @@ static fsdp_status print(json_t *object, const char *what, char **out)
     return *out ? FSDP_OK : FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for %s", what);
 }
 
-/* The object, unless an insertion failed. */
+/* Returns the object, unless an insertion failed. */
 static json_t *finish(writer *w)
 {
     if (!w->failed)

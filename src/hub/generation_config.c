@@ -1,9 +1,9 @@
-/* generation_config.c - what a model folder says of making texts goes along with its weights. */
+/* generation_config.c - copies what a model folder says about generating text along with its weights. */
 #include "base/alloc.h"
 #include "base/file.h"
 #include "hub/hub.h"
 
-/* Whether the vocabulary has all tokens that end a text. */
+/* Returns whether the vocabulary has all tokens that end a text. */
 static bool fits(const fsdp_hub_stop_tokens *stops, const fsdp_model_config *config)
 {
     for (int64_t i = 0; i < stops->count; i++)

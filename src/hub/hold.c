@@ -1,4 +1,4 @@
-/* hold.c - a folder held for a model: from the start of a run to its export. */
+/* hold.c - holds a folder for a model, from the start of a run to its export. */
 #include "hub/hold.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ static const char *const weights[] = {"model.safetensors", "model.safetensors.in
 static const fsdp__folder_kind model_folder = {.noun = "model", .mark = "config.json", .alone = weights};
 
 enum {
-    JSON_BYTES = 1 << 12 /* about what config.json and its like take */
+    JSON_BYTES = 1 << 12 /* about the size of config.json and similar files */
 };
 
 fsdp_hub_hold *fsdp__hub_hold_create(fsdp_context *context, const fsdp__hub_target *target)

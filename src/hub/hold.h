@@ -1,4 +1,4 @@
-/* hold.h - a folder held for a model, and what will be written into it. */
+/* hold.h - a folder that is held for a model, and what will be written into it. */
 #ifndef HUB_HOLD_H
 #define HUB_HOLD_H
 
@@ -12,18 +12,20 @@ struct fsdp_hub_hold {
     fsdp__hub_target target;
 };
 
-/* What an entry is stored as: `dtype`, but numbers that are not floating, and all where that is NONE, as they are. */
+/* Returns the dtype that an entry is stored in: `dtype`, but the entry's own if it is not floating or if `dtype` is
+ * NONE. */
 fsdp_dtype fsdp__hub_dtype(const fsdp_state_dict_entry *entry, fsdp_dtype dtype);
-/* Where the tensors of a state go. Follows from names, global shapes, dtype and limit alone: the same on every rank. */
+/* Plans which file each tensor of a state goes to. The plan follows from names, global shapes, dtype and limit alone,
+ * so it is the same on every rank. */
 fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *out);
-/* Whether files of this plan, with what stands beside them, find their place. */
+/* Checks that there is a place for the files of this plan and for those beside them. */
 fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config);
 
-/* The folder whose tokenizer is copied along; NULL: none is. */
+/* Returns the folder whose tokenizer is copied along; NULL: none is. */
 const char *fsdp__hub_tokenizer_folder(const fsdp__hub_target *target);
-/* Whether it has what fsdp_tokenizer_open reads, whatever is in that. */
+/* Returns whether the folder has the files that fsdp_tokenizer_open reads, whatever is in them. */
 bool fsdp__hub_has_tokenizer(const char *folder);
-/* Adds the tokenizer files of a folder; fails when one of them cannot be copied. */
+/* Adds the tokenizer files of a folder to the list. Fails if one of them cannot be copied. */
 fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list);
 
 #endif

@@ -1,4 +1,4 @@
-/* load.c - parameters from a folder's weights: every rank gets its own rows. */
+/* load.c - loads parameters from a folder's weights: every rank gets its own rows. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -13,19 +13,19 @@
 /* A load in progress. */
 typedef struct loader {
     const char *folder;
-    const fsdp_model_config *config; /* NULL: names are what they are */
+    const fsdp_model_config *config; /* NULL: names are taken as they are */
     const fsdp_state_dict *state;
-    fsdp_state_dict_keys *keys; /* gets the names that are passed over; NULL: they are an error */
-    bool headers_only;          /* nothing is to be read: the state may be on the meta device */
-    fsdp_process_group *group;  /* its rank 0 reads for all; NULL: each reads */
+    fsdp_state_dict_keys *keys; /* collects the names that are skipped; NULL: they are an error */
+    bool headers_only;          /* no values will be read: the state may be on the meta device */
+    fsdp_process_group *group;  /* its rank 0 reads for all; NULL: each rank reads for itself */
     fsdp__hub_reader reader;
     fsdp__mismatch mismatch;
     fsdp_weights *files;
-    const fsdp_weights_entry **sources; /* per entry of the state */
-    bool *used;                         /* per tensor of the files */
+    const fsdp_weights_entry **sources; /* one per entry of the state */
+    bool *used;                         /* one per tensor of the files */
 } loader;
 
-/* Folders of the bare body have no "transformer." or "model.": the name without it. */
+/* Returns the name without "transformer." or "model.", which folders of the body alone do not have. */
 static const char *bare_name(const char *name, fsdp_architecture architecture)
 {
     const char *prefix = architecture == FSDP_GPT2 ? "transformer." : "model.";
@@ -63,7 +63,8 @@ static fsdp_status check_dtype(const fsdp_state_dict_entry *entry, const fsdp_we
 
 /* ---- tensors beyond the parameters ---- */
 
-/* Constants that versions of transformers have stored: masks and rotary frequencies. */
+/* Returns whether the name is that of a constant that some version of transformers has stored: a mask or rotary
+ * frequencies. */
 static bool known_constant(const char *name, fsdp_architecture architecture)
 {
     if (architecture == FSDP_GPT2)
@@ -71,7 +72,7 @@ static bool known_constant(const char *name, fsdp_architecture architecture)
     return fsdp__ends_with(name, "rotary_emb.inv_freq");
 }
 
-/* A stored head of a tied model must be the embedding again. */
+/* Checks that the stored head of a tied model equals the embedding. */
 static fsdp_status check_tied_head(loader *l, const fsdp_weights_entry *head)
 {
     const fsdp_state_dict_entry *entry = fsdp_state_dict_find(l->state, fsdp__embedding_name(l->config->architecture));
@@ -86,7 +87,7 @@ static fsdp_status check_tied_head(loader *l, const fsdp_weights_entry *head)
             FSDP_FORMAT,
             "cannot load '%s': tensor '%s' has another shape or dtype than '%s', but config.json ties them", head->file,
             head->name, embedding->name);
-    if (l->headers_only || l->mismatch.misshapen > 0) /* which is what will be said */
+    if (l->headers_only || l->mismatch.misshapen > 0) /* that is what the error will say */
         return FSDP_OK;
     FSDP_TRY(fsdp__hub_compare_part(&l->reader, entry, head, embedding, &same));
     if (!same)
@@ -95,7 +96,7 @@ static fsdp_status check_tied_head(loader *l, const fsdp_weights_entry *head)
     return FSDP_OK;
 }
 
-/* Whether it is known what the tensor is. */
+/* Finds whether the purpose of the tensor is known. */
 static fsdp_status check_extra(loader *l, const fsdp_weights_entry *extra, bool *known)
 {
     *known = l->config && known_constant(extra->name, l->config->architecture);
@@ -127,7 +128,8 @@ static fsdp_status note_unexpected(loader *l, const fsdp_weights_entry *extra)
     return l->keys ? fsdp__state_dict_keys_add(&l->keys->unexpected, &l->keys->unexpected_count, extra->name) : FSDP_OK;
 }
 
-/* An index is a list of what is meant: what it leaves out is missed by nobody. */
+/* Notes tensors that belong to no parameter. An index lists what is meant, so a tensor that it leaves out is not
+ * reported. */
 static fsdp_status match_extra(loader *l)
 {
     for (int64_t i = 0; i < fsdp_weights_count(l->files); i++) {
@@ -150,7 +152,7 @@ static fsdp_status match_entry(loader *l, int64_t index)
     if (!source)
         return note_missing(l, entry->name);
     l->sources[index] = source;
-    /* What is left over in the end belongs to no parameter, and is looked at by itself. */
+    /* The tensors that are unused at the end belong to no parameter, and are checked separately. */
     l->used[source - fsdp_weights_at(l->files, 0)] = true;
     return fsdp__mismatch_fits(&l->mismatch, entry, source->name, source->ndim, source->shape)
                ? check_dtype(entry, source)
@@ -174,7 +176,7 @@ static void close_loader(loader *l)
     fsdp_weights_close(l->files);
 }
 
-/* close_loader also after a failure, as below. */
+/* Opens the files. Call close_loader also after a failure, here and below. */
 static fsdp_status open_files(loader *l)
 {
     l->mismatch.place = l->folder;
@@ -185,7 +187,7 @@ static fsdp_status open_files(loader *l)
     return FSDP_OK;
 }
 
-/* Where in the files each entry of the state is. */
+/* Finds each entry of the state in the files. */
 static fsdp_status find_sources(loader *l)
 {
     l->sources = fsdp__calloc((size_t)l->state->count, sizeof *l->sources);
@@ -195,7 +197,7 @@ static fsdp_status find_sources(loader *l)
     return match(l);
 }
 
-/* All of it before the first write: a folder that does not fit leaves the model as it was. */
+/* Checks everything before the first write: a folder that does not fit leaves the model as it was. */
 static fsdp_status prepare(loader *l)
 {
     FSDP_TRY(open_files(l));
@@ -214,7 +216,7 @@ static fsdp_status read_all(loader *l)
     return status;
 }
 
-/* One that may not be written now leaves the others as they were, too. */
+/* Asks whether all entries may be written now. If one may not, the others stay as they were, too. */
 static fsdp_status ask_to_write(const loader *l)
 {
     for (int64_t i = 0; i < l->state->count; i++)

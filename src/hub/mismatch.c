@@ -1,4 +1,4 @@
-/* mismatch.c - one message for all that does not fit, with its usual cause at the end. */
+/* mismatch.c - makes one message of everything that does not fit, with the usual cause at the end. */
 #include "hub/mismatch.h"
 
 #include <stdarg.h>
@@ -23,7 +23,7 @@ const char *fsdp__embedding_name(fsdp_architecture architecture)
     "the result"
 #define OF_ANOTHER "these are weights of another architecture: "
 
-/* Names that no model has which is supported; the first line that fits counts. */
+/* Names that no supported model has. The first line that fits counts. */
 static const struct {
     const char *part, *kind;
 } signs[] = {
@@ -73,7 +73,7 @@ static const char *kind_of(const fsdp__mismatch *m, const char *name)
 
 /* ---- what there is ---- */
 
-/* The number of the layer that a name is of; -1: of none. */
+/* Returns the number of the layer that a name belongs to; -1: to none. */
 static int64_t layer_of(const fsdp__mismatch *m, const char *name)
 {
     const char *blocks = m->config && m->config->architecture == FSDP_GPT2 ? "h." : "layers.";
@@ -95,7 +95,7 @@ void fsdp__mismatch_see(fsdp__mismatch *m, const char *name)
 
 fsdp_status fsdp__mismatch_outline(const fsdp__mismatch *m, fsdp_context *context, fsdp_state_dict **out)
 {
-    /* A single name may say any number of a layer, too. */
+    /* A single name may have any layer number. */
     int64_t most = FSDP__MIN(m->layers, m->seen) + 1;
     fsdp_model_config config = *m->config;
     fsdp_module *model;
@@ -107,7 +107,7 @@ fsdp_status fsdp__mismatch_outline(const fsdp__mismatch *m, fsdp_context *contex
     model = fsdp_model_create(context, fsdp_meta(context), &config);
     if (!model)
         return fsdp_last_status();
-    status = fsdp_state_dict_from_module(model, out); /* which holds the tensors */
+    status = fsdp_state_dict_from_module(model, out); /* it keeps references to the tensors */
     fsdp_module_unref(model);
     return status;
 }
@@ -130,7 +130,7 @@ void fsdp__mismatch_unexpected(fsdp__mismatch *m, const char *name, const char *
         m->kind = kind_of(m, name);
 }
 
-/* Whether all that differs is how many tokens the vocabulary has. */
+/* Returns whether only the number of tokens in the vocabulary differs. */
 static bool is_of_vocabulary(const fsdp__mismatch *m, const fsdp_state_dict_entry *entry, int ndim,
                              const int64_t *shape)
 {
@@ -160,7 +160,7 @@ bool fsdp__mismatch_fits(fsdp__mismatch *m, const fsdp_state_dict_entry *entry, 
 
 /* ---- the message ---- */
 
-/* The numbers of layers or tokens, and what says that of the model. */
+/* Writes the numbers of layers or tokens, and which key of the model sets them. */
 static void size_cause(const fsdp__mismatch *m, char *text, size_t bytes)
 {
     long long layers = m->config->n_layers, vocab_size = m->config->vocab_size;
@@ -183,7 +183,7 @@ static void size_cause(const fsdp__mismatch *m, char *text, size_t bytes)
                  vocab_size, (long long)m->rows);
 }
 
-/* The usual cause, from ": " on; "" where none is known. */
+/* Writes the usual cause, beginning with ": ", or "" if none is known. */
 static const char *cause_of(const fsdp__mismatch *m, char *text, size_t bytes)
 {
     const fsdp_model_config *c = m->config;
@@ -217,7 +217,7 @@ static void append(char *text, size_t bytes, const char *format, ...)
     va_end(arguments);
 }
 
-/* "; " between parts. */
+/* Returns the separator between parts, "; ", if there is text before. */
 static const char *also(const char *text)
 {
     return *text ? "; " : "";

@@ -1,4 +1,4 @@
-/* read.c - tensors of files into parts of tensors, a window at a time. */
+/* read.c - reads tensors of files into parts of tensors, a window at a time. */
 #include "hub/read.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "tensor/tensor.h"
 
 enum {
-    WORD_BYTES = 8 /* in front of a message: whether the leader could read it */
+    WORD_BYTES = 8 /* at the start of a message: whether the leader could read it */
 };
 
 fsdp_status fsdp__hub_reader_init(fsdp__hub_reader *reader, fsdp_weights *files, fsdp_process_group *group)
@@ -40,8 +40,8 @@ typedef struct part {
     const fsdp_weights_entry *source;
     int64_t capacity;       /* elements in a window */
     int64_t written;        /* of the part */
-    int64_t filled;         /* behind those, in reader->window */
-    int64_t first, arrived; /* with a leader: elements of the whole tensor that are in reader->other */
+    int64_t filled;         /* after `written`, in reader->window */
+    int64_t first, arrived; /* with a leader: the elements of the whole tensor that are in reader->other */
 } part;
 
 static part part_of(fsdp__hub_reader *reader, const fsdp_state_dict_entry *entry, const fsdp_weights_entry *source)
@@ -69,7 +69,7 @@ static fsdp_status flush(part *p)
     return status;
 }
 
-/* Others write the rows of a part that is empty here. */
+/* Returns whether this rank's part is empty; other ranks write the rows. */
 static bool is_empty(const part *p)
 {
     return fsdp_tensor_numel(p->entry->tensor) == 0;
@@ -82,7 +82,7 @@ static fsdp_status read_run(void *arg, int64_t global, int64_t local, int64_t nu
     part *p = arg;
     size_t size = fsdp_dtype_size(p->source->dtype);
 
-    (void)local; /* runs follow each other without gaps */
+    (void)local; /* runs are contiguous */
     for (int64_t done = 0; done < numel;) {
         int64_t count = FSDP__MIN(numel - done, p->capacity - p->filled);
 
@@ -98,7 +98,7 @@ static fsdp_status read_run(void *arg, int64_t global, int64_t local, int64_t nu
 
 /* ---- by a leader ---- */
 
-/* What of a run is in the message. */
+/* Copies the elements of a run that are in the message. */
 static fsdp_status take_run(void *arg, int64_t global, int64_t local, int64_t numel)
 {
     part *p = arg;
@@ -119,8 +119,8 @@ static fsdp_status take_run(void *arg, int64_t global, int64_t local, int64_t nu
     return FSDP_OK;
 }
 
-/* Elements [first, first + arrived) of the tensor, from the leader's file to everybody's memory. What the leader could
- * not read is told to the others, who are in the same collective. [collective] */
+/* Sends elements [first, first + arrived) of the tensor from the leader's file to the memory of all ranks. If the
+ * leader could not read them, it tells the others, which are in the same collective. [collective] */
 static fsdp_status receive(part *p)
 {
     fsdp__hub_reader *reader = p->reader;
@@ -170,7 +170,7 @@ fsdp_status fsdp__hub_read_part(fsdp__hub_reader *reader, const fsdp_state_dict_
     return status;
 }
 
-/* ---- two that should be one ---- */
+/* ---- two tensors that should be equal ---- */
 
 typedef struct pair {
     fsdp__hub_reader *reader;

@@ -1,8 +1,8 @@
-/* save.c - a model folder written by all ranks at once.
+/* save.c - writes a model folder from all ranks at once.
  *
  *     prepare   rank 0 makes the files in its staging folder, with the weights' headers and all of the small files
  *     write     every rank writes its own rows at their offsets
- *     publish   rank 0 lets them take their place
+ *     publish   rank 0 moves them into place
  *
  * All ranks agree after each phase, so that a failure anywhere ends the save everywhere. */
 #include <errno.h>
@@ -22,17 +22,17 @@
 #include "tensor/tensor.h"
 
 enum {
-    CHUNK_BYTES = 1 << 22 /* converted and written at a time */
+    CHUNK_BYTES = 1 << 22 /* bytes converted and written at a time */
 };
 
 /* A save in progress on one rank. */
 typedef struct saver {
-    fsdp_hub_hold *hold;     /* of rank 0 */
-    bool begins;             /* it does not hold anything yet */
+    fsdp_hub_hold *hold;     /* on rank 0 */
+    bool begins;             /* this save begins the hold */
     bool published;          /* the files are in their places */
-    fsdp__directory staging; /* rank 0's folder, in which all write */
+    fsdp__directory staging; /* rank 0's folder, where all ranks write */
     const fsdp_state_dict *state;
-    const fsdp_model_config *config; /* NULL: weights alone */
+    const fsdp_model_config *config; /* NULL: only weights */
     fsdp_dtype dtype;
     fsdp_process_group *group;
     fsdp__save_plan plan;
@@ -59,10 +59,10 @@ static fsdp_status open_file(saver *s, const char *name, int flags)
     return FSDP_OK;
 }
 
-/* Also of a file that could not be opened. `status` is that of the writing so far. */
+/* Closes the file, even if it could not be opened. `status` is that of the writing so far. */
 static fsdp_status close_file(saver *s, fsdp_status status)
 {
-    /* Every rank syncs what it wrote: when all agree, all of the file is on disk. */
+    /* Every rank syncs what it wrote: when all agree, the whole file is on disk. */
     if (status == FSDP_OK)
         status = fsdp__file_sync(s->fd, s->path);
     if (s->fd >= 0 && close(s->fd) != 0 && status == FSDP_OK)
@@ -73,7 +73,7 @@ static fsdp_status close_file(saver *s, fsdp_status status)
     return status;
 }
 
-/* `length_bytes`: what the file is extended to. */
+/* Creates a file and extends it to `length_bytes`. */
 static fsdp_status create_file(saver *s, const char *name, const void *data, size_t bytes, uint64_t length_bytes)
 {
     fsdp_status status = open_file(s, name, O_CREAT | O_EXCL);
@@ -88,7 +88,7 @@ static fsdp_status create_file(saver *s, const char *name, const void *data, siz
 
 /* ---- prepare ---- */
 
-/* Whether there is anything to write. */
+/* Checks that all tensors have values to write. */
 static fsdp_status check_values(const fsdp_state_dict *state)
 {
     fsdp__names meta = {.count = 0}, unwritten = {.count = 0};
@@ -141,7 +141,7 @@ out:
     return status;
 }
 
-/* As far as it goes where the weights are what counts. */
+/* Copies the tokenizer. If the weights matter most, a failure is only a warning. */
 static fsdp_status copy_tokenizer(saver *s)
 {
     const fsdp__hub_target *target = &s->hold->target;
@@ -190,7 +190,7 @@ static fsdp_status prepare(saver *s, uint64_t limit_bytes)
 
 /* ---- what rank 0 tells the others ---- */
 
-/* Ranks whose plans differ would write over each other. */
+/* Returns a hash of the plan: ranks whose plans differ would overwrite each other's data. */
 static uint64_t fingerprint(const fsdp__save_plan *plan)
 {
     uint64_t hash = FSDP__HASH_OF_NOTHING;
@@ -205,10 +205,10 @@ static bool writes(const fsdp_state_dict_entry *entry)
     return entry->writer && fsdp_tensor_numel(entry->tensor) > 0;
 }
 
-/* In front of the folder's name. */
+/* Sent before the folder's name. */
 typedef struct greeting {
     uint64_t fingerprint;
-    int64_t numel, written; /* elements of the model, and those that this rank writes */
+    int64_t numel, written; /* elements of the model, and those of them that this rank writes */
 } greeting;
 
 static greeting greeting_of(const saver *s)
@@ -224,7 +224,8 @@ static greeting greeting_of(const saver *s)
     return mine;
 }
 
-/* Whether it is one model, and all of it is here: one rank of those that share it would leave the others' rows zero. */
+/* Checks that all ranks have the same model and that all of it is there: if one of the ranks that share a model saved
+ * it alone, the others' rows would stay zero. */
 static fsdp_status compare(const saver *s, const greeting *mine, void *const *messages)
 {
     int64_t written = 0;
@@ -245,7 +246,7 @@ static fsdp_status compare(const saver *s, const greeting *mine, void *const *me
     return FSDP_OK;
 }
 
-/* Everybody learns rank 0's folder. [collective] */
+/* Tells rank 0's folder to all ranks. [collective] */
 static fsdp_status share_folder(saver *s)
 {
     greeting mine = greeting_of(s);
@@ -280,7 +281,7 @@ typedef struct run_writer {
     uint64_t offset; /* of the whole tensor in its file */
 } run_writer;
 
-/* Elements [first, first + numel) of the local tensor, converted, into s->chunk. */
+/* Converts elements [first, first + numel) of the local tensor into s->chunk. */
 static fsdp_status read_chunk(const saver *s, const fsdp_state_dict_entry *entry, int64_t first, int64_t numel)
 {
     const fsdp_tensor *tensor = entry->tensor;
@@ -322,7 +323,7 @@ static fsdp_status write_entries(saver *s, const fsdp__save_file *file)
     return FSDP_OK;
 }
 
-/* This rank's rows of one file. */
+/* Writes this rank's rows of one file. */
 static fsdp_status write_file(saver *s, const fsdp__save_file *file)
 {
     bool mine = false;
@@ -332,7 +333,7 @@ static fsdp_status write_file(saver *s, const fsdp__save_file *file)
         mine |= writes(&s->state->entries[i]);
     if (!mine)
         return FSDP_OK;
-    /* Rank 0 has made it, with its header and at its full length. */
+    /* Rank 0 has made the file, with its header and at its full length. */
     status = open_file(s, file->name, 0);
     if (status == FSDP_OK)
         status = write_entries(s, file);
@@ -349,8 +350,8 @@ static fsdp_status write_files(saver *s)
 
 /* ---- all of it ---- */
 
-/* At the end of a phase that makes files: all fail where one did, and say that the hold was given up where that is why.
- * [collective] */
+/* Ends a phase that makes files: if it failed on one rank, it fails on all, with the reason that the hold was given up
+ * if that is why. [collective] */
 static fsdp_status agree(saver *s, fsdp_status mine)
 {
     fsdp_status held = s->hold ? fsdp__publication_held(s->hold->publication) : FSDP_OK;

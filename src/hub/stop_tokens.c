@@ -1,4 +1,4 @@
-/* stop_tokens.c - which tokens end a text, as a model folder says. */
+/* stop_tokens.c - finds which tokens end a text, as a model folder says. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -8,7 +8,7 @@
 
 static fsdp_status add(const fsdp__json_object *from, const json_t *value, fsdp_hub_stop_tokens *out)
 {
-    if (json_is_integer(value) && json_integer_value(value) < 0) /* -1 stands for none: no text ends with it */
+    if (json_is_integer(value) && json_integer_value(value) < 0) /* -1 means none: no text ends with it */
         return FSDP_OK;
     if (!json_is_integer(value) || json_integer_value(value) > INT32_MAX)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key 'eos_token_id' is neither a token id nor a list of them",

@@ -78,7 +78,7 @@ fsdp_status fsdp_hub_copy_tokenizer(const char *from, const char *to)
     return status;
 }
 
-/* By opening it: what cannot be copied is to be known before a run, not at its end. */
+/* Adds a file to the list after opening it: what cannot be copied should be known before a run, not at its end. */
 static fsdp_status list_file(const char *path, const char *name, fsdp__file_list *list)
 {
     fsdp__mapping file;

@@ -1,4 +1,4 @@
-/* added_tokens.c - finds added tokens: the leftmost, and of those the longest. */
+/* added_tokens.c - finds added tokens: the leftmost, and the longest of those that begin there. */
 #include "tokenizer/added_tokens.h"
 
 #include <stdlib.h>
@@ -123,7 +123,7 @@ fsdp__added_match fsdp__added_tokens_next(const fsdp__added_tokens *added, bool 
         if (token->single_word && !is_alone(text, bytes, match.begin, match.end))
             continue;
         widen(text, bytes, done, &match);
-        if (match.begin < match.end) /* else nothing is left of it */
+        if (match.begin < match.end) /* otherwise nothing is left of it */
             return match;
     }
     return (fsdp__added_match){.begin = bytes, .end = bytes};
@@ -136,7 +136,7 @@ bool fsdp__added_tokens_cross(const fsdp__added_tokens *added, const char *text,
         size_t begin = at > token->bytes ? at - token->bytes - 1 : 0;
 
         for (; begin <= at + 1; begin++) {
-            size_t seen = begin < bytes ? bytes - begin : 0; /* what the text goes on with may make one whole */
+            size_t seen = begin < bytes ? bytes - begin : 0; /* what follows the text may complete a token */
 
             if (seen == 0 || memcmp(text + begin, token->text, seen < token->bytes ? seen : token->bytes) == 0)
                 return true;

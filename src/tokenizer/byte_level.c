@@ -1,4 +1,4 @@
-/* byte_level.c - characters of bytes. */
+/* byte_level.c - the characters that stand for bytes. */
 #include "tokenizer/byte_level.h"
 
 #include "base/text.h"
@@ -13,7 +13,8 @@ static bool is_own_character(unsigned byte)
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
 }
 
-/* Bytes without a visible character have stand-ins, in their order; -1: the character is of no byte. */
+/* Returns the byte that a character stands for; -1: none. Bytes without a visible character have stand-ins, in their
+ * order. */
 static int byte_of(uint32_t character)
 {
     uint32_t stand_in = FIRST_STAND_IN;

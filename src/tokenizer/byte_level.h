@@ -1,12 +1,13 @@
-/* byte_level.h - how byte-level tokens are written in files: a character for each of the 256 bytes, the byte's own
- * where it is visible, else one from U+0100 on. */
+/* byte_level.h - the way byte-level tokens are written in files: each of the 256 bytes is written as one character, its
+ * own if it is visible, otherwise one from U+0100 on. */
 #ifndef TOKENIZER_BYTE_LEVEL_H
 #define TOKENIZER_BYTE_LEVEL_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The bytes that `token` stands for, at most strlen(token), into `out`; false when it has a character of no byte. */
+/* Decodes `token` into the bytes that it stands for, at most strlen(token), in `out`. Returns false if it has a
+ * character that stands for no byte. */
 bool fsdp__byte_level_bytes(const char *token, char *out, size_t *out_bytes);
 
 #endif

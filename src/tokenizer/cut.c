@@ -1,4 +1,4 @@
-/* cut.c - places where a text may be parted without a change of its ids. */
+/* cut.c - finds places where a text may be cut without changing its ids. */
 #include "base/text.h"
 #include "tokenizer/nfc.h"
 #include "tokenizer/tokenizer.h"
@@ -14,7 +14,7 @@ bool fsdp__tokenizer_can_cut(const fsdp_tokenizer *tokenizer)
             return false;
         cuts = cuts || p->steps[i].cut == FSDP__CUTS;
     }
-    /* What the normalizer makes of the text, and not the text, has those tokens. */
+    /* With a normalizer, those tokens are searched for in the normalized text, and not in the text that is cut. */
     return cuts && (!tokenizer->nfc || tokenizer->normalized.count == 0);
 }
 
@@ -28,7 +28,8 @@ static bool between_words(const char *text, size_t bytes, size_t at)
     return text[at] == ' ' && at + 1 < bytes && is_letter(text[at - 1]) && is_letter(text[at + 1]);
 }
 
-/* Behind the end of a line that has no white space beside it, before what is a letter or digit, or no ASCII. */
+/* Returns whether `at` comes after the end of a line, which has no white space before it, and before a letter, a digit
+ * or a character beyond ASCII. */
 static bool between_lines(const char *text, size_t bytes, size_t at)
 {
     uint32_t next = 0;

@@ -1,4 +1,4 @@
-/* decoder.c - ids to text: the bytes of tokens, and U+FFFD for those that are no UTF-8. */
+/* decoder.c - turns ids into text: the bytes of tokens, with U+FFFD for those that are not UTF-8. */
 #include "base/alloc.h"
 #include "tokenizer/nfc.h"
 #include "tokenizer/tokenizer.h"
@@ -9,12 +9,12 @@
 struct fsdp_decoder {
     const fsdp_tokenizer *tokenizer;
     bool skip_specials;
-    char waiting[4]; /* of a character that is not yet whole */
+    char waiting[4]; /* the bytes of a character that is not complete yet */
     size_t waiting_bytes;
-    fsdp__text in, text; /* bytes that came, and what of them is text */
+    fsdp__text in, text; /* bytes that have come, and the text made of them */
 };
 
-/* Moves what is text from `in` to `text`; `last`: nothing more comes. */
+/* Moves what is text from `in` to `text`. `last`: nothing more will come. */
 static fsdp_status take_text(fsdp_decoder *d, bool last)
 {
     const char *at = d->in.bytes;
@@ -43,7 +43,7 @@ static fsdp_status take_text(fsdp_decoder *d, bool last)
     return FSDP_OK;
 }
 
-/* What came since the last call, with what waited, into the text. */
+/* Turns the bytes that came since the last call, after those that waited, into text. */
 static fsdp_status flush(fsdp_decoder *d, const char *bytes, size_t count, bool last, const char **text,
                          size_t *text_bytes)
 {

@@ -1,4 +1,4 @@
-/* encoder.c - text to ids: added tokens, the normalizer, words, their tokens. */
+/* encoder.c - turns text into ids: added tokens, the normalizer, words, and their tokens. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -10,10 +10,10 @@
 struct fsdp_encoder {
     const fsdp_tokenizer *tokenizer;
     fsdp__matcher *matcher;
-    fsdp__word_cache cache; /* no words: one text alone is not worth it */
+    fsdp__word_cache cache; /* `words` is NULL for a single text: not worth it */
     fsdp__word_scratch scratch;
     fsdp__text normalized;
-    bool plain_specials; /* of the text that is encoded, and where its ids go */
+    bool plain_specials; /* of the text being encoded; `out`: where its ids go */
     fsdp_token_list *out;
 };
 
@@ -36,7 +36,7 @@ static fsdp_status add_word(void *arg, const char *word, size_t bytes)
         return FSDP_OK;
     }
     FSDP_TRY(fsdp__word_tokens(&e->tokenizer->bpe, &e->scratch, word, bytes, e->out));
-    if (left_out == e->scratch.left_out) /* what is left out is counted every time */
+    if (left_out == e->scratch.left_out) /* bytes that are left out are counted every time */
         fsdp__cached_word_set(cached, word, bytes, e->out->ids + before, e->out->count - before);
     return FSDP_OK;
 }

@@ -1,4 +1,4 @@
-/* merges.c - a hash table of pairs. */
+/* merges.c - a hash table of pairs of tokens. */
 #include "tokenizer/merges.h"
 
 #include "base/alloc.h"

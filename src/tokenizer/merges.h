@@ -1,4 +1,4 @@
-/* merges.h - which two tokens become one, and what goes first. */
+/* merges.h - which two tokens merge into one, and which merge goes first. */
 #ifndef TOKENIZER_MERGES_H
 #define TOKENIZER_MERGES_H
 
@@ -14,9 +14,10 @@ typedef struct fsdp__merges {
     uint64_t mask;
 } fsdp__merges;
 
-/* Room for `count`. */
+/* Makes room for `count` merges. */
 fsdp_status fsdp__merges_init(fsdp__merges *merges, int64_t count);
-void fsdp__merges_add(fsdp__merges *merges, const fsdp__merge *merge); /* of a pair given twice the later rank counts */
+/* if a pair is added twice, the later rank counts */
+void fsdp__merges_add(fsdp__merges *merges, const fsdp__merge *merge);
 void fsdp__merges_release(fsdp__merges *merges);
 
 static inline uint64_t fsdp__merges_hash(int32_t left, int32_t right)
@@ -27,7 +28,7 @@ static inline uint64_t fsdp__merges_hash(int32_t left, int32_t right)
     return pair ^ (pair >> 32);
 }
 
-/* NULL: they stay two. */
+/* Returns the merge of the two tokens, or NULL if they do not merge. */
 static inline const fsdp__merge *fsdp__merges_find(const fsdp__merges *merges, int32_t left, int32_t right)
 {
     for (uint64_t i = fsdp__merges_hash(left, right) & merges->mask;; i = (i + 1) & merges->mask) {

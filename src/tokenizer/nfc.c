@@ -1,4 +1,4 @@
-/* nfc.c - form C, of those stretches alone that may not be in it. */
+/* nfc.c - computes form C, but only of stretches of text that may not be in it. */
 #include "tokenizer/nfc.h"
 
 #include <stdlib.h>
@@ -11,11 +11,11 @@
 #include "tokenizer/utf8.h"
 
 enum {
-    FIRST_COMBINING = 0x300, /* all characters before it begin something new */
+    FIRST_COMBINING = 0x300, /* every character below it begins a new stretch */
     PARTS_MOST = 4,          /* of one character */
     FEW_BYTES = 64,
 
-    FIRST_SYLLABLE = 0xac00, /* of Hangul: each is a leading consonant, a vowel, and a trailing consonant or none */
+    FIRST_SYLLABLE = 0xac00, /* of Hangul: each has a leading consonant, a vowel, and possibly a trailing consonant */
     FIRST_LEADING = 0x1100,
     FIRST_VOWEL = 0x1161,
     BEFORE_TRAILING = 0x11a7,
@@ -44,7 +44,7 @@ bool fsdp__nfc_begins(uint32_t character)
     return character < FIRST_COMBINING || !fsdp__run_value(fsdp__doubtful_runs, FSDP__DOUBTFUL_RUNS, character);
 }
 
-/* How many bytes from `at` on are one stretch: a character that begins something, and all behind it that do not. */
+/* Returns the bytes of the stretch at `at`: a character that begins one, and all after it that do not. */
 static size_t stretch_bytes(const char *text, size_t bytes, size_t at)
 {
     uint32_t character;
@@ -60,7 +60,7 @@ static size_t stretch_bytes(const char *text, size_t bytes, size_t at)
     return end - at;
 }
 
-/* Where the first stretch from `at` on begins that is of more than one character, or of one that may change. */
+/* Returns where the first stretch from `at` on begins that has more than one character, or one that may change. */
 static size_t next_doubtful(const char *text, size_t bytes, size_t at)
 {
     size_t last = at;
@@ -84,7 +84,7 @@ static size_t next_doubtful(const char *text, size_t bytes, size_t at)
 
 /* ---- one stretch ---- */
 
-/* A character with its combining class above it, and between them where it stood. */
+/* A character, with its position in the bits above it and its combining class in the highest bits. */
 typedef uint64_t part;
 
 static part make_part(uint32_t character, size_t place)
@@ -132,7 +132,7 @@ static int compare_parts(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Brings what joins a character into the order of the classes. */
+/* Sorts the characters that join the one before by their classes. */
 static void order(part *parts, size_t count)
 {
     for (size_t begin = 0, end; begin < count; begin = end) {
@@ -144,7 +144,7 @@ static void order(part *parts, size_t count)
     }
 }
 
-/* The syllable of Hangul that the two make; 0: none. */
+/* Returns the Hangul syllable that the two form; 0: none. */
 static uint32_t join_hangul(uint32_t first, uint32_t second)
 {
     uint32_t syllable = first - FIRST_SYLLABLE;
@@ -157,7 +157,7 @@ static uint32_t join_hangul(uint32_t first, uint32_t second)
     return 0;
 }
 
-/* The character that the two make; 0: none. */
+/* Returns the character that the two form; 0: none. */
 static uint32_t join(uint32_t first, uint32_t second)
 {
     size_t low = 0, high = FSDP__COMPOSITIONS;
@@ -176,10 +176,10 @@ static uint32_t join(uint32_t first, uint32_t second)
     return join_hangul(first, second);
 }
 
-/* Returns how many are left. */
+/* Composes the parts. Returns how many are left. */
 static size_t compose(part *parts, size_t count)
 {
-    size_t kept = 0, begin = SIZE_MAX; /* the character that others may join */
+    size_t kept = 0, begin = SIZE_MAX; /* `begin`: the character that others may join */
 
     for (size_t i = 0; i < count; i++) {
         bool reaches = begin != SIZE_MAX && (kept == begin + 1 || class_of(parts[kept - 1]) < class_of(parts[i]));

@@ -1,5 +1,5 @@
-/* nfc.h - Unicode's normalization form C, as Hugging Face's tokenizers makes it: by the tables of Unicode 9. Characters
- * that came later stay where they are, and join nothing. */
+/* nfc.h - Unicode's normalization form C, as Hugging Face's tokenizers compute it: by the tables of Unicode 9.
+ * Characters that came later stay where they are and join with nothing. */
 #ifndef TOKENIZER_NFC_H
 #define TOKENIZER_NFC_H
 
@@ -12,9 +12,10 @@ typedef struct fsdp__text {
 fsdp_status fsdp__text_append(fsdp__text *text, const char *bytes, size_t count);
 void fsdp__text_release(fsdp__text *text);
 
-/* Whether a text may be cut before this character, and both parts be normalized alone. */
+/* Returns whether a text may be cut before this character so that both parts can be normalized alone. */
 bool fsdp__nfc_begins(uint32_t character);
-/* `text`, which is UTF-8, in form C: `*out` is the text itself where it is that already, else in `scratch`. */
+/* Puts `text`, which is UTF-8, into form C. `*out` is `text` itself if it is in form C already; otherwise it lies in
+ * `scratch`. */
 fsdp_status fsdp__nfc(const char *text, size_t bytes, fsdp__text *scratch, const char **out, size_t *out_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* open.c - the files of a tokenizer: tokenizer.json, or vocab.json and merges.txt; and what ends a text. */
+/* open.c - reads the files of a tokenizer: tokenizer.json, or vocab.json and merges.txt; and finds what ends a text. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -15,7 +15,7 @@
 
 static const char config_name[] = "tokenizer_config.json", tokens_name[] = "added_tokens_decoder";
 
-/* `*out` is NULL where the folder has no such file. Of the config no integer is used. */
+/* Loads a JSON file. `*out` is NULL if the folder has no such file. No integer of the config is used. */
 static fsdp_status load_json(const char *folder, const char *name, fsdp_tokenizer *t, char **path, json_t **out)
 {
     char *text = NULL;
@@ -38,13 +38,14 @@ static fsdp_status load_json(const char *folder, const char *name, fsdp_tokenize
 
 /* ---- added tokens of the config, end of text ---- */
 
-/* A token is its text, or an object that has it as its content. */
+/* Returns the text of a token, which is given as its text or as an object with "content". */
 static const char *token_text(const json_t *value)
 {
     return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
 }
 
-/* transformers takes the config's word for a token that both files have, and adds those that tokenizer.json has not. */
+/* Reads the tokens of a config. Like transformers, it takes the config's description of a token that both files have,
+ * and adds tokens that tokenizer.json does not have. */
 static fsdp_status read_tokens(const char *folder, const char *name, fsdp_tokenizer *t)
 {
     json_t *file = NULL;
@@ -126,7 +127,7 @@ static fsdp_status read_merges(const char *path, fsdp_tokenizer *t)
     return status;
 }
 
-/* What a class of transformers does to text; its files do not say it. */
+/* Sets up what a class of transformers does to text, because its files do not say it. */
 static fsdp_status set_class(const char *path, const json_t *config, fsdp_tokenizer *t)
 {
     static const char *const gpt2[] = {"GPT2Tokenizer", "GPT2TokenizerFast"};
@@ -162,7 +163,7 @@ static fsdp_status read_config(const char *folder, fsdp_tokenizer *t)
     return status;
 }
 
-/* An older file. */
+/* Reads added_tokens.json, which older folders have. */
 static fsdp_status read_added(const char *folder, fsdp_tokenizer *t)
 {
     json_t *file = NULL;

@@ -1,4 +1,4 @@
-/* parse.c - a tokenizer.json as a whole. */
+/* parse.c - parses a whole tokenizer.json. */
 #include "tokenizer/parse.h"
 
 #include "base/alloc.h"

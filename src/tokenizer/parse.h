@@ -1,37 +1,37 @@
-/* parse.h - the parts of a tokenizer.json. */
+/* parse.h - parses the parts of a tokenizer.json. */
 #ifndef TOKENIZER_PARSE_H
 #define TOKENIZER_PARSE_H
 
 #include "format/json.h"
 #include "tokenizer/tokenizer.h"
 
-/* "cannot read 'x': the <part> '<name>' is not supported ..." */
+/* Fails with "cannot read 'x': the <part> '<name>' is not supported ...". */
 fsdp_status fsdp__unsupported_part(const char *path, const char *part, const char *name);
-/* The "type" of a part, which must be there. */
+/* Reads the "type" of a part, which is required. */
 fsdp_status fsdp__part_type(const fsdp__json_object *part, const char *what, const char **out);
 
-/* Tokens, from {"token": id}. */
+/* Adds the tokens of {"token": id}. */
 fsdp_status fsdp__parse_vocabulary(const char *path, const json_t *vocabulary, fsdp__bpe *bpe);
-/* One pair of tokens that are in the vocabulary, as is what they become; `place` is its rank. */
+/* Adds the merge of two tokens. Both, and the token that they become, must be in the vocabulary; `place` is its
+ * rank. */
 fsdp_status fsdp__add_merge(const char *path, fsdp__bpe *bpe, const char *left, const char *right, int64_t place);
-/* When the vocabulary is whole. */
+/* Finds the token of each byte. Call it once the vocabulary is whole. */
 void fsdp__find_byte_tokens(fsdp__bpe *bpe);
 fsdp_status fsdp__parse_model(const fsdp__json_object *model, fsdp__bpe *bpe);
 
-/* Each is an object or null. */
+/* Each of these takes an object or null. */
 fsdp_status fsdp__parse_normalizer(const char *path, const json_t *normalizer, bool *nfc);
 fsdp_status fsdp__parse_pre_tokenizer(const char *path, const json_t *pre_tokenizer, fsdp__pre_tokenizer *out);
 fsdp_status fsdp__parse_post_processor(const char *path, const json_t *post_processor, fsdp_tokenizer *out);
 fsdp_status fsdp__parse_decoder(const char *path, const json_t *decoder);
-extern const char fsdp__digit_pattern[]; /* what the pre-tokenizer Digits splits at */
-/* The splits of GPT-2, and of Qwen2. */
+extern const char fsdp__digit_pattern[]; /* the pattern that the pre-tokenizer Digits splits at */
+/* Add the splits of GPT-2, and of Qwen2. */
 fsdp_status fsdp__add_byte_level(const char *path, bool add_prefix_space, bool splits, fsdp__pre_tokenizer *out);
 fsdp_status fsdp__add_qwen2_split(const char *path, fsdp__pre_tokenizer *out);
 
-/* Adds a token of which the content alone is known, and that it is special. */
+/* Adds a special token of which nothing but the content is known. */
 fsdp_status fsdp__add_special_token(const char *path, const char *content, int64_t id, fsdp_tokenizer *out);
-/* {"id": token}, as tokenizer_config.json has them, and {"token": id}, of special ones, as added_tokens.json has them.
- */
+/* Parse {"id": token}, as in tokenizer_config.json, and {"token": id} of special tokens, as in added_tokens.json. */
 fsdp_status fsdp__parse_tokens_by_id(const char *path, const json_t *tokens, fsdp_tokenizer *out);
 fsdp_status fsdp__parse_ids_of_tokens(const char *path, const json_t *ids, fsdp_tokenizer *out);
 fsdp_status fsdp__parse_added_tokens(const fsdp__json_object *file, fsdp_tokenizer *out);

@@ -1,4 +1,4 @@
-/* parse_added.c - the tokens beside the model of a tokenizer.json, and what its post-processor adds. */
+/* parse_added.c - parses the tokens that a tokenizer.json adds to its model, and what its post-processor adds. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,14 +19,15 @@ static fsdp_status look_for(const fsdp__added_token *token, bool normalized, fsd
     if (!normalized)
         return fsdp__added_tokens_add(&to->raw, token);
     status = to->nfc ? fsdp__nfc(token->text, token->bytes, &scratch, &text, &looked_for.bytes) : FSDP_OK;
-    looked_for.text = (char *)text; /* is copied */
+    looked_for.text = (char *)text; /* will be copied */
     if (status == FSDP_OK)
         status = fsdp__added_tokens_add(&to->normalized, &looked_for);
     fsdp__text_release(&scratch);
     return status;
 }
 
-/* Hugging Face's tokenizers numbers a token that the vocabulary has not by itself, whatever id the file gives. */
+/* Checks the id of a token that is not in the vocabulary. Hugging Face's tokenizers number such a token themselves,
+ * whatever id the file gives. */
 static fsdp_status check_id(const char *path, const char *text, int64_t id, const fsdp_tokenizer *to)
 {
     if (id == to->next_id)
@@ -39,7 +40,7 @@ static fsdp_status check_id(const char *path, const char *text, int64_t id, cons
         path, FSDP__SHOWN_NAME(text), (long long)id, (long long)to->next_id);
 }
 
-/* A token that is given again is looked for as it was given last. */
+/* Adds a token. If a token is given again, its last description counts. */
 static fsdp_status add_token(const char *path, const fsdp__added_token *token, bool normalized, int64_t id,
                              fsdp_tokenizer *to)
 {
@@ -49,7 +50,7 @@ static fsdp_status add_token(const char *path, const fsdp__added_token *token, b
     fsdp_status status;
 
     if (token->bytes == 0)
-        return FSDP_OK; /* nothing to look for */
+        return FSDP_OK; /* nothing to search for */
     FSDP_TRY(fsdp__vocabulary_find_text(vocabulary, token->text, &known));
     if (known == FSDP__NO_TOKEN)
         FSDP_TRY(check_id(path, token->text, id, to));
@@ -67,7 +68,7 @@ static fsdp_status add_token(const char *path, const fsdp__added_token *token, b
     return look_for(&numbered, normalized, to);
 }
 
-/* Adds a token as tokenizer.json's added_tokens and tokenizer_config.json's added_tokens_decoder have it. */
+/* Adds a token as described in tokenizer.json's added_tokens or tokenizer_config.json's added_tokens_decoder. */
 static fsdp_status add_described(const fsdp__json_object *token, int64_t id, fsdp_tokenizer *out)
 {
     fsdp__added_token added = {0};
@@ -81,7 +82,7 @@ static fsdp_status add_described(const fsdp__json_object *token, int64_t id, fsd
     FSDP_TRY(fsdp__json_bool(token, "single_word", &added.single_word));
     FSDP_TRY(fsdp__json_bool(token, "lstrip", &added.lstrip));
     FSDP_TRY(fsdp__json_bool(token, "rstrip", &added.rstrip));
-    added.text = (char *)content; /* is copied */
+    added.text = (char *)content; /* will be copied */
     added.bytes = strlen(content);
     return add_token(token->path, &added, normalized, id, out);
 }
@@ -111,7 +112,7 @@ static int compare_ids(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The entries of an object, by their ids, which are its keys or its values; fsdp__free() them. */
+/* Lists the entries of an object in the order of their ids, which are its keys or its values; fsdp__free() the list. */
 static fsdp_status list_by_id(const char *path, const json_t *object, bool keys, numbered **out)
 {
     numbered *list = fsdp__calloc(json_object_size(object) + 1, sizeof *list);
@@ -183,7 +184,7 @@ fsdp_status fsdp__parse_added_tokens(const fsdp__json_object *file, fsdp_tokeniz
 
 /* ---- post-processors ---- */
 
-/* Where ids go: behind `at` of the list. */
+/* Inserts an id at position `at` of the list. */
 static fsdp_status insert_id(fsdp_token_list *list, int64_t at, const json_t *value, const fsdp_tokenizer *tokenizer,
                              const char *path)
 {
@@ -197,7 +198,8 @@ static fsdp_status insert_id(fsdp_token_list *list, int64_t at, const json_t *va
     return FSDP_OK;
 }
 
-/* The ids of a special token of the template, before the text (in front of those of the steps before) or behind it. */
+/* Adds the ids of a special token of the template: before the text, in front of those of earlier processors, or after
+ * it. */
 static fsdp_status add_special(const fsdp__json_object *part, const json_t *item, fsdp_tokenizer *out, bool before,
                                int64_t *at)
 {

@@ -1,4 +1,4 @@
-/* parse_model.c - the BPE model of a tokenizer.json: tokens and merges. */
+/* parse_model.c - parses the BPE model of a tokenizer.json: tokens and merges. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -86,7 +86,7 @@ static fsdp_status bad_merge(const char *path, int64_t place)
                      (long long)place);
 }
 
-/* "a b". */
+/* Splits a merge that is written as "a b". */
 static fsdp_status split_merge(const char *path, fsdp__bpe *bpe, const char *text, int64_t place)
 {
     const char *space = strchr(text, ' ');
@@ -128,7 +128,7 @@ static fsdp_status parse_merges(const char *path, const json_t *merges, fsdp__bp
     return FSDP_OK;
 }
 
-/* ---- what else a model may say ---- */
+/* ---- other settings of a model ---- */
 
 static fsdp_status refuse_text(const fsdp__json_object *model, const char *key)
 {
@@ -170,7 +170,7 @@ static fsdp_status find_unknown(const fsdp__json_object *model, fsdp__bpe *bpe)
 
 fsdp_status fsdp__parse_model(const fsdp__json_object *model, fsdp__bpe *bpe)
 {
-    const char *type = "BPE"; /* early files do not say it */
+    const char *type = "BPE"; /* early files do not have it */
 
     if (!model->object)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key 'model' is missing", model->path);

@@ -1,4 +1,4 @@
-/* parse_steps.c - what a tokenizer.json does to text around its model. */
+/* parse_steps.c - parses what a tokenizer.json does to text before and after its model. */
 #include <string.h>
 
 #include "base/compiler.h"
@@ -11,11 +11,12 @@ static const char qwen2_split[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+"
     "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/* Digits asks Rust, whose tables are of Unicode 17: it has thirteen more. */
+/* The pattern of the pre-tokenizer Digits. It uses Rust's tables, which are of Unicode 17 and have thirteen more
+ * digits. */
 const char fsdp__digit_pattern[] = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
 
-/* Patterns of which it is known that a word ends between a letter and a space that a letter follows, and behind a
- * line's end that stands alone: GPT-2's, Qwen2's, Llama 3's, GPT-4o's. */
+/* Patterns that are known to end a word between a letter and a space that a letter follows, and after the end of a line
+ * with no other white space beside it: those of GPT-2, Qwen2, Llama 3 and GPT-4o. */
 static const char *const cutting[] = {
     gpt2_split,
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
@@ -29,7 +30,7 @@ static const char *const cutting[] = {
     "'d)?|"
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
 };
-/* Those that leave letters and spaces alone. */
+/* Patterns that leave letters and spaces alone. */
 static const char *const neutral[] = {fsdp__digit_pattern, "\\p{N}", "\\p{N}{1,3}", "\\p{N}+", "[0-9]", "\\d"};
 
 static bool is_one_of(const char *regex, const char *const *list, size_t count)

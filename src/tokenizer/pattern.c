@@ -1,4 +1,4 @@
-/* pattern.c - matches through PCRE2, compiled to machine code where it can. */
+/* pattern.c - matches with PCRE2, compiled to machine code where that is possible. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/pattern.h"
 
@@ -16,7 +16,7 @@ enum {
 };
 
 struct fsdp__pattern {
-    fsdp__symbols symbols; /* none: of text as it is */
+    fsdp__symbols symbols; /* none: the pattern is matched against the text itself */
     pcre2_code *code;
     bool jit;
 };
@@ -34,7 +34,7 @@ struct fsdp__matcher {
 
 /* ---- patterns ---- */
 
-/* What PCRE2 compiles `regex` to; `shown` is what the tokenizer has in its place. */
+/* Compiles `regex` with PCRE2; `shown` is the expression in the tokenizer's file, for messages. */
 static fsdp_status compile(const char *path, const char *shown, const char *regex, uint32_t options,
                            fsdp__pattern *pattern)
 {
@@ -48,7 +48,7 @@ static fsdp_status compile(const char *path, const char *shown, const char *rege
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': pattern '%s': %s", path, FSDP__SHOWN_NAME(shown),
                          (const char *)text);
     }
-    pattern->jit = pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE) == 0; /* where memory may be executed */
+    pattern->jit = pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE) == 0; /* only where memory may be executed */
     return FSDP_OK;
 }
 
@@ -174,7 +174,7 @@ fsdp_status fsdp__search_begin(fsdp__search *search, const fsdp__pattern *patter
     return FSDP_OK;
 }
 
-/* The symbol that stands at `at` of the text, or behind it. */
+/* Returns the first symbol that begins at `at` of the text or after it. */
 static size_t symbol_of(const fsdp__search *search, size_t at)
 {
     size_t symbol = search->symbol_at + (search->places ? 0 : at - search->at);

@@ -1,11 +1,11 @@
-/* pre_tokenizer.c - splits a text, and what it is split into, through all steps. */
+/* pre_tokenizer.c - sends a text, and the pieces it is split into, through all steps. */
 #include "tokenizer/pre_tokenizer.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 
-/* What goes through the steps. */
+/* What all steps share. */
 typedef struct walk {
     const fsdp__pre_tokenizer *pre_tokenizer;
     fsdp__matcher *matcher;
@@ -13,12 +13,12 @@ typedef struct walk {
     void *arg;
 } walk;
 
-/* A piece that is being split: what is not yet given on, since the next part may belong to it. */
+/* A piece that is being split. The pending part is not passed on yet, because the next part may join it. */
 typedef struct piece {
     const walk *walk;
     int step;
     const char *text;
-    size_t begin, end; /* pending; empty: nothing is */
+    size_t begin, end; /* the pending part; empty: there is none */
     bool matched;      /* whether the last part was a match */
 } piece;
 
@@ -40,7 +40,7 @@ static fsdp_status begin_part(piece *p, size_t begin, size_t end)
     return FSDP_OK;
 }
 
-/* The part of the piece from `begin` to `end`, which is a match or what lies between two. */
+/* Adds the part of the piece from `begin` to `end`, which is a match or what lies between two matches. */
 static fsdp_status add_part(piece *p, fsdp__split_behavior behavior, size_t begin, size_t end, bool match)
 {
     bool before = p->matched, joins = false;
@@ -77,10 +77,11 @@ static fsdp_status split_piece(const walk *w, int step, const char *text, size_t
     FSDP_TRY(fsdp__search_begin(&search, s->pattern, w->matcher, step, text, bytes));
     while (done < bytes) {
         FSDP_TRY(fsdp__search_next(&search, &begin, &end));
-        if (begin == end && begin < bytes) { /* an empty match parts the text, but for one right behind a match */
+        if (begin == end && begin < bytes) { /* an empty match splits the text, except right after a match */
             if (begin != last_match && begin > done) {
                 FSDP_TRY(add_part(&p, s->behavior, done, begin, s->invert));
-                FSDP_TRY(add_part(&p, s->behavior, begin, end, !s->invert)); /* so what lies around it does not join */
+                /* keeps the parts around it from joining */
+                FSDP_TRY(add_part(&p, s->behavior, begin, end, !s->invert));
             }
             done = begin != last_match ? begin : done;
             do

@@ -1,4 +1,4 @@
-/* pre_tokenizer.h - how a text is split into words, step after step. */
+/* pre_tokenizer.h - splits a text into words, step by step. */
 #ifndef TOKENIZER_PRE_TOKENIZER_H
 #define TOKENIZER_PRE_TOKENIZER_H
 
@@ -12,10 +12,10 @@ typedef enum fsdp__split_behavior {
     FSDP__SPLIT_CONTIGUOUS
 } fsdp__split_behavior;
 
-/* Whether a word ends at the places of fsdp__tokenizer_find_cut, whatever is around them. */
+/* Says whether a step always ends a word at the places of fsdp__tokenizer_find_cut, whatever is around them. */
 typedef enum fsdp__split_cut {
     FSDP__CUTS_UNKNOWN,
-    FSDP__CUTS_NOWHERE, /* the step leaves them alone, and parts cut there it splits as it splits the whole */
+    FSDP__CUTS_NOWHERE, /* the step never splits there, and splits the parts cut there as it splits the whole */
     FSDP__CUTS
 } fsdp__split_cut;
 
@@ -23,7 +23,7 @@ typedef struct fsdp__split_step {
     fsdp__pattern *pattern; /* NULL: the piece stays whole */
     fsdp__split_behavior behavior;
     bool invert;
-    bool add_prefix_space; /* first, where the piece does not begin with one */
+    bool add_prefix_space; /* added first, unless the piece begins with one */
     fsdp__split_cut cut;
 } fsdp__split_step;
 
@@ -33,12 +33,12 @@ enum {
 typedef struct fsdp__pre_tokenizer {
     fsdp__split_step steps[FSDP__SPLIT_STEPS];
     int count;
-    bool byte_level; /* words are bytes: always, once it is read */
+    bool byte_level; /* words are bytes; always true once it has been read */
 } fsdp__pre_tokenizer;
 
 void fsdp__pre_tokenizer_release(fsdp__pre_tokenizer *pre_tokenizer);
 
-/* Gets the words, in their order. */
+/* Receives the words, in order. */
 typedef fsdp_status (*fsdp__word_sink)(void *arg, const char *word, size_t bytes);
 fsdp_status fsdp__pre_tokenize(const fsdp__pre_tokenizer *pre_tokenizer, fsdp__matcher *matcher, const char *text,
                                size_t bytes, fsdp__word_sink sink, void *arg);

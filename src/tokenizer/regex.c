@@ -1,4 +1,4 @@
-/* regex.c - reads an expression twice: first to tell kinds of characters apart, then to write its translation. */
+/* regex.c - reads an expression twice: first to separate the kinds of characters, then to write its translation. */
 #include "tokenizer/regex.h"
 
 #include <stdlib.h>
@@ -8,9 +8,9 @@
 #include "base/text.h"
 
 enum {
-    GROUPS_MOST = 100,    /* one in the other */
+    GROUPS_MOST = 100,    /* nested */
     REPEATS_MOST = 65535, /* PCRE2's limit */
-    SET_WORK = 16,        /* a set's, where a character's is 1 */
+    SET_WORK = 16,        /* the work for a set; that for a character is 1 */
     WORK_MOST = 1000 * SET_WORK,
     NO_CHARACTER = FSDP__CHARACTERS
 };
@@ -18,13 +18,13 @@ enum {
 typedef struct reader {
     const char *path, *regex, *at;
     fsdp__symbols *symbols;
-    bool writes;             /* the second time */
-    fsdp__charset set, item; /* of an atom; of a part of it */
+    bool writes;             /* on the second pass */
+    fsdp__charset set, item; /* the set of an atom, and that of a part of it */
     bool ignore_case, dot_all;
-    bool repeats;       /* of the alternatives that were read last: they may be repeated as they are */
-    uint32_t before;    /* the letter just before, where the next one could join it: "ss" is also U+00DF */
-    int groups, behind; /* how many are open; of them those that look behind */
-    int work;           /* so far */
+    bool repeats;       /* the alternatives that were read last may be repeated as they are */
+    uint32_t before;    /* the previous letter, if the next one could join it: "ss" is also U+00DF */
+    int groups, behind; /* open groups; those of them that look behind */
+    int work;           /* done so far */
     fsdp__text *out;
 } reader;
 
@@ -54,7 +54,8 @@ static fsdp_status put(reader *r, const char *text)
     return fsdp__text_append(r->out, text, strlen(text));
 }
 
-/* A set takes a look at all that is in it, up to a million characters: a long pattern could take seconds to read. */
+/* Counts work. A set looks at everything in it, up to a million characters, so a long pattern could take seconds to
+ * read. */
 static fsdp_status spend(reader *r, const char *at, int work)
 {
     r->work += work;
@@ -73,7 +74,7 @@ static fsdp_status put_symbols(reader *r, int first, int last)
     return put(r, text);
 }
 
-/* The set that was read, which began at `at`. */
+/* Writes the set that was read, which began at `at`. */
 static fsdp_status put_set(reader *r, const char *at, bool inverted)
 {
     const fsdp__symbols *symbols = r->symbols;
@@ -102,7 +103,8 @@ static fsdp_status put_set(reader *r, const char *at, bool inverted)
      1u << FSDP__SO)
 static const char beyond_ascii[] = "letters beyond ASCII, and what may join one, where case is ignored";
 
-/* Adds the other case of each letter of the set, and the two that Unicode has beside those of ASCII. */
+/* Adds the other case of each letter of the set, and the two characters beyond ASCII that are cases of ASCII
+ * letters. */
 static fsdp_status ignore_case(reader *r, const char *at)
 {
     FSDP_TRY(spend(r, at, SET_WORK));
@@ -190,7 +192,7 @@ static fsdp_status read_property(reader *r, const char *at, bool *inverted)
     return FSDP_OK;
 }
 
-/* Digits, white space, words' characters or hexadecimal digits, into r->item. */
+/* Puts digits, white space, word characters or hexadecimal digits into r->item. */
 static void read_kind(reader *r, char letter, bool in_class)
 {
     fsdp__charset_clear(&r->item);
@@ -207,7 +209,8 @@ static void read_kind(reader *r, char letter, bool in_class)
     }
 }
 
-/* What a backslash begins: a character, or NO_CHARACTER, and r->item is what is meant (`*inverted`: what is not). */
+/* Reads what follows a backslash: a character, or NO_CHARACTER with the meant set in r->item (`*inverted`: its
+ * complement). */
 static fsdp_status read_escape(reader *r, bool in_class, uint32_t *character, bool *inverted)
 {
     static const char names[] = "tnrfvae", meant[] = "\t\n\r\f\v\a\x1b";
@@ -243,7 +246,7 @@ static fsdp_status read_escape(reader *r, bool in_class, uint32_t *character, bo
 
 /* ---- classes ---- */
 
-/* A character of a class, or what an escape in it means, as read_escape has it. */
+/* Reads a character of a class, or an escape in it, with the same results as read_escape. */
 static fsdp_status read_item(reader *r, uint32_t *character, bool *inverted)
 {
     if (!*r->at)
@@ -258,7 +261,7 @@ static fsdp_status read_item(reader *r, uint32_t *character, bool *inverted)
     return FSDP_OK;
 }
 
-/* One part of a class, up to a whole range, into r->set. */
+/* Adds one part of a class, which may be a range, to r->set. */
 static fsdp_status read_part(reader *r, bool first)
 {
     const char *begin = r->at;
@@ -304,7 +307,7 @@ static fsdp_status read_class(reader *r)
 
 /* ---- repeats ---- */
 
-/* {n}, {n,}, {,m} and {n,m}: how many bytes it has; 0: it is none, and the brace is a character. */
+/* Returns the length of {n}, {n,}, {,m} or {n,m}; 0: it is none of these, and the brace is a character. */
 static size_t interval_bytes(const char *at)
 {
     size_t low = strspn(at + 1, "0123456789"), high = at[1 + low] == ',' ? strspn(at + 2 + low, "0123456789") : 0;
@@ -326,14 +329,14 @@ static fsdp_status read_interval(reader *r, size_t bytes, char *out, size_t room
     if (high > REPEATS_MOST)
         return refuse(r, begin, "a repeat of over 65535 times");
     snprintf(out, room, comma && comma[1] == '}' ? "{%ld,}" : "{%ld,%ld}", low, high);
-    if (comma && *r->at == '?') { /* behind {n} it is a repeat of its own */
+    if (comma && *r->at == '?') { /* after {n} it is a repeat of its own */
         strncat(out, "?", 2);
         r->at++;
     }
     return FSDP_OK;
 }
 
-/* A repeat as PCRE2 writes it into `out`; "": there is none. */
+/* Writes the repeat that follows to `out`, in PCRE2's syntax; "": there is none. */
 static fsdp_status read_repeat(reader *r, char *out, size_t room)
 {
     size_t bytes = *r->at == '{' ? interval_bytes(r->at) : 0;
@@ -348,7 +351,7 @@ static fsdp_status read_repeat(reader *r, char *out, size_t room)
     return FSDP_OK;
 }
 
-/* What repeats the atom that stands behind `begin` of the translation. */
+/* Reads the repeats of the atom that begins at `begin` of the translation. */
 static fsdp_status read_repeats(reader *r, int64_t begin)
 {
     static const char open[] = "(?:";
@@ -379,7 +382,7 @@ static fsdp_status read_repeats(reader *r, int64_t begin)
 
 static fsdp_status read_alternatives(reader *r);
 
-/* Reads what is in the group that begins with `open`, and its parenthesis if it `closes` with one of its own. */
+/* Reads the contents of the group that begins with `open`, and its closing parenthesis if it `closes` with its own. */
 static fsdp_status read_inside(reader *r, const char *open, bool closes)
 {
     if (++r->groups > GROUPS_MOST)
@@ -404,7 +407,8 @@ static fsdp_status read_group(reader *r, const char *open, size_t bytes)
     return FSDP_OK;
 }
 
-/* (?i) is for all that follows in its group, with its alternatives; (?i: has a group of its own. */
+/* Reads options. (?i) applies to everything that follows in its group, alternatives included; (?i: has a group of its
+ * own. */
 static fsdp_status read_options(reader *r)
 {
     const char *begin = r->at, *at = begin + 2;
@@ -449,7 +453,7 @@ static fsdp_status read_parenthesis(reader *r, bool *repeats)
 
 /* ---- atoms ---- */
 
-/* The beginning of a line, which is not the text's end, or the end of one. */
+/* Writes an anchor: the beginning of a line, which is not the end of the text, or the end of a line. */
 static fsdp_status put_line_anchor(reader *r, bool end)
 {
     const char *at = r->at++;
@@ -521,12 +525,12 @@ static bool is_repeat(const char *at)
     return *at == '*' || *at == '+' || *at == '?' || (*at == '{' && interval_bytes(at) > 0);
 }
 
-/* Up to a parenthesis that closes, or the end. As in Oniguruma, what would be (?: and ) around them cannot be repeated
- * where one of them is an assertion alone. */
+/* Reads alternatives up to a closing parenthesis or the end. As in Oniguruma, a (?: ) around them cannot be repeated if
+ * one of them consists of an assertion alone. */
 static fsdp_status read_alternatives(reader *r)
 {
     bool repeats = false, all = true;
-    int64_t atoms = 0; /* of this alternative */
+    int64_t atoms = 0; /* of the current alternative */
 
     while (*r->at && *r->at != ')') {
         int64_t begin = r->out->count;

@@ -1,4 +1,4 @@
-/* symbols.c - kinds of characters, and text as symbols of them. */
+/* symbols.c - separates kinds of characters, and turns text into their symbols. */
 #include "tokenizer/symbols.h"
 
 #include <string.h>
@@ -97,7 +97,7 @@ static size_t of_ascii(const uint8_t *symbols, const unsigned char *text, size_t
 size_t fsdp__symbols_of(const fsdp__symbols *symbols, const char *text, size_t bytes, char *out, uint32_t *places)
 {
     const unsigned char *begin = (const unsigned char *)text, *at = begin, *end = begin + bytes;
-    const uint8_t *ascii = symbols->pages; /* the first page is that of the first characters */
+    const uint8_t *ascii = symbols->pages; /* the first page has the first characters */
     uint8_t *to = (uint8_t *)out;
 
     if (!places)

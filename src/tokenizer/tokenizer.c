@@ -1,4 +1,4 @@
-/* tokenizer.c - what an open tokenizer answers. */
+/* tokenizer.c - answers questions about an open tokenizer. */
 #include "tokenizer/tokenizer.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tokenizer.h - what a tokenizer is made of. */
+/* tokenizer.h - the parts of a tokenizer. */
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
 
@@ -9,25 +9,26 @@
 
 struct fsdp_tokenizer {
     fsdp__bpe bpe;
-    bool nfc;                           /* the normalizer */
-    fsdp__added_tokens raw, normalized; /* looked for before it, and after */
-    int64_t next_id;                    /* of the next added token that the vocabulary has not */
+    bool nfc;                           /* whether the normalizer is NFC */
+    fsdp__added_tokens raw, normalized; /* searched for before normalization, and after it */
+    int64_t next_id;                    /* of the next added token that is not in the vocabulary */
     fsdp__pre_tokenizer pre_tokenizer;
-    fsdp_token_list prefix, suffix; /* what the post-processor puts around a text */
+    fsdp_token_list prefix, suffix; /* what the post-processor adds before and after a text */
     int32_t eos;
-    uint64_t hash; /* of its files */
+    uint64_t hash; /* of the tokenizer's files */
 };
 
-/* Content of a tokenizer.json; `path` is for messages. Without its end-of-text id. */
+/* Parses the contents of a tokenizer.json, without the end-of-text id; `path` is for messages. */
 fsdp_status fsdp__tokenizer_parse(const char *path, const void *text, size_t bytes, fsdp_tokenizer **out);
 
-/* Whether a text may be cut at fsdp__tokenizer_find_cut's places: every pattern is one of those that are known to begin
- * a new word there. */
+/* Returns whether fsdp__tokenizer_find_cut can find places to cut: every pattern must be known to begin a new word
+ * there or to leave those places alone, and at least one must begin one. With NFC there must be no added tokens to
+ * search for after normalization. */
 bool fsdp__tokenizer_can_cut(const fsdp_tokenizer *tokenizer);
-/* The last place of `text` where both parts, each encoded alone, give the ids of the whole, whatever comes behind the
- * text; 0: none was found. The text is UTF-8. */
+/* Returns the last place of `text` where both parts, each encoded alone, give the ids of the whole, whatever follows
+ * the text; 0 if none was found. The text is UTF-8. */
 size_t fsdp__tokenizer_find_cut(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes);
-/* A hash of all that decides ids: its files, what ends a text, and Unicode's tables. */
+/* Returns a hash of everything that decides ids: the tokenizer's files, what ends a text, and the Unicode tables. */
 uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer);
 
 #endif

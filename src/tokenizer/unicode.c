@@ -12,13 +12,13 @@
 #define MARKS (1u << FSDP__MC | 1u << FSDP__ME | 1u << FSDP__MN)
 #define WORD (LETTERS | MARKS | 1u << FSDP__ND | 1u << FSDP__NL | 1u << FSDP__PC)
 
-/* Circled and squared letters are symbols by category, and alphabetic. */
+/* Circled and squared letters. Their category is symbol, but they are alphabetic. */
 static const uint32_t alphabetic_symbols[][2] = {
     {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
 
 unsigned fsdp__run_value(const uint32_t *runs, size_t count, uint32_t character)
 {
-    size_t low = 0, high = count; /* the run begins at or behind low, and before high */
+    size_t low = 0, high = count; /* the run begins in [low, high) */
 
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
@@ -49,7 +49,7 @@ bool fsdp__is_word_character(uint32_t character)
         if (character >= alphabetic_symbols[i][0] && character <= alphabetic_symbols[i][1])
             return true;
     return WORD >> fsdp__run_value(fsdp__category_runs, FSDP__CATEGORY_RUNS, character) & 1 || character == 0x200c ||
-           character == 0x200d; /* these join */
+           character == 0x200d; /* the joiners */
 }
 
 /* ---- sets ---- */
@@ -72,7 +72,7 @@ void fsdp__charset_add(fsdp__charset *set, uint32_t first, uint32_t last)
     }
 }
 
-/* Adds all runs whose value is in the mask, or is `value` where that is not 256. */
+/* Adds all runs whose value is in the mask, or is `value` if that is not 256. */
 static void add_runs(fsdp__charset *set, const uint32_t *runs, size_t count, uint32_t mask, unsigned value)
 {
     for (size_t i = 0; i < count; i++) {
@@ -98,7 +98,8 @@ void fsdp__charset_add_white_space(fsdp__charset *set)
 
 void fsdp__charset_add_word(fsdp__charset *set, bool in_class)
 {
-    static const char fractions[] = "\xb2\xb3\xb9\xbc\xbd\xbe"; /* of Latin-1, and no others */
+    /* the fractions and superscripts of Latin-1, and no others */
+    static const char fractions[] = "\xb2\xb3\xb9\xbc\xbd\xbe";
 
     fsdp__charset_add_categories(set, WORD);
     for (size_t i = 0; i < FSDP__COUNT_OF(alphabetic_symbols); i++)
@@ -143,7 +144,7 @@ static size_t plain_name(const char *name, size_t bytes, char *out, size_t room)
     return count;
 }
 
-/* The categories whose names begin so. */
+/* Returns the mask of the categories whose names begin with `name`. */
 static uint32_t categories_of(const char *name, size_t bytes)
 {
     static const char names[FSDP__CATEGORIES][3] = {"cc", "cf", "cn", "co", "cs", "ll", "lm", "lo", "lt", "lu",

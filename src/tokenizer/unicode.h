@@ -1,6 +1,7 @@
-/* unicode.h - sets of characters, by what Unicode says of them.
+/* unicode.h - sets of characters by their Unicode properties.
  *
- * The tables are of one version, that of Hugging Face's tokenizers, whatever the machine has: ids depend on them. */
+ * The tables are those of the Unicode version that Hugging Face's tokenizers use, whatever the machine has, because ids
+ * depend on them. */
 #ifndef TOKENIZER_UNICODE_H
 #define TOKENIZER_UNICODE_H
 
@@ -12,7 +13,7 @@ enum {
     FSDP__CHARACTERS = 0x110000
 };
 
-/* In the order of their names. */
+/* The general categories, in alphabetical order. */
 typedef enum fsdp__category {
     FSDP__CC,
     FSDP__CF,
@@ -47,11 +48,12 @@ typedef enum fsdp__category {
     FSDP__CATEGORIES
 } fsdp__category;
 
-/* The value of the run that `character` is in (unicode_data.h). */
+/* Returns the value of the run that `character` is in (unicode_data.h). */
 unsigned fsdp__run_value(const uint32_t *runs, size_t count, uint32_t character);
-/* Goes on with the hash of all tables of unicode_data.h: other tables, other ids. */
+/* Extends the hash by all tables of unicode_data.h, because other tables mean other ids. */
 uint64_t fsdp__unicode_hash(uint64_t hash);
-/* Letters, marks, digits and what joins them, as single_word of added tokens takes it. */
+/* Returns whether the character is a letter, a mark, a digit or a connector: what `single_word` of added tokens calls
+ * part of a word. */
 bool fsdp__is_word_character(uint32_t character);
 
 typedef struct fsdp__charset {
@@ -60,17 +62,17 @@ typedef struct fsdp__charset {
 
 void fsdp__charset_clear(fsdp__charset *set);
 void fsdp__charset_add(fsdp__charset *set, uint32_t first, uint32_t last);
-/* `mask` has bit c for category c. */
+/* Adds the categories in `mask`, where bit c stands for category c. */
 void fsdp__charset_add_categories(fsdp__charset *set, uint32_t mask);
-/* What \p{name} of Oniguruma means: a category ("Lu"), a group of them ("L"), a script ("Han"), "Any" or "White_Space";
- * case, spaces, '_' and '-' do not count. false: none of these. */
+/* Adds what Oniguruma's \p{name} means: a category ("Lu"), a group of them ("L"), a script ("Han"), "Any" or
+ * "White_Space". Case, spaces, '_' and '-' are ignored. Returns false if the name is none of these. */
 bool fsdp__charset_add_property(fsdp__charset *set, const char *name, size_t bytes);
 void fsdp__charset_add_white_space(fsdp__charset *set);
-/* Oniguruma's \w, which stands for a few characters less in a class. */
+/* Adds Oniguruma's \w. Inside a class it stands for a few characters less. */
 void fsdp__charset_add_word(fsdp__charset *set, bool in_class);
 void fsdp__charset_unite(fsdp__charset *set, const fsdp__charset *other, bool inverted);
 bool fsdp__charset_has(const fsdp__charset *set, uint32_t character);
-/* The first member from `from` on; FSDP__CHARACTERS: there is none. */
+/* Returns the first member from `from` on, or FSDP__CHARACTERS if there is none. */
 uint32_t fsdp__charset_next(const fsdp__charset *set, uint32_t from);
 
 #endif

@@ -1,4 +1,4 @@
-/* utf8.c - characters of text that may end anywhere. */
+/* utf8.c - reads characters of text that may end anywhere. */
 #include "tokenizer/utf8.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 int fsdp__utf8_at(const char *text, size_t bytes, uint32_t *character)
 {
-    char last[5] = {0}; /* a NUL ends what is cut */
+    char last[5] = {0}; /* a NUL ends a character that is cut */
 
     if (bytes >= 4)
         return fsdp__utf8_next(text, character);
@@ -52,7 +52,7 @@ size_t fsdp__utf8_prefix(const char *text, size_t bytes)
     return bytes;
 }
 
-/* The bytes that may follow a first byte differ for a few. */
+/* Returns whether a byte may be the second of a character. For a few first bytes the range is narrower. */
 static bool may_be_second(unsigned char first, unsigned char second)
 {
     switch (first) {

@@ -1,4 +1,4 @@
-/* utf8.h - what of bytes is UTF-8. */
+/* utf8.h - reads UTF-8, and finds what is not UTF-8. */
 #ifndef TOKENIZER_UTF8_H
 #define TOKENIZER_UTF8_H
 
@@ -6,16 +6,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The character at the beginning of `bytes` bytes of any kind, and how long it is; 0: none is there. */
+/* Reads the character at the beginning of arbitrary bytes. Returns its length, or 0 if there is no valid character. */
 int fsdp__utf8_at(const char *text, size_t bytes, uint32_t *character);
-/* The character that ends before `text + offset`, of text that is UTF-8; `offset` is not 0. */
+/* Returns the character that ends right before `text + offset`. The text is UTF-8, and `offset` is not 0. */
 uint32_t fsdp__utf8_before(const char *text, size_t offset);
-/* How many bytes from the beginning are UTF-8: all of them, or up to the first that is not. */
+/* Returns how many bytes from the beginning are UTF-8: all of them, or those before the first that is not. */
 size_t fsdp__utf8_prefix(const char *text, size_t bytes);
-/* Of bytes that begin with no character: how many one U+FFFD stands for (what may begin a character, to where it goes
- * wrong), as Python and Rust count; `*cut`: they may be a character when more follow. */
+/* Takes bytes that begin with no valid character, and returns how many of them one U+FFFD stands for, as Python and
+ * Rust count: the bytes that could begin a character, up to where they go wrong. `*cut` says that they may still become
+ * a character if more bytes follow. */
 size_t fsdp__utf8_broken(const char *text, size_t bytes, bool *cut);
-/* Unicode's White_Space. */
+/* Unicode's property White_Space, and the last character that has it. */
 enum {
     FSDP__LAST_WHITE_SPACE = 0x3000
 };

@@ -21,7 +21,7 @@ typedef struct key {
     bool literal;
 } key;
 
-/* Room for one more token of at most `most` bytes, behind the others; NULL when out of memory. */
+/* Makes room after the others for one more token of at most `most` bytes; NULL when out of memory. */
 static char *reserve(fsdp__vocabulary *v, size_t most)
 {
     int64_t last = v->byte_count + (int64_t)most;
@@ -54,7 +54,7 @@ static key key_of(const fsdp__vocabulary *v, int32_t id)
     return (key){.bytes = v->bytes + token->at, .count = token->bytes, .literal = token->literal};
 }
 
-/* The slot of the key, or the free one where it belongs. */
+/* Returns the slot of the key, or the free slot where it belongs. */
 static int32_t *find_slot(const fsdp__vocabulary *v, const key *k)
 {
     uint64_t mask = (uint64_t)v->slot_count - 1;
@@ -80,7 +80,7 @@ static fsdp_status make_slots(fsdp__vocabulary *v)
     slots = fsdp__malloc((size_t)count * sizeof *slots);
     if (!slots)
         return FSDP_NO_MEMORY;
-    memset(slots, 0xff, (size_t)count * sizeof *slots); /* FSDP__NO_TOKEN */
+    memset(slots, 0xff, (size_t)count * sizeof *slots); /* sets all to FSDP__NO_TOKEN */
     fsdp__free(v->slots);
     v->slots = slots;
     v->slot_count = count;

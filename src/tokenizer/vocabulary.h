@@ -1,4 +1,4 @@
-/* vocabulary.h - tokens by id, and ids by what the tokens stand for. */
+/* vocabulary.h - finds tokens by id, and ids by what the tokens stand for. */
 #ifndef TOKENIZER_VOCABULARY_H
 #define TOKENIZER_VOCABULARY_H
 
@@ -7,32 +7,33 @@
 #define FSDP__NO_TOKEN (-1)
 
 typedef struct fsdp__token {
-    size_t at; /* in the vocabulary's bytes */
+    size_t at; /* offset in the vocabulary's bytes */
     uint32_t bytes;
     bool present;
     bool special;
-    bool added;   /* beside the model: no word becomes it */
-    bool literal; /* no byte-level token: its bytes are its text */
+    bool added;   /* added besides the model's tokens: no word is encoded to it */
+    bool literal; /* not a byte-level token: its text stands for itself */
 } fsdp__token;
 
 typedef struct fsdp__vocabulary {
     fsdp__token *tokens; /* by id */
     int64_t count, capacity;
-    char *bytes; /* of all tokens, one after the other */
+    char *bytes; /* of all tokens, one after another */
     int64_t byte_count, byte_capacity;
     int32_t *slots; /* a hash table of ids */
     int64_t slot_count, used;
 } fsdp__vocabulary;
 
-/* `text` is as tokenizer.json writes it. An id that is taken by another token, or a token that has another id, is an
- * error that names both; the same again is fine. */
+/* Adds a token; `text` is written as in tokenizer.json. If another token has the id, or the token has another id, that
+ * is an error that names both. Adding the same again is fine. */
 fsdp_status fsdp__vocabulary_add(fsdp__vocabulary *vocabulary, const char *text, int64_t id);
-/* By the text of files; by the bytes that byte-level text stands for. FSDP__NO_TOKEN: there is none. */
+/* Find a token by its text as in files, or by the bytes that byte-level text stands for. FSDP__NO_TOKEN: there is
+ * none. */
 fsdp_status fsdp__vocabulary_find_text(const fsdp__vocabulary *vocabulary, const char *text, int32_t *out);
 int32_t fsdp__vocabulary_find_bytes(const fsdp__vocabulary *vocabulary, const char *bytes, size_t count);
-/* Whether a token has this id: a vocabulary may leave some out. */
+/* Returns whether a token has this id; a vocabulary may leave ids out. */
 bool fsdp__vocabulary_has(const fsdp__vocabulary *vocabulary, int64_t id);
-/* What the token stands for: `token` is of the vocabulary. */
+/* Returns the bytes that a token stands for. `token` must be in the vocabulary. */
 const char *fsdp__vocabulary_bytes(const fsdp__vocabulary *vocabulary, int32_t token, size_t *count);
 void fsdp__vocabulary_release(fsdp__vocabulary *vocabulary);
 

@@ -1,4 +1,4 @@
-/* word.c - merges pairs of tokens, the lowest rank first and of equal ones the leftmost, until none is left. */
+/* word.c - merges pairs of tokens until none can be merged: the lowest rank first, and the leftmost of equal ones. */
 #include "tokenizer/word.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 
 enum {
-    SHORT_SYMBOLS = 48 /* up to here looking through all pairs is faster than keeping them in order */
+    SHORT_SYMBOLS = 48 /* up to here scanning all pairs is faster than a heap */
 };
 
 fsdp_status fsdp__token_list_add(fsdp_token_list *list, int32_t id)
@@ -128,7 +128,7 @@ static fsdp_status offer(const fsdp__merges *merges, fsdp__word_scratch *s, int3
     return FSDP_OK;
 }
 
-/* Whether the pair is still as it was when it was offered. */
+/* Returns whether the pair is still as it was when it was put into the heap. */
 static bool stands(const fsdp__word_scratch *s, const fsdp__candidate_merge *candidate)
 {
     const fsdp__symbol *symbol = &s->symbols[candidate->at];

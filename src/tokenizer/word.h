@@ -1,4 +1,4 @@
-/* word.h - the tokens of one word. */
+/* word.h - encodes one word into tokens. */
 #ifndef TOKENIZER_WORD_H
 #define TOKENIZER_WORD_H
 
@@ -9,25 +9,25 @@
 typedef struct fsdp__bpe {
     fsdp__vocabulary vocabulary;
     fsdp__merges merges;
-    int32_t byte_tokens[256]; /* FSDP__NO_TOKEN: the byte is left out, or is the unknown token */
+    int32_t byte_tokens[256]; /* FSDP__NO_TOKEN: the byte is left out, or becomes the unknown token */
     int32_t unknown;          /* FSDP__NO_TOKEN: there is none */
-    bool fuse_unknown;        /* one for several in a row */
-    bool ignore_merges;       /* a word that is a token is that token */
+    bool fuse_unknown;        /* several unknown bytes in a row become one unknown token */
+    bool ignore_merges;       /* a word that is a token becomes that token */
 } fsdp__bpe;
 
 typedef struct fsdp__symbol {
     int32_t token;
-    int32_t previous, next; /* in a long word; -1: none, and a token of -1: gone into another */
+    int32_t previous, next; /* only in a long word; -1: none. A symbol with token -1 has been merged into another */
     const fsdp__merge *merge;
 } fsdp__symbol;
 
-/* A pair of a long word that could be merged. */
+/* A pair of symbols in a long word that could be merged. */
 typedef struct fsdp__candidate_merge {
     const fsdp__merge *merge;
     int32_t at;
 } fsdp__candidate_merge;
 
-/* Memory of a thread's own. */
+/* The memory of one thread for encoding words. */
 typedef struct fsdp__word_scratch {
     fsdp__symbol *symbols;
     int64_t count, capacity;
@@ -37,7 +37,7 @@ typedef struct fsdp__word_scratch {
 } fsdp__word_scratch;
 
 fsdp_status fsdp__token_list_add(fsdp_token_list *list, int32_t id);
-/* Appends the tokens of `bytes`, of which there are under 2^31. */
+/* Appends the tokens of `bytes`; `count` must be below 2^31. */
 fsdp_status fsdp__word_tokens(const fsdp__bpe *bpe, fsdp__word_scratch *scratch, const char *bytes, size_t count,
                               fsdp_token_list *out);
 void fsdp__word_scratch_release(fsdp__word_scratch *scratch);

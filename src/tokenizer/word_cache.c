@@ -1,4 +1,4 @@
-/* word_cache.c - a table that forgets: a word goes where its hash says, whatever is there. */
+/* word_cache.c - a table that forgets: a word replaces whatever is in the entry of its hash. */
 #include "tokenizer/word_cache.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 
 enum {
-    WORDS_LOG = 15 /* 2 MiB: what a core has of fast memory */
+    WORDS_LOG = 15 /* 2 MiB: about the fast memory of a core */
 };
 
 fsdp_status fsdp__word_cache_init(fsdp__word_cache *cache)
