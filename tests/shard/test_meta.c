@@ -210,13 +210,13 @@ static void what_the_first_rank_lacks_is_told_on_all_at_once(void **state)
 {
     (void)state;
     for (int world = 1; world <= 4; world++)
-        for (int i = 0; i < LACKS * 4 * 16; i++) {
+        for (int i = 0; i < LACKS * 4 * 8; i++) {
             trial t = {.lack = (lack)(i % LACKS),
                        .rows = 1 + i / LACKS % 4,
                        .below = i / LACKS / 4 & 1,
                        .flat = i / LACKS / 4 & 2,
                        .copy = i / LACKS / 4 & 4,
-                       .keep = i / LACKS / 4 & 8};
+                       .keep = i / LACKS % 4 >= 2};
 
             test_run_ranks(world, fail_together, &t);
         }
