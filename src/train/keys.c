@@ -209,7 +209,7 @@ static const fsdp__key keys[] = {
 
     CHOICE(checkpoint, enable, enable, bool_choices, NULL, "write checkpoints, and go on from one that is there; not set: true with checkpoint.folder"),
     TEXT(checkpoint, folder, 0, "folder of the checkpoints, step-N each, of this run alone; a run that finds one there goes on from it, at any number of ranks, and reads no weights of model.path"),
-    INTEGER(checkpoint, interval, 1, FSDP__KEY_LARGE, 0, "500", "steps between checkpoints; the last step has one too, and so has one that SIGUSR1 asks for, or SIGTERM or SIGINT, which then end the run"),
+    INTEGER(checkpoint, interval, 1, FSDP__KEY_LARGE, 0, "500", "steps between checkpoints; the last step has one too, and so has one that SIGUSR1 asks for, or SIGTERM, SIGINT or SIGHUP, which then end the run"),
     INTEGER(checkpoint, keep_latest_k, 0, 1 << 20, 0, "10", "newest checkpoints that are kept, older ones are removed; 0: all"),
     INTEGER(checkpoint, keep_every, 0, FSDP__KEY_LARGE, 0, "0", "checkpoints of steps that are its multiples are never removed; 0: none of them is spared"),
     CHOICE(checkpoint, async_mode, async_mode, async_choices, "disabled", "async: a rank copies what it writes in its memory, a thread writes it, and training goes on meanwhile; disabled: training waits for the disk"),
