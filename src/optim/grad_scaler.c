@@ -275,11 +275,10 @@ static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optim
 {
     bool found_inf = false;
     gradients all = {.count = 0};
-    fsdp_status mine = look_at_own(scaler, optimizer, &all, &found_inf), status;
-    int said = mine == FSDP_OK ? found_inf : FAILED + fsdp_process_group_rank(scaler->group);
+    fsdp_status status = look_at_own(scaler, optimizer, &all, &found_inf);
+    int said = status == FSDP_OK ? found_inf : FAILED + fsdp_process_group_rank(scaler->group);
 
-    status = share(scaler, &said);
-    status = mine != FSDP_OK ? mine : status;
+    FSDP_KEEP_FIRST(status, share(scaler, &said));
     if (status == FSDP_OK && said >= FAILED)
         status = FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: rank %d has failed to, its own error says why",
                            fsdp_process_group_global_rank(scaler->group, said - FAILED));
