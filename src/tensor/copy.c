@@ -49,7 +49,7 @@ static fsdp_status check_copy(const fsdp_tensor *dst, const fsdp_tensor *src)
     return check_writable(dst, "copy to");
 }
 
-static fsdp_status copy_values(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
+fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
 {
     fsdp__copy_args args = {.src_dtype = src->dtype, .dst_dtype = dst->dtype, .accumulate = accumulate};
 
@@ -57,6 +57,8 @@ static fsdp_status copy_values(fsdp_tensor *dst, const fsdp_tensor *src, bool ac
     if (accumulate && !(fsdp_dtype_is_floating(dst->dtype) && fsdp_dtype_is_floating(src->dtype)))
         return FSDP_FAIL(FSDP_INVALID, "cannot add %s to %s: both must be floating", fsdp_dtype_name(src->dtype),
                          fsdp_dtype_name(dst->dtype));
+    if (fsdp__origin_runs(dst->storage))
+        fsdp__origin_write(dst, fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)src}, 1), !accumulate);
     if (fsdp_tensor_numel(dst) == 0)
         return FSDP_OK;
     args.src = fsdp_tensor_data(src);
@@ -69,26 +71,14 @@ static fsdp_status copy_values(fsdp_tensor *dst, const fsdp_tensor *src, bool ac
     return FSDP_OK;
 }
 
-fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
-{
-    FSDP_TRY(copy_values(dst, src, accumulate));
-    if (fsdp__origin_runs(dst->storage))
-        fsdp__origin_write(dst, fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)src}, 1), !accumulate);
-    return FSDP_OK;
-}
-
 fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
 {
-    uint64_t from;
-
     if (!dst || !src)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
     FSDP_TRY(check_copy(dst, src));
     /* Do this before any pointer is taken: the guard may give the tensor other bytes. */
-    from = fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)src}, 1);
     FSDP_TRY(fsdp_tensor_begin_write(dst));
-    fsdp__origin_write(dst, from, true);
-    return copy_values(dst, src, false);
+    return fsdp__tensor_copy(dst, src, false);
 }
 
 /* Fills with one element made on the device and repeated by strides of 0. Its memory may be given back at once: the
