@@ -255,7 +255,7 @@ static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int f
     if (there) /* somebody made it in the meantime */
         return FSDP_OK;
     FSDP_TRY(
-        fsdp__tokenize_kept(r->tokenizer, &r->files->list, r->files->hashes, out->path, r->options, &out->summary));
+        fsdp__tokenize_files(r->tokenizer, &r->files->list, r->files->hashes, out->path, r->options, &out->summary));
     (void)fsdp__left_out_text(&out->summary, out->left_out);
     out->made = true;
     return FSDP_OK;

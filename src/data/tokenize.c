@@ -252,10 +252,9 @@ static fsdp_status tokenize(tokenization *t, const char *out)
     return fsdp__token_writer_finish(&t->writer, fsdp__left_out_text(&t->summary, text));
 }
 
-/* Tokenizes files. If there are `hashes`, the file is for the cache. */
-static fsdp_status tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
-                                  const fsdp__text_hash *hashes, const char *out, const fsdp_tokenize_options *options,
-                                  fsdp_tokenize_summary *summary)
+fsdp_status fsdp__tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
+                                 const fsdp__text_hash *hashes, const char *out, const fsdp_tokenize_options *options,
+                                 fsdp_tokenize_summary *summary)
 {
     tokenization t = {.tokenizer = tokenizer,
                       .writer = {.fd = -1},
@@ -287,14 +286,7 @@ fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const char *con
     if (!tokenizer || !paths || count < 1 || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot tokenize: tokenizer, paths and out are required");
     FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &files));
-    status = tokenize_files(tokenizer, &files, NULL, out, options, summary);
+    status = fsdp__tokenize_files(tokenizer, &files, NULL, out, options, summary);
     fsdp__data_files_release(&files);
     return status;
-}
-
-fsdp_status fsdp__tokenize_kept(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
-                                const fsdp__text_hash *hashes, const char *out, const fsdp_tokenize_options *options,
-                                fsdp_tokenize_summary *summary)
-{
-    return tokenize_files(tokenizer, files, hashes, out, options, summary);
 }
