@@ -160,7 +160,7 @@ fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module 
 fsdp_status fsdp_module_set_recompute(fsdp_module *module, fsdp_recompute_mode mode)
 {
     if (!module || mode < FSDP_RECOMPUTE_NONE || mode > FSDP_RECOMPUTE_SELECTIVE)
-        return FSDP_FAIL(FSDP_INVALID, "set_checkpoint: a module and one of the three modes are needed");
+        return FSDP_FAIL(FSDP_INVALID, "set_recompute: a module and one of the three modes are needed");
     if (!fsdp__module_has_forward(module))
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot checkpoint %s: it only holds modules and has no forward; set it on those that have",
