@@ -11,6 +11,6 @@ void fsdp__cut_error(size_t bytes);
 
 /* Writes what a format gives, and the last message behind it, into a buffer that may have no room for both, as
  * fsdp__shown does: the end of the message stays. */
-void fsdp__write_error(char *out, size_t out_bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void fsdp__write_error(char *out, size_t out_bytes, const char *format, ...) FSDP_PRINTF(3, 4);
 
 #endif
