@@ -38,7 +38,7 @@ fsdp_status fsdp__all_reduce_and_ask(fsdp_process_group *group, const void *send
  * order. A rank that is about to write to the region, and reads nothing there itself, calls await_readers: it waits for
  * the peers that are still in the reads that this rank has ended, and for nobody else. Peers that read next must learn
  * by a collective that the writing is done. Where the awaited peer itself waits for this rank, the world is ended with
- * a message that names both: [Note: a wait that cannot end] in symmetric/waits.h. In groups of one rank these calls do
+ * a message that names both: [Note: a wait that cannot end] in health/waits.h. In groups of one rank these calls do
  * nothing. */
 void fsdp__process_group_begin_read(fsdp_process_group *group, void *shared);
 fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared, fsdp_stream *stream); /* [stream] */

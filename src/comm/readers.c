@@ -2,7 +2,7 @@
  *
  * A rank publishes how far it has read in shared memory and goes on; only a writer looks, and waits for the ranks that
  * lag. Ranks that make the same calls in the same order never wait for each other in a circle: a rank in a later call
- * has ended the read before it. Others get an error: [Note: a wait that cannot end] in symmetric/waits.h. */
+ * has ended the read before it. Others get an error: [Note: a wait that cannot end] in health/waits.h. */
 #include "base/clock.h"
 #include "comm/failure.h"
 #include "device/races.h"

@@ -5,10 +5,10 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "comm/fake/machines.h"
 #include "comm/internal.h"
 #include "comm/process_group.h"
 #include "comm/shared_memory.h"
+#include "comm/transport/fake/fake_machines.h"
 
 enum {
     MOST_SECONDS = 1000000000

@@ -14,7 +14,7 @@ typedef struct fsdp__backend {
     /* What may be done with the device's memory other than by its own kernels. */
     bool host_access; /* the host may follow the device's pointers, and its kernels the host's */
     /* It computes on memory that the ranks of a machine share: parameters may lie there in place or be cast into it.
-     * Without this each rank gathers a copy (shard/residence.h). */
+     * Without this each rank gathers a copy (shard/group/residence.h). */
     bool shared_memory;
 
     /* Optional. Open and close the device's own state in device->state; `close` is called after the last segment and

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "explain/explain.h"
-#include "shard/wrap_policy.h"
+#include "shard/doors/wrap_policy.h"
 #include "train/strategy_word.h"
 
 typedef struct sweep {

@@ -3,7 +3,7 @@
 
 #include "base/compiler.h"
 #include "base/text.h"
-#include "comm/machines/shape.h"
+#include "comm/transport/network/shape.h"
 #include "explain/show.h"
 
 #define TEXT(size) ((char[size]){0}), (size)

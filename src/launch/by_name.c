@@ -18,10 +18,10 @@
 #include "base/hash.h"
 #include "base/limits.h"
 #include "base/status.h"
-#include "comm/shm/handoff.h"
-#include "comm/shm/shm.h"
-#include "comm/symmetric/process.h"
-#include "comm/symmetric/watch.h"
+#include "comm/health/arena_watch.h"
+#include "comm/transport/arena/handoff.h"
+#include "comm/transport/arena/process.h"
+#include "comm/transport/arena/shm.h"
 #include "launch/variables.h"
 
 /* When this rank reports that it waits, how often it checks those that were started beside it, and when it gives up on

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "comm/shm/shm.h"
+#include "comm/transport/arena/shm.h"
 #include "fsdp/launch.h"
 
 typedef struct fsdp__child {

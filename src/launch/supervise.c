@@ -13,7 +13,7 @@
 #include "base/compiler.h"
 #include "base/context.h"
 #include "base/limits.h"
-#include "comm/symmetric/watch.h"
+#include "comm/health/arena_watch.h"
 #include "launch/descriptors.h"
 #include "launch/echo.h"
 #include "launch/guardian.h"

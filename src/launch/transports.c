@@ -6,7 +6,7 @@
 
 #include "base/compiler.h"
 #include "comm/mpi/join.h"
-#include "comm/shm/shm.h"
+#include "comm/transport/arena/shm.h"
 #include "launch/by_name.h"
 #include "launch/variables.h"
 

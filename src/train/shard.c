@@ -3,7 +3,7 @@
 
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
-#include "shard/fsdp1_unit.h"
+#include "shard/doors/fsdp1_unit.h"
 #include "train/config.h"
 #include "train/run.h"
 

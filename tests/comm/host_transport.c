@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "comm/symmetric/symmetric.h"
+#include "comm/transport/arena/symmetric.h"
 #include "device/device.h"
 
 /* `sent` and `received`: elements that this rank gives and gets. */

@@ -1,5 +1,5 @@
 /* plugin_old.c - a plug-in that was compiled for another form of the table. */
-#include "comm/machines/network.h"
+#include "comm/transport/network/network.h"
 
 static const fsdp__network_ops ops = {.version = FSDP__NETWORK_VERSION - 1};
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "comm/comm_ops.h"
-#include "comm/machines/board.h"
+#include "comm/health/board.h"
 #include "support/test.h"
 
 enum {

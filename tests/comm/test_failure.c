@@ -6,11 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "comm/health/arena_watch.h"
 #include "comm/internal.h"
-#include "comm/shm/shm.h"
 #include "comm/suite_coalesced.h"
-#include "comm/symmetric/process.h"
-#include "comm/symmetric/watch.h"
+#include "comm/transport/arena/process.h"
+#include "comm/transport/arena/shm.h"
 #include "support/ranks.h"
 
 enum {

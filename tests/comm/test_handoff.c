@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/shm/handoff.h"
+#include "comm/transport/arena/handoff.h"
 #include "support/test.h"
 
 enum {

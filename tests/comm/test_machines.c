@@ -1,8 +1,8 @@
 /* test_machines.c - collectives of ranks on several machines: naive results, the bits of one machine that adds in their
  * order, and bytes over the network to the byte. */
 #include "comm/internal.h"
-#include "comm/machines/meeting.h"
 #include "comm/suite_mixed.h"
+#include "comm/transport/network/meeting.h"
 #include "support/ranks.h"
 
 typedef struct shape {

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/machines/deadline.h"
+#include "comm/health/deadline.h"
 #include "support/test.h"
 
 enum {

@@ -8,8 +8,8 @@
 
 #include "base/fault.h"
 #include "comm/internal.h"
-#include "comm/machines/group.h"
-#include "comm/machines/tags.h"
+#include "comm/transport/network/network_group.h"
+#include "comm/transport/network/tags.h"
 #include "comm/world.h"
 #include "device/device.h"
 #include "support/ranks.h"

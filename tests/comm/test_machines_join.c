@@ -2,9 +2,9 @@
 #include <pthread.h>
 
 #include "base/fault.h"
+#include "comm/health/board.h"
 #include "comm/internal.h"
-#include "comm/machines/board.h"
-#include "comm/machines/machines.h"
+#include "comm/transport/network/machines.h"
 #include "support/machines.h"
 #include "support/test.h"
 

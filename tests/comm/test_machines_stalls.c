@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "comm/health/arena_watch.h"
 #include "comm/internal.h"
-#include "comm/machines/group.h"
-#include "comm/symmetric/watch.h"
+#include "comm/transport/network/network_group.h"
 #include "comm/world.h"
 #include "support/ranks.h"
 

@@ -3,7 +3,7 @@
 #include "base/fault.h"
 #include "comm/host_transport.h"
 #include "comm/suite_mixed.h"
-#include "comm/symmetric/symmetric.h"
+#include "comm/transport/arena/symmetric.h"
 #include "device/device.h"
 #include "support/ranks.h"
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "comm/internal.h"
-#include "comm/shm/shm.h"
+#include "comm/transport/arena/shm.h"
 #include "support/test.h"
 
 enum {

@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include "base/rng.h"
+#include "comm/health/arena_watch.h"
 #include "comm/internal.h"
-#include "comm/symmetric/group.h"
-#include "comm/symmetric/watch.h"
+#include "comm/transport/arena/arena_group.h"
 #include "comm/world.h"
 #include "support/ranks.h"
 

@@ -2,7 +2,7 @@
 #include "shard/net.h"
 
 #include "nn/module.h"
-#include "shard/fully_shard.h"
+#include "shard/doors/fully_shard.h"
 
 fsdp_tensor *net_block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {

@@ -1,7 +1,7 @@
 /* order_play.c - players and what they log. */
 #include "shard/order_play.h"
 
-#include "shard/gradients.h"
+#include "shard/reduce/gradients.h"
 
 /* ---- the player ---- */
 

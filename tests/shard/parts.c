@@ -1,8 +1,8 @@
 /* parts.c - a front door with nothing of its own but the choice of groups. */
 #include "shard/parts.h"
 
-#include "shard/attach.h"
-#include "shard/defaults.h"
+#include "shard/group/default_groups.h"
+#include "shard/state/attach.h"
 
 typedef struct division {
     fsdp__module_state *state;

@@ -1,6 +1,6 @@
 /* Shards are cast once after each write, for all gathers until the next. Links: optim */
-#include "shard/cast.h"
-#include "shard/state.h"
+#include "shard/group/cast.h"
+#include "shard/state/module_state.h"
 #include "shard/ways.h"
 
 enum {

@@ -3,7 +3,7 @@
 #include "shard/ways.h"
 
 #include "nn/module.h"
-#include "shard/root.h"
+#include "shard/state/root.h"
 
 enum {
     BLOCKS = 3

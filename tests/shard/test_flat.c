@@ -1,6 +1,6 @@
 /* Flat groups: the same numbers as any other layout, from runs of one vector.
  * Links: optim */
-#include "shard/fully_shard.h"
+#include "shard/doors/fully_shard.h"
 #include "shard/ways.h"
 
 enum {

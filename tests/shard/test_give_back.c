@@ -4,7 +4,7 @@
 
 #include "fsdp/shard.h"
 #include "fsdp/state.h"
-#include "shard/give_back.h"
+#include "shard/state/give_back.h"
 #include "support/ranks.h"
 
 enum {

@@ -4,9 +4,9 @@
 #include "device/device.h"
 #include "device/kernels.h"
 #include "shard/doubling.h"
-#include "shard/gradients.h"
 #include "shard/parts.h"
-#include "shard/state.h"
+#include "shard/reduce/gradients.h"
+#include "shard/state/module_state.h"
 #include "shard/ways.h"
 
 /* ---- parameters of two dtypes in one call ---- */

@@ -1,6 +1,6 @@
 /* The table of pieces: over all ranks every element of every parameter lies in one place, whatever is sharded. */
 #include "base/rng.h"
-#include "shard/layout.h"
+#include "shard/group/layout.h"
 #include "support/test.h"
 
 enum {

@@ -1,5 +1,5 @@
 /* The mesh of a front door: which of its dimensions replicate and which shard, and what is refused. */
-#include "shard/mesh_info.h"
+#include "shard/group/mesh_info.h"
 
 #include "shard/net.h"
 

@@ -1,7 +1,7 @@
 /* Parameters sharded in any dimension, each in its own, and over a mesh of its own.
  * Links: optim */
-#include "shard/gradients.h"
-#include "shard/state.h"
+#include "shard/reduce/gradients.h"
+#include "shard/state/module_state.h"
 #include "shard/ways.h"
 
 /* ---- the net, sharded in dimensions of its own ---- */

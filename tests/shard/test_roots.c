@@ -1,7 +1,7 @@
 /* Sharded modules below one root: what is refused and how it is said, several process groups there, settings made
  * before the first forward. Links: optim */
 #include "device/device.h"
-#include "shard/root.h"
+#include "shard/state/root.h"
 #include "shard/ways.h"
 
 enum {

@@ -4,7 +4,7 @@
 #include "device/device.h"
 #include "shard/gate.h"
 #include "shard/net.h"
-#include "shard/state.h"
+#include "shard/state/module_state.h"
 
 enum {
     BLOCKS = 4

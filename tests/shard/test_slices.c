@@ -2,7 +2,7 @@
  * ranks. That changes nothing but what is sent and kept: the same script on a model that reshards altogether gives the
  * same bits, in every residence. */
 #include "shard/net.h"
-#include "shard/state.h"
+#include "shard/state/module_state.h"
 
 enum {
     BLOCKS = 2,

@@ -4,7 +4,7 @@
 
 #include "base/compiler.h"
 #include "fsdp/wrap.h"
-#include "shard/layout.h"
+#include "shard/group/layout.h"
 #include "shard/wrap_trees.h"
 #include "support/program.h"
 

@@ -4,7 +4,7 @@
 #include "device/device.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
-#include "shard/fully_shard.h"
+#include "shard/doors/fully_shard.h"
 #include "shard/tree_wrap.h"
 
 /* ---- building ---- */

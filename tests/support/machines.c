@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "comm/machines/board.h"
-#include "comm/machines/machines.h"
+#include "comm/health/board.h"
+#include "comm/transport/network/machines.h"
 #include "fsdp/comm.h"
 
 static fsdp_status join(const test_machines *o, thread_network *network, fsdp__arena **arenas,

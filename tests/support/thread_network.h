@@ -6,7 +6,7 @@
 #ifndef TESTS_SUPPORT_THREAD_NETWORK_H
 #define TESTS_SUPPORT_THREAD_NETWORK_H
 
-#include "comm/machines/network.h"
+#include "comm/transport/network/network.h"
 
 typedef struct thread_network thread_network;
 

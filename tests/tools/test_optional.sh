@@ -45,7 +45,7 @@ cmake --build "$folder/with" --target CMakeFiles/fsdp_comm_objects.dir/src/comm/
 grep -q 'find_dependency(NCCL COMPONENTS )' "$folder/with/fsdp-config.cmake"
 
 configure without -DCMAKE_DISABLE_FIND_PACKAGE_NCCL=ON
-has without src/comm/shm/shm.c
+has without src/comm/transport/arena/shm.c
 if has without src/comm/nccl/nccl.c || has without FSDP_HAVE_NCCL; then
     echo "a folder takes part whose dependency was not found"
     exit 1

@@ -5,7 +5,7 @@
  * even for a moment, so whoever follows one stops there and then. Kernels use the second mapping, at addresses that
  * nobody outside this folder learns; sim_kernels.c moves their arguments there. All streams run behind the host, on
  * threads of their own, with small random pauses between their items (FSDP_SIM_SEED chooses which), so that nothing is
- * in time by luck. Memory that ranks share is not the device's: parameters are copied (shard/residence.h), and
+ * in time by luck. Memory that ranks share is not the device's: parameters are copied (shard/group/residence.h), and
  * collectives go through host memory that was registered. */
 #include "backend/sim/sim_device.h"
 

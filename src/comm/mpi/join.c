@@ -1,10 +1,10 @@
 /* join.c - makes the context of a process that MPI has started. */
 #include "comm/mpi/join.h"
 
-#include "comm/machines/machines.h"
 #include "comm/mpi/load.h"
 #include "comm/mpi/machine_memory.h"
-#include "comm/symmetric/process.h"
+#include "comm/transport/arena/process.h"
+#include "comm/transport/network/machines.h"
 
 typedef struct joining {
     const fsdp__mpi_join_options *options;

@@ -3,8 +3,8 @@
 #ifndef COMM_MPI_LOAD_H
 #define COMM_MPI_LOAD_H
 
-#include "comm/machines/network.h"
 #include "comm/mpi/start.h"
+#include "comm/transport/network/network.h"
 
 /* Loads libfsdp-NAME.so from the first folder that has it, of these: those of FSDP_PLUGIN_PATH (separated by colons);
  * that of this library, or of the program that contains it; and the two folders that lie relative to that one as in an

@@ -7,10 +7,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "comm/machines/board.h"
-#include "comm/machines/report.h"
-#include "comm/shm/handoff.h"
-#include "comm/shm/shm.h"
+#include "comm/health/board.h"
+#include "comm/health/report.h"
+#include "comm/transport/arena/handoff.h"
+#include "comm/transport/arena/shm.h"
 
 enum {
     NAME_BYTES = FSDP__REPORT_NOTE /* enough that nobody can guess it */

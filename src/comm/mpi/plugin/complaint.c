@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "comm/machines/network.h"
+#include "comm/transport/network/network.h"
 
 bool fsdp__mpi_refuse(char *text, const char *format, ...)
 {

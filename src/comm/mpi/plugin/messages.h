@@ -5,7 +5,7 @@
 #include <mpi.h>
 #include <pthread.h>
 
-#include "comm/machines/network.h"
+#include "comm/transport/network/network.h"
 
 typedef struct fsdp__mpi_message fsdp__mpi_message;
 typedef struct fsdp__mpi_slab fsdp__mpi_slab;

@@ -1,0 +1,72 @@
+/* pulse.c - tells whether a rank gets anything done. */
+#include "comm/health/pulse.h"
+
+#include <unistd.h>
+
+#include "comm/transport/arena/process.h"
+
+enum {
+    /* processor time that a process that does nothing may use between two looks: a thread may poll, or may look at
+     * others and not have reported that time yet */
+    IDLE_NS = 1000000
+};
+
+int fsdp__pulse_process(const fsdp__arena *arena, int rank)
+{
+    int pid = atomic_load(&arena->control->ranks[rank].pid);
+
+    if (pid)
+        return pid;
+    if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_AWAITED)
+        return atomic_load(&arena->control->ranks[rank].started);
+    return getpid();
+}
+
+bool fsdp__pulse_is_stopped(const fsdp__pulse *pulse)
+{
+    return pulse->state == 'T' || pulse->state == 't';
+}
+
+/* Returns whether the thread runs, or would if it had a core, or waits for a disk: a large file may take as long as it
+ * likes. */
+static bool is_busy(char state)
+{
+    return state == 'R' || state == 'D';
+}
+
+static char state_of(const fsdp__arena *arena, int rank, int pid)
+{
+    int thread = atomic_load_explicit(&arena->control->ranks[rank].thread, memory_order_relaxed);
+
+    /* Until its first call the program is taken to be the main thread, unless ranks are threads. */
+    if (thread == 0)
+        thread = pid == getpid() ? 0 : pid;
+    return pid && thread ? fsdp__process_state(pid, thread) : '\0';
+}
+
+static int64_t cpu_of(const fsdp__arena *arena, int rank, int pid)
+{
+    const fsdp__arena_rank *ranks = arena->control->ranks;
+    int64_t cpu_ns = pid ? fsdp__process_cpu_ns(pid) : -1;
+
+    for (int r = 0; r < arena->control->world && cpu_ns >= 0; r++)
+        if (atomic_load(&ranks[r].pid) == atomic_load(&ranks[rank].pid))
+            cpu_ns -= atomic_load_explicit(&ranks[r].looked_ns, memory_order_relaxed);
+    return cpu_ns;
+}
+
+void fsdp__pulse_take(const fsdp__arena *arena, int rank, fsdp__pulse *pulse)
+{
+    int pid = fsdp__pulse_process(arena, rank);
+    uint64_t beats = atomic_load_explicit(&arena->control->ranks[rank].heart.beats, memory_order_relaxed);
+    int64_t cpu_ns = cpu_of(arena, rank, pid);
+
+    pulse->state = state_of(arena, rank, pid);
+    if (pulse->known && !is_busy(pulse->state) && beats == pulse->beats && cpu_ns <= pulse->cpu_ns + IDLE_NS)
+        pulse->still++;
+    else
+        pulse->still = 0;
+    pulse->known = true;
+    pulse->beats = beats;
+    pulse->cpu_ns = cpu_ns;
+}

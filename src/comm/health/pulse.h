@@ -1,0 +1,25 @@
+/* pulse.h - tells whether a rank gets anything done, as far as a peer that waits for it can see from outside. */
+#ifndef COMM_HEALTH_PULSE_H
+#define COMM_HEALTH_PULSE_H
+
+#include "comm/transport/arena/arena.h"
+
+/* What one rank has seen of another at its latest looks. */
+typedef struct fsdp__pulse {
+    uint64_t beats;
+    int64_t cpu_ns; /* without the time spent on looking at others */
+    int64_t still;  /* number of looks since something moved */
+    char state;     /* of its program's thread: see process.h */
+    bool known;
+    bool told; /* it was reported as stopped */
+} fsdp__pulse;
+
+/* Takes a look. A rank whose program runs, or would if it had a core, or waits for a disk never stands still; neither
+ * does one that has computed, on whatever thread. Ranks that are threads of one process share its processor time: if
+ * one moves, so do all. */
+void fsdp__pulse_take(const fsdp__arena *arena, int rank, fsdp__pulse *pulse);
+bool fsdp__pulse_is_stopped(const fsdp__pulse *pulse);
+/* Returns the pid of the rank's process, which is this process where ranks are threads; 0: not known. */
+int fsdp__pulse_process(const fsdp__arena *arena, int rank);
+
+#endif

@@ -1,0 +1,177 @@
+/* arena_group.c - gives groups their places in the arena. */
+#include "comm/transport/arena/arena_group.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "comm/order.h"
+#include "comm/transport/arena/arena_readers.h"
+#include "comm/transport/arena/slot.h"
+#include "comm/transport/arena/words.h"
+
+enum {
+    WORLD_INDEX = 0,
+    WORLD_KEY = 1
+};
+
+static fsdp_status group_new(fsdp__symmetric *world, const fsdp__process_group_spec *spec, fsdp__symmetric_group **out)
+{
+    fsdp__symmetric_group *group = fsdp__calloc(1, sizeof *group);
+    size_t count = (size_t)spec->count;
+
+    if (!group)
+        return FSDP_NO_MEMORY;
+    group->world = world;
+    group->index = -1;
+    group->rank = spec->rank;
+    group->size = spec->count;
+    group->name = fsdp__strdup(spec->name);
+    group->ranks = fsdp__malloc(count * sizeof *group->ranks);
+    group->sources = fsdp__calloc(count, sizeof *group->sources);
+    group->results = fsdp__calloc(count, sizeof *group->results);
+    group->operands = fsdp__calloc(count, sizeof *group->operands);
+    if (!group->name || !group->ranks || !group->sources || !group->results || !group->operands) {
+        fsdp__symmetric_group_free(group);
+        return FSDP_NO_MEMORY;
+    }
+    memcpy(group->ranks, spec->ranks, count * sizeof *group->ranks);
+    group->block = fsdp__order_block(group->ranks, group->size, world->machine_ranks);
+    *out = group;
+    return FSDP_OK;
+}
+
+static void bind(fsdp__symmetric_group *group, int index)
+{
+    group->index = index;
+    group->place = fsdp__arena_group_at(group->world->arena, index);
+    group->slot = fsdp__slot_at(group->world->arena, index, group->world->rank);
+    /* The place may have belonged to another group. */
+    atomic_store(&group->slot->issued, 0);
+    atomic_store(&group->slot->done, 0);
+    atomic_store(&group->slot->sequence, 0);
+}
+
+/* Writes the group's members and its name, for those who look from outside. */
+static void describe(const fsdp__symmetric_group *group)
+{
+    fsdp__rank_set set = {{0}};
+
+    for (int r = 0; r < group->size; r++)
+        fsdp__rank_set_add(&set, group->ranks[r]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(set.bits); i++)
+        atomic_store(&group->place->ranks[i], set.bits[i]);
+    fsdp__words_store(group->place->name, (int)FSDP__COUNT_OF(group->place->name), group->name);
+}
+
+fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out)
+{
+    int size = symmetric->arena->control->world;
+    int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
+    fsdp__process_group_spec spec = {.name = "world", .ranks = ranks, .count = size, .rank = symmetric->rank};
+    fsdp_status status;
+
+    if (!ranks)
+        return FSDP_NO_MEMORY;
+    for (int i = 0; i < size; i++)
+        ranks[i] = i;
+    status = group_new(symmetric, &spec, out);
+    fsdp__free(ranks);
+    if (status != FSDP_OK)
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    bind(*out, WORLD_INDEX);
+    describe(*out);
+    /* Every rank writes the same values, whichever comes first. */
+    atomic_store(&(*out)->place->key, WORLD_KEY);
+    atomic_store(&(*out)->place->members, INT32_MAX); /* never freed */
+    return FSDP_OK;
+}
+
+/* Takes a free place, as the group's first rank, and writes a key on it that the other members look for. */
+static fsdp_status claim(fsdp__symmetric_group *group)
+{
+    fsdp__arena *arena = group->world->arena;
+
+    for (int i = WORLD_INDEX + 1; i < FSDP__ARENA_GROUPS; i++) {
+        fsdp__arena_group *shared = fsdp__arena_group_at(arena, i);
+        uint64_t unused = 0;
+
+        if (!atomic_compare_exchange_strong(&shared->key, &unused, group->key))
+            continue;
+        atomic_store(&shared->members, group->size);
+        bind(group, i);
+        describe(group);
+        group->claimed = true;
+        return FSDP_OK;
+    }
+    return FSDP_FAIL(FSDP_UNSUPPORTED, "%d process groups are alive, more are not possible: free some",
+                     FSDP__ARENA_GROUPS);
+}
+
+fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out)
+{
+    fsdp__symmetric_group *group = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(group_new(transport, spec, &group));
+    /* Groups with the same ticket have no rank in common, so their first ranks tell them apart. */
+    group->key = (spec->ticket << 16) | (uint64_t)(spec->ranks[0] + 1);
+    if (group->rank == 0) {
+        status = claim(group);
+        if (status != FSDP_OK) {
+            fsdp__symmetric_group_free(group);
+            return fsdp_fail_hop(status, __FILE__, __LINE__);
+        }
+    }
+    *out = group;
+    return FSDP_OK;
+}
+
+/* Binds the group to its place. All members have opened it, so the place is marked. */
+void fsdp__symmetric_group_ready(void *g)
+{
+    fsdp__symmetric_group *group = g;
+    fsdp__arena *arena = group->world->arena;
+
+    for (int i = WORLD_INDEX + 1; group->index < 0 && i < FSDP__ARENA_GROUPS; i++)
+        if (atomic_load(&fsdp__arena_group_at(arena, i)->key) == group->key)
+            bind(group, i);
+    group->claimed = false; /* from now on every member counts */
+}
+
+/* Hands the shared memory that the group has not taken back yet (memory.c) to the world, which takes it back. */
+static void hand_over(fsdp__symmetric_group *group)
+{
+    while (group->freed) {
+        fsdp__shared_header *header = group->freed;
+
+        group->freed = header->next;
+        header->next = group->world->freed;
+        group->world->freed = header;
+    }
+}
+
+void fsdp__symmetric_group_free(void *g)
+{
+    fsdp__symmetric_group *group = g;
+
+    hand_over(group);
+    /* If it is claimed and not ready, no other member has found the place, and none will count itself out. */
+    if (group->place && (group->claimed || atomic_fetch_sub(&group->place->members, 1) == 1))
+        atomic_store(&group->place->key, 0);
+    fsdp__free(group->operands);
+    fsdp__free(group->results);
+    fsdp__free(group->sources);
+    fsdp__free(group->ranks);
+    fsdp__free(group->name);
+    fsdp__free(group);
+}
+
+void fsdp__symmetric_add_by_machine(void *transport, void *world_group, int ranks)
+{
+    fsdp__symmetric *symmetric = transport;
+    fsdp__symmetric_group *world = world_group;
+
+    symmetric->machine_ranks = ranks;
+    world->block = fsdp__order_block(world->ranks, world->size, ranks);
+}

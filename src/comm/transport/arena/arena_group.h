@@ -1,0 +1,67 @@
+/* arena_group.h - a rank and its groups, as places in an arena. */
+#ifndef COMM_ARENA_ARENA_GROUP_H
+#define COMM_ARENA_ARENA_GROUP_H
+
+#include <pthread.h>
+
+#include "comm/comm_ops.h"
+#include "comm/transport/arena/arena.h"
+#include "device/allocator.h"
+
+/* One rank's view of the arena. */
+typedef struct fsdp__symmetric {
+    fsdp_context *context;
+    fsdp__arena *arena;
+    int rank;          /* in the arena */
+    pthread_t program; /* the thread that makes the program's calls */
+    bool program_known;
+    _Atomic int64_t timeout_ms, timeout_ticks, tick_ms; /* see watchdog.h */
+    bool joins;            /* not all ranks have come yet: the timeout is the one for joining */
+    int machine_ranks;     /* adds as machines with this many ranks each do; 0: in rank order */
+    bool all_readable;     /* peers see every address of this rank (threads) */
+    fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
+    struct fsdp__heap_source *source;
+    struct fsdp__shared_header *freed; /* as a group's `freed`, from groups that have been freed */
+    pthread_mutex_t mutex;             /* guards the devices: groups run their calls on several threads */
+    fsdp_device **devices;             /* devices with which payloads and staging are registered: see devices.h */
+    int64_t device_count, device_capacity;
+} fsdp__symmetric;
+
+typedef struct fsdp__symmetric_group {
+    fsdp__symmetric *world;
+    fsdp__arena_group *place;     /* its barrier, in the arena */
+    struct fsdp__rank_slot *slot; /* of this rank */
+    char *name;
+    int index; /* in the arena; -1 until group_ready */
+    int rank, size;
+    int *ranks; /* numbers of the ranks in the arena */
+    int block;  /* number of ranks whose contributions are added first: see order.h */
+    uint64_t key;
+    bool claimed;              /* this rank is the group's first and has taken the place */
+    uint64_t shown;            /* number of entries that this rank has shown: see [Note: parity] in rendezvous.h */
+    void **sources, **results; /* scratch, `size` entries each; one call runs at a time */
+    const void **operands;
+    struct fsdp__shared_header *freed; /* shared memory in this rank's heap that peers may still hold */
+} fsdp__symmetric_group;
+
+/* Opens the group of all ranks. */
+fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out);
+
+/* Slots of a transport's table. */
+fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
+void fsdp__symmetric_group_ready(void *group);
+void fsdp__symmetric_group_free(void *group);
+void fsdp__symmetric_add_by_machine(void *transport, void *world_group, int ranks);
+
+/* Convert between addresses and the offsets that ranks exchange. */
+static inline uint64_t fsdp__to_offset(const fsdp__symmetric_group *group, const void *pointer)
+{
+    return (uint64_t)((uintptr_t)pointer - (uintptr_t)group->world->arena->base);
+}
+
+static inline void *fsdp__from_offset(const fsdp__symmetric_group *group, uint64_t offset)
+{
+    return (void *)((uintptr_t)group->world->arena->base + (uintptr_t)offset);
+}
+
+#endif

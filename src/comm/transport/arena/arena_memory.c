@@ -1,0 +1,253 @@
+/* arena_memory.c - memory that peers see: what a rank takes from the arena's heap, and regions that a group shares.
+ *
+ * Blocks come from the same allocator as a device's (device/allocator.h); only its segments come from the heap. A
+ * shared region lies in a segment of the group's first rank and begins with a header (readers.h). The owner takes back
+ * regions that were freed when the group allocates the next one, between two meetings, where no rank can be freeing one
+ * at the same time: so every run frees at the same points. Regions of a group that has ended are taken back when any of
+ * the owner's groups allocates. */
+#include "comm/transport/arena/arena_memory.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/text.h"
+#include "comm/transport/arena/arena_readers.h"
+#include "comm/transport/arena/rendezvous.h"
+#include "device/races.h"
+
+enum {
+    MAX_HOLES = 64,
+    WORTH_A_CALL = 1 << 20
+};
+
+typedef struct range {
+    size_t start, bytes;
+} range;
+
+/* Where a rank's segments come from. All ranks take segments from one heap, in address order; those that a rank returns
+ * leave holes, which belong to it and are filled first. */
+typedef struct fsdp__heap_source {
+    const fsdp_context *context;
+    unsigned char *start;
+    uint64_t bytes;
+    _Atomic uint64_t *used; /* by all ranks */
+    bool file;              /* the pages belong to a memory file */
+    bool closing;           /* peers may still read: keep the pages */
+    int hole_count;
+    range holes[MAX_HOLES]; /* of more holes than this the rest is lost as address space, not as memory */
+} heap_source;
+
+/* ---- segments ---- */
+
+static fsdp_status heap_take(void *arg, size_t bytes, void **out)
+{
+    heap_source *heap = arg;
+    uint64_t used = atomic_load(heap->used);
+
+    for (int i = 0; i < heap->hole_count; i++) {
+        range *hole = &heap->holes[i];
+        if (hole->bytes < bytes)
+            continue;
+        *out = heap->start + hole->start;
+        hole->start += bytes;
+        hole->bytes -= bytes;
+        if (hole->bytes == 0)
+            *hole = heap->holes[--heap->hole_count];
+        fsdp__races_watch(heap->context, *out, bytes);
+        return FSDP_OK;
+    }
+    do {
+        if (bytes > heap->bytes - used)
+            return FSDP_FAIL(FSDP_NO_MEMORY, "the ranks' shared memory has %llu of %llu bytes left",
+                             (unsigned long long)(heap->bytes - used), (unsigned long long)heap->bytes);
+    } while (!atomic_compare_exchange_weak(heap->used, &used, used + bytes));
+    *out = heap->start + used;
+    fsdp__races_watch(heap->context, *out, bytes);
+    return FSDP_OK;
+}
+
+static void heap_give(void *arg, void *segment, size_t bytes)
+{
+    heap_source *heap = arg;
+    size_t start = (size_t)((unsigned char *)segment - heap->start);
+    uint64_t end = start + bytes;
+
+    if (heap->closing)
+        return;
+    fsdp__races_unwatch(heap->context, segment);
+    /* For a file, MADV_DONTNEED only unmaps the pages and keeps their bytes: MADV_REMOVE gives them up. */
+    (void)madvise(segment, bytes, heap->file ? MADV_REMOVE : MADV_DONTNEED);
+    /* The last segment of the heap becomes free for every rank again. */
+    if (atomic_compare_exchange_strong(heap->used, &end, start))
+        return;
+    if (heap->hole_count < MAX_HOLES)
+        heap->holes[heap->hole_count++] = (range){start, bytes};
+}
+
+fsdp_status fsdp__symmetric_memory_open(fsdp__symmetric *symmetric)
+{
+    heap_source *heap = fsdp__calloc(1, sizeof *heap);
+    fsdp__segment_source source = {"shared memory", true, heap_take, heap_give, heap};
+
+    if (!heap)
+        return FSDP_NO_MEMORY;
+    symmetric->source = heap;
+    heap->context = symmetric->context;
+    heap->start = fsdp__arena_heap(symmetric->arena);
+    heap->bytes = symmetric->arena->control->heap_bytes;
+    heap->used = &symmetric->arena->control->heap_used;
+    heap->file = symmetric->arena->of_file;
+    FSDP_TRY(fsdp__allocator_create(&source, &symmetric->heap));
+    return FSDP_OK;
+}
+
+void fsdp__symmetric_memory_close(fsdp__symmetric *symmetric)
+{
+    if (symmetric->source)
+        symmetric->source->closing = true;
+    fsdp__allocator_free(symmetric->heap);
+    fsdp__free(symmetric->source);
+}
+
+/* ---- one rank's own ---- */
+
+fsdp_status fsdp__symmetric_alloc(void *transport, size_t bytes, void **out)
+{
+    fsdp__symmetric *symmetric = transport;
+
+    FSDP_TRY(fsdp__allocator_take(symmetric->heap, bytes, FSDP_MEMORY_WORKSPACE, out));
+    return FSDP_OK;
+}
+
+void fsdp__symmetric_free(void *transport, void *pointer)
+{
+    fsdp__symmetric *symmetric = transport;
+
+    (void)fsdp__allocator_give(symmetric->heap, pointer);
+}
+
+/* ---- shared by a group ---- */
+
+static void take_back(fsdp__symmetric *world, fsdp__shared_header **list)
+{
+    for (fsdp__shared_header **link = list; *link;) {
+        fsdp__shared_header *header = *link;
+        if (atomic_load(&header->given_back) < header->ranks) {
+            link = &header->next;
+            continue;
+        }
+        *link = header->next;
+        fsdp__races_acquire(world->context, NULL, header, 0);
+        fsdp__symmetric_free(world, header);
+    }
+}
+
+/* Returns the bytes of the whole pages inside the memory; the first page is `*first`. */
+static size_t whole_pages(unsigned char *memory, size_t bytes, unsigned char **first)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (size_t)(-(uintptr_t)memory % page);
+
+    *first = memory + before;
+    return bytes > before ? (bytes - before) / page * page : 0;
+}
+
+void fsdp__symmetric_give_pages(const fsdp__symmetric *world, void *memory, size_t bytes)
+{
+    unsigned char *first;
+
+    bytes = whole_pages(memory, bytes, &first);
+    if (bytes > 0)
+        (void)madvise(first, bytes, world->source->file ? MADV_REMOVE : MADV_DONTNEED);
+}
+
+/* Zeroes the memory. Whole pages are given up and come back empty. Each then belongs to the rank that first writes to
+ * it, so that the shared memory is charged to all ranks and not to this one alone. */
+static void clear(const fsdp__symmetric *world, unsigned char *memory, size_t bytes)
+{
+    unsigned char *first;
+    size_t inside = whole_pages(memory, bytes, &first), before = (size_t)(first - memory);
+
+    if (bytes < WORTH_A_CALL || !world->source->file || madvise(first, inside, MADV_REMOVE) != 0) {
+        memset(memory, 0, bytes);
+        return;
+    }
+    memset(memory, 0, before);
+    memset(first + inside, 0, bytes - before - inside);
+}
+
+/* Does the first rank's part, while the others wait for the second meeting. */
+static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint64_t *out)
+{
+    size_t header_bytes = fsdp__shared_header_bytes(group);
+    void *memory = NULL;
+    fsdp__shared_header *header;
+
+    take_back(group->world, &group->freed);
+    take_back(group->world, &group->world->freed);
+    if (bytes > SIZE_MAX - header_bytes)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
+    FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + header_bytes, &memory));
+    /* Memory from this heap has its old contents; readers must count from zero. */
+    clear(group->world, memory, bytes + header_bytes);
+    header = memory;
+    header->ranks = group->size;
+    for (int r = 0; r < group->size; r++)
+        header->readers[group->ranks[r]].member = true;
+    *out = fsdp__to_offset(group, memory);
+    return FSDP_OK;
+}
+
+/* What the first rank answers, in its payload. */
+typedef struct answer {
+    int32_t status;
+    uint64_t offset;
+    char message[512];
+} answer;
+
+fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
+{
+    fsdp__symmetric_group *group = g;
+    fsdp__entry entry = {.own_status = call->own_status};
+    answer *theirs;
+
+    FSDP_TRY(fsdp__show(group, call, &entry, traffic));
+    /* All see the same entries, so all give up together and nobody comes to the second meeting. */
+    for (int r = 0; r < group->size; r++) {
+        int32_t status = fsdp__entry_of(group, r)->own_status;
+        if (status != FSDP_OK)
+            return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes shared by group '%s'",
+                             fsdp__arena_global(group->world->arena, group->ranks[r]), call->bytes, group->name);
+    }
+    /* This is the payload of the meeting that has just ended: peers read it only after the next meeting. */
+    theirs = (answer *)fsdp__payload_of(group, 0);
+    if (group->rank == 0) {
+        memset(theirs, 0, sizeof *theirs);
+        theirs->status = make_shared(group, call->bytes, &theirs->offset);
+        if (theirs->status != FSDP_OK)
+            fsdp__shown(fsdp_last_error(), theirs->message, sizeof theirs->message);
+    }
+    FSDP_TRY(fsdp__rendezvous(group, traffic));
+    if (theirs->status != FSDP_OK)
+        return FSDP_FAIL((fsdp_status)theirs->status, "rank %d: %s",
+                         fsdp__arena_global(group->world->arena, group->ranks[0]), theirs->message);
+    *out = (char *)fsdp__from_offset(group, theirs->offset) + fsdp__shared_header_bytes(group);
+    return FSDP_OK;
+}
+
+void fsdp__symmetric_free_shared(void *g, void *pointer)
+{
+    fsdp__symmetric_group *group = g;
+    fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
+
+    /* Keep the region before counting this rank out: from the last count on the owner may take the region back. */
+    if (group->rank == 0) {
+        header->next = group->freed;
+        group->freed = header;
+    }
+    fsdp__races_publish(group->world->context, NULL, header, 0);
+    atomic_fetch_add(&header->given_back, 1);
+}

@@ -1,0 +1,13 @@
+/* devices.h - devices whose kernels do not reach all host memory. The memory through which their collectives travel
+ * must be registered with them. */
+#ifndef COMM_ARENA_DEVICES_H
+#define COMM_ARENA_DEVICES_H
+
+#include "comm/transport/arena/arena_group.h"
+
+/* Registers payloads and staging with the stream's device, once. Must be called before a call on `stream` touches
+ * them. */
+fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream);
+void fsdp__symmetric_close_devices(fsdp__symmetric *symmetric);
+
+#endif

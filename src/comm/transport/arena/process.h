@@ -1,0 +1,28 @@
+/* process.h - what the system tells of a peer's process. */
+#ifndef COMM_ARENA_PROCESS_H
+#define COMM_ARENA_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Returns when the process started, which tells it from later ones with the same pid; 0 when unknown. */
+uint64_t fsdp__process_start_ticks(int pid);
+/* Returns whether the process has ended. A process counts as dead even if its parent has not yet waited for it.
+ * `start_ticks` 0: any process with this pid. */
+bool fsdp__process_is_dead(int pid, uint64_t start_ticks);
+/* Returns the pid namespace in which the pids that this process sees are valid; UINT64_MAX: unknown, as without
+ * /proc. */
+uint64_t fsdp__process_namespace(void);
+/* Returns the state of its thread: 'R' runs or is ready to, 'S' and 'D' sleep, 'T' and 't' are stopped; 0: unknown. */
+char fsdp__process_state(int pid, int thread);
+/* Returns the processor time of all its threads; -1: unknown. */
+int64_t fsdp__process_cpu_ns(int pid);
+/* Returns the processor time of the calling thread. */
+int64_t fsdp__thread_cpu_ns(void);
+/* Returns how many children of the process live; -1: unknown. */
+int fsdp__process_children(int pid);
+/* Returns the pid of the nearest ancestor that has one of these names (the list ends with NULL); 0: none, or
+ * unknown. */
+int fsdp__process_above(const char *const *names);
+
+#endif

@@ -1,0 +1,182 @@
+/* rendezvous.c - where ranks meet: the barrier, and the entry of every call with the comparison of signatures.
+ *
+ * Ranks count themselves in; the last one advances the generation, and the others wait for that: with a short spin when
+ * every rank has a core, otherwise yielding for some microseconds, and then asleep in the kernel. A rank that sleeps
+ * looks now and then whether those it waits for still live (watch.h) and will come (watchdog.h). */
+#include "comm/transport/arena/rendezvous.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/health/arena_watch.h"
+#include "comm/health/watchdog.h"
+#include "comm/transport/arena/futex.h"
+#include "device/races.h"
+
+enum {
+    SPIN_TURNS = 1000,
+    /* longer than ranks take that arrive at once; a rank that shares the machine with other programs soon sleeps */
+    YIELD_NS = 30000
+};
+
+static fsdp__rank_slot *slot_of(const fsdp__symmetric_group *group, int rank)
+{
+    return fsdp__slot_at(group->world->arena, group->index, group->ranks[rank]);
+}
+
+const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, int rank)
+{
+    return &slot_of(group, rank)->entries[group->shown % 2];
+}
+
+unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, int rank)
+{
+    return fsdp__arena_payload(group->world->arena, group->index, group->ranks[rank], (int)(group->shown % 2));
+}
+
+unsigned char *fsdp__payload_to_show(const fsdp__symmetric_group *group)
+{
+    return fsdp__arena_payload(group->world->arena, group->index, group->ranks[group->rank],
+                               (int)((group->shown + 1) % 2));
+}
+
+/* ---- the barrier ---- */
+
+static void pause_a_moment(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static bool has_stepped(const fsdp__arena_group *shared, uint32_t old)
+{
+    return atomic_load_explicit(&shared->generation, memory_order_acquire) != old;
+}
+
+/* Waits without sleeping, as waking up takes tens of microseconds. Returns whether all have come. */
+static bool wait_awake(const fsdp__arena_group *shared, uint32_t old, bool crowded, int64_t since_ns)
+{
+    for (int i = 0; crowded ? fsdp__clock_ns() - since_ns < YIELD_NS : i < SPIN_TURNS; i++) {
+        if (has_stepped(shared, old))
+            return true;
+        if (crowded)
+            (void)sched_yield();
+        else
+            pause_a_moment();
+    }
+    return false;
+}
+
+/* Looks after the ranks that are not there yet; if one is gone this breaks the world. */
+static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked_system)
+{
+    fsdp__arena *arena = group->world->arena;
+
+    for (int r = 0; r < group->size; r++) {
+        bool left = fsdp__arena_has_left(arena, group->ranks[r]);
+
+        if (r == group->rank || atomic_load(&slot_of(group, r)->ticket) == ticket)
+            continue;
+        if (left)
+            fsdp__arena_abort_left(arena, group->ranks[r]);
+        if (asked_system)
+            fsdp__arena_check_alive(arena, group->ranks[r]);
+    }
+    if (asked_system)
+        fsdp__arena_check_keeper(arena);
+}
+
+static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t since_ns)
+{
+    fsdp__arena_group *shared = group->place;
+    bool crowded = group->world->arena->control->crowded;
+    uint32_t ticket = old + 2;
+    fsdp__wait wait;
+
+    if (wait_awake(shared, old, crowded, since_ns))
+        return;
+    /* This rank counts itself in before it looks at the generation again: the last rank advances it and then looks for
+     * sleepers, so one of the two sees the other. The same holds for a rank that leaves. */
+    atomic_fetch_add(&shared->sleepers, 1);
+    look_after(group, ticket, false);
+    fsdp__wait_begin(&wait, group->world, (fsdp__place){.group = group->index, .mark = ticket});
+    while (atomic_load(&shared->generation) == old) {
+        bool elapsed = fsdp__futex_wait(&shared->generation, old, fsdp__wait_tick_ms(&wait));
+
+        if (atomic_load(&shared->generation) != old)
+            break;
+        /* A rank that left wakes the others early. The system is asked (files of /proc) only when time has passed. */
+        look_after(group, ticket, elapsed);
+        if (elapsed)
+            fsdp__wait_tick(&wait);
+    }
+    atomic_fetch_sub(&shared->sleepers, 1);
+}
+
+fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic)
+{
+    fsdp__arena_group *shared = group->place;
+    uint32_t old = atomic_load(&shared->generation); /* in the single order that lent.c needs, as below */
+    int64_t start;
+
+    if (old & FSDP__GENERATION_BROKEN)
+        return fsdp__arena_failure(group->world->arena);
+    fsdp__races_publish(group->world->context, traffic->stream, shared, old);
+    /* Set the ticket before counting in: peers tell from the tickets who is missing. */
+    atomic_store(&slot_of(group, group->rank)->ticket, old + 2);
+    if (atomic_fetch_add_explicit(&shared->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)group->size) {
+        /* Reset before the generation advances, which lets ranks go on to the next meeting and count themselves in
+         * there. */
+        atomic_store_explicit(&shared->arrived, 0, memory_order_relaxed);
+        atomic_fetch_add(&shared->generation, 2);
+        if (atomic_load(&shared->sleepers) > 0)
+            fsdp__futex_wake_all(&shared->generation);
+    } else {
+        start = fsdp__clock_ns();
+        atomic_store_explicit(&slot_of(group, group->rank)->counted, old + 2, memory_order_release);
+        wait_for_step(group, old, start);
+        traffic->waiting_ns += fsdp__clock_ns() - start;
+    }
+    if ((atomic_load(&shared->generation) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
+        return fsdp__arena_failure(group->world->arena);
+    /* Everybody came, so this meeting counts, even if some rank has failed since. */
+    fsdp__races_acquire(group->world->context, traffic->stream, shared, old);
+    return FSDP_OK;
+}
+
+/* ---- the entry of a call ---- */
+
+static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
+{
+    const fsdp__signature *a = &fsdp__entry_of(group, 0)->signature;
+    const fsdp__signature *b = &fsdp__entry_of(group, other)->signature;
+    const fsdp__arena *arena = group->world->arena;
+    char text[640];
+
+    fsdp__signature_mismatch(group->name, a, fsdp__arena_global(arena, group->ranks[0]), b,
+                             fsdp__arena_global(arena, group->ranks[other]), text, sizeof text);
+    /* Every rank of the group finds the same mismatch; the record ends the rest of the world too. */
+    fsdp__arena_abort(group->world->arena, FSDP_MISMATCH, -1, text);
+    return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
+}
+
+fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry, fsdp__traffic *traffic)
+{
+    fsdp__rank_slot *own = slot_of(group, group->rank);
+    const fsdp__signature *first;
+
+    fsdp__signature_fill(call, &entry->signature);
+    own->entries[++group->shown % 2] = *entry;
+    FSDP_TRY(fsdp__rendezvous(group, traffic));
+    /* All compare with the same rank, so all find the same disagreement. */
+    first = &fsdp__entry_of(group, 0)->signature;
+    for (int r = 1; r < group->size; r++)
+        if (memcmp(first, &fsdp__entry_of(group, r)->signature, sizeof *first) != 0)
+            return fail_mismatch(group, r);
+    return FSDP_OK;
+}

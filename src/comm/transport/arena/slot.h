@@ -1,0 +1,36 @@
+/* slot.h - what each rank shows of itself in each of its groups: a slot in the arena that it alone writes. */
+#ifndef COMM_ARENA_SLOT_H
+#define COMM_ARENA_SLOT_H
+
+#include "comm/transport/arena/arena.h"
+#include "comm/transport/arena/signature.h"
+
+typedef struct fsdp__entry {
+    fsdp__signature signature;
+    /* What follows is not compared. Addresses are offsets from the arena's base. */
+    uint64_t send, recv;
+    bool readable;      /* peers can read all the memory of this call */
+    bool complete;      /* of a reduction: this rank contributes to all buffers, or all its flags are set */
+    int32_t own_status; /* of process_group_alloc */
+} fsdp__entry;
+
+typedef struct fsdp__rank_slot {
+    _Atomic uint32_t ticket;  /* the generation to which this rank's last barrier leads */
+    _Atomic uint32_t counted; /* the same, set once the rank has counted itself in: it may be stopped in between */
+    _Atomic uint32_t reads;   /* 1: it may be reading what callers of its peers have lent (lent.h) */
+    /* For ranks that want to know where this rank is (calls.h). A call that is issued and not done is on its way. */
+    _Atomic uint32_t version; /* odd while the next words, which describe the last call, are being written */
+    _Atomic uint64_t issued, done;
+    _Atomic uint64_t sequence, name;
+    _Atomic uint64_t label[FSDP__LABEL_BYTES / 8];
+    _Alignas(64) fsdp__entry entries[2];
+} fsdp__rank_slot;
+
+_Static_assert(sizeof(fsdp__rank_slot) <= FSDP__SLOT_BYTES, "a slot has its place in the arena");
+
+static inline fsdp__rank_slot *fsdp__slot_at(const fsdp__arena *arena, int group, int rank)
+{
+    return fsdp__arena_slot(arena, group, rank);
+}
+
+#endif

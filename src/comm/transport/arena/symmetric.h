@@ -1,0 +1,43 @@
+/* symmetric.h - the algorithms that `threads` and `shm` share, on an arena (arena.h): all that a transport uses of this
+ * folder. */
+#ifndef COMM_ARENA_SYMMETRIC_H
+#define COMM_ARENA_SYMMETRIC_H
+
+#include "comm/health/watchdog.h"
+#include "comm/transport/arena/arena_coalesced.h"
+#include "comm/transport/arena/arena_group.h"
+#include "comm/transport/arena/arena_memory.h"
+#include "comm/transport/arena/arena_plain.h"
+#include "comm/transport/arena/arena_readers.h"
+#include "comm/transport/arena/calls.h"
+#include "comm/transport/arena/rendezvous.h"
+
+/* Joins as `rank` of the arena; with `wait`, waits until all ranks are there. Takes its own reference to the arena.
+ * From now on the context's heart beats there. [collective] */
+fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int rank, bool all_readable, bool wait,
+                                 fsdp__symmetric **out, fsdp__symmetric_group **world);
+/* Does the same for a context whose whole world is the arena, and which owns everything on success. [collective] */
+fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
+                                   bool all_readable, bool wait);
+
+void fsdp__symmetric_abort(void *transport, const char *text);
+void fsdp__symmetric_close(void *transport);
+
+/* The slots that both transports have in common. */
+#define FSDP__SYMMETRIC_OPS                                                                                         \
+    .all_gather = fsdp__symmetric_all_gather, .reduce_scatter = fsdp__symmetric_reduce_scatter,                     \
+    .all_reduce = fsdp__symmetric_all_reduce, .broadcast = fsdp__symmetric_broadcast,                               \
+    .all_to_all = fsdp__symmetric_all_to_all, .barrier = fsdp__symmetric_barrier,                                   \
+    .all_gather_coalesced = fsdp__symmetric_all_gather_coalesced,                                                   \
+    .reduce_scatter_coalesced = fsdp__symmetric_reduce_scatter_coalesced, .group_open = fsdp__symmetric_group_open, \
+    .group_ready = fsdp__symmetric_group_ready, .group_free = fsdp__symmetric_group_free,                           \
+    .abort = fsdp__symmetric_abort, .close = fsdp__symmetric_close, .alloc = fsdp__symmetric_alloc,                 \
+    .free = fsdp__symmetric_free, .alloc_shared = fsdp__symmetric_alloc_shared,                                     \
+    .free_shared = fsdp__symmetric_free_shared, .read_begin = fsdp__symmetric_read_begin,                           \
+    .read_end = fsdp__symmetric_read_end, .read_done = fsdp__symmetric_read_done,                                   \
+    .reads_ended = fsdp__symmetric_reads_ended, .readers_done = fsdp__symmetric_readers_done,                       \
+    .await_readers = fsdp__symmetric_await_readers, .note = fsdp__symmetric_note,                                   \
+    .host_waits = fsdp__symmetric_host_waits, .set_timeout = fsdp__symmetric_set_timeout,                           \
+    .add_by_machine = fsdp__symmetric_add_by_machine
+
+#endif

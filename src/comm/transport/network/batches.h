@@ -1,0 +1,34 @@
+/* batches.h - cuts the rows of a reduction over machines into batches, in the same way on every rank. */
+#ifndef COMM_NETWORK_BATCHES_H
+#define COMM_NETWORK_BATCHES_H
+
+#include "comm/comm_ops.h"
+
+enum {
+    FSDP__BATCH_PIECES = 256,
+    FSDP__BATCH_ALIGN = 64
+};
+
+/* Rows [at, at + numel) of every rank's part of a buffer; they lie at byte `offset` of every area. */
+typedef struct fsdp__batch_piece {
+    int64_t buffer, at, numel, offset;
+} fsdp__batch_piece;
+
+typedef struct fsdp__batches {
+    const fsdp__call *call;
+    /* per buffer: whether any rank contributes; NULL: the buffers that this rank contributes to */
+    const uint8_t *used;
+    int64_t room;                 /* bytes of a batch for one rank */
+    int64_t next_buffer, next_at; /* where the next batch begins */
+} fsdp__batches;
+
+/* Returns the room of a batch, for a group with `columns` columns and `locals` ranks on a machine. */
+int64_t fsdp__batches_room(int columns, int locals);
+/* Fills `out` with the pieces of the next batch, as many as there is room for. Returns how many, at most
+ * FSDP__BATCH_PIECES; 0: nothing is left. */
+int fsdp__batches_next(fsdp__batches *batches, fsdp__batch_piece *out);
+/* Return how many of the piece's rows group rank `member` has, and their bytes as they travel. */
+int64_t fsdp__batch_rows(const fsdp__call *call, const fsdp__batch_piece *piece, int member);
+int64_t fsdp__batch_bytes(const fsdp__call *call, const fsdp__batch_piece *piece, int member);
+
+#endif

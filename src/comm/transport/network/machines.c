@@ -1,0 +1,409 @@
+/* machines.c - joins a world of several machines, and leaves it. */
+#include "comm/transport/network/machines.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "comm/health/arena_watch.h"
+#include "comm/health/leave.h"
+#include "comm/health/report.h"
+#include "comm/transport/arena/symmetric.h"
+#include "comm/transport/network/network_coalesced.h"
+#include "comm/transport/network/network_memory.h"
+#include "comm/transport/network/network_plain.h"
+#include "comm/world.h"
+
+/* ---- the table: what is not in files of its own is the arena's ---- */
+
+static fsdp__symmetric_group *local_of(void *group)
+{
+    return ((fsdp__machines_group *)group)->local;
+}
+
+static void read_begin(void *group, void *pointer)
+{
+    fsdp__symmetric_read_begin(local_of(group), pointer);
+}
+
+static uint64_t read_end(void *group, void *pointer)
+{
+    return fsdp__symmetric_read_end(local_of(group), pointer);
+}
+
+static void read_done(void *group, void *pointer, uint64_t number)
+{
+    fsdp__symmetric_read_done(local_of(group), pointer, number);
+}
+
+static uint64_t reads_ended(void *group, void *pointer)
+{
+    return fsdp__symmetric_reads_ended(local_of(group), pointer);
+}
+
+static bool readers_done(void *group, void *pointer, uint64_t number)
+{
+    return fsdp__symmetric_readers_done(local_of(group), pointer, number);
+}
+
+static fsdp_status await_readers(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
+                                 uint64_t issued)
+{
+    return fsdp__symmetric_await_readers(local_of(group), pointer, number, worker, issued);
+}
+
+static void note(void *group, const fsdp__call *call, fsdp__moment moment)
+{
+    fsdp__machines_group *g = group;
+
+    if (g->local)
+        fsdp__symmetric_note(g->local, call, moment);
+    fsdp__watch_note(&g->world->watch, g->name, g->tag, call, moment);
+}
+
+static void host_waits(void *group, const fsdp_stream *worker, bool waits)
+{
+    fsdp__machines_group *g = group;
+
+    if (g->local)
+        fsdp__symmetric_host_waits(g->local, worker, waits);
+    else
+        fsdp__symmetric_host_waits_elsewhere(g->world->local, waits);
+    fsdp__watch_program_waits(&g->world->watch, g->tag, waits);
+}
+
+static void set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms)
+{
+    fsdp__machines *machines = transport;
+
+    fsdp__symmetric_set_timeout(machines->local, timeout_ms, tick_ms);
+    fsdp__watch_set_timeout(&machines->watch, timeout_ms, tick_ms);
+}
+
+static int machines_of(const void *group)
+{
+    return ((const fsdp__machines_group *)group)->machines;
+}
+
+static bool can_share(const void *group)
+{
+    return ((const fsdp__machines_group *)group)->local != NULL;
+}
+
+/* Breaks the world in the arena; the thread that listens tells the other machines. */
+static void abort_world(void *transport, const char *text)
+{
+    fsdp__machines *machines = transport;
+
+    fsdp__arena_abort(machines->link.arena, FSDP_COMM, machines->link.places.rank, text);
+}
+
+/* Tells why this rank does not join: at once to the ranks of its machine, who wait in the arena, and then to all. */
+static void fail_joining(const fsdp__network_ops *ops, void *network, const fsdp__places *places, fsdp__arena *arena)
+{
+    bool held = fsdp_hold_error(true);
+    fsdp__report mine = {0}, first;
+
+    fsdp__report_write(&mine, fsdp_last_status());
+    fsdp__arena_abort(arena, fsdp_last_status(), places->rank, fsdp_last_error());
+    (void)fsdp__report_compare(ops, network, places, &mine, &first);
+    fsdp_release_error(held);
+}
+
+static void close_world(void *transport)
+{
+    fsdp__machines *machines = transport;
+    fsdp__arena *arena = fsdp__arena_ref(machines->link.arena);
+    fsdp__deadline *deadline = fsdp__deadline_of(machines->link.ops, machines->link.network);
+    bool whole = false;
+
+    if (machines->awaited && !atomic_load(&machines->link.silent))
+        fail_joining(machines->link.ops, machines->link.network, &machines->link.places, arena);
+    if (machines->local) {
+        fsdp__arena_leave(arena, machines->local->rank); /* do this first, so that peers who wait for this rank stop */
+        whole = fsdp__leave_machines(&machines->watch);
+        if (deadline)
+            fsdp__deadline_leaving(deadline);
+        fsdp__watch_close(&machines->watch, whole);
+        fsdp__symmetric_close(machines->local);
+    }
+    fsdp__link_silence(&machines->link);
+    machines->link.ops->close(machines->link.network, whole);
+    fsdp__places_release(&machines->link.places);
+    fsdp__arena_unref(arena);
+    fsdp__arena_unref(machines->link.arena);
+    fsdp__free(machines);
+}
+
+static const char *host_of(const void *transport, int rank)
+{
+    const fsdp__places *places = &((const fsdp__machines *)transport)->link.places;
+
+    return places->machines > 1 ? fsdp__host_of(places, rank) : NULL;
+}
+
+static const fsdp__comm_ops machines_ops = {.name = "machines",
+                                            .all_gather = fsdp__machines_all_gather,
+                                            .reduce_scatter = fsdp__machines_reduce_scatter,
+                                            .all_reduce = fsdp__machines_all_reduce,
+                                            .broadcast = fsdp__machines_broadcast,
+                                            .all_to_all = fsdp__machines_all_to_all,
+                                            .barrier = fsdp__machines_barrier,
+                                            .all_gather_coalesced = fsdp__machines_all_gather_coalesced,
+                                            .reduce_scatter_coalesced = fsdp__machines_reduce_scatter_coalesced,
+                                            .group_open = fsdp__machines_group_open,
+                                            .group_ready = fsdp__machines_group_ready,
+                                            .group_free = fsdp__machines_group_free,
+                                            .abort = abort_world,
+                                            .close = close_world,
+                                            .alloc = fsdp__machines_alloc,
+                                            .free = fsdp__machines_free,
+                                            .alloc_shared = fsdp__machines_alloc_shared,
+                                            .free_shared = fsdp__machines_free_shared,
+                                            .read_begin = read_begin,
+                                            .read_end = read_end,
+                                            .read_done = read_done,
+                                            .reads_ended = reads_ended,
+                                            .readers_done = readers_done,
+                                            .await_readers = await_readers,
+                                            .give_back = fsdp__machines_give_back,
+                                            .note = note,
+                                            .host_waits = host_waits,
+                                            .set_timeout = set_timeout,
+                                            .machines = machines_of,
+                                            .can_share = can_share,
+                                            .host_of = host_of};
+
+/* ---- joining ---- */
+
+static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
+                                const fsdp__machines_options *options, bool wait, fsdp__machines **out)
+{
+    fsdp__machines *machines = fsdp__calloc(1, sizeof *machines);
+
+    if (!machines) {
+        if (wait)
+            fail_joining(ops, network, &places, arena);
+        ops->close(network, false);
+        fsdp__places_release(&places);
+        return FSDP_NO_MEMORY;
+    }
+    machines->link.ops = ops;
+    machines->link.network = network;
+    machines->link.places = places;
+    machines->link.arena = fsdp__arena_ref(arena);
+    machines->one_level = options->one_level;
+    machines->awaited = wait;
+    fsdp__watch_set_timeout(&machines->watch, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
+    *out = machines;
+    return FSDP_OK;
+}
+
+static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool all_readable, bool wait)
+{
+    const fsdp__places *places = &machines->link.places;
+    fsdp__symmetric_group *local = NULL;
+    fsdp__machines_group *world = NULL;
+    fsdp_status status;
+
+    machines->context = context;
+    status = fsdp__symmetric_open(context, machines->link.arena, places->rank % places->machine_ranks, all_readable,
+                                  wait, &machines->local, &local);
+    if (status == FSDP_OK)
+        status = fsdp__machines_group_world(machines, local, &world);
+    if (status == FSDP_OK)
+        status = fsdp__watch_open(&machines->watch, machines->context, &machines->link, machines->local,
+                                  machines->one_level);
+    if (status != FSDP_OK) {
+        bool held = fsdp_hold_error(true);
+
+        fsdp__arena_abort(machines->link.arena, status, places->rank, fsdp_last_error());
+        if (world)
+            fsdp__machines_group_free(world);
+        else if (local)
+            fsdp__symmetric_group_free(local);
+        close_world(machines);
+        fsdp_release_error(held);
+        return status;
+    }
+    /* From here on the context owns them, even when this fails. */
+    return fsdp__comm_attach(context, &machines_ops, machines, world, places->rank, places->ranks);
+}
+
+/* Agrees whether all have joined. If not, there is no world, and nobody is awaited when it is closed. */
+static fsdp_status agree(fsdp__machines *machines)
+{
+    fsdp__link *link = &machines->link;
+    fsdp__report mine = {0}, first;
+    fsdp_status status;
+
+    machines->awaited = false;
+    if (atomic_load(&link->silent))
+        return fsdp__arena_failure(link->arena);
+    status = fsdp__report_compare(link->ops, link->network, &link->places, &mine, &first);
+    if (status != FSDP_OK) {
+        atomic_store(&link->silent, true); /* all ranks know, so nobody has to be told */
+        fsdp__arena_abort(link->arena, status, link->places.rank, fsdp_last_error());
+    }
+    return status;
+}
+
+fsdp_status fsdp__machines_attach(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
+                                  const fsdp__machines_options *options, bool wait, fsdp_context **out)
+{
+    fsdp_context_options of_context = {.rank = places.rank,
+                                       .world_size = places.ranks,
+                                       .local_rank = places.rank % places.machine_ranks,
+                                       .local_world_size = places.machine_ranks,
+                                       .threads = options->threads};
+    fsdp__machines *machines;
+    fsdp_context *context = NULL;
+    fsdp_status status;
+
+    *out = NULL;
+    FSDP_TRY(machines_new(ops, network, places, arena, options, wait, &machines));
+    status = fsdp_context_create(&of_context, &context);
+    if (status != FSDP_OK) {
+        close_world(machines);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    status = attach(context, machines, options->all_readable, wait);
+    if (status == FSDP_OK && wait)
+        status = agree(machines);
+    if (status != FSDP_OK) {
+        fsdp_context_free(context);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    if (fsdp__deadline_of(ops, network))
+        fsdp__deadline_joined(network, &machines->watch);
+    *out = context;
+    return FSDP_OK;
+}
+
+/* The first message of every rank. Other builds may use another form for everything else, so this one must not
+ * change. */
+typedef struct builds {
+    char library[FSDP__BUILD_BYTES], carrier[FSDP__BUILD_BYTES];
+    char host[FSDP__HOST_BYTES + 63]; /* 256 bytes together */
+} builds;
+
+static fsdp_status fail_builds(const builds *all, int rank)
+{
+    bool same = memcmp(all[0].library, all[rank].library, FSDP__BUILD_BYTES) == 0;
+    const char *what = same ? "its plug-in of " : "";
+
+    return FSDP_FAIL(
+        FSDP_MISMATCH,
+        "MPI's rank 0 (machine '%.64s') runs %sfsdp %s, and its rank %d (machine '%.64s') %sfsdp %s: " FSDP__ONE_BUILD,
+        all[0].host, what, same ? all[0].carrier : all[0].library, rank, all[rank].host, what,
+        same ? all[rank].carrier : all[rank].library);
+}
+
+/* Compares the builds of all ranks. A rank without memory takes part all the same, since the others wait for it. */
+static fsdp_status compare_builds(const fsdp__network_ops *carrier, const fsdp__network_ops *ops, void *network,
+                                  const fsdp__network_world *world)
+{
+    char text[FSDP__NETWORK_TEXT] = "";
+    builds mine = {.host = ""}, *all = fsdp__calloc((size_t)world->size, sizeof *all);
+    fsdp_status status = FSDP_OK;
+
+    fsdp__build_own(mine.library);
+    fsdp__build_of(carrier, mine.carrier);
+    snprintf(mine.host, sizeof mine.host, "%.64s", world->host);
+    if (!ops->exchange(network, &mine, sizeof mine, all, text))
+        status = all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", world->rank, text) : FSDP_NO_MEMORY;
+    for (int r = 1; r < world->size && status == FSDP_OK; r++)
+        if (memcmp(&all[0], &all[r], offsetof(builds, host)) != 0)
+            status = fail_builds(all, r);
+    fsdp__free(all);
+    return status;
+}
+
+/* What every rank says of itself. */
+typedef struct introduction {
+    fsdp__network_world world;
+    int32_t one_level;
+} introduction;
+
+static fsdp_status compare_levels(const introduction *all, int ranks)
+{
+    for (int r = 1; r < ranks; r++)
+        if (all[r].one_level != all[0].one_level)
+            return FSDP_FAIL(FSDP_MISMATCH,
+                             "FSDP_ONE_LEVEL=1 is set for MPI's rank %d and not for its rank %d: set it everywhere",
+                             all[r].one_level ? r : 0, all[r].one_level ? 0 : r);
+    return FSDP_OK;
+}
+
+static fsdp_status place(const introduction *all, const introduction *mine, fsdp__places *out)
+{
+    size_t ranks = (size_t)mine->world.size;
+    fsdp__network_world *worlds = fsdp__calloc(ranks, sizeof *worlds);
+    fsdp_status status;
+
+    if (!worlds)
+        return FSDP_NO_MEMORY;
+    for (size_t r = 0; r < ranks; r++)
+        worlds[r] = all[r].world;
+    status = compare_levels(all, mine->world.size);
+    if (status == FSDP_OK)
+        status = fsdp__places_make(worlds, mine->world.size, mine->world.rank, out);
+    fsdp__free(worlds);
+    return status;
+}
+
+/* Finds out where each rank is. A rank without memory takes part all the same, since the others wait for it. */
+static fsdp_status find_places(const fsdp__network_ops *ops, void *network, const introduction *mine, fsdp__places *out)
+{
+    char text[FSDP__NETWORK_TEXT] = "";
+    introduction *all = fsdp__calloc((size_t)mine->world.size, sizeof *all);
+    fsdp_status status;
+
+    if (!ops->exchange(network, mine, sizeof *mine, all, text)) {
+        status = all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", mine->world.rank, text) : FSDP_NO_MEMORY;
+    } else {
+        status = place(all, mine, out);
+        if (!ops->exchange(network, mine, 0, status == FSDP_OK ? all : NULL, text) && status == FSDP_OK)
+            status = FSDP_FAIL(FSDP_COMM, "rank %d: %s", mine->world.rank, text);
+    }
+    fsdp__free(all);
+    return status;
+}
+
+fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machines_options *options, fsdp_context **out)
+{
+    char text[FSDP__NETWORK_TEXT] = "";
+    const fsdp__network_ops *carrier = ops;
+    introduction mine = {.one_level = options->one_level};
+    fsdp__places places = {0};
+    fsdp__arena *arena = NULL;
+    void *network = NULL;
+    fsdp_status status;
+
+    *out = NULL;
+    if (ops->version != FSDP__NETWORK_VERSION)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "the network library is of version %d, this program needs %d: install the one that came with "
+                         "it",
+                         ops->version, FSDP__NETWORK_VERSION);
+    if (!(options->joining.ms > 0 ? fsdp__deadline_open(ops, &options->joining, &network, &mine.world, text)
+                                  : ops->open(&network, &mine.world, text)))
+        return FSDP_FAIL(FSDP_COMM, "cannot join the world: %s", text);
+    /* With a time limit the network is a deadline, whose calls go through that table. */
+    if (options->joining.ms > 0)
+        ops = &fsdp__deadline_ops;
+    status = compare_builds(carrier, ops, network, &mine.world);
+    if (status == FSDP_OK)
+        status = find_places(ops, network, &mine, &places);
+    if (status == FSDP_OK)
+        status = options->share(options->arg, ops, network, &places, &arena);
+    if (status != FSDP_OK) {
+        fsdp__places_release(&places);
+        ops->close(network, false);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    status = fsdp__machines_attach(ops, network, places, arena, options, true, out);
+    fsdp__arena_unref(arena);
+    return status;
+}

@@ -1,0 +1,338 @@
+/* meeting.c - exchanges and compares headers. */
+#include "comm/transport/network/meeting.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "comm/health/arena_watch.h"
+
+void fsdp__meeting_release(fsdp__meeting *m)
+{
+    fsdp__exchange_give_up(&m->exchange); /* for a meeting where what went along has failed before the end */
+    *m = (fsdp__meeting){0};
+}
+
+/* Returns the most bytes that go along with a rank's header: in rounds what half the column has said must fit into one
+ * piece. */
+static int64_t room_for(int columns, int rounds)
+{
+    return rounds == 0 ? FSDP__ALONG_BYTES : FSDP__PIECE_BYTES / (columns / 2) - (int64_t)sizeof(fsdp__header);
+}
+
+/* Returns the most bytes of a message, rounded up to whole cache lines. */
+static size_t message_bytes(const fsdp__machines_group *g)
+{
+    return (sizeof(fsdp__header) + (size_t)FSDP__MAX(room_for(g->columns, g->rounds), 0) + 63) / 64 * 64;
+}
+
+/* Returns where the message from a place arrives, a header and what is along. Behind those of all places lies the
+ * message that goes to each. */
+static unsigned char *message_of(const fsdp__meeting *m, int place)
+{
+    return m->group->messages + (size_t)place * message_bytes(m->group);
+}
+
+static unsigned char *along_of(const fsdp__meeting *m, int place)
+{
+    return message_of(m, place) + sizeof(fsdp__header);
+}
+
+/* Returns the same in rounds: there the headers of several ranks travel, followed by what goes along with them. */
+static unsigned char *passage(const fsdp__meeting *m, bool comes)
+{
+    return message_of(m, m->group->columns + comes * m->group->columns / 2);
+}
+
+const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
+{
+    return (const fsdp__header *)message_of(m, place);
+}
+
+/* ---- what goes along ---- */
+
+bool fsdp__goes_along(int columns, int rounds, fsdp__parts parts, int64_t bytes)
+{
+    return bytes > 0 && bytes <= room_for(columns, rounds) && (rounds == 0 || parts != FSDP__ANY_PARTS);
+}
+
+int64_t fsdp__meeting_scatters(const fsdp__group_shape *shape, int64_t bytes)
+{
+    return shape->rounds > 0 ? (shape->rounds - shape->near) * (shape->columns / 2) * bytes : shape->elsewhere * bytes;
+}
+
+/* Takes the small ones of the legs along, by their places. */
+static void take_along(const fsdp__meeting *m, fsdp__parts parts, fsdp__leg *legs, int count, fsdp__leg *along)
+{
+    const fsdp__machines_group *g = m->group;
+    int place = 0;
+
+    for (int i = 0; i < count; i++) {
+        if (!fsdp__goes_along(g->columns, g->rounds, parts, (int64_t)fsdp__leg_bytes(&legs[i])))
+            continue;
+        while (place < g->columns && g->column[place] < legs[i].rank)
+            place++;
+        if (place == g->columns || g->column[place] != legs[i].rank)
+            continue;
+        along[place] = legs[i];
+        legs[i].count = 0;
+    }
+}
+
+/* Packs what goes along at `at`; returns its end. */
+static unsigned char *pack(const fsdp__leg *along, unsigned char *at)
+{
+    for (int i = 0; i < along->count; i++) {
+        memcpy(at, along->segments[i].data, along->segments[i].bytes);
+        at += along->segments[i].bytes;
+    }
+    return at;
+}
+
+/* Puts what came along into its places. */
+static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
+{
+    const fsdp__machines_group *g = m->group;
+    const fsdp__places *places = &g->world->link.places;
+
+    for (int p = 0; p < g->columns; p++) {
+        const fsdp__leg *in = &m->along[p], *out = &m->along[g->columns + p];
+        const unsigned char *from = along_of(m, p);
+
+        for (int i = 0; i < in->count; i++) {
+            memcpy(in->segments[i].data, from, in->segments[i].bytes);
+            from += in->segments[i].bytes;
+        }
+        if (m->part > 0 || !fsdp__is_elsewhere(places, g->column[p]))
+            continue;
+        traffic->network_received += (int64_t)fsdp__leg_bytes(in);
+        traffic->network_sent += (int64_t)fsdp__leg_bytes(out);
+    }
+}
+
+/* ---- in rounds ---- */
+
+int64_t fsdp__meeting_messages(const fsdp__group_shape *shape)
+{
+    int64_t messages = 0;
+
+    for (int round = shape->near; round < shape->rounds; round++)
+        messages += fsdp__messages_of((int64_t)sizeof(fsdp__header) << round);
+    return shape->rounds == 0 ? shape->elsewhere : messages;
+}
+
+/* Returns the first of the 2^round places whose messages the rank at `place` has before a round. */
+static int first_heard(int place, int round)
+{
+    return place & ~((1 << round) - 1);
+}
+
+/* Returns whether, of equal parts, what lies at the place goes to the other rank of a round: see meeting.h. */
+static bool crosses(const fsdp__meeting *m, int place)
+{
+    return ((place ^ m->group->place) >> m->round & 1) != 0;
+}
+
+static size_t pack_round(const fsdp__meeting *m)
+{
+    int first = first_heard(m->group->place, m->round), heard = 1 << m->round;
+    unsigned char *at = passage(m, false);
+
+    for (int p = first; p < first + heard; p++)
+        at = mempcpy(at, message_of(m, p), sizeof(fsdp__header));
+    for (int p = first; p < first + heard; p++)
+        at = mempcpy(at, along_of(m, p), fsdp__meeting_header(m, p)->along);
+    for (int p = 0; p < m->group->columns && m->part > 0; p++)
+        at = crosses(m, p) ? mempcpy(at, along_of(m, p), m->part) : at;
+    return (size_t)(at - passage(m, false));
+}
+
+static void unpack_round(const fsdp__meeting *m)
+{
+    int first = first_heard(m->group->place ^ 1 << m->round, m->round), heard = 1 << m->round;
+    int64_t most = m->part > 0 ? 0 : FSDP__MAX(room_for(m->group->columns, m->group->rounds), 0);
+    const unsigned char *at = passage(m, true);
+
+    for (int p = first; p < first + heard; p++) {
+        fsdp__header *header = memcpy(message_of(m, p), at, sizeof *header);
+
+        header->along = (uint16_t)FSDP__MIN(header->along, most); /* a rank that sends more calls something else */
+        at += sizeof *header;
+    }
+    for (int p = first; p < first + heard; p++) {
+        memcpy(along_of(m, p), at, fsdp__meeting_header(m, p)->along);
+        at += fsdp__meeting_header(m, p)->along;
+    }
+    for (int p = 0; p < m->group->columns && m->part > 0; p++) {
+        if (!crosses(m, p))
+            continue;
+        memcpy(along_of(m, p), at, m->part);
+        at += m->part;
+    }
+}
+
+static fsdp_status begin_round(fsdp__meeting *m)
+{
+    const fsdp__machines_group *g = m->group;
+    bool alone = room_for(g->columns, g->rounds) <= 0; /* if so, headers may fill several messages */
+    size_t most = alone ? sizeof(fsdp__header) << m->round : FSDP__PIECE_BYTES;
+    int with = g->column[g->place ^ 1 << m->round];
+
+    m->segments[0] = (fsdp__segment){passage(m, false), pack_round(m)};
+    m->segments[1] = (fsdp__segment){passage(m, true), most};
+    m->legs[0] = (fsdp__leg){with, &m->segments[0], 1, false};
+    m->legs[1] = (fsdp__leg){with, &m->segments[1], 1, !alone};
+    FSDP_TRY(fsdp__exchange_begin(&m->exchange, m->group, FSDP__TAG_HEADER, &m->legs[0], 1, &m->legs[1], 1));
+    return FSDP_OK;
+}
+
+static fsdp_status end_round(fsdp__meeting *m, fsdp__traffic *traffic)
+{
+    const fsdp__machines_group *g = m->group;
+    int with = g->column[g->place ^ 1 << m->round];
+
+    FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
+    unpack_round(m);
+    if (fsdp__is_elsewhere(&g->world->link.places, with)) {
+        traffic->network_sent += (int64_t)m->part * (g->columns / 2);
+        traffic->network_received += (int64_t)m->part * (g->columns / 2);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status begin_rounds(fsdp__meeting *m, fsdp__parts parts)
+{
+    const fsdp__machines_group *g = m->group;
+    fsdp__header *own = (fsdp__header *)message_of(m, g->place);
+    const fsdp__leg *to = m->along + g->columns, *next = &to[g->place ^ 1];
+
+    if (parts == FSDP__EQUAL_PARTS)
+        m->part = fsdp__leg_bytes(next);
+    else
+        own->along = (uint16_t)(pack(next, along_of(m, g->place)) - along_of(m, g->place));
+    for (int p = 0; p < g->columns && m->part > 0; p++)
+        (void)pack(&to[p], along_of(m, p));
+    return begin_round(m);
+}
+
+static fsdp_status end_rounds(fsdp__meeting *m, fsdp__traffic *traffic)
+{
+    FSDP_TRY(end_round(m, traffic));
+    for (m->round = 1; m->round < m->group->rounds; m->round++) {
+        FSDP_TRY(begin_round(m));
+        FSDP_TRY(end_round(m, traffic));
+    }
+    return FSDP_OK;
+}
+
+/* ---- each with each ---- */
+
+static fsdp_status begin(fsdp__meeting *m)
+{
+    const fsdp__machines_group *g = m->group;
+    fsdp__segment own = {message_of(m, g->place), sizeof(fsdp__header)};
+    int peers = 0;
+
+    for (int p = 0; p < g->columns; p++) {
+        const fsdp__leg *out = &m->along[g->columns + p];
+        fsdp__segment *sent = &m->segments[g->columns + p];
+
+        if (p == g->place)
+            continue;
+        m->segments[p] = (fsdp__segment){message_of(m, p), message_bytes(g)};
+        *sent = own;
+        if (out->count > 0) {
+            sent->data = memcpy(message_of(m, g->columns + p), own.data, own.bytes);
+            sent->bytes += (size_t)(pack(out, along_of(m, g->columns + p)) - along_of(m, g->columns + p));
+        }
+        m->legs[peers] = (fsdp__leg){g->column[p], &m->segments[g->columns + p], 1, false};
+        m->legs[g->columns + peers++] = (fsdp__leg){g->column[p], &m->segments[p], 1, true};
+    }
+    FSDP_TRY(
+        fsdp__exchange_begin(&m->exchange, m->group, FSDP__TAG_HEADER, m->legs, peers, m->legs + g->columns, peers));
+    return FSDP_OK;
+}
+
+/* Allocates the group's memory for all its meetings: messages, then legs, then segments. A peer that calls something
+ * else may send as much as goes along in any call. */
+static bool take_memory(fsdp__meeting *m)
+{
+    size_t columns = (size_t)m->group->columns, bytes = message_bytes(m->group);
+
+    if (!m->group->messages)
+        m->group->messages = fsdp__malloc(2 * columns * (bytes + 2 * sizeof *m->legs + sizeof *m->segments));
+    if (!m->group->messages)
+        return false;
+    m->legs = (fsdp__leg *)(m->group->messages + 2 * columns * bytes);
+    m->along = m->legs + 2 * columns;
+    m->segments = (fsdp__segment *)(m->along + 2 * columns);
+    memset(m->along, 0, 2 * columns * sizeof *m->along);
+    return true;
+}
+
+fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, const fsdp__call *call,
+                                const fsdp__header *own, const fsdp__legs *legs)
+{
+    fsdp__link *link = &group->world->link;
+    fsdp__header *header;
+
+    *m = (fsdp__meeting){.group = group};
+    if (!take_memory(m)) {
+        fsdp__link_fail(link);
+        return FSDP_NO_MEMORY;
+    }
+    if (legs) {
+        take_along(m, legs->parts, legs->receives, legs->receive_count, m->along);
+        take_along(m, legs->parts, legs->sends, legs->send_count, m->along + group->columns);
+    }
+    header = (fsdp__header *)message_of(m, group->place);
+    *header = *own;
+    fsdp__signature_fill(call, &header->signature);
+    return group->rounds > 0 ? begin_rounds(m, legs ? legs->parts : FSDP__ANY_PARTS) : begin(m);
+}
+
+/* ---- comparing ---- */
+
+/* Fails with what the rank at a place and the first rank say: the same two, whichever rank of the column finds the
+ * mismatch. */
+static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
+{
+    const fsdp__machines_group *g = m->group;
+    const fsdp__signature *a = &fsdp__meeting_header(m, 0)->signature, *b = &fsdp__meeting_header(m, place)->signature;
+    char text[640];
+
+    fsdp__signature_mismatch(g->name, a, g->column[0], b, g->column[place], text, sizeof text);
+    fsdp__arena_abort(g->world->link.arena, FSDP_MISMATCH, -1, text);
+    fsdp__link_give_up(&g->world->link);
+    return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
+}
+
+fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
+{
+    const fsdp__machines_group *g = m->group;
+    const fsdp__header *first = fsdp__meeting_header(m, 0);
+
+    FSDP_TRY(g->rounds > 0 ? end_rounds(m, traffic) : fsdp__exchange_end(&m->exchange, traffic));
+    for (int p = 0; p < g->columns; p++)
+        if (p != g->place)
+            fsdp__watch_met(&m->group->world->watch, g->column[p], g->name, g->tag,
+                            &fsdp__meeting_header(m, p)->signature);
+    for (int p = 1; p < g->columns; p++)
+        if (memcmp(&first->signature, &fsdp__meeting_header(m, p)->signature, sizeof first->signature) != 0)
+            return fail_mismatch(m, p);
+    unpack(m, traffic);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__meet(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    fsdp__header own = {.complete = true};
+    fsdp__meeting meeting;
+    fsdp_status status = fsdp__meeting_begin(&meeting, group, call, &own, NULL);
+
+    if (status == FSDP_OK)
+        status = fsdp__meeting_end(&meeting, traffic);
+    fsdp__meeting_release(&meeting);
+    return status;
+}

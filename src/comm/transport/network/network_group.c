@@ -1,0 +1,172 @@
+/* network_group.c - decides which way the bytes of a group go. */
+#include "comm/transport/network/network_group.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "comm/transport/network/shape.h"
+#include "comm/transport/network/tags.h"
+
+static fsdp_status fill_column(fsdp__machines_group *group)
+{
+    group->column = fsdp__malloc((size_t)group->columns * sizeof *group->column);
+    if (!group->column)
+        return FSDP_NO_MEMORY;
+    for (int p = 0; p < group->columns; p++)
+        group->column[p] = group->ranks[fsdp__machines_member(group, p, group->local_rank)];
+    return FSDP_OK;
+}
+
+static fsdp_status group_new(fsdp__machines *world, const fsdp__process_group_spec *spec, fsdp__machines_group **out)
+{
+    fsdp__machines_group *group = fsdp__calloc(1, sizeof *group);
+    const fsdp__places *places = &world->link.places;
+    const fsdp__group_shape s =
+        fsdp__group_shape_of(spec->ranks, spec->count, spec->rank, places->machine_ranks, world->one_level);
+
+    if (!group)
+        return FSDP_NO_MEMORY;
+    *out = group; /* the caller frees it, even when this fails */
+    group->world = world;
+    group->rank = spec->rank;
+    group->size = spec->count;
+    group->flat = s.flat;
+    group->machines = s.machines;
+    group->tag = fsdp__tag_base(spec->ticket);
+    group->locals = s.locals;
+    group->local_rank = s.local_rank;
+    group->columns = s.columns;
+    group->place = s.place;
+    group->block = s.block;
+    group->rounds = s.rounds;
+    group->name = fsdp__strdup(spec->name);
+    group->ranks = fsdp__malloc((size_t)spec->count * sizeof *group->ranks);
+    if (!group->name || !group->ranks)
+        return FSDP_NO_MEMORY;
+    memcpy(group->ranks, spec->ranks, (size_t)spec->count * sizeof *group->ranks);
+    FSDP_TRY(fill_column(group));
+    return FSDP_OK;
+}
+
+static void list(fsdp__machines_group *group)
+{
+    group->next = group->world->groups;
+    group->world->groups = group;
+}
+
+fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric_group *local,
+                                       fsdp__machines_group **out)
+{
+    const fsdp__places *places = &machines->link.places;
+    int *ranks = fsdp__malloc((size_t)places->ranks * sizeof *ranks);
+    fsdp__process_group_spec spec = {.name = "world", .ranks = ranks, .count = places->ranks, .rank = places->rank};
+    fsdp_status status;
+
+    *out = NULL;
+    if (!ranks)
+        return FSDP_NO_MEMORY;
+    for (int r = 0; r < places->ranks; r++)
+        ranks[r] = r;
+    status = group_new(machines, &spec, out);
+    fsdp__free(ranks);
+    if (status != FSDP_OK) {
+        if (*out)
+            fsdp__machines_group_free(*out);
+        *out = NULL;
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    if (machines->one_level)
+        fsdp__symmetric_group_free(local);
+    else
+        (*out)->local = local;
+    list(*out);
+    return FSDP_OK;
+}
+
+/* Refuses a tag that is in use: two groups with one tag would get each other's messages. Tickets come round again after
+ * a million calls of the world. */
+static fsdp_status check_tag(const fsdp__machines_group *group)
+{
+    for (const fsdp__machines_group *other = group->world->groups; other; other = other->next)
+        if (other->tag == group->tag)
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "its messages cannot be told from those of group '%s': free that first",
+                             other->name);
+    return FSDP_OK;
+}
+
+/* Opens the group's members on this machine as a group of the arena. */
+static fsdp_status open_local(fsdp__machines_group *group, const fsdp__process_group_spec *spec)
+{
+    const fsdp__places *places = &group->world->link.places;
+    int *ranks = fsdp__malloc((size_t)group->locals * sizeof *ranks);
+    fsdp__process_group_spec local = {
+        .name = spec->name, .ranks = ranks, .count = group->locals, .rank = group->local_rank, .ticket = spec->ticket};
+    void *opened = NULL;
+    fsdp_status status;
+
+    if (!ranks)
+        return FSDP_NO_MEMORY;
+    for (int j = 0; j < group->locals; j++)
+        ranks[j] = group->ranks[fsdp__machines_member(group, group->place, j)] % places->machine_ranks;
+    status = fsdp__symmetric_group_open(group->world->local, &local, &opened);
+    fsdp__free(ranks);
+    group->local = opened;
+    return status;
+}
+
+fsdp_status fsdp__machines_group_open(void *transport, const fsdp__process_group_spec *spec, void **out)
+{
+    fsdp__machines *machines = transport;
+    fsdp__machines_group *group = NULL;
+    fsdp_status status = group_new(machines, spec, &group);
+
+    if (status == FSDP_OK)
+        status = check_tag(group);
+    if (status == FSDP_OK && !group->flat)
+        status = open_local(group, spec);
+    if (status != FSDP_OK) {
+        if (group)
+            fsdp__machines_group_free(group);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    list(group);
+    *out = group;
+    return FSDP_OK;
+}
+
+void fsdp__machines_group_ready(void *g)
+{
+    fsdp__machines_group *group = g;
+
+    if (group->local)
+        fsdp__symmetric_group_ready(group->local);
+}
+
+void fsdp__machines_group_free(void *g)
+{
+    fsdp__machines_group *group = g;
+
+    for (fsdp__machines_group **link = &group->world->groups; *link; link = &(*link)->next)
+        if (*link == group) {
+            *link = group->next;
+            break;
+        }
+    if (group->local)
+        fsdp__symmetric_group_free(group->local);
+    fsdp__free(group->scratch);
+    fsdp__free(group->messages);
+    fsdp__free(group->column);
+    fsdp__free(group->ranks);
+    fsdp__free(group->name);
+    fsdp__free(group);
+}
+
+void *fsdp__machines_scratch(fsdp__machines_group *group, size_t bytes)
+{
+    if (bytes > group->scratch_bytes) {
+        fsdp__free(group->scratch);
+        group->scratch = fsdp__malloc(bytes);
+        group->scratch_bytes = group->scratch ? bytes : 0;
+    }
+    return group->scratch;
+}

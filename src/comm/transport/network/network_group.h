@@ -1,0 +1,70 @@
+/* network_group.h - a group of ranks of several machines.
+ *
+ *   local    all its members are on one machine: it is its group of the arena, and all calls are that group's.
+ *   regular  the same local ranks on each of several machines: those of a machine meet in the arena, and each exchanges
+ *            with its counterparts, the same local rank on the other machines.
+ *   flat     any other group, and all groups where one level was asked for: each rank exchanges with each, nothing is
+ *            shared.
+ *
+ * A rank's *column* is the set of ranks that it exchanges with, itself included: its counterparts, or in a flat group
+ * all members. So a flat group is a regular one with one rank on each of as many machines as it has members. */
+#ifndef COMM_NETWORK_NETWORK_GROUP_H
+#define COMM_NETWORK_NETWORK_GROUP_H
+
+#include "comm/health/network_watch.h"
+
+/* One rank's world of several machines. */
+typedef struct fsdp__machines {
+    fsdp_context *context;
+    fsdp__link link;
+    fsdp__watch watch;
+    fsdp__symmetric *local;
+    bool one_level;
+    bool awaited;                        /* all ranks wait to hear whether this one has joined */
+    struct fsdp__machines_group *groups; /* all that are not freed */
+} fsdp__machines;
+
+typedef struct fsdp__machines_group {
+    struct fsdp__machines_group *next;
+    fsdp__machines *world;
+    fsdp__symmetric_group *local; /* the members on this machine; NULL: the group is flat */
+    bool flat;
+    char *name;
+    int *ranks; /* global */
+    int rank, size;
+    int tag;            /* the first of the group's own tags */
+    int machines;       /* number of machines on which it has members */
+    int block;          /* of a flat group: see comm/order.h */
+    int *column;        /* global ranks */
+    int columns, place; /* size of the column, and this rank's place in it */
+    int rounds;         /* rounds of its meetings: see meeting.h */
+    int locals, local_rank;
+    void *scratch; /* of the running call; kept for the next one */
+    size_t scratch_bytes;
+    unsigned char *messages; /* of its meeting: see meeting.c; also kept */
+} fsdp__machines_group;
+
+fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric_group *local,
+                                       fsdp__machines_group **out);
+
+/* Slots of the transport's table. */
+fsdp_status fsdp__machines_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
+void fsdp__machines_group_ready(void *group);
+void fsdp__machines_group_free(void *group);
+
+/* Returns memory for the running call; NULL and a last error when out of memory. */
+void *fsdp__machines_scratch(fsdp__machines_group *group, size_t bytes);
+
+/* Returns whether the whole group is on one machine, so that its group of the arena does everything. */
+static inline bool fsdp__machines_is_local(const fsdp__machines_group *group)
+{
+    return group->local && group->columns == 1;
+}
+
+/* Returns the group rank of the local rank `local` at a place. */
+static inline int fsdp__machines_member(const fsdp__machines_group *group, int place, int local)
+{
+    return place * group->locals + local;
+}
+
+#endif

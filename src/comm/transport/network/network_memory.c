@@ -1,0 +1,59 @@
+/* network_memory.c - makes a region on each machine, or none on any. */
+#include "comm/transport/network/network_memory.h"
+
+#include "comm/transport/arena/arena_memory.h"
+
+fsdp_status fsdp__machines_alloc(void *transport, size_t bytes, void **out)
+{
+    return fsdp__symmetric_alloc(((fsdp__machines *)transport)->local, bytes, out);
+}
+
+void fsdp__machines_free(void *transport, void *pointer)
+{
+    fsdp__symmetric_free(((fsdp__machines *)transport)->local, pointer);
+}
+
+/* Tells what became of the region here, and learns what became of it elsewhere. */
+static fsdp_status compare_results(fsdp__machines_group *group, const fsdp__call *call, fsdp_status mine,
+                                   fsdp__traffic *traffic)
+{
+    fsdp__header own = {.own_status = (int32_t)mine};
+    fsdp__meeting meeting;
+    fsdp_status status = fsdp__meeting_begin(&meeting, group, call, &own, NULL);
+
+    if (status == FSDP_OK)
+        status = fsdp__meeting_end(&meeting, traffic);
+    for (int p = 0; status == FSDP_OK && mine == FSDP_OK && p < group->columns; p++)
+        if (fsdp__meeting_header(&meeting, p)->own_status != FSDP_OK)
+            status = FSDP_FAIL((fsdp_status)fsdp__meeting_header(&meeting, p)->own_status,
+                               "rank %d: cannot allocate %zu bytes shared by group '%s'", group->column[p], call->bytes,
+                               group->name);
+    fsdp__meeting_release(&meeting);
+    return status;
+}
+
+fsdp_status fsdp__machines_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
+{
+    fsdp__machines_group *group = g;
+    fsdp_status mine, status;
+    bool held;
+
+    mine = fsdp__symmetric_alloc_shared(group->local, call, traffic, out);
+    if (fsdp__machines_is_local(group))
+        return mine;
+    held = fsdp_hold_error(mine != FSDP_OK);
+    status = compare_results(group, call, mine, traffic);
+    fsdp_release_error(held);
+    if (mine != FSDP_OK)
+        return mine;
+    if (status != FSDP_OK) {
+        fsdp__machines_free_shared(group, *out);
+        *out = NULL;
+    }
+    return status;
+}
+
+void fsdp__machines_free_shared(void *g, void *pointer)
+{
+    fsdp__symmetric_free_shared(((fsdp__machines_group *)g)->local, pointer);
+}

@@ -1,0 +1,143 @@
+/* network_plain.c - a machine's part is done by its group in the arena, the rest between a rank and its counterparts.
+ *
+ * With M machines of k ranks, and n bytes in the whole buffer, a machine receives
+ *   all_gather       (M-1)/M n: each rank the parts of its counterparts, which the ranks of the machine then pass on
+ *   reduce_scatter   (M-1)/M n: each machine adds first, and sends sums
+ *   all_reduce       2 (M-1)/M n: both; k (M-1) n where n is small, in one exchange instead of two
+ *   broadcast        n, except the root's machine
+ *   all_to_all       each part once: k parts for each rank elsewhere
+ * In a flat group each rank counts as a machine; but in an all_reduce of more than 4 KiB the ranks of each machine,
+ * where they are equally many, first add up what they have, over the network. Each call is a meeting of headers, which
+ * takes along what is small. */
+#include "comm/transport/network/network_plain.h"
+
+#include "comm/transport/arena/arena_plain.h"
+#include "comm/transport/network/plain_run.h"
+
+/* ---- all_gather ---- */
+
+/* Copies the rank's own part, while the others' are on their way. */
+static fsdp_status meet_and_copy(fsdp__plain_run *r, void *dst, const void *src, int64_t count)
+{
+    fsdp__exchange x;
+    fsdp_status status;
+
+    fsdp__plain_meet(r, true);
+    status = fsdp__plain_begin_exchange(r, &x);
+    if (status == FSDP_OK)
+        status = fsdp__plain_copy(r, dst, src, count);
+    return fsdp__plain_end_exchange(r, &x, status);
+}
+
+static fsdp_status all_gather_over(fsdp__plain_run *r)
+{
+    fsdp__machines_group *g = r->group;
+    const fsdp__call *call = r->call;
+    int64_t part = call->count;
+
+    r->parts = FSDP__SAME_PARTS;
+    for (int p = 0; p < g->columns; p++) {
+        if (p == g->place)
+            continue;
+        FSDP_TRY(fsdp__plain_send(r, g->column[p], call->send, part));
+        FSDP_TRY(fsdp__plain_receive(
+            r, g->column[p], fsdp__plain_at(r, call->recv, fsdp__machines_member(g, p, g->local_rank) * part), part));
+    }
+    if (g->locals == 1)
+        return meet_and_copy(r, fsdp__plain_at(r, call->recv, g->rank * part), call->send, part);
+    FSDP_TRY(fsdp__plain_meet_and_exchange(r));
+    for (int p = 0; p < g->columns; p++) {
+        const char *mine = fsdp__plain_at(r, call->recv, fsdp__machines_member(g, p, g->local_rank) * part);
+
+        FSDP_TRY(fsdp__plain_local(r, fsdp__symmetric_all_gather, p == g->place ? call->send : mine,
+                                   fsdp__plain_at(r, call->recv, fsdp__machines_member(g, p, 0) * part), part));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__machines_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    const fsdp__machines_group *g = group;
+
+    return fsdp__plain_over(fsdp__machines_all_gather, fsdp__symmetric_all_gather, all_gather_over, group, call, stream,
+                            traffic, call->count, g->size * call->count);
+}
+
+/* ---- broadcast ---- */
+
+static fsdp_status broadcast_over(fsdp__plain_run *r)
+{
+    fsdp__machines_group *g = r->group;
+    const fsdp__call *call = r->call;
+    int from = call->root / g->locals, local_root = call->root % g->locals;
+    fsdp__call local = *call;
+
+    for (int p = 0; p < g->columns && g->local_rank == local_root; p++) {
+        if (p == g->place)
+            continue;
+        if (g->place == from)
+            FSDP_TRY(fsdp__plain_send(r, g->column[p], call->send, call->count));
+        else if (p == from)
+            FSDP_TRY(fsdp__plain_receive(r, g->column[p], call->recv, call->count));
+    }
+    FSDP_TRY(fsdp__plain_meet_and_exchange(r));
+    if (g->flat)
+        return FSDP_OK;
+    local.root = local_root;
+    return fsdp__symmetric_broadcast(g->local, &local, r->stream, r->traffic);
+}
+
+fsdp_status fsdp__machines_broadcast(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    const fsdp__machines_group *g = group;
+    bool sends = g->rank == call->root;
+
+    return fsdp__plain_over(fsdp__machines_broadcast, fsdp__symmetric_broadcast, broadcast_over, group, call, stream,
+                            traffic, sends ? call->count : 0, sends ? 0 : call->count);
+}
+
+/* ---- all_to_all ---- */
+
+static fsdp_status all_to_all_over(fsdp__plain_run *r)
+{
+    fsdp__machines_group *g = r->group;
+    const fsdp__call *call = r->call;
+    int64_t part = call->count, first = fsdp__machines_member(g, g->place, 0) * part;
+
+    /* When both meetings are over, the ranks that are no counterparts are known to have made this call, too. */
+    FSDP_TRY(fsdp__meet(g, call, r->traffic));
+    FSDP_TRY(g->flat
+                 ? fsdp__plain_copy(r, fsdp__plain_at(r, call->recv, first), fsdp__plain_at(r, call->send, first), part)
+                 : fsdp__plain_local(r, fsdp__symmetric_all_to_all, fsdp__plain_at(r, call->send, first),
+                                     fsdp__plain_at(r, call->recv, first), part));
+    for (int i = 0; i < g->size; i++) {
+        if (i / g->locals == g->place)
+            continue;
+        FSDP_TRY(fsdp__plain_send(r, g->ranks[i], fsdp__plain_at(r, call->send, i * part), part));
+        FSDP_TRY(fsdp__plain_receive(r, g->ranks[i], fsdp__plain_at(r, call->recv, i * part), part));
+    }
+    return fsdp__plain_exchange(r);
+}
+
+fsdp_status fsdp__machines_all_to_all(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    const fsdp__machines_group *g = group;
+    int64_t all = g->size * call->count;
+
+    return fsdp__plain_over(fsdp__machines_all_to_all, fsdp__symmetric_all_to_all, all_to_all_over, group, call, stream,
+                            traffic, all, all);
+}
+
+/* ---- barrier ---- */
+
+fsdp_status fsdp__machines_barrier(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    fsdp__machines_group *g = group;
+
+    /* A rank sends its header to its counterparts only when its whole machine has come. */
+    if (g->local)
+        FSDP_TRY(fsdp__symmetric_barrier(g->local, call, stream, traffic));
+    if (g->columns > 1)
+        FSDP_TRY(fsdp__meet(g, call, traffic));
+    return FSDP_OK;
+}

@@ -1,0 +1,15 @@
+/* network_plain.h - the collectives over contiguous parts, for a group over machines. */
+#ifndef COMM_NETWORK_NETWORK_PLAIN_H
+#define COMM_NETWORK_NETWORK_PLAIN_H
+
+#include "comm/transport/network/meeting.h"
+
+/* Slots of the transport's table. */
+fsdp_status fsdp__machines_all_gather(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_reduce_scatter(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_all_reduce(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_broadcast(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_all_to_all(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_barrier(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+
+#endif

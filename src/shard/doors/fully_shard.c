@@ -1,0 +1,392 @@
+/* fully_shard.c - the front door of FSDP2: chooses the parameters that make a group. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "comm/internal.h"
+#include "shard/doors/fully_shard.h"
+#include "shard/doors/zero.h"
+#include "shard/group/default_groups.h"
+#include "shard/reduce/gradients.h"
+#include "shard/state/attach.h"
+#include "shard/state/describe.h"
+
+/* ---- choosing the parameters ---- */
+
+typedef struct selection {
+    fsdp__module_state *state;
+    fsdp_mesh *mesh;
+    bool share;
+    const fsdp__flat *flat; /* NULL: none */
+    const fsdp_shard_options *options;
+    const char *path;   /* of the module at hand, from the module of the call */
+    fsdp_module **seen; /* modules already visited: shared ones count once */
+    int64_t seen_count, seen_capacity;
+} selection;
+
+fsdp_status fsdp__check_parameter(const char *what, const char *name, const fsdp_tensor *t, const fsdp_tensor *first)
+{
+    const fsdp_device *device = fsdp_tensor_device(t), *other = first ? fsdp_tensor_device(first) : device;
+
+    if (t->ndim == 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s '%s': a parameter without dimensions, make it one of shape (1)", what,
+                         name);
+    if (!fsdp_tensor_is_contiguous(t))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': not contiguous", what, name);
+    if (!fsdp_dtype_is_floating(t->dtype))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': %s is not a floating dtype", what, name,
+                         fsdp_dtype_name(t->dtype));
+    if (fsdp_tensor_grad(t))
+        return FSDP_FAIL(FSDP_STATE, "cannot %s '%s': it has a gradient of this rank's own; zero_grad first", what,
+                         name);
+    if (device != other)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot %s '%s': it is on device '%s', other parameters of the group are on '%s': all of them "
+                         "must be on one device, or on meta%s",
+                         what, name, fsdp_device_name(device), fsdp_device_name(other),
+                         fsdp_device_is_meta(device) || fsdp_device_is_meta(other)
+                             ? "; call fsdp_module_materialize for the whole module first"
+                             : "");
+    return FSDP_OK;
+}
+
+/* Makes the state that owns the parameter accompany this one, since the parameter is tied to one of an earlier call, or
+ * its module is shared. The owner must not be an outer module that was given first. */
+static fsdp_status join_owner(selection *sel, fsdp_module *module, const fsdp__parameter_slot *slot, fsdp__param *owner)
+{
+    const fsdp_mp_policy *policy = &sel->state->policy;
+    fsdp_dtype dtype = policy->param_dtype ? policy->param_dtype : owner->orig_dtype;
+
+    for (int64_t i = 0; i < sel->state->module_count; i++)
+        if (fsdp__module_state_reaches(owner->group->state, sel->state->modules[i]))
+            return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s' of a %s: %s of an outer module took it: %s", slot->name,
+                             module->type->name, fsdp__door_call(owner->group->state),
+                             fsdp__door_of(owner->group->state) == FSDP_DOOR_REPLICATE
+                                 ? "what is to be sharded and replicated is given a mesh of two dimensions"
+                                 : "shard from the bottom up, children before their parents");
+    if (dtype != owner->param_dtype)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot shard '%s' of a %s: it is tied to a parameter that is gathered in %s, and this call's "
+                         "mp_policy computes in %s: give both calls the same param_dtype",
+                         slot->name, module->type->name, fsdp_dtype_name(owner->param_dtype), fsdp_dtype_name(dtype));
+    FSDP_TRY(fsdp__module_state_accompany(owner->group->state, sel->state));
+    owner->group->state->tied = true;
+    return fsdp__param_add_users_field(owner, sel->state, module, slot->slot);
+}
+
+/* Gives the group of a mesh, and makes it if there is none: one collective belongs to one mesh, so parameters over
+ * several meshes need several groups. */
+static fsdp_status choose_group(selection *sel, fsdp_mesh *mesh, fsdp__param_group **out)
+{
+    const fsdp__module_state *state = sel->state;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        if (state->groups[i]->residence.mesh.mesh == mesh) {
+            *out = state->groups[i];
+            return FSDP_OK;
+        }
+    FSDP_TRY(fsdp__module_state_add_group(sel->state, mesh, sel->share, out));
+    if (sel->flat)
+        (*out)->flat = *sel->flat;
+    return FSDP_OK;
+}
+
+static fsdp_status check_placement(const selection *sel, const char *name, const fsdp_tensor *t,
+                                   const fsdp_shard_placement *placement)
+{
+    const fsdp_mesh *mesh = placement->mesh;
+
+    if (placement->dim < -t->ndim || placement->dim >= t->ndim)
+        return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s' in dimension %d: it has %d", name, placement->dim, t->ndim);
+    if (!mesh || fsdp_mesh_context(mesh) != sel->state->root->context || fsdp_mesh_ndim(mesh) > 2)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot shard '%s': it needs a mesh of one or two dimensions, of the module's context", name);
+    return FSDP_OK;
+}
+
+/* Returns the dotted name, from the module of the call. */
+static char *full_name(const selection *sel, const char *name)
+{
+    return fsdp__sprintf("%s%s%s", sel->path, *sel->path ? "." : "", name);
+}
+
+/* Gives the placement that the caller wants, by default dimension 0 of the call's mesh. */
+static fsdp_status choose_placement(const selection *sel, const char *name, const fsdp_tensor *t,
+                                    fsdp_shard_placement *out)
+{
+    char *full;
+    fsdp_status status;
+
+    *out = (fsdp_shard_placement){.mesh = sel->mesh};
+    if (!sel->options->placement)
+        return FSDP_OK;
+    full = full_name(sel, name);
+    if (!full)
+        return FSDP_NO_MEMORY;
+    status = sel->options->placement(sel->options->placement_arg, full, t, out);
+    if (status == FSDP_OK)
+        status = check_placement(sel, full, t, out);
+    fsdp__free(full);
+    out->dim += out->dim < 0 ? t->ndim : 0;
+    return status;
+}
+
+static fsdp__param *find_selected(const fsdp__module_state *state, const fsdp_tensor *t)
+{
+    for (int64_t i = 0; i < state->group_count; i++)
+        for (int64_t p = 0; p < state->groups[i]->param_count; p++)
+            if (state->groups[i]->params[p].sharded == t)
+                return &state->groups[i]->params[p];
+    return NULL;
+}
+
+/* Gives the caller's extension if it decides what is sent of the parameter. */
+static fsdp_status choose_extension(const selection *sel, const fsdp_module *module, const fsdp__parameter_slot *slot,
+                                    fsdp_gather_extension *out)
+{
+    const fsdp_shard_options *o = sel->options;
+    const fsdp_tensor *t = *slot->slot;
+    char *full;
+
+    if (!o->gather_extension)
+        return FSDP_OK;
+    if (!o->extends) {
+        bool linear = strcmp(module->type->name, "Linear") == 0 || strcmp(module->type->name, "Conv1D") == 0;
+
+        if (linear && t->ndim >= 2 && !slot->tied && strcmp(slot->name, "weight") == 0)
+            *out = *o->gather_extension;
+        return FSDP_OK;
+    }
+    full = full_name(sel, slot->name);
+    if (!full)
+        return FSDP_NO_MEMORY;
+    if (o->extends(o->extends_arg, full, t))
+        *out = *o->gather_extension;
+    fsdp__free(full);
+    return FSDP_OK;
+}
+
+static fsdp_status select_new(selection *sel, const fsdp_module *module, const fsdp__parameter_slot *slot,
+                              fsdp__param **out)
+{
+    const fsdp_mp_policy *policy = &sel->state->policy;
+    fsdp_tensor *t = *slot->slot;
+    fsdp_shard_placement placement;
+    fsdp__param_group *group;
+
+    if (fsdp_tensor_distribution(t))
+        return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s': it is a distributed tensor already", slot->name);
+    FSDP_TRY(fsdp__check_parameter("shard", slot->name, t,
+                                   sel->state->group_count > 0 ? sel->state->groups[0]->params[0].sharded : NULL));
+    FSDP_TRY(choose_placement(sel, slot->name, t, &placement));
+    FSDP_TRY(choose_group(sel, placement.mesh, &group));
+    FSDP_TRY(fsdp__param_group_add(group, t, out));
+    fsdp__param_set_dim(*out, placement.dim);
+    (*out)->param_dtype = policy->param_dtype ? policy->param_dtype : t->dtype;
+    (*out)->reduce_dtype = policy->reduce_dtype ? policy->reduce_dtype : t->dtype;
+    if (sel->flat) {
+        (*out)->unit_name = full_name(sel, slot->name);
+        if (!(*out)->unit_name)
+            return FSDP_NO_MEMORY;
+    }
+    return choose_extension(sel, module, slot, &(*out)->extension);
+}
+
+static bool is_ignored(const fsdp_shard_options *options, const fsdp_tensor *t)
+{
+    for (int64_t i = 0; i < options->ignored_param_count; i++)
+        if (options->ignored_params[i] == t)
+            return true;
+    return false;
+}
+
+/* Adds a parameter, or another field of one that was added before. */
+static fsdp_status select_parameter(selection *sel, fsdp_module *module, const fsdp__parameter_slot *slot)
+{
+    fsdp__param *p, *owner = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
+
+    if (!*slot->slot || is_ignored(sel->options, *slot->slot))
+        return FSDP_OK;
+    if (owner)
+        return join_owner(sel, module, slot, owner);
+    p = find_selected(sel->state, *slot->slot);
+    if (!p && select_new(sel, module, slot, &p) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "%s", module->type->name);
+    return fsdp__param_add_field(p, module, slot->slot);
+}
+
+static fsdp_status select_module(selection *sel, fsdp_module *module);
+
+static fsdp_status select_child(selection *sel, const fsdp__child_slot *child)
+{
+    const char *path = sel->path;
+    char *below;
+    fsdp_status status;
+
+    if (fsdp__module_state_of(child->module))
+        return FSDP_OK;
+    below = fsdp__sprintf("%s%s%s", path, *path ? "." : "", child->name);
+    if (!below)
+        return FSDP_NO_MEMORY;
+    sel->path = below;
+    status = select_module(sel, child->module);
+    sel->path = path;
+    fsdp__free(below);
+    return status;
+}
+
+static fsdp_status select_module(selection *sel, fsdp_module *module)
+{
+    for (int64_t i = 0; i < sel->seen_count; i++)
+        if (sel->seen[i] == module)
+            return FSDP_OK;
+    if (fsdp__grow(&sel->seen, sel->seen_count, &sel->seen_capacity, sizeof *sel->seen))
+        return FSDP_NO_MEMORY;
+    sel->seen[sel->seen_count++] = module;
+    for (int64_t i = 0; i < module->parts->parameter_count; i++)
+        FSDP_TRY(select_parameter(sel, module, &module->parts->parameters[i]));
+    for (int64_t i = 0; i < module->parts->child_count; i++)
+        FSDP_TRY(select_child(sel, &module->parts->children[i]));
+    return FSDP_OK;
+}
+
+/* ---- checks ---- */
+
+static fsdp_status check_list(fsdp_module *const *modules, int count)
+{
+    if (!modules || count < 1)
+        return FSDP_FAIL(FSDP_INVALID, "fully_shard needs at least one module");
+    for (int i = 0; i < count; i++)
+        if (!modules[i])
+            return FSDP_FAIL(FSDP_INVALID, "fully_shard was given a null module");
+    return FSDP_OK;
+}
+
+static fsdp_status check_modules(fsdp_module *const *modules, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!fsdp__module_has_forward(modules[i]))
+            return FSDP_FAIL(FSDP_INVALID, "cannot shard a %s: it has no forward to gather for, give its children",
+                             modules[i]->type->name);
+        if (fsdp__module_state_of(modules[i]))
+            return FSDP_FAIL(FSDP_STATE, "%s has already been applied to this %s: only once per module",
+                             fsdp__door_call(fsdp__module_state_of(modules[i])), modules[i]->type->name);
+        for (int j = 0; j < i; j++)
+            if (modules[j] == modules[i])
+                return FSDP_FAIL(FSDP_INVALID, "fully_shard was given the same %s twice", modules[i]->type->name);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status check_policy(const fsdp_mp_policy *policy)
+{
+    const fsdp_dtype wanted[] = {policy->param_dtype, policy->reduce_dtype, policy->output_dtype, policy->buffer_dtype};
+
+    for (int i = 0; i < 4; i++)
+        if (wanted[i] != FSDP_DTYPE_NONE && !fsdp_dtype_is_floating(wanted[i]))
+            return FSDP_FAIL(FSDP_INVALID, "mixed precision policy: %s is not a floating dtype",
+                             fsdp_dtype_name(wanted[i]));
+    return FSDP_OK;
+}
+
+static fsdp_status check_ignored(const fsdp_shard_options *options)
+{
+    if (options->ignored_param_count < 0 || (options->ignored_param_count > 0 && !options->ignored_params))
+        return FSDP_FAIL(FSDP_INVALID, "ignored_params: %lld tensors, and no list of them",
+                         (long long)options->ignored_param_count);
+    for (int64_t i = 0; i < options->ignored_param_count; i++)
+        if (!options->ignored_params[i])
+            return FSDP_FAIL(FSDP_INVALID, "ignored_params[%lld] is null", (long long)i);
+    return FSDP_OK;
+}
+
+/* ---- the call ---- */
+
+/* Gives sel->mesh, which is a reference. */
+static fsdp_status choose_mesh(selection *sel, fsdp_context *context, const fsdp_shard_options *options)
+{
+    fsdp_mesh *mesh = options->mesh;
+
+    if (!mesh)
+        FSDP_TRY(fsdp__default_mesh(context, &mesh));
+    if (fsdp_mesh_context(mesh) != context)
+        return FSDP_FAIL(FSDP_INVALID, "fully_shard was given a mesh of another context than the module's");
+    return fsdp__data_parallel_mesh(mesh, &options->dp_mesh_dims, &sel->mesh);
+}
+
+/* Does everything that must be checked before anything is changed. */
+static fsdp_status select_all(selection *sel, fsdp_module *const *modules, int count)
+{
+    const fsdp_shard_options *options = sel->options;
+
+    FSDP_TRY(check_modules(modules, count));
+    FSDP_TRY(check_ignored(options));
+    FSDP_TRY(fsdp__zero_check(options));
+    if (options->gather_extension)
+        FSDP_TRY(fsdp__wire_check(options->gather_extension));
+    FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel->state));
+    FSDP_TRY(fsdp__root_create(modules[0]->context, sel->state));
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(select_module(sel, modules[i]));
+    FSDP_TRY(fsdp__module_state_check_slices(sel->state));
+    return check_policy(&options->mp_policy);
+}
+
+/* Checks that all ranks have something to shard, or none: a rank with nothing to shard would not come where the others
+ * wait for it. */
+static fsdp_status check_alike(const selection *sel, const fsdp__mesh_info *mesh)
+{
+    bool any = sel->state->group_count > 0;
+    uint8_t has[2] = {any, !any};
+
+    if (mesh->ranks > 1)
+        FSDP_TRY(fsdp__process_group_any(mesh->shard_pg, has, 2));
+    if (mesh->replicas > 1)
+        FSDP_TRY(fsdp__process_group_any(mesh->replicate_pg, has, 2));
+    if (has[0] && has[1])
+        return FSDP_FAIL(FSDP_MISMATCH,
+                         "ranks do not shard the same modules: the %s has %s to shard on this rank, and %s on another",
+                         sel->state->modules[0]->type->name, any ? "parameters" : "no parameters",
+                         any ? "none" : "some");
+    return FSDP_OK;
+}
+
+/* Agrees with all ranks on what is wrong on one: a parameter that has a gradient, a module that is sharded already. */
+static fsdp_status agree(const selection *sel, fsdp_status mine)
+{
+    fsdp__mesh_info mesh = fsdp__mesh_info_of(sel->mesh);
+    fsdp_status status = fsdp__mesh_info_agree(&mesh, mine);
+
+    if (status == FSDP_OK)
+        status = check_alike(sel, &mesh);
+    fsdp__mesh_info_release(&mesh);
+    return status;
+}
+
+fsdp_status fsdp__fully_shard(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
+                              const fsdp__flat *flat)
+{
+    selection sel = {.path = "", .share = !options->no_shared_memory, .flat = flat, .options = options};
+    fsdp_status status;
+
+    FSDP_TRY(check_list(modules, count));
+    FSDP_TRY(choose_mesh(&sel, modules[0]->context, options));
+    FSDP_TRY_GOTO(status, agree(&sel, select_all(&sel, modules, count)), out);
+    status = fsdp__module_state_attach(sel.state);
+out:
+    fsdp__free(sel.seen);
+    fsdp_mesh_unref(sel.mesh);
+    fsdp__module_state_unref(sel.state);
+    return status;
+}
+
+fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, const fsdp_shard_options *options)
+{
+    static const fsdp_shard_options defaults;
+
+    return fsdp__fully_shard(modules, count, options ? options : &defaults, NULL);
+}
+
+fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options)
+{
+    return fsdp_fully_shard_modules(&module, 1, options);
+}

@@ -1,0 +1,89 @@
+/* alike.c - writes parameters as text, and compares texts among ranks. */
+#include "shard/group/alike.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+#include "comm/internal.h"
+
+void fsdp__write_parameters(FILE *text, const fsdp__param_group *group)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+        const fsdp_distribution *d = fsdp_tensor_distribution(p->sharded);
+        char shape[FSDP__SHAPE_TEXT], name[256];
+
+        fprintf(text, "parameter %s: %s %s", fsdp__param_text(p, name, sizeof name), fsdp_dtype_name(p->orig_dtype),
+                fsdp__shape_text(d ? d->ndim : p->sharded->ndim, d ? d->global_shape : p->sharded->shape, shape));
+        if (p->dim > 0)
+            fprintf(text, ", sharded in dimension %d", p->dim);
+        fprintf(text, "%s%s\n", fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen",
+                fsdp_device_is_meta(fsdp_tensor_device(p->sharded)) ? ", on meta" : "");
+    }
+}
+
+static int line_length(const char *text)
+{
+    return (int)strcspn(text, "\n");
+}
+
+static fsdp_status fail_different(const char *first, const char *other, int first_rank, int other_rank)
+{
+    while (*first && *other && line_length(first) == line_length(other) &&
+           memcmp(first, other, (size_t)line_length(first)) == 0) {
+        first += line_length(first) + 1;
+        other += line_length(other) + 1;
+    }
+    return FSDP_FAIL(FSDP_MISMATCH,
+                     "ranks do not have the same parameters and options: rank %d has %.*s, and rank %d has %.*s; all "
+                     "must have the same, in one order",
+                     first_rank, *first ? line_length(first) : 7, *first ? first : "no more", other_rank,
+                     *other ? line_length(other) : 7, *other ? other : "no more");
+}
+
+static fsdp_status find_difference(fsdp_process_group *pg, const char *text)
+{
+    void **texts;
+    size_t *bytes;
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(fsdp_gather_objects(pg, text, strlen(text) + 1, &texts, &bytes));
+    for (int r = 1; r < fsdp_process_group_size(pg) && status == FSDP_OK; r++)
+        if (strcmp(texts[0], texts[r]) != 0)
+            status = fail_different(texts[0], texts[r], fsdp_process_group_global_rank(pg, 0),
+                                    fsdp_process_group_global_rank(pg, r));
+    fsdp_objects_free(pg, texts, bytes);
+    return status;
+}
+
+/* Compares hashes first: texts of many ranks and parameters are long, and alike unless there is a mistake. */
+static fsdp_status compare(fsdp_process_group *pg, const char *text)
+{
+    enum {
+        BITS = 64
+    };
+    uint64_t hash = text ? fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, strlen(text)) : 0;
+    uint8_t said[2 * BITS + 1]; /* some rank has this bit 0; has it 1; has no text */
+    bool differ = false;
+
+    for (int i = 0; i < BITS; i++) {
+        said[i] = (hash >> i & 1) == 0;
+        said[BITS + i] = (hash >> i & 1) != 0;
+    }
+    said[2 * BITS] = !text;
+    FSDP_TRY(fsdp__process_group_any(pg, said, sizeof said));
+    for (int i = 0; i < BITS; i++)
+        differ = differ || (said[i] && said[BITS + i]);
+    return differ && !said[2 * BITS] ? find_difference(pg, text) : FSDP_OK;
+}
+
+fsdp_status fsdp__compare_texts(const fsdp__mesh_info *mesh, const char *text)
+{
+    fsdp_status status = FSDP_OK;
+
+    if (mesh->ranks > 1)
+        status = compare(mesh->shard_pg, text);
+    if (mesh->replicas > 1) /* in any case: other shard groups may have found nothing */
+        FSDP_KEEP_FIRST(status, compare(mesh->replicate_pg, text));
+    return status;
+}

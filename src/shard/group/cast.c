@@ -1,0 +1,69 @@
+/* cast.c - casts the shards that have been written, in one pass. */
+#include "shard/group/cast.h"
+
+#include "base/alloc.h"
+#include "device/kernels.h"
+
+bool fsdp__param_keeps_cast(const fsdp__param *param)
+{
+    return param->param_dtype != param->orig_dtype && param->extent.outer <= 1;
+}
+
+void fsdp__cast_lay_out(fsdp__residence *residence, fsdp__param *params, int64_t count)
+{
+    residence->cast_bytes = 0;
+    residence->casts = false;
+    for (int64_t i = 0; i < count; i++) {
+        fsdp__param *p = &params[i];
+
+        p->cast_offset = residence->cast_bytes;
+        if (!fsdp__param_keeps_cast(p))
+            continue;
+        residence->casts = true;
+        residence->cast_bytes += fsdp__device_rounded((size_t)p->chunk_numel * fsdp_dtype_size(p->param_dtype));
+    }
+}
+
+void *fsdp__cast_of(const fsdp__residence *residence, const fsdp__param *param)
+{
+    size_t in_unsharded = param->unsharded_offset + (size_t)param->piece.at * fsdp_dtype_size(param->param_dtype);
+
+    if (residence->kind == FSDP__RESIDENCE_CAST)
+        return (char *)residence->unsharded->data + in_unsharded;
+    return (char *)residence->cast->data + param->cast_offset;
+}
+
+fsdp_status fsdp__cast_shards(fsdp__residence *residence, const fsdp__param *params, int64_t count, fsdp_stream *stream)
+{
+    fsdp__cast_spans_args args = {.count = 0};
+    fsdp_status status = FSDP_OK;
+    fsdp__span *spans;
+
+    residence->cast_stream = stream;
+    if (!residence->casts || residence->has_cast || fsdp__residence_is_offloaded(residence))
+        return FSDP_OK;
+    spans = fsdp__malloc((size_t)count * sizeof *spans);
+    if (!spans)
+        return FSDP_NO_MEMORY;
+    args.spans = spans;
+    for (int64_t i = 0; i <= count; i++) { /* one more round, to launch what is left */
+        const fsdp__param *p = i < count ? &params[i] : NULL;
+        bool keeps = p && fsdp__param_keeps_cast(p) && fsdp__param_shard_numel(p) > 0;
+
+        if (args.count > 0 &&
+            (!p || (keeps && (p->orig_dtype != args.src_dtype || p->param_dtype != args.dst_dtype)))) {
+            FSDP_TRY_GOTO(status, fsdp__launch_cast_spans(stream, &args), out);
+            args.count = 0;
+        }
+        if (!keeps)
+            continue;
+        args.src_dtype = p->orig_dtype;
+        args.dst_dtype = p->param_dtype;
+        spans[args.count++] = (fsdp__span){
+            .src = p->sharded->storage->data, .dst = fsdp__cast_of(residence, p), .numel = fsdp__param_shard_numel(p)};
+    }
+    residence->has_cast = true;
+out:
+    fsdp__free(spans);
+    return status;
+}

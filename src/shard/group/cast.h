@@ -1,0 +1,25 @@
+/* cast.h - keeps shards in the dtype in which they are gathered. They are cast at the first gather after a write, and
+ * the cast serves all gathers until the next write: it is made once a step, however often a step gathers.
+ *
+ * In CAST they are this rank's rows of the unsharded parameters, which lie in shared memory anyway; in COPY they have a
+ * region of their own. The ledger counts the same bytes either way. Parameters whose rows lie in runs (sharded in a
+ * later dimension than 0) are cast by each gather; offloaded ones are too, on the device (offload.h). Groups that are
+ * gathered in other bytes keep no cast (wire.h). */
+#ifndef SHARD_GROUP_CAST_H
+#define SHARD_GROUP_CAST_H
+
+#include "shard/group/param.h"
+#include "shard/group/residence.h"
+
+/* Returns whether a cast of the parameter is kept: it is gathered in another dtype, and its rows lie together. */
+bool fsdp__param_keeps_cast(const fsdp__param *param);
+/* Lays out the casts, and sets the residence's bytes for them. Extents and chunks must be known. */
+void fsdp__cast_lay_out(fsdp__residence *residence, fsdp__param *params, int64_t count);
+/* Returns where the cast of a parameter that keeps one lies: what its gather reads. */
+void *fsdp__cast_of(const fsdp__residence *residence, const fsdp__param *param);
+/* Casts the shards, unless nothing was written since the last cast. A cast that another stream has made must be
+ * complete in the order of this one. [stream] */
+fsdp_status fsdp__cast_shards(fsdp__residence *residence, const fsdp__param *params, int64_t count,
+                              fsdp_stream *stream);
+
+#endif

@@ -1,0 +1,19 @@
+/* custom.h - runs collectives that the caller has written: the library's coalesced calls are packed, handed to a
+ * function of the caller's, and unpacked. A part is what one rank has of all buffers, one after the other. */
+#ifndef SHARD_GROUP_CUSTOM_H
+#define SHARD_GROUP_CUSTOM_H
+
+#include "shard/group/comm_context.h"
+
+/* Gathers by the caller's function. `*packed` is memory that the work on `stream` uses: the caller keeps it until that
+ * is done, also after a failure. [collective] [stream] */
+fsdp_status fsdp__custom_all_gather(const fsdp_custom_collective *custom, fsdp__comm_context *comm,
+                                    fsdp_process_group *pg, const fsdp_sharded_buffer *buffers, int64_t count,
+                                    fsdp_stream *stream, fsdp__region **packed);
+/* Reduces by the caller's function, with one call for all buffers of one reduce dtype. A rank that has no gradient for
+ * a buffer contributes zeros. `*packed` is as above. */
+fsdp_status fsdp__custom_reduce_scatter(const fsdp_custom_collective *custom, fsdp__comm_context *comm,
+                                        fsdp_process_group *pg, const fsdp_sharded_buffer *buffers, int64_t count,
+                                        const fsdp_reduce_options *options, fsdp_stream *stream, fsdp__region **packed);
+
+#endif

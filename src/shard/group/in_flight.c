@@ -1,0 +1,190 @@
+/* in_flight.c - a reduction from its issue to its landing. */
+#include "shard/group/in_flight.h"
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "device/device.h"
+
+fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp_stream *stream)
+{
+    fsdp_tensor **tensors;
+
+    flight->stream = stream;
+    if (flight->capacity >= count)
+        return FSDP_OK;
+    tensors = fsdp__calloc((size_t)count, 4 * sizeof *tensors + sizeof *flight->contributed);
+    if (!tensors)
+        return FSDP_NO_MEMORY;
+    fsdp__free(flight->unsharded);
+    *flight = (fsdp__in_flight){.unsharded = tensors,
+                                .gradients = tensors + count,
+                                .arriving = tensors + 2 * count,
+                                .shards = tensors + 3 * count,
+                                .contributed = (uint8_t *)(tensors + 4 * count),
+                                .capacity = count,
+                                .stream = stream,
+                                .done = flight->done};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight)
+{
+    FSDP_TRY(fsdp_event_record(flight->done, flight->stream));
+    for (int64_t i = 0; i < flight->count && !fsdp__stream_is_inline(flight->stream); i++)
+        if (flight->gradients[i] && !flight->results) /* results have events of their own: arrivals.h */
+            flight->gradients[i]->storage->written = flight->done;
+    return FSDP_OK;
+}
+
+static void let_go(fsdp_tensor **tensor)
+{
+    fsdp_tensor_unref(*tensor);
+    *tensor = NULL;
+}
+
+static void let_go_memory(fsdp__in_flight *flight)
+{
+    fsdp__storage_unref(flight->results);
+    fsdp__storage_unref(flight->partial);
+    flight->results = flight->partial = NULL;
+    fsdp__region_unref(flight->packed);
+    flight->packed = NULL;
+}
+
+bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i)
+{
+    return flight->contributed[flight->together ? 0 : i];
+}
+
+/* Marks the i-th result as available to whoever uses the device's stream. */
+static void is_written(const fsdp__in_flight *flight, int64_t i)
+{
+    if (flight->gradients[i] && flight->gradients[i]->storage->written == flight->done)
+        flight->gradients[i]->storage->written = NULL;
+}
+
+static void drop(fsdp__in_flight *flight, int64_t i)
+{
+    let_go(&flight->unsharded[i]);
+    let_go(&flight->gradients[i]);
+    let_go(&flight->arriving[i]);
+}
+
+/* Makes the result the shard's gradient, or adds it to that, after hooks have seen it. */
+static fsdp_status arrive(fsdp_context *context, fsdp_tensor *shard, fsdp_tensor *gradient)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    status = fsdp__leaf_accumulate(shard, gradient);
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+/* Takes the i-th result out, and hands it to its shard if that waits for it. */
+static fsdp_status land(fsdp_context *context, fsdp__in_flight *flight, int64_t i, bool wanted)
+{
+    fsdp_tensor *gradient = fsdp_tensor_ref(flight->gradients[i]), *shard = fsdp_tensor_ref(flight->arriving[i]);
+    fsdp_status status = FSDP_OK;
+
+    drop(flight, i);
+    if (shard && wanted)
+        status = arrive(context, shard, gradient);
+    fsdp_tensor_unref(gradient);
+    fsdp_tensor_unref(shard);
+    return status;
+}
+
+/* Shows the shards that have a gradient to the caller's hook; they are the same on all ranks. */
+static fsdp_status tell_landed(fsdp__in_flight *flight, bool wanted)
+{
+    fsdp_post_accumulate_grad_hook landed = flight->landed;
+    fsdp_status status = FSDP_OK;
+    int64_t with = 0;
+
+    flight->landed = NULL;
+    if (!landed)
+        return FSDP_OK;
+    for (int64_t i = 0; i < flight->count; i++)
+        if (fsdp_tensor_grad(flight->shards[i])) {
+            fsdp_tensor *shard = flight->shards[i];
+
+            flight->shards[i] = flight->shards[with];
+            flight->shards[with++] = shard;
+        }
+    if (wanted && with > 0)
+        status = landed(flight->landed_arg, flight->shards, with);
+    for (int64_t i = 0; i < flight->count; i++)
+        let_go(&flight->shards[i]);
+    return status;
+}
+
+/* Makes the device's stream wait for the reduction, and the host too if it needs to know the outcome. */
+static fsdp_status await(const fsdp__in_flight *flight)
+{
+    FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(flight->stream)), flight->done));
+    return flight->asked ? fsdp_event_synchronize(flight->done) : FSDP_OK;
+}
+
+fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, int64_t *waited_ns)
+{
+    int64_t began = fsdp__clock_ns();
+    fsdp_status status = fsdp_event_synchronize(flight->done);
+
+    *waited_ns += fsdp__clock_ns() - began;
+    return status;
+}
+
+fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, int64_t *waited_ns)
+{
+    fsdp__in_flight landing = *flight;
+    fsdp_stream *stream = landing.stream;
+    int64_t began;
+    fsdp_status status;
+
+    if (landing.count == 0)
+        return FSDP_OK;
+    began = fsdp__clock_ns();
+    status = await(&landing);
+    *waited_ns += fsdp__clock_ns() - began;
+    FSDP_TRY(status);
+    /* Where the stream runs behind the host, this may report earlier work. A failure breaks the world, and later calls
+     * say so. */
+    status = fsdp__stream_check(stream);
+    *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start another reduction */
+    for (int64_t i = 0; i < landing.count; i++)
+        is_written(&landing, i);
+    for (int64_t i = 0; i < landing.count; i++)
+        FSDP_KEEP_FIRST(status,
+                        land(context, &landing, i, status == FSDP_OK && fsdp__in_flight_contributed(&landing, i)));
+    let_go_memory(&landing);
+    FSDP_KEEP_FIRST(status, tell_landed(&landing, status == FSDP_OK));
+    if (flight->capacity > 0) { /* the hook's reduction has made new arrays */
+        fsdp__free(landing.unsharded);
+        return status;
+    }
+    landing.count = 0;
+    *flight = landing;
+    return status;
+}
+
+void fsdp__in_flight_drop(fsdp__in_flight *flight)
+{
+    if (flight->count == 0)
+        return;
+    (void)fsdp_stream_synchronize(flight->stream); /* what the stream reads and writes is freed now */
+    for (int64_t i = 0; i < flight->count; i++) {
+        is_written(flight, i);
+        drop(flight, i);
+    }
+    let_go_memory(flight);
+    (void)tell_landed(flight, false);
+    flight->count = 0;
+}
+
+void fsdp__in_flight_close(fsdp__in_flight *flight)
+{
+    fsdp__free(flight->unsharded);
+    fsdp_event_free(flight->done);
+}

@@ -1,0 +1,46 @@
+/* in_flight.h - a reduction that a stream may still be running, and all that it reads and writes.
+ *
+ * While it runs, the storage of each result carries the reduction's event (`written`), so that whoever uses the result
+ * before it has landed waits for it. */
+#ifndef SHARD_GROUP_IN_FLIGHT_H
+#define SHARD_GROUP_IN_FLIGHT_H
+
+#include "fsdp/shard.h"
+#include "shard/group/region.h"
+
+typedef struct fsdp__in_flight {
+    fsdp_tensor **unsharded; /* the unsharded gradients that are reduced; NULL where this rank has none */
+    fsdp_tensor **gradients; /* this rank's part of the result; NULL where the result is partial */
+    fsdp_tensor **arriving;  /* shards that get their result on landing: hooks see it, or it may be none; else NULL */
+    int64_t count, capacity;
+    fsdp_stream *stream; /* that the reduction runs on */
+    /* Whether any rank had a gradient, known when `done`. This is asked where this rank had none; its result then
+     * arrives or not. */
+    uint8_t *contributed;
+    bool asked;
+    bool together;          /* the first of `contributed` stands for all: they are one buffer */
+    fsdp__storage *results; /* results on the device, of `gradients` on the host; NULL: `gradients` are the results */
+    fsdp__storage *partial; /* gradients reduced inside the replica; NULL: none */
+    fsdp__region *packed;   /* memory of a function of the caller's; NULL: the library reduces */
+    fsdp_event *done;
+    fsdp_post_accumulate_grad_hook landed; /* the caller's hook, called when shards have their gradients; or NULL */
+    void *landed_arg;
+    fsdp_tensor **shards; /* the shards to tell it of; NULLs if there is no hook */
+} fsdp__in_flight;
+
+/* Makes room for `count` results, on `stream`. Nothing may be in flight. */
+fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp_stream *stream);
+/* Returns whether any rank had a gradient for the i-th result, as far as that is known. */
+bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i);
+/* Records that the stream has been given the whole reduction. */
+fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight);
+/* Makes the host wait for the reduction. Here and below the time that the host waits is added to `*waited_ns`. */
+fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, int64_t *waited_ns);
+/* Lands the reduction: the device's own stream waits for it, what it held is released, results that hooks wait for
+ * arrive, and `landed` is called. */
+fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, int64_t *waited_ns);
+/* Waits for the reduction and drops its results. */
+void fsdp__in_flight_drop(fsdp__in_flight *flight);
+void fsdp__in_flight_close(fsdp__in_flight *flight);
+
+#endif

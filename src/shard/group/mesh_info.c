@@ -1,0 +1,109 @@
+/* mesh_info.c - tells which ranks hold which part. */
+#include "shard/group/mesh_info.h"
+
+#include "base/alloc.h"
+#include "dist/dist.h"
+
+/* ---- the two groups ---- */
+
+fsdp__mesh_info fsdp__mesh_info_of(fsdp_mesh *mesh)
+{
+    bool hybrid = fsdp_mesh_ndim(mesh) == 2;
+    fsdp_process_group *shard = fsdp_mesh_process_group(mesh, hybrid);
+    fsdp_process_group *replicate = hybrid ? fsdp_mesh_process_group(mesh, 0) : NULL;
+
+    return (fsdp__mesh_info){.mesh = fsdp_mesh_ref(mesh),
+                             .shard_pg = shard,
+                             .replicate_pg = replicate,
+                             .ranks = fsdp_process_group_size(shard),
+                             .rank = fsdp_process_group_rank(shard),
+                             .replicas = replicate ? fsdp_process_group_size(replicate) : 1};
+}
+
+void fsdp__mesh_info_release(fsdp__mesh_info *info)
+{
+    fsdp_mesh_unref(info->mesh);
+    *info = (fsdp__mesh_info){0};
+}
+
+void fsdp__mesh_info_place(const fsdp__mesh_info *info, int dim, fsdp_distribution *out)
+{
+    out->mesh = info->mesh;
+    out->placement_count = 0;
+    if (info->replicate_pg)
+        out->placements[out->placement_count++] = (fsdp_placement){.kind = FSDP_REPLICATE};
+    out->placements[out->placement_count++] = (fsdp_placement){.kind = FSDP_SHARD, .dim = dim};
+}
+
+fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine)
+{
+    if (info->ranks > 1)
+        mine = fsdp_agree(info->shard_pg, mine);
+    if (info->replicas > 1) /* all ranks of a shard group have the same status by now */
+        mine = fsdp_agree(info->replicate_pg, mine);
+    return mine;
+}
+
+fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp__mesh_info *info, fsdp_status mine)
+{
+    const fsdp__mesh_info *before = *last;
+
+    *last = info;
+    if (before && before->shard_pg == info->shard_pg && before->replicate_pg == info->replicate_pg)
+        return mine;
+    return fsdp__mesh_info_agree(info, mine);
+}
+
+/* ---- the data-parallel dimensions of a mesh ---- */
+
+static int count_names(const char *const *names)
+{
+    int count = 0;
+
+    while (count < FSDP_MAX_MESH_DIMS && names[count])
+        count++;
+    return count;
+}
+
+/* Returns "a_b", as PyTorch calls flattened dimensions; `otherwise` if there are none. */
+static char *joined(const char *const *names, int count, const char *otherwise)
+{
+    char *text = fsdp__strdup(count > 0 ? names[0] : otherwise);
+
+    for (int i = 1; i < count && text; i++) {
+        char *longer = fsdp__sprintf("%s_%s", text, names[i]);
+
+        fsdp__free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static fsdp_status named_mesh(fsdp_mesh *mesh, const fsdp_dp_mesh_dims *dims, fsdp_mesh **out)
+{
+    int replicate = count_names(dims->replicate), shard = count_names(dims->shard);
+    const fsdp__mesh_names parts[] = {{replicate, dims->replicate}, {shard, dims->shard}};
+    char *names[] = {joined(dims->replicate, replicate, "replicate"), joined(dims->shard, shard, "not sharded")};
+    int first = replicate == 0; /* without replicas there is one dimension */
+    fsdp_status status = FSDP_NO_MEMORY;
+
+    if (names[0] && names[1])
+        status = fsdp__mesh_part(mesh, "take the data-parallel dimensions (dp_mesh_dims) of a mesh", 2 - first,
+                                 parts + first, (const char *const *)names + first, out);
+    fsdp__free(names[0]);
+    fsdp__free(names[1]);
+    return status;
+}
+
+fsdp_status fsdp__data_parallel_mesh(fsdp_mesh *mesh, const fsdp_dp_mesh_dims *dims, fsdp_mesh **out)
+{
+    if (dims->shard[0] || dims->replicate[0])
+        return named_mesh(mesh, dims, out);
+    if (fsdp_mesh_ndim(mesh) > 2)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "fully_shard takes a mesh of one dimension (shard) or two (replicate, shard), this one has "
+                         "%d: name its data-parallel dimensions in dp_mesh_dims",
+                         fsdp_mesh_ndim(mesh));
+    *out = fsdp_mesh_ref(mesh);
+    return FSDP_OK;
+}

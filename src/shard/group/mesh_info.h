@@ -1,0 +1,32 @@
+/* mesh_info.h - the process groups of one group of parameters (FSDP2's FSDPMeshInfo). */
+#ifndef SHARD_GROUP_MESH_INFO_H
+#define SHARD_GROUP_MESH_INFO_H
+
+#include "fsdp/shard.h"
+
+typedef struct fsdp__mesh_info {
+    fsdp_mesh *mesh;                  /* holds the two process groups */
+    fsdp_process_group *shard_pg;     /* ranks that hold one part each; may be a single rank */
+    fsdp_process_group *replicate_pg; /* ranks that hold the same part; NULL: the mesh has no such dimension */
+    int ranks, rank;                  /* of shard_pg */
+    int replicas;                     /* ranks of replicate_pg, else 1 */
+} fsdp__mesh_info;
+
+/* Returns the process groups of a mesh: with one dimension, that one shards; with two, the first replicates and the
+ * second shards. Takes a reference to the mesh. */
+fsdp__mesh_info fsdp__mesh_info_of(fsdp_mesh *mesh);
+void fsdp__mesh_info_release(fsdp__mesh_info *info);
+/* Gives the placements, one for each mesh dimension, of a parameter that is sharded in dimension `dim`. */
+void fsdp__mesh_info_place(const fsdp__mesh_info *info, int dim, fsdp_distribution *out);
+/* Agrees with all ranks of the mesh on the status of something that all of them were asked for; the failure of the
+ * lowest rank wins. [collective] */
+fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine);
+/* Does the same for one mesh after another, but asks nobody if `*last` (NULL at first) has the same ranks. Sets
+ * `*last`. [collective] */
+fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp__mesh_info *info, fsdp_status mine);
+
+/* Gives the mesh of one or two dimensions that a front door was asked for: `mesh`, or those of its dimensions that
+ * `dims` names, which may name none. `*out` is a reference. [collective] where a group has to be made */
+fsdp_status fsdp__data_parallel_mesh(fsdp_mesh *mesh, const fsdp_dp_mesh_dims *dims, fsdp_mesh **out);
+
+#endif

@@ -1,0 +1,33 @@
+/* offload.h - brings shards that lie on the host to the device: what a group needs for that beside its residence
+ * (FSDP2's CPUOffloadPolicy). Gradients go the other way: arrivals.h.
+ *
+ * Each gather first copies this rank's shards to the device, on its own stream. If a group is gathered as it lies, they
+ * go straight to their rows of the unsharded parameters; otherwise they go to memory of their own, *staging*, from
+ * which the gather casts them on the device. If a group is sent in other bytes, these are made from staging on the
+ * device, and stay there. */
+#ifndef SHARD_GROUP_OFFLOAD_H
+#define SHARD_GROUP_OFFLOAD_H
+
+#include "shard/group/param.h"
+#include "shard/group/residence.h"
+
+typedef struct fsdp__offload {
+    fsdp__region *staging; /* while a gather may read it; NULL: none */
+    fsdp_event *read;      /* recorded when a gather has read the shards */
+} fsdp__offload;
+
+/* Takes memory for the next gather, if it needs any; sets `*fresh` if that memory is new from the device. */
+fsdp_status fsdp__offload_take_staging(fsdp__offload *offload, const fsdp__residence *residence,
+                                       const fsdp__param *params, int64_t count, bool *fresh);
+/* Drops that memory, in the order of the device's stream. */
+void fsdp__offload_drop_staging(fsdp__offload *offload);
+/* Returns where the gather finds the shard of `param` on the device. */
+void *fsdp__offload_place(const fsdp__offload *offload, const fsdp__residence *residence, const fsdp__param *param);
+/* Copies the shards there. [stream] */
+fsdp_status fsdp__offload_send(const fsdp__offload *offload, const fsdp__residence *residence,
+                               const fsdp__param *params, int64_t count, fsdp_stream *stream);
+/* Makes the host's stream wait until no gather of this rank reads the shards, so that it may write them. */
+fsdp_status fsdp__offload_await_read(const fsdp__offload *offload, const fsdp__residence *residence);
+void fsdp__offload_close(fsdp__offload *offload);
+
+#endif

@@ -1,0 +1,378 @@
+/* param_group.c - the life cycle of one group's unsharded parameters: unshard, wait, leave, reshard. residence.c
+ * decides where the bytes live, gradients.c handles gradients, and the state decides when each of these happens. */
+#include "shard/group/param_group.h"
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "comm/internal.h"
+#include "shard/group/cast.h"
+
+fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out)
+{
+    if (fsdp__grow(&group->params, group->param_count, &group->param_capacity, sizeof *group->params))
+        return FSDP_NO_MEMORY;
+    *out = &group->params[group->param_count++];
+    fsdp__param_init(*out, tensor);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const char *what)
+{
+    char text[256];
+
+    if (!group->summoned_by)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE, "cannot %s parameter %s: it is summoned; call fsdp_module_end_summon first", what,
+                     fsdp__param_text(group->params, text, sizeof text));
+}
+
+fsdp_status fsdp__check_compression(fsdp_dtype dtype)
+{
+    if (dtype != FSDP_DTYPE_NONE && dtype != FSDP_BF16 && dtype != FSDP_F16)
+        return FSDP_FAIL(FSDP_INVALID, "gradients can be compressed to bfloat16 or float16, not to %s",
+                         fsdp_dtype_name(dtype));
+    return FSDP_OK;
+}
+
+fsdp_dtype fsdp__param_sent_dtype(const fsdp__param *param)
+{
+    fsdp_dtype compress = param->group->compress;
+    bool narrower = fsdp_dtype_size(compress) < fsdp_dtype_size(param->reduce_dtype);
+
+    return compress && narrower ? compress : param->reduce_dtype;
+}
+
+fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group)
+{
+    return group->reduce_pg ? group->reduce_pg : group->residence.mesh.shard_pg;
+}
+
+static void publish(fsdp__param_group *group, bool unsharded)
+{
+    for (int64_t i = 0; i < group->param_count; i++)
+        fsdp__param_publish(&group->params[i], unsharded);
+}
+
+/* ---- memory of the unsharded parameters ---- */
+
+static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp__residence *r = &group->residence;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__spares_take(&comm->spares, r->unsharded_bytes, comm->stream, &r->unsharded));
+    group->fresh = !r->unsharded;
+    if (!group->fresh)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__region_of_device(r->device, r->unsharded_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &r->unsharded));
+    status = fsdp__region_fill(r->unsharded);
+    if (status != FSDP_OK) {
+        fsdp__region_unref(r->unsharded);
+        r->unsharded = NULL;
+    }
+    return status;
+}
+
+/* Counts the unsharded parameters as gathered, in every residence, and gives their storages bytes. */
+static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp__residence *r = &group->residence;
+
+    if (r->kind == FSDP__RESIDENCE_COPY) {
+        FSDP_TRY(take_memory(group, comm));
+        comm->spares.out += !group->of_root;
+    } else if (!fsdp__residence_is_whole(r)) {
+        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)r->unsharded_bytes, true);
+    }
+    /* With these, views of the storages that a graph has saved have bytes again. */
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__storage_adopt(group->params[i].unsharded->storage,
+                            (char *)r->unsharded->data + group->params[i].unsharded_offset, NULL, NULL);
+        fsdp__param_name_memory(&group->params[i]);
+    }
+    return FSDP_OK;
+}
+
+static void let_go_packed(fsdp__param_group *group)
+{
+    fsdp__region_unref(group->packed);
+    group->packed = NULL;
+}
+
+static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp__residence *r = &group->residence;
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        fsdp__storage_drop(group->params[i].unsharded->storage);
+    fsdp__offload_drop_staging(&group->offload);
+    fsdp__wire_arrive(group, comm);
+    if (r->kind == FSDP__RESIDENCE_COPY) {
+        comm->spares.out -= !group->of_root;
+        let_go_packed(group);
+        fsdp__spares_give(&comm->spares, r->unsharded);
+        r->unsharded = NULL;
+    } else if (!fsdp__residence_is_whole(r)) {
+        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)r->unsharded_bytes, true);
+    }
+}
+
+/* ---- gathering ---- */
+
+fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group)
+{
+    return group->slice.kept ? group->slice.pg : group->residence.mesh.shard_pg;
+}
+
+/* Orders the gather after the writes to the shards and after the last use of its memory. For shards that were written
+ * since the iteration began, and for memory new from the device, nothing better is known than "after everything that
+ * the device's stream has been given"; for writes there may be the caller's event. A spare region, and shared memory
+ * that is cast into, have waits of their own. A cast may come from another stream, as casts before the first forward
+ * do. */
+static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp__residence *r = &group->residence;
+    bool other = r->has_cast && r->cast_stream != comm->stream, follows = group->fresh || other;
+
+    if (r->kind == FSDP__RESIDENCE_CAST)
+        FSDP_TRY(fsdp__residence_await_readers(r, comm->stream));
+    if (follows)
+        FSDP_TRY(fsdp__comm_context_follow_compute(comm, r->device));
+    if (group->written && (!follows || fsdp__residence_is_offloaded(r)))
+        FSDP_TRY(fsdp__comm_context_follow_writes(comm, r->shard_device));
+    group->written = group->fresh = false;
+    return FSDP_OK;
+}
+
+/* Gathers by the library, or by the caller's function. */
+static fsdp_status all_gather(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_process_group *pg,
+                              const fsdp_sharded_buffer *buffers)
+{
+    int64_t count = group->flat.on ? 1 : group->param_count;
+
+    if (!group->all_gather.run || fsdp_process_group_size(pg) == 1)
+        return fsdp_all_gather_coalesced(pg, buffers, count, comm->stream);
+    return fsdp__custom_all_gather(&group->all_gather, comm, pg, buffers, count, comm->stream, &group->packed);
+}
+
+/* Describes where each parameter's shard lies, and where it goes. */
+static void describe_shards(const fsdp__param_group *group, fsdp_sharded_buffer *buffers)
+{
+    bool offloaded = fsdp__residence_is_offloaded(&group->residence);
+
+    if (group->flat.on)
+        buffers[0] = fsdp__flat_gather_buffer(&group->flat, &group->residence, group->params, group->offload.staging);
+    for (int64_t i = 0; i < group->param_count && !group->flat.on; i++) {
+        const fsdp__param *p = &group->params[i];
+        bool cast = fsdp__param_keeps_cast(p) && !offloaded;
+
+        buffers[i] = fsdp__param_buffer(p);
+        buffers[i].shard = cast        ? fsdp__cast_of(&group->residence, p)
+                           : offloaded ? fsdp__offload_place(&group->offload, &group->residence, p)
+                                       : p->sharded->storage->data;
+        buffers[i].shard_dtype = cast ? p->param_dtype : p->orig_dtype;
+        buffers[i].unsharded = p->unsharded->storage->data;
+        buffers[i].unsharded_dtype = p->param_dtype;
+    }
+}
+
+static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
+    bool offloaded = fsdp__residence_is_offloaded(&group->residence);
+    fsdp_status status = FSDP_OK;
+
+    if (!buffers)
+        return FSDP_NO_MEMORY;
+    if (offloaded)
+        FSDP_TRY_GOTO(status,
+                      fsdp__offload_take_staging(&group->offload, &group->residence, group->params, group->param_count,
+                                                 &group->fresh),
+                      out);
+    describe_shards(group, buffers);
+    FSDP_TRY_GOTO(status, order_gather(group, comm), out);
+    if (offloaded)
+        FSDP_TRY_GOTO(
+            status,
+            fsdp__offload_send(&group->offload, &group->residence, group->params, group->param_count, comm->stream),
+            out);
+    FSDP_TRY_GOTO(status, fsdp__cast_shards(&group->residence, group->params, group->param_count, comm->stream), out);
+    status = all_gather(group, comm, group->residence.mesh.shard_pg, buffers);
+out:
+    fsdp__free(buffers);
+    return status;
+}
+
+static fsdp_status gather_wire(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    FSDP_TRY(order_gather(group, comm));
+    if (!group->wire.current)
+        FSDP_TRY(fsdp__wire_encode(&group, 1, comm));
+    return fsdp__wire_gather(group, comm);
+}
+
+static fsdp_status gather_slices(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
+    fsdp_status status = buffers ? FSDP_OK : FSDP_NO_MEMORY;
+
+    if (status == FSDP_OK && group->fresh) /* nothing was written since the slices were kept */
+        status = fsdp__comm_context_follow_compute(comm, group->residence.device);
+    group->fresh = false;
+    if (status == FSDP_OK)
+        status = fsdp__slice_buffers(&group->slice, &group->residence, group->params, group->param_count, comm->stream,
+                                     buffers);
+    if (status == FSDP_OK)
+        status = all_gather(group, comm, group->slice.pg, buffers);
+    fsdp__free(buffers);
+    return status;
+}
+
+static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (group->slice.kept)
+        FSDP_TRY(gather_slices(group, comm));
+    else
+        FSDP_TRY(group->wire.bytes > 0 ? gather_wire(group, comm) : gather_shards(group, comm));
+    return fsdp_event_record(group->gathered, comm->stream);
+}
+
+/* Counts the time of a gather; what one rank alone has whole is not gathered. */
+static void count_time(const fsdp__param_group *group, fsdp__comm_context *comm, int64_t began_ns)
+{
+    if (fsdp_process_group_size(fsdp__param_group_gather_pg(group)) > 1)
+        comm->gather_ns += fsdp__clock_ns() - began_ns;
+}
+
+fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp_status status;
+    int64_t began;
+
+    if (group->sharded_state == FSDP_GATHERING || group->sharded_state == FSDP_UNSHARDED)
+        return FSDP_OK; /* a prefetch came first */
+    FSDP_TRY(fsdp__param_group_check_summon(group, "gather"));
+    if (group->residence.kind == FSDP__RESIDENCE_NONE)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot unshard parameters on the meta device: call fsdp_module_materialize first");
+    group->gives_back = false;
+    FSDP_TRY(begin_unsharded(group, comm));
+    began = fsdp__clock_ns();
+    status = gather(group, comm);
+    count_time(group, comm, began);
+    if (status != FSDP_OK) {
+        (void)fsdp_stream_synchronize(comm->stream); /* it may still use what is freed now */
+        end_unsharded(group, comm);
+        return status;
+    }
+    /* From here on this rank is a reader, even before it has looked: a peer may finish its whole use, and write, before
+     * this rank's device starts to read. */
+    fsdp__residence_begin_read(&group->residence);
+    group->sharded_state = FSDP_GATHERING;
+    return FSDP_OK;
+}
+
+static void drop_slice(fsdp__param_group *group)
+{
+    fsdp__slice_drop(&group->slice, &group->residence, group->params, group->param_count);
+}
+
+static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp_process_group *pg = fsdp__param_group_gather_pg(group);
+    int64_t began = fsdp__clock_ns();
+    fsdp_status status;
+
+    fsdp__process_group_host_waits(pg, comm->stream, true); /* inline, the gather has run: this returns at once */
+    status = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
+    fsdp__process_group_host_waits(pg, comm->stream, false);
+    count_time(group, comm, began);
+    if (status == FSDP_OK) {
+        let_go_packed(group);
+        status = fsdp__stream_check(comm->stream);
+        fsdp__offload_drop_staging(&group->offload);
+        fsdp__wire_arrive(group, comm);
+    }
+    drop_slice(group);
+    return status;
+}
+
+fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (group->sharded_state < FSDP_GATHERING)
+        return FSDP_OK;
+    if (group->sharded_state == FSDP_GATHERING) {
+        fsdp_status status = arrive(group, comm);
+
+        if (status != FSDP_OK) {
+            fsdp__param_group_reshard(group, comm); /* what lies there is not the parameters */
+            return status;
+        }
+        group->sharded_state = FSDP_UNSHARDED;
+    }
+    group->requested = false;
+    fsdp__residence_begin_read(&group->residence); /* again, if it stayed unsharded from an earlier use */
+    publish(group, true);
+    return FSDP_OK;
+}
+
+void fsdp__param_group_leave(fsdp__param_group *group)
+{
+    if (group->sharded_state != FSDP_UNSHARDED || group->explicit)
+        return;
+    publish(group, false);
+    fsdp__residence_end_read(&group->residence);
+    group->stays_unsharded = true;
+}
+
+/* Ends a use. Fields come first: whoever is told of the reshard sees shards. The end of the read is counted behind the
+ * last kernel of the device's stream, so that peers do not write earlier. */
+static void end_use(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_sharded_state after)
+{
+    publish(group, false);
+    fsdp__residence_end_read(&group->residence);
+    end_unsharded(group, comm);
+    /* Slices may lie in rows that come from other machines. */
+    group->gives_back = group->residence.kind == FSDP__RESIDENCE_CAST && !group->slice.pg;
+    group->sharded_state = after;
+}
+
+void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    group->explicit = group->requested = group->stays_unsharded = false;
+    if (group->sharded_state == FSDP_SHARDED)
+        return;
+    if (group->sharded_state == FSDP_SHARDED_POST_FORWARD) {
+        drop_slice(group);
+        group->sharded_state = FSDP_SHARDED;
+        return;
+    }
+    /* A prefetch that nobody waited for must complete before its memory is freed. */
+    if (group->sharded_state == FSDP_GATHERING &&
+        fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered) != FSDP_OK)
+        (void)fsdp_event_synchronize(group->gathered);
+    drop_slice(group); /* of a gather that nobody waited for */
+    end_use(group, comm, FSDP_SHARDED);
+}
+
+fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (!group->slice.pg || group->sharded_state != FSDP_UNSHARDED) {
+        fsdp__param_group_reshard(group, comm);
+        return FSDP_OK;
+    }
+    FSDP_TRY(fsdp__slice_keep(&group->slice, &group->residence, group->params, group->param_count));
+    group->explicit = false;
+    group->stays_unsharded = true; /* or a part of it: all ranks must know of a write, too */
+    end_use(group, comm, FSDP_SHARDED_POST_FORWARD);
+    return FSDP_OK;
+}
+
+void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    bool unsharded = group->stays_unsharded || group->sharded_state != FSDP_SHARDED;
+
+    fsdp__param_group_reshard(group, comm);
+    group->stays_unsharded = unsharded;
+}

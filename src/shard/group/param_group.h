@@ -1,0 +1,114 @@
+/* param_group.h - a group of parameters: gathered in one all-gather, reduced in one reduce-scatter (FSDP2's
+ * FSDPParamGroup).
+ *
+ *     SHARDED --unshard--> GATHERING --wait--> UNSHARDED --reshard--> SHARDED
+ *             SHARDED_POST_FORWARD --unshard--> GATHERING, UNSHARDED --reshard_to_slice--> SHARDED_POST_FORWARD
+ *
+ * The parameters of a group lie on one device and over one mesh. Each has its own dtypes and its own sharded dimension.
+ */
+#ifndef SHARD_GROUP_PARAM_GROUP_H
+#define SHARD_GROUP_PARAM_GROUP_H
+
+#include "shard/group/custom.h"
+#include "shard/group/flat.h"
+#include "shard/group/offload.h"
+#include "shard/group/param.h"
+#include "shard/group/residence.h"
+#include "shard/group/slice.h"
+#include "shard/group/wire.h"
+
+/* The two buffers of unsharded gradients. Each is made for the whole group at once: one for gradients as they are
+ * computed, one for those that are accumulated in the reduce dtype between backwards without reduction. */
+typedef enum fsdp__gradient_use {
+    FSDP__GRADIENT_COMPUTED,
+    FSDP__GRADIENT_ACCUMULATED,
+    FSDP__GRADIENT_USES
+} fsdp__gradient_use;
+
+/* One region, with room for the parameters that were not frozen when it was made. */
+typedef struct fsdp__gradient_buffer {
+    fsdp__region *region; /* weak: it lives as long as a gradient in it */
+    bool *has_place;      /* one for each parameter */
+} fsdp__gradient_buffer;
+
+/* Results of reductions inside the shard group that have not been reduced over the replicas yet: see partial.h. */
+enum {
+    FSDP__PARTIAL_RUNS = 3 /* f32, bf16, f16 */
+};
+typedef struct fsdp__partial {
+    fsdp__storage *storage; /* NULL: there are none */
+    int64_t *places;        /* for each parameter: the byte where its chunk begins; -1: it has none */
+    int run_count;
+    struct fsdp__partial_run {
+        fsdp_dtype dtype;
+        int64_t at, numel;      /* first byte, elements */
+    } runs[FSDP__PARTIAL_RUNS]; /* each holds the chunks of one dtype, one after the other */
+} fsdp__partial;
+typedef struct fsdp__partial_run fsdp__partial_run;
+
+typedef struct fsdp__param_group {
+    struct fsdp__module_state *state; /* the state that it belongs to */
+    fsdp__flat flat;                  /* set before the group is laid out */
+    fsdp__param *params;
+    int64_t param_count, param_capacity;
+    fsdp__residence residence;
+    fsdp__slice slice;
+    fsdp__offload offload; /* used if the residence says so */
+    fsdp__wire wire;
+    /* A second process group of the shard group's ranks, for reductions alone; NULL: they use the shard group. Owned by
+     * the context. */
+    fsdp_process_group *reduce_pg;
+    fsdp_custom_collective all_gather, reduce_scatter, all_reduce; /* the caller's; without `run`: the library's */
+    fsdp_dtype compress;      /* on the wire of reductions, where it is narrower than the reduce dtype; or NONE */
+    fsdp_dtype low_gradients; /* dtype that gradients of shards rest in: low_gradients.h; NONE: the shards' dtype */
+    fsdp__region *packed;     /* for a gather by the caller's function, while it may be running */
+    fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
+    fsdp__partial partial;
+    struct fsdp__buckets *buckets; /* that its gradients are sent in: buckets.h; NULL: all are sent at once */
+
+    const fsdp_module *summoned_by; /* the module whose summon_full_params has not ended; or NULL */
+    fsdp_sharded_state sharded_state;
+    fsdp_event *gathered;
+    bool kept;            /* gradients of backwards without reduction since the last one; the same on all ranks */
+    bool explicit;        /* unsharded by the caller: [Note: what fields name] in param.h */
+    bool requested;       /* by unshard_async, and not used since */
+    bool stays_unsharded; /* after a use, as far as all ranks know: [Note: staying unsharded] in root.h */
+    bool asked;           /* in the running exchange */
+    bool writes_back, summoned_grads; /* at the end of the summon; gradients are summoned, too */
+    bool written;    /* the device's stream has written the shards since a gather last waited for that */
+    bool fresh;      /* COPY: the memory that the gather uses is new from the device */
+    bool gives_back; /* it has memory of fetched rows to give back: give_back.h */
+    bool of_root;    /* of the outermost state: its memory does not count in spares.out */
+} fsdp__param_group;
+
+/* Returns FSDP_STATE, with a message that it cannot `what` the parameters, if they are summoned. */
+fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const char *what);
+
+/* Checks that gradients can be sent in `dtype`; NONE stands for their own. */
+fsdp_status fsdp__check_compression(fsdp_dtype dtype);
+/* Returns the dtype that the param's gradients, partial ones included, are sent in. */
+fsdp_dtype fsdp__param_sent_dtype(const fsdp__param *param);
+
+/* Adds a parameter at the end. Pointers to parameters added earlier become invalid. */
+fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);
+
+/* ---- the life cycle of the unsharded parameters ---- All calls are idempotent. */
+
+/* Starts the gather, unless it has been started already. [collective] */
+fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm);
+/* Begins a use: waits until the unsharded parameters are there, and makes the fields name them. */
+fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context *comm);
+/* Ends a use, and leaves the group unsharded. */
+void fsdp__param_group_leave(fsdp__param_group *group);
+/* Ends a use, and drops the unsharded parameters, or the slice. */
+void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
+/* Reshards on this rank alone, by a write or a call of the caller's: see [Note: staying unsharded] in root.h. */
+void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm);
+/* Keeps a slice if the group has one, and reshards otherwise. */
+fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__comm_context *comm);
+/* Returns the process group of its reductions. */
+fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group);
+/* Returns the process group of the next gather, or of the running one. */
+fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group);
+
+#endif

@@ -1,0 +1,102 @@
+/* region.c - memory that several tensors lie in. */
+#include "shard/group/region.h"
+
+#include "base/alloc.h"
+#include "comm/internal.h"
+
+fsdp_status fsdp__region_of_device(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, fsdp__region **out)
+{
+    fsdp__region *region = fsdp__calloc(1, sizeof *region);
+
+    if (!region)
+        return FSDP_NO_MEMORY;
+    *region = (fsdp__region){.refs = 1, .bytes = bytes, .device = device, .kind = kind};
+    *out = region;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__region_of_ranks(fsdp_device *device, const fsdp__mesh_info *info, fsdp_memory_sharing sharing,
+                                  size_t bytes, fsdp_memory_kind kind, size_t counted_bytes, fsdp__region **out)
+{
+    FSDP_TRY(fsdp__region_of_device(device, bytes, kind, out));
+    (*out)->counted_bytes = counted_bytes;
+    (*out)->mesh = fsdp_mesh_ref(info->mesh);
+    (*out)->pg = info->shard_pg;
+    (*out)->sharing = sharing;
+    return FSDP_OK;
+}
+
+static fsdp_status take_bytes(fsdp__region *region)
+{
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(fsdp__device_alloc(region->device, region->bytes, region->kind, &region->data));
+    if (region->pinned_for)
+        status = fsdp__device_register_host(region->pinned_for, region->data, region->bytes);
+    if (status != FSDP_OK) {
+        fsdp__device_free(region->device, region->data, region->bytes, region->kind);
+        region->data = NULL;
+    }
+    return status;
+}
+
+fsdp_status fsdp__region_fill(fsdp__region *region)
+{
+    if (!region->pg)
+        return take_bytes(region);
+    FSDP_TRY(fsdp_process_group_alloc(region->pg, region->sharing, region->bytes, &region->data));
+    fsdp__device_account(region->device, region->kind, (int64_t)region->counted_bytes, false);
+    return FSDP_OK;
+}
+
+void fsdp__region_unref(fsdp__region *region)
+{
+    if (!region || --region->refs > 0)
+        return;
+    if (region->weak)
+        *region->weak = NULL;
+    if (region->pg && region->data) {
+        if (region->sharing == FSDP_MEMORY_SHARED) /* work of the stream may still count readers in it */
+            (void)fsdp_stream_synchronize(fsdp_device_stream(region->device));
+        fsdp_process_group_free_memory(region->pg, region->sharing, region->data, region->bytes);
+        fsdp__device_account(region->device, region->kind, -(int64_t)region->counted_bytes, false);
+    } else if (region->release && region->data) {
+        region->release(region->release_arg, region->device, region->data, region->bytes);
+    } else if (region->data) {
+        if (region->pinned_for)
+            fsdp__device_unregister_host(region->pinned_for, region->data, region->bytes);
+        fsdp__device_free(region->device, region->data, region->bytes, region->kind);
+    }
+    fsdp_mesh_unref(region->mesh);
+    fsdp__free(region);
+}
+
+static void release(void *arg, void *data)
+{
+    (void)data;
+    fsdp__region_unref(arg);
+}
+
+void fsdp__region_lend(fsdp__region *region, size_t offset, fsdp__storage *storage)
+{
+    region->refs++;
+    fsdp__storage_adopt(storage, (char *)region->data + offset, release, region);
+}
+
+static fsdp_status before_write(void *arg, fsdp__storage *storage)
+{
+    fsdp__region *region = arg;
+
+    if (region->before_write)
+        return region->before_write(region->writer, storage);
+    if (!region->pg)
+        return FSDP_OK;
+    /* The model is gone on this rank, but peers may be in their last use of it. */
+    return fsdp__process_group_await_readers(region->pg, region->data, fsdp_device_stream(region->device));
+}
+
+void fsdp__region_lend_guarded(fsdp__region *region, size_t offset, fsdp__storage *storage)
+{
+    fsdp__region_lend(region, offset, storage);
+    storage->guard = (fsdp__storage_guard){before_write, region};
+}

@@ -1,0 +1,159 @@
+/* residence.c - makes the regions of a group, and counts who reads in them. */
+#include "shard/group/residence.h"
+
+#include "comm/internal.h"
+
+/* Makes the regions, still without bytes. */
+static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
+{
+    if (kind == FSDP__RESIDENCE_IN_PLACE) {
+        if (r->mesh.ranks == 1)
+            return fsdp__region_of_device(r->device, r->unsharded_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->unsharded);
+        return fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
+                                     FSDP_MEMORY_PARAMETER_SHARD, r->shard_bytes, &r->unsharded);
+    }
+    if (kind == FSDP__RESIDENCE_CAST)
+        FSDP_TRY(fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
+                                       FSDP_MEMORY_PARAMETER_SHARD, r->cast_bytes, &r->unsharded));
+    else if (r->casts && !fsdp__residence_is_offloaded(r)) /* offloaded shards are cast on their way */
+        FSDP_TRY(fsdp__region_of_device(r->device, r->cast_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->cast));
+    FSDP_TRY(fsdp__region_of_device(r->shard_device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards));
+    r->shards->pinned_for = fsdp__residence_is_offloaded(r) && r->pin ? r->device : NULL;
+    return FSDP_OK;
+}
+
+bool fsdp__residence_is_whole(const fsdp__residence *residence)
+{
+    return residence->whole || (residence->kind == FSDP__RESIDENCE_IN_PLACE && residence->mesh.ranks == 1);
+}
+
+bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device)
+{
+    return residence->mesh.ranks > 1 && residence->share && fsdp__device_shared_memory(device);
+}
+
+bool fsdp__residence_would_offload(const fsdp__residence *residence, const fsdp_device *device)
+{
+    return residence->offload && !fsdp__device_host_access(device);
+}
+
+bool fsdp__residence_is_offloaded(const fsdp__residence *residence)
+{
+    return residence->shard_device != residence->device;
+}
+
+fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kind kind, fsdp_device *device)
+{
+    residence->device = residence->shard_device = device;
+    if (fsdp__residence_would_offload(residence, device))
+        residence->shard_device = fsdp_cpu(fsdp_device_context(device));
+    if (!residence->shard_device)
+        return fsdp_last_status();
+    FSDP_TRY(make_regions(residence, kind));
+    if (residence->shards)
+        FSDP_TRY(fsdp__region_fill(residence->shards));
+    if (residence->cast)
+        FSDP_TRY(fsdp__region_fill(residence->cast));
+    residence->has_cast = false;
+    residence->kind = kind;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__residence_fill(fsdp__residence *residence)
+{
+    return residence->unsharded ? fsdp__region_fill(residence->unsharded) : FSDP_OK;
+}
+
+void fsdp__residence_close(fsdp__residence *residence)
+{
+    fsdp__residence_set_writer(residence, NULL, NULL);
+    fsdp__region_unref(residence->shards);
+    fsdp__region_unref(residence->unsharded);
+    fsdp__region_unref(residence->cast);
+    residence->shards = residence->unsharded = residence->cast = NULL;
+    residence->device = residence->shard_device = NULL;
+    residence->kind = FSDP__RESIDENCE_NONE;
+}
+
+void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before_write)(void *, const fsdp__storage *),
+                                void *writer)
+{
+    fsdp__region *place = residence->shards ? residence->shards : residence->unsharded;
+
+    if (!place)
+        return;
+    place->before_write = before_write;
+    place->writer = writer;
+}
+
+fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_process_group *pg, size_t bytes,
+                                      fsdp__region **out)
+{
+    fsdp__mesh_info mesh = residence->mesh;
+    fsdp_status status;
+
+    mesh.shard_pg = pg;
+    if (fsdp__residence_can_share(residence, residence->device))
+        FSDP_TRY(fsdp__region_of_ranks(residence->device, &mesh, FSDP_MEMORY_SYMMETRIC, bytes, FSDP_MEMORY_GRADIENT,
+                                       bytes, out));
+    else
+        FSDP_TRY(fsdp__region_of_device(residence->device, bytes, FSDP_MEMORY_GRADIENT, out));
+    status = fsdp__region_fill(*out);
+    if (status != FSDP_OK) {
+        fsdp__region_unref(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
+                                          fsdp__storage **out)
+{
+    fsdp__region *region;
+    fsdp_status status;
+
+    if (!fsdp__residence_is_offloaded(residence) || !residence->pin)
+        return fsdp__storage_create(residence->shard_device, bytes, kind, true, out);
+    FSDP_TRY(fsdp__region_of_device(residence->shard_device, bytes, kind, &region));
+    region->pinned_for = residence->device;
+    FSDP_TRY_GOTO(status, fsdp__region_fill(region), out);
+    FSDP_TRY_GOTO(status, fsdp__storage_create(residence->shard_device, bytes, kind, false, out), out);
+    fsdp__region_lend(region, 0, *out);
+out:
+    fsdp__region_unref(region); /* the storage holds it now */
+    return status;
+}
+
+bool fsdp__residence_is_shared(const fsdp__residence *residence)
+{
+    return residence->mesh.ranks > 1 &&
+           (residence->kind == FSDP__RESIDENCE_IN_PLACE || residence->kind == FSDP__RESIDENCE_CAST);
+}
+
+/* ---- readers and writers ---- */
+
+void fsdp__residence_begin_read(fsdp__residence *residence)
+{
+    if (residence->reading || !fsdp__residence_is_shared(residence))
+        return;
+    fsdp__process_group_begin_read(residence->mesh.shard_pg, residence->unsharded->data);
+    residence->reading = true;
+}
+
+void fsdp__residence_end_read(fsdp__residence *residence)
+{
+    fsdp_process_group *pg = residence->mesh.shard_pg;
+
+    if (!residence->reading)
+        return;
+    residence->reading = false;
+    if (fsdp__process_group_end_read(pg, residence->unsharded->data, fsdp_device_stream(residence->device)) != FSDP_OK)
+        fsdp_abort(fsdp_process_group_context(pg), fsdp_last_error()); /* otherwise writers wait for ever */
+}
+
+fsdp_status fsdp__residence_await_readers(fsdp__residence *residence, fsdp_stream *stream)
+{
+    if (!fsdp__residence_is_shared(residence))
+        return FSDP_OK;
+    return fsdp__process_group_await_readers(residence->mesh.shard_pg, residence->unsharded->data, stream);
+}

@@ -1,0 +1,406 @@
+/* wire.c - encodes, gathers and decodes groups. */
+#include "shard/group/wire.h"
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "comm/internal.h"
+#include "device/kernels.h"
+#include "shard/group/custom.h"
+#include "shard/group/param_group.h"
+
+enum {
+    ALIGN = 16 /* bytes: each parameter's part begins at a multiple */
+};
+
+fsdp_status fsdp__wire_check(const fsdp_gather_extension *e)
+{
+    const char *missing = !e->sent_bytes ? "sent_bytes" : !e->pre ? "pre" : !e->post ? "post" : NULL;
+
+    if (missing)
+        return FSDP_FAIL(FSDP_INVALID, "gather extension '%s' has no %s: it needs sent_bytes, pre and post",
+                         e->name ? e->name : "?", missing);
+    return FSDP_OK;
+}
+
+static fsdp_gather_parameter describe(const fsdp__param_group *group, const fsdp__param *p)
+{
+    const fsdp__residence *r = &group->residence;
+    const fsdp__mesh_info *mesh = &r->mesh;
+    const void *values = p->sharded->storage->data;
+
+    if (r->device && fsdp__residence_is_offloaded(r))
+        values = group->offload.staging ? fsdp__offload_place(&group->offload, r, p) : NULL;
+    return (fsdp_gather_parameter){.name = p->name,
+                                   .sharded = p->sharded,
+                                   .values = values,
+                                   .param_dtype = p->param_dtype,
+                                   .ranks = mesh->ranks,
+                                   .rank = mesh->rank,
+                                   .outer = p->extent.outer,
+                                   .rows = p->extent.rows,
+                                   .inner = p->extent.inner};
+}
+
+/* ---- memory ---- */
+
+void fsdp__wire_lay_out(fsdp__param_group *group)
+{
+    fsdp__wire *w = &group->wire;
+    bool any = false;
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        any = any || group->params[i].extension.pre;
+    for (int64_t i = 0; i < group->param_count && any; i++) {
+        fsdp__param *p = &group->params[i];
+        const fsdp_gather_extension *e = &p->extension;
+        fsdp_gather_parameter described = describe(group, p);
+        size_t bytes =
+            e->pre ? e->sent_bytes(e->arg, &described) : (size_t)p->chunk_numel * fsdp_dtype_size(p->param_dtype);
+
+        p->sent_offset = w->bytes;
+        w->bytes += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+        w->measured += e->pre && e->measure;
+    }
+    if (any)
+        w->bytes = fsdp__device_rounded(FSDP__MAX(w->bytes, 1));
+}
+
+fsdp_status fsdp__wire_open(fsdp__param_group *group)
+{
+    const fsdp__residence *r = &group->residence;
+    fsdp__wire *w = &group->wire;
+    size_t measures = fsdp__device_rounded((size_t)w->measured * sizeof(float));
+
+    if (w->bytes == 0)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_event_create(r->device, &w->encoded));
+    w->current = false;
+    w->shared = fsdp__residence_can_share(r, r->device) && !group->all_gather.run;
+    if (w->measured > 0) {
+        FSDP_TRY(fsdp__region_of_device(r->device, measures, FSDP_MEMORY_PARAMETER_SHARD, &w->measures));
+        FSDP_TRY(fsdp__region_fill(w->measures));
+    }
+    if (w->shared)
+        return fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, w->bytes * (size_t)r->mesh.ranks,
+                                     FSDP_MEMORY_PARAMETER_SHARD, w->bytes, &w->sent);
+    FSDP_TRY(fsdp__region_of_device(r->device, w->bytes, FSDP_MEMORY_PARAMETER_SHARD, &w->sent));
+    return fsdp__region_fill(w->sent);
+}
+
+fsdp_status fsdp__wire_fill(const fsdp__wire *wire)
+{
+    return wire->shared ? fsdp__region_fill(wire->sent) : FSDP_OK;
+}
+
+void fsdp__wire_close(fsdp__wire *wire)
+{
+    fsdp__region_unref(wire->sent);
+    fsdp__region_unref(wire->measures);
+    fsdp_event_free(wire->encoded);
+    wire->sent = wire->measures = NULL;
+    wire->encoded = NULL;
+    wire->shared = false;
+}
+
+fsdp_status fsdp__wire_await_encoded(const fsdp__wire *wire, fsdp_stream *stream)
+{
+    return wire->encoded ? fsdp_stream_wait_event(stream, wire->encoded) : FSDP_OK;
+}
+
+static char *own_bytes(const fsdp__param_group *group)
+{
+    const fsdp__wire *w = &group->wire;
+
+    return (char *)w->sent->data + (w->shared ? (size_t)group->residence.mesh.rank * w->bytes : 0);
+}
+
+/* ---- values that lie on the host ---- */
+
+/* Brings offloaded shards to the device, for as long as they are measured or encoded. */
+static fsdp_status bring(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    const fsdp__residence *r = &group->residence;
+    bool fresh;
+
+    if (!fsdp__residence_is_offloaded(r))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__offload_take_staging(&group->offload, r, group->params, group->param_count, &fresh));
+    FSDP_TRY(fsdp__comm_context_follow_compute(comm, r->device));
+    return fsdp__offload_send(&group->offload, r, group->params, group->param_count, comm->stream);
+}
+
+static void let_go(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (!group->offload.staging)
+        return;
+    fsdp__comm_context_precede_compute(comm, group->residence.device);
+    fsdp__offload_drop_staging(&group->offload);
+}
+
+/* ---- measures: [Note: measures] ---- */
+
+/* Measures this rank's shards of a group that was written. */
+static fsdp_status measure(const fsdp__param_group *group, fsdp_stream *stream)
+{
+    float *out = group->wire.measures->data;
+
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+        fsdp_gather_parameter described = describe(group, p);
+
+        if (p->extension.pre && p->extension.measure)
+            FSDP_TRY(p->extension.measure(p->extension.arg, &described, out++, stream));
+    }
+    return FSDP_OK;
+}
+
+/* Puts the measures of all groups where one all-reduce takes them: `*out` is memory of the context, until the next
+ * call. */
+static fsdp_status collect(fsdp__param_group *const *groups, int64_t count, int64_t total, fsdp__comm_context *comm,
+                           float **out)
+{
+    fsdp__span *spans = fsdp__malloc((size_t)count * sizeof *spans);
+    fsdp__cast_spans_args args = {.spans = spans, .src_dtype = FSDP_F32, .dst_dtype = FSDP_F32};
+    fsdp_status status;
+    float *at;
+
+    if (!spans)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY_GOTO(status,
+                  fsdp__comm_context_measures(comm, groups[0]->residence.device, (size_t)total * sizeof *at, out), out);
+    at = *out;
+    for (int64_t i = 0; i < count; i++) {
+        const fsdp__wire *w = &groups[i]->wire;
+
+        if (w->measured > 0)
+            spans[args.count++] = (fsdp__span){.src = w->measures->data, .dst = at, .numel = w->measured};
+        at += w->measured;
+    }
+    status = fsdp__launch_cast_spans(comm->stream, &args);
+out:
+    fsdp__free(spans);
+    return status;
+}
+
+static fsdp_status measure_all(fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm, float **out)
+{
+    fsdp_process_group *pg = groups[0]->residence.mesh.shard_pg;
+    int64_t total = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        fsdp_status status;
+
+        total += groups[i]->wire.measured;
+        if (groups[i]->wire.current || groups[i]->wire.measured == 0)
+            continue;
+        status = bring(groups[i], comm);
+        if (status == FSDP_OK)
+            status = measure(groups[i], comm->stream);
+        let_go(groups[i], comm);
+        FSDP_TRY(status);
+    }
+    *out = NULL;
+    if (total == 0)
+        return FSDP_OK;
+    FSDP_TRY(collect(groups, count, total, comm, out));
+    if (groups[0]->residence.mesh.ranks == 1)
+        return FSDP_OK;
+    return fsdp_all_reduce(pg, *out, *out, total, FSDP_F32, FSDP_MAX, comm->stream);
+}
+
+/* ---- encode ---- */
+
+static fsdp_status encode_plain(const fsdp__param *p, const void *values, void *to, fsdp_stream *stream)
+{
+    const fsdp__span span = {.src = values, .dst = to, .numel = fsdp__param_shard_numel(p)};
+
+    if (span.numel == 0)
+        return FSDP_OK;
+    return fsdp__launch_cast_spans(stream, &(fsdp__cast_spans_args){&span, 1, p->orig_dtype, p->param_dtype});
+}
+
+/* Encodes a group. `*measures` advances past the group's. */
+static fsdp_status encode(fsdp__param_group *group, const float **measures, fsdp_stream *stream)
+{
+    fsdp__wire *w = &group->wire;
+    char *own = own_bytes(group);
+
+    if (w->shared)
+        FSDP_TRY(fsdp__process_group_await_readers(group->residence.mesh.shard_pg, w->sent->data, stream));
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+        const fsdp_gather_extension *e = &p->extension;
+        fsdp_gather_parameter described = describe(group, p);
+
+        if (e->pre)
+            FSDP_TRY(e->pre(e->arg, &described, e->measure ? (*measures)++ : NULL, !w->current, own + p->sent_offset,
+                            stream));
+        else if (!w->current)
+            FSDP_TRY(encode_plain(p, described.values, own + p->sent_offset, stream));
+    }
+    w->current = true;
+    return FSDP_OK;
+}
+
+static fsdp_status encode_all(fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm)
+{
+    const float *at;
+    float *measures;
+
+    FSDP_TRY(measure_all(groups, count, comm, &measures));
+    at = measures;
+    for (int64_t i = 0; i < count; i++) {
+        fsdp_status status = bring(groups[i], comm);
+
+        if (status == FSDP_OK)
+            status = encode(groups[i], &at, comm->stream);
+        let_go(groups[i], comm);
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__wire_encode(fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm)
+{
+    bool written = false;
+    fsdp_status status;
+
+    for (int64_t i = 0; i < count; i++) {
+        written = written || groups[i]->written;
+        groups[i]->written = false;
+    }
+    if (written)
+        FSDP_TRY(fsdp__comm_context_follow_writes(comm, groups[0]->residence.shard_device));
+    status = encode_all(groups, count, comm);
+    for (int64_t i = 0; i < count; i++) /* even after a failure: the stream may use a part of it */
+        FSDP_KEEP_FIRST(status, fsdp_event_record(groups[i]->wire.encoded, comm->stream));
+    return status;
+}
+
+/* ---- gather ---- */
+
+/* Decodes a rank's rows of a parameter without an extension. */
+static fsdp_status decode_plain(const fsdp_gather_parameter *d, int rank, const void *from, void *unsharded,
+                                fsdp_stream *stream)
+{
+    fsdp_dtype dtype = d->param_dtype;
+    int64_t start, rows = fsdp_shard_range(d->rows, d->ranks, rank, &start);
+    const fsdp__copy_args args = {.src = from,
+                                  .dst = (char *)unsharded + (size_t)(start * d->inner) * fsdp_dtype_size(dtype),
+                                  .src_dtype = dtype,
+                                  .dst_dtype = dtype,
+                                  .ndim = 2,
+                                  .shape = {d->outer, rows * d->inner},
+                                  .src_strides = {rows * d->inner, 1},
+                                  .dst_strides = {d->rows * d->inner, 1}};
+
+    return args.shape[0] * args.shape[1] > 0 ? fsdp__launch_copy(stream, &args) : FSDP_OK;
+}
+
+/* Decodes all parameters of the group. `parts` has room for one address for each rank. */
+static fsdp_status decode(const fsdp__param_group *group, const char *received, const void **parts, fsdp_stream *stream)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+        const fsdp_gather_extension *e = &p->extension;
+        fsdp_gather_parameter described = describe(group, p);
+        void *unsharded = p->unsharded->storage->data;
+
+        for (int r = 0; r < described.ranks; r++) {
+            parts[r] = received + (size_t)r * group->wire.bytes + p->sent_offset;
+            if (!e->pre)
+                FSDP_TRY(decode_plain(&described, r, parts[r], unsharded, stream));
+        }
+        if (e->pre)
+            FSDP_TRY(e->post(e->arg, &described, parts, unsharded, stream));
+    }
+    return FSDP_OK;
+}
+
+/* Gathers by the library, or by the caller's function. */
+static fsdp_status exchange(fsdp__param_group *group, fsdp__comm_context *comm, void *received)
+{
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
+    const fsdp_sharded_buffer buffer = {.unsharded = received,
+                                        .shard = own_bytes(group),
+                                        .numel = (int64_t)group->wire.bytes * mesh->ranks,
+                                        .chunk = (int64_t)group->wire.bytes,
+                                        .unsharded_dtype = FSDP_U8,
+                                        .shard_dtype = FSDP_U8};
+
+    if (mesh->ranks == 1)
+        return FSDP_OK;
+    /* Every gather writes what comes from other machines, not only a gather after an encoding. */
+    if (group->wire.shared && fsdp__process_group_machines(mesh->shard_pg) > 1)
+        FSDP_TRY(fsdp__process_group_await_readers(mesh->shard_pg, received, comm->stream));
+    if (!group->all_gather.run)
+        return fsdp_all_gather_coalesced(mesh->shard_pg, &buffer, 1, comm->stream);
+    return fsdp__custom_all_gather(&group->all_gather, comm, mesh->shard_pg, &buffer, 1, comm->stream, &group->packed);
+}
+
+/* Gives the memory that the gather arrives in: where the ranks' bytes lie anyway, or memory of the context. The ledger
+ * counts the same either way. */
+static fsdp_status take_received(fsdp__param_group *group, fsdp__comm_context *comm, size_t bytes, void **out)
+{
+    const fsdp__wire *w = &group->wire;
+
+    *out = w->sent->data;
+    if (group->residence.mesh.ranks == 1)
+        return FSDP_OK;
+    if (!w->shared)
+        return fsdp__comm_context_take_received(comm, group->residence.device, bytes, out);
+    fsdp__device_account(group->residence.device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)bytes, true);
+    return FSDP_OK;
+}
+
+void fsdp__wire_arrive(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (group->wire.receiving)
+        fsdp__comm_context_give_received(comm, group->residence.device, true);
+    group->wire.receiving = false;
+}
+
+/* Gives that memory back once the work that uses it has been issued. */
+static void give_received(fsdp__param_group *group, fsdp__comm_context *comm, size_t bytes, fsdp_status status)
+{
+    fsdp_device *device = group->residence.device;
+
+    if (group->residence.mesh.ranks == 1)
+        return;
+    if (group->wire.shared) {
+        fsdp__device_account(device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)bytes, true);
+        return;
+    }
+    fsdp__comm_context_give_received(comm, device, false);
+    group->wire.receiving = comm->stream != fsdp_device_stream(device);
+    if (status == FSDP_OK)
+        return;
+    fsdp__comm_context_precede_compute(comm, device); /* nobody will wait for it */
+    fsdp__wire_arrive(group, comm);
+}
+
+fsdp_status fsdp__wire_gather(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    const fsdp__wire *w = &group->wire;
+    fsdp_process_group *pg = group->residence.mesh.shard_pg;
+    size_t ranks = (size_t)group->residence.mesh.ranks, bytes = fsdp__device_rounded(w->bytes * ranks);
+    const void **parts = fsdp__malloc(ranks * sizeof *parts);
+    fsdp_status status;
+    void *received;
+
+    if (!parts)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY_GOTO(status, take_received(group, comm, bytes, &received), out);
+    status = exchange(group, comm, received);
+    if (status == FSDP_OK) {
+        if (w->shared) /* before looking: a peer may finish all of it, and write, before this rank reads */
+            fsdp__process_group_begin_read(pg, w->sent->data);
+        status = decode(group, received, parts, comm->stream);
+        if (w->shared && fsdp__process_group_end_read(pg, w->sent->data, comm->stream) != FSDP_OK)
+            fsdp_abort(fsdp_process_group_context(pg), fsdp_last_error()); /* otherwise writers wait for ever */
+    }
+    give_received(group, comm, bytes, status);
+out:
+    fsdp__free(parts);
+    return status;
+}

@@ -1,0 +1,280 @@
+/* bucket_send.c - takes one bucket from where its gradients were computed to the gradients of its parameters. */
+#include "shard/reduce/bucket_send.h"
+
+#include "autograd/autograd.h"
+#include "base/clock.h"
+#include "device/kernels.h"
+#include "shard/reduce/bucket_wire.h"
+
+typedef struct sending {
+    fsdp__param_group *group;
+    fsdp__buckets *buckets;
+    fsdp__bucket *bucket;
+    fsdp__comm_context *comm;
+    const fsdp__reduce_settings *settings;
+    fsdp_stream *stream;
+    fsdp__region *from, *to; /* references; both the same if results stay in the bucket */
+    bool hooked;             /* some parameter has gradient hooks */
+} sending;
+
+static fsdp__param *param_of(const sending *s, int64_t i)
+{
+    return &s->group->params[s->bucket->params[i]];
+}
+
+static size_t place_of(const sending *s, int64_t i)
+{
+    return (size_t)s->buckets->places[s->bucket->params[i]].at * fsdp_dtype_size(s->bucket->dtype);
+}
+
+/* ---- what is sent ---- */
+
+/* Sends -0, which changes no sum, not even the sign of a zero. */
+static fsdp_status send_nothing(const sending *s, int64_t i)
+{
+    return fsdp__launch_fill_run(fsdp_device_stream(s->group->residence.device), (char *)s->from->data + place_of(s, i),
+                                 s->bucket->dtype, fsdp__param_numel(param_of(s, i)), -0.0);
+}
+
+static bool lies_in(const sending *s, int64_t i, const fsdp__region *region)
+{
+    const fsdp_tensor *grad = fsdp__param_unreduced(param_of(s, i));
+
+    if (fsdp_tensor_numel(grad) == 0) /* without elements any place will do */
+        return true;
+    return fsdp_tensor_data(grad) == (char *)region->data + place_of(s, i) && fsdp_tensor_is_contiguous(grad);
+}
+
+/* Returns whether nobody else holds the gradient: a graph that is kept might, or the caller. */
+static bool is_exclusive(const fsdp__param *param)
+{
+    return fsdp__grad_exclusive(fsdp__param_unreduced(param));
+}
+
+/* Chooses where gradients are sent from. That is where they were computed, and they may be averaged there, unless one
+ * lies elsewhere (the buckets were divided anew meanwhile, or the caller has set it). They are also copied to other
+ * memory if somebody else's would be written: a gradient that a kept graph will give again, or one that another forward
+ * has made for its backward. */
+static fsdp_status choose_source(sending *s)
+{
+    const fsdp__region *region = s->bucket->region;
+    bool in_place = true;
+
+    for (int64_t i = 0; region && i < s->bucket->count; i++) {
+        const fsdp__param *param = param_of(s, i);
+
+        in_place = in_place && (fsdp__param_unreduced(param) ? lies_in(s, i, region) && is_exclusive(param)
+                                                             : !fsdp__grad_is_reserved(param->unsharded));
+    }
+    return in_place ? fsdp__bucket_region(s->group, s->bucket, &s->from)
+                    : fsdp__bucket_make_region(s->group, s->bucket, &s->from);
+}
+
+static fsdp_status send_gradient(const sending *s, int64_t i)
+{
+    fsdp__param *param = param_of(s, i);
+    fsdp_tensor *moved = NULL;
+    fsdp_status status;
+
+    if (lies_in(s, i, s->from))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__bucket_tensor(param, s->from, &moved));
+    status = fsdp__tensor_copy(moved, fsdp__param_unreduced(param), false);
+    if (status == FSDP_OK)
+        fsdp__put_grad(param->unsharded, moved);
+    fsdp_tensor_unref(moved);
+    return status;
+}
+
+static fsdp_status fill_bucket(sending *s)
+{
+    const fsdp__buckets *b = s->buckets;
+
+    FSDP_TRY(choose_source(s));
+    for (int64_t i = 0; i < s->bucket->count; i++) {
+        fsdp__param *param = param_of(s, i);
+        const fsdp__bucket_place *place = &b->places[s->bucket->params[i]];
+        bool expected = place->expected && (!b->options.static_graph || place->used_here);
+
+        s->hooked = s->hooked || fsdp__has_grad_hooks(param->sharded);
+        if (fsdp__param_unreduced(param)) {
+            FSDP_TRY(send_gradient(s, i));
+            continue;
+        }
+        FSDP_TRY(send_nothing(s, i));
+        if (!b->options.find_unused_parameters && !b->absent && expected)
+            s->buckets->complete = 0;
+    }
+    return FSDP_OK;
+}
+
+/* ---- where results go ---- */
+
+/* Returns whether the result becomes a new gradient. Hooks see what arrives first, and make their own. */
+static bool is_new(const sending *s, int64_t i)
+{
+    fsdp__param *param = param_of(s, i);
+
+    return fsdp__param_unreduced(param) && !fsdp_tensor_grad(param->sharded) && !s->hooked;
+}
+
+static fsdp_status choose_target(sending *s)
+{
+    bool any = false;
+
+    for (int64_t i = 0; i < s->bucket->count; i++)
+        any = any || is_new(s, i);
+    if (any && !s->buckets->options.gradient_as_bucket_view && s->group->residence.mesh.replicas > 1)
+        return fsdp__bucket_make_region(s->group, s->bucket, &s->to);
+    s->to = s->from;
+    s->to->refs++;
+    return FSDP_OK;
+}
+
+/* Makes the i-th result as a gradient. The caller owns `*out`. */
+static fsdp_status make_result(const sending *s, int64_t i, fsdp_tensor **out)
+{
+    const fsdp__param *param = param_of(s, i);
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__bucket_tensor(param, s->to, out));
+    status = fsdp_tensor_set_distribution(*out, fsdp_tensor_distribution(param->sharded));
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_tensor_unref(*out);
+    *out = NULL;
+    return status;
+}
+
+/* Makes a late result: only when all buckets have been sent is it known whether other ranks have a gradient that this
+ * one lacks. */
+static fsdp_status make_late(const sending *s, int64_t i)
+{
+    fsdp__late_result *late = &s->buckets->late[s->buckets->late_count];
+
+    FSDP_TRY(make_result(s, i, &late->result));
+    late->param = param_of(s, i);
+    s->buckets->late_count++;
+    return FSDP_OK;
+}
+
+static fsdp_status make_results(sending *s)
+{
+    fsdp__in_flight *flight = &s->comm->in_flight;
+
+    for (int64_t i = 0; i < s->bucket->count; i++) {
+        fsdp__param *param = param_of(s, i);
+
+        flight->count = i + 1; /* from here on the flight releases what it holds, even after a failure */
+        flight->contributed[i] = 1;
+        if (!fsdp__param_unreduced(param)) {
+            FSDP_TRY(make_late(s, i));
+            continue;
+        }
+        flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(param));
+        FSDP_TRY(fsdp__param_make_grad_contiguous(param));
+        if (is_new(s, i) || s->hooked)
+            FSDP_TRY(make_result(s, i, &flight->gradients[i]));
+        else
+            flight->gradients[i] = fsdp_tensor_ref(fsdp_tensor_grad(param->sharded));
+        FSDP_TRY(fsdp_tensor_begin_write(flight->gradients[i]));
+        if (s->hooked)
+            flight->arriving[i] = fsdp_tensor_ref(param->sharded);
+    }
+    return FSDP_OK;
+}
+
+/* ---- issuing ---- */
+
+/* Adds the i-th result to the gradient that the parameter has. */
+static fsdp_status add(const sending *s, int64_t i)
+{
+    const fsdp__in_flight *flight = &s->comm->in_flight;
+    const void *result = (char *)s->to->data + place_of(s, i);
+    const fsdp__reduce_ranks_args args = {.srcs = &result,
+                                          .count = 1,
+                                          .dst = fsdp_tensor_data(flight->gradients[i]),
+                                          .numel = fsdp__param_numel(param_of(s, i)),
+                                          .src_dtype = s->bucket->dtype,
+                                          .dst_dtype = s->bucket->dtype,
+                                          .op = FSDP__RANK_SUM,
+                                          .divisor = 1,
+                                          .accumulate = true};
+
+    return args.numel > 0 ? fsdp__launch_reduce_ranks(s->stream, &args) : FSDP_OK;
+}
+
+static fsdp_status issue(const sending *s)
+{
+    fsdp__in_flight *flight = &s->comm->in_flight;
+
+    int64_t began = fsdp__clock_ns();
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__comm_context_follow_compute_on(s->comm, s->group->residence.device, s->stream));
+    status = fsdp__bucket_average(&(fsdp__bucket_wire){
+        .group = s->group,
+        .bucket = s->bucket,
+        .from = s->from,
+        .to = s->to,
+        .settings = s->settings,
+        .stream = s->stream,
+        .scratch = &flight->partial,
+    });
+    s->comm->reduce_ns += fsdp__clock_ns() - began;
+    FSDP_TRY(status);
+    for (int64_t i = 0; i < s->bucket->count; i++)
+        if (flight->gradients[i] && flight->gradients[i] == fsdp_tensor_grad(param_of(s, i)->sharded))
+            FSDP_TRY(add(s, i));
+    return fsdp__in_flight_depart(flight);
+}
+
+/* Hands the gradients over to the flight. */
+static void hand_over(const sending *s)
+{
+    fsdp__in_flight *flight = &s->comm->in_flight;
+
+    for (int64_t i = 0; i < s->bucket->count; i++) {
+        fsdp__param *p = param_of(s, i);
+
+        if (flight->gradients[i] && !flight->arriving[i])
+            fsdp__put_grad(p->sharded, flight->gradients[i]);
+        fsdp__put_grad(p->unsharded, NULL);
+        p->due = false;
+        if (s->settings->landed)
+            flight->shards[i] = fsdp_tensor_ref(p->sharded);
+    }
+    flight->landed = s->settings->landed;
+    flight->landed_arg = s->settings->landed_arg;
+    fsdp__bucket_leave_region(s->bucket);
+}
+
+fsdp_status fsdp__bucket_send(fsdp__param_group *group, fsdp__comm_context *comm, const fsdp__reduce_settings *settings,
+                              int64_t index)
+{
+    sending s = {.group = group,
+                 .buckets = group->buckets,
+                 .bucket = &group->buckets->items[index],
+                 .comm = comm,
+                 .settings = settings};
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__comm_context_reduce_stream(comm, false, &s.stream));
+    FSDP_TRY(fsdp__comm_context_make_room(comm));
+    FSDP_TRY_GOTO(status, fill_bucket(&s), out);
+    FSDP_TRY_GOTO(status, choose_target(&s), out);
+    FSDP_TRY_GOTO(status, fsdp__in_flight_reserve(&comm->in_flight, s.bucket->count, s.stream), out);
+    FSDP_TRY_GOTO(status, make_results(&s), out);
+    comm->in_flight.packed = s.from; /* held until it has landed, even after a failure */
+    s.from->refs++;
+    FSDP_TRY_GOTO(status, issue(&s), out);
+    hand_over(&s);
+    if (s.hooked || fsdp__stream_is_inline(s.stream)) /* hooks run at the same moment whatever the stream */
+        status = fsdp__comm_context_finish_reduction(comm);
+out:
+    if (status != FSDP_OK)
+        fsdp__in_flight_drop(&comm->in_flight);
+    fsdp__region_unref(s.from);
+    fsdp__region_unref(s.to);
+    return status;
+}

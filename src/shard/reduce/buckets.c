@@ -1,0 +1,376 @@
+/* buckets.c - divides parameters into buckets, and gives their gradients places. */
+#include "shard/reduce/buckets.h"
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "device/races.h"
+
+enum {
+    MIB = 1 << 20,
+    DEFAULT_CAP = 25 * MIB,
+    DEFAULT_FIRST = MIB,
+    DTYPES = 3 /* f32, bf16, f16 */
+};
+
+/* ---- life cycle ---- */
+
+fsdp_status fsdp__buckets_create(const fsdp__param_group *group, const fsdp_replicate_options *options,
+                                 fsdp__buckets **out)
+{
+    size_t n = (size_t)group->param_count;
+    fsdp__buckets *b = fsdp__calloc(1, sizeof *b);
+
+    if (!b)
+        return FSDP_NO_MEMORY;
+    b->options = *options;
+    b->options.mesh = NULL;
+    b->options.ignored_params = NULL;
+    b->options.ignored_modules = NULL;
+    b->buffers_due = !options->keep_buffers;
+    b->items = fsdp__calloc(n, sizeof *b->items);
+    b->order = fsdp__calloc(n, sizeof *b->order);
+    b->places = fsdp__calloc(n, sizeof *b->places);
+    b->arrivals = fsdp__calloc(n, sizeof *b->arrivals);
+    b->late = fsdp__calloc(n, sizeof *b->late);
+    if (b->items && b->order && b->places && b->arrivals && b->late) {
+        b->place_count = group->param_count;
+        *out = b;
+        return FSDP_OK;
+    }
+    fsdp__buckets_free(b);
+    return FSDP_NO_MEMORY;
+}
+
+void fsdp__buckets_free(fsdp__buckets *buckets)
+{
+    if (!buckets)
+        return;
+    fsdp__buckets_reset(buckets);
+    for (int64_t i = 0; i < buckets->count; i++)
+        fsdp__bucket_leave_region(&buckets->items[i]);
+    fsdp__free(buckets->items);
+    fsdp__free(buckets->order);
+    fsdp__free(buckets->places);
+    fsdp__free(buckets->arrivals);
+    fsdp__free(buckets->late);
+    fsdp__free(buckets->ignored);
+    fsdp__free(buckets);
+}
+
+void fsdp__buckets_reset(fsdp__buckets *buckets)
+{
+    while (buckets->late_count > 0)
+        fsdp_tensor_unref(buckets->late[--buckets->late_count].result);
+    for (int64_t i = 0; i < buckets->place_count; i++)
+        buckets->places[i].expected = false;
+    buckets->running = buckets->lacking = buckets->open = false;
+    buckets->next = 0;
+}
+
+/* ---- dividing ---- */
+
+typedef struct division {
+    const fsdp__param_group *group;
+    int32_t *params, count; /* in the order in which they are put into buckets */
+    int32_t *bucket;        /* of each parameter; buckets are numbered as they are opened */
+    int32_t *closed;        /* bucket -> its number in the order of closing */
+    int32_t buckets;
+    int64_t limits[2]; /* in bytes: of a dtype's first bucket, and of the others */
+} division;
+
+static int dtype_index(fsdp_dtype dtype)
+{
+    return dtype == FSDP_F32 ? 0 : dtype == FSDP_BF16 ? 1 : 2;
+}
+
+/* Divides with one open bucket for each dtype, which is closed as soon as it is full. */
+static void divide(division *d)
+{
+    struct {
+        int32_t bucket;
+        int64_t bytes, closed;
+    } open[DTYPES] = {{-1, 0, 0}, {-1, 0, 0}, {-1, 0, 0}};
+    int32_t closed = 0;
+
+    for (int32_t i = 0; i < d->count; i++) {
+        const fsdp__param *p = &d->group->params[d->params[i]];
+        int k = dtype_index(p->param_dtype);
+
+        if (open[k].bucket < 0)
+            open[k].bucket = d->buckets++;
+        d->bucket[i] = open[k].bucket;
+        open[k].bytes += fsdp__param_numel(p) * (int64_t)fsdp_dtype_size(p->param_dtype);
+        if (open[k].bytes < d->limits[open[k].closed > 0])
+            continue;
+        d->closed[open[k].bucket] = closed++;
+        open[k].bucket = -1;
+        open[k].bytes = 0;
+        open[k].closed++;
+    }
+    for (int32_t b = 0; b < d->buckets; b++) /* what is left is closed in the order of opening */
+        for (int k = 0; k < DTYPES; k++)
+            if (open[k].bucket == b)
+                d->closed[b] = closed++;
+}
+
+/* Sets the group's division: `order` lists the parameters bucket after bucket, `sizes[i]` of them for bucket i. */
+static void apply(fsdp__param_group *group, const int32_t *order, const int32_t *sizes, int64_t count)
+{
+    fsdp__buckets *b = group->buckets;
+    const int32_t *next = b->order;
+
+    for (int64_t i = 0; i < b->count; i++)
+        fsdp__bucket_leave_region(&b->items[i]);
+    for (int64_t i = 0; i < group->param_count; i++)
+        b->places[i] =
+            (fsdp__bucket_place){.bucket = -1, .used = b->places[i].used, .used_here = b->places[i].used_here};
+    b->count = count;
+    for (int64_t i = 0; i < count; i++) {
+        fsdp__bucket *bucket = &b->items[i];
+
+        *bucket = (fsdp__bucket){.params = next, .count = sizes[i]};
+        for (int32_t k = 0; k < sizes[i]; k++) {
+            int32_t index = *order++;
+            const fsdp__param *p = &group->params[index];
+
+            b->order[next - b->order] = index;
+            next++;
+            b->places[index].bucket = i;
+            b->places[index].at = bucket->numel;
+            bucket->numel += fsdp__param_numel(p);
+            bucket->dtype = p->param_dtype;
+        }
+    }
+}
+
+static fsdp_status division_open(const fsdp__param_group *group, division *d)
+{
+    size_t n = (size_t)group->param_count;
+    double cap = group->buckets->options.bucket_cap_mb;
+
+    *d = (division){.group = group, .limits = {DEFAULT_FIRST, DEFAULT_CAP}};
+    if (cap > 0)
+        d->limits[0] = d->limits[1] = (int64_t)(cap * MIB);
+    d->params = fsdp__calloc(n, sizeof *d->params);
+    d->bucket = fsdp__calloc(n, sizeof *d->bucket);
+    d->closed = fsdp__calloc(n, sizeof *d->closed);
+    return d->params && d->bucket && d->closed ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+static void division_close(division *d)
+{
+    fsdp__free(d->params);
+    fsdp__free(d->bucket);
+    fsdp__free(d->closed);
+}
+
+/* Lists the divided parameters bucket after bucket, in the order of `rank[bucket]`. */
+static void sort(const division *d, const int32_t *rank, int32_t *order, int32_t *sizes)
+{
+    for (int32_t r = 0; r < d->buckets; r++) {
+        sizes[r] = 0;
+        for (int32_t i = 0; i < d->count; i++)
+            if (rank[d->bucket[i]] == r) {
+                *order++ = d->params[i];
+                sizes[r]++;
+            }
+    }
+}
+
+static bool is_trained(const fsdp__param *param)
+{
+    return fsdp_tensor_requires_grad(param->sharded);
+}
+
+fsdp_status fsdp__buckets_assign(fsdp__param_group *group)
+{
+    fsdp__buckets *b = group->buckets;
+    int32_t *order = fsdp__calloc((size_t)group->param_count * 2, sizeof *order), *sizes = order + group->param_count;
+    division d = {0};
+    fsdp_status status = order ? FSDP_OK : FSDP_NO_MEMORY;
+
+    FSDP_TRY_GOTO(status, status, out);
+    FSDP_TRY_GOTO(status, division_open(group, &d), out);
+    if (!b->options.find_unused_parameters) /* the first iteration will tell how to divide */
+        d.limits[0] = INT64_MAX;
+    for (int32_t i = 0; i < group->param_count; i++)
+        if (is_trained(&group->params[i]))
+            d.params[d.count++] = i;
+    divide(&d);
+    for (int32_t i = 0; i < d.buckets; i++) /* parameters registered last are sent first */
+        d.closed[i] = d.buckets - 1 - i;
+    sort(&d, d.closed, order, sizes);
+    apply(group, order, sizes, d.buckets);
+    b->rebuilt = b->options.find_unused_parameters;
+    b->backwards = b->arrival_count = 0;
+out:
+    division_close(&d);
+    fsdp__free(order);
+    return status;
+}
+
+bool fsdp__buckets_are_outdated(const fsdp__param_group *group)
+{
+    bool outdated = false;
+
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+        int64_t bucket = group->buckets->places[i].bucket;
+
+        outdated = outdated || is_trained(p) != (bucket >= 0) ||
+                   (bucket >= 0 && group->buckets->items[bucket].dtype != p->param_dtype);
+    }
+    return outdated;
+}
+
+/* ---- dividing anew ---- */
+
+/* Lists the parameters that arrived, in their order, and behind them those that nobody uses. */
+static int32_t list_arrivals(const fsdp__param_group *group, int32_t *out)
+{
+    const fsdp__buckets *b = group->buckets;
+    int32_t count = 0;
+
+    for (int64_t i = 0; i < b->arrival_count; i++)
+        out[count++] = b->arrivals[i];
+    for (int32_t i = 0; i < group->param_count; i++) {
+        bool listed = b->places[i].bucket < 0;
+
+        for (int32_t k = 0; k < b->arrival_count && !listed; k++)
+            listed = b->arrivals[k] == i;
+        if (!listed)
+            out[count++] = i;
+    }
+    return count;
+}
+
+/* Broadcasts numbers of the speaker's to all ranks, or adds up those of all ranks. */
+static fsdp_status exchange(const fsdp__param_group *group, int32_t *numbers, int64_t count, bool sum)
+{
+    const fsdp__residence *r = &group->residence;
+    fsdp_stream *stream = fsdp_device_stream(r->device);
+    fsdp_process_group *pg = r->mesh.replicate_pg;
+    fsdp_tensor *tensor;
+    fsdp_status status;
+    void *data;
+
+    if (r->mesh.replicas == 1)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_tensor_create(r->device, FSDP_I32, 1, &count, FSDP_MEMORY_WORKSPACE, &tensor));
+    FSDP_TRY_GOTO(status, fsdp_tensor_write(tensor, FSDP_I32, numbers), out);
+    data = fsdp_tensor_data(tensor);
+    if (sum)
+        FSDP_TRY_GOTO(status, fsdp_all_reduce(pg, data, data, count, FSDP_I32, FSDP_SUM, stream), out);
+    else
+        FSDP_TRY_GOTO(status, fsdp_broadcast(pg, data, count, FSDP_I32, group->buckets->speaker, stream), out);
+    if (fsdp__device_has_bytes(r->device)) /* otherwise there are no other ranks, and this rank's own numbers count */
+        status = fsdp_tensor_read(tensor, FSDP_I32, numbers);
+out:
+    fsdp_tensor_unref(tensor);
+    return status;
+}
+
+fsdp_status fsdp__buckets_add_up(const fsdp__param_group *group, int32_t *numbers, int64_t count)
+{
+    return exchange(group, numbers, count, true);
+}
+
+static int32_t count_divided(const fsdp__buckets *b)
+{
+    int32_t count = 0;
+
+    for (int64_t i = 0; i < b->count; i++)
+        count += (int32_t)b->items[i].count;
+    return count;
+}
+
+fsdp_status fsdp__buckets_rebuild(fsdp__param_group *group)
+{
+    fsdp__buckets *b = group->buckets;
+    int32_t n = count_divided(b), *order = fsdp__calloc((size_t)n * 2 + 1, sizeof *order), *sizes = order + n + 1;
+    division d = {0};
+    fsdp_status status = order ? FSDP_OK : FSDP_NO_MEMORY;
+
+    FSDP_TRY_GOTO(status, status, out);
+    FSDP_TRY_GOTO(status, division_open(group, &d), out);
+    d.count = list_arrivals(group, d.params);
+    divide(&d);
+    sort(&d, d.closed, order, sizes);
+    /* Gradients may have arrived in another order on each rank, so all take the speaker's division. */
+    order[n] = d.buckets;
+    FSDP_TRY_GOTO(status, exchange(group, order, n + 1, false), out);
+    FSDP_TRY_GOTO(status, exchange(group, sizes, order[n], false), out);
+    apply(group, order, sizes, order[n]);
+    b->rebuilt = true;
+out:
+    division_close(&d);
+    fsdp__free(order);
+    return status;
+}
+
+/* ---- gradients ---- */
+
+size_t fsdp__bucket_bytes(const fsdp__bucket *bucket)
+{
+    return fsdp__device_rounded((size_t)bucket->numel * fsdp_dtype_size(bucket->dtype));
+}
+
+fsdp_status fsdp__bucket_make_region(const fsdp__param_group *group, const fsdp__bucket *bucket, fsdp__region **out)
+{
+    const fsdp__residence *r = &group->residence;
+    fsdp_process_group *pg = r->mesh.replicate_pg;
+    fsdp__mesh_info mesh = r->mesh;
+    size_t bytes = fsdp__bucket_bytes(bucket);
+    fsdp_status status;
+
+    mesh.shard_pg = pg;
+    if (mesh.replicas > 1 && !group->buckets->options.no_shared_memory && fsdp__device_shared_memory(r->device) &&
+        fsdp_process_group_can_share(pg, FSDP_MEMORY_SYMMETRIC))
+        FSDP_TRY(
+            fsdp__region_of_ranks(r->device, &mesh, FSDP_MEMORY_SYMMETRIC, bytes, FSDP_MEMORY_GRADIENT, bytes, out));
+    else
+        FSDP_TRY(fsdp__region_of_device(r->device, bytes, FSDP_MEMORY_GRADIENT, out));
+    status = fsdp__region_fill(*out);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp__region_unref(*out);
+    *out = NULL;
+    return status;
+}
+
+fsdp_status fsdp__bucket_region(fsdp__param_group *group, fsdp__bucket *bucket, fsdp__region **out)
+{
+    if (bucket->region) {
+        bucket->region->refs++;
+        *out = bucket->region;
+        return FSDP_OK;
+    }
+    FSDP_TRY(fsdp__bucket_make_region(group, bucket, out));
+    (*out)->weak = &bucket->region;
+    bucket->region = *out;
+    return FSDP_OK;
+}
+
+void fsdp__bucket_leave_region(fsdp__bucket *bucket)
+{
+    if (bucket->region)
+        bucket->region->weak = NULL;
+    bucket->region = NULL;
+}
+
+fsdp_status fsdp__bucket_tensor(const fsdp__param *param, fsdp__region *region, fsdp_tensor **out)
+{
+    const fsdp__bucket_place *place = &param->group->buckets->places[param - param->group->params];
+    const fsdp_tensor *like = param->unsharded;
+    size_t size = fsdp_dtype_size(param->param_dtype), bytes = (size_t)fsdp__param_numel(param) * size;
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__storage_create(param->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
+    fsdp__region_lend(region, (size_t)place->at * size, storage);
+    fsdp__races_name(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
+    status = fsdp__tensor_create_view(storage, param->param_dtype, like->ndim, like->shape, NULL, 0, out);
+    fsdp__storage_unref(storage);
+    return status;
+}

@@ -1,0 +1,512 @@
+/* gradients.c - unsharded gradients, from the backward that computes them to the reduction that reads them. */
+#include "shard/reduce/gradients.h"
+
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "device/kernels.h"
+#include "device/races.h"
+#include "shard/reduce/buckets.h"
+#include "shard/reduce/partial.h"
+
+/* ---- memory ---- */
+
+/* Returns whether unreduced gradients add up in another dtype than they are computed in. */
+static bool is_folded(const fsdp__param *param)
+{
+    return param->reduce_dtype != param->param_dtype;
+}
+
+static fsdp_dtype dtype_of(const fsdp__param *param, fsdp__gradient_use use)
+{
+    return use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : param->param_dtype;
+}
+
+/* Returns the bytes of an unsharded gradient's place in the buffer for `use`. */
+static size_t place_bytes(const fsdp__param *param, fsdp__gradient_use use)
+{
+    return fsdp__param_padded_bytes(param, param->group->residence.mesh.ranks, dtype_of(param, use));
+}
+
+/* Returns the offset of that place. The places of a flat group lie as the parameters do. */
+static size_t place_of(const fsdp__param *param, fsdp__gradient_use use)
+{
+    const fsdp__param_group *group = param->group;
+    size_t offset = 0;
+
+    if (group->flat.on)
+        return (size_t)param->flat_first * fsdp_dtype_size(dtype_of(param, use));
+    for (int64_t i = 0; i < param - group->params; i++)
+        if (group->gradients[use].has_place[i])
+            offset += place_bytes(&group->params[i], use);
+    return offset;
+}
+
+static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *asked, fsdp__gradient_use use,
+                               fsdp__region **out)
+{
+    fsdp__gradient_buffer *buffer = &group->gradients[use];
+    size_t bytes = 0;
+
+    if (!buffer->has_place)
+        buffer->has_place = fsdp__calloc((size_t)group->param_count, sizeof *buffer->has_place);
+    if (!buffer->has_place)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+        bool wanted = fsdp_tensor_requires_grad(p->sharded) && (use == FSDP__GRADIENT_COMPUTED || is_folded(p));
+
+        buffer->has_place[i] = group->flat.on || p == asked || wanted;
+        if (buffer->has_place[i])
+            bytes += place_bytes(p, use);
+    }
+    if (group->flat.on)
+        bytes = fsdp__flat_unsharded_bytes(&group->flat, group->residence.mesh.ranks, dtype_of(asked, use));
+    FSDP_TRY(fsdp__residence_gradients(&group->residence, fsdp__param_group_reduce_pg(group), bytes, out));
+    (*out)->weak = &buffer->region;
+    buffer->region = *out;
+    return FSDP_OK;
+}
+
+static void leave_buffer(fsdp__gradient_buffer *buffer)
+{
+    if (buffer->region)
+        buffer->region->weak = NULL;
+    buffer->region = NULL;
+}
+
+void fsdp__param_group_leave_gradient_buffers(fsdp__param_group *group)
+{
+    leave_buffer(&group->gradients[FSDP__GRADIENT_COMPUTED]);
+    leave_buffer(&group->gradients[FSDP__GRADIENT_ACCUMULATED]);
+    for (int64_t i = 0; group->buckets && i < group->buckets->count; i++)
+        fsdp__bucket_leave_region(&group->buckets->items[i]);
+}
+
+/* Makes memory for an unsharded gradient of `param`. The caller owns `*out`. */
+static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsdp_tensor **out)
+{
+    fsdp__param_group *group = param->group;
+    fsdp__gradient_buffer *buffer = &group->gradients[use];
+    fsdp_dtype dtype = dtype_of(param, use);
+    size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(dtype);
+    const fsdp_tensor *like = param->unsharded;
+    int64_t index = param - group->params;
+    fsdp__storage *storage;
+    fsdp__region *region;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
+    /* A parameter that was unfrozen since has no place: make another buffer, beside what is in use of the old one. */
+    if (buffer->region && !buffer->has_place[index])
+        leave_buffer(buffer);
+    region = buffer->region;
+    if (region)
+        region->refs++;
+    else
+        FSDP_TRY_GOTO(status, open_buffer(group, param, use, &region), out);
+    fsdp__region_lend(region, place_of(param, use), storage);
+    fsdp__races_name(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
+    fsdp__region_unref(region); /* the storage holds it now */
+    status = fsdp__tensor_create_view(storage, dtype, like->ndim, like->shape, NULL, 0, out);
+out:
+    fsdp__storage_unref(storage);
+    return status;
+}
+
+/* ---- gradients of shards ---- */
+
+fsdp_status fsdp__param_make_grad_contiguous(fsdp__param *param)
+{
+    fsdp_tensor *grad = fsdp_tensor_grad(param->sharded), *copy = NULL;
+    fsdp_status status;
+
+    if (!grad || fsdp_tensor_is_contiguous(grad))
+        return FSDP_OK;
+    FSDP_TRY(
+        fsdp_tensor_create(grad->storage->device, grad->dtype, grad->ndim, grad->shape, FSDP_MEMORY_GRADIENT, &copy));
+    FSDP_TRY_GOTO(status, fsdp__tensor_copy(copy, grad, false), out);
+    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(copy, fsdp_tensor_distribution(param->sharded)), out);
+    fsdp__put_grad(param->sharded, copy);
+out:
+    fsdp_tensor_unref(copy);
+    return status;
+}
+
+/* ---- gradients that stay unsharded ---- */
+
+fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param)
+{
+    return param->accumulated_grad ? param->accumulated_grad : fsdp_tensor_grad(param->unsharded);
+}
+
+bool fsdp__param_is_due(const fsdp__param *param)
+{
+    return param->due || fsdp__param_unreduced(param);
+}
+
+static void drop(fsdp__param *param)
+{
+    bool had = param->accumulated_grad || (param->unsharded && fsdp_tensor_grad(param->unsharded));
+
+    if (param->unsharded)
+        fsdp__put_grad(param->unsharded, NULL);
+    fsdp_tensor_unref(param->accumulated_grad);
+    param->accumulated_grad = NULL;
+    fsdp__param_drop_partial(param);
+    /* A kept graph may hold the dropped gradient (fused head), so its place is not given out again. */
+    if (had)
+        fsdp__param_group_leave_gradient_buffers(param->group);
+}
+
+void fsdp__param_group_drop_gradients(fsdp__param_group *group)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        drop(&group->params[i]);
+        group->params[i].due = false;
+    }
+    group->kept = false;
+    if (group->buckets)
+        fsdp__buckets_reset(group->buckets);
+}
+
+fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+        fsdp_tensor *grad = fsdp_tensor_grad(p->unsharded);
+        bool first = p->accumulated_grad == NULL;
+
+        if (!grad || !is_folded(p))
+            continue; /* they add up in place */
+        if (first)
+            FSDP_TRY(make_gradient(p, FSDP__GRADIENT_ACCUMULATED, &p->accumulated_grad));
+        FSDP_TRY(fsdp__tensor_copy(p->accumulated_grad, grad, !first));
+        fsdp__put_grad(p->unsharded, NULL);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group)
+{
+    group->kept = true;
+    return fsdp__param_group_fold_gradients(group);
+}
+
+/* ---- the vector of a flat group ---- */
+
+/* Makes one tensor of the whole buffer. */
+static fsdp_status make_vector(fsdp__param_group *group, fsdp__gradient_use use, fsdp_tensor **out)
+{
+    fsdp_dtype dtype = dtype_of(&group->params[0], use);
+    int64_t numel = group->flat.shard_numel * group->residence.mesh.ranks;
+    fsdp_tensor *first; /* holds the buffer, which may be new */
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    FSDP_TRY(make_gradient(&group->params[0], use, &first));
+    FSDP_TRY_GOTO(status,
+                  fsdp__storage_create(group->residence.device, (size_t)numel * fsdp_dtype_size(dtype),
+                                       FSDP_MEMORY_GRADIENT, false, &storage),
+                  out);
+    fsdp__region_lend(group->gradients[use].region, 0, storage);
+    status = fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, out);
+    fsdp__storage_unref(storage);
+out:
+    fsdp_tensor_unref(first);
+    return status;
+}
+
+/* Fills elements [from, to) of the vector with zeros. */
+static fsdp_status clear(const fsdp_tensor *vector, int64_t from, int64_t to)
+{
+    char *place = (char *)vector->storage->data + (size_t)from * fsdp_dtype_size(vector->dtype);
+
+    return fsdp__launch_fill_run(fsdp_device_stream(vector->storage->device), place, vector->dtype, to - from, 0.0);
+}
+
+static bool lies_there(const fsdp_tensor *vector, const fsdp__param *param)
+{
+    const fsdp_tensor *grad = fsdp__param_unreduced(param);
+    size_t at = (size_t)param->flat_first * fsdp_dtype_size(vector->dtype);
+
+    return grad && grad->storage->data == (char *)vector->storage->data + at;
+}
+
+/* Returns whether all places belong to gradients that are being reduced: a forward may have reserved one for a later
+ * backward (fused head). */
+static bool is_free(const fsdp__param_group *group, fsdp__gradient_use use, const fsdp_tensor *vector)
+{
+    int64_t known = 1; /* the vector itself */
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        known += lies_there(vector, &group->params[i]);
+    return group->gradients[use].region->refs == known;
+}
+
+/* Copies a gradient to its place if it lies elsewhere, because the caller has set it or because it was made beside
+ * others. */
+static fsdp_status bring_there(const fsdp_tensor *vector, const fsdp__param *param)
+{
+    const fsdp_tensor *grad = fsdp__param_unreduced(param);
+    fsdp_tensor *place;
+    fsdp_status status;
+
+    if (lies_there(vector, param))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__tensor_create_view(vector->storage, vector->dtype, grad->ndim, grad->shape, NULL, param->flat_first,
+                                      &place));
+    status = fsdp__tensor_copy(place, grad, false);
+    fsdp_tensor_unref(place);
+    return status;
+}
+
+static fsdp_status fill_vector(const fsdp__param_group *group, const fsdp_tensor *vector)
+{
+    int64_t at = 0;
+
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+        int64_t end = p->flat_first + fsdp__param_numel(p);
+
+        FSDP_TRY(clear(vector, at, p->flat_first));
+        FSDP_TRY(fsdp__param_unreduced(p) ? bring_there(vector, p) : clear(vector, p->flat_first, end));
+        at = end;
+    }
+    return clear(vector, at, vector->shape[0]);
+}
+
+fsdp_status fsdp__param_group_flat_gradient(fsdp__param_group *group, fsdp_tensor **out)
+{
+    fsdp__gradient_use use = FSDP__GRADIENT_COMPUTED;
+    fsdp_status status;
+    bool any = false;
+
+    *out = NULL;
+    for (int64_t i = 0; i < group->param_count; i++) {
+        any = any || fsdp__param_unreduced(&group->params[i]);
+        if (group->params[i].accumulated_grad)
+            use = FSDP__GRADIENT_ACCUMULATED;
+    }
+    if (!any)
+        return FSDP_OK;
+    FSDP_TRY(make_vector(group, use, out));
+    if (!is_free(group, use, *out)) { /* make another one, and copy all of them there */
+        fsdp_tensor_unref(*out);
+        *out = NULL;
+        leave_buffer(&group->gradients[use]);
+        FSDP_TRY(make_vector(group, use, out));
+    }
+    status = fill_vector(group, *out);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_tensor_unref(*out);
+    *out = NULL;
+    return status;
+}
+
+/* ---- what callers do to the two tensors ---- */
+
+/* Drops older gradients when the caller sets or drops one: the caller's gradient is all there is. For a shard,
+ * gradients that wait to be reduced go. For an unsharded parameter, whose gradient waits to be reduced itself, the
+ * shard's gradient goes, and those that backwards without reduction kept. */
+static void grad_set(void *arg, fsdp_tensor *leaf)
+{
+    fsdp__param *param = arg;
+    fsdp_tensor *set = leaf == param->unsharded ? fsdp_tensor_ref(fsdp_tensor_grad(leaf)) : NULL;
+
+    if (leaf == param->unsharded)
+        fsdp__put_grad(param->sharded, NULL);
+    drop(param);
+    if (set)
+        fsdp__put_grad(leaf, set);
+    fsdp_tensor_unref(set);
+}
+
+/* Makes a shard's gradient a distributed tensor like the shard, wherever it comes from. */
+static fsdp_status grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
+{
+    const fsdp__param *param = arg;
+
+    if (leaf != param->sharded || fsdp_tensor_distribution(grad))
+        return FSDP_OK;
+    return fsdp_tensor_set_distribution(grad, fsdp_tensor_distribution(leaf));
+}
+
+static void requires_grad_set(void *arg, bool requires_grad)
+{
+    const fsdp__param *param = arg;
+    const fsdp__param_group *group = param->group;
+    bool any = false;
+
+    fsdp__mirror_requires_grad(param->sharded, requires_grad);
+    if (param->unsharded)
+        fsdp__mirror_requires_grad(param->unsharded, requires_grad);
+    if (!group || !group->flat.parameter)
+        return;
+    for (int64_t i = 0; i < group->param_count; i++)
+        any = any || fsdp_tensor_requires_grad(group->params[i].sharded);
+    fsdp__mirror_requires_grad(group->flat.parameter, any);
+}
+
+/* Tells the bucket of a replicated parameter that it may be ready to send. */
+static fsdp_status grad_complete(void *arg, fsdp_tensor *leaf)
+{
+    fsdp__param *param = arg;
+    const fsdp__buckets *buckets = param->group->buckets;
+
+    return buckets && buckets->running && leaf == param->unsharded ? buckets->grad_complete(param) : FSDP_OK;
+}
+
+static bool is_part(const void *arg, const fsdp_tensor *leaf)
+{
+    const fsdp__param *param = arg;
+
+    (void)leaf; /* also for the unsharded tensor */
+    return param->group && param->group->flat.parameter;
+}
+
+static const fsdp__leaf_owner leaf_owner = {.grad_made = grad_made,
+                                            .grad_set = grad_set,
+                                            .requires_grad_set = requires_grad_set,
+                                            .grad_complete = grad_complete,
+                                            .is_part = is_part};
+
+/* ---- what callers do to summoned tensors ---- */
+
+static fsdp_status summoned_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
+{
+    (void)arg, (void)leaf, (void)grad;
+    return FSDP_OK;
+}
+
+/* Drops the shard's gradient when the caller drops the summoned tensor's, unless gradients are summoned, too: those are
+ * written back in the end. */
+static void summoned_grad_set(void *arg, fsdp_tensor *leaf)
+{
+    fsdp__param *param = arg;
+
+    if (param->group->summoned_grads || fsdp_tensor_grad(leaf))
+        return;
+    fsdp__put_grad(param->sharded, NULL);
+    drop(param);
+}
+
+static const fsdp__leaf_owner summoned_owner = {
+    .grad_made = summoned_grad_made, .grad_set = summoned_grad_set, .requires_grad_set = requires_grad_set};
+
+fsdp_status fsdp__param_own_summoned(fsdp__param *param)
+{
+    return fsdp__set_leaf_owner(param->summoned, &summoned_owner, param);
+}
+
+void fsdp__param_disown_summoned(fsdp__param *param)
+{
+    if (param->summoned)
+        (void)fsdp__set_leaf_owner(param->summoned, NULL, NULL);
+}
+
+/* ---- what callers do to a flat group's one parameter ---- */
+
+static fsdp_status flat_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
+{
+    (void)arg;
+    if (fsdp_tensor_distribution(grad))
+        return FSDP_OK;
+    return fsdp_tensor_set_distribution(grad, fsdp_tensor_distribution(leaf));
+}
+
+static void flat_grad_set(void *arg, fsdp_tensor *leaf)
+{
+    fsdp__param_group *group = arg;
+
+    (void)leaf;
+    for (int64_t i = 0; i < group->param_count; i++)
+        drop(&group->params[i]);
+}
+
+static void flat_requires_grad_set(void *arg, bool requires_grad)
+{
+    fsdp__param_group *group = arg;
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        requires_grad_set(&group->params[i], requires_grad);
+}
+
+static bool flat_part(const void *arg, int64_t index, fsdp__leaf_part *out)
+{
+    const fsdp__param_group *group = arg;
+    const fsdp__param *p = &group->params[index];
+
+    if (index >= group->param_count)
+        return false;
+    *out = (fsdp__leaf_part){p->unit_name, p->sharded, p->piece.in_shard};
+    return true;
+}
+
+static const fsdp__leaf_owner flat_owner = {.grad_made = flat_grad_made,
+                                            .grad_set = flat_grad_set,
+                                            .requires_grad_set = flat_requires_grad_set,
+                                            .part = flat_part};
+
+fsdp_status fsdp__flat_parameter_own(fsdp__param_group *group)
+{
+    bool trained = false;
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        trained = trained || fsdp_tensor_requires_grad(group->params[i].sharded);
+    FSDP_TRY(fsdp_tensor_set_requires_grad(group->flat.parameter, trained));
+    return fsdp__set_leaf_owner(group->flat.parameter, &flat_owner, group);
+}
+
+void fsdp__flat_parameter_disown(fsdp__param_group *group)
+{
+    if (group->flat.parameter)
+        (void)fsdp__set_leaf_owner(group->flat.parameter, NULL, NULL);
+}
+
+fsdp__param *fsdp__param_of(const fsdp_tensor *tensor)
+{
+    return fsdp__leaf_owner_arg(tensor, &leaf_owner);
+}
+
+fsdp_status fsdp__param_own_sharded(fsdp__param *param)
+{
+    return fsdp__set_leaf_owner(param->sharded, &leaf_owner, param);
+}
+
+/* Gives the memory of an unsharded parameter's first gradient in a backward: it lies where the reduction reads it. */
+static fsdp_status gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
+{
+    fsdp__param *param = arg;
+    fsdp__buckets *buckets = param->group->buckets;
+    fsdp__region *region;
+    fsdp_status status;
+    int64_t bucket = buckets ? buckets->places[param - param->group->params].bucket : -1;
+
+    (void)leaf;
+    if (bucket < 0)
+        return make_gradient(param, FSDP__GRADIENT_COMPUTED, out);
+    FSDP_TRY(fsdp__bucket_region(param->group, &buckets->items[bucket], &region));
+    status = fsdp__bucket_tensor(param, region, out);
+    fsdp__region_unref(region); /* the tensor holds it now */
+    return status;
+}
+
+fsdp_status fsdp__param_own_unsharded(fsdp__param *param)
+{
+    FSDP_TRY(fsdp__set_leaf_owner(param->unsharded, &leaf_owner, param));
+    return fsdp__set_grad_source(param->unsharded, gradient_source, param);
+}
+
+void fsdp__param_disown(fsdp__param *param)
+{
+    (void)fsdp__set_leaf_owner(param->sharded, NULL, NULL);
+    fsdp__param_disown_summoned(param);
+    if (!param->unsharded)
+        return;
+    (void)fsdp__set_leaf_owner(param->unsharded, NULL, NULL);
+    (void)fsdp__set_grad_source(param->unsharded, NULL, NULL);
+    param->unsharded->storage->guard.arg = NULL;
+}

@@ -1,0 +1,173 @@
+/* partial.c - the memory of partial gradients. */
+#include "shard/reduce/partial.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/kernels.h"
+
+bool fsdp__param_has_partial(const fsdp__param *param)
+{
+    const fsdp__partial *partial = &param->group->partial;
+
+    return partial->storage && partial->places[param - param->group->params] >= 0;
+}
+
+static void *place_in(const fsdp__partial *partial, int64_t i)
+{
+    return (char *)partial->storage->data + partial->places[i];
+}
+
+void *fsdp__param_partial(const fsdp__param *param)
+{
+    return place_in(&param->group->partial, param - param->group->params);
+}
+
+fsdp__storage *fsdp__param_group_take_partial(fsdp__param_group *group)
+{
+    fsdp__storage *storage = group->partial.storage;
+
+    fsdp__free(group->partial.places);
+    group->partial = (fsdp__partial){0};
+    return storage;
+}
+
+void fsdp__param_drop_partial(fsdp__param *param)
+{
+    fsdp__param_group *group = param->group;
+
+    if (!group || !fsdp__param_has_partial(param)) /* no group: the parameter was chosen, and never sharded */
+        return;
+    group->partial.places[param - group->params] = -1;
+    param->partial_used = false;
+    for (int64_t i = 0; i < group->param_count; i++)
+        if (group->partial.places[i] >= 0)
+            return;
+    fsdp__storage_unref(fsdp__param_group_take_partial(group));
+}
+
+/* ---- places ---- */
+
+/* Lays out the chunks of `dtype` that have a place, one after the other from `at` on. Returns the end. */
+static int64_t lay_run(const fsdp__param_group *group, fsdp_dtype dtype, int64_t at, fsdp__partial *out)
+{
+    fsdp__partial_run *run = &out->runs[out->run_count];
+
+    *run = (fsdp__partial_run){.dtype = dtype, .at = at};
+    for (int64_t i = 0; i < group->param_count; i++) {
+        if (out->places[i] < 0 || fsdp__param_sent_dtype(&group->params[i]) != dtype)
+            continue;
+        out->places[i] = at;
+        at += group->params[i].chunk_numel * (int64_t)fsdp_dtype_size(dtype);
+        run->numel += group->params[i].chunk_numel;
+    }
+    out->run_count += run->numel > 0;
+    return at;
+}
+
+/* Lays out the whole of this rank's part of a flat group's vector. Returns its bytes. */
+static int64_t lay_vector(const fsdp__param_group *group, fsdp__partial *out)
+{
+    fsdp_dtype dtype = fsdp__param_sent_dtype(&group->params[0]);
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        if (out->places[i] >= 0)
+            out->places[i] = group->params[i].piece.in_shard * (int64_t)fsdp_dtype_size(dtype);
+    out->runs[out->run_count++] = (fsdp__partial_run){.dtype = dtype, .numel = group->flat.shard_numel};
+    return group->flat.shard_numel * (int64_t)fsdp_dtype_size(dtype);
+}
+
+/* Lays out the parameters that have a place, and `params`. Gives the bytes. */
+static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *params, int64_t count,
+                           fsdp__partial *out, size_t *bytes)
+{
+    /* By decreasing size, so that all are aligned. */
+    static const fsdp_dtype dtypes[FSDP__PARTIAL_RUNS] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    int64_t end = 0;
+
+    out->places = fsdp__malloc((size_t)group->param_count * sizeof *out->places);
+    if (!out->places)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < group->param_count; i++)
+        out->places[i] = fsdp__param_has_partial(&group->params[i]) ? 0 : -1;
+    for (int64_t i = 0; i < count; i++)
+        out->places[params[i] - group->params] = 0;
+    if (group->flat.on)
+        end = lay_vector(group, out);
+    for (int i = 0; i < FSDP__PARTIAL_RUNS && !group->flat.on; i++)
+        end = lay_run(group, dtypes[i], end, out);
+    *bytes = (size_t)end;
+    return FSDP_OK;
+}
+
+/* Fills the chunk with zeros from its element `first` on. */
+static fsdp_status zero(fsdp_stream *stream, const fsdp__partial *partial, const fsdp__param *param, int64_t first)
+{
+    fsdp_dtype dtype = fsdp__param_sent_dtype(param);
+    char *place = place_in(partial, param - param->group->params);
+
+    return fsdp__launch_fill_run(stream, place + (size_t)first * fsdp_dtype_size(dtype), dtype,
+                                 param->chunk_numel - first, 0.0);
+}
+
+fsdp_status fsdp__param_zero_partial(const fsdp__param *param)
+{
+    const fsdp__param_group *group = param->group;
+
+    return zero(fsdp_device_stream(group->residence.device), &group->partial, param, 0);
+}
+
+static fsdp_status copy(fsdp_stream *stream, const fsdp__partial *from, const fsdp__partial *to,
+                        const fsdp__param *param)
+{
+    int64_t i = param - param->group->params;
+    fsdp_dtype dtype = fsdp__param_sent_dtype(param);
+    const fsdp__span span = {.src = place_in(from, i), .dst = place_in(to, i), .numel = param->chunk_numel};
+
+    return fsdp__launch_cast_spans(
+        stream, &(fsdp__cast_spans_args){.spans = &span, .count = 1, .src_dtype = dtype, .dst_dtype = dtype});
+}
+
+/* Moves what there is. New places, and padding, become zero where something will be added to them. */
+static fsdp_status fill(const fsdp__param_group *group, const fsdp__partial *from, const fsdp__partial *to)
+{
+    fsdp_stream *stream = fsdp_device_stream(group->residence.device);
+    const fsdp__partial_run *vector = &to->runs[0];
+
+    if (group->flat.on)
+        FSDP_TRY(fsdp__launch_fill_run(stream, to->storage->data, vector->dtype, vector->numel, 0.0));
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+
+        if (to->places[i] < 0)
+            continue;
+        if (from->storage && from->places[i] >= 0)
+            FSDP_TRY(copy(stream, from, to, p));
+        else
+            FSDP_TRY(zero(stream, to, p, from->storage ? 0 : fsdp__param_shard_numel(p)));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__param_group_make_partial(fsdp__param_group *group, fsdp__param *const *params, int64_t count,
+                                           bool *adds)
+{
+    fsdp__partial *old = &group->partial, made = {0};
+    size_t bytes, bytes_of_places = (size_t)group->param_count * sizeof *made.places;
+    fsdp_status status = FSDP_OK;
+
+    *adds = old->storage != NULL;
+    FSDP_TRY(lay_out(group, params, count, &made, &bytes));
+    if (*adds && bytes == old->storage->bytes && memcmp(made.places, old->places, bytes_of_places) == 0)
+        goto out; /* the normal case, unless what is reduced changes between backwards */
+    FSDP_TRY_GOTO(status,
+                  fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, &made.storage), out);
+    FSDP_TRY_GOTO(status, fill(group, old, &made), out);
+    fsdp__storage_unref(fsdp__param_group_take_partial(group));
+    *old = made;
+    return FSDP_OK;
+out:
+    fsdp__storage_unref(made.storage);
+    fsdp__free(made.places);
+    return status;
+}

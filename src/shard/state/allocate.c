@@ -1,0 +1,393 @@
+/* allocate.c - turns a choice of parameters into groups with memory, and back. */
+#include "shard/state/allocate.h"
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "comm/internal.h"
+#include "device/kernels.h"
+#include "shard/group/cast.h"
+#include "shard/reduce/buckets.h"
+#include "shard/reduce/gradients.h"
+
+/* ---- layout ---- */
+
+/* Lays out the pieces. The table of pieces counts elements, but parameters have dtypes of their own. So their places
+ * are added up in bytes, each rounded up as the allocator does, to make the ledger's counts add up. */
+static fsdp_status lay_out(fsdp__param_group *group)
+{
+    fsdp__residence *r = &group->residence;
+    const fsdp__layout_options options = {
+        .kind = group->flat.on ? FSDP__LAYOUT_FLAT : FSDP__LAYOUT_PER_PARAMETER,
+        .ranks = r->mesh.ranks,
+        .rank = r->mesh.rank,
+        .shard_align = 1,
+        .unsharded_align = group->flat.on ? fsdp__flat_align(&group->flat, group->params[0].param_dtype) : 1};
+    fsdp__extent *extents = fsdp__calloc((size_t)group->param_count, sizeof *extents);
+    fsdp__layout layout = {0};
+    fsdp_status status;
+
+    if (!extents)
+        return FSDP_NO_MEMORY;
+    r->shard_bytes = r->unsharded_bytes = 0;
+    for (int64_t i = 0; i < group->param_count; i++)
+        extents[i] = group->params[i].extent;
+    FSDP_TRY_GOTO(status, fsdp__layout_make(extents, group->param_count, &options, &layout), out);
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+
+        p->piece = layout.entries[i].piece;
+        p->chunk_numel = layout.entries[i].chunk_numel;
+        p->flat_first = layout.entries[i].in_unsharded;
+        if (group->flat.on)
+            continue;
+        p->shard_offset = r->shard_bytes;
+        p->unsharded_offset = r->unsharded_bytes;
+        r->shard_bytes += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
+        r->unsharded_bytes += fsdp__param_padded_bytes(p, r->mesh.ranks, p->param_dtype);
+    }
+    if (group->flat.on)
+        fsdp__flat_lay_out(&group->flat, layout.shard_numel, r, group->params, group->param_count);
+out:
+    fsdp__layout_release(&layout);
+    fsdp__free(extents);
+    return status;
+}
+
+fsdp_status fsdp__param_group_lay_out(fsdp__param_group *group)
+{
+    FSDP_TRY(lay_out(group));
+    fsdp__wire_lay_out(group);
+    if (group->wire.bytes == 0 && !group->flat.on)
+        fsdp__cast_lay_out(&group->residence, group->params, group->param_count);
+    return FSDP_OK;
+}
+
+/* Makes a flat group's one parameter, still without the group's memory. */
+static fsdp_status make_flat_parameter(fsdp__param_group *group)
+{
+    const fsdp__residence *r = &group->residence;
+    const fsdp_tensor *like = group->params[0].sharded;
+    fsdp_distribution distribution = {.ndim = 1, .global_shape = {group->flat.shard_numel * r->mesh.ranks}};
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    if (!group->flat.as_one)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__storage_create(fsdp_tensor_device(like), fsdp__flat_shard_bytes(&group->flat, like->dtype),
+                                  FSDP_MEMORY_PARAMETER_SHARD, false, &storage));
+    status =
+        fsdp__tensor_create_view(storage, like->dtype, 1, &group->flat.shard_numel, NULL, 0, &group->flat.parameter);
+    fsdp__storage_unref(storage);
+    FSDP_TRY(status);
+    fsdp__mesh_info_place(&r->mesh, 0, &distribution);
+    FSDP_TRY(fsdp_tensor_set_distribution(group->flat.parameter, &distribution));
+    return fsdp__flat_parameter_own(group);
+}
+
+static void free_flat_parameter(fsdp__param_group *group)
+{
+    fsdp__flat_parameter_disown(group);
+    fsdp_tensor_unref(group->flat.parameter);
+    group->flat.parameter = NULL;
+}
+
+static void unwrap(fsdp__param *param)
+{
+    fsdp__param_disown(param);
+    fsdp__param_unwrap(param);
+}
+
+fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__param_group_lay_out(group));
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+
+        p->group = group;
+        status = fsdp__param_own_sharded(p);
+        if (status == FSDP_OK) {
+            status = fsdp__param_shard(p, &group->residence.mesh, group->flat.on ? group->flat.shard_numel : -1);
+            if (status == FSDP_OK)
+                continue;
+            fsdp__param_disown(p);
+        }
+        while (i-- > 0)
+            unwrap(&group->params[i]);
+        return status;
+    }
+    status = make_flat_parameter(group);
+    if (status != FSDP_OK)
+        fsdp__param_group_unwrap_parameters(group);
+    return status;
+}
+
+void fsdp__param_group_unwrap_parameters(fsdp__param_group *group)
+{
+    free_flat_parameter(group);
+    for (int64_t i = 0; i < group->param_count; i++)
+        unwrap(&group->params[i]);
+}
+
+/* ---- building ---- */
+
+static fsdp__residence_kind choose_residence(const fsdp__param_group *group, const fsdp_device *device)
+{
+    int ranks = group->residence.mesh.ranks;
+    bool share = fsdp__residence_can_share(&group->residence, device);
+    /* With several machines, every gather brings the rows of the others into memory that this machine's ranks read. */
+    bool apart = ranks > 1 && fsdp__process_group_machines(group->residence.mesh.shard_pg) > 1;
+
+    if (group->wire.bytes > 0 || (group->all_gather.run && ranks > 1) ||
+        fsdp__residence_would_offload(&group->residence, device))
+        return FSDP__RESIDENCE_COPY;
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+
+        apart = apart || p->param_dtype != p->orig_dtype || !fsdp__param_is_one_run(p);
+    }
+    if (!apart && (ranks == 1 || share))
+        return FSDP__RESIDENCE_IN_PLACE;
+    return share ? FSDP__RESIDENCE_CAST : FSDP__RESIDENCE_COPY;
+}
+
+static fsdp_status refuse_write(void *arg, fsdp__storage *storage)
+{
+    fsdp__param_group *group = arg;
+    char text[128];
+
+    for (int64_t i = 0; group && i < group->param_count; i++)
+        if (group->params[i].unsharded->storage == storage)
+            return FSDP_FAIL(FSDP_STATE,
+                             "cannot write to the gathered tensor of parameter %s: what is written there goes to no "
+                             "rank; reshard its module and write to the shard",
+                             fsdp__param_text(&group->params[i], text, sizeof text));
+    return FSDP_FAIL(FSDP_STATE, "cannot write to a gathered parameter whose module is gone");
+}
+
+static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
+{
+    size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(param->param_dtype);
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->sharded);
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
+    storage->guard = (fsdp__storage_guard){refuse_write, group};
+    storage->renewed = !group->buckets; /* backwards gather the shards as they are then; replicas are plain */
+    status = fsdp__tensor_create_view(storage, param->param_dtype, distribution->ndim, distribution->global_shape, NULL,
+                                      0, &param->unsharded);
+    fsdp__storage_unref(storage);
+    FSDP_TRY(status);
+    FSDP_TRY(fsdp_tensor_set_requires_grad(param->unsharded, fsdp_tensor_requires_grad(param->sharded)));
+    return fsdp__param_own_unsharded(param);
+}
+
+/* Makes everything that concerns this rank alone: objects, and the storages that the shards will move to. */
+static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__storage ***storages)
+{
+    *storages = fsdp__calloc((size_t)group->param_count + 1, sizeof **storages); /* the last is a flat parameter's */
+    if (!*storages)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group, device), device));
+    FSDP_TRY(fsdp__wire_open(group));
+    FSDP_TRY(fsdp_event_create(device, &group->gathered));
+    FSDP_TRY(fsdp_event_create(device, &group->offload.read));
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+        size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
+
+        FSDP_TRY(make_unsharded(group, p));
+        FSDP_TRY(fsdp__storage_create(group->residence.shard_device, bytes, FSDP_MEMORY_PARAMETER_SHARD, false,
+                                      &(*storages)[i]));
+    }
+    if (!group->flat.parameter)
+        return FSDP_OK;
+    return fsdp__storage_create(group->residence.shard_device,
+                                (size_t)group->flat.shard_numel * fsdp_dtype_size(group->flat.parameter->dtype),
+                                FSDP_MEMORY_PARAMETER_SHARD, false, &(*storages)[group->param_count]);
+}
+
+/* Copies the shard's values one after the other; until the group is allocated they lie in runs. */
+static fsdp_status copy_runs(const fsdp__residence *r, const fsdp__param *p, void *dst, const void *values)
+{
+    bool together = fsdp_tensor_is_contiguous(p->sharded);
+    const fsdp__copy_args args = {.src = values,
+                                  .dst = dst,
+                                  .src_dtype = p->sharded->dtype,
+                                  .dst_dtype = p->orig_dtype,
+                                  .ndim = 2,
+                                  .shape = {p->piece.outer, p->piece.inner},
+                                  .src_strides = {together ? p->piece.inner : p->piece.stride, 1},
+                                  .dst_strides = {p->piece.inner, 1}};
+
+    return args.shape[0] * args.shape[1] > 0 ? fsdp__launch_copy(fsdp_device_stream(r->device), &args) : FSDP_OK;
+}
+
+/* Gives `storage` its place in the group's memory, with the values that the shard of `p` had if it had any. */
+static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fsdp__storage *storage)
+{
+    size_t in_place = p->unsharded_offset + (size_t)p->piece.at * fsdp_dtype_size(p->orig_dtype);
+    const void *values = fsdp_tensor_data(p->sharded);
+
+    if (r->shards)
+        fsdp__region_lend_guarded(r->shards, p->shard_offset, storage);
+    else
+        fsdp__region_lend_guarded(r->unsharded, in_place, storage);
+    storage->version = p->sharded->storage->version + 1;
+    storage->unwritten = !values || p->sharded->storage->unwritten;
+    if (storage->unwritten) /* it was on the meta device until now, or has got no values since */
+        return FSDP_OK;
+    if (fsdp__residence_is_offloaded(r))
+        return fsdp_tensor_read(p->sharded, p->orig_dtype, storage->data);
+    if (!fsdp_tensor_is_contiguous(p->sharded) || p->sharded->dtype != p->orig_dtype)
+        return copy_runs(r, p, storage->data, values);
+    return fsdp__copy_on_device(fsdp_device_stream(r->device), storage->data, values, storage->bytes);
+}
+
+static fsdp_status fill_shards(const fsdp__param_group *group, fsdp__storage *const *storages)
+{
+    if (group->flat.on)
+        FSDP_TRY(fsdp__flat_clear(&group->flat, &group->residence, group->params[0].orig_dtype));
+    for (int64_t i = 0; i < group->param_count; i++)
+        FSDP_TRY(fill_shard(&group->residence, &group->params[i], storages[i]));
+    if (group->flat.parameter)
+        fsdp__flat_lend(&group->flat, &group->residence, group->params[0].orig_dtype, storages[group->param_count]);
+    return FSDP_OK;
+}
+
+static bool has_no_values(const fsdp__param_group *group)
+{
+    bool none = false;
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        none = none || (fsdp__param_shard_numel(&group->params[i]) > 0 && group->params[i].sharded->storage->unwritten);
+    return none;
+}
+
+/* Moves the shards to their new storages. */
+static void move_shards(fsdp__param_group *group, fsdp__storage **storages)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp_tensor *shard = group->params[i].sharded;
+
+        fsdp__storage_unref(shard->storage);
+        shard->storage = storages[i];
+        shard->dtype = group->params[i].orig_dtype;
+        shard->offset = 0;
+        fsdp__shape_contiguous_strides(shard->ndim, shard->shape, shard->strides);
+        storages[i] = NULL;
+    }
+    if (!group->flat.parameter)
+        return;
+    storages[group->param_count]->unwritten = has_no_values(group);
+    fsdp__storage_unref(group->flat.parameter->storage);
+    group->flat.parameter->storage = storages[group->param_count];
+    storages[group->param_count] = NULL;
+}
+
+static void undo(fsdp__param_group *group)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp_tensor_unref(group->params[i].unsharded);
+        group->params[i].unsharded = NULL;
+    }
+    fsdp__wire_close(&group->wire);
+    fsdp__residence_close(&group->residence);
+    fsdp__offload_close(&group->offload);
+    fsdp_event_free(group->gathered);
+    group->gathered = NULL;
+}
+
+fsdp_status fsdp__param_groups_agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status)
+{
+    const fsdp__mesh_info *last = NULL;
+
+    for (int64_t i = 0; i < count; i++)
+        status = fsdp__mesh_info_agree_after(&last, &groups[i]->residence.mesh, status);
+    return status;
+}
+
+static bool any_replicas(fsdp__param_group *const *groups, int64_t count)
+{
+    bool any = false;
+
+    for (int64_t i = 0; i < count; i++)
+        any = any || groups[i]->residence.mesh.replicas > 1;
+    return any;
+}
+
+/* Does everything that can fail. The model's tensors stay as they were. */
+static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_device *device, fsdp__storage ***storages)
+{
+    fsdp_status status = storages ? FSDP_OK : FSDP_NO_MEMORY;
+
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+        status = prepare(groups[i], device, &storages[i]);
+    if (status == FSDP_OK)
+        status = fsdp_stream_synchronize(fsdp_device_stream(device)); /* completes the values */
+    /* Shared memory is taken by all ranks or by none, so all must be ready before any rank tries. */
+    FSDP_TRY(fsdp__param_groups_agree(groups, count, status));
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
+        status = fsdp__residence_fill(&groups[i]->residence);
+        if (status == FSDP_OK)
+            status = fsdp__wire_fill(&groups[i]->wire);
+    }
+    /* That fails alike on the ranks of a shard group, but other replicas do not know of it. */
+    if (status != FSDP_OK && !any_replicas(groups, count))
+        return status;
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+        status = fill_shards(groups[i], storages[i]);
+    return fsdp__param_groups_agree(groups, count, status);
+}
+
+fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
+                                        fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
+{
+    fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, then by parameter */
+    fsdp_status status = make(groups, count, device, storages);
+
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
+        move_shards(groups[i], storages[i]);
+        fsdp__residence_set_writer(&groups[i]->residence, before_write, groups[i]);
+    }
+    for (int64_t i = 0; i < count && status != FSDP_OK; i++)
+        undo(groups[i]);
+    for (int64_t i = 0; storages && i < count; i++) {
+        for (int64_t p = 0; storages[i] && p <= groups[i]->param_count; p++)
+            fsdp__storage_unref(storages[i][p]);
+        fsdp__free(storages[i]);
+    }
+    fsdp__free(storages);
+    return status;
+}
+
+void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (group->residence.kind != FSDP__RESIDENCE_NONE)
+        fsdp__param_group_reshard(group, comm); /* otherwise peers' writers wait for a reader that is gone */
+    fsdp__param_group_drop_gradients(group);
+    fsdp__param_group_leave_gradient_buffers(group);
+    free_flat_parameter(group);
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param_disown(&group->params[i]);
+        fsdp__param_release(&group->params[i]);
+    }
+    fsdp__free(group->params);
+    for (int use = 0; use < FSDP__GRADIENT_USES; use++)
+        fsdp__free(group->gradients[use].has_place);
+    fsdp__buckets_free(group->buckets);
+    fsdp__slice_close(&group->slice);
+    fsdp__free(group->partial.places);
+    if (fsdp__residence_is_offloaded(&group->residence)) /* host memory goes in the order of its own stream */
+        (void)fsdp__offload_await_read(&group->offload, &group->residence);
+    if (group->wire.encoded) /* perhaps by a forward that did not reach this group */
+        (void)fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.device));
+    fsdp__wire_close(&group->wire);
+    fsdp__residence_close(&group->residence);
+    fsdp__offload_close(&group->offload);
+    fsdp__mesh_info_release(&group->residence.mesh);
+    fsdp_event_free(group->gathered);
+    fsdp__free(group);
+}

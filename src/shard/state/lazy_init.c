@@ -1,0 +1,562 @@
+/* lazy_init.c - names, checks, and one root for all states. */
+#include "shard/state/lazy_init.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "comm/internal.h"
+#include "shard/group/alike.h"
+#include "shard/reduce/gradients.h"
+#include "shard/state/buffers.h"
+#include "shard/state/prefetch.h"
+
+typedef struct collection {
+    fsdp__root *root;
+    fsdp__module_state *outermost;
+    char **names; /* of root->states, while these are collected */
+    int64_t name_capacity;
+    bool spread; /* some state has become conditional through the one above */
+} collection;
+
+/* Names the parameters that were registered first in `module`, anew if a try that failed has named them from another
+ * outermost module. */
+static fsdp_status name_parameters(fsdp_module *module, const char *name)
+{
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
+        fsdp__param *p = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
+
+        if (p && p->field_count > 0 && p->fields[0].field == slot->slot)
+            FSDP_TRY(fsdp__param_set_name(p, name, slot->name));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status collect_state(void *arg, fsdp_module *module, const char *name)
+{
+    collection *c = arg;
+    fsdp__module_state *state = fsdp__module_state_of(module);
+    fsdp__root *root = c->root;
+    int64_t i;
+
+    FSDP_TRY(name_parameters(module, name));
+    if (!state)
+        return FSDP_OK;
+    i = fsdp__root_find(root, state);
+    if (i >= 0) { /* another module of the same group: "norm, output" */
+        char *joined = fsdp__sprintf("%s, %s", c->names[i], name);
+
+        if (!joined)
+            return FSDP_NO_MEMORY;
+        fsdp__free(c->names[i]);
+        c->names[i] = joined;
+        return FSDP_OK;
+    }
+    if (state != c->outermost && state->initialised)
+        return FSDP_FAIL(FSDP_STATE,
+                         "'%s' has already run, by itself or inside another outermost module: run the first forward "
+                         "through the outermost sharded module, and share no sharded module between two of them",
+                         name);
+    i = root->state_count;
+    if (fsdp__grow(&root->states, i, &root->state_capacity, sizeof *root->states) ||
+        fsdp__grow(&c->names, i, &c->name_capacity, sizeof *c->names))
+        return FSDP_NO_MEMORY;
+    c->names[i] = fsdp__strdup(name);
+    if (!c->names[i])
+        return FSDP_NO_MEMORY;
+    root->states[root->state_count++] = state;
+    return FSDP_OK;
+}
+
+/* Returns the i-th parameter of a state, counted group after group; NULL behind the last. */
+static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
+{
+    for (int64_t g = 0; g < state->group_count; g++) {
+        if (i < state->groups[g]->param_count)
+            return &state->groups[g]->params[i];
+        i -= state->groups[g]->param_count;
+    }
+    return NULL;
+}
+
+/* ---- conditional states ---- */
+
+/* Called for each pair of a state and the next one below it. */
+typedef fsdp_status (*pair_visitor)(collection *c, fsdp__module_state *above, fsdp__module_state *below);
+
+static fsdp_status visit_below(collection *c, fsdp__module_state *above, const fsdp_module *module, pair_visitor visit)
+{
+    for (int64_t i = 0; i < module->parts->child_count; i++) {
+        const fsdp_module *child = module->parts->children[i].module;
+        fsdp__module_state *below = fsdp__module_state_of(child);
+
+        if (!below)
+            FSDP_TRY(visit_below(c, above, child, visit));
+        else if (below != above)
+            FSDP_TRY(visit(c, above, below));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status visit_pairs(collection *c, pair_visitor visit)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        fsdp__module_state *state = c->root->states[i];
+
+        for (int64_t m = 0; m < state->module_count; m++)
+            if (state->modules[m])
+                FSDP_TRY(visit_below(c, state, state->modules[m], visit));
+    }
+    return FSDP_OK;
+}
+
+/* Makes a state below a conditional one conditional, too: a rank that passes by the upper one does not come to it. */
+static fsdp_status inherit_condition(collection *c, fsdp__module_state *above, fsdp__module_state *below)
+{
+    if (!below->conditional && above->conditional && above != c->outermost)
+        below->conditional = c->spread = true;
+    return FSDP_OK;
+}
+
+static const char *name_of(const collection *c, const fsdp__module_state *state)
+{
+    const char *name = c->names[fsdp__root_find(c->root, state)];
+
+    return *name ? name : "the root";
+}
+
+static fsdp_status link_conditional(collection *c, fsdp__module_state *above, fsdp__module_state *below)
+{
+    if (!below->conditional || below->parent == above)
+        return FSDP_OK;
+    if (below->parent)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' is conditional and lies below two sharded modules, '%s' and '%s': it can be gathered "
+                         "with one only",
+                         name_of(c, below), name_of(c, below->parent), name_of(c, above));
+    if (below->forward_prefetch.count > 0 || below->backward_prefetch.count > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' is conditional and is to prefetch others, which ranks that do not enter it would not "
+                         "gather: list them for '%s'",
+                         name_of(c, below), name_of(c, above));
+    FSDP_TRY(fsdp__module_state_accompany(below, above));
+    below->parent = above;
+    return FSDP_OK;
+}
+
+/* Links conditional states to their parents. A condition goes down from state to state, whatever their order is where
+ * modules are shared. */
+static fsdp_status link_states(collection *c)
+{
+    do {
+        c->spread = false;
+        FSDP_TRY(visit_pairs(c, inherit_condition));
+    } while (c->spread);
+    return visit_pairs(c, link_conditional);
+}
+
+/* Checks that states that share parameters have one root, since they gather and reduce on one stream, in one order. */
+static fsdp_status check_companions(const collection *c)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__module_state *state = c->root->states[i];
+
+        for (int64_t j = 0; j < state->companion_count; j++)
+            if (fsdp__root_find(c->root, state->companions[j]) < 0)
+                return FSDP_FAIL(FSDP_STATE,
+                                 "'%s' shares parameters with a sharded module outside of the outermost one: run the "
+                                 "first forward through a sharded module that has both",
+                                 c->names[i]);
+    }
+    return FSDP_OK;
+}
+
+/* Checks that fields name what they named when the parameter was sharded: a tensor that the caller has put there since
+ * would be lost at the next gather. */
+static fsdp_status check_fields(const fsdp__param *param)
+{
+    char text[256];
+
+    FSDP_TRY(fsdp__param_group_check_summon(param->group, "run a forward with"));
+    for (int64_t i = 0; i < param->field_count; i++) {
+        const fsdp_tensor *named = *param->fields[i].field;
+
+        if (named != param->sharded && named != param->unsharded)
+            return FSDP_FAIL(FSDP_STATE,
+                             "parameter %s names another tensor than when it was sharded: write its values "
+                             "(fsdp_tensor_write), or replace it before fully_shard",
+                             fsdp__param_text(param, text, sizeof text));
+    }
+    return FSDP_OK;
+}
+
+/* Checks that shards are still on the device they were put on: memory on another one, given to a shard, would be paid
+ * for twice. */
+static fsdp_status check_on_host(const fsdp__module_state *state)
+{
+    const fsdp_device *expected = NULL, *other = NULL;
+    fsdp__names names = {.count = 0};
+
+    for (int64_t i = 0; param_at(state, i); i++) {
+        const fsdp__param *p = param_at(state, i);
+
+        if (p->sharded->storage->device == p->group->residence.shard_device)
+            continue;
+        expected = p->group->residence.shard_device;
+        other = p->sharded->storage->device;
+        fsdp__names_add(&names, p->name ? p->name : "?");
+    }
+    if (names.count == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE,
+                     "shards are on device '%s' and not on device '%s', where they were put: %s; write their values "
+                     "(fsdp_tensor_write) instead of replacing their memory",
+                     fsdp_device_name(other), fsdp_device_name(expected), fsdp__names_text(&names));
+}
+
+static fsdp_status check_ready(const collection *c)
+{
+    fsdp__names meta = {.count = 0};
+
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        for (int64_t j = 0; param_at(c->root->states[i], j); j++)
+            FSDP_TRY(check_fields(param_at(c->root->states[i], j)));
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__module_state *state = c->root->states[i];
+
+        for (int64_t j = 0; fsdp__module_state_is_meta(state) && param_at(state, j); j++)
+            fsdp__names_add(&meta, param_at(state, j)->name ? param_at(state, j)->name : "?");
+        if (!fsdp__module_state_is_meta(state))
+            FSDP_TRY(check_on_host(state));
+    }
+    if (meta.count > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "still on the meta device: %s: call fsdp_module_materialize before the first forward",
+                         fsdp__names_text(&meta));
+    return FSDP_OK;
+}
+
+static fsdp_status check_shared_comm(const collection *c)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__root *own = c->root->states[i]->root;
+
+        if (own != c->root && own->sharing != own)
+            return FSDP_FAIL(FSDP_STATE,
+                             "'%s' shares its communication context, but is below another sharded module: give that "
+                             "one to fsdp_share_comm_context",
+                             c->names[i]);
+    }
+    return FSDP_OK;
+}
+
+/* Checks that no replicated module is in one tree with sharded ones: its buckets would be sent in the middle of the
+ * others' gathers and reductions, at another place on each rank. */
+static fsdp_status check_replicated(const collection *c)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__module_state *state = c->root->states[i];
+
+        if (c->root->state_count > 1 && state->group_count > 0 && state->groups[0]->buckets)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "'%s' is replicated, and in one tree with sharded modules: replicate a module outside of "
+                             "them, or give fully_shard a mesh that replicates",
+                             name_of(c, state));
+    }
+    return FSDP_OK;
+}
+
+/* Checks what FSDP1 wants to be the same in all of its units. */
+static fsdp_status check_fsdp1(const collection *c)
+{
+    const fsdp__fsdp1 *first = NULL;
+
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__fsdp1 *f = &c->root->states[i]->fsdp1;
+        const char *what;
+
+        if (!f->on)
+            continue;
+        first = first ? first : f;
+        what = f->use_orig_params != first->use_orig_params             ? "use_orig_params"
+               : f->no_limit_all_gathers != first->no_limit_all_gathers ? "no_limit_all_gathers"
+                                                                        : NULL;
+        if (what)
+            return FSDP_FAIL(FSDP_STATE, "'%s' was wrapped with another %s than units before it: give all the same",
+                             c->names[i], what);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status check_prefetch(const collection *c)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        if (!fsdp__prefetch_is_within(c->root->states[i], c->root))
+            return FSDP_FAIL(FSDP_STATE,
+                             "'%s' is to prefetch a module that is not below the same outermost module: set its lists "
+                             "anew",
+                             c->names[i]);
+    return FSDP_OK;
+}
+
+static bool spans_machines(const fsdp_process_group *pg)
+{
+    return pg && fsdp__process_group_machines(pg) > 1;
+}
+
+/* Returns whether gathers of any group go over a network; with `replicas`, whether any collective does. */
+static bool goes_over_network(const collection *c, bool replicas)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        for (int64_t g = 0; g < c->root->states[i]->group_count; g++) {
+            const fsdp__mesh_info *mesh = &c->root->states[i]->groups[g]->residence.mesh;
+
+            if (spans_machines(mesh->shard_pg) || (replicas && spans_machines(mesh->replicate_pg)))
+                return true;
+        }
+    return false;
+}
+
+/* Chooses the overlap. Over a network a gather is mostly waiting, which a worker does while the ranks compute. */
+static fsdp_overlap overlap_of(const collection *c)
+{
+    if (c->outermost->overlap != FSDP_OVERLAP_AUTO)
+        return c->outermost->overlap;
+    return goes_over_network(c, true) ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
+}
+
+/* Returns whether all groups lie on one mesh. Then every rank comes to the same answer, and sees the same bytes of each
+ * group; with another mesh, as experts have one, other ranks may see another part. */
+static bool have_one_mesh(const collection *c)
+{
+    const fsdp_mesh *one = NULL;
+
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        for (int64_t g = 0; g < c->root->states[i]->group_count; g++) {
+            const fsdp_mesh *mesh = c->root->states[i]->groups[g]->residence.mesh.mesh;
+
+            if (one && mesh != one && !fsdp_mesh_equal(mesh, one))
+                return false;
+            one = mesh;
+        }
+    return true;
+}
+
+/* Returns whether forwards gather ahead. If the device runs behind the host, a forward has issued the next gather
+ * before the device has computed, as with FSDP2. If it runs in step with the host, a forward must gather ahead
+ * explicitly once gathers run beside the computing. */
+static bool is_to_gather_ahead(const collection *c, fsdp_device *device)
+{
+    return c->outermost->overlap == FSDP_OVERLAP_AUTO && goes_over_network(c, false) && have_one_mesh(c) &&
+           fsdp__stream_is_inline(fsdp_device_stream(device));
+}
+
+/* Opens the communication context. All states below a root share one stream, so they must be on one device. */
+static fsdp_status open_comm(const collection *c)
+{
+    fsdp_device *device = NULL;
+    const char *whose = NULL;
+
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        fsdp_device *other = fsdp__module_state_device(c->root->states[i]);
+
+        if (device && other && other != device)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "'%s' is on device '%s', '%s' on '%s': the sharded modules below one outermost module "
+                             "must be on one device",
+                             whose, fsdp_device_name(device), c->names[i], fsdp_device_name(other));
+        if (!device && other) {
+            device = other;
+            whose = c->names[i];
+        }
+    }
+    if (!device)
+        return FSDP_OK;
+    if (c->root->comm->stream && fsdp__stream_device(c->root->comm->stream) != device)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' is on device '%s', but shares its communication context with modules on '%s'", whose,
+                         fsdp_device_name(device), fsdp_device_name(fsdp__stream_device(c->root->comm->stream)));
+    c->root->gathers_ahead = is_to_gather_ahead(c, device);
+    return fsdp__comm_context_open(c->root->comm, device, overlap_of(c));
+}
+
+/* Takes over settings that states got while they were roots of their own; the latest one holds. */
+static void take_settings(fsdp__root *root, const fsdp__root *other)
+{
+    if (other->last_backward_set <= root->last_backward_set)
+        return;
+    root->last_backward = other->last_backward;
+    root->last_backward_set = other->last_backward_set;
+}
+
+/* Makes the changes; nothing here fails. */
+static void commit(collection *c)
+{
+    fsdp__root *root = c->root;
+
+    for (int64_t i = 0; i < root->state_count; i++) {
+        fsdp__module_state *state = root->states[i];
+
+        state->name = c->names[i];
+        c->names[i] = NULL;
+        state->initialised = true;
+        if (state->reshard == FSDP_RESHARD_AUTO)
+            state->reshard_after_forward = state != c->outermost;
+        if (state->root != root) {
+            take_settings(root, state->root);
+            fsdp__root_join(root, state);
+        }
+    }
+    fsdp__root_choose_max_inputs(root);
+}
+
+/* Checks whether everything below can have one root. This makes nothing but names. A state that has been initialised is
+ * not checked again. */
+static fsdp_status check(collection *c)
+{
+    fsdp__module_state *outermost = c->outermost;
+
+    if (outermost->initialised)
+        return FSDP_OK;
+    if (outermost->module_count != 1)
+        return FSDP_FAIL(FSDP_STATE, "the outermost fully_shard call must name a single module, this one names %lld",
+                         (long long)outermost->module_count);
+    FSDP_TRY(fsdp__module_walk(outermost->modules[0], collect_state, c));
+    FSDP_TRY(check_companions(c));
+    FSDP_TRY(check_ready(c));
+    FSDP_TRY(check_replicated(c));
+    FSDP_TRY(check_prefetch(c));
+    FSDP_TRY(check_fsdp1(c));
+    return check_shared_comm(c);
+}
+
+/* Makes what the root needs. What a failure leaves behind is made again by the next try. */
+static fsdp_status make(collection *c)
+{
+    if (c->outermost->initialised)
+        return FSDP_OK;
+    FSDP_TRY(link_states(c));
+    FSDP_TRY(open_comm(c));
+    return fsdp__root_cast_buffers(c->root);
+}
+
+/* Ends a try whose outcome is `status`. */
+static void end(collection *c, fsdp_status status)
+{
+    if (c->outermost->initialised)
+        return;
+    if (status == FSDP_OK)
+        commit(c);
+    for (int64_t i = 0; c->names && i < c->root->state_count; i++)
+        fsdp__free(c->names[i]);
+    fsdp__free(c->names);
+    if (status != FSDP_OK)
+        c->root->state_count = 0;
+}
+
+fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
+{
+    collection c = {.root = outermost->root, .outermost = outermost};
+    fsdp_status status = check(&c);
+
+    if (status == FSDP_OK)
+        status = make(&c);
+    end(&c, status);
+    return status;
+}
+
+/* ---- on all ranks, or on none ---- */
+
+/* What a visit of all groups is given. */
+typedef struct agreement {
+    fsdp_status status;
+    const fsdp_module *module;   /* that the groups are below */
+    const fsdp__mesh_info *mesh; /* the mesh whose ranks agreed last, or compare */
+    FILE *text;                  /* what they compare; NULL: this rank has failed */
+} agreement;
+
+static void end_read(fsdp__param_group *group, agreement *a)
+{
+    (void)a;
+    fsdp__residence_end_read(&group->residence);
+}
+
+static void begin_read(fsdp__param_group *group, agreement *a)
+{
+    (void)a;
+    if (group->sharded_state >= FSDP_GATHERING)
+        fsdp__residence_begin_read(&group->residence);
+}
+
+static void agree(fsdp__param_group *group, agreement *a)
+{
+    a->status = fsdp__mesh_info_agree_after(&a->mesh, &group->residence.mesh, a->status);
+}
+
+/* Visits all groups at and below the module. This needs no memory, so no rank fails. */
+static void visit_groups(const fsdp_module *module, void (*visit)(fsdp__param_group *, agreement *), agreement *a)
+{
+    fsdp__module_state *state = fsdp__module_state_of(module);
+
+    for (int64_t i = 0; state && i < state->group_count; i++)
+        visit(state->groups[i], a);
+    for (int64_t i = 0; i < module->parts->child_count; i++)
+        visit_groups(module->parts->children[i].module, visit, a);
+}
+
+static void is_to_compare(fsdp__param_group *group, agreement *a)
+{
+    (void)a;
+    group->asked = false;
+}
+
+static void write_group(fsdp__param_group *group, agreement *a)
+{
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
+
+    if (group->asked || mesh->shard_pg != a->mesh->shard_pg || mesh->replicate_pg != a->mesh->replicate_pg)
+        return;
+    group->asked = true;
+    if (a->text)
+        fsdp__write_parameters(a->text, group);
+}
+
+/* Compares the parameters of all groups on the mesh of `group`: on another mesh, as experts have one, a rank may have
+ * parameters of its own. A rank that has failed takes part, so that the others do not wait for it. */
+static void compare(fsdp__param_group *group, agreement *a)
+{
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
+    agreement written = {.mesh = mesh};
+    char *text = NULL;
+    size_t bytes;
+
+    if (group->asked)
+        return;
+    if (a->status == FSDP_OK)
+        written.text = open_memstream(&text, &bytes);
+    visit_groups(a->module, write_group, &written);
+    if (a->status == FSDP_OK && (!written.text || fclose(written.text) != 0))
+        a->status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: what parameters there are, as text");
+    FSDP_KEEP_FIRST(a->status, fsdp__compare_texts(mesh, a->status == FSDP_OK ? text : NULL));
+    free(text);
+}
+
+fsdp_status fsdp__begin_together(void *outermost, fsdp_module *module, fsdp_status mine)
+{
+    fsdp__module_state *state = outermost;
+    collection c = {.root = state->root, .outermost = state};
+    agreement asked = {.status = mine == FSDP_OK ? check(&c) : mine, .module = module}, made;
+
+    visit_groups(module, end_read, &asked); /* a late writer may be waiting for that */
+    visit_groups(module, agree, &asked);
+    visit_groups(module, is_to_compare, &asked);
+    visit_groups(module, compare, &asked);
+    made = (agreement){.status = asked.status == FSDP_OK ? make(&c) : asked.status};
+    visit_groups(module, agree, &made);
+    end(&c, made.status); /* so that no rank has begun where another has not */
+    visit_groups(module, begin_read, &made);
+    state->root->agreed = state->root->agreed || made.status == FSDP_OK;
+    return made.status;
+}

@@ -1,0 +1,490 @@
+/* methods.c - methods of a sharded module, whichever front door it came through. */
+#include "shard/state/methods.h"
+
+#include "shard/reduce/gradients.h"
+#include "shard/reduce/partial.h"
+#include "shard/state/prefetch.h"
+
+fsdp_status fsdp__method_state(fsdp_module *module, fsdp__module_state **out)
+{
+    if (!module)
+        return FSDP_FAIL(FSDP_INVALID, "a module is required");
+    *out = fsdp__module_state_of(module);
+    if (!*out)
+        return FSDP_FAIL(FSDP_STATE, "this %s was not given to fully_shard, nor to fsdp_fsdp1_wrap or fsdp_replicate",
+                         module->type->name);
+    return FSDP_OK;
+}
+
+/* A change that is applied to the module's state and, with `recurse`, to the states of the modules below. */
+typedef struct change {
+    fsdp_status (*apply)(fsdp__module_state *state, int value);
+    int value;
+} change;
+
+static fsdp_status apply_change(void *arg, fsdp_module *module, const char *name)
+{
+    fsdp__module_state *state = fsdp__module_state_of(module);
+    const change *c = arg;
+
+    (void)name;
+    return state ? c->apply(state, c->value) : FSDP_OK;
+}
+
+static fsdp_status change_states(fsdp_module *module, bool recurse, fsdp_status (*apply)(fsdp__module_state *, int),
+                                 int value)
+{
+    fsdp__module_state *state;
+    change c = {.apply = apply, .value = value};
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    return recurse ? fsdp__module_walk(module, apply_change, &c) : apply_change(&c, module, "");
+}
+
+/* Reshards after a failure: groups that were gathered before one failed are given up as well. */
+static fsdp_status reshard_if_failed(fsdp__module_state *state, fsdp_status status)
+{
+    if (status != FSDP_OK)
+        fsdp__module_state_reshard(state);
+    return status;
+}
+
+/* Prepares the state and its companions for a gather by hand. Before lazy initialisation the companions have roots of
+ * their own. */
+static fsdp_status prepare_unshard(fsdp__module_state *state, const fsdp__root *prepared)
+{
+    fsdp_device *device = fsdp__module_state_device(state);
+
+    if (device)
+        FSDP_TRY(fsdp__comm_context_open(state->comm, device, FSDP_OVERLAP_INLINE));
+    if (!state->root->forward_root && !state->root->in_backward) {
+        if (state->root != prepared)
+            FSDP_TRY(fsdp__root_drop_stale(state->root));
+        FSDP_TRY(fsdp__root_encode_state(state->root, state));
+    }
+    for (int64_t i = 0; i < state->companion_count; i++)
+        FSDP_TRY(prepare_unshard(state->companions[i], state->root));
+    return FSDP_OK;
+}
+
+static fsdp_status begin_unshard(fsdp__module_state *state)
+{
+    FSDP_TRY(prepare_unshard(state, NULL));
+    return reshard_if_failed(state, fsdp__module_state_unshard(state));
+}
+
+static void mark_explicit(fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < state->group_count; i++)
+        state->groups[i]->explicit = state->groups[i]->sharded_state == FSDP_UNSHARDED;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        mark_explicit(state->companions[i]);
+}
+
+static fsdp_status end_unshard(fsdp__module_state *state)
+{
+    fsdp_status status = reshard_if_failed(state, fsdp__module_state_wait(state));
+
+    mark_explicit(state);
+    return status;
+}
+
+/* Marks what an unshard_async was asked for, tied weights included: it is not to be given up until somebody waits. */
+static void mark_requested(fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < state->group_count; i++)
+        state->groups[i]->requested = true;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        mark_requested(state->companions[i]);
+}
+
+static bool is_requested(const fsdp__module_state *state)
+{
+    bool requested = false;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        requested = requested || state->groups[i]->requested;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        requested = requested || is_requested(state->companions[i]);
+    return requested;
+}
+
+/* Returns whether everything is being gathered, or has been. If a use, a reshard or a write has taken something away in
+ * between, there is nothing left to wait for. */
+static bool is_on_its_way(const fsdp__module_state *state)
+{
+    bool all = true;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        all = all && state->groups[i]->sharded_state >= FSDP_GATHERING;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        all = all && is_on_its_way(state->companions[i]);
+    return all;
+}
+
+fsdp_status fsdp_module_unshard(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    FSDP_TRY(begin_unshard(state));
+    return end_unshard(state);
+}
+
+fsdp_status fsdp_module_unshard_async(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    FSDP_TRY(begin_unshard(state));
+    mark_requested(state);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_wait_unshard(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    return is_requested(state) && is_on_its_way(state) ? end_unshard(state) : FSDP_OK;
+}
+
+static fsdp_status reshard(fsdp__module_state *state, int unused)
+{
+    (void)unused;
+    fsdp__module_state_give_up(state);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_reshard(fsdp_module *module)
+{
+    return change_states(module, false, reshard, 0);
+}
+
+/* Reshards, and drops the memory of gathers, which otherwise stays for the backward of a forward. */
+static fsdp_status reshard_for_good(fsdp__module_state *state, int unused)
+{
+    FSDP_TRY(reshard(state, unused));
+    if (!state->root->forward_root && !state->root->in_backward)
+        fsdp__comm_context_drop_memory(state->comm);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_reshard_all(fsdp_module *module)
+{
+    change c = {.apply = reshard_for_good};
+
+    return fsdp__module_walk(module, apply_change, &c);
+}
+
+static fsdp_status set_prefetch(fsdp_module *module, bool forward, fsdp_module *const *modules, int count)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    if (state->parent && count > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' is conditional: ranks that do not enter it would not gather what it prefetches, list it "
+                         "for '%s'",
+                         state->name, *state->parent->name ? state->parent->name : "the root");
+    return fsdp__prefetch_set(state, forward ? &state->forward_prefetch : &state->backward_prefetch, modules, count);
+}
+
+fsdp_status fsdp_module_set_modules_to_forward_prefetch(fsdp_module *module, fsdp_module *const *modules, int count)
+{
+    return set_prefetch(module, true, modules, count);
+}
+
+fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *module, fsdp_module *const *modules, int count)
+{
+    return set_prefetch(module, false, modules, count);
+}
+
+fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *event)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    if (state->root->state != state)
+        return FSDP_FAIL(FSDP_STATE, "only the outermost sharded module takes the event after the optimizer");
+    state->comm->after_optim = event;
+    return FSDP_OK;
+}
+
+static fsdp_status set_max_inputs(fsdp__module_state *state, int most)
+{
+    state->max_inputs = most;
+    fsdp__root_choose_max_inputs(state->root);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int most, bool recurse)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    if (most < 1)
+        return FSDP_FAIL(FSDP_INVALID, "%d reductions in flight: expected at least 1", most);
+    return change_states(module, recurse, set_max_inputs, most);
+}
+
+static fsdp_status set_gradient_sync(fsdp__module_state *state, int sync)
+{
+    state->reduce_grads = state->reduction.all_reduce = sync;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse)
+{
+    return change_states(module, recurse, set_gradient_sync, sync);
+}
+
+static fsdp_status set_all_reduce(fsdp__module_state *state, int on)
+{
+    state->reduction.all_reduce = on;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bool on, bool recurse)
+{
+    return change_states(module, recurse, set_all_reduce, on);
+}
+
+fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    fsdp__root_set_last_backward(state->root, last);
+    return FSDP_OK;
+}
+
+static fsdp_status set_reshard_after_forward(fsdp__module_state *state, int on)
+{
+    state->reshard = on ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_NEVER; /* no longer automatic */
+    state->reshard_after_forward = on;
+    state->slice_ranks = 0;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool on, bool recurse)
+{
+    return change_states(module, recurse, set_reshard_after_forward, on);
+}
+
+static fsdp_status check_keeps(fsdp__module_state *state, int unused)
+{
+    (void)unused;
+    if (state->root->forward_root || state->root->in_backward)
+        return FSDP_FAIL(FSDP_STATE, "a forward or backward runs: what is kept unsharded can be said before and after");
+    return FSDP_OK;
+}
+
+static fsdp_status set_keep_unsharded(fsdp__module_state *state, int keep)
+{
+    state->keeps_unsharded = keep;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool keep)
+{
+    change check = {.apply = check_keeps}, set = {.apply = set_keep_unsharded, .value = keep};
+
+    if (!module)
+        return FSDP_FAIL(FSDP_INVALID, "a module is required");
+    FSDP_TRY(fsdp__module_walk(module, apply_change, &check));
+    FSDP_TRY(fsdp__module_walk(module, apply_change, &set));
+    return keep ? FSDP_OK : fsdp_module_reshard_all(module);
+}
+
+fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    if (state->initialised)
+        return FSDP_FAIL(FSDP_STATE, "'%s' has run: whether it is conditional must be said before the first forward",
+                         state->name);
+    state->conditional = conditional;
+    return FSDP_OK;
+}
+
+static fsdp_status set_reshard_after_backward(fsdp__module_state *state, int on)
+{
+    state->reshard_after_backward = on;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool on, bool recurse)
+{
+    return change_states(module, recurse, set_reshard_after_backward, on);
+}
+
+fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    state->unshard_in_backward = unshard;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    if (!(factor >= 0))
+        return FSDP_FAIL(FSDP_INVALID, "gradient divide factor %g: expected a positive number, or 0 for the default",
+                         (double)factor);
+    state->reduction.divide_factor = factor;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bool on)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    state->reduction.force_sum = on;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_all_reduce_hook(fsdp_module *module, fsdp_all_reduce_hook hook, void *arg)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    state->reduction.hook = hook;
+    state->reduction.hook_arg = arg;
+    return FSDP_OK;
+}
+
+typedef struct landed_hook {
+    fsdp_post_accumulate_grad_hook function;
+    void *arg;
+} landed_hook;
+
+static fsdp_status set_landed(void *arg, fsdp_module *module, const char *name)
+{
+    fsdp__module_state *state = fsdp__module_state_of(module);
+    const landed_hook *hook = arg;
+
+    (void)name;
+    if (!state)
+        return FSDP_OK;
+    state->reduction.landed = hook->function;
+    state->reduction.landed_arg = hook->arg;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_post_accumulate_grad_hook(fsdp_module *module, fsdp_post_accumulate_grad_hook hook,
+                                                      void *arg, bool recurse)
+{
+    landed_hook set = {hook, arg};
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    return recurse ? fsdp__module_walk(module, set_landed, &set) : set_landed(&set, module, "");
+}
+
+int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter)
+{
+    const fsdp__param *param = parameter ? fsdp__param_of(parameter) : NULL;
+
+    if (!param || !param->unsharded)
+        return 0;
+    return (fsdp__param_unreduced(param) ? FSDP_PENDING_UNREDUCED : 0) |
+           (param->partial_used ? FSDP_PENDING_PARTIAL : 0);
+}
+
+/* Reduces what is pending. For the second and later modules of one state nothing is left. */
+static fsdp_status reduce_pending(fsdp__module_state *state, int unused)
+{
+    (void)unused;
+    return fsdp__module_state_reduce_pending(state);
+}
+
+static fsdp_status check_idle(const fsdp__root *root)
+{
+    for (int64_t i = 0; i < root->state_count; i++)
+        if (root->states[i]->training != FSDP__IDLE)
+            return FSDP_FAIL(FSDP_STATE, "cannot synchronize gradients while a %s runs",
+                             root->states[i]->training == FSDP__FORWARD ? "forward" : "backward");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    FSDP_TRY(check_idle(state->root));
+    FSDP_TRY(change_states(module, true, reduce_pending, 0));
+    return fsdp__root_finish_reductions(state->root);
+}
+
+fsdp_status fsdp_module_reset_iteration(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    if (state->root->state != state)
+        return FSDP_FAIL(FSDP_STATE, "only the outermost sharded module can reset an iteration");
+    return fsdp__root_reset(state->root);
+}
+
+bool fsdp_module_is_sharded(fsdp_module *module)
+{
+    return module && fsdp__module_state_of(module);
+}
+
+static void add_group(const fsdp__param_group *group, fsdp_shard_info *out)
+{
+    int ranks = group->residence.mesh.ranks;
+
+    out->parameter_count += group->param_count;
+    out->offloaded = out->offloaded || fsdp__residence_is_offloaded(&group->residence);
+    out->shares_memory = out->shares_memory && group->residence.kind == FSDP__RESIDENCE_IN_PLACE && ranks > 1;
+    for (int64_t i = 0; i < group->param_count; i++) {
+        out->numel += fsdp__param_numel(&group->params[i]);
+        out->padded_numel += group->flat.on ? 0 : group->params[i].chunk_numel * ranks;
+        out->shard_numel += fsdp__param_shard_numel(&group->params[i]);
+    }
+    out->padded_numel += group->flat.shard_numel * ranks; /* 0 if it is not flat */
+}
+
+fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    *out = (fsdp_shard_info){
+        .name = state->name, .shares_memory = state->group_count > 0, .keeps_unsharded = state->keeps_unsharded};
+    for (int64_t i = 0; i < state->group_count; i++) {
+        fsdp_sharded_state least = state->groups[i]->sharded_state; /* unsharded only if all groups are */
+
+        out->state = i == 0 || least < out->state ? least : out->state;
+        add_group(state->groups[i], out);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gather_ns, int64_t *reduce_ns)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    *gather_ns = state->comm->gather_ns;
+    *reduce_ns = state->comm->reduce_ns;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_shard_listener(fsdp_module *root, fsdp_shard_listener listener, void *arg)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(root, &state));
+    state->root->listener = (fsdp__listener){listener, arg};
+    return FSDP_OK;
+}

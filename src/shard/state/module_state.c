@@ -1,0 +1,484 @@
+/* module_state.c - the groups of one call of a front door. */
+#include "shard/state/module_state.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/context.h"
+#include "comm/internal.h"
+#include "shard/reduce/bucket_reduce.h"
+#include "shard/state/allocate.h"
+
+/* ---- life cycle ---- */
+
+fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
+                                      fsdp__module_state **out)
+{
+    fsdp__module_state *state = fsdp__calloc(1, sizeof *state);
+
+    if (!state)
+        return FSDP_NO_MEMORY;
+    state->refs = 1;
+    state->policy = options->mp_policy;
+    state->offload = options->offload_policy;
+    state->reshard = options->reshard_after_forward;
+    state->overlap = options->overlap;
+    state->reduce_grads = state->reshard_after_backward = state->unshard_in_backward = true;
+    state->reduction.all_reduce = true;
+    state->slice_ranks = options->reshard_after_forward_ranks;
+    if (state->slice_ranks)
+        state->reshard = state->slice_ranks == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
+    state->zero_stage = options->zero_stage;
+    if (state->zero_stage == 1 || state->zero_stage == 2)
+        state->reshard = FSDP_RESHARD_NEVER;
+    state->reshard_after_forward = state->reshard != FSDP_RESHARD_NEVER;
+    state->modules = fsdp__calloc((size_t)count, sizeof *state->modules);
+    state->ran = fsdp__calloc((size_t)count, sizeof *state->ran);
+    if (!state->modules || !state->ran) {
+        fsdp__module_state_free(state);
+        return FSDP_NO_MEMORY;
+    }
+    memcpy(state->modules, modules, (size_t)count * sizeof *modules);
+    state->module_count = count;
+    *out = state;
+    return FSDP_OK;
+}
+
+void fsdp__module_state_free(fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < state->group_count; i++)
+        fsdp__param_group_free(state->groups[i], state->comm);
+    fsdp__free(state->groups);
+    fsdp__free(state->companions);
+    fsdp__free(state->hosts);
+    fsdp__free(state->modules);
+    fsdp__free(state->ran);
+    fsdp__free(state->order_marks);
+    fsdp__free(state->name);
+    fsdp__free(state);
+}
+
+fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share,
+                                         fsdp__param_group **out)
+{
+    fsdp__param_group *group;
+    fsdp__residence *r;
+
+    if (fsdp__grow(&state->groups, state->group_count, &state->group_capacity, sizeof *state->groups))
+        return FSDP_NO_MEMORY;
+    group = fsdp__calloc(1, sizeof *group);
+    if (!group)
+        return FSDP_NO_MEMORY;
+    r = &group->residence;
+    r->mesh = fsdp__mesh_info_of(mesh);
+    r->offload = state->offload.cpu;
+    r->pin = !state->offload.pageable;
+    r->share = share && fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SHARED) &&
+               fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SYMMETRIC);
+    group->state = state;
+    group->of_root = true; /* until it has joined a root */
+    state->groups[state->group_count++] = group;
+    *out = group;
+    return FSDP_OK;
+}
+
+const char fsdp__module_state_key = 0;
+
+fsdp__module_state *fsdp__module_state_of(const fsdp_module *module)
+{
+    return fsdp__module_hooks_arg(module, &fsdp__module_state_key);
+}
+
+bool fsdp__module_state_is_meta(const fsdp__module_state *state)
+{
+    return state->group_count > 0 && state->groups[0]->residence.kind == FSDP__RESIDENCE_NONE;
+}
+
+fsdp_device *fsdp__module_state_device(const fsdp__module_state *state)
+{
+    return state->group_count > 0 ? state->groups[0]->residence.device : NULL;
+}
+
+size_t fsdp__module_state_unsharded_bytes(const fsdp__module_state *state)
+{
+    size_t bytes = 0;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        bytes += state->groups[i]->residence.unsharded_bytes;
+    return bytes;
+}
+
+/* Returns whether a backward reduces its gradients. */
+static bool syncs_gradients(const fsdp__module_state *state)
+{
+    return state->reduce_grads && state->no_sync == 0;
+}
+
+void fsdp__module_state_forget_ran(fsdp__module_state *state)
+{
+    memset(state->ran, 0, (size_t)state->module_count * sizeof *state->ran);
+    state->ran_count = 0;
+}
+
+static void log_event(const fsdp__module_state *state, fsdp_shard_event event)
+{
+    static const char *const events[] = {
+        [FSDP_EVENT_UNSHARD] = "unshard",
+        [FSDP_EVENT_WAIT] = "wait",
+        [FSDP_EVENT_RESHARD] = "reshard",
+        [FSDP_EVENT_PRE_FORWARD] = "pre_forward",
+        [FSDP_EVENT_POST_FORWARD] = "post_forward",
+        [FSDP_EVENT_PRE_BACKWARD] = "pre_backward",
+        [FSDP_EVENT_REDUCE] = "reduce",
+        [FSDP_EVENT_POST_BACKWARD] = "post_backward",
+    };
+    static const char *const trainings[] = {
+        [FSDP__IDLE] = "idle",
+        [FSDP__FORWARD] = "forward",
+        [FSDP__PRE_BACKWARD] = "pre_backward",
+        [FSDP__POST_BACKWARD] = "post_backward",
+    };
+    fsdp_context *context = state->comm->context;
+
+    if (state->group_count > 0 && fsdp__log_shows(context, FSDP_LOG_DEBUG))
+        fsdp_log(context, FSDP_LOG_DEBUG, "%s '%s' (%s)", events[event], state->name ? state->name : "?",
+                 trainings[state->training]);
+}
+
+void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event event)
+{
+    log_event(state, event);
+    for (int64_t i = 0; state->listener && state->listener->function && i < state->module_count; i++)
+        if (state->modules[i]) {
+            state->listener->function(state->listener->arg, state->modules[i], event);
+            return;
+        }
+}
+
+/* ---- companions ---- */
+
+static const char *use_of(const fsdp__module_state *state);
+
+static const char *use_of_hosts(const fsdp__module_state *state)
+{
+    const char *use = NULL;
+
+    for (int64_t i = 0; i < state->host_count && !use; i++)
+        use = use_of(state->hosts[i]);
+    return use;
+}
+
+/* Returns what is running: "forward", "backward", or NULL. */
+static const char *use_of(const fsdp__module_state *state)
+{
+    if (state->training == FSDP__FORWARD && !state->leaving)
+        return "forward";
+    return state->training == FSDP__PRE_BACKWARD ? "backward" : use_of_hosts(state);
+}
+
+bool fsdp__module_state_in_use(const fsdp__module_state *state)
+{
+    return use_of(state) != NULL;
+}
+
+bool fsdp__module_state_is_alone(const fsdp__module_state *state)
+{
+    return state->parent && fsdp__module_state_in_use(state->parent);
+}
+
+/* ---- transitions ---- */
+
+/* Sets, or removes, the label that says what the group's collectives are for, in case ranks disagree. */
+static void set_label(const fsdp__module_state *state, fsdp_process_group *pg, bool on)
+{
+    const char *name = state->name && !*state->name ? "the root" : state->name;
+
+    fsdp__process_group_set_label(pg, on ? name : NULL);
+}
+
+/* Returns whether any group's state is between `least` and `most`. */
+static bool any_group(const fsdp__module_state *state, fsdp_sharded_state least, fsdp_sharded_state most)
+{
+    bool any = false;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        any = any || (state->groups[i]->sharded_state >= least && state->groups[i]->sharded_state <= most);
+    return any;
+}
+
+static fsdp_status unshard(fsdp__module_state *state)
+{
+    if (any_group(state, FSDP_SHARDED, FSDP_SHARDED_POST_FORWARD))
+        fsdp__module_state_notify(state, FSDP_EVENT_UNSHARD);
+    for (int64_t i = 0; i < state->group_count; i++) {
+        fsdp__param_group *group = state->groups[i];
+        fsdp_status status;
+
+        set_label(state, fsdp__param_group_gather_pg(group), true);
+        status = fsdp__param_group_unshard(group, state->comm);
+        set_label(state, fsdp__param_group_gather_pg(group), false);
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
+{
+    FSDP_TRY(unshard(state));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        FSDP_TRY(fsdp__module_state_unshard(state->companions[i]));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_unshard_in_backward(fsdp__module_state *state)
+{
+    if (state->unshard_in_backward)
+        FSDP_TRY(unshard(state));
+    for (int64_t i = 0; i < state->companion_count; i++) {
+        fsdp__module_state *companion = state->companions[i];
+
+        if (companion->parent == state)
+            FSDP_TRY(fsdp__module_state_unshard_in_backward(companion));
+        else if (state->unshard_in_backward)
+            FSDP_TRY(fsdp__module_state_unshard(companion));
+    }
+    return FSDP_OK;
+}
+
+/* Returns whether a gather is under way that nobody has waited for. */
+static bool is_gathering(const fsdp__module_state *state)
+{
+    return any_group(state, FSDP_GATHERING, FSDP_GATHERING);
+}
+
+bool fsdp__module_state_is_ahead(const fsdp__module_state *state)
+{
+    bool ahead = false;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        ahead = ahead || (state->groups[i]->sharded_state == FSDP_GATHERING && !state->groups[i]->requested);
+    return ahead;
+}
+
+static fsdp_status await(fsdp__module_state *state)
+{
+    bool gathering = is_gathering(state);
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        FSDP_TRY(fsdp__param_group_wait(state->groups[i], state->comm));
+    if (gathering)
+        fsdp__module_state_notify(state, FSDP_EVENT_WAIT);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_wait(fsdp__module_state *state)
+{
+    FSDP_TRY(await(state));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        FSDP_TRY(fsdp__module_state_wait(state->companions[i]));
+    return FSDP_OK;
+}
+
+void fsdp__module_state_leave(fsdp__module_state *state)
+{
+    if (fsdp__module_state_in_use(state))
+        return;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        fsdp__module_state_leave(state->companions[i]);
+    for (int64_t i = 0; i < state->group_count; i++)
+        fsdp__param_group_leave(state->groups[i]);
+}
+
+static void reshard(fsdp__module_state *state, void (*how)(fsdp__param_group *, fsdp__comm_context *))
+{
+    bool unsharded = any_group(state, FSDP_SHARDED_POST_FORWARD, FSDP_UNSHARDED);
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        how(state->groups[i], state->comm);
+    if (unsharded)
+        fsdp__module_state_notify(state, FSDP_EVENT_RESHARD);
+}
+
+static void reshard_all(fsdp__module_state *state, void (*how)(fsdp__param_group *, fsdp__comm_context *))
+{
+    if (use_of_hosts(state))
+        return;
+    reshard(state, how);
+    for (int64_t i = 0; i < state->companion_count; i++)
+        if (!fsdp__module_state_in_use(state->companions[i]))
+            reshard_all(state->companions[i], how);
+}
+
+void fsdp__module_state_reshard(fsdp__module_state *state)
+{
+    reshard_all(state, fsdp__param_group_reshard);
+}
+
+void fsdp__module_state_drop_gather(fsdp__module_state *state)
+{
+    bool dropped = is_gathering(state) && !use_of_hosts(state);
+
+    for (int64_t i = 0; i < state->group_count && dropped; i++)
+        if (state->groups[i]->sharded_state == FSDP_GATHERING)
+            fsdp__param_group_reshard(state->groups[i], state->comm);
+    if (dropped)
+        fsdp__module_state_notify(state, FSDP_EVENT_RESHARD);
+}
+
+static fsdp_status reshard_after_forward(fsdp__module_state *state)
+{
+    bool unsharded = any_group(state, FSDP_GATHERING, FSDP_UNSHARDED);
+
+    if (state->slice_ranks == 0) {
+        reshard(state, fsdp__param_group_reshard);
+        return FSDP_OK;
+    }
+    for (int64_t i = 0; i < state->group_count; i++)
+        FSDP_TRY(fsdp__param_group_reshard_to_slice(state->groups[i], state->comm));
+    if (unsharded)
+        fsdp__module_state_notify(state, FSDP_EVENT_RESHARD);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state)
+{
+    if (fsdp__module_state_in_use(state))
+        return FSDP_OK;
+    if (state->reshard_after_forward && !state->keeps_unsharded)
+        FSDP_TRY(reshard_after_forward(state));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        FSDP_TRY(fsdp__module_state_reshard_after_forward(state->companions[i]));
+    return FSDP_OK;
+}
+
+void fsdp__module_state_reshard_after_backward(fsdp__module_state *state)
+{
+    if (fsdp__module_state_in_use(state))
+        return;
+    if (state->reshard_after_backward && !(state->fsdp1.keeps_unsynced && !syncs_gradients(state)))
+        reshard(state, fsdp__param_group_reshard);
+    for (int64_t i = 0; i < state->companion_count; i++)
+        fsdp__module_state_reshard_after_backward(state->companions[i]);
+}
+
+void fsdp__module_state_give_up(fsdp__module_state *state)
+{
+    reshard_all(state, fsdp__param_group_give_up);
+}
+
+static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings *settings)
+{
+    bool any = false;
+
+    for (int64_t i = 0; i < state->group_count; i++) {
+        fsdp__param_group *group = state->groups[i];
+        bool reduced = false;
+        fsdp_status status;
+
+        set_label(state, fsdp__param_group_reduce_pg(group), true);
+        if (group->buckets)
+            status = fsdp__buckets_reduce(group, state->comm, settings, &reduced);
+        else
+            status = fsdp__param_group_reduce(group, state->comm, settings, &reduced);
+        set_label(state, fsdp__param_group_reduce_pg(group), false);
+        FSDP_TRY(status);
+        any = any || reduced;
+    }
+    if (any)
+        fsdp__module_state_notify(state, FSDP_EVENT_REDUCE);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
+{
+    bool syncs = syncs_gradients(state);
+
+    if (syncs)
+        FSDP_TRY(reduce(state, &state->reduction));
+    for (int64_t i = 0; i < state->group_count && !syncs; i++)
+        FSDP_TRY(fsdp__param_group_keep_gradients(state->groups[i]));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        if (state->companions[i]->parent == state && !state->companions[i]->tied)
+            FSDP_TRY(fsdp__module_state_reduce(state->companions[i]));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_reduce_pending(fsdp__module_state *state)
+{
+    fsdp__reduce_settings all = state->reduction;
+
+    all.all_reduce = true;
+    return reduce(state, &all);
+}
+
+void fsdp__module_state_reset(fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < state->group_count; i++)
+        fsdp__param_group_drop_gradients(state->groups[i]);
+    state->to_come = 0;
+    state->training = FSDP__IDLE; /* first, so that the reshard finds companions out of use */
+    fsdp__module_state_reshard(state);
+    fsdp__module_state_forget_ran(state);
+}
+
+/* ---- writes ---- */
+
+static fsdp_status fail_in_use(const fsdp__module_state *state, const fsdp__param_group *group,
+                               const fsdp__storage *storage)
+{
+    const fsdp__param *param = group->params;
+    char text[256];
+
+    while (param->sharded->storage != storage && param < &group->params[group->param_count - 1])
+        param++;
+    return FSDP_FAIL(FSDP_STATE, "cannot write to parameter %s: a %s of its module is running",
+                     fsdp__param_text(param, text, sizeof text), use_of(state));
+}
+
+/* Notes a write to a flat parameter as one to all of its parts, and a write to a part as one to the flat parameter. */
+static void note_flat_write(fsdp__param_group *group, const fsdp__storage *written)
+{
+    fsdp__storage *flat = group->flat.parameter->storage;
+
+    for (int64_t i = 0; i < group->param_count && written == flat; i++) {
+        group->params[i].sharded->storage->unwritten = false;
+        group->params[i].sharded->storage->version++;
+    }
+    if (written == flat)
+        return;
+    flat->unwritten = false;
+    flat->version++;
+}
+
+fsdp_status fsdp__module_state_begin_write(void *arg, const fsdp__storage *storage)
+{
+    fsdp__param_group *group = arg;
+    fsdp__module_state *state = group->state;
+
+    if (fsdp__module_state_in_use(state))
+        return fail_in_use(state, group, storage);
+    FSDP_TRY(fsdp__param_group_check_summon(group, "write to the shard of"));
+    /* Before waiting: peers must not wait for this rank's own read. */
+    reshard(state, fsdp__param_group_give_up);
+    group->written = true;
+    state->comm->after_optim = NULL; /* this write comes after that event */
+    group->residence.has_cast = group->wire.current = false;
+    FSDP_TRY(fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.shard_device)));
+    if (fsdp__residence_is_offloaded(&group->residence))
+        FSDP_TRY(fsdp__offload_await_read(&group->offload, &group->residence));
+    /* In CAST peers read the unsharded rows, not the shards; the next gather writes those rows, and waits then. */
+    if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
+        FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));
+    if (group->flat.parameter)
+        note_flat_write(group, storage);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_allocate(fsdp__module_state *state, fsdp_device *device)
+{
+    if (!fsdp__module_state_is_meta(state))
+        return FSDP_OK;
+    if (fsdp_device_is_meta(device))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot materialize sharded parameters on the meta device");
+    return fsdp__param_groups_allocate(state->groups, state->group_count, device, fsdp__module_state_begin_write);
+}

@@ -1,0 +1,13 @@
+/* retype.h - changes the dtype of parameters (FSDP2's module.to(dtype)).
+ *
+ * All groups below a module get new residences and memory beside those they have. The old ones are freed when
+ * everything has succeeded on all ranks, and come back otherwise. */
+#ifndef SHARD_STATE_RETYPE_H
+#define SHARD_STATE_RETYPE_H
+
+#include "shard/state/root.h"
+
+/* The hook `retype` of nn/module.h. [collective] */
+fsdp_status fsdp__retype(fsdp_module *root, fsdp_dtype dtype, fsdp_status so_far);
+
+#endif
