@@ -103,11 +103,6 @@ typedef struct fsdp_operation {
      * It runs in its own scope, and nothing is recorded. */
     fsdp_status (*backward)(fsdp_node *node, fsdp_tensor *const *grads);
     void (*free_state)(void *state); /* releases what `state` points to, not `state` itself; may be NULL */
-    /* For the library's own operations: leave these unset. */
-    bool always;
-    void (*reached)(fsdp_node *node);
-    int dear, aside;
-    bool last_leaf_first;
 } fsdp_operation;
 
 /* Records an operation, which must outlive the graph, if recording is on and an input requires a gradient; otherwise

@@ -15,13 +15,16 @@ typedef enum fsdp__dear {
     FSDP__DEAR_LOSS       /* kept by every checkpoint: it is small, and holds its gradients already */
 } fsdp__dear;
 
-/* One kind of recorded operation. Only the library's own operations use these fields:
- *   always           backward also runs when no gradient has arrived
- *   reached          called when a backward begins that will come to the node; or NULL
- *   dear             fsdp__dear: expensive to compute again; such an operation calls fsdp__recall first
- *   aside            inputs from this one on are beside the node: [Note: anchors] in boundary.c. 0: none
- *   last_leaf_first  reports the gradient of its last leaf before that of the first (torch's bias) */
 typedef fsdp_operation fsdp__op;
+
+/* What some of the library's own operations need beside fsdp_operation. */
+typedef struct fsdp__traits {
+    bool always;                       /* backward also runs when no gradient has arrived */
+    void (*reached)(fsdp__node *node); /* called when a backward begins that will come to the node; or NULL */
+    fsdp__dear dear;                   /* expensive to compute again; such an operation calls fsdp__recall first */
+    int aside;                         /* inputs from this one on are beside the node ([Note: anchors] in boundary.c) */
+    bool last_leaf_first; /* reports the gradient of its last leaf before that of the first (torch's bias) */
+} fsdp__traits;
 
 /* Records an operation if recording is on and an input requires a gradient; otherwise does nothing and returns FSDP_OK.
  * Marks the outputs (fresh tensors) as requiring a gradient. NULL inputs and saved entries are allowed and keep their
@@ -31,6 +34,10 @@ typedef fsdp_operation fsdp__op;
 fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
                          int output_count, fsdp_tensor *const *saved, int saved_count, const void *state,
                          size_t state_bytes);
+/* Does the same for an operation with traits. They are the same in every call for the operation. */
+fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fsdp_tensor *const *inputs,
+                              int input_count, fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved,
+                              int saved_count, const void *state, size_t state_bytes);
 /* Names a tensor (nn/): writes the name of what lies in `storage`, such as "parameter 'head.weight'", into `text`.
  * Returns false if it has none. */
 typedef bool (*fsdp__storage_namer)(const fsdp_context *context, const fsdp__storage *storage, char *text,

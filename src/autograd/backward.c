@@ -60,8 +60,8 @@ static fsdp_status reach(fsdp__run *run, fsdp__node *node, bool aside)
     node->dependencies = 0;
     node->queued = false;
     fsdp__node_count_leaves(node);
-    if (node->op->reached)
-        node->op->reached(node);
+    if (node->traits->reached)
+        node->traits->reached(node);
     return FSDP_OK;
 }
 
@@ -81,7 +81,7 @@ static fsdp_status reach_inputs(fsdp__run *run, fsdp__node *node, int from, int 
 
 static int gradient_inputs(const fsdp__node *node)
 {
-    return node->op->aside ? node->op->aside : node->input_count;
+    return node->traits->aside ? node->traits->aside : node->input_count;
 }
 
 static fsdp_status explore(fsdp__run *run, fsdp_tensor *const *roots, int count)
@@ -257,7 +257,7 @@ static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
 {
     fsdp_status status = FSDP_OK;
 
-    if (has_grads(node) || node->op->always) {
+    if (has_grads(node) || node->traits->always) {
         FSDP_TRY_GOTO(status, undo(node), fail);
         /* The node drops everything first: its leaf then adopts a gradient that nobody else holds, without a copy. */
         drop_grads(node);

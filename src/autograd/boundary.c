@@ -61,11 +61,8 @@ static void boundary_reached(fsdp__node *node)
         state->reached(state->arg);
 }
 
-static const fsdp__op boundary_op = {.name = "boundary",
-                                     .backward = boundary_backward,
-                                     .free_state = boundary_free,
-                                     .always = true,
-                                     .reached = boundary_reached};
+static const fsdp__op boundary_op = {.name = "boundary", .backward = boundary_backward, .free_state = boundary_free};
+static const fsdp__traits boundary_traits = {.always = true, .reached = boundary_reached};
 
 fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, const fsdp__crossing *crossing, bool *recorded)
 {
@@ -93,8 +90,10 @@ fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, const fsdp__crossin
             goto out;
         }
     }
-    FSDP_TRY_GOTO(
-        status, fsdp__record(&boundary_op, inputs, wanted, outputs, wanted, NULL, 0, crossing, sizeof *crossing), out);
+    FSDP_TRY_GOTO(status,
+                  fsdp__record_with(&boundary_traits, &boundary_op, inputs, wanted, outputs, wanted, NULL, 0, crossing,
+                                    sizeof *crossing),
+                  out);
     for (int i = 0, j = 0; j < wanted; i++)
         if (tensors[i] == inputs[j])
             tensors[i] = outputs[j++];
@@ -111,7 +110,8 @@ static fsdp_status anchor_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return fsdp__node_give(node, 0, grads[0]);
 }
 
-static const fsdp__op anchor_op = {.name = "anchor", .backward = anchor_backward, .aside = 1};
+static const fsdp__op anchor_op = {.name = "anchor", .backward = anchor_backward};
+static const fsdp__traits anchor_traits = {.aside = 1};
 
 fsdp__node *fsdp__producer(const fsdp_tensor *tensor)
 {
@@ -137,7 +137,8 @@ fsdp_status fsdp__anchor(fsdp_tensor **tensor, fsdp__node *const *nodes, int cou
         status = FSDP_NO_MEMORY;
         goto out;
     }
-    FSDP_TRY_GOTO(status, fsdp__record(&anchor_op, inputs, count + 1, &alias, 1, NULL, 0, NULL, 0), out);
+    FSDP_TRY_GOTO(status, fsdp__record_with(&anchor_traits, &anchor_op, inputs, count + 1, &alias, 1, NULL, 0, NULL, 0),
+                  out);
     fsdp__node_set_aside(fsdp__grad_state_get(alias)->producer, 1, nodes, count);
     *tensor = alias;
 out:

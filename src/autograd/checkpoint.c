@@ -105,13 +105,13 @@ static bool is_input(const fsdp__storage *storage, fsdp_tensor *const *inputs, i
     return false;
 }
 
-static bool keeps(fsdp__checkpoint *c, const fsdp__op *op)
+static bool keeps(fsdp__checkpoint *c, const fsdp__traits *traits)
 {
     bool selective = c->options.mode == FSDP_RECOMPUTE_SELECTIVE;
 
-    if (op->dear == FSDP__DEAR_PRODUCT)
+    if (traits->dear == FSDP__DEAR_PRODUCT)
         return selective && c->products++ % 2 == 0;
-    return op->dear == FSDP__DEAR_LOSS || (selective && op->dear == FSDP__DEAR_ATTENTION);
+    return traits->dear == FSDP__DEAR_LOSS || (selective && traits->dear == FSDP__DEAR_ATTENTION);
 }
 
 uint64_t fsdp__checkpoint_kept_version(const fsdp__checkpoint_entry *e)
@@ -134,9 +134,9 @@ static fsdp_status keep_outputs(fsdp__checkpoint_entry *e, fsdp_tensor *const *o
     return FSDP_OK;
 }
 
-bool fsdp__checkpoint_has_entry(const fsdp__op *op, int saved_count)
+bool fsdp__checkpoint_has_entry(const fsdp__traits *traits, int saved_count)
 {
-    return saved_count > 0 || op->dear;
+    return saved_count > 0 || traits->dear;
 }
 
 /* Gives up a saved tensor's bytes; its shape stays, for the comparison. */
@@ -156,7 +156,7 @@ fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *c, fsdp__node *node, fsdp_te
     bool kept;
     fsdp__checkpoint_entry *e;
 
-    if (!fsdp__checkpoint_has_entry(node->op, node->saved_count))
+    if (!fsdp__checkpoint_has_entry(node->traits, node->saved_count))
         return FSDP_OK;
     if (fsdp__grow(&c->entries, c->entry_count, &c->entry_capacity, sizeof *c->entries) != 0)
         return FSDP_NO_MEMORY;
@@ -165,7 +165,7 @@ fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *c, fsdp__node *node, fsdp_te
     node->checkpoint = c;
     node->place = c->entry_count++;
     c->refs++;
-    kept = keeps(c, node->op);
+    kept = keeps(c, node->traits);
     if (kept)
         FSDP_TRY(keep_outputs(e, outputs, node->output_count));
     for (int i = 0; i < node->saved_count; i++) {

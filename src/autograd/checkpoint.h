@@ -49,7 +49,7 @@ uint64_t fsdp__checkpoint_kept_version(const fsdp__checkpoint_entry *entry);
 fsdp_status fsdp__checkpoint_call(const fsdp__checkpoint *checkpoint, fsdp_tensor *const *inputs, int count,
                                   fsdp_tensor **outputs);
 /* Returns whether an operation has an entry: the answer is the same in the forward and when it runs again. */
-bool fsdp__checkpoint_has_entry(const fsdp__op *op, int saved_count);
+bool fsdp__checkpoint_has_entry(const fsdp__traits *traits, int saved_count);
 void fsdp__checkpoint_unref(fsdp__checkpoint *checkpoint);
 /* Frees dead checkpoints, when the outermost backward is over. */
 void fsdp__checkpoints_free(fsdp__checkpoint *dead);
@@ -60,9 +60,9 @@ fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *checkpoint, fsdp__node *node
                                   fsdp_tensor *const *outputs);
 /* Refills the node when the same operation runs again: the node gets back what it saved, and the outputs are marked.
  * Returns FSDP_STATE, with fsdp__recomputation_done true, if that was the last node that anybody needs. */
-fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *checkpoint, const fsdp__op *op, fsdp_tensor *const *inputs,
-                                    int input_count, fsdp_tensor *const *outputs, int output_count,
-                                    fsdp_tensor *const *saved, int saved_count);
+fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *checkpoint, const fsdp__traits *traits, const fsdp__op *op,
+                                    fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
+                                    int output_count, fsdp_tensor *const *saved, int saved_count);
 /* Runs the node's checkpoint again if the node has given up what it saved; before its backward. */
 fsdp_status fsdp__checkpoint_restore(const fsdp__node *node);
 /* Detaches the node from its checkpoint. */

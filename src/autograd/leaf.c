@@ -306,7 +306,7 @@ fsdp_status fsdp__node_complete_leaves(fsdp__node *node)
         return FSDP_OK;
     fsdp__node_uncount_leaves(node);
     for (int i = 0; i < count; i++) {
-        fsdp__edge *edge = &node->inputs[node->op->last_leaf_first ? count - 1 - i : i];
+        fsdp__edge *edge = &node->inputs[node->traits->last_leaf_first ? count - 1 - i : i];
         fsdp__grad_state *state = asking(edge);
 
         if (state && state->uses == 0)

@@ -113,15 +113,15 @@ static fsdp_context *context_of(fsdp_tensor *const *inputs)
 
 /* Passes origins on: [Note: origins] in tensor/tensor.h. Saved tensors may have been read beside the inputs; if a
  * result was kept, not all of them are there again. */
-static void pass_origin(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
-                        int output_count, fsdp_tensor *const *saved, int saved_count)
+static void pass_origin(const fsdp__traits *traits, fsdp_tensor *const *inputs, int input_count,
+                        fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved, int saved_count)
 {
     uint64_t from;
 
     if (output_count == 0 || !outputs[0] || !fsdp__origin_runs(outputs[0]->storage))
         return;
     from = fsdp__mix(FSDP__HASH_OF_NOTHING, fsdp__origin_of(inputs, input_count));
-    from = fsdp__mix(from, fsdp__origin_of(saved, op->dear ? 0 : saved_count)); /* often the same as the inputs */
+    from = fsdp__mix(from, fsdp__origin_of(saved, traits->dear ? 0 : saved_count)); /* often the same as the inputs */
     for (int i = 0; i < output_count; i++)
         if (outputs[i] && place_of(outputs[i], inputs, input_count) < 0) /* a view has the origin of its input */
             fsdp__origin_made(outputs[i], from);
@@ -131,17 +131,27 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
                          int output_count, fsdp_tensor *const *saved, int saved_count, const void *state,
                          size_t state_bytes)
 {
+    static const fsdp__traits none = {0};
+
+    return fsdp__record_with(&none, op, inputs, input_count, outputs, output_count, saved, saved_count, state,
+                             state_bytes);
+}
+
+fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fsdp_tensor *const *inputs,
+                              int input_count, fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved,
+                              int saved_count, const void *state, size_t state_bytes)
+{
     fsdp_status status = FSDP_OK;
     fsdp__autograd *autograd;
     fsdp__node *node;
 
-    pass_origin(op, inputs, input_count, outputs, output_count, saved, saved_count);
+    pass_origin(traits, inputs, input_count, outputs, output_count, saved, saved_count);
     if (!fsdp__will_record(inputs, input_count))
         return FSDP_OK;
     autograd = fsdp__autograd_make(context_of(inputs));
     if (autograd && autograd->recomputing) {
-        FSDP_TRY(fsdp__checkpoint_refill(autograd->checkpoint, op, inputs, input_count, outputs, output_count, saved,
-                                         saved_count));
+        FSDP_TRY(fsdp__checkpoint_refill(autograd->checkpoint, traits, op, inputs, input_count, outputs, output_count,
+                                         saved, saved_count));
         if (op->free_state)
             op->free_state((void *)(uintptr_t)state);
         return FSDP_OK;
@@ -150,6 +160,7 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
     if (!node)
         return FSDP_NO_MEMORY;
     node->op = op;
+    node->traits = traits;
     node->context = fsdp__tensor_context(outputs[0]);
     for (int i = 0; i < input_count; i++)
         if (inputs[i])

@@ -83,6 +83,7 @@ typedef struct fsdp__output {
 struct fsdp__node {
     int64_t refs;
     const fsdp__op *op;
+    const fsdp__traits *traits;
     fsdp_context *context;
     uint64_t sequence;
     int input_count, output_count, saved_count;

@@ -30,18 +30,12 @@ static fsdp_status check_output(const char *name, fsdp_tensor *const *inputs, in
     return FSDP_OK;
 }
 
-static bool is_own(const fsdp_operation *operation)
-{
-    return !operation->always && !operation->reached && !operation->dear && !operation->aside &&
-           !operation->last_leaf_first;
-}
-
 fsdp_status fsdp_record(const fsdp_operation *operation, fsdp_tensor *const *inputs, int input_count,
                         fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved, int saved_count,
                         const void *state, size_t state_bytes)
 {
-    if (!operation || !operation->name || !operation->backward || !is_own(operation))
-        return FSDP_FAIL(FSDP_INVALID, "an operation has a name, a backward and perhaps free_state, nothing else");
+    if (!operation || !operation->name || !operation->backward)
+        return FSDP_FAIL(FSDP_INVALID, "an operation has a name, a backward and perhaps free_state");
     if (input_count < 1 || !inputs || output_count < 1 || !outputs || saved_count < 0 || (saved_count > 0 && !saved) ||
         (state_bytes > 0 && !state))
         return FSDP_FAIL(FSDP_INVALID,

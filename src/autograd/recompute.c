@@ -109,14 +109,14 @@ static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entr
     return FSDP_OK;
 }
 
-fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__op *op, fsdp_tensor *const *inputs,
-                                    int input_count, fsdp_tensor *const *outputs, int output_count,
-                                    fsdp_tensor *const *saved, int saved_count)
+fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__traits *traits, const fsdp__op *op,
+                                    fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
+                                    int output_count, fsdp_tensor *const *saved, int saved_count)
 {
     const fsdp__checkpoint_entry *e;
     fsdp__grad_state *state;
 
-    if (!done(c) && fsdp__checkpoint_has_entry(op, saved_count)) {
+    if (!done(c) && fsdp__checkpoint_has_entry(traits, saved_count)) {
         if (c->at == c->entry_count || c->entries[c->at].op != op)
             return fail_other_way(c, op->name);
         e = &c->entries[c->at];

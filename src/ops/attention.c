@@ -96,8 +96,8 @@ static fsdp_status attention_backward(fsdp__node *node, fsdp_tensor *const *grad
     return fsdp__node_give(node, 2, dv);
 }
 
-static const fsdp__op attention_op = {
-    .name = "attention", .backward = attention_backward, .dear = FSDP__DEAR_ATTENTION};
+static const fsdp__op attention_op = {.name = "attention", .backward = attention_backward};
+static const fsdp__traits traits = {.dear = FSDP__DEAR_ATTENTION};
 
 static bool fits(const fsdp_tensor *q, const fsdp_tensor *k)
 {
@@ -141,7 +141,7 @@ fsdp_tensor *fsdp_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v, cons
             return NULL;
     }
     saved[3] = out, saved[4] = lse;
-    if (fsdp__record(&attention_op, inputs, 3, &out, 1, saved, 5, &state, sizeof state) != FSDP_OK)
+    if (fsdp__record_with(&traits, &attention_op, inputs, 3, &out, 1, saved, 5, &state, sizeof state) != FSDP_OK)
         return NULL;
     return out;
 }
@@ -180,8 +180,7 @@ static fsdp_status packed_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return fsdp__node_give(node, 0, dqkv);
 }
 
-static const fsdp__op packed_op = {
-    .name = "attention_packed", .backward = packed_backward, .dear = FSDP__DEAR_ATTENTION};
+static const fsdp__op packed_op = {.name = "attention_packed", .backward = packed_backward};
 
 fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t kv_heads,
                                    const fsdp_attention_options *options)
@@ -221,7 +220,7 @@ fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t
             return NULL;
     }
     saved[0] = from, saved[1] = out, saved[2] = lse;
-    if (fsdp__record(&packed_op, &qkv, 1, &out, 1, saved, 3, &state, sizeof state) != FSDP_OK)
+    if (fsdp__record_with(&traits, &packed_op, &qkv, 1, &out, 1, saved, 3, &state, sizeof state) != FSDP_OK)
         return NULL;
     return out;
 }

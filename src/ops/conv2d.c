@@ -72,8 +72,8 @@ static fsdp_status conv2d_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return fsdp__node_needs(node, BIAS) ? bias_gradient(node, s, dy) : FSDP_OK;
 }
 
-static const fsdp__op conv2d_op = {
-    .name = "conv2d", .backward = conv2d_backward, .dear = FSDP__DEAR_PRODUCT, .last_leaf_first = true};
+static const fsdp__op conv2d_op = {.name = "conv2d", .backward = conv2d_backward};
+static const fsdp__traits traits = {.dear = FSDP__DEAR_PRODUCT, .last_leaf_first = true};
 
 /* ---- forward ---- */
 
@@ -153,7 +153,7 @@ fsdp_tensor *fsdp_conv2d(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
     }
     saved[X] = fsdp_tensor_requires_grad(weight) ? x : NULL;
     saved[WEIGHT] = fsdp_tensor_requires_grad(x) ? weight : NULL;
-    if (fsdp__record(&conv2d_op, inputs, INPUTS, &y, 1, saved, 2, &sizes, sizeof sizes) != FSDP_OK)
+    if (fsdp__record_with(&traits, &conv2d_op, inputs, INPUTS, &y, 1, saved, 2, &sizes, sizeof sizes) != FSDP_OK)
         return NULL;
     return y;
 }

@@ -76,6 +76,8 @@ fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t cla
     return *contiguous ? FSDP_OK : fsdp_last_status();
 }
 
+const fsdp__traits fsdp__loss_traits = {.dear = FSDP__DEAR_LOSS};
+
 bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, fsdp_tensor **loss)
 {
     fsdp_tensor *inputs[] = {x, other};
@@ -83,17 +85,15 @@ bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, f
 
     if (!x || !other || !fsdp__recall(op, inputs, 2, loss, 1))
         return false;
-    if (fsdp__record(op, inputs, 2, loss, 1, NULL, 0, &state, sizeof state) != FSDP_OK)
+    if (fsdp__record_with(&fsdp__loss_traits, op, inputs, 2, loss, 1, NULL, 0, &state, sizeof state) != FSDP_OK)
         *loss = NULL;
     return true;
 }
 
 /* ---- cross_entropy ---- */
 
-static const fsdp__op cross_entropy_op = {.name = "cross_entropy",
-                                          .backward = fsdp__loss_backward,
-                                          .free_state = fsdp__loss_state_free,
-                                          .dear = FSDP__DEAR_LOSS};
+static const fsdp__op cross_entropy_op = {
+    .name = "cross_entropy", .backward = fsdp__loss_backward, .free_state = fsdp__loss_state_free};
 
 fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
 {
@@ -130,7 +130,8 @@ fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
     if (!dlogits)
         return loss;
     state.gradients[0] = fsdp_tensor_ref(dlogits);
-    if (fsdp__record(&cross_entropy_op, &logits, 1, &loss, 1, NULL, 0, &state, sizeof state) != FSDP_OK) {
+    if (fsdp__record_with(&fsdp__loss_traits, &cross_entropy_op, &logits, 1, &loss, 1, NULL, 0, &state, sizeof state) !=
+        FSDP_OK) {
         fsdp__loss_state_free(&state);
         return NULL;
     }

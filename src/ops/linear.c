@@ -55,10 +55,9 @@ static fsdp_status linear_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return FSDP_OK;
 }
 
-static const fsdp__op linear_op = {
-    .name = "linear", .backward = linear_backward, .dear = FSDP__DEAR_PRODUCT, .last_leaf_first = true};
-static const fsdp__op conv1d_op = {
-    .name = "conv1d", .backward = linear_backward, .dear = FSDP__DEAR_PRODUCT, .last_leaf_first = true};
+static const fsdp__op linear_op = {.name = "linear", .backward = linear_backward};
+static const fsdp__op conv1d_op = {.name = "conv1d", .backward = linear_backward};
+static const fsdp__traits traits = {.dear = FSDP__DEAR_PRODUCT, .last_leaf_first = true};
 
 /* Computes y (...,O). */
 static fsdp_tensor *product(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, const int64_t *shape, bool conv1d)
@@ -95,7 +94,7 @@ static fsdp_tensor *apply(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *weigh
     }
     saved[0] = fsdp_tensor_requires_grad(weight) ? x : NULL;
     saved[1] = fsdp_tensor_requires_grad(x) ? weight : NULL;
-    if (fsdp__record(op, inputs, 3, &y, 1, saved, 2, &state, sizeof state) != FSDP_OK)
+    if (fsdp__record_with(&traits, op, inputs, 3, &y, 1, saved, 2, &state, sizeof state) != FSDP_OK)
         return NULL;
     return y;
 }

@@ -148,10 +148,8 @@ out:
     return status;
 }
 
-static const fsdp__op linear_cross_entropy_op = {.name = "linear_cross_entropy",
-                                                 .backward = fsdp__loss_backward,
-                                                 .free_state = fsdp__loss_state_free,
-                                                 .dear = FSDP__DEAR_LOSS};
+static const fsdp__op linear_cross_entropy_op = {
+    .name = "linear_cross_entropy", .backward = fsdp__loss_backward, .free_state = fsdp__loss_state_free};
 
 /* Makes the gradients to fill: owned by the caller, NULL if not wanted. */
 static fsdp_status gradients_for(fsdp_tensor *x, fsdp_tensor *weight, fsdp__loss_state *out)
@@ -199,7 +197,9 @@ fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp
     if (recording)
         FSDP_TRY_GOTO(status, gradients_for(x, weight, &state), out);
     FSDP_TRY_GOTO(status, run(&h, state.gradients[0], state.gradients[1]), out);
-    FSDP_TRY_GOTO(status, fsdp__record(&linear_cross_entropy_op, inputs, 2, &h.loss, 1, NULL, 0, &state, sizeof state),
+    FSDP_TRY_GOTO(status,
+                  fsdp__record_with(&fsdp__loss_traits, &linear_cross_entropy_op, inputs, 2, &h.loss, 1, NULL, 0,
+                                    &state, sizeof state),
                   out);
 out:
     fsdp_tensor_unref(h.x);

@@ -20,6 +20,7 @@ float fsdp__loss_unit(fsdp_dtype dtype);
 /* Scales a loss back that its kernel has made `unit` times as large, too. */
 fsdp_status fsdp__loss_of_unit(fsdp_tensor *loss, float unit);
 
+extern const fsdp__traits fsdp__loss_traits; /* of both losses */
 /* Returns true in a recomputation; then `*loss` is that of the first run, or NULL with a last error. */
 bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, fsdp_tensor **loss);
 

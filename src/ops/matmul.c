@@ -30,7 +30,8 @@ static fsdp_status matmul_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return FSDP_OK;
 }
 
-static const fsdp__op matmul_op = {.name = "matmul", .backward = matmul_backward, .dear = FSDP__DEAR_PRODUCT};
+static const fsdp__op matmul_op = {.name = "matmul", .backward = matmul_backward};
+static const fsdp__traits traits = {.dear = FSDP__DEAR_PRODUCT};
 
 /* Broadcasts the leading dimensions of both; a vector has none. Returns false if they do not fit. */
 static bool leading(const fsdp_tensor *a, const fsdp_tensor *b, fsdp__shape *shape)
@@ -75,7 +76,7 @@ static fsdp_tensor *matmul(fsdp_tensor *a, fsdp_tensor *b)
     }
     saved[0] = fsdp_tensor_requires_grad(b) ? a : NULL;
     saved[1] = fsdp_tensor_requires_grad(a) ? b : NULL;
-    if (fsdp__record(&matmul_op, inputs, 2, &y, 1, saved, 2, &shared, sizeof shared) != FSDP_OK)
+    if (fsdp__record_with(&traits, &matmul_op, inputs, 2, &y, 1, saved, 2, &shared, sizeof shared) != FSDP_OK)
         return NULL;
     return y;
 }
