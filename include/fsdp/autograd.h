@@ -68,7 +68,62 @@ FSDP_API fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_ho
 typedef fsdp_status (*fsdp_backward_callback)(void *arg, fsdp_status walked);
 FSDP_API fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_backward_callback callback, void *arg);
 
-/* ---- custom operations ----
+/* ---- activation checkpointing: less memory for more computation ----
+ *
+ * A checkpoint calls `function`, which must do the same whenever it is called, and keeps only `inputs` and the output.
+ * What else the backward needs is recomputed when the backward reaches it (torch.utils.checkpoint with
+ * use_reentrant=False). The graph is that of a plain call, so losses and gradients are the same bits, hooks run once,
+ * and dropout repeats its draws. The second run ends as soon as the backward has what it needs: an operation then
+ * returns NULL as if it had failed. During it fsdp_recomputing is true, for functions that count their calls or print.
+ *
+ * A checkpoint inside another becomes part of it; if nothing is recorded, it is a plain call. Recomputed values are
+ * kept as long as the graph, also if the graph is retained for a second backward. The backward fails if an input,
+ * another tensor that an operation of the function reads, or a shard of a module that it calls was written to since the
+ * forward, or if the second run differs from the first (in operations, shapes, or which tensors made outside it reads).
+ * A backward inside `function` is refused.
+ *
+ * Both runs may write to tensors that outlive them (a scratch buffer, running statistics, a counter), but not to an
+ * input. Such writes are allowed if each run reads from the tensor only what it has itself written, from the same
+ * values, to the whole tensor at once (by fsdp_tensor_fill_, fsdp_tensor_copy_, fsdp_tensor_write, or as a tensor that
+ * a kernel only writes). So several checkpoints may share a buffer. Otherwise (a run adds to the tensor, fills it in
+ * parts, reads it before writing, or writes to it again after an operation has saved it) an operation that reads the
+ * tensor, or anything computed from it, is an error of the backward if its own gradient is needed. A write from outside
+ * between the forward and the backward is an error, too, even if the second run overwrites it. With a retained graph,
+ * recomputed values of one checkpoint may be in memory that the second run of another has since written to: this is
+ * also an error. Values that the function reads to the host are not compared, only those that it writes from there; the
+ * `arg` of a kernel is not compared either. */
+typedef enum fsdp_recompute_mode {
+    FSDP_RECOMPUTE_NONE,
+    FSDP_RECOMPUTE_FULL,     /* everything is recomputed */
+    FSDP_RECOMPUTE_SELECTIVE /* everything but attention and every second matrix product, beginning with the first */
+} fsdp_recompute_mode;
+typedef fsdp_tensor *(*fsdp_recompute_function)(void *arg, fsdp_tensor *const *inputs, int count);
+typedef struct fsdp_recompute_options {
+    fsdp_recompute_mode mode;
+    void (*free_arg)(void *arg); /* called once, after the last run, also on failure. May be NULL */
+} fsdp_recompute_options;
+/* Runs a checkpoint. `options` NULL: FULL. Returns NULL if an input is NULL. The output belongs to the scope. */
+FSDP_API fsdp_tensor *fsdp_recompute(fsdp_context *context, fsdp_recompute_function function, void *arg,
+                                     fsdp_tensor *const *inputs, int count, const fsdp_recompute_options *options);
+/* Does the same for a function with several outputs. It gets room for `output_count` of them, preset to NULL, and may
+ * leave some NULL. On a failure all are NULL. A backward may come from any of them. */
+typedef fsdp_status (*fsdp_recompute_function_many)(void *arg, fsdp_tensor *const *inputs, int count,
+                                                    fsdp_tensor **outputs, int output_count);
+FSDP_API fsdp_status fsdp_recompute_many(fsdp_context *context, fsdp_recompute_function_many function, void *arg,
+                                         fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count,
+                                         const fsdp_recompute_options *options);
+FSDP_API bool fsdp_recomputing(const fsdp_context *context);
+
+/* Compares the gradient of sum(weights * function(inputs)), with fixed pseudo-random weights, to central differences of
+ * step `eps`, element by element: |a - n| <= atol + rtol |n|. Returns FSDP_OK if all agree, otherwise FSDP_MISMATCH
+ * naming the worst input and element. Inputs are f32 leaves that require a gradient. */
+typedef fsdp_tensor *(*fsdp_gradcheck_function)(void *arg, fsdp_tensor *const *inputs, int count);
+FSDP_API fsdp_status fsdp_gradcheck(fsdp_gradcheck_function function, void *arg, fsdp_tensor *const *inputs, int count,
+                                    double eps, double atol, double rtol);
+
+/* ======== for experts: a training run needs nothing below ========
+ *
+ * ---- custom operations ----
  *
  * A differentiable operation is a function that computes its outputs, by other operations under fsdp_no_grad_begin or
  * by its own kernel (fsdp_launch_kernel), and then records itself:
@@ -131,59 +186,6 @@ FSDP_API fsdp_status fsdp_node_give(fsdp_node *node, int input, fsdp_tensor *gra
  * it. It is contiguous and borrowed; for a parameter it is the parameter's own gradient, so that nothing is copied. The
  * gradient counts as given if the backward returns FSDP_OK. FSDP_STATE: the gradient is not needed. */
 FSDP_API fsdp_status fsdp_node_target(fsdp_node *node, int input, fsdp_tensor **out, bool *accumulate);
-
-/* ---- activation checkpointing: less memory for more computation ----
- *
- * A checkpoint calls `function`, which must do the same whenever it is called, and keeps only `inputs` and the output.
- * What else the backward needs is recomputed when the backward reaches it (torch.utils.checkpoint with
- * use_reentrant=False). The graph is that of a plain call, so losses and gradients are the same bits, hooks run once,
- * and dropout repeats its draws. The second run ends as soon as the backward has what it needs: an operation then
- * returns NULL as if it had failed. During it fsdp_recomputing is true, for functions that count their calls or print.
- *
- * A checkpoint inside another becomes part of it; if nothing is recorded, it is a plain call. Recomputed values are
- * kept as long as the graph, also if the graph is retained for a second backward. The backward fails if an input,
- * another tensor that an operation of the function reads, or a shard of a module that it calls was written to since the
- * forward, or if the second run differs from the first (in operations, shapes, or which tensors made outside it reads).
- * A backward inside `function` is refused.
- *
- * Both runs may write to tensors that outlive them (a scratch buffer, running statistics, a counter), but not to an
- * input. Such writes are allowed if each run reads from the tensor only what it has itself written, from the same
- * values, to the whole tensor at once (by fsdp_tensor_fill_, fsdp_tensor_copy_, fsdp_tensor_write, or as a tensor that
- * a kernel only writes). So several checkpoints may share a buffer. Otherwise (a run adds to the tensor, fills it in
- * parts, reads it before writing, or writes to it again after an operation has saved it) an operation that reads the
- * tensor, or anything computed from it, is an error of the backward if its own gradient is needed. A write from outside
- * between the forward and the backward is an error, too, even if the second run overwrites it. With a retained graph,
- * recomputed values of one checkpoint may be in memory that the second run of another has since written to: this is
- * also an error. Values that the function reads to the host are not compared, only those that it writes from there; the
- * `arg` of a kernel is not compared either. */
-typedef enum fsdp_recompute_mode {
-    FSDP_RECOMPUTE_NONE,
-    FSDP_RECOMPUTE_FULL,     /* everything is recomputed */
-    FSDP_RECOMPUTE_SELECTIVE /* everything but attention and every second matrix product, beginning with the first */
-} fsdp_recompute_mode;
-typedef fsdp_tensor *(*fsdp_recompute_function)(void *arg, fsdp_tensor *const *inputs, int count);
-typedef struct fsdp_recompute_options {
-    fsdp_recompute_mode mode;
-    void (*free_arg)(void *arg); /* called once, after the last run, also on failure. May be NULL */
-} fsdp_recompute_options;
-/* Runs a checkpoint. `options` NULL: FULL. Returns NULL if an input is NULL. The output belongs to the scope. */
-FSDP_API fsdp_tensor *fsdp_recompute(fsdp_context *context, fsdp_recompute_function function, void *arg,
-                                     fsdp_tensor *const *inputs, int count, const fsdp_recompute_options *options);
-/* Does the same for a function with several outputs. It gets room for `output_count` of them, preset to NULL, and may
- * leave some NULL. On a failure all are NULL. A backward may come from any of them. */
-typedef fsdp_status (*fsdp_recompute_function_many)(void *arg, fsdp_tensor *const *inputs, int count,
-                                                    fsdp_tensor **outputs, int output_count);
-FSDP_API fsdp_status fsdp_recompute_many(fsdp_context *context, fsdp_recompute_function_many function, void *arg,
-                                         fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count,
-                                         const fsdp_recompute_options *options);
-FSDP_API bool fsdp_recomputing(const fsdp_context *context);
-
-/* Compares the gradient of sum(weights * function(inputs)), with fixed pseudo-random weights, to central differences of
- * step `eps`, element by element: |a - n| <= atol + rtol |n|. Returns FSDP_OK if all agree, otherwise FSDP_MISMATCH
- * naming the worst input and element. Inputs are f32 leaves that require a gradient. */
-typedef fsdp_tensor *(*fsdp_gradcheck_function)(void *arg, fsdp_tensor *const *inputs, int count);
-FSDP_API fsdp_status fsdp_gradcheck(fsdp_gradcheck_function function, void *arg, fsdp_tensor *const *inputs, int count,
-                                    double eps, double atol, double rtol);
 
 #ifdef __cplusplus
 }

@@ -136,7 +136,10 @@ FSDP_API void fsdp_objects_free(fsdp_process_group *group, void **objects, size_
  * if ranks are on several machines and it does not name that one. [collective] [blocks] */
 FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
 
-/* ---- coalesced collectives for sharded parameters ----
+/* ======== for experts: a training run needs nothing below ========
+ *
+ * ---- coalesced collectives for sharded parameters ----
+ *
  * A sharded buffer describes one parameter as (outer, rows, inner), where `rows` is the sharded dimension: `outer`
  * consecutive runs of `numel` elements. Of each run group rank r owns [r * chunk, min(numel, (r+1) * chunk)). `shard`
  * is this rank's own part of all runs, without gaps (may be NULL if empty). Ranks pass the same sizes and dtypes in the

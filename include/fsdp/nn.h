@@ -207,7 +207,63 @@ template <typename... Inputs> fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_t
 FSDP_API fsdp_status fsdp_module_set_recompute(fsdp_module *module, fsdp_recompute_mode mode);
 FSDP_API fsdp_recompute_mode fsdp_module_recompute(const fsdp_module *module);
 
-/* ---- hooks ----
+/* ---- training, memory and values ---- */
+
+FSDP_API void fsdp_module_train(fsdp_module *module, bool training); /* sets the whole subtree */
+FSDP_API void fsdp_module_zero_grad(fsdp_module *module);            /* drops every gradient of the subtree */
+FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad); /* freezes a subtree */
+
+/* Allocates memory on `device` for every meta parameter and buffer of the subtree: for sharded parameters, this rank's
+ * rows only. Parameters have no values until fsdp_module_initialize or a load; until then a forward, an optimizer or a
+ * save fails and names them. Tensors that already have memory keep it and their values, so the call may be made for
+ * parts of a model, and repeatedly. Buffers are computed again by their modules. This call and the next take whole
+ * sharded modules: FSDP_STATE for a part of one. */
+FSDP_API fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device);
+/* Sets the initial values of every parameter, the same for every world size. */
+FSDP_API fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed);
+/* Converts every parameter of the subtree, its gradient if it has one, and every floating-point buffer to `dtype` (f32,
+ * bf16 or f16), as PyTorch's module.to(dtype) does; each number is rounded once. Tables that a layer computes itself
+ * (rope's) stay as they are. The call may be made before or after fully_shard, before or after the first forward, and
+ * on meta. Tensors stay the same objects, so ties, optimizers and their states (always f32) remain valid. During the
+ * call both copies of a parameter take memory. An earlier graph of a plain module keeps the values it saved; its
+ * gradients arrive in the new dtype. For sharded modules the call is [collective] and takes whole ones: FSDP_STATE for
+ * a part of one. Dtypes that their mp_policy leaves open become the new one. FSDP_STATE: in a forward or backward,
+ * while a graph (or the caller) holds gathered parameters, or while gradients wait to be reduced. FSDP_INVALID: tied
+ * parameters would be gathered in two dtypes. A failure on any rank leaves all ranks unchanged. */
+FSDP_API fsdp_status fsdp_module_to(fsdp_module *module, fsdp_dtype dtype);
+
+/* ---- layers ---- Each function returns a module that the caller owns, or NULL. Parameters are f32. */
+typedef struct fsdp_linear_options {
+    bool no_bias;
+    const fsdp_init *weight_init; /* NULL: PyTorch's uniform(-1/sqrt(in), 1/sqrt(in)) */
+    const fsdp_init *bias_init;   /* NULL: the same */
+} fsdp_linear_options;
+
+FSDP_API fsdp_module *fsdp_linear_create(fsdp_context *context, fsdp_device *device, int64_t in_features,
+                                         int64_t out_features, const fsdp_linear_options *options);
+/* Has a weight (in,out) and a zero-initialised bias: GPT-2's Conv1D. weight_init NULL: normal(0, 0.02). */
+FSDP_API fsdp_module *fsdp_conv1d_create(fsdp_context *context, fsdp_device *device, int64_t in_features,
+                                         int64_t out_features, const fsdp_init *weight_init);
+FSDP_API fsdp_module *fsdp_embedding_create(fsdp_context *context, fsdp_device *device, int64_t count, int64_t dim,
+                                            const fsdp_init *init); /* NULL: normal(0, 1) */
+FSDP_API fsdp_module *fsdp_layernorm_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
+FSDP_API fsdp_module *fsdp_rmsnorm_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
+FSDP_API fsdp_module *fsdp_gelu_create(fsdp_context *context, bool tanh_form);
+FSDP_API fsdp_module *fsdp_silu_create(fsdp_context *context);
+FSDP_API fsdp_module *fsdp_relu_create(fsdp_context *context);
+FSDP_API fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed); /* identity in eval */
+
+/* Create containers. Sequential calls its children in order. It takes over the references in `modules`, also on
+ * failure; a NULL among them makes it fail with the last error. ModuleList and ModuleDict only hold and name their
+ * children. */
+FSDP_API fsdp_module *fsdp_sequential_create(fsdp_context *context, fsdp_module *const *modules, int count);
+FSDP_API fsdp_module *fsdp_module_list_create(fsdp_context *context);
+FSDP_API fsdp_module *fsdp_module_dict_create(fsdp_context *context);
+FSDP_API fsdp_status fsdp_module_list_append(fsdp_module *list, fsdp_module *child); /* named "0", "1", ... */
+
+/* ======== for experts: a training run needs nothing below ========
+ *
+ * ---- hooks ----
  *
  * Hooks run around the calls of one module and in their backwards. Each may be NULL; if one fails, the call or the
  * backward fails. As in PyTorch, they run before or after what a sharded module does itself:
@@ -244,29 +300,6 @@ FSDP_API fsdp_status fsdp_module_add_hooks(fsdp_module *module, const fsdp_modul
 /* Removes hooks: they run no more, nor in the backwards of earlier calls. FSDP_NOT_FOUND: no hooks have this handle. */
 FSDP_API fsdp_status fsdp_module_remove_hooks(fsdp_module *module, int64_t handle);
 
-FSDP_API void fsdp_module_train(fsdp_module *module, bool training); /* sets the whole subtree */
-FSDP_API void fsdp_module_zero_grad(fsdp_module *module);            /* drops every gradient of the subtree */
-FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad); /* freezes a subtree */
-
-/* Allocates memory on `device` for every meta parameter and buffer of the subtree: for sharded parameters, this rank's
- * rows only. Parameters have no values until fsdp_module_initialize or a load; until then a forward, an optimizer or a
- * save fails and names them. Tensors that already have memory keep it and their values, so the call may be made for
- * parts of a model, and repeatedly. Buffers are computed again by their modules. This call and the next take whole
- * sharded modules: FSDP_STATE for a part of one. */
-FSDP_API fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device);
-/* Sets the initial values of every parameter, the same for every world size. */
-FSDP_API fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed);
-/* Converts every parameter of the subtree, its gradient if it has one, and every floating-point buffer to `dtype` (f32,
- * bf16 or f16), as PyTorch's module.to(dtype) does; each number is rounded once. Tables that a layer computes itself
- * (rope's) stay as they are. The call may be made before or after fully_shard, before or after the first forward, and
- * on meta. Tensors stay the same objects, so ties, optimizers and their states (always f32) remain valid. During the
- * call both copies of a parameter take memory. An earlier graph of a plain module keeps the values it saved; its
- * gradients arrive in the new dtype. For sharded modules the call is [collective] and takes whole ones: FSDP_STATE for
- * a part of one. Dtypes that their mp_policy leaves open become the new one. FSDP_STATE: in a forward or backward,
- * while a graph (or the caller) holds gathered parameters, or while gradients wait to be reduced. FSDP_INVALID: tied
- * parameters would be gathered in two dtypes. A failure on any rank leaves all ranks unchanged. */
-FSDP_API fsdp_status fsdp_module_to(fsdp_module *module, fsdp_dtype dtype);
-
 /* ---- random draws ---- */
 
 /* Returns the largest count of random draws in the subtree, from which a run that continues elsewhere starts. A dropout
@@ -276,34 +309,7 @@ FSDP_API fsdp_status fsdp_module_to(fsdp_module *module, fsdp_dtype dtype);
 FSDP_API fsdp_status fsdp_module_draws(fsdp_module *module, uint64_t *out);
 FSDP_API fsdp_status fsdp_module_set_draws(fsdp_module *module, uint64_t draws); /* of every module of the subtree */
 
-/* ---- layers ---- Each function returns a module that the caller owns, or NULL. Parameters are f32. */
-typedef struct fsdp_linear_options {
-    bool no_bias;
-    const fsdp_init *weight_init; /* NULL: PyTorch's uniform(-1/sqrt(in), 1/sqrt(in)) */
-    const fsdp_init *bias_init;   /* NULL: the same */
-} fsdp_linear_options;
-
-FSDP_API fsdp_module *fsdp_linear_create(fsdp_context *context, fsdp_device *device, int64_t in_features,
-                                         int64_t out_features, const fsdp_linear_options *options);
-/* Has a weight (in,out) and a zero-initialised bias: GPT-2's Conv1D. weight_init NULL: normal(0, 0.02). */
-FSDP_API fsdp_module *fsdp_conv1d_create(fsdp_context *context, fsdp_device *device, int64_t in_features,
-                                         int64_t out_features, const fsdp_init *weight_init);
-FSDP_API fsdp_module *fsdp_embedding_create(fsdp_context *context, fsdp_device *device, int64_t count, int64_t dim,
-                                            const fsdp_init *init); /* NULL: normal(0, 1) */
-FSDP_API fsdp_module *fsdp_layernorm_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
-FSDP_API fsdp_module *fsdp_rmsnorm_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
-FSDP_API fsdp_module *fsdp_gelu_create(fsdp_context *context, bool tanh_form);
-FSDP_API fsdp_module *fsdp_silu_create(fsdp_context *context);
-FSDP_API fsdp_module *fsdp_relu_create(fsdp_context *context);
-FSDP_API fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed); /* identity in eval */
-
-/* Create containers. Sequential calls its children in order. It takes over the references in `modules`, also on
- * failure; a NULL among them makes it fail with the last error. ModuleList and ModuleDict only hold and name their
- * children. */
-FSDP_API fsdp_module *fsdp_sequential_create(fsdp_context *context, fsdp_module *const *modules, int count);
-FSDP_API fsdp_module *fsdp_module_list_create(fsdp_context *context);
-FSDP_API fsdp_module *fsdp_module_dict_create(fsdp_context *context);
-FSDP_API fsdp_status fsdp_module_list_append(fsdp_module *list, fsdp_module *child); /* named "0", "1", ... */
+/* ---- layers that code fuses ---- */
 
 /* Exposes the struct behind Linear, Conv1D, Embedding, LayerNorm and RMSNorm, for code that fuses layers. */
 typedef struct fsdp_layer {

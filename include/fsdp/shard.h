@@ -128,53 +128,7 @@ typedef struct fsdp_shard_placement {
     fsdp_mesh *mesh; /* one dimension (shard) or two (replicate, shard). Borrowed for the call */
 } fsdp_shard_placement;
 
-/* ---- custom gather formats ---- */
-
-/* Describes a parameter of a group to a gather extension. */
-typedef struct fsdp_gather_parameter {
-    const char *name;           /* dotted, from the root; NULL before the first forward */
-    const fsdp_tensor *sharded; /* this rank's shard; its distribution has the global shape */
-    const void *values;         /* for measure and pre: the shard's values, contiguous, on the stream's device */
-    fsdp_dtype param_dtype;     /* dtype of the unsharded parameter */
-    int ranks, rank;            /* of the group that the parameter is sharded over */
-    /* Shape of the unsharded parameter as (outer, rows, inner) elements; `rows` is the sharded dimension. Rank r has
-     * the rows of fsdp_shard_range, which may be fewer than others have, or none; its part is (outer, its rows, inner),
-     * contiguous. */
-    int64_t outer, rows, inner;
-} fsdp_gather_parameter;
-
-/* Sends a parameter in another format than its rows in param_dtype (FSDP2's fsdp_pre_all_gather and
- * fsdp_post_all_gather). The functions queue work on `stream`; they may touch device memory from the host only after
- * synchronising the stream. Addresses and structs are valid during the call. All ranks get the same calls, and must
- * compute the same results if their parameters are to be equal. A failure is one of the forward, backward or unshard
- * that gathers. */
-typedef struct fsdp_gather_extension {
-    const char *name; /* for messages */
-    /* Returns how many bytes each rank sends. The number is the same for all ranks, so it must fit the longest part
-     * that any rank has. */
-    size_t (*sent_bytes)(void *arg, const fsdp_gather_parameter *parameter);
-    /* Optional. Computes a number from this rank's shard after a write to it; pre gets the maximum over all ranks. One
-     * all-reduce fetches it for all parameters of the outermost module, before that module's forward or an unshard. */
-    fsdp_status (*measure)(void *arg, const fsdp_gather_parameter *parameter, float *out, fsdp_stream *stream);
-    /* Encodes the shard as the bytes to send, which are kept for all gathers until the next write (16-byte aligned).
-     * Called after a write (`written` is true), and whenever `measured` may have changed; if it has not, `sent` may
-     * stay as it is. */
-    fsdp_status (*pre)(void *arg, const fsdp_gather_parameter *parameter, const float *measured, bool written,
-                       void *sent, fsdp_stream *stream);
-    /* Decodes what the ranks sent, received[rank], into the whole unsharded parameter in param_dtype. Called after each
-     * gather, in its stream. Peers may read `received` at the same time. */
-    fsdp_status (*post)(void *arg, const fsdp_gather_parameter *parameter, const void *const *received, void *unsharded,
-                        fsdp_stream *stream);
-    void *arg;
-} fsdp_gather_extension;
-
-/* Sends one byte an element: e4m3 of x * 448 / (the largest magnitude of all shards), rounded to nearest even. All
- * ranks compute the same values, whatever their number. */
-FSDP_API const fsdp_gather_extension *fsdp_gather_float8(void);
-/* Sends one byte an element, x * 127 / (the largest magnitude of its block), and one float for each block of 128
- * elements of a rank's part. The gather is the only collective. Values depend on where blocks begin, so on the number
- * of ranks. */
-FSDP_API const fsdp_gather_extension *fsdp_gather_int8(void);
+typedef struct fsdp_gather_extension fsdp_gather_extension; /* below: sends parameters in another format */
 
 typedef struct fsdp_shard_options {
     /* A mesh of one dimension: its ranks hold a part each. Two dimensions: hybrid sharding, the first replicates and
@@ -241,6 +195,15 @@ FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int c
 
 /* ---- methods of a sharded module: FSDP_STATE if `module` was not given to fully_shard ---- */
 
+/* Turns the reduction of gradients on or off. false: gradients stay unsharded on this rank and accumulate; the backward
+ * communicates none (no_sync). The next backward with true reduces the accumulated gradients; zero_grad drops them.
+ * Applies to the module and, with `recurse`, to every sharded module below. */
+FSDP_API fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse);
+/* Says, before each forward of a step of several, whether its backward is the last of the step. For the module and
+ * every sharded module below, it does what options.zero_stage requires: it sets is_last_backward; for stage 1 it sets
+ * requires_gradient_sync and reshard_after_backward to `last`, for stage 2 reshard_after_backward only. Modules without
+ * a stage, or of stage 3, keep their settings. A step of one microbatch needs no call. */
+FSDP_API fsdp_status fsdp_module_set_is_last_microbatch(fsdp_module *module, bool last);
 /* Gathers the module's own group now, including conditional modules below but no other nested groups. The module's
  * fields point to unsharded tensors until the reshard: fsdp_module_reshard, a forward or backward that reshards, or a
  * write to a shard. Calling it again, or just before a forward, costs nothing extra. [collective] */
@@ -250,14 +213,6 @@ FSDP_API fsdp_status fsdp_module_reshard(fsdp_module *module);
 /* Does the same for every sharded module of the subtree. Afterwards no memory of gathers is held, even after a forward
  * that has no backward. */
 FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
-/* Do what fsdp_module_unshard does in two calls (FSDP2's unshard(async_op=True)). The first issues the gather and
- * returns; fields still point to the shards. The second waits for the gather; from then on fields point to unsharded
- * tensors. The module serves as the handle. The second call is local and may be left out, since a forward waits by
- * itself. It does nothing if the first was not called, or if the module's parameters, or others tied to them, were
- * used, resharded or written in between. A gather that is never used is dropped at the end of the next backward.
- * [collective] */
-FSDP_API fsdp_status fsdp_module_unshard_async(fsdp_module *module);
-FSDP_API fsdp_status fsdp_module_wait_unshard(fsdp_module *module);
 
 /* Holds the options of FSDP1's summon_full_params, which is two calls here. Between them fields point to whole, plain
  * tensors in the dtype of the shards, which may be read and written (model surgery, averaging weights, inspection).
@@ -287,156 +242,6 @@ FSDP_API fsdp_status fsdp_module_summon_full_params(fsdp_module *module, const f
 /* Ends the summon that was begun on this same module. Fields point to the shards again, whatever happens; a tensor that
  * the caller still holds is a plain one. A local call, but writes wait for peers that read (see above). */
 FSDP_API fsdp_status fsdp_module_end_summon(fsdp_module *module);
-
-/* Turns the reduction of gradients on or off. false: gradients stay unsharded on this rank and accumulate; the backward
- * communicates none (no_sync). The next backward with true reduces the accumulated gradients; zero_grad drops them.
- * Applies to the module and, with `recurse`, to every sharded module below. */
-FSDP_API fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse);
-/* Turns the all-reduce of hybrid sharding on or off. false: gradients are reduced inside each replica only and
- * accumulate there, sharded, in the reduce dtype; shards get no gradient. The next backward with true completes the
- * accumulated gradients, even if it adds no new ones; zero_grad drops them. Setting requires_gradient_sync sets this,
- * too. On a mesh without replicas it makes no difference. */
-FSDP_API fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bool on, bool recurse);
-/* Says whether a backward is the last of its step. false: the end of a backward does not wait for reductions and keeps
- * the prefetch order (for several backwards per step). */
-FSDP_API fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last);
-/* Says, before each forward of a step of several, whether its backward is the last of the step. For the module and
- * every sharded module below, it does what options.zero_stage requires: it sets is_last_backward; for stage 1 it sets
- * requires_gradient_sync and reshard_after_backward to `last`, for stage 2 reshard_after_backward only. Modules without
- * a stage, or of stage 3, keep their settings. A step of one microbatch needs no call. */
-FSDP_API fsdp_status fsdp_module_set_is_last_microbatch(fsdp_module *module, bool last);
-/* Makes the module conditional; call it before the first forward. Every rank may then enter the module or not,
- * depending on its data, and as often as it likes; sharded modules below it are conditional, too. Its parameters are
- * gathered and reduced together with the next sharded module above, of which there must be only one, so all of them
- * take memory when that one runs. A conditional module prefetches nothing. Outside the forward of the module above,
- * calling it is collective as for any other module. Ranks that enter different modules which are not conditional get an
- * error that names both. */
-FSDP_API fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional);
-/* Set whether to reshard, at any time. The first replaces what the options say, including
- * reshard_after_forward_ranks. */
-FSDP_API fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool reshard, bool recurse);
-FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool reshard, bool recurse);
-/* Keeps parameters unsharded over many forwards. true: whatever the other settings say, the module and all sharded
- * modules below keep what a forward has gathered until a write to a shard or a reshard, so that several forwards
- * without a backward gather once. false: the settings apply again, and everything is resharded. A local call, the same
- * on all ranks. FSDP_STATE: a forward or backward runs. */
-FSDP_API fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool keep);
-/* Turns gathering in the backward on or off. false: the backward neither gathers nor prefetches the module's own group,
- * for modules whose backward reads no parameters, such as an embedding. A backward that does read a parameter which is
- * not unsharded fails on all ranks. A recomputation in the backward (fsdp_module_set_recompute) gathers in any
- * case. */
-FSDP_API fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard);
-/* Set which modules are gathered ahead, in the order of the list (copied), once the module's own parameters have been
- * gathered: in its forward (default: none, or what FSDP_OVERLAP_AUTO says) or in its backward (default: the module
- * whose forward came before, or the two before, as FSDP_OVERLAP_AUTO says). A list replaces the default, an empty one
- * restores it. Each module in it must be sharded and below the same outermost module. This affects scheduling only: the
- * results are the same bits. Each gather ahead holds its memory until its use; one that is not used is dropped at the
- * end of the forward or backward. */
-FSDP_API fsdp_status fsdp_module_set_modules_to_forward_prefetch(fsdp_module *module, fsdp_module *const *modules,
-                                                                 int count);
-FSDP_API fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *module, fsdp_module *const *modules,
-                                                                  int count);
-/* Sets an event of the outermost module, after an optimizer step: the gathers of the next forward wait for `event`,
- * which must be recorded after the last write to a shard, and not for all work queued by then on the device's stream.
- * NULL: wait as usual. The event is used for one forward, is ignored if a shard is written later, and must stay valid
- * until that forward. If modules share a communication context, it must follow the last write to the shards of any of
- * them. New memory that a gather gets from the device is waited for in any case (no_shared_memory). */
-FSDP_API fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *event);
-/* Sets how many reductions may be in flight at a time, each with its unsharded gradients (default 1). With more, the
- * computation waits less for reductions on worker streams. All modules below one outermost module share one pipeline,
- * which uses the largest number set for any of them. The results are the same bits. */
-FSDP_API fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int most, bool recurse);
-/* Runs reductions beside gathers. true: reductions use their own process group (one for each shard group) and, on
- * worker streams, their own stream. Off by default. The results are the same bits. FSDP_STATE: gradients wait to be
- * reduced. [collective] of the world */
-FSDP_API fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, bool on, bool recurse);
-/* Makes several outermost modules, such as the stages of a pipeline, communicate as one (FSDP2's share_comm_ctx): on
- * the same streams, in the order of their calls, with one set of memory for gathers ahead and one pipeline of
- * reductions. The pipeline uses the largest number that any of them asks for, and worker streams if any has
- * FSDP_OVERLAP_WORKER. Otherwise each outermost module has its own context. The results are the same bits. The modules
- * must be on one device, and only the first may have run. FSDP_STATE: others have run, are unsharded or are not
- * outermost. The modules may be freed in any order. */
-FSDP_API fsdp_status fsdp_share_comm_context(fsdp_module *const *modules, int count);
-/* Divides reduced gradients by `factor` instead of the number of all data-parallel ranks, replicas included (0: the
- * default). There is one division, after the last sum; only gradients that are sent in f16 are also divided before they
- * are sent, by a power of two near the root of the divisor, and by the rest after the sum. Not recursive. */
-FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor);
-/* Makes reductions sum and then divide instead of averaging (for libraries whose average is missing or wrong). The
- * results are the same bits here. Not recursive. */
-FSDP_API fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bool on);
-/* Called with every reduced group of the module before its shards get their gradients, for further work such as an
- * all-reduce over more ranks. `gradients` is this rank's part of the group, one-dimensional, including padding, in the
- * reduce dtype (with several reduce dtypes there is one call for each): summed over all ranks of the mesh and divided.
- * The hook may change it in place, by work queued on `stream`, or on the host after synchronising the stream. All ranks
- * make the same calls. A failure is one of the backward. NULL: no hook. Not recursive. */
-typedef fsdp_status (*fsdp_all_reduce_hook)(void *arg, fsdp_tensor *gradients, fsdp_stream *stream);
-FSDP_API fsdp_status fsdp_module_set_all_reduce_hook(fsdp_module *module, fsdp_all_reduce_hook hook, void *arg);
-
-/* Describes the call of a custom collective, which replaces the library's for the module's own parameters (FSDP2's
- * set_custom_all_gather, set_custom_reduce_scatter). The collective gets one packed buffer, padded to equal parts for
- * all ranks, as fsdp_all_gather and fsdp_reduce_scatter take it. It is not called in groups of one rank. */
-typedef struct fsdp_custom_call {
-    fsdp_process_group *group; /* the shard group, or the group for slices or separate reductions in use */
-    const void *send;          /* all-gather: part `rank` of recv (count); reduce-scatter: one part for each rank */
-    void *recv;                /* all-gather: one part of each rank; reduce-scatter: this rank's part (count) */
-    int64_t count;             /* elements of one part */
-    fsdp_dtype dtype;    /* of all elements; gather of mixed dtypes: U8; reduction: the reduce dtype, one call each */
-    fsdp_reduce_op op;   /* of a reduction: SUM or AVG */
-    fsdp_stream *stream; /* the work may be done on return, or later in this stream's order */
-} fsdp_custom_call;
-typedef struct fsdp_custom_collective {
-    /* Does the collective. A failure is one of the forward or backward; a rank that fails before its peers can know
-     * must call fsdp_abort. Traffic is counted if it goes through a process group. [collective] */
-    fsdp_status (*run)(void *arg, const fsdp_custom_call *call);
-    /* Allocate and release the packed buffer of each call; set both or neither. It is device memory, used in the order
-     * of the device's stream (fsdp_device_stream): to free it at once, synchronise that stream first. NULL: the buffer
-     * is the device's own, counted as unsharded parameters or gradients. */
-    fsdp_status (*allocate)(void *arg, fsdp_device *device, size_t bytes, void **out);
-    void (*release)(void *arg, fsdp_device *device, void *memory, size_t bytes);
-    void *arg;
-} fsdp_custom_collective;
-/* Sets a custom all-gather, at any time; NULL restores the library's. The struct is copied; `arg` must stay valid as
- * long as the module or a graph of it. Not recursive. It works only if ranks do not share memory, else FSDP_STATE: set
- * it while the parameters are on the meta device, or set options.no_shared_memory. */
-FSDP_API fsdp_status fsdp_module_set_custom_all_gather(fsdp_module *module, const fsdp_custom_collective *collective);
-/* Sets a custom reduce-scatter, which is responsible for the sum in the reduce dtype: the library's own adds in f32 in
- * rank order, without intermediate rounding. */
-FSDP_API fsdp_status fsdp_module_set_custom_reduce_scatter(fsdp_module *module,
-                                                           const fsdp_custom_collective *collective);
-
-/* Sets a custom all-reduce between replicas, for partial gradients (hybrid sharding, or all parameters on every rank).
- * It sums `send` into `recv`, which are the same buffer, of `count` elements in the reduce dtype; the library divides.
- * allocate is not supported. It is not called with one replica. */
-FSDP_API fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, const fsdp_custom_collective *collective);
-/* Compresses gradients (PyTorch's bf16_compress_hook and fp16_compress_hook): they are sent in BF16 or F16, half the
- * bytes, if the reduce dtype is wider; on the rank they still accumulate in the reduce dtype. NONE: send in the reduce
- * dtype again. Each contribution is rounded once, and the sum is the library's, in f32; partial gradients that wait for
- * other replicas are kept in the dtype sent. FSDP_STATE: some wait. FSDP_UNSUPPORTED: a replicated module, whose
- * buckets have an option for this. Make the same call on all ranks. */
-FSDP_API fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype dtype, bool recurse);
-
-/* Called when gradients of the module's own parameters are in place, that is, a reduction is complete and was added to
- * what the shards had (torch's post_accumulate_grad hooks, one group at a time). `parameters` are the shards that have
- * a gradient. The gradient may be read, used for a step (fsdp_optimizer_step_parameters) and dropped by work on the
- * shards' device, which waits for it, while the backward continues with other modules. The call is made inside the
- * backward, at the latest at its end, on the rank's own thread; with worker streams when the next reduction begins, in
- * the same order on all ranks. It is not made in backwards whose gradients stay on the rank or in the replica. A
- * failure is one of the backward. NULL: no hook. */
-typedef fsdp_status (*fsdp_post_accumulate_grad_hook)(void *arg, fsdp_tensor *const *parameters, int64_t count);
-FSDP_API fsdp_status fsdp_module_set_post_accumulate_grad_hook(fsdp_module *module, fsdp_post_accumulate_grad_hook hook,
-                                                               void *arg, bool recurse);
-
-/* Returns which gradients a parameter has besides the one of its shard; 0: none. A local call, without
- * communication. */
-typedef enum fsdp_pending_gradient {
-    FSDP_PENDING_UNREDUCED = 1, /* on this rank only: from backwards without gradient sync */
-    FSDP_PENDING_PARTIAL = 2,   /* reduced inside the replica: from backwards without all-reduce */
-} fsdp_pending_gradient;
-FSDP_API int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter);
-/* Reduces all pending gradients of the module and the modules below into the shards' gradients, whatever the settings
- * say, and waits for reductions in flight. If nothing is pending, nothing is communicated, so a second call does
- * nothing. It must not be called while a forward or backward runs. [collective] */
-FSDP_API fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module);
 /* Recovers after an error in a forward or backward: it drops this iteration's gathers, gradients and order, and
  * everything is sharded again. Gradients reduced before the error stay in the shards until zero_grad. For the root
  * only. The group must not be broken. */
@@ -472,6 +277,216 @@ FSDP_API fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info
  * is the time between them. Roots that share a communication context have these times in common. Copying offloaded
  * gradients to the host is not included. */
 FSDP_API fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gather_ns, int64_t *reduce_ns);
+
+/* ======== for experts: a training run needs nothing below ========
+ *
+ * ---- when parameters are gathered and resharded ---- */
+
+/* Set whether to reshard, at any time. The first replaces what the options say, including
+ * reshard_after_forward_ranks. */
+FSDP_API fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool reshard, bool recurse);
+FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool reshard, bool recurse);
+/* Keeps parameters unsharded over many forwards. true: whatever the other settings say, the module and all sharded
+ * modules below keep what a forward has gathered until a write to a shard or a reshard, so that several forwards
+ * without a backward gather once. false: the settings apply again, and everything is resharded. A local call, the same
+ * on all ranks. FSDP_STATE: a forward or backward runs. */
+FSDP_API fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool keep);
+/* Turns gathering in the backward on or off. false: the backward neither gathers nor prefetches the module's own group,
+ * for modules whose backward reads no parameters, such as an embedding. A backward that does read a parameter which is
+ * not unsharded fails on all ranks. A recomputation in the backward (fsdp_module_set_recompute) gathers in any
+ * case. */
+FSDP_API fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard);
+/* Makes the module conditional; call it before the first forward. Every rank may then enter the module or not,
+ * depending on its data, and as often as it likes; sharded modules below it are conditional, too. Its parameters are
+ * gathered and reduced together with the next sharded module above, of which there must be only one, so all of them
+ * take memory when that one runs. A conditional module prefetches nothing. Outside the forward of the module above,
+ * calling it is collective as for any other module. Ranks that enter different modules which are not conditional get an
+ * error that names both. */
+FSDP_API fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional);
+/* Do what fsdp_module_unshard does in two calls (FSDP2's unshard(async_op=True)). The first issues the gather and
+ * returns; fields still point to the shards. The second waits for the gather; from then on fields point to unsharded
+ * tensors. The module serves as the handle. The second call is local and may be left out, since a forward waits by
+ * itself. It does nothing if the first was not called, or if the module's parameters, or others tied to them, were
+ * used, resharded or written in between. A gather that is never used is dropped at the end of the next backward.
+ * [collective] */
+FSDP_API fsdp_status fsdp_module_unshard_async(fsdp_module *module);
+FSDP_API fsdp_status fsdp_module_wait_unshard(fsdp_module *module);
+/* Set which modules are gathered ahead, in the order of the list (copied), once the module's own parameters have been
+ * gathered: in its forward (default: none, or what FSDP_OVERLAP_AUTO says) or in its backward (default: the module
+ * whose forward came before, or the two before, as FSDP_OVERLAP_AUTO says). A list replaces the default, an empty one
+ * restores it. Each module in it must be sharded and below the same outermost module. This affects scheduling only: the
+ * results are the same bits. Each gather ahead holds its memory until its use; one that is not used is dropped at the
+ * end of the forward or backward. */
+FSDP_API fsdp_status fsdp_module_set_modules_to_forward_prefetch(fsdp_module *module, fsdp_module *const *modules,
+                                                                 int count);
+FSDP_API fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *module, fsdp_module *const *modules,
+                                                                  int count);
+/* Sets an event of the outermost module, after an optimizer step: the gathers of the next forward wait for `event`,
+ * which must be recorded after the last write to a shard, and not for all work queued by then on the device's stream.
+ * NULL: wait as usual. The event is used for one forward, is ignored if a shard is written later, and must stay valid
+ * until that forward. If modules share a communication context, it must follow the last write to the shards of any of
+ * them. New memory that a gather gets from the device is waited for in any case (no_shared_memory). */
+FSDP_API fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *event);
+/* Makes several outermost modules, such as the stages of a pipeline, communicate as one (FSDP2's share_comm_ctx): on
+ * the same streams, in the order of their calls, with one set of memory for gathers ahead and one pipeline of
+ * reductions. The pipeline uses the largest number that any of them asks for, and worker streams if any has
+ * FSDP_OVERLAP_WORKER. Otherwise each outermost module has its own context. The results are the same bits. The modules
+ * must be on one device, and only the first may have run. FSDP_STATE: others have run, are unsharded or are not
+ * outermost. The modules may be freed in any order. */
+FSDP_API fsdp_status fsdp_share_comm_context(fsdp_module *const *modules, int count);
+
+/* ---- when and how gradients are reduced ---- */
+
+/* Turns the all-reduce of hybrid sharding on or off. false: gradients are reduced inside each replica only and
+ * accumulate there, sharded, in the reduce dtype; shards get no gradient. The next backward with true completes the
+ * accumulated gradients, even if it adds no new ones; zero_grad drops them. Setting requires_gradient_sync sets this,
+ * too. On a mesh without replicas it makes no difference. */
+FSDP_API fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bool on, bool recurse);
+/* Says whether a backward is the last of its step. false: the end of a backward does not wait for reductions and keeps
+ * the prefetch order (for several backwards per step). */
+FSDP_API fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last);
+
+/* Returns which gradients a parameter has besides the one of its shard; 0: none. A local call, without
+ * communication. */
+typedef enum fsdp_pending_gradient {
+    FSDP_PENDING_UNREDUCED = 1, /* on this rank only: from backwards without gradient sync */
+    FSDP_PENDING_PARTIAL = 2,   /* reduced inside the replica: from backwards without all-reduce */
+} fsdp_pending_gradient;
+FSDP_API int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter);
+
+/* Reduces all pending gradients of the module and the modules below into the shards' gradients, whatever the settings
+ * say, and waits for reductions in flight. If nothing is pending, nothing is communicated, so a second call does
+ * nothing. It must not be called while a forward or backward runs. [collective] */
+FSDP_API fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module);
+/* Sets how many reductions may be in flight at a time, each with its unsharded gradients (default 1). With more, the
+ * computation waits less for reductions on worker streams. All modules below one outermost module share one pipeline,
+ * which uses the largest number set for any of them. The results are the same bits. */
+FSDP_API fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int most, bool recurse);
+/* Runs reductions beside gathers. true: reductions use their own process group (one for each shard group) and, on
+ * worker streams, their own stream. Off by default. The results are the same bits. FSDP_STATE: gradients wait to be
+ * reduced. [collective] of the world */
+FSDP_API fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, bool on, bool recurse);
+/* Divides reduced gradients by `factor` instead of the number of all data-parallel ranks, replicas included (0: the
+ * default). There is one division, after the last sum; only gradients that are sent in f16 are also divided before they
+ * are sent, by a power of two near the root of the divisor, and by the rest after the sum. Not recursive. */
+FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor);
+/* Makes reductions sum and then divide instead of averaging (for libraries whose average is missing or wrong). The
+ * results are the same bits here. Not recursive. */
+FSDP_API fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bool on);
+/* Compresses gradients (PyTorch's bf16_compress_hook and fp16_compress_hook): they are sent in BF16 or F16, half the
+ * bytes, if the reduce dtype is wider; on the rank they still accumulate in the reduce dtype. NONE: send in the reduce
+ * dtype again. Each contribution is rounded once, and the sum is the library's, in f32; partial gradients that wait for
+ * other replicas are kept in the dtype sent. FSDP_STATE: some wait. FSDP_UNSUPPORTED: a replicated module, whose
+ * buckets have an option for this. Make the same call on all ranks. */
+FSDP_API fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype dtype, bool recurse);
+
+/* Called with every reduced group of the module before its shards get their gradients, for further work such as an
+ * all-reduce over more ranks. `gradients` is this rank's part of the group, one-dimensional, including padding, in the
+ * reduce dtype (with several reduce dtypes there is one call for each): summed over all ranks of the mesh and divided.
+ * The hook may change it in place, by work queued on `stream`, or on the host after synchronising the stream. All ranks
+ * make the same calls. A failure is one of the backward. NULL: no hook. Not recursive. */
+typedef fsdp_status (*fsdp_all_reduce_hook)(void *arg, fsdp_tensor *gradients, fsdp_stream *stream);
+FSDP_API fsdp_status fsdp_module_set_all_reduce_hook(fsdp_module *module, fsdp_all_reduce_hook hook, void *arg);
+
+/* Called when gradients of the module's own parameters are in place, that is, a reduction is complete and was added to
+ * what the shards had (torch's post_accumulate_grad hooks, one group at a time). `parameters` are the shards that have
+ * a gradient. The gradient may be read, used for a step (fsdp_optimizer_step_parameters) and dropped by work on the
+ * shards' device, which waits for it, while the backward continues with other modules. The call is made inside the
+ * backward, at the latest at its end, on the rank's own thread; with worker streams when the next reduction begins, in
+ * the same order on all ranks. It is not made in backwards whose gradients stay on the rank or in the replica. A
+ * failure is one of the backward. NULL: no hook. */
+typedef fsdp_status (*fsdp_post_accumulate_grad_hook)(void *arg, fsdp_tensor *const *parameters, int64_t count);
+FSDP_API fsdp_status fsdp_module_set_post_accumulate_grad_hook(fsdp_module *module, fsdp_post_accumulate_grad_hook hook,
+                                                               void *arg, bool recurse);
+
+/* ---- custom gather formats ---- */
+
+/* Describes a parameter of a group to a gather extension. */
+typedef struct fsdp_gather_parameter {
+    const char *name;           /* dotted, from the root; NULL before the first forward */
+    const fsdp_tensor *sharded; /* this rank's shard; its distribution has the global shape */
+    const void *values;         /* for measure and pre: the shard's values, contiguous, on the stream's device */
+    fsdp_dtype param_dtype;     /* dtype of the unsharded parameter */
+    int ranks, rank;            /* of the group that the parameter is sharded over */
+    /* Shape of the unsharded parameter as (outer, rows, inner) elements; `rows` is the sharded dimension. Rank r has
+     * the rows of fsdp_shard_range, which may be fewer than others have, or none; its part is (outer, its rows, inner),
+     * contiguous. */
+    int64_t outer, rows, inner;
+} fsdp_gather_parameter;
+
+/* Sends a parameter in another format than its rows in param_dtype (FSDP2's fsdp_pre_all_gather and
+ * fsdp_post_all_gather). The functions queue work on `stream`; they may touch device memory from the host only after
+ * synchronising the stream. Addresses and structs are valid during the call. All ranks get the same calls, and must
+ * compute the same results if their parameters are to be equal. A failure is one of the forward, backward or unshard
+ * that gathers. */
+struct fsdp_gather_extension {
+    const char *name; /* for messages */
+    /* Returns how many bytes each rank sends. The number is the same for all ranks, so it must fit the longest part
+     * that any rank has. */
+    size_t (*sent_bytes)(void *arg, const fsdp_gather_parameter *parameter);
+    /* Optional. Computes a number from this rank's shard after a write to it; pre gets the maximum over all ranks. One
+     * all-reduce fetches it for all parameters of the outermost module, before that module's forward or an unshard. */
+    fsdp_status (*measure)(void *arg, const fsdp_gather_parameter *parameter, float *out, fsdp_stream *stream);
+    /* Encodes the shard as the bytes to send, which are kept for all gathers until the next write (16-byte aligned).
+     * Called after a write (`written` is true), and whenever `measured` may have changed; if it has not, `sent` may
+     * stay as it is. */
+    fsdp_status (*pre)(void *arg, const fsdp_gather_parameter *parameter, const float *measured, bool written,
+                       void *sent, fsdp_stream *stream);
+    /* Decodes what the ranks sent, received[rank], into the whole unsharded parameter in param_dtype. Called after each
+     * gather, in its stream. Peers may read `received` at the same time. */
+    fsdp_status (*post)(void *arg, const fsdp_gather_parameter *parameter, const void *const *received, void *unsharded,
+                        fsdp_stream *stream);
+    void *arg;
+};
+/* Sends one byte an element: e4m3 of x * 448 / (the largest magnitude of all shards), rounded to nearest even. All
+ * ranks compute the same values, whatever their number. */
+FSDP_API const fsdp_gather_extension *fsdp_gather_float8(void);
+/* Sends one byte an element, x * 127 / (the largest magnitude of its block), and one float for each block of 128
+ * elements of a rank's part. The gather is the only collective. Values depend on where blocks begin, so on the number
+ * of ranks. */
+FSDP_API const fsdp_gather_extension *fsdp_gather_int8(void);
+
+/* ---- custom collectives ---- */
+
+/* Describes the call of a custom collective, which replaces the library's for the module's own parameters (FSDP2's
+ * set_custom_all_gather, set_custom_reduce_scatter). The collective gets one packed buffer, padded to equal parts for
+ * all ranks, as fsdp_all_gather and fsdp_reduce_scatter take it. It is not called in groups of one rank. */
+typedef struct fsdp_custom_call {
+    fsdp_process_group *group; /* the shard group, or the group for slices or separate reductions in use */
+    const void *send;          /* all-gather: part `rank` of recv (count); reduce-scatter: one part for each rank */
+    void *recv;                /* all-gather: one part of each rank; reduce-scatter: this rank's part (count) */
+    int64_t count;             /* elements of one part */
+    fsdp_dtype dtype;    /* of all elements; gather of mixed dtypes: U8; reduction: the reduce dtype, one call each */
+    fsdp_reduce_op op;   /* of a reduction: SUM or AVG */
+    fsdp_stream *stream; /* the work may be done on return, or later in this stream's order */
+} fsdp_custom_call;
+
+typedef struct fsdp_custom_collective {
+    /* Does the collective. A failure is one of the forward or backward; a rank that fails before its peers can know
+     * must call fsdp_abort. Traffic is counted if it goes through a process group. [collective] */
+    fsdp_status (*run)(void *arg, const fsdp_custom_call *call);
+    /* Allocate and release the packed buffer of each call; set both or neither. It is device memory, used in the order
+     * of the device's stream (fsdp_device_stream): to free it at once, synchronise that stream first. NULL: the buffer
+     * is the device's own, counted as unsharded parameters or gradients. */
+    fsdp_status (*allocate)(void *arg, fsdp_device *device, size_t bytes, void **out);
+    void (*release)(void *arg, fsdp_device *device, void *memory, size_t bytes);
+    void *arg;
+} fsdp_custom_collective;
+
+/* Sets a custom all-gather, at any time; NULL restores the library's. The struct is copied; `arg` must stay valid as
+ * long as the module or a graph of it. Not recursive. It works only if ranks do not share memory, else FSDP_STATE: set
+ * it while the parameters are on the meta device, or set options.no_shared_memory. */
+FSDP_API fsdp_status fsdp_module_set_custom_all_gather(fsdp_module *module, const fsdp_custom_collective *collective);
+/* Sets a custom reduce-scatter, which is responsible for the sum in the reduce dtype: the library's own adds in f32 in
+ * rank order, without intermediate rounding. */
+FSDP_API fsdp_status fsdp_module_set_custom_reduce_scatter(fsdp_module *module,
+                                                           const fsdp_custom_collective *collective);
+/* Sets a custom all-reduce between replicas, for partial gradients (hybrid sharding, or all parameters on every rank).
+ * It sums `send` into `recv`, which are the same buffer, of `count` elements in the reduce dtype; the library divides.
+ * allocate is not supported. It is not called with one replica. */
+FSDP_API fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, const fsdp_custom_collective *collective);
+
+/* ---- watching ---- */
 
 /* Sees every transition of every group below the root, on this rank's thread, for tests and demonstrations. At level
  * FSDP_LOG_DEBUG the log has the same, in order with the collectives (fsdp_context_set_log): "unshard 'layers.0'
