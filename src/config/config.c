@@ -167,6 +167,34 @@ fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config,
     return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the config") : FSDP_OK;
 }
 
+/* Prints a text below a key, in lines of at most 100 columns. */
+static void print_help(const char *text, FILE *stream)
+{
+    enum {
+        INDENT = 6,
+        COLUMNS = 100
+    };
+
+    while (*text) {
+        size_t line = strcspn(text, "\n");
+        bool last = text[line] == '\0';
+
+        while (line > COLUMNS - INDENT) {
+            size_t end = COLUMNS - INDENT;
+
+            while (end > 0 && text[end] != ' ')
+                end--;
+            if (end == 0)
+                break; /* a word that does not fit */
+            fprintf(stream, "%*s%.*s\n", INDENT, "", (int)end, text);
+            text += end + 1;
+            line -= end + 1;
+        }
+        fprintf(stream, "%*s%.*s\n", INDENT, "", (int)line, text);
+        text += line + !last;
+    }
+}
+
 fsdp_status fsdp__config_help(const fsdp__key_table *table, const char *only, FILE *stream)
 {
     const char *section = "";
@@ -186,7 +214,8 @@ fsdp_status fsdp__config_help(const fsdp__key_table *table, const char *only, FI
         fprintf(stream, "  %-27s %s", key->name, allowed);
         if (key->initial)
             fprintf(stream, "; default %s", key->initial);
-        fprintf(stream, "\n  %-27s   %s\n", "", key->help);
+        fputc('\n', stream);
+        print_help(key->help, stream);
     }
     return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the help") : FSDP_OK;
 }
