@@ -27,18 +27,21 @@ static void usage(void)
 {
     puts("fsdp convert FROM TO [--ranks N] [--dtype DTYPE] [--step S]\n"
          "\n"
-         "FROM is a Hugging Face folder, or a checkpoint of a run: step-N, step-best (that of the best\n"
-         "validation), or the folder of which the newest is taken.\n"
-         "Without --ranks TO becomes a Hugging Face folder with the weights, their config and tokenizer; it is new,\n"
-         "empty, or one that fsdp has written. Of a folder the model's parameters are taken, and no buffers besides.\n"
+         "FROM is a Hugging Face folder or a checkpoint: step-N, step-best (the best validation), or a folder of\n"
+         "checkpoints, whose newest is used.\n"
+         "Without --ranks, TO becomes a Hugging Face folder with weights, config and tokenizer. It must be new, empty, "
+         "or\n"
+         "written by fsdp. If FROM is a Hugging Face folder, the parameters are written and other buffers are not.\n"
          "\n"
-         "  -n, --ranks N    TO/step-S becomes a checkpoint of N ranks, with all that FROM holds\n"
-         "  --dtype DTYPE    weights as float32, bfloat16 or float16; default: what they are, in a folder float32\n"
-         "                   where they differ\n"
-         "  --step S         default: that of FROM, 0 of a Hugging Face folder\n"
+         "  -n, --ranks N    TO/step-S becomes a checkpoint of N ranks with everything that FROM holds\n"
+         "  --dtype DTYPE    write weights as float32, bfloat16 or float16; default: as they are, but float32 in a "
+         "Hugging\n"
+         "                   Face folder if they differ\n"
+         "  --step S         default: the step of FROM, or 0 if it is a Hugging Face folder\n"
          "\n"
-         "A window of a few MiB is in memory at a time. As many bytes as TO will have are taken for a temporary file\n"
-         "beside it, which is gone in the end.");
+         "Only a few MiB are in memory at a time. A temporary file beside TO takes as many bytes as TO will have, and "
+         "is\n"
+         "removed at the end.");
 }
 
 typedef struct conversion {

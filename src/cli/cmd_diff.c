@@ -19,20 +19,22 @@ static void usage(void)
 {
     puts("fsdp diff A B [--brief]\n"
          "\n"
-         "Compares tensors by name. A and B are each a Hugging Face folder, a file of weights, or a checkpoint of a\n"
-         "run: step-N, step-best (that of the best validation), or the folder of which the newest is taken. Of two\n"
-         "checkpoints all tensors are compared, of one and something else its model. A line for each tensor:\n"
+         "Compares tensors by name. A and B are Hugging Face folders, files of weights, or checkpoints: step-N, "
+         "step-best (the\n"
+         "best validation), or a folder of checkpoints, whose newest is used. Two checkpoints are compared with all "
+         "their\n"
+         "tensors; of a checkpoint and anything else, the model is compared. There is a line for each tensor:\n"
          "\n"
          "  equal      the same elements in the same dtype and shape\n"
          "  dtype      the same numbers in another dtype\n"
-         "  differs    with the largest difference, where it is, and how many elements are not the same number\n"
-         "  shape      not compared\n"
-         "  unread     not compared either: of a dtype that cannot be read, which is trouble\n"
+         "  differs    with the largest difference, where it is, and how many elements differ\n"
+         "  shape      the shapes differ; elements are not compared\n"
+         "  unread     the dtype cannot be read, so nothing is compared; this counts as trouble\n"
          "  only in A, only in B\n"
          "\n"
-         "  --brief    no lines of equal tensors\n"
+         "  --brief    print no lines for equal tensors\n"
          "\n"
-         "The exit status is 0 where all are equal, 1 where they are not, 2 for trouble.");
+         "The exit status is 0 if all are equal, 1 if they are not, and 2 if there is trouble.");
 }
 
 typedef struct comparison {

@@ -18,25 +18,25 @@ static void usage(void)
 {
     puts("fsdp generate FOLDER --prompt TEXT | --prompt-file FILE | --tokens 1,2,3\n"
          "\n"
-         "FOLDER is a Hugging Face folder, or a checkpoint of a run: step-N, step-best (that of the best\n"
-         "validation), or the folder of which the newest is taken.\n"
+         "FOLDER is a Hugging Face folder or a checkpoint: step-N, step-best (the best validation), or a folder of\n"
+         "checkpoints, whose newest is used.\n"
          "\n"
-         "  --prompt TEXT           continue a text; tokens are those of FOLDER's tokenizer, or bytes\n"
-         "  --prompt-file FILE      the text of a file, of standard input where FILE is '-'\n"
-         "  --tokenizer FOLDER      that of another folder, or a tokenizer.json; bytes: none, bytes are tokens\n"
-         "  --tokens IDS            continue token ids; prints all ids on one line\n"
-         "  --max-new-tokens N      default 200\n"
+         "  --prompt TEXT           the text to continue; tokens are made by FOLDER's tokenizer, or are bytes\n"
+         "  --prompt-file FILE      a file with the text; '-' is standard input\n"
+         "  --tokenizer FOLDER      use the tokenizer of another folder, or a tokenizer.json; bytes: tokens are bytes\n"
+         "  --tokens IDS            the token ids to continue; all ids are printed on one line\n"
+         "  --max-new-tokens N      number of tokens to add; default 200\n"
          "  --temperature T         default 0.8; 0: always the most likely token\n"
          "  --top-k K               choose among the K most likely tokens; default 0: among all\n"
-         "  --top-p P               among the fewest tokens that have the share P of the probability; default 1: all\n"
+         "  --top-p P               choose among the fewest tokens that together have probability P; default 1: all\n"
          "  --seed S                default 0\n"
-         "  --ignore-eos            go on behind the token that ends a text (eos_token_id)\n"
+         "  --ignore-eos            continue after the token that ends a text (eos_token_id)\n"
          "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
-         "  -n, -np, --ranks RANKS  processes to start here; each holds a part of the weights until they are used\n"
-         "  --nproc-per-node RANKS  the same, and torchrun's other words for one machine, see 'fsdp run --help'\n"
-         "  --comm-timeout SECONDS  to wait for a rank that stands still; default 300; 0: for ever\n"
+         "  -n, -np, --ranks RANKS  number of processes to start; each holds part of the weights until they are used\n"
+         "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of torchrun that are accepted\n"
+         "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default 300; 0: for ever\n"
          "\n"
-         "A text that is longer than the model's context goes on with the later half of it.");
+         "When the text becomes longer than the model's context, its later half is kept.");
 }
 
 /* ---- the command line ---- */

@@ -9,16 +9,18 @@
 
 static void usage(void)
 {
-    puts(
-        "fsdp inspect PATH [--json] [--parts]\n"
-        "\n"
-        "What is in a Hugging Face folder (config, parameters, shapes, dtypes and sizes; an error when its config and\n"
-        "its weights do not belong together), in weights alone (a folder without a config, safetensors, .bin or an\n"
-        "index), or in a checkpoint (values, files, tensors, and which ranks hold them). A folder of checkpoints: the\n"
-        "newest; FOLDER/step-best: that of the best validation.\n"
-        "\n"
-        "  --json   one JSON object\n"
-        "  --parts  of a checkpoint, every part: what of a tensor it is, and where it lies\n");
+    puts("fsdp inspect PATH [--json] [--parts]\n"
+         "\n"
+         "Shows what is in a Hugging Face folder (config, parameters, shapes, dtypes and sizes; it is an error if the "
+         "config\n"
+         "and the weights do not belong together), in weights alone (a folder without a config, safetensors, .bin or "
+         "an\n"
+         "index), or in a checkpoint (values, files, tensors, and which ranks hold them). Of a folder of checkpoints "
+         "it shows\n"
+         "the newest, of FOLDER/step-best the one of the best validation.\n"
+         "\n"
+         "  --json   print one JSON object\n"
+         "  --parts  list every part of a checkpoint: which elements of which tensor it is, and where it lies\n");
 }
 
 static fsdp_status inspect_weights(const char *path, bool json)

@@ -14,9 +14,11 @@ int fsdp__cmd_repair(int argc, char **argv)
     if (help) {
         puts("fsdp repair FOLDER\n"
              "\n"
-             "Finishes a save into a model folder that was interrupted while its files were replaced: afterwards the\n"
-             "folder holds the new model. The next export into the folder does the same. Nothing is moved\n"
-             "where another user may have left what tells of the save (unfinished-save.json).");
+             "Finishes a save into a model folder that was interrupted while its files were being replaced; afterwards "
+             "the folder\n"
+             "holds the new model. The next export into the folder does the same. Nothing is moved if another user "
+             "could have\n"
+             "written the record of the save (unfinished-save.json).");
         return 0;
     }
     if (args.positional_count == 0)

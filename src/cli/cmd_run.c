@@ -11,24 +11,25 @@
 
 static void usage(void)
 {
-    puts(
-        "fsdp run -n RANKS [--] PROGRAM [ARGS]\n"
-        "\n"
-        "  -n, -np, --ranks RANKS  processes to start here\n"
-        "\n"
-        "As torchrun has them:\n"
-        "  --nproc-per-node RANKS  the same; cpu or auto: one for each core\n"
-        "  --master-addr HOST, --master-port PORT\n"
-        "                          MASTER_ADDR and MASTER_PORT of the processes; nothing here listens there\n"
-        "  --standalone, --nnodes 1, --node-rank 0, --max-restarts 0, --no-python, --rdzv-backend, --rdzv-endpoint,\n"
-        "  --rdzv-id, --rdzv-conf  change nothing: there is one machine, and ranks find each other without a port\n"
-        "\n"
-        "Every process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and NODE_RANK; fsdp_context_from_env joins\n"
-        "them. When one fails the others are ended, and the exit status is that of the first to fail, or 128 + n when\n"
-        "a signal n has killed it. Threads of a rank: OMP_NUM_THREADS, else its share of the cores.\n"
-        "\n"
-        "Several machines are started by MPI: mpirun -n RANKS PROGRAM, or srun; the program joins them the same way,\n"
-        "by MPI's own variables, to which this command adds none.");
+    puts("fsdp run -n RANKS [--] PROGRAM [ARGS]\n"
+         "\n"
+         "  -n, -np, --ranks RANKS  number of processes to start on this machine\n"
+         "\n"
+         "Options of torchrun:\n"
+         "  --nproc-per-node RANKS  the same as -n; cpu or auto: one process for each core\n"
+         "  --master-addr HOST, --master-port PORT\n"
+         "                          set MASTER_ADDR and MASTER_PORT for the processes; nothing listens there\n"
+         "  --standalone, --nnodes 1, --node-rank 0, --max-restarts 0, --no-python, --rdzv-backend, --rdzv-endpoint,\n"
+         "  --rdzv-id, --rdzv-conf  change nothing: there is one machine, and ranks find each other without a port\n"
+         "\n"
+         "Every process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and NODE_RANK, and joins the others by\n"
+         "fsdp_context_from_env. If one fails, the others are ended; the exit status is that of the first to fail, or "
+         "128 + n\n"
+         "if signal n killed it. A rank has OMP_NUM_THREADS threads, or else its share of the cores.\n"
+         "\n"
+         "To use several machines, start the program by MPI (mpirun -n RANKS PROGRAM, or srun). It joins in the same "
+         "way, by\n"
+         "MPI's own variables; this command is not needed then.");
 }
 
 typedef struct words {

@@ -25,26 +25,32 @@ typedef struct request {
 
 static void usage(void)
 {
-    puts("fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER\n"
-         "\n"
-         "Text to tokens, for training: files, folders (their .txt, .jsonl and .ndjson), or patterns, each also as\n"
-         "gzip or zstd (.gz, .zst), in the order given. Of JSON lines (.jsonl, .ndjson, .json) each line is a\n"
-         "document, any other file is one. What is packed otherwise, or no text, is refused by its kind; so is what a\n"
-         "folder holds beside its texts, if it is packed or a table. Behind each document comes the tokenizer's\n"
-         "end-of-text token. OUT.bin has llm.c's header; its tokens are uint16 where the vocabulary fits, else\n"
-         "uint32.\n"
-         "\n"
-         "  -o, --output OUT.bin    the file to write; one that fsdp tokenize made is replaced, any other refused\n"
-         "  --tokenizer FOLDER      its tokenizer.json, or vocab.json and merges.txt\n"
-         "  --field NAME            of JSON lines, the field that holds the text; default text\n"
-         "  --on-bad-line WHAT      error (the default): a line that is not a JSON object, or has no text in the\n"
-         "                          field, ends the command; skip: it is left out, and counted\n"
-         "  --separator TEXT        what stands between the documents of a text file, and is no part of them;\n"
-         "                          \\n, \\t and \\\\ are a line's end, a tab and a backslash\n"
-         "  --no-eos                put nothing behind documents\n"
-         "  --plain-specials        special tokens that stand in the text (<|endoftext|>) are text like any other\n"
-         "  --replace-invalid       bytes that are no UTF-8 become U+FFFD; otherwise they end the command\n"
-         "  --threads N             default: one for each core");
+    puts(
+        "fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER\n"
+        "\n"
+        "Writes text as a file of tokens for training. Each IN is a file, a folder (its .txt, .jsonl and .ndjson "
+        "files) or a\n"
+        "pattern; files may be packed with gzip or zstd (.gz, .zst). They are read in the order given. Every line of a "
+        "file\n"
+        "of JSON lines (.jsonl, .ndjson, .json) is a document; every other file is one document. Files that are packed "
+        "in\n"
+        "another way, or are no text, are refused, as are packed files and tables beside the texts of a folder. After "
+        "each\n"
+        "document comes the tokenizer's end-of-text token. OUT.bin begins with llm.c's header; its tokens are uint16 "
+        "if the\n"
+        "vocabulary fits, otherwise uint32.\n"
+        "\n"
+        "  -o, --output OUT.bin    the file to write; it replaces a file made by fsdp tokenize, and no other\n"
+        "  --tokenizer FOLDER      a folder with tokenizer.json, or with vocab.json and merges.txt\n"
+        "  --field NAME            the field of JSON lines that holds the text; default text\n"
+        "  --on-bad-line WHAT      what a line does that is not a JSON object or has no text in the field: error (the\n"
+        "                          default) ends the command, skip leaves the line out and counts it\n"
+        "  --separator TEXT        what separates the documents of a text file; it belongs to none of them;\n"
+        "                          \\n, \\t and \\\\ stand for a newline, a tab and a backslash\n"
+        "  --no-eos                write no end-of-text tokens\n"
+        "  --plain-specials        treat special tokens in the text (<|endoftext|>) as ordinary text\n"
+        "  --replace-invalid       replace bytes that are not UTF-8 by U+FFFD; otherwise they end the command\n"
+        "  --threads N             default: one for each core");
 }
 
 /* ---- arguments ---- */

@@ -45,20 +45,24 @@ typedef struct session {
 
 static void usage(void)
 {
-    puts("fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...] [--print-config]\n"
-         "fsdp train --help SECTION              the keys of a section alone, such as checkpoint\n"
-         "\n"
-         "  -n, -np, --ranks RANKS  rank processes to start here (default: 1, or the ranks this process is one of:\n"
-         "                          mpirun, srun and torchrun start them, too)\n"
-         "  --nproc-per-node RANKS  the same, and torchrun's other words for one machine, see 'fsdp run --help'\n"
-         "  --max-restarts K        when a rank fails, start all again from the newest checkpoint, at most K times\n"
-         "  --min-ranks M           when the same failure comes back, go on with fewer ranks, at least M\n"
-         "  --print-config          print the config that results, and stop\n"
-         "  --section.key=value     in place of what the file says; the file itself may be left out. '--section.key\n"
-         "                          value' is the same, but for a value that begins with '--'. Of a key that is given\n"
-         "                          twice the last counts; but several of a list (--data.path, --model.frozen, ...)\n"
-         "                          are one list\n"
-         "\nKeys:\n");
+    puts(
+        "fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...] [--print-config]\n"
+        "fsdp train --help SECTION              lists the keys of one section, such as checkpoint\n"
+        "\n"
+        "  -n, -np, --ranks RANKS  number of processes to start (default: 1, or, if mpirun, srun or torchrun started "
+        "this\n"
+        "                          process, the ranks that they started)\n"
+        "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of torchrun that are accepted\n"
+        "  --max-restarts K        if a rank fails, start all ranks again from the newest checkpoint, at most K times\n"
+        "  --min-ranks M           if the same failure comes back, continue with fewer ranks, but at least M\n"
+        "  --print-config          print the resulting config and stop\n"
+        "  --section.key=value     replaces the file's value; there need not be a file. '--section.key value' is the "
+        "same,\n"
+        "                          unless the value begins with '--'. If a key is given twice, the last one counts; "
+        "keys\n"
+        "                          that take a list (--data.path, --model.frozen, ...) collect all that are given\n"
+        "\n"
+        "Keys:\n");
     (void)fsdp_train_config_help(NULL, stdout);
 }
 

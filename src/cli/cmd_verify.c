@@ -27,15 +27,16 @@ static void usage(void)
 {
     puts("fsdp verify PATH [--all]\n"
          "\n"
-         "Reads all of PATH, of any size, and says whether it is whole:\n"
-         "  a checkpoint: the manifest, every checksum, every element of every tensor in exactly one part, and the\n"
-         "  tensors of the model against the config.json in it, and that its weights are finite;\n"
-         "  a folder of checkpoints: the newest, or with --all each of them; FOLDER/step-best: that of the best\n"
-         "  validation;\n"
-         "  a Hugging Face folder, or weights alone (a folder of them, a file, an index): headers and index, shapes\n"
-         "  against config.json where there is one, and that all values are finite.\n"
+         "Reads all of PATH and says whether it is whole. PATH is\n"
+         "  a checkpoint: it checks the manifest, every checksum, that every element of every tensor is in exactly one "
+         "part,\n"
+         "  that the tensors of the model fit the config.json in it, and that its weights are finite;\n"
+         "  a folder of checkpoints: it checks the newest, or all with --all (FOLDER/step-best: the best validation);\n"
+         "  a Hugging Face folder, or weights alone (a folder, a file or an index): it checks headers and index, "
+         "shapes\n"
+         "  against config.json if there is one, and that all values are finite.\n"
          "\n"
-         "The exit status is 0 when nothing is wrong, and 1 with the first thing that is.");
+         "The exit status is 0 if nothing is wrong. Otherwise it is 1, and the first fault is printed.");
 }
 
 /* ---- progress ---- */
