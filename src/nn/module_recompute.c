@@ -1,6 +1,6 @@
-/* checkpoint.c - a module whose forward is computed again in the backward, and checks of what must not have changed
- * until then. */
-#include "nn/checkpoint.h"
+/* module_recompute.c - a module whose forward is computed again in the backward, and checks of what must not have
+ * changed until then. */
+#include "nn/module_recompute.h"
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"

@@ -1,7 +1,7 @@
-/* checkpoint.h - a part of a forward whose saved values are given up and computed again: [Note: checkpoints] in
- * checkpoint.c. */
-#ifndef AUTOGRAD_CHECKPOINT_H
-#define AUTOGRAD_CHECKPOINT_H
+/* recompute.h - a part of a forward whose saved values are given up and computed again: [Note: checkpoints] in
+ * recompute.c. */
+#ifndef AUTOGRAD_RECOMPUTE_H
+#define AUTOGRAD_RECOMPUTE_H
 
 #include "autograd/node.h"
 

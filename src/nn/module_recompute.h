@@ -1,6 +1,6 @@
-/* checkpoint.h - runs a module's forward as a checkpoint. */
-#ifndef NN_CHECKPOINT_H
-#define NN_CHECKPOINT_H
+/* module_recompute.h - runs a module's forward as a checkpoint. */
+#ifndef NN_MODULE_RECOMPUTE_H
+#define NN_MODULE_RECOMPUTE_H
 
 #include "nn/module.h"
 
