@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "cli/cli.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "config/nearest.h"
 #include "launch/descriptors.h"
 

@@ -3,9 +3,9 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "data/order.h"
 #include "data/ring.h"
-#include "data/window.h"
+#include "data/token_window.h"
+#include "data/window_order.h"
 #include "fsdp/data.h"
 
 struct fsdp_loader {

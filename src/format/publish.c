@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/contents.h"
+#include "format/folder_contents.h"
 #include "format/journal.h"
 #include "format/room.h"
 #include "format/staging.h"

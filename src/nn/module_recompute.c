@@ -4,7 +4,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "nn/path.h"
+#include "nn/module_path.h"
 
 /* What the forward depended on: a fact of a parameter, or of a module. */
 typedef struct fact {
