@@ -99,8 +99,8 @@ set(FSDP_SIM_EXCEPT
   test_hub_config         # config.json
   test_hub_power_cut      # files
   test_hub_transformers   # what another program says of a saved folder
-  test_models_config      # sizes
-  test_nn_print           # names and shapes
+  test_models_sizes       # sizes
+  test_nn_print_module    # names and shapes
   test_state_box          # boxes
   test_checkpoint_crash   # files
   test_checkpoint_power_cut
@@ -111,7 +111,7 @@ set(FSDP_SIM_EXCEPT
   test_optim_schedule     # a formula
   test_shard_layout       # arithmetic
   test_shard_wrap_units
-  test_train_config       # keys and values
+  test_train_run_config   # keys and values
   test_train_inputs)      # files
 
 # Under a sanitizer, but for FSDP_TEST_LONG, of the slow layers those are enough on that device that stage, copy or

@@ -1,8 +1,11 @@
-"""check_files.py BUILD-DIRECTORY [SOURCE-DIRECTORY LAYER...]: no circles between the files of a layer.
+"""check_files.py BUILD-DIRECTORY [SOURCE-DIRECTORY LAYER...]: no circles between the files of a layer, or its rooms.
 
 A file is a .c with the .h of its name. It needs another one when its objects use a symbol that the other's define, or
 when its header includes the other's. Files that need each other, by whatever way round, are one file in several places.
-Looks at the layers of the line "oneway files" in src/LAYERS, or at those named."""
+A room is a folder of a layer that a line "rooms" in src/LAYERS names; "." is the layer's own folder. A room may use
+those named before it, by symbols and by any #include. Each folder with files is named, or lies in one that is; the
+layer's own may be left out, and then its arrows do not count.
+Looks at all layers of src/LAYERS, or at those named."""
 
 import collections
 import json
@@ -35,11 +38,11 @@ def uses(objects):
 
 
 def includes(source, layer):
-    """What headers of a layer include: (file, file whose header it includes)."""
-    for path in sorted((source / layer).rglob("*.h")):
+    """What files of a layer include: (path, header), both as layer/.../name with the ending."""
+    for path in sorted((source / layer).rglob("*.[ch]")):
         for match in INCLUDE.finditer(path.read_text()):
             if match.group(1) == '"' and match.group(2).startswith(f"{layer}/"):
-                yield str(path.relative_to(source).with_suffix("")), match.group(2).removesuffix(".h")
+                yield str(path.relative_to(source)), match.group(2)
 
 
 def circles(graph):
@@ -66,29 +69,53 @@ def circles(graph):
     return result
 
 
-def check(objects, source, layer):
+def check_rooms(layer, rooms, arrows):
+    """Which arrows (file, file, why) go to a room that is named later."""
+
+    def room_of(file):
+        folder = file.partition("/")[2].rpartition("/")[0]
+        inside = [room for room in rooms if f"{folder}/".startswith(f"{room}/")]
+        return max(inside, key=len, default=folder or ".")
+
+    for folder in sorted({room_of(file) for file, _, _ in arrows} - {*rooms, "."}):
+        yield f"src/{layer}: the line 'rooms {layer}' in src/LAYERS does not name {folder}"
+    for file, other, why in arrows:
+        room, needed = room_of(file), room_of(other)
+        if room in rooms and needed in rooms and rooms.index(needed) > rooms.index(room):
+            yield f"src/{layer}: {room} may not use {needed}: {why}"
+
+
+def check(objects, source, layer, rooms):
     if not (source / layer).is_dir():
         yield f"src/{layer}: no such folder"
     needs = collections.defaultdict(dict)  # file -> other file -> why
-    for file, other in includes(source, layer):
-        needs[file][other] = f"{file}.h includes {other}.h"
+    arrows = []
+    for path, header in includes(source, layer):
+        file, other, why = path[:-2], header[:-2], f"{path} includes {header}"
+        arrows.append((file, other, why))
+        if path.endswith(".h"):
+            needs[file][other] = why
     own = {path: file for path, file in objects.items() if file.startswith(f"{layer}/")}
     for file, other, symbol in uses(own) if own else ():
         if file != other:
-            needs[file][other] = f"{file}.c uses {symbol} of {other}.c"
+            needs[file][other] = why = f"{file}.c uses {symbol} of {other}.c"
+            arrows.append((file, other, why))
     for circle in circles(needs):
         yield f"src/{layer}: {len(circle)} files go round in a circle:"
         for file in circle:
             yield from (f"    {why}" for other, why in sorted(needs[file].items()) if other in circle)
+    if rooms:
+        yield from check_rooms(layer, rooms, arrows)
 
 
 def main():
     build, source, *layers = [*sys.argv[1:3], *([ROOT / "src"] if len(sys.argv) == 2 else []), *sys.argv[3:]]
     build, source = pathlib.Path(build).resolve(), pathlib.Path(source).resolve()
-    layers = layers or read_rules()[3]["files"]
-    objects = objects_of(build, source)
-    problems = [problem for layer in layers for problem in check(objects, source, layer)]
-    print("\n".join(problems) if problems else f"files: ok ({len(layers)} layers without circles)")
+    rules = read_rules(source)
+    objects, rooms = objects_of(build, source), rules[3]
+    layers = layers or rules[0]
+    problems = [problem for layer in layers for problem in check(objects, source, layer, rooms.get(layer))]
+    print("\n".join(problems) if problems else f"files: ok ({len(layers)} layers without circles, {len(rooms)} with rooms)")
     return 1 if problems else 0
 
 

@@ -20,17 +20,17 @@ SYSTEM = set(
 )
 
 
-def read_rules():
-    layers, public, vendor, oneway = {}, {}, {}, {}
-    for line in (ROOT / "src/LAYERS").read_text().splitlines():
+def read_rules(source=ROOT / "src"):
+    layers, public, vendor, rooms = {}, {}, {}, {}
+    for line in (source / "LAYERS").read_text().splitlines():
         line = line.split("#")[0].strip()
         if not line:
             continue
         subject, _, rest = line.partition(":")
         kind, _, name = subject.rpartition(" ")
-        target = {"": layers, "header": public, "vendor": vendor, "oneway": oneway}[kind]
+        target = {"": layers, "header": public, "vendor": vendor, "rooms": rooms}[kind]
         target[name.strip()] = rest.split()
-    return layers, public, vendor, oneway
+    return layers, public, vendor, rooms
 
 
 def check_file(path, layer, rules):

@@ -3,7 +3,7 @@
  * First every node that the roots reach is counted: how many consumers will give to it. Then nodes run, the newest
  * first, each once all its consumers have run. So additions happen in one order, that of the program backwards. What a
  * node saved is dropped as soon as it has run. Nothing recurses: graphs are as deep as programs are long. */
-#include "autograd/checkpoint.h"
+#include "autograd/recompute.h"
 #include "base/alloc.h"
 
 /* ---- the heap of ready nodes: newest on top ---- */

@@ -41,62 +41,6 @@ fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out)
 
 /* ---- hooks ---- */
 
-/* Appends a copy of the hook. */
-static fsdp_status append_hook(fsdp__hook **hooks, const fsdp__hook *hook)
-{
-    fsdp__hook *copy = fsdp__malloc(sizeof *copy);
-
-    if (!copy)
-        return FSDP_NO_MEMORY;
-    *copy = *hook;
-    while (*hooks)
-        hooks = &(*hooks)->next;
-    *hooks = copy;
-    return FSDP_OK;
-}
-
-void fsdp__hooks_free(fsdp__hook *hooks)
-{
-    while (hooks) {
-        fsdp__hook *next = hooks->next;
-
-        if (hooks->free_arg)
-            hooks->free_arg(hooks->arg);
-        fsdp__free(hooks);
-        hooks = next;
-    }
-}
-
-fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_tensor **grad)
-{
-    char want[FSDP__SHAPE_TEXT], have[FSDP__SHAPE_TEXT];
-
-    for (; hooks; hooks = hooks->next) {
-        fsdp_tensor *before = *grad;
-
-        FSDP_TRY(hooks->call(hooks->arg, tensor, grad));
-        if (*grad == before)
-            continue;
-        if (!*grad)
-            return FSDP_FAIL(FSDP_INVALID, "a gradient hook replaced the gradient with nothing");
-        if (!fsdp__shape_equal(*grad, before) || (*grad)->dtype != before->dtype)
-            return FSDP_FAIL(FSDP_INVALID, "a gradient hook replaced a %s gradient %s with a %s one %s",
-                             fsdp_dtype_name(before->dtype), fsdp__shape_text(before->ndim, before->shape, want),
-                             fsdp_dtype_name((*grad)->dtype), fsdp__shape_text((*grad)->ndim, (*grad)->shape, have));
-    }
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__hooks_pass(const fsdp__hook *hooks, fsdp_tensor *tensor)
-{
-    fsdp_tensor *none = NULL;
-
-    for (; hooks; hooks = hooks->next)
-        if (hooks->always)
-            FSDP_TRY(hooks->call(hooks->arg, tensor, &none));
-    return FSDP_OK;
-}
-
 static fsdp_status add_hook(fsdp_tensor *tensor, fsdp__hook made)
 {
     fsdp__grad_state *state = tensor ? fsdp__grad_state_get(tensor) : NULL;
@@ -111,7 +55,7 @@ static fsdp_status add_hook(fsdp_tensor *tensor, fsdp__hook made)
         return FSDP_OK;
     }
     /* On the node they live as long as the graph, even if the tensor itself is freed. */
-    return append_hook(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, &made);
+    return fsdp__hooks_append(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, &made);
 }
 
 fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg))
@@ -210,6 +154,14 @@ bool fsdp_tensor_requires_grad(const fsdp_tensor *tensor)
     const fsdp__grad_state *state = tensor ? fsdp__grad_state_get(tensor) : NULL;
 
     return state && state->requires_grad;
+}
+
+bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count)
+{
+    for (int i = 0; i < input_count; i++)
+        if (inputs[i] && fsdp_tensor_requires_grad(inputs[i]))
+            return fsdp_grad_enabled(fsdp__tensor_context(inputs[i]));
+    return false;
 }
 
 bool fsdp_tensor_is_leaf(const fsdp_tensor *tensor)

@@ -144,6 +144,10 @@ fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor);
 /* ---- grad_state.c ---- */
 fsdp__grad_state *fsdp__grad_state_get(const fsdp_tensor *tensor); /* NULL if the tensor has none */
 fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out);
+
+/* ---- hook.c ---- */
+/* Appends a copy of the hook. */
+fsdp_status fsdp__hooks_append(fsdp__hook **hooks, const fsdp__hook *hook);
 void fsdp__hooks_free(fsdp__hook *hooks);
 /* Runs the hooks on `*grad`, which stays borrowed, and checks what they replace it with. */
 fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_tensor **grad);
@@ -151,6 +155,8 @@ fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_t
 fsdp_status fsdp__hooks_pass(const fsdp__hook *hooks, fsdp_tensor *tensor);
 
 /* ---- node.c ---- */
+/* Makes a node that has nothing yet but room. NULL and a last error if out of memory. */
+fsdp__node *fsdp__node_create(int input_count, int output_count, int saved_count, size_t state_bytes);
 fsdp__node *fsdp__node_ref(fsdp__node *node);
 /* Returns FSDP_STATE if the i-th tensor that the node saved was written to since. `now` has the tensor's bytes. */
 fsdp_status fsdp__node_check_version(const fsdp__node *node, int i, const fsdp_tensor *now);
@@ -160,6 +166,8 @@ void fsdp__node_set_aside(fsdp__node *node, int first, fsdp__node *const *nodes,
 void fsdp__node_forget(fsdp__node *node);
 /* Drops the inputs as well. */
 void fsdp__node_release(fsdp__node *node);
+
+/* ---- node_grads.c ---- */
 /* Adds to the gradient of an output. */
 fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad);
 

@@ -1,295 +1,236 @@
-/* recompute.c - runs the function of a checkpoint again, in the backward: [Note: checkpoints] in checkpoint.c. */
-#include "autograd/checkpoint.h"
+/* recompute.c - values that a backward needs are not kept from the forward, but computed once more.
+ *
+ * [Note: checkpoints]
+ * The forward of a checkpoint runs once and records its nodes as always, so the graph, its hooks and the order of all
+ * additions are those of a forward without checkpoints. Only what the nodes save is given up at once. The checkpoint
+ * keeps its inputs, and a selective one also the results of operations that are expensive (`dear`). When the backward
+ * first comes to a node that has given something up, the function runs again. Nothing is recorded then: the n-th
+ * operation fills the n-th node, and no backward runs inside this backward. The recomputation ends, as if an operation
+ * had failed, with the last value that is needed. Operations say themselves when they need not run (fsdp__recall). What
+ * could differ the second time is noted the first time: numbers (fsdp__checkpoint_number), and values that are read
+ * without being inputs (fsdp__checkpoint_value). A checkpoint inside another is a part of that one. */
+#include "autograd/recompute.h"
 
 #include "base/alloc.h"
 
-static fsdp__checkpoint *recomputed_in(const fsdp_context *context)
-{
-    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+/* ---- the forward ---- */
 
-    return autograd && autograd->recomputing ? autograd->checkpoint : NULL;
+static fsdp_status keep_inputs(fsdp__checkpoint *c, fsdp_tensor *const *inputs, int count)
+{
+    c->inputs = fsdp__calloc((size_t)count + 1, sizeof *c->inputs);
+    c->wanted = fsdp__calloc((size_t)count + 1, sizeof *c->wanted);
+    c->versions = fsdp__calloc((size_t)count + 1, sizeof *c->versions);
+    if (!c->inputs || !c->wanted || !c->versions)
+        return FSDP_NO_MEMORY;
+    for (int i = 0; i < count; i++) {
+        FSDP_TRY(fsdp__tensor_alias(inputs[i], &c->inputs[i]));
+        c->input_count++;
+        c->wanted[i] = fsdp_tensor_requires_grad(inputs[i]);
+        c->versions[i] = inputs[i]->storage->version;
+    }
+    return FSDP_OK;
 }
 
-bool fsdp_recomputing(const fsdp_context *context)
+static bool is_input(const fsdp__storage *storage, fsdp_tensor *const *inputs, int count)
 {
-    return recomputed_in(context) != NULL;
-}
-
-static bool done(const fsdp__checkpoint *c)
-{
-    return c->at > c->last;
-}
-
-bool fsdp__recomputation_done(const fsdp_context *context)
-{
-    const fsdp__checkpoint *c = recomputed_in(context);
-
-    return c && done(c);
-}
-
-static fsdp_status fail_other_way(const fsdp__checkpoint *c, const char *now)
-{
-    bool more = c->at < c->entry_count;
-
-    return FSDP_FAIL(FSDP_STATE,
-                     "the forward of a checkpoint, run again for its backward, took another way: operation %lld is %s "
-                     "and was %s",
-                     (long long)c->at, now, more ? c->entries[c->at].op->name : "none");
-}
-
-static bool needs_refill(const fsdp__checkpoint *c, const fsdp__node *node)
-{
-    for (int i = 0; node && !node->released && i < node->saved_count; i++)
-        if (node->saved[i] && node->saved[i]->storage == c->nothing)
+    for (int i = 0; i < count; i++)
+        if (inputs[i] && inputs[i]->storage == storage)
             return true;
     return false;
 }
 
-bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor **outputs,
-                  int output_count)
+static bool keeps(fsdp__checkpoint *c, const fsdp__traits *traits)
 {
-    const fsdp__checkpoint *c = NULL;
-    const fsdp__checkpoint_entry *e;
+    bool selective = c->options.mode == FSDP_RECOMPUTE_SELECTIVE;
 
-    for (int i = 0; i < input_count && !c; i++)
-        c = inputs[i] ? recomputed_in(fsdp__tensor_context(inputs[i])) : NULL;
-    if (!c || c->at >= c->entry_count || !fsdp__will_record(inputs, input_count))
-        return false;
-    e = &c->entries[c->at];
-    if (e->op != op || (!e->kept && (c->at != c->last || e->own)))
-        return false;
-    if (e->kept && fsdp__checkpoint_kept_version(e) != e->kept_version)
-        return false; /* the function writes to what was kept, and would do so again */
-    for (int i = 0; i < output_count; i++) {
-        outputs[i] = NULL;
-        if (e->kept && fsdp__tensor_alias(e->kept[i], &outputs[i]) == FSDP_OK)
-            outputs[i] = fsdp__scope_adopt(outputs[i]);
-    }
-    return true;
+    if (traits->dear == FSDP__DEAR_PRODUCT)
+        return selective && c->products++ % 2 == 0;
+    return traits->dear == FSDP__DEAR_LOSS || (selective && traits->dear == FSDP__DEAR_ATTENTION);
 }
 
-static fsdp_status fail_written(const fsdp__checkpoint *c)
+uint64_t fsdp__checkpoint_kept_version(const fsdp__checkpoint_entry *e)
 {
-    return FSDP_FAIL(
-        FSDP_STATE,
-        "operation %lld of a checkpoint (%s), or one before it, reads a tensor that was written to between "
-        "the forward and its backward, which computes from it again: run the backward before the write, "
-        "or give the checkpoint a copy",
-        (long long)c->at, c->entries[c->at].op->name);
+    uint64_t version = 0;
+
+    for (int i = 0; i < e->kept_count; i++)
+        version += e->kept[i]->storage->version;
+    return version;
 }
 
-/* Returns whether the entry's node has yet to run; nobody needs what a freed or finished node read. */
-static bool is_to_come(const fsdp__checkpoint_entry *e)
+static fsdp_status keep_outputs(fsdp__checkpoint_entry *e, fsdp_tensor *const *outputs, int count)
 {
-    return e->node && !e->node->released;
+    e->kept = fsdp__calloc((size_t)count, sizeof *e->kept);
+    if (!e->kept)
+        return FSDP_NO_MEMORY;
+    for (; e->kept_count < count; e->kept_count++)
+        FSDP_TRY(fsdp__tensor_alias(outputs[e->kept_count], &e->kept[e->kept_count]));
+    e->kept_version = fsdp__checkpoint_kept_version(e);
+    return FSDP_OK;
 }
 
-static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entry *e, fsdp_tensor *const *saved)
+bool fsdp__checkpoint_has_entry(const fsdp__traits *traits, int saved_count)
 {
-    fsdp__node *node = e->node;
+    return saved_count > 0 || traits->dear;
+}
 
-    if (!needs_refill(c, node))
+/* Gives up a saved tensor's bytes; its shape stays, for the comparison. */
+static fsdp_status give_up(fsdp__checkpoint *c, fsdp_tensor *saved)
+{
+    if (!c->nothing)
+        FSDP_TRY(fsdp__storage_create(saved->storage->device, 1, FSDP_MEMORY_ACTIVATION, false, &c->nothing));
+    c->nothing->refs++;
+    fsdp__storage_unref(saved->storage);
+    saved->storage = c->nothing;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *c, fsdp__node *node, fsdp_tensor *const *inputs,
+                                  fsdp_tensor *const *outputs)
+{
+    bool kept;
+    fsdp__checkpoint_entry *e;
+
+    if (!fsdp__checkpoint_has_entry(node->traits, node->saved_count))
         return FSDP_OK;
+    if (fsdp__grow(&c->entries, c->entry_count, &c->entry_capacity, sizeof *c->entries) != 0)
+        return FSDP_NO_MEMORY;
+    e = &c->entries[c->entry_count];
+    *e = (fsdp__checkpoint_entry){.op = node->op, .node = node, .read = fsdp__origin_of(inputs, node->input_count)};
+    node->checkpoint = c;
+    node->place = c->entry_count++;
+    c->refs++;
+    kept = keeps(c, node->traits);
+    if (kept)
+        FSDP_TRY(keep_outputs(e, outputs, node->output_count));
     for (int i = 0; i < node->saved_count; i++) {
-        fsdp_tensor *before = node->saved[i], *alias = NULL;
+        fsdp_tensor *saved = node->saved[i];
+        bool own = saved && !is_input(saved->storage, inputs, node->input_count);
 
-        if (!before || before->storage != c->nothing)
+        e->own = e->own || own;
+        if (!saved || (kept && own))
             continue;
-        if (!saved[i] || !fsdp__shape_equal(before, saved[i]) || before->dtype != saved[i]->dtype)
-            return fail_other_way(c, "one with other tensors");
-        if (!fsdp__origin_is_known(saved[i]) && fsdp__node_check_version(node, i, saved[i]) != FSDP_OK)
-            return fsdp_fail_prefix(FSDP_STATE, "%s", node->op->name);
-        if (fsdp__origin_of(&saved[i], 1) != node->marks[i].origin)
-            return fail_written(c);
-        FSDP_TRY(fsdp__tensor_alias(saved[i], &alias));
-        node->saved[i] = alias;
-        node->marks[i].version = alias->storage->version;
-        fsdp_tensor_unref(before);
+        FSDP_TRY(give_up(c, saved));
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__traits *traits, const fsdp__op *op,
-                                    fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
-                                    int output_count, fsdp_tensor *const *saved, int saved_count)
+/* ---- the function ---- */
+
+fsdp_status fsdp__checkpoint_call(const fsdp__checkpoint *c, fsdp_tensor *const *inputs, int count,
+                                  fsdp_tensor **outputs)
 {
-    const fsdp__checkpoint_entry *e;
-    fsdp__grad_state *state;
-
-    if (!done(c) && fsdp__checkpoint_has_entry(traits, saved_count)) {
-        if (c->at == c->entry_count || c->entries[c->at].op != op)
-            return fail_other_way(c, op->name);
-        e = &c->entries[c->at];
-        FSDP_TRY(refill(c, e, saved));
-        if (is_to_come(e) && fsdp__origin_of(inputs, input_count) != e->read)
-            return fail_written(c);
-        c->at++;
-    }
-    if (done(c))
-        return FSDP_FAIL(FSDP_STATE, "the backward has what it needs");
-    for (int i = 0; i < output_count; i++) {
-        if (!outputs[i])
-            return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_NO_MEMORY;
-        FSDP_TRY(fsdp__grad_state_make(outputs[i], &state));
-        state->requires_grad = state->recomputed = true;
-    }
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number)
-{
-    const fsdp__autograd *autograd = fsdp__autograd_get(context);
-    fsdp__checkpoint *c = autograd ? autograd->checkpoint : NULL;
-
-    if (!c)
+    if (c->function_many)
+        return c->function_many(c->arg, inputs, count, outputs, c->output_count);
+    outputs[0] = c->function(c->arg, inputs, count);
+    if (outputs[0])
         return FSDP_OK;
-    if (autograd->recomputing) {
-        if (c->number_at == c->number_count)
-            return fail_other_way(c, "one more dropout");
-        *number = c->numbers[c->number_at++];
-        return FSDP_OK;
-    }
-    if (fsdp__grow(&c->numbers, c->number_count, &c->number_capacity, sizeof *c->numbers) != 0)
-        return FSDP_NO_MEMORY;
-    c->numbers[c->number_count++] = *number;
-    return FSDP_OK;
+    return fsdp_last_status() != FSDP_OK ? fsdp_last_status()
+                                         : FSDP_FAIL(FSDP_STATE, "the function of a checkpoint gave no output");
 }
 
-fsdp_status fsdp__checkpoint_compare(fsdp_context *context, uint64_t number, bool *same)
+static fsdp_status run_first(fsdp__checkpoint *c, fsdp__autograd *autograd, fsdp_tensor *const *inputs, int count,
+                             fsdp_tensor **outputs)
 {
-    uint64_t first = number;
-
-    FSDP_TRY(fsdp__checkpoint_number(context, &first));
-    *same = first == number;
-    return FSDP_OK;
-}
-
-/* Notes a copy of the tensor. Called in the scope of the run. */
-static fsdp_status note_value(fsdp__checkpoint *c, const fsdp_tensor *tensor)
-{
-    fsdp_tensor *copy = fsdp__empty_like(tensor, tensor->dtype);
-
-    if (!copy || fsdp__grow(&c->values, c->value_count, &c->value_capacity, sizeof *c->values) != 0)
-        return FSDP_NO_MEMORY;
-    FSDP_TRY(fsdp__tensor_copy(copy, tensor, false));
-    FSDP_TRY(fsdp__tensor_alias(copy, &c->values[c->value_count]));
-    c->value_count++;
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__checkpoint_value(fsdp_tensor **tensor)
-{
-    const fsdp__autograd *autograd = fsdp__autograd_get(fsdp__tensor_context(*tensor));
-    fsdp__checkpoint *c = autograd ? autograd->checkpoint : NULL;
-    fsdp_tensor *before;
-
-    if (!c)
-        return FSDP_OK;
-    if (!autograd->recomputing)
-        return note_value(c, *tensor);
-    before = c->value_at < c->value_count ? c->values[c->value_at++] : NULL;
-    if (!before || !fsdp__shape_equal(before, *tensor) || before->dtype != (*tensor)->dtype)
-        return fail_other_way(c, "one that reads other values");
-    *tensor = before;
-    return FSDP_OK;
-}
-
-static fsdp_status check_inputs(const fsdp__checkpoint *c)
-{
-    char text[FSDP__SHAPE_TEXT];
-
-    for (int i = 0; i < c->input_count; i++)
-        if (c->inputs[i]->storage->version != c->versions[i])
-            return FSDP_FAIL(FSDP_STATE,
-                             "input %d %s of a checkpoint was written to between its forward and its backward, which "
-                             "computes from it again: it needs version %llu, this is version %llu; run the backward "
-                             "first, or give the checkpoint a copy",
-                             i, fsdp__shape_text(c->inputs[i]->ndim, c->inputs[i]->shape, text),
-                             (unsigned long long)c->versions[i], (unsigned long long)c->inputs[i]->storage->version);
-    return FSDP_OK;
-}
-
-/* Makes new inputs in the scope, apart from those of the first run, since no gradient is to go anywhere. */
-static fsdp_status make_inputs(const fsdp__checkpoint *c, fsdp_tensor **inputs)
-{
-    for (int i = 0; i < c->input_count; i++) {
-        fsdp__grad_state *state;
-
-        FSDP_TRY(fsdp__tensor_alias(c->inputs[i], &inputs[i]));
-        inputs[i] = fsdp__scope_adopt(inputs[i]);
-        if (!inputs[i])
-            return FSDP_NO_MEMORY;
-        if (!c->wanted[i])
-            continue;
-        FSDP_TRY(fsdp__grad_state_make(inputs[i], &state));
-        state->requires_grad = state->recomputed = true;
-    }
-    return FSDP_OK;
-}
-
-/* Runs the function again. Nobody needs its outputs, but they need room. */
-static fsdp_status run_again(fsdp__checkpoint *c, fsdp_tensor **inputs, fsdp_tensor **outputs)
-{
+    fsdp__origins *origins = fsdp__origins_make(c->context);
     fsdp_status status;
+    uint64_t before;
 
-    FSDP_TRY(make_inputs(c, inputs));
-    fsdp_clear_error();
-    status = fsdp__checkpoint_call(c, inputs, c->input_count, outputs);
-    if (!done(c))
-        return status != FSDP_OK ? status : fail_other_way(c, "none");
-    fsdp_clear_error(); /* the last operation ended it by failing */
-    return FSDP_OK;
-}
-
-static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
-{
-    const fsdp__autograd before = *autograd;
-    fsdp_tensor **inputs;
-    fsdp__origins *origins;
-    uint64_t run_before;
-    fsdp_status status;
-
-    FSDP_TRY(check_inputs(c));
-    origins = fsdp__origins_make(c->context);
     if (!origins)
         return FSDP_NO_MEMORY;
-    inputs = fsdp__calloc((size_t)c->input_count + (size_t)c->output_count, sizeof(fsdp_tensor *));
-    if (!inputs)
-        return FSDP_NO_MEMORY;
-    c->at = c->number_at = c->value_at = 0;
-    c->last = c->entry_count - 1;
-    while (c->last > 0 && !needs_refill(c, c->entries[c->last].node))
-        c->last--;
-    FSDP_TRY_GOTO(status, fsdp_scope_begin(c->context), out);
-    run_before = fsdp__origins_begin(origins);
-    autograd->no_grad = 0;
+    FSDP_TRY(keep_inputs(c, inputs, count));
+    FSDP_TRY(fsdp_scope_begin(c->context));
+    before = fsdp__origins_begin(origins);
     autograd->checkpoint = c;
-    autograd->recomputing = true;
-    status = run_again(c, inputs, inputs + c->input_count);
-    origins->run = run_before;
-    autograd->no_grad = before.no_grad; /* the last operation may have left something begun */
-    autograd->outside_count = before.outside_count;
-    autograd->checkpoint = before.checkpoint;
-    autograd->recomputing = before.recomputing;
-    fsdp_scope_end(c->context, NULL);
-out:
-    fsdp__free(inputs);
+    status = fsdp__checkpoint_call(c, inputs, count, outputs);
+    autograd->checkpoint = NULL;
+    origins->run = before;
+    fsdp_scope_end_many(c->context, outputs, c->output_count);
     return status;
 }
 
-fsdp_status fsdp__checkpoint_restore(const fsdp__node *node)
+static bool all_there(fsdp_tensor *const *inputs, int count)
 {
-    fsdp__checkpoint *c = node->checkpoint;
+    for (int i = 0; i < count; i++)
+        if (!inputs[i]) /* what should have made it has failed and said why */
+            return false;
+    return true;
+}
+
+static bool is_plain(const fsdp_context *context, fsdp_recompute_mode mode)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return mode == FSDP_RECOMPUTE_NONE || !fsdp_grad_enabled(context) || (autograd && autograd->checkpoint);
+}
+
+/* Begins a checkpoint as a copy of `like`, since nodes will hold it. */
+static fsdp_status begin(const fsdp__checkpoint *like, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                         fsdp__checkpoint **out)
+{
+    fsdp__autograd *autograd = fsdp__autograd_make(like->context);
+    fsdp__checkpoint *c = autograd ? fsdp__calloc(1, sizeof *c) : NULL;
+
+    if (!c)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
+    *c = *like;
+    *out = c;
+    return run_first(c, autograd, inputs, count, outputs);
+}
+
+static fsdp_status checkpoint(const fsdp__checkpoint *like, fsdp_tensor *const *inputs, int count,
+                              fsdp_tensor **outputs)
+{
+    fsdp__checkpoint *c = NULL;
     fsdp_status status;
 
-    if (!c || c->recomputed || !needs_refill(c, node))
-        return FSDP_OK;
-    c->refs++; /* the graph may be freed meanwhile */
-    status = recompute(c, fsdp__autograd_get(c->context));
-    if (status == FSDP_OK) {
-        c->recomputed = true;
-        fsdp__checkpoint_settle(c);
-    }
-    fsdp__checkpoint_unref(c);
-    return status == FSDP_OK ? status : fsdp_fail_prefix(status, "recomputing a checkpoint");
+    for (int i = 0; outputs && i < like->output_count; i++)
+        outputs[i] = NULL;
+    if (!like->context || (!like->function && !like->function_many))
+        status = FSDP_FAIL(FSDP_INVALID, "a checkpoint needs a context and a function");
+    else if (!outputs || like->output_count < 1)
+        status = FSDP_FAIL(FSDP_INVALID, "a checkpoint needs room for at least one output");
+    else if (!all_there(inputs, count))
+        status = fsdp_last_status() != FSDP_OK ? fsdp_last_status()
+                                               : FSDP_FAIL(FSDP_INVALID, "an input of a checkpoint is missing");
+    else if (is_plain(like->context, like->options.mode))
+        status = fsdp__checkpoint_call(like, inputs, count, outputs);
+    else
+        status = begin(like, inputs, count, outputs, &c);
+    for (int i = 0; outputs && i < like->output_count && status != FSDP_OK; i++)
+        outputs[i] = NULL;
+    if (c)
+        fsdp__checkpoint_unref(c); /* the nodes hold their own references */
+    else if (like->options.free_arg)
+        like->options.free_arg(like->arg);
+    return status;
+}
+
+static fsdp_recompute_options chosen(const fsdp_recompute_options *options)
+{
+    return options ? *options : (fsdp_recompute_options){.mode = FSDP_RECOMPUTE_FULL};
+}
+
+fsdp_tensor *fsdp_recompute(fsdp_context *context, fsdp_recompute_function function, void *arg,
+                            fsdp_tensor *const *inputs, int count, const fsdp_recompute_options *options)
+{
+    const fsdp__checkpoint like = {
+        .refs = 1, .context = context, .function = function, .arg = arg, .output_count = 1, .options = chosen(options)};
+    fsdp_tensor *output;
+
+    (void)checkpoint(&like, inputs, count, &output);
+    return output;
+}
+
+fsdp_status fsdp_recompute_many(fsdp_context *context, fsdp_recompute_function_many function, void *arg,
+                                fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count,
+                                const fsdp_recompute_options *options)
+{
+    const fsdp__checkpoint like = {.refs = 1,
+                                   .context = context,
+                                   .function_many = function,
+                                   .arg = arg,
+                                   .output_count = output_count,
+                                   .options = chosen(options)};
+
+    return checkpoint(&like, inputs, count, outputs);
 }

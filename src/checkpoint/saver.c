@@ -21,7 +21,7 @@
 #include "checkpoint/stage.h"
 #include "comm/internal.h"
 #include "format/publish.h"
-#include "format/staging.h"
+#include "state/joint_save.h"
 #include "tensor/tensor.h"
 
 static const fsdp__folder_kind checkpoint_folder = {.noun = "checkpoint", .mark = FSDP__MANIFEST_NAME};
@@ -35,10 +35,8 @@ struct fsdp_checkpoint_saver {
     int64_t *pinned;
     int pinned_count;
 
-    _Atomic bool stop;     /* tells the writer to give up */
-    pthread_mutex_t mutex; /* guards the two fields below, which another thread may read */
-    bool abandoned;
-    fsdp__publication *publication; /* on the first rank, while it saves */
+    _Atomic bool stop;              /* tells the writer to give up */
+    fsdp__publication *publication; /* it begins on the first rank only; all see there that they are to give up */
 
     bool pending; /* the fields below are in use */
     int64_t step;
@@ -93,8 +91,8 @@ fsdp_status fsdp_checkpoint_saver_create(const char *folder, const fsdp_checkpoi
     if (options)
         s->options = *options;
     s->folder = fsdp__strdup(folder);
-    pthread_mutex_init(&s->mutex, NULL);
-    if (!s->folder) {
+    s->publication = fsdp__publication_create(s->context);
+    if (!s->folder || !s->publication) {
         fsdp_checkpoint_saver_free(s);
         return out_of_memory();
     }
@@ -133,13 +131,7 @@ int64_t fsdp_checkpoint_saver_pending(const fsdp_checkpoint_saver *saver)
 /* Releases what one save needs. */
 static void end(fsdp_checkpoint_saver *s)
 {
-    fsdp__publication *publication;
-
-    pthread_mutex_lock(&s->mutex);
-    publication = s->publication;
-    s->publication = NULL;
-    pthread_mutex_unlock(&s->mutex);
-    fsdp__publication_free(publication);
+    fsdp__publication_end(s->publication);
     fsdp__stage_release(&s->stage);
     fsdp__directory_close(&s->into);
     fsdp__free(s->path);
@@ -163,9 +155,10 @@ void fsdp_checkpoint_saver_free(fsdp_checkpoint_saver *saver)
         return;
     atomic_store(&saver->stop, true);
     join(saver);
-    end(saver);
+    if (saver->publication)
+        end(saver);
+    fsdp__publication_free(saver->publication);
     fsdp_tensor_unref(saver->copy);
-    pthread_mutex_destroy(&saver->mutex);
     fsdp__free(saver->pinned);
     fsdp__directory_close(&saver->home);
     fsdp__free(saver->folder);
@@ -176,43 +169,19 @@ void fsdp_checkpoint_saver_abandon(fsdp_checkpoint_saver *saver)
 {
     if (!saver)
         return;
-    pthread_mutex_lock(&saver->mutex);
-    saver->abandoned = true;
     atomic_store(&saver->stop, true);
-    if (saver->publication)
-        fsdp__publication_abandon(saver->publication);
-    pthread_mutex_unlock(&saver->mutex);
-}
-
-/* Returns FSDP_INTERRUPTED if the save was abandoned on this rank. */
-static fsdp_status check_held(fsdp_checkpoint_saver *s)
-{
-    bool abandoned;
-
-    pthread_mutex_lock(&s->mutex);
-    abandoned = s->abandoned;
-    pthread_mutex_unlock(&s->mutex);
-    return abandoned ? FSDP_FAIL(FSDP_INTERRUPTED, "cannot save step %lld: it was given up", (long long)s->step)
-                     : FSDP_OK;
+    fsdp__publication_abandon(saver->publication);
 }
 
 /* Makes all ranks fail if one did, and say that the save was given up if that is the reason. [collective] */
 static fsdp_status agree(fsdp_checkpoint_saver *s, fsdp_status mine)
 {
-    fsdp_status held = s->published ? FSDP_OK : check_held(s);
-
-    return fsdp_agree(s->group, held != FSDP_OK ? held : mine);
+    if (!s->published && fsdp__publication_held(s->publication) != FSDP_OK)
+        mine = FSDP_FAIL(FSDP_INTERRUPTED, "cannot save step %lld: it was given up", (long long)s->step);
+    return fsdp_agree(s->group, mine);
 }
 
 /* ---- prepare ---- */
-
-/* Enters the folder. Whatever the ranks write lies in folders inside staging: once these are gone nothing new can get
- * into staging, and it can be removed while other ranks have not heard yet that the save was given up. */
-static fsdp_status enter_folder(fsdp_checkpoint_saver *s, fsdp__publication *publication)
-{
-    FSDP_TRY(fsdp__publication_scratch(publication, "parts", &s->stage.scratch));
-    return fsdp__publication_content(publication, &s->stage.folder);
-}
 
 static fsdp_status remove_leftovers(const fsdp_checkpoint_saver *s)
 {
@@ -226,23 +195,18 @@ static fsdp_status remove_leftovers(const fsdp_checkpoint_saver *s)
     return status == FSDP_NO_MEMORY ? status : FSDP_OK; /* other failures are reported where the folder is needed */
 }
 
-/* Holds the folder. The publication is stored first, so that nobody can abandon a half-made one. */
+/* Holds the folder. Whatever the ranks write lies in folders inside staging: once these are gone nothing new can get
+ * into staging, and it can be removed while other ranks have not heard yet that the save was given up. */
 static fsdp_status hold_folder(fsdp_checkpoint_saver *s)
 {
     fsdp__publish_options options = {
         .folder = s->path, .kind = &checkpoint_folder, .parent = s->home.path ? &s->home : NULL, .only_new = true};
-    fsdp__publication *publication = fsdp__publication_create(s->context);
 
-    if (!publication)
-        return out_of_memory();
-    pthread_mutex_lock(&s->mutex);
-    s->publication = publication;
-    pthread_mutex_unlock(&s->mutex);
-    FSDP_TRY(check_held(s));
     FSDP_TRY(remove_leftovers(s));
-    FSDP_TRY(fsdp__publication_begin(publication, &options));
-    FSDP_TRY(fsdp__publication_parent(publication, &s->into));
-    return enter_folder(s, publication);
+    FSDP_TRY(fsdp__publication_begin(s->publication, &options));
+    FSDP_TRY(fsdp__publication_parent(s->publication, &s->into));
+    FSDP_TRY(fsdp__publication_scratch(s->publication, "parts", &s->stage.scratch));
+    return fsdp__publication_content(s->publication, &s->stage.folder);
 }
 
 static fsdp_status prepare(fsdp_checkpoint_saver *s, const fsdp_checkpoint_content *content)
@@ -263,13 +227,6 @@ static fsdp_status prepare(fsdp_checkpoint_saver *s, const fsdp_checkpoint_conte
 
 /* ---- greet ---- */
 
-/* What a rank sends; on the first rank the names of its folders follow. */
-typedef struct greeting {
-    uint64_t fingerprint; /* of step, names, dtypes and shapes */
-    int64_t numel, written;
-    uint64_t bytes; /* of this rank's file */
-} greeting;
-
 /* Returns whether each rank has tensors of its own in the section. */
 static bool is_own(const fsdp_checkpoint_content *content, const char *section)
 {
@@ -279,10 +236,10 @@ static bool is_own(const fsdp_checkpoint_content *content, const char *section)
     return false;
 }
 
-static greeting greeting_of(const fsdp_checkpoint_saver *s, const fsdp_checkpoint_content *content)
+static fsdp__joint_share share_of(const fsdp_checkpoint_saver *s, const fsdp_checkpoint_content *content)
 {
     uint64_t hash = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, &s->step, sizeof s->step);
-    greeting mine = {.bytes = s->stage.data.count > 0 ? s->stage.data.plan.files[0].total_bytes : 0};
+    fsdp__joint_share mine = {.bytes = s->stage.data.count > 0 ? s->stage.data.plan.files[0].total_bytes : 0};
 
     for (int i = 0; i < content->section_count; i++) {
         hash = fsdp__hash_bytes(hash, content->sections[i].name, strlen(content->sections[i].name) + 1);
@@ -306,45 +263,16 @@ static greeting greeting_of(const fsdp_checkpoint_saver *s, const fsdp_checkpoin
     return mine;
 }
 
-/* Checks that all ranks save the same state, and that all of it is here: if one of the ranks that share it is missing,
- * its rows would be lost. */
-static fsdp_status compare(const fsdp_checkpoint_saver *s, const greeting *mine, void *const *messages)
-{
-    int64_t written = 0;
-
-    for (int r = 0; r < fsdp_process_group_size(s->group); r++) {
-        greeting theirs;
-
-        memcpy(&theirs, messages[r], sizeof theirs);
-        written += theirs.written;
-        if (r == 0 && theirs.fingerprint != mine->fingerprint)
-            return FSDP_FAIL(
-                FSDP_MISMATCH,
-                "cannot save step %lld: the step, or names, dtypes or shapes of tensors, differ from those "
-                "of rank 0",
-                (long long)s->step);
-    }
-    if (written != mine->numel)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "cannot save step %lld: the ranks of group '%s' write %lld of its %lld elements: all ranks "
-                         "that share the tensors must save them together",
-                         (long long)s->step, fsdp_process_group_name(s->group), (long long)written,
-                         (long long)mine->numel);
-    return FSDP_OK;
-}
-
 /* Checks on the first rank whether there is room for the files of all. */
-static fsdp_status check_room(const fsdp_checkpoint_saver *s, void *const *messages)
+static fsdp_status check_room(const fsdp_checkpoint_saver *s, const fsdp__joint_share *shares)
 {
     fsdp__file_list list = {0};
     fsdp_status status = FSDP_OK;
 
     for (int r = 0; r < fsdp_process_group_size(s->group) && status == FSDP_OK; r++) {
         char name[FSDP__RANK_FILE_NAME];
-        greeting theirs;
 
-        memcpy(&theirs, messages[r], sizeof theirs);
-        status = fsdp__file_list_add(&list, fsdp__rank_file_name(r, s->stage.world_size, name), theirs.bytes);
+        status = fsdp__file_list_add(&list, fsdp__rank_file_name(r, s->stage.world_size, name), shares[r].bytes);
     }
     for (int i = 0; i < s->stage.file_count && status == FSDP_OK; i++)
         status = fsdp__file_list_add(&list, s->stage.files[i].name, s->stage.files[i].bytes);
@@ -354,52 +282,21 @@ static fsdp_status check_room(const fsdp_checkpoint_saver *s, void *const *messa
     return status;
 }
 
-/* Learns the name of the folder and the name of the scratch folder, which follow the greeting of the first rank. */
-static fsdp_status learn_folder(fsdp_checkpoint_saver *s, const char *names, size_t bytes)
-{
-    size_t first = strnlen(names, bytes) + 1;
-
-    if (first >= bytes)
-        return FSDP_FAIL(FSDP_MISMATCH, "rank 0 has not said where it saves");
-    FSDP_TRY(fsdp__staging_join(names, &s->stage.folder));
-    return fsdp__staging_join(names + first, &s->stage.scratch);
-}
-
-static char *make_message(const fsdp_checkpoint_saver *s, const greeting *mine, size_t *out_bytes)
-{
-    const char *folder = is_first(s) ? s->stage.folder.path : "", *scratch = is_first(s) ? s->stage.scratch.path : "";
-    size_t first = strlen(folder) + 1, second = strlen(scratch) + 1;
-    char *message = fsdp__malloc(sizeof *mine + first + second);
-
-    if (!message)
-        return NULL;
-    memcpy(message, mine, sizeof *mine);
-    memcpy(message + sizeof *mine, folder, first);
-    memcpy(message + sizeof *mine + first, scratch, second);
-    *out_bytes = sizeof *mine + first + second;
-    return message;
-}
-
 /* [collective] */
 static fsdp_status greet(fsdp_checkpoint_saver *s, const fsdp_checkpoint_content *content)
 {
-    greeting mine = greeting_of(s, content);
-    size_t bytes = 0, *sizes = NULL;
-    char *message = make_message(s, &mine, &bytes);
-    void **messages = NULL;
+    char failure[64];
+    const fsdp__joint_words words = {.failure = failure,
+                                     .compared = "the step, or names, dtypes or shapes of tensors,",
+                                     .together = "that share the tensors must save them together"};
+    fsdp__directory *folders[] = {&s->stage.folder, &s->stage.scratch};
+    fsdp__joint_share mine = share_of(s, content), *shares;
     fsdp_status status;
 
-    /* A rank without a message would leave the others waiting in the gather, so agree first. */
-    status = fsdp_agree(s->group, message ? FSDP_OK : out_of_memory());
-    if (status == FSDP_OK)
-        status = fsdp_gather_objects(s->group, message, bytes, &messages, &sizes);
-    fsdp__free(message);
-    FSDP_TRY(status);
-    status = compare(s, &mine, messages);
-    if (status == FSDP_OK)
-        status = is_first(s) ? check_room(s, messages)
-                             : learn_folder(s, (const char *)messages[0] + sizeof mine, sizes[0] - sizeof mine);
-    fsdp_objects_free(s->group, messages, sizes);
+    snprintf(failure, sizeof failure, "cannot save step %lld", (long long)s->step);
+    FSDP_TRY(fsdp__joint_greet(s->group, &words, &mine, folders, 2, &shares));
+    status = is_first(s) ? check_room(s, shares) : FSDP_OK;
+    fsdp__free(shares);
     return status;
 }
 

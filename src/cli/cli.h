@@ -26,6 +26,8 @@ int fsdp__cmd_verify(int argc, char **argv);
 int fsdp__cmd_repair(int argc, char **argv);
 int fsdp__cmd_tokenize(int argc, char **argv);
 
+/* ---- fail.c ---- */
+
 /* Print "fsdp: <message>" on stderr; they return FSDP__USAGE and FSDP__FAILED. */
 int fsdp__usage_error(const char *format, ...) FSDP_PRINTF(1, 2);
 int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);

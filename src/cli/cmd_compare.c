@@ -13,7 +13,7 @@
 #include "cli/overrides.h"
 #include "cli/torchrun.h"
 #include "compare/bars.h"
-#include "compare/json.h"
+#include "compare/compare_json.h"
 #include "launch/variables.h"
 
 enum {

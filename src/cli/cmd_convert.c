@@ -12,7 +12,7 @@
 #include "checkpoint/folder.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "cli/spill.h"
 #include "hub/hold.h"
 #include "train/run.h"

@@ -8,7 +8,7 @@
 #include "cli/cli.h"
 #include "cli/difference.h"
 #include "cli/listing.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 
 enum {
     DIFFERENT = 1,

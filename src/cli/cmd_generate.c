@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "cli/cli.h"
 #include "cli/continuation.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "cli/torchrun.h"
 
 #define RANK_OPTION "as-rank" /* tells a rank that a process of this program started it, and where its prompt is */

@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/listing.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "train/model_folder.h"
 
 static void usage(void)

@@ -13,12 +13,12 @@
 #include "cli/interrupt.h"
 #include "cli/line.h"
 #include "cli/overrides.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "cli/restarts.h"
 #include "cli/torchrun.h"
 #include "launch/launch.h"
 #include "launch/variables.h"
-#include "train/config.h"
+#include "train/run_config.h"
 
 enum {
     SAVE_GRACE_MS = 600 * 1000 /* for the end of a step and a checkpoint; a user in a hurry sends the signal twice */

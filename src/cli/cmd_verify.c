@@ -11,9 +11,9 @@
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "cli/cli.h"
-#include "cli/finite.h"
+#include "cli/finite_values.h"
 #include "cli/listing.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "train/model_folder.h"
 #include "train/values.h"
 

@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/limits.h"
 #include "cli/cli.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "launch/launch.h"
 
 /* ---- starts ---- */

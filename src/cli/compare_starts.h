@@ -3,7 +3,7 @@
 #ifndef CLI_COMPARE_STARTS_H
 #define CLI_COMPARE_STARTS_H
 
-#include "compare/table.h"
+#include "compare/compare_table.h"
 
 /* Options of a started rank: where its config is, and where its figures go. */
 #define FSDP__AS_RANK_OPTION "as-rank"

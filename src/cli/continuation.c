@@ -9,9 +9,9 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "cli/finite.h"
+#include "cli/finite_values.h"
 #include "cli/folder_model.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "launch/launch.h"
 #include "train/facts.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/process.h"
+#include "cli/own_process.h"
 
 /* ---- SIGBUS: only system calls ---- */
 

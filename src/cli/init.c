@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/process.h"
+#include "cli/own_process.h"
 
 /* Returns whether `child` has ended. It reaps all other processes, too. */
 static bool reap(pid_t child, int *status)

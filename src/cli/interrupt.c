@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/limits.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "launch/echo.h"
 
 /* Returns whether the signal is left to the run, which then ends by itself or goes on. */

@@ -6,8 +6,8 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "train/config.h"
 #include "train/facts.h"
+#include "train/run_config.h"
 
 /* Replaces tabs and line ends in a value, which would separate facts, by other characters that nobody types. */
 static char inside_value(char letter)

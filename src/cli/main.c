@@ -1,13 +1,11 @@
 /* main.c - picks the command. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 
 #include "base/alloc.h"
-#include "base/text.h"
 #include "cli/cli.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "config/nearest.h"
 #include "launch/descriptors.h"
 
@@ -44,36 +42,6 @@ static const command commands[] = {
 enum {
     COMMANDS = sizeof commands / sizeof commands[0]
 };
-
-static int say(int status, const char *format, va_list values)
-{
-    char text[2048]; /* twice the size of the last error */
-
-    fprintf(stderr, "fsdp: %s\n", fsdp__shown_message(text, sizeof text, format, values));
-    return status;
-}
-
-int fsdp__usage_error(const char *format, ...)
-{
-    va_list values;
-    int status;
-
-    va_start(values, format);
-    status = say(FSDP__USAGE, format, values);
-    va_end(values);
-    return status;
-}
-
-int fsdp__failure(const char *format, ...)
-{
-    va_list values;
-    int status;
-
-    va_start(values, format);
-    status = say(FSDP__FAILED, format, values);
-    va_end(values);
-    return status;
-}
 
 static int help(FILE *to)
 {

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "cli/cli.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "train/inputs.h"
 
 bool fsdp__output_failed(char *text, size_t text_bytes)

@@ -5,7 +5,7 @@
 #include "base/host.h"
 #include "base/title.h"
 #include "cli/cli.h"
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "comm/mpi/start.h"
 #include "comm/world.h"
 #include "launch/launch.h"

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/limits.h"
-#include "train/config.h"
 #include "train/run.h"
+#include "train/run_config.h"
 #include "train/values.h"
 
 /* ---- the command line ---- */

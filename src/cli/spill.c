@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/text.h"
-#include "cli/finite.h"
+#include "cli/finite_values.h"
 #include "tensor/tensor.h"
 #include "train/values.h"
 

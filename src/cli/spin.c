@@ -5,7 +5,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include "cli/process.h"
+#include "cli/own_process.h"
 #include "launch/variables.h"
 
 #ifdef _OPENMP

@@ -2,7 +2,7 @@
 #ifndef COMPARE_BARS_H
 #define COMPARE_BARS_H
 
-#include "compare/table.h"
+#include "compare/compare_table.h"
 
 /* Prints an SVG. It has three bars for each variant: the time of a step, the bytes it sends, and the memory at its
  * peak, each divided into its parts. */

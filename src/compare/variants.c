@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "train/config.h"
+#include "train/run_config.h"
 #include "train/strategy_word.h"
 
 static const char all_strategies[] = "ddp,zero1,zero2,zero3,fsdp2,hsdp,fsdp1";

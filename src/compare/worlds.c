@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "config/args.h"
-#include "train/config.h"
+#include "train/run_config.h"
 
 fsdp_status fsdp__worlds_read(const char *list, fsdp__worlds *out)
 {

@@ -1,13 +1,12 @@
 /* batch_maker.c - makes items and batches, in memory that is laid out once. */
 #include "data/batch_maker.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "base/text.h"
 #include "data/fields.h"
+#include "data/ring.h"
 #include "data/sampler.h"
 
 enum {
@@ -47,10 +46,11 @@ static fsdp_status make_item(const fsdp__batch_maker *maker, int64_t at, const f
     return fsdp__item_make(data, maker->order ? maker->order[at] : maker->begin + at, places);
 }
 
-/* Makes a batch. `places` is memory of the calling thread with one pointer per field. */
-static fsdp_status fill(const fsdp__batch_maker *maker, int64_t number, const fsdp__batch_slot *into, void **places)
+fsdp_status fsdp__batch_make(const fsdp__batch_maker *maker, int64_t number, int slot, int thread)
 {
     const fsdp_data_loader_options *o = &maker->options;
+    const fsdp__batch_slot *into = &maker->slots[slot];
+    void **places = maker->places + (size_t)thread * (size_t)maker->dataset.field_count;
     int64_t size = fsdp__batch_size(maker, number);
     fsdp_status status;
 
@@ -65,13 +65,6 @@ static fsdp_status fill(const fsdp__batch_maker *maker, int64_t number, const fs
     if (fsdp_last_status() != status)
         return FSDP_FAIL(status, "collating batch %lld: %s", (long long)number, fsdp_status_text(status));
     return fsdp_fail_prefix(status, "collating batch %lld", (long long)number);
-}
-
-void fsdp__batch_make(const fsdp__batch_maker *maker, int64_t number, fsdp__batch_slot *into, int thread)
-{
-    into->status = fill(maker, number, into, maker->places + (size_t)thread * (size_t)maker->dataset.field_count);
-    if (into->status != FSDP_OK) /* the last error belongs to one thread */
-        fsdp__shown(fsdp_last_error(), into->message, sizeof into->message);
 }
 
 /* ---- life ---- */
@@ -143,8 +136,7 @@ static fsdp_status make_slots(fsdp__batch_maker *maker)
     size_t crew = (size_t)FSDP__MAX(maker->options.workers, 1);
     void **place;
 
-    /* One slot is lent to the caller, each worker makes one, and one more for each worker lets it run ahead. */
-    maker->slot_count = 1 + 2 * maker->options.workers;
+    maker->slot_count = fsdp__ring_slots(maker->options.workers);
     bytes = lay_out_slot(maker, 0, NULL);
     if (bytes == SIZE_MAX || __builtin_mul_overflow(bytes, (size_t)maker->slot_count, &all) || all > SIZE_MAX / 2)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a data loader: batches of %lld items do not fit into memory",

@@ -7,9 +7,6 @@
 /* Memory for one batch. */
 typedef struct fsdp__batch_slot {
     void **items, **out; /* one for each of the items' fields, and of the batch's; the same without collation */
-    bool full;           /* used by the loader only */
-    fsdp_status status;
-    char message[512];
 } fsdp__batch_slot;
 
 typedef struct fsdp__batch_maker {
@@ -31,7 +28,7 @@ void fsdp__batch_maker_release(fsdp__batch_maker *maker); /* a maker of zeros or
 int64_t fsdp__batch_size(const fsdp__batch_maker *maker, int64_t number);
 /* Makes item `index`, each field into its place. A failure names the item. */
 fsdp_status fsdp__item_make(const fsdp_dataset *dataset, int64_t index, void *const *places);
-/* Makes batch `number` in a slot. A failure stays in the slot, with its message. `thread` is one of max(workers, 1). */
-void fsdp__batch_make(const fsdp__batch_maker *maker, int64_t number, fsdp__batch_slot *into, int thread);
+/* Makes batch `number` in a slot. `thread` is one of max(workers, 1). */
+fsdp_status fsdp__batch_make(const fsdp__batch_maker *maker, int64_t number, int slot, int thread);
 
 #endif

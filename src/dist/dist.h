@@ -64,7 +64,7 @@ bool fsdp__placement_equal(fsdp_placement a, fsdp_placement b);
 /* Returns the mesh dimension of the flat placement, or -1 if there is none. */
 int fsdp__flat_dim(const fsdp_placement *placements, int count);
 
-/* ---- flat.c ---- */
+/* ---- flat_runs.c ---- */
 
 /* Gathers a flat tensor as a whole one: a copy, without a distribution. The caller owns `*out`. [collective] */
 fsdp_status fsdp__flat_gather(const fsdp_tensor *tensor, fsdp_tensor **out);

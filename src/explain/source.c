@@ -2,7 +2,7 @@
 #include "explain/explain.h"
 
 #include "base/alloc.h"
-#include "train/config.h"
+#include "train/run_config.h"
 
 fsdp_module *fsdp__explain_build(const fsdp__explain_source *source, fsdp_context *context)
 {

@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/digest.h"
+#include "format/file_digest.h"
 #include "format/json.h"
 
 #define LIMIT_BYTES ((size_t)16 << 20)

@@ -10,7 +10,7 @@
 typedef struct fsdp__listed_file {
     char *name; /* of a file directly in the folder */
     uint64_t bytes;
-    uint64_t digest; /* digest.h; 0: not known */
+    uint64_t digest; /* file_digest.h; 0: not known */
 } fsdp__listed_file;
 
 typedef struct fsdp__file_list {

@@ -14,7 +14,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/limits.h"
-#include "format/digest.h"
+#include "format/file_digest.h"
 #include "format/json.h"
 
 #define LIMIT_BYTES ((size_t)32 << 20)

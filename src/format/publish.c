@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "format/contents.h"
+#include "format/folder_contents.h"
 #include "format/journal.h"
 #include "format/room.h"
 #include "format/staging.h"
@@ -18,8 +18,8 @@
 struct fsdp__publication {
     fsdp_context *context;
     pthread_mutex_t mutex; /* held in begin, scratch, check, commit and abandon */
-    bool abandoned;
-    bool given_up; /* from elsewhere, before the end */
+    bool held;             /* it has begun, and not ended */
+    bool given_up;         /* from elsewhere: it never begins again */
     bool committed;
     bool unfinished; /* our journal may be in the folder, and needs what is in staging */
     fsdp__publish_options options;
@@ -36,7 +36,7 @@ static fsdp_status out_of_memory(void)
 /* Puts what failed in front of every error of this file. */
 static fsdp_status name_failure(const fsdp__publication *p, fsdp_status status)
 {
-    if (status == FSDP_OK)
+    if (status == FSDP_OK || !p->options.kind)
         return status;
     return fsdp_fail_prefix(status, "cannot write the %s to '%s'", p->options.kind->noun, p->options.folder);
 }
@@ -199,13 +199,14 @@ static fsdp_status begin(fsdp__publication *p)
     return fsdp__contents_check(&r);
 }
 
-/* ---- the end without success ---- */
+/* ---- the end ---- */
 
-static void give_up(fsdp__publication *p)
+/* Removes what was made, unless it was committed. */
+static void let_go(fsdp__publication *p)
 {
     bool held = fsdp_hold_error(true);
 
-    p->abandoned = true;
+    p->held = false;
     fsdp__directory_close(&p->content);
     if (p->unfinished)
         fsdp__staging_leave(&p->staging);
@@ -214,16 +215,25 @@ static void give_up(fsdp__publication *p)
                  p->options.folder);
     if (!p->committed)
         fsdp__target_unmake(&p->target);
+    fsdp__target_release(&p->target);
     fsdp_release_error(held);
+}
+
+void fsdp__publication_end(fsdp__publication *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    if (p->held)
+        let_go(p);
+    p->options = (fsdp__publish_options){.folder = NULL};
+    pthread_mutex_unlock(&p->mutex);
 }
 
 void fsdp__publication_abandon(fsdp__publication *p)
 {
     pthread_mutex_lock(&p->mutex);
-    if (!p->abandoned) {
-        p->given_up = true;
-        give_up(p);
-    }
+    p->given_up = true;
+    if (p->held)
+        let_go(p);
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -231,8 +241,7 @@ void fsdp__publication_free(fsdp__publication *p)
 {
     if (!p)
         return;
-    fsdp__publication_abandon(p);
-    fsdp__target_release(&p->target);
+    fsdp__publication_end(p);
     pthread_mutex_destroy(&p->mutex);
     fsdp__free(p);
 }
@@ -258,9 +267,11 @@ fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_op
 
     pthread_mutex_lock(&p->mutex);
     p->options = *options;
-    status = name_failure(p, p->abandoned ? given_up() : begin(p));
-    if (status != FSDP_OK && !p->abandoned)
-        give_up(p);
+    p->held = !p->given_up;
+    p->committed = p->unfinished = false;
+    status = name_failure(p, p->held ? begin(p) : given_up());
+    if (status != FSDP_OK && p->held)
+        let_go(p);
     pthread_mutex_unlock(&p->mutex);
     return status;
 }
@@ -271,7 +282,7 @@ static fsdp_status share(fsdp__publication *p, const fsdp__directory *directory,
 
     *out = (fsdp__directory){.path = NULL};
     pthread_mutex_lock(&p->mutex);
-    status = name_failure(p, p->abandoned ? given_up() : fsdp__directory_share(directory, out));
+    status = name_failure(p, p->held ? fsdp__directory_share(directory, out) : given_up());
     pthread_mutex_unlock(&p->mutex);
     return status;
 }
@@ -292,7 +303,7 @@ fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, fs
 
     *out = (fsdp__directory){.path = NULL};
     pthread_mutex_lock(&p->mutex);
-    status = name_failure(p, p->abandoned ? given_up() : make_folder(&p->staging, name, out));
+    status = name_failure(p, p->held ? make_folder(&p->staging, name, out) : given_up());
     pthread_mutex_unlock(&p->mutex);
     return status;
 }
@@ -304,7 +315,7 @@ fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list 
     fsdp_status status;
 
     pthread_mutex_lock(&p->mutex);
-    status = p->abandoned ? given_up() : fsdp__room_check(p->staging.folder.path, files);
+    status = p->held ? fsdp__room_check(p->staging.folder.path, files) : given_up();
     if (status == FSDP_OK && exists(p)) {
         fsdp__content_rules r = rules(p);
 
@@ -426,9 +437,9 @@ fsdp_status fsdp__publication_commit(fsdp__publication *p)
     fsdp_status status;
 
     pthread_mutex_lock(&p->mutex);
-    status = name_failure(p, p->abandoned ? given_up() : commit(p));
+    status = name_failure(p, p->held ? commit(p) : given_up());
     if (status == FSDP_OK)
-        give_up(p);
+        let_go(p);
     pthread_mutex_unlock(&p->mutex);
     return status;
 }

@@ -48,7 +48,8 @@ typedef struct fsdp__publication fsdp__publication;
 /* Creates a publication that holds nothing yet. NULL when out of memory. */
 fsdp__publication *fsdp__publication_create(fsdp_context *context);
 /* Finds and holds the folder: checks all that does not depend on the content, finishes a replacement that was
- * interrupted, and removes what a dead process left. `options` is copied, the strings are borrowed until the end. */
+ * interrupted, and removes what a dead process left. Fails if the publication was given up; it may begin again once it
+ * has ended. `options` is copied, the strings are borrowed until the end. */
 fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_options *options);
 /* Opens the folder in which the content is prepared, empty at first: files, each synced by its writer. The caller
  * closes it; other processes open it by its path (fsdp__staging_join). */
@@ -60,15 +61,17 @@ fsdp_status fsdp__publication_parent(fsdp__publication *p, fsdp__directory *out)
 fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, fsdp__directory *out);
 /* Checks whether content of these names and sizes can take its place: space, limits, files of others in the way. */
 fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list *files);
-/* Puts the content in its place. On failure everything is as it was, or the message says how to finish it. */
+/* Puts the content in its place, and ends. On failure everything is as it was, or the message says how to finish it. */
 fsdp_status fsdp__publication_commit(fsdp__publication *p);
 /* Returns FSDP_INTERRUPTED when the publication was given up from elsewhere: this is then the reason of any other
  * failure. */
 fsdp_status fsdp__publication_held(fsdp__publication *p);
-/* Removes what was made, unless it was committed; waits for a commit under way. May be called from any thread.
- * [thread-safe] */
+/* Removes what was made, unless it was committed. Does nothing before the beginning and after the end. */
+void fsdp__publication_end(fsdp__publication *p);
+/* Gives the publication up: ends it, after a commit under way, and it never begins again. May be called from any
+ * thread. [thread-safe] */
 void fsdp__publication_abandon(fsdp__publication *p);
-/* Abandons the publication first. NULL is allowed. */
+/* Ends the publication first. NULL is allowed. */
 void fsdp__publication_free(fsdp__publication *p);
 
 /* Finishes a replacement that was interrupted; *out_finished says whether there was one. */

@@ -16,9 +16,9 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "format/staging.h"
 #include "hub/hold.h"
 #include "state/check.h"
+#include "state/joint_save.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -188,7 +188,7 @@ static fsdp_status prepare(saver *s, uint64_t limit_bytes)
     return is_first(s) ? create_files(s) : FSDP_OK;
 }
 
-/* ---- what rank 0 tells the others ---- */
+/* ---- greet ---- */
 
 /* Returns a hash of the plan: ranks whose plans differ would overwrite each other's data. */
 static uint64_t fingerprint(const fsdp__save_plan *plan)
@@ -205,15 +205,9 @@ static bool writes(const fsdp_state_dict_entry *entry)
     return entry->writer && fsdp_tensor_numel(entry->tensor) > 0;
 }
 
-/* Sent before the folder's name. */
-typedef struct greeting {
-    uint64_t fingerprint;
-    int64_t numel, written; /* elements of the model, and those of them that this rank writes */
-} greeting;
-
-static greeting greeting_of(const saver *s)
+static fsdp__joint_share share_of(const saver *s)
 {
-    greeting mine = {.fingerprint = fingerprint(&s->plan)};
+    fsdp__joint_share mine = {.fingerprint = fingerprint(&s->plan)};
 
     for (int64_t i = 0; i < s->state->count; i++) {
         const fsdp_state_dict_entry *entry = &s->state->entries[i];
@@ -224,52 +218,17 @@ static greeting greeting_of(const saver *s)
     return mine;
 }
 
-/* Checks that all ranks have the same model and that all of it is there: if one of the ranks that share a model saved
- * it alone, the others' rows would stay zero. */
-static fsdp_status compare(const saver *s, const greeting *mine, void *const *messages)
+/* [collective] */
+static fsdp_status greet(saver *s)
 {
-    int64_t written = 0;
+    static const fsdp__joint_words words = {.failure = "cannot write the model",
+                                            .compared = "names or shapes",
+                                            .together = "that share it must save it together"};
+    fsdp__joint_share mine = share_of(s), *shares;
 
-    for (int r = 0; r < fsdp_process_group_size(s->group); r++) {
-        greeting theirs;
-
-        memcpy(&theirs, messages[r], sizeof theirs);
-        written += theirs.written;
-        if (r == 0 && theirs.fingerprint != mine->fingerprint)
-            return FSDP_FAIL(FSDP_MISMATCH, "cannot write the model: names or shapes differ from those of rank 0");
-    }
-    if (written != mine->numel)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "cannot write the model: the ranks of group '%s' write %lld of its %lld elements: all ranks "
-                         "that share it must save it together",
-                         fsdp_process_group_name(s->group), (long long)written, (long long)mine->numel);
+    FSDP_TRY(fsdp__joint_greet(s->group, &words, &mine, (fsdp__directory *[]){&s->staging}, 1, &shares));
+    fsdp__free(shares);
     return FSDP_OK;
-}
-
-/* Tells rank 0's folder to all ranks. [collective] */
-static fsdp_status share_folder(saver *s)
-{
-    greeting mine = greeting_of(s);
-    size_t name_bytes = s->staging.path ? strlen(s->staging.path) + 1 : 1, *sizes = NULL;
-    char *message = fsdp__malloc(sizeof mine + name_bytes);
-    void **messages = NULL;
-    fsdp_status status;
-
-    if (message) {
-        memcpy(message, &mine, sizeof mine);
-        memcpy(message + sizeof mine, s->staging.path ? s->staging.path : "", name_bytes);
-    }
-    /* A rank without a message would leave the others waiting in the gather. */
-    status = fsdp_agree(s->group, message ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model"));
-    if (status == FSDP_OK)
-        status = fsdp_gather_objects(s->group, message, sizeof mine + name_bytes, &messages, &sizes);
-    fsdp__free(message);
-    FSDP_TRY(status);
-    status = compare(s, &mine, messages);
-    if (status == FSDP_OK && !s->staging.path)
-        status = fsdp__staging_join((const char *)messages[0] + sizeof mine, &s->staging);
-    fsdp_objects_free(s->group, messages, sizes);
-    return status;
 }
 
 /* ---- write ---- */
@@ -342,7 +301,7 @@ static fsdp_status write_file(saver *s, const fsdp__save_file *file)
 
 static fsdp_status write_files(saver *s)
 {
-    FSDP_TRY(share_folder(s));
+    FSDP_TRY(greet(s));
     for (int64_t i = 0; i < s->plan.file_count; i++)
         FSDP_TRY(write_file(s, &s->plan.files[i]));
     return FSDP_OK;

@@ -9,13 +9,6 @@ typedef struct causal_lm {
     fsdp_module *body, *blocks, *lm_head; /* children, and the body's list of blocks */
 } causal_lm;
 
-fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *made, fsdp_module **slot)
-{
-    FSDP_TRY(fsdp_module_add_child(parent, name, made));
-    *slot = made;
-    return FSDP_OK;
-}
-
 /* ---- head: a Linear without bias that also makes the loss, so that it sees its weight and the targets at once ---- */
 
 typedef struct lm_head {
@@ -182,6 +175,16 @@ bool fsdp_model_last_logits_only(fsdp_module *model)
     const causal_lm *m = as_causal_lm(model);
 
     return m && m->last_logits_only;
+}
+
+fsdp_status fsdp_kv_cache_create(fsdp_module *model, int64_t batch, int64_t capacity, fsdp_kv_cache **out)
+{
+    const fsdp_model_config *config = fsdp_model_get_config(model);
+
+    *out = NULL;
+    if (!config)
+        return FSDP_FAIL(FSDP_INVALID, "a cache needs a model made by fsdp_model_create");
+    return fsdp__kv_cache_create(model, config, batch, capacity, out);
 }
 
 fsdp_tensor *fsdp_model_call_cached(fsdp_module *model, fsdp_kv_cache *cache, fsdp_tensor *tokens)

@@ -16,12 +16,8 @@ struct fsdp_kv_cache {
 
 /* ---- life cycle ---- */
 
-static fsdp_status check(fsdp_module *model, int64_t batch, int64_t capacity)
+static fsdp_status check(const fsdp_model_config *config, int64_t batch, int64_t capacity)
 {
-    const fsdp_model_config *config = fsdp_model_get_config(model);
-
-    if (!config)
-        return FSDP_FAIL(FSDP_INVALID, "a cache needs a model made by fsdp_model_create");
     if (batch < 1 || capacity < 1)
         return FSDP_FAIL(FSDP_INVALID, "a cache of %lld sequences of %lld tokens: expected at least 1",
                          (long long)batch, (long long)capacity);
@@ -31,16 +27,16 @@ static fsdp_status check(fsdp_module *model, int64_t batch, int64_t capacity)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_kv_cache_create(fsdp_module *model, int64_t batch, int64_t capacity, fsdp_kv_cache **out)
+fsdp_status fsdp__kv_cache_create(fsdp_module *model, const fsdp_model_config *config, int64_t batch, int64_t capacity,
+                                  fsdp_kv_cache **out)
 {
     fsdp_kv_cache *cache;
 
-    *out = NULL;
-    FSDP_TRY(check(model, batch, capacity));
+    FSDP_TRY(check(config, batch, capacity));
     cache = fsdp__calloc(1, sizeof *cache);
     if (!cache)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a cache");
-    cache->layer_count = fsdp_model_block_count(model);
+    cache->layer_count = config->n_layers;
     cache->layers = fsdp__calloc((size_t)cache->layer_count, sizeof *cache->layers);
     if (!cache->layers) {
         fsdp__free(cache);

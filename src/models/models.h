@@ -26,6 +26,9 @@ fsdp_status fsdp__llama_body_create(const fsdp__model_plan *plan, fsdp__model_bo
 /* ---- kv_cache.c ---- Modules of a body get what they need of a cache as the argument of their call; NULL: there is
  * none. */
 
+/* Makes a cache for a model of this config. */
+fsdp_status fsdp__kv_cache_create(fsdp_module *model, const fsdp_model_config *config, int64_t batch, int64_t capacity,
+                                  fsdp_kv_cache **out);
 /* One layer's keys and values. */
 typedef struct fsdp__kv_layer fsdp__kv_layer;
 /* Returns the part of the cache for block `layer`; NULL for no cache. */
@@ -50,7 +53,12 @@ static inline fsdp_tensor *fsdp__call_with(fsdp_module *module, void *cached, fs
 }
 
 /* Adds `made` (taken over, also on failure; NULL: the last error) under `name` and stores it in *slot. */
-fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *made, fsdp_module **slot);
+static inline fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *made, fsdp_module **slot)
+{
+    FSDP_TRY(fsdp_module_add_child(parent, name, made));
+    *slot = made;
+    return FSDP_OK;
+}
 
 /* Returns the struct behind a Linear, Embedding or norm. */
 static inline const fsdp_layer *fsdp__layer(const fsdp_module *module)

@@ -1,6 +1,6 @@
 /* call.c - runs a module: hooks, forward, hooks, in a scope of its own. */
-#include "nn/checkpoint.h"
-#include "nn/path.h"
+#include "nn/module_path.h"
+#include "nn/module_recompute.h"
 #include "nn/user_hooks.h"
 
 #include <string.h>

@@ -81,7 +81,7 @@ struct fsdp__module_parts {
     fsdp_module *next, **link;      /* in the context's list: the next module, and the pointer to this one */
 };
 
-/* The modules of a context, once it has one (FSDP__SLOT_MODULES): messages name modules from here (path.c). */
+/* The modules of a context, once it has one (FSDP__SLOT_MODULES): messages name modules from here (module_path.c). */
 typedef struct fsdp__modules {
     fsdp_module *first;           /* of the list of all modules, linked by parts->next */
     const fsdp_module *outermost; /* the one being called, or NULL */

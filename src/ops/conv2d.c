@@ -1,7 +1,7 @@
 /* conv2d.c - two-dimensional convolution. */
 #include "ops/op.h"
 
-#include "ops/window.h"
+#include "ops/moving_window.h"
 
 enum {
     X,

@@ -1,5 +1,5 @@
 /* pool.c - max and average over windows of (N,C,H,W). */
-#include "ops/window.h"
+#include "ops/moving_window.h"
 
 static int64_t planes(const fsdp_tensor *x)
 {

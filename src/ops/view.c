@@ -1,5 +1,5 @@
-/* view.c - more shapes on the same bytes, made from those of shape.c, under the names that users of tensors expect; and
- * repeated elements. */
+/* view.c - more shapes on the same bytes, made from those of reshape.c, under the names that users of tensors expect;
+ * and repeated elements. */
 #include "base/alloc.h"
 #include "ops/broadcast.h"
 

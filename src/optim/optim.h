@@ -67,7 +67,7 @@ fsdp_status fsdp__optimizer_fit_state(const fsdp_optimizer *optimizer, const fsd
                                       fsdp__optimizer_param *param);
 void fsdp__optimizer_forget_state(fsdp__optimizer_param *param);
 
-/* ---- state.c ---- */
+/* ---- optimizer_state.c ---- */
 
 void fsdp__optimizer_parts(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                            fsdp__optimizer_param *param, fsdp__optimizer_part parts[2]);

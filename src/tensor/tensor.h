@@ -138,7 +138,7 @@ bool fsdp__shape_equal(const fsdp_tensor *a, const fsdp_tensor *b);
 #define FSDP__SHAPE_TEXT 128
 const char *fsdp__shape_text(int ndim, const int64_t *shape, char text[FSDP__SHAPE_TEXT]);
 
-/* Make views without autograd (view.c); the caller owns `*out`. Errors name the shapes. */
+/* Make views without autograd (tensor_view.c); the caller owns `*out`. Errors name the shapes. */
 fsdp_status fsdp__view_reshape(const fsdp_tensor *tensor, int ndim, const int64_t *shape, fsdp_tensor **out);
 fsdp_status fsdp__view_transpose(const fsdp_tensor *tensor, int dim0, int dim1, fsdp_tensor **out);
 fsdp_status fsdp__view_narrow(const fsdp_tensor *tensor, int dim, int64_t start, int64_t length, fsdp_tensor **out);
@@ -149,7 +149,7 @@ struct fsdp__names;
 void fsdp__name_without_values(const fsdp_tensor *tensor, const char *name, struct fsdp__names *meta,
                                struct fsdp__names *unwritten);
 
-/* Copies with any strides, and converts, on the device's stream (copy.c). */
+/* Copies with any strides, and converts, on the device's stream (tensor_copy.c). */
 fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate);
 /* Copies from any device to any other, by way of the host, and converts. Same shapes. [blocks] if the devices differ */
 fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src);

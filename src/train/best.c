@@ -4,8 +4,8 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "state/check.h"
-#include "train/config.h"
 #include "train/run.h"
+#include "train/run_config.h"
 #include "train/values.h"
 
 /* ---- a copy of a state ---- */

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "checkpoint/folder.h"
 #include "format/target.h"
-#include "train/config.h"
+#include "train/run_config.h"
 
 bool fsdp__train_saves(const fsdp_train_config *config)
 {

@@ -2,8 +2,8 @@
  * sends. */
 #include "base/alloc.h"
 #include "device/device.h"
-#include "train/config.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 static bool own_model(const fsdp_train_run *run)
 {

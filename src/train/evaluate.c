@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
-#include "data/window.h"
+#include "data/token_window.h"
 #include "device/device.h"
 #include "fsdp/train.h"
 

@@ -5,8 +5,8 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "tensor/tensor.h"
-#include "train/config.h"
 #include "train/run.h"
+#include "train/run_config.h"
 #include "train/values.h"
 
 /* Returns whether the first `length` characters of a pattern, followed by anything, match the name. */

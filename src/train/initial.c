@@ -1,7 +1,7 @@
 /* initial.c - the weights that a run begins with, when they come from other files than those of model.path. */
 #include "base/context.h"
-#include "train/config.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 static fsdp_status check(fsdp_train_run *run, const char *path)
 {

@@ -14,8 +14,8 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "train/config.h"
 #include "train/metrics.h"
+#include "train/run_config.h"
 
 static fsdp_status cannot_write(const char *path)
 {

@@ -7,8 +7,8 @@
 #include "base/compiler.h"
 #include "base/limits.h"
 #include "base/text.h"
-#include "train/config.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 typedef struct needs {
     double parameters, gradients, optimizer, activations; /* in bytes: an absurd batch would overflow integers */

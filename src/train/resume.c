@@ -5,9 +5,9 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "train/config.h"
 #include "train/facts.h"
 #include "train/run.h"
+#include "train/run_config.h"
 #include "train/values.h"
 
 /* ---- which one ---- */

@@ -3,8 +3,8 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "hub/hub.h"
-#include "train/config.h"
 #include "train/inputs.h"
+#include "train/run_config.h"
 
 /* ---- inputs: all that can be wrong without any other rank ---- */
 

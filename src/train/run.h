@@ -108,7 +108,7 @@ struct fsdp_train_run {
     fsdp_hub_hold *hold;        /* on rank 0 only: holds export.path until it is written */
     fsdp__model_folder initial; /* of checkpoint.initial_load_path, unless the run goes on */
     fsdp__resume resume;
-    char *tokenizer; /* for text (text.c) */
+    char *tokenizer; /* for text (text_data.c) */
     bool tokenizes;  /* it has read text */
     fsdp__saves saves;
 };
@@ -130,7 +130,7 @@ bool fsdp__best_is_earlier(const fsdp_train_run *run);
 fsdp_status fsdp__best_state(fsdp_train_run *run, const fsdp_state_dict *state, const fsdp_state_dict **out);
 void fsdp__best_release(fsdp_train_run *run);
 
-/* ---- build.c ---- */
+/* ---- build_run.c ---- */
 
 /* Checks that the model has what the config needs to train it. */
 fsdp_status fsdp__train_check_model(const fsdp_train_run *run);
@@ -145,7 +145,7 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run);
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run);
 fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run);
 
-/* ---- digest.c ---- */
+/* ---- same_data.c ---- */
 
 enum {
     FSDP__DIGEST_TEXT = 33,        /* 128 bits, and a terminating zero */
@@ -260,7 +260,7 @@ fsdp_status fsdp__initial_check(fsdp_train_run *run);
 /* Fills the model, which is sharded, with the weights of checkpoint.initial_load_path. */
 fsdp_status fsdp__initial_fill_model(fsdp_train_run *run);
 
-/* ---- recompute.c ---- */
+/* ---- recompute_blocks.c ---- */
 
 /* Returns the mode of the model's block with this index. */
 fsdp_recompute_mode fsdp__train_recompute_of(const fsdp_train_config *config, int64_t block);
@@ -324,7 +324,7 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
  * have the same mean on any number of ranks. It does not count among the step's collectives. [collective] */
 fsdp_status fsdp__mean_loss(const fsdp_train_run *run, double *mean);
 
-/* ---- text.c ---- */
+/* ---- text_data.c ---- */
 
 /* Opens the tokens of `paths`, which `key` names: of token files their own tokens; of text that a tokenizer reads,
  * those of a file in the folder of data.cache, which is made when it is missing; of other text its bytes. Only rank 0

@@ -3,9 +3,9 @@
  * or wait for each other. Each rank writes what must be the same as facts; all ranks compare them all. */
 #include <stdio.h>
 
-#include "train/config.h"
 #include "train/facts.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 static void write_keys(const fsdp_train_config *config, FILE *out)
 {

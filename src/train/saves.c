@@ -15,9 +15,9 @@
 #include "checkpoint/saver.h"
 #include "checkpoint/superseded.h"
 #include "format/room.h"
-#include "train/config.h"
 #include "train/extras.h"
 #include "train/run.h"
+#include "train/run_config.h"
 #include "train/values.h"
 
 #define HOLD_NAME ".run"

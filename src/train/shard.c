@@ -4,8 +4,8 @@
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
 #include "shard/doors/fsdp1_unit.h"
-#include "train/config.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 /* Makes the mesh; the ranks of one copy of the parameters are consecutive. */
 static fsdp_status make_mesh(fsdp_train_run *run)

@@ -1,8 +1,8 @@
 /* step.c - one optimizer step. Every line is a stage; details are one call down. */
 #include <math.h>
 
-#include "train/config.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 /* Sets whether a microbatch reduces. Earlier ones only add up their gradients, unless every one is to be reduced; with
  * ZeRO this depends on the stage. */

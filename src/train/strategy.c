@@ -1,7 +1,7 @@
 /* strategy.c - parallelism.strategy: what it excludes, and which stage of ZeRO it is. */
 #include <math.h>
 
-#include "train/config.h"
+#include "train/run_config.h"
 
 int fsdp__train_zero_stage(const fsdp_train_config *config)
 {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "train/config.h"
+#include "train/run_config.h"
 
 /* Splits "size:20000" into "size" and what follows the colon; returns NULL if there is no colon. */
 static const char *split(const char *text, char *word, size_t bytes)

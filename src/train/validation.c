@@ -5,9 +5,9 @@
 #include "base/compiler.h"
 #include "base/hash.h"
 #include "data/digest.h"
-#include "train/config.h"
 #include "train/facts.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 /* ---- what it is evaluated on ---- */
 

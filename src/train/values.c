@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/config.h"
 #include "train/facts.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 /* ---- facts ---- */
 

@@ -18,9 +18,9 @@
 #include "base/file.h"
 #include "base/host.h"
 #include "checkpoint/folder.h"
-#include "train/config.h"
 #include "train/inputs.h"
 #include "train/run.h"
+#include "train/run_config.h"
 
 enum {
     FOLDERS = 2 /* into which a run writes */

@@ -1,311 +1,273 @@
-/* What the function of a checkpoint may write to, and what then is an error: never another gradient.
- * Links: ops */
-#include "autograd/tools.h"
-#include "fsdp/ops.h"
-#include "support/scope.h"
+/* Checkpoints of functions: what is given up and comes back, hooks, what is refused. */
+#include "autograd/toy.h"
 
-static fsdp_tensor *leaf(int64_t rows, int64_t cols)
+enum {
+    LENGTH = 64 /* of x: 256 bytes */
+};
+
+typedef struct toy {
+    int calls, again, freed;     /* runs, those for a backward, calls of free_arg */
+    int hooks, frees;            /* calls of a hook that the function adds, and of its free_arg */
+    bool fails_again, goes_back; /* the second run fails; a backward inside */
+    fsdp_tensor *inner;          /* what to go back through */
+    fsdp_context *context;
+} toy;
+
+static fsdp_status count_hook(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
 {
-    return make_leaf(device, 1, FSDP_SHAPE(rows, cols));
-}
-
-static fsdp_tensor *plain(int64_t rows, int64_t cols)
-{
-    return make_random(device, 7, FSDP_SHAPE(rows, cols));
-}
-
-/* What a checkpoint's function does with a tensor of its own, `buffer`, before it gives x times a tensor of threes. */
-typedef enum own_write {
-    FILLS,
-    COPIES,
-    WRITES_FROM_HOST,
-    LAUNCHES,
-    KEEPS_STATISTICS, /* for others to read */
-    COUNTS,
-    IS_NESTED,
-    ADDS_UP, /* from here on it reads what its other run has written */
-    COUNTS_AND_READS,
-    FILLS_A_PART,
-    COMPUTES_A_MASK,
-    COMPUTES_MORE,
-    WRITES_AFTER
-} own_write;
-
-typedef struct own_buffer {
-    fsdp_tensor *buffer, *threes;
-    own_write kind;
-    double value; /* that it fills with */
-} own_buffer;
-
-static fsdp_status write_threes(const void *arg, void *const *data)
-{
-    (void)arg;
-    for (int i = 0; i < 6; i++)
-        ((float *)data[0])[i] = 3;
+    (void)tensor, (void)grad;
+    ((toy *)arg)->hooks++;
     return FSDP_OK;
 }
 
-/* By one more than there was. */
-static void count_up(fsdp_tensor *buffer)
+static void count_free(void *arg)
 {
-    float values[6];
-
-    CHECK_OK(fsdp_tensor_read(buffer, FSDP_F32, values));
-    for (int i = 0; i < 6; i++)
-        values[i]++;
-    CHECK_OK(fsdp_tensor_write(buffer, FSDP_F32, values));
+    ((toy *)arg)->frees++;
 }
 
-static fsdp_tensor *with_own_buffer(void *arg, fsdp_tensor *const *inputs, int count)
+static void toy_free(void *arg)
 {
-    const own_buffer *o = arg;
-    own_buffer inner = {o->buffer, o->threes, FILLS, o->value};
-    const float threes[6] = {3, 3, 3, 3, 3, 3};
-    fsdp_tensor *b = o->buffer, *x = inputs[0], *y;
+    ((toy *)arg)->freed++;
+}
+
+/* 2 * 3 * 5 x: three nodes that save something. */
+static fsdp_tensor *thirty(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    toy *t = arg;
+    fsdp_tensor *y;
 
     (void)count;
-    switch (o->kind) {
-    case FILLS:
-        CHECK_OK(fsdp_tensor_fill_(b, o->value));
-        return fsdp_mul(x, b);
-    case COPIES:
-        CHECK_OK(fsdp_tensor_copy_(b, fsdp_scale(o->threes, 1)));
-        return fsdp_mul(x, fsdp_reshape(b, FSDP_SHAPE(2, 3)));
-    case WRITES_FROM_HOST:
-        CHECK_OK(fsdp_tensor_write(b, FSDP_F32, threes));
-        return fsdp_mul(x, fsdp_scale(b, 1));
-    case LAUNCHES:
-        CHECK_OK(fsdp_launch_kernel("threes", write_threes, NULL, 0, NULL, 0, &b, 1));
-        return fsdp_mul(x, b);
-    case KEEPS_STATISTICS:
-        CHECK_OK(fsdp_tensor_copy_(b, fsdp_add(fsdp_mul(x, b), fsdp_square(b))));
-        return fsdp_mul(x, o->threes);
-    case COUNTS:
-        count_up(b);
-        return fsdp_mul(x, o->threes);
-    case IS_NESTED:
-        y = fsdp_recompute(context, with_own_buffer, &inner, &x, 1, NULL);
-        return fsdp_mul(y, fsdp_exp(fsdp_scale(b, 0)));
-    case ADDS_UP:
-        CHECK_OK(fsdp_tensor_copy_(b, fsdp_add(b, o->threes)));
-        return fsdp_mul(x, fsdp_scale(b, 2));
-    case COUNTS_AND_READS:
-        count_up(b);
-        return fsdp_mul(x, b);
-    case FILLS_A_PART:
-        CHECK_OK(fsdp_tensor_fill_(fsdp_slice(b, 0, 0, 1), 3));
-        return fsdp_mul(x, b);
-    case COMPUTES_A_MASK: /* which is no input of where */
-        y = fsdp_mul(x, fsdp_where(fsdp_gt(b, o->threes), o->threes, fsdp_scale(o->threes, 2)));
-        CHECK_OK(fsdp_tensor_fill_(b, 7));
-        return y;
-    default:
-        y = fsdp_mul(x, o->kind == COMPUTES_MORE ? fsdp_square(b) : b); /* the square is not recorded */
-        CHECK_OK(fsdp_tensor_fill_(b, 7));
-        return y;
-    }
-}
-
-static own_buffer own_buffer_of(own_write kind)
-{
-    own_buffer o = {plain(2, 3), plain(2, 3), kind, 3};
-
-    CHECK_OK(fsdp_tensor_fill_(o.threes, 3));
-    return o;
-}
-
-static fsdp_tensor *through_own_buffer(own_buffer *o, fsdp_tensor *x)
-{
-    return CHECK_PTR(fsdp_sum(fsdp_recompute(context, with_own_buffer, o, &x, 1, NULL)));
-}
-
-static void check_gradient(fsdp_tensor *x, float value)
-{
-    float values[6];
-
-    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(x)), FSDP_F32, values));
-    for (int i = 0; i < 6; i++)
-        CHECK_NEAR(values[i], value, 0);
-}
-
-static void a_checkpoint_may_write_to_tensors_of_its_own(void **state)
-{
-    (void)state;
-    for (own_write kind = FILLS; kind <= WRITES_AFTER; kind++) {
-        own_buffer o = own_buffer_of(kind);
-        fsdp_tensor *x = leaf(2, 3), *y = through_own_buffer(&o, x);
-
-        if (kind >= ADDS_UP) {
-            CHECK_STATUS(fsdp_backward(y), FSDP_STATE);
-            CHECK_CONTAINS(fsdp_last_error(), "was written to");
-            CHECK_NULL(fsdp_tensor_grad(x));
-            continue;
-        }
-        CHECK_OK(fsdp_backward_from(&y, NULL, 1, true));
-        check_gradient(x, 3);
-        CHECK_OK(fsdp_backward(y));
-        check_gradient(x, 6);
-    }
-}
-
-static void a_write_from_outside_to_what_a_checkpoint_writes_to_is_an_error(void **state)
-{
-    (void)state;
-    for (own_write kind = FILLS; kind <= IS_NESTED; kind++)
-        for (int source = 0; source < 2; source++) {
-            own_buffer o = own_buffer_of(kind);
-            fsdp_tensor *x = leaf(2, 3), *y = through_own_buffer(&o, x);
-            bool reads = kind == KEEPS_STATISTICS || kind == COUNTS ? source : !source || kind == COPIES;
-
-            CHECK_OK(fsdp_tensor_fill_(source ? o.threes : o.buffer, 4));
-            CHECK_STATUS(fsdp_backward(y), reads ? FSDP_STATE : FSDP_OK);
-            if (reads)
-                CHECK_NULL(fsdp_tensor_grad(x));
-            else
-                check_gradient(x, 3);
-        }
-}
-
-static void checkpoints_may_share_what_they_write_to(void **state)
-{
-    own_buffer a = own_buffer_of(FILLS), b = a, reader = a;
-    fsdp_tensor *x = leaf(2, 3), *y;
-
-    (void)state;
-    b.value = 5;
-    y = fsdp_add(through_own_buffer(&a, x), through_own_buffer(&b, x));
-    CHECK_OK(fsdp_backward_from(&y, NULL, 1, true));
-    check_gradient(x, 8);
-    /* What came back of the one is kept, and was written to by the other. */
-    CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "was written to after the forward");
-    x = leaf(2, 3);
-    reader.kind = COMPUTES_MORE;
-    y = through_own_buffer(&reader, x); /* it reads what is there before its own write */
-    y = fsdp_add(y, through_own_buffer(&b, x));
-    CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "reads a tensor that was written to");
-}
-
-/* ---- what a function reads that is no input of it ---- */
-
-/* Of a tensor of whole numbers or a mask that an operation copies before it reads it. */
-typedef enum reading {
-    SELECTS_WIDE,   /* int64 */
-    SELECTS_TURNED, /* not contiguous */
-    EMBEDS_TURNED,
-    GATHERS_WIDE,
-    FILLS_BY_TURNED,
-    CHOOSES_BY_TURNED,
-    COMPARES_TURNED,
-    READINGS
-} reading;
-
-typedef struct reader {
-    reading kind;
-    fsdp_tensor *read;
-} reader;
-
-static fsdp_tensor *with_reading(void *arg, fsdp_tensor *const *inputs, int count)
-{
-    const reader *r = arg;
-    fsdp_tensor *x = fsdp_square(inputs[0]), *turned = fsdp_transpose(r->read, 0, 1);
-
-    (void)count;
-    switch (r->kind) {
-    case SELECTS_WIDE:
-        return fsdp_square(fsdp_index_select(x, 0, fsdp_reshape(r->read, FSDP_SHAPE(9))));
-    case SELECTS_TURNED:
-        return fsdp_square(fsdp_index_select(x, 0, fsdp_squeeze(fsdp_slice(r->read, 1, 1, 1), 1)));
-    case EMBEDS_TURNED:
-        return fsdp_square(fsdp_embedding(x, turned));
-    case GATHERS_WIDE:
-        return fsdp_square(fsdp_gather(x, 1, r->read));
-    case FILLS_BY_TURNED:
-        return fsdp_square(fsdp_masked_fill(x, turned, 0.5));
-    case CHOOSES_BY_TURNED:
-        return fsdp_square(fsdp_where(turned, x, inputs[0]));
-    default:
-        return fsdp_square(fsdp_where(fsdp_gt(turned, fsdp_scalar(turned, 0.5)), x, inputs[0]));
-    }
-}
-
-static fsdp_dtype dtype_read(reading kind)
-{
-    return kind == SELECTS_WIDE || kind == GATHERS_WIDE           ? FSDP_I64
-           : kind == SELECTS_TURNED || kind == EMBEDS_TURNED      ? FSDP_I32
-           : kind == FILLS_BY_TURNED || kind == CHOOSES_BY_TURNED ? FSDP_BOOL
-                                                                  : FSDP_F32;
-}
-
-static fsdp_tensor *numbers_read(reading kind, const float *values)
-{
-    return CHECK_PTR(fsdp_cast(make_floats(device, 9, values), dtype_read(kind)));
-}
-
-static void a_write_to_what_is_copied_before_it_is_read_is_an_error(void **state)
-{
-    static const float first[9] = {0, 1, 0, 1, 1, 0, 0, 0, 1}, then[9] = {1, 0, 0, 0, 1, 1, 0, 1, 0};
-
-    (void)state;
-    for (reading kind = 0; kind < READINGS; kind++)
-        for (int how = 0; how < 4; how++) { /* plain; read again; written; another tensor */
-            reader r = {kind, CHECK_PTR(fsdp_reshape(numbers_read(kind, first), FSDP_SHAPE(3, 3)))};
-            fsdp_tensor *x = leaf(3, 3), *y;
-            static float plain_gradient[9];
-            float gradient[9];
-
-            y = how == 0 ? with_reading(&r, &x, 1) : fsdp_recompute(context, with_reading, &r, &x, 1, NULL);
-            y = CHECK_PTR(fsdp_sum(y));
-            if (how == 2)
-                CHECK_OK(fsdp_tensor_copy_(r.read, fsdp_reshape(numbers_read(kind, then), FSDP_SHAPE(3, 3))));
-            if (how == 3)
-                r.read = CHECK_PTR(fsdp_reshape(numbers_read(kind, then), FSDP_SHAPE(3, 3)));
-            if (how >= 2) {
-                CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "reads a tensor that was written to");
-                continue;
-            }
-            CHECK_OK(fsdp_backward(y));
-            CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(x), FSDP_F32, how == 0 ? plain_gradient : gradient));
-            if (how == 1)
-                CHECK_BYTES(gradient, plain_gradient, sizeof gradient);
-        }
-}
-
-/* A product that is kept, and to which the function adds. */
-static fsdp_status add_one(const void *arg, void *const *data)
-{
-    (void)arg;
-    for (int i = 0; i < 6; i++)
-        ((float *)data[0])[i] += 1;
-    return FSDP_OK;
-}
-
-static fsdp_tensor *with_changed_product(void *arg, fsdp_tensor *const *inputs, int count)
-{
-    fsdp_tensor *y = fsdp_linear(inputs[0], arg, FSDP_NO_BIAS);
-
-    (void)count;
-    if (!y || fsdp_launch_kernel("add one", add_one, NULL, 0, &y, 1, &y, 1) != FSDP_OK)
+    t->calls++;
+    t->again += fsdp_recomputing(t->context);
+    if (t->fails_again && fsdp_recomputing(t->context)) {
+        FSDP_FAIL(FSDP_IO, "not again");
         return NULL;
-    return fsdp_mul(y, fsdp_tanh(y));
+    }
+    if (t->goes_back && fsdp_backward(t->inner) != FSDP_OK)
+        return NULL;
+    y = toy_scale(toy_scale(inputs[0], 2), 3);
+    if (y && fsdp_tensor_requires_grad(y))
+        CHECK_OK(fsdp__add_grad_hook(y, count_hook, t, count_free));
+    return toy_scale(y, 5);
 }
 
-static void a_function_may_write_to_its_own_result(void **state)
+static fsdp_tensor *checkpoint(toy *t, fsdp_tensor *x)
 {
-    float gradients[3][9];
+    const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
+
+    t->context = fsdp_device_context(fsdp_tensor_device(x));
+    return fsdp_recompute(t->context, thirty, t, &x, 1, &options);
+}
+
+static fsdp_tensor *long_leaf(fsdp_context *context)
+{
+    return make_leaf(test_device(context), 1, 1, (const int64_t[]){LENGTH});
+}
+
+static fsdp_tensor *ones(fsdp_context *context)
+{
+    fsdp_tensor *tensor = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(LENGTH)));
+
+    CHECK_OK(fsdp_tensor_fill_(tensor, 1));
+    return tensor;
+}
+
+static void values_are_given_up_and_come_back(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *y, *one = ones(context);
+    int64_t before = tensor_bytes(context);
+    toy t = {0};
 
     (void)state;
-    for (fsdp_recompute_mode mode = FSDP_RECOMPUTE_NONE; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++) {
-        fsdp_tensor *x = plain(2, 3), *w = leaf(3, 3);
-
-        CHECK_OK(fsdp_backward(fsdp_sum(
-            fsdp_recompute(context, with_changed_product, w, &x, 1, &(fsdp_recompute_options){.mode = mode}))));
-        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(w), FSDP_F32, gradients[mode]));
-        CHECK_BYTES(gradients[mode], gradients[0], sizeof gradients[0]);
-    }
+    y = CHECK_PTR(checkpoint(&t, x));
+    CHECK_EQ(tensor_bytes(context) - before, 256); /* y alone */
+    CHECK(!fsdp_tensor_is_leaf(y));
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, true));
+    CHECK_NEAR(toy_grad(x), 30, 0);
+    CHECK_EQ(t.calls, 2);
+    CHECK_EQ(t.again, 1);
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, false)); /* of a kept graph: what came back has stayed */
+    CHECK_NEAR(toy_grad(x), 60, 0);
+    CHECK_EQ(t.calls, 2);
+    CHECK_EQ(t.hooks, 2);
+    CHECK_EQ(t.freed, 1);
+    CHECK_EQ(tensor_bytes(context) - before, 512); /* y and the gradient */
+    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, false), FSDP_STATE, "a second time");
+    toy_end(context);
+    CHECK_EQ(t.frees, 2); /* the second run's went at once */
 }
 
-TEST_MAIN(IN_SCOPE(a_checkpoint_may_write_to_tensors_of_its_own),
-          IN_SCOPE(a_write_from_outside_to_what_a_checkpoint_writes_to_is_an_error),
-          IN_SCOPE(checkpoints_may_share_what_they_write_to),
-          IN_SCOPE(a_write_to_what_is_copied_before_it_is_read_is_an_error),
-          IN_SCOPE(a_function_may_write_to_its_own_result))
+static void a_graph_that_is_never_walked_frees_all(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context);
+    toy t = {0}, quiet = {0};
+
+    (void)state;
+    CHECK_PTR(checkpoint(&t, x));
+    fsdp_no_grad_begin(context);
+    CHECK_PTR(checkpoint(&quiet, x));
+    fsdp_no_grad_end(context);
+    CHECK_EQ(quiet.calls, 1);
+    CHECK_EQ(quiet.freed, 1);
+    CHECK_EQ(t.freed, 0);
+    toy_end(context);
+    CHECK_EQ(t.calls, 1);
+    CHECK_EQ(t.freed, 1);
+}
+
+static void an_input_written_to_is_an_error(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
+    toy t = {0};
+
+    (void)state;
+    y = CHECK_PTR(checkpoint(&t, x));
+    CHECK_OK(fsdp_tensor_fill_(x, 3));
+    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, false), FSDP_STATE, "input 0 (64,) of a checkpoint was written to");
+    CHECK_NULL(fsdp_tensor_grad(x));
+    toy_end(context);
+    CHECK_EQ(t.freed, 1);
+}
+
+static void a_failed_second_run_can_be_tried_again(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
+    toy t = {.fails_again = true};
+
+    (void)state;
+    y = CHECK_PTR(checkpoint(&t, x));
+    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, true), FSDP_IO, "recomputing a checkpoint: not again");
+    CHECK(!fsdp_recomputing(context));
+    CHECK(fsdp_grad_enabled(context));
+    t.fails_again = false;
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 30, 0);
+    toy_end(context);
+}
+
+static void what_cannot_run_twice_is_refused(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *none = NULL;
+    const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
+    toy t = {.goes_back = true, .inner = toy_scale(x, 7)};
+
+    (void)state;
+    CHECK_NULL(checkpoint(&t, x));
+    CHECK_EQ(fsdp_last_status(), FSDP_UNSUPPORTED);
+    CHECK_CONTAINS(fsdp_last_error(), "inside the forward of a checkpoint");
+    CHECK_EQ(t.freed, 1);
+    CHECK_NULL(fsdp_recompute(context, thirty, &t, &none, 1, &options));
+    CHECK_EQ(t.freed, 2);
+    CHECK_NULL(fsdp_recompute(context, NULL, &t, &x, 1, &options));
+    CHECK_CONTAINS(fsdp_last_error(), "a context and a function");
+    CHECK_EQ(t.freed, 3);
+    CHECK_OK(fsdp_backward(t.inner)); /* it was not walked */
+    toy_end(context);
+}
+
+/* A checkpoint inside another runs again with it, once. */
+static fsdp_tensor *around(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return toy_scale(checkpoint(arg, inputs[0]), 7);
+}
+
+static void one_in_another_is_a_part_of_it(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
+    toy t = {0};
+
+    (void)state;
+    y = CHECK_PTR(fsdp_recompute(context, around, &t, &x, 1, NULL));
+    CHECK_EQ(t.freed, 1);
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 210, 0);
+    CHECK_EQ(t.calls, 2);
+    CHECK_EQ(t.hooks, 1);
+    toy_end(context);
+}
+
+/* 30 x, 7 x, and none. */
+static fsdp_status several(void *arg, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count)
+{
+    CHECK_EQ(output_count, 3);
+    CHECK(!outputs[0] && !outputs[1] && !outputs[2]);
+    outputs[0] = thirty(arg, inputs, count);
+    outputs[1] = toy_scale(inputs[0], 7);
+    return outputs[0] && outputs[1] ? FSDP_OK : fsdp_last_status();
+}
+
+static void a_backward_may_come_from_any_of_several_outputs(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *none = NULL, *y[3];
+    const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
+    toy t = {.context = context};
+
+    (void)state;
+    CHECK_OK(fsdp_recompute_many(context, several, &t, &x, 1, y, 3, &options));
+    CHECK_NULL(y[2]);
+    CHECK_OK(fsdp_backward_from(&y[1], &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 7, 0);
+    CHECK_OK(fsdp_backward_from(&y[0], &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 37, 0);
+    CHECK_EQ(t.calls, 2); /* one recomputation serves both */
+    CHECK_EQ(t.freed, 1);
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_recompute_many(context, several, &t, &x, 1, y, 3, &options));
+    fsdp_no_grad_end(context);
+    CHECK(y[0] && !fsdp_tensor_requires_grad(y[0]));
+    fsdp_clear_error();
+    CHECK_STATUS(fsdp_recompute_many(context, several, &t, &none, 1, y, 3, &options), FSDP_INVALID);
+    CHECK(!y[0] && !y[1] && !y[2]);
+    CHECK_STATUS(fsdp_recompute_many(context, NULL, &t, &x, 1, y, 3, &options), FSDP_INVALID);
+    CHECK_ERROR(fsdp_recompute_many(context, several, &t, &x, 1, NULL, 3, &options), FSDP_INVALID, "room");
+    CHECK_ERROR(fsdp_recompute_many(context, several, &t, &x, 1, y, 0, &options), FSDP_INVALID, "room");
+    CHECK_EQ(t.freed, 6);
+    toy_end(context);
+}
+
+/* The second run ends at the last operation that is needed, inside. */
+static fsdp_tensor *scaled_inside(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    fsdp_tensor *y;
+
+    (void)count;
+    if (fsdp_enable_grad_begin(arg) != FSDP_OK)
+        return NULL;
+    y = toy_scale(toy_scale(inputs[0], 2), 3);
+    if (!y)
+        return NULL;
+    fsdp_enable_grad_end(arg);
+    return y;
+}
+
+static void a_second_run_leaves_recording_as_it_was(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
+
+    (void)state;
+    y = CHECK_PTR(fsdp_recompute(context, scaled_inside, context, &x, 1, NULL));
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_enable_grad_begin(context));
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 6, 0);
+    fsdp_enable_grad_end(context);
+    CHECK(!fsdp_grad_enabled(context));
+    fsdp_no_grad_end(context);
+    CHECK(fsdp_grad_enabled(context));
+    toy_end(context);
+}
+
+TEST_MAIN(cmocka_unit_test(a_second_run_leaves_recording_as_it_was),
+          cmocka_unit_test(a_backward_may_come_from_any_of_several_outputs),
+          cmocka_unit_test(values_are_given_up_and_come_back), cmocka_unit_test(a_graph_that_is_never_walked_frees_all),
+          cmocka_unit_test(an_input_written_to_is_an_error), cmocka_unit_test(a_failed_second_run_can_be_tried_again),
+          cmocka_unit_test(what_cannot_run_twice_is_refused), cmocka_unit_test(one_in_another_is_a_part_of_it))

@@ -6,7 +6,7 @@
 #include "base/compiler.h"
 #include "compare/measure.h"
 #include "support/ranks.h"
-#include "train/config.h"
+#include "train/run_config.h"
 
 enum {
     BLOCKS = 3,

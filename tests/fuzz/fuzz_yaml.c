@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "config/yaml.h"
-#include "train/config.h"
+#include "train/run_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -1,4 +1,4 @@
-"""Writes nn_printed.txt: what PyTorch prints for the tree that tests/nn/test_print.c builds.
+"""Writes nn_printed.txt: what PyTorch prints for the tree that tests/nn/test_print_module.c builds.
 
     python tests/numbers/nn_printed.py > tests/numbers/nn_printed.txt"""
 

@@ -233,9 +233,9 @@ static void names_become_numbers_and_names_again(void **unused)
                     "the optimizer has no such parameter number");
         fsdp_state_dict_free(one);
     }
-    CHECK_OK(fsdp_state_dict_add(by_name, "state.c.step", state->entries[0].tensor));
+    CHECK_OK(fsdp_state_dict_add(by_name, "optimizer_state.c.step", state->entries[0].tensor));
     CHECK_ERROR(fsdp_optimizer_rekey_state_dict(m.optimizer, by_name, true, &no), FSDP_INVALID,
-                "cannot rekey 'state.c.step': the optimizer has no such parameter");
+                "cannot rekey 'optimizer_state.c.step': the optimizer has no such parameter");
     CHECK_NULL(no);
     fsdp_state_dict_free(by_name);
     fsdp_state_dict_free(by_id);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tools/check_files.py finds circles of symbols, of headers and of both, and no others.
+# tools/check_files.py finds circles of symbols, of headers and of both, and arrows between rooms that go up, and no
+# others.
 set -eu
 command -v python3 >/dev/null || exit 77
 folder=$(mktemp -d)
@@ -30,6 +31,20 @@ write free/b.c '#include "free/c.h"' 'static int helper(void) { return 2; }' 'in
 write free/c.h 'int c(void); int later(void);'
 write free/c.c '#include "free/a.h"' 'int c(void) { return A; }'
 write free/a.h '#define A 1'
+
+# Rooms: in `house` each uses those below it; in the others one thing goes up, or a folder has no name.
+for layer in house symbol include nameless; do
+    write $layer/low/a.c "int ${layer}_a(void); int ${layer}_a(void) { return 1; }"
+    write $layer/low/deep/d.c "int ${layer}_a(void); int ${layer}_d(void) { return ${layer}_a(); }"
+    write $layer/high/b.h '#define B 1'
+    write $layer/high/b.c "int ${layer}_d(void); int ${layer}_b(void); int ${layer}_b(void) { return ${layer}_d(); }"
+    write $layer/top.c "#include \"$layer/high/b.h\"" "int ${layer}_b(void); int ${layer}_top(void) { return B + ${layer}_b(); }"
+done
+write house/low/e.c 'int house_top(void); int house_e(void) { return house_top(); }' # which rules of rooms do not see
+write symbol/low/e.c 'int symbol_b(void); int symbol_e(void) { return symbol_b(); }'
+write include/low/deep/e.c '#include "include/high/b.h"' 'int include_e(void) { return B; }'
+write nameless/third/t.c 'int nameless_b(void); int nameless_t(void) { return nameless_b(); }'
+write LAYERS 'rooms house: low high' 'rooms symbol: low high .' 'rooms include: low high .' 'rooms nameless: low high'
 
 mkdir "$build"
 entries=()
@@ -63,6 +78,12 @@ refused symbols "symbols/a.c uses b of symbols/deep/b.c"
 refused headers "headers/b.h includes headers/a.h"
 refused both "both/b.c uses a of both/a.c"
 refused both "both/a.h includes both/b.h"
+check house
+refused symbol "src/symbol: low may not use high: symbol/low/e.c uses symbol_b of symbol/high/b.c"
+refused include "src/include: low may not use high: include/low/deep/e.c includes include/high/b.h"
+refused nameless "does not name third"
+sed -i 's/rooms house: low high/& ./' "$src/LAYERS"
+refused house "src/house: low may not use .: house/low/e.c uses house_top of house/top.c"
 if check symbols | grep -q top; then
     echo "a file that stands outside the circle was reported"
     exit 1

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "support/ranks.h"
-#include "train/config.h"
+#include "train/run_config.h"
 
 typedef struct fixture {
     char *directory, *data, *metrics, *other;

@@ -1,50 +1,14 @@
-/* cpu_device.c - the CPU as a device: its memory, its floating point mode, and, at the end of the file, its table. */
+/* cpu_device.c - the CPU as a device: its memory, and its table. */
 #include "backend/cpu/cpu_device.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-#if defined(__x86_64__) || defined(__i386__)
-#include <xmmintrin.h>
-#endif
 
 #include "base/alloc.h"
 #include "base/limits.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
-
-/* Makes the CPU flush denormal results to zero and take denormals for zero: they cost 100x and more. */
-static void flush_denormals(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    _mm_setcsr(_mm_getcsr() | 0x8040); /* flush to zero | denormals are zero */
-#endif
-}
-
-void fsdp__cpu_prepare_thread(const fsdp_device *device)
-{
-    flush_denormals();
-#ifdef _OPENMP
-    omp_set_num_threads(fsdp_context_threads(fsdp_device_context(device)));
-#else
-    (void)device;
-#endif
-}
-
-/* Prepares the thread that creates the device. A thread inherits the mode of the one that starts it; only a pool that
- * the creator had before must be told. */
-static void cpu_prepare_creator(fsdp_device *device)
-{
-    fsdp__keep_heap();
-    fsdp__cpu_prepare_thread(device);
-#ifdef _OPENMP
-#pragma omp parallel
-    flush_denormals();
-#endif
-}
 
 /* ---- memory ---- */
 
@@ -107,7 +71,7 @@ const fsdp__backend fsdp__backend_cpu = {
     .has_bytes = true,
     .host_access = true,
     .shared_memory = true,
-    .prepare_thread = cpu_prepare_creator,
+    .prepare_thread = fsdp__cpu_prepare_creator,
     .segment_alloc = cpu_segment_alloc,
     .segment_free = cpu_segment_free,
     .copy_to_device = cpu_copy,

@@ -1,4 +1,4 @@
-/* cpu_device.h - shared by cpu_device.c and cpu_stream.c, and by backends that compute on the CPU too (backend/sim). */
+/* cpu_device.h - shared by the files of the CPU, and by backends that compute on the CPU too (backend/sim). */
 #ifndef BACKEND_CPU_CPU_DEVICE_H
 #define BACKEND_CPU_CPU_DEVICE_H
 
@@ -6,6 +6,8 @@
 
 /* Sets the floating point mode and the number of compute threads of the calling thread. */
 void fsdp__cpu_prepare_thread(const fsdp_device *device);
+/* Does the same for the thread that creates the device, and for those of its pool. */
+void fsdp__cpu_prepare_creator(fsdp_device *device);
 
 /* Allocate and free segments of ordinary memory, aligned to huge pages. */
 fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out);

@@ -1,0 +1,74 @@
+/* node_grads.c - the gradients that an operation's backward gives to its inputs. */
+#include "autograd/node.h"
+#include "base/compiler.h"
+
+#include <string.h>
+
+/* Makes *out = a + b, a fresh tensor. */
+static fsdp_status sum_of(const fsdp_tensor *a, const fsdp_tensor *b, fsdp_tensor **out)
+{
+    fsdp_device *device = a->storage->device;
+    fsdp_tensor *sum = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_tensor_create(device, a->dtype, a->ndim, a->shape, FSDP_MEMORY_ACTIVATION, &sum));
+    if (fsdp_tensor_is_contiguous(a) && fsdp_tensor_is_contiguous(b)) {
+        const fsdp__binary_args args = {.a = fsdp_tensor_data(a),
+                                        .b = fsdp_tensor_data(b),
+                                        .y = fsdp_tensor_data(sum),
+                                        .ndim = 1,
+                                        .shape = {fsdp_tensor_numel(a)},
+                                        .a_strides = {1},
+                                        .b_strides = {1},
+                                        .op = FSDP__ADD,
+                                        .dtype = a->dtype};
+        FSDP_TRY_GOTO(status, fsdp__launch_binary(fsdp_device_stream(device), &args), fail);
+    } else {
+        FSDP_TRY_GOTO(status, fsdp__tensor_copy(sum, a, false), fail);
+        FSDP_TRY_GOTO(status, fsdp__tensor_copy(sum, b, true), fail);
+    }
+    *out = sum;
+    return FSDP_OK;
+fail:
+    fsdp_tensor_unref(sum);
+    return status;
+}
+
+fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad)
+{
+    fsdp_tensor **have = &node->grads[output];
+    fsdp_tensor *sum = NULL;
+
+    if (!*have) {
+        *have = fsdp_tensor_ref(grad);
+        return FSDP_OK;
+    }
+    if (*have != grad && fsdp__grad_exclusive(*have)) /* see [Note: exclusive gradients] */
+        return fsdp__tensor_copy(*have, grad, true);
+    FSDP_TRY(sum_of(*have, grad, &sum));
+    fsdp_tensor_unref(*have);
+    *have = sum;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
+{
+    fsdp__edge *edge = &node->inputs[input];
+    char want[FSDP__SHAPE_TEXT], have[FSDP__SHAPE_TEXT];
+
+    if (!edge->node && !edge->leaf)
+        return FSDP_OK;
+    if (!grad) /* an operation in the backward has failed and said why */
+        return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "no gradient was given");
+    if (grad->dtype != edge->dtype || grad->ndim != edge->ndim ||
+        memcmp(grad->shape, edge->shape, (size_t)edge->ndim * sizeof *edge->shape) != 0)
+        return FSDP_FAIL(FSDP_INVALID, "a %s gradient %s does not fit input %d, which is %s %s",
+                         fsdp_dtype_name(grad->dtype), fsdp__shape_text(grad->ndim, grad->shape, have), input,
+                         fsdp_dtype_name(edge->dtype), fsdp__shape_text(edge->ndim, edge->shape, want));
+    if (edge->node)
+        return fsdp__node_add_grad(edge->node, edge->output, grad);
+    if (edge->given)
+        return FSDP_FAIL(FSDP_STATE, "the gradient of input %d was given twice", input);
+    edge->given = fsdp_tensor_ref(grad); /* whether it can be adopted shows once the node has dropped it */
+    return FSDP_OK;
+}

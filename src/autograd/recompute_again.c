@@ -1,0 +1,295 @@
+/* recompute_again.c - runs the function of a checkpoint again, in the backward: [Note: checkpoints] in recompute.c. */
+#include "autograd/recompute.h"
+
+#include "base/alloc.h"
+
+static fsdp__checkpoint *recomputed_in(const fsdp_context *context)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return autograd && autograd->recomputing ? autograd->checkpoint : NULL;
+}
+
+bool fsdp_recomputing(const fsdp_context *context)
+{
+    return recomputed_in(context) != NULL;
+}
+
+static bool done(const fsdp__checkpoint *c)
+{
+    return c->at > c->last;
+}
+
+bool fsdp__recomputation_done(const fsdp_context *context)
+{
+    const fsdp__checkpoint *c = recomputed_in(context);
+
+    return c && done(c);
+}
+
+static fsdp_status fail_other_way(const fsdp__checkpoint *c, const char *now)
+{
+    bool more = c->at < c->entry_count;
+
+    return FSDP_FAIL(FSDP_STATE,
+                     "the forward of a checkpoint, run again for its backward, took another way: operation %lld is %s "
+                     "and was %s",
+                     (long long)c->at, now, more ? c->entries[c->at].op->name : "none");
+}
+
+static bool needs_refill(const fsdp__checkpoint *c, const fsdp__node *node)
+{
+    for (int i = 0; node && !node->released && i < node->saved_count; i++)
+        if (node->saved[i] && node->saved[i]->storage == c->nothing)
+            return true;
+    return false;
+}
+
+bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor **outputs,
+                  int output_count)
+{
+    const fsdp__checkpoint *c = NULL;
+    const fsdp__checkpoint_entry *e;
+
+    for (int i = 0; i < input_count && !c; i++)
+        c = inputs[i] ? recomputed_in(fsdp__tensor_context(inputs[i])) : NULL;
+    if (!c || c->at >= c->entry_count || !fsdp__will_record(inputs, input_count))
+        return false;
+    e = &c->entries[c->at];
+    if (e->op != op || (!e->kept && (c->at != c->last || e->own)))
+        return false;
+    if (e->kept && fsdp__checkpoint_kept_version(e) != e->kept_version)
+        return false; /* the function writes to what was kept, and would do so again */
+    for (int i = 0; i < output_count; i++) {
+        outputs[i] = NULL;
+        if (e->kept && fsdp__tensor_alias(e->kept[i], &outputs[i]) == FSDP_OK)
+            outputs[i] = fsdp__scope_adopt(outputs[i]);
+    }
+    return true;
+}
+
+static fsdp_status fail_written(const fsdp__checkpoint *c)
+{
+    return FSDP_FAIL(
+        FSDP_STATE,
+        "operation %lld of a checkpoint (%s), or one before it, reads a tensor that was written to between "
+        "the forward and its backward, which computes from it again: run the backward before the write, "
+        "or give the checkpoint a copy",
+        (long long)c->at, c->entries[c->at].op->name);
+}
+
+/* Returns whether the entry's node has yet to run; nobody needs what a freed or finished node read. */
+static bool is_to_come(const fsdp__checkpoint_entry *e)
+{
+    return e->node && !e->node->released;
+}
+
+static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entry *e, fsdp_tensor *const *saved)
+{
+    fsdp__node *node = e->node;
+
+    if (!needs_refill(c, node))
+        return FSDP_OK;
+    for (int i = 0; i < node->saved_count; i++) {
+        fsdp_tensor *before = node->saved[i], *alias = NULL;
+
+        if (!before || before->storage != c->nothing)
+            continue;
+        if (!saved[i] || !fsdp__shape_equal(before, saved[i]) || before->dtype != saved[i]->dtype)
+            return fail_other_way(c, "one with other tensors");
+        if (!fsdp__origin_is_known(saved[i]) && fsdp__node_check_version(node, i, saved[i]) != FSDP_OK)
+            return fsdp_fail_prefix(FSDP_STATE, "%s", node->op->name);
+        if (fsdp__origin_of(&saved[i], 1) != node->marks[i].origin)
+            return fail_written(c);
+        FSDP_TRY(fsdp__tensor_alias(saved[i], &alias));
+        node->saved[i] = alias;
+        node->marks[i].version = alias->storage->version;
+        fsdp_tensor_unref(before);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__traits *traits, const fsdp__op *op,
+                                    fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
+                                    int output_count, fsdp_tensor *const *saved, int saved_count)
+{
+    const fsdp__checkpoint_entry *e;
+    fsdp__grad_state *state;
+
+    if (!done(c) && fsdp__checkpoint_has_entry(traits, saved_count)) {
+        if (c->at == c->entry_count || c->entries[c->at].op != op)
+            return fail_other_way(c, op->name);
+        e = &c->entries[c->at];
+        FSDP_TRY(refill(c, e, saved));
+        if (is_to_come(e) && fsdp__origin_of(inputs, input_count) != e->read)
+            return fail_written(c);
+        c->at++;
+    }
+    if (done(c))
+        return FSDP_FAIL(FSDP_STATE, "the backward has what it needs");
+    for (int i = 0; i < output_count; i++) {
+        if (!outputs[i])
+            return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grad_state_make(outputs[i], &state));
+        state->requires_grad = state->recomputed = true;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+    fsdp__checkpoint *c = autograd ? autograd->checkpoint : NULL;
+
+    if (!c)
+        return FSDP_OK;
+    if (autograd->recomputing) {
+        if (c->number_at == c->number_count)
+            return fail_other_way(c, "one more dropout");
+        *number = c->numbers[c->number_at++];
+        return FSDP_OK;
+    }
+    if (fsdp__grow(&c->numbers, c->number_count, &c->number_capacity, sizeof *c->numbers) != 0)
+        return FSDP_NO_MEMORY;
+    c->numbers[c->number_count++] = *number;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_compare(fsdp_context *context, uint64_t number, bool *same)
+{
+    uint64_t first = number;
+
+    FSDP_TRY(fsdp__checkpoint_number(context, &first));
+    *same = first == number;
+    return FSDP_OK;
+}
+
+/* Notes a copy of the tensor. Called in the scope of the run. */
+static fsdp_status note_value(fsdp__checkpoint *c, const fsdp_tensor *tensor)
+{
+    fsdp_tensor *copy = fsdp__empty_like(tensor, tensor->dtype);
+
+    if (!copy || fsdp__grow(&c->values, c->value_count, &c->value_capacity, sizeof *c->values) != 0)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__tensor_copy(copy, tensor, false));
+    FSDP_TRY(fsdp__tensor_alias(copy, &c->values[c->value_count]));
+    c->value_count++;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_value(fsdp_tensor **tensor)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(fsdp__tensor_context(*tensor));
+    fsdp__checkpoint *c = autograd ? autograd->checkpoint : NULL;
+    fsdp_tensor *before;
+
+    if (!c)
+        return FSDP_OK;
+    if (!autograd->recomputing)
+        return note_value(c, *tensor);
+    before = c->value_at < c->value_count ? c->values[c->value_at++] : NULL;
+    if (!before || !fsdp__shape_equal(before, *tensor) || before->dtype != (*tensor)->dtype)
+        return fail_other_way(c, "one that reads other values");
+    *tensor = before;
+    return FSDP_OK;
+}
+
+static fsdp_status check_inputs(const fsdp__checkpoint *c)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    for (int i = 0; i < c->input_count; i++)
+        if (c->inputs[i]->storage->version != c->versions[i])
+            return FSDP_FAIL(FSDP_STATE,
+                             "input %d %s of a checkpoint was written to between its forward and its backward, which "
+                             "computes from it again: it needs version %llu, this is version %llu; run the backward "
+                             "first, or give the checkpoint a copy",
+                             i, fsdp__shape_text(c->inputs[i]->ndim, c->inputs[i]->shape, text),
+                             (unsigned long long)c->versions[i], (unsigned long long)c->inputs[i]->storage->version);
+    return FSDP_OK;
+}
+
+/* Makes new inputs in the scope, apart from those of the first run, since no gradient is to go anywhere. */
+static fsdp_status make_inputs(const fsdp__checkpoint *c, fsdp_tensor **inputs)
+{
+    for (int i = 0; i < c->input_count; i++) {
+        fsdp__grad_state *state;
+
+        FSDP_TRY(fsdp__tensor_alias(c->inputs[i], &inputs[i]));
+        inputs[i] = fsdp__scope_adopt(inputs[i]);
+        if (!inputs[i])
+            return FSDP_NO_MEMORY;
+        if (!c->wanted[i])
+            continue;
+        FSDP_TRY(fsdp__grad_state_make(inputs[i], &state));
+        state->requires_grad = state->recomputed = true;
+    }
+    return FSDP_OK;
+}
+
+/* Runs the function again. Nobody needs its outputs, but they need room. */
+static fsdp_status run_again(fsdp__checkpoint *c, fsdp_tensor **inputs, fsdp_tensor **outputs)
+{
+    fsdp_status status;
+
+    FSDP_TRY(make_inputs(c, inputs));
+    fsdp_clear_error();
+    status = fsdp__checkpoint_call(c, inputs, c->input_count, outputs);
+    if (!done(c))
+        return status != FSDP_OK ? status : fail_other_way(c, "none");
+    fsdp_clear_error(); /* the last operation ended it by failing */
+    return FSDP_OK;
+}
+
+static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
+{
+    const fsdp__autograd before = *autograd;
+    fsdp_tensor **inputs;
+    fsdp__origins *origins;
+    uint64_t run_before;
+    fsdp_status status;
+
+    FSDP_TRY(check_inputs(c));
+    origins = fsdp__origins_make(c->context);
+    if (!origins)
+        return FSDP_NO_MEMORY;
+    inputs = fsdp__calloc((size_t)c->input_count + (size_t)c->output_count, sizeof(fsdp_tensor *));
+    if (!inputs)
+        return FSDP_NO_MEMORY;
+    c->at = c->number_at = c->value_at = 0;
+    c->last = c->entry_count - 1;
+    while (c->last > 0 && !needs_refill(c, c->entries[c->last].node))
+        c->last--;
+    FSDP_TRY_GOTO(status, fsdp_scope_begin(c->context), out);
+    run_before = fsdp__origins_begin(origins);
+    autograd->no_grad = 0;
+    autograd->checkpoint = c;
+    autograd->recomputing = true;
+    status = run_again(c, inputs, inputs + c->input_count);
+    origins->run = run_before;
+    autograd->no_grad = before.no_grad; /* the last operation may have left something begun */
+    autograd->outside_count = before.outside_count;
+    autograd->checkpoint = before.checkpoint;
+    autograd->recomputing = before.recomputing;
+    fsdp_scope_end(c->context, NULL);
+out:
+    fsdp__free(inputs);
+    return status;
+}
+
+fsdp_status fsdp__checkpoint_restore(const fsdp__node *node)
+{
+    fsdp__checkpoint *c = node->checkpoint;
+    fsdp_status status;
+
+    if (!c || c->recomputed || !needs_refill(c, node))
+        return FSDP_OK;
+    c->refs++; /* the graph may be freed meanwhile */
+    status = recompute(c, fsdp__autograd_get(c->context));
+    if (status == FSDP_OK) {
+        c->recomputed = true;
+        fsdp__checkpoint_settle(c);
+    }
+    fsdp__checkpoint_unref(c);
+    return status == FSDP_OK ? status : fsdp_fail_prefix(status, "recomputing a checkpoint");
+}

@@ -1,0 +1,147 @@
+/* record.c - records operations. */
+#include "autograd/recompute.h"
+#include "base/alloc.h"
+#include "base/hash.h"
+
+#include <string.h>
+
+static void connect(fsdp__edge *edge, fsdp_tensor *input)
+{
+    fsdp__grad_state *state = fsdp__grad_state_get(input);
+
+    edge->device = input->storage->device;
+    edge->dtype = input->dtype;
+    edge->ndim = input->ndim;
+    memcpy(edge->shape, input->shape, sizeof edge->shape);
+    if (!state || !state->requires_grad)
+        return;
+    if (state->producer) {
+        edge->node = fsdp__node_ref(state->producer);
+        edge->output = state->output;
+    } else {
+        edge->leaf = fsdp_tensor_ref(input);
+    }
+}
+
+/* Returns the index of `saved` among `tensors`, or of the first that has the same bytes; -1 if there is none. */
+static int place_of(const fsdp_tensor *saved, fsdp_tensor *const *tensors, int count)
+{
+    int place = -1;
+
+    for (int i = count - 1; i >= 0; i--)
+        if (tensors[i] && tensors[i]->storage == saved->storage && (place < 0 || tensors[place] != saved))
+            place = i;
+    return place;
+}
+
+static fsdp_status save(fsdp__node *node, int i, const fsdp_tensor *saved, fsdp_tensor *const *inputs,
+                        fsdp_tensor *const *outputs)
+{
+    node->marks[i] = (fsdp__mark){.version = saved->storage->version,
+                                  .origin = fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)saved}, 1),
+                                  .input = place_of(saved, inputs, node->input_count),
+                                  .output = place_of(saved, outputs, node->output_count)};
+    return fsdp__tensor_alias(saved, &node->saved[i]);
+}
+
+uint64_t fsdp__recorded(const fsdp_context *context)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return autograd ? autograd->sequence : 0;
+}
+
+bool fsdp__recorded_since(const fsdp_tensor *tensor, uint64_t recorded)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(tensor);
+
+    return state && state->producer && state->producer->sequence > recorded;
+}
+
+/* Returns the context of inputs, at least one of which is not NULL. */
+static fsdp_context *context_of(fsdp_tensor *const *inputs)
+{
+    while (!*inputs)
+        inputs++;
+    return fsdp__tensor_context(*inputs);
+}
+
+/* Passes origins on: [Note: origins] in tensor/tensor.h. Saved tensors may have been read beside the inputs; if a
+ * result was kept, not all of them are there again. */
+static void pass_origin(const fsdp__traits *traits, fsdp_tensor *const *inputs, int input_count,
+                        fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved, int saved_count)
+{
+    uint64_t from;
+
+    if (output_count == 0 || !outputs[0] || !fsdp__origin_runs(outputs[0]->storage))
+        return;
+    from = fsdp__mix(FSDP__HASH_OF_NOTHING, fsdp__origin_of(inputs, input_count));
+    from = fsdp__mix(from, fsdp__origin_of(saved, traits->dear ? 0 : saved_count)); /* often the same as the inputs */
+    for (int i = 0; i < output_count; i++)
+        if (outputs[i] && place_of(outputs[i], inputs, input_count) < 0) /* a view has the origin of its input */
+            fsdp__origin_made(outputs[i], from);
+}
+
+fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
+                         int output_count, fsdp_tensor *const *saved, int saved_count, const void *state,
+                         size_t state_bytes)
+{
+    static const fsdp__traits none = {0};
+
+    return fsdp__record_with(&none, op, inputs, input_count, outputs, output_count, saved, saved_count, state,
+                             state_bytes);
+}
+
+fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fsdp_tensor *const *inputs,
+                              int input_count, fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved,
+                              int saved_count, const void *state, size_t state_bytes)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp__autograd *autograd;
+    fsdp__node *node;
+
+    pass_origin(traits, inputs, input_count, outputs, output_count, saved, saved_count);
+    if (!fsdp__will_record(inputs, input_count))
+        return FSDP_OK;
+    autograd = fsdp__autograd_make(context_of(inputs));
+    if (autograd && autograd->recomputing) {
+        FSDP_TRY(fsdp__checkpoint_refill(autograd->checkpoint, traits, op, inputs, input_count, outputs, output_count,
+                                         saved, saved_count));
+        if (op->free_state)
+            op->free_state((void *)(uintptr_t)state);
+        return FSDP_OK;
+    }
+    node = autograd ? fsdp__node_create(input_count, output_count, saved_count, state_bytes) : NULL;
+    if (!node)
+        return FSDP_NO_MEMORY;
+    node->op = op;
+    node->traits = traits;
+    node->context = fsdp__tensor_context(outputs[0]);
+    for (int i = 0; i < input_count; i++)
+        if (inputs[i])
+            connect(&node->inputs[i], inputs[i]);
+    for (int i = 0; i < saved_count; i++)
+        if (saved[i])
+            FSDP_TRY_GOTO(status, save(node, i, saved[i], inputs, outputs), out);
+    for (int i = 0; i < output_count; i++)
+        FSDP_TRY_GOTO(status, fsdp__grad_state_make(outputs[i], &node->outputs[i].state), out);
+    if (autograd->checkpoint)
+        FSDP_TRY_GOTO(status, fsdp__checkpoint_note(autograd->checkpoint, node, inputs, outputs), out);
+
+    /* Nothing below can fail. */
+    if (state_bytes > 0)
+        memcpy(node->state, state, state_bytes);
+    /* Not earlier: the state of an operation that was not recorded stays the caller's. */
+    node->state_owned = true;
+    node->sequence = ++autograd->sequence;
+    for (int i = 0; i < output_count; i++) {
+        fsdp__grad_state *made = node->outputs[i].state;
+
+        made->requires_grad = true;
+        made->producer = fsdp__node_ref(node);
+        made->output = i;
+    }
+out:
+    fsdp__node_unref(node);
+    return status;
+}

@@ -1,0 +1,120 @@
+/* finite_values.c - looks at every value of every tensor: the exponent shows whether it is finite. */
+#include "cli/finite_values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/text.h"
+
+enum {
+    WINDOW_BYTES = 4 << 20
+};
+
+/* Returns the index of the first value that is not finite; `count` if all are. */
+static int64_t find_16(const uint16_t *values, int64_t count, uint16_t exponent)
+{
+    int64_t i = 0;
+
+    while (i < count && (values[i] & exponent) != exponent)
+        i++;
+    return i;
+}
+
+static int64_t find_32(const uint32_t *values, int64_t count, uint32_t exponent)
+{
+    int64_t i = 0;
+
+    while (i < count && (values[i] & exponent) != exponent)
+        i++;
+    return i;
+}
+
+int64_t fsdp__first_not_finite(const void *values, int64_t count, fsdp_dtype dtype)
+{
+    switch (dtype) {
+    case FSDP_F32:
+        return find_32(values, count, 0x7f800000u);
+    case FSDP_BF16:
+        return find_16(values, count, 0x7f80u);
+    case FSDP_F16:
+        return find_16(values, count, 0x7c00u);
+    default: /* integers */
+        return count;
+    }
+}
+
+typedef struct look {
+    fsdp__tensor_source *source;
+    void *window;
+    uint64_t done, all; /* in bytes */
+    void (*progress)(void *arg, uint64_t done, uint64_t all);
+    void *arg;
+} look;
+
+static const char *place_of(const fsdp__tensor_source *source, const fsdp__source_tensor *t)
+{
+    const fsdp_weights_entry *entry = t->entry;
+
+    return source->reader ? fsdp_checkpoint_path(source->reader) : entry->file;
+}
+
+static fsdp_status look_at(look *l, const fsdp__source_tensor *t)
+{
+    int64_t size = (int64_t)fsdp_dtype_size(t->dtype);
+
+    if (t->dtype == FSDP_DTYPE_NONE) /* its values cannot be read */
+        return FSDP_OK;
+    for (int64_t first = 0; first < t->numel; first += WINDOW_BYTES / size) {
+        int64_t count = FSDP__MIN(t->numel - first, WINDOW_BYTES / size), bad;
+
+        FSDP_TRY(fsdp__tensor_source_read(l->source, t, first, count, l->window));
+        bad = fsdp__first_not_finite(l->window, count, t->dtype);
+        if (bad < count)
+            return FSDP_FAIL(FSDP_NOT_FINITE,
+                             "'%s': tensor '%s' holds NaN or infinite values: the first is element %lld",
+                             place_of(l->source, t), FSDP__SHOWN_NAME(t->name), (long long)(first + bad));
+        l->done += (uint64_t)(count * size);
+        if (l->progress)
+            l->progress(l->arg, l->done, l->all);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__check_finite_weights(fsdp__tensor_source *source,
+                                       void (*progress)(void *arg, uint64_t done, uint64_t all), void *arg)
+{
+    look l = {.source = source, .window = fsdp__malloc(WINDOW_BYTES), .progress = progress, .arg = arg};
+    fsdp_status status = l.window ? fsdp__tensor_source_list(source, true) : FSDP_NO_MEMORY;
+
+    for (int64_t i = 0; i < source->count; i++)
+        l.all += source->tensors[i].bytes;
+    for (int64_t i = 0; i < source->count && status == FSDP_OK; i++)
+        status = look_at(&l, &source->tensors[i]);
+    fsdp__free(l.window);
+    return status;
+}
+
+static fsdp_status explain(const char *path, const char *what)
+{
+    fsdp__tensor_source source;
+    fsdp_status status = fsdp__tensor_source_open(path, &source);
+
+    if (status == FSDP_OK)
+        status = fsdp__check_finite_weights(&source, NULL, NULL);
+    fsdp__tensor_source_release(&source);
+    if (status != FSDP_OK)
+        return FSDP_FAIL(FSDP_NOT_FINITE, "%s: %s", what, fsdp_last_error());
+    return FSDP_FAIL(FSDP_NOT_FINITE,
+                     "%s, though all weights of '%s' are finite: values overflow while it computes, which a --dtype of "
+                     "float32 may avoid",
+                     what, path);
+}
+
+fsdp_status fsdp__fail_not_finite(fsdp_context *context, const char *path, const char *what)
+{
+    fsdp_status mine = fsdp_context_rank(context) == 0 ? explain(path, what) : FSDP_OK;
+
+    return fsdp_context_world_size(context) > 1 ? fsdp_agree(fsdp_world(context), mine) : mine;
+}

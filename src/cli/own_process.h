@@ -1,0 +1,34 @@
+/* own_process.h - what the program does to its own process, before and after a command. */
+#ifndef CLI_OWN_PROCESS_H
+#define CLI_OWN_PROCESS_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* ---- init.c ---- */
+
+/* Lets process 1 of a container go on as its child. Process 1 passes signals on to the child, reaps orphaned processes,
+ * and exits as the child does. (The kernel drops signals to process 1 that it has no handler for.) */
+void fsdp__leave_process_one(void);
+
+/* ---- spin.c ---- */
+
+/* Restarts this program with a short spin for libgomp's threads in its environment (launch/variables.h), which is read
+ * before main. It does not do so if the user says how threads wait, under valgrind, in a setuid program, or without
+ * /proc. Call it before anything is read. */
+void fsdp__start_with_short_spin(char **argv);
+
+/* ---- output.c ---- */
+
+/* Returns whether something could not be written to stdout; if so, `text` says it. */
+bool fsdp__output_failed(char *text, size_t text_bytes);
+
+/* ---- fatal.c ---- */
+
+/* Makes SIGBUS say which file was cut short while it was read, before it ends the process as usual. */
+void fsdp__explain_bus_errors(void);
+/* Ends this process by `signal`, as its parent expects. Process 1 exits with 128 + signal. */
+_Noreturn void fsdp__die_of(int signal);
+
+#endif

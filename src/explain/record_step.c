@@ -1,0 +1,278 @@
+/* record_step.c - records a step as the listener of the engine: after each event the counters show what it has brought.
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "device/device.h"
+#include "explain/explain.h"
+#include "nn/module.h"
+
+typedef struct recorder {
+    fsdp_explanation *e;
+    fsdp_context *context;
+    fsdp_device *device;
+    fsdp_module **modules; /* one per unit */
+    fsdp_explained_event *events;
+    int64_t event_count, capacity;
+    int64_t *life_capacity;    /* one per unit */
+    int64_t *open, open_count; /* units whose forward or backward is going on, the innermost last */
+    int64_t microbatch;
+    fsdp_explained_phase phase;
+    fsdp_comm_stats comm; /* at the previous event */
+    int64_t flops_at_start, flops;
+    fsdp_status status;
+} recorder;
+
+static fsdp_explained_unit *unit_of(const recorder *r, int64_t index)
+{
+    return (fsdp_explained_unit *)(uintptr_t)&r->e->units[index];
+}
+
+/* ---- lives ---- */
+
+static fsdp_explained_life *last_life(const recorder *r, int64_t unit)
+{
+    const fsdp_explained_unit *u = unit_of(r, unit);
+
+    return u->life_count ? (fsdp_explained_life *)(uintptr_t)&u->lives[u->life_count - 1] : NULL;
+}
+
+static bool is_live(const fsdp_explained_life *life)
+{
+    return life && life->end < 0;
+}
+
+static fsdp_status begin_life(recorder *r, int64_t unit)
+{
+    fsdp_explained_unit *u = unit_of(r, unit);
+    fsdp_explained_life *lives = (fsdp_explained_life *)(uintptr_t)u->lives;
+
+    if (is_live(last_life(r, unit)))
+        return FSDP_OK;
+    if (fsdp__grow(&lives, u->life_count, &r->life_capacity[unit], sizeof *lives))
+        return FSDP_NO_MEMORY;
+    u->lives = lives;
+    lives[u->life_count++] = (fsdp_explained_life){.begin = r->event_count, .end = -1, .ahead = true};
+    return FSDP_OK;
+}
+
+static void end_life(const recorder *r, int64_t unit, int64_t at)
+{
+    fsdp_explained_life *life = last_life(r, unit);
+
+    if (!is_live(life))
+        return;
+    life->end = at;
+    life->flops = (double)(r->flops - r->flops_at_start) - r->events[life->begin].flops;
+}
+
+static void drop_lives(const recorder *r)
+{
+    for (int64_t i = 0; i < r->e->unit_count; i++) {
+        fsdp_explained_unit *u = unit_of(r, i);
+
+        fsdp__free((fsdp_explained_life *)(uintptr_t)u->lives);
+        u->lives = NULL;
+        u->life_count = 0;
+    }
+}
+
+/* ---- what has happened since the previous event ---- */
+
+/* Charges what has happened to its unit. A gather is issued after its event, a reduction before it. */
+static void charge(recorder *r, int64_t unit, fsdp_shard_event event)
+{
+    int64_t flops = fsdp__device_flops(r->device);
+    bool reduces = event == FSDP_EVENT_REDUCE || r->phase == FSDP_PHASE_BACKWARD;
+    fsdp_comm_stats now;
+
+    fsdp_context_comm_stats(r->context, &now);
+    if (r->open_count > 0)
+        unit_of(r, r->open[r->open_count - 1])->flops += (double)(flops - r->flops);
+    r->flops = flops;
+    if (r->event_count > 0) {
+        const fsdp_explained_event *before = &r->events[r->event_count - 1];
+        fsdp_explained_life *life = last_life(r, before->unit);
+        int64_t bytes = now.bytes_sent[FSDP_ALL_GATHER] - r->comm.bytes_sent[FSDP_ALL_GATHER];
+
+        if (before->event == FSDP_EVENT_UNSHARD) {
+            unit_of(r, before->unit)->gathers += now.calls[FSDP_ALL_GATHER] - r->comm.calls[FSDP_ALL_GATHER];
+            unit_of(r, before->unit)->gathered_bytes += bytes;
+            if (life)
+                life->bytes += bytes;
+        }
+    }
+    /* Buckets are sent during the backward of a unit, which is the innermost open one. */
+    if (event != FSDP_EVENT_REDUCE && r->open_count > 0)
+        unit = r->open[r->open_count - 1];
+    for (int kind = FSDP_REDUCE_SCATTER; kind <= FSDP_ALL_REDUCE && reduces; kind++) {
+        unit_of(r, unit)->reductions += now.calls[kind] - r->comm.calls[kind];
+        unit_of(r, unit)->reduced_bytes += now.bytes_sent[kind] - r->comm.bytes_sent[kind];
+    }
+    r->comm = now;
+}
+
+/* ---- who computes ---- */
+
+static void leave(recorder *r, int64_t unit)
+{
+    for (int64_t i = r->open_count; i-- > 0;)
+        if (r->open[i] == unit) {
+            memmove(&r->open[i], &r->open[i + 1], (size_t)(--r->open_count - i) * sizeof *r->open);
+            return;
+        }
+}
+
+static void enter(recorder *r, int64_t unit)
+{
+    leave(r, unit);
+    r->open[r->open_count++] = unit;
+}
+
+static void follow(recorder *r, int64_t unit, fsdp_shard_event event)
+{
+    fsdp_explained_life *life = last_life(r, unit);
+
+    if (event == FSDP_EVENT_PRE_FORWARD && unit == 0) {
+        r->microbatch++;
+        r->phase = FSDP_PHASE_FORWARD;
+    }
+    if (r->phase == FSDP_PHASE_OPTIMIZER && (event == FSDP_EVENT_POST_BACKWARD || event == FSDP_EVENT_REDUCE)) {
+        for (int64_t i = r->event_count; i-- > 0 && r->events[i].phase == FSDP_PHASE_OPTIMIZER;)
+            r->events[i].phase = FSDP_PHASE_BACKWARD; /* the root was not the last one */
+        r->phase = FSDP_PHASE_BACKWARD;
+    }
+    if (event == FSDP_EVENT_PRE_FORWARD || event == FSDP_EVENT_PRE_BACKWARD)
+        enter(r, unit);
+    if (event == FSDP_EVENT_POST_FORWARD || event == FSDP_EVENT_POST_BACKWARD)
+        leave(r, unit);
+    if (event == FSDP_EVENT_WAIT && is_live(life) && life->begin == r->event_count - 1)
+        life->ahead = false; /* nothing came in between */
+}
+
+static void see(void *arg, fsdp_module *module, fsdp_shard_event event)
+{
+    recorder *r = arg;
+    fsdp_explained_event *out;
+    fsdp_memory_stats memory;
+    int64_t unit = 0;
+
+    while (unit < r->e->unit_count && r->modules[unit] != module)
+        unit++;
+    if (unit == r->e->unit_count || r->status != FSDP_OK)
+        return;
+    charge(r, unit, event);
+    follow(r, unit, event);
+    if (event == FSDP_EVENT_UNSHARD)
+        r->status = begin_life(r, unit);
+    if (r->status == FSDP_OK && fsdp__grow(&r->events, r->event_count, &r->capacity, sizeof *r->events))
+        r->status = FSDP_NO_MEMORY;
+    if (r->status != FSDP_OK)
+        return;
+    if (event == FSDP_EVENT_RESHARD)
+        end_life(r, unit, r->event_count);
+    out = &r->events[r->event_count++];
+    *out = (fsdp_explained_event){
+        event, r->phase, unit, FSDP__MAX(r->microbatch, 0), (double)(r->flops - r->flops_at_start), {0}};
+    fsdp_device_memory(r->device, &memory);
+    memcpy(out->live_bytes, memory.live_bytes, sizeof out->live_bytes);
+    if (event == FSDP_EVENT_POST_FORWARD && unit == 0)
+        r->phase = FSDP_PHASE_BACKWARD;
+    if ((event == FSDP_EVENT_POST_BACKWARD || event == FSDP_EVENT_REDUCE) && r->open_count == 0 &&
+        r->microbatch == r->e->microbatches - 1)
+        r->phase = FSDP_PHASE_OPTIMIZER;
+}
+
+/* ---- steps ---- */
+
+static fsdp_status settle(fsdp_train_run *run)
+{
+    for (int i = 0; i < FSDP__STEPS_TO_SETTLE; i++)
+        FSDP_TRY(fsdp_train_step(run, NULL));
+    return FSDP_OK;
+}
+
+/* Measures a step. What fsdp_train_step itself resets and adds up is the same as in a run. */
+static fsdp_status measure(fsdp_train_run *run, fsdp_explained_step *out)
+{
+    int64_t flops = fsdp__device_flops(run->device);
+    fsdp_memory_stats memory;
+    fsdp_comm_stats before, after;
+
+    fsdp_device_memory(run->device, &memory);
+    fsdp_context_comm_stats(run->context, &before);
+    memcpy(out->live_bytes, memory.live_bytes, sizeof out->live_bytes);
+    FSDP_TRY(fsdp_train_step(run, NULL));
+    fsdp_device_memory(run->device, &memory);
+    fsdp_context_comm_stats(run->context, &after);
+    memcpy(out->peak_bytes, memory.peak_bytes, sizeof out->peak_bytes);
+    out->peak_total_bytes = memory.peak_without_workspace_bytes;
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
+        out->calls[kind] = after.calls[kind] - before.calls[kind];
+        out->bytes_sent[kind] = after.bytes_sent[kind] - before.bytes_sent[kind];
+        out->network.sent[kind] = after.network_sent[kind] - before.network_sent[kind];
+        out->network.received[kind] = after.network_received[kind] - before.network_received[kind];
+        out->network.messages[kind] = after.network_messages[kind] - before.network_messages[kind];
+    }
+    out->flops = (double)(fsdp__device_flops(run->device) - flops);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__measure_step(fsdp_train_run *run, fsdp_explained_step *out)
+{
+    FSDP_TRY(settle(run));
+    return measure(run, out);
+}
+
+static fsdp_status add_module(void *arg, fsdp_module *module, const char *name)
+{
+    recorder *r = arg;
+
+    (void)name;
+    if (fsdp_module_is_sharded(module))
+        r->modules[r->open_count++] = module;
+    return FSDP_OK;
+}
+
+static fsdp_status open_recorder(recorder *r, fsdp_train_run *run)
+{
+    size_t units = (size_t)r->e->unit_count + 1;
+
+    r->modules = fsdp__calloc(units, sizeof(fsdp_module *));
+    r->life_capacity = fsdp__calloc(units, sizeof *r->life_capacity);
+    r->open = fsdp__calloc(units, sizeof *r->open);
+    if (!r->modules || !r->life_capacity || !r->open)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__module_walk(run->model, add_module, r));
+    r->open_count = 0;
+    r->flops_at_start = r->flops = fsdp__device_flops(r->device);
+    fsdp_context_comm_stats(r->context, &r->comm);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
+{
+    recorder r = {.e = e, .context = run->context, .device = run->device, .microbatch = -1};
+    fsdp_status status = settle(run);
+
+    FSDP_TRY_GOTO(status, status, out);
+    FSDP_TRY_GOTO(status, open_recorder(&r, run), out);
+    FSDP_TRY_GOTO(status, fsdp_module_set_shard_listener(run->model, see, &r), out);
+    status = measure(run, &e->step);
+    (void)fsdp_module_set_shard_listener(run->model, NULL, NULL);
+    FSDP_TRY_GOTO(status, status, out);
+    r.flops = fsdp__device_flops(r.device);
+    for (int64_t i = 0; i < e->unit_count; i++)
+        end_life(&r, i, r.event_count);
+    if (e->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER] == 0) /* every rank has everything: nothing came and went */
+        drop_lives(&r);
+    status = r.status;
+out:
+    e->events = r.events;
+    e->event_count = r.event_count;
+    fsdp__free(r.modules);
+    fsdp__free(r.life_capacity);
+    fsdp__free(r.open);
+    return status;
+}

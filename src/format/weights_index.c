@@ -1,0 +1,161 @@
+/* weights_index.c - which file contains which tensor. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "format/json.h"
+#include "format/safetensors.h"
+
+/* Removes "./" from a name: "./model.safetensors" is a file beside the index, too. */
+static const char *without_here(const char *name)
+{
+    while (name[0] == '.' && name[1] == '/')
+        name += 1 + strspn(name + 1, "/");
+    return name;
+}
+
+/* Returns whether the name is plain. Files lie beside the index, and a name with a slash could point anywhere. */
+static bool plain_file_name(const char *name)
+{
+    return name[0] != '\0' && !strchr(name, '/') && !strchr(name, '\\') && strcmp(name, ".") != 0 &&
+           strcmp(name, "..") != 0;
+}
+
+static fsdp_status add(const char *path, const char *tensor, const json_t *file, fsdp__index *index)
+{
+    const char *name = json_string_value(file);
+    fsdp__index_entry *entry;
+
+    if (!name)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the file of tensor '%s' is not a string", path,
+                         FSDP__SHOWN_NAME(tensor));
+    if (!plain_file_name(without_here(name)))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s' is said to be in '%s': not a plain file name",
+                         path, FSDP__SHOWN_NAME(tensor), FSDP__SHOWN_NAME(name));
+    name = without_here(name);
+    if (fsdp__grow(&index->entries, index->count, &index->capacity, sizeof *index->entries) != 0)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+    entry = &index->entries[index->count++];
+    *entry = (fsdp__index_entry){.file = fsdp__strdup(name)};
+    if (entry->file)
+        entry->tensor = fsdp__strdup(tensor);
+    return entry->tensor ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+}
+
+/* Orders entries so that those of one file are together, in the order in which the file's own header is sorted. */
+static int by_file_and_tensor(const void *a, const void *b)
+{
+    const fsdp__index_entry *x = a, *y = b;
+    int order = strcmp(x->file, y->file);
+
+    return order ? order : strcmp(x->tensor, y->tensor);
+}
+
+fsdp_status fsdp__index_parse(const char *path, const void *text, size_t bytes, fsdp__index *out)
+{
+    fsdp_status status = FSDP_OK;
+    json_t *object = NULL, *map, *file;
+    fsdp__index index = {0};
+    const char *tensor;
+
+    FSDP_TRY(fsdp__json_parse_foreign(path, text, bytes, &object));
+    map = json_object_get(object, "weight_map");
+    if (!json_is_object(map)) {
+        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has no weight_map", path);
+        goto out;
+    }
+    json_object_foreach(map, tensor, file)
+    {
+        FSDP_TRY_GOTO(status, add(path, tensor, file, &index), out);
+    }
+    if (index.count > 1)
+        qsort(index.entries, (size_t)index.count, sizeof *index.entries, by_file_and_tensor);
+    *out = index;
+    index = (fsdp__index){0};
+out:
+    fsdp__index_release(&index);
+    json_decref(object);
+    return status;
+}
+
+int64_t fsdp__index_run(const fsdp__index *index, int64_t at)
+{
+    int64_t end = at;
+
+    while (end < index->count && strcmp(index->entries[end].file, index->entries[at].file) == 0)
+        end++;
+    return end - at;
+}
+
+fsdp_status fsdp__index_file(const char *index_path, const char *directory, const fsdp__index_entry *listed,
+                             int64_t listed_count, char **out)
+{
+    char *path = fsdp__path_join(directory, listed->file);
+    fsdp__names names = {.count = 0};
+    fsdp_status status;
+
+    *out = NULL;
+    if (!path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", index_path);
+    if (fsdp__path_exists(path)) {
+        *out = path;
+        return FSDP_OK;
+    }
+    for (int64_t i = 0; i < listed_count; i++)
+        fsdp__names_add(&names, FSDP__SHOWN_NAME(listed[i].tensor));
+    status =
+        FSDP_FAIL(FSDP_NOT_FOUND,
+                  "there is no '%s', in which '%s' says tensor%s %s should be: get the files of the model that are "
+                  "missing",
+                  path, index_path, listed_count > 1 ? "s" : "", fsdp__names_text(&names));
+    fsdp__free(path);
+    return status;
+}
+
+#define AT(first, stride, i) ((const void *)((const char *)(first) + (size_t)(i) * (stride)))
+
+fsdp_status fsdp__index_compare(const char *index_path, const char *path, const fsdp__index_entry *listed,
+                                int64_t listed_count, const char *const *held, bool *unlisted, size_t stride,
+                                int64_t held_count)
+{
+    for (int64_t i = 0, j = 0; i < listed_count || j < held_count;) {
+        const char *name = j < held_count ? *(const char *const *)AT(held, stride, j) : NULL;
+        int order = j == held_count ? -1 : i == listed_count ? 1 : strcmp(listed[i].tensor, name);
+
+        if (order < 0)
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it lacks tensor '%s', which '%s' says is in it", path,
+                             FSDP__SHOWN_NAME(listed[i].tensor), index_path);
+        if (order > 0)
+            *(bool *)(uintptr_t)AT(unlisted, stride, j) = true;
+        i += order == 0;
+        j++;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__index_check_names(const char *const *names, const char *const *files, size_t stride, int64_t count)
+{
+    for (int64_t i = 1; i < count; i++) {
+        const char *name = *(const char *const *)AT(names, stride, i);
+
+        if (strcmp(name, *(const char *const *)AT(names, stride, i - 1)) == 0)
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "cannot tell which tensor '%s' is meant: '%s' holds one, and so does '%s': remove it from "
+                             "one of them",
+                             FSDP__SHOWN_NAME(name), *(const char *const *)AT(files, stride, i - 1),
+                             *(const char *const *)AT(files, stride, i));
+    }
+    return FSDP_OK;
+}
+
+void fsdp__index_release(fsdp__index *index)
+{
+    for (int64_t i = 0; i < index->count; i++) {
+        fsdp__free(index->entries[i].file);
+        fsdp__free(index->entries[i].tensor);
+    }
+    fsdp__free(index->entries);
+    *index = (fsdp__index){0};
+}

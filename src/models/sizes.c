@@ -1,0 +1,242 @@
+/* sizes.c - sizes of models: presets, checks, counts. */
+#include <math.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "models/models.h"
+
+enum {
+    MAX_LAYERS = 1 << 14, /* the limits keep every product of sizes below 2^63 */
+    MAX_DIM = 1 << 20,
+    MAX_FFN_DIM = 1 << 22,
+};
+
+typedef struct preset {
+    const char *name;
+    fsdp_architecture architecture;
+    int64_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab_size, max_seq_len;
+} preset;
+
+/* name, architecture, layers, dim, heads, key/value heads, ffn_dim, vocab_size, max_seq_len */
+#define PRESETS(X)                                                 \
+    X("gpt-10m", FSDP_GPT2, 6, 384, 6, 6, 1536, 256, 256)          \
+    X("gpt2-124m", FSDP_GPT2, 12, 768, 12, 12, 3072, 50304, 1024)  \
+    X("llama-1m", FSDP_LLAMA, 4, 128, 4, 2, 480, 256, 256)         \
+    X("llama-100m", FSDP_LLAMA, 12, 768, 12, 4, 2048, 32000, 2048) \
+    X("llama-1b", FSDP_LLAMA, 16, 2048, 32, 8, 8192, 128256, 8192) \
+    X("llama-8b", FSDP_LLAMA, 32, 4096, 32, 8, 14336, 128256, 8192)
+
+static const preset presets[] = {
+#define PRESET(...) {__VA_ARGS__},
+    PRESETS(PRESET)
+#undef PRESET
+};
+
+static const char *const architecture_names[] = {
+    [FSDP_GPT2] = "GPT-2", [FSDP_LLAMA] = "Llama", [FSDP_MISTRAL] = "Mistral", [FSDP_QWEN2] = "Qwen2"};
+static const char *const rope_type_names[] = {
+    [FSDP_ROPE_DEFAULT] = "default", [FSDP_ROPE_LINEAR] = "linear", [FSDP_ROPE_LLAMA3] = "llama3"};
+
+const char *fsdp_architecture_name(fsdp_architecture architecture)
+{
+    return (size_t)architecture < FSDP__COUNT_OF(architecture_names) ? architecture_names[architecture] : "unknown";
+}
+
+const char *fsdp_rope_type_name(fsdp_rope_type type)
+{
+    return (size_t)type < FSDP__COUNT_OF(rope_type_names) ? rope_type_names[type] : "unknown";
+}
+
+static const char *const preset_names[] = {
+#define PRESET_NAME(name, ...) name,
+    PRESETS(PRESET_NAME)
+#undef PRESET_NAME
+        NULL,
+};
+
+const char *const *fsdp_model_preset_names(void)
+{
+    return preset_names;
+}
+
+static void fill_preset(const preset *from, fsdp_model_config *out)
+{
+    *out = (fsdp_model_config){
+        .architecture = from->architecture,
+        .n_layers = from->n_layers,
+        .dim = from->dim,
+        .n_heads = from->n_heads,
+        .n_kv_heads = from->n_kv_heads,
+        .head_dim = from->dim / from->n_heads,
+        .ffn_dim = from->ffn_dim,
+        .vocab_size = from->vocab_size,
+        .max_seq_len = from->max_seq_len,
+        .norm_eps = 1e-5f,
+        .rope_theta = from->architecture == FSDP_LLAMA ? 500000.0f : 0,
+        .init_std = 0.02f,
+    };
+}
+
+fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *out)
+{
+    char known[256] = "";
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(presets); i++) {
+        if (name && strcmp(name, presets[i].name) == 0) {
+            fill_preset(&presets[i], out);
+            return FSDP_OK;
+        }
+        strncat(known, i ? ", " : "", sizeof known - strlen(known) - 1);
+        strncat(known, presets[i].name, sizeof known - strlen(known) - 1);
+    }
+    return FSDP_FAIL(FSDP_NOT_FOUND, "no model preset '%s': there are %s", name ? name : "", known);
+}
+
+/* ---- checks ---- */
+
+static fsdp_status check_range(const char *field, int64_t value, int64_t least, int64_t most)
+{
+    if (value < least || value > most)
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: %s is %lld: it must be between %lld and %lld", field,
+                         (long long)value, (long long)least, (long long)most);
+    return FSDP_OK;
+}
+
+static fsdp_status check_fraction(const char *field, float value)
+{
+    if (!(value >= 0 && value < 1))
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: %s is %g: it must be at least 0 and below 1", field,
+                         (double)value);
+    return FSDP_OK;
+}
+
+static fsdp_status check_positive(const char *field, float value)
+{
+    if (!(value > 0 && isfinite(value)))
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: %s is %g: it must be above 0", field, (double)value);
+    return FSDP_OK;
+}
+
+static fsdp_status check_sizes(const fsdp_model_config *c)
+{
+    FSDP_TRY(check_range("n_layers", c->n_layers, 1, MAX_LAYERS));
+    FSDP_TRY(check_range("dim", c->dim, 1, MAX_DIM));
+    FSDP_TRY(check_range("n_heads", c->n_heads, 1, MAX_DIM));
+    FSDP_TRY(check_range("n_kv_heads", c->n_kv_heads, 1, c->n_heads));
+    FSDP_TRY(check_range("head_dim", c->head_dim, 1, MAX_DIM));
+    FSDP_TRY(check_range("n_heads * head_dim", c->n_heads * c->head_dim, 1, MAX_FFN_DIM));
+    FSDP_TRY(check_range("ffn_dim", c->ffn_dim, 1, MAX_FFN_DIM));
+    FSDP_TRY(check_range("vocab_size", c->vocab_size, 1, INT32_MAX));
+    FSDP_TRY(check_range("max_seq_len", c->max_seq_len, 1, INT32_MAX));
+    return FSDP_OK;
+}
+
+static fsdp_status check_gpt2(const fsdp_model_config *c)
+{
+    if (c->dim % c->n_heads != 0)
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: dim %lld is not a multiple of n_heads %lld",
+                         (long long)c->dim, (long long)c->n_heads);
+    if (c->head_dim != c->dim / c->n_heads)
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: head_dim is %lld: GPT-2 has dim / n_heads = %lld",
+                         (long long)c->head_dim, (long long)(c->dim / c->n_heads));
+    if (c->n_kv_heads != c->n_heads)
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: n_kv_heads is %lld: GPT-2 has as many as n_heads, %lld",
+                         (long long)c->n_kv_heads, (long long)c->n_heads);
+    return FSDP_OK;
+}
+
+static fsdp_status check_rope(const fsdp_model_config *c)
+{
+    FSDP_TRY(check_positive("rope_theta", c->rope_theta));
+    FSDP_TRY(check_range("rope_type", c->rope_type, FSDP_ROPE_DEFAULT, FSDP_ROPE_LLAMA3));
+    if (c->rope_type == FSDP_ROPE_DEFAULT)
+        return FSDP_OK;
+    FSDP_TRY(check_positive("rope_factor", c->rope_factor));
+    if (c->rope_type == FSDP_ROPE_LINEAR)
+        return FSDP_OK;
+    FSDP_TRY(check_positive("rope_low_freq_factor", c->rope_low_freq_factor));
+    FSDP_TRY(check_positive("rope_high_freq_factor", c->rope_high_freq_factor));
+    FSDP_TRY(check_range("rope_original_max_seq_len", c->rope_original_max_seq_len, 1, INT32_MAX));
+    if (!(c->rope_high_freq_factor > c->rope_low_freq_factor))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "bad model config: rope_high_freq_factor %g must be above rope_low_freq_factor %g",
+                         (double)c->rope_high_freq_factor, (double)c->rope_low_freq_factor);
+    return FSDP_OK;
+}
+
+static fsdp_status check_llama(const fsdp_model_config *c)
+{
+    if (c->n_heads % c->n_kv_heads != 0)
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: n_heads %lld is not a multiple of n_kv_heads %lld",
+                         (long long)c->n_heads, (long long)c->n_kv_heads);
+    if (c->head_dim % 2 != 0)
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: head_dim is %lld: rotary positions need an even one",
+                         (long long)c->head_dim);
+    if (c->architecture != FSDP_LLAMA && (c->attention_bias || c->mlp_bias))
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: %s is true: %s has no such biases",
+                         c->attention_bias ? "attention_bias" : "mlp_bias", fsdp_architecture_name(c->architecture));
+    return check_rope(c);
+}
+
+fsdp_status fsdp_model_config_check(const fsdp_model_config *config)
+{
+    if (!config)
+        return FSDP_FAIL(FSDP_INVALID, "no model config given");
+    FSDP_TRY(check_sizes(config));
+    FSDP_TRY(check_positive("norm_eps", config->norm_eps));
+    FSDP_TRY(check_fraction("embd_dropout", config->embd_dropout));
+    FSDP_TRY(check_fraction("dropout", config->dropout));
+    FSDP_TRY(check_fraction("attention_dropout", config->attention_dropout));
+    if (!(config->init_std >= 0 && isfinite(config->init_std)))
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: init_std is %g: it must not be negative",
+                         (double)config->init_std);
+    if (config->architecture == FSDP_GPT2)
+        return check_gpt2(config);
+    if ((size_t)config->architecture < FSDP__COUNT_OF(architecture_names))
+        return check_llama(config);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "bad model config: architecture is %d: there are FSDP_GPT2, FSDP_LLAMA, FSDP_MISTRAL and "
+                     "FSDP_QWEN2",
+                     (int)config->architecture);
+}
+
+/* ---- counts ---- */
+
+/* Counts the elements of one block's weight matrices. */
+static int64_t block_matrices(const fsdp_model_config *c)
+{
+    int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    int64_t mlp_matrices = c->architecture == FSDP_GPT2 ? 2 : 3;
+
+    return c->dim * (q + 2 * kv) + q * c->dim + mlp_matrices * c->dim * c->ffn_dim;
+}
+
+/* Counts the elements of one block's norms and biases. */
+static int64_t block_vectors(const fsdp_model_config *c)
+{
+    int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    int64_t qkv_bias = q + 2 * kv, attention_bias = qkv_bias + c->dim;
+
+    if (c->architecture == FSDP_GPT2)
+        return 4 * c->dim + attention_bias + c->ffn_dim + c->dim;
+    if (c->architecture == FSDP_QWEN2)
+        return 2 * c->dim + qkv_bias;
+    return 2 * c->dim + (c->attention_bias ? attention_bias : 0) + (c->mlp_bias ? 2 * c->ffn_dim + c->dim : 0);
+}
+
+int64_t fsdp_model_config_parameters(const fsdp_model_config *config)
+{
+    int64_t table = config->vocab_size * config->dim;
+    int64_t outside = table * (config->tie_word_embeddings ? 1 : 2);
+
+    outside += config->architecture == FSDP_GPT2 ? (config->max_seq_len + 2) * config->dim : config->dim;
+    return outside + config->n_layers * (block_matrices(config) + block_vectors(config));
+}
+
+double fsdp_model_config_flops_per_token(const fsdp_model_config *config, int64_t seq_len)
+{
+    double matrices = (double)(config->n_layers * block_matrices(config) + config->vocab_size * config->dim);
+    double attention = (double)(config->n_layers * config->n_heads * config->head_dim) * (double)seq_len;
+
+    return 6 * matrices + 6 * attention;
+}

@@ -1,0 +1,25 @@
+/* module_path.h - names modules and their tensors in messages. */
+#ifndef NN_MODULE_PATH_H
+#define NN_MODULE_PATH_H
+
+#include "nn/module.h"
+
+/* The module from which others are named. */
+typedef struct fsdp__viewpoint {
+    const fsdp_module *module; /* the outermost that is being called; NULL: none is */
+    const char *path;          /* its own path, "" if it has none; borrowed until the end */
+} fsdp__viewpoint;
+/* Makes messages name modules as seen from `module`, whose own path is `path`, until the end, which restores `*before`.
+ * With a NULL path they are named from the outermost module that is being called already, or if there is none, from
+ * this one. */
+fsdp_status fsdp__viewpoint_begin(const fsdp_module *module, const char *path, fsdp__viewpoint *before);
+void fsdp__viewpoint_end(const fsdp_context *context, fsdp__viewpoint before);
+
+/* Returns the dotted name, as in state dicts; "" for the outermost module, and for one that does not lie below it. */
+#define FSDP__PATH_TEXT 256
+const char *fsdp__module_path(const fsdp_module *module, char text[FSDP__PATH_TEXT]);
+/* Puts "blocks.0 (Linear): " in front of the message, or the type alone if there is no path, unless the message names a
+ * module already. */
+void fsdp__module_say(const fsdp_module *module, fsdp_status status);
+
+#endif

@@ -1,0 +1,424 @@
+/* optimizer_state.c - saves and loads the state of an optimizer under the names of its parameters. */
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "fsdp/state.h"
+#include "optim/originals.h"
+#include "optim/param_groups.h"
+#include "optim/partition.h"
+#include "tensor/tensor.h"
+
+#define STEP "step"
+
+void fsdp__optimizer_parts(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                           fsdp__optimizer_param *param, fsdp__optimizer_part parts[2])
+{
+    bool sgd = optimizer->kind == FSDP__OPTIMIZER_SGD;
+
+    parts[0] = parts[1] = (fsdp__optimizer_part){NULL, NULL};
+    if (!sgd)
+        parts[1] = (fsdp__optimizer_part){"exp_avg_sq", &param->moment2};
+    if (!sgd || group->options.sgd.momentum != 0)
+        parts[0] = (fsdp__optimizer_part){sgd ? "momentum_buffer" : "exp_avg", &param->moment1};
+}
+
+static char *name_of(const fsdp__optimizer_param *param, const char *what)
+{
+    return fsdp__sprintf("state.%s.%s", param->name, what);
+}
+
+/* ---- saving ---- */
+
+fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+
+            if (!fsdp__partition_owns(optimizer, param))
+                continue;
+            FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
+            FSDP_TRY(fsdp__optimizer_fit_state(optimizer, &optimizer->groups[g], param));
+        }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__optimizer_add_part(fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
+                                     fsdp_tensor *tensor)
+{
+    char *name = name_of(param, what);
+    fsdp_status status = name ? fsdp_state_dict_add(state, name, tensor) : FSDP_NO_MEMORY;
+
+    fsdp__free(name);
+    return status;
+}
+
+/* Adds a tensor with a copy of the count, which itself is not a tensor. */
+fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimizer_param *param, fsdp_device *device,
+                                     int64_t steps)
+{
+    fsdp_tensor *tensor = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_tensor_create(device, FSDP_I64, 0, NULL, FSDP_MEMORY_OPTIMIZER_STATE, &tensor));
+    status = fsdp_tensor_write(tensor, FSDP_I64, &steps);
+    if (status == FSDP_OK)
+        status = fsdp__optimizer_add_part(state, param, STEP, tensor);
+    fsdp_tensor_unref(tensor);
+    return status;
+}
+
+/* Makes the state fit its parameter. An original's state is that of the flat parameter. */
+static fsdp_status fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                             fsdp__optimizer_param *param)
+{
+    if (fsdp__leaf_is_part(param->tensor))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
+    return fsdp__optimizer_fit_state(optimizer, group, param);
+}
+
+static fsdp_status add_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                             fsdp__optimizer_param *param, fsdp_state_dict *state)
+{
+    fsdp__optimizer_part parts[2];
+
+    fsdp__optimizer_parts(optimizer, group, param, parts);
+    /* A parameter that was sharded since its last step has its state cut first. */
+    FSDP_TRY(fit_state(optimizer, group, param));
+    FSDP_TRY(fsdp__optimizer_add_step(state, param, param->tensor->storage->device, param->steps));
+    for (int p = 0; p < 2; p++)
+        if (parts[p].moment)
+            FSDP_TRY(fsdp__optimizer_add_part(state, param, parts[p].name, *parts[p].moment));
+    return FSDP_OK;
+}
+
+static fsdp_status make_state_dict(fsdp_optimizer *optimizer, bool all, fsdp_state_dict **out)
+{
+    fsdp_state_dict *state = NULL;
+    fsdp_status status = FSDP_OK;
+
+    *out = NULL;
+    FSDP_TRY(fsdp_state_dict_create(&state));
+    for (int g = 0; g < optimizer->group_count; g++) {
+        const fsdp__optimizer_group *group = &optimizer->groups[g];
+        fsdp__originals_walk walk = {0};
+
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;)
+            if (all || param->steps > 0 || param->moment1)
+                FSDP_TRY_GOTO(status, add_param(optimizer, group, param, state), out);
+    }
+    *out = state;
+    state = NULL;
+out:
+    fsdp_state_dict_free(state);
+    return status;
+}
+
+static fsdp_status consolidated(const fsdp_optimizer *optimizer, fsdp_state_dict **out)
+{
+    const fsdp_state_dict *all = optimizer->partition->consolidated;
+    fsdp_state_dict *state;
+    fsdp_status status = FSDP_OK;
+
+    *out = NULL;
+    if (!all)
+        return FSDP_FAIL(FSDP_STATE,
+                         "the optimizer's state has not been consolidated on this rank since its last step: call "
+                         "fsdp_optimizer_consolidate_state_dict(optimizer, %d) on all ranks first",
+                         fsdp_process_group_rank(optimizer->partition->group));
+    FSDP_TRY(fsdp_state_dict_create(&state));
+    for (int64_t i = 0; i < all->count && status == FSDP_OK; i++)
+        status = fsdp_state_dict_add(state, all->entries[i].name, all->entries[i].tensor);
+    if (status == FSDP_OK)
+        *out = state;
+    else
+        fsdp_state_dict_free(state);
+    return status;
+}
+
+fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict **out)
+{
+    fsdp_status status;
+
+    if (optimizer->partition)
+        return consolidated(optimizer, out);
+    *out = NULL;
+    FSDP_TRY(fsdp__originals_open(optimizer, false));
+    status = make_state_dict(optimizer, false, out);
+    (void)fsdp__originals_close(optimizer, false);
+    return status;
+}
+
+/* ---- loading ---- */
+
+static fsdp_status find(const fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
+                        const fsdp_state_dict_entry **out)
+{
+    char *name = name_of(param, what);
+
+    if (!name)
+        return FSDP_NO_MEMORY;
+    *out = fsdp_state_dict_find(state, name);
+    fsdp__free(name);
+    return FSDP_OK;
+}
+
+/* Checks that a parameter's state is there as a whole or not at all, and counts what is there. */
+static fsdp_status check_param_state(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
+                                     const fsdp__optimizer_part parts[2], int64_t *count)
+{
+    const char *names[] = {STEP, parts[0].name, parts[1].name}, *missing = NULL, *there = NULL;
+
+    for (size_t p = 0; p < FSDP__COUNT_OF(names); p++) {
+        const fsdp_state_dict_entry *entry;
+
+        if (!names[p])
+            continue;
+        FSDP_TRY(find(state, param, names[p], &entry));
+        *count += entry != NULL;
+        *(entry ? &there : &missing) = names[p];
+    }
+    if (there && missing)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': it has '%s' but no '%s'", param->name, there,
+                         missing);
+    return FSDP_OK;
+}
+
+static bool belongs(fsdp_optimizer *optimizer, const char *name)
+{
+    fsdp__optimizer_key key;
+
+    if (!fsdp__optimizer_split_key(name, &key) ||
+        (strcmp(key.prefix, "state.") != 0 && !fsdp__optimizer_has_option(optimizer, key.what)))
+        return false;
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__originals_walk walk = {0};
+
+        for (const fsdp__optimizer_param *own; (own = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;)
+            if (strlen(own->name) == key.length && strncmp(own->name, key.parameter, key.length) == 0)
+                return true;
+    }
+    return false;
+}
+
+static fsdp_status check_state(fsdp_optimizer *optimizer, const fsdp_state_dict *state, bool partial)
+{
+    int64_t count = 0;
+
+    if (!state)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load the state of an optimizer: the state dict is NULL");
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__originals_walk walk = {0};
+
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;) {
+            fsdp__optimizer_part parts[2];
+
+            fsdp__optimizer_parts(optimizer, &optimizer->groups[g], param, parts);
+            FSDP_TRY(check_param_state(state, param, parts, &count));
+        }
+    }
+    for (int64_t i = 0; i < state->count && count < state->count && !partial; i++)
+        if (!belongs(optimizer, state->entries[i].name))
+            return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': no parameter of the optimizer has such state",
+                             state->entries[i].name);
+    return fsdp__optimizer_load_groups(optimizer, state, true);
+}
+
+static fsdp_status read_step(const fsdp__optimizer_param *param, const fsdp_state_dict_entry *entry, int64_t *out)
+{
+    int64_t steps;
+
+    if (fsdp_tensor_numel(entry->tensor) != 1)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': its step is not one number", param->name);
+    FSDP_TRY(fsdp_tensor_read(entry->tensor, FSDP_I64, &steps));
+    *out = steps;
+    return FSDP_OK;
+}
+
+/* Returns whether the tensor was read straight into the moment's place. */
+static bool lies_there(const fsdp_tensor *loaded, const fsdp_tensor *moment)
+{
+    return loaded->storage == moment->storage && loaded->offset == moment->offset && fsdp__shape_equal(loaded, moment);
+}
+
+static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                              fsdp__optimizer_param *param, const fsdp_state_dict *state)
+{
+    const fsdp_state_dict_entry *step, *entry;
+    int64_t steps;
+    fsdp__optimizer_part parts[2];
+
+    FSDP_TRY(find(state, param, STEP, &step));
+    if (!step || !fsdp__partition_owns(optimizer, param)) {
+        fsdp__optimizer_forget_state(param);
+        return FSDP_OK;
+    }
+    FSDP_TRY(read_step(param, step, &steps));
+    if (steps < 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': its step is %lld", param->name,
+                         (long long)steps);
+    FSDP_TRY(fit_state(optimizer, group, param));
+    fsdp__optimizer_parts(optimizer, group, param, parts);
+    for (int p = 0; p < 2; p++) {
+        if (!parts[p].moment)
+            continue;
+        FSDP_TRY(find(state, param, parts[p].name, &entry));
+        if (lies_there(entry->tensor, *parts[p].moment))
+            continue;
+        if (fsdp_tensor_copy_(*parts[p].moment, entry->tensor) != FSDP_OK)
+            return fsdp_fail_prefix(fsdp_last_status(), "loading '%s'", entry->name);
+    }
+    param->steps = steps;
+    return FSDP_OK;
+}
+
+static fsdp_status load_params(const fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    for (int g = 0; g < optimizer->group_count; g++) {
+        const fsdp__optimizer_group *group = &optimizer->groups[g];
+        fsdp__originals_walk walk = {0};
+
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;)
+            FSDP_TRY(load_param(optimizer, group, param, state));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status check_shapes(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
+                                const fsdp__optimizer_part parts[2])
+{
+    char got[FSDP__SHAPE_TEXT], wanted[FSDP__SHAPE_TEXT];
+
+    for (int p = 0; p < 2; p++) {
+        const fsdp_state_dict_entry *entry = NULL;
+        const fsdp_tensor *own = param->tensor;
+
+        if (parts[p].moment)
+            FSDP_TRY(find(state, param, parts[p].name, &entry));
+        if (entry && !fsdp__shape_equal(entry->tensor, own))
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot load '%s': it has shape %s, but of its parameter this rank has shape %s",
+                             entry->name, fsdp__shape_text(entry->tensor->ndim, entry->tensor->shape, got),
+                             fsdp__shape_text(own->ndim, own->shape, wanted));
+    }
+    return FSDP_OK;
+}
+
+/* Checks the shapes against this rank's parts of its parameters. */
+static fsdp_status check_parts(const fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    for (int g = 0; g < optimizer->group_count; g++) {
+        const fsdp__optimizer_group *group = &optimizer->groups[g];
+        fsdp__originals_walk walk = {0};
+
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;) {
+            fsdp__optimizer_part parts[2];
+
+            fsdp__optimizer_parts(optimizer, group, param, parts);
+            if (fsdp__partition_owns(optimizer, param))
+                FSDP_TRY(check_shapes(state, param, parts));
+        }
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    fsdp_status status;
+
+    FSDP_TRY(check_state(optimizer, state, false));
+    FSDP_TRY(check_parts(optimizer, state));
+    fsdp__partition_forget(optimizer);
+    FSDP_TRY(fsdp__originals_open(optimizer, true));
+    status = load_params(optimizer, state);
+    FSDP_KEEP_FIRST(status, fsdp__originals_close(optimizer, true));
+    FSDP_TRY(status);
+    return fsdp__optimizer_load_groups(optimizer, state, false);
+}
+
+/* ---- full state dicts ---- */
+
+enum {
+    NOT_LOADED = -1 /* a step that was not among what was loaded */
+};
+
+static fsdp_status mark_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    const int64_t mark = NOT_LOADED;
+
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__originals_walk walk = {0};
+
+        for (const fsdp__optimizer_param *p; (p = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;) {
+            const fsdp_state_dict_entry *entry;
+
+            FSDP_TRY(find(state, p, STEP, &entry));
+            FSDP_TRY(fsdp_tensor_write(entry->tensor, FSDP_I64, &mark));
+        }
+    }
+    return FSDP_OK;
+}
+
+/* Takes over the steps; the moments are where they belong. */
+static fsdp_status take_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__originals_walk walk = {0};
+
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;) {
+            const fsdp_state_dict_entry *entry;
+
+            FSDP_TRY(find(state, param, STEP, &entry));
+            FSDP_TRY(read_step(param, entry, &param->steps));
+            if (param->steps < 0 || !fsdp__partition_owns(optimizer, param))
+                fsdp__optimizer_forget_state(param);
+        }
+    }
+    return FSDP_OK;
+}
+
+static fsdp_context *context_of(const fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        if (optimizer->groups[g].count > 0)
+            return fsdp_device_context(optimizer->groups[g].params[0].tensor->storage->device);
+    return NULL;
+}
+
+fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *full,
+                                                const fsdp_full_state_options *options)
+{
+    fsdp_full_state_options some = options ? *options : (fsdp_full_state_options){.partial = false};
+    fsdp_context *context = context_of(optimizer);
+    fsdp_status status = FSDP_OK;
+    fsdp_state_dict *own = NULL;
+
+    if (!context)
+        return FSDP_OK;
+    if (!fsdp_world(context))
+        return fsdp_last_status();
+    if (!some.broadcast_from_rank0 || fsdp_context_rank(context) == 0)
+        status = check_state(optimizer, full, some.partial);
+    if (status == FSDP_OK)
+        status = fsdp__originals_open(optimizer, true);
+    if (status == FSDP_OK)
+        status = make_state_dict(optimizer, true, &own);
+    if (status == FSDP_OK)
+        /* Places, which keep their values where nothing comes. */
+        status = fsdp_optimizer_add_param_groups(optimizer, own);
+    FSDP_TRY_GOTO(status, fsdp_agree(fsdp_world(context), status), out);
+    fsdp__partition_forget(optimizer);
+    some.partial = true; /* parameters that have not stepped have no state */
+    FSDP_TRY_GOTO(status, mark_steps(optimizer, own), out);
+    FSDP_TRY_GOTO(status, fsdp_state_dict_load_full(own, full, &some), out);
+    FSDP_TRY_GOTO(status, take_steps(optimizer, own), out);
+    FSDP_TRY_GOTO(status, fsdp__originals_close(optimizer, true), out);
+    FSDP_TRY_GOTO(status, fsdp__optimizer_load_groups(optimizer, own, false), out);
+out:
+    (void)fsdp__originals_close(optimizer, false);
+    fsdp_state_dict_free(own);
+    return status;
+}

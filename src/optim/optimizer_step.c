@@ -1,0 +1,216 @@
+/* optimizer_step.c - makes one optimizer step, in few passes over all tensors.
+ *
+ * First comes everything that can fail for want of memory: the state of parameters that step for the first time, or
+ * have been sharded since the last step, and the list of spans. Then other readers of the parameters are told that
+ * these will be written. Then come the launches. Parameters of a group that have taken the same number of steps and
+ * have the same dtypes, their own and their gradients', share one launch; mostly that is all of them. */
+#include <math.h>
+
+#include "base/alloc.h"
+#include "device/device.h"
+#include "optim/partition.h"
+#include "tensor/tensor.h"
+
+fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor **grad)
+{
+    char shape[FSDP__SHAPE_TEXT], expected[FSDP__SHAPE_TEXT];
+
+    *grad = fsdp_tensor_grad(param->tensor);
+    if (!*grad)
+        return FSDP_OK;
+    if (!fsdp_dtype_is_floating((*grad)->dtype) || !fsdp_tensor_is_contiguous(*grad) ||
+        !fsdp__shape_equal(*grad, param->tensor))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot optimize '%s' of shape %s: its gradient of shape %s and dtype %s is not contiguous, "
+                         "floating and of the same shape",
+                         param->name, fsdp__shape_text(param->tensor->ndim, param->tensor->shape, expected),
+                         fsdp__shape_text((*grad)->ndim, (*grad)->shape, shape), fsdp_dtype_name((*grad)->dtype));
+    if (fsdp_tensor_numel(*grad) > 0 && (!fsdp_tensor_data(*grad) || !fsdp_tensor_data(param->tensor)))
+        return FSDP_FAIL(FSDP_STATE, "cannot optimize '%s': %s has no bytes now", param->name,
+                         fsdp_tensor_data(*grad) ? "it" : "its gradient");
+    return FSDP_OK;
+}
+
+/* The parameters that a step is for; count -1: all. */
+typedef struct chosen {
+    fsdp_tensor *const *tensors;
+    int64_t count;
+} chosen;
+
+static bool is_chosen(const chosen *c, const fsdp_tensor *tensor)
+{
+    bool found = c->count < 0;
+
+    for (int64_t i = 0; i < c->count && !found; i++)
+        found = c->tensors[i] == tensor;
+    return found;
+}
+
+/* Checks the parameters that have a gradient, makes their state fit, and marks them. */
+static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
+{
+    int64_t total = 0;
+
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__optimizer_group *group = &optimizer->groups[g];
+
+        for (int64_t i = 0; i < group->count; i++) {
+            fsdp__optimizer_param *param = &group->params[i];
+            fsdp_tensor *grad;
+
+            param->due = false;
+            FSDP_TRY(fsdp__partition_check(optimizer, param));
+            if (!is_chosen(c, param->tensor) || !fsdp__partition_owns(optimizer, param))
+                continue;
+            FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
+            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
+            if (!grad)
+                continue;
+            FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
+            param->due = true;
+        }
+        total += group->count;
+    }
+    optimizer->span_count = 0;
+    if (total > 0 && fsdp__grow(&optimizer->spans, total - 1, &optimizer->span_capacity, sizeof *optimizer->spans) != 0)
+        return FSDP_NO_MEMORY;
+    return FSDP_OK;
+}
+
+/* Begins the writes, those of empty shards too: peers may wait for each other in it. This may move bytes, so it comes
+ * before any pointer is taken. */
+static fsdp_status begin_writes(const fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
+            if (optimizer->groups[g].params[i].due)
+                FSDP_TRY(fsdp_tensor_begin_write(optimizer->groups[g].params[i].tensor));
+    return FSDP_OK;
+}
+
+/* Returns whether two parameters can share a launch: Adam's bias correction depends on the step, SGD's buffer on
+ * whether it is new. */
+static bool same_launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *a, const fsdp__optimizer_param *b)
+{
+    bool steps = optimizer->kind == FSDP__OPTIMIZER_SGD ? (a->steps == 0) == (b->steps == 0) : a->steps == b->steps;
+
+    return steps && a->tensor->storage->device == b->tensor->storage->device && a->tensor->dtype == b->tensor->dtype &&
+           fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype;
+}
+
+static float *moment_data(const fsdp_tensor *moment)
+{
+    return moment ? fsdp_tensor_data(moment) : NULL;
+}
+
+static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                          const fsdp__optimizer_span *spans, int64_t count, const fsdp__optimizer_param *first)
+{
+    fsdp_stream *stream = fsdp_device_stream(first->tensor->storage->device);
+    fsdp_dtype param_dtype = first->tensor->dtype, grad_dtype = fsdp_tensor_grad(first->tensor)->dtype;
+    const fsdp_adam_options *adam = &group->options.adam;
+    const fsdp_sgd_options *sgd = &group->options.sgd;
+
+    if (optimizer->kind == FSDP__OPTIMIZER_SGD)
+        return fsdp__launch_sgd(stream, &(fsdp__sgd_args){
+                                            .spans = spans,
+                                            .count = count,
+                                            .param_dtype = param_dtype,
+                                            .grad_dtype = grad_dtype,
+                                            .lr = group->lr,
+                                            .momentum = sgd->momentum,
+                                            .dampening = sgd->dampening,
+                                            .weight_decay = sgd->weight_decay,
+                                            .grad_scale = optimizer->grad_scale,
+                                            .nesterov = sgd->nesterov,
+                                            .first = first->steps == 0,
+                                        });
+    return fsdp__launch_adam(stream, &(fsdp__adam_args){
+                                         .spans = spans,
+                                         .count = count,
+                                         .param_dtype = param_dtype,
+                                         .grad_dtype = grad_dtype,
+                                         .lr = group->lr,
+                                         .beta1 = adam->beta1,
+                                         .beta2 = adam->beta2,
+                                         .eps = adam->eps,
+                                         .weight_decay = adam->weight_decay,
+                                         .grad_scale = optimizer->grad_scale,
+                                         .step = first->steps + 1,
+                                         .decoupled = optimizer->kind == FSDP__OPTIMIZER_ADAMW,
+                                     });
+}
+
+/* Launches parameter `first` and all after it in the group that can share the launch. If that fails (a queue may be out
+ * of memory), none of them has stepped. */
+static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group *group, int64_t first)
+{
+    fsdp__optimizer_span *spans = optimizer->spans + optimizer->span_count;
+    /* A copy, since it is compared with while steps are counted up below, its own among them. */
+    fsdp__optimizer_param leader = group->params[first];
+    int64_t count = 0;
+
+    for (int64_t i = first; i < group->count; i++) {
+        fsdp__optimizer_param *param = &group->params[i];
+        int64_t numel = fsdp_tensor_numel(param->tensor);
+
+        if (!param->due || !same_launch(optimizer, &leader, param) || numel == 0)
+            continue;
+        spans[count++] = (fsdp__optimizer_span){
+            .param = fsdp_tensor_data(param->tensor),
+            .grad = fsdp_tensor_data(fsdp_tensor_grad(param->tensor)),
+            .moment1 = moment_data(param->moment1),
+            .moment2 = moment_data(param->moment2),
+            .numel = numel,
+        };
+    }
+    optimizer->span_count += count;
+    if (count > 0)
+        FSDP_TRY(launch(optimizer, group, spans, count, &leader));
+    for (int64_t i = first; i < group->count; i++) {
+        fsdp__optimizer_param *param = &group->params[i];
+
+        if (!param->due || !same_launch(optimizer, &leader, param))
+            continue;
+        /* Shards without elements count, too: a parameter has taken the same number of steps on all ranks. */
+        param->due = false;
+        param->steps++;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status step(fsdp_optimizer *optimizer, const chosen *c)
+{
+    FSDP_TRY(prepare(optimizer, c));
+    FSDP_TRY(begin_writes(optimizer));
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
+            if (optimizer->groups[g].params[i].due)
+                FSDP_TRY(launch_alike(optimizer, &optimizer->groups[g], i));
+    optimizer->grad_scale = 1;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
+{
+    fsdp__partition_forget(optimizer);
+    FSDP_TRY(fsdp__partition_abort(optimizer, step(optimizer, &(chosen){.count = -1})));
+    FSDP_TRY(fsdp__partition_publish(optimizer));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tensor *const *parameters, int64_t count)
+{
+    if (!optimizer || count < 0 || (count > 0 && !parameters))
+        return FSDP_FAIL(FSDP_INVALID, "cannot step %lld parameters: an optimizer and a list of them are required",
+                         (long long)count);
+    if (optimizer->partition)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot step some parameters: the state is partitioned, and after a step of all the ranks "
+                         "exchange what each has stepped");
+    if (optimizer->grad_scale < 1 || optimizer->grad_scale > 1 || isnan(optimizer->grad_scale))
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot step some parameters after gradients were clipped: the factor is for all of them");
+    FSDP_TRY(step(optimizer, &(chosen){parameters, count}));
+    return FSDP_OK;
+}

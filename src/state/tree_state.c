@@ -1,0 +1,62 @@
+/* tree_state.c - the parameters and buffers of a module tree as a state. */
+#include "base/alloc.h"
+#include "fsdp/state.h"
+#include "nn/module.h"
+
+static bool is_added(const fsdp_state_dict *state, const fsdp_tensor *tensor)
+{
+    for (int64_t i = 0; i < state->count; i++)
+        if (state->entries[i].tensor == tensor)
+            return true;
+    return false;
+}
+
+static fsdp_status add_named(fsdp_state_dict *state, const char *module, const char *name, fsdp_tensor *tensor)
+{
+    char *full = *module ? fsdp__sprintf("%s.%s", module, name) : fsdp__strdup(name);
+    fsdp_status status;
+
+    if (!full)
+        return FSDP_NO_MEMORY;
+    status = fsdp_state_dict_add(state, full, tensor);
+    fsdp__free(full);
+    return status;
+}
+
+static fsdp_status visit(void *arg, fsdp_module *module, const char *name)
+{
+    struct fsdp__module_parts *parts = module->parts;
+    fsdp_state_dict *state = arg;
+
+    for (int64_t i = 0; i < parts->parameter_count; i++) {
+        fsdp_tensor *tensor = *parts->parameters[i].slot;
+
+        if (!tensor || is_added(state, tensor)) /* add tied parameters once */
+            continue;
+        if (tensor->storage->kind == FSDP_MEMORY_UNSHARDED_PARAMETER)
+            return FSDP_FAIL(FSDP_STATE, "cannot take the state: parameter '%s%s%s' is gathered; reshard its module",
+                             name, *name ? "." : "", parts->parameters[i].name);
+        FSDP_TRY(add_named(state, name, parts->parameters[i].name, tensor));
+    }
+    for (int64_t i = 0; i < parts->buffer_count; i++)
+        if (parts->buffers[i].persistent && *parts->buffers[i].slot)
+            FSDP_TRY(add_named(state, name, parts->buffers[i].name, *parts->buffers[i].slot));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_state_dict_from_module(fsdp_module *module, fsdp_state_dict **out)
+{
+    fsdp_state_dict *state = NULL;
+    fsdp_status status;
+
+    *out = NULL;
+    if (!module)
+        return FSDP_FAIL(FSDP_INVALID, "cannot take the state of a module: it is NULL");
+    FSDP_TRY(fsdp_state_dict_create(&state));
+    status = fsdp__module_walk(module, visit, state);
+    if (status == FSDP_OK)
+        *out = state;
+    else
+        fsdp_state_dict_free(state);
+    return status;
+}

@@ -1,0 +1,320 @@
+/* tensor_copy.c - copies elements from one place to another, on the device's stream. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "device/device.h"
+#include "device/kernels.h"
+#include "tensor/tensor.h"
+
+/* Returns FSDP_STATE while the bytes of a tensor that has elements are dropped. */
+static fsdp_status check_bytes(const fsdp_tensor *tensor, const char *what)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    if (!tensor->storage->data && fsdp_tensor_numel(tensor) > 0)
+        return FSDP_FAIL(FSDP_STATE, "cannot %s a tensor of shape %s: its storage has dropped its bytes", what,
+                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+    return FSDP_OK;
+}
+
+/* Refuses an expanded tensor, where two indices are one element: the result of a write would depend on the order. */
+static fsdp_status check_writable(const fsdp_tensor *tensor, const char *what)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    for (int d = 0; d < tensor->ndim; d++)
+        if (tensor->shape[d] > 1 && tensor->strides[d] == 0)
+            return FSDP_FAIL(FSDP_INVALID, "cannot %s a tensor of shape %s: dimension %d repeats its elements", what,
+                             fsdp__shape_text(tensor->ndim, tensor->shape, text), d);
+    return check_bytes(tensor, what);
+}
+
+static fsdp_status launch_copy(fsdp_device *device, const fsdp__copy_args *args)
+{
+    return fsdp__launch_copy(fsdp_device_stream(device), args);
+}
+
+static fsdp_status check_copy(const fsdp_tensor *dst, const fsdp_tensor *src)
+{
+    char to[FSDP__SHAPE_TEXT], from[FSDP__SHAPE_TEXT];
+
+    if (!fsdp__shape_equal(dst, src))
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy shape %s to shape %s",
+                         fsdp__shape_text(src->ndim, src->shape, from), fsdp__shape_text(dst->ndim, dst->shape, to));
+    if (dst->storage->device != src->storage->device)
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy from device '%s' to device '%s'",
+                         fsdp_device_name(src->storage->device), fsdp_device_name(dst->storage->device));
+    FSDP_TRY(check_bytes(src, "copy from"));
+    return check_writable(dst, "copy to");
+}
+
+fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
+{
+    fsdp__copy_args args = {.src_dtype = src->dtype, .dst_dtype = dst->dtype, .accumulate = accumulate};
+
+    FSDP_TRY(check_copy(dst, src));
+    if (accumulate && !(fsdp_dtype_is_floating(dst->dtype) && fsdp_dtype_is_floating(src->dtype)))
+        return FSDP_FAIL(FSDP_INVALID, "cannot add %s to %s: both must be floating", fsdp_dtype_name(src->dtype),
+                         fsdp_dtype_name(dst->dtype));
+    if (fsdp__origin_runs(dst->storage))
+        fsdp__origin_write(dst, fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)src}, 1), !accumulate);
+    if (fsdp_tensor_numel(dst) == 0)
+        return FSDP_OK;
+    args.src = fsdp_tensor_data(src);
+    args.dst = fsdp_tensor_data(dst);
+    args.ndim = dst->ndim;
+    memcpy(args.shape, dst->shape, sizeof args.shape);
+    memcpy(args.src_strides, src->strides, sizeof args.src_strides);
+    memcpy(args.dst_strides, dst->strides, sizeof args.dst_strides);
+    FSDP_TRY(launch_copy(dst->storage->device, &args));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
+{
+    if (!dst || !src)
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
+    FSDP_TRY(check_copy(dst, src));
+    /* Do this before any pointer is taken: the guard may give the tensor other bytes. */
+    FSDP_TRY(fsdp_tensor_begin_write(dst));
+    return fsdp__tensor_copy(dst, src, false);
+}
+
+/* Fills with one element made on the device and repeated by strides of 0. Its memory may be given back at once: the
+ * device's memory follows the order of its stream. */
+static fsdp_status fill_strided(const fsdp_tensor *tensor, double value)
+{
+    fsdp_device *device = tensor->storage->device;
+    size_t bytes = fsdp_dtype_size(tensor->dtype);
+    fsdp__copy_args args = {.src_dtype = tensor->dtype, .dst_dtype = tensor->dtype, .ndim = tensor->ndim};
+    fsdp__fill_args fill = {.dtype = tensor->dtype, .numel = 1, .value = value};
+    fsdp_status status;
+    void *one = NULL;
+
+    FSDP_TRY(fsdp__device_alloc(device, bytes, FSDP_MEMORY_WORKSPACE, &one));
+    fill.dst = one;
+    args.src = one;
+    args.dst = fsdp_tensor_data(tensor);
+    memcpy(args.shape, tensor->shape, sizeof args.shape);
+    memcpy(args.dst_strides, tensor->strides, sizeof args.dst_strides);
+    FSDP_TRY_GOTO(status, fsdp__launch_fill(fsdp_device_stream(device), &fill), out);
+    FSDP_TRY_GOTO(status, launch_copy(device, &args), out);
+out:
+    fsdp__device_free(device, one, bytes, FSDP_MEMORY_WORKSPACE);
+    return status;
+}
+
+fsdp_status fsdp__check_number(fsdp_dtype dtype, double value)
+{
+    bool fits = dtype == FSDP_I32   ? value > -2147483649.0 && value < 2147483648.0
+                : dtype == FSDP_I64 ? value >= -0x1p63 && value < 0x1p63
+                : dtype == FSDP_U8  ? value > -256.0 && value < 256.0
+                                    : true;
+
+    return fits ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "%s cannot be %g", fsdp_dtype_name(dtype), value);
+}
+
+fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
+{
+    fsdp__fill_args args = {.value = value};
+
+    if (!tensor)
+        return FSDP_FAIL(FSDP_INVALID, "cannot fill: the tensor is NULL");
+    if (fsdp__check_number(tensor->dtype, value) != FSDP_OK)
+        return fsdp_fail_prefix(FSDP_INVALID, "cannot fill");
+    FSDP_TRY(check_writable(tensor, "fill"));
+    FSDP_TRY(fsdp_tensor_begin_write(tensor));
+    fsdp__origin_write(tensor, fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, &value, sizeof value), true);
+    args.numel = fsdp_tensor_numel(tensor);
+    if (args.numel == 0)
+        return FSDP_OK;
+    if (!fsdp_tensor_is_contiguous(tensor)) {
+        FSDP_TRY(fill_strided(tensor, value));
+        return FSDP_OK;
+    }
+    args.dst = fsdp_tensor_data(tensor);
+    args.dtype = tensor->dtype;
+    FSDP_TRY(fsdp__launch_fill(fsdp_device_stream(tensor->storage->device), &args));
+    return FSDP_OK;
+}
+
+/* ---- host ---- */
+
+/* One side of a copy whose other side is the tensor: all its elements in row-major order, in any dtype. */
+typedef struct packed {
+    void *data;
+    fsdp_dtype dtype;
+    size_t bytes;
+} packed;
+
+/* Copies between the tensor and elements that the device's kernels reach. */
+static fsdp_status copy_packed(const fsdp_tensor *tensor, const packed *elements, bool to_tensor)
+{
+    fsdp__copy_args args = {.ndim = tensor->ndim};
+    int64_t strides[FSDP_MAX_DIMS] = {0};
+
+    memcpy(args.shape, tensor->shape, sizeof args.shape);
+    fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, strides);
+    args.src = to_tensor ? elements->data : fsdp_tensor_data(tensor);
+    args.dst = to_tensor ? fsdp_tensor_data(tensor) : elements->data;
+    args.src_dtype = to_tensor ? elements->dtype : tensor->dtype;
+    args.dst_dtype = to_tensor ? tensor->dtype : elements->dtype;
+    memcpy(args.src_strides, to_tensor ? strides : tensor->strides, sizeof args.src_strides);
+    memcpy(args.dst_strides, to_tensor ? tensor->strides : strides, sizeof args.dst_strides);
+    return launch_copy(tensor->storage->device, &args);
+}
+
+/* Copies bytes as they are; nothing happens on the meta device. */
+static fsdp_status copy_bytes(fsdp_device *device, void *on_device, void *on_host, size_t bytes, bool to_device)
+{
+    fsdp_stream *stream = fsdp_device_stream(device);
+
+    return to_device ? fsdp__copy_to_device(stream, on_device, on_host, bytes)
+                     : fsdp__copy_to_host(stream, on_host, on_device, bytes);
+}
+
+/* Copies on a device that the host cannot reach: its kernels handle strides and conversion, next to the tensor. */
+static fsdp_status copy_through_device(const fsdp_tensor *tensor, const packed *host, bool to_tensor)
+{
+    fsdp_device *device = tensor->storage->device;
+    packed staged = *host;
+    fsdp_status status;
+
+    if (host->dtype == tensor->dtype && fsdp_tensor_is_contiguous(tensor))
+        return copy_bytes(device, fsdp_tensor_data(tensor), host->data, host->bytes, to_tensor);
+    FSDP_TRY(fsdp__device_alloc(device, host->bytes, FSDP_MEMORY_WORKSPACE, &staged.data));
+    if (to_tensor)
+        FSDP_TRY_GOTO(status, copy_bytes(device, staged.data, host->data, host->bytes, true), out);
+    FSDP_TRY_GOTO(status, copy_packed(tensor, &staged, to_tensor), out);
+    if (!to_tensor)
+        FSDP_TRY_GOTO(status, copy_bytes(device, staged.data, host->data, host->bytes, false), out);
+out:
+    /* Free it even if the copies are only queued: memory follows the order of the stream. */
+    fsdp__device_free(device, staged.data, host->bytes, FSDP_MEMORY_WORKSPACE);
+    return status;
+}
+
+/* Copies, and is done on return: the caller's memory is free again, and what it reads there is right. */
+static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data, bool to_tensor)
+{
+    fsdp_device *device = tensor->storage->device;
+    packed host = {data, dtype, (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype)};
+    fsdp_status status, done;
+
+    if (!fsdp__device_has_bytes(device)) /* dry: see fsdp__dry */
+        return copy_bytes(device, fsdp_tensor_data(tensor), data, host.bytes, to_tensor);
+    status = fsdp__device_host_access(device) ? copy_packed(tensor, &host, to_tensor)
+                                              : copy_through_device(tensor, &host, to_tensor);
+    done = fsdp_stream_synchronize(fsdp_device_stream(device)); /* also for what was queued before a failure */
+    status = status != FSDP_OK ? status : done;
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+}
+
+fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    if (!tensor || fsdp_dtype_size(dtype) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: tensor and dtype are required");
+    if (fsdp_tensor_numel(tensor) == 0)
+        return FSDP_OK;
+    if (fsdp_device_is_meta(tensor->storage->device))
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor of shape %s: a meta tensor has no bytes",
+                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+    if (!data)
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: no place for its elements");
+    FSDP_TRY(check_bytes(tensor, "read"));
+    FSDP_TRY(copy_host(tensor, dtype, data, false));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void *data)
+{
+    if (!tensor || fsdp_dtype_size(dtype) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: tensor and dtype are required");
+    FSDP_TRY(check_writable(tensor, "write"));
+    if (!data && fsdp_tensor_numel(tensor) > 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: its elements are NULL");
+    FSDP_TRY(fsdp_tensor_begin_write(tensor));
+    if (fsdp_tensor_numel(tensor) == 0)
+        return FSDP_OK;
+    if (fsdp__origin_runs(tensor->storage)) { /* reading all of it takes time */
+        size_t bytes = (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype);
+
+        fsdp__origin_write(tensor, fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, data, bytes), true);
+    }
+    FSDP_TRY(copy_host(tensor, dtype, (void *)(uintptr_t)data, true));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    if (!tensor || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot read an item: tensor and out are required");
+    if (fsdp_tensor_numel(tensor) != 1)
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor of shape %s as one item",
+                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+    if (fsdp_dtype_is_floating(tensor->dtype)) {
+        float value = 0;
+        FSDP_TRY(fsdp_tensor_read(tensor, FSDP_F32, &value));
+        *out = value;
+    } else {
+        int64_t value = 0;
+        FSDP_TRY(fsdp_tensor_read(tensor, FSDP_I64, &value));
+        *out = (double)value;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src)
+{
+    size_t bytes = (size_t)fsdp_tensor_numel(dst) * fsdp_dtype_size(dst->dtype);
+    fsdp_status status;
+    void *host;
+
+    if (dst->storage->device == src->storage->device)
+        return fsdp_tensor_copy_(dst, src);
+    host = fsdp__malloc(bytes + 1);
+    if (!host)
+        return FSDP_NO_MEMORY;
+    status = fsdp_tensor_read(src, dst->dtype, host);
+    if (status == FSDP_OK)
+        status = fsdp_tensor_write(dst, dst->dtype, host);
+    fsdp__free(host);
+    return status;
+}
+
+/* ---- conversion to another dtype ---- */
+
+fsdp_status fsdp__tensor_convert(const fsdp_tensor *tensor, fsdp_dtype dtype, fsdp_tensor **out)
+{
+    const fsdp__storage *storage = tensor->storage;
+    fsdp_tensor *made;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_tensor_create(storage->device, dtype, tensor->ndim, tensor->shape, storage->kind, &made));
+    made->storage->unwritten = storage->unwritten;
+    if (!storage->unwritten && !fsdp_device_is_meta(storage->device))
+        FSDP_TRY_GOTO(status, fsdp__tensor_copy(made, tensor, false), fail);
+    *out = made;
+    return FSDP_OK;
+fail:
+    fsdp_tensor_unref(made);
+    return status;
+}
+
+void fsdp__tensor_take(fsdp_tensor *tensor, const fsdp_tensor *from)
+{
+    fsdp__storage *old = tensor->storage;
+
+    from->storage->version = old->version + 1;
+    from->storage->refs++;
+    tensor->storage = from->storage;
+    tensor->offset = 0;
+    tensor->dtype = from->dtype;
+    memcpy(tensor->strides, from->strides, sizeof tensor->strides);
+    fsdp__storage_unref(old);
+}

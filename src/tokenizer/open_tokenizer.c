@@ -1,0 +1,274 @@
+/* open_tokenizer.c - reads the files of a tokenizer: tokenizer.json, or vocab.json and merges.txt; and finds what ends
+ * a text. */
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "tokenizer/parse.h"
+
+#define LIMIT_BYTES ((size_t)1 << 28)
+
+/* ---- JSON files of the folder ---- */
+
+static const char config_name[] = "tokenizer_config.json", tokens_name[] = "added_tokens_decoder";
+
+/* Loads a JSON file. `*out` is NULL if the folder has no such file. No integer of the config is used. */
+static fsdp_status load_json(const char *folder, const char *name, fsdp_tokenizer *t, char **path, json_t **out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    fsdp_status status;
+
+    *out = NULL;
+    *path = fsdp__path_join(folder, name);
+    if (!*path)
+        return FSDP_NO_MEMORY;
+    if (!fsdp__path_exists(*path))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__file_read(*path, LIMIT_BYTES, &text, &bytes));
+    t->hash = fsdp__hash_bytes(t->hash, text, bytes);
+    status = strcmp(name, config_name) == 0 ? fsdp__json_parse_as_reals(*path, text, bytes, out)
+                                            : fsdp__json_parse_large(*path, text, bytes, out);
+    fsdp__free(text);
+    return status;
+}
+
+/* ---- added tokens of the config, end of text ---- */
+
+/* Returns the text of a token, which is given as its text or as an object with "content". */
+static const char *token_text(const json_t *value)
+{
+    return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+}
+
+/* Reads the tokens of a config. Like transformers, it takes the config's description of a token that both files have,
+ * and adds tokens that tokenizer.json does not have. */
+static fsdp_status read_tokens(const char *folder, const char *name, fsdp_tokenizer *t)
+{
+    json_t *file = NULL;
+    char *path = NULL;
+    fsdp_status status = load_json(folder, name, t, &path, &file);
+    const char *text = token_text(json_object_get(file, "eos_token"));
+
+    if (status == FSDP_OK)
+        status = fsdp__parse_tokens_by_id(path, json_object_get(file, tokens_name), t);
+    if (status == FSDP_OK && text && t->eos == FSDP__NO_TOKEN) {
+        status = fsdp__vocabulary_find_text(&t->bpe.vocabulary, text, &t->eos);
+        if (status == FSDP_OK && t->eos == FSDP__NO_TOKEN)
+            status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the eos_token '%s' is no token", path,
+                               FSDP__SHOWN_NAME(text));
+    }
+    json_decref(file);
+    fsdp__free(path);
+    return status;
+}
+
+static fsdp_status read_folder(const char *folder, fsdp_tokenizer *t)
+{
+    static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+
+    FSDP_TRY(read_tokens(folder, config_name, t));
+    FSDP_TRY(read_tokens(folder, "special_tokens_map.json", t));
+    for (size_t i = 0; i < FSDP__COUNT_OF(usual) && t->eos == FSDP__NO_TOKEN; i++) {
+        int32_t id = fsdp_tokenizer_id(t, usual[i]);
+
+        if (id != FSDP__NO_TOKEN && t->bpe.vocabulary.tokens[id].special)
+            t->eos = id;
+    }
+    fsdp__added_tokens_order(&t->raw);
+    fsdp__added_tokens_order(&t->normalized);
+    return FSDP_OK;
+}
+
+/* ---- vocab.json and merges.txt ---- */
+
+static fsdp_status add_merge_line(const char *path, char *line, int64_t number, int64_t *rank, fsdp__bpe *bpe)
+{
+    char *space = strchr(line, ' ');
+    size_t length = strlen(line);
+
+    if (length > 0 && line[length - 1] == '\r')
+        line[length - 1] = '\0';
+    if (*line == '\0' || (number == 1 && strncmp(line, "#version", 8) == 0))
+        return FSDP_OK;
+    if (!space || strchr(space + 1, ' '))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld is not two tokens with a space between them", path,
+                         (long long)number);
+    *space = '\0';
+    return fsdp__add_merge(path, bpe, line, space + 1, (*rank)++);
+}
+
+static fsdp_status read_merges(const char *path, fsdp_tokenizer *t)
+{
+    char *text = NULL, *line, *end;
+    size_t bytes = 0;
+    int64_t lines = 1, rank = 0, number = 1;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &text, &bytes));
+    t->hash = fsdp__hash_bytes(t->hash, text, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        lines += text[i] == '\n';
+    if (strlen(text) < bytes)
+        status =
+            FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has a NUL at offset %zu: it is no text", path, strlen(text));
+    else
+        status = fsdp__merges_init(&t->bpe.merges, lines);
+    for (line = text; line && status == FSDP_OK; line = end) {
+        end = strchr(line, '\n');
+        if (end)
+            *end++ = '\0';
+        status = add_merge_line(path, line, number++, &rank, &t->bpe);
+    }
+    fsdp__free(text);
+    return status;
+}
+
+/* Sets up what a class of transformers does to text, because its files do not say it. */
+static fsdp_status set_class(const char *path, const json_t *config, fsdp_tokenizer *t)
+{
+    static const char *const gpt2[] = {"GPT2Tokenizer", "GPT2TokenizerFast"};
+    static const char *const qwen2[] = {"Qwen2Tokenizer", "Qwen2TokenizerFast"};
+    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+    bool space = json_is_true(json_object_get(config, "add_prefix_space"));
+
+    if (!name || strcmp(name, gpt2[0]) == 0 || strcmp(name, gpt2[1]) == 0)
+        return fsdp__add_byte_level(path, space, true, &t->pre_tokenizer);
+    if (strcmp(name, qwen2[0]) != 0 && strcmp(name, qwen2[1]) != 0)
+        return fsdp__unsupported_part(path, "tokenizer_class without a tokenizer.json", name);
+    t->nfc = true;
+    FSDP_TRY(fsdp__add_qwen2_split(path, &t->pre_tokenizer));
+    return fsdp__add_byte_level(path, false, false, &t->pre_tokenizer);
+}
+
+static fsdp_status read_config(const char *folder, fsdp_tokenizer *t)
+{
+    json_t *config = NULL;
+    char *path = NULL;
+    fsdp_status status = load_json(folder, config_name, t, &path, &config);
+    int32_t end;
+
+    if (status == FSDP_OK)
+        status = set_class(path, config, t);
+    if (status == FSDP_OK)
+        status = fsdp__parse_tokens_by_id(path, json_object_get(config, tokens_name), t);
+    end = status == FSDP_OK ? fsdp_tokenizer_id(t, "<|endoftext|>") : FSDP__NO_TOKEN;
+    if (end != FSDP__NO_TOKEN)
+        status = fsdp__add_special_token(path, "<|endoftext|>", end, t);
+    json_decref(config);
+    fsdp__free(path);
+    return status;
+}
+
+/* Reads added_tokens.json, which older folders have. */
+static fsdp_status read_added(const char *folder, fsdp_tokenizer *t)
+{
+    json_t *file = NULL;
+    char *path = NULL;
+    fsdp_status status = load_json(folder, "added_tokens.json", t, &path, &file);
+
+    if (status == FSDP_OK)
+        status = fsdp__parse_ids_of_tokens(path, file, t);
+    json_decref(file);
+    fsdp__free(path);
+    return status;
+}
+
+static fsdp_status read_pair(const char *folder, fsdp_tokenizer *t)
+{
+    json_t *vocabulary = NULL;
+    char *path = NULL, *merges = NULL;
+    fsdp_status status;
+
+    t->bpe.unknown = FSDP__NO_TOKEN;
+    FSDP_TRY_GOTO(status, load_json(folder, "vocab.json", t, &path, &vocabulary), out);
+    if (!vocabulary) {
+        status = FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has neither a tokenizer.json nor a vocab.json and merges.txt", folder);
+        goto out;
+    }
+    FSDP_TRY_GOTO(status, fsdp__parse_vocabulary(path, vocabulary, &t->bpe), out);
+    t->next_id = t->bpe.vocabulary.used;
+    merges = fsdp__path_join(folder, "merges.txt");
+    status = merges ? read_merges(merges, t) : FSDP_NO_MEMORY;
+    if (status != FSDP_OK)
+        goto out;
+    fsdp__find_byte_tokens(&t->bpe);
+    FSDP_TRY_GOTO(status, read_config(folder, t), out);
+    status = read_added(folder, t);
+out:
+    fsdp__free(merges);
+    fsdp__free(path);
+    json_decref(vocabulary);
+    return status;
+}
+
+/* ---- a folder, or a tokenizer.json ---- */
+
+static fsdp_status open_file(const char *path, fsdp_tokenizer **out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &text, &bytes));
+    status = fsdp__tokenizer_parse(path, text, bytes, out);
+    if (status == FSDP_OK)
+        (*out)->hash = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, bytes);
+    fsdp__free(text);
+    return status;
+}
+
+static fsdp_status open_pair(const char *folder, fsdp_tokenizer **out)
+{
+    fsdp_tokenizer *t = fsdp__calloc(1, sizeof *t);
+    fsdp_status status;
+
+    if (!t)
+        return FSDP_NO_MEMORY;
+    t->eos = FSDP__NO_TOKEN;
+    status = read_pair(folder, t);
+    if (status != FSDP_OK) {
+        fsdp_tokenizer_close(t);
+        return status;
+    }
+    *out = t;
+    return FSDP_OK;
+}
+
+static fsdp_status open_folder(const char *folder, fsdp_tokenizer **out)
+{
+    char *path = fsdp__path_join(folder, "tokenizer.json");
+    fsdp_status status;
+
+    if (!path)
+        return FSDP_NO_MEMORY;
+    status = fsdp__path_exists(path) ? open_file(path, out) : open_pair(folder, out);
+    fsdp__free(path);
+    return status;
+}
+
+fsdp_status fsdp_tokenizer_open(const char *path, fsdp_tokenizer **out)
+{
+    struct stat info;
+    bool is_folder;
+    char *folder;
+    fsdp_status status;
+
+    if (!path || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot open a tokenizer: path and out are required");
+    *out = NULL;
+    is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    FSDP_TRY(is_folder ? open_folder(path, out) : open_file(path, out));
+    folder = is_folder ? fsdp__strdup(path) : fsdp__path_parent(path);
+    status = folder ? read_folder(folder, *out) : FSDP_NO_MEMORY;
+    fsdp__free(folder);
+    if (status != FSDP_OK) {
+        fsdp_tokenizer_close(*out);
+        *out = NULL;
+    }
+    return status;
+}

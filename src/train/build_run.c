@@ -1,0 +1,166 @@
+/* build_run.c - makes the model and the optimizer of a run, and counts the microbatches of its steps. */
+#include <math.h>
+
+#include "base/alloc.h"
+#include "base/context.h"
+#include "device/device.h"
+#include "train/run.h"
+#include "train/run_config.h"
+
+/* ---- what is asked of the model ---- */
+
+fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+
+    if (c->training.seq_len > run->model_config.max_seq_len)
+        return FSDP_FAIL(FSDP_INVALID, "training.seq_len %lld is more than the %lld positions of the model",
+                         (long long)c->training.seq_len, (long long)run->model_config.max_seq_len);
+    if (run->model_config.attention_dropout > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "the model's config.json asks for dropout %g in attention, which cannot be trained: set "
+                         "model.dropout, for example --model.dropout=0",
+                         (double)run->model_config.attention_dropout);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__train_count_batches(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int ranks = fsdp_context_world_size(run->context);
+
+    run->sequences = c->training.global_batch_size;
+    if (run->sequences == -1)
+        run->sequences = run->resume.sequences;
+    if (run->sequences == 0)
+        run->sequences = c->training.local_batch_size * ranks;
+    run->microbatches = run->sequences / (c->training.local_batch_size * ranks);
+    run->losses = fsdp__calloc((size_t)run->microbatches, sizeof *run->losses);
+    return run->losses || run->microbatches == 0 ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+/* ---- model ---- */
+
+/* Makes the model, shapes only. */
+fsdp_status fsdp__train_make_model(fsdp_train_run *run)
+{
+    fsdp_device *meta = fsdp_meta(run->context);
+
+    run->device = fsdp__front_device(run->context);
+    if (!run->device || !meta)
+        return fsdp_last_status();
+    run->offloaded = run->config->training.enable_cpu_offload && !fsdp__device_host_access(run->device);
+    run->model = run->own && run->own->build ? run->own->build(run->own->arg, run->context, meta)
+                                             : fsdp_model_create(run->context, meta, &run->model_config);
+    if (!run->model)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__train_freeze(run));
+    return fsdp__train_choose_units(run);
+}
+
+/* Loads through one leader on each machine, so that what it reads crosses no network again. */
+static fsdp_status load_by_leaders(fsdp_train_run *run, fsdp_state_dict *state)
+{
+    int machines = fsdp_context_machines(run->context), ranks = fsdp_context_world_size(run->context);
+    const int64_t shape[] = {machines, ranks / machines};
+    fsdp_mesh *mesh = NULL;
+    fsdp_status status;
+
+    if (machines == 1 || ranks % machines != 0)
+        return fsdp_hub_load_by_leader(run->config->model.path, state, &run->model_config, fsdp_world(run->context));
+    FSDP_TRY(fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"machine", "local"}, &mesh));
+    status =
+        fsdp_hub_load_by_leader(run->config->model.path, state, &run->model_config, fsdp_mesh_process_group(mesh, 1));
+    fsdp_mesh_unref(mesh);
+    return status;
+}
+
+fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp_state_dict *state = NULL;
+    fsdp__activity before;
+    fsdp_status status;
+
+    if (run->resume.from)
+        return fsdp__resume_fill_model(run);
+    if (c->checkpoint.initial_load_path && fsdp__device_has_bytes(run->device))
+        return fsdp__initial_fill_model(run);
+    if (c->model.pretrained == 0 || !c->model.path || !fsdp__device_has_bytes(run->device))
+        return fsdp_module_initialize(run->model, (uint64_t)c->training.seed);
+    FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
+    before = fsdp__context_set_activity(run->context, FSDP__READING);
+    status =
+        c->model.load_by_leader ? load_by_leaders(run, state) : fsdp_hub_load(c->model.path, state, &run->model_config);
+    (void)fsdp__context_set_activity(run->context, before);
+    fsdp_state_dict_free(state);
+    return status;
+}
+
+/* ---- optimizer ---- */
+
+static fsdp_status create_optimizer(const fsdp_train_config *c, const fsdp_parameters *parameters, fsdp_optimizer **out)
+{
+    double decay = c->optimizer.weight_decay;
+    fsdp_adam_options adam = fsdp_adam_options_default();
+    fsdp_sgd_options sgd = {
+        .lr = (float)c->optimizer.lr, .momentum = (float)c->optimizer.momentum, .nesterov = c->optimizer.nesterov};
+
+    if (isnan(decay))
+        decay = c->optimizer.name == FSDP_TRAIN_ADAMW ? 0.1 : 0;
+    adam.lr = (float)c->optimizer.lr;
+    adam.beta1 = (float)c->optimizer.beta1;
+    adam.beta2 = (float)c->optimizer.beta2;
+    adam.eps = (float)c->optimizer.eps;
+    adam.weight_decay = (float)decay;
+    sgd.weight_decay = (float)decay;
+    switch (c->optimizer.name) {
+    case FSDP_TRAIN_SGD:
+        return fsdp_sgd_create(parameters, &sgd, out);
+    case FSDP_TRAIN_ADAM:
+        return fsdp_adam_create(parameters, &adam, out);
+    default:
+        return fsdp_adamw_create(parameters, &adam, out);
+    }
+}
+
+/* Makes the optimizer for the parameters that are trained, and for those whose state is only kept. */
+static fsdp_status optimize(fsdp_train_run *run, const fsdp_parameters *parameters)
+{
+    bool *thawed = fsdp__calloc((size_t)parameters->count + 1, sizeof *thawed);
+    fsdp_status status;
+
+    if (!thawed)
+        return FSDP_NO_MEMORY;
+    status = fsdp__train_thaw_kept(run, parameters, thawed);
+    if (status == FSDP_OK)
+        status = create_optimizer(run->config, parameters, &run->optimizer);
+    FSDP_KEEP_FIRST(status, fsdp__train_freeze_kept(parameters, thawed));
+    fsdp__free(thawed);
+    return status;
+}
+
+fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp_parameters parameters;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        run->local_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
+    status = optimize(run, &parameters);
+    fsdp_parameters_release(&parameters);
+    FSDP_TRY(status);
+    if (c->training.mixed_precision_param == FSDP_F16 || c->training.mixed_precision_reduce == FSDP_F16)
+        FSDP_TRY(fsdp_grad_scaler_create(fsdp_world(run->context), NULL, &run->scaler));
+    run->schedule = (fsdp_schedule){
+        .warmup_steps = c->lr_scheduler.warmup_steps,
+        .total_steps = c->training.steps - run->resume.schedule_step,
+        .decay = (fsdp_decay)c->lr_scheduler.decay_type,
+        .min_factor = c->lr_scheduler.min_lr_factor,
+    };
+    FSDP_TRY(fsdp__train_step_early(run));
+    FSDP_TRY(fsdp__resume_optimizer(run));
+    return fsdp__export_check(run);
+}

@@ -1,0 +1,397 @@
+/* run_config.c - the config of a run: the calls that use its table of keys, the checks that need more than one key,
+ * and the model that it asks for. */
+#include "train/run_config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "config/config.h"
+#include "train/inputs.h"
+
+/* ---- the table's calls ---- */
+
+fsdp_status fsdp_train_config_create(fsdp_train_config **out)
+{
+    fsdp_train_config *config = fsdp__calloc(1, sizeof *config);
+    fsdp_status status;
+
+    *out = NULL;
+    if (!config)
+        return FSDP_NO_MEMORY;
+    status = fsdp__config_default(&fsdp__train_keys, config);
+    if (status != FSDP_OK) {
+        fsdp_train_config_free(config);
+        return status;
+    }
+    *out = config;
+    return FSDP_OK;
+}
+
+void fsdp_train_config_free(fsdp_train_config *config)
+{
+    if (config) {
+        fsdp__config_release(&fsdp__train_keys, config);
+        fsdp__free(config->loaded_from);
+    }
+    fsdp__free(config);
+}
+
+fsdp_status fsdp__train_config_copy(const fsdp_train_config *config, fsdp_train_config **out)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_train_config_create(out));
+    status = fsdp__config_copy(&fsdp__train_keys, config, *out);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_train_config_free(*out);
+    *out = NULL;
+    return status;
+}
+
+fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
+{
+    char *copy = fsdp__strdup(path);
+
+    if (!copy)
+        return FSDP_NO_MEMORY;
+    fsdp__free(config->loaded_from);
+    config->loaded_from = copy;
+    return fsdp__config_load(&fsdp__train_keys, config, path);
+}
+
+fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value)
+{
+    return fsdp__config_set(&fsdp__train_keys, config, key, value);
+}
+
+fsdp_status fsdp_train_config_add(fsdp_train_config *config, const char *key, const char *value)
+{
+    return fsdp__config_add(&fsdp__train_keys, config, key, value);
+}
+
+fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *stream)
+{
+    return fsdp__config_print(&fsdp__train_keys, config, stream);
+}
+
+fsdp_status fsdp_train_config_help(const char *section, FILE *stream)
+{
+    return fsdp__config_help(&fsdp__train_keys, section, stream);
+}
+
+static ssize_t hash_what_is_printed(void *hash, const char *text, size_t bytes)
+{
+    *(uint64_t *)hash = fsdp__hash_bytes(*(uint64_t *)hash, text, bytes);
+    return (ssize_t)bytes;
+}
+
+fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *out)
+{
+    uint64_t hash = FSDP__HASH_OF_NOTHING;
+    FILE *stream = fopencookie(&hash, "w", (cookie_io_functions_t){.write = hash_what_is_printed});
+    fsdp_status status;
+
+    if (!stream)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot print the config");
+    status = fsdp_train_config_print(config, stream);
+    if (fclose(stream) != 0 && status == FSDP_OK)
+        status = FSDP_FAIL(FSDP_IO, "cannot print the config");
+    FSDP_TRY(status);
+    *out = hash;
+    return FSDP_OK;
+}
+
+/* ---- checks ---- */
+
+/* Returns the first key that changes the sizes of a model; NULL: none is set. */
+static const char *changed_size(const fsdp_train_config *config)
+{
+    const int64_t sizes[] = {config->model.n_layers,   config->model.dim,     config->model.n_heads,
+                             config->model.n_kv_heads, config->model.ffn_dim, config->model.vocab_size,
+                             config->model.max_seq_len};
+    static const char *const names[] = {"n_layers", "dim",        "n_heads",    "n_kv_heads",
+                                        "ffn_dim",  "vocab_size", "max_seq_len"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(sizes); i++)
+        if (sizes[i])
+            return names[i];
+    return config->model.tie_word_embeddings >= 0 ? "tie_word_embeddings" : NULL;
+}
+
+fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config)
+{
+    const char *changed = changed_size(config);
+
+    if (!config->model.path && !config->model.preset)
+        return FSDP_FAIL(FSDP_INVALID, "no model: set model.path (a Hugging Face folder) or model.preset");
+    if (config->model.path && config->model.preset)
+        return FSDP_FAIL(FSDP_INVALID, "model.path and model.preset exclude each other: '%s' and '%s'",
+                         config->model.path, config->model.preset);
+    if (!config->model.path && config->model.pretrained == 1)
+        return FSDP_FAIL(FSDP_INVALID, "model.init is pretrained, but the preset '%s' has no weights: set model.path",
+                         config->model.preset);
+    if (config->model.path && config->model.pretrained != 0 && changed)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "model.%s changes the model, and the weights of '%s' are of its own config.json: set "
+                         "model.init to random, or leave it out",
+                         changed, config->model.path);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_size, int64_t global, const char *what)
+{
+    int64_t local = config->training.local_batch_size, together = local * world_size, below = global / together;
+    char nearest[80];
+
+    if (global == -1 || global % together == 0)
+        return FSDP_OK;
+    if (below == 0)
+        snprintf(nearest, sizeof nearest, "is: %lld", (long long)together);
+    else
+        snprintf(nearest, sizeof nearest, "are: %lld and %lld", (long long)(below * together),
+                 (long long)((below + 1) * together));
+    return FSDP_FAIL(FSDP_INVALID,
+                     "%s %lld is not a multiple of %lld (training.local_batch_size %lld x %d rank%s): the nearest that "
+                     "%s",
+                     what, (long long)global, (long long)together, (long long)local, world_size,
+                     world_size == 1 ? "" : "s", nearest);
+}
+
+static fsdp_status check_reshard(const fsdp_train_config *config, int64_t ranks)
+{
+    int kept = config->parallelism.reshard_after_forward;
+
+    if (kept <= 0 || ranks % kept == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "parallelism.fsdp_reshard_after_forward %d does not divide the %lld ranks that shard", kept,
+                     (long long)ranks);
+}
+
+/* Checks that the copies of the parameters times the ranks of each are all ranks. */
+static fsdp_status check_degrees(const fsdp_train_config *config, int world_size)
+{
+    int64_t replicas = config->parallelism.data_parallel_replicate_degree;
+    int64_t degree = config->parallelism.data_parallel_shard_degree;
+    const char *verb = world_size == 1 ? "is" : "are", *plural = world_size == 1 ? "" : "s";
+    char copies[40] = "";
+
+    if (world_size % replicas != 0)
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "parallelism.data_parallel_replicate_degree is %lld, but there %s %d rank%s: expected a number "
+            "that divides them",
+            (long long)replicas, verb, world_size, plural);
+    if (degree == -1 || degree == world_size / replicas)
+        return FSDP_OK;
+    if (replicas > 1)
+        snprintf(copies, sizeof copies, " for %lld copies", (long long)replicas);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "parallelism.data_parallel_shard_degree is %lld, but there %s %d rank%s%s: expected -1 or %lld",
+                     (long long)degree, verb, world_size, plural, copies, (long long)(world_size / replicas));
+}
+
+fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size)
+{
+    FSDP_TRY(
+        fsdp__train_check_batch(config, world_size, config->training.global_batch_size, "training.global_batch_size"));
+    if (!fsdp__train_holds_all(config))
+        FSDP_TRY(check_degrees(config, world_size));
+    FSDP_TRY(fsdp__train_check_strategy(config, world_size));
+    FSDP_TRY(check_reshard(config, world_size / config->parallelism.data_parallel_replicate_degree));
+    FSDP_TRY(fsdp__train_check_units(config));
+    if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
+        return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
+    return FSDP_OK;
+}
+
+bool fsdp__train_validates(const fsdp_train_config *config)
+{
+    bool has_data = config->validation.path_count > 0 || config->validation.share > 0;
+
+    return config->validation.enable >= 0 ? config->validation.enable == 1 : has_data;
+}
+
+static fsdp_status check_validation(const fsdp_train_config *config)
+{
+    bool has_path = config->validation.path_count > 0, has_share = config->validation.share > 0;
+
+    if (has_path && has_share)
+        return FSDP_FAIL(FSDP_INVALID, "validation.path and validation.share exclude each other: '%s' and %g",
+                         config->validation.paths[0], config->validation.share);
+    if (config->validation.enable == 1 && !has_path && !has_share)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "validation.enable is true, but there is nothing to evaluate on: set validation.path (a file "
+                         "or a list of files) or validation.share (a part of data.path)");
+    if (config->training.early_stop > 0 && !fsdp__train_validates(config))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "training.early_stop is %lld, but there is no validation: set validation.path or "
+                         "validation.share",
+                         (long long)config->training.early_stop);
+    return FSDP_OK;
+}
+
+/* Returns whether the best weights are kept: as a checkpoint of the best validation, or as a copy in memory. A run that
+ * has checkpoints and does not want the best one to stay has neither. */
+static bool keeps_best(const fsdp_train_config *config)
+{
+    return fsdp__train_validates(config) && (config->validation.keep_best || !fsdp__train_saves(config));
+}
+
+bool fsdp__train_exports_best(const fsdp_train_config *config)
+{
+    if (!config->save.path || !keeps_best(config))
+        return false;
+    if (config->save.which >= 0)
+        return config->save.which == FSDP_TRAIN_BEST;
+    return config->training.early_stop > 0 && config->validation.keep_best;
+}
+
+static fsdp_status check_export(const fsdp_train_config *config)
+{
+    if (config->save.which != FSDP_TRAIN_BEST || keeps_best(config))
+        return FSDP_OK;
+    if (!fsdp__train_validates(config))
+        return FSDP_FAIL(FSDP_INVALID, "export.which is best, but there is no validation that could tell: set "
+                                       "validation.path or validation.share");
+    return FSDP_FAIL(FSDP_INVALID, "export.which is best, but validation.keep_best is false: its checkpoint would be "
+                                   "gone when it is to be exported");
+}
+
+static fsdp_status check_text(const fsdp_train_config *config)
+{
+    const char *tokenizer = config->data.tokenizer;
+
+    if (!tokenizer)
+        return FSDP_OK;
+    if (fsdp__inputs_are_bytes(config) && config->data.field)
+        return FSDP_FAIL(FSDP_INVALID, "data.field is '%s', of JSON lines, and data.tokenizer is bytes: leave one out",
+                         config->data.field);
+    if (config->data.format == FSDP_TRAIN_TOKENS || config->data.token_bytes > 0)
+        return FSDP_FAIL(FSDP_INVALID, "data.tokenizer is of text, but %s: leave one of them out",
+                         config->data.token_bytes > 0 ? "data.dtype is of tokens" : "data.format is tokens");
+    if (strcmp(tokenizer, "model") == 0 && !config->model.path)
+        return FSDP_FAIL(FSDP_INVALID, "data.tokenizer is model, but there is no model.path: name a folder");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
+{
+    FSDP_TRY(fsdp__train_config_check_model(config));
+    if (!config->data.path_count)
+        return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
+    if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)
+        return FSDP_FAIL(FSDP_INVALID, "data.dtype is of tokens, but data.format is text: leave one of them out");
+    FSDP_TRY(check_text(config));
+    FSDP_TRY(fsdp__train_config_check_step(config, world_size));
+    FSDP_TRY(check_validation(config));
+    FSDP_TRY(fsdp__train_check_checkpoint(config));
+    FSDP_TRY(check_export(config));
+    return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);
+}
+
+/* ---- what follows from the keys ---- */
+
+/* Chooses the number of heads: they must divide the dimension, and rotary positions need an even part for each. */
+static fsdp_status fit_heads(fsdp_model_config *m)
+{
+    int64_t unit = m->n_heads * (m->architecture != FSDP_GPT2 ? 2 : 1), below = m->dim / unit * unit;
+
+    if (m->dim == below) {
+        m->head_dim = m->dim / m->n_heads;
+        return FSDP_OK;
+    }
+    if (!below)
+        return FSDP_FAIL(FSDP_INVALID, "model.dim %lld is too small for %lld heads: the least is %lld",
+                         (long long)m->dim, (long long)m->n_heads, (long long)unit);
+    return FSDP_FAIL(FSDP_INVALID, "model.dim %lld does not fit %lld heads%s: the nearest that do: %lld and %lld",
+                     (long long)m->dim, (long long)m->n_heads,
+                     m->architecture != FSDP_GPT2 ? " of an even number each" : "", (long long)below,
+                     (long long)(below + unit));
+}
+
+static fsdp_status check_kv_heads(const fsdp_model_config *m)
+{
+    int64_t below = m->n_kv_heads, above = below;
+
+    if (m->n_heads % m->n_kv_heads == 0 && (m->architecture != FSDP_GPT2 || m->n_kv_heads == m->n_heads))
+        return FSDP_OK;
+    if (m->architecture == FSDP_GPT2)
+        return FSDP_FAIL(FSDP_INVALID, "model.n_kv_heads is %lld: GPT-2 has as many as heads, %lld: leave it out",
+                         (long long)m->n_kv_heads, (long long)m->n_heads);
+    if (m->n_kv_heads > m->n_heads)
+        return FSDP_FAIL(FSDP_INVALID, "model.n_kv_heads is %lld: expected at most as many as heads, %lld",
+                         (long long)m->n_kv_heads, (long long)m->n_heads);
+    while (m->n_heads % below)
+        below--;
+    while (m->n_heads % above)
+        above++;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "model.n_kv_heads %lld does not divide %lld heads: the nearest that do: %lld and %lld",
+                     (long long)m->n_kv_heads, (long long)m->n_heads, (long long)below, (long long)above);
+}
+
+/* Drops special tokens that a smaller vocabulary does not have. */
+static void drop_missing_tokens(fsdp_model_config *m)
+{
+    int kept = 0;
+
+    m->has_bos_token = m->has_bos_token && m->bos_token < m->vocab_size;
+    m->has_pad_token = m->has_pad_token && m->pad_token < m->vocab_size;
+    m->has_unk_token = m->has_unk_token && m->unk_token < m->vocab_size;
+    for (int i = 0; i < m->eos_token_count; i++)
+        if (m->eos_tokens[i] < m->vocab_size)
+            m->eos_tokens[kept++] = m->eos_tokens[i];
+    m->eos_token_count = kept;
+}
+
+/* Changes the sizes of `m`, which is the preset's or the folder's. */
+static fsdp_status change_sizes(const fsdp_train_config *c, fsdp_model_config *m)
+{
+    if (c->model.n_kv_heads)
+        m->n_kv_heads = c->model.n_kv_heads;
+    else if (c->model.n_heads) /* keep the number of heads per group where that is possible */
+        m->n_kv_heads =
+            c->model.n_heads % m->n_kv_heads == 0 && m->n_kv_heads != m->n_heads ? m->n_kv_heads : c->model.n_heads;
+#define CHANGE(field)   \
+    if (c->model.field) \
+        m->field = c->model.field;
+    CHANGE(n_layers)
+    CHANGE(dim)
+    CHANGE(n_heads)
+    CHANGE(ffn_dim)
+    CHANGE(vocab_size)
+    CHANGE(max_seq_len)
+#undef CHANGE
+    if (c->model.tie_word_embeddings >= 0)
+        m->tie_word_embeddings = c->model.tie_word_embeddings == 1;
+    drop_missing_tokens(m);
+    if (c->model.dim || c->model.n_heads)
+        FSDP_TRY(fit_heads(m));
+    FSDP_TRY(check_kv_heads(m));
+    if (fsdp_model_config_check(m) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "model");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out)
+{
+    if (config->model.path)
+        FSDP_TRY(fsdp_hub_read_config(config->model.path, out));
+    else if (fsdp_model_preset(config->model.preset, out) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "model.preset");
+    if (changed_size(config))
+        FSDP_TRY(change_sizes(config, out));
+    if (config->model.dropout > 0 && out->architecture != FSDP_GPT2)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "model.dropout is %g, but only GPT-2 has dropout here: leave it out",
+                         config->model.dropout);
+    if (!isnan(config->model.dropout)) {
+        out->embd_dropout = out->dropout = (float)config->model.dropout;
+        out->attention_dropout = 0;
+    }
+    return FSDP_OK;
+}

@@ -1,0 +1,63 @@
+/* run_config.h - the table of a run's keys, and what follows from them. */
+#ifndef TRAIN_RUN_CONFIG_H
+#define TRAIN_RUN_CONFIG_H
+
+#include "base/compiler.h"
+#include "config/keys.h"
+#include "fsdp/fsdp1.h"
+#include "fsdp/hub.h"
+#include "fsdp/train.h"
+
+extern const fsdp__key_table fsdp__train_keys;
+
+/* Makes a config of its own with the same values; it belongs to no file. */
+fsdp_status fsdp__train_config_copy(const fsdp_train_config *config, fsdp_train_config **out);
+
+/* Hashes all keys as they are printed: equal hashes mean that two runs were asked for the same. */
+fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *out);
+
+/* Checks what parallelism.strategy excludes. The degrees fit the ranks already, except where nothing is sharded. */
+fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size);
+/* Returns whether every rank holds everything: nothing is sharded. */
+bool fsdp__train_holds_all(const fsdp_train_config *config);
+/* Returns the number of copies of the parameters. */
+int fsdp__train_replicas(const fsdp_train_config *config, int world_size);
+fsdp_sharding_strategy fsdp__train_fsdp1_strategy(const fsdp_train_config *config);
+/* Returns the config's options.zero_stage. */
+int fsdp__train_zero_stage(const fsdp_train_config *config);
+
+/* Reads the folder's config.json or the preset, applies the config's changes to it, and checks it. */
+fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out);
+
+/* Check parts of what fsdp_train_config_check checks: the model's keys; and those of a step, without data. */
+fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config);
+fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size);
+
+/* Returns whether the model is evaluated between steps. */
+bool fsdp__train_validates(const fsdp_train_config *config);
+/* Returns whether the weights of the best validation are exported. */
+bool fsdp__train_exports_best(const fsdp_train_config *config);
+/* Checks whether a step of `global` sequences can be divided among the ranks; -1: whatever the ranks take. `what` names
+ * them in the message. */
+fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_size, int64_t global, const char *what);
+/* Returns the number of optimizer state tensors for each parameter. */
+int fsdp__train_moments(const fsdp_train_config *config);
+
+/* Checks what the keys of parallelism.wrap_policy exclude and need. */
+fsdp_status fsdp__train_check_units(const fsdp_train_config *config);
+
+/* ---- checkpoint_keys.c ---- */
+
+/* What checkpoint.exclude_from_loading may name. */
+#define FSDP__TRAIN_OPTIMIZER "optimizer"
+#define FSDP__TRAIN_LR_SCHEDULER "lr_scheduler"
+#define FSDP__TRAIN_DATALOADER "dataloader"
+
+/* Returns whether the run keeps checkpoints, and goes on from one. */
+bool fsdp__train_saves(const fsdp_train_config *config);
+/* Returns whether a run that goes on loads this part. */
+bool fsdp__train_loads(const fsdp_train_config *config, const char *part);
+/* Checks what the keys of section checkpoint exclude and need. */
+fsdp_status fsdp__train_check_checkpoint(const fsdp_train_config *config);
+
+#endif

@@ -1,0 +1,247 @@
+/* run_keys.c - the table of a training run's keys. */
+#include "train/run_config.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "base/cores.h"
+
+static const fsdp__choice load_choices[] = {{"each", 0}, {"leader", 1}, {NULL, 0}};
+static const fsdp__choice init_choices[] = {{"pretrained", 1}, {"random", 0}, {NULL, 0}};
+static const fsdp__choice bool_choices[] = {{"true", 1}, {"false", 0}, {NULL, 0}};
+static const fsdp__choice format_choices[] = {
+    {"auto", FSDP_TRAIN_AUTO}, {"text", FSDP_TRAIN_TEXT}, {"tokens", FSDP_TRAIN_TOKENS}, {NULL, 0}};
+static const fsdp__choice token_choices[] = {{"uint16", 2}, {"uint32", 4}, {NULL, 0}};
+static const fsdp__choice on_nan_choices[] = {
+    {"stop", FSDP_TRAIN_STOP}, {"skip", FSDP_TRAIN_SKIP}, {"continue", FSDP_TRAIN_CONTINUE}, {NULL, 0}};
+static const fsdp__choice bad_line_choices[] = {{"error", 0}, {"skip", 1}, {NULL, 0}};
+static const fsdp__choice order_choices[] = {{"sequential", 0}, {"shuffled", 1}, {NULL, 0}};
+static const fsdp__choice param_choices[] = {
+    {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
+static const fsdp__choice export_choices[] = {
+    {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
+static const fsdp__choice optimizer_choices[] = {
+    {"adamw", FSDP_TRAIN_ADAMW}, {"adam", FSDP_TRAIN_ADAM}, {"sgd", FSDP_TRAIN_SGD}, {NULL, 0}};
+static const fsdp__choice decay_choices[] = {
+    {"constant", FSDP_DECAY_CONSTANT}, {"linear", FSDP_DECAY_LINEAR}, {"cosine", FSDP_DECAY_COSINE}, {NULL, 0}};
+static const fsdp__choice reshard_choices[] = {
+    {"default", -FSDP_RESHARD_AUTO}, {"always", -FSDP_RESHARD_ALWAYS}, {"never", -FSDP_RESHARD_NEVER}, {NULL, 0}};
+static const fsdp__choice strategy_choices[] = {
+    {"fsdp2", FSDP_TRAIN_FSDP2}, {"zero1", FSDP_TRAIN_ZERO1}, {"zero2", FSDP_TRAIN_ZERO2}, {"zero3", FSDP_TRAIN_ZERO3},
+    {"hsdp", FSDP_TRAIN_HSDP},   {"fsdp1", FSDP_TRAIN_FSDP1}, {"ddp", FSDP_TRAIN_DDP},     {NULL, 0}};
+static const fsdp__choice fsdp1_choices[] = {
+    {"full_shard", FSDP_FULL_SHARD},     {"shard_grad_op", FSDP_SHARD_GRAD_OP},           {"no_shard", FSDP_NO_SHARD},
+    {"hybrid_shard", FSDP_HYBRID_SHARD}, {"hybrid_shard_zero2", FSDP_HYBRID_SHARD_ZERO2}, {NULL, 0}};
+static const fsdp__choice backward_prefetch_choices[] = {
+    {"pre", FSDP_BACKWARD_PRE}, {"post", FSDP_BACKWARD_POST}, {"none", FSDP_BACKWARD_NONE}, {NULL, 0}};
+static const fsdp__choice compress_choices[] = {
+    {"none", FSDP_DTYPE_NONE}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
+static const fsdp__choice wrap_choices[] = {{"blocks", FSDP_TRAIN_WRAP_BLOCKS}, {"root", FSDP_TRAIN_WRAP_ROOT},
+                                            {"size", FSDP_TRAIN_WRAP_SIZE},     {"class", FSDP_TRAIN_WRAP_CLASS},
+                                            {"always", FSDP_TRAIN_WRAP_ALWAYS}, {NULL, 0}};
+static const fsdp__choice gather_choices[] = {{"none", FSDP_TRAIN_GATHER_NONE},
+                                              {"float8", FSDP_TRAIN_GATHER_FLOAT8},
+                                              {"int8", FSDP_TRAIN_GATHER_INT8},
+                                              {NULL, 0}};
+static const fsdp__choice checkpoint_choices[] = {
+    {"none", FSDP_RECOMPUTE_NONE}, {"full", FSDP_RECOMPUTE_FULL}, {"selective", FSDP_RECOMPUTE_SELECTIVE}, {NULL, 0}};
+static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
+static const fsdp__choice which_choices[] = {{"last", FSDP_TRAIN_LAST}, {"best", FSDP_TRAIN_BEST}, {NULL, 0}};
+static const fsdp__choice step_choices[] = {{"best", FSDP_CHECKPOINT_BEST}, {NULL, 0}};
+static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NULL, 0}};
+
+#define AT(section, field) offsetof(fsdp_train_config, section.field)
+/* The columns: section, name, field, range, default, help. */
+#define INTEGER(section, name, least, most, range, initial, help)                                      \
+    {                                                                                                  \
+#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, NULL, initial, help \
+    }
+#define INTEGER_OR(section, name, least, most, range, choices, initial, help)                             \
+    {                                                                                                     \
+#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, choices, initial, help \
+    }
+#define NUMBER(section, name, least, most, range, initial, help)                                      \
+    {                                                                                                 \
+#section, #name, FSDP__KEY_NUMBER, AT(section, name), least, most, range, NULL, initial, help \
+    }
+#define BOOL(section, name, initial, help)                                                       \
+    {                                                                                            \
+#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, 0, bool_choices, initial, help \
+    }
+#define BOOL_LOCAL(section, name, initial, help)                                                           \
+    {                                                                                                      \
+#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, FSDP__LOCAL, bool_choices, initial, help \
+    }
+#define CHOICE(section, name, field, choices, initial, help)                                   \
+    {                                                                                          \
+#section, #name, FSDP__KEY_CHOICE, AT(section, field), 0, 0, 0, choices, initial, help \
+    }
+#define CHOICE_OR(section, name, field, least, most, choices, initial, help)                                         \
+    {                                                                                                                \
+#section, #name, FSDP__KEY_CHOICE, AT(section, field), least, most, FSDP__OR_INTEGER, choices, initial, help \
+    }
+#define TEXT(section, name, range, help)                                                  \
+    {                                                                                     \
+#section, #name, FSDP__KEY_TEXT, AT(section, name), 0, 0, range, NULL, NULL, help \
+    }
+/* "export" is a keyword of C++, which reads the public header. */
+#define SAVE_TEXT(name, help)                                                                \
+    {                                                                                        \
+        "export", #name, FSDP__KEY_TEXT, AT(save, name), 0, 0, FSDP__LOCAL, NULL, NULL, help \
+    }
+#define SAVE_CHOICE(name, choices, initial, help)                                          \
+    {                                                                                      \
+        "export", #name, FSDP__KEY_CHOICE, AT(save, name), 0, 0, 0, choices, initial, help \
+    }
+#define SAVE_SIZE(name, least, initial, help)                                                           \
+    {                                                                                                   \
+        "export", #name, FSDP__KEY_SIZE, AT(save, name), least, FSDP__KEY_LARGE, 0, NULL, initial, help \
+    }
+#define SAVE_BOOL(name, initial, help)                                                        \
+    {                                                                                         \
+        "export", #name, FSDP__KEY_BOOL, AT(save, name), 0, 0, 0, bool_choices, initial, help \
+    }
+#define PATHS(section, name, field, help)                                                         \
+    {                                                                                             \
+#section, #name, FSDP__KEY_PATHS, AT(section, field), 0, 0, FSDP__LOCAL, NULL, NULL, help \
+    }
+
+#define PATTERNS(section, name, field, help)                                               \
+    {                                                                                      \
+#section, #name, FSDP__KEY_PATTERNS, AT(section, field), 0, 0, 0, NULL, NULL, help \
+    }
+#define NAMES(section, name, field, help)                                               \
+    {                                                                                   \
+#section, #name, FSDP__KEY_NAMES, AT(section, field), 0, 0, 0, NULL, NULL, help \
+    }
+
+/* clang-format off */
+static const fsdp__key keys[] = {
+    TEXT(model, path, FSDP__LOCAL, "the Hugging Face folder to start from"),
+    TEXT(model, preset, 0, "a model made from scratch, instead of a folder: gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b or llama-8b"),
+    CHOICE(model, init, pretrained, init_choices, NULL, "where the first weights come from; not set: pretrained with model.path, random with model.preset"),
+    CHOICE(model, load, load_by_leader, load_choices, "each", "who reads the weights of model.path\neach: every rank reads its own rows\nleader: one rank of each machine reads everything and sends the other ranks their rows; choose this if many readers slow the storage down"),
+    INTEGER(model, n_layers, 1, 10000, 0, NULL, "replaces the preset's value, or the folder's with init random"),
+    INTEGER(model, dim, 1, 1 << 20, 0, NULL, "replaces the preset's value, or the folder's with init random"),
+    INTEGER(model, n_heads, 1, 1 << 16, 0, NULL, "replaces the preset's value, or the folder's with init random"),
+    INTEGER(model, n_kv_heads, 1, 1 << 16, 0, NULL, "replaces the preset's value, or the folder's with init random (Llama only)"),
+    INTEGER(model, ffn_dim, 1, 1 << 24, 0, NULL, "replaces the preset's value, or the folder's with init random"),
+    INTEGER(model, vocab_size, 1, 1 << 28, 0, NULL, "replaces the preset's value, or the folder's with init random"),
+    INTEGER(model, max_seq_len, 1, 1 << 28, 0, NULL, "replaces the preset's value, or the folder's with init random"),
+    CHOICE(model, tie_word_embeddings, tie_word_embeddings, bool_choices, NULL, "whether the head is the embedding; replaces the preset's value, or the folder's with init random"),
+    NUMBER(model, dropout, 0, 1, FSDP__BELOW, NULL, "the rate after the embeddings and in each residual branch (GPT-2 only); if set, it replaces the folder's three rates, and attention drops nothing"),
+    PATTERNS(model, frozen, frozen, "a pattern (model.layers.0.*) or a list of patterns: parameters with these names are not trained; each pattern must match a parameter; optimizer state that frozen parameters have in a checkpoint is kept"),
+
+    PATHS(data, path, paths, "a file, a folder, a pattern (data/*.bin) or a list of them; a list is one stream"),
+    CHOICE(data, format, format, format_choices, "auto", "auto decides by llm.c's header, else by the name (.txt and .jsonl, also packed, are text; .bin, .u16 and .u32 are tokens), else by the first bytes"),
+    CHOICE(data, dtype, token_bytes, token_choices, NULL, "the type of tokens in token files; not set: by llm.c's header, else by the name (.bin, .u16, .u32), else uint16"),
+    CHOICE(data, order, shuffle, order_choices, "sequential", "sequential: window after window\nshuffled: every window once an epoch, in an order set by training.seed"),
+    INTEGER(data, workers, 0, 64, FSDP__LOCAL, "1", "number of threads that read ahead; 0: the step reads"),
+    TEXT(data, tokenizer, FSDP__LOCAL, "the folder of the tokenizer for text (.txt, .jsonl, also .gz and .zst)\nmodel: the tokenizer of model.path\nbytes: no tokenizer, bytes are tokens (vocabulary 256)\nnot set: the tokenizer of model.path or of checkpoint.initial_load_path if they have one, else bytes"),
+    TEXT(data, field, 0, "the field of JSON lines that holds the text; not set: text"),
+    CHOICE(data, on_bad_line, skip_bad_lines, bad_line_choices, "error", "what a line does that is not a JSON object or has no text in the field\nerror: it ends the run before training begins\nskip: it is left out, and the log says how many were"),
+    TEXT(data, cache, FSDP__LOCAL, "the folder that keeps the tokens of text; not set: fsdp in $XDG_CACHE_HOME, or in ~/.cache"),
+
+    INTEGER(training, steps, 1, FSDP__KEY_LARGE, 0, "1000", "number of optimizer steps"),
+    INTEGER(training, seq_len, 1, 1 << 28, 0, "256", "tokens of a sequence"),
+    INTEGER(training, global_batch_size, 1, 1 << 30, FSDP__OR_MINUS, "-1", "sequences of a step, over all ranks; -1: local_batch_size x ranks, or, if the run continues, as many as it had"),
+    INTEGER(training, local_batch_size, 1, 1 << 24, 0, "8", "sequences of a microbatch on one rank; a step has global / (local x ranks) microbatches"),
+    NUMBER(training, max_norm, 0, INFINITY, 0, "1.0", "clips gradients to this total norm; 0: no clipping"),
+    INTEGER(training, seed, 0, FSDP__KEY_LARGE, 0, "42", "the seed of first weights and of shuffling"),
+    INTEGER(training, threads, 1, FSDP__THREADS_MOST, FSDP__LOCAL, NULL, "compute threads of each rank (only in the program fsdp); not set: OMP_NUM_THREADS, else the rank's share of the cores"),
+    CHOICE(training, mixed_precision_param, mixed_precision_param, param_choices, "float32", "the dtype in which parameters are gathered and computed with; shards stay float32; with float16 the loss is scaled dynamically, and steps with infinite gradients are skipped"),
+    CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, param_choices, "float32", "the dtype in which gradients are reduced; float16 works as in mixed_precision_param"),
+    CHOICE(training, no_sync, no_sync, bool_choices, NULL, "with several microbatches: add up whole gradients, and reduce them in the last microbatch only; not set: true, but false with parallelism.strategy zero2 and zero3"),
+    BOOL(training, enable_cpu_offload, "false", "keep parameters, gradients and optimizer state on the host, and update them there; on the CPU they are there already, and nothing moves"),
+    CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "what happens when the loss or the gradient norm of a step is NaN or infinite\nstop: the run ends and exports nothing (also if the loss of a validation is not finite)\nskip: the step is left out\ncontinue: the step is taken"),
+    INTEGER(training, early_stop, 0, FSDP__KEY_LARGE, 0, "0", "the run ends after this many validations in a row without an improvement, and exports what export.which says; 0: never"),
+    NUMBER(training, early_stop_min_delta, 0, INFINITY, 0, "0", "a validation is an improvement if its loss is lower than that of the last improvement by more than this"),
+
+    CHOICE(optimizer, name, name, optimizer_choices, "adamw", "as in torch.optim"),
+    NUMBER(optimizer, lr, 0, INFINITY, FSDP__ABOVE, "3e-4", "the base learning rate"),
+    NUMBER(optimizer, beta1, 0, 1, FSDP__BELOW, "0.9", "of adamw and adam"),
+    NUMBER(optimizer, beta2, 0, 1, FSDP__BELOW, "0.95", "of adamw and adam"),
+    NUMBER(optimizer, eps, 0, INFINITY, 0, "1e-8", "of adamw and adam"),
+    NUMBER(optimizer, weight_decay, 0, INFINITY, 0, NULL, "decoupled for adamw, L2 for adam and sgd; not set: 0.1 for adamw, else 0"),
+    NUMBER(optimizer, momentum, 0, INFINITY, 0, "0", "of sgd"),
+    BOOL(optimizer, nesterov, "false", "of sgd; it needs a momentum"),
+
+    INTEGER(lr_scheduler, warmup_steps, 0, FSDP__KEY_LARGE, 0, "0", "number of steps in which the learning rate rises linearly"),
+    CHOICE(lr_scheduler, decay_type, decay_type, decay_choices, "constant", "how the learning rate falls after the warm-up, until training.steps"),
+    NUMBER(lr_scheduler, min_lr_factor, 0, 1, 0, "0", "the fraction of the base learning rate that is left at the end"),
+
+    CHOICE(parallelism, strategy, strategy, strategy_choices, "fsdp2", "what is sharded while a step runs\nzero1: optimizer state; parameters are gathered once a step, and gradients reduced once\nzero2: gradients, too; every microbatch reduces them\nzero3: parameters, too\nfsdp2: as fsdp_reshard_after_forward and no_sync say\nhsdp: the same, over several copies (data_parallel_replicate_degree)\nfsdp1: as fsdp1_strategy says\nddp: nothing; gradients are all-reduced in buckets"),
+    INTEGER(parallelism, data_parallel_replicate_degree, 1, 1 << 20, 0, "1", "number of copies of the parameters; if it is 1, strategy hsdp on several machines makes one copy on each; each copy is sharded over consecutive ranks: parameters, gradients and optimizer state take that many times the memory, gathers stay within a copy, and each reduction also sends 2 (copies - 1) / copies of a shard"),
+    INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "number of ranks that share one copy of the parameters; -1: all ranks / data_parallel_replicate_degree"),
+    CHOICE_OR(parallelism, fsdp_reshard_after_forward, reshard_after_forward, 1, 1 << 20, reshard_choices, "default", "default: all units but the root are resharded after their forward\nalways: the root, too\nnever: parameters stay whole until the backward is done\nan integer k that divides the ranks: each rank keeps 1/k, and the backward gathers over k ranks"),
+    CHOICE(parallelism, gather_dtype, gather_dtype, gather_choices, "none", "none: gather in the compute dtype\nfloat8, int8: gather the weights of linear layers in one byte an element (with a scale for each weight, or for every 128 elements), and compute with what arrives; a rank then also keeps the bytes that it sends, and holds whole parameters in its own memory"),
+    CHOICE(parallelism, fsdp1_strategy, fsdp1_strategy, fsdp1_choices, NULL, "with strategy fsdp1, PyTorch's ShardingStrategy\nfull_shard: parameters, gradients and optimizer state are sharded; the root's parameters stay whole from the forward to the backward\nshard_grad_op: all parameters stay whole from the forward to the backward\nno_shard: nothing is sharded\nhybrid_shard, hybrid_shard_zero2: full_shard and shard_grad_op inside each of several copies (data_parallel_replicate_degree)\nnot set: full_shard, or hybrid_shard if there are copies"),
+    CHOICE(parallelism, fsdp1_use_orig_params, fsdp1_use_orig_params, bool_choices, NULL, "with strategy fsdp1: optimizers get the original parameters instead of one a unit; each begins at a multiple of 16 bytes of the unit's vector, and a unit may have frozen parameters beside others; not set: false"),
+    CHOICE(parallelism, fsdp1_backward_prefetch, fsdp1_backward_prefetch, backward_prefetch_choices, NULL, "with strategy fsdp1: when the backward gathers the unit before the current one\npre: before the current unit's backward\npost: after it\nnone: not before its own backward begins\nnot set: pre"),
+    CHOICE(parallelism, fsdp1_forward_prefetch, fsdp1_forward_prefetch, bool_choices, NULL, "with strategy fsdp1: the forward gathers the next unit ahead, which takes its memory; not set: false"),
+    NUMBER(parallelism, ddp_bucket_cap_mb, 0, 1 << 20, FSDP__ABOVE, NULL, "with strategy ddp: MiB at which a bucket of gradients is full and is sent; not set: 25, and 1 for the first bucket"),
+    CHOICE(parallelism, ddp_find_unused_parameters, ddp_find_unused_parameters, bool_choices, NULL, "with strategy ddp: ranks may use different parameters in a step; this costs one more all-reduce, and buckets follow the order of the model; not set: false"),
+    CHOICE(parallelism, ddp_static_graph, ddp_static_graph, bool_choices, NULL, "with strategy ddp: each rank uses the same parameters in every step, though perhaps not all of them; not set: false"),
+    CHOICE(parallelism, ddp_gradient_as_bucket_view, ddp_gradient_as_bucket_view, bool_choices, NULL, "with strategy ddp: gradients lie in the buckets that are sent, which halves their memory while they are reduced; not set: false"),
+    CHOICE(parallelism, ddp_compress, ddp_compress, compress_choices, NULL, "with strategy ddp: gradients are rounded to this dtype, divided and summed in it, which halves the bytes that are sent; not set: none"),
+    CHOICE(parallelism, wrap_policy, wrap_policy, wrap_choices, "blocks", "which modules are units; a unit is gathered and reduced as a whole, without the parameters of units inside it; the model itself is always a unit\nblocks: every block\nroot: no other module\nsize: by wrap_min_num_params\nclass: by wrap_classes\nalways: every module\nMore units need less memory for whole parameters and more collectives, with the same bytes."),
+    INTEGER(parallelism, wrap_min_num_params, 1, FSDP__KEY_LARGE, 0, NULL, "with wrap_policy size: a module is a unit if it has at least this many parameters (elements) outside the units inside it; not set: 100000000"),
+    NAMES(parallelism, wrap_classes, wrap_classes, "with wrap_policy class: a name (LlamaDecoderLayer, GPT2Block, Linear) or a list of names; the model must have modules of each"),
+    INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "number of units to gather ahead in the forward and in the backward, each of which takes its memory; 0: one in the backward; over several machines one or two in both"),
+    BOOL(parallelism, keep_last_unit, "false", "the unit that ends the forward stays whole until its backward, which comes next; this saves one gather in each microbatch, which nothing would hide"),
+
+    CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward; results, gathers and bytes sent are the same in every mode\nnone: everything\nfull: its input; the rest is computed again, which takes about a third more time\nselective: as the next key says"),
+    CHOICE_OR(activation_checkpoint, selective_ac_option, selective_ac_option, 1, 1 << 20, selective_choices, "2", "with mode selective\nan integer n: every n-th block keeps its input only\nop: every block keeps its input, attention and every second matrix product"),
+
+    CHOICE(validation, enable, enable, bool_choices, NULL, "evaluate the model every freq steps and after the last one; not set: true if path or share is set"),
+    PATHS(validation, path, paths, "what to evaluate on; it is read as data.path is"),
+    NUMBER(validation, share, 0, 1, FSDP__BELOW, "0", "instead of a path: the fraction of data.path to evaluate on; these are its last windows, which are never trained on"),
+    INTEGER(validation, freq, 1, FSDP__KEY_LARGE, 0, "100", "number of steps between validations"),
+    INTEGER(validation, steps, 1, FSDP__KEY_LARGE, FSDP__OR_MINUS, "-1", "batches of a validation, over all ranks (the same tokens for any number of ranks); -1: all there are"),
+    INTEGER(validation, local_batch_size, 1, 1 << 24, 0, NULL, "sequences of a batch on one rank; not set: training.local_batch_size"),
+    BOOL(validation, keep_best, "true", "with checkpoint.enable: write a checkpoint after each validation that is the best so far, and keep it until there is a better one"),
+
+    NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (a rank that computes may take longer); 0: for ever"),
+    BOOL_LOCAL(comm, trace, "false", "every rank logs what happens to each group of parameters, and each collective"),
+
+    INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "number of steps between log lines"),
+    TEXT(metrics, jsonl, FSDP__LOCAL, "a file that gets a JSON object for each step, after those of earlier runs"),
+
+    CHOICE(checkpoint, enable, enable, bool_choices, NULL, "write checkpoints, and continue from one that is there; not set: true if checkpoint.folder is set"),
+    TEXT(checkpoint, folder, 0, "the folder of this run's checkpoints (step-N); no other run may use it; a run that finds a checkpoint there continues from it, with any number of ranks, and reads no weights of model.path"),
+    INTEGER(checkpoint, interval, 1, FSDP__KEY_LARGE, 0, "500", "number of steps between checkpoints; the last step writes one, too, and so do SIGUSR1, and SIGTERM, SIGINT and SIGHUP, which then end the run"),
+    INTEGER(checkpoint, keep_latest_k, 0, 1 << 20, 0, "10", "number of newest checkpoints to keep; older ones are removed; 0: all are kept"),
+    INTEGER(checkpoint, keep_every, 0, FSDP__KEY_LARGE, 0, "0", "checkpoints of steps that are multiples of this are never removed; 0: there are none"),
+    CHOICE(checkpoint, async_mode, async_mode, async_choices, "disabled", "async: a rank copies what it writes in its memory, and a thread writes the copy while training continues\ndisabled: training waits for the disk"),
+    INTEGER_OR(checkpoint, load_step, 0, FSDP__KEY_LARGE, FSDP__OR_MINUS, step_choices, "-1", "the step of the checkpoint to continue from; -1: the newest; best: the one of the best validation so far"),
+    TEXT(checkpoint, initial_load_path, FSDP__LOCAL, "a checkpoint (step-N, or step-best for the best validation), a folder of checkpoints (its newest is used), or a Hugging Face folder; its weights replace those of model.path at the start of a run, and nothing else of it is read; it is not read at all if checkpoint.folder has a checkpoint"),
+    NAMES(checkpoint, exclude_from_loading, exclude_from_loading, "what starts afresh when a run continues: optimizer, lr_scheduler, dataloader (the position in the data), or a list of them"),
+
+    SAVE_TEXT(path, "the Hugging Face folder to write at the end; it must be new, empty, or written by an earlier export"),
+    SAVE_BOOL(overwrite, "false", "write into any folder: files of the same names are replaced, and all others stay"),
+    SAVE_TEXT(fallback_path, "the folder to write if export.path fails at the end; if it is not set, or fails, too: <name of export.path>-recovered beside metrics.jsonl, or in the working directory"),
+    SAVE_CHOICE(which, which_choices, NULL, "last: the weights of the last step\nbest: those of the step with the best validation, from its checkpoint, or, without checkpoint.folder, from a copy that each rank keeps of its shard in the host's memory\nnot set: best with training.early_stop (unless validation.keep_best is false), else last"),
+    SAVE_CHOICE(dtype, export_choices, "float32", "the dtype of the exported weights"),
+    SAVE_SIZE(max_shard_size, 1, "5GB", "the largest size of a file of weights; more weights are split over several files, with an index; a larger tensor gets a file of its own"),
+};
+/* clang-format on */
+
+static const char *const sections[] = {
+    "model",      "data", "training", "optimizer",  "lr_scheduler", "parallelism", "activation_checkpoint",
+    "validation", "comm", "metrics",  "checkpoint", "export",       NULL};
+
+_Static_assert(offsetof(fsdp_train_config, data.path_count) ==
+                   offsetof(fsdp_train_config, data.paths) + sizeof(char **),
+               "the count of a list stands behind it");
+_Static_assert(offsetof(fsdp_train_config, validation.path_count) ==
+                   offsetof(fsdp_train_config, validation.paths) + sizeof(char **),
+               "the count of a list stands behind it");
+_Static_assert(offsetof(fsdp_train_config, parallelism.wrap_class_count) ==
+                   offsetof(fsdp_train_config, parallelism.wrap_classes) + sizeof(char **),
+               "the count of a list stands behind it");
+_Static_assert(offsetof(fsdp_train_config, checkpoint.exclude_count) ==
+                   offsetof(fsdp_train_config, checkpoint.exclude_from_loading) + sizeof(char **),
+               "the count of a list stands behind it");
+
+const fsdp__key_table fsdp__train_keys = {
+    .keys = keys, .count = (int)FSDP__COUNT_OF(keys), .sections = sections, .example = "training.steps"};

@@ -1,0 +1,178 @@
+/* text_data.c - data that is text: a tokenizer turns it into tokens before a run, in a folder of caches; otherwise its
+ * bytes are the tokens. */
+#include "train/run.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/text.h"
+#include "data/token_cache.h"
+#include "data/token_file.h"
+#include "data/tokens.h"
+#include "fsdp/tokenizer.h"
+#include "hub/hold.h"
+#include "train/inputs.h"
+
+enum {
+    NEWS_SECONDS = 5
+};
+
+/* ---- which tokenizer ---- */
+
+const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run)
+{
+    struct stat info;
+
+    if (fsdp__inputs_are_bytes(run->config))
+        return NULL;
+    return run->tokenizer && stat(run->tokenizer, &info) == 0 && S_ISDIR(info.st_mode) ? run->tokenizer
+                                                                                       : run->config->model.path;
+}
+
+/* ---- news ---- */
+
+/* What a rank reports while it makes tokens. */
+typedef struct news {
+    const fsdp_train_run *run;
+    const char *key;
+    bool no_eos;
+    int64_t said_ns;
+} news;
+
+static void tell_progress(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
+{
+    news *n = arg;
+    int64_t now = fsdp__clock_ns();
+    char text[32];
+
+    if (now - n->said_ns < (int64_t)NEWS_SECONDS * 1000000000)
+        return;
+    n->said_ns = now;
+    fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: %.0f%% of the text, %s tokens", n->key,
+             100 * (double)bytes / (double)(all_bytes > 0 ? all_bytes : 1), fsdp__thousands(tokens, text, sizeof text));
+}
+
+/* Reports the result: a rank that made the tokens does so; of those that found them, only rank 0. */
+static void tell_result(const news *n, const fsdp__cached_tokens *cached)
+{
+    char text[32];
+
+    if (cached->made)
+        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: %s tokens made%s, kept in '%s'", n->key,
+                 fsdp__thousands(cached->summary.tokens, text, sizeof text),
+                 cached->damaged ? " anew, for the file of them was damaged" : "", cached->path);
+    else if (fsdp_context_rank(n->run->context) == 0)
+        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: tokens of this text are there: '%s'", n->key, cached->path);
+    if (cached->made && cached->summary.left_out_bytes > 0)
+        fsdp_log(n->run->context, FSDP_LOG_WARNING,
+                 "%s: %lld bytes of the text have no token in this vocabulary, and were left out", n->key,
+                 (long long)cached->summary.left_out_bytes);
+    if (cached->made && n->no_eos)
+        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: the tokenizer has no end-of-text token to put behind documents",
+                 n->key);
+    if (cached->left_out[0] && fsdp_context_rank(n->run->context) == 0)
+        fsdp_log(n->run->context, FSDP_LOG_WARNING, "%s: %s", n->key, cached->left_out);
+}
+
+/* ---- text to tokens ---- */
+
+static fsdp_status check_vocabulary(const fsdp_train_run *run, const fsdp_tokenizer *tokenizer)
+{
+    int64_t needed = fsdp_tokenizer_vocab_size(tokenizer);
+
+    if (needed <= run->model_config.vocab_size)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "data.tokenizer: '%s' has %lld tokens, and the model a vocabulary of %lld: name the model's "
+                     "tokenizer, or, for a new model, set model.vocab_size=%lld",
+                     run->tokenizer, (long long)needed, (long long)run->model_config.vocab_size, (long long)needed);
+}
+
+static fsdp_status open_cached(const fsdp_train_run *run, const char *key, const fsdp_tokenizer *tokenizer,
+                               char *const *paths, int64_t count, fsdp_tokens **out)
+{
+    const fsdp_train_config *c = run->config;
+    news n = {.run = run, .key = key, .no_eos = fsdp_tokenizer_eos(tokenizer) < 0, .said_ns = fsdp__clock_ns()};
+    fsdp_tokenize_options options = {.field = c->data.field,
+                                     .no_eos = n.no_eos,
+                                     .skip_bad_lines = c->data.skip_bad_lines == 1,
+                                     .progress = tell_progress,
+                                     .progress_arg = &n};
+    fsdp__cached_tokens cached;
+    fsdp_status status = fsdp__token_cache_get(tokenizer, (const char *const *)paths, (int)count, c->data.cache,
+                                               fsdp_context_local_rank(run->context) == 0, &options, &cached);
+
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "%s", key);
+    tell_result(&n, &cached);
+    status = fsdp__tokens_open_own(cached.path, out);
+    fsdp__free(cached.path);
+    return status;
+}
+
+static fsdp_status open_text(fsdp_train_run *run, const char *key, char *const *paths, int64_t count, fsdp_tokens **out)
+{
+    fsdp_tokenizer *tokenizer = NULL;
+    fsdp_status status;
+
+    if (!run->config->data.cache)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s is text, of which the tokenizer of '%s' makes tokens, and data.cache is not set: name a "
+                         "folder for them (data.tokenizer: bytes needs none)",
+                         key, run->tokenizer);
+    status = fsdp_tokenizer_open(run->tokenizer, &tokenizer);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "data.tokenizer");
+    status = check_vocabulary(run, tokenizer);
+    if (status == FSDP_OK)
+        status = open_cached(run, key, tokenizer, paths, count, out);
+    fsdp_tokenizer_close(tokenizer);
+    run->tokenizes = status == FSDP_OK;
+    return status;
+}
+
+/* ---- tokens, and bytes ---- */
+
+static fsdp_status open_files(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
+                              fsdp_tokens **out)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp_status status = fsdp_tokens_open((const char *const *)paths, (int)count, fsdp__inputs_token_format(c), out);
+
+    if (status == FSDP_OK)
+        status = fsdp__tokens_check_width(*out, run->model_config.vocab_size);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "%s", key);
+    if (fsdp_context_rank(run->context) == 0 && fsdp_tokens_warning(*out))
+        fsdp_log(run->context, FSDP_LOG_WARNING, "%s: %s", key, fsdp_tokens_warning(*out));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count, fsdp_tokens **out)
+{
+    int64_t text = 1, tokens = 0;
+
+    if (run->config->data.field && !run->tokenizer)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "data.field is '%s', of JSON lines, which a tokenizer reads, and there is none: set "
+                         "data.tokenizer",
+                         run->config->data.field);
+    if (fsdp__inputs_are_bytes(run->config))
+        return open_files(run, key, paths, count, out);
+    if (!run->config->data.tokenizer && run->tokenizer) {
+        fsdp_status status = fsdp__token_files_count_text((const char *const *)paths, count,
+                                                          fsdp__inputs_token_format(run->config), &text, &tokens);
+
+        if (status != FSDP_OK)
+            return fsdp_fail_prefix(status, "%s", key);
+    }
+    if (text > 0 && tokens > 0 && run->tokenizer)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s has %lld files of text, of which the tokenizer of '%s' makes tokens, and %lld of tokens: "
+                         "name one kind",
+                         key, (long long)text, run->tokenizer, (long long)tokens);
+    return text > 0 && run->tokenizer ? open_text(run, key, paths, count, out)
+                                      : open_files(run, key, paths, count, out);
+}
