@@ -1,7 +1,7 @@
 /* tree_draw.c - drawing the tree, then how it is sharded, then the calls. */
 #include "shard/tree_draw.h"
 
-#include "base/compiler.h"
+#include "shard/tree_calls.h"
 #include "shard/tree_wrap.h"
 #include "support/dice.h"
 #include "support/ranks.h"
@@ -236,112 +236,7 @@ static void draw_states(drawing *d)
             plan->nodes[i].state = choose_state(d, i);
 }
 
-/* ---- the calls ---- */
-
-static const int weights[TREE_KINDS] = {
-    [TREE_FORWARD] = 10,
-    [TREE_FORWARD_PART] = 4,
-    [TREE_EVALUATE] = 5,
-    [TREE_BACKWARD] = 10,
-    [TREE_BACKWARD_KEEP] = 2,
-    [TREE_DROP] = 2,
-    [TREE_UNSHARD] = 4,
-    [TREE_RESHARD] = 2,
-    [TREE_RESHARD_ALL] = 1,
-    [TREE_ZERO_GRAD] = 4,
-    [TREE_STEP] = 6,
-    [TREE_CLIP] = 2,
-    [TREE_FREEZE] = 5,
-    [TREE_SYNC_OFF] = 3,
-    [TREE_SYNC_ON] = 3,
-    [TREE_LAST_OFF] = 1,
-    [TREE_LAST_ON] = 1,
-    [TREE_SET_RESHARD_FORWARD] = 2,
-    [TREE_SET_DIVIDE] = 1,
-    [TREE_SET_RESHARD_BACKWARD] = 2,
-    [TREE_WRITE] = 2,
-    [TREE_PREFETCH_FORWARD] = 2,
-    [TREE_PREFETCH_BACKWARD] = 2,
-    [TREE_SET_MAX_INPUTS] = 1,
-    [TREE_POST_OPTIM] = 1,
-    [TREE_SEPARATE_CHANNEL] = 1,
-    [TREE_CUSTOM] = 2,
-    [TREE_ALL_REDUCE_OFF] = 2,
-    [TREE_ALL_REDUCE_ON] = 2,
-    [TREE_FORCE_SUM] = 1,
-    [TREE_UNSHARD_ASYNC] = 2,
-    [TREE_WAIT_UNSHARD] = 1,
-    [TREE_SET_UNSHARD_BACKWARD] = 2,
-    [TREE_RESET] = 1,
-    [TREE_FAIL_FORWARD] = 1,
-    [TREE_FAIL_BACKWARD] = 1,
-};
-
-enum {
-    PHRASE_CALLS = 7
-};
-/* What programs do. Ended by TREE_KINDS. */
-static const tree_kind phrases[][PHRASE_CALLS] = {
-    {TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_ZERO_GRAD, TREE_KINDS},
-    {TREE_FORWARD, TREE_BACKWARD, TREE_CLIP, TREE_STEP, TREE_ZERO_GRAD, TREE_KINDS},
-    {TREE_EVALUATE, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_ZERO_GRAD, TREE_KINDS},
-    {TREE_FORWARD, TREE_EVALUATE, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_FORWARD, TREE_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_SYNC_OFF, TREE_FORWARD, TREE_BACKWARD, TREE_SYNC_ON, TREE_FORWARD, TREE_BACKWARD, TREE_KINDS},
-    {TREE_FORWARD, TREE_FORWARD, TREE_BACKWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_FORWARD, TREE_BACKWARD_KEEP, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_FREEZE, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_FORWARD, TREE_FREEZE, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_UNSHARD, TREE_FORWARD, TREE_BACKWARD, TREE_RESHARD, TREE_STEP, TREE_KINDS},
-    {TREE_FORWARD, TREE_BACKWARD, TREE_UNSHARD, TREE_STEP, TREE_EVALUATE, TREE_KINDS},
-    {TREE_PREFETCH_FORWARD, TREE_PREFETCH_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_SET_MAX_INPUTS, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_POST_OPTIM, TREE_FORWARD, TREE_KINDS},
-    {TREE_ALL_REDUCE_OFF, TREE_FORWARD, TREE_BACKWARD, TREE_ALL_REDUCE_ON, TREE_FORWARD, TREE_BACKWARD, TREE_KINDS},
-    {TREE_UNSHARD_ASYNC, TREE_UNSHARD_ASYNC, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_SET_UNSHARD_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_FAIL_FORWARD, TREE_RESET, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-    {TREE_FORWARD, TREE_FAIL_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
-};
-
-static void add_call(drawing *d, tree_kind kind)
-{
-    tree_plan *plan = d->plan;
-    tree_call call = {.kind = kind,
-                      .target = pick(d, 3) ? pick(d, 1000) : 0,
-                      .slot = pick(d, 3) ? 0 : pick(d, TREE_SLOTS),
-                      .number = pick(d, 8),
-                      .on = pick(d, 2),
-                      .recurse = pick(d, 3)};
-
-    if (plan->call_count < TREE_MAX_CALLS)
-        plan->calls[plan->call_count++] = call;
-}
-
-static tree_kind draw_kind(drawing *d)
-{
-    int total = 0, at, kind = 0;
-
-    for (int k = 0; k < TREE_KINDS; k++)
-        total += weights[k];
-    for (at = pick(d, total); at >= weights[kind]; kind++)
-        at -= weights[kind];
-    return (tree_kind)kind;
-}
-
-static void draw_calls(drawing *d)
-{
-    int limit = 4 + pick(d, 20);
-
-    while (d->plan->call_count < limit)
-        if (chance(d, 40)) {
-            const tree_kind *phrase = phrases[pick(d, (int)FSDP__COUNT_OF(phrases))];
-
-            while (*phrase != TREE_KINDS)
-                add_call(d, *phrase++);
-        } else {
-            add_call(d, draw_kind(d));
-        }
-}
+/* ---- what comes last ---- */
 
 static bool has_states_below(const tree_plan *plan, int node)
 {
@@ -395,7 +290,7 @@ static void draw_stages(drawing *d)
 }
 
 /* Last as well. */
-static void replicate(tree_plan *plan)
+void tree_make_replicas(tree_plan *plan)
 {
     plan->replicated = true;
     plan->wrap = FSDP_WRAP_NONE;
@@ -445,8 +340,10 @@ static void flatten(tree_plan *plan)
 
 /* Through the door itself: a unit is of one module, and has a strategy in place of a stage; gradients are reduced in
  * what they are computed in unless something else is said, and outputs are not cast. */
-static void wrap(tree_plan *plan)
+void tree_make_units(tree_plan *plan)
 {
+    if (!plan->flat)
+        flatten(plan);
     plan->fsdp1 = true;
     tree_part_groups(plan);
     for (int s = 0; s < plan->state_count; s++) {
@@ -580,17 +477,17 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     draw_states(&d);
     tree_draw_wrap(plan);
     tree_settle(plan);
-    draw_calls(&d);
+    tree_draw_calls(&d.random, TREE_DRAWS_TREES, plan);
     draw_checkpoints(&d);
     if (chance(&d, 50))
         draw_stages(&d);
     tree_settle(plan); /* most policies give all states the same stage */
     if (chance(&d, 12))
-        replicate(plan);
+        tree_make_replicas(plan);
     else if (chance(&d, 20))
         flatten(plan);
     if (plan->flat && chance(&d, 60))
-        wrap(plan);
+        tree_make_units(plan);
     draw_seconds(&d);
     draw_empty(&d);
 }

@@ -1,10 +1,21 @@
-/* shard/tree_draw.h - a plan drawn from a seed. */
+/* shard/tree_draw.h - plans drawn from a seed, on which alone they depend. */
 #ifndef TESTS_SHARD_TREE_DRAW_H
 #define TESTS_SHARD_TREE_DRAW_H
 
 #include "shard/tree_plan.h"
 
-/* Depends on the seed alone. */
+/* Any tree, and a few steps of a training. */
 void tree_draw(uint64_t seed, tree_plan *plan);
+/* A network, or two of them, and 5 to 40 calls in any order. */
+void tree_draw_orders(uint64_t seed, tree_plan plans[TREE_MAX_MODELS]);
+
+/* ---- parts of the two ---- */
+
+/* The calls of a plan; `who` draws them (shard/tree_calls.h). */
+void tree_draw_calls(uint64_t *random, int who, tree_plan *plan);
+/* The root is replicated in buckets, and nothing else is sharded: what does not go with that is taken out. */
+void tree_make_replicas(tree_plan *plan);
+/* States become units of FSDP1, likewise. */
+void tree_make_units(tree_plan *plan);
 
 #endif

@@ -146,7 +146,7 @@ static void add_zeros(tree_player *player, int replica, const bool *brings)
     }
 }
 
-static void reduce_flat(tree_player *player)
+static void reduce_flat(tree_player *player, uint32_t states)
 {
     int shards = player->plan->world / player->plan->replicas;
 
@@ -156,8 +156,7 @@ static void reduce_flat(tree_player *player)
         for (int p = 0; p < player->plan->param_count; p++) {
             int owner = player->plan->params[p].owner;
 
-            if (player->params[p] && owner >= 0 && player->sync >> owner & 1 &&
-                has_unreduced(player, r * shards, shards, p))
+            if (player->params[p] && owner >= 0 && states >> owner & 1 && has_unreduced(player, r * shards, shards, p))
                 brings[owner] = true;
         }
         for (int p = 0; p < player->plan->param_count; p++) {
@@ -170,21 +169,21 @@ static void reduce_flat(tree_player *player)
     }
 }
 
-static void plain_reduce(tree_player *player)
+void tree_plain_reduce(tree_player *player, uint32_t states, uint32_t across)
 {
     if (player->plan->flat)
-        reduce_flat(player);
+        reduce_flat(player, states);
     for (int p = 0; p < player->plan->param_count; p++) {
         int owner = player->plan->params[p].owner;
         bool partial = false;
 
-        if (!player->params[p] || owner < 0 || !(player->sync >> owner & 1))
+        if (!player->params[p] || owner < 0 || !(states >> owner & 1))
             continue;
         for (int r = 0; r < player->plan->replicas; r++) {
             reduce_inside(player, r, p);
             partial = partial || player->partial[r][p];
         }
-        if (partial && (player->all_reduce >> owner & 1 || player->plan->replicas == 1))
+        if (partial && (across >> owner & 1 || player->plan->replicas == 1))
             reduce_across(player, p);
     }
 }
@@ -200,5 +199,6 @@ void tree_plain_backward(tree_player *player, tree_slot *slot, bool keep)
         swap_gradients(player, player->unreduced[i]);
     }
     swap_gradients(player, reduced);
-    plain_reduce(player);
+    if (player->no_sync == 0)
+        tree_plain_reduce(player, player->sync, player->all_reduce);
 }

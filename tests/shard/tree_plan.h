@@ -17,7 +17,8 @@ enum {
     TREE_MAX_PARAMS = 40,
     TREE_MAX_STATES = TREE_MAX_NODES + 1,
     TREE_MAX_RUNS = 24, /* of nodes in a forward */
-    TREE_MAX_CALLS = 40,
+    TREE_MAX_CALLS = 56,
+    TREE_MAX_MODELS = 2,
     TREE_MAX_WORLD = 9,
     TREE_MAX_DIMS = 3,
     TREE_SLOTS = 3, /* losses that may be alive at a time */
@@ -150,6 +151,37 @@ typedef enum tree_kind {
     TREE_RESET,
     TREE_FAIL_FORWARD,
     TREE_FAIL_BACKWARD,
+    /* those of any order */
+    TREE_EVALUATE_PART,
+    TREE_READ_WHOLE,
+    TREE_READ_FULL,
+    TREE_READ_GRADIENTS,
+    TREE_SUMMON,
+    TREE_ZERO_GRAD_PART,
+    TREE_OPTIMIZER_ZERO_GRAD,
+    TREE_NEW_OPTIMIZER,
+    TREE_UNSCALE,
+    TREE_FREEZE_FIELD,
+    TREE_FREEZE_PART,
+    TREE_UNFREEZE_PART,
+    TREE_NO_SYNC_BEGIN,
+    TREE_NO_SYNC_END,
+    TREE_SYNCHRONIZE,
+    TREE_WRITE_FIELD,
+    TREE_FILL_FIELD,
+    TREE_COPY_FIELD,
+    TREE_INITIALIZE,
+    TREE_SAVE,
+    TREE_LOAD,
+    TREE_LOAD_FULL,
+    TREE_REBUILD,
+    TREE_FAIL_SHAPE,
+    TREE_REFUSE_SHARD,
+    TREE_REFUSE_UNSHARD,
+    TREE_REFUSE_WALKED,
+    TREE_REFUSE_STATE,
+    TREE_REFUSE_OPTIMIZER,
+    TREE_REFUSE_WRITE,
     TREE_KINDS
 } tree_kind;
 
@@ -157,6 +189,7 @@ typedef enum tree_kind {
  * comes is passed over. So calls can be left out to find the fewest that fail. */
 typedef struct tree_call {
     tree_kind kind;
+    int model;  /* of the plan and its second */
     int target; /* state, node or parameter */
     int slot;   /* of a loss */
     int number; /* batch, factor, ... */
@@ -180,6 +213,13 @@ typedef struct tree_plan {
     bool late;        /* ranks are late now and then */
     bool hollow;      /* some parameters have no elements; perhaps none has, as the width is 0 */
     bool rowless;     /* some batches of some ranks have no rows */
+    /* Calls come in any order: what fields name is part of what is seen, and all states run in every forward. */
+    bool orders;
+    bool as_one;   /* of FSDP1 without original parameters: a unit has one gradient */
+    bool low_sums; /* of FSDP1: gradients stay in the dtype that they are reduced in */
+    int parts;     /* groups of a call of fully_shard; 0: as the library makes them */
+    /* Another model of the same ranks and mesh, whose calls are in this plan; or NULL. */
+    const struct tree_plan *second;
     /* Who chose the states, with what; NONE: nobody, they are made one by one. A policy's follow from the plan. */
     fsdp_wrap_kind wrap;
     int64_t wrap_least;

@@ -5,6 +5,8 @@
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
 #include "shard/doors/fully_shard.h"
+#include "shard/parts.h"
+#include "shard/reduce/gradients.h"
 #include "shard/tree_wrap.h"
 
 /* ---- building ---- */
@@ -71,11 +73,12 @@ static void wrap_unit(tree_player *player, int state)
     const fsdp_fsdp1_options options = {.mesh = player->mesh,
                                         .strategy = mesh ? (never ? FSDP_HYBRID_SHARD_ZERO2 : FSDP_HYBRID_SHARD)
                                                          : (never ? FSDP_SHARD_GRAD_OP : FSDP_FULL_SHARD),
-                                        .use_orig_params = true,
+                                        .use_orig_params = !player->plan->as_one,
                                         .backward_prefetch = (fsdp_backward_prefetch)(seed % 3),
                                         .forward_prefetch = seed / 3 % 2,
                                         .mixed_precision = {.param_dtype = s->policy.param_dtype,
                                                             .reduce_dtype = s->policy.reduce_dtype,
+                                                            .keep_low_precision_grads = player->plan->low_sums,
                                                             .cast_forward_inputs = !s->policy.keep_forward_inputs,
                                                             .keep_root_forward_inputs = true},
                                         .cpu_offload = residence_offload(where, seed),
@@ -101,8 +104,22 @@ static void shard_state(tree_player *player, int state)
         modules[m] = player->modules[s->members[s->backwards ? s->member_count - 1 - m : m]];
     if (flat.on)
         options.placement = NULL;
-    CHECK_OK(fsdp__fully_shard(modules, s->member_count, &options, flat.on ? &flat : NULL));
+    if (player->plan->parts > 0)
+        CHECK_OK(shard_in_parts(modules, s->member_count, &options, player->plan->parts));
+    else
+        CHECK_OK(flat.on ? fsdp__fully_shard(modules, s->member_count, &options, &flat)
+                         : fsdp_fully_shard_modules(modules, s->member_count, &options));
     CHECK_OK(fsdp_module_set_conditional(modules[0], s->marked));
+}
+
+/* Whether some rank's forward leaves out parameters. */
+static bool leaves_out(const tree_plan *plan)
+{
+    bool unused = tree_is_uneven(plan);
+
+    for (int p = 0; p < plan->param_count; p++)
+        unused = unused || (tree_is_original(plan, p) && plan->params[p].role == TREE_UNUSED);
+    return unused;
 }
 
 /* Other residences, other buckets. */
@@ -111,7 +128,7 @@ static void replicate(const tree_player *player)
     const residence *where = player->run->residence;
     uint64_t seed = player->plan->seed;
     const fsdp_replicate_options options = {.bucket_cap_mb = (double)(seed % 4) * 1e-4,
-                                            .find_unused_parameters = true,
+                                            .find_unused_parameters = !player->plan->orders || leaves_out(player->plan),
                                             .gradient_as_bucket_view = where->copy,
                                             .overlap = residence_overlap(where, seed),
                                             .no_shared_memory = where->copy};
@@ -159,6 +176,7 @@ static void build(tree_player *player)
         }
     if (real)
         CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
+    CHECK_OK(fsdp_module_parameters(player->modules[0], &player->named));
     if (!player->plain) {
         set_checkpoints(player);
         shard(player);
@@ -169,50 +187,78 @@ static void build(tree_player *player)
     CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
 }
 
-/* Of what can be trained: gradients that all ranks have in common. */
-static void make_optimizer(tree_player *player)
+static bool is_ignored(const tree_player *player, const fsdp_tensor *tensor)
 {
-    const fsdp_sgd_options sgd = {.lr = 0.002, .momentum = 0.9};
-    fsdp_adam_options adamw = fsdp_adam_options_default();
-    char names[TREE_MAX_PARAMS][16];
-    fsdp_parameter items[TREE_MAX_PARAMS];
-    fsdp_parameters trained = {.items = items};
+    bool ignored = false;
 
-    adamw.lr = 0.003;
-    adamw.eps = 1e-2; /* a gradient that is nothing but rounding moves little */
-    for (int p = 0; p < player->plan->param_count; p++) {
-        if (!player->params[p] || player->plan->params[p].ignored || !fsdp_tensor_requires_grad(player->params[p]))
-            continue;
-        snprintf(names[p], sizeof names[p], "p%d", p);
-        items[trained.count++] = (fsdp_parameter){.name = names[p], .tensor = player->params[p]};
-    }
-    if (trained.count == 0)
-        return;
-    CHECK_OK(player->plan->adamw ? fsdp_adamw_create(&trained, &adamw, &player->optimizer)
-                                 : fsdp_sgd_create(&trained, &sgd, &player->optimizer));
+    for (int p = 0; p < player->plan->param_count; p++)
+        ignored = ignored || (player->params[p] == tensor && player->plan->params[p].ignored);
+    return ignored;
 }
 
-void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run)
+/* Gradients that all ranks have in common. */
+fsdp_status tree_optimizer_create(const tree_player *player, bool adamw, fsdp_optimizer **out)
 {
-    *player = (tree_player){.plan = run->plan,
+    const fsdp_sgd_options sgd = {.lr = 0.002, .momentum = 0.9};
+    fsdp_adam_options adam = fsdp_adam_options_default();
+    fsdp_parameters all, trained;
+    fsdp_status status;
+
+    adam.lr = 0.003;
+    adam.eps = 1e-2; /* a gradient that is nothing but rounding moves little */
+    CHECK_OK(fsdp_module_parameters(player->modules[0], &all));
+    trained = (fsdp_parameters){.items = calloc((size_t)all.count + 1, sizeof *all.items)};
+    for (int64_t i = 0; i < all.count; i++)
+        if (!is_ignored(player, all.items[i].tensor) && fsdp_tensor_requires_grad(all.items[i].tensor))
+            trained.items[trained.count++] = all.items[i];
+    if (trained.count == 0)
+        status = FSDP_OK;
+    else
+        status = adamw ? fsdp_adamw_create(&trained, &adam, out) : fsdp_sgd_create(&trained, &sgd, out);
+    free(trained.items);
+    fsdp_parameters_release(&all);
+    return status;
+}
+
+/* What is said of windows at the beginning. Of FSDP1 a unit that every rank has whole stays so. */
+static void begin_windows(tree_player *player)
+{
+    const tree_plan *plan = player->plan;
+
+    player->reshards_backward = plan->fsdp1 && plan->replicas == plan->world ? 0 : UINT32_MAX;
+    for (int s = 0; s < plan->state_count; s++) {
+        const tree_state *state = &plan->states[s];
+
+        player->reshard[s] = state->reshard;
+        if (state->slice)
+            player->reshard[s] = state->slice == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
+        if (state->stage == 1 || state->stage == 2)
+            player->reshard[s] = FSDP_RESHARD_NEVER;
+    }
+}
+
+void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run, int model, fsdp_mesh *mesh)
+{
+    const tree_plan *plan = model > 0 ? run->plan->second : run->plan;
+
+    *player = (tree_player){.plan = plan,
                             .run = run,
                             .context = context,
+                            .mesh = mesh,
                             .plain = run->residence == NULL,
+                            .model = model,
                             .first_rank = fsdp_context_rank(context),
-                            .ranks = run->residence ? 1 : run->plan->world,
+                            .ranks = run->residence ? 1 : plan->world,
                             .last = true,
                             .sync = UINT32_MAX,
                             .all_reduce = UINT32_MAX};
-    player->feed = (tree_feed){.plan = run->plan, .plain = player->plain, .failing = -1};
-    if (run->plan->fsdp1) /* it tells of each unit that is whole anyway */
-        fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
-    if (run->residence && run->residence->behind)
-        CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
-    if (run->plan->replicas > 1 && !player->plain)
-        CHECK_OK(fsdp_mesh_create(context, 2, (int64_t[]){run->plan->replicas, run->plan->world / run->plan->replicas},
-                                  (const char *const[]){"replicate", "shard"}, &player->mesh));
+    player->feed = (tree_feed){.plan = plan, .plain = player->plain, .failing = -1};
+    begin_windows(player);
     build(player);
-    make_optimizer(player);
+    CHECK_OK(tree_optimizer_create(player, plan->adamw, &player->optimizer));
+    for (int p = 0; p < plan->param_count; p++)
+        player->optimized[p] =
+            player->params[p] && !plan->params[p].ignored && fsdp_tensor_requires_grad(player->params[p]);
 }
 
 void tree_drop_slot(tree_slot *slot)
@@ -243,11 +289,63 @@ void tree_player_end(tree_player *player)
         tree_drop_slot(&player->slots[s]);
     tree_drop_unreduced(player, true);
     fsdp_optimizer_free(player->optimizer);
-    for (int p = 0; p < TREE_MAX_PARAMS; p++)
+    fsdp_state_dict_free(player->state);
+    fsdp_parameters_release(&player->named);
+    for (int p = 0; p < TREE_MAX_PARAMS; p++) {
         fsdp_tensor_unref(player->params[p]);
+        free(player->saved[p]);
+    }
     fsdp_module_unref(player->modules[0]);
-    fsdp_mesh_unref(player->mesh);
     fsdp_event_free(player->written);
+}
+
+void tree_player_rebuild(tree_player *player, bool losses_last)
+{
+    tree_slot slots[TREE_SLOTS] = {0};
+    int at = player->at;
+
+    for (int s = 0; s < TREE_SLOTS && losses_last; s++) {
+        slots[s] = player->slots[s];
+        player->slots[s] = (tree_slot){0};
+    }
+    tree_player_end(player);
+    tree_player_begin(player, player->context, player->run, player->model, player->mesh);
+    player->at = at;
+    for (int s = 0; s < TREE_SLOTS; s++)
+        tree_drop_slot(&slots[s]);
+}
+
+/* ---- asking ---- */
+
+fsdp_tensor *tree_field(const tree_player *player, int param)
+{
+    char name[16];
+
+    snprintf(name, sizeof name, "p%d", param);
+    return CHECK_PTR(fsdp_module_parameter(player->modules[player->plan->params[param].node], name));
+}
+
+fsdp_tensor *tree_gradient(const tree_player *player, int param)
+{
+    fsdp_tensor *shard = player->params[param], *view;
+    const fsdp__param *p = player->plan->as_one ? fsdp__param_of(shard) : NULL;
+    const fsdp_tensor *all = p ? fsdp_tensor_grad(p->group->flat.parameter) : NULL;
+
+    if (!p) /* also of a plain tree */
+        return fsdp_tensor_ref(fsdp_tensor_grad(shard));
+    if (!all)
+        return NULL;
+    CHECK_OK(fsdp__tensor_create_view(all->storage, all->dtype, shard->ndim, shard->shape, NULL,
+                                      all->offset + p->piece.in_shard, &view));
+    CHECK_OK(fsdp_tensor_set_distribution(view, fsdp_tensor_distribution(shard)));
+    return view;
+}
+
+bool tree_in_window(const tree_player *player, int param)
+{
+    int owner = player->plan->params[param].owner;
+
+    return player->params[param] && owner >= 0 && player->windows >> owner & 1;
 }
 
 /* ---- logging ---- */
@@ -263,7 +361,8 @@ float *tree_read(const fsdp_tensor *tensor)
 /* Takes over `values`. */
 static void add(tree_player *player, int rank, const char *what, int param, float *values, int64_t count)
 {
-    const log_entry entry = {.call = player->at, .param = param, .what = what, .count = count, .values = values};
+    const log_entry entry = {
+        .call = player->at, .model = player->model, .param = param, .what = what, .count = count, .values = values};
 
     run_log_add(&player->run->logs[rank], &entry);
 }
@@ -308,24 +407,23 @@ static int64_t cut(const tree_player *player, int rank, int dim, const fsdp_tens
     return outer * count * inner;
 }
 
-/* Where a rank's part of a flat group begins follows from the others of it: all of it is shown. */
-static void log_whole(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
+void tree_log_whole(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
 {
-    fsdp_tensor *whole;
-
-    CHECK_OK(fsdp_full_tensor(tensor, &whole));
     for (int i = 0; i < player->ranks; i++)
-        add(player, player->first_rank + i, what, param, tree_read(whole), fsdp_tensor_numel(whole));
-    fsdp_tensor_unref(whole);
+        add(player, player->first_rank + i, what, param, tree_read(tensor), fsdp_tensor_numel(tensor));
 }
 
-/* Each rank's part. */
-static void log_part(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
+/* Where a rank's part of a flat group begins follows from the others of it: all of it is shown. */
+void tree_log_part(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
 {
     const tree_param *p = &player->plan->params[param];
 
     if (player->plan->flat && !p->ignored) {
-        log_whole(player, what, param, tensor);
+        fsdp_tensor *whole;
+
+        CHECK_OK(fsdp_full_tensor(tensor, &whole));
+        tree_log_whole(player, what, param, whole);
+        fsdp_tensor_unref(whole);
         return;
     }
     for (int i = 0; i < player->ranks; i++) {
@@ -350,23 +448,50 @@ static void log_own_gradients(tree_player *player, int param)
     }
 }
 
+/* What the field names: 0 the shard, 1 a whole plain tensor, 2 something else. */
+static int field_names(const tree_player *player, int param)
+{
+    const fsdp_tensor *field = tree_field(player, param);
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(player->params[param]);
+
+    if (player->plain)
+        return tree_in_window(player, param);
+    if (field == player->params[param])
+        return 0;
+    return distribution && !fsdp_tensor_distribution(field) &&
+                   memcmp(fsdp_tensor_shape(field), distribution->global_shape,
+                          (size_t)distribution->ndim * sizeof(int64_t)) == 0
+               ? 1
+               : 2;
+}
+
+static void observe_gradient(tree_player *player, int param)
+{
+    fsdp_tensor *gradient;
+
+    if (player->plain && player->plan->params[param].ignored) {
+        log_own_gradients(player, param);
+        return;
+    }
+    gradient = tree_gradient(player, param);
+    tree_log_all(player, "presence of the gradient", param, gradient != NULL);
+    if (gradient)
+        tree_log_part(player, "gradient", param, gradient);
+    fsdp_tensor_unref(gradient);
+}
+
 void tree_observe(tree_player *player)
 {
     for (int p = 0; p < player->plan->param_count; p++) {
-        const fsdp_tensor *tensor = player->params[p], *gradient = tensor ? fsdp_tensor_grad(tensor) : NULL;
+        const fsdp_tensor *tensor = player->params[p];
 
         if (!tensor)
             continue;
-        log_part(player, "values", p, tensor);
+        if (player->plan->orders)
+            tree_log_all(player, "what the field names", p, field_names(player, p));
+        tree_log_part(player, "values", p, tensor);
         tree_log_all(player, "requires_grad", p, fsdp_tensor_requires_grad(tensor));
-        if (player->unsettled) /* gradients are on their way */
-            continue;
-        if (player->plain && player->plan->params[p].ignored) {
-            log_own_gradients(player, p);
-            continue;
-        }
-        tree_log_all(player, "presence of the gradient", p, gradient != NULL);
-        if (gradient)
-            log_part(player, "gradient", p, gradient);
+        if (!player->unsettled) /* else they are on their way */
+            observe_gradient(player, p);
     }
 }

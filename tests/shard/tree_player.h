@@ -8,6 +8,7 @@
 #define TESTS_SHARD_TREE_PLAYER_H
 
 #include "fsdp/optim.h"
+#include "fsdp/state.h"
 #include "shard/log.h"
 #include "shard/residences.h"
 #include "shard/tree_module.h"
@@ -21,7 +22,7 @@ typedef struct tree_run {
     const residence *residence; /* NULL: plain */
     run_log logs[TREE_MAX_WORLD];
     int at[TREE_MAX_WORLD];                        /* call that each rank is in */
-    int64_t live[TREE_MAX_WORLD][TREE_LAST_STEPS]; /* bytes after each of the last steps */
+    int64_t live[TREE_MAX_WORLD][TREE_LAST_STEPS]; /* bytes after each of the last steps, of the last model */
     bool otherwise; /* plain: sums were made in an order that the sharded tree need not keep to */
 } tree_run;
 
@@ -35,29 +36,51 @@ typedef struct tree_player {
     const tree_plan *plan;
     tree_run *run;
     fsdp_context *context;
+    fsdp_mesh *mesh; /* the caller's; NULL: the default */
     bool plain;
+    int model;
     int first_rank, ranks; /* that this player stands for */
     int at;                /* index of the running call */
     tree_feed feed;
     fsdp_module *modules[TREE_MAX_NODES];
     fsdp_tensor *params[TREE_MAX_PARAMS]; /* shards, or whole; NULL where it is another's name. Held */
     fsdp_tensor *ignored[TREE_MAX_PARAMS];
+    fsdp_parameters named;     /* the same in their order in the tree */
     fsdp_optimizer *optimizer; /* NULL: nothing to train */
-    fsdp_event *written;       /* behind the optimizer; NULL: none yet */
+    bool optimized[TREE_MAX_PARAMS];
+    fsdp_event *written; /* behind the optimizer; NULL: none yet */
     tree_slot slots[TREE_SLOTS];
     bool ran; /* the root has, so the tree is known */
     bool last, unsettled, clipped;
     uint32_t sync, all_reduce; /* states */
-    fsdp_mesh *mesh;           /* NULL: the default */
+    int no_sync;               /* begun, and not ended */
+    fsdp_state_dict *state;    /* saved, with its values; or NULL */
+    float *saved[TREE_MAX_PARAMS];
+    /* What is known of whole tensors, of plans of any order. The fields of a state name them from an unshard, or the
+     * wait for one, to its reshard, to a forward or backward that reshards it, to a write to one of its shards, to a
+     * reset; never else. */
+    uint32_t windows;   /* states between the two */
+    uint32_t requested; /* states that are unsharded, not waited for, and not used since for sure */
+    uint32_t reshards_backward;
+    fsdp_reshard reshard[TREE_MAX_STATES];
     /* of a plain tree */
     fsdp_tensor *unreduced[TREE_MAX_WORLD][TREE_MAX_PARAMS];
     float *partial[TREE_MAX_WORLD][TREE_MAX_PARAMS]; /* of a replica, reduced inside it; NULL: nothing waits */
     float divide[TREE_MAX_STATES];
 } tree_player;
 
-/* Built, sharded, with its optimizer. */
-void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run);
+/* Of the run's plan, or of its second. Built, sharded, with its optimizer. */
+void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run, int model, fsdp_mesh *mesh);
 void tree_player_end(tree_player *player);
+/* The same model anew. Losses may outlive the one that they came from. */
+void tree_player_rebuild(tree_player *player, bool losses_last);
+/* Of what can be trained in the root's fields. */
+fsdp_status tree_optimizer_create(const tree_player *player, bool adamw, fsdp_optimizer **out);
+/* What the parameter's field names now. */
+fsdp_tensor *tree_field(const tree_player *player, int param);
+/* This rank's part of its gradient, wherever it lies; NULL: there is none. The caller owns it. */
+fsdp_tensor *tree_gradient(const tree_player *player, int param);
+bool tree_in_window(const tree_player *player, int param);
 void tree_drop_slot(tree_slot *slot);
 /* With those of `ignored` parameters, which the engine knows nothing of, or without. */
 void tree_drop_unreduced(tree_player *player, bool ignored);
@@ -69,6 +92,10 @@ void tree_log_all(tree_player *player, const char *what, int param, double value
 void tree_log_value(tree_player *player, int rank, const char *what, double value);
 /* What the rank has of a tensor that is its own. */
 void tree_log_tensor(tree_player *player, int rank, const char *what, const fsdp_tensor *tensor);
+/* Elements of a tensor that is the same on every rank. */
+void tree_log_whole(tree_player *player, const char *what, int param, const fsdp_tensor *tensor);
+/* Each rank's part of a sharded one. */
+void tree_log_part(tree_player *player, const char *what, int param, const fsdp_tensor *tensor);
 /* All that can be seen of parameters and gradients without communication. */
 void tree_observe(tree_player *player);
 float *tree_read(const fsdp_tensor *tensor);

@@ -1,6 +1,8 @@
 /* tree_print.c - plans as text. */
 #include "shard/tree_print.h"
 
+#include "shard/tree_calls.h"
+
 static void print_param(FILE *stream, const tree_plan *plan, int param)
 {
     static const char *const roles[TREE_ROLES] = {"matrix", "tall",    "table", "scale",
@@ -81,52 +83,14 @@ static void print_state(FILE *stream, const tree_plan *plan, int state)
 
 void tree_print_call(FILE *stream, const tree_plan *plan, int index)
 {
-    static const char *const names[TREE_KINDS] = {
-        [TREE_FORWARD] = "forward",
-        [TREE_FORWARD_PART] = "forward of a state's first module",
-        [TREE_EVALUATE] = "evaluate",
-        [TREE_BACKWARD] = "backward",
-        [TREE_BACKWARD_KEEP] = "backward, graph kept",
-        [TREE_DROP] = "drop a loss",
-        [TREE_UNSHARD] = "unshard",
-        [TREE_UNSHARD_ASYNC] = "unshard, asynchronous",
-        [TREE_WAIT_UNSHARD] = "wait for the unshard",
-        [TREE_RESHARD] = "reshard",
-        [TREE_RESHARD_ALL] = "reshard_all",
-        [TREE_ZERO_GRAD] = "zero_grad",
-        [TREE_STEP] = "step",
-        [TREE_CLIP] = "clip",
-        [TREE_FREEZE] = "freeze or unfreeze",
-        [TREE_SYNC_OFF] = "sync off",
-        [TREE_SYNC_ON] = "sync on",
-        [TREE_ALL_REDUCE_OFF] = "all-reduce off",
-        [TREE_ALL_REDUCE_ON] = "all-reduce on",
-        [TREE_FORCE_SUM] = "set force sum",
-        [TREE_LAST_OFF] = "not the last backward",
-        [TREE_LAST_ON] = "the last backward",
-        [TREE_MICROBATCH] = "not the last microbatch",
-        [TREE_LAST_MICROBATCH] = "the last microbatch",
-        [TREE_SET_RESHARD_FORWARD] = "set reshard after forward",
-        [TREE_SET_RESHARD_BACKWARD] = "set reshard after backward",
-        [TREE_SET_UNSHARD_BACKWARD] = "set unshard in backward",
-        [TREE_SET_DIVIDE] = "set divide factor",
-        [TREE_PREFETCH_FORWARD] = "set modules to prefetch in the forward",
-        [TREE_PREFETCH_BACKWARD] = "set modules to prefetch in the backward",
-        [TREE_SET_MAX_INPUTS] = "set reductions in flight",
-        [TREE_POST_OPTIM] = "event behind the optimizer",
-        [TREE_SEPARATE_CHANNEL] = "set a channel of their own for reductions",
-        [TREE_CUSTOM] = "set collectives of the caller's",
-        [TREE_WRITE] = "write",
-        [TREE_RESET] = "reset",
-        [TREE_FAIL_FORWARD] = "forward that fails",
-        [TREE_FAIL_BACKWARD] = "backward that fails",
-    };
     const tree_call *c = &plan->calls[index];
-    int params = plan->param_count > 0 ? plan->param_count : 1;
+    const tree_plan *of = plan->second && c->model > 0 ? plan->second : plan;
+    int params = of->param_count > 0 ? of->param_count : 1;
 
-    fprintf(stream, "  %2d. %s: of states %d, of nodes %d, of parameters %d, loss %d, number %d%s%s\n", index + 1,
-            names[c->kind], c->target % plan->state_count, c->target % plan->node_count, c->target % params, c->slot,
-            c->number, c->on ? ", on" : "", c->recurse ? ", recurse" : "");
+    fprintf(stream, "  %2d. %s%s: of states %d, of nodes %d, of parameters %d, loss %d, number %d%s%s\n", index + 1,
+            of == plan ? "" : "of the second: ", tree_kinds[c->kind].name, c->target % of->state_count,
+            c->target % of->node_count, c->target % params, c->slot, c->number, c->on ? ", on" : "",
+            c->recurse ? ", recurse" : "");
 }
 
 void tree_print(FILE *stream, const tree_plan *plan)
@@ -141,7 +105,10 @@ void tree_print(FILE *stream, const tree_plan *plan)
     if (plan->replicated)
         fprintf(stream, "  replicated in buckets\n");
     if (plan->flat)
-        fprintf(stream, plan->fsdp1 ? "  units of FSDP1\n" : "  flat groups\n");
+        fprintf(stream, "  %s%s%s\n", plan->fsdp1 ? "units of FSDP1" : "flat groups",
+                plan->as_one ? ", without original parameters" : "", plan->low_sums ? ", low gradients" : "");
+    if (plan->parts > 0)
+        fprintf(stream, "  states of %d groups\n", plan->parts);
     if (plan->replicas > 1)
         fprintf(stream, "  %d replicas\n", plan->replicas);
     if (plan->wrap != FSDP_WRAP_NONE)
@@ -152,4 +119,8 @@ void tree_print(FILE *stream, const tree_plan *plan)
         print_state(stream, plan, s);
     for (int i = 0; i < plan->call_count; i++)
         tree_print_call(stream, plan, i);
+    if (plan->second) {
+        fprintf(stream, "the second: ");
+        tree_print(stream, plan->second);
+    }
 }

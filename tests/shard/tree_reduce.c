@@ -117,7 +117,11 @@ static void simplify_options(reduction *r)
             r->plan->states[s].member_count > 0)
             (void)try(r, &smaller);
     }
-    for (int world = 1; world < r->plan->world && world < 3; world++) {
+    smaller = *r->plan;
+    smaller.second = NULL;
+    if (r->plan->second)
+        (void)try(r, &smaller);
+    for (int world = 1; world < r->plan->world && world < 3 && !r->plan->second; world++) {
         smaller = *r->plan;
         smaller.world = world;
         smaller.replicas = smaller.replicated ? world : 1;
@@ -130,11 +134,11 @@ static void simplify_options(reduction *r)
     if (r->plan->wrap != FSDP_WRAP_NONE)
         (void)try(r, &smaller);
     smaller = *r->plan;
-    smaller.fsdp1 = false;
-    if (r->plan->fsdp1)
+    smaller.fsdp1 = smaller.as_one = smaller.low_sums = false;
+    if (r->plan->fsdp1 && !r->plan->orders) /* those are either sharded or units */
         (void)try(r, &smaller);
     smaller = *r->plan;
-    smaller.flat = smaller.fsdp1 = false;
+    smaller.flat = smaller.fsdp1 = smaller.as_one = smaller.low_sums = false;
     if (r->plan->flat)
         (void)try(r, &smaller);
     smaller = *r->plan;

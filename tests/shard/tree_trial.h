@@ -1,4 +1,4 @@
-/* shard/tree_trial.h - one plan, run plain and in residences: does it show the same everywhere? */
+/* shard/tree_trial.h - plans, run plain and in residences: do they show the same everywhere? */
 #ifndef TESTS_SHARD_TREE_TRIAL_H
 #define TESTS_SHARD_TREE_TRIAL_H
 
@@ -8,5 +8,19 @@
 bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes);
 /* Takes away what a plan that fails does not need to fail: calls, modules, parameters, options. */
 void tree_reduce(tree_plan *plan, uint32_t which);
+
+typedef struct tree_trial {
+    const char *name;                                              /* of the variables: FSDP_<name>_SEED, ... */
+    void (*draw)(uint64_t seed, tree_plan plans[TREE_MAX_MODELS]); /* the second where there is one */
+    uint32_t (*residences)(uint64_t seed);
+    int shorter, brief, longer; /* how many plans: usually, of test_brief(), of test_long() */
+} tree_trial;
+
+/* Runs the plans of many seeds. One that fails is reduced, and printed with its seed. In the environment:
+ *     FSDP_<name>_SEED=n     runs only plan n, in every residence
+ *     FSDP_<name>_FROM=n     begins with plan n
+ *     FSDP_<name>_COUNT=n    runs so many
+ *     FSDP_TREE_TRACE=1      prints calls as rank 0 makes them */
+void tree_try(const tree_trial *trial);
 
 #endif

@@ -1,0 +1,379 @@
+/* tree_values.c - calls that read and write values, whole and in parts, and those that are refused. */
+#include "shard/tree_calls.h"
+#include "support/ranks.h"
+
+/* Bits of a summon's number. */
+enum {
+    SUMMON_WRITE = 1,
+    SUMMON_HOST = 2,
+    SUMMON_GRADIENTS = 4
+};
+
+/* Any node that there is. */
+static int node_of(const tree_player *player, const tree_call *call)
+{
+    int node = call->target % player->plan->node_count;
+
+    return player->plan->nodes[node].reached ? node : 0;
+}
+
+static fsdp_module *module_of(const tree_player *player, const tree_call *call)
+{
+    return player->modules[node_of(player, call)];
+}
+
+static bool is_below(const tree_plan *plan, int node, int below)
+{
+    bool is = node == below;
+
+    for (int i = 0; i < plan->nodes[node].child_count && !is; i++)
+        is = is_below(plan, plan->nodes[node].children[i], below);
+    return is;
+}
+
+/* What waits to be reduced of parameters in a subtree, or that an optimizer has. */
+static void drop_waiting(tree_player *player, int param)
+{
+    for (int r = 0; r < TREE_MAX_WORLD; r++) {
+        fsdp_tensor_unref(player->unreduced[r][param]);
+        player->unreduced[r][param] = NULL;
+        free(player->partial[r][param]);
+        player->partial[r][param] = NULL;
+    }
+}
+
+/* ---- reading ---- */
+
+/* As a gather has it, in the dtype that is computed with. */
+void tree_play_read_whole(tree_player *player, const tree_call *call)
+{
+    (void)call;
+    for (int p = 0; p < player->plan->param_count; p++)
+        if (tree_in_window(player, p))
+            tree_log_whole(player, "whole parameter", p, tree_field(player, p));
+}
+
+static void read_full(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
+{
+    fsdp_tensor *full;
+
+    CHECK_OK(fsdp_full_tensor(tensor, &full));
+    tree_log_whole(player, what, param, full);
+    fsdp_tensor_unref(full);
+}
+
+void tree_play_read_full(tree_player *player, const tree_call *call)
+{
+    (void)call;
+    for (int p = 0; p < player->plan->param_count; p++)
+        if (player->params[p])
+            read_full(player, "full parameter", p, player->params[p]);
+}
+
+void tree_play_read_gradients(tree_player *player, const tree_call *call)
+{
+    (void)call;
+    for (int p = 0; p < player->plan->param_count && !player->unsettled; p++) {
+        fsdp_tensor *gradient = player->params[p] ? tree_gradient(player, p) : NULL;
+
+        tree_log_all(player, "presence of the full gradient", p, gradient != NULL);
+        if (gradient)
+            read_full(player, "full gradient", p, gradient);
+        fsdp_tensor_unref(gradient);
+    }
+}
+
+static void read_and_write(tree_player *player, int number, int param)
+{
+    fsdp_tensor *tensor = tree_field(player, param), *gradient = fsdp_tensor_grad(tensor);
+    float *values;
+
+    CHECK_NULL(fsdp_tensor_distribution(tensor));
+    tree_log_whole(player, "summoned parameter", param, tensor);
+    if (number & SUMMON_GRADIENTS)
+        tree_log_all(player, "presence of a summoned gradient", param, gradient != NULL);
+    if (gradient && (number & SUMMON_GRADIENTS))
+        tree_log_whole(player, "summoned gradient", param, gradient);
+    if (!(number & SUMMON_WRITE))
+        return;
+    values = tree_read(tensor);
+    for (int64_t i = 0; i < fsdp_tensor_numel(tensor); i++)
+        values[i] = values[i] / 2 + (float)(i % 7) / 16;
+    CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
+    free(values);
+}
+
+/* Whole parameters between two calls. Gradients of a unit that is one parameter are refused. */
+void tree_play_summon(tree_player *player, const tree_call *call)
+{
+    int number = call->number & (player->unsettled || player->plan->as_one ? ~SUMMON_GRADIENTS : ~0);
+    const fsdp_summon_options options = {.no_recurse = !call->recurse,
+                                         .no_writeback = !(number & SUMMON_WRITE),
+                                         .offload_to_cpu = number & SUMMON_HOST,
+                                         .with_grads = number & SUMMON_GRADIENTS};
+    fsdp_module *module = player->modules[tree_node_of(player, call)];
+    uint32_t states = tree_states_of(player, call);
+
+    tree_shard_again(player, states);
+    if (!player->plain)
+        CHECK_OK(fsdp_module_summon_full_params(module, &options));
+    for (int p = 0; p < player->plan->param_count; p++)
+        if (player->params[p] && states >> player->plan->params[p].owner & 1)
+            read_and_write(player, number, p);
+    if (!player->plain)
+        CHECK_OK(fsdp_module_end_summon(module));
+}
+
+/* ---- gradients and the optimizer ---- */
+
+/* A part of a unit that is one parameter has no gradient of its own. */
+void tree_play_zero_grad_part(tree_player *player, const tree_call *call)
+{
+    int node = node_of(player, call);
+
+    if (player->unsettled || (player->plan->as_one && player->plan->nodes[node].state < 0))
+        return;
+    fsdp_module_zero_grad(player->modules[node]);
+    for (int p = 0; p < player->plan->param_count && player->plain; p++)
+        if (player->params[p] && is_below(player->plan, node, player->plan->params[p].node))
+            drop_waiting(player, p);
+}
+
+void tree_play_optimizer_zero_grad(tree_player *player, const tree_call *call)
+{
+    (void)call;
+    if (player->unsettled || !player->optimizer)
+        return;
+    CHECK_OK(fsdp_optimizer_zero_grad(player->optimizer));
+    player->clipped = false;
+    for (int p = 0; p < player->plan->param_count && player->plain; p++)
+        if (player->optimized[p])
+            drop_waiting(player, p);
+}
+
+/* The old one goes. */
+void tree_play_new_optimizer(tree_player *player, const tree_call *call)
+{
+    bool any = false;
+
+    for (int p = 0; p < player->plan->param_count; p++)
+        any = any || (player->params[p] && fsdp_tensor_requires_grad(player->params[p]));
+    if (player->windows || !any)
+        return;
+    fsdp_optimizer_free(player->optimizer);
+    player->optimizer = NULL;
+    CHECK_OK(tree_optimizer_create(player, call->on, &player->optimizer));
+    for (int p = 0; p < player->plan->param_count; p++)
+        player->optimized[p] = player->params[p] && fsdp_tensor_requires_grad(player->params[p]);
+    player->clipped = false;
+}
+
+void tree_play_unscale(tree_player *player, const tree_call *call)
+{
+    fsdp_grad_scaler_state state = fsdp_grad_scaler_state_default();
+    fsdp_grad_scaler *scaler;
+
+    (void)call;
+    if (player->unsettled || !player->optimizer)
+        return;
+    state.scale = 2;
+    CHECK_OK(fsdp_grad_scaler_create(fsdp_world(player->context), &state, &scaler));
+    CHECK_OK(fsdp_grad_scaler_unscale(scaler, player->optimizer));
+    fsdp_grad_scaler_free(scaler);
+}
+
+/* A flat unit has zeros for what was trained in its forward, which nobody follows. */
+void tree_play_freeze_part(tree_player *player, const tree_call *call)
+{
+    if (!player->plan->flat)
+        CHECK_OK(fsdp_module_set_requires_grad(module_of(player, call), call->kind == TREE_UNFREEZE_PART));
+}
+
+void tree_play_freeze_field(tree_player *player, const tree_call *call)
+{
+    int p = tree_param_of(player, call);
+
+    if (p >= 0 && !player->plan->flat)
+        CHECK_OK(fsdp_tensor_set_requires_grad(tree_field(player, p), !fsdp_tensor_requires_grad(player->params[p])));
+}
+
+/* ---- writing ---- */
+
+/* Where element i of a box lies in the whole tensor. */
+static int64_t element_of(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size, int64_t i)
+{
+    int64_t index = 0, stride = 1;
+
+    for (int d = ndim - 1; d >= 0; d--) {
+        index += (offset[d] + i % size[d]) * stride;
+        i /= size[d];
+        stride *= shape[d];
+    }
+    return index;
+}
+
+/* This rank's rows of values that depend on the place in the whole parameter. */
+static float *values_for(const fsdp_tensor *tensor, int number)
+{
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+    const int64_t *shape = distribution ? distribution->global_shape : fsdp_tensor_shape(tensor);
+    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS], numel = fsdp_tensor_numel(tensor);
+    float *values = malloc((size_t)(numel + 1) * sizeof *values);
+
+    fsdp_tensor_box(tensor, offset, size);
+    for (int64_t i = 0; i < numel; i++)
+        values[i] =
+            (float)(element_of(fsdp_tensor_ndim(tensor), shape, offset, size, i) * 13 % 29 + number) / 100.0f - 0.5f;
+    return values;
+}
+
+/* Through what the field names, or the shard that was there before the window. */
+void tree_play_write_field(tree_player *player, const tree_call *call)
+{
+    int p = tree_param_of(player, call);
+    fsdp_tensor *tensor;
+    float *values;
+
+    if (p < 0 || !tree_can_write(player))
+        return;
+    tensor = tree_in_window(player, p) ? player->params[p] : tree_field(player, p);
+    values = values_for(tensor, call->number);
+    if (call->kind == TREE_FILL_FIELD)
+        CHECK_OK(fsdp_tensor_fill_(tensor, call->number / 10.0));
+    else if (call->kind == TREE_WRITE_FIELD)
+        CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
+    else
+        CHECK_OK(fsdp_tensor_copy_(
+            tensor, CHECK_PTR(fsdp_from_data(fsdp_tensor_device(tensor), FSDP_F32, fsdp_tensor_ndim(tensor),
+                                             fsdp_tensor_shape(tensor), values))));
+    free(values);
+    tree_shard_again(player, 1u << player->plan->params[p].owner);
+}
+
+void tree_play_initialize(tree_player *player, const tree_call *call)
+{
+    int node = tree_node_of(player, call);
+
+    if (!tree_can_write(player))
+        return;
+    CHECK_OK(fsdp_module_initialize(player->modules[node], (uint64_t)call->number));
+    for (int p = 0; p < player->plan->param_count; p++)
+        if (player->params[p] && is_below(player->plan, node, player->plan->params[p].node))
+            tree_shard_again(player, 1u << player->plan->params[p].owner);
+}
+
+/* The parameter of an entry of a state dict: "1.p4" is parameter 4. */
+static int param_of_entry(const char *name)
+{
+    return atoi(strrchr(name, 'p') + 1);
+}
+
+void tree_play_save(tree_player *player, const tree_call *call)
+{
+    (void)call;
+    if (player->windows)
+        return;
+    fsdp_state_dict_free(player->state);
+    player->state = NULL;
+    CHECK_OK(fsdp_state_dict_from_module(tree_root(player), &player->state));
+    for (int64_t i = 0; i < player->state->count; i++) {
+        const fsdp_tensor *tensor = player->state->entries[i].tensor;
+        int p = param_of_entry(player->state->entries[i].name);
+
+        free(player->saved[i]);
+        player->saved[i] = tree_read(tensor);
+        if (player->params[p])
+            tree_log_part(player, "saved parameter", p, tensor);
+    }
+}
+
+void tree_play_load(tree_player *player, const tree_call *call)
+{
+    (void)call;
+    if (!player->state || !tree_can_write(player))
+        return;
+    for (int64_t i = 0; i < player->state->count; i++)
+        CHECK_OK(fsdp_tensor_write(player->state->entries[i].tensor, FSDP_F32, player->saved[i]));
+    tree_shard_again(player, UINT32_MAX);
+}
+
+void tree_play_load_full(tree_player *player, const tree_call *call)
+{
+    const fsdp_full_state_options options = {.cpu_offload = true, .broadcast_from_rank0 = true};
+    fsdp_state_dict *full;
+
+    (void)call;
+    if (!player->state || !tree_can_write(player))
+        return;
+    CHECK_OK(fsdp_state_dict_gather(player->state, &options, &full));
+    CHECK_OK(fsdp_state_dict_load_full(player->state, full, &options));
+    fsdp_state_dict_free(full);
+    tree_shard_again(player, UINT32_MAX);
+}
+
+void tree_play_rebuild(tree_player *player, const tree_call *call)
+{
+    tree_player_rebuild(player, call->on);
+}
+
+/* ---- refused ---- */
+
+void tree_play_refuse_shard(tree_player *player, const tree_call *call)
+{
+    if (!player->plain)
+        CHECK_ERROR(fsdp_fully_shard(player->modules[tree_node_of(player, call)], NULL), FSDP_STATE, "only once");
+}
+
+void tree_play_refuse_unshard(tree_player *player, const tree_call *call)
+{
+    int node = node_of(player, call);
+
+    if (!player->plain && player->plan->nodes[node].state < 0)
+        CHECK_ERROR(fsdp_module_unshard(player->modules[node]), FSDP_STATE, "not given to fully_shard");
+}
+
+void tree_play_refuse_walked(tree_player *player, const tree_call *call)
+{
+    for (int s = 0; s < TREE_SLOTS; s++) {
+        const tree_slot *slot = &player->slots[(call->slot + s) % TREE_SLOTS];
+
+        for (int i = 0; i < player->ranks && slot->losses[0] && slot->walked; i++)
+            CHECK_STATUS(fsdp_backward(slot->losses[i]), FSDP_STATE);
+    }
+}
+
+/* The first parameter that is whole is named. */
+void tree_play_refuse_state(tree_player *player, const tree_call *call)
+{
+    const char *first = NULL;
+    fsdp_state_dict *state;
+
+    (void)call;
+    if (player->plain || !player->windows)
+        return;
+    for (int64_t i = 0; i < player->named.count && !first; i++)
+        if (tree_in_window(player, param_of_entry(player->named.items[i].name)))
+            first = player->named.items[i].name;
+    if (first)
+        CHECK_ERROR(fsdp_state_dict_from_module(tree_root(player), &state), FSDP_STATE, first);
+}
+
+/* What is one parameter a unit is so in a window, too. */
+void tree_play_refuse_optimizer(tree_player *player, const tree_call *call)
+{
+    fsdp_optimizer *optimizer;
+    bool whole = false;
+
+    for (int p = 0; p < player->plan->param_count; p++)
+        whole = whole || (tree_in_window(player, p) && fsdp_tensor_requires_grad(player->params[p]));
+    if (!player->plain && whole && !player->plan->as_one)
+        CHECK_STATUS(tree_optimizer_create(player, call->on, &optimizer), FSDP_STATE);
+}
+
+void tree_play_refuse_write(tree_player *player, const tree_call *call)
+{
+    int p = tree_param_of(player, call);
+
+    if (!player->plain && p >= 0 && tree_in_window(player, p))
+        CHECK_STATUS(fsdp_tensor_fill_(tree_field(player, p), 7.0), FSDP_STATE);
+}
