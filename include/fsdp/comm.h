@@ -13,9 +13,9 @@
  * [Note: ranks that do not come]
  * A call that waits for a peer checks its peers five times a second. If a peer has ended or left, the call fails at
  * once. Ranks whose programs wait for each other in a circle that none of them can leave (for instance in different
- * groups) get FSDP_MISMATCH within half a second (on several machines: see docs/cluster.md), with the place of each:
- * "rank 0 waits for rank 1 in call 3 of group 'a' (barrier), and rank 1 waits for rank 0 in call 7 of group 'b'
- * (all_reduce): ...".
+ * groups) get FSDP_MISMATCH within half a second, with the place of each: "rank 0 waits for rank 1 in call 3 of group
+ * 'a' (barrier), and rank 1 waits for rank 0 in call 7 of group 'b' (all_reduce): ...". A circle over several machines
+ * ends after the timeout, with FSDP_COMM and the same places (docs/cluster.md).
  *
  * A peer that is stuck for the whole timeout (fsdp_context_set_comm_timeout) ends the world with FSDP_COMM and a
  * message that says what every rank did last. A peer is stuck if at every check it has run no kernel and no collective

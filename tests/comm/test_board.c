@@ -16,7 +16,7 @@ enum {
 /* All of it says `round`. */
 static fsdp__heard heard_in(uint64_t round)
 {
-    fsdp__heard heard = {.beats = round, .doing = {.sequence = round}, .same = (int64_t)round, .left = round};
+    fsdp__heard heard = {.beats = round, .doing = {.sequence = round}, .awaits = (int64_t)round, .left = round};
 
     memset(heard.doing.group, (int)(round % 256), sizeof heard.doing.group);
     memset(heard.doing.label, (int)(round % 256), sizeof heard.doing.label);

@@ -51,6 +51,8 @@ try() { # STARTER PLUGIN TITLE
     well "" "$1" 4 "$ranks" collectives
     well "" "$1" 2 "$ranks" both_leave
     well "" "$1" 1 "$ranks" both_leave
+    # As on two machines. A starter may end the other rank before it has told what it was told.
+    FSDP_ONE_LEVEL=1 says " was told" "$1" -n 2 "$ranks" circle
     FSDP_PLUGIN_PATH="$folder" says "there is no libfsdp-$2.so in FSDP_PLUGIN_PATH ($folder)" "$1" -n 2 "$ranks"
     [ $status != 0 ]
     # Only rank 0 reads the config: the other one is not to wait for it in MPI_Init.

@@ -51,6 +51,24 @@ static int barriers_until_failure(fsdp_context *context, const char *path)
     return 5;
 }
 
+/* Rank 0 in one group, the others in another. */
+static int wait_in_a_circle(fsdp_context *context)
+{
+    int ranks[] = {0, 1}, size = fsdp_context_world_size(context);
+    fsdp_process_group *other = NULL;
+
+    CHECK_EQ(size, 2);
+    CHECK_OK(fsdp_context_set_comm_timeout(context, 2));
+    CHECK_OK(fsdp_process_group_create(context, ranks, size, "other", &other));
+    CHECK_STATUS(fsdp_barrier(fsdp_context_rank(context) == 0 ? other : fsdp_world(context)), FSDP_COMM);
+    CHECK_CONTAINS(fsdp_last_error(), " has stood still for ");
+    CHECK_CONTAINS(fsdp_last_error(), "in call 1 of group 'other' (barrier)");
+    CHECK_CONTAINS(fsdp_last_error(), " of group 'world' (barrier)");
+    fprintf(stderr, "rank %d was told\n", fsdp_context_rank(context));
+    fsdp_process_group_free(other);
+    return 0;
+}
+
 static int act(fsdp_context *context, const char *what, const char *path)
 {
     int rank = fsdp_context_rank(context);
@@ -69,6 +87,8 @@ static int act(fsdp_context *context, const char *what, const char *path)
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     if (strcmp(what, "both_leave") == 0)
         return 0;
+    if (strcmp(what, "circle") == 0)
+        return wait_in_a_circle(context);
     if (strcmp(what, "kill") == 0 && rank == 1) {
         usleep(20000);
         raise(SIGKILL);

@@ -23,21 +23,13 @@ typedef struct fsdp__doing {
     char group[FSDP__GROUP_NAME_BYTES], label[FSDP__LABEL_BYTES];
 } fsdp__doing;
 
-/* The rank for which a rank's program waits, doing nothing else; -1: none. */
-typedef struct fsdp__waiting {
-    int64_t whom;
-    uint64_t number; /* differs from wait to wait */
-    uint64_t heard;  /* beats of `whom` that were heard before the program last looked whether something has come */
-} fsdp__waiting;
-
 /* What was last heard of one rank. */
 typedef struct fsdp__heard {
     uint64_t beats; /* number of beats heard so far */
     uint64_t left;  /* 1: it has left */
     fsdp__doing doing;
-    fsdp__waiting waiting;
-    int64_t same;  /* beats since it began this wait */
-    int64_t still; /* ticks of the writer in which it got nothing done, by its own account */
+    int64_t awaits; /* 1 + a rank that it waits for; 0: none */
+    int64_t still;  /* ticks of the writer in which it got nothing done, by its own account */
 } fsdp__heard;
 
 /* Returns the size of a board for `ranks` ranks. */

@@ -10,19 +10,15 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "comm/health/arena_watch.h"
-#include "comm/health/circle.h"
 #include "comm/health/waits.h"
 #include "comm/transport/arena/process.h"
 #include "comm/transport/network/tags.h"
 #include "comm/world.h"
 
 enum {
-    PAUSE_MS = 20,  /* at most, between two checks for messages */
-    BEAT_MS = 1000, /* at most */
-    BEATS = 4,      /* in a timeout, at least */
-    /* a waiting program looks around many times in a beat; if it does not, it is inside the network, and may be
-     * through */
-    UNLOOKED_BEATS = 2,
+    PAUSE_MS = 20,       /* at most, between two checks for messages */
+    BEAT_MS = 1000,      /* at most */
+    BEATS = 4,           /* in a timeout, at least */
     SETTLE_TURNS = 100,  /* of a millisecond, to tell why the world is broken */
     LEAVE_TURNS = 10000, /* for the last words: at most this, or the timeout */
     IDLE_NS = 5000000    /* processor time between two looks: see health/pulse.c; here more threads wait */
@@ -72,7 +68,6 @@ static void note_news(fsdp__watch *watch, int rank, const fsdp__news *what)
     fsdp__known *known = &watch->known[rank];
     fsdp__heard heard = {0};
     int64_t ticks;
-    bool same;
 
     (void)fsdp__board_read(watch->board, rank, &heard);
     pthread_mutex_lock(&watch->mutex);
@@ -80,11 +75,9 @@ static void note_news(fsdp__watch *watch, int rank, const fsdp__news *what)
     known->silent = 0;
     known->beats = heard.beats + 1;
     pthread_mutex_unlock(&watch->mutex);
-    same = what->waiting.whom == heard.waiting.whom && what->waiting.number == heard.waiting.number;
     heard.beats++;
     heard.still = what->still > 0 ? heard.still + ticks : 0;
-    heard.same = same ? heard.same + 1 : 0;
-    heard.waiting = what->waiting;
+    heard.awaits = what->awaits;
     heard.doing = what->doing;
     heard.left = heard.left || what->kind == FSDP__NEWS_LEFT;
     fsdp__board_write(watch->board, rank, &heard);
@@ -92,33 +85,36 @@ static void note_news(fsdp__watch *watch, int rank, const fsdp__news *what)
 
 /* Returns whether this rank has got nothing done since the last look. One that waits for the network beats, and runs
  * now and then to see whether something has come: that counts as nothing. */
-static bool is_still(fsdp__watch *watch, bool waits)
+static bool is_still(fsdp__watch *watch)
 {
-    int64_t cpu_ns = watch->pulse.cpu_ns;
-    bool still = watch->pulse.known;
+    const fsdp__arena_rank *own = &watch->local->arena->control->ranks[watch->local->rank];
+    bool waits = atomic_load(&own->program_in) > 0, is_thread = atomic_load(&own->pid) == 0, still;
+    fsdp__pulse before = watch->pulse;
     uint64_t beats;
 
     fsdp__pulse_take(watch->local->arena, watch->local->rank, &watch->pulse);
     beats = watch->pulse.beats - atomic_load(&watch->wait_beats);
-    still = still && (waits || (watch->pulse.state != 'R' && watch->pulse.state != 'D')) && beats == watch->beats &&
-            watch->pulse.cpu_ns <= cpu_ns + IDLE_NS;
+    still =
+        before.known && (waits || (watch->pulse.state != 'R' && watch->pulse.state != 'D')) && beats == watch->beats;
     watch->beats = beats;
-    return still;
+    /* Threads share the time of their process, also with ranks of what are other machines to them. */
+    return still && (is_thread || watch->pulse.cpu_ns <= before.cpu_ns + IDLE_NS);
 }
 
-/* Finds what the program waits for in the arena, if that is a rank of this machine. */
-static void find_local_wait(const fsdp__watch *watch, fsdp__waiting *out)
+/* Returns 1 + a rank of this machine that the program waits for in the arena; 0: there is none. */
+static int local_awaited(const fsdp__watch *watch)
 {
     const fsdp__arena *arena = watch->local->arena;
     fsdp__rank_set awaited;
     fsdp__place place;
 
     if (!fsdp__program_place(arena, watch->local->rank, &place))
-        return;
+        return 0;
     awaited = fsdp__place_awaits(arena, watch->local->rank, &place, true);
-    for (int r = 0; r < arena->control->world && out->whom < 0; r++)
+    for (int r = 0; r < arena->control->world; r++)
         if (fsdp__rank_set_has(&awaited, r))
-            *out = (fsdp__waiting){.whom = fsdp__arena_global(arena, r), .number = place.mark + place.region};
+            return 1 + fsdp__arena_global(arena, r);
+    return 0;
 }
 
 /* Tells the news to the same local rank of each other machine. Returns whether all were told. */
@@ -133,37 +129,17 @@ static bool tell_column(fsdp__watch *watch, const fsdp__news *what)
     return all;
 }
 
-/* Notes at every beat what was heard of the awaited rank before the program last looked. Called with the mutex held. */
-static void note_heard(fsdp__watch *watch)
-{
-    fsdp__waiting *waiting = &watch->waiting;
-
-    if (waiting->number != watch->heard_number)
-        waiting->heard = watch->heard = 0;
-    else if (watch->unlooked == 0)
-        waiting->heard = watch->heard;
-    watch->heard_number = waiting->number;
-    watch->heard = waiting->whom >= 0 ? fsdp__board_beats(watch->board, (int)waiting->whom) : 0;
-}
-
 static fsdp__news look_at_self(fsdp__watch *watch, fsdp__news_kind kind)
 {
-    fsdp__news what = {.kind = kind};
+    fsdp__news what = {.kind = kind, .awaits = atomic_load(&watch->awaits)};
 
     pthread_mutex_lock(&watch->mutex);
     what.doing = watch->doing;
-    what.waiting = watch->waiting;
-    watch->unlooked = watch->looks == watch->looks_told ? watch->unlooked + 1 : 0;
-    watch->looks_told = watch->looks;
-    if (watch->unlooked >= UNLOOKED_BEATS)
-        what.waiting.whom = -1;
-    note_heard(watch);
-    what.waiting.heard = watch->waiting.heard;
     pthread_mutex_unlock(&watch->mutex);
-    watch->still = is_still(watch, what.waiting.whom >= 0) ? watch->still + 1 : 0;
+    watch->still = is_still(watch) ? watch->still + 1 : 0;
     what.still = (int32_t)FSDP__MIN(watch->still, INT32_MAX);
-    if (what.waiting.whom < 0)
-        find_local_wait(watch, &what.waiting);
+    if (what.awaits == 0)
+        what.awaits = local_awaited(watch);
     return what;
 }
 
@@ -266,11 +242,6 @@ void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns)
                               memory_order_relaxed);
 }
 
-static bool hear_of(void *watch, int rank, fsdp__heard *out)
-{
-    return fsdp__watch_is_fresh(watch, rank) && fsdp__watch_heard(watch, rank, out);
-}
-
 /* Ends the world when two ranks of a machine are in one call of a group that each takes for a different call. One of
  * them may wait for the network first and never get to where the other waits for it, so they would not compare. This is
  * checked for the world only: groups that were made in one call have one tag, and ranks of two such groups make calls
@@ -300,13 +271,6 @@ static void end_disagreement(fsdp__watch *watch, const fsdp__doing *mine)
     }
 }
 
-static int64_t beats_in_half_a_timeout(const fsdp__watch *watch)
-{
-    int64_t timeout_ms = atomic_load(&watch->timeout_ms);
-
-    return timeout_ms > 0 ? timeout_ms / 2 / beat_ms_of(watch) : INT64_MAX;
-}
-
 /* Sends a beat, or says that this rank leaves. Once all counterparts know that, only its own machine hears that it
  * still listens. */
 static void speak(fsdp__watch *watch)
@@ -314,14 +278,11 @@ static void speak(fsdp__watch *watch)
     bool leaves = atomic_load(&watch->leaving);
     const fsdp__places *places = &watch->link->places;
     fsdp__news what = look_at_self(watch, leaves ? FSDP__NEWS_LEFT : FSDP__NEWS_BEAT);
-    char circle[FSDP__ABORT_BYTES] = "";
 
     note_news(watch, places->rank, &what);
     if (!atomic_load(&watch->told))
         atomic_store(&watch->told, tell_column(watch, &what) && leaves);
     end_disagreement(watch, &what.doing);
-    if (fsdp__circle_find(hear_of, watch, places, beats_in_half_a_timeout(watch), circle, sizeof circle))
-        fsdp__arena_abort(watch->link->arena, FSDP_MISMATCH, -1, circle);
 }
 
 static void *watch_main(void *argument)
@@ -397,26 +358,6 @@ void fsdp__watch_note(fsdp__watch *watch, const char *group, int tag, const fsdp
     pthread_mutex_unlock(&watch->mutex);
 }
 
-void fsdp__watch_program_waits(fsdp__watch *watch, int tag, bool waits)
-{
-    pthread_mutex_lock(&watch->mutex);
-    watch->program_in = waits ? tag + 1 : 0;
-    watch->waiting.whom = -1;
-    watch->waiting.number++;
-    pthread_mutex_unlock(&watch->mutex);
-}
-
-void fsdp__watch_waits(fsdp__watch *watch, int tag, int whom)
-{
-    pthread_mutex_lock(&watch->mutex);
-    watch->looks += watch->program_in == tag + 1;
-    if (watch->program_in == tag + 1 && watch->waiting.whom != whom) {
-        watch->waiting.whom = whom;
-        watch->waiting.number++;
-    }
-    pthread_mutex_unlock(&watch->mutex);
-}
-
 void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, const fsdp__signature *theirs)
 {
     fsdp__known *known = &watch->known[rank];
@@ -446,7 +387,6 @@ fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp_context *context, fsdp__li
     watch->local = local;
     watch->one_level = one_level;
     watch->board = fsdp__arena_board(link->arena);
-    watch->waiting.whom = -1;
     watch->known = fsdp__calloc(ranks, sizeof *watch->known);
     if (!watch->known)
         return FSDP_NO_MEMORY;

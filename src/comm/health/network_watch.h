@@ -40,15 +40,10 @@ typedef struct fsdp__watch {
     /* this rank is about to leave; its counterparts know that; the thread is to end */
     _Atomic bool leaving, told, stop;
     _Atomic int64_t timeout_ms, tick_ms, ticks;
-    pthread_mutex_t mutex;      /* guards the following */
-    fsdp__doing doing;          /* of this rank */
-    fsdp__waiting waiting;      /* of this rank, over the network */
-    uint64_t looks, looks_told; /* looks of the program at whom it waits for; and their number at the last beat */
-    int64_t unlooked;           /* beats since there was a look */
-    /* at the last beat: beats of the rank that it waits for, and the number of that wait */
-    uint64_t heard, heard_number;
-    int64_t program_in;          /* 1 + the tag of the group that its program waits in; 0: its program does not wait */
+    pthread_mutex_t mutex;       /* guards `doing` and `known` */
+    fsdp__doing doing;           /* of this rank */
     fsdp__known *known;          /* by rank */
+    _Atomic int awaits;          /* 1 + a rank that one of its calls waits for over the network; 0: none */
     _Atomic uint64_t wait_beats; /* beats of the heart that only say that this rank waits */
     fsdp__pulse pulse;           /* this rank's own */
     uint64_t beats;              /* beats of the heart when the pulse was taken, without `wait_beats` */
@@ -67,11 +62,6 @@ void fsdp__watch_close(fsdp__watch *watch, bool whole);
 void fsdp__watch_set_timeout(fsdp__watch *watch, int64_t timeout_ms, int64_t tick_ms);
 /* Notes a moment of a call on this rank, in the group of the tag. */
 void fsdp__watch_note(fsdp__watch *watch, const char *group, int tag, const fsdp__call *call, fsdp__moment moment);
-/* Notes that the program waits for calls of the group and does nothing else, or no longer does so. */
-void fsdp__watch_program_waits(fsdp__watch *watch, int tag, bool waits);
-/* Notes that a call of the group waits for a rank; it is called again and again during the wait. -1: the wait is over,
- * or something has come from there: what follows is another wait. */
-void fsdp__watch_waits(fsdp__watch *watch, int tag, int whom);
 
 /* Notes what a rank has said in a meeting of the group about its call: this is fresher than its last beat. */
 void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, const fsdp__signature *theirs);

@@ -14,9 +14,9 @@ typedef enum fsdp__news_kind {
 /* What travels; of the text only as much as there is. */
 typedef struct fsdp__news {
     int32_t kind, status, blamed;
-    int32_t still; /* number of looks in which the rank has got nothing done */
+    int32_t still;  /* number of looks in which the rank has got nothing done */
+    int32_t awaits; /* 1 + a rank that it waits for; 0: none */
     fsdp__doing doing;
-    fsdp__waiting waiting;
     char text[FSDP__ABORT_BYTES]; /* why the world is broken */
 } fsdp__news;
 

@@ -12,13 +12,32 @@
 #include "comm/world.h"
 
 enum {
+    DOING_BYTES = 320,
     LEAVE_TICKS = 3 /* this long after the news that a rank has left, everything it did before has been seen */
 };
 
-/* Breaks the world because of `rank`: says what became of it, then what it was doing and what waits for it. */
-static void break_world(fsdp__watch *watch, int rank, const char *became)
+/* Appends which ranks are in other calls than this one, as far as there is room: where all wait for each other, these
+ * are not the same calls in the same order. */
+static void add_others(fsdp__watch *watch, int named, char *text, size_t bytes)
 {
-    char text[FSDP__ABORT_BYTES], was[320] = "in a call that is not known", mine[320];
+    char mine[DOING_BYTES], theirs[DOING_BYTES];
+    size_t at = strlen(text);
+    fsdp__heard heard;
+
+    fsdp__watch_doing_text(watch, mine, sizeof mine);
+    for (int r = 0; r < watch->link->places.ranks; r++) {
+        if (r == named || r == watch->link->places.rank || !fsdp__watch_heard(watch, r, &heard))
+            continue;
+        fsdp__doing_text(&heard.doing, theirs, sizeof theirs);
+        if (strcmp(mine, theirs) != 0 && at + strlen(theirs) + 24 < bytes)
+            at += (size_t)snprintf(text + at, bytes - at, "; rank %d is %s", r, theirs);
+    }
+}
+
+/* Breaks the world because of `rank`: says what became of it, then what it was doing and what waits for it. */
+static void break_world(fsdp__watch *watch, int rank, const char *became, bool all)
+{
+    char text[FSDP__ABORT_BYTES], was[DOING_BYTES] = "in a call that is not known", mine[DOING_BYTES];
     fsdp__heard heard;
 
     if (fsdp__watch_heard(watch, rank, &heard))
@@ -26,17 +45,19 @@ static void break_world(fsdp__watch *watch, int rank, const char *became)
     fsdp__watch_doing_text(watch, mine, sizeof mine);
     snprintf(text, sizeof text, "%s: it was %s; rank %d, which waits for it, is %s", became, was,
              watch->link->places.rank, mine);
+    if (all)
+        add_others(watch, rank, text, sizeof text);
     fsdp__arena_abort(watch->link->arena, FSDP_COMM, rank, text);
 }
 
-static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ticks)
+static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ticks, bool all)
 {
     char became[256];
 
     snprintf(became, sizeof became, "rank %d (machine '%.64s') %s for %.6g s (comm.timeout is %.12g s)", rank,
              fsdp__host_of(&watch->link->places, rank), what, (double)(ticks * atomic_load(&watch->tick_ms)) / 1000,
              (double)atomic_load(&watch->timeout_ms) / 1000);
-    break_world(watch, rank, became);
+    break_world(watch, rank, became, all);
 }
 
 /* Returns the timeout in ticks; 0: there is none. */
@@ -71,7 +92,7 @@ static bool end_silent(fsdp__watch *watch, int rank, int64_t limit)
                                                                            : -1;
 
     if (silent >= 0)
-        end_world(watch, silent, "has not been heard of", fsdp__watch_known(watch, silent).silent);
+        end_world(watch, silent, "has not been heard of", fsdp__watch_known(watch, silent).silent, false);
     return silent >= 0;
 }
 
@@ -103,7 +124,7 @@ void fsdp__verdict_look(fsdp__watch *watch, int rank, int64_t waited)
     if (left > ticks && waited > ticks) {
         snprintf(became, sizeof became, "rank %d has left (machine '%.64s')", rank,
                  fsdp__host_of(&watch->link->places, rank));
-        break_world(watch, rank, became);
+        break_world(watch, rank, became, false);
     }
     if (left > 0) /* it has left and says nothing more */
         return;
@@ -112,7 +133,7 @@ void fsdp__verdict_look(fsdp__watch *watch, int rank, int64_t waited)
         return;
     if (fsdp__watch_heard(watch, rank, &heard) && heard.still >= limit &&
         (heard.doing.in == 0 || all_are_still(watch, limit)))
-        end_world(watch, rank, "has stood still", heard.still);
+        end_world(watch, rank, "has stood still", heard.still, heard.doing.in > 0);
 }
 
 /* Handles a rank of this machine that has left the arena, and has died before it could hear the last word of `rank`, or
@@ -149,7 +170,7 @@ static void state_text(fsdp__watch *watch, int rank, char *text, size_t bytes)
 {
     fsdp__known known = fsdp__watch_known(watch, rank);
     double tick_s = (double)atomic_load(&watch->tick_ms) / 1000;
-    char doing[320];
+    char doing[DOING_BYTES];
     fsdp__heard heard;
 
     if (!fsdp__watch_heard(watch, rank, &heard)) {
@@ -161,8 +182,8 @@ static void state_text(fsdp__watch *watch, int rank, char *text, size_t bytes)
         snprintf(text, bytes, "has left");
     else if (known.silent > 2 * fsdp__watch_fresh_ticks(watch))
         snprintf(text, bytes, "has not been heard of for %.6g s, and was %s", (double)known.silent * tick_s, doing);
-    else if (heard.waiting.whom >= 0)
-        snprintf(text, bytes, "waits for rank %d %s", (int)heard.waiting.whom, doing);
+    else if (heard.awaits > 0)
+        snprintf(text, bytes, "waits for rank %d %s", (int)heard.awaits - 1, doing);
     else
         snprintf(text, bytes, "is %s", doing);
 }
@@ -170,7 +191,7 @@ static void state_text(fsdp__watch *watch, int rank, char *text, size_t bytes)
 void fsdp__verdict_tell_slow(fsdp__watch *watch, int rank, int64_t waited, int64_t *next)
 {
     const fsdp__places *places = &watch->link->places;
-    char mine[320], theirs[512];
+    char mine[DOING_BYTES], theirs[512];
 
     if (*next == 0)
         *next = fsdp__first_notice(limit_of(watch));

@@ -228,7 +228,7 @@ static void look_after(fsdp__exchange *x, patience *p)
             whom = x->flows[i].leg.rank;
         fsdp__verdict_look(watch, x->flows[i].leg.rank, waited);
     }
-    fsdp__watch_waits(watch, x->group->tag, whom);
+    atomic_store(&watch->awaits, whom + 1);
     p->told = true;
     if (whom >= 0)
         fsdp__verdict_tell_slow(watch, whom, waited, &p->next_notice);
@@ -275,8 +275,6 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
             FSDP_TRY(post(x, i));
             pieces += missing(x, i);
         }
-        if (pieces == 0 && p->told)
-            fsdp__watch_waits(watch, x->group->tag, -1);
         if (pieces == 0)
             return FSDP_OK;
         if (broken)
@@ -285,9 +283,6 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
         if (pieces != p->pieces) {
             p->since = fsdp__watch_ticks(watch);
             p->next_notice = 0;
-            if (p->told)
-                fsdp__watch_waits(watch, x->group->tag, -1);
-            p->told = false;
         }
         p->pieces = pieces;
         wait_a_turn(x, p);
@@ -299,6 +294,8 @@ static fsdp_status wait_for_all(fsdp__exchange *x)
     patience p = {.since = fsdp__watch_ticks(&x->group->world->watch)};
     fsdp_status status = run(x, &p);
 
+    if (p.told)
+        atomic_store(&x->group->world->watch.awaits, 0);
     if (p.naps && p.slack_ns > 0) /* 0 would set the system's own */
         (void)prctl(PR_SET_TIMERSLACK, p.slack_ns, 0, 0, 0);
     return status;

@@ -70,7 +70,6 @@ static void host_waits(void *group, const fsdp_stream *worker, bool waits)
         fsdp__symmetric_host_waits(g->local, worker, waits);
     else
         fsdp__symmetric_host_waits_elsewhere(g->world->local, waits);
-    fsdp__watch_program_waits(&g->world->watch, g->tag, waits);
 }
 
 static void set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms)
