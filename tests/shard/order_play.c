@@ -36,7 +36,7 @@ fsdp_tensor *gradient_at(const order_model *m, int param)
 {
     fsdp_tensor *shard = shard_at(m, param), *view;
     const fsdp__param *p = m->plan->as_one ? fsdp__param_of(shard) : NULL;
-    const fsdp_tensor *all = p ? fsdp_tensor_grad(p->group->flat.parameter) : NULL;
+    const fsdp_tensor *all = p ? fsdp_tensor_grad(p->group->vector.sharded) : NULL;
 
     if (!p) /* also of a plain model */
         return fsdp_tensor_ref(fsdp_tensor_grad(shard));

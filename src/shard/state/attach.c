@@ -33,7 +33,7 @@ static fsdp_tensor *flat_parameter(void *arg, const fsdp_module *module)
 
     if (state->group_count == 0 || state->modules[0] != module || state->groups[0]->params[0].summoned)
         return NULL;
-    return state->groups[0]->flat.parameter;
+    return state->groups[0]->vector.sharded;
 }
 
 typedef struct initialization {
@@ -254,7 +254,7 @@ static fsdp_status open_slices(const fsdp__module_state *state)
         fsdp__param_group *group = state->groups[i];
 
         if (k > 1 && k < group->residence.mesh.ranks)
-            FSDP_TRY(fsdp__slice_open(&group->slice, &group->residence, k));
+            FSDP_TRY(fsdp__slice_open(group, k));
     }
     return FSDP_OK;
 }

@@ -44,13 +44,13 @@ static void set_managed(fsdp_shard_map_entry *e, const fsdp__param *p)
     e->dim = p->dim;
     e->in_flat = -1;
     e->count = fsdp_shard_range(p->extent.rows, mesh->ranks, mesh->rank, &e->first);
-    if (!group->flat.on)
+    if (!fsdp_distribution_is_flat(whole))
         return;
     e->dim = -1;
     e->first = p->piece.at;
     e->count = p->piece.inner;
     e->in_flat = e->count > 0 ? p->piece.in_shard : -1;
-    e->flat_numel = group->flat.shard_numel;
+    e->flat_numel = group->vector.chunk_numel;
 }
 
 /* ---- all of them ---- */
