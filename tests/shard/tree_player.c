@@ -101,7 +101,7 @@ static void shard_state(tree_player *player, int state)
         modules[m] = player->modules[s->members[s->backwards ? s->member_count - 1 - m : m]];
     if (flat.on)
         options.placement = NULL;
-    CHECK_OK(fsdp__fully_shard(modules, s->member_count, &options, flat.on ? &flat : NULL));
+    CHECK_OK(fsdp__fully_shard(&fsdp__door_fully_shard, modules, s->member_count, &options, flat.on ? &flat : NULL));
     CHECK_OK(fsdp_module_set_conditional(modules[0], s->marked));
 }
 

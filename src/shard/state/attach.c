@@ -6,7 +6,7 @@
 #include "shard/state/allocate.h"
 #include "shard/state/describe.h"
 #include "shard/state/hooks.h"
-#include "shard/state/join.h"
+#include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
 #include "shard/state/retype.h"
 
@@ -206,7 +206,7 @@ static fsdp_status attach(fsdp__module_state *state)
                                     .failed = fsdp__hook_failed,
                                     .materialize = materialize,
                                     .retype = fsdp__retype,
-                                    .agree = fsdp__join_begin_together,
+                                    .agree = fsdp__begin_together,
                                     .manages = manages,
                                     .flat_parameter = flat_parameter,
                                     .describe = fsdp__describe_state,

@@ -11,14 +11,15 @@
 
 /* ---- life cycle ---- */
 
-fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
-                                      fsdp__module_state **out)
+fsdp_status fsdp__module_state_create(const fsdp__door *door, fsdp_module *const *modules, int count,
+                                      const fsdp_shard_options *options, fsdp__module_state **out)
 {
     fsdp__module_state *state = fsdp__calloc(1, sizeof *state);
 
     if (!state)
         return FSDP_NO_MEMORY;
     state->refs = 1;
+    state->door = door;
     state->policy = options->mp_policy;
     state->offload = options->offload_policy;
     state->reshard = options->reshard_after_forward;
@@ -355,7 +356,7 @@ void fsdp__module_state_reshard_after_backward(fsdp__module_state *state)
 {
     if (fsdp__module_state_in_use(state))
         return;
-    if (state->reshard_after_backward && !(state->fsdp1.keeps_unsynced && !syncs_gradients(state)))
+    if (state->reshard_after_backward && !(state->keeps_unsynced && !syncs_gradients(state)))
         reshard(state, fsdp__param_group_reshard);
     for (int64_t i = 0; i < state->companion_count; i++)
         fsdp__module_state_reshard_after_backward(state->companions[i]);

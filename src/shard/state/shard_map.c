@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/pointer_table.h"
 #include "shard/reduce/gradients.h"
-#include "shard/state/describe.h"
+#include "shard/state/module_state.h"
 
 /* ---- parts ---- */
 
@@ -106,7 +106,7 @@ static fsdp_status fill(collection *c, const fsdp_tensor *t, fsdp_shard_map_entr
         set_plain(e, t);
         return FSDP_OK;
     }
-    e->door = fsdp__door_of(p->group->state);
+    e->door = p->group->state->door->kind;
     set_managed(e, p);
     return set_unit(c, p->group->state, e);
 }
