@@ -113,9 +113,9 @@ fsdp_module *net_flat(fsdp_context *context, int blocks, const fsdp_shard_option
     for (int64_t i = 0; i < blocks; i++) {
         fsdp_module *block = net_block_at(module, i);
 
-        CHECK_OK(fsdp__fully_shard(&block, 1, options, &flat));
+        CHECK_OK(fsdp__fully_shard(&fsdp__door_fully_shard, &block, 1, options, &flat));
     }
-    CHECK_OK(fsdp__fully_shard(&module, 1, options, &flat));
+    CHECK_OK(fsdp__fully_shard(&fsdp__door_fully_shard, &module, 1, options, &flat));
     CHECK_OK(fsdp_module_materialize(module, test_device(context)));
     CHECK_OK(fsdp_module_initialize(module, 1));
     return module;

@@ -1,6 +1,7 @@
 /* parts.c - a front door with nothing of its own but the choice of groups. */
 #include "shard/parts.h"
 
+#include "shard/doors/fully_shard.h"
 #include "shard/group/default_groups.h"
 #include "shard/state/attach.h"
 
@@ -63,7 +64,7 @@ fsdp_status shard_in_parts(fsdp_module *const *modules, int count, const fsdp_sh
     d.mesh = options->mesh;
     if (!d.mesh)
         FSDP_TRY(fsdp__default_mesh(modules[0]->context, &d.mesh));
-    FSDP_TRY(fsdp__module_state_create(modules, count, options, &d.state));
+    FSDP_TRY(fsdp__module_state_create(&fsdp__door_fully_shard, modules, count, options, &d.state));
     FSDP_TRY_GOTO(status, fsdp__root_create(modules[0]->context, d.state), out);
     for (int i = 0; i < count; i++)
         FSDP_TRY_GOTO(status, divide(&d, modules[i]), out);

@@ -332,7 +332,7 @@ static void check_nothing(fsdp_context *context, void *arg)
     fsdp_tensor *shard = fsdp_module_parameter(linear, "weight"), *x, *targets;
 
     CHECK_OK(fsdp_module_initialize(linear, 1));
-    CHECK_OK(fsdp__fully_shard(&linear, 1, &options, &flat));
+    CHECK_OK(fsdp__fully_shard(&fsdp__door_fully_shard, &linear, 1, &options, &flat));
     CHECK(fsdp_distribution_is_flat(fsdp_tensor_distribution(shard)));
     CHECK_EQ(fsdp_tensor_ndim(shard), 1);
     CHECK_EQ(fsdp_tensor_numel(shard), 0);
@@ -366,7 +366,7 @@ static void optimize_parts(fsdp_context *context, void *arg)
     (void)arg;
     CHECK_OK(fsdp_module_initialize(module, 1));
     early = ways_optimizer(module);
-    CHECK_OK(fsdp__fully_shard(&module, 1, &(fsdp_shard_options){0}, &flat));
+    CHECK_OK(fsdp__fully_shard(&fsdp__door_fully_shard, &module, 1, &(fsdp_shard_options){0}, &flat));
     (void)net_forward_backward(module, 0, 0, 1);
     CHECK_ERROR(fsdp_optimizer_step(early), FSDP_STATE, "is a part of a flat parameter");
     fsdp_optimizer_free(early);
@@ -388,9 +388,10 @@ static void check_refused(fsdp_context *context, void *arg)
     const fsdp__flat flat = {.on = true};
 
     (void)arg;
-    CHECK_ERROR(fsdp__fully_shard(&module, 1, &(fsdp_shard_options){.reshard_after_forward_ranks = 2}, &flat),
+    CHECK_ERROR(fsdp__fully_shard(&fsdp__door_fully_shard, &module, 1,
+                                  &(fsdp_shard_options){.reshard_after_forward_ranks = 2}, &flat),
                 FSDP_UNSUPPORTED, "a flat parameter keeps no slices");
-    CHECK_OK(fsdp__fully_shard(&module, 1, &(fsdp_shard_options){0}, &flat));
+    CHECK_OK(fsdp__fully_shard(&fsdp__door_fully_shard, &module, 1, &(fsdp_shard_options){0}, &flat));
     CHECK_ERROR(fsdp_module_to(module, FSDP_BF16), FSDP_STATE, "lies in a flat parameter");
     fsdp_module_unref(module);
 }

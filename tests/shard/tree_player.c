@@ -107,8 +107,8 @@ static void shard_state(tree_player *player, int state)
     if (player->plan->parts > 0)
         CHECK_OK(shard_in_parts(modules, s->member_count, &options, player->plan->parts));
     else
-        CHECK_OK(flat.on ? fsdp__fully_shard(modules, s->member_count, &options, &flat)
-                         : fsdp_fully_shard_modules(modules, s->member_count, &options));
+        CHECK_OK(
+            fsdp__fully_shard(&fsdp__door_fully_shard, modules, s->member_count, &options, flat.on ? &flat : NULL));
     CHECK_OK(fsdp_module_set_conditional(modules[0], s->marked));
 }
 
@@ -329,7 +329,7 @@ fsdp_tensor *tree_gradient(const tree_player *player, int param)
 {
     fsdp_tensor *shard = player->params[param], *view;
     const fsdp__param *p = player->plan->as_one ? fsdp__param_of(shard) : NULL;
-    const fsdp_tensor *all = p ? fsdp_tensor_grad(p->group->flat.parameter) : NULL;
+    const fsdp_tensor *all = p ? fsdp_tensor_grad(p->group->vector.sharded) : NULL;
 
     if (!p) /* also of a plain tree */
         return fsdp_tensor_ref(fsdp_tensor_grad(shard));

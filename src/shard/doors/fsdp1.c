@@ -14,6 +14,38 @@ enum {
     ORIG_PARAMS_ALIGN = 16 /* bytes of the gathered dtype, as in PyTorch */
 };
 
+/* ---- the door ---- */
+
+static const char *strategy_of(const fsdp__module_state *state)
+{
+    return fsdp__fsdp1_strategy_name(state->fsdp1.strategy);
+}
+
+/* Checks what FSDP1 wants to be the same in all of its units. */
+static fsdp_status check_tree(const fsdp__root *root, const fsdp__module_state *state, const char *name)
+{
+    const fsdp__fsdp1 *own = &state->fsdp1, *first;
+    const char *what;
+    int64_t i = 0;
+
+    while (root->states[i]->door != state->door)
+        i++;
+    first = &root->states[i]->fsdp1;
+    what = own->use_orig_params != first->use_orig_params             ? "use_orig_params"
+           : own->no_limit_all_gathers != first->no_limit_all_gathers ? "no_limit_all_gathers"
+                                                                      : NULL;
+    if (what)
+        return FSDP_FAIL(FSDP_STATE, "'%s' was wrapped with another %s than units before it: give all the same", name,
+                         what);
+    return FSDP_OK;
+}
+
+static const fsdp__door door = {.kind = FSDP_DOOR_FSDP1,
+                                .call = "fsdp_fsdp1_wrap",
+                                .title = "FSDP1",
+                                .strategy = strategy_of,
+                                .check_tree = check_tree};
+
 typedef struct wrapping {
     const fsdp_fsdp1_options *options; /* of the call */
     fsdp_mesh *mesh;                   /* that the options ask for; a reference */
@@ -118,16 +150,16 @@ static void set_schedule(const fsdp_wrap_unit *unit, fsdp_sharding_strategy stra
     const fsdp_fsdp1_options *o = unit->options;
     fsdp__module_state *state = fsdp__module_state_of(unit->module);
 
-    state->fsdp1 = (fsdp__fsdp1){.on = true,
-                                 .use_orig_params = o->use_orig_params,
+    state->fsdp1 = (fsdp__fsdp1){.use_orig_params = o->use_orig_params,
                                  .no_limit_all_gathers = o->no_limit_all_gathers,
                                  .strategy = strategy,
-                                 .backward_prefetch = o->backward_prefetch,
-                                 .forward_prefetch = o->forward_prefetch,
-                                 .keeps_unsynced = keeps_after_forward(strategy),
-                                 .casts_root_inputs = !o->mixed_precision.keep_root_forward_inputs,
-                                 .by_mesh = o->mesh != NULL,
-                                 .full_precision = unit->full_precision};
+                                 .by_mesh = o->mesh != NULL};
+    state->reshards_at_last_use = true;
+    state->keeps_unsynced = keeps_after_forward(strategy);
+    state->casts_root_inputs = !o->mixed_precision.keep_root_forward_inputs;
+    state->full_precision = unit->full_precision;
+    state->prefetch = o->backward_prefetch;
+    state->prefetches_first_uses = o->forward_prefetch;
     state->reshard_after_backward = strategy != FSDP_NO_SHARD;
     for (int64_t i = 0; i < state->group_count; i++) {
         state->groups[i]->residence.whole = strategy == FSDP_NO_SHARD;
@@ -190,7 +222,7 @@ static fsdp_status wrap_unit(const wrapping *w, const fsdp_wrap_unit *unit)
     if (keeps_after_forward(strategy))
         options.reshard_after_forward = FSDP_RESHARD_NEVER;
     FSDP_TRY_GOTO(status, prepare_unit(w, unit, options.mesh), out);
-    FSDP_TRY_GOTO(status, fsdp__fully_shard(&module, 1, &options, &flat), out);
+    FSDP_TRY_GOTO(status, fsdp__fully_shard(&door, &module, 1, &options, &flat), out);
     set_schedule(unit, strategy);
 out:
     fsdp_mesh_unref(options.mesh);
@@ -247,7 +279,7 @@ static fsdp_status idle_root(fsdp_module *module, const char *call, fsdp__root *
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    if (!state->fsdp1.on)
+    if (state->door != &door)
         return FSDP_FAIL(FSDP_STATE, "%s is of modules that FSDP1 wrapped: here set requires_gradient_sync", call);
     FSDP_TRY(fsdp__lazy_init(state));
     if (state->root->state != state)
@@ -279,4 +311,53 @@ fsdp_status fsdp_fsdp1_no_sync_end(fsdp_module *module)
     for (int64_t i = 0; i < root->state_count; i++)
         root->states[i]->no_sync--;
     return FSDP_OK;
+}
+
+/* ---- the communication hook ---- */
+
+static fsdp_status check_hook(void *arg, fsdp_module *module, const char *name)
+{
+    const fsdp__module_state *state = fsdp__module_state_of(module);
+
+    (void)arg, (void)name;
+    for (int64_t i = 0; state && i < state->group_count; i++) {
+        const fsdp__mesh_info *mesh = &state->groups[i]->residence.mesh;
+
+        if (state->groups[i]->buckets)
+            return fsdp__fail_replicated(module, "fsdp_module_set_bucket_hook");
+        if (mesh->ranks > 1 && mesh->replicas > 1)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "a communication hook takes the place of one collective, and the hybrid strategies have "
+                             "two: set a custom reduce-scatter and a custom all-reduce");
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status set_hook(void *arg, fsdp_module *module, const char *name)
+{
+    const fsdp__module_state *state = fsdp__module_state_of(module);
+    const fsdp_custom_collective *hook = arg;
+
+    (void)name;
+    for (int64_t i = 0; state && i < state->group_count; i++) {
+        fsdp__param_group *group = state->groups[i];
+
+        *(group->residence.mesh.ranks > 1 ? &group->reduce_scatter : &group->all_reduce) =
+            hook ? *hook : (fsdp_custom_collective){0};
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_fsdp1_register_comm_hook(fsdp_module *module, const fsdp_custom_collective *hook)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    FSDP_TRY(fsdp__check_custom(hook));
+    if (hook && hook->allocate)
+        return FSDP_FAIL(FSDP_INVALID, "a communication hook is without allocate: it may work in place");
+    if (state->root->state != state)
+        return FSDP_FAIL(FSDP_STATE, "a communication hook is registered with the outermost wrapped module");
+    FSDP_TRY(fsdp__module_walk(module, check_hook, NULL));
+    return fsdp__module_walk(module, set_hook, (void *)(uintptr_t)hook);
 }

@@ -5,9 +5,21 @@
 
 #include "base/alloc.h"
 #include "shard/group/default_groups.h"
-#include "shard/state/describe.h"
 
 static const char *const hybrid_names[] = {"replicate", "shard"};
+
+const char *fsdp__fsdp1_strategy_name(fsdp_sharding_strategy strategy)
+{
+    static const char *const names[] = {
+        [FSDP_FULL_SHARD] = "FULL_SHARD",
+        [FSDP_SHARD_GRAD_OP] = "SHARD_GRAD_OP",
+        [FSDP_NO_SHARD] = "NO_SHARD",
+        [FSDP_HYBRID_SHARD] = "HYBRID_SHARD",
+        [FSDP_HYBRID_SHARD_ZERO2] = "_HYBRID_SHARD_ZERO2",
+    };
+
+    return names[strategy];
+}
 
 static bool is_hybrid(const fsdp_fsdp1_options *o)
 {

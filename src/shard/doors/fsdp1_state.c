@@ -119,8 +119,7 @@ static int64_t vector_numel(const fsdp__param_group *group)
 {
     const fsdp__param *last = &group->params[group->param_count - 1];
 
-    return group->flat.align > 0 ? group->flat.shard_numel * group->residence.mesh.ranks
-                                 : last->flat_first + fsdp__param_numel(last);
+    return group->flat.align > 0 ? group->vector.extent.rows : last->flat_first + fsdp__param_numel(last);
 }
 
 /* Makes a tensor of this rank's part of the vector: it shares the live bytes. */
@@ -136,7 +135,7 @@ static fsdp_status make_flat_param(const fsdp__param_group *group, fsdp_tensor *
 
     FSDP_TRY(fsdp__storage_create(r->shard_device, (size_t)numel * fsdp_dtype_size(dtype), FSDP_MEMORY_PARAMETER_SHARD,
                                   false, &storage));
-    fsdp__flat_lend(&group->flat, r, dtype, storage);
+    fsdp__residence_lend_shard(r, &group->vector, storage);
     status = fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, &part);
     fsdp__storage_unref(storage);
     FSDP_TRY(status);

@@ -8,11 +8,14 @@
 #include "shard/group/default_groups.h"
 #include "shard/reduce/gradients.h"
 #include "shard/state/attach.h"
-#include "shard/state/describe.h"
+
+const fsdp__door fsdp__door_fully_shard = {
+    .kind = FSDP_DOOR_FULLY_SHARD, .call = "fully_shard", .title = "fully_shard"};
 
 /* ---- choosing the parameters ---- */
 
 typedef struct selection {
+    const fsdp__door *door;
     fsdp__module_state *state;
     fsdp_mesh *mesh;
     bool share;
@@ -59,8 +62,8 @@ static fsdp_status join_owner(selection *sel, fsdp_module *module, const fsdp__p
     for (int64_t i = 0; i < sel->state->module_count; i++)
         if (fsdp__module_state_reaches(owner->group->state, sel->state->modules[i]))
             return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s' of a %s: %s of an outer module took it: %s", slot->name,
-                             module->type->name, fsdp__door_call(owner->group->state),
-                             fsdp__door_of(owner->group->state) == FSDP_DOOR_REPLICATE
+                             module->type->name, owner->group->state->door->call,
+                             owner->group->state->door->kind == FSDP_DOOR_REPLICATE
                                  ? "what is to be sharded and replicated is given a mesh of two dimensions"
                                  : "shard from the bottom up, children before their parents");
     if (dtype != owner->param_dtype)
@@ -269,7 +272,7 @@ static fsdp_status check_modules(fsdp_module *const *modules, int count)
                              modules[i]->type->name);
         if (fsdp__module_state_of(modules[i]))
             return FSDP_FAIL(FSDP_STATE, "%s has already been applied to this %s: only once per module",
-                             fsdp__door_call(fsdp__module_state_of(modules[i])), modules[i]->type->name);
+                             fsdp__module_state_of(modules[i])->door->call, modules[i]->type->name);
         for (int j = 0; j < i; j++)
             if (modules[j] == modules[i])
                 return FSDP_FAIL(FSDP_INVALID, "fully_shard was given the same %s twice", modules[i]->type->name);
@@ -323,7 +326,7 @@ static fsdp_status select_all(selection *sel, fsdp_module *const *modules, int c
     FSDP_TRY(fsdp__zero_check(options));
     if (options->gather_extension)
         FSDP_TRY(fsdp__wire_check(options->gather_extension));
-    FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel->state));
+    FSDP_TRY(fsdp__module_state_create(sel->door, modules, count, options, &sel->state));
     FSDP_TRY(fsdp__root_create(modules[0]->context, sel->state));
     for (int i = 0; i < count; i++)
         FSDP_TRY(select_module(sel, modules[i]));
@@ -362,10 +365,10 @@ static fsdp_status agree(const selection *sel, fsdp_status mine)
     return status;
 }
 
-fsdp_status fsdp__fully_shard(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
-                              const fsdp__flat *flat)
+fsdp_status fsdp__fully_shard(const fsdp__door *door, fsdp_module *const *modules, int count,
+                              const fsdp_shard_options *options, const fsdp__flat *flat)
 {
-    selection sel = {.path = "", .share = !options->no_shared_memory, .flat = flat, .options = options};
+    selection sel = {.door = door, .path = "", .share = !options->no_shared_memory, .flat = flat, .options = options};
     fsdp_status status;
 
     FSDP_TRY(check_list(modules, count));
@@ -383,7 +386,7 @@ fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, con
 {
     static const fsdp_shard_options defaults;
 
-    return fsdp__fully_shard(modules, count, options ? options : &defaults, NULL);
+    return fsdp__fully_shard(&fsdp__door_fully_shard, modules, count, options ? options : &defaults, NULL);
 }
 
 fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options)

@@ -2,12 +2,14 @@
 #ifndef SHARD_DOORS_FULLY_SHARD_H
 #define SHARD_DOORS_FULLY_SHARD_H
 
-#include "shard/group/param_group.h"
+#include "shard/state/module_state.h"
 
-/* Does what fsdp_fully_shard_modules does. If `flat` is given (with `on` set), the parameters, which must be of one
- * dtype, lie in one vector; then there must be no placement, no extension and no slices. [collective] */
-fsdp_status fsdp__fully_shard(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
-                              const fsdp__flat *flat);
+extern const fsdp__door fsdp__door_fully_shard;
+
+/* Does what fsdp_fully_shard_modules does, for a front door. If `flat` is given (with `on` set), the parameters, which
+ * must be of one dtype, lie in one vector; then there must be no placement, no extension and no slices. [collective] */
+fsdp_status fsdp__fully_shard(const fsdp__door *door, fsdp_module *const *modules, int count,
+                              const fsdp_shard_options *options, const fsdp__flat *flat);
 /* Checks whether a group may take the plain parameter next to `first` (NULL: it is the first). `what` names the action
  * in the error: "shard". */
 fsdp_status fsdp__check_parameter(const char *what, const char *name, const fsdp_tensor *parameter,

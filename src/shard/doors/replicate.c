@@ -7,12 +7,34 @@
 
 #include "base/alloc.h"
 #include "shard/doors/fully_shard.h"
+#include "shard/doors/replicate_join.h"
 #include "shard/group/alike.h"
 #include "shard/group/default_groups.h"
 #include "shard/reduce/gradients.h"
 #include "shard/state/attach.h"
 #include "shard/state/methods.h"
-#include "shard/state/replica.h"
+
+/* ---- the door ---- */
+
+/* Checks that the module is not in one tree with sharded ones: its buckets would be sent in the middle of the others'
+ * gathers and reductions, at another place on each rank. */
+static fsdp_status check_tree(const fsdp__root *root, const fsdp__module_state *state, const char *name)
+{
+    if (root->state_count > 1 && state->group_count > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' is replicated, and in one tree with sharded modules: replicate a module outside of "
+                         "them, or give fully_shard a mesh that replicates",
+                         *name ? name : "the root");
+    return FSDP_OK;
+}
+
+static const fsdp__door door = {.kind = FSDP_DOOR_REPLICATE,
+                                .call = "fsdp_replicate",
+                                .title = "replicate",
+                                .check_tree = check_tree,
+                                .begin_forward = fsdp__replica_begin_forward,
+                                .end_forward = fsdp__replica_end_forward,
+                                .not_begun = fsdp__replica_not_begun};
 
 /* ---- choosing the parameters ---- */
 
@@ -154,7 +176,7 @@ static fsdp_status select_module(void *arg, fsdp_module *module, const char *nam
     if (other)
         return FSDP_FAIL(FSDP_STATE, "cannot replicate the %s: %s%s%s is %s already",
                          sel->state->modules[0]->type->name, *name ? "'" : "", *name ? name : "it", *name ? "'" : "",
-                         other->replicated ? "replicated" : "sharded");
+                         other->door == &door ? "replicated" : "sharded");
     for (int64_t i = 0; i < module->parts->parameter_count && !is_ignored_module(sel, module); i++)
         FSDP_TRY(select_parameter(sel, module, name, &module->parts->parameters[i]));
     return FSDP_OK;
@@ -247,7 +269,6 @@ static fsdp_status select_all(selection *sel, fsdp_module *module)
 static fsdp_status replicate(selection *sel, fsdp_module *module)
 {
     FSDP_TRY(select_all(sel, module));
-    sel->state->replicated = true;
     if (!sel->group)
         return fsdp__module_state_attach(sel->state);
     FSDP_TRY(fsdp__buckets_create(sel->group, sel->options, &sel->group->buckets));
@@ -269,7 +290,7 @@ fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_options *op
 
     FSDP_TRY(check_call(module, sel.options));
     shard.overlap = sel.options->overlap;
-    FSDP_TRY(fsdp__module_state_create(&module, 1, &shard, &sel.state));
+    FSDP_TRY(fsdp__module_state_create(&door, &module, 1, &shard, &sel.state));
     sel.state->max_inputs = INT_MAX; /* buckets in flight take no extra memory */
     FSDP_TRY_GOTO(status, fsdp__root_create(module->context, sel.state), out);
     FSDP_TRY_GOTO(status, choose_mesh(&sel, module->context), out);
@@ -287,7 +308,7 @@ bool fsdp_module_is_replicated(fsdp_module *module)
 {
     const fsdp__module_state *state = module ? fsdp__module_state_of(module) : NULL;
 
-    return state && state->replicated;
+    return state && state->door == &door;
 }
 
 static fsdp_status group_of(fsdp_module *module, fsdp__param_group **out)

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "device/kernels.h"
+#include "shard/group/param_group.h"
 
 bool fsdp__param_keeps_cast(const fsdp__param *param)
 {
@@ -33,8 +34,10 @@ void *fsdp__cast_of(const fsdp__residence *residence, const fsdp__param *param)
     return (char *)residence->cast->data + param->cast_offset;
 }
 
-fsdp_status fsdp__cast_shards(fsdp__residence *residence, const fsdp__param *params, int64_t count, fsdp_stream *stream)
+fsdp_status fsdp__cast_shards(fsdp__param_group *group, fsdp_stream *stream)
 {
+    fsdp__residence *residence = &group->residence;
+    int64_t count = group->param_count;
     fsdp__cast_spans_args args = {.count = 0};
     fsdp_status status = FSDP_OK;
     fsdp__span *spans;
@@ -47,7 +50,7 @@ fsdp_status fsdp__cast_shards(fsdp__residence *residence, const fsdp__param *par
         return FSDP_NO_MEMORY;
     args.spans = spans;
     for (int64_t i = 0; i <= count; i++) { /* one more round, to launch what is left */
-        const fsdp__param *p = i < count ? &params[i] : NULL;
+        const fsdp__param *p = i < count ? &group->params[i] : NULL;
         bool keeps = p && fsdp__param_keeps_cast(p) && fsdp__param_shard_numel(p) > 0;
 
         if (args.count > 0 &&

@@ -13,13 +13,13 @@
 
 /* Returns whether a cast of the parameter is kept: it is gathered in another dtype, and its rows lie together. */
 bool fsdp__param_keeps_cast(const fsdp__param *param);
-/* Lays out the casts, and sets the residence's bytes for them. Extents and chunks must be known. */
+/* Lays out the casts of parameters, or of a vector, and sets the residence's bytes for them. Extents and chunks must be
+ * known. */
 void fsdp__cast_lay_out(fsdp__residence *residence, fsdp__param *params, int64_t count);
-/* Returns where the cast of a parameter that keeps one lies: what its gather reads. */
+/* Returns where the cast of a parameter or vector that keeps one lies: what its gather reads. */
 void *fsdp__cast_of(const fsdp__residence *residence, const fsdp__param *param);
 /* Casts the shards, unless nothing was written since the last cast. A cast that another stream has made must be
  * complete in the order of this one. [stream] */
-fsdp_status fsdp__cast_shards(fsdp__residence *residence, const fsdp__param *params, int64_t count,
-                              fsdp_stream *stream);
+fsdp_status fsdp__cast_shards(struct fsdp__param_group *group, fsdp_stream *stream);
 
 #endif

@@ -99,15 +99,16 @@ static fsdp_status unpack_shards(const packing *p, fsdp__copies *copies, const c
     return fsdp__copies_flush(copies);
 }
 
-fsdp_status fsdp__custom_all_gather(const fsdp_custom_collective *custom, fsdp__comm_context *comm,
-                                    fsdp_process_group *pg, const fsdp_sharded_buffer *buffers, int64_t count,
-                                    fsdp_stream *stream, fsdp__region **packed)
+fsdp_status fsdp__all_gather(const fsdp_custom_collective *custom, fsdp__comm_context *comm, fsdp_process_group *pg,
+                             const fsdp_sharded_buffer *buffers, int64_t count, fsdp__region **packed)
 {
-    packing p = {.custom = custom, .pg = pg, .buffers = buffers, .count = count, .stream = stream, .align = 1};
+    packing p = {.custom = custom, .pg = pg, .buffers = buffers, .count = count, .stream = comm->stream, .align = 1};
     fsdp__traffic traffic = {0};
-    fsdp__copies copies = {.stream = stream, .traffic = &traffic, .issues = true};
+    fsdp__copies copies = {.stream = comm->stream, .traffic = &traffic, .issues = true};
     char *recv, *send;
 
+    if (!custom->run || fsdp_process_group_size(pg) == 1)
+        return fsdp_all_gather_coalesced(pg, buffers, count, comm->stream);
     lay_out_gather(&p);
     if (p.part == 0)
         return FSDP_OK;

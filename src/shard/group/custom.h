@@ -1,15 +1,16 @@
-/* custom.h - runs collectives that the caller has written: the library's coalesced calls are packed, handed to a
+/* custom.h - chooses who moves the bytes of a collective: the library, or a function that the caller has
+ * written. Then the library's coalesced calls are packed, handed to a
  * function of the caller's, and unpacked. A part is what one rank has of all buffers, one after the other. */
 #ifndef SHARD_GROUP_CUSTOM_H
 #define SHARD_GROUP_CUSTOM_H
 
 #include "shard/group/comm_context.h"
 
-/* Gathers by the caller's function. `*packed` is memory that the work on `stream` uses: the caller keeps it until that
+/* Gathers on the gathers' stream: by the function of the caller's, if there is one (`custom->run`) and there are other
+ * ranks, otherwise by the library. `*packed` may become memory that this work uses: whoever calls keeps it until that
  * is done, also after a failure. [collective] [stream] */
-fsdp_status fsdp__custom_all_gather(const fsdp_custom_collective *custom, fsdp__comm_context *comm,
-                                    fsdp_process_group *pg, const fsdp_sharded_buffer *buffers, int64_t count,
-                                    fsdp_stream *stream, fsdp__region **packed);
+fsdp_status fsdp__all_gather(const fsdp_custom_collective *custom, fsdp__comm_context *comm, fsdp_process_group *pg,
+                             const fsdp_sharded_buffer *buffers, int64_t count, fsdp__region **packed);
 /* Reduces by the caller's function, with one call for all buffers of one reduce dtype. A rank that has no gradient for
  * a buffer contributes zeros. `*packed` is as above. */
 fsdp_status fsdp__custom_reduce_scatter(const fsdp_custom_collective *custom, fsdp__comm_context *comm,

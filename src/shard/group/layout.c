@@ -1,4 +1,4 @@
-/* layout.c - makes the table of pieces. */
+/* layout.c - makes the table of pieces */
 #include "shard/group/layout.h"
 
 #include "base/alloc.h"

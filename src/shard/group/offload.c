@@ -2,71 +2,73 @@
 #include "shard/group/offload.h"
 
 #include "device/device.h"
+#include "shard/group/param_group.h"
 
 static bool is_gathered_as_it_lies(const fsdp__param *param)
 {
     return param->param_dtype == param->orig_dtype && fsdp__param_is_one_run(param) && !param->extension.pre;
 }
 
-fsdp_status fsdp__offload_take_staging(fsdp__offload *offload, const fsdp__residence *residence,
-                                       const fsdp__param *params, int64_t count, bool *fresh)
+fsdp_status fsdp__offload_take_staging(fsdp__param_group *group, bool *fresh)
 {
+    const fsdp__residence *r = &group->residence;
     bool direct = true;
-    fsdp_status status;
 
-    for (int64_t i = 0; i < count; i++)
-        direct = direct && is_gathered_as_it_lies(&params[i]);
-    if (direct)
+    for (int64_t i = 0; i < group->param_count; i++)
+        direct = direct && is_gathered_as_it_lies(&group->params[i]);
+    if (direct || !fsdp__residence_is_offloaded(r))
         return FSDP_OK;
-    FSDP_TRY(fsdp__region_of_device(residence->device, residence->shard_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER,
-                                    &offload->staging));
-    status = fsdp__region_fill(offload->staging);
-    if (status != FSDP_OK)
-        fsdp__offload_drop_staging(offload);
     *fresh = true;
-    return status;
+    return fsdp__region_make(r->device, r->shard_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &group->offload.staging);
 }
 
-void fsdp__offload_drop_staging(fsdp__offload *offload)
+void fsdp__offload_drop_staging(fsdp__param_group *group)
 {
-    fsdp__region_unref(offload->staging);
-    offload->staging = NULL;
+    fsdp__region_unref(group->offload.staging);
+    group->offload.staging = NULL;
 }
 
-void *fsdp__offload_place(const fsdp__offload *offload, const fsdp__residence *residence, const fsdp__param *param)
+void *fsdp__offload_place(const fsdp__param_group *group, const fsdp__param *param)
 {
+    const fsdp__residence *r = &group->residence;
     size_t at = (size_t)param->piece.at * fsdp_dtype_size(param->param_dtype);
 
-    if (offload->staging)
-        return (char *)offload->staging->data + param->shard_offset;
-    return (char *)residence->unsharded->data + param->unsharded_offset + at;
+    if (group->offload.staging)
+        return (char *)group->offload.staging->data + param->shard_offset;
+    if (!fsdp__residence_is_offloaded(r) || !r->unsharded)
+        return NULL;
+    return (char *)r->unsharded->data + param->unsharded_offset + at;
 }
 
-fsdp_status fsdp__offload_send(const fsdp__offload *offload, const fsdp__residence *residence,
-                               const fsdp__param *params, int64_t count, fsdp_stream *stream)
+fsdp_status fsdp__offload_send(const fsdp__param_group *group, fsdp_stream *stream)
 {
     fsdp_status status = FSDP_OK;
 
-    for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
-        const fsdp__param *p = &params[i];
-        const void *from = p->sharded->storage->data;
+    if (!fsdp__residence_is_offloaded(&group->residence))
+        return FSDP_OK;
+    for (int64_t i = 0; i < group->param_count && status == FSDP_OK; i++) {
+        const fsdp__param *p = &group->params[i];
         size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
 
-        status = fsdp__copy_to_device(stream, fsdp__offload_place(offload, residence, p), from, bytes);
+        status = fsdp__copy_to_device(stream, fsdp__offload_place(group, p), p->sharded->storage->data, bytes);
     }
     /* Even after a failure: some copies may be queued. */
-    FSDP_KEEP_FIRST(status, fsdp_event_record(offload->read, stream));
+    FSDP_KEEP_FIRST(status, fsdp_event_record(group->offload.read, stream));
     return status;
 }
 
-fsdp_status fsdp__offload_await_read(const fsdp__offload *offload, const fsdp__residence *residence)
+fsdp_status fsdp__offload_await_read(const fsdp__param_group *group)
 {
-    return fsdp_stream_wait_event(fsdp_device_stream(residence->shard_device), offload->read);
+    const fsdp__residence *r = &group->residence;
+
+    return fsdp__residence_is_offloaded(r)
+               ? fsdp_stream_wait_event(fsdp_device_stream(r->shard_device), group->offload.read)
+               : FSDP_OK;
 }
 
 void fsdp__offload_close(fsdp__offload *offload)
 {
-    fsdp__offload_drop_staging(offload);
+    fsdp__region_unref(offload->staging);
     fsdp_event_free(offload->read);
-    offload->read = NULL;
+    *offload = (fsdp__offload){0};
 }

@@ -16,18 +16,18 @@ typedef struct fsdp__offload {
     fsdp_event *read;      /* recorded when a gather has read the shards */
 } fsdp__offload;
 
-/* Takes memory for the next gather, if it needs any; sets `*fresh` if that memory is new from the device. */
-fsdp_status fsdp__offload_take_staging(fsdp__offload *offload, const fsdp__residence *residence,
-                                       const fsdp__param *params, int64_t count, bool *fresh);
+/* All calls but the last do nothing, or return NULL, if the group's shards lie on its device.
+ *
+ * Takes memory for the next gather, if it needs any; sets `*fresh` if that memory is new from the device. */
+fsdp_status fsdp__offload_take_staging(struct fsdp__param_group *group, bool *fresh);
 /* Drops that memory, in the order of the device's stream. */
-void fsdp__offload_drop_staging(fsdp__offload *offload);
-/* Returns where the gather finds the shard of `param` on the device. */
-void *fsdp__offload_place(const fsdp__offload *offload, const fsdp__residence *residence, const fsdp__param *param);
+void fsdp__offload_drop_staging(struct fsdp__param_group *group);
+/* Returns where the gather finds the shard of a parameter, or of a vector, on the device. */
+void *fsdp__offload_place(const struct fsdp__param_group *group, const fsdp__param *param);
 /* Copies the shards there. [stream] */
-fsdp_status fsdp__offload_send(const fsdp__offload *offload, const fsdp__residence *residence,
-                               const fsdp__param *params, int64_t count, fsdp_stream *stream);
+fsdp_status fsdp__offload_send(const struct fsdp__param_group *group, fsdp_stream *stream);
 /* Makes the host's stream wait until no gather of this rank reads the shards, so that it may write them. */
-fsdp_status fsdp__offload_await_read(const fsdp__offload *offload, const fsdp__residence *residence);
+fsdp_status fsdp__offload_await_read(const struct fsdp__param_group *group);
 void fsdp__offload_close(fsdp__offload *offload);
 
 #endif

@@ -20,6 +20,8 @@ typedef struct fsdp__param_field {
     const void *user; /* another state that uses the parameter; NULL: its own state: [Note: companions] */
 } fsdp__param_field;
 
+struct fsdp__param_group;
+
 typedef struct fsdp__param {
     struct fsdp__param_group *group;
     fsdp_tensor *sharded;   /* the tensor the model was built with, now this rank's rows */
@@ -30,9 +32,9 @@ typedef struct fsdp__param {
     int64_t field_count, field_capacity;
     int dim;             /* the dimension that is sharded */
     fsdp__extent extent; /* of the unsharded parameter */
-    fsdp__piece piece;   /* this rank's: see layout.h */
+    fsdp__piece piece;   /* this rank's: see layout.h; `in_shard` is 0 unless the group is flat */
     int64_t chunk_numel; /* padded elements of one rank's part; flat group: this rank's, unpadded */
-    int64_t flat_first;  /* in a flat group: the element of the vector at which the parameter begins */
+    int64_t flat_first;  /* in a flat group: the element of the vector at which the parameter begins; else 0 */
     size_t shard_offset, unsharded_offset;            /* bytes, in the group's regions */
     size_t cast_offset;                               /* in the region of casts: cast.h */
     fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; of sums of gradients */

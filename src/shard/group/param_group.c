@@ -6,7 +6,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "comm/internal.h"
-#include "shard/group/cast.h"
 
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out)
 {
@@ -15,6 +14,23 @@ fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor,
     *out = &group->params[group->param_count++];
     fsdp__param_init(*out, tensor);
     return FSDP_OK;
+}
+
+int64_t fsdp__param_buffer_index(const fsdp__param *param)
+{
+    return param->group->flat.on ? 0 : param - param->group->params;
+}
+
+int64_t fsdp__param_group_in_buffer(const fsdp__param_group *group, int64_t buffer, fsdp__param **out)
+{
+    *out = group->params + buffer;
+    return group->flat.on ? group->param_count : 1;
+}
+
+int64_t fsdp__param_group_holders(fsdp__param_group *group, fsdp__param **out)
+{
+    *out = group->vector.sharded ? &group->vector : group->params;
+    return group->vector.sharded ? 1 : group->param_count;
 }
 
 fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const char *what)
@@ -59,19 +75,12 @@ static void publish(fsdp__param_group *group, bool unsharded)
 static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp__residence *r = &group->residence;
-    fsdp_status status;
 
     FSDP_TRY(fsdp__spares_take(&comm->spares, r->unsharded_bytes, comm->stream, &r->unsharded));
     group->fresh = !r->unsharded;
     if (!group->fresh)
         return FSDP_OK;
-    FSDP_TRY(fsdp__region_of_device(r->device, r->unsharded_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &r->unsharded));
-    status = fsdp__region_fill(r->unsharded);
-    if (status != FSDP_OK) {
-        fsdp__region_unref(r->unsharded);
-        r->unsharded = NULL;
-    }
-    return status;
+    return fsdp__region_make(r->device, r->unsharded_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &r->unsharded);
 }
 
 /* Counts the unsharded parameters as gathered, in every residence, and gives their storages bytes. */
@@ -106,8 +115,7 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
 
     for (int64_t i = 0; i < group->param_count; i++)
         fsdp__storage_drop(group->params[i].unsharded->storage);
-    fsdp__offload_drop_staging(&group->offload);
-    fsdp__wire_arrive(group, comm);
+    group->way->arrive(group, comm);
     if (r->kind == FSDP__RESIDENCE_COPY) {
         comm->spares.out -= !group->of_root;
         let_go_packed(group);
@@ -120,121 +128,20 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
 
 /* ---- gathering ---- */
 
+/* Returns the way of the next gather, or of the running one. */
+static const fsdp__gather_way *way_of(const fsdp__param_group *group)
+{
+    return group->slice.kept ? &fsdp__gather_slices : group->way;
+}
+
 fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group)
 {
-    return group->slice.kept ? group->slice.pg : group->residence.mesh.shard_pg;
-}
-
-/* Orders the gather after the writes to the shards and after the last use of its memory. For shards that were written
- * since the iteration began, and for memory new from the device, nothing better is known than "after everything that
- * the device's stream has been given"; for writes there may be the caller's event. A spare region, and shared memory
- * that is cast into, have waits of their own. A cast may come from another stream, as casts before the first forward
- * do. */
-static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *comm)
-{
-    fsdp__residence *r = &group->residence;
-    bool other = r->has_cast && r->cast_stream != comm->stream, follows = group->fresh || other;
-
-    if (r->kind == FSDP__RESIDENCE_CAST)
-        FSDP_TRY(fsdp__residence_await_readers(r, comm->stream));
-    if (follows)
-        FSDP_TRY(fsdp__comm_context_follow_compute(comm, r->device));
-    if (group->written && (!follows || fsdp__residence_is_offloaded(r)))
-        FSDP_TRY(fsdp__comm_context_follow_writes(comm, r->shard_device));
-    group->written = group->fresh = false;
-    return FSDP_OK;
-}
-
-/* Gathers by the library, or by the caller's function. */
-static fsdp_status all_gather(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_process_group *pg,
-                              const fsdp_sharded_buffer *buffers)
-{
-    int64_t count = group->flat.on ? 1 : group->param_count;
-
-    if (!group->all_gather.run || fsdp_process_group_size(pg) == 1)
-        return fsdp_all_gather_coalesced(pg, buffers, count, comm->stream);
-    return fsdp__custom_all_gather(&group->all_gather, comm, pg, buffers, count, comm->stream, &group->packed);
-}
-
-/* Describes where each parameter's shard lies, and where it goes. */
-static void describe_shards(const fsdp__param_group *group, fsdp_sharded_buffer *buffers)
-{
-    bool offloaded = fsdp__residence_is_offloaded(&group->residence);
-
-    if (group->flat.on)
-        buffers[0] = fsdp__flat_gather_buffer(&group->flat, &group->residence, group->params, group->offload.staging);
-    for (int64_t i = 0; i < group->param_count && !group->flat.on; i++) {
-        const fsdp__param *p = &group->params[i];
-        bool cast = fsdp__param_keeps_cast(p) && !offloaded;
-
-        buffers[i] = fsdp__param_buffer(p);
-        buffers[i].shard = cast        ? fsdp__cast_of(&group->residence, p)
-                           : offloaded ? fsdp__offload_place(&group->offload, &group->residence, p)
-                                       : p->sharded->storage->data;
-        buffers[i].shard_dtype = cast ? p->param_dtype : p->orig_dtype;
-        buffers[i].unsharded = p->unsharded->storage->data;
-        buffers[i].unsharded_dtype = p->param_dtype;
-    }
-}
-
-static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *comm)
-{
-    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
-    bool offloaded = fsdp__residence_is_offloaded(&group->residence);
-    fsdp_status status = FSDP_OK;
-
-    if (!buffers)
-        return FSDP_NO_MEMORY;
-    if (offloaded)
-        FSDP_TRY_GOTO(status,
-                      fsdp__offload_take_staging(&group->offload, &group->residence, group->params, group->param_count,
-                                                 &group->fresh),
-                      out);
-    describe_shards(group, buffers);
-    FSDP_TRY_GOTO(status, order_gather(group, comm), out);
-    if (offloaded)
-        FSDP_TRY_GOTO(
-            status,
-            fsdp__offload_send(&group->offload, &group->residence, group->params, group->param_count, comm->stream),
-            out);
-    FSDP_TRY_GOTO(status, fsdp__cast_shards(&group->residence, group->params, group->param_count, comm->stream), out);
-    status = all_gather(group, comm, group->residence.mesh.shard_pg, buffers);
-out:
-    fsdp__free(buffers);
-    return status;
-}
-
-static fsdp_status gather_wire(fsdp__param_group *group, fsdp__comm_context *comm)
-{
-    FSDP_TRY(order_gather(group, comm));
-    if (!group->wire.current)
-        FSDP_TRY(fsdp__wire_encode(&group, 1, comm));
-    return fsdp__wire_gather(group, comm);
-}
-
-static fsdp_status gather_slices(fsdp__param_group *group, fsdp__comm_context *comm)
-{
-    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
-    fsdp_status status = buffers ? FSDP_OK : FSDP_NO_MEMORY;
-
-    if (status == FSDP_OK && group->fresh) /* nothing was written since the slices were kept */
-        status = fsdp__comm_context_follow_compute(comm, group->residence.device);
-    group->fresh = false;
-    if (status == FSDP_OK)
-        status = fsdp__slice_buffers(&group->slice, &group->residence, group->params, group->param_count, comm->stream,
-                                     buffers);
-    if (status == FSDP_OK)
-        status = all_gather(group, comm, group->slice.pg, buffers);
-    fsdp__free(buffers);
-    return status;
+    return way_of(group)->pg(group);
 }
 
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    if (group->slice.kept)
-        FSDP_TRY(gather_slices(group, comm));
-    else
-        FSDP_TRY(group->wire.bytes > 0 ? gather_wire(group, comm) : gather_shards(group, comm));
+    FSDP_TRY(way_of(group)->gather(group, comm));
     return fsdp_event_record(group->gathered, comm->stream);
 }
 
@@ -273,11 +180,6 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
     return FSDP_OK;
 }
 
-static void drop_slice(fsdp__param_group *group)
-{
-    fsdp__slice_drop(&group->slice, &group->residence, group->params, group->param_count);
-}
-
 static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_process_group *pg = fsdp__param_group_gather_pg(group);
@@ -291,10 +193,9 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
     if (status == FSDP_OK) {
         let_go_packed(group);
         status = fsdp__stream_check(comm->stream);
-        fsdp__offload_drop_staging(&group->offload);
-        fsdp__wire_arrive(group, comm);
+        way_of(group)->arrive(group, comm);
     }
-    drop_slice(group);
+    fsdp__slice_drop(group);
     return status;
 }
 
@@ -344,7 +245,7 @@ void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *com
     if (group->sharded_state == FSDP_SHARDED)
         return;
     if (group->sharded_state == FSDP_SHARDED_POST_FORWARD) {
-        drop_slice(group);
+        fsdp__slice_drop(group);
         group->sharded_state = FSDP_SHARDED;
         return;
     }
@@ -352,7 +253,7 @@ void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *com
     if (group->sharded_state == FSDP_GATHERING &&
         fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered) != FSDP_OK)
         (void)fsdp_event_synchronize(group->gathered);
-    drop_slice(group); /* of a gather that nobody waited for */
+    fsdp__slice_drop(group); /* of a gather that nobody waited for */
     end_use(group, comm, FSDP_SHARDED);
 }
 
@@ -362,7 +263,7 @@ fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__c
         fsdp__param_group_reshard(group, comm);
         return FSDP_OK;
     }
-    FSDP_TRY(fsdp__slice_keep(&group->slice, &group->residence, group->params, group->param_count));
+    FSDP_TRY(fsdp__slice_keep(group));
     group->explicit = false;
     group->stays_unsharded = true; /* or a part of it: all ranks must know of a write, too */
     end_use(group, comm, FSDP_SHARDED_POST_FORWARD);

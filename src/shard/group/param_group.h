@@ -11,6 +11,7 @@
 
 #include "shard/group/custom.h"
 #include "shard/group/flat.h"
+#include "shard/group/gather.h"
 #include "shard/group/offload.h"
 #include "shard/group/param.h"
 #include "shard/group/residence.h"
@@ -25,10 +26,10 @@ typedef enum fsdp__gradient_use {
     FSDP__GRADIENT_USES
 } fsdp__gradient_use;
 
-/* One region, with room for the parameters that were not frozen when it was made. */
+/* One region, with room for the buffers whose parameters were not all frozen when it was made. */
 typedef struct fsdp__gradient_buffer {
     fsdp__region *region; /* weak: it lives as long as a gradient in it */
-    bool *has_place;      /* one for each parameter */
+    bool *has_place;      /* one for each of the group's buffers */
 } fsdp__gradient_buffer;
 
 /* Results of reductions inside the shard group that have not been reduced over the replicas yet: see partial.h. */
@@ -51,10 +52,16 @@ typedef struct fsdp__param_group {
     fsdp__flat flat;                  /* set before the group is laid out */
     fsdp__param *params;
     int64_t param_count, param_capacity;
+    /* Of a flat group: all parameters as one. Its `sharded` is what optimizers get, in place of the parameters' shards;
+     * NULL: they get those. */
+    fsdp__param vector;
+    fsdp__param *buffers; /* what collectives take: the parameters, or the vector; set when the group is laid out */
+    int64_t buffer_count;
     fsdp__residence residence;
+    const fsdp__gather_way *way; /* shards or codes; set when the group is laid out */
     fsdp__slice slice;
     fsdp__offload offload; /* used if the residence says so */
-    fsdp__wire wire;
+    fsdp__wire wire;       /* used if codes are gathered */
     /* A second process group of the shard group's ranks, for reductions alone; NULL: they use the shard group. Owned by
      * the context. */
     fsdp_process_group *reduce_pg;
@@ -88,6 +95,13 @@ fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const
 fsdp_status fsdp__check_compression(fsdp_dtype dtype);
 /* Returns the dtype that the param's gradients, partial ones included, are sent in. */
 fsdp_dtype fsdp__param_sent_dtype(const fsdp__param *param);
+
+/* Returns which of the group's buffers the parameter lies in. */
+int64_t fsdp__param_buffer_index(const fsdp__param *param);
+/* Gives the parameters of a buffer; returns their number. */
+int64_t fsdp__param_group_in_buffer(const fsdp__param_group *group, int64_t buffer, fsdp__param **out);
+/* Gives the parameters, or the vector, whose shards optimizers get, with the gradients; returns their number. */
+int64_t fsdp__param_group_holders(fsdp__param_group *group, fsdp__param **out);
 
 /* Adds a parameter at the end. Pointers to parameters added earlier become invalid. */
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);

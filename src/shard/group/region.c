@@ -49,6 +49,23 @@ fsdp_status fsdp__region_fill(fsdp__region *region)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__region_fill_new(fsdp__region **region)
+{
+    fsdp_status status = fsdp__region_fill(*region);
+
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp__region_unref(*region);
+    *region = NULL;
+    return status;
+}
+
+fsdp_status fsdp__region_make(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, fsdp__region **out)
+{
+    FSDP_TRY(fsdp__region_of_device(device, bytes, kind, out));
+    return fsdp__region_fill_new(out);
+}
+
 void fsdp__region_unref(fsdp__region *region)
 {
     if (!region || --region->refs > 0)
@@ -81,6 +98,20 @@ void fsdp__region_lend(fsdp__region *region, size_t offset, fsdp__storage *stora
 {
     region->refs++;
     fsdp__storage_adopt(storage, (char *)region->data + offset, release, region);
+}
+
+fsdp_status fsdp__region_tensor(fsdp__region *region, size_t offset, fsdp_dtype dtype, int ndim, const int64_t *shape,
+                                fsdp_tensor **out)
+{
+    size_t bytes = (size_t)fsdp__shape_numel(ndim, shape) * fsdp_dtype_size(dtype);
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__storage_create(region->device, bytes, region->kind, false, &storage));
+    fsdp__region_lend(region, offset, storage);
+    status = fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
+    fsdp__storage_unref(storage);
+    return status;
 }
 
 static fsdp_status before_write(void *arg, fsdp__storage *storage)

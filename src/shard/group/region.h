@@ -35,13 +35,21 @@ fsdp_status fsdp__region_of_device(fsdp_device *device, size_t bytes, fsdp_memor
  * yet. */
 fsdp_status fsdp__region_of_ranks(fsdp_device *device, const fsdp__mesh_info *info, fsdp_memory_sharing sharing,
                                   size_t bytes, fsdp_memory_kind kind, size_t counted_bytes, fsdp__region **out);
+/* Creates a region on a device, with its bytes. */
+fsdp_status fsdp__region_make(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, fsdp__region **out);
 /* Takes the bytes. This is collective where the ranks share one region; then all succeed or none does. */
 fsdp_status fsdp__region_fill(fsdp__region *region);
+/* Takes the bytes of a new region; after a failure the region is gone, and `*region` NULL. */
+fsdp_status fsdp__region_fill_new(fsdp__region **region);
 void fsdp__region_unref(fsdp__region *region);
 /* Lends `storage` the bytes from `offset` on. The storage holds a reference. */
 void fsdp__region_lend(fsdp__region *region, size_t offset, fsdp__storage *storage);
 /* Does the same for memory that peers read too: a write to the storage calls region->before_write first, or, if nobody
  * is left to ask, waits for the peers by itself. */
 void fsdp__region_lend_guarded(fsdp__region *region, size_t offset, fsdp__storage *storage);
+/* Makes a tensor of `shape` on the bytes of the region from `offset` on, counted nowhere else. The caller owns `*out`,
+ * which holds a reference. */
+fsdp_status fsdp__region_tensor(fsdp__region *region, size_t offset, fsdp_dtype dtype, int ndim, const int64_t *shape,
+                                fsdp_tensor **out);
 
 #endif

@@ -90,20 +90,13 @@ fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_pro
                                       fsdp__region **out)
 {
     fsdp__mesh_info mesh = residence->mesh;
-    fsdp_status status;
 
+    if (!fsdp__residence_can_share(residence, residence->device))
+        return fsdp__region_make(residence->device, bytes, FSDP_MEMORY_GRADIENT, out);
     mesh.shard_pg = pg;
-    if (fsdp__residence_can_share(residence, residence->device))
-        FSDP_TRY(fsdp__region_of_ranks(residence->device, &mesh, FSDP_MEMORY_SYMMETRIC, bytes, FSDP_MEMORY_GRADIENT,
-                                       bytes, out));
-    else
-        FSDP_TRY(fsdp__region_of_device(residence->device, bytes, FSDP_MEMORY_GRADIENT, out));
-    status = fsdp__region_fill(*out);
-    if (status != FSDP_OK) {
-        fsdp__region_unref(*out);
-        *out = NULL;
-    }
-    return status;
+    FSDP_TRY(fsdp__region_of_ranks(residence->device, &mesh, FSDP_MEMORY_SYMMETRIC, bytes, FSDP_MEMORY_GRADIENT, bytes,
+                                   out));
+    return fsdp__region_fill_new(out);
 }
 
 fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
@@ -122,6 +115,30 @@ fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size
 out:
     fsdp__region_unref(region); /* the storage holds it now */
     return status;
+}
+
+static fsdp__region *region_of_shard(const fsdp__residence *r, const fsdp__param *param, size_t *offset)
+{
+    size_t at = (size_t)param->piece.at * fsdp_dtype_size(param->orig_dtype);
+
+    *offset = r->shards ? param->shard_offset : param->unsharded_offset + at;
+    return r->shards ? r->shards : r->unsharded;
+}
+
+void *fsdp__residence_shard(const fsdp__residence *residence, const fsdp__param *param)
+{
+    size_t offset;
+    const fsdp__region *region = region_of_shard(residence, param, &offset);
+
+    return (char *)region->data + offset;
+}
+
+void fsdp__residence_lend_shard(const fsdp__residence *residence, const fsdp__param *param, fsdp__storage *storage)
+{
+    size_t offset;
+    fsdp__region *region = region_of_shard(residence, param, &offset);
+
+    fsdp__region_lend_guarded(region, offset, storage);
 }
 
 bool fsdp__residence_is_shared(const fsdp__residence *residence)

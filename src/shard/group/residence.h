@@ -24,6 +24,7 @@
 #ifndef SHARD_GROUP_RESIDENCE_H
 #define SHARD_GROUP_RESIDENCE_H
 
+#include "shard/group/param.h"
 #include "shard/group/region.h"
 
 typedef enum fsdp__residence_kind {
@@ -78,6 +79,10 @@ fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_pro
 /* Makes a storage for something that shards have beside them: on their device, and pinned if they are. */
 fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
                                           fsdp__storage **out);
+/* Returns where this rank's shard of a parameter, or of a flat group's vector, lies. */
+void *fsdp__residence_shard(const fsdp__residence *residence, const fsdp__param *param);
+/* Lends `storage` that place: see fsdp__region_lend_guarded. */
+void fsdp__residence_lend_shard(const fsdp__residence *residence, const fsdp__param *param, fsdp__storage *storage);
 /* Returns whether peers read what this rank writes. */
 bool fsdp__residence_is_shared(const fsdp__residence *residence);
 

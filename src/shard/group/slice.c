@@ -1,12 +1,16 @@
 /* slice.c - keeps 1/k of a gathered group between a forward and its backward. */
 #include "shard/group/slice.h"
 
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "shard/group/default_groups.h"
+#include "shard/group/param_group.h"
 
-fsdp_status fsdp__slice_open(fsdp__slice *slice, const fsdp__residence *residence, int k)
+fsdp_status fsdp__slice_open(fsdp__param_group *group, int k)
 {
-    FSDP_TRY(fsdp__default_subgroup(&residence->mesh, k, &slice->pg));
+    fsdp__slice *slice = &group->slice;
+
+    FSDP_TRY(fsdp__default_subgroup(&group->residence.mesh, k, &slice->pg));
     slice->ranks = k;
     slice->rank = fsdp_process_group_rank(slice->pg);
     return FSDP_OK;
@@ -21,114 +25,145 @@ void fsdp__slice_close(fsdp__slice *slice)
 /* ---- places ---- */
 
 /* Returns the padded elements of one rank's slice of a parameter; k of them are the padded parameter. */
-static int64_t chunk_of(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *param)
+static int64_t chunk_of(const fsdp__param *param)
 {
-    return param->chunk_numel * residence->mesh.ranks / slice->ranks;
+    return param->chunk_numel * param->group->residence.mesh.ranks / param->group->slice.ranks;
 }
 
 /* Returns the bytes in the slice's own region, where every parameter is rounded up. */
-static size_t bytes_of(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *param)
+static size_t bytes_of(const fsdp__param *param)
 {
-    return fsdp__device_rounded((size_t)chunk_of(slice, residence, param) * fsdp_dtype_size(param->param_dtype));
+    return fsdp__device_rounded((size_t)chunk_of(param) * fsdp_dtype_size(param->param_dtype));
 }
 
-static size_t all_bytes(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
-                        int64_t count)
+static size_t all_bytes(const fsdp__param_group *group)
 {
     size_t bytes = 0;
 
-    for (int64_t i = 0; i < count; i++)
-        bytes += bytes_of(slice, residence, &params[i]);
+    for (int64_t i = 0; i < group->param_count; i++)
+        bytes += bytes_of(&group->params[i]);
     return bytes;
 }
 
 /* Gives where this rank's part of an unsharded parameter begins. Returns its bytes without padding. */
-static size_t part_of(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *param, char **out)
+static size_t part_of(const fsdp__param *param, char **out)
 {
-    int64_t chunk = chunk_of(slice, residence, param), start = slice->rank * chunk;
+    const fsdp__param_group *group = param->group;
+    int64_t chunk = chunk_of(param), start = group->slice.rank * chunk;
     int64_t numel = FSDP__MAX(FSDP__MIN(fsdp__param_numel(param) - start, chunk), 0);
     size_t size = fsdp_dtype_size(param->param_dtype);
 
-    *out = (char *)residence->unsharded->data + param->unsharded_offset + (size_t)start * size;
+    *out = (char *)group->residence.unsharded->data + param->unsharded_offset + (size_t)start * size;
     return (size_t)numel * size;
 }
 
 /* ---- life cycle ---- */
 
-static fsdp_status copy_parts(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
-                              int64_t count)
+static fsdp_status copy_parts(const fsdp__param_group *group)
 {
-    fsdp_stream *compute = fsdp_device_stream(residence->device);
-    char *to = slice->region->data, *part;
+    fsdp_stream *compute = fsdp_device_stream(group->residence.device);
+    char *to = group->slice.region->data, *part;
 
-    for (int64_t i = 0; i < count; i++) {
-        size_t bytes = part_of(slice, residence, &params[i], &part);
+    for (int64_t i = 0; i < group->param_count; i++) {
+        size_t bytes = part_of(&group->params[i], &part);
 
         if (bytes > 0)
             FSDP_TRY(fsdp__copy_on_device(compute, to, part, bytes));
-        to += bytes_of(slice, residence, &params[i]);
+        to += bytes_of(&group->params[i]);
     }
-    return fsdp_event_record(slice->made, compute);
+    return fsdp_event_record(group->slice.made, compute);
 }
 
-fsdp_status fsdp__slice_keep(fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
-                             int64_t count)
+static void let_go(fsdp__slice *slice)
 {
-    size_t bytes = all_bytes(slice, residence, params, count);
-    fsdp_status status;
-
-    if (residence->kind != FSDP__RESIDENCE_COPY) {
-        fsdp__device_account(residence->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)bytes, true);
-        slice->kept = true;
-        return FSDP_OK;
-    }
-    if (!slice->made)
-        FSDP_TRY(fsdp_event_create(residence->device, &slice->made));
-    FSDP_TRY(fsdp__region_of_device(residence->device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &slice->region));
-    status = fsdp__region_fill(slice->region);
-    if (status == FSDP_OK)
-        status = copy_parts(slice, residence, params, count);
-    slice->kept = status == FSDP_OK;
-    if (status != FSDP_OK) {
-        fsdp__region_unref(slice->region);
-        slice->region = NULL;
-    }
-    return status;
-}
-
-void fsdp__slice_drop(fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params, int64_t count)
-{
-    if (!slice->kept)
-        return;
-    slice->kept = false;
-    if (residence->kind != FSDP__RESIDENCE_COPY) {
-        fsdp__device_account(residence->device, FSDP_MEMORY_UNSHARDED_PARAMETER,
-                             -(int64_t)all_bytes(slice, residence, params, count), true);
-        return;
-    }
     fsdp__region_unref(slice->region);
     slice->region = NULL;
 }
 
-fsdp_status fsdp__slice_buffers(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
-                                int64_t count, fsdp_stream *stream, fsdp_sharded_buffer *buffers)
+fsdp_status fsdp__slice_keep(fsdp__param_group *group)
 {
-    bool moves = residence->kind == FSDP__RESIDENCE_COPY; /* otherwise all of it lies where this rank reads it */
-    size_t offset = 0;
+    const fsdp__residence *r = &group->residence;
+    fsdp__slice *slice = &group->slice;
+    size_t bytes = all_bytes(group);
+    fsdp_status status;
 
-    for (int64_t i = 0; i < count; i++) {
+    if (r->kind != FSDP__RESIDENCE_COPY) {
+        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)bytes, true);
+        slice->kept = true;
+        return FSDP_OK;
+    }
+    if (!slice->made)
+        FSDP_TRY(fsdp_event_create(r->device, &slice->made));
+    FSDP_TRY(fsdp__region_make(r->device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &slice->region));
+    status = copy_parts(group);
+    slice->kept = status == FSDP_OK;
+    if (status != FSDP_OK)
+        let_go(slice);
+    return status;
+}
+
+void fsdp__slice_drop(fsdp__param_group *group)
+{
+    const fsdp__residence *r = &group->residence;
+
+    if (!group->slice.kept)
+        return;
+    group->slice.kept = false;
+    if (r->kind != FSDP__RESIDENCE_COPY)
+        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)all_bytes(group), true);
+    let_go(&group->slice);
+}
+
+/* ---- the gather ---- */
+
+static fsdp_process_group *slice_pg(const fsdp__param_group *group)
+{
+    return group->slice.pg;
+}
+
+static void describe(const fsdp__param_group *group, fsdp_sharded_buffer *buffers)
+{
+    bool moves = group->residence.kind == FSDP__RESIDENCE_COPY; /* otherwise all of it lies where this rank reads it */
+    char *kept = group->slice.region ? group->slice.region->data : NULL;
+
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
         char *part;
 
-        (void)part_of(slice, residence, &params[i], &part);
-        if (slice->region)
-            part = (char *)slice->region->data + offset;
-        offset += bytes_of(slice, residence, &params[i]);
-        buffers[i] = (fsdp_sharded_buffer){.unsharded = params[i].unsharded->storage->data,
-                                           .shard = part,
-                                           .numel = moves ? fsdp__param_numel(&params[i]) : 0,
-                                           .chunk = chunk_of(slice, residence, &params[i]),
-                                           .unsharded_dtype = params[i].param_dtype,
-                                           .shard_dtype = params[i].param_dtype};
+        (void)part_of(p, &part);
+        buffers[i] = (fsdp_sharded_buffer){.unsharded = p->unsharded->storage->data,
+                                           .shard = kept ? kept : part,
+                                           .numel = moves ? fsdp__param_numel(p) : 0,
+                                           .chunk = chunk_of(p),
+                                           .unsharded_dtype = p->param_dtype,
+                                           .shard_dtype = p->param_dtype};
+        kept += kept ? bytes_of(p) : 0;
     }
-    return slice->region ? fsdp_stream_wait_event(stream, slice->made) : FSDP_OK;
 }
+
+static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
+    bool fresh = group->fresh;
+    fsdp_status status = buffers ? FSDP_OK : FSDP_NO_MEMORY;
+
+    group->fresh = false;
+    FSDP_TRY(status);
+    describe(group, buffers);
+    if (fresh) /* nothing was written since the slices were kept */
+        FSDP_TRY_GOTO(status, fsdp__comm_context_follow_compute(comm, group->residence.device), out);
+    if (group->slice.region)
+        FSDP_TRY_GOTO(status, fsdp_stream_wait_event(comm->stream, group->slice.made), out);
+    status = fsdp__all_gather(&group->all_gather, comm, group->slice.pg, buffers, group->param_count, &group->packed);
+out:
+    fsdp__free(buffers);
+    return status;
+}
+
+static void arrive(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    (void)comm;
+    fsdp__slice_drop(group);
+}
+
+const fsdp__gather_way fsdp__gather_slices = {.pg = slice_pg, .gather = gather, .arrive = arrive};

@@ -19,19 +19,14 @@ typedef struct fsdp__slice {
     fsdp_event *made;     /* COPY: event on the device's stream */
 } fsdp__slice;
 
-/* Sets up slices over k ranks of the residence's shard group, 1 < k < its ranks. [collective] of the world, the first
- * time for a mesh and k */
-fsdp_status fsdp__slice_open(fsdp__slice *slice, const fsdp__residence *residence, int k);
+/* Sets up slices over k ranks of the group's shard group, 1 < k < its ranks. [collective] of the world, the first time
+ * for a mesh and k */
+fsdp_status fsdp__slice_open(struct fsdp__param_group *group, int k);
 void fsdp__slice_close(fsdp__slice *slice);
-/* Keeps the slice of parameters that are unsharded now. */
-fsdp_status fsdp__slice_keep(fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
-                             int64_t count);
+/* Keeps the slice of parameters that are unsharded now. The next gather is made from the ranks' slices
+ * (fsdp__gather_slices); in IN_PLACE and CAST it is only a barrier. */
+fsdp_status fsdp__slice_keep(struct fsdp__param_group *group);
 /* Drops the slice. Idempotent. Its memory is freed in the order of the device's stream. */
-void fsdp__slice_drop(fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params, int64_t count);
-/* Fills the buffers of a gather over slice->pg, which makes the unsharded parameters from the ranks' slices; they have
- * memory already. In IN_PLACE and CAST that gather is only a barrier. `stream`, which the gather is to run on, waits
- * for the slices. [stream] */
-fsdp_status fsdp__slice_buffers(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
-                                int64_t count, fsdp_stream *stream, fsdp_sharded_buffer *buffers);
+void fsdp__slice_drop(struct fsdp__param_group *group);
 
 #endif

@@ -28,8 +28,8 @@ static fsdp_gather_parameter describe(const fsdp__param_group *group, const fsdp
     const fsdp__mesh_info *mesh = &r->mesh;
     const void *values = p->sharded->storage->data;
 
-    if (r->device && fsdp__residence_is_offloaded(r))
-        values = group->offload.staging ? fsdp__offload_place(&group->offload, r, p) : NULL;
+    if (fsdp__residence_is_offloaded(r))
+        values = group->offload.staging ? fsdp__offload_place(group, p) : NULL;
     return (fsdp_gather_parameter){.name = p->name,
                                    .sharded = p->sharded,
                                    .values = values,
@@ -76,15 +76,12 @@ fsdp_status fsdp__wire_open(fsdp__param_group *group)
     FSDP_TRY(fsdp_event_create(r->device, &w->encoded));
     w->current = false;
     w->shared = fsdp__residence_can_share(r, r->device) && !group->all_gather.run;
-    if (w->measured > 0) {
-        FSDP_TRY(fsdp__region_of_device(r->device, measures, FSDP_MEMORY_PARAMETER_SHARD, &w->measures));
-        FSDP_TRY(fsdp__region_fill(w->measures));
-    }
+    if (w->measured > 0)
+        FSDP_TRY(fsdp__region_make(r->device, measures, FSDP_MEMORY_PARAMETER_SHARD, &w->measures));
     if (w->shared)
         return fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, w->bytes * (size_t)r->mesh.ranks,
                                      FSDP_MEMORY_PARAMETER_SHARD, w->bytes, &w->sent);
-    FSDP_TRY(fsdp__region_of_device(r->device, w->bytes, FSDP_MEMORY_PARAMETER_SHARD, &w->sent));
-    return fsdp__region_fill(w->sent);
+    return fsdp__region_make(r->device, w->bytes, FSDP_MEMORY_PARAMETER_SHARD, &w->sent);
 }
 
 fsdp_status fsdp__wire_fill(const fsdp__wire *wire)
@@ -124,9 +121,9 @@ static fsdp_status bring(fsdp__param_group *group, fsdp__comm_context *comm)
 
     if (!fsdp__residence_is_offloaded(r))
         return FSDP_OK;
-    FSDP_TRY(fsdp__offload_take_staging(&group->offload, r, group->params, group->param_count, &fresh));
+    FSDP_TRY(fsdp__offload_take_staging(group, &fresh));
     FSDP_TRY(fsdp__comm_context_follow_compute(comm, r->device));
-    return fsdp__offload_send(&group->offload, r, group->params, group->param_count, comm->stream);
+    return fsdp__offload_send(group, comm->stream);
 }
 
 static void let_go(fsdp__param_group *group, fsdp__comm_context *comm)
@@ -134,7 +131,7 @@ static void let_go(fsdp__param_group *group, fsdp__comm_context *comm)
     if (!group->offload.staging)
         return;
     fsdp__comm_context_precede_compute(comm, group->residence.device);
-    fsdp__offload_drop_staging(&group->offload);
+    fsdp__offload_drop_staging(group);
 }
 
 /* ---- measures: [Note: measures] ---- */
@@ -317,7 +314,6 @@ static fsdp_status decode(const fsdp__param_group *group, const char *received, 
     return FSDP_OK;
 }
 
-/* Gathers by the library, or by the caller's function. */
 static fsdp_status exchange(fsdp__param_group *group, fsdp__comm_context *comm, void *received)
 {
     const fsdp__mesh_info *mesh = &group->residence.mesh;
@@ -333,9 +329,7 @@ static fsdp_status exchange(fsdp__param_group *group, fsdp__comm_context *comm, 
     /* Every gather writes what comes from other machines, not only a gather after an encoding. */
     if (group->wire.shared && fsdp__process_group_machines(mesh->shard_pg) > 1)
         FSDP_TRY(fsdp__process_group_await_readers(mesh->shard_pg, received, comm->stream));
-    if (!group->all_gather.run)
-        return fsdp_all_gather_coalesced(mesh->shard_pg, &buffer, 1, comm->stream);
-    return fsdp__custom_all_gather(&group->all_gather, comm, mesh->shard_pg, &buffer, 1, comm->stream, &group->packed);
+    return fsdp__all_gather(&group->all_gather, comm, mesh->shard_pg, &buffer, 1, &group->packed);
 }
 
 /* Gives the memory that the gather arrives in: where the ranks' bytes lie anyway, or memory of the context. The ledger
@@ -353,7 +347,7 @@ static fsdp_status take_received(fsdp__param_group *group, fsdp__comm_context *c
     return FSDP_OK;
 }
 
-void fsdp__wire_arrive(fsdp__param_group *group, fsdp__comm_context *comm)
+static void arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     if (group->wire.receiving)
         fsdp__comm_context_give_received(comm, group->residence.device, true);
@@ -376,10 +370,10 @@ static void give_received(fsdp__param_group *group, fsdp__comm_context *comm, si
     if (status == FSDP_OK)
         return;
     fsdp__comm_context_precede_compute(comm, device); /* nobody will wait for it */
-    fsdp__wire_arrive(group, comm);
+    arrive(group, comm);
 }
 
-fsdp_status fsdp__wire_gather(fsdp__param_group *group, fsdp__comm_context *comm)
+static fsdp_status exchange_and_decode(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     const fsdp__wire *w = &group->wire;
     fsdp_process_group *pg = group->residence.mesh.shard_pg;
@@ -404,3 +398,28 @@ out:
     fsdp__free(parts);
     return status;
 }
+
+/* ---- the way of a gather ---- */
+
+static fsdp_process_group *shard_pg(const fsdp__param_group *group)
+{
+    return group->residence.mesh.shard_pg;
+}
+
+static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    FSDP_TRY(fsdp__gather_order(group, comm));
+    if (!group->wire.current)
+        FSDP_TRY(fsdp__wire_encode(&group, 1, comm));
+    return exchange_and_decode(group, comm);
+}
+
+static fsdp_status before_write(fsdp__param_group *group)
+{
+    group->wire.current = false;
+    FSDP_TRY(fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.shard_device)));
+    return fsdp__offload_await_read(group);
+}
+
+const fsdp__gather_way fsdp__gather_encoded = {
+    .pg = shard_pg, .gather = gather, .arrive = arrive, .before_write = before_write};

@@ -50,9 +50,5 @@ fsdp_status fsdp__wire_await_encoded(const fsdp__wire *wire, fsdp_stream *stream
 
 /* Encodes what these groups of one process group send, from their shards. With measures [collective]. [stream] */
 fsdp_status fsdp__wire_encode(struct fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm);
-/* Makes the unsharded parameters, which have memory, from what the ranks have encoded. [collective] [stream] */
-fsdp_status fsdp__wire_gather(struct fsdp__param_group *group, fsdp__comm_context *comm);
-/* Releases what the gather received, once the device's stream waits for the gather. */
-void fsdp__wire_arrive(struct fsdp__param_group *group, fsdp__comm_context *comm);
 
 #endif

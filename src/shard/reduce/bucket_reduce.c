@@ -7,7 +7,6 @@
 #include "base/text.h"
 #include "shard/reduce/bucket_send.h"
 #include "shard/reduce/reduce.h"
-#include "shard/state/module_state.h"
 
 static bool has_due(const fsdp__param_group *group, const fsdp__bucket *bucket)
 {
@@ -26,11 +25,6 @@ static bool reduces(const fsdp__param_group *group, const fsdp__reduce_settings 
 
 /* ---- as the backward goes on ---- */
 
-static const fsdp__reduce_settings *settings_of(const fsdp__param_group *group)
-{
-    return &group->state->reduction;
-}
-
 /* Sends the buckets that are ready, up to the first one that is not. */
 static fsdp_status send_ready(fsdp__param_group *group)
 {
@@ -40,7 +34,7 @@ static fsdp_status send_ready(fsdp__param_group *group)
         int64_t next = b->next++;
 
         if (has_due(group, &b->items[next]))
-            FSDP_TRY(fsdp__bucket_send(group, group->state->comm, settings_of(group), next));
+            FSDP_TRY(fsdp__bucket_send(group, b->comm, b->settings, next));
     }
     return FSDP_OK;
 }
@@ -74,11 +68,13 @@ static void find_last(const fsdp__param_group *group)
             b->last = i;
 }
 
-static void begin(fsdp__param_group *group)
+static void begin(fsdp__param_group *group, fsdp__comm_context *comm, const fsdp__reduce_settings *settings)
 {
     fsdp__buckets *b = group->buckets;
 
     b->running = true;
+    b->comm = comm;
+    b->settings = settings;
     b->complete = 1;
     b->incomplete = 0;
     b->arrival_count = b->rebuilt ? b->arrival_count : 0;
@@ -95,19 +91,19 @@ static void begin(fsdp__param_group *group)
     find_last(group);
 }
 
-fsdp_status fsdp__buckets_begin_backward(fsdp__param_group *group)
+fsdp_status fsdp__buckets_begin_backward(fsdp__param_group *group, fsdp__comm_context *comm,
+                                         const fsdp__reduce_settings *settings)
 {
-    const fsdp__module_state *state = group->state;
     fsdp__buckets *b = group->buckets;
 
     b->open = false;
     if (b->running)
         return FSDP_OK;
-    if (!state->reduce_grads || !reduces(group, &state->reduction)) {
+    if (!settings || !reduces(group, settings)) {
         fsdp__buckets_reset(b); /* this backward sends no buckets */
         return FSDP_OK;
     }
-    begin(group);
+    begin(group, comm, settings);
     return b->options.static_graph && b->backwards == 0 ? FSDP_OK : send_ready(group);
 }
 
@@ -168,7 +164,7 @@ static fsdp_status settle_late(fsdp__param_group *group, const fsdp__reduce_sett
 
     if (b->late_count == 0)
         return FSDP_OK;
-    FSDP_TRY(fsdp__comm_context_land_reductions(group->state->comm)); /* the device's stream waits for the results */
+    FSDP_TRY(fsdp__comm_context_land_reductions(b->comm)); /* the device's stream waits for the results */
     FSDP_TRY(fsdp_scope_begin(context));
     for (int64_t i = 0; i < b->late_count && status == FSDP_OK; i++)
         if (b->places[b->late[i].param - group->params].used)
@@ -211,8 +207,8 @@ static fsdp_status check_lacking(const fsdp__param_group *group)
         return FSDP_OK;
     if (group->residence.mesh.replicas == 1)
         b->lacking = !b->complete;
-    else if (group->state->comm->in_flight.count > 0) /* otherwise it has landed */
-        FSDP_TRY(fsdp_event_synchronize(group->state->comm->in_flight.done));
+    else if (b->comm->in_flight.count > 0) /* otherwise it has landed */
+        FSDP_TRY(fsdp_event_synchronize(b->comm->in_flight.done));
     b->lacking = b->lacking || b->incomplete;
     return b->lacking ? fail_lacking(group) : FSDP_OK;
 }
@@ -246,7 +242,7 @@ fsdp_status fsdp__buckets_reduce(fsdp__param_group *group, fsdp__comm_context *c
     if (!reduces(group, settings))
         return fsdp__param_group_keep_gradients(group);
     if (!b->running)
-        begin(group); /* the caller asked for it without a backward */
+        begin(group, comm, settings); /* the caller asked for it without a backward */
     *reduced = b->last >= 0;
     if (b->last >= 0) {
         status = send_rest(group, comm, settings);

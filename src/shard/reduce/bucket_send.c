@@ -214,6 +214,7 @@ static fsdp_status issue(const sending *s)
     FSDP_TRY(fsdp__comm_context_follow_compute_on(s->comm, s->group->residence.device, s->stream));
     status = fsdp__bucket_average(&(fsdp__bucket_wire){
         .group = s->group,
+        .comm = s->comm,
         .bucket = s->bucket,
         .from = s->from,
         .to = s->to,

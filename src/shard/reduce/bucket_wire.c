@@ -5,7 +5,6 @@
 
 #include "comm/internal.h"
 #include "device/kernels.h"
-#include "shard/state/module_state.h"
 
 static fsdp__buckets *buckets_of(const fsdp__bucket_wire *wire)
 {
@@ -99,8 +98,7 @@ static fsdp_status average_compressed(const fsdp__bucket_wire *wire)
     if (status == FSDP_OK)
         fsdp__region_lend(region, 0, *wire->scratch);
     if (status == FSDP_OK) /* the memory is available in the order of the device's stream */
-        status =
-            fsdp__comm_context_follow_compute_on(wire->group->state->comm, wire->group->residence.device, wire->stream);
+        status = fsdp__comm_context_follow_compute_on(wire->comm, wire->group->residence.device, wire->stream);
     FSDP_TRY_GOTO(status, status, out);
     FSDP_TRY_GOTO(status, convert(wire, wire->from->data, dtype, region->data, sent, divisor_of(wire)), out);
     FSDP_TRY_GOTO(status, all_reduce(wire, region->data, region->data, sent, FSDP_SUM), out);

@@ -7,6 +7,7 @@
 
 typedef struct fsdp__bucket_wire {
     fsdp__param_group *group;
+    fsdp__comm_context *comm;
     const fsdp__bucket *bucket;
     fsdp__region *from, *to; /* may be the same */
     const fsdp__reduce_settings *settings;

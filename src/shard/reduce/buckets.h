@@ -43,11 +43,13 @@ typedef struct fsdp__buckets {
     int64_t place_count;
     int32_t *arrivals; /* parameters in the order in which their gradients were complete */
     int64_t arrival_count;
-    int64_t backwards;     /* number that have reduced since the buckets were first built */
-    bool rebuilt;          /* from the order of arrivals */
-    bool buffers_due;      /* the speaker's buffers go to all ranks before the next forward */
-    bool open;             /* a forward has run whose backward has not begun */
-    bool running;          /* a backward that reduces is running */
+    int64_t backwards; /* number that have reduced since the buckets were first built */
+    bool rebuilt;      /* from the order of arrivals */
+    bool buffers_due;  /* the speaker's buffers go to all ranks before the next forward */
+    bool open;         /* a forward has run whose backward has not begun */
+    bool running;      /* a backward that reduces is running, on `comm` and with `settings`: */
+    fsdp__comm_context *comm;
+    const struct fsdp__reduce_settings *settings;
     int64_t next;          /* index of the next bucket to send */
     int64_t last;          /* index of the last bucket to send: those behind it have nothing to send */
     fsdp_bucket_hook hook; /* averages in place of the library; NULL: the library does */

@@ -23,24 +23,37 @@ static fsdp_dtype dtype_of(const fsdp__param *param, fsdp__gradient_use use)
     return use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : param->param_dtype;
 }
 
-/* Returns the bytes of an unsharded gradient's place in the buffer for `use`. */
-static size_t place_bytes(const fsdp__param *param, fsdp__gradient_use use)
+/* Returns the bytes of the place of one of the group's buffers, among those for `use`. */
+static size_t place_bytes(const fsdp__param_group *group, int64_t buffer, fsdp__gradient_use use)
 {
-    return fsdp__param_padded_bytes(param, param->group->residence.mesh.ranks, dtype_of(param, use));
+    const fsdp__param *p = &group->buffers[buffer];
+
+    return fsdp__param_padded_bytes(p, group->residence.mesh.ranks, dtype_of(p, use));
 }
 
-/* Returns the offset of that place. The places of a flat group lie as the parameters do. */
+/* Returns where an unsharded gradient begins. In a flat group gradients lie as the parameters do. */
 static size_t place_of(const fsdp__param *param, fsdp__gradient_use use)
 {
     const fsdp__param_group *group = param->group;
-    size_t offset = 0;
+    size_t offset = (size_t)param->flat_first * fsdp_dtype_size(dtype_of(param, use));
 
-    if (group->flat.on)
-        return (size_t)param->flat_first * fsdp_dtype_size(dtype_of(param, use));
-    for (int64_t i = 0; i < param - group->params; i++)
+    for (int64_t i = 0; i < fsdp__param_buffer_index(param); i++)
         if (group->gradients[use].has_place[i])
-            offset += place_bytes(&group->params[i], use);
+            offset += place_bytes(group, i, use);
     return offset;
+}
+
+/* Returns whether some parameter of the buffer will have a gradient for `use`. */
+static bool is_wanted(const fsdp__param_group *group, int64_t buffer, fsdp__gradient_use use)
+{
+    fsdp__param *params;
+    int64_t count = fsdp__param_group_in_buffer(group, buffer, &params);
+    bool wanted = false;
+
+    for (int64_t i = 0; i < count; i++)
+        wanted = wanted || (fsdp_tensor_requires_grad(params[i].sharded) &&
+                            (use == FSDP__GRADIENT_COMPUTED || is_folded(&params[i])));
+    return wanted;
 }
 
 static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *asked, fsdp__gradient_use use,
@@ -50,19 +63,14 @@ static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *aske
     size_t bytes = 0;
 
     if (!buffer->has_place)
-        buffer->has_place = fsdp__calloc((size_t)group->param_count, sizeof *buffer->has_place);
+        buffer->has_place = fsdp__calloc((size_t)group->buffer_count, sizeof *buffer->has_place);
     if (!buffer->has_place)
         return FSDP_NO_MEMORY;
-    for (int64_t i = 0; i < group->param_count; i++) {
-        fsdp__param *p = &group->params[i];
-        bool wanted = fsdp_tensor_requires_grad(p->sharded) && (use == FSDP__GRADIENT_COMPUTED || is_folded(p));
-
-        buffer->has_place[i] = group->flat.on || p == asked || wanted;
+    for (int64_t i = 0; i < group->buffer_count; i++) {
+        buffer->has_place[i] = i == fsdp__param_buffer_index(asked) || is_wanted(group, i, use);
         if (buffer->has_place[i])
-            bytes += place_bytes(p, use);
+            bytes += place_bytes(group, i, use);
     }
-    if (group->flat.on)
-        bytes = fsdp__flat_unsharded_bytes(&group->flat, group->residence.mesh.ranks, dtype_of(asked, use));
     FSDP_TRY(fsdp__residence_gradients(&group->residence, fsdp__param_group_reduce_pg(group), bytes, out));
     (*out)->weak = &buffer->region;
     buffer->region = *out;
@@ -92,14 +100,13 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     fsdp_dtype dtype = dtype_of(param, use);
     size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(dtype);
     const fsdp_tensor *like = param->unsharded;
-    int64_t index = param - group->params;
     fsdp__storage *storage;
     fsdp__region *region;
     fsdp_status status;
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
     /* A parameter that was unfrozen since has no place: make another buffer, beside what is in use of the old one. */
-    if (buffer->region && !buffer->has_place[index])
+    if (buffer->region && !buffer->has_place[fsdp__param_buffer_index(param)])
         leave_buffer(buffer);
     region = buffer->region;
     if (region)
@@ -199,21 +206,12 @@ fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group)
 /* Makes one tensor of the whole buffer. */
 static fsdp_status make_vector(fsdp__param_group *group, fsdp__gradient_use use, fsdp_tensor **out)
 {
-    fsdp_dtype dtype = dtype_of(&group->params[0], use);
-    int64_t numel = group->flat.shard_numel * group->residence.mesh.ranks;
+    const fsdp__param *v = &group->vector;
     fsdp_tensor *first; /* holds the buffer, which may be new */
-    fsdp__storage *storage;
     fsdp_status status;
 
     FSDP_TRY(make_gradient(&group->params[0], use, &first));
-    FSDP_TRY_GOTO(status,
-                  fsdp__storage_create(group->residence.device, (size_t)numel * fsdp_dtype_size(dtype),
-                                       FSDP_MEMORY_GRADIENT, false, &storage),
-                  out);
-    fsdp__region_lend(group->gradients[use].region, 0, storage);
-    status = fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, out);
-    fsdp__storage_unref(storage);
-out:
+    status = fsdp__region_tensor(group->gradients[use].region, 0, dtype_of(v, use), 1, &v->extent.rows, out);
     fsdp_tensor_unref(first);
     return status;
 }
@@ -343,11 +341,11 @@ static void requires_grad_set(void *arg, bool requires_grad)
     fsdp__mirror_requires_grad(param->sharded, requires_grad);
     if (param->unsharded)
         fsdp__mirror_requires_grad(param->unsharded, requires_grad);
-    if (!group || !group->flat.parameter)
+    if (!group || !group->vector.sharded)
         return;
     for (int64_t i = 0; i < group->param_count; i++)
         any = any || fsdp_tensor_requires_grad(group->params[i].sharded);
-    fsdp__mirror_requires_grad(group->flat.parameter, any);
+    fsdp__mirror_requires_grad(group->vector.sharded, any);
 }
 
 /* Tells the bucket of a replicated parameter that it may be ready to send. */
@@ -364,7 +362,7 @@ static bool is_part(const void *arg, const fsdp_tensor *leaf)
     const fsdp__param *param = arg;
 
     (void)leaf; /* also for the unsharded tensor */
-    return param->group && param->group->flat.parameter;
+    return param->group && param->group->vector.sharded;
 }
 
 static const fsdp__leaf_owner leaf_owner = {.grad_made = grad_made,
@@ -456,14 +454,14 @@ fsdp_status fsdp__flat_parameter_own(fsdp__param_group *group)
 
     for (int64_t i = 0; i < group->param_count; i++)
         trained = trained || fsdp_tensor_requires_grad(group->params[i].sharded);
-    FSDP_TRY(fsdp_tensor_set_requires_grad(group->flat.parameter, trained));
-    return fsdp__set_leaf_owner(group->flat.parameter, &flat_owner, group);
+    FSDP_TRY(fsdp_tensor_set_requires_grad(group->vector.sharded, trained));
+    return fsdp__set_leaf_owner(group->vector.sharded, &flat_owner, group);
 }
 
 void fsdp__flat_parameter_disown(fsdp__param_group *group)
 {
-    if (group->flat.parameter)
-        (void)fsdp__set_leaf_owner(group->flat.parameter, NULL, NULL);
+    if (group->vector.sharded)
+        (void)fsdp__set_leaf_owner(group->vector.sharded, NULL, NULL);
 }
 
 fsdp__param *fsdp__param_of(const fsdp_tensor *tensor)

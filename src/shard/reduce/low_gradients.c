@@ -4,65 +4,52 @@
 #include "autograd/autograd.h"
 #include "device/kernels.h"
 
-static int64_t holder_count(const fsdp__param_group *group)
-{
-    return group->flat.parameter ? 1 : group->param_count;
-}
-
-/* Returns the i-th tensor that holds gradients: the flat parameter, or a shard. */
-static fsdp_tensor *holder_at(const fsdp__param_group *group, int64_t i)
-{
-    return group->flat.parameter ? group->flat.parameter : group->params[i].sharded;
-}
-
-static int64_t first_element(const fsdp__param_group *group, int64_t i)
-{
-    return group->flat.parameter ? 0 : group->params[i].piece.in_shard;
-}
-
-static bool has_other(const fsdp__param_group *group, fsdp_dtype dtype)
+static bool has_other(const fsdp__param *holders, int64_t count, fsdp_dtype dtype)
 {
     bool other = false;
 
-    for (int64_t i = 0; i < holder_count(group); i++) {
-        const fsdp_tensor *grad = fsdp_tensor_grad(holder_at(group, i));
+    for (int64_t i = 0; i < count; i++) {
+        const fsdp_tensor *grad = fsdp_tensor_grad(holders[i].sharded);
 
         other = other || (grad && grad->dtype != dtype);
     }
     return other;
 }
 
-/* Moves the gradient of the i-th holder to its place in the vector. */
-static fsdp_status move(fsdp__param_group *group, int64_t i, fsdp__storage *vector, fsdp_dtype dtype)
+/* Moves the holder's gradient to its place in the vector. */
+static fsdp_status move(const fsdp__param *holder, fsdp__storage *vector, fsdp_dtype dtype)
 {
-    fsdp_tensor *holder = holder_at(group, i), *before = fsdp_tensor_grad(holder), *after;
+    fsdp_tensor *before = fsdp_tensor_grad(holder->sharded), *after;
     fsdp_status status;
 
-    FSDP_TRY(
-        fsdp__tensor_create_view(vector, dtype, holder->ndim, holder->shape, NULL, first_element(group, i), &after));
-    status = fsdp_tensor_set_distribution(after, fsdp_tensor_distribution(holder));
+    FSDP_TRY(fsdp__tensor_create_view(vector, dtype, holder->sharded->ndim, holder->sharded->shape, NULL,
+                                      holder->piece.in_shard, &after));
+    status = fsdp_tensor_set_distribution(after, fsdp_tensor_distribution(holder->sharded));
     if (status == FSDP_OK)
         status = fsdp__tensor_copy(after, before, false);
     if (status == FSDP_OK)
-        fsdp__put_grad(holder, after);
+        fsdp__put_grad(holder->sharded, after);
     fsdp_tensor_unref(after);
     return status;
 }
 
 static fsdp_status convert(fsdp__param_group *group, fsdp_dtype dtype)
 {
-    size_t bytes = (size_t)group->flat.shard_numel * fsdp_dtype_size(dtype);
+    int64_t numel = group->vector.chunk_numel, count;
+    fsdp__param *holders;
     fsdp__storage *vector;
     fsdp_status status;
 
-    if (!has_other(group, dtype))
+    count = fsdp__param_group_holders(group, &holders);
+    if (!has_other(holders, count, dtype))
         return FSDP_OK;
-    FSDP_TRY(fsdp__residence_shard_storage(&group->residence, bytes, FSDP_MEMORY_GRADIENT, &vector));
+    FSDP_TRY(fsdp__residence_shard_storage(&group->residence, (size_t)numel * fsdp_dtype_size(dtype),
+                                           FSDP_MEMORY_GRADIENT, &vector));
     /* Reductions add to what lies between the parameters, too. */
-    status = fsdp__launch_fill_run(fsdp_device_stream(vector->device), vector->data, dtype, group->flat.shard_numel, 0);
-    for (int64_t i = 0; i < holder_count(group) && status == FSDP_OK; i++)
-        if (fsdp_tensor_grad(holder_at(group, i)))
-            status = move(group, i, vector, dtype);
+    status = fsdp__launch_fill_run(fsdp_device_stream(vector->device), vector->data, dtype, numel, 0);
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+        if (fsdp_tensor_grad(holders[i].sharded))
+            status = move(&holders[i], vector, dtype);
     fsdp__storage_unref(vector);
     return status;
 }

@@ -48,33 +48,41 @@ void fsdp__param_drop_partial(fsdp__param *param)
 
 /* ---- places ---- */
 
-/* Lays out the chunks of `dtype` that have a place, one after the other from `at` on. Returns the end. */
+/* Gives the parameters of a buffer that have a place their places; returns whether there are any. */
+static bool lay_buffer(const fsdp__param_group *group, int64_t buffer, size_t size, int64_t at, int64_t *places)
+{
+    fsdp__param *params;
+    int64_t count = fsdp__param_group_in_buffer(group, buffer, &params);
+    bool any = false;
+
+    places += params - group->params;
+    for (int64_t i = 0; i < count; i++) {
+        if (places[i] < 0)
+            continue;
+        places[i] = at + params[i].piece.in_shard * (int64_t)size;
+        any = true;
+    }
+    return any;
+}
+
+/* Lays out this rank's parts of the buffers that are sent in `dtype` and have a parameter with a place, one after the
+ * other from `at` on. Returns the end. */
 static int64_t lay_run(const fsdp__param_group *group, fsdp_dtype dtype, int64_t at, fsdp__partial *out)
 {
     fsdp__partial_run *run = &out->runs[out->run_count];
+    size_t size = fsdp_dtype_size(dtype);
 
     *run = (fsdp__partial_run){.dtype = dtype, .at = at};
-    for (int64_t i = 0; i < group->param_count; i++) {
-        if (out->places[i] < 0 || fsdp__param_sent_dtype(&group->params[i]) != dtype)
+    for (int64_t i = 0; i < group->buffer_count; i++) {
+        const fsdp__param *buffer = &group->buffers[i];
+
+        if (fsdp__param_sent_dtype(buffer) != dtype ||
+            !lay_buffer(group, i, size, at + run->numel * (int64_t)size, out->places))
             continue;
-        out->places[i] = at;
-        at += group->params[i].chunk_numel * (int64_t)fsdp_dtype_size(dtype);
-        run->numel += group->params[i].chunk_numel;
+        run->numel += buffer->chunk_numel;
     }
     out->run_count += run->numel > 0;
-    return at;
-}
-
-/* Lays out the whole of this rank's part of a flat group's vector. Returns its bytes. */
-static int64_t lay_vector(const fsdp__param_group *group, fsdp__partial *out)
-{
-    fsdp_dtype dtype = fsdp__param_sent_dtype(&group->params[0]);
-
-    for (int64_t i = 0; i < group->param_count; i++)
-        if (out->places[i] >= 0)
-            out->places[i] = group->params[i].piece.in_shard * (int64_t)fsdp_dtype_size(dtype);
-    out->runs[out->run_count++] = (fsdp__partial_run){.dtype = dtype, .numel = group->flat.shard_numel};
-    return group->flat.shard_numel * (int64_t)fsdp_dtype_size(dtype);
+    return at + run->numel * (int64_t)size;
 }
 
 /* Lays out the parameters that have a place, and `params`. Gives the bytes. */
@@ -92,9 +100,7 @@ static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *p
         out->places[i] = fsdp__param_has_partial(&group->params[i]) ? 0 : -1;
     for (int64_t i = 0; i < count; i++)
         out->places[params[i] - group->params] = 0;
-    if (group->flat.on)
-        end = lay_vector(group, out);
-    for (int i = 0; i < FSDP__PARTIAL_RUNS && !group->flat.on; i++)
+    for (int i = 0; i < FSDP__PARTIAL_RUNS; i++)
         end = lay_run(group, dtypes[i], end, out);
     *bytes = (size_t)end;
     return FSDP_OK;
@@ -134,7 +140,7 @@ static fsdp_status fill(const fsdp__param_group *group, const fsdp__partial *fro
     fsdp_stream *stream = fsdp_device_stream(group->residence.device);
     const fsdp__partial_run *vector = &to->runs[0];
 
-    if (group->flat.on)
+    if (group->flat.on) /* padding lies between parameters, too */
         FSDP_TRY(fsdp__launch_fill_run(stream, to->storage->data, vector->dtype, vector->numel, 0.0));
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];

@@ -32,10 +32,10 @@ static bool plan(fsdp__reduction *r)
     return has_due(r->group) || (r->complete && pending);
 }
 
-/* Returns whether the param is reduced. In a flat group all that are trained are: they are one buffer. */
-static bool is_reduced(const fsdp__param *param)
+/* Returns whether the param is reduced. Of one buffer all that are trained are. */
+static bool is_reduced(const fsdp__reduction *r, const fsdp__param *param)
 {
-    return fsdp__param_is_due(param) || (param->group->flat.on && fsdp_tensor_requires_grad(param->sharded));
+    return fsdp__param_is_due(param) || (r->together && fsdp_tensor_requires_grad(param->sharded));
 }
 
 static void choose(fsdp__reduction *r)
@@ -44,11 +44,11 @@ static void choose(fsdp__reduction *r)
     bool due = has_due(group);
 
     for (int64_t i = 0; i < group->param_count; i++)
-        if (due && is_reduced(&group->params[i]))
+        if (due && is_reduced(r, &group->params[i]))
             r->params[r->count++] = &group->params[i];
     r->scattered = r->count;
     for (int64_t i = 0; i < group->param_count && r->complete; i++)
-        if (!(due && is_reduced(&group->params[i])) && fsdp__param_has_partial(&group->params[i]))
+        if (!(due && is_reduced(r, &group->params[i])) && fsdp__param_has_partial(&group->params[i]))
             r->params[r->count++] = &group->params[i];
     for (int64_t i = 0; i < r->count; i++) {
         fsdp__param *p = r->params[i];
@@ -90,7 +90,7 @@ static void note_contributed(fsdp__reduction *r)
     fsdp__in_flight *flight = &r->comm->in_flight;
 
     flight->asked = false;
-    flight->together = r->group->flat.on;
+    flight->together = r->together;
     for (int64_t i = 0; i < r->count; i++)
         flight->contributed[i] = fsdp__param_unreduced(r->params[i]) || r->params[i]->partial_used;
     for (int64_t i = 1; i < r->count && flight->together; i++)
@@ -101,7 +101,7 @@ static void note_contributed(fsdp__reduction *r)
 
 static int64_t flag_count(const fsdp__reduction *r)
 {
-    return r->group->flat.on ? 1 : r->count;
+    return r->together ? 1 : r->count;
 }
 
 static fsdp_status begin(fsdp__reduction *r)
@@ -164,41 +164,35 @@ static void *address_of(fsdp_tensor *gradient)
     return !gradient || fsdp_tensor_numel(gradient) == 0 ? gradient : fsdp_tensor_data(gradient);
 }
 
-/* Describes one buffer for each parameter. */
-static void describe_gradients(fsdp__reduction *r)
+/* Returns where the i-th buffer's part of the sum goes. */
+static void *target_of(const fsdp__reduction *r, int64_t i)
 {
-    fsdp__in_flight *flight = &r->comm->in_flight;
+    if (r->together)
+        return r->partial ? r->group->partial.storage->data : fsdp__result_vector(r);
+    return r->partial ? fsdp__param_partial(r->params[i]) : fsdp__result_place(r, i);
+}
 
-    for (int64_t i = 0; i < r->scattered; i++) {
-        fsdp__param *p = r->params[i];
+/* Describes the buffers: one for each parameter, or one for all. */
+static fsdp_status describe_gradients(fsdp__reduction *r)
+{
+    fsdp_tensor **unsharded = r->comm->in_flight.unsharded;
+
+    r->buffer_count = r->together && r->scattered > 0 ? 1 : r->scattered;
+    for (int64_t i = 0; i < r->buffer_count; i++) {
+        const fsdp__param *p = r->together ? &r->group->vector : r->params[i];
         fsdp_sharded_buffer *b = &r->buffers[i];
 
-        flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(p));
+        if (r->together)
+            FSDP_TRY(fsdp__param_group_flat_gradient(r->group, &unsharded[i]));
+        else
+            unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(p));
         *b = fsdp__param_buffer(p);
-        b->unsharded = address_of(flight->unsharded[i]);
-        b->shard = r->partial ? fsdp__param_partial(p) : fsdp__result_place(r, i);
+        b->unsharded = address_of(unsharded[i]);
+        b->shard = target_of(r, i);
         b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
         b->shard_dtype = r->partial ? fsdp__param_sent_dtype(p) : fsdp__result_dtype(r, i);
         b->reduce_dtype = fsdp__param_sent_dtype(p);
     }
-    r->buffer_count = r->scattered;
-}
-
-/* Describes the one buffer of the whole vector. */
-static fsdp_status describe_vector(fsdp__reduction *r)
-{
-    fsdp_tensor **vector = &r->comm->in_flight.unsharded[0];
-    const fsdp__param *p = r->params[0];
-    fsdp_sharded_buffer *b = &r->buffers[0];
-
-    FSDP_TRY(fsdp__param_group_flat_gradient(r->group, vector));
-    *b = fsdp__flat_buffer(&r->group->flat, r->group->residence.mesh.ranks);
-    b->unsharded = address_of(*vector);
-    b->shard = r->partial ? r->group->partial.storage->data : fsdp__result_vector(r);
-    b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
-    b->shard_dtype = r->partial ? fsdp__param_sent_dtype(p) : fsdp__result_dtype(r, 0);
-    b->reduce_dtype = fsdp__param_sent_dtype(p);
-    r->buffer_count = 1;
     return FSDP_OK;
 }
 
@@ -325,7 +319,7 @@ static fsdp_status bring(const fsdp__reduction *r)
     if (!arriving)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < count; i++)
-        arriving[i] = (fsdp__arriving){r->group->flat.parameter ? fsdp__result_vector(r) : fsdp__result_place(r, i),
+        arriving[i] = (fsdp__arriving){r->group->vector.sharded ? fsdp__result_vector(r) : fsdp__result_place(r, i),
                                        fsdp__result_dtype(r, i), r->comm->in_flight.gradients[i]};
     status = fsdp__arrivals_bring(&r->comm->arrivals, r->stream, arriving, count, r->add);
     fsdp__free(arriving);
@@ -334,10 +328,7 @@ static fsdp_status bring(const fsdp__reduction *r)
 
 static fsdp_status issue(fsdp__reduction *r)
 {
-    if (r->scattered > 0 && r->group->flat.on)
-        FSDP_TRY(describe_vector(r));
-    else
-        describe_gradients(r);
+    FSDP_TRY(describe_gradients(r));
     /* The device's stream computes the gradients, and the memory of the results comes from there, too. */
     FSDP_TRY(fsdp__comm_context_follow_compute_on(r->comm, r->group->residence.device, r->stream));
     FSDP_TRY(scatter(r));
@@ -400,7 +391,7 @@ static void hold_partial(fsdp__reduction *r)
 fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_context *comm,
                                      const fsdp__reduce_settings *settings, bool *reduced)
 {
-    fsdp__reduction r = {.group = group, .comm = comm, .settings = settings};
+    fsdp__reduction r = {.group = group, .comm = comm, .settings = settings, .together = group->flat.on};
     fsdp_status status = FSDP_OK;
 
     *reduced = false;

@@ -31,6 +31,7 @@ typedef struct fsdp__reduction {
     fsdp_sharded_buffer *buffers;
     int64_t count, scattered, buffer_count;
     fsdp__division division;
+    bool together;     /* all parameters are one buffer: the group is flat */
     bool present;      /* this rank has a gradient to reduce, or a partial one to complete */
     bool complete;     /* shards get their gradients */
     bool partial;      /* the reduction goes by way of the group's partial gradients */

@@ -7,12 +7,18 @@
 
 int64_t fsdp__result_count(const fsdp__reduction *r)
 {
-    return r->group->flat.parameter ? 1 : r->count;
+    return r->group->vector.sharded ? 1 : r->count;
+}
+
+/* Returns the parameter, or the vector, that the i-th result is for. */
+static const fsdp__param *holder_of(const fsdp__reduction *r, int64_t i)
+{
+    return r->group->vector.sharded ? &r->group->vector : r->params[i];
 }
 
 fsdp_tensor *fsdp__result_shard(const fsdp__reduction *r, int64_t i)
 {
-    return r->group->flat.parameter ? r->group->flat.parameter : r->params[i]->sharded;
+    return holder_of(r, i)->sharded;
 }
 
 /* Makes a gradient of the shard `like`, a distributed tensor as that is, from byte `offset` of `storage` on. */
@@ -102,7 +108,7 @@ void *fsdp__result_place(const fsdp__reduction *r, int64_t i)
 
     if (flight->results)
         return (char *)flight->results->data + r->places[i];
-    if (r->group->flat.on)
+    if (r->together)
         return (char *)fsdp__result_vector(r) + (size_t)p->piece.in_shard * fsdp_dtype_size(p->orig_dtype);
     return fsdp_tensor_data(flight->gradients[i]);
 }
@@ -117,13 +123,13 @@ fsdp_dtype fsdp__result_dtype(const fsdp__reduction *r, int64_t i)
 static fsdp_status zero_result(const fsdp__reduction *r, int64_t i)
 {
     fsdp_stream *stream = fsdp_device_stream(r->group->residence.device);
+    /* A vector with its padding, which a single parameter has, too. */
+    void *place = r->together ? fsdp__result_vector(r) : fsdp__result_place(r, i);
+    int64_t numel = r->together ? r->group->vector.chunk_numel : fsdp__param_shard_numel(r->params[i]);
 
     if (fsdp__in_flight_contributed(&r->comm->in_flight, i))
         return FSDP_OK;
-    if (r->group->flat.on) /* with its padding, which a single parameter has, too */
-        return fsdp__launch_fill_run(stream, fsdp__result_vector(r), FSDP_F32, r->group->flat.shard_numel, -0.0);
-    return fsdp__launch_fill_run(stream, fsdp__result_place(r, i), FSDP_F32, fsdp__param_shard_numel(r->params[i]),
-                                 -0.0);
+    return fsdp__launch_fill_run(stream, place, FSDP_F32, numel, -0.0);
 }
 
 /* Makes places on the device for results of offloaded shards. Results that are added to gradients on the host come in
@@ -139,40 +145,33 @@ static fsdp_status make_on_device(fsdp__reduction *r)
         return FSDP_NO_MEMORY;
     r->dtype = r->add ? FSDP_F32 : FSDP_DTYPE_NONE;
     for (int64_t i = 0; i < r->count; i++) {
-        r->places[i] = bytes;
-        bytes += (int64_t)fsdp__param_padded_bytes(r->params[i], 1, fsdp__result_dtype(r, i));
-        if (r->group->flat.on)
-            r->places[i] = r->params[i]->piece.in_shard * (int64_t)fsdp_dtype_size(fsdp__result_dtype(r, i));
+        const fsdp__param *p = r->params[i], *buffer = &r->group->buffers[fsdp__param_buffer_index(p)];
+
+        r->places[i] = bytes + p->piece.in_shard * (int64_t)fsdp_dtype_size(fsdp__result_dtype(r, i));
+        if (!r->together || i == r->count - 1)
+            bytes += (int64_t)fsdp__param_padded_bytes(buffer, 1, fsdp__result_dtype(r, i));
     }
-    if (r->group->flat.on)
-        bytes = (int64_t)fsdp__flat_shard_bytes(&r->group->flat, fsdp__result_dtype(r, 0));
     FSDP_TRY(fsdp__storage_create(r->group->residence.device, (size_t)bytes, FSDP_MEMORY_GRADIENT, true,
                                   &r->comm->in_flight.results));
-    for (int64_t i = 0; i < (r->group->flat.on ? 1 : r->count) && r->add; i++)
+    for (int64_t i = 0; i < (r->together ? 1 : r->count) && r->add; i++)
         FSDP_TRY(zero_result(r, i));
     return FSDP_OK;
 }
 
 /* ---- flat groups ---- */
 
-/* Returns the first element of the i-th result in the vector. */
-static int64_t first_element(const fsdp__reduction *r, int64_t i)
-{
-    return r->group->flat.parameter ? 0 : r->params[i]->piece.in_shard;
-}
-
 /* Returns the vector that holds the gradients of all results already; NULL if they have none, or they lie elsewhere. */
 static fsdp__storage *vector_of(const fsdp__reduction *r)
 {
     const fsdp_tensor *first = fsdp_tensor_grad(fsdp__result_shard(r, 0));
     fsdp_dtype dtype = r->params[0]->orig_dtype;
-    size_t bytes = (size_t)r->group->flat.shard_numel * fsdp_dtype_size(dtype);
+    size_t bytes = (size_t)r->group->vector.chunk_numel * fsdp_dtype_size(dtype);
 
     for (int64_t i = 0; i < fsdp__result_count(r); i++) {
         const fsdp_tensor *grad = fsdp_tensor_grad(fsdp__result_shard(r, i));
 
         if (!grad || grad->storage != first->storage || grad->dtype != dtype || grad->storage->bytes != bytes ||
-            grad->offset != first_element(r, i) || !fsdp_tensor_is_contiguous(grad))
+            grad->offset != holder_of(r, i)->piece.in_shard || !fsdp_tensor_is_contiguous(grad))
             return NULL;
     }
     return first->storage;
@@ -182,7 +181,7 @@ static fsdp_status make_in_vector(fsdp__reduction *r, int64_t i, fsdp__storage *
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
     fsdp_tensor *shard = fsdp__result_shard(r, i), *grad = fsdp_tensor_grad(shard);
-    size_t offset = (size_t)first_element(r, i) * fsdp_dtype_size(shard->dtype);
+    size_t offset = (size_t)holder_of(r, i)->piece.in_shard * fsdp_dtype_size(shard->dtype);
 
     if (grad && grad->storage == vector)
         flight->gradients[i] = fsdp_tensor_ref(grad);
@@ -205,7 +204,7 @@ static fsdp_status clear(const fsdp__storage *vector, fsdp_dtype dtype)
 static fsdp_status make_vector_results(fsdp__reduction *r)
 {
     fsdp__storage *vector = r->add && !arrives(r, 0) ? vector_of(r) : NULL;
-    size_t bytes = (size_t)r->group->flat.shard_numel * fsdp_dtype_size(r->params[0]->orig_dtype);
+    size_t bytes = (size_t)r->group->vector.chunk_numel * fsdp_dtype_size(r->group->vector.orig_dtype);
     fsdp_status status = FSDP_OK;
 
     r->add = vector != NULL;
@@ -238,7 +237,7 @@ fsdp_status fsdp__make_results(fsdp__reduction *r)
         r->comm->in_flight.count = r->count; /* no results, but the flight holds what is reduced */
         return FSDP_OK;
     }
-    if (r->group->flat.on) {
+    if (r->together) {
         FSDP_TRY(make_vector_results(r));
         return make_on_device(r);
     }

@@ -3,92 +3,39 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "comm/internal.h"
 #include "device/kernels.h"
-#include "shard/group/cast.h"
+#include "shard/group/places.h"
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/gradients.h"
 
-/* ---- layout ---- */
-
-/* Lays out the pieces. The table of pieces counts elements, but parameters have dtypes of their own. So their places
- * are added up in bytes, each rounded up as the allocator does, to make the ledger's counts add up. */
-static fsdp_status lay_out(fsdp__param_group *group)
-{
-    fsdp__residence *r = &group->residence;
-    const fsdp__layout_options options = {
-        .kind = group->flat.on ? FSDP__LAYOUT_FLAT : FSDP__LAYOUT_PER_PARAMETER,
-        .ranks = r->mesh.ranks,
-        .rank = r->mesh.rank,
-        .shard_align = 1,
-        .unsharded_align = group->flat.on ? fsdp__flat_align(&group->flat, group->params[0].param_dtype) : 1};
-    fsdp__extent *extents = fsdp__calloc((size_t)group->param_count, sizeof *extents);
-    fsdp__layout layout = {0};
-    fsdp_status status;
-
-    if (!extents)
-        return FSDP_NO_MEMORY;
-    r->shard_bytes = r->unsharded_bytes = 0;
-    for (int64_t i = 0; i < group->param_count; i++)
-        extents[i] = group->params[i].extent;
-    FSDP_TRY_GOTO(status, fsdp__layout_make(extents, group->param_count, &options, &layout), out);
-    for (int64_t i = 0; i < group->param_count; i++) {
-        fsdp__param *p = &group->params[i];
-
-        p->piece = layout.entries[i].piece;
-        p->chunk_numel = layout.entries[i].chunk_numel;
-        p->flat_first = layout.entries[i].in_unsharded;
-        if (group->flat.on)
-            continue;
-        p->shard_offset = r->shard_bytes;
-        p->unsharded_offset = r->unsharded_bytes;
-        r->shard_bytes += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
-        r->unsharded_bytes += fsdp__param_padded_bytes(p, r->mesh.ranks, p->param_dtype);
-    }
-    if (group->flat.on)
-        fsdp__flat_lay_out(&group->flat, layout.shard_numel, r, group->params, group->param_count);
-out:
-    fsdp__layout_release(&layout);
-    fsdp__free(extents);
-    return status;
-}
-
-fsdp_status fsdp__param_group_lay_out(fsdp__param_group *group)
-{
-    FSDP_TRY(lay_out(group));
-    fsdp__wire_lay_out(group);
-    if (group->wire.bytes == 0 && !group->flat.on)
-        fsdp__cast_lay_out(&group->residence, group->params, group->param_count);
-    return FSDP_OK;
-}
+/* ---- shards ---- */
 
 /* Makes a flat group's one parameter, still without the group's memory. */
 static fsdp_status make_flat_parameter(fsdp__param_group *group)
 {
-    const fsdp__residence *r = &group->residence;
     const fsdp_tensor *like = group->params[0].sharded;
-    fsdp_distribution distribution = {.ndim = 1, .global_shape = {group->flat.shard_numel * r->mesh.ranks}};
+    fsdp__param *v = &group->vector;
+    fsdp_distribution distribution = {.ndim = 1, .global_shape = {v->extent.rows}};
     fsdp__storage *storage;
     fsdp_status status;
 
     if (!group->flat.as_one)
         return FSDP_OK;
-    FSDP_TRY(fsdp__storage_create(fsdp_tensor_device(like), fsdp__flat_shard_bytes(&group->flat, like->dtype),
-                                  FSDP_MEMORY_PARAMETER_SHARD, false, &storage));
-    status =
-        fsdp__tensor_create_view(storage, like->dtype, 1, &group->flat.shard_numel, NULL, 0, &group->flat.parameter);
+    FSDP_TRY(fsdp__storage_create(fsdp_tensor_device(like), group->residence.shard_bytes, FSDP_MEMORY_PARAMETER_SHARD,
+                                  false, &storage));
+    status = fsdp__tensor_create_view(storage, like->dtype, 1, &v->chunk_numel, NULL, 0, &v->sharded);
     fsdp__storage_unref(storage);
     FSDP_TRY(status);
-    fsdp__mesh_info_place(&r->mesh, 0, &distribution);
-    FSDP_TRY(fsdp_tensor_set_distribution(group->flat.parameter, &distribution));
+    fsdp__mesh_info_place(&group->residence.mesh, 0, &distribution);
+    FSDP_TRY(fsdp_tensor_set_distribution(v->sharded, &distribution));
     return fsdp__flat_parameter_own(group);
 }
 
 static void free_flat_parameter(fsdp__param_group *group)
 {
     fsdp__flat_parameter_disown(group);
-    fsdp_tensor_unref(group->flat.parameter);
-    group->flat.parameter = NULL;
+    fsdp_tensor_unref(group->vector.sharded);
+    group->vector.sharded = NULL;
 }
 
 static void unwrap(fsdp__param *param)
@@ -108,7 +55,7 @@ fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
         p->group = group;
         status = fsdp__param_own_sharded(p);
         if (status == FSDP_OK) {
-            status = fsdp__param_shard(p, &group->residence.mesh, group->flat.on ? group->flat.shard_numel : -1);
+            status = fsdp__param_shard(p, &group->residence.mesh, group->flat.on ? group->vector.chunk_numel : -1);
             if (status == FSDP_OK)
                 continue;
             fsdp__param_disown(p);
@@ -131,26 +78,6 @@ void fsdp__param_group_unwrap_parameters(fsdp__param_group *group)
 }
 
 /* ---- building ---- */
-
-static fsdp__residence_kind choose_residence(const fsdp__param_group *group, const fsdp_device *device)
-{
-    int ranks = group->residence.mesh.ranks;
-    bool share = fsdp__residence_can_share(&group->residence, device);
-    /* With several machines, every gather brings the rows of the others into memory that this machine's ranks read. */
-    bool apart = ranks > 1 && fsdp__process_group_machines(group->residence.mesh.shard_pg) > 1;
-
-    if (group->wire.bytes > 0 || (group->all_gather.run && ranks > 1) ||
-        fsdp__residence_would_offload(&group->residence, device))
-        return FSDP__RESIDENCE_COPY;
-    for (int64_t i = 0; i < group->param_count; i++) {
-        const fsdp__param *p = &group->params[i];
-
-        apart = apart || p->param_dtype != p->orig_dtype || !fsdp__param_is_one_run(p);
-    }
-    if (!apart && (ranks == 1 || share))
-        return FSDP__RESIDENCE_IN_PLACE;
-    return share ? FSDP__RESIDENCE_CAST : FSDP__RESIDENCE_COPY;
-}
 
 static fsdp_status refuse_write(void *arg, fsdp__storage *storage)
 {
@@ -190,7 +117,7 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
     *storages = fsdp__calloc((size_t)group->param_count + 1, sizeof **storages); /* the last is a flat parameter's */
     if (!*storages)
         return FSDP_NO_MEMORY;
-    FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group, device), device));
+    FSDP_TRY(fsdp__residence_open(&group->residence, fsdp__choose_residence(group, device), device));
     FSDP_TRY(fsdp__wire_open(group));
     FSDP_TRY(fsdp_event_create(device, &group->gathered));
     FSDP_TRY(fsdp_event_create(device, &group->offload.read));
@@ -202,10 +129,10 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
         FSDP_TRY(fsdp__storage_create(group->residence.shard_device, bytes, FSDP_MEMORY_PARAMETER_SHARD, false,
                                       &(*storages)[i]));
     }
-    if (!group->flat.parameter)
+    if (!group->vector.sharded)
         return FSDP_OK;
     return fsdp__storage_create(group->residence.shard_device,
-                                (size_t)group->flat.shard_numel * fsdp_dtype_size(group->flat.parameter->dtype),
+                                (size_t)group->vector.chunk_numel * fsdp_dtype_size(group->vector.orig_dtype),
                                 FSDP_MEMORY_PARAMETER_SHARD, false, &(*storages)[group->param_count]);
 }
 
@@ -228,13 +155,9 @@ static fsdp_status copy_runs(const fsdp__residence *r, const fsdp__param *p, voi
 /* Gives `storage` its place in the group's memory, with the values that the shard of `p` had if it had any. */
 static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fsdp__storage *storage)
 {
-    size_t in_place = p->unsharded_offset + (size_t)p->piece.at * fsdp_dtype_size(p->orig_dtype);
     const void *values = fsdp_tensor_data(p->sharded);
 
-    if (r->shards)
-        fsdp__region_lend_guarded(r->shards, p->shard_offset, storage);
-    else
-        fsdp__region_lend_guarded(r->unsharded, in_place, storage);
+    fsdp__residence_lend_shard(r, p, storage);
     storage->version = p->sharded->storage->version + 1;
     storage->unwritten = !values || p->sharded->storage->unwritten;
     if (storage->unwritten) /* it was on the meta device until now, or has got no values since */
@@ -248,12 +171,16 @@ static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fs
 
 static fsdp_status fill_shards(const fsdp__param_group *group, fsdp__storage *const *storages)
 {
-    if (group->flat.on)
-        FSDP_TRY(fsdp__flat_clear(&group->flat, &group->residence, group->params[0].orig_dtype));
+    const fsdp__residence *r = &group->residence;
+    const fsdp__param *v = &group->vector;
+
+    if (group->flat.on) /* padding stays zero */
+        FSDP_TRY(fsdp__launch_fill_run(fsdp_device_stream(r->shard_device), fsdp__residence_shard(r, v), v->orig_dtype,
+                                       v->chunk_numel, 0.0));
     for (int64_t i = 0; i < group->param_count; i++)
-        FSDP_TRY(fill_shard(&group->residence, &group->params[i], storages[i]));
-    if (group->flat.parameter)
-        fsdp__flat_lend(&group->flat, &group->residence, group->params[0].orig_dtype, storages[group->param_count]);
+        FSDP_TRY(fill_shard(r, &group->params[i], storages[i]));
+    if (v->sharded)
+        fsdp__residence_lend_shard(r, v, storages[group->param_count]);
     return FSDP_OK;
 }
 
@@ -279,11 +206,11 @@ static void move_shards(fsdp__param_group *group, fsdp__storage **storages)
         fsdp__shape_contiguous_strides(shard->ndim, shard->shape, shard->strides);
         storages[i] = NULL;
     }
-    if (!group->flat.parameter)
+    if (!group->vector.sharded)
         return;
     storages[group->param_count]->unwritten = has_no_values(group);
-    fsdp__storage_unref(group->flat.parameter->storage);
-    group->flat.parameter->storage = storages[group->param_count];
+    fsdp__storage_unref(group->vector.sharded->storage);
+    group->vector.sharded->storage = storages[group->param_count];
     storages[group->param_count] = NULL;
 }
 
@@ -380,9 +307,8 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp__buckets_free(group->buckets);
     fsdp__slice_close(&group->slice);
     fsdp__free(group->partial.places);
-    if (fsdp__residence_is_offloaded(&group->residence)) /* host memory goes in the order of its own stream */
-        (void)fsdp__offload_await_read(&group->offload, &group->residence);
-    if (group->wire.encoded) /* perhaps by a forward that did not reach this group */
+    (void)fsdp__offload_await_read(group); /* host memory goes in the order of its own stream */
+    if (group->wire.encoded)               /* perhaps by a forward that did not reach this group */
         (void)fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.device));
     fsdp__wire_close(&group->wire);
     fsdp__residence_close(&group->residence);

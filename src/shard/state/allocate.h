@@ -4,9 +4,6 @@
 
 #include "shard/group/param_group.h"
 
-/* Decides where each of the group's parameters lies, from their extents and dtypes. Call it only while the group has no
- * memory. */
-fsdp_status fsdp__param_group_lay_out(fsdp__param_group *group);
 /* Lays out the group's parameters and turns their tensors into shards. The group still has no memory after that. A
  * failure changes nothing. */
 fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group);

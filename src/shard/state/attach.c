@@ -6,7 +6,7 @@
 #include "shard/state/allocate.h"
 #include "shard/state/describe.h"
 #include "shard/state/hooks.h"
-#include "shard/state/join.h"
+#include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
 #include "shard/state/retype.h"
 
@@ -33,7 +33,7 @@ static fsdp_tensor *flat_parameter(void *arg, const fsdp_module *module)
 
     if (state->group_count == 0 || state->modules[0] != module || state->groups[0]->params[0].summoned)
         return NULL;
-    return state->groups[0]->flat.parameter;
+    return state->groups[0]->vector.sharded;
 }
 
 typedef struct initialization {
@@ -206,7 +206,7 @@ static fsdp_status attach(fsdp__module_state *state)
                                     .failed = fsdp__hook_failed,
                                     .materialize = materialize,
                                     .retype = fsdp__retype,
-                                    .agree = fsdp__join_begin_together,
+                                    .agree = fsdp__begin_together,
                                     .manages = manages,
                                     .flat_parameter = flat_parameter,
                                     .describe = fsdp__describe_state,
@@ -254,7 +254,7 @@ static fsdp_status open_slices(const fsdp__module_state *state)
         fsdp__param_group *group = state->groups[i];
 
         if (k > 1 && k < group->residence.mesh.ranks)
-            FSDP_TRY(fsdp__slice_open(&group->slice, &group->residence, k));
+            FSDP_TRY(fsdp__slice_open(group, k));
     }
     return FSDP_OK;
 }

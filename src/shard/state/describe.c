@@ -3,49 +3,6 @@
 
 #include <stdio.h>
 
-fsdp_front_door fsdp__door_of(const fsdp__module_state *state)
-{
-    if (state->fsdp1.on)
-        return FSDP_DOOR_FSDP1;
-    return state->group_count > 0 && state->groups[0]->buckets ? FSDP_DOOR_REPLICATE : FSDP_DOOR_FULLY_SHARD;
-}
-
-const char *fsdp__door_call(const fsdp__module_state *state)
-{
-    static const char *const calls[] = {[FSDP_DOOR_FULLY_SHARD] = "fully_shard",
-                                        [FSDP_DOOR_FSDP1] = "fsdp_fsdp1_wrap",
-                                        [FSDP_DOOR_REPLICATE] = "fsdp_replicate"};
-
-    return calls[fsdp__door_of(state)];
-}
-
-const char *fsdp__fsdp1_strategy_name(fsdp_sharding_strategy strategy)
-{
-    static const char *const names[] = {
-        [FSDP_FULL_SHARD] = "FULL_SHARD",
-        [FSDP_SHARD_GRAD_OP] = "SHARD_GRAD_OP",
-        [FSDP_NO_SHARD] = "NO_SHARD",
-        [FSDP_HYBRID_SHARD] = "HYBRID_SHARD",
-        [FSDP_HYBRID_SHARD_ZERO2] = "_HYBRID_SHARD_ZERO2",
-    };
-
-    return names[strategy];
-}
-
-static void door_text(const fsdp__module_state *state, char *text, size_t bytes)
-{
-    switch (fsdp__door_of(state)) {
-    case FSDP_DOOR_FSDP1:
-        snprintf(text, bytes, "FSDP1 %s", fsdp__fsdp1_strategy_name(state->fsdp1.strategy));
-        return;
-    case FSDP_DOOR_REPLICATE:
-        snprintf(text, bytes, "replicate");
-        return;
-    default:
-        snprintf(text, bytes, "fully_shard");
-    }
-}
-
 /* "over 2 ranks", "whole on 2 ranks", "3 replicas, over 2 ranks each" */
 static void ranks_text(const fsdp__param_group *group, char *text, size_t bytes)
 {
@@ -65,7 +22,8 @@ void fsdp__describe_state(void *arg, char *text, size_t bytes)
     int64_t parameters = 0, numel = 0;
     char door[40], ranks[80];
 
-    door_text(state, door, sizeof door);
+    snprintf(door, sizeof door, "%s%s%s", state->door->title, state->door->strategy ? " " : "",
+             state->door->strategy ? state->door->strategy(state) : "");
     for (int64_t g = 0; g < state->group_count; g++) {
         parameters += state->groups[g]->param_count;
         for (int64_t i = 0; i < state->groups[g]->param_count; i++)

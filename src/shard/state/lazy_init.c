@@ -252,40 +252,13 @@ static fsdp_status check_shared_comm(const collection *c)
     return FSDP_OK;
 }
 
-/* Checks that no replicated module is in one tree with sharded ones: its buckets would be sent in the middle of the
- * others' gathers and reductions, at another place on each rank. */
-static fsdp_status check_replicated(const collection *c)
+static fsdp_status check_doors(const collection *c)
 {
     for (int64_t i = 0; i < c->root->state_count; i++) {
         const fsdp__module_state *state = c->root->states[i];
 
-        if (c->root->state_count > 1 && state->group_count > 0 && state->groups[0]->buckets)
-            return FSDP_FAIL(FSDP_UNSUPPORTED,
-                             "'%s' is replicated, and in one tree with sharded modules: replicate a module outside of "
-                             "them, or give fully_shard a mesh that replicates",
-                             name_of(c, state));
-    }
-    return FSDP_OK;
-}
-
-/* Checks what FSDP1 wants to be the same in all of its units. */
-static fsdp_status check_fsdp1(const collection *c)
-{
-    const fsdp__fsdp1 *first = NULL;
-
-    for (int64_t i = 0; i < c->root->state_count; i++) {
-        const fsdp__fsdp1 *f = &c->root->states[i]->fsdp1;
-        const char *what;
-
-        if (!f->on)
-            continue;
-        first = first ? first : f;
-        what = f->use_orig_params != first->use_orig_params             ? "use_orig_params"
-               : f->no_limit_all_gathers != first->no_limit_all_gathers ? "no_limit_all_gathers"
-                                                                        : NULL;
-        if (what)
-            return FSDP_FAIL(FSDP_STATE, "'%s' was wrapped with another %s than units before it: give all the same",
-                             c->names[i], what);
+        if (state->door->check_tree)
+            FSDP_TRY(state->door->check_tree(c->root, state, c->names[i]));
     }
     return FSDP_OK;
 }
@@ -426,9 +399,8 @@ static fsdp_status check(collection *c)
     FSDP_TRY(fsdp__module_walk(outermost->modules[0], collect_state, c));
     FSDP_TRY(check_companions(c));
     FSDP_TRY(check_ready(c));
-    FSDP_TRY(check_replicated(c));
+    FSDP_TRY(check_doors(c));
     FSDP_TRY(check_prefetch(c));
-    FSDP_TRY(check_fsdp1(c));
     return check_shared_comm(c);
 }
 
@@ -557,6 +529,8 @@ fsdp_status fsdp__begin_together(void *outermost, fsdp_module *module, fsdp_stat
     visit_groups(module, agree, &made);
     end(&c, made.status); /* so that no rank has begun where another has not */
     visit_groups(module, begin_read, &made);
+    if (made.status != FSDP_OK && state->door->not_begun)
+        state->door->not_begun(state);
     state->root->agreed = state->root->agreed || made.status == FSDP_OK;
     return made.status;
 }

@@ -448,10 +448,10 @@ static void add_group(const fsdp__param_group *group, fsdp_shard_info *out)
     out->shares_memory = out->shares_memory && group->residence.kind == FSDP__RESIDENCE_IN_PLACE && ranks > 1;
     for (int64_t i = 0; i < group->param_count; i++) {
         out->numel += fsdp__param_numel(&group->params[i]);
-        out->padded_numel += group->flat.on ? 0 : group->params[i].chunk_numel * ranks;
         out->shard_numel += fsdp__param_shard_numel(&group->params[i]);
     }
-    out->padded_numel += group->flat.shard_numel * ranks; /* 0 if it is not flat */
+    for (int64_t i = 0; i < group->buffer_count; i++)
+        out->padded_numel += group->buffers[i].chunk_numel * ranks;
 }
 
 fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)

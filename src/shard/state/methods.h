@@ -6,5 +6,9 @@
 
 /* Gives the state of `module`; FSDP_STATE if the module was not given to a front door. */
 fsdp_status fsdp__method_state(fsdp_module *module, fsdp__module_state **out);
+/* Checks a function of the caller's that is to take the place of a collective; NULL is none. */
+fsdp_status fsdp__check_custom(const fsdp_custom_collective *collective);
+/* Returns the failure of a call that is not for replicated modules. */
+fsdp_status fsdp__fail_replicated(const fsdp_module *module, const char *instead);
 
 #endif

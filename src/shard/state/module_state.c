@@ -11,14 +11,15 @@
 
 /* ---- life cycle ---- */
 
-fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
-                                      fsdp__module_state **out)
+fsdp_status fsdp__module_state_create(const fsdp__door *door, fsdp_module *const *modules, int count,
+                                      const fsdp_shard_options *options, fsdp__module_state **out)
 {
     fsdp__module_state *state = fsdp__calloc(1, sizeof *state);
 
     if (!state)
         return FSDP_NO_MEMORY;
     state->refs = 1;
+    state->door = door;
     state->policy = options->mp_policy;
     state->offload = options->offload_policy;
     state->reshard = options->reshard_after_forward;
@@ -355,7 +356,7 @@ void fsdp__module_state_reshard_after_backward(fsdp__module_state *state)
 {
     if (fsdp__module_state_in_use(state))
         return;
-    if (state->reshard_after_backward && !(state->fsdp1.keeps_unsynced && !syncs_gradients(state)))
+    if (state->reshard_after_backward && !(state->keeps_unsynced && !syncs_gradients(state)))
         reshard(state, fsdp__param_group_reshard);
     for (int64_t i = 0; i < state->companion_count; i++)
         fsdp__module_state_reshard_after_backward(state->companions[i]);
@@ -438,7 +439,7 @@ static fsdp_status fail_in_use(const fsdp__module_state *state, const fsdp__para
 /* Notes a write to a flat parameter as one to all of its parts, and a write to a part as one to the flat parameter. */
 static void note_flat_write(fsdp__param_group *group, const fsdp__storage *written)
 {
-    fsdp__storage *flat = group->flat.parameter->storage;
+    fsdp__storage *flat = group->vector.sharded->storage;
 
     for (int64_t i = 0; i < group->param_count && written == flat; i++) {
         group->params[i].sharded->storage->unwritten = false;
@@ -462,14 +463,11 @@ fsdp_status fsdp__module_state_begin_write(void *arg, const fsdp__storage *stora
     reshard(state, fsdp__param_group_give_up);
     group->written = true;
     state->comm->after_optim = NULL; /* this write comes after that event */
-    group->residence.has_cast = group->wire.current = false;
-    FSDP_TRY(fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.shard_device)));
-    if (fsdp__residence_is_offloaded(&group->residence))
-        FSDP_TRY(fsdp__offload_await_read(&group->offload, &group->residence));
+    FSDP_TRY(group->way->before_write(group));
     /* In CAST peers read the unsharded rows, not the shards; the next gather writes those rows, and waits then. */
     if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
         FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));
-    if (group->flat.parameter)
+    if (group->vector.sharded)
         note_flat_write(group, storage);
     return FSDP_OK;
 }

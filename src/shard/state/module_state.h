@@ -13,6 +13,7 @@
 #define SHARD_STATE_MODULE_STATE_H
 
 #include "fsdp/fsdp1.h"
+#include "fsdp/shard_map.h"
 #include "shard/reduce/reduce.h"
 
 typedef enum fsdp__training {
@@ -28,19 +29,31 @@ typedef struct fsdp__prefetch_list {
     int count;
 } fsdp__prefetch_list;
 
-/* What FSDP1 (fsdp1.c) does differently. All zero: the state is not FSDP1's. */
+struct fsdp__module_state;
+struct fsdp__root;
+
+/* What differs by front door beside settings of the states: one table for each, in shard/doors. Any function may be
+ * NULL: there is nothing to do. */
+typedef struct fsdp__door {
+    fsdp_front_door kind;
+    const char *call;                                                /* the call that makes states, for messages */
+    const char *title;                                               /* in descriptions of modules */
+    const char *(*strategy)(const struct fsdp__module_state *state); /* added to the title */
+    /* Checks at the first forward that the state goes together with the others below the root. `name` is its name. */
+    fsdp_status (*check_tree)(const struct fsdp__root *root, const struct fsdp__module_state *state, const char *name);
+    /* Called around a forward of the outermost module, before its parameters are used; and after a forward. */
+    fsdp_status (*begin_forward)(struct fsdp__module_state *state, bool recording);
+    void (*end_forward)(struct fsdp__module_state *state, bool recording);
+    /* Called on all ranks if the first forward cannot begin on one. */
+    void (*not_begun)(struct fsdp__module_state *state);
+} fsdp__door;
+
+/* What the door of FSDP1 keeps in its states. Only shard/doors/fsdp1*.c look at it. */
 typedef struct fsdp__fsdp1 {
-    bool on; /* FSDP1's; in a backward it stays unsharded until the last of several uses */
     bool use_orig_params, no_limit_all_gathers; /* the same for all units below one root */
     fsdp_sharding_strategy strategy;
-    fsdp_backward_prefetch backward_prefetch;
-    bool forward_prefetch;             /* gathers ahead in the order of first uses */
-    bool keeps_unsynced;               /* does not reshard after a backward that does not reduce */
-    bool casts_root_inputs;            /* when outermost, in spite of policy.keep_forward_inputs */
     bool by_mesh;                      /* wrapped with a mesh */
     fsdp_state_dict_config state_dict; /* used if a call gives no other */
-    bool full_precision; /* computes in the dtype of its shards, and returns the dtype of its first input: */
-    fsdp_dtype came_in;
 } fsdp__fsdp1;
 
 typedef struct fsdp__module_state {
@@ -55,11 +68,11 @@ typedef struct fsdp__module_state {
      * this one: [Note: companions]. */
     struct fsdp__module_state **companions, **hosts;
     int64_t companion_count, companion_capacity, host_count, host_capacity;
-    bool replicated;                   /* through fsdp_replicate */
     bool tied;                         /* modules of other states use its parameters */
     bool conditional;                  /* each rank may enter it or not */
     struct fsdp__module_state *parent; /* a conditional state's host above it; NULL: it is the outermost */
 
+    const fsdp__door *door;
     fsdp__param_group **groups; /* none if the modules have no parameters left */
     int64_t group_count, group_capacity;
     fsdp_mp_policy policy;
@@ -67,11 +80,18 @@ typedef struct fsdp__module_state {
     fsdp_reshard reshard;
     fsdp_overlap overlap;
     bool reshard_after_forward, reshard_after_backward, reduce_grads, unshard_in_backward;
+    bool reshards_at_last_use; /* of several uses in a backward, and not at each */
+    bool keeps_unsynced;       /* does not reshard after a backward that does not reduce */
+    bool casts_root_inputs;    /* when outermost, in spite of policy.keep_forward_inputs */
+    bool full_precision;       /* computes in the dtype of its shards, and returns the dtype of its first input: */
+    fsdp_dtype came_in;
     bool keeps_unsharded; /* after forwards, whatever reshard_after_forward says */
     int max_inputs;       /* reductions in flight that this state asks for; 0: the default, one */
     int zero_stage;       /* 0: none */
     int slice_ranks;      /* reshard after forward keeps 1/slice_ranks; 0: no slices */
     fsdp__prefetch_list forward_prefetch, backward_prefetch;
+    bool prefetches_first_uses;      /* without a list a forward gathers ahead in the order of first uses */
+    fsdp_backward_prefetch prefetch; /* when a backward gathers ahead, without a list */
     fsdp__reduce_settings reduction; /* settings of the reductions that reduce_grads allows */
     int no_sync;                     /* depth of FSDP1's no_sync, in which nothing is reduced */
     fsdp__fsdp1 fsdp1;
@@ -97,8 +117,8 @@ typedef struct fsdp__listener {
     void *arg;
 } fsdp__listener;
 
-fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
-                                      fsdp__module_state **out);
+fsdp_status fsdp__module_state_create(const fsdp__door *door, fsdp_module *const *modules, int count,
+                                      const fsdp_shard_options *options, fsdp__module_state **out);
 /* Frees the state alone. References to it and its place below a root are root.c's business. */
 void fsdp__module_state_free(fsdp__module_state *state);
 /* Adds a group, which the state frees. */

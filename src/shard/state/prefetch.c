@@ -151,7 +151,7 @@ fsdp_status fsdp__prefetch_forward(fsdp__module_state *state)
     FSDP_TRY(find_next(state, next));
     if (state->forward_prefetch.count > 0)
         return gather_list(&state->forward_prefetch, FSDP__FORWARD);
-    if (!next[0] && state->fsdp1.forward_prefetch)
+    if (!next[0] && state->prefetches_first_uses)
         FSDP_TRY(fsdp__root_next(state->root, state, &next[0]));
     return gather_both(next, FSDP__FORWARD);
 }
@@ -168,7 +168,7 @@ static fsdp_status gather_previous(fsdp__module_state *state)
 
 fsdp_status fsdp__prefetch_post_backward(fsdp__module_state *state)
 {
-    bool gathers = state->fsdp1.backward_prefetch == FSDP_BACKWARD_POST && state->backward_prefetch.count == 0;
+    bool gathers = state->prefetch == FSDP_BACKWARD_POST && state->backward_prefetch.count == 0;
 
     return gathers ? gather_previous(state) : FSDP_OK;
 }
@@ -177,7 +177,7 @@ fsdp_status fsdp__prefetch_backward(fsdp__module_state *state)
 {
     fsdp__module_state *previous[2];
 
-    if (state->backward_prefetch.count == 0 && state->fsdp1.backward_prefetch != FSDP_BACKWARD_PRE)
+    if (state->backward_prefetch.count == 0 && state->prefetch != FSDP_BACKWARD_PRE)
         return FSDP_OK;
     fsdp__root_previous(state->root, state, previous);
     if (state->backward_prefetch.count > 0)

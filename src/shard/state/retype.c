@@ -6,6 +6,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "shard/group/places.h"
 #include "shard/reduce/gradients.h"
 #include "shard/reduce/partial.h"
 #include "shard/state/allocate.h"

@@ -82,7 +82,7 @@ out:
 
 /* ---- collectives of the caller's ---- */
 
-static fsdp_status check_custom(const fsdp_custom_collective *collective)
+fsdp_status fsdp__check_custom(const fsdp_custom_collective *collective)
 {
     if (collective && !collective->run)
         return FSDP_FAIL(FSDP_INVALID, "a custom collective without run: give NULL for the library's own");
@@ -110,7 +110,7 @@ fsdp_status fsdp_module_set_custom_all_gather(fsdp_module *module, const fsdp_cu
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    FSDP_TRY(check_custom(collective));
+    FSDP_TRY(fsdp__check_custom(collective));
     if (collective)
         FSDP_TRY(check_gathers(state));
     for (int64_t i = 0; i < state->group_count; i++)
@@ -123,13 +123,13 @@ fsdp_status fsdp_module_set_custom_reduce_scatter(fsdp_module *module, const fsd
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    FSDP_TRY(check_custom(collective));
+    FSDP_TRY(fsdp__check_custom(collective));
     for (int64_t i = 0; i < state->group_count; i++)
         state->groups[i]->reduce_scatter = collective ? *collective : (fsdp_custom_collective){0};
     return FSDP_OK;
 }
 
-static fsdp_status fail_replicated(const fsdp_module *module, const char *instead)
+fsdp_status fsdp__fail_replicated(const fsdp_module *module, const char *instead)
 {
     return FSDP_FAIL(FSDP_UNSUPPORTED, "this %s is replicated, and its gradients are sent in buckets: see %s",
                      module->type->name, instead);
@@ -140,11 +140,11 @@ fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, const fsdp_cu
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    FSDP_TRY(check_custom(collective));
+    FSDP_TRY(fsdp__check_custom(collective));
     if (collective && collective->allocate)
         return FSDP_FAIL(FSDP_INVALID, "a custom all-reduce works in place: without allocate");
     if (state->group_count > 0 && state->groups[0]->buckets)
-        return fail_replicated(module, "fsdp_module_set_bucket_hook");
+        return fsdp__fail_replicated(module, "fsdp_module_set_bucket_hook");
     for (int64_t i = 0; i < state->group_count; i++)
         state->groups[i]->all_reduce = collective ? *collective : (fsdp_custom_collective){0};
     return FSDP_OK;
@@ -162,7 +162,7 @@ static fsdp_status check_compression(void *arg, fsdp_module *module, const char 
         const fsdp__param_group *group = state->groups[i];
 
         if (group->buckets)
-            return fail_replicated(module, "fsdp_replicate_options.compress");
+            return fsdp__fail_replicated(module, "fsdp_replicate_options.compress");
         if (group->partial.storage)
             return FSDP_FAIL(FSDP_STATE,
                              "cannot change what gradients are sent in: that of %s waits for other replicas",
@@ -193,55 +193,6 @@ fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype
     }
     FSDP_TRY(fsdp__module_walk(module, check_compression, NULL));
     return fsdp__module_walk(module, set_compression, &dtype);
-}
-
-/* ---- FSDP1's communication hook ---- */
-
-static fsdp_status check_hook(void *arg, fsdp_module *module, const char *name)
-{
-    const fsdp__module_state *state = fsdp__module_state_of(module);
-
-    (void)arg, (void)name;
-    for (int64_t i = 0; state && i < state->group_count; i++) {
-        const fsdp__mesh_info *mesh = &state->groups[i]->residence.mesh;
-
-        if (state->groups[i]->buckets)
-            return fail_replicated(module, "fsdp_module_set_bucket_hook");
-        if (mesh->ranks > 1 && mesh->replicas > 1)
-            return FSDP_FAIL(FSDP_UNSUPPORTED,
-                             "a communication hook takes the place of one collective, and the hybrid strategies have "
-                             "two: set a custom reduce-scatter and a custom all-reduce");
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status set_hook(void *arg, fsdp_module *module, const char *name)
-{
-    const fsdp__module_state *state = fsdp__module_state_of(module);
-    const fsdp_custom_collective *hook = arg;
-
-    (void)name;
-    for (int64_t i = 0; state && i < state->group_count; i++) {
-        fsdp__param_group *group = state->groups[i];
-
-        *(group->residence.mesh.ranks > 1 ? &group->reduce_scatter : &group->all_reduce) =
-            hook ? *hook : (fsdp_custom_collective){0};
-    }
-    return FSDP_OK;
-}
-
-fsdp_status fsdp_fsdp1_register_comm_hook(fsdp_module *module, const fsdp_custom_collective *hook)
-{
-    fsdp__module_state *state;
-
-    FSDP_TRY(fsdp__method_state(module, &state));
-    FSDP_TRY(check_custom(hook));
-    if (hook && hook->allocate)
-        return FSDP_FAIL(FSDP_INVALID, "a communication hook is without allocate: it may work in place");
-    if (state->root->state != state)
-        return FSDP_FAIL(FSDP_STATE, "a communication hook is registered with the outermost wrapped module");
-    FSDP_TRY(fsdp__module_walk(module, check_hook, NULL));
-    return fsdp__module_walk(module, set_hook, (void *)(uintptr_t)hook);
 }
 
 /* ---- several roots with one communication context ---- */

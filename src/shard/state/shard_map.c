@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/pointer_table.h"
 #include "shard/reduce/gradients.h"
-#include "shard/state/describe.h"
+#include "shard/state/module_state.h"
 
 /* ---- parts ---- */
 
@@ -44,13 +44,13 @@ static void set_managed(fsdp_shard_map_entry *e, const fsdp__param *p)
     e->dim = p->dim;
     e->in_flat = -1;
     e->count = fsdp_shard_range(p->extent.rows, mesh->ranks, mesh->rank, &e->first);
-    if (!group->flat.on)
+    if (!fsdp_distribution_is_flat(whole))
         return;
     e->dim = -1;
     e->first = p->piece.at;
     e->count = p->piece.inner;
     e->in_flat = e->count > 0 ? p->piece.in_shard : -1;
-    e->flat_numel = group->flat.shard_numel;
+    e->flat_numel = group->vector.chunk_numel;
 }
 
 /* ---- all of them ---- */
@@ -106,7 +106,7 @@ static fsdp_status fill(collection *c, const fsdp_tensor *t, fsdp_shard_map_entr
         set_plain(e, t);
         return FSDP_OK;
     }
-    e->door = fsdp__door_of(p->group->state);
+    e->door = p->group->state->door->kind;
     set_managed(e, p);
     return set_unit(c, p->group->state, e);
 }

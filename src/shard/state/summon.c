@@ -67,7 +67,7 @@ static fsdp_status check_group(const fsdp__param_group *group, bool with_grads)
     if (state->training != FSDP__IDLE || fsdp__module_state_in_use(state) || root->forward_root || root->in_backward)
         return FSDP_FAIL(FSDP_STATE, "cannot summon parameter %s: a %s is running", text,
                          root->in_backward ? "backward" : "forward");
-    if (with_grads && (group->flat.as_one || (state->fsdp1.on && group->flat.on && group->flat.align == 0)))
+    if (with_grads && group->vector.sharded)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot summon parameter %s with its gradient: wrap with original parameters", text);
     return fsdp__param_group_check_summon(group, "summon");
@@ -150,7 +150,7 @@ static fsdp_status make_flat_grad(const fsdp__param_group *group, fsdp_tensor **
             continue;
         if (!*out) {
             FSDP_TRY(
-                fsdp_tensor_create(device, p->orig_dtype, 1, &group->flat.shard_numel, FSDP_MEMORY_WORKSPACE, out));
+                fsdp_tensor_create(device, p->orig_dtype, 1, &group->vector.chunk_numel, FSDP_MEMORY_WORKSPACE, out));
             FSDP_TRY(fsdp_tensor_fill_(*out, 0));
         }
         FSDP_TRY(fsdp__view_narrow(*out, 0, p->piece.in_shard, p->piece.inner, &place));
@@ -165,16 +165,15 @@ static fsdp_status make_flat_grad(const fsdp__param_group *group, fsdp_tensor **
 static fsdp_status make_vectors(summoning *s, const fsdp__param_group *group)
 {
     const fsdp__residence *r = &group->residence;
-    fsdp_dtype dtype = group->params[0].orig_dtype;
-    int64_t numel = group->flat.shard_numel * r->mesh.ranks;
+    const fsdp__param *v = &group->vector;
 
     if (s->options.with_grads)
         FSDP_TRY(make_flat_grad(group, &s->flat_grad));
     for (int i = 0; i < (s->flat_grad ? 2 : 1); i++) {
-        FSDP_TRY(fsdp_tensor_create(r->shard_device, dtype, 1, &numel,
+        FSDP_TRY(fsdp_tensor_create(r->shard_device, v->orig_dtype, 1, &v->extent.rows,
                                     i == 0 ? FSDP_MEMORY_UNSHARDED_PARAMETER : FSDP_MEMORY_GRADIENT, &s->vectors[i]));
-        add_buffer(s, fsdp__flat_buffer(&group->flat, r->mesh.ranks),
-                   i == 0 ? fsdp__flat_shard(&group->flat, r, dtype) : fsdp_tensor_data(s->flat_grad), s->vectors[i]);
+        add_buffer(s, fsdp__param_buffer(v), i == 0 ? fsdp__residence_shard(r, v) : fsdp_tensor_data(s->flat_grad),
+                   s->vectors[i]);
     }
     return FSDP_OK;
 }

@@ -1,5 +1,5 @@
-/* replica.c - what a replicated module does between its backwards. */
-#include "shard/state/replica.h"
+/* replicate_forward.c - what a replicated module does between its backwards. */
+#include "shard/doors/replicate_forward.h"
 
 #include <string.h>
 
@@ -212,4 +212,10 @@ void fsdp__replica_settle(fsdp__module_state *state, bool syncs)
     fsdp__buckets *b = fsdp__replica_of(state)->buckets;
 
     b->buffers_due = !b->options.keep_buffers && syncs;
+}
+
+void fsdp__replica_end_forward(fsdp__module_state *state, bool recording)
+{
+    if (fsdp__replica_of(state))
+        fsdp__replica_settle(state, state->reduce_grads && recording);
 }

@@ -1,5 +1,5 @@
-/* join.c - lets ranks run with fewer inputs than others (DDP's Join). */
-#include "shard/state/join.h"
+/* replicate_join.c - lets ranks run with fewer inputs than others (DDP's Join). */
+#include "shard/doors/replicate_join.h"
 
 #include <string.h>
 
@@ -117,14 +117,10 @@ static void end_join(fsdp__buckets *b)
     b->speaker = 0;
 }
 
-fsdp_status fsdp__join_begin_together(void *outermost, fsdp_module *module, fsdp_status mine)
+void fsdp__replica_not_begun(fsdp__module_state *state)
 {
-    fsdp__param_group *group = fsdp__replica_of(outermost);
-    fsdp_status status = fsdp__begin_together(outermost, module, mine);
-
-    if (status != FSDP_OK && group)
-        end_join(group->buckets);
-    return status;
+    if (fsdp__replica_of(state))
+        end_join(fsdp__replica_of(state)->buckets);
 }
 
 /* Sets, for this iteration, who speaks for all and what gradients are divided by. */
@@ -134,9 +130,8 @@ static void follow(fsdp__buckets *b, const roll *r)
     b->divisor = b->join.divide_by_present ? (float)r->count : 0;
 }
 
-fsdp_status fsdp__join_announce(fsdp__module_state *state, bool recording, fsdp_status mine)
+static fsdp_status announce(const fsdp__module_state *state, fsdp__param_group *group, bool recording, fsdp_status mine)
 {
-    fsdp__param_group *group = fsdp__replica_of(state);
     bool syncs = recording && state->reduce_grads && state->reduction.all_reduce;
     roll r;
     fsdp_status status;
@@ -152,6 +147,16 @@ fsdp_status fsdp__join_announce(fsdp__module_state *state, bool recording, fsdp_
         end_join(group->buckets);
     close_roll(&r);
     return status;
+}
+
+fsdp_status fsdp__replica_begin_forward(fsdp__module_state *state, bool recording)
+{
+    fsdp__param_group *group = fsdp__replica_of(state);
+
+    if (!group)
+        return FSDP_OK;
+    FSDP_TRY(announce(state, group, recording, fsdp__replica_check(state, recording)));
+    return fsdp__replica_prepare(state, recording);
 }
 
 /* ---- what a rank without inputs does ---- */
@@ -242,7 +247,7 @@ fsdp_status fsdp_module_join_end(fsdp_module *module)
         return FSDP_FAIL(FSDP_STATE, "fsdp_module_join_end without fsdp_module_join_begin");
     FSDP_TRY(fsdp__module_need_ready(module, NULL, 0)); /* as the others' forwards do */
     if (!state->root->agreed)
-        FSDP_TRY(fsdp__join_begin_together(state, module, FSDP_OK));
+        FSDP_TRY(fsdp__begin_together(state, module, FSDP_OK));
     status = follow_others(state, group);
     if (status == FSDP_OK)
         status = fsdp__replica_broadcast(state, group->buckets->speaker); /* the last one that was present */

@@ -1,0 +1,93 @@
+/* gather.c - gathers shards: as they are, or in the dtype that they were cast to. */
+#include "shard/group/gather.h"
+
+#include "base/alloc.h"
+#include "shard/group/cast.h"
+#include "shard/group/param_group.h"
+
+/* For shards that were written since the iteration began, and for memory new from the device, nothing better is known
+ * than "after everything that the device's stream has been given"; for writes there may be the caller's event. A spare
+ * region, and shared memory that is cast into, have waits of their own. A cast may come from another stream, as casts
+ * before the first forward do. */
+fsdp_status fsdp__gather_order(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp__residence *r = &group->residence;
+    bool other = r->has_cast && r->cast_stream != comm->stream, follows = group->fresh || other;
+
+    if (r->kind == FSDP__RESIDENCE_CAST)
+        FSDP_TRY(fsdp__residence_await_readers(r, comm->stream));
+    if (follows)
+        FSDP_TRY(fsdp__comm_context_follow_compute(comm, r->device));
+    if (group->written && (!follows || fsdp__residence_is_offloaded(r)))
+        FSDP_TRY(fsdp__comm_context_follow_writes(comm, r->shard_device));
+    group->written = group->fresh = false;
+    return FSDP_OK;
+}
+
+fsdp_sharded_buffer fsdp__gather_buffer(const fsdp__param_group *group, int64_t index)
+{
+    const fsdp__param *p = &group->buffers[index];
+    fsdp_sharded_buffer buffer = fsdp__param_buffer(p);
+
+    buffer.unsharded = (char *)group->residence.unsharded->data + p->unsharded_offset;
+    buffer.unsharded_dtype = p->param_dtype;
+    return buffer;
+}
+
+/* Sets where a buffer's shard lies. */
+static void set_shard(const fsdp__param_group *group, const fsdp__param *p, fsdp_sharded_buffer *buffer)
+{
+    const fsdp__residence *r = &group->residence;
+
+    buffer->shard_dtype = p->orig_dtype;
+    if (fsdp__residence_is_offloaded(r)) {
+        buffer->shard = fsdp__offload_place(group, p);
+    } else if (fsdp__param_keeps_cast(p)) {
+        buffer->shard = fsdp__cast_of(r, p);
+        buffer->shard_dtype = p->param_dtype;
+    } else {
+        buffer->shard = p->sharded ? p->sharded->storage->data : fsdp__residence_shard(r, p);
+    }
+}
+
+static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->buffer_count, sizeof *buffers);
+    fsdp_status status = FSDP_OK;
+
+    if (!buffers)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY_GOTO(status, fsdp__offload_take_staging(group, &group->fresh), out);
+    for (int64_t i = 0; i < group->buffer_count; i++) {
+        buffers[i] = fsdp__gather_buffer(group, i);
+        set_shard(group, &group->buffers[i], &buffers[i]);
+    }
+    FSDP_TRY_GOTO(status, fsdp__gather_order(group, comm), out);
+    FSDP_TRY_GOTO(status, fsdp__offload_send(group, comm->stream), out);
+    FSDP_TRY_GOTO(status, fsdp__cast_shards(group, comm->stream), out);
+    status = fsdp__all_gather(&group->all_gather, comm, group->residence.mesh.shard_pg, buffers, group->buffer_count,
+                              &group->packed);
+out:
+    fsdp__free(buffers);
+    return status;
+}
+
+static fsdp_process_group *shard_pg(const fsdp__param_group *group)
+{
+    return group->residence.mesh.shard_pg;
+}
+
+static void arrive(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    (void)comm;
+    fsdp__offload_drop_staging(group);
+}
+
+static fsdp_status before_write(fsdp__param_group *group)
+{
+    group->residence.has_cast = false;
+    return fsdp__offload_await_read(group);
+}
+
+const fsdp__gather_way fsdp__gather_shards = {
+    .pg = shard_pg, .gather = gather, .arrive = arrive, .before_write = before_write};
