@@ -9,17 +9,6 @@
 #include "base/fault.h"
 #include "device/races.h"
 
-const char *fsdp_memory_kind_name(fsdp_memory_kind kind)
-{
-    static const char *const names[] = {
-#define KIND_NAME(name, text) text,
-        FSDP_MEMORY_MAP(KIND_NAME)
-#undef KIND_NAME
-    };
-
-    return (unsigned)kind < FSDP_MEMORY_KINDS ? names[kind] : "unknown";
-}
-
 /* The context's devices. */
 typedef struct device_list {
     fsdp_device *first;
