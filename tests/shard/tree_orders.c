@@ -196,9 +196,10 @@ void tree_draw_orders(uint64_t seed, tree_plan plans[TREE_MAX_MODELS])
 {
     uint64_t random = seed * 0x2545f4914f6cdd1du + 1;
     int world = test_machines_world(1 + dice_below(&random, 5)), replicas = 1, models = 1 + dice_below(&random, 2);
+    bool grid = dice_chance(&random, 40);
     fsdp_mp_policy policy = {0};
 
-    if (dice_chance(&random, 40))
+    if (grid)
         do {
             replicas = 1 + dice_below(&random, world);
         } while (world % replicas != 0);
@@ -206,7 +207,7 @@ void tree_draw_orders(uint64_t seed, tree_plan plans[TREE_MAX_MODELS])
         policy =
             (fsdp_mp_policy){.param_dtype = FSDP_BF16, .reduce_dtype = dice_below(&random, 2) ? FSDP_F32 : FSDP_BF16};
     for (int m = 0; m < TREE_MAX_MODELS; m++)
-        plans[m] = (tree_plan){.seed = seed + (uint64_t)m, .world = world, .replicas = replicas};
+        plans[m] = (tree_plan){.seed = seed + (uint64_t)m, .world = world, .replicas = replicas, .grid = grid};
     plans[0].second = models > 1 ? &plans[1] : NULL;
     tree_draw_calls(&random, TREE_DRAWS_ORDERS, &plans[0]);
     for (int m = models - 1; m >= 0; m--)

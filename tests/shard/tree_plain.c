@@ -183,7 +183,7 @@ void tree_plain_reduce(tree_player *player, uint32_t states, uint32_t across)
             reduce_inside(player, r, p);
             partial = partial || player->partial[r][p];
         }
-        if (partial && (across >> owner & 1 || player->plan->replicas == 1))
+        if (partial && (across >> owner & 1 || !(player->plan->grid || player->plan->replicas > 1)))
             reduce_across(player, p);
     }
 }

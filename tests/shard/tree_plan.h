@@ -202,7 +202,8 @@ typedef struct tree_call {
 typedef struct tree_plan {
     uint64_t seed;
     int world, width;
-    int replicas;     /* a mesh of two dimensions, of which the first has so many; 1: a mesh of one */
+    int replicas;     /* where they are several a mesh of two dimensions, of which the first has so many */
+    bool grid;        /* such a mesh in any case */
     bool replicated;  /* the root, in buckets; nothing is given to fully_shard */
     bool flat;        /* the parameters of each state lie in one vector: one without a gradient has zeros with others */
     bool fsdp1;       /* such a state is a unit of FSDP1's front door */

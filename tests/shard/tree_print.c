@@ -109,7 +109,7 @@ void tree_print(FILE *stream, const tree_plan *plan)
                 plan->as_one ? ", without original parameters" : "", plan->low_sums ? ", low gradients" : "");
     if (plan->parts > 0)
         fprintf(stream, "  states of %d groups\n", plan->parts);
-    if (plan->replicas > 1)
+    if (plan->grid || plan->replicas > 1)
         fprintf(stream, "  %d replicas\n", plan->replicas);
     if (plan->wrap != FSDP_WRAP_NONE)
         fprintf(stream, "  states by a policy of kind %d, at least %lld, mask 0x%x\n", (int)plan->wrap,

@@ -69,7 +69,7 @@ static void play(fsdp_context *context, void *arg)
         CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
     if (run->residence)
         hold_up(context, run);
-    if (plan->replicas > 1 && run->residence)
+    if ((plan->grid || plan->replicas > 1) && run->residence)
         mesh = net_hybrid_mesh(context, plan->replicas);
     for (int m = 0; m < models; m++)
         tree_player_begin(&players[m], context, run, m, mesh);
