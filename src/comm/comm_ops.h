@@ -75,6 +75,9 @@ typedef struct fsdp__call {
 
     const fsdp_sharded_buffer *buffers; /* buffer_count of them */
     int64_t buffer_count;
+    /* A transport runs a plain call by the rows of buffers: that call is then `plain`, which is what ranks compare, and
+     * whose memory peers may read until it ends. NULL: this call itself was made */
+    const struct fsdp__call *plain;
     /* reduce_scatter_coalesced: `predivide` divides each contribution, `divisor` the result (times the number of ranks
      * for AVG); 1: no division */
     float predivide, divisor;

@@ -17,6 +17,7 @@ typedef struct exchange {
     fsdp_stream *stream;
     fsdp__traffic *traffic;
     bool reduces;
+    bool swaps;
     bool known; /* it is known who contributes: buffers to which nobody does are skipped */
 } exchange;
 
@@ -151,17 +152,18 @@ static int64_t valid_of(const part *p, int rank)
     return left < 0 ? 0 : FSDP__MIN(left, p->numel);
 }
 
-/* ---- gather ---- */
+/* ---- packing ---- */
 
 static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t bytes)
 {
-    fsdp__copies in = {.stream = x->stream, .traffic = x->traffic};
+    fsdp__copies in;
     char *packed = x->carrier->place(x->carrier, bytes);
     int64_t at = 0;
     part p;
 
     if (!packed)
         return fsdp_last_status();
+    fsdp__copies_begin(&in, x->stream, x->traffic);
     while (next_part(x, &c, &at, bytes, &p)) {
         FSDP_TRY(fsdp__copies_set(&in, p.buffer->shard_dtype, p.dtype));
         FSDP_TRY(fsdp__copies_add(&in, packed + p.at, fsdp__place(p.buffer->shard, p.offset, p.buffer->shard_dtype),
@@ -170,56 +172,16 @@ static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t bytes)
     return fsdp__copies_flush(&in);
 }
 
-/* Unpacks a piece and moves `c` to the next one. */
-static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t bytes)
-{
-    const fsdp__carrier *k = x->carrier;
-    fsdp__copies out = {.stream = x->stream, .traffic = x->traffic};
-    cursor walk = *c;
-
-    for (int i = 0; i < k->size; i++) {
-        int r = (k->rank + i) % k->size; /* so that not all read from the same rank at once */
-        int64_t at = 0;
-        part p;
-
-        walk = *c;
-        while (next_part(x, &walk, &at, bytes, &p)) {
-            FSDP_TRY(fsdp__copies_set(&out, p.dtype, p.dtype));
-            FSDP_TRY(fsdp__copies_spread(&out, p.buffer, r, p.offset, valid_of(&p, r), (char *)k->parts[r] + p.at));
-        }
-    }
-    *c = walk;
-    return fsdp__copies_flush(&out);
-}
-
-fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
-                                fsdp__traffic *traffic)
-{
-    exchange x = {.carrier = carrier, .call = call, .stream = stream, .traffic = traffic};
-    cursor c = {0};
-    int64_t left = remaining(&x, &c);
-
-    do { /* make one exchange even of nothing: a transport compares the calls in it */
-        int64_t bytes = FSDP__MIN(left, carrier->room);
-
-        FSDP_TRY(pack_own_rows(&x, c, bytes));
-        FSDP_TRY(carrier->exchange(carrier, bytes));
-        FSDP_TRY(unpack_all_rows(&x, &c, bytes));
-        left -= bytes;
-    } while (left > 0);
-    return FSDP_OK;
-}
-
-/* ---- reduce ---- */
-
+/* Packs the rows of every rank, behind `bits` bytes that say what this one contributes. */
 static fsdp_status pack_all_rows(exchange *x, cursor c, int64_t bits, int64_t bytes)
 {
-    const fsdp__call *call = x->call;
-    fsdp__copies in = {.stream = x->stream, .traffic = x->traffic, .divisor = call->predivide};
+    fsdp__copies in;
     char *packed = x->carrier->place(x->carrier, bytes);
 
     if (!packed)
         return fsdp_last_status();
+    fsdp__copies_begin(&in, x->stream, x->traffic);
+    in.divisor = x->call->predivide;
     if (bits > 0)
         FSDP_TRY(pack_bits(x, packed, bytes));
     for (int to = 0; to < x->carrier->size; to++) {
@@ -237,6 +199,78 @@ static fsdp_status pack_all_rows(exchange *x, cursor c, int64_t bits, int64_t by
     }
     return fsdp__copies_flush(&in);
 }
+
+/* ---- gather, and swap ---- */
+
+/* Copies a part of what rank r has packed to its place. In a gather this rank's own rows come from its shard, and
+ * nothing is copied where that is their place. */
+static fsdp_status unpack_part(const exchange *x, fsdp__copies *out, const part *p, int r)
+{
+    const char *packed = (const char *)x->carrier->parts[r] + p->at;
+    bool own = r == x->carrier->rank && !x->swaps;
+
+    FSDP_TRY(fsdp__copies_set(out, own ? p->buffer->shard_dtype : p->dtype, p->dtype));
+    if (!x->swaps)
+        return fsdp__copies_spread(out, p->buffer, r, p->offset, valid_of(p, r),
+                                   own ? fsdp__place(p->buffer->shard, p->offset, p->buffer->shard_dtype) : packed);
+    return fsdp__copies_add(out, fsdp__place(p->buffer->shard, r * p->buffer->chunk + p->offset, p->dtype), packed,
+                            valid_of(p, x->carrier->rank));
+}
+
+/* Unpacks a piece and moves `c` to the next one. */
+static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t bytes)
+{
+    const fsdp__carrier *k = x->carrier;
+    fsdp__copies out;
+    cursor walk = *c;
+
+    fsdp__copies_begin(&out, x->stream, x->traffic);
+    for (int i = 0; i < k->size; i++) {
+        int r = (k->rank + i) % k->size; /* so that not all read from the same rank at once */
+        int64_t at = 0;
+        part p;
+
+        walk = *c;
+        while (next_part(x, &walk, &at, bytes, &p))
+            FSDP_TRY(unpack_part(x, &out, &p, r));
+    }
+    *c = walk;
+    return fsdp__copies_flush(&out);
+}
+
+static fsdp_status exchange_rows(exchange *x)
+{
+    cursor c = {0};
+    int64_t left = remaining(x, &c);
+
+    do { /* make one exchange even of nothing: a transport compares the calls in it */
+        int64_t bytes = FSDP__MIN(left, x->carrier->room);
+
+        FSDP_TRY(x->swaps ? pack_all_rows(x, c, 0, bytes) : pack_own_rows(x, c, bytes));
+        FSDP_TRY(x->carrier->exchange(x->carrier, bytes));
+        FSDP_TRY(unpack_all_rows(x, &c, bytes));
+        left -= bytes;
+    } while (left > 0);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
+                                fsdp__traffic *traffic)
+{
+    exchange x = {.carrier = carrier, .call = call, .stream = stream, .traffic = traffic};
+
+    return exchange_rows(&x);
+}
+
+fsdp_status fsdp__packed_swap(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
+                              fsdp__traffic *traffic)
+{
+    exchange x = {.carrier = carrier, .call = call, .stream = stream, .traffic = traffic, .swaps = true};
+
+    return exchange_rows(&x);
+}
+
+/* ---- reduce ---- */
 
 static fsdp_status add_part(const exchange *x, const part *p, int64_t rows)
 {

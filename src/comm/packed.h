@@ -45,6 +45,10 @@ fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, 
                                 fsdp__traffic *traffic);
 fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
                                 fsdp__traffic *traffic);
+/* Does the same with rows that are not added up: each rank gets those that all ranks have for it, in rank order. A
+ * `shard` has room for them. */
+fsdp_status fsdp__packed_swap(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
+                              fsdp__traffic *traffic);
 
 /* Calls `exchange` once for every exchange that the call would make with `room` bytes of room, with the bytes of one
  * rank's part, as if all ranks contributed to the buffers that this one contributes to. Nothing is packed. */

@@ -1,7 +1,16 @@
 /* sharded_buffer.c - the parts, copies and sums of coalesced calls. */
 #include "comm/sharded_buffer.h"
 
+#include <string.h>
+
 #include "base/compiler.h"
+#include "device/device.h"
+#include "device/races.h"
+
+enum {
+    LINE = 64,               /* bytes of a cache line */
+    AT_ONCE_BYTES = 16 << 10 /* a copy up to this size is done before a kernel would have begun */
+};
 
 /* ---- whose rows lie where ---- */
 
@@ -61,6 +70,16 @@ fsdp_dtype fsdp__wire_dtype(const fsdp__call *call, const fsdp_sharded_buffer *b
 
 /* ---- copies ---- */
 
+void fsdp__copies_begin(fsdp__copies *copies, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    copies->stream = stream;
+    copies->traffic = traffic;
+    copies->divisor = 0.0f;
+    copies->issues = false;
+    copies->src_dtype = copies->dst_dtype = FSDP_DTYPE_NONE;
+    copies->count = 0;
+}
+
 static fsdp_status run(const fsdp__copies *copies, fsdp__kernel kernel, const void *args)
 {
     return copies->issues ? fsdp__launch(copies->stream, kernel, args) : fsdp__run_kernel(copies->stream, kernel, args);
@@ -102,16 +121,28 @@ static fsdp_status copy_divided(const fsdp__copies *copies, void *dst, const voi
     return FSDP_OK;
 }
 
+static fsdp_status copy_at_once(const fsdp__copies *copies, void *dst, const void *src, size_t bytes)
+{
+    FSDP_TRY(fsdp__races_use(copies->stream, src, bytes, FSDP__READS, "copy"));
+    FSDP_TRY(fsdp__races_use(copies->stream, dst, bytes, FSDP__WRITES, "copy"));
+    memcpy(dst, src, bytes);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, int64_t numel)
 {
-    bool divides = copies->divisor != 0.0f && copies->divisor != 1.0f;
+    size_t bytes = (size_t)numel * fsdp_dtype_size(copies->dst_dtype);
+    bool divides = copies->divisor != 0.0f && copies->divisor != 1.0f, casts = copies->src_dtype != copies->dst_dtype;
 
     /* What is in place already is neither moved nor counted. */
-    if (numel <= 0 || (dst == src && copies->src_dtype == copies->dst_dtype && !divides))
+    if (numel <= 0 || (dst == src && !casts && !divides))
         return FSDP_OK;
-    copies->traffic->moved_bytes += numel * (int64_t)fsdp_dtype_size(copies->dst_dtype);
+    copies->traffic->moved_bytes += (int64_t)bytes;
     if (divides)
         return copy_divided(copies, dst, src, numel);
+    if (bytes <= AT_ONCE_BYTES && !casts && !copies->issues &&
+        fsdp__device_host_access(fsdp__stream_device(copies->stream)))
+        return copy_at_once(copies, dst, src, bytes);
     if (copies->count == FSDP__COPIES)
         FSDP_TRY(fsdp__copies_flush(copies));
     copies->spans[copies->count++] = (fsdp__span){src, dst, numel};
@@ -131,8 +162,9 @@ fsdp_status fsdp__copies_spread(fsdp__copies *copies, const fsdp_sharded_buffer 
 
 fsdp_status fsdp__place_own_rows(const fsdp__call *call, int rank, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    fsdp__copies own = {.stream = stream, .traffic = traffic};
+    fsdp__copies own;
 
+    fsdp__copies_begin(&own, stream, traffic);
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
 
@@ -178,13 +210,17 @@ void fsdp__sum_add(fsdp__sum *sum, const void *src)
 fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const fsdp_sharded_buffer *buffer,
                            const fsdp__sum *sum, void *dst, int64_t numel)
 {
+    static const fsdp__rank_op ops[] = {[FSDP_SUM] = FSDP__RANK_SUM,
+                                        [FSDP_AVG] = FSDP__RANK_SUM,
+                                        [FSDP_MAX] = FSDP__RANK_MAX,
+                                        [FSDP_MIN] = FSDP__RANK_MIN};
     fsdp__reduce_ranks_args args = {.srcs = sum->srcs,
                                     .count = sum->count,
                                     .dst = dst,
                                     .numel = numel,
                                     .src_dtype = sum->dtype,
                                     .dst_dtype = buffer->shard_dtype,
-                                    .op = FSDP__RANK_SUM,
+                                    .op = ops[call->op],
                                     .divisor = call->op == FSDP_AVG ? call->divisor * (float)sum->ranks : call->divisor,
                                     .accumulate = call->accumulate,
                                     .block = sum->block,
@@ -208,6 +244,41 @@ void fsdp__contributed(const fsdp__call *call, int64_t i, bool any, int ranks, f
     traffic->counts = true;
     traffic->op = call->op;
     traffic->sent_bytes += fsdp__reduced_bytes(&call->buffers[i], ranks);
+}
+
+/* ---- plain calls, by rows ---- */
+
+fsdp_sharded_buffer fsdp__plain_buffer(const fsdp__call *call, const void *unsharded, const void *shard, int64_t numel,
+                                       int64_t chunk)
+{
+    return (fsdp_sharded_buffer){.unsharded = (void *)(uintptr_t)unsharded,
+                                 .shard = (void *)(uintptr_t)shard,
+                                 .numel = numel,
+                                 .chunk = chunk,
+                                 .unsharded_dtype = call->dtype,
+                                 .shard_dtype = call->dtype};
+}
+
+fsdp__call fsdp__call_by_rows(const fsdp__call *call, const fsdp_sharded_buffer *buffers, int64_t count)
+{
+    fsdp__call rows = *call;
+
+    rows.plain = call->plain ? call->plain : call;
+    rows.buffers = buffers;
+    rows.buffer_count = count;
+    rows.predivide = rows.divisor = 1.0f;
+    rows.accumulate = rows.shared = false;
+    rows.places = 0;
+    rows.contributed = NULL;
+    rows.counted = true;
+    return rows;
+}
+
+int64_t fsdp__even_chunk(int64_t count, int ranks, fsdp_dtype dtype)
+{
+    int64_t line = LINE / (int64_t)fsdp_dtype_size(dtype);
+
+    return ((count + ranks - 1) / ranks + line - 1) / line * line;
 }
 
 fsdp__reduce_ranks_args fsdp__call_reduction(const fsdp__call *call, int size, int block)

@@ -39,6 +39,8 @@ typedef struct fsdp__copies {
     fsdp__span spans[FSDP__COPIES];
 } fsdp__copies;
 
+/* Begins with no copies: the same as {.stream = stream, .traffic = traffic}, without a kilobyte of zeros. */
+void fsdp__copies_begin(fsdp__copies *copies, fsdp_stream *stream, fsdp__traffic *traffic);
 /* Sets the dtypes of the copies that are added from now on. */
 fsdp_status fsdp__copies_set(fsdp__copies *copies, fsdp_dtype src_dtype, fsdp_dtype dst_dtype);
 /* Adds a copy. Does nothing for no elements, or when `dst` is `src`. */
@@ -74,8 +76,8 @@ typedef struct fsdp__sum {
 
 /* Adds the next source; NULL: that rank has nothing to add. */
 void fsdp__sum_add(fsdp__sum *sum, const void *src);
-/* Computes dst (+)= the sum of at least one contribution, divided as `call`, a reduce_scatter_coalesced, asks for;
- * `dst` is in the buffer's shard. */
+/* Computes dst (+)= the sum of at least one contribution, or what else the call's `op` asks for, divided as it asks
+ * for; `dst` is in the buffer's shard. */
 fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const fsdp_sharded_buffer *buffer,
                            const fsdp__sum *sum, void *dst, int64_t numel);
 /* Records whether any of the ranks contributes to buffer i. Called once for every buffer of a
@@ -87,5 +89,16 @@ int64_t fsdp__reduced_bytes(const fsdp_sharded_buffer *buffer, int ranks);
 /* Returns what the kernel is to do for a plain reduction of a group of `size` ranks, which adds in blocks (order.h).
  * The caller fills in the places and the number of elements. */
 fsdp__reduce_ranks_args fsdp__call_reduction(const fsdp__call *call, int size, int block);
+
+/* ---- plain calls, by rows ---- */
+
+/* Returns a buffer of the plain call's dtype, for fsdp__call_by_rows. */
+fsdp_sharded_buffer fsdp__plain_buffer(const fsdp__call *call, const void *unsharded, const void *shard, int64_t numel,
+                                       int64_t chunk);
+/* Returns a call that does what the plain `call` does, or a step of it, by the rows of such buffers. Both must stay. */
+fsdp__call fsdp__call_by_rows(const fsdp__call *call, const fsdp_sharded_buffer *buffers, int64_t count);
+/* Returns the chunk of a vector of `count` elements that so many ranks share: chunks begin on cache lines, so that no
+ * two ranks write to one. */
+int64_t fsdp__even_chunk(int64_t count, int ranks, fsdp_dtype dtype);
 
 #endif

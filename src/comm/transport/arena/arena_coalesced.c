@@ -1,11 +1,15 @@
-/* arena_coalesced.c - the coalesced collectives of sharded parameters.
+/* arena_coalesced.c - exchanges of rows: what all collectives of an arena are made of.
  *
  * gather   shared memory: cast this rank's own rows into place, meet, done. There is no other way: a row of shared
  *          memory has one writer, which may write it again as soon as the others are through.
- *          symmetric memory: the same, then copy the peers' rows from their `unsharded` to the same place in one's own.
+ *          memory that peers see: the same, then copy the peers' rows from their `unsharded` to the same place in one's
+ *          own.
  *          other memory: packed (comm/packed.h); pieces travel through the staging halves, where peers read them.
- * reduce   symmetric memory: add the peers' rows where they are, in rank order.
+ * reduce   memory that peers see: add the peers' rows where they are, in rank order.
  *          other memory: packed, in the same way.
+ * swap     likewise, and nothing is added.
+ * Peers see symmetric memory, and of plain calls also what they are lent (lent.h): a plain call ends with one more
+ * meeting, after which nobody reads. What is small in a plain call is packed into the payload: one meeting in all.
  * All paths round each element the same number of times in the same order, so the bits are the same. */
 #include "comm/transport/arena/arena_coalesced.h"
 
@@ -15,28 +19,35 @@
 #include "comm/packed.h"
 #include "comm/sharded_buffer.h"
 #include "comm/transport/arena/devices.h"
+#include "comm/transport/arena/lent.h"
 #include "comm/transport/arena/rendezvous.h"
 #include "comm/transport/arena/shown.h"
+#include "device/device.h"
 
 enum {
-    ALIGN = 64
+    ALIGN = 64,
+    SMALL_BYTES = 4096 /* what a rank gives in a plain call travels as payload up to this size */
 };
 
-typedef struct exchange {
-    fsdp__symmetric_group *group;
-    const fsdp__call *call;
-    fsdp_stream *stream;
-    fsdp__traffic *traffic;
-} exchange;
-
-static bool contributes(const exchange *x, int rank, int64_t buffer)
+static bool scatters(const fsdp__rows *x)
 {
-    return fsdp__shown_adds(x->group, x->call, rank, buffer);
+    return x->pattern != FSDP__GATHERS;
 }
 
-static void *peer_unsharded(const exchange *x, int rank, int64_t buffer)
+/* Returns the group's rank that counts as `number`. */
+static int rank_at(const fsdp__rows *x, int number)
 {
-    return fsdp__shown_place(x->group, rank, buffer);
+    return (number + x->first) % x->group->size;
+}
+
+static bool contributes(const fsdp__rows *x, int number, int64_t buffer)
+{
+    return x->call->plain || fsdp__shown_adds(x->group, x->call, rank_at(x, number), buffer);
+}
+
+static void *peer_unsharded(const fsdp__rows *x, int number, int64_t buffer)
+{
+    return fsdp__shown_place(x->group, rank_at(x, number), buffer);
 }
 
 static char *staging_of(const fsdp__symmetric_group *g, int rank, int half)
@@ -44,73 +55,98 @@ static char *staging_of(const fsdp__symmetric_group *g, int rank, int half)
     return (char *)fsdp__arena_staging(g->world->arena, g->index, g->ranks[rank], half);
 }
 
-/* ---- pieces through staging ---- */
+/* ---- pieces through the payload, or through staging ---- */
 
-typedef struct staging {
+typedef struct passage {
     fsdp__carrier carrier; /* first */
-    const exchange *x;
-    bool scatters;
-    int half;
-} staging;
+    fsdp__rows *x;
+    bool small; /* through the payload */
+} passage;
 
-static void *staging_place(fsdp__carrier *carrier, int64_t bytes)
+static void *passage_place(fsdp__carrier *carrier, int64_t bytes)
 {
-    const staging *s = (const staging *)carrier;
+    const passage *s = (const passage *)carrier;
 
     (void)bytes;
-    return staging_of(s->x->group, carrier->rank, s->half);
+    return s->small ? (char *)fsdp__payload_to_show(s->x->group)
+                    : staging_of(s->x->group, s->x->group->rank, s->x->half);
 }
 
-/* Meets the others, so that peers can read this half until they come to the meeting of the next piece; the piece after
- * that uses it again. */
-static fsdp_status staging_exchange(fsdp__carrier *carrier, int64_t bytes)
+/* Meets the others. Peers can read the payload until the next one is shown, and a half of staging until they come to
+ * the meeting of the next piece; the piece after that uses it again ([Note: parity]). */
+static fsdp_status passage_exchange(fsdp__carrier *carrier, int64_t bytes)
 {
-    staging *s = (staging *)carrier;
+    passage *s = (passage *)carrier;
+    fsdp__rows *x = s->x;
+    fsdp__entry entry = {0};
 
-    FSDP_TRY(fsdp__rendezvous(s->x->group, s->x->traffic));
-    for (int r = 0; r < carrier->size; r++)
-        carrier->parts[r] = staging_of(s->x->group, r, s->half) + (s->scatters ? carrier->rank * bytes : 0);
-    s->half = !s->half;
+    if (s->small) {
+        entry.complete = fsdp__shown_is_complete(x->call);
+        FSDP_TRY(fsdp__show(x->group, x->call, &entry, x->traffic));
+    } else {
+        FSDP_TRY(fsdp__rendezvous(x->group, x->traffic));
+    }
+    for (int r = 0; r < carrier->size; r++) {
+        int rank = rank_at(x, r);
+        char *packed = s->small ? (char *)fsdp__payload_of(x->group, rank) : staging_of(x->group, rank, x->half);
+
+        carrier->parts[r] = packed + (scatters(x) ? x->self * bytes : 0);
+    }
+    x->half = !x->half;
     return FSDP_OK;
 }
 
-static bool staging_contributes(const fsdp__carrier *carrier, int rank, int64_t buffer)
+static bool passage_contributes(const fsdp__carrier *carrier, int number, int64_t buffer)
 {
-    return contributes(((const staging *)carrier)->x, rank, buffer);
+    return contributes(((const passage *)carrier)->x, number, buffer);
+}
+
+static bool is_small(const fsdp__rows *x)
+{
+    int64_t bytes = 0;
+
+    for (int64_t i = 0; i < x->call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &x->call->buffers[i];
+        int64_t numel = scatters(x) ? fsdp__unsharded_numel(b) : fsdp__chunk_numel(b);
+
+        bytes += numel * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
+    }
+    return x->call->plain && bytes <= SMALL_BYTES;
 }
 
 /* Sets up a carrier. A scatter's piece has a part for each rank. */
-static staging through_staging(const exchange *x, bool scatters)
+static passage passage_of(fsdp__rows *x)
 {
     fsdp__symmetric_group *g = x->group;
-    int64_t room = FSDP__STAGING_BYTES / (scatters ? g->size : 1);
+    int64_t room = FSDP__STAGING_BYTES / (scatters(x) ? g->size : 1);
 
-    return (staging){.carrier = {.rank = g->rank,
+    return (passage){.carrier = {.rank = x->self,
                                  .size = g->size,
                                  .room = room / ALIGN * ALIGN,
                                  .block = g->block,
                                  .reads_peers = true,
                                  .parts = g->sources,
                                  .operands = g->operands,
-                                 .place = staging_place,
-                                 .exchange = staging_exchange,
-                                 .contributes = staging_contributes},
+                                 .place = passage_place,
+                                 .exchange = passage_exchange,
+                                 .contributes = passage_contributes},
                      .x = x,
-                     .scatters = scatters};
+                     .small = is_small(x)};
 }
 
-/* ---- gather ---- */
+/* ---- in place ---- */
 
-static fsdp_status copy_peers_rows(exchange *x)
+static fsdp_status copy_peers_rows(const fsdp__rows *x)
 {
-    fsdp__copies rows = {.stream = x->stream, .traffic = x->traffic};
+    fsdp__copies rows;
 
+    fsdp__copies_begin(&rows, x->stream, x->traffic);
     for (int64_t i = 0; i < x->call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &x->call->buffers[i];
 
         FSDP_TRY(fsdp__copies_set(&rows, b->unsharded_dtype, b->unsharded_dtype));
         for (int p = 1; p < x->group->size; p++) {
-            int r = (x->group->rank + p) % x->group->size; /* so that not all read from the same rank at once */
+            int r = (x->self + p) % x->group->size; /* so that not all read from the same rank at once */
 
             FSDP_TRY(fsdp__copies_mirror(&rows, b, peer_unsharded(x, r, i), r));
         }
@@ -118,34 +154,9 @@ static fsdp_status copy_peers_rows(exchange *x)
     return fsdp__copies_flush(&rows);
 }
 
-fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                 fsdp__traffic *traffic)
-{
-    exchange x = {group, call, stream, traffic};
-    bool readable = fsdp__shown_is_readable(group, call);
-    staging s = through_staging(&x, false);
-    fsdp__shown_path way;
-
-    FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
-    if (readable)
-        FSDP_TRY(fsdp__place_own_rows(x.call, x.group->rank, x.stream,
-                                      x.traffic)); /* before the meeting, after which peers read them */
-    FSDP_TRY(fsdp__shown_meet(group, call, readable, traffic, &way));
-    if (way == FSDP__SHOWN_SHARED)
-        return FSDP_OK;
-    if (way == FSDP__SHOWN_SYMMETRIC) {
-        FSDP_TRY(copy_peers_rows(&x));
-        return FSDP_OK;
-    }
-    FSDP_TRY(fsdp__packed_gather(&s.carrier, call, stream, traffic));
-    return FSDP_OK;
-}
-
-/* ---- reduce ---- */
-
 /* Reduces a buffer whose contributions are rounded, or lie in runs: they are first copied to this rank's own staging,
  * which nobody else reads in this call. */
-static fsdp_status reduce_copied(exchange *x, int64_t i, int64_t rows)
+static fsdp_status reduce_copied(const fsdp__rows *x, int64_t i, int64_t rows)
 {
     const fsdp__call *call = x->call;
     fsdp__symmetric_group *g = x->group;
@@ -166,7 +177,7 @@ static fsdp_status reduce_copied(exchange *x, int64_t i, int64_t rows)
             char *copied = contributes(x, r, i) ? fsdp__place(staging_of(g, g->rank, 0), r * room, wire) : NULL;
 
             if (copied)
-                FSDP_TRY(fsdp__copies_collect(&in, b, peer_unsharded(x, r, i), g->rank, at, n, copied));
+                FSDP_TRY(fsdp__copies_collect(&in, b, peer_unsharded(x, r, i), x->self, at, n, copied));
             fsdp__sum_add(&sum, copied);
         }
         FSDP_TRY(fsdp__copies_flush(&in));
@@ -175,7 +186,7 @@ static fsdp_status reduce_copied(exchange *x, int64_t i, int64_t rows)
     return FSDP_OK;
 }
 
-static fsdp_status reduce_in_place(exchange *x, int64_t i, int64_t rows)
+static fsdp_status reduce_in_place(const fsdp__rows *x, int64_t i, int64_t rows)
 {
     fsdp__symmetric_group *g = x->group;
     const fsdp_sharded_buffer *b = &x->call->buffers[i];
@@ -186,15 +197,15 @@ static fsdp_status reduce_in_place(exchange *x, int64_t i, int64_t rows)
         bool there = contributes(x, r, i);
 
         fsdp__sum_add(&sum,
-                      there ? fsdp__place(peer_unsharded(x, r, i), g->rank * b->chunk, b->unsharded_dtype) : NULL);
-        others += there && r != g->rank;
+                      there ? fsdp__place(peer_unsharded(x, r, i), x->self * b->chunk, b->unsharded_dtype) : NULL);
+        others += there && r != x->self;
     }
     x->traffic->moved_bytes += others * rows * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
     FSDP_TRY(fsdp__sum_rows(x->call, x->stream, b, &sum, b->shard, rows));
     return FSDP_OK;
 }
 
-static bool anyone_contributes(const exchange *x, int64_t buffer)
+static bool anyone_contributes(const fsdp__rows *x, int64_t buffer)
 {
     bool any = false;
 
@@ -203,16 +214,15 @@ static bool anyone_contributes(const exchange *x, int64_t buffer)
     return any;
 }
 
-/* Reduces directly. There is no meeting afterwards: the caller keeps `unsharded` as it is until a later call is done
- * (fsdp/comm.h, "Reuse"). */
-static fsdp_status reduce_symmetric(exchange *x)
+/* Reduces directly. After a coalesced call there is no meeting: the caller keeps `unsharded` as it is until a later
+ * call is done (fsdp/comm.h, "Reuse"). */
+static fsdp_status reduce_peers_rows(const fsdp__rows *x)
 {
     const fsdp__call *call = x->call;
-    int rank = x->group->rank;
 
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
-        int64_t rows = fsdp__part_numel(b, rank);
+        int64_t rows = fsdp__part_numel(b, x->self);
         bool any = anyone_contributes(x, i), as_it_lies = b->outer <= 1 && call->predivide == 1.0f;
 
         fsdp__contributed(call, i, any, x->group->size, x->traffic);
@@ -226,19 +236,90 @@ static fsdp_status reduce_symmetric(exchange *x)
     return FSDP_OK;
 }
 
+static fsdp_status swap_peers_rows(const fsdp__rows *x)
+{
+    fsdp__copies rows;
+
+    fsdp__copies_begin(&rows, x->stream, x->traffic);
+    for (int64_t i = 0; i < x->call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &x->call->buffers[i];
+
+        FSDP_TRY(fsdp__copies_set(&rows, b->unsharded_dtype, b->unsharded_dtype));
+        for (int p = 0; p < x->group->size; p++) {
+            int r = (x->self + p) % x->group->size;
+
+            FSDP_TRY(fsdp__copies_collect(&rows, b, peer_unsharded(x, r, i), x->self, 0, fsdp__part_numel(b, x->self),
+                                          fsdp__place(b->shard, r * b->chunk, b->shard_dtype)));
+        }
+    }
+    return fsdp__copies_flush(&rows);
+}
+
+/* ---- an exchange ---- */
+
+/* Ends an exchange: after this nobody reads what was lent. */
+static fsdp_status end(const fsdp__rows *x, bool in_place)
+{
+    if (!x->call->plain || x->goes_on)
+        return FSDP_OK;
+    if (in_place)
+        FSDP_TRY(fsdp__rendezvous(x->group, x->traffic));
+    fsdp__lent_end(x->group);
+    return FSDP_OK;
+}
+
+fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp_stream *stream,
+                         fsdp__traffic *traffic)
+{
+    fsdp__symmetric_group *g = group;
+
+    return (fsdp__rows){
+        .group = g, .call = call, .stream = stream, .traffic = traffic, .pattern = pattern, .self = g->rank};
+}
+
+fsdp_status fsdp__rows_exchange(fsdp__rows *x)
+{
+    static fsdp_status (*const in_place[])(const fsdp__rows *) = {
+        [FSDP__GATHERS] = copy_peers_rows, [FSDP__REDUCES] = reduce_peers_rows, [FSDP__SWAPS] = swap_peers_rows};
+    static fsdp_status (*const packed[])(fsdp__carrier *, const fsdp__call *, fsdp_stream *,
+                                         fsdp__traffic *) = {[FSDP__GATHERS] = fsdp__packed_gather,
+                                                             [FSDP__REDUCES] = fsdp__packed_reduce,
+                                                             [FSDP__SWAPS] = fsdp__packed_swap};
+    bool readable =
+        fsdp__shown_is_readable(x->group, x->call, fsdp__device_host_access(fsdp__stream_device(x->stream)));
+    passage s = passage_of(x);
+    fsdp__shown_path way = FSDP__SHOWN_STAGING;
+
+    FSDP_TRY(fsdp__symmetric_open_device(x->group->world, x->stream));
+    if (!s.small && !x->staged) {
+        if (readable && x->pattern == FSDP__GATHERS) /* before the meeting, after which peers read them */
+            FSDP_TRY(fsdp__place_own_rows(x->call, x->self, x->stream, x->traffic));
+        if (x->call->plain)
+            fsdp__lent_begin(x->group);
+        FSDP_TRY(fsdp__shown_meet(x->group, x->call, readable, x->traffic, &way));
+    }
+    if (way == FSDP__SHOWN_STAGING)
+        FSDP_TRY(packed[x->pattern](&s.carrier, x->call, x->stream, x->traffic));
+    else if (way == FSDP__SHOWN_SYMMETRIC)
+        FSDP_TRY(in_place[x->pattern](x));
+    x->staged = x->goes_on && way == FSDP__SHOWN_STAGING;
+    return end(x, way == FSDP__SHOWN_SYMMETRIC);
+}
+
+/* ---- the coalesced collectives ---- */
+
+fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                                 fsdp__traffic *traffic)
+{
+    fsdp__rows x = fsdp__rows_of(group, call, FSDP__GATHERS, stream, traffic);
+
+    return fsdp__rows_exchange(&x);
+}
+
 fsdp_status fsdp__symmetric_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
                                                      fsdp__traffic *traffic)
 {
-    exchange x = {group, call, stream, traffic};
-    staging s = through_staging(&x, true);
-    fsdp__shown_path way;
+    fsdp__rows x = fsdp__rows_of(group, call, FSDP__REDUCES, stream, traffic);
 
-    FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
-    FSDP_TRY(fsdp__shown_meet(group, call, fsdp__shown_is_readable(group, call), traffic, &way));
-    if (way == FSDP__SHOWN_SYMMETRIC) {
-        FSDP_TRY(reduce_symmetric(&x));
-        return FSDP_OK;
-    }
-    FSDP_TRY(fsdp__packed_reduce(&s.carrier, call, stream, traffic));
-    return FSDP_OK;
+    return fsdp__rows_exchange(&x);
 }

@@ -1,10 +1,38 @@
-/* arena_coalesced.h - the coalesced collectives, as slots of a transport's table. */
+/* arena_coalesced.h - the collectives of sharded buffers, as slots of a transport's table, and what the plain ones are
+ * made of. */
 #ifndef COMM_ARENA_ARENA_COALESCED_H
 #define COMM_ARENA_ARENA_COALESCED_H
 
-#include "comm/comm_ops.h"
+#include "comm/transport/arena/arena_group.h"
 
 fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__symmetric_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+
+/* What becomes of the rows of a call's buffers. */
+typedef enum fsdp__pattern {
+    FSDP__GATHERS, /* every rank gets every rank's */
+    FSDP__REDUCES, /* every rank gets the sum of what all have in its own place */
+    FSDP__SWAPS    /* every rank gets what all have in its own place, in rank order */
+} fsdp__pattern;
+
+/* An exchange of rows, on one rank. */
+typedef struct fsdp__rows {
+    fsdp__symmetric_group *group;
+    const fsdp__call *call;
+    fsdp_stream *stream;
+    fsdp__traffic *traffic;
+    fsdp__pattern pattern;
+    int first; /* the group's rank that counts as the first; the others follow it */
+    int self;  /* as which rank this one counts */
+    /* The same call has another exchange, to which all ranks come when they have read their peers' rows. */
+    bool goes_on;
+    bool staged; /* it went on through staging, and goes the same way from here */
+    int half;    /* of staging: the one that the next piece uses */
+} fsdp__rows;
+
+/* Returns an exchange in which each rank counts as itself. */
+fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp_stream *stream,
+                         fsdp__traffic *traffic);
+fsdp_status fsdp__rows_exchange(fsdp__rows *rows);
 
 #endif

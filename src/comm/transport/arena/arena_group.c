@@ -29,9 +29,8 @@ static fsdp_status group_new(fsdp__symmetric *world, const fsdp__process_group_s
     group->name = fsdp__strdup(spec->name);
     group->ranks = fsdp__malloc(count * sizeof *group->ranks);
     group->sources = fsdp__calloc(count, sizeof *group->sources);
-    group->results = fsdp__calloc(count, sizeof *group->results);
     group->operands = fsdp__calloc(count, sizeof *group->operands);
-    if (!group->name || !group->ranks || !group->sources || !group->results || !group->operands) {
+    if (!group->name || !group->ranks || !group->sources || !group->operands) {
         fsdp__symmetric_group_free(group);
         return FSDP_NO_MEMORY;
     }
@@ -160,7 +159,6 @@ void fsdp__symmetric_group_free(void *g)
     if (group->place && (group->claimed || atomic_fetch_sub(&group->place->members, 1) == 1))
         atomic_store(&group->place->key, 0);
     fsdp__free(group->operands);
-    fsdp__free(group->results);
     fsdp__free(group->sources);
     fsdp__free(group->ranks);
     fsdp__free(group->name);

@@ -2,7 +2,7 @@
 #ifndef COMM_ARENA_ARENA_PLAIN_H
 #define COMM_ARENA_ARENA_PLAIN_H
 
-#include "comm/comm_ops.h"
+#include "comm/transport/arena/arena_group.h"
 
 fsdp_status fsdp__symmetric_all_gather(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__symmetric_reduce_scatter(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
@@ -10,5 +10,9 @@ fsdp_status fsdp__symmetric_all_reduce(void *group, const fsdp__call *, fsdp_str
 fsdp_status fsdp__symmetric_broadcast(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__symmetric_all_to_all(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__symmetric_barrier(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+
+/* Exchanges an all_reduce's flags, after the exchange whose entries say which ranks have flags that are not set: other
+ * ranks may have set them. */
+fsdp_status fsdp__symmetric_join_flags(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__traffic *traffic);
 
 #endif

@@ -14,8 +14,10 @@ enum {
 /* Stands in place of an address in a reduction: this rank has nothing to add. */
 static const uint64_t nothing = UINT64_MAX;
 
-bool fsdp__shown_is_readable(const fsdp__symmetric_group *group, const fsdp__call *call)
+bool fsdp__shown_is_readable(const fsdp__symmetric_group *group, const fsdp__call *call, bool follows)
 {
+    if (call->plain && group->world->all_readable && follows)
+        return true;
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         size_t bytes = (size_t)fsdp__unsharded_numel(b) * fsdp_dtype_size(b->unsharded_dtype);
@@ -31,10 +33,12 @@ bool fsdp__shown_is_direct(const fsdp__call *call)
     return !call->force_copy && call->buffer_count <= TABLE_BUFFERS;
 }
 
-static bool is_complete(const fsdp__call *call)
+bool fsdp__shown_is_complete(const fsdp__call *call)
 {
     bool reduces = call->name == FSDP__CALL_REDUCE_SCATTER_COALESCED, complete = true;
 
+    if (call->flags)
+        return !memchr(call->flags, 0, (size_t)call->flag_count);
     for (int64_t i = 0; reduces && i < call->buffer_count; i++)
         complete = complete && call->buffers[i].unsharded;
     return complete;
@@ -70,7 +74,7 @@ fsdp_status fsdp__shown_meet(fsdp__symmetric_group *g, const fsdp__call *call, b
                              fsdp__shown_path *out)
 {
     bool direct = fsdp__shown_is_direct(call);
-    fsdp__entry entry = {.readable = readable, .complete = is_complete(call)};
+    fsdp__entry entry = {.readable = readable, .complete = fsdp__shown_is_complete(call)};
 
     FSDP_TRY(fill_payload(g, call, &entry));
     FSDP_TRY(fsdp__show(g, call, &entry, traffic));

@@ -12,8 +12,11 @@ typedef enum fsdp__shown_path {
     FSDP__SHOWN_SHARED     /* a gather's: all ranks have the same memory */
 } fsdp__shown_path;
 
-/* Returns whether peers can read all `unsharded` memory of this rank. */
-bool fsdp__shown_is_readable(const fsdp__symmetric_group *group, const fsdp__call *call);
+/* Returns whether peers can read all `unsharded` memory of this rank; `follows` tells whether the host may follow
+ * pointers to memory of the call's device. */
+bool fsdp__shown_is_readable(const fsdp__symmetric_group *group, const fsdp__call *call, bool follows);
+/* Returns whether this rank contributes to all buffers of a reduction, or all its flags are set. */
+bool fsdp__shown_is_complete(const fsdp__call *call);
 /* Returns whether the call can take a path for memory that is each rank's own: it was not told otherwise, and has not
  * too many buffers. */
 bool fsdp__shown_is_direct(const fsdp__call *call);

@@ -26,8 +26,9 @@ static uint64_t hash_buffer(uint64_t hash, const fsdp_sharded_buffer *b)
     return fsdp__mix(fsdp__mix(hash, (uint64_t)FSDP__MAX(b->outer, 1)), dtypes);
 }
 
-void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
+void fsdp__signature_fill(const fsdp__call *made, fsdp__signature *out)
 {
+    const fsdp__call *call = made->plain ? made->plain : made;
     bool coalesced = call->name == FSDP__CALL_ALL_GATHER_COALESCED || call->name == FSDP__CALL_REDUCE_SCATTER_COALESCED;
 
     memset(out, 0, sizeof *out); /* including padding: signatures are compared as bytes */

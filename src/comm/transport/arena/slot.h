@@ -7,8 +7,7 @@
 
 typedef struct fsdp__entry {
     fsdp__signature signature;
-    /* What follows is not compared. Addresses are offsets from the arena's base. */
-    uint64_t send, recv;
+    /* What follows is not compared. */
     bool readable;      /* peers can read all the memory of this call */
     bool complete;      /* of a reduction: this rank contributes to all buffers, or all its flags are set */
     int32_t own_status; /* of process_group_alloc */

@@ -181,7 +181,7 @@ static fsdp_status reduce_visible(fsdp__machines_group *group, const fsdp__call 
     *done = false;
     if (group->flat || !fsdp__device_host_access(fsdp__stream_device(stream)))
         return FSDP_OK;
-    readable = fsdp__shown_is_readable(group->local, call);
+    readable = fsdp__shown_is_readable(group->local, call, true);
     FSDP_TRY(fsdp__shown_meet(group->local, call, readable, traffic, &path));
     return fsdp__machines_reduce(group, call, stream, traffic, is_visible(group, call, path), done);
 }
