@@ -17,10 +17,10 @@
  * [Note: readers and writers]
  * In the first two residences peers read memory that this rank writes: its shard (optimizer, initialize, load), or its
  * rows of the unsharded parameters (the next cast). Readers only say when they begin and end: a group reads from its
- * gather, or from the next use of what stayed unsharded, to the end of that use. The writer waits, in one place:
- * begin_write in state.c, which every write to a shard goes through (the guard of the shards' storages calls it), and
- * the gather of a CAST group. A write also makes everything stale that was derived from the shard: in every residence
- * alike the group is resharded, and its next use gathers again. */
+ * gather, or from the next use of what stayed unsharded, to the end of that use. The writer waits, in two places:
+ * state/write.c, which every write to a shard goes through (the guard of the shards' storages calls it), and the gather
+ * of a CAST group. A write also makes everything stale that was derived from the shard: in every residence alike the
+ * group is resharded, and its next use gathers again. */
 #ifndef SHARD_GROUP_RESIDENCE_H
 #define SHARD_GROUP_RESIDENCE_H
 

@@ -5,7 +5,7 @@
 #include "shard/reduce/owner.h"
 #include "shard/state/allocate.h"
 #include "shard/state/describe.h"
-#include "shard/state/hooks.h"
+#include "shard/state/forward.h"
 #include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
 #include "shard/state/retype.h"

@@ -1,5 +1,5 @@
 /* module_state.h - one call of a front door, as the engine sees it: its modules and its groups of parameters (FSDP2's
- * FSDPState), and what is done to all of the groups together. hooks.c decides when it is done.
+ * FSDPState), and what is done to all of the groups together. forward.c and backward.c decide when it is done.
  *
  * [Note: companions]
  * A parameter may be tied across calls, or its module shared. The first call owns it. The states of later calls whose

@@ -62,7 +62,7 @@ int64_t fsdp__root_find(const fsdp__root *root, const fsdp__module_state *state)
 fsdp__module_state *fsdp__module_state_ref(fsdp__module_state *state);
 void fsdp__module_state_unref(fsdp__module_state *state);
 
-/* Makes `companion` a companion of `host` from now on: [Note: companions] in state.h. */
+/* Makes `companion` a companion of `host` from now on: [Note: companions] in module_state.h. */
 fsdp_status fsdp__module_state_accompany(fsdp__module_state *companion, fsdp__module_state *host);
 
 /* ---- order ---- */

@@ -1,5 +1,5 @@
-/* hooks.c - the schedule of a forward. */
-#include "shard/state/hooks.h"
+/* forward.c - the schedule of a forward. */
+#include "shard/state/forward.h"
 
 #include "autograd/autograd.h"
 #include "base/compiler.h"
