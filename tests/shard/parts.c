@@ -13,15 +13,6 @@ typedef struct division {
     int64_t chosen;
 } division;
 
-static fsdp__param *find(const fsdp__module_state *state, const fsdp_tensor *tensor)
-{
-    for (int64_t g = 0; g < state->group_count; g++)
-        for (int64_t i = 0; i < state->groups[g]->param_count; i++)
-            if (state->groups[g]->params[i].sharded == tensor)
-                return &state->groups[g]->params[i];
-    return NULL;
-}
-
 static fsdp_status choose(division *d, fsdp_tensor *tensor, fsdp__param **out)
 {
     const fsdp_mp_policy *policy = &d->options->mp_policy;
@@ -42,7 +33,7 @@ static fsdp_status divide(division *d, fsdp_module *module)
 {
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
-        fsdp__param *param = *slot->slot ? find(d->state, *slot->slot) : NULL;
+        fsdp__param *param = *slot->slot ? fsdp__module_state_find(d->state, *slot->slot) : NULL;
 
         if (!*slot->slot)
             continue;

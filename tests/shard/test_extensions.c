@@ -5,7 +5,7 @@
 #include "oracle/oracle.h"
 #include "shard/codes.h"
 #include "shard/doubling.h"
-#include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/ways.h"
 
 /* ---- an extension that changes no bit ---- */

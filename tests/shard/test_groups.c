@@ -5,7 +5,6 @@
 #include "device/kernels.h"
 #include "shard/doubling.h"
 #include "shard/parts.h"
-#include "shard/reduce/gradients.h"
 #include "shard/state/module_state.h"
 #include "shard/ways.h"
 

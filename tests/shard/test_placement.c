@@ -1,6 +1,5 @@
 /* Parameters sharded in any dimension, each in its own, and over a mesh of its own.
  * Links: optim */
-#include "shard/reduce/gradients.h"
 #include "shard/state/module_state.h"
 #include "shard/ways.h"
 

@@ -6,7 +6,7 @@
 #include "fsdp/replicate.h"
 #include "shard/doors/fully_shard.h"
 #include "shard/parts.h"
-#include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/tree_wrap.h"
 
 /* ---- building ---- */

@@ -315,16 +315,14 @@ fsdp_status fsdp_fsdp1_no_sync_end(fsdp_module *module)
 
 /* ---- the communication hook ---- */
 
-static fsdp_status check_hook(void *arg, fsdp_module *module, const char *name)
+static fsdp_status check_hook(void *unused, fsdp__module_state *state)
 {
-    const fsdp__module_state *state = fsdp__module_state_of(module);
-
-    (void)arg, (void)name;
-    for (int64_t i = 0; state && i < state->group_count; i++) {
+    (void)unused;
+    for (int64_t i = 0; i < state->group_count; i++) {
         const fsdp__mesh_info *mesh = &state->groups[i]->residence.mesh;
 
         if (state->groups[i]->buckets)
-            return fsdp__fail_replicated(module, "fsdp_module_set_bucket_hook");
+            return fsdp__fail_replicated(state, "fsdp_module_set_bucket_hook");
         if (mesh->ranks > 1 && mesh->replicas > 1)
             return FSDP_FAIL(FSDP_UNSUPPORTED,
                              "a communication hook takes the place of one collective, and the hybrid strategies have "
@@ -333,13 +331,11 @@ static fsdp_status check_hook(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-static fsdp_status set_hook(void *arg, fsdp_module *module, const char *name)
+static fsdp_status set_hook(void *arg, fsdp__module_state *state)
 {
-    const fsdp__module_state *state = fsdp__module_state_of(module);
     const fsdp_custom_collective *hook = arg;
 
-    (void)name;
-    for (int64_t i = 0; state && i < state->group_count; i++) {
+    for (int64_t i = 0; i < state->group_count; i++) {
         fsdp__param_group *group = state->groups[i];
 
         *(group->residence.mesh.ranks > 1 ? &group->reduce_scatter : &group->all_reduce) =
@@ -358,6 +354,6 @@ fsdp_status fsdp_fsdp1_register_comm_hook(fsdp_module *module, const fsdp_custom
         return FSDP_FAIL(FSDP_INVALID, "a communication hook is without allocate: it may work in place");
     if (state->root->state != state)
         return FSDP_FAIL(FSDP_STATE, "a communication hook is registered with the outermost wrapped module");
-    FSDP_TRY(fsdp__module_walk(module, check_hook, NULL));
-    return fsdp__module_walk(module, set_hook, (void *)(uintptr_t)hook);
+    FSDP_TRY(fsdp__each_state(module, true, check_hook, NULL));
+    return fsdp__each_state(module, true, set_hook, (void *)(uintptr_t)hook);
 }

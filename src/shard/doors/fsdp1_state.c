@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "fsdp/fsdp1.h"
+#include "shard/reduce/owner.h"
 #include "shard/state/methods.h"
 
 #define FLAT_PARAM "_flat_param"
@@ -189,12 +190,10 @@ static fsdp_status add_local(const fsdp_state_dict_entry *entry, fsdp_state_dict
     return status;
 }
 
-static fsdp_status check_local(void *arg, fsdp_module *module, const char *name)
+static fsdp_status check_local(void *unused, fsdp__module_state *state)
 {
-    const fsdp__module_state *state = fsdp__module_state_of(module);
-
-    (void)arg, (void)name;
-    if (state && state->fsdp1.by_mesh)
+    (void)unused;
+    if (state->fsdp1.by_mesh)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "a local state dict of modules that were wrapped with a mesh: take a sharded "
                          "one, or wrap with process groups");
@@ -207,7 +206,7 @@ static fsdp_status make_local(fsdp_module *module, const fsdp_state_dict *distin
     fsdp_state_dict *local = NULL, *named = NULL;
     fsdp_status status = FSDP_OK;
 
-    FSDP_TRY(fsdp__module_walk(module, check_local, NULL));
+    FSDP_TRY(fsdp__each_state(module, true, check_local, NULL));
     FSDP_TRY(fsdp_state_dict_create(&local));
     for (int64_t i = 0; i < distinct->count; i++)
         FSDP_TRY_GOTO(status, add_local(&distinct->entries[i], local), out);

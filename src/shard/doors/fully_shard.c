@@ -6,7 +6,7 @@
 #include "shard/doors/fully_shard.h"
 #include "shard/doors/zero.h"
 #include "shard/group/default_groups.h"
-#include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/state/attach.h"
 
 const fsdp__door fsdp__door_fully_shard = {
@@ -133,15 +133,6 @@ static fsdp_status choose_placement(const selection *sel, const char *name, cons
     return status;
 }
 
-static fsdp__param *find_selected(const fsdp__module_state *state, const fsdp_tensor *t)
-{
-    for (int64_t i = 0; i < state->group_count; i++)
-        for (int64_t p = 0; p < state->groups[i]->param_count; p++)
-            if (state->groups[i]->params[p].sharded == t)
-                return &state->groups[i]->params[p];
-    return NULL;
-}
-
 /* Gives the caller's extension if it decides what is sent of the parameter. */
 static fsdp_status choose_extension(const selection *sel, const fsdp_module *module, const fsdp__parameter_slot *slot,
                                     fsdp_gather_extension *out)
@@ -211,7 +202,7 @@ static fsdp_status select_parameter(selection *sel, fsdp_module *module, const f
         return FSDP_OK;
     if (owner)
         return join_owner(sel, module, slot, owner);
-    p = find_selected(sel->state, *slot->slot);
+    p = fsdp__module_state_find(sel->state, *slot->slot);
     if (!p && select_new(sel, module, slot, &p) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "%s", module->type->name);
     return fsdp__param_add_field(p, module, slot->slot);

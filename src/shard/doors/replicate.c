@@ -10,7 +10,7 @@
 #include "shard/doors/replicate_join.h"
 #include "shard/group/alike.h"
 #include "shard/group/default_groups.h"
-#include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/state/attach.h"
 #include "shard/state/methods.h"
 
@@ -140,18 +140,10 @@ static fsdp_status check_parameter(const selection *sel, const char *name, const
     return fsdp__check_parameter("replicate", name, t, sel->group ? sel->group->params[0].sharded : NULL);
 }
 
-static fsdp__param *find_selected(const fsdp__param_group *group, const fsdp_tensor *t)
-{
-    for (int64_t i = 0; group && i < group->param_count; i++)
-        if (group->params[i].sharded == t)
-            return &group->params[i];
-    return NULL;
-}
-
 static fsdp_status select_parameter(selection *sel, fsdp_module *module, const char *path,
                                     const fsdp__parameter_slot *slot)
 {
-    fsdp__param *p = find_selected(sel->group, *slot->slot);
+    fsdp__param *p = fsdp__module_state_find(sel->state, *slot->slot);
     char name[256];
 
     if (!*slot->slot || is_ignored(sel, *slot->slot))

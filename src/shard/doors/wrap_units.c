@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/pointer_table.h"
 #include "shard/doors/wrap_policy.h"
-#include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/state/module_state.h"
 
 /* A module of the tree, in the order of the walk. */

@@ -27,12 +27,9 @@ fsdp_status fsdp__zero_check(const fsdp_shard_options *options)
     return FSDP_OK;
 }
 
-static fsdp_status begin_microbatch(void *last, fsdp_module *module, const char *name)
+static fsdp_status begin_microbatch(void *last, fsdp__module_state *state)
 {
-    fsdp__module_state *state = fsdp__module_state_of(module);
-
-    (void)name;
-    if (!state || state->zero_stage == 0 || state->zero_stage == 3)
+    if (state->zero_stage == 0 || state->zero_stage == 3)
         return FSDP_OK;
     if (state->zero_stage == 1)
         state->reduce_grads = state->reduction.all_reduce = *(const bool *)last;
@@ -46,5 +43,5 @@ fsdp_status fsdp_module_set_is_last_microbatch(fsdp_module *module, bool last)
 
     FSDP_TRY(fsdp__method_state(module, &state));
     fsdp__root_set_last_backward(state->root, last);
-    return fsdp__module_walk(module, begin_microbatch, &last);
+    return fsdp__each_state(module, true, begin_microbatch, &last);
 }

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "device/device.h"
-#include "device/kernels.h"
+#include "shard/group/region.h"
 
 static fsdp_device *host_of(const fsdp__arriving *arriving)
 {
@@ -154,21 +154,11 @@ static fsdp_status add_all(fsdp_stream *stream, const fsdp__arriving *arriving, 
 {
     for (int64_t i = 0; i < count; i++) {
         const fsdp_tensor *gradient = arriving[i].gradient;
-        const void *const from = staging;
-        const fsdp__reduce_ranks_args args = {.srcs = &from,
-                                              .count = 1,
-                                              .dst = data_of(gradient),
-                                              .numel = fsdp_tensor_numel(gradient),
-                                              .src_dtype = arriving[i].dtype,
-                                              .dst_dtype = gradient->dtype,
-                                              .op = FSDP__RANK_SUM,
-                                              .divisor = 1,
-                                              .accumulate = true};
 
         if (gradient->storage->written)
             FSDP_TRY(fsdp_stream_wait_event(stream, gradient->storage->written));
-        if (args.numel > 0)
-            FSDP_TRY(fsdp__launch_reduce_ranks(stream, &args));
+        FSDP_TRY(fsdp__divide_run(stream, staging, arriving[i].dtype, data_of(gradient), gradient->dtype,
+                                  fsdp_tensor_numel(gradient), 1, true));
         staging += fsdp__device_rounded(bytes_of(&arriving[i]));
     }
     return FSDP_OK;

@@ -95,10 +95,8 @@ static fsdp_status take_region(fsdp__comm_context *comm, fsdp_device *device, si
     if (*region && (*region)->bytes >= bytes)
         return FSDP_OK;
     drop_region(comm, region, false);
-    FSDP_TRY(fsdp__region_of_device(device, bytes, kind, region));
-    status = fsdp__region_fill(*region);
-    if (status == FSDP_OK)
-        status = fsdp__comm_context_follow_compute(comm, device); /* the device's stream had the memory before */
+    FSDP_TRY(fsdp__region_make(device, bytes, kind, region));
+    status = fsdp__comm_context_follow_compute(comm, device); /* the device's stream had the memory before */
     if (status != FSDP_OK) {
         fsdp__region_unref(*region);
         *region = NULL;

@@ -165,21 +165,11 @@ static fsdp_status unpack_gradients(const packing *p, const fsdp_reduce_options 
 
     for (int64_t i = 0; i < p->count; i++) {
         const fsdp_sharded_buffer *b = &p->buffers[i];
-        const void *src = from;
-        const fsdp__reduce_ranks_args args = {.srcs = &src,
-                                              .count = 1,
-                                              .dst = b->shard,
-                                              .numel = fsdp__part_numel(b, rank),
-                                              .src_dtype = p->dtype,
-                                              .dst_dtype = b->shard_dtype,
-                                              .op = FSDP__RANK_SUM,
-                                              .divisor = options->divisor,
-                                              .accumulate = options->accumulate};
 
         if (fsdp__reduce_dtype(b) != p->dtype)
             continue;
-        if (args.numel > 0)
-            FSDP_TRY(fsdp__launch_reduce_ranks(p->stream, &args));
+        FSDP_TRY(fsdp__divide_run(p->stream, from, p->dtype, b->shard, b->shard_dtype, fsdp__part_numel(b, rank),
+                                  options->divisor, options->accumulate));
         from += bytes_of(p, b, p->dtype);
     }
     return FSDP_OK;

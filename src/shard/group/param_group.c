@@ -64,6 +64,15 @@ fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group)
     return group->reduce_pg ? group->reduce_pg : group->residence.mesh.shard_pg;
 }
 
+void fsdp__param_group_close(fsdp__param_group *group)
+{
+    fsdp__wire_close(&group->wire);
+    fsdp__residence_close(&group->residence);
+    fsdp__offload_close(&group->offload);
+    fsdp_event_free(group->gathered);
+    group->gathered = NULL;
+}
+
 static void publish(fsdp__param_group *group, bool unsharded)
 {
     for (int64_t i = 0; i < group->param_count; i++)

@@ -79,7 +79,7 @@ typedef struct fsdp__param_group {
     bool kept;            /* gradients of backwards without reduction since the last one; the same on all ranks */
     bool explicit;        /* unsharded by the caller: [Note: what fields name] in param.h */
     bool requested;       /* by unshard_async, and not used since */
-    bool stays_unsharded; /* after a use, as far as all ranks know: [Note: staying unsharded] in root.h */
+    bool stays_unsharded; /* after a use, as far as all ranks know: [Note: staying unsharded] in iteration.h */
     bool asked;           /* in the running exchange */
     bool writes_back, summoned_grads; /* at the end of the summon; gradients are summoned, too */
     bool written;    /* the device's stream has written the shards since a gather last waited for that */
@@ -106,6 +106,10 @@ int64_t fsdp__param_group_holders(fsdp__param_group *group, fsdp__param **out);
 /* Adds a parameter at the end. Pointers to parameters added earlier become invalid. */
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);
 
+/* Gives up the memory and objects that the group got with its residence. Tensors in them that others hold stay valid.
+ */
+void fsdp__param_group_close(fsdp__param_group *group);
+
 /* ---- the life cycle of the unsharded parameters ---- All calls are idempotent. */
 
 /* Starts the gather, unless it has been started already. [collective] */
@@ -116,7 +120,7 @@ fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context 
 void fsdp__param_group_leave(fsdp__param_group *group);
 /* Ends a use, and drops the unsharded parameters, or the slice. */
 void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
-/* Reshards on this rank alone, by a write or a call of the caller's: see [Note: staying unsharded] in root.h. */
+/* Reshards on this rank alone, by a write or a call of the caller's: see [Note: staying unsharded] in iteration.h. */
 void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm);
 /* Keeps a slice if the group has one, and reshards otherwise. */
 fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__comm_context *comm);

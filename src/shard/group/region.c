@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "comm/internal.h"
+#include "device/kernels.h"
 
 fsdp_status fsdp__region_of_device(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, fsdp__region **out)
 {
@@ -112,6 +113,22 @@ fsdp_status fsdp__region_tensor(fsdp__region *region, size_t offset, fsdp_dtype 
     status = fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
     fsdp__storage_unref(storage);
     return status;
+}
+
+fsdp_status fsdp__divide_run(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst,
+                             fsdp_dtype dst_dtype, int64_t numel, float divisor, bool add)
+{
+    const fsdp__reduce_ranks_args args = {.srcs = &src,
+                                          .count = 1,
+                                          .dst = dst,
+                                          .numel = numel,
+                                          .src_dtype = src_dtype,
+                                          .dst_dtype = dst_dtype,
+                                          .op = FSDP__RANK_SUM,
+                                          .divisor = divisor,
+                                          .accumulate = add};
+
+    return numel > 0 ? fsdp__launch_reduce_ranks(stream, &args) : FSDP_OK;
 }
 
 static fsdp_status before_write(void *arg, fsdp__storage *storage)

@@ -47,6 +47,10 @@ void fsdp__region_lend(fsdp__region *region, size_t offset, fsdp__storage *stora
 /* Does the same for memory that peers read too: a write to the storage calls region->before_write first, or, if nobody
  * is left to ask, waits for the peers by itself. */
 void fsdp__region_lend_guarded(fsdp__region *region, size_t offset, fsdp__storage *storage);
+/* Writes `numel` elements divided by `divisor` to `dst`, or with `add` adds them to what lies there: in f32, rounded
+ * once. [stream] */
+fsdp_status fsdp__divide_run(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst,
+                             fsdp_dtype dst_dtype, int64_t numel, float divisor, bool add);
 /* Makes a tensor of `shape` on the bytes of the region from `offset` on, counted nowhere else. The caller owns `*out`,
  * which holds a reference. */
 fsdp_status fsdp__region_tensor(fsdp__region *region, size_t offset, fsdp_dtype dtype, int ndim, const int64_t *shape,

@@ -86,12 +86,12 @@ void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before
     place->writer = writer;
 }
 
-fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_process_group *pg, size_t bytes,
-                                      fsdp__region **out)
+fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_process_group *pg, bool shared,
+                                      size_t bytes, fsdp__region **out)
 {
     fsdp__mesh_info mesh = residence->mesh;
 
-    if (!fsdp__residence_can_share(residence, residence->device))
+    if (!shared)
         return fsdp__region_make(residence->device, bytes, FSDP_MEMORY_GRADIENT, out);
     mesh.shard_pg = pg;
     FSDP_TRY(fsdp__region_of_ranks(residence->device, &mesh, FSDP_MEMORY_SYMMETRIC, bytes, FSDP_MEMORY_GRADIENT, bytes,
@@ -114,6 +114,19 @@ fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size
     fsdp__region_lend(region, 0, *out);
 out:
     fsdp__region_unref(region); /* the storage holds it now */
+    return status;
+}
+
+fsdp_status fsdp__residence_shard_tensor(const fsdp__residence *residence, fsdp_memory_kind kind, fsdp_dtype dtype,
+                                         int ndim, const int64_t *shape, fsdp_tensor **out)
+{
+    size_t bytes = (size_t)fsdp__shape_numel(ndim, shape) * fsdp_dtype_size(dtype);
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__residence_shard_storage(residence, bytes, kind, &storage));
+    status = fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
+    fsdp__storage_unref(storage);
     return status;
 }
 

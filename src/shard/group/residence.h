@@ -17,10 +17,10 @@
  * [Note: readers and writers]
  * In the first two residences peers read memory that this rank writes: its shard (optimizer, initialize, load), or its
  * rows of the unsharded parameters (the next cast). Readers only say when they begin and end: a group reads from its
- * gather, or from the next use of what stayed unsharded, to the end of that use. The writer waits, in one place:
- * begin_write in state.c, which every write to a shard goes through (the guard of the shards' storages calls it), and
- * the gather of a CAST group. A write also makes everything stale that was derived from the shard: in every residence
- * alike the group is resharded, and its next use gathers again. */
+ * gather, or from the next use of what stayed unsharded, to the end of that use. The writer waits, in two places:
+ * state/write.c, which every write to a shard goes through (the guard of the shards' storages calls it), and the gather
+ * of a CAST group. A write also makes everything stale that was derived from the shard: in every residence alike the
+ * group is resharded, and its next use gathers again. */
 #ifndef SHARD_GROUP_RESIDENCE_H
 #define SHARD_GROUP_RESIDENCE_H
 
@@ -72,13 +72,15 @@ void fsdp__residence_close(fsdp__residence *residence);
 /* Sets what is called before a write to the shards: see region.h. NULL: nothing. */
 void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before_write)(void *, const fsdp__storage *),
                                 void *writer);
-/* Makes a region of `bytes` for unsharded gradients. Where the residence shares memory, peers can read it in calls of
- * `pg`. */
-fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_process_group *pg, size_t bytes,
-                                      fsdp__region **out);
+/* Makes a region of `bytes` for unsharded gradients. With `shared` peers can read it in calls of `pg`. */
+fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_process_group *pg, bool shared,
+                                      size_t bytes, fsdp__region **out);
 /* Makes a storage for something that shards have beside them: on their device, and pinned if they are. */
 fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
                                           fsdp__storage **out);
+/* Makes a tensor on such a storage. The caller owns `*out`. */
+fsdp_status fsdp__residence_shard_tensor(const fsdp__residence *residence, fsdp_memory_kind kind, fsdp_dtype dtype,
+                                         int ndim, const int64_t *shape, fsdp_tensor **out);
 /* Returns where this rank's shard of a parameter, or of a flat group's vector, lies. */
 void *fsdp__residence_shard(const fsdp__residence *residence, const fsdp__param *param);
 /* Lends `storage` that place: see fsdp__region_lend_guarded. */

@@ -134,16 +134,8 @@ static fsdp_status choose_target(sending *s)
 /* Makes the i-th result as a gradient. The caller owns `*out`. */
 static fsdp_status make_result(const sending *s, int64_t i, fsdp_tensor **out)
 {
-    const fsdp__param *param = param_of(s, i);
-    fsdp_status status;
-
-    FSDP_TRY(fsdp__bucket_tensor(param, s->to, out));
-    status = fsdp_tensor_set_distribution(*out, fsdp_tensor_distribution(param->sharded));
-    if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp_tensor_unref(*out);
-    *out = NULL;
-    return status;
+    FSDP_TRY(fsdp__bucket_tensor(param_of(s, i), s->to, out));
+    return fsdp__distribute_like(param_of(s, i)->sharded, out);
 }
 
 /* Makes a late result: only when all buckets have been sent is it known whether other ranks have a gradient that this
@@ -190,18 +182,10 @@ static fsdp_status make_results(sending *s)
 static fsdp_status add(const sending *s, int64_t i)
 {
     const fsdp__in_flight *flight = &s->comm->in_flight;
-    const void *result = (char *)s->to->data + place_of(s, i);
-    const fsdp__reduce_ranks_args args = {.srcs = &result,
-                                          .count = 1,
-                                          .dst = fsdp_tensor_data(flight->gradients[i]),
-                                          .numel = fsdp__param_numel(param_of(s, i)),
-                                          .src_dtype = s->bucket->dtype,
-                                          .dst_dtype = s->bucket->dtype,
-                                          .op = FSDP__RANK_SUM,
-                                          .divisor = 1,
-                                          .accumulate = true};
+    fsdp_dtype dtype = s->bucket->dtype;
 
-    return args.numel > 0 ? fsdp__launch_reduce_ranks(s->stream, &args) : FSDP_OK;
+    return fsdp__divide_run(s->stream, (char *)s->to->data + place_of(s, i), dtype,
+                            fsdp_tensor_data(flight->gradients[i]), dtype, fsdp__param_numel(param_of(s, i)), 1, true);
 }
 
 static fsdp_status issue(const sending *s)

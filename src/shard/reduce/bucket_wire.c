@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "comm/internal.h"
-#include "device/kernels.h"
 
 static fsdp__buckets *buckets_of(const fsdp__bucket_wire *wire)
 {
@@ -57,18 +56,9 @@ static fsdp_status all_reduce(const fsdp__bucket_wire *wire, const void *from, v
 static fsdp_status convert(const fsdp__bucket_wire *wire, const void *from, fsdp_dtype from_dtype, void *to,
                            fsdp_dtype to_dtype, float divisor)
 {
-    const fsdp__reduce_ranks_args args = {.srcs = &from,
-                                          .count = 1,
-                                          .dst = to,
-                                          .numel = wire->bucket->numel,
-                                          .src_dtype = from_dtype,
-                                          .dst_dtype = to_dtype,
-                                          .op = FSDP__RANK_SUM,
-                                          .divisor = divisor};
-
-    if (args.numel == 0 || (from == to && divisor == 1))
+    if (from == to && divisor == 1)
         return FSDP_OK;
-    return fsdp__launch_reduce_ranks(wire->stream, &args);
+    return fsdp__divide_run(wire->stream, from, from_dtype, to, to_dtype, wire->bucket->numel, divisor, false);
 }
 
 static fsdp_status average_as_it_lies(const fsdp__bucket_wire *wire)
@@ -113,15 +103,7 @@ out:
 /* Makes a view of `region` in one dimension. The caller owns `*out`. */
 static fsdp_status view_of(const fsdp__bucket_wire *wire, fsdp__region *region, fsdp_tensor **out)
 {
-    fsdp__storage *storage;
-    fsdp_status status;
-
-    FSDP_TRY(fsdp__storage_create(wire->group->residence.device, fsdp__bucket_bytes(wire->bucket), FSDP_MEMORY_GRADIENT,
-                                  false, &storage));
-    fsdp__region_lend(region, 0, storage);
-    status = fsdp__tensor_create_view(storage, wire->bucket->dtype, 1, &wire->bucket->numel, NULL, 0, out);
-    fsdp__storage_unref(storage);
-    return status;
+    return fsdp__region_tensor(region, 0, wire->bucket->dtype, 1, &wire->bucket->numel, out);
 }
 
 /* Lets the caller's hook average in place, and then copies the average to where it belongs. */

@@ -320,23 +320,10 @@ fsdp_status fsdp__bucket_make_region(const fsdp__param_group *group, const fsdp_
 {
     const fsdp__residence *r = &group->residence;
     fsdp_process_group *pg = r->mesh.replicate_pg;
-    fsdp__mesh_info mesh = r->mesh;
-    size_t bytes = fsdp__bucket_bytes(bucket);
-    fsdp_status status;
+    bool shared = r->mesh.replicas > 1 && !group->buckets->options.no_shared_memory &&
+                  fsdp__device_shared_memory(r->device) && fsdp_process_group_can_share(pg, FSDP_MEMORY_SYMMETRIC);
 
-    mesh.shard_pg = pg;
-    if (mesh.replicas > 1 && !group->buckets->options.no_shared_memory && fsdp__device_shared_memory(r->device) &&
-        fsdp_process_group_can_share(pg, FSDP_MEMORY_SYMMETRIC))
-        FSDP_TRY(
-            fsdp__region_of_ranks(r->device, &mesh, FSDP_MEMORY_SYMMETRIC, bytes, FSDP_MEMORY_GRADIENT, bytes, out));
-    else
-        FSDP_TRY(fsdp__region_of_device(r->device, bytes, FSDP_MEMORY_GRADIENT, out));
-    status = fsdp__region_fill(*out);
-    if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp__region_unref(*out);
-    *out = NULL;
-    return status;
+    return fsdp__residence_gradients(r, pg, shared, fsdp__bucket_bytes(bucket), out);
 }
 
 fsdp_status fsdp__bucket_region(fsdp__param_group *group, fsdp__bucket *bucket, fsdp__region **out)

@@ -71,7 +71,9 @@ static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *aske
         if (buffer->has_place[i])
             bytes += place_bytes(group, i, use);
     }
-    FSDP_TRY(fsdp__residence_gradients(&group->residence, fsdp__param_group_reduce_pg(group), bytes, out));
+    FSDP_TRY(fsdp__residence_gradients(&group->residence, fsdp__param_group_reduce_pg(group),
+                                       fsdp__residence_can_share(&group->residence, group->residence.device), bytes,
+                                       out));
     (*out)->weak = &buffer->region;
     buffer->region = *out;
     return FSDP_OK;
@@ -122,7 +124,35 @@ out:
     return status;
 }
 
+fsdp_status fsdp__param_gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
+{
+    fsdp__param *param = arg;
+    fsdp__buckets *buckets = param->group->buckets;
+    fsdp__region *region;
+    fsdp_status status;
+    int64_t bucket = buckets ? buckets->places[param - param->group->params].bucket : -1;
+
+    (void)leaf;
+    if (bucket < 0)
+        return make_gradient(param, FSDP__GRADIENT_COMPUTED, out);
+    FSDP_TRY(fsdp__bucket_region(param->group, &buckets->items[bucket], &region));
+    status = fsdp__bucket_tensor(param, region, out);
+    fsdp__region_unref(region); /* the tensor holds it now */
+    return status;
+}
+
 /* ---- gradients of shards ---- */
+
+fsdp_status fsdp__distribute_like(const fsdp_tensor *like, fsdp_tensor **gradient)
+{
+    fsdp_status status = fsdp_tensor_set_distribution(*gradient, fsdp_tensor_distribution(like));
+
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_tensor_unref(*gradient);
+    *gradient = NULL;
+    return status;
+}
 
 fsdp_status fsdp__param_make_grad_contiguous(fsdp__param *param)
 {
@@ -153,7 +183,7 @@ bool fsdp__param_is_due(const fsdp__param *param)
     return param->due || fsdp__param_unreduced(param);
 }
 
-static void drop(fsdp__param *param)
+void fsdp__param_drop_gradients(fsdp__param *param)
 {
     bool had = param->accumulated_grad || (param->unsharded && fsdp_tensor_grad(param->unsharded));
 
@@ -170,7 +200,7 @@ static void drop(fsdp__param *param)
 void fsdp__param_group_drop_gradients(fsdp__param_group *group)
 {
     for (int64_t i = 0; i < group->param_count; i++) {
-        drop(&group->params[i]);
+        fsdp__param_drop_gradients(&group->params[i]);
         group->params[i].due = false;
     }
     group->kept = false;
@@ -302,209 +332,4 @@ fsdp_status fsdp__param_group_flat_gradient(fsdp__param_group *group, fsdp_tenso
     fsdp_tensor_unref(*out);
     *out = NULL;
     return status;
-}
-
-/* ---- what callers do to the two tensors ---- */
-
-/* Drops older gradients when the caller sets or drops one: the caller's gradient is all there is. For a shard,
- * gradients that wait to be reduced go. For an unsharded parameter, whose gradient waits to be reduced itself, the
- * shard's gradient goes, and those that backwards without reduction kept. */
-static void grad_set(void *arg, fsdp_tensor *leaf)
-{
-    fsdp__param *param = arg;
-    fsdp_tensor *set = leaf == param->unsharded ? fsdp_tensor_ref(fsdp_tensor_grad(leaf)) : NULL;
-
-    if (leaf == param->unsharded)
-        fsdp__put_grad(param->sharded, NULL);
-    drop(param);
-    if (set)
-        fsdp__put_grad(leaf, set);
-    fsdp_tensor_unref(set);
-}
-
-/* Makes a shard's gradient a distributed tensor like the shard, wherever it comes from. */
-static fsdp_status grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
-{
-    const fsdp__param *param = arg;
-
-    if (leaf != param->sharded || fsdp_tensor_distribution(grad))
-        return FSDP_OK;
-    return fsdp_tensor_set_distribution(grad, fsdp_tensor_distribution(leaf));
-}
-
-static void requires_grad_set(void *arg, bool requires_grad)
-{
-    const fsdp__param *param = arg;
-    const fsdp__param_group *group = param->group;
-    bool any = false;
-
-    fsdp__mirror_requires_grad(param->sharded, requires_grad);
-    if (param->unsharded)
-        fsdp__mirror_requires_grad(param->unsharded, requires_grad);
-    if (!group || !group->vector.sharded)
-        return;
-    for (int64_t i = 0; i < group->param_count; i++)
-        any = any || fsdp_tensor_requires_grad(group->params[i].sharded);
-    fsdp__mirror_requires_grad(group->vector.sharded, any);
-}
-
-/* Tells the bucket of a replicated parameter that it may be ready to send. */
-static fsdp_status grad_complete(void *arg, fsdp_tensor *leaf)
-{
-    fsdp__param *param = arg;
-    const fsdp__buckets *buckets = param->group->buckets;
-
-    return buckets && buckets->running && leaf == param->unsharded ? buckets->grad_complete(param) : FSDP_OK;
-}
-
-static bool is_part(const void *arg, const fsdp_tensor *leaf)
-{
-    const fsdp__param *param = arg;
-
-    (void)leaf; /* also for the unsharded tensor */
-    return param->group && param->group->vector.sharded;
-}
-
-static const fsdp__leaf_owner leaf_owner = {.grad_made = grad_made,
-                                            .grad_set = grad_set,
-                                            .requires_grad_set = requires_grad_set,
-                                            .grad_complete = grad_complete,
-                                            .is_part = is_part};
-
-/* ---- what callers do to summoned tensors ---- */
-
-static fsdp_status summoned_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
-{
-    (void)arg, (void)leaf, (void)grad;
-    return FSDP_OK;
-}
-
-/* Drops the shard's gradient when the caller drops the summoned tensor's, unless gradients are summoned, too: those are
- * written back in the end. */
-static void summoned_grad_set(void *arg, fsdp_tensor *leaf)
-{
-    fsdp__param *param = arg;
-
-    if (param->group->summoned_grads || fsdp_tensor_grad(leaf))
-        return;
-    fsdp__put_grad(param->sharded, NULL);
-    drop(param);
-}
-
-static const fsdp__leaf_owner summoned_owner = {
-    .grad_made = summoned_grad_made, .grad_set = summoned_grad_set, .requires_grad_set = requires_grad_set};
-
-fsdp_status fsdp__param_own_summoned(fsdp__param *param)
-{
-    return fsdp__set_leaf_owner(param->summoned, &summoned_owner, param);
-}
-
-void fsdp__param_disown_summoned(fsdp__param *param)
-{
-    if (param->summoned)
-        (void)fsdp__set_leaf_owner(param->summoned, NULL, NULL);
-}
-
-/* ---- what callers do to a flat group's one parameter ---- */
-
-static fsdp_status flat_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
-{
-    (void)arg;
-    if (fsdp_tensor_distribution(grad))
-        return FSDP_OK;
-    return fsdp_tensor_set_distribution(grad, fsdp_tensor_distribution(leaf));
-}
-
-static void flat_grad_set(void *arg, fsdp_tensor *leaf)
-{
-    fsdp__param_group *group = arg;
-
-    (void)leaf;
-    for (int64_t i = 0; i < group->param_count; i++)
-        drop(&group->params[i]);
-}
-
-static void flat_requires_grad_set(void *arg, bool requires_grad)
-{
-    fsdp__param_group *group = arg;
-
-    for (int64_t i = 0; i < group->param_count; i++)
-        requires_grad_set(&group->params[i], requires_grad);
-}
-
-static bool flat_part(const void *arg, int64_t index, fsdp__leaf_part *out)
-{
-    const fsdp__param_group *group = arg;
-    const fsdp__param *p = &group->params[index];
-
-    if (index >= group->param_count)
-        return false;
-    *out = (fsdp__leaf_part){p->unit_name, p->sharded, p->piece.in_shard};
-    return true;
-}
-
-static const fsdp__leaf_owner flat_owner = {.grad_made = flat_grad_made,
-                                            .grad_set = flat_grad_set,
-                                            .requires_grad_set = flat_requires_grad_set,
-                                            .part = flat_part};
-
-fsdp_status fsdp__flat_parameter_own(fsdp__param_group *group)
-{
-    bool trained = false;
-
-    for (int64_t i = 0; i < group->param_count; i++)
-        trained = trained || fsdp_tensor_requires_grad(group->params[i].sharded);
-    FSDP_TRY(fsdp_tensor_set_requires_grad(group->vector.sharded, trained));
-    return fsdp__set_leaf_owner(group->vector.sharded, &flat_owner, group);
-}
-
-void fsdp__flat_parameter_disown(fsdp__param_group *group)
-{
-    if (group->vector.sharded)
-        (void)fsdp__set_leaf_owner(group->vector.sharded, NULL, NULL);
-}
-
-fsdp__param *fsdp__param_of(const fsdp_tensor *tensor)
-{
-    return fsdp__leaf_owner_arg(tensor, &leaf_owner);
-}
-
-fsdp_status fsdp__param_own_sharded(fsdp__param *param)
-{
-    return fsdp__set_leaf_owner(param->sharded, &leaf_owner, param);
-}
-
-/* Gives the memory of an unsharded parameter's first gradient in a backward: it lies where the reduction reads it. */
-static fsdp_status gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
-{
-    fsdp__param *param = arg;
-    fsdp__buckets *buckets = param->group->buckets;
-    fsdp__region *region;
-    fsdp_status status;
-    int64_t bucket = buckets ? buckets->places[param - param->group->params].bucket : -1;
-
-    (void)leaf;
-    if (bucket < 0)
-        return make_gradient(param, FSDP__GRADIENT_COMPUTED, out);
-    FSDP_TRY(fsdp__bucket_region(param->group, &buckets->items[bucket], &region));
-    status = fsdp__bucket_tensor(param, region, out);
-    fsdp__region_unref(region); /* the tensor holds it now */
-    return status;
-}
-
-fsdp_status fsdp__param_own_unsharded(fsdp__param *param)
-{
-    FSDP_TRY(fsdp__set_leaf_owner(param->unsharded, &leaf_owner, param));
-    return fsdp__set_grad_source(param->unsharded, gradient_source, param);
-}
-
-void fsdp__param_disown(fsdp__param *param)
-{
-    (void)fsdp__set_leaf_owner(param->sharded, NULL, NULL);
-    fsdp__param_disown_summoned(param);
-    if (!param->unsharded)
-        return;
-    (void)fsdp__set_leaf_owner(param->unsharded, NULL, NULL);
-    (void)fsdp__set_grad_source(param->unsharded, NULL, NULL);
-    param->unsharded->storage->guard.arg = NULL;
 }

@@ -8,7 +8,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "comm/internal.h"
-#include "device/kernels.h"
 #include "shard/reduce/low_gradients.h"
 #include "shard/reduce/partial.h"
 #include "shard/reduce/results.h"
@@ -215,37 +214,20 @@ static fsdp_status scatter(fsdp__reduction *r)
 static fsdp_status finish_param(const fsdp__reduction *r, int64_t i, float divisor)
 {
     const fsdp__param *param = r->params[i];
-    const void *partial = fsdp__param_partial(param);
-    const fsdp__reduce_ranks_args args = {.srcs = &partial,
-                                          .count = 1,
-                                          .dst = fsdp__result_place(r, i),
-                                          .numel = fsdp__param_shard_numel(param),
-                                          .src_dtype = fsdp__param_sent_dtype(param),
-                                          .dst_dtype = fsdp__result_dtype(r, i),
-                                          .op = FSDP__RANK_SUM,
-                                          .divisor = divisor,
-                                          .accumulate = fsdp__adds_in_place(r)};
 
-    return args.numel > 0 ? fsdp__launch_reduce_ranks(r->stream, &args) : FSDP_OK;
+    return fsdp__divide_run(r->stream, fsdp__param_partial(param), fsdp__param_sent_dtype(param),
+                            fsdp__result_place(r, i), fsdp__result_dtype(r, i), fsdp__param_shard_numel(param), divisor,
+                            fsdp__adds_in_place(r));
 }
 
 /* Shows partial gradients to the caller's hook, divided as they will be. */
 static fsdp_status call_hook(const fsdp__reduction *r, const fsdp__partial_run *run, void *data, float divisor)
 {
-    const void *const from = data;
-    const fsdp__reduce_ranks_args args = {.srcs = &from,
-                                          .count = 1,
-                                          .dst = data,
-                                          .numel = run->numel,
-                                          .src_dtype = run->dtype,
-                                          .dst_dtype = run->dtype,
-                                          .op = FSDP__RANK_SUM,
-                                          .divisor = divisor};
     int64_t offset = run->at / (int64_t)fsdp_dtype_size(run->dtype);
     fsdp_tensor *gradients;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__launch_reduce_ranks(r->stream, &args));
+    FSDP_TRY(fsdp__divide_run(r->stream, data, run->dtype, data, run->dtype, run->numel, divisor, false));
     FSDP_TRY(fsdp__tensor_create_view(r->group->partial.storage, run->dtype, 1, &run->numel, NULL, offset, &gradients));
     status = r->settings->hook(r->settings->hook_arg, gradients, r->stream);
     fsdp_tensor_unref(gradients);

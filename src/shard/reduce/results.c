@@ -24,16 +24,9 @@ fsdp_tensor *fsdp__result_shard(const fsdp__reduction *r, int64_t i)
 /* Makes a gradient of the shard `like`, a distributed tensor as that is, from byte `offset` of `storage` on. */
 static fsdp_status make_gradient(const fsdp_tensor *like, fsdp__storage *storage, size_t offset, fsdp_tensor **out)
 {
-    fsdp_status status;
-
     FSDP_TRY(fsdp__tensor_create_view(storage, like->dtype, like->ndim, like->shape, NULL,
                                       (int64_t)(offset / fsdp_dtype_size(like->dtype)), out));
-    status = fsdp_tensor_set_distribution(*out, fsdp_tensor_distribution(like));
-    if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp_tensor_unref(*out);
-    *out = NULL;
-    return status;
+    return fsdp__distribute_like(like, out);
 }
 
 /* Makes a result that hooks will see, or that may be none. It has a storage of its own, so that it can become a

@@ -7,6 +7,7 @@
 #include "shard/group/places.h"
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 
 /* ---- shards ---- */
 
@@ -220,11 +221,7 @@ static void undo(fsdp__param_group *group)
         fsdp_tensor_unref(group->params[i].unsharded);
         group->params[i].unsharded = NULL;
     }
-    fsdp__wire_close(&group->wire);
-    fsdp__residence_close(&group->residence);
-    fsdp__offload_close(&group->offload);
-    fsdp_event_free(group->gathered);
-    group->gathered = NULL;
+    fsdp__param_group_close(group);
 }
 
 fsdp_status fsdp__param_groups_agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status)
@@ -310,10 +307,7 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
     (void)fsdp__offload_await_read(group); /* host memory goes in the order of its own stream */
     if (group->wire.encoded)               /* perhaps by a forward that did not reach this group */
         (void)fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.device));
-    fsdp__wire_close(&group->wire);
-    fsdp__residence_close(&group->residence);
-    fsdp__offload_close(&group->offload);
+    fsdp__param_group_close(group);
     fsdp__mesh_info_release(&group->residence.mesh);
-    fsdp_event_free(group->gathered);
     fsdp__free(group);
 }

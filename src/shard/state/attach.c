@@ -2,22 +2,33 @@
 #include "shard/state/attach.h"
 
 #include "base/alloc.h"
-#include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/state/allocate.h"
 #include "shard/state/describe.h"
-#include "shard/state/hooks.h"
+#include "shard/state/forward.h"
 #include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
 #include "shard/state/retype.h"
+#include "shard/state/write.h"
 
 /* ---- bytes and values ---- */
+
+/* Gives all groups their memory: see fsdp__param_groups_allocate. [collective] */
+static fsdp_status allocate(fsdp__module_state *state, fsdp_device *device)
+{
+    if (!fsdp__module_state_is_meta(state))
+        return FSDP_OK;
+    if (fsdp_device_is_meta(device))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot materialize sharded parameters on the meta device");
+    return fsdp__param_groups_allocate(state->groups, state->group_count, device, fsdp__begin_write);
+}
 
 static fsdp_status materialize(void *arg, fsdp_module *module, fsdp_device *device)
 {
     fsdp__module_state *state = arg;
 
     (void)module;
-    return fsdp__module_state_allocate(state, device);
+    return allocate(state, device);
 }
 
 static bool manages(void *arg, const fsdp_tensor *parameter)
@@ -269,7 +280,7 @@ fsdp_status fsdp__module_state_attach(fsdp__module_state *state)
     for (; sharded < state->group_count; sharded++)
         FSDP_TRY_GOTO(status, fsdp__param_group_shard_parameters(state->groups[sharded]), out);
     if (state->group_count > 0 && !fsdp_device_is_meta(device_of(state)))
-        status = fsdp__module_state_allocate(state, device_of(state));
+        status = allocate(state, device_of(state));
 out:
     if (status == FSDP_OK)
         return FSDP_OK;

@@ -5,12 +5,11 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
-#include "base/text.h"
 #include "comm/internal.h"
 #include "shard/group/alike.h"
-#include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/state/buffers.h"
-#include "shard/state/prefetch.h"
+#include "shard/state/check_tree.h"
 
 typedef struct collection {
     fsdp__root *root;
@@ -68,17 +67,6 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
         return FSDP_NO_MEMORY;
     root->states[root->state_count++] = state;
     return FSDP_OK;
-}
-
-/* Returns the i-th parameter of a state, counted group after group; NULL behind the last. */
-static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
-{
-    for (int64_t g = 0; g < state->group_count; g++) {
-        if (i < state->groups[g]->param_count)
-            return &state->groups[g]->params[i];
-        i -= state->groups[g]->param_count;
-    }
-    return NULL;
 }
 
 /* ---- conditional states ---- */
@@ -155,123 +143,6 @@ static fsdp_status link_states(collection *c)
         FSDP_TRY(visit_pairs(c, inherit_condition));
     } while (c->spread);
     return visit_pairs(c, link_conditional);
-}
-
-/* Checks that states that share parameters have one root, since they gather and reduce on one stream, in one order. */
-static fsdp_status check_companions(const collection *c)
-{
-    for (int64_t i = 0; i < c->root->state_count; i++) {
-        const fsdp__module_state *state = c->root->states[i];
-
-        for (int64_t j = 0; j < state->companion_count; j++)
-            if (fsdp__root_find(c->root, state->companions[j]) < 0)
-                return FSDP_FAIL(FSDP_STATE,
-                                 "'%s' shares parameters with a sharded module outside of the outermost one: run the "
-                                 "first forward through a sharded module that has both",
-                                 c->names[i]);
-    }
-    return FSDP_OK;
-}
-
-/* Checks that fields name what they named when the parameter was sharded: a tensor that the caller has put there since
- * would be lost at the next gather. */
-static fsdp_status check_fields(const fsdp__param *param)
-{
-    char text[256];
-
-    FSDP_TRY(fsdp__param_group_check_summon(param->group, "run a forward with"));
-    for (int64_t i = 0; i < param->field_count; i++) {
-        const fsdp_tensor *named = *param->fields[i].field;
-
-        if (named != param->sharded && named != param->unsharded)
-            return FSDP_FAIL(FSDP_STATE,
-                             "parameter %s names another tensor than when it was sharded: write its values "
-                             "(fsdp_tensor_write), or replace it before fully_shard",
-                             fsdp__param_text(param, text, sizeof text));
-    }
-    return FSDP_OK;
-}
-
-/* Checks that shards are still on the device they were put on: memory on another one, given to a shard, would be paid
- * for twice. */
-static fsdp_status check_on_host(const fsdp__module_state *state)
-{
-    const fsdp_device *expected = NULL, *other = NULL;
-    fsdp__names names = {.count = 0};
-
-    for (int64_t i = 0; param_at(state, i); i++) {
-        const fsdp__param *p = param_at(state, i);
-
-        if (p->sharded->storage->device == p->group->residence.shard_device)
-            continue;
-        expected = p->group->residence.shard_device;
-        other = p->sharded->storage->device;
-        fsdp__names_add(&names, p->name ? p->name : "?");
-    }
-    if (names.count == 0)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_STATE,
-                     "shards are on device '%s' and not on device '%s', where they were put: %s; write their values "
-                     "(fsdp_tensor_write) instead of replacing their memory",
-                     fsdp_device_name(other), fsdp_device_name(expected), fsdp__names_text(&names));
-}
-
-static fsdp_status check_ready(const collection *c)
-{
-    fsdp__names meta = {.count = 0};
-
-    for (int64_t i = 0; i < c->root->state_count; i++)
-        for (int64_t j = 0; param_at(c->root->states[i], j); j++)
-            FSDP_TRY(check_fields(param_at(c->root->states[i], j)));
-    for (int64_t i = 0; i < c->root->state_count; i++) {
-        const fsdp__module_state *state = c->root->states[i];
-
-        for (int64_t j = 0; fsdp__module_state_is_meta(state) && param_at(state, j); j++)
-            fsdp__names_add(&meta, param_at(state, j)->name ? param_at(state, j)->name : "?");
-        if (!fsdp__module_state_is_meta(state))
-            FSDP_TRY(check_on_host(state));
-    }
-    if (meta.count > 0)
-        return FSDP_FAIL(FSDP_STATE,
-                         "still on the meta device: %s: call fsdp_module_materialize before the first forward",
-                         fsdp__names_text(&meta));
-    return FSDP_OK;
-}
-
-static fsdp_status check_shared_comm(const collection *c)
-{
-    for (int64_t i = 0; i < c->root->state_count; i++) {
-        const fsdp__root *own = c->root->states[i]->root;
-
-        if (own != c->root && own->sharing != own)
-            return FSDP_FAIL(FSDP_STATE,
-                             "'%s' shares its communication context, but is below another sharded module: give that "
-                             "one to fsdp_share_comm_context",
-                             c->names[i]);
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status check_doors(const collection *c)
-{
-    for (int64_t i = 0; i < c->root->state_count; i++) {
-        const fsdp__module_state *state = c->root->states[i];
-
-        if (state->door->check_tree)
-            FSDP_TRY(state->door->check_tree(c->root, state, c->names[i]));
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status check_prefetch(const collection *c)
-{
-    for (int64_t i = 0; i < c->root->state_count; i++)
-        if (!fsdp__prefetch_is_within(c->root->states[i], c->root))
-            return FSDP_FAIL(FSDP_STATE,
-                             "'%s' is to prefetch a module that is not below the same outermost module: set its lists "
-                             "anew",
-                             c->names[i]);
-    return FSDP_OK;
 }
 
 static bool spans_machines(const fsdp_process_group *pg)
@@ -397,11 +268,7 @@ static fsdp_status check(collection *c)
         return FSDP_FAIL(FSDP_STATE, "the outermost fully_shard call must name a single module, this one names %lld",
                          (long long)outermost->module_count);
     FSDP_TRY(fsdp__module_walk(outermost->modules[0], collect_state, c));
-    FSDP_TRY(check_companions(c));
-    FSDP_TRY(check_ready(c));
-    FSDP_TRY(check_doors(c));
-    FSDP_TRY(check_prefetch(c));
-    return check_shared_comm(c);
+    return fsdp__check_tree(c->root, c->names);
 }
 
 /* Makes what the root needs. What a failure leaves behind is made again by the next try. */

@@ -2,6 +2,7 @@
 #include "shard/state/methods.h"
 
 #include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/reduce/partial.h"
 #include "shard/state/prefetch.h"
 
@@ -16,165 +17,36 @@ fsdp_status fsdp__method_state(fsdp_module *module, fsdp__module_state **out)
     return FSDP_OK;
 }
 
-/* A change that is applied to the module's state and, with `recurse`, to the states of the modules below. */
-typedef struct change {
-    fsdp_status (*apply)(fsdp__module_state *state, int value);
-    int value;
-} change;
+typedef struct visit {
+    fsdp_status (*function)(void *arg, fsdp__module_state *state);
+    void *arg;
+} visit;
 
-static fsdp_status apply_change(void *arg, fsdp_module *module, const char *name)
+static fsdp_status visit_module(void *arg, fsdp_module *module, const char *name)
 {
     fsdp__module_state *state = fsdp__module_state_of(module);
-    const change *c = arg;
+    const visit *v = arg;
 
     (void)name;
-    return state ? c->apply(state, c->value) : FSDP_OK;
+    return state ? v->function(v->arg, state) : FSDP_OK;
 }
 
-static fsdp_status change_states(fsdp_module *module, bool recurse, fsdp_status (*apply)(fsdp__module_state *, int),
+fsdp_status fsdp__each_state(fsdp_module *module, bool recurse,
+                             fsdp_status (*function)(void *arg, fsdp__module_state *state), void *arg)
+{
+    visit v = {function, arg};
+
+    return recurse ? fsdp__module_walk(module, visit_module, &v) : visit_module(&v, module, "");
+}
+
+/* Applies a change to the module's state and, with `recurse`, to the states of the modules below. */
+static fsdp_status change_states(fsdp_module *module, bool recurse, fsdp_status (*apply)(void *, fsdp__module_state *),
                                  int value)
 {
     fsdp__module_state *state;
-    change c = {.apply = apply, .value = value};
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    return recurse ? fsdp__module_walk(module, apply_change, &c) : apply_change(&c, module, "");
-}
-
-/* Reshards after a failure: groups that were gathered before one failed are given up as well. */
-static fsdp_status reshard_if_failed(fsdp__module_state *state, fsdp_status status)
-{
-    if (status != FSDP_OK)
-        fsdp__module_state_reshard(state);
-    return status;
-}
-
-/* Prepares the state and its companions for a gather by hand. Before lazy initialisation the companions have roots of
- * their own. */
-static fsdp_status prepare_unshard(fsdp__module_state *state, const fsdp__root *prepared)
-{
-    fsdp_device *device = fsdp__module_state_device(state);
-
-    if (device)
-        FSDP_TRY(fsdp__comm_context_open(state->comm, device, FSDP_OVERLAP_INLINE));
-    if (!state->root->forward_root && !state->root->in_backward) {
-        if (state->root != prepared)
-            FSDP_TRY(fsdp__root_drop_stale(state->root));
-        FSDP_TRY(fsdp__root_encode_state(state->root, state));
-    }
-    for (int64_t i = 0; i < state->companion_count; i++)
-        FSDP_TRY(prepare_unshard(state->companions[i], state->root));
-    return FSDP_OK;
-}
-
-static fsdp_status begin_unshard(fsdp__module_state *state)
-{
-    FSDP_TRY(prepare_unshard(state, NULL));
-    return reshard_if_failed(state, fsdp__module_state_unshard(state));
-}
-
-static void mark_explicit(fsdp__module_state *state)
-{
-    for (int64_t i = 0; i < state->group_count; i++)
-        state->groups[i]->explicit = state->groups[i]->sharded_state == FSDP_UNSHARDED;
-    for (int64_t i = 0; i < state->companion_count; i++)
-        mark_explicit(state->companions[i]);
-}
-
-static fsdp_status end_unshard(fsdp__module_state *state)
-{
-    fsdp_status status = reshard_if_failed(state, fsdp__module_state_wait(state));
-
-    mark_explicit(state);
-    return status;
-}
-
-/* Marks what an unshard_async was asked for, tied weights included: it is not to be given up until somebody waits. */
-static void mark_requested(fsdp__module_state *state)
-{
-    for (int64_t i = 0; i < state->group_count; i++)
-        state->groups[i]->requested = true;
-    for (int64_t i = 0; i < state->companion_count; i++)
-        mark_requested(state->companions[i]);
-}
-
-static bool is_requested(const fsdp__module_state *state)
-{
-    bool requested = false;
-
-    for (int64_t i = 0; i < state->group_count; i++)
-        requested = requested || state->groups[i]->requested;
-    for (int64_t i = 0; i < state->companion_count; i++)
-        requested = requested || is_requested(state->companions[i]);
-    return requested;
-}
-
-/* Returns whether everything is being gathered, or has been. If a use, a reshard or a write has taken something away in
- * between, there is nothing left to wait for. */
-static bool is_on_its_way(const fsdp__module_state *state)
-{
-    bool all = true;
-
-    for (int64_t i = 0; i < state->group_count; i++)
-        all = all && state->groups[i]->sharded_state >= FSDP_GATHERING;
-    for (int64_t i = 0; i < state->companion_count; i++)
-        all = all && is_on_its_way(state->companions[i]);
-    return all;
-}
-
-fsdp_status fsdp_module_unshard(fsdp_module *module)
-{
-    fsdp__module_state *state;
-
-    FSDP_TRY(fsdp__method_state(module, &state));
-    FSDP_TRY(begin_unshard(state));
-    return end_unshard(state);
-}
-
-fsdp_status fsdp_module_unshard_async(fsdp_module *module)
-{
-    fsdp__module_state *state;
-
-    FSDP_TRY(fsdp__method_state(module, &state));
-    FSDP_TRY(begin_unshard(state));
-    mark_requested(state);
-    return FSDP_OK;
-}
-
-fsdp_status fsdp_module_wait_unshard(fsdp_module *module)
-{
-    fsdp__module_state *state;
-
-    FSDP_TRY(fsdp__method_state(module, &state));
-    return is_requested(state) && is_on_its_way(state) ? end_unshard(state) : FSDP_OK;
-}
-
-static fsdp_status reshard(fsdp__module_state *state, int unused)
-{
-    (void)unused;
-    fsdp__module_state_give_up(state);
-    return FSDP_OK;
-}
-
-fsdp_status fsdp_module_reshard(fsdp_module *module)
-{
-    return change_states(module, false, reshard, 0);
-}
-
-/* Reshards, and drops the memory of gathers, which otherwise stays for the backward of a forward. */
-static fsdp_status reshard_for_good(fsdp__module_state *state, int unused)
-{
-    FSDP_TRY(reshard(state, unused));
-    if (!state->root->forward_root && !state->root->in_backward)
-        fsdp__comm_context_drop_memory(state->comm);
-    return FSDP_OK;
-}
-
-fsdp_status fsdp_module_reshard_all(fsdp_module *module)
-{
-    change c = {.apply = reshard_for_good};
-
-    return fsdp__module_walk(module, apply_change, &c);
+    return fsdp__each_state(module, recurse, apply, &value);
 }
 
 static fsdp_status set_prefetch(fsdp_module *module, bool forward, fsdp_module *const *modules, int count)
@@ -211,8 +83,10 @@ fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *ev
     return FSDP_OK;
 }
 
-static fsdp_status set_max_inputs(fsdp__module_state *state, int most)
+static fsdp_status set_max_inputs(void *arg, fsdp__module_state *state)
 {
+    int most = *(const int *)arg;
+
     state->max_inputs = most;
     fsdp__root_choose_max_inputs(state->root);
     return FSDP_OK;
@@ -228,8 +102,10 @@ fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int m
     return change_states(module, recurse, set_max_inputs, most);
 }
 
-static fsdp_status set_gradient_sync(fsdp__module_state *state, int sync)
+static fsdp_status set_gradient_sync(void *arg, fsdp__module_state *state)
 {
+    int sync = *(const int *)arg;
+
     state->reduce_grads = state->reduction.all_reduce = sync;
     return FSDP_OK;
 }
@@ -239,8 +115,10 @@ fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool syn
     return change_states(module, recurse, set_gradient_sync, sync);
 }
 
-static fsdp_status set_all_reduce(fsdp__module_state *state, int on)
+static fsdp_status set_all_reduce(void *arg, fsdp__module_state *state)
 {
+    int on = *(const int *)arg;
+
     state->reduction.all_reduce = on;
     return FSDP_OK;
 }
@@ -259,8 +137,10 @@ fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last)
     return FSDP_OK;
 }
 
-static fsdp_status set_reshard_after_forward(fsdp__module_state *state, int on)
+static fsdp_status set_reshard_after_forward(void *arg, fsdp__module_state *state)
 {
+    int on = *(const int *)arg;
+
     state->reshard = on ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_NEVER; /* no longer automatic */
     state->reshard_after_forward = on;
     state->slice_ranks = 0;
@@ -270,31 +150,6 @@ static fsdp_status set_reshard_after_forward(fsdp__module_state *state, int on)
 fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool on, bool recurse)
 {
     return change_states(module, recurse, set_reshard_after_forward, on);
-}
-
-static fsdp_status check_keeps(fsdp__module_state *state, int unused)
-{
-    (void)unused;
-    if (state->root->forward_root || state->root->in_backward)
-        return FSDP_FAIL(FSDP_STATE, "a forward or backward runs: what is kept unsharded can be said before and after");
-    return FSDP_OK;
-}
-
-static fsdp_status set_keep_unsharded(fsdp__module_state *state, int keep)
-{
-    state->keeps_unsharded = keep;
-    return FSDP_OK;
-}
-
-fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool keep)
-{
-    change check = {.apply = check_keeps}, set = {.apply = set_keep_unsharded, .value = keep};
-
-    if (!module)
-        return FSDP_FAIL(FSDP_INVALID, "a module is required");
-    FSDP_TRY(fsdp__module_walk(module, apply_change, &check));
-    FSDP_TRY(fsdp__module_walk(module, apply_change, &set));
-    return keep ? FSDP_OK : fsdp_module_reshard_all(module);
 }
 
 fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional)
@@ -309,8 +164,10 @@ fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional)
     return FSDP_OK;
 }
 
-static fsdp_status set_reshard_after_backward(fsdp__module_state *state, int on)
+static fsdp_status set_reshard_after_backward(void *arg, fsdp__module_state *state)
 {
+    int on = *(const int *)arg;
+
     state->reshard_after_backward = on;
     return FSDP_OK;
 }
@@ -365,14 +222,10 @@ typedef struct landed_hook {
     void *arg;
 } landed_hook;
 
-static fsdp_status set_landed(void *arg, fsdp_module *module, const char *name)
+static fsdp_status set_landed(void *arg, fsdp__module_state *state)
 {
-    fsdp__module_state *state = fsdp__module_state_of(module);
     const landed_hook *hook = arg;
 
-    (void)name;
-    if (!state)
-        return FSDP_OK;
     state->reduction.landed = hook->function;
     state->reduction.landed_arg = hook->arg;
     return FSDP_OK;
@@ -385,7 +238,7 @@ fsdp_status fsdp_module_set_post_accumulate_grad_hook(fsdp_module *module, fsdp_
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    return recurse ? fsdp__module_walk(module, set_landed, &set) : set_landed(&set, module, "");
+    return fsdp__each_state(module, recurse, set_landed, &set);
 }
 
 int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter)
@@ -399,7 +252,7 @@ int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter)
 }
 
 /* Reduces what is pending. For the second and later modules of one state nothing is left. */
-static fsdp_status reduce_pending(fsdp__module_state *state, int unused)
+static fsdp_status reduce_pending(void *unused, fsdp__module_state *state)
 {
     (void)unused;
     return fsdp__module_state_reduce_pending(state);

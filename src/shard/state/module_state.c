@@ -83,6 +83,15 @@ fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *m
     return FSDP_OK;
 }
 
+fsdp__param *fsdp__module_state_find(const fsdp__module_state *state, const fsdp_tensor *tensor)
+{
+    for (int64_t i = 0; i < state->group_count; i++)
+        for (int64_t p = 0; p < state->groups[i]->param_count; p++)
+            if (state->groups[i]->params[p].sharded == tensor)
+                return &state->groups[i]->params[p];
+    return NULL;
+}
+
 const char fsdp__module_state_key = 0;
 
 fsdp__module_state *fsdp__module_state_of(const fsdp_module *module)
@@ -158,19 +167,16 @@ void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event
 
 /* ---- companions ---- */
 
-static const char *use_of(const fsdp__module_state *state);
-
 static const char *use_of_hosts(const fsdp__module_state *state)
 {
     const char *use = NULL;
 
     for (int64_t i = 0; i < state->host_count && !use; i++)
-        use = use_of(state->hosts[i]);
+        use = fsdp__module_state_use(state->hosts[i]);
     return use;
 }
 
-/* Returns what is running: "forward", "backward", or NULL. */
-static const char *use_of(const fsdp__module_state *state)
+const char *fsdp__module_state_use(const fsdp__module_state *state)
 {
     if (state->training == FSDP__FORWARD && !state->leaving)
         return "forward";
@@ -179,7 +185,7 @@ static const char *use_of(const fsdp__module_state *state)
 
 bool fsdp__module_state_in_use(const fsdp__module_state *state)
 {
-    return use_of(state) != NULL;
+    return fsdp__module_state_use(state) != NULL;
 }
 
 bool fsdp__module_state_is_alone(const fsdp__module_state *state)
@@ -367,6 +373,11 @@ void fsdp__module_state_give_up(fsdp__module_state *state)
     reshard_all(state, fsdp__param_group_give_up);
 }
 
+void fsdp__module_state_give_up_own(fsdp__module_state *state)
+{
+    reshard(state, fsdp__param_group_give_up);
+}
+
 static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings *settings)
 {
     bool any = false;
@@ -420,63 +431,4 @@ void fsdp__module_state_reset(fsdp__module_state *state)
     state->training = FSDP__IDLE; /* first, so that the reshard finds companions out of use */
     fsdp__module_state_reshard(state);
     fsdp__module_state_forget_ran(state);
-}
-
-/* ---- writes ---- */
-
-static fsdp_status fail_in_use(const fsdp__module_state *state, const fsdp__param_group *group,
-                               const fsdp__storage *storage)
-{
-    const fsdp__param *param = group->params;
-    char text[256];
-
-    while (param->sharded->storage != storage && param < &group->params[group->param_count - 1])
-        param++;
-    return FSDP_FAIL(FSDP_STATE, "cannot write to parameter %s: a %s of its module is running",
-                     fsdp__param_text(param, text, sizeof text), use_of(state));
-}
-
-/* Notes a write to a flat parameter as one to all of its parts, and a write to a part as one to the flat parameter. */
-static void note_flat_write(fsdp__param_group *group, const fsdp__storage *written)
-{
-    fsdp__storage *flat = group->vector.sharded->storage;
-
-    for (int64_t i = 0; i < group->param_count && written == flat; i++) {
-        group->params[i].sharded->storage->unwritten = false;
-        group->params[i].sharded->storage->version++;
-    }
-    if (written == flat)
-        return;
-    flat->unwritten = false;
-    flat->version++;
-}
-
-fsdp_status fsdp__module_state_begin_write(void *arg, const fsdp__storage *storage)
-{
-    fsdp__param_group *group = arg;
-    fsdp__module_state *state = group->state;
-
-    if (fsdp__module_state_in_use(state))
-        return fail_in_use(state, group, storage);
-    FSDP_TRY(fsdp__param_group_check_summon(group, "write to the shard of"));
-    /* Before waiting: peers must not wait for this rank's own read. */
-    reshard(state, fsdp__param_group_give_up);
-    group->written = true;
-    state->comm->after_optim = NULL; /* this write comes after that event */
-    FSDP_TRY(group->way->before_write(group));
-    /* In CAST peers read the unsharded rows, not the shards; the next gather writes those rows, and waits then. */
-    if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
-        FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));
-    if (group->vector.sharded)
-        note_flat_write(group, storage);
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__module_state_allocate(fsdp__module_state *state, fsdp_device *device)
-{
-    if (!fsdp__module_state_is_meta(state))
-        return FSDP_OK;
-    if (fsdp_device_is_meta(device))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot materialize sharded parameters on the meta device");
-    return fsdp__param_groups_allocate(state->groups, state->group_count, device, fsdp__module_state_begin_write);
 }

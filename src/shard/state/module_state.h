@@ -1,5 +1,5 @@
 /* module_state.h - one call of a front door, as the engine sees it: its modules and its groups of parameters (FSDP2's
- * FSDPState), and what is done to all of the groups together. hooks.c decides when it is done.
+ * FSDPState), and what is done to all of the groups together. forward.c and backward.c decide when it is done.
  *
  * [Note: companions]
  * A parameter may be tied across calls, or its module shared. The first call owns it. The states of later calls whose
@@ -124,14 +124,12 @@ void fsdp__module_state_free(fsdp__module_state *state);
 /* Adds a group, which the state frees. */
 fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share,
                                          fsdp__param_group **out);
+/* Returns the parameter whose shard is, or will be, this tensor; NULL: the state has none. */
+fsdp__param *fsdp__module_state_find(const fsdp__module_state *state, const fsdp_tensor *tensor);
 /* Returns the bytes of its unsharded parameters: the same on all ranks of its meshes. */
 size_t fsdp__module_state_unsharded_bytes(const fsdp__module_state *state);
 fsdp__module_state *fsdp__module_state_of(const fsdp_module *module); /* NULL if the module is not sharded */
 extern const char fsdp__module_state_key;                             /* its address is the key of a state's hooks */
-/* Gives all groups their memory: see fsdp__param_groups_allocate. [collective] */
-fsdp_status fsdp__module_state_allocate(fsdp__module_state *state, fsdp_device *device);
-/* Prepares a group for a write to its shards by the device's stream: see [Note: readers and writers] in residence.h. */
-fsdp_status fsdp__module_state_begin_write(void *group, const fsdp__storage *storage);
 /* Returns whether its parameters have no bytes yet. */
 bool fsdp__module_state_is_meta(const fsdp__module_state *state);
 /* Returns the device of its parameters; NULL while they have none. */
@@ -140,7 +138,8 @@ fsdp_device *fsdp__module_state_device(const fsdp__module_state *state);
 void fsdp__module_state_forget_ran(fsdp__module_state *state);
 void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event event);
 
-/* Returns whether a forward or backward of its modules, or of a host's, is running. */
+/* Returns what is running of its modules, or of a host's: "forward", "backward", or NULL. */
+const char *fsdp__module_state_use(const fsdp__module_state *state);
 bool fsdp__module_state_in_use(const fsdp__module_state *state);
 /* Returns whether one of its parent's is running. Then other ranks may be elsewhere, so nothing may be collective. */
 bool fsdp__module_state_is_alone(const fsdp__module_state *state);
@@ -164,8 +163,9 @@ void fsdp__module_state_reshard(fsdp__module_state *state);
 /* Reshards each group as its state is set to: wholly, to a slice, or not at all. */
 fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state);
 void fsdp__module_state_reshard_after_backward(fsdp__module_state *state);
-/* See fsdp__param_group_give_up. */
+/* See fsdp__param_group_give_up; and for the state's own groups alone. */
 void fsdp__module_state_give_up(fsdp__module_state *state);
+void fsdp__module_state_give_up_own(fsdp__module_state *state);
 
 /* ---- calls for the state's own groups ---- */
 

@@ -10,13 +10,11 @@
 #include "shard/reduce/gradients.h"
 #include "shard/reduce/partial.h"
 #include "shard/state/allocate.h"
+#include "shard/state/write.h"
 
 /* What a group had before, kept until its new memory is there. */
 typedef struct before {
-    fsdp__residence residence;
-    fsdp__wire wire;
-    fsdp__offload offload;
-    fsdp_event *gathered;
+    fsdp__param_group group;
     fsdp__param *params;
     fsdp_tensor **made; /* for each parameter two in the new dtype: gradient, itself on meta; or NULL */
     bool aside;         /* the group no longer has any of that */
@@ -192,14 +190,7 @@ static fsdp_status come_to_rest(const retyping *r)
 static fsdp_status convert_gradient(const retyping *r, const fsdp__residence *residence, const fsdp_tensor *grad,
                                     fsdp_tensor **out)
 {
-    size_t bytes = (size_t)fsdp_tensor_numel(grad) * fsdp_dtype_size(r->dtype);
-    fsdp__storage *storage;
-    fsdp_status status;
-
-    FSDP_TRY(fsdp__residence_shard_storage(residence, bytes, FSDP_MEMORY_GRADIENT, &storage));
-    status = fsdp__tensor_create_view(storage, r->dtype, grad->ndim, grad->shape, NULL, 0, out);
-    fsdp__storage_unref(storage);
-    FSDP_TRY(status);
+    FSDP_TRY(fsdp__residence_shard_tensor(residence, FSDP_MEMORY_GRADIENT, r->dtype, grad->ndim, grad->shape, out));
     return fsdp__tensor_copy(*out, grad, false);
 }
 
@@ -220,10 +211,7 @@ static void set_aside(fsdp__param_group *group, before *b)
 {
     fsdp__residence *residence = &group->residence;
 
-    b->residence = *residence;
-    b->wire = group->wire;
-    b->offload = group->offload;
-    b->gathered = group->gathered;
+    b->group = *group;
     memcpy(b->params, group->params, (size_t)group->param_count * sizeof *b->params);
     b->aside = true;
     residence->kind = FSDP__RESIDENCE_NONE;
@@ -276,10 +264,7 @@ static fsdp_status prepare(const retyping *r)
 
 static void put_back(fsdp__param_group *group, const before *b)
 {
-    group->residence = b->residence;
-    group->wire = b->wire;
-    group->offload = b->offload;
-    group->gathered = b->gathered;
+    *group = b->group;
     memcpy(group->params, b->params, (size_t)group->param_count * sizeof *b->params);
 }
 
@@ -295,10 +280,7 @@ static void take(fsdp__param_group *group, before *b)
         fsdp_tensor_unref(b->params[i].unsharded);
     }
     fsdp__param_group_leave_gradient_buffers(group);
-    fsdp__wire_close(&b->wire);
-    fsdp__residence_close(&b->residence);
-    fsdp__offload_close(&b->offload);
-    fsdp_event_free(b->gathered);
+    fsdp__param_group_close(&b->group);
     group->written = group->residence.kind != FSDP__RESIDENCE_NONE;
     group->state->comm->after_optim = NULL; /* this write comes after that event */
 }
@@ -344,7 +326,7 @@ static fsdp_status change(const retyping *r, fsdp_device *device)
     FSDP_TRY(fsdp__param_groups_agree(r->groups, r->group_count, status));
     if (r->allocated == 0)
         return FSDP_OK;
-    return fsdp__param_groups_allocate(r->groups, r->allocated, device, fsdp__module_state_begin_write);
+    return fsdp__param_groups_allocate(r->groups, r->allocated, device, fsdp__begin_write);
 }
 
 /* Agrees with the ranks of all groups that change; if none does, with those of one group. */

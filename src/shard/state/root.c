@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/internal.h"
 #include "shard/group/default_groups.h"
 #include "shard/reduce/low_gradients.h"
 #include "shard/state/trained.h"
@@ -192,6 +191,22 @@ void fsdp__module_state_unref(fsdp__module_state *state)
     fsdp__root_unref(root);
 }
 
+fsdp__group_walk fsdp__group_walk_of(fsdp__root *root)
+{
+    if (root->state_count > 0)
+        return (fsdp__group_walk){.states = root->states, .state_count = root->state_count};
+    return (fsdp__group_walk){.states = &root->state, .state_count = root->state ? 1 : 0};
+}
+
+fsdp__param_group *fsdp__next_group(fsdp__group_walk *w)
+{
+    while (w->state < w->state_count && w->group == w->states[w->state]->group_count) {
+        w->state++;
+        w->group = 0;
+    }
+    return w->state < w->state_count ? w->states[w->state]->groups[w->group++] : NULL;
+}
+
 /* ---- order ---- */
 
 fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state)
@@ -280,133 +295,6 @@ void fsdp__root_forget_exits(fsdp__root *root)
         fsdp__node_unref(root->exits[--root->exit_count]);
 }
 
-/* ---- what stayed unsharded ---- */
-
-enum {
-    EXCHANGED = 256 /* groups in one exchange */
-};
-
-/* A walk over all groups below a root. Before lazy initialisation these are the groups of the outermost state. */
-typedef struct walk {
-    fsdp__module_state *const *states;
-    int64_t state_count, state, group;
-} walk;
-
-static walk walk_of(fsdp__root *root)
-{
-    if (root->state_count > 0)
-        return (walk){.states = root->states, .state_count = root->state_count};
-    return (walk){.states = &root->state, .state_count = root->state ? 1 : 0};
-}
-
-static fsdp__param_group *next_group(walk *w)
-{
-    while (w->state < w->state_count && w->group == w->states[w->state]->group_count) {
-        w->state++;
-        w->group = 0;
-    }
-    return w->state < w->state_count ? w->states[w->state]->groups[w->group++] : NULL;
-}
-
-static bool is_to_ask(const fsdp__param_group *group)
-{
-    bool unsharded = group->stays_unsharded || group->explicit || group->sharded_state == FSDP_GATHERING;
-
-    return unsharded && group->residence.mesh.ranks > 1 && !group->asked;
-}
-
-/* Reshards a stale group, or its whole state if all groups of that have one shard group. Groups of one state over
- * several meshes are decided about by different ranks. */
-static void reshard_stale(fsdp__param_group *group)
-{
-    fsdp__module_state *state = group->state;
-
-    for (int64_t i = 0; i < state->group_count; i++)
-        if (state->groups[i]->residence.mesh.shard_pg != group->residence.mesh.shard_pg) {
-            fsdp__param_group_reshard(group, state->comm);
-            return;
-        }
-    fsdp__module_state_reshard(state);
-}
-
-/* Asks about `first` and all groups ahead in `rest` that share its process group, as many as fit. */
-static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
-{
-    fsdp_process_group *pg = first->residence.mesh.shard_pg;
-    fsdp__param_group *asked[EXCHANGED];
-    uint8_t stale[EXCHANGED];
-    int64_t n = 0;
-
-    for (fsdp__param_group *group = first; group && n < EXCHANGED; group = next_group(&rest)) {
-        if (!is_to_ask(group) || group->residence.mesh.shard_pg != pg)
-            continue;
-        group->asked = true;
-        stale[n] = group->sharded_state == FSDP_SHARDED;
-        asked[n++] = group;
-        fsdp__residence_end_read(&group->residence); /* a late writer may be waiting for that */
-    }
-    FSDP_TRY(fsdp__process_group_any(pg, stale, n)); /* now all ranks decide alike */
-    for (int64_t i = 0; i < n; i++)
-        if (stale[i])
-            reshard_stale(asked[i]);
-    for (int64_t i = 0; i < n; i++)
-        if (asked[i]->sharded_state >= FSDP_GATHERING)
-            fsdp__residence_begin_read(&asked[i]->residence);
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__root_drop_stale(fsdp__root *root)
-{
-    fsdp__param_group *group;
-
-    for (walk w = walk_of(root); (group = next_group(&w));)
-        group->asked = false;
-    for (walk w = walk_of(root); (group = next_group(&w));)
-        if (is_to_ask(group))
-            FSDP_TRY(exchange_stale(group, w));
-    return FSDP_OK;
-}
-
-/* ---- what all ranks must know of shards ---- */
-
-static bool is_to_measure(const fsdp__param_group *group)
-{
-    return group->wire.measured > 0 && group->residence.kind != FSDP__RESIDENCE_NONE &&
-           group->sharded_state == FSDP_SHARDED && !group->asked;
-}
-
-/* Encodes `first` and all groups ahead in `rest` that share its process group, as many as fit. */
-static fsdp_status encode_together(fsdp__param_group *first, walk rest, fsdp__comm_context *comm)
-{
-    fsdp__param_group *together[EXCHANGED];
-    int64_t n = 0;
-
-    for (fsdp__param_group *group = first; group && n < EXCHANGED; group = next_group(&rest)) {
-        if (!is_to_measure(group) || group->residence.mesh.shard_pg != first->residence.mesh.shard_pg)
-            continue;
-        group->asked = true;
-        together[n++] = group;
-    }
-    return fsdp__wire_encode(together, n, comm);
-}
-
-static fsdp_status encode_all(fsdp__root *root, walk all)
-{
-    fsdp__param_group *group;
-
-    for (walk w = all; (group = next_group(&w));)
-        group->asked = false;
-    for (walk w = all; (group = next_group(&w));)
-        if (is_to_measure(group))
-            FSDP_TRY(encode_together(group, w, root->comm));
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__root_encode_state(fsdp__root *root, fsdp__module_state *state)
-{
-    return encode_all(root, (walk){.states = &state, .state_count = 1});
-}
-
 /* ---- iteration ---- */
 
 static int max_inputs(const fsdp__root *root)
@@ -433,49 +321,12 @@ void fsdp__root_set_last_backward(fsdp__root *root, bool last)
     root->last_backward_set = fsdp__next_setting(root->context);
 }
 
-/* Makes the gathers of this iteration start after what was written to the shards since the last. Waiting here once
- * saves each of them from waiting for the computing that goes on meanwhile. */
-static fsdp_status follow_writes(fsdp__root *root)
-{
-    fsdp__param_group *group;
-    const fsdp_device *followed = NULL;
-
-    for (walk w = walk_of(root); (group = next_group(&w));)
-        /* Once for each device: that of the groups, and the host for offloaded shards. */
-        if (group->written && group->residence.shard_device != followed) {
-            FSDP_TRY(fsdp__comm_context_follow_writes(root->comm, group->residence.shard_device));
-            followed = group->residence.shard_device;
-        }
-    for (walk w = walk_of(root); (group = next_group(&w));)
-        group->written = false;
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *state)
-{
-    fsdp__param_group *group;
-
-    if (root->forward_root)
-        return FSDP_OK;
-    for (walk w = walk_of(root); (group = next_group(&w));)
-        FSDP_TRY(fsdp__param_group_check_summon(group, "run a forward with"));
-    FSDP_TRY(fsdp__root_drop_stale(root)); /* first: it decides what is gathered at all */
-    FSDP_TRY(follow_writes(root));
-    FSDP_TRY(encode_all(root, walk_of(root)));
-    root->comm->after_optim = NULL; /* it was for one step */
-    root->forward_root = state;
-    root->iteration++;
-    if (state == root->state)
-        fsdp__forward_order_begin(&root->forward_order);
-    return FSDP_OK;
-}
-
 fsdp_status fsdp__root_finish_reductions(fsdp__root *root)
 {
     fsdp__param_group *group;
 
     FSDP_TRY(fsdp__comm_context_finish_reduction(root->comm));
-    for (walk w = walk_of(root); (group = next_group(&w));)
+    for (fsdp__group_walk w = fsdp__group_walk_of(root); (group = fsdp__next_group(&w));)
         FSDP_TRY(fsdp__param_group_lower_gradients(group));
     return FSDP_OK;
 }

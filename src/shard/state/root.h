@@ -1,12 +1,5 @@
 /* root.h - what the states below one outermost module share: their order, the running iteration, and one communication
- * context (FSDP2's FSDPStateContext).
- *
- * [Note: staying unsharded]
- * All ranks must decide alike whether a group is still unsharded from an earlier use, but any rank may have written its
- * rows since, or resharded by hand. So a forward of the outermost module, and an unshard by the caller, begin with one
- * small exchange about the groups that were unsharded (`stays_unsharded`, `explicit`, or gathered ahead): if any rank
- * has given a group up, all do, and gather it again. Between a forward and its backward nobody asks: there all ranks
- * must write, or none. */
+ * context (FSDP2's FSDPStateContext). */
 #ifndef SHARD_STATE_ROOT_H
 #define SHARD_STATE_ROOT_H
 
@@ -53,6 +46,14 @@ void fsdp__root_share_comm(fsdp__root *root, fsdp__root *other);
 /* Makes `state` leave its root and join `root`. */
 void fsdp__root_join(fsdp__root *root, fsdp__module_state *state);
 
+/* A walk over all groups below a root. Before lazy initialisation these are the groups of the outermost state. */
+typedef struct fsdp__group_walk {
+    fsdp__module_state *const *states;
+    int64_t state_count, state, group;
+} fsdp__group_walk;
+fsdp__group_walk fsdp__group_walk_of(fsdp__root *root);
+fsdp__param_group *fsdp__next_group(fsdp__group_walk *walk); /* NULL behind the last */
+
 /* Returns the index of `state` in root->states; -1 if it is not there. */
 int64_t fsdp__root_find(const fsdp__root *root, const fsdp__module_state *state);
 
@@ -61,7 +62,7 @@ int64_t fsdp__root_find(const fsdp__root *root, const fsdp__module_state *state)
 fsdp__module_state *fsdp__module_state_ref(fsdp__module_state *state);
 void fsdp__module_state_unref(fsdp__module_state *state);
 
-/* Makes `companion` a companion of `host` from now on: [Note: companions] in state.h. */
+/* Makes `companion` a companion of `host` from now on: [Note: companions] in module_state.h. */
 fsdp_status fsdp__module_state_accompany(fsdp__module_state *companion, fsdp__module_state *host);
 
 /* ---- order ---- */
@@ -94,14 +95,6 @@ void fsdp__root_forget_exits(fsdp__root *root);
 /* Sets how many reductions may be in flight: the most that any state with this communication context asks for. */
 void fsdp__root_choose_max_inputs(fsdp__root *root);
 void fsdp__root_set_last_backward(fsdp__root *root, bool last);
-/* Encodes groups that are gathered in other bytes before a gather outside of an iteration: [Note: measures] in wire.h.
- * [collective] */
-fsdp_status fsdp__root_encode_state(fsdp__root *root, fsdp__module_state *state);
-/* Begins an iteration: drops what is stale, and makes gathers follow what was written. The outermost module that runs
- * calls it; inside a running forward it does nothing. [collective] */
-fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *state);
-/* Reshards groups that stayed unsharded if any rank has written them: see [Note: staying unsharded]. [collective] */
-fsdp_status fsdp__root_drop_stale(fsdp__root *root);
 /* Lands all reductions, and converts gradients to the dtype they rest in. */
 fsdp_status fsdp__root_finish_reductions(fsdp__root *root);
 /* Resets everything: all groups sharded, nothing in flight, no gradient of the running iteration. */

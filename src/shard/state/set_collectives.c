@@ -15,13 +15,11 @@ typedef struct channels {
     int64_t count, capacity;
 } channels;
 
-static fsdp_status add_groups(void *arg, fsdp_module *module, const char *name)
+static fsdp_status add_groups(void *arg, fsdp__module_state *state)
 {
-    const fsdp__module_state *state = fsdp__module_state_of(module);
     channels *c = arg;
 
-    (void)name;
-    for (int64_t i = 0; state && i < state->group_count; i++) {
+    for (int64_t i = 0; i < state->group_count; i++) {
         if (fsdp__grow(&c->items, c->count, &c->capacity, sizeof *c->items))
             return FSDP_NO_MEMORY;
         c->items[c->count++] = (struct channel){.group = state->groups[i]};
@@ -71,7 +69,7 @@ fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, b
     fsdp_status status;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    FSDP_TRY_GOTO(status, recurse ? fsdp__module_walk(module, add_groups, &c) : add_groups(&c, module, ""), out);
+    FSDP_TRY_GOTO(status, fsdp__each_state(module, recurse, add_groups, &c), out);
     FSDP_TRY_GOTO(status, prepare(&c, module->context, on), out);
     for (int64_t i = 0; i < c.count; i++)
         c.items[i].group->reduce_pg = c.items[i].pg;
@@ -129,10 +127,10 @@ fsdp_status fsdp_module_set_custom_reduce_scatter(fsdp_module *module, const fsd
     return FSDP_OK;
 }
 
-fsdp_status fsdp__fail_replicated(const fsdp_module *module, const char *instead)
+fsdp_status fsdp__fail_replicated(const fsdp__module_state *state, const char *instead)
 {
     return FSDP_FAIL(FSDP_UNSUPPORTED, "this %s is replicated, and its gradients are sent in buckets: see %s",
-                     module->type->name, instead);
+                     state->modules[0]->type->name, instead);
 }
 
 fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, const fsdp_custom_collective *collective)
@@ -144,7 +142,7 @@ fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, const fsdp_cu
     if (collective && collective->allocate)
         return FSDP_FAIL(FSDP_INVALID, "a custom all-reduce works in place: without allocate");
     if (state->group_count > 0 && state->groups[0]->buckets)
-        return fsdp__fail_replicated(module, "fsdp_module_set_bucket_hook");
+        return fsdp__fail_replicated(state, "fsdp_module_set_bucket_hook");
     for (int64_t i = 0; i < state->group_count; i++)
         state->groups[i]->all_reduce = collective ? *collective : (fsdp_custom_collective){0};
     return FSDP_OK;
@@ -152,17 +150,16 @@ fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, const fsdp_cu
 
 /* ---- gradients in fewer bits ---- */
 
-static fsdp_status check_compression(void *arg, fsdp_module *module, const char *name)
+static fsdp_status check_compression(void *unused, fsdp__module_state *state)
 {
-    const fsdp__module_state *state = fsdp__module_state_of(module);
     char text[256];
 
-    (void)arg, (void)name;
-    for (int64_t i = 0; state && i < state->group_count; i++) {
+    (void)unused;
+    for (int64_t i = 0; i < state->group_count; i++) {
         const fsdp__param_group *group = state->groups[i];
 
         if (group->buckets)
-            return fsdp__fail_replicated(module, "fsdp_replicate_options.compress");
+            return fsdp__fail_replicated(state, "fsdp_replicate_options.compress");
         if (group->partial.storage)
             return FSDP_FAIL(FSDP_STATE,
                              "cannot change what gradients are sent in: that of %s waits for other replicas",
@@ -171,12 +168,9 @@ static fsdp_status check_compression(void *arg, fsdp_module *module, const char 
     return FSDP_OK;
 }
 
-static fsdp_status set_compression(void *arg, fsdp_module *module, const char *name)
+static fsdp_status set_compression(void *arg, fsdp__module_state *state)
 {
-    const fsdp__module_state *state = fsdp__module_state_of(module);
-
-    (void)name;
-    for (int64_t i = 0; state && i < state->group_count; i++)
+    for (int64_t i = 0; i < state->group_count; i++)
         state->groups[i]->compress = *(const fsdp_dtype *)arg;
     return FSDP_OK;
 }
@@ -187,12 +181,8 @@ fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype
 
     FSDP_TRY(fsdp__method_state(module, &state));
     FSDP_TRY(fsdp__check_compression(dtype));
-    if (!recurse) {
-        FSDP_TRY(check_compression(NULL, module, ""));
-        return set_compression(&dtype, module, "");
-    }
-    FSDP_TRY(fsdp__module_walk(module, check_compression, NULL));
-    return fsdp__module_walk(module, set_compression, &dtype);
+    FSDP_TRY(fsdp__each_state(module, recurse, check_compression, NULL));
+    return fsdp__each_state(module, recurse, set_compression, &dtype);
 }
 
 /* ---- several roots with one communication context ---- */

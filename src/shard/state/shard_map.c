@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/pointer_table.h"
-#include "shard/reduce/gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/state/module_state.h"
 
 /* ---- parts ---- */

@@ -8,8 +8,8 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "comm/internal.h"
-#include "shard/reduce/gradients.h"
 #include "shard/reduce/low_gradients.h"
+#include "shard/reduce/owner.h"
 #include "shard/state/allocate.h"
 
 typedef struct summoning {
@@ -338,23 +338,15 @@ out:
  * Unreduced gradients go only if a gradient has come or gone. */
 static fsdp_status write_gradient(fsdp__param *p, const fsdp_tensor *whole)
 {
-    const fsdp__residence *r = &p->group->residence;
-    size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
     fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
-    fsdp__storage *storage;
     bool had = grad != NULL;
     fsdp_status status = FSDP_OK;
 
     if (whole && !fsdp_tensor_is_contiguous(whole))
         status = FSDP_FAIL(FSDP_INVALID, "the gradient of a summoned parameter is not contiguous");
-    if (status == FSDP_OK && whole && !grad) {
-        status = fsdp__residence_shard_storage(r, bytes, FSDP_MEMORY_GRADIENT, &storage);
-        if (status == FSDP_OK) {
-            status =
-                fsdp__tensor_create_view(storage, p->orig_dtype, p->sharded->ndim, p->sharded->shape, NULL, 0, &grad);
-            fsdp__storage_unref(storage);
-        }
-    }
+    if (status == FSDP_OK && whole && !grad)
+        status = fsdp__residence_shard_tensor(&p->group->residence, FSDP_MEMORY_GRADIENT, p->orig_dtype,
+                                              p->sharded->ndim, p->sharded->shape, &grad);
     if (status == FSDP_OK && whole)
         status = write_part(p, grad, whole);
     if (status == FSDP_OK && had != (whole != NULL))

@@ -1,12 +1,12 @@
-/* hooks.h - the schedule: runs a state as hooks on its modules, and in the graph.
+/* forward.h - the schedule: runs a state as hooks on its modules (here), and in the graph (backward.h).
  *
  *     pre_forward    gather and wait; mark where the backward leaves this module again
  *     post_forward   reshard; remember the order; watch for the gradient of the output
  *     pre_backward   gather and wait; gather the one that comes next
  *     post_backward  reshard; reduce the gradients
  *     end of backward: post_backward for states that it missed (inputs without gradient, the root), and the rest */
-#ifndef SHARD_STATE_HOOKS_H
-#define SHARD_STATE_HOOKS_H
+#ifndef SHARD_STATE_FORWARD_H
+#define SHARD_STATE_FORWARD_H
 
 #include "shard/state/root.h"
 

@@ -1,11 +1,12 @@
-/* hooks.c - the schedule of a forward. */
-#include "shard/state/hooks.h"
+/* forward.c - the schedule of a forward. */
+#include "shard/state/forward.h"
 
 #include "autograd/autograd.h"
 #include "base/compiler.h"
 #include "shard/state/backward.h"
 #include "shard/state/give_back.h"
 #include "shard/state/inputs.h"
+#include "shard/state/iteration.h"
 #include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
 #include "shard/state/recompute.h"
@@ -37,7 +38,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_module *module,
     if (!state->root->agreed) /* it ran, or had values, before it was sharded */
         FSDP_TRY(fsdp__begin_together(state, module, FSDP_OK));
     if (!alone)
-        FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
+        FSDP_TRY(fsdp__begin_iteration(state->root, state));
     if (state->door->begin_forward && state->root->forward_root == state && first)
         FSDP_TRY(state->door->begin_forward(state, fsdp_grad_enabled(state->root->context)));
     state->training = FSDP__FORWARD;
