@@ -94,6 +94,8 @@ LISTED = {
 INSTEAD = {
     "make demo": "tools/demo.sh --training.steps=3",
     "make install": "cmake --install build --prefix installed",
+    "build/fsdp eval my_model --data demo/data.txt -n 2":
+        "head -n 400 demo/data.txt > less.txt && build/fsdp eval my_model --data less.txt -n 2",
 }
 
 # Pictures that do not depend on time.
