@@ -41,7 +41,7 @@ ALLOWED = {
     ("src/train/extras.c", "free"): "open_memstream and json_dumps hand out memory of the C library",
     ("src/train/initial.c", "free"): "fsdp_checkpoint_list hands out memory of the C library",
     ("src/train/resume.c", "free"): "fsdp_checkpoint_find hands out memory of the C library",
-    ("src/comm/health/deadline.c", "_exit"): "nobody is left to return to: what waits is in the carrier",
+    ("src/comm/transport/network/deadline.c", "_exit"): "nobody is left to return to: what waits is in the carrier",
     ("src/launch/spawn.c", "_exit"): "a child that could not become the rank",
     ("src/launch/guardian.c", "_exit"): "a child that has nothing to return to",
     ("src/comm/mpi/start.c", "getenv"): "the environment says which MPI has started a process",

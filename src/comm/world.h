@@ -3,11 +3,7 @@
 #define COMM_WORLD_H
 
 #include "comm/comm.h"
-
-enum {
-    FSDP__TICK_MS = 200,      /* how often a rank that waits for another looks around */
-    FSDP__TIMEOUT_MS = 300000 /* unless the user says otherwise */
-};
+#include "comm/health/calls.h" /* FSDP__TIMEOUT_MS */
 
 /* Gives the context its world. Owns `transport` from the call on, even when it fails. `world_group` is the transport's
  * group of all ranks (freed by ops->group_free); both are NULL for the fake transport. */

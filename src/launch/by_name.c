@@ -18,9 +18,8 @@
 #include "base/hash.h"
 #include "base/limits.h"
 #include "base/status.h"
-#include "comm/health/arena_watch.h"
+#include "comm/health/process.h"
 #include "comm/transport/arena/handoff.h"
-#include "comm/transport/arena/process.h"
 #include "comm/transport/arena/shm.h"
 #include "launch/variables.h"
 
@@ -58,8 +57,8 @@ static void watch_parent(fsdp__arena *arena)
     if (!getenv("TORCHELASTIC_RUN_ID"))
         return;
     /* Set the start time before the pid, which switches the watching on. */
-    atomic_store(&arena->control->keeper_ticks, fsdp__process_start_ticks(getppid()));
-    atomic_store(&arena->control->keeper, getppid());
+    atomic_store(&arena->board->keeper_ticks, fsdp__process_start_ticks(getppid()));
+    atomic_store(&arena->board->keeper, getppid());
 }
 
 typedef struct waiting {
@@ -109,7 +108,7 @@ static const char *look(void *argument)
 
     if (getppid() != w->parent)
         return "the process that all ranks have as their parent has ended";
-    if (w->arena && fsdp__arena_aborted(w->arena))
+    if (w->arena && fsdp__board_aborted(w->arena->board))
         return "a rank has failed";
     if (is_one_missing(w, now))
         return "one that was started beside this one has ended without joining the others";
@@ -125,7 +124,7 @@ static void end_others(fsdp__arena *arena, fsdp_status status)
     char text[FSDP__ABORT_BYTES];
 
     fsdp__write_error(text, sizeof text, "rank 0 failed: ");
-    fsdp__arena_abort(arena, status, 0, text);
+    fsdp__board_abort(arena->board, status, 0, text);
 }
 
 static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, waiting *w, int *out)
@@ -133,14 +132,14 @@ static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, wa
     fsdp__arena *arena = NULL;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__arena_create(s->size, 0, true, &arena));
+    FSDP_TRY(fsdp__arena_create(s->size, s->size, true, &arena));
     watch_parent(arena);
     arena->control->join_seconds = w->seconds;
     w->arena = arena;
     status = fsdp__handoff_give(handoff, arena->fd, s->size - 1);
     w->arena = NULL;
-    if (fsdp__arena_aborted(arena))
-        status = fsdp__arena_failure(arena);
+    if (fsdp__board_aborted(arena->board))
+        status = fsdp__board_failure(arena->board);
     if (status == FSDP_STATE)
         status = fsdp_fail_prefix(status, "there is another rank 0, and each process needs a RANK of its own");
     *out = status == FSDP_OK ? fcntl(arena->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;
@@ -187,9 +186,9 @@ void fsdp__refuse_by_name(const fsdp__starter *s, const char *why)
 
     make_name(s, name, sizeof name);
     snprintf(text, sizeof text, "rank %d failed: %s", s->rank, why);
-    if (s->rank == 0 ? fsdp__arena_create(s->size, 0, true, &arena) == FSDP_OK
+    if (s->rank == 0 ? fsdp__arena_create(s->size, s->size, true, &arena) == FSDP_OK
                      : fsdp__handoff_take(&handoff, &fd) == FSDP_OK && fsdp__arena_map_control(fd, &arena) == FSDP_OK)
-        fsdp__arena_abort(arena, FSDP_COMM, s->rank, text);
+        fsdp__board_abort(arena->board, FSDP_COMM, s->rank, text);
     if (s->rank == 0 && arena)
         (void)fsdp__handoff_give(&handoff, arena->fd, s->size - 1);
     if (fd >= 0)

@@ -130,7 +130,7 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
         FSDP_TRY_GOTO(status, start(options, r, &p, &children[r]), out);
     /* Peers that wait for a rank to join can see from this whether it lives. */
     for (int r = 0; r < options->ranks; r++)
-        atomic_store(&arena->control->ranks[r].started, children[r].pid);
+        atomic_store(&fsdp__row_at(arena->board, r)->started, children[r].pid);
     /* The children have the other copies, which close when they become the program: then the pipe ends. */
     close(ends[1]);
     ends[1] = -1;

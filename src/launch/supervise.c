@@ -13,7 +13,7 @@
 #include "base/compiler.h"
 #include "base/context.h"
 #include "base/limits.h"
-#include "comm/health/arena_watch.h"
+#include "comm/health/gone.h"
 #include "launch/descriptors.h"
 #include "launch/echo.h"
 #include "launch/guardian.h"
@@ -90,11 +90,11 @@ static void child_ended(supervisor *s, int rank)
     s->running--;
     /* It may not have left by itself, so tell peers that wait for it. */
     if (fsdp__ended_well(status)) {
-        fsdp__arena_leave(s->arena, rank);
+        fsdp__board_leave(s->arena->board, rank);
         return;
     }
     fsdp__describe_ending(rank, status, s->oom_kills, text, sizeof text);
-    fsdp__arena_abort(s->arena, FSDP_COMM, rank, text);
+    fsdp__board_abort(s->arena->board, FSDP_COMM, rank, text);
     if (s->first < 0)
         s->first = rank;
     if (s->stage == STAGE_RUNNING)
@@ -216,8 +216,8 @@ static void watch(supervisor *s, int signal_fd)
 
 static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
 {
-    const fsdp__control *control = s->arena->control;
-    int rank = control->abort_rank, status;
+    const fsdp__board *board = s->arena->board;
+    int rank = board->abort_rank, status;
 
     if (s->interrupt) {
         report->exit_code = 128 + s->interrupt;
@@ -236,10 +236,10 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     report->failed_rank = rank;
     report->exit_code = fsdp__exit_status(status);
     if (WIFSIGNALED(status) && !s->children[rank].was_signalled &&
-        (control->abort_rank != rank || fsdp__arena_found_dead(s->arena, rank)))
+        (board->abort_rank != rank || fsdp__gone_found_dead(board, rank)))
         fsdp__describe_ending(rank, status, s->oom_kills, report->reason, sizeof report->reason);
     else
-        snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, control->abort_text);
+        snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, board->abort_text);
     return FSDP_FAIL(FSDP_COMM, "%s", report->reason);
 }
 

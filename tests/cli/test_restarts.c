@@ -1,7 +1,7 @@
 /* fsdp train --max-restarts: ranks that are killed, what is said, and the curve that comes of it. */
 #include "cli/fixture.h"
 
-#include "comm/transport/arena/process.h"
+#include "comm/health/process.h"
 
 typedef struct run {
     program p;

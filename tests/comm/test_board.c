@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm_ops.h"
-#include "comm/health/board.h"
+#include "comm/health/calls.h"
 #include "support/test.h"
 
 enum {
@@ -14,42 +13,44 @@ enum {
 };
 
 /* All of it says `round`. */
-static fsdp__heard heard_in(uint64_t round)
+static fsdp__said said_in(uint64_t round)
 {
-    fsdp__heard heard = {.beats = round, .doing = {.sequence = round}, .awaits = (int64_t)round, .left = round};
+    fsdp__said said = {.beats = round, .doing = {.sequence = round}, .awaits = (int32_t)round, .left = round};
 
-    memset(heard.doing.group, (int)(round % 256), sizeof heard.doing.group);
-    memset(heard.doing.label, (int)(round % 256), sizeof heard.doing.label);
-    return heard;
+    memset(said.doing.group, (int)(round % 256), sizeof said.doing.group);
+    memset(said.doing.label, (int)(round % 256), sizeof said.doing.label);
+    return said;
 }
 
-static void *new_board(int ranks)
+/* A machine of one of the ranks. */
+static fsdp__board *new_board(void)
 {
-    void *board = aligned_alloc(64, fsdp__board_bytes(ranks));
+    fsdp__board *board = aligned_alloc(64, fsdp__board_bytes(1, RANKS));
 
-    memset(board, 0, fsdp__board_bytes(ranks));
+    memset(board, 0, fsdp__board_bytes(1, RANKS));
+    fsdp__board_begin(board, 1, RANKS);
     return board;
 }
 
 static void what_is_written_is_read(void **state)
 {
-    void *board = new_board(RANKS);
-    fsdp__heard heard;
+    fsdp__board *board = new_board();
+    fsdp__said heard;
 
     (void)state;
     for (int r = 0; r < RANKS; r++) {
-        CHECK(fsdp__board_read(board, r, &heard));
+        CHECK(fsdp__board_said(board, r, &heard));
         CHECK_EQ(heard.beats, 0);
     }
     for (int r = 0; r < RANKS; r++) {
-        fsdp__heard in = heard_in((uint64_t)r + 7);
+        fsdp__said in = said_in((uint64_t)r + 7);
 
-        fsdp__board_write(board, r, &in);
+        fsdp__board_say(board, r, &in);
     }
     for (int r = 0; r < RANKS; r++) {
-        fsdp__heard in = heard_in((uint64_t)r + 7);
+        fsdp__said in = said_in((uint64_t)r + 7);
 
-        CHECK(fsdp__board_read(board, r, &heard));
+        CHECK(fsdp__board_said(board, r, &heard));
         CHECK(memcmp(&heard, &in, sizeof in) == 0);
         CHECK_EQ(fsdp__board_beats(board, r), r + 7);
         CHECK(fsdp__board_left(board, r));
@@ -58,7 +59,7 @@ static void what_is_written_is_read(void **state)
 }
 
 typedef struct race {
-    void *board;
+    fsdp__board *board;
     _Atomic bool done;
     _Atomic int read;
     int torn;
@@ -70,11 +71,11 @@ static void *read_all(void *arg)
 
     while (!atomic_load(&r->done))
         for (int rank = 0; rank < RANKS; rank++) {
-            fsdp__heard heard, whole;
+            fsdp__said heard, whole;
 
-            if (!fsdp__board_read(r->board, rank, &heard))
+            if (!fsdp__board_said(r->board, rank, &heard))
                 continue;
-            whole = heard_in(heard.beats);
+            whole = said_in(heard.beats);
             r->torn += heard.beats > 0 && memcmp(&heard, &whole, sizeof whole) != 0;
             atomic_fetch_add(&r->read, 1);
         }
@@ -83,7 +84,7 @@ static void *read_all(void *arg)
 
 static void nobody_reads_half_of_a_place(void **state)
 {
-    race first = {.board = new_board(RANKS)}, second = {.board = first.board};
+    race first = {.board = new_board()}, second = {.board = first.board};
     pthread_t threads[2];
 
     (void)state;
@@ -92,9 +93,9 @@ static void nobody_reads_half_of_a_place(void **state)
     for (uint64_t round = 1; round <= ROUNDS || atomic_load(&first.read) < ROUNDS || atomic_load(&second.read) < ROUNDS;
          round++)
         for (int r = 0; r < RANKS; r++) {
-            fsdp__heard in = heard_in(round);
+            fsdp__said in = said_in(round);
 
-            fsdp__board_write(first.board, r, &in);
+            fsdp__board_say(first.board, r, &in);
         }
     atomic_store(&first.done, true);
     atomic_store(&second.done, true);
@@ -106,15 +107,15 @@ static void nobody_reads_half_of_a_place(void **state)
 
 static void a_place_whose_writer_has_died_is_not_read(void **state)
 {
-    void *board = new_board(RANKS);
-    fsdp__heard heard = heard_in(3);
+    fsdp__board *board = new_board();
+    fsdp__said heard = said_in(3);
 
     (void)state;
     for (int r = 0; r < RANKS; r++)
-        fsdp__board_write(board, r, &heard);
-    *(uint64_t *)((char *)board + fsdp__board_bytes(2)) += 1; /* as it begins to write of rank 2 */
+        fsdp__board_say(board, r, &heard);
+    atomic_fetch_add(&fsdp__row_of(board, 2)->said[0], 1); /* as it begins to write of rank 2 */
     for (int r = 0; r < RANKS; r++)
-        CHECK_EQ(fsdp__board_read(board, r, &heard), r != 2);
+        CHECK_EQ(fsdp__board_said(board, r, &heard), r != 2);
     free(board);
 }
 
@@ -124,13 +125,13 @@ static void what_a_rank_does_is_told_in_words(void **state)
     char text[320];
 
     (void)state;
-    fsdp__doing_text(&doing, text, sizeof text);
+    fsdp__doing_text(&doing, 0, text, sizeof text);
     CHECK_STRING(text, "before its first call");
-    doing = (fsdp__doing){.in = 1, .sequence = 7, .group = "world", .name = FSDP__CALL_BARRIER};
-    fsdp__doing_text(&doing, text, sizeof text);
+    doing = (fsdp__doing){.sequence = 7, .group = "world", .name = FSDP__CALL_BARRIER};
+    fsdp__doing_text(&doing, 1, text, sizeof text);
     CHECK_STRING(text, "in call 7 of group 'world' (barrier)");
     doing = (fsdp__doing){.sequence = 8, .group = "a", .label = "layers.1", .name = FSDP__CALL_BROADCAST};
-    fsdp__doing_text(&doing, text, sizeof text);
+    fsdp__doing_text(&doing, 0, text, sizeof text);
     CHECK_STRING(text, "behind call 8 of group 'a' (broadcast for 'layers.1')");
 }
 

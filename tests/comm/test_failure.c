@@ -6,10 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/health/arena_watch.h"
+#include "comm/health/process.h"
 #include "comm/internal.h"
 #include "comm/suite_coalesced.h"
-#include "comm/transport/arena/process.h"
 #include "comm/transport/arena/shm.h"
 #include "support/ranks.h"
 
@@ -499,15 +498,15 @@ static void ranks_that_count_processes_otherwise_are_refused(void **state)
 
     (void)state;
     CHECK_OK(fsdp__shm_create(2, &arena));
-    CHECK_EQ(atomic_load(&arena->control->pids), fsdp__process_namespace());
-    atomic_store(&arena->control->pids, fsdp__process_namespace() + 1);
+    CHECK_EQ(atomic_load(&arena->board->pids), fsdp__process_namespace());
+    atomic_store(&arena->board->pids, fsdp__process_namespace() + 1);
     CHECK_ERROR(fsdp__shm_join(arena->fd, false, &(fsdp_context_options){.world_size = 2, .rank = 1}, &context),
                 FSDP_UNSUPPORTED, "rank 1 is in another PID namespace than other ranks of its machine");
     /* It is missed. */
     CHECK_ERROR(fsdp__shm_join(arena->fd, false, &(fsdp_context_options){.world_size = 2}, &context), FSDP_UNSUPPORTED,
                 "rank 0 is in another PID namespace");
-    CHECK(fsdp__arena_aborted(arena));
-    CHECK_CONTAINS(arena->control->abort_text, "rank 1 failed: rank 1 is in another PID namespace");
+    CHECK(fsdp__board_aborted(arena->board));
+    CHECK_CONTAINS(arena->board->abort_text, "rank 1 failed: rank 1 is in another PID namespace");
     fsdp__arena_unref(arena);
 }
 

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/health/deadline.h"
+#include "comm/transport/network/deadline.h"
 #include "support/test.h"
 
 enum {

@@ -2,9 +2,9 @@
 #include <pthread.h>
 
 #include "base/fault.h"
-#include "comm/health/board.h"
 #include "comm/internal.h"
 #include "comm/transport/network/machines.h"
+#include "comm/transport/network/numbering.h"
 #include "support/machines.h"
 #include "support/test.h"
 
@@ -86,8 +86,8 @@ static void join_all(joining *all, int ranks, const int *machine_of, int machine
     fsdp__arena *arenas[RANKS] = {NULL};
 
     for (int m = 0; m < machines; m++) {
-        CHECK_OK(fsdp__arena_create(ranks / machines, fsdp__board_bytes(ranks), false, &arenas[m]));
-        arenas[m]->control->first = m * (ranks / machines);
+        CHECK_OK(fsdp__arena_create(ranks / machines, ranks, false, &arenas[m]));
+        arenas[m]->board->first = m * (ranks / machines);
     }
     for (int r = 0; r < ranks; r++) {
         all[r].network = network;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "comm/health/arena_watch.h"
 #include "comm/internal.h"
 #include "comm/transport/network/network_group.h"
 #include "comm/world.h"
@@ -216,7 +215,7 @@ static void die_as_it_reports(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_barrier(world));
     test_meet();
     if (fsdp_context_rank(context) == 1) /* all that it has done by then */
-        atomic_store(&group->world->link.arena->control->abort_state, FSDP__ABORT_WRITING);
+        atomic_store(&group->world->link.board->abort_state, FSDP__ABORT_WRITING);
     while (status == FSDP_OK)
         status = fsdp_barrier(world);
     CHECK_STATUS(status, FSDP_COMM);

@@ -52,7 +52,7 @@ static void enter_plain_world(fsdp_context *context, void *arg)
 
 static void run_world(int ranks, plain_world w)
 {
-    CHECK_OK(fsdp__arena_create(ranks, 0, false, &w.arena));
+    CHECK_OK(fsdp__arena_create(ranks, ranks, false, &w.arena));
     test_run_ranks(ranks, enter_plain_world, &w);
     fsdp__arena_unref(w.arena);
 }

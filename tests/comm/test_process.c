@@ -3,7 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/transport/arena/process.h"
+#include "comm/health/process.h"
 #include "support/test.h"
 
 /* Returns when the process is in the state. */

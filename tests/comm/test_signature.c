@@ -1,7 +1,7 @@
 /* test_signature.c - two calls have the same signature where they are the same call. */
 #include <string.h>
 
-#include "comm/transport/arena/signature.h"
+#include "comm/health/signature.h"
 #include "support/test.h"
 
 static bool are_same(fsdp__call a, fsdp__call b)

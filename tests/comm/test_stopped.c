@@ -117,7 +117,7 @@ static int stop_before_a_call(fsdp_context *context, const play *p)
     if (fsdp_barrier(fsdp_world(context)) != FSDP_OK)
         return 4;
     snprintf(expected, sizeof expected, "for rank 1, which is stopped (process %d), last in call 1 of group 'world'",
-             atomic_load(&p->arena->control->ranks[1].pid));
+             atomic_load(&fsdp__row_at(p->arena->board, 1)->pid));
     if (fsdp_context_rank(context) == 1)
         raise(SIGSTOP);
     if (fsdp_barrier(fsdp_world(context)) == FSDP_OK)

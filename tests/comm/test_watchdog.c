@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/rng.h"
-#include "comm/health/arena_watch.h"
 #include "comm/internal.h"
 #include "comm/transport/arena/arena_group.h"
 #include "comm/world.h"
@@ -62,7 +61,7 @@ static bool has_ended(fsdp_context *context)
 {
     const fsdp__symmetric *symmetric = fsdp__comm_get(context)->transport;
 
-    return fsdp__arena_aborted(symmetric->arena);
+    return fsdp__board_aborted(symmetric->arena->board);
 }
 
 /* Sleeps, without a sign of life. */
@@ -138,7 +137,7 @@ static void a_short_timeout_ends(fsdp_context *context, void *arg)
 
     begin(context, s, &l);
     CHECK_OK(fsdp_context_set_comm_timeout(context, 1e-6));
-    CHECK(atomic_load(&symmetric->timeout_ticks) > 0);
+    CHECK(atomic_load(&symmetric->health.timeout_ticks) > 0);
     CHECK_OK(fsdp__context_set_comm_ticks(context, s->timeout_ms, TICK_MS));
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     if (l.rank == 1)

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "comm/health/board.h"
 #include "comm/transport/network/machines.h"
+#include "comm/transport/network/numbering.h"
 #include "fsdp/comm.h"
 
 static fsdp_status join(const test_machines *o, thread_network *network, fsdp__arena **arenas,
@@ -32,9 +32,9 @@ fsdp_status test_machines_create(const test_machines *o, thread_network **networ
 
     *network = thread_network_new(ranks, o->machines, NULL);
     for (int m = 0; m < o->machines && status == FSDP_OK; m++) {
-        status = fsdp__arena_create(o->machine_ranks, fsdp__board_bytes(ranks), false, &arenas[m]);
+        status = fsdp__arena_create(o->machine_ranks, ranks, false, &arenas[m]);
         if (status == FSDP_OK)
-            arenas[m]->control->first = m * o->machine_ranks;
+            arenas[m]->board->first = m * o->machine_ranks;
     }
     for (int r = 0; r < ranks; r++)
         all[r] = (fsdp__network_world){.rank = r,

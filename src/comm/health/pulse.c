@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "comm/transport/arena/process.h"
+#include "comm/health/process.h"
 
 enum {
     /* processor time that a process that does nothing may use between two looks: a thread may poll, or may look at
@@ -11,14 +11,14 @@ enum {
     IDLE_NS = 1000000
 };
 
-int fsdp__pulse_process(const fsdp__arena *arena, int rank)
+int fsdp__pulse_process(const fsdp__board *board, int rank)
 {
-    int pid = atomic_load(&arena->control->ranks[rank].pid);
+    int pid = atomic_load(&fsdp__row_at(board, rank)->pid);
 
     if (pid)
         return pid;
-    if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_AWAITED)
-        return atomic_load(&arena->control->ranks[rank].started);
+    if (atomic_load(&fsdp__row_at(board, rank)->state) == FSDP__RANK_AWAITED)
+        return atomic_load(&fsdp__row_at(board, rank)->started);
     return getpid();
 }
 
@@ -34,9 +34,9 @@ static bool is_busy(char state)
     return state == 'R' || state == 'D';
 }
 
-static char state_of(const fsdp__arena *arena, int rank, int pid)
+static char state_of(const fsdp__board *board, int rank, int pid)
 {
-    int thread = atomic_load_explicit(&arena->control->ranks[rank].thread, memory_order_relaxed);
+    int thread = atomic_load_explicit(&fsdp__row_at(board, rank)->thread, memory_order_relaxed);
 
     /* Until its first call the program is taken to be the main thread, unless ranks are threads. */
     if (thread == 0)
@@ -44,24 +44,23 @@ static char state_of(const fsdp__arena *arena, int rank, int pid)
     return pid && thread ? fsdp__process_state(pid, thread) : '\0';
 }
 
-static int64_t cpu_of(const fsdp__arena *arena, int rank, int pid)
+static int64_t cpu_of(const fsdp__board *board, int rank, int pid)
 {
-    const fsdp__arena_rank *ranks = arena->control->ranks;
     int64_t cpu_ns = pid ? fsdp__process_cpu_ns(pid) : -1;
 
-    for (int r = 0; r < arena->control->world && cpu_ns >= 0; r++)
-        if (atomic_load(&ranks[r].pid) == atomic_load(&ranks[rank].pid))
-            cpu_ns -= atomic_load_explicit(&ranks[r].looked_ns, memory_order_relaxed);
+    for (int r = 0; r < board->world && cpu_ns >= 0; r++)
+        if (atomic_load(&fsdp__row_at(board, r)->pid) == atomic_load(&fsdp__row_at(board, rank)->pid))
+            cpu_ns -= atomic_load_explicit(&fsdp__row_at(board, r)->looked_ns, memory_order_relaxed);
     return cpu_ns;
 }
 
-void fsdp__pulse_take(const fsdp__arena *arena, int rank, fsdp__pulse *pulse)
+void fsdp__pulse_take(const fsdp__board *board, int rank, fsdp__pulse *pulse)
 {
-    int pid = fsdp__pulse_process(arena, rank);
-    uint64_t beats = atomic_load_explicit(&arena->control->ranks[rank].heart.beats, memory_order_relaxed);
-    int64_t cpu_ns = cpu_of(arena, rank, pid);
+    int pid = fsdp__pulse_process(board, rank);
+    uint64_t beats = atomic_load_explicit(&fsdp__row_at(board, rank)->heart.beats, memory_order_relaxed);
+    int64_t cpu_ns = cpu_of(board, rank, pid);
 
-    pulse->state = state_of(arena, rank, pid);
+    pulse->state = state_of(board, rank, pid);
     if (pulse->known && !is_busy(pulse->state) && beats == pulse->beats && cpu_ns <= pulse->cpu_ns + IDLE_NS)
         pulse->still++;
     else

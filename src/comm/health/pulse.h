@@ -2,7 +2,7 @@
 #ifndef COMM_HEALTH_PULSE_H
 #define COMM_HEALTH_PULSE_H
 
-#include "comm/transport/arena/arena.h"
+#include "comm/health/board.h"
 
 /* What one rank has seen of another at its latest looks. */
 typedef struct fsdp__pulse {
@@ -17,9 +17,9 @@ typedef struct fsdp__pulse {
 /* Takes a look. A rank whose program runs, or would if it had a core, or waits for a disk never stands still; neither
  * does one that has computed, on whatever thread. Ranks that are threads of one process share its processor time: if
  * one moves, so do all. */
-void fsdp__pulse_take(const fsdp__arena *arena, int rank, fsdp__pulse *pulse);
+void fsdp__pulse_take(const fsdp__board *board, int rank, fsdp__pulse *pulse);
 bool fsdp__pulse_is_stopped(const fsdp__pulse *pulse);
 /* Returns the pid of the rank's process, which is this process where ranks are threads; 0: not known. */
-int fsdp__pulse_process(const fsdp__arena *arena, int rank);
+int fsdp__pulse_process(const fsdp__board *board, int rank);
 
 #endif

@@ -5,102 +5,90 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "comm/health/arena_watch.h"
-#include "comm/transport/arena/calls.h"
-#include "comm/transport/arena/process.h"
+#include "comm/health/calls.h"
+#include "comm/health/gone.h"
+#include "comm/health/process.h"
 
 enum {
-    LEAST_TICKS = 2, /* at least, in a timeout: what one look shows may be chance */
-    CALL_BYTES = 224,
     RANK_BYTES = 400,
     STATE_BYTES = 96
 };
-
-void fsdp__symmetric_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms)
-{
-    fsdp__symmetric *symmetric = transport;
-
-    atomic_store(&symmetric->tick_ms, tick_ms);
-    atomic_store(&symmetric->timeout_ms, timeout_ms);
-    atomic_store(&symmetric->timeout_ticks,
-                 timeout_ms > 0 ? FSDP__MAX(LEAST_TICKS, (timeout_ms + tick_ms - 1) / tick_ms) : 0);
-}
 
 /* ---- texts ---- */
 
 /* Writes "5 s" or "0.4 s". */
 static void time_text(const fsdp__wait *wait, int64_t ticks, char text[STATE_BYTES])
 {
-    snprintf(text, STATE_BYTES, "%.*g s", ticks * atomic_load(&wait->world->tick_ms) < 1000 ? 1 : 6,
-             (double)(ticks * atomic_load(&wait->world->tick_ms)) / 1000);
+    snprintf(text, STATE_BYTES, "%.*g s", ticks * atomic_load(&wait->own->tick_ms) < 1000 ? 1 : 6,
+             (double)(ticks * atomic_load(&wait->own->tick_ms)) / 1000);
 }
 
-static void place_text(const fsdp__wait *wait, char text[CALL_BYTES])
+static void place_text(const fsdp__wait *wait, char text[FSDP__CALL_BYTES])
 {
-    const fsdp__arena *arena = wait->world->arena;
+    const fsdp__board *board = wait->own->board;
 
     if (wait->place.region)
-        snprintf(text, CALL_BYTES, "before a write (others still read there)");
-    else if (!fsdp__call_text_of(arena, wait->place.group, wait->world->rank, text, CALL_BYTES))
-        snprintf(text, CALL_BYTES, "the first meeting of all ranks");
+        snprintf(text, FSDP__CALL_BYTES, "before a write (others still read there)");
+    else if (!fsdp__call_text_of(board, wait->place.group, wait->own->rank, text, FSDP__CALL_BYTES))
+        snprintf(text, FSDP__CALL_BYTES, "the first meeting of all ranks");
 }
 
-static const char *activity_text(const fsdp__arena *arena, int rank)
+static const char *activity_text(const fsdp__board *board, int rank)
 {
     static const char *const texts[] = {
         [FSDP__COMPUTING] = "computes", [FSDP__READING] = "reads files", [FSDP__WRITING] = "writes files"};
-    uint32_t activity = atomic_load_explicit(&arena->control->ranks[rank].heart.activity, memory_order_relaxed);
+    uint32_t activity = atomic_load_explicit(&fsdp__row_at(board, rank)->heart.activity, memory_order_relaxed);
 
     return activity < FSDP__COUNT_OF(texts) ? texts[activity] : "";
 }
 
 static void state_text(const fsdp__wait *wait, int rank, char text[STATE_BYTES])
 {
-    const fsdp__arena *arena = wait->world->arena;
+    const fsdp__board *board = wait->own->board;
     const fsdp__pulse *pulse = &wait->pulses[rank];
     char still[STATE_BYTES];
 
     time_text(wait, pulse->still, still);
-    if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_AWAITED)
+    if (atomic_load(&fsdp__row_at(board, rank)->state) == FSDP__RANK_AWAITED)
         snprintf(text, STATE_BYTES,
-                 fsdp__pulse_process(arena, rank) > 0 ? "has not joined%s (process %d)" : "has not joined",
-                 fsdp__pulse_is_stopped(pulse) ? ": is stopped" : "", fsdp__pulse_process(arena, rank));
-    else if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_LEFT)
+                 fsdp__pulse_process(board, rank) > 0 ? "has not joined%s (process %d)" : "has not joined",
+                 fsdp__pulse_is_stopped(pulse) ? ": is stopped" : "", fsdp__pulse_process(board, rank));
+    else if (atomic_load(&fsdp__row_at(board, rank)->state) == FSDP__RANK_LEFT)
         snprintf(text, STATE_BYTES, "has left");
     else if (!pulse->known) /* nothing depends on it, so nobody looked */
         snprintf(text, STATE_BYTES, "is elsewhere");
     else if (fsdp__pulse_is_stopped(pulse))
         snprintf(text, STATE_BYTES, "is stopped%s (process %d)", pulse->state == 't' ? " by a debugger" : "",
-                 fsdp__pulse_process(arena, rank));
+                 fsdp__pulse_process(board, rank));
     else if (pulse->still > 1)
-        snprintf(text, STATE_BYTES, "has stood still for %.16s (process %d)", still, fsdp__pulse_process(arena, rank));
+        snprintf(text, STATE_BYTES, "has stood still for %.16s (process %d)", still, fsdp__pulse_process(board, rank));
     else if (pulse->state == 'D')
         snprintf(text, STATE_BYTES, "waits in the kernel, as for a disk (process %d)",
-                 fsdp__pulse_process(arena, rank));
+                 fsdp__pulse_process(board, rank));
     else
-        snprintf(text, STATE_BYTES, "%s", activity_text(arena, rank));
+        snprintf(text, STATE_BYTES, "%s", activity_text(board, rank));
 }
 
 /* Returns whether the rank lives and its program waits, but for nobody on this machine. */
 static bool waits_elsewhere(const fsdp__wait *wait, int rank)
 {
-    const fsdp__arena *arena = wait->world->arena;
+    const fsdp__board *board = wait->own->board;
     const fsdp__pulse *pulse = &wait->pulses[rank];
 
-    return *arena->control->host && atomic_load(&arena->control->ranks[rank].program_in) > 0 && pulse->known &&
+    return board->host[0] && atomic_load(&fsdp__row_at(board, rank)->program_in) > 0 && pulse->known &&
            !fsdp__pulse_is_stopped(pulse) && pulse->still <= 1;
 }
 
 /* Writes "rank 1, which is stopped (process 12), last in call 6 of ...". */
 static void rank_text(const fsdp__wait *wait, int rank, const char *relative, char text[RANK_BYTES])
 {
-    const fsdp__arena *arena = wait->world->arena;
-    char call[CALL_BYTES], state[STATE_BYTES];
+    const fsdp__board *board = wait->own->board;
+    char call[FSDP__CALL_BYTES], state[STATE_BYTES];
     fsdp__place place;
-    bool called = fsdp__call_text_of(arena, -1, rank, call, sizeof call);
-    int global = fsdp__arena_global(arena, rank);
+    bool called = fsdp__call_text_of(board, -1, rank, call, sizeof call);
+    int global = fsdp__board_global(board, rank);
 
-    if (fsdp__program_place(arena, rank, &place) && called) {
+    if (fsdp__program_place(board, rank, &place) && called) {
         snprintf(text, RANK_BYTES, "rank %d%s waits in %s", global, relative, call);
         return;
     }
@@ -117,10 +105,10 @@ static void rank_text(const fsdp__wait *wait, int rank, const char *relative, ch
 
 static void tell_stopped(fsdp__wait *wait, int rank)
 {
-    const fsdp__arena *arena = wait->world->arena;
+    const fsdp__board *board = wait->own->board;
     fsdp__pulse *pulse = &wait->pulses[rank];
-    char where[CALL_BYTES];
-    int pid = fsdp__pulse_process(arena, rank);
+    char where[FSDP__CALL_BYTES];
+    int pid = fsdp__pulse_process(board, rank);
 
     if (!fsdp__pulse_is_stopped(pulse)) {
         pulse->told = false;
@@ -130,33 +118,32 @@ static void tell_stopped(fsdp__wait *wait, int rank)
     if (pulse->told || pulse->still == 0)
         return;
     pulse->told = true;
-    if (!fsdp__stands_first(arena, wait->world->rank, &wait->place))
+    if (!fsdp__stands_first(board, wait->own->rank, &wait->place))
         return;
     place_text(wait, where);
-    fsdp_log(wait->world->context, FSDP_LOG_WARNING,
+    fsdp_log(wait->own->context, FSDP_LOG_WARNING,
              "rank %d is stopped, and rank %d waits for it %s%s: 'kill -CONT %d'%s%s lets it go on",
-             fsdp__arena_global(arena, rank), fsdp__arena_global(arena, wait->world->rank),
-             wait->place.region ? "" : "in ", where, pid, *arena->control->host ? " on machine " : "",
-             arena->control->host);
+             fsdp__board_global(board, rank), fsdp__board_global(board, wait->own->rank),
+             wait->place.region ? "" : "in ", where, pid, board->host[0] ? " on machine " : "", board->host);
 }
 
 /* Reports a wait that takes long, at longer and longer intervals. */
 static void tell_slow(fsdp__wait *wait, const fsdp__reach *reach)
 {
-    int64_t timeout = atomic_load(&wait->world->timeout_ticks);
-    char where[CALL_BYTES], whom[RANK_BYTES], waited[STATE_BYTES];
+    int64_t timeout = atomic_load(&wait->own->timeout_ticks);
+    char where[FSDP__CALL_BYTES], whom[RANK_BYTES], waited[STATE_BYTES];
 
     if (wait->next_notice == 0)
         wait->next_notice = fsdp__first_notice(timeout);
     if (wait->ticks < wait->next_notice || reach->count == 0)
         return;
     wait->next_notice *= 2;
-    if (wait->pulses[reach->ranks[0]].told || !fsdp__stands_first(wait->world->arena, wait->world->rank, &wait->place))
+    if (wait->pulses[reach->ranks[0]].told || !fsdp__stands_first(wait->own->board, wait->own->rank, &wait->place))
         return;
     place_text(wait, where);
     rank_text(wait, reach->ranks[0], ", which", whom);
     time_text(wait, wait->ticks, waited);
-    fsdp_log(wait->world->context, FSDP_LOG_WARNING, "waiting %s %s%s for %s", waited, wait->place.region ? "" : "in ",
+    fsdp_log(wait->own->context, FSDP_LOG_WARNING, "waiting %s %s%s for %s", waited, wait->place.region ? "" : "in ",
              where, whom);
 }
 
@@ -165,13 +152,13 @@ static void tell_slow(fsdp__wait *wait, const fsdp__reach *reach)
 /* Appends what the other ranks do, as far as there is room. */
 static void add_others(const fsdp__wait *wait, int named, char *text, size_t bytes)
 {
-    const fsdp__arena *arena = wait->world->arena;
+    const fsdp__board *board = wait->own->board;
     size_t at = strlen(text), room = bytes - 48; /* leave room for the number of ranks that are left out */
     char one[RANK_BYTES];
     int out = 0;
 
-    for (int r = 0; r < arena->control->world; r++) {
-        if (r == named || r == wait->world->rank)
+    for (int r = 0; r < board->world; r++) {
+        if (r == named || r == wait->own->rank)
             continue;
         rank_text(wait, r, "", one);
         if (out > 0 || at + strlen(one) + 2 > room)
@@ -185,18 +172,18 @@ static void add_others(const fsdp__wait *wait, int named, char *text, size_t byt
 
 static void end_still(const fsdp__wait *wait, int rank)
 {
-    char text[FSDP__ABORT_BYTES], where[CALL_BYTES], whom[RANK_BYTES], waited[STATE_BYTES];
-    double limit = (double)atomic_load(&wait->world->timeout_ms) / 1000; /* as it was set, even in parts of a tick */
+    char text[FSDP__ABORT_BYTES], where[FSDP__CALL_BYTES], whom[RANK_BYTES], waited[STATE_BYTES];
+    double limit = (double)atomic_load(&wait->own->timeout_ms) / 1000; /* as it was set, even in parts of a tick */
 
     place_text(wait, where);
     rank_text(wait, rank, ", which", whom);
     time_text(wait, wait->ticks, waited);
     snprintf(text, sizeof text, "rank %d has waited %s (%s is %.12g s) %s%s for %s",
-             fsdp__arena_global(wait->world->arena, wait->world->rank), waited,
-             wait->world->joins ? "FSDP_JOIN_TIMEOUT" : "comm.timeout", limit, wait->place.region ? "" : "in ", where,
+             fsdp__board_global(wait->own->board, wait->own->rank), waited,
+             wait->own->joins ? "FSDP_JOIN_TIMEOUT" : "comm.timeout", limit, wait->place.region ? "" : "in ", where,
              whom);
     add_others(wait, rank, text, sizeof text);
-    fsdp__arena_abort(wait->world->arena, FSDP_COMM, -1, text);
+    fsdp__board_abort(wait->own->board, FSDP_COMM, -1, text);
 }
 
 /* Ends the world if the circle was also seen at the last tick; returns whether it did. */
@@ -206,12 +193,12 @@ static bool end_circle(fsdp__wait *wait)
     char text[FSDP__ABORT_BYTES];
     uint64_t before = wait->circle;
 
-    fsdp__find_circle(wait->world->arena, wait->world->rank, &circle);
+    fsdp__find_circle(wait->own->board, wait->own->rank, &circle);
     wait->circle = circle.length > 0 ? circle.hash : 0;
     if (circle.length == 0 || circle.hash != before)
         return false;
-    fsdp__circle_text(wait->world->arena, &circle, text, sizeof text);
-    fsdp__arena_abort(wait->world->arena, FSDP_MISMATCH, -1, text);
+    fsdp__circle_text(wait->own->board, &circle, text, sizeof text);
+    fsdp__board_abort(wait->own->board, FSDP_MISMATCH, -1, text);
     return true;
 }
 
@@ -220,21 +207,21 @@ static bool end_circle(fsdp__wait *wait)
 /* Returns whether rank i of the reach is to be judged by its pulse. A rank whose program waits for others is not to
  * blame, and has no pulse; one that stands somewhere on a worker thread may still be about to do what others wait
  * for. */
-static bool has_pulse(const fsdp__arena *arena, const fsdp__reach *reach, int i)
+static bool has_pulse(const fsdp__board *board, const fsdp__reach *reach, int i)
 {
     return !reach->stands[i] ||
-           atomic_load_explicit(&arena->control->ranks[reach->ranks[i]].program_in, memory_order_relaxed) == 0;
+           atomic_load_explicit(&fsdp__row_at(board, reach->ranks[i])->program_in, memory_order_relaxed) == 0;
 }
 
 static void take_pulses(fsdp__wait *wait, const fsdp__reach *reach)
 {
-    const fsdp__arena *arena = wait->world->arena;
+    const fsdp__board *board = wait->own->board;
 
     for (int i = 0; i < reach->count; i++) {
         int rank = reach->ranks[i];
 
-        if (has_pulse(arena, reach, i)) {
-            fsdp__pulse_take(arena, rank, &wait->pulses[rank]);
+        if (has_pulse(board, reach, i)) {
+            fsdp__pulse_take(board, rank, &wait->pulses[rank]);
             tell_stopped(wait, rank);
         } else {
             wait->pulses[rank].known = false;
@@ -249,7 +236,7 @@ static void take_pulses(fsdp__wait *wait, const fsdp__reach *reach)
  * a way that is no circle of programs, and none of them has got anything done, one of these. -1: neither. */
 static int who_stands_still(const fsdp__wait *wait, const fsdp__reach *reach)
 {
-    int64_t timeout = atomic_load(&wait->world->timeout_ticks);
+    int64_t timeout = atomic_load(&wait->own->timeout_ticks);
     bool all_stand = reach->count > 0 && wait->same >= timeout;
 
     for (int i = 0; i < reach->count && timeout > 0; i++) {
@@ -257,21 +244,21 @@ static int who_stands_still(const fsdp__wait *wait, const fsdp__reach *reach)
 
         if (!reach->stands[i] && still)
             return reach->ranks[i];
-        all_stand = all_stand && reach->stands[i] && (still || !has_pulse(wait->world->arena, reach, i));
+        all_stand = all_stand && reach->stands[i] && (still || !has_pulse(wait->own->board, reach, i));
     }
     return timeout > 0 && all_stand ? reach->ranks[0] : -1;
 }
 
-void fsdp__wait_begin(fsdp__wait *wait, const fsdp__symmetric *world, fsdp__place place)
+void fsdp__wait_begin(fsdp__wait *wait, const fsdp__health *own, fsdp__place place)
 {
-    wait->world = world;
+    wait->own = own;
     wait->place = place;
     wait->ticks = 0;
 }
 
 int fsdp__wait_tick_ms(const fsdp__wait *wait)
 {
-    return (int)atomic_load_explicit(&wait->world->tick_ms, memory_order_relaxed);
+    return (int)atomic_load_explicit(&wait->own->tick_ms, memory_order_relaxed);
 }
 
 void fsdp__wait_tick(fsdp__wait *wait)
@@ -286,14 +273,13 @@ void fsdp__wait_tick(fsdp__wait *wait)
     }
     if (end_circle(wait))
         return;
-    fsdp__find_reach(wait->world->arena, wait->world->rank, &wait->place, &reach);
+    fsdp__find_reach(wait->own->board, wait->own->rank, &wait->place, &reach);
     take_pulses(wait, &reach);
     tell_slow(wait, &reach);
     rank = who_stands_still(wait, &reach);
     if (rank >= 0)
         end_still(wait, rank);
     now = fsdp__thread_cpu_ns();
-    atomic_fetch_add_explicit(&wait->world->arena->control->ranks[wait->world->rank].looked_ns, now - wait->thread_ns,
-                              memory_order_relaxed);
+    fsdp__health_looked(wait->own, now - wait->thread_ns);
     wait->thread_ns = now;
 }

@@ -7,9 +7,9 @@
 #ifndef COMM_HEALTH_WATCHDOG_H
 #define COMM_HEALTH_WATCHDOG_H
 
+#include "comm/health/calls.h"
 #include "comm/health/pulse.h"
 #include "comm/health/waits.h"
-#include "comm/transport/arena/arena_group.h"
 
 /* Returns the number of ticks after which a wait is first reported; later reports come at doubled intervals. It is a
  * fifth of the timeout, or 300 ticks without one (0). */
@@ -20,7 +20,7 @@ static inline int64_t fsdp__first_notice(int64_t timeout_ticks)
 
 /* One wait of one thread. It is large, and not touched before the first tick. */
 typedef struct fsdp__wait {
-    const fsdp__symmetric *world;
+    const fsdp__health *own;
     fsdp__place place;
     int64_t ticks;
     int64_t thread_ns;   /* processor time of this thread at its last look */
@@ -28,17 +28,14 @@ typedef struct fsdp__wait {
     uint64_t circle;     /* hash of the circle that was seen at the last tick; 0: none */
     uint64_t reach;
     int64_t same; /* ticks since the places of all ranks in reach last changed */
-    fsdp__pulse pulses[FSDP__ARENA_RANKS];
+    fsdp__pulse pulses[FSDP__BOARD_RANKS];
 } fsdp__wait;
 
-void fsdp__wait_begin(fsdp__wait *wait, const fsdp__symmetric *world, fsdp__place place);
+void fsdp__wait_begin(fsdp__wait *wait, const fsdp__health *own, fsdp__place place);
 /* Returns how long to sleep, in milliseconds. */
 int fsdp__wait_tick_ms(const fsdp__wait *wait);
-/* Looks around after a sleep of that length. Ends the world (fsdp__arena_abort) when this rank is part of a circle, or
+/* Looks around after a sleep of that length. Ends the world (fsdp__board_abort) when this rank is part of a circle, or
  * when what it waits for has stood still for the timeout. */
 void fsdp__wait_tick(fsdp__wait *wait);
-
-/* Slot of a transport's table. */
-void fsdp__symmetric_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms);
 
 #endif

@@ -1,9 +1,9 @@
 /* join.c - makes the context of a process that MPI has started. */
 #include "comm/mpi/join.h"
 
+#include "comm/health/process.h"
 #include "comm/mpi/load.h"
 #include "comm/mpi/machine_memory.h"
-#include "comm/transport/arena/process.h"
 #include "comm/transport/network/machines.h"
 
 typedef struct joining {

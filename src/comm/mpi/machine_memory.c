@@ -7,10 +7,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "comm/health/board.h"
-#include "comm/health/report.h"
 #include "comm/transport/arena/handoff.h"
 #include "comm/transport/arena/shm.h"
+#include "comm/transport/network/report.h"
 
 enum {
     NAME_BYTES = FSDP__REPORT_NOTE /* enough that nobody can guess it */
@@ -22,9 +21,9 @@ static fsdp_status make(const fsdp__places *places, fsdp__report *mine, fsdp__ar
 
     if (got != (ssize_t)sizeof mine->note)
         return FSDP_FAIL(FSDP_IO, "no random numbers: %s", strerror(errno));
-    FSDP_TRY(fsdp__arena_create(places->machine_ranks, fsdp__board_bytes(places->ranks), true, out));
-    (*out)->control->first = places->rank;
-    snprintf((*out)->control->host, FSDP__HOST_BYTES, "%.64s", fsdp__host_of(places, places->rank));
+    FSDP_TRY(fsdp__arena_create(places->machine_ranks, places->ranks, true, out));
+    (*out)->board->first = places->rank;
+    snprintf((*out)->board->host, FSDP__HOST_BYTES, "%.64s", fsdp__host_of(places, places->rank));
     return FSDP_OK;
 }
 

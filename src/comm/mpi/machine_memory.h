@@ -2,8 +2,9 @@
 #ifndef COMM_MPI_MACHINE_MEMORY_H
 #define COMM_MPI_MACHINE_MEMORY_H
 
+#include "comm/health/places.h"
 #include "comm/transport/arena/arena.h"
-#include "comm/transport/network/places.h"
+#include "comm/transport/network/network.h"
 
 /* Makes the memory on the first rank of each machine, which hands it to the others there under a name that the network
  * has carried. All ranks succeed, or all fail with the reason of the first that fails. `seconds` is the time for all of

@@ -12,7 +12,7 @@
 #include "base/cores.h"
 #include "base/limits.h"
 
-#define MAGIC 0x364d59534344u /* changes with the layout */
+#define MAGIC 0x374d59534344u /* changes with the layout */
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HEAP_STEP ((size_t)1 << 30)
@@ -21,7 +21,7 @@
 /* The offsets of the parts. Parts whose entries have pages to themselves come last, so that small worlds touch few
  * pages. */
 typedef struct layout {
-    size_t groups, slots, board, payloads, staging, heap, end;
+    size_t slots, payloads, staging, heap, end;
 } layout;
 
 static size_t round_up(size_t bytes, size_t step)
@@ -29,15 +29,13 @@ static size_t round_up(size_t bytes, size_t step)
     return (bytes + step - 1) / step * step;
 }
 
-static layout lay_out(int world, size_t board_bytes, size_t heap_bytes)
+static layout lay_out(int world, int ranks, size_t heap_bytes)
 {
-    size_t ranks = (size_t)world, pairs = FSDP__ARENA_GROUPS * ranks;
+    size_t pairs = FSDP__BOARD_GROUPS * (size_t)world;
     layout l;
 
-    l.groups = round_up(sizeof(fsdp__control) + ranks * sizeof(fsdp__arena_rank), 64);
-    l.slots = round_up(l.groups + FSDP__ARENA_GROUPS * sizeof(fsdp__arena_group), 64);
-    l.board = round_up(l.slots + pairs * FSDP__SLOT_BYTES, 64);
-    l.payloads = round_up(l.board + board_bytes, PAGE);
+    l.slots = sizeof(fsdp__control) + fsdp__board_bytes(world, ranks);
+    l.payloads = round_up(l.slots + pairs * FSDP__SLOT_BYTES, PAGE);
     l.staging = round_up(l.payloads + pairs * 2 * FSDP__PAYLOAD_BYTES, PAGE);
     l.heap = round_up(l.staging + pairs * 2 * FSDP__STAGING_BYTES, HUGE_PAGE);
     l.end = l.heap + heap_bytes;
@@ -46,16 +44,16 @@ static layout lay_out(int world, size_t board_bytes, size_t heap_bytes)
 
 static layout layout_of(const fsdp__arena *arena)
 {
-    return lay_out(arena->control->world, arena->control->board_bytes, arena->control->heap_bytes);
+    return lay_out(arena->board->world, arena->board->ranks, arena->control->heap_bytes);
 }
 
 /* Chooses twice the machine's memory: ranks cannot fill more, and may leave holes. Where address space is limited
  * (ulimit -v) it takes half of what is left, as the ranks need some for themselves; where the size of files is limited
  * (ulimit -f, which applies to memory files), it takes that. */
-static fsdp_status choose_heap(int world, size_t board_bytes, bool file, size_t *out)
+static fsdp_status choose_heap(int world, int ranks, bool file, size_t *out)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    size_t control = lay_out(world, board_bytes, 0).end;
+    size_t control = lay_out(world, ranks, 0).end;
     uint64_t most = 2 * (pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 16 * (uint64_t)HEAP_STEP);
     uint64_t space = fsdp__address_space_left() / 2, size = file ? fsdp__file_size_limit() : FSDP__NO_LIMIT;
     uint64_t limit = FSDP__MIN(space, size);
@@ -100,6 +98,7 @@ static fsdp_status map(fsdp__arena *arena, int fd, size_t bytes)
     arena->bytes = bytes;
     arena->of_file = fd >= 0;
     arena->control = base;
+    arena->board = (fsdp__board *)(arena->control + 1);
     return FSDP_OK;
 }
 
@@ -124,27 +123,25 @@ static fsdp_status make_file(fsdp__arena *arena, size_t bytes)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__arena_create(int world, size_t board_bytes, bool file, fsdp__arena **out)
+fsdp_status fsdp__arena_create(int world, int ranks, bool file, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
     size_t heap_bytes = 0, bytes;
     fsdp_status status = FSDP_OK;
 
-    if (world < 1 || world > FSDP__ARENA_RANKS)
+    if (world < 1 || world > FSDP__BOARD_RANKS)
         return FSDP_FAIL(FSDP_INVALID, "cannot share memory between %d ranks: 1 to %d on one machine", world,
-                         FSDP__ARENA_RANKS);
+                         FSDP__BOARD_RANKS);
     FSDP_TRY(arena_new(&arena));
-    FSDP_TRY_GOTO(status, choose_heap(world, board_bytes, file, &heap_bytes), out);
-    bytes = lay_out(world, board_bytes, heap_bytes).end;
+    FSDP_TRY_GOTO(status, choose_heap(world, ranks, file, &heap_bytes), out);
+    bytes = lay_out(world, ranks, heap_bytes).end;
     if (file)
         FSDP_TRY_GOTO(status, make_file(arena, bytes), out);
     FSDP_TRY_GOTO(status, map(arena, arena->fd, bytes), out);
     arena->control->magic = MAGIC;
-    arena->control->world = world;
-    arena->control->board_bytes = board_bytes;
+    fsdp__board_begin(arena->board, world, ranks);
     arena->control->heap_bytes = heap_bytes;
     arena->control->crowded = world > fsdp__allowed_cores();
-    arena->control->abort_rank = -1;
     use_huge_pages(arena);
     *out = arena;
     arena = NULL;
@@ -159,13 +156,13 @@ static fsdp_status size_of(int fd, size_t *out)
 
     if (fstat(fd, &info) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot use file descriptor %d as shared memory: %s", fd, strerror(errno));
-    if ((size_t)info.st_size < sizeof(fsdp__control))
+    if ((size_t)info.st_size < sizeof(fsdp__control) + fsdp__board_least_bytes())
         return FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world", fd);
     *out = (size_t)info.st_size;
     return FSDP_OK;
 }
 
-/* Maps all of it, or only what lies before the slots. */
+/* Maps all of it, or only what any board has. */
 static fsdp_status map_part(int fd, bool all, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
@@ -175,7 +172,7 @@ static fsdp_status map_part(int fd, bool all, fsdp__arena **out)
     FSDP_TRY(size_of(fd, &bytes));
     FSDP_TRY(arena_new(&arena));
     if (!all)
-        bytes = FSDP__MIN(bytes, lay_out(FSDP__ARENA_RANKS, 0, 0).slots);
+        bytes = sizeof(fsdp__control) + fsdp__board_least_bytes();
     FSDP_TRY_GOTO(status, map(arena, fd, bytes), out);
     if (arena->control->magic != MAGIC || (all && layout_of(arena).end != arena->bytes)) {
         status = FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
@@ -221,22 +218,12 @@ void fsdp__arena_unref(fsdp__arena *arena)
 
 static size_t pair(const fsdp__arena *arena, int group, int rank)
 {
-    return (size_t)group * (size_t)arena->control->world + (size_t)rank;
-}
-
-fsdp__arena_group *fsdp__arena_group_at(const fsdp__arena *arena, int group)
-{
-    return (fsdp__arena_group *)(arena->base + layout_of(arena).groups) + group;
+    return (size_t)group * (size_t)arena->board->world + (size_t)rank;
 }
 
 void *fsdp__arena_slot(const fsdp__arena *arena, int group, int rank)
 {
     return arena->base + layout_of(arena).slots + pair(arena, group, rank) * FSDP__SLOT_BYTES;
-}
-
-void *fsdp__arena_board(const fsdp__arena *arena)
-{
-    return arena->base + layout_of(arena).board;
 }
 
 unsigned char *fsdp__arena_payload(const fsdp__arena *arena, int group, int rank, int half)

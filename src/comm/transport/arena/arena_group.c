@@ -8,7 +8,6 @@
 #include "comm/order.h"
 #include "comm/transport/arena/arena_readers.h"
 #include "comm/transport/arena/slot.h"
-#include "comm/transport/arena/words.h"
 
 enum {
     WORLD_INDEX = 0,
@@ -42,16 +41,19 @@ static fsdp_status group_new(fsdp__symmetric *world, const fsdp__process_group_s
 
 static void bind(fsdp__symmetric_group *group, int index)
 {
+    const fsdp__doing none = {.sequence = 0};
+
     group->index = index;
-    group->place = fsdp__arena_group_at(group->world->arena, index);
+    group->place = fsdp__group_at(group->world->arena->board, index);
+    group->desk = fsdp__desk_at(group->world->arena->board, index, group->world->rank);
     group->slot = fsdp__slot_at(group->world->arena, index, group->world->rank);
     /* The place may have belonged to another group. */
-    atomic_store(&group->slot->issued, 0);
-    atomic_store(&group->slot->done, 0);
-    atomic_store(&group->slot->sequence, 0);
+    atomic_store(&group->desk->issued, 0);
+    atomic_store(&group->desk->done, 0);
+    fsdp__cell_write(group->desk->doing, &none, sizeof none);
 }
 
-/* Writes the group's members and its name, for those who look from outside. */
+/* Writes the group's members, for those who look from outside. */
 static void describe(const fsdp__symmetric_group *group)
 {
     fsdp__rank_set set = {{0}};
@@ -60,12 +62,11 @@ static void describe(const fsdp__symmetric_group *group)
         fsdp__rank_set_add(&set, group->ranks[r]);
     for (size_t i = 0; i < FSDP__COUNT_OF(set.bits); i++)
         atomic_store(&group->place->ranks[i], set.bits[i]);
-    fsdp__words_store(group->place->name, (int)FSDP__COUNT_OF(group->place->name), group->name);
 }
 
 fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out)
 {
-    int size = symmetric->arena->control->world;
+    int size = symmetric->arena->board->world;
     int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
     fsdp__process_group_spec spec = {.name = "world", .ranks = ranks, .count = size, .rank = symmetric->rank};
     fsdp_status status;
@@ -89,10 +90,10 @@ fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmet
 /* Takes a free place, as the group's first rank, and writes a key on it that the other members look for. */
 static fsdp_status claim(fsdp__symmetric_group *group)
 {
-    fsdp__arena *arena = group->world->arena;
+    fsdp__board *board = group->world->arena->board;
 
-    for (int i = WORLD_INDEX + 1; i < FSDP__ARENA_GROUPS; i++) {
-        fsdp__arena_group *shared = fsdp__arena_group_at(arena, i);
+    for (int i = WORLD_INDEX + 1; i < FSDP__BOARD_GROUPS; i++) {
+        fsdp__board_group *shared = fsdp__group_at(board, i);
         uint64_t unused = 0;
 
         if (!atomic_compare_exchange_strong(&shared->key, &unused, group->key))
@@ -104,7 +105,7 @@ static fsdp_status claim(fsdp__symmetric_group *group)
         return FSDP_OK;
     }
     return FSDP_FAIL(FSDP_UNSUPPORTED, "%d process groups are alive, more are not possible: free some",
-                     FSDP__ARENA_GROUPS);
+                     FSDP__BOARD_GROUPS);
 }
 
 fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out)
@@ -130,10 +131,10 @@ fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_grou
 void fsdp__symmetric_group_ready(void *g)
 {
     fsdp__symmetric_group *group = g;
-    fsdp__arena *arena = group->world->arena;
+    fsdp__board *board = group->world->arena->board;
 
-    for (int i = WORLD_INDEX + 1; group->index < 0 && i < FSDP__ARENA_GROUPS; i++)
-        if (atomic_load(&fsdp__arena_group_at(arena, i)->key) == group->key)
+    for (int i = WORLD_INDEX + 1; group->index < 0 && i < FSDP__BOARD_GROUPS; i++)
+        if (atomic_load(&fsdp__group_at(board, i)->key) == group->key)
             bind(group, i);
     group->claimed = false; /* from now on every member counts */
 }

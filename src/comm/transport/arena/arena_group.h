@@ -2,9 +2,8 @@
 #ifndef COMM_ARENA_ARENA_GROUP_H
 #define COMM_ARENA_ARENA_GROUP_H
 
-#include <pthread.h>
-
 #include "comm/comm_ops.h"
+#include "comm/health/calls.h"
 #include "comm/transport/arena/arena.h"
 #include "device/allocator.h"
 
@@ -12,11 +11,8 @@
 typedef struct fsdp__symmetric {
     fsdp_context *context;
     fsdp__arena *arena;
-    int rank;          /* in the arena */
-    pthread_t program; /* the thread that makes the program's calls */
-    bool program_known;
-    _Atomic int64_t timeout_ms, timeout_ticks, tick_ms; /* see watchdog.h */
-    bool joins;            /* not all ranks have come yet: the timeout is the one for joining */
+    int rank; /* in the arena */
+    fsdp__health health;
     int machine_ranks;     /* adds as machines with this many ranks each do; 0: in rank order */
     bool all_readable;     /* peers see every address of this rank (threads) */
     fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
@@ -29,14 +25,16 @@ typedef struct fsdp__symmetric {
 
 typedef struct fsdp__symmetric_group {
     fsdp__symmetric *world;
-    fsdp__arena_group *place;     /* its barrier, in the arena */
-    struct fsdp__rank_slot *slot; /* of this rank */
+    fsdp__board_group *place; /* its barrier */
+    fsdp__desk *desk;         /* of this rank, as the next */
+    struct fsdp__rank_slot *slot;
     char *name;
     int index; /* in the arena; -1 until group_ready */
     int rank, size;
     int *ranks; /* numbers of the ranks in the arena */
     int block;  /* number of ranks whose contributions are added first: see order.h */
     uint64_t key;
+    int tag;               /* of messages, where there are several machines */
     bool claimed;          /* this rank is the group's first and has taken the place */
     uint64_t shown;        /* number of entries that this rank has shown: see [Note: parity] in rendezvous.h */
     void **sources;        /* scratch, `size` entries; one call runs at a time */

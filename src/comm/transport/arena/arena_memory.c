@@ -220,7 +220,7 @@ fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__
         int32_t status = fsdp__entry_of(group, r)->own_status;
         if (status != FSDP_OK)
             return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes shared by group '%s'",
-                             fsdp__arena_global(group->world->arena, group->ranks[r]), call->bytes, group->name);
+                             fsdp__board_global(group->world->arena->board, group->ranks[r]), call->bytes, group->name);
     }
     /* This is the payload of the meeting that has just ended: peers read it only after the next meeting. */
     theirs = (answer *)fsdp__payload_of(group, 0);
@@ -233,7 +233,7 @@ fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__
     FSDP_TRY(fsdp__rendezvous(group, traffic));
     if (theirs->status != FSDP_OK)
         return FSDP_FAIL((fsdp_status)theirs->status, "rank %d: %s",
-                         fsdp__arena_global(group->world->arena, group->ranks[0]), theirs->message);
+                         fsdp__board_global(group->world->arena->board, group->ranks[0]), theirs->message);
     *out = (char *)fsdp__from_offset(group, theirs->offset) + fsdp__shared_header_bytes(group);
     return FSDP_OK;
 }

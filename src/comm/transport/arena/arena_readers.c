@@ -2,14 +2,14 @@
  * comm/readers.c says what they are for. */
 #include "comm/transport/arena/arena_readers.h"
 
-#include "comm/health/arena_watch.h"
+#include "comm/health/futex.h"
+#include "comm/health/gone.h"
 #include "comm/health/watchdog.h"
-#include "comm/transport/arena/futex.h"
 
 /* Returns the bytes of the counters in front of the region: a multiple of 64. */
 size_t fsdp__shared_header_bytes(const fsdp__symmetric_group *group)
 {
-    return sizeof(fsdp__shared_header) + (size_t)group->world->arena->control->world * sizeof(fsdp__reader);
+    return sizeof(fsdp__shared_header) + (size_t)group->world->arena->board->world * sizeof(fsdp__reader);
 }
 
 fsdp__shared_header *fsdp__shared_header_of(const fsdp__symmetric_group *group, void *pointer)
@@ -86,29 +86,35 @@ static bool sleep_behind(fsdp__shared_header *header, int rank, uint64_t number,
     return elapsed;
 }
 
+/* Returns where the board says that the region lies. */
+static uint64_t region_of(const fsdp__symmetric_group *group, const fsdp__shared_header *header)
+{
+    return (uint64_t)((uintptr_t)header - (uintptr_t)group->world->arena->board);
+}
+
 static fsdp_status await_all(fsdp__symmetric_group *group, fsdp__shared_header *header, uint64_t number)
 {
-    fsdp__arena *arena = group->world->arena;
+    fsdp__board *board = group->world->arena->board;
     fsdp__wait wait;
     int last;
 
-    fsdp__wait_begin(&wait, group->world,
-                     (fsdp__place){.group = -1, .region = fsdp__to_offset(group, header), .mark = number});
+    fsdp__wait_begin(&wait, &group->world->health,
+                     (fsdp__place){.group = -1, .region = region_of(group, header), .mark = number});
     while ((last = behind(group, header, number)) >= 0) {
         bool elapsed = sleep_behind(header, group->ranks[last], number, fsdp__wait_tick_ms(&wait));
-        bool left = fsdp__arena_has_left(arena, group->ranks[last]);
+        bool left = fsdp__board_has_left(board, group->ranks[last]);
 
         /* A rank that is gone will never count itself done, and an aborted world does not wake ranks that sleep
          * here. */
         if (left && behind(group, header, number) == last)
-            fsdp__arena_abort_left(arena, group->ranks[last]);
+            fsdp__gone_abort_left(board, group->ranks[last]);
         if (elapsed) {
-            fsdp__arena_check_alive(arena, group->ranks[last]);
-            fsdp__arena_check_keeper(arena);
+            fsdp__gone_check_alive(board, group->ranks[last]);
+            fsdp__gone_check_keeper(board);
             fsdp__wait_tick(&wait);
         }
-        if (fsdp__arena_aborted(arena))
-            return fsdp__arena_failure(arena);
+        if (fsdp__board_aborted(board))
+            return fsdp__board_failure(board);
     }
     return FSDP_OK;
 }
@@ -117,7 +123,7 @@ fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t numbe
                                           uint64_t issued)
 {
     fsdp__symmetric_group *group = g;
-    fsdp__arena_rank *own = &group->world->arena->control->ranks[group->world->rank];
+    fsdp__row *own = fsdp__row_at(group->world->arena->board, group->world->rank);
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
     fsdp__reader *reader = own_reader(group, pointer);
     bool by_program = !worker;
@@ -131,7 +137,7 @@ fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t numbe
     /* Store the number before the region, and clear it after the region: a peer that sees the region finds its
      * number. */
     atomic_store(&reader->awaited[by_program], number);
-    atomic_store(&own->awaited[by_program], fsdp__to_offset(group, header));
+    atomic_store(&own->awaited[by_program], region_of(group, header));
     status = await_all(group, header, number);
     atomic_store(&own->awaited[by_program], 0);
     atomic_store(&reader->awaited[by_program], 0);

@@ -2,29 +2,8 @@
 #ifndef COMM_ARENA_ARENA_READERS_H
 #define COMM_ARENA_ARENA_READERS_H
 
+#include "comm/health/region.h"
 #include "comm/transport/arena/arena_group.h"
-
-/* How far a rank is in its reads of a shared region. */
-typedef struct fsdp__reader {
-    _Alignas(64) _Atomic uint64_t done; /* number of reads that are over, as peers see it */
-    _Atomic uint64_t ended;             /* reads that the program has ended: they will be over by themselves */
-    _Atomic uint64_t awaited[2]; /* it waits until all are done with the reads up to this one; 0: it does not wait */
-    uint64_t begun;
-    _Atomic uint64_t worker; /* where a worker waits: its stream, by the process's own number. */
-    _Atomic uint64_t issued; /* All calls after this number, */
-    _Atomic uint32_t in;     /* of this group (1 + its number), stand behind the wait on that stream */
-    bool member;             /* of the region's group */
-} fsdp__reader;
-
-/* Lies in front of a shared region. */
-typedef struct fsdp__shared_header {
-    struct fsdp__shared_header *next; /* only the owner follows it */
-    _Atomic int32_t given_back;
-    int32_t ranks;
-    _Atomic uint32_t moved; /* grows when a reader is done and somebody sleeps on it */
-    _Atomic uint32_t sleepers;
-    fsdp__reader readers[]; /* by the rank's number in the arena */
-} fsdp__shared_header;
 
 size_t fsdp__shared_header_bytes(const fsdp__symmetric_group *group);
 fsdp__shared_header *fsdp__shared_header_of(const fsdp__symmetric_group *group, void *pointer);

@@ -2,7 +2,7 @@
  *
  * Ranks count themselves in; the last one advances the generation, and the others wait for that: with a short spin when
  * every rank has a core, otherwise yielding for some microseconds, and then asleep in the kernel. A rank that sleeps
- * looks now and then whether those it waits for still live (watch.h) and will come (watchdog.h). */
+ * looks now and then whether those it waits for still live (gone.h) and will come (watchdog.h). */
 #include "comm/transport/arena/rendezvous.h"
 
 #include <sched.h>
@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "comm/health/arena_watch.h"
+#include "comm/health/futex.h"
+#include "comm/health/gone.h"
 #include "comm/health/watchdog.h"
-#include "comm/transport/arena/futex.h"
 #include "device/races.h"
 
 enum {
@@ -24,6 +24,11 @@ enum {
 static fsdp__rank_slot *slot_of(const fsdp__symmetric_group *group, int rank)
 {
     return fsdp__slot_at(group->world->arena, group->index, group->ranks[rank]);
+}
+
+static const fsdp__desk *desk_of(const fsdp__symmetric_group *group, int rank)
+{
+    return fsdp__desk_at(group->world->arena->board, group->index, group->ranks[rank]);
 }
 
 const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, int rank)
@@ -53,13 +58,13 @@ static void pause_a_moment(void)
 #endif
 }
 
-static bool has_stepped(const fsdp__arena_group *shared, uint32_t old)
+static bool has_stepped(const fsdp__board_group *shared, uint32_t old)
 {
     return atomic_load_explicit(&shared->generation, memory_order_acquire) != old;
 }
 
 /* Waits without sleeping, as waking up takes tens of microseconds. Returns whether all have come. */
-static bool wait_awake(const fsdp__arena_group *shared, uint32_t old, bool crowded, int64_t since_ns)
+static bool wait_awake(const fsdp__board_group *shared, uint32_t old, bool crowded, int64_t since_ns)
 {
     for (int i = 0; crowded ? fsdp__clock_ns() - since_ns < YIELD_NS : i < SPIN_TURNS; i++) {
         if (has_stepped(shared, old))
@@ -75,25 +80,25 @@ static bool wait_awake(const fsdp__arena_group *shared, uint32_t old, bool crowd
 /* Looks after the ranks that are not there yet; if one is gone this breaks the world. */
 static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked_system)
 {
-    fsdp__arena *arena = group->world->arena;
+    fsdp__board *board = group->world->arena->board;
 
     for (int r = 0; r < group->size; r++) {
-        bool left = fsdp__arena_has_left(arena, group->ranks[r]);
+        bool left = fsdp__board_has_left(board, group->ranks[r]);
 
-        if (r == group->rank || atomic_load(&slot_of(group, r)->ticket) == ticket)
+        if (r == group->rank || atomic_load(&desk_of(group, r)->ticket) == ticket)
             continue;
         if (left)
-            fsdp__arena_abort_left(arena, group->ranks[r]);
+            fsdp__gone_abort_left(board, group->ranks[r]);
         if (asked_system)
-            fsdp__arena_check_alive(arena, group->ranks[r]);
+            fsdp__gone_check_alive(board, group->ranks[r]);
     }
     if (asked_system)
-        fsdp__arena_check_keeper(arena);
+        fsdp__gone_check_keeper(board);
 }
 
 static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t since_ns)
 {
-    fsdp__arena_group *shared = group->place;
+    fsdp__board_group *shared = group->place;
     bool crowded = group->world->arena->control->crowded;
     uint32_t ticket = old + 2;
     fsdp__wait wait;
@@ -104,7 +109,7 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t si
      * sleepers, so one of the two sees the other. The same holds for a rank that leaves. */
     atomic_fetch_add(&shared->sleepers, 1);
     look_after(group, ticket, false);
-    fsdp__wait_begin(&wait, group->world, (fsdp__place){.group = group->index, .mark = ticket});
+    fsdp__wait_begin(&wait, &group->world->health, (fsdp__place){.group = group->index, .mark = ticket});
     while (atomic_load(&shared->generation) == old) {
         bool elapsed = fsdp__futex_wait(&shared->generation, old, fsdp__wait_tick_ms(&wait));
 
@@ -120,15 +125,15 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t si
 
 fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic)
 {
-    fsdp__arena_group *shared = group->place;
+    fsdp__board_group *shared = group->place;
     uint32_t old = atomic_load(&shared->generation); /* in the single order that lent.c needs, as below */
     int64_t start;
 
     if (old & FSDP__GENERATION_BROKEN)
-        return fsdp__arena_failure(group->world->arena);
+        return fsdp__board_failure(group->world->arena->board);
     fsdp__races_publish(group->world->context, traffic->stream, shared, old);
     /* Set the ticket before counting in: peers tell from the tickets who is missing. */
-    atomic_store(&slot_of(group, group->rank)->ticket, old + 2);
+    atomic_store(&group->desk->ticket, old + 2);
     if (atomic_fetch_add_explicit(&shared->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)group->size) {
         /* Reset before the generation advances, which lets ranks go on to the next meeting and count themselves in
          * there. */
@@ -138,12 +143,12 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
             fsdp__futex_wake_all(&shared->generation);
     } else {
         start = fsdp__clock_ns();
-        atomic_store_explicit(&slot_of(group, group->rank)->counted, old + 2, memory_order_release);
+        atomic_store_explicit(&group->desk->counted, old + 2, memory_order_release);
         wait_for_step(group, old, start);
         traffic->waiting_ns += fsdp__clock_ns() - start;
     }
     if ((atomic_load(&shared->generation) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
-        return fsdp__arena_failure(group->world->arena);
+        return fsdp__board_failure(group->world->arena->board);
     /* Everybody came, so this meeting counts, even if some rank has failed since. */
     fsdp__races_acquire(group->world->context, traffic->stream, shared, old);
     return FSDP_OK;
@@ -155,13 +160,13 @@ static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
 {
     const fsdp__signature *a = &fsdp__entry_of(group, 0)->signature;
     const fsdp__signature *b = &fsdp__entry_of(group, other)->signature;
-    const fsdp__arena *arena = group->world->arena;
+    fsdp__board *board = group->world->arena->board;
     char text[640];
 
-    fsdp__signature_mismatch(group->name, a, fsdp__arena_global(arena, group->ranks[0]), b,
-                             fsdp__arena_global(arena, group->ranks[other]), text, sizeof text);
+    fsdp__signature_mismatch(group->name, a, fsdp__board_global(board, group->ranks[0]), b,
+                             fsdp__board_global(board, group->ranks[other]), text, sizeof text);
     /* Every rank of the group finds the same mismatch; the record ends the rest of the world too. */
-    fsdp__arena_abort(group->world->arena, FSDP_MISMATCH, -1, text);
+    fsdp__board_abort(board, FSDP_MISMATCH, -1, text);
     return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
 }
 

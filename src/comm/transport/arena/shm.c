@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "comm/health/arena_watch.h"
+#include "comm/health/process.h"
 #include "comm/transport/arena/symmetric.h"
 
 static const fsdp__comm_ops shm_ops = {.name = "shm", FSDP__SYMMETRIC_OPS};
@@ -14,11 +14,11 @@ fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
 
-    FSDP_TRY(fsdp__arena_create(world_size, 0, true, &arena));
-    atomic_store(&arena->control->pids, fsdp__process_namespace());
+    FSDP_TRY(fsdp__arena_create(world_size, world_size, true, &arena));
+    atomic_store(&arena->board->pids, fsdp__process_namespace());
     /* Set the start time before the pid, which switches the watching on. */
-    atomic_store(&arena->control->keeper_ticks, fsdp__process_start_ticks(getpid()));
-    atomic_store(&arena->control->keeper, getpid());
+    atomic_store(&arena->board->keeper_ticks, fsdp__process_start_ticks(getpid()));
+    atomic_store(&arena->board->keeper, getpid());
     *out = arena;
     return FSDP_OK;
 }
@@ -29,24 +29,24 @@ static fsdp_status check_namespace(fsdp__arena *arena, int local_rank)
 {
     uint64_t own = fsdp__process_namespace(), known = 0;
 
-    if (atomic_compare_exchange_strong(&arena->control->pids, &known, own) || known == own)
+    if (atomic_compare_exchange_strong(&arena->board->pids, &known, own) || known == own)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_UNSUPPORTED,
                      "rank %d is in another PID namespace than other ranks of its machine%s, so they could not tell "
                      "whether it lives: start all ranks of a machine in one container, or let the containers share "
                      "their PIDs",
-                     fsdp__arena_global(arena, local_rank), own == UINT64_MAX ? ", or without /proc" : "");
+                     fsdp__board_global(arena->board, local_rank), own == UINT64_MAX ? ", or without /proc" : "");
 }
 
 fsdp_status fsdp__shm_take_place(fsdp__arena *arena, int local_rank)
 {
-    fsdp__arena_rank *shared = &arena->control->ranks[local_rank];
+    fsdp__row *shared = fsdp__row_at(arena->board, local_rank);
     int none = 0;
 
     FSDP_TRY(check_namespace(arena, local_rank));
     if (!atomic_compare_exchange_strong(&shared->pid, &none, getpid()))
-        return FSDP_FAIL(FSDP_STATE, "rank %d has joined before, as process %d", fsdp__arena_global(arena, local_rank),
-                         none);
+        return FSDP_FAIL(FSDP_STATE, "rank %d has joined before, as process %d",
+                         fsdp__board_global(arena->board, local_rank), none);
     atomic_store(&shared->start_ticks, fsdp__process_start_ticks(getpid()));
     fsdp__build_own(shared->build);
     return FSDP_OK;
@@ -54,9 +54,9 @@ fsdp_status fsdp__shm_take_place(fsdp__arena *arena, int local_rank)
 
 static fsdp_status take_place(fsdp__arena *arena, const fsdp_context_options *options)
 {
-    if (arena->control->world != options->world_size)
+    if (arena->board->world != options->world_size)
         return FSDP_FAIL(FSDP_INVALID, "the shared memory is of a world of %d ranks, this is rank %d of %d",
-                         arena->control->world, options->rank, options->world_size);
+                         arena->board->world, options->rank, options->world_size);
     FSDP_TRY(fsdp__shm_take_place(arena, options->rank));
     return FSDP_OK;
 }
@@ -72,7 +72,7 @@ static void report(int fd, fsdp__arena *arena, int rank)
 
     fsdp__write_error(text, sizeof text, "rank %d failed: ", rank);
     if (arena || fsdp__arena_map_control(fd, &control) == FSDP_OK)
-        fsdp__arena_abort(arena ? arena : control, status, rank, text);
+        fsdp__board_abort((arena ? arena : control)->board, status, rank, text);
     fsdp__arena_unref(control);
     fsdp_release_error(held);
 }

@@ -6,7 +6,7 @@
 #include "comm/transport/arena/arena.h"
 
 /* Creates the arena, in the process that starts the ranks and watches them. The ranks inherit `arena->fd`
- * (close-on-exec); fsdp__arena_abort and fsdp__arena_leave tell them what became of their peers. */
+ * (close-on-exec); fsdp__board_abort and fsdp__board_leave tell them what became of their peers. */
 fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out);
 
 /* Records in the arena that this process is its rank `local_rank`, for those who watch it. */

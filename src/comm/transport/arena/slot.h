@@ -2,8 +2,8 @@
 #ifndef COMM_ARENA_SLOT_H
 #define COMM_ARENA_SLOT_H
 
+#include "comm/health/signature.h"
 #include "comm/transport/arena/arena.h"
-#include "comm/transport/arena/signature.h"
 
 typedef struct fsdp__entry {
     fsdp__signature signature;
@@ -14,14 +14,7 @@ typedef struct fsdp__entry {
 } fsdp__entry;
 
 typedef struct fsdp__rank_slot {
-    _Atomic uint32_t ticket;  /* the generation to which this rank's last barrier leads */
-    _Atomic uint32_t counted; /* the same, set once the rank has counted itself in: it may be stopped in between */
-    _Atomic uint32_t reads;   /* 1: it may be reading what callers of its peers have lent (lent.h) */
-    /* For ranks that want to know where this rank is (calls.h). A call that is issued and not done is on its way. */
-    _Atomic uint32_t version; /* odd while the next words, which describe the last call, are being written */
-    _Atomic uint64_t issued, done;
-    _Atomic uint64_t sequence, name;
-    _Atomic uint64_t label[FSDP__LABEL_BYTES / 8];
+    _Alignas(64) _Atomic uint32_t reads; /* 1: it may be reading what callers of its peers have lent (lent.h) */
     _Alignas(64) fsdp__entry entries[2];
 } fsdp__rank_slot;
 

@@ -3,13 +3,11 @@
 #ifndef COMM_ARENA_SYMMETRIC_H
 #define COMM_ARENA_SYMMETRIC_H
 
-#include "comm/health/watchdog.h"
 #include "comm/transport/arena/arena_coalesced.h"
 #include "comm/transport/arena/arena_group.h"
 #include "comm/transport/arena/arena_memory.h"
 #include "comm/transport/arena/arena_plain.h"
 #include "comm/transport/arena/arena_readers.h"
-#include "comm/transport/arena/calls.h"
 #include "comm/transport/arena/rendezvous.h"
 
 /* Joins as `rank` of the arena; with `wait`, waits until all ranks are there. Takes its own reference to the arena.
@@ -20,8 +18,12 @@ fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int 
 fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
                                    bool all_readable, bool wait);
 
+/* Slots of a transport's table. */
 void fsdp__symmetric_abort(void *transport, const char *text);
 void fsdp__symmetric_close(void *transport);
+void fsdp__symmetric_note(void *group, const fsdp__call *call, fsdp__moment moment);
+void fsdp__symmetric_host_waits(void *group, const fsdp_stream *worker, bool waits);
+void fsdp__symmetric_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms);
 
 /* The slots that both transports have in common. */
 #define FSDP__SYMMETRIC_OPS                                                                                         \

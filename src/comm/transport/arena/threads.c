@@ -28,7 +28,7 @@ static fsdp_status create_world(int world_size, const fsdp_context_options *opti
     fsdp__arena *arena = NULL;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__arena_create(world_size, 0, false, &arena));
+    FSDP_TRY(fsdp__arena_create(world_size, world_size, false, &arena));
     status = create_all(arena, world_size, options, contexts);
     if (status == FSDP_OK) {
         *out = arena;
@@ -85,7 +85,7 @@ static void *rank_main(void *argument)
 static fsdp_status first_failure(const fsdp__arena *arena, const rank_thread *ranks, int world_size)
 {
     /* The others failed because it did. */
-    int blamed = arena->control->abort_rank;
+    int blamed = arena->board->abort_rank;
 
     if (blamed >= 0 && ranks[blamed].status != FSDP_OK)
         return FSDP_FAIL(ranks[blamed].status, "rank %d: %s", blamed, ranks[blamed].message);

@@ -8,9 +8,8 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/context.h"
-#include "comm/health/arena_watch.h"
+#include "comm/health/process.h"
 #include "comm/health/verdict.h"
-#include "comm/transport/arena/process.h"
 
 enum {
     SPIN_TURNS = 300, /* of a third of a microsecond or more each: small messages arrive within them */
@@ -189,12 +188,12 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__machines_group *group,
 typedef struct patience {
     int turns;
     int64_t pieces;        /* that were missing at the last turn */
-    int64_t nap_ns, since; /* `since` is when the last piece came, in ticks of the watch */
+    int64_t nap_ns, since; /* `since` is when the last piece came, in ticks */
     int64_t looked_ns;     /* when it last checked the others; 0: not yet */
     int64_t cpu_ns;        /* of this thread, at that time or when it began to nap */
     bool naps;             /* true from the first nap on */
     int slack_ns;          /* the thread's own timer slack, kept while it naps: 0 for a real-time thread */
-    bool told;             /* it has told the watch whom it waits for */
+    bool told;             /* it has told whom it waits for */
     int64_t next_notice;   /* see fsdp__verdict_tell_slow */
 } patience;
 
@@ -212,26 +211,26 @@ static int64_t missing(const fsdp__exchange *x, int i)
 /* Says that this rank lives, and checks whether the ranks that it waits for will come. */
 static void look_after(fsdp__exchange *x, patience *p)
 {
-    fsdp__watch *watch = &x->group->world->watch;
-    int64_t now = fsdp__thread_cpu_ns(), waited = fsdp__watch_ticks(watch) - p->since;
+    fsdp__peers *peers = &x->group->world->peers;
+    int64_t now = fsdp__thread_cpu_ns(), waited = atomic_load(&peers->ticks) - p->since;
     int whom = -1;
 
     /* Beat for the ranks of this machine that wait for this one: it is not the one that stands still. */
-    atomic_fetch_add(&watch->wait_beats, 1);
+    atomic_fetch_add(&peers->wait_beats, 1);
     fsdp__context_beat(x->group->world->context);
-    fsdp__watch_looked(watch, now - p->cpu_ns);
+    fsdp__health_looked(peers->own, now - p->cpu_ns);
     p->cpu_ns = now;
     for (int i = 0; i < x->count; i++) {
         if (missing(x, i) == 0)
             continue;
         if (whom < 0 && !x->flows[i].sends)
             whom = x->flows[i].leg.rank;
-        fsdp__verdict_look(watch, x->flows[i].leg.rank, waited);
+        fsdp__verdict_look(peers, x->flows[i].leg.rank, waited);
     }
-    atomic_store(&watch->awaits, whom + 1);
+    atomic_store(&peers->awaits, whom + 1);
     p->told = true;
     if (whom >= 0)
-        fsdp__verdict_tell_slow(watch, whom, waited, &p->next_notice);
+        fsdp__verdict_tell_slow(peers, whom, waited, &p->next_notice);
 }
 
 static void wait_a_turn(fsdp__exchange *x, patience *p)
@@ -263,11 +262,11 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
 static fsdp_status run(fsdp__exchange *x, patience *p)
 {
     fsdp__link *link = &x->group->world->link;
-    fsdp__watch *watch = &x->group->world->watch;
+    const fsdp__peers *peers = &x->group->world->peers;
 
     for (;;) {
         /* Ask this before the test: what was sent before some rank failed has arrived when its failure is heard of. */
-        bool broken = fsdp__arena_aborted(link->arena);
+        bool broken = fsdp__board_aborted(link->board);
         int64_t pieces = 0;
 
         FSDP_TRY(fsdp__link_test(link, x->requests, x->request_count));
@@ -278,10 +277,10 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
         if (pieces == 0)
             return FSDP_OK;
         if (broken)
-            return fsdp__arena_failure(link->arena);
+            return fsdp__board_failure(link->board);
         /* a rank that sends, though slowly, or has left and sent everything before, will come */
         if (pieces != p->pieces) {
-            p->since = fsdp__watch_ticks(watch);
+            p->since = atomic_load(&peers->ticks);
             p->next_notice = 0;
         }
         p->pieces = pieces;
@@ -291,11 +290,11 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
 
 static fsdp_status wait_for_all(fsdp__exchange *x)
 {
-    patience p = {.since = fsdp__watch_ticks(&x->group->world->watch)};
+    patience p = {.since = atomic_load(&x->group->world->peers.ticks)};
     fsdp_status status = run(x, &p);
 
     if (p.told)
-        atomic_store(&x->group->world->watch.awaits, 0);
+        atomic_store(&x->group->world->peers.awaits, 0);
     if (p.naps && p.slack_ns > 0) /* 0 would set the system's own */
         (void)prctl(PR_SET_TIMERSLACK, p.slack_ns, 0, 0, 0);
     return status;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "comm/health/arena_watch.h"
 
 enum {
     PAUSE_US = 1000,
@@ -33,7 +32,7 @@ static void break_world(fsdp__link *link, const char *text)
     char all[FSDP__NETWORK_TEXT + 64];
 
     snprintf(all, sizeof all, "rank %d: %s", link->places.rank, text);
-    fsdp__arena_abort(link->arena, FSDP_COMM, link->places.rank, all);
+    fsdp__board_abort(link->board, FSDP_COMM, link->places.rank, all);
     atomic_store(&link->silent, true);
 }
 
@@ -42,20 +41,20 @@ static fsdp_status end(fsdp__link *link, bool done, const char *text)
     if (!done)
         break_world(link, text);
     leave(link);
-    return done ? FSDP_OK : fsdp__arena_failure(link->arena);
+    return done ? FSDP_OK : fsdp__board_failure(link->board);
 }
 
 static fsdp_status begin_in_any(fsdp__link *link)
 {
     if (enter(link))
         return FSDP_OK;
-    return fsdp__arena_aborted(link->arena) ? fsdp__arena_failure(link->arena)
+    return fsdp__board_aborted(link->board) ? fsdp__board_failure(link->board)
                                             : FSDP_FAIL(FSDP_COMM, "the network is closed");
 }
 
 static fsdp_status begin(fsdp__link *link)
 {
-    return fsdp__arena_aborted(link->arena) ? fsdp__arena_failure(link->arena) : begin_in_any(link);
+    return fsdp__board_aborted(link->board) ? fsdp__board_failure(link->board) : begin_in_any(link);
 }
 
 fsdp_status fsdp__link_send(fsdp__link *link, int to, int tag, const fsdp__segment *segments, int count,
@@ -121,7 +120,7 @@ void fsdp__link_fail(fsdp__link *link)
     char text[FSDP__ABORT_BYTES];
 
     fsdp__write_error(text, sizeof text, "rank %d failed: ", link->places.rank);
-    fsdp__arena_abort(link->arena, FSDP_COMM, link->places.rank, text);
+    fsdp__board_abort(link->board, FSDP_COMM, link->places.rank, text);
 }
 
 void fsdp__link_silence(fsdp__link *link)

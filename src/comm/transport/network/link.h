@@ -11,14 +11,15 @@
 
 #include <stdatomic.h>
 
-#include "comm/transport/arena/arena.h"
-#include "comm/transport/network/places.h"
+#include "comm/health/board.h"
+#include "comm/health/places.h"
+#include "comm/transport/network/network.h"
 
 typedef struct fsdp__link {
     const fsdp__network_ops *ops;
     void *network;
     fsdp__places places;
-    fsdp__arena *arena;  /* of this machine: the reason why the world is broken is written there */
+    fsdp__board *board;  /* of this machine: the reason why the world is broken is written there */
     _Atomic int inside;  /* number of threads that are in the network */
     _Atomic bool silent; /* the network is not called any more */
     _Atomic bool told;   /* the other machines know that the world is broken, as far as they can be told */

@@ -6,13 +6,12 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/health/arena_watch.h"
-#include "comm/health/leave.h"
-#include "comm/health/report.h"
 #include "comm/transport/arena/symmetric.h"
 #include "comm/transport/network/network_coalesced.h"
 #include "comm/transport/network/network_memory.h"
 #include "comm/transport/network/network_plain.h"
+#include "comm/transport/network/numbering.h"
+#include "comm/transport/network/report.h"
 #include "comm/world.h"
 
 /* ---- the table: what is not in files of its own is the arena's ---- */
@@ -59,7 +58,9 @@ static void note(void *group, const fsdp__call *call, fsdp__moment moment)
 
     if (g->local)
         fsdp__symmetric_note(g->local, call, moment);
-    fsdp__watch_note(&g->world->watch, g->name, g->tag, call, moment);
+    else
+        fsdp__health_note(&g->world->local->health, -1, g->name, g->tag, call, moment);
+    fsdp__peers_note(&g->world->peers, moment);
 }
 
 static void host_waits(void *group, const fsdp_stream *worker, bool waits)
@@ -69,15 +70,12 @@ static void host_waits(void *group, const fsdp_stream *worker, bool waits)
     if (g->local)
         fsdp__symmetric_host_waits(g->local, worker, waits);
     else
-        fsdp__symmetric_host_waits_elsewhere(g->world->local, waits);
+        fsdp__health_program_waits(&g->world->local->health, -1, worker, waits);
 }
 
 static void set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms)
 {
-    fsdp__machines *machines = transport;
-
-    fsdp__symmetric_set_timeout(machines->local, timeout_ms, tick_ms);
-    fsdp__watch_set_timeout(&machines->watch, timeout_ms, tick_ms);
+    fsdp__symmetric_set_timeout(((fsdp__machines *)transport)->local, timeout_ms, tick_ms);
 }
 
 static int machines_of(const void *group)
@@ -95,7 +93,7 @@ static void abort_world(void *transport, const char *text)
 {
     fsdp__machines *machines = transport;
 
-    fsdp__arena_abort(machines->link.arena, FSDP_COMM, machines->link.places.rank, text);
+    fsdp__board_abort(machines->link.board, FSDP_COMM, machines->link.places.rank, text);
 }
 
 /* Tells why this rank does not join: at once to the ranks of its machine, who wait in the arena, and then to all. */
@@ -105,7 +103,7 @@ static void fail_joining(const fsdp__network_ops *ops, void *network, const fsdp
     fsdp__report mine = {0}, first;
 
     fsdp__report_write(&mine, fsdp_last_status());
-    fsdp__arena_abort(arena, fsdp_last_status(), places->rank, fsdp_last_error());
+    fsdp__board_abort(arena->board, fsdp_last_status(), places->rank, fsdp_last_error());
     (void)fsdp__report_compare(ops, network, places, &mine, &first);
     fsdp_release_error(held);
 }
@@ -113,25 +111,25 @@ static void fail_joining(const fsdp__network_ops *ops, void *network, const fsdp
 static void close_world(void *transport)
 {
     fsdp__machines *machines = transport;
-    fsdp__arena *arena = fsdp__arena_ref(machines->link.arena);
     fsdp__deadline *deadline = fsdp__deadline_of(machines->link.ops, machines->link.network);
     bool whole = false;
 
     if (machines->awaited && !atomic_load(&machines->link.silent))
-        fail_joining(machines->link.ops, machines->link.network, &machines->link.places, arena);
+        fail_joining(machines->link.ops, machines->link.network, &machines->link.places, machines->arena);
     if (machines->local) {
-        fsdp__arena_leave(arena, machines->local->rank); /* do this first, so that peers who wait for this rank stop */
-        whole = fsdp__leave_machines(&machines->watch);
+        /* Do this first, so that peers who wait for this rank stop. */
+        fsdp__board_leave(machines->link.board, machines->local->rank);
+        whole = fsdp__watch_leave(&machines->watch);
         if (deadline)
             fsdp__deadline_leaving(deadline);
         fsdp__watch_close(&machines->watch, whole);
+        fsdp__peers_close(&machines->peers);
         fsdp__symmetric_close(machines->local);
     }
     fsdp__link_silence(&machines->link);
     machines->link.ops->close(machines->link.network, whole);
     fsdp__places_release(&machines->link.places);
-    fsdp__arena_unref(arena);
-    fsdp__arena_unref(machines->link.arena);
+    fsdp__arena_unref(machines->arena);
     fsdp__free(machines);
 }
 
@@ -191,10 +189,10 @@ static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsd
     machines->link.ops = ops;
     machines->link.network = network;
     machines->link.places = places;
-    machines->link.arena = fsdp__arena_ref(arena);
+    machines->arena = fsdp__arena_ref(arena);
+    machines->link.board = arena->board;
     machines->one_level = options->one_level;
     machines->awaited = wait;
-    fsdp__watch_set_timeout(&machines->watch, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
     *out = machines;
     return FSDP_OK;
 }
@@ -204,20 +202,24 @@ static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool 
     const fsdp__places *places = &machines->link.places;
     fsdp__symmetric_group *local = NULL;
     fsdp__machines_group *world = NULL;
-    fsdp_status status;
+    fsdp_status status = FSDP_OK;
 
     machines->context = context;
-    status = fsdp__symmetric_open(context, machines->link.arena, places->rank % places->machine_ranks, all_readable,
-                                  wait, &machines->local, &local);
+    if (machines->arena->board->ranks < places->ranks)
+        status = FSDP_FAIL(FSDP_INVALID, "the memory of this machine's ranks has no board for %d ranks", places->ranks);
+    if (status == FSDP_OK)
+        status = fsdp__symmetric_open(context, machines->arena, places->rank % places->machine_ranks, all_readable,
+                                      wait, &machines->local, &local);
     if (status == FSDP_OK)
         status = fsdp__machines_group_world(machines, local, &world);
     if (status == FSDP_OK)
-        status = fsdp__watch_open(&machines->watch, machines->context, &machines->link, machines->local,
-                                  machines->one_level);
+        status = fsdp__peers_open(&machines->peers, &machines->local->health, places, machines->one_level);
+    if (status == FSDP_OK)
+        status = fsdp__watch_open(&machines->watch, &machines->link, &machines->peers);
     if (status != FSDP_OK) {
         bool held = fsdp_hold_error(true);
 
-        fsdp__arena_abort(machines->link.arena, status, places->rank, fsdp_last_error());
+        fsdp__board_abort(machines->link.board, status, places->rank, fsdp_last_error());
         if (world)
             fsdp__machines_group_free(world);
         else if (local)
@@ -239,11 +241,11 @@ static fsdp_status agree(fsdp__machines *machines)
 
     machines->awaited = false;
     if (atomic_load(&link->silent))
-        return fsdp__arena_failure(link->arena);
+        return fsdp__board_failure(link->board);
     status = fsdp__report_compare(link->ops, link->network, &link->places, &mine, &first);
     if (status != FSDP_OK) {
         atomic_store(&link->silent, true); /* all ranks know, so nobody has to be told */
-        fsdp__arena_abort(link->arena, status, link->places.rank, fsdp_last_error());
+        fsdp__board_abort(link->board, status, link->places.rank, fsdp_last_error());
     }
     return status;
 }
@@ -275,7 +277,7 @@ fsdp_status fsdp__machines_attach(const fsdp__network_ops *ops, void *network, f
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     if (fsdp__deadline_of(ops, network))
-        fsdp__deadline_joined(network, &machines->watch);
+        fsdp__deadline_joined(network, &machines->peers);
     *out = context;
     return FSDP_OK;
 }

@@ -2,8 +2,8 @@
 #ifndef COMM_NETWORK_MACHINES_H
 #define COMM_NETWORK_MACHINES_H
 
-#include "comm/health/deadline.h"
 #include "comm/transport/arena/arena.h"
+#include "comm/transport/network/deadline.h"
 
 typedef struct fsdp__machines_options {
     int threads;           /* threads of a rank: see fsdp_context_options */

@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/health/arena_watch.h"
 
 void fsdp__meeting_release(fsdp__meeting *m)
 {
@@ -303,7 +302,7 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
     char text[640];
 
     fsdp__signature_mismatch(g->name, a, g->column[0], b, g->column[place], text, sizeof text);
-    fsdp__arena_abort(g->world->link.arena, FSDP_MISMATCH, -1, text);
+    fsdp__board_abort(g->world->link.board, FSDP_MISMATCH, -1, text);
     fsdp__link_give_up(&g->world->link);
     return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
 }
@@ -316,7 +315,7 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
     FSDP_TRY(g->rounds > 0 ? end_rounds(m, traffic) : fsdp__exchange_end(&m->exchange, traffic));
     for (int p = 0; p < g->columns; p++)
         if (p != g->place)
-            fsdp__watch_met(&m->group->world->watch, g->column[p], g->name, g->tag,
+            fsdp__peers_met(&m->group->world->peers, g->column[p], g->name, g->tag,
                             &fsdp__meeting_header(m, p)->signature);
     for (int p = 1; p < g->columns; p++)
         if (memcmp(&first->signature, &fsdp__meeting_header(m, p)->signature, sizeof first->signature) != 0)

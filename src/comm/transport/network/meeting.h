@@ -14,7 +14,7 @@
 #ifndef COMM_NETWORK_MEETING_H
 #define COMM_NETWORK_MEETING_H
 
-#include "comm/transport/arena/signature.h"
+#include "comm/health/signature.h"
 #include "comm/transport/network/exchange.h"
 
 /* What a rank says. */

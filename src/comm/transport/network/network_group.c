@@ -111,6 +111,8 @@ static fsdp_status open_local(fsdp__machines_group *group, const fsdp__process_g
     status = fsdp__symmetric_group_open(group->world->local, &local, &opened);
     fsdp__free(ranks);
     group->local = opened;
+    if (group->local)
+        group->local->tag = group->tag;
     return status;
 }
 

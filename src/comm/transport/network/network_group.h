@@ -11,14 +11,17 @@
 #ifndef COMM_NETWORK_NETWORK_GROUP_H
 #define COMM_NETWORK_NETWORK_GROUP_H
 
-#include "comm/health/network_watch.h"
+#include "comm/transport/arena/arena_group.h"
+#include "comm/transport/network/watch.h"
 
 /* One rank's world of several machines. */
 typedef struct fsdp__machines {
     fsdp_context *context;
     fsdp__link link;
-    fsdp__watch watch;
+    fsdp__arena *arena; /* of this machine */
     fsdp__symmetric *local;
+    fsdp__peers peers;
+    fsdp__watch watch;
     bool one_level;
     bool awaited;                        /* all ranks wait to hear whether this one has joined */
     struct fsdp__machines_group *groups; /* all that are not freed */

@@ -1,5 +1,5 @@
 /* deadline.c - the thread that counts time, and the table of the calls that it counts. */
-#include "comm/health/deadline.h"
+#include "comm/transport/network/deadline.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,6 @@
 #include "base/host.h"
 #include "base/limits.h"
 #include "base/text.h"
-#include "comm/health/arena_watch.h"
 
 enum {
     TURN_MS = 50,
@@ -47,7 +46,7 @@ struct fsdp__deadline {
     pthread_cond_t stopped;
     bool stop;
     phase phase;
-    fsdp__watch *watch; /* while the phase is JOINED */
+    fsdp__peers *peers; /* while the phase is JOINED */
     fsdp__joining joining;
     int64_t missing_ms; /* how long one of them has been missing */
     int64_t leaving_ms;
@@ -210,24 +209,24 @@ static void check_leaving(fsdp__deadline *d, int64_t call_ms)
     end_process(text);
 }
 
+static int64_t timeout_of(const fsdp__deadline *d)
+{
+    return atomic_load(&d->peers->own->timeout_ms);
+}
+
 static void break_world(fsdp__deadline *d, int64_t call_ms)
 {
-    fsdp__watch *watch = d->watch;
-    const fsdp__places *places = &watch->link->places;
+    fsdp__peers *peers = d->peers;
+    const fsdp__places *places = peers->places;
     char text[FSDP__ABORT_BYTES], was[320];
 
-    fsdp__watch_doing_text(watch, was, sizeof was);
+    fsdp__peers_doing_text(peers, was, sizeof was);
     snprintf(text, sizeof text,
              "rank %d (machine '%.64s') is in a call of the network that has not come back for %g s (comm.timeout is "
              "%.12g s): it was %s",
-             places->rank, fsdp__host_of(places, places->rank), (double)call_ms / 1000,
-             (double)atomic_load(&watch->timeout_ms) / 1000, was);
-    fsdp__arena_abort(watch->link->arena, FSDP_COMM, places->rank, text);
-}
-
-static int64_t timeout_of(const fsdp__deadline *d)
-{
-    return atomic_load(&d->watch->timeout_ms);
+             places->rank, fsdp__host_of(places, places->rank), (double)call_ms / 1000, (double)timeout_of(d) / 1000,
+             was);
+    fsdp__board_abort(peers->own->board, FSDP_COMM, places->rank, text);
 }
 
 /* Returns the limit from the break on, however old the calls are: others are still to be told. */
@@ -239,11 +238,11 @@ static int64_t broken_ms(const fsdp__deadline *d)
 /* Notes the break if the world is broken by now. */
 static void note_break(fsdp__deadline *d)
 {
-    fsdp__arena *arena = d->watch->link->arena;
+    fsdp__board *board = d->peers->own->board;
 
-    if (d->broken || !fsdp__arena_aborted(arena))
+    if (d->broken || !fsdp__board_aborted(board))
         return;
-    (void)fsdp__arena_failure(arena); /* waits until the reason is set */
+    (void)fsdp__board_failure(board); /* waits until the reason is set */
     fsdp__shown(fsdp_last_error(), d->reason, sizeof d->reason);
     d->broken = true;
     for (int i = 0; i < CALLS; i++)
@@ -367,28 +366,28 @@ fsdp__deadline *fsdp__deadline_of(const fsdp__network_ops *ops, void *network)
     return ops == &fsdp__deadline_ops ? network : NULL;
 }
 
-void fsdp__deadline_joined(fsdp__deadline *deadline, fsdp__watch *watch)
+void fsdp__deadline_joined(fsdp__deadline *deadline, fsdp__peers *peers)
 {
     pthread_mutex_lock(&deadline->mutex);
     deadline->phase = JOINED;
-    deadline->watch = watch;
-    deadline->rank = watch->link->places.rank;
+    deadline->peers = peers;
+    deadline->rank = peers->places->rank;
     pthread_mutex_unlock(&deadline->mutex);
 }
 
 void fsdp__deadline_leaving(fsdp__deadline *deadline)
 {
     pthread_mutex_lock(&deadline->mutex);
-    if (deadline->watch)
+    if (deadline->peers)
         note_break(deadline);
-    if (!deadline->watch)
+    if (!deadline->peers)
         deadline->leaving_ms = deadline->joining.ms;
     else if (deadline->broken)
         deadline->leaving_ms = broken_ms(deadline);
     else if (timeout_of(deadline) > 0)
         deadline->leaving_ms = FSDP__MIN(FSDP__MAX(timeout_of(deadline), LEAST_LEAVING_MS), MOST_LEAVING_MS);
     deadline->phase = LEAVING;
-    deadline->watch = NULL;
+    deadline->peers = NULL;
     pthread_mutex_unlock(&deadline->mutex);
 }
 

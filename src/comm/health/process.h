@@ -1,6 +1,6 @@
 /* process.h - what the system tells of a peer's process. */
-#ifndef COMM_ARENA_PROCESS_H
-#define COMM_ARENA_PROCESS_H
+#ifndef COMM_HEALTH_PROCESS_H
+#define COMM_HEALTH_PROCESS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* futex.h - sleeps on a word that other ranks, or other threads of this rank, will change. */
-#ifndef COMM_ARENA_FUTEX_H
-#define COMM_ARENA_FUTEX_H
+#ifndef COMM_HEALTH_FUTEX_H
+#define COMM_HEALTH_FUTEX_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -3,26 +3,22 @@
  *
  * Machines are in the order of their lowest carrier rank, the ranks of one machine in the order of their carrier ranks:
  * rank = machine * machine_ranks + local rank. */
-#ifndef COMM_NETWORK_PLACES_H
-#define COMM_NETWORK_PLACES_H
+#ifndef COMM_HEALTH_PLACES_H
+#define COMM_HEALTH_PLACES_H
 
 #include <stdbool.h>
 
-#include "comm/transport/network/network.h"
-#include "fsdp/status.h"
+enum {
+    FSDP__PLACES_HOST_BYTES = 256
+};
 
 typedef struct fsdp__places {
     int ranks, machines, machine_ranks;
-    int rank;                                /* this one */
-    int *carriers;                           /* the carrier's number of each rank */
-    int *of_carrier;                         /* the rank of each carrier number */
-    char (*hosts)[FSDP__NETWORK_HOST_BYTES]; /* the name of each machine */
+    int rank;                               /* this one */
+    int *carriers;                          /* the carrier's number of each rank */
+    int *of_carrier;                        /* the rank of each carrier number */
+    char (*hosts)[FSDP__PLACES_HOST_BYTES]; /* the name of each machine */
 } fsdp__places;
-
-/* Numbers the ranks. `all` is what each carrier rank has said of itself; `mine` is this one's number. Machines with
- * unequal numbers of ranks are refused. */
-fsdp_status fsdp__places_make(const fsdp__network_world *all, int ranks, int mine, fsdp__places *out);
-void fsdp__places_release(fsdp__places *places);
 
 static inline int fsdp__machine_of(const fsdp__places *places, int rank)
 {

@@ -1,4 +1,4 @@
-#include "comm/transport/arena/futex.h"
+#include "comm/health/futex.h"
 
 #include <errno.h>
 #include <linux/futex.h>

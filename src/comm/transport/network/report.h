@@ -1,8 +1,9 @@
 /* report.h - tells how far each rank has got, before there is a world to tell it in. */
-#ifndef COMM_HEALTH_REPORT_H
-#define COMM_HEALTH_REPORT_H
+#ifndef COMM_NETWORK_REPORT_H
+#define COMM_NETWORK_REPORT_H
 
-#include "comm/transport/network/places.h"
+#include "comm/health/places.h"
+#include "comm/transport/network/network.h"
 #include "fsdp/status.h"
 
 enum {

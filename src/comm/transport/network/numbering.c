@@ -1,10 +1,12 @@
-/* places.c - numbers the carrier's ranks by machine. */
-#include "comm/transport/network/places.h"
+/* numbering.c - numbers the carrier's ranks by machine. */
+#include "comm/transport/network/numbering.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+
+_Static_assert((int)FSDP__PLACES_HOST_BYTES == (int)FSDP__NETWORK_HOST_BYTES, "a name has room");
 
 /* Counts the ranks: ranks_of[m] is the number on the machine whose lowest carrier rank is m. */
 static fsdp_status count_ranks(const fsdp__network_world *all, int ranks, int *ranks_of)
@@ -40,7 +42,7 @@ static void number(const fsdp__network_world *all, fsdp__places *places)
     for (int m = 0; m < places->ranks; m++) {
         if (all[m].machine != m)
             continue;
-        snprintf(places->hosts[machine++], FSDP__NETWORK_HOST_BYTES, "%s", all[m].host);
+        snprintf(places->hosts[machine++], FSDP__PLACES_HOST_BYTES, "%s", all[m].host);
         for (int r = m; r < places->ranks; r++)
             if (all[r].machine == m) {
                 places->of_carrier[r] = next;

@@ -1,6 +1,6 @@
 /* signature.h - what a rank says about a call, for comparison with the others. */
-#ifndef COMM_ARENA_SIGNATURE_H
-#define COMM_ARENA_SIGNATURE_H
+#ifndef COMM_HEALTH_SIGNATURE_H
+#define COMM_HEALTH_SIGNATURE_H
 
 #include "base/hash.h"
 #include "comm/comm_ops.h"

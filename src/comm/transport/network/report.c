@@ -1,5 +1,5 @@
 /* report.c - compares the reports of all ranks. */
-#include "comm/health/report.h"
+#include "comm/transport/network/report.h"
 
 #include <stdio.h>
 

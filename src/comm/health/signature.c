@@ -1,5 +1,5 @@
 /* signature.c - what a rank says about a call, and how a message shows it. */
-#include "comm/transport/arena/signature.h"
+#include "comm/health/signature.h"
 
 #include <stdio.h>
 #include <string.h>

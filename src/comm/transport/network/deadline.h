@@ -12,10 +12,11 @@
  *   as they leave       comm.timeout, but at least 10 s and at most a minute.
  *
  * Time is counted in turns of the thread, so a process that was stopped has not waited. */
-#ifndef COMM_HEALTH_DEADLINE_H
-#define COMM_HEALTH_DEADLINE_H
+#ifndef COMM_NETWORK_DEADLINE_H
+#define COMM_NETWORK_DEADLINE_H
 
-#include "comm/health/network_watch.h"
+#include "comm/health/peers.h"
+#include "comm/transport/network/network.h"
 
 typedef struct fsdp__deadline fsdp__deadline;
 
@@ -35,9 +36,9 @@ bool fsdp__deadline_open(const fsdp__network_ops *ops, const fsdp__joining *join
 
 /* Returns NULL if the network is not a deadline. */
 fsdp__deadline *fsdp__deadline_of(const fsdp__network_ops *ops, void *network);
-/* Says that all have joined: from here on the watch knows the timeout, and what this rank is doing. */
-void fsdp__deadline_joined(fsdp__deadline *deadline, fsdp__watch *watch);
-/* Says that nothing but `close` comes now; the watch may be freed. */
+/* Says that all have joined: from here on `peers` knows the timeout, and what this rank is doing. */
+void fsdp__deadline_joined(fsdp__deadline *deadline, fsdp__peers *peers);
+/* Says that nothing but `close` comes now; `peers` may be freed. */
 void fsdp__deadline_leaving(fsdp__deadline *deadline);
 
 #endif

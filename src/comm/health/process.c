@@ -1,5 +1,5 @@
 /* process.c - what the system tells of a peer's process. */
-#include "comm/transport/arena/process.h"
+#include "comm/health/process.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,0 +1,73 @@
+/* peers.h - what a rank knows of the ranks of other machines apart from their calls: that they live, what they do, that
+ * one has left.
+ *
+ * Ranks say it in messages that nobody waits for (transport/network/watch.h): every second, or four times in a timeout,
+ * each tells its counterparts, the same local rank of every other machine. What a rank hears of them it writes into
+ * their rows of its machine's board, along with what it says itself. So every rank knows of all, and each hears from
+ * one rank of each machine.
+ *
+ * A rank that waits for another looks here whether that one will come (verdict.h). Time is counted in ticks that a
+ * thread of the rank has slept through. No tick passes while a rank is itself stopped. A remote rank's silence counts
+ * only while somebody is known to listen: its listener, which has the same local rank on the reader's machine, must be
+ * heard of. */
+#ifndef COMM_HEALTH_PEERS_H
+#define COMM_HEALTH_PEERS_H
+
+#include "comm/health/calls.h"
+#include "comm/health/places.h"
+#include "comm/health/pulse.h"
+#include "comm/health/signature.h"
+
+/* What this rank has counted of another rank, and heard from it in meetings. */
+typedef struct fsdp__known {
+    uint64_t beats;     /* as last seen on the board */
+    int64_t silent;     /* ticks since the last beat */
+    int64_t left;       /* ticks since the rank has left; 0: it has not */
+    fsdp__doing met;    /* what it said in a meeting with this rank */
+    uint64_t met_beats; /* 1 + the beats that were heard by then; 0: there was no meeting */
+} fsdp__known;
+
+typedef struct fsdp__peers {
+    fsdp__health *own;
+    const fsdp__places *places;
+    bool one_level; /* ranks of one machine compare their calls over the network, too */
+    _Atomic int64_t ticks;
+    _Atomic int in;              /* number of calls of this rank begun and not done */
+    _Atomic int awaits;          /* 1 + a rank that one of them waits for over the network; 0: none */
+    _Atomic uint64_t wait_beats; /* beats of the heart that only say that this rank waits */
+    fsdp__pulse pulse;           /* this rank's own */
+    uint64_t beats;              /* beats of the heart when the pulse was taken, without `wait_beats` */
+    int64_t still;               /* number of looks in which this rank got nothing done */
+    pthread_mutex_t mutex;       /* guards `known` */
+    fsdp__known *known;          /* by rank; NULL: not open */
+} fsdp__peers;
+
+fsdp_status fsdp__peers_open(fsdp__peers *peers, fsdp__health *own, const fsdp__places *places, bool one_level);
+void fsdp__peers_close(fsdp__peers *peers);
+
+/* Notes a moment of a call on this rank. */
+void fsdp__peers_note(fsdp__peers *peers, fsdp__moment moment);
+/* Notes what a rank has said in a meeting of the group about its call: this is fresher than its last beat. */
+void fsdp__peers_met(fsdp__peers *peers, int rank, const char *group, int tag, const fsdp__signature *theirs);
+
+/* For the thread that tells and listens. Gets what this rank says of itself, having looked whether it gets anything
+ * done: `still` is then the number of such looks in which it did not. */
+void fsdp__peers_say(fsdp__peers *peers, fsdp__said *out);
+/* Writes down what this rank, or a counterpart, has said. */
+void fsdp__peers_hear(fsdp__peers *peers, int rank, const fsdp__said *said);
+/* Counts a tick. */
+void fsdp__peers_tick(fsdp__peers *peers);
+/* Returns the time between two beats of a rank. */
+int64_t fsdp__peers_beat_ms(const fsdp__peers *peers);
+
+/* Writes what this rank does: "in call 6 of group 'world' (...)". */
+void fsdp__peers_doing_text(const fsdp__peers *peers, char *text, size_t bytes);
+/* Gets what a rank has said; returns false if that cannot be read now. */
+bool fsdp__peers_heard(fsdp__peers *peers, int rank, fsdp__said *out);
+fsdp__known fsdp__peers_known(fsdp__peers *peers, int rank);
+/* Returns the number of ticks in which a rank that can speak does so. */
+int64_t fsdp__peers_fresh_ticks(const fsdp__peers *peers);
+/* Returns whether the board shows what the rank is doing now: it speaks, and is listened to. */
+bool fsdp__peers_is_fresh(fsdp__peers *peers, int rank);
+
+#endif
