@@ -33,7 +33,6 @@ static void *plain_place(fsdp__carrier *carrier, int64_t bytes)
 
     if (!buffer)
         return NULL;
-    p->call.count = bytes;
     p->call.recv = p->scatters ? buffer + parts : buffer;
     p->call.send = p->scatters ? buffer : buffer + carrier->rank * bytes;
     /* A reduction packs for all ranks from here on, a gather only its own part of the result. */
@@ -45,13 +44,15 @@ static fsdp_status plain_exchange(fsdp__carrier *carrier, int64_t bytes)
     plain_carrier *p = (plain_carrier *)carrier;
     fsdp__collective run = p->scatters ? p->way->all_to_all : p->way->all_gather;
 
+    p->call.count = bytes;
     FSDP_TRY(run(p->way->group, &p->call, p->stream, p->traffic));
-    for (int r = 0; r < carrier->size; r++)
+    for (int r = 0; r < carrier->size && !carrier->on_paper; r++)
         carrier->parts[r] = (char *)p->call.recv + r * bytes;
     return FSDP_OK;
 }
 
-int64_t fsdp__coalesced_room(const fsdp__call *call, int ranks, bool reduces)
+/* Returns the most bytes that one rank's part of a piece may have. */
+static int64_t room_of(const fsdp__call *call, int ranks, bool reduces)
 {
     int64_t bits = reduces ? fsdp__packed_bits(call) : 0;
 
@@ -70,10 +71,12 @@ static fsdp_status run_packed(const fsdp__plain_way *way, const fsdp__call *call
     if (!scratch)
         return FSDP_NO_MEMORY;
     p.call.dtype = FSDP_U8;
+    p.call.send = p.call.recv = scratch; /* until a place is asked for, and on paper */
     p.carrier = (fsdp__carrier){.rank = way->rank,
                                 .size = way->size,
                                 .block = way->block,
-                                .room = fsdp__coalesced_room(call, way->size, scatters),
+                                .on_paper = way->on_paper,
+                                .room = room_of(call, way->size, scatters),
                                 .parts = scratch,
                                 .operands = (const void **)(scratch + ranks),
                                 .place = plain_place,

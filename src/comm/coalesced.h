@@ -9,12 +9,10 @@
 typedef struct fsdp__plain_way {
     void *group;
     int rank, size;
-    int block; /* see order.h */
+    int block;     /* see order.h */
+    bool on_paper; /* see packed.h */
     fsdp__collective all_gather, all_to_all;
 } fsdp__plain_way;
-
-/* Returns the most bytes that one rank's part of a piece may have. */
-int64_t fsdp__coalesced_room(const fsdp__call *call, int ranks, bool reduces);
 
 fsdp_status fsdp__coalesced_gather_by(const fsdp__plain_way *, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 fsdp_status fsdp__coalesced_reduce_by(const fsdp__plain_way *, const fsdp__call *, fsdp_stream *, fsdp__traffic *);

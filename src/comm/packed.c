@@ -47,6 +47,8 @@ static bool contributes(const exchange *x, int rank, int64_t i)
 {
     const fsdp__carrier *k = x->carrier;
 
+    if (k->on_paper)
+        return x->call->buffers[i].unsharded;
     if (k->contributes)
         return k->contributes(k, rank, i);
     return k->bits[rank * fsdp__packed_bits(x->call) + i / 8] >> i % 8 & 1;
@@ -55,8 +57,9 @@ static bool contributes(const exchange *x, int rank, int64_t i)
 static bool is_used(const exchange *x, int64_t i)
 {
     bool used = !x->reduces || !x->known;
+    int ranks = x->carrier->on_paper ? 1 : x->carrier->size;
 
-    for (int r = 0; r < x->carrier->size && !used; r++)
+    for (int r = 0; r < ranks && !used; r++)
         used = contributes(x, r, i);
     return used;
 }
@@ -246,9 +249,11 @@ static fsdp_status exchange_rows(exchange *x)
     do { /* make one exchange even of nothing: a transport compares the calls in it */
         int64_t bytes = FSDP__MIN(left, x->carrier->room);
 
-        FSDP_TRY(x->swaps ? pack_all_rows(x, c, 0, bytes) : pack_own_rows(x, c, bytes));
+        if (!x->carrier->on_paper)
+            FSDP_TRY(x->swaps ? pack_all_rows(x, c, 0, bytes) : pack_own_rows(x, c, bytes));
         FSDP_TRY(x->carrier->exchange(x->carrier, bytes));
-        FSDP_TRY(unpack_all_rows(x, &c, bytes));
+        if (!x->carrier->on_paper)
+            FSDP_TRY(unpack_all_rows(x, &c, bytes));
         left -= bytes;
     } while (left > 0);
     return FSDP_OK;
@@ -301,7 +306,7 @@ static fsdp_status add_own_rows(const exchange *x, cursor *c, int64_t bits, int6
     while (next_part(x, c, &at, bytes, &p)) {
         int64_t rows = valid_of(&p, x->carrier->rank);
 
-        if (rows > 0)
+        if (rows > 0 && !x->carrier->on_paper)
             FSDP_TRY(add_part(x, &p, rows));
     }
     return FSDP_OK;
@@ -320,49 +325,15 @@ fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, 
         bool first = !x.known;
         int64_t bytes = FSDP__MIN(bits + remaining(&x, &c), carrier->room);
 
-        FSDP_TRY(pack_all_rows(&x, c, bits, bytes));
+        FSDP_TRY(carrier->on_paper ? FSDP_OK : pack_all_rows(&x, c, bits, bytes));
         FSDP_TRY(carrier->exchange(carrier, bytes));
         /* The first piece lies as it was packed, before who contributes was known; the next ones are packed knowing
          * it. */
-        FSDP_TRY(first ? unpack_bits(&x) : FSDP_OK);
+        FSDP_TRY(first && !carrier->on_paper ? unpack_bits(&x) : FSDP_OK);
         x.known = !first;
         FSDP_TRY(add_own_rows(&x, &c, bits, bytes));
         x.known = true;
         bits = 0;
     } while (remaining(&x, &c) > 0);
     return FSDP_OK;
-}
-
-/* ---- without packing ---- */
-
-/* A carrier that stands for all ranks. */
-typedef struct alone {
-    fsdp__carrier carrier; /* first */
-    const fsdp__call *call;
-} alone;
-
-static bool contributes_here(const fsdp__carrier *carrier, int rank, int64_t i)
-{
-    (void)rank;
-    return ((const alone *)carrier)->call->buffers[i].unsharded;
-}
-
-void fsdp__packed_walk(const fsdp__call *call, int64_t room, bool reduces, void (*exchange_piece)(void *, int64_t),
-                       void *arg)
-{
-    alone all = {.carrier = {.size = 1, .contributes = contributes_here}, .call = call};
-    exchange x = {.carrier = &all.carrier, .call = call, .reduces = reduces};
-    int64_t bits = reduces ? fsdp__packed_bits(call) : 0;
-    cursor c = {0};
-
-    do {
-        int64_t bytes = FSDP__MIN(bits + remaining(&x, &c), room), at = bits;
-        part p;
-
-        exchange_piece(arg, bytes);
-        while (next_part(&x, &c, &at, bytes, &p))
-            continue;
-        x.known = true; /* buffers to which nobody contributes take no room from here on */
-        bits = 0;
-    } while (remaining(&x, &c) > 0);
 }

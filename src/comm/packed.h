@@ -19,8 +19,11 @@
 typedef struct fsdp__carrier fsdp__carrier;
 struct fsdp__carrier {
     int rank, size;
-    int64_t room;          /* most bytes of one rank's part of a piece; a multiple of 64 */
-    int block;             /* number of ranks whose contributions are added first: see order.h */
+    int64_t room; /* most bytes of one rank's part of a piece; a multiple of 64 */
+    int block;    /* number of ranks whose contributions are added first: see order.h */
+    /* [Note: a world on paper]: only the exchanges are made, as if all ranks contributed to the buffers that this one
+     * contributes to. Of what follows only `exchange` is used. */
+    bool on_paper;
     bool reads_peers;      /* parts lie in the memory of the ranks that packed them, so reading them moves them */
     void **parts;          /* scratch, `size` entries */
     const void **operands; /* the same */
@@ -49,10 +52,5 @@ fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, 
  * `shard` has room for them. */
 fsdp_status fsdp__packed_swap(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
                               fsdp__traffic *traffic);
-
-/* Calls `exchange` once for every exchange that the call would make with `room` bytes of room, with the bytes of one
- * rank's part, as if all ranks contributed to the buffers that this one contributes to. Nothing is packed. */
-void fsdp__packed_walk(const fsdp__call *call, int64_t room, bool reduces, void (*exchange)(void *arg, int64_t bytes),
-                       void *arg);
 
 #endif

@@ -14,6 +14,7 @@
 fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
                                     fsdp_process_group **out)
 {
+    const fsdp__process_group_spec spec = {.name = name, .ranks = ranks, .count = count, .rank = rank};
     fsdp_process_group *group = fsdp__calloc(1, sizeof *group);
 
     if (!group)
@@ -24,11 +25,10 @@ fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int coun
     group->rank = rank;
     group->size = count;
     group->ops = count == 1 ? &fsdp__comm_fake_ops : comm->ops;
-    if (group->ops == &fsdp__comm_fake_ops)
-        group->transport_group = group;
     group->name = fsdp__strdup(name);
     group->ranks = fsdp__malloc((size_t)count * sizeof *ranks);
-    if (!group->name || !group->ranks) {
+    if (!group->name || !group->ranks ||
+        (count == 1 && group->ops->group_open(NULL, &spec, &group->transport_group) != FSDP_OK)) {
         fsdp__process_group_destroy(group);
         return FSDP_NO_MEMORY;
     }

@@ -132,6 +132,7 @@ static fsdp_status copy_at_once(const fsdp__copies *copies, void *dst, const voi
 fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, int64_t numel)
 {
     size_t bytes = (size_t)numel * fsdp_dtype_size(copies->dst_dtype);
+    const fsdp_device *device = fsdp__stream_device(copies->stream);
     bool divides = copies->divisor != 0.0f && copies->divisor != 1.0f, casts = copies->src_dtype != copies->dst_dtype;
 
     /* What is in place already is neither moved nor counted. */
@@ -140,8 +141,8 @@ fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, i
     copies->traffic->moved_bytes += (int64_t)bytes;
     if (divides)
         return copy_divided(copies, dst, src, numel);
-    if (bytes <= AT_ONCE_BYTES && !casts && !copies->issues &&
-        fsdp__device_host_access(fsdp__stream_device(copies->stream)))
+    if (bytes <= AT_ONCE_BYTES && !casts && !copies->issues && fsdp__device_host_access(device) &&
+        fsdp__device_has_bytes(device))
         return copy_at_once(copies, dst, src, bytes);
     if (copies->count == FSDP__COPIES)
         FSDP_TRY(fsdp__copies_flush(copies));

@@ -28,6 +28,16 @@ static void comm_free(void *state)
     fsdp__free(comm);
 }
 
+/* Opens the group of all ranks with a transport that has not made it. */
+static fsdp_status open_world(fsdp__comm *comm)
+{
+    fsdp_process_group *world = comm->world;
+    const fsdp__process_group_spec spec = {
+        .name = world->name, .ranks = world->ranks, .count = world->size, .rank = world->rank};
+
+    return comm->ops->group_open(comm->transport, &spec, &world->transport_group);
+}
+
 static fsdp_status make_world(fsdp__comm *comm, int rank, int size)
 {
     int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
@@ -60,13 +70,15 @@ fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, 
     comm->ops = ops;
     comm->transport = transport;
     status = make_world(comm, rank, size);
+    if (status == FSDP_OK && size > 1 && !world_group)
+        status = open_world(comm);
     if (status != FSDP_OK) {
         if (world_group)
             ops->group_free(world_group);
         comm_free(comm);
         return fsdp_fail_prefix(status, "cannot make the world group");
     }
-    if (comm->world->ops == ops && world_group)
+    if (size > 1 && world_group)
         comm->world->transport_group = world_group;
     else if (world_group)
         ops->group_free(world_group); /* the world has one rank: no transport is needed */
@@ -153,7 +165,7 @@ fsdp_status fsdp_context_create_fake_machines(int rank, int machines, int machin
         options.machine = rank / machine_ranks;
     }
     FSDP_TRY_GOTO(status, fsdp_context_create(&options, &context), out);
-    if (machines > 1 && !(fake = fsdp__fake_new(machine_ranks, one_level)))
+    if (machines > 1 && !(fake = fsdp__fake_new(rank, machines, machine_ranks, one_level)))
         status = FSDP_NO_MEMORY;
     if (status == FSDP_OK)
         status = fsdp__comm_attach(context, &fsdp__comm_fake_ops, fake, NULL, rank, options.world_size);

@@ -5,7 +5,8 @@
 #include "comm/comm.h"
 #include "comm/sharded_buffer.h"
 #include "comm/transport/fake/fake_machines.h"
-#include "comm/transport/fake/fake_network.h"
+#include "comm/transport/network/network_coalesced.h"
+#include "comm/transport/network/network_plain.h"
 #include "device/device.h"
 #include "device/kernels.h"
 
@@ -27,8 +28,26 @@ static fsdp_status copy(fsdp_stream *stream, fsdp__traffic *traffic, void *dst, 
     return cast(stream, src, FSDP_U8, dst, FSDP_U8, (int64_t)bytes, traffic);
 }
 
+/* Counts what the call would send to other machines: `run` is the slot of a real world, and runs on paper. */
+static fsdp_status count(const fsdp__fake_group *group, fsdp__collective run, const fsdp__call *call,
+                         fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    fsdp__traffic network = {.stream = stream};
+    fsdp__call same = *call;
+
+    if (!group->paper || fsdp__machines_is_local(group->paper))
+        return FSDP_OK;
+    same.contributed = NULL;
+    same.lacking = NULL;
+    FSDP_TRY(run(group->paper, &same, stream, &network));
+    traffic->network_sent += network.network_sent;
+    traffic->network_received += network.network_received;
+    traffic->network_messages += network.network_messages;
+    return FSDP_OK;
+}
+
 /* Writes what every rank has sent: `src`, once for each of them. Each copy doubles what there is. */
-static fsdp_status repeat(const fsdp_process_group *group, const fsdp__call *call, const void *src, fsdp_stream *stream,
+static fsdp_status repeat(const fsdp__fake_group *group, const fsdp__call *call, const void *src, fsdp_stream *stream,
                           fsdp__traffic *traffic)
 {
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype), all = (size_t)group->size * bytes;
@@ -43,45 +62,43 @@ static fsdp_status repeat(const fsdp_process_group *group, const fsdp__call *cal
 
 static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    fsdp__fake_count_all_gather(g, call, traffic);
+    FSDP_TRY(count(g, fsdp__machines_all_gather, call, stream, traffic));
     return repeat(g, call, call->send, stream, traffic);
 }
 
 static fsdp_status fake_reduce_scatter(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp_process_group *group = g;
+    const fsdp__fake_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    fsdp__fake_count_reduce_scatter(g, call, traffic);
+    FSDP_TRY(count(g, fsdp__machines_reduce_scatter, call, stream, traffic));
     return copy(stream, traffic, call->recv, (const char *)call->send + (size_t)group->rank * bytes, bytes);
 }
 
 static fsdp_status fake_all_reduce(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    fsdp__fake_count_all_reduce(g, call, traffic);
+    FSDP_TRY(count(g, fsdp__machines_all_reduce, call, stream, traffic));
     return copy(stream, traffic, call->recv, call->send, (size_t)call->count * fsdp_dtype_size(call->dtype));
 }
 
 static fsdp_status fake_broadcast(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    (void)stream;
-    fsdp__fake_count_broadcast(g, call, traffic);
+    FSDP_TRY(count(g, fsdp__machines_broadcast, call, stream, traffic));
     return FSDP_OK;
 }
 
 static fsdp_status fake_barrier(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    (void)stream;
-    fsdp__fake_count_barrier(g, call, traffic);
+    FSDP_TRY(count(g, fsdp__machines_barrier, call, stream, traffic));
     return FSDP_OK;
 }
 
 static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp_process_group *group = g;
+    const fsdp__fake_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    fsdp__fake_count_all_to_all(g, call, traffic);
+    FSDP_TRY(count(g, fsdp__machines_all_to_all, call, stream, traffic));
     return repeat(group, call, (const char *)call->send + (size_t)group->rank * bytes, stream, traffic);
 }
 
@@ -110,10 +127,10 @@ static fsdp_status repeat_run(fsdp__copies *copies, const fsdp_sharded_buffer *b
 static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
                                              fsdp__traffic *traffic)
 {
-    const fsdp_process_group *group = g;
+    const fsdp__fake_group *group = g;
     fsdp__copies copies = {.stream = stream, .traffic = traffic};
 
-    fsdp__fake_count_gather_coalesced(g, call, traffic);
+    FSDP_TRY(count(g, fsdp__machines_all_gather_coalesced, call, stream, traffic));
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         int64_t runs = FSDP__MAX(b->outer, 1), own = fsdp__part_numel(b, group->rank) / runs;
@@ -165,9 +182,9 @@ static fsdp_status sum_run(fsdp_stream *stream, const fsdp__call *call, const fs
 static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
                                                  fsdp__traffic *traffic)
 {
-    const fsdp_process_group *group = g;
+    const fsdp__fake_group *group = g;
 
-    fsdp__fake_count_reduce_coalesced(g, call, traffic);
+    FSDP_TRY(count(g, fsdp__machines_reduce_scatter_coalesced, call, stream, traffic));
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         int64_t rows = fsdp__part_numel(b, group->rank);
@@ -182,11 +199,6 @@ static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call
         }
     }
     return FSDP_OK;
-}
-
-static void fake_group_free(void *group)
-{
-    (void)group;
 }
 
 /* Does nothing: nobody waits. */
@@ -205,7 +217,8 @@ const fsdp__comm_ops fsdp__comm_fake_ops = {
     .barrier = fake_barrier,
     .all_gather_coalesced = fake_all_gather_coalesced,
     .reduce_scatter_coalesced = fake_reduce_scatter_coalesced,
-    .group_free = fake_group_free, /* group_open is never called */
+    .group_open = fsdp__fake_group_open,
+    .group_free = fsdp__fake_group_free,
     .abort = fake_abort,
     .close = fsdp__fake_close,
     .alloc = fsdp__fake_alloc,

@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 
 #include "base/alloc.h"
-#include "comm/transport/network/shape.h"
 
 typedef struct fsdp__fake_region {
     struct fsdp__fake_region *next;
@@ -14,41 +13,74 @@ typedef struct fsdp__fake_region {
     size_t bytes;
 } region;
 
-fsdp__fake *fsdp__fake_new(int machine_ranks, bool one_level)
+/* Returns whether one region holds all of the memory. */
+static bool would_share(const fsdp__machines *paper, const void *memory, size_t bytes)
+{
+    fsdp__fake *fake = (fsdp__fake *)(uintptr_t)paper;
+    const char *at = memory;
+    bool shares = false;
+
+    pthread_mutex_lock(&fake->mutex);
+    for (const region *r = fake->regions; r && !shares; r = r->next)
+        shares = at >= r->start && bytes <= r->bytes && (size_t)(at - r->start) <= r->bytes - bytes;
+    pthread_mutex_unlock(&fake->mutex);
+    return shares;
+}
+
+fsdp__fake *fsdp__fake_new(int rank, int machines, int machine_ranks, bool one_level)
 {
     fsdp__fake *fake = fsdp__calloc(1, sizeof *fake);
 
     if (!fake)
         return NULL;
-    fake->machine_ranks = machine_ranks;
-    fake->one_level = one_level;
+    fake->paper.would_share = would_share;
+    fake->paper.one_level = one_level;
+    fake->paper.link.places = (fsdp__places){
+        .ranks = machines * machine_ranks, .machines = machines, .machine_ranks = machine_ranks, .rank = rank};
     pthread_mutex_init(&fake->mutex, NULL);
     return fake;
 }
 
-fsdp__fake *fsdp__fake_of(const fsdp_process_group *group)
+/* ---- groups ---- */
+
+fsdp_status fsdp__fake_group_open(void *fake, const fsdp__process_group_spec *spec, void **out)
 {
-    /* The fake transport serves groups of one rank in any world. */
-    return group->size > 1 ? group->comm->transport : NULL;
+    fsdp__fake_group *group = fsdp__calloc(1, sizeof *group);
+    void *paper = NULL;
+    fsdp_status status = group ? FSDP_OK : FSDP_NO_MEMORY;
+
+    if (status == FSDP_OK && fake)
+        status = fsdp__machines_group_open(&((fsdp__fake *)fake)->paper, spec, &paper);
+    if (status != FSDP_OK) {
+        fsdp__free(group);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    *group = (fsdp__fake_group){spec->rank, spec->count, paper};
+    *out = group;
+    return FSDP_OK;
 }
 
-int fsdp__fake_machines(const void *g)
+void fsdp__fake_group_free(void *g)
 {
-    const fsdp_process_group *group = g;
-    const fsdp__fake *fake = fsdp__fake_of(group);
+    fsdp__fake_group *group = g;
 
-    return fake ? fsdp__group_shape_of(group->ranks, group->size, group->rank, fake->machine_ranks, fake->one_level)
-                      .machines
-                : 1;
+    if (group->paper)
+        fsdp__machines_group_free(group->paper);
+    fsdp__free(group);
 }
 
-bool fsdp__fake_can_share(const void *g)
+int fsdp__fake_machines(const void *group)
 {
-    const fsdp_process_group *group = g;
-    const fsdp__fake *fake = fsdp__fake_of(group);
+    const fsdp__machines_group *paper = ((const fsdp__fake_group *)group)->paper;
 
-    return fake &&
-           !fsdp__group_shape_of(group->ranks, group->size, group->rank, fake->machine_ranks, fake->one_level).flat;
+    return paper ? paper->machines : 1;
+}
+
+bool fsdp__fake_can_share(const void *group)
+{
+    const fsdp__machines_group *paper = ((const fsdp__fake_group *)group)->paper;
+
+    return paper && !paper->flat;
 }
 
 /* ---- memory ---- */
@@ -70,18 +102,6 @@ void fsdp__fake_close(void *f)
         drop(&fake->regions);
     pthread_mutex_destroy(&fake->mutex);
     fsdp__free(fake);
-}
-
-bool fsdp__fake_shares(fsdp__fake *fake, const void *pointer, size_t bytes)
-{
-    const char *at = pointer;
-    bool shares = false;
-
-    pthread_mutex_lock(&fake->mutex);
-    for (const region *r = fake->regions; r && !shares; r = r->next)
-        shares = at >= r->start && bytes <= r->bytes && (size_t)(at - r->start) <= r->bytes - bytes;
-    pthread_mutex_unlock(&fake->mutex);
-    return shares;
 }
 
 fsdp_status fsdp__fake_alloc(void *f, size_t bytes, void **out)
@@ -124,10 +144,10 @@ fsdp_status fsdp__fake_alloc_shared(void *group, const fsdp__call *call, fsdp__t
     (void)traffic;
     if (call->own_status != FSDP_OK)
         return FSDP_FAIL(call->own_status, "cannot allocate %zu bytes that ranks would share", call->bytes);
-    return fsdp__fake_alloc(fsdp__fake_of(group), call->bytes, out);
+    return fsdp__fake_alloc(((fsdp__fake_group *)group)->paper->world, call->bytes, out);
 }
 
 void fsdp__fake_free_shared(void *group, void *pointer)
 {
-    fsdp__fake_free(fsdp__fake_of(group), pointer);
+    fsdp__fake_free(((fsdp__fake_group *)group)->paper->world, pointer);
 }

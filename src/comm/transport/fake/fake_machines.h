@@ -1,28 +1,31 @@
-/* fake_machines.h - several machines of which only this rank exists: what is needed of them to count what a network
- * would carry. */
+/* fake_machines.h - several machines of which only this rank exists: a world on paper ([Note: a world on paper] in
+ * network/network_group.h), and the memory that its ranks would share. */
 #ifndef COMM_FAKE_FAKE_MACHINES_H
 #define COMM_FAKE_FAKE_MACHINES_H
 
-#include "comm/comm.h"
+#include <pthread.h>
+
+#include "comm/transport/network/network_group.h"
 
 /* The transport of a fake world of several machines; with one machine there is no such object. */
 typedef struct fsdp__fake {
-    int machine_ranks;
-    bool one_level;
+    fsdp__machines paper; /* first */
     pthread_mutex_t mutex;
     struct fsdp__fake_region *regions; /* guarded by the mutex; what ranks of this machine would share */
 } fsdp__fake;
 
+typedef struct fsdp__fake_group {
+    int rank, size;
+    fsdp__machines_group *paper; /* NULL: the world is one machine, or the group has one rank */
+} fsdp__fake_group;
+
 /* Returns NULL when out of memory. */
-fsdp__fake *fsdp__fake_new(int machine_ranks, bool one_level);
-void fsdp__fake_close(void *fake);
-/* Returns the machines of a group that the fake transport runs; NULL: the world is one machine, or the group has one
- * rank. */
-fsdp__fake *fsdp__fake_of(const fsdp_process_group *group);
-/* Returns whether all of the memory would lie in what the machine's ranks share. */
-bool fsdp__fake_shares(fsdp__fake *fake, const void *pointer, size_t bytes);
+fsdp__fake *fsdp__fake_new(int rank, int machines, int machine_ranks, bool one_level);
 
 /* Slots of the table. Memory is an address range, which takes up memory only where it is written. */
+void fsdp__fake_close(void *fake);
+fsdp_status fsdp__fake_group_open(void *fake, const fsdp__process_group_spec *spec, void **out);
+void fsdp__fake_group_free(void *group);
 fsdp_status fsdp__fake_alloc(void *fake, size_t bytes, void **out);
 void fsdp__fake_free(void *fake, void *pointer);
 fsdp_status fsdp__fake_alloc_shared(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);

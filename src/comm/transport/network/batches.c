@@ -21,11 +21,6 @@ static int64_t element_of(const fsdp_sharded_buffer *b)
     return (int64_t)fsdp_dtype_size(fsdp__reduce_dtype(b));
 }
 
-static bool is_used(const fsdp__batches *b, int64_t buffer)
-{
-    return b->used ? b->used[buffer] : b->call->buffers[buffer].unsharded != NULL;
-}
-
 int fsdp__batches_next(fsdp__batches *b, fsdp__batch_piece *out)
 {
     int64_t used = 0;
@@ -36,7 +31,7 @@ int fsdp__batches_next(fsdp__batches *b, fsdp__batch_piece *out)
         int64_t element = element_of(buffer), left = fsdp__chunk_numel(buffer) - b->next_at;
         int64_t numel = FSDP__MIN(left, (b->room - used) / element);
 
-        if (left <= 0 || !is_used(b, b->next_buffer)) {
+        if (left <= 0 || !b->used[b->next_buffer]) {
             b->next_buffer++;
             b->next_at = 0;
             continue;

@@ -16,8 +16,7 @@ typedef struct fsdp__batch_piece {
 
 typedef struct fsdp__batches {
     const fsdp__call *call;
-    /* per buffer: whether any rank contributes; NULL: the buffers that this rank contributes to */
-    const uint8_t *used;
+    const uint8_t *used;          /* per buffer: whether any rank contributes */
     int64_t room;                 /* bytes of a batch for one rank */
     int64_t next_buffer, next_at; /* where the next batch begins */
 } fsdp__batches;

@@ -1,6 +1,7 @@
 /* exchange.c - pieces on their way. */
 #include "comm/transport/network/exchange.h"
 
+#include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -89,7 +90,16 @@ static int slots_for(size_t bytes)
     return (int)FSDP__MIN(fsdp__messages_of((int64_t)bytes), FSDP__PIECES);
 }
 
-/* Adds the legs as flows. In a flat group legs to ranks on this machine are no traffic of the network. */
+/* Counts a leg. In a flat group legs to ranks on this machine are no traffic of the network. */
+static void count_leg(fsdp__exchange *x, int rank, size_t bytes, bool sends)
+{
+    if (!fsdp__is_elsewhere(&x->group->world->link.places, rank))
+        return;
+    *(sends ? &x->sent : &x->received) += (int64_t)bytes;
+    x->messages += sends ? fsdp__messages_of((int64_t)bytes) : 0;
+}
+
+/* Adds the legs as flows. */
 static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool sends)
 {
     for (int i = 0; i < count; i++) {
@@ -98,6 +108,9 @@ static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool 
 
         if (bytes == 0)
             continue;
+        count_leg(x, legs[i].rank, bytes, sends);
+        if (fsdp__machines_on_paper(x->group))
+            continue;
         f = &x->flows[x->count++];
         *f = (flow){.leg = legs[i],
                     .sends = sends,
@@ -105,10 +118,6 @@ static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool 
                     .slots = slots_for(bytes),
                     .requests = x->requests + x->request_count};
         x->request_count += f->slots;
-        if (!fsdp__is_elsewhere(&x->group->world->link.places, legs[i].rank))
-            continue;
-        *(sends ? &x->sent : &x->received) += (int64_t)bytes;
-        x->messages += sends ? fsdp__messages_of((int64_t)bytes) : 0;
     }
 }
 
@@ -147,7 +156,7 @@ static bool take_memory(fsdp__exchange *x, const fsdp__leg *sends, int send_coun
 
     measure(sends, send_count, &slots, &segments);
     measure(receives, receive_count, &slots, &segments);
-    if (slots == 0)
+    if (slots == 0 || fsdp__machines_on_paper(x->group))
         return true;
     x->flows = fsdp__calloc(1, legs * sizeof *x->flows + segments * sizeof *x->scratch + slots * sizeof *x->requests);
     if (!x->flows)
@@ -331,6 +340,8 @@ fsdp_status fsdp__exchange_rows(fsdp__machines_group *g, uint8_t *rows, size_t b
         segments[p] = (fsdp__segment){rows + (size_t)p * bytes, bytes};
         if (p == g->place)
             continue;
+        if (fsdp__machines_on_paper(g))
+            memcpy(segments[p].data, rows + (size_t)g->place * bytes, bytes);
         legs[peers] = (fsdp__leg){g->column[p], &segments[g->place], 1, false};
         legs[g->columns + peers++] = (fsdp__leg){g->column[p], &segments[p], 1, false};
     }

@@ -45,7 +45,7 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *exchange, fsdp__machines_group 
  * whatever the result. */
 fsdp_status fsdp__exchange_end(fsdp__exchange *exchange, fsdp__traffic *traffic);
 /* Begins and ends an exchange, as headers: `rows` has a row of `bytes` for each place of the column; this rank's row
- * goes to all others. */
+ * goes to all others. On paper all rows become this rank's. */
 fsdp_status fsdp__exchange_rows(fsdp__machines_group *group, uint8_t *rows, size_t bytes, fsdp__traffic *traffic);
 /* Ends an exchange that is not to be waited for, since something has failed, and breaks the world with the last error,
  * unless it is broken already. In a zeroed exchange nothing was begun. */

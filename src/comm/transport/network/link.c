@@ -119,6 +119,8 @@ void fsdp__link_fail(fsdp__link *link)
 {
     char text[FSDP__ABORT_BYTES];
 
+    if (!link->board)
+        return;
     fsdp__write_error(text, sizeof text, "rank %d failed: ", link->places.rank);
     fsdp__board_abort(link->board, FSDP_COMM, link->places.rank, text);
 }
@@ -132,7 +134,7 @@ void fsdp__link_silence(fsdp__link *link)
 
 void fsdp__link_give_up(fsdp__link *link)
 {
-    for (int i = 0; i < MOST_PAUSES && !atomic_load(&link->told) && !atomic_load(&link->silent); i++)
+    for (int i = 0; link->board && i < MOST_PAUSES && !atomic_load(&link->told) && !atomic_load(&link->silent); i++)
         (void)usleep(PAUSE_US);
     fsdp__link_silence(link);
 }

@@ -19,7 +19,8 @@ typedef struct fsdp__link {
     const fsdp__network_ops *ops;
     void *network;
     fsdp__places places;
-    fsdp__board *board;  /* of this machine: the reason why the world is broken is written there */
+    /* of this machine: the reason why the world is broken is written there; NULL: nobody waits for this rank */
+    fsdp__board *board;
     _Atomic int inside;  /* number of threads that are in the network */
     _Atomic bool silent; /* the network is not called any more */
     _Atomic bool told;   /* the other machines know that the world is broken, as far as they can be told */

@@ -20,17 +20,20 @@ static int64_t room_for(int columns, int rounds)
     return rounds == 0 ? FSDP__ALONG_BYTES : FSDP__PIECE_BYTES / (columns / 2) - (int64_t)sizeof(fsdp__header);
 }
 
-/* Returns the most bytes of a message, rounded up to whole cache lines. */
+/* Returns the most bytes of a message, rounded up to whole cache lines. On paper nothing goes along, and the message of
+ * all places is one. */
 static size_t message_bytes(const fsdp__machines_group *g)
 {
-    return (sizeof(fsdp__header) + (size_t)FSDP__MAX(room_for(g->columns, g->rounds), 0) + 63) / 64 * 64;
+    int64_t along = fsdp__machines_on_paper(g) ? 0 : FSDP__MAX(room_for(g->columns, g->rounds), 0);
+
+    return (sizeof(fsdp__header) + (size_t)along + 63) / 64 * 64;
 }
 
 /* Returns where the message from a place arrives, a header and what is along. Behind those of all places lies the
  * message that goes to each. */
 static unsigned char *message_of(const fsdp__meeting *m, int place)
 {
-    return m->group->messages + (size_t)place * message_bytes(m->group);
+    return m->group->messages + (fsdp__machines_on_paper(m->group) ? 0 : (size_t)place * message_bytes(m->group));
 }
 
 static unsigned char *along_of(const fsdp__meeting *m, int place)
@@ -51,14 +54,11 @@ const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
 
 /* ---- what goes along ---- */
 
-bool fsdp__goes_along(int columns, int rounds, fsdp__parts parts, int64_t bytes)
+/* Returns whether `bytes` bytes to a rank, or from it, need no message of their own. */
+static bool goes_along(const fsdp__machines_group *g, fsdp__parts parts, size_t bytes)
 {
-    return bytes > 0 && bytes <= room_for(columns, rounds) && (rounds == 0 || parts != FSDP__ANY_PARTS);
-}
-
-int64_t fsdp__meeting_scatters(const fsdp__group_shape *shape, int64_t bytes)
-{
-    return shape->rounds > 0 ? (shape->rounds - shape->near) * (shape->columns / 2) * bytes : shape->elsewhere * bytes;
+    return bytes > 0 && (int64_t)bytes <= room_for(g->columns, g->rounds) &&
+           (g->rounds == 0 || parts != FSDP__ANY_PARTS);
 }
 
 /* Takes the small ones of the legs along, by their places. */
@@ -68,7 +68,7 @@ static void take_along(const fsdp__meeting *m, fsdp__parts parts, fsdp__leg *leg
     int place = 0;
 
     for (int i = 0; i < count; i++) {
-        if (!fsdp__goes_along(g->columns, g->rounds, parts, (int64_t)fsdp__leg_bytes(&legs[i])))
+        if (!goes_along(g, parts, fsdp__leg_bytes(&legs[i])))
             continue;
         while (place < g->columns && g->column[place] < legs[i].rank)
             place++;
@@ -79,14 +79,12 @@ static void take_along(const fsdp__meeting *m, fsdp__parts parts, fsdp__leg *leg
     }
 }
 
-/* Packs what goes along at `at`; returns its end. */
-static unsigned char *pack(const fsdp__leg *along, unsigned char *at)
+/* Packs what goes along at `at`; returns its bytes. */
+static size_t pack(const fsdp__meeting *m, const fsdp__leg *along, unsigned char *at)
 {
-    for (int i = 0; i < along->count; i++) {
-        memcpy(at, along->segments[i].data, along->segments[i].bytes);
-        at += along->segments[i].bytes;
-    }
-    return at;
+    for (int i = 0; i < along->count && !fsdp__machines_on_paper(m->group); i++)
+        at = mempcpy(at, along->segments[i].data, along->segments[i].bytes);
+    return fsdp__leg_bytes(along);
 }
 
 /* Puts what came along into its places. */
@@ -99,7 +97,7 @@ static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
         const fsdp__leg *in = &m->along[p], *out = &m->along[g->columns + p];
         const unsigned char *from = along_of(m, p);
 
-        for (int i = 0; i < in->count; i++) {
+        for (int i = 0; i < in->count && !fsdp__machines_on_paper(g); i++) {
             memcpy(in->segments[i].data, from, in->segments[i].bytes);
             from += in->segments[i].bytes;
         }
@@ -111,15 +109,6 @@ static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
 }
 
 /* ---- in rounds ---- */
-
-int64_t fsdp__meeting_messages(const fsdp__group_shape *shape)
-{
-    int64_t messages = 0;
-
-    for (int round = shape->near; round < shape->rounds; round++)
-        messages += fsdp__messages_of((int64_t)sizeof(fsdp__header) << round);
-    return shape->rounds == 0 ? shape->elsewhere : messages;
-}
 
 /* Returns the first of the 2^round places whose messages the rank at `place` has before a round. */
 static int first_heard(int place, int round)
@@ -138,6 +127,9 @@ static size_t pack_round(const fsdp__meeting *m)
     int first = first_heard(m->group->place, m->round), heard = 1 << m->round;
     unsigned char *at = passage(m, false);
 
+    if (fsdp__machines_on_paper(m->group))
+        return (sizeof(fsdp__header) + fsdp__meeting_header(m, first)->along) * (size_t)heard +
+               m->part * (size_t)m->group->columns / 2;
     for (int p = first; p < first + heard; p++)
         at = mempcpy(at, message_of(m, p), sizeof(fsdp__header));
     for (int p = first; p < first + heard; p++)
@@ -192,7 +184,8 @@ static fsdp_status end_round(fsdp__meeting *m, fsdp__traffic *traffic)
     int with = g->column[g->place ^ 1 << m->round];
 
     FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
-    unpack_round(m);
+    if (!fsdp__machines_on_paper(g))
+        unpack_round(m);
     if (fsdp__is_elsewhere(&g->world->link.places, with)) {
         traffic->network_sent += (int64_t)m->part * (g->columns / 2);
         traffic->network_received += (int64_t)m->part * (g->columns / 2);
@@ -209,9 +202,9 @@ static fsdp_status begin_rounds(fsdp__meeting *m, fsdp__parts parts)
     if (parts == FSDP__EQUAL_PARTS)
         m->part = fsdp__leg_bytes(next);
     else
-        own->along = (uint16_t)(pack(next, along_of(m, g->place)) - along_of(m, g->place));
+        own->along = (uint16_t)pack(m, next, along_of(m, g->place));
     for (int p = 0; p < g->columns && m->part > 0; p++)
-        (void)pack(&to[p], along_of(m, p));
+        (void)pack(m, &to[p], along_of(m, p));
     return begin_round(m);
 }
 
@@ -242,8 +235,8 @@ static fsdp_status begin(fsdp__meeting *m)
         m->segments[p] = (fsdp__segment){message_of(m, p), message_bytes(g)};
         *sent = own;
         if (out->count > 0) {
-            sent->data = memcpy(message_of(m, g->columns + p), own.data, own.bytes);
-            sent->bytes += (size_t)(pack(out, along_of(m, g->columns + p)) - along_of(m, g->columns + p));
+            sent->data = memmove(message_of(m, g->columns + p), own.data, own.bytes);
+            sent->bytes += pack(m, out, along_of(m, g->columns + p));
         }
         m->legs[peers] = (fsdp__leg){g->column[p], &m->segments[g->columns + p], 1, false};
         m->legs[g->columns + peers++] = (fsdp__leg){g->column[p], &m->segments[p], 1, true};
@@ -257,13 +250,14 @@ static fsdp_status begin(fsdp__meeting *m)
  * else may send as much as goes along in any call. */
 static bool take_memory(fsdp__meeting *m)
 {
-    size_t columns = (size_t)m->group->columns, bytes = message_bytes(m->group);
+    size_t columns = (size_t)m->group->columns, messages = fsdp__machines_on_paper(m->group) ? 1 : 2 * columns;
+    size_t bytes = messages * message_bytes(m->group);
 
     if (!m->group->messages)
-        m->group->messages = fsdp__malloc(2 * columns * (bytes + 2 * sizeof *m->legs + sizeof *m->segments));
+        m->group->messages = fsdp__malloc(bytes + 2 * columns * (2 * sizeof *m->legs + sizeof *m->segments));
     if (!m->group->messages)
         return false;
-    m->legs = (fsdp__leg *)(m->group->messages + 2 * columns * bytes);
+    m->legs = (fsdp__leg *)(m->group->messages + bytes);
     m->along = m->legs + 2 * columns;
     m->segments = (fsdp__segment *)(m->along + 2 * columns);
     memset(m->along, 0, 2 * columns * sizeof *m->along);
@@ -307,12 +301,11 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
     return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
 }
 
-fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
+static fsdp_status compare(const fsdp__meeting *m)
 {
     const fsdp__machines_group *g = m->group;
     const fsdp__header *first = fsdp__meeting_header(m, 0);
 
-    FSDP_TRY(g->rounds > 0 ? end_rounds(m, traffic) : fsdp__exchange_end(&m->exchange, traffic));
     for (int p = 0; p < g->columns; p++)
         if (p != g->place)
             fsdp__peers_met(&m->group->world->peers, g->column[p], g->name, g->tag,
@@ -320,6 +313,14 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
     for (int p = 1; p < g->columns; p++)
         if (memcmp(&first->signature, &fsdp__meeting_header(m, p)->signature, sizeof first->signature) != 0)
             return fail_mismatch(m, p);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
+{
+    FSDP_TRY(m->group->rounds > 0 ? end_rounds(m, traffic) : fsdp__exchange_end(&m->exchange, traffic));
+    if (!fsdp__machines_on_paper(m->group))
+        FSDP_TRY(compare(m));
     unpack(m, traffic);
     return FSDP_OK;
 }

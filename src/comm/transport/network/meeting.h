@@ -50,9 +50,9 @@ typedef struct fsdp__meeting {
     size_t part; /* in rounds: bytes of one of the equal parts */
 } fsdp__meeting;
 
-/* Begins a meeting: sends `own`. Those of `legs` (NULL: there are none) that are small enough go along
- * (fsdp__goes_along): they have no segments afterwards, and their data belongs to the call until the end. The other
- * legs may be sent at once; what they bring may be used only after fsdp__meeting_end. */
+/* Begins a meeting: sends `own`. Those of `legs` (NULL: there are none) that are small enough go along: they have no
+ * segments afterwards, and their data belongs to the call until the end. The other legs may be sent at once; what they
+ * bring may be used only after fsdp__meeting_end. */
 fsdp_status fsdp__meeting_begin(fsdp__meeting *meeting, fsdp__machines_group *group, const fsdp__call *call,
                                 const fsdp__header *own, const fsdp__legs *legs);
 /* Waits until the headers of all have come, compares them and puts what came along in its place. Call
@@ -61,14 +61,6 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *meeting, fsdp__traffic *traffic);
 /* Returns what the rank at a place has said; valid until the release. */
 const fsdp__header *fsdp__meeting_header(const fsdp__meeting *meeting, int place);
 void fsdp__meeting_release(fsdp__meeting *meeting);
-/* Returns the number of messages that a rank sends to other machines for a meeting. */
-int64_t fsdp__meeting_messages(const fsdp__group_shape *shape);
-/* Returns whether `bytes` bytes to a rank, or from it, need no message of their own, in a column of `columns` ranks
- * that meets in `rounds` rounds. */
-bool fsdp__goes_along(int columns, int rounds, fsdp__parts parts, int64_t bytes);
-/* Returns the bytes that a rank sends to other machines, and gets from them, where equal parts of `bytes` bytes go
- * along. */
-int64_t fsdp__meeting_scatters(const fsdp__group_shape *shape, int64_t bytes);
 /* Runs a whole meeting, for a call whose ranks say nothing else. */
 fsdp_status fsdp__meet(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic);
 

@@ -27,6 +27,7 @@ static fsdp__plain_way packed_way(fsdp__machines_group *group)
                              .block = group->flat         ? group->block
                                       : group->locals > 1 ? group->locals
                                                           : 0,
+                             .on_paper = fsdp__machines_on_paper(group),
                              .all_gather = fsdp__machines_all_gather,
                              .all_to_all = fsdp__machines_all_to_all};
 }
@@ -42,6 +43,18 @@ typedef struct gather {
     fsdp__leg *legs;         /* first those of what is sent, then those of what comes */
 } gather;
 
+/* Makes a leg on paper of all rows of the rank at a place. */
+static void add_up_rows(const gather *x, int place, fsdp__leg *leg)
+{
+    fsdp__segment *all = (fsdp__segment *)(uintptr_t)leg->segments;
+    int member = fsdp__machines_member(x->group, place, x->group->local_rank);
+
+    for (int64_t i = 0; i < x->call->buffer_count; i++)
+        all->bytes += (size_t)fsdp__part_numel(&x->call->buffers[i], member) *
+                      fsdp_dtype_size(x->call->buffers[i].unsharded_dtype);
+    leg->count = 1;
+}
+
 /* Fills a leg with all rows of the rank at a place, where they lie. */
 static fsdp_status find_rows(gather *x, int place, fsdp__leg *leg)
 {
@@ -49,6 +62,10 @@ static fsdp_status find_rows(gather *x, int place, fsdp__leg *leg)
     bool own = place == x->group->place;
     fsdp__segment *segments = (fsdp__segment *)(uintptr_t)leg->segments;
 
+    if (fsdp__machines_on_paper(x->group)) {
+        add_up_rows(x, place, leg);
+        return FSDP_OK;
+    }
     for (int64_t i = 0; i < x->call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &x->call->buffers[i];
         int64_t numel = fsdp__part_numel(b, member);
@@ -72,7 +89,7 @@ static fsdp_status find_all_rows(gather *x)
     const fsdp__machines_group *g = x->group;
     int64_t runs = 1;
 
-    for (int64_t i = 0; i < x->call->buffer_count; i++)
+    for (int64_t i = 0; i < x->call->buffer_count && !fsdp__machines_on_paper(g); i++)
         runs += FSDP__MAX(x->call->buffers[i].outer, 1);
     x->segments = fsdp__calloc((size_t)(g->columns * runs), sizeof *x->segments);
     x->legs = fsdp__calloc(2 * (size_t)g->columns, sizeof *x->legs);
@@ -115,13 +132,15 @@ static fsdp_status exchange_rows(gather *x)
 
 static fsdp_status gather_shared(gather *x)
 {
-    fsdp_status status = fsdp__place_own_rows(x->call, x->group->rank, x->stream, x->traffic);
+    fsdp_status status = FSDP_OK;
 
+    if (!fsdp__machines_on_paper(x->group))
+        status = fsdp__place_own_rows(x->call, x->group->rank, x->stream, x->traffic);
     if (status == FSDP_OK)
         status = find_all_rows(x);
     if (status == FSDP_OK)
         status = exchange_rows(x);
-    if (status == FSDP_OK && !x->group->flat) /* after this all rows of the machine's ranks are there */
+    if (status == FSDP_OK && x->group->local) /* after this all rows of the machine's ranks are there */
         status = fsdp__symmetric_barrier(x->group->local, x->call, x->stream, x->traffic);
     fsdp__free(x->legs);
     fsdp__free(x->segments);
@@ -165,25 +184,49 @@ void fsdp__machines_give_back(void *g, const fsdp_sharded_buffer *buffer)
 
 /* ---- reduce ---- */
 
-/* Returns whether contributions are read in place: all ranks of this machine see them, or there is only one rank. */
-static bool is_visible(const fsdp__machines_group *group, const fsdp__call *call, fsdp__shown_path path)
+/* Returns whether the ranks of this machine would see each other's contributions. */
+static bool would_show(const fsdp__machines_group *group, const fsdp__call *call)
 {
-    return group->locals == 1 ? !call->force_copy : path == FSDP__SHOWN_SYMMETRIC;
+    bool shared = true;
+
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        size_t bytes = (size_t)fsdp__unsharded_numel(b) * fsdp_dtype_size(b->unsharded_dtype);
+
+        shared =
+            shared && (bytes == 0 || !b->unsharded || group->world->would_share(group->world, b->unsharded, bytes));
+    }
+    return shared && fsdp__shown_is_direct(call);
+}
+
+/* Shows the machine's ranks where the contributions are. `*visible`: all of them are read in place, since all ranks see
+ * them or there is only one rank. */
+static fsdp_status show(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic, bool *visible)
+{
+    fsdp__shown_path path;
+
+    if (fsdp__machines_on_paper(group)) {
+        *visible = would_show(group, call);
+    } else {
+        FSDP_TRY(fsdp__shown_meet(group->local, call, fsdp__shown_is_readable(group->local, call, true), traffic, &path));
+        *visible = path == FSDP__SHOWN_SYMMETRIC;
+    }
+    if (group->locals == 1)
+        *visible = !call->force_copy;
+    return FSDP_OK;
 }
 
 /* Reduces where every machine sees its contributions. */
 static fsdp_status reduce_visible(fsdp__machines_group *group, const fsdp__call *call, fsdp_stream *stream,
                                   fsdp__traffic *traffic, bool *done)
 {
-    fsdp__shown_path path;
-    bool readable;
+    bool visible = false;
 
     *done = false;
     if (group->flat || !fsdp__device_host_access(fsdp__stream_device(stream)))
         return FSDP_OK;
-    readable = fsdp__shown_is_readable(group->local, call, true);
-    FSDP_TRY(fsdp__shown_meet(group->local, call, readable, traffic, &path));
-    return fsdp__machines_reduce(group, call, stream, traffic, is_visible(group, call, path), done);
+    FSDP_TRY(show(group, call, traffic, &visible));
+    return fsdp__machines_reduce(group, call, stream, traffic, visible, done);
 }
 
 fsdp_status fsdp__machines_reduce_scatter_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,

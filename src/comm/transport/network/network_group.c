@@ -124,7 +124,7 @@ fsdp_status fsdp__machines_group_open(void *transport, const fsdp__process_group
 
     if (status == FSDP_OK)
         status = check_tag(group);
-    if (status == FSDP_OK && !group->flat)
+    if (status == FSDP_OK && !group->flat && !fsdp__machines_on_paper(group))
         status = open_local(group, spec);
     if (status != FSDP_OK) {
         if (group)
@@ -165,6 +165,8 @@ void fsdp__machines_group_free(void *g)
 
 void *fsdp__machines_scratch(fsdp__machines_group *group, size_t bytes)
 {
+    if (fsdp__machines_on_paper(group))
+        bytes = 1;
     if (bytes > group->scratch_bytes) {
         fsdp__free(group->scratch);
         group->scratch = fsdp__malloc(bytes);

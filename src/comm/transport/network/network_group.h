@@ -7,7 +7,14 @@
  *            shared.
  *
  * A rank's *column* is the set of ranks that it exchanges with, itself included: its counterparts, or in a flat group
- * all members. So a flat group is a regular one with one rank on each of as many machines as it has members. */
+ * all members. So a flat group is a regular one with one rank on each of as many machines as it has members.
+ *
+ * [Note: a world on paper]
+ * In a world on paper (comm/transport/fake/) only this rank exists, and its calls run to count what they would send.
+ * Every rank is taken to call what this one calls, and to have what it has. The code is the same, up to where a real
+ * world would act: an exchange counts its legs and puts nothing on its way, all headers are this rank's own, and
+ * nothing is done on this machine, which has no arena. So a call on paper follows no pointer to a buffer, and takes no
+ * memory for what would be sent or would arrive. */
 #ifndef COMM_NETWORK_NETWORK_GROUP_H
 #define COMM_NETWORK_NETWORK_GROUP_H
 
@@ -15,7 +22,11 @@
 #include "comm/transport/network/watch.h"
 
 /* One rank's world of several machines. */
-typedef struct fsdp__machines {
+typedef struct fsdp__machines fsdp__machines;
+struct fsdp__machines {
+    /* Returns whether the ranks of this machine would share all of this memory. NULL: the world is not on paper. */
+    bool (*would_share)(const fsdp__machines *world, const void *memory, size_t bytes);
+    /* On paper only the places of the link, one_level and the groups are used of what follows. */
     fsdp_context *context;
     fsdp__link link;
     fsdp__arena *arena; /* of this machine */
@@ -25,12 +36,12 @@ typedef struct fsdp__machines {
     bool one_level;
     bool awaited;                        /* all ranks wait to hear whether this one has joined */
     struct fsdp__machines_group *groups; /* all that are not freed */
-} fsdp__machines;
+};
 
 typedef struct fsdp__machines_group {
     struct fsdp__machines_group *next;
     fsdp__machines *world;
-    fsdp__symmetric_group *local; /* the members on this machine; NULL: the group is flat */
+    fsdp__symmetric_group *local; /* the members on this machine; NULL: the group is flat, or on paper */
     bool flat;
     char *name;
     int *ranks; /* global */
@@ -55,13 +66,18 @@ fsdp_status fsdp__machines_group_open(void *transport, const fsdp__process_group
 void fsdp__machines_group_ready(void *group);
 void fsdp__machines_group_free(void *group);
 
-/* Returns memory for the running call; NULL and a last error when out of memory. */
+/* Returns memory for the running call, on paper one byte; NULL and a last error when out of memory. */
 void *fsdp__machines_scratch(fsdp__machines_group *group, size_t bytes);
 
 /* Returns whether the whole group is on one machine, so that its group of the arena does everything. */
 static inline bool fsdp__machines_is_local(const fsdp__machines_group *group)
 {
-    return group->local && group->columns == 1;
+    return group->columns == 1;
+}
+
+static inline bool fsdp__machines_on_paper(const fsdp__machines_group *group)
+{
+    return group->world->would_share;
 }
 
 /* Returns the group rank of the local rank `local` at a place. */

@@ -81,7 +81,7 @@ static fsdp_status broadcast_over(fsdp__plain_run *r)
             FSDP_TRY(fsdp__plain_receive(r, g->column[p], call->recv, call->count));
     }
     FSDP_TRY(fsdp__plain_meet_and_exchange(r));
-    if (g->flat)
+    if (!g->local)
         return FSDP_OK;
     local.root = local_root;
     return fsdp__symmetric_broadcast(g->local, &local, r->stream, r->traffic);

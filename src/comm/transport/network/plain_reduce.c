@@ -122,7 +122,7 @@ static fsdp_status spread_shares(const split *s)
 {
     const fsdp__share *shares = shares_of_locals(s, s->run->call->recv);
 
-    for (int j = 0; j < s->locals; j++) {
+    for (int j = 0; j < s->locals && !fsdp__machines_on_paper(s->run->group); j++) {
         fsdp__call call = *s->run->call;
 
         call.send = call.recv = shares[j].data;
@@ -196,7 +196,7 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
     fsdp_status status;
 
     /* The ranks of the machine add up first, so that only sums travel; an average is divided at the end, for all. */
-    if (g->locals > 1) {
+    if (g->locals > 1 && !fsdp__machines_on_paper(g)) {
         fsdp__call local = *call;
 
         local.op = call->op == FSDP_AVG ? FSDP_SUM : call->op;

@@ -42,7 +42,7 @@ static fsdp_status end(fsdp__plain_run *r, fsdp_status status)
 
 char *fsdp__plain_scratch(fsdp__plain_run *r, int64_t count)
 {
-    r->memory = fsdp__malloc((size_t)count * r->element + LINE);
+    r->memory = fsdp__malloc(fsdp__machines_on_paper(r->group) ? 1 : (size_t)count * r->element + LINE);
     return r->memory;
 }
 
@@ -51,6 +51,8 @@ fsdp_status fsdp__plain_copy(fsdp__plain_run *r, void *dst, const void *src, int
     fsdp__copies one = {
         .stream = r->stream, .traffic = r->traffic, .src_dtype = r->call->dtype, .dst_dtype = r->call->dtype};
 
+    if (fsdp__machines_on_paper(r->group))
+        return FSDP_OK;
     FSDP_TRY(fsdp__copies_add(&one, dst, src, count));
     return fsdp__copies_flush(&one);
 }
@@ -65,7 +67,7 @@ static fsdp_status add_leg(fsdp__plain_run *r, bool sends, int rank, void *data,
 
     *segment = (fsdp__segment){data, bytes};
     r->legs[i] = (fsdp__leg){rank, segment, 1, false};
-    if (bytes > 0)
+    if (bytes > 0 && !fsdp__machines_on_paper(r->group))
         FSDP_TRY(fsdp__races_use(r->stream, data, bytes, sends ? FSDP__READS : FSDP__WRITES, "message"));
     return FSDP_OK;
 }
@@ -142,6 +144,8 @@ fsdp_status fsdp__plain_local(fsdp__plain_run *r, fsdp__collective local, const 
 {
     fsdp__call call = *r->call;
 
+    if (fsdp__machines_on_paper(r->group))
+        return FSDP_OK;
     call.send = send;
     call.recv = recv;
     call.count = count;
@@ -187,7 +191,8 @@ fsdp_status fsdp__plain_over(fsdp__collective self, fsdp__collective local, fsdp
         return local(g->local, call, stream, traffic);
     status = begin(&r, group, call, stream, traffic);
     if (status == FSDP_OK)
-        status =
-            fsdp__device_host_access(fsdp__stream_device(stream)) ? over(&r) : through_host(self, &r, sent, received);
+        status = fsdp__machines_on_paper(g) || fsdp__device_host_access(fsdp__stream_device(stream))
+                     ? over(&r)
+                     : through_host(self, &r, sent, received);
     return end(&r, status);
 }

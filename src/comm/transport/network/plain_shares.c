@@ -110,7 +110,9 @@ static fsdp_status end_batch(reduction *d, int64_t from, int half)
     FSDP_TRY(fsdp__exchange_end(&d->exchanges[half], r->traffic));
     for (int p = 0; p < d->sharers->count; p++)
         d->srcs[p] = p == own ? fsdp__plain_at(r, d->shares[p].data, from) : area(d, half, p);
-    return args.numel > 0 ? fsdp__run_kernel(r->stream, FSDP__KERNEL_REDUCE_RANKS, &args) : FSDP_OK;
+    return args.numel > 0 && !fsdp__machines_on_paper(r->group)
+               ? fsdp__run_kernel(r->stream, FSDP__KERNEL_REDUCE_RANKS, &args)
+               : FSDP_OK;
 }
 
 static fsdp_status run_batches(reduction *d, int64_t count)

@@ -26,7 +26,8 @@ typedef struct reduction {
     int64_t room;            /* bytes of an area */
     char *areas;             /* [2][2][columns]: of the sums made here, and of those that have come; then [locals] */
     const void **srcs;       /* of the columns or the locals */
-    fsdp__segment *segments; /* [2][2][columns][FSDP__BATCH_PIECES] */
+    int most;                /* segments of a leg */
+    fsdp__segment *segments; /* [2][2][columns][most] */
     fsdp__leg *legs;         /* 2 * columns */
     batch batches[2];
 } reduction;
@@ -60,16 +61,18 @@ static char *area(const reduction *r, int half, bool received, int place)
 
 static bool local_adds(const reduction *r, int local, int64_t buffer)
 {
+    if (fsdp__machines_on_paper(r->group))
+        return r->call->buffers[buffer].unsharded;
     return fsdp__shown_adds(r->group->local, r->call, local, buffer);
 }
 
 static bool fill_own_adds(reduction *r)
 {
     const fsdp__machines_group *g = r->group;
-    bool complete = true;
+    bool complete = fsdp__shown_is_complete(r->call);
 
     memset(r->adds, 1, (size_t)(g->columns * r->call->buffer_count));
-    for (int j = 0; j < g->locals; j++)
+    for (int j = 0; j < g->locals && g->local; j++)
         complete = complete && fsdp__entry_of(g->local, j)->complete;
     for (int64_t i = 0; i < r->call->buffer_count && !complete; i++) {
         uint8_t any = 0;
@@ -168,18 +171,20 @@ static fsdp_status add_locally(reduction *r, const fsdp__batch_piece *p, int pla
                                     .op = FSDP__RANK_SUM};
     int member = fsdp__machines_member(r->group, place, r->group->local_rank);
 
+    if (fsdp__machines_on_paper(r->group))
+        return FSDP_OK;
     FSDP_TRY(find_contributions(r, p, member, args.numel, &args.count));
     FSDP_TRY(fsdp__run_kernel(r->stream, FSDP__KERNEL_REDUCE_RANKS, &args));
     return FSDP_OK;
 }
 
-/* Adds to the segments of a leg; adjacent data becomes one segment. */
-static void add_segment(fsdp__leg *leg, fsdp__segment *segments, char *data, int64_t bytes)
+/* Adds to the segments of a leg; adjacent data becomes one segment, and on paper all of it. */
+static void add_segment(const reduction *r, fsdp__leg *leg, fsdp__segment *segments, char *data, int64_t bytes)
 {
     fsdp__segment *last = leg->count > 0 ? &segments[leg->count - 1] : NULL;
 
     leg->segments = segments;
-    if (last && (char *)last->data + last->bytes == data)
+    if (last && (fsdp__machines_on_paper(r->group) || (char *)last->data + last->bytes == data))
         last->bytes += (size_t)bytes;
     else
         segments[leg->count++] = (fsdp__segment){data, (size_t)bytes};
@@ -187,7 +192,7 @@ static void add_segment(fsdp__leg *leg, fsdp__segment *segments, char *data, int
 
 static fsdp__segment *segments_of(const reduction *r, int half, bool received, int place)
 {
-    return r->segments + ((half * 2 + received) * r->group->columns + place) * FSDP__BATCH_PIECES;
+    return r->segments + ((half * 2 + received) * r->group->columns + place) * r->most;
 }
 
 /* Makes the sums of a batch, and sends them. */
@@ -209,10 +214,10 @@ static fsdp_status begin_batch(reduction *r, int half)
             if (adds(r, g->place, one->buffer) && theirs > 0) {
                 FSDP_TRY(add_locally(r, one, p, sum));
                 if (p != g->place)
-                    add_segment(send, segments_of(r, half, false, p), sum, theirs);
+                    add_segment(r, send, segments_of(r, half, false, p), sum, theirs);
             }
             if (adds(r, p, one->buffer) && mine > 0 && p != g->place)
-                add_segment(receive, segments_of(r, half, true, p), area(r, half, true, p) + one->offset, mine);
+                add_segment(r, receive, segments_of(r, half, true, p), area(r, half, true, p) + one->offset, mine);
         }
     }
     FSDP_TRY(fsdp__exchange_begin(&b->exchange, r->group, FSDP__TAG_DATA, r->legs, g->columns, r->legs + g->columns,
@@ -229,7 +234,7 @@ static fsdp_status add_machines(reduction *r, const fsdp__batch_piece *one, int 
     int64_t rows = rows_of(r, one, g->place);
     fsdp__sum sum = {.srcs = r->srcs, .ranks = g->size, .dtype = fsdp__reduce_dtype(b)};
 
-    if (rows == 0)
+    if (rows == 0 || fsdp__machines_on_paper(g))
         return FSDP_OK;
     for (int p = 0; p < g->columns; p++)
         fsdp__sum_add(&sum, adds(r, p, one->buffer) ? area(r, half, p != g->place, p) + one->offset : NULL);
@@ -280,7 +285,8 @@ static fsdp_status take_memory(reduction *r)
     r->areas = fsdp__machines_scratch(g, (size_t)(areas * r->room));
     r->adds = fsdp__calloc(columns + 1, buffers + 1);
     r->srcs = fsdp__calloc(columns + (size_t)g->locals, sizeof *r->srcs);
-    r->segments = fsdp__calloc(4 * columns * FSDP__BATCH_PIECES, sizeof *r->segments);
+    r->most = fsdp__machines_on_paper(g) ? 1 : FSDP__BATCH_PIECES;
+    r->segments = fsdp__calloc(4 * columns * (size_t)r->most, sizeof *r->segments);
     r->legs = fsdp__calloc(2 * columns, sizeof *r->legs);
     return r->areas && r->adds && r->srcs && r->segments && r->legs ? FSDP_OK : FSDP_NO_MEMORY;
 }

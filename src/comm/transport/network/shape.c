@@ -33,29 +33,24 @@ static int halvings(int n)
 
 static void find_rounds(fsdp__group_shape *s)
 {
-    if (s->block < 2 || !is_power_of_2(s->block) || !is_power_of_2(s->machines))
-        return;
-    s->rounds = halvings(s->columns);
-    s->near = halvings(s->block);
+    if (s->block > 1 && is_power_of_2(s->block) && is_power_of_2(s->machines))
+        s->rounds = halvings(s->columns);
 }
 
 fsdp__group_shape fsdp__group_shape_of(const int *ranks, int count, int rank, int machine_ranks, bool one_level)
 {
     fsdp__group_shape s = {.machines = 1};
-    int first = 0, here = 0;
+    int first = 0;
 
     while (first < count && ranks[first] / machine_ranks == ranks[0] / machine_ranks)
         first++;
-    for (int i = 0; i < count; i++) {
-        s.machines += i > 0 && ranks[i] / machine_ranks != ranks[i - 1] / machine_ranks;
-        here += ranks[i] / machine_ranks == ranks[rank] / machine_ranks;
-    }
+    for (int i = 1; i < count; i++)
+        s.machines += ranks[i] / machine_ranks != ranks[i - 1] / machine_ranks;
     s.flat = one_level || !is_regular(ranks, count, first, s.machines, machine_ranks);
     s.locals = s.flat ? 1 : first;
     s.columns = count / s.locals;
     s.place = rank / s.locals;
     s.local_rank = rank % s.locals;
-    s.elsewhere = s.flat ? count - here : s.columns - 1;
     s.block = s.flat ? fsdp__order_block(ranks, count, machine_ranks) : 0;
     if (s.machines > 1)
         find_rounds(&s);
@@ -68,8 +63,7 @@ fsdp__group_shape fsdp__group_by_machine(int rank, int size, int block)
                                .columns = size / block,
                                .place = rank / block,
                                .locals = block,
-                               .local_rank = rank % block,
-                               .elsewhere = size / block - 1};
+                               .local_rank = rank % block};
 }
 
 int64_t fsdp__share_of(int columns, int locals, int64_t count, size_t element, int local, int place, int64_t *length)

@@ -29,10 +29,8 @@ typedef struct fsdp__group_shape {
     bool flat;
     int columns, place; /* size of its column, and this rank's place in it */
     int locals, local_rank;
-    int elsewhere; /* number of ranks of its column on other machines */
-    int block;     /* of a flat group: see comm/order.h; else 0 */
-    int rounds;    /* of its meetings; 0: each rank of the column tells each: see meeting.h */
-    int near;      /* number of rounds within a machine, which come first */
+    int block;  /* of a flat group: see comm/order.h; else 0 */
+    int rounds; /* of its meetings; 0: each rank of the column tells each: see meeting.h */
 } fsdp__group_shape;
 
 /* Returns the shape of the group of `ranks` (`count` global ranks, ascending) as ranks[rank] sees it, on machines with
