@@ -345,7 +345,7 @@ static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
         asked[n++] = group;
         fsdp__residence_end_read(&group->residence); /* a late writer may be waiting for that */
     }
-    FSDP_TRY(fsdp__process_group_any(pg, stale, n)); /* now all ranks decide alike */
+    FSDP_TRY(fsdp__process_group_any(pg, &(fsdp__any){.flags = stale, .count = n})); /* now all ranks decide alike */
     for (int64_t i = 0; i < n; i++)
         if (stale[i])
             reshard_stale(asked[i]);
