@@ -472,7 +472,7 @@ fsdp_status fsdp_checkpoint_saver_poll(fsdp_checkpoint_saver *saver, int64_t *ou
     if (!saver->pending)
         return FSDP_OK;
     busy = !atomic_load(&saver->done);
-    FSDP_TRY(fsdp__process_group_any(saver->group, &busy, 1));
+    FSDP_TRY(fsdp__process_group_any(saver->group, &(fsdp__any){.flags = &busy, .count = 1}));
     return busy ? FSDP_OK : finish(saver, written(saver), out_step);
 }
 

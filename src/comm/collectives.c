@@ -6,6 +6,7 @@
 #include "base/context.h"
 #include "comm/coalesced.h"
 #include "comm/counters.h"
+#include "comm/internal.h"
 #include "comm/issue.h"
 #include "comm/sharded_buffer.h"
 #include "comm/shared_memory.h"
@@ -111,30 +112,34 @@ fsdp_status fsdp_all_reduce(fsdp_process_group *group, const void *send, void *r
     return issue_all_reduce(group, &call, stream);
 }
 
-fsdp_status fsdp__all_reduce_with_flags(fsdp_process_group *group, void *data, int64_t count, fsdp_dtype dtype,
-                                        fsdp_reduce_op op, uint8_t *flags, int64_t flag_count, fsdp_stream *stream)
+fsdp_status fsdp__process_group_any(fsdp_process_group *group, const fsdp__any *any)
 {
-    fsdp__call call = {
-        .send = data, .recv = data, .count = count, .dtype = dtype, .op = op, .flags = flags, .flag_count = flag_count};
+    fsdp__call call = {.name = FSDP__CALL_ANY, .dtype = FSDP_U8, .op = FSDP_MAX};
 
-    return issue_all_reduce(group, &call, stream);
-}
-
-fsdp_status fsdp__all_reduce_and_ask(fsdp_process_group *group, const void *send, void *recv, int64_t count,
-                                     fsdp_dtype dtype, fsdp_reduce_op op, uint8_t *complete, bool *lacking,
-                                     fsdp_stream *stream)
-{
-    fsdp__call call = {.send = send,
-                       .recv = recv,
-                       .count = count,
-                       .dtype = dtype,
-                       .op = op,
-                       .flags = complete,
-                       .flag_count = complete ? 1 : 0,
-                       .lacking = lacking};
-
-    memcpy(call.label, group->label, sizeof call.label);
-    return issue_all_reduce(group, &call, stream);
+    if (any->stream) {
+        call.flags = any->flags;
+        call.flag_count = any->count;
+        call.lacking = any->lacking;
+    } else { /* on the host they are what is reduced */
+        call.send = call.recv = any->flags;
+        call.count = any->count;
+    }
+    if (any->dtype != FSDP_DTYPE_NONE) {
+        call.send = any->send;
+        call.recv = any->recv;
+        call.count = any->numel;
+        call.dtype = any->dtype;
+        call.op = any->op;
+        if (any->labelled)
+            memcpy(call.label, group->label, sizeof call.label);
+        return issue_all_reduce(group, &call, any->stream);
+    }
+    FSDP_TRY(fsdp__comm_enter(group, call.name));
+    if (group->size == 1)
+        return FSDP_OK;
+    FSDP_TRY(any->stream ? fsdp__comm_issue(group, FSDP_COLLECTIVES, group->ops->all_reduce, &call, any->stream)
+                         : fsdp__comm_issue_host(group, FSDP_COLLECTIVES, group->ops->all_reduce, &call));
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,

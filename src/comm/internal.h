@@ -8,30 +8,37 @@ enum {
     FSDP__LABEL_BYTES = 64 /* including the terminating zero */
 };
 
-/* Sets the label of every coalesced collective, and of every fsdp__all_reduce_and_ask, issued on the group from now on,
- * until another label is set: the call is "for 'label'" in messages, so that ranks that disagree are told what each of
- * them was doing. Ranks' labels must be equal, as their arguments must. The label is copied; one of 64 bytes or more is
- * cut and ends in "..."; NULL or "": none. */
+/* Sets the label of every coalesced collective, and of those of fsdp__process_group_any that are to have it, issued on
+ * the group from now on, until another label is set: the call is "for 'label'" in messages, so that ranks that disagree
+ * are told what each of them was doing. Ranks' labels must be equal, as their arguments must. The label is copied; one
+ * of 64 bytes or more is cut and ends in "..."; NULL or "": none. */
 void fsdp__process_group_set_label(fsdp_process_group *group, const char *label);
 
-/* Sets flags[i] (0 or 1) to 1 where it is 1 on any rank. Not counted. [collective] [blocks] */
-fsdp_status fsdp__process_group_any(fsdp_process_group *group, uint8_t *flags, int64_t count);
-/* Does the same in the order of `stream`: what earlier work has written into the flags, such as
- * fsdp_reduce_options.contributed, is what counts. The flags are host memory and must stay until the work is done.
- * NULL: all are 1 on this rank. [collective] [stream] */
-fsdp_status fsdp__process_group_any_later(fsdp_process_group *group, uint8_t *flags, int64_t count,
-                                          fsdp_stream *stream);
-/* Runs fsdp_all_reduce in place, with such flags riding along: they cost an exchange of their own only where one is 0.
- * [collective] [stream] */
-fsdp_status fsdp__all_reduce_with_flags(fsdp_process_group *group, void *data, int64_t count, fsdp_dtype dtype,
-                                        fsdp_reduce_op op, uint8_t *flags, int64_t flag_count, fsdp_stream *stream);
+/* Flags, 0 or 1 each, and what they ride along with. */
+typedef struct fsdp__any {
+    /* `count` flags in host memory, of which each becomes 1 where it is 1 on any rank. With a stream NULL means that
+     * all of this rank's are 1. */
+    uint8_t *flags;
+    int64_t count;
+    /* With a stream: becomes true on all ranks where a flag is 0 on any, and is unchanged otherwise. Host memory, or
+     * NULL */
+    bool *lacking;
+    /* The call is made in the order of the stream's work: what earlier work has written into the flags, such as
+     * fsdp_reduce_options.contributed, is what counts, and they must stay until the work is done. NULL: at once. */
+    fsdp_stream *stream;
 
-/* Runs fsdp_all_reduce with one question riding along, at no cost while `*complete` is 1 on all ranks: once the
- * stream's work is done, `*lacking` is true on all ranks if `*complete` was 0 on any, and unchanged otherwise. Both are
- * host memory and must stay until then; NULL on all ranks: nothing is asked. [collective] [stream] */
-fsdp_status fsdp__all_reduce_and_ask(fsdp_process_group *group, const void *send, void *recv, int64_t count,
-                                     fsdp_dtype dtype, fsdp_reduce_op op, uint8_t *complete, bool *lacking,
-                                     fsdp_stream *stream);
+    /* An fsdp_all_reduce that takes the flags along: they cost an exchange of their own only where one is 0. With no
+     * dtype there is none, and the call is not counted. */
+    const void *send;
+    void *recv;
+    int64_t numel;
+    fsdp_dtype dtype;
+    fsdp_reduce_op op;
+    bool labelled; /* it has the group's label */
+} fsdp__any;
+
+/* Joins flags over the ranks of the group. [collective] [stream], or without a stream [blocks] */
+fsdp_status fsdp__process_group_any(fsdp_process_group *group, const fsdp__any *any);
 
 /* Shared memory has readers and writers, and only writers wait. A rank that reads in a region what its peers wrote
  * there calls begin_read first and end_read after its last read; all ranks make the same reads of a region, in the same

@@ -254,24 +254,3 @@ fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine)
     FSDP_TRY(fsdp__comm_agree(group, FSDP__CALL_AGREE, mine));
     return FSDP_OK;
 }
-
-fsdp_status fsdp__process_group_any(fsdp_process_group *group, uint8_t *flags, int64_t count)
-{
-    fsdp__call call = {
-        .name = FSDP__CALL_ANY, .send = flags, .recv = flags, .count = count, .dtype = FSDP_U8, .op = FSDP_MAX};
-
-    FSDP_TRY(fsdp__comm_enter(group, call.name));
-    if (group->size > 1)
-        FSDP_TRY(fsdp__comm_issue_host(group, FSDP_COLLECTIVES, group->ops->all_reduce, &call));
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__process_group_any_later(fsdp_process_group *group, uint8_t *flags, int64_t count, fsdp_stream *stream)
-{
-    fsdp__call call = {.name = FSDP__CALL_ANY, .flags = flags, .flag_count = count, .dtype = FSDP_U8, .op = FSDP_MAX};
-
-    FSDP_TRY(fsdp__comm_enter(group, call.name));
-    if (group->size > 1)
-        FSDP_TRY(fsdp__comm_issue(group, FSDP_COLLECTIVES, group->ops->all_reduce, &call, stream));
-    return FSDP_OK;
-}

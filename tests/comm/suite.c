@@ -273,14 +273,20 @@ static void suite_flags_of(const suite *s, int64_t count, bool first, bool all)
     for (int64_t i = 0; i < count; i++)
         buffer[i] = (float)rank + 1;
     flags[rank] = 1;
-    CHECK_OK(fsdp__all_reduce_with_flags(s->group, buffer, count, FSDP_F32, FSDP_SUM,
-                                         all || (first && rank == 0) ? NULL : flags, size + 1, s->stream));
+    CHECK_OK(fsdp__process_group_any(s->group, &(fsdp__any){.flags = all || (first && rank == 0) ? NULL : flags,
+                                                            .count = size + 1,
+                                                            .stream = s->stream,
+                                                            .send = buffer,
+                                                            .recv = buffer,
+                                                            .numel = count,
+                                                            .dtype = FSDP_F32}));
     suite_sync(s);
     for (int i = 0; i <= size; i++)
         CHECK_EQ(flags[i], all || (first && rank == 0) ? i == rank : first || i < size);
     memset(flags, 0, (size_t)size + 1);
     flags[rank] = 1;
-    CHECK_OK(fsdp__process_group_any_later(s->group, all ? NULL : flags, size + 1, s->stream));
+    CHECK_OK(fsdp__process_group_any(
+        s->group, &(fsdp__any){.flags = all ? NULL : flags, .count = size + 1, .stream = s->stream}));
     suite_sync(s);
     for (int i = 0; i <= size; i++)
         CHECK_EQ(flags[i], all ? i == rank : i < size);

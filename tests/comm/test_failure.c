@@ -77,9 +77,10 @@ static void disagree_on_flags(fsdp_context *context, void *arg)
     uint8_t flags[4] = {1, 1, 1, 1};
 
     (void)arg;
-    CHECK_ERROR(
-        fsdp__process_group_any_later(world, flags, fsdp_process_group_rank(world) == 2 ? 3 : 4, cpu_stream(context)),
-        FSDP_MISMATCH, "on rank 2 with another number of flags");
+    CHECK_ERROR(fsdp__process_group_any(world, &(fsdp__any){.flags = flags,
+                                                            .count = fsdp_process_group_rank(world) == 2 ? 3 : 4,
+                                                            .stream = cpu_stream(context)}),
+                FSDP_MISMATCH, "on rank 2 with another number of flags");
 }
 
 static void ranks_with_other_flags_disagree(void **state)

@@ -47,9 +47,26 @@ static void call_with_flags(fsdp_process_group *group, char *send, fsdp_stream *
     uint8_t flags[] = {1, 0, 1}, all[] = {1, 1}, complete = 0;
     bool lacking = false;
 
-    CHECK_OK(fsdp__all_reduce_with_flags(group, send, 5000, FSDP_F32, FSDP_SUM, flags, 3, stream));
-    CHECK_OK(fsdp__all_reduce_with_flags(group, send, 5, FSDP_F32, FSDP_SUM, all, 2, stream));
-    CHECK_OK(fsdp__all_reduce_and_ask(group, send, send, 5, FSDP_F32, FSDP_SUM, &complete, &lacking, stream));
+    CHECK_OK(fsdp__process_group_any(group, &(fsdp__any){.flags = flags,
+                                                         .count = 3,
+                                                         .stream = stream,
+                                                         .send = send,
+                                                         .recv = send,
+                                                         .numel = 5000,
+                                                         .dtype = FSDP_F32}));
+    CHECK_OK(fsdp__process_group_any(
+        group,
+        &(fsdp__any){
+            .flags = all, .count = 2, .stream = stream, .send = send, .recv = send, .numel = 5, .dtype = FSDP_F32}));
+    CHECK_OK(fsdp__process_group_any(group, &(fsdp__any){.flags = &complete,
+                                                         .count = 1,
+                                                         .lacking = &lacking,
+                                                         .stream = stream,
+                                                         .send = send,
+                                                         .recv = send,
+                                                         .numel = 5,
+                                                         .dtype = FSDP_F32,
+                                                         .labelled = true}));
     CHECK_OK(fsdp_stream_synchronize(stream));
 }
 

@@ -275,7 +275,13 @@ static void count_all_reduces(fsdp_process_group *world, const forms *f, float *
     bytes += (int64_t)f->others * FEW * 4;
     messages += f->headers;
     check_network(world, FSDP_ALL_REDUCE, bytes, bytes, messages);
-    CHECK_OK(fsdp__all_reduce_with_flags(world, send, FEW, FSDP_F32, FSDP_SUM, flags, 3, stream));
+    CHECK_OK(fsdp__process_group_any(world, &(fsdp__any){.flags = flags,
+                                                         .count = 3,
+                                                         .stream = stream,
+                                                         .send = send,
+                                                         .recv = send,
+                                                         .numel = FEW,
+                                                         .dtype = FSDP_F32}));
     bytes += (int64_t)f->others * FEW * 4; /* flags are no bytes of a buffer */
     messages += f->headers + f->others;
     check_network(world, FSDP_ALL_REDUCE, bytes, bytes, messages);

@@ -474,7 +474,7 @@ static void flags(fsdp_context *context, void *arg)
     for (int64_t count = 0; count <= (int64_t)sizeof any; count += 1 + count * 5) {
         for (int64_t i = 0; i < count; i++)
             any[i] = i % 7 == rank; /* none at 5 and 6 */
-        CHECK_OK(fsdp__process_group_any(world, any, count));
+        CHECK_OK(fsdp__process_group_any(world, &(fsdp__any){.flags = any, .count = count}));
         for (int64_t i = 0; i < count; i++)
             CHECK_EQ(any[i], i % 7 < size);
     }
@@ -494,8 +494,9 @@ static void other_flags(fsdp_context *context, void *arg)
     uint8_t any[3] = {0};
 
     (void)arg;
-    CHECK_ERROR(fsdp__process_group_any(fsdp_world(context), any, 2 + (fsdp_context_rank(context) == 1)), FSDP_MISMATCH,
-                "ranks disagree in group 'world'");
+    CHECK_ERROR(fsdp__process_group_any(fsdp_world(context),
+                                        &(fsdp__any){.flags = any, .count = 2 + (fsdp_context_rank(context) == 1)}),
+                FSDP_MISMATCH, "ranks disagree in group 'world'");
 }
 
 static void ranks_with_other_counts_of_flags_disagree(void **state)

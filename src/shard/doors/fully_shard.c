@@ -333,9 +333,9 @@ static fsdp_status check_alike(const selection *sel, const fsdp__mesh_info *mesh
     uint8_t has[2] = {any, !any};
 
     if (mesh->ranks > 1)
-        FSDP_TRY(fsdp__process_group_any(mesh->shard_pg, has, 2));
+        FSDP_TRY(fsdp__process_group_any(mesh->shard_pg, &(fsdp__any){.flags = has, .count = 2}));
     if (mesh->replicas > 1)
-        FSDP_TRY(fsdp__process_group_any(mesh->replicate_pg, has, 2));
+        FSDP_TRY(fsdp__process_group_any(mesh->replicate_pg, &(fsdp__any){.flags = has, .count = 2}));
     if (has[0] && has[1])
         return FSDP_FAIL(FSDP_MISMATCH,
                          "ranks do not shard the same modules: the %s has %s to shard on this rank, and %s on another",

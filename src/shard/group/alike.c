@@ -71,7 +71,7 @@ static fsdp_status compare(fsdp_process_group *pg, const char *text)
         said[BITS + i] = (hash >> i & 1) != 0;
     }
     said[2 * BITS] = !text;
-    FSDP_TRY(fsdp__process_group_any(pg, said, sizeof said));
+    FSDP_TRY(fsdp__process_group_any(pg, &(fsdp__any){.flags = said, .count = sizeof said}));
     for (int i = 0; i < BITS; i++)
         differ = differ || (said[i] && said[BITS + i]);
     return differ && !said[2 * BITS] ? find_difference(pg, text) : FSDP_OK;

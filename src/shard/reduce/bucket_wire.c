@@ -46,8 +46,16 @@ static fsdp_status all_reduce(const fsdp__bucket_wire *wire, const void *from, v
         return FSDP_OK; /* `from` and `to` are the same */
     snprintf(label, sizeof label, "bucket %lld", (long long)(wire->bucket - b->items));
     fsdp__process_group_set_label(pg, label);
-    status = fsdp__all_reduce_and_ask(pg, from, to, wire->bucket->numel, dtype, op, ask ? &b->complete : NULL,
-                                      ask ? &b->lacking : NULL, wire->stream);
+    status = fsdp__process_group_any(pg, &(fsdp__any){.flags = ask ? &b->complete : NULL,
+                                                      .count = ask,
+                                                      .lacking = ask ? &b->lacking : NULL,
+                                                      .stream = wire->stream,
+                                                      .send = from,
+                                                      .recv = to,
+                                                      .numel = wire->bucket->numel,
+                                                      .dtype = dtype,
+                                                      .op = op,
+                                                      .labelled = true});
     fsdp__process_group_set_label(pg, NULL);
     return status;
 }
@@ -121,7 +129,8 @@ static fsdp_status average_by_caller(const fsdp__bucket_wire *wire)
     FSDP_TRY(status);
     if (asks(wire) && replicas_of(wire) > 1) {
         b->incomplete = !b->complete;
-        FSDP_TRY(fsdp__process_group_any_later(pg, &b->incomplete, 1, wire->stream));
+        FSDP_TRY(
+            fsdp__process_group_any(pg, &(fsdp__any){.flags = &b->incomplete, .count = 1, .stream = wire->stream}));
     }
     if (wire->from == wire->to)
         return FSDP_OK;

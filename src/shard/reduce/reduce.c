@@ -154,7 +154,9 @@ static fsdp_status scatter_by_caller(fsdp__reduction *r, const fsdp_reduce_optio
 
     FSDP_TRY(fsdp__custom_reduce_scatter(&r->group->reduce_scatter, r->comm, pg, r->buffers, r->buffer_count, options,
                                          r->stream, &flight->packed));
-    return fsdp__process_group_any_later(pg, flight->asked ? flight->contributed : NULL, r->buffer_count, r->stream);
+    return fsdp__process_group_any(pg, &(fsdp__any){.flags = flight->asked ? flight->contributed : NULL,
+                                                    .count = r->buffer_count,
+                                                    .stream = r->stream});
 }
 
 /* Returns the address of a gradient. One without elements needs an address, too: NULL means that there is none. */
@@ -239,8 +241,9 @@ static fsdp_status ask_replicas(const fsdp__reduction *r)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
 
-    return fsdp__process_group_any_later(r->group->residence.mesh.replicate_pg,
-                                         flight->asked ? flight->contributed : NULL, flag_count(r), r->stream);
+    return fsdp__process_group_any(
+        r->group->residence.mesh.replicate_pg,
+        &(fsdp__any){.flags = flight->asked ? flight->contributed : NULL, .count = flag_count(r), .stream = r->stream});
 }
 
 /* Reduces over the replicas: by the library, or in place by a function of the caller's, which does not report who has
@@ -260,8 +263,14 @@ static fsdp_status reduce_replicas(const fsdp__reduction *r, void *data, const f
                                    .stream = r->stream};
 
     if (!custom->run)
-        return fsdp__all_reduce_with_flags(pg, data, run->numel, run->dtype, FSDP_SUM, contributed,
-                                           first ? flag_count(r) : 0, r->stream);
+        return fsdp__process_group_any(pg, &(fsdp__any){.flags = contributed,
+                                                        .count = first ? flag_count(r) : 0,
+                                                        .stream = r->stream,
+                                                        .send = data,
+                                                        .recv = data,
+                                                        .numel = run->numel,
+                                                        .dtype = run->dtype,
+                                                        .op = FSDP_SUM});
     FSDP_TRY(custom->run(custom->arg, &call));
     return first ? ask_replicas(r) : FSDP_OK;
 }

@@ -63,7 +63,8 @@ static fsdp_status exchange_stale(fsdp__param_group *const *groups, int64_t coun
         stale[i] = groups[i]->sharded_state == FSDP_SHARDED;
         fsdp__residence_end_read(&groups[i]->residence); /* a late writer may be waiting for that */
     }
-    FSDP_TRY(fsdp__process_group_any(groups[0]->residence.mesh.shard_pg, stale, count)); /* all ranks decide alike */
+    /* Now all ranks decide alike. */
+    FSDP_TRY(fsdp__process_group_any(groups[0]->residence.mesh.shard_pg, &(fsdp__any){.flags = stale, .count = count}));
     for (int64_t i = 0; i < count; i++)
         if (stale[i])
             reshard_stale(groups[i]);

@@ -208,7 +208,8 @@ static fsdp_status show(fsdp__machines_group *group, const fsdp__call *call, fsd
     if (fsdp__machines_on_paper(group)) {
         *visible = would_show(group, call);
     } else {
-        FSDP_TRY(fsdp__shown_meet(group->local, call, fsdp__shown_is_readable(group->local, call, true), traffic, &path));
+        FSDP_TRY(
+            fsdp__shown_meet(group->local, call, fsdp__shown_is_readable(group->local, call, true), traffic, &path));
         *visible = path == FSDP__SHOWN_SYMMETRIC;
     }
     if (group->locals == 1)
