@@ -41,11 +41,17 @@ set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds after which a test is ended; empt
 if(NOT FSDP_TEST_TIMEOUT)
   set(FSDP_TEST_TIMEOUT 1800)
 endif()
+# These wait for most of their time. So they come early, one at a time, and the others beside them.
+set(FSDP_TEST_WAITS test_comm_machines_faults test_comm_machines_stalls test_comm_mpi test_comm_stuck)
+
 # Where no sanitizer watches, the race check does (src/device/races.h).
 function(fsdp_test_properties name layer)
   set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${FSDP_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
   if(NOT FSDP_SANITIZE)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_TEST_RACES=1)
+  endif()
+  if(name IN_LIST FSDP_TEST_WAITS)
+    set_tests_properties(${name} PROPERTIES COST 90 RESOURCE_LOCK waits)
   endif()
 endfunction()
 
@@ -114,16 +120,16 @@ set(FSDP_SIM_EXCEPT
   test_train_run_config   # keys and values
   test_train_inputs)      # files
 
-# Under a sanitizer, but for FSDP_TEST_LONG, of the slow layers those are enough on that device that stage, copy or
-# order what they do otherwise on it than on the CPU, which has worker streams of its own.
+# But for FSDP_TEST_LONG, of some layers those are enough that stage, copy or order what they do otherwise on that device
+# than on the CPU, which has worker streams of its own.
 set(FSDP_SIM_FEW_LAYERS)
-set(FSDP_SIM_FEW test_shard_flat test_shard_memory test_shard_mixed_precision test_shard_offload test_shard_overlap
-    test_shard_parity test_shard_pipeline test_train_step)
+set(FSDP_SIM_FEW test_shard_offload test_shard_overlap test_shard_parity test_shard_pipeline test_train_step)
 if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
-  set(FSDP_SIM_FEW_LAYERS autograd shard generate train)
-  if(FSDP_SANITIZE MATCHES "thread") # their kernels run there as those of the others do
-    list(APPEND FSDP_SIM_FEW_LAYERS ops hub models state dist)
-  endif()
+  set(FSDP_SIM_FEW_LAYERS ${FSDP_SIM_LAYERS})
+elseif(NOT FSDP_TEST_LONG) # a run is steps, and the files of the layers below
+  set(FSDP_SIM_FEW_LAYERS train)
+  list(APPEND FSDP_SIM_FEW test_train_float16 test_train_full_state test_train_late_sharding test_train_reference
+       test_train_replay test_train_strategy test_train_units test_train_zero1)
 endif()
 
 # Left out. ThreadSanitizer sees threads of one process: some start processes of one thread each, or compute
@@ -134,20 +140,25 @@ if(FSDP_SANITIZE MATCHES "thread")
   set(FSDP_EXCEPT test_backend_kernels test_backend_threads test_launch_descriptors test_cli_compare
       test_faults_compare test_cli_progress test_cli_stopped test_train_reference test_device_races test_comm_races
       test_shard_races)
-  if(NOT FSDP_TEST_LONG) # files, on one thread
-    list(APPEND FSDP_EXCEPT test_format_power_cut test_checkpoint_power_cut test_checkpoint_crash
-         test_checkpoint_processes test_tokenizer_encode)
-  endif()
   # It does not see what an MPI does to order two threads, which is compiled without it.
   list(APPEND FSDP_EXCEPT test_comm_mpi test_comm_stuck)
   set(FSDP_EXCEPT_LAYERS cluster)
   if(NOT FSDP_TEST_LONG)
-    list(APPEND FSDP_EXCEPT_LAYERS launch cli faults)
+    # Of one thread: files, and layers whose calls are those of one rank, or go through the threads of another layer.
+    list(APPEND FSDP_EXCEPT test_checkpoint_power_cut test_checkpoint_crash test_checkpoint_processes
+         test_data_token_cache)
+    # The threads of a run are those of its step, of its saver and of its digest, whatever it trains.
+    list(APPEND FSDP_EXCEPT test_train_early_stop test_train_export test_train_float16 test_train_late_sharding
+         test_train_replay test_train_resume test_train_resume_matrix test_train_strategy test_train_units
+         test_train_validation)
+    set(FSDP_EXCEPT_LAYERS ${fsdp_test_folders})
+    list(REMOVE_ITEM FSDP_EXCEPT_LAYERS device comm shard data checkpoint launch train)
   endif()
 elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
-  # The same program again, killed, told or watched at one moment or another, or over many machines.
-  set(FSDP_EXCEPT test_comm_stuck test_cli_compare test_cli_eval test_cli_progress test_cli_restarts test_cli_stopped
-      test_faults_resume)
+  # The same program again, killed, told or watched at one moment or another, by another starter, or over many machines.
+  set(FSDP_EXCEPT test_comm_stuck test_cli_compare test_cli_eval test_cli_progress test_cli_restarts test_cli_starters
+      test_cli_stopped test_faults_compare test_faults_descriptors test_faults_resume test_launch_by_name
+      test_launch_descriptors)
   set(FSDP_EXCEPT_LAYERS cluster)
 endif()
 
@@ -168,16 +179,13 @@ endfunction()
 # memory or watchdog does.
 set(FSDP_2_MACHINES_TESTS test_checkpoint_resume test_comm_collectives test_comm_failure test_comm_group
     test_dist_redistribute test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_cast
-    test_shard_comm_hooks test_shard_communication test_shard_custom test_shard_extensions test_shard_faults
-    test_shard_flat test_shard_groups test_shard_memory test_shard_mixed_precision
-    test_shard_offload test_shard_overlap test_shard_parity test_shard_random_order test_shard_random_tree
-    test_shard_replicate test_shard_slices test_shard_summon test_shard_zero test_state_full test_train_resume
-    test_train_step test_train_zero1)
+    test_shard_comm_hooks test_shard_communication test_shard_faults test_shard_flat test_shard_groups test_shard_memory
+    test_shard_mixed_precision test_shard_offload test_shard_overlap test_shard_parity test_shard_random_order
+    test_shard_random_tree test_shard_replicate test_shard_slices test_state_full test_train_step test_train_zero1)
 set(FSDP_3_MACHINES_TESTS test_checkpoint_resume test_comm_group test_optim_sharded test_shard_batch_norm
-    test_shard_memory test_shard_parity test_shard_random_order test_shard_random_tree test_shard_slices)
+    test_shard_random_tree test_shard_slices)
 if(FSDP_SANITIZE) # they are slow: so many that the code of machines is seen
-  set(FSDP_2_MACHINES_TESTS test_comm_group test_shard_cast test_shard_communication test_shard_extensions test_shard_flat
-      test_shard_mixed_precision test_shard_parity)
+  set(FSDP_2_MACHINES_TESTS test_comm_group test_shard_cast test_shard_parity)
   set(FSDP_3_MACHINES_TESTS)
 endif()
 set(FSDP_ONE_MACHINE test_comm_board test_comm_handoff test_comm_machines test_comm_machines_faults
@@ -204,9 +212,9 @@ function(fsdp_test_on_machines name layer)
 endfunction()
 
 # A script, and of the cluster's these a second time, over MPICH, as <test>.mpich.
-set(FSDP_MPICH_TESTS test_cluster_collectives test_cluster_machines test_cluster_train)
+set(FSDP_MPICH_TESTS test_cluster_machines)
 if(FSDP_TEST_LONG)
-  list(APPEND FSDP_MPICH_TESTS test_cluster_failures)
+  list(APPEND FSDP_MPICH_TESTS test_cluster_collectives test_cluster_failures test_cluster_train)
 endif()
 function(fsdp_test_script name layer script)
   add_test(NAME ${name} COMMAND bash ${script})
@@ -347,6 +355,9 @@ endif()
 # ---- examples see what a user sees: the public headers and the shared library ----
 
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.c)
+if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)  # what they do tests do, too
+  set(sources)
+endif()
 add_custom_target(examples)
 
 function(fsdp_example_test name)
@@ -363,9 +374,6 @@ foreach(source IN LISTS sources)
   target_link_libraries(${name} PRIVATE fsdp_shared m)
   add_dependencies(examples ${name})
   set_target_properties(${name} PROPERTIES OUTPUT_NAME ${file} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
-  if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)  # they are built: what they do tests do, too
-    continue()
-  endif()
   fsdp_example_test(${name} ${name})
   file(STRINGS ${source} run REGEX "fsdp run -n [0-9]+" LIMIT_COUNT 1)
   if(run AND TARGET fsdp)

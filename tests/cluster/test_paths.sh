@@ -67,21 +67,28 @@ refused "$others have different configs: what data.path holds is" "${train[@]}" 
 refused "$others evaluate different things: what --data holds is" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
 back data/tokens.bin 1
 
+# in_turn COMMAND...: runs each case of the loop on one machine of the two in turn; with TEST_LONG on both
+in_turn() {
+    turn=$((turn + 1))
+    if [ "${TEST_LONG:-}" = 1 ] || [ $((turn % 2)) = "$machine" ]; then "$@"; fi
+}
+
 missing=("machine 'm0' \(rank 0\) does not see" "machine 'm1' does not see")
 for machine in 0 1; do
+    turn=0
     misses=${missing[machine]}
     who="mpirun's rank $machine \(machine 'm$machine'\): "
     without data $machine
-    refused "data.path: $misses 'data/tokens.bin'" "${train[@]}" $tokens
-    refused "validation.path: $misses 'data/tokens.bin'" "${train[@]}" "$seen" --validation.path=data/tokens.bin
-    refused "${who}--data: cannot open 'data/tokens.bin'" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
+    in_turn refused "data.path: $misses 'data/tokens.bin'" "${train[@]}" $tokens
+    in_turn refused "validation.path: $misses 'data/tokens.bin'" "${train[@]}" "$seen" --validation.path=data/tokens.bin
+    in_turn refused "${who}--data: cannot open 'data/tokens.bin'" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
     back data $machine
     without model $machine
-    refused "model.path: $misses 'model/tiny-gpt2'" "$fsdp" train --model.path=model/tiny-gpt2 $tokens
-    refused "initial_load_path: $misses 'model/tiny-gpt2'" "${train[@]}" $tokens --checkpoint.folder=checkpoints/b \
-        --checkpoint.initial_load_path=model/tiny-gpt2
-    refused "${who}there is no 'model/tiny-gpt2'" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
-    refused "${who}there is no 'model/tiny-gpt2'" "$fsdp" generate model/tiny-gpt2 --tokens 1,2
+    in_turn refused "model.path: $misses 'model/tiny-gpt2'" "$fsdp" train --model.path=model/tiny-gpt2 $tokens
+    in_turn refused "initial_load_path: $misses 'model/tiny-gpt2'" "${train[@]}" $tokens \
+        --checkpoint.folder=checkpoints/b --checkpoint.initial_load_path=model/tiny-gpt2
+    in_turn refused "${who}there is no 'model/tiny-gpt2'" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
+    in_turn refused "${who}there is no 'model/tiny-gpt2'" "$fsdp" generate model/tiny-gpt2 --tokens 1,2
     back model $machine
     for kind in "checkpoint.folder checkpoints" "export.path exports"; do
         read -r key folder <<<"$kind"

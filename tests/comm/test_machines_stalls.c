@@ -79,6 +79,8 @@ static void who_is_late_to_be_heard_is_waited_for(void **state)
         for (int calls = 1; calls <= 3; calls += 2) {
             stalls s = {.from = shapes[i].from, .to = shapes[i].to, .calls = calls};
 
+            if (!test_long() && (calls == 1) != (i % 2 == 0)) /* one of the two: each takes as long as the stall */
+                continue;
             play(&s, shapes[i].machines, shapes[i].ranks, shapes[i].one_level, call_over_a_stall);
         }
 }

@@ -278,9 +278,10 @@ static void go_through(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
+/* Under a sanitizer, and on another device, in the one that has every door. */
 static void move_in_all_worlds(model m)
 {
-    for (int world = 1; world <= 4; world++)
+    for (int world = test_brief() ? 4 : 1; world <= 4; world++)
         for (int from = 0; from < DOORS; from++)
             test_run_ranks(world, go_through, &(passage){m, from});
 }

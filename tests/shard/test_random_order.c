@@ -21,8 +21,8 @@ static void every_order_gives_the_same(void **state)
     const tree_trial trial = {.name = "ORDER",
                               .draw = tree_draw_orders,
                               .residences = residences_of,
-                              .shorter = 120,
-                              .brief = 40,
+                              .shorter = 60,
+                              .brief = 20,
                               .longer = TEST_SANITIZED ? 2000 : 20000};
 
     (void)state;

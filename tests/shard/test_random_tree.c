@@ -21,8 +21,8 @@ static void every_tree_trains_as_the_plain_one(void **state)
     const tree_trial trial = {.name = "TREE",
                               .draw = tree_draw,
                               .residences = residences_of,
-                              .shorter = 75,
-                              .brief = 25,
+                              .shorter = 50,
+                              .brief = 15,
                               .longer = TEST_SANITIZED ? 500 : 5000};
 
     (void)state;

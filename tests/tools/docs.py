@@ -222,6 +222,8 @@ def run(command, build, folder):
         command += " --training.steps=1 --training.global_batch_size=-1"
     if re.match(r"(build/)?fsdp compare .* -n", command) and "--steps" not in command and command not in LISTED:
         command += " --steps=1 --rounds=1 --training.seq_len=32"
+        if "--strategies" not in command:
+            command += " --strategies=ddp,fsdp2"
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment(build, folder),
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace")
