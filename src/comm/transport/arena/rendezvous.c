@@ -10,10 +10,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/probe.h"
 #include "comm/health/arena_watch.h"
 #include "comm/health/watchdog.h"
 #include "comm/transport/arena/futex.h"
-#include "device/races.h"
 
 enum {
     SPIN_TURNS = 1000,
@@ -126,7 +126,8 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 
     if (old & FSDP__GENERATION_BROKEN)
         return fsdp__arena_failure(group->world->arena);
-    fsdp__races_publish(group->world->context, traffic->stream, shared, old);
+    FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .stream = traffic->stream, .object = shared,
+               .number = old);
     /* Set the ticket before counting in: peers tell from the tickets who is missing. */
     atomic_store(&slot_of(group, group->rank)->ticket, old + 2);
     if (atomic_fetch_add_explicit(&shared->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)group->size) {
@@ -145,7 +146,8 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
     if ((atomic_load(&shared->generation) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
         return fsdp__arena_failure(group->world->arena);
     /* Everybody came, so this meeting counts, even if some rank has failed since. */
-    fsdp__races_acquire(group->world->context, traffic->stream, shared, old);
+    FSDP__TELL(ORDER_ACQUIRED, .context = group->world->context, .stream = traffic->stream, .object = shared,
+               .number = old);
     return FSDP_OK;
 }
 
