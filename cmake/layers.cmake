@@ -23,6 +23,9 @@ foreach(line IN LISTS lines)
     add_library(fsdp_${layer}_objects OBJECT ${sources})
     target_link_libraries(fsdp_${layer}_objects PRIVATE fsdp_common)
     set(fsdp_objects_${layer} $<TARGET_OBJECTS:fsdp_${layer}_objects>)
+    if(layer STREQUAL "check")  # for tests alone
+      set_target_properties(fsdp_check_objects PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
   endif()
 
   # The device's registry lists the backends, and a backend fills the device's tables: one cannot link without the other.

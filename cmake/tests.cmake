@@ -1,6 +1,6 @@
 # tests/<layer>/test_x.c     a part of the executable test_<layer>, which "test_<layer> x" runs, and a test
 #                            test_<layer>_x, label <layer>; exit status 77: skipped
-# tests/<layer>/test_x.sh    a test script; FSDP is the program, FSDP_BUILD the build folder, FSDP_SOURCE the sources
+# tests/<layer>/test_x.sh    a test script; FSDP is the program with src/check, FSDP_BUILD the build folder, FSDP_SOURCE the sources
 # tests/<layer>/program_x.c  a helper executable program_x beside the tests, not a test itself
 # tests/faults/...           the same, for faults of the whole program: links what the program links
 # tests/cluster/...         the same, on several machines that are namespaces of this one (machines.sh)
@@ -16,12 +16,24 @@
 find_library(CMOCKA_LIBRARY cmocka REQUIRED)
 set(test_dir ${PROJECT_BINARY_DIR}/tests)
 
+# The program that tests start: the one that is shipped, and src/check.
+if(TARGET fsdp)
+  add_executable(fsdp_checked ${fsdp_objects_cli} ${fsdp_objects_check})
+  target_link_libraries(fsdp_checked PRIVATE fsdp_static fsdp_common)
+  set_target_properties(fsdp_checked PROPERTIES OUTPUT_NAME fsdp RUNTIME_OUTPUT_DIRECTORY ${test_dir})
+  if(fsdp_plugins)
+    add_dependencies(fsdp_checked ${fsdp_plugins})
+  endif()
+endif()
+
 # The helpers of each folder are an archive: what a program does not use may need layers that it does not link. A helper
 # may use those of layers below its own. Sets fsdp_test_helpers, from the bottom up.
 set(fsdp_test_folders ${fsdp_layers} faults cluster)
 set(fsdp_link_faults ${fsdp_link_cli})
 set(fsdp_link_cluster ${fsdp_link_cli})
-set(fsdp_test_helpers)
+add_library(fsdp_test_check STATIC ${fsdp_objects_check})
+set_target_properties(fsdp_test_check PROPERTIES LINKER_LANGUAGE C)
+set(fsdp_test_helpers fsdp_test_check)
 foreach(folder support oracle ${fsdp_test_folders})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*.c)
   list(FILTER sources EXCLUDE REGEX "/(test|program|preload|plugin)_[^/]*$")
@@ -44,7 +56,7 @@ endif()
 # These wait for most of their time. So they come early, one at a time, and the others beside them.
 set(FSDP_TEST_WAITS test_comm_machines_faults test_comm_machines_stalls test_comm_mpi test_comm_stuck)
 
-# Where no sanitizer watches, the race check does (src/device/races.h).
+# Where no sanitizer watches, the race check does (src/check/races.h).
 function(fsdp_test_properties name layer)
   set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${FSDP_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
   if(NOT FSDP_SANITIZE)
@@ -74,6 +86,9 @@ function(fsdp_test_executable name layer)
       list(APPEND link ${fsdp_link_${used}})
     endforeach()
   endforeach()
+  if("device" IN_LIST link)  # all that computes is checked (src/check)
+    list(APPEND link ${fsdp_link_check})
+  endif()
   list(REMOVE_DUPLICATES link)
   list(REMOVE_ITEM link cli)  # has a main of its own: its tests start the program
   foreach(used IN LISTS link)
@@ -89,12 +104,12 @@ function(fsdp_test_executable name layer)
   target_compile_options(${name} PRIVATE ${fsdp_test_optimization})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
   # These start the program itself.
-  if(TARGET fsdp AND layer MATCHES "^(launch|train|cli|faults|cluster)$")
-    add_dependencies(${name} fsdp)
+  if(TARGET fsdp_checked AND layer MATCHES "^(launch|train|cli|faults|cluster)$")
+    add_dependencies(${name} fsdp_checked)
   endif()
 endfunction()
 
-# The suites of these layers run a second time on the device that the host cannot touch (src/backend/sim), as
+# The suites of these layers run a second time on the device that the host cannot touch (src/check/sim), as
 # <test>.sim, but for programs that never make one. Cases that cannot run there skip and say why (test_only_on_cpu).
 # Those of comm are collectives of the host's own memory, whatever the device: the one of them that computes on sim
 # (test_comm_packed) opens it itself, and the suites above run the collectives of their tensors there.
@@ -138,7 +153,7 @@ set(FSDP_EXCEPT)
 set(FSDP_EXCEPT_LAYERS)
 if(FSDP_SANITIZE MATCHES "thread")
   set(FSDP_EXCEPT test_backend_kernels test_backend_threads test_launch_descriptors test_cli_compare
-      test_faults_compare test_cli_progress test_cli_stopped test_train_reference test_device_races test_comm_races
+      test_faults_compare test_cli_progress test_cli_stopped test_train_reference test_check_races test_comm_races
       test_shard_races)
   # It does not see what an MPI does to order two threads, which is compiled without it.
   list(APPEND FSDP_EXCEPT test_comm_mpi test_comm_stuck)
@@ -228,7 +243,7 @@ function(fsdp_test_script name layer script)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_TEST_SECONDS=${FSDP_TEST_TIMEOUT})
     list(APPEND fsdp_cluster_tests ${name})
   endif()
-  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP=${test_dir}/fsdp
                FSDP_BUILD=${PROJECT_BINARY_DIR} FSDP_SOURCE=${PROJECT_SOURCE_DIR} ${ARGN})
   if(name IN_LIST FSDP_MPICH_TESTS)
     fsdp_test_script(${name}.mpich ${layer} ${script} MACHINES_MPI=mpich)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# check_symbols.sh BUILD-DIRECTORY: libfsdp.so exports fsdp_ names only, and the library has no mutable globals.
+# check_symbols.sh BUILD-DIRECTORY: libfsdp.so exports fsdp_ names only, the library has no mutable globals, and what is
+# installed has nothing of src/check.
 set -eu
 build=$1
 failed=0
@@ -13,7 +14,8 @@ fi
 # file: why it may keep state outside a context. Thread-local state counts too.
 allowed='
 status.c  the last error of a thread
-fault.c   the fault switch of a thread
+probe.c   the subscribers, which are added while there is one thread
+registry.c  the backends that were registered while there is one thread
 allocator.c  the address that blocks of zero bytes have
 '
 # Sections that can be written at run time; const tables of pointers are in .data.rel.ro.
@@ -29,6 +31,17 @@ while read -r file name; do
         failed=1
     fi
 done <<<"$globals"
+
+# What src/check defines, and the variables that it reads.
+own=$(grep -ohE '\bfsdp__[a-z_]+\(|\bfsdp__backend_sim\b' src/check/*.h src/check/sim/*.h | tr -d '(' | sort -u)
+for file in "$build/fsdp" "$build/libfsdp.so" "$build/libfsdp.a"; do
+    found=$(nm "$file" 2>/dev/null | awk '{ print $NF }' | grep -Fx "$own" || true)
+    found+=$(strings -a "$file" | grep -E 'FSDP_TEST_|FSDP_SIM_' || true)
+    if [ -n "$found" ]; then
+        printf "$file, which is installed, has '%s' of src/check\n" $found
+        failed=1
+    fi
+done
 
 [ $failed = 0 ] && echo "symbols: ok ($(nm -D --defined-only "$build/libfsdp.so" | wc -l) exported)"
 exit $failed

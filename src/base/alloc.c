@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fault.h"
+#include "base/probe.h"
 #include "fsdp/status.h"
 
 static void *no_memory(size_t bytes)
@@ -15,9 +15,14 @@ static void *no_memory(size_t bytes)
     return NULL;
 }
 
+static bool is_refused(size_t bytes)
+{
+    return FSDP__ASK(ALLOCATION, .bytes = bytes) != FSDP_OK;
+}
+
 void *fsdp__malloc(size_t bytes)
 {
-    void *pointer = fsdp__fault(FSDP__FAULT_ALLOCATION) ? NULL : malloc(bytes ? bytes : 1);
+    void *pointer = is_refused(bytes) ? NULL : malloc(bytes ? bytes : 1);
 
     return pointer ? pointer : no_memory(bytes);
 }
@@ -28,13 +33,13 @@ void *fsdp__calloc(size_t count, size_t bytes)
 
     if (bytes && count > SIZE_MAX / bytes)
         return no_memory(SIZE_MAX);
-    pointer = fsdp__fault(FSDP__FAULT_ALLOCATION) ? NULL : calloc(count ? count : 1, bytes ? bytes : 1);
+    pointer = is_refused(count * bytes) ? NULL : calloc(count ? count : 1, bytes ? bytes : 1);
     return pointer ? pointer : no_memory(count * bytes);
 }
 
 void *fsdp__realloc(void *pointer, size_t bytes)
 {
-    void *moved = fsdp__fault(FSDP__FAULT_ALLOCATION) ? NULL : realloc(pointer, bytes ? bytes : 1);
+    void *moved = is_refused(bytes) ? NULL : realloc(pointer, bytes ? bytes : 1);
 
     return moved ? moved : no_memory(bytes);
 }

@@ -1,5 +1,5 @@
 /* alloc.h - checked host memory for the library's own small things (tensors have memory of their device). Every call is
- * a fault point: see base/fault.h. On failure the last error is set and NULL returned. */
+ * a probe: FSDP__POINT_ALLOCATION. On failure the last error is set and NULL returned. */
 #ifndef BASE_ALLOC_H
 #define BASE_ALLOC_H
 

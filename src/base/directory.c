@@ -10,22 +10,22 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fault.h"
 #include "base/file.h"
+#include "base/probe.h"
 #include "base/walk.h"
 
 enum {
     ATTEMPTS = 1000 /* to find a name that nobody has */
 };
 
-static bool write_fault(void)
+static bool write_is_refused(void)
 {
-    return fsdp__fault_file(FSDP__FAULT_WRITE, NULL);
+    return fsdp__file_is_refused(FSDP__POINT_WRITE, NULL);
 }
 
-static bool folder_fault(void)
+static bool folder_is_refused(void)
 {
-    return fsdp__fault_file(FSDP__FAULT_FOLDER, NULL);
+    return fsdp__file_is_refused(FSDP__POINT_FOLDER, NULL);
 }
 
 /* Of something in it, with errno. */
@@ -292,7 +292,7 @@ fsdp_status fsdp__directory_read(const fsdp__directory *in, const char *name, si
 /* -1 with errno. */
 static int create(const fsdp__directory *in, const char *name, mode_t mode)
 {
-    return write_fault() ? -1 : openat(in->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    return write_is_refused() ? -1 : openat(in->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
 }
 
 fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, mode_t mode, int *out_fd)
@@ -413,7 +413,7 @@ fsdp_status fsdp__directory_make_nameless(const fsdp__directory *in, int *out_fd
 static bool rename_names(const fsdp__directory *from, const char *name, const fsdp__directory *to, const char *new_name,
                          fsdp__rename_mode mode)
 {
-    if (write_fault())
+    if (write_is_refused())
         return false;
     if (mode == FSDP__RENAME_NEW) {
         if (renameat2(from->fd, name, to->fd, new_name, RENAME_NOREPLACE) == 0)
@@ -438,26 +438,26 @@ fsdp_status fsdp__directory_rename(const fsdp__directory *from, const char *name
 
 fsdp_status fsdp__directory_unlink(const fsdp__directory *in, const char *name)
 {
-    if (folder_fault() || (unlinkat(in->fd, name, 0) != 0 && errno != ENOENT))
+    if (folder_is_refused() || (unlinkat(in->fd, name, 0) != 0 && errno != ENOENT))
         return cannot("remove", in, name);
     return FSDP_OK;
 }
 
 fsdp_status fsdp__directory_sync(const fsdp__directory *directory)
 {
-    return fsdp__file_sync_names(directory->fd, directory->path, FSDP__FAULT_WRITE);
+    return fsdp__file_sync_names(directory->fd, directory->path, FSDP__POINT_WRITE);
 }
 
 fsdp_status fsdp__directory_sync_removals(const fsdp__directory *directory)
 {
-    return fsdp__file_sync_names(directory->fd, directory->path, FSDP__FAULT_FOLDER);
+    return fsdp__file_sync_names(directory->fd, directory->path, FSDP__POINT_FOLDER);
 }
 
 /* ---- directories in it ---- */
 
 fsdp_status fsdp__directory_make(const fsdp__directory *in, const char *name, mode_t mode)
 {
-    if (folder_fault() || mkdirat(in->fd, name, mode) != 0)
+    if (folder_is_refused() || mkdirat(in->fd, name, mode) != 0)
         return cannot("make directory", in, name);
     return FSDP_OK;
 }
@@ -503,14 +503,14 @@ static fsdp_status remove_folder(const fsdp__directory *in, const char *name, in
     status = remove_entries(&folder, NULL, levels);
     (void)close(folder.fd);
     FSDP_TRY(status);
-    if ((folder_fault() || unlinkat(in->fd, name, AT_REMOVEDIR) != 0) && errno != ENOENT)
+    if ((folder_is_refused() || unlinkat(in->fd, name, AT_REMOVEDIR) != 0) && errno != ENOENT)
         return cannot("remove", in, name);
     return FSDP_OK;
 }
 
 static fsdp_status remove_entry(const fsdp__directory *in, const char *name, int levels)
 {
-    if (!folder_fault() && (unlinkat(in->fd, name, 0) == 0 || errno == ENOENT))
+    if (!folder_is_refused() && (unlinkat(in->fd, name, 0) == 0 || errno == ENOENT))
         return FSDP_OK;
     if (errno != EISDIR && errno != EPERM)
         return cannot("remove", in, name);

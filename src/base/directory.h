@@ -96,7 +96,8 @@ fsdp_status fsdp__directory_rename(const fsdp__directory *from, const char *name
                                    const char *new_name, fsdp__rename_mode mode);
 fsdp_status fsdp__directory_unlink(const fsdp__directory *in, const char *name); /* a missing name is no error */
 fsdp_status fsdp__directory_sync(const fsdp__directory *directory);              /* fsync: its names */
-fsdp_status fsdp__directory_sync_removals(const fsdp__directory *directory); /* the same, for a clean-up (fault.h) */
+fsdp_status
+fsdp__directory_sync_removals(const fsdp__directory *directory); /* the same, for a clean-up (FSDP__POINT_FOLDER) */
 
 /* ---- directories in it ---- */
 

@@ -11,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "base/fault.h"
 #include "base/limits.h"
+#include "base/probe.h"
 
 fsdp_status fsdp__file_error(const char *verb, const char *path)
 {
@@ -254,8 +254,9 @@ fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t
 
     while (done < bytes) {
         size_t some = bytes - done;
-        ssize_t written =
-            fsdp__fault_file(FSDP__FAULT_WRITE, &some) ? -1 : pwrite(fd, from + done, some, (off_t)(offset + done));
+        ssize_t written = fsdp__file_is_refused(FSDP__POINT_WRITE, &some)
+                              ? -1
+                              : pwrite(fd, from + done, some, (off_t)(offset + done));
 
         if (written < 0 && errno == EINTR)
             continue;
@@ -269,15 +270,15 @@ fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t
 
 fsdp_status fsdp__file_sync(int fd, const char *path)
 {
-    if (fsdp__fault_file(FSDP__FAULT_WRITE, NULL) || fsync(fd) != 0)
+    if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) || fsync(fd) != 0)
         return fsdp__file_error("sync", path);
     return FSDP_OK;
 }
 
-fsdp_status fsdp__file_sync_names(int fd, const char *path, fsdp__fault_kind kind)
+fsdp_status fsdp__file_sync_names(int fd, const char *path, fsdp__point point)
 {
     /* Some file systems cannot sync a directory and say so with EINVAL; one that cannot be read, with EBADF. */
-    if (fsdp__fault_file(kind, NULL) || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EBADF))
+    if (fsdp__file_is_refused(point, NULL) || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EBADF))
         return fsdp__file_error("sync", path);
     return FSDP_OK;
 }

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "base/fault.h"
+#include "base/probe.h"
 #include "fsdp/status.h"
 
 struct stat;
@@ -38,11 +38,11 @@ fsdp_status fsdp__file_pread(int fd, const char *path, void *data, size_t bytes,
 
 /* Closes it; what the file system has failed to write may be told only now. */
 fsdp_status fsdp__file_close(int fd, const char *path);
-/* All of `bytes` at `offset` (handles short writes; a fault point); `path` is for the message. */
+/* All of `bytes` at `offset` (handles short writes; a probe); `path` is for the message. */
 fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t bytes, uint64_t offset);
 fsdp_status fsdp__file_sync(int fd, const char *path);
-/* Writes the names in an open directory to the disk, if its file system can do that. `kind` is what it counts as. */
-fsdp_status fsdp__file_sync_names(int fd, const char *path, fsdp__fault_kind kind);
+/* Writes the names in an open directory to the disk, if its file system can do that. `point`: WRITE or FOLDER. */
+fsdp_status fsdp__file_sync_names(int fd, const char *path, fsdp__point point);
 /* "cannot <verb> '<path>': " and errno. */
 fsdp_status fsdp__file_error(const char *verb, const char *path);
 

@@ -13,7 +13,7 @@ enum {
     HOP_BYTES = 80
 };
 
-/* One of the two places with thread-local state; the other is fault.c. */
+/* The only place with thread-local state. */
 static _Thread_local struct {
     fsdp_status status;
     int hops;

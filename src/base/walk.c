@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fault.h"
 #include "base/file.h"
+#include "base/probe.h"
 
 enum {
     MOST_LINKS = 40, /* as the kernel */
@@ -101,7 +101,7 @@ static fsdp_status sync_names(const steps *s)
 
     if (fd < 0 && errno == EACCES)
         return FSDP_OK;
-    status = fd < 0 ? fsdp__file_error("sync", s->at) : fsdp__file_sync_names(fd, s->at, FSDP__FAULT_WRITE);
+    status = fd < 0 ? fsdp__file_error("sync", s->at) : fsdp__file_sync_names(fd, s->at, FSDP__POINT_WRITE);
     if (fd >= 0)
         (void)close(fd);
     return status;
@@ -111,7 +111,7 @@ static fsdp_status make(steps *s, const char *name, bool *made)
 {
     fsdp_status status;
 
-    if (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || mkdirat(s->fd, name, 0777) != 0)
+    if (fsdp__file_is_refused(FSDP__POINT_FOLDER, NULL) || mkdirat(s->fd, name, 0777) != 0)
         return errno == EEXIST ? FSDP_OK : cannot(s->walk); /* somebody was faster */
     status = sync_names(s);
     *made = status == FSDP_OK;
@@ -310,7 +310,7 @@ bool fsdp__stands_for(int in, const char *name, int held)
 
 bool fsdp__remove_empty_at(int in, const char *name, int held)
 {
-    return fsdp__stands_for(in, name, held) && !fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) &&
+    return fsdp__stands_for(in, name, held) && !fsdp__file_is_refused(FSDP__POINT_FOLDER, NULL) &&
            unlinkat(in, name, AT_REMOVEDIR) == 0;
 }
 

@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fault.h"
 #include "base/hash.h"
+#include "base/probe.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/stage.h"
@@ -46,8 +46,7 @@ struct fsdp_checkpoint_saver {
     fsdp_tensor *copy; /* kept for the next save */
     pthread_t thread;
     bool has_thread;
-    fsdp__fault_switches faults; /* of this thread, while the other one writes */
-    _Atomic bool done;           /* set by the thread */
+    _Atomic bool done; /* set by the thread */
     fsdp_status status;
     char message[1024];
     bool published;
@@ -145,7 +144,7 @@ static void join(fsdp_checkpoint_saver *s)
     if (!s->has_thread)
         return;
     pthread_join(s->thread, NULL);
-    fsdp__fault_give(&s->faults);
+    FSDP__TELL(WORK_BORROWED, .object = s);
     s->has_thread = false;
 }
 
@@ -326,10 +325,10 @@ static void *write_copy(void *arg)
 {
     fsdp_checkpoint_saver *s = arg;
 
-    fsdp__fault_give(&s->faults);
+    FSDP__TELL(WORK_BORROWED, .object = s);
     s->status = fsdp__stage_write(&s->stage);
     snprintf(s->message, sizeof s->message, "%s", s->status == FSDP_OK ? "" : fsdp_last_error());
-    fsdp__fault_take(&s->faults);
+    FSDP__TELL(WORK_LENT, .object = s);
     atomic_store(&s->done, true);
     return NULL;
 }
@@ -340,13 +339,13 @@ static fsdp_status start_thread(fsdp_checkpoint_saver *s)
     sigset_t all, before;
     int error;
 
-    fsdp__fault_take(&s->faults);
+    FSDP__TELL(WORK_LENT, .object = s);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(&s->thread, NULL, write_copy, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
-        fsdp__fault_give(&s->faults);
+        FSDP__TELL(WORK_BORROWED, .object = s);
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start a thread to save step %lld: %s", (long long)s->step,
                          strerrordesc_np(error));
     }

@@ -2,19 +2,17 @@
  * world. */
 #include "comm/issue.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/context.h"
-#include "base/fault.h"
+#include "base/probe.h"
 #include "comm/counters.h"
 #include "comm/failure.h"
 #include "comm/internal.h"
 #include "comm/turns.h"
-#include "device/delays.h"
-#include "device/races.h"
+#include "device/device.h"
 
 /* What travels through a stream. When a job is copied its buffers lie behind it. */
 typedef struct job {
@@ -27,35 +25,41 @@ typedef struct job {
 
 fsdp_status fsdp__comm_enter(fsdp_process_group *group, fsdp__call_name name)
 {
+    fsdp_status status;
+
     if (!group)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s: the group is NULL", fsdp__call_text(name));
     if (fsdp__comm_is_broken(group))
         return fsdp__comm_fail_broken(group);
-    if (fsdp__fault(FSDP__FAULT_COLLECTIVE)) {
-        fsdp_status status =
-            FSDP_FAIL(FSDP_COMM, "cannot %s in group '%s': fault injected", fsdp__call_text(name), group->name);
+    status = FSDP__ASK(COLLECTIVE_CALLED, .object = group);
+    if (status != FSDP_OK) {
+        (void)fsdp_fail_prefix(status, "cannot %s in group '%s'", fsdp__call_text(name), group->name);
         fsdp__comm_break(group->comm, status, fsdp_last_error());
-        return status;
     }
-    return FSDP_OK;
+    return status;
 }
 
-static void note(const fsdp_process_group *group, const fsdp__call *call, fsdp__moment moment)
+/* Tells the probes and the transport how far a call is. */
+static void note(const fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream, fsdp__moment moment)
 {
+    static const fsdp__point points[] = {
+        [FSDP__CALL_ISSUED] = FSDP__POINT_COLLECTIVE_ISSUED,
+        [FSDP__CALL_BEGUN] = FSDP__POINT_COLLECTIVE_BEGUN,
+        [FSDP__CALL_DONE] = FSDP__POINT_COLLECTIVE_DONE,
+    };
+
+    if (fsdp__is_probed(points[moment]))
+        (void)fsdp__probe(&(fsdp__probe_event){.point = points[moment],
+                                               .context = group->comm->context,
+                                               .stream = stream,
+                                               .object = group,
+                                               .group = group->name,
+                                               .name = fsdp__call_text(call->name),
+                                               .label = call->label,
+                                               .number = call->sequence,
+                                               .ns = fsdp__clock_ns()});
     if (group->ops->note)
         group->ops->note(group->transport_group, call, moment);
-}
-
-/* Tells the race check, where it runs, how its messages name this call. */
-static void show(const fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream)
-{
-    char text[FSDP__LABEL_BYTES + 128];
-
-    if (!fsdp__races_are_checked(stream))
-        return;
-    snprintf(text, sizeof text, "%s%s%s%s in group '%s'", fsdp__call_text(call->name), call->label[0] ? " for '" : "",
-             call->label, call->label[0] ? "'" : "", group->name);
-    fsdp__races_within(stream, text, call->sequence);
 }
 
 static fsdp_status run_call(const job *j, fsdp_stream *stream)
@@ -65,10 +69,8 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     int64_t start;
     fsdp_status status;
 
-    fsdp__delay_collective(stream);
     fsdp__turn_begin(group, j->call.sequence, stream);
-    show(group, &j->call, stream);
-    note(group, &j->call, FSDP__CALL_BEGUN);
+    note(group, &j->call, stream, FSDP__CALL_BEGUN);
     /* The time starts here: the wait for its turn is the time of the calls before. */
     start = fsdp__clock_ns();
     if (fsdp__comm_is_broken(group)) {
@@ -79,10 +81,9 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
         if (status != FSDP_OK)
             fsdp__comm_break(group->comm, status, fsdp_last_error());
     }
-    note(group, &j->call, FSDP__CALL_DONE);
+    note(group, &j->call, stream, FSDP__CALL_DONE);
     fsdp__context_beat(group->comm->context);
     /* End the turn whatever the result: calls on other streams wait for it, and then fail by themselves. */
-    fsdp__races_within(stream, NULL, 0);
     fsdp__turn_end(group, stream);
     return status;
 }
@@ -126,7 +127,7 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
         return FSDP_OK;
     j->call.sequence = ++group->issued;
     j->call.force_copy = group->force_copy;
-    note(group, &j->call, FSDP__CALL_ISSUED);
+    note(group, &j->call, stream, FSDP__CALL_ISSUED);
     if (fsdp__stream_is_inline(stream)) {
         fsdp__process_group_host_waits(group, NULL, true);
         status = run_call(j, stream);
@@ -195,15 +196,15 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     /* This call runs on the host, without a stream: calls on workers may still be running, and it takes its turn behind
      * them. */
     call->sequence = ++group->issued;
-    note(group, call, FSDP__CALL_ISSUED);
+    note(group, call, NULL, FSDP__CALL_ISSUED);
     fsdp__process_group_host_waits(group, NULL, true);
     fsdp__turn_begin(group, call->sequence, NULL);
-    note(group, call, FSDP__CALL_BEGUN);
+    note(group, call, NULL, FSDP__CALL_BEGUN);
     start = fsdp__clock_ns();
     status = fsdp__comm_is_broken(group) ? fsdp__comm_fail_broken(group)
                                          : group->ops->alloc_shared(group->transport_group, call, &traffic, out);
     fsdp__comm_account(group, FSDP_COLLECTIVES, &traffic, start);
-    note(group, call, FSDP__CALL_DONE);
+    note(group, call, NULL, FSDP__CALL_DONE);
     fsdp__process_group_host_waits(group, NULL, false);
     fsdp__turn_end(group, NULL);
     group->known_done = group->issued;

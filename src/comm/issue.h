@@ -4,7 +4,7 @@
 
 #include "comm/comm.h"
 
-/* Checks that a public call may begin: refuses a NULL or broken group. It is also the fault point. */
+/* Checks that a public call may begin: refuses a NULL or broken group. It is also a probe. */
 fsdp_status fsdp__comm_enter(fsdp_process_group *group, fsdp__call_name name);
 /* Numbers the call and runs `run` in the order of `stream` and of the group; a failure breaks the world. `call` and its
  * buffers are copied when the work runs later. On a device without bytes nothing happens. [stream] */

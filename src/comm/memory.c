@@ -2,7 +2,7 @@
 #include "comm/memory.h"
 
 #include "base/alloc.h"
-#include "base/fault.h"
+#include "base/probe.h"
 #include "comm/issue.h"
 #include "comm/shared_memory.h"
 #include "comm/turns.h"
@@ -48,10 +48,11 @@ static void release_held(fsdp__comm *comm)
 
 static fsdp_status alloc_symmetric(fsdp_process_group *group, size_t bytes, void **out)
 {
+    fsdp_status status = FSDP__ASK(ALLOCATION, .bytes = bytes);
     void *held = NULL;
 
-    if (fsdp__fault(FSDP__FAULT_ALLOCATION))
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes that peers see: fault injected", bytes);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot allocate %zu bytes that peers see", bytes);
     if (bytes > SIZE_MAX - HEADER_BYTES)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes that peers see", bytes);
     release_held(group->comm);
@@ -69,7 +70,7 @@ static fsdp_status alloc_shared(fsdp_process_group *group, size_t bytes, void **
     FSDP_TRY(fsdp__comm_enter(group, call.name));
     /* The others are told of a failure in the call: a rank that returned here would leave them waiting in it. */
     region = fsdp__shared_memory_new();
-    if (!region || fsdp__fault(FSDP__FAULT_ALLOCATION))
+    if (!region || FSDP__ASK(ALLOCATION, .bytes = bytes) != FSDP_OK)
         call.own_status = FSDP_NO_MEMORY;
     release_held(group->comm);
     status = fsdp__comm_issue_alloc(group, &call, out);

@@ -4,8 +4,9 @@
  * lag. Ranks that make the same calls in the same order never wait for each other in a circle: a rank in a later call
  * has ended the read before it. Others get an error: [Note: a wait that cannot end] in health/waits.h. */
 #include "base/clock.h"
+#include "base/probe.h"
 #include "comm/failure.h"
-#include "device/races.h"
+#include "device/device.h"
 
 /* What travels through a stream. */
 typedef struct reading {
@@ -29,7 +30,8 @@ static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
 {
     const reading *r = argument;
 
-    fsdp__races_publish(r->group->comm->context, stream, r->shared, r->number);
+    FSDP__TELL(ORDER_PUBLISHED, .context = r->group->comm->context, .stream = stream, .object = r->shared,
+               .number = r->number);
     r->group->ops->read_done(r->group->transport_group, r->shared, r->number);
     return FSDP_OK;
 }
@@ -69,7 +71,8 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
         fsdp__process_group_host_waits(r->group, NULL, false);
     atomic_fetch_add_explicit(&comm->waiting_ns, fsdp__clock_ns() - start, memory_order_relaxed);
     if (status == FSDP_OK)
-        fsdp__races_acquire(comm->context, stream, r->shared, r->number);
+        FSDP__TELL(ORDER_ACQUIRED, .context = comm->context, .stream = stream, .object = r->shared,
+                   .number = r->number);
     else
         fsdp__comm_break(comm, status, fsdp_last_error());
     return status;
@@ -85,7 +88,8 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
     r.number = group->ops->reads_ended(group->transport_group, shared);
     r.issued = group->issued;
     if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, shared, r.number)) {
-        fsdp__races_acquire(group->comm->context, stream, shared, r.number);
+        FSDP__TELL(ORDER_ACQUIRED, .context = group->comm->context, .stream = stream, .object = shared,
+                   .number = r.number);
         return FSDP_OK; /* the usual case: needs neither the clock nor the queue */
     }
     FSDP_TRY(fsdp__stream_enqueue(stream, await_readers, &r, sizeof r));

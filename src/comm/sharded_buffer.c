@@ -5,7 +5,7 @@
 
 #include "base/compiler.h"
 #include "device/device.h"
-#include "device/races.h"
+#include "device/kernels.h"
 
 enum {
     LINE = 64,               /* bytes of a cache line */
@@ -123,8 +123,8 @@ static fsdp_status copy_divided(const fsdp__copies *copies, void *dst, const voi
 
 static fsdp_status copy_at_once(const fsdp__copies *copies, void *dst, const void *src, size_t bytes)
 {
-    FSDP_TRY(fsdp__races_use(copies->stream, src, bytes, FSDP__READS, "copy"));
-    FSDP_TRY(fsdp__races_use(copies->stream, dst, bytes, FSDP__WRITES, "copy"));
+    FSDP_TRY(fsdp__stream_uses(copies->stream, src, bytes, FSDP__READS, "copy"));
+    FSDP_TRY(fsdp__stream_uses(copies->stream, dst, bytes, FSDP__WRITES, "copy"));
     memcpy(dst, src, bytes);
     return FSDP_OK;
 }

@@ -1,7 +1,7 @@
 /* turns.c - the calls of a group run one at a time, in the order in which they were issued: see [Note: turns]. */
 #include "comm/turns.h"
 
-#include "device/races.h"
+#include "base/probe.h"
 
 static void wait_done(fsdp_process_group *group, uint64_t sequence, fsdp_stream *stream)
 {
@@ -9,7 +9,7 @@ static void wait_done(fsdp_process_group *group, uint64_t sequence, fsdp_stream 
     while (group->done < sequence)
         pthread_cond_wait(&group->moved, &group->mutex);
     pthread_mutex_unlock(&group->mutex);
-    fsdp__races_acquire(group->comm->context, stream, group, sequence);
+    FSDP__TELL(ORDER_ACQUIRED, .context = group->comm->context, .stream = stream, .object = group, .number = sequence);
 }
 
 void fsdp__comm_wait_done(fsdp_process_group *group, uint64_t sequence)
@@ -25,7 +25,8 @@ void fsdp__turn_begin(fsdp_process_group *group, uint64_t sequence, fsdp_stream 
 void fsdp__turn_end(fsdp_process_group *group, fsdp_stream *stream)
 {
     /* Nobody else changes `done` now: calls run one at a time. */
-    fsdp__races_publish(group->comm->context, stream, group, group->done + 1);
+    FSDP__TELL(ORDER_PUBLISHED, .context = group->comm->context, .stream = stream, .object = group,
+               .number = group->done + 1);
     pthread_mutex_lock(&group->mutex);
     group->done++;
     pthread_cond_broadcast(&group->moved); /* each stream waits for another number */

@@ -10,8 +10,8 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "base/fault.h"
 #include "base/file.h"
+#include "base/probe.h"
 #include "data/token_header.h"
 #include "data/token_sums.h"
 
@@ -107,7 +107,7 @@ static fsdp_status give_name(fsdp__token_writer *w)
         return FSDP_OK;
     FSDP_TRY(name_temporary(w)); /* the temporary name chosen at first may be taken by now */
     snprintf(link, sizeof link, DESCRIPTOR, w->fd);
-    w->named = !fsdp__fault_file(FSDP__FAULT_WRITE, NULL) &&
+    w->named = !fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) &&
                linkat(AT_FDCWD, link, w->in.fd, w->temporary, AT_SYMLINK_FOLLOW) == 0;
     return w->named ? FSDP_OK : FSDP_FAIL(FSDP_IO, "cannot create '%s': %s", w->path, strerrordesc_np(errno));
 }

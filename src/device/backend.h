@@ -6,7 +6,7 @@
 #include "device/kernels.h"
 
 typedef struct fsdp__backend {
-    const char *name; /* "cpu", "meta", "dry", "sim" */
+    const char *name; /* "cpu", "meta", "dry" */
     int most;         /* devices of this backend in a context, at most; if it is one, messages show no ordinal */
     bool has_bytes;   /* false: pointers are never followed (meta, dry) */
     bool is_meta;     /* modules are built here, and get their memory on another device */
@@ -69,11 +69,17 @@ typedef struct fsdp__backend {
     fsdp_status (*check_launch)(fsdp_stream *stream, fsdp__kernel kernel, void *args);
 } fsdp__backend;
 
+/* A backend that is found as if it were in the list of registry.c. Register it while the process has one thread. */
+typedef struct fsdp__registered_backend {
+    const fsdp__backend *backend;
+    struct fsdp__registered_backend *next; /* for registry.c */
+} fsdp__registered_backend;
+void fsdp__backend_register(fsdp__registered_backend *place);
+
 /* All are defined in backend/ and listed in device/registry.c. */
 extern const fsdp__backend fsdp__backend_cpu;
 extern const fsdp__backend fsdp__backend_meta;
 extern const fsdp__backend fsdp__backend_dry;
-extern const fsdp__backend fsdp__backend_sim;
 
 /* Has a function for every kernel (backend/cpu/kernels_table.c). */
 extern const fsdp__kernel_function fsdp__cpu_kernels[FSDP__KERNELS];

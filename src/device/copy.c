@@ -1,7 +1,7 @@
 /* copy.c - copies between the host and a device, and host memory that a device reaches. */
 #include "base/alloc.h"
+#include "base/probe.h"
 #include "device/impl.h"
-#include "device/races.h"
 
 /* ---- host memory ---- */
 
@@ -13,15 +13,14 @@ fsdp_status fsdp__device_alloc_host(fsdp_device *device, size_t bytes, void **ou
         *out = fsdp__malloc(bytes);
     if (!*out)
         return FSDP_NO_MEMORY;
-    if (device->races)
-        fsdp__races_watch(device->context, *out, bytes);
+    FSDP__TELL(MEMORY_MAPPED, .context = device->context, .memory = *out, .bytes = bytes);
     return FSDP_OK;
 }
 
 void fsdp__device_free_host(fsdp_device *device, void *memory, size_t bytes)
 {
-    if (memory && device->races)
-        fsdp__races_unwatch(device->context, memory);
+    if (memory)
+        FSDP__TELL(MEMORY_UNMAPPED, .context = device->context, .memory = memory);
     if (memory && device->backend->host_free)
         device->backend->host_free(device, memory, bytes);
     else
@@ -43,62 +42,52 @@ void fsdp__device_unregister_host(fsdp_device *device, void *memory, size_t byte
 
 /* ---- copies ---- */
 
-/* Announces what the next item of the stream will use, on the host's side too, if that memory is watched. */
-static void expect(fsdp_stream *stream, const void *dst, const void *src, size_t bytes, const char *what)
-{
-    if (!stream->actor)
-        return;
-    fsdp__races_expect(stream, src, bytes, FSDP__READS, what);
-    fsdp__races_expect(stream, dst, bytes, FSDP__WRITES, what);
-}
+/* The table's functions that copy. NULL: nothing is copied. */
+typedef fsdp_status (*copy)(fsdp_stream *stream, void *dst, const void *src, size_t bytes);
 
-/* Withdraws the announcement if the item was not queued, so that the item after it does not carry it. */
-static fsdp_status expected(fsdp_stream *stream, fsdp_status status)
+#define COPY_EVENT .stream = stream, .memory = dst, .from = src, .bytes = bytes, .name = name
+
+static fsdp_status queue(fsdp_stream *stream, copy function, void *dst, const void *src, size_t bytes, const char *name)
 {
-    if (status != FSDP_OK && stream->actor)
-        fsdp__races_expect_no_use(stream);
+    fsdp_status status;
+
+    if (bytes == 0 || !function)
+        return FSDP_OK;
+    FSDP__TELL(COPY_ISSUED, COPY_EVENT);
+    status = function(stream, dst, src, bytes);
+    if (status != FSDP_OK)
+        FSDP__TELL(COPY_REFUSED, COPY_EVENT);
     return status;
 }
 
-static fsdp_status use(fsdp_stream *stream, const void *dst, const void *src, size_t bytes, const char *what)
+static fsdp_status run(fsdp_stream *stream, copy function, void *dst, const void *src, size_t bytes, const char *name)
 {
-    FSDP_TRY(fsdp__races_use(stream, src, bytes, FSDP__READS, what));
-    FSDP_TRY(fsdp__races_use(stream, dst, bytes, FSDP__WRITES, what));
+    if (bytes == 0 || !function)
+        return FSDP_OK;
+    FSDP_TRY(FSDP__ASK(COPY_BEGUN, COPY_EVENT));
+    FSDP_TRY(function(stream, dst, src, bytes));
+    FSDP__TELL(COPY_DONE, COPY_EVENT);
     return FSDP_OK;
 }
 
 fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    if (bytes == 0 || !stream->device->backend->copy_to_device)
-        return FSDP_OK;
-    expect(stream, device, host, bytes, "copy from the host");
-    return expected(stream, stream->device->backend->copy_to_device(stream, device, host, bytes));
+    return queue(stream, stream->device->backend->copy_to_device, device, host, bytes, "copy from the host");
 }
 
 fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
 {
-    if (bytes == 0 || !stream->device->backend->copy_to_host)
-        return FSDP_OK;
-    expect(stream, host, device, bytes, "copy to the host");
-    return expected(stream, stream->device->backend->copy_to_host(stream, host, device, bytes));
+    return queue(stream, stream->device->backend->copy_to_host, host, device, bytes, "copy to the host");
 }
 
 fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    if (bytes == 0 || !stream->device->backend->run_copy_to_device)
-        return FSDP_OK;
-    FSDP_TRY(use(stream, device, host, bytes, "copy from the host"));
-    FSDP_TRY(stream->device->backend->run_copy_to_device(stream, device, host, bytes));
-    return FSDP_OK;
+    return run(stream, stream->device->backend->run_copy_to_device, device, host, bytes, "copy from the host");
 }
 
 fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
 {
-    if (bytes == 0 || !stream->device->backend->run_copy_to_host)
-        return FSDP_OK;
-    FSDP_TRY(use(stream, host, device, bytes, "copy to the host"));
-    FSDP_TRY(stream->device->backend->run_copy_to_host(stream, host, device, bytes));
-    return FSDP_OK;
+    return run(stream, stream->device->backend->run_copy_to_host, host, device, bytes, "copy to the host");
 }
 
 fsdp_status fsdp__copy_on_device(fsdp_stream *stream, void *dst, const void *src, size_t bytes)

@@ -6,8 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "base/fault.h"
-#include "device/races.h"
+#include "base/probe.h"
 
 /* The context's devices. */
 typedef struct device_list {
@@ -22,8 +21,8 @@ static fsdp_status backend_segment_alloc(void *device, size_t bytes, void **out)
     fsdp_device *taker = device;
 
     FSDP_TRY(taker->backend->segment_alloc(device, bytes, out));
-    if (taker->races && taker->backend->has_bytes)
-        fsdp__races_watch(taker->context, *out, bytes);
+    if (taker->backend->has_bytes)
+        FSDP__TELL(MEMORY_MAPPED, .context = taker->context, .memory = *out, .bytes = bytes);
     return FSDP_OK;
 }
 
@@ -31,8 +30,7 @@ static void backend_segment_free(void *device, void *segment, size_t bytes)
 {
     fsdp_device *giver = device;
 
-    if (giver->races)
-        fsdp__races_unwatch(giver->context, segment);
+    FSDP__TELL(MEMORY_UNMAPPED, .context = giver->context, .memory = segment);
     giver->backend->segment_free(device, segment, bytes);
 }
 
@@ -66,6 +64,7 @@ static void device_free(fsdp_device *device)
     fsdp__allocator_free(device->allocator);
     if (device->state)
         device->backend->close(device);
+    FSDP__TELL(DEVICE_CLOSED, .context = device->context, .object = device);
     fsdp__free(device);
 }
 
@@ -86,7 +85,6 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
         snprintf(device->name, sizeof device->name, "%s", backend->name);
     else
         snprintf(device->name, sizeof device->name, "%s:%d", backend->name, ordinal);
-    fsdp__races_open_device(device);
     /* Open the backend first: segments and streams may need its state. It is closed last (device_free). */
     if (backend->open)
         FSDP_TRY_GOTO(status, backend->open(device), out);
@@ -264,12 +262,14 @@ void fsdp_device_reset_peak(fsdp_device *device)
 
 fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out)
 {
-    if (fsdp__fault(FSDP__FAULT_ALLOCATION))
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes of %s on device '%s': fault injected", bytes,
-                         fsdp_memory_kind_name(kind), device->name);
+    fsdp_status status = FSDP__ASK(ALLOCATION, .bytes = bytes);
+
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot allocate %zu bytes of %s on device '%s'", bytes,
+                                fsdp_memory_kind_name(kind), device->name);
     FSDP_TRY(fsdp__allocator_take(device->allocator, bytes, kind, out));
-    if (device->races)
-        fsdp__races_hand_out(device, *out, bytes, kind);
+    FSDP__TELL(MEMORY_TAKEN, .context = device->context, .stream = device->stream, .memory = *out, .bytes = bytes,
+               .kind = (int)kind);
     return FSDP_OK;
 }
 
@@ -277,8 +277,8 @@ void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_me
 {
     if (!pointer || bytes == 0)
         return;
-    if (device->races)
-        fsdp__races_give_back(device, pointer, bytes);
+    FSDP__TELL(MEMORY_GIVEN_BACK, .context = device->context, .stream = device->stream, .memory = pointer,
+               .bytes = bytes, .kind = (int)kind);
     if (!fsdp__allocator_give(device->allocator, pointer))
         fsdp_log(device->context, FSDP_LOG_ERROR, "device '%s': freed %zu bytes of %s that were not live", device->name,
                  bytes, fsdp_memory_kind_name(kind));

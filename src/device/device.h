@@ -17,6 +17,7 @@
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
 
+#include "base/probe.h"
 #include "fsdp/device.h"
 
 /* ---- devices ---- */
@@ -51,7 +52,7 @@ bool fsdp__device_shared_memory(const fsdp_device *device);
 /* ---- memory ---- */
 
 /* Allocates `bytes` of `kind`, 64-byte aligned, uninitialised. Zero bytes give a non-NULL pointer that counts nothing.
- * On the meta device the pointer must not be followed. A fault point (FSDP__FAULT_ALLOCATION). */
+ * On the meta device the pointer must not be followed. A probe (FSDP__POINT_ALLOCATION). */
 fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out);
 /* Frees memory: `bytes` as allocated, `kind` as counted now. NULL is allowed. */
 void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_memory_kind kind);
@@ -60,6 +61,16 @@ void fsdp__device_recount(fsdp_device *device, const void *pointer, fsdp_memory_
 /* Counts here bytes that live elsewhere (memory shared with peers), rounded as a block would be: they must be taken
  * away in the same pieces in which they were added. `shared`: a peer counts them as well. */
 void fsdp__device_account(fsdp_device *device, fsdp_memory_kind kind, int64_t delta_bytes, bool shared);
+
+/* Says what lies in a part of a block, for subscribers (base/probe.h): until the block, or another part of it there, is
+ * handed out. A NULL name says nothing. */
+static inline void fsdp__device_name_memory(const fsdp_device *owner, const void *memory, size_t bytes,
+                                            fsdp_memory_kind kind, const char *name)
+{
+    if (name)
+        FSDP__TELL(MEMORY_NAMED, .context = fsdp_device_context(owner), .memory = memory, .bytes = bytes,
+                   .kind = (int)kind, .name = name);
+}
 
 /* Returns what the ledger counts for a request: the bytes, rounded up to 64. */
 size_t fsdp__device_rounded(size_t bytes);

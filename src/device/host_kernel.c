@@ -7,8 +7,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/context.h"
+#include "base/probe.h"
 #include "device/impl.h"
-#include "device/races.h"
 
 enum {
     ALIGNMENT = 16
@@ -45,7 +45,7 @@ static fsdp_status run_in_place(fsdp_stream *stream, const call *c, const fsdp__
     for (int i = 0; i < c->count; i++) {
         data[i] = (void *)(uintptr_t)buffers[i].pointer;
         if (buffers[i].bytes > 0)
-            FSDP_TRY(fsdp__races_use(stream, data[i], buffers[i].bytes, buffers[i].access, c->name));
+            FSDP_TRY(fsdp__stream_uses(stream, data[i], buffers[i].bytes, buffers[i].access, c->name));
     }
     return c->function(arg, data);
 }
@@ -102,17 +102,17 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
     void **data = (void **)(uintptr_t)(memory + c->data_at); /* in the queue's own copy */
     const void *arg = memory + c->arg_at;
     fsdp_device *device = stream->device;
-    int64_t start = fsdp__clock_ns();
+    int64_t begun = fsdp__clock_ns(), done;
     fsdp_status status;
 
-    if (device->delays.seed)
-        fsdp__delay_kernel(stream, false);
+    FSDP_TRY(FSDP__ASK(KERNEL_BEGUN, .stream = stream, .kind = FSDP__KERNELS, .name = c->name, .ns = begun));
     fsdp_clear_error(); /* an earlier message must not pass for the function's own */
     status = device->backend->host_access ? run_in_place(stream, c, buffers, data, arg)
                                           : run_staged(stream, c, buffers, data, arg);
     fsdp__context_beat(device->context);
-    atomic_fetch_add_explicit(&device->kernel_ns[FSDP__KERNEL_CLASS_ELEMENTWISE], fsdp__clock_ns() - start,
-                              memory_order_relaxed);
+    done = fsdp__clock_ns();
+    atomic_fetch_add_explicit(&device->kernel_ns[FSDP__KERNEL_CLASS_ELEMENTWISE], done - begun, memory_order_relaxed);
+    FSDP__TELL(KERNEL_DONE, .stream = stream, .kind = FSDP__KERNELS, .name = c->name, .ns = done);
     if (status == FSDP_OK)
         return FSDP_OK;
     if (fsdp_last_status() != status)
@@ -161,6 +161,7 @@ fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kerne
         memcpy(memory + c.buffers_at, kernel->buffers, count * sizeof *kernel->buffers);
     if (kernel->arg_bytes > 0)
         memcpy(memory + c.arg_at, kernel->arg, kernel->arg_bytes);
+    FSDP__TELL(KERNEL_ISSUED, .stream = stream, .kind = FSDP__KERNELS, .name = kernel->name);
     status = fsdp__stream_enqueue(stream, run_call, memory, bytes);
     fsdp__free(memory);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);

@@ -8,7 +8,6 @@
 
 #include "device/allocator.h"
 #include "device/backend.h"
-#include "device/delays.h"
 #include "device/device.h"
 
 struct fsdp_device {
@@ -19,10 +18,7 @@ struct fsdp_device {
     void *state;       /* the backend's own */
     fsdp_device *next; /* the context's devices are in the order in which they were opened */
     fsdp__allocator *allocator;
-    fsdp_stream *stream;           /* the default one */
-    struct fsdp__race_rank *races; /* NULL: not checked for races */
-    fsdp__delays delays;           /* for tests */
-    _Atomic uint64_t delay_draws;
+    fsdp_stream *stream; /* the default one */
     /* operations launched on a device without bytes, whose streams are inline */
     int64_t flops;
     _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES]; /* workers add to it too */
@@ -33,15 +29,15 @@ struct fsdp_stream {
     fsdp_stream_mode mode;
     void *workspace; /* for the work that runs now */
     size_t workspace_bytes;
-    struct fsdp__actor *actor; /* NULL: not checked for races */
+    void *watcher; /* free to a subscriber (base/probe.h) */
 };
 
 struct fsdp_event {
     fsdp_device *device;
-    struct fsdp__instant *mark; /* what the race check knows of it; NULL: none */
+    void *watcher; /* free to a subscriber (base/probe.h) */
 };
 
-/* Returns NULL when no backend of that name is compiled in. */
+/* Returns NULL when no backend of that name is compiled in or registered. */
 const fsdp__backend *fsdp__backend_find(const char *name);
 
 /* Frees the scratch of a stream that is being freed. */

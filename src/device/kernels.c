@@ -4,8 +4,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/context.h"
+#include "base/probe.h"
 #include "device/impl.h"
-#include "device/races.h"
 
 const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS] = {
 #define KERNEL_INFO(NAME, name, class) {#name, sizeof(fsdp__##name##_args), FSDP__KERNEL_CLASS_##class},
@@ -35,19 +35,19 @@ int64_t fsdp__device_flops(const fsdp_device *device)
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     fsdp_device *device = stream->device;
-    int64_t start = fsdp__clock_ns();
+    const fsdp__kernel_info *info = &fsdp__kernel_infos[kernel];
+    int64_t begun = fsdp__clock_ns(), done;
     fsdp_status status;
 
     if (!device->backend->kernels)
         return count_flops(stream, kernel, args);
-    if (stream->actor)
-        FSDP_TRY(fsdp__races_kernel(stream, kernel, args));
-    if (device->delays.seed)
-        fsdp__delay_kernel(stream, fsdp__kernel_infos[kernel].class == FSDP__KERNEL_CLASS_MEMORY);
+    FSDP_TRY(FSDP__ASK(KERNEL_BEGUN, .stream = stream, .kind = (int)kernel, .name = info->name, .object = args,
+                       .ns = begun));
     status = device->backend->kernels[kernel](stream, args);
     fsdp__context_beat(device->context);
-    atomic_fetch_add_explicit(&device->kernel_ns[fsdp__kernel_infos[kernel].class], fsdp__clock_ns() - start,
-                              memory_order_relaxed);
+    done = fsdp__clock_ns();
+    atomic_fetch_add_explicit(&device->kernel_ns[info->class], done - begun, memory_order_relaxed);
+    FSDP__TELL(KERNEL_DONE, .stream = stream, .kind = (int)kernel, .name = info->name, .ns = done);
     return status;
 }
 
@@ -101,6 +101,8 @@ fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *a
 {
     if (!stream->device->backend->kernels)
         return count_flops(stream, kernel, args);
+    FSDP__TELL(KERNEL_ISSUED, .stream = stream, .kind = (int)kernel, .name = fsdp__kernel_infos[kernel].name,
+               .object = args);
     FSDP_TRY(stream->mode == FSDP_STREAM_INLINE ? fsdp__run_kernel(stream, kernel, args)
                                                 : launch_later(stream, kernel, args));
     return FSDP_OK;

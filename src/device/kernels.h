@@ -15,6 +15,7 @@
 #define DEVICE_KERNELS_H
 
 #include "base/digit_sum.h"
+#include "base/probe.h"
 #include "device/kernels_elementwise.h"
 #include "device/kernels_images.h"
 
@@ -481,6 +482,15 @@ fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *a
  * stream's workspace. The work of every device there is (cpu, sim) runs on threads of the host: the kernel is complete
  * on return. */
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
+
+/* Says that the stream's work, from inside which it is called, uses memory without a kernel; `what` says how. Fails
+ * where a subscriber refuses (base/probe.h). */
+static inline fsdp_status fsdp__stream_uses(fsdp_stream *stream, const void *memory, size_t bytes, fsdp__access access,
+                                            const char *what)
+{
+    return FSDP__ASK(MEMORY_USED, .stream = stream, .memory = memory, .bytes = bytes, .kind = (int)access,
+                     .name = what);
+}
 
 #define FSDP__KERNEL_LAUNCH(NAME, name, class)                                                          \
     static inline fsdp_status fsdp__launch_##name(fsdp_stream *stream, const fsdp__##name##_args *args) \

@@ -1,25 +1,21 @@
 /* stream.c - streams and events of any device: checks arguments here, and leaves the rest to the backend. */
-#include "base/fault.h"
-#include "device/actor.h"
+#include "base/probe.h"
 #include "device/impl.h"
-#include "device/races.h"
 
 fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
 {
     fsdp_stream *stream = NULL;
+    fsdp_status status;
 
     if (!device || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a stream: device and out are required");
     if (mode != FSDP_STREAM_INLINE && mode != FSDP_STREAM_WORKER)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a stream: unknown mode %d", (int)mode);
     FSDP_TRY(device->backend->stream_create(device, mode, &stream));
-    if (device->races) {
-        fsdp_status status = fsdp__races_open_stream(stream);
-
-        if (status != FSDP_OK) {
-            device->backend->stream_free(stream);
-            return fsdp_fail_hop(status, __FILE__, __LINE__);
-        }
+    status = FSDP__ASK(STREAM_OPENED, .stream = stream);
+    if (status != FSDP_OK) {
+        device->backend->stream_free(stream);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     *out = stream;
     return FSDP_OK;
@@ -28,21 +24,19 @@ fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_
 void fsdp_stream_free(fsdp_stream *stream)
 {
     fsdp_device *device = stream ? stream->device : NULL;
-    struct fsdp__actor *actor = stream ? stream->actor : NULL;
+    const void *watcher = stream ? stream->watcher : NULL;
 
     if (!stream)
         return;
     device->backend->stream_free(stream);
-    if (actor && actor->has_thread)
-        fsdp__races_close_stream(device, actor);
+    FSDP__TELL(STREAM_CLOSED, .context = device->context, .object = watcher);
 }
 
 static fsdp_status synchronize(fsdp_stream *stream)
 {
     fsdp_status status = stream->device->backend->stream_synchronize(stream);
 
-    if (stream->actor)
-        fsdp__races_host_waited_for(stream);
+    FSDP__TELL(STREAM_REACHED, .stream = stream);
     return status;
 }
 
@@ -62,13 +56,16 @@ fsdp_status fsdp__stream_check(fsdp_stream *stream)
 
 fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, const void *argument, size_t bytes)
 {
+    fsdp_status status;
+
     if (!stream || !work)
         return FSDP_FAIL(FSDP_INVALID, "cannot queue work: stream and work are required");
-    if (stream->actor && !fsdp__stream_is_inline(stream))
-        FSDP_TRY(fsdp__races_enqueue(stream, work, argument, bytes));
-    else
-        FSDP_TRY(stream->device->backend->stream_enqueue(stream, work, argument, bytes));
-    return FSDP_OK;
+    if (!fsdp__stream_is_inline(stream))
+        FSDP_TRY(FSDP__ASK(ITEM_QUEUED, .stream = stream));
+    status = stream->device->backend->stream_enqueue(stream, work, argument, bytes);
+    if (status != FSDP_OK && !fsdp__stream_is_inline(stream))
+        FSDP__TELL(ITEM_REFUSED, .stream = stream);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
 fsdp_device *fsdp__stream_device(const fsdp_stream *stream)
@@ -88,11 +85,13 @@ bool fsdp__stream_is_inline(const fsdp_stream *stream)
 static fsdp_status take_workspace(fsdp_stream *stream, size_t bytes)
 {
     fsdp_device *device = stream->device;
+    fsdp_status status;
 
     if (fsdp__stream_is_inline(stream))
         return fsdp__device_alloc(device, bytes, FSDP_MEMORY_WORKSPACE, &stream->workspace);
-    if (fsdp__fault(FSDP__FAULT_ALLOCATION))
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes of scratch: fault injected", bytes);
+    status = FSDP__ASK(ALLOCATION, .bytes = bytes);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot allocate %zu bytes of scratch", bytes);
     FSDP_TRY(device->backend->scratch_alloc ? device->backend->scratch_alloc(bytes, &stream->workspace)
                                             : device->backend->segment_alloc(device, bytes, &stream->workspace));
     fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, (int64_t)bytes, false);
@@ -145,8 +144,7 @@ void fsdp_event_free(fsdp_event *event)
 {
     if (!event)
         return;
-    if (event->mark)
-        fsdp__races_forget_event(event);
+    FSDP__TELL(EVENT_CLOSED, .context = event->device->context, .event = event);
     event->device->backend->event_free(event);
 }
 
@@ -172,8 +170,7 @@ fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream)
 {
     FSDP_TRY(check_pair(event, stream, "record an event"));
     FSDP_TRY(event->device->backend->event_record(event, stream));
-    if (stream->actor)
-        fsdp__races_record(event, stream);
+    FSDP__TELL(EVENT_RECORDED, .stream = stream, .event = event);
     return FSDP_OK;
 }
 
@@ -181,8 +178,7 @@ fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event)
 {
     FSDP_TRY(check_pair(event, stream, "wait for an event"));
     FSDP_TRY(stream->device->backend->stream_wait_event(stream, event));
-    if (event->mark)
-        fsdp__races_wait(stream, event);
+    FSDP__TELL(EVENT_AWAITED, .stream = stream, .event = event);
     return FSDP_OK;
 }
 
@@ -191,7 +187,6 @@ fsdp_status fsdp_event_synchronize(fsdp_event *event)
     if (!event)
         return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the event is NULL");
     FSDP_TRY(event->device->backend->event_synchronize(event));
-    if (event->mark)
-        fsdp__races_host_waited(event);
+    FSDP__TELL(EVENT_REACHED, .context = event->device->context, .event = event);
     return FSDP_OK;
 }

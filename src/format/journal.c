@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fault.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "base/probe.h"
 #include "format/file_digest.h"
 #include "format/json.h"
 
@@ -109,7 +109,7 @@ void fsdp__journal_release(fsdp__journal *journal)
  * power cut brings back finds everything in its place. */
 static fsdp_status remove_journal(const fsdp__directory *folder)
 {
-    if (!fsdp__fault_file(FSDP__FAULT_WRITE, NULL) &&
+    if (!fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) &&
         (unlinkat(folder->fd, FSDP__JOURNAL_NAME, 0) == 0 || errno == ENOENT))
         return FSDP_OK;
     return FSDP_FAIL(FSDP_IO, "cannot remove '%s/%s': %s", folder->path, FSDP__JOURNAL_NAME, strerrordesc_np(errno));

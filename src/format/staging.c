@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fault.h"
 #include "base/file.h"
 #include "base/host.h"
+#include "base/probe.h"
 
 #define LOCK_NAME "held-by"
 
@@ -124,7 +124,7 @@ static void close_to_others(const fsdp__directory *folder)
 /* Makes the folder; `*out` stays empty when it was removed meanwhile. */
 static fsdp_status make(const fsdp__directory *parent, const char *name, fsdp__directory *out)
 {
-    bool made = !fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && mkdirat(parent->fd, name, 0700) == 0, ours;
+    bool made = !fsdp__file_is_refused(FSDP__POINT_FOLDER, NULL) && mkdirat(parent->fd, name, 0700) == 0, ours;
     fsdp_status status;
 
     *out = (fsdp__directory){.path = NULL};
@@ -171,7 +171,7 @@ static fsdp_status sign(int fd, const char *path)
     if (gmtime_r(&now, &utc))
         strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", &utc);
     snprintf(text, sizeof text, "process %ld on %s, since %s\n", (long)getpid(), host, since);
-    if (fsdp__fault_file(FSDP__FAULT_WRITE, NULL) || ftruncate(fd, 0) != 0)
+    if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) || ftruncate(fd, 0) != 0)
         return io_error("write", path);
     return fsdp__file_pwrite(fd, path, text, strlen(text), 0);
 }
@@ -209,7 +209,7 @@ static fsdp_status lock(fsdp__staging *s, int fd, const char *path, bool made)
 static fsdp_status open_lock(const fsdp__staging *s, const char *path, int *out_fd, bool *made)
 {
     struct stat info;
-    int fd = fsdp__fault_file(FSDP__FAULT_FOLDER, NULL)
+    int fd = fsdp__file_is_refused(FSDP__POINT_FOLDER, NULL)
                  ? -1
                  : openat(s->folder.fd, LOCK_NAME, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 

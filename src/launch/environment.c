@@ -1,5 +1,4 @@
 /* environment.c - the variables that tell a process which rank it is: written for the ranks, and read by them. */
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +6,9 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/probe.h"
 #include "comm/mpi/start.h"
 #include "comm/world.h"
-#include "device/races.h"
 #include "launch/by_name.h"
 #include "launch/launch.h"
 #include "launch/placement.h"
@@ -75,35 +74,6 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
 
 /* ---- reading ---- */
 
-/* Reads a variable for tests of whole programs that run on one machine and add as several machines do. */
-static fsdp_status read_test_machines(fsdp_context *context)
-{
-    int ranks = fsdp_context_world_size(context), machines = 1;
-
-    FSDP_TRY(fsdp__read_number("FSDP_TEST_MACHINES", 1, INT_MAX, &machines));
-    if (machines > 1 && ranks % machines == 0)
-        fsdp__context_add_by_machine(context, ranks / machines);
-    return FSDP_OK;
-}
-
-/* Reads variables for tests of whole programs: the device that public entry points use, and whether its work is checked
- * for races. */
-static fsdp_status read_test_device(fsdp_context *context)
-{
-    const char *name = getenv("FSDP_TEST_DEVICE"), *races = getenv("FSDP_TEST_RACES");
-    fsdp_device *device;
-
-    if (races && strcmp(races, "1") == 0)
-        FSDP_TRY(fsdp__races_check(context, NULL));
-    if (!name || !*name)
-        return FSDP_OK;
-    device = fsdp__device_open(context, name, 0);
-    if (!device)
-        return fsdp_last_status();
-    fsdp__set_front_device(device);
-    return FSDP_OK;
-}
-
 fsdp_status fsdp_context_from_env(fsdp_context **out)
 {
     int threads = 0;
@@ -147,9 +117,7 @@ fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
     options.local_rank = starter.local_rank < 0 ? 0 : starter.local_rank;
     options.local_world_size = starter.local_size;
     FSDP_TRY(join(&starter, &options, out));
-    status = read_test_machines(*out);
-    if (status == FSDP_OK)
-        status = read_test_device(*out);
+    status = FSDP__ASK(CONTEXT_OPENED, .context = *out);
     /* fsdp_launch has bound its ranks already. */
     if (status == FSDP_OK && starter.kind == FSDP__BY_NAME)
         status = fsdp__place_rank(*out, threads > 0);

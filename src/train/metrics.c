@@ -11,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/directory.h"
-#include "base/fault.h"
 #include "base/file.h"
+#include "base/probe.h"
 #include "base/text.h"
 #include "train/metrics.h"
 #include "train/run_config.h"
@@ -86,11 +86,9 @@ struct fsdp__metrics {
  * lines. */
 static fsdp_status written(const fsdp__metrics *metrics)
 {
-    if (fsdp__fault(FSDP__FAULT_WRITE))
-        errno = ENOSPC;
-    else if (!ferror(metrics->file))
-        return FSDP_OK;
-    return cannot_write(metrics->path);
+    if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) || ferror(metrics->file))
+        return cannot_write(metrics->path);
+    return FSDP_OK;
 }
 
 /* Writes a number; JSON has no word for infinity and NaN. */

@@ -123,7 +123,7 @@ static void pointer_for_null(void)
 static void fault_that_nobody_saw(void)
 {
     fsdp__fault_arm(FSDP__FAULT_WRITE, 1);
-    fsdp__fault(FSDP__FAULT_WRITE);
+    (void)fsdp__file_is_refused(FSDP__POINT_WRITE, NULL);
     CHECK_FAULT(FSDP__FAULT_WRITE, FSDP_OK);
 }
 

@@ -10,8 +10,8 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "base/fault.h"
 #include "base/file.h"
+#include "check/fault.h"
 #include "support/calls.h"
 #include "support/test.h"
 

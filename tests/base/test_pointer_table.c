@@ -1,6 +1,6 @@
 /* Numbers of pointers, against a plain array. */
-#include "base/fault.h"
 #include "base/pointer_table.h"
+#include "check/fault.h"
 #include "support/test.h"
 
 enum {

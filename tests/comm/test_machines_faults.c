@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "base/fault.h"
+#include "check/fault.h"
 #include "comm/internal.h"
 #include "comm/transport/network/network_group.h"
 #include "comm/transport/network/tags.h"

@@ -1,7 +1,7 @@
 /* test_machines_join.c - ranks that find out by themselves where the others are. */
 #include <pthread.h>
 
-#include "base/fault.h"
+#include "check/fault.h"
 #include "comm/internal.h"
 #include "comm/transport/network/machines.h"
 #include "comm/transport/network/numbering.h"

@@ -1,6 +1,6 @@
 /* test_packed.c - a transport that has only the plain collectives: coalesced ones are packed, with the same bits, also
  * where the host cannot follow the device's pointers. */
-#include "base/fault.h"
+#include "check/fault.h"
 #include "comm/host_transport.h"
 #include "comm/suite_mixed.h"
 #include "comm/transport/arena/symmetric.h"

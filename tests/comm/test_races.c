@@ -2,7 +2,7 @@
  * memory is handed out again; and where they are not, the race check says so.
  *
  * Ranks that are not ordered on purpose are kept apart in time by a flag that the check does not know. */
-#include "device/races.h"
+#include "device/kernels.h"
 
 #include <stdatomic.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* A model of one's own through safetensors, from the public headers alone: saved behind any front door in any world,
  * and loaded behind any other, with PyTorch's names; names that only one side has, strict or not. Links: shard */
-#include "base/fault.h"
+#include "check/fault.h"
 #include "fsdp/format.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/hub.h"

@@ -1,6 +1,6 @@
 /* A small CNN with a batch norm under every front door: the same steps, to the bit, as plain models of which each
  * stands for one rank; running statistics are each rank's own, or under DDP follow rank 0's. Links: optim state */
-#include "base/fault.h"
+#include "check/fault.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/layers.h"
 #include "fsdp/replicate.h"

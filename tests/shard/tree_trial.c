@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "device/delays.h"
+#include "check/delays.h"
 #include "shard/net.h"
 #include "shard/tree_calls.h"
 #include "shard/tree_print.h"

@@ -1,7 +1,7 @@
 /* support/memory.c - contexts, what their devices hold, and the one that tests compute on. */
 #include "base/context.h"
+#include "check/races.h"
 #include "device/impl.h"
-#include "device/races.h"
 #include "support/test.h"
 
 fsdp_context *test_context(void)

@@ -12,7 +12,7 @@
 
 #include "support/test.h"
 
-#define PROGRAM TEST_BINARY_DIR "/fsdp"
+#define PROGRAM TEST_BINARY_DIR "/tests/fsdp"
 
 #define REFERENCE TEST_SOURCE_DIR "/tests/reference"
 

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "device/races.h"
+#include "check/races.h"
 #include "support/machines.h"
 
 enum {

@@ -28,7 +28,7 @@
 #include <cmocka.h>
 
 #include "base/compiler.h"
-#include "base/fault.h"
+#include "check/fault.h"
 #include "fsdp/context.h"
 #include "fsdp/device.h"
 
@@ -59,7 +59,7 @@ void test_add_file(test_file *file);
 
 /* One rank of one, one compute thread. The caller frees it. */
 fsdp_context *test_context(void);
-/* Where FSDP_TEST_RACES is set, all that the contexts' devices do from now on is checked for races (device/races.h);
+/* Where FSDP_TEST_RACES is set, all that the contexts' devices do from now on is checked for races (check/races.h);
  * and the test fails where one was found. */
 void test_watch_races(fsdp_context *const *contexts, int count);
 void test_check_races(const fsdp_context *context);

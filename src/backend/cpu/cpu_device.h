@@ -1,4 +1,4 @@
-/* cpu_device.h - shared by the files of the CPU, and by backends that compute on the CPU too (backend/sim). */
+/* cpu_device.h - shared by the files of the CPU, and by backends that compute on the CPU too (check/sim). */
 #ifndef BACKEND_CPU_CPU_DEVICE_H
 #define BACKEND_CPU_CPU_DEVICE_H
 
@@ -12,9 +12,6 @@ void fsdp__cpu_prepare_creator(fsdp_device *device);
 /* Allocate and free segments of ordinary memory, aligned to huge pages. */
 fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out);
 void fsdp__cpu_memory_free(void *memory, size_t bytes);
-
-/* Makes a worker stream that calls `pause(arg)` before each of its items. */
-fsdp_status fsdp__cpu_worker_create(fsdp_device *device, void (*pause)(void *arg), void *arg, fsdp_stream **out);
 
 /* The stream and event slots of the backend's table (device/backend.h). */
 fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);

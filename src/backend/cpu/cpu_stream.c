@@ -12,6 +12,7 @@
 
 #include "backend/cpu/cpu_device.h"
 #include "base/alloc.h"
+#include "base/probe.h"
 
 enum {
     MESSAGE_BYTES = 1024
@@ -47,8 +48,6 @@ typedef struct cpu_stream {
     line *line;
     pthread_t thread;
     bool started;
-    void (*pause)(void *arg); /* NULL: none */
-    void *pause_arg;
     pthread_mutex_t mutex;
     pthread_cond_t arrived;
     item *first, *last;
@@ -164,18 +163,26 @@ static item *take_items(cpu_stream *stream)
     return first;
 }
 
+static fsdp_status do_work(fsdp_stream *stream, const item *it)
+{
+    fsdp_status status;
+
+    FSDP__TELL(ITEM_BEGUN, .stream = stream);
+    status = it->work(stream, it->argument);
+    FSDP__TELL(ITEM_DONE, .stream = stream);
+    return status;
+}
+
 static void run_item(cpu_stream *stream, item *it)
 {
     fsdp_status status;
 
     /* A message that an earlier item left must not pass for that of this one: see keep_failure. */
     fsdp_clear_error();
-    if (stream->pause)
-        stream->pause(stream->pause_arg);
     if (it->until.line) /* a wait for what failed fails too: there is nothing good to work on */
         status = mark_wait(it->until);
     else
-        status = it->work(&stream->base, it->argument);
+        status = do_work(&stream->base, it);
     if (status != FSDP_OK)
         keep_failure(stream->line, status);
     line_unref(it->until.line);
@@ -248,15 +255,13 @@ static cpu_stream *stream_new(fsdp_device *device, fsdp_stream_mode mode)
     return stream;
 }
 
-fsdp_status fsdp__cpu_worker_create(fsdp_device *device, void (*pause)(void *arg), void *arg, fsdp_stream **out)
+static fsdp_status worker_create(fsdp_device *device, fsdp_stream **out)
 {
     cpu_stream *stream = stream_new(device, FSDP_STREAM_WORKER);
     int error;
 
     if (!stream)
         return FSDP_NO_MEMORY;
-    stream->pause = pause;
-    stream->pause_arg = arg;
     pthread_mutex_init(&stream->mutex, NULL);
     pthread_cond_init(&stream->arrived, NULL);
     stream->line = line_create();
@@ -279,7 +284,7 @@ fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, 
     cpu_stream *stream;
 
     if (mode == FSDP_STREAM_WORKER)
-        return fsdp__cpu_worker_create(device, NULL, NULL, out);
+        return worker_create(device, out);
     stream = stream_new(device, mode);
     if (!stream)
         return FSDP_NO_MEMORY;

@@ -5,16 +5,16 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "device/races.h"
+#include "device/device.h"
 
 void fsdp__param_name_memory(const fsdp__param *param)
 {
     const fsdp__storage *sharded = param->sharded->storage, *unsharded = param->unsharded->storage;
 
-    fsdp__races_name(sharded->device, sharded->data, sharded->bytes, FSDP_MEMORY_PARAMETER_SHARD, param->name);
+    fsdp__device_name_memory(sharded->device, sharded->data, sharded->bytes, FSDP_MEMORY_PARAMETER_SHARD, param->name);
     /* Last, since in place the shard is a part of it. */
-    fsdp__races_name(unsharded->device, unsharded->data, unsharded->bytes, FSDP_MEMORY_UNSHARDED_PARAMETER,
-                     param->name);
+    fsdp__device_name_memory(unsharded->device, unsharded->data, unsharded->bytes, FSDP_MEMORY_UNSHARDED_PARAMETER,
+                             param->name);
 }
 
 int64_t fsdp__param_numel(const fsdp__param *param)

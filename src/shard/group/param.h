@@ -76,7 +76,7 @@ fsdp_status fsdp__param_set_name(fsdp__param *param, const char *module, const c
 /* Returns the parameter's text for messages: "'name'" if it is known, otherwise its place in the group's modules. */
 const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes);
 
-/* Tells the race check (device/races.h), for its messages, what lies where the param's tensors have their bytes. */
+/* Tells subscribers (base/probe.h), for their messages, what lies where the param's tensors have their bytes. */
 void fsdp__param_name_memory(const fsdp__param *param);
 
 int64_t fsdp__param_numel(const fsdp__param *param);

@@ -4,7 +4,7 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "device/races.h"
+#include "device/device.h"
 
 enum {
     MIB = 1 << 20,
@@ -356,7 +356,7 @@ fsdp_status fsdp__bucket_tensor(const fsdp__param *param, fsdp__region *region, 
 
     FSDP_TRY(fsdp__storage_create(param->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
     fsdp__region_lend(region, (size_t)place->at * size, storage);
-    fsdp__races_name(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
+    fsdp__device_name_memory(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
     status = fsdp__tensor_create_view(storage, param->param_dtype, like->ndim, like->shape, NULL, 0, out);
     fsdp__storage_unref(storage);
     return status;

@@ -5,8 +5,8 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "device/device.h"
 #include "device/kernels.h"
-#include "device/races.h"
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/partial.h"
 
@@ -116,7 +116,7 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     else
         FSDP_TRY_GOTO(status, open_buffer(group, param, use, &region), out);
     fsdp__region_lend(region, place_of(param, use), storage);
-    fsdp__races_name(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
+    fsdp__device_name_memory(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
     fsdp__region_unref(region); /* the storage holds it now */
     status = fsdp__tensor_create_view(storage, dtype, like->ndim, like->shape, NULL, 0, out);
 out:

@@ -14,10 +14,10 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/probe.h"
 #include "base/text.h"
 #include "comm/transport/arena/arena_readers.h"
 #include "comm/transport/arena/rendezvous.h"
-#include "device/races.h"
 
 enum {
     MAX_HOLES = 64,
@@ -57,7 +57,7 @@ static fsdp_status heap_take(void *arg, size_t bytes, void **out)
         hole->bytes -= bytes;
         if (hole->bytes == 0)
             *hole = heap->holes[--heap->hole_count];
-        fsdp__races_watch(heap->context, *out, bytes);
+        FSDP__TELL(MEMORY_MAPPED, .context = heap->context, .memory = *out, .bytes = bytes);
         return FSDP_OK;
     }
     do {
@@ -66,7 +66,7 @@ static fsdp_status heap_take(void *arg, size_t bytes, void **out)
                              (unsigned long long)(heap->bytes - used), (unsigned long long)heap->bytes);
     } while (!atomic_compare_exchange_weak(heap->used, &used, used + bytes));
     *out = heap->start + used;
-    fsdp__races_watch(heap->context, *out, bytes);
+    FSDP__TELL(MEMORY_MAPPED, .context = heap->context, .memory = *out, .bytes = bytes);
     return FSDP_OK;
 }
 
@@ -78,7 +78,7 @@ static void heap_give(void *arg, void *segment, size_t bytes)
 
     if (heap->closing)
         return;
-    fsdp__races_unwatch(heap->context, segment);
+    FSDP__TELL(MEMORY_UNMAPPED, .context = heap->context, .memory = segment);
     /* For a file, MADV_DONTNEED only unmaps the pages and keeps their bytes: MADV_REMOVE gives them up. */
     (void)madvise(segment, bytes, heap->file ? MADV_REMOVE : MADV_DONTNEED);
     /* The last segment of the heap becomes free for every rank again. */
@@ -141,7 +141,7 @@ static void take_back(fsdp__symmetric *world, fsdp__shared_header **list)
             continue;
         }
         *link = header->next;
-        fsdp__races_acquire(world->context, NULL, header, 0);
+        FSDP__TELL(ORDER_ACQUIRED, .context = world->context, .object = header);
         fsdp__symmetric_free(world, header);
     }
 }
@@ -248,6 +248,6 @@ void fsdp__symmetric_free_shared(void *g, void *pointer)
         header->next = group->freed;
         group->freed = header;
     }
-    fsdp__races_publish(group->world->context, NULL, header, 0);
+    FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .object = header);
     atomic_fetch_add(&header->given_back, 1);
 }

@@ -2,7 +2,8 @@
 #include "comm/transport/arena/devices.h"
 
 #include "base/alloc.h"
-#include "device/races.h"
+#include "base/probe.h"
+#include "device/device.h"
 
 fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream)
 {
@@ -12,7 +13,7 @@ fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream 
     void *passage;
 
     passage = fsdp__arena_passage(symmetric->arena, &bytes);
-    fsdp__races_watch(symmetric->context, passage, bytes);
+    FSDP__TELL(MEMORY_MAPPED, .context = symmetric->context, .memory = passage, .bytes = bytes);
     if (fsdp__device_host_access(device))
         return FSDP_OK;
     pthread_mutex_lock(&symmetric->mutex);

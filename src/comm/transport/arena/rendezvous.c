@@ -10,10 +10,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/probe.h"
 #include "comm/health/futex.h"
 #include "comm/health/gone.h"
 #include "comm/health/watchdog.h"
-#include "device/races.h"
 
 enum {
     SPIN_TURNS = 1000,
@@ -131,7 +131,8 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 
     if (old & FSDP__GENERATION_BROKEN)
         return fsdp__board_failure(group->world->arena->board);
-    fsdp__races_publish(group->world->context, traffic->stream, shared, old);
+    FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .stream = traffic->stream, .object = shared,
+               .number = old);
     /* Set the ticket before counting in: peers tell from the tickets who is missing. */
     atomic_store(&group->desk->ticket, old + 2);
     if (atomic_fetch_add_explicit(&shared->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)group->size) {
@@ -150,7 +151,8 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
     if ((atomic_load(&shared->generation) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
         return fsdp__board_failure(group->world->arena->board);
     /* Everybody came, so this meeting counts, even if some rank has failed since. */
-    fsdp__races_acquire(group->world->context, traffic->stream, shared, old);
+    FSDP__TELL(ORDER_ACQUIRED, .context = group->world->context, .stream = traffic->stream, .object = shared,
+               .number = old);
     return FSDP_OK;
 }
 

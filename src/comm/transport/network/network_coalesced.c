@@ -17,7 +17,7 @@
 #include "comm/transport/network/network_plain.h"
 #include "comm/transport/network/reduction.h"
 #include "device/device.h"
-#include "device/races.h"
+#include "device/kernels.h"
 
 static fsdp__plain_way packed_way(fsdp__machines_group *group)
 {
@@ -78,7 +78,7 @@ static fsdp_status find_rows(gather *x, int place, fsdp__leg *leg)
             bytes = (size_t)n * fsdp_dtype_size(b->unsharded_dtype);
             rows = fsdp__place(b->unsharded, index, b->unsharded_dtype);
             segments[leg->count++] = (fsdp__segment){rows, bytes};
-            FSDP_TRY(fsdp__races_use(x->stream, rows, bytes, own ? FSDP__READS : FSDP__WRITES, "message"));
+            FSDP_TRY(fsdp__stream_uses(x->stream, rows, bytes, own ? FSDP__READS : FSDP__WRITES, "message"));
         }
     }
     return FSDP_OK;

@@ -5,7 +5,7 @@
 #include "comm/sharded_buffer.h"
 #include "comm/transport/arena/lent.h"
 #include "device/device.h"
-#include "device/races.h"
+#include "device/kernels.h"
 
 enum {
     LINE = 64
@@ -68,7 +68,7 @@ static fsdp_status add_leg(fsdp__plain_run *r, bool sends, int rank, void *data,
     *segment = (fsdp__segment){data, bytes};
     r->legs[i] = (fsdp__leg){rank, segment, 1, false};
     if (bytes > 0 && !fsdp__machines_on_paper(r->group))
-        FSDP_TRY(fsdp__races_use(r->stream, data, bytes, sends ? FSDP__READS : FSDP__WRITES, "message"));
+        FSDP_TRY(fsdp__stream_uses(r->stream, data, bytes, sends ? FSDP__READS : FSDP__WRITES, "message"));
     return FSDP_OK;
 }
 

@@ -1,8 +1,8 @@
 /* The spans of the shadow say what a list of all uses of each single byte says. */
-#include "device/shadow.h"
+#include "check/shadow.h"
 
 #include "base/rng.h"
-#include "device/actor.h"
+#include "check/actor.h"
 #include "support/test.h"
 
 enum {

@@ -1,5 +1,5 @@
 /* Clocks grow as actors come, and know what lies before what. */
-#include "device/vector_clock.h"
+#include "check/vector_clock.h"
 
 #include "support/test.h"
 

@@ -6,12 +6,12 @@
  * taken when the other gets there and joined when the first one starts from there. The host's instants start every item
  * that it queues; those of a stream are what events mark. What a stream must wait for is kept in an order, which its
  * next item carries: so the queues hold the same items with and without the check. */
-#ifndef DEVICE_ACTOR_H
-#define DEVICE_ACTOR_H
+#ifndef CHECK_ACTOR_H
+#define CHECK_ACTOR_H
 
 #include <stddef.h>
 
-#include "device/vector_clock.h"
+#include "check/vector_clock.h"
 
 typedef struct fsdp__actor fsdp__actor;
 typedef struct fsdp__order fsdp__order;
@@ -36,6 +36,13 @@ struct fsdp__order {
     const char *what; /* must live as long as uses do */
 };
 
+/* What a stream has in its queue. */
+typedef struct fsdp__item {
+    struct fsdp__item *next;
+    fsdp__order *orders;
+    fsdp__instant *queued; /* where the host was when it queued the item */
+} fsdp__item;
+
 struct fsdp__actor {
     int id, rank;
     bool live;     /* false: another actor of the rank may take its place */
@@ -47,9 +54,10 @@ struct fsdp__actor {
 
     /* For streams with a thread only. */
     bool has_thread;
-    uint64_t queued, done; /* items */
-    fsdp__order *first, *last;
-    fsdp__instant *awaited; /* instants that the stream has still to reach */
+    uint64_t queued, done;      /* items */
+    fsdp__order *first, *last;  /* before the next item */
+    fsdp__item *items, *newest; /* that have not begun; `newest` only where there are any */
+    fsdp__instant *awaited;     /* instants that the stream has still to reach */
 };
 
 /* The functions below return false or NULL when out of memory. One mutex must guard all actors that know each other. */
@@ -73,9 +81,12 @@ bool fsdp__actor_await(fsdp__actor *actor, fsdp__instant *instant);
 /* Records that memory is used before the next item, as `use` says, which is copied; its `after` is where the host
  * is. */
 bool fsdp__actor_expect(fsdp__actor *actor, const fsdp__order *use);
-/* Queues an item: returns the orders that it carries. Unqueue puts them back if the item could not be queued. */
-fsdp__order *fsdp__actor_queue(fsdp__actor *actor);
-void fsdp__actor_unqueue(fsdp__actor *actor, fsdp__order *orders);
+/* Queues an item, which carries the orders and starts after the place where the host is. */
+bool fsdp__actor_queue(fsdp__actor *actor, fsdp__actor *host);
+/* Takes the last item back, because it could not be queued. */
+void fsdp__actor_unqueue(fsdp__actor *actor);
+/* Takes the first item out of the queue. The caller owns it and what it carries. */
+fsdp__item *fsdp__actor_begin(fsdp__actor *actor);
 /* Drops the uses that the next item was to carry. */
 void fsdp__actor_forget_uses(fsdp__actor *actor);
 /* Records that an item is done. */

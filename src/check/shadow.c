@@ -1,6 +1,6 @@
 /* shadow.c - a sorted list of spans for each watched range. All bytes of a span have been used in the same way: a use
  * that ends inside a span cuts it, and a write makes one span of all that it covers. */
-#include "device/shadow.h"
+#include "check/shadow.h"
 
 #include <string.h>
 

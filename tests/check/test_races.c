@@ -1,8 +1,9 @@
 /* The race check finds uses of memory that nothing orders, in whichever way the streams happened to run, and is silent
  * where something does. */
-#include "device/races.h"
+#include "check/races.h"
 
 #include "device/device.h"
+#include "device/kernels.h"
 #include "support/test.h"
 
 enum {
@@ -212,7 +213,7 @@ static void parts_of_a_block_are_told_apart(void **state)
     bench b = bench_make("cpu");
 
     (void)state;
-    fsdp__races_name(b.device, b.memory + 16, 16 * sizeof(float), FSDP_MEMORY_GRADIENT, "layers.0.weight");
+    fsdp__device_name_memory(b.device, b.memory + 16, 16 * sizeof(float), FSDP_MEMORY_GRADIENT, "layers.0.weight");
     write_at(b.first, b.memory, 16);
     write_at(b.second, b.memory + 16, 16);
     write_at(b.first, b.memory + 32, 1);
@@ -370,7 +371,8 @@ static void all_that_follows_a_race_fails_with_it(void **state)
     (void)fsdp_stream_synchronize(b.second);
     CHECK_ERROR(fsdp__launch_fill(fsdp_device_stream(b.device), &(fsdp__fill_args){b.other, FSDP_F32, COUNT, 1.0}),
                 FSDP_STATE, "race on bytes 0 to 256 of gradient memory");
-    CHECK_ERROR(fsdp__races_use(fsdp_device_stream(b.device), b.other, 1, FSDP__READS, "look"), FSDP_STATE, "race on");
+    CHECK_ERROR(fsdp__stream_uses(fsdp_device_stream(b.device), b.other, 1, FSDP__READS, "look"), FSDP_STATE,
+                "race on");
     RACE(b, "race");
 }
 
@@ -382,7 +384,7 @@ static void memory_of_the_host_is_not_watched_unless_said_so(void **state)
 
         (void)state;
         if (watched)
-            fsdp__races_watch(b.context, place, sizeof place);
+            FSDP__TELL(MEMORY_MAPPED, .context = b.context, .memory = place, .bytes = sizeof place);
         write_at(b.first, place, COUNT);
         write_at(b.second, place, COUNT);
         if (watched)
@@ -404,9 +406,9 @@ static void what_is_published_orders_who_acquires_it(void **state)
         CHECK_OK(fsdp__races_check(peer, b.context));
         write_at(b.first, b.memory, COUNT);
         CHECK_OK(fsdp_stream_synchronize(b.first));
-        fsdp__races_publish(b.context, NULL, &b, 7);
-        fsdp__races_publish(peer, NULL, &b, 6); /* of its own: no news */
-        fsdp__races_acquire(peer, NULL, &b, number);
+        FSDP__TELL(ORDER_PUBLISHED, .context = b.context, .object = &b, .number = 7);
+        FSDP__TELL(ORDER_PUBLISHED, .context = peer, .object = &b, .number = 6); /* of its own: no news */
+        FSDP__TELL(ORDER_ACQUIRED, .context = peer, .object = &b, .number = number);
         write_at(fsdp_device_stream(fsdp_cpu(peer)), b.memory, COUNT);
         fsdp_context_free(peer);
         if (number == 7)

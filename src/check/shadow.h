@@ -2,12 +2,12 @@
  *
  * Only uses of watched ranges are remembered: memory that devices hand out and that ranks share. Other memory of the
  * host comes and goes by malloc, in an order that nobody reports here. */
-#ifndef DEVICE_SHADOW_H
-#define DEVICE_SHADOW_H
+#ifndef CHECK_SHADOW_H
+#define CHECK_SHADOW_H
 
 #include <stddef.h>
 
-#include "device/vector_clock.h"
+#include "check/vector_clock.h"
 
 typedef struct fsdp__shadow fsdp__shadow;
 

@@ -1,6 +1,6 @@
 /* delays.h - for tests: holds up work at random, which changes nothing but time. */
-#ifndef DEVICE_DELAYS_H
-#define DEVICE_DELAYS_H
+#ifndef CHECK_DELAYS_H
+#define CHECK_DELAYS_H
 
 #include "device/device.h"
 
@@ -12,11 +12,8 @@ typedef struct fsdp__delays {
 
 /* Holds up the device's copies, fills and collectives from now on, one in four, on whatever stream, before they run:
  * meanwhile the stream stands still, and for what runs inline so does the host. Call it while nothing is queued. */
-void fsdp__device_delay(fsdp_device *device, const fsdp__delays *delays);
-
-/* Delays a collective; called before it, from inside the stream's work. */
-void fsdp__delay_collective(fsdp_stream *stream);
-/* For kernels.c: delays a kernel; called before it, where the device has delays. */
-void fsdp__delay_kernel(fsdp_stream *stream, bool copies);
+void fsdp__device_delay(const fsdp_device *device, const fsdp__delays *delays);
+/* Returns how often it was drawn whether to hold up work of the device. */
+uint64_t fsdp__device_delay_draws(const fsdp_device *device);
 
 #endif

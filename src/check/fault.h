@@ -1,10 +1,10 @@
 /* fault.h - "fail the n-th": tests make one use of a resource fail and check that nothing leaks, hangs or crashes. The
- * switch belongs to the calling thread, so ranks that are threads fail one by one. When off it costs one load. */
-#ifndef BASE_FAULT_H
-#define BASE_FAULT_H
+ * switch belongs to the calling thread, so ranks that are threads fail one by one; it goes along with work that the
+ * thread lends to another one (FSDP__POINT_WORK_LENT), but for collectives'. */
+#ifndef CHECK_FAULT_H
+#define CHECK_FAULT_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "base/probe.h"
 
 typedef enum fsdp__fault_kind {
     FSDP__FAULT_ALLOCATION, /* host memory and device memory */
@@ -35,26 +35,5 @@ void fsdp__fault_rest(bool on);
 long fsdp__fault_uses(fsdp__fault_kind kind);
 /* Sets what armed uses of files and folders do on this thread from now on. */
 void fsdp__fault_set_act(fsdp__fault_act act, int error);
-
-/* The switches of a thread, without those of collectives, for another thread that works in its place: they move there,
- * and back. */
-typedef struct fsdp__fault_switch {
-    long left, armed; /* `left`: uses until the fault, 0: off; `armed`: how many there were at first */
-    bool hit;
-} fsdp__fault_switch;
-typedef struct fsdp__fault_switches {
-    fsdp__fault_switch kinds[FSDP__FAULT_KINDS];
-    fsdp__fault_act act;
-    int error;
-    bool killing; /* the process dies at its next use of a file or folder */
-} fsdp__fault_switches;
-void fsdp__fault_take(fsdp__fault_switches *out);
-void fsdp__fault_give(const fsdp__fault_switches *from);
-
-/* Called by the resource itself: returns true when this use must fail. */
-bool fsdp__fault(fsdp__fault_kind kind);
-/* The same for code that makes, writes or removes files and folders: returns true, with errno set, when the use must
- * fail. `*bytes` are those of a write, and may be reduced; NULL: the use is no write. */
-bool fsdp__fault_file(fsdp__fault_kind kind, size_t *bytes);
 
 #endif

@@ -2,8 +2,8 @@
  * mapping (device/kernel_buffers.c says which they are), then the CPU's kernel runs. */
 #include <string.h>
 
-#include "backend/sim/sim_device.h"
 #include "base/alloc.h"
+#include "check/sim/sim_device.h"
 
 enum {
     TABLE_BYTES = 4096 /* on the stack */

@@ -1,8 +1,8 @@
 /* vector_clock.h - how much of what each actor does is known to lie before some moment (Lamport; Mattern, "Virtual time
  * and global states of distributed systems", 1989). Actor i's n-th step lies before every moment whose clock has at[i]
  * >= n. */
-#ifndef DEVICE_VECTOR_CLOCK_H
-#define DEVICE_VECTOR_CLOCK_H
+#ifndef CHECK_VECTOR_CLOCK_H
+#define CHECK_VECTOR_CLOCK_H
 
 #include <stdbool.h>
 #include <stdint.h>

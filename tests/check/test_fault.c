@@ -4,11 +4,24 @@
 #include "base/alloc.h"
 #include "support/test.h"
 
+/* Uses something as the product does. Returns whether it was refused. */
+static bool use(fsdp__fault_kind kind)
+{
+    switch (kind) {
+    case FSDP__FAULT_ALLOCATION:
+        return FSDP__ASK(ALLOCATION, .bytes = 1) != FSDP_OK;
+    case FSDP__FAULT_COLLECTIVE:
+        return FSDP__ASK(COLLECTIVE_CALLED, .object = NULL) != FSDP_OK;
+    default:
+        return fsdp__file_is_refused(kind == FSDP__FAULT_WRITE ? FSDP__POINT_WRITE : FSDP__POINT_FOLDER, NULL);
+    }
+}
+
 static void off_by_default(void **state)
 {
     (void)state;
     for (int kind = 0; kind < FSDP__FAULT_KINDS; kind++) {
-        CHECK(!fsdp__fault((fsdp__fault_kind)kind));
+        CHECK(!use((fsdp__fault_kind)kind));
         CHECK(!fsdp__fault_hit((fsdp__fault_kind)kind));
     }
 }
@@ -17,20 +30,20 @@ static void only_the_nth_use_of_its_kind_fails(void **state)
 {
     (void)state;
     fsdp__fault_arm(FSDP__FAULT_WRITE, 3);
-    CHECK(!fsdp__fault(FSDP__FAULT_ALLOCATION));
-    CHECK(!fsdp__fault(FSDP__FAULT_WRITE));
-    CHECK(!fsdp__fault(FSDP__FAULT_WRITE));
+    CHECK(!use(FSDP__FAULT_ALLOCATION));
+    CHECK(!use(FSDP__FAULT_WRITE));
+    CHECK(!use(FSDP__FAULT_WRITE));
     CHECK(!fsdp__fault_hit(FSDP__FAULT_WRITE));
-    CHECK(fsdp__fault(FSDP__FAULT_WRITE));
+    CHECK(use(FSDP__FAULT_WRITE));
     CHECK(fsdp__fault_hit(FSDP__FAULT_WRITE));
-    CHECK(!fsdp__fault(FSDP__FAULT_WRITE));
+    CHECK(!use(FSDP__FAULT_WRITE));
     fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
     CHECK(!fsdp__fault_hit(FSDP__FAULT_WRITE));
 }
 
 static void *use_in_a_thread(void *arg)
 {
-    *(bool *)arg = fsdp__fault(FSDP__FAULT_COLLECTIVE);
+    *(bool *)arg = use(FSDP__FAULT_COLLECTIVE);
     return NULL;
 }
 
@@ -44,7 +57,7 @@ static void the_switch_belongs_to_its_thread(void **state)
     CHECK_EQ(pthread_create(&thread, NULL, use_in_a_thread, &failed), 0);
     pthread_join(thread, NULL);
     CHECK(!failed);
-    CHECK(fsdp__fault(FSDP__FAULT_COLLECTIVE));
+    CHECK(use(FSDP__FAULT_COLLECTIVE));
     fsdp__fault_arm(FSDP__FAULT_COLLECTIVE, 0);
 }
 
@@ -53,7 +66,7 @@ static void uses_can_be_counted(void **state)
     (void)state;
     fsdp__fault_arm(FSDP__FAULT_WRITE, 1000);
     for (int i = 0; i < 7; i++)
-        CHECK(!fsdp__fault(FSDP__FAULT_WRITE));
+        CHECK(!use(FSDP__FAULT_WRITE));
     CHECK_EQ(fsdp__fault_uses(FSDP__FAULT_WRITE), 7);
     fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
     CHECK_EQ(fsdp__fault_uses(FSDP__FAULT_WRITE), 0);
@@ -61,28 +74,28 @@ static void uses_can_be_counted(void **state)
 
 static void *use_for_another(void *arg)
 {
-    fsdp__fault_give(arg);
+    FSDP__TELL(WORK_BORROWED, .object = arg);
     for (int i = 0; i < 2; i++)
-        (void)fsdp__fault(FSDP__FAULT_WRITE);
-    fsdp__fault_take(arg);
+        (void)use(FSDP__FAULT_WRITE);
+    FSDP__TELL(WORK_LENT, .object = arg);
     return NULL;
 }
 
 static void switches_move_to_a_thread_and_back(void **state)
 {
-    fsdp__fault_switches moved;
+    char moved;
     pthread_t thread;
 
     (void)state;
     fsdp__fault_arm(FSDP__FAULT_COLLECTIVE, 1);
     fsdp__fault_arm(FSDP__FAULT_WRITE, 2);
-    fsdp__fault_take(&moved);
-    CHECK(!fsdp__fault(FSDP__FAULT_WRITE)); /* not counted */
+    FSDP__TELL(WORK_LENT, .object = &moved);
+    CHECK(!use(FSDP__FAULT_WRITE)); /* not counted */
     CHECK_EQ(pthread_create(&thread, NULL, use_for_another, &moved), 0);
     pthread_join(thread, NULL);
-    fsdp__fault_give(&moved);
+    FSDP__TELL(WORK_BORROWED, .object = &moved);
     CHECK(fsdp__fault_hit(FSDP__FAULT_WRITE));
-    CHECK(fsdp__fault(FSDP__FAULT_COLLECTIVE)); /* has stayed */
+    CHECK(use(FSDP__FAULT_COLLECTIVE)); /* has stayed */
     fsdp__fault_arm(FSDP__FAULT_COLLECTIVE, 0);
     fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
 }

@@ -1,6 +1,6 @@
 /* Delays hold up what they say, and change nothing but time.
  * Links: comm */
-#include "device/delays.h"
+#include "check/delays.h"
 
 #include "device/impl.h"
 #include "fsdp/comm.h"
@@ -66,21 +66,21 @@ static void copies_collectives_and_one_stream_are_held_up(void **state)
 
     (void)state;
     CHECK_OK(fsdp__copy_on_device(own, &a, &b, sizeof a));
-    CHECK_EQ(device->delay_draws, 0);
+    CHECK_EQ(fsdp__device_delay_draws(device), 0);
     fsdp__device_delay(device, &delays);
     CHECK_OK(fsdp__launch_binary(own, &add));
-    CHECK_EQ(device->delay_draws, 0);
+    CHECK_EQ(fsdp__device_delay_draws(device), 0);
     CHECK_OK(fsdp__copy_on_device(own, &a, &b, sizeof a));
-    CHECK_EQ(device->delay_draws, 1);
+    CHECK_EQ(fsdp__device_delay_draws(device), 1);
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
-    CHECK_EQ(device->delay_draws, 2);
+    CHECK_EQ(fsdp__device_delay_draws(device), 2);
     delays.stream = own;
     fsdp__device_delay(device, &delays);
     CHECK_OK(fsdp__launch_binary(own, &add));
-    CHECK_EQ(device->delay_draws, 3);
+    CHECK_EQ(fsdp__device_delay_draws(device), 3);
     fsdp__device_delay(device, NULL);
     CHECK_OK(fsdp__copy_on_device(own, &a, &b, sizeof a));
-    CHECK_EQ(device->delay_draws, 3);
+    CHECK_EQ(fsdp__device_delay_draws(device), 3);
     fsdp_context_free(context);
 }
 

@@ -7,7 +7,7 @@
  * threads of their own, with small random pauses between their items (FSDP_SIM_SEED chooses which), so that nothing is
  * in time by luck. Memory that ranks share is not the device's: parameters are copied (shard/group/residence.h), and
  * collectives go through host memory that was registered. */
-#include "backend/sim/sim_device.h"
+#include "check/sim/sim_device.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -291,12 +291,15 @@ static fsdp_status sim_run_copy_to_host(fsdp_stream *stream, void *host, const v
 
 /* ---- streams ---- */
 
-/* Pauses rarely, so that a step of many small kernels does not take much longer. */
-static void pause_at_random(void *arg)
+/* Pauses rarely before an item, so that a step of many small kernels does not take much longer. */
+static fsdp_status pause_at_random(fsdp__probe_event *e)
 {
-    sim_state *state = arg;
+    const fsdp_device *device = fsdp__stream_device(e->stream);
+    sim_state *state = device->state;
     uint32_t draw[4];
 
+    if (device->backend != &fsdp__backend_sim)
+        return FSDP_OK;
     fsdp__philox(state->seed, atomic_fetch_add_explicit(&state->pauses, 1, memory_order_relaxed), draw);
     if (draw[0] % 32 == 0)
         (void)sched_yield();
@@ -305,12 +308,13 @@ static void pause_at_random(void *arg)
 
         (void)nanosleep(&ns, NULL);
     }
+    return FSDP_OK;
 }
 
 static fsdp_status sim_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
 {
     (void)mode;
-    return fsdp__cpu_worker_create(device, pause_at_random, device->state, out);
+    return fsdp__cpu_stream_create(device, FSDP_STREAM_WORKER, out);
 }
 
 const fsdp__backend fsdp__backend_sim = {
@@ -338,3 +342,12 @@ const fsdp__backend fsdp__backend_sim = {
     .kernels = fsdp__sim_kernels,
     .check_launch = fsdp__sim_check_launch,
 };
+
+__attribute__((constructor)) static void join(void)
+{
+    static fsdp__registered_backend sim = {.backend = &fsdp__backend_sim};
+    static fsdp__subscriber pauses = {.points = FSDP__POINT_BIT(FSDP__POINT_ITEM_BEGUN), .see = pause_at_random};
+
+    fsdp__backend_register(&sim);
+    fsdp__subscribe(&pauses);
+}

@@ -1,5 +1,5 @@
 /* vector_clock.c - an array of counters that grows. */
-#include "device/vector_clock.h"
+#include "check/vector_clock.h"
 
 #include <string.h>
 

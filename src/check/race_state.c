@@ -1,13 +1,13 @@
 /* race_state.c - the actors, texts and channels of ranks that are checked against each other. */
-#include "device/race_state.h"
+#include "check/race_state.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "base/fault.h"
-#include "device/races.h"
+#include "check/fault.h"
+#include "check/races.h"
 
 enum {
     POSTS_KEPT = 8 /* for each rank and key: nobody is ever further behind */
@@ -83,11 +83,11 @@ static fsdp__races *races_create(void)
 
 fsdp_status fsdp__races_check(fsdp_context *context, const fsdp_context *with)
 {
-    const fsdp__race_rank *other = with ? fsdp__context_get(with, FSDP__SLOT_RACES) : NULL;
+    const fsdp__race_rank *other = with ? fsdp__context_get(with, FSDP__SLOT_WATCHER) : NULL;
     fsdp__race_rank *rank;
     fsdp__races *races;
 
-    if (fsdp__context_get(context, FSDP__SLOT_DEVICES) || fsdp__context_get(context, FSDP__SLOT_RACES))
+    if (fsdp__context_get(context, FSDP__SLOT_DEVICES) || fsdp__context_get(context, FSDP__SLOT_WATCHER))
         return FSDP_FAIL(FSDP_STATE, "cannot check rank %d for races: it has opened a device, or is checked already",
                          fsdp_context_rank(context));
     if (with && !other)
@@ -110,13 +110,13 @@ fsdp_status fsdp__races_check(fsdp_context *context, const fsdp_context *with)
         rank_free(rank);
         return FSDP_NO_MEMORY;
     }
-    fsdp__context_attach(context, FSDP__SLOT_RACES, rank, rank_free);
+    fsdp__context_attach(context, FSDP__SLOT_WATCHER, rank, rank_free);
     return FSDP_OK;
 }
 
 bool fsdp__races_found(const fsdp_context *context, char *text, size_t bytes)
 {
-    const fsdp__race_rank *rank = fsdp__context_get(context, FSDP__SLOT_RACES);
+    const fsdp__race_rank *rank = fsdp__context_get(context, FSDP__SLOT_WATCHER);
     bool found = false;
 
     snprintf(text, bytes, "%s", "");
@@ -129,11 +129,10 @@ bool fsdp__races_found(const fsdp_context *context, char *text, size_t bytes)
     return found;
 }
 
-fsdp__races *fsdp__races_lock(const fsdp__race_rank *rank)
+void fsdp__races_lock(const fsdp__race_rank *rank)
 {
     fsdp__fault_rest(true);
     pthread_mutex_lock(&rank->all->mutex);
-    return rank->all;
 }
 
 void fsdp__races_unlock(fsdp__races *races)

@@ -1,5 +1,5 @@
 /* actor.c - instants and orders: see [Note: what orders actors]. */
-#include "device/actor.h"
+#include "check/actor.h"
 
 #include <stdio.h>
 
@@ -181,21 +181,53 @@ fsdp__instant *fsdp__actor_mark(fsdp__actor *actor)
     return mark;
 }
 
-fsdp__order *fsdp__actor_queue(fsdp__actor *actor)
+bool fsdp__actor_queue(fsdp__actor *actor, fsdp__actor *host)
 {
-    fsdp__order *orders = actor->first;
+    fsdp__item *item = fsdp__calloc(1, sizeof *item);
 
+    if (!item)
+        return false;
+    item->queued = fsdp__actor_now(host);
+    if (!item->queued) {
+        fsdp__free(item);
+        return false;
+    }
+    item->orders = actor->first;
     actor->first = actor->last = NULL;
     actor->queued++;
-    return orders;
+    if (actor->items)
+        actor->newest->next = item;
+    else
+        actor->items = item;
+    actor->newest = item;
+    return true;
 }
 
-void fsdp__actor_unqueue(fsdp__actor *actor, fsdp__order *orders)
+void fsdp__actor_unqueue(fsdp__actor *actor)
 {
+    fsdp__item *item = actor->newest, *before = actor->items;
+
+    if (before == item)
+        actor->items = before = NULL;
+    while (before && before->next != item)
+        before = before->next;
+    if (before)
+        before->next = NULL;
+    actor->newest = before;
     actor->queued--;
-    actor->first = actor->last = orders;
+    actor->first = actor->last = item->orders;
     while (actor->last && actor->last->next)
         actor->last = actor->last->next;
+    fsdp__instant_unref(item->queued);
+    fsdp__free(item);
+}
+
+fsdp__item *fsdp__actor_begin(fsdp__actor *actor)
+{
+    fsdp__item *item = actor->items;
+
+    actor->items = item->next;
+    return item;
 }
 
 void fsdp__actor_forget_uses(fsdp__actor *actor)

@@ -1,11 +1,11 @@
 /* race_state.h - what the ranks of a process that are checked against each other have in common. For races.c only. */
-#ifndef DEVICE_RACE_STATE_H
-#define DEVICE_RACE_STATE_H
+#ifndef CHECK_RACE_STATE_H
+#define CHECK_RACE_STATE_H
 
 #include <pthread.h>
 
-#include "device/actor.h"
-#include "device/shadow.h"
+#include "check/actor.h"
+#include "check/shadow.h"
 #include "fsdp/context.h"
 
 typedef struct fsdp__races {
@@ -29,7 +29,7 @@ typedef struct fsdp__race_rank {
 } fsdp__race_rank;
 
 /* Locks. Until it is unlocked the thread's fault points are off: what the check uses for itself is not the caller's. */
-fsdp__races *fsdp__races_lock(const fsdp__race_rank *rank);
+void fsdp__races_lock(const fsdp__race_rank *rank);
 void fsdp__races_unlock(fsdp__races *races);
 
 /* The functions below need the lock. */

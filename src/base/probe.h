@@ -1,0 +1,150 @@
+/* probe.h - points that the product names, and to which anybody may subscribe.
+ *
+ * At a point the product tells its subscribers what it is about to do or has done; it does not know who listens. Where
+ * nobody does a point costs a load and a branch. At points marked [asks] a subscriber may refuse: then the product
+ * fails as it would if the system had refused.
+ *
+ * A subscriber is told on the thread that is at the point, which may be any thread of any rank, and several at once. It
+ * must not change what the product does otherwise, and must not reach a point that it listens to. */
+#ifndef BASE_PROBE_H
+#define BASE_PROBE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "fsdp/context.h"
+
+/* Each names the fields of its event that are set. context: at those of memory and of order, and where no stream is. */
+typedef enum fsdp__point {
+    /* ---- the process ---- */
+    FSDP__POINT_CONTEXT_OPENED, /* [asks] context: it was made from the environment, and nothing was done with it */
+    FSDP__POINT_ALLOCATION,     /* [asks] before memory of the host or of a device is taken: bytes */
+    /* [asks, with errno] Before a file is made, written, synced, renamed or removed. bytes: those of a write, which the
+     * subscriber may reduce; 0: it is no write. */
+    FSDP__POINT_WRITE,
+    /* [asks, with errno] Before a folder is made, or a file or folder removed where a failure is ignored. */
+    FSDP__POINT_FOLDER,
+    /* A thread lends its work to the thread that is told to borrow the same object, until it borrows it back. */
+    FSDP__POINT_WORK_LENT,     /* object */
+    FSDP__POINT_WORK_BORROWED, /* object */
+
+    /* ---- memory of a context's devices, and memory that its ranks share ---- */
+    FSDP__POINT_MEMORY_MAPPED,     /* a range that several threads use: memory, bytes. It may be mapped already */
+    FSDP__POINT_MEMORY_UNMAPPED,   /* before it is gone: memory */
+    FSDP__POINT_MEMORY_TAKEN,      /* stream (the device's own), memory, bytes, kind: fsdp_memory_kind */
+    FSDP__POINT_MEMORY_GIVEN_BACK, /* before, in the order of the device's own stream: the same */
+    FSDP__POINT_MEMORY_NAMED,      /* what lies in a part of a block from now on: the same, name */
+    /* [asks] Before the stream's running work uses memory without a kernel: stream, memory, bytes, kind: fsdp__access,
+     * name: what it does. */
+    FSDP__POINT_MEMORY_USED,
+
+    /* ---- streams: stream ---- */
+    FSDP__POINT_DEVICE_CLOSED, /* object: the device, which is gone */
+    FSDP__POINT_STREAM_OPENED, /* [asks] */
+    FSDP__POINT_STREAM_CLOSED, /* its work is done, and it is gone: object: what its `watcher` was. stream is NULL */
+    /* The work of a stream with a thread, which does it in the order in which it was queued. */
+    FSDP__POINT_ITEM_QUEUED,  /* [asks] before */
+    FSDP__POINT_ITEM_REFUSED, /* the last one could not be queued */
+    FSDP__POINT_ITEM_BEGUN,   /* on that thread, as the next one */
+    FSDP__POINT_ITEM_DONE,
+    FSDP__POINT_EVENT_RECORDED, /* event */
+    FSDP__POINT_EVENT_AWAITED,  /* the stream waits for it from here on: event */
+    FSDP__POINT_EVENT_REACHED,  /* the host has waited for it: event. stream is NULL */
+    FSDP__POINT_EVENT_CLOSED,   /* before it is gone: event. stream is NULL */
+    FSDP__POINT_STREAM_REACHED, /* the host has waited for all of its work */
+
+    /* ---- what streams do. ns: the host's clock (base/clock.h), which is the clock of all devices that run there ----
+     */
+    FSDP__POINT_KERNEL_ISSUED, /* kind: fsdp__kernel, name, object: its arguments */
+    FSDP__POINT_KERNEL_BEGUN,  /* [asks] the same, ns. A caller's own function: kind FSDP__KERNELS, no arguments */
+    FSDP__POINT_KERNEL_DONE,   /* kind, name, ns */
+    /* A copy between the host and a device: memory (to), from, bytes, name. One of these two pairs. */
+    FSDP__POINT_COPY_ISSUED,  /* before the next item of the stream, which does it */
+    FSDP__POINT_COPY_REFUSED, /* that item could not be queued */
+    FSDP__POINT_COPY_BEGUN,   /* [asks] inside the stream's work */
+    FSDP__POINT_COPY_DONE,
+
+    /* ---- collectives: object, the group ---- */
+    FSDP__POINT_COLLECTIVE_CALLED, /* [asks] before it has a number */
+    /* group (its name), name, label, number (of the group's calls, from 1), stream (NULL: the host alone), ns */
+    FSDP__POINT_COLLECTIVE_ISSUED,
+    FSDP__POINT_COLLECTIVE_BEGUN, /* it is the turn of this call */
+    FSDP__POINT_COLLECTIVE_DONE,
+
+    /* ---- order between threads of several ranks that comes from something other than an event ---- */
+    /* All that the rank did before it publishes (object, number) lies before what follows an acquire of that number.
+     * Published before another thread may go on, acquired when it is known to have been published. The numbers of an
+     * object rise. stream NULL: the rank's host. */
+    FSDP__POINT_ORDER_PUBLISHED, /* stream, object, number */
+    FSDP__POINT_ORDER_ACQUIRED,  /* the same */
+
+    FSDP__POINTS
+} fsdp__point;
+
+/* What happens. Fields that a point does not name are 0. */
+typedef struct fsdp__probe_event {
+    fsdp__point point;
+    int kind;
+    const fsdp_context *context;
+    struct fsdp_stream *stream;
+    struct fsdp_event *event;
+    const void *object, *memory, *from;
+    size_t bytes;
+    const char *name, *label, *group;
+    uint64_t number;
+    int64_t ns;
+} fsdp__probe_event;
+
+typedef struct fsdp__subscriber {
+    uint64_t points; /* the sum of FSDP__POINT_BIT of each that it listens to */
+    /* What it returns counts at points that ask; FSDP_OK elsewhere. */
+    fsdp_status (*see)(fsdp__probe_event *event);
+    struct fsdp__subscriber *next; /* for probe.c */
+} fsdp__subscriber;
+
+#define FSDP__POINT_BIT(point) ((uint64_t)1 << (point))
+
+/* Adds a subscriber, which is told from now on as long as the process lives. Call it while the process has one thread,
+ * as in a constructor. */
+void fsdp__subscribe(fsdp__subscriber *subscriber);
+
+/* ---- for the product ---- */
+
+extern _Atomic uint64_t fsdp__probed; /* the points that somebody listens to */
+
+static inline bool fsdp__is_probed(fsdp__point point)
+{
+    return atomic_load_explicit(&fsdp__probed, memory_order_relaxed) & FSDP__POINT_BIT(point);
+}
+
+/* Tells all who listen to the point. Returns the first refusal, after which nobody else is told. */
+fsdp_status fsdp__probe(fsdp__probe_event *event);
+
+/* Tells, with the fields of the event: FSDP__TELL(WORK_LENT, .object = saver). */
+#define FSDP__TELL(which, ...)                                                                  \
+    do {                                                                                        \
+        if (fsdp__is_probed(FSDP__POINT_##which))                                               \
+            (void)fsdp__probe(&(fsdp__probe_event){.point = FSDP__POINT_##which, __VA_ARGS__}); \
+    } while (0)
+/* Asks in the same way. A status. */
+#define FSDP__ASK(which, ...)                                                           \
+    (fsdp__is_probed(FSDP__POINT_##which)                                               \
+         ? fsdp__probe(&(fsdp__probe_event){.point = FSDP__POINT_##which, __VA_ARGS__}) \
+         : FSDP_OK)
+/* Asks whether a file or folder may be used. Returns true, with errno set, when it may not. `*bytes` are those of a
+ * write, and may be reduced; NULL: it is no write. */
+static inline bool fsdp__file_is_refused(fsdp__point point, size_t *bytes)
+{
+    fsdp__probe_event event;
+    bool refused;
+
+    if (!fsdp__is_probed(point))
+        return false;
+    event = (fsdp__probe_event){.point = point, .bytes = bytes ? *bytes : 0};
+    refused = fsdp__probe(&event) != FSDP_OK;
+    if (bytes)
+        *bytes = event.bytes;
+    return refused;
+}
+
+#endif
