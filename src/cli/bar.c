@@ -65,14 +65,20 @@ static void bar_text(int64_t step, int64_t steps, double seconds_left, const cha
     snprintf(text, text_bytes, "[%.*s] %s", width, bar, numbers);
 }
 
-void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_ns)
+void fsdp__bar_begin(fsdp__bar *bar)
+{
+    bar->possible = fsdp__bar_possible(STDERR_FILENO);
+    bar->began_ns = fsdp__clock_ns();
+}
+
+void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps)
 {
     int64_t now = fsdp__clock_ns();
-    double left = (double)(now - began_ns) * 1e-9 / (double)step * (double)(steps - step);
+    double left = (double)(now - bar->began_ns) * 1e-9 / (double)step * (double)(steps - step);
     struct winsize size = {0};
     char text[220];
 
-    if (bar->drawn && now - bar->drawn_ns < AGAIN_NS)
+    if (!bar->possible || (bar->drawn && now - bar->drawn_ns < AGAIN_NS))
         return;
     /* The width is read every time, because the user may have resized the terminal. */
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
@@ -84,9 +90,9 @@ void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_n
     bar->drawn_ns = now;
 }
 
-void fsdp__bar_draw_bytes(fsdp__bar *bar, uint64_t done, uint64_t all, int64_t began_ns)
+void fsdp__bar_draw_bytes(fsdp__bar *bar, uint64_t done, uint64_t all)
 {
-    fsdp__bar_draw(bar, FSDP__MAX((int64_t)(done >> 20), 1), (int64_t)(all >> 20) + 1, began_ns);
+    fsdp__bar_draw(bar, FSDP__MAX((int64_t)(done >> 20), 1), (int64_t)(all >> 20) + 1);
 }
 
 void fsdp__bar_clear(fsdp__bar *bar)

@@ -28,6 +28,10 @@ int fsdp__cmd_tokenize(int argc, char **argv);
 
 /* ---- fail.c ---- */
 
+/* Parses the line of a command. Returns whether there is more to do; otherwise *out_status is the exit status: the line
+ * is wrong, or its help has been printed. */
+bool fsdp__take_line(fsdp__args *args, const char *command, void (*usage)(void), int argc, char **argv,
+                     int *out_status);
 /* Print "fsdp: <message>" on stderr; they return FSDP__USAGE and FSDP__FAILED. */
 int fsdp__usage_error(const char *format, ...) FSDP_PRINTF(1, 2);
 int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);
@@ -102,7 +106,6 @@ int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report);
 
 typedef struct fsdp__progress {
     bool prints;      /* this rank prints */
-    bool terminal;    /* stderr is a terminal that can draw a bar */
     bool on_terminal; /* stdout is a terminal: lines should fit it */
     fsdp__bar bar;
     int machines;

@@ -25,7 +25,7 @@ enum {
 typedef struct session {
     fsdp__comparison comparison;
     const char *strategies, *policies, *worlds, *markdown, *svg;
-    bool json, help;
+    bool json;
     int random_fd; /* random data, if the user named none; -1: not used */
 } session;
 
@@ -235,7 +235,6 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
                                     {"markdown", 0, &s->markdown, NULL},
                                     {"svg", 0, &s->svg, NULL},
                                     {"json", 0, NULL, &s->json},
-                                    {"help", 'h', NULL, &s->help},
                                     {FSDP__AS_RANK_OPTION, 0, &t.config_fd, NULL},
                                     {FSDP__RECORDS_OPTION, 0, &t.records_fd, NULL},
                                     {0}};
@@ -243,14 +242,12 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
     bool is_preset = false;
+    int status;
 
-    if (fsdp__args_parse(&args, "compare", argc, argv) != FSDP_OK || read_numbers(s, &t) != FSDP_OK ||
-        fsdp__worlds_read(s->worlds, &s->comparison.worlds) != FSDP_OK)
+    if (!fsdp__take_line(&args, "compare", usage, argc, argv, &status))
+        return status;
+    if (read_numbers(s, &t) != FSDP_OK || fsdp__worlds_read(s->worlds, &s->comparison.worlds) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
-    if (s->help) {
-        usage();
-        return 0;
-    }
     if (t.config_fd && t.records_fd)
         return fsdp__compare_rank(t.config_fd, t.records_fd, s->comparison.steps);
     if (args.rest)

@@ -2,10 +2,8 @@
  * ranks, or to another dtype. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -56,17 +54,14 @@ typedef struct conversion {
     fsdp_checkpoint_file *files; /* of a folder; their data is owned by this struct */
     int file_count;
     fsdp__interrupt interrupt;
-    bool terminal;
     fsdp__bar bar;
-    int64_t began_ns;
 } conversion;
 
 static void advance(void *arg, uint64_t done, uint64_t total)
 {
     conversion *c = arg;
 
-    if (c->terminal)
-        fsdp__bar_draw_bytes(&c->bar, done, total, c->began_ns);
+    fsdp__bar_draw_bytes(&c->bar, done, total);
 }
 
 /* ---- what each rank writes: rows by the chunk rule ---- */
@@ -433,8 +428,7 @@ static int run(conversion *c)
     if (fsdp__interrupt_start(&c->interrupt, false) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     fsdp__explain_bus_errors();
-    c->terminal = fsdp__bar_possible(STDERR_FILENO);
-    c->began_ns = fsdp__clock_ns();
+    fsdp__bar_begin(&c->bar);
     if (convert(c) != FSDP_OK)
         result = fsdp__failure("%s", fsdp_last_error());
     else if (c->ranks > 0)
@@ -467,20 +461,13 @@ int fsdp__cmd_convert(int argc, char **argv)
 {
     const char *ranks = NULL, *dtype = NULL, *step = NULL;
     conversion c = {.step = -1};
-    bool help = false;
-    const fsdp__option options[] = {{"ranks", 'n', &ranks, NULL},
-                                    {"dtype", 0, &dtype, NULL},
-                                    {"step", 0, &step, NULL},
-                                    {"help", 'h', NULL, &help},
-                                    {0}};
+    const fsdp__option options[] = {
+        {"ranks", 'n', &ranks, NULL}, {"dtype", 0, &dtype, NULL}, {"step", 0, &step, NULL}, {0}};
     fsdp__args args = {.options = options, .positional_most = 2};
+    int status;
 
-    if (fsdp__args_parse(&args, "convert", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    if (help) {
-        usage();
-        return 0;
-    }
+    if (!fsdp__take_line(&args, "convert", usage, argc, argv, &status))
+        return status;
     if (args.positional_count < 2)
         return fsdp__usage_error("convert: say from what to what: fsdp convert FROM TO");
     if (read_line(&c, ranks, dtype, step) != FSDP_OK)

@@ -1,9 +1,7 @@
 /* cmd_diff.c - fsdp diff A B: which tensors of two models are the same, and how far apart the others are. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/difference.h"
@@ -41,10 +39,9 @@ typedef struct comparison {
     const char *paths[2];
     fsdp__tensor_source sources[2];
     fsdp_context *context;
-    bool brief, terminal;
+    bool brief;
     fsdp__bar bar;
     uint64_t done, total; /* in bytes */
-    int64_t began_ns;
     int64_t equal, different, unread, only[2];
 } comparison;
 
@@ -130,8 +127,7 @@ static void advance(void *arg, uint64_t bytes)
     comparison *c = arg;
 
     c->done += bytes;
-    if (c->terminal)
-        fsdp__bar_draw_bytes(&c->bar, c->done, c->total, c->began_ns);
+    fsdp__bar_draw_bytes(&c->bar, c->done, c->total);
 }
 
 static bool same_shape(const fsdp__source_tensor *a, const fsdp__source_tensor *b)
@@ -195,8 +191,7 @@ static fsdp_status compare(comparison *c)
             c->total += source->tensors[i].bytes;
     }
     FSDP_TRY(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &c->context));
-    c->terminal = fsdp__bar_possible(STDERR_FILENO);
-    c->began_ns = fsdp__clock_ns();
+    fsdp__bar_begin(&c->bar);
     FSDP_TRY(compare_lists(c));
     print_sum(c);
     if (c->unread > 0)
@@ -225,16 +220,12 @@ static int run(comparison *c)
 int fsdp__cmd_diff(int argc, char **argv)
 {
     comparison c = {.brief = false};
-    bool help = false;
-    const fsdp__option options[] = {{"brief", 'q', NULL, &c.brief}, {"help", 'h', NULL, &help}, {0}};
+    const fsdp__option options[] = {{"brief", 'q', NULL, &c.brief}, {0}};
     fsdp__args args = {.options = options, .positional_most = 2};
+    int status;
 
-    if (fsdp__args_parse(&args, "diff", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    if (help) {
-        usage();
-        return 0;
-    }
+    if (!fsdp__take_line(&args, "diff", usage, argc, argv, &status))
+        return status;
     if (args.positional_count < 2)
         return fsdp__usage_error("diff: give two models: fsdp diff A B");
     fsdp__explain_bus_errors();

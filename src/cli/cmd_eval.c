@@ -4,10 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/compiler.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -50,9 +48,7 @@ typedef struct evaluation {
     char *tokens_path; /* of tokens that the model's tokenizer has made of text; NULL: the data is used as it is */
     fsdp_dtype dtype;
     double comm_timeout;
-    bool draws; /* this rank has a terminal where it draws a bar */
     fsdp__bar bar;
-    int64_t began_ns;
     bool skips_bad_lines;
 } evaluation;
 
@@ -143,8 +139,8 @@ static void draw_tokens(void *arg, int64_t bytes, int64_t all_bytes, int64_t tok
     evaluation *e = arg;
 
     (void)tokens;
-    if (fsdp__bar_possible(STDERR_FILENO) && bytes > 0)
-        fsdp__bar_draw(&e->bar, bytes, all_bytes, e->began_ns);
+    if (bytes > 0)
+        fsdp__bar_draw(&e->bar, bytes, all_bytes);
 }
 
 /* Makes tokens of the text. They are made once for the same text and tokenizer, and those that a training run has made
@@ -164,7 +160,7 @@ static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
     if (!e->cache && !e->own_cache)
         return FSDP_FAIL(FSDP_INVALID, "--data '%s' is text: name a folder for its tokens with --cache", e->data);
     snprintf(e->bar.note, sizeof e->bar.note, "bytes to tokens");
-    e->began_ns = fsdp__clock_ns();
+    fsdp__bar_begin(&e->bar);
     status = fsdp__token_cache_get(tokenizer, &e->data, 1, e->cache ? e->cache : e->own_cache, true, &options, &cached);
     fsdp__bar_clear(&e->bar);
     e->bar.note[0] = '\0';
@@ -253,8 +249,7 @@ static void draw(void *arg, int64_t done, int64_t all)
 {
     evaluation *e = arg;
 
-    if (e->draws)
-        fsdp__bar_draw(&e->bar, done, all, e->began_ns);
+    fsdp__bar_draw(&e->bar, done, all);
 }
 
 static void print_begin(const evaluation *e)
@@ -309,10 +304,10 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
     FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, &model));
     if (prints)
         print_begin(e);
-    e->draws = prints && fsdp__bar_possible(STDERR_FILENO);
+    fsdp__bar_begin(&e->bar);
+    e->bar.possible = e->bar.possible && prints;
     e->options.progress = draw;
     e->options.arg = e;
-    e->began_ns = fsdp__clock_ns();
     status = fsdp_evaluate(model, e->tokens, &e->options, &found);
     fsdp__bar_clear(&e->bar);
     fsdp_module_unref(model);
@@ -393,7 +388,6 @@ int fsdp__cmd_eval(int argc, char **argv)
 {
     static const char *const local[] = {"", "data", "cache", "tokenizer", NULL}; /* the contents are compared instead */
     evaluation e = {.path = NULL};
-    bool help = false;
     const fsdp__option options[] = {{"data", 0, &e.data, NULL},
                                     {"format", 0, &e.format_text, NULL},
                                     {"seq-len", 0, &e.seq_len_text, NULL},
@@ -410,7 +404,6 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     FSDP__TORCHRUN_OPTIONS(&e.torchrun),
                                     {RANK_OPTION, 0, &e.rank_path, NULL},
                                     {RANK_DATA_OPTION, 0, &e.rank_data, NULL},
-                                    {"help", 'h', NULL, &help},
                                     {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
     int status;
@@ -418,7 +411,7 @@ int fsdp__cmd_eval(int argc, char **argv)
     e.line = (fsdp__line){.command = "eval", .args = &args, .local = local};
     if (fsdp__args_parse(&args, "eval", argc, argv) != FSDP_OK)
         return fsdp__line_refuse();
-    if (help) {
+    if (args.help) {
         usage();
         return 0;
     }

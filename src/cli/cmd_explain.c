@@ -2,9 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/limits.h"
@@ -18,10 +16,9 @@ typedef struct request {
     fsdp_train_config *config;
     const char *strategy, *policy, *svg;
     const char *ranks, *machines, *batch, *seq_len, *microbatches, *rank;
-    bool one_level, json, help;
+    bool one_level, json;
     fsdp_explain_options options;
     fsdp__bar bar;
-    int64_t began_ns;
 } request;
 
 static void usage(void)
@@ -156,18 +153,16 @@ static void draw(void *arg, int64_t done, int64_t all)
 {
     request *r = arg;
 
-    fsdp__bar_draw(&r->bar, done, all, r->began_ns);
+    fsdp__bar_draw(&r->bar, done, all);
 }
 
 static fsdp_status explain(request *r, fsdp_explanation **out)
 {
     fsdp_status status;
 
-    r->began_ns = fsdp__clock_ns();
-    if (fsdp__bar_possible(STDERR_FILENO)) {
-        r->options.progress = draw;
-        r->options.progress_arg = r;
-    }
+    r->options.progress = draw;
+    r->options.progress_arg = r;
+    fsdp__bar_begin(&r->bar);
     status = fsdp_explain(NULL, r->config, &r->options, out);
     fsdp__bar_clear(&r->bar);
     return status;
@@ -224,18 +219,14 @@ static int with_config(request *r, int argc, char **argv)
                                     {"rank", 0, &r->rank, NULL},
                                     {"svg", 0, &r->svg, NULL},
                                     {"json", 0, NULL, &r->json},
-                                    {"help", 'h', NULL, &r->help},
                                     {0}};
     fsdp__overrides over = {.config = r->config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
+    int status;
 
-    if (fsdp__args_parse(&args, "explain", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    if (r->help) {
-        usage();
-        return 0;
-    }
+    if (!fsdp__take_line(&args, "explain", usage, argc, argv, &status))
+        return status;
     if (args.rest)
         return fsdp__usage_error("explain: nothing may follow '--'");
     if (args.positional_count == 0)

@@ -177,7 +177,6 @@ int fsdp__cmd_generate(int argc, char **argv)
     static const char *const local[] = {"", "prompt-file", "tokenizer", NULL}; /* the contents are compared instead */
     fsdp__continuation c = {.path = NULL};
     texts t = {.prompt = NULL};
-    bool help = false;
     const fsdp__option options[] = {{"prompt", 'p', &t.prompt, NULL},
                                     {"prompt-file", 0, &t.file, NULL},
                                     {"tokens", 0, &c.ids, NULL},
@@ -194,7 +193,6 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {"np", 0, &t.ranks, NULL},
                                     FSDP__TORCHRUN_OPTIONS(&t.torchrun),
                                     {RANK_OPTION, 0, &t.rank_fd, NULL},
-                                    {"help", 'h', NULL, &help},
                                     {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
     int status;
@@ -202,7 +200,7 @@ int fsdp__cmd_generate(int argc, char **argv)
     c.line = (fsdp__line){.command = "generate", .args = &args, .local = local};
     if (fsdp__args_parse(&args, "generate", argc, argv) != FSDP_OK)
         return fsdp__line_refuse();
-    if (help) {
+    if (args.help) {
         usage();
         return 0;
     }

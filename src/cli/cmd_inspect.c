@@ -83,17 +83,13 @@ static fsdp_status inspect(const char *path, bool json, bool parts)
 
 int fsdp__cmd_inspect(int argc, char **argv)
 {
-    bool help = false, json = false, parts = false;
-    const fsdp__option options[] = {
-        {"json", 0, NULL, &json}, {"parts", 0, NULL, &parts}, {"help", 'h', NULL, &help}, {0}};
+    bool json = false, parts = false;
+    const fsdp__option options[] = {{"json", 0, NULL, &json}, {"parts", 0, NULL, &parts}, {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
+    int status;
 
-    if (fsdp__args_parse(&args, "inspect", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    if (help) {
-        usage();
-        return 0;
-    }
+    if (!fsdp__take_line(&args, "inspect", usage, argc, argv, &status))
+        return status;
     if (args.positional_count == 0)
         return fsdp__usage_error("inspect: no model folder given; see 'fsdp inspect --help'");
     fsdp__explain_bus_errors();

@@ -3,24 +3,25 @@
 
 #include "cli/cli.h"
 
+static void usage(void)
+{
+    puts("fsdp repair FOLDER\n"
+         "\n"
+         "Finishes a save into a model folder that was interrupted while its files were being replaced; afterwards "
+         "the folder\n"
+         "holds the new model. The next export into the folder does the same. Nothing is moved if another user "
+         "could have\n"
+         "written the record of the save (unfinished-save.json).");
+}
+
 int fsdp__cmd_repair(int argc, char **argv)
 {
-    bool help = false, finished = false;
-    const fsdp__option options[] = {{"help", 'h', NULL, &help}, {0}};
-    fsdp__args args = {.options = options, .positional_most = 1};
+    fsdp__args args = {.options = (fsdp__option[]){{0}}, .positional_most = 1};
+    bool finished = false;
+    int status;
 
-    if (fsdp__args_parse(&args, "repair", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    if (help) {
-        puts("fsdp repair FOLDER\n"
-             "\n"
-             "Finishes a save into a model folder that was interrupted while its files were being replaced; afterwards "
-             "the folder\n"
-             "holds the new model. The next export into the folder does the same. Nothing is moved if another user "
-             "could have\n"
-             "written the record of the save (unfinished-save.json).");
-        return 0;
-    }
+    if (!fsdp__take_line(&args, "repair", usage, argc, argv, &status))
+        return status;
     if (args.positional_count == 0)
         return fsdp__usage_error("repair: no model folder given; see 'fsdp repair --help'");
     if (fsdp_hub_repair(args.positional[0], &finished) != FSDP_OK)

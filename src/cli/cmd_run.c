@@ -35,7 +35,6 @@ static void usage(void)
 typedef struct words {
     const char *ranks, *restarts;
     fsdp__torchrun torchrun;
-    bool help;
 } words;
 
 static fsdp_status check_restarts(const words *w)
@@ -97,20 +96,13 @@ static int run(words *w, char **program)
 int fsdp__cmd_run(int argc, char **argv)
 {
     words w = {.ranks = NULL};
-    const fsdp__option options[] = {{"ranks", 'n', &w.ranks, NULL},
-                                    {"np", 0, &w.ranks, NULL},
-                                    FSDP__TORCHRUN_OPTIONS(&w.torchrun),
-                                    {"max-restarts", 0, &w.restarts, NULL},
-                                    {"max_restarts", 0, &w.restarts, NULL},
-                                    {"help", 'h', NULL, &w.help},
-                                    {0}};
+    const fsdp__option options[] = {{"ranks", 'n', &w.ranks, NULL},         {"np", 0, &w.ranks, NULL},
+                                    FSDP__TORCHRUN_OPTIONS(&w.torchrun),    {"max-restarts", 0, &w.restarts, NULL},
+                                    {"max_restarts", 0, &w.restarts, NULL}, {0}};
     fsdp__args args = {.options = options, .runs = true};
+    int status;
 
-    if (fsdp__args_parse(&args, "run", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    if (w.help) {
-        usage();
-        return 0;
-    }
+    if (!fsdp__take_line(&args, "run", usage, argc, argv, &status))
+        return status;
     return run(&w, args.rest);
 }

@@ -1,7 +1,6 @@
 /* cmd_tokenize.c - fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER: turns files of text into a file of tokens. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -16,11 +15,8 @@ typedef struct request {
     int input_count;
     const char *output, *tokenizer, *threads, *separator_text, *on_bad_line;
     char *separator; /* with its escapes replaced */
-    bool help;
     fsdp_tokenize_options options;
     fsdp__bar bar;
-    bool draws;
-    int64_t began_ns;
 } request;
 
 static void usage(void)
@@ -76,43 +72,6 @@ static fsdp_status read_separator(request *r)
     return FSDP_OK;
 }
 
-static int parse(request *r, int argc, char **argv)
-{
-    const fsdp__option options[] = {{"output", 'o', &r->output, NULL},
-                                    {"tokenizer", 0, &r->tokenizer, NULL},
-                                    {"field", 0, &r->options.field, NULL},
-                                    {"on-bad-line", 0, &r->on_bad_line, NULL},
-                                    {"separator", 0, &r->separator_text, NULL},
-                                    {"threads", 0, &r->threads, NULL},
-                                    {"no-eos", 0, NULL, &r->options.no_eos},
-                                    {"plain-specials", 0, NULL, &r->options.plain_specials},
-                                    {"replace-invalid", 0, NULL, &r->options.replace_invalid},
-                                    {"help", 'h', NULL, &r->help},
-                                    {0}};
-    fsdp__args args = {.options = options, .list = r->inputs};
-    int64_t threads = 0;
-
-    if (fsdp__args_parse(&args, "tokenize", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    if (r->help)
-        return 0;
-    if (args.positional_count == 0)
-        return fsdp__usage_error("tokenize: no file of text given");
-    if (!r->output || !r->tokenizer)
-        return fsdp__usage_error("tokenize: %s is missing", r->output ? "--tokenizer FOLDER" : "-o OUT.bin");
-    if (strcmp(r->tokenizer, "bytes") == 0)
-        return fsdp__usage_error("tokenize: bytes of text need no file of tokens: train and eval read the text itself");
-    if (r->threads && fsdp__args_integer("--threads", r->threads, 1, FSDP__THREADS_MOST, &threads) != FSDP_OK)
-        return fsdp__usage_error("tokenize: %s", fsdp_last_error());
-    if (fsdp__bad_line_option(r->on_bad_line, &r->options.skip_bad_lines) != FSDP_OK)
-        return fsdp__usage_error("tokenize: %s", fsdp_last_error());
-    if (read_separator(r) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
-    r->options.threads = (int)threads;
-    r->input_count = args.positional_count;
-    return 0;
-}
-
 /* ---- the work ---- */
 
 static void progress(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
@@ -120,15 +79,13 @@ static void progress(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens
     request *r = arg;
     char count[32];
 
-    if (!r->draws)
-        return;
     snprintf(r->bar.note, sizeof r->bar.note, "MiB, %s tokens", fsdp__short_count(tokens, count, sizeof count));
-    fsdp__bar_draw_bytes(&r->bar, (uint64_t)bytes, (uint64_t)all_bytes, r->began_ns);
+    fsdp__bar_draw_bytes(&r->bar, (uint64_t)bytes, (uint64_t)all_bytes);
 }
 
 static void report(const request *r, const fsdp_tokenize_summary *s)
 {
-    double seconds = (double)(fsdp__clock_ns() - r->began_ns) / 1e9;
+    double seconds = (double)(fsdp__clock_ns() - r->bar.began_ns) / 1e9;
     char tokens[32], documents[32], size[32], rate[32], left_out[FSDP__LEFT_OUT_TEXT];
 
     printf("%s: %s tokens (uint%d) of %s document%s, %s of text, %s/s\n", r->output,
@@ -151,10 +108,9 @@ static int tokenize(request *r)
 
     if (fsdp_tokenizer_open(r->tokenizer, &tokenizer) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    r->draws = fsdp__bar_possible(STDERR_FILENO);
+    fsdp__bar_begin(&r->bar);
     r->options.progress = progress;
     r->options.progress_arg = r;
-    r->began_ns = fsdp__clock_ns();
     status = fsdp_tokenize_files(tokenizer, r->inputs, r->input_count, r->output, &r->options, &summary);
     fsdp__bar_clear(&r->bar);
     fsdp_tokenizer_close(tokenizer);
@@ -164,15 +120,48 @@ static int tokenize(request *r)
     return 0;
 }
 
+/* ---- the command line ---- */
+
+static int with_line(request *r, int argc, char **argv)
+{
+    const fsdp__option options[] = {{"output", 'o', &r->output, NULL},
+                                    {"tokenizer", 0, &r->tokenizer, NULL},
+                                    {"field", 0, &r->options.field, NULL},
+                                    {"on-bad-line", 0, &r->on_bad_line, NULL},
+                                    {"separator", 0, &r->separator_text, NULL},
+                                    {"threads", 0, &r->threads, NULL},
+                                    {"no-eos", 0, NULL, &r->options.no_eos},
+                                    {"plain-specials", 0, NULL, &r->options.plain_specials},
+                                    {"replace-invalid", 0, NULL, &r->options.replace_invalid},
+                                    {0}};
+    fsdp__args args = {.options = options, .list = r->inputs};
+    int64_t threads = 0;
+    int status;
+
+    if (!fsdp__take_line(&args, "tokenize", usage, argc, argv, &status))
+        return status;
+    if (args.positional_count == 0)
+        return fsdp__usage_error("tokenize: no file of text given");
+    if (!r->output || !r->tokenizer)
+        return fsdp__usage_error("tokenize: %s is missing", r->output ? "--tokenizer FOLDER" : "-o OUT.bin");
+    if (strcmp(r->tokenizer, "bytes") == 0)
+        return fsdp__usage_error("tokenize: bytes of text need no file of tokens: train and eval read the text itself");
+    if (r->threads && fsdp__args_integer("--threads", r->threads, 1, FSDP__THREADS_MOST, &threads) != FSDP_OK)
+        return fsdp__usage_error("tokenize: %s", fsdp_last_error());
+    if (fsdp__bad_line_option(r->on_bad_line, &r->options.skip_bad_lines) != FSDP_OK)
+        return fsdp__usage_error("tokenize: %s", fsdp_last_error());
+    if (read_separator(r) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    r->options.threads = (int)threads;
+    r->input_count = args.positional_count;
+    return tokenize(r);
+}
+
 int fsdp__cmd_tokenize(int argc, char **argv)
 {
     request r = {.inputs = fsdp__calloc((size_t)argc, sizeof *r.inputs)};
-    int result = r.inputs ? parse(&r, argc, argv) : fsdp__failure("%s", fsdp_last_error());
+    int result = r.inputs ? with_line(&r, argc, argv) : fsdp__failure("%s", fsdp_last_error());
 
-    if (result == 0 && r.help)
-        usage();
-    else if (result == 0)
-        result = tokenize(&r);
     fsdp__free(r.separator);
     fsdp__free(r.inputs);
     return result;

@@ -318,7 +318,7 @@ static int train(session *s)
     s->progress.prints = fsdp_context_rank(s->context) == 0;
     if (s->progress.prints && !s->as_rank) /* for a started rank the launcher does that */
         fsdp__interrupt_last_words(&s->interrupt, last_words, s);
-    s->progress.terminal = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
+    s->progress.bar.possible = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
     s->progress.on_terminal = isatty(STDOUT_FILENO);
     fsdp_context_set_log(s->context, s->config->comm.trace ? FSDP_LOG_DEBUG : FSDP_LOG_INFO, logged, s);
     status = fsdp_train(s->context, s->config, &listener);
@@ -401,7 +401,7 @@ static int print_config(const session *s)
 typedef struct texts {
     const char *ranks, *rank_fd, *steps_fd;
     fsdp__torchrun torchrun;
-    bool help, print;
+    bool print;
 } texts;
 
 /* Starts the ranks, or joins them. */
@@ -435,7 +435,6 @@ static int with_config(session *s, int argc, char **argv)
     const fsdp__option options[] = {{"ranks", 'n', &t.ranks, NULL},
                                     {"np", 0, &t.ranks, NULL},
                                     FSDP__TORCHRUN_OPTIONS(&t.torchrun),
-                                    {"help", 'h', NULL, &t.help},
                                     {"print-config", 0, NULL, &t.print},
                                     {"max-restarts", 0, &s->restarts.most_text, NULL},
                                     {"min-ranks", 0, &s->restarts.least_text, NULL},
@@ -452,7 +451,7 @@ static int with_config(session *s, int argc, char **argv)
     s->line.local = local;
     if (fsdp__args_parse(&args, "train", argc, argv) != FSDP_OK)
         return fsdp__line_refuse();
-    if (t.help)
+    if (args.help)
         return help(&args);
     if (t.rank_fd)
         return be_rank(s, t.rank_fd, t.steps_fd);

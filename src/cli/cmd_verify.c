@@ -3,10 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
@@ -16,12 +14,6 @@
 #include "cli/own_process.h"
 #include "train/model_folder.h"
 #include "train/values.h"
-
-typedef struct verification {
-    bool draws;
-    fsdp__bar bar;
-    int64_t began_ns;
-} verification;
 
 static void usage(void)
 {
@@ -41,23 +33,15 @@ static void usage(void)
 
 /* ---- progress ---- */
 
-static void draw(void *arg, uint64_t done, uint64_t all)
+static void draw(void *bar, uint64_t done, uint64_t all)
 {
-    verification *v = arg;
-
-    if (v->draws)
-        fsdp__bar_draw_bytes(&v->bar, done, all, v->began_ns);
+    fsdp__bar_draw_bytes(bar, done, all);
 }
 
-static fsdp_status draw_checked(void *arg, uint64_t done, uint64_t all)
+static fsdp_status draw_checked(void *bar, uint64_t done, uint64_t all)
 {
-    draw(arg, done, all);
+    fsdp__bar_draw_bytes(bar, done, all);
     return FSDP_OK;
-}
-
-static void begin(verification *v)
-{
-    *v = (verification){.draws = fsdp__bar_possible(STDERR_FILENO), .began_ns = fsdp__clock_ns()};
 }
 
 /* ---- a checkpoint ---- */
@@ -80,12 +64,12 @@ static fsdp_status check_config(const fsdp_checkpoint_reader *reader)
 static fsdp_status check_weights(fsdp_checkpoint_reader *reader)
 {
     fsdp__tensor_source source = {.reader = reader};
-    verification v;
+    fsdp__bar bar = {.possible = false};
     fsdp_status status;
 
-    begin(&v);
-    status = fsdp__check_finite_weights(&source, draw, &v);
-    fsdp__bar_clear(&v.bar);
+    fsdp__bar_begin(&bar);
+    status = fsdp__check_finite_weights(&source, draw, &bar);
+    fsdp__bar_clear(&bar);
     source.reader = NULL; /* it belongs to the caller */
     fsdp__tensor_source_release(&source);
     return status;
@@ -96,12 +80,12 @@ static fsdp_status check_checkpoint(fsdp_checkpoint_reader *reader)
     bool has_model = fsdp_checkpoint_file_find(reader, "config.json") != NULL;
     int64_t count = fsdp_checkpoint_count(reader);
     bool has_weights = fsdp_checkpoint_has_section(reader, FSDP__SECTION_MODEL);
-    verification v;
+    fsdp__bar bar = {.possible = false};
     fsdp_status status;
 
-    begin(&v);
-    status = fsdp_checkpoint_verify(reader, draw_checked, &v);
-    fsdp__bar_clear(&v.bar);
+    fsdp__bar_begin(&bar);
+    status = fsdp_checkpoint_verify(reader, draw_checked, &bar);
+    fsdp__bar_clear(&bar);
     FSDP_TRY(status);
     if (has_model)
         FSDP_TRY(check_config(reader));
@@ -177,15 +161,15 @@ static fsdp_status verify_weights(const char *path, const char *and)
     fsdp__tensor_source source = {.count = 0};
     char unread[96] = "";
     int64_t count;
-    verification v;
+    fsdp__bar bar = {.possible = false};
     fsdp_status status;
 
     FSDP_TRY(fsdp_weights_open(path, &source.weights));
-    begin(&v);
-    status = fsdp__check_finite_weights(&source, draw, &v);
+    fsdp__bar_begin(&bar);
+    status = fsdp__check_finite_weights(&source, draw, &bar);
     count = source.count;
     note_unread(&source, unread, sizeof unread);
-    fsdp__bar_clear(&v.bar);
+    fsdp__bar_clear(&bar);
     fsdp__tensor_source_release(&source);
     if (status == FSDP_OK)
         printf("%s: whole: %lld tensor%s, all values are finite%s%s\n", path, (long long)count, count == 1 ? "" : "s",
@@ -230,16 +214,13 @@ static fsdp_status verify(const char *path, bool all)
 
 int fsdp__cmd_verify(int argc, char **argv)
 {
-    bool help = false, all = false;
-    const fsdp__option options[] = {{"all", 0, NULL, &all}, {"help", 'h', NULL, &help}, {0}};
+    bool all = false;
+    const fsdp__option options[] = {{"all", 0, NULL, &all}, {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
+    int status;
 
-    if (fsdp__args_parse(&args, "verify", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    if (help) {
-        usage();
-        return 0;
-    }
+    if (!fsdp__take_line(&args, "verify", usage, argc, argv, &status))
+        return status;
     if (args.positional_count == 0)
         return fsdp__usage_error("verify: no checkpoint or model folder given; see 'fsdp verify --help'");
     fsdp__explain_bus_errors();

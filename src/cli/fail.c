@@ -1,4 +1,4 @@
-/* fail.c - prints what went wrong. */
+/* fail.c - prints what went wrong, with a command line or later. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -33,4 +33,14 @@ int fsdp__failure(const char *format, ...)
     status = say(FSDP__FAILED, format, values);
     va_end(values);
     return status;
+}
+
+bool fsdp__take_line(fsdp__args *args, const char *command, void (*usage)(void), int argc, char **argv, int *out_status)
+{
+    bool right = fsdp__args_parse(args, command, argc, argv) == FSDP_OK;
+
+    *out_status = right ? 0 : fsdp__usage_error("%s", fsdp_last_error());
+    if (right && args->help)
+        usage();
+    return right && !args->help;
 }

@@ -251,14 +251,14 @@ static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report)
 static void draw(fsdp__progress *progress, int64_t now)
 {
     double done = (double)(progress->step - progress->first_step), all = (double)progress->step;
-    int64_t began_ns = now - (int64_t)((double)(now - progress->began_ns) * (all / done));
     char speed[40];
 
+    progress->bar.began_ns = now - (int64_t)((double)(now - progress->began_ns) * (all / done));
     if (progress->step > progress->logged_step)
         progress->tps = tokens_a_second(progress, now);
     snprintf(progress->bar.note, sizeof progress->bar.note, "loss %.4f  %s tok/s%s", progress->last_loss,
              fsdp__thousands((int64_t)(progress->tps + 0.5), speed, sizeof speed), progress->news);
-    fsdp__bar_draw(&progress->bar, progress->step, progress->steps, began_ns);
+    fsdp__bar_draw(&progress->bar, progress->step, progress->steps);
 }
 
 void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *report)
@@ -283,7 +283,7 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
         log_epoch(progress, report);
     if (report->step == progress->first_step + 1 || report->step % progress->log_freq == 0 || last)
         log_line(progress, report, now);
-    if (progress->terminal && !last)
+    if (progress->bar.possible && !last)
         draw(progress, now);
 }
 
@@ -305,7 +305,7 @@ void fsdp__progress_saved(fsdp__progress *progress, const fsdp_train_saved *save
 
 void fsdp__progress_validating(fsdp__progress *progress, int64_t done, int64_t all)
 {
-    if (!progress->terminal || progress->step == progress->first_step)
+    if (!progress->bar.possible || progress->step == progress->first_step)
         return;
     snprintf(progress->news, sizeof progress->news, "  validating %lld/%lld", (long long)done, (long long)all);
     draw(progress, fsdp__clock_ns());

@@ -15,8 +15,9 @@ static fsdp_status unknown_option(const fsdp__args *args, const char *command, c
     int count = 0;
 
     snprintf(name, sizeof name, "%.*s", (int)strcspn(text + 2, "="), text + 2);
-    for (const fsdp__option *o = args->options; o->name && count < 31; o++)
+    for (const fsdp__option *o = args->options; o->name && count < 30; o++)
         names[count++] = o->name;
+    names[count++] = "help";
     names[count] = NULL;
     near = text[1] == '-' ? fsdp__nearest(name, names) : NULL;
     if (near)
@@ -32,15 +33,18 @@ static bool has_name(const fsdp__option *o, const char *text)
     return strlen(o->name) == strcspn(name, "=") && strncmp(name, o->name, strlen(o->name)) == 0;
 }
 
-static const fsdp__option *find_option(const fsdp__args *args, const char *text)
+/* Finds an option by its name, or otherwise by its letter. */
+static const fsdp__option *find_option(const fsdp__args *args, const fsdp__option *help, const char *text)
 {
+    if (has_name(help, text))
+        return help;
     for (const fsdp__option *o = args->options; o->name; o++)
         if (has_name(o, text))
             return o;
     for (const fsdp__option *o = args->options; o->name; o++)
         if (o->letter && text[1] == o->letter)
             return o;
-    return NULL;
+    return text[1] == help->letter ? help : NULL;
 }
 
 /* Takes the value of the option at `*at`, which moves on if the value is the next argument. `inside` is the part of the
@@ -87,6 +91,8 @@ static fsdp_status take_option(const fsdp__option *o, const char *command, int a
 
 fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, char **argv)
 {
+    const fsdp__option help = {.name = "help", .letter = 'h', .flag = &args->help};
+
     for (int i = 1; i < argc; i++) {
         const char *text = argv[i];
         const fsdp__option *o;
@@ -103,7 +109,7 @@ fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, ch
             (args->list ? args->list : args->positional)[args->positional_count++] = text;
             continue;
         }
-        o = find_option(args, text);
+        o = find_option(args, &help, text);
         if (o)
             FSDP_TRY(take_option(o, command, argc, argv, &i));
         else if (args->dotted && strncmp(text, "--", 2) == 0 && memchr(text, '.', strcspn(text, "=")))

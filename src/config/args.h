@@ -1,6 +1,7 @@
-/* args.h - parses a command line. Options may stand anywhere before "--", as "--name=value" or "--name value". A name
- * may also have one dash ("-np 2"), and a letter may have its value right after it ("-n2"). A value that begins with
- * two dashes needs the "=". If an option is given twice, the last one counts. */
+/* args.h - parses a command line. Every command has the flag --help, or -h. Options may stand anywhere before "--", as
+ * "--name=value" or "--name value". A name may also have one dash ("-np 2"), and a letter may have its value right
+ * after it ("-n2"). A value that begins with two dashes needs the "=". If an option is given twice, the last one
+ * counts. */
 #ifndef CONFIG_ARGS_H
 #define CONFIG_ARGS_H
 
@@ -26,6 +27,7 @@ typedef struct fsdp__args {
     const char **list; /* room for argc words, used in place of `positional`; NULL: none */
     char **rest;       /* what follows "--"; NULL if there was none */
     bool runs;         /* the first word that belongs to no option begins `rest`, too */
+    bool help;         /* becomes true if help was asked for */
 } fsdp__args;
 
 /* Parses the command line. `command` is for messages. */
