@@ -313,7 +313,7 @@ static void hear_of_all(fsdp_context *context, void *arg)
         for (int r = 0; r < ranks; r++) {
             fsdp__said heard = {0};
 
-            heard_of += fsdp__peers_heard(&machines->peers, r, &heard) && heard.beats > 1;
+            heard_of += fsdp__board_said(machines->link.board, r, &heard) && heard.beats > 1;
         }
         (void)sched_yield();
     }
@@ -523,7 +523,7 @@ static void go_on_in_another_group(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     CHECK_OK(fsdp_process_group_create(context, both, 2, "other", &other));
     CHECK_OK(fsdp_barrier(other));
-    CHECK(fsdp__peers_heard(&machines->peers, 1 - fsdp_context_rank(context), &heard));
+    CHECK(fsdp__board_said(machines->link.board, 1 - fsdp_context_rank(context), &heard));
     CHECK_STRING(heard.doing.group, "other");
     fsdp__call_last(machines->link.board, -1, 0, &mine);
     CHECK_EQ(heard.doing.tag, mine.tag);

@@ -11,11 +11,10 @@ enum {
     IDLE_NS = 5000000 /* processor time between two looks: see pulse.c; here more threads wait */
 };
 
-fsdp_status fsdp__peers_open(fsdp__peers *peers, fsdp__health *own, const fsdp__places *places, bool one_level)
+fsdp_status fsdp__peers_open(fsdp__peers *peers, fsdp__health *own, const fsdp__places *places)
 {
     peers->own = own;
     peers->places = places;
-    peers->one_level = one_level;
     peers->known = fsdp__calloc((size_t)places->ranks, sizeof *peers->known);
     if (!peers->known)
         return FSDP_NO_MEMORY;
@@ -107,54 +106,44 @@ void fsdp__peers_say(fsdp__peers *peers, fsdp__said *out)
 
 /* ---- the others ---- */
 
+/* Returns whether a beat was sent before what is known already, from a meeting. */
+static bool is_older(const fsdp__doing *beat, const fsdp__doing *known)
+{
+    return beat->sequence < known->sequence && (beat->sequence == 0 || beat->tag == known->tag);
+}
+
 /* Nobody else writes these rows. */
 void fsdp__peers_hear(fsdp__peers *peers, int rank, const fsdp__said *said)
 {
     fsdp__known *known = &peers->known[rank];
     fsdp__said before = {0}, now = *said;
-    int64_t ticks;
 
+    pthread_mutex_lock(&peers->mutex);
     (void)fsdp__board_said(peers->own->board, rank, &before);
-    pthread_mutex_lock(&peers->mutex);
-    ticks = FSDP__MAX(known->silent, 1); /* since the previous news */
-    known->silent = 0;
-    known->beats = before.beats + 1;
-    pthread_mutex_unlock(&peers->mutex);
-    now.beats = before.beats + 1;
-    now.still = said->still > 0 ? before.still + ticks : 0;
+    now.beats = known->beats = before.beats + 1;
+    now.still = said->still > 0 ? before.still + FSDP__MAX(known->silent, 1) : 0; /* since the previous news */
     now.left = before.left || said->left;
-    fsdp__board_say(peers->own->board, rank, &now);
-}
-
-/* Returns whether the beat is older than a meeting, which may have told more since the beat was sent. */
-static bool is_older(const fsdp__doing *beat, const fsdp__doing *met)
-{
-    return beat->sequence < met->sequence && (beat->sequence == 0 || beat->tag == met->tag);
-}
-
-bool fsdp__peers_heard(fsdp__peers *peers, int rank, fsdp__said *out)
-{
-    const fsdp__known *known = &peers->known[rank];
-
-    if (!fsdp__board_said(peers->own->board, rank, out))
-        return false;
-    pthread_mutex_lock(&peers->mutex);
-    if (known->met_beats > out->beats || (known->met_beats > 0 && is_older(&out->doing, &known->met))) {
-        out->doing = known->met;
-        out->in = 1;
+    if (is_older(&said->doing, &before.doing)) {
+        now.doing = before.doing;
+        now.in = before.in;
     }
+    known->silent = 0;
+    fsdp__board_say(peers->own->board, rank, &now);
     pthread_mutex_unlock(&peers->mutex);
-    return true;
 }
 
 void fsdp__peers_met(fsdp__peers *peers, int rank, const char *group, int tag, const fsdp__signature *theirs)
 {
-    fsdp__known *known = &peers->known[rank];
-    uint64_t beats = fsdp__board_beats(peers->own->board, rank);
+    fsdp__said said;
 
+    if (!fsdp__are_counterparts(peers->places, peers->places->rank, rank))
+        return;
     pthread_mutex_lock(&peers->mutex);
-    known->met_beats = beats + 1;
-    fsdp__doing_set(&known->met, group, tag, theirs->sequence, theirs->name, theirs->label);
+    if (fsdp__board_said(peers->own->board, rank, &said)) {
+        fsdp__doing_set(&said.doing, group, tag, theirs->sequence, theirs->name, theirs->label);
+        said.in = 1;
+        fsdp__board_say(peers->own->board, rank, &said);
+    }
     pthread_mutex_unlock(&peers->mutex);
 }
 

@@ -18,19 +18,16 @@
 #include "comm/health/pulse.h"
 #include "comm/health/signature.h"
 
-/* What this rank has counted of another rank, and heard from it in meetings. */
+/* What this rank has counted of another rank. */
 typedef struct fsdp__known {
-    uint64_t beats;     /* as last seen on the board */
-    int64_t silent;     /* ticks since the last beat */
-    int64_t left;       /* ticks since the rank has left; 0: it has not */
-    fsdp__doing met;    /* what it said in a meeting with this rank */
-    uint64_t met_beats; /* 1 + the beats that were heard by then; 0: there was no meeting */
+    uint64_t beats; /* as last seen on the board */
+    int64_t silent; /* ticks since the last beat */
+    int64_t left;   /* ticks since the rank has left; 0: it has not */
 } fsdp__known;
 
 typedef struct fsdp__peers {
     fsdp__health *own;
     const fsdp__places *places;
-    bool one_level; /* ranks of one machine compare their calls over the network, too */
     _Atomic int64_t ticks;
     _Atomic int in;              /* number of calls of this rank begun and not done */
     _Atomic int awaits;          /* 1 + a rank that one of them waits for over the network; 0: none */
@@ -38,16 +35,17 @@ typedef struct fsdp__peers {
     fsdp__pulse pulse;           /* this rank's own */
     uint64_t beats;              /* beats of the heart when the pulse was taken, without `wait_beats` */
     int64_t still;               /* number of looks in which this rank got nothing done */
-    pthread_mutex_t mutex;       /* guards `known` */
+    pthread_mutex_t mutex;       /* guards `known`, and the rows that this rank writes */
     fsdp__known *known;          /* by rank; NULL: not open */
 } fsdp__peers;
 
-fsdp_status fsdp__peers_open(fsdp__peers *peers, fsdp__health *own, const fsdp__places *places, bool one_level);
+fsdp_status fsdp__peers_open(fsdp__peers *peers, fsdp__health *own, const fsdp__places *places);
 void fsdp__peers_close(fsdp__peers *peers);
 
 /* Notes a moment of a call on this rank. */
 void fsdp__peers_note(fsdp__peers *peers, fsdp__moment moment);
-/* Notes what a rank has said in a meeting of the group about its call: this is fresher than its last beat. */
+/* Notes what a rank has said in a meeting of the group about its call: this is fresher than its last beat. Only what a
+ * counterpart says is written down. */
 void fsdp__peers_met(fsdp__peers *peers, int rank, const char *group, int tag, const fsdp__signature *theirs);
 
 /* For the thread that tells and listens. Gets what this rank says of itself, having looked whether it gets anything
@@ -62,8 +60,6 @@ int64_t fsdp__peers_beat_ms(const fsdp__peers *peers);
 
 /* Writes what this rank does: "in call 6 of group 'world' (...)". */
 void fsdp__peers_doing_text(const fsdp__peers *peers, char *text, size_t bytes);
-/* Gets what a rank has said; returns false if that cannot be read now. */
-bool fsdp__peers_heard(fsdp__peers *peers, int rank, fsdp__said *out);
 fsdp__known fsdp__peers_known(fsdp__peers *peers, int rank);
 /* Returns the number of ticks in which a rank that can speak does so. */
 int64_t fsdp__peers_fresh_ticks(const fsdp__peers *peers);

@@ -25,7 +25,7 @@ static void add_others(fsdp__peers *peers, int named, char *text, size_t bytes)
 
     fsdp__peers_doing_text(peers, mine, sizeof mine);
     for (int r = 0; r < peers->places->ranks; r++) {
-        if (r == named || r == peers->places->rank || !fsdp__peers_heard(peers, r, &heard))
+        if (r == named || r == peers->places->rank || !fsdp__board_said(peers->own->board, r, &heard))
             continue;
         fsdp__doing_text(&heard.doing, heard.in, theirs, sizeof theirs);
         if (strcmp(mine, theirs) != 0 && at + strlen(theirs) + 24 < bytes)
@@ -39,7 +39,7 @@ static void break_world(fsdp__peers *peers, int rank, const char *became, bool a
     char text[FSDP__ABORT_BYTES], was[DOING_BYTES] = "in a call that is not known", mine[DOING_BYTES];
     fsdp__said heard;
 
-    if (fsdp__peers_heard(peers, rank, &heard))
+    if (fsdp__board_said(peers->own->board, rank, &heard))
         fsdp__doing_text(&heard.doing, heard.in, was, sizeof was);
     fsdp__peers_doing_text(peers, mine, sizeof mine);
     snprintf(text, sizeof text, "%s: it was %s; rank %d, which waits for it, is %s", became, was, peers->places->rank,
@@ -129,7 +129,7 @@ void fsdp__verdict_look(fsdp__peers *peers, int rank, int64_t waited)
     check_alive(peers, fsdp__listener_of(peers->places, rank));
     if (limit == 0 || waited < limit || end_silent(peers, rank, limit))
         return;
-    if (fsdp__peers_heard(peers, rank, &heard) && heard.still >= limit &&
+    if (fsdp__board_said(peers->own->board, rank, &heard) && heard.still >= limit &&
         (heard.in == 0 || all_are_still(peers, limit)))
         end_world(peers, rank, "has stood still", heard.still, heard.in > 0);
 }
@@ -162,31 +162,24 @@ void fsdp__verdict_last_word(fsdp__peers *peers, int rank)
 
 /* ---- ranks that disagree ---- */
 
-/* Returns whether the other rank takes this rank's call for a different one. This is asked of calls of the world only
- * (tag 0): groups that were made in one call have one tag, and ranks of two such groups make calls of their own. */
-static bool differs(const fsdp__said *mine, const fsdp__said *theirs)
+void fsdp__verdict_disagreement(fsdp__board *board, int group, int rank)
 {
-    return theirs->in > 0 && theirs->doing.tag == mine->doing.tag && theirs->doing.sequence == mine->doing.sequence &&
-           theirs->doing.name != mine->doing.name;
-}
+    fsdp__doing mine, other;
+    char text[256];
 
-void fsdp__verdict_disagreement(fsdp__peers *peers, const fsdp__said *mine)
-{
-    const fsdp__places *places = peers->places;
-    int own = places->rank, here = own - fsdp__local_of(places, own);
+    fsdp__call_last(board, group, rank, &mine);
+    for (int r = 0; r < board->world; r++) {
+        const fsdp__doing *first = r < rank ? &other : &mine, *second = r < rank ? &mine : &other;
 
-    for (int r = here; r < here + places->machine_ranks; r++) {
-        fsdp__said theirs;
-        char text[256];
-
-        if (peers->one_level || r == own || mine->in == 0 || mine->doing.tag != 0 ||
-            !fsdp__peers_heard(peers, r, &theirs) || !differs(mine, &theirs))
+        fsdp__call_last(board, group, r, &other);
+        /* Another tag: it has not come to this group yet, whose place was that of another one. */
+        if (other.tag != mine.tag || other.sequence != mine.sequence || other.name == mine.name)
             continue;
         snprintf(text, sizeof text, "ranks disagree in group '%s': call %llu is %s on rank %d but %s on rank %d",
-                 mine->doing.group, (unsigned long long)mine->doing.sequence,
-                 fsdp__call_text((fsdp__call_name)(r < own ? &theirs : mine)->doing.name), FSDP__MIN(r, own),
-                 fsdp__call_text((fsdp__call_name)(r < own ? mine : &theirs)->doing.name), FSDP__MAX(r, own));
-        fsdp__board_abort(peers->own->board, FSDP_MISMATCH, -1, text);
+                 mine.group, (unsigned long long)mine.sequence, fsdp__call_text((fsdp__call_name)first->name),
+                 fsdp__board_global(board, FSDP__MIN(r, rank)), fsdp__call_text((fsdp__call_name)second->name),
+                 fsdp__board_global(board, FSDP__MAX(r, rank)));
+        fsdp__board_abort(board, FSDP_MISMATCH, -1, text);
         return;
     }
 }
@@ -201,7 +194,7 @@ static void state_text(fsdp__peers *peers, int rank, char *text, size_t bytes)
     char doing[DOING_BYTES];
     fsdp__said heard;
 
-    if (!fsdp__peers_heard(peers, rank, &heard)) {
+    if (!fsdp__board_said(peers->own->board, rank, &heard)) {
         snprintf(text, bytes, "is doing what is not known");
         return;
     }

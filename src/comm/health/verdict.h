@@ -11,10 +11,10 @@
 void fsdp__verdict_look(fsdp__peers *peers, int rank, int64_t waited);
 /* Does the same for a rank that has not said yet that it leaves, while this one leaves. */
 void fsdp__verdict_last_word(fsdp__peers *peers, int rank);
-/* Ends the world when two ranks of this machine are in one call of the world that each takes for a different call. One
- * of them may wait for the network first and never get to where the other waits for it, so they would not compare.
- * `mine` is what this rank says. */
-void fsdp__verdict_disagreement(fsdp__peers *peers, const fsdp__said *mine);
+/* Ends the world when another rank of this machine takes the group's call that `rank` (of this machine) is in for a
+ * different one. One of the two may wait for the network first and never get to where the other waits for it, so they
+ * would not compare. */
+void fsdp__verdict_disagreement(fsdp__board *board, int group, int rank);
 /* Warns in the log that this rank waits for `rank`: after a fifth of the timeout, then at doubled intervals. `*next`
  * must be 0 when a wait begins. */
 void fsdp__verdict_tell_slow(fsdp__peers *peers, int rank, int64_t waited, int64_t *next);

@@ -6,7 +6,6 @@
 #include "comm/transport/arena/rendezvous.h"
 
 #include <sched.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -160,16 +159,11 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 
 static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
 {
-    const fsdp__signature *a = &fsdp__entry_of(group, 0)->signature;
-    const fsdp__signature *b = &fsdp__entry_of(group, other)->signature;
     fsdp__board *board = group->world->arena->board;
-    char text[640];
 
-    fsdp__signature_mismatch(group->name, a, fsdp__board_global(board, group->ranks[0]), b,
-                             fsdp__board_global(board, group->ranks[other]), text, sizeof text);
-    /* Every rank of the group finds the same mismatch; the record ends the rest of the world too. */
-    fsdp__board_abort(board, FSDP_MISMATCH, -1, text);
-    return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
+    return fsdp__signature_disagree(
+        board, group->name, &fsdp__entry_of(group, 0)->signature, fsdp__board_global(board, group->ranks[0]),
+        &fsdp__entry_of(group, other)->signature, fsdp__board_global(board, group->ranks[other]));
 }
 
 fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry, fsdp__traffic *traffic)

@@ -236,6 +236,8 @@ static void look_after(fsdp__exchange *x, patience *p)
             whom = x->flows[i].leg.rank;
         fsdp__verdict_look(peers, x->flows[i].leg.rank, waited);
     }
+    if (x->group->local)
+        fsdp__verdict_disagreement(peers->own->board, x->group->local->index, peers->own->rank);
     atomic_store(&peers->awaits, whom + 1);
     p->told = true;
     if (whom >= 0)

@@ -213,7 +213,7 @@ static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool 
     if (status == FSDP_OK)
         status = fsdp__machines_group_world(machines, local, &world);
     if (status == FSDP_OK)
-        status = fsdp__peers_open(&machines->peers, &machines->local->health, places, machines->one_level);
+        status = fsdp__peers_open(&machines->peers, &machines->local->health, places);
     if (status == FSDP_OK)
         status = fsdp__watch_open(&machines->watch, &machines->link, &machines->peers);
     if (status != FSDP_OK) {

@@ -1,7 +1,6 @@
 /* meeting.c - exchanges and compares headers. */
 #include "comm/transport/network/meeting.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -292,13 +291,12 @@ fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, c
 static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 {
     const fsdp__machines_group *g = m->group;
-    const fsdp__signature *a = &fsdp__meeting_header(m, 0)->signature, *b = &fsdp__meeting_header(m, place)->signature;
-    char text[640];
+    fsdp_status status =
+        fsdp__signature_disagree(g->world->link.board, g->name, &fsdp__meeting_header(m, 0)->signature, g->column[0],
+                                 &fsdp__meeting_header(m, place)->signature, g->column[place]);
 
-    fsdp__signature_mismatch(g->name, a, g->column[0], b, g->column[place], text, sizeof text);
-    fsdp__board_abort(g->world->link.board, FSDP_MISMATCH, -1, text);
     fsdp__link_give_up(&g->world->link);
-    return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
+    return status;
 }
 
 static fsdp_status compare(const fsdp__meeting *m)

@@ -156,7 +156,6 @@ static void speak(fsdp__watch *watch)
     fsdp__peers_hear(watch->peers, watch->link->places.rank, &what.said);
     if (!atomic_load(&watch->told))
         atomic_store(&watch->told, tell_column(watch, &what) && leaves);
-    fsdp__verdict_disagreement(watch->peers, &what.said);
 }
 
 static void *watch_main(void *argument)
