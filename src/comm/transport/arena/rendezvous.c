@@ -131,6 +131,8 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 
     if (old & FSDP__GENERATION_BROKEN)
         return fsdp__board_failure(group->world->arena->board);
+    if (traffic->stream)
+        FSDP_TRY(fsdp__stream_settle(traffic->stream));
     fsdp__races_publish(group->world->context, traffic->stream, shared, old);
     /* Set the ticket before counting in: peers tell from the tickets who is missing. */
     atomic_store(&group->desk->ticket, old + 2);
