@@ -13,6 +13,7 @@
 #include "comm/health/futex.h"
 #include "comm/health/gone.h"
 #include "comm/health/watchdog.h"
+#include "device/device.h"
 
 enum {
     SPIN_TURNS = 1000,
@@ -130,6 +131,8 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 
     if (old & FSDP__GENERATION_BROKEN)
         return fsdp__board_failure(group->world->arena->board);
+    if (traffic->stream)
+        FSDP_TRY(fsdp__stream_settle(traffic->stream));
     FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .stream = traffic->stream, .object = shared,
                .number = old);
     /* Set the ticket before counting in: peers tell from the tickets who is missing. */
