@@ -167,7 +167,7 @@ if(FSDP_SANITIZE MATCHES "thread")
   if(NOT FSDP_TEST_LONG)
     # Of one thread: files, and layers whose calls are those of one rank, or go through the threads of another layer.
     list(APPEND FSDP_EXCEPT test_checkpoint_power_cut test_checkpoint_crash test_checkpoint_processes
-         test_data_token_cache)
+         test_data_token_cache test_launch_by_name)
     # State between steps, which no thread but the ranks' takes part in.
     list(APPEND FSDP_EXCEPT test_shard_door_faults test_shard_doors test_shard_fsdp1_state test_shard_give_back
          test_shard_given_up test_shard_layout test_shard_memory test_shard_meta test_shard_retype test_shard_shard_map
