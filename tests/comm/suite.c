@@ -325,6 +325,7 @@ void suite_plain(const suite *s)
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16, FSDP_I32, FSDP_I64, FSDP_U8};
     static const int64_t counts[] = {0, 1, 13, 1500, 5003};
 
+    /* But for `make test-long` each dtype has every second count. */
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t c = test_long() ? 0 : d % 2; c < sizeof counts / sizeof *counts; c += test_long() ? 1 : 2)
             suite_plain_count(s, dtypes[d], counts[c]);

@@ -59,7 +59,7 @@ try() { # STARTER PLUGIN
 }
 
 try mpirun.openmpi openmpi
-# What ends a rank does not know which MPI it is: the other one in TEST_LONG, but for what its starter does below.
+# What ends a rank does not depend on the MPI: the second one in TEST_LONG, but for what its starter does below.
 if [ "${TEST_LONG:-}" = 1 ] || [ $tried = 0 ]; then try mpiexec.mpich mpich; fi
 [ $tried = 1 ] || exit 77
 

@@ -22,7 +22,7 @@ static void every_order_gives_the_same(void **state)
                               .draw = tree_draw_orders,
                               .residences = residences_of,
                               .shorter = 60,
-                              .brief = 20,
+                              .brief = 12,
                               .longer = TEST_SANITIZED ? 2000 : 20000};
 
     (void)state;

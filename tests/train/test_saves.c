@@ -380,7 +380,7 @@ static void a_checkpoint_that_fails_is_tried_again(void **state)
     story_set(s, "checkpoint.interval", "2");
     s->kind = FSDP__FAULT_WRITE;
     for (int async = 0; async < 2; async++)
-        for (s->nth = 1; s->nth < 200; s->nth += test_long() ? 1 : test_brief() ? 11 : 5) {
+        for (s->nth = 1; s->nth < 200; s->nth += test_long() ? 1 : 5) {
             story_set(s, "checkpoint.async_mode", async ? "async" : "disabled");
             story_run(s, 2);
             if (!s->fired)
@@ -415,7 +415,7 @@ static void a_start_survives_every_failed_allocation(void **state)
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
     s->end_after = 2;
     s->kind = FSDP__FAULT_ALLOCATION;
-    for (s->nth = 3; s->nth < 100000; s->nth += test_long() ? 7 : test_brief() ? 997 : 331) {
+    for (s->nth = 3; s->nth < 100000; s->nth += test_long() ? 7 : 997) {
         story_run(s, 2);
         if (!s->fired)
             break;
