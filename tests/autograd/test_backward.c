@@ -1,12 +1,11 @@
 /* The walk: order, dependencies, what is freed when, what a failure leaves behind. */
 #include "autograd/toy.h"
 
-static void a_chain_multiplies(void **state)
+TEST(a_chain_multiplies)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 5);
 
-    (void)state;
     CHECK_OK(fsdp_backward(toy_scale(toy_scale(x, 3), 0.5f)));
     CHECK_NEAR(toy_grad(x), 1.5, 0);
     CHECK_OK(fsdp_backward(toy_scale(x, 2))); /* adds to what is there */
@@ -15,24 +14,22 @@ static void a_chain_multiplies(void **state)
 }
 
 /* x feeds three consumers of different depth: its producer must wait for all. */
-static void gradients_of_all_consumers_are_summed_before_the_producer_runs(void **state)
+TEST(gradients_of_all_consumers_are_summed_before_the_producer_runs)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *h = toy_scale(x, 2);
     fsdp_tensor *deep = toy_scale(toy_scale(toy_scale(h, 3), 5), 7);
 
-    (void)state;
     CHECK_OK(fsdp_backward(toy_add(toy_add(h, deep), toy_add(h, h))));
     CHECK_NEAR(toy_grad(x), 2 * (1 + 105 + 2), 0);
     toy_end(context);
 }
 
-static void outputs_without_a_gradient_are_passed_as_null(void **state)
+TEST(outputs_without_a_gradient_are_passed_as_null)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *twice = NULL, *once = NULL;
 
-    (void)state;
     once = toy_split(x, &twice);
     CHECK_OK(fsdp_backward(toy_scale(twice, 3)));
     CHECK_NEAR(toy_grad(x), 6, 0);
@@ -43,13 +40,12 @@ static void outputs_without_a_gradient_are_passed_as_null(void **state)
 }
 
 /* add passes one gradient to both inputs: writing to the sum of one must not change the other. */
-static void a_shared_gradient_is_not_written_to(void **state)
+TEST(a_shared_gradient_is_not_written_to)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *a = toy_leaf(context, 1), *b = toy_leaf(context, 1), *x = toy_scale(a, 1), *y = toy_scale(b, 1);
     fsdp_tensor *early = toy_scale(x, 10); /* gives to x after the addition did */
 
-    (void)state;
     CHECK_OK(fsdp_backward(toy_add(early, toy_add(x, y))));
     CHECK_NEAR(toy_grad(a), 11, 0);
     CHECK_NEAR(toy_grad(b), 1, 0);
@@ -59,14 +55,13 @@ static void a_shared_gradient_is_not_written_to(void **state)
     toy_end(context);
 }
 
-static void several_roots_share_one_walk(void **state)
+TEST(several_roots_share_one_walk)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *h = toy_scale(x, 2), *y = toy_scale(h, 3);
     fsdp_tensor *roots[] = {h, y, x, y}, *gradients[] = {NULL, NULL, NULL, NULL};
     const float ten = 10;
 
-    (void)state;
     gradients[0] = make_floats(test_device(context), 1, &ten);
     CHECK_OK(fsdp_backward_from(roots, gradients, 4, false));
     CHECK_NEAR(toy_grad(x), 20 + 6 + 1 + 6, 0);
@@ -74,12 +69,11 @@ static void several_roots_share_one_walk(void **state)
     toy_end(context);
 }
 
-static void a_graph_runs_once_unless_it_is_kept(void **state)
+TEST(a_graph_runs_once_unless_it_is_kept)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *y = toy_scale(toy_scale(x, 2), 3);
 
-    (void)state;
     CHECK_OK(fsdp_backward_from(&y, NULL, 1, true));
     CHECK_OK(fsdp_backward_from(&y, NULL, 1, false));
     CHECK_NEAR(toy_grad(x), 12, 0);
@@ -88,12 +82,11 @@ static void a_graph_runs_once_unless_it_is_kept(void **state)
 }
 
 /* Neither the walk nor freeing recurses. */
-static void chains_of_any_length_work(void **state)
+TEST(chains_of_any_length_work)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *h = x;
 
-    (void)state;
     for (int times = 0; times < 2; times++) { /* walked, and only freed */
         h = x;
         for (int i = 0; i < 100000; i++) {
@@ -108,7 +101,7 @@ static void chains_of_any_length_work(void **state)
     toy_end(context);
 }
 
-static void what_was_saved_is_let_go_on_the_way(void **state)
+TEST(what_was_saved_is_let_go_on_the_way)
 {
     enum {
         NUMEL = 1024,
@@ -119,7 +112,6 @@ static void what_was_saved_is_let_go_on_the_way(void **state)
     int64_t before = tensor_bytes(context);
     fsdp_memory_stats stats;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     for (int i = 0; i < STEPS; i++)
         h = toy_scale(h, 1.5f);
@@ -162,13 +154,12 @@ static fsdp_status queue(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
     return fsdp_backward_queue_callback(fsdp_device_context(fsdp_tensor_device(tensor)), tell, arg);
 }
 
-static void a_failed_backward_ends_cleanly_and_the_next_one_works(void **state)
+TEST(a_failed_backward_ends_cleanly_and_the_next_one_works)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *late = toy_leaf(context, 1), *y;
     told t = {0, FSDP_OK};
 
-    (void)state;
     y = toy_add(toy_scale(toy_target(toy_scale(x, 2), 13), 3), late);
     CHECK_OK(fsdp_tensor_add_grad_hook(y, queue, &t));
     CHECK_ERROR(fsdp_backward(y), FSDP_IO, "backward of toy_target: thirteen");
@@ -187,13 +178,12 @@ static void a_failed_backward_ends_cleanly_and_the_next_one_works(void **state)
     toy_end(context);
 }
 
-static void callbacks_run_once_at_the_end(void **state)
+TEST(callbacks_run_once_at_the_end)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *h = toy_scale(x, 2);
     told t = {0, FSDP_IO};
 
-    (void)state;
     CHECK_ERROR(fsdp_backward_queue_callback(context, tell, &t), FSDP_STATE, "no backward");
     CHECK_OK(fsdp_tensor_add_grad_hook(h, queue, &t));
     CHECK_OK(fsdp_backward(toy_scale(h, 2)));
@@ -204,12 +194,11 @@ static void callbacks_run_once_at_the_end(void **state)
     toy_end(context);
 }
 
-static void nothing_is_recorded_without_need(void **state)
+TEST(nothing_is_recorded_without_need)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *y;
 
-    (void)state;
     fsdp_no_grad_begin(context);
     fsdp_no_grad_begin(context);
     fsdp_no_grad_end(context);
@@ -238,12 +227,11 @@ static fsdp_status walk_another(void *arg, fsdp_tensor *tensor, fsdp_tensor **gr
     return FSDP_OK;
 }
 
-static void recording_may_be_switched_on_inside(void **state)
+TEST(recording_may_be_switched_on_inside)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *other = toy_leaf(context, 1), *y;
 
-    (void)state;
     CHECK_OK(fsdp_enable_grad_begin(context)); /* it is on */
     fsdp_no_grad_begin(context);
     fsdp_no_grad_begin(context);
@@ -283,12 +271,11 @@ static fsdp_status fail_inside(void *arg, fsdp_tensor *tensor, fsdp_tensor **gra
     return FSDP_FAIL(FSDP_IO, "before the end");
 }
 
-static void a_hook_that_fails_leaves_recording_as_it_was(void **state)
+TEST(a_hook_that_fails_leaves_recording_as_it_was)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *y = toy_scale(toy_leaf(context, 1), 2);
 
-    (void)state;
     CHECK_OK(fsdp_tensor_add_grad_hook(y, fail_inside, context));
     CHECK_OK(fsdp_enable_grad_begin(context));
     CHECK_STATUS(fsdp_backward(y), FSDP_IO);
@@ -298,12 +285,11 @@ static void a_hook_that_fails_leaves_recording_as_it_was(void **state)
     toy_end(context);
 }
 
-static void roots_are_checked(void **state)
+TEST(roots_are_checked)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = make_leaf(test_device(context), 1, 2, (const int64_t[]){2, 3}), *y = toy_scale(x, 2), *two;
 
-    (void)state;
     CHECK_ERROR(fsdp_backward(y), FSDP_INVALID, "(2, 3) has more than one element");
     two = fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(3, 2));
     CHECK_ERROR(fsdp_backward_from(&y, &two, 1, false), FSDP_INVALID, "(3, 2) does not fit the root");
@@ -313,12 +299,11 @@ static void roots_are_checked(void **state)
     toy_end(context);
 }
 
-static void every_failing_allocation_is_survived(void **state)
+TEST(every_failing_allocation_is_survived)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1);
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status = fsdp_scope_begin(context);
         bool begun = status == FSDP_OK;
@@ -341,15 +326,3 @@ static void every_failing_allocation_is_survived(void **state)
     }
     toy_end(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_chain_multiplies),
-          cmocka_unit_test(gradients_of_all_consumers_are_summed_before_the_producer_runs),
-          cmocka_unit_test(outputs_without_a_gradient_are_passed_as_null),
-          cmocka_unit_test(a_shared_gradient_is_not_written_to), cmocka_unit_test(several_roots_share_one_walk),
-          cmocka_unit_test(a_graph_runs_once_unless_it_is_kept), cmocka_unit_test(chains_of_any_length_work),
-          cmocka_unit_test(what_was_saved_is_let_go_on_the_way),
-          cmocka_unit_test(a_failed_backward_ends_cleanly_and_the_next_one_works),
-          cmocka_unit_test(callbacks_run_once_at_the_end), cmocka_unit_test(nothing_is_recorded_without_need),
-          cmocka_unit_test(recording_may_be_switched_on_inside),
-          cmocka_unit_test(a_hook_that_fails_leaves_recording_as_it_was), cmocka_unit_test(roots_are_checked),
-          cmocka_unit_test(every_failing_allocation_is_survived))

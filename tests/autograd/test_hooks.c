@@ -32,13 +32,12 @@ static fsdp_status wrong_shape(void *arg, fsdp_tensor *tensor, fsdp_tensor **gra
     return FSDP_OK;
 }
 
-static void a_hook_sees_the_whole_gradient_and_may_replace_it(void **state)
+TEST(a_hook_sees_the_whole_gradient_and_may_replace_it)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *h = toy_scale(x, 2);
     seen before = {0}, after = {0};
 
-    (void)state;
     CHECK_OK(fsdp_tensor_add_grad_hook(h, look, &before));
     CHECK_OK(fsdp_tensor_add_grad_hook(h, times_ten, NULL));
     CHECK_OK(fsdp_tensor_add_grad_hook(h, look, &after));
@@ -51,13 +50,12 @@ static void a_hook_sees_the_whole_gradient_and_may_replace_it(void **state)
     toy_end(context);
 }
 
-static void a_leaf_hook_sees_each_arrival(void **state)
+TEST(a_leaf_hook_sees_each_arrival)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *older = toy_scale(x, 3);
     seen s = {0};
 
-    (void)state;
     CHECK_OK(fsdp_tensor_add_grad_hook(x, look, &s));
     CHECK_OK(fsdp_tensor_add_grad_hook(x, times_ten, NULL));
     CHECK_OK(fsdp_backward(toy_add(older, toy_target(x, 2))));
@@ -67,13 +65,12 @@ static void a_leaf_hook_sees_each_arrival(void **state)
     toy_end(context);
 }
 
-static void a_hook_outlives_its_tensor(void **state)
+TEST(a_hook_outlives_its_tensor)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *h, *y;
     seen s = {.tensor = x};
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     h = toy_scale(x, 2);
     CHECK_OK(fsdp_tensor_add_grad_hook(h, look, &s));
@@ -85,13 +82,12 @@ static void a_hook_outlives_its_tensor(void **state)
     toy_end(context);
 }
 
-static void a_bad_hook_fails_the_backward(void **state)
+TEST(a_bad_hook_fails_the_backward)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *h = toy_scale(x, 2);
     seen s = {.fail = FSDP_COMM};
 
-    (void)state;
     CHECK_OK(fsdp_tensor_add_grad_hook(h, look, &s));
     CHECK_ERROR(fsdp_backward(toy_scale(h, 2)), FSDP_COMM, "the hook says no");
     CHECK_NULL(fsdp_tensor_grad(x));
@@ -121,7 +117,7 @@ static fsdp_status cross(void *arg)
     return c->status == FSDP_OK ? FSDP_OK : FSDP_FAIL(c->status, "not passable");
 }
 
-static void a_boundary_is_crossed_once_before_what_lies_behind(void **state)
+TEST(a_boundary_is_crossed_once_before_what_lies_behind)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *z = toy_leaf(context, 1), *plain = fsdp_detach(x);
@@ -129,7 +125,6 @@ static void a_boundary_is_crossed_once_before_what_lies_behind(void **state)
     crossing c = {.leaf = x};
     bool recorded;
 
-    (void)state;
     CHECK_OK(fsdp__boundary(tensors, 3, &(fsdp__crossing){.callback = cross, .arg = &c}, &recorded));
     CHECK(recorded);
     CHECK(tensors[1] == plain);
@@ -143,14 +138,13 @@ static void a_boundary_is_crossed_once_before_what_lies_behind(void **state)
     toy_end(context);
 }
 
-static void a_boundary_with_one_unused_output_is_crossed_too(void **state)
+TEST(a_boundary_with_one_unused_output_is_crossed_too)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *tensors[] = {toy_scale(x, 2), toy_scale(x, 3)};
     crossing c = {.leaf = x, .status = FSDP_OK};
     bool recorded;
 
-    (void)state;
     CHECK_OK(fsdp__boundary(tensors, 2, &(fsdp__crossing){.callback = cross, .arg = &c}, &recorded));
     CHECK_OK(fsdp_backward(tensors[1]));
     CHECK_EQ(c.calls, 1);
@@ -194,7 +188,7 @@ static fsdp_status pass_boundary(void *arg)
 }
 
 /* b is used by nobody; c's boundary lies behind b. */
-static void what_an_anchor_has_by_its_side_is_passed_in_its_order(void **state)
+TEST(what_an_anchor_has_by_its_side_is_passed_in_its_order)
 {
     fsdp_context *context = toy_begin();
     passing passed = {{0}, 0};
@@ -203,7 +197,6 @@ static void what_an_anchor_has_by_its_side_is_passed_in_its_order(void **state)
     fsdp__node *nodes[2];
     bool recorded;
 
-    (void)state;
     a = toy_scale(x, 2);
     CHECK_OK(fsdp__add_grad_hook(a, pass, &passers[0], NULL));
     CHECK_OK(fsdp__boundary(&c, 1, &(fsdp__crossing){.callback = pass_boundary, .arg = &passers[2]}, &recorded));
@@ -229,14 +222,13 @@ static void what_an_anchor_has_by_its_side_is_passed_in_its_order(void **state)
     toy_end(context);
 }
 
-static void a_gradient_that_is_required_of_nothing_ends_there(void **state)
+TEST(a_gradient_that_is_required_of_nothing_ends_there)
 {
     fsdp_context *context = toy_begin();
     passing passed = {{0}, 0};
     passer passers[] = {{&passed, 'a'}, {&passed, 'b'}};
     fsdp_tensor *x = toy_leaf(context, 1), *a, *same;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_set_requires_grad(x, false));
     same = a = toy_scale(x, 3);
     CHECK(!fsdp_tensor_requires_grad(a));
@@ -257,13 +249,12 @@ static void a_gradient_that_is_required_of_nothing_ends_there(void **state)
     toy_end(context);
 }
 
-static void an_anchor_leaves_out_what_was_walked_before(void **state)
+TEST(an_anchor_leaves_out_what_was_walked_before)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *a = toy_scale(x, 2), *b = toy_scale(toy_scale(x, 3), 3);
     fsdp__node *node = CHECK_PTR(fsdp__producer(b));
 
-    (void)state;
     CHECK_OK(fsdp__anchor(&a, &node, 1));
     fsdp__node_unref(node);
     CHECK_OK(fsdp_backward(b));
@@ -283,12 +274,11 @@ static fsdp_status inner_backward(void *arg, fsdp_tensor *tensor, fsdp_tensor **
     return fsdp_backward_from(inner, NULL, 1, false);
 }
 
-static void a_backward_may_run_inside_a_backward_on_another_graph(void **state)
+TEST(a_backward_may_run_inside_a_backward_on_another_graph)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *z = toy_leaf(context, 1), *h = toy_scale(x, 2), *other = toy_scale(z, 3);
 
-    (void)state;
     CHECK_OK(fsdp_tensor_add_grad_hook(h, inner_backward, &other));
     CHECK_OK(fsdp_backward(toy_scale(h, 5)));
     CHECK_NEAR(toy_grad(x), 10, 0);
@@ -303,12 +293,11 @@ static void a_backward_may_run_inside_a_backward_on_another_graph(void **state)
     toy_end(context);
 }
 
-static void bytes_that_were_dropped_and_not_restored_are_an_error(void **state)
+TEST(bytes_that_were_dropped_and_not_restored_are_an_error)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *y = toy_scale(x, 2);
 
-    (void)state;
     fsdp__storage_drop(x->storage);
     CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "saved tensor 0 (1,) of ");
     CHECK_OK(fsdp__storage_restore(x->storage));
@@ -316,14 +305,3 @@ static void bytes_that_were_dropped_and_not_restored_are_an_error(void **state)
     CHECK_OK(fsdp_backward(toy_scale(x, 2)));
     toy_end(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_hook_sees_the_whole_gradient_and_may_replace_it),
-          cmocka_unit_test(a_leaf_hook_sees_each_arrival), cmocka_unit_test(a_hook_outlives_its_tensor),
-          cmocka_unit_test(a_bad_hook_fails_the_backward),
-          cmocka_unit_test(a_boundary_is_crossed_once_before_what_lies_behind),
-          cmocka_unit_test(a_boundary_with_one_unused_output_is_crossed_too),
-          cmocka_unit_test(what_an_anchor_has_by_its_side_is_passed_in_its_order),
-          cmocka_unit_test(an_anchor_leaves_out_what_was_walked_before),
-          cmocka_unit_test(a_gradient_that_is_required_of_nothing_ends_there),
-          cmocka_unit_test(a_backward_may_run_inside_a_backward_on_another_graph),
-          cmocka_unit_test(bytes_that_were_dropped_and_not_restored_are_an_error))

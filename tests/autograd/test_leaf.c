@@ -31,13 +31,12 @@ static double in_flat(const flat *f)
     return (double)values[2];
 }
 
-static void gradients_are_written_where_the_source_says(void **state)
+TEST(gradients_are_written_where_the_source_says)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1);
     flat f = flat_create(context);
 
-    (void)state;
     CHECK_OK(fsdp__set_grad_source(x, from_flat, &f));
     CHECK_OK(fsdp_backward(toy_target(x, 3)));
     CHECK_NEAR(in_flat(&f), 3, 0);
@@ -73,14 +72,13 @@ static void check_that_steps_leave_nothing(void)
     toy_end(context);
 }
 
-static void a_given_gradient_is_adopted_only_when_nobody_else_sees_it(void **state)
+TEST(a_given_gradient_is_adopted_only_when_nobody_else_sees_it)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *a = toy_leaf(context, 1), *b = toy_leaf(context, 1), *y, *gradient;
     const float three = 3;
     fsdp_memory_stats stats;
 
-    (void)state;
     gradient = make_floats(test_device(context), 1, &three);
     y = toy_add(a, b);
     CHECK_OK(fsdp_backward_from(&y, &gradient, 1, false));
@@ -128,13 +126,12 @@ static fsdp_tensor *early(fsdp_tensor *x)
     return y;
 }
 
-static void a_reserved_gradient_becomes_the_gradient(void **state)
+TEST(a_reserved_gradient_becomes_the_gradient)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *y;
     flat f = flat_create(context);
 
-    (void)state;
     CHECK_OK(fsdp__set_grad_source(x, from_flat, &f));
     y = early(x);
     CHECK_NULL(fsdp_tensor_grad(x));
@@ -147,13 +144,12 @@ static void a_reserved_gradient_becomes_the_gradient(void **state)
     toy_end(context);
 }
 
-static void two_reservations_and_other_gradients_add_up_in_any_order(void **state)
+TEST(two_reservations_and_other_gradients_add_up_in_any_order)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *first, *second;
     flat f = flat_create(context);
 
-    (void)state;
     CHECK_OK(fsdp__set_grad_source(x, from_flat, &f));
     first = early(x); /* its reservation is handed in last: the walk goes backwards */
     second = early(x);
@@ -177,12 +173,11 @@ static fsdp_status wrong_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
     return fsdp_tensor_create(fsdp_tensor_device(leaf), FSDP_F32, FSDP_SHAPE(7), FSDP_MEMORY_GRADIENT, out);
 }
 
-static void a_source_that_gives_nonsense_fails_the_backward(void **state)
+TEST(a_source_that_gives_nonsense_fails_the_backward)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1);
 
-    (void)state;
     CHECK_OK(fsdp__set_grad_source(x, wrong_source, NULL));
     CHECK_ERROR(fsdp_backward(toy_target(x, 2)), FSDP_STATE, "does not fit the leaf");
     CHECK_ERROR(fsdp_backward(toy_scale(x, 2)), FSDP_STATE, "does not fit the leaf");
@@ -190,14 +185,13 @@ static void a_source_that_gives_nonsense_fails_the_backward(void **state)
     toy_end(context);
 }
 
-static void gradients_can_be_set_where_they_fit(void **state)
+TEST(gradients_can_be_set_where_they_fit)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *two = fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2));
     fsdp_tensor *half = fsdp_zeros(test_device(context), FSDP_BF16, FSDP_SHAPE(1)), *y = toy_scale(x, 2);
     fsdp_tensor *good = fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1));
 
-    (void)state;
     CHECK_ERROR(fsdp_tensor_set_grad(x, two), FSDP_INVALID, "cannot have a float32 gradient (2,)");
     CHECK_ERROR(fsdp_tensor_set_grad(x, half), FSDP_INVALID, "bfloat16");
     CHECK_ERROR(fsdp_tensor_set_grad(y, good), FSDP_STATE, "made by toy_scale");
@@ -209,10 +203,3 @@ static void gradients_can_be_set_where_they_fit(void **state)
                 FSDP_INVALID, "int32");
     toy_end(context);
 }
-
-TEST_MAIN(cmocka_unit_test(gradients_are_written_where_the_source_says),
-          cmocka_unit_test(a_given_gradient_is_adopted_only_when_nobody_else_sees_it),
-          cmocka_unit_test(a_reserved_gradient_becomes_the_gradient),
-          cmocka_unit_test(two_reservations_and_other_gradients_add_up_in_any_order),
-          cmocka_unit_test(a_source_that_gives_nonsense_fails_the_backward),
-          cmocka_unit_test(gradients_can_be_set_where_they_fit))

@@ -23,11 +23,10 @@ static fsdp_tensor *plain(int64_t rows, int64_t cols)
 
 /* ---- an error that says what it is ---- */
 
-static void a_written_input_is_an_error_that_names_it(void **state)
+SCOPE_TEST(a_written_input_is_an_error_that_names_it)
 {
     fsdp_tensor *w = leaf(2, 3), *x = leaf(2, 3), *y = CHECK_PTR(fsdp_mul(fsdp_mul(w, x), w));
 
-    (void)state;
     CHECK_OK(fsdp_tensor_fill_(w, 10));
     CHECK_ERROR(fsdp_backward(fsdp_sum(y)), FSDP_STATE,
                 "backward of mul: input 1 (2, 3) was written to after the forward: the backward needs version 1 of it, "
@@ -81,9 +80,8 @@ static void write_by(int kind, fsdp_tensor *tensor)
     fsdp_no_grad_end(context);
 }
 
-static void every_way_to_write_counts_also_by_a_view(void **state)
+SCOPE_TEST(every_way_to_write_counts_also_by_a_view)
 {
-    (void)state;
     for (int kind = 0; kind < 7; kind++) {
         fsdp_tensor *x = leaf(2, 3), *of_view, *y;
 
@@ -114,11 +112,10 @@ static void every_way_to_write_counts_also_by_a_view(void **state)
         CHECK(memcmp(before, after, sizeof before) == 0);                                       \
     }
 
-static void what_a_backward_does_not_read_may_be_written(void **state)
+SCOPE_TEST(what_a_backward_does_not_read_may_be_written)
 {
     fsdp_tensor *other = plain(2, 3), *weight = plain(4, 3), *row = plain(4, 1);
 
-    (void)state;
     row = fsdp_reshape(row, FSDP_SHAPE(4));
     UNREAD("add", x, fsdp_add(x, other), other)
     UNREAD("add", x, fsdp_sub(fsdp_scale(other, 2), x), x)
@@ -140,11 +137,10 @@ static void what_a_backward_does_not_read_may_be_written(void **state)
 
 /* ---- graphs that are kept, gradients ---- */
 
-static void a_kept_graph_may_be_walked_again_until_something_is_written(void **state)
+SCOPE_TEST(a_kept_graph_may_be_walked_again_until_something_is_written)
 {
     fsdp_tensor *x = leaf(2, 3), *y = CHECK_PTR(fsdp_sum(fsdp_square(x)));
 
-    (void)state;
     CHECK_OK(fsdp_backward_from(&y, NULL, 1, true));
     CHECK_OK(fsdp_backward_from(&y, NULL, 1, true));
     CHECK_OK(fsdp_tensor_fill_(x, 1));
@@ -152,11 +148,10 @@ static void a_kept_graph_may_be_walked_again_until_something_is_written(void **s
     CHECK_ERROR(fsdp_backward_from(&y, NULL, 1, false), FSDP_STATE, WRITTEN);
 }
 
-static void a_gradient_that_was_used_and_then_added_to_is_an_error(void **state)
+SCOPE_TEST(a_gradient_that_was_used_and_then_added_to_is_an_error)
 {
     fsdp_tensor *w = leaf(2, 3), *v = leaf(2, 3), *y;
 
-    (void)state;
     CHECK_OK(fsdp_backward(fsdp_sum(fsdp_square(w))));
     y = CHECK_PTR(fsdp_sum(fsdp_mul(v, fsdp_tensor_grad(w))));
     CHECK_OK(fsdp_backward_from(&y, NULL, 1, true));
@@ -165,12 +160,11 @@ static void a_gradient_that_was_used_and_then_added_to_is_an_error(void **state)
 }
 
 /* The product for the weight's gradient reads what it would add to. */
-static void an_operation_may_read_the_gradient_that_it_adds_to(void **state)
+SCOPE_TEST(an_operation_may_read_the_gradient_that_it_adds_to)
 {
     fsdp_tensor *w = leaf(3, 3), *copy, *y;
     float sums[9], parts[2][9];
 
-    (void)state;
     CHECK_OK(fsdp_backward(fsdp_sum(fsdp_square(w))));
     CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(w), FSDP_F32, parts[0]));
     copy = CHECK_PTR(fsdp_from_data(device, FSDP_F32, FSDP_SHAPE(3, 3), parts[0]));
@@ -199,13 +193,12 @@ static fsdp_tensor *with_captured(void *arg, fsdp_tensor *const *inputs, int cou
     return fsdp_square(fsdp_add(fsdp_mul(inputs[0], c->scale), c->shift));
 }
 
-static void a_checkpoint_that_computes_from_what_was_written_is_an_error(void **state)
+SCOPE_TEST(a_checkpoint_that_computes_from_what_was_written_is_an_error)
 {
     captured c = {plain(2, 3), plain(2, 3)};
     const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL};
     fsdp_tensor *written[] = {c.scale, c.shift, NULL};
 
-    (void)state;
     for (int i = 0; i < 3; i++) {
         fsdp_tensor *x = leaf(2, 3), *y;
 
@@ -229,13 +222,12 @@ static fsdp_status two_products(void *arg, fsdp_tensor *const *inputs, int count
     return outputs[1] ? FSDP_OK : fsdp_last_status();
 }
 
-static void a_kept_result_that_was_written_is_computed_again(void **state)
+SCOPE_TEST(a_kept_result_that_was_written_is_computed_again)
 {
     const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_SELECTIVE};
     fsdp_tensor *x = leaf(2, 3), *w = leaf(3, 3), *y[2];
     float gradients[2][9];
 
-    (void)state;
     for (int writes = 0; writes < 2; writes++) {
         CHECK_OK(fsdp_recompute_many(context, two_products, w, &x, 1, y, 2, &options));
         if (writes)
@@ -408,11 +400,10 @@ static bool same(float a[LEAVES][SIZE * SIZE], float b[LEAVES][SIZE * SIZE])
 
 /* A write that the backward notices is refused; after one that it does not, the gradients are those of a program that
  * copies instead of writing. */
-static void programs_in_any_order_have_the_right_gradients_or_none(void **state)
+SCOPE_TEST(programs_in_any_order_have_the_right_gradients_or_none)
 {
     int right = 0, refused = 0, programs = test_long() ? 20000 : 1500;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= (uint64_t)programs; seed++) {
         float gradients[2][LEAVES][SIZE * SIZE];
         uint64_t random = seed * 0x9e3779b97f4a7c15u;
@@ -441,12 +432,3 @@ static void programs_in_any_order_have_the_right_gradients_or_none(void **state)
     CHECK(right > programs / 5);
     CHECK(refused > programs / 5);
 }
-
-TEST_MAIN(IN_SCOPE(a_written_input_is_an_error_that_names_it), IN_SCOPE(every_way_to_write_counts_also_by_a_view),
-          IN_SCOPE(what_a_backward_does_not_read_may_be_written),
-          IN_SCOPE(a_kept_graph_may_be_walked_again_until_something_is_written),
-          IN_SCOPE(a_gradient_that_was_used_and_then_added_to_is_an_error),
-          IN_SCOPE(an_operation_may_read_the_gradient_that_it_adds_to),
-          IN_SCOPE(a_checkpoint_that_computes_from_what_was_written_is_an_error),
-          IN_SCOPE(a_kept_result_that_was_written_is_computed_again),
-          IN_SCOPE(programs_in_any_order_have_the_right_gradients_or_none))

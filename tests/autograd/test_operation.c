@@ -36,9 +36,8 @@ static fsdp_tensor *swish_of(void *arg, fsdp_tensor *const *in, int count)
     return swish(in[0], in[1]);
 }
 
-static void a_users_operation_has_the_right_gradient(void **state)
+TEST(a_users_operation_has_the_right_gradient)
 {
-    (void)state;
     for (int behind = 0; behind < 2; behind++) {
         fsdp_context *context = begin(behind);
         fsdp_tensor *in[] = {make_leaf(test_device(context), 1, FSDP_SHAPE(2, 3, COLS)),
@@ -86,11 +85,10 @@ static result run(fsdp_context *context, fsdp_dtype dtype, bool own, bool checkp
     return r;
 }
 
-static void it_gives_what_composed_operations_give(void **state)
+TEST(it_gives_what_composed_operations_give)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
 
-    (void)state;
     for (int i = 0; i < 3 * 8; i++) {
         fsdp_context *context = begin(i & 1);
         fsdp_dtype dtype = dtypes[i / 8];
@@ -104,9 +102,8 @@ static void it_gives_what_composed_operations_give(void **state)
     }
 }
 
-static void a_checkpoint_runs_it_again_and_changes_no_bit(void **state)
+TEST(a_checkpoint_runs_it_again_and_changes_no_bit)
 {
-    (void)state;
     for (int behind = 0; behind < 2; behind++) {
         fsdp_context *context = begin(behind);
         result plain, again;
@@ -121,7 +118,7 @@ static void a_checkpoint_runs_it_again_and_changes_no_bit(void **state)
     }
 }
 
-static void a_kept_graph_walks_it_twice(void **state)
+TEST(a_kept_graph_walks_it_twice)
 {
     fsdp_context *context = begin(false);
     fsdp_tensor *x = make_leaf(test_device(context), 1, FSDP_SHAPE(2, COLS));
@@ -129,7 +126,6 @@ static void a_kept_graph_walks_it_twice(void **state)
     fsdp_tensor *loss = CHECK_PTR(fsdp_sum(swish(x, slope)));
     float once[2 * COLS], twice[2 * COLS];
 
-    (void)state;
     CHECK_OK(fsdp_backward_from(&loss, NULL, 1, true));
     CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(x), FSDP_F32, once));
     CHECK_OK(fsdp_backward(loss));
@@ -140,13 +136,12 @@ static void a_kept_graph_walks_it_twice(void **state)
     end(context);
 }
 
-static void without_gradients_nothing_is_recorded(void **state)
+TEST(without_gradients_nothing_is_recorded)
 {
     fsdp_context *context = begin(false);
     fsdp_tensor *x = make_leaf(test_device(context), 1, FSDP_SHAPE(2, COLS));
     fsdp_tensor *slope = make_random(test_device(context), 2, FSDP_SHAPE(COLS));
 
-    (void)state;
     CHECK(fsdp_tensor_requires_grad(CHECK_PTR(swish(x, slope))));
     fsdp_no_grad_begin(context);
     CHECK(!fsdp_tensor_requires_grad(CHECK_PTR(swish(x, slope))));
@@ -158,27 +153,25 @@ static void without_gradients_nothing_is_recorded(void **state)
     end(context);
 }
 
-static void on_the_meta_device_it_has_shapes_alone(void **state)
+TEST(on_the_meta_device_it_has_shapes_alone)
 {
     fsdp_context *context = begin(false);
     fsdp_tensor *x = make_leaf(fsdp_meta(context), 1, FSDP_SHAPE(2, COLS));
     fsdp_tensor *slope = make_leaf(fsdp_meta(context), 2, FSDP_SHAPE(COLS));
     int runs = swish_runs();
 
-    (void)state;
     CHECK_OK(fsdp_backward(fsdp_sum(swish(x, slope))));
     CHECK_EQ(fsdp_tensor_size(CHECK_PTR(fsdp_tensor_grad(slope)), 0), COLS);
     CHECK_EQ(swish_runs(), runs);
     end(context);
 }
 
-static void nothing_leaks_whatever_fails(void **state)
+TEST(nothing_leaks_whatever_fails)
 {
     fsdp_context *context = begin(false);
     fsdp_tensor *x = make_leaf(test_device(context), 1, FSDP_SHAPE(2, COLS));
     fsdp_tensor *slope = make_leaf(test_device(context), 2, FSDP_SHAPE(COLS));
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status = fsdp_scope_begin(context);
         bool begun = status == FSDP_OK;
@@ -263,7 +256,7 @@ static fsdp_tensor *make_wrong(fsdp_tensor *x, wrong w)
     return y;
 }
 
-static void gradients_that_do_not_fit_are_named(void **state)
+TEST(gradients_that_do_not_fit_are_named)
 {
     static const char *const messages[] = {
         [SHAPE] = "backward of wrong: a float32 gradient () does not fit input 0, which is float32 (2,)",
@@ -279,7 +272,6 @@ static void gradients_that_do_not_fit_are_named(void **state)
     fsdp_context *context = begin(false);
     fsdp_tensor *ones = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2), 1));
 
-    (void)state;
     for (int leaf = 0; leaf < 2; leaf++)
         for (int what = SHAPE; what <= NO_GRADIENT; what++) {
             fsdp_node *node;
@@ -294,7 +286,7 @@ static void gradients_that_do_not_fit_are_named(void **state)
     end(context);
 }
 
-static void nothing_can_be_asked_of_a_node_that_has_run(void **state)
+TEST(nothing_can_be_asked_of_a_node_that_has_run)
 {
     fsdp_context *context = begin(false);
     fsdp_node *node = NULL;
@@ -303,7 +295,6 @@ static void nothing_can_be_asked_of_a_node_that_has_run(void **state)
     fsdp_tensor *ones = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2), 1));
     bool accumulate;
 
-    (void)state;
     CHECK_OK(fsdp_backward_from(&y, &ones, 1, false));
     CHECK_PTR(node);
     CHECK_NULL(fsdp_node_saved(node, 0));
@@ -316,7 +307,7 @@ static void nothing_can_be_asked_of_a_node_that_has_run(void **state)
     end(context);
 }
 
-static void what_cannot_be_recorded_is_named(void **state)
+TEST(what_cannot_be_recorded_is_named)
 {
     static const fsdp_operation nameless = {.backward = wrong_backward}, without_backward = {.name = "half"};
     const fsdp_operation *op = &wrong_operation;
@@ -327,7 +318,6 @@ static void what_cannot_be_recorded_is_named(void **state)
     fsdp_tensor *ids = make_ids(device, FSDP_SHAPE(1), (const int32_t[]){1}), *made = CHECK_PTR(fsdp_scale(x, 2));
     fsdp_tensor *twice[] = {y, y};
 
-    (void)state;
     CHECK_ERROR(fsdp_record(NULL, &x, 1, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID, "has a name, a backward");
     CHECK_ERROR(fsdp_record(&nameless, &x, 1, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID, "has a name, a backward");
     CHECK_ERROR(fsdp_record(&without_backward, &x, 1, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID, "has a name, a backward");
@@ -370,9 +360,8 @@ static fsdp_status launch_fill(fsdp_tensor *tensor, fill f)
     return fsdp_launch_kernel("fill", fill_kernel, &f, sizeof f, &tensor, 1, &tensor, 1);
 }
 
-static void a_kernel_runs_in_the_order_of_the_stream(void **state)
+TEST(a_kernel_runs_in_the_order_of_the_stream)
 {
-    (void)state;
     for (int behind = 0; behind < 2; behind++) {
         fsdp_context *context = begin(behind);
         float values[2];
@@ -398,9 +387,8 @@ static void a_kernel_runs_in_the_order_of_the_stream(void **state)
     }
 }
 
-static void a_kernel_that_fails_is_named(void **state)
+TEST(a_kernel_that_fails_is_named)
 {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         fsdp_context *context = begin(i & 1);
         fsdp_tensor *x = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2)));
@@ -414,14 +402,13 @@ static void a_kernel_that_fails_is_named(void **state)
     }
 }
 
-static void a_kernel_writes_as_others_do(void **state)
+TEST(a_kernel_writes_as_others_do)
 {
     fsdp_context *context = begin(false);
     fsdp_tensor *x = make_leaf(test_device(context), 1, FSDP_SHAPE(2));
     fsdp_tensor *slope = make_leaf(test_device(context), 2, FSDP_SHAPE(2)), *in[] = {x, slope};
     fsdp_tensor *loss = CHECK_PTR(fsdp_sum(fsdp_recompute(context, swish_of, NULL, in, 2, NULL)));
 
-    (void)state;
     CHECK_OK(launch_fill(x, (fill){.value = 1}));
     CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, "input 0 (2,) of a checkpoint was written to");
     end(context);
@@ -446,9 +433,8 @@ static fsdp_status write_seven(const void *arg, void *const *data)
     return FSDP_OK;
 }
 
-static void tensors_that_are_read_may_share_elements(void **state)
+TEST(tensors_that_are_read_may_share_elements)
 {
-    (void)state;
     for (int behind = 0; behind < 2; behind++) {
         fsdp_context *context = begin(behind);
         fsdp_tensor *x = make_floats(test_device(context), COLS, (const float[]){1, 2, 3, 4, 5});
@@ -466,14 +452,13 @@ static void tensors_that_are_read_may_share_elements(void **state)
     }
 }
 
-static void what_cannot_be_launched_is_named(void **state)
+TEST(what_cannot_be_launched_is_named)
 {
     fsdp_context *context = begin(false);
     fsdp_device *device = test_device(context);
     fsdp_tensor *x = make_random(device, 1, FSDP_SHAPE(2, 3)), *view = CHECK_PTR(fsdp_transpose(x, 0, 1));
     fsdp_tensor *none = NULL, *meta = make_random(fsdp_meta(context), 1, FSDP_SHAPE(2));
 
-    (void)state;
     CHECK_ERROR(fsdp_launch_kernel(NULL, fill_kernel, NULL, 0, &x, 1, &x, 1), FSDP_INVALID, "needs a name");
     CHECK_ERROR(fsdp_launch_kernel("k", NULL, NULL, 0, &x, 1, &x, 1), FSDP_INVALID, "a function");
     CHECK_ERROR(fsdp_launch_kernel("k", fill_kernel, NULL, 4, &x, 1, &x, 1), FSDP_INVALID, "argument");
@@ -487,15 +472,3 @@ static void what_cannot_be_launched_is_named(void **state)
     CHECK_ERROR(fsdp_launch_kernel("k", fill_kernel, NULL, 0, &x, 1, &meta, 1), FSDP_INVALID, "and on meta");
     end(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_users_operation_has_the_right_gradient),
-          cmocka_unit_test(it_gives_what_composed_operations_give),
-          cmocka_unit_test(a_checkpoint_runs_it_again_and_changes_no_bit),
-          cmocka_unit_test(a_kept_graph_walks_it_twice), cmocka_unit_test(without_gradients_nothing_is_recorded),
-          cmocka_unit_test(on_the_meta_device_it_has_shapes_alone), cmocka_unit_test(nothing_leaks_whatever_fails),
-          cmocka_unit_test(gradients_that_do_not_fit_are_named),
-          cmocka_unit_test(nothing_can_be_asked_of_a_node_that_has_run),
-          cmocka_unit_test(what_cannot_be_recorded_is_named),
-          cmocka_unit_test(a_kernel_runs_in_the_order_of_the_stream), cmocka_unit_test(a_kernel_that_fails_is_named),
-          cmocka_unit_test(a_kernel_writes_as_others_do), cmocka_unit_test(tensors_that_are_read_may_share_elements),
-          cmocka_unit_test(what_cannot_be_launched_is_named))

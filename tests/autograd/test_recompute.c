@@ -72,14 +72,13 @@ static fsdp_tensor *ones(fsdp_context *context)
     return tensor;
 }
 
-static void values_are_given_up_and_come_back(void **state)
+TEST(values_are_given_up_and_come_back)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = long_leaf(context), *y, *one = ones(context);
     int64_t before = tensor_bytes(context);
     toy t = {0};
 
-    (void)state;
     y = CHECK_PTR(checkpoint(&t, x));
     CHECK_EQ(tensor_bytes(context) - before, 256); /* y alone */
     CHECK(!fsdp_tensor_is_leaf(y));
@@ -98,13 +97,12 @@ static void values_are_given_up_and_come_back(void **state)
     CHECK_EQ(t.frees, 2); /* the second run's went at once */
 }
 
-static void a_graph_that_is_never_walked_frees_all(void **state)
+TEST(a_graph_that_is_never_walked_frees_all)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = long_leaf(context);
     toy t = {0}, quiet = {0};
 
-    (void)state;
     CHECK_PTR(checkpoint(&t, x));
     fsdp_no_grad_begin(context);
     CHECK_PTR(checkpoint(&quiet, x));
@@ -117,13 +115,12 @@ static void a_graph_that_is_never_walked_frees_all(void **state)
     CHECK_EQ(t.freed, 1);
 }
 
-static void an_input_written_to_is_an_error(void **state)
+TEST(an_input_written_to_is_an_error)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
     toy t = {0};
 
-    (void)state;
     y = CHECK_PTR(checkpoint(&t, x));
     CHECK_OK(fsdp_tensor_fill_(x, 3));
     CHECK_ERROR(fsdp_backward_from(&y, &one, 1, false), FSDP_STATE, "input 0 (64,) of a checkpoint was written to");
@@ -132,13 +129,12 @@ static void an_input_written_to_is_an_error(void **state)
     CHECK_EQ(t.freed, 1);
 }
 
-static void a_failed_second_run_can_be_tried_again(void **state)
+TEST(a_failed_second_run_can_be_tried_again)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
     toy t = {.fails_again = true};
 
-    (void)state;
     y = CHECK_PTR(checkpoint(&t, x));
     CHECK_ERROR(fsdp_backward_from(&y, &one, 1, true), FSDP_IO, "recomputing a checkpoint: not again");
     CHECK(!fsdp_recomputing(context));
@@ -149,14 +145,13 @@ static void a_failed_second_run_can_be_tried_again(void **state)
     toy_end(context);
 }
 
-static void what_cannot_run_twice_is_refused(void **state)
+TEST(what_cannot_run_twice_is_refused)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = toy_leaf(context, 1), *none = NULL;
     const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
     toy t = {.goes_back = true, .inner = toy_scale(x, 7)};
 
-    (void)state;
     CHECK_NULL(checkpoint(&t, x));
     CHECK_EQ(fsdp_last_status(), FSDP_UNSUPPORTED);
     CHECK_CONTAINS(fsdp_last_error(), "inside the forward of a checkpoint");
@@ -177,13 +172,12 @@ static fsdp_tensor *around(void *arg, fsdp_tensor *const *inputs, int count)
     return toy_scale(checkpoint(arg, inputs[0]), 7);
 }
 
-static void one_in_another_is_a_part_of_it(void **state)
+TEST(one_in_another_is_a_part_of_it)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
     toy t = {0};
 
-    (void)state;
     y = CHECK_PTR(fsdp_recompute(context, around, &t, &x, 1, NULL));
     CHECK_EQ(t.freed, 1);
     CHECK_OK(fsdp_backward_from(&y, &one, 1, false));
@@ -203,14 +197,13 @@ static fsdp_status several(void *arg, fsdp_tensor *const *inputs, int count, fsd
     return outputs[0] && outputs[1] ? FSDP_OK : fsdp_last_status();
 }
 
-static void a_backward_may_come_from_any_of_several_outputs(void **state)
+TEST(a_backward_may_come_from_any_of_several_outputs)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = long_leaf(context), *one = ones(context), *none = NULL, *y[3];
     const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
     toy t = {.context = context};
 
-    (void)state;
     CHECK_OK(fsdp_recompute_many(context, several, &t, &x, 1, y, 3, &options));
     CHECK_NULL(y[2]);
     CHECK_OK(fsdp_backward_from(&y[1], &one, 1, false));
@@ -248,12 +241,11 @@ static fsdp_tensor *scaled_inside(void *arg, fsdp_tensor *const *inputs, int cou
     return y;
 }
 
-static void a_second_run_leaves_recording_as_it_was(void **state)
+TEST(a_second_run_leaves_recording_as_it_was)
 {
     fsdp_context *context = toy_begin();
     fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
 
-    (void)state;
     y = CHECK_PTR(fsdp_recompute(context, scaled_inside, context, &x, 1, NULL));
     fsdp_no_grad_begin(context);
     CHECK_OK(fsdp_enable_grad_begin(context));
@@ -265,9 +257,3 @@ static void a_second_run_leaves_recording_as_it_was(void **state)
     CHECK(fsdp_grad_enabled(context));
     toy_end(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_second_run_leaves_recording_as_it_was),
-          cmocka_unit_test(a_backward_may_come_from_any_of_several_outputs),
-          cmocka_unit_test(values_are_given_up_and_come_back), cmocka_unit_test(a_graph_that_is_never_walked_frees_all),
-          cmocka_unit_test(an_input_written_to_is_an_error), cmocka_unit_test(a_failed_second_run_can_be_tried_again),
-          cmocka_unit_test(what_cannot_run_twice_is_refused), cmocka_unit_test(one_in_another_is_a_part_of_it))

@@ -128,9 +128,8 @@ static void check_gradient(fsdp_tensor *x, float value)
         CHECK_NEAR(values[i], value, 0);
 }
 
-static void a_checkpoint_may_write_to_tensors_of_its_own(void **state)
+SCOPE_TEST(a_checkpoint_may_write_to_tensors_of_its_own)
 {
-    (void)state;
     for (own_write kind = FILLS; kind <= WRITES_AFTER; kind++) {
         own_buffer o = own_buffer_of(kind);
         fsdp_tensor *x = leaf(2, 3), *y = through_own_buffer(&o, x);
@@ -148,9 +147,8 @@ static void a_checkpoint_may_write_to_tensors_of_its_own(void **state)
     }
 }
 
-static void a_write_from_outside_to_what_a_checkpoint_writes_to_is_an_error(void **state)
+SCOPE_TEST(a_write_from_outside_to_what_a_checkpoint_writes_to_is_an_error)
 {
-    (void)state;
     for (own_write kind = FILLS; kind <= IS_NESTED; kind++)
         for (int source = 0; source < 2; source++) {
             own_buffer o = own_buffer_of(kind);
@@ -166,12 +164,11 @@ static void a_write_from_outside_to_what_a_checkpoint_writes_to_is_an_error(void
         }
 }
 
-static void checkpoints_may_share_what_they_write_to(void **state)
+SCOPE_TEST(checkpoints_may_share_what_they_write_to)
 {
     own_buffer a = own_buffer_of(FILLS), b = a, reader = a;
     fsdp_tensor *x = leaf(2, 3), *y;
 
-    (void)state;
     b.value = 5;
     y = fsdp_add(through_own_buffer(&a, x), through_own_buffer(&b, x));
     CHECK_OK(fsdp_backward_from(&y, NULL, 1, true));
@@ -241,11 +238,10 @@ static fsdp_tensor *numbers_read(reading kind, const float *values)
     return CHECK_PTR(fsdp_cast(make_floats(device, 9, values), dtype_read(kind)));
 }
 
-static void a_write_to_what_is_copied_before_it_is_read_is_an_error(void **state)
+SCOPE_TEST(a_write_to_what_is_copied_before_it_is_read_is_an_error)
 {
     static const float first[9] = {0, 1, 0, 1, 1, 0, 0, 0, 1}, then[9] = {1, 0, 0, 0, 1, 1, 0, 1, 0};
 
-    (void)state;
     for (reading kind = 0; kind < READINGS; kind++)
         for (int how = 0; how < 4; how++) { /* plain; read again; written; another tensor */
             reader r = {kind, CHECK_PTR(fsdp_reshape(numbers_read(kind, first), FSDP_SHAPE(3, 3)))};
@@ -289,11 +285,10 @@ static fsdp_tensor *with_changed_product(void *arg, fsdp_tensor *const *inputs, 
     return fsdp_mul(y, fsdp_tanh(y));
 }
 
-static void a_function_may_write_to_its_own_result(void **state)
+SCOPE_TEST(a_function_may_write_to_its_own_result)
 {
     float gradients[3][9];
 
-    (void)state;
     for (fsdp_recompute_mode mode = FSDP_RECOMPUTE_NONE; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++) {
         fsdp_tensor *x = plain(2, 3), *w = leaf(3, 3);
 
@@ -303,9 +298,3 @@ static void a_function_may_write_to_its_own_result(void **state)
         CHECK_BYTES(gradients[mode], gradients[0], sizeof gradients[0]);
     }
 }
-
-TEST_MAIN(IN_SCOPE(a_checkpoint_may_write_to_tensors_of_its_own),
-          IN_SCOPE(a_write_from_outside_to_what_a_checkpoint_writes_to_is_an_error),
-          IN_SCOPE(checkpoints_may_share_what_they_write_to),
-          IN_SCOPE(a_write_to_what_is_copied_before_it_is_read_is_an_error),
-          IN_SCOPE(a_function_may_write_to_its_own_result))

@@ -50,12 +50,11 @@ static void see_every_code(void)
         CHECK_EQ(i % 128 == 127 ? codes[i] & 0x7f : codes[i], i % 128 == 127 ? 127 : i); /* a NaN has no sign */
 }
 
-static void every_float8_code_has_its_value_and_comes_back(void **state)
+TEST(every_float8_code_has_its_value_and_comes_back)
 {
     const float amax = 448.0f; /* a scale of 1 */
     fsdp__coded_span span = first(256);
 
-    (void)state;
     scales[0] = 1.0f;
     for (int i = 0; i < 256; i++)
         codes[i] = (uint8_t)i;
@@ -87,13 +86,12 @@ static void see_saturated(void)
 }
 
 /* Ties go to the even code; next to a tie on both sides to the nearer. */
-static void float8_rounds_to_the_nearest_even_and_saturates(void **state)
+TEST(float8_rounds_to_the_nearest_even_and_saturates)
 {
     static const float large[] = {448.1f, 464.0f, 465.0f, 1e30f, INFINITY, INFINITY};
     const float amax = 448.0f;
     fsdp__coded_span span = first(254);
 
-    (void)state;
     span.amax = &amax;
     for (int side = -1; side <= 1; side++) {
         for (int i = 0; i < 254; i++) {
@@ -138,11 +136,10 @@ static void through(fsdp__code code, float amax, void (*see)(void))
     run_all(FSDP__KERNEL_DEQUANTIZE, code, span, see);
 }
 
-static void what_is_not_finite_stays_so_and_nothing_is_zero(void **state)
+TEST(what_is_not_finite_stays_so_and_nothing_is_zero)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
 
-    (void)state;
     for (int b = 0; b < 3; b++) {
         for (int i = 0; i < N; i++)
             values[i] = i % FSDP__CODE_BLOCK == 7 ? bad[b] : 0.5f; /* in every block */
@@ -167,15 +164,9 @@ static void see_close(void)
     }
 }
 
-static void blocks_have_scales_of_their_own(void **state)
+TEST(blocks_have_scales_of_their_own)
 {
-    (void)state;
     for (int i = 0; i < N; i++)
         values[i] = (float)(sin(0.37 * i) * (i < 128 ? 1.0 : 40.0));
     through(FSDP__CODE_INT8, 0.0f, see_close);
 }
-
-TEST_MAIN(cmocka_unit_test(every_float8_code_has_its_value_and_comes_back),
-          cmocka_unit_test(float8_rounds_to_the_nearest_even_and_saturates),
-          cmocka_unit_test(what_is_not_finite_stays_so_and_nothing_is_zero),
-          cmocka_unit_test(blocks_have_scales_of_their_own))

@@ -97,12 +97,11 @@ static void run_kernels(const fsdp__kernel_function *kernels, fsdp_stream *strea
     CHECK_OK(kernels[FSDP__KERNEL_ATTENTION_BACKWARD](stream, &attention));
 }
 
-static void no_kernel_starts_threads_once_they_are_there(void **state)
+TEST(no_kernel_starts_threads_once_they_are_there)
 {
     fsdp_context_options options = {.world_size = 1, .threads = THREADS};
     fsdp_context *context;
 
-    (void)state;
     CHECK_OK(fsdp_context_create(&options, &context));
     for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++) {
         const fsdp__kernel_function *kernels = fsdp__cpu_isa_kernels(isa);
@@ -120,5 +119,3 @@ static void no_kernel_starts_threads_once_they_are_there(void **state)
 #endif
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(no_kernel_starts_threads_once_they_are_there))

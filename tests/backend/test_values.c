@@ -45,11 +45,10 @@ static void see_back(const void *dtype)
     }
 }
 
-static void every_16_bit_value_survives_the_way_to_f32_and_back(void **state)
+TEST(every_16_bit_value_survives_the_way_to_f32_and_back)
 {
     static const fsdp_dtype types[] = {FSDP_BF16, FSDP_F16};
 
-    (void)state;
     for (int i = 0; i < HALVES; i++)
         halves[i] = (uint16_t)i;
     for (int t = 0; t < 2; t++) {
@@ -84,11 +83,10 @@ static void see_rounded(const void *dtype)
     }
 }
 
-static void f32_rounds_to_the_nearest_even_16_bit_value(void **state)
+TEST(f32_rounds_to_the_nearest_even_16_bit_value)
 {
     static const fsdp_dtype types[] = {FSDP_BF16, FSDP_F16};
 
-    (void)state;
     for (int t = 0; t < 2; t++)
         for (int part = 0; part < 4; part++) {
             fsdp__copy_args a = {.src = wide,
@@ -119,12 +117,11 @@ static void see_no_signs(const void *numel)
 }
 
 /* Of a NaN as of a number. From an odd place on, and an odd number of them. */
-static void an_absolute_value_of_16_bits_loses_its_sign_alone(void **state)
+TEST(an_absolute_value_of_16_bits_loses_its_sign_alone)
 {
     static const fsdp_dtype types[] = {FSDP_BF16, FSDP_F16};
     const int numel = HALVES - 1;
 
-    (void)state;
     for (int i = 0; i < HALVES; i++)
         halves[i] = (uint16_t)i;
     for (int t = 0; t < 2; t++) {
@@ -143,11 +140,10 @@ static void see_clamped(const void *dtype)
     }
 }
 
-static void every_16_bit_value_is_clamped(void **state)
+TEST(every_16_bit_value_is_clamped)
 {
     static const fsdp_dtype types[] = {FSDP_BF16, FSDP_F16};
 
-    (void)state;
     for (int t = 0; t < 2; t++) {
         fsdp__unary_forward_args a = {.x = halves + 1,
                                       .y = halves_back,
@@ -180,7 +176,7 @@ static void see_turned(const void *unused)
                      (i * TURNED_COLS + j) + 10000 * (j * TURNED_ROWS + i) % 7919);
 }
 
-static void a_sum_with_a_turned_operand_is_whole(void **state)
+TEST(a_sum_with_a_turned_operand_is_whole)
 {
     static float a[TURNED_ROWS * TURNED_COLS], b[TURNED_ROWS * TURNED_COLS];
     fsdp__binary_args k = {.ndim = 2,
@@ -193,7 +189,6 @@ static void a_sum_with_a_turned_operand_is_whole(void **state)
                            .op = FSDP__ADD,
                            .dtype = FSDP_F32};
 
-    (void)state;
     for (int i = 0; i < TURNED_ROWS * TURNED_COLS; i++) {
         a[i] = (float)i;
         b[i] = (float)(10000 * i % 7919);
@@ -289,13 +284,12 @@ static void nan_through_products(const float *weight)
             see_nan, &all);
 }
 
-static void a_nan_reaches_all_it_touches(void **state)
+TEST(a_nan_reaches_all_it_touches)
 {
     const int all = N;
     float weight[N];
     const void *srcs[] = {row, weight};
 
-    (void)state;
     ordinary_row();
     for (int i = 0; i < N; i++)
         weight[i] = 1.0f;
@@ -370,7 +364,7 @@ static void see_quotients(const void *seen)
     CHECK((differ > 0) == (q->args.divisor != 4.0f));
 }
 
-static void sums_over_ranks_are_divided_not_scaled(void **state)
+TEST(sums_over_ranks_are_divided_not_scaled)
 {
     static const float divisors[] = {3.0f, 5.0f, 0.7f, 6.0f, 4.0f};
     static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
@@ -378,7 +372,6 @@ static void sums_over_ranks_are_divided_not_scaled(void **state)
     static float values[MOST_RANKS][RANKED], out[RANKED];
     const void *srcs[MOST_RANKS];
 
-    (void)state;
     for (int count = 1; count <= MOST_RANKS; count++)
         for (int t = 0; t < 27 * 2; t++) {
             quotients q = {.start = 0.5f, .dst = out};
@@ -407,9 +400,8 @@ static void sums_over_ranks_are_divided_not_scaled(void **state)
         }
 }
 
-static void minus_infinity_has_probability_zero(void **state)
+TEST(minus_infinity_has_probability_zero)
 {
-    (void)state;
     ordinary_row();
     for (int i = 1; i < N; i += 3)
         row[i] = -INFINITY;
@@ -423,12 +415,11 @@ static void see_infinite(const void *sum)
     CHECK(isinf(fsdp__digit_sum_value(sum)));
 }
 
-static void an_infinite_gradient_shows_in_the_norm(void **state)
+TEST(an_infinite_gradient_shows_in_the_norm)
 {
     fsdp__span span = {.src = row, .numel = N};
     fsdp__digit_sum sum;
 
-    (void)state;
     ordinary_row();
     row[N - 1] = -INFINITY;
     run_all(FSDP__KERNEL_POWER_SUM,
@@ -438,9 +429,8 @@ static void an_infinite_gradient_shows_in_the_norm(void **state)
 
 /* ---- elementary functions ---- */
 
-static void exp_erf_sin_and_cos_are_accurate(void **state)
+TEST(exp_erf_sin_and_cos_are_accurate)
 {
-    (void)state;
     for (int i = 0; i < 2000000; i++) {
         float x = -87.0f + 175.0f * (float)i / 2e6f, z = -6.0f + 12.0f * (float)i / 2e6f, angle = 0.013f * (float)i;
         float sine, cosine;
@@ -460,12 +450,11 @@ static void exp_erf_sin_and_cos_are_accurate(void **state)
     CHECK(fsdp__erff(INFINITY) == 1.0f && fsdp__erff(-INFINITY) == -1.0f);
 }
 
-static void powers_of_what_is_no_ordinary_number_are_those_of_c(void **state)
+TEST(powers_of_what_is_no_ordinary_number_are_those_of_c)
 {
     static const float values[] = {0.0f,     -0.0f,     1.0f,    -1.0f, 2.0f,   -2.0f,  0.5f, -0.5f,
                                    INFINITY, -INFINITY, 0x1p24f, 3.0f,  1e-30f, -1e30f, NAN};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(values); i++)
         for (size_t j = 0; j < FSDP__COUNT_OF(values); j++) {
             float got = fsdp__powf(values[i], values[j]), expected = powf(values[i], values[j]);
@@ -476,11 +465,10 @@ static void powers_of_what_is_no_ordinary_number_are_those_of_c(void **state)
 }
 
 /* Within 1 ulp for every usual number, whatever the exponent is; and right where a float has the power. */
-static void powers_are_accurate(void **state)
+TEST(powers_are_accurate)
 {
     uint32_t bits = 12345;
 
-    (void)state;
     for (int i = 0; i < 2000000; i++) {
         float x = fsdp__bits_float((bits = bits * 1664525u + 1013904223u) >> 1), p, y;
         double expected;
@@ -505,12 +493,3 @@ static void powers_are_accurate(void **state)
     CHECK(fsdp__powf(2.0f, -127.0f) == 0.0f && fsdp__powf(2.0f, -126.0f) == 0x1p-126f);
     CHECK(fsdp__powf(2.0f, 127.0f) == 0x1p127f && isinf(fsdp__powf(-2.0f, 129.0f)));
 }
-
-TEST_MAIN(cmocka_unit_test(powers_are_accurate), cmocka_unit_test(powers_of_what_is_no_ordinary_number_are_those_of_c),
-          cmocka_unit_test(every_16_bit_value_survives_the_way_to_f32_and_back),
-          cmocka_unit_test(an_absolute_value_of_16_bits_loses_its_sign_alone),
-          cmocka_unit_test(every_16_bit_value_is_clamped), cmocka_unit_test(a_sum_with_a_turned_operand_is_whole),
-          cmocka_unit_test(f32_rounds_to_the_nearest_even_16_bit_value), cmocka_unit_test(a_nan_reaches_all_it_touches),
-          cmocka_unit_test(sums_over_ranks_are_divided_not_scaled),
-          cmocka_unit_test(minus_infinity_has_probability_zero),
-          cmocka_unit_test(an_infinite_gradient_shows_in_the_norm), cmocka_unit_test(exp_erf_sin_and_cos_are_accurate))

@@ -6,11 +6,40 @@
 #include "base/compiler.h"
 #include "support/test.h"
 
-static void zero_bytes_give_a_pointer(void **state)
+/* Two blocks as oneDNN takes them for a product. Returns where the heap ends while they are there. */
+static char *take_and_free(void)
+{
+    void *volatile first = malloc(700000), *volatile second = malloc(700000);
+    char *end = sbrk(0);
+
+    free(second);
+    free(first);
+    return end;
+}
+
+/* The first case: what others free would be taken again. */
+TEST(what_is_freed_at_the_end_of_the_heap_stays)
+{
+    char *end;
+
+#if FSDP__ASAN || FSDP__TSAN || !defined(__GLIBC__)
+    skip(); /* another malloc */
+#endif
+    take_and_free(); /* the first is mapped by itself */
+    end = take_and_free();
+    CHECK(sbrk(0) != end);
+    fsdp__keep_heap();
+    end = take_and_free();
+    for (int i = 0; i < 3; i++) {
+        CHECK(sbrk(0) == end);
+        CHECK(take_and_free() == end);
+    }
+}
+
+TEST(zero_bytes_give_a_pointer)
 {
     void *a = fsdp__malloc(0), *b = fsdp__calloc(0, 8), *c = fsdp__calloc(8, 0), *d = fsdp__realloc(NULL, 0);
 
-    (void)state;
     CHECK(a && b && c && d);
     fsdp__free(a);
     fsdp__free(b);
@@ -19,11 +48,10 @@ static void zero_bytes_give_a_pointer(void **state)
     fsdp__free(NULL);
 }
 
-static void calloc_zeroes_and_refuses_overflow(void **state)
+TEST(calloc_zeroes_and_refuses_overflow)
 {
     unsigned char *bytes = fsdp__calloc(7, 3), zeros[21] = {0};
 
-    (void)state;
     CHECK_PTR(bytes);
     CHECK_BYTES(bytes, zeros, sizeof zeros);
     fsdp__free(bytes);
@@ -32,22 +60,20 @@ static void calloc_zeroes_and_refuses_overflow(void **state)
     CHECK_CONTAINS(fsdp_last_error(), "out of memory");
 }
 
-static void strings_are_copied_and_formatted(void **state)
+TEST(strings_are_copied_and_formatted)
 {
     char *copy = fsdp__strdup("layers.0"), *made = fsdp__sprintf("%s.%s[%d]", copy, "weight", 42);
 
-    (void)state;
     CHECK_STRING(copy, "layers.0");
     CHECK_STRING(made, "layers.0.weight[42]");
     fsdp__free(copy);
     fsdp__free(made);
 }
 
-static void grow_makes_room_for_the_next_item(void **state)
+TEST(grow_makes_room_for_the_next_item)
 {
     int64_t *items = NULL, capacity = 0;
 
-    (void)state;
     for (int64_t i = 0; i < 1000; i++) {
         CHECK_EQ(fsdp__grow(&items, i, &capacity, sizeof *items), 0);
         CHECK(capacity > i);
@@ -60,12 +86,11 @@ static void grow_makes_room_for_the_next_item(void **state)
     fsdp__free(items);
 }
 
-static void a_failed_grow_changes_nothing(void **state)
+TEST(a_failed_grow_changes_nothing)
 {
     int32_t *items = NULL, *before;
     int64_t capacity = 0;
 
-    (void)state;
     CHECK_EQ(fsdp__grow(&items, 0, &capacity, sizeof *items), 0);
     before = items;
     items[0] = 5;
@@ -79,11 +104,10 @@ static void a_failed_grow_changes_nothing(void **state)
     fsdp__free(items);
 }
 
-static void every_call_is_a_fault_point(void **state)
+TEST(every_call_is_a_fault_point)
 {
     void *kept = fsdp__malloc(16);
 
-    (void)state;
     for (int which = 0; which < 5; which++) {
         void *got = NULL;
 
@@ -113,38 +137,3 @@ static void every_call_is_a_fault_point(void **state)
     }
     fsdp__free(kept);
 }
-
-/* Two blocks as oneDNN takes them for a product. Returns where the heap ends while they are there. */
-static char *take_and_free(void)
-{
-    void *volatile first = malloc(700000), *volatile second = malloc(700000);
-    char *end = sbrk(0);
-
-    free(second);
-    free(first);
-    return end;
-}
-
-static void what_is_freed_at_the_end_of_the_heap_stays(void **state)
-{
-    char *end;
-
-    (void)state;
-#if FSDP__ASAN || FSDP__TSAN || !defined(__GLIBC__)
-    skip(); /* another malloc */
-#endif
-    take_and_free(); /* the first is mapped by itself */
-    end = take_and_free();
-    CHECK(sbrk(0) != end);
-    fsdp__keep_heap();
-    end = take_and_free();
-    for (int i = 0; i < 3; i++) {
-        CHECK(sbrk(0) == end);
-        CHECK(take_and_free() == end);
-    }
-}
-
-TEST_MAIN(cmocka_unit_test(what_is_freed_at_the_end_of_the_heap_stays), cmocka_unit_test(zero_bytes_give_a_pointer),
-          cmocka_unit_test(calloc_zeroes_and_refuses_overflow), cmocka_unit_test(strings_are_copied_and_formatted),
-          cmocka_unit_test(grow_makes_room_for_the_next_item), cmocka_unit_test(a_failed_grow_changes_nothing),
-          cmocka_unit_test(every_call_is_a_fault_point))

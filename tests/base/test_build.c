@@ -3,12 +3,11 @@
 #include "fsdp/context.h"
 #include "support/test.h"
 
-static void it_is_version_and_build_id_of_what_an_address_lies_in(void **state)
+TEST(it_is_version_and_build_id_of_what_an_address_lies_in)
 {
     char own[FSDP__BUILD_BYTES], of_test[FSDP__BUILD_BYTES], of_libc[FSDP__BUILD_BYTES];
     static const char start[] = FSDP_VERSION ", build ";
 
-    (void)state;
     memset(own, 'x', sizeof own);
     fsdp__build_own(own);
     CHECK_EQ(strncmp(own, start, strlen(start)), 0);
@@ -22,14 +21,10 @@ static void it_is_version_and_build_id_of_what_an_address_lies_in(void **state)
     CHECK(strcmp(of_libc, own) != 0);
 }
 
-static void what_is_in_no_library_has_none(void **state)
+TEST(what_is_in_no_library_has_none)
 {
     char text[FSDP__BUILD_BYTES] = "";
 
-    (void)state;
     fsdp__build_of(text, text);
     CHECK_STRING(text, FSDP_VERSION ", no build id");
 }
-
-TEST_MAIN(cmocka_unit_test(it_is_version_and_build_id_of_what_an_address_lies_in),
-          cmocka_unit_test(what_is_in_no_library_has_none))

@@ -15,11 +15,10 @@ static fsdp_context *one_rank(void)
     return context;
 }
 
-static void the_default_is_rank_0_of_1(void **state)
+TEST(the_default_is_rank_0_of_1)
 {
     fsdp_context *context;
 
-    (void)state;
     CHECK_OK(fsdp_context_create(NULL, &context));
     CHECK_EQ(fsdp_context_rank(context), 0);
     CHECK_EQ(fsdp_context_world_size(context), 1);
@@ -30,11 +29,10 @@ static void the_default_is_rank_0_of_1(void **state)
     fsdp_context_free(NULL);
 }
 
-static void local_ranks_follow_the_world_unless_given(void **state)
+TEST(local_ranks_follow_the_world_unless_given)
 {
     fsdp_context *context;
 
-    (void)state;
     CHECK_OK(fsdp_context_create(&(fsdp_context_options){.rank = 2, .world_size = 3}, &context));
     CHECK_EQ(fsdp_context_local_rank(context), 2);
     CHECK_EQ(fsdp_context_local_world_size(context), 3);
@@ -46,7 +44,7 @@ static void local_ranks_follow_the_world_unless_given(void **state)
     fsdp_context_free(context);
 }
 
-static void machines_follow_the_local_ranks_unless_given(void **state)
+TEST(machines_follow_the_local_ranks_unless_given)
 {
     static const struct {
         fsdp_context_options options;
@@ -60,7 +58,6 @@ static void machines_follow_the_local_ranks_unless_given(void **state)
         {{.rank = 0, .world_size = 4, .local_world_size = 2, .machine = 1, .machines = 2}, 1, 2},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_context *context;
 
@@ -71,12 +68,11 @@ static void machines_follow_the_local_ranks_unless_given(void **state)
     }
 }
 
-static void threads_are_the_rank_s_share_of_the_allowed_cores(void **state)
+TEST(threads_are_the_rank_s_share_of_the_allowed_cores)
 {
     fsdp_context *context;
     cpu_set_t cores;
 
-    (void)state;
     CHECK_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
     for (int local = 1; local <= 2 * CPU_COUNT(&cores); local++) {
         CHECK_OK(fsdp_context_create(&(fsdp_context_options){.world_size = local}, &context));
@@ -88,7 +84,7 @@ static void threads_are_the_rank_s_share_of_the_allowed_cores(void **state)
     fsdp_context_free(context);
 }
 
-static void ranks_outside_the_world_are_refused(void **state)
+TEST(ranks_outside_the_world_are_refused)
 {
     static const fsdp_context_options wrong[] = {
         {.rank = 1},
@@ -105,7 +101,6 @@ static void ranks_outside_the_world_are_refused(void **state)
         {.world_size = 4, .machines = 2, .machine = -1},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         fsdp_context *context = (fsdp_context *)1;
 
@@ -114,9 +109,8 @@ static void ranks_outside_the_world_are_refused(void **state)
     }
 }
 
-static void a_failed_allocation_leaves_nothing(void **state)
+TEST(a_failed_allocation_leaves_nothing)
 {
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context;
 
@@ -132,12 +126,11 @@ static void note_free(void *slot_state)
     freed[strlen(freed)] = *(char *)slot_state;
 }
 
-static void slots_are_freed_in_reverse_order(void **state)
+TEST(slots_are_freed_in_reverse_order)
 {
     static char cpu[] = "c", scope[] = "s", comm[] = "m";
     fsdp_context *context = one_rank();
 
-    (void)state;
     memset(freed, 0, sizeof freed);
     CHECK_NULL(fsdp__context_get(context, FSDP__SLOT_SCOPE));
     fsdp__context_attach(context, FSDP__SLOT_COMM, comm, note_free);
@@ -164,13 +157,12 @@ static void keep_line(void *arg, fsdp_log_level level, const char *line)
     snprintf(lines->last, sizeof lines->last, "%s", line);
 }
 
-static void lines_carry_the_rank_and_respect_the_level(void **state)
+TEST(lines_carry_the_rank_and_respect_the_level)
 {
     log_lines lines = {0};
     fsdp_context *context;
     char *text = malloc(10000);
 
-    (void)state;
     CHECK(text != NULL);
     CHECK_OK(fsdp_context_create(&(fsdp_context_options){.rank = 1, .world_size = 2}, &context));
     fsdp_context_set_log(context, FSDP_LOG_WARNING, keep_line, &lines);
@@ -216,13 +208,12 @@ static void *log_often(void *context)
     return NULL;
 }
 
-static void a_sink_gets_one_line_at_a_time(void **state)
+TEST(a_sink_gets_one_line_at_a_time)
 {
     fsdp_context *context = NULL;
     pthread_t threads[4];
     int lines = 0;
 
-    (void)state;
     CHECK_OK(fsdp_context_create(NULL, &context));
     fsdp_context_set_log(context, FSDP_LOG_WARNING, count_line, &lines);
     for (int i = 0; i < 4; i++)
@@ -233,13 +224,12 @@ static void a_sink_gets_one_line_at_a_time(void **state)
     fsdp_context_free(context);
 }
 
-static void the_default_sink_is_stderr(void **state)
+TEST(the_default_sink_is_stderr)
 {
     fsdp_context *context = one_rank();
     int saved = dup(STDERR_FILENO), ends[2];
     char text[64] = "";
 
-    (void)state;
     CHECK(saved >= 0);
     CHECK_EQ(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
@@ -262,12 +252,11 @@ static void count_free(void *state)
     fsdp__free(state);
 }
 
-static void a_slot_is_made_once(void **state)
+TEST(a_slot_is_made_once)
 {
     fsdp_context *context = one_rank();
     int64_t *made;
 
-    (void)state;
     times_freed = 0;
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
     CHECK_NULL(fsdp__context_get_or_make(context, FSDP__SLOT_SHARD, sizeof *made, count_free));
@@ -281,12 +270,11 @@ static void a_slot_is_made_once(void **state)
     CHECK_EQ(times_freed, 1);
 }
 
-static void a_heart_beats_where_it_is_told_to(void **state)
+TEST(a_heart_beats_where_it_is_told_to)
 {
     fsdp_context *context = one_rank();
     static fsdp__heart heart;
 
-    (void)state;
     fsdp__context_beat(context); /* one of its own, until there is another */
     fsdp__context_set_heart(context, &heart);
     CHECK_EQ(atomic_load(&heart.beats), 0);
@@ -297,12 +285,3 @@ static void a_heart_beats_where_it_is_told_to(void **state)
     CHECK_EQ(fsdp__context_set_activity(context, FSDP__COMPUTING), FSDP__READING);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_sink_gets_one_line_at_a_time), cmocka_unit_test(the_default_is_rank_0_of_1),
-          cmocka_unit_test(a_heart_beats_where_it_is_told_to),
-          cmocka_unit_test(local_ranks_follow_the_world_unless_given),
-          cmocka_unit_test(machines_follow_the_local_ranks_unless_given),
-          cmocka_unit_test(threads_are_the_rank_s_share_of_the_allowed_cores),
-          cmocka_unit_test(ranks_outside_the_world_are_refused), cmocka_unit_test(a_failed_allocation_leaves_nothing),
-          cmocka_unit_test(slots_are_freed_in_reverse_order), cmocka_unit_test(a_slot_is_made_once),
-          cmocka_unit_test(lines_carry_the_rank_and_respect_the_level), cmocka_unit_test(the_default_sink_is_stderr))

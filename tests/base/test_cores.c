@@ -4,12 +4,11 @@
 #include "base/cores.h"
 #include "support/test.h"
 
-static void a_process_bound_to_one_core_has_one(void **state)
+TEST(a_process_bound_to_one_core_has_one)
 {
     cpu_set_t before, one;
     int first = 0;
 
-    (void)state;
     CHECK_EQ(sched_getaffinity(0, sizeof before, &before), 0);
     CHECK_EQ(fsdp__allowed_cores(), CPU_COUNT(&before));
     while (!CPU_ISSET(first, &before))
@@ -20,5 +19,3 @@ static void a_process_bound_to_one_core_has_one(void **state)
     CHECK_EQ(fsdp__allowed_cores(), 1);
     CHECK_EQ(sched_setaffinity(0, sizeof before, &before), 0);
 }
-
-TEST_MAIN(cmocka_unit_test(a_process_bound_to_one_core_has_one))

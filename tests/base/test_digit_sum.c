@@ -34,11 +34,10 @@ static void draw(double *numbers, int spread)
         numbers[i] = ldexp(1 + rand() % 1000000 / 1e6, rand() % (2 * spread + 1) - spread);
 }
 
-static void any_order_and_any_parts_have_the_same_bits(void **state)
+TEST(any_order_and_any_parts_have_the_same_bits)
 {
     static const int spreads[] = {0, 3, 20, 100, 1000};
 
-    (void)state;
     srand(7);
     for (int s = 0; s < 5; s++) {
         double numbers[NUMBERS], expected = 0, largest = 0;
@@ -68,11 +67,10 @@ static void any_order_and_any_parts_have_the_same_bits(void **state)
     }
 }
 
-static void one_number_is_itself(void **state)
+TEST(one_number_is_itself)
 {
     static const double numbers[] = {0, 1, 3, 0.1, 1e-300, 0x1p-1074, 0x1.fffffep127 * 0x1.fffffep127, 1.7e308};
 
-    (void)state;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         fsdp__digit_sum sum = {.nan = 0};
 
@@ -81,17 +79,13 @@ static void one_number_is_itself(void **state)
     }
 }
 
-static void what_is_not_finite_stays(void **state)
+TEST(what_is_not_finite_stays)
 {
     fsdp__digit_sum sum = {.nan = 0}, infinite = {.infinite = 1}, nan = {.nan = 1};
 
-    (void)state;
     add_number(&sum, 3);
     fsdp__digit_sum_add(&sum, &infinite);
     CHECK(isinf(fsdp__digit_sum_value(&sum)));
     fsdp__digit_sum_add(&sum, &nan);
     CHECK(isnan(fsdp__digit_sum_value(&sum)));
 }
-
-TEST_MAIN(cmocka_unit_test(any_order_and_any_parts_have_the_same_bits), cmocka_unit_test(one_number_is_itself),
-          cmocka_unit_test(what_is_not_finite_stays))

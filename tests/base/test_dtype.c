@@ -2,7 +2,7 @@
 #include "fsdp/dtype.h"
 #include "support/test.h"
 
-static void every_name_of_a_dtype_finds_it(void **state)
+TEST(every_name_of_a_dtype_finds_it)
 {
     static const struct {
         fsdp_dtype dtype;
@@ -19,7 +19,6 @@ static void every_name_of_a_dtype_finds_it(void **state)
         {FSDP_BOOL, 1, false, {"bool", "BOOL"}},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         CHECK_EQ(fsdp_dtype_size(cases[i].dtype), cases[i].bytes);
         CHECK_EQ(fsdp_dtype_is_floating(cases[i].dtype), cases[i].floating);
@@ -29,9 +28,8 @@ static void every_name_of_a_dtype_finds_it(void **state)
     }
 }
 
-static void what_is_no_dtype_is_none(void **state)
+TEST(what_is_no_dtype_is_none)
 {
-    (void)state;
     CHECK_EQ(fsdp_dtype_from_name("float64"), FSDP_DTYPE_NONE);
     CHECK_EQ(fsdp_dtype_from_name("none"), FSDP_DTYPE_NONE);
     CHECK_EQ(fsdp_dtype_from_name(""), FSDP_DTYPE_NONE);
@@ -40,5 +38,3 @@ static void what_is_no_dtype_is_none(void **state)
     CHECK_EQ(fsdp_dtype_size((fsdp_dtype)99), 0);
     CHECK_EQ(fsdp_dtype_size((fsdp_dtype)-1), 0);
 }
-
-TEST_MAIN(cmocka_unit_test(every_name_of_a_dtype_finds_it), cmocka_unit_test(what_is_no_dtype_is_none))

@@ -26,13 +26,12 @@ static int entries_in(const char *path)
     return count;
 }
 
-static void a_file_is_read_whole_and_ends_in_nul(void **state)
+TEST(a_file_is_read_whole_and_ends_in_nul)
 {
     char *folder = test_directory(), *path = test_path(folder, "x.txt"), *data;
     size_t bytes, sizes[] = {0, 1, 4095, 4096, 4097, 100001};
     char *text = malloc(100001);
 
-    (void)state;
     CHECK(text != NULL);
     for (int i = 0; i < 100001; i++)
         text[i] = (char)(i * 7 + 1);
@@ -49,12 +48,11 @@ static void a_file_is_read_whole_and_ends_in_nul(void **state)
     test_directory_free(folder);
 }
 
-static void what_cannot_be_read_says_why(void **state)
+TEST(what_cannot_be_read_says_why)
 {
     char *folder = test_directory(), *path = test_path(folder, "x"), *data;
     size_t bytes;
 
-    (void)state;
     CHECK_ERROR(fsdp__file_read(path, 10, &data, &bytes), FSDP_NOT_FOUND, "No such file");
     CHECK_CONTAINS(fsdp_last_error(), path);
     CHECK_NULL(data);
@@ -80,7 +78,7 @@ static void make_socket(const char *path)
 }
 
 /* Nobody writes to the FIFO: what waited for a writer would wait forever. */
-static void what_is_no_file_is_refused_by_its_kind(void **state)
+TEST(what_is_no_file_is_refused_by_its_kind)
 {
     char *folder = test_directory(), *pipe = test_path(folder, "pipe"), *socket_path = test_path(folder, "socket");
     char *loop = test_path(folder, "loop"), *data;
@@ -94,7 +92,6 @@ static void what_is_no_file_is_refused_by_its_kind(void **state)
     fsdp__mapping mapping;
     size_t bytes;
 
-    (void)state;
     CHECK_EQ(mkfifo(pipe, 0600), 0);
     CHECK_EQ(symlink("loop", loop), 0);
     make_socket(socket_path);
@@ -110,22 +107,20 @@ static void what_is_no_file_is_refused_by_its_kind(void **state)
     test_directory_free(folder);
 }
 
-static void files_without_a_size_are_read_to_their_end(void **state)
+TEST(files_without_a_size_are_read_to_their_end)
 {
     size_t bytes;
     char *data;
 
-    (void)state;
     CHECK_OK(fsdp__file_read("/proc/self/status", 1 << 20, &data, &bytes));
     CHECK(bytes > 100 && strlen(data) == bytes);
     fsdp__free(data);
 }
 
-static void reading_survives_failed_allocations(void **state)
+TEST(reading_survives_failed_allocations)
 {
     char *folder = test_directory(), *path = test_path(folder, "x");
 
-    (void)state;
     test_write_file(path, "text", 4);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         size_t bytes;
@@ -138,13 +133,12 @@ static void reading_survives_failed_allocations(void **state)
     test_directory_free(folder);
 }
 
-static void a_map_shows_the_file(void **state)
+TEST(a_map_shows_the_file)
 {
     char *folder = test_directory(), *path = test_path(folder, "x");
     fsdp__mapping mapping;
     int fd = -1;
 
-    (void)state;
     CHECK_ERROR(fsdp__file_map(path, &mapping), FSDP_NOT_FOUND, path);
     test_write_file(path, "mapped", 6);
     CHECK_OK(fsdp__file_map(path, &mapping));
@@ -180,12 +174,11 @@ static fsdp_status write_atomic(const char *path, const void *data, size_t bytes
     return status;
 }
 
-static void an_atomic_write_replaces_the_whole_file(void **state)
+TEST(an_atomic_write_replaces_the_whole_file)
 {
     char *folder = test_directory(), *path = test_path(folder, "x"), *data;
     size_t bytes;
 
-    (void)state;
     CHECK_OK(write_atomic(path, "first", 5));
     CHECK_OK(write_atomic(path, "second one", 10));
     data = test_read_file(path, &bytes);
@@ -227,20 +220,18 @@ static void check_atomic_under_faults(fsdp__fault_kind kind)
     test_directory_free(folder);
 }
 
-static void no_failed_write_leaves_half_a_file(void **state)
+TEST(no_failed_write_leaves_half_a_file)
 {
-    (void)state;
     check_atomic_under_faults(FSDP__FAULT_WRITE);
     check_atomic_under_faults(FSDP__FAULT_ALLOCATION);
 }
 
-static void a_failed_write_names_file_and_offset(void **state)
+TEST(a_failed_write_names_file_and_offset)
 {
     char *folder = test_directory(), *path = test_path(folder, "x"), *data;
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     size_t bytes;
 
-    (void)state;
     CHECK(fd >= 0);
     CHECK_OK(fsdp__file_pwrite(fd, path, "abc", 3, 2));
     CHECK_OK(fsdp__file_pwrite(fd, path, "", 0, 100));
@@ -259,23 +250,21 @@ static void a_failed_write_names_file_and_offset(void **state)
     test_directory_free(folder);
 }
 
-static void a_write_into_a_missing_directory_fails(void **state)
+TEST(a_write_into_a_missing_directory_fails)
 {
     char *folder = test_directory(), *path = test_path(folder, "no/x");
 
-    (void)state;
     CHECK_ERROR(write_atomic(path, "x", 1), FSDP_NOT_FOUND, "cannot create");
     free(path);
     test_directory_free(folder);
 }
 
-static void directories_are_made_with_their_parents_and_removed_with_their_content(void **state)
+TEST(directories_are_made_with_their_parents_and_removed_with_their_content)
 {
     char *folder = test_directory(), *deep = test_path(folder, "a/b//c/"), *top = test_path(folder, "a");
     char *file = test_path(folder, "a/b/c/file"), *link = test_path(folder, "a/link"), *kept = test_path(folder, "k");
     char *below = test_path(folder, "k/below");
 
-    (void)state;
     CHECK_OK(fsdp__make_directories(deep));
     CHECK_OK(fsdp__make_directories(deep));
     CHECK(fsdp__path_exists(deep));
@@ -297,11 +286,10 @@ static void directories_are_made_with_their_parents_and_removed_with_their_conte
     test_directory_free(folder);
 }
 
-static void a_directory_whose_name_may_be_lost_is_not_made(void **state)
+TEST(a_directory_whose_name_may_be_lost_is_not_made)
 {
     char *folder = test_directory(), *top = test_path(folder, "a"), *deep = test_path(folder, "a/b");
 
-    (void)state;
     fsdp__fault_set_act(FSDP__FAULT_FAILS, EIO);
     fsdp__fault_arm(FSDP__FAULT_WRITE, 2);
     CHECK_ERROR(fsdp__make_directories(deep), FSDP_IO, "cannot sync '");
@@ -313,12 +301,11 @@ static void a_directory_whose_name_may_be_lost_is_not_made(void **state)
     test_directory_free(folder);
 }
 
-static void paths_join_with_one_slash(void **state)
+TEST(paths_join_with_one_slash)
 {
     static const char *const cases[][3] = {
         {"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"/", "b", "/b"}, {"a", "/b", "/b"}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *path = fsdp__path_join(cases[i][0], cases[i][1]);
 
@@ -327,11 +314,10 @@ static void paths_join_with_one_slash(void **state)
     }
 }
 
-static void a_path_has_a_parent(void **state)
+TEST(a_path_has_a_parent)
 {
     static const char *const cases[][2] = {{"a", "."}, {"a/b", "a"}, {"/a", "/"}, {"/a/b", "/a"}, {"./a", "."}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *parent = fsdp__path_parent(cases[i][0]);
 
@@ -340,23 +326,21 @@ static void a_path_has_a_parent(void **state)
     }
 }
 
-static void the_clock_does_not_go_back(void **state)
+TEST(the_clock_does_not_go_back)
 {
     int64_t before = fsdp__clock_ns(), after;
 
-    (void)state;
     usleep(2000);
     after = fsdp__clock_ns();
     CHECK(after - before >= 1900000);
 }
 
-static void a_text_may_come_through_a_pipe_but_from_no_device(void **state)
+TEST(a_text_may_come_through_a_pipe_but_from_no_device)
 {
     char *folder = test_directory(), *path = test_path(folder, "x"), *data, name[40];
     int ends[2];
     size_t bytes;
 
-    (void)state;
     test_write_file(path, "some text", 9);
     CHECK_OK(fsdp__file_read_stream(path, 9, &data, &bytes));
     CHECK_STRING(data, "some text");
@@ -379,15 +363,3 @@ static void a_text_may_come_through_a_pipe_but_from_no_device(void **state)
     free(path);
     test_directory_free(folder);
 }
-
-TEST_MAIN(cmocka_unit_test(a_text_may_come_through_a_pipe_but_from_no_device),
-          cmocka_unit_test(a_file_is_read_whole_and_ends_in_nul), cmocka_unit_test(what_cannot_be_read_says_why),
-          cmocka_unit_test(what_is_no_file_is_refused_by_its_kind),
-          cmocka_unit_test(files_without_a_size_are_read_to_their_end),
-          cmocka_unit_test(reading_survives_failed_allocations), cmocka_unit_test(a_map_shows_the_file),
-          cmocka_unit_test(an_atomic_write_replaces_the_whole_file),
-          cmocka_unit_test(no_failed_write_leaves_half_a_file), cmocka_unit_test(a_failed_write_names_file_and_offset),
-          cmocka_unit_test(a_write_into_a_missing_directory_fails),
-          cmocka_unit_test(directories_are_made_with_their_parents_and_removed_with_their_content),
-          cmocka_unit_test(a_directory_whose_name_may_be_lost_is_not_made), cmocka_unit_test(paths_join_with_one_slash),
-          cmocka_unit_test(a_path_has_a_parent), cmocka_unit_test(the_clock_does_not_go_back))

@@ -8,12 +8,11 @@
 #include "base/host.h"
 #include "support/test.h"
 
-static void it_is_what_uname_says(void **state)
+TEST(it_is_what_uname_says)
 {
     char name[FSDP__HOST_BYTES];
     struct utsname system;
 
-    (void)state;
     memset(name, 'x', sizeof name);
     CHECK_EQ(uname(&system), 0);
     fsdp__host_name(name);
@@ -37,12 +36,11 @@ static int look_as(const char *called, const char *expected)
     return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-static void the_longest_fits_and_none_has_a_word(void **state)
+TEST(the_longest_fits_and_none_has_a_word)
 {
     char longest[FSDP__HOST_BYTES];
     int status;
 
-    (void)state;
     memset(longest, 'h', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
     status = look_as(longest, longest);
@@ -51,5 +49,3 @@ static void the_longest_fits_and_none_has_a_word(void **state)
     CHECK_EQ(status, 0);
     CHECK_EQ(look_as("", "?"), 0);
 }
-
-TEST_MAIN(cmocka_unit_test(it_is_what_uname_says), cmocka_unit_test(the_longest_fits_and_none_has_a_word))

@@ -16,12 +16,11 @@ static void set(int resource, rlim_t bytes)
     CHECK_EQ(setrlimit((__rlimit_resource_t)resource, &limit), 0);
 }
 
-static void limits_of_a_process_are_read(void **state)
+TEST(limits_of_a_process_are_read)
 {
     const rlim_t much = (rlim_t)1 << 50; /* a sanitizer has terabytes */
     uint64_t left;
 
-    (void)state;
     CHECK(fsdp__file_size_limit() == FSDP__NO_LIMIT);
     set(RLIMIT_FSIZE, 1 << 30);
     CHECK(fsdp__file_size_limit() == 1 << 30);
@@ -41,11 +40,10 @@ static void limits_of_a_process_are_read(void **state)
     set(RLIMIT_AS, RLIM_INFINITY);
 }
 
-static void the_machine_has_memory(void **state)
+TEST(the_machine_has_memory)
 {
     fsdp__memory_limit all = fsdp__memory_limit_of_all();
 
-    (void)state;
     CHECK(all.bytes > 1 << 20 && all.bytes != FSDP__NO_LIMIT);
     CHECK(fsdp__memory_available() > 0);
 }
@@ -66,13 +64,12 @@ static char *make_folder(const char *directory, const char *name)
     return path;
 }
 
-static void the_smallest_control_group_above_counts(void **state)
+TEST(the_smallest_control_group_above_counts)
 {
     char *directory = test_directory(), *mount = make_folder(directory, "fs");
     char *memory = make_folder(mount, "memory"), *job = make_folder(memory, "job"), *membership;
     char *slice = make_folder(mount, "slice"), *unit = make_folder(slice, "unit");
 
-    (void)state;
     membership = test_path(directory, "cgroup");
     CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT); /* no such file */
     write_text(directory, "cgroup", "9:name=systemd:/\n4:memory:/job\n0::/slice/unit\n");
@@ -98,17 +95,15 @@ static void the_smallest_control_group_above_counts(void **state)
     test_directory_free(directory);
 }
 
-static void threads_can_be_started(void **state)
+TEST(threads_can_be_started)
 {
-    (void)state;
     CHECK_EQ(fsdp__threads_startable(0), 0);
     for (int i = 0; i < 20; i++)
         CHECK_EQ(fsdp__threads_startable(5), 5);
 }
 
-static void an_errno_names_its_limit(void **state)
+TEST(an_errno_names_its_limit)
 {
-    (void)state;
     CHECK_CONTAINS(fsdp__limit_behind(EMFILE), "ulimit -n");
     CHECK_CONTAINS(fsdp__limit_behind(EFBIG), "ulimit -f");
     CHECK_CONTAINS(fsdp__limit_behind(EAGAIN), "ulimit -u");
@@ -124,7 +119,3 @@ static void an_errno_names_its_limit(void **state)
     set(RLIMIT_DATA, RLIM_INFINITY);
     set(RLIMIT_AS, RLIM_INFINITY);
 }
-
-TEST_MAIN(cmocka_unit_test(limits_of_a_process_are_read), cmocka_unit_test(the_machine_has_memory),
-          cmocka_unit_test(the_smallest_control_group_above_counts), cmocka_unit_test(threads_can_be_started),
-          cmocka_unit_test(an_errno_names_its_limit))

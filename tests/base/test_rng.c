@@ -13,13 +13,12 @@ static void check_words(const uint32_t *actual, uint32_t a, uint32_t b, uint32_t
 }
 
 /* The known answers that Random123 ships. */
-static void philox_gives_the_published_words(void **state)
+TEST(philox_gives_the_published_words)
 {
     const uint32_t zero[4] = {0}, ones[4] = {~0u, ~0u, ~0u, ~0u};
     const uint32_t pi[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, pi_key[2] = {0xa4093822, 0x299f31d0};
     uint32_t out[4];
 
-    (void)state;
     fsdp__philox4x32(zero, zero, out);
     check_words(out, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
     fsdp__philox4x32(ones, ones, out);
@@ -28,20 +27,18 @@ static void philox_gives_the_published_words(void **state)
     check_words(out, 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1);
 }
 
-static void key_and_index_fill_counter_and_key_low_words_first(void **state)
+TEST(key_and_index_fill_counter_and_key_low_words_first)
 {
     const uint32_t counter[4] = {0x89abcdef, 0x01234567, 0, 0}, key[2] = {0x76543210, 0xfedcba98};
     uint32_t expected[4], out[4];
 
-    (void)state;
     fsdp__philox4x32(counter, key, expected);
     fsdp__philox(0xfedcba9876543210u, 0x0123456789abcdefu, out);
     CHECK_BYTES(out, expected, sizeof out);
 }
 
-static void keys_depend_on_seed_and_name(void **state)
+TEST(keys_depend_on_seed_and_name)
 {
-    (void)state;
     CHECK(fsdp__rng_key(1, "a") == fsdp__rng_key(1, "a"));
     CHECK(fsdp__rng_key(1, "a") != fsdp__rng_key(2, "a"));
     CHECK(fsdp__rng_key(1, "a") != fsdp__rng_key(1, "b"));
@@ -49,7 +46,7 @@ static void keys_depend_on_seed_and_name(void **state)
     CHECK(fsdp__rng_key(0, "") != 0);
 }
 
-static void uniform_is_uniform_in_0_to_1(void **state)
+TEST(uniform_is_uniform_in_0_to_1)
 {
     enum {
         DRAWS = 100000,
@@ -59,7 +56,6 @@ static void uniform_is_uniform_in_0_to_1(void **state)
     int bins[BINS] = {0};
     double sum = 0, squares = 0;
 
-    (void)state;
     for (uint64_t i = 0; i < DRAWS; i++) {
         float x = fsdp__rng_uniform(key, i);
 
@@ -74,7 +70,7 @@ static void uniform_is_uniform_in_0_to_1(void **state)
         CHECK_NEAR(bins[bin], DRAWS / BINS, 5 * sqrt((double)DRAWS / BINS));
 }
 
-static void normal_has_the_moments_of_a_normal(void **state)
+TEST(normal_has_the_moments_of_a_normal)
 {
     enum {
         DRAWS = 200000
@@ -83,7 +79,6 @@ static void normal_has_the_moments_of_a_normal(void **state)
     double moments[5] = {0}, pairs = 0, last = 0;
     int beyond_two = 0;
 
-    (void)state;
     for (uint64_t i = 0; i < DRAWS; i++) {
         double x = fsdp__rng_normal(key, i), power = 1;
 
@@ -103,7 +98,7 @@ static void normal_has_the_moments_of_a_normal(void **state)
 }
 
 /* What a rank draws for its rows is what one rank alone draws for them. */
-static void a_draw_depends_only_on_key_and_index(void **state)
+TEST(a_draw_depends_only_on_key_and_index)
 {
     enum {
         NUMEL = 37
@@ -111,7 +106,6 @@ static void a_draw_depends_only_on_key_and_index(void **state)
     uint64_t key = fsdp__rng_key(3, "wte.weight"), far = (uint64_t)5 << 40;
     float whole[NUMEL], part[NUMEL];
 
-    (void)state;
     for (int i = 0; i < NUMEL; i++)
         whole[i] = fsdp__rng_normal(key, far + (uint64_t)i);
     for (int world = 1; world <= 8; world++)
@@ -121,8 +115,3 @@ static void a_draw_depends_only_on_key_and_index(void **state)
                 CHECK_BYTES(&part[i], &whole[i], sizeof(float));
             }
 }
-
-TEST_MAIN(cmocka_unit_test(philox_gives_the_published_words),
-          cmocka_unit_test(key_and_index_fill_counter_and_key_low_words_first),
-          cmocka_unit_test(keys_depend_on_seed_and_name), cmocka_unit_test(uniform_is_uniform_in_0_to_1),
-          cmocka_unit_test(normal_has_the_moments_of_a_normal), cmocka_unit_test(a_draw_depends_only_on_key_and_index))

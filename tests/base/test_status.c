@@ -3,17 +3,15 @@
 
 #include "support/test.h"
 
-static void codes_have_texts(void **state)
+TEST(codes_have_texts)
 {
-    (void)state;
     CHECK_STRING(fsdp_status_text(FSDP_OK), "ok");
     CHECK_STRING(fsdp_status_text(FSDP_INTERRUPTED), "interrupted");
     CHECK_STRING(fsdp_status_text((fsdp_status)-999), "unknown status");
 }
 
-static void an_error_has_code_message_and_place(void **state)
+TEST(an_error_has_code_message_and_place)
 {
-    (void)state;
     CHECK_STATUS(FSDP_FAIL(FSDP_IO, "cannot read '%s': %d bytes short", "x.bin", 12), FSDP_IO);
     CHECK_EQ(fsdp_last_status(), FSDP_IO);
     CHECK_STRING(fsdp_last_error(), "cannot read 'x.bin': 12 bytes short");
@@ -41,20 +39,18 @@ static int count_hops(void)
     return hops;
 }
 
-static void every_try_adds_a_hop_up_to_eight(void **state)
+TEST(every_try_adds_a_hop_up_to_eight)
 {
-    (void)state;
     for (int depth = 0; depth < 12; depth++) {
         CHECK_STATUS(fail_at_depth(depth), FSDP_FORMAT);
         CHECK_EQ(count_hops(), depth < 8 ? depth + 1 : 8);
     }
 }
 
-static void a_very_long_path_keeps_its_end(void **state)
+TEST(a_very_long_path_keeps_its_end)
 {
     char path[600];
 
-    (void)state;
     memset(path, 'd', sizeof path);
     memcpy(path + sizeof path - 8, "/file.c", 8);
     for (int i = 0; i < 9; i++)
@@ -75,12 +71,11 @@ static void check_cut(const char *begin, const char *end)
 }
 
 /* What it names may be of any length, and the reason stands behind it. */
-static void a_long_message_loses_its_middle(void **state)
+TEST(a_long_message_loses_its_middle)
 {
     static const int lengths[] = {1100, 3000, 140000};
     char *text = malloc(150000);
 
-    (void)state;
     for (int i = 0; i < 3; i++) {
         memset(text, 'x', 150000);
         text[lengths[i]] = '\0';
@@ -96,11 +91,10 @@ static void a_long_message_loses_its_middle(void **state)
     free(text);
 }
 
-static void what_would_move_a_cursor_is_shown(void **state)
+TEST(what_would_move_a_cursor_is_shown)
 {
     char text[1200];
 
-    (void)state;
     FSDP_FAIL(FSDP_FORMAT, "key '%s'", "a\x1b[2J\n\x7f\xc2\x9b\xc3\xa9");
     CHECK_STRING(fsdp_last_error(), "key 'a\\x1b[2J\\x0a\\x7f\\xc2\\x9b\xc3\xa9'");
     fsdp_fail_prefix(FSDP_FORMAT, "b\tc");
@@ -114,25 +108,22 @@ static void what_would_move_a_cursor_is_shown(void **state)
     }
 }
 
-static void a_prefix_goes_in_front(void **state)
+TEST(a_prefix_goes_in_front)
 {
-    (void)state;
     FSDP_FAIL(FSDP_MISMATCH, "shape [2, 3] instead of [3, 2]");
     CHECK_STATUS(fsdp_fail_prefix(FSDP_MISMATCH, "tensor '%s'", "wte.weight"), FSDP_MISMATCH);
     CHECK_STRING(fsdp_last_error(), "tensor 'wte.weight': shape [2, 3] instead of [3, 2]");
 }
 
-static void a_message_may_quote_the_last_one(void **state)
+TEST(a_message_may_quote_the_last_one)
 {
-    (void)state;
     FSDP_FAIL(FSDP_IO, "disk full");
     FSDP_FAIL(FSDP_COMM, "rank 3 failed: %s", fsdp_last_error());
     CHECK_STRING(fsdp_last_error(), "rank 3 failed: disk full");
 }
 
-static void a_bare_code_never_shows_an_old_message(void **state)
+TEST(a_bare_code_never_shows_an_old_message)
 {
-    (void)state;
     FSDP_FAIL(FSDP_IO, "old");
     fsdp_fail_hop(FSDP_NO_MEMORY, "file.c", 3);
     CHECK_STRING(fsdp_last_error(), "out of memory");
@@ -141,11 +132,10 @@ static void a_bare_code_never_shows_an_old_message(void **state)
     CHECK_STRING(fsdp_last_error(), "key 'a': not found");
 }
 
-static void clean_up_keeps_the_first_error(void **state)
+TEST(clean_up_keeps_the_first_error)
 {
     fsdp_status status = FSDP_OK;
 
-    (void)state;
     FSDP_KEEP_FIRST(status, FSDP_OK);
     CHECK_EQ(status, FSDP_OK);
     FSDP_KEEP_FIRST(status, FSDP_FAIL(FSDP_IO, "first"));
@@ -168,11 +158,10 @@ out:
     return status;
 }
 
-static void try_goto_takes_the_exit(void **state)
+TEST(try_goto_takes_the_exit)
 {
     bool cleaned = false;
 
-    (void)state;
     CHECK_ERROR(goes_through_its_exit(&cleaned), FSDP_STATE, "too early");
     CHECK(cleaned);
     CHECK_EQ(count_hops(), 2);
@@ -187,22 +176,14 @@ static void *fail_in_a_thread(void *arg)
     return (void *)(uintptr_t)(strcmp(fsdp_last_error(), "the thread's own") == 0);
 }
 
-static void threads_have_their_own_errors(void **state)
+TEST(threads_have_their_own_errors)
 {
     pthread_t thread;
     void *right = NULL;
 
-    (void)state;
     FSDP_FAIL(FSDP_IO, "main");
     CHECK_EQ(pthread_create(&thread, NULL, fail_in_a_thread, NULL), 0);
     pthread_join(thread, &right);
     CHECK(right != NULL);
     CHECK_STRING(fsdp_last_error(), "main");
 }
-
-TEST_MAIN(cmocka_unit_test(codes_have_texts), cmocka_unit_test(an_error_has_code_message_and_place),
-          cmocka_unit_test(every_try_adds_a_hop_up_to_eight), cmocka_unit_test(a_very_long_path_keeps_its_end),
-          cmocka_unit_test(a_long_message_loses_its_middle), cmocka_unit_test(what_would_move_a_cursor_is_shown),
-          cmocka_unit_test(a_prefix_goes_in_front), cmocka_unit_test(a_message_may_quote_the_last_one),
-          cmocka_unit_test(a_bare_code_never_shows_an_old_message), cmocka_unit_test(clean_up_keeps_the_first_error),
-          cmocka_unit_test(try_goto_takes_the_exit), cmocka_unit_test(threads_have_their_own_errors))

@@ -3,33 +3,30 @@
 
 #include "support/test.h"
 
-static void plain_text_stays_as_it_is(void **state)
+TEST(plain_text_stays_as_it_is)
 {
     char out[100];
 
-    (void)state;
     CHECK_STRING(fsdp__shown("", out, sizeof out), "");
     CHECK_STRING(fsdp__shown("model.layers.0.weight", out, sizeof out), "model.layers.0.weight");
     CHECK_STRING(fsdp__shown("gr\xc3\xb6\xc3\x9f\x65 \xe6\xbc\xa2 \xf0\x9f\x90\x88 \\n", out, sizeof out),
                  "gr\xc3\xb6\xc3\x9f\x65 \xe6\xbc\xa2 \xf0\x9f\x90\x88 \\n");
 }
 
-static void what_moves_a_cursor_is_shown_as_bytes(void **state)
+TEST(what_moves_a_cursor_is_shown_as_bytes)
 {
     char out[100];
 
-    (void)state;
     CHECK_STRING(fsdp__shown("a\x1b[2J\r\n\t\x7f", out, sizeof out), "a\\x1b[2J\\x0d\\x0a\\x09\\x7f");
     CHECK_STRING(fsdp__shown("\xc2\x9b", out, sizeof out), "\\xc2\\x9b");              /* CSI, in UTF-8 */
     CHECK_STRING(fsdp__shown("x\xe2\x80\xaey", out, sizeof out), "x\\xe2\\x80\\xaey"); /* right to left */
     CHECK_STRING(fsdp__shown("\xe2\x80\xa8\xe2\x81\xa7", out, sizeof out), "\\xe2\\x80\\xa8\\xe2\\x81\\xa7");
 }
 
-static void what_is_no_utf8_is_shown_as_bytes(void **state)
+TEST(what_is_no_utf8_is_shown_as_bytes)
 {
     char out[100];
 
-    (void)state;
     CHECK_STRING(fsdp__shown("\xff\xfe", out, sizeof out), "\\xff\\xfe");
     CHECK_STRING(fsdp__shown("\xc0\xaf", out, sizeof out), "\\xc0\\xaf");          /* longer than it need be */
     CHECK_STRING(fsdp__shown("\xed\xa0\x80", out, sizeof out), "\\xed\\xa0\\x80"); /* half of a pair */
@@ -37,11 +34,10 @@ static void what_is_no_utf8_is_shown_as_bytes(void **state)
     CHECK_STRING(fsdp__shown("a\xe6\xbc", out, sizeof out), "a\\xe6\\xbc"); /* the end is missing */
 }
 
-static void a_long_text_loses_its_middle_between_two_characters(void **state)
+TEST(a_long_text_loses_its_middle_between_two_characters)
 {
     char text[400], out[12];
 
-    (void)state;
     memset(text, 'x', sizeof text);
     text[sizeof text - 1] = '\0';
     CHECK_STRING(fsdp__shown(text, out, sizeof out), "xxxx...xxxx");
@@ -54,7 +50,7 @@ static void a_long_text_loses_its_middle_between_two_characters(void **state)
     CHECK_STRING(fsdp__shown("xxxx\n", out, sizeof out), "xxxx\\x0a");
 }
 
-static void of_a_list_the_first_names_are_shown(void **state)
+TEST(of_a_list_the_first_names_are_shown)
 {
     static const char *const names[] = {"a", "b\x1b", "c", "d", "e"};
     static const char *const expected[] = {"",
@@ -65,7 +61,6 @@ static void of_a_list_the_first_names_are_shown(void **state)
                                            "'a', 'b\\x1b', 'c' and 2 more"};
     char longer[400];
 
-    (void)state;
     for (int count = 0; count <= 5; count++) {
         fsdp__names list = {.count = 0};
 
@@ -82,11 +77,10 @@ static void of_a_list_the_first_names_are_shown(void **state)
     CHECK_CONTAINS(fsdp__names_text(&list), "xxx...xxx");
 }
 
-static void sizes_are_in_units_that_fit(void **state)
+TEST(sizes_are_in_units_that_fit)
 {
     char out[24];
 
-    (void)state;
     CHECK_STRING(fsdp__size_text(0, out, sizeof out), "0.0KiB");
     CHECK_STRING(fsdp__size_text(1, out, sizeof out), "1B");
     CHECK_STRING(fsdp__size_text(102, out, sizeof out), "102B");
@@ -98,26 +92,24 @@ static void sizes_are_in_units_that_fit(void **state)
     CHECK_STRING(fsdp__size_text(1.5 * (1 << 30), out, sizeof out), "1.50GiB");
 }
 
-static void json_strings_are_escaped(void **state)
+TEST(json_strings_are_escaped)
 {
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
 
-    (void)state;
     fsdp__print_json_string("a \"b\" \\ \n\x01 \xC3\xA9", out);
     fclose(out);
     CHECK_STRING(text, "\"a \\\"b\\\" \\\\ \\u000a\\u0001 \xC3\xA9\"");
     free(text);
 }
 
-static void text_of_xml_is_escaped(void **state)
+TEST(text_of_xml_is_escaped)
 {
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
 
-    (void)state;
     CHECK(out != NULL);
     fsdp__print_xml_text("a<b> & \"c\" 'd'\n\x1b \xC3\xA9 \xFF\xEF\xBF\xBF", out);
     fclose(out);
@@ -125,19 +117,11 @@ static void text_of_xml_is_escaped(void **state)
     free(text);
 }
 
-static void a_name_becomes_one_of_json(void **state)
+TEST(a_name_becomes_one_of_json)
 {
     char key[FSDP__JSON_NAME], cut[5];
 
-    (void)state;
     assert_string_equal(fsdp__json_name("unsharded parameter", key, sizeof key), "unsharded_parameter");
     assert_string_equal(fsdp__json_name("gradient", key, sizeof key), "gradient");
     assert_string_equal(fsdp__json_name("a b c", cut, sizeof cut), "a_b_");
 }
-
-TEST_MAIN(cmocka_unit_test(plain_text_stays_as_it_is), cmocka_unit_test(what_moves_a_cursor_is_shown_as_bytes),
-          cmocka_unit_test(what_is_no_utf8_is_shown_as_bytes),
-          cmocka_unit_test(a_long_text_loses_its_middle_between_two_characters),
-          cmocka_unit_test(of_a_list_the_first_names_are_shown), cmocka_unit_test(sizes_are_in_units_that_fit),
-          cmocka_unit_test(json_strings_are_escaped), cmocka_unit_test(text_of_xml_is_escaped),
-          cmocka_unit_test(a_name_becomes_one_of_json))

@@ -38,12 +38,11 @@ static int show(void)
     return strlen(text) == title.bytes - 1 && strspn(text, "y") == title.bytes - 1 ? 0 : 3;
 }
 
-static void it_is_what_was_written_as_far_as_there_is_room(void **state)
+TEST(it_is_what_was_written_as_far_as_there_is_room)
 {
     int status = 0;
     pid_t pid = fork();
 
-    (void)state;
     CHECK(pid >= 0);
     if (pid == 0)
         _exit(show());
@@ -52,19 +51,15 @@ static void it_is_what_was_written_as_far_as_there_is_room(void **state)
 }
 
 /* As under valgrind: the arguments are not where the kernel shows them. */
-static void where_the_arguments_lie_elsewhere_nothing_is_written(void **state)
+TEST(where_the_arguments_lie_elsewhere_nothing_is_written)
 {
     static char name[] = "elsewhere";
     char *before = program_invocation_name;
     fsdp__title title;
 
-    (void)state;
     program_invocation_name = name;
     title = fsdp__title_find();
     program_invocation_name = before;
     CHECK_NULL(title.start);
     fsdp__title_write(title, "abc");
 }
-
-TEST_MAIN(cmocka_unit_test(it_is_what_was_written_as_far_as_there_is_room),
-          cmocka_unit_test(where_the_arguments_lie_elsewhere_nothing_is_written))

@@ -43,7 +43,7 @@ static fsdp_checkpoint_reader *saved(int64_t step)
     return reader;
 }
 
-static void all_that_was_saved_can_be_asked_for(void **state)
+TEST_WITH(all_that_was_saved_can_be_asked_for, setup, teardown)
 {
     fsdp_checkpoint_reader *reader = saved(12);
     const fsdp_checkpoint_tensor *tensor;
@@ -51,7 +51,6 @@ static void all_that_was_saved_can_be_asked_for(void **state)
     double number = 0;
     const char *text = NULL;
 
-    (void)state;
     CHECK_EQ(fsdp_checkpoint_step(reader), 12);
     CHECK_EQ(fsdp_checkpoint_world_size(reader), 1);
     CHECK_STRING(fsdp_checkpoint_mesh(reader), "dp=1");
@@ -85,13 +84,12 @@ static void all_that_was_saved_can_be_asked_for(void **state)
 }
 
 /* Each rank's file is one that other programs read. */
-static void a_file_of_a_rank_is_a_safetensors_file(void **state)
+TEST_WITH(a_file_of_a_rank_is_a_safetensors_file, setup, teardown)
 {
     fsdp_safetensors *file = NULL;
     const fsdp_safetensors_entry *entry;
     char *path;
 
-    (void)state;
     fsdp_checkpoint_close(saved(0));
     path = test_path(folder, "step-0/rank-00000-of-00001.safetensors");
     CHECK_OK(fsdp_safetensors_open(path, &file));
@@ -110,7 +108,7 @@ static fsdp_status save_values(int64_t step, const fsdp_checkpoint_value *values
         folder, &(fsdp_checkpoint_content){.step = step, .values = values, .value_count = count}, fsdp_world(context));
 }
 
-static void numbers_come_back_to_the_bit(void **state)
+TEST_WITH(numbers_come_back_to_the_bit, setup, teardown)
 {
     const double numbers[] = {0.0, -0.0, 5e-324, 1.7976931348623157e308, INFINITY, -NAN, 0.1};
     fsdp_checkpoint_value values[9] = {{.name = "least", .type = FSDP_CHECKPOINT_INTEGER, .integer = INT64_MIN},
@@ -119,7 +117,6 @@ static void numbers_come_back_to_the_bit(void **state)
     fsdp_checkpoint_reader *reader = NULL;
     int64_t integer = 0;
 
-    (void)state;
     for (int i = 0; i < 7; i++)
         values[2 + i] = (fsdp_checkpoint_value){.name = names[i], .type = FSDP_CHECKPOINT_NUMBER, .number = numbers[i]};
     CHECK_OK(save_values(1, values, 9));
@@ -139,7 +136,7 @@ static void numbers_come_back_to_the_bit(void **state)
 
 /* ---- what cannot be saved ---- */
 
-static void impossible_content_is_refused(void **state)
+TEST_WITH(impossible_content_is_refused, setup, teardown)
 {
     const fsdp_checkpoint_value text = {.name = "a", .type = FSDP_CHECKPOINT_TEXT, .text = "\xff"};
     const fsdp_checkpoint_value twice[] = {{.name = "a"}, {.name = "a"}};
@@ -149,7 +146,6 @@ static void impossible_content_is_refused(void **state)
     fsdp_state_dict *empty = NULL;
     fsdp_checkpoint_section two[2];
 
-    (void)state;
     CHECK_OK(fsdp_state_dict_create(&empty));
     CHECK_ERROR(save_values(1, &text, 1), FSDP_INVALID, "value 'a' of a checkpoint is no UTF-8");
     CHECK_ERROR(save_values(1, twice, 2), FSDP_INVALID, "two values 'a'");
@@ -178,12 +174,11 @@ static void impossible_content_is_refused(void **state)
     CHECK(!fsdp__path_exists(folder)); /* nothing was made for what was refused */
 }
 
-static void tensors_without_values_are_refused(void **state)
+TEST_WITH(tensors_without_values_are_refused, setup, teardown)
 {
     fsdp_tensor *tensor = NULL;
     fsdp_checkpoint_section section = {.name = "model"};
 
-    (void)state;
     CHECK_OK(fsdp_tensor_create(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2), FSDP_MEMORY_PARAMETER_SHARD, &tensor));
     CHECK_OK(fsdp_state_dict_create(&section.state));
     CHECK_OK(fsdp_state_dict_add(section.state, "w", tensor));
@@ -194,11 +189,10 @@ static void tensors_without_values_are_refused(void **state)
     fsdp_tensor_unref(tensor);
 }
 
-static void a_step_is_never_written_again(void **state)
+TEST_WITH(a_step_is_never_written_again, setup, teardown)
 {
     char *before, *after, *manifest;
 
-    (void)state;
     fsdp_checkpoint_close(saved(3));
     CHECK(fsdp_checkpoint_exists(folder, 3));
     CHECK(!fsdp_checkpoint_exists(folder, 4));
@@ -222,14 +216,13 @@ static void make_folder(const char *name)
     free(path);
 }
 
-static void the_newest_is_found_by_its_number(void **state)
+TEST_WITH(the_newest_is_found_by_its_number, setup, teardown)
 {
     static const char *const others[] = {"step-99.saving", "step-98.removing", "step-",  "step-007",
                                          "step-1x",        "Step-50",          "step--1"};
     int64_t *steps = NULL, count = 0;
     char *path = NULL;
 
-    (void)state;
     CHECK_OK(fsdp_checkpoint_list(folder, &steps, &count));
     CHECK_EQ(count, 0);
     CHECK_ERROR(fsdp_checkpoint_find(folder, -1, &path), FSDP_NOT_FOUND, "there is no checkpoint in");
@@ -254,12 +247,11 @@ static void the_newest_is_found_by_its_number(void **state)
 }
 
 /* As one that was moved to another disk: a run that passes it over goes on from an older one. */
-static void a_link_to_nowhere_is_an_error(void **state)
+TEST_WITH(a_link_to_nowhere_is_an_error, setup, teardown)
 {
     char *link = test_path(folder, "step-2"), *path = NULL;
     int64_t *steps = NULL, count = 0;
 
-    (void)state;
     CHECK_OK(save_values(1, NULL, 0));
     CHECK_EQ(symlink("elsewhere", link), 0);
     CHECK_ERROR(fsdp_checkpoint_list(folder, &steps, &count), FSDP_IO,
@@ -277,12 +269,11 @@ static void a_link_to_nowhere_is_an_error(void **state)
 }
 
 /* A newer one that is not whole is never passed over. */
-static void one_that_is_not_whole_is_an_error(void **state)
+TEST_WITH(one_that_is_not_whole_is_an_error, setup, teardown)
 {
     char *path = NULL, *file;
     fsdp_checkpoint_reader *reader = NULL;
 
-    (void)state;
     CHECK_OK(save_values(1, NULL, 0));
     make_folder("step-2");
     CHECK_ERROR(fsdp_checkpoint_find(folder, -1, &path), FSDP_FORMAT, "step-2' is no whole checkpoint");
@@ -300,11 +291,10 @@ static void one_that_is_not_whole_is_an_error(void **state)
 }
 
 /* Here behind a link that leads to itself; no permission is the same. It may be whole: nobody is told to remove it. */
-static void one_that_cannot_be_read_is_not_called_damaged(void **state)
+TEST_WITH(one_that_cannot_be_read_is_not_called_damaged, setup, teardown)
 {
     char *path = NULL, *file;
 
-    (void)state;
     CHECK_OK(save_values(1, NULL, 0));
     CHECK_OK(save_values(2, NULL, 0));
     file = test_path(folder, "step-2/manifest.json");
@@ -316,12 +306,11 @@ static void one_that_cannot_be_read_is_not_called_damaged(void **state)
     free(file);
 }
 
-static void a_manifest_of_another_step_is_refused(void **state)
+TEST_WITH(a_manifest_of_another_step_is_refused, setup, teardown)
 {
     char *from, *to, *renamed;
     fsdp_checkpoint_reader *reader = NULL;
 
-    (void)state;
     CHECK_OK(save_values(1, NULL, 0));
     from = test_path(folder, "step-1");
     to = test_path(folder, "step-2");
@@ -350,7 +339,7 @@ static fsdp_state_dict *partly(fsdp_tensor **out)
     return state;
 }
 
-static void a_partial_load_says_what_only_one_has(void **state)
+TEST_WITH(a_partial_load_says_what_only_one_has, setup, teardown)
 {
     fsdp_checkpoint_reader *reader = saved(1);
     fsdp_state_dict_keys keys = {.missing_count = 0};
@@ -358,7 +347,6 @@ static void a_partial_load_says_what_only_one_has(void **state)
     fsdp_state_dict *part = partly(&tensor);
     float values[3];
 
-    (void)state;
     CHECK_ERROR(fsdp_checkpoint_load(reader, "model", part, NULL), FSDP_FORMAT, "no tensor 'new', but 'deep'");
     CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, values));
     CHECK_EQ(values[0], -1); /* nothing has changed */
@@ -377,7 +365,7 @@ static void a_partial_load_says_what_only_one_has(void **state)
     fsdp_checkpoint_close(reader);
 }
 
-static void what_does_not_fit_is_refused_before_anything_changes(void **state)
+TEST_WITH(what_does_not_fit_is_refused_before_anything_changes, setup, teardown)
 {
     static const int64_t shapes[] = {4, 3};
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_I32};
@@ -385,7 +373,6 @@ static void what_does_not_fit_is_refused_before_anything_changes(void **state)
                                            "'model.bias' is float32, but int32 is wanted"};
     fsdp_checkpoint_reader *reader = saved(1);
 
-    (void)state;
     for (int i = 0; i < 2; i++) {
         fsdp_tensor *tensor = NULL;
         fsdp_state_dict *part = NULL;
@@ -402,13 +389,12 @@ static void what_does_not_fit_is_refused_before_anything_changes(void **state)
     fsdp_checkpoint_close(reader);
 }
 
-static void a_run_of_elements_can_be_read(void **state)
+TEST_WITH(a_run_of_elements_can_be_read, setup, teardown)
 {
     fsdp_checkpoint_reader *reader = saved(1);
     const fsdp_checkpoint_tensor *tensor = CHECK_PTR(fsdp_checkpoint_tensor_find(reader, "model", "weight"));
     float all[35], some[7];
 
-    (void)state;
     CHECK_OK(fsdp_checkpoint_read(reader, tensor, 0, 35, all));
     CHECK_OK(fsdp_checkpoint_read(reader, tensor, 4, 7, some));
     CHECK_BYTES(some, all + 4, sizeof some);
@@ -424,40 +410,21 @@ static fsdp_status stop_at_half(void *arg, uint64_t done, uint64_t total)
     return done * 2 > total ? FSDP_FAIL(FSDP_INTERRUPTED, "enough") : FSDP_OK;
 }
 
-static void a_verification_tells_how_far_it_is(void **state)
+TEST_WITH(a_verification_tells_how_far_it_is, setup, teardown)
 {
     fsdp_checkpoint_reader *reader = saved(1);
     uint64_t done = 0;
 
-    (void)state;
     CHECK_ERROR(fsdp_checkpoint_verify(reader, stop_at_half, &done), FSDP_INTERRUPTED, "enough");
     CHECK(done > 0);
     CHECK_ERROR(fsdp_checkpoint_verify(NULL, NULL, NULL), FSDP_INVALID, "there is none");
     fsdp_checkpoint_close(reader);
 }
 
-#define IN_FOLDER(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {IN_FOLDER(all_that_was_saved_can_be_asked_for),
-                                       IN_FOLDER(a_file_of_a_rank_is_a_safetensors_file),
-                                       IN_FOLDER(numbers_come_back_to_the_bit),
-                                       IN_FOLDER(impossible_content_is_refused),
-                                       IN_FOLDER(tensors_without_values_are_refused),
-                                       IN_FOLDER(a_step_is_never_written_again),
-                                       IN_FOLDER(the_newest_is_found_by_its_number),
-                                       IN_FOLDER(a_link_to_nowhere_is_an_error),
-                                       IN_FOLDER(one_that_is_not_whole_is_an_error),
-                                       IN_FOLDER(one_that_cannot_be_read_is_not_called_damaged),
-                                       IN_FOLDER(a_manifest_of_another_step_is_refused),
-                                       IN_FOLDER(a_partial_load_says_what_only_one_has),
-                                       IN_FOLDER(what_does_not_fit_is_refused_before_anything_changes),
-                                       IN_FOLDER(a_run_of_elements_can_be_read),
-                                       IN_FOLDER(a_verification_tells_how_far_it_is)};
-
     scene_use_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

@@ -156,12 +156,11 @@ static const char *damage(const stage *s, uint64_t *seed)
     return files[file];
 }
 
-static void no_damage_is_loaded(void **state)
+TEST(no_damage_is_loaded)
 {
     stage s = stage_create();
     int trials = test_long() ? LONG_TRIALS : QUICK_TRIALS;
 
-    (void)state;
     CHECK_OK(load_all(&s));
     for (int t = 0; t < trials; t++) {
         uint64_t seed = (uint64_t)t;
@@ -180,14 +179,13 @@ static void no_damage_is_loaded(void **state)
 }
 
 /* Every bit of one rank's file, one after the other. */
-static void every_bit_counts(void **state)
+TEST(every_bit_counts)
 {
     stage s = stage_create();
     char *path = test_path(s.path, files[1]);
     size_t bytes = 0, step = test_long() ? 1 : 97;
     char *data = test_read_file(path, &bytes);
 
-    (void)state;
     for (size_t bit = 0; bit < bytes * 8; bit += step) {
         data[bit / 8] ^= (char)(1 << bit % 8);
         test_write_file(path, data, bytes);
@@ -199,7 +197,7 @@ static void every_bit_counts(void **state)
     stage_free(&s);
 }
 
-static void damage_in_a_tensor_names_it(void **state)
+TEST(damage_in_a_tensor_names_it)
 {
     stage s = stage_create();
     char *path = test_path(s.path, files[1]), *data;
@@ -207,7 +205,6 @@ static void damage_in_a_tensor_names_it(void **state)
     const fsdp_checkpoint_tensor *tensor;
     size_t bytes = 0;
 
-    (void)state;
     CHECK_OK(fsdp_checkpoint_open(s.path, &reader));
     tensor = CHECK_PTR(fsdp_checkpoint_tensor_find(reader, "model", "weight"));
     data = test_read_file(path, &bytes);
@@ -259,7 +256,7 @@ static fsdp_status load_edited(const stage *s, const char *from, const char *to)
     return status;
 }
 
-static void a_manifest_that_cannot_be_is_refused(void **state)
+TEST(a_manifest_that_cannot_be_is_refused)
 {
     static const struct {
         const char *from, *to, *message;
@@ -296,7 +293,6 @@ static void a_manifest_that_cannot_be_is_refused(void **state)
     };
     stage s = stage_create();
 
-    (void)state;
     CHECK_OK(load_edited(&s, "\"mesh\"", "\"mesh\""));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fsdp_status status = load_edited(&s, cases[i].from, cases[i].to);
@@ -310,12 +306,8 @@ static void a_manifest_that_cannot_be_is_refused(void **state)
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_damage_is_loaded), cmocka_unit_test(every_bit_counts),
-                                       cmocka_unit_test(damage_in_a_tensor_names_it),
-                                       cmocka_unit_test(a_manifest_that_cannot_be_is_refused)};
-
     scene_use_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

@@ -165,21 +165,18 @@ static int sweep(const scene_saving *what, int *seen)
     return tried;
 }
 
-static void every_boundary_of_a_save_leaves_the_newest_or_the_one_before(void **state)
+TEST(every_boundary_of_a_save_leaves_the_newest_or_the_one_before)
 {
     int tried = scene_each_saving(sweep);
 
-    (void)state;
     printf("killed at %d points\n", tried);
     CHECK(tried > (test_long() ? 1000 : 20));
 }
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_boundary_of_a_save_leaves_the_newest_or_the_one_before)};
-
     scene_use_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

@@ -107,9 +107,8 @@ static void sweep(fsdp__fault_kind kind, bool async, int world, int failing)
     job_free(&j);
 }
 
-static void a_failed_write_leaves_what_was_there(void **state)
+TEST(a_failed_write_leaves_what_was_there)
 {
-    (void)state;
     for (int async = 0; async < 2; async++) {
         sweep(FSDP__FAULT_WRITE, async, 1, 0);
         sweep(FSDP__FAULT_WRITE, async, 3, 0);
@@ -119,7 +118,7 @@ static void a_failed_write_leaves_what_was_there(void **state)
 
 /* ---- any errno, short writes, a slow disk ---- */
 
-static void an_error_names_file_and_reason(void **state)
+TEST(an_error_names_file_and_reason)
 {
     static const int errors[] = {ENOSPC, EIO, EROFS, EACCES};
     static const char *const texts[] = {"No space left on device", "Input/output error", "Read-only file system",
@@ -127,7 +126,6 @@ static void an_error_names_file_and_reason(void **state)
     fsdp_context *context = test_context();
     job j = job_create(FSDP__FAULT_WRITE, false);
 
-    (void)state;
     save_first(context, &j);
     for (int e = 0; e < 4; e++) {
         fsdp__fault_set_act(FSDP__FAULT_FAILS, errors[e]);
@@ -157,12 +155,11 @@ static void act_on_each(fsdp_context *context, job *j, fsdp__fault_act act, long
     fsdp__fault_set_act(FSDP__FAULT_FAILS, ENOSPC);
 }
 
-static void short_writes_and_slow_disks_change_nothing(void **state)
+TEST(short_writes_and_slow_disks_change_nothing)
 {
     fsdp_context *context = test_context();
     job j = job_create(FSDP__FAULT_WRITE, false);
 
-    (void)state;
     act_on_each(context, &j, FSDP__FAULT_SHORTENS, 1000);
     act_on_each(context, &j, FSDP__FAULT_DELAYS, 3);
     j.async = true;
@@ -173,13 +170,12 @@ static void short_writes_and_slow_disks_change_nothing(void **state)
 
 /* ---- memory ---- */
 
-static void a_failed_allocation_of_a_load_is_an_error(void **state)
+TEST(a_failed_allocation_of_a_load_is_an_error)
 {
     fsdp_context *context = test_context();
     job j = job_create(FSDP__FAULT_ALLOCATION, false);
     scene model = scene_create(context, SCENE_PLAIN, FSDP_BF16, 0, false);
 
-    (void)state;
     save_first(context, &j);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_state_dict_keys keys = {.missing_count = 0};
@@ -257,33 +253,24 @@ static void sweep_worlds(fsdp__fault_kind kind, bool async, int world, int faili
     job_free(&j);
 }
 
-static void a_failed_allocation_leaves_what_was_there(void **state)
+TEST(a_failed_allocation_leaves_what_was_there)
 {
-    (void)state;
     sweep_worlds(FSDP__FAULT_ALLOCATION, false, 1, 0);
     if (!test_brief())
         sweep_worlds(FSDP__FAULT_ALLOCATION, false, 2, 1);
     sweep_worlds(FSDP__FAULT_ALLOCATION, true, 2, 0);
 }
 
-static void a_failed_collective_ends_the_save(void **state)
+TEST(a_failed_collective_ends_the_save)
 {
-    (void)state;
     for (int async = 0; async < 2; async++)
         sweep_worlds(FSDP__FAULT_COLLECTIVE, async, 2, 1);
 }
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_failed_write_leaves_what_was_there),
-                                       cmocka_unit_test(an_error_names_file_and_reason),
-                                       cmocka_unit_test(short_writes_and_slow_disks_change_nothing),
-                                       cmocka_unit_test(a_failed_allocation_leaves_what_was_there),
-                                       cmocka_unit_test(a_failed_allocation_of_a_load_is_an_error),
-                                       cmocka_unit_test(a_failed_collective_ends_the_save)};
-
     scene_use_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

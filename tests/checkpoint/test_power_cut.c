@@ -125,21 +125,18 @@ static int sweep(const scene_saving *what, int *seen)
     return tried;
 }
 
-static void any_cut_leaves_the_newest_or_the_one_before(void **state)
+TEST(any_cut_leaves_the_newest_or_the_one_before)
 {
     int tried = scene_each_saving(sweep);
 
-    (void)state;
     printf("cut at %d points\n", tried);
     CHECK(tried > (test_long() ? 1000 : 50));
 }
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_cut_leaves_the_newest_or_the_one_before)};
-
     scene_use_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

@@ -49,13 +49,12 @@ static bool try_use(const stage *s, bool async, int rank, fsdp__fault_kind kind,
     return killed;
 }
 
-static void a_killed_rank_leaves_the_newest_or_the_one_before(void **state)
+TEST(a_killed_rank_leaves_the_newest_or_the_one_before)
 {
     stage s = {.directory = test_directory()};
     fsdp_context *context = test_context();
     int tried = 0;
 
-    (void)state;
     s.folder = test_path(s.directory, "checkpoints");
     s.before = test_path(s.directory, "before");
     scene_save_to(s.before, context, SCENE_ROWS, 1, 1);
@@ -78,10 +77,8 @@ static void a_killed_rank_leaves_the_newest_or_the_one_before(void **state)
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_killed_rank_leaves_the_newest_or_the_one_before)};
-
     scene_use_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

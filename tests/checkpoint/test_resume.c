@@ -43,11 +43,10 @@ static void load_all(fsdp_context *context, void *arg)
                     load_one(context, arg, step_of(worlds[w], saved), layout);
 }
 
-static void any_ranks_load_what_any_ranks_saved(void **state)
+TEST(any_ranks_load_what_any_ranks_saved)
 {
     char *directory = test_directory(), *folder = test_path(directory, "checkpoints");
 
-    (void)state;
     for (int w = 0; w < WORLDS; w++)
         test_run_ranks(worlds[w], save_all, folder);
     for (int w = 0; w < WORLDS; w++)
@@ -132,11 +131,10 @@ static void load_large(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void tensors_of_many_blocks_come_back(void **state)
+TEST(tensors_of_many_blocks_come_back)
 {
     char *directory = test_directory(), *folder = test_path(directory, "checkpoints");
 
-    (void)state;
     test_run_ranks(2, save_large, folder);
     test_run_ranks(3, load_large, folder);
     test_run_ranks(1, load_large, folder);
@@ -180,7 +178,7 @@ static int64_t status_bytes(const char *key)
     return kilobytes < 0 ? -1 : kilobytes * 1024;
 }
 
-static void a_load_takes_a_few_windows(void **state)
+TEST(a_load_takes_a_few_windows)
 {
     char *directory = test_directory(), *folder = test_path(directory, "checkpoints");
     fsdp_context *context = test_context();
@@ -188,7 +186,6 @@ static void a_load_takes_a_few_windows(void **state)
     fsdp_checkpoint_reader *reader = NULL;
     int64_t before, after;
 
-    (void)state;
     CHECK_OK(fsdp_state_dict_create(&section.state));
     CHECK_OK(add_heavy(context, section.state));
     CHECK_OK(fsdp_checkpoint_save(folder, &(fsdp_checkpoint_content){.sections = &section, .section_count = 1},
@@ -210,12 +207,8 @@ static void a_load_takes_a_few_windows(void **state)
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_ranks_load_what_any_ranks_saved),
-                                       cmocka_unit_test(tensors_of_many_blocks_come_back),
-                                       cmocka_unit_test(a_load_takes_a_few_windows)};
-
     scene_use_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

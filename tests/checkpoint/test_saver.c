@@ -94,11 +94,10 @@ static void copies_are_written(fsdp_context *context, void *arg)
         load_model(context, j->folder, s, (int)s);
 }
 
-static void a_copy_is_written_while_tensors_change(void **state)
+TEST(a_copy_is_written_while_tensors_change)
 {
     static const int worlds[] = {1, 2, 3};
 
-    (void)state;
     for (int w = 0; w < 3; w++) {
         job j = job_create();
 
@@ -107,7 +106,7 @@ static void a_copy_is_written_while_tensors_change(void **state)
     }
 }
 
-static void memory_is_that_of_one_copy(void **state)
+TEST(memory_is_that_of_one_copy)
 {
     fsdp_context *context = test_context();
     job j = job_create();
@@ -116,7 +115,6 @@ static void memory_is_that_of_one_copy(void **state)
     const fsdp_checkpoint_section section = {.name = "model", .state = model.state};
     fsdp_memory_stats before, during;
 
-    (void)state;
     fsdp_device_memory(fsdp_cpu(context), &before);
     for (int64_t step = 0; step < 3; step++) {
         const fsdp_checkpoint_content content = {.step = step, .sections = &section, .section_count = 1};
@@ -169,12 +167,11 @@ static void old_ones_go(fsdp_context *context, void *arg)
     fsdp_checkpoint_saver_free(saver);
 }
 
-static void the_newest_and_every_so_manyth_stay(void **state)
+TEST(the_newest_and_every_so_manyth_stay)
 {
     job j = job_create();
     char *text;
 
-    (void)state;
     test_run_ranks(2, old_ones_go, &j);
     text = tree_text(j.folder, NULL);
     CHECK_NULL(strstr(text, ".removing"));
@@ -210,14 +207,13 @@ static void keep_line(void *arg, fsdp_log_level level, const char *line)
     snprintf(log + strlen(log), 2000 - strlen(log), "%s\n", line);
 }
 
-static void files_of_others_stay(void **state)
+TEST(files_of_others_stay)
 {
     fsdp_context *context = test_context();
     job j = job_create();
     fsdp_checkpoint_saver *saver = saver_of(context, &j, &(fsdp_checkpoint_saver_options){.keep_latest_k = 1});
     char log[2000] = "", *text, *path;
 
-    (void)state;
     fsdp_context_set_log(context, FSDP_LOG_WARNING, keep_line, log);
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 1, 1));
     put(j.folder, "step-1/notes", "mine");
@@ -243,14 +239,13 @@ static void files_of_others_stay(void **state)
     job_free(&j);
 }
 
-static void one_that_cannot_be_examined_stays(void **state)
+TEST(one_that_cannot_be_examined_stays)
 {
     fsdp_context *context = test_context();
     job j = job_create();
     fsdp_checkpoint_saver *saver = saver_of(context, &j, &(fsdp_checkpoint_saver_options){.keep_latest_k = 1});
     char log[2000] = "", *path = test_path(j.folder, "step-1");
 
-    (void)state;
     fsdp_context_set_log(context, FSDP_LOG_WARNING, keep_line, log);
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 1, 1));
     test_fail_fstat(path);
@@ -266,14 +261,13 @@ static void one_that_cannot_be_examined_stays(void **state)
 
 /* ---- what the dead have left ---- */
 
-static void leftovers_of_the_dead_go(void **state)
+TEST(leftovers_of_the_dead_go)
 {
     fsdp_context *context = test_context();
     job j = job_create();
     char *dead = test_path(j.folder, "step-7.saving/new"), *half = test_path(j.folder, "step-6.removing");
     char *theirs = test_path(j.folder, "step-5.saving"), *text;
 
-    (void)state;
     CHECK_OK(fsdp__make_directories(dead));
     put(j.folder, "step-7.saving/held-by", "process 1 on nowhere");
     put(j.folder, "step-7.saving/new/rank-00000-of-00001.safetensors", "half");
@@ -310,12 +304,11 @@ static void a_saver_is_abandoned(fsdp_context *context, void *arg)
     fsdp_checkpoint_saver_free(saver);
 }
 
-static void a_save_can_be_given_up(void **state)
+TEST(a_save_can_be_given_up)
 {
     job j = job_create();
     char *text;
 
-    (void)state;
     test_run_ranks(3, a_saver_is_abandoned, &j);
     text = tree_text(j.folder, NULL);
     CHECK_CONTAINS(text, "step-1/manifest.json");
@@ -337,12 +330,11 @@ static void a_saver_is_freed(fsdp_context *context, void *arg)
     fsdp_checkpoint_saver_free(saver);
 }
 
-static void a_saver_may_be_freed_while_it_writes(void **state)
+TEST(a_saver_may_be_freed_while_it_writes)
 {
     job j = job_create();
     char *text;
 
-    (void)state;
     for (int i = 0; i < 5; i++)
         test_run_ranks(2, a_saver_is_freed, &j);
     text = tree_text(j.folder, NULL);
@@ -353,7 +345,7 @@ static void a_saver_may_be_freed_while_it_writes(void **state)
 
 /* ---- room ---- */
 
-static void a_file_that_would_be_too_large_is_refused_before_it_is_written(void **state)
+TEST(a_file_that_would_be_too_large_is_refused_before_it_is_written)
 {
     fsdp_context *context = test_context();
     job j = job_create();
@@ -363,7 +355,6 @@ static void a_file_that_would_be_too_large_is_refused_before_it_is_written(void 
     scene_content c;
     char text[300];
 
-    (void)state;
     scene_content_create(&c, context, SCENE_PLAIN, 1, 1);
     CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
     low = (struct rlimit){.rlim_cur = 500, .rlim_max = before.rlim_max};
@@ -399,11 +390,10 @@ static void ranks_differ(fsdp_context *context, void *arg)
     scene_free(&s);
 }
 
-static void ranks_that_differ_all_fail(void **state)
+TEST(ranks_that_differ_all_fail)
 {
     job j = job_create();
 
-    (void)state;
     test_run_ranks(3, ranks_differ, &j);
     CHECK(!fsdp__path_exists(j.folder));
     job_free(&j);
@@ -427,11 +417,10 @@ static void one_rank_saves_alone(fsdp_context *context, void *arg)
     fsdp_process_group_free(alone);
 }
 
-static void a_part_of_the_ranks_cannot_save(void **state)
+TEST(a_part_of_the_ranks_cannot_save)
 {
     job j = job_create();
 
-    (void)state;
     test_run_ranks(2, one_rank_saves_alone, &j);
     job_free(&j);
 }
@@ -483,22 +472,20 @@ static void each_saves_its_own(fsdp_context *context, void *arg)
     fsdp_state_dict_free(section.state);
 }
 
-static void ranks_may_have_tensors_of_their_own(void **state)
+TEST(ranks_may_have_tensors_of_their_own)
 {
     job j = job_create();
 
-    (void)state;
     test_run_ranks(3, each_saves_its_own, &j);
     CHECK(!fsdp_checkpoint_exists(j.folder, 1));
     job_free(&j);
 }
 
-static void impossible_options_are_refused(void **state)
+TEST(impossible_options_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_checkpoint_saver *saver = NULL;
 
-    (void)state;
     CHECK_ERROR(fsdp_checkpoint_saver_create("a", &(fsdp_checkpoint_saver_options){.keep_latest_k = -1},
                                              fsdp_world(context), &saver),
                 FSDP_INVALID, "keep_latest_k is -1");
@@ -512,22 +499,8 @@ static void impossible_options_are_refused(void **state)
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_copy_is_written_while_tensors_change),
-                                       cmocka_unit_test(memory_is_that_of_one_copy),
-                                       cmocka_unit_test(the_newest_and_every_so_manyth_stay),
-                                       cmocka_unit_test(files_of_others_stay),
-                                       cmocka_unit_test(one_that_cannot_be_examined_stays),
-                                       cmocka_unit_test(leftovers_of_the_dead_go),
-                                       cmocka_unit_test(a_save_can_be_given_up),
-                                       cmocka_unit_test(a_saver_may_be_freed_while_it_writes),
-                                       cmocka_unit_test(a_file_that_would_be_too_large_is_refused_before_it_is_written),
-                                       cmocka_unit_test(ranks_that_differ_all_fail),
-                                       cmocka_unit_test(a_part_of_the_ranks_cannot_save),
-                                       cmocka_unit_test(ranks_may_have_tensors_of_their_own),
-                                       cmocka_unit_test(impossible_options_are_refused)};
-
     scene_use_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

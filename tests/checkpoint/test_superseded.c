@@ -52,7 +52,7 @@ static void check_list(const char *folder, const fsdp__superseded *expected, int
     free(list);
 }
 
-static void names_tell_step_and_turn(void **state)
+TEST(names_tell_step_and_turn)
 {
     static const char *const others[] = {"step-1",
                                          "step-01.superseded-1",
@@ -65,7 +65,6 @@ static void names_tell_step_and_turn(void **state)
                                          "step-1.superseded-1234567890123456789"};
     char *folder = test_directory(), *path = NULL;
 
-    (void)state;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         make(folder, others[i]);
     check_list(folder, NULL, 0);
@@ -86,14 +85,13 @@ static void names_tell_step_and_turn(void **state)
     test_directory_free(folder);
 }
 
-static void a_folder_that_cannot_be_read_to_its_end_is_an_error(void **state)
+TEST(a_folder_that_cannot_be_read_to_its_end_is_an_error)
 {
     char *folder = test_directory();
     fsdp__superseded *list;
     fsdp_status status;
     int64_t count;
 
-    (void)state;
     make(folder, "step-3.superseded-2");
     test_fail_readdir(true);
     status = list_in(folder, &list, &count);
@@ -103,11 +101,10 @@ static void a_folder_that_cannot_be_read_to_its_end_is_an_error(void **state)
     test_directory_free(folder);
 }
 
-static void no_memory_is_an_error(void **state)
+TEST(no_memory_is_an_error)
 {
     char *folder = test_directory();
 
-    (void)state;
     make(folder, "step-3.superseded-2");
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp__superseded *list = NULL;
@@ -147,12 +144,11 @@ static void save(const char *folder, fsdp_context *context, int64_t keep_latest_
 }
 
 /* Whatever their steps are, they count as older than those that have their names. */
-static void they_are_the_oldest_that_are_kept(void **state)
+TEST(they_are_the_oldest_that_are_kept)
 {
     fsdp_context *context = test_context();
     char *directory = test_directory(), *folder = test_path(directory, "checkpoints"), *path = NULL;
 
-    (void)state;
     for (int64_t step = 1; step <= 4; step++)
         save(folder, context, 0, step);
     for (int64_t step = 3; step <= 4; step++) {
@@ -171,7 +167,3 @@ static void they_are_the_oldest_that_are_kept(void **state)
     test_directory_free(directory);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(names_tell_step_and_turn),
-          cmocka_unit_test(a_folder_that_cannot_be_read_to_its_end_is_an_error),
-          cmocka_unit_test(no_memory_is_an_error), cmocka_unit_test(they_are_the_oldest_that_are_kept))

@@ -20,6 +20,6 @@ void fixture_await(const program *p, const char *text);
 /* The process of this rank of those whose environment has `mark` ("NAME=value"). */
 pid_t fixture_rank(const char *mark, int rank);
 
-#define T(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
+#define FIXTURE_TEST(name) TEST_WITH(name, fixture_setup, fixture_teardown)
 
 #endif

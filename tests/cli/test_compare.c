@@ -58,7 +58,7 @@ static void check_dry_run(const json_t *variant, int ranks)
     (TEST_SANITIZED ? "--strategies=ddp,zero3,fsdp1" : "--strategies=ddp,zero1,zero2,zero3,fsdp2,hsdp,fsdp1")
 
 /* Every strategy is there with figures that fit each other, and what the config names is not written. */
-static void every_strategy_has_its_figures(void **state)
+FIXTURE_TEST(every_strategy_has_its_figures)
 {
     fixture *f = *state;
     char *svg = test_path(f->directory, "bars.svg"), *markdown = test_path(f->directory, "table.md"), *text;
@@ -104,7 +104,7 @@ static void every_strategy_has_its_figures(void **state)
 }
 
 /* Why something has no figures stands below the table, and the rest is there. */
-static void one_that_cannot_be_does_not_cost_the_others(void **state)
+FIXTURE_TEST(one_that_cannot_be_does_not_cost_the_others)
 {
     fixture *f = *state;
     char *checkpoints = test_path(f->directory, "checkpoints");
@@ -131,7 +131,7 @@ static void one_that_cannot_be_does_not_cost_the_others(void **state)
     program_free(&p);
 }
 
-static void what_is_named_and_cannot_be_is_refused(void **state)
+FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
 {
     fixture *f = *state;
 
@@ -157,7 +157,7 @@ static void what_is_named_and_cannot_be_is_refused(void **state)
 }
 
 /* A preset is enough, and a policy is one more dimension; ddp has no units. */
-static void a_preset_trains_on_random_bytes(void **state)
+FIXTURE_TEST(a_preset_trains_on_random_bytes)
 {
     fixture *f = *state;
     program p =
@@ -193,7 +193,3 @@ static void a_preset_trains_on_random_bytes(void **state)
     json_decref(all);
     program_free(&p);
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
-TEST_MAIN(T(every_strategy_has_its_figures), T(one_that_cannot_be_does_not_cost_the_others),
-          T(what_is_named_and_cannot_be_is_refused), T(a_preset_trains_on_random_bytes))

@@ -38,7 +38,7 @@ static int count_files(const char *folder)
     return count;
 }
 
-static void a_folder_becomes_a_checkpoint_and_one_again(void **state)
+FIXTURE_TEST(a_folder_becomes_a_checkpoint_and_one_again)
 {
     static const char tokenizer[] = "{\"model\": 1}";
     static const char *const ranks[] = {"1", "2", "3", "5"};
@@ -136,7 +136,7 @@ static void in_folder(const fixture *f, const char *command, const char *part)
     program_free(&p);
 }
 
-static void tokens_stay_what_they_are_on_every_way(void **state)
+FIXTURE_TEST(tokens_stay_what_they_are_on_every_way)
 {
     static const char generation[] = "{\"eos_token_id\": [6, 5, 9], \"temperature\": 0.6}\n";
     fixture *f = *state;
@@ -161,7 +161,7 @@ static void tokens_stay_what_they_are_on_every_way(void **state)
     free(file);
 }
 
-static void a_smaller_vocabulary_drops_tokens_that_it_has_not(void **state)
+FIXTURE_TEST(a_smaller_vocabulary_drops_tokens_that_it_has_not)
 {
     static const char generation[] = "{\"eos_token_id\": [5, 6]}";
     fixture *f = *state;
@@ -193,7 +193,7 @@ static void a_smaller_vocabulary_drops_tokens_that_it_has_not(void **state)
     free(path);
 }
 
-static void a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has(void **state)
+FIXTURE_TEST(a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has)
 {
     static const char *const ranks[] = {"1", "2", "3", "4", "8"};
     fixture *f = *state;
@@ -222,7 +222,7 @@ static void a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has(void **stat
 }
 
 /* It knows no config.json: its tensors are cut as they are, and no run of fsdp train goes on from it. */
-static void a_checkpoint_of_a_program_s_own_model_is_cut_too(void **state)
+FIXTURE_TEST(a_checkpoint_of_a_program_s_own_model_is_cut_too)
 {
     fixture *f = *state;
     char *first = test_path(f->directory, "first"), *second = test_path(f->directory, "second"), option[600];
@@ -239,7 +239,7 @@ static void a_checkpoint_of_a_program_s_own_model_is_cut_too(void **state)
     free(second);
 }
 
-static void weights_change_their_dtype(void **state)
+FIXTURE_TEST(weights_change_their_dtype)
 {
     fixture *f = *state;
     char *narrow = test_path(f->directory, "narrow"), *wide = test_path(f->directory, "wide");
@@ -270,7 +270,7 @@ static void weights_change_their_dtype(void **state)
     free(runs);
 }
 
-static void what_is_refused_leaves_everything_as_it_was(void **state)
+FIXTURE_TEST(what_is_refused_leaves_everything_as_it_was)
 {
     fixture *f = *state;
     char *runs = test_path(f->directory, "runs"), *mine = test_path(f->directory, "mine");
@@ -302,7 +302,7 @@ static void what_is_refused_leaves_everything_as_it_was(void **state)
 }
 
 /* A model folder "step-9" among checkpoints would be the newest of them, and no whole one. */
-static void no_model_folder_takes_the_name_of_a_checkpoint(void **state)
+FIXTURE_TEST(no_model_folder_takes_the_name_of_a_checkpoint)
 {
     fixture *f = *state;
     char *runs = test_path(f->directory, "runs"), *among = test_path(f->directory, "runs/step-9//");
@@ -327,7 +327,7 @@ static void no_model_folder_takes_the_name_of_a_checkpoint(void **state)
 }
 
 /* Found before anything is written; and a part whose checksum is wrong never gets into another file. */
-static void what_fails_leaves_nothing(void **state)
+FIXTURE_TEST(what_fails_leaves_nothing)
 {
     fixture *f = *state;
     char *runs = test_path(f->directory, "runs"), *out = test_path(f->directory, "out"), *bytes;
@@ -360,7 +360,7 @@ static void what_fails_leaves_nothing(void **state)
 }
 
 /* Its room was taken before, so it is a call that fails. */
-static void a_temporary_file_that_cannot_be_written_is_named(void **state)
+FIXTURE_TEST(a_temporary_file_that_cannot_be_written_is_named)
 {
     fixture *f = *state;
     char script[2500], part[600];
@@ -399,7 +399,7 @@ static bool appears(const char *path, pid_t pid)
 }
 
 /* It is interrupted in the middle of a save. On a machine so fast that it ends before the signal comes: again. */
-static void a_signal_leaves_no_temporary_files(void **state)
+FIXTURE_TEST(a_signal_leaves_no_temporary_files)
 {
     fixture *f = *state;
     char *runs = test_path(f->directory, "runs"), *saving = test_path(f->directory, "runs/step-0.saving/new");
@@ -432,7 +432,7 @@ static void a_signal_leaves_no_temporary_files(void **state)
 }
 
 /* It would remove what is put there, by the rules of its own checkpoints. */
-static void a_folder_that_a_run_writes_to_is_refused(void **state)
+FIXTURE_TEST(a_folder_that_a_run_writes_to_is_refused)
 {
     fixture *f = *state;
     char *runs = test_path(f->directory, "runs");
@@ -487,7 +487,7 @@ static void add_old_buffer(const char *path)
 }
 
 /* Names are those of the model afterwards, and a buffer that nobody reads stays behind. */
-static void what_a_folder_holds_besides_its_parameters_stays_behind(void **state)
+FIXTURE_TEST(what_a_folder_holds_besides_its_parameters_stays_behind)
 {
     fixture *f = *state;
     char *plain = test_path(f->directory, "plain"), *checkpoints = test_path(f->directory, "checkpoints");
@@ -513,7 +513,7 @@ static void what_a_folder_holds_besides_its_parameters_stays_behind(void **state
 }
 
 /* Copied as it is, with a warning; but nothing becomes infinite on the way. */
-static void what_is_not_finite_is_said(void **state)
+FIXTURE_TEST(what_is_not_finite_is_said)
 {
     static const float values[] = {NAN, 1e6f};
     fixture *f = *state;
@@ -538,12 +538,3 @@ static void what_is_not_finite_is_said(void **state)
     free(file);
     free(to);
 }
-
-TEST_MAIN(T(what_is_not_finite_is_said), T(what_a_folder_holds_besides_its_parameters_stays_behind),
-          T(a_folder_becomes_a_checkpoint_and_one_again), T(tokens_stay_what_they_are_on_every_way),
-          T(a_smaller_vocabulary_drops_tokens_that_it_has_not),
-          T(a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has),
-          T(a_checkpoint_of_a_program_s_own_model_is_cut_too), T(weights_change_their_dtype),
-          T(what_is_refused_leaves_everything_as_it_was), T(no_model_folder_takes_the_name_of_a_checkpoint),
-          T(what_fails_leaves_nothing), T(a_temporary_file_that_cannot_be_written_is_named),
-          T(a_signal_leaves_no_temporary_files), T(a_folder_that_a_run_writes_to_is_refused))

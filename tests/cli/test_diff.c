@@ -27,7 +27,7 @@ static void write_tensors(const char *path, const char *header, const void *data
     test_write_file(path, file, 8 + length + bytes);
 }
 
-static void the_same_model_is_equal_however_it_is_stored(void **state)
+FIXTURE_TEST(the_same_model_is_equal_however_it_is_stored)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "runs"), *file = test_path(f->directory, "model/model.safetensors");
@@ -55,7 +55,7 @@ static void the_same_model_is_equal_however_it_is_stored(void **state)
     free(file);
 }
 
-static void what_is_apart_is_shown(void **state)
+FIXTURE_TEST(what_is_apart_is_shown)
 {
     static const float a[] = {1, 2, 3, 4, 5, 6, 0}, b[] = {1, 2.5f, 3, 4, 5, -6, -0.0f};
     static const uint16_t narrow[] = {0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0};
@@ -93,7 +93,7 @@ static void what_is_apart_is_shown(void **state)
     free(first);
 }
 
-static void no_numbers_and_large_ones_count(void **state)
+FIXTURE_TEST(no_numbers_and_large_ones_count)
 {
     static const uint32_t a[] = {0x7fc00000, 0x7fc00000, 0x7f800000, 0}, b[] = {0x7fc00000, 0, 0x7f800000, 0};
     static const int64_t large[] = {(int64_t)1 << 60, 5}, larger[] = {((int64_t)1 << 60) + 1, 5};
@@ -115,7 +115,7 @@ static void no_numbers_and_large_ones_count(void **state)
     free(first);
 }
 
-static void trouble_is_status_2(void **state)
+FIXTURE_TEST(trouble_is_status_2)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "runs"), *part = test_path(f->directory, "runs/step-7");
@@ -143,6 +143,3 @@ static void trouble_is_status_2(void **state)
     free(part);
     free(file);
 }
-
-TEST_MAIN(T(the_same_model_is_equal_however_it_is_stored), T(what_is_apart_is_shown),
-          T(no_numbers_and_large_ones_count), T(trouble_is_status_2))

@@ -28,7 +28,7 @@ static double number_behind(const char *text, const char *name)
 }
 
 /* PyTorch's means of cross-entropies in double, of float32 logits, window by window. */
-static void the_loss_of_all_tokens_is_that_of_pytorch(void **state)
+FIXTURE_TEST(the_loss_of_all_tokens_is_that_of_pytorch)
 {
     static const struct {
         const char *folder, *ranks, *batch;
@@ -50,7 +50,7 @@ static void the_loss_of_all_tokens_is_that_of_pytorch(void **state)
     }
 }
 
-static void steps_are_the_same_tokens_on_any_ranks(void **state)
+FIXTURE_TEST(steps_are_the_same_tokens_on_any_ranks)
 {
     static const char *const ranks[] = {"1", "2", "4"};
     fixture *f = *state;
@@ -68,7 +68,7 @@ static void steps_are_the_same_tokens_on_any_ranks(void **state)
     }
 }
 
-static void text_is_the_bytes_of_a_model_of_bytes(void **state)
+FIXTURE_TEST(text_is_the_bytes_of_a_model_of_bytes)
 {
     fixture *f = *state;
     char *packed = test_path(f->directory, "a.dat");
@@ -92,7 +92,7 @@ static void text_is_the_bytes_of_a_model_of_bytes(void **state)
     SAYS(1, "-seq-len 65 is more than the 64 positions of", f->model, "--data", f->data, "--seq-len=65");
 }
 
-static void what_cannot_be_evaluated_is_refused_once(void **state)
+FIXTURE_TEST(what_cannot_be_evaluated_is_refused_once)
 {
     fixture *f = *state;
     char *one = test_path(f->directory, "one.bin"), *beyond = test_path(f->directory, "beyond.u16");
@@ -137,7 +137,7 @@ static int count_files(const char *folder)
 }
 
 /* The tokens are those that `fsdp tokenize` makes, and those that `fsdp train` has made. */
-static void text_goes_through_the_folders_tokenizer(void **state)
+FIXTURE_TEST(text_goes_through_the_folders_tokenizer)
 {
     fixture *f = *state;
     char *tokens = test_path(f->directory, "tokens.bin"), *path = test_path(f->model, "tokenizer.json");
@@ -189,7 +189,7 @@ static void text_goes_through_the_folders_tokenizer(void **state)
     free(json);
 }
 
-static void other_dtypes_are_computed_in(void **state)
+FIXTURE_TEST(other_dtypes_are_computed_in)
 {
     fixture *f = *state;
     double loss = 5.6348986594620145;
@@ -207,7 +207,7 @@ static void other_dtypes_are_computed_in(void **state)
     SAYS(2, "--dtype is 'int64': expected float32, bfloat16 or float16", LLAMA, "--data", TOKENS, "--dtype=int64");
 }
 
-static void text_for_a_model_of_other_tokens_is_refused(void **state)
+FIXTURE_TEST(text_for_a_model_of_other_tokens_is_refused)
 {
     fixture *f = *state;
     char *config = test_path(f->directory, "c.yaml");
@@ -241,8 +241,3 @@ static void text_for_a_model_of_other_tokens_is_refused(void **state)
     free(json);
     free(config);
 }
-
-TEST_MAIN(T(the_loss_of_all_tokens_is_that_of_pytorch), T(steps_are_the_same_tokens_on_any_ranks),
-          T(text_is_the_bytes_of_a_model_of_bytes), T(what_cannot_be_evaluated_is_refused_once),
-          T(text_goes_through_the_folders_tokenizer), T(other_dtypes_are_computed_in),
-          T(text_for_a_model_of_other_tokens_is_refused))

@@ -34,7 +34,7 @@ static void ends_with(fixture *f, const char *part, const char *option)
     program_free(&p);
 }
 
-static void bad_inputs_are_named_once(void **state)
+FIXTURE_TEST(bad_inputs_are_named_once)
 {
     fixture *f = *state;
     char option[600], *other = test_path(f->directory, "other");
@@ -59,7 +59,7 @@ static void bad_inputs_are_named_once(void **state)
     free(other);
 }
 
-static void a_token_beyond_the_vocabulary_ends_the_run(void **state)
+FIXTURE_TEST(a_token_beyond_the_vocabulary_ends_the_run)
 {
     fixture *f = *state;
 
@@ -79,7 +79,7 @@ static void refuses_folder(fixture *f, const char *folder, const char *part)
     program_free(&p);
 }
 
-static void a_missing_or_broken_model_folder_is_named(void **state)
+FIXTURE_TEST(a_missing_or_broken_model_folder_is_named)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "broken"), *config = test_path(folder, "config.json");
@@ -104,7 +104,7 @@ static void a_missing_or_broken_model_folder_is_named(void **state)
     free(weights);
 }
 
-static void metrics_are_not_written_into_what_is_read(void **state)
+FIXTURE_TEST(metrics_are_not_written_into_what_is_read)
 {
     fixture *f = *state;
     char option[600], *before = test_read_file(f->data, &(size_t){0}), *after;
@@ -120,7 +120,7 @@ static void metrics_are_not_written_into_what_is_read(void **state)
     free(after);
 }
 
-static void a_run_that_diverges_ends_with_one_message(void **state)
+FIXTURE_TEST(a_run_that_diverges_ends_with_one_message)
 {
     fixture *f = *state;
     program p;
@@ -145,7 +145,7 @@ static void a_run_that_diverges_ends_with_one_message(void **state)
     program_free(&p);
 }
 
-static void a_killed_rank_is_named_and_nothing_is_left(void **state)
+FIXTURE_TEST(a_killed_rank_is_named_and_nothing_is_left)
 {
     fixture *f = *state;
     char tag[64], entry[96];
@@ -179,7 +179,7 @@ static void a_killed_rank_is_named_and_nothing_is_left(void **state)
     unsetenv("FSDP_TEST_TAG");
 }
 
-static void an_interrupt_ends_every_rank(void **state)
+FIXTURE_TEST(an_interrupt_ends_every_rank)
 {
     fixture *f = *state;
     pid_t left[16];
@@ -201,8 +201,3 @@ static void an_interrupt_ends_every_rank(void **state)
     program_free(&p);
     unsetenv("FSDP_TEST_TAG");
 }
-
-TEST_MAIN(T(bad_inputs_are_named_once), T(a_token_beyond_the_vocabulary_ends_the_run),
-          T(a_missing_or_broken_model_folder_is_named), T(metrics_are_not_written_into_what_is_read),
-          T(a_run_that_diverges_ends_with_one_message), T(a_killed_rank_is_named_and_nothing_is_left),
-          T(an_interrupt_ends_every_rank))

@@ -35,7 +35,7 @@ static void make_folder(fixture *f, const char *config, const char *tensor)
     "\"intermediate_size\":8,\"hidden_size\":" dim "}"
 
 /* Every door says it, and none takes memory for the sizes: a limit of the test's own would be in the way. */
-static void sizes_that_no_file_fills_are_refused_at_every_door(void **state)
+FIXTURE_TEST(sizes_that_no_file_fills_are_refused_at_every_door)
 {
     fixture *f = *state;
     char path[600];
@@ -50,7 +50,7 @@ static void sizes_that_no_file_fills_are_refused_at_every_door(void **state)
          "--model.n_kv_heads=", "--model.ffn_dim=", "--model.max_seq_len=");
 }
 
-static void inspect_shows_names_without_harm(void **state)
+FIXTURE_TEST(inspect_shows_names_without_harm)
 {
     fixture *f = *state;
     program p;
@@ -63,7 +63,7 @@ static void inspect_shows_names_without_harm(void **state)
     program_free(&p);
 }
 
-static void what_is_no_file_is_named(void **state)
+FIXTURE_TEST(what_is_no_file_is_named)
 {
     fixture *f = *state;
     char *path = test_path(f->directory, "model/config.json");
@@ -78,7 +78,7 @@ static void what_is_no_file_is_named(void **state)
 }
 
 /* 2 is for what the command line alone shows to be wrong, whatever the folder. */
-static void a_wrong_command_line_is_told_from_a_folder_that_does_not_fit(void **state)
+FIXTURE_TEST(a_wrong_command_line_is_told_from_a_folder_that_does_not_fit)
 {
     fixture *f = *state;
 
@@ -92,7 +92,7 @@ static void a_wrong_command_line_is_told_from_a_folder_that_does_not_fit(void **
 }
 
 /* Small models too, though they get one thread only. */
-static void generate_takes_the_front_door_s_device(void **state)
+FIXTURE_TEST(generate_takes_the_front_door_s_device)
 {
     fixture *f = *state;
     program p = RUN(0, "generate", REFERENCE "/models/tiny-llama", "--tokens", "1,2", "--max-new-tokens", "5"), q;
@@ -151,7 +151,7 @@ static void check_alike(fixture *f, const char *const *argv, const char *by_step
 
 #define ALIKE(...) check_alike(f, (const char *const[]){"env", "-C", f->directory, PROGRAM, __VA_ARGS__, NULL}, by_step)
 
-static void the_best_checkpoint_has_a_name_wherever_one_is_named(void **state)
+FIXTURE_TEST(the_best_checkpoint_has_a_name_wherever_one_is_named)
 {
     fixture *f = *state;
     char by_step[64], said[96];
@@ -190,7 +190,3 @@ static void the_best_checkpoint_has_a_name_wherever_one_is_named(void **state)
     SAYS(0, said, "train", f->config, "-n", "2", "--training.local_batch_size=2", "--training.steps=6",
          "--checkpoint.folder=kept", "--checkpoint.load_step=best", "--validation.share=0.2", "--export.path=");
 }
-
-TEST_MAIN(T(sizes_that_no_file_fills_are_refused_at_every_door), T(inspect_shows_names_without_harm),
-          T(what_is_no_file_is_named), T(a_wrong_command_line_is_told_from_a_folder_that_does_not_fit),
-          T(generate_takes_the_front_door_s_device), T(the_best_checkpoint_has_a_name_wherever_one_is_named))

@@ -40,7 +40,7 @@ static void check_same(const fixture *f, const char *script, const char *expecte
     free(output);
 }
 
-static void ranks_and_prompts_from_anywhere_give_the_same_text(void **state)
+FIXTURE_TEST(ranks_and_prompts_from_anywhere_give_the_same_text)
 {
     fixture *f = *state;
     char *text, *ids;
@@ -65,7 +65,7 @@ static void ranks_and_prompts_from_anywhere_give_the_same_text(void **state)
 }
 
 /* At a temperature at which any byte may come. */
-static void what_is_no_character_is_printed_as_one(void **state)
+FIXTURE_TEST(what_is_no_character_is_printed_as_one)
 {
     fixture *f = *state;
     const char *at;
@@ -87,7 +87,7 @@ static void what_is_no_character_is_printed_as_one(void **state)
     free(text);
 }
 
-static void a_text_ends_where_the_folder_says(void **state)
+FIXTURE_TEST(a_text_ends_where_the_folder_says)
 {
     fixture *f = *state;
     char *path, *ids, *all, json[64];
@@ -112,7 +112,7 @@ static void a_text_ends_where_the_folder_says(void **state)
     free(all);
 }
 
-static void other_dtypes_are_computed_in(void **state)
+FIXTURE_TEST(other_dtypes_are_computed_in)
 {
     fixture *f = *state;
     char *text;
@@ -123,7 +123,7 @@ static void other_dtypes_are_computed_in(void **state)
     free(text);
 }
 
-static void a_reader_may_leave(void **state)
+FIXTURE_TEST(a_reader_may_leave)
 {
     fixture *f = *state;
     char *text;
@@ -141,7 +141,7 @@ static void a_reader_may_leave(void **state)
 }
 
 /* Waits for the first tokens, so that ranks are there. */
-static void an_interrupt_ends_all_ranks(void **state)
+FIXTURE_TEST(an_interrupt_ends_all_ranks)
 {
     fixture *f = *state;
     const char *const argv[] = {PROGRAM,    "generate", f->model, "--prompt", "The", "--max-new-tokens",
@@ -165,7 +165,7 @@ static void an_interrupt_ends_all_ranks(void **state)
     program_free(&p);
 }
 
-static void wrong_command_lines_are_refused(void **state)
+FIXTURE_TEST(wrong_command_lines_are_refused)
 {
     fixture *f = *state;
     char *text;
@@ -192,7 +192,3 @@ static void wrong_command_lines_are_refused(void **state)
     CHECK_CONTAINS(text, "--prompt-file: cannot read '-': it is no text: a NUL byte at offset 1");
     free(text);
 }
-
-TEST_MAIN(T(ranks_and_prompts_from_anywhere_give_the_same_text), T(what_is_no_character_is_printed_as_one),
-          T(a_text_ends_where_the_folder_says), T(other_dtypes_are_computed_in), T(a_reader_may_leave),
-          T(an_interrupt_ends_all_ranks), T(wrong_command_lines_are_refused))

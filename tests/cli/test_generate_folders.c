@@ -53,7 +53,7 @@ static char *decode(const fsdp_tokenizer *tokenizer, const char *ids)
     return text;
 }
 
-static void text_goes_through_the_folders_tokenizer(void **state)
+FIXTURE_TEST(text_goes_through_the_folders_tokenizer)
 {
     static const small_parts parts = {
         .added_tokens = "[{\"id\": 270, \"content\": \"<|end|>\", \"special\": true, \"single_word\": false, "
@@ -101,7 +101,7 @@ static void text_goes_through_the_folders_tokenizer(void **state)
 
 /* ---- checkpoints ---- */
 
-static void a_checkpoint_is_read_like_a_folder(void **state)
+FIXTURE_TEST(a_checkpoint_is_read_like_a_folder)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "runs"), *step = test_path(f->directory, "runs/step-5"), *first, *other;
@@ -128,7 +128,7 @@ static void a_checkpoint_is_read_like_a_folder(void **state)
     free(step);
 }
 
-static void a_checkpoint_that_does_not_fit_is_refused(void **state)
+FIXTURE_TEST(a_checkpoint_that_does_not_fit_is_refused)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "runs"), *manifest = test_path(f->directory, "runs/step-5/manifest.json");
@@ -148,6 +148,3 @@ static void a_checkpoint_that_does_not_fit_is_refused(void **state)
     free(manifest);
     free(folder);
 }
-
-TEST_MAIN(T(text_goes_through_the_folders_tokenizer), T(a_checkpoint_is_read_like_a_folder),
-          T(a_checkpoint_that_does_not_fit_is_refused))

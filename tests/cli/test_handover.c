@@ -14,7 +14,7 @@ static void check_trained(program *p)
     program_free(p);
 }
 
-static void a_config_may_come_through_a_pipe(void **state)
+FIXTURE_TEST(a_config_may_come_through_a_pipe)
 {
     fixture *f = *state;
     program p = program_run(
@@ -29,7 +29,7 @@ static void a_config_may_come_through_a_pipe(void **state)
 }
 
 /* Whoever opened it a second time would wait for a second writer. */
-static void a_config_is_opened_once(void **state)
+FIXTURE_TEST(a_config_is_opened_once)
 {
     fixture *f = *state;
     char *fifo = test_path(f->directory, "fifo"), *text;
@@ -51,7 +51,7 @@ static void a_config_is_opened_once(void **state)
     free(fifo);
 }
 
-static void ranks_get_every_value_as_it_was_given(void **state)
+FIXTURE_TEST(ranks_get_every_value_as_it_was_given)
 {
     fixture *f = *state;
     char *data = test_path(f->directory, "it's \"a\"\n\t\xC3\xA9: [x], #1"), option[600], *line, *first;
@@ -76,7 +76,7 @@ static void ranks_get_every_value_as_it_was_given(void **state)
     free(data);
 }
 
-static void a_descriptor_that_is_no_config_is_refused(void **state)
+FIXTURE_TEST(a_descriptor_that_is_no_config_is_refused)
 {
     fixture *f = *state;
     program p = RUN(2, "train", "--as-rank=x");
@@ -87,6 +87,3 @@ static void a_descriptor_that_is_no_config_is_refused(void **state)
     CHECK_CONTAINS(p.output, "cannot open '/proc/self/fd/999'");
     program_free(&p);
 }
-
-TEST_MAIN(T(a_config_may_come_through_a_pipe), T(a_config_is_opened_once), T(ranks_get_every_value_as_it_was_given),
-          T(a_descriptor_that_is_no_config_is_refused))

@@ -101,7 +101,7 @@ static void flip(const char *path)
 
 /* ---- inspect ---- */
 
-static void a_checkpoint_is_listed_with_who_holds_what(void **state)
+FIXTURE_TEST(a_checkpoint_is_listed_with_who_holds_what)
 {
     fixture *f = *state;
     source s = make(f);
@@ -130,7 +130,7 @@ static int64_t integer_of(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
-static void a_checkpoint_is_listed_as_json(void **state)
+FIXTURE_TEST(a_checkpoint_is_listed_as_json)
 {
     fixture *f = *state;
     source s = make(f);
@@ -160,7 +160,7 @@ static void a_checkpoint_is_listed_as_json(void **state)
     free(s.folder);
 }
 
-static void folders_and_files_of_weights_are_listed(void **state)
+FIXTURE_TEST(folders_and_files_of_weights_are_listed)
 {
     fixture *f = *state;
     source s = make(f);
@@ -183,7 +183,7 @@ static void folders_and_files_of_weights_are_listed(void **state)
 
 /* ---- verify ---- */
 
-static void what_is_whole_is_said_to_be(void **state)
+FIXTURE_TEST(what_is_whole_is_said_to_be)
 {
     fixture *f = *state;
     source s = make(f);
@@ -230,14 +230,14 @@ static void check_unread(const fixture *f, const char *first, const char *second
     free(file);
 }
 
-static void what_cannot_be_looked_at_is_counted_by_the_first_dtype(void **state)
+FIXTURE_TEST(what_cannot_be_looked_at_is_counted_by_the_first_dtype)
 {
     check_unread(*state, "F64", "F64", "all values are finite but for 2 of F64, which were not looked at\n");
     check_unread(*state, "F64", "U64", "all values are finite but for 2 of F64 and others, which were not looked at\n");
     check_unread(*state, "U64", "F64", "all values are finite but for 2 of U64 and others, which were not looked at\n");
 }
 
-static void a_damaged_checkpoint_is_named(void **state)
+FIXTURE_TEST(a_damaged_checkpoint_is_named)
 {
     static const char *const files[] = {"manifest.json", "config.json", "rank-00000-of-00003.safetensors",
                                         "rank-00002-of-00003.safetensors"};
@@ -268,7 +268,7 @@ static void a_damaged_checkpoint_is_named(void **state)
     free(s.folder);
 }
 
-static void a_config_of_another_model_is_found(void **state)
+FIXTURE_TEST(a_config_of_another_model_is_found)
 {
     static const struct {
         const char *changes[2][2], *what;
@@ -293,7 +293,7 @@ static void a_config_of_another_model_is_found(void **state)
     free(s.folder);
 }
 
-static void a_value_that_is_not_finite_is_named(void **state)
+FIXTURE_TEST(a_value_that_is_not_finite_is_named)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     fixture *f = *state;
@@ -331,7 +331,7 @@ static void a_value_that_is_not_finite_is_named(void **state)
 
 /* ---- eval ---- */
 
-static void a_checkpoint_is_evaluated_as_the_folder_it_was_made_of(void **state)
+FIXTURE_TEST(a_checkpoint_is_evaluated_as_the_folder_it_was_made_of)
 {
     fixture *f = *state;
     source s = make(f);
@@ -362,7 +362,7 @@ static void save_alone(fsdp_context *context, void *arg)
     fsdp_module_unref(linear);
 }
 
-static void weights_without_a_config_are_read(void **state)
+FIXTURE_TEST(weights_without_a_config_are_read)
 {
     fixture *f = *state;
     source s = {.f = f, .folder = f->model};
@@ -383,7 +383,7 @@ static void weights_without_a_config_are_read(void **state)
     SAYS(1, "has no weights: neither model.safetensors, ", "verify", f->directory);
 }
 
-static void a_checkpoint_without_a_manifest_is_named(void **state)
+FIXTURE_TEST(a_checkpoint_without_a_manifest_is_named)
 {
     fixture *f = *state;
     source s = make(f);
@@ -407,9 +407,3 @@ static void a_checkpoint_without_a_manifest_is_named(void **state)
     free(step);
     free(s.folder);
 }
-
-TEST_MAIN(T(weights_without_a_config_are_read), T(what_cannot_be_looked_at_is_counted_by_the_first_dtype),
-          T(a_checkpoint_without_a_manifest_is_named), T(a_checkpoint_is_listed_with_who_holds_what),
-          T(a_checkpoint_is_listed_as_json), T(folders_and_files_of_weights_are_listed), T(what_is_whole_is_said_to_be),
-          T(a_damaged_checkpoint_is_named), T(a_config_of_another_model_is_found),
-          T(a_value_that_is_not_finite_is_named), T(a_checkpoint_is_evaluated_as_the_folder_it_was_made_of))

@@ -17,7 +17,7 @@ static void check_matches(const char *text, const char *pattern)
     regfree(&expression);
 }
 
-static void lines_have_units_that_fit_and_plurals_where_they_belong(void **state)
+FIXTURE_TEST(lines_have_units_that_fit_and_plurals_where_they_belong)
 {
     fixture *f = *state;
     program p = RUN(0, "train", f->config, "--training.steps=1", "--training.local_batch_size=1");
@@ -46,7 +46,7 @@ static void lines_have_units_that_fit_and_plurals_where_they_belong(void **state
 }
 
 /* Nobody has asked for the loss of the step after which it stops. */
-static void the_last_loss_is_that_of_the_last_step(void **state)
+FIXTURE_TEST(the_last_loss_is_that_of_the_last_step)
 {
     fixture *f = *state;
     char expected[40];
@@ -71,7 +71,7 @@ static void the_last_loss_is_that_of_the_last_step(void **state)
 }
 
 /* A run that goes on has the optimizer's state as well: what it holds of the parameters is what it held before. */
-static void what_a_rank_holds_of_parameters_is_the_same_where_a_run_goes_on(void **state)
+FIXTURE_TEST(what_a_rank_holds_of_parameters_is_the_same_where_a_run_goes_on)
 {
     static const char pattern[] = "; this one holds ";
     fixture *f = *state;
@@ -89,7 +89,7 @@ static void what_a_rank_holds_of_parameters_is_the_same_where_a_run_goes_on(void
     free(folder);
 }
 
-static void what_checkpoints_were_asked_for_is_told(void **state)
+FIXTURE_TEST(what_checkpoints_were_asked_for_is_told)
 {
     static const char *const cases[][3] = {
         {"none", "2", "^train:  1 step$"},
@@ -110,7 +110,7 @@ static void what_checkpoints_were_asked_for_is_told(void **state)
     }
 }
 
-static void a_run_that_has_nothing_left_to_do_says_why(void **state)
+FIXTURE_TEST(a_run_that_has_nothing_left_to_do_says_why)
 {
     static const char *const cases[][2] = {
         {"--export.path=", "^stop:   2 validations in a row without an improvement"},
@@ -187,7 +187,7 @@ static char *train_on_terminal(fixture *f, const char *steps, int columns, int t
     return run_on_terminal(f, command, columns, then, drawn_before);
 }
 
-static void the_bar_fits_the_terminal(void **state)
+FIXTURE_TEST(the_bar_fits_the_terminal)
 {
     static const int columns[] = {80, 41, 20, 5};
     fixture *f = *state;
@@ -206,7 +206,7 @@ static void the_bar_fits_the_terminal(void **state)
 }
 
 /* That of a run with a loss scale is the longest. */
-static void lines_fit_a_terminal_and_the_bar_has_loss_and_speed(void **state)
+FIXTURE_TEST(lines_fit_a_terminal_and_the_bar_has_loss_and_speed)
 {
     fixture *f = *state;
     size_t before;
@@ -227,7 +227,7 @@ static void lines_fit_a_terminal_and_the_bar_has_loss_and_speed(void **state)
     free(text);
 }
 
-static void the_bar_follows_the_size_of_the_terminal(void **state)
+FIXTURE_TEST(the_bar_follows_the_size_of_the_terminal)
 {
     fixture *f = *state;
     size_t before;
@@ -243,7 +243,7 @@ static void the_bar_follows_the_size_of_the_terminal(void **state)
 }
 
 /* Of less than a MiB as of any other: a time that is one. */
-static void small_files_have_a_bar_too(void **state)
+FIXTURE_TEST(small_files_have_a_bar_too)
 {
     fixture *f = *state;
     size_t before;
@@ -259,7 +259,7 @@ static void small_files_have_a_bar_too(void **state)
     free(text);
 }
 
-static void an_explanation_has_a_bar(void **state)
+FIXTURE_TEST(an_explanation_has_a_bar)
 {
     fixture *f = *state;
     size_t before;
@@ -272,7 +272,7 @@ static void an_explanation_has_a_bar(void **state)
     free(text);
 }
 
-static void a_dumb_terminal_gets_no_bar(void **state)
+FIXTURE_TEST(a_dumb_terminal_gets_no_bar)
 {
     static const char *const terminals[] = {"dumb", "", NULL};
     fixture *f = *state;
@@ -290,10 +290,3 @@ static void a_dumb_terminal_gets_no_bar(void **state)
         free(text);
     }
 }
-
-TEST_MAIN(T(lines_have_units_that_fit_and_plurals_where_they_belong), T(the_last_loss_is_that_of_the_last_step),
-          T(what_a_rank_holds_of_parameters_is_the_same_where_a_run_goes_on),
-          T(what_checkpoints_were_asked_for_is_told), T(a_run_that_has_nothing_left_to_do_says_why),
-          T(the_bar_fits_the_terminal), T(lines_fit_a_terminal_and_the_bar_has_loss_and_speed),
-          T(the_bar_follows_the_size_of_the_terminal), T(small_files_have_a_bar_too), T(an_explanation_has_a_bar),
-          T(a_dumb_terminal_gets_no_bar))

@@ -126,7 +126,7 @@ static long number_behind(const char *output, const char *text)
     return strtol(at + strlen(text), NULL, 10);
 }
 
-static void a_rank_that_was_killed_costs_nothing_but_time(void **state)
+FIXTURE_TEST(a_rank_that_was_killed_costs_nothing_but_time)
 {
     fixture *f = *state;
     run r = start(f, "killed", (const char *const[]){"-n", "2", "--max-restarts=1", NULL}), undisturbed;
@@ -151,7 +151,7 @@ static void a_rank_that_was_killed_costs_nothing_but_time(void **state)
     release(&undisturbed);
 }
 
-static void it_stops_when_no_restart_is_left(void **state)
+FIXTURE_TEST(it_stops_when_no_restart_is_left)
 {
     fixture *f = *state;
     run r = start(f, "stops", (const char *const[]){"-n", "2", "--max-restarts=1", NULL});
@@ -167,7 +167,7 @@ static void it_stops_when_no_restart_is_left(void **state)
 }
 
 /* Whichever: all ranks save and end, the others as of SIGTERM, and nobody starts them again. */
-static void a_rank_that_was_told_to_end_is_not_started_again(void **state)
+FIXTURE_TEST(a_rank_that_was_told_to_end_is_not_started_again)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
     fixture *f = *state;
@@ -203,7 +203,7 @@ static long end_twice(run *r, int signal, const char *says)
 }
 
 /* A rank that stands still is told with its process and the call that it was in: others each time. */
-static void a_rank_that_stops_again_is_the_same_failure(void **state)
+FIXTURE_TEST(a_rank_that_stops_again_is_the_same_failure)
 {
     static const char *const more[] = {
         "-n", "4", "--max-restarts=2", "--min-ranks=1", "--training.local_batch_size=2", "--comm.timeout=2", NULL};
@@ -216,7 +216,7 @@ static void a_rank_that_stops_again_is_the_same_failure(void **state)
 }
 
 /* Four ranks of two sequences each are a batch of eight, which three ranks cannot split. */
-static void a_failure_that_comes_back_is_left_with_fewer_ranks(void **state)
+FIXTURE_TEST(a_failure_that_comes_back_is_left_with_fewer_ranks)
 {
     static const char *const more[] = {"-n", "4", "--max-restarts=2", "--min-ranks=1", "--training.local_batch_size=2",
                                        NULL};
@@ -241,7 +241,7 @@ static void a_failure_that_comes_back_is_left_with_fewer_ranks(void **state)
     release(&undisturbed);
 }
 
-static void where_no_fewer_ranks_will_do_that_is_said(void **state)
+FIXTURE_TEST(where_no_fewer_ranks_will_do_that_is_said)
 {
     static const char *const more[] = {"-n", "4", "--max-restarts=2", "--min-ranks=3", "--training.local_batch_size=2",
                                        NULL};
@@ -265,7 +265,7 @@ static void where_no_fewer_ranks_will_do_that_is_said(void **state)
         program_free(&p_);                                                                                          \
     } while (0)
 
-static void what_cannot_be_restarted_is_refused_at_once(void **state)
+FIXTURE_TEST(what_cannot_be_restarted_is_refused_at_once)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "checkpoints"), option[500];
@@ -289,7 +289,7 @@ static void what_cannot_be_restarted_is_refused_at_once(void **state)
     free(folder);
 }
 
-static void a_run_of_one_rank_is_restarted_too(void **state)
+FIXTURE_TEST(a_run_of_one_rank_is_restarted_too)
 {
     fixture *f = *state;
     run r = start(f, "one", (const char *const[]){"--max-restarts=1", NULL});
@@ -301,8 +301,3 @@ static void a_run_of_one_rank_is_restarted_too(void **state)
     end(&r);
     release(&r);
 }
-
-TEST_MAIN(T(a_rank_that_was_killed_costs_nothing_but_time), T(it_stops_when_no_restart_is_left),
-          T(a_rank_that_stops_again_is_the_same_failure), T(a_rank_that_was_told_to_end_is_not_started_again),
-          T(a_failure_that_comes_back_is_left_with_fewer_ranks), T(where_no_fewer_ranks_will_do_that_is_said),
-          T(what_cannot_be_restarted_is_refused_at_once), T(a_run_of_one_rank_is_restarted_too))

@@ -42,7 +42,7 @@ static void await(program *p, const char *tag, const char *entry, int count)
     CHECK(both >= count);
 }
 
-static void one_process_starts_anew_with_a_short_spin(void **state)
+FIXTURE_TEST(one_process_starts_anew_with_a_short_spin)
 {
     fixture *f = *state;
     program p;
@@ -57,7 +57,7 @@ static void one_process_starts_anew_with_a_short_spin(void **state)
     await(&p, "spin-two", "GOMP_SPINCOUNT=3000", 2);
 }
 
-static void what_the_user_says_stands(void **state)
+FIXTURE_TEST(what_the_user_says_stands)
 {
     fixture *f = *state;
     program p;
@@ -71,7 +71,7 @@ static void what_the_user_says_stands(void **state)
 }
 
 /* A pipe can be read once. */
-static void it_starts_anew_before_it_reads_anything(void **state)
+FIXTURE_TEST(it_starts_anew_before_it_reads_anything)
 {
     fixture *f = *state;
     char script[700];
@@ -83,7 +83,7 @@ static void it_starts_anew_before_it_reads_anything(void **state)
     program_free(&p);
 }
 
-static void the_key_of_threads_wins_over_the_environment(void **state)
+FIXTURE_TEST(the_key_of_threads_wins_over_the_environment)
 {
     fixture *f = *state;
     program p = program_run(
@@ -108,6 +108,3 @@ static void the_key_of_threads_wins_over_the_environment(void **state)
     program_free(&p);
     setenv("OMP_NUM_THREADS", "1", 1);
 }
-
-TEST_MAIN(T(one_process_starts_anew_with_a_short_spin), T(what_the_user_says_stands),
-          T(it_starts_anew_before_it_reads_anything), T(the_key_of_threads_wins_over_the_environment))

@@ -23,7 +23,7 @@ static void unset_open_mpi(void)
     unsetenv("OMPI_COMM_WORLD_SIZE");
 }
 
-static void another_number_of_ranks_than_were_started_is_refused(void **state)
+FIXTURE_TEST(another_number_of_ranks_than_were_started_is_refused)
 {
     fixture *f = *state;
     const char *sanitizer = getenv("ASAN_OPTIONS");
@@ -53,7 +53,7 @@ static void another_number_of_ranks_than_were_started_is_refused(void **state)
     unsetenv("PMIX_RANK");
 }
 
-static void a_started_rank_becomes_the_program(void **state)
+FIXTURE_TEST(a_started_rank_becomes_the_program)
 {
     fixture *f = *state;
 
@@ -65,7 +65,7 @@ static void a_started_rank_becomes_the_program(void **state)
     unset_open_mpi();
 }
 
-static void torchrun_s_words_are_understood(void **state)
+FIXTURE_TEST(torchrun_s_words_are_understood)
 {
     fixture *f = *state;
     char expected[40];
@@ -101,7 +101,7 @@ static void torchrun_s_words_are_understood(void **state)
     SAYS(2, "run: say how many ranks", "run", "--standalone", "--", "true");
 }
 
-static void words_of_torchrun_count_where_the_program_starts_its_own_ranks(void **state)
+FIXTURE_TEST(words_of_torchrun_count_where_the_program_starts_its_own_ranks)
 {
     fixture *f = *state;
 
@@ -165,7 +165,7 @@ static void check_told(fixture *f, const char *const *first, const char *const *
 
 #define LINE(...) ((const char *const[]){PROGRAM, __VA_ARGS__, NULL})
 
-static void a_rank_with_another_command_line_is_told(void **state)
+FIXTURE_TEST(a_rank_with_another_command_line_is_told)
 {
     fixture *f = *state;
     const char *const train[] = {PROGRAM, "train", f->config, "--data.path=a\nb", "--data.path=c", NULL};
@@ -187,7 +187,7 @@ static void a_rank_with_another_command_line_is_told(void **state)
 }
 
 /* A folder and data may lie elsewhere: what is there is compared. */
-static void paths_of_what_each_rank_reads_may_differ(void **state)
+FIXTURE_TEST(paths_of_what_each_rank_reads_may_differ)
 {
     fixture *f = *state;
     char *other = test_path(f->directory, "other"), *second = test_path(f->directory, "second");
@@ -213,7 +213,7 @@ static void paths_of_what_each_rank_reads_may_differ(void **state)
 }
 
 /* Who cannot join says so to the others, who may be there already or come later. */
-static void a_rank_that_cannot_join_is_not_waited_for(void **state)
+FIXTURE_TEST(a_rank_that_cannot_join_is_not_waited_for)
 {
     fixture *f = *state;
     char *second = test_path(f->directory, "second");
@@ -257,7 +257,7 @@ static void check_title(pid_t pid, const char *expected)
     CHECK_STRING(text, expected);
 }
 
-static void the_list_of_processes_shows_ranks_and_runs(void **state)
+FIXTURE_TEST(the_list_of_processes_shows_ranks_and_runs)
 {
     fixture *f = *state;
     char mark[200], expected[300];
@@ -288,7 +288,7 @@ static void the_list_of_processes_shows_ranks_and_runs(void **state)
 }
 
 /* Only rank 0 can see the config. */
-static void the_config_is_read_by_rank_0_alone(void **state)
+FIXTURE_TEST(the_config_is_read_by_rank_0_alone)
 {
     fixture *f = *state;
     const char *const line[] = {PROGRAM, "train", "config.yaml", "--training.threads=2", NULL};
@@ -306,9 +306,3 @@ static void the_config_is_read_by_rank_0_alone(void **state)
     program_free(&b);
     free(elsewhere);
 }
-
-TEST_MAIN(T(another_number_of_ranks_than_were_started_is_refused), T(a_started_rank_becomes_the_program),
-          T(torchrun_s_words_are_understood), T(words_of_torchrun_count_where_the_program_starts_its_own_ranks),
-          T(a_rank_with_another_command_line_is_told), T(paths_of_what_each_rank_reads_may_differ),
-          T(a_rank_that_cannot_join_is_not_waited_for), T(the_list_of_processes_shows_ranks_and_runs),
-          T(the_config_is_read_by_rank_0_alone))

@@ -25,7 +25,7 @@ static program start_and_stop(fixture *f, const char *steps, const char *timeout
     return start_and_stop_rank(f, argv, "step: ", stopped);
 }
 
-static void one_message_says_who_was_stopped(void **state)
+FIXTURE_TEST(one_message_says_who_was_stopped)
 {
     fixture *f = *state;
     char expected[128];
@@ -47,7 +47,7 @@ static void one_message_says_who_was_stopped(void **state)
     program_free(&p);
 }
 
-static void a_run_that_was_stopped_goes_on_as_if_nothing_had_been(void **state)
+FIXTURE_TEST(a_run_that_was_stopped_goes_on_as_if_nothing_had_been)
 {
     fixture *f = *state;
     const char *const undisturbed[] = {PROGRAM, "train", f->config, "-n", "2", "--training.steps=300", NULL};
@@ -81,7 +81,7 @@ static void check_ends_in_time(fixture *f, const char *const *argv, const char *
     program_free(&p);
 }
 
-static void eval_and_generate_wait_as_long_as_they_are_told(void **state)
+FIXTURE_TEST(eval_and_generate_wait_as_long_as_they_are_told)
 {
     enum {
         TOKENS = 8 << 20
@@ -116,7 +116,7 @@ static void eval_and_generate_wait_as_long_as_they_are_told(void **state)
     free(data);
 }
 
-static void a_timeout_that_is_none_is_refused(void **state)
+FIXTURE_TEST(a_timeout_that_is_none_is_refused)
 {
     fixture *f = *state;
     const char *const commands[] = {"eval", "generate"};
@@ -130,6 +130,3 @@ static void a_timeout_that_is_none_is_refused(void **state)
         program_free(&p);
     }
 }
-
-TEST_MAIN(T(one_message_says_who_was_stopped), T(eval_and_generate_wait_as_long_as_they_are_told),
-          T(a_timeout_that_is_none_is_refused), T(a_run_that_was_stopped_goes_on_as_if_nothing_had_been))

@@ -21,7 +21,7 @@ static void write_tokenizer(const fixture *f)
     free(json);
 }
 
-static void text_becomes_a_file_of_tokens(void **state)
+FIXTURE_TEST(text_becomes_a_file_of_tokens)
 {
     fixture *f = *state;
     char *text = test_path(f->directory, "a.txt"), *out = test_path(f->directory, "out.bin");
@@ -50,7 +50,7 @@ static void text_becomes_a_file_of_tokens(void **state)
     free(out);
 }
 
-static void a_wrong_command_line_is_said_to_be(void **state)
+FIXTURE_TEST(a_wrong_command_line_is_said_to_be)
 {
     fixture *f = *state;
 
@@ -62,5 +62,3 @@ static void a_wrong_command_line_is_said_to_be(void **state)
     SAYS(2, "bytes of text need no file of tokens", f->data, "-o", "x.bin", "--tokenizer", "bytes");
     SAYS(1, "neither a tokenizer.json nor a vocab.json", f->data, "-o", "x.bin", "--tokenizer", f->directory);
 }
-
-TEST_MAIN(T(text_becomes_a_file_of_tokens), T(a_wrong_command_line_is_said_to_be))

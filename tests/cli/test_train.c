@@ -31,7 +31,7 @@ static double metric(const char *path, int step, const char *key)
     return value;
 }
 
-static void trains_exports_inspects_and_generates(void **state)
+FIXTURE_TEST(trains_exports_inspects_and_generates)
 {
     fixture *f = *state;
     program p = RUN(0, "train", f->config, "-n", "3", "--training.global_batch_size=24");
@@ -74,7 +74,7 @@ static void trains_exports_inspects_and_generates(void **state)
     program_free(&p);
 }
 
-static void goes_on_from_an_exported_folder(void **state)
+FIXTURE_TEST(goes_on_from_an_exported_folder)
 {
     fixture *f = *state;
     char path[600], out[600];
@@ -94,7 +94,7 @@ static void goes_on_from_an_exported_folder(void **state)
 }
 
 /* The folder says what kind of model it is, the config how large. */
-static void a_folder_without_its_weights_may_change_its_sizes(void **state)
+FIXTURE_TEST(a_folder_without_its_weights_may_change_its_sizes)
 {
     fixture *f = *state;
     char path[600];
@@ -118,7 +118,7 @@ static void a_folder_without_its_weights_may_change_its_sizes(void **state)
 
 /* A GPT-2 folder as it is on the hub has a rate of 0.1 everywhere: attention cannot drop in training, so one is asked.
  */
-static void a_folder_that_drops_in_attention_needs_a_rate(void **state)
+FIXTURE_TEST(a_folder_that_drops_in_attention_needs_a_rate)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "gpt2"), *file = test_path(f->directory, "gpt2/config.json"), path[600];
@@ -152,7 +152,7 @@ static void a_folder_that_drops_in_attention_needs_a_rate(void **state)
 }
 
 /* A model that has a tokenizer does not learn bytes unless that is asked for. */
-static void text_beside_a_tokenizer_goes_through_it(void **state)
+FIXTURE_TEST(text_beside_a_tokenizer_goes_through_it)
 {
     static const char *const tokenizers[] = {"--data.tokenizer=", "--data.tokenizer=", "--data.tokenizer=bytes"};
     static const char *const says[] = {"\ntext:   its bytes are its tokens\n",
@@ -183,7 +183,7 @@ static void text_beside_a_tokenizer_goes_through_it(void **state)
     free(file);
 }
 
-static void data_that_is_doubtful_or_begins_again_is_told(void **state)
+FIXTURE_TEST(data_that_is_doubtful_or_begins_again_is_told)
 {
     fixture *f = *state;
     char option[600], *bin = test_path(f->directory, "text.bin"), *text;
@@ -225,7 +225,7 @@ static void data_that_is_doubtful_or_begins_again_is_told(void **state)
     free(bin);
 }
 
-static void the_same_run_gives_the_same_bits(void **state)
+FIXTURE_TEST(the_same_run_gives_the_same_bits)
 {
     fixture *f = *state;
     char *file = test_path(f->model, "model.safetensors"), *first, *second;
@@ -244,7 +244,7 @@ static void the_same_run_gives_the_same_bits(void **state)
     free(file);
 }
 
-static void text_prompts_need_a_tokenizer_or_bytes(void **state)
+FIXTURE_TEST(text_prompts_need_a_tokenizer_or_bytes)
 {
     fixture *f = *state;
     program p = RUN(1, "generate", REFERENCE "/models/tiny-gpt2", "--prompt", "x");
@@ -255,7 +255,7 @@ static void text_prompts_need_a_tokenizer_or_bytes(void **state)
     program_free(&p);
 }
 
-static void runs_a_program_of_ones_own(void **state)
+FIXTURE_TEST(runs_a_program_of_ones_own)
 {
     fixture *f = *state;
     program p =
@@ -270,7 +270,7 @@ static void runs_a_program_of_ones_own(void **state)
 }
 
 /* Start-up is measured, not asserted: a busy machine is no failure. */
-static void prints_how_long_the_first_step_takes(void **state)
+FIXTURE_TEST(prints_how_long_the_first_step_takes)
 {
     fixture *f = *state;
     struct timespec a, b;
@@ -285,7 +285,7 @@ static void prints_how_long_the_first_step_takes(void **state)
            (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9);
 }
 
-static void shows_what_happens_to_each_group(void **state)
+FIXTURE_TEST(shows_what_happens_to_each_group)
 {
     fixture *f = *state;
     program p = RUN(0, "train", f->config, "-n", "2", "--training.steps=1", "--export.path=", "--comm.trace=true");
@@ -295,10 +295,3 @@ static void shows_what_happens_to_each_group(void **state)
     CHECK_CONTAINS(p.output, "float32 over 2 ranks of group");
     program_free(&p);
 }
-
-TEST_MAIN(T(shows_what_happens_to_each_group), T(trains_exports_inspects_and_generates),
-          T(a_folder_without_its_weights_may_change_its_sizes), T(goes_on_from_an_exported_folder),
-          T(a_folder_that_drops_in_attention_needs_a_rate), T(text_beside_a_tokenizer_goes_through_it),
-          T(data_that_is_doubtful_or_begins_again_is_told), T(the_same_run_gives_the_same_bits),
-          T(text_prompts_need_a_tokenizer_or_bytes), T(runs_a_program_of_ones_own),
-          T(prints_how_long_the_first_step_takes))

@@ -13,7 +13,7 @@
         program_free(&p_);                         \
     } while (0)
 
-static void help_and_version_are_no_errors(void **state)
+FIXTURE_TEST(help_and_version_are_no_errors)
 {
     fixture *f = *state;
     program p;
@@ -38,7 +38,7 @@ static void help_and_version_are_no_errors(void **state)
     SAYS(0, "nothing to repair", "repair", f->directory);
 }
 
-static void a_wrong_command_line_is_status_2(void **state)
+FIXTURE_TEST(a_wrong_command_line_is_status_2)
 {
     fixture *f = *state;
     program p = program_run(f->directory, 2, (const char *const[]){PROGRAM, NULL});
@@ -75,7 +75,7 @@ static void a_wrong_command_line_is_status_2(void **state)
 }
 
 /* Of a folder that has none. */
-static void explain_reads_no_weights(void **state)
+FIXTURE_TEST(explain_reads_no_weights)
 {
     static const char config[] =
         "{\"model_type\": \"llama\", \"hidden_size\": 8192, \"intermediate_size\": 28672, \"num_attention_heads\": 64, "
@@ -94,7 +94,7 @@ static void explain_reads_no_weights(void **state)
     test_directory_free(folder);
 }
 
-static void explain_tells_and_refuses(void **state)
+FIXTURE_TEST(explain_tells_and_refuses)
 {
     fixture *f = *state;
     char *svg = test_path(f->directory, "rows.svg"), *text, *toml;
@@ -144,7 +144,7 @@ static void explain_tells_and_refuses(void **state)
 }
 
 /* As an export does: where a link leads is written, and it is still one. */
-static void a_picture_is_written_through_a_link(void **state)
+FIXTURE_TEST(a_picture_is_written_through_a_link)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "elsewhere"), *link = test_path(f->directory, "link.svg"), *picture, *text;
@@ -169,7 +169,7 @@ static void a_picture_is_written_through_a_link(void **state)
     free(folder);
 }
 
-static void options_stand_anywhere_and_win_over_the_file(void **state)
+FIXTURE_TEST(options_stand_anywhere_and_win_over_the_file)
 {
     fixture *f = *state;
     program p = RUN(0, "train", "--training.steps=7", "--print-config", f->config, "--optimizer.lr=0.5");
@@ -187,7 +187,7 @@ static void options_stand_anywhere_and_win_over_the_file(void **state)
     program_free(&p);
 }
 
-static void a_list_of_the_command_line_is_one(void **state)
+FIXTURE_TEST(a_list_of_the_command_line_is_one)
 {
     fixture *f = *state;
 
@@ -202,7 +202,7 @@ static void a_list_of_the_command_line_is_one(void **state)
          "--parallelism.wrap_classes=LlamaDecoderLayer", "--parallelism.wrap_classes", "Embedding");
 }
 
-static void a_config_that_cannot_be_is_status_1(void **state)
+FIXTURE_TEST(a_config_that_cannot_be_is_status_1)
 {
     fixture *f = *state;
     char *other = test_path(f->directory, "other.yaml"), expected[512];
@@ -229,8 +229,3 @@ static void a_config_that_cannot_be_is_status_1(void **state)
          "--training.seq_len=65");
     free(other);
 }
-
-TEST_MAIN(T(help_and_version_are_no_errors), T(a_wrong_command_line_is_status_2), T(explain_tells_and_refuses),
-          T(a_picture_is_written_through_a_link), T(explain_reads_no_weights),
-          T(options_stand_anywhere_and_win_over_the_file), T(a_list_of_the_command_line_is_one),
-          T(a_config_that_cannot_be_is_status_1))

@@ -32,12 +32,11 @@ static fsdp__board *new_board(void)
     return board;
 }
 
-static void what_is_written_is_read(void **state)
+TEST(what_is_written_is_read)
 {
     fsdp__board *board = new_board();
     fsdp__said heard;
 
-    (void)state;
     for (int r = 0; r < RANKS; r++) {
         CHECK(fsdp__board_said(board, r, &heard));
         CHECK_EQ(heard.beats, 0);
@@ -82,12 +81,11 @@ static void *read_all(void *arg)
     return NULL;
 }
 
-static void nobody_reads_half_of_a_place(void **state)
+TEST(nobody_reads_half_of_a_place)
 {
     race first = {.board = new_board()}, second = {.board = first.board};
     pthread_t threads[2];
 
-    (void)state;
     CHECK_EQ(pthread_create(&threads[0], NULL, read_all, &first), 0);
     CHECK_EQ(pthread_create(&threads[1], NULL, read_all, &second), 0);
     for (uint64_t round = 1; round <= ROUNDS || atomic_load(&first.read) < ROUNDS || atomic_load(&second.read) < ROUNDS;
@@ -105,12 +103,11 @@ static void nobody_reads_half_of_a_place(void **state)
     free(first.board);
 }
 
-static void a_place_whose_writer_has_died_is_not_read(void **state)
+TEST(a_place_whose_writer_has_died_is_not_read)
 {
     fsdp__board *board = new_board();
     fsdp__said heard = said_in(3);
 
-    (void)state;
     for (int r = 0; r < RANKS; r++)
         fsdp__board_say(board, r, &heard);
     atomic_fetch_add(&fsdp__row_of(board, 2)->said[0], 1); /* as it begins to write of rank 2 */
@@ -119,12 +116,11 @@ static void a_place_whose_writer_has_died_is_not_read(void **state)
     free(board);
 }
 
-static void what_a_rank_does_is_told_in_words(void **state)
+TEST(what_a_rank_does_is_told_in_words)
 {
     fsdp__doing doing = {0};
     char text[320];
 
-    (void)state;
     fsdp__doing_text(&doing, 0, text, sizeof text);
     CHECK_STRING(text, "before its first call");
     doing = (fsdp__doing){.sequence = 7, .group = "world", .name = FSDP__CALL_BARRIER};
@@ -134,7 +130,3 @@ static void what_a_rank_does_is_told_in_words(void **state)
     fsdp__doing_text(&doing, 0, text, sizeof text);
     CHECK_STRING(text, "behind call 8 of group 'a' (broadcast for 'layers.1')");
 }
-
-TEST_MAIN(cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(nobody_reads_half_of_a_place),
-          cmocka_unit_test(a_place_whose_writer_has_died_is_not_read),
-          cmocka_unit_test(what_a_rank_does_is_told_in_words))

@@ -34,9 +34,8 @@ static void rows_and_columns(fsdp_context *context, void *arg)
     fsdp_process_group_free(rows);
 }
 
-static void rows_and_columns_of_a_mesh_are_groups(void **state)
+TEST(rows_and_columns_of_a_mesh_are_groups)
 {
-    (void)state;
     test_run_ranks(6, rows_and_columns, NULL);
 }
 
@@ -63,9 +62,8 @@ static void partial_group(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
 }
 
-static void ranks_outside_a_group_get_none(void **state)
+TEST(ranks_outside_a_group_get_none)
 {
-    (void)state;
     test_run_ranks(4, partial_group, NULL);
 }
 
@@ -105,9 +103,8 @@ static void other_ranks(fsdp_context *context, void *arg)
         "rank 0 wants a group of 3 ranks from rank 0 on, rank 1 one of 3 from rank 0 on with other ranks");
 }
 
-static void mistakes_in_making_a_group_are_everybodys(void **state)
+TEST(mistakes_in_making_a_group_are_everybodys)
 {
-    (void)state;
     test_run_ranks(2, group_mistakes, NULL);
     test_run_ranks(4, other_ranks, NULL);
 }
@@ -131,9 +128,8 @@ static void many_groups(fsdp_context *context, void *arg)
     }
 }
 
-static void places_of_freed_groups_are_used_again(void **state)
+TEST(places_of_freed_groups_are_used_again)
 {
-    (void)state;
     test_run_ranks(2, many_groups, NULL);
 }
 
@@ -163,9 +159,8 @@ static void visible_memory(fsdp_context *context, void *arg)
     CHECK_NULL(a);
 }
 
-static void visible_memory_waits_for_readers(void **state)
+TEST(visible_memory_waits_for_readers)
 {
-    (void)state;
     test_run_ranks(2, visible_memory, NULL);
 }
 
@@ -204,9 +199,8 @@ static void common_memory(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_barrier(world));
 }
 
-static void common_memory_is_one_region_for_all_of_a_machine(void **state)
+TEST(common_memory_is_one_region_for_all_of_a_machine)
 {
-    (void)state;
     test_run_ranks(3, common_memory, NULL);
 }
 
@@ -238,9 +232,8 @@ static void memory_of_passing_groups(fsdp_context *context, void *arg)
     CHECK(highest - lowest <= 5 * bytes);
 }
 
-static void memory_of_groups_that_are_gone_is_used_again(void **state)
+TEST(memory_of_groups_that_are_gone_is_used_again)
 {
-    (void)state;
     test_run_ranks(3, memory_of_passing_groups, NULL);
 }
 
@@ -277,9 +270,8 @@ static void steady_memory(fsdp_context *context, void *arg)
     fsdp_stream_free(stream);
 }
 
-static void memory_of_calls_in_flight_is_reused(void **state)
+TEST(memory_of_calls_in_flight_is_reused)
 {
-    (void)state;
     test_run_ranks(2, steady_memory, NULL);
 }
 
@@ -336,16 +328,8 @@ static void counted(fsdp_context *context, void *arg)
     free(y);
 }
 
-static void counters_are_those_of_a_ring(void **state)
+TEST(counters_are_those_of_a_ring)
 {
-    (void)state;
     test_run_ranks(2, counted, NULL);
     test_run_ranks(4, counted, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(rows_and_columns_of_a_mesh_are_groups), cmocka_unit_test(ranks_outside_a_group_get_none),
-          cmocka_unit_test(mistakes_in_making_a_group_are_everybodys),
-          cmocka_unit_test(places_of_freed_groups_are_used_again), cmocka_unit_test(visible_memory_waits_for_readers),
-          cmocka_unit_test(common_memory_is_one_region_for_all_of_a_machine),
-          cmocka_unit_test(memory_of_groups_that_are_gone_is_used_again),
-          cmocka_unit_test(memory_of_calls_in_flight_is_reused), cmocka_unit_test(counters_are_those_of_a_ring))

@@ -77,14 +77,13 @@ static int open_descriptors(void)
 }
 
 /* Those who come before the giver wait for it, and those after it too. */
-static void several_processes_take_one_file(void **state)
+TEST(several_processes_take_one_file)
 {
     fsdp__handoff handoff = long_one(own_name("several"));
     int fd = memory_file(".---"), before = open_descriptors();
     pid_t takers[TAKERS];
     char text[8] = "";
 
-    (void)state;
     for (int round = 0; round < 3; round++) { /* the name is free again */
         CHECK_EQ(pwrite(fd, ".---", 4, 0), 4);
         for (int i = 0; i < TAKERS; i++) {
@@ -115,13 +114,12 @@ static void connect_to(const char *name, int *out)
 }
 
 /* One that connects and dies, and one that connects and never says anything. */
-static void who_dies_on_the_way_is_not_counted(void **state)
+TEST(who_dies_on_the_way_is_not_counted)
 {
     fsdp__handoff handoff = long_one(own_name("dies"));
     int fd = memory_file(".---"), connection;
     pid_t giver = fork(), taker;
 
-    (void)state;
     CHECK(giver >= 0);
     if (giver == 0)
         _exit(fsdp__handoff_give(&handoff, fd, 2) == FSDP_OK ? 0 : 1);
@@ -138,13 +136,12 @@ static void who_dies_on_the_way_is_not_counted(void **state)
     (void)close(fd);
 }
 
-static void nothing_stays_of_a_giver_that_was_killed(void **state)
+TEST(nothing_stays_of_a_giver_that_was_killed)
 {
     fsdp__handoff handoff = long_one(own_name("killed"));
     int fd = memory_file("."), connection, out;
     pid_t giver = fork();
 
-    (void)state;
     CHECK(giver >= 0);
     if (giver == 0)
         _exit(fsdp__handoff_give(&handoff, fd, 2) == FSDP_OK ? 0 : 1);
@@ -160,7 +157,7 @@ static void nothing_stays_of_a_giver_that_was_killed(void **state)
 }
 
 /* A giver that takes leave in the middle: who has connected is told so, and does not wait for the timeout. */
-static void a_giver_that_ends_is_named(void **state)
+TEST(a_giver_that_ends_is_named)
 {
     fsdp__handoff handoff = long_one(own_name("ends"));
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -169,7 +166,6 @@ static void a_giver_that_ends_is_named(void **state)
     char gives[80];
     pid_t other;
 
-    (void)state;
     CHECK_EQ(bind(listener, (struct sockaddr *)&address,
                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)),
              0);
@@ -198,13 +194,12 @@ static const char *count_down(void *argument)
     return --*(int *)argument <= 0 ? "it has counted down" : NULL;
 }
 
-static void who_waits_can_be_told_to_stop(void **state)
+TEST(who_waits_can_be_told_to_stop)
 {
     int looks = 3, out;
     fsdp__handoff handoff = {
         .name = own_name("stopped"), .timeout_ns = 1200LL * 1000000000, .stopped = count_down, .argument = &looks};
 
-    (void)state;
     CHECK_ERROR(fsdp__handoff_take(&handoff, &out), FSDP_INTERRUPTED, "was given up: it has counted down");
     CHECK_EQ(looks, 0);
     looks = 3;
@@ -212,13 +207,12 @@ static void who_waits_can_be_told_to_stop(void **state)
     CHECK_EQ(looks, 0);
 }
 
-static void names_have_a_length(void **state)
+TEST(names_have_a_length)
 {
     char name[FSDP__HANDOFF_NAME + 2];
     fsdp__handoff handoff = {.name = ""};
     int out;
 
-    (void)state;
     CHECK_ERROR(fsdp__handoff_take(&handoff, &out), FSDP_INVALID, "1 to 96 bytes, not 0");
     CHECK_ERROR(fsdp__handoff_give(&handoff, 0, 1), FSDP_INVALID, "1 to 96 bytes, not 0");
     memset(name, 'n', sizeof name);
@@ -230,13 +224,12 @@ static void names_have_a_length(void **state)
 }
 
 /* Root can be another user for a while. */
-static void other_users_get_nothing(void **state)
+TEST(other_users_get_nothing)
 {
     fsdp__handoff handoff = long_one(own_name("user"));
     int fd = memory_file(".--"), out;
     pid_t giver, stranger;
 
-    (void)state;
     if (geteuid() != 0)
         skip();
     giver = fork();
@@ -270,14 +263,13 @@ static void other_users_get_nothing(void **state)
 }
 
 /* For the listener, and none for who comes: it says so, and does not wait for the time to be over. */
-static void a_giver_without_descriptors_says_so(void **state)
+TEST(a_giver_without_descriptors_says_so)
 {
     fsdp__handoff handoff = long_one(own_name("limit"));
     int fd = memory_file(".-"), next = dup(fd);
     pid_t taker = start_taker(&handoff, 1);
     struct rlimit before, few;
 
-    (void)state;
     (void)close(next);
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
     few = before;
@@ -289,11 +281,10 @@ static void a_giver_without_descriptors_says_so(void **state)
     (void)close(fd);
 }
 
-static void memory_that_is_not_there(void **state)
+TEST(memory_that_is_not_there)
 {
     fsdp__handoff handoff = {.name = own_name("memory")};
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status = fsdp__handoff_give(&handoff, 0, 1);
 
@@ -301,9 +292,3 @@ static void memory_that_is_not_there(void **state)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status == FSDP_COMM ? FSDP_OK : status);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(several_processes_take_one_file), cmocka_unit_test(who_dies_on_the_way_is_not_counted),
-          cmocka_unit_test(nothing_stays_of_a_giver_that_was_killed), cmocka_unit_test(a_giver_that_ends_is_named),
-          cmocka_unit_test(who_waits_can_be_told_to_stop), cmocka_unit_test(names_have_a_length),
-          cmocka_unit_test(other_users_get_nothing), cmocka_unit_test(a_giver_without_descriptors_says_so),
-          cmocka_unit_test(memory_that_is_not_there))

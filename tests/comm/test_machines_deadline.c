@@ -106,7 +106,7 @@ static void *open_carrier(int64_t join_ms)
     return open_joining(&(fsdp__joining){.ms = join_ms});
 }
 
-static void calls_go_through(void **state)
+TEST(calls_go_through)
 {
     const fsdp__network_ops *ops = &fsdp__deadline_ops;
     void *network = open_carrier(60000);
@@ -117,7 +117,6 @@ static void calls_go_through(void **state)
     unsigned char data[2] = {0};
     size_t got = 0;
 
-    (void)state;
     carrier.closed = 0;
     CHECK(ops->exchange(network, &mine, sizeof mine, &all, text));
     CHECK_EQ(all, 5);
@@ -140,13 +139,12 @@ static void calls_go_through(void **state)
     CHECK_EQ(carrier.closed, 11);
 }
 
-static void what_cannot_be_opened_is_none(void **state)
+TEST(what_cannot_be_opened_is_none)
 {
     char text[FSDP__NETWORK_TEXT] = "";
     fsdp__network_world world;
     void *network = &carrier;
 
-    (void)state;
     carrier.open_fails = true;
     CHECK_EQ(fsdp__deadline_open(&carrier_ops, &(fsdp__joining){.ms = 60000}, &network, &world, text), false);
     carrier.open_fails = false;
@@ -229,22 +227,20 @@ static int run_apart(void (*act)(void), char *said, size_t bytes)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-static void a_join_that_lasts_too_long_ends_the_process(void **state)
+TEST(a_join_that_lasts_too_long_ends_the_process)
 {
     char said[512];
 
-    (void)state;
     CHECK_EQ(run_apart(join_too_late, said, sizeof said), 1);
     CHECK_CONTAINS(said, "not all ranks have joined within 0.3 s (FSDP_JOIN_TIMEOUT)");
     CHECK_EQ(run_apart(join_too_slowly, said, sizeof said), 1);
     CHECK_CONTAINS(said, "not all ranks have joined within 0.3 s");
 }
 
-static void one_that_has_ended_before_it_joined_is_not_waited_for(void **state)
+TEST(one_that_has_ended_before_it_joined_is_not_waited_for)
 {
     char said[512];
 
-    (void)state;
     CHECK_EQ(run_apart(join_beside_two_of_three, said, sizeof said), 1);
     CHECK_CONTAINS(said, "of 3 processes that were started here 1 has ended without joining the others");
     CHECK_EQ(run_apart(join_beside_two_of_two, said, sizeof said), 1);
@@ -254,7 +250,3 @@ static void one_that_has_ended_before_it_joined_is_not_waited_for(void **state)
     CHECK_EQ(strstr(said, "yet") == NULL, true);
     CHECK_CONTAINS(said, "not all ranks have joined within 0.3 s");
 }
-
-TEST_MAIN(cmocka_unit_test(calls_go_through), cmocka_unit_test(what_cannot_be_opened_is_none),
-          cmocka_unit_test(a_join_that_lasts_too_long_ends_the_process),
-          cmocka_unit_test(one_that_has_ended_before_it_joined_is_not_waited_for))

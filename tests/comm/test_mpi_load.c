@@ -28,9 +28,8 @@ static void check_start(const char *kind, const char *variable)
     CHECK_STRING(start.variable ? start.variable : "none", variable);
 }
 
-static void the_environment_names_the_mpi(void **state)
+TEST(the_environment_names_the_mpi)
 {
-    (void)state;
     ENVIRONMENT(NULL);
     check_start("none", "none");
     ENVIRONMENT("OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_RANK=3", "PMIX_RANK=3");
@@ -53,11 +52,10 @@ static void the_environment_names_the_mpi(void **state)
     check_start("none", "none");
 }
 
-static void who_knows_better_decides(void **state)
+TEST(who_knows_better_decides)
 {
     fsdp__mpi_start start;
 
-    (void)state;
     ENVIRONMENT("FSDP_MPI=mpich", "PMIX_RANK=1");
     check_start("mpich", "FSDP_MPI");
     ENVIRONMENT("FSDP_MPI=openmpi", "PMI_RANK=1", "PMI_SIZE=3");
@@ -76,12 +74,11 @@ static void who_knows_better_decides(void **state)
 static const fsdp__mpi_kind no_such = {
     .name = "nosuch", .title = "No Such MPI", .runtime = "libnosuch", .build = "nosuch-dev"};
 
-static void a_plugin_that_is_not_there(void **state)
+TEST(a_plugin_that_is_not_there)
 {
     const fsdp__network_ops *ops;
     char *folder = test_directory();
 
-    (void)state;
     unsetenv("FSDP_PLUGIN_PATH");
     CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_NOT_FOUND,
                 "there is no libfsdp-nosuch.so in FSDP_PLUGIN_PATH (not set), " TEST_BINARY_DIR "/tests (and fsdp, ");
@@ -92,13 +89,12 @@ static void a_plugin_that_is_not_there(void **state)
     test_directory_free(folder);
 }
 
-static void a_file_that_is_no_plugin(void **state)
+TEST(a_file_that_is_no_plugin)
 {
     const fsdp__network_ops *ops;
     char *folder = test_directory(), *file = test_path(folder, "libfsdp-nosuch.so"), folders[600];
     Dl_info library;
 
-    (void)state;
     test_write_file(file, "no library, however long: longer than the header of one, which has 64 bytes", 76);
     snprintf(folders, sizeof folders, ":/nowhere:%s:", folder);
     setenv("FSDP_PLUGIN_PATH", folders, 1);
@@ -116,14 +112,13 @@ static void a_file_that_is_no_plugin(void **state)
 static const fsdp__mpi_kind old = {.name = "old", .title = "Old MPI", .runtime = "libold", .build = "old-dev"};
 
 /* As a copy leaves it that was broken off: any part of a whole one, in a process that goes on. */
-static void a_plugin_that_is_cut_off(void **state)
+TEST(a_plugin_that_is_cut_off)
 {
     const fsdp__network_ops *ops;
     char *folder = test_directory(), *file = test_path(folder, "libfsdp-old.so");
     size_t bytes, refused = 0;
     char *whole = test_read_file(TEST_BINARY_DIR "/tests/libfsdp-old.so", &bytes);
 
-    (void)state;
     setenv("FSDP_PLUGIN_PATH", folder, 1);
     for (size_t kept = 0; kept < bytes; kept += 500) {
         fsdp_status status;
@@ -142,14 +137,13 @@ static void a_plugin_that_is_cut_off(void **state)
 }
 
 /* The plug-in is there, and what it is linked to is not. */
-static void a_plugin_without_its_mpi(void **state)
+TEST(a_plugin_without_its_mpi)
 {
     const fsdp__network_ops *ops;
     char *folder = test_directory(), *file = test_path(folder, "libfsdp-old.so"), *whole, *needs;
     Dl_info library;
     size_t bytes;
 
-    (void)state;
     CHECK(dladdr((const void *)(uintptr_t)_cmocka_run_group_tests, &library) != 0);
     whole = test_read_file(library.dli_fname, &bytes);
     needs = CHECK_PTR(memmem(whole, bytes, "libc.so.", 8));
@@ -165,34 +159,31 @@ static void a_plugin_without_its_mpi(void **state)
 }
 
 /* It lies beside the program. */
-static void a_plugin_without_a_table(void **state)
+TEST(a_plugin_without_a_table)
 {
     const fsdp__mpi_kind none = {.name = "none", .title = "No MPI", .runtime = "libnone", .build = "none-dev"};
     const fsdp__network_ops *ops;
 
-    (void)state;
     unsetenv("FSDP_PLUGIN_PATH");
     CHECK_ERROR(fsdp__mpi_load(&none, &ops), FSDP_FORMAT, "is no plug-in: there is nothing in its fsdp_network_plugin");
     CHECK_NULL(ops);
 }
 
 /* So does this. */
-static void a_plugin_of_another_version(void **state)
+TEST(a_plugin_of_another_version)
 {
     const fsdp__network_ops *ops;
 
-    (void)state;
     unsetenv("FSDP_PLUGIN_PATH");
     CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_UNSUPPORTED, "libfsdp-old.so is a plug-in of another version");
     CHECK_CONTAINS(fsdp_last_error(), "(its interface is number 3, 4 is needed): install both from one build");
     CHECK_NULL(ops);
 }
 
-static void memory_that_is_not_there(void **state)
+TEST(memory_that_is_not_there)
 {
     const fsdp__network_ops *ops;
 
-    (void)state;
     setenv("FSDP_PLUGIN_PATH", "/nowhere:/neither", 1);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status = fsdp__mpi_load(&no_such, &ops);
@@ -202,9 +193,3 @@ static void memory_that_is_not_there(void **state)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status == FSDP_NOT_FOUND ? FSDP_OK : status);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(the_environment_names_the_mpi), cmocka_unit_test(who_knows_better_decides),
-          cmocka_unit_test(a_plugin_that_is_not_there), cmocka_unit_test(a_file_that_is_no_plugin),
-          cmocka_unit_test(a_plugin_that_is_cut_off), cmocka_unit_test(a_plugin_without_its_mpi),
-          cmocka_unit_test(a_plugin_without_a_table), cmocka_unit_test(a_plugin_of_another_version),
-          cmocka_unit_test(memory_that_is_not_there))

@@ -15,12 +15,11 @@ static fsdp_status make(const int *lowest, int ranks, int mine, fsdp__places *ou
     return fsdp__places_make(all, ranks, mine, out);
 }
 
-static void ranks_follow_their_machines(void **state)
+TEST(ranks_follow_their_machines)
 {
     static const int round_robin[] = {0, 1, 2, 0, 1, 2}, carriers[] = {0, 3, 1, 4, 2, 5};
     fsdp__places places;
 
-    (void)state;
     CHECK_OK(make(round_robin, 6, 4, &places));
     CHECK_EQ(places.machines, 3);
     CHECK_EQ(places.machine_ranks, 2);
@@ -35,19 +34,17 @@ static void ranks_follow_their_machines(void **state)
     fsdp__places_release(&places);
 }
 
-static void unequal_machines_are_refused(void **state)
+TEST(unequal_machines_are_refused)
 {
     static const int unequal[] = {0, 0, 2, 0, 2}, wrong[] = {0, 2, 2};
     fsdp__places places;
 
-    (void)state;
     CHECK_ERROR(make(unequal, 5, 0, &places), FSDP_INVALID, "machine 'host0' has 3 ranks, machine 'host2' has 2");
     CHECK_ERROR(make(wrong, 3, 0, &places), FSDP_COMM, "rank 1 says that its machine begins with rank 2");
 }
 
-static void whole_equal_blocks_are_added_first(void **state)
+TEST(whole_equal_blocks_are_added_first)
 {
-    (void)state;
     CHECK_EQ(fsdp__order_block((const int[]){0, 1, 2, 3}, 4, 2), 2);
     CHECK_EQ(fsdp__order_block((const int[]){0, 2, 4, 6}, 4, 4), 2);
     CHECK_EQ(fsdp__order_block((const int[]){1, 2, 5, 6, 9, 10}, 6, 4), 2);
@@ -57,6 +54,3 @@ static void whole_equal_blocks_are_added_first(void **state)
     CHECK_EQ(fsdp__order_block((const int[]){0, 1, 2, 4}, 4, 3), 0); /* three and one */
     CHECK_EQ(fsdp__order_block((const int[]){0, 1, 2, 3}, 4, 0), 0); /* not told */
 }
-
-TEST_MAIN(cmocka_unit_test(ranks_follow_their_machines), cmocka_unit_test(unequal_machines_are_refused),
-          cmocka_unit_test(whole_equal_blocks_are_added_first))

@@ -13,12 +13,11 @@ static void await_state(int pid, char state)
         usleep(1000);
 }
 
-static void a_process_is_seen_from_outside(void **state)
+TEST(a_process_is_seen_from_outside)
 {
     pid_t pid = fork();
     uint64_t started;
 
-    (void)state;
     if (pid == 0)
         for (;;)
             pause();
@@ -41,11 +40,10 @@ static void a_process_is_seen_from_outside(void **state)
     CHECK_EQ(fsdp__process_cpu_ns(pid), -1);
 }
 
-static void this_process_runs(void **state)
+TEST(this_process_runs)
 {
     int64_t thread_ns = fsdp__thread_cpu_ns(), process_ns = fsdp__process_cpu_ns(getpid());
 
-    (void)state;
     CHECK_EQ(fsdp__process_state(getpid(), gettid()), 'R');
     while (fsdp__thread_cpu_ns() < thread_ns + 2000000)
         continue;
@@ -53,7 +51,7 @@ static void this_process_runs(void **state)
     CHECK_EQ(fsdp__process_is_dead(0, 0), false); /* no process */
 }
 
-static void children_that_live_are_counted(void **state)
+TEST(children_that_live_are_counted)
 {
     static const char *const nobody[] = {"no such program", NULL};
     char own[64] = "";
@@ -62,7 +60,6 @@ static void children_that_live_are_counted(void **state)
     int before = fsdp__process_children(getpid());
     pid_t pid;
 
-    (void)state;
     CHECK_EQ(before, 0);
     CHECK(file && fgets(own, sizeof own, file));
     fclose(file);
@@ -83,6 +80,3 @@ static void children_that_live_are_counted(void **state)
     CHECK_EQ(waitpid(pid, NULL, 0), pid);
     CHECK_EQ(fsdp__process_children(pid), -1);
 }
-
-TEST_MAIN(cmocka_unit_test(a_process_is_seen_from_outside), cmocka_unit_test(this_process_runs),
-          cmocka_unit_test(children_that_live_are_counted))

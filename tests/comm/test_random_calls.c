@@ -241,7 +241,7 @@ static void play(fsdp_context *context, void *arg)
     fsdp_stream_free(p.stream);
 }
 
-static void every_order_gives_naive_results(void **state)
+TEST(every_order_gives_naive_results)
 {
     static const struct {
         int machines, ranks;
@@ -252,7 +252,6 @@ static void every_order_gives_naive_results(void **state)
     uint64_t seeds = test_long() ? 500 : test_brief() ? 3 : 8;
     program p;
 
-    (void)state;
     mallopt(M_MMAP_THRESHOLD, 64 << 10); /* freed, it is not there any more; a sanitizer has a malloc of its own */
     for (uint64_t seed = only ? strtoull(only, NULL, 10) : 1; seed <= (only ? strtoull(only, NULL, 10) : seeds); seed++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -260,5 +259,3 @@ static void every_order_gives_naive_results(void **state)
             test_run_machines(shapes[i].machines, shapes[i].ranks, shapes[i].one_level, play, &p);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(every_order_gives_naive_results))

@@ -59,7 +59,7 @@ static void gather_at(fsdp_context *context, void *arg)
         fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, regions[i], BYTES);
 }
 
-static void ranks_that_gather_to_other_places_are_told(void **state)
+TEST(ranks_that_gather_to_other_places_are_told)
 {
     static const char elsewhere[] = "all_gather_coalesced of 2 buffers";
     where all[] = {{0, {0, NUMEL}, NULL},
@@ -67,7 +67,6 @@ static void ranks_that_gather_to_other_places_are_told(void **state)
                    {1, {0, NUMEL}, elsewhere}, /* the same places of the other region */
                    {0, {0, 0}, elsewhere}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         for (int size = 2; size <= 4; size++)
             test_run_ranks(size, gather_at, &all[i]);
@@ -102,9 +101,8 @@ static void gather_among_namesakes(fsdp_context *context, void *arg)
     }
 }
 
-static void memory_of_a_namesake_is_another(void **state)
+TEST(memory_of_a_namesake_is_another)
 {
-    (void)state;
     test_run_ranks(2, gather_among_namesakes, NULL);
     test_run_machines(2, 2, false, gather_among_namesakes, NULL);
 }
@@ -127,9 +125,8 @@ static void gather_to_own(fsdp_context *context, void *arg)
     fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, region, BYTES);
 }
 
-static void memory_that_is_shared_on_some_ranks_is_told(void **state)
+TEST(memory_that_is_shared_on_some_ranks_is_told)
 {
-    (void)state;
     test_run_ranks(3, gather_to_own, NULL);
     test_run_machines(2, 1, false, gather_to_own, NULL);
     test_run_machines(2, 2, false, gather_to_own, NULL);
@@ -145,9 +142,8 @@ static void say_what_differs(fsdp_context *context, void *arg)
                                       "2800 bytes float32 on rank 1 elsewhere in shared memory");
 }
 
-static void what_differs_is_said(void **state)
+TEST(what_differs_is_said)
 {
-    (void)state;
     test_run_ranks(2, say_what_differs, NULL);
 }
 
@@ -175,9 +171,8 @@ static void gather_half(fsdp_context *context, void *arg)
     fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, region, BYTES);
 }
 
-static void buffers_of_which_some_are_shared_are_refused(void **state)
+TEST(buffers_of_which_some_are_shared_are_refused)
 {
-    (void)state;
     test_run_ranks(3, gather_half, NULL);
     test_run_machines(2, 2, false, gather_half, NULL);
 }
@@ -208,9 +203,8 @@ static void gather_in_pairs(fsdp_context *context, void *arg)
     fsdp_process_group_free(pair);
 }
 
-static void groups_gather_into_memory_of_a_larger_one(void **state)
+TEST(groups_gather_into_memory_of_a_larger_one)
 {
-    (void)state;
     test_run_ranks(4, gather_in_pairs, NULL);
     test_run_machines(2, 2, false, gather_in_pairs, NULL);
 }
@@ -243,9 +237,8 @@ static void gather_in_a_flat_group(fsdp_context *context, void *arg)
     fsdp_process_group_free(flat);
 }
 
-static void groups_that_lie_unlike_on_machines_are_refused(void **state)
+TEST(groups_that_lie_unlike_on_machines_are_refused)
 {
-    (void)state;
     test_run_machines(2, 2, false, gather_in_a_flat_group, NULL);
 }
 
@@ -276,9 +269,8 @@ static void free_twice(fsdp_context *context, void *arg)
     fsdp_process_group_free(alone);
 }
 
-static void what_is_freed_twice_is_freed_once(void **state)
+TEST(what_is_freed_twice_is_freed_once)
 {
-    (void)state;
     test_run_ranks(3, free_twice, NULL);
     test_run_machines(2, 2, false, free_twice, NULL);
 }
@@ -307,18 +299,8 @@ static void reduce_one_memory(fsdp_context *context, void *arg)
     fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, region, BYTES);
 }
 
-static void a_reduction_reads_memory_that_all_contribute(void **state)
+TEST(a_reduction_reads_memory_that_all_contribute)
 {
-    (void)state;
     for (int size = 2; size <= 4; size++)
         test_run_ranks(size, reduce_one_memory, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(ranks_that_gather_to_other_places_are_told),
-          cmocka_unit_test(memory_of_a_namesake_is_another),
-          cmocka_unit_test(memory_that_is_shared_on_some_ranks_is_told), cmocka_unit_test(what_differs_is_said),
-          cmocka_unit_test(buffers_of_which_some_are_shared_are_refused),
-          cmocka_unit_test(groups_gather_into_memory_of_a_larger_one),
-          cmocka_unit_test(groups_that_lie_unlike_on_machines_are_refused),
-          cmocka_unit_test(what_is_freed_twice_is_freed_once),
-          cmocka_unit_test(a_reduction_reads_memory_that_all_contribute))

@@ -13,13 +13,12 @@ static bool are_same(fsdp__call a, fsdp__call b)
     return memcmp(&first, &second, sizeof first) == 0;
 }
 
-static void what_tells_calls_apart(void **state)
+TEST(what_tells_calls_apart)
 {
     const fsdp__call call = {
         .name = FSDP__CALL_BROADCAST, .sequence = 7, .dtype = FSDP_F32, .count = 10, .root = 0, .label = "a"};
     fsdp__call others[] = {call, call, call, call, call, call, call};
 
-    (void)state;
     CHECK(are_same(call, call));
     others[0].name = FSDP__CALL_ALL_GATHER;
     others[1].sequence = 8;
@@ -32,13 +31,12 @@ static void what_tells_calls_apart(void **state)
         CHECK(!are_same(call, others[i]));
 }
 
-static void where_the_memory_lies_tells_nothing(void **state)
+TEST(where_the_memory_lies_tells_nothing)
 {
     float values[8];
     fsdp__call call = {.name = FSDP__CALL_ALL_REDUCE, .dtype = FSDP_F32, .count = 4, .send = values, .recv = values};
     fsdp__call other = call;
 
-    (void)state;
     other.send = other.recv = values + 4;
     CHECK(are_same(call, other));
 }
@@ -57,7 +55,7 @@ static void check_text(const fsdp__call *first, const fsdp__call *other, const c
 #define GATHER "all_gather_coalesced of 1 buffers with 32 bytes float32"
 #define BOTH "ranks disagree in group 'g': call 7 is " GATHER " on rank 4 but " GATHER " on rank 6"
 
-static void what_differs_is_said(void **state)
+TEST(what_differs_is_said)
 {
     fsdp_sharded_buffer buffer = {.numel = 16, .chunk = 8, .unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32},
                         odd = buffer;
@@ -69,7 +67,6 @@ static void what_differs_is_said(void **state)
                              .divisor = 1};
     fsdp__call other = call, call_there = call;
 
-    (void)state;
     odd.numel = 15;
     other.buffers = &odd;
     check_text(&call, &other, BOTH " with other sizes or dtypes of the buffers");
@@ -93,6 +90,3 @@ static void what_differs_is_said(void **state)
     other = (fsdp__call){.name = FSDP__CALL_BARRIER, .sequence = 7};
     check_text(&call, &other, "ranks disagree in group 'g': call 7 is " GATHER " on rank 4 but barrier on rank 6");
 }
-
-TEST_MAIN(cmocka_unit_test(what_tells_calls_apart), cmocka_unit_test(where_the_memory_lies_tells_nothing),
-          cmocka_unit_test(what_differs_is_said))

@@ -125,11 +125,10 @@ static int stop_before_a_call(fsdp_context *context, const play *p)
     return fsdp_last_status() == FSDP_COMM && strstr(fsdp_last_error(), expected) ? AS_EXPECTED : 5;
 }
 
-static void a_stopped_rank_ends_the_run_with_the_timeout(void **state)
+TEST(a_stopped_rank_ends_the_run_with_the_timeout)
 {
     play p = {.ranks = 3, .act = stop_before_a_call, .timeout_ms = TIMEOUT_MS};
 
-    (void)state;
     start(&p);
     check_exit(&p, 0, AS_EXPECTED);
     check_exit(&p, 2, AS_EXPECTED);
@@ -138,12 +137,11 @@ static void a_stopped_rank_ends_the_run_with_the_timeout(void **state)
     finish(&p);
 }
 
-static void a_stopped_rank_is_named_at_once_and_may_go_on(void **state)
+TEST(a_stopped_rank_is_named_at_once_and_may_go_on)
 {
     play p = {.ranks = 3, .act = stop_before_a_call, .timeout_ms = LONG_MS};
     char line[512], expected[256];
 
-    (void)state;
     start(&p);
     read_line(&p, line);
     snprintf(expected, sizeof expected,
@@ -169,12 +167,11 @@ static int compute_until_told(fsdp_context *context, const play *p)
     return fsdp_barrier(fsdp_world(context)) == FSDP_OK ? 0 : 4;
 }
 
-static void a_job_that_is_stopped_and_continued_goes_on(void **state)
+TEST(a_job_that_is_stopped_and_continued_goes_on)
 {
     play p = {.ranks = 2, .act = compute_until_told, .timeout_ms = TIMEOUT_MS};
     char line[512];
 
-    (void)state;
     start(&p);
     read_line(&p, line); /* rank 0 waits */
     CHECK_CONTAINS(line, "for rank 1, which computes, before its first call of other ranks");
@@ -220,9 +217,8 @@ static int wait_in_a_circle(fsdp_context *context, const play *p)
     return code;
 }
 
-static void processes_that_wait_in_a_circle_are_all_named(void **state)
+TEST(processes_that_wait_in_a_circle_are_all_named)
 {
-    (void)state;
     for (int ranks = 2; ranks <= WORLD; ranks++) {
         play p = {.ranks = ranks, .act = wait_in_a_circle, .timeout_ms = 0};
 
@@ -232,8 +228,3 @@ static void processes_that_wait_in_a_circle_are_all_named(void **state)
         finish(&p);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(a_stopped_rank_ends_the_run_with_the_timeout),
-          cmocka_unit_test(a_stopped_rank_is_named_at_once_and_may_go_on),
-          cmocka_unit_test(a_job_that_is_stopped_and_continued_goes_on),
-          cmocka_unit_test(processes_that_wait_in_a_circle_are_all_named))

@@ -114,11 +114,10 @@ static void one_stands_still(fsdp_context *context, void *arg)
     CHECK_CONTAINS(fsdp_last_error(), "for rank 1, which has stood still for");
 }
 
-static void a_rank_that_stands_still_ends_the_run(void **state)
+TEST(a_rank_that_stands_still_ends_the_run)
 {
     shared s = {.timeout_ms = TIMEOUT_MS};
 
-    (void)state;
     test_run_ranks(3, one_stands_still, &s);
     for (int r = 0; r < 3; r++) {
         CHECK_EQ(s.statuses[r], FSDP_COMM);
@@ -145,11 +144,10 @@ static void a_short_timeout_ends(fsdp_context *context, void *arg)
     keep_error(context, s, fsdp_barrier(fsdp_world(context)));
 }
 
-static void the_shortest_timeout_is_not_for_ever(void **state)
+TEST(the_shortest_timeout_is_not_for_ever)
 {
     shared s = {.timeout_ms = 1};
 
-    (void)state;
     test_run_ranks(2, a_short_timeout_ends, &s);
     CHECK_EQ(s.statuses[0], FSDP_COMM);
     CHECK_CONTAINS(s.messages[0],
@@ -172,11 +170,10 @@ static void two_of_three(fsdp_context *context, void *arg)
     fsdp_process_group_free(group);
 }
 
-static void of_a_rank_that_nobody_waits_for_nothing_is_said(void **state)
+TEST(of_a_rank_that_nobody_waits_for_nothing_is_said)
 {
     shared s = {.timeout_ms = TIMEOUT_MS};
 
-    (void)state;
     test_run_ranks(3, two_of_three, &s);
     CHECK_CONTAINS(s.messages[0], "for rank 1, which has stood still for ");
     CHECK_CONTAINS(s.messages[0], "; rank 2 is elsewhere, last in call ");
@@ -201,11 +198,10 @@ static void a_reader_stands_still(fsdp_context *context, void *arg)
     keep_error(context, s, fsdp__process_group_await_readers(world, region, stream));
 }
 
-static void a_reader_that_stands_still_ends_the_run(void **state)
+TEST(a_reader_that_stands_still_ends_the_run)
 {
     shared s = {.timeout_ms = TIMEOUT_MS};
 
-    (void)state;
     test_run_ranks(2, a_reader_stands_still, &s);
     CHECK_EQ(s.statuses[0], FSDP_COMM);
     CHECK_CONTAINS(s.messages[0], "before a write (others still read there) for rank 1, which has stood still for ");
@@ -228,11 +224,10 @@ static void behind_another(fsdp_context *context, void *arg)
     fsdp_process_group_free(second);
 }
 
-static void the_rank_that_all_wait_for_is_named(void **state)
+TEST(the_rank_that_all_wait_for_is_named)
 {
     shared s = {.timeout_ms = TIMEOUT_MS};
 
-    (void)state;
     test_run_ranks(3, behind_another, &s);
     for (int r = 0; r < 2; r++)
         CHECK_CONTAINS(s.messages[r], "for rank 2, which has stood still for ");
@@ -258,11 +253,10 @@ static void cross_on_workers(fsdp_context *context, void *arg)
     fsdp_process_group_free(groups[1]);
 }
 
-static void workers_that_wait_for_each_other_end_with_the_timeout(void **state)
+TEST(workers_that_wait_for_each_other_end_with_the_timeout)
 {
     shared s = {.timeout_ms = TIMEOUT_MS};
 
-    (void)state;
     test_run_ranks(2, cross_on_workers, &s);
     for (int r = 0; r < 2; r++) {
         CHECK_EQ(s.statuses[r], FSDP_COMM);
@@ -288,11 +282,10 @@ static void one_computes(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_barrier(world));
 }
 
-static void a_rank_that_computes_may_take_longer(void **state)
+TEST(a_rank_that_computes_may_take_longer)
 {
     shared s = {.timeout_ms = TIMEOUT_MS};
 
-    (void)state;
     test_run_ranks(3, one_computes, &s);
     CHECK_CONTAINS(s.log[0], "[rank 0] waiting 0.");
     CHECK_CONTAINS(s.log[0],
@@ -311,11 +304,10 @@ static void one_sleeps(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
 }
 
-static void without_a_timeout_a_rank_may_stand_still(void **state)
+TEST(without_a_timeout_a_rank_may_stand_still)
 {
     shared s = {.timeout_ms = 0};
 
-    (void)state;
     test_run_ranks(2, one_sleeps, &s);
     CHECK_CONTAINS(s.log[0], " in call 2 of group 'world' (barrier) for rank 1, which ");
     CHECK_CONTAINS(s.log[0], ", last in call 1 of group 'world' (barrier)");
@@ -350,9 +342,8 @@ static void wait_in_a_circle(fsdp_context *context, void *arg)
         fsdp_process_group_free(groups[r]);
 }
 
-static void ranks_that_wait_in_a_circle_are_all_named(void **state)
+TEST(ranks_that_wait_in_a_circle_are_all_named)
 {
-    (void)state;
     for (int length = 2; length <= 4; length++)
         for (int world = length; world <= length + 2; world += 2) {
             shared s = {.timeout_ms = 0, .length = length};
@@ -393,9 +384,8 @@ static void wait_on_a_worker(fsdp_context *context, void *arg)
     fsdp_process_group_free(b);
 }
 
-static void a_worker_that_waits_makes_no_circle(void **state)
+TEST(a_worker_that_waits_makes_no_circle)
 {
-    (void)state;
     for (int computes = 0; computes < 2; computes++) {
         shared s = {.timeout_ms = TIMEOUT_MS, .computes = computes};
 
@@ -437,11 +427,10 @@ static void write_on_a_worker(fsdp_context *context, void *arg)
     fsdp_process_group_free(b);
 }
 
-static void a_worker_that_writes_makes_no_circle(void **state)
+TEST(a_worker_that_writes_makes_no_circle)
 {
     shared s = {.timeout_ms = TIMEOUT_MS};
 
-    (void)state;
     test_run_ranks(3, write_on_a_worker, &s);
 }
 
@@ -510,9 +499,8 @@ static void mix_calls(fsdp_context *context, void *arg)
         fsdp_process_group_free(groups[g]);
 }
 
-static void ranks_that_go_on_are_left_alone(void **state)
+TEST(ranks_that_go_on_are_left_alone)
 {
-    (void)state;
     for (int world = 4; world <= WORLD; world += 4) {
         shared s = {.timeout_ms = LONG_MS};
 
@@ -522,11 +510,10 @@ static void ranks_that_go_on_are_left_alone(void **state)
 
 /* ---- what is refused ---- */
 
-static void a_timeout_is_a_number_of_seconds(void **state)
+TEST(a_timeout_is_a_number_of_seconds)
 {
     fsdp_context *context = test_context();
 
-    (void)state;
     CHECK_OK(fsdp_context_set_comm_timeout(context, 0));
     CHECK_OK(fsdp_context_set_comm_timeout(context, 0.5));
     CHECK_ERROR(fsdp_context_set_comm_timeout(context, -1), FSDP_INVALID,
@@ -536,15 +523,3 @@ static void a_timeout_is_a_number_of_seconds(void **state)
     CHECK_ERROR(fsdp_context_set_comm_timeout(NULL, 1), FSDP_INVALID, "the context is NULL");
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_rank_that_stands_still_ends_the_run),
-          cmocka_unit_test(the_shortest_timeout_is_not_for_ever),
-          cmocka_unit_test(of_a_rank_that_nobody_waits_for_nothing_is_said),
-          cmocka_unit_test(a_reader_that_stands_still_ends_the_run),
-          cmocka_unit_test(the_rank_that_all_wait_for_is_named),
-          cmocka_unit_test(workers_that_wait_for_each_other_end_with_the_timeout),
-          cmocka_unit_test(a_rank_that_computes_may_take_longer),
-          cmocka_unit_test(without_a_timeout_a_rank_may_stand_still),
-          cmocka_unit_test(ranks_that_wait_in_a_circle_are_all_named),
-          cmocka_unit_test(a_worker_that_waits_makes_no_circle), cmocka_unit_test(a_worker_that_writes_makes_no_circle),
-          cmocka_unit_test(ranks_that_go_on_are_left_alone), cmocka_unit_test(a_timeout_is_a_number_of_seconds))

@@ -27,13 +27,12 @@ static fsdp__start_record *records_create(void)
     return records;
 }
 
-static void steps_come_to_their_median(void **state)
+TEST(steps_come_to_their_median)
 {
     static const double ms[STEPS] = {5, 1, 4, 2, 3};
     fsdp__start_record *records = records_create();
     fsdp__figures f = {.has = false};
 
-    (void)state;
     for (int i = 0; i < STEPS; i++) {
         records[0].step[FSDP__WARMUP_STEPS + i] = (fsdp__step_figures){.ms = ms[i], .gather_ms = 1, .reduce_ms = 3};
         records[1].step[FSDP__WARMUP_STEPS + i] = (fsdp__step_figures){.ms = 2 * ms[i], .gather_ms = 2, .reduce_ms = 4};
@@ -72,9 +71,8 @@ static int agree(double a, double b)
     return fsdp__figures_agree(&x, &y);
 }
 
-static void losses_agree_to_a_digit_or_to_the_bit(void **state)
+TEST(losses_agree_to_a_digit_or_to_the_bit)
 {
-    (void)state;
     CHECK_EQ(agree(5.25, 5.25), FSDP__SAME_BITS);
     CHECK_EQ(agree(NAN, NAN), FSDP__SAME_BITS);
     CHECK_EQ(agree(NAN, 1), 0);
@@ -86,12 +84,11 @@ static void losses_agree_to_a_digit_or_to_the_bit(void **state)
     CHECK(agree(1, nextafter(1, 2)) == FSDP__SAME_BITS - 2);
 }
 
-static void what_has_failed_has_no_figures(void **state)
+TEST(what_has_failed_has_no_figures)
 {
     fsdp__start_record *records = records_create();
     fsdp__figures f = {.failure = "rank 1 was killed"};
 
-    (void)state;
     CHECK_OK(fsdp__figures_add(&f, records, RANKS));
     CHECK_OK(fsdp__figures_finish(&f));
     CHECK(!f.has);
@@ -106,6 +103,3 @@ static void what_has_failed_has_no_figures(void **state)
     }
     free(records);
 }
-
-TEST_MAIN(cmocka_unit_test(steps_come_to_their_median), cmocka_unit_test(losses_agree_to_a_digit_or_to_the_bit),
-          cmocka_unit_test(what_has_failed_has_no_figures))

@@ -211,7 +211,7 @@ static void run(const char *data, int world, scene s)
     fsdp_train_config_free(s.config);
 }
 
-static void figures_are_those_of_the_closed_forms(void **state)
+TEST(figures_are_those_of_the_closed_forms)
 {
     static const char *const strategies[] = {"ddp", "zero1", "zero2", "zero3", "fsdp2", "fsdp1", "hsdp"};
     static const int least[] = {1, 1, 1, 1,
@@ -219,7 +219,6 @@ static void figures_are_those_of_the_closed_forms(void **state)
     char *directory = test_directory(), *data = test_path(directory, "data.txt");
     FILE *file = fopen(data, "w");
 
-    (void)state;
     for (int i = 0; i < 100; i++)
         fprintf(file, "The quick brown fox jumps over the lazy dog %d times. ", i % 7);
     fclose(file);
@@ -234,13 +233,12 @@ static void figures_are_those_of_the_closed_forms(void **state)
 
 /* ---- records ---- */
 
-static void what_a_rank_has_not_written_is_missed(void **state)
+TEST(what_a_rank_has_not_written_is_missed)
 {
     char *directory = test_directory(), *path = test_path(directory, "records");
     fsdp__start_record *records = calloc(2, sizeof *records);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
 
-    (void)state;
     records[1].done = true;
     records[1].steps = 7;
     CHECK_OK(fsdp__record_write(fd, 1, &records[1]));
@@ -255,6 +253,3 @@ static void what_a_rank_has_not_written_is_missed(void **state)
     free(path);
     test_directory_free(directory);
 }
-
-TEST_MAIN(cmocka_unit_test(figures_are_those_of_the_closed_forms),
-          cmocka_unit_test(what_a_rank_has_not_written_is_missed))

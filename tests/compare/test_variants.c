@@ -26,12 +26,11 @@ static const fsdp__variant *find(const fsdp__variants *variants, const char *lab
     return NULL;
 }
 
-static void all_strategies_are_there_and_write_nothing(void **state)
+TEST(all_strategies_are_there_and_write_nothing)
 {
     fsdp_train_config *config = configure(NULL, NULL);
     fsdp__variants v;
 
-    (void)state;
     CHECK_OK(fsdp__variants_create(config, 4, NULL, NULL, &v));
     CHECK_EQ(v.count, 7);
     for (int i = 0; i < v.count; i++) {
@@ -54,12 +53,11 @@ static void all_strategies_are_there_and_write_nothing(void **state)
 }
 
 /* Of what the config says for its own strategy, others have nothing; what is of all goes with all, or refuses. */
-static void keys_of_one_strategy_are_left_out_for_others(void **state)
+TEST(keys_of_one_strategy_are_left_out_for_others)
 {
     fsdp_train_config *config = configure("parallelism.strategy", "fsdp1");
     fsdp__variants v;
 
-    (void)state;
     CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp1_strategy", "shard_grad_op"));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.wrap_policy", "size"));
     CHECK_OK(fsdp__variants_create(config, 2, "fsdp1,zero1,ddp,fsdp1:hybrid_shard,fsdp1:no_shard", NULL, &v));
@@ -99,12 +97,11 @@ static void keys_of_one_strategy_are_left_out_for_others(void **state)
     fsdp_train_config_free(config);
 }
 
-static void policies_are_one_dimension_more(void **state)
+TEST(policies_are_one_dimension_more)
 {
     fsdp_train_config *config = configure(NULL, NULL);
     fsdp__variants v;
 
-    (void)state;
     CHECK_OK(
         fsdp__variants_create(config, 2, "zero1,ddp,zero1", "size:77,class:LlamaDecoderLayer+Embedding,always", &v));
     CHECK_EQ(v.count, 4); /* ddp has none, and twice is once */
@@ -127,7 +124,3 @@ static void policies_are_one_dimension_more(void **state)
     }
     fsdp_train_config_free(config);
 }
-
-TEST_MAIN(cmocka_unit_test(all_strategies_are_there_and_write_nothing),
-          cmocka_unit_test(keys_of_one_strategy_are_left_out_for_others),
-          cmocka_unit_test(policies_are_one_dimension_more))

@@ -20,11 +20,10 @@ static fsdp_train_config *configure(void)
     return config;
 }
 
-static void lists_are_read(void **state)
+TEST(lists_are_read)
 {
     fsdp__worlds worlds;
 
-    (void)state;
     CHECK_OK(fsdp__worlds_read("1,4096", &worlds));
     CHECK_EQ(worlds.count, 2);
     CHECK_EQ(worlds.ranks[1], 4096);
@@ -38,12 +37,11 @@ static void lists_are_read(void **state)
 }
 
 /* Sharded over more ranks a rank holds less and sends more, with as many microbatches as before. */
-static void more_ranks_hold_less_and_send_more(void **state)
+TEST(more_ranks_hold_less_and_send_more)
 {
     fsdp_train_config *config = configure();
     fsdp__elsewhere two, four;
 
-    (void)state;
     CHECK_OK(fsdp_train_config_set(config, "training.global_batch_size", "6")); /* 2 ranks: 3 microbatches */
     CHECK_OK(fsdp__elsewhere_find(config, 2, 2, &two));
     CHECK_OK(fsdp__elsewhere_find(config, 2, 4, &four));
@@ -55,12 +53,11 @@ static void more_ranks_hold_less_and_send_more(void **state)
     fsdp_train_config_free(config);
 }
 
-static void a_number_that_does_not_fit_has_no_figures(void **state)
+TEST(a_number_that_does_not_fit_has_no_figures)
 {
     fsdp_train_config *config = configure();
     fsdp__elsewhere e;
 
-    (void)state;
     CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_replicate_degree", "2"));
     CHECK_OK(fsdp__elsewhere_find(config, 2, 3, &e));
     CHECK_EQ(e.peak_bytes, -1);
@@ -69,6 +66,3 @@ static void a_number_that_does_not_fit_has_no_figures(void **state)
     CHECK(e.peak_bytes > 0);
     fsdp_train_config_free(config);
 }
-
-TEST_MAIN(cmocka_unit_test(lists_are_read), cmocka_unit_test(more_ranks_hold_less_and_send_more),
-          cmocka_unit_test(a_number_that_does_not_fit_has_no_figures))

@@ -38,12 +38,11 @@ static fsdp_status parse(values *v, fsdp__args *args, bool dotted, const char *c
 }
 #define PARSE(dotted, ...) parse(&v, &args, (dotted), (const char *const[]){__VA_ARGS__, NULL})
 
-static void options_stand_anywhere_until_two_dashes(void **state)
+TEST(options_stand_anywhere_until_two_dashes)
 {
     values v;
     fsdp__args args;
 
-    (void)state;
     CHECK_OK(PARSE(false, "--count", "3", "file", "-h"));
     CHECK_STRING(v.count, "3");
     CHECK(v.help);
@@ -67,12 +66,11 @@ static void options_stand_anywhere_until_two_dashes(void **state)
     CHECK_EQ(args.positional_count, 0);
 }
 
-static void dotted_options_go_to_the_config(void **state)
+TEST(dotted_options_go_to_the_config)
 {
     values v;
     fsdp__args args;
 
-    (void)state;
     CHECK_OK(PARSE(true, "--a.b=c=d"));
     CHECK_STRING(v.dotted, "a.b=c=d");
     CHECK_OK(PARSE(true, "--a.b", "c", "file"));
@@ -92,28 +90,26 @@ static void dotted_options_go_to_the_config(void **state)
     CHECK_ERROR(PARSE(false, "--a.b=c"), FSDP_INVALID, "do: unknown option '--a.b=c'");
 }
 
-static void a_word_may_begin_what_follows(void **state)
+TEST(a_word_may_begin_what_follows)
 {
     bool help = false;
     const fsdp__option options[] = {{"help", 'h', NULL, &help}, {0}};
     fsdp__args args = {.options = options, .runs = true};
     char *words[] = {"do", "-h", "program", "--its", "--", "own", NULL}, *dashes[] = {"do", "--", "-h", NULL};
 
-    (void)state;
     CHECK_OK(fsdp__args_parse(&args, "do", 6, words));
     CHECK(help && args.rest == words + 2 && args.positional_count == 0);
     CHECK_OK(fsdp__args_parse(&args, "do", 3, dashes));
     CHECK(args.rest == dashes + 2);
 }
 
-static void what_is_wrong_is_said(void **state)
+TEST(what_is_wrong_is_said)
 {
     values v;
     fsdp__args args;
     int64_t integer = 9;
     double number = 9;
 
-    (void)state;
     CHECK_ERROR(PARSE(false, "--cuont"), FSDP_INVALID, "do: unknown option '--cuont'; did you mean '--count'?");
     CHECK_ERROR(PARSE(false, "-z"), FSDP_INVALID, "do: unknown option '-z'; see 'fsdp do --help'");
     CHECK_ERROR(PARSE(false, "--help=1"), FSDP_INVALID, "do: '--help' takes no value");
@@ -130,6 +126,3 @@ static void what_is_wrong_is_said(void **state)
     CHECK_OK(fsdp__args_number("-t", "0.5", 0, 1, &number));
     CHECK_NEAR(number, 0.5, 0);
 }
-
-TEST_MAIN(cmocka_unit_test(options_stand_anywhere_until_two_dashes), cmocka_unit_test(dotted_options_go_to_the_config),
-          cmocka_unit_test(a_word_may_begin_what_follows), cmocka_unit_test(what_is_wrong_is_said))

@@ -21,7 +21,7 @@ static pool reread(const pool *p)
     return again;
 }
 
-static void every_text_is_printed_so_that_it_reads_back(void **state)
+TEST(every_text_is_printed_so_that_it_reads_back)
 {
     static const char *const texts[] = {
         "a",         "a b",      "it's",     "\"q\"",        "a: b",         "#a",           "- a",
@@ -31,7 +31,6 @@ static void every_text_is_printed_so_that_it_reads_back(void **state)
         "\xC3\xA9t", "\xC2\x85", "\xC2\x9B", "\xE2\x80\xA8", "\xEF\xBB\xBF", "\xEF\xBF\xBF", "\xF0\x9F\x8C\x8A x\n",
         "a\r\nb"};
 
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         const char *list[] = {texts[i], "null", "~", texts[i]};
         pool p = {0}, again;
@@ -49,11 +48,10 @@ static void every_text_is_printed_so_that_it_reads_back(void **state)
     }
 }
 
-static void every_number_is_printed_exactly(void **state)
+TEST(every_number_is_printed_exactly)
 {
     static const double numbers[] = {0.1, 1.0 / 3, DBL_MIN, 4.9e-324, 3e-4, 5, 4.999999999999999, 1e-8};
 
-    (void)state;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         pool p = {0}, again;
 
@@ -68,14 +66,13 @@ static void every_number_is_printed_exactly(void **state)
     }
 }
 
-static void whole_numbers_are_printed_as_one_writes_them(void **state)
+TEST(whole_numbers_are_printed_as_one_writes_them)
 {
     static const struct {
         double value;
         const char *text;
     } cases[] = {{300, "depth: 300\n"}, {100000, "depth: 100000\n"}, {1e9, "depth: 1e+09\n"}, {0, "depth: 0\n"}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *printed = NULL;
         size_t bytes = 0;
@@ -92,12 +89,11 @@ static void whole_numbers_are_printed_as_one_writes_them(void **state)
     }
 }
 
-static void a_number_is_all_of_the_text(void **state)
+TEST(a_number_is_all_of_the_text)
 {
     static const char *const wrong[] = {" 5", "\t5", "5 ", "5x", "0x5", "", "+", "--5", "5.0", "1e1"};
     pool p = {0};
 
-    (void)state;
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.length", wrong[i]), FSDP_INVALID,
@@ -110,7 +106,7 @@ static void a_number_is_all_of_the_text(void **state)
     fsdp__config_release(&pool_table, &p);
 }
 
-static void sizes_have_the_units_that_people_write(void **state)
+TEST(sizes_have_the_units_that_people_write)
 {
     static const struct {
         const char *text;
@@ -132,7 +128,6 @@ static void sizes_have_the_units_that_people_write(void **state)
                                         "1.2.3GB", "999", "0",  "nan", "0x10GB", "9000000000TB", "5e9"};
     pool p = {0}, again;
 
-    (void)state;
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     CHECK_EQ(p.photos, 2000000);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -156,11 +151,10 @@ static void sizes_have_the_units_that_people_write(void **state)
     fsdp__config_release(&pool_table, &p);
 }
 
-static void lists_are_set_whole_or_added_to(void **state)
+TEST(lists_are_set_whole_or_added_to)
 {
     pool p = {0};
 
-    (void)state;
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     CHECK_OK(fsdp__config_add(&pool_table, &p, "water.lanes", "a"));
     CHECK_OK(fsdp__config_add(&pool_table, &p, "water.lanes", "[b, 'c, d', \"e\"]"));
@@ -190,14 +184,13 @@ static void lists_are_set_whole_or_added_to(void **state)
     fsdp__config_release(&pool_table, &p);
 }
 
-static void what_is_not_utf8_is_refused(void **state)
+TEST(what_is_not_utf8_is_refused)
 {
     /* a lone continuation, one too long, a surrogate, beyond the last character, cut short */
     static const char *const wrong[] = {"a\x80",     "a\xC0\xAF", "a\xED\xA0\x80", "a\xF4\x90\x80\x80",
                                         "a\xE2\x80", "a\xFF"};
     pool p = {0};
 
-    (void)state;
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.name", wrong[i]), FSDP_INVALID,
@@ -209,9 +202,3 @@ static void what_is_not_utf8_is_refused(void **state)
     CHECK_EQ(p.water.lane_count, 0);
     fsdp__config_release(&pool_table, &p);
 }
-
-TEST_MAIN(cmocka_unit_test(every_text_is_printed_so_that_it_reads_back),
-          cmocka_unit_test(every_number_is_printed_exactly),
-          cmocka_unit_test(whole_numbers_are_printed_as_one_writes_them), cmocka_unit_test(a_number_is_all_of_the_text),
-          cmocka_unit_test(sizes_have_the_units_that_people_write), cmocka_unit_test(lists_are_set_whole_or_added_to),
-          cmocka_unit_test(what_is_not_utf8_is_refused))

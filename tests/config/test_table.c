@@ -4,11 +4,10 @@
 #include "config/pool.h"
 #include "support/test.h"
 
-static void fields_are_found_by_their_offset(void **state)
+TEST(fields_are_found_by_their_offset)
 {
     pool p = {0};
 
-    (void)state;
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     CHECK_EQ(p.water.length, 25);
     CHECK(isnan(p.water.depth));
@@ -29,13 +28,12 @@ static void fields_are_found_by_their_offset(void **state)
     fsdp__config_release(&pool_table, &p); /* nothing is left to free twice */
 }
 
-static void a_choice_may_be_a_number_too(void **state)
+TEST(a_choice_may_be_a_number_too)
 {
     static const char *const texts[] = {"none", "some", "2", "30"};
     static const int values[] = {0, -1, 2, 30};
     pool p = {0};
 
-    (void)state;
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     CHECK_EQ(p.water.slide, 0);
     for (int i = 0; i < 4; i++) {
@@ -51,11 +49,10 @@ static void a_choice_may_be_a_number_too(void **state)
     fsdp__config_release(&pool_table, &p);
 }
 
-static void messages_are_made_of_the_table(void **state)
+TEST(messages_are_made_of_the_table)
 {
     pool p = {0};
 
-    (void)state;
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.length", "51"), FSDP_INVALID,
                 "water.length is '51': expected an integer from 1 to 50");
@@ -76,7 +73,7 @@ static void messages_are_made_of_the_table(void **state)
     fsdp__config_release(&pool_table, &p);
 }
 
-static void a_file_is_read_and_printed_by_the_table(void **state)
+TEST(a_file_is_read_and_printed_by_the_table)
 {
     static const char text[] =
         "water:\n  length: 33\n  heated: false\n  lanes:\n    - x\n    - y\npeople: {attendants: 4}\n";
@@ -85,7 +82,6 @@ static void a_file_is_read_and_printed_by_the_table(void **state)
     size_t bytes = 0;
     pool p = {0}, again = {0};
 
-    (void)state;
     test_write_file(path, text, sizeof text - 1);
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     CHECK_OK(fsdp__config_load(&pool_table, &p, path));
@@ -114,14 +110,13 @@ static void a_file_is_read_and_printed_by_the_table(void **state)
     test_directory_free(directory);
 }
 
-static void a_table_that_is_too_large_is_refused(void **state)
+TEST(a_table_that_is_too_large_is_refused)
 {
     fsdp__key many[FSDP__KEYS_PER_SECTION + 1];
     const char *names[FSDP__KEY_SECTIONS + 2] = {0};
     fsdp__key_table large = {.keys = many, .count = FSDP__KEYS_PER_SECTION + 1, .sections = pool_table.sections};
     pool p = {0};
 
-    (void)state;
     for (int i = 0; i <= FSDP__KEYS_PER_SECTION; i++)
         many[i] = pool_table.keys[0];
     CHECK_ERROR(fsdp__config_default(&large, &p), FSDP_UNSUPPORTED, "section water has 33 keys: at most 32");
@@ -132,7 +127,3 @@ static void a_table_that_is_too_large_is_refused(void **state)
     large.sections = names;
     CHECK_ERROR(fsdp__config_default(&large, &p), FSDP_UNSUPPORTED, "a config has 17 sections: at most 16");
 }
-
-TEST_MAIN(cmocka_unit_test(fields_are_found_by_their_offset), cmocka_unit_test(a_choice_may_be_a_number_too),
-          cmocka_unit_test(messages_are_made_of_the_table), cmocka_unit_test(a_file_is_read_and_printed_by_the_table),
-          cmocka_unit_test(a_table_that_is_too_large_is_refused))

@@ -22,9 +22,8 @@ static void refuses(const char *text, const char *expected)
     CHECK_STRING(fsdp_last_error(), expected);
 }
 
-static void lines_are_those_of_the_key_or_the_entry(void **state)
+TEST(lines_are_those_of_the_key_or_the_entry)
 {
-    (void)state;
     refuses("water:\n  lanes:\n    - a\n    -\n    - c\n",
             "c:4: water.lanes has an empty entry: expected a file or a list of files");
     refuses("water:\n  lanes: [a,\n\n b,\n [c]]\n", "c:5: water.lanes holds a list: expected a list of files");
@@ -41,12 +40,11 @@ static void lines_are_those_of_the_key_or_the_entry(void **state)
     refuses("water: []\n", "c:1: water is a list: expected keys of the section, indented below it");
 }
 
-static void a_file_of_toml_is_told_how_to_be_written(void **state)
+TEST(a_file_of_toml_is_told_how_to_be_written)
 {
     static const char *const files[] = {"# a pool\n\n[water]\nlength = 3\n", "\tlength = 3\n", "[water]\r\nlength = 3"};
     static const int lines[] = {3, 1, 1};
 
-    (void)state;
     for (int i = 0; i < 3; i++) {
         char expected[160];
 
@@ -59,9 +57,8 @@ static void a_file_of_toml_is_told_how_to_be_written(void **state)
     CHECK_OK(apply("# a = b\nwater: {name: a=b}\n", 26));
 }
 
-static void what_yaml_has_beyond_a_config_is_refused(void **state)
+TEST(what_yaml_has_beyond_a_config_is_refused)
 {
-    (void)state;
     refuses("water:\n  name: &n x\n", "c:2: an anchor, '&n': a config has none, leave it out");
     refuses("water: &w\n  name: x\n", "c:1: an anchor, '&w': a config has none, leave it out");
     refuses("water:\n  name: x\n  lanes: [a,\n   *a]\n", "c:4: an alias, '*a': write the value itself in its place");
@@ -80,11 +77,10 @@ static void what_yaml_has_beyond_a_config_is_refused(void **state)
     CHECK_OK(apply("water: ~\npeople: null\n", 22));
 }
 
-static void what_is_no_text_is_refused(void **state)
+TEST(what_is_no_text_is_refused)
 {
     static const char nul[] = "water:\n  name: a\0b\n", wide[] = "w\0a\0t\0e\0r\0";
 
-    (void)state;
     CHECK_ERROR(apply(nul, sizeof nul - 1), FSDP_FORMAT, "c:2: not text in UTF-8: byte 0x00");
     CHECK_ERROR(apply(wide, sizeof wide - 1), FSDP_FORMAT, "c:1: not text in UTF-8: byte 0x00");
     refuses("water:\n\n  name: a\xff\n", "c:3: not text in UTF-8: byte 0xff: invalid leading UTF-8 octet");
@@ -97,7 +93,7 @@ static void what_is_no_text_is_refused(void **state)
             "c:2: not YAML from here on (column 1): found character that cannot start any token");
 }
 
-static void nothing_is_longer_or_deeper_than_a_config(void **state)
+TEST(nothing_is_longer_or_deeper_than_a_config)
 {
     enum {
         BYTES = 200000
@@ -105,7 +101,6 @@ static void nothing_is_longer_or_deeper_than_a_config(void **state)
     char *text = malloc(BYTES + 100);
     int used = sprintf(text, "water:\n  depth: ");
 
-    (void)state;
     memset(text + used, '1', BYTES);
     text[used + BYTES] = '\0';
     refuses(text, "c:2: water.depth is 200000 bytes long: at most 65536 are read");
@@ -139,7 +134,7 @@ static void nothing_is_longer_or_deeper_than_a_config(void **state)
 }
 
 /* As many files as anybody has: read, printed and read again. Were one of these quadratic, the test would not end. */
-static void a_list_may_be_long(void **state)
+TEST(a_list_may_be_long)
 {
     enum {
         PATHS = 60000
@@ -149,7 +144,6 @@ static void a_list_may_be_long(void **state)
     pool p = {0}, again = {0};
     FILE *out;
 
-    (void)state;
     for (int i = 0; i < PATHS; i++)
         used += (size_t)sprintf(text + used, "    - /data/tokens of a web/part-%06d.bin\n", i);
     CHECK_OK(fsdp__config_default(&pool_table, &p));
@@ -169,8 +163,3 @@ static void a_list_may_be_long(void **state)
     free(printed);
     free(text);
 }
-
-TEST_MAIN(cmocka_unit_test(lines_are_those_of_the_key_or_the_entry),
-          cmocka_unit_test(a_file_of_toml_is_told_how_to_be_written),
-          cmocka_unit_test(what_yaml_has_beyond_a_config_is_refused), cmocka_unit_test(what_is_no_text_is_refused),
-          cmocka_unit_test(nothing_is_longer_or_deeper_than_a_config), cmocka_unit_test(a_list_may_be_long))

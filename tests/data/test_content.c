@@ -90,11 +90,10 @@ static void check_everywhere(const char *directory, const char *bytes, size_t co
     }
 }
 
-static void what_is_no_text_is_told_by_its_kind(void **state)
+TEST(what_is_no_text_is_told_by_its_kind)
 {
     char *directory = test_directory(), tar[TAR_BYTES] = "a.txt";
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(strange); i++)
         check_everywhere(directory, strange[i].bytes, strange[i].count, strange[i].says, !strange[i].may_be_tokens);
     memcpy(tar + 257, "ustar", 6);
@@ -105,7 +104,7 @@ static void what_is_no_text_is_told_by_its_kind(void **state)
 }
 
 /* The marks of what may be tokens say nothing of a file of tokens. */
-static void tokens_may_begin_like_much(void **state)
+TEST(tokens_may_begin_like_much)
 {
     static const uint32_t wide[] = {93, 7, 8, 9};
     static const uint16_t narrow[] = {0xfeff, 1, 2, 3, 0x9d1f, 50256, 65535, 65535, 112, 7, 16, 7};
@@ -114,7 +113,6 @@ static void tokens_may_begin_like_much(void **state)
     char *directory = test_directory(), *u32 = test_path(directory, "a.u32"), *u16 = test_path(directory, "a.u16");
     fsdp__token_file file = {0};
 
-    (void)state;
     test_write_file(u32, wide, sizeof wide);
     CHECK_OK(fsdp__token_file_open(&file, u32, FSDP_TOKENS_AUTO));
     fsdp__token_file_close(&file);
@@ -133,7 +131,7 @@ static void tokens_may_begin_like_much(void **state)
     test_directory_free(directory);
 }
 
-static void text_of_any_encoding_with_ascii_is_text(void **state)
+TEST(text_of_any_encoding_with_ascii_is_text)
 {
     static const struct {
         const char *bytes;
@@ -164,7 +162,6 @@ static void text_of_any_encoding_with_ascii_is_text(void **state)
         {LITERAL("\x91\x05\xe2\x17\x80\xff\x03k\x99\x9a"), "3 of 10 bytes from offset 98 on are control characters"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
         if (cases[i].says)
             CHECK_ERROR(fsdp__content_check_text("x", 98, cases[i].bytes, cases[i].count), FSDP_FORMAT, cases[i].says);
@@ -172,6 +169,3 @@ static void text_of_any_encoding_with_ascii_is_text(void **state)
             CHECK_OK(fsdp__content_check_text("x", 98, cases[i].bytes, cases[i].count));
     CHECK_OK(fsdp__content_refuse("x", NULL, LITERAL("ORC files are tables\n"), false));
 }
-
-TEST_MAIN(cmocka_unit_test(what_is_no_text_is_told_by_its_kind), cmocka_unit_test(tokens_may_begin_like_much),
-          cmocka_unit_test(text_of_any_encoding_with_ascii_is_text))

@@ -24,12 +24,11 @@ static fsdp_sampler_options options_of(const sampler_number *n)
                                   .seed = (uint64_t)n->seed};
 }
 
-static void samplers_give_pytorchs_items(void **state)
+TEST(samplers_give_pytorchs_items)
 {
     int64_t numbers;
     sampler_number *rows = number_array("sampler", FSDP_I64, &numbers);
 
-    (void)state;
     CHECK_EQ((size_t)numbers * sizeof(int64_t) % sizeof *rows, 0);
     CHECK(numbers > 0);
     for (const sampler_number *n = rows; n < rows + (size_t)numbers * sizeof(int64_t) / sizeof *rows; n++) {
@@ -46,11 +45,10 @@ static void samplers_give_pytorchs_items(void **state)
     free(rows);
 }
 
-static void samplers_of_nothing_and_of_one_rank(void **state)
+TEST(samplers_of_nothing_and_of_one_rank)
 {
     fsdp_distributed_sampler *sampler;
 
-    (void)state;
     CHECK_OK(fsdp_distributed_sampler_create(&(fsdp_sampler_options){.rank = 1, .world_size = 3, .shuffle = true},
                                              &sampler));
     CHECK_EQ(fsdp_distributed_sampler_length(sampler), 0);
@@ -152,12 +150,11 @@ static void check_epoch(fsdp_data_loader *loader, const int64_t *indices, int64_
     check_end(loader);
 }
 
-static void batches_are_the_same_for_any_number_of_workers(void **state)
+TEST(batches_are_the_same_for_any_number_of_workers)
 {
     squares s = {.length = 23, .bad = -1};
     const fsdp_dataset data = dataset_of(&s);
 
-    (void)state;
     for (int i = 0; i < 4 * 2 * 3; i++) {
         int64_t batch_size = (const int64_t[]){1, 4, 40}[i % 3];
         fsdp_data_loader_options options = {.batch_size = batch_size, .workers = i / 6, .drop_last = i / 3 % 2};
@@ -176,12 +173,11 @@ static void batches_are_the_same_for_any_number_of_workers(void **state)
     }
 }
 
-static void an_epoch_keeps_its_order_until_it_ends_or_is_left(void **state)
+TEST(an_epoch_keeps_its_order_until_it_ends_or_is_left)
 {
     squares s = {.length = 10, .bad = -1};
     const fsdp_dataset data = dataset_of(&s);
 
-    (void)state;
     for (int workers = 0; workers < 3; workers++) {
         fsdp_data_loader_options options = {.batch_size = 2, .workers = workers};
         fsdp_sampler_options order = {.length = 10, .shuffle = true};
@@ -205,9 +201,8 @@ static void an_epoch_keeps_its_order_until_it_ends_or_is_left(void **state)
 
 static const int64_t in_order[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
 
-static void a_failure_comes_at_its_batch_and_stays(void **state)
+TEST(a_failure_comes_at_its_batch_and_stays)
 {
-    (void)state;
     for (int i = 0; i < 2 * 4; i++) {
         squares s = {.length = 12, .bad = 7, .silent = i % 2};
         const fsdp_dataset data = dataset_of(&s);
@@ -249,14 +244,13 @@ static fsdp_status sum_up(void *arg, int64_t size, void *const *items, void *con
     return FSDP_OK;
 }
 
-static void a_collation_makes_its_own_fields(void **state)
+TEST(a_collation_makes_its_own_fields)
 {
     static const fsdp_data_field made[] = {{"sum", FSDP_F32, 1, {2}}};
     squares s = {.length = 5, .bad = -1};
     const fsdp_dataset data = dataset_of(&s);
     int64_t refused = 1;
 
-    (void)state;
     for (int workers = 0; workers < 3; workers++) {
         fsdp_data_loader_options options = {
             .batch_size = 2, .workers = workers, .collate = sum_up, .fields = made, .field_count = 1};
@@ -280,7 +274,7 @@ static void a_collation_makes_its_own_fields(void **state)
 
 /* ---- the edges ---- */
 
-static void loaders_that_cannot_be_are_refused(void **state)
+TEST(loaders_that_cannot_be_are_refused)
 {
     squares s = {.length = 5, .bad = -1};
     const fsdp_data_field nothing = {.name = "nothing", .dtype = FSDP_U8, .ndim = 1};
@@ -290,7 +284,6 @@ static void loaders_that_cannot_be_are_refused(void **state)
     fsdp_data_batch batch;
     bool more;
 
-    (void)state;
     half.item = NULL;
     empty.fields = &nothing; /* of no bytes, however many */
     empty.field_count = 1;
@@ -329,12 +322,11 @@ static void loaders_that_cannot_be_are_refused(void **state)
     fsdp_data_loader_reset(NULL);
 }
 
-static void any_allocation_may_fail(void **state)
+TEST(any_allocation_may_fail)
 {
     squares s = {.length = 5, .bad = -1};
     const fsdp_dataset data = dataset_of(&s);
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_data_loader_options options = {.batch_size = 2, .workers = 2};
         fsdp_data_loader *loader = NULL;
@@ -350,7 +342,7 @@ static void any_allocation_may_fail(void **state)
 }
 
 /* Where there is no room for another stack, those that have started end, and the next loader is as good as any. */
-static void a_worker_that_cannot_start_is_an_error(void **state)
+TEST(a_worker_that_cannot_start_is_an_error)
 {
     const rlim_t much = (rlim_t)1 << 50;
     squares s = {.length = 5, .bad = -1};
@@ -360,7 +352,6 @@ static void a_worker_that_cannot_start_is_an_error(void **state)
     fsdp_data_batch batch;
     bool more;
 
-    (void)state;
     if (TEST_SANITIZED)
         skip();
     CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);
@@ -378,10 +369,3 @@ static void a_worker_that_cannot_start_is_an_error(void **state)
     CHECK(more);
     fsdp_data_loader_free(loader);
 }
-
-TEST_MAIN(cmocka_unit_test(samplers_give_pytorchs_items), cmocka_unit_test(samplers_of_nothing_and_of_one_rank),
-          cmocka_unit_test(batches_are_the_same_for_any_number_of_workers),
-          cmocka_unit_test(an_epoch_keeps_its_order_until_it_ends_or_is_left),
-          cmocka_unit_test(a_failure_comes_at_its_batch_and_stays), cmocka_unit_test(a_collation_makes_its_own_fields),
-          cmocka_unit_test(loaders_that_cannot_be_are_refused),
-          cmocka_unit_test(a_worker_that_cannot_start_is_an_error), cmocka_unit_test(any_allocation_may_fail))

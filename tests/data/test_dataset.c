@@ -56,9 +56,8 @@ static fsdp_status open_one(const char *name, fsdp_dataset *out)
 
 static const float floats[6] = {1.5f, -2, 3, 0.25f, 5, -0.0f};
 
-static void npy_files_of_every_version_are_read(void **state)
+TEST_WITH(npy_files_of_every_version_are_read, setup, teardown)
 {
-    (void)state;
     for (int version = 1; version <= 3; version++) {
         fsdp_dataset data;
         float item[3];
@@ -79,7 +78,7 @@ static void npy_files_of_every_version_are_read(void **state)
     }
 }
 
-static void npy_files_of_every_dtype_are_read(void **state)
+TEST_WITH(npy_files_of_every_dtype_are_read, setup, teardown)
 {
     static const struct {
         const char *header;
@@ -94,7 +93,6 @@ static void npy_files_of_every_dtype_are_read(void **state)
     };
     unsigned char bytes[48], item[48];
 
-    (void)state;
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (unsigned char)(i * 7);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
@@ -142,11 +140,10 @@ static const struct {
     {"{'descr': '\x1b[2J', 'fortran_order': False, 'shape': (6,), }", FSDP_UNSUPPORTED, "elements are '\\x1b[2J'"},
 };
 
-static void npy_files_that_are_wrong_are_named(void **state)
+TEST_WITH(npy_files_that_are_wrong_are_named, setup, teardown)
 {
     fsdp_dataset data;
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong_files / sizeof *wrong_files; i++) {
         write_npy("c.npy", 1, wrong_files[i].header, floats, sizeof floats);
         CHECK_ERROR(open_one("c.npy", &data), wrong_files[i].status, wrong_files[i].part);
@@ -176,7 +173,7 @@ static void npy_files_that_are_wrong_are_named(void **state)
 static const unsigned char idx_images[] = {0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 1, 10, 11, 20, 21, 30, 31};
 static const unsigned char idx_labels[] = {0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9};
 
-static void idx_files_are_read_and_belong_together(void **state)
+TEST_WITH(idx_files_are_read_and_belong_together, setup, teardown)
 {
     static const unsigned char ints[] = {0, 0, 12, 1, 0, 0, 0, 2, 0x80, 0, 0, 1, 0, 0, 1, 2};
     static const unsigned char reals[] = {0, 0, 13, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0x3f, 0x80, 0, 0, 0xc0, 0x20, 0, 0};
@@ -186,7 +183,6 @@ static void idx_files_are_read_and_belong_together(void **state)
     float real[2];
     fsdp_dataset data;
 
-    (void)state;
     write_bytes("images", idx_images, sizeof idx_images);
     write_bytes("labels", idx_labels, sizeof idx_labels);
     write_bytes("ints", ints, sizeof ints);
@@ -222,12 +218,11 @@ static void idx_files_are_read_and_belong_together(void **state)
     free(other);
 }
 
-static void idx_files_that_are_wrong_are_named(void **state)
+TEST_WITH(idx_files_that_are_wrong_are_named, setup, teardown)
 {
     fsdp_dataset data;
     unsigned char file[sizeof idx_images + 1] = {0};
 
-    (void)state;
     write_bytes("d", idx_images, sizeof idx_images - 1);
     CHECK_ERROR(open_one("d", &data), FSDP_FORMAT, "promises 6 bytes of elements, but it has 5");
     memcpy(file, idx_images, sizeof idx_images);
@@ -248,7 +243,7 @@ static void idx_files_that_are_wrong_are_named(void **state)
 
 /* ---- memory ---- */
 
-static void arrays_in_memory_are_a_data_set(void **state)
+TEST_WITH(arrays_in_memory_are_a_data_set, setup, teardown)
 {
     char name[] = "x";
     fsdp_data_field fields[] = {{name, FSDP_F32, 1, {3}}, {"y", FSDP_I64, 0, {0}}};
@@ -258,7 +253,6 @@ static void arrays_in_memory_are_a_data_set(void **state)
     float x[3];
     int64_t y;
 
-    (void)state;
     CHECK_OK(fsdp_dataset_from_memory(fields, arrays, 2, 2, &data));
     name[0] = '?';
     fields[0].shape[0] = 1;
@@ -293,11 +287,10 @@ static void arrays_in_memory_are_a_data_set(void **state)
     fsdp_dataset_release(NULL);
 }
 
-static void any_allocation_may_fail(void **state)
+TEST_WITH(any_allocation_may_fail, setup, teardown)
 {
     fsdp_dataset data;
 
-    (void)state;
     write_bytes("images", idx_images, sizeof idx_images);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         char *path = test_path(directory, "images");
@@ -309,8 +302,6 @@ static void any_allocation_may_fail(void **state)
     }
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 static fsdp_status no_item(void *arg, int64_t index, void *const *fields)
 {
     (void)arg;
@@ -318,7 +309,7 @@ static fsdp_status no_item(void *arg, int64_t index, void *const *fields)
     return index == 2 ? FSDP_IO : FSDP_OK;
 }
 
-static void a_digest_is_of_every_byte_of_every_item(void **state)
+TEST_WITH(a_digest_is_of_every_byte_of_every_item, setup, teardown)
 {
     fsdp_data_field fields[] = {{.name = "x", .dtype = FSDP_F32, .ndim = 1, .shape = {3}},
                                 {.name = "y", .dtype = FSDP_U8}};
@@ -329,7 +320,6 @@ static void a_digest_is_of_every_byte_of_every_item(void **state)
     uint64_t expected[2], digest[2];
     fsdp_dataset set;
 
-    (void)state;
     CHECK_OK(fsdp_dataset_from_memory(fields, data, 2, 4, &set));
     CHECK_OK(fsdp_dataset_digest(&set, expected));
     CHECK_OK(fsdp_dataset_digest(&set, digest));
@@ -357,8 +347,3 @@ static void a_digest_is_of_every_byte_of_every_item(void **state)
     fsdp_dataset_release(&set);
     CHECK_ERROR(fsdp_dataset_digest(&set, digest), FSDP_INVALID, "cannot hash a data set");
 }
-
-TEST_MAIN(T(npy_files_of_every_version_are_read), T(npy_files_of_every_dtype_are_read),
-          T(npy_files_that_are_wrong_are_named), T(idx_files_are_read_and_belong_together),
-          T(idx_files_that_are_wrong_are_named), T(arrays_in_memory_are_a_data_set), T(any_allocation_may_fail),
-          T(a_digest_is_of_every_byte_of_every_item))

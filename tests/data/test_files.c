@@ -70,9 +70,8 @@ static void check_refuses(const char *name, fsdp_token_format format, fsdp_statu
     free(path);
 }
 
-static void a_folder_is_its_files_that_fit_by_name(void **state)
+TEST_WITH(a_folder_is_its_files_that_fit_by_name, setup, teardown)
 {
-    (void)state;
     make_folder("d");
     make_folder("d/deeper.txt");
     write_file("d/b.txt", "b");
@@ -95,9 +94,8 @@ static void a_folder_is_its_files_that_fit_by_name(void **state)
     check_refuses("empty", FSDP_TOKENS_TEXT, FSDP_FORMAT, "holds no file named .txt");
 }
 
-static void json_lines_of_a_folder_are_for_a_tokenizer(void **state)
+TEST_WITH(json_lines_of_a_folder_are_for_a_tokenizer, setup, teardown)
 {
-    (void)state;
     make_folder("tokens");
     write_file("tokens/stats.jsonl", "{}");
     check_refuses("tokens", FSDP_TOKENS_AUTO, FSDP_FORMAT,
@@ -167,7 +165,7 @@ static void check_left_out(const left_out *c, int format)
     free(folder);
 }
 
-static void what_is_packed_or_a_table_is_not_passed_over(void **state)
+TEST_WITH(what_is_packed_or_a_table_is_not_passed_over, setup, teardown)
 {
     static const left_out cases[] = {
         {"b.xz", LITERAL("\xfd\x37zXZ\0\0\4"), "it is xz data: unpack it with 'xz -d'"},
@@ -206,7 +204,6 @@ static void what_is_packed_or_a_table_is_not_passed_over(void **state)
     };
     char tar[512] = "a.txt";
 
-    (void)state;
     for (size_t f = 0; f < FSDP__COUNT_OF(formats); f++) {
         for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
             check_left_out(&cases[i], formats[f]);
@@ -216,7 +213,7 @@ static void what_is_packed_or_a_table_is_not_passed_over(void **state)
 }
 
 /* gzip and zstd are read, under a name that says what they hold. */
-static void what_is_packed_and_could_be_read_is_told_how_to_be_named(void **state)
+TEST_WITH(what_is_packed_and_could_be_read_is_told_how_to_be_named, setup, teardown)
 {
     static const left_out cases[] = {
         {"c4.json.gz", LITERAL("\x1f\x8b\x08\0"), NULL},      {"b.csv.zst", LITERAL("\x28\xb5\x2f\xfd"), NULL},
@@ -224,7 +221,6 @@ static void what_is_packed_and_could_be_read_is_told_how_to_be_named(void **stat
         {"b.tar.zst", LITERAL("\x50\x2a\x4d\x18\4\0"), NULL}, {"b.gz", LITERAL("\x1f\x8b\x08\0"), NULL},
     };
 
-    (void)state;
     for (size_t f = 0; f < FSDP__COUNT_OF(formats); f++)
         for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
             left_out c = cases[i];
@@ -237,7 +233,7 @@ static void what_is_packed_and_could_be_read_is_told_how_to_be_named(void **stat
         }
 }
 
-static void what_is_no_data_is_passed_over(void **state)
+TEST_WITH(what_is_no_data_is_passed_over, setup, teardown)
 {
     static const left_out cases[] = {
         {"README.md", LITERAL("# The data\n"), NULL},
@@ -256,7 +252,6 @@ static void what_is_no_data_is_passed_over(void **state)
     };
     char *fifo;
 
-    (void)state;
     for (size_t f = 0; f < FSDP__COUNT_OF(formats); f++)
         for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
             check_left_out(&cases[i], formats[f]);
@@ -273,7 +268,7 @@ static void what_is_no_data_is_passed_over(void **state)
 }
 
 /* What another user may read only is his, unless its name says that it is data. */
-static void what_cannot_be_opened_is_judged_by_its_name(void **state)
+TEST_WITH(what_cannot_be_opened_is_judged_by_its_name, setup, teardown)
 {
     char *notes = test_path(directory, "notes.md"), *packed = test_path(directory, "b.xz");
     bool root = geteuid() == 0;
@@ -281,7 +276,6 @@ static void what_cannot_be_opened_is_judged_by_its_name(void **state)
     fsdp__data_files files;
     char error[512];
 
-    (void)state;
     write_file("a.txt", "x");
     write_file("notes.md", "x");
     write_file("b.xz", "x");
@@ -305,12 +299,11 @@ static void what_cannot_be_opened_is_judged_by_its_name(void **state)
     free(notes);
 }
 
-static void a_pattern_is_what_it_matches_unless_a_file_has_the_name(void **state)
+TEST_WITH(a_pattern_is_what_it_matches_unless_a_file_has_the_name, setup, teardown)
 {
     fsdp_tokens *tokens = NULL;
     char *pattern;
 
-    (void)state;
     make_folder("d");
     write_file("d/b1.txt", "1");
     write_file("d/b10.txt", "10");
@@ -331,13 +324,12 @@ static void a_pattern_is_what_it_matches_unless_a_file_has_the_name(void **state
     free(pattern);
 }
 
-static void paths_are_taken_in_the_order_they_are_given(void **state)
+TEST_WITH(paths_are_taken_in_the_order_they_are_given, setup, teardown)
 {
     char *paths[3], *tokens_of = test_path(directory, "d");
     fsdp_tokens *tokens = NULL;
     int32_t read[6];
 
-    (void)state;
     make_folder("d");
     write_file("z.txt", "z");
     write_file("d/b.txt", "bb");
@@ -357,14 +349,13 @@ static void paths_are_taken_in_the_order_they_are_given(void **state)
         free(paths[i]);
 }
 
-static void what_is_no_file_is_refused_with_name_and_kind(void **state)
+TEST_WITH(what_is_no_file_is_refused_with_name_and_kind, setup, teardown)
 {
     char *fifo = test_path(directory, "fifo.txt"), *link = test_path(directory, "link.txt");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     fsdp_tokens *tokens = NULL;
 
-    (void)state;
     CHECK_EQ(mkfifo(fifo, 0666), 0);
     snprintf(address.sun_path, sizeof address.sun_path, "%s/socket.txt", directory);
     CHECK_EQ(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
@@ -390,7 +381,7 @@ static void what_is_no_file_is_refused_with_name_and_kind(void **state)
 }
 
 /* More files than a process may have open. */
-static void many_files_need_no_descriptors(void **state)
+TEST_WITH(many_files_need_no_descriptors, setup, teardown)
 {
     enum {
         FILES = 3000
@@ -401,7 +392,6 @@ static void many_files_need_no_descriptors(void **state)
     char name[32];
     int64_t at;
 
-    (void)state;
     for (int i = 0; i < FILES; i++) {
         snprintf(name, sizeof name, "%06d.txt", i);
         write_file(name, i % 2 ? "ab" : "c");
@@ -419,11 +409,10 @@ static void many_files_need_no_descriptors(void **state)
     fsdp_tokens_close(tokens);
 }
 
-static void listing_survives_every_failed_allocation(void **state)
+TEST_WITH(listing_survives_every_failed_allocation, setup, teardown)
 {
     char *paths[2] = {directory, test_path(directory, "a*")};
 
-    (void)state;
     for (int i = 0; i < 20; i++) {
         char name[16];
 
@@ -441,13 +430,11 @@ static void listing_survives_every_failed_allocation(void **state)
     free(paths[1]);
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-static void a_folder_that_cannot_be_read_to_its_end_is_an_error(void **state)
+TEST_WITH(a_folder_that_cannot_be_read_to_its_end_is_an_error, setup, teardown)
 {
     fsdp__data_files files;
     fsdp_status status;
 
-    (void)state;
     write_file("a.txt", "x");
     test_fail_readdir(true);
     status = fsdp__data_files_list((const char *const *)&directory, 1, FSDP_TOKENS_TEXT, &files);
@@ -455,10 +442,3 @@ static void a_folder_that_cannot_be_read_to_its_end_is_an_error(void **state)
     CHECK_ERROR(status, FSDP_IO, "cannot list '");
     fsdp__data_files_release(&files);
 }
-
-TEST_MAIN(T(a_folder_that_cannot_be_read_to_its_end_is_an_error), T(a_folder_is_its_files_that_fit_by_name),
-          T(json_lines_of_a_folder_are_for_a_tokenizer), T(what_is_packed_or_a_table_is_not_passed_over),
-          T(what_is_packed_and_could_be_read_is_told_how_to_be_named), T(what_is_no_data_is_passed_over),
-          T(what_cannot_be_opened_is_judged_by_its_name), T(a_pattern_is_what_it_matches_unless_a_file_has_the_name),
-          T(paths_are_taken_in_the_order_they_are_given), T(what_is_no_file_is_refused_with_name_and_kind),
-          T(many_files_need_no_descriptors), T(listing_survives_every_failed_allocation))

@@ -64,13 +64,12 @@ static void collect(const stream *s, fsdp_loader_options options, int64_t steps,
     }
 }
 
-static void sequential_order_is_the_formula_whatever_the_split(void **state)
+TEST(sequential_order_is_the_formula_whatever_the_split)
 {
     /* (A, W, B) with A W B = 12 or not */
     static const int splits[][3] = {{1, 1, 12}, {1, 2, 6}, {3, 2, 2}, {4, 3, 1}, {2, 4, 3}, {1, 7, 1}};
     stream s = stream_create(5 * 500 + 1);
 
-    (void)state;
     for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
         int64_t steps = 5, total = steps * splits[i][0] * splits[i][1] * splits[i][2];
         int64_t *windows = calloc((size_t)total, sizeof *windows);
@@ -88,25 +87,23 @@ static void sequential_order_is_the_formula_whatever_the_split(void **state)
     stream_free(&s);
 }
 
-static void past_the_end_it_starts_again(void **state)
+TEST(past_the_end_it_starts_again)
 {
     /* 13 windows: the last tokens make no whole one. */
     stream s = stream_create(13 * 4 + 3);
     int64_t windows[4 * 3 * 2 * 2];
     fsdp_loader_options options = {.seq_len = 4, .microbatches = 2, .world_size = 3, .local_batch = 2, .workers = 1};
 
-    (void)state;
     collect(&s, options, 4, windows);
     for (int g = 0; g < 48; g++)
         CHECK_EQ(windows[g], g % 13);
     stream_free(&s);
 }
 
-static void a_shuffled_epoch_visits_every_window_once(void **state)
+TEST(a_shuffled_epoch_visits_every_window_once)
 {
     static const int64_t sizes[] = {4, 5, 6, 7, 16, 17, 63, 100, 1023};
 
-    (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         int64_t n = sizes[i], fixed = 0, same = 0;
         stream s = stream_create(n * 3 + 1);
@@ -138,7 +135,7 @@ static void a_shuffled_epoch_visits_every_window_once(void **state)
     }
 }
 
-static void the_shuffle_depends_on_the_seed_alone(void **state)
+TEST(the_shuffle_depends_on_the_seed_alone)
 {
     enum {
         N = 101,
@@ -149,7 +146,6 @@ static void the_shuffle_depends_on_the_seed_alone(void **state)
     static const int splits[][3] = {{1, 1, 12}, {3, 2, 2}, {4, 3, 1}, {1, 4, 3}};
     int64_t first[TOTAL], other[TOTAL];
 
-    (void)state;
     for (int i = 0; i < 4; i++) {
         options.microbatches = splits[i][0];
         options.world_size = splits[i][1];
@@ -165,11 +161,10 @@ static void the_shuffle_depends_on_the_seed_alone(void **state)
     stream_free(&s);
 }
 
-static void it_resumes_in_the_middle(void **state)
+TEST(it_resumes_in_the_middle)
 {
     stream s = stream_create(4 * 37 + 1);
 
-    (void)state;
     for (int shuffle = 0; shuffle < 2; shuffle++)
         for (int workers = 0; workers < 3; workers++)
             for (int64_t start = 0; start < 30; start += 7) {
@@ -231,7 +226,7 @@ static void take(const stream *s, fsdp_loader_options options, int calls, int64_
 }
 
 /* The order is one, in however many parts, and by however many ranks, it is taken. */
-static void no_window_is_lost_or_comes_twice_when_ranks_and_batches_change(void **state)
+TEST(no_window_is_lost_or_comes_twice_when_ranks_and_batches_change)
 {
     enum {
         WINDOWS = 41
@@ -239,7 +234,6 @@ static void no_window_is_lost_or_comes_twice_when_ranks_and_batches_change(void 
     static const int parts[][3] = {{1, 3, 4}, {3, 2, 2}, {2, 1, 5}, {4, 3, 1}, {8, 1, 3}, {1, 1, 7}, {2, 5, 2}};
     stream s = stream_create(4 * WINDOWS + 1);
 
-    (void)state;
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         int64_t windows[400], alone[400], position = 0, count = 0, all;
         fsdp_loader_options options = {.seq_len = 4, .microbatches = 1, .shuffle = shuffle, .seed = 7};
@@ -260,11 +254,10 @@ static void no_window_is_lost_or_comes_twice_when_ranks_and_batches_change(void 
     stream_free(&s);
 }
 
-static void many_workers_make_the_same_batches(void **state)
+TEST(many_workers_make_the_same_batches)
 {
     stream s = stream_create(8 * 300 + 5);
 
-    (void)state;
     for (int workers = 1; workers <= 9; workers += 2) {
         fsdp_loader_options options = {.seq_len = 8,
                                        .microbatches = 1,
@@ -291,11 +284,10 @@ static void many_workers_make_the_same_batches(void **state)
     stream_free(&s);
 }
 
-static void a_token_beyond_the_vocabulary_fails_at_its_batch(void **state)
+TEST(a_token_beyond_the_vocabulary_fails_at_its_batch)
 {
     stream s = stream_create(4 * 20 + 1);
 
-    (void)state;
     for (int workers = 0; workers < 4; workers++)
         for (int64_t vocabulary = 21; vocabulary < 50; vocabulary++) {
             fsdp_loader_options options = {.seq_len = 4,
@@ -323,14 +315,13 @@ static void a_token_beyond_the_vocabulary_fails_at_its_batch(void **state)
     stream_free(&s);
 }
 
-static void too_short_data_says_how_much_it_needs(void **state)
+TEST(too_short_data_says_how_much_it_needs)
 {
     stream s = stream_create(120);
     fsdp_loader_options options = {.seq_len = 10, .microbatches = 2, .world_size = 3, .local_batch = 4};
     fsdp_loader *loader = (fsdp_loader *)1;
     fsdp_batch batch;
 
-    (void)state;
     CHECK_ERROR(fsdp_loader_create(s.tokens, &options, &loader), FSDP_INVALID, "has 120 tokens");
     CHECK_CONTAINS(fsdp_last_error(), "for each of 12 sequences (3 ranks x 4) needs 121");
     CHECK_CONTAINS(fsdp_last_error(), s.path);
@@ -355,11 +346,10 @@ static void too_short_data_says_how_much_it_needs(void **state)
     stream_free(&s);
 }
 
-static void the_first_tokens_are_a_stream_of_their_own(void **state)
+TEST(the_first_tokens_are_a_stream_of_their_own)
 {
     stream s = stream_create(100), first = stream_create(33);
 
-    (void)state;
     for (int shuffled = 0; shuffled < 2; shuffled++)
         for (int ranks = 1; ranks <= 2; ranks++) {
             fsdp_loader_options options = {.seq_len = 8, .microbatches = 1, .world_size = ranks, .local_batch = 1};
@@ -388,14 +378,13 @@ static void the_first_tokens_are_a_stream_of_their_own(void **state)
     stream_free(&first);
 }
 
-static void bad_options_are_refused(void **state)
+TEST(bad_options_are_refused)
 {
     stream s = stream_create(500);
     const fsdp_loader_options good = {.seq_len = 4, .microbatches = 1, .world_size = 2, .local_batch = 2};
     fsdp_loader_options bad[12];
     fsdp_loader *loader = NULL;
 
-    (void)state;
     for (int i = 0; i < 12; i++)
         bad[i] = good;
     bad[0].seq_len = 0;
@@ -419,11 +408,10 @@ static void bad_options_are_refused(void **state)
     stream_free(&s);
 }
 
-static void it_can_be_freed_at_any_moment(void **state)
+TEST(it_can_be_freed_at_any_moment)
 {
     stream s = stream_create(64 * 100 + 1);
 
-    (void)state;
     for (int taken = 0; taken < 12; taken++) {
         fsdp_loader_options options = {
             .seq_len = 64, .microbatches = 1, .world_size = 1, .local_batch = 8, .workers = 4};
@@ -438,11 +426,10 @@ static void it_can_be_freed_at_any_moment(void **state)
     stream_free(&s);
 }
 
-static void making_one_survives_every_failed_allocation(void **state)
+TEST(making_one_survives_every_failed_allocation)
 {
     stream s = stream_create(500);
 
-    (void)state;
     for (int workers = 0; workers < 3; workers += 2)
         for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
             fsdp_loader_options options = {
@@ -456,14 +443,3 @@ static void making_one_survives_every_failed_allocation(void **state)
         }
     stream_free(&s);
 }
-
-TEST_MAIN(cmocka_unit_test(sequential_order_is_the_formula_whatever_the_split),
-          cmocka_unit_test(past_the_end_it_starts_again), cmocka_unit_test(a_shuffled_epoch_visits_every_window_once),
-          cmocka_unit_test(the_shuffle_depends_on_the_seed_alone), cmocka_unit_test(it_resumes_in_the_middle),
-          cmocka_unit_test(no_window_is_lost_or_comes_twice_when_ranks_and_batches_change),
-          cmocka_unit_test(many_workers_make_the_same_batches),
-          cmocka_unit_test(a_token_beyond_the_vocabulary_fails_at_its_batch),
-          cmocka_unit_test(too_short_data_says_how_much_it_needs),
-          cmocka_unit_test(the_first_tokens_are_a_stream_of_their_own), cmocka_unit_test(bad_options_are_refused),
-          cmocka_unit_test(it_can_be_freed_at_any_moment),
-          cmocka_unit_test(making_one_survives_every_failed_allocation))

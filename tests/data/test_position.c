@@ -102,11 +102,10 @@ static int take_all(int world, int64_t batch_size, bool shuffle, bool drop_last,
 }
 
 /* Worlds and batches follow each other through an epoch. */
-static void no_item_is_lost_or_comes_twice_at_another_number_of_ranks(void **state)
+TEST(no_item_is_lost_or_comes_twice_at_another_number_of_ranks)
 {
     static const int worlds[] = {1, 2, 3, 4, 8};
 
-    (void)state;
     for (size_t a = 0; a < sizeof worlds / sizeof *worlds; a++)
         for (size_t b = 0; b < sizeof worlds / sizeof *worlds; b++)
             for (int kind = 0; kind < 4; kind++) {
@@ -129,9 +128,8 @@ static void no_item_is_lost_or_comes_twice_at_another_number_of_ranks(void **sta
             }
 }
 
-static void with_as_many_ranks_the_same_batches_come(void **state)
+TEST(with_as_many_ranks_the_same_batches_come)
 {
-    (void)state;
     for (int shuffle = 0; shuffle < 2; shuffle++)
         for (int taken = 0; taken <= 5; taken++)
             for (int rank = 0; rank < 2; rank++) {
@@ -162,7 +160,7 @@ static void with_as_many_ranks_the_same_batches_come(void **state)
             }
 }
 
-static void a_loader_without_a_sampler_has_a_position_too(void **state)
+TEST(a_loader_without_a_sampler_has_a_position_too)
 {
     int64_t length = 7, items[MOST];
     const fsdp_dataset data = {
@@ -172,7 +170,6 @@ static void a_loader_without_a_sampler_has_a_position_too(void **state)
     fsdp_data_position position;
     bool ended;
 
-    (void)state;
     CHECK_OK(fsdp_data_loader_create(&data, &options, &loader));
     CHECK_OK(fsdp_data_loader_create(&data, &options, &resumed));
     CHECK_EQ(take(loader, 100, items, &ended), 7);
@@ -193,12 +190,11 @@ static void a_loader_without_a_sampler_has_a_position_too(void **state)
     fsdp_data_loader_free(resumed);
 }
 
-static void the_position_of_other_data_is_refused(void **state)
+TEST(the_position_of_other_data_is_refused)
 {
     rank_data r = {.length = LENGTH};
     fsdp_data_position good, bad;
 
-    (void)state;
     open_rank(&r, 0, 2, true, false, 2);
     good = fsdp_data_loader_position(r.loader);
     CHECK(good.length == LENGTH && good.shuffle && good.seed == 5 && good.items == 0);
@@ -218,8 +214,3 @@ static void the_position_of_other_data_is_refused(void **state)
     CHECK_ERROR(fsdp_data_loader_set_position(r.loader, NULL), FSDP_INVALID, "are required");
     close_rank(&r);
 }
-
-TEST_MAIN(cmocka_unit_test(no_item_is_lost_or_comes_twice_at_another_number_of_ranks),
-          cmocka_unit_test(with_as_many_ranks_the_same_batches_come),
-          cmocka_unit_test(a_loader_without_a_sampler_has_a_position_too),
-          cmocka_unit_test(the_position_of_other_data_is_refused))

@@ -31,13 +31,12 @@ static void write_zstd(const text_fixture *f, const char *name, const char *cons
     text_write(f, name, packed, used);
 }
 
-static void packed_files_are_read_through_all_their_parts(void **state)
+TEST(packed_files_are_read_through_all_their_parts)
 {
     static const char *const parts[] = {"he", "", "in\n", " the"};
     static const char *const lines[] = {"{\"text\": \"he\"}\n{\"te", "xt\": \"in\"}\n"};
     text_fixture f = text_fixture_make();
 
-    (void)state;
     write_gzip(&f, "a.txt.gz", parts, 4);
     CHECK_OK(text_tokenize(&f, "a.txt.gz", NULL, NULL));
     CHECK_TOKENS(257, 259, '\n', 258, EOS);
@@ -50,13 +49,12 @@ static void packed_files_are_read_through_all_their_parts(void **state)
     text_fixture_free(&f);
 }
 
-static void damaged_and_short_files_are_errors(void **state)
+TEST(damaged_and_short_files_are_errors)
 {
     static const char *const parts[] = {"the other thing is the other thing"};
     static const char *const names[] = {"a.gz", "a.zst"};
     text_fixture f = text_fixture_make();
 
-    (void)state;
     write_gzip(&f, "a.gz", parts, 1);
     write_zstd(&f, "a.zst", parts, 1);
     for (size_t i = 0; i < FSDP__COUNT_OF(names); i++) {
@@ -105,13 +103,12 @@ static size_t put_bytes(unsigned char *out, size_t used, const void *data, size_
 /* As pzstd puts before each frame: how long the frame is. */
 static const char skipped[] = "\x50\x2a\x4d\x18\4\0\0\0\x11\0\0\0", other_skipped[] = "\x5f\x2a\x4d\x18\1\0\0\0x";
 
-static void frames_that_are_passed_over_are(void **state)
+TEST(frames_that_are_passed_over_are)
 {
     text_fixture f = text_fixture_make();
     unsigned char out[8192];
     size_t bytes = put_bytes(out, 0, skipped, 12);
 
-    (void)state;
     bytes = put_zstd(out, bytes, "he", 2);
     bytes = put_bytes(out, bytes, other_skipped, 9);
     bytes = put_bytes(out, bytes, skipped, 12);
@@ -133,14 +130,13 @@ static void frames_that_are_passed_over_are(void **state)
     text_fixture_free(&f);
 }
 
-static void zeros_behind_gzip_are_passed_over(void **state)
+TEST(zeros_behind_gzip_are_passed_over)
 {
     static const char zeros[700] = "";
     text_fixture f = text_fixture_make();
     unsigned char out[8192];
     size_t bytes = put_gzip(out, 0, "he", 2), member;
 
-    (void)state;
     bytes = put_bytes(out, bytes, zeros, sizeof zeros);
     text_write(&f, "a.gz", out, bytes);
     CHECK_OK(text_tokenize(&f, "a.gz", NULL, NULL));
@@ -159,13 +155,12 @@ static void zeros_behind_gzip_are_passed_over(void **state)
 }
 
 /* Also where it is not the first member that holds it. */
-static void what_is_packed_twice_is_refused(void **state)
+TEST(what_is_packed_twice_is_refused)
 {
     text_fixture f = text_fixture_make();
     unsigned char inner[4096], out[8192];
     size_t count = put_gzip(inner, 0, "the thing", 9), bytes;
 
-    (void)state;
     bytes = put_gzip(out, 0, inner, count);
     text_write(&f, "a.txt.gz", out, bytes);
     text_refused(&f, "a.txt.gz", &(fsdp_tokenize_options){.replace_invalid = true},
@@ -187,11 +182,10 @@ static void what_is_packed_twice_is_refused(void **state)
     text_fixture_free(&f);
 }
 
-static void a_byte_order_mark_is_no_text(void **state)
+TEST(a_byte_order_mark_is_no_text)
 {
     text_fixture f = text_fixture_make();
 
-    (void)state;
     text_write(&f, "a.txt", "\xef\xbb\xbfhe", 5);
     CHECK_OK(text_tokenize(&f, "a.txt", NULL, NULL));
     CHECK_TOKENS(257, EOS);
@@ -209,8 +203,3 @@ static void a_byte_order_mark_is_no_text(void **state)
     CHECK_TOKENS(257, EOS, 259, EOS);
     text_fixture_free(&f);
 }
-
-TEST_MAIN(cmocka_unit_test(packed_files_are_read_through_all_their_parts),
-          cmocka_unit_test(damaged_and_short_files_are_errors), cmocka_unit_test(frames_that_are_passed_over_are),
-          cmocka_unit_test(zeros_behind_gzip_are_passed_over), cmocka_unit_test(what_is_packed_twice_is_refused),
-          cmocka_unit_test(a_byte_order_mark_is_no_text))

@@ -87,7 +87,7 @@ static int files_in(const char *folder)
     return count;
 }
 
-static void tokens_are_made_once(void **state)
+TEST_WITH(tokens_are_made_once, setup, teardown)
 {
     fixture *f = *state;
     static const fsdp_tokenize_options none = {0}, no_eos = {.no_eos = true}, parted = {.separator = "x"};
@@ -101,7 +101,7 @@ static void tokens_are_made_once(void **state)
 }
 
 /* Its bytes may be those of a text whose tokens are there. */
-static void a_name_that_is_none_of_its_content_is_refused(void **state)
+TEST_WITH(a_name_that_is_none_of_its_content_is_refused, setup, teardown)
 {
     fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
@@ -116,7 +116,7 @@ static void a_name_that_is_none_of_its_content_is_refused(void **state)
 }
 
 /* Of lines that were left out is told whoever finds the tokens, not who has made them alone. */
-static void lines_that_were_left_out_are_told_again(void **state)
+TEST_WITH(lines_that_were_left_out_are_told_again, setup, teardown)
 {
     fixture *f = *state;
     static const fsdp_tokenize_options none = {0}, skip = {.skip_bad_lines = true};
@@ -141,7 +141,7 @@ static void lines_that_were_left_out_are_told_again(void **state)
     fsdp__free(cached.path);
 }
 
-static void what_has_changed_is_made_again(void **state)
+TEST_WITH(what_has_changed_is_made_again, setup, teardown)
 {
     fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
@@ -173,7 +173,7 @@ static void *get_in_thread(void *arg)
     return made ? f : NULL;
 }
 
-static void one_makes_them_and_the_others_wait(void **state)
+TEST_WITH(one_makes_them_and_the_others_wait, setup, teardown)
 {
     fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
@@ -190,7 +190,7 @@ static void one_makes_them_and_the_others_wait(void **state)
     CHECK_EQ(files_in(f->cache), 1);
 }
 
-static void a_folder_that_cannot_be_written_is_named(void **state)
+TEST_WITH(a_folder_that_cannot_be_written_is_named, setup, teardown)
 {
     fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
@@ -212,7 +212,7 @@ static void a_folder_that_cannot_be_written_is_named(void **state)
     }
 }
 
-static void what_cannot_be_examined_is_told(void **state)
+TEST_WITH(what_cannot_be_examined_is_told, setup, teardown)
 {
     fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
@@ -236,7 +236,7 @@ static void what_cannot_be_examined_is_told(void **state)
     fsdp__free(cached.path);
 }
 
-static void a_lack_of_memory_is_an_error(void **state)
+TEST_WITH(a_lack_of_memory_is_an_error, setup, teardown)
 {
     fixture *f = *state;
     fsdp_tokenize_options one = {.threads = 1};
@@ -303,7 +303,7 @@ static void check_remade(const fixture *f, const char *path, const char *content
     }
 }
 
-static void a_damaged_file_is_made_anew(void **state)
+TEST_WITH(a_damaged_file_is_made_anew, setup, teardown)
 {
     fixture *f = *state;
     fsdp__cached_tokens cached;
@@ -342,7 +342,7 @@ static void a_damaged_file_is_made_anew(void **state)
 }
 
 /* Whole, but of another text; and tokens that were not made for the cache. */
-static void what_has_another_name_is_made_anew(void **state)
+TEST_WITH(what_has_another_name_is_made_anew, setup, teardown)
 {
     fixture *f = *state;
     fsdp__cached_tokens first, second;
@@ -377,7 +377,7 @@ static void flip(const char *path, off_t at)
 }
 
 /* Who has the file open finds the damage where it comes to it, keeps its mapping, and what it has seen before. */
-static void damage_behind_an_open_file_is_found_where_it_is_read(void **state)
+TEST_WITH(damage_behind_an_open_file_is_found_where_it_is_read, setup, teardown)
 {
     fixture *f = *state;
     fsdp__cached_tokens cached, again;
@@ -407,7 +407,7 @@ static void damage_behind_an_open_file_is_found_where_it_is_read(void **state)
     fsdp__free(cached.path);
 }
 
-static void a_damaged_file_that_cannot_be_replaced_is_an_error(void **state)
+TEST_WITH(a_damaged_file_that_cannot_be_replaced_is_an_error, setup, teardown)
 {
     fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
@@ -499,7 +499,7 @@ static void check_edit(const fixture *f, edit e, bool refused, const char *whole
     free(data);
 }
 
-static void tokens_are_of_the_text_that_their_name_stands_for(void **state)
+TEST_WITH(tokens_are_of_the_text_that_their_name_stands_for, setup, teardown)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "texts"), *a, *b, *whole;
@@ -524,11 +524,3 @@ static void tokens_are_of_the_text_that_their_name_stands_for(void **state)
     free(a);
     free(b);
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(tokens_are_made_once), T(what_cannot_be_examined_is_told), T(lines_that_were_left_out_are_told_again),
-          T(a_name_that_is_none_of_its_content_is_refused), T(what_has_changed_is_made_again),
-          T(one_makes_them_and_the_others_wait), T(a_folder_that_cannot_be_written_is_named),
-          T(a_lack_of_memory_is_an_error), T(a_damaged_file_is_made_anew), T(what_has_another_name_is_made_anew),
-          T(damage_behind_an_open_file_is_found_where_it_is_read),
-          T(a_damaged_file_that_cannot_be_replaced_is_an_error), T(tokens_are_of_the_text_that_their_name_stands_for))

@@ -13,12 +13,11 @@
 
 /* ---- documents ---- */
 
-static void a_file_is_a_document(void **state)
+TEST(a_file_is_a_document)
 {
     text_fixture f = text_fixture_make();
     fsdp_tokenize_summary summary;
 
-    (void)state;
     text_write(&f, "a.txt", "12 the\n", 7);
     CHECK_OK(text_tokenize(&f, "a.txt", NULL, &summary));
     CHECK_TOKENS(266, 258, '\n', EOS);
@@ -31,13 +30,12 @@ static void a_file_is_a_document(void **state)
     text_fixture_free(&f);
 }
 
-static void separators_stand_between_documents(void **state)
+TEST(separators_stand_between_documents)
 {
     text_fixture f = text_fixture_make();
     fsdp_tokenize_options options = {.separator = "\n%%\n"};
     fsdp_tokenize_summary summary;
 
-    (void)state;
     text_write(&f, "a.txt", "\n%%\nhe\n%%\n\n%%\nin\n%\n%%\n", 22);
     CHECK_OK(text_tokenize(&f, "a.txt", &options, &summary));
     CHECK_TOKENS(257, EOS, 259, '\n', '%', EOS);
@@ -45,14 +43,13 @@ static void separators_stand_between_documents(void **state)
     text_fixture_free(&f);
 }
 
-static void json_lines_have_a_text_each(void **state)
+TEST(json_lines_have_a_text_each)
 {
     static const char lines[] =
         "{\"text\": \"he\", \"x\": 1}\n\n  \r\n{\"text\": \"\"}\n{\"text\": \"in\\n\\u0000<|endoftext|>\"}";
     text_fixture f = text_fixture_make();
     fsdp_tokenize_options options = {.field = "x", .plain_specials = true};
 
-    (void)state;
     text_write(&f, "a.jsonl", lines, sizeof lines - 1);
     CHECK_OK(text_tokenize(&f, "a.jsonl", NULL, NULL));
     CHECK_TOKENS(257, EOS, 259, '\n', 0, EOS, EOS);
@@ -64,11 +61,10 @@ static void json_lines_have_a_text_each(void **state)
     text_fixture_free(&f);
 }
 
-static void folders_give_their_texts_in_order(void **state)
+TEST(folders_give_their_texts_in_order)
 {
     text_fixture f = text_fixture_make();
 
-    (void)state;
     text_write(&f, "b.txt", "b", 1);
     text_write(&f, "a.jsonl", "{\"text\": \"a\"}", 13);
     text_write(&f, "c.md", "c", 1);
@@ -130,7 +126,7 @@ static void check_pieces(const text_fixture *f, const char *name, const char *se
     free(path);
 }
 
-static void pieces_of_any_size_give_the_same_ids(void **state)
+TEST(pieces_of_any_size_give_the_same_ids)
 {
     static const char text[] =
         "the other thing\nis in  here\n\n12 a b\nthe <|endoftext|> he\n%%\nin the\n%%\n\n%%\n, \u4f60\u597d\n\u4f60 "
@@ -139,7 +135,6 @@ static void pieces_of_any_size_give_the_same_ids(void **state)
         "{\"text\": \"the other\"}\n{\"text\": \"in  here\"}\n\n{\"text\": \"a b c d e f g\"}\n";
     text_fixture f = text_fixture_make();
 
-    (void)state;
     text_write(&f, "a.txt", text, sizeof text - 1);
     text_write(&f, "a.jsonl", lines, sizeof lines - 1);
     check_pieces(&f, "a.txt", NULL);
@@ -148,13 +143,12 @@ static void pieces_of_any_size_give_the_same_ids(void **state)
     text_fixture_free(&f);
 }
 
-static void any_number_of_threads_writes_the_same_bytes(void **state)
+TEST(any_number_of_threads_writes_the_same_bytes)
 {
     text_fixture f = text_fixture_make();
     char *first = NULL, *bytes;
     size_t first_count = 0, count;
 
-    (void)state;
     for (int i = 0; i < 20; i++) {
         char name[16], text[64];
 
@@ -180,12 +174,11 @@ static void any_number_of_threads_writes_the_same_bytes(void **state)
 
 /* ---- what is refused ---- */
 
-static void bytes_that_are_no_utf8_are_errors_or_replaced(void **state)
+TEST(bytes_that_are_no_utf8_are_errors_or_replaced)
 {
     text_fixture f = text_fixture_make();
     fsdp_tokenize_options replace = {.replace_invalid = true};
 
-    (void)state;
     text_write(&f, "a.txt", "he\nin\xff\xe4\xbd", 8);
     text_refused(&f, "a.txt", NULL, "a.txt': it is no UTF-8 at offset 5 of its text (byte 0xff)");
     CHECK_OK(text_tokenize(&f, "a.txt", &replace, NULL));
@@ -198,14 +191,13 @@ static void bytes_that_are_no_utf8_are_errors_or_replaced(void **state)
 }
 
 /* Where a quarter of the text would be U+FFFD it is something else; a NUL byte is in no text. */
-static void what_is_hardly_text_is_not_replaced(void **state)
+TEST(what_is_hardly_text_is_not_replaced)
 {
     text_fixture f = text_fixture_make();
     fsdp_tokenize_options replace = {.replace_invalid = true};
     unsigned char noise[4096], latin1[4096];
     uint32_t random = 1;
 
-    (void)state;
     for (size_t i = 0; i < sizeof noise; i++) {
         random = random * 1664525 + 1013904223;
         noise[i] = (unsigned char)(1 + (random >> 8) % 255);
@@ -229,7 +221,7 @@ static void what_is_hardly_text_is_not_replaced(void **state)
 }
 
 /* As Python's json module has them, in fields that nobody asks for; and .json, which many files of lines are named. */
-static void other_fields_may_hold_what_python_writes(void **state)
+TEST(other_fields_may_hold_what_python_writes)
 {
     static const char lines[] =
         "{\"text\": \"he\", \"x\": NaN}\n{\"x\": [Infinity, -Infinity, 1e400], \"text\": \"in\"}\n"
@@ -240,7 +232,6 @@ static void other_fields_may_hold_what_python_writes(void **state)
     char *deep = malloc(200100);
     size_t used = 0;
 
-    (void)state;
     text_write(&f, "a.jsonl", lines, sizeof lines - 1);
     CHECK_OK(text_tokenize(&f, "a.jsonl", NULL, NULL));
     CHECK_TOKENS(257, EOS, 259, EOS, 'a', EOS, 'b', EOS, 'c', EOS);
@@ -256,12 +247,11 @@ static void other_fields_may_hold_what_python_writes(void **state)
     text_fixture_free(&f);
 }
 
-static void half_a_pair_in_the_field_is_no_character(void **state)
+TEST(half_a_pair_in_the_field_is_no_character)
 {
     static const char lines[] = "{\"text\": \"a\"}\n{\"text\": \"b\\ud83dc\"}\n";
     text_fixture f = text_fixture_make();
 
-    (void)state;
     text_write(&f, "a.jsonl", lines, sizeof lines - 1);
     text_refused(&f, "a.jsonl", NULL, "a.jsonl': line 2: field 'text' has half a surrogate pair");
     CHECK_OK(text_tokenize(&f, "a.jsonl", &(fsdp_tokenize_options){.replace_invalid = true}, NULL));
@@ -269,7 +259,7 @@ static void half_a_pair_in_the_field_is_no_character(void **state)
     text_fixture_free(&f);
 }
 
-static void bad_lines_are_left_out_where_that_is_asked_for(void **state)
+TEST(bad_lines_are_left_out_where_that_is_asked_for)
 {
     static const char lines[] = "{\"text\": \"he\"}\n\n{\"text\": 1}\n{\"tex\": \"a\"}\n{\"text\": \"b\"\n[1]\n"
                                 "{\"text\": \"\xff\"}\n{\"text\": \"\\udc00\"}\n{\"text\": \"\"}\n{\"text\": \"in\"}";
@@ -280,7 +270,6 @@ static void bad_lines_are_left_out_where_that_is_asked_for(void **state)
     char text[FSDP__LEFT_OUT_TEXT], *more = malloc(64 * 40000);
     size_t used = 0;
 
-    (void)state;
     text_write(&f, "a.jsonl", lines, sizeof lines - 1);
     CHECK_OK(text_tokenize(&f, "a.jsonl", &skip, &summary));
     CHECK_TOKENS(257, EOS, 259, EOS);
@@ -304,13 +293,12 @@ static void bad_lines_are_left_out_where_that_is_asked_for(void **state)
     text_fixture_free(&f);
 }
 
-static void what_cannot_be_read_is_named(void **state)
+TEST(what_cannot_be_read_is_named)
 {
     static const char *const arrays[] = {"[\n {\"text\": \"a\"},\n {\"text\": \"b\"}\n]\n", "\xef\xbb\xbf[]",
                                          "  [{\"text\": \"a\"}, {\"text\": \"b\"}]"};
     text_fixture f = text_fixture_make();
 
-    (void)state;
     text_refused(&f, "none.txt", NULL, "none.txt': No such file");
     text_write(&f, "a.txt", "", 0);
     text_refused(&f, "a.txt", NULL, "there is no text in");
@@ -331,13 +319,12 @@ static void what_cannot_be_read_is_named(void **state)
     text_fixture_free(&f);
 }
 
-static void files_of_others_are_not_replaced(void **state)
+TEST(files_of_others_are_not_replaced)
 {
     text_fixture f = text_fixture_make();
     char *bytes;
     size_t count;
 
-    (void)state;
     text_write(&f, "a.txt", "he", 2);
     text_write(&f, "out.bin", "mine", 4);
     text_refused(&f, "a.txt", NULL, "out.bin' exists and is no token file that fsdp made");
@@ -352,13 +339,12 @@ static void files_of_others_are_not_replaced(void **state)
 }
 
 /* Each write fails in turn; what was there stays, and nothing beside it. */
-static void a_full_disk_leaves_what_was_there(void **state)
+TEST(a_full_disk_leaves_what_was_there)
 {
     text_fixture f = text_fixture_make();
     char *before, *after;
     size_t before_count, after_count;
 
-    (void)state;
     text_write(&f, "a.txt", "the", 3);
     CHECK_OK(text_tokenize(&f, "a.txt", NULL, NULL));
     before = test_read_file(f.out, &before_count);
@@ -384,13 +370,12 @@ static void a_full_disk_leaves_what_was_there(void **state)
 }
 
 /* By the name that was given, not by one beside it. */
-static void what_cannot_be_written_is_named(void **state)
+TEST(what_cannot_be_written_is_named)
 {
     text_fixture f = text_fixture_make();
     char *none = test_path(f.directory, "none/out.bin"), *in_file = test_path(f.directory, "a.txt/out.bin");
     fsdp__token_writer writer;
 
-    (void)state;
     text_write(&f, "a.txt", "the", 3);
     CHECK_ERROR(fsdp__token_writer_open(&writer, none, 2, false), FSDP_NOT_FOUND,
                 "none/out.bin': No such file or directory");
@@ -403,14 +388,13 @@ static void what_cannot_be_written_is_named(void **state)
 }
 
 /* However its process ends, nothing is left of a file that is not finished. */
-static void what_is_not_finished_has_no_name(void **state)
+TEST(what_is_not_finished_has_no_name)
 {
     text_fixture f = text_fixture_make();
     int fd = open(f.directory, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
     fsdp__token_writer writer;
     char temporary[512];
 
-    (void)state;
     if (fd < 0) /* the file system has no such files */
         skip();
     close(fd);
@@ -426,11 +410,10 @@ static void what_is_not_finished_has_no_name(void **state)
     text_fixture_free(&f);
 }
 
-static void a_lack_of_memory_is_an_error(void **state)
+TEST(a_lack_of_memory_is_an_error)
 {
     text_fixture f = text_fixture_make();
 
-    (void)state;
     text_write(&f, "a.jsonl", "{\"text\": \"the\"}\n", 16);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status = text_tokenize(&f, "a.jsonl", &(fsdp_tokenize_options){.threads = 2}, NULL);
@@ -455,7 +438,7 @@ static void append(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
 }
 
 /* Half of it may be of before, and half of after. */
-static void a_text_that_changes_meanwhile_is_refused(void **state)
+TEST(a_text_that_changes_meanwhile_is_refused)
 {
     enum {
         BYTES = 4 << 20 /* more than is read before the first tokens are written */
@@ -464,7 +447,6 @@ static void a_text_that_changes_meanwhile_is_refused(void **state)
     char *text = malloc(BYTES), *path = test_path(f.directory, "b.txt");
     fsdp_tokenize_options options = {.threads = 1, .progress = append, .progress_arg = path};
 
-    (void)state;
     for (int i = 0; i < BYTES; i++)
         text[i] = "the thing\n"[i % 10];
     text_write(&f, "a.txt", text, BYTES);
@@ -481,13 +463,12 @@ static void a_text_that_changes_meanwhile_is_refused(void **state)
 
 /* ---- the header ---- */
 
-static void a_count_beyond_int32_stands_behind_llm_cs(void **state)
+TEST(a_count_beyond_int32_stands_behind_llm_cs)
 {
     unsigned char bytes[FSDP__TOKEN_HEADER_BYTES];
     int64_t many = (int64_t)3 << 31;
     fsdp__token_header header;
 
-    (void)state;
     fsdp__token_header_write(bytes, 4, many);
     header = fsdp__token_header_read(bytes, sizeof bytes);
     CHECK_EQ(header.width, 4);
@@ -499,18 +480,3 @@ static void a_count_beyond_int32_stands_behind_llm_cs(void **state)
     CHECK_EQ(header.count, INT32_MAX);
     CHECK_EQ(header.version, header.expected_version);
 }
-
-TEST_MAIN(cmocka_unit_test(a_file_is_a_document), cmocka_unit_test(separators_stand_between_documents),
-          cmocka_unit_test(json_lines_have_a_text_each), cmocka_unit_test(folders_give_their_texts_in_order),
-          cmocka_unit_test(what_is_hardly_text_is_not_replaced),
-          cmocka_unit_test(other_fields_may_hold_what_python_writes),
-          cmocka_unit_test(half_a_pair_in_the_field_is_no_character),
-          cmocka_unit_test(bad_lines_are_left_out_where_that_is_asked_for),
-          cmocka_unit_test(pieces_of_any_size_give_the_same_ids),
-          cmocka_unit_test(any_number_of_threads_writes_the_same_bytes),
-          cmocka_unit_test(bytes_that_are_no_utf8_are_errors_or_replaced),
-          cmocka_unit_test(what_cannot_be_read_is_named), cmocka_unit_test(files_of_others_are_not_replaced),
-          cmocka_unit_test(what_cannot_be_written_is_named), cmocka_unit_test(a_full_disk_leaves_what_was_there),
-          cmocka_unit_test(what_is_not_finished_has_no_name), cmocka_unit_test(a_lack_of_memory_is_an_error),
-          cmocka_unit_test(a_text_that_changes_meanwhile_is_refused),
-          cmocka_unit_test(a_count_beyond_int32_stands_behind_llm_cs))

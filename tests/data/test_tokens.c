@@ -67,13 +67,12 @@ static void check_opens_counting(const char *path, fsdp_token_format format, int
     fsdp_tokens_close(tokens);
 }
 
-static void text_is_its_bytes(void **state)
+TEST(text_is_its_bytes)
 {
     static const char text[] = "h\xc3\xa9llo\n";
     char *directory = test_directory();
     static const char *const names[] = {"a.txt", "b", "README.md"};
 
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         char *path = test_path(directory, names[i]);
         fsdp_tokens *tokens = NULL;
@@ -91,14 +90,13 @@ static void text_is_its_bytes(void **state)
     test_directory_free(directory);
 }
 
-static void the_name_tells_the_width(void **state)
+TEST(the_name_tells_the_width)
 {
     char *directory = test_directory();
     char *bin = write_u16(directory, "a.bin", 9, 60000), *u16 = write_u16(directory, "a.U16", 9, 7);
     char *u32 = test_path(directory, "x.y.u32");
     static const uint32_t wide[] = {70000, 70001, 70002};
 
-    (void)state;
     test_write_file(u32, wide, sizeof wide);
     check_opens_counting(bin, FSDP_TOKENS_AUTO, 9, 60000);
     check_opens_counting(u16, FSDP_TOKENS_AUTO, 9, 7);
@@ -111,14 +109,13 @@ static void the_name_tells_the_width(void **state)
     test_directory_free(directory);
 }
 
-static void headers_of_llm_c_are_known(void **state)
+TEST(headers_of_llm_c_are_known)
 {
     char *directory = test_directory();
     char *gpt2 = write_headed(directory, "a.bin", (const int32_t[]){20240520, 1, 5}, 5, 2);
     char *llama3 = write_headed(directory, "b", (const int32_t[]){20240801, 7, 6}, 6, 4);
     char *none = write_headed(directory, "c.bin", (const int32_t[]){20240520, 1, 0}, 0, 2);
 
-    (void)state;
     check_opens_counting(gpt2, FSDP_TOKENS_AUTO, 5, 0);
     check_opens_counting(gpt2, FSDP_TOKENS_UINT16, 5, 0);
     check_opens_counting(gpt2, FSDP_TOKENS_BINARY, 5, 0);
@@ -131,7 +128,7 @@ static void headers_of_llm_c_are_known(void **state)
 }
 
 /* Written as llm.c writes them, by tests/numbers/llm_c.py. */
-static void files_of_llm_c_itself_are_read(void **state)
+TEST(files_of_llm_c_itself_are_read)
 {
     static const int32_t gpt2[] = {50256, 15496, 11, 995, 0, 65535, 1}, llama3[] = {128000, 9906, 11, 1917, 0, 128255};
     const char *paths[] = {TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin",
@@ -139,7 +136,6 @@ static void files_of_llm_c_itself_are_read(void **state)
     fsdp_tokens *tokens = NULL;
     int32_t read[13];
 
-    (void)state;
     CHECK_OK(fsdp_tokens_open(paths, 2, FSDP_TOKENS_AUTO, &tokens));
     CHECK_EQ(fsdp_tokens_count(tokens), 13);
     CHECK_OK(fsdp_tokens_read(tokens, 0, 13, read));
@@ -150,12 +146,11 @@ static void files_of_llm_c_itself_are_read(void **state)
     fsdp_tokens_close(tokens);
 }
 
-static void a_header_and_a_width_that_differ_are_an_error(void **state)
+TEST(a_header_and_a_width_that_differ_are_an_error)
 {
     char *directory = test_directory(), *cut = test_path(directory, "cut.bin");
     int32_t header[2] = {20240520, 1};
 
-    (void)state;
     check_open_fails(TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin", FSDP_TOKENS_UINT32, FSDP_FORMAT,
                      "as uint32: its header (magic 20240520 at offset 0) says uint16");
     check_open_fails(TEST_SOURCE_DIR "/tests/numbers/llm_c_llama3.bin", FSDP_TOKENS_UINT16, FSDP_FORMAT,
@@ -167,14 +162,13 @@ static void a_header_and_a_width_that_differ_are_an_error(void **state)
 }
 
 /* The name decides only where nothing was asked for. */
-static void a_width_that_is_asked_for_wins_over_the_name(void **state)
+TEST(a_width_that_is_asked_for_wins_over_the_name)
 {
     char *directory = test_directory(), *u32 = test_path(directory, "a.u32"), *text = test_path(directory, "a.txt");
     char *bin = test_path(directory, "a.bin");
     static const uint32_t wide[] = {70000, 70001, 70002};
     static const uint16_t narrow[] = {500, 501, 502};
 
-    (void)state;
     test_write_file(u32, narrow, sizeof narrow);
     test_write_file(text, narrow, sizeof narrow);
     test_write_file(bin, wide, sizeof wide);
@@ -210,7 +204,7 @@ static void check_warning(const char *name, fsdp_token_format format, const void
     test_directory_free(directory);
 }
 
-static void what_does_not_look_as_it_is_read_is_doubted(void **state)
+TEST(what_does_not_look_as_it_is_read_is_doubted)
 {
     static const char accents[] = "\xc3\x89t\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e \xf0\x9f\x98\x80\r\n\ttext\f";
     static const char latin1[] = "\xc9t\xe9 \xe0 Orl\xe9"
@@ -219,7 +213,6 @@ static void what_does_not_look_as_it_is_read_is_doubted(void **state)
     uint32_t ids[1024];
     uint16_t narrow[1024];
 
-    (void)state;
     for (int i = 0; i < 1024; i++) {
         ids[i] = (uint32_t)(i * 37 % 50257);
         narrow[i] = (uint16_t)(i * 37 % 50257);
@@ -242,7 +235,7 @@ static void check_refused(const char *name, fsdp_token_format format, const void
     test_directory_free(directory);
 }
 
-static void what_is_not_what_it_is_read_as_is_refused(void **state)
+TEST(what_is_not_what_it_is_read_as_is_refused)
 {
     static const char prose[] = "It is a truth universally acknowledged, that a single man in possession of a fort";
     static const char accents[] = "\xc3\x89t\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e \xe6\x97";
@@ -251,7 +244,6 @@ static void what_is_not_what_it_is_read_as_is_refused(void **state)
     uint16_t narrow[1024];
     size_t bytes;
 
-    (void)state;
     for (int i = 0; i < 1024; i++)
         narrow[i] = (uint16_t)(i * 37 % 50257);
     for (size_t i = 0; i < sizeof wide / 2; i++)
@@ -278,7 +270,7 @@ static void what_is_not_what_it_is_read_as_is_refused(void **state)
     check_refused("a.txt.gz", FSDP_TOKENS_AUTO, prose, 80, "its name ends in .gz, but its first bytes are those of no");
 }
 
-static void a_width_that_nothing_says_fits_the_vocabulary(void **state)
+TEST(a_width_that_nothing_says_fits_the_vocabulary)
 {
     static const struct {
         const char *name;
@@ -291,7 +283,6 @@ static void a_width_that_nothing_says_fits_the_vocabulary(void **state)
                  {"a.u32", FSDP_TOKENS_BINARY, 70000, true},  {"a.txt", FSDP_TOKENS_AUTO, 70000, true}};
     char *directory = test_directory();
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         char *path = test_path(directory, cases[i].name);
         fsdp_tokens *tokens = NULL;
@@ -309,12 +300,11 @@ static void a_width_that_nothing_says_fits_the_vocabulary(void **state)
     test_directory_free(directory);
 }
 
-static void doubtful_files_are_counted(void **state)
+TEST(doubtful_files_are_counted)
 {
     char *directory = test_directory(), *paths[4], name[16];
     fsdp_tokens *tokens = NULL;
 
-    (void)state;
     for (int i = 0; i < 4; i++) {
         const uint32_t tokens_of[8] = {1, 2, 3, 4, 5, 6, 7, i == 1 || i == 3 ? 8 : 80000};
 
@@ -331,12 +321,11 @@ static void doubtful_files_are_counted(void **state)
     test_directory_free(directory);
 }
 
-static void text_among_tokens_is_told(void **state)
+TEST(text_among_tokens_is_told)
 {
     char *directory = test_directory(), *tokens_path = write_u16(directory, "b.bin", 3, 5);
     char *text_path = test_path(directory, "a.txt");
 
-    (void)state;
     test_write_file(text_path, "text", 4);
     for (int order = 0; order < 2; order++) {
         const char *const paths[] = {order ? text_path : tokens_path, order ? tokens_path : text_path};
@@ -354,7 +343,7 @@ static void text_among_tokens_is_told(void **state)
     test_directory_free(directory);
 }
 
-static void files_are_one_stream_and_positions_are_found_again(void **state)
+TEST(files_are_one_stream_and_positions_are_found_again)
 {
     char *directory = test_directory();
     char *paths[4] = {
@@ -367,7 +356,6 @@ static void files_are_one_stream_and_positions_are_found_again(void **state)
     fsdp_tokens *tokens = NULL;
     int32_t read[12];
 
-    (void)state;
     CHECK_OK(fsdp_tokens_open((const char *const *)paths, 4, FSDP_TOKENS_AUTO, &tokens));
     check_counting(tokens, 12, 0);
     for (int64_t start = 0; start <= 12; start++)
@@ -392,7 +380,7 @@ static void files_are_one_stream_and_positions_are_found_again(void **state)
     test_directory_free(directory);
 }
 
-static void bad_files_are_named(void **state)
+TEST(bad_files_are_named)
 {
     char *directory = test_directory();
     char *missing = test_path(directory, "missing.bin"), *empty = test_path(directory, "empty.bin");
@@ -406,7 +394,6 @@ static void bad_files_are_named(void **state)
     fsdp_tokens *tokens = NULL;
     int32_t read[3];
 
-    (void)state;
     test_write_file(empty, "", 0);
     test_write_file(odd, "abcde", 5);
     test_write_file(binary, "a\0b", 3);
@@ -438,12 +425,11 @@ static void bad_files_are_named(void **state)
     test_directory_free(directory);
 }
 
-static void opening_survives_every_failed_allocation(void **state)
+TEST(opening_survives_every_failed_allocation)
 {
     char *directory = test_directory();
     char *paths[2] = {write_u16(directory, "a.bin", 5, 0), test_path(directory, "b.bin")};
 
-    (void)state;
     test_write_file(paths[1], (const uint32_t[8]){1, 2, 3}, 32); /* which makes a warning */
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_tokens *tokens = (fsdp_tokens *)1;
@@ -469,7 +455,7 @@ static void take_digest(const char *const *paths, int count, uint64_t out[2])
     fsdp_tokens_close(tokens);
 }
 
-static void a_digest_is_of_tokens_however_they_lie(void **state)
+TEST(a_digest_is_of_tokens_however_they_lie)
 {
     char *directory = test_directory(), *whole = write_u16(directory, "whole.bin", 30000, 5);
     char *first = write_u16(directory, "first.bin", 10001, 5), *rest = write_u16(directory, "rest.bin", 19999, 10006);
@@ -478,7 +464,6 @@ static void a_digest_is_of_tokens_however_they_lie(void **state)
     uint64_t expected[2], digest[2];
     uint32_t tokens[30000];
 
-    (void)state;
     for (uint32_t i = 0; i < 30000; i++)
         tokens[i] = i + 5;
     test_write_file(wide, tokens, sizeof tokens);
@@ -509,13 +494,12 @@ static void a_digest_is_of_tokens_however_they_lie(void **state)
     test_directory_free(directory);
 }
 
-static void another_machine_knows_the_same_files(void **state)
+TEST(another_machine_knows_the_same_files)
 {
     const char *path = TEST_SOURCE_DIR "/LICENSE";
     fsdp_tokens *here = NULL, *there = NULL;
     uint64_t identity;
 
-    (void)state;
     CHECK_OK(fsdp_tokens_open(&path, 1, FSDP_TOKENS_TEXT, &here));
     identity = fsdp__tokens_identity(here);
     CHECK(identity != 0);
@@ -529,14 +513,13 @@ static void another_machine_knows_the_same_files(void **state)
 }
 
 /* A file that was changed a moment ago may change again without its times showing it. */
-static void files_are_known_again_once_they_are_old(void **state)
+TEST(files_are_known_again_once_they_are_old)
 {
     char *directory = test_directory(), *copy = test_path(directory, "copy.txt"), *text;
     const char *const paths[] = {TEST_SOURCE_DIR "/LICENSE", TEST_SOURCE_DIR "/README.md"};
     fsdp_tokens *one = NULL, *again = NULL, *both = NULL, *fresh = NULL;
     size_t bytes;
 
-    (void)state;
     text = test_read_file(paths[0], &bytes);
     test_write_file(copy, text, bytes);
     CHECK_OK(fsdp_tokens_open(paths, 1, FSDP_TOKENS_TEXT, &one));
@@ -557,17 +540,3 @@ static void files_are_known_again_once_they_are_old(void **state)
     free(copy);
     test_directory_free(directory);
 }
-
-TEST_MAIN(cmocka_unit_test(text_is_its_bytes), cmocka_unit_test(the_name_tells_the_width),
-          cmocka_unit_test(headers_of_llm_c_are_known), cmocka_unit_test(files_of_llm_c_itself_are_read),
-          cmocka_unit_test(a_header_and_a_width_that_differ_are_an_error),
-          cmocka_unit_test(a_width_that_is_asked_for_wins_over_the_name),
-          cmocka_unit_test(what_does_not_look_as_it_is_read_is_doubted),
-          cmocka_unit_test(what_is_not_what_it_is_read_as_is_refused),
-          cmocka_unit_test(a_width_that_nothing_says_fits_the_vocabulary), cmocka_unit_test(doubtful_files_are_counted),
-          cmocka_unit_test(text_among_tokens_is_told),
-          cmocka_unit_test(files_are_one_stream_and_positions_are_found_again), cmocka_unit_test(bad_files_are_named),
-          cmocka_unit_test(opening_survives_every_failed_allocation),
-          cmocka_unit_test(a_digest_is_of_tokens_however_they_lie),
-          cmocka_unit_test(another_machine_knows_the_same_files),
-          cmocka_unit_test(files_are_known_again_once_they_are_old))

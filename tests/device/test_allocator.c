@@ -129,9 +129,8 @@ static void run_program(fsdp__allocator *allocator, uint64_t seed)
     check_against(allocator, slots);
 }
 
-static void blocks_never_overlap_and_every_byte_is_counted(void **state)
+TEST(blocks_never_overlap_and_every_byte_is_counted)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++) {
         fsdp__allocator *allocator = NULL;
 
@@ -141,12 +140,11 @@ static void blocks_never_overlap_and_every_byte_is_counted(void **state)
     }
 }
 
-static void a_second_equal_round_asks_the_system_for_nothing(void **state)
+TEST(a_second_equal_round_asks_the_system_for_nothing)
 {
     fsdp__allocator *allocator = NULL;
     fsdp_memory_stats first, second;
 
-    (void)state;
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
     run_program(allocator, 7);
     fsdp__allocator_stats(allocator, &first);
@@ -161,12 +159,11 @@ static void a_second_equal_round_asks_the_system_for_nothing(void **state)
 }
 
 /* Places are compared where they are comparable: within the first block's segment. */
-static void the_same_program_gets_the_same_places(void **state)
+TEST(the_same_program_gets_the_same_places)
 {
     size_t places[2][200];
     fsdp__allocator *others[2] = {NULL, NULL};
 
-    (void)state;
     for (int run = 0; run < 2; run++) {
         unsigned char *blocks[200] = {NULL}, *base = NULL;
         uint64_t seed = 11;
@@ -191,13 +188,12 @@ static void the_same_program_gets_the_same_places(void **state)
     fsdp__allocator_free(others[1]);
 }
 
-static void neighbours_become_one_block_again(void **state)
+TEST(neighbours_become_one_block_again)
 {
     fsdp__allocator *allocator = NULL;
     void *parts[8], *whole = NULL;
     fsdp_memory_stats stats;
 
-    (void)state;
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
     for (int i = 0; i < 8; i++)
         CHECK_OK(fsdp__allocator_take(allocator, 4 * MIB, FSDP_MEMORY_GRADIENT, &parts[i]));
@@ -213,12 +209,11 @@ static void neighbours_become_one_block_again(void **state)
     fsdp__allocator_free(allocator);
 }
 
-static void small_requests_do_not_cut_large_segments(void **state)
+TEST(small_requests_do_not_cut_large_segments)
 {
     fsdp__allocator *allocator = NULL;
     void *large = NULL, *small = NULL, *again = NULL;
 
-    (void)state;
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
     CHECK_OK(fsdp__allocator_take(allocator, 32 * MIB, FSDP_MEMORY_ACTIVATION, &large));
     CHECK(fsdp__allocator_give(allocator, large));
@@ -230,13 +225,12 @@ static void small_requests_do_not_cut_large_segments(void **state)
     fsdp__allocator_free(allocator);
 }
 
-static void out_of_memory_says_what_is_held(void **state)
+TEST(out_of_memory_says_what_is_held)
 {
     fsdp__allocator *allocator = NULL;
     void *held = NULL, *none = NULL;
     fsdp_memory_stats stats;
 
-    (void)state;
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
     CHECK_OK(fsdp__allocator_take(allocator, 1000, FSDP_MEMORY_OPTIMIZER_STATE, &held));
     CHECK_ERROR(fsdp__allocator_take(allocator, 700 * MIB, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY,
@@ -251,13 +245,12 @@ static void out_of_memory_says_what_is_held(void **state)
     fsdp__allocator_free(allocator);
 }
 
-static void a_huge_request_that_fails_returns_what_is_unused(void **state)
+TEST(a_huge_request_that_fails_returns_what_is_unused)
 {
     fsdp__allocator *allocator = NULL;
     void *large = NULL, *small = NULL, *none = NULL;
     fsdp_memory_stats stats;
 
-    (void)state;
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
     CHECK_OK(fsdp__allocator_take(allocator, 40 * MIB, FSDP_MEMORY_ACTIVATION, &large));
     CHECK_OK(fsdp__allocator_take(allocator, 100, FSDP_MEMORY_ACTIVATION, &small));
@@ -271,12 +264,11 @@ static void a_huge_request_that_fails_returns_what_is_unused(void **state)
     fsdp__allocator_free(allocator);
 }
 
-static void what_is_not_live_is_not_taken_back(void **state)
+TEST(what_is_not_live_is_not_taken_back)
 {
     fsdp__allocator *allocator = NULL;
     void *data = NULL;
 
-    (void)state;
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
     CHECK(!fsdp__allocator_give(allocator, &allocator));
     CHECK_OK(fsdp__allocator_take(allocator, 64, FSDP_MEMORY_WORKSPACE, &data));
@@ -285,13 +277,12 @@ static void what_is_not_live_is_not_taken_back(void **state)
     fsdp__allocator_free(allocator);
 }
 
-static void a_block_of_another_kind_is_given_back_as_that(void **state)
+TEST(a_block_of_another_kind_is_given_back_as_that)
 {
     fsdp__allocator *allocator = NULL;
     fsdp_memory_stats stats;
     void *data = NULL;
 
-    (void)state;
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
     fsdp__allocator_recount(allocator, &allocator, FSDP_MEMORY_GRADIENT);
     CHECK_OK(fsdp__allocator_take(allocator, 100, FSDP_MEMORY_ACTIVATION, &data));
@@ -308,12 +299,11 @@ static void a_block_of_another_kind_is_given_back_as_that(void **state)
     fsdp__allocator_free(allocator);
 }
 
-static void bytes_elsewhere_are_counted_and_shared_ones_told_apart(void **state)
+TEST(bytes_elsewhere_are_counted_and_shared_ones_told_apart)
 {
     fsdp__allocator *allocator = NULL;
     fsdp_memory_stats stats;
 
-    (void)state;
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
     fsdp__allocator_account(allocator, FSDP_MEMORY_PARAMETER_SHARD, 100, true);
     fsdp__allocator_account(allocator, FSDP_MEMORY_GRADIENT, 64, false);
@@ -335,9 +325,8 @@ static void bytes_elsewhere_are_counted_and_shared_ones_told_apart(void **state)
     fsdp__allocator_free(allocator);
 }
 
-static void any_host_allocation_may_fail(void **state)
+TEST(any_host_allocation_may_fail)
 {
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp__allocator *allocator = NULL;
         void *blocks[200] = {NULL};
@@ -357,13 +346,3 @@ static void any_host_allocation_may_fail(void **state)
         fsdp__allocator_free(allocator);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(blocks_never_overlap_and_every_byte_is_counted),
-          cmocka_unit_test(a_second_equal_round_asks_the_system_for_nothing),
-          cmocka_unit_test(the_same_program_gets_the_same_places), cmocka_unit_test(neighbours_become_one_block_again),
-          cmocka_unit_test(small_requests_do_not_cut_large_segments), cmocka_unit_test(out_of_memory_says_what_is_held),
-          cmocka_unit_test(a_huge_request_that_fails_returns_what_is_unused),
-          cmocka_unit_test(what_is_not_live_is_not_taken_back),
-          cmocka_unit_test(a_block_of_another_kind_is_given_back_as_that),
-          cmocka_unit_test(bytes_elsewhere_are_counted_and_shared_ones_told_apart),
-          cmocka_unit_test(any_host_allocation_may_fail))

@@ -8,12 +8,11 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-static void a_context_has_one_cpu_and_one_meta_device(void **state)
+TEST(a_context_has_one_cpu_and_one_meta_device)
 {
     fsdp_context *context = test_context();
     fsdp_device *cpu = CHECK_PTR(fsdp_cpu(context)), *meta = CHECK_PTR(fsdp_meta(context));
 
-    (void)state;
     CHECK(cpu == fsdp_cpu(context));
     CHECK(meta == fsdp_meta(context));
     CHECK_STRING(fsdp_device_name(cpu), "cpu");
@@ -29,7 +28,7 @@ static void a_context_has_one_cpu_and_one_meta_device(void **state)
 }
 
 /* The same requests on both devices leave the same ledger: that is what makes a plan on meta exact. */
-static void meta_counts_what_the_cpu_counts(void **state)
+TEST(meta_counts_what_the_cpu_counts)
 {
     static const size_t sizes[] = {0, 1, 63, 64, 65, 1000003, 70000001, 0};
     enum {
@@ -39,7 +38,6 @@ static void meta_counts_what_the_cpu_counts(void **state)
     fsdp_device *devices[2] = {fsdp_cpu(context), fsdp_meta(context)};
     fsdp_memory_stats stats[2];
 
-    (void)state;
     for (int d = 0; d < 2; d++) {
         void *blocks[COUNT];
         size_t expected = 0;
@@ -67,12 +65,11 @@ static void meta_counts_what_the_cpu_counts(void **state)
     fsdp_context_free(context);
 }
 
-static void meta_has_room_for_any_model(void **state)
+TEST(meta_has_room_for_any_model)
 {
     fsdp_context *context = test_context();
     void *blocks[8];
 
-    (void)state;
     for (int i = 0; i < 8; i++)
         CHECK_OK(fsdp__device_alloc(fsdp_meta(context), (size_t)1 << 37, FSDP_MEMORY_UNSHARDED_PARAMETER, &blocks[i]));
     for (int i = 0; i < 8; i++)
@@ -81,13 +78,12 @@ static void meta_has_room_for_any_model(void **state)
     fsdp_context_free(context);
 }
 
-static void out_of_memory_names_bytes_kind_and_what_is_held(void **state)
+TEST(out_of_memory_names_bytes_kind_and_what_is_held)
 {
     fsdp_context *context = test_context();
     fsdp_device *cpu = fsdp_cpu(context);
     void *held = NULL, *none = NULL;
 
-    (void)state;
     CHECK_OK(fsdp__device_alloc(cpu, 100, FSDP_MEMORY_ACTIVATION, &held));
     CHECK_ERROR(fsdp__device_alloc(cpu, (size_t)1 << 60, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY,
                 "cannot allocate 1152921504606846976 bytes of gradient on device 'cpu' (128 bytes live, 2097152 "
@@ -112,13 +108,12 @@ static void remember_line(void *arg, fsdp_log_level level, const char *line)
     snprintf(seen->text, sizeof seen->text, "%s", line);
 }
 
-static void leaks_and_double_frees_are_logged(void **state)
+TEST(leaks_and_double_frees_are_logged)
 {
     fsdp_context *context = test_context();
     seen_log seen = {"", 0};
     void *block = NULL, *leaked = NULL;
 
-    (void)state;
     fsdp_context_set_log(context, FSDP_LOG_ERROR, remember_line, &seen);
     CHECK_OK(fsdp__device_alloc(fsdp_cpu(context), 300, FSDP_MEMORY_GRADIENT, &block));
     CHECK_OK(fsdp__device_alloc(fsdp_cpu(context), 100, FSDP_MEMORY_OPTIMIZER_STATE, &leaked));
@@ -131,9 +126,8 @@ static void leaks_and_double_frees_are_logged(void **state)
     CHECK_EQ(seen.lines, 2);
 }
 
-static void freed_bytes_are_poisoned_for_the_sanitizer(void **state)
+TEST(freed_bytes_are_poisoned_for_the_sanitizer)
 {
-    (void)state;
 #if FSDP__ASAN
     fsdp_context *context = test_context();
     void *block = NULL;
@@ -151,9 +145,8 @@ static void freed_bytes_are_poisoned_for_the_sanitizer(void **state)
 
 /* ---- kernels ---- */
 
-static void every_kernel_is_described(void **state)
+TEST(every_kernel_is_described)
 {
-    (void)state;
     for (int k = 0; k < FSDP__KERNELS; k++) {
         CHECK(fsdp__kernel_infos[k].name[0] != '\0');
         CHECK(fsdp__kernel_infos[k].args_bytes > 0);
@@ -164,9 +157,8 @@ static void every_kernel_is_described(void **state)
     CHECK_EQ(fsdp__kernel_infos[FSDP__KERNEL_ADAM].class, FSDP__KERNEL_CLASS_OPTIMIZER);
 }
 
-static void launches_run_and_their_time_is_filed_by_class(void **state)
+TEST(launches_run_and_their_time_is_filed_by_class)
 {
-    (void)state;
     for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
         enum {
             NUMEL = 100003
@@ -200,19 +192,17 @@ static void launches_run_and_their_time_is_filed_by_class(void **state)
     }
 }
 
-static void a_launch_on_meta_does_nothing(void **state)
+TEST(a_launch_on_meta_does_nothing)
 {
     fsdp_context *context = test_context();
     fsdp__fill_args args = {.dtype = FSDP_F32, .numel = 7, .value = 3};
 
-    (void)state;
     CHECK_OK(fsdp__launch_fill(fsdp_device_stream(fsdp_meta(context)), &args));
     fsdp_context_free(context);
 }
 
-static void any_allocation_may_fail(void **state)
+TEST(any_allocation_may_fail)
 {
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context = NULL;
         fsdp_status status = fsdp_context_create(NULL, &context);
@@ -232,11 +222,3 @@ static void any_allocation_may_fail(void **state)
         fsdp_context_free(context);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(a_context_has_one_cpu_and_one_meta_device),
-          cmocka_unit_test(meta_counts_what_the_cpu_counts), cmocka_unit_test(meta_has_room_for_any_model),
-          cmocka_unit_test(out_of_memory_names_bytes_kind_and_what_is_held),
-          cmocka_unit_test(leaks_and_double_frees_are_logged),
-          cmocka_unit_test(freed_bytes_are_poisoned_for_the_sanitizer), cmocka_unit_test(every_kernel_is_described),
-          cmocka_unit_test(launches_run_and_their_time_is_filed_by_class),
-          cmocka_unit_test(a_launch_on_meta_does_nothing), cmocka_unit_test(any_allocation_may_fail))

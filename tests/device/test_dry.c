@@ -6,12 +6,11 @@
 
 #include <string.h>
 
-static void it_is_not_the_meta_device(void **state)
+TEST(it_is_not_the_meta_device)
 {
     fsdp_context *context = test_context();
     fsdp_device *dry = CHECK_PTR(fsdp__dry(context));
 
-    (void)state;
     CHECK(dry == fsdp__dry(context));
     CHECK_STRING(fsdp_device_name(dry), "dry");
     CHECK(!fsdp_device_is_meta(dry));
@@ -21,14 +20,13 @@ static void it_is_not_the_meta_device(void **state)
     fsdp_context_free(context);
 }
 
-static void what_is_written_is_forgotten(void **state)
+TEST(what_is_written_is_forgotten)
 {
     fsdp_context *context = test_context();
     fsdp_device *dry = CHECK_PTR(fsdp__dry(context));
     float values[] = {1, 2, 3}, back[] = {4, 5, 6}, zeros[3] = {0};
     void *memory;
 
-    (void)state;
     CHECK_OK(fsdp__device_alloc(dry, sizeof values, FSDP_MEMORY_ACTIVATION, &memory));
     CHECK_OK(fsdp__copy_to_device(fsdp_device_stream(dry), memory, values, sizeof values));
     CHECK_OK(fsdp__copy_to_host(fsdp_device_stream(dry), back, memory, sizeof back));
@@ -41,7 +39,7 @@ static void what_is_written_is_forgotten(void **state)
     fsdp_context_free(context);
 }
 
-static void products_count(void **state)
+TEST(products_count)
 {
     fsdp_context *context = test_context();
     fsdp_device *dry = CHECK_PTR(fsdp__dry(context));
@@ -58,7 +56,6 @@ static void products_count(void **state)
                                                             .kernel_height = 3,
                                                             .kernel_width = 2}};
 
-    (void)state;
     CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_CONV2D_WEIGHT, &convolution), 2 * 2 * 6 * 5 * 3 * 2 * 3 * 2);
     CHECK_EQ(fsdp__device_flops(dry), 0);
     CHECK_OK(fsdp__launch_matmul(stream, &matmul));
@@ -73,14 +70,13 @@ static void products_count(void **state)
 }
 
 /* Scratch is what differs from machine to machine. */
-static void a_peak_without_workspace(void **state)
+TEST(a_peak_without_workspace)
 {
     fsdp_context *context = test_context();
     fsdp_device *dry = CHECK_PTR(fsdp__dry(context));
     fsdp_memory_stats stats;
     void *scratch, *a;
 
-    (void)state;
     CHECK_OK(fsdp__device_alloc(dry, 640, FSDP_MEMORY_WORKSPACE, &scratch));
     CHECK_OK(fsdp__device_alloc(dry, 128, FSDP_MEMORY_ACTIVATION, &a));
     fsdp_device_memory(dry, &stats);
@@ -95,6 +91,3 @@ static void a_peak_without_workspace(void **state)
     fsdp__device_free(dry, scratch, 640, FSDP_MEMORY_WORKSPACE);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(it_is_not_the_meta_device), cmocka_unit_test(what_is_written_is_forgotten),
-          cmocka_unit_test(products_count), cmocka_unit_test(a_peak_without_workspace))

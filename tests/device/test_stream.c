@@ -39,13 +39,12 @@ static fsdp_status break_down(fsdp_stream *stream, const void *argument)
     return FSDP_FAIL(FSDP_IO, "item %d is broken", args->number);
 }
 
-static void arguments_are_copied_and_work_runs_in_order(void **state)
+TEST(arguments_are_copied_and_work_runs_in_order)
 {
     enum {
         COUNT = 1000
     };
 
-    (void)state;
     for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
         fsdp_context *context = test_context();
         fsdp_stream *stream = NULL;
@@ -69,13 +68,12 @@ static void arguments_are_copied_and_work_runs_in_order(void **state)
 }
 
 /* Three streams take turns, ordered by events alone; whoever is slow must be waited for. */
-static void events_order_streams_the_same_way_in_every_mode(void **state)
+TEST(events_order_streams_the_same_way_in_every_mode)
 {
     enum {
         ROUNDS = 60
     };
 
-    (void)state;
     for (int modes = 0; modes < 8; modes++) {
         fsdp_context *context = test_context();
         fsdp_stream *streams[3];
@@ -149,7 +147,7 @@ static fsdp_status pass_gate(fsdp_stream *stream, const void *argument)
 }
 
 /* The second record is reached at once on another stream: whoever waited for the first must still wait for it. */
-static void a_wait_refers_to_the_record_before_it(void **state)
+TEST(a_wait_refers_to_the_record_before_it)
 {
     fsdp_context *context = test_context();
     fsdp_stream *slow = NULL, *waiter = NULL;
@@ -159,7 +157,6 @@ static void a_wait_refers_to_the_record_before_it(void **state)
     push_args args = {list, &count, 1, 0};
     gate g, *pointer = &g;
 
-    (void)state;
     gate_init(&g);
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &slow));
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &waiter));
@@ -182,7 +179,7 @@ static void a_wait_refers_to_the_record_before_it(void **state)
     gate_deinit(&g);
 }
 
-static void an_event_outlives_its_stream(void **state)
+TEST(an_event_outlives_its_stream)
 {
     fsdp_context *context = test_context();
     fsdp_stream *stream = NULL;
@@ -191,7 +188,6 @@ static void an_event_outlives_its_stream(void **state)
     _Atomic int64_t count = 0;
     push_args args = {list, &count, 5, 1000};
 
-    (void)state;
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &stream));
     CHECK_OK(fsdp_event_create(fsdp_cpu(context), &event));
     for (int i = 0; i < 3; i++)
@@ -205,7 +201,7 @@ static void an_event_outlives_its_stream(void **state)
     fsdp_context_free(context);
 }
 
-static void the_first_failure_is_kept_and_later_work_still_runs(void **state)
+TEST(the_first_failure_is_kept_and_later_work_still_runs)
 {
     fsdp_context *context = test_context();
     fsdp_stream *stream = NULL;
@@ -214,7 +210,6 @@ static void the_first_failure_is_kept_and_later_work_still_runs(void **state)
     push_args after = {list, &count, 5, 0};
     break_args first = {17}, second = {18};
 
-    (void)state;
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &stream));
     CHECK_OK(fsdp__stream_enqueue(stream, break_down, &first, sizeof first));
     CHECK_OK(fsdp__stream_enqueue(stream, break_down, &second, sizeof second));
@@ -232,14 +227,13 @@ static void the_first_failure_is_kept_and_later_work_still_runs(void **state)
 }
 
 /* Who waits for what failed fails too, and is told by its own stream; who waited for what went well does not. */
-static void a_wait_carries_the_failure(void **state)
+TEST(a_wait_carries_the_failure)
 {
     fsdp_context *context = test_context();
     fsdp_stream *first = NULL, *second = NULL;
     fsdp_event *good = NULL, *bad = NULL;
     break_args broken = {17};
 
-    (void)state;
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &first));
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &second));
     CHECK_OK(fsdp_event_create(fsdp_cpu(context), &good));
@@ -273,14 +267,13 @@ static void remember_line(void *arg, fsdp_log_level level, const char *line)
     snprintf(seen->text, sizeof seen->text, "%s", line);
 }
 
-static void a_failure_nobody_asked_for_is_logged(void **state)
+TEST(a_failure_nobody_asked_for_is_logged)
 {
     fsdp_context *context = test_context();
     fsdp_stream *stream = NULL;
     break_args args = {3};
     seen_log seen = {""};
 
-    (void)state;
     fsdp_context_set_log(context, FSDP_LOG_ERROR, remember_line, &seen);
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &stream));
     CHECK_OK(fsdp__stream_enqueue(stream, break_down, &args, sizeof args));
@@ -298,10 +291,9 @@ static fsdp_status multiply_denormal(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
-static void denormals_are_zero_on_every_thread(void **state)
+TEST(denormals_are_zero_on_every_thread)
 {
 #if defined(__x86_64__) || defined(__i386__)
-    (void)state;
     for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
         fsdp_context *context = test_context();
         fsdp_stream *stream = NULL;
@@ -347,9 +339,8 @@ static fsdp_status use_workspace(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
-static void a_workspace_only_grows(void **state)
+TEST(a_workspace_only_grows)
 {
-    (void)state;
     for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
         static const size_t requests[] = {0, 100, 5000, 70, 5000, 300001};
         static const size_t lives[] = {0, 128, 5056, 5056, 5056, 300032};
@@ -431,16 +422,15 @@ static void check_inside(const char *device_name, fsdp_stream_mode mode, bool ha
     fsdp_context_free(context);
 }
 
-static void copies_inside_work_are_done_on_return(void **state)
+TEST(copies_inside_work_are_done_on_return)
 {
-    (void)state;
     check_inside("cpu", FSDP_STREAM_INLINE, true);
     check_inside("cpu", FSDP_STREAM_WORKER, true);
     check_inside("sim", FSDP_STREAM_WORKER, true);
     check_inside("meta", FSDP_STREAM_INLINE, false);
 }
 
-static void meta_streams_take_no_time(void **state)
+TEST(meta_streams_take_no_time)
 {
     fsdp_context *context = test_context();
     fsdp_stream *stream = NULL;
@@ -449,7 +439,6 @@ static void meta_streams_take_no_time(void **state)
     _Atomic int64_t count = 0;
     push_args args = {list, &count, 9, 0};
 
-    (void)state;
     CHECK_OK(fsdp_stream_create(fsdp_meta(context), FSDP_STREAM_WORKER, &stream));
     CHECK_OK(fsdp_event_create(fsdp_meta(context), &event));
     CHECK_OK(fsdp__stream_enqueue(stream, push, &args, sizeof args));
@@ -465,13 +454,12 @@ static void meta_streams_take_no_time(void **state)
     fsdp_context_free(context);
 }
 
-static void wrong_arguments_are_refused(void **state)
+TEST(wrong_arguments_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_stream *stream = NULL;
     fsdp_event *event = NULL;
 
-    (void)state;
     CHECK_STATUS(fsdp_stream_create(NULL, FSDP_STREAM_INLINE, &stream), FSDP_INVALID);
     CHECK_ERROR(fsdp_stream_create(fsdp_cpu(context), (fsdp_stream_mode)7, &stream), FSDP_INVALID, "unknown mode 7");
     CHECK_STATUS(fsdp_stream_synchronize(NULL), FSDP_INVALID);
@@ -509,9 +497,8 @@ static fsdp_status two_workers(fsdp_context *context, fsdp_stream **streams, fsd
     return status;
 }
 
-static void any_allocation_may_fail(void **state)
+TEST(any_allocation_may_fail)
 {
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context = NULL;
         fsdp_stream *streams[2] = {NULL, NULL};
@@ -527,12 +514,3 @@ static void any_allocation_may_fail(void **state)
         fsdp_context_free(context);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(arguments_are_copied_and_work_runs_in_order),
-          cmocka_unit_test(events_order_streams_the_same_way_in_every_mode),
-          cmocka_unit_test(a_wait_refers_to_the_record_before_it), cmocka_unit_test(an_event_outlives_its_stream),
-          cmocka_unit_test(the_first_failure_is_kept_and_later_work_still_runs),
-          cmocka_unit_test(a_wait_carries_the_failure), cmocka_unit_test(a_failure_nobody_asked_for_is_logged),
-          cmocka_unit_test(denormals_are_zero_on_every_thread), cmocka_unit_test(a_workspace_only_grows),
-          cmocka_unit_test(copies_inside_work_are_done_on_return), cmocka_unit_test(meta_streams_take_no_time),
-          cmocka_unit_test(wrong_arguments_are_refused), cmocka_unit_test(any_allocation_may_fail))

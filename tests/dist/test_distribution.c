@@ -3,11 +3,10 @@
 #include "support/ranks.h"
 #include "tensor/tensor.h"
 
-static void the_chunk_rule_gives_every_row_to_one_rank(void **state)
+TEST(the_chunk_rule_gives_every_row_to_one_rank)
 {
     static const int worlds[] = {1, 2, 3, 4, 7, 8, 64};
 
-    (void)state;
     for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
         for (int64_t n = 0; n <= 130; n++) {
             int64_t chunk = (n + worlds[w] - 1) / worlds[w], next = 0;
@@ -25,14 +24,13 @@ static void the_chunk_rule_gives_every_row_to_one_rank(void **state)
         }
 }
 
-static void trailing_ranks_may_hold_little_or_nothing(void **state)
+TEST(trailing_ranks_may_hold_little_or_nothing)
 {
     static const struct {
         int64_t n, world, lengths[4];
     } cases[] = {{6, 4, {2, 2, 2, 0}}, {1, 4, {1, 0, 0, 0}}, {5, 4, {2, 2, 1, 0}}, {7, 3, {3, 3, 1}}, {0, 2, {0, 0}}};
     int64_t start;
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int64_t rank = 0; rank < cases[i].world; rank++)
             CHECK_EQ(fsdp_shard_range(cases[i].n, cases[i].world, rank, &start), cases[i].lengths[rank]);
@@ -82,9 +80,8 @@ static void check_boxes(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void boxes_cover_the_tensor_as_often_as_it_is_replicated(void **state)
+TEST(boxes_cover_the_tensor_as_often_as_it_is_replicated)
 {
-    (void)state;
     test_run_ranks(8, check_boxes, NULL);
 }
 
@@ -138,13 +135,7 @@ static void check_attachment(fsdp_context *context, void *arg)
     fsdp_tensor_unref(tensor);
 }
 
-static void a_distribution_must_fit_and_is_kept_with_its_mesh(void **state)
+TEST(a_distribution_must_fit_and_is_kept_with_its_mesh)
 {
-    (void)state;
     test_run_ranks(3, check_attachment, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(the_chunk_rule_gives_every_row_to_one_rank),
-          cmocka_unit_test(trailing_ranks_may_hold_little_or_nothing),
-          cmocka_unit_test(boxes_cover_the_tensor_as_often_as_it_is_replicated),
-          cmocka_unit_test(a_distribution_must_fit_and_is_kept_with_its_mesh))

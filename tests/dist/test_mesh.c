@@ -62,9 +62,8 @@ static void check_mesh(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void every_rank_has_a_place_and_a_group_per_dimension(void **state)
+TEST(every_rank_has_a_place_and_a_group_per_dimension)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         test_run_ranks(world_of(&cases[i]), check_mesh, (void *)&cases[i]);
 }
@@ -89,9 +88,8 @@ static void check_groups_talk(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void groups_of_a_dimension_talk_among_themselves(void **state)
+TEST(groups_of_a_dimension_talk_among_themselves)
 {
-    (void)state;
     test_run_ranks(6, check_groups_talk, NULL);
 }
 
@@ -151,13 +149,12 @@ static void check_from_groups(fsdp_context *context, void *arg)
     fsdp_process_group_free(groups[0]);
 }
 
-static void groups_that_exist_make_a_mesh(void **state)
+TEST(groups_that_exist_make_a_mesh)
 {
-    (void)state;
     test_run_ranks(5, check_from_groups, NULL);
 }
 
-static void bad_meshes_are_refused(void **state)
+TEST(bad_meshes_are_refused)
 {
     fsdp_context *context = test_context();
     static const int64_t two[] = {1, 2}, ones[] = {1, 1, 1, 1, 1}, zero[] = {0}, negative[] = {-1, -1};
@@ -165,7 +162,6 @@ static void bad_meshes_are_refused(void **state)
     const char *const same[] = {"a", "a"}, *const unnamed[] = {"a", NULL}, *const fifth[] = {"a", "b", "c", "d", "e"};
     fsdp_mesh *mesh = NULL;
 
-    (void)state;
     CHECK_ERROR(fsdp_mesh_create(context, 2, two, names, &mesh), FSDP_INVALID,
                 "shape (1, 2): it has 2 ranks, the world has 1");
     CHECK_ERROR(fsdp_mesh_create(context, 5, ones, fifth, &mesh), FSDP_INVALID, "5 dimensions");
@@ -184,11 +180,10 @@ static void bad_meshes_are_refused(void **state)
     fsdp_context_free(context);
 }
 
-static void making_one_survives_every_failed_allocation(void **state)
+TEST(making_one_survives_every_failed_allocation)
 {
     static const int64_t ones[] = {1, 1};
 
-    (void)state;
     for (long n = 1, hit = 1; hit; n++) {
         fsdp_context *context = test_context(); /* a failure breaks its groups */
         fsdp_mesh *mesh = (fsdp_mesh *)1, *again = NULL;
@@ -210,8 +205,3 @@ static void making_one_survives_every_failed_allocation(void **state)
         fsdp_context_free(context);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(every_rank_has_a_place_and_a_group_per_dimension),
-          cmocka_unit_test(groups_of_a_dimension_talk_among_themselves),
-          cmocka_unit_test(groups_that_exist_make_a_mesh), cmocka_unit_test(bad_meshes_are_refused),
-          cmocka_unit_test(making_one_survives_every_failed_allocation))

@@ -197,9 +197,8 @@ static void check_random(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void any_placements_to_any_others(void **state)
+TEST(any_placements_to_any_others)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         test_run_ranks(cases[i].world, check_random, (void *)&cases[i]);
 }
@@ -245,9 +244,8 @@ static void check_partial(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void partial_values_are_reduced_by_their_operation(void **state)
+TEST(partial_values_are_reduced_by_their_operation)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         test_run_ranks(cases[i].world, check_partial, (void *)&cases[i]);
 }
@@ -299,9 +297,8 @@ static void check_steps(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void each_change_takes_the_one_collective_it_needs(void **state)
+TEST(each_change_takes_the_one_collective_it_needs)
 {
-    (void)state;
     test_run_ranks(3, check_steps, NULL);
 }
 
@@ -348,20 +345,18 @@ static void check_strided_and_meta(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void strided_tensors_and_shapes_without_bytes(void **state)
+TEST(strided_tensors_and_shapes_without_bytes)
 {
-    (void)state;
     test_run_ranks(2, check_strided_and_meta, NULL);
 }
 
-static void distributing_survives_every_failed_allocation(void **state)
+TEST(distributing_survives_every_failed_allocation)
 {
     fsdp_context *context = test_context();
     const fsdp_placement s0 = {.kind = FSDP_SHARD, .dim = 0}, s1 = {.kind = FSDP_SHARD, .dim = 1};
     fsdp_mesh *mesh = NULL;
     fsdp_tensor *whole = counting(context, FSDP_F32, 2, (const int64_t[]){3, 4});
 
-    (void)state;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){1}, NULL, &mesh));
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_tensor *piece = NULL, *moved = NULL, *full = NULL;
@@ -410,16 +405,8 @@ static void check_fault_on_one_rank(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void a_failure_on_one_rank_hangs_nobody(void **state)
+TEST(a_failure_on_one_rank_hangs_nobody)
 {
-    (void)state;
     for (long nth = 1; nth < 42; nth += nth < 12 ? 1 : 10)
         test_run_ranks(3, check_fault_on_one_rank, &nth);
 }
-
-TEST_MAIN(cmocka_unit_test(any_placements_to_any_others),
-          cmocka_unit_test(partial_values_are_reduced_by_their_operation),
-          cmocka_unit_test(each_change_takes_the_one_collective_it_needs),
-          cmocka_unit_test(strided_tensors_and_shapes_without_bytes),
-          cmocka_unit_test(distributing_survives_every_failed_allocation),
-          cmocka_unit_test(a_failure_on_one_rank_hangs_nobody))

@@ -44,9 +44,8 @@ static void check_slices(fsdp_context *context, void *arg)
     fsdp_mesh_unref(tp);
 }
 
-static void a_slice_is_the_part_with_this_rank_in_it(void **state)
+TEST(a_slice_is_the_part_with_this_rank_in_it)
 {
-    (void)state;
     test_run_ranks(8, check_slices, NULL);
 }
 
@@ -113,9 +112,8 @@ static void check_flatten(fsdp_context *context, void *arg)
     fsdp_mesh_unref(flat);
 }
 
-static void dimensions_flatten_into_one(void **state)
+TEST(dimensions_flatten_into_one)
 {
-    (void)state;
     test_run_ranks(12, check_flatten, NULL);
 }
 
@@ -142,9 +140,8 @@ static void check_parts(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void a_dimension_of_a_part_is_any_number_of_dimensions(void **state)
+TEST(a_dimension_of_a_part_is_any_number_of_dimensions)
 {
-    (void)state;
     test_run_ranks(8, check_parts, NULL);
 }
 
@@ -191,20 +188,18 @@ static void check_unflatten(fsdp_context *context, void *arg)
     fsdp_mesh_unref(cut);
 }
 
-static void a_dimension_is_cut_into_several(void **state)
+TEST(a_dimension_is_cut_into_several)
 {
-    (void)state;
     test_run_ranks(12, check_unflatten, NULL);
 }
 
-static void bad_names_are_refused(void **state)
+TEST(bad_names_are_refused)
 {
     fsdp_context *context = test_context();
     static const int64_t ones[] = {1, 1};
     const char *const twice[] = {"pp", "pp"};
     fsdp_mesh *mesh = NULL, *out = NULL;
 
-    (void)state;
     CHECK_OK(fsdp_mesh_create(context, 2, ones, names, &mesh));
     CHECK_ERROR(fsdp_mesh_flatten(mesh, 2, twice, "x", &out), FSDP_INVALID, "cannot flatten a mesh: dimension 'pp'");
     CHECK_ERROR(fsdp_mesh_flatten(mesh, 1, (const char *const[]){"ep"}, "x", &out), FSDP_NOT_FOUND,
@@ -218,11 +213,10 @@ static void bad_names_are_refused(void **state)
     fsdp_context_free(context);
 }
 
-static void parts_survive_every_failed_allocation(void **state)
+TEST(parts_survive_every_failed_allocation)
 {
     static const int64_t ones[] = {1, 1};
 
-    (void)state;
     for (long n = 1, hit = 1; hit; n++) {
         fsdp_context *context = test_context();
         fsdp_mesh *mesh = NULL, *made[3] = {NULL};
@@ -245,8 +239,3 @@ static void parts_survive_every_failed_allocation(void **state)
         fsdp_context_free(context);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(a_slice_is_the_part_with_this_rank_in_it), cmocka_unit_test(dimensions_flatten_into_one),
-          cmocka_unit_test(a_dimension_of_a_part_is_any_number_of_dimensions),
-          cmocka_unit_test(a_dimension_is_cut_into_several), cmocka_unit_test(bad_names_are_refused),
-          cmocka_unit_test(parts_survive_every_failed_allocation))

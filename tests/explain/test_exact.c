@@ -81,7 +81,7 @@ static void hold(const fixture *f, int world, const char *keys)
 
 /* ---- every strategy ---- */
 
-static void every_strategy_costs_what_is_said(void **state)
+TEST_WITH(every_strategy_costs_what_is_said, open_fixture, close_fixture)
 {
     static const char *const strategies[] = {"parallelism.strategy=fsdp2", "parallelism.strategy=zero1",
                                              "parallelism.strategy=zero2", "parallelism.strategy=zero3",
@@ -97,7 +97,7 @@ static void every_strategy_costs_what_is_said(void **state)
         }
 }
 
-static void every_way_of_a_strategy_costs_what_is_said(void **state)
+TEST_WITH(every_way_of_a_strategy_costs_what_is_said, open_fixture, close_fixture)
 {
     static const struct {
         int world;
@@ -134,7 +134,7 @@ static void every_way_of_a_strategy_costs_what_is_said(void **state)
         hold(*state, ways[i].world, ways[i].keys);
 }
 
-static void units_of_every_policy_cost_what_is_said(void **state)
+TEST_WITH(units_of_every_policy_cost_what_is_said, open_fixture, close_fixture)
 {
     static const char *const policies[] = {
         "parallelism.wrap_policy=root",
@@ -152,7 +152,7 @@ static void units_of_every_policy_cost_what_is_said(void **state)
 
 /* ---- several machines ---- */
 
-static void machines_send_what_is_said(void **state)
+TEST_WITH(machines_send_what_is_said, open_fixture, close_fixture)
 {
     static const struct {
         int machines, world;
@@ -199,7 +199,7 @@ static const char *draw(uint64_t *dice, int world, char *keys, size_t bytes)
     return keys;
 }
 
-static void models_that_were_drawn_cost_what_is_said(void **state)
+TEST_WITH(models_that_were_drawn_cost_what_is_said, open_fixture, close_fixture)
 {
     int trials = test_long() ? 200 : test_brief() ? 2 : 8;
     char keys[512];
@@ -211,9 +211,3 @@ static void models_that_were_drawn_cost_what_is_said(void **state)
         hold(*state, world, draw(&dice, world, keys, sizeof keys));
     }
 }
-
-TEST_MAIN(cmocka_unit_test_setup_teardown(every_strategy_costs_what_is_said, open_fixture, close_fixture),
-          cmocka_unit_test_setup_teardown(every_way_of_a_strategy_costs_what_is_said, open_fixture, close_fixture),
-          cmocka_unit_test_setup_teardown(units_of_every_policy_cost_what_is_said, open_fixture, close_fixture),
-          cmocka_unit_test_setup_teardown(machines_send_what_is_said, open_fixture, close_fixture),
-          cmocka_unit_test_setup_teardown(models_that_were_drawn_cost_what_is_said, open_fixture, close_fixture))

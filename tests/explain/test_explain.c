@@ -77,13 +77,12 @@ static void train(fsdp_context *context, void *arg)
     fsdp_module_unref(l.module);
 }
 
-static void a_model_of_ones_own_costs_what_is_said(void **state)
+TEST(a_model_of_ones_own_costs_what_is_said)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp"};
     static const fsdp_wrap_policy policies[] = {
         {.kind = FSDP_WRAP_NONE}, {.kind = FSDP_WRAP_SIZE, .min_num_params = 70}, {.kind = FSDP_WRAP_ALWAYS}};
 
-    (void)state;
     for (int world = 1; world <= REAL_WORLDS; world++)
         for (int i = 0; i < 9; i++) {
             loop l = {.strategy = strategies[i / 3], .policy = policies[i % 3]};
@@ -115,14 +114,13 @@ static const fsdp_explained_unit *unit(const fsdp_explanation *e, const char *na
 
 /* Two ranks; `up` and `down` are units: 7 x 13 + 13 = 104, 13 x 7 + 7 = 98; the root has 11 x 7. Of 13 rows and 7 rows
  * and 11 rows a rank lacks one. */
-static void units_are_described(void **state)
+TEST(units_are_described)
 {
     const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .min_num_params = 90};
     fsdp_explain_model model = own_model;
     fsdp_explanation *e;
     const fsdp_explained_unit *up;
 
-    (void)state;
     model.policy = &policy;
     CHECK_OK(fsdp_explain(&model, NULL, &(fsdp_explain_options){.world_size = 2, .rank = 1}, &e));
     CHECK_STRING(e->model, "Tied");
@@ -154,12 +152,11 @@ static void units_are_described(void **state)
     fsdp_explanation_free(e);
 }
 
-static void a_sweep_has_what_is_asked_for_once(void **state)
+TEST(a_sweep_has_what_is_asked_for_once)
 {
     static const char *const policies[] = {"root", "blocks", "always"};
     fsdp_explanation *e;
 
-    (void)state;
     for (int i = 0; i < 3; i++) {
         fsdp_train_config *config = config_of("zero3", policies[i]);
         int asked = 0;
@@ -205,11 +202,10 @@ static void hear(void *arg, int64_t done, int64_t all)
     h->all = all;
 }
 
-static void who_waits_hears_of_each_rank_and_variant(void **state)
+TEST(who_waits_hears_of_each_rank_and_variant)
 {
     fsdp_train_config *config = config_of("fsdp2", "always");
 
-    (void)state;
     for (int sweep = 0; sweep < 2; sweep++) {
         heard h = {0};
         const fsdp_explain_options options = {
@@ -225,13 +221,12 @@ static void who_waits_hears_of_each_rank_and_variant(void **state)
 }
 
 /* Which has no blocks, and needs none. */
-static void ddp_of_a_model_of_ones_own_needs_no_policy(void **state)
+TEST(ddp_of_a_model_of_ones_own_needs_no_policy)
 {
     fsdp_train_config *ddp = config_of("ddp", "blocks"), *sharded = config_of("fsdp2", "always");
     const fsdp_explain_options options = {.world_size = 2, .sweep = true};
     fsdp_explanation *e, *other;
 
-    (void)state;
     CHECK_OK(fsdp_explain(&own_model, ddp, &options, &e));
     CHECK_STRING(e->policy, "buckets");
     CHECK_EQ(e->unit_count, 1);
@@ -271,16 +266,15 @@ static void look(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_sharded_module_is_described(void **state)
+TEST(a_sharded_module_is_described)
 {
-    (void)state;
     test_run_ranks(3, look, NULL);
 }
 
 /* ---- many ranks ---- */
 
 /* More than anybody wants to see the parts of: those of one are told, and its machine's traffic. */
-static void of_many_ranks_one_is_told(void **state)
+TEST(of_many_ranks_one_is_told)
 {
     enum {
         RANKS = 16384,
@@ -289,7 +283,6 @@ static void of_many_ranks_one_is_told(void **state)
     fsdp_train_config *config = config_of("fsdp2", "always");
     fsdp_explanation *e;
 
-    (void)state;
     CHECK_OK(fsdp_explain(&own_model, config,
                           &(fsdp_explain_options){.world_size = RANKS, .machines = MACHINES, .rank = 5}, &e));
     CHECK_EQ(e->part_count, 1);
@@ -311,13 +304,12 @@ static fsdp_module *no_model(void *arg, fsdp_context *context, fsdp_device *devi
     return NULL;
 }
 
-static void what_cannot_be_explained_is_refused(void **state)
+TEST(what_cannot_be_explained_is_refused)
 {
     fsdp_train_config *config = config_of("fsdp2", "always");
     fsdp_explain_model model = own_model;
     fsdp_explanation *e = NULL;
 
-    (void)state;
     CHECK_ERROR(fsdp_explain(NULL, NULL, NULL, &e), FSDP_INVALID, "no model: set model.path");
     CHECK_ERROR(fsdp_explain(NULL, NULL, NULL, NULL), FSDP_INVALID, "a place");
     CHECK_ERROR(fsdp_explain(&own_model, NULL, NULL, &e), FSDP_INVALID, "has no blocks");
@@ -339,12 +331,11 @@ static void what_cannot_be_explained_is_refused(void **state)
     fsdp_train_config_free(config);
 }
 
-static void an_allocation_that_fails_leaves_nothing(void **state)
+TEST(an_allocation_that_fails_leaves_nothing)
 {
     fsdp_train_config *config = config_of("fsdp2", "always");
     fsdp_explanation *e = NULL;
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n); n += test_brief() ? 40 : 10) {
         fsdp_status status = fsdp_explain(&own_model, config, &(fsdp_explain_options){.sweep = true}, &e);
 
@@ -354,10 +345,3 @@ static void an_allocation_that_fails_leaves_nothing(void **state)
     }
     fsdp_train_config_free(config);
 }
-
-TEST_MAIN(cmocka_unit_test(a_model_of_ones_own_costs_what_is_said), cmocka_unit_test(units_are_described),
-          cmocka_unit_test(a_sweep_has_what_is_asked_for_once),
-          cmocka_unit_test(who_waits_hears_of_each_rank_and_variant),
-          cmocka_unit_test(ddp_of_a_model_of_ones_own_needs_no_policy), cmocka_unit_test(a_sharded_module_is_described),
-          cmocka_unit_test(of_many_ranks_one_is_told), cmocka_unit_test(what_cannot_be_explained_is_refused),
-          cmocka_unit_test(an_allocation_that_fails_leaves_nothing))

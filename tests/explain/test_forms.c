@@ -53,11 +53,10 @@ static void check_width(const char *text)
     }
 }
 
-static void text_has_what_was_found(void **state)
+TEST(text_has_what_was_found)
 {
     char *text = form(EXPLAIN(4, "parallelism.strategy=zero3"), fsdp_explanation_print);
 
-    (void)state;
     check_width(text);
     CHECK_CONTAINS(text, "llama-1m: 1,000,576 parameters in 5 units, 4 ranks\nstrategy zero3, units by blocks\n");
     CHECK_CONTAINS(text, "no rank was started, no weights were read");
@@ -71,14 +70,13 @@ static void text_has_what_was_found(void **state)
     free(text);
 }
 
-static void text_has_what_goes_between_machines(void **state)
+TEST(text_has_what_goes_between_machines)
 {
     fsdp_explain_options options = {.world_size = 8, .machines = 2};
     fsdp_train_config *config;
     fsdp_explanation *e;
     char *text, sent[40];
 
-    (void)state;
     CHECK_OK(fsdp_train_config_create(&config));
     CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
     CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
@@ -101,7 +99,7 @@ static void text_has_what_goes_between_machines(void **state)
 }
 
 /* Of every kind there is, and long names. */
-static void text_fits_a_page(void **state)
+TEST(text_fits_a_page)
 {
     char *texts[] = {
         form(EXPLAIN(3, "parallelism.strategy=ddp"), fsdp_explanation_print),
@@ -112,7 +110,6 @@ static void text_fits_a_page(void **state)
              fsdp_explanation_print),
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         check_width(texts[i]);
     CHECK_CONTAINS(texts[0], "nothing is gathered: every rank has all parameters all the time");
@@ -129,7 +126,7 @@ static json_int_t integer(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
-static void json_has_every_number(void **state)
+TEST(json_has_every_number)
 {
     fsdp_explanation *e = EXPLAIN(3, "parallelism.strategy=fsdp1");
     const fsdp_explained_part part = e->parameters[2].parts[1];
@@ -138,7 +135,6 @@ static void json_has_every_number(void **state)
     char *text = form(e, fsdp_explanation_json);
     json_t *object = CHECK_PTR(json_loads(text, 0, NULL)), *at;
 
-    (void)state;
     CHECK_STRING(json_string_value(json_object_get(object, "strategy")), "fsdp1 full_shard");
     CHECK_EQ(integer(object, "world_size"), 3);
     CHECK_EQ(integer(object, "elements"), 1000576);
@@ -162,7 +158,7 @@ static void json_has_every_number(void **state)
     free(text);
 }
 
-static void json_has_what_goes_between_machines(void **state)
+TEST(json_has_what_goes_between_machines)
 {
     const fsdp_explain_options options = {.world_size = 6, .machines = 3, .rank = 4};
     fsdp_train_config *config;
@@ -171,7 +167,6 @@ static void json_has_what_goes_between_machines(void **state)
     json_t *object, *at;
     char *text;
 
-    (void)state;
     CHECK_OK(fsdp_train_config_create(&config));
     CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
     CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
@@ -194,12 +189,11 @@ static void json_has_what_goes_between_machines(void **state)
     fsdp_train_config_free(config);
 }
 
-static void svg_is_well_formed(void **state)
+TEST(svg_is_well_formed)
 {
     char *text = form(EXPLAIN(4, "parallelism.wrap_policy=always"), fsdp_explanation_svg);
     int open = 0, closed = 0;
 
-    (void)state;
     CHECK_EQ(strncmp(text, "<svg xmlns=", 11), 0);
     CHECK_STRING(text + strlen(text) - 7, "</svg>\n");
     CHECK_CONTAINS(text, "lm_head.weight</text>");
@@ -237,21 +231,14 @@ static void print_own(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_sharded_module_is_printed(void **state)
+TEST(a_sharded_module_is_printed)
 {
-    (void)state;
     test_run_ranks(2, print_own, NULL);
 }
 
-static void nothing_is_refused(void **state)
+TEST(nothing_is_refused)
 {
-    (void)state;
     CHECK_ERROR(fsdp_explanation_print(NULL, stdout), FSDP_INVALID, "there is no explanation");
     CHECK_ERROR(fsdp_explanation_json(NULL, stdout), FSDP_INVALID, "there is no explanation");
     CHECK_ERROR(fsdp_explanation_svg(NULL, stdout), FSDP_INVALID, "there is no explanation");
 }
-
-TEST_MAIN(cmocka_unit_test(text_has_what_was_found), cmocka_unit_test(text_fits_a_page),
-          cmocka_unit_test(json_has_every_number), cmocka_unit_test(text_has_what_goes_between_machines),
-          cmocka_unit_test(json_has_what_goes_between_machines), cmocka_unit_test(svg_is_well_formed),
-          cmocka_unit_test(a_sharded_module_is_printed), cmocka_unit_test(nothing_is_refused))

@@ -5,7 +5,7 @@
 
 #define COMPARE(...) "compare", f->config, "-n", "2", "--rounds=1", __VA_ARGS__
 
-static void an_interruption_ends_all(void **state)
+FIXTURE_TEST(an_interruption_ends_all)
 {
     fixture *f = *state;
     run r = run_start(f->directory, (const char *const[]){PROGRAM, COMPARE("--steps=200", "--rounds=1000"), NULL});
@@ -18,7 +18,7 @@ static void an_interruption_ends_all(void **state)
     run_free(&r);
 }
 
-static void a_rank_that_is_killed_costs_its_strategy(void **state)
+FIXTURE_TEST(a_rank_that_is_killed_costs_its_strategy)
 {
     fixture *f = *state;
     run r = run_start(f->directory,
@@ -36,7 +36,7 @@ static void a_rank_that_is_killed_costs_its_strategy(void **state)
 }
 
 /* At every call that changes the picture's folder. */
-static void a_full_disk_does_not_cost_the_table(void **state)
+FIXTURE_TEST(a_full_disk_does_not_cost_the_table)
 {
     fixture *f = *state;
     char *area, *svg, number[16];
@@ -75,6 +75,3 @@ static void a_full_disk_does_not_cost_the_table(void **state)
     free(area);
     free(svg);
 }
-
-TEST_MAIN(T(an_interruption_ends_all), T(a_rank_that_is_killed_costs_its_strategy),
-          T(a_full_disk_does_not_cost_the_table))

@@ -183,7 +183,7 @@ static void check_memory(void)
 
 /* ---- the tests ---- */
 
-static void damaged_files_are_refused_in_one_line(void **state)
+FIXTURE_TEST(damaged_files_are_refused_in_one_line)
 {
     fixture *f = *state;
     text t = {.bytes = malloc(2 * MOST_BYTES)};
@@ -250,7 +250,7 @@ static int split(text *t, fixture *f, const char **argv)
     return count;
 }
 
-static void damaged_command_lines_are_refused_in_one_line(void **state)
+FIXTURE_TEST(damaged_command_lines_are_refused_in_one_line)
 {
     fixture *f = *state;
     text t = {.bytes = malloc(2 * MOST_BYTES)};
@@ -275,5 +275,3 @@ static void damaged_command_lines_are_refused_in_one_line(void **state)
     check_memory();
     free(t.bytes);
 }
-
-TEST_MAIN(T(damaged_files_are_refused_in_one_line), T(damaged_command_lines_are_refused_in_one_line))

@@ -190,7 +190,7 @@ static void damaged_folder(fixture *f, uint64_t number)
     check_doors(f, what, must_fail);
 }
 
-static void damaged_folders_end_with_one_message(void **state)
+TEST_WITH(damaged_folders_end_with_one_message, setup, teardown)
 {
     const char *one = getenv("FSDP_FAULT_CASE");
     uint64_t cases = test_long() ? 1000 : TEST_SANITIZED ? 10 : 30;
@@ -202,7 +202,7 @@ static void damaged_folders_end_with_one_message(void **state)
         damaged_folder(f, i);
 }
 
-static void good_folders_are_taken(void **state)
+TEST_WITH(good_folders_are_taken, setup, teardown)
 {
     fixture *f = *state;
 
@@ -219,7 +219,7 @@ static void good_folders_are_taken(void **state)
 }
 
 /* Each file that is read, each kind of thing that is none. */
-static void what_is_no_file_is_refused_at_every_door(void **state)
+TEST_WITH(what_is_no_file_is_refused_at_every_door, setup, teardown)
 {
     char path[700], damage[200];
     fixture *f = *state;
@@ -240,7 +240,7 @@ static void what_is_no_file_is_refused_at_every_door(void **state)
 }
 
 /* Half a kilobyte that asks for petabytes. */
-static void sizes_that_no_file_fills_take_no_memory(void **state)
+TEST_WITH(sizes_that_no_file_fills_take_no_memory, setup, teardown)
 {
     static const char *const keys[] = {"hidden_size",         "vocab_size",        "num_hidden_layers",  "head_dim",
                                        "num_attention_heads", "intermediate_size", "num_key_value_heads"};
@@ -264,8 +264,3 @@ static void sizes_that_no_file_fills_take_no_memory(void **state)
             check_doors(f, what, true);
         }
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-
-TEST_MAIN(T(good_folders_are_taken), T(damaged_folders_end_with_one_message),
-          T(what_is_no_file_is_refused_at_every_door), T(sizes_that_no_file_fills_take_no_memory))

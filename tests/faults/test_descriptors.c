@@ -32,7 +32,7 @@ static void check_trained(fixture *f)
     CHECK(unlink(f->metrics) == 0);
 }
 
-static void a_run_needs_no_standard_input(void **state)
+FIXTURE_TEST(a_run_needs_no_standard_input)
 {
     fixture *f = *state;
     program p;
@@ -48,7 +48,7 @@ static void a_run_needs_no_standard_input(void **state)
     }
 }
 
-static void a_closed_output_is_an_error_and_the_run_is_not_lost(void **state)
+FIXTURE_TEST(a_closed_output_is_an_error_and_the_run_is_not_lost)
 {
     fixture *f = *state;
     program p;
@@ -71,7 +71,7 @@ static void a_closed_output_is_an_error_and_the_run_is_not_lost(void **state)
     check_trained(f);
 }
 
-static void a_full_output_is_an_error_and_the_run_is_not_lost(void **state)
+FIXTURE_TEST(a_full_output_is_an_error_and_the_run_is_not_lost)
 {
     fixture *f = *state;
     program p;
@@ -87,7 +87,7 @@ static void a_full_output_is_an_error_and_the_run_is_not_lost(void **state)
 }
 
 /* Standard output is a pipe whose reader has gone. */
-static void a_reader_that_goes_does_not_end_a_run(void **state)
+FIXTURE_TEST(a_reader_that_goes_does_not_end_a_run)
 {
     fixture *f = *state;
     program p;
@@ -103,7 +103,7 @@ static void a_reader_that_goes_does_not_end_a_run(void **state)
     }
 }
 
-static void every_command_says_that_it_could_not_print(void **state)
+FIXTURE_TEST(every_command_says_that_it_could_not_print)
 {
     fixture *f = *state;
     const char *const commands[][6] = {
@@ -132,7 +132,7 @@ static void every_command_says_that_it_could_not_print(void **state)
     }
 }
 
-static void what_a_user_starts_has_all_three(void **state)
+FIXTURE_TEST(what_a_user_starts_has_all_three)
 {
     fixture *f = *state;
     program p = REDIRECTED(0, "<&- >&- 2>&-", "run", "-n", "3", "--", "sh", "-c",
@@ -140,7 +140,3 @@ static void what_a_user_starts_has_all_three(void **state)
 
     program_free(&p);
 }
-
-TEST_MAIN(T(a_run_needs_no_standard_input), T(a_closed_output_is_an_error_and_the_run_is_not_lost),
-          T(a_full_output_is_an_error_and_the_run_is_not_lost), T(a_reader_that_goes_does_not_end_a_run),
-          T(every_command_says_that_it_could_not_print), T(what_a_user_starts_has_all_three))

@@ -231,43 +231,35 @@ static void sweep(const scene *what)
     stage_free(&s);
 }
 
-static void into_a_new_folder(void **state)
+TEST(into_a_new_folder)
 {
-    (void)state;
     sweep(&(scene){.name = "a new folder"});
 }
 
-static void in_place_of_an_export(void **state)
+TEST(in_place_of_an_export)
 {
-    (void)state;
     sweep(&(scene){.name = "an export", .exported = true});
 }
 
-static void in_place_of_an_export_with_other_files_beside(void **state)
+TEST(in_place_of_an_export_with_other_files_beside)
 {
-    (void)state;
     sweep(&(scene){.name = "an export with other files", .exported = true, .foreign = true});
 }
 
-static void over_a_folder_of_others(void **state)
+TEST(over_a_folder_of_others)
 {
-    (void)state;
     sweep(&(scene){.name = "a folder of others", .foreign = true, .overwrite = true});
 }
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(into_a_new_folder), cmocka_unit_test(in_place_of_an_export),
-                                       cmocka_unit_test(in_place_of_an_export_with_other_files_beside),
-                                       cmocka_unit_test(over_a_folder_of_others)};
-
     if (TEST_SANITIZED) {
         puts("skipped: a sanitizer's library must come before any that is preloaded");
         return 77;
     }
     if (access("/dev/shm", W_OK) == 0) /* a disk that others use takes its time for each of thousands of syncs */
         setenv("TMPDIR", "/dev/shm", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

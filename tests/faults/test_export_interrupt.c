@@ -128,12 +128,12 @@ static void sweep(fixture *f)
     free(log);
 }
 
-static void an_interrupted_export_leaves_nothing(void **state)
+TEST_WITH(an_interrupted_export_leaves_nothing, setup, teardown)
 {
     sweep(*state);
 }
 
-static void an_interrupted_replacement_is_not_left_half_done(void **state)
+TEST_WITH(an_interrupted_replacement_is_not_left_half_done, setup, teardown)
 {
     fixture *f = *state;
     program p;
@@ -179,7 +179,7 @@ static void check_left_nothing(fixture *f, program *p)
     free(text);
 }
 
-static void a_run_that_is_interrupted_leaves_nothing(void **state)
+TEST_WITH(a_run_that_is_interrupted_leaves_nothing, setup, teardown)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 
@@ -196,7 +196,7 @@ static void a_run_that_is_interrupted_leaves_nothing(void **state)
     }
 }
 
-static void an_ignored_signal_stays_ignored(void **state)
+TEST_WITH(an_ignored_signal_stays_ignored, setup, teardown)
 {
     program p = interrupt(*state, "1", SIGHUP, SIGHUP);
 
@@ -206,21 +206,15 @@ static void an_ignored_signal_stays_ignored(void **state)
     program_free(&p);
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {T(an_interrupted_export_leaves_nothing),
-                                       T(an_interrupted_replacement_is_not_left_half_done),
-                                       T(a_run_that_is_interrupted_leaves_nothing), T(an_ignored_signal_stays_ignored)};
-
     if (TEST_SANITIZED) {
         puts("skipped: a sanitizer's library must come before any that is preloaded");
         return 77;
     }
     if (access("/dev/shm", W_OK) == 0) /* a disk that others use takes its time for each of thousands of syncs */
         setenv("TMPDIR", "/dev/shm", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

@@ -42,7 +42,7 @@ static void check_ran(program *p)
     program_free(p);
 }
 
-static void address_space_is_enough_or_the_message_says_so(void **state)
+FIXTURE_TEST(address_space_is_enough_or_the_message_says_so)
 {
     fixture *f = *state;
     program p;
@@ -70,7 +70,7 @@ static void address_space_is_enough_or_the_message_says_so(void **state)
     check_ran(&p);
 }
 
-static void a_files_size_is_enough_or_the_message_says_so(void **state)
+FIXTURE_TEST(a_files_size_is_enough_or_the_message_says_so)
 {
     fixture *f = *state;
     program p;
@@ -83,7 +83,7 @@ static void a_files_size_is_enough_or_the_message_says_so(void **state)
     check_ran(&p);
 }
 
-static void descriptors_are_enough_or_the_message_says_so(void **state)
+FIXTURE_TEST(descriptors_are_enough_or_the_message_says_so)
 {
     fixture *f = *state;
     program p;
@@ -105,7 +105,7 @@ static void descriptors_are_enough_or_the_message_says_so(void **state)
     check_ran(&p);
 }
 
-static void a_model_that_no_machine_holds_is_refused_with_the_sum(void **state)
+FIXTURE_TEST(a_model_that_no_machine_holds_is_refused_with_the_sum)
 {
     fixture *f = *state;
     struct rusage usage;
@@ -126,7 +126,7 @@ static void a_model_that_no_machine_holds_is_refused_with_the_sum(void **state)
         CHECK(usage.ru_maxrss < 1 << 20); /* KiB: before the first gigabyte */
 }
 
-static void data_that_is_cut_short_is_named(void **state)
+FIXTURE_TEST(data_that_is_cut_short_is_named)
 {
     fixture *f = *state;
     run r;
@@ -154,7 +154,3 @@ static void data_that_is_cut_short_is_named(void **state)
         run_free(&r);
     }
 }
-
-TEST_MAIN(T(address_space_is_enough_or_the_message_says_so), T(a_files_size_is_enough_or_the_message_says_so),
-          T(descriptors_are_enough_or_the_message_says_so), T(a_model_that_no_machine_holds_is_refused_with_the_sum),
-          T(data_that_is_cut_short_is_named))

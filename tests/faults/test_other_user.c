@@ -41,7 +41,7 @@ static void export_rows(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void an_export_changes_nothing_outside_of_its_folder(void **state)
+TEST_WITH(an_export_changes_nothing_outside_of_its_folder, other_setup, other_teardown)
 {
     static const char *const names[] = {"model.saving",      "model",      "there/.saving",
                                         "there/.saving/new", "there/gate", NULL};
@@ -69,7 +69,7 @@ static bool swap_staging(void *arg)
     return rename(path, away) == 0 && symlink(f->precious, path) == 0;
 }
 
-static void a_staging_folder_that_was_swapped_is_left(void **state)
+TEST_WITH(a_staging_folder_that_was_swapped_is_left, other_setup, other_teardown)
 {
     other_area *f = *state;
     garden g = garden_create();
@@ -103,7 +103,7 @@ static bool make_staging(void *arg)
     return mkdir(path, 0777) == 0;
 }
 
-static void a_staging_folder_of_another_is_refused_by_name(void **state)
+TEST_WITH(a_staging_folder_of_another_is_refused_by_name, other_setup, other_teardown)
 {
     other_area *f = *state;
     garden g = garden_create();
@@ -126,7 +126,7 @@ static void a_staging_folder_of_another_is_refused_by_name(void **state)
 }
 
 /* By a umask of those days; the lock's file is a second name of a letter. */
-static void a_staging_folder_that_was_open_to_others_is_closed_and_not_believed(void **state)
+TEST_WITH(a_staging_folder_that_was_open_to_others_is_closed_and_not_believed, other_setup, other_teardown)
 {
     other_area *f = *state;
     garden g = garden_create();
@@ -158,7 +158,7 @@ static bool plant_list(void *arg)
     return other_plant(arg, FSDP__LIST_NAME, "{\"version\": 1, \"files\": [{\"name\": \"letter\", \"bytes\": 4}]}");
 }
 
-static void a_list_of_another_removes_nothing(void **state)
+TEST_WITH(a_list_of_another_removes_nothing, other_setup, other_teardown)
 {
     other_area *f = *state;
     garden g = garden_create();
@@ -191,7 +191,7 @@ static bool plant_journal(void *arg)
            other_plant(path, "gate", "evil");
 }
 
-static void a_journal_of_another_moves_nothing(void **state)
+TEST_WITH(a_journal_of_another_moves_nothing, other_setup, other_teardown)
 {
     other_area *f = *state;
     garden g = garden_create();
@@ -219,7 +219,7 @@ static void a_journal_of_another_moves_nothing(void **state)
 }
 
 /* One of the user's own, of another folder: what it lists is not what stands ready here. */
-static void a_journal_of_another_folder_moves_nothing(void **state)
+TEST_WITH(a_journal_of_another_folder_moves_nothing, other_setup, other_teardown)
 {
     other_area *f = *state;
     char *folder = other_open_folder(f, "model"), *staging = test_path(folder, FSDP__STAGING_NAME), *before, *now;
@@ -251,7 +251,7 @@ static bool give_folder_a_files_name(void *arg)
 }
 
 /* Who may write to the folder cannot look into the diary, but may call it what the journal moves away. */
-static void a_folder_that_gets_the_name_of_a_file_is_not_moved(void **state)
+TEST_WITH(a_folder_that_gets_the_name_of_a_file_is_not_moved, other_setup, other_teardown)
 {
     other_area *f = *state;
     char *folder = other_open_folder(f, "model"), *diary;
@@ -283,7 +283,7 @@ static bool make_folder_with_link(void *arg)
     return symlink(f->precious, path) == 0;
 }
 
-static void no_link_in_a_folder_of_another_is_followed(void **state)
+TEST_WITH(no_link_in_a_folder_of_another_is_followed, other_setup, other_teardown)
 {
     static const char refused[] = "'link' in '";
     other_area *f = *state;
@@ -328,7 +328,7 @@ static void save_step(fsdp_context *context, void *arg)
     scene_content_free(&c);
 }
 
-static void a_checkpoint_changes_nothing_outside_of_its_folder(void **state)
+TEST_WITH(a_checkpoint_changes_nothing_outside_of_its_folder, other_setup, other_teardown)
 {
     static const char *const names[] = {
         "runs/step-1.saving", "runs/step-2.saving",   "runs/step-1", "runs/step-2.removing",
@@ -359,7 +359,7 @@ static bool swap_runs(void *arg)
 }
 
 /* Another run of the same user's has its checkpoints in a folder that gets the name of this one's. */
-static void a_save_into_another_runs_folder_removes_nothing(void **state)
+TEST_WITH(a_save_into_another_runs_folder_removes_nothing, other_setup, other_teardown)
 {
     const fsdp_checkpoint_saver_options options = {.keep_latest_k = 1};
     other_area *f = *state;
@@ -402,7 +402,7 @@ static bool make_leftovers(void *arg)
     return mkdir(path, 0777) == 0 && other_plant(path, "held-by", "") && other_plant(path, "theirs", "theirs");
 }
 
-static void what_another_calls_a_leftover_stays(void **state)
+TEST_WITH(what_another_calls_a_leftover_stays, other_setup, other_teardown)
 {
     other_area *f = *state;
     char *folder = other_open_folder(f, "runs"), *theirs = test_path(folder, "step-7.saving");
@@ -420,28 +420,13 @@ static void what_another_calls_a_leftover_stays(void **state)
     free(folder);
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, other_setup, other_teardown)
-
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {T(an_export_changes_nothing_outside_of_its_folder),
-                                       T(a_staging_folder_that_was_swapped_is_left),
-                                       T(a_staging_folder_of_another_is_refused_by_name),
-                                       T(a_staging_folder_that_was_open_to_others_is_closed_and_not_believed),
-                                       T(a_list_of_another_removes_nothing),
-                                       T(a_journal_of_another_moves_nothing),
-                                       T(a_journal_of_another_folder_moves_nothing),
-                                       T(a_folder_that_gets_the_name_of_a_file_is_not_moved),
-                                       T(no_link_in_a_folder_of_another_is_followed),
-                                       T(a_checkpoint_changes_nothing_outside_of_its_folder),
-                                       T(a_save_into_another_runs_folder_removes_nothing),
-                                       T(what_another_calls_a_leftover_stays)};
-
     if (access("/dev/shm", W_OK) == 0)
         setenv("TMPDIR", "/dev/shm", 0);
     if (geteuid() != 0)
         return 77; /* only root can be another user */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

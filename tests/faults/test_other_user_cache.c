@@ -59,7 +59,7 @@ static bool plant_tokens(void *arg)
     return other_plant(c->folder, c->name, "other tokens");
 }
 
-static void tokens_of_another_are_not_used(void **state)
+TEST_WITH(tokens_of_another_are_not_used, other_setup, other_teardown)
 {
     cache c = cache_create(*state);
     fsdp__cached_tokens tokens;
@@ -90,7 +90,7 @@ static bool is_refused(void *arg)
 }
 
 /* A third user's, for the other one, who cannot write there. */
-static void a_cache_of_another_that_cannot_be_written_to_is_refused(void **state)
+TEST_WITH(a_cache_of_another_that_cannot_be_written_to_is_refused, other_setup, other_teardown)
 {
     cache c = cache_create(*state);
     char *path = test_path(c.folder, c.name);
@@ -105,7 +105,7 @@ static void a_cache_of_another_that_cannot_be_written_to_is_refused(void **state
 }
 
 /* Made by this user, and then replaced before it is opened again. */
-static void tokens_that_were_swapped_are_not_opened(void **state)
+TEST_WITH(tokens_that_were_swapped_are_not_opened, other_setup, other_teardown)
 {
     cache c = cache_create(*state);
     fsdp__cached_tokens made;
@@ -150,7 +150,7 @@ static pid_t hold_lock(const char *path)
     return holder;
 }
 
-static void a_lock_of_another_stalls_nobody(void **state)
+TEST_WITH(a_lock_of_another_stalls_nobody, other_setup, other_teardown)
 {
     other_area *f = *state;
     cache c = cache_create(f);
@@ -178,7 +178,7 @@ static void a_lock_of_another_stalls_nobody(void **state)
     cache_free(&c);
 }
 
-static void making_tokens_changes_nothing_outside_of_the_cache(void **state)
+TEST_WITH(making_tokens_changes_nothing_outside_of_the_cache, other_setup, other_teardown)
 {
     other_area *f = *state;
     cache c = cache_create(f);
@@ -201,20 +201,13 @@ static void making_tokens_changes_nothing_outside_of_the_cache(void **state)
     cache_free(&c);
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, other_setup, other_teardown)
-
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {T(tokens_of_another_are_not_used),
-                                       T(a_cache_of_another_that_cannot_be_written_to_is_refused),
-                                       T(tokens_that_were_swapped_are_not_opened), T(a_lock_of_another_stalls_nobody),
-                                       T(making_tokens_changes_nothing_outside_of_the_cache)};
-
     if (access("/dev/shm", W_OK) == 0)
         setenv("TMPDIR", "/dev/shm", 0);
     if (geteuid() != 0)
         return 77; /* only root can be another user */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

@@ -98,7 +98,7 @@ static void wait_a_moment(unsigned *draw)
 /* ---- killed ---- */
 
 /* Killed again and again, the launcher or a rank, until it comes to its end. */
-static void killed_at_any_moment_it_goes_on(void **state)
+FIXTURE_TEST(killed_at_any_moment_it_goes_on)
 {
     fixture *f = *state;
     unsigned draw = 7;
@@ -137,7 +137,7 @@ static void killed_at_any_moment_it_goes_on(void **state)
     }
 }
 
-static void killed_on_two_ranks_it_goes_on_with_three(void **state)
+FIXTURE_TEST(killed_on_two_ranks_it_goes_on_with_three)
 {
     fixture *f = *state;
     command two = command_of(f, "moved", 2), three = command_of(f, "moved", 3);
@@ -176,7 +176,7 @@ static run start_endless(const fixture *f, command *c, const char *interval)
     return run_start(f->directory, c->argv);
 }
 
-static void told_to_end_it_saves_first(void **state)
+FIXTURE_TEST(told_to_end_it_saves_first)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
     fixture *f = *state;
@@ -208,7 +208,7 @@ static void told_to_end_it_saves_first(void **state)
 }
 
 /* Whichever it is, all save and end as if they had all been told. */
-static void one_rank_alone_may_be_told_to_end(void **state)
+FIXTURE_TEST(one_rank_alone_may_be_told_to_end)
 {
     static const char *const ranks[] = {"RANK=0", "RANK=1", "RANK=2"};
     fixture *f = *state;
@@ -233,7 +233,7 @@ static void one_rank_alone_may_be_told_to_end(void **state)
 }
 
 /* As `timeout` does it: the program, and then its group. */
-static void told_once_and_its_group_it_saves_all_the_same(void **state)
+FIXTURE_TEST(told_once_and_its_group_it_saves_all_the_same)
 {
     fixture *f = *state;
 
@@ -258,7 +258,7 @@ static void told_once_and_its_group_it_saves_all_the_same(void **state)
     }
 }
 
-static void told_twice_it_ends_at_once(void **state)
+FIXTURE_TEST(told_twice_it_ends_at_once)
 {
     fixture *f = *state;
 
@@ -279,7 +279,7 @@ static void told_twice_it_ends_at_once(void **state)
 }
 
 /* While it still reads its config, which comes through a pipe. */
-static void asked_before_it_has_begun_it_writes_the_first_step(void **state)
+FIXTURE_TEST(asked_before_it_has_begun_it_writes_the_first_step)
 {
     fixture *f = *state;
     char *text, *pipe = test_path(f->directory, "pipe.yaml");
@@ -313,7 +313,7 @@ static void asked_before_it_has_begun_it_writes_the_first_step(void **state)
     free(text);
 }
 
-static void asked_for_a_checkpoint_it_writes_one(void **state)
+FIXTURE_TEST(asked_for_a_checkpoint_it_writes_one)
 {
     fixture *f = *state;
 
@@ -333,8 +333,3 @@ static void asked_for_a_checkpoint_it_writes_one(void **state)
         run_free(&r);
     }
 }
-
-TEST_MAIN(T(killed_at_any_moment_it_goes_on), T(killed_on_two_ranks_it_goes_on_with_three),
-          T(told_to_end_it_saves_first), T(one_rank_alone_may_be_told_to_end),
-          T(told_once_and_its_group_it_saves_all_the_same), T(told_twice_it_ends_at_once),
-          T(asked_for_a_checkpoint_it_writes_one), T(asked_before_it_has_begun_it_writes_the_first_step))

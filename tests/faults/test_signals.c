@@ -82,7 +82,7 @@ static void cut_off(fixture *f, victim who, int signal, const char *moment, unsi
     run_free(&r);
 }
 
-static void a_run_ends_at_any_signal_to_anybody_at_any_time(void **state)
+FIXTURE_TEST(a_run_ends_at_any_signal_to_anybody_at_any_time)
 {
     fixture *f = *state;
     unsigned draw = 1;
@@ -94,7 +94,7 @@ static void a_run_ends_at_any_signal_to_anybody_at_any_time(void **state)
 
 /* ---- what was ignored ---- */
 
-static void what_was_ignored_at_the_start_stays_ignored(void **state)
+FIXTURE_TEST(what_was_ignored_at_the_start_stays_ignored)
 {
     fixture *f = *state;
 
@@ -119,7 +119,7 @@ static void what_was_ignored_at_the_start_stays_ignored(void **state)
     }
 }
 
-static void ranks_are_waited_for_although_children_were_ignored(void **state)
+FIXTURE_TEST(ranks_are_waited_for_although_children_were_ignored)
 {
     fixture *f = *state;
     program p = program_run(f->directory, 3,
@@ -132,7 +132,7 @@ static void ranks_are_waited_for_although_children_were_ignored(void **state)
 
 /* ---- statuses ---- */
 
-static void the_status_is_a_shells(void **state)
+FIXTURE_TEST(the_status_is_a_shells)
 {
     fixture *f = *state;
     char script[700];
@@ -160,7 +160,7 @@ static void the_status_is_a_shells(void **state)
 
 /* ---- what is kept ---- */
 
-static void a_run_that_keeps_nothing_says_so_and_what_was_lost(void **state)
+FIXTURE_TEST(a_run_that_keeps_nothing_says_so_and_what_was_lost)
 {
     static const int ends[] = {SIGTERM, SIGINT, SIGHUP};
     fixture *f = *state;
@@ -201,7 +201,7 @@ static int count_keeps(const fixture *f, const char *export, const char *folder,
     return count;
 }
 
-static void a_run_that_keeps_something_does_not_say_that_it_does_not(void **state)
+FIXTURE_TEST(a_run_that_keeps_something_does_not_say_that_it_does_not)
 {
     const fixture *f = *state;
 
@@ -233,7 +233,7 @@ static void await_state(pid_t pid, char state)
     TEST_FAIL("process %d never came to state %c", (int)pid, state);
 }
 
-static void a_suspended_run_stops_its_ranks_and_goes_on_with_them(void **state)
+FIXTURE_TEST(a_suspended_run_stops_its_ranks_and_goes_on_with_them)
 {
     fixture *f = *state;
     run r = START(ENDLESS, "-n", "2");
@@ -262,7 +262,7 @@ static void a_suspended_run_stops_its_ranks_and_goes_on_with_them(void **state)
 
 /* ---- those behind the ranks ---- */
 
-static void what_ranks_have_started_ends_with_a_killed_launcher(void **state)
+FIXTURE_TEST(what_ranks_have_started_ends_with_a_killed_launcher)
 {
     fixture *f = *state;
     run r = START("run", "-n", "2", "--", "sh", "-c", "sleep 1000 & echo rank $RANK has started it; wait");
@@ -310,7 +310,7 @@ static pid_t first_child(pid_t pid)
     return atoi(text);
 }
 
-static void as_process_one_signals_work(void **state)
+FIXTURE_TEST(as_process_one_signals_work)
 {
     fixture *f = *state;
 
@@ -330,7 +330,7 @@ static void as_process_one_signals_work(void **state)
 }
 
 /* Those that nobody waits for become children of process 1. */
-static void as_process_one_nothing_dead_stays(void **state)
+FIXTURE_TEST(as_process_one_nothing_dead_stays)
 {
     fixture *f = *state;
     static const char script[] = "for i in 1 2 3 4 5 6 7 8; do (true &); done; "
@@ -341,11 +341,3 @@ static void as_process_one_nothing_dead_stays(void **state)
     CHECK_EQ(r.program.status, 5);
     run_free(&r);
 }
-
-TEST_MAIN(T(a_run_ends_at_any_signal_to_anybody_at_any_time), T(what_was_ignored_at_the_start_stays_ignored),
-          T(ranks_are_waited_for_although_children_were_ignored), T(the_status_is_a_shells),
-          T(a_run_that_keeps_nothing_says_so_and_what_was_lost),
-          T(a_run_that_keeps_something_does_not_say_that_it_does_not),
-          T(a_suspended_run_stops_its_ranks_and_goes_on_with_them),
-          T(what_ranks_have_started_ends_with_a_killed_launcher), T(as_process_one_signals_work),
-          T(as_process_one_nothing_dead_stays))

@@ -35,12 +35,11 @@ static void interrupt(garden *g)
     free(staging);
 }
 
-static void an_interrupted_replacement_is_refused_and_finished(void **state)
+TEST(an_interrupted_replacement_is_refused_and_finished)
 {
     garden g = garden_create();
     bool finished = true;
 
-    (void)state;
     CHECK_OK(garden_plant(&g, "roses", "red"));
     CHECK_OK(fsdp__publish_repair(g.folder, &finished));
     CHECK(!finished);
@@ -62,13 +61,12 @@ static void an_interrupted_replacement_is_refused_and_finished(void **state)
     garden_free(&g);
 }
 
-static void a_replacement_without_its_files_is_named(void **state)
+TEST(a_replacement_without_its_files_is_named)
 {
     garden g = garden_create();
     char *staging = test_path(g.folder, FSDP__STAGING_NAME);
     bool finished = true;
 
-    (void)state;
     CHECK_OK(garden_plant(&g, "roses", "red"));
     interrupt(&g);
     test_remove_tree(staging);
@@ -80,12 +78,11 @@ static void a_replacement_without_its_files_is_named(void **state)
 }
 
 /* A folder from elsewhere, with a journal that would move files to where a link leads, and from there. */
-static void a_replacement_leads_nowhere_else(void **state)
+TEST(a_replacement_leads_nowhere_else)
 {
     static const char *const names[] = {"old", "new"};
     bool finished = true;
 
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         garden g = garden_create();
         char *staging = test_path(g.folder, FSDP__STAGING_NAME), *link = test_path(staging, names[i]);
@@ -111,7 +108,3 @@ static void a_replacement_leads_nowhere_else(void **state)
         garden_free(&g);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(an_interrupted_replacement_is_refused_and_finished),
-          cmocka_unit_test(a_replacement_without_its_files_is_named),
-          cmocka_unit_test(a_replacement_leads_nowhere_else))

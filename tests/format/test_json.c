@@ -35,11 +35,10 @@ static void check_refused(char *text, const char *part)
     free(text);
 }
 
-static void depth_count_and_strings_are_bounded(void **state)
+TEST(depth_count_and_strings_are_bounded)
 {
     char *end = repeated("0", "}]", 400, "}"), *text;
 
-    (void)state;
     CHECK_OK(parse("{\"a\":[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]}"));
     text = repeated("{\"a\":", "[{\"b\":", 400, end);
     CHECK_OK(parse(text));
@@ -52,11 +51,10 @@ static void depth_count_and_strings_are_bounded(void **state)
     check_refused(repeated("{\"a\":\"", "x", 1100000, "\"}"), "a string of over a million bytes at offset 5");
 }
 
-static void what_a_string_holds_is_no_structure(void **state)
+TEST(what_a_string_holds_is_no_structure)
 {
     char *text = repeated("{\"a\\\"\":\"", "[{\\\"", 1000, "\"}");
 
-    (void)state;
     CHECK_OK(parse(text));
     free(text);
     CHECK_ERROR(parse("{\"a\\"), FSDP_FORMAT, "line 1");
@@ -64,16 +62,14 @@ static void what_a_string_holds_is_no_structure(void **state)
     CHECK_ERROR(parse("]]]]{"), FSDP_FORMAT, "line 1");
 }
 
-static void a_pointer_of_git_lfs_is_told_by_name(void **state)
+TEST(a_pointer_of_git_lfs_is_told_by_name)
 {
-    (void)state;
     CHECK_ERROR(parse("version https://git-lfs.github.com/spec/v1\noid sha256:1\n"), FSDP_FORMAT,
                 "cannot read 'x.json': it is a pointer of Git LFS: fetch the file with 'git lfs pull'");
 }
 
-static void a_nul_in_a_string_is_said_so(void **state)
+TEST(a_nul_in_a_string_is_said_so)
 {
-    (void)state;
     CHECK_ERROR(parse("{\n \"a\": \"x\\u0000y\"}"), FSDP_FORMAT,
                 "cannot read 'x.json': line 2 column 16: a NUL (\\u0000) in a string near '\"x\\u0000y\"': fsdp reads");
     CHECK_CONTAINS(fsdp_last_error(), "with one: remove what holds it");
@@ -121,12 +117,11 @@ static void check_found(const char *text, const char *expected)
     CHECK_BYTES(plain, expected, bytes);
 }
 
-static void what_python_writes_stands_in_no_ones_way(void **state)
+TEST(what_python_writes_stands_in_no_ones_way)
 {
     char *deep = repeated("{\"b\": ", "[{\"a\":", 50000, "1"), *text = malloc(500000);
     size_t used = strlen(deep);
 
-    (void)state;
     check_found("{\"x\": NaN, \"y\": [Infinity, -Infinity], \"a\": \"b\"}", "b");
     check_found("{\"x\": 1e400, \"y\": 12345678901234567890123456789012345678901234567890, \"a\": \"b\"}", "b");
     check_found("{\"x\": \"\\ud83d\", \"\\udc00\": 0, \"n\\u0000l\": 1, \"a\": \"b\"}", "b");
@@ -146,7 +141,7 @@ static void what_python_writes_stands_in_no_ones_way(void **state)
     free(deep);
 }
 
-static void what_is_no_json_is_placed(void **state)
+TEST(what_is_no_json_is_placed)
 {
     static const struct {
         const char *text, *what;
@@ -170,7 +165,6 @@ static void what_is_no_json_is_placed(void **state)
                {"{\"a\": \"\t\"}", "a control character in a string", 7}};
     fsdp__json_member m;
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(bad); i++) {
         fsdp__json_fault fault = find(bad[i].text, "a", &m);
 
@@ -179,14 +173,13 @@ static void what_is_no_json_is_placed(void **state)
     }
 }
 
-static void half_a_pair_is_counted(void **state)
+TEST(half_a_pair_is_counted)
 {
     static const char text[] = "\\ud83d\\ud83d\\ude00\\udc00x\\ud800\\u0041";
     char plain[64];
     int64_t halves = 0;
     size_t bytes = fsdp__json_unescape(text, sizeof text - 1, plain, &halves);
 
-    (void)state;
     CHECK_EQ(halves, 3);
     CHECK_EQ(bytes, 15);
     CHECK_BYTES(plain,
@@ -209,13 +202,12 @@ static void check_strict(const char *text, const char *expected)
     fsdp__free(strict);
 }
 
-static void a_strict_text_has_what_jansson_takes(void **state)
+TEST(a_strict_text_has_what_jansson_takes)
 {
     static const char number[] = "{\"\\u0061\": 1e999}";
     char *strict = NULL;
     size_t bytes = 0;
 
-    (void)state;
     check_strict("\xef\xbb\xbf{\"a\": [1, -2.5e3, \"x\\n\"]} ", "{\"a\": [1, -2.5e3, \"x\\n\"]} ");
     check_strict("{\"a\":NaN,\"b\":[-Infinity,Infinity]}", "{\"a\":\"NaN\",\"b\":[\"-Infinity\",\"Infinity\"]}");
     check_strict("{\"a\": 9223372036854775807, \"b\": 9223372036854775808, \"c\": 1e400, \"d\": 1e-400}",
@@ -237,14 +229,13 @@ static void a_strict_text_has_what_jansson_takes(void **state)
     }
 }
 
-static void of_a_key_given_twice_the_last_counts_in_what_python_reads(void **state)
+TEST(of_a_key_given_twice_the_last_counts_in_what_python_reads)
 {
     static const char text[] = "{\"a\": 1, \"b\": {\"c\": 2, \"\\u0063\": 3}, \"a\": 4.0}";
     fsdp_status (*const foreign[])(const char *, const void *, size_t, json_t **) = {fsdp__json_parse_foreign,
                                                                                      fsdp__json_parse_as_reals};
     json_t *value = NULL;
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(foreign); i++) {
         CHECK_OK(foreign[i]("x.json", text, sizeof text - 1, &value));
         CHECK_EQ((int64_t)json_number_value(json_object_get(value, "a")), 4);
@@ -255,12 +246,11 @@ static void of_a_key_given_twice_the_last_counts_in_what_python_reads(void **sta
     CHECK_ERROR(fsdp__json_parse_large("x.json", text, sizeof text - 1, &value), FSDP_FORMAT, "duplicate object key");
 }
 
-static void the_outermost_keys_are_listed_as_far_as_they_fit(void **state)
+TEST(the_outermost_keys_are_listed_as_far_as_they_fit)
 {
     static const char text[] = "{\"id\": {\"in\": [{\"deep\": 1}]}, \"body\": \"x\"}";
     char keys[13];
 
-    (void)state;
     fsdp__json_list_keys(text, sizeof text - 1, keys, sizeof keys);
     CHECK_STRING(keys, "'id', 'body'");
     fsdp__json_list_keys(text, sizeof text - 1, keys, 12);
@@ -268,10 +258,3 @@ static void the_outermost_keys_are_listed_as_far_as_they_fit(void **state)
     fsdp__json_list_keys("{}", 2, keys, sizeof keys);
     CHECK_STRING(keys, "");
 }
-
-TEST_MAIN(cmocka_unit_test(what_python_writes_stands_in_no_ones_way), cmocka_unit_test(what_is_no_json_is_placed),
-          cmocka_unit_test(half_a_pair_is_counted), cmocka_unit_test(a_strict_text_has_what_jansson_takes),
-          cmocka_unit_test(depth_count_and_strings_are_bounded), cmocka_unit_test(what_a_string_holds_is_no_structure),
-          cmocka_unit_test(the_outermost_keys_are_listed_as_far_as_they_fit),
-          cmocka_unit_test(a_pointer_of_git_lfs_is_told_by_name), cmocka_unit_test(a_nul_in_a_string_is_said_so),
-          cmocka_unit_test(of_a_key_given_twice_the_last_counts_in_what_python_reads))

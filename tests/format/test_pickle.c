@@ -14,7 +14,7 @@ static fsdp__pickle parse(const void *data, size_t bytes)
 
 #define PARSE(text) parse(text, sizeof(text) - 1)
 
-static void integers_of_every_size_have_their_values(void **state)
+TEST(integers_of_every_size_have_their_values)
 {
     static const struct {
         const char *text;
@@ -34,7 +34,6 @@ static void integers_of_every_size_have_their_values(void **state)
         {"\x89.", 2, 0},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         fsdp__pickle p = parse(cases[i].text, cases[i].bytes);
 
@@ -43,7 +42,7 @@ static void integers_of_every_size_have_their_values(void **state)
     }
 }
 
-static void values_hold_values(void **state)
+TEST(values_hold_values)
 {
     /* {"a": [1, (2, 2)], 3: None}, with 2 remembered; of a protocol 4 as of 2 */
     fsdp__pickle p = PARSE("\x80\x04\x95\0\0\0\0\0\0\0\0}(\x8c\x01"
@@ -51,7 +50,6 @@ static void values_hold_values(void **state)
                            "eK\x03Nu.");
     const fsdp__pickle_value *list, *tuple;
 
-    (void)state;
     CHECK_EQ(p.result->kind, FSDP__PICKLE_DICT);
     CHECK_EQ(p.result->integer, 4);
     CHECK_EQ(fsdp__pickle_item(&p, p.result, 0)->kind, FSDP__PICKLE_TEXT);
@@ -66,13 +64,12 @@ static void values_hold_values(void **state)
     fsdp__pickle_release(&p);
 }
 
-static void a_call_is_a_value(void **state)
+TEST(a_call_is_a_value)
 {
     fsdp__pickle p = PARSE("\x80\x02"
                            "ctorch._utils\n_rebuild_parameter\nK\x07\x85R.");
     const fsdp__pickle_value *name = fsdp__pickle_item(&p, p.result, 0);
 
-    (void)state;
     CHECK_EQ(p.result->kind, FSDP__PICKLE_CALL);
     CHECK_STRING(fsdp__pickle_name_text((fsdp__pickle_name)name->integer), "_rebuild_parameter");
     CHECK_EQ(fsdp__pickle_item(&p, fsdp__pickle_item(&p, p.result, 1), 0)->integer, 7);
@@ -140,9 +137,8 @@ static const struct {
 };
 #undef CASE
 
-static void what_is_refused_is_named_with_its_byte(void **state)
+TEST(what_is_refused_is_named_with_its_byte)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(refused); i++) {
         fsdp__pickle p;
 
@@ -151,13 +147,12 @@ static void what_is_refused_is_named_with_its_byte(void **state)
     }
 }
 
-static void a_pickle_without_end_takes_no_memory_without_end(void **state)
+TEST(a_pickle_without_end_takes_no_memory_without_end)
 {
     size_t bytes = (size_t)5 << 20;
     char *data = malloc(bytes);
     fsdp__pickle p;
 
-    (void)state;
     memset(data, 'N', bytes);
     CHECK_ERROR(fsdp__pickle_parse("x.bin", data, bytes, &p), FSDP_FORMAT, "over 1048576 values on its stack");
     for (size_t i = 0; i + 1 < bytes; i += 2)
@@ -166,12 +161,11 @@ static void a_pickle_without_end_takes_no_memory_without_end(void **state)
     free(data);
 }
 
-static void a_failed_allocation_leaves_nothing(void **state)
+TEST(a_failed_allocation_leaves_nothing)
 {
     pickler made = {.bytes = 0};
     pickled_view view = {"weight", "FloatStorage", "0", 6, 0, 2, {2, 3}, {3, 1}};
 
-    (void)state;
     pickle_state_dict(&made, &view, 1);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp__pickle p = {.values = NULL};
@@ -180,8 +174,3 @@ static void a_failed_allocation_leaves_nothing(void **state)
         fsdp__pickle_release(&p);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(integers_of_every_size_have_their_values), cmocka_unit_test(values_hold_values),
-          cmocka_unit_test(a_call_is_a_value), cmocka_unit_test(what_is_refused_is_named_with_its_byte),
-          cmocka_unit_test(a_pickle_without_end_takes_no_memory_without_end),
-          cmocka_unit_test(a_failed_allocation_leaves_nothing))

@@ -115,12 +115,11 @@ static int sweep(const scenario *s)
     return tried;
 }
 
-static void any_cut_leaves_the_old_folder_or_the_new_one(void **state)
+TEST(any_cut_leaves_the_old_folder_or_the_new_one)
 {
     static const scenario all[] = {{NULL, "roses"}, {"roses", "tulips"}, {"roses", "roses"}, {"tulips", "roses"}};
     int tried = 0;
 
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         tried += sweep(&all[i]);
     printf("cut at %d points\n", tried);
@@ -129,11 +128,9 @@ static void any_cut_leaves_the_old_folder_or_the_new_one(void **state)
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_cut_leaves_the_old_folder_or_the_new_one)};
-
     if (access("/dev/shm", W_OK) == 0)
         setenv("TMPDIR", "/dev/shm", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

@@ -18,11 +18,10 @@
 
 /* ---- where ---- */
 
-static void a_new_folder_takes_its_name_at_the_end(void **state)
+TEST(a_new_folder_takes_its_name_at_the_end)
 {
     garden g = garden_create();
 
-    (void)state;
     CHECK_OK(garden_begin(&g));
     CHECK(!fsdp__path_exists(g.folder));
     CHECK_OK(garden_plant(&g, "roses", "red"));
@@ -30,12 +29,11 @@ static void a_new_folder_takes_its_name_at_the_end(void **state)
     garden_free(&g);
 }
 
-static void one_that_must_be_new_replaces_nothing(void **state)
+TEST(one_that_must_be_new_replaces_nothing)
 {
     garden g = garden_create();
     char *list = test_path(g.folder, FSDP__LIST_NAME);
 
-    (void)state;
     g.options.only_new = true;
     CHECK_OK(garden_begin(&g));
     CHECK_OK(fsdp__make_directories(g.folder)); /* also one that comes in the meantime, empty as it is */
@@ -49,13 +47,12 @@ static void one_that_must_be_new_replaces_nothing(void **state)
     garden_free(&g);
 }
 
-static void what_is_given_up_goes_with_the_folders_made_for_it(void **state)
+TEST(what_is_given_up_goes_with_the_folders_made_for_it)
 {
     garden g = garden_create();
     char *deep = test_path(g.directory, "a/b/c"), *top = test_path(g.directory, "a");
     char *beside = test_path(g.directory, "a/b/c.saving");
 
-    (void)state;
     g.options.folder = deep;
     CHECK_OK(garden_begin(&g));
     CHECK(fsdp__path_exists(beside));
@@ -71,13 +68,12 @@ static void what_is_given_up_goes_with_the_folders_made_for_it(void **state)
     garden_free(&g);
 }
 
-static void a_link_is_followed_and_stays(void **state)
+TEST(a_link_is_followed_and_stays)
 {
     garden g = garden_create();
     char *link = test_path(g.directory, "link");
     struct stat info;
 
-    (void)state;
     CHECK(mkdir(g.folder, 0755) == 0 && symlink(g.folder, link) == 0);
     g.options.folder = link;
     CHECK_OK(garden_plant(&g, "roses", "red"));
@@ -87,13 +83,12 @@ static void a_link_is_followed_and_stays(void **state)
     garden_free(&g);
 }
 
-static void what_is_no_folder_is_refused(void **state)
+TEST(what_is_no_folder_is_refused)
 {
     garden g = garden_create();
     char *file = test_path(g.directory, "file"), *below = test_path(g.directory, "file/garden");
     char *dangling = test_path(g.directory, "dangling");
 
-    (void)state;
     test_write_file(file, "x", 1);
     CHECK(symlink("/nonexistent/x", dangling) == 0);
     g.options.folder = file;
@@ -112,12 +107,11 @@ static void what_is_no_folder_is_refused(void **state)
     garden_free(&g);
 }
 
-static void the_folder_that_is_read_from_is_not_written_to(void **state)
+TEST(the_folder_that_is_read_from_is_not_written_to)
 {
     garden g = garden_create();
     char *link = test_path(g.directory, "link"), *in_view = test_path(link, "roses");
 
-    (void)state;
     CHECK_OK(garden_plant(&g, "roses", "red"));
     CHECK(symlink(g.folder, link) == 0);
     g.options.source = link;
@@ -139,12 +133,11 @@ static void the_folder_that_is_read_from_is_not_written_to(void **state)
 
 /* ---- what goes and what stays ---- */
 
-static void what_an_export_wrote_is_replaced_and_the_rest_stays(void **state)
+TEST(what_an_export_wrote_is_replaced_and_the_rest_stays)
 {
     garden g = garden_create();
     struct stat before, after;
 
-    (void)state;
     CHECK_OK(garden_plant(&g, "roses", "red"));
     garden_write(g.folder, "README", "mine");
     CHECK(stat(g.folder, &before) == 0);
@@ -161,11 +154,10 @@ static void what_an_export_wrote_is_replaced_and_the_rest_stays(void **state)
     garden_free(&g);
 }
 
-static void a_folder_that_comes_in_the_meantime_gets_the_content(void **state)
+TEST(a_folder_that_comes_in_the_meantime_gets_the_content)
 {
     garden g = garden_create();
 
-    (void)state;
     CHECK_OK(garden_begin(&g));
     CHECK_OK(fsdp__make_directories(g.folder));
     garden_write(g.folder, "log", "theirs");
@@ -177,11 +169,10 @@ static void a_folder_that_comes_in_the_meantime_gets_the_content(void **state)
     garden_free(&g);
 }
 
-static void what_was_changed_since_is_refused(void **state)
+TEST(what_was_changed_since_is_refused)
 {
     garden g = garden_create();
 
-    (void)state;
     CHECK_OK(garden_plant(&g, "roses", "red"));
     garden_write(g.folder, "roses", "Red");
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "it holds 'roses', which was changed after");
@@ -206,13 +197,12 @@ static void what_was_changed_since_is_refused(void **state)
     garden_free(&g);
 }
 
-static void other_folders_are_refused_or_lose_the_same_names_only(void **state)
+TEST(other_folders_are_refused_or_lose_the_same_names_only)
 {
     garden g = garden_create();
     char *list = test_path(g.folder, FSDP__LIST_NAME);
     const fsdp__file_list none = {0};
 
-    (void)state;
     CHECK(mkdir(g.folder, 0755) == 0);
     garden_write(g.folder, "gate", "theirs");
     garden_write(g.folder, "letters", "theirs");
@@ -234,12 +224,11 @@ static void other_folders_are_refused_or_lose_the_same_names_only(void **state)
     garden_free(&g);
 }
 
-static void what_would_be_read_in_place_of_the_new_is_refused(void **state)
+TEST(what_would_be_read_in_place_of_the_new_is_refused)
 {
     garden g = garden_create();
     char *folder = test_path(g.folder, "tulips");
 
-    (void)state;
     CHECK(mkdir(g.folder, 0755) == 0);
     garden_write(g.folder, "roses.index", "theirs");
     g.options.overwrite = true;
@@ -253,12 +242,11 @@ static void what_would_be_read_in_place_of_the_new_is_refused(void **state)
     garden_free(&g);
 }
 
-static void a_list_that_leads_out_of_the_folder_is_refused(void **state)
+TEST(a_list_that_leads_out_of_the_folder_is_refused)
 {
     static const char text[] = "{\"version\": 1, \"files\": [{\"name\": \"../letters\", \"bytes\": 6}]}";
     garden g = garden_create();
 
-    (void)state;
     garden_write(g.directory, "letters", "theirs");
     CHECK(mkdir(g.folder, 0755) == 0);
     garden_write(g.folder, FSDP__LIST_NAME, text);
@@ -269,13 +257,12 @@ static void a_list_that_leads_out_of_the_folder_is_refused(void **state)
 
 /* ---- who else is there ---- */
 
-static void the_second_is_told_who_holds_the_folder(void **state)
+TEST(the_second_is_told_who_holds_the_folder)
 {
     garden g = garden_create();
     fsdp__publication *first;
     char words[64];
 
-    (void)state;
     snprintf(words, sizeof words, "another run writes there: process %d on ", (int)getpid());
     for (int exists = 0; exists < 2; exists++) {
         CHECK_OK(exists ? fsdp__make_directories(g.folder) : FSDP_OK);
@@ -310,12 +297,11 @@ static void die_holding(garden *g)
     CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
 }
 
-static void what_a_dead_process_left_is_removed(void **state)
+TEST(what_a_dead_process_left_is_removed)
 {
     garden g = garden_create();
     char *beside = test_path(g.directory, "garden.saving"), *inside = test_path(g.folder, FSDP__STAGING_NAME);
 
-    (void)state;
     die_holding(&g);
     CHECK(fsdp__path_exists(beside));
     CHECK_OK(garden_plant(&g, "tulips", "yellow"));
@@ -336,13 +322,12 @@ static void what_a_dead_process_left_is_removed(void **state)
     garden_free(&g);
 }
 
-static void a_folder_of_the_temporary_name_that_is_not_ours_stays(void **state)
+TEST(a_folder_of_the_temporary_name_that_is_not_ours_stays)
 {
     garden g = garden_create();
     char *beside = test_path(g.directory, "garden.saving");
     struct stat info;
 
-    (void)state;
     CHECK(mkdir(beside, 0700) == 0 && chmod(beside, 0755) == 0);
     garden_write(beside, "letters", "theirs");
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID,
@@ -355,13 +340,12 @@ static void a_folder_of_the_temporary_name_that_is_not_ours_stays(void **state)
     garden_free(&g);
 }
 
-static void a_folder_that_cannot_be_read_to_its_end_is_not_empty(void **state)
+TEST(a_folder_that_cannot_be_read_to_its_end_is_not_empty)
 {
     garden g = garden_create();
     char *beside = test_path(g.directory, "garden.saving");
     fsdp_status status;
 
-    (void)state;
     CHECK_OK(fsdp__make_directories(g.folder));
     garden_write(g.folder, "letters", "mine");
     test_fail_readdir(true);
@@ -382,13 +366,12 @@ static void a_folder_that_cannot_be_read_to_its_end_is_not_empty(void **state)
 
 /* ---- room ---- */
 
-static void what_cannot_be_held_is_refused_before(void **state)
+TEST(what_cannot_be_held_is_refused_before)
 {
     garden g = garden_create();
     struct rlimit limit, less;
     fsdp__file_list files = {0};
 
-    (void)state;
     CHECK_OK(garden_begin(&g));
     CHECK_OK(fsdp__file_list_add(&files, "roses", 1000000));
     CHECK_OK(fsdp__publication_check(g.publication, &files));
@@ -406,14 +389,13 @@ static void what_cannot_be_held_is_refused_before(void **state)
 }
 
 /* Whether there is a journal is not known then, but that there is a wrong one would be a guess. */
-static void without_descriptors_the_limit_is_named(void **state)
+TEST(without_descriptors_the_limit_is_named)
 {
     char *directory = test_directory();
     struct rlimit limit, none;
     fsdp__journal journal = {0};
     fsdp__directory held;
 
-    (void)state;
     CHECK_OK(fsdp__directory_open(directory, &held));
     CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
@@ -428,12 +410,11 @@ static void without_descriptors_the_limit_is_named(void **state)
 
 /* ---- failures and interruptions ---- */
 
-static void a_failed_write_leaves_the_old_one(void **state)
+TEST(a_failed_write_leaves_the_old_one)
 {
     garden g = garden_create();
     bool hit = true;
 
-    (void)state;
     CHECK_OK(garden_plant(&g, "roses", "red"));
     for (long n = 1; hit; n++) {
         fsdp_status status;
@@ -450,13 +431,12 @@ static void a_failed_write_leaves_the_old_one(void **state)
 }
 
 /* A folder that comes behind the end would be nobody's, and in the way of the next publication for ever. */
-static void no_scratch_is_made_for_what_was_given_up(void **state)
+TEST(no_scratch_is_made_for_what_was_given_up)
 {
     garden g = garden_create();
     char *beside = test_path(g.directory, "garden.saving");
     fsdp__directory scratch, again;
 
-    (void)state;
     CHECK_OK(garden_begin(&g));
     CHECK_OK(fsdp__publication_scratch(g.publication, "seeds", &scratch));
     CHECK(fsdp__path_exists(scratch.path));
@@ -480,11 +460,10 @@ static void *abandon(void *arg)
 }
 
 /* A signal comes at any time: there is the one or the other, and no rest. */
-static void giving_up_from_another_thread_waits_for_the_exchange(void **state)
+TEST(giving_up_from_another_thread_waits_for_the_exchange)
 {
     garden g = garden_create();
 
-    (void)state;
     CHECK_OK(garden_plant(&g, "roses", "red"));
     for (int i = 0; i < 30; i++) {
         bool was_new = false;
@@ -505,23 +484,3 @@ static void giving_up_from_another_thread_waits_for_the_exchange(void **state)
     }
     garden_free(&g);
 }
-
-TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
-          cmocka_unit_test(one_that_must_be_new_replaces_nothing),
-          cmocka_unit_test(without_descriptors_the_limit_is_named),
-          cmocka_unit_test(what_is_given_up_goes_with_the_folders_made_for_it),
-          cmocka_unit_test(a_link_is_followed_and_stays), cmocka_unit_test(what_is_no_folder_is_refused),
-          cmocka_unit_test(the_folder_that_is_read_from_is_not_written_to),
-          cmocka_unit_test(what_an_export_wrote_is_replaced_and_the_rest_stays),
-          cmocka_unit_test(a_folder_that_comes_in_the_meantime_gets_the_content),
-          cmocka_unit_test(what_was_changed_since_is_refused),
-          cmocka_unit_test(other_folders_are_refused_or_lose_the_same_names_only),
-          cmocka_unit_test(what_would_be_read_in_place_of_the_new_is_refused),
-          cmocka_unit_test(a_list_that_leads_out_of_the_folder_is_refused),
-          cmocka_unit_test(the_second_is_told_who_holds_the_folder),
-          cmocka_unit_test(what_a_dead_process_left_is_removed),
-          cmocka_unit_test(a_folder_of_the_temporary_name_that_is_not_ours_stays),
-          cmocka_unit_test(a_folder_that_cannot_be_read_to_its_end_is_not_empty),
-          cmocka_unit_test(what_cannot_be_held_is_refused_before), cmocka_unit_test(a_failed_write_leaves_the_old_one),
-          cmocka_unit_test(no_scratch_is_made_for_what_was_given_up),
-          cmocka_unit_test(giving_up_from_another_thread_waits_for_the_exchange))

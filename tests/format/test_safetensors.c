@@ -21,13 +21,12 @@ static void write_file(const char *path, const char *header, size_t data_bytes)
     free(file);
 }
 
-static void tensors_are_found_by_name_and_listed_in_its_order(void **state)
+TEST(tensors_are_found_by_name_and_listed_in_its_order)
 {
     char *directory = test_directory(), *path = test_path(directory, "a.safetensors");
     const fsdp_safetensors_entry *entry;
     fsdp_safetensors *file = NULL;
 
-    (void)state;
     write_file(path,
                "{\"__metadata__\":{\"format\":\"pt\"},"
                "\"w\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[5,17]},"
@@ -55,12 +54,11 @@ static void tensors_are_found_by_name_and_listed_in_its_order(void **state)
     test_directory_free(directory);
 }
 
-static void a_file_without_tensors_is_valid(void **state)
+TEST(a_file_without_tensors_is_valid)
 {
     char *directory = test_directory(), *path = test_path(directory, "a.safetensors");
     fsdp_safetensors *file = NULL;
 
-    (void)state;
     write_file(path, "{}", 0);
     CHECK_OK(fsdp_safetensors_open(path, &file));
     CHECK_EQ(fsdp_safetensors_count(file), 0);
@@ -118,11 +116,10 @@ static const struct {
     {"{\"__metadata__\":{\"n\":3}}", 0, FSDP_FORMAT, "'n' in __metadata__ is not a string"},
 };
 
-static void every_fault_of_a_header_is_named(void **state)
+TEST(every_fault_of_a_header_is_named)
 {
     char *directory = test_directory(), *path = test_path(directory, "broken.safetensors");
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(header_faults); i++) {
         fsdp_safetensors *file = NULL;
 
@@ -136,7 +133,7 @@ static void every_fault_of_a_header_is_named(void **state)
 }
 
 /* Somebody else's: who has no use for them may pass them over. */
-static void dtypes_that_this_library_has_not_are_listed(void **state)
+TEST(dtypes_that_this_library_has_not_are_listed)
 {
     char *directory = test_directory(), *path = test_path(directory, "x.safetensors");
     const fsdp_weights_entry *entry;
@@ -144,7 +141,6 @@ static void dtypes_that_this_library_has_not_are_listed(void **state)
     fsdp_weights *weights = NULL;
     double value;
 
-    (void)state;
     write_file(path,
                "{\"__metadata__\":null," TENSOR("a", "F64", "2", "0", "16") "," TENSOR(
                    "b", "F4", "2,3", "16", "19") "," TENSOR("c", "F32", "1", "19", "23") "}",
@@ -165,7 +161,7 @@ static void dtypes_that_this_library_has_not_are_listed(void **state)
     test_directory_free(directory);
 }
 
-static void the_length_of_the_header_is_checked(void **state)
+TEST(the_length_of_the_header_is_checked)
 {
     static const struct {
         const char *bytes;
@@ -186,7 +182,6 @@ static void the_length_of_the_header_is_checked(void **state)
     char *directory = test_directory(), *path = test_path(directory, "x.safetensors");
     fsdp_safetensors *file = NULL;
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         test_write_file(path, cases[i].bytes, cases[i].count);
         CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, cases[i].part);
@@ -219,12 +214,11 @@ static void put_tensor(const char *directory, const char *file, const char *tens
 
 #define INDEX "model.safetensors.index.json"
 
-static void an_index_opens_all_its_files(void **state)
+TEST(an_index_opens_all_its_files)
 {
     char *directory = test_directory();
     fsdp_safetensors *files = NULL;
 
-    (void)state;
     put_tensor(directory, "1.safetensors", "z");
     put_tensor(directory, "2.safetensors", "a");
     put(directory, INDEX, "{\"metadata\":{},\"weight_map\":{\"a\":\"2.safetensors\",\"z\":\"1.safetensors\"}}");
@@ -242,12 +236,11 @@ static void an_index_opens_all_its_files(void **state)
 }
 
 /* An index says what is meant; what a file holds besides may be an old buffer. */
-static void what_an_index_does_not_list_is_marked(void **state)
+TEST(what_an_index_does_not_list_is_marked)
 {
     char *directory = test_directory(), *path = test_path(directory, "1.safetensors");
     fsdp_safetensors *files = NULL;
 
-    (void)state;
     write_file(path,
                "{" TENSOR("a", "U8", "1", "0", "1") "," TENSOR("b", "U8", "1", "1", "2") "," TENSOR("c", "U8", "1", "2",
                                                                                                     "3") "}",
@@ -271,7 +264,7 @@ static void what_an_index_does_not_list_is_marked(void **state)
     test_directory_free(directory);
 }
 
-static void every_fault_of_an_index_is_named(void **state)
+TEST(every_fault_of_an_index_is_named)
 {
     static const struct {
         const char *text;
@@ -299,7 +292,6 @@ static void every_fault_of_an_index_is_named(void **state)
     };
     char *directory = test_directory();
 
-    (void)state;
     put_tensor(directory, "1.safetensors", "a");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_safetensors *files = NULL;
@@ -312,12 +304,11 @@ static void every_fault_of_an_index_is_named(void **state)
 }
 
 /* The name of a tensor leaves room for what is wrong with it. */
-static void a_very_long_name_is_cut_in_messages(void **state)
+TEST(a_very_long_name_is_cut_in_messages)
 {
     char *directory = test_directory(), *path = test_path(directory, "x.safetensors"), header[3000];
     fsdp_safetensors *file = NULL;
 
-    (void)state;
     snprintf(header, sizeof header, "{\"%02000d\":{}}", 0);
     write_file(path, header, 0);
     CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, "000': it has no dtype");
@@ -327,14 +318,13 @@ static void a_very_long_name_is_cut_in_messages(void **state)
 }
 
 /* Terabytes that are not there: neither memory nor time is taken for them. */
-static void a_sparse_file_costs_nothing(void **state)
+TEST(a_sparse_file_costs_nothing)
 {
     static const char header[] = "\102\0\0\0\0\0\0\0"
                                  "{\"a\":{\"dtype\":\"U8\",\"shape\":[1099511627776],\"data_offsets\":[0,8]}} ";
     char *directory = test_directory(), *path = test_path(directory, "x.safetensors");
     fsdp_safetensors *file = NULL;
 
-    (void)state;
     test_write_file(path, header, sizeof header - 1);
     if (truncate(path, (off_t)1 << 40) != 0) {
         print_message("this file system holds no file of a terabyte\n");
@@ -353,12 +343,11 @@ static void a_sparse_file_costs_nothing(void **state)
     test_directory_free(directory);
 }
 
-static void folders_without_safetensors_say_what_they_have(void **state)
+TEST(folders_without_safetensors_say_what_they_have)
 {
     char *directory = test_directory();
     fsdp_safetensors *files = NULL;
 
-    (void)state;
     CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_NOT_FOUND, "has neither model.safetensors nor");
     put(directory, "pytorch_model-00001-of-00002.bin", "x");
     CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_UNSUPPORTED,
@@ -366,11 +355,10 @@ static void folders_without_safetensors_say_what_they_have(void **state)
     test_directory_free(directory);
 }
 
-static void a_failed_allocation_leaves_nothing(void **state)
+TEST(a_failed_allocation_leaves_nothing)
 {
     char *directory = test_directory();
 
-    (void)state;
     put_tensor(directory, "1.safetensors", "z");
     put_tensor(directory, "2.safetensors", "a");
     put(directory, INDEX, "{\"weight_map\":{\"a\":\"2.safetensors\",\"z\":\"1.safetensors\"}}");
@@ -382,13 +370,3 @@ static void a_failed_allocation_leaves_nothing(void **state)
     }
     test_directory_free(directory);
 }
-
-TEST_MAIN(cmocka_unit_test(tensors_are_found_by_name_and_listed_in_its_order),
-          cmocka_unit_test(a_file_without_tensors_is_valid), cmocka_unit_test(every_fault_of_a_header_is_named),
-          cmocka_unit_test(the_length_of_the_header_is_checked), cmocka_unit_test(an_index_opens_all_its_files),
-          cmocka_unit_test(what_an_index_does_not_list_is_marked),
-          cmocka_unit_test(dtypes_that_this_library_has_not_are_listed),
-          cmocka_unit_test(every_fault_of_an_index_is_named), cmocka_unit_test(a_very_long_name_is_cut_in_messages),
-          cmocka_unit_test(a_sparse_file_costs_nothing),
-          cmocka_unit_test(folders_without_safetensors_say_what_they_have),
-          cmocka_unit_test(a_failed_allocation_leaves_nothing))

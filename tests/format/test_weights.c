@@ -23,7 +23,7 @@ static void check_floats(fsdp_weights *weights, const char *name, const float *e
         }
 }
 
-static void tensors_are_views_of_storages(void **state)
+TEST(tensors_are_views_of_storages)
 {
     static const pickled_view views[] = {
         {"rows", "FloatStorage", "0", 12, 0, 2, {3, 4}, {4, 1}},
@@ -56,7 +56,6 @@ static void tensors_are_views_of_storages(void **state)
     char *directory = test_directory(), *path = test_path(directory, "pytorch_model.bin");
     fsdp_weights *weights = NULL;
 
-    (void)state;
     write_torch_file(path, views, FSDP__COUNT_OF(views), 2, 12);
     for (int folder = 0; folder < 2; folder++) {
         CHECK_OK(fsdp_weights_open(folder ? directory : path, &weights));
@@ -76,7 +75,7 @@ static void tensors_are_views_of_storages(void **state)
 }
 
 /* Larger than a window, against its order. */
-static void a_large_transposed_tensor_is_read_in_windows(void **state)
+TEST(a_large_transposed_tensor_is_read_in_windows)
 {
     enum {
         ROWS = 1200,
@@ -87,7 +86,6 @@ static void a_large_transposed_tensor_is_read_in_windows(void **state)
     float *values = malloc(sizeof(float) * 3 * ROWS);
     fsdp_weights *weights = NULL;
 
-    (void)state;
     write_torch_file(path, &view, 1, 1, ROWS * COLUMNS);
     CHECK_OK(fsdp_weights_open(path, &weights));
     CHECK_OK(fsdp_weights_read(weights, fsdp_weights_at(weights, 0), 7 * ROWS, 3 * ROWS, values));
@@ -101,7 +99,7 @@ static void a_large_transposed_tensor_is_read_in_windows(void **state)
 }
 
 /* Compressed members are read in order, and again from their beginning. */
-static void compressed_and_older_archives_are_read(void **state)
+TEST(compressed_and_older_archives_are_read)
 {
     static const pickled_view view = {"w", "ByteStorage", "0", 40000, 0, 1, {40000}, {1}};
     static unsigned char data[40000], part[100];
@@ -110,7 +108,6 @@ static void compressed_and_older_archives_are_read(void **state)
     pickler p = {.bytes = 0};
     archived members[2];
 
-    (void)state;
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (unsigned char)(i * i / 7);
     pickle_state_dict(&p, &view, 1);
@@ -129,7 +126,7 @@ static void compressed_and_older_archives_are_read(void **state)
     test_directory_free(directory);
 }
 
-static void every_fault_of_a_tensor_is_named(void **state)
+TEST(every_fault_of_a_tensor_is_named)
 {
     static const struct {
         pickled_view view;
@@ -156,7 +153,6 @@ static void every_fault_of_a_tensor_is_named(void **state)
     };
     char *directory = test_directory(), *path = test_path(directory, "broken.bin");
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         fsdp_weights *weights = NULL;
 
@@ -182,7 +178,7 @@ static fsdp_status open_pickle(const char *path, const pickler *p)
     return status;
 }
 
-static void what_is_no_state_dict_is_refused(void **state)
+TEST(what_is_no_state_dict_is_refused)
 {
 #define CASE(text, status, part)             \
     {                                        \
@@ -210,7 +206,6 @@ static void what_is_no_state_dict_is_refused(void **state)
     char *directory = test_directory(), *path = test_path(directory, "x.bin");
     pickler p;
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         p.bytes = 0;
         pickle_bytes(&p, cases[i].text, cases[i].bytes);
@@ -234,7 +229,7 @@ static fsdp_status open_bytes(const char *path, const void *data, size_t bytes)
     return fsdp_weights_open(path, &weights);
 }
 
-static void other_formats_are_refused_by_name(void **state)
+TEST(other_formats_are_refused_by_name)
 {
     static const archived strange[] = {{"notes.txt", "x", 1, 0}};
     static const archived script[] = {{"m/data.pkl", "}.", 2, 0}, {"m/constants.pkl", ").", 2, 0}};
@@ -242,7 +237,6 @@ static void other_formats_are_refused_by_name(void **state)
     char *directory = test_directory(), *path = test_path(directory, "x.bin"), tar[512] = "pickle";
     fsdp_weights *weights = NULL;
 
-    (void)state;
     CHECK_ERROR(open_bytes(path, "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.", 15), FSDP_UNSUPPORTED,
                 "the format that torch.save had before PyTorch 1.6");
     memcpy(tar + 257, "ustar", 5);
@@ -272,7 +266,7 @@ static void put(const char *directory, const char *name, const char *text)
     free(path);
 }
 
-static void an_index_names_its_files(void **state)
+TEST(an_index_names_its_files)
 {
     static const pickled_view a = {"a", "FloatStorage", "0", 2, 0, 1, {2}, {1}};
     static const pickled_view b = {"b", "FloatStorage", "0", 2, 1, 1, {1}, {1}};
@@ -282,7 +276,6 @@ static void an_index_names_its_files(void **state)
     char *directory = test_directory(), *one = test_path(directory, "one.bin"), *two = test_path(directory, "two.bin");
     fsdp_weights *weights = NULL;
 
-    (void)state;
     write_torch_file(one, &a, 1, 1, 2);
     write_torch_file(two, &b, 1, 1, 2);
     put(directory, "pytorch_model.bin.index.json", "{\"weight_map\":{\"a\":\"one.bin\",\"b\":\"two.bin\"}}");
@@ -316,14 +309,13 @@ static void an_index_names_its_files(void **state)
     test_directory_free(directory);
 }
 
-static void a_failed_allocation_leaves_nothing(void **state)
+TEST(a_failed_allocation_leaves_nothing)
 {
     static const pickled_view views[] = {{"a", "FloatStorage", "0", 12, 0, 2, {4, 3}, {1, 4}},
                                          {"b", "FloatStorage", "1", 12, 0, 1, {12}, {1}}};
     char *directory = test_directory(), *path = test_path(directory, "pytorch_model.bin");
     float values[12];
 
-    (void)state;
     write_torch_file(path, views, 2, 2, 12);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_weights *weights = NULL;
@@ -343,14 +335,13 @@ static void a_failed_allocation_leaves_nothing(void **state)
     "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}" x
 
 /* By another of the same tensors, as an export does: rows of the two would be mixed, and nothing would tell. */
-static void a_file_that_is_replaced_while_it_is_read_is_an_error(void **state)
+TEST(a_file_that_is_replaced_while_it_is_read_is_an_error)
 {
     char *directory = test_directory(), *path = test_path(directory, "model.safetensors");
     char *other = test_path(directory, "other");
     fsdp_weights *weights = NULL;
     char byte = 0;
 
-    (void)state;
     test_write_file(path, TWO_BYTES("xy"), sizeof TWO_BYTES("xy") - 1);
     test_write_file(other, TWO_BYTES("XY"), sizeof TWO_BYTES("XY") - 1);
     for (int read_before = 0; read_before < 2; read_before++) {
@@ -375,13 +366,12 @@ static void a_file_that_is_replaced_while_it_is_read_is_an_error(void **state)
 }
 
 /* Files that PyTorch has written, beside the same weights as safetensors. */
-static void files_of_pytorch_hold_what_safetensors_hold(void **state)
+TEST(files_of_pytorch_hold_what_safetensors_hold)
 {
     const char *reference = getenv("FSDP_REFERENCE");
     fsdp_weights *pickled = NULL, *plain = NULL;
     char a[300], b[300], *x, *y;
 
-    (void)state;
     if (!reference)
         skip(); /* FSDP_REFERENCE has them */
     snprintf(a, sizeof a, "%s/" REFERENCE_MODEL, reference);
@@ -408,11 +398,3 @@ static void files_of_pytorch_hold_what_safetensors_hold(void **state)
     fsdp_weights_close(pickled);
     fsdp_weights_close(plain);
 }
-
-TEST_MAIN(cmocka_unit_test(tensors_are_views_of_storages),
-          cmocka_unit_test(a_large_transposed_tensor_is_read_in_windows),
-          cmocka_unit_test(compressed_and_older_archives_are_read), cmocka_unit_test(every_fault_of_a_tensor_is_named),
-          cmocka_unit_test(what_is_no_state_dict_is_refused), cmocka_unit_test(other_formats_are_refused_by_name),
-          cmocka_unit_test(an_index_names_its_files), cmocka_unit_test(a_failed_allocation_leaves_nothing),
-          cmocka_unit_test(a_file_that_is_replaced_while_it_is_read_is_an_error),
-          cmocka_unit_test(files_of_pytorch_hold_what_safetensors_hold))

@@ -83,12 +83,11 @@ static void check_greedy(const char *name, int64_t prompt, bool no_cache)
     fsdp_context_free(context);
 }
 
-static void greedy_tokens_are_the_most_likely_of_a_forward_over_the_context(void **state)
+TEST(greedy_tokens_are_the_most_likely_of_a_forward_over_the_context)
 {
     static const char *const names[] = {"tiny-llama", "tiny-llama-tied-st", "tiny-gpt2"};
     static const int64_t prompts[] = {1, 4, 11, 12, 13, 15};
 
-    (void)state;
     for (size_t i = 0; i < 3; i++)
         for (size_t j = 0; j < 6; j += test_brief() ? 2 : 1)
             for (int no_cache = 0; no_cache < 2; no_cache++)
@@ -96,7 +95,7 @@ static void greedy_tokens_are_the_most_likely_of_a_forward_over_the_context(void
                     check_greedy(names[i], prompts[j], no_cache);
 }
 
-static void a_context_of_one_token_goes_on(void **state)
+TEST(a_context_of_one_token_goes_on)
 {
     fsdp_context *context = test_context();
     fsdp_model_config config;
@@ -105,7 +104,6 @@ static void a_context_of_one_token_goes_on(void **state)
     int32_t tokens[6] = {1, 2, 3};
     int64_t count = 3;
 
-    (void)state;
     CHECK_OK(fsdp_model_preset("llama-1m", &config));
     config.n_layers = config.max_seq_len = 1;
     model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
@@ -125,7 +123,7 @@ static bool stop_at_third(void *arg, int32_t token)
     return ++*calls < 3;
 }
 
-static void the_seed_decides_and_each_can_end_it(void **state)
+TEST(the_seed_decides_and_each_can_end_it)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
@@ -134,7 +132,6 @@ static void the_seed_decides_and_each_can_end_it(void **state)
     int64_t count = 1;
     int calls = 0;
 
-    (void)state;
     CHECK_OK(fsdp_generate(model, first, &count, &options, NULL, NULL));
     CHECK_EQ(count, 11);
     count = 1;
@@ -157,7 +154,7 @@ static bool count_calls(void *arg, int32_t token)
     return true;
 }
 
-static void a_stop_token_is_the_last_one(void **state)
+TEST(a_stop_token_is_the_last_one)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
@@ -166,7 +163,6 @@ static void a_stop_token_is_the_last_one(void **state)
     int64_t count = 1, end = 1;
     int calls = 0;
 
-    (void)state;
     CHECK_OK(fsdp_generate(model, all, &count, &options, NULL, NULL));
     stops[1] = all[5];
     while (all[end] != stops[1] && all[end] != stops[0])
@@ -185,7 +181,7 @@ static void a_stop_token_is_the_last_one(void **state)
     fsdp_context_free(context);
 }
 
-static void wrong_options_are_refused(void **state)
+TEST(wrong_options_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
@@ -193,7 +189,6 @@ static void wrong_options_are_refused(void **state)
     int32_t tokens[4] = {5};
     int64_t count = 1, none = 0;
 
-    (void)state;
     CHECK_ERROR(fsdp_generate(model, tokens, &none, &good, NULL, NULL), FSDP_INVALID, "the prompt is empty");
     bad = (fsdp_generate_options){.max_new_tokens = -1};
     CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "cannot generate -1 tokens");
@@ -258,11 +253,10 @@ static void generate_on_rank(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
-static void every_rank_gets_the_same_tokens_sharded_or_not(void **state)
+TEST(every_rank_gets_the_same_tokens_sharded_or_not)
 {
     static const char *const names[] = {"tiny-llama", "tiny-gpt2"};
 
-    (void)state;
     for (int kind = 0; kind < 2; kind++) {
         told alone = {.name = names[kind]};
 
@@ -305,11 +299,10 @@ static void check_gathers(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
-static void a_sharded_model_is_gathered_once_unless_it_is_to_reshard(void **state)
+TEST(a_sharded_model_is_gathered_once_unless_it_is_to_reshard)
 {
     bool reshard = false;
 
-    (void)state;
     test_run_ranks(2, check_gathers, &reshard);
     reshard = true;
     test_run_ranks(2, check_gathers, &reshard);
@@ -317,7 +310,7 @@ static void a_sharded_model_is_gathered_once_unless_it_is_to_reshard(void **stat
 
 /* ---- what it leaves ---- */
 
-static void every_module_is_in_the_mode_in_which_it_was(void **state)
+TEST(every_module_is_in_the_mode_in_which_it_was)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
@@ -325,7 +318,6 @@ static void every_module_is_in_the_mode_in_which_it_was(void **state)
     int32_t tokens[3] = {5};
     int64_t count = 1;
 
-    (void)state;
     fsdp_module_train(fsdp_model_block(model, 0), false);
     CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
     CHECK(model->training && fsdp_model_block(model, 1)->training);
@@ -370,9 +362,8 @@ static void settle(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
-static void what_was_set_before_holds_again(void **state)
+TEST(what_was_set_before_holds_again)
 {
-    (void)state;
     test_run_ranks(2, settle, NULL);
 }
 
@@ -386,7 +377,7 @@ static bool generate_inside(void *arg, int32_t token)
     return true;
 }
 
-static void a_text_may_be_made_while_another_is(void **state)
+TEST(a_text_may_be_made_while_another_is)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
@@ -394,7 +385,6 @@ static void a_text_may_be_made_while_another_is(void **state)
     int32_t alone[9] = {3, 1, 4, 1}, with[9] = {3, 1, 4, 1};
     int64_t count;
 
-    (void)state;
     for (int no_cache = 0; no_cache < 2; no_cache++) {
         options.no_cache = no_cache;
         count = 4;
@@ -463,15 +453,14 @@ static void accumulate(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
-static void gradients_that_add_up_are_the_same(void **state)
+TEST(gradients_that_add_up_are_the_same)
 {
-    (void)state;
     test_run_ranks(2, accumulate, NULL);
 }
 
 /* ---- failures ---- */
 
-static void whatever_allocation_fails_the_model_can_be_used_again(void **state)
+TEST(whatever_allocation_fails_the_model_can_be_used_again)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
@@ -479,7 +468,6 @@ static void whatever_allocation_fails_the_model_can_be_used_again(void **state)
     int32_t right[4] = {9}, tokens[4];
     int64_t count = 1;
 
-    (void)state;
     CHECK_OK(fsdp_generate(model, right, &count, &options, NULL, NULL));
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status;
@@ -496,13 +484,3 @@ static void whatever_allocation_fails_the_model_can_be_used_again(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(greedy_tokens_are_the_most_likely_of_a_forward_over_the_context),
-          cmocka_unit_test(a_context_of_one_token_goes_on), cmocka_unit_test(the_seed_decides_and_each_can_end_it),
-          cmocka_unit_test(a_stop_token_is_the_last_one), cmocka_unit_test(wrong_options_are_refused),
-          cmocka_unit_test(every_rank_gets_the_same_tokens_sharded_or_not),
-          cmocka_unit_test(a_sharded_model_is_gathered_once_unless_it_is_to_reshard),
-          cmocka_unit_test(every_module_is_in_the_mode_in_which_it_was),
-          cmocka_unit_test(what_was_set_before_holds_again), cmocka_unit_test(a_text_may_be_made_while_another_is),
-          cmocka_unit_test(gradients_that_add_up_are_the_same),
-          cmocka_unit_test(whatever_allocation_fails_the_model_can_be_used_again))

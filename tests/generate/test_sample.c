@@ -23,24 +23,22 @@ static int32_t sample_plainly(const float *logits, int64_t count, float temperat
     return sample(logits, count, (fsdp_generate_options){.temperature = temperature, .top_k = top_k}, draw);
 }
 
-static void the_most_likely_token_with_the_lowest_id_wins(void **state)
+TEST(the_most_likely_token_with_the_lowest_id_wins)
 {
     static const float logits[] = {-2, 3, 3, 1, 3, -INFINITY}, nothing[] = {-INFINITY, -INFINITY};
 
-    (void)state;
     CHECK_EQ(sample_plainly(logits, 6, 0, 0, 0.9f), 1);
     CHECK_EQ(sample_plainly(logits, 6, 1, 1, 0.99f), 1);
     CHECK_EQ(sample_plainly(logits, 1, 0, 0, 0), 0);
     CHECK_EQ(sample(nothing, 2, (fsdp_generate_options){.temperature = 1, .top_p = 0.5f}, 0.5f), 0);
 }
 
-static void draws_fall_in_proportion_to_the_probabilities(void **state)
+TEST(draws_fall_in_proportion_to_the_probabilities)
 {
     const float logits[] = {logf(1), logf(2), -INFINITY, logf(5)};
     const float squared[] = {logf(1), logf(4), -INFINITY, logf(25)};
     int counts[4] = {0};
 
-    (void)state;
     for (int i = 0; i < 800; i++)
         counts[sample_plainly(logits, 4, 1, 0, (float)i / 800)]++;
     CHECK_NEAR(counts[0], 100, 1);
@@ -52,12 +50,11 @@ static void draws_fall_in_proportion_to_the_probabilities(void **state)
                  sample_plainly(logits, 4, 1, 0, (float)i / 100 + 0.001f));
 }
 
-static void top_k_leaves_the_k_most_likely(void **state)
+TEST(top_k_leaves_the_k_most_likely)
 {
     static const float logits[] = {1, 0, 2, 2, 0.5f};
     bool seen[5] = {false};
 
-    (void)state;
     for (int i = 0; i < 100; i++)
         seen[sample_plainly(logits, 5, 1, 3, (float)i / 100)] = true;
     CHECK(seen[0] && !seen[1] && seen[2] && seen[3] && !seen[4]);
@@ -68,7 +65,7 @@ static void top_k_leaves_the_k_most_likely(void **state)
 }
 
 /* 0.5, 0.3, 0.1, 0.06, 0.04 in another order. */
-static void top_p_leaves_the_fewest_that_have_the_share(void **state)
+TEST(top_p_leaves_the_fewest_that_have_the_share)
 {
     const float logits[] = {logf(0.06f), logf(0.5f), logf(0.04f), logf(0.3f), logf(0.1f)};
     static const struct {
@@ -81,7 +78,6 @@ static void top_p_leaves_the_fewest_that_have_the_share(void **state)
         {0.7f, 2, 2},  {0.99f, 3, 3}};
     static const int order[] = {1, 3, 4, 0, 2};
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool seen[5] = {false};
 
@@ -126,12 +122,11 @@ static int32_t expected(const float *logits, int64_t count, const fsdp_generate_
     return all[kept - 1].token;
 }
 
-static void choices_are_those_of_sorting_all_tokens(void **state)
+TEST(choices_are_those_of_sorting_all_tokens)
 {
     uint64_t key = fsdp__rng_key(3, "choices");
     float logits[MOST];
 
-    (void)state;
     for (uint64_t trial = 0; trial < 3000; trial++) {
         int64_t count = 1 + (int64_t)(fsdp__rng_uniform(key, 8 * trial) * MOST);
         fsdp_generate_options o = {.temperature = 0.2f + 3 * fsdp__rng_uniform(key, 8 * trial + 1),
@@ -145,20 +140,13 @@ static void choices_are_those_of_sorting_all_tokens(void **state)
     }
 }
 
-static void broken_logits_are_an_error(void **state)
+TEST(broken_logits_are_an_error)
 {
     const float logits[] = {0, -NAN}, infinite[] = {INFINITY, 0};
     const fsdp_generate_options greedy = {0};
     fsdp__candidate scratch[2];
     int32_t token;
 
-    (void)state;
     CHECK_ERROR(fsdp__sample(logits, 2, &greedy, 0, scratch, &token), FSDP_NOT_FINITE, "logit of token 1 is nan");
     CHECK_ERROR(fsdp__sample(infinite, 2, &greedy, 0, scratch, &token), FSDP_NOT_FINITE, "logit of token 0 is inf");
 }
-
-TEST_MAIN(cmocka_unit_test(the_most_likely_token_with_the_lowest_id_wins),
-          cmocka_unit_test(draws_fall_in_proportion_to_the_probabilities),
-          cmocka_unit_test(top_k_leaves_the_k_most_likely),
-          cmocka_unit_test(top_p_leaves_the_fewest_that_have_the_share),
-          cmocka_unit_test(choices_are_those_of_sorting_all_tokens), cmocka_unit_test(broken_logits_are_an_error))

@@ -18,11 +18,10 @@ static fsdp_status parse(const char *text, fsdp_model_config *out)
 #define LLAMA3_REST "\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4"
 #define GPT2_SIZES "\"model_type\":\"gpt2\",\"vocab_size\":100,\"n_embd\":32,\"n_layer\":2,\"n_head\":4"
 
-static void gpt2_defaults_are_those_of_transformers(void **state)
+TEST(gpt2_defaults_are_those_of_transformers)
 {
     fsdp_model_config config;
 
-    (void)state;
     CHECK_OK(parse("{" GPT2_SIZES ",\"n_inner\":null,\"bos_token_id\":7}", &config));
     CHECK_EQ(config.architecture, FSDP_GPT2);
     CHECK_EQ(config.dim, 32);
@@ -42,7 +41,7 @@ static void gpt2_defaults_are_those_of_transformers(void **state)
     CHECK(config.gelu_erf && !config.tie_word_embeddings);
 }
 
-static void llama_is_read_in_the_older_and_the_newer_style(void **state)
+TEST(llama_is_read_in_the_older_and_the_newer_style)
 {
     static const char *const styles[] = {
         "{" LLAMA_SIZES ",\"num_key_value_heads\":2,\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\","
@@ -55,7 +54,6 @@ static void llama_is_read_in_the_older_and_the_newer_style(void **state)
     };
     fsdp_model_config config;
 
-    (void)state;
     for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++) {
         CHECK_OK(parse(styles[i], &config));
         CHECK_EQ(config.architecture, FSDP_LLAMA);
@@ -84,11 +82,10 @@ static fsdp_status parse_as(const char *model_type, const char *rest, fsdp_model
     return parse(text, out);
 }
 
-static void mistral_and_qwen2_are_llamas_with_defaults_of_their_own(void **state)
+TEST(mistral_and_qwen2_are_llamas_with_defaults_of_their_own)
 {
     fsdp_model_config config;
 
-    (void)state;
     CHECK_OK(parse_as("mistral", ",\"num_key_value_heads\":2,\"sliding_window\":null", &config));
     CHECK_EQ(config.architecture, FSDP_MISTRAL);
     CHECK_EQ(config.max_seq_len, 131072);
@@ -104,7 +101,7 @@ static void mistral_and_qwen2_are_llamas_with_defaults_of_their_own(void **state
     CHECK_ERROR(parse_as("qwen2", "", &config), FSDP_INVALID, "n_kv_heads is 32");
 }
 
-static void only_windows_that_hold_all_positions_are_read(void **state)
+TEST(only_windows_that_hold_all_positions_are_read)
 {
     static const char *const good[][2] = {
         {"mistral", ",\"sliding_window\":null"},
@@ -128,7 +125,6 @@ static void only_windows_that_hold_all_positions_are_read(void **state)
     fsdp_model_config config;
     char rest[512];
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(good); i++) {
         snprintf(rest, sizeof rest, ",\"max_position_embeddings\":512,\"num_key_value_heads\":4%s", good[i][1]);
         CHECK_OK(parse_as(good[i][0], rest, &config));
@@ -156,7 +152,7 @@ static void check_faults(const fault *cases, size_t count)
     }
 }
 
-static void every_fault_of_a_config_is_named(void **state)
+TEST(every_fault_of_a_config_is_named)
 {
     static const fault cases[] = {
         {"{", FSDP_FORMAT, "'config.json': line 1 column 2"},
@@ -187,11 +183,10 @@ static void every_fault_of_a_config_is_named(void **state)
         {"{" LLAMA_SIZES ",\"hidden_act\":\"\\u001b[2J\"}", FSDP_UNSUPPORTED, "hidden_act '\\x1b[2J' is not supported"},
     };
 
-    (void)state;
     check_faults(cases, sizeof cases / sizeof cases[0]);
 }
 
-static void every_fault_of_rotary_positions_is_named(void **state)
+TEST(every_fault_of_rotary_positions_is_named)
 {
     static const fault cases[] = {
         {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", FSDP_UNSUPPORTED,
@@ -226,12 +221,11 @@ static void every_fault_of_rotary_positions_is_named(void **state)
          "two values of original_max_position_embeddings"},
     };
 
-    (void)state;
     check_faults(cases, sizeof cases / sizeof cases[0]);
 }
 
 /* What Python writes and reads: in keys that nobody asks for it may be anything. */
-static void what_transformers_takes_is_taken(void **state)
+TEST(what_transformers_takes_is_taken)
 {
     static const struct {
         const char *text;
@@ -259,7 +253,6 @@ static void what_transformers_takes_is_taken(void **state)
     };
     char text[1000];
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fsdp_model_config config;
 
@@ -271,11 +264,10 @@ static void what_transformers_takes_is_taken(void **state)
     }
 }
 
-static void a_folder_without_config_is_named(void **state)
+TEST(a_folder_without_config_is_named)
 {
     fsdp_model_config config;
 
-    (void)state;
     CHECK_ERROR(fsdp_hub_read_config("/nowhere", &config), FSDP_NOT_FOUND, "there is no '/nowhere'");
     CHECK(!strstr(fsdp_last_error(), "hub"));
     CHECK_ERROR(fsdp_hub_read_config("no-such-gpt2", &config), FSDP_NOT_FOUND,
@@ -323,12 +315,11 @@ static void check_written(const fsdp_model_config *config)
     free(text);
 }
 
-static void what_is_written_reads_back_the_same(void **state)
+TEST(what_is_written_reads_back_the_same)
 {
     fsdp_model_config configs[10] = {0};
     int count = 0;
 
-    (void)state;
     for (const char *const *name = fsdp_model_preset_names(); *name; name++)
         CHECK_OK(fsdp_model_preset(*name, &configs[count++]));
     configs[count] = configs[2]; /* a llama with everything on */
@@ -389,9 +380,8 @@ static void check_changed(const char *text, int64_t max_seq_len, const char *exp
     "\"auto_map\": {\"AutoModel\": \"m.M\"},\n  \"x\": [NaN, 123456789012345678901234567890, \"\\ud83d\\u0000\"]"
 #define CLASS "\"architectures\": [\"LlamaForCausalLM\"]"
 
-static void what_is_somebody_else_s_in_a_config_stays_as_it_was_written(void **state)
+TEST(what_is_somebody_else_s_in_a_config_stays_as_it_was_written)
 {
-    (void)state;
     check_changed("{\"torch_dtype\": \"float32\", " LLAMA_SIZES ", " OTHERS ",\n  " CLASS "}\n", 0,
                   "{\"torch_dtype\": \"bfloat16\", " LLAMA_SIZES ", " OTHERS ",\n  " CLASS "}\n");
     /* Both names of the dtype where both are there, and where none is. */
@@ -411,13 +401,12 @@ static void what_is_somebody_else_s_in_a_config_stays_as_it_was_written(void **s
                   "{\"architectures\": [\"OurForCausalLM\"], " LLAMA_SIZES ", \"dtype\": \"bfloat16\"}");
 }
 
-static void keys_of_rotary_positions_change_together(void **state)
+TEST(keys_of_rotary_positions_change_together)
 {
     static const char text[] = "{" CLASS ", " LLAMA_SIZES ", \"rope_scaling\": " LLAMA3 ", \"dtype\": \"auto\"}";
     fsdp_model_config config, read;
     char *changed = NULL;
 
-    (void)state;
     CHECK_OK(parse(text, &config));
     config.rope_type = FSDP_ROPE_DEFAULT;
     config.rope_theta = 5e5f;
@@ -429,7 +418,7 @@ static void keys_of_rotary_positions_change_together(void **state)
 }
 
 /* What stays would say something else of the model as it is now: then nothing stays. */
-static void what_does_not_fit_a_config_any_more_is_refused(void **state)
+TEST(what_does_not_fit_a_config_any_more_is_refused)
 {
     static const char text[] = "{\"model_type\":\"mistral\",\"vocab_size\":100,\"hidden_size\":32,"
                                "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"intermediate_size\":48,"
@@ -437,7 +426,6 @@ static void what_does_not_fit_a_config_any_more_is_refused(void **state)
     fsdp_model_config config;
     char *changed = NULL;
 
-    (void)state;
     CHECK_OK(parse(text, &config));
     config.max_seq_len = 64;
     CHECK_ERROR(fsdp__config_change("config.json", text, strlen(text), &config, FSDP_F32, &changed), FSDP_UNSUPPORTED,
@@ -455,15 +443,3 @@ static void what_does_not_fit_a_config_any_more_is_refused(void **state)
         free(changed);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(what_is_somebody_else_s_in_a_config_stays_as_it_was_written),
-          cmocka_unit_test(keys_of_rotary_positions_change_together),
-          cmocka_unit_test(what_does_not_fit_a_config_any_more_is_refused),
-          cmocka_unit_test(gpt2_defaults_are_those_of_transformers),
-          cmocka_unit_test(llama_is_read_in_the_older_and_the_newer_style),
-          cmocka_unit_test(mistral_and_qwen2_are_llamas_with_defaults_of_their_own),
-          cmocka_unit_test(only_windows_that_hold_all_positions_are_read),
-          cmocka_unit_test(every_fault_of_a_config_is_named),
-          cmocka_unit_test(every_fault_of_rotary_positions_is_named),
-          cmocka_unit_test(what_transformers_takes_is_taken), cmocka_unit_test(a_folder_without_config_is_named),
-          cmocka_unit_test(what_is_written_reads_back_the_same))

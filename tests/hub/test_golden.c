@@ -102,38 +102,29 @@ static void check_model(const char *folder)
     unload(&f);
 }
 
-static void gpt2_equals_pytorch(void **state)
+TEST(gpt2_equals_pytorch)
 {
-    (void)state;
     check_model(MODELS "tiny-gpt2");
 }
 
-static void llama_with_grouped_heads_from_many_files_equals_pytorch(void **state)
+TEST(llama_with_grouped_heads_from_many_files_equals_pytorch)
 {
-    (void)state;
     check_model(MODELS "tiny-llama");
 }
 
-static void llama_with_a_tied_head_equals_pytorch(void **state)
+TEST(llama_with_a_tied_head_equals_pytorch)
 {
-    (void)state;
     check_model(MODELS "tiny-llama-tied-st");
 }
 
 /* The same model as before, in two files of torch.save. */
-static void llama_of_pytorchs_own_files_equals_pytorch(void **state)
+TEST(llama_of_pytorchs_own_files_equals_pytorch)
 {
     const char *reference = getenv("FSDP_REFERENCE");
     char folder[300];
 
-    (void)state;
     if (!reference)
         skip(); /* FSDP_REFERENCE has it */
     snprintf(folder, sizeof folder, "%s/models/tiny-llama-tied", reference);
     check_model(folder);
 }
-
-TEST_MAIN(cmocka_unit_test(gpt2_equals_pytorch),
-          cmocka_unit_test(llama_with_grouped_heads_from_many_files_equals_pytorch),
-          cmocka_unit_test(llama_with_a_tied_head_equals_pytorch),
-          cmocka_unit_test(llama_of_pytorchs_own_files_equals_pytorch))

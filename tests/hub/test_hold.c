@@ -60,7 +60,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void the_tokenizer_comes_with_the_model(void **state)
+TEST_WITH(the_tokenizer_comes_with_the_model, setup, teardown)
 {
     fixture *f = *state;
     const fsdp__hub_target target = {.folder = f->folder, .source = f->source};
@@ -77,7 +77,7 @@ static void the_tokenizer_comes_with_the_model(void **state)
     free(tokenizer);
 }
 
-static void the_source_is_never_written_to(void **state)
+TEST_WITH(the_source_is_never_written_to, setup, teardown)
 {
     fixture *f = *state;
     const fsdp__hub_target target = {.folder = f->source, .source = f->source, .overwrite = true};
@@ -87,7 +87,7 @@ static void the_source_is_never_written_to(void **state)
     fsdp__hub_hold_free(hold);
 }
 
-static void names_that_are_taken_are_known_before(void **state)
+TEST_WITH(names_that_are_taken_are_known_before, setup, teardown)
 {
     fixture *f = *state;
     const fsdp__hub_target target = {.folder = f->folder, .source = f->source, .overwrite_hint = "overwrite"};
@@ -107,7 +107,7 @@ static void names_that_are_taken_are_known_before(void **state)
     free(tokenizer);
 }
 
-static void a_tokenizer_that_cannot_be_copied_is_known_before(void **state)
+TEST_WITH(a_tokenizer_that_cannot_be_copied_is_known_before, setup, teardown)
 {
     fixture *f = *state;
     const fsdp__hub_target target = {.folder = f->folder, .source = f->source};
@@ -159,7 +159,7 @@ static void give_up_between(fsdp_context *context, void *arg)
     fsdp_state_dict_free(state);
 }
 
-static void what_is_given_up_says_so_whatever_it_fails_at(void **state)
+TEST_WITH(what_is_given_up_says_so_whatever_it_fails_at, setup, teardown)
 {
     fixture *f = *state;
 
@@ -168,8 +168,3 @@ static void what_is_given_up_says_so_whatever_it_fails_at(void **state)
         CHECK(!fsdp__path_exists(f->folder));
     }
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(the_tokenizer_comes_with_the_model), T(the_source_is_never_written_to),
-          T(names_that_are_taken_are_known_before), T(a_tokenizer_that_cannot_be_copied_is_known_before),
-          T(what_is_given_up_says_so_whatever_it_fails_at))

@@ -91,14 +91,11 @@ static void load(fsdp_context *context, void *arg)
     check_shards(&j, world);
 }
 
-static void one_file_at_a_time_is_in_memory(void **state)
+TEST(one_file_at_a_time_is_in_memory)
 {
     char *folder = test_directory();
 
-    (void)state;
     for (int world = 1; world <= WORLDS; world++)
         test_run_ranks(world, load, folder);
     test_directory_free(folder);
 }
-
-TEST_MAIN(cmocka_unit_test(one_file_at_a_time_is_in_memory))

@@ -138,12 +138,11 @@ static const made full_names[] = {
     {"transformer.h.0.ln_1.weight", "F16", 5, 0, 40},
 };
 
-static void every_rank_reads_its_rows_in_any_dtype_and_alignment(void **state)
+TEST(every_rank_reads_its_rows_in_any_dtype_and_alignment)
 {
     char *folder = test_directory();
     fixture f = {.folder = folder, .config = {.architecture = FSDP_GPT2}};
 
-    (void)state;
     for (int padding = 0; padding < 4; padding++) {
         make_file(folder, full_names, 3, padding);
         for (int world = 1; world <= 8; world += world == 4 ? 4 : 1)
@@ -152,7 +151,7 @@ static void every_rank_reads_its_rows_in_any_dtype_and_alignment(void **state)
     test_directory_free(folder);
 }
 
-static void names_without_prefix_masks_and_a_tied_head_are_known(void **state)
+TEST(names_without_prefix_masks_and_a_tied_head_are_known)
 {
     static const made tensors[] = {
         {"wte.weight", "F32", 7, 3, 10},          {"h.0.attn.c_attn.bias", "F32", 1, 0, 3},
@@ -162,19 +161,17 @@ static void names_without_prefix_masks_and_a_tied_head_are_known(void **state)
     char *folder = test_directory();
     fixture f = {.folder = folder, .config = {.architecture = FSDP_GPT2, .tie_word_embeddings = true}};
 
-    (void)state;
     make_file(folder, tensors, 6, 0);
     test_run_ranks(3, load_rows, &f);
     test_directory_free(folder);
 }
 
-static void a_tied_pair_may_be_stored_as_the_head(void **state)
+TEST(a_tied_pair_may_be_stored_as_the_head)
 {
     made tensors[] = {full_names[0], full_names[1], full_names[2]};
     char *folder = test_directory();
     fixture f = {.folder = folder, .config = {.architecture = FSDP_GPT2, .tie_word_embeddings = true}};
 
-    (void)state;
     tensors[0].name = "lm_head.weight";
     make_file(folder, tensors, 3, 0);
     test_run_ranks(2, load_rows, &f);
@@ -208,7 +205,7 @@ static fsdp_status load_one(const made *tensors, int count, bool tied, float *fi
     return status;
 }
 
-static void a_folder_that_does_not_fit_is_refused_before_anything_changes(void **state)
+TEST(a_folder_that_does_not_fit_is_refused_before_anything_changes)
 {
     static const struct {
         made tensors[2];
@@ -246,14 +243,13 @@ static void a_folder_that_does_not_fit_is_refused_before_anything_changes(void *
     };
     float value = 0;
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         CHECK_ERROR(load_one(cases[i].tensors, cases[i].count, cases[i].tied, &value), FSDP_FORMAT, cases[i].part);
         CHECK(value == -1);
     }
 }
 
-static void rotary_frequencies_and_an_equal_tied_head_are_ignored(void **state)
+TEST(rotary_frequencies_and_an_equal_tied_head_are_ignored)
 {
     static const made tensors[] = {
         {"model.embed_tokens.weight", "F32", 7, 3, 5},
@@ -262,19 +258,17 @@ static void rotary_frequencies_and_an_equal_tied_head_are_ignored(void **state)
     };
     float value = 0;
 
-    (void)state;
     CHECK_OK(load_one(tensors, 3, true, &value));
     CHECK(value == 5);
 }
 
-static void a_model_without_bytes_cannot_be_loaded(void **state)
+TEST(a_model_without_bytes_cannot_be_loaded)
 {
     fsdp_context *context = test_context();
     fsdp_model_config config;
     fsdp_state_dict *parameters = NULL;
     fsdp_module *model;
 
-    (void)state;
     CHECK_OK(fsdp_hub_read_config(TEST_SOURCE_DIR "/tests/reference/models/tiny-gpt2", &config));
     model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
     CHECK_OK(fsdp_state_dict_from_module(model, &parameters));
@@ -405,7 +399,7 @@ static const odd_model odd_models[] = {
     {.extra = "model.layers.99999999999999999999.x", .part = "belongs to no parameter"},
 };
 
-static void what_does_not_fit_is_said_with_its_usual_cause(void **state)
+TEST(what_does_not_fit_is_said_with_its_usual_cause)
 {
     char *folder = test_directory();
     fsdp_context *context = test_context();
@@ -413,7 +407,6 @@ static void what_does_not_fit_is_said_with_its_usual_cause(void **state)
     fsdp_state_dict *parameters;
     fsdp_module *model;
 
-    (void)state;
     CHECK_OK(fsdp_hub_read_config(TEST_SOURCE_DIR "/tests/reference/models/tiny-llama", &config));
     model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
     CHECK_OK(fsdp_state_dict_from_module(model, &parameters));
@@ -434,14 +427,13 @@ static void what_does_not_fit_is_said_with_its_usual_cause(void **state)
 }
 
 /* A config.json may promise anything: no memory is taken for what no file holds. */
-static void a_folder_is_checked_by_its_headers_alone(void **state)
+TEST(a_folder_is_checked_by_its_headers_alone)
 {
     static const char *const folders[] = {"tiny-gpt2", "tiny-llama", "tiny-llama-tied-st"};
     fsdp_context *context = test_context();
     fsdp_model_config config, wrong;
     char folder[300];
 
-    (void)state;
     for (int i = 0; i < 3; i++) {
         snprintf(folder, sizeof folder, TEST_SOURCE_DIR "/tests/reference/models/%s", folders[i]);
         CHECK_OK(fsdp_hub_read_config(folder, &config));
@@ -466,12 +458,3 @@ static void a_folder_is_checked_by_its_headers_alone(void **state)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp_hub_check(context, folder, &config));
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(what_does_not_fit_is_said_with_its_usual_cause),
-          cmocka_unit_test(a_folder_is_checked_by_its_headers_alone),
-          cmocka_unit_test(every_rank_reads_its_rows_in_any_dtype_and_alignment),
-          cmocka_unit_test(names_without_prefix_masks_and_a_tied_head_are_known),
-          cmocka_unit_test(a_tied_pair_may_be_stored_as_the_head),
-          cmocka_unit_test(a_folder_that_does_not_fit_is_refused_before_anything_changes),
-          cmocka_unit_test(rotary_frequencies_and_an_equal_tied_head_are_ignored),
-          cmocka_unit_test(a_model_without_bytes_cannot_be_loaded))

@@ -109,22 +109,19 @@ static int sweep(uint64_t old_bytes, uint64_t new_bytes)
     return tried;
 }
 
-static void any_cut_leaves_the_old_model_or_the_new_one(void **state)
+TEST(any_cut_leaves_the_old_model_or_the_new_one)
 {
     int tried = sweep(0, 64) + sweep(64, 64) + sweep(64, 1000) + sweep(1000, 64);
 
-    (void)state;
     printf("cut at %d points\n", tried);
     CHECK(tried > 200);
 }
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_cut_leaves_the_old_model_or_the_new_one)};
-
     if (access("/dev/shm", W_OK) == 0)
         setenv("TMPDIR", "/dev/shm", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

@@ -101,12 +101,11 @@ static void load_parts(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void a_leader_gives_every_rank_what_it_would_have_read(void **state)
+TEST(a_leader_gives_every_rank_what_it_would_have_read)
 {
     char *folder = test_directory(), *path = test_path(folder, "pytorch_model.bin");
     fixture f = {.folder = folder};
 
-    (void)state;
     write_torch_file(path, views, VIEWS, 1, NUMEL);
     for (int leader = 0; leader < 2; leader++)
         for (int world = 1; world <= 8; world += world == 4 ? 4 : 1) {
@@ -136,12 +135,11 @@ static void write_broken_file(const char *path)
     free(data);
 }
 
-static void what_a_leader_cannot_read_is_everybodys_error(void **state)
+TEST(what_a_leader_cannot_read_is_everybodys_error)
 {
     char *folder = test_directory(), *path = test_path(folder, "pytorch_model.bin");
     fixture f = {.folder = folder, .part = "pytorch_model.bin': 'model/data/0' in it: "};
 
-    (void)state;
     write_broken_file(path);
     for (int leader = 0; leader < 2; leader++) {
         f.by_leader = leader;
@@ -151,12 +149,11 @@ static void what_a_leader_cannot_read_is_everybodys_error(void **state)
     test_directory_free(folder);
 }
 
-static void a_rank_without_memory_is_everybodys_error(void **state)
+TEST(a_rank_without_memory_is_everybodys_error)
 {
     char *folder = test_directory(), *path = test_path(folder, "pytorch_model.bin");
     fixture f = {.folder = folder, .by_leader = true, .hit = true};
 
-    (void)state;
     write_torch_file(path, views, VIEWS, 1, NUMEL);
     for (f.fault = 1; f.hit; f.fault++) {
         f.hit = false;
@@ -223,7 +220,7 @@ static void add_rows(fsdp_state_dict *state, fsdp_mesh *mesh)
 }
 
 /* Of the files nothing stays in memory: the peak is this rank's part, and the windows. */
-static void a_rank_reads_in_the_memory_of_its_part_and_a_window(void **state)
+TEST(a_rank_reads_in_the_memory_of_its_part_and_a_window)
 {
     char *folder, *path;
     int64_t world = RANKS;
@@ -232,7 +229,6 @@ static void a_rank_reads_in_the_memory_of_its_part_and_a_window(void **state)
     fsdp_mesh *mesh = NULL;
     long before;
 
-    (void)state;
     test_only_on_cpu("its memory is the host's");
     if (TEST_SANITIZED)
         skip(); /* its own memory is counted as well */
@@ -253,8 +249,3 @@ static void a_rank_reads_in_the_memory_of_its_part_and_a_window(void **state)
     free(path);
     test_directory_free(folder);
 }
-
-TEST_MAIN(cmocka_unit_test(a_leader_gives_every_rank_what_it_would_have_read),
-          cmocka_unit_test(what_a_leader_cannot_read_is_everybodys_error),
-          cmocka_unit_test(a_rank_without_memory_is_everybodys_error),
-          cmocka_unit_test(a_rank_reads_in_the_memory_of_its_part_and_a_window))

@@ -138,14 +138,13 @@ static int files_in(const char *directory)
     return count;
 }
 
-static void any_world_writes_the_same_folder(void **state)
+TEST(any_world_writes_the_same_folder)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
     char *directory = test_directory();
     char *first = NULL, *file;
     size_t first_bytes = 0, bytes;
 
-    (void)state;
     for (int d = 0; d < 2; d++) {
         for (int world = 1; world <= 4; world++) {
             job j = {.folder = test_path(directory, "deep/er/model/"), .dtype = dtypes[d], .limit_bytes = 1 << 20};
@@ -172,13 +171,12 @@ static void any_world_writes_the_same_folder(void **state)
     test_directory_free(directory);
 }
 
-static void large_models_are_split_into_numbered_files(void **state)
+TEST(large_models_are_split_into_numbered_files)
 {
     char *directory = test_directory();
     job j = {.folder = test_path(directory, "model"), .dtype = FSDP_F32, .limit_bytes = 1100};
     char *path;
 
-    (void)state;
     test_run_ranks(3, save, &j);
     check_folder(j.folder, FSDP_F32);
     CHECK_EQ(files_in(j.folder), 6); /* two json, an index, 816 + 1040 + (48 + 40 + 816) bytes in three files */
@@ -189,13 +187,12 @@ static void large_models_are_split_into_numbered_files(void **state)
     test_directory_free(directory);
 }
 
-static void a_replaced_folder_keeps_what_is_not_its_own(void **state)
+TEST(a_replaced_folder_keeps_what_is_not_its_own)
 {
     char *directory = test_directory();
     job j = {.folder = test_path(directory, "model"), .dtype = FSDP_F32, .limit_bytes = 1100};
     char *tokenizer = test_path(directory, "model/tokenizer.json"), *old = test_path(directory, "model/old.bin");
 
-    (void)state;
     test_run_ranks(2, save, &j);
     test_write_file(tokenizer, "abc", 3);
     test_write_file(old, "abc", 3);
@@ -225,12 +222,11 @@ static fsdp_status save_alone(const char *folder, fsdp_dtype dtype, const fsdp_m
     return status;
 }
 
-static void other_peoples_folders_are_not_replaced(void **state)
+TEST(other_peoples_folders_are_not_replaced)
 {
     char *directory = test_directory(), *folder = test_path(directory, "model"), *inside, *file;
     fsdp_model_config c = config();
 
-    (void)state;
     CHECK_OK(fsdp__make_directories(folder));
     CHECK_OK(save_alone(folder, FSDP_F16, &c)); /* empty: taken */
     test_remove_tree(folder);
@@ -303,9 +299,8 @@ static void fail_writes(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void a_failed_write_is_everybodys_error_and_leaves_the_old_folder(void **state)
+TEST(a_failed_write_is_everybodys_error_and_leaves_the_old_folder)
 {
-    (void)state;
     for (int failing = 0; failing < 2; failing++) {
         char *directory = test_directory();
         job j = {
@@ -318,12 +313,11 @@ static void a_failed_write_is_everybodys_error_and_leaves_the_old_folder(void **
     }
 }
 
-static void a_failed_write_leaves_nothing_where_nothing_was(void **state)
+TEST(a_failed_write_leaves_nothing_where_nothing_was)
 {
     char *directory = test_directory(), *folder = test_path(directory, "model");
     fsdp_model_config c = config();
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_WRITE, &n);) {
         fsdp_status status = save_alone(folder, FSDP_F32, &c);
 
@@ -336,13 +330,12 @@ static void a_failed_write_leaves_nothing_where_nothing_was(void **state)
 }
 
 /* A failed collective breaks its group, so each try has a world of its own. */
-static void a_failed_allocation_leaves_nothing(void **state)
+TEST(a_failed_allocation_leaves_nothing)
 {
     char *directory = test_directory(), *folder = test_path(directory, "model");
     fsdp_model_config c = config();
     bool hit = true;
 
-    (void)state;
     for (long n = 1; hit; n++) {
         fsdp_context *context = test_context();
         fsdp_mesh *mesh = NULL;
@@ -393,13 +386,12 @@ static void save_different(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void any_state_is_written_without_a_config(void **state)
+TEST(any_state_is_written_without_a_config)
 {
     char *directory = test_directory(), *folder = test_path(directory, "weights");
     char *config_path = test_path(folder, "config.json");
     fsdp_safetensors *files = NULL;
 
-    (void)state;
     CHECK_OK(save_alone(folder, FSDP_F32, NULL));
     CHECK_EQ(files_in(folder), 1);
     CHECK(!fsdp__path_exists(config_path));
@@ -412,7 +404,7 @@ static void any_state_is_written_without_a_config(void **state)
     test_directory_free(directory);
 }
 
-static void an_unfinished_folder_is_refused_by_every_reader(void **state)
+TEST(an_unfinished_folder_is_refused_by_every_reader)
 {
     char *directory = test_directory(), *folder = test_path(directory, "model");
     char *journal = test_path(folder, "unfinished-save.json"),
@@ -422,7 +414,6 @@ static void an_unfinished_folder_is_refused_by_every_reader(void **state)
     fsdp_safetensors *files = NULL;
     bool finished = true;
 
-    (void)state;
     test_run_ranks(1, save, &j);
     CHECK_OK(fsdp_hub_repair(folder, &finished));
     CHECK(!finished);
@@ -440,12 +431,11 @@ static void an_unfinished_folder_is_refused_by_every_reader(void **state)
     test_directory_free(directory);
 }
 
-static void ranks_with_different_parameters_are_told(void **state)
+TEST(ranks_with_different_parameters_are_told)
 {
     char *directory = test_directory();
     job j = {.folder = test_path(directory, "model"), .dtype = FSDP_F32};
 
-    (void)state;
     test_run_ranks(2, save_different, &j);
     CHECK_EQ(files_in(directory), 0);
     free(j.folder);
@@ -473,26 +463,24 @@ static void save_in_part(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void ranks_that_hold_a_part_do_not_write_a_model(void **state)
+TEST(ranks_that_hold_a_part_do_not_write_a_model)
 {
     char *directory = test_directory();
     job j = {.folder = test_path(directory, "model"), .dtype = FSDP_F32};
 
-    (void)state;
     test_run_ranks(2, save_in_part, &j);
     CHECK_EQ(files_in(directory), 0);
     free(j.folder);
     test_directory_free(directory);
 }
 
-static void a_model_without_values_is_not_written(void **state)
+TEST(a_model_without_values_is_not_written)
 {
     char *directory = test_directory(), *folder = test_path(directory, "model");
     fsdp_context *context = test_context();
     fsdp_module *linear = CHECK_PTR(fsdp_linear_create(context, fsdp_meta(context), 3, 2, NULL));
     fsdp_state_dict *weights = NULL;
 
-    (void)state;
     CHECK_OK(fsdp_module_materialize(linear, test_device(context)));
     CHECK_OK(fsdp_state_dict_from_module(linear, &weights));
     CHECK_ERROR(
@@ -507,15 +495,3 @@ static void a_model_without_values_is_not_written(void **state)
     free(folder);
     test_directory_free(directory);
 }
-
-TEST_MAIN(cmocka_unit_test(any_world_writes_the_same_folder),
-          cmocka_unit_test(large_models_are_split_into_numbered_files),
-          cmocka_unit_test(a_replaced_folder_keeps_what_is_not_its_own),
-          cmocka_unit_test(other_peoples_folders_are_not_replaced),
-          cmocka_unit_test(a_failed_write_is_everybodys_error_and_leaves_the_old_folder),
-          cmocka_unit_test(a_failed_write_leaves_nothing_where_nothing_was),
-          cmocka_unit_test(a_failed_allocation_leaves_nothing), cmocka_unit_test(any_state_is_written_without_a_config),
-          cmocka_unit_test(an_unfinished_folder_is_refused_by_every_reader),
-          cmocka_unit_test(ranks_with_different_parameters_are_told),
-          cmocka_unit_test(ranks_that_hold_a_part_do_not_write_a_model),
-          cmocka_unit_test(a_model_without_values_is_not_written))

@@ -10,11 +10,10 @@ static fsdp_hub_stop_tokens parse(const char *text)
     return stops;
 }
 
-static void one_or_several_or_none(void **state)
+TEST(one_or_several_or_none)
 {
     fsdp_hub_stop_tokens stops = parse("{\"eos_token_id\": 7}");
 
-    (void)state;
     CHECK_EQ(stops.count, 1);
     CHECK_EQ(stops.ids[0], 7);
     stops = parse("{\"a\": 1, \"eos_token_id\": [128001, 128008, 0]}");
@@ -28,14 +27,13 @@ static void one_or_several_or_none(void **state)
     CHECK_EQ(parse("{\"eos_token_id\": [-1, 3], \"x\": NaN}").ids[0], 3);
 }
 
-static void what_is_none_is_refused(void **state)
+TEST(what_is_none_is_refused)
 {
     static const char *const wrong[] = {"{\"eos_token_id\": \"x\"}", "{\"eos_token_id\": 2147483648}",
                                         "{\"eos_token_id\": [1, null]}", "{\"eos_token_id\": 1.5}"};
     fsdp_hub_stop_tokens stops;
     char many[1024] = "{\"eos_token_id\": [0";
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         CHECK_ERROR(fsdp__stop_tokens_parse("there.json", wrong[i], strlen(wrong[i]), &stops), FSDP_FORMAT,
                     "'there.json': key 'eos_token_id' is neither a token id nor a list");
@@ -54,12 +52,11 @@ static void write_json(const char *folder, const char *name, const char *text)
     free(path);
 }
 
-static void generation_config_comes_first(void **state)
+TEST(generation_config_comes_first)
 {
     char *folder = test_directory();
     fsdp_hub_stop_tokens stops;
 
-    (void)state;
     CHECK_OK(fsdp_hub_read_stop_tokens(folder, &stops));
     CHECK_EQ(stops.count, 0);
     write_json(folder, "config.json", "{\"eos_token_id\": 5}");
@@ -78,11 +75,10 @@ static void generation_config_comes_first(void **state)
     test_directory_free(folder);
 }
 
-static void no_memory_is_an_error(void **state)
+TEST(no_memory_is_an_error)
 {
     char *folder = test_directory();
 
-    (void)state;
     write_json(folder, "generation_config.json", "{\"eos_token_id\": [8, 9]}");
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_hub_stop_tokens stops;
@@ -91,6 +87,3 @@ static void no_memory_is_an_error(void **state)
     }
     test_directory_free(folder);
 }
-
-TEST_MAIN(cmocka_unit_test(one_or_several_or_none), cmocka_unit_test(what_is_none_is_refused),
-          cmocka_unit_test(generation_config_comes_first), cmocka_unit_test(no_memory_is_an_error))

@@ -50,28 +50,23 @@ static void check(const char *model, fsdp_dtype dtype, uint64_t limit_bytes, dou
     test_directory_free(directory);
 }
 
-static void gpt2_loads(void **state)
+TEST(gpt2_loads)
 {
-    (void)state;
     check("tiny-gpt2", FSDP_F32, 1 << 30, 1e-4);
 }
 
-static void split_llama_loads(void **state)
+TEST(split_llama_loads)
 {
-    (void)state;
     check("tiny-llama", FSDP_F32, 100000, 1e-4);
 }
 
-static void tied_llama_in_bfloat16_loads(void **state)
+TEST(tied_llama_in_bfloat16_loads)
 {
-    (void)state;
     check("tiny-llama-tied-st", FSDP_BF16, 1 << 30, 5e-2);
 }
 
 static int test_main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gpt2_loads), cmocka_unit_test(split_llama_loads),
-                                       cmocka_unit_test(tied_llama_in_bfloat16_loads)};
     char command[1024];
 
     python = getenv("FSDP_PYTHON");
@@ -80,7 +75,7 @@ static int test_main(void)
     snprintf(command, sizeof command, "'%s' -c 'import torch, safetensors, transformers' 2>/dev/null", python);
     if (system(command) != 0)
         return 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run_cases(__FILE__);
 }
 
 TEST_FILE(test_main)

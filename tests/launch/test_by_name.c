@@ -53,9 +53,8 @@ static int setup(void **state)
     return 0;
 }
 
-static void ranks_with_the_variables_alone_find_each_other(void **state)
+TEST_WITH(ranks_with_the_variables_alone_find_each_other, setup, NULL)
 {
-    (void)state;
     for (int size = 2; size <= 4; size++) {
         pid_t pids[4];
 
@@ -68,11 +67,10 @@ static void ranks_with_the_variables_alone_find_each_other(void **state)
 }
 
 /* Two of them at once from one parent differ in their port, as two of torchrun do. */
-static void two_runs_do_not_meet(void **state)
+TEST_WITH(two_runs_do_not_meet, setup, NULL)
 {
     pid_t pids[2][3];
 
-    (void)state;
     for (int r = 2; r >= 0; r--)
         for (int run = 0; run < 2; run++)
             pids[run][r] = start(&(rank){
@@ -82,7 +80,7 @@ static void two_runs_do_not_meet(void **state)
             CHECK_EQ(ended(pids[run][r]), 0);
 }
 
-static void who_finds_nobody_says_so(void **state)
+TEST_WITH(who_finds_nobody_says_so, setup, NULL)
 {
     static const char *const texts[] = {
         "rank 0 of 2 of the environment does not find the others (they must have one parent process",
@@ -94,7 +92,6 @@ static void who_finds_nobody_says_so(void **state)
         "environment has RANK=1 and WORLD_SIZE=2; where nobody starts the others, unset RANK and WORLD_SIZE\n"};
     char *directory = test_directory();
 
-    (void)state;
     setenv("FSDP_JOIN_TIMEOUT", "1", 1);
     for (int r = 0; r < 2; r++) {
         char *path = test_path(directory, r ? "one" : "zero"), *errors;
@@ -138,20 +135,18 @@ static void check_who_comes(int third, const char *expected)
     test_directory_free(directory);
 }
 
-static void nobody_waits_for_a_rank_that_is_missing(void **state)
+TEST_WITH(nobody_waits_for_a_rank_that_is_missing, setup, NULL)
 {
-    (void)state;
     check_who_comes(-1, "1 of 2 other processes of this machine have not come for");
     check_who_comes(1, "rank 1 has joined before, as process");
     check_who_comes(0, "there is another rank 0, and each process needs a RANK of its own: process ");
 }
 
 /* torchrun goes on where a process ends well, whether it has joined or not. */
-static void one_that_torchrun_has_started_and_that_is_gone_is_not_waited_for(void **state)
+TEST_WITH(one_that_torchrun_has_started_and_that_is_gone_is_not_waited_for, setup, NULL)
 {
     char *directory = test_directory(), *path = test_path(directory, "errors"), *errors;
 
-    (void)state;
     setenv("FSDP_JOIN_TIMEOUT", "4", 1);
     for (int r = 0; r < 2; r++) {
         CHECK_EQ(ended(start(&(rank){r, 2, "collectives", "", "TORCHELASTIC_RUN_ID", "x", path, NULL})), 1);
@@ -165,13 +160,12 @@ static void one_that_torchrun_has_started_and_that_is_gone_is_not_waited_for(voi
     test_directory_free(directory);
 }
 
-static void ranks_of_two_builds_are_told(void **state)
+TEST_WITH(ranks_of_two_builds_are_told, setup, NULL)
 {
     char *directory = test_directory(), *other = test_path(directory, "other"), *errors;
     char host[FSDP__HOST_BYTES], expected[400];
     pid_t pids[3];
 
-    (void)state;
     program_other_build(ranks, other);
     fsdp__host_name(host);
     for (int odd = 1; odd < 3; odd++) {
@@ -196,12 +190,11 @@ static void ranks_of_two_builds_are_told(void **state)
 }
 
 /* What is left of a run does not join the restart of it. */
-static void a_restart_does_not_meet_what_is_left(void **state)
+TEST_WITH(a_restart_does_not_meet_what_is_left, setup, NULL)
 {
     char *directory = test_directory(), *path = test_path(directory, "left");
     pid_t left, pids[2];
 
-    (void)state;
     setenv("FSDP_JOIN_TIMEOUT", "3", 1);
     left = start(&(rank){1, 2, "collectives", "", "TORCHELASTIC_RESTART_COUNT", "0", path, NULL});
     unsetenv("FSDP_JOIN_TIMEOUT");
@@ -214,12 +207,11 @@ static void a_restart_does_not_meet_what_is_left(void **state)
     test_directory_free(directory);
 }
 
-static void a_rank_that_dies_is_named_by_the_others(void **state)
+TEST_WITH(a_rank_that_dies_is_named_by_the_others, setup, NULL)
 {
     char *directory = test_directory(), *path = test_path(directory, "errors"), *errors, expected[80];
     pid_t pids[3];
 
-    (void)state;
     for (int r = 0; r < 3; r++)
         pids[r] = start(&(rank){.rank = r, .size = 3, .what = "kill", .path = path});
     CHECK_EQ(ended(pids[0]), 5);
@@ -234,10 +226,3 @@ static void a_rank_that_dies_is_named_by_the_others(void **state)
     free(path);
     test_directory_free(directory);
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, NULL)
-
-TEST_MAIN(T(ranks_with_the_variables_alone_find_each_other), T(two_runs_do_not_meet), T(who_finds_nobody_says_so),
-          T(nobody_waits_for_a_rank_that_is_missing), T(a_restart_does_not_meet_what_is_left),
-          T(a_rank_that_dies_is_named_by_the_others),
-          T(one_that_torchrun_has_started_and_that_is_gone_is_not_waited_for), T(ranks_of_two_builds_are_told))

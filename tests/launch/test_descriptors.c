@@ -52,9 +52,8 @@ static int take_and_give(unsigned closed)
     return 0;
 }
 
-static void closed_descriptors_are_taken_and_given_back(void **state)
+TEST(closed_descriptors_are_taken_and_given_back)
 {
-    (void)state;
     for (unsigned closed = 0; closed < 8; closed++)
         CHECK_EQ(with_closed(closed, take_and_give), 0);
 }
@@ -75,12 +74,8 @@ static int launch(unsigned closed)
     return 0;
 }
 
-static void ranks_are_launched_whatever_is_closed(void **state)
+TEST(ranks_are_launched_whatever_is_closed)
 {
-    (void)state;
     for (unsigned closed = 1; closed < 8; closed += test_brief() ? 3 : 1)
         CHECK_EQ(with_closed(closed, launch), 0);
 }
-
-TEST_MAIN(cmocka_unit_test(closed_descriptors_are_taken_and_given_back),
-          cmocka_unit_test(ranks_are_launched_whatever_is_closed))

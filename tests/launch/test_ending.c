@@ -6,7 +6,7 @@
 #include "launch/launch.h"
 #include "support/test.h"
 
-static void endings_are_described(void **state)
+TEST(endings_are_described)
 {
     static const struct {
         int status, exit_status;
@@ -26,7 +26,6 @@ static void endings_are_described(void **state)
     };
     char text[400];
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fsdp__describe_ending(2, cases[i].status, fsdp__oom_kills() + 1000, text, sizeof text);
         CHECK_STRING(text, cases[i].text);
@@ -36,14 +35,11 @@ static void endings_are_described(void **state)
     CHECK(fsdp__ended_well(0));
 }
 
-static void a_kill_is_told_from_want_of_memory(void **state)
+TEST(a_kill_is_told_from_want_of_memory)
 {
     char text[400];
 
-    (void)state;
     CHECK(fsdp__oom_kills() >= 0);
     fsdp__describe_ending(0, W_EXITCODE(0, SIGKILL), fsdp__oom_kills() - 1, text, sizeof text);
     CHECK_CONTAINS(text, "rank 0 was killed by signal 9 (Killed): the kernel has killed for want of memory");
 }
-
-TEST_MAIN(cmocka_unit_test(endings_are_described), cmocka_unit_test(a_kill_is_told_from_want_of_memory))

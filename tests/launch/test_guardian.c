@@ -29,12 +29,11 @@ static int ended_by(pid_t pid)
     return WIFSIGNALED(status) ? WTERMSIG(status) : -1;
 }
 
-static void groups_that_are_watched_end_with_the_connection(void **state)
+TEST(groups_that_are_watched_end_with_the_connection)
 {
     fsdp__guardian guardian;
     pid_t groups[3], forgotten;
 
-    (void)state;
     CHECK_OK(fsdp__guardian_start(4, &guardian));
     CHECK(guardian.pid > 0);
     CHECK(guardian.fd > STDERR_FILENO);
@@ -53,12 +52,11 @@ static void groups_that_are_watched_end_with_the_connection(void **state)
     CHECK_EQ(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-static void a_guardian_that_was_killed_ends_nobody(void **state)
+TEST(a_guardian_that_was_killed_ends_nobody)
 {
     fsdp__guardian guardian;
     pid_t group = start_group(-1);
 
-    (void)state;
     CHECK_OK(fsdp__guardian_start(1, &guardian));
     kill(guardian.pid, SIGTERM); /* it does not listen to that */
     fsdp__guardian_watch(guardian.fd, group);
@@ -72,11 +70,10 @@ static void a_guardian_that_was_killed_ends_nobody(void **state)
     CHECK_EQ(ended_by(group), SIGKILL);
 }
 
-static void what_cannot_be_allocated_is_an_error(void **state)
+TEST(what_cannot_be_allocated_is_an_error)
 {
     fsdp__guardian guardian = {0};
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status = fsdp__guardian_start(2, &guardian);
 
@@ -85,7 +82,3 @@ static void what_cannot_be_allocated_is_an_error(void **state)
     }
     CHECK_EQ(waitpid(-1, NULL, WNOHANG), -1);
 }
-
-TEST_MAIN(cmocka_unit_test(groups_that_are_watched_end_with_the_connection),
-          cmocka_unit_test(a_guardian_that_was_killed_ends_nobody),
-          cmocka_unit_test(what_cannot_be_allocated_is_an_error))

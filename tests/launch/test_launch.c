@@ -22,11 +22,10 @@ static void check_nothing_left(void)
     CHECK_EQ(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-static void processes_give_naive_results(void **state)
+TEST(processes_give_naive_results)
 {
     fsdp_launch_report report;
 
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         CHECK_OK(launch(ranks, "collectives", "", 0, &report));
         CHECK_EQ(report.failed_rank, -1);
@@ -36,9 +35,8 @@ static void processes_give_naive_results(void **state)
     check_nothing_left();
 }
 
-static void ranks_find_themselves_in_the_environment(void **state)
+TEST(ranks_find_themselves_in_the_environment)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 8; ranks++)
         CHECK_OK(launch(ranks, "variables", "", 0, NULL));
     setenv("OMP_NUM_THREADS", "3", 1);
@@ -83,7 +81,7 @@ static void check_ending(const ending *e, int ranks)
     check_nothing_left();
 }
 
-static void the_first_failing_rank_is_named_everywhere(void **state)
+TEST(the_first_failing_rank_is_named_everywhere)
 {
     static const ending endings[] = {
         {"kill", 1, 128 + SIGKILL, "rank 1 was killed by signal 9 (Killed)", "rank 1 was killed by signal 9 (Killed)"},
@@ -91,29 +89,26 @@ static void the_first_failing_rank_is_named_everywhere(void **state)
         {"exit", 1, 3, "rank 1 exited with code 3", "rank 1 exited with code 3"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         check_ending(&endings[i], 2);
         check_ending(&endings[i], 4);
     }
 }
 
-static void a_rank_that_ends_before_joining_ends_the_others(void **state)
+TEST(a_rank_that_ends_before_joining_ends_the_others)
 {
     fsdp_launch_report report;
 
-    (void)state;
     CHECK_ERROR(launch(3, "early", "/dev/null", 0, &report), FSDP_COMM, "rank 1 exited with code 6");
     CHECK_EQ(report.exit_code, 6);
     check_nothing_left();
 }
 
-static void waiting_for_a_rank_that_left_fails(void **state)
+TEST(waiting_for_a_rank_that_left_fails)
 {
     char *directory = test_directory(), *path = test_path(directory, "errors"), *errors;
     fsdp_launch_report report;
 
-    (void)state;
     CHECK_STATUS(launch(2, "leave", path, 0, &report), FSDP_COMM);
     CHECK_EQ(report.failed_rank, 0);
     CHECK_EQ(report.exit_code, 5);
@@ -126,21 +121,19 @@ static void waiting_for_a_rank_that_left_fails(void **state)
     check_nothing_left();
 }
 
-static void ranks_that_will_not_end_are_killed(void **state)
+TEST(ranks_that_will_not_end_are_killed)
 {
     fsdp_launch_report report;
 
-    (void)state;
     CHECK_ERROR(launch(3, "stubborn", "", 100, &report), FSDP_COMM, "rank 1 exited with code 4");
     check_nothing_left();
 }
 
-static void a_program_that_cannot_start_is_named(void **state)
+TEST(a_program_that_cannot_start_is_named)
 {
     const char *missing[] = {"./nope", NULL}, *folder[] = {"/tmp", NULL};
     fsdp_launch_report report;
 
-    (void)state;
     CHECK_ERROR(fsdp_launch(&(fsdp_launch_options){.ranks = 3, .argv = missing}, &report), FSDP_NOT_FOUND,
                 "cannot start './nope': No such file or directory");
     CHECK_EQ(report.exit_code, 127);
@@ -152,12 +145,11 @@ static void a_program_that_cannot_start_is_named(void **state)
     check_nothing_left();
 }
 
-static void programs_are_found_in_the_path(void **state)
+TEST(programs_are_found_in_the_path)
 {
     const char *yes[] = {"true", NULL}, *no[] = {"false", NULL};
     fsdp_launch_report report;
 
-    (void)state;
     CHECK_OK(fsdp_launch(&(fsdp_launch_options){.ranks = 2, .argv = yes}, &report));
     CHECK_ERROR(fsdp_launch(&(fsdp_launch_options){.ranks = 2, .argv = no}, &report), FSDP_COMM, "exited with code 1");
     check_nothing_left();
@@ -249,12 +241,11 @@ static int signal_launcher(int signal, const char *what, const char *marker)
     return status;
 }
 
-static void signals_to_the_launcher_leave_no_process(void **state)
+TEST(signals_to_the_launcher_leave_no_process)
 {
     char *directory = test_directory(), *path = test_path(directory, "interrupt-marker");
     int status;
 
-    (void)state;
     status = signal_launcher(SIGINT, "barriers", path);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT); /* of the report */
     status = signal_launcher(SIGTERM, "deaf", path);
@@ -267,13 +258,12 @@ static void signals_to_the_launcher_leave_no_process(void **state)
 }
 
 /* Another one takes its place, and the launcher says so. */
-static void a_guardian_that_was_killed_is_replaced(void **state)
+TEST(a_guardian_that_was_killed_is_replaced)
 {
     char *directory = test_directory(), *path = test_path(directory, "guardian-marker");
     char *said_path = test_path(directory, "said"), *said, expected[200];
     pid_t launcher = fork(), guardian = 0, next;
 
-    (void)state;
     if (launcher == 0) {
         if (!freopen(said_path, "w", stderr))
             _exit(9);
@@ -301,11 +291,10 @@ static void a_guardian_that_was_killed_is_replaced(void **state)
     test_directory_free(directory);
 }
 
-static void the_environment_is_checked(void **state)
+TEST(the_environment_is_checked)
 {
     fsdp_context *context = NULL;
 
-    (void)state;
     CHECK_OK(fsdp_context_from_env(&context));
     CHECK_EQ(fsdp_context_world_size(context), 1);
     fsdp_context_free(context);
@@ -327,13 +316,12 @@ static void the_environment_is_checked(void **state)
     unsetenv("RANK");
 }
 
-static void silly_numbers_of_threads_are_refused(void **state)
+TEST(silly_numbers_of_threads_are_refused)
 {
     static const char *const silly[] = {"0", "-1", "abc", "100000", "99999999999999999999", "4;2", " "};
     const char *before = getenv("OMP_NUM_THREADS");
     fsdp_context *context = NULL;
 
-    (void)state;
     for (size_t i = 0; i < sizeof silly / sizeof *silly; i++) {
         char expected[120];
 
@@ -364,9 +352,8 @@ static void check_spin(const char *test)
     CHECK_OK(fsdp_launch(&(fsdp_launch_options){.ranks = 2, .argv = argv}, NULL));
 }
 
-static void threads_of_ranks_spin_for_a_short_time_unless_the_user_says(void **state)
+TEST(threads_of_ranks_spin_for_a_short_time_unless_the_user_says)
 {
-    (void)state;
     unsetenv("GOMP_SPINCOUNT");
     unsetenv("OMP_WAIT_POLICY");
     check_spin("test \"$GOMP_SPINCOUNT\" = 3000");
@@ -377,13 +364,3 @@ static void threads_of_ranks_spin_for_a_short_time_unless_the_user_says(void **s
     check_spin("test -z \"$GOMP_SPINCOUNT\"");
     unsetenv("OMP_WAIT_POLICY");
 }
-
-TEST_MAIN(cmocka_unit_test(processes_give_naive_results), cmocka_unit_test(ranks_find_themselves_in_the_environment),
-          cmocka_unit_test(the_first_failing_rank_is_named_everywhere),
-          cmocka_unit_test(a_rank_that_ends_before_joining_ends_the_others),
-          cmocka_unit_test(waiting_for_a_rank_that_left_fails), cmocka_unit_test(ranks_that_will_not_end_are_killed),
-          cmocka_unit_test(a_program_that_cannot_start_is_named), cmocka_unit_test(programs_are_found_in_the_path),
-          cmocka_unit_test(signals_to_the_launcher_leave_no_process),
-          cmocka_unit_test(a_guardian_that_was_killed_is_replaced), cmocka_unit_test(the_environment_is_checked),
-          cmocka_unit_test(silly_numbers_of_threads_are_refused),
-          cmocka_unit_test(threads_of_ranks_spin_for_a_short_time_unless_the_user_says))

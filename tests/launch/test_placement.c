@@ -67,9 +67,8 @@ static int seats_of(const placement_case *c, fsdp__seat *seats)
     return count;
 }
 
-static void ranks_are_placed_where_nobody_has_bound_them(void **state)
+TEST(ranks_are_placed_where_nobody_has_bound_them)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fsdp__seat seats[6];
         int count = seats_of(&cases[i], seats);
@@ -89,13 +88,12 @@ static void ranks_are_placed_where_nobody_has_bound_them(void **state)
     }
 }
 
-static void who_told_openmp_where_to_run_is_left_alone(void **state)
+TEST(who_told_openmp_where_to_run_is_left_alone)
 {
     fsdp__seat seats[6];
     fsdp__place_of_rank place;
     int count = seats_of(&cases[0], seats);
 
-    (void)state;
     seats[1].told = true;
     for (int r = 0; r < 2; r++) {
         fsdp__place_choose(seats, count, r, &place);
@@ -152,12 +150,11 @@ static void check_processes(const cpu_set_t *before, const cpu_set_t *expected, 
     }
 }
 
-static void processes_that_nobody_has_bound_bind_themselves(void **state)
+TEST(processes_that_nobody_has_bound_bind_themselves)
 {
     cpu_set_t all, one, before[2], expected[2];
     int cores, threads[2], cpu = 0;
 
-    (void)state;
     unsetenv("OMP_NUM_THREADS");
     CHECK_EQ(sched_getaffinity(0, sizeof all, &all), 0);
     cores = CPU_COUNT(&all);
@@ -180,7 +177,3 @@ static void processes_that_nobody_has_bound_bind_themselves(void **state)
     threads[1] = cores - 1;
     check_processes(before, expected, threads);
 }
-
-TEST_MAIN(cmocka_unit_test(ranks_are_placed_where_nobody_has_bound_them),
-          cmocka_unit_test(who_told_openmp_where_to_run_is_left_alone),
-          cmocka_unit_test(processes_that_nobody_has_bound_bind_themselves))

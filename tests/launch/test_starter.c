@@ -98,9 +98,8 @@ static const struct {
     {"TORCHELASTIC_RUN_ID=x RANK=0 WORLD_SIZE=1", {FSDP__BY_NOBODY, "torchrun", 0, 1, -1, 0, -1, NULL, NULL}},
 };
 
-static void every_starter_is_known_by_its_variables(void **state)
+TEST(every_starter_is_known_by_its_variables)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof starters / sizeof *starters; i++) {
         const fsdp__starter *e = &starters[i].expected;
         fsdp__starter s;
@@ -115,7 +114,7 @@ static void every_starter_is_known_by_its_variables(void **state)
     set_all("");
 }
 
-static void what_is_wrong_is_named(void **state)
+TEST(what_is_wrong_is_named)
 {
     static const struct {
         const char *variables;
@@ -154,7 +153,6 @@ static void what_is_wrong_is_named(void **state)
         {"PMI_SIZE=2 PMI_RANK=1 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=2", FSDP_INVALID, "MPI_LOCALRANKID is '2'"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fsdp__starter s;
 
@@ -163,5 +161,3 @@ static void what_is_wrong_is_named(void **state)
     }
     set_all("");
 }
-
-TEST_MAIN(cmocka_unit_test(every_starter_is_known_by_its_variables), cmocka_unit_test(what_is_wrong_is_named))

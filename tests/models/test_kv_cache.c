@@ -110,11 +110,10 @@ static void check_cuts(fsdp_context *context, fsdp_module *model, int64_t batch,
     fsdp_kv_cache_free(cache);
 }
 
-static void logits_are_those_of_all_tokens_however_they_are_cut(void **state)
+TEST(logits_are_those_of_all_tokens_however_they_are_cut)
 {
     fsdp_context *context = test_context();
 
-    (void)state;
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         for (int64_t batch = 1; batch <= 2; batch++) {
             fsdp_module *model = create(context, &variants[i], FSDP_F32);
@@ -128,11 +127,10 @@ static void logits_are_those_of_all_tokens_however_they_are_cut(void **state)
     fsdp_context_free(context);
 }
 
-static void in_bfloat16_they_are_within_its_rounding(void **state)
+TEST(in_bfloat16_they_are_within_its_rounding)
 {
     fsdp_context *context = test_context();
 
-    (void)state;
     fsdp_no_grad_begin(context);
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         fsdp_module *model = create(context, &variants[i], FSDP_BF16);
@@ -145,13 +143,12 @@ static void in_bfloat16_they_are_within_its_rounding(void **state)
 }
 
 /* A cache that was forgotten is one for the model as it is then. */
-static void after_a_change_of_dtype_it_is_forgotten_first(void **state)
+TEST(after_a_change_of_dtype_it_is_forgotten_first)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = create(context, &variants[1], FSDP_F32);
     fsdp_kv_cache *cache;
 
-    (void)state;
     fsdp_no_grad_begin(context);
     CHECK_OK(fsdp_kv_cache_create(model, 1, LENGTH, &cache));
     CHECK_OK(fsdp_scope_begin(context));
@@ -186,9 +183,8 @@ static void check_sharded(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
-static void sharded_models_take_one_too(void **state)
+TEST(sharded_models_take_one_too)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         for (size_t i = 1; i < 4; i += 2)
             test_run_ranks(world, check_sharded, (void *)&variants[i]);
@@ -196,13 +192,12 @@ static void sharded_models_take_one_too(void **state)
 
 /* ---- refusals and failures ---- */
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = create(context, &variants[0], FSDP_F32), *other = create(context, &variants[2], FSDP_F32);
     fsdp_kv_cache *cache;
 
-    (void)state;
     CHECK_ERROR(fsdp_kv_cache_create(fsdp_model_block(model, 0), 1, 4, &cache), FSDP_INVALID, "fsdp_model_create");
     CHECK_ERROR(fsdp_kv_cache_create(model, 0, 4, &cache), FSDP_INVALID, "expected at least 1");
     CHECK_ERROR(fsdp_kv_cache_create(model, 1, 0, &cache), FSDP_INVALID, "expected at least 1");
@@ -227,13 +222,12 @@ static void what_does_not_fit_is_refused(void **state)
 }
 
 /* Whatever allocation fails, in the prompt or behind it: the same call again goes through, with the right logits. */
-static void a_call_that_failed_can_be_made_again(void **state)
+TEST(a_call_that_failed_can_be_made_again)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = create(context, &variants[3], FSDP_F32);
     float all[LENGTH * VOCAB];
 
-    (void)state;
     fsdp_no_grad_begin(context);
     all_logits(context, model, 1, all);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
@@ -263,9 +257,3 @@ static void a_call_that_failed_can_be_made_again(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(logits_are_those_of_all_tokens_however_they_are_cut),
-          cmocka_unit_test(in_bfloat16_they_are_within_its_rounding),
-          cmocka_unit_test(after_a_change_of_dtype_it_is_forgotten_first),
-          cmocka_unit_test(sharded_models_take_one_too), cmocka_unit_test(what_does_not_fit_is_refused),
-          cmocka_unit_test(a_call_that_failed_can_be_made_again))

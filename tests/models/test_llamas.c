@@ -75,39 +75,35 @@ static void check_model(const char *prefix, const fsdp_model_config *config)
     fsdp_context_free(context);
 }
 
-static void qwen2_has_biases_of_query_key_and_value(void **state)
+TEST(qwen2_has_biases_of_query_key_and_value)
 {
     fsdp_model_config config = tiny(FSDP_QWEN2);
 
-    (void)state;
     config.tie_word_embeddings = true;
     check_model("qwen2", &config);
 }
 
-static void mistral_is_a_llama(void **state)
+TEST(mistral_is_a_llama)
 {
     fsdp_model_config config = tiny(FSDP_MISTRAL);
 
-    (void)state;
     check_model("mistral", &config);
 }
 
-static void linear_scaling_with_all_biases(void **state)
+TEST(linear_scaling_with_all_biases)
 {
     fsdp_model_config config = tiny(FSDP_LLAMA);
 
-    (void)state;
     config.attention_bias = config.mlp_bias = true;
     config.rope_type = FSDP_ROPE_LINEAR;
     config.rope_factor = 2.5f;
     check_model("linear", &config);
 }
 
-static void llama3_scaling(void **state)
+TEST(llama3_scaling)
 {
     fsdp_model_config config = tiny(FSDP_LLAMA);
 
-    (void)state;
     config.tie_word_embeddings = true;
     config.rope_theta = 100;
     config.rope_type = FSDP_ROPE_LLAMA3;
@@ -116,6 +112,3 @@ static void llama3_scaling(void **state)
     config.rope_original_max_seq_len = 32;
     check_model("llama3", &config);
 }
-
-TEST_MAIN(cmocka_unit_test(qwen2_has_biases_of_query_key_and_value), cmocka_unit_test(mistral_is_a_llama),
-          cmocka_unit_test(linear_scaling_with_all_biases), cmocka_unit_test(llama3_scaling))

@@ -54,9 +54,8 @@ static void check_printed(fsdp_architecture architecture, const char *expected)
     fsdp_context_free(context);
 }
 
-static void the_tree_prints_as_transformers_prints_it(void **state)
+TEST(the_tree_prints_as_transformers_prints_it)
 {
-    (void)state;
     check_printed(FSDP_GPT2, "GPT2LMHeadModel(\n"
                              "  (transformer): GPT2Model(\n"
                              "    (wte): Embedding(17, 12)\n"
@@ -100,9 +99,8 @@ static void the_tree_prints_as_transformers_prints_it(void **state)
                               ")");
 }
 
-static void a_llama_by_another_name_prints_as_what_it_is(void **state)
+TEST(a_llama_by_another_name_prints_as_what_it_is)
 {
-    (void)state;
     check_printed(FSDP_QWEN2, "Qwen2ForCausalLM(\n  (model): Qwen2Model(\n");
     check_printed(FSDP_QWEN2, "      (0-1): 2 x Qwen2DecoderLayer(\n"
                               "        (self_attn): Qwen2Attention(\n"
@@ -117,14 +115,13 @@ static void a_llama_by_another_name_prints_as_what_it_is(void **state)
     check_printed(FSDP_MISTRAL, "    (rotary_emb): MistralRotaryEmbedding()\n");
 }
 
-static void a_tied_head_is_the_embedding(void **state)
+TEST(a_tied_head_is_the_embedding)
 {
     fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_LLAMA, true);
     fsdp_module *model = create(context, &config);
     fsdp_parameters parameters = {0};
 
-    (void)state;
     CHECK(fsdp_module_parameter(model, "lm_head.weight") == fsdp_module_parameter(model, "model.embed_tokens.weight"));
     CHECK_OK(fsdp_module_parameters(model, &parameters));
     CHECK_STRING(parameters.items[0].name, "model.embed_tokens.weight");
@@ -145,9 +142,8 @@ static fsdp_tensor *some_tokens(fsdp_context *context, int64_t B, int64_t T, int
     return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(B, T), ids));
 }
 
-static void the_loss_is_the_cross_entropy_of_the_logits(void **state)
+TEST(the_loss_is_the_cross_entropy_of_the_logits)
 {
-    (void)state;
     for (int variant = 0; variant < 4; variant++) {
         fsdp_context *context = test_context();
         fsdp_model_config config = tiny(variant % 2 ? FSDP_GPT2 : FSDP_LLAMA, variant / 2);
@@ -173,7 +169,7 @@ static void the_loss_is_the_cross_entropy_of_the_logits(void **state)
     }
 }
 
-static void last_logits_only_are_the_last_of_all(void **state)
+TEST(last_logits_only_are_the_last_of_all)
 {
     fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_LLAMA, false);
@@ -181,7 +177,6 @@ static void last_logits_only_are_the_last_of_all(void **state)
     fsdp_tensor *tokens, *all, *last;
     float some[2 * 5 * 17], few[2 * 17];
 
-    (void)state;
     CHECK_OK(fsdp_module_initialize(model, 3));
     CHECK_OK(fsdp_scope_begin(context));
     tokens = some_tokens(context, 2, 5, 1);
@@ -199,9 +194,8 @@ static void last_logits_only_are_the_last_of_all(void **state)
     fsdp_context_free(context);
 }
 
-static void every_parameter_gets_a_gradient(void **state)
+TEST(every_parameter_gets_a_gradient)
 {
-    (void)state;
     for (int variant = 0; variant < 8; variant++) {
         fsdp_context *context = test_context();
         fsdp_model_config config = tiny((fsdp_architecture)(variant / 2), variant % 2);
@@ -225,7 +219,7 @@ static void every_parameter_gets_a_gradient(void **state)
     }
 }
 
-static void dropout_acts_only_in_training(void **state)
+TEST(dropout_acts_only_in_training)
 {
     fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_GPT2, false);
@@ -233,7 +227,6 @@ static void dropout_acts_only_in_training(void **state)
     fsdp_tensor *tokens;
     fsdp_module *model;
 
-    (void)state;
     config.dropout = config.embd_dropout = 0.5f;
     model = create(context, &config);
     CHECK_OK(fsdp_module_initialize(model, 3));
@@ -251,13 +244,12 @@ static void dropout_acts_only_in_training(void **state)
     fsdp_context_free(context);
 }
 
-static void attention_dropout_can_be_run_but_not_trained(void **state)
+TEST(attention_dropout_can_be_run_but_not_trained)
 {
     fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_GPT2, false);
     fsdp_module *model;
 
-    (void)state;
     config.attention_dropout = 0.1f;
     model = create(context, &config);
     CHECK_OK(fsdp_scope_begin(context));
@@ -270,14 +262,13 @@ static void attention_dropout_can_be_run_but_not_trained(void **state)
     fsdp_context_free(context);
 }
 
-static void wrong_calls_say_what_is_wrong(void **state)
+TEST(wrong_calls_say_what_is_wrong)
 {
     fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_GPT2, false);
     fsdp_module *model = create(context, &config);
     fsdp_tensor *tokens;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     CHECK_NULL(fsdp_call(model, some_tokens(context, 1, 10, 1)));
     CHECK_CONTAINS(fsdp_last_error(), "sequence of 10 tokens is longer than the model's 9 positions");
@@ -298,7 +289,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     fsdp_context_free(context);
 }
 
-static void residual_projections_start_smaller(void **state)
+TEST(residual_projections_start_smaller)
 {
     fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_GPT2, false);
@@ -306,7 +297,6 @@ static void residual_projections_start_smaller(void **state)
     fsdp_module *model;
     double first = 0, second = 0;
 
-    (void)state;
     config.dim = 48;
     config.ffn_dim = 64;
     config.head_dim = 16;
@@ -325,9 +315,8 @@ static void residual_projections_start_smaller(void **state)
     fsdp_context_free(context);
 }
 
-static void a_failed_allocation_leaves_nothing(void **state)
+TEST(a_failed_allocation_leaves_nothing)
 {
-    (void)state;
     for (int architecture = 0; architecture < 2; architecture++) {
         fsdp_context *context = test_context();
         fsdp_model_config config = tiny(architecture ? FSDP_LLAMA : FSDP_GPT2, true);
@@ -344,12 +333,3 @@ static void a_failed_allocation_leaves_nothing(void **state)
         fsdp_context_free(context);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(the_tree_prints_as_transformers_prints_it),
-          cmocka_unit_test(a_llama_by_another_name_prints_as_what_it_is),
-          cmocka_unit_test(a_tied_head_is_the_embedding), cmocka_unit_test(the_loss_is_the_cross_entropy_of_the_logits),
-          cmocka_unit_test(last_logits_only_are_the_last_of_all), cmocka_unit_test(every_parameter_gets_a_gradient),
-          cmocka_unit_test(dropout_acts_only_in_training),
-          cmocka_unit_test(attention_dropout_can_be_run_but_not_trained),
-          cmocka_unit_test(wrong_calls_say_what_is_wrong), cmocka_unit_test(residual_projections_start_smaller),
-          cmocka_unit_test(a_failed_allocation_leaves_nothing))

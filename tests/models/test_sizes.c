@@ -13,7 +13,7 @@ static fsdp_model_config preset(const char *name)
     return config;
 }
 
-static void presets_have_the_published_sizes(void **state)
+TEST(presets_have_the_published_sizes)
 {
     /* Counted by PyTorch for the same architectures. */
     static const struct {
@@ -26,7 +26,6 @@ static void presets_have_the_published_sizes(void **state)
     const char *const *names = fsdp_model_preset_names();
     size_t i = 0;
 
-    (void)state;
     for (; names[i]; i++) {
         fsdp_model_config config = preset(expected[i].name);
 
@@ -37,11 +36,10 @@ static void presets_have_the_published_sizes(void **state)
     CHECK_EQ(i, sizeof expected / sizeof expected[0]);
 }
 
-static void an_unknown_preset_is_answered_with_the_known_ones(void **state)
+TEST(an_unknown_preset_is_answered_with_the_known_ones)
 {
     fsdp_model_config config;
 
-    (void)state;
     CHECK_ERROR(fsdp_model_preset("gpt5", &config), FSDP_NOT_FOUND,
                 "no model preset 'gpt5': there are gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b, llama-8b");
     CHECK_ERROR(fsdp_model_preset(NULL, &config), FSDP_NOT_FOUND, "no model preset ''");
@@ -59,7 +57,7 @@ static int64_t parameters_of(fsdp_module *model)
     return numel;
 }
 
-static void the_count_is_that_of_the_modules_parameters(void **state)
+TEST(the_count_is_that_of_the_modules_parameters)
 {
     static const struct {
         bool tied, attention_bias, mlp_bias;
@@ -69,7 +67,6 @@ static void the_count_is_that_of_the_modules_parameters(void **state)
                     {true, false, true, false},
                     {false, false, false, true}};
 
-    (void)state;
     for (const char *const *name = fsdp_model_preset_names(); *name; name++) {
         for (size_t v = 0; v < FSDP__COUNT_OF(variants); v++) {
             fsdp_context *context = test_context();
@@ -91,12 +88,11 @@ static void the_count_is_that_of_the_modules_parameters(void **state)
     }
 }
 
-static void flops_are_six_per_weight_and_those_of_attention(void **state)
+TEST(flops_are_six_per_weight_and_those_of_attention)
 {
     fsdp_model_config config = preset("gpt-10m");
     double matrices = 6.0 * (4 * 384 * 384 + 2 * 384 * 1536) + 256 * 384;
 
-    (void)state;
     CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 100), 6 * matrices + 6.0 * 6 * 384 * 100, 1);
     CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 256), 67829760, 0.5); /* by hand in docs/performance.md */
     config.tie_word_embeddings = true;                                          /* the head multiplies either way */
@@ -106,11 +102,10 @@ static void flops_are_six_per_weight_and_those_of_attention(void **state)
     CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 0), 6 * matrices, 1);
 }
 
-static void each_wrong_field_is_named(void **state)
+TEST(each_wrong_field_is_named)
 {
     fsdp_model_config config;
 
-    (void)state;
 #define WRONG(name, field, value, part)                                    \
     do {                                                                   \
         config = preset(name);                                             \
@@ -153,7 +148,7 @@ static void each_wrong_field_is_named(void **state)
 }
 
 /* What transformers computes for theta 500000, 16 dimensions, Llama 3.1's scaling of 8, 1, 4, 256. */
-static void rotary_frequencies_follow_transformers(void **state)
+TEST(rotary_frequencies_follow_transformers)
 {
     static const float plain[] = {1.0f,           0.193922758f,    0.0376060307f,   0.00729266508f,
                                   0.00141421345f, 0.000274248188f, 5.31829573e-05f, 1.03133852e-05f};
@@ -163,7 +158,6 @@ static void rotary_frequencies_follow_transformers(void **state)
     fsdp_model_config config = preset("llama-1m");
     float got[8];
 
-    (void)state;
     config.head_dim = 16;
     fsdp__rope_frequencies(&config, got);
     CHECK_CLOSE(got, plain, 8, 1e-6, 0);
@@ -180,19 +174,11 @@ static void rotary_frequencies_follow_transformers(void **state)
         CHECK_NEAR(got[i], plain[i] / 8, 1e-6 * plain[i]);
 }
 
-static void every_value_has_a_name(void **state)
+TEST(every_value_has_a_name)
 {
-    (void)state;
     CHECK_STRING(fsdp_architecture_name(FSDP_GPT2), "GPT-2");
     CHECK_STRING(fsdp_architecture_name(FSDP_QWEN2), "Qwen2");
     CHECK_STRING(fsdp_architecture_name((fsdp_architecture)-1), "unknown");
     CHECK_STRING(fsdp_rope_type_name(FSDP_ROPE_LLAMA3), "llama3");
     CHECK_STRING(fsdp_rope_type_name((fsdp_rope_type)3), "unknown");
 }
-
-TEST_MAIN(cmocka_unit_test(presets_have_the_published_sizes),
-          cmocka_unit_test(an_unknown_preset_is_answered_with_the_known_ones),
-          cmocka_unit_test(the_count_is_that_of_the_modules_parameters),
-          cmocka_unit_test(flops_are_six_per_weight_and_those_of_attention),
-          cmocka_unit_test(each_wrong_field_is_named), cmocka_unit_test(rotary_frequencies_follow_transformers),
-          cmocka_unit_test(every_value_has_a_name))

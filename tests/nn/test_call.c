@@ -44,14 +44,13 @@ static void end(fsdp_context *context)
     fsdp_context_free(context);
 }
 
-static void only_the_output_outlives_a_call(void **state)
+TEST(only_the_output_outlives_a_call)
 {
     fsdp_context *context = begin();
     block *b = create(context, 3);
     fsdp_tensor *x = make_random(test_device(context), 1, 2, (const int64_t[]){2, 3}), *y;
     int64_t before = tensor_bytes(context);
 
-    (void)state;
     fsdp_no_grad_begin(context);
     y = CHECK_PTR(fsdp_call(&b->base, x));
     fsdp_no_grad_end(context);
@@ -64,14 +63,13 @@ static void only_the_output_outlives_a_call(void **state)
     end(context);
 }
 
-static void a_failure_names_the_innermost_module_once(void **state)
+TEST(a_failure_names_the_innermost_module_once)
 {
     fsdp_context *context = begin();
     block *bad = create(context, 4);
     fsdp_module *pair[] = {fsdp_relu_create(context), &bad->base}, *model = fsdp_sequential_create(context, pair, 2);
     fsdp_tensor *x = make_random(test_device(context), 1, 2, (const int64_t[]){2, 3}), *y;
 
-    (void)state;
     for (int times = 0; times < 2; times++) {
         CHECK_NULL(fsdp_call(model, x));
         CHECK_STRING(fsdp_last_error(), "1.inner (Linear): input (2, 3) does not fit weight (3, 4)");
@@ -150,7 +148,7 @@ static void spy_on(fsdp_module *module, spy *s)
     CHECK_OK(fsdp__module_add_hooks(module, &hooks));
 }
 
-static void hooks_run_in_order_and_may_replace_inputs_and_output(void **state)
+TEST(hooks_run_in_order_and_may_replace_inputs_and_output)
 {
     char log[64] = "";
     spy a = {.name = 'a', .log = log, .replace = true}, b = {.name = 'b', .log = log};
@@ -158,7 +156,6 @@ static void hooks_run_in_order_and_may_replace_inputs_and_output(void **state)
     fsdp_module *relu = fsdp_relu_create(context);
     fsdp_tensor *x = make_floats(test_device(context), 2, (const float[]){5, 5}), *inputs[] = {x};
 
-    (void)state;
     spy_on(relu, &a);
     spy_on(relu, &b);
     CHECK_NEAR(first_of(fsdp_module_call(relu, inputs, 1)), 7, 0);
@@ -169,7 +166,7 @@ static void hooks_run_in_order_and_may_replace_inputs_and_output(void **state)
     end(context);
 }
 
-static void a_failure_undoes_what_hooks_began(void **state)
+TEST(a_failure_undoes_what_hooks_began)
 {
     char log[64] = "";
     spy a = {.name = 'a', .log = log}, b = {.name = 'b', .log = log, .fail_before = true};
@@ -177,7 +174,6 @@ static void a_failure_undoes_what_hooks_began(void **state)
     fsdp_module *relu = fsdp_relu_create(context);
     fsdp_tensor *x = make_floats(test_device(context), 1, (const float[]){5});
 
-    (void)state;
     spy_on(relu, &a);
     spy_on(relu, &b);
     CHECK_NULL(fsdp_call(relu, x));
@@ -197,7 +193,7 @@ static void a_failure_undoes_what_hooks_began(void **state)
     end(context);
 }
 
-static void a_layer_finds_what_it_keeps_with_a_module_by_its_key(void **state)
+TEST(a_layer_finds_what_it_keeps_with_a_module_by_its_key)
 {
     static const char key, other;
     char log[64] = "";
@@ -206,7 +202,6 @@ static void a_layer_finds_what_it_keeps_with_a_module_by_its_key(void **state)
     fsdp_context *context = begin();
     fsdp_module *relu = fsdp_relu_create(context);
 
-    (void)state;
     CHECK_NULL(fsdp__module_hooks_arg(relu, &key));
     spy_on(relu, &a);
     CHECK_OK(fsdp__module_add_hooks(relu, &mine));
@@ -220,14 +215,13 @@ static void a_layer_finds_what_it_keeps_with_a_module_by_its_key(void **state)
     end(context);
 }
 
-static void many_inputs_are_passed_on(void **state)
+TEST(many_inputs_are_passed_on)
 {
     fsdp_context *context = begin();
     block *b = create(context, 3);
     fsdp_tensor *x = make_random(test_device(context), 1, 2, (const int64_t[]){2, 3});
     fsdp_tensor *inputs[] = {x, x, x, x, x, x, x, x, x, x, x, x};
 
-    (void)state;
     CHECK_PTR(fsdp_module_call(&b->base, inputs, 12));
     CHECK_NULL(fsdp_module_call(&b->base, inputs, 0));
     CHECK_EQ(fsdp_last_status(), FSDP_UNSUPPORTED);
@@ -246,7 +240,7 @@ static fsdp_tensor *of_children(fsdp_module *self, fsdp_tensor *const *inputs, i
     return fsdp_module_call_method(fsdp_module_child_at(self, 0, NULL), scaled_weight, inputs, count);
 }
 
-static void other_functions_than_the_forward_have_its_hooks(void **state)
+TEST(other_functions_than_the_forward_have_its_hooks)
 {
     char log[64] = "";
     spy a = {.name = 'a', .log = log};
@@ -254,7 +248,6 @@ static void other_functions_than_the_forward_have_its_hooks(void **state)
     fsdp_module *list = fsdp_module_list_create(context);
     fsdp_tensor *x = make_floats(test_device(context), 1, (const float[]){5});
 
-    (void)state;
     CHECK_OK(fsdp_module_list_append(list, fsdp_linear_create(context, test_device(context), 1, 1, NULL)));
     spy_on(fsdp_module_child_at(list, 0, NULL), &a);
     CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(list, "0.weight"), 3));
@@ -308,7 +301,7 @@ static fsdp_module *split_create(fsdp_context *context)
     return m;
 }
 
-static void several_outputs_outlive_a_call_and_some_may_be_missing(void **state)
+TEST(several_outputs_outlive_a_call_and_some_may_be_missing)
 {
     fsdp_context *context = begin();
     fsdp_module *m = split_create(context);
@@ -316,7 +309,6 @@ static void several_outputs_outlive_a_call_and_some_may_be_missing(void **state)
     wishes w = {.give = {true, true, true}, .by = 3};
     int64_t before = tensor_bytes(context);
 
-    (void)state;
     CHECK_OK(fsdp_module_call_many(m, &w, &x, 1, y, 3));
     CHECK_EQ(tensor_bytes(context) - before, 64); /* one of them is new */
     CHECK(y[0] == y[2] && y[1] == x);
@@ -337,14 +329,13 @@ static void several_outputs_outlive_a_call_and_some_may_be_missing(void **state)
     end(context);
 }
 
-static void a_call_of_several_outputs_fails_with_none(void **state)
+TEST(a_call_of_several_outputs_fails_with_none)
 {
     fsdp_context *context = begin();
     fsdp_module *m = split_create(context), *relu = fsdp_relu_create(context);
     fsdp_tensor *x = make_floats(test_device(context), 2, (const float[]){5, 6}), *y[4];
     wishes w = {.give = {true, true, true, true}, .by = 3};
 
-    (void)state;
     CHECK_STATUS(fsdp_module_call_many(m, &w, &x, 1, y, 4), FSDP_INVALID);
     CHECK_CONTAINS(fsdp_last_error(), "Split: sum_dim: input (2,) has no dimension 1");
     CHECK(!y[0] && !y[1] && !y[2] && !y[3]);
@@ -388,14 +379,13 @@ static fsdp_status nothing(fsdp_module *self, void *arg, fsdp_tensor *const *inp
     return FSDP_OK;
 }
 
-static void a_call_of_one_output_needs_it(void **state)
+TEST(a_call_of_one_output_needs_it)
 {
     static const fsdp_module_type type = {.name = "Nothing", .forward_many = nothing, .without_inputs = true};
     fsdp_context *context = begin();
     fsdp_tensor *y;
     fsdp_module *m;
 
-    (void)state;
     CHECK_OK(fsdp_module_create(context, &type, sizeof *m, &m));
     fsdp_clear_error();
     CHECK_NULL(fsdp_module_call(m, NULL, 0));
@@ -407,7 +397,7 @@ static void a_call_of_one_output_needs_it(void **state)
 }
 
 /* Built on the meta device, given memory, given values: only then is there something to compute with. */
-static void parameters_without_values_are_named_before_the_first_forward(void **state)
+TEST(parameters_without_values_are_named_before_the_first_forward)
 {
     fsdp_context *context = begin();
     fsdp_module *first = fsdp_linear_create(context, fsdp_meta(context), 3, 3, NULL);
@@ -416,7 +406,6 @@ static void parameters_without_values_are_named_before_the_first_forward(void **
     fsdp_tensor *x = make_random(test_device(context), 1, 2, (const int64_t[]){2, 3}), *shape;
     const float zeros[9] = {0};
 
-    (void)state;
     CHECK_NULL(fsdp_call(model, x));
     CHECK_STRING(fsdp_last_error(), "Sequential: still on the meta device: '0.weight', '0.bias', '1.weight' and 1 "
                                     "more: before the first forward call "
@@ -443,14 +432,3 @@ static void parameters_without_values_are_named_before_the_first_forward(void **
     fsdp_module_unref(model);
     end(context);
 }
-
-TEST_MAIN(cmocka_unit_test(parameters_without_values_are_named_before_the_first_forward),
-          cmocka_unit_test(only_the_output_outlives_a_call),
-          cmocka_unit_test(a_failure_names_the_innermost_module_once),
-          cmocka_unit_test(hooks_run_in_order_and_may_replace_inputs_and_output),
-          cmocka_unit_test(a_failure_undoes_what_hooks_began),
-          cmocka_unit_test(a_layer_finds_what_it_keeps_with_a_module_by_its_key),
-          cmocka_unit_test(other_functions_than_the_forward_have_its_hooks),
-          cmocka_unit_test(many_inputs_are_passed_on),
-          cmocka_unit_test(several_outputs_outlive_a_call_and_some_may_be_missing),
-          cmocka_unit_test(a_call_of_several_outputs_fails_with_none), cmocka_unit_test(a_call_of_one_output_needs_it))

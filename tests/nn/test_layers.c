@@ -24,7 +24,7 @@ static void same(fsdp_module *module, fsdp_tensor *x, fsdp_tensor *expected)
     fsdp_module_unref(module);
 }
 
-static void layers_compute_their_operations(void **state)
+SCOPE_TEST(layers_compute_their_operations)
 {
     fsdp_tensor *x = make_random(device, 1, 2, (const int64_t[]){4, 3});
     fsdp_module *m = CHECK_PTR(fsdp_linear_create(context, device, 3, 5, NULL));
@@ -32,7 +32,6 @@ static void layers_compute_their_operations(void **state)
     const int32_t ids[] = {4, 0, 6};
     fsdp_tensor *tokens = make_ids(device, 1, (const int64_t[]){3}, ids);
 
-    (void)state;
     same(m, x, fsdp_linear(x, layer->weight, layer->bias));
     m = fsdp_linear_create(context, device, 3, 5, &(fsdp_linear_options){.no_bias = true});
     CHECK_NULL(((fsdp_layer *)m)->bias);
@@ -51,25 +50,23 @@ static void layers_compute_their_operations(void **state)
     same(fsdp_relu_create(context), x, fsdp_relu(x));
 }
 
-static void sequential_calls_its_children_in_order(void **state)
+SCOPE_TEST(sequential_calls_its_children_in_order)
 {
     fsdp_module *parts[] = {fsdp_silu_create(context), fsdp_relu_create(context), fsdp_gelu_create(context, true)};
     fsdp_tensor *x = make_random(device, 1, 2, (const int64_t[]){4, 3});
     fsdp_module *broken[] = {fsdp_relu_create(context), NULL, fsdp_relu_create(context)};
 
-    (void)state;
     same(fsdp_sequential_create(context, parts, 3), x, fsdp_gelu_tanh(fsdp_relu(fsdp_silu(x))));
     CHECK_NULL(fsdp_sequential_create(context, broken, 3)); /* and nothing leaks */
 }
 
-static void dropout_differs_from_call_to_call_and_rests_in_eval(void **state)
+SCOPE_TEST(dropout_differs_from_call_to_call_and_rests_in_eval)
 {
     fsdp_module *m = CHECK_PTR(fsdp_dropout_create(context, 0.5f, 42)), *twin = fsdp_dropout_create(context, 0.5f, 42);
     fsdp_tensor *x = CHECK_PTR(fsdp_full(device, FSDP_F32, FSDP_SHAPE(200), 1));
     float first[200], second[200], other[200];
     int kept = 0;
 
-    (void)state;
     read_all(fsdp_call(m, x), first);
     read_all(fsdp_call(m, x), second);
     read_all(fsdp_call(twin, x), other);
@@ -93,13 +90,12 @@ static void draw(fsdp_module *m, float *out)
     read_all(fsdp_call(m, fsdp_full(device, FSDP_F32, FSDP_SHAPE(64), 1)), out);
 }
 
-static void draws_go_on_where_another_run_stopped(void **state)
+SCOPE_TEST(draws_go_on_where_another_run_stopped)
 {
     fsdp_module *parts[3], *net, *again[3], *resumed;
     float numbers[64], others[64];
     uint64_t draws = 9;
 
-    (void)state;
     for (int i = 0; i < 3; i++) {
         parts[i] = i == 1 ? fsdp_relu_create(context) : fsdp_dropout_create(context, 0.5f, (uint64_t)i);
         again[i] = i == 1 ? fsdp_relu_create(context) : fsdp_dropout_create(context, 0.5f, (uint64_t)i);
@@ -128,7 +124,7 @@ static void draws_go_on_where_another_run_stopped(void **state)
 }
 
 /* Values depend on seed, name and index alone: a piece filled apart equals the piece of the whole. */
-static void first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces(void **state)
+SCOPE_TEST(first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces)
 {
     fsdp_module *m = CHECK_PTR(fsdp_linear_create(context, device, 16, 50, NULL));
     fsdp_layer *layer = (fsdp_layer *)m;
@@ -137,7 +133,6 @@ static void first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces(
     const fsdp_init uniform = {FSDP_INIT_UNIFORM, -0.25f, 0.25f};
     double sum = 0, square = 0;
 
-    (void)state;
     CHECK_OK(fsdp_module_initialize(m, 5));
     read_all(layer->weight, values);
     for (int i = 0; i < 800; i++) {
@@ -161,9 +156,3 @@ static void first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces(
     CHECK_NEAR(square / 800, 1, 0.15);
     fsdp_module_unref(m);
 }
-
-#define T(name) IN_SCOPE(name)
-
-TEST_MAIN(T(layers_compute_their_operations), T(sequential_calls_its_children_in_order),
-          T(dropout_differs_from_call_to_call_and_rests_in_eval), T(draws_go_on_where_another_run_stopped),
-          T(first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces))

@@ -151,13 +151,12 @@ static void run(layer_case *c)
 }
 
 #define CASE(case_name, create, ...)                           \
-    static void case_name##_is_as_in_pytorch(void **state)     \
+    TEST(case_name##_is_as_in_pytorch)                         \
     {                                                          \
         fsdp_context *context = test_context();                \
         fsdp_device *device = test_device(context);            \
         layer_case c = {.device = device, .name = #case_name}; \
                                                                \
-        (void)state;                                           \
         CHECK_OK(fsdp_scope_begin(context));                   \
         c.module = (create);                                   \
         c.masks = (fsdp_attention_masks){__VA_ARGS__};         \
@@ -223,11 +222,3 @@ CASE(encoder,
 
 CASE(sigmoid, fsdp_sigmoid_create(context))
 CASE(tanh, fsdp_tanh_create(context))
-
-#define T(name) cmocka_unit_test(name##_is_as_in_pytorch)
-
-TEST_MAIN(T(conv2d), T(conv2d_options), T(max_pool2d), T(max_pool2d_options), T(avg_pool2d), T(avg_pool2d_options),
-          T(adaptive_avg_pool2d), T(flatten), T(group_norm), T(batch_norm1d), T(batch_norm1d_rows), T(batch_norm2d),
-          T(batch_norm2d_plain), T(batch_norm2d_batch), T(self_attention), T(self_attention_causal),
-          T(self_attention_masked), T(self_attention_added), T(cross_attention), T(cross_attention_padded),
-          T(encoder_layer), T(encoder_layer_first), T(encoder), T(sigmoid), T(tanh))

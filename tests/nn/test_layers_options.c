@@ -26,9 +26,8 @@ static void prints(fsdp_module *m, const char *expected)
 }
 
 /* As PyTorch 2.15 prints them. */
-static void layers_print_as_in_pytorch(void **state)
+SCOPE_TEST(layers_print_as_in_pytorch)
 {
-    (void)state;
     prints(fsdp_conv2d_create(context, device, 3, 4, 3, 3, NULL), "Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1))");
     prints(fsdp_conv2d_create(context, device, 4, 6, 3, 2,
                               OPTIONS(fsdp_conv2d_layer_options,
@@ -72,11 +71,10 @@ static void begins_within(fsdp_module *m, const char *name, float bound)
     fsdp_module_unref(m);
 }
 
-static void first_values_are_distributed_as_in_pytorch(void **state)
+SCOPE_TEST(first_values_are_distributed_as_in_pytorch)
 {
     const fsdp_conv2d_layer_options grouped = {.conv.groups = 2};
 
-    (void)state;
     begins_within(fsdp_conv2d_create(context, device, 6, 30, 3, 2, NULL), "weight", 1.0f / 6.0f);
     begins_within(fsdp_conv2d_create(context, device, 6, 60, 3, 1, &grouped), "weight", 1.0f / 3.0f);
     begins_within(fsdp_conv2d_create(context, device, 2, 100, 2, 1, NULL), "bias", 0.5f);
@@ -88,14 +86,13 @@ static void first_values_are_distributed_as_in_pytorch(void **state)
 
 /* ---- buffers ---- */
 
-static void buffers_of_a_batch_norm_begin_when_they_get_bytes(void **state)
+SCOPE_TEST(buffers_of_a_batch_norm_begin_when_they_get_bytes)
 {
     fsdp_module *m = CHECK_PTR(fsdp_batch_norm1d_create(context, fsdp_meta(context), 2, NULL));
     fsdp__buffer_slot *buffers = m->parts->buffers;
     float mean[2], variance[2];
     int64_t batches;
 
-    (void)state;
     CHECK_EQ(m->parts->buffer_count, 3);
     CHECK_OK(fsdp_module_materialize(m, device));
     CHECK_OK(fsdp_tensor_read(*buffers[0].slot, FSDP_F32, mean));
@@ -118,14 +115,13 @@ static void set(fsdp_module *m, const char *name, const float *values)
 }
 
 /* Projections that change nothing: a query that sees all keys alike gets the mean of the values. */
-static void a_query_that_may_see_no_key_sees_all_alike(void **state)
+SCOPE_TEST(a_query_that_may_see_no_key_sees_all_alike)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     const float x[] = {1.0f, -2.0f, 3.0f, 6.0f, 5.0f, 5.0f, 7.0f, -1.0f}, mean[] = {4.0f, 2.0f};
     const float three[] = {1.0f, 0.0f, 0.0f, 1.0f, 1.0f, 0.0f, 0.0f, 1.0f, 1.0f, 0.0f, 0.0f, 1.0f};
     const bool all[] = {true, true, true, true}, some[] = {true, false, true, false};
 
-    (void)state;
     for (int i = 0; i < 12; i++) {
         fsdp_module *m = CHECK_PTR(fsdp_multihead_attention_create(
             context, device, 2, 1, OPTIONS(fsdp_multihead_attention_options, .batch_first = true, .no_bias = true)));
@@ -155,12 +151,11 @@ static void a_query_that_may_see_no_key_sees_all_alike(void **state)
 /* ---- dropout ---- */
 
 /* Of attention weights: another mask each time, none in evaluation, the same again in a checkpoint. */
-static void dropout_of_attention_weights_is_repeated_by_a_checkpoint(void **state)
+SCOPE_TEST(dropout_of_attention_weights_is_repeated_by_a_checkpoint)
 {
     const fsdp_multihead_attention_options options = {.dropout = 0.5f, .seed = 3, .batch_first = true};
     float y[2][2][32], gradient[2][192];
 
-    (void)state;
     for (int checkpointed = 0; checkpointed < 2; checkpointed++) {
         fsdp_module *m = CHECK_PTR(fsdp_multihead_attention_create(context, device, 8, 2, &options));
         fsdp_tensor *x = make_random(device, 1, 3, (const int64_t[]){1, 4, 8}), *out;
@@ -187,9 +182,8 @@ static void dropout_of_attention_weights_is_repeated_by_a_checkpoint(void **stat
 
 #define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
 
-static void layers_that_cannot_be_are_refused(void **state)
+SCOPE_TEST(layers_that_cannot_be_are_refused)
 {
-    (void)state;
     CHECK_FAILS(fsdp_conv2d_create(context, device, 0, 4, 3, 3, NULL), FSDP_INVALID, "all are at least 1");
     CHECK_FAILS(fsdp_conv2d_create(context, device, 3, 4, 3, 3, OPTIONS(fsdp_conv2d_layer_options, .conv.groups = 2)),
                 FSDP_INVALID, "cannot be divided into 2 groups");
@@ -203,7 +197,7 @@ static void layers_that_cannot_be_are_refused(void **state)
                 FSDP_INVALID, "dropout 1 is outside [0, 1)");
 }
 
-static void inputs_that_do_not_fit_are_refused(void **state)
+SCOPE_TEST(inputs_that_do_not_fit_are_refused)
 {
     fsdp_module *norm = CHECK_PTR(fsdp_batch_norm2d_create(context, device, 3, NULL));
     fsdp_module *m = CHECK_PTR(fsdp_multihead_attention_create(
@@ -211,7 +205,6 @@ static void inputs_that_do_not_fit_are_refused(void **state)
     fsdp_tensor *x = ZEROS(2, 4, 6), *keys = ZEROS(2, 5, 6), *mask = ZEROS(4, 4);
     fsdp_attention_masks masks = {.causal = true};
 
-    (void)state;
     CHECK_FAILS(fsdp_call(norm, ZEROS(2, 3)), FSDP_INVALID,
                 "BatchNorm2d: an input of 2 dimensions: it takes (N,C,H,W)");
     CHECK_FAILS(fsdp_call(m, x, keys), FSDP_INVALID, "MultiheadAttention: 2 inputs");
@@ -230,10 +223,3 @@ static void inputs_that_do_not_fit_are_refused(void **state)
     fsdp_module_unref(norm);
     fsdp_module_unref(m);
 }
-
-#define T(test) IN_SCOPE(test)
-
-TEST_MAIN(T(layers_print_as_in_pytorch), T(first_values_are_distributed_as_in_pytorch),
-          T(buffers_of_a_batch_norm_begin_when_they_get_bytes), T(a_query_that_may_see_no_key_sees_all_alike),
-          T(dropout_of_attention_weights_is_repeated_by_a_checkpoint), T(layers_that_cannot_be_are_refused),
-          T(inputs_that_do_not_fit_are_refused))

@@ -39,14 +39,13 @@ static void read_all(const fsdp_tensor *tensor, float *values)
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(tensor), FSDP_F32, values));
 }
 
-static void a_meta_model_becomes_the_model_that_was_built_with_bytes(void **state)
+TEST(a_meta_model_becomes_the_model_that_was_built_with_bytes)
 {
     fsdp_context *context = test_context();
     net *late = create(context, fsdp_meta(context)), *early = create(context, test_device(context));
     fsdp_tensor *weight = ((fsdp_layer *)late->up)->weight;
     float left[15], right[15];
 
-    (void)state;
     CHECK_OK(fsdp_module_materialize(&late->base, test_device(context)));
     CHECK_NEAR(first_of(late->filled), 9, 0);
     CHECK_NEAR(first_of(early->filled), 9, 0);
@@ -106,7 +105,7 @@ static bool manages(void *arg, const fsdp_tensor *parameter)
     return ((manager *)arg)->mine == parameter;
 }
 
-static void managed_parameters_are_left_to_their_hook(void **state)
+TEST(managed_parameters_are_left_to_their_hook)
 {
     fsdp_context *context = test_context();
     fsdp_module *list = fsdp_module_list_create(context);
@@ -115,7 +114,6 @@ static void managed_parameters_are_left_to_their_hook(void **state)
     const fsdp__module_hooks hooks = {
         .arg = &m, .materialize = materialize, .initialize = initialize, .manages = manages};
 
-    (void)state;
     CHECK_OK(fsdp_module_list_append(list, &n->base));
     CHECK_OK(fsdp__module_add_hooks(&n->base, &hooks));
     CHECK_OK(fsdp_module_materialize(list, test_device(context)));
@@ -128,12 +126,11 @@ static void managed_parameters_are_left_to_their_hook(void **state)
     fsdp_context_free(context);
 }
 
-static void every_failing_allocation_is_survived(void **state)
+TEST(every_failing_allocation_is_survived)
 {
     fsdp_context *context = test_context();
     net *n = create(context, fsdp_meta(context));
 
-    (void)state;
     for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
         fsdp_device *device = test_device(context);
         fsdp_status status = device ? fsdp_module_materialize(&n->base, device) : fsdp_last_status();
@@ -148,7 +145,3 @@ static void every_failing_allocation_is_survived(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_meta_model_becomes_the_model_that_was_built_with_bytes),
-          cmocka_unit_test(managed_parameters_are_left_to_their_hook),
-          cmocka_unit_test(every_failing_allocation_is_survived))

@@ -47,14 +47,13 @@ static fsdp_status create(fsdp_context *context, fsdp_device *device, net **out)
     return FSDP_OK;
 }
 
-static void parameters_come_in_order_and_once(void **state)
+TEST(parameters_come_in_order_and_once)
 {
     static const char *const names[] = {"scale", "tied", "up.bias", "down.weight", "down.bias"};
     fsdp_context *context = test_context();
     fsdp_parameters parameters;
     net *n = NULL;
 
-    (void)state;
     CHECK_OK(create(context, test_device(context), &n));
     CHECK_OK(fsdp_module_parameters(&n->base, &parameters));
     CHECK_EQ(parameters.count, 5);
@@ -68,13 +67,12 @@ static void parameters_come_in_order_and_once(void **state)
     fsdp_context_free(context);
 }
 
-static void parts_are_found_by_name(void **state)
+TEST(parts_are_found_by_name)
 {
     fsdp_context *context = test_context();
     const char *name = NULL;
     net *n = NULL;
 
-    (void)state;
     CHECK_OK(create(context, test_device(context), &n));
     CHECK_EQ(fsdp_module_child_count(&n->base), 2);
     CHECK(fsdp_module_child_at(&n->base, 1, &name) == fsdp_module_child(&n->base, "down"));
@@ -91,13 +89,12 @@ static void parts_are_found_by_name(void **state)
     fsdp_context_free(context);
 }
 
-static void names_are_checked(void **state)
+TEST(names_are_checked)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *slot = NULL, *again = NULL;
     net *n = NULL;
 
-    (void)state;
     CHECK_OK(create(context, test_device(context), &n));
     CHECK_ERROR(fsdp_module_add_parameter(&n->base, "a.b", &slot, test_device(context), FSDP_F32, FSDP_SHAPE(2), ones),
                 FSDP_INVALID, "'a.b' is no name for a part of Net");
@@ -116,12 +113,11 @@ static void names_are_checked(void **state)
     fsdp_context_free(context);
 }
 
-static void switches_reach_the_whole_tree(void **state)
+TEST(switches_reach_the_whole_tree)
 {
     fsdp_context *context = test_context();
     net *n = NULL;
 
-    (void)state;
     CHECK_OK(create(context, test_device(context), &n));
     CHECK(n->base.training);
     fsdp_module_train(&n->base, false);
@@ -151,13 +147,12 @@ static fsdp_status write_down(void *arg, fsdp_module *module, const char *name)
     return strcmp(name, "stop") == 0 ? FSDP_FAIL(FSDP_INTERRUPTED, "stopped") : FSDP_OK;
 }
 
-static void a_walk_visits_each_module_once_under_its_first_name(void **state)
+TEST(a_walk_visits_each_module_once_under_its_first_name)
 {
     fsdp_context *context = test_context();
     fsdp_module *root, *list = fsdp_module_list_create(context), *shared = fsdp_relu_create(context);
     log down = {""}, up = {""};
 
-    (void)state;
     CHECK_OK(fsdp_module_create(context, &net_type, sizeof(net), &root));
     CHECK_OK(fsdp_module_list_append(list, fsdp_module_ref(shared)));
     CHECK_OK(fsdp_module_list_append(list, fsdp_silu_create(context)));
@@ -173,14 +168,13 @@ static void a_walk_visits_each_module_once_under_its_first_name(void **state)
     fsdp_context_free(context);
 }
 
-static void a_module_lives_as_long_as_its_references(void **state)
+TEST(a_module_lives_as_long_as_its_references)
 {
     fsdp_context *context = test_context();
     fsdp_module *list = fsdp_module_list_create(context);
     net *n = NULL;
     int destroyed = 0;
 
-    (void)state;
     CHECK_OK(create(context, test_device(context), &n));
     n->destroyed = &destroyed;
     CHECK_OK(fsdp_module_list_append(list, fsdp_module_ref(&n->base)));
@@ -192,11 +186,10 @@ static void a_module_lives_as_long_as_its_references(void **state)
     fsdp_context_free(context);
 }
 
-static void every_failing_allocation_is_survived(void **state)
+TEST(every_failing_allocation_is_survived)
 {
     fsdp_context *context = test_context();
 
-    (void)state;
     for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
         fsdp_device *device = test_device(context);
         fsdp_parameters parameters = {0, NULL};
@@ -232,7 +225,7 @@ static fsdp_status enter(void *arg, fsdp_module *module, const char *name)
     return v->stop && strcmp(v->stop, name) == 0 ? FSDP_FAIL(FSDP_COMM, "enough") : FSDP_OK;
 }
 
-static void modules_and_buffers_are_listed_for_the_caller(void **state)
+TEST(modules_and_buffers_are_listed_for_the_caller)
 {
     fsdp_context *context = test_context();
     visits down = {.names = ""}, up = {.names = ""}, part = {.stop = "up"};
@@ -240,7 +233,6 @@ static void modules_and_buffers_are_listed_for_the_caller(void **state)
     fsdp_parameters buffers;
     net *n = NULL;
 
-    (void)state;
     CHECK_OK(create(context, test_device(context), &n));
     CHECK_OK(fsdp_module_walk(&n->base, enter, &down));
     CHECK_STRING(down.names, "/up/down/");
@@ -268,10 +260,3 @@ static void modules_and_buffers_are_listed_for_the_caller(void **state)
     fsdp_module_unref(&n->base);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(modules_and_buffers_are_listed_for_the_caller),
-          cmocka_unit_test(parameters_come_in_order_and_once), cmocka_unit_test(parts_are_found_by_name),
-          cmocka_unit_test(names_are_checked), cmocka_unit_test(switches_reach_the_whole_tree),
-          cmocka_unit_test(a_walk_visits_each_module_once_under_its_first_name),
-          cmocka_unit_test(a_module_lives_as_long_as_its_references),
-          cmocka_unit_test(every_failing_allocation_is_survived))

@@ -61,14 +61,13 @@ static fsdp_tensor *forward_of_second(fsdp_module *self, fsdp_tensor *const *inp
     return fsdp_call(child_of(self, 1), inputs[0]);
 }
 
-static void a_module_is_named_as_seen_from_the_outermost_call(void **state)
+SCOPE_TEST(a_module_is_named_as_seen_from_the_outermost_call)
 {
     net *n = create();
     fsdp_module *block = child_of(n->encoder, 0), *relu = CHECK_PTR(fsdp_relu_create(context));
     fsdp_module *outer[] = {relu, &n->base}, *model = CHECK_PTR(fsdp_sequential_create(context, outer, 2));
     fsdp_tensor *x = SHAPE_OF(8, 5);
 
-    (void)state;
     CHECK_NULL(fsdp_call(model, x));
     CHECK_STRING(fsdp_last_error(), "1.encoder.0.0 (Linear): input (8, 5) does not fit weight (6, 4)");
     CHECK_NULL(fsdp_call(&n->base, x));
@@ -85,12 +84,11 @@ static void a_module_is_named_as_seen_from_the_outermost_call(void **state)
     fsdp_module_unref(model);
 }
 
-static void an_operation_of_a_users_module_has_its_path(void **state)
+SCOPE_TEST(an_operation_of_a_users_module_has_its_path)
 {
     net *n = create();
     fsdp_module *outer[] = {&n->base}, *model = CHECK_PTR(fsdp_sequential_create(context, outer, 1));
 
-    (void)state;
     n->handles = true; /* what fails below is no failure; another one is */
     CHECK_NULL(fsdp_call(model, SHAPE_OF(8, 5)));
     CHECK_STRING(fsdp_last_error(), "0 (Net): mul: second (6,) does not fit first (8, 5)");
@@ -103,7 +101,7 @@ static void an_operation_of_a_users_module_has_its_path(void **state)
 }
 
 /* The message begins with the path and the type, and does not name an operation that is called as the type is. */
-static void every_layer_has_its_path(void **state)
+SCOPE_TEST(every_layer_has_its_path)
 {
     fsdp_tensor *flat = SHAPE_OF(2, 5), *image = SHAPE_OF(2, 5, 4, 4),
                 *ids = fsdp_zeros(device, FSDP_I32, FSDP_SHAPE(2));
@@ -141,7 +139,6 @@ static void every_layer_has_its_path(void **state)
          "0.self_attn (MultiheadAttention): "},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         fsdp_module *layers[] = {CHECK_PTR(cases[i].layer)}, *model = fsdp_sequential_create(context, layers, 1);
 
@@ -155,7 +152,7 @@ static void every_layer_has_its_path(void **state)
 
 /* ---- tensors ---- */
 
-static void a_tensor_that_was_written_has_its_name(void **state)
+SCOPE_TEST(a_tensor_that_was_written_has_its_name)
 {
     net *n = create();
     fsdp_module *outer[] = {&n->base}, *model = CHECK_PTR(fsdp_sequential_create(context, outer, 1));
@@ -168,7 +165,6 @@ static void a_tensor_that_was_written_has_its_name(void **state)
         {n->shift, "backward of mul: input 1 (6,), buffer '0.shift', was written to after the forward"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         fsdp_tensor *y = i == 0 ? fsdp_call(child_of(n->encoder, 0), SHAPE_OF(2, 4)) : fsdp_call(model, SHAPE_OF(2, 4));
 
@@ -177,7 +173,3 @@ static void a_tensor_that_was_written_has_its_name(void **state)
     }
     fsdp_module_unref(model);
 }
-
-TEST_MAIN(IN_SCOPE(a_module_is_named_as_seen_from_the_outermost_call),
-          IN_SCOPE(an_operation_of_a_users_module_has_its_path), IN_SCOPE(every_layer_has_its_path),
-          IN_SCOPE(a_tensor_that_was_written_has_its_name))

@@ -284,9 +284,8 @@ static void trace_of(fsdp_recompute_mode mode, size_t use, trace *t)
     fsdp_context_free(context);
 }
 
-static void losses_and_gradients_are_the_same_to_the_bit(void **state)
+TEST(losses_and_gradients_are_the_same_to_the_bit)
 {
-    (void)state;
     for (size_t use = 0; use < FSDP__COUNT_OF(uses); use++) {
         trace without = {0};
 
@@ -312,13 +311,12 @@ static size_t rounded(size_t floats)
 
 /* What lives between the forward and the backward is the loss, the input of each block, and what a selective checkpoint
  * keeps: the first and third product, and attention. */
-static void only_inputs_are_kept(void **state)
+TEST(only_inputs_are_kept)
 {
     size_t rows = (size_t)BATCH * TIME, input = rounded(rows * DIM);
     size_t kept =
         rounded(rows * 3 * DIM) + rounded(rows * DIM) + rounded((size_t)BATCH * HEADS * TIME) + rounded(rows * FFN);
 
-    (void)state;
     for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++) {
         fsdp_context *context = test_context();
         net *n = net_create(context, (fsdp_recompute_mode)mode);
@@ -341,14 +339,13 @@ static void only_inputs_are_kept(void **state)
     }
 }
 
-static void without_gradients_it_is_a_plain_call(void **state)
+TEST(without_gradients_it_is_a_plain_call)
 {
     fsdp_context *context = test_context();
     net *n = net_create(context, FSDP_RECOMPUTE_FULL);
     int64_t before = tensor_bytes(context);
     fsdp_tensor *loss;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     CHECK_OK(fsdp_scope_begin(context));
     fsdp_no_grad_begin(context);
@@ -383,7 +380,7 @@ static void go_another_way(net *n)
     ((block *)n->blocks[2])->another_way = true;
 }
 
-static void what_changed_is_an_error_that_names_it(void **state)
+TEST(what_changed_is_an_error_that_names_it)
 {
     const struct {
         void (*change)(net *n);
@@ -395,7 +392,6 @@ static void what_changed_is_an_error_that_names_it(void **state)
         {go_another_way, "took another way: operation 5 is layernorm and was linear"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         fsdp_context *context = test_context();
         net *n = net_create(context, FSDP_RECOMPUTE_FULL);
@@ -414,13 +410,12 @@ static void what_changed_is_an_error_that_names_it(void **state)
     }
 }
 
-static void the_graph_holds_the_modules(void **state)
+TEST(the_graph_holds_the_modules)
 {
     fsdp_context *context = test_context();
     net *n = net_create(context, FSDP_RECOMPUTE_FULL);
     fsdp_tensor *loss, *weight = fsdp_tensor_ref(fsdp_module_parameter(&n->base, "a.qkv.weight"));
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     loss = forward(n, 1, true);
     fsdp_module_unref(&n->base);
@@ -432,12 +427,11 @@ static void the_graph_holds_the_modules(void **state)
     fsdp_context_free(context);
 }
 
-static void what_cannot_have_a_checkpoint_is_refused(void **state)
+TEST(what_cannot_have_a_checkpoint_is_refused)
 {
     fsdp_context *context = test_context();
     fsdp_module *list = fsdp_module_list_create(context), *gelu = fsdp_gelu_create(context, true);
 
-    (void)state;
     CHECK_ERROR(fsdp_module_set_recompute(list, FSDP_RECOMPUTE_FULL), FSDP_UNSUPPORTED, "ModuleList");
     CHECK_ERROR(fsdp_module_set_recompute(NULL, FSDP_RECOMPUTE_FULL), FSDP_INVALID, "a module");
     CHECK_ERROR(fsdp_module_set_recompute(gelu, (fsdp_recompute_mode)3), FSDP_INVALID, "three modes");
@@ -461,13 +455,12 @@ static fsdp_status try_step(net *n)
     return status;
 }
 
-static void no_failed_allocation_leaves_anything(void **state)
+TEST(no_failed_allocation_leaves_anything)
 {
     fsdp_context *context = test_context();
     net *n = net_create(context, FSDP_RECOMPUTE_SELECTIVE);
     int64_t before;
 
-    (void)state;
     CHECK_OK(fsdp_module_set_recompute(n->blocks[1], FSDP_RECOMPUTE_FULL));
     CHECK_OK(try_step(n)); /* kernels have their scratch */
     fsdp_module_zero_grad(&n->base);
@@ -482,9 +475,3 @@ static void no_failed_allocation_leaves_anything(void **state)
     fsdp_module_unref(&n->base);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(losses_and_gradients_are_the_same_to_the_bit), cmocka_unit_test(only_inputs_are_kept),
-          cmocka_unit_test(without_gradients_it_is_a_plain_call), cmocka_unit_test(the_graph_holds_the_modules),
-          cmocka_unit_test(what_changed_is_an_error_that_names_it),
-          cmocka_unit_test(what_cannot_have_a_checkpoint_is_refused),
-          cmocka_unit_test(no_failed_allocation_leaves_anything))

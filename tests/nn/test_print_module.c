@@ -73,7 +73,7 @@ static fsdp_module *make_model(fsdp_context *context)
     return model;
 }
 
-static void a_tree_is_printed_as_pytorch_prints_it(void **state)
+TEST(a_tree_is_printed_as_pytorch_prints_it)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = make_model(context);
@@ -81,7 +81,6 @@ static void a_tree_is_printed_as_pytorch_prints_it(void **state)
     size_t bytes = 0;
     FILE *stream = open_memstream(&printed, &bytes);
 
-    (void)state;
     CHECK_OK(fsdp_module_print(model, stream));
     fclose(stream);
     CHECK_STRING(printed, expected);
@@ -91,5 +90,3 @@ static void a_tree_is_printed_as_pytorch_prints_it(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_tree_is_printed_as_pytorch_prints_it))

@@ -68,7 +68,7 @@ static void read_rounded(const fsdp_tensor *tensor, fsdp_dtype dtype, float *val
     fsdp_tensor_unref(rounded);
 }
 
-static void numbers_are_rounded_once_and_tensors_stay_the_same(void **state)
+TEST(numbers_are_rounded_once_and_tensors_stay_the_same)
 {
     static const fsdp_dtype dtypes[] = {FSDP_BF16, FSDP_F16, FSDP_F32};
     fsdp_context *context = test_context();
@@ -76,7 +76,6 @@ static void numbers_are_rounded_once_and_tensors_stay_the_same(void **state)
     fsdp_tensor *weight = n->tied, *grad, *numbers = n->numbers;
     float want[15], grad_want[15], got[15];
 
-    (void)state;
     backward(n);
     grad = fsdp_tensor_grad(weight);
     for (int i = 0; i < 3; i++) {
@@ -103,13 +102,12 @@ static void numbers_are_rounded_once_and_tensors_stay_the_same(void **state)
     fsdp_context_free(context);
 }
 
-static void a_meta_module_changes_before_it_has_bytes(void **state)
+TEST(a_meta_module_changes_before_it_has_bytes)
 {
     fsdp_context *context = test_context();
     net *late = create(context, fsdp_meta(context)), *early = create(context, test_device(context));
     float left[15], right[15];
 
-    (void)state;
     CHECK_OK(fsdp_module_to(&late->base, FSDP_BF16));
     CHECK_OK(fsdp_module_materialize(&late->base, test_device(context)));
     CHECK_OK(fsdp_module_to(&late->base, FSDP_F32)); /* still without values */
@@ -127,13 +125,12 @@ static void a_meta_module_changes_before_it_has_bytes(void **state)
 }
 
 /* A graph saved the values, and the gradient comes in the dtype that the parameter has by then: made, or added. */
-static void a_graph_from_before_gives_the_gradients_of_the_old_values(void **state)
+TEST(a_graph_from_before_gives_the_gradients_of_the_old_values)
 {
     fsdp_context *context = test_context();
     net *n = create(context, test_device(context));
     float want[15], got[15];
 
-    (void)state;
     backward(n);
     read_rounded(fsdp_tensor_grad(n->tied), FSDP_BF16, want);
     for (int there = 0; there < 2; there++) {
@@ -171,12 +168,11 @@ static fsdp_status change_in_hook(void *arg, fsdp_tensor *tensor, fsdp_tensor **
     return fsdp_module_to(arg, FSDP_BF16);
 }
 
-static void what_it_refuses(void **state)
+TEST(what_it_refuses)
 {
     fsdp_context *context = test_context();
     net *n = create(context, test_device(context));
 
-    (void)state;
     CHECK_ERROR(fsdp_module_to(NULL, FSDP_BF16), FSDP_INVALID, "needs a module");
     CHECK_ERROR(fsdp_module_to(&n->base, FSDP_I32), FSDP_INVALID, "int32: not a floating dtype");
     CHECK_OK(fsdp_tensor_add_grad_hook(n->tied, change_in_hook, &n->base));
@@ -189,12 +185,11 @@ static void what_it_refuses(void **state)
     fsdp_context_free(context);
 }
 
-static void a_failing_allocation_changes_nothing(void **state)
+TEST(a_failing_allocation_changes_nothing)
 {
     fsdp_context *context = test_context();
     net *n = create(context, test_device(context));
 
-    (void)state;
     backward(n);
     for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
         fsdp_status status = fsdp_module_to(&n->base, FSDP_BF16);
@@ -210,8 +205,3 @@ static void a_failing_allocation_changes_nothing(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(numbers_are_rounded_once_and_tensors_stay_the_same),
-          cmocka_unit_test(a_meta_module_changes_before_it_has_bytes),
-          cmocka_unit_test(a_graph_from_before_gives_the_gradients_of_the_old_values),
-          cmocka_unit_test(what_it_refuses), cmocka_unit_test(a_failing_allocation_changes_nothing))

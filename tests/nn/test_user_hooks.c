@@ -133,13 +133,12 @@ static void end(rig *r)
 
 /* ---- tests ---- */
 
-static void they_run_in_order_until_they_are_removed(void **state)
+TEST(they_run_in_order_until_they_are_removed)
 {
     rig r;
     spy a = {.name = 'a', .log = r.log, .input_by = 2}, b = {.name = 'b', .log = r.log, .output_by = 10};
     int64_t first, second;
 
-    (void)state;
     begin(&r);
     first = spy_on(r.module, &a);
     second = spy_on(r.module, &b);
@@ -162,13 +161,12 @@ static void they_run_in_order_until_they_are_removed(void **state)
     end(&r);
 }
 
-static void those_of_a_backward_see_gradients_and_replace_them(void **state)
+TEST(those_of_a_backward_see_gradients_and_replace_them)
 {
     rig r;
     spy a = {.name = 'a', .log = r.log, .pre_by = 2}, b = {.name = 'b', .log = r.log, .post_by = 7};
     fsdp_tensor *y[2];
 
-    (void)state;
     begin(&r);
     (void)spy_on(r.module, &a);
     (void)spy_on(r.module, &b);
@@ -200,7 +198,7 @@ static fsdp_tensor *weighted(fsdp_module *self, fsdp_tensor *const *inputs, int 
     return fsdp_mul(inputs[0], ((const fsdp_layer *)self)->weight);
 }
 
-static void where_no_input_has_a_gradient_those_of_the_outputs_are_seen(void **state)
+TEST(where_no_input_has_a_gradient_those_of_the_outputs_are_seen)
 {
     static const fsdp_module_type type = {.name = "Weighted", .forward = weighted};
     rig r;
@@ -208,7 +206,6 @@ static void where_no_input_has_a_gradient_those_of_the_outputs_are_seen(void **s
     fsdp_layer *layer;
     fsdp_tensor *x;
 
-    (void)state;
     begin(&r);
     CHECK_OK(fsdp_module_create(r.context, &type, sizeof *layer, &layer));
     CHECK_OK(fsdp_module_add_parameter(&layer->base, "weight", &layer->weight, test_device(r.context), FSDP_F32, 1,
@@ -228,13 +225,12 @@ static void where_no_input_has_a_gradient_those_of_the_outputs_are_seen(void **s
     end(&r);
 }
 
-static void one_that_fails_fails_the_call_or_the_backward(void **state)
+TEST(one_that_fails_fails_the_call_or_the_backward)
 {
     static const char places[] = "<>[]";
     rig r;
     spy a = {.name = 'a', .log = r.log};
 
-    (void)state;
     begin(&r);
     (void)spy_on(r.module, &a);
     for (int i = 0; places[i]; i++)
@@ -270,13 +266,12 @@ static fsdp_status replace_with_a_failure(void *arg, fsdp_module *module, fsdp_t
     return FSDP_OK;
 }
 
-static void one_of_several_outputs_is_not_lost_in_a_failure(void **state)
+TEST(one_of_several_outputs_is_not_lost_in_a_failure)
 {
     rig r;
     bool clears = false;
     fsdp_tensor *y[2];
 
-    (void)state;
     begin(&r);
     CHECK_OK(fsdp_module_add_hooks(r.module,
                                    &(fsdp_module_hooks){.arg = &clears, .post_forward = replace_with_a_failure}, NULL));
@@ -288,13 +283,12 @@ static void one_of_several_outputs_is_not_lost_in_a_failure(void **state)
     end(&r);
 }
 
-static void what_they_need_lives_as_long_as_they_may_run(void **state)
+TEST(what_they_need_lives_as_long_as_they_may_run)
 {
     rig r;
     spy a = {.name = 'a', .log = r.log};
     fsdp_tensor *y;
 
-    (void)state;
     begin(&r);
     (void)spy_on(r.module, &a);
     y = fsdp_sum(CHECK_PTR(fsdp_call(r.module, r.x)));
@@ -306,14 +300,13 @@ static void what_they_need_lives_as_long_as_they_may_run(void **state)
     end(&r);
 }
 
-static void removed_ones_run_in_no_backward(void **state)
+TEST(removed_ones_run_in_no_backward)
 {
     rig r;
     spy a = {.name = 'a', .log = r.log, .pre_by = 2};
     int64_t handle;
     fsdp_tensor *y;
 
-    (void)state;
     begin(&r);
     handle = spy_on(r.module, &a);
     y = fsdp_sum(CHECK_PTR(fsdp_call(r.module, r.x)));
@@ -324,13 +317,12 @@ static void removed_ones_run_in_no_backward(void **state)
     end(&r);
 }
 
-static void those_added_after_a_call_run_in_the_next_one(void **state)
+TEST(those_added_after_a_call_run_in_the_next_one)
 {
     rig r;
     spy a = {.name = 'a', .log = r.log}, b = {.name = 'b', .log = r.log, .pre_by = 2};
     fsdp_tensor *y;
 
-    (void)state;
     begin(&r);
     (void)spy_on(r.module, &a);
     y = fsdp_sum(CHECK_PTR(fsdp_call(r.module, r.x)));
@@ -351,13 +343,12 @@ static fsdp_tensor *inner(void *arg, fsdp_tensor *const *inputs, int count)
     return fsdp_gelu(fsdp_call(arg, fsdp_gelu(inputs[0])));
 }
 
-static void a_checkpoint_around_runs_those_of_the_forward_again(void **state)
+TEST(a_checkpoint_around_runs_those_of_the_forward_again)
 {
     rig r;
     spy a = {.name = 'a', .log = r.log, .input_by = 2};
     float plain, checkpointed;
 
-    (void)state;
     begin(&r);
     (void)spy_on(r.module, &a);
     CHECK_OK(fsdp_backward(fsdp_sum(inner(r.module, &r.x, 1))));
@@ -370,13 +361,3 @@ static void a_checkpoint_around_runs_those_of_the_forward_again(void **state)
     CHECK_BYTES(&plain, &checkpointed, sizeof plain);
     end(&r);
 }
-
-TEST_MAIN(cmocka_unit_test(they_run_in_order_until_they_are_removed),
-          cmocka_unit_test(those_of_a_backward_see_gradients_and_replace_them),
-          cmocka_unit_test(where_no_input_has_a_gradient_those_of_the_outputs_are_seen),
-          cmocka_unit_test(one_that_fails_fails_the_call_or_the_backward),
-          cmocka_unit_test(one_of_several_outputs_is_not_lost_in_a_failure),
-          cmocka_unit_test(what_they_need_lives_as_long_as_they_may_run),
-          cmocka_unit_test(removed_ones_run_in_no_backward),
-          cmocka_unit_test(those_added_after_a_call_run_in_the_next_one),
-          cmocka_unit_test(a_checkpoint_around_runs_those_of_the_forward_again))

@@ -18,11 +18,9 @@ void check_gradient(fsdp_gradcheck_function function, const int64_t *shapes);
         (void)arg, (void)count;                                        \
         return (expression);                                           \
     }                                                                  \
-    static void name##_has_the_right_gradient(void **state)            \
+    SCOPE_TEST(name##_has_the_right_gradient)                          \
     {                                                                  \
-        (void)state;                                                   \
         check_gradient(name##_of, (const int64_t[]){__VA_ARGS__, -1}); \
     }
-#define GRADIENT_CASE(name) IN_SCOPE(name##_has_the_right_gradient)
 
 #endif

@@ -12,11 +12,10 @@
 #define MASK(...) fsdp_zeros(device, FSDP_BOOL, FSDP_SHAPE(__VA_ARGS__))
 #define HALF(...) fsdp_zeros(device, FSDP_BF16, FSDP_SHAPE(__VA_ARGS__))
 
-static void shapes_that_do_not_fit_are_named(void **state)
+SCOPE_TEST(shapes_that_do_not_fit_are_named)
 {
     fsdp_tensor *sum, *parts[2];
 
-    (void)state;
     CHECK_INVALID(fsdp_linear(ZEROS(2, 3), ZEROS(4, 5), FSDP_NO_BIAS),
                   "linear: input (2, 3) does not fit weight (4, 5)");
     CHECK_INVALID(fsdp_linear(ZEROS(2, 5), ZEROS(4, 5), ZEROS(5)), "linear: bias (5,) does not fit weight (4, 5)");
@@ -56,11 +55,10 @@ static void shapes_that_do_not_fit_are_named(void **state)
     CHECK_INVALID(fsdp_concat(parts, 2, -3), "concat: input (2, 3) has no dimension -3");
 }
 
-static void operands_and_dimensions_that_do_not_fit_are_named(void **state)
+SCOPE_TEST(operands_and_dimensions_that_do_not_fit_are_named)
 {
     fsdp_tensor *indices;
 
-    (void)state;
     CHECK_INVALID(fsdp_sub(ZEROS(2, 3), ZEROS(3, 3)), "sub: second (3, 3) does not fit first (2, 3)");
     CHECK_INVALID(fsdp_div(ZEROS(2), ZEROS(0)), "div: second (0,) does not fit first (2,)");
     CHECK_INVALID(fsdp_pow(ZEROS(2), ZEROS(3)), "pow: second (3,) does not fit first (2,)");
@@ -87,9 +85,8 @@ static void operands_and_dimensions_that_do_not_fit_are_named(void **state)
     CHECK_INVALID(fsdp_nll_loss(ZEROS(2, 3), INTS(3), FSDP_LOSS_MEAN), "nll_loss: input (2, 3) does not fit targets");
 }
 
-static void dtypes_that_do_not_fit_are_named(void **state)
+SCOPE_TEST(dtypes_that_do_not_fit_are_named)
 {
-    (void)state;
     CHECK_INVALID(fsdp_linear(ZEROS(2, 3), HALF(4, 3), FSDP_NO_BIAS), "linear: inputs are float32 and bfloat16");
     CHECK_INVALID(fsdp_gelu(INTS(2, 3)), "gelu: input must be floating, not int32 (2, 3)");
     CHECK_INVALID(fsdp_sub(INTS(2, 3), INTS(2, 3)), "sub: input must be floating, not int32 (2, 3)");
@@ -122,12 +119,11 @@ static void dtypes_that_do_not_fit_are_named(void **state)
     CHECK_INVALID(fsdp_add(ZEROS(2), fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2))), "add: inputs are on");
 }
 
-static void bad_indices_are_named_with_their_position(void **state)
+SCOPE_TEST(bad_indices_are_named_with_their_position)
 {
     static const int32_t ids[] = {0, 1, 2, 1, 5, 0}, targets[] = {0, -100, 2, 1, -1, 0};
     const int64_t shape[] = {2, 3};
 
-    (void)state;
     CHECK_INVALID(fsdp_embedding(ZEROS(5, 2), make_ids(device, 2, shape, ids)),
                   "embedding: id 5 at position (1, 1) is outside [0, 5)");
     CHECK_INVALID(fsdp_embedding(ZEROS(5, 2), make_ids(device, 2, shape, targets)), "id -100 at position (0, 1)");
@@ -139,11 +135,10 @@ static void bad_indices_are_named_with_their_position(void **state)
                   "linear_cross_entropy: target 5 at position (1, 1)");
 }
 
-static void null_goes_through_everything_and_keeps_the_first_error(void **state)
+SCOPE_TEST(null_goes_through_everything_and_keeps_the_first_error)
 {
     fsdp_tensor *x = ZEROS(2, 3), *sum, *bad, *parts[2];
 
-    (void)state;
     CHECK_NULL(fsdp_linear(x, ZEROS(4, 5), FSDP_NO_BIAS));
     bad = NULL;
     parts[0] = x, parts[1] = bad;
@@ -181,23 +176,21 @@ static void null_goes_through_everything_and_keeps_the_first_error(void **state)
     CHECK_CONTAINS(fsdp_last_error(), "linear: input (2, 3) does not fit weight (4, 5)");
 }
 
-static void a_parameter_without_bytes_is_an_error_and_not_a_crash(void **state)
+SCOPE_TEST(a_parameter_without_bytes_is_an_error_and_not_a_crash)
 {
     fsdp_tensor *weight = ZEROS(4, 3);
 
-    (void)state;
     fsdp__storage_drop(weight->storage);
     CHECK_NULL(fsdp_linear(ZEROS(2, 3), weight, FSDP_NO_BIAS));
     CHECK_EQ(fsdp_last_status(), FSDP_STATE);
     CHECK_CONTAINS(fsdp_last_error(), "linear: input (4, 3) has no bytes now");
 }
 
-static void tensors_without_elements_are_accepted(void **state)
+SCOPE_TEST(tensors_without_elements_are_accepted)
 {
     fsdp_tensor *x = ZEROS(0, 3), *weight = make_leaf(device, 1, 2, (const int64_t[]){4, 3}), *y, *none = ZEROS(0, 4);
     double loss;
 
-    (void)state;
     y = CHECK_PTR(fsdp_linear(x, weight, FSDP_NO_BIAS));
     CHECK_EQ(fsdp_tensor_size(y, 0), 0);
     CHECK_OK(fsdp_backward_from(&y, &none, 1, false));
@@ -244,17 +237,8 @@ static void check_products(int64_t batch, int64_t m, int64_t k, int64_t n, bool 
         CHECK(values[i] == (float)(batch * m));
 }
 
-static void any_size_of_a_product_may_be_0(void **state)
+SCOPE_TEST(any_size_of_a_product_may_be_0)
 {
-    (void)state;
     for (int i = 0; i < 3 * 3 * 3 * 3 * 2; i++)
         check_products(i / 54, i / 18 % 3, i / 6 % 3, i / 2 % 3, i % 2);
 }
-
-#define T(name) IN_SCOPE(name)
-
-TEST_MAIN(T(shapes_that_do_not_fit_are_named), T(operands_and_dimensions_that_do_not_fit_are_named),
-          T(dtypes_that_do_not_fit_are_named), T(bad_indices_are_named_with_their_position),
-          T(null_goes_through_everything_and_keeps_the_first_error),
-          T(a_parameter_without_bytes_is_an_error_and_not_a_crash), T(tensors_without_elements_are_accepted),
-          T(any_size_of_a_product_may_be_0))

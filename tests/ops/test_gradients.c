@@ -202,25 +202,23 @@ static fsdp_tensor *wrong(void *arg, tensors in, int count)
     return fsdp_add(fsdp_mul(in[0], in[0]), fsdp_detach(in[0])); /* hides a one from the gradient */
 }
 
-static void a_wrong_gradient_is_found(void **state)
+SCOPE_TEST(a_wrong_gradient_is_found)
 {
     fsdp_tensor *x = make_leaf(device, 1, 1, (const int64_t[]){3});
 
-    (void)state;
     CHECK_ERROR(fsdp_gradcheck(wrong, NULL, &x, 1, 1e-2, 1e-3, 1e-2), FSDP_MISMATCH, "input 0 element");
     CHECK_OK(fsdp_tensor_set_requires_grad(x, false));
     CHECK_ERROR(fsdp_gradcheck(wrong, NULL, &x, 1, 1e-2, 1e-3, 1e-2), FSDP_INVALID, "input 0 must be");
 }
 
 /* Counts and sums above 65504, the largest of its numbers, are made in float32. */
-static void many_elements_of_float16_have_the_right_gradient(void **state)
+SCOPE_TEST(many_elements_of_float16_have_the_right_gradient)
 {
     const int64_t count = 70000;
     fsdp_tensor *x = CHECK_PTR(fsdp_full(device, FSDP_F16, 1, &count, 0.0)), *y;
     fsdp_tensor *logs = CHECK_PTR(fsdp_full(device, FSDP_F16, FSDP_SHAPE(count, 1), -10.0));
     double value;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
     y = CHECK_PTR(fsdp_amin(x, 0, NULL, false));
     CHECK_OK(fsdp_backward(y));
@@ -235,23 +233,3 @@ static void many_elements_of_float16_have_the_right_gradient(void **state)
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_slice(fsdp_tensor_grad(logs), 0, 7, 1)), &value));
     CHECK_NEAR(value, -1024.0 / 70000.0, 1e-5);
 }
-
-#define T(name) GRADIENT_CASE(name)
-
-TEST_MAIN(T(linear), T(linear_of_a_vector), T(linear_of_views), T(linear_of_a_slice), T(linear_of_itself), T(conv1d),
-          T(matmul), T(matmul_of_views), T(matmul_shared), T(embedding), T(add), T(add_to_itself), T(add_of_a_column),
-          T(mul), T(square), T(mul_of_views), T(add_of_a_row_and_a_column), T(mul_of_the_smaller_first),
-          T(mul_over_two_dimensions), T(add_of_a_view), T(sub), T(sub_from_the_smaller), T(sub_of_itself), T(div),
-          T(div_of_the_smaller), T(pow), T(pow_of_the_smaller), T(pow_scalar), T(pow_scalar_that_is_whole),
-          T(pow_scalar_of_two), T(maximum), T(minimum), T(add_scalar), T(scalar), T(where), T(where_of_the_smaller),
-          T(masked_fill), T(neg), T(exp), T(ln), T(sqrt), T(rsqrt), T(reciprocal), T(abs), T(tanh), T(sigmoid),
-          T(clamp), T(scale), T(gelu), T(gelu_tanh), T(silu), T(relu), T(swiglu), T(swiglu_of_halves), T(dropout),
-          T(layernorm), T(layernorm_without_bias), T(rmsnorm), T(add_layernorm), T(add_rmsnorm),
-          T(the_sum_of_add_rmsnorm), T(softmax), T(attention), T(causal_attention), T(attention_of_views),
-          T(attention_packed), T(rope), T(cross_entropy), T(scaled_cross_entropy), T(linear_cross_entropy),
-          T(tied_head), T(two_heads), T(sum), T(mean), T(sum_dim), T(sum_of_the_last), T(sum_dims), T(sum_dims_of_all),
-          T(mean_dims), T(mean_dims_of_a_view), T(var), T(var_of_all), T(std), T(amax), T(amin), T(max), T(min),
-          T(log_softmax), T(mse_loss), T(mse_loss_of_a_row), T(l1_loss), T(smooth_l1_loss), T(binary_cross_entropy),
-          T(binary_cross_entropy_with_logits), T(nll_loss), T(nll_loss_of_each), T(reshape), T(slices), T(concat),
-          T(contiguous), T(residual_block), IN_SCOPE(many_elements_of_float16_have_the_right_gradient),
-          IN_SCOPE(a_wrong_gradient_is_found))

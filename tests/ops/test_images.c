@@ -75,11 +75,10 @@ GRADIENT(group_norm_without_a_weight,
 #define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
 #define HALF(...) fsdp_zeros(device, FSDP_BF16, FSDP_SHAPE(__VA_ARGS__))
 
-static void convolutions_that_do_not_fit_are_refused(void **state)
+SCOPE_TEST(convolutions_that_do_not_fit_are_refused)
 {
     fsdp_tensor *x = ZEROS(2, 4, 5, 5), *w = ZEROS(6, 4, 3, 3), *none = FSDP_NO_BIAS;
 
-    (void)state;
     CHECK_INVALID(fsdp_conv2d(ZEROS(4, 5, 5), w, none, NULL), "conv2d: input must be of dimensions (N,C,H,W), not");
     CHECK_INVALID(fsdp_conv2d(x, ZEROS(6, 4), none, NULL), "conv2d: weight must be of dimensions (O,C/groups,kh,kw)");
     CHECK_INVALID(fsdp_conv2d(x, ZEROS(0, 4, 3, 3), none, NULL), "none of them 0, not float32");
@@ -99,11 +98,10 @@ static void convolutions_that_do_not_fit_are_refused(void **state)
     CHECK_NULL(fsdp_conv2d(NULL, w, none, NULL));
 }
 
-static void windows_that_do_not_fit_are_refused(void **state)
+SCOPE_TEST(windows_that_do_not_fit_are_refused)
 {
     fsdp_tensor *x = ZEROS(2, 4, 5, 5);
 
-    (void)state;
     CHECK_INVALID(fsdp_max_pool2d(x, NULL), "max_pool2d: options with a kernel are required");
     CHECK_INVALID(fsdp_max_pool2d(x, POOL(.kernel = {2})), "max_pool2d: kernel 0");
     CHECK_INVALID(fsdp_max_pool2d(x, POOL(.kernel = {6, 2})), "the kernel spans 6 of the height");
@@ -114,13 +112,12 @@ static void windows_that_do_not_fit_are_refused(void **state)
     CHECK_NULL(fsdp_max_pool2d(NULL, POOL(.kernel = {2, 2})));
 }
 
-static void norms_that_do_not_fit_are_refused(void **state)
+SCOPE_TEST(norms_that_do_not_fit_are_refused)
 {
     fsdp_tensor *x = ZEROS(2, 4, 5), *row = ZEROS(4), *none = FSDP_NO_BIAS;
     fsdp_tensor *count = fsdp_zeros(device, FSDP_I64, 0, NULL);
     fsdp_batch_norm_options o = {.training = true};
 
-    (void)state;
     CHECK_INVALID(fsdp_group_norm(x, 3, row, row, 1e-5f), "group_norm: 4 channels cannot be divided into 3 groups");
     CHECK_INVALID(fsdp_group_norm(x, 2, ZEROS(5), row, 1e-5f), "input (2, 4, 5) does not fit weight (5,)");
     CHECK_INVALID(fsdp_group_norm(x, 2, row, HALF(4), 1e-5f), "group_norm: bias must be float32");
@@ -151,12 +148,11 @@ static fsdp_tensor *normalise(void *arg, tensors inputs, int count)
 }
 
 /* A checkpoint runs the forward twice, and they follow the batch once. */
-static void a_checkpoint_leaves_running_statistics_alone_the_second_time(void **state)
+SCOPE_TEST(a_checkpoint_leaves_running_statistics_alone_the_second_time)
 {
     float mean[2][3], variance[2][3], gradient[2][3];
     int64_t batches[2];
 
-    (void)state;
     for (int checkpointed = 0; checkpointed < 2; checkpointed++) {
         fsdp_tensor *in[] = {make_leaf(device, 1, 3, (int64_t[]){4, 3, 5}), make_leaf(device, 2, 1, (int64_t[]){3})};
         fsdp_batch_norm_options o = {.running_mean = ZEROS(3),
@@ -190,14 +186,13 @@ static fsdp_tensor *evaluate_the_second_time(void *arg, tensors inputs, int coun
 }
 
 /* Of sum((2 x - 1) w, squared): the derivative by w of an evaluation with mean 0.5 and a deviation of 0.5. */
-static void a_checkpoint_keeps_the_running_statistics_of_an_evaluation(void **state)
+SCOPE_TEST(a_checkpoint_keeps_the_running_statistics_of_an_evaluation)
 {
     fsdp_tensor *in[] = {fsdp_zeros(device, FSDP_F32, 2, (int64_t[]){2, 2}), make_leaf(device, 2, 1, (int64_t[]){2})};
     fsdp_batch_norm_options o = {.running_mean = ZEROS(2), .running_var = ZEROS(2)};
     float gradient[2];
     fsdp_tensor *y;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_write(in[0], FSDP_F32, (float[]){1.0f, 2.0f, 0.0f, -1.0f}));
     CHECK_OK(fsdp_tensor_write(in[1], FSDP_F32, (float[]){1.0f, 10.0f}));
     CHECK_OK(fsdp_tensor_fill_(o.running_mean, 0.5));
@@ -212,13 +207,12 @@ static void a_checkpoint_keeps_the_running_statistics_of_an_evaluation(void **st
     CHECK(gradient[1] == 360.0f); /* 2 w (3^2 + (-3)^2) */
 }
 
-static void a_checkpoint_that_evaluates_only_then_is_an_error(void **state)
+SCOPE_TEST(a_checkpoint_that_evaluates_only_then_is_an_error)
 {
     fsdp_tensor *in[] = {make_leaf(device, 1, 2, (int64_t[]){4, 2}), make_leaf(device, 2, 1, (int64_t[]){2})};
     fsdp_batch_norm_options o = {.running_mean = ZEROS(2), .running_var = ZEROS(2), .eps = 1e-5f};
     fsdp_tensor *y;
 
-    (void)state;
     y = CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_recompute(context, evaluate_the_second_time, &o, in, 2, NULL))));
     CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "took another way: operation 0 is one that reads other values");
 }
@@ -235,13 +229,12 @@ static fsdp_status evaluate_in_a_checkpoint(fsdp_batch_norm_options *o, tensors 
     return status;
 }
 
-static void a_checkpoint_whose_evaluation_failed_keeps_nothing(void **state)
+SCOPE_TEST(a_checkpoint_whose_evaluation_failed_keeps_nothing)
 {
     fsdp_tensor *in[] = {make_leaf(device, 1, 2, (int64_t[]){4, 2}), make_leaf(device, 2, 1, (int64_t[]){2})};
     fsdp_batch_norm_options o = {.running_mean = ZEROS(2), .running_var = ZEROS(2), .eps = 1e-5f};
     int64_t before;
 
-    (void)state;
     CHECK_OK(evaluate_in_a_checkpoint(&o, in)); /* kernels have their scratch */
     before = tensor_bytes(context);
     for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
@@ -252,13 +245,12 @@ static void a_checkpoint_whose_evaluation_failed_keeps_nothing(void **state)
 
 /* ---- nothing, and shapes alone ---- */
 
-static void an_empty_batch_gives_zero_gradients(void **state)
+SCOPE_TEST(an_empty_batch_gives_zero_gradients)
 {
     fsdp_tensor *x = ZEROS(0, 2, 4, 4), *y;
     fsdp_tensor *w = make_leaf(device, 1, 4, (int64_t[]){3, 2, 3, 3}), *b = make_leaf(device, 2, 1, (int64_t[]){3});
     float values[54];
 
-    (void)state;
     y = CHECK_PTR(fsdp_conv2d(x, w, b, NULL));
     CHECK_EQ(fsdp_tensor_shape(y)[3], 2);
     CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(y))));
@@ -269,13 +261,12 @@ static void an_empty_batch_gives_zero_gradients(void **state)
     CHECK(values[0] == 0.0f && values[2] == 0.0f);
 }
 
-static void an_empty_batch_leaves_statistics_as_they_are(void **state)
+SCOPE_TEST(an_empty_batch_leaves_statistics_as_they_are)
 {
     fsdp_tensor *w = make_leaf(device, 1, 1, (int64_t[]){4}), *b = make_leaf(device, 2, 1, (int64_t[]){4});
     fsdp_batch_norm_options options = {.eps = 1e-5f, .momentum = 0.1, .training = true};
     float values[4];
 
-    (void)state;
     options.running_mean = ZEROS(4);
     options.running_var = CHECK_PTR(fsdp_full(device, FSDP_F32, FSDP_SHAPE(4), 2));
     options.num_batches_tracked = CHECK_PTR(fsdp_zeros(device, FSDP_I64, 0, NULL));
@@ -298,13 +289,12 @@ static void an_empty_batch_leaves_statistics_as_they_are(void **state)
     CHECK(first_of(options.num_batches_tracked) == 0);
 }
 
-static void shapes_are_known_without_bytes(void **state)
+SCOPE_TEST(shapes_are_known_without_bytes)
 {
     fsdp_device *meta = CHECK_PTR(fsdp_meta(context));
     fsdp_tensor *x = CHECK_PTR(fsdp_empty(meta, FSDP_F32, FSDP_SHAPE(2, 3, 9, 8)));
     fsdp_tensor *w = CHECK_PTR(fsdp_empty(meta, FSDP_F32, FSDP_SHAPE(5, 3, 3, 3))), *y;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_set_requires_grad(w, true));
     y = CHECK_PTR(fsdp_conv2d(x, w, FSDP_NO_BIAS, CONV(.stride = {2, 2}, .padding = {1, 1})));
     CHECK_EQ(fsdp_tensor_shape(y)[1], 5);
@@ -313,18 +303,3 @@ static void shapes_are_known_without_bytes(void **state)
     CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(y))));
     CHECK_PTR(fsdp_tensor_grad(w));
 }
-
-#define T(test) IN_SCOPE(test)
-#define G(name) GRADIENT_CASE(name)
-
-TEST_MAIN(G(conv2d), G(conv2d_with_padding), G(conv2d_with_holes), G(conv2d_in_groups), G(conv2d_by_channel),
-          G(conv2d_of_views), G(conv2d_twice), G(max_pool2d), G(max_pool2d_that_overlaps), G(max_pool2d_of_a_view),
-          G(avg_pool2d), G(avg_pool2d_without_padding), G(adaptive_avg_pool2d), G(pooled_twice), G(batch_norm),
-          G(batch_norm_of_rows), G(batch_norm_of_a_view), G(batch_norm_in_evaluation), G(group_norm),
-          G(group_norm_without_a_weight), T(convolutions_that_do_not_fit_are_refused),
-          T(windows_that_do_not_fit_are_refused), T(norms_that_do_not_fit_are_refused),
-          T(a_checkpoint_leaves_running_statistics_alone_the_second_time),
-          T(a_checkpoint_keeps_the_running_statistics_of_an_evaluation),
-          T(a_checkpoint_whose_evaluation_failed_keeps_nothing), T(a_checkpoint_that_evaluates_only_then_is_an_error),
-          T(an_empty_batch_gives_zero_gradients), T(an_empty_batch_leaves_statistics_as_they_are),
-          T(shapes_are_known_without_bytes))

@@ -149,11 +149,10 @@ static void compare_one(fsdp_context *context, int at, fsdp_dtype dtype, fsdp_dt
     }
 }
 
-static void all_is_as_in_pytorch(void **state)
+TEST(all_is_as_in_pytorch)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
 
-    (void)state;
     for (int at = 0; at < OPERATIONS; at++)
         for (int i = 0; i < 3; i++) {
             fsdp_context *context = test_context();
@@ -223,11 +222,10 @@ static void gradcheck(fsdp_gradcheck_function function, void *arg, int ndim0, co
     fsdp_context_free(context);
 }
 
-static void gradients_are_right_of_views_and_parts(void **state)
+TEST(gradients_are_right_of_views_and_parts)
 {
     bool add = true, replace = false;
 
-    (void)state;
     gradcheck(scattered, &add, FSDP_SHAPE(4, 3), FSDP_SHAPE(3, 3));
     gradcheck(scattered, &replace, FSDP_SHAPE(3, 4), FSDP_SHAPE(3, 3));
     gradcheck(gathered, NULL, FSDP_SHAPE(4, 3), 0, NULL);
@@ -248,11 +246,10 @@ static fsdp_tensor *twice(void *arg, tensors in, int count)
                     fsdp_slice(fsdp_unsqueeze(fsdp_index_select(in[0], 0, index), 0), 2, 0, 2));
 }
 
-static void a_checkpoint_changes_no_bit(void **state)
+TEST(a_checkpoint_changes_no_bit)
 {
     float values[2][2 * 3];
 
-    (void)state;
     for (int checkpoint = 0; checkpoint < 2; checkpoint++) {
         fsdp_context *context = test_context();
         fsdp_tensor *in[2];
@@ -272,12 +269,11 @@ static void a_checkpoint_changes_no_bit(void **state)
 
 /* ---- the edges ---- */
 
-static void dimensions_of_zero_and_the_meta_device(void **state)
+TEST(dimensions_of_zero_and_the_meta_device)
 {
     fsdp_context *context = test_context();
     fsdp_device *devices[] = {test_device(context), fsdp_meta(context)};
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     for (int i = 0; i < 2; i++) {
         fsdp_tensor *none = CHECK_PTR(fsdp_zeros(devices[i], FSDP_F32, FSDP_SHAPE(0, 3))), *y, *indices;
@@ -304,13 +300,12 @@ static void dimensions_of_zero_and_the_meta_device(void **state)
 }
 
 /* A scatter into a part of its input is made of several operations, each of which may fail. */
-static void no_memory_is_an_error_and_not_a_crash(void **state)
+TEST(no_memory_is_an_error_and_not_a_crash)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     fsdp_tensor *x, *index, *y;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     x = make_leaf(device, 1, FSDP_SHAPE(4, 3, 5));
     index = ids(x, 2, 2, (const int32_t[]){0, 1, 2, 2});
@@ -332,12 +327,11 @@ static void no_memory_is_an_error_and_not_a_crash(void **state)
 }
 
 /* Integers and masks are moved as they are; there is no gradient. */
-static void any_dtype_can_be_taken_by_index(void **state)
+TEST(any_dtype_can_be_taken_by_index)
 {
     static const fsdp_dtype dtypes[] = {FSDP_I32, FSDP_I64, FSDP_U8, FSDP_BOOL, FSDP_BF16};
     fsdp_context *context = test_context();
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     for (int i = 0; i < 5; i++) {
         fsdp_device *device = test_device(context);
@@ -367,14 +361,13 @@ static void check_gradient(const fsdp_tensor *leaf, const float *expected)
 }
 
 /* x as what is written to, and as what is written: both gradients arrive. */
-static void a_tensor_may_be_scattered_into_itself(void **state)
+TEST(a_tensor_may_be_scattered_into_itself)
 {
     static const float weights[] = {1, 2, 3, 4, 5, 6}, replaced[] = {2, 3, 1, 4, 9, 6}, added[] = {3, 5, 4, 8, 9, 12};
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     const int64_t shape[] = {2, 3};
 
-    (void)state;
     for (int adds = 0; adds < 2; adds++) {
         fsdp_tensor *x, *w, *index, *y;
 
@@ -391,14 +384,13 @@ static void a_tensor_may_be_scattered_into_itself(void **state)
 }
 
 /* The gradient of what is repeated is added to one that is there. */
-static void what_is_repeated_adds_to_a_gradient_that_is_there(void **state)
+TEST(what_is_repeated_adds_to_a_gradient_that_is_there)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     static const float expected[] = {129, 129, 129};
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
 
-    (void)state;
     for (int i = 0; i < 3; i++) {
         fsdp_tensor *x;
 
@@ -415,14 +407,13 @@ static void what_is_repeated_adds_to_a_gradient_that_is_there(void **state)
 
 #define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
 
-static void an_index_outside_is_named(void **state)
+TEST(an_index_outside_is_named)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     const int64_t wide[] = {0, 1, (int64_t)1 << 32};
     fsdp_tensor *x, *far, *index;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     x = ZEROS(2, 3);
     index = ids(x, 2, 3, (const int32_t[]){0, 1, 2, 2, -1, 0});
@@ -438,13 +429,12 @@ static void an_index_outside_is_named(void **state)
     fsdp_context_free(context);
 }
 
-static void what_does_not_fit_is_named(void **state)
+TEST(what_does_not_fit_is_named)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     fsdp_tensor *x, *i, *indices, *parts[3], *small;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     x = ZEROS(2, 3);
     i = CHECK_PTR(fsdp_zeros(device, FSDP_I32, FSDP_SHAPE(2, 3)));
@@ -488,10 +478,3 @@ static void what_does_not_fit_is_named(void **state)
     fsdp_scope_end(context, NULL);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(all_is_as_in_pytorch), cmocka_unit_test(gradients_are_right_of_views_and_parts),
-          cmocka_unit_test(a_checkpoint_changes_no_bit), cmocka_unit_test(dimensions_of_zero_and_the_meta_device),
-          cmocka_unit_test(no_memory_is_an_error_and_not_a_crash), cmocka_unit_test(any_dtype_can_be_taken_by_index),
-          cmocka_unit_test(a_tensor_may_be_scattered_into_itself),
-          cmocka_unit_test(what_is_repeated_adds_to_a_gradient_that_is_there),
-          cmocka_unit_test(an_index_outside_is_named), cmocka_unit_test(what_does_not_fit_is_named))

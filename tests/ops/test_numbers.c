@@ -95,9 +95,8 @@ static void run(const char *name, fsdp_dtype dtype, double rtol, double atol, nu
     {                                                                \
         outputs[0] = (expression);                                   \
     }                                                                \
-    static void name##_is_as_in_pytorch(void **state)                \
+    TEST(name##_is_as_in_pytorch)                                    \
     {                                                                \
-        (void)state;                                                 \
         run(#name, FSDP_F32, 2e-5, 3e-6, name##_body);               \
     }
 
@@ -205,13 +204,12 @@ static fsdp_tensor *shapes(fsdp_tensor *x, fsdp_tensor *z)
 CASE(shapes, shapes(X, leaf(c, "z")))
 
 /* The first of equals; a NaN is the largest, and the smallest of a row that has one, too. */
-static void places_are_as_in_pytorch(void **state)
+TEST(places_are_as_in_pytorch)
 {
     fsdp_context *context = test_context();
     number_case c = {.name = "places", .dtype = FSDP_F32};
     fsdp_tensor *x, *parts[2];
 
-    (void)state;
     c.device = test_device(context);
     CHECK_OK(fsdp_scope_begin(context));
     x = load(&c, "x");
@@ -234,15 +232,14 @@ static void rmsnorm_bf16_body(number_case *c, fsdp_tensor *outputs[2])
     outputs[0] = fsdp_rmsnorm(X, leaf(c, "weight"), 1e-6f);
 }
 
-static void bfloat16_is_within_its_rounding_of_pytorch(void **state)
+TEST(bfloat16_is_within_its_rounding_of_pytorch)
 {
-    (void)state;
     run("linear_bf16", FSDP_BF16, 1e-2, 1e-2, linear_bf16_body);
     run("rmsnorm_bf16", FSDP_BF16, 2e-2, 2e-2, rmsnorm_bf16_body);
 }
 
 /* All comparisons of the same numbers; the functions of masks are those of bits. */
-static void masks_are_as_in_pytorch(void **state)
+TEST(masks_are_as_in_pytorch)
 {
     static const float bounds[] = {0.5f, NAN};
     fsdp_tensor *(*const functions[])(fsdp_tensor *, fsdp_tensor *) = {fsdp_eq, fsdp_ne, fsdp_lt,
@@ -251,7 +248,6 @@ static void masks_are_as_in_pytorch(void **state)
     number_case c = {.name = "masks", .dtype = FSDP_F32};
     fsdp_tensor *x, *bound, *y[6], *all, *not_either;
 
-    (void)state;
     c.device = test_device(context);
     CHECK_OK(fsdp_scope_begin(context));
     x = load(&c, "x");
@@ -269,18 +265,3 @@ static void masks_are_as_in_pytorch(void **state)
     fsdp_scope_end(context, NULL);
     fsdp_context_free(context);
 }
-
-#define T(name) cmocka_unit_test(name##_is_as_in_pytorch)
-
-TEST_MAIN(T(linear), T(conv1d), T(matmul), T(matmul_shared), T(embedding), T(add), T(mul), T(broadcast_add),
-          T(broadcast_mul), T(sub), T(div), T(pow), T(pow_kinks), T(pow_ends), T(pow_scalar), T(pow_scalar_fraction),
-          T(pow_scalar_zero), T(pow_scalar_root), T(maximum), T(minimum), T(where), T(masked_fill), T(neg), T(exp),
-          T(log), T(sqrt), T(rsqrt), T(reciprocal), T(abs), T(square), T(tanh), T(sigmoid), T(clamp), T(clamp_min),
-          T(gelu), T(gelu_tanh), T(silu), T(relu), T(swiglu), T(layernorm), T(rmsnorm), T(add_layernorm),
-          T(add_rmsnorm), T(softmax), T(attention), T(attention_causal), T(attention_packed), T(rope), T(cross_entropy),
-          T(linear_cross_entropy), T(sum), T(mean), T(sum_dim), T(sum_dims), T(mean_dims), T(var), T(var_biased),
-          T(std), T(var_of_one), T(amax), T(amax_rows), T(amin), T(max), T(min), T(log_softmax), T(mse_loss),
-          T(l1_loss), T(smooth_l1_loss), T(smooth_l1_loss_sharp), T(binary_cross_entropy),
-          T(binary_cross_entropy_with_logits), T(nll_loss_mean), T(nll_loss_sum), T(nll_loss_none), T(shapes),
-          cmocka_unit_test(masks_are_as_in_pytorch), cmocka_unit_test(places_are_as_in_pytorch),
-          cmocka_unit_test(bfloat16_is_within_its_rounding_of_pytorch))

@@ -69,14 +69,13 @@ static void drop_gradients(const model *m)
         CHECK_OK(fsdp_tensor_set_grad(m->weights[i], NULL));
 }
 
-static void after_a_step_only_gradients_are_left(void **state)
+TEST(after_a_step_only_gradients_are_left)
 {
     fsdp_context *context = test_context();
     int64_t before, gradients = 0;
     fsdp_memory_stats stats;
     model m;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     before = tensor_bytes(context);
@@ -95,14 +94,13 @@ static void after_a_step_only_gradients_are_left(void **state)
     fsdp_context_free(context);
 }
 
-static void without_gradients_nothing_is_kept(void **state)
+TEST(without_gradients_nothing_is_kept)
 {
     fsdp_context *context = test_context();
     double with, without;
     int64_t before;
     model m;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(forward(&m)), &with));
@@ -118,13 +116,12 @@ static void without_gradients_nothing_is_kept(void **state)
     fsdp_context_free(context);
 }
 
-static void two_runs_give_the_same_bits(void **state)
+TEST(two_runs_give_the_same_bits)
 {
     float first[V * C * 3], second[V * C * 3];
     fsdp_context *context = test_context();
     model m;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     for (int i = 0; i < WEIGHTS; i++) {
@@ -143,13 +140,12 @@ static void two_runs_give_the_same_bits(void **state)
     fsdp_context_free(context);
 }
 
-static void every_failing_allocation_leaves_the_model_usable(void **state)
+TEST(every_failing_allocation_leaves_the_model_usable)
 {
     fsdp_context *context = test_context();
     int64_t before;
     model m;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     before = tensor_bytes(context);
@@ -164,11 +160,10 @@ static void every_failing_allocation_leaves_the_model_usable(void **state)
 }
 
 /* The meta device makes the same tensors at the same moments: a plan made there is exact. */
-static void meta_counts_the_bytes_that_the_cpu_uses(void **state)
+TEST(meta_counts_the_bytes_that_the_cpu_uses)
 {
     fsdp_memory_stats stats[2];
 
-    (void)state;
     for (int meta = 0; meta < 2; meta++) {
         fsdp_context *context = test_context();
         fsdp_device *device = meta ? fsdp_meta(context) : test_device(context);
@@ -187,13 +182,12 @@ static void meta_counts_the_bytes_that_the_cpu_uses(void **state)
     CHECK_EQ(stats[1].peak_bytes[FSDP_MEMORY_GRADIENT], stats[0].peak_bytes[FSDP_MEMORY_GRADIENT]);
 }
 
-static void bfloat16_weights_stay_near_the_float32_loss(void **state)
+TEST(bfloat16_weights_stay_near_the_float32_loss)
 {
     fsdp_context *context = test_context();
     double loss, low;
     model m;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(forward(&m)), &loss));
@@ -211,7 +205,7 @@ static void bfloat16_weights_stay_near_the_float32_loss(void **state)
 }
 
 /* More rows than one chunk, so that sums over chunks are met. */
-static void the_fused_head_equals_the_plain_one(void **state)
+TEST(the_fused_head_equals_the_plain_one)
 {
     enum {
         ROWS = 600, /* a chunk has 419 */
@@ -223,7 +217,6 @@ static void the_fused_head_equals_the_plain_one(void **state)
     int32_t ids[ROWS];
     double losses[2];
 
-    (void)state;
     for (int i = 0; i < ROWS; i++)
         ids[i] = i % 7 == 0 ? -100 : (i * 11) % CLASSES;
     for (int fused = 0; fused < 2; fused++) {
@@ -249,14 +242,13 @@ static void the_fused_head_equals_the_plain_one(void **state)
 }
 
 /* A kept graph can be walked again, also through losses that made their gradients in the forward. */
-static void a_kept_loss_gives_its_gradient_twice(void **state)
+TEST(a_kept_loss_gives_its_gradient_twice)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *loss, *weight;
     float once[V * C], twice[V * C];
     model m;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     weight = m.weights[0];
@@ -319,7 +311,7 @@ static float largest_of(const float *values, int64_t count)
 
 /* One chunk and two. Most gradients of the weight are of classes that are no target: a softmax of 1/40000, over some
  * hundred rows. float16 cannot hold them as they are, but a scaled loss brings them through. */
-static void the_head_in_16_bits_stays_near_the_float32_one(void **state)
+TEST(the_head_in_16_bits_stays_near_the_float32_one)
 {
     static const struct {
         fsdp_dtype dtype;
@@ -334,7 +326,6 @@ static void the_head_in_16_bits_stays_near_the_float32_one(void **state)
     static float dweight[2][40000 * 3], dx[2][600 * 3];
     fsdp_context *context = test_context();
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         int64_t rows = cases[i].rows;
         float relative = cases[i].relative;
@@ -351,7 +342,7 @@ static void the_head_in_16_bits_stays_near_the_float32_one(void **state)
 }
 
 /* A batch without rows: a mean of nothing, and nothing to learn from it. */
-static void the_mean_of_nothing_is_nan(void **state)
+TEST(the_mean_of_nothing_is_nan)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
@@ -359,7 +350,6 @@ static void the_mean_of_nothing_is_nan(void **state)
     float gradient[12];
     double mean;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     weight = CHECK_PTR(fsdp_full(device, FSDP_F32, FSDP_SHAPE(4, 3), 2));
     CHECK_OK(fsdp_tensor_set_requires_grad(weight, true));
@@ -377,12 +367,3 @@ static void the_mean_of_nothing_is_nan(void **state)
     fsdp_scope_end(context, NULL);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(the_mean_of_nothing_is_nan), cmocka_unit_test(after_a_step_only_gradients_are_left),
-          cmocka_unit_test(without_gradients_nothing_is_kept), cmocka_unit_test(two_runs_give_the_same_bits),
-          cmocka_unit_test(every_failing_allocation_leaves_the_model_usable),
-          cmocka_unit_test(meta_counts_the_bytes_that_the_cpu_uses),
-          cmocka_unit_test(bfloat16_weights_stay_near_the_float32_loss),
-          cmocka_unit_test(the_fused_head_equals_the_plain_one),
-          cmocka_unit_test(the_head_in_16_bits_stays_near_the_float32_one),
-          cmocka_unit_test(a_kept_loss_gives_its_gradient_twice))

@@ -171,11 +171,10 @@ static void check_rows(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void any_order_of_rows_in_one_collective(void **state)
+TEST(any_order_of_rows_in_one_collective)
 {
     static const int worlds[] = {1, 2, 3, 4, 8};
 
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         test_run_ranks(worlds[w], check_rows, NULL);
 }
@@ -205,9 +204,8 @@ static void check_meshes(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void one_collective_a_mesh_dimension_that_splits(void **state)
+TEST(one_collective_a_mesh_dimension_that_splits)
 {
-    (void)state;
     test_run_ranks(4, check_meshes, (int64_t[]){2, 2});
     test_run_ranks(6, check_meshes, (int64_t[]){2, 3});
     test_run_ranks(8, check_meshes, (int64_t[]){4, 2});
@@ -248,14 +246,13 @@ static void check_some_without(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void ranks_without_gradients_take_part(void **state)
+TEST(ranks_without_gradients_take_part)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         test_run_ranks(world, check_some_without, NULL);
 }
 
-static void other_orders_are_refused(void **state)
+TEST(other_orders_are_refused)
 {
     static const double refused[] = {0, -1, -INFINITY, NAN};
     static const fsdp_placement none[PARAMS][2];
@@ -264,7 +261,6 @@ static void other_orders_are_refused(void **state)
     double norm = -1;
     model m;
 
-    (void)state;
     model_init(&m, context, meshes, none);
     for (size_t i = 0; i < FSDP__COUNT_OF(refused); i++)
         CHECK_ERROR(fsdp_clip_grad_norm_type(m.optimizer, 1, refused[i], false, &norm), FSDP_INVALID,
@@ -276,7 +272,3 @@ static void other_orders_are_refused(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(any_order_of_rows_in_one_collective),
-          cmocka_unit_test(one_collective_a_mesh_dimension_that_splits),
-          cmocka_unit_test(ranks_without_gradients_take_part), cmocka_unit_test(other_orders_are_refused))

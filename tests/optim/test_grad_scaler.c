@@ -112,7 +112,7 @@ static bool take_step(fsdp_grad_scaler *scaler, const model *m, bool clip)
 }
 
 /* Scales are powers of two, so what is scaled and unscaled has the bits of what never was. */
-static void scale_grows_and_backs_off(void **state)
+TEST(scale_grows_and_backs_off)
 {
     static const struct {
         int bad;
@@ -125,7 +125,6 @@ static void scale_grows_and_backs_off(void **state)
     fsdp_grad_scaler *scaler = NULL;
     model m = {.mesh = NULL}, plain = {.mesh = NULL};
 
-    (void)state;
     CHECK(s.scale == 65536 && s.growth_factor == 2 && s.backoff_factor == 0.5 && s.growth_interval == 2000 &&
           s.growth_tracker == 0);
     s.growth_interval = 3;
@@ -163,14 +162,13 @@ static void scale_grows_and_backs_off(void **state)
 }
 
 /* As far as the inverse is finite, and no further than f32 goes. */
-static void scale_stays_a_normal_number(void **state)
+TEST(scale_stays_a_normal_number)
 {
     fsdp_context *context = test_context();
     fsdp_grad_scaler_state s = fsdp_grad_scaler_state_default();
     fsdp_grad_scaler *scaler = NULL;
     model m = {.mesh = NULL};
 
-    (void)state;
     CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
     model_init(&m, context);
     s.scale = 0x1p-125;
@@ -194,7 +192,7 @@ static void scale_stays_a_normal_number(void **state)
     fsdp_context_free(context);
 }
 
-static void loss_and_gradients_are_scaled(void **state)
+TEST(loss_and_gradients_are_scaled)
 {
     fsdp_context *context = test_context();
     fsdp_grad_scaler_state s = fsdp_grad_scaler_state_default();
@@ -203,7 +201,6 @@ static void loss_and_gradients_are_scaled(void **state)
     float grad[NUMEL];
     double loss;
 
-    (void)state;
     s.scale = 8;
     CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), &s, &scaler));
     model_init(&m, context);
@@ -290,25 +287,23 @@ static void check_ranks(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void all_ranks_leave_a_step_out_or_none(void **state)
+TEST(all_ranks_leave_a_step_out_or_none)
 {
     static const int worlds[] = {1, 2, 3, 4, 8};
 
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         test_run_ranks(worlds[w], check_ranks, NULL);
 }
 
 /* ---- several optimizers, and errors ---- */
 
-static void one_scaler_serves_several_optimizers(void **state)
+TEST(one_scaler_serves_several_optimizers)
 {
     fsdp_context *context = test_context();
     fsdp_grad_scaler *scaler = NULL;
     model a = {.mesh = NULL}, b = {.mesh = NULL};
     bool stepped;
 
-    (void)state;
     CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
     model_init(&a, context);
     model_init(&b, context);
@@ -330,13 +325,12 @@ static void one_scaler_serves_several_optimizers(void **state)
     fsdp_context_free(context);
 }
 
-static void calls_out_of_order_are_refused(void **state)
+TEST(calls_out_of_order_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_grad_scaler *scaler = NULL;
     model m = {.mesh = NULL};
 
-    (void)state;
     CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
     model_init(&m, context);
     CHECK_ERROR(fsdp_grad_scaler_update(scaler), FSDP_STATE, "no gradients were unscaled since the last update");
@@ -362,7 +356,7 @@ static void calls_out_of_order_are_refused(void **state)
     fsdp_context_free(context);
 }
 
-static void impossible_states_are_named(void **state)
+TEST(impossible_states_are_named)
 {
     fsdp_context *context = test_context();
     fsdp_grad_scaler_state states[10], good = fsdp_grad_scaler_state_default();
@@ -372,7 +366,6 @@ static void impossible_states_are_named(void **state)
                                        "growth_tracker must"};
     fsdp_grad_scaler *scaler = NULL, *none = NULL;
 
-    (void)state;
     for (int i = 0; i < 10; i++)
         states[i] = good;
     states[0].scale = 0;
@@ -398,9 +391,8 @@ static void impossible_states_are_named(void **state)
     fsdp_context_free(context);
 }
 
-static void it_survives_every_failed_allocation(void **state)
+TEST(it_survives_every_failed_allocation)
 {
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context = NULL;
         fsdp_grad_scaler *scaler = NULL;
@@ -460,15 +452,8 @@ static void fail_alone(fsdp_context *context, void *arg)
     model_free(&plain);
 }
 
-static void what_fails_on_one_rank_is_told_on_all(void **state)
+TEST(what_fails_on_one_rank_is_told_on_all)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         test_run_ranks(world, fail_alone, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(what_fails_on_one_rank_is_told_on_all), cmocka_unit_test(scale_grows_and_backs_off),
-          cmocka_unit_test(scale_stays_a_normal_number), cmocka_unit_test(loss_and_gradients_are_scaled),
-          cmocka_unit_test(all_ranks_leave_a_step_out_or_none), cmocka_unit_test(one_scaler_serves_several_optimizers),
-          cmocka_unit_test(calls_out_of_order_are_refused), cmocka_unit_test(impossible_states_are_named),
-          cmocka_unit_test(it_survives_every_failed_allocation))

@@ -116,7 +116,7 @@ static void hold_to_numbers(fixture *f, fsdp_optimizer *optimizer, double max_no
     }
 }
 
-static void sgd_is_pytorchs(void **state)
+TEST(sgd_is_pytorchs)
 {
     static const struct {
         fsdp_sgd_options options;
@@ -130,7 +130,6 @@ static void sgd_is_pytorchs(void **state)
         {{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}, 1.0, "sgd_nesterov"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_optimizer *optimizer = NULL;
         fixture f;
@@ -143,7 +142,7 @@ static void sgd_is_pytorchs(void **state)
     }
 }
 
-static void adam_and_adamw_are_pytorchs(void **state)
+TEST(adam_and_adamw_are_pytorchs)
 {
     static const struct {
         bool decoupled;
@@ -157,7 +156,6 @@ static void adam_and_adamw_are_pytorchs(void **state)
         {true, {.lr = 1e-2, .beta1 = 0.0, .beta2 = 0.5, .eps = 1e-2}, 100.0, "adamw_no_decay"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_optimizer *optimizer = NULL;
         fixture f;
@@ -174,7 +172,7 @@ static void adam_and_adamw_are_pytorchs(void **state)
     }
 }
 
-static void groups_have_their_own_options(void **state)
+TEST(groups_have_their_own_options)
 {
     fsdp_adam_options first = fsdp_adam_options_default(), second = first;
     fsdp_parameters some, rest;
@@ -182,7 +180,6 @@ static void groups_have_their_own_options(void **state)
     float together[NUMEL], apart[NUMEL];
     fixture f;
 
-    (void)state;
     second.lr = 0.5;
     second.weight_decay = 0.25;
     setup(&f);
@@ -224,14 +221,13 @@ static void groups_have_their_own_options(void **state)
     teardown(&f);
 }
 
-static void state_is_counted_and_made_at_the_first_step(void **state)
+TEST(state_is_counted_and_made_at_the_first_step)
 {
     fsdp_memory_stats stats;
     fsdp_optimizer *optimizer = NULL;
     fsdp_adam_options options = fsdp_adam_options_default();
     fixture f;
 
-    (void)state;
     setup(&f);
     CHECK_OK(fsdp_adamw_create(&f.parameters, &options, &optimizer));
     fsdp_device_memory(test_device(f.context), &stats);
@@ -250,14 +246,13 @@ static void state_is_counted_and_made_at_the_first_step(void **state)
     teardown(&f);
 }
 
-static void frozen_parameters_are_left_alone(void **state)
+TEST(frozen_parameters_are_left_alone)
 {
     fsdp_adam_options options = fsdp_adam_options_default();
     fsdp_optimizer *optimizer = NULL;
     float after[NUMEL];
     fixture f;
 
-    (void)state;
     setup(&f);
     CHECK_OK(fsdp_tensor_set_requires_grad(f.tensors[1], false));
     CHECK_OK(fsdp_adamw_create(&f.parameters, &options, &optimizer));
@@ -273,14 +268,13 @@ static void frozen_parameters_are_left_alone(void **state)
     teardown(&f);
 }
 
-static void the_clip_factor_holds_for_one_step(void **state)
+TEST(the_clip_factor_holds_for_one_step)
 {
     fsdp_optimizer *optimizer = NULL;
     float before[NUMEL], after[NUMEL];
     double norm = -1;
     fixture f;
 
-    (void)state;
     setup(&f);
     CHECK_OK(fsdp_sgd_create(&f.parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer));
     CHECK_OK(fsdp_clip_grad_norm(optimizer, 1, &norm));
@@ -311,14 +305,13 @@ static void the_clip_factor_holds_for_one_step(void **state)
     teardown(&f);
 }
 
-static void infinite_and_nan_norms_are_told(void **state)
+TEST(infinite_and_nan_norms_are_told)
 {
     float values[NUMEL];
     fsdp_optimizer *optimizer = NULL;
     double norm = 0;
     fixture f;
 
-    (void)state;
     memcpy(values, step_gradients(), sizeof(values));
     setup(&f);
     CHECK_OK(fsdp_sgd_create(&f.parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer));
@@ -362,13 +355,12 @@ static fsdp_status note_write(void *arg, fsdp__storage *storage)
     return FSDP_OK;
 }
 
-static void a_step_tells_before_it_writes(void **state)
+TEST(a_step_tells_before_it_writes)
 {
     fsdp_sgd_options options = {.lr = 1};
     fsdp_tensor *empty = NULL;
     fixture f;
 
-    (void)state;
     for (int refuse_at = 0; refuse_at <= 3; refuse_at++) {
         guard_log log = {.f = &f, .refuse_at = refuse_at};
         fsdp_optimizer *optimizer = NULL;
@@ -412,7 +404,7 @@ static void a_step_tells_before_it_writes(void **state)
 }
 
 /* One parameter on the CPU, one each on two devices that the host cannot touch. */
-static void a_step_and_a_norm_work_where_the_tensors_are(void **state)
+TEST(a_step_and_a_norm_work_where_the_tensors_are)
 {
     fsdp_context *context = test_context();
     fsdp_device *devices[] = {fsdp_cpu(context), fsdp__device_open(context, "sim", 0),
@@ -422,7 +414,6 @@ static void a_step_and_a_norm_work_where_the_tensors_are(void **state)
     fsdp_optimizer *optimizer = NULL;
     double norm;
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(devices); i++) {
         fsdp_tensor *grad, *tensor = NULL;
 
@@ -451,14 +442,13 @@ static void a_step_and_a_norm_work_where_the_tensors_are(void **state)
     fsdp_context_free(context);
 }
 
-static void bad_parameters_are_named(void **state)
+TEST(bad_parameters_are_named)
 {
     fsdp_adam_options options = fsdp_adam_options_default();
     fsdp_tensor *meta = NULL, *half = NULL, *turned = NULL;
     fsdp_optimizer *optimizer = NULL;
     fixture f;
 
-    (void)state;
     setup(&f);
     CHECK_OK(fsdp_tensor_create(fsdp_meta(f.context), FSDP_F32, 1, (const int64_t[]){3}, FSDP_MEMORY_PARAMETER_SHARD,
                                 &meta));
@@ -490,13 +480,12 @@ static void bad_parameters_are_named(void **state)
 }
 
 /* A parameter that has become another since the optimizer was made. */
-static void a_step_names_parameters_that_are_not_floating(void **state)
+TEST(a_step_names_parameters_that_are_not_floating)
 {
     fsdp_optimizer *optimizer = NULL;
     float after[NUMEL];
     fixture f;
 
-    (void)state;
     setup(&f);
     CHECK_OK(fsdp_sgd_create(&f.parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer));
     for (int i = 0; i < PARAMS; i++)
@@ -510,7 +499,7 @@ static void a_step_names_parameters_that_are_not_floating(void **state)
     teardown(&f);
 }
 
-static void bad_options_are_refused(void **state)
+TEST(bad_options_are_refused)
 {
     fsdp_adam_options adam[6];
     const fsdp_sgd_options sgd[] = {{.lr = -1},
@@ -521,7 +510,6 @@ static void bad_options_are_refused(void **state)
     fsdp_optimizer *optimizer = NULL;
     fixture f;
 
-    (void)state;
     setup(&f);
     for (int i = 0; i < 6; i++)
         adam[i] = fsdp_adam_options_default();
@@ -548,11 +536,10 @@ static void bad_options_are_refused(void **state)
     teardown(&f);
 }
 
-static void a_step_survives_every_failed_allocation(void **state)
+TEST(a_step_survives_every_failed_allocation)
 {
     fsdp_adam_options options = fsdp_adam_options_default();
 
-    (void)state;
     for (long n = 1, hit = 1; hit; n++) {
         fsdp_optimizer *optimizer = NULL;
         fsdp_status status;
@@ -580,12 +567,3 @@ static void a_step_survives_every_failed_allocation(void **state)
         teardown(&f);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(sgd_is_pytorchs), cmocka_unit_test(adam_and_adamw_are_pytorchs),
-          cmocka_unit_test(groups_have_their_own_options),
-          cmocka_unit_test(state_is_counted_and_made_at_the_first_step),
-          cmocka_unit_test(frozen_parameters_are_left_alone), cmocka_unit_test(the_clip_factor_holds_for_one_step),
-          cmocka_unit_test(infinite_and_nan_norms_are_told), cmocka_unit_test(a_step_tells_before_it_writes),
-          cmocka_unit_test(a_step_and_a_norm_work_where_the_tensors_are), cmocka_unit_test(bad_parameters_are_named),
-          cmocka_unit_test(a_step_names_parameters_that_are_not_floating), cmocka_unit_test(bad_options_are_refused),
-          cmocka_unit_test(a_step_survives_every_failed_allocation))

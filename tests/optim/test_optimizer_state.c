@@ -210,9 +210,8 @@ static void check_state(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void moved_state_steps_on(void **state)
+TEST(moved_state_steps_on)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         test_run_ranks(world, check_state, NULL);
 }
@@ -258,21 +257,19 @@ static void check_errors(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void what_does_not_fit_is_named(void **state)
+TEST(what_does_not_fit_is_named)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, check_errors, NULL);
 }
 
-static void a_part_of_another_shape_is_named(void **state)
+TEST(a_part_of_another_shape_is_named)
 {
     fsdp_context *context = test_context();
     fsdp_state_dict *given = NULL, *odd = NULL;
     fsdp_tensor *other;
     model m;
 
-    (void)state;
     model_init(&m, context, NULL, MOMENTUM);
     take_steps(&m, context, NULL, 1, 1);
     CHECK_OK(fsdp_optimizer_state_dict(m.optimizer, &given));
@@ -299,7 +296,7 @@ static void a_part_of_another_shape_is_named(void **state)
 }
 
 /* The first parameter's state fits, and stays as it was all the same. */
-static void a_state_that_is_refused_changes_nothing(void **state)
+TEST(a_state_that_is_refused_changes_nothing)
 {
     fsdp_context *context = test_context();
     fsdp_state_dict *given = NULL, *odd = NULL;
@@ -307,7 +304,6 @@ static void a_state_that_is_refused_changes_nothing(void **state)
     fsdp_tensor *fits, *other;
     model m;
 
-    (void)state;
     model_init(&m, context, NULL, MOMENTUM);
     take_steps(&m, context, NULL, 1, 1);
     CHECK_OK(fsdp_optimizer_state_dict(m.optimizer, &given));
@@ -330,6 +326,3 @@ static void a_state_that_is_refused_changes_nothing(void **state)
     model_free(&m);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(moved_state_steps_on), cmocka_unit_test(what_does_not_fit_is_named),
-          cmocka_unit_test(a_part_of_another_shape_is_named), cmocka_unit_test(a_state_that_is_refused_changes_nothing))

@@ -94,12 +94,11 @@ static void step_both(fsdp_context *context, fsdp_dtype dtype, int kind)
     fsdp_tensor_unref(half);
 }
 
-static void parameters_of_16_bits_are_rounded_once(void **state)
+TEST(parameters_of_16_bits_are_rounded_once)
 {
     static const fsdp_dtype dtypes[] = {FSDP_BF16, FSDP_F16};
     fsdp_context *context = test_context();
 
-    (void)state;
     for (int d = 0; d < 2; d++)
         for (int kind = 0; kind < 4; kind++)
             step_both(context, dtypes[d], kind);
@@ -147,13 +146,12 @@ static void step_parts(fsdp_context *context, fsdp_optimizer *optimizer, fsdp_te
     }
 }
 
-static void parameters_stepped_apart_get_the_bits_of_one_step(void **state)
+TEST(parameters_stepped_apart_get_the_bits_of_one_step)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *together[PARTS], *apart[PARTS];
     fsdp_optimizer *of_together = optimize_parts(context, together), *of_apart = optimize_parts(context, apart);
 
-    (void)state;
     step_parts(context, of_together, together, false);
     step_parts(context, of_apart, apart, true);
     CHECK_OK(fsdp_optimizer_step_parameters(of_apart, together, PARTS)); /* not its own */
@@ -179,6 +177,3 @@ static void parameters_stepped_apart_get_the_bits_of_one_step(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(parameters_of_16_bits_are_rounded_once),
-          cmocka_unit_test(parameters_stepped_apart_get_the_bits_of_one_step))

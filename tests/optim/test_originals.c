@@ -104,9 +104,8 @@ static void open_and_close(fsdp_context *context, void *arg)
     model_free(&m);
 }
 
-static void originals_have_views_of_the_flat_ones_state(void **state)
+TEST(originals_have_views_of_the_flat_ones_state)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         for (int adamw = 0; adamw < 2; adamw++)
             test_run_ranks(world, open_and_close, &(bool){adamw});
@@ -131,9 +130,8 @@ static void open_before_a_step(fsdp_context *context, void *arg)
     model_free(&m);
 }
 
-static void state_is_made_where_it_is_asked_for(void **state)
+TEST(state_is_made_where_it_is_asked_for)
 {
-    (void)state;
     test_run_ranks(2, open_before_a_step, NULL);
 }
 
@@ -188,12 +186,8 @@ static void take_state(fsdp_context *context, void *arg)
     model_free(&m);
 }
 
-static void what_was_loaded_is_the_flat_ones(void **state)
+TEST(what_was_loaded_is_the_flat_ones)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, take_state, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(originals_have_views_of_the_flat_ones_state),
-          cmocka_unit_test(state_is_made_where_it_is_asked_for), cmocka_unit_test(what_was_loaded_is_the_flat_ones))

@@ -191,9 +191,8 @@ static void check_moves(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void state_moves_between_layouts_with_its_options(void **state)
+TEST(state_moves_between_layouts_with_its_options)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         if (!test_brief() || world == 3)
             test_run_ranks(world, check_moves, NULL);
@@ -201,26 +200,25 @@ static void state_moves_between_layouts_with_its_options(void **state)
 
 /* ---- keys ---- */
 
-static void names_become_numbers_and_names_again(void **unused)
+TEST(names_become_numbers_and_names_again)
 {
     static const char *const ids[] = {"state.0.exp_avg", "state.2.step", "param_groups.3.lr", "param_groups.1.beta2"};
     static const char *const no_numbers[] = {"state.+1.step", "state.01.step", "state.-0.step", "state. 1.step"};
     fsdp_context *context = test_context();
-    fsdp_state_dict *state, *by_id, *by_name, *no;
+    fsdp_state_dict *held, *by_id, *by_name, *no;
     model m;
 
-    (void)unused;
     model_init(&m, context, NULL, PLAIN, false, 1e-3);
     take_steps(&m, context, NULL, PLAIN, 1, 1);
-    state = state_of(&m);
-    CHECK_OK(fsdp_optimizer_rekey_state_dict(m.optimizer, state, true, &by_id));
+    held = state_of(&m);
+    CHECK_OK(fsdp_optimizer_rekey_state_dict(m.optimizer, held, true, &by_id));
     CHECK_OK(fsdp_optimizer_rekey_state_dict(m.optimizer, by_id, false, &by_name));
     for (size_t i = 0; i < FSDP__COUNT_OF(ids); i++)
         CHECK_PTR(fsdp_state_dict_find(by_id, ids[i]));
-    CHECK_EQ(by_name->count, state->count);
-    for (int64_t i = 0; i < state->count; i++) {
-        CHECK_STRING(by_name->entries[i].name, state->entries[i].name);
-        CHECK(by_name->entries[i].tensor == state->entries[i].tensor);
+    CHECK_EQ(by_name->count, held->count);
+    for (int64_t i = 0; i < held->count; i++) {
+        CHECK_STRING(by_name->entries[i].name, held->entries[i].name);
+        CHECK(by_name->entries[i].tensor == held->entries[i].tensor);
     }
     CHECK_ERROR(fsdp_optimizer_rekey_state_dict(m.optimizer, by_name, false, &no), FSDP_INVALID,
                 "cannot rekey 'state.a.step': the optimizer has no such parameter number");
@@ -228,18 +226,18 @@ static void names_become_numbers_and_names_again(void **unused)
         fsdp_state_dict *one;
 
         CHECK_OK(fsdp_state_dict_create(&one));
-        CHECK_OK(fsdp_state_dict_add(one, no_numbers[i], state->entries[0].tensor));
+        CHECK_OK(fsdp_state_dict_add(one, no_numbers[i], held->entries[0].tensor));
         CHECK_ERROR(fsdp_optimizer_rekey_state_dict(m.optimizer, one, false, &no), FSDP_INVALID,
                     "the optimizer has no such parameter number");
         fsdp_state_dict_free(one);
     }
-    CHECK_OK(fsdp_state_dict_add(by_name, "optimizer_state.c.step", state->entries[0].tensor));
+    CHECK_OK(fsdp_state_dict_add(by_name, "optimizer_state.c.step", held->entries[0].tensor));
     CHECK_ERROR(fsdp_optimizer_rekey_state_dict(m.optimizer, by_name, true, &no), FSDP_INVALID,
                 "cannot rekey 'optimizer_state.c.step': the optimizer has no such parameter");
     CHECK_NULL(no);
     fsdp_state_dict_free(by_name);
     fsdp_state_dict_free(by_id);
-    fsdp_state_dict_free(state);
+    fsdp_state_dict_free(held);
     model_free(&m);
     test_drop_workspace(context);
     CHECK_EQ(test_live_bytes(context), 0);
@@ -257,38 +255,37 @@ static void set(const fsdp_state_dict *state, const char *name, double value)
     CHECK_OK(fsdp_tensor_write(entry->tensor, FSDP_I64, &bits));
 }
 
-static void options_that_contradict_each_other_are_named(void **unused)
+TEST(options_that_contradict_each_other_are_named)
 {
     fsdp_context *context = test_context();
-    fsdp_state_dict *state, *some;
+    fsdp_state_dict *held, *some;
     model m, sgd;
 
-    (void)unused;
     model_init(&m, context, NULL, PLAIN, false, 1e-3);
     model_init(&sgd, context, NULL, PLAIN, true, 1e-3);
     take_steps(&m, context, NULL, PLAIN, 1, 1);
-    state = state_of(&m);
-    set(state, "param_groups.b.weight.lr", 2);
-    CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, state), FSDP_INVALID,
+    held = state_of(&m);
+    set(held, "param_groups.b.weight.lr", 2);
+    CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, held), FSDP_INVALID,
                 "'a' and 'b.weight' are in one group and would have 'lr' 0.001 and 2");
-    CHECK_ERROR(fsdp_optimizer_load_full_state_dict(m.optimizer, state, NULL), FSDP_INVALID, "are in one group");
-    set(state, "param_groups.a.lr", 2);
-    CHECK_OK(fsdp_optimizer_load_state_dict(m.optimizer, state));
+    CHECK_ERROR(fsdp_optimizer_load_full_state_dict(m.optimizer, held, NULL), FSDP_INVALID, "are in one group");
+    set(held, "param_groups.a.lr", 2);
+    CHECK_OK(fsdp_optimizer_load_state_dict(m.optimizer, held));
     CHECK_NEAR(fsdp_optimizer_lr(m.optimizer, 0), 2, 0);
-    set(state, "param_groups.a.lr", -1);
-    set(state, "param_groups.b.weight.lr", -1);
-    CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, state), FSDP_INVALID, "option lr is -1");
+    set(held, "param_groups.a.lr", -1);
+    set(held, "param_groups.b.weight.lr", -1);
+    CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, held), FSDP_INVALID, "option lr is -1");
     CHECK_NEAR(fsdp_optimizer_lr(m.optimizer, 0), 2, 0);
     CHECK_OK(fsdp_state_dict_create(&some));
     CHECK_OK(
-        fsdp_state_dict_add(some, "param_groups.a.beta1", fsdp_state_dict_find(state, "param_groups.a.beta1")->tensor));
+        fsdp_state_dict_add(some, "param_groups.a.beta1", fsdp_state_dict_find(held, "param_groups.a.beta1")->tensor));
     CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, some), FSDP_INVALID, "only one has 'beta1'");
     CHECK_ERROR(fsdp_optimizer_load_state_dict(sgd.optimizer, some), FSDP_INVALID,
                 "cannot load 'param_groups.a.beta1'");
-    CHECK_ERROR(fsdp_optimizer_add_param_groups(m.optimizer, state), FSDP_INVALID, "the name is taken");
-    CHECK_ERROR(fsdp_optimizer_add_param_groups(NULL, state), FSDP_INVALID, "both are required");
+    CHECK_ERROR(fsdp_optimizer_add_param_groups(m.optimizer, held), FSDP_INVALID, "the name is taken");
+    CHECK_ERROR(fsdp_optimizer_add_param_groups(NULL, held), FSDP_INVALID, "both are required");
     fsdp_state_dict_free(some);
-    fsdp_state_dict_free(state);
+    fsdp_state_dict_free(held);
     model_free(&sgd);
     model_free(&m);
     test_drop_workspace(context);
@@ -297,7 +294,7 @@ static void options_that_contradict_each_other_are_named(void **unused)
 }
 
 /* State goes by names. */
-static void a_name_is_of_one_parameter(void **state)
+TEST(a_name_is_of_one_parameter)
 {
     const fsdp_sgd_options options = {.lr = 1};
     fsdp_context *context = test_context();
@@ -305,7 +302,6 @@ static void a_name_is_of_one_parameter(void **state)
     fsdp_parameter items[2];
     model m;
 
-    (void)state;
     model_init(&m, context, NULL, PLAIN, true, 1e-2);
     items[0] = (fsdp_parameter){"weight", m.tensors[0]};
     items[1] = (fsdp_parameter){"weight", m.tensors[1]};
@@ -329,7 +325,3 @@ static void a_name_is_of_one_parameter(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_name_is_of_one_parameter), cmocka_unit_test(state_moves_between_layouts_with_its_options),
-          cmocka_unit_test(names_become_numbers_and_names_again),
-          cmocka_unit_test(options_that_contradict_each_other_are_named))

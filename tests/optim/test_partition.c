@@ -144,9 +144,8 @@ static void check_partition(fsdp_context *context, void *arg)
     model_free(&m);
 }
 
-static void the_largest_go_first_to_who_has_least(void **state)
+TEST(the_largest_go_first_to_who_has_least)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, check_partition, NULL);
 }
@@ -218,11 +217,10 @@ static void compare(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void steps_are_bit_equal_to_those_without(void **state)
+TEST(steps_are_bit_equal_to_those_without)
 {
     static bool view = true;
 
-    (void)state;
     for (int world = 1; world <= 5; world++)
         for (int with = 0; with < 2; with++)
             test_run_ranks(world, compare, with ? &view : NULL);
@@ -294,11 +292,10 @@ static void consolidate(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void state_comes_together_and_is_loaded_again(void **state)
+TEST(state_comes_together_and_is_loaded_again)
 {
     static bool last = true;
 
-    (void)state;
     for (int world = 1; world <= 4; world++) {
         test_run_ranks(world, consolidate, NULL);
         test_run_ranks(world, consolidate, &last);
@@ -324,9 +321,8 @@ static void partition_late(fsdp_context *context, void *arg)
     model_free(&whole);
 }
 
-static void an_optimizer_that_has_stepped_keeps_each_ranks_own(void **state)
+TEST(an_optimizer_that_has_stepped_keeps_each_ranks_own)
 {
-    (void)state;
     test_run_ranks(3, partition_late, NULL);
 }
 
@@ -365,9 +361,8 @@ static void refuse(fsdp_context *context, void *arg)
     model_free(&m);
 }
 
-static void what_cannot_be_partitioned_is_refused(void **state)
+TEST(what_cannot_be_partitioned_is_refused)
 {
-    (void)state;
     test_run_ranks(2, refuse, NULL);
 }
 
@@ -390,9 +385,8 @@ static void shard_afterwards(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void nor_is_what_is_sharded_later_stepped(void **state)
+TEST(nor_is_what_is_sharded_later_stepped)
 {
-    (void)state;
     for (int consolidate = 0; consolidate < 2; consolidate++)
         test_run_ranks(2, shard_afterwards, consolidate ? state : NULL);
 }
@@ -461,18 +455,16 @@ static void write_by_step(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void all_ranks_find_the_same_parameters_written(void **state)
+TEST(all_ranks_find_the_same_parameters_written)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         test_run_ranks(world, write_by_step, NULL);
 }
 
-static void what_fails_on_one_rank_ends_all(void **state)
+TEST(what_fails_on_one_rank_ends_all)
 {
     static const fsdp__fault_kind kinds[] = {FSDP__FAULT_ALLOCATION, FSDP__FAULT_COLLECTIVE};
 
-    (void)state;
     for (int k = 0; k < 2; k++) {
         fault f = {.kind = kinds[k], .hit = true};
 
@@ -487,11 +479,3 @@ static void what_fails_on_one_rank_ends_all(void **state)
         CHECK(f.nth > 5);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(the_largest_go_first_to_who_has_least),
-          cmocka_unit_test(steps_are_bit_equal_to_those_without),
-          cmocka_unit_test(state_comes_together_and_is_loaded_again),
-          cmocka_unit_test(an_optimizer_that_has_stepped_keeps_each_ranks_own),
-          cmocka_unit_test(all_ranks_find_the_same_parameters_written),
-          cmocka_unit_test(what_cannot_be_partitioned_is_refused),
-          cmocka_unit_test(nor_is_what_is_sharded_later_stepped), cmocka_unit_test(what_fails_on_one_rank_ends_all))

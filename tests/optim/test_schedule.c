@@ -8,40 +8,36 @@ static void check_factors(fsdp_schedule schedule, const double *factors, int cou
         CHECK_NEAR(fsdp_schedule_factor(&schedule, step), factors[step], 1e-12);
 }
 
-static void warm_up_rises_and_then_stays(void **state)
+TEST(warm_up_rises_and_then_stays)
 {
     static const double factors[] = {0.25, 0.5, 0.75, 1, 1, 1, 1};
 
-    (void)state;
     check_factors((fsdp_schedule){.warmup_steps = 3, .total_steps = 6}, factors, 7);
 }
 
-static void linear_decay_falls_to_the_minimum(void **state)
+TEST(linear_decay_falls_to_the_minimum)
 {
     static const double to_zero[] = {1.0 / 3, 2.0 / 3, 1, 0.75, 0.5, 0.25, 0, 0, 0};
     static const double to_fifth[] = {1, 0.8, 0.6, 0.4, 0.2, 0.2};
 
-    (void)state;
     check_factors((fsdp_schedule){.warmup_steps = 2, .total_steps = 6, .decay = FSDP_DECAY_LINEAR}, to_zero, 9);
     check_factors((fsdp_schedule){.total_steps = 4, .decay = FSDP_DECAY_LINEAR, .min_factor = 0.2}, to_fifth, 6);
 }
 
-static void cosine_decay_falls_to_the_minimum(void **state)
+TEST(cosine_decay_falls_to_the_minimum)
 {
     /* cos 0, 60, 90, 120, 180 degrees */
     static const double to_zero[] = {0.5, 1, 0.93301270189221930, 0.75, 0.5, 0.25, 0.06698729810778070, 0, 0};
     static const double to_tenth[] = {1, 0.775, 0.325, 0.1, 0.1};
 
-    (void)state;
     check_factors((fsdp_schedule){.warmup_steps = 1, .total_steps = 7, .decay = FSDP_DECAY_COSINE}, to_zero, 9);
     check_factors((fsdp_schedule){.total_steps = 3, .decay = FSDP_DECAY_COSINE, .min_factor = 0.1}, to_tenth, 5);
 }
 
-static void strange_lengths_are_harmless(void **state)
+TEST(strange_lengths_are_harmless)
 {
     static const double all_warm_up[] = {0.2, 0.4, 0.6, 0.8, 1, 0};
 
-    (void)state;
     /* Warm-up longer than the training: decay would take one step. */
     check_factors((fsdp_schedule){.warmup_steps = 4, .total_steps = 2, .decay = FSDP_DECAY_LINEAR}, all_warm_up, 6);
     CHECK_NEAR(fsdp_schedule_factor(&(fsdp_schedule){.decay = FSDP_DECAY_COSINE}, 0), 1, 0);
@@ -49,6 +45,3 @@ static void strange_lengths_are_harmless(void **state)
     CHECK_NEAR(fsdp_schedule_factor(&(fsdp_schedule){.total_steps = INT64_MAX, .decay = FSDP_DECAY_LINEAR}, 5), 1,
                1e-15);
 }
-
-TEST_MAIN(cmocka_unit_test(warm_up_rises_and_then_stays), cmocka_unit_test(linear_decay_falls_to_the_minimum),
-          cmocka_unit_test(cosine_decay_falls_to_the_minimum), cmocka_unit_test(strange_lengths_are_harmless))

@@ -173,11 +173,10 @@ static void check_rows(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void shards_of_rows_step_as_the_whole(void **state)
+TEST(shards_of_rows_step_as_the_whole)
 {
     static const int worlds[] = {1, 2, 3, 4, 7, 8};
 
-    (void)state;
     for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
         test_run_ranks(worlds[w], check_rows, NULL);
 }
@@ -206,9 +205,8 @@ static void check_mixed(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void replicas_count_once_on_meshes_of_two_dimensions(void **state)
+TEST(replicas_count_once_on_meshes_of_two_dimensions)
 {
-    (void)state;
     test_run_ranks(4, check_mixed, (int64_t[]){2, 2});
     test_run_ranks(6, check_mixed, (int64_t[]){3, 2});
     test_run_ranks(8, check_mixed, (int64_t[]){2, 4});
@@ -257,9 +255,8 @@ static void check_plain_and_partial(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void plain_parameters_count_once_and_partial_ones_are_refused(void **state)
+TEST(plain_parameters_count_once_and_partial_ones_are_refused)
 {
-    (void)state;
     test_run_ranks(3, check_plain_and_partial, NULL);
 }
 
@@ -365,16 +362,10 @@ static void check_late(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void state_of_earlier_steps_is_cut_to_the_shards(void **state)
+TEST(state_of_earlier_steps_is_cut_to_the_shards)
 {
     static const int worlds[] = {1, 2, 3, 5, 6};
 
-    (void)state;
     for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
         test_run_ranks(worlds[w], check_late, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(shards_of_rows_step_as_the_whole),
-          cmocka_unit_test(replicas_count_once_on_meshes_of_two_dimensions),
-          cmocka_unit_test(plain_parameters_count_once_and_partial_ones_are_refused),
-          cmocka_unit_test(state_of_earlier_steps_is_cut_to_the_shards))

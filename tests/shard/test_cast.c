@@ -62,9 +62,8 @@ static void see_writes(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_write_is_seen_and_nothing_else(void **state)
+TEST(a_write_is_seen_and_nothing_else)
 {
-    (void)state;
     in_every_way(see_writes, WAYS_ALONE);
 }
 
@@ -101,19 +100,17 @@ static void train(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void residences_agree_over_writes(void **state)
+TEST(residences_agree_over_writes)
 {
-    (void)state;
     in_every_way(train, WAYS_ALONE);
 }
 
 /* Rows that lie apart are cast by the gather. */
-static void whoever_lies_apart_keeps_no_cast(void **state)
+TEST(whoever_lies_apart_keeps_no_cast)
 {
     fsdp__param param = {.orig_dtype = FSDP_F32, .param_dtype = FSDP_BF16, .extent = {1, 4, 2}, .chunk_numel = 40};
     fsdp__residence residence = {.cast_bytes = 7};
 
-    (void)state;
     CHECK(fsdp__param_keeps_cast(&param));
     fsdp__cast_lay_out(&residence, &param, 1);
     CHECK_EQ(residence.cast_bytes, 128);
@@ -124,6 +121,3 @@ static void whoever_lies_apart_keeps_no_cast(void **state)
     param = (fsdp__param){.orig_dtype = FSDP_BF16, .param_dtype = FSDP_BF16, .extent = {1, 4, 2}};
     CHECK(!fsdp__param_keeps_cast(&param));
 }
-
-TEST_MAIN(cmocka_unit_test(a_write_is_seen_and_nothing_else), cmocka_unit_test(residences_agree_over_writes),
-          cmocka_unit_test(whoever_lies_apart_keeps_no_cast))

@@ -312,9 +312,8 @@ static void train_pair(fsdp_context *context, way_run *run)
     }
 }
 
-static void a_checkpoint_anywhere_changes_no_bit(void **state)
+TEST(a_checkpoint_anywhere_changes_no_bit)
 {
-    (void)state;
     for (int turn = 0; turn < (test_long() ? 5 : 1); turn++)
         in_every_way_with(train_pair, WAYS_RANKS_AGREE, turn);
 }
@@ -364,9 +363,8 @@ static void write_between(fsdp_context *context, way_run *run)
     write_between_at(context, run, AROUND);
 }
 
-static void a_write_in_between_is_an_error_that_names_the_parameter(void **state)
+TEST(a_write_in_between_is_an_error_that_names_the_parameter)
 {
-    (void)state;
     in_every_way(write_between, WAYS_ALONE);
 }
 
@@ -387,9 +385,8 @@ static void initialize_between(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void new_first_values_in_between_are_an_error(void **state)
+TEST(new_first_values_in_between_are_an_error)
 {
-    (void)state;
     in_every_way(initialize_between, WAYS_ALONE);
 }
 
@@ -434,9 +431,8 @@ static void fail_again(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void after_a_failed_recomputation_the_model_trains_on(void **state)
+TEST(after_a_failed_recomputation_the_model_trains_on)
 {
-    (void)state;
     in_every_way(fail_again, WAYS_RANKS_AGREE);
 }
 
@@ -457,14 +453,7 @@ static void free_first(fsdp_context *context, way_run *run)
     fsdp_tensor_unref(weight);
 }
 
-static void a_model_may_be_freed_before_its_backward(void **state)
+TEST(a_model_may_be_freed_before_its_backward)
 {
-    (void)state;
     in_every_way_with(free_first, WAYS_ALONE, 0);
 }
-
-TEST_MAIN(cmocka_unit_test(a_checkpoint_anywhere_changes_no_bit),
-          cmocka_unit_test(a_write_in_between_is_an_error_that_names_the_parameter),
-          cmocka_unit_test(new_first_values_in_between_are_an_error),
-          cmocka_unit_test(after_a_failed_recomputation_the_model_trains_on),
-          cmocka_unit_test(a_model_may_be_freed_before_its_backward))

@@ -88,11 +88,10 @@ static void check_hook(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void a_hook_takes_the_place_of_the_reduction(void **state)
+TEST(a_hook_takes_the_place_of_the_reduction)
 {
     static const fsdp_sharding_strategy strategies[] = {FSDP_FULL_SHARD, FSDP_SHARD_GRAD_OP, FSDP_NO_SHARD};
 
-    (void)state;
     for (int world = 2; world <= 3; world++)
         for (size_t s = 0; s < FSDP__COUNT_OF(strategies); s++)
             for (int orig = 0; orig < 2; orig++) {
@@ -132,9 +131,8 @@ static void check_both(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void replicas_that_shard_have_two(void **state)
+TEST(replicas_that_shard_have_two)
 {
-    (void)state;
     test_run_ranks(4, check_both, NULL);
 }
 
@@ -161,11 +159,10 @@ static void run_failing(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_hook_that_fails_fails_the_backward(void **state)
+TEST(a_hook_that_fails_fails_the_backward)
 {
     fsdp_sharding_strategy strategies[] = {FSDP_FULL_SHARD, FSDP_NO_SHARD};
 
-    (void)state;
     if (!test_on_cpu()) /* behind the host the others are told later */
         return;
     for (int s = 0; s < 2; s++)
@@ -194,9 +191,8 @@ static void refuse(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void what_is_no_hook_is_refused(void **state)
+TEST(what_is_no_hook_is_refused)
 {
-    (void)state;
     test_run_ranks(2, refuse, NULL);
 }
 
@@ -249,9 +245,8 @@ static void check_compression(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void gradients_are_sent_in_sixteen_bits(void **state)
+TEST(gradients_are_sent_in_sixteen_bits)
 {
-    (void)state;
     for (int i = 0; i < 8; i++) {
         compression c = {.dtype = i % 2 ? FSDP_F16 : FSDP_BF16, .hybrid = i / 2 == 3};
 
@@ -262,7 +257,3 @@ static void gradients_are_sent_in_sixteen_bits(void **state)
         test_run_ranks(c.hybrid ? 4 : 2 + i % 2, check_compression, &c);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(a_hook_takes_the_place_of_the_reduction), cmocka_unit_test(replicas_that_shard_have_two),
-          cmocka_unit_test(a_hook_that_fails_fails_the_backward), cmocka_unit_test(what_is_no_hook_is_refused),
-          cmocka_unit_test(gradients_are_sent_in_sixteen_bits))

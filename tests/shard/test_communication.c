@@ -146,9 +146,8 @@ static const expectation cases[] = {
     {.ranks = 2, .micros = 3, .forward_gathers = 3 * GROUPS, .backward_gathers = 3 * GROUPS, .reductions = GROUPS},
 };
 
-static void counts_per_step_are_those_of_fsdp2(void **state)
+TEST(counts_per_step_are_those_of_fsdp2)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
         for (int world = 1; world <= 4; world++)
             for (int copy = 0; copy < 2 && (!cases[i].ranks || world % cases[i].ranks == 0); copy++) {
@@ -189,13 +188,12 @@ static void bytes(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void bytes_per_step_are_those_of_the_formula(void **state)
+TEST(bytes_per_step_are_those_of_the_formula)
 {
     fsdp_mp_policy policies[] = {{0},
                                  {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_BF16},
                                  {.param_dtype = FSDP_BF16}}; /* reduced in the shard's dtype */
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(policies); i++)
             for (int k = 0; k <= (world == 4 ? 2 : 0); k += 2) {
@@ -252,9 +250,8 @@ static void coded_bytes(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_byte_an_element_is_sent_and_its_scales(void **state)
+TEST(a_byte_an_element_is_sent_and_its_scales)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (int variant = 0; variant < 8; variant += test_brief() ? 3 : 1)
             test_run_ranks(
@@ -321,11 +318,10 @@ static void hybrid_step(fsdp_context *context, void *arg)
     fsdp_mesh_unref(options.mesh);
 }
 
-static void hybrid_sharding_reduces_inside_and_then_across(void **state)
+TEST(hybrid_sharding_reduces_inside_and_then_across)
 {
     static const int worlds[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {6, 2}, {6, 3}};
 
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds) - test_brief(); w++)
         for (int variant = 0; variant < 4; variant++) {
             hybrid h = {
@@ -371,7 +367,7 @@ static void check_wire(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void sums_or_averages_are_sent_as_asked(void **state)
+TEST(sums_or_averages_are_sent_as_asked)
 {
     const wire wires[] = {{.op = FSDP_AVG},
                           {.force_sum = true, .op = FSDP_SUM},
@@ -381,7 +377,6 @@ static void sums_or_averages_are_sent_as_asked(void **state)
                           {.replicas = 2, .force_sum = true, .op = FSDP_SUM},
                           {.replicas = 4, .op = FSDP_SUM}};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(wires); i++)
         test_run_ranks(4, check_wire, (void *)(uintptr_t)&wires[i]);
 }
@@ -435,9 +430,8 @@ static void order(fsdp_context *context, void *arg)
     fsdp_module_unref(r.root);
 }
 
-static void groups_come_and_go_in_the_order_of_fsdp2(void **state)
+TEST(groups_come_and_go_in_the_order_of_fsdp2)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         for (fsdp_reshard reshard = FSDP_RESHARD_AUTO; reshard <= FSDP_RESHARD_NEVER; reshard++)
             test_run_ranks(world, order, &reshard);
@@ -494,9 +488,8 @@ static void expose(fsdp_context *context, void *arg)
     fsdp_module_unref(plain);
 }
 
-static void gathers_and_reductions_have_their_own_time(void **state)
+TEST(gathers_and_reductions_have_their_own_time)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         for (int way = 0; way < 4; way++) {
             fsdp_shard_options options = {.no_shared_memory = way & 1,
@@ -505,11 +498,3 @@ static void gathers_and_reductions_have_their_own_time(void **state)
             test_run_ranks(world, expose, &options);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(counts_per_step_are_those_of_fsdp2),
-          cmocka_unit_test(bytes_per_step_are_those_of_the_formula),
-          cmocka_unit_test(a_byte_an_element_is_sent_and_its_scales),
-          cmocka_unit_test(hybrid_sharding_reduces_inside_and_then_across),
-          cmocka_unit_test(sums_or_averages_are_sent_as_asked),
-          cmocka_unit_test(groups_come_and_go_in_the_order_of_fsdp2),
-          cmocka_unit_test(gathers_and_reductions_have_their_own_time))

@@ -157,12 +157,11 @@ static void train_one(fsdp_context *context, void *arg)
     train_both(context, arg);
 }
 
-static void nothing_else_changes(void **state)
+TEST(nothing_else_changes)
 {
     static const way ways[] = {{"f32, worker streams", false, false, FSDP_OVERLAP_WORKER},
                                {"bf16, inline", true, true, FSDP_OVERLAP_INLINE}};
 
-    (void)state;
     if (test_long())
         for (int k = 0; k < KINDS; k++)
             in_every_way_with(train_both, WAYS_RANKS_AGREE, k);
@@ -248,9 +247,8 @@ static void mix(fsdp_context *context, void *arg)
     free(custom);
 }
 
-static void several_dtypes_are_gathered_as_bytes_and_reduced_each(void **state)
+TEST(several_dtypes_are_gathered_as_bytes_and_reduced_each)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         test_run_ranks(world, mix, NULL);
 }
@@ -311,9 +309,8 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_cannot_be_custom_is_refused(void **state)
+TEST(what_cannot_be_custom_is_refused)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, refuse, NULL);
 }
@@ -353,11 +350,10 @@ static void fail_at(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_fails_in_a_custom_collective_fails_the_step(void **state)
+TEST(what_fails_in_a_custom_collective_fails_the_step)
 {
     fsdp_shard_options options[] = {{0}, {.overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_ranks(2, fail_at, &options[i]);
 }
@@ -381,16 +377,9 @@ static void measure(fsdp_context *context, void *arg)
     CHECK_EQ(custom, ranks > 1 ? own + padded : own);
 }
 
-static void the_packed_buffer_is_counted_where_it_is_the_devices(void **state)
+TEST(the_packed_buffer_is_counted_where_it_is_the_devices)
 {
-    (void)state;
     test_only_on_cpu("closed forms of memory");
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, measure, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(nothing_else_changes),
-          cmocka_unit_test(several_dtypes_are_gathered_as_bytes_and_reduced_each),
-          cmocka_unit_test(what_cannot_be_custom_is_refused),
-          cmocka_unit_test(what_fails_in_a_custom_collective_fails_the_step),
-          cmocka_unit_test(the_packed_buffer_is_counted_where_it_is_the_devices))

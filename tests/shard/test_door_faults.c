@@ -117,19 +117,14 @@ static void fail_each(fsdp__fault_kind kind, const door *d)
     CHECK(tried > 5);
 }
 
-static void the_nth_collective_fails_on_one_rank(void **state)
+TEST(the_nth_collective_fails_on_one_rank)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof doors / sizeof *doors; i++)
         fail_each(FSDP__FAULT_COLLECTIVE, &doors[i]);
 }
 
-static void the_nth_allocation_fails_on_one_rank(void **state)
+TEST(the_nth_allocation_fails_on_one_rank)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof doors / sizeof *doors; i++)
         fail_each(FSDP__FAULT_ALLOCATION, &doors[i]);
 }
-
-TEST_MAIN(cmocka_unit_test(the_nth_collective_fails_on_one_rank),
-          cmocka_unit_test(the_nth_allocation_fails_on_one_rank))

@@ -286,15 +286,13 @@ static void move_in_all_worlds(model m)
             test_run_ranks(world, go_through, &(passage){m, from});
 }
 
-static void state_moves_from_every_door_to_every_other(void **state)
+TEST(state_moves_from_every_door_to_every_other)
 {
-    (void)state;
     move_in_all_worlds(NET);
 }
 
-static void state_without_elements_moves_as_well(void **state)
+TEST(state_without_elements_moves_as_well)
 {
-    (void)state;
     move_in_all_worlds(HOLLOW);
     move_in_all_worlds(NOTHING);
 }
@@ -343,9 +341,8 @@ static void scale(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void all_ranks_leave_out_the_same_steps(void **state)
+TEST(all_ranks_leave_out_the_same_steps)
 {
-    (void)state;
     for (size_t d = 0; d < DOORS; d++)
         for (int world = doors[d].hybrid ? 4 : 1 + (int)d % 2; world <= 4; world += test_brief() ? 4 : 2)
             test_run_ranks(world, scale, (void *)(uintptr_t)&doors[d]);
@@ -406,9 +403,8 @@ static void step_between(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void a_step_before_the_backward_is_used_where_parameters_are_gathered_and_else_an_error(void **state)
+TEST(a_step_before_the_backward_is_used_where_parameters_are_gathered_and_else_an_error)
 {
-    (void)state;
     for (size_t d = 0; d < DOORS; d++)
         for (int world = doors[d].hybrid ? 4 : 1; world <= 4; world += test_brief() ? 3 : 1)
             test_run_ranks(world, step_between, (void *)(uintptr_t)&doors[d]);
@@ -437,9 +433,8 @@ static void misfit(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void shapes_that_do_not_fit_are_an_error_that_names_the_layer(void **state)
+TEST(shapes_that_do_not_fit_are_an_error_that_names_the_layer)
 {
-    (void)state;
     for (size_t d = 0; d < DOORS; d++)
         test_run_ranks(doors[d].hybrid ? 4 : 1 + (int)d % 3, misfit, (void *)(uintptr_t)&doors[d]);
 }
@@ -472,9 +467,8 @@ static void write_on_one_rank(fsdp_context *context, void *arg)
     (void)fsdp_stream_synchronize(fsdp_device_stream(test_device(context))); /* asks for what failed in it */
 }
 
-static void a_write_of_one_rank_ends_all_with_its_message(void **state)
+TEST(a_write_of_one_rank_ends_all_with_its_message)
 {
-    (void)state;
     for (size_t d = 1; d < DOORS; d++)
         for (int world = doors[d].hybrid ? 4 : 2; world <= 4; world += test_brief() ? 3 : 1)
             test_run_ranks(world, write_on_one_rank, (void *)(uintptr_t)&doors[d]);
@@ -550,9 +544,8 @@ static void register_in_another_order(fsdp_context *context, void *arg)
     trained_free(&t);
 }
 
-static void ranks_with_other_parameters_are_told_by_the_first_forward(void **state)
+TEST(ranks_with_other_parameters_are_told_by_the_first_forward)
 {
-    (void)state;
     for (size_t d = 1; d < DOORS; d++)
         for (int world = doors[d].hybrid ? 4 : 2; world <= 4; world += test_brief() ? 3 : 1) {
             test_run_ranks(world, freeze_another, (void *)(uintptr_t)&doors[d]);
@@ -560,10 +553,3 @@ static void ranks_with_other_parameters_are_told_by_the_first_forward(void **sta
                 test_run_ranks(world, register_in_another_order, (void *)(uintptr_t)&doors[d]);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(state_moves_from_every_door_to_every_other),
-          cmocka_unit_test(a_step_before_the_backward_is_used_where_parameters_are_gathered_and_else_an_error),
-          cmocka_unit_test(a_write_of_one_rank_ends_all_with_its_message),
-          cmocka_unit_test(ranks_with_other_parameters_are_told_by_the_first_forward),
-          cmocka_unit_test(shapes_that_do_not_fit_are_an_error_that_names_the_layer),
-          cmocka_unit_test(state_without_elements_moves_as_well), cmocka_unit_test(all_ranks_leave_out_the_same_steps))

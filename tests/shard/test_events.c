@@ -489,14 +489,11 @@ static void play_file(const char *path)
     json_decref(file);
 }
 
-static void events_and_collectives_come_in_the_order_of_pytorch(void **state)
+TEST(events_and_collectives_come_in_the_order_of_pytorch)
 {
-    (void)state;
     test_only_on_one_machine("over several a forward gathers ahead by itself");
     play_file(TEST_SOURCE_DIR "/tests/reference/runs/events-fsdp2-ws2.json");
     play_file(TEST_SOURCE_DIR "/tests/reference/runs/events-fsdp2-reshard2-ws4.json");
     play_file(TEST_SOURCE_DIR "/tests/reference/runs/events-fsdp1-ws2.json");
     play_file(TEST_SOURCE_DIR "/tests/reference/runs/events-fsdp1-hybrid-2x2.json");
 }
-
-TEST_MAIN(cmocka_unit_test(events_and_collectives_come_in_the_order_of_pytorch))

@@ -66,9 +66,8 @@ static void train_doubled(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void an_extension_is_asked_once_a_write_and_once_a_gather(void **state)
+TEST(an_extension_is_asked_once_a_write_and_once_a_gather)
 {
-    (void)state;
     in_every_way_with(train_doubled, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FSDP_RESHARD_ALWAYS);
 }
 
@@ -106,9 +105,8 @@ static void use_doubled_in_any_order(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void extensions_stand_any_order(void **state)
+TEST(extensions_stand_any_order)
 {
-    (void)state;
     for (int how = FSDP_RESHARD_NEVER; how <= KEPT; how++)
         in_every_way_with(use_doubled_in_any_order, WAYS_EQUAL_PLAIN, how + (how % 2 ? 0 : MEASURED));
 }
@@ -230,9 +228,8 @@ static void look_at_values(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void what_arrives_is_rounded_to_the_bit(void **state)
+TEST(what_arrives_is_rounded_to_the_bit)
 {
-    (void)state;
     for (int how = 0; how < 16; how++) {
         coding c = {.how = how & 1 ? CODED_FLOAT8 : CODED_INT8, .copy = how & 2, .bf16 = how & 4, .later = how & 8};
 
@@ -286,9 +283,8 @@ static void spoil(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_is_not_finite_arrives_so(void **state)
+TEST(what_is_not_finite_arrives_so)
 {
-    (void)state;
     for (int how = 0; how < 4; how++) {
         coding c = {.how = how & 1 ? CODED_FLOAT8 : CODED_INT8, .copy = how & 2};
 
@@ -326,9 +322,8 @@ static void train_coded(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void residences_and_streams_change_no_bit(void **state)
+TEST(residences_and_streams_change_no_bit)
 {
-    (void)state;
     in_every_way_with(train_coded, WAYS_ALONE, 2 * FSDP_RESHARD_AUTO + 1); /* float8 */
     in_every_way_with(train_coded, WAYS_ALONE, 2 * FSDP_RESHARD_NEVER + 1);
     in_every_way_with(train_coded, WAYS_ALONE, 2 * FSDP_RESHARD_ALWAYS);
@@ -354,13 +349,7 @@ static void misuse(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void an_extension_with_a_part_missing_is_refused(void **state)
+TEST(an_extension_with_a_part_missing_is_refused)
 {
-    (void)state;
     test_run_ranks(2, misuse, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(an_extension_is_asked_once_a_write_and_once_a_gather),
-          cmocka_unit_test(extensions_stand_any_order), cmocka_unit_test(what_arrives_is_rounded_to_the_bit),
-          cmocka_unit_test(what_is_not_finite_arrives_so), cmocka_unit_test(residences_and_streams_change_no_bit),
-          cmocka_unit_test(an_extension_with_a_part_missing_is_refused))

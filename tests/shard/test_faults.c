@@ -104,9 +104,8 @@ static void fail_each_in_one_byte(fsdp__fault_kind kind)
     fail_each(kind, copied);
 }
 
-static void the_nth_collective_fails_on_one_rank(void **state)
+TEST(the_nth_collective_fails_on_one_rank)
 {
-    (void)state;
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){0});
     fail_each(FSDP__FAULT_COLLECTIVE, copies);
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
@@ -116,9 +115,8 @@ static void the_nth_collective_fails_on_one_rank(void **state)
     fail_each_in_one_byte(FSDP__FAULT_COLLECTIVE);
 }
 
-static void the_nth_allocation_fails_on_one_rank(void **state)
+TEST(the_nth_allocation_fails_on_one_rank)
 {
-    (void)state;
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){0});
     fail_each(FSDP__FAULT_ALLOCATION, copies);
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
@@ -126,6 +124,3 @@ static void the_nth_allocation_fails_on_one_rank(void **state)
     fail_each_of((fault){.kind = FSDP__FAULT_ALLOCATION, .hybrid = true});
     fail_each_in_one_byte(FSDP__FAULT_ALLOCATION);
 }
-
-TEST_MAIN(cmocka_unit_test(the_nth_collective_fails_on_one_rank),
-          cmocka_unit_test(the_nth_allocation_fails_on_one_rank))

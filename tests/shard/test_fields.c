@@ -77,9 +77,8 @@ static void look_after_evaluation(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void after_an_evaluation_parameters_are_shards(void **state)
+TEST(after_an_evaluation_parameters_are_shards)
 {
-    (void)state;
     in_both(look_after_evaluation, WAYS_ALONE);
 }
 
@@ -104,9 +103,8 @@ static void zero_after_evaluation(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void after_an_evaluation_zero_grad_drops_gradients(void **state)
+TEST(after_an_evaluation_zero_grad_drops_gradients)
 {
-    (void)state;
     in_both(zero_after_evaluation, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -127,9 +125,8 @@ static void optimize_after_evaluation(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void an_optimizer_made_after_an_evaluation_trains_everything(void **state)
+TEST(an_optimizer_made_after_an_evaluation_trains_everything)
 {
-    (void)state;
     in_both(optimize_after_evaluation, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -183,9 +180,8 @@ static void freeze_after_evaluation(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_freeze_after_an_evaluation_holds(void **state)
+TEST(a_freeze_after_an_evaluation_holds)
 {
-    (void)state;
     in_both(freeze_after_evaluation, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -219,9 +215,8 @@ static void windows(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_window_is_from_unshard_to_reshard_or_write(void **state)
+TEST(a_window_is_from_unshard_to_reshard_or_write)
 {
-    (void)state;
     in_both(windows, WAYS_RANKS_AGREE);
 }
 
@@ -247,9 +242,8 @@ static void forward_in_window(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_window_ends_at_a_forward_or_backward_that_reshards(void **state)
+TEST(a_window_ends_at_a_forward_or_backward_that_reshards)
 {
-    (void)state;
     in_both(forward_in_window, WAYS_RANKS_AGREE);
 }
 
@@ -298,9 +292,8 @@ static void act_in_window(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void zero_grad_and_freeze_in_a_window_act_on_the_shards(void **state)
+TEST(zero_grad_and_freeze_in_a_window_act_on_the_shards)
 {
-    (void)state;
     in_both(act_in_window, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -324,9 +317,8 @@ static void refuse_in_window(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void gathered_parameters_are_refused_by_name(void **state)
+TEST(gathered_parameters_are_refused_by_name)
 {
-    (void)state;
     in_both(refuse_in_window, WAYS_ALONE);
 }
 
@@ -348,9 +340,8 @@ static void evaluate_before_step(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void an_evaluation_between_backward_and_step_changes_nothing(void **state)
+TEST(an_evaluation_between_backward_and_step_changes_nothing)
 {
-    (void)state;
     in_both(evaluate_before_step, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -378,9 +369,8 @@ static void initialize_while_whole(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void initialize_acts_on_the_shards_while_they_are_whole(void **state)
+TEST(initialize_acts_on_the_shards_while_they_are_whole)
 {
-    (void)state;
     in_both(initialize_while_whole, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -409,20 +399,7 @@ static void keep_over_steps(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void parameters_kept_whole_over_steps_are_trained(void **state)
+TEST(parameters_kept_whole_over_steps_are_trained)
 {
-    (void)state;
     in_both(keep_over_steps, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
-
-TEST_MAIN(cmocka_unit_test(after_an_evaluation_parameters_are_shards),
-          cmocka_unit_test(after_an_evaluation_zero_grad_drops_gradients),
-          cmocka_unit_test(an_optimizer_made_after_an_evaluation_trains_everything),
-          cmocka_unit_test(a_freeze_after_an_evaluation_holds),
-          cmocka_unit_test(a_window_is_from_unshard_to_reshard_or_write),
-          cmocka_unit_test(a_window_ends_at_a_forward_or_backward_that_reshards),
-          cmocka_unit_test(zero_grad_and_freeze_in_a_window_act_on_the_shards),
-          cmocka_unit_test(gathered_parameters_are_refused_by_name),
-          cmocka_unit_test(an_evaluation_between_backward_and_step_changes_nothing),
-          cmocka_unit_test(initialize_acts_on_the_shards_while_they_are_whole),
-          cmocka_unit_test(parameters_kept_whole_over_steps_are_trained))

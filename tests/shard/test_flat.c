@@ -46,9 +46,8 @@ static void train(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_flat_model_trains_as_a_plain_one(void **state)
+TEST(a_flat_model_trains_as_a_plain_one)
 {
-    (void)state;
     in_every_way_with(train, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, 0);
     in_every_way_with(train, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, 16);
     in_every_way_with(train, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, AS_ONE);
@@ -74,9 +73,8 @@ static void train_a_part(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_group_may_be_frozen_in_part(void **state)
+TEST(a_group_may_be_frozen_in_part)
 {
-    (void)state;
     in_every_way_with(train_a_part, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, 16);
 }
 
@@ -126,9 +124,8 @@ static void compare_hybrid(fsdp_context *context, void *arg)
     fsdp_mesh_unref(options.mesh);
 }
 
-static void replicas_are_bit_equal_to_those_of_rows(void **state)
+TEST(replicas_are_bit_equal_to_those_of_rows)
 {
-    (void)state;
     test_run_ranks(2, compare_hybrid, &(int){1});
     test_run_ranks(2, compare_hybrid, &(int){2});
     test_run_ranks(4, compare_hybrid, &(int){2});
@@ -172,9 +169,8 @@ static void use_the_head(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void without_a_gradient_of_its_own_it_counts_as_zeros(void **state)
+TEST(without_a_gradient_of_its_own_it_counts_as_zeros)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, use_the_head, NULL);
 }
@@ -264,9 +260,8 @@ static void check_layout(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void parameters_are_runs_of_one_vector(void **state)
+TEST(parameters_are_runs_of_one_vector)
 {
-    (void)state;
     for (int world = 1; world <= 5; world++)
         for (int64_t align = 1; align <= 4; align += 3)
             test_run_ranks(world, check_layout, &align);
@@ -311,9 +306,8 @@ static void check_one(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_unit_may_be_one_parameter(void **state)
+TEST(a_unit_may_be_one_parameter)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (int copy = 0; copy < 2; copy++)
             test_run_ranks(world, check_one, copy ? &(int){1} : NULL);
@@ -348,9 +342,8 @@ static void check_nothing(fsdp_context *context, void *arg)
     fsdp_module_unref(linear);
 }
 
-static void a_vector_without_elements_is_one(void **state)
+TEST(a_vector_without_elements_is_one)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (int copy = 0; copy < 2; copy++)
             test_run_ranks(world, check_nothing, copy ? &(int){1} : NULL);
@@ -373,9 +366,8 @@ static void optimize_parts(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void an_optimizer_of_its_parts_is_refused(void **state)
+TEST(an_optimizer_of_its_parts_is_refused)
 {
-    (void)state;
     test_run_ranks(1, optimize_parts, NULL);
     test_run_ranks(3, optimize_parts, NULL);
 }
@@ -396,15 +388,7 @@ static void check_refused(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void slices_and_other_dtypes_are_refused(void **state)
+TEST(slices_and_other_dtypes_are_refused)
 {
-    (void)state;
     test_run_ranks(4, check_refused, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(a_flat_model_trains_as_a_plain_one), cmocka_unit_test(a_group_may_be_frozen_in_part),
-          cmocka_unit_test(replicas_are_bit_equal_to_those_of_rows),
-          cmocka_unit_test(without_a_gradient_of_its_own_it_counts_as_zeros),
-          cmocka_unit_test(parameters_are_runs_of_one_vector), cmocka_unit_test(a_unit_may_be_one_parameter),
-          cmocka_unit_test(a_vector_without_elements_is_one), cmocka_unit_test(an_optimizer_of_its_parts_is_refused),
-          cmocka_unit_test(slices_and_other_dtypes_are_refused))

@@ -84,9 +84,8 @@ static void freeze_and_thaw(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void parameters_may_be_frozen_and_thawed_at_any_time(void **state)
+TEST(parameters_may_be_frozen_and_thawed_at_any_time)
 {
-    (void)state;
     in_every_way(freeze_and_thaw, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }
 
@@ -110,9 +109,8 @@ static void freeze_unreduced(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_freeze_between_unreduced_backwards_loses_no_gradient(void **state)
+TEST(a_freeze_between_unreduced_backwards_loses_no_gradient)
 {
-    (void)state;
     in_every_way(freeze_unreduced, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }
 
@@ -146,11 +144,10 @@ static void count_bytes(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void only_what_is_trained_is_reduced(void **state)
+TEST(only_what_is_trained_is_reduced)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, count_bytes, &options[i]);
@@ -231,9 +228,8 @@ static void train_ignoring(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void what_is_ignored_is_the_callers_business(void **state)
+TEST(what_is_ignored_is_the_callers_business)
 {
-    (void)state;
     for (int meta = 0; meta < 2; meta++)
         in_every_way_with(train_ignoring, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, meta);
 }
@@ -275,14 +271,8 @@ static void ignore_all(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_call_may_ignore_all_that_its_module_has(void **state)
+TEST(a_call_may_ignore_all_that_its_module_has)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, ignore_all, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(parameters_may_be_frozen_and_thawed_at_any_time),
-          cmocka_unit_test(a_freeze_between_unreduced_backwards_loses_no_gradient),
-          cmocka_unit_test(only_what_is_trained_is_reduced), cmocka_unit_test(what_is_ignored_is_the_callers_business),
-          cmocka_unit_test(a_call_may_ignore_all_that_its_module_has))

@@ -134,13 +134,12 @@ static void run_strategies(int world, parity *p)
     }
 }
 
-static void every_strategy_has_the_bits_of_fsdp2(void **state)
+TEST(every_strategy_has_the_bits_of_fsdp2)
 {
     int most = test_brief() ? 3 : 4;
     int64_t count;
     float *expected = net_expected(BLOCKS, STEPS, &count);
 
-    (void)state;
     for (int world = test_brief() ? 2 : 1; world <= most; world++)
         for (int no_sync = 0; no_sync < 2; no_sync++) {
             parity p = {.expected = expected, .count = count, .no_sync = no_sync};
@@ -213,9 +212,8 @@ static void count_collectives(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void a_step_has_the_collectives_of_pytorch(void **state)
+TEST(a_step_has_the_collectives_of_pytorch)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         expectation e = cases[i];
 
@@ -283,9 +281,8 @@ static void check_memory(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void memory_is_the_closed_form(void **state)
+TEST(memory_is_the_closed_form)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     test_only_on_one_machine("over several a forward gathers ahead by itself");
     for (int world = test_brief() ? 3 : 2; world <= 3; world++)
@@ -362,9 +359,8 @@ static void compare_groups(fsdp_context *context, void *arg)
     fsdp_process_group_free(g.replicate);
 }
 
-static void groups_and_meshes_are_the_same(void **state)
+TEST(groups_and_meshes_are_the_same)
 {
-    (void)state;
     test_run_ranks(4, compare_groups, NULL);
 }
 
@@ -445,13 +441,8 @@ static void check_alike(fsdp_context *context, void *arg)
     }
 }
 
-static void misuse_is_an_error_on_all_ranks(void **state)
+TEST(misuse_is_an_error_on_all_ranks)
 {
-    (void)state;
     test_run_ranks(2, check_misuse, NULL);
     test_run_ranks(2, check_alike, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(every_strategy_has_the_bits_of_fsdp2),
-          cmocka_unit_test(a_step_has_the_collectives_of_pytorch), cmocka_unit_test(memory_is_the_closed_form),
-          cmocka_unit_test(groups_and_meshes_are_the_same), cmocka_unit_test(misuse_is_an_error_on_all_ranks))

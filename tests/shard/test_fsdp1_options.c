@@ -107,11 +107,10 @@ static void check_cut(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void units_are_cut_as_by_pytorch(void **state)
+TEST(units_are_cut_as_by_pytorch)
 {
     const char *folder = getenv("FSDP_REFERENCE");
 
-    (void)state;
     if (!folder)
         skip();
     for (int world = 2; world <= 3; world++) {
@@ -152,9 +151,8 @@ static void wrap_by_policy(fsdp_context *context, void *arg)
     check_same(by_hand, values_after_training(module, &count), count);
 }
 
-static void a_policy_wraps_what_calls_do(void **state)
+TEST(a_policy_wraps_what_calls_do)
 {
-    (void)state;
     for (int strategy = FSDP_FULL_SHARD; strategy <= FSDP_HYBRID_SHARD; strategy++)
         for (int world = 1; world <= 3; world++)
             test_run_ranks(world, wrap_by_policy, &strategy);
@@ -196,9 +194,8 @@ static void choose_by_unit(fsdp_context *context, void *arg)
     check_same(plain, values_after_training(module, &count), count);
 }
 
-static void units_have_options_of_their_own(void **state)
+TEST(units_have_options_of_their_own)
 {
-    (void)state;
     test_run_ranks(2, choose_by_unit, NULL);
     test_run_ranks(3, choose_by_unit, NULL);
 }
@@ -261,11 +258,10 @@ static void sync_values(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void ranks_get_the_values_of_the_first(void **state)
+TEST(ranks_get_the_values_of_the_first)
 {
     bool hybrid = true, plain = false;
 
-    (void)state;
     test_run_ranks(3, sync_values, &plain);
     test_run_ranks(4, sync_values, &hybrid);
 }
@@ -304,9 +300,8 @@ static void init_by_function(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_function_gives_first_values(void **state)
+TEST(a_function_gives_first_values)
 {
-    (void)state;
     test_run_ranks(2, init_by_function, NULL);
 }
 
@@ -333,9 +328,8 @@ static void ignore_parts(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_is_ignored_is_left_alone(void **state)
+TEST(what_is_ignored_is_left_alone)
 {
-    (void)state;
     test_run_ranks(2, ignore_parts, NULL);
 }
 
@@ -362,9 +356,8 @@ static void compare_precision(fsdp_context *context, void *arg)
     free(expected);
 }
 
-static void gradients_are_reduced_in_the_dtype_of_parameters(void **state)
+TEST(gradients_are_reduced_in_the_dtype_of_parameters)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, compare_precision, NULL);
 }
@@ -402,9 +395,8 @@ static void keep_norms_precise(fsdp_context *context, void *arg)
     fsdp_module_unref(row);
 }
 
-static void batch_norms_stay_in_full_precision(void **state)
+TEST(batch_norms_stay_in_full_precision)
 {
-    (void)state;
     test_run_ranks(2, keep_norms_precise, NULL);
 }
 
@@ -430,9 +422,8 @@ static void offload(fsdp_context *context, void *arg)
     check_same(expected, values_after_training(module, &count), count);
 }
 
-static void offload_changes_no_bit(void **state)
+TEST(offload_changes_no_bit)
 {
-    (void)state;
     for (int strategy = FSDP_FULL_SHARD; strategy <= FSDP_NO_SHARD; strategy++)
         for (int world = 1; world <= 2; world++)
             test_run_ranks(world, offload, &strategy);
@@ -502,17 +493,9 @@ static void optimize_parts(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void an_optimizer_from_before_goes_on_or_is_refused(void **state)
+TEST(an_optimizer_from_before_goes_on_or_is_refused)
 {
     test_run_ranks(2, optimize_parts, NULL);
-    (void)state;
     test_run_ranks(2, optimize, NULL);
     test_run_ranks(3, optimize, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(units_are_cut_as_by_pytorch), cmocka_unit_test(a_policy_wraps_what_calls_do),
-          cmocka_unit_test(units_have_options_of_their_own), cmocka_unit_test(ranks_get_the_values_of_the_first),
-          cmocka_unit_test(a_function_gives_first_values), cmocka_unit_test(what_is_ignored_is_left_alone),
-          cmocka_unit_test(gradients_are_reduced_in_the_dtype_of_parameters),
-          cmocka_unit_test(batch_norms_stay_in_full_precision), cmocka_unit_test(offload_changes_no_bit),
-          cmocka_unit_test(an_optimizer_from_before_goes_on_or_is_refused))

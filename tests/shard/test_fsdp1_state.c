@@ -117,7 +117,7 @@ static void check_round(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void each_type_goes_out_and_in(void **state)
+TEST(each_type_goes_out_and_in)
 {
     static const fsdp_state_dict_config configs[] = {{.type = FSDP_FULL_STATE_DICT},
                                                      {.rank0_only = true, .offload_to_cpu = true},
@@ -126,7 +126,6 @@ static void each_type_goes_out_and_in(void **state)
                                                      {.type = FSDP_LOCAL_STATE_DICT}};
     trial t = {.orig = false};
 
-    (void)state;
     for (int strategy = 0; strategy < STRATEGIES; strategy++)
         for (size_t c = 0; c < FSDP__COUNT_OF(configs); c++)
             for (int orig = 0; orig < 2; orig++) {
@@ -176,9 +175,8 @@ static void check_alias(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void a_local_one_is_live_memory(void **state)
+TEST(a_local_one_is_live_memory)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, check_alias, NULL);
 }
@@ -221,9 +219,8 @@ static void refuse(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void what_has_no_answer_is_refused(void **state)
+TEST(what_has_no_answer_is_refused)
 {
-    (void)state;
     test_run_ranks(4, refuse, NULL);
 }
 
@@ -247,14 +244,10 @@ static void take_alone(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_rank_that_calls_alone_is_an_error(void **state)
+TEST(a_rank_that_calls_alone_is_an_error)
 {
-    (void)state;
     if (!test_on_cpu()) /* behind the host the others hear of it later */
         return;
     for (int world = 2; world <= 3; world++)
         test_run_ranks(world, take_alone, &(bool){world == 3});
 }
-
-TEST_MAIN(cmocka_unit_test(each_type_goes_out_and_in), cmocka_unit_test(a_local_one_is_live_memory),
-          cmocka_unit_test(what_has_no_answer_is_refused), cmocka_unit_test(a_rank_that_calls_alone_is_an_error))

@@ -55,16 +55,14 @@ static void part(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_part_of_a_sharded_module_gets_no_values_alone(void **state)
+TEST(a_part_of_a_sharded_module_gets_no_values_alone)
 {
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         test_run_ranks(worlds[w], part, NULL);
 }
 
-static void what_cannot_be_sharded_is_refused(void **state)
+TEST(what_cannot_be_sharded_is_refused)
 {
-    (void)state;
     for (int world = 1; world <= 2; world++)
         test_run_ranks(world, refusals, NULL);
 }
@@ -85,9 +83,8 @@ static void forward_on_meta(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_forward_before_materialisation_is_refused(void **state)
+TEST(a_forward_before_materialisation_is_refused)
 {
-    (void)state;
     test_run_ranks(2, forward_on_meta, NULL);
 }
 
@@ -134,9 +131,8 @@ static void looks(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void parameters_are_distributed_tensors_of_local_rows(void **state)
+TEST(parameters_are_distributed_tensors_of_local_rows)
 {
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         test_run_ranks(worlds[w], looks, NULL);
 }
@@ -161,11 +157,10 @@ static void initialise(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void first_values_do_not_depend_on_the_world(void **state)
+TEST(first_values_do_not_depend_on_the_world)
 {
     reference r;
 
-    (void)state;
     r.values = net_expected(BLOCKS, 0, &r.count);
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         test_run_ranks(worlds[w], initialise, &r);
@@ -214,9 +209,8 @@ static void initialise_shared(fsdp_context *context, void *arg)
     free(expected);
 }
 
-static void what_modules_of_a_call_share_has_its_first_name(void **state)
+TEST(what_modules_of_a_call_share_has_its_first_name)
 {
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         test_run_ranks(worlds[w], initialise_shared, NULL);
 }
@@ -245,9 +239,8 @@ static void freeze(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_frozen_group_is_gathered_but_not_reduced(void **state)
+TEST(a_frozen_group_is_gathered_but_not_reduced)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, freeze, NULL);
 }
@@ -325,13 +318,12 @@ static void tie(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void tied_and_repeated_modules_equal_unsharded(void **state)
+TEST(tied_and_repeated_modules_equal_unsharded)
 {
     fsdp_context *context = test_context();
     fsdp_module *module = tied_create(context);
     float expected[56];
 
-    (void)state;
     train_tied(module, expected);
     fsdp_module_unref(module);
     fsdp_context_free(context);
@@ -371,11 +363,10 @@ static void skip_block(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_module_unused_in_the_backward_is_left_alone(void **state)
+TEST(a_module_unused_in_the_backward_is_left_alone)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (int world = 1; world <= 3; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, skip_block, &options[i]);
@@ -408,11 +399,10 @@ static void evaluate(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void evaluation_changes_nothing(void **state)
+TEST(evaluation_changes_nothing)
 {
     fsdp_shard_options options[] = {{0}, {.mp_policy.param_dtype = FSDP_BF16}};
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, evaluate, &options[i]);
@@ -440,11 +430,10 @@ static void fail_and_recover(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void training_goes_on_after_a_failed_forward(void **state)
+TEST(training_goes_on_after_a_failed_forward)
 {
     reference r;
 
-    (void)state;
     r.values = net_expected(BLOCKS, 2, &r.count);
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, fail_and_recover, &r);
@@ -469,21 +458,8 @@ static void divide(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void the_divide_factor_replaces_the_number_of_ranks(void **state)
+TEST(the_divide_factor_replaces_the_number_of_ranks)
 {
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         test_run_ranks(worlds[w], divide, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(a_part_of_a_sharded_module_gets_no_values_alone),
-          cmocka_unit_test(what_cannot_be_sharded_is_refused),
-          cmocka_unit_test(a_forward_before_materialisation_is_refused),
-          cmocka_unit_test(parameters_are_distributed_tensors_of_local_rows),
-          cmocka_unit_test(first_values_do_not_depend_on_the_world),
-          cmocka_unit_test(what_modules_of_a_call_share_has_its_first_name),
-          cmocka_unit_test(a_frozen_group_is_gathered_but_not_reduced),
-          cmocka_unit_test(tied_and_repeated_modules_equal_unsharded),
-          cmocka_unit_test(a_module_unused_in_the_backward_is_left_alone), cmocka_unit_test(evaluation_changes_nothing),
-          cmocka_unit_test(training_goes_on_after_a_failed_forward),
-          cmocka_unit_test(the_divide_factor_replaces_the_number_of_ranks))

@@ -68,7 +68,7 @@ static void gather_next(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void over_several_machines_a_forward_gathers_what_is_next(void **state)
+TEST(over_several_machines_a_forward_gathers_what_is_next)
 {
     ahead all[] = {
         {2, 1, {0}, true},
@@ -78,7 +78,6 @@ static void over_several_machines_a_forward_gathers_what_is_next(void **state)
         {1, 2, {0}, false},
     };
 
-    (void)state;
     test_only_on_cpu("another device runs behind the host");
     for (size_t i = 0; i < FSDP__COUNT_OF(all); i++)
         test_run_machines(all[i].machines, all[i].machine_ranks, false, gather_next, &all[i]);
@@ -107,11 +106,10 @@ static void gather_with_lists(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void lists_take_the_place_of_that(void **state)
+TEST(lists_take_the_place_of_that)
 {
     fsdp_shard_options options = {0};
 
-    (void)state;
     test_run_machines(2, 1, false, gather_with_lists, &options);
 }
 
@@ -177,11 +175,10 @@ static void gather_pairs(fsdp_context *context, void *arg)
 }
 
 /* What is smaller than the unit that computes does not fill the time, so the one after it is gathered, too. */
-static void behind_a_small_unit_comes_one_more(void **state)
+TEST(behind_a_small_unit_comes_one_more)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}};
 
-    (void)state;
     test_only_on_cpu("another device runs behind the host");
     for (int i = 0; i < 2; i++) {
         test_run_machines(3, 1, false, gather_pairs, &options[i]);
@@ -239,11 +236,10 @@ static void train_experts(fsdp_context *context, void *arg)
     fsdp_process_group_free(groups[1]);
 }
 
-static void ranks_with_other_meshes_gather_in_the_same_order(void **state)
+TEST(ranks_with_other_meshes_gather_in_the_same_order)
 {
     experts by[] = {{.overlap = FSDP_OVERLAP_INLINE}, {.overlap = FSDP_OVERLAP_AUTO}, {.overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(by); i++)
         test_run_machines(ALL_RANKS, 1, false, train_experts, &by[i]);
     for (int rank = 0; rank < ALL_RANKS; rank++)
@@ -370,11 +366,10 @@ static void change_order(fsdp_context *context, void *arg)
     fsdp_module_unref(&p->base);
 }
 
-static void what_comes_next_is_learnt_from_each_forward(void **state)
+TEST(what_comes_next_is_learnt_from_each_forward)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}};
 
-    (void)state;
     test_only_on_cpu("another device runs behind the host");
     for (int i = 0; i < 2; i++) {
         test_run_machines(2, 1, false, change_order, &options[i]);
@@ -499,9 +494,8 @@ static void walk_through(fsdp_context *context, void *arg)
 }
 
 /* In whatever order units are used, again and again: as many gathers as where each use gathers for itself. */
-static void what_is_gathered_ahead_is_used(void **state)
+TEST(what_is_gathered_ahead_is_used)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < (test_long() ? 2000 : test_brief() ? 12 : 60); seed++) {
         walking p = {
             .seed = seed, .fsdp1 = seed % 3 > 0, .overlap = seed % 4 ? FSDP_OVERLAP_AUTO : FSDP_OVERLAP_WORKER};
@@ -515,9 +509,3 @@ static void what_is_gathered_ahead_is_used(void **state)
             TEST_FAIL("seed %d: %d gathers ahead or not, %d without any ahead", (int)seed, p.begun, alone);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(what_is_gathered_ahead_is_used),
-          cmocka_unit_test(over_several_machines_a_forward_gathers_what_is_next),
-          cmocka_unit_test(lists_take_the_place_of_that), cmocka_unit_test(behind_a_small_unit_comes_one_more),
-          cmocka_unit_test(ranks_with_other_meshes_gather_in_the_same_order),
-          cmocka_unit_test(what_comes_next_is_learnt_from_each_forward))

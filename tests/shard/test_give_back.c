@@ -127,12 +127,11 @@ static void come_and_go(fsdp_context *context, void *arg)
     fsdp_module_unref(l.all);
 }
 
-static void rows_of_other_machines_lie_here_while_they_are_used(void **state)
+TEST(rows_of_other_machines_lie_here_while_they_are_used)
 {
     static const int shapes[][2] = {{2, 1}, {2, 2}, {3, 1}, {3, 2}};
     fsdp_shard_options options[] = {{0}, {.mp_policy = {.param_dtype = FSDP_BF16}}, {.overlap = FSDP_OVERLAP_INLINE}};
 
-    (void)state;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
         for (size_t i = test_brief() ? o : 0; i < sizeof shapes / sizeof *shapes; i += test_brief() ? 3 : 1)
             test_run_machines(shapes[i][0], shapes[i][1], false, come_and_go, &options[o]);
@@ -161,11 +160,10 @@ static void lag(fsdp_context *context, void *arg)
     fsdp_module_unref(l.all);
 }
 
-static void who_still_reads_keeps_it(void **state)
+TEST(who_still_reads_keeps_it)
 {
     fsdp_shard_options options = {0};
 
-    (void)state;
     test_run_machines(2, 2, false, lag, &options);
 }
 
@@ -294,14 +292,13 @@ static void act_in_between(fsdp_context *context, void *arg)
     fsdp_module_unref(l.all);
 }
 
-static void what_a_backward_needs_is_there(void **state)
+TEST(what_a_backward_needs_is_there)
 {
     fsdp_shard_options options[] = {{0},
                                     {.reshard_after_forward = FSDP_RESHARD_NEVER},
                                     {.reshard_after_forward = FSDP_RESHARD_ALWAYS, .overlap = FSDP_OVERLAP_INLINE},
                                     {.zero_stage = 2}};
 
-    (void)state;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
         if (!test_brief() || o % 2 == 0)
             test_run_machines(2, 2, false, act_in_between, &options[o]);
@@ -309,6 +306,3 @@ static void what_a_backward_needs_is_there(void **state)
             test_run_machines(3, 1, false, act_in_between, &options[o]);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(rows_of_other_machines_lie_here_while_they_are_used),
-          cmocka_unit_test(who_still_reads_keeps_it), cmocka_unit_test(what_a_backward_needs_is_there))

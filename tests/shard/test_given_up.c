@@ -102,9 +102,8 @@ static void read_unasked(fsdp_context *context, void *arg)
     fsdp_module_unref(&p->base);
 }
 
-static void what_is_on_its_way_is_not_read(void **state)
+TEST(what_is_on_its_way_is_not_read)
 {
-    (void)state;
     for (int overlap = FSDP_OVERLAP_AUTO; overlap <= FSDP_OVERLAP_WORKER; overlap++)
         for (int copy = 0; copy < 2; copy++) {
             fsdp_shard_options options = {.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy};
@@ -287,19 +286,13 @@ static void over_all_overlaps(test_rank_body body)
         }
 }
 
-static void what_is_held_open_outlives_a_gather_that_is_given_up(void **state)
+TEST(what_is_held_open_outlives_a_gather_that_is_given_up)
 {
-    (void)state;
     over_all_overlaps(hold_open);
 }
 
-static void what_was_asked_for_is_there_with_what_is_tied(void **state)
+TEST(what_was_asked_for_is_there_with_what_is_tied)
 {
-    (void)state;
     over_all_overlaps(ask_and_wait);
     over_all_overlaps(ask_for_the_user_and_wait_for_the_owner);
 }
-
-TEST_MAIN(cmocka_unit_test(what_is_on_its_way_is_not_read),
-          cmocka_unit_test(what_is_held_open_outlives_a_gather_that_is_given_up),
-          cmocka_unit_test(what_was_asked_for_is_there_with_what_is_tied))

@@ -49,9 +49,8 @@ static void look_at_gradients(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void gradients_of_shards_are_distributed_like_them(void **state)
+TEST(gradients_of_shards_are_distributed_like_them)
 {
-    (void)state;
     in_every_way(look_at_gradients, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -96,9 +95,8 @@ static void set_gradient(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_gradient_that_the_caller_set_is_added_to(void **state)
+TEST(a_gradient_that_the_caller_set_is_added_to)
 {
-    (void)state;
     for (int strided = 0; strided < 2; strided++)
         in_every_way_with(set_gradient, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, strided);
 }
@@ -118,9 +116,8 @@ static void shard_with_gradient(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_parameter_with_a_gradient_cannot_be_sharded(void **state)
+TEST(a_parameter_with_a_gradient_cannot_be_sharded)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, shard_with_gradient, NULL);
 }
@@ -201,9 +198,8 @@ static void double_gradients(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void hooks_see_each_reduced_gradient_once_and_may_replace_it(void **state)
+TEST(hooks_see_each_reduced_gradient_once_and_may_replace_it)
 {
-    (void)state;
     for (int twice = 0; twice < 2; twice++)
         in_every_way_with(watch_gradients, WAYS_ALONE, twice);
     in_every_way(double_gradients, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
@@ -260,9 +256,8 @@ static void drop_kept(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void gradients_that_wait_to_be_reduced_can_be_dropped(void **state)
+TEST(gradients_that_wait_to_be_reduced_can_be_dropped)
 {
-    (void)state;
     for (int how = 0; how < 3; how++)
         in_every_way_with(drop_kept, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, how);
     for (int how = 3; how < 6; how++)
@@ -300,9 +295,8 @@ static void train_little(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void frozen_parameters_take_no_gradient_memory(void **state)
+TEST(frozen_parameters_take_no_gradient_memory)
 {
-    (void)state;
     for (int root = 0; root < 2; root++)
         in_every_way_with(train_little, WAYS_RANKS_AGREE, root);
 }
@@ -342,16 +336,7 @@ static void drop_fused_loss(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_fused_head_whose_loss_is_dropped_keeps_no_gradient(void **state)
+TEST(a_fused_head_whose_loss_is_dropped_keeps_no_gradient)
 {
-    (void)state;
     in_every_way(drop_fused_loss, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
-
-TEST_MAIN(cmocka_unit_test(gradients_of_shards_are_distributed_like_them),
-          cmocka_unit_test(a_gradient_that_the_caller_set_is_added_to),
-          cmocka_unit_test(a_parameter_with_a_gradient_cannot_be_sharded),
-          cmocka_unit_test(hooks_see_each_reduced_gradient_once_and_may_replace_it),
-          cmocka_unit_test(gradients_that_wait_to_be_reduced_can_be_dropped),
-          cmocka_unit_test(frozen_parameters_take_no_gradient_memory),
-          cmocka_unit_test(a_fused_head_whose_loss_is_dropped_keeps_no_gradient))

@@ -95,9 +95,8 @@ static void train_mixed(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void parameters_of_two_dtypes_are_one_group(void **state)
+TEST(parameters_of_two_dtypes_are_one_group)
 {
-    (void)state;
     in_every_way(train_mixed, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }
 
@@ -126,9 +125,8 @@ static void look(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void several_dtypes_are_gathered_at_once(void **state)
+TEST(several_dtypes_are_gathered_at_once)
 {
-    (void)state;
     for (int world = 1; world <= WAYS_WORLDS; world++)
         test_run_ranks(world, look, NULL);
 }
@@ -161,9 +159,8 @@ static void fail_around(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void functions_that_fail_leave_the_group_sharded(void **state)
+TEST(functions_that_fail_leave_the_group_sharded)
 {
-    (void)state;
     for (int world = 1; world <= WAYS_WORLDS; world++)
         for (int copy = 0; copy < 2; copy++)
             test_run_ranks(world, fail_around, &(bool){copy});
@@ -192,9 +189,8 @@ static void fail_the_second(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void groups_of_one_state_fail_together(void **state)
+TEST(groups_of_one_state_fail_together)
 {
-    (void)state;
     for (int world = 1; world <= WAYS_WORLDS; world++)
         test_run_ranks(world, fail_the_second, NULL);
 }
@@ -219,14 +215,8 @@ static void materialize_elsewhere_first(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_failed_materialize_leaves_no_trace(void **state)
+TEST(a_failed_materialize_leaves_no_trace)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, materialize_elsewhere_first, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(parameters_of_two_dtypes_are_one_group),
-          cmocka_unit_test(several_dtypes_are_gathered_at_once),
-          cmocka_unit_test(functions_that_fail_leave_the_group_sharded),
-          cmocka_unit_test(groups_of_one_state_fail_together), cmocka_unit_test(a_failed_materialize_leaves_no_trace))

@@ -154,17 +154,15 @@ static void meddle_without_journal(fsdp_context *context, way_run *run)
     meddle_in_backward(context, run, false);
 }
 
-static void hooks_that_call_the_library_run_at_the_same_moment_in_every_way(void **state)
+TEST(hooks_that_call_the_library_run_at_the_same_moment_in_every_way)
 {
-    (void)state;
     for (int arg = 0; arg < DEEDS * (int)FSDP__COUNT_OF(others); arg++)
         if (arg / DEEDS == 0 || arg % DEEDS == DROP_ANOTHER || arg % DEEDS == SET_ANOTHER)
             in_every_way_with(meddle_with_journal, WAYS_RANKS_AGREE, arg);
 }
 
-static void a_hook_that_walks_another_loss_adds_its_gradients(void **state)
+TEST(a_hook_that_walks_another_loss_adds_its_gradients)
 {
-    (void)state;
     in_every_way_with(meddle_without_journal, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, WALK_ANOTHER_LOSS);
 }
 
@@ -204,9 +202,8 @@ static void hook_one_rank(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_hook_on_one_rank_disturbs_nobody(void **state)
+TEST(a_hook_on_one_rank_disturbs_nobody)
 {
-    (void)state;
     for (int arg = 0; arg < 6; arg++)
         in_every_way_with(hook_one_rank, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
@@ -269,9 +266,8 @@ static void penalise_shards(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_gradient_of_an_operation_on_the_shard_is_distributed(void **state)
+TEST(a_gradient_of_an_operation_on_the_shard_is_distributed)
 {
-    (void)state;
     in_every_way(penalise_shards, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -306,9 +302,8 @@ static void reshard_on_one(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void one_rank_may_reshard_after_an_evaluation(void **state)
+TEST(one_rank_may_reshard_after_an_evaluation)
 {
-    (void)state;
     for (int reshard = FSDP_RESHARD_AUTO; reshard <= FSDP_RESHARD_NEVER; reshard++)
         in_every_way_with(reshard_on_one, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, reshard);
 }
@@ -364,9 +359,8 @@ static void write_in_window(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void what_one_rank_writes_in_a_window_is_gathered_by_all(void **state)
+TEST(what_one_rank_writes_in_a_window_is_gathered_by_all)
 {
-    (void)state;
     for (int arg = 0; arg < 4; arg++)
         in_every_way_with(write_in_window, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
@@ -472,9 +466,8 @@ static void train_watched(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void hooks_of_calls_see_gathered_parameters(void **state)
+TEST(hooks_of_calls_see_gathered_parameters)
 {
-    (void)state;
     in_every_way_with(train_watched, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, 1);
 }
 
@@ -510,22 +503,12 @@ static void train_after_failures(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_backward_that_fails_on_its_way_to_the_model_leaves_nothing(void **state)
+TEST(a_backward_that_fails_on_its_way_to_the_model_leaves_nothing)
 {
     int64_t count;
     float *expected = net_expected(BLOCKS, 2, &count);
 
-    (void)state;
     for (int world = 1; world < 3; world++)
         test_run_ranks(world, train_after_failures, expected);
     free(expected);
 }
-
-TEST_MAIN(cmocka_unit_test(a_backward_that_fails_on_its_way_to_the_model_leaves_nothing),
-          cmocka_unit_test(hooks_of_calls_see_gathered_parameters),
-          cmocka_unit_test(hooks_that_call_the_library_run_at_the_same_moment_in_every_way),
-          cmocka_unit_test(a_hook_that_walks_another_loss_adds_its_gradients),
-          cmocka_unit_test(a_hook_on_one_rank_disturbs_nobody),
-          cmocka_unit_test(a_gradient_of_an_operation_on_the_shard_is_distributed),
-          cmocka_unit_test(one_rank_may_reshard_after_an_evaluation),
-          cmocka_unit_test(what_one_rank_writes_in_a_window_is_gathered_by_all))

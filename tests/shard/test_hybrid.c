@@ -36,11 +36,10 @@ static void check_placements(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void parameters_are_replicated_and_sharded(void **state)
+TEST(parameters_are_replicated_and_sharded)
 {
     int replicas[] = {1, 2, 3, 6};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(replicas); i++)
         test_run_ranks(6, check_placements, &replicas[i]);
 }
@@ -107,12 +106,11 @@ static void run_parity(parity *p, float **first)
     }
 }
 
-static void every_shape_equals_unsharded(void **state)
+TEST(every_shape_equals_unsharded)
 {
     int64_t count;
     float *expected = net_expected(BLOCKS, STEPS, &count);
 
-    (void)state;
     for (size_t s = 0; s < FSDP__COUNT_OF(shapes); s++) {
         float *first = NULL;
 
@@ -130,9 +128,8 @@ static void every_shape_equals_unsharded(void **state)
     free(expected);
 }
 
-static void every_shape_in_bf16_is_the_same_in_all_residences(void **state)
+TEST(every_shape_in_bf16_is_the_same_in_all_residences)
 {
-    (void)state;
     for (size_t s = 0; s < FSDP__COUNT_OF(shapes); s++)
         for (int reduce = 0; reduce < 2; reduce++) {
             float *first = NULL;
@@ -152,9 +149,8 @@ static void every_shape_in_bf16_is_the_same_in_all_residences(void **state)
 }
 
 /* Where all ranks replicate, or all shard, sums are made in the order of all ranks. */
-static void one_dimension_of_two_gives_the_bits_of_one(void **state)
+TEST(one_dimension_of_two_gives_the_bits_of_one)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++) {
         float *first = NULL;
 
@@ -197,9 +193,8 @@ static void check_writers(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void one_replica_writes_the_state(void **state)
+TEST(one_replica_writes_the_state)
 {
-    (void)state;
     for (int replicas = 1; replicas <= 6; replicas++)
         if (6 % replicas == 0)
             test_run_ranks(6, check_writers, &replicas);
@@ -260,9 +255,8 @@ static void divide(fsdp_context *context, void *arg)
     fsdp_mesh_unref(options.mesh);
 }
 
-static void the_divisor_is_one_for_all_ranks(void **state)
+TEST(the_divisor_is_one_for_all_ranks)
 {
-    (void)state;
     for (int world = 1; world <= (test_brief() ? 4 : 6); world++)
         for (int replicas = 0; replicas <= world; replicas++)
             for (int variant = 0; variant < 4 && (replicas == 0 || world % replicas == 0); variant++) {
@@ -344,9 +338,8 @@ static void accumulate(fsdp_context *context, way_run *run)
     fsdp_mesh_unref(mesh);
 }
 
-static void modes_mix_in_any_order(void **state)
+TEST(modes_mix_in_any_order)
 {
-    (void)state;
     for (int turned = 0; turned < 2; turned++)
         in_every_way_with(accumulate, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, turned);
 }
@@ -393,9 +386,8 @@ static void drop(fsdp_context *context, way_run *run)
     fsdp_mesh_unref(mesh);
 }
 
-static void what_is_dropped_does_not_come_back(void **state)
+TEST(what_is_dropped_does_not_come_back)
 {
-    (void)state;
     for (int turned = 0; turned < 2; turned++)
         in_every_way_with(drop, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, turned);
 }
@@ -427,9 +419,8 @@ static void leave(fsdp_context *context, way_run *run)
     fsdp_mesh_unref(mesh);
 }
 
-static void parameters_join_and_leave_what_is_pending(void **state)
+TEST(parameters_join_and_leave_what_is_pending)
 {
-    (void)state;
     for (int turned = 0; turned < 2; turned++)
         in_every_way_with(leave, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, turned);
 }
@@ -477,19 +468,10 @@ static void use_nothing(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void all_ranks_hear_of_a_gradient_without_elements(void **state)
+TEST(all_ranks_hear_of_a_gradient_without_elements)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         for (int replicas = 1; replicas <= world; replicas++)
             if (world % replicas == 0)
                 test_run_ranks(world, use_nothing, &replicas);
 }
-
-TEST_MAIN(cmocka_unit_test(all_ranks_hear_of_a_gradient_without_elements),
-          cmocka_unit_test(parameters_are_replicated_and_sharded), cmocka_unit_test(every_shape_equals_unsharded),
-          cmocka_unit_test(every_shape_in_bf16_is_the_same_in_all_residences),
-          cmocka_unit_test(one_dimension_of_two_gives_the_bits_of_one), cmocka_unit_test(one_replica_writes_the_state),
-          cmocka_unit_test(the_divisor_is_one_for_all_ranks), cmocka_unit_test(modes_mix_in_any_order),
-          cmocka_unit_test(what_is_dropped_does_not_come_back),
-          cmocka_unit_test(parameters_join_and_leave_what_is_pending))

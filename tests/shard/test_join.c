@@ -120,9 +120,8 @@ static trial trial_of(int bits)
     return t;
 }
 
-static void every_step_is_of_the_batches_there_are(void **state)
+TEST(every_step_is_of_the_batches_there_are)
 {
-    (void)state;
     for (int bits = 0; bits < 240; bits += test_long() ? 1 : test_brief() ? 37 : 7)
         for (int world = 1 + test_brief(); world <= WORLDS - test_brief(); world++) {
             trial t = trial_of(bits);
@@ -314,9 +313,8 @@ static void lack_values(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void errors_are_told_on_all_ranks(void **state)
+TEST(errors_are_told_on_all_ranks)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++) {
         test_run_ranks(world, lack_values, NULL);
         test_run_ranks(world, stop, NULL);
@@ -327,5 +325,3 @@ static void errors_are_told_on_all_ranks(void **state)
         test_run_ranks(world, run_twice, NULL);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(every_step_is_of_the_batches_there_are), cmocka_unit_test(errors_are_told_on_all_ranks))

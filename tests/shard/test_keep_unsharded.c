@@ -52,9 +52,8 @@ static void evaluate_and_train(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void evaluations_and_steps_are_the_same(void **state)
+TEST(evaluations_and_steps_are_the_same)
 {
-    (void)state;
     in_every_way_with(evaluate_and_train, WAYS_EQUAL_PLAIN, FSDP_RESHARD_AUTO);
     in_every_way_with(evaluate_and_train, WAYS_EQUAL_PLAIN, FSDP_RESHARD_ALWAYS);
 }
@@ -81,10 +80,7 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void in_a_forward_it_is_refused(void **state)
+TEST(in_a_forward_it_is_refused)
 {
-    (void)state;
     test_run_ranks(2, refuse, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(evaluations_and_steps_are_the_same), cmocka_unit_test(in_a_forward_it_is_refused))

@@ -97,22 +97,20 @@ static void check_case(drawn d)
     }
 }
 
-static void every_element_lies_in_one_place(void **state)
+TEST(every_element_lies_in_one_place)
 {
     uint64_t seeds = test_long() ? 100000 : 2000;
 
-    (void)state;
     for (uint64_t seed = 0; seed < seeds; seed++)
         check_case(draw_case(seed));
 }
 
 /* 5 rows over 3 ranks: 2, 2, 1; with 4 ranks: 2, 2, 1, 0. */
-static void per_parameter_follows_the_chunk_rule(void **state)
+TEST(per_parameter_follows_the_chunk_rule)
 {
     const int64_t rows[2][4] = {{2, 2, 1}, {2, 2, 1, 0}};
     const fsdp__extent extent = {2, 5, 3};
 
-    (void)state;
     for (int64_t ranks = 3; ranks <= 4; ranks++)
         for (int64_t rank = 0; rank < ranks; rank++) {
             const fsdp__layout_options options = {.ranks = ranks, .rank = rank, .shard_align = 1, .unsharded_align = 1};
@@ -128,14 +126,13 @@ static void per_parameter_follows_the_chunk_rule(void **state)
 }
 
 /* 7 + 5 elements over 2 ranks: the cut at 6 goes through the first parameter. */
-static void flat_cuts_through_parameters(void **state)
+TEST(flat_cuts_through_parameters)
 {
     const fsdp__extent extents[] = {{1, 7, 1}, {1, 5, 1}};
     const fsdp__layout_options options = {
         .kind = FSDP__LAYOUT_FLAT, .ranks = 2, .rank = 1, .shard_align = 1, .unsharded_align = 1};
     fsdp__layout layout;
 
-    (void)state;
     CHECK_OK(fsdp__layout_make(extents, 2, &options, &layout));
     CHECK_EQ(layout.shard_numel, 6);
     CHECK_EQ(layout.entries[0].piece.at, 6);
@@ -147,12 +144,11 @@ static void flat_cuts_through_parameters(void **state)
     fsdp__layout_release(&layout);
 }
 
-static void a_table_without_memory_is_refused(void **state)
+TEST(a_table_without_memory_is_refused)
 {
     const fsdp__extent extent = {1, 3, 1};
     const fsdp__layout_options options = {.ranks = 2, .shard_align = 1, .unsharded_align = 1};
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp__layout layout;
 
@@ -160,6 +156,3 @@ static void a_table_without_memory_is_refused(void **state)
         fsdp__layout_release(&layout);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(every_element_lies_in_one_place), cmocka_unit_test(per_parameter_follows_the_chunk_rule),
-          cmocka_unit_test(flat_cuts_through_parameters), cmocka_unit_test(a_table_without_memory_is_refused))

@@ -66,9 +66,8 @@ static void two_graphs(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void two_forwards_then_two_backwards_equal_plain(void **state)
+TEST(two_forwards_then_two_backwards_equal_plain)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(mixes); i++)
         in_every_way_with(two_graphs, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, mixes[i]);
 }
@@ -97,9 +96,8 @@ static void walk_twice(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_graph_that_is_kept_can_be_walked_twice(void **state)
+TEST(a_graph_that_is_kept_can_be_walked_twice)
 {
-    (void)state;
     for (int arg = 0; arg < 4; arg++)
         in_every_way_with(walk_twice, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
@@ -127,9 +125,8 @@ static void reserve_and_reduce(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_reserved_gradient_outlives_other_backwards(void **state)
+TEST(a_reserved_gradient_outlives_other_backwards)
 {
-    (void)state;
     for (int arg = 0; arg < 4; arg++)
         in_every_way_with(reserve_and_reduce, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
@@ -171,9 +168,8 @@ static void free_before_backward(fsdp_context *context, way_run *run)
     fsdp_parameters_release(&shards);
 }
 
-static void a_model_may_go_before_its_backward(void **state)
+TEST(a_model_may_go_before_its_backward)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(mixes) && mixes[i] < 8; i++) /* there an unused gradient is zeros, not none */
         in_every_way_with(free_before_backward, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, mixes[i]);
 }
@@ -194,9 +190,8 @@ static void free_all_before_backward(fsdp_context *context, way_run *run)
     fsdp_tensor_unref(loss);
 }
 
-static void nothing_is_left_of_a_model_and_its_graph(void **state)
+TEST(nothing_is_left_of_a_model_and_its_graph)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(mixes); i++)
         in_every_way_with(free_all_before_backward, WAYS_ALONE, mixes[i]);
 }
@@ -237,9 +232,8 @@ static void free_one_of_two(fsdp_context *context, way_run *run)
     fsdp_module_unref(head);
 }
 
-static void a_module_of_a_group_may_go_before_the_others(void **state)
+TEST(a_module_of_a_group_may_go_before_the_others)
 {
-    (void)state;
     for (int arg = 0; arg < 8; arg += 4)
         in_every_way_with(free_one_of_two, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
@@ -363,9 +357,8 @@ static void materialize_again(fsdp_context *context, way_run *run)
     CHECK(n > 10);
 }
 
-static void a_materialize_that_fails_can_be_repeated(void **state)
+TEST(a_materialize_that_fails_can_be_repeated)
 {
-    (void)state;
     for (int at_root = 0; at_root < 2; at_root++)
         in_every_way_with(materialize_again, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, at_root);
 }
@@ -389,23 +382,13 @@ static fsdp_status leave_a_graph(fsdp_context *context, void *arg)
     return FSDP_OK;
 }
 
-static void a_graph_that_is_left_goes_with_the_context(void **state)
+TEST(a_graph_that_is_left_goes_with_the_context)
 {
     fsdp_shard_options options[] = {{0},
                                     {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER},
                                     {.mp_policy.param_dtype = FSDP_BF16, .overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (int world = 1; world <= 5; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             CHECK_OK(fsdp_run_threads(world, NULL, leave_a_graph, &options[i]));
 }
-
-TEST_MAIN(cmocka_unit_test(a_graph_that_is_left_goes_with_the_context),
-          cmocka_unit_test(two_forwards_then_two_backwards_equal_plain),
-          cmocka_unit_test(a_graph_that_is_kept_can_be_walked_twice),
-          cmocka_unit_test(a_reserved_gradient_outlives_other_backwards),
-          cmocka_unit_test(a_model_may_go_before_its_backward),
-          cmocka_unit_test(nothing_is_left_of_a_model_and_its_graph),
-          cmocka_unit_test(a_module_of_a_group_may_go_before_the_others),
-          cmocka_unit_test(a_materialize_that_fails_can_be_repeated))

@@ -137,9 +137,8 @@ static void in_trials(int world, void (*body)(fsdp_context *context, void *arg))
     }
 }
 
-static void gradients_rest_in_the_dtype_they_were_computed_in(void **state)
+TEST(gradients_rest_in_the_dtype_they_were_computed_in)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         in_trials(world, rest);
 }
@@ -212,9 +211,8 @@ static void optimize(fsdp_context *context, void *arg)
     fsdp_module_unref(ever);
 }
 
-static void optimizers_and_norms_take_them(void **state)
+TEST(optimizers_and_norms_take_them)
 {
-    (void)state;
     for (int world = 2; world <= 3; world++)
         for (int orig = 0; orig < 2; orig++) {
             trial t = {.options = {.use_orig_params = orig, .mixed_precision.param_dtype = FSDP_BF16},
@@ -263,9 +261,8 @@ static void weigh(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void they_take_half_of_the_memory(void **state)
+TEST(they_take_half_of_the_memory)
 {
-    (void)state;
     for (int world = 2; world <= 3; world++)
         for (int orig = 0; orig < 2; orig++) {
             trial t = {.options = {.use_orig_params = orig, .mixed_precision.param_dtype = FSDP_BF16}};
@@ -300,11 +297,10 @@ static void summon(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void summoned_they_have_the_dtype_of_the_parameters(void **state)
+TEST(summoned_they_have_the_dtype_of_the_parameters)
 {
     trial t = {.options = {.use_orig_params = true, .mixed_precision.param_dtype = FSDP_BF16}};
 
-    (void)state;
     test_run_ranks(2, summon, &t);
     test_run_ranks(3, summon, &t);
 }
@@ -323,15 +319,9 @@ static void scale(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_scaler_refuses_them_in_f16(void **state)
+TEST(a_scaler_refuses_them_in_f16)
 {
     trial t = {.options.mixed_precision.param_dtype = FSDP_F16};
 
-    (void)state;
     test_run_ranks(2, scale, &t);
 }
-
-TEST_MAIN(cmocka_unit_test(gradients_rest_in_the_dtype_they_were_computed_in),
-          cmocka_unit_test(optimizers_and_norms_take_them), cmocka_unit_test(they_take_half_of_the_memory),
-          cmocka_unit_test(summoned_they_have_the_dtype_of_the_parameters),
-          cmocka_unit_test(a_scaler_refuses_them_in_f16))

@@ -94,11 +94,10 @@ static void check_stages(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void live_and_peak_bytes_equal_the_closed_form(void **state)
+TEST(live_and_peak_bytes_equal_the_closed_form)
 {
     static const int worlds[] = {1, 2, 3, 4, 8};
 
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         for (int variant = 0; variant < 4; variant++) {
@@ -146,9 +145,8 @@ static void check_units(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void units_of_a_policy_take_what_they_hold(void **state)
+TEST(units_of_a_policy_take_what_they_hold)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= 4; world++)
         for (int copy = 0; copy < 2; copy++) {
@@ -172,9 +170,8 @@ static void check_cast(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_cast_is_counted(void **state)
+TEST(a_cast_is_counted)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= 4; world++)
         for (int copy = 0; copy < 2; copy++) {
@@ -210,9 +207,8 @@ static void check_coded(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_is_sent_in_place_of_parameters_is_counted(void **state)
+TEST(what_is_sent_in_place_of_parameters_is_counted)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= 4; world++)
         for (int copy = 0; copy < 2; copy++) {
@@ -254,11 +250,10 @@ static void check_slices(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_is_kept_after_a_forward_is_counted_as_its_part(void **state)
+TEST(what_is_kept_after_a_forward_is_counted_as_its_part)
 {
     static const int worlds[] = {4, 8};
 
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         for (int copy = 0; copy < 2; copy++) {
@@ -297,9 +292,8 @@ static void check_pending(fsdp_context *context, void *arg)
     fsdp_mesh_unref(options.mesh);
 }
 
-static void partial_gradients_are_all_that_stays_between_backwards(void **state)
+TEST(partial_gradients_are_all_that_stays_between_backwards)
 {
-    (void)state;
     for (int world = 2; world <= 6; world += 2)
         for (int copy = 0; copy < 2; copy++)
             test_run_ranks(world, check_pending, copy ? &copy : NULL);
@@ -378,9 +372,8 @@ static void check_offloaded(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void offloaded_shards_take_nothing_of_the_device(void **state)
+TEST(offloaded_shards_take_nothing_of_the_device)
 {
-    (void)state;
     if (test_on_cpu())
         skip(); /* where the device is the host, nothing moves */
     for (int world = 1; world <= 4; world++)
@@ -432,9 +425,8 @@ static void check_activations(fsdp_context *context, void *arg)
         }
 }
 
-static void checkpoints_keep_inputs_and_one_block(void **state)
+TEST(checkpoints_keep_inputs_and_one_block)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= 3; world++) {
         fsdp_shard_options options = {.no_shared_memory = world == 3};
@@ -457,20 +449,11 @@ static void no_system_memory_is_taken_after_the_first_steps(fsdp_context *contex
     fsdp_module_unref(module);
 }
 
-static void a_steady_state_reuses_its_blocks(void **state)
+TEST(a_steady_state_reuses_its_blocks)
 {
     fsdp_shard_options options[] = {
         {0}, {.no_shared_memory = true}, {.overlap = FSDP_OVERLAP_WORKER}, {.offload_policy.cpu = true}};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_ranks(3, no_system_memory_is_taken_after_the_first_steps, &options[i]);
 }
-
-TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form), cmocka_unit_test(a_cast_is_counted),
-          cmocka_unit_test(units_of_a_policy_take_what_they_hold),
-          cmocka_unit_test(what_is_sent_in_place_of_parameters_is_counted),
-          cmocka_unit_test(what_is_kept_after_a_forward_is_counted_as_its_part),
-          cmocka_unit_test(partial_gradients_are_all_that_stays_between_backwards),
-          cmocka_unit_test(offloaded_shards_take_nothing_of_the_device),
-          cmocka_unit_test(checkpoints_keep_inputs_and_one_block), cmocka_unit_test(a_steady_state_reuses_its_blocks))

@@ -60,9 +60,8 @@ static void check_choice(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void dimensions_are_named_and_flattened(void **state)
+TEST(dimensions_are_named_and_flattened)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(choices); i++)
         test_run_ranks(8, check_choice, (void *)(uintptr_t)&choices[i]);
 }
@@ -110,9 +109,8 @@ static void train_part(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_part_of_a_mesh_trains_by_itself(void **state)
+TEST(a_part_of_a_mesh_trains_by_itself)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(choices); i++)
         test_run_ranks(8, train_part, (void *)(uintptr_t)&choices[i]);
 }
@@ -145,9 +143,8 @@ static void train_on_groups(fsdp_context *context, void *arg)
     fsdp_process_group_free(groups[0]);
 }
 
-static void groups_that_exist_will_do(void **state)
+TEST(groups_that_exist_will_do)
 {
-    (void)state;
     for (int copy = 0; copy < 2; copy++)
         test_run_ranks(4, train_on_groups, copy ? &copy : NULL);
 }
@@ -181,9 +178,8 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_context_free(other);
 }
 
-static void wrong_dimensions_and_names_are_refused(void **state)
+TEST(wrong_dimensions_and_names_are_refused)
 {
-    (void)state;
     test_run_ranks(8, refuse, NULL);
 }
 
@@ -208,14 +204,9 @@ static void agree(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void what_fails_on_one_rank_fails_on_all(void **state)
+TEST(what_fails_on_one_rank_fails_on_all)
 {
-    (void)state;
     for (int replicas = 1; replicas <= 6; replicas++)
         if (6 % replicas == 0)
             test_run_ranks(6, agree, &replicas);
 }
-
-TEST_MAIN(cmocka_unit_test(dimensions_are_named_and_flattened), cmocka_unit_test(a_part_of_a_mesh_trains_by_itself),
-          cmocka_unit_test(groups_that_exist_will_do), cmocka_unit_test(wrong_dimensions_and_names_are_refused),
-          cmocka_unit_test(what_fails_on_one_rank_fails_on_all))

@@ -82,12 +82,11 @@ static void compare(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void first_values_are_those_of_the_plain_model(void **state)
+TEST(first_values_are_those_of_the_plain_model)
 {
     static const fsdp_mp_policy bf16 = {.param_dtype = FSDP_BF16};
     expected e = {0};
 
-    (void)state;
     e.values = net_expected(BLOCKS, 0, &e.count);
     for (int world = test_brief() ? 4 : 1; world <= 4; world++)
         for (int i = 0; i < ROUTES * 4; i++) {
@@ -127,11 +126,10 @@ static void mix(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_group_is_on_meta_or_it_is_not(void **state)
+TEST(a_group_is_on_meta_or_it_is_not)
 {
     expected e = {0};
 
-    (void)state;
     e.values = net_expected(BLOCKS, 0, &e.count);
     for (int world = 1; world <= 3; world++)
         for (int which = 0; which < 2; which++) {
@@ -206,9 +204,8 @@ static void fail_together(fsdp_context *context, void *arg)
     fsdp_module_unref(root);
 }
 
-static void what_the_first_rank_lacks_is_told_on_all_at_once(void **state)
+TEST(what_the_first_rank_lacks_is_told_on_all_at_once)
 {
-    (void)state;
     for (int world = test_brief() ? 3 : 1; world <= (test_brief() ? 3 : 4); world++)
         for (int i = 0; i < LACKS * 4 * 8; i++) {
             trial t = {.lack = (lack)(i % LACKS),
@@ -221,7 +218,3 @@ static void what_the_first_rank_lacks_is_told_on_all_at_once(void **state)
             test_run_ranks(world, fail_together, &t);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(first_values_are_those_of_the_plain_model),
-          cmocka_unit_test(a_group_is_on_meta_or_it_is_not),
-          cmocka_unit_test(what_the_first_rank_lacks_is_told_on_all_at_once))

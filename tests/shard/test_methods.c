@@ -82,9 +82,8 @@ static void train_by_methods(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_method_is_a_forward_to_the_engine(void **state)
+TEST(a_method_is_a_forward_to_the_engine)
 {
-    (void)state;
     in_every_way_with(train_by_methods, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FSDP_RESHARD_AUTO);
     in_every_way_with(train_by_methods, WAYS_EQUAL_PLAIN, FSDP_RESHARD_ALWAYS);
 }
@@ -126,9 +125,8 @@ static void refuse_methods(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_method_that_fails_leaves_a_module_as_a_forward_does(void **state)
+TEST(a_method_that_fails_leaves_a_module_as_a_forward_does)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, refuse_methods, NULL);
 }
@@ -192,12 +190,7 @@ static void train_without_inputs(fsdp_context *context, way_run *run)
     fsdp_module_unref(&root->base);
 }
 
-static void a_module_may_have_no_inputs(void **state)
+TEST(a_module_may_have_no_inputs)
 {
-    (void)state;
     in_every_way(train_without_inputs, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }
-
-TEST_MAIN(cmocka_unit_test(a_method_is_a_forward_to_the_engine),
-          cmocka_unit_test(a_method_that_fails_leaves_a_module_as_a_forward_does),
-          cmocka_unit_test(a_module_may_have_no_inputs))

@@ -441,9 +441,8 @@ static void commit(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void every_misuse_has_its_error_on_all_ranks(void **state)
+TEST(every_misuse_has_its_error_on_all_ranks)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(misuses); i++)
         for (int world = 2; world <= 3; world++)
             test_run_ranks(world, commit, (void *)(uintptr_t)&misuses[i]);
@@ -499,9 +498,8 @@ static void shard_wrongly(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_one_rank_does_wrong_is_told_on_all(void **state)
+TEST(what_one_rank_does_wrong_is_told_on_all)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (int i = 0; i < 8; i++) {
             alone a = {.fsdp1 = i & 1, .meta = i & 2, .rank = world > 1 && i & 4};
@@ -509,6 +507,3 @@ static void what_one_rank_does_wrong_is_told_on_all(void **state)
             test_run_ranks(world, shard_wrongly, &a);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(what_one_rank_does_wrong_is_told_on_all),
-          cmocka_unit_test(every_misuse_has_its_error_on_all_ranks))

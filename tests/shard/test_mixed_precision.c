@@ -58,7 +58,7 @@ static void dtypes(fsdp_context *context, void *arg)
     fsdp_module_unref(&o->base);
 }
 
-static void every_field_of_the_policy_is_followed(void **state)
+TEST(every_field_of_the_policy_is_followed)
 {
     fsdp_mp_policy policies[] = {
         {0},
@@ -70,7 +70,6 @@ static void every_field_of_the_policy_is_followed(void **state)
         {.output_dtype = FSDP_BF16},
     };
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(policies); i++)
             test_run_ranks(world, dtypes, &policies[i]);
@@ -99,13 +98,12 @@ static void accumulate(fsdp_context *context, void *arg)
     fsdp_module_unref(&o->base);
 }
 
-static void unreduced_gradients_add_up_in_the_reduce_dtype(void **state)
+TEST(unreduced_gradients_add_up_in_the_reduce_dtype)
 {
     fsdp_mp_policy policies[] = {{.param_dtype = FSDP_BF16},
                                  {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_BF16},
                                  {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}};
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(policies); i++)
             test_run_ranks(world, accumulate, &policies[i]);
@@ -138,12 +136,11 @@ static void train(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void bf16_is_near_f32_and_the_same_in_every_layout(void **state)
+TEST(bf16_is_near_f32_and_the_same_in_every_layout)
 {
     int64_t count;
     float *expected = net_expected(BLOCKS, 4, &count);
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (int reduce = 0; reduce < 2; reduce++) {
             run r = {.expected = expected};
@@ -291,9 +288,8 @@ static void send(fsdp_context *context, void *arg)
     fsdp_module_unref(&t->base);
 }
 
-static void the_reduce_dtype_is_what_is_sent(void **state)
+TEST(the_reduce_dtype_is_what_is_sent)
 {
-    (void)state;
     for (int i = 0; i < 16; i++) {
         fsdp_shard_options options = {.overlap = i % 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE,
                                       .no_shared_memory = i / 2 % 2};
@@ -304,8 +300,3 @@ static void the_reduce_dtype_is_what_is_sent(void **state)
         test_run_ranks(4, send, &options);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(every_field_of_the_policy_is_followed),
-          cmocka_unit_test(unreduced_gradients_add_up_in_the_reduce_dtype),
-          cmocka_unit_test(bf16_is_near_f32_and_the_same_in_every_layout),
-          cmocka_unit_test(the_reduce_dtype_is_what_is_sent))

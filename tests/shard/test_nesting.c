@@ -123,9 +123,8 @@ static void evaluate_in_backward(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_hook_on_the_output_may_evaluate_the_model(void **state)
+TEST(a_hook_on_the_output_may_evaluate_the_model)
 {
-    (void)state;
     for (int reshard = FSDP_RESHARD_AUTO; reshard <= FSDP_RESHARD_NEVER; reshard++)
         in_every_way_with(evaluate_in_backward, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, reshard);
 }
@@ -183,9 +182,8 @@ static void write_after_block(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_write_waits_for_a_backward_in_which_a_block_was_evaluated(void **state)
+TEST(a_write_waits_for_a_backward_in_which_a_block_was_evaluated)
 {
-    (void)state;
     in_every_way(write_after_block, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -233,9 +231,8 @@ static void backward_in_forward(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_root_goes_on_after_a_backward_inside_its_forward(void **state)
+TEST(a_root_goes_on_after_a_backward_inside_its_forward)
 {
-    (void)state;
     for (int arg = 0; arg < 6; arg++)
         in_every_way_with(backward_in_forward, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
@@ -292,9 +289,8 @@ static void call_itself(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_module_that_calls_itself_goes_on_with_its_parameters(void **state)
+TEST(a_module_that_calls_itself_goes_on_with_its_parameters)
 {
-    (void)state;
     for (int reshard = FSDP_RESHARD_AUTO; reshard <= FSDP_RESHARD_NEVER; reshard++)
         for (int who = ROOT_CALLS_ITSELF; who <= (ROOT_CALLS_ITSELF | CHILD_CALLS_ITSELF); who++)
             in_every_way_with(call_itself, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, reshard * 4 + who);
@@ -361,9 +357,8 @@ static void go_on_without(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_child_that_failed_is_sharded_and_can_be_written(void **state)
+TEST(a_child_that_failed_is_sharded_and_can_be_written)
 {
-    (void)state;
     for (int arg = 0; arg < 8; arg++)
         in_every_way_with(go_on_without, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
@@ -411,9 +406,8 @@ static void fail_before_forward(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_model_whose_call_fails_at_its_beginning_trains_on(void **state)
+TEST(a_model_whose_call_fails_at_its_beginning_trains_on)
 {
-    (void)state;
     test_only_on_one_machine("the first memory that a call takes is that of a message, which others wait for");
     in_every_way_with(fail_before_forward, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, 1);
 }
@@ -470,17 +464,8 @@ static void fail_in_backward(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_forward_that_fails_inside_a_backward_costs_it_nothing(void **state)
+TEST(a_forward_that_fails_inside_a_backward_costs_it_nothing)
 {
-    (void)state;
     for (int reshard = FSDP_RESHARD_AUTO; reshard <= FSDP_RESHARD_NEVER; reshard++)
         in_every_way_with(fail_in_backward, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, reshard);
 }
-
-TEST_MAIN(cmocka_unit_test(a_forward_that_fails_inside_a_backward_costs_it_nothing),
-          cmocka_unit_test(a_hook_on_the_output_may_evaluate_the_model),
-          cmocka_unit_test(a_write_waits_for_a_backward_in_which_a_block_was_evaluated),
-          cmocka_unit_test(a_root_goes_on_after_a_backward_inside_its_forward),
-          cmocka_unit_test(a_module_that_calls_itself_goes_on_with_its_parameters),
-          cmocka_unit_test(a_child_that_failed_is_sharded_and_can_be_written),
-          cmocka_unit_test(a_model_whose_call_fails_at_its_beginning_trains_on))

@@ -57,9 +57,8 @@ static void check_places(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void shards_and_gradients_lie_on_the_host(void **state)
+TEST(shards_and_gradients_lie_on_the_host)
 {
-    (void)state;
     only_where_the_device_is_not_the_host();
     for (int world = 1; world <= 3; world++)
         for (int real = 0; real < 2; real++)
@@ -82,9 +81,8 @@ static void check_nothing_moves(fsdp_context *context, void *arg)
     CHECK_EQ(infos[0].shares_memory, infos[1].shares_memory);
 }
 
-static void where_the_device_is_the_host_nothing_moves(void **state)
+TEST(where_the_device_is_the_host_nothing_moves)
 {
-    (void)state;
     test_only_on_cpu("another device is not the host");
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, check_nothing_moves, NULL);
@@ -114,9 +112,8 @@ static void check_moved_shard(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_shard_that_is_not_on_the_host_is_named_before_the_first_forward(void **state)
+TEST(a_shard_that_is_not_on_the_host_is_named_before_the_first_forward)
 {
-    (void)state;
     only_where_the_device_is_not_the_host();
     test_run_ranks(2, check_moved_shard, NULL);
 }
@@ -164,9 +161,8 @@ static void check_looks(fsdp_context *context, void *arg)
     free(values[1]);
 }
 
-static void gradients_are_whole_whenever_one_looks(void **state)
+TEST(gradients_are_whole_whenever_one_looks)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, check_looks, NULL);
 }
@@ -190,9 +186,8 @@ static void check_ends(fsdp_context *context, void *arg)
     fsdp_optimizer_free(optimizer);
 }
 
-static void the_model_may_go_before_its_gradients(void **state)
+TEST(the_model_may_go_before_its_gradients)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, check_ends, NULL);
 }
@@ -280,28 +275,18 @@ static void check_early(fsdp_context *context, way_run *run)
     fsdp_module_unref(early.module);
 }
 
-static void a_group_stepped_when_its_gradients_land_gets_the_same_bits(void **state)
+TEST(a_group_stepped_when_its_gradients_land_gets_the_same_bits)
 {
-    (void)state;
     in_every_way(check_early, WAYS_RANKS_AGREE);
 }
 
-static void a_hook_is_for_sharded_modules(void **state)
+TEST(a_hook_is_for_sharded_modules)
 {
     fsdp_context *context = test_context();
     fsdp_module *module = net_create(context, test_device(context), 1);
 
-    (void)state;
     CHECK_STATUS(fsdp_module_set_post_accumulate_grad_hook(module, step_landed, NULL, true), FSDP_STATE);
     CHECK_STATUS(fsdp_module_set_post_accumulate_grad_hook(NULL, step_landed, NULL, true), FSDP_INVALID);
     fsdp_module_unref(module);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(shards_and_gradients_lie_on_the_host),
-          cmocka_unit_test(where_the_device_is_the_host_nothing_moves),
-          cmocka_unit_test(a_shard_that_is_not_on_the_host_is_named_before_the_first_forward),
-          cmocka_unit_test(gradients_are_whole_whenever_one_looks),
-          cmocka_unit_test(the_model_may_go_before_its_gradients),
-          cmocka_unit_test(a_group_stepped_when_its_gradients_land_gets_the_same_bits),
-          cmocka_unit_test(a_hook_is_for_sharded_modules))

@@ -46,11 +46,10 @@ static void step_again_alone(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
-static void who_steps_again_alone_ends_all(void **state)
+TEST(who_steps_again_alone_ends_all)
 {
     static const fsdp_overlap overlaps[] = {FSDP_OVERLAP_AUTO, FSDP_OVERLAP_INLINE, FSDP_OVERLAP_WORKER};
 
-    (void)state;
     for (size_t i = 0; i < sizeof overlaps / sizeof *overlaps; i++) {
         fsdp_shard_options options = {.overlap = overlaps[i]};
 
@@ -61,5 +60,3 @@ static void who_steps_again_alone_ends_all(void **state)
         test_run_machines(2, 2, true, step_again_alone, &options);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(who_steps_again_alone_ends_all))

@@ -240,14 +240,11 @@ static void through_every_door(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void a_users_operation_trains_behind_every_door(void **state)
+TEST(a_users_operation_trains_behind_every_door)
 {
-    (void)state;
     for (int world = 1; world <= (test_brief() ? 3 : 4); world++) {
         bool behind = world % 2 == 0;
 
         test_run_ranks(world, through_every_door, &behind);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(a_users_operation_trains_behind_every_door))

@@ -276,13 +276,10 @@ static void train(fsdp_context *context, way_run *run)
     fsdp_module_unref(&t->base);
 }
 
-static void every_output_leads_back_through_every_door(void **state)
+TEST(every_output_leads_back_through_every_door)
 {
-    (void)state;
     for (int which = 0; which < DOORS; which++)
         if (test_long() || which == RESHARDED || which == DDP ||
             (!test_brief() && which != FULLY_SHARD && which != FSDP1))
             in_every_way_with(train, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, which);
 }
-
-TEST_MAIN(cmocka_unit_test(every_output_leads_back_through_every_door))

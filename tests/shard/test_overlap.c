@@ -92,7 +92,7 @@ static void check_overlap(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_gather_does_not_wait_for_the_computing(void **state)
+TEST(a_gather_does_not_wait_for_the_computing)
 {
     const fsdp_mp_policy bf16 = {.param_dtype = FSDP_BF16};
     fsdp_shard_options options[] = {
@@ -102,7 +102,6 @@ static void a_gather_does_not_wait_for_the_computing(void **state)
         {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true, .mp_policy = bf16},
     };
 
-    (void)state;
     for (int world = 2; world <= 5; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, check_overlap, &options[i]);
@@ -156,13 +155,12 @@ static size_t linear_bytes(int64_t in, int64_t out)
     return (size_t)((rows * in * 4 + 63) / 64 * 64 + (rows * 4 + 63) / 64 * 64);
 }
 
-static void at_most_the_root_and_two_blocks_are_whole(void **state)
+TEST(at_most_the_root_and_two_blocks_are_whole)
 {
     size_t block = linear_bytes(NET_DIM, NET_FFN) + linear_bytes(NET_FFN, NET_DIM);
     size_t root = linear_bytes(NET_IN, NET_DIM) + linear_bytes(NET_DIM, NET_OUT) + 2 * 64;
     bound in_step = {0}, behind = {.behind = true};
 
-    (void)state;
     test_only_on_cpu("it compares a device in step with the host with the same behind it");
     test_run_ranks(2, measure, &in_step);
     CHECK_EQ(in_step.peak[0], root + block);
@@ -226,21 +224,16 @@ static size_t coded_linear_bytes(int64_t in, int64_t out)
     return (size_t)(2 * ((scales + chunk * in + 15) / 16 * 16 + (4 * chunk + 15) / 16 * 16));
 }
 
-static void memory_for_a_backward_that_never_comes_is_given_back(void **state)
+TEST(memory_for_a_backward_that_never_comes_is_given_back)
 {
     size_t block = linear_bytes(NET_DIM, NET_FFN) + linear_bytes(NET_FFN, NET_DIM);
     size_t root = linear_bytes(NET_IN, NET_DIM) + linear_bytes(NET_DIM, NET_OUT) + 2 * 64;
     size_t sent = coded_linear_bytes(NET_DIM, NET_FFN) + coded_linear_bytes(NET_FFN, NET_DIM);
     left plain = {.root = root, .held = root + 2 * block}, coded = plain;
 
-    (void)state;
     test_only_on_cpu("closed forms of memory");
     test_run_ranks(2, leave_off, &plain);
     coded.extension = fsdp_gather_int8();
     coded.held += (sent + 127) / 128 * 128; /* of one group at a time */
     test_run_ranks(2, leave_off, &coded);
 }
-
-TEST_MAIN(cmocka_unit_test(memory_for_a_backward_that_never_comes_is_given_back),
-          cmocka_unit_test(a_gather_does_not_wait_for_the_computing),
-          cmocka_unit_test(at_most_the_root_and_two_blocks_are_whole))

@@ -60,12 +60,11 @@ static void train(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void every_option_equals_unsharded(void **state)
+TEST(every_option_equals_unsharded)
 {
     int64_t count;
     float *expected = net_expected(BLOCKS, STEPS, &count);
 
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++) {
         run r = {.expected = expected};
 
@@ -124,12 +123,11 @@ static void accumulate(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void accumulated_microbatches_equal_one_batch(void **state)
+TEST(accumulated_microbatches_equal_one_batch)
 {
     int64_t count;
     float *expected = net_expected(BLOCKS, STEPS, &count);
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (int micros = 2; micros <= 3; micros++)
             for (int variant = 0; variant < 8 && NET_ROWS % (world * micros) == 0; variant += test_brief() ? 3 : 1) {
@@ -144,5 +142,4 @@ static void accumulated_microbatches_equal_one_batch(void **state)
     free(expected);
 }
 
-TEST_MAIN_JOINED(cmocka_unit_test(every_option_equals_unsharded),
-                 cmocka_unit_test(accumulated_microbatches_equal_one_batch))
+TEST_FILE_JOINED()

@@ -111,9 +111,8 @@ static void look_and_synchronize(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void what_is_pending_is_known_and_reduced_on_demand(void **state)
+TEST(what_is_pending_is_known_and_reduced_on_demand)
 {
-    (void)state;
     for (int mesh = 0; mesh < 3; mesh++)
         in_every_way_with(look_and_synchronize, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, mesh);
 }
@@ -166,9 +165,8 @@ static void refusals(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void synchronizing_is_for_modules_and_not_inside_a_backward(void **state)
+TEST(synchronizing_is_for_modules_and_not_inside_a_backward)
 {
-    (void)state;
     test_run_ranks(4, synchronize_a_part, NULL);
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, refusals, NULL);
@@ -235,9 +233,8 @@ static void train(fsdp_context *context, void *arg)
 }
 
 /* With two and two ranks the averages of averages are the same bits. */
-static void a_hook_can_do_what_hybrid_sharding_does(void **state)
+TEST(a_hook_can_do_what_hybrid_sharding_does)
 {
-    (void)state;
     for (int variant = 0; variant < 4; variant++) {
         hooked runs[2] = {{.by_hook = false}, {.by_hook = true}};
 
@@ -283,9 +280,8 @@ static void fail_in_hook(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void what_fails_in_a_hook_fails_the_backward(void **state)
+TEST(what_fails_in_a_hook_fails_the_backward)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         for (int variant = 0; variant < 4; variant++) {
             fsdp_shard_options options = {.no_shared_memory = variant & 1};
@@ -328,9 +324,8 @@ static void sum_in_f16(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void sums_in_f16_are_divided_before_and_after(void **state)
+TEST(sums_in_f16_are_divided_before_and_after)
 {
-    (void)state;
     for (int world = 1; world <= 8; world++)
         for (int replicas = 0; replicas <= world; replicas++)
             if (replicas == 0 || world % replicas == 0)
@@ -398,9 +393,8 @@ static void compare_divisions(fsdp_context *context, void *arg)
     CHECK_BYTES(frozen, thawed, sizeof thawed);
 }
 
-static void a_group_with_float16_divides_all_it_has_alike(void **state)
+TEST(a_group_with_float16_divides_all_it_has_alike)
 {
-    (void)state;
     test_run_ranks(4, compare_divisions, NULL);
 }
 
@@ -425,17 +419,8 @@ static void summon_beside(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_summon_leaves_what_waits_alone(void **state)
+TEST(a_summon_leaves_what_waits_alone)
 {
-    (void)state;
     for (int arg = 0; arg < 2; arg++)
         in_every_way_with(summon_beside, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, arg);
 }
-
-TEST_MAIN(cmocka_unit_test(a_summon_leaves_what_waits_alone),
-          cmocka_unit_test(a_group_with_float16_divides_all_it_has_alike),
-          cmocka_unit_test(what_is_pending_is_known_and_reduced_on_demand),
-          cmocka_unit_test(synchronizing_is_for_modules_and_not_inside_a_backward),
-          cmocka_unit_test(a_hook_can_do_what_hybrid_sharding_does),
-          cmocka_unit_test(what_fails_in_a_hook_fails_the_backward),
-          cmocka_unit_test(sums_in_f16_are_divided_before_and_after))

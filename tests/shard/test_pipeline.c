@@ -98,11 +98,8 @@ static void interleave(fsdp_context *context, way_run *run)
     }
 }
 
-static void forwards_run_ahead_of_backwards(void **state)
+TEST(forwards_run_ahead_of_backwards)
 {
-    (void)state;
     for (int k = 0; k < KINDS; k += test_long() ? 1 : 5)
         in_every_way_with(interleave, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, k);
 }
-
-TEST_MAIN(cmocka_unit_test(forwards_run_ahead_of_backwards))

@@ -87,9 +87,8 @@ static void train_placed(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void any_dimension_trains_like_the_plain_model(void **state)
+TEST(any_dimension_trains_like_the_plain_model)
 {
-    (void)state;
     for (int arg = 0; arg < ALL_DIMS; arg++)
         in_every_way_with(train_placed, WAYS_EQUAL_PLAIN, arg);
     in_every_way_with(train_placed, WAYS_EQUAL_PLAIN, ALL_DIMS + LAST);
@@ -155,9 +154,8 @@ static void look_at_shards(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void shards_and_gradients_are_contiguous_and_say_their_dimension(void **state)
+TEST(shards_and_gradients_are_contiguous_and_say_their_dimension)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (int copy = 0; copy < 2; copy++)
             test_run_ranks(world, look_at_shards, &(fsdp_shard_options){.no_shared_memory = copy});
@@ -267,9 +265,8 @@ static void train_experts(fsdp_context *context, void *arg)
     fsdp_mesh_unref(grid);
 }
 
-static void experts_lie_over_a_smaller_mesh(void **state)
+TEST(experts_lie_over_a_smaller_mesh)
 {
-    (void)state;
     for (int i = 0; i < 8; i++)
         test_run_ranks(4, train_experts,
                        &(fsdp_shard_options){.no_shared_memory = i & 1,
@@ -296,14 +293,13 @@ static fsdp_status place_nowhere(void *arg, const char *name, const fsdp_tensor 
     return FSDP_OK;
 }
 
-static void wrong_placements_are_refused(void **state)
+TEST(wrong_placements_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_module *block = net_block_create(context, test_device(context));
     fsdp_shard_options options = {.placement = place_at};
     int dim = 1;
 
-    (void)state;
     options.placement_arg = &dim;
     CHECK_ERROR(fsdp_fully_shard(block, &options), FSDP_INVALID, "cannot shard 'up.bias' in dimension 1: it has 1");
     dim = -2;
@@ -334,14 +330,8 @@ static void check_without_elements(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_parameter_without_elements_is_summoned(void **state)
+TEST(a_parameter_without_elements_is_summoned)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         test_run_ranks(world, check_without_elements, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(any_dimension_trains_like_the_plain_model),
-          cmocka_unit_test(shards_and_gradients_are_contiguous_and_say_their_dimension),
-          cmocka_unit_test(experts_lie_over_a_smaller_mesh), cmocka_unit_test(wrong_placements_are_refused),
-          cmocka_unit_test(a_parameter_without_elements_is_summoned))

@@ -139,9 +139,8 @@ static void one_in_half(fsdp_context *context, void *arg)
     }
 }
 
-static void one_module_may_compute_in_half_precision(void **state)
+TEST(one_module_may_compute_in_half_precision)
 {
-    (void)state;
     in_all_layouts(one_in_half);
 }
 
@@ -163,9 +162,8 @@ static void grouped(fsdp_context *context, void *arg)
     fsdp_module_unref(&p->base);
 }
 
-static void each_module_of_a_call_gets_its_casts(void **state)
+TEST(each_module_of_a_call_gets_its_casts)
 {
-    (void)state;
     in_all_layouts(grouped);
 }
 
@@ -195,9 +193,8 @@ static void norms(fsdp_context *context, void *arg)
     }
 }
 
-static void norms_compute_in_low_precision(void **state)
+TEST(norms_compute_in_low_precision)
 {
-    (void)state;
     in_all_layouts(norms);
 }
 
@@ -261,13 +258,8 @@ static void shared_buffers(fsdp_context *context, void *arg)
     fsdp_module_unref(&p->base);
 }
 
-static void buffers_are_cast_once_where_the_policy_says_so(void **state)
+TEST(buffers_are_cast_once_where_the_policy_says_so)
 {
-    (void)state;
     in_all_layouts(buffers);
     in_all_layouts(shared_buffers);
 }
-
-TEST_MAIN(cmocka_unit_test(one_module_may_compute_in_half_precision),
-          cmocka_unit_test(each_module_of_a_call_gets_its_casts), cmocka_unit_test(norms_compute_in_low_precision),
-          cmocka_unit_test(buffers_are_cast_once_where_the_policy_says_so))

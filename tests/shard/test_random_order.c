@@ -16,7 +16,7 @@ static uint32_t residences_of(uint64_t seed)
     return test_long() ? (1u << RESIDENCES) - 1 : 1u | 2u << seed % 2 | 8u << seed / 2 % 3;
 }
 
-static void every_order_gives_the_same(void **state)
+TEST(every_order_gives_the_same)
 {
     const tree_trial trial = {.name = "ORDER",
                               .draw = tree_draw_orders,
@@ -25,8 +25,7 @@ static void every_order_gives_the_same(void **state)
                               .brief = 12,
                               .longer = TEST_SANITIZED ? 2000 : 20000};
 
-    (void)state;
     tree_try(&trial);
 }
 
-TEST_MAIN_JOINED(cmocka_unit_test(every_order_gives_the_same))
+TEST_FILE_JOINED()

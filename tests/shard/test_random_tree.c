@@ -16,7 +16,7 @@ static uint32_t residences_of(uint64_t seed)
     return test_long() ? (1u << RESIDENCES) - 1 : 1u << seed % 3 | 8u << seed / 3 % 3;
 }
 
-static void every_tree_trains_as_the_plain_one(void **state)
+TEST(every_tree_trains_as_the_plain_one)
 {
     const tree_trial trial = {.name = "TREE",
                               .draw = tree_draw,
@@ -25,8 +25,5 @@ static void every_tree_trains_as_the_plain_one(void **state)
                               .brief = 15,
                               .longer = TEST_SANITIZED ? 500 : 5000};
 
-    (void)state;
     tree_try(&trial);
 }
-
-TEST_MAIN(cmocka_unit_test(every_tree_trains_as_the_plain_one))

@@ -131,12 +131,11 @@ static variant variant_of(int bits)
     return v;
 }
 
-static void every_variant_equals_plain_and_fully_shard(void **state)
+TEST(every_variant_equals_plain_and_fully_shard)
 {
     int64_t count;
     float *expected = net_expected(BLOCKS, STEPS, &count);
 
-    (void)state;
     for (int world = 1; world <= WORLDS - test_brief(); world++)
         for (int micros = 1; micros <= 2; micros++) {
             variant sharded = {.fully_shard = true, .micros = micros};
@@ -173,20 +172,18 @@ static void take_values(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void values_of_rank_0_are_all_that_is_needed(void **state)
+TEST(values_of_rank_0_are_all_that_is_needed)
 {
     int64_t count;
     float *expected = net_expected(BLOCKS, 0, &count);
 
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, take_values, expected);
     free(expected);
 }
 
-static void hooks_see_what_they_see_when_it_is_sharded(void **state)
+TEST(hooks_see_what_they_see_when_it_is_sharded)
 {
-    (void)state;
     for (int world = 1 + test_brief(); world <= (test_brief() ? 2 : WORLDS); world++) {
         variant sharded = {.fully_shard = true, .seen = true, .micros = 1};
         float *first = NULL;
@@ -254,9 +251,8 @@ static void change(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void dtypes_and_what_is_frozen_may_change(void **state)
+TEST(dtypes_and_what_is_frozen_may_change)
 {
-    (void)state;
     for (int world = 1 + test_brief(); world <= (test_brief() ? 2 : WORLDS); world++)
         for (int micros = 1; micros <= 2; micros++) {
             variant sharded = {.fully_shard = true, .micros = micros};
@@ -276,12 +272,11 @@ static void dtypes_and_what_is_frozen_may_change(void **state)
 }
 
 /* Sent in 16 bits: the same bits however, and near the others. */
-static void compressed_gradients_are_near(void **state)
+TEST(compressed_gradients_are_near)
 {
     int64_t count;
     float *expected = net_expected(BLOCKS, STEPS, &count);
 
-    (void)state;
     for (int world = 1 + test_brief(); world <= WORLDS - test_brief(); world++)
         for (int half = 0; half < 2; half++) {
             float *first = NULL;
@@ -380,9 +375,8 @@ static void ignore_parts(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_is_ignored_is_each_ranks_own(void **state)
+TEST(what_is_ignored_is_each_ranks_own)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         for (int bits = 0; bits < 8; bits += test_brief() ? 3 : 1) {
             variant v = {.bare = bits & 1};
@@ -405,9 +399,8 @@ static void replicate_without_parameters(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_module_without_parameters_is_replicated(void **state)
+TEST(a_module_without_parameters_is_replicated)
 {
-    (void)state;
     test_run_ranks(2, replicate_without_parameters, NULL);
 }
 
@@ -439,9 +432,8 @@ static void hold_gradient(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_gradient_that_is_held_stays_what_it_is(void **state)
+TEST(a_gradient_that_is_held_stays_what_it_is)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         for (int bits = 0; bits < 8; bits += test_brief() ? 3 : 1) {
             variant v = {.bare = true};
@@ -525,9 +517,8 @@ static void check_bytes(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void bytes_equal_the_closed_form(void **state)
+TEST(bytes_equal_the_closed_form)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= 3; world++)
         for (int bits = 0; bits < 6; bits++) {
@@ -539,11 +530,3 @@ static void bytes_equal_the_closed_form(void **state)
             test_run_ranks(world, check_bytes, &v);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(every_variant_equals_plain_and_fully_shard),
-          cmocka_unit_test(values_of_rank_0_are_all_that_is_needed),
-          cmocka_unit_test(hooks_see_what_they_see_when_it_is_sharded),
-          cmocka_unit_test(dtypes_and_what_is_frozen_may_change), cmocka_unit_test(compressed_gradients_are_near),
-          cmocka_unit_test(what_is_ignored_is_each_ranks_own),
-          cmocka_unit_test(a_module_without_parameters_is_replicated),
-          cmocka_unit_test(a_gradient_that_is_held_stays_what_it_is), cmocka_unit_test(bytes_equal_the_closed_form))

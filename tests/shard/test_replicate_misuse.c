@@ -361,11 +361,8 @@ static void commit(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void every_misuse_has_its_error_on_all_ranks(void **state)
+TEST(every_misuse_has_its_error_on_all_ranks)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(misuses); i++)
         test_run_ranks(2, commit, (void *)(uintptr_t)&misuses[i]);
 }
-
-TEST_MAIN(cmocka_unit_test(every_misuse_has_its_error_on_all_ranks))

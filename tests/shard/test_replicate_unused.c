@@ -190,14 +190,13 @@ static void play(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void is_what_pytorch_does(void **state)
+TEST(is_what_pytorch_does)
 {
     char *path = test_path(REFERENCE "/runs", "ddp-unused-ws2.json");
     json_t *file = CHECK_PTR(json_load_file(path, 0, NULL));
     const json_t *one;
     size_t i;
 
-    (void)state;
     json_array_foreach(json_object_get(file, "cases"), i, one)
     {
         for (int way = 0; way < 8; way++) {
@@ -216,5 +215,3 @@ static void is_what_pytorch_does(void **state)
     json_decref(file);
     free(path);
 }
-
-TEST_MAIN(cmocka_unit_test(is_what_pytorch_does))

@@ -82,9 +82,8 @@ static void round_and_train(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_rounded_model_trains_as_the_plain_one(void **state)
+TEST(a_rounded_model_trains_as_the_plain_one)
 {
-    (void)state;
     for (int how = test_long() ? 0 : LATER + 1; how < FLOAT8; how += test_long() ? 1 : LATER)
         in_every_way_with(round_and_train, WAYS_EQUAL_PLAIN, how);
 }
@@ -109,9 +108,8 @@ static void change_between_steps(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void it_changes_between_steps_in_every_residence_alike(void **state)
+TEST(it_changes_between_steps_in_every_residence_alike)
 {
-    (void)state;
     for (int how = 0; how < FLOAT8; how += test_long() ? 1 : LATER + 2)
         in_every_way_with(change_between_steps, WAYS_RANKS_AGREE, how);
     in_every_way_with(change_between_steps, WAYS_RANKS_AGREE, FLOAT8);
@@ -123,12 +121,11 @@ static void run_alone(fsdp_context *context, void *arg)
     change_between_steps(context, arg);
 }
 
-static void one_rank_gives_the_bits_of_a_plain_model(void **state)
+TEST(one_rank_gives_the_bits_of_a_plain_model)
 {
     static const way alone = {.name = "alone"};
     way_run plain = {.world = 1, .slow = 1}, sharded = {.way = &alone, .world = 1, .slow = 1};
 
-    (void)state;
     test_run_ranks(1, run_alone, &plain);
     test_run_ranks(1, run_alone, &sharded);
     CHECK_EQ(sharded.notes[0].count, plain.notes[0].count);
@@ -183,11 +180,10 @@ static void measure(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void live_bytes_are_those_of_a_model_sharded_in_that_dtype(void **state)
+TEST(live_bytes_are_those_of_a_model_sharded_in_that_dtype)
 {
     static const way any = {.name = "any"};
 
-    (void)state;
     for (int variant = 0; variant < 8; variant++) {
         way_run run = {.way = &any, .world = 4, .slow = -1, .arg = variant & 4 ? 2 : 0};
 
@@ -233,9 +229,8 @@ static void refuse(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void what_it_refuses_leaves_all_as_it_was(void **state)
+TEST(what_it_refuses_leaves_all_as_it_was)
 {
-    (void)state;
     in_every_way(refuse, WAYS_ALONE);
 }
 
@@ -271,9 +266,8 @@ static void refuse_ties(fsdp_context *context, void *arg)
     fsdp_module_unref(pair);
 }
 
-static void ties_and_groups_of_several_modules_change_as_a_whole(void **state)
+TEST(ties_and_groups_of_several_modules_change_as_a_whole)
 {
-    (void)state;
     test_run_ranks(2, refuse_ties, NULL);
 }
 
@@ -321,21 +315,12 @@ static void fail_nth(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_failing_allocation_leaves_all_ranks_as_they_were(void **state)
+TEST(a_failing_allocation_leaves_all_ranks_as_they_were)
 {
     fault f = {.hit = true};
 
-    (void)state;
     for (f.n = 1; f.hit; f.n += test_brief() ? 7 : 2) {
         f.copy = !f.copy;
         test_run_ranks(2, fail_nth, &f);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(a_rounded_model_trains_as_the_plain_one),
-          cmocka_unit_test(it_changes_between_steps_in_every_residence_alike),
-          cmocka_unit_test(one_rank_gives_the_bits_of_a_plain_model),
-          cmocka_unit_test(live_bytes_are_those_of_a_model_sharded_in_that_dtype),
-          cmocka_unit_test(what_it_refuses_leaves_all_as_it_was),
-          cmocka_unit_test(ties_and_groups_of_several_modules_change_as_a_whole),
-          cmocka_unit_test(a_failing_allocation_leaves_all_ranks_as_they_were))

@@ -52,9 +52,8 @@ static void forward_without_values(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void shards_without_values_are_named_before_the_first_forward(void **state)
+TEST(shards_without_values_are_named_before_the_first_forward)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, forward_without_values, NULL);
 }
@@ -78,16 +77,14 @@ static void late_sharding_without_values(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void sharding_makes_no_values(void **state)
+TEST(sharding_makes_no_values)
 {
-    (void)state;
     for (int world = 1; world <= 2; world++)
         test_run_ranks(world, late_sharding_without_values, NULL);
 }
 
-static void a_parent_before_its_child_is_refused_as_such(void **state)
+TEST(a_parent_before_its_child_is_refused_as_such)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, parent_first, NULL);
 }
@@ -113,9 +110,8 @@ static void forward_on_meta(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_forward_on_meta_names_the_parameters(void **state)
+TEST(a_forward_on_meta_names_the_parameters)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, forward_on_meta, NULL);
 }
@@ -143,9 +139,8 @@ static void run_other_block(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void ranks_that_run_other_modules_are_told_both_names(void **state)
+TEST(ranks_that_run_other_modules_are_told_both_names)
 {
-    (void)state;
     test_only_on_cpu("behind the host the call that disagrees has returned, and a later one is told");
     in_every_way(run_other_block, WAYS_ALONE);
 }
@@ -217,9 +212,8 @@ static void write_on_meshes(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void groups_on_several_process_groups_settle_each(void **state)
+TEST(groups_on_several_process_groups_settle_each)
 {
-    (void)state;
     for (int never = 0; never < 2; never++) {
         in_every_way_with(train_on_meshes, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, never);
         in_every_way_with(write_on_meshes, WAYS_ALONE, never);
@@ -249,9 +243,8 @@ static void on_two_devices(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void states_below_one_root_are_on_one_device(void **state)
+TEST(states_below_one_root_are_on_one_device)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, on_two_devices, NULL);
 }
@@ -297,9 +290,8 @@ static void feed_from_elsewhere(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void inputs_go_where_the_parameters_are(void **state)
+TEST(inputs_go_where_the_parameters_are)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++) {
         test_run_ranks(world, feed_from_elsewhere, NULL);
         test_run_ranks(world, feed_from_elsewhere, &world);
@@ -330,9 +322,8 @@ static void set_on_child(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void is_last_backward_on_a_child_before_the_first_forward_holds(void **state)
+TEST(is_last_backward_on_a_child_before_the_first_forward_holds)
 {
-    (void)state;
     for (int last = 0; last < 2; last++)
         in_every_way_with(set_on_child, WAYS_ALONE, last);
 }
@@ -396,9 +387,8 @@ static void run_stages(fsdp_context *context, way_run *run)
     fsdp_module_unref(stages[2]);
 }
 
-static void roots_that_communicate_as_one_compute_the_same(void **state)
+TEST(roots_that_communicate_as_one_compute_the_same)
 {
-    (void)state;
     in_every_way(run_stages, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }
 
@@ -465,22 +455,10 @@ static void share_an_inner_one(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_cannot_be_shared_is_refused(void **state)
+TEST(what_cannot_be_shared_is_refused)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++) {
         test_run_ranks(world, look_at_sharing, NULL);
         test_run_ranks(world, share_an_inner_one, NULL);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(inputs_go_where_the_parameters_are),
-          cmocka_unit_test(roots_that_communicate_as_one_compute_the_same),
-          cmocka_unit_test(what_cannot_be_shared_is_refused),
-          cmocka_unit_test(shards_without_values_are_named_before_the_first_forward),
-          cmocka_unit_test(sharding_makes_no_values), cmocka_unit_test(a_parent_before_its_child_is_refused_as_such),
-          cmocka_unit_test(a_forward_on_meta_names_the_parameters),
-          cmocka_unit_test(ranks_that_run_other_modules_are_told_both_names),
-          cmocka_unit_test(groups_on_several_process_groups_settle_each),
-          cmocka_unit_test(states_below_one_root_are_on_one_device),
-          cmocka_unit_test(is_last_backward_on_a_child_before_the_first_forward_holds))

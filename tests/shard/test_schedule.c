@@ -111,11 +111,10 @@ static void compare(fsdp_context *context, void *arg)
     free(scheduled);
 }
 
-static void a_schedule_changes_no_bit(void **state)
+TEST(a_schedule_changes_no_bit)
 {
     static const fsdp_reshard reshards[] = {FSDP_RESHARD_AUTO, FSDP_RESHARD_ALWAYS, FSDP_RESHARD_NEVER};
 
-    (void)state;
     for (int way = 0; way < 8; way++)
         for (variant s = 0; s < SCHEDULES; s++) {
             trial t = {.schedule = s,
@@ -170,11 +169,10 @@ static void measure(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void each_gather_ahead_has_its_memory_until_its_use(void **state)
+TEST(each_gather_ahead_has_its_memory_until_its_use)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}, {.overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     test_only_on_one_machine("over several a forward gathers ahead by itself");
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
@@ -217,9 +215,8 @@ static void measure_in_flight(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void each_reduction_in_flight_has_its_gradients(void **state)
+TEST(each_reduction_in_flight_has_its_gradients)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     test_run_ranks(2, measure_in_flight, NULL);
 }
@@ -255,11 +252,10 @@ static void look_at_channels(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void reductions_may_have_a_channel_of_their_own(void **state)
+TEST(reductions_may_have_a_channel_of_their_own)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_ranks(2, look_at_channels, &options[i]);
 }
@@ -295,11 +291,10 @@ static void pass_by(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void gathers_that_nobody_uses_are_given_up(void **state)
+TEST(gathers_that_nobody_uses_are_given_up)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_ranks(2, pass_by, &options[i]);
 }
@@ -320,9 +315,8 @@ static void free_listed(fsdp_context *context, void *arg)
     fsdp_scope_end(context, NULL);
 }
 
-static void lists_keep_no_module(void **state)
+TEST(lists_keep_no_module)
 {
-    (void)state;
     test_run_ranks(2, free_listed, NULL);
 }
 
@@ -355,11 +349,10 @@ static void look_at_fields(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_gather_by_hand_changes_fields_when_it_is_waited_for(void **state)
+TEST(a_gather_by_hand_changes_fields_when_it_is_waited_for)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_ranks(2, look_at_fields, &options[i]);
 }
@@ -436,13 +429,12 @@ static void no_gather_in_the_backward(fsdp_context *context, void *arg)
     fsdp_module_unref(r.model);
 }
 
-static void a_backward_can_go_without_its_gather(void **state)
+TEST(a_backward_can_go_without_its_gather)
 {
     fsdp_shard_options options[] = {
         {.reshard_after_forward = FSDP_RESHARD_ALWAYS},
         {.reshard_after_forward = FSDP_RESHARD_ALWAYS, .no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_ranks(3, no_gather_in_the_backward, &options[i]);
 }
@@ -480,12 +472,11 @@ static void gather_before_the_gate(fsdp_context *context, void *arg)
     fsdp_event_free(event);
 }
 
-static void gathers_wait_for_the_event_after_the_optimizer(void **state)
+TEST(gathers_wait_for_the_event_after_the_optimizer)
 {
     fsdp_shard_options options[] = {{.overlap = FSDP_OVERLAP_WORKER},
                                     {.overlap = FSDP_OVERLAP_WORKER, .mp_policy.param_dtype = FSDP_BF16}};
 
-    (void)state;
     test_only_on_cpu("a device without shared memory gathers into memory that it must wait for");
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_ranks(2, gather_before_the_gate, &options[i]);
@@ -515,17 +506,7 @@ static void refuse_lists(fsdp_context *context, void *arg)
     fsdp_module_unref(other);
 }
 
-static void lists_of_other_modules_are_refused(void **state)
+TEST(lists_of_other_modules_are_refused)
 {
-    (void)state;
     test_run_ranks(2, refuse_lists, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(a_schedule_changes_no_bit), cmocka_unit_test(each_gather_ahead_has_its_memory_until_its_use),
-          cmocka_unit_test(gathers_that_nobody_uses_are_given_up), cmocka_unit_test(lists_keep_no_module),
-          cmocka_unit_test(each_reduction_in_flight_has_its_gradients),
-          cmocka_unit_test(reductions_may_have_a_channel_of_their_own),
-          cmocka_unit_test(a_backward_can_go_without_its_gather),
-          cmocka_unit_test(gathers_wait_for_the_event_after_the_optimizer),
-          cmocka_unit_test(lists_of_other_modules_are_refused),
-          cmocka_unit_test(a_gather_by_hand_changes_fields_when_it_is_waited_for))

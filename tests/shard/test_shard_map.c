@@ -159,9 +159,8 @@ static void check_whole(const run *r, int64_t at, int world)
     CHECK_EQ(first->ranks * first->replicas, world);
 }
 
-static void the_parts_of_all_ranks_are_the_whole(void **state)
+TEST(the_parts_of_all_ranks_are_the_whole)
 {
-    (void)state;
     for (int world = 1; world <= WORLDS; world++)
         for (int i = 0; i < 2 * WAYS; i++) {
             run r = {.way = (door)(i / 2), .meta = i % 2 == 1 && i / 2 != BY_REPLICATE};
@@ -233,19 +232,17 @@ static void look_at_parts(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void every_parameter_has_the_name_of_its_unit(void **state)
+TEST(every_parameter_has_the_name_of_its_unit)
 {
-    (void)state;
     test_run_ranks(3, look_at_parts, NULL);
 }
 
-static void a_plain_module_is_nobodys(void **state)
+TEST(a_plain_module_is_nobodys)
 {
     fsdp_context *context = test_context();
     fsdp_module *module = net_create(context, fsdp_meta(context), 1);
     fsdp_shard_map map;
 
-    (void)state;
     CHECK_OK(fsdp_module_shard_map(module, &map));
     for (int64_t i = 0; i < map.count; i++) {
         CHECK_EQ(map.items[i].door, FSDP_DOOR_NONE);
@@ -257,6 +254,3 @@ static void a_plain_module_is_nobodys(void **state)
     fsdp_module_unref(module);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(the_parts_of_all_ranks_are_the_whole),
-          cmocka_unit_test(every_parameter_has_the_name_of_its_unit), cmocka_unit_test(a_plain_module_is_nobodys))

@@ -185,11 +185,10 @@ static void play(fsdp_context *context, void *arg)
     fsdp_module_unref(p.modules[1]);
 }
 
-static void slices_change_no_bit(void **state)
+TEST(slices_change_no_bit)
 {
     static const int worlds[][2] = {{4, 2}, {6, 3}, {6, 2}, {3, 3}, {2, 1}};
 
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         for (int way = 0; way < 8; way++) {
             slices s = {.k = worlds[w][1],
@@ -239,11 +238,10 @@ static void look(fsdp_context *context, void *arg)
     fsdp_module_unref(other);
 }
 
-static void a_slice_is_kept_until_the_backward(void **state)
+TEST(a_slice_is_kept_until_the_backward)
 {
     bool copy = false;
 
-    (void)state;
     test_run_ranks(4, look, &copy);
     copy = true;
     test_run_ranks(4, look, &copy);
@@ -264,11 +262,7 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void numbers_that_do_not_divide_the_ranks_are_refused(void **state)
+TEST(numbers_that_do_not_divide_the_ranks_are_refused)
 {
-    (void)state;
     test_run_ranks(4, refuse, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(slices_change_no_bit), cmocka_unit_test(a_slice_is_kept_until_the_backward),
-          cmocka_unit_test(numbers_that_do_not_divide_the_ranks_are_refused))

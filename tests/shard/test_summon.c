@@ -98,9 +98,8 @@ static void read_and_write(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void what_is_written_is_what_a_plain_model_would_have(void **state)
+TEST(what_is_written_is_what_a_plain_model_would_have)
 {
-    (void)state;
     in_every_way_with(read_and_write, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FSDP_RESHARD_AUTO);
     in_every_way_with(read_and_write, WAYS_EQUAL_PLAIN, FSDP_RESHARD_NEVER);
     in_every_way_with(read_and_write, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FLAT);
@@ -131,9 +130,8 @@ static void freeze_and_drop(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void shards_are_frozen_and_lose_their_gradients(void **state)
+TEST(shards_are_frozen_and_lose_their_gradients)
 {
-    (void)state;
     in_every_way_with(freeze_and_drop, WAYS_ALONE, FSDP_RESHARD_AUTO);
     in_every_way_with(freeze_and_drop, WAYS_ALONE, FLAT + 16);
 }
@@ -257,11 +255,10 @@ static void check_options(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void each_option_takes_what_it_says(void **state)
+TEST(each_option_takes_what_it_says)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}, {.offload_policy.cpu = true}};
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, check_options, &options[i]);
@@ -284,9 +281,8 @@ static void check_replicas(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void the_first_rank_of_each_replica_has_all(void **state)
+TEST(the_first_rank_of_each_replica_has_all)
 {
-    (void)state;
     for (int replicas = 1; replicas <= 4; replicas *= 2)
         test_run_ranks(4, check_replicas, &replicas);
 }
@@ -342,14 +338,13 @@ static void check_gradients(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void gradients_are_made_replaced_and_dropped(void **state)
+TEST(gradients_are_made_replaced_and_dropped)
 {
     sharding options[] = {{.flat = false},
                           {.flat = true},
                           {.flat = false, .options.no_shared_memory = true},
                           {.flat = true, .options.offload_policy.cpu = true}};
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, check_gradients, &options[i]);
@@ -422,24 +417,22 @@ static void check_as_one(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void placements_slices_and_codes_are_summoned_whole(void **state)
+TEST(placements_slices_and_codes_are_summoned_whole)
 {
     fsdp_shard_options options[] = {{.placement = net_last_dimension},
                                     {.reshard_after_forward_ranks = 2},
                                     {.mp_policy.param_dtype = FSDP_BF16},
                                     {.gather_extension = fsdp_gather_float8()}};
 
-    (void)state;
     for (int world = 2; world <= 4; world += 2)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, check_kinds, &options[i]);
 }
 
-static void a_flat_parameter_is_summoned_as_its_parts(void **state)
+TEST(a_flat_parameter_is_summoned_as_its_parts)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}, {.offload_policy.cpu = true}};
 
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, check_as_one, &options[world - 1]);
 }
@@ -529,9 +522,8 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_must_not_be_done_meanwhile_is_refused(void **state)
+TEST(what_must_not_be_done_meanwhile_is_refused)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++) {
         test_run_ranks(world, refuse, NULL);
         test_run_ranks(world, refuse_first_forward, NULL);
@@ -576,11 +568,10 @@ static void summon_with_fault(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void the_nth_allocation_fails_on_one_rank(void **state)
+TEST(the_nth_allocation_fails_on_one_rank)
 {
     fault f = {.options = {.with_grads = true}};
 
-    (void)state;
     for (f.nth = 1;; f.nth += test_long() ? 1 : 3) {
         f.hit = false;
         test_run_ranks(2, summon_with_fault, &f);
@@ -589,12 +580,3 @@ static void the_nth_allocation_fails_on_one_rank(void **state)
     }
     CHECK(f.nth > 30);
 }
-
-TEST_MAIN(cmocka_unit_test(what_is_written_is_what_a_plain_model_would_have),
-          cmocka_unit_test(shards_are_frozen_and_lose_their_gradients),
-          cmocka_unit_test(each_option_takes_what_it_says), cmocka_unit_test(the_first_rank_of_each_replica_has_all),
-          cmocka_unit_test(gradients_are_made_replaced_and_dropped),
-          cmocka_unit_test(placements_slices_and_codes_are_summoned_whole),
-          cmocka_unit_test(a_flat_parameter_is_summoned_as_its_parts),
-          cmocka_unit_test(what_must_not_be_done_meanwhile_is_refused),
-          cmocka_unit_test(the_nth_allocation_fails_on_one_rank))

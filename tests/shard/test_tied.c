@@ -138,9 +138,8 @@ static void train_orders(fsdp_context *context, way_run *run)
     fsdp_module_unref(&k->base);
 }
 
-static void uses_in_any_order_add_up_in_one_gradient(void **state)
+TEST(uses_in_any_order_add_up_in_one_gradient)
 {
-    (void)state;
     for (int arg = 0; arg < OWNERS * 3; arg += test_long() ? 1 : OWNERS + 1)
         in_every_way_with(train_orders, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, arg);
 }
@@ -182,9 +181,8 @@ static void use_in_any_order(fsdp_context *context, way_run *run)
     fsdp_module_unref(&k->base);
 }
 
-static void a_tie_across_groups_stands_any_call(void **state)
+TEST(a_tie_across_groups_stands_any_call)
 {
-    (void)state;
     for (int arg = 0; arg < OWNERS * 3; arg += test_long() ? 1 : OWNERS + 1)
         if (arg % OWNERS != A_ALONE)
             in_every_way_with(use_in_any_order, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, arg);
@@ -226,11 +224,10 @@ static void count(fsdp_context *context, void *arg)
     fsdp_module_unref(&k->base);
 }
 
-static void a_tied_weight_is_reduced_once(void **state)
+TEST(a_tied_weight_is_reduced_once)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}};
 
-    (void)state;
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, count, &options[i]);
@@ -261,9 +258,8 @@ static void one_rank(fsdp_context *context, void *arg)
     fsdp_module_unref(&k->base);
 }
 
-static void one_rank_is_bit_equal_to_the_plain_model(void **state)
+TEST(one_rank_is_bit_equal_to_the_plain_model)
 {
-    (void)state;
     for (owner first = A_FIRST; first < OWNERS; first++)
         test_run_ranks(1, one_rank, &first);
 }
@@ -288,9 +284,8 @@ static void die_in_any_order(fsdp_context *context, void *arg)
     }
 }
 
-static void owner_and_user_may_go_in_any_order(void **state)
+TEST(owner_and_user_may_go_in_any_order)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         for (int first = 0; first < 2; first++)
             test_run_ranks(world, die_in_any_order, &first);
@@ -364,9 +359,8 @@ static void share_module(fsdp_context *context, way_run *run)
     fsdp_module_unref(list);
 }
 
-static void a_module_may_lie_below_two_sharded_parents(void **state)
+TEST(a_module_may_lie_below_two_sharded_parents)
 {
-    (void)state;
     for (int own_call = 0; own_call < 2; own_call++)
         in_every_way_with(share_module, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, own_call);
 }
@@ -402,16 +396,8 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_module_unref(&k->base);
 }
 
-static void what_cannot_be_tied_is_refused(void **state)
+TEST(what_cannot_be_tied_is_refused)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, refuse, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(uses_in_any_order_add_up_in_one_gradient),
-          cmocka_unit_test(a_tie_across_groups_stands_any_call), cmocka_unit_test(a_tied_weight_is_reduced_once),
-          cmocka_unit_test(one_rank_is_bit_equal_to_the_plain_model),
-          cmocka_unit_test(owner_and_user_may_go_in_any_order),
-          cmocka_unit_test(a_module_may_lie_below_two_sharded_parents),
-          cmocka_unit_test(what_cannot_be_tied_is_refused))

@@ -235,39 +235,33 @@ static void in_ways(choice what)
             in_every_way_with(train_choosy, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, (int)what + CHOICES * reshard);
 }
 
-static void ranks_may_use_different_parameters(void **state)
+TEST(ranks_may_use_different_parameters)
 {
-    (void)state;
     in_ways(PARAMETERS);
 }
 
-static void ranks_may_use_the_outputs_of_different_modules(void **state)
+TEST(ranks_may_use_the_outputs_of_different_modules)
 {
-    (void)state;
     in_ways(OUTPUTS);
 }
 
-static void ranks_may_enter_different_conditional_modules(void **state)
+TEST(ranks_may_enter_different_conditional_modules)
 {
-    (void)state;
     in_ways(CONDITIONAL);
 }
 
-static void conditional_modules_nest(void **state)
+TEST(conditional_modules_nest)
 {
-    (void)state;
     in_ways(NESTED);
 }
 
-static void modules_of_one_group_may_hand_on_what_they_were_given(void **state)
+TEST(modules_of_one_group_may_hand_on_what_they_were_given)
 {
-    (void)state;
     in_ways(BESIDE);
 }
 
-static void a_conditional_group_may_run_in_part_and_again(void **state)
+TEST(a_conditional_group_may_run_in_part_and_again)
 {
-    (void)state;
     in_ways(TWICE);
 }
 
@@ -305,9 +299,8 @@ static void train_hooked(fsdp_context *context, way_run *run)
     fsdp_module_unref(&c->base);
 }
 
-static void hooks_and_freezes_see_what_some_rank_used(void **state)
+TEST(hooks_and_freezes_see_what_some_rank_used)
 {
-    (void)state;
     in_every_way_with(train_hooked, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, PARAMETERS);
     in_every_way_with(train_hooked, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, CONDITIONAL);
 }
@@ -347,9 +340,8 @@ static void interrupt_step(fsdp_context *context, way_run *run)
     fsdp_module_unref(&other->base);
 }
 
-static void what_was_reduced_stays_when_something_else_fails(void **state)
+TEST(what_was_reduced_stays_when_something_else_fails)
 {
-    (void)state;
     for (int arg = 0; arg < 2 * CHOICES; arg += test_brief() ? 8 : 2) /* PARAMETERS, CONDITIONAL; twice */
         in_every_way_with(interrupt_step, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, arg);
 }
@@ -371,9 +363,8 @@ static void train_experts(fsdp_context *context, way_run *run)
     fsdp_module_unref(&c->base);
 }
 
-static void a_rank_may_use_nothing(void **state)
+TEST(a_rank_may_use_nothing)
 {
-    (void)state;
     in_every_way_with(train_experts, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, CONDITIONAL);
 }
 
@@ -469,14 +460,13 @@ static void train_hybrid(fsdp_context *context, void *arg)
     fsdp_mesh_unref(run.options.mesh);
 }
 
-static void replicas_join_what_was_used(void **state)
+TEST(replicas_join_what_was_used)
 {
     const fsdp_shard_options options[] = {{0},
                                           {.overlap = FSDP_OVERLAP_WORKER},
                                           {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER},
                                           {.overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (int what = PARAMETERS; what < CHOICES; what++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++) {
             hybrid h = {.what = (choice)what, .options = options[i], .separate = i == 2, .custom = i == 3};
@@ -522,11 +512,10 @@ static void count(fsdp_context *context, void *arg)
     fsdp_module_unref(&c->base);
 }
 
-static void only_what_somebody_used_is_sent(void **state)
+TEST(only_what_somebody_used_is_sent)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     for (int world = 2; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, count, &options[i]);
@@ -576,11 +565,10 @@ static void enter_unsharded(fsdp_context *context, void *arg)
     fsdp_module_unref(&c->base);
 }
 
-static void ranks_in_different_modules_are_told_which(void **state)
+TEST(ranks_in_different_modules_are_told_which)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
-    (void)state;
     test_only_on_cpu("errors at the very call that fails");
     for (int world = 2; world <= 3; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++) {
@@ -588,13 +576,3 @@ static void ranks_in_different_modules_are_told_which(void **state)
             test_run_ranks(world, enter_unsharded, &options[i]);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(ranks_may_use_different_parameters),
-          cmocka_unit_test(ranks_may_use_the_outputs_of_different_modules),
-          cmocka_unit_test(ranks_may_enter_different_conditional_modules), cmocka_unit_test(conditional_modules_nest),
-          cmocka_unit_test(modules_of_one_group_may_hand_on_what_they_were_given),
-          cmocka_unit_test(a_conditional_group_may_run_in_part_and_again),
-          cmocka_unit_test(what_was_reduced_stays_when_something_else_fails), cmocka_unit_test(a_rank_may_use_nothing),
-          cmocka_unit_test(hooks_and_freezes_see_what_some_rank_used), cmocka_unit_test(replicas_join_what_was_used),
-          cmocka_unit_test(only_what_somebody_used_is_sent),
-          cmocka_unit_test(ranks_in_different_modules_are_told_which))

@@ -99,12 +99,11 @@ static void train(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void units_of_any_policy_train_as_by_hand(void **state)
+TEST(units_of_any_policy_train_as_by_hand)
 {
     int64_t count;
     float *expected = net_expected(BLOCKS, STEPS, &count);
 
-    (void)state;
     for (int world = 1; world <= 4; world++) {
         run r = {.which = -1, .expected = expected};
 
@@ -149,9 +148,8 @@ static void ignored_and_in_full_precision(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_is_ignored_and_what_is_in_full_precision(void **state)
+TEST(what_is_ignored_and_what_is_in_full_precision)
 {
-    (void)state;
     test_run_ranks(2, ignored_and_in_full_precision, NULL);
 }
 
@@ -209,9 +207,8 @@ static void build_in_a_scope(fsdp_context *context, void *arg)
     /* the scope is left open: it goes with the context */
 }
 
-static void a_scope_wraps_what_is_built_in_it(void **state)
+TEST(a_scope_wraps_what_is_built_in_it)
 {
-    (void)state;
     test_run_ranks(2, build_in_a_scope, NULL);
 }
 
@@ -301,12 +298,7 @@ static void misuse(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void every_misuse_has_its_error(void **state)
+TEST(every_misuse_has_its_error)
 {
-    (void)state;
     test_run_ranks(2, misuse, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(units_of_any_policy_train_as_by_hand),
-          cmocka_unit_test(what_is_ignored_and_what_is_in_full_precision),
-          cmocka_unit_test(a_scope_wraps_what_is_built_in_it), cmocka_unit_test(every_misuse_has_its_error))

@@ -126,12 +126,11 @@ static json_t *load(int ranks)
     return file;
 }
 
-static void as_pytorch(void **state)
+TEST(as_pytorch)
 {
     fsdp_context *context = test_context();
     fsdp_module *const models[] = {my_model_create(context), enc_create(context)};
 
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         json_t *file = load(ranks);
         const json_t *one, *unit;
@@ -160,14 +159,13 @@ static void as_pytorch(void **state)
 
 /* ---- sizes ---- */
 
-static void sizes_have_leaves_and_what_is_never_a_unit(void **state)
+TEST(sizes_have_leaves_and_what_is_never_a_unit)
 {
     static const char *const layers[] = {"TransformerEncoderLayer"}, *const none[] = {NULL};
     fsdp_context *context = test_context();
     fsdp_module *enc = enc_create(context);
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .min_num_params = 272};
 
-    (void)state;
     /* not looked into, and so not asked itself: what it has is left to the list, which is large, and is excluded */
     policy.force_leaf = layers;
     policy.force_leaf_count = 1;
@@ -191,14 +189,13 @@ static void sizes_have_leaves_and_what_is_never_a_unit(void **state)
 
 /* ---- the other kinds ---- */
 
-static void always_takes_all_that_can_be_called(void **state)
+TEST(always_takes_all_that_can_be_called)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = my_model_create(context), *enc = enc_create(context);
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_ALWAYS};
     fsdp_wrap_units units;
 
-    (void)state;
     check_units(model, &policy,
                 "'' 'block1' 'block1.linear' 'block1.relu' 'block2' 'block2.0' 'block2.1' 'block2.2' "
                 "'block2.2.linear' 'block2.2.relu' 'output_layer'");
@@ -226,14 +223,13 @@ static bool decide(void *arg, const fsdp_module *module, const char *name, bool 
     return recurse ? strcmp(name, q->leaf) != 0 : strcmp(name, q->unit) == 0;
 }
 
-static void a_function_is_asked_in_the_order_of_the_rule(void **state)
+TEST(a_function_is_asked_in_the_order_of_the_rule)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = my_model_create(context);
     questions q = {.leaf = "block1", .unit = "block2.2"};
     fsdp_wrap_policy function = {.kind = FSDP_WRAP_FUNCTION, .decide = decide, .arg = &q};
 
-    (void)state;
     check_units(model, &function, "'' 'block2.2'");
     CHECK_STRING(q.text, "+:2295 +block1:220 +block2:1870 +block2.0:630 -block2.0:630 +block2.1:0 -block2.1:0 "
                          "+block2.2:1240 +block2.2.linear:1240 -block2.2.linear:1240 +block2.2.relu:0 "
@@ -242,7 +238,7 @@ static void a_function_is_asked_in_the_order_of_the_rule(void **state)
     fsdp_context_free(context);
 }
 
-static void any_asks_one_after_the_other(void **state)
+TEST(any_asks_one_after_the_other)
 {
     static const char *const layers[] = {"TransformerEncoderLayer"};
     fsdp_context *context = test_context();
@@ -251,7 +247,6 @@ static void any_asks_one_after_the_other(void **state)
                                       {.kind = FSDP_WRAP_SIZE, .min_num_params = 850},
                                       {.kind = FSDP_WRAP_LAMBDA, .wraps = is_linear}};
 
-    (void)state;
     /* the class recurses everywhere, so that the leaf of the size is none */
     check_units(enc, &(fsdp_wrap_policy){.kind = FSDP_WRAP_ANY, .policies = parts, .policy_count = 2},
                 "'' 'layers.0' 'layers.0.self_attn' 'layers.1' 'layers.1.self_attn' 'layers.2' 'layers.2.self_attn' "
@@ -275,7 +270,7 @@ static fsdp_status choose(void *arg, const fsdp_module *module, const char *name
     return strcmp(name, "refused") == 0 ? FSDP_FAIL(FSDP_INVALID, "it is refused") : FSDP_OK;
 }
 
-static void each_unit_has_options_of_its_own(void **state)
+TEST(each_unit_has_options_of_its_own)
 {
     const fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS, .no_shared_memory = true};
     fsdp_context *context = test_context();
@@ -285,7 +280,6 @@ static void each_unit_has_options_of_its_own(void **state)
     fsdp_wrap_units units;
     char text[LISTED];
 
-    (void)state;
     CHECK_OK(fsdp_module_wrap_units(enc, &policy, &options, sizeof options, &units));
     CHECK_EQ(asked, 3 * 10 + 7);
     CHECK_STRING(listed(&units, text), "'' 'layers.0' 'layers.1' 'layers.2' 'head'");
@@ -303,7 +297,7 @@ static void each_unit_has_options_of_its_own(void **state)
     fsdp_context_free(context);
 }
 
-static void full_precision_is_apart(void **state)
+TEST(full_precision_is_apart)
 {
     static const char *const norms[] = {"LayerNorm"};
     fsdp_context *context = test_context();
@@ -317,7 +311,6 @@ static void full_precision_is_apart(void **state)
         "'' 'layers.0' 'layers.0.norm1' 'layers.0.norm2' 'layers.1' 'layers.1.norm1' 'layers.1.norm2' 'layers.2' "
         "'layers.2.norm1' 'layers.2.norm2' 'norm' 'head'"};
 
-    (void)state;
     for (int i = 0; i < 2; i++) {
         fsdp_wrap_units units;
 
@@ -335,7 +328,7 @@ static void full_precision_is_apart(void **state)
 
 /* ---- trees ---- */
 
-static void units_are_made_from_the_bottom_up(void **state)
+TEST(units_are_made_from_the_bottom_up)
 {
     static const char *const parts[] = {"MySubModule", "Sequential"};
     fsdp_context *context = test_context();
@@ -345,7 +338,6 @@ static void units_are_made_from_the_bottom_up(void **state)
     char text[LISTED];
     fsdp_wrap_units units;
 
-    (void)state;
     CHECK_OK(fsdp_module_wrap_units(model, &policy, NULL, 0, &units));
     CHECK_STRING(listed(&units, text), "'' 'block1' 'block2' 'block2.2'");
     CHECK_BYTES(units.bottom_up, ((const int64_t[]){1, 3, 2, 0}), 4 * sizeof(int64_t));
@@ -363,7 +355,7 @@ static void units_are_made_from_the_bottom_up(void **state)
     fsdp_context_free(context);
 }
 
-static void what_is_ignored_counts_nowhere(void **state)
+TEST(what_is_ignored_counts_nowhere)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = my_model_create(context);
@@ -372,7 +364,6 @@ static void what_is_ignored_counts_nowhere(void **state)
         .kind = FSDP_WRAP_SIZE, .min_num_params = 630, .ignored_params = &weight, .ignored_param_count = 1};
     fsdp_wrap_units units;
 
-    (void)state;
     check_units(model, &policy, "'' 'block2.0'");
     policy.kind = FSDP_WRAP_NONE;
     CHECK_OK(fsdp_module_wrap_units(model, &policy, NULL, 0, &units));
@@ -387,7 +378,7 @@ static void what_is_ignored_counts_nowhere(void **state)
 }
 
 /* Two more parents of the module "block1". */
-static void a_shared_module_is_one_unit_and_a_tied_parameter_has_one(void **state)
+TEST(a_shared_module_is_one_unit_and_a_tied_parameter_has_one)
 {
     static const char *const parts[] = {"MySubModule", "Linear"};
     fsdp_context *context = test_context();
@@ -402,7 +393,6 @@ static void a_shared_module_is_one_unit_and_a_tied_parameter_has_one(void **stat
     char text[LISTED];
     fsdp_wrap_units units;
 
-    (void)state;
     wrap_tree_add(model, "again", fsdp_sequential_create(context, again, 2));
     check_units(model, &policy, "'' 'block1' 'block2.2'");
     /* 220 elements of the sequence of two are those of a unit that is there already */
@@ -425,7 +415,7 @@ static void a_shared_module_is_one_unit_and_a_tied_parameter_has_one(void **stat
 
 /* ---- failures ---- */
 
-static void no_memory_is_an_error_without_a_leak(void **state)
+TEST(no_memory_is_an_error_without_a_leak)
 {
     const fsdp_shard_options options = {0};
     fsdp_context *context = test_context();
@@ -434,7 +424,6 @@ static void no_memory_is_an_error_without_a_leak(void **state)
     fsdp_wrap_policy policy = {
         .kind = FSDP_WRAP_SIZE, .min_num_params = 150, .ignored_params = &weight, .ignored_param_count = 1};
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_wrap_units units = {0};
 
@@ -444,12 +433,3 @@ static void no_memory_is_an_error_without_a_leak(void **state)
     fsdp_module_unref(model);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(as_pytorch), cmocka_unit_test(sizes_have_leaves_and_what_is_never_a_unit),
-          cmocka_unit_test(always_takes_all_that_can_be_called),
-          cmocka_unit_test(a_function_is_asked_in_the_order_of_the_rule),
-          cmocka_unit_test(any_asks_one_after_the_other), cmocka_unit_test(each_unit_has_options_of_its_own),
-          cmocka_unit_test(full_precision_is_apart), cmocka_unit_test(units_are_made_from_the_bottom_up),
-          cmocka_unit_test(what_is_ignored_counts_nowhere),
-          cmocka_unit_test(a_shared_module_is_one_unit_and_a_tied_parameter_has_one),
-          cmocka_unit_test(no_memory_is_an_error_without_a_leak))

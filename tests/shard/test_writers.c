@@ -47,9 +47,8 @@ static void window_before_step(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_step_waits_for_peers_that_read_the_whole_parameters(void **state)
+TEST(a_step_waits_for_peers_that_read_the_whole_parameters)
 {
-    (void)state;
     in_every_way(window_before_step, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -112,9 +111,8 @@ static void validate_before_step(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_step_waits_for_peers_in_a_forward_without_backward(void **state)
+TEST(a_step_waits_for_peers_in_a_forward_without_backward)
 {
-    (void)state;
     for (int in_block = 0; in_block < 2; in_block++)
         in_every_way_with(validate_before_step, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, in_block);
 }
@@ -240,9 +238,8 @@ static void write_to_kept(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void every_writer_makes_kept_parameters_stale(void **state)
+TEST(every_writer_makes_kept_parameters_stale)
 {
-    (void)state;
     in_every_way(write_to_kept, WAYS_ALONE);
 }
 
@@ -270,9 +267,8 @@ static void write_on_one_rank(fsdp_context *context, way_run *run)
 }
 
 /* With five ranks some have empty shards. */
-static void what_one_rank_writes_is_seen_by_all(void **state)
+TEST(what_one_rank_writes_is_seen_by_all)
 {
-    (void)state;
     for (int never = 0; never < 2; never++)
         in_every_way_with(write_on_one_rank, WAYS_ALONE, never);
 }
@@ -291,9 +287,8 @@ static void write_without_rows(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_write_to_an_empty_shard_changes_nothing(void **state)
+TEST(a_write_to_an_empty_shard_changes_nothing)
 {
-    (void)state;
     in_every_way(write_without_rows, WAYS_ALONE);
 }
 
@@ -324,9 +319,8 @@ static void write_between(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_write_between_forward_and_backward_is_used_by_the_backward(void **state)
+TEST(a_write_between_forward_and_backward_is_used_by_the_backward)
 {
-    (void)state;
     for (int arg = 0; arg < 4; arg++)
         in_every_way_with(write_between, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
@@ -406,9 +400,8 @@ static void write_while_running(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_write_while_the_module_runs_is_refused_by_name(void **state)
+TEST(a_write_while_the_module_runs_is_refused_by_name)
 {
-    (void)state;
     in_every_way(write_while_running, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
@@ -439,9 +432,8 @@ static void write_in_window(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void a_write_to_the_whole_parameter_is_refused_by_name(void **state)
+TEST(a_write_to_the_whole_parameter_is_refused_by_name)
 {
-    (void)state;
     in_every_way(write_in_window, WAYS_RANKS_AGREE);
 }
 
@@ -472,19 +464,8 @@ static void step_without_model(fsdp_context *context, way_run *run)
     fsdp_parameters_release(&parameters);
 }
 
-static void an_optimizer_that_outlives_the_model_waits_too(void **state)
+TEST(an_optimizer_that_outlives_the_model_waits_too)
 {
-    (void)state;
     for (int in_block = 0; in_block < 2; in_block++)
         in_every_way_with(step_without_model, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, in_block);
 }
-
-TEST_MAIN(cmocka_unit_test(a_step_waits_for_peers_that_read_the_whole_parameters),
-          cmocka_unit_test(a_step_waits_for_peers_in_a_forward_without_backward),
-          cmocka_unit_test(every_writer_makes_kept_parameters_stale),
-          cmocka_unit_test(what_one_rank_writes_is_seen_by_all),
-          cmocka_unit_test(a_write_to_an_empty_shard_changes_nothing),
-          cmocka_unit_test(a_write_between_forward_and_backward_is_used_by_the_backward),
-          cmocka_unit_test(a_write_while_the_module_runs_is_refused_by_name),
-          cmocka_unit_test(a_write_to_the_whole_parameter_is_refused_by_name),
-          cmocka_unit_test(an_optimizer_that_outlives_the_model_waits_too))

@@ -96,9 +96,8 @@ static void compare_stages(fsdp_context *context, way_run *run)
     }
 }
 
-static void stages_are_bit_equal_where_they_add_up_alike(void **state)
+TEST(stages_are_bit_equal_where_they_add_up_alike)
 {
-    (void)state;
     in_every_way(compare_stages, WAYS_RANKS_AGREE);
 }
 
@@ -113,9 +112,8 @@ static void compare_hybrid(fsdp_context *context, void *arg)
     fsdp_mesh_unref(options.mesh);
 }
 
-static void stages_go_inside_replicas(void **state)
+TEST(stages_go_inside_replicas)
 {
-    (void)state;
     for (int world = 2; world <= 4; world += 2)
         for (int copy = 0; copy < 2; copy++)
             test_run_ranks(world, compare_hybrid, copy ? &copy : NULL);
@@ -172,9 +170,8 @@ static void count_calls(fsdp_context *context, void *arg)
     fsdp_mesh_unref(options.mesh);
 }
 
-static void calls_and_bytes_are_those_of_the_stage(void **state)
+TEST(calls_and_bytes_are_those_of_the_stage)
 {
-    (void)state;
     for (int world = 1; world <= (test_brief() ? 3 : 5); world++)
         for (int stage = 1; stage <= HEAD_AT_2; stage++)
             for (int micros = 1; micros <= MICROS; micros++) {
@@ -284,9 +281,8 @@ static void check_memory(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void memory_is_that_of_the_stage(void **state)
+TEST(memory_is_that_of_the_stage)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= (test_brief() ? 3 : 5); world++)
         for (int stage = 1; stage <= 3; stage++)
@@ -347,9 +343,8 @@ static void check_fsdp1(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void memory_of_fsdp1_is_that_of_its_strategy(void **state)
+TEST(memory_of_fsdp1_is_that_of_its_strategy)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 2; world <= (test_brief() ? 3 : 5); world++)
         for (int stage = 1; stage <= 3; stage += 2)
@@ -401,9 +396,8 @@ static void check_whole(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_is_whole_is_there_once(void **state)
+TEST(what_is_whole_is_there_once)
 {
-    (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 2; world <= (test_brief() ? 2 : 4); world++)
         for (int kind = 0; kind < 3; kind++)
@@ -444,9 +438,8 @@ static void interrupt(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void evaluations_and_failed_steps_between_microbatches_change_nothing(void **state)
+TEST(evaluations_and_failed_steps_between_microbatches_change_nothing)
 {
-    (void)state;
     for (int world = 1; world <= (test_brief() ? 2 : 3); world++)
         for (int stage = 1; stage <= 3; stage++)
             for (int copy = 0; copy < 2; copy++)
@@ -479,14 +472,7 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_contradicts_a_stage_is_refused(void **state)
+TEST(what_contradicts_a_stage_is_refused)
 {
-    (void)state;
     test_run_ranks(4, refuse, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(stages_are_bit_equal_where_they_add_up_alike), cmocka_unit_test(stages_go_inside_replicas),
-          cmocka_unit_test(calls_and_bytes_are_those_of_the_stage), cmocka_unit_test(memory_is_that_of_the_stage),
-          cmocka_unit_test(memory_of_fsdp1_is_that_of_its_strategy), cmocka_unit_test(what_is_whole_is_there_once),
-          cmocka_unit_test(evaluations_and_failed_steps_between_microbatches_change_nothing),
-          cmocka_unit_test(what_contradicts_a_stage_is_refused))

@@ -400,35 +400,29 @@ void tree_play_fail_backward(tree_player *player, const tree_call *call)
 
 /* ---- all of them ---- */
 
-/* Between the forward and the backward of a checkpoint it would be an error, and of replicas. */
-static bool changes_parameters(tree_kind kind)
+static bool freezes(tree_kind kind)
 {
-    switch (kind) {
-    case TREE_STEP:
-    case TREE_WRITE:
-    case TREE_FREEZE:
-    case TREE_SUMMON:
-    case TREE_FREEZE_FIELD:
-    case TREE_FREEZE_PART:
-    case TREE_UNFREEZE_PART:
-    case TREE_WRITE_FIELD:
-    case TREE_FILL_FIELD:
-    case TREE_COPY_FIELD:
-    case TREE_INITIALIZE:
-    case TREE_LOAD:
-    case TREE_LOAD_FULL:
-        return true;
-    default:
-        return false;
-    }
+    return kind == TREE_FREEZE || kind == TREE_FREEZE_FIELD || kind == TREE_FREEZE_PART || kind == TREE_UNFREEZE_PART;
+}
+
+static bool writes(tree_kind kind)
+{
+    return kind == TREE_STEP || kind == TREE_WRITE || kind == TREE_SUMMON || kind == TREE_WRITE_FIELD ||
+           kind == TREE_FILL_FIELD || kind == TREE_COPY_FIELD || kind == TREE_INITIALIZE || kind == TREE_LOAD ||
+           kind == TREE_LOAD_FULL;
+}
+
+/* Between forward and backward: of a checkpoint, and a write of replicas. */
+static bool would_be_an_error(const tree_plan *plan, tree_kind kind)
+{
+    return plan->checkpoints ? freezes(kind) || writes(kind) : plan->orders && plan->replicated && writes(kind);
 }
 
 void tree_make_call(tree_player *player)
 {
     const tree_call *call = &player->run->plan->calls[player->at];
-    bool error = player->plan->checkpoints || (player->plan->replicated && player->plan->orders);
 
-    for (int s = 0; s < TREE_SLOTS && error && changes_parameters(call->kind); s++)
+    for (int s = 0; s < TREE_SLOTS && would_be_an_error(player->plan, call->kind); s++)
         tree_drop_slot(&player->slots[s]);
     CHECK_OK(fsdp_scope_begin(player->context));
     tree_kinds[call->kind].play(player, call);

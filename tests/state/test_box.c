@@ -64,12 +64,11 @@ static fsdp_status check_run(void *arg, int64_t global, int64_t local, int64_t n
     return FSDP_OK;
 }
 
-static void runs_are_the_box_in_order_and_maximal(void **state)
+TEST(runs_are_the_box_in_order_and_maximal)
 {
     unsigned random = 5;
     static visit v;
 
-    (void)state;
     for (int round = 0; round < 3000; round++) {
         int ndim = (int)draw(&random, 5);
         int64_t shape[4], offset[4], size[4], expected = 1;
@@ -86,12 +85,11 @@ static void runs_are_the_box_in_order_and_maximal(void **state)
     }
 }
 
-static void full_rows_are_one_run(void **state)
+TEST(full_rows_are_one_run)
 {
     static visit v;
     static const int64_t shape[] = {9, 4, 5}, offset[] = {2, 0, 0}, size[] = {3, 4, 5}, row[] = {1, 2, 5};
 
-    (void)state;
     mark(3, shape, offset, size, v.marks);
     CHECK_OK(fsdp_box_runs(3, shape, offset, size, check_run, &v));
     CHECK_EQ(v.calls, 1);
@@ -110,13 +108,12 @@ static fsdp_status fail_at_second(void *arg, int64_t global, int64_t local, int6
     return ++*(int *)arg == 2 ? FSDP_FAIL(FSDP_IO, "disk full") : FSDP_OK;
 }
 
-static void a_failing_run_ends_it_and_bad_boxes_are_refused(void **state)
+TEST(a_failing_run_ends_it_and_bad_boxes_are_refused)
 {
     static const int64_t shape[] = {4, 4}, offset[] = {0, 1}, size[] = {4, 2};
     static const int64_t large[] = {4, 4}, negative[] = {-1, 0}, far[] = {5, 0}, nothing[] = {0, 0};
     int calls = 0;
 
-    (void)state;
     CHECK_ERROR(fsdp_box_runs(2, shape, offset, size, fail_at_second, &calls), FSDP_IO, "disk full");
     CHECK_EQ(calls, 2);
     CHECK_ERROR(fsdp_box_runs(2, shape, offset, large, fail_at_second, &calls), FSDP_INVALID, "dimension 1 of size 4");
@@ -126,12 +123,11 @@ static void a_failing_run_ends_it_and_bad_boxes_are_refused(void **state)
     CHECK_EQ(calls, 2);
 }
 
-static void intersections_are_what_both_boxes_hold(void **state)
+TEST(intersections_are_what_both_boxes_hold)
 {
     unsigned random = 11;
     static int a_marks[MAX_NUMEL], b_marks[MAX_NUMEL], both_marks[MAX_NUMEL];
 
-    (void)state;
     for (int round = 0; round < 3000; round++) {
         int ndim = (int)draw(&random, 5);
         int64_t shape[4], a_offset[4], a_size[4], b_offset[4], b_size[4], offset[4], size[4], numel;
@@ -151,7 +147,3 @@ static void intersections_are_what_both_boxes_hold(void **state)
             CHECK_EQ(both_marks[i] != 0, a_marks[i] && b_marks[i]);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(runs_are_the_box_in_order_and_maximal), cmocka_unit_test(full_rows_are_one_run),
-          cmocka_unit_test(a_failing_run_ends_it_and_bad_boxes_are_refused),
-          cmocka_unit_test(intersections_are_what_both_boxes_hold))

@@ -159,11 +159,10 @@ static void check_round(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void whole_state_goes_out_and_in(void **state)
+TEST(whole_state_goes_out_and_in)
 {
     static const int worlds[] = {1, 2, 3, 4, 6, 8};
 
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         test_run_ranks(worlds[w], check_round, NULL);
 }
@@ -244,9 +243,8 @@ static void check_memory(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void one_tensor_at_a_time(void **state)
+TEST(one_tensor_at_a_time)
 {
-    (void)state;
     for (int world = 2; world <= 4; world++)
         test_run_ranks(world, check_memory, NULL);
 }
@@ -342,9 +340,8 @@ static void check_odd(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void what_does_not_fit_is_named_on_all_ranks(void **state)
+TEST(what_does_not_fit_is_named_on_all_ranks)
 {
-    (void)state;
     for (int world = 1; world <= 3; world++) {
         test_run_ranks(world, check_errors, NULL);
         test_run_ranks(world, check_odd, NULL);
@@ -352,11 +349,10 @@ static void what_does_not_fit_is_named_on_all_ranks(void **state)
 }
 
 /* A world that could not meet is broken, so each time has one of its own. */
-static void it_survives_every_failed_allocation(void **state)
+TEST(it_survives_every_failed_allocation)
 {
     const fsdp_full_state_options offload = {.cpu_offload = true}, broadcast = {.broadcast_from_rank0 = true};
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_state_dict *own, *whole = NULL;
         fsdp_context *context;
@@ -381,7 +377,3 @@ static void it_survives_every_failed_allocation(void **state)
         fsdp_context_free(context);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(whole_state_goes_out_and_in), cmocka_unit_test(one_tensor_at_a_time),
-          cmocka_unit_test(what_does_not_fit_is_named_on_all_ranks),
-          cmocka_unit_test(it_survives_every_failed_allocation))

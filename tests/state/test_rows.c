@@ -172,11 +172,10 @@ static void check_all(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void parts_of_any_layout_become_parts_of_any_other(void **state)
+TEST(parts_of_any_layout_become_parts_of_any_other)
 {
     static const int worlds[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {4, 2}, {4, 4}};
 
-    (void)state;
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         if (!test_brief() || worlds[w][0] != 2)
             test_run_ranks(worlds[w][0], check_all, (void *)&worlds[w][1]);
@@ -216,9 +215,8 @@ static void refuse(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void what_cannot_be_loaded_is_said_on_all_ranks(void **state)
+TEST(what_cannot_be_loaded_is_said_on_all_ranks)
 {
-    (void)state;
     for (int world = 2; world <= 3; world++)
         test_run_ranks(world, refuse, NULL);
 }
@@ -243,12 +241,7 @@ static void leave(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void a_rank_that_does_something_else_is_an_error(void **state)
+TEST(a_rank_that_does_something_else_is_an_error)
 {
-    (void)state;
     test_run_ranks(3, leave, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(parts_of_any_layout_become_parts_of_any_other),
-          cmocka_unit_test(what_cannot_be_loaded_is_said_on_all_ranks),
-          cmocka_unit_test(a_rank_that_does_something_else_is_an_error))

@@ -99,9 +99,8 @@ static void check_writers(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void every_box_has_one_writer(void **state)
+TEST(every_box_has_one_writer)
 {
-    (void)state;
     test_run_ranks(4, check_writers, NULL);
 }
 
@@ -122,13 +121,12 @@ static void check_alone(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-static void a_world_of_one_writes_everything(void **state)
+TEST(a_world_of_one_writes_everything)
 {
-    (void)state;
     test_run_ranks(1, check_alone, NULL);
 }
 
-static void bad_entries_are_refused(void **state)
+TEST(bad_entries_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *tensor = make(context, 2, (const int64_t[]){2, 3}), *turned = NULL, *partial = NULL;
@@ -136,7 +134,6 @@ static void bad_entries_are_refused(void **state)
     fsdp_state_dict *list = NULL;
     fsdp_distribution d = {.placement_count = 1, .ndim = 2, .global_shape = {2, 3}};
 
-    (void)state;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){1}, NULL, &mesh));
     CHECK_OK(fsdp__view_transpose(tensor, 0, 1, &turned));
     CHECK_OK(fsdp__tensor_alias(tensor, &partial));
@@ -161,14 +158,13 @@ static void bad_entries_are_refused(void **state)
     fsdp_context_free(context);
 }
 
-static void thousands_of_names_are_found(void **state)
+TEST(thousands_of_names_are_found)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *tensor = make(context, 1, (const int64_t[]){1});
     fsdp_state_dict *list = NULL;
     char name[32];
 
-    (void)state;
     CHECK_OK(fsdp_state_dict_create(&list));
     for (int i = 0; i < 5000; i++) {
         snprintf(name, sizeof name, "layers.%d.weight", i);
@@ -184,12 +180,11 @@ static void thousands_of_names_are_found(void **state)
     fsdp_context_free(context);
 }
 
-static void adding_survives_every_failed_allocation(void **state)
+TEST(adding_survives_every_failed_allocation)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *tensor = make(context, 1, (const int64_t[]){3});
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_state_dict *list = NULL;
         fsdp_status status = fsdp_state_dict_create(&list);
@@ -211,7 +206,3 @@ static void adding_survives_every_failed_allocation(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(every_box_has_one_writer), cmocka_unit_test(a_world_of_one_writes_everything),
-          cmocka_unit_test(bad_entries_are_refused), cmocka_unit_test(thousands_of_names_are_found),
-          cmocka_unit_test(adding_survives_every_failed_allocation))

@@ -53,7 +53,7 @@ static fsdp_module *make_tree(fsdp_context *context)
     return &root->base;
 }
 
-static void names_are_dotted_and_tied_parameters_come_once(void **state)
+TEST(names_are_dotted_and_tied_parameters_come_once)
 {
     static const char *const names[] = {"weight",          "mean",          "blocks.0.weight", "blocks.0.other",
                                         "blocks.1.weight", "blocks.1.other"};
@@ -61,7 +61,6 @@ static void names_are_dotted_and_tied_parameters_come_once(void **state)
     fsdp_module *tree = make_tree(context);
     fsdp_state_dict *list = NULL;
 
-    (void)state;
     CHECK_OK(fsdp_state_dict_from_module(tree, &list));
     CHECK_EQ(list->count, 6);
     for (int i = 0; i < 6; i++) {
@@ -82,7 +81,7 @@ static void names_are_dotted_and_tied_parameters_come_once(void **state)
 }
 
 /* While a sharded module is kept whole, its fields name tensors of this kind of memory. */
-static void gathered_parameters_are_refused(void **state)
+TEST(gathered_parameters_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_module *tree = make_tree(context);
@@ -90,7 +89,6 @@ static void gathered_parameters_are_refused(void **state)
     fsdp_tensor *shard = *slot->slot, *whole = NULL;
     fsdp_state_dict *list = NULL;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, fsdp_tensor_ndim(shard), fsdp_tensor_shape(shard),
                                 FSDP_MEMORY_UNSHARDED_PARAMETER, &whole));
     *slot->slot = whole;
@@ -106,12 +104,11 @@ static void gathered_parameters_are_refused(void **state)
     fsdp_context_free(context);
 }
 
-static void it_survives_every_failed_allocation(void **state)
+TEST(it_survives_every_failed_allocation)
 {
     fsdp_context *context = test_context();
     fsdp_module *tree = make_tree(context);
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_state_dict *list = (fsdp_state_dict *)1;
         fsdp_status status = fsdp_state_dict_from_module(tree, &list);
@@ -125,6 +122,3 @@ static void it_survives_every_failed_allocation(void **state)
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(names_are_dotted_and_tied_parameters_come_once),
-          cmocka_unit_test(gathered_parameters_are_refused), cmocka_unit_test(it_survives_every_failed_allocation))

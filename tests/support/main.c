@@ -5,16 +5,38 @@
  */
 #include "support/test.h"
 
-static test_file *files;
+static test_entry *cases; /* by path, those of a file by line */
 
-void test_add_file(test_file *file)
+static bool comes_before(const test_entry *a, const test_entry *b)
 {
-    file->next = files;
-    files = file;
+    int paths = strcmp(a->path, b->path);
+
+    return paths < 0 || (paths == 0 && a->line < b->line);
+}
+
+void test_add_entry(test_entry *added)
+{
+    test_entry **place = &cases;
+
+    while (*place && comes_before(*place, added))
+        place = &(*place)->next;
+    added->next = *place;
+    *place = added;
+}
+
+int test_run_cases(const char *path)
+{
+    struct CMUnitTest tests[1000];
+    size_t count = 0;
+
+    for (const test_entry *c = cases; c; c = c->next)
+        if (c->line > 0 && strcmp(c->path, path) == 0)
+            tests[count++] = c->test;
+    return _cmocka_run_group_tests("tests", tests, count, NULL, NULL);
 }
 
 /* Returns whether the file is test_<name>.c. */
-static bool is_called(const test_file *file, const char *name)
+static bool is_called(const test_entry *file, const char *name)
 {
     const char *slash = strrchr(file->path, '/');
     char wanted[256];
@@ -25,14 +47,17 @@ static bool is_called(const test_file *file, const char *name)
 
 int main(int argc, char **argv)
 {
-    for (const test_file *file = files; file && argc > 1; file = file->next)
+    const char *before = "";
+
+    for (const test_entry *file = cases; file && argc > 1; file = file->next)
         if (is_called(file, argv[1])) {
             cmocka_set_test_filter(argv[2]); /* NULL: all */
-            return file->main();
+            return file->main ? file->main() : test_run_cases(file->path);
         }
     fprintf(stderr, "%s X [PATTERN]: runs the cases of test_X.c, or those whose names PATTERN matches. It has:\n",
             argv[0]);
-    for (const test_file *file = files; file; file = file->next)
-        fprintf(stderr, "    %s\n", file->path);
+    for (const test_entry *file = cases; file; before = file->path, file = file->next)
+        if (strcmp(before, file->path) != 0)
+            fprintf(stderr, "    %s\n", file->path);
     return 2;
 }

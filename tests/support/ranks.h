@@ -15,7 +15,7 @@ typedef void (*test_rank_body)(fsdp_context *context, void *arg);
  * With FSDP_TEST_MACHINES=M in the environment worlds that M divides are of M machines, each with its memory.
  *
  * With FSDP_TEST_JOINED=1 this process is one rank of a world that somebody else has started (mpirun), for tests whose
- * ranks share nothing but what they only read (TEST_MAIN_JOINED): worlds of one rank are as ever, those of that many
+ * ranks share nothing but what they only read (TEST_FILE_JOINED): worlds of one rank are as ever, those of that many
  * ranks are these processes, in one context for all, and no other world is run. */
 void test_run_ranks(int world, test_rank_body body, void *arg);
 /* Returns when all ranks of the running test are here, or have ended; no call of the library is part of it. In front of
@@ -23,14 +23,12 @@ void test_run_ranks(int world, test_rank_body body, void *arg);
 void test_meet(void);
 /* Is fsdp_context_from_env: such a test links the layer launch, the others do not. */
 extern fsdp_status (*test_join)(fsdp_context **context);
-#define TEST_MAIN_JOINED(...)                             \
-    static int test_main(void)                            \
-    {                                                     \
-        const struct CMUnitTest tests[] = {__VA_ARGS__};  \
-                                                          \
-        test_join = fsdp_context_from_env;                \
-        return cmocka_run_group_tests(tests, NULL, NULL); \
-    }                                                     \
+#define TEST_FILE_JOINED()                 \
+    static int test_main(void)             \
+    {                                      \
+        test_join = fsdp_context_from_env; \
+        return test_run_cases(__FILE__);   \
+    }                                      \
     TEST_FILE(test_main)
 /* On how many machines a world is; and skips the case, with the reason, where the environment asks for several. */
 int test_machines_of(int world);

@@ -3,7 +3,7 @@
  * The CHECK family works in cmocka tests and in the bodies of rank threads (support/ranks.h): in a rank it records
  * the failure with file, line and rank and ends that rank; cmocka's own assertions must not be used there.
  *
- *     static void a_view_shares_its_storage(void **state)
+ *     TEST(a_view_shares_its_storage)
  *     {
  *         fsdp_context *context = test_context();
  *         ...
@@ -11,7 +11,6 @@
  *         CHECK_EQ(test_live_bytes(context), 0);
  *         fsdp_context_free(context);
  *     }
- *     TEST_MAIN(cmocka_unit_test(a_view_shares_its_storage))
  */
 #ifndef TESTS_SUPPORT_TEST_H
 #define TESTS_SUPPORT_TEST_H
@@ -32,9 +31,28 @@
 #include "fsdp/context.h"
 #include "fsdp/device.h"
 
-/* TEST_MAIN names the cases of a test file. The files of a layer are one program, which runs the file that its first
- * argument names (support/main.c). TEST_FILE gives it another function than one that runs these cases: it returns what
- * main() would. */
+/* A case of a test file. It registers itself; the cases of a file run in the order of their lines. The files of a layer
+ * are one program, which runs the file that its first argument names (support/main.c). TEST_WITH has the functions of a
+ * fixture, as cmocka calls them: what setup leaves in *state the case finds in its own. */
+#define TEST(name) TEST_WITH(name, NULL, NULL)
+#define TEST_WITH(name, setup, teardown)                                                                      \
+    static void name(void **state);                                                                           \
+    __attribute__((constructor)) static void name##_is_a_case(void)                                           \
+    {                                                                                                         \
+        static test_entry this_case = {{#name, name, setup, teardown, NULL}, __FILE__, __LINE__, NULL, NULL}; \
+                                                                                                              \
+        test_add_entry(&this_case);                                                                           \
+    }                                                                                                         \
+    static void name(__attribute__((unused)) void **state)
+/* Gives a file another function than one that runs its cases: it returns what main() would. */
+#define TEST_FILE(function)                                                   \
+    __attribute__((constructor)) static void add_this_file(void)              \
+    {                                                                         \
+        static test_entry this_file = {.path = __FILE__, .main = (function)}; \
+                                                                              \
+        test_add_entry(&this_file);                                           \
+    }
+/* A file that lists its cases. */
 #define TEST_MAIN(...)                                    \
     static int test_main(void)                            \
     {                                                     \
@@ -43,19 +61,17 @@
         return cmocka_run_group_tests(tests, NULL, NULL); \
     }                                                     \
     TEST_FILE(test_main)
-#define TEST_FILE(function)                                      \
-    __attribute__((constructor)) static void add_this_file(void) \
-    {                                                            \
-        static test_file this_file = {__FILE__, function, NULL}; \
-                                                                 \
-        test_add_file(&this_file);                               \
-    }
-typedef struct test_file {
+/* A case, or a file's function: then the case has no line. */
+typedef struct test_entry {
+    struct CMUnitTest test;
     const char *path;
+    int line;
     int (*main)(void);
-    struct test_file *next;
-} test_file;
-void test_add_file(test_file *file);
+    struct test_entry *next;
+} test_entry;
+void test_add_entry(test_entry *added);
+/* Runs the cases of a file (its __FILE__). */
+int test_run_cases(const char *path);
 
 /* One rank of one, one compute thread. The caller frees it. */
 fsdp_context *test_context(void);

@@ -205,11 +205,10 @@ static fsdp_tensor *tensor_of(fsdp_context *context, const example *e)
     return t;
 }
 
-static void tensors_print_as_pytorch_prints_them(void **state)
+TEST(tensors_print_as_pytorch_prints_them)
 {
     fsdp_context *context = test_context();
 
-    (void)state;
     for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++) {
         fsdp_tensor *t;
         char *text;
@@ -228,13 +227,12 @@ static void tensors_print_as_pytorch_prints_them(void **state)
     fsdp_context_free(context);
 }
 
-static void a_view_prints_its_own_elements(void **state)
+TEST(a_view_prints_its_own_elements)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = tensor_of(context, &(example){FSDP_I64, IOTA, 2, {3, 4}, {0}, ""}), *view = NULL;
     char *text;
 
-    (void)state;
     CHECK_OK(fsdp__view_transpose(t, 0, 1, &view));
     text = printed(view);
     CHECK_STRING(text, "tensor([[ 0,  4,  8],\n        [ 1,  5,  9],\n        [ 2,  6, 10],\n        [ 3,  7, 11]])\n");
@@ -243,13 +241,12 @@ static void a_view_prints_its_own_elements(void **state)
     fsdp_context_free(context);
 }
 
-static void meta_tensors_print_their_shape(void **state)
+TEST(meta_tensors_print_their_shape)
 {
     fsdp_context *context = test_context();
     fsdp_device *meta = fsdp_meta(context);
     char *text;
 
-    (void)state;
     text = printed(CHECK_PTR(fsdp_empty(meta, FSDP_F32, FSDP_SHAPE(2, 3))));
     CHECK_STRING(text, "tensor(..., device='meta', size=(2, 3))\n");
     free(text);
@@ -262,13 +259,12 @@ static void meta_tensors_print_their_shape(void **state)
     fsdp_context_free(context);
 }
 
-static void a_failed_write_is_reported(void **state)
+TEST(a_failed_write_is_reported)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(3)));
     FILE *full = fopen("/dev/full", "w");
 
-    (void)state;
     CHECK(full != NULL);
     setvbuf(full, NULL, _IONBF, 0);
     CHECK_ERROR(fsdp_tensor_print(t, full), FSDP_IO, "cannot print a tensor");
@@ -278,14 +274,13 @@ static void a_failed_write_is_reported(void **state)
     fsdp_context_free(context);
 }
 
-static void any_allocation_may_fail(void **state)
+TEST(any_allocation_may_fail)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = tensor_of(context, &(example){FSDP_F32, EIGHTHS, 3, {8, 9, 15}, {0}, ""});
     int64_t live = test_live_bytes(context);
     FILE *nowhere = fopen("/dev/null", "w");
 
-    (void)state;
     CHECK(nowhere != NULL);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp_tensor_print(t, nowhere));
@@ -295,7 +290,3 @@ static void any_allocation_may_fail(void **state)
     fclose(nowhere);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(tensors_print_as_pytorch_prints_them), cmocka_unit_test(a_view_prints_its_own_elements),
-          cmocka_unit_test(meta_tensors_print_their_shape), cmocka_unit_test(a_failed_write_is_reported),
-          cmocka_unit_test(any_allocation_may_fail))

@@ -13,12 +13,11 @@ static int64_t live_tensors(fsdp_context *context)
     return test_live_bytes(context) / 64;
 }
 
-static void a_scope_drops_its_tensors_and_keeps_one(void **state)
+TEST(a_scope_drops_its_tensors_and_keeps_one)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *kept;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     (void)one(context);
     CHECK_OK(fsdp_scope_begin(context));
@@ -34,12 +33,11 @@ static void a_scope_drops_its_tensors_and_keeps_one(void **state)
     fsdp_context_free(context);
 }
 
-static void several_may_be_kept(void **state)
+TEST(several_may_be_kept)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *outer, *kept[5] = {NULL};
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     outer = one(context);
     CHECK_OK(fsdp_scope_begin(context));
@@ -57,12 +55,11 @@ static void several_may_be_kept(void **state)
     fsdp_context_free(context);
 }
 
-static void a_kept_tensor_climbs_from_scope_to_scope(void **state)
+TEST(a_kept_tensor_climbs_from_scope_to_scope)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *kept = NULL;
 
-    (void)state;
     for (int depth = 0; depth < 40; depth++) {
         CHECK_OK(fsdp_scope_begin(context));
         (void)one(context);
@@ -76,12 +73,11 @@ static void a_kept_tensor_climbs_from_scope_to_scope(void **state)
     fsdp_context_free(context);
 }
 
-static void a_tensor_of_an_outer_scope_may_be_kept(void **state)
+TEST(a_tensor_of_an_outer_scope_may_be_kept)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *outer, *owned = NULL;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(3), FSDP_MEMORY_GRADIENT, &owned));
     CHECK_OK(fsdp_scope_begin(context));
     outer = one(context);
@@ -100,12 +96,11 @@ static void a_tensor_of_an_outer_scope_may_be_kept(void **state)
     fsdp_context_free(context);
 }
 
-static void a_reference_keeps_a_tensor_beyond_its_scope(void **state)
+TEST(a_reference_keeps_a_tensor_beyond_its_scope)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     t = fsdp_tensor_ref(one(context));
     fsdp_scope_end(context, NULL);
@@ -115,12 +110,11 @@ static void a_reference_keeps_a_tensor_beyond_its_scope(void **state)
     fsdp_context_free(context);
 }
 
-static void a_tensor_twice_in_a_scope_is_kept_once(void **state)
+TEST(a_tensor_twice_in_a_scope_is_kept_once)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t;
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     (void)one(context);
     t = one(context);
@@ -131,11 +125,10 @@ static void a_tensor_twice_in_a_scope_is_kept_once(void **state)
     fsdp_context_free(context);
 }
 
-static void without_a_scope_the_context_owns(void **state)
+TEST(without_a_scope_the_context_owns)
 {
     fsdp_context *context = test_context();
 
-    (void)state;
     for (int i = 0; i < 100; i++)
         (void)one(context);
     CHECK_EQ(live_tensors(context), 100);
@@ -148,12 +141,11 @@ static void count_lines(void *arg, fsdp_log_level level, const char *line)
     ++*(int *)arg;
 }
 
-static void an_end_too_many_is_logged(void **state)
+TEST(an_end_too_many_is_logged)
 {
     fsdp_context *context = test_context();
     int lines = 0;
 
-    (void)state;
     fsdp_context_set_log(context, FSDP_LOG_ERROR, count_lines, &lines);
     fsdp_scope_end(context, NULL);
     CHECK_EQ(lines, 1);
@@ -167,9 +159,8 @@ static void an_end_too_many_is_logged(void **state)
     fsdp_context_free(context);
 }
 
-static void any_allocation_may_fail(void **state)
+TEST(any_allocation_may_fail)
 {
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context = NULL;
         fsdp_status status = fsdp_context_create(NULL, &context);
@@ -190,10 +181,3 @@ static void any_allocation_may_fail(void **state)
         fsdp_context_free(context);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(several_may_be_kept), cmocka_unit_test(a_scope_drops_its_tensors_and_keeps_one),
-          cmocka_unit_test(a_kept_tensor_climbs_from_scope_to_scope),
-          cmocka_unit_test(a_tensor_of_an_outer_scope_may_be_kept),
-          cmocka_unit_test(a_reference_keeps_a_tensor_beyond_its_scope),
-          cmocka_unit_test(a_tensor_twice_in_a_scope_is_kept_once), cmocka_unit_test(without_a_scope_the_context_owns),
-          cmocka_unit_test(an_end_too_many_is_logged), cmocka_unit_test(any_allocation_may_fail))

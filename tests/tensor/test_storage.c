@@ -4,14 +4,13 @@
 #include "device/device.h"
 #include "support/test.h"
 
-static void views_survive_drop_and_restore(void **state)
+TEST(views_survive_drop_and_restore)
 {
     fsdp_context *context = test_context();
     fsdp__storage *storage = NULL;
     fsdp_tensor *whole = NULL, *row = NULL;
     float values[15], back[5];
 
-    (void)state;
     for (int i = 0; i < 15; i++)
         values[i] = (float)i;
     CHECK_OK(
@@ -39,14 +38,13 @@ static void views_survive_drop_and_restore(void **state)
     fsdp_context_free(context);
 }
 
-static void dropped_bytes_are_not_read(void **state)
+TEST(dropped_bytes_are_not_read)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *a = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3)));
     fsdp_tensor *b = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3)));
     float values[6];
 
-    (void)state;
     fsdp__storage_drop(a->storage);
     CHECK_ERROR(fsdp_tensor_read(a, FSDP_F32, values), FSDP_STATE,
                 "cannot read a tensor of shape (2, 3): its storage has dropped its bytes");
@@ -65,14 +63,13 @@ static void note_release(void *arg, void *data)
     *released = data;
 }
 
-static void adopted_bytes_go_back_to_their_owner(void **state)
+TEST(adopted_bytes_go_back_to_their_owner)
 {
     fsdp_context *context = test_context();
     fsdp__storage *storage = NULL;
     _Alignas(64) float bytes[16] = {1, 2};
     void *released = NULL;
 
-    (void)state;
     CHECK_OK(fsdp__storage_create(test_device(context), sizeof bytes, FSDP_MEMORY_PARAMETER_SHARD, false, &storage));
     fsdp__storage_adopt(storage, bytes, note_release, &released);
     CHECK_OK(fsdp__storage_restore(storage)); /* it has some */
@@ -98,13 +95,12 @@ static void adopted_bytes_go_back_to_their_owner(void **state)
     fsdp_context_free(context);
 }
 
-static void empty_storages_come_and_go_too(void **state)
+TEST(empty_storages_come_and_go_too)
 {
     fsdp_context *context = test_context();
     fsdp__storage *storage = NULL;
     fsdp_tensor *t = NULL;
 
-    (void)state;
     CHECK_OK(fsdp__storage_create(test_device(context), 0, FSDP_MEMORY_PARAMETER_SHARD, true, &storage));
     CHECK(storage->data != NULL);
     CHECK_OK(fsdp__tensor_create_view(storage, FSDP_F32, FSDP_SHAPE(0, 5), NULL, 0, &t));
@@ -141,7 +137,7 @@ static fsdp_status before_write(void *arg, fsdp__storage *storage)
     return FSDP_OK;
 }
 
-static void who_writes_says_so_first(void **state)
+TEST(who_writes_says_so_first)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(3, 5), 1));
@@ -149,7 +145,6 @@ static void who_writes_says_so_first(void **state)
     float values[15] = {2}, back[15];
     guarded g = {.tensor = t};
 
-    (void)state;
     CHECK_OK(fsdp__view_narrow(t, 0, 0, 2, &rows)); /* a write through any view counts */
     t->storage->guard = (fsdp__storage_guard){before_write, &g};
     CHECK_OK(fsdp_tensor_write(t, FSDP_F32, values));
@@ -178,13 +173,12 @@ static void who_writes_says_so_first(void **state)
 }
 
 /* Peers of a rank without elements may wait for it. */
-static void a_write_of_no_elements_is_told_too(void **state)
+TEST(a_write_of_no_elements_is_told_too)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_empty(test_device(context), FSDP_F32, FSDP_SHAPE(0, 5)));
     guarded g = {.writes = 0};
 
-    (void)state;
     t->storage->guard = (fsdp__storage_guard){before_write, &g};
     CHECK_OK(fsdp_tensor_write(t, FSDP_F32, NULL));
     CHECK_OK(fsdp_tensor_fill_(t, 1));
@@ -193,9 +187,8 @@ static void a_write_of_no_elements_is_told_too(void **state)
     fsdp_context_free(context);
 }
 
-static void any_allocation_may_fail(void **state)
+TEST(any_allocation_may_fail)
 {
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context = NULL;
         fsdp__storage *storage = NULL;
@@ -217,8 +210,3 @@ static void any_allocation_may_fail(void **state)
         fsdp_context_free(context);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(views_survive_drop_and_restore), cmocka_unit_test(dropped_bytes_are_not_read),
-          cmocka_unit_test(adopted_bytes_go_back_to_their_owner), cmocka_unit_test(empty_storages_come_and_go_too),
-          cmocka_unit_test(who_writes_says_so_first), cmocka_unit_test(a_write_of_no_elements_is_told_too),
-          cmocka_unit_test(any_allocation_may_fail))

@@ -3,13 +3,12 @@
 
 #include "support/test.h"
 
-static void a_new_tensor_is_contiguous_and_counted(void **state)
+TEST(a_new_tensor_is_contiguous_and_counted)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = NULL;
     fsdp_memory_stats stats;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_BF16, FSDP_SHAPE(3, 1, 7), FSDP_MEMORY_GRADIENT, &t));
     CHECK_EQ(fsdp_tensor_ndim(t), 3);
     CHECK_BYTES(fsdp_tensor_shape(t), ((int64_t[]){3, 1, 7}), 3 * sizeof(int64_t));
@@ -30,12 +29,11 @@ static void a_new_tensor_is_contiguous_and_counted(void **state)
     fsdp_context_free(context);
 }
 
-static void a_tensor_lives_as_long_as_its_last_reference(void **state)
+TEST(a_tensor_lives_as_long_as_its_last_reference)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = NULL;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(5), FSDP_MEMORY_ACTIVATION, &t));
     CHECK(fsdp_tensor_ref(t) == t);
     fsdp_tensor_unref(t);
@@ -47,12 +45,11 @@ static void a_tensor_lives_as_long_as_its_last_reference(void **state)
     fsdp_context_free(context);
 }
 
-static void scalars_and_empty_tensors_are_tensors(void **state)
+TEST(scalars_and_empty_tensors_are_tensors)
 {
     fsdp_context *context = test_context();
     fsdp_device *devices[2] = {test_device(context), fsdp_meta(context)};
 
-    (void)state;
     for (int d = 0; d < 2; d++) {
         fsdp_tensor *scalar = CHECK_PTR(fsdp_full(devices[d], FSDP_F32, 0, NULL, 2.5));
         fsdp_tensor *empty = CHECK_PTR(fsdp_full(devices[d], FSDP_I64, FSDP_SHAPE(4, 0, 3), 1));
@@ -76,14 +73,13 @@ static void scalars_and_empty_tensors_are_tensors(void **state)
     fsdp_context_free(context);
 }
 
-static void a_meta_tensor_has_a_shape_and_no_bytes(void **state)
+TEST(a_meta_tensor_has_a_shape_and_no_bytes)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(1000, 1001)));
     fsdp_memory_stats stats;
     double value;
 
-    (void)state;
     CHECK_NULL(fsdp_tensor_data(t));
     fsdp_device_memory(fsdp_meta(context), &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_ACTIVATION], 4004032);
@@ -95,14 +91,13 @@ static void a_meta_tensor_has_a_shape_and_no_bytes(void **state)
     fsdp_context_free(context);
 }
 
-static void bad_shapes_are_refused(void **state)
+TEST(bad_shapes_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     const int64_t big[] = {INT64_MAX / 2, 3}, shape[] = {1, 1, 1, 1, 1, 1, 1};
     fsdp_tensor *t = NULL;
 
-    (void)state;
     CHECK_STATUS(fsdp_tensor_create(NULL, FSDP_F32, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
     CHECK_ERROR(fsdp_tensor_create(device, FSDP_DTYPE_NONE, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
                 "unknown dtype 0");
@@ -130,13 +125,12 @@ static void add_one(void *state)
     ++*(int *)state;
 }
 
-static void what_hangs_on_a_tensor_dies_with_it(void **state)
+TEST(what_hangs_on_a_tensor_dies_with_it)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = NULL, *alias = NULL;
     int freed = 0;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(2), FSDP_MEMORY_ACTIVATION, &t));
     t->autograd = (fsdp__attachment){&freed, add_one};
     t->distribution = (fsdp__attachment){&freed, add_one};
@@ -150,11 +144,10 @@ static void what_hangs_on_a_tensor_dies_with_it(void **state)
 }
 
 /* Every constructor with every allocation failing once; on a context whose tables are still empty. */
-static void any_allocation_may_fail(void **state)
+TEST(any_allocation_may_fail)
 {
     static const float data[6] = {1, 2, 3, 4, 5, 6};
 
-    (void)state;
     for (int which = 0; which < 6; which++) {
         for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
             fsdp_context *context = NULL;
@@ -191,14 +184,13 @@ static void any_allocation_may_fail(void **state)
     }
 }
 
-static void counted_and_unit_tensors(void **state)
+TEST(counted_and_unit_tensors)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     int32_t values[9];
     float floats[3];
 
-    (void)state;
     CHECK_OK(fsdp_scope_begin(context));
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_arange(device, FSDP_I32, 3, -4, -3)), FSDP_I32, values));
     CHECK_BYTES(values, ((const int32_t[]){3, 0, -3}), 3 * sizeof *values);
@@ -217,9 +209,3 @@ static void counted_and_unit_tensors(void **state)
     fsdp_scope_end(context, NULL);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(counted_and_unit_tensors), cmocka_unit_test(a_new_tensor_is_contiguous_and_counted),
-          cmocka_unit_test(a_tensor_lives_as_long_as_its_last_reference),
-          cmocka_unit_test(scalars_and_empty_tensors_are_tensors),
-          cmocka_unit_test(a_meta_tensor_has_a_shape_and_no_bytes), cmocka_unit_test(bad_shapes_are_refused),
-          cmocka_unit_test(what_hangs_on_a_tensor_dies_with_it), cmocka_unit_test(any_allocation_may_fail))

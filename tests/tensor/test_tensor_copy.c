@@ -5,13 +5,12 @@
 
 #include "support/test.h"
 
-static void what_is_written_is_read(void **state)
+TEST(what_is_written_is_read)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16, FSDP_I32, FSDP_I64, FSDP_U8};
     fsdp_context *context = test_context();
     float values[15], back[15];
 
-    (void)state;
     for (int i = 0; i < 15; i++)
         values[i] = (float)(i * 16); /* exact in every dtype */
     for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
@@ -28,14 +27,13 @@ static void what_is_written_is_read(void **state)
     fsdp_context_free(context);
 }
 
-static void strided_views_are_read_and_written_in_row_major_order(void **state)
+TEST(strided_views_are_read_and_written_in_row_major_order)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(4, 5))), *turned = NULL,
                 *part = NULL;
     float back[6], data[20];
 
-    (void)state;
     CHECK_OK(fsdp__view_transpose(t, 0, 1, &turned)); /* (5, 4) */
     CHECK_OK(fsdp__view_narrow(turned, 0, 2, 3, &part));
     fsdp_tensor_unref(turned);
@@ -52,7 +50,7 @@ static void strided_views_are_read_and_written_in_row_major_order(void **state)
     fsdp_context_free(context);
 }
 
-static void copies_cast_and_add(void **state)
+TEST(copies_cast_and_add)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
@@ -61,7 +59,6 @@ static void copies_cast_and_add(void **state)
     fsdp_tensor *integers = CHECK_PTR(fsdp_zeros(device, FSDP_I32, FSDP_SHAPE(2, 3)));
     float back[6];
 
-    (void)state;
     CHECK_OK(fsdp__view_transpose(b, 0, 1, &turned));
     CHECK_OK(fsdp__tensor_copy(turned, a, true));
     CHECK_OK(fsdp_tensor_read(b, FSDP_F32, back));
@@ -77,7 +74,7 @@ static void copies_cast_and_add(void **state)
     fsdp_context_free(context);
 }
 
-static void copies_that_make_no_sense_are_refused(void **state)
+TEST(copies_that_make_no_sense_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *a = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3)));
@@ -85,7 +82,6 @@ static void copies_that_make_no_sense_are_refused(void **state)
     fsdp_tensor *m = CHECK_PTR(fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2, 3))), *repeated = NULL;
     float values[6] = {0};
 
-    (void)state;
     CHECK_ERROR(fsdp_tensor_copy_(a, b), FSDP_INVALID, "cannot copy shape (3, 2) to shape (2, 3)");
     CHECK_ERROR(fsdp_tensor_copy_(a, m), FSDP_INVALID, "cannot copy from device 'meta' to device '");
     CHECK_CONTAINS(fsdp_last_error(), fsdp_device_name(test_device(context)));
@@ -109,14 +105,13 @@ static void copies_that_make_no_sense_are_refused(void **state)
     fsdp_context_free(context);
 }
 
-static void fill_reaches_every_element_of_a_view_and_no_other(void **state)
+TEST(fill_reaches_every_element_of_a_view_and_no_other)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_full(test_device(context), FSDP_I32, FSDP_SHAPE(3, 4, 5), 1)), *part = NULL;
     int32_t values[60];
     int sum = 0;
 
-    (void)state;
     CHECK_OK(fsdp__view_narrow(t, 1, 1, 2, &part));
     CHECK_OK(fsdp_tensor_fill_(part, -3));
     CHECK_OK(fsdp_tensor_read(t, FSDP_I32, values));
@@ -130,13 +125,12 @@ static void fill_reaches_every_element_of_a_view_and_no_other(void **state)
     fsdp_context_free(context);
 }
 
-static void item_reads_the_only_element(void **state)
+TEST(item_reads_the_only_element)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     double value = 0;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_full(device, FSDP_BF16, 0, NULL, 1.5)), &value));
     CHECK(value == 1.5);
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_full(device, FSDP_I64, FSDP_SHAPE(1, 1), 123456789)), &value));
@@ -151,13 +145,12 @@ static void item_reads_the_only_element(void **state)
     fsdp_context_free(context);
 }
 
-static void any_allocation_may_fail(void **state)
+TEST(any_allocation_may_fail)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(4, 6))), *part = NULL;
     int64_t live = test_live_bytes(context);
 
-    (void)state;
     CHECK_OK(fsdp__view_narrow(t, 1, 1, 3, &part));
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         float values[12] = {0};
@@ -173,9 +166,3 @@ static void any_allocation_may_fail(void **state)
     fsdp_tensor_unref(part);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(what_is_written_is_read),
-          cmocka_unit_test(strided_views_are_read_and_written_in_row_major_order),
-          cmocka_unit_test(copies_cast_and_add), cmocka_unit_test(copies_that_make_no_sense_are_refused),
-          cmocka_unit_test(fill_reaches_every_element_of_a_view_and_no_other),
-          cmocka_unit_test(item_reads_the_only_element), cmocka_unit_test(any_allocation_may_fail))

@@ -32,7 +32,7 @@ static void check_shape(const fsdp_tensor *t, int ndim, const int64_t *shape)
         CHECK_EQ(fsdp_tensor_size(t, d), shape[d]);
 }
 
-static void reshape_keeps_the_order_of_elements(void **state)
+TEST(reshape_keeps_the_order_of_elements)
 {
     static const struct {
         int ndim;
@@ -50,7 +50,6 @@ static void reshape_keeps_the_order_of_elements(void **state)
     fsdp_tensor *t = iota(context, FSDP_SHAPE(2, 3, 5));
     float expected[30];
 
-    (void)state;
     for (int i = 0; i < 30; i++)
         expected[i] = (float)i;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -66,14 +65,13 @@ static void reshape_keeps_the_order_of_elements(void **state)
 }
 
 /* A transposed matrix can be viewed where a dimension is only split or 1s are added, not where two are joined. */
-static void reshape_of_strided_views_works_where_strides_allow(void **state)
+TEST(reshape_of_strided_views_works_where_strides_allow)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(4, 6)), *turned = NULL, *split = NULL, *none = NULL, *part = NULL;
     int64_t zero[] = {0, 1}, shape[] = {3, 4};
     float expected[24];
 
-    (void)state;
     CHECK_OK(fsdp__view_transpose(t, 0, 1, &turned)); /* (6, 4), strides (1, 6) */
     CHECK(!fsdp_tensor_is_contiguous(turned));
     CHECK_OK(fsdp__view_reshape(turned, FSDP_SHAPE(2, 3, 1, 2, 2), &split));
@@ -103,12 +101,11 @@ static void reshape_of_strided_views_works_where_strides_allow(void **state)
     fsdp_context_free(context);
 }
 
-static void a_wrong_number_of_elements_is_refused(void **state)
+TEST(a_wrong_number_of_elements_is_refused)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(2, 3)), *empty = iota(context, FSDP_SHAPE(0, 3)), *view = NULL;
 
-    (void)state;
     CHECK_ERROR(fsdp__view_reshape(t, FSDP_SHAPE(4, 2), &view), FSDP_INVALID,
                 "cannot reshape (2, 3) to (4, 2): the number of elements differs");
     CHECK_STATUS(fsdp__view_reshape(t, FSDP_SHAPE(4, -1), &view), FSDP_INVALID);
@@ -130,12 +127,11 @@ static void a_wrong_number_of_elements_is_refused(void **state)
     fsdp_context_free(context);
 }
 
-static void transpose_and_narrow_move_through_the_same_bytes(void **state)
+TEST(transpose_and_narrow_move_through_the_same_bytes)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(2, 3, 4)), *turned = NULL, *part = NULL, *none = NULL;
 
-    (void)state;
     CHECK_OK(fsdp__view_transpose(t, 0, -1, &turned));
     check_shape(turned, FSDP_SHAPE(4, 3, 2));
     CHECK_OK(fsdp__view_narrow(turned, 0, 1, 2, &part));
@@ -157,13 +153,12 @@ static void transpose_and_narrow_move_through_the_same_bytes(void **state)
     fsdp_context_free(context);
 }
 
-static void a_view_may_not_leave_its_storage(void **state)
+TEST(a_view_may_not_leave_its_storage)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(10)), *view = NULL;
     int64_t strides[] = {5, 2}, negative[] = {-1, 1}, huge[] = {INT64_MAX, 1};
 
-    (void)state;
     CHECK_OK(fsdp__tensor_create_view(t->storage, FSDP_F32, FSDP_SHAPE(2, 2), strides, 2, &view)); /* last: 2+5+2 */
     check_values(view, (float[]){2, 4, 7, 9});
     fsdp_tensor_unref(view);
@@ -183,12 +178,11 @@ static void a_view_may_not_leave_its_storage(void **state)
     fsdp_context_free(context);
 }
 
-static void a_view_keeps_the_storage(void **state)
+TEST(a_view_keeps_the_storage)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = NULL, *view = NULL;
 
-    (void)state;
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(100), FSDP_MEMORY_ACTIVATION, &t));
     CHECK_OK(fsdp_tensor_fill_(t, 7));
     CHECK_OK(fsdp__view_narrow(t, 0, 97, 3, &view));
@@ -200,12 +194,11 @@ static void a_view_keeps_the_storage(void **state)
     fsdp_context_free(context);
 }
 
-static void any_allocation_may_fail(void **state)
+TEST(any_allocation_may_fail)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(4, 6));
 
-    (void)state;
     for (int which = 0; which < 4; which++) {
         for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
             fsdp_tensor *view = NULL;
@@ -222,10 +215,3 @@ static void any_allocation_may_fail(void **state)
     }
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(reshape_keeps_the_order_of_elements),
-          cmocka_unit_test(reshape_of_strided_views_works_where_strides_allow),
-          cmocka_unit_test(a_wrong_number_of_elements_is_refused),
-          cmocka_unit_test(transpose_and_narrow_move_through_the_same_bytes),
-          cmocka_unit_test(a_view_may_not_leave_its_storage), cmocka_unit_test(a_view_keeps_the_storage),
-          cmocka_unit_test(any_allocation_may_fail))

@@ -98,11 +98,10 @@ static int check_cuts(const fsdp_tokenizer *t, fsdp_encoder *encoder, const char
     return places;
 }
 
-static void parts_have_the_ids_of_the_whole(void **state)
+TEST(parts_have_the_ids_of_the_whole)
 {
     int texts = test_long() ? 20000 : 150;
 
-    (void)state;
     for (size_t kind = 0; kind < FSDP__COUNT_OF(kinds); kind++) {
         fsdp_tokenizer *t = small_tokenizer(&kinds[kind]);
         fsdp_encoder *encoder = NULL;
@@ -123,7 +122,7 @@ static void parts_have_the_ids_of_the_whole(void **state)
     }
 }
 
-static void other_patterns_are_not_parted(void **state)
+TEST(other_patterns_are_not_parted)
 {
     static const small_parts unknown[] = {
         {.pre_tokenizer = SEQUENCE(SPLIT("a b|.", "Isolated", "false"))},
@@ -133,7 +132,6 @@ static void other_patterns_are_not_parted(void **state)
         {.normalizer = "{\"type\": \"NFC\"}", .added_tokens = "[{\"content\": \"e\u0301 a\", \"id\": 270}]"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(unknown); i++) {
         fsdp_tokenizer *t = small_tokenizer(&unknown[i]);
 
@@ -142,5 +140,3 @@ static void other_patterns_are_not_parted(void **state)
         fsdp_tokenizer_close(t);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(parts_have_the_ids_of_the_whole), cmocka_unit_test(other_patterns_are_not_parted))

@@ -22,22 +22,20 @@ static void check_decodes(const fsdp_tokenizer *t, const int32_t *ids, int64_t c
     free(text);
 }
 
-static void tokens_are_joined(void **state)
+TEST(tokens_are_joined)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){.added_tokens = ADDED});
 
-    (void)state;
     check_decodes(t, (const int32_t[]){258, ' ', 271, 270, 'a'}, 5, false, " the \u2581 \u4f60<e>a");
     check_decodes(t, (const int32_t[]){258, ' ', 271, 270, 'a'}, 5, true, " the \u2581 \u4f60a");
     check_decodes(t, NULL, 0, false, "");
     fsdp_tokenizer_close(t);
 }
 
-static void bytes_that_are_no_character_become_fffd(void **state)
+TEST(bytes_that_are_no_character_become_fffd)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){0});
 
-    (void)state;
     check_decodes(t, (const int32_t[]){'a', 0xe2, 0x82}, 3, false, "a\ufffd");
     check_decodes(t, (const int32_t[]){0xe2, 0x82, 'a', 0xff, 0xff}, 5, false, "\ufffda\ufffd\ufffd");
     check_decodes(t, (const int32_t[]){0xf0, 0x80, 0x80}, 3, false, "\ufffd\ufffd\ufffd");
@@ -45,7 +43,7 @@ static void bytes_that_are_no_character_become_fffd(void **state)
     fsdp_tokenizer_close(t);
 }
 
-static void ids_that_there_are_not_are_errors(void **state)
+TEST(ids_that_there_are_not_are_errors)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){0});
     fsdp_decoder *decoder = NULL;
@@ -53,7 +51,6 @@ static void ids_that_there_are_not_are_errors(void **state)
     const char *piece;
     size_t bytes = 0;
 
-    (void)state;
     CHECK_ERROR(fsdp_tokenizer_decode(t, (const int32_t[]){'a', 270}, 2, NULL, &text, &bytes), FSDP_INVALID,
                 "cannot decode id 270: the tokenizer has no such token (it has ids up to 269)");
     CHECK_NULL(text);
@@ -64,13 +61,12 @@ static void ids_that_there_are_not_are_errors(void **state)
 }
 
 /* Every piece is UTF-8 by itself, and together they are the whole. */
-static void pieces_are_whole_characters(void **state)
+TEST(pieces_are_whole_characters)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){.added_tokens = ADDED});
     fsdp_decoder *decoder = NULL;
     uint64_t random = 7;
 
-    (void)state;
     CHECK_OK(fsdp_decoder_create(t, NULL, &decoder));
     for (int trial = 0; trial < 300; trial++) {
         int32_t ids[24];
@@ -95,7 +91,7 @@ static void pieces_are_whole_characters(void **state)
     fsdp_tokenizer_close(t);
 }
 
-static void a_character_comes_with_its_last_byte(void **state)
+TEST(a_character_comes_with_its_last_byte)
 {
     static const int32_t ids[] = {0xf0, 0x9f, 0x99, 0x82};
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){0});
@@ -103,7 +99,6 @@ static void a_character_comes_with_its_last_byte(void **state)
     const char *piece;
     size_t bytes;
 
-    (void)state;
     CHECK_OK(fsdp_decoder_create(t, NULL, &decoder));
     for (int i = 0; i < 4; i++) {
         CHECK_OK(fsdp_decoder_push(decoder, ids[i], &piece, &bytes));
@@ -115,7 +110,3 @@ static void a_character_comes_with_its_last_byte(void **state)
     fsdp_decoder_free(decoder);
     fsdp_tokenizer_close(t);
 }
-
-TEST_MAIN(cmocka_unit_test(tokens_are_joined), cmocka_unit_test(bytes_that_are_no_character_become_fffd),
-          cmocka_unit_test(ids_that_there_are_not_are_errors), cmocka_unit_test(pieces_are_whole_characters),
-          cmocka_unit_test(a_character_comes_with_its_last_byte))

@@ -4,11 +4,10 @@
 
 #define ADDED(content, id, more) "{\"content\": \"" content "\", \"id\": " #id ", " more "}"
 
-static void words_become_their_merges(void **state)
+TEST(words_become_their_merges)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){0});
 
-    (void)state;
     CHECK_IDS(t, "", );
     CHECK_IDS(t, "the other thing", 't', 257, ' ', 'o', 't', 257, 'r', 256, 'h', 260);
     CHECK_IDS(t, " the the", 258, 258);
@@ -21,22 +20,20 @@ static void words_become_their_merges(void **state)
     fsdp_tokenizer_close(t);
 }
 
-static void merges_are_read_in_both_spellings(void **state)
+TEST(merges_are_read_in_both_spellings)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){.merges_as_pairs = true});
 
-    (void)state;
     CHECK_IDS(t, "the other thing", 't', 257, ' ', 'o', 't', 257, 'r', 256, 'h', 260);
     fsdp_tokenizer_close(t);
 }
 
 /* Merges never make "the" or "Ċa": they are tokens that only a whole word becomes. */
-static void a_word_that_is_a_token_may_skip_the_merges(void **state)
+TEST(a_word_that_is_a_token_may_skip_the_merges)
 {
     static const char split[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}";
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){.model = "\"ignore_merges\": true, ", .pre_tokenizer = split});
 
-    (void)state;
     CHECK_IDS(t, "\na", 269);
     CHECK_IDS(t, "123", 267);
     CHECK_IDS(t, "there", 't', 257, 'r', 'e');
@@ -44,20 +41,19 @@ static void a_word_that_is_a_token_may_skip_the_merges(void **state)
     fsdp_tokenizer_close(t);
 }
 
-static void a_space_may_be_put_before_the_text(void **state)
+TEST(a_space_may_be_put_before_the_text)
 {
     fsdp_tokenizer *t =
         small_tokenizer(&(small_parts){.pre_tokenizer = "{\"type\": \"ByteLevel\", \"add_prefix_space\": true}",
                                        .added_tokens = "[" ADDED("<e>", 270, "\"special\": true") "]"});
 
-    (void)state;
     CHECK_IDS(t, "the", 258);
     CHECK_IDS(t, " the", 258);
     CHECK_IDS(t, "a<e>the<e>", 264, 270, 258, 270);
     fsdp_tokenizer_close(t);
 }
 
-static void digits_stand_alone_or_together(void **state)
+TEST(digits_stand_alone_or_together)
 {
     static const char alone[] =
         "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", "
@@ -67,7 +63,6 @@ static void digits_stand_alone_or_together(void **state)
     fsdp_tokenizer *a = small_tokenizer(&(small_parts){.pre_tokenizer = alone});
     fsdp_tokenizer *b = small_tokenizer(&(small_parts){.pre_tokenizer = together});
 
-    (void)state;
     CHECK_IDS(a, "a 1234th", 'a', ' ', '1', '2', '3', '4', 262);
     CHECK_IDS(b, "a 1234th", 'a', ' ', 267, '4', 262);
     fsdp_tokenizer_close(a);
@@ -75,7 +70,7 @@ static void digits_stand_alone_or_together(void **state)
 }
 
 /* Added tokens: what is around them, and what in a text is one. */
-static void added_tokens_are_found_first(void **state)
+TEST(added_tokens_are_found_first)
 {
     static const char added[] = "[{\"content\": \"<e>\", \"id\": 270, \"special\": true},"
                                 "{\"content\": \"<e><e>\", \"id\": 271, \"special\": true},"
@@ -85,7 +80,6 @@ static void added_tokens_are_found_first(void **state)
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){.added_tokens = added});
     static const fsdp_encode_options plain = {.plain_specials = true};
 
-    (void)state;
     CHECK_IDS(t, "<e>", 270);
     CHECK_IDS(t, "the<e>the", 't', 257, 270, 't', 257);
     CHECK_IDS(t, "<e><e><e>", 271, 270);
@@ -99,20 +93,19 @@ static void added_tokens_are_found_first(void **state)
 }
 
 /* A token is found in white space that the one before it took, unless its own lstrip leaves nothing of it. */
-static void added_tokens_may_stand_in_the_space_of_others(void **state)
+TEST(added_tokens_may_stand_in_the_space_of_others)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){.added_tokens = "[" ADDED("<r>", 270, "\"rstrip\": true") ", " //
                                                        ADDED("\\n", 271, "\"special\": true") ", "                    //
                                                        ADDED("\u3000", 272, "\"lstrip\": true") "]"});
 
-    (void)state;
     CHECK_IDS(t, "<r> \n x", 270, 271, ' ', 'x');
     CHECK_IDS(t, "<r>\u3000x", 270, 'x');
     CHECK_IDS(t, "<r>\n", 270, 271);
     fsdp_tokenizer_close(t);
 }
 
-static void a_template_is_put_around_the_text(void **state)
+TEST(a_template_is_put_around_the_text)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){
         .added_tokens = "[" ADDED("<b>", 270, "\"special\": true") "," ADDED("<e>", 271, "\"special\": true") "]",
@@ -123,19 +116,17 @@ static void a_template_is_put_around_the_text(void **state)
             "{\"<b>\": {\"ids\": [270]}, \"<e>\": {\"ids\": [271]}}}]}"});
     static const fsdp_encode_options around = {.add_specials = true};
 
-    (void)state;
     check_encodes(t, "the", &around, (const int32_t[]){270, 't', 257, 271, -1});
     check_encodes(t, "", &around, (const int32_t[]){270, 271, -1});
     CHECK_IDS(t, "the", 't', 257);
     fsdp_tokenizer_close(t);
 }
 
-static void form_c_is_made_of_the_text(void **state)
+TEST(form_c_is_made_of_the_text)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){
         .normalizer = "{\"type\": \"NFC\"}", .added_tokens = "[" ADDED("e\u0301", 270, "\"normalized\": true") "]"});
 
-    (void)state;
     CHECK_IDS(t, "a\u0301 \u1100\u1161\u11a8", 0xc3, 0xa1, ' ', 0xea, 0xb0, 0x81);
     CHECK_IDS(t, "\u212b\u00c5", 0xc3, 0x85, 0xc3, 0x85);
     CHECK_IDS(t, "xe\u0301x\u00e9", 'x', 270, 'x', 270);
@@ -146,7 +137,7 @@ static void form_c_is_made_of_the_text(void **state)
 
 /* ---- bytes without a token ---- */
 
-static void bytes_of_no_token_are_left_out_and_counted(void **state)
+TEST(bytes_of_no_token_are_left_out_and_counted)
 {
     static const char json[] = "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": "
                                "{\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": [\"a b\"]}}";
@@ -155,7 +146,6 @@ static void bytes_of_no_token_are_left_out_and_counted(void **state)
     fsdp_encoder *encoder = NULL;
     fsdp_token_list list = {0};
 
-    (void)state;
     test_write_file(path, json, strlen(json));
     CHECK_OK(fsdp_tokenizer_open(directory, &t));
     CHECK_OK(fsdp_encoder_create(t, &encoder));
@@ -172,12 +162,11 @@ static void bytes_of_no_token_are_left_out_and_counted(void **state)
     test_directory_free(directory);
 }
 
-static void an_unknown_token_stands_for_them(void **state)
+TEST(an_unknown_token_stands_for_them)
 {
     fsdp_tokenizer *t = NULL;
     char *directory = test_directory(), *path = test_path(directory, "t.json");
 
-    (void)state;
     for (int fused = 0; fused < 2; fused++) {
         char json[512];
 
@@ -194,7 +183,7 @@ static void an_unknown_token_stands_for_them(void **state)
     test_directory_free(directory);
 }
 
-static void what_is_no_utf8_is_an_error_with_its_offset(void **state)
+TEST(what_is_no_utf8_is_an_error_with_its_offset)
 {
     static const char *const broken[] = {"abcdefghij\xff", "\xc3",     "a\xe2\x82",
                                          "\xed\xa0\x80",   "\xc0\x80", "\xf5\x80\x80\x80"};
@@ -202,7 +191,6 @@ static void what_is_no_utf8_is_an_error_with_its_offset(void **state)
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){0});
     fsdp_token_list list = {0};
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(broken); i++) {
         char part[64];
 
@@ -255,14 +243,13 @@ static int64_t merge_slowly(const fsdp_tokenizer *t, int32_t *ids, int64_t count
     }
 }
 
-static void long_words_merge_as_short_ones(void **state)
+TEST(long_words_merge_as_short_ones)
 {
     static const char letters[] = "thering";
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){0});
     fsdp_token_list list = {0};
     uint64_t random = 1;
 
-    (void)state;
     for (size_t bytes = 1; bytes < 200; bytes += 7) {
         char word[200];
         int32_t ids[200];
@@ -281,7 +268,7 @@ static void long_words_merge_as_short_ones(void **state)
     fsdp_tokenizer_close(t);
 }
 
-static void a_million_bytes_without_a_break_are_one_word(void **state)
+TEST(a_million_bytes_without_a_break_are_one_word)
 {
     enum {
         BYTES = 1 << 20
@@ -290,7 +277,6 @@ static void a_million_bytes_without_a_break_are_one_word(void **state)
     fsdp_token_list list = {0};
     char *text = malloc(BYTES);
 
-    (void)state;
     for (size_t i = 0; i < BYTES; i++)
         text[i] = "the"[i % 3];
     CHECK_EQ(encode_word(t, text, BYTES, &list), 2 * (BYTES / 3) + 1);
@@ -301,15 +287,3 @@ static void a_million_bytes_without_a_break_are_one_word(void **state)
     fsdp_token_list_release(&list);
     fsdp_tokenizer_close(t);
 }
-
-TEST_MAIN(cmocka_unit_test(words_become_their_merges), cmocka_unit_test(merges_are_read_in_both_spellings),
-          cmocka_unit_test(a_word_that_is_a_token_may_skip_the_merges),
-          cmocka_unit_test(a_space_may_be_put_before_the_text), cmocka_unit_test(digits_stand_alone_or_together),
-          cmocka_unit_test(added_tokens_are_found_first),
-          cmocka_unit_test(added_tokens_may_stand_in_the_space_of_others),
-          cmocka_unit_test(a_template_is_put_around_the_text), cmocka_unit_test(form_c_is_made_of_the_text),
-          cmocka_unit_test(bytes_of_no_token_are_left_out_and_counted),
-          cmocka_unit_test(an_unknown_token_stands_for_them),
-          cmocka_unit_test(what_is_no_utf8_is_an_error_with_its_offset),
-          cmocka_unit_test(long_words_merge_as_short_ones),
-          cmocka_unit_test(a_million_bytes_without_a_break_are_one_word))

@@ -25,12 +25,11 @@ static fsdp_tokenizer *open_folder(const char *directory)
     return t;
 }
 
-static void vocab_and_merges_are_gpt2s(void **state)
+TEST(vocab_and_merges_are_gpt2s)
 {
     char *directory = test_directory();
     fsdp_tokenizer *t;
 
-    (void)state;
     write_text(directory, "vocab.json", VOCAB);
     write_text(directory, "merges.txt", MERGES);
     t = open_folder(directory);
@@ -53,12 +52,11 @@ static void vocab_and_merges_are_gpt2s(void **state)
     test_directory_free(directory);
 }
 
-static void broken_pairs_name_file_and_line(void **state)
+TEST(broken_pairs_name_file_and_line)
 {
     char *directory = test_directory(), *merges = test_path(directory, "merges.txt");
     fsdp_tokenizer *t = NULL;
 
-    (void)state;
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_NOT_FOUND, "neither a tokenizer.json nor a vocab.json");
     write_text(directory, "vocab.json", VOCAB);
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_NOT_FOUND, "merges.txt");
@@ -77,12 +75,11 @@ static void broken_pairs_name_file_and_line(void **state)
     test_directory_free(directory);
 }
 
-static void the_end_of_text_is_what_the_files_say(void **state)
+TEST(the_end_of_text_is_what_the_files_say)
 {
     char *directory = test_directory(), *json, *path = test_path(directory, "tokenizer.json");
     fsdp_tokenizer *t;
 
-    (void)state;
     json = small_json(&(small_parts){.added_tokens =
                                          "[{\"content\": \"<|end_of_text|>\", \"id\": 270, \"special\": true}, "
                                          "{\"content\": \"<end>\", \"id\": 271, \"special\": true}]"});
@@ -112,7 +109,7 @@ static void check_refused(const small_parts *parts, fsdp_status status, const ch
     free(text);
 }
 
-static void what_is_not_supported_is_refused_by_name(void **state)
+TEST(what_is_not_supported_is_refused_by_name)
 {
     static const struct {
         small_parts parts;
@@ -137,13 +134,12 @@ static void what_is_not_supported_is_refused_by_name(void **state)
     static const char unigram[] = "{\"model\": {\"type\": \"Unigram\", \"vocab\": []}}";
     fsdp_tokenizer *t = NULL;
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(refused); i++)
         check_refused(&refused[i].parts, FSDP_UNSUPPORTED, refused[i].named);
     CHECK_ERROR(fsdp__tokenizer_parse("t.json", unigram, strlen(unigram), &t), FSDP_UNSUPPORTED, "the model 'Unigram'");
 }
 
-static void what_is_malformed_is_refused(void **state)
+TEST(what_is_malformed_is_refused)
 {
     static const struct {
         small_parts parts;
@@ -167,7 +163,6 @@ static void what_is_malformed_is_refused(void **state)
         {{.model = "\"unk_token\": \"<u>\", "}, "the unk_token '<u>' is not in the vocabulary"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(refused); i++)
         check_refused(&refused[i].parts, FSDP_FORMAT, refused[i].named);
 }
@@ -175,7 +170,7 @@ static void what_is_malformed_is_refused(void **state)
 #define ID(content, id) "{\"content\": \"" content "\", \"id\": " #id "}"
 
 /* tokenizers gives ids by itself: its own would be 270, 271, ... */
-static void ids_that_tokenizers_would_not_give_are_refused(void **state)
+TEST(ids_that_tokenizers_would_not_give_are_refused)
 {
     static const char *const refused[][2] = {
         {"[" ID("<e>", 271) "]", "added token '<e>' has id 271, and Hugging Face's tokenizers would give it 270"},
@@ -196,7 +191,6 @@ static void ids_that_tokenizers_would_not_give_are_refused(void **state)
         "\"added_tokens\": [" ID("<e>", 2) "]}";
     fsdp_tokenizer *t = NULL;
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(refused); i++)
         check_refused(&(small_parts){.added_tokens = refused[i][0]}, FSDP_FORMAT, refused[i][1]);
     CHECK_ERROR(fsdp__tokenizer_parse("t.json", taken, strlen(taken), &t), FSDP_FORMAT,
@@ -204,13 +198,12 @@ static void ids_that_tokenizers_would_not_give_are_refused(void **state)
 }
 
 /* Expected ids are those of transformers, which adds what the config has to what tokenizer.json has. */
-static void the_configs_tokens_count_beside_those_of_the_json(void **state)
+TEST(the_configs_tokens_count_beside_those_of_the_json)
 {
     char *directory = test_directory();
     char *json = small_json(&(small_parts){.added_tokens = "[" ID("<e>", 270) ", " ID("the", 263) "]"});
     fsdp_tokenizer *t;
 
-    (void)state;
     write_text(directory, "tokenizer.json", json);
     write_text(directory, "tokenizer_config.json",
                "{\"added_tokens_decoder\": {\"272\": {\"content\": \"<g>\"}, \"271\": {\"content\": \"<f>\"}, "
@@ -238,9 +231,8 @@ static void check_text_refused(const char *text, const char *part)
     CHECK_ERROR(fsdp__tokenizer_parse("t.json", text, strlen(text), &t), FSDP_FORMAT, part);
 }
 
-static void models_without_tokens_or_merges_are_refused(void **state)
+TEST(models_without_tokens_or_merges_are_refused)
 {
-    (void)state;
     check_text_refused("{}", "key 'model' is missing");
     check_text_refused("{\"model\": {}}", "'vocab' is not an object");
     check_text_refused("{\"model\": {\"vocab\": {\"a\": \"b\"}}}", "the id of token 'a' is not an integer");
@@ -257,7 +249,7 @@ static void models_without_tokens_or_merges_are_refused(void **state)
 #define LONG_8 "<aaaaaa>"
 #define LONG_64 LONG_8 LONG_8 LONG_8 LONG_8 LONG_8 LONG_8 LONG_8 LONG_8
 
-static void a_lack_of_memory_is_an_error(void **state)
+TEST(a_lack_of_memory_is_an_error)
 {
     char *text = small_json(&(small_parts){
         .normalizer = "{\"type\": \"NFC\"}",
@@ -268,7 +260,6 @@ static void a_lack_of_memory_is_an_error(void **state)
             "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"String\": \"x\"}, "
             "\"behavior\": \"Isolated\"}, {\"type\": \"ByteLevel\"}]}"});
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_tokenizer *t = NULL;
         fsdp_token_list list = {0};
@@ -287,10 +278,3 @@ static void a_lack_of_memory_is_an_error(void **state)
     }
     free(text);
 }
-
-TEST_MAIN(cmocka_unit_test(vocab_and_merges_are_gpt2s), cmocka_unit_test(broken_pairs_name_file_and_line),
-          cmocka_unit_test(the_end_of_text_is_what_the_files_say),
-          cmocka_unit_test(what_is_not_supported_is_refused_by_name), cmocka_unit_test(what_is_malformed_is_refused),
-          cmocka_unit_test(ids_that_tokenizers_would_not_give_are_refused),
-          cmocka_unit_test(the_configs_tokens_count_beside_those_of_the_json),
-          cmocka_unit_test(models_without_tokens_or_merges_are_refused), cmocka_unit_test(a_lack_of_memory_is_an_error))

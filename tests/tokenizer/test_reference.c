@@ -69,16 +69,12 @@ static void check_folder(const char *tokenizer_name, const char *vectors_name)
     free(vectors_path);
 }
 
-static void gpt2_agrees_to_the_id(void **state)
+TEST(gpt2_agrees_to_the_id)
 {
-    (void)state;
     check_folder("gpt2-tokenizer.json", "gpt2-vectors.json");
 }
 
-static void llama_3_agrees_to_the_id(void **state)
+TEST(llama_3_agrees_to_the_id)
 {
-    (void)state;
     check_folder("llama3-tokenizer.json", "llama3-vectors.json");
 }
-
-TEST_MAIN(cmocka_unit_test(gpt2_agrees_to_the_id), cmocka_unit_test(llama_3_agrees_to_the_id))

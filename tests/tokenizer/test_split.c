@@ -38,7 +38,7 @@ static void check_words(const char *pre_tokenizer, const char *text, const char 
     "}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}"
 #define REGEX(text) "{\"Regex\": \"" text "\"}"
 
-static void every_behavior_splits_as_it_says(void **state)
+TEST(every_behavior_splits_as_it_says)
 {
     static const char *const behaviors[][2] = {
         {SPLIT(REGEX("1|2"), "Removed", "false"), "th|3he"},
@@ -57,13 +57,12 @@ static void every_behavior_splits_as_it_says(void **state)
         {SPLIT(REGEX(""), "Isolated", "false"), "1|t|h|1|2|1|2|3|h|e|1"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(behaviors); i++)
         check_words(behaviors[i][0], "1th12123he1", behaviors[i][1]);
 }
 
 /* An empty match is one between two parts, which do not join over it; right behind another match there is none. */
-static void an_empty_match_parts_in_every_behavior(void **state)
+TEST(an_empty_match_parts_in_every_behavior)
 {
     static const char *const behaviors[][2] = {
         {SPLIT(REGEX("1?"), "Removed", "false"), "t|h|2|2|3|h|e"},
@@ -88,33 +87,30 @@ static void an_empty_match_parts_in_every_behavior(void **state)
     };
     static const char digits[] = SPLIT(REGEX("\\\\p{N}?"), "Contiguous", "false");
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(behaviors); i++)
         check_words(behaviors[i][0], "1th12123he1", behaviors[i][1]);
     check_words(digits, "the \u4f60\u4f60 12the", "t|h|e| |\u4f60|\u4f60| |12|t|h|e");
 }
 
-static void white_space_is_unicodes(void **state)
+TEST(white_space_is_unicodes)
 {
     static const char spaces[] = SPLIT(REGEX("\\\\s+"), "Isolated", "false");
     static const char others[] = SPLIT(REGEX("[^\\\\S\\\\n]"), "Isolated", "false");
 
-    (void)state;
     check_words(spaces, "a \u3000b\u180e\u2028c", "a| \u3000|b\u180e|\u2028|c");
     check_words(others, "a \n\u2003b", "a| |\n|\u2003|b");
 }
 
-static void gpt2_splits_as_ever(void **state)
+TEST(gpt2_splits_as_ever)
 {
     static const char gpt2[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}";
 
-    (void)state;
     check_words(gpt2, "It's  we'll 12x3, \n\n ok?! \u4f60\u597d ",
                 "It|'s| | we|'ll| 12|x|3|,| \n\n| ok|?!| \u4f60\u597d| ");
 }
 
 /* PCRE2 would read each of them otherwise, or not at all. */
-static void what_oniguruma_reads_otherwise_is_translated(void **state)
+TEST(what_oniguruma_reads_otherwise_is_translated)
 {
     static const char *const patterns[][3] = {
         {"a{,3}", "aaaaab", "aaa|aa|b"},
@@ -146,7 +142,6 @@ static void what_oniguruma_reads_otherwise_is_translated(void **state)
     };
     fsdp__matcher *matcher = NULL;
 
-    (void)state;
     CHECK_OK(fsdp__matcher_create(&matcher));
     for (size_t i = 0; i < FSDP__COUNT_OF(patterns); i++) {
         fsdp__pre_tokenizer p = {.count = 1, .steps = {{.behavior = FSDP__SPLIT_ISOLATED}}};
@@ -211,9 +206,8 @@ static const char *const untranslated[][2] = {
     {"(?i:[\\p{L}])", "'[\\p' at its offset 4 is not supported: letters beyond ASCII"},
 };
 
-static void what_is_not_translated_is_refused_with_its_place(void **state)
+TEST(what_is_not_translated_is_refused_with_its_place)
 {
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(untranslated); i++) {
         fsdp__pattern *pattern = NULL;
 
@@ -224,7 +218,7 @@ static void what_is_not_translated_is_refused_with_its_place(void **state)
     }
 }
 
-static void malformed_patterns_are_errors(void **state)
+TEST(malformed_patterns_are_errors)
 {
     static const char *const patterns[][2] = {
         {"(a", "missing closing parenthesis at its offset 2"},
@@ -236,7 +230,6 @@ static void malformed_patterns_are_errors(void **state)
         {"a\\", "it ends with a backslash at its offset 1"},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(patterns); i++) {
         fsdp__pattern *pattern = NULL;
 
@@ -245,14 +238,13 @@ static void malformed_patterns_are_errors(void **state)
     }
 }
 
-static void too_much_of_a_pattern_is_refused(void **state)
+TEST(too_much_of_a_pattern_is_refused)
 {
     char groups[] =
         "((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((";
     fsdp__pattern *pattern = NULL;
     fsdp__text kinds = {0};
 
-    (void)state;
     for (uint32_t c = 0x4e00; c < 0x4e00 + 256; c++) {
         char utf8[4];
 
@@ -269,7 +261,7 @@ static void too_much_of_a_pattern_is_refused(void **state)
 }
 
 /* Each takes a look at up to a million characters. */
-static void a_pattern_of_very_many_sets_is_refused(void **state)
+TEST(a_pattern_of_very_many_sets_is_refused)
 {
     static const struct {
         const char *begin, *part, *end;
@@ -280,7 +272,6 @@ static void a_pattern_of_very_many_sets_is_refused(void **state)
         {"(?i)", ".?A", "", 888}, {"", "a", "", 16000},      {"[", "\xe4\xb8\x80", "]", 15983},
     };
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
         for (int more = 0; more < 2; more++) {
             fsdp__pattern *pattern = NULL;
@@ -299,10 +290,3 @@ static void a_pattern_of_very_many_sets_is_refused(void **state)
             fsdp__text_release(&text);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(every_behavior_splits_as_it_says), cmocka_unit_test(an_empty_match_parts_in_every_behavior),
-          cmocka_unit_test(white_space_is_unicodes), cmocka_unit_test(gpt2_splits_as_ever),
-          cmocka_unit_test(what_oniguruma_reads_otherwise_is_translated),
-          cmocka_unit_test(what_is_not_translated_is_refused_with_its_place),
-          cmocka_unit_test(malformed_patterns_are_errors), cmocka_unit_test(too_much_of_a_pattern_is_refused),
-          cmocka_unit_test(a_pattern_of_very_many_sets_is_refused))

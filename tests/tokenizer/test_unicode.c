@@ -78,11 +78,10 @@ static fsdp__text find_all(const char *pattern, const fsdp__text *text)
     return found;
 }
 
-static void patterns_match_the_characters_that_they_always_match(void **state)
+TEST(patterns_match_the_characters_that_they_always_match)
 {
     fsdp__text text = every_character("", "");
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(kinds); i++) {
         fsdp__text found = find_all(kinds[i].pattern, &text);
 
@@ -105,12 +104,11 @@ static fsdp_status add_word(void *arg, const char *word, size_t bytes)
 }
 
 /* Patterns that were drawn: each is refused with its place, or splits as it does with Oniguruma. */
-static void drawn_patterns_split_as_ever_or_are_refused(void **state)
+TEST(drawn_patterns_split_as_ever_or_are_refused)
 {
     fsdp__matcher *matcher = NULL;
     size_t refused = 0;
 
-    (void)state;
     CHECK_OK(fsdp__matcher_create(&matcher));
     for (size_t i = 0; i < FSDP__COUNT_OF(drawn); i++) {
         fsdp__pre_tokenizer p = {.count = 1, .steps = {{.behavior = FSDP__SPLIT_ISOLATED}}};
@@ -134,7 +132,7 @@ static void drawn_patterns_split_as_ever_or_are_refused(void **state)
 
 /* ---- what is no pattern ---- */
 
-static void words_and_digits_are_those_of_rust(void **state)
+TEST(words_and_digits_are_those_of_rust)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){
         .pre_tokenizer = "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\"}, "
@@ -142,7 +140,6 @@ static void words_and_digits_are_those_of_rust(void **state)
     fsdp__matcher *matcher = NULL;
     fsdp__text joining = {0}, parting = {0};
 
-    (void)state;
     CHECK_OK(fsdp__matcher_create(&matcher));
     for (uint32_t code = 0; code < FSDP__CHARACTERS; code++) {
         char text[5] = "x";
@@ -178,15 +175,14 @@ static void check_form_c(const char *before, const char *after, uint64_t expecte
     fsdp__text_release(&scratch);
 }
 
-static void form_c_is_that_of_unicode_9(void **state)
+TEST(form_c_is_that_of_unicode_9)
 {
-    (void)state;
     check_form_c("q\u0301", "", form_c_behind);
     check_form_c("q", "\u0334", form_c_before);
 }
 
 /* A table that has changed makes other ids, so the hash that names caches has to follow each of them. */
-static void a_change_of_any_table_changes_the_hash(void **state)
+TEST(a_change_of_any_table_changes_the_hash)
 {
     static const struct {
         const void *begin;
@@ -199,7 +195,6 @@ static void a_change_of_any_table_changes_the_hash(void **state)
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uint64_t before = fsdp__unicode_hash(0);
 
-    (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(tables); i++)
         for (int last = 0; last < 2; last++) {
             uint8_t *byte = (uint8_t *)(uintptr_t)tables[i].begin + (last ? tables[i].bytes - 1 : 0);
@@ -213,8 +208,3 @@ static void a_change_of_any_table_changes_the_hash(void **state)
             CHECK(fsdp__unicode_hash(0) == before);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(patterns_match_the_characters_that_they_always_match),
-          cmocka_unit_test(drawn_patterns_split_as_ever_or_are_refused),
-          cmocka_unit_test(words_and_digits_are_those_of_rust), cmocka_unit_test(form_c_is_that_of_unicode_9),
-          cmocka_unit_test(a_change_of_any_table_changes_the_hash))

@@ -55,6 +55,6 @@ typedef struct story_state {
 } story_state;
 story_state story_state_of(fsdp_train_run *run);
 
-#define S(test) cmocka_unit_test_setup_teardown(test, story_setup, story_teardown)
+#define STORY_TEST(name) TEST_WITH(name, story_setup, story_teardown)
 
 #endif

@@ -116,27 +116,22 @@ static void learn_on_a_rank(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void a_model_learns_from_files_on_several_ranks(void **state)
+TEST(a_model_learns_from_files_on_several_ranks)
 {
     pictures p = pictures_create();
 
-    (void)state;
     for (int world = 1; world <= 3; world++)
         test_run_ranks(world, learn_on_a_rank, &p);
     pictures_free(&p);
 }
 
-static void a_field_that_is_none_is_refused(void **state)
+TEST(a_field_that_is_none_is_refused)
 {
     fsdp_context *context = test_context();
     const fsdp_data_batch empty = {0};
 
-    (void)state;
     CHECK_NULL(fsdp_batch_tensor(test_device(context), &empty, 0));
     CHECK_CONTAINS(fsdp_last_error(), "a batch of 0 fields has none with number 0");
     CHECK_NULL(fsdp_batch_tensor(test_device(context), NULL, 0));
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(a_model_learns_from_files_on_several_ranks),
-          cmocka_unit_test(a_field_that_is_none_is_refused))

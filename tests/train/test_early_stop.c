@@ -146,7 +146,7 @@ static void run(fixture *f, int world)
     }
 }
 
-static void validations_come_every_so_many_steps_and_at_the_end(void **state)
+TEST_WITH(validations_come_every_so_many_steps_and_at_the_end, setup, teardown)
 {
     static const struct {
         const char *freq;
@@ -169,7 +169,7 @@ static void validations_come_every_so_many_steps_and_at_the_end(void **state)
 }
 
 /* A rate so low that nothing changes. */
-static void a_loss_that_stays_ends_the_run(void **state)
+TEST_WITH(a_loss_that_stays_ends_the_run, setup, teardown)
 {
     fixture *f = *state;
 
@@ -193,7 +193,7 @@ static void a_loss_that_stays_ends_the_run(void **state)
 }
 
 /* Each is the lowest, and none by enough. */
-static void small_improvements_are_none(void **state)
+TEST_WITH(small_improvements_are_none, setup, teardown)
 {
     fixture *f = *state;
 
@@ -212,7 +212,7 @@ static void small_improvements_are_none(void **state)
     CHECK_EQ(f->seen[0][2].without_improvement, 0);
 }
 
-static void what_is_not_a_number_is_no_improvement(void **state)
+TEST_WITH(what_is_not_a_number_is_no_improvement, setup, teardown)
 {
     fixture *f = *state;
     char *text;
@@ -230,7 +230,7 @@ static void what_is_not_a_number_is_no_improvement(void **state)
     free(text);
 }
 
-static void each_has_a_line_behind_that_of_its_step(void **state)
+TEST_WITH(each_has_a_line_behind_that_of_its_step, setup, teardown)
 {
     fixture *f = *state;
     char *text, *at, expected[80];
@@ -273,7 +273,7 @@ static void fail_alone(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void an_allocation_that_fails_is_an_error(void **state)
+TEST_WITH(an_allocation_that_fails_is_an_error, setup, teardown)
 {
     fixture *f = *state;
 
@@ -300,16 +300,10 @@ static void fail_together(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void one_rank_that_fails_ends_all(void **state)
+TEST_WITH(one_rank_that_fails_ends_all, setup, teardown)
 {
     fixture *f = *state;
 
     for (f->n = 1; f->n < 100; f->n += 24)
         test_run_ranks(MOST_RANKS, fail_together, f);
 }
-
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-TEST_MAIN(T(validations_come_every_so_many_steps_and_at_the_end), T(a_loss_that_stays_ends_the_run),
-          T(small_improvements_are_none), T(what_is_not_a_number_is_no_improvement),
-          T(each_has_a_line_behind_that_of_its_step), T(an_allocation_that_fails_is_an_error),
-          T(one_rank_that_fails_ends_all))

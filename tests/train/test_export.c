@@ -151,7 +151,7 @@ static void check_there(const fixture *f, const char *name, bool there)
 
 /* ---- tests ---- */
 
-static void a_run_holds_its_path_and_writes_it(void **state)
+TEST_WITH(a_run_holds_its_path_and_writes_it, setup, teardown)
 {
     fixture *f = *state;
 
@@ -173,7 +173,7 @@ static void take_away(fixture *f)
     free(file);
 }
 
-static void a_model_that_cannot_be_written_goes_elsewhere(void **state)
+TEST_WITH(a_model_that_cannot_be_written_goes_elsewhere, setup, teardown)
 {
     fixture *f = *state;
 
@@ -214,7 +214,7 @@ static void take_all_away(fixture *f)
     free(lines);
 }
 
-static void both_reasons_are_told(void **state)
+TEST_WITH(both_reasons_are_told, setup, teardown)
 {
     fixture *f = *state;
     char *below = test_path(f->directory, "below"), *lines = test_path(f->directory, "lines");
@@ -255,7 +255,7 @@ static void both_reasons_are_told(void **state)
 }
 
 /* It would fail for the same reason. */
-static void the_second_path_is_another_one(void **state)
+TEST_WITH(the_second_path_is_another_one, setup, teardown)
 {
     static const char *const same[] = {"model", "model/", "model/../model", "link"};
     fixture *f = *state;
@@ -284,7 +284,7 @@ static void spoil_the_tokenizer(fixture *f)
     free(file);
 }
 
-static void a_tokenizer_takes_no_weights_along(void **state)
+TEST_WITH(a_tokenizer_takes_no_weights_along, setup, teardown)
 {
     static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
     fixture *f = *state;
@@ -325,7 +325,7 @@ static void stop_reading(fixture *f)
     f->reader = -1;
 }
 
-static void metrics_that_cannot_be_written_do_not_cost_the_model(void **state)
+TEST_WITH(metrics_that_cannot_be_written_do_not_cost_the_model, setup, teardown)
 {
     fixture *f = *state;
     char *pipe = test_path(f->directory, "pipe");
@@ -346,7 +346,7 @@ static void metrics_that_cannot_be_written_do_not_cost_the_model(void **state)
     free(pipe);
 }
 
-static void what_is_known_before_is_told_before(void **state)
+TEST_WITH(what_is_known_before_is_told_before, setup, teardown)
 {
     fixture *f = *state;
 
@@ -373,7 +373,7 @@ static void a_second_run_into_the_path_is_told(fixture *f)
     fsdp_context_free(context);
 }
 
-static void two_runs_do_not_write_one_path(void **state)
+TEST_WITH(two_runs_do_not_write_one_path, setup, teardown)
 {
     fixture *f = *state;
 
@@ -388,7 +388,7 @@ static void give_up(fixture *f)
     fsdp_hub_abandon(f->held);
 }
 
-static void what_is_given_up_is_not_written_elsewhere(void **state)
+TEST_WITH(what_is_given_up_is_not_written_elsewhere, setup, teardown)
 {
     fixture *f = *state;
 
@@ -420,7 +420,7 @@ static void export_with_a_fault(fsdp_context *context, void *arg)
 }
 
 /* And leaves no memory: a rank whose device has live bytes at its end fails. */
-static void a_rank_that_has_no_memory_fails_the_export_of_all(void **state)
+TEST_WITH(a_rank_that_has_no_memory_fails_the_export_of_all, setup, teardown)
 {
     fixture *f = *state;
 
@@ -489,7 +489,7 @@ static void export_what_is_not_finite(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void last_weights_that_are_not_finite_are_exported_where_the_run_goes_on(void **state)
+STORY_TEST(last_weights_that_are_not_finite_are_exported_where_the_run_goes_on)
 {
     story *s = *state;
 
@@ -521,7 +521,7 @@ static void export_without_memory(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void what_fails_after_the_best_is_gone_is_told_with_it(void **state)
+STORY_TEST(what_fails_after_the_best_is_gone_is_told_with_it)
 {
     story *s = *state;
     bool looked = false, wrote = false;
@@ -541,12 +541,3 @@ static void what_fails_after_the_best_is_gone_is_told_with_it(void **state)
     }
     CHECK(looked && wrote);
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(a_run_holds_its_path_and_writes_it), T(a_model_that_cannot_be_written_goes_elsewhere),
-          T(both_reasons_are_told), T(metrics_that_cannot_be_written_do_not_cost_the_model),
-          T(the_second_path_is_another_one), T(a_tokenizer_takes_no_weights_along),
-          T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
-          T(what_is_given_up_is_not_written_elsewhere), T(a_rank_that_has_no_memory_fails_the_export_of_all),
-          S(last_weights_that_are_not_finite_are_exported_where_the_run_goes_on),
-          S(what_fails_after_the_best_is_gone_is_told_with_it))

@@ -158,7 +158,7 @@ static void use(fixture *f, const char *keys)
     }
 }
 
-static void every_strategy_writes_the_weights_that_were_loaded(void **state)
+TEST_WITH(every_strategy_writes_the_weights_that_were_loaded, setup, teardown)
 {
     fixture *f = *state;
 
@@ -171,5 +171,3 @@ static void every_strategy_writes_the_weights_that_were_loaded(void **state)
         check_export(f);
     }
 }
-
-TEST_MAIN(cmocka_unit_test_setup_teardown(every_strategy_writes_the_weights_that_were_loaded, setup, teardown))

@@ -82,7 +82,7 @@ static void train(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void losses_are_those_of_float32(void **state)
+TEST_WITH(losses_are_those_of_float32, setup, teardown)
 {
     fixture *f = *state;
     double exact[STEPS];
@@ -156,7 +156,7 @@ static void find_scale(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void too_large_a_scale_costs_steps_not_the_run(void **state)
+TEST_WITH(too_large_a_scale_costs_steps_not_the_run, setup, teardown)
 {
     fixture *f = *state;
 
@@ -193,7 +193,7 @@ static void give_up(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void a_loss_that_is_not_finite_ends_the_run(void **state)
+TEST_WITH(a_loss_that_is_not_finite_ends_the_run, setup, teardown)
 {
     fixture *f = *state;
 
@@ -203,7 +203,7 @@ static void a_loss_that_is_not_finite_ends_the_run(void **state)
         test_run_ranks(world, give_up, f);
 }
 
-static void metrics_tell_the_scale(void **state)
+TEST_WITH(metrics_tell_the_scale, setup, teardown)
 {
     fixture *f = *state;
     char *path = test_path(f->directory, "metrics.jsonl"), *text;
@@ -263,13 +263,7 @@ static void scaled_steps(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void residences_scale_alike(void **state)
+TEST(residences_scale_alike)
 {
-    (void)state;
     in_every_way(scaled_steps, WAYS_RANKS_AGREE);
 }
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-TEST_MAIN(CASE(losses_are_those_of_float32), CASE(too_large_a_scale_costs_steps_not_the_run),
-          CASE(a_loss_that_is_not_finite_ends_the_run), CASE(metrics_tell_the_scale),
-          cmocka_unit_test(residences_scale_alike))

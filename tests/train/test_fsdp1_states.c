@@ -150,11 +150,10 @@ static void check_states(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void states_are_those_of_the_reference(void **state)
+TEST(states_are_those_of_the_reference)
 {
     bool any = false;
 
-    (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         replay r = {.model = NULL};
 
@@ -168,5 +167,3 @@ static void states_are_those_of_the_reference(void **state)
     if (!any)
         skip(); /* FSDP_REFERENCE has them */
 }
-
-TEST_MAIN(cmocka_unit_test(states_are_those_of_the_reference))

@@ -84,9 +84,8 @@ static void aliases(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void entries_are_what_is_trained(void **state)
+TEST(entries_are_what_is_trained)
 {
-    (void)state;
     in_every_way(aliases, WAYS_RANKS_AGREE);
 }
 
@@ -160,10 +159,7 @@ static void moves(fsdp_context *context, way_run *run)
     fsdp_module_unref(other);
 }
 
-static void another_model_trains_on_alike(void **state)
+TEST(another_model_trains_on_alike)
 {
-    (void)state;
     in_every_way(moves, WAYS_RANKS_AGREE);
 }
-
-TEST_MAIN(cmocka_unit_test(entries_are_what_is_trained), cmocka_unit_test(another_model_trains_on_alike))

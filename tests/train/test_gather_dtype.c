@@ -55,13 +55,12 @@ static void compare(const fixture *run, const fixture *none, bool float8)
     }
 }
 
-static void fewer_bytes_are_sent_and_the_losses_stay(void **state)
+TEST(fewer_bytes_are_sent_and_the_losses_stay)
 {
     static const char *const dtypes[DTYPES] = {"none", "float8", "int8"};
     char *directory = test_directory(), *data = test_path(directory, "data.txt"), text[4096];
     fixture runs[DTYPES] = {{0}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)('a' + i * i % 23);
     test_write_file(data, text, sizeof text);
@@ -79,5 +78,3 @@ static void fewer_bytes_are_sent_and_the_losses_stay(void **state)
     free(data);
     test_directory_free(directory);
 }
-
-TEST_MAIN(cmocka_unit_test(fewer_bytes_are_sent_and_the_losses_stay))

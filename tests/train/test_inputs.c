@@ -53,7 +53,7 @@ static void check_refused(fixture *f, const char *path, const char *part)
     CHECK_CONTAINS(fsdp_last_error(), "metrics.jsonl: '");
 }
 
-static void data_is_found_under_any_name(void **state)
+TEST_WITH(data_is_found_under_any_name, setup, teardown)
 {
     fixture *f = *state;
 
@@ -75,7 +75,7 @@ static void data_is_found_under_any_name(void **state)
     CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->data));
 }
 
-static void the_config_is_found_that_was_read(void **state)
+TEST_WITH(the_config_is_found_that_was_read, setup, teardown)
 {
     fixture *f = *state;
 
@@ -86,7 +86,7 @@ static void the_config_is_found_that_was_read(void **state)
     check_refused(f, f->other, "is a file of the config");
 }
 
-static void every_file_of_the_models_folder_is_found(void **state)
+TEST_WITH(every_file_of_the_models_folder_is_found, setup, teardown)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "model"), *weights = test_path(folder, "model.safetensors");
@@ -105,7 +105,7 @@ static void every_file_of_the_models_folder_is_found(void **state)
     free(weights);
 }
 
-static void a_failed_allocation_is_told(void **state)
+TEST_WITH(a_failed_allocation_is_told, setup, teardown)
 {
     fixture *f = *state;
 
@@ -114,7 +114,7 @@ static void a_failed_allocation_is_told(void **state)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__inputs_spare(f->config, "some.key", f->other));
 }
 
-static void the_format_follows_from_two_keys(void **state)
+TEST_WITH(the_format_follows_from_two_keys, setup, teardown)
 {
     static const struct {
         const char *format, *dtype;
@@ -135,8 +135,3 @@ static void the_format_follows_from_two_keys(void **state)
     CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID,
                 "data.dtype is of tokens, but data.format is text");
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(data_is_found_under_any_name), T(the_config_is_found_that_was_read),
-          T(every_file_of_the_models_folder_is_found), T(a_failed_allocation_is_told),
-          T(the_format_follows_from_two_keys))

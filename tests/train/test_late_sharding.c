@@ -168,11 +168,10 @@ static void check_late(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void state_of_earlier_steps_is_cut_to_the_shards(void **state)
+TEST(state_of_earlier_steps_is_cut_to_the_shards)
 {
     static const int worlds[] = {1, 2, 3, 5};
 
-    (void)state;
     for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
         for (int i = 0; i < 4; i++) {
             late l = {.kind = i % 2 ? SGD : ADAMW, .options.no_shared_memory = i >= 2};
@@ -224,9 +223,8 @@ static void check_late_faults(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void cutting_state_survives_every_failed_allocation(void **state)
+TEST(cutting_state_survives_every_failed_allocation)
 {
-    (void)state;
     test_run_ranks(2, check_late_faults, NULL);
 }
 
@@ -290,9 +288,8 @@ static void check_half_parameters(fsdp_context *context, void *arg)
     }
 }
 
-static void sharded_parameters_of_16_bits_step_as_whole_ones(void **state)
+TEST(sharded_parameters_of_16_bits_step_as_whole_ones)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++)
         test_run_ranks(world, check_half_parameters, NULL);
 }
@@ -325,14 +322,8 @@ static void check_gathered(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void gathered_parameters_are_refused(void **state)
+TEST(gathered_parameters_are_refused)
 {
-    (void)state;
     test_run_ranks(1, check_gathered, NULL);
     test_run_ranks(2, check_gathered, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(state_of_earlier_steps_is_cut_to_the_shards),
-          cmocka_unit_test(cutting_state_survives_every_failed_allocation),
-          cmocka_unit_test(sharded_parameters_of_16_bits_step_as_whole_ones),
-          cmocka_unit_test(gathered_parameters_are_refused))

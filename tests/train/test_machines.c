@@ -148,7 +148,7 @@ static void agree(fixture *f, fsdp_status status, const char *part)
     }
 }
 
-static void what_a_machine_does_not_see_is_said_at_the_start(void **state)
+TEST_WITH(what_a_machine_does_not_see_is_said_at_the_start, setup, teardown)
 {
     fixture *f = *state;
     char host[65] = "", expected[400], *shared = test_path(f->directory, "new/checkpoints");
@@ -183,7 +183,7 @@ static void what_a_machine_does_not_see_is_said_at_the_start(void **state)
 }
 
 /* One of them writes the digest; the others need it where there is one to compare it with. */
-static void a_machine_hashes_its_data_where_the_run_goes_on(void **state)
+TEST_WITH(a_machine_hashes_its_data_where_the_run_goes_on, setup, teardown)
 {
     fixture *f = *state;
     char *shared = test_path(f->directory, "checkpoints");
@@ -203,7 +203,7 @@ static void a_machine_hashes_its_data_where_the_run_goes_on(void **state)
     free(shared);
 }
 
-static void what_rank_0_does_not_see_is_its_machine_s(void **state)
+TEST_WITH(what_rank_0_does_not_see_is_its_machine_s, setup, teardown)
 {
     fixture *f = *state;
     char host[65] = "", expected[300];
@@ -217,7 +217,7 @@ static void what_rank_0_does_not_see_is_its_machine_s(void **state)
     CHECK_CONTAINS(f->messages[0], expected);
 }
 
-static void hsdp_has_a_copy_on_each_machine(void **state)
+TEST_WITH(hsdp_has_a_copy_on_each_machine, setup, teardown)
 {
     fixture *f = *state;
 
@@ -250,7 +250,7 @@ static void save_model(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void each_machine_has_a_leader_that_reads(void **state)
+TEST_WITH(each_machine_has_a_leader_that_reads, setup, teardown)
 {
     fixture *f = *state;
     char *model = test_path(f->directory, "model"), *data = test_path(f->folders[0], "data.txt");
@@ -275,9 +275,3 @@ static void each_machine_has_a_leader_that_reads(void **state)
     free(model);
     free(data);
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-
-TEST_MAIN(T(what_a_machine_does_not_see_is_said_at_the_start), T(what_rank_0_does_not_see_is_its_machine_s),
-          T(a_machine_hashes_its_data_where_the_run_goes_on), T(hsdp_has_a_copy_on_each_machine),
-          T(each_machine_has_a_leader_that_reads))

@@ -111,7 +111,7 @@ static const char *text_of(const json_t *object, const char *key)
 
 /* ---- files that it may not be ---- */
 
-static void what_holds_something_else_is_refused(void **state)
+TEST_WITH(what_holds_something_else_is_refused, setup, teardown)
 {
     static const char *const contents[] = {"notes\n", "{\"step\"", "{}", "\n", "[{\"step\": 1}]"};
     fixture *f = *state;
@@ -129,7 +129,7 @@ static void what_holds_something_else_is_refused(void **state)
     check_holds(f->metrics, "{\"step\": 1, \"loss\": 2}\n");
 }
 
-static void what_cannot_be_written_is_known_at_the_start(void **state)
+TEST_WITH(what_cannot_be_written_is_known_at_the_start, setup, teardown)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "none/m.jsonl");
@@ -151,7 +151,7 @@ static void what_cannot_be_written_is_known_at_the_start(void **state)
 
 /* ---- what a run adds ---- */
 
-static void every_run_begins_with_a_header(void **state)
+TEST_WITH(every_run_begins_with_a_header, setup, teardown)
 {
     fixture *f = *state;
     json_t *first, *second, *third, *step;
@@ -196,7 +196,7 @@ static double number_of(const json_t *object, const char *key)
 
 /* A whole gather and a reduction of everything at least, half of each by one of two ranks; a block is gathered twice.
  */
-static void several_machines_have_what_goes_between_them(void **state)
+TEST_WITH(several_machines_have_what_goes_between_them, setup, teardown)
 {
     fixture *f = *state;
     json_t *header, *step;
@@ -228,7 +228,7 @@ static void several_machines_have_what_goes_between_them(void **state)
     json_decref(step);
 }
 
-static void a_start_that_fails_leaves_the_file_as_it_was(void **state)
+TEST_WITH(a_start_that_fails_leaves_the_file_as_it_was, setup, teardown)
 {
     fixture *f = *state;
 
@@ -248,7 +248,7 @@ static fsdp_status begin_with_model(const fixture *f, const char *model, fsdp__m
     return fsdp__metrics_begin(f->config, &summary, out);
 }
 
-static void a_line_that_was_cut_off_does_not_swallow_the_header(void **state)
+TEST_WITH(a_line_that_was_cut_off_does_not_swallow_the_header, setup, teardown)
 {
     fixture *f = *state;
     fsdp__metrics *metrics = NULL;
@@ -262,7 +262,7 @@ static void a_line_that_was_cut_off_does_not_swallow_the_header(void **state)
     json_decref(header);
 }
 
-static void what_is_not_finite_is_null(void **state)
+TEST_WITH(what_is_not_finite_is_null, setup, teardown)
 {
     fixture *f = *state;
     fsdp_train_report report = {.step = 7, .loss = NAN, .grad_norm = INFINITY, .lr = 0.25, .skipped = 2};
@@ -282,7 +282,7 @@ static void what_is_not_finite_is_null(void **state)
 
 /* ---- what goes wrong while it is written ---- */
 
-static void a_full_disk_and_a_pipe_that_nobody_reads_are_errors(void **state)
+TEST_WITH(a_full_disk_and_a_pipe_that_nobody_reads_are_errors, setup, teardown)
 {
     fixture *f = *state;
     fsdp__metrics *metrics = (fsdp__metrics *)1;
@@ -297,7 +297,7 @@ static void a_full_disk_and_a_pipe_that_nobody_reads_are_errors(void **state)
     CHECK_EQ(run(f, 2), FSDP_IO);
 }
 
-static void every_failed_write_and_allocation_is_told(void **state)
+TEST_WITH(every_failed_write_and_allocation_is_told, setup, teardown)
 {
     fixture *f = *state;
 
@@ -319,10 +319,3 @@ static void every_failed_write_and_allocation_is_told(void **state)
         }
     }
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(what_holds_something_else_is_refused), T(what_cannot_be_written_is_known_at_the_start),
-          T(every_run_begins_with_a_header), T(several_machines_have_what_goes_between_them),
-          T(a_start_that_fails_leaves_the_file_as_it_was), T(a_line_that_was_cut_off_does_not_swallow_the_header),
-          T(what_is_not_finite_is_null), T(a_full_disk_and_a_pipe_that_nobody_reads_are_errors),
-          T(every_failed_write_and_allocation_is_told))

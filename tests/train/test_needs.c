@@ -39,8 +39,6 @@ static int teardown(void **state)
     return 0;
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-
 /* A Llama of `layers` layers and a vocabulary of 1000. */
 static void take_model(fixture *f, int64_t layers)
 {
@@ -49,7 +47,7 @@ static void take_model(fixture *f, int64_t layers)
     f->run.model_config.vocab_size = 1000;
 }
 
-static void what_fits_is_not_refused(void **state)
+TEST_WITH(what_fits_is_not_refused, setup, teardown)
 {
     fixture *f = *state;
 
@@ -57,7 +55,7 @@ static void what_fits_is_not_refused(void **state)
     CHECK_OK(fsdp__train_check_needs(&f->run));
 }
 
-static void what_no_machine_has_is_refused_with_the_sum(void **state)
+TEST_WITH(what_no_machine_has_is_refused_with_the_sum, setup, teardown)
 {
     fixture *f = *state;
     char text[64], size[24];
@@ -94,7 +92,7 @@ static void limit(int resource, rlim_t bytes)
     CHECK_EQ(setrlimit((__rlimit_resource_t)resource, &l), 0);
 }
 
-static void limits_of_the_process_are_named(void **state)
+TEST_WITH(limits_of_the_process_are_named, setup, teardown)
 {
     fixture *f = *state;
 
@@ -107,6 +105,3 @@ static void limits_of_the_process_are_named(void **state)
     limit(RLIMIT_DATA, RLIM_INFINITY);
     CHECK_OK(fsdp__train_check_needs(&f->run));
 }
-
-TEST_MAIN(T(what_fits_is_not_refused), T(what_no_machine_has_is_refused_with_the_sum),
-          T(limits_of_the_process_are_named))

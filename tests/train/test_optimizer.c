@@ -47,9 +47,8 @@ static void train(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void made_before_or_after_it_does_the_same(void **state)
+TEST(made_before_or_after_it_does_the_same)
 {
-    (void)state;
     for (int world = 1; world <= 4; world++) {
         run before = {.before = true}, after = {.before = false};
 
@@ -61,5 +60,3 @@ static void made_before_or_after_it_does_the_same(void **state)
         free(after.values);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(made_before_or_after_it_does_the_same))

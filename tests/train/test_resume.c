@@ -77,7 +77,7 @@ static void set_kind(story *s, const kind *k)
         story_set(s, k->keys[i][0], k->keys[i][1]);
 }
 
-static void a_run_in_pieces_is_the_run_in_one(void **state)
+STORY_TEST(a_run_in_pieces_is_the_run_in_one)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (int world = kinds[i].least; world <= kinds[i].most; world++) {
@@ -93,7 +93,7 @@ static void a_run_in_pieces_is_the_run_in_one(void **state)
         }
 }
 
-static void dropouts_go_on_drawing(void **state)
+STORY_TEST(dropouts_go_on_drawing)
 {
     static const char *const keys[][2] = {{"model.preset", "gpt-10m"},
                                           {"model.n_kv_heads", "3"},
@@ -108,7 +108,7 @@ static void dropouts_go_on_drawing(void **state)
 
 /* ---- elsewhere ---- */
 
-static void at_another_number_of_ranks_it_goes_on(void **state)
+STORY_TEST(at_another_number_of_ranks_it_goes_on)
 {
     static const int worlds[] = {2, 3, 1, 4, 8};
     double alone[STORY_STEPS + 1];
@@ -131,7 +131,7 @@ static void at_another_number_of_ranks_it_goes_on(void **state)
 }
 
 /* The saved batch stands where no other is asked for. */
-static void the_batch_of_the_checkpoint_stands(void **state)
+STORY_TEST(the_batch_of_the_checkpoint_stands)
 {
     story *s = *state;
 
@@ -172,7 +172,7 @@ static void refuses(story *s, const char *key, const char *value, const char *ba
     story_set(s, key, back);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+STORY_TEST(what_does_not_fit_is_refused)
 {
     story *s = *state;
     char *other = test_path(s->directory, "other.txt"), *data = test_path(s->directory, "data.txt"), text[400];
@@ -199,7 +199,7 @@ static void what_does_not_fit_is_refused(void **state)
     free(data);
 }
 
-static void what_is_excluded_begins_anew(void **state)
+STORY_TEST(what_is_excluded_begins_anew)
 {
     story *s = *state;
     double before;
@@ -304,7 +304,7 @@ static void freeze_and_thaw(story *s, const int worlds[3])
     CHECK_EQ(steps_of(s, 6, "state." OTHER ".step"), 6);
 }
 
-static void what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed(void **state)
+STORY_TEST(what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed)
 {
     static const int worlds[][3] = {{1, 1, 1}, {2, 3, 1}, {1, 2, 2}, {4, 2, 3}, {4, 2, 4}};
     static const kind frozen_kinds[] = {
@@ -330,7 +330,7 @@ static void what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed(void **s
 }
 
 /* What was frozen from the start has no state, and gets none. */
-static void what_was_never_trained_has_no_state(void **state)
+STORY_TEST(what_was_never_trained_has_no_state)
 {
     story *s = *state;
 
@@ -352,7 +352,7 @@ static void what_was_never_trained_has_no_state(void **state)
     }
 }
 
-static void an_older_checkpoint_can_be_gone_on_from(void **state)
+STORY_TEST(an_older_checkpoint_can_be_gone_on_from)
 {
     story *s = *state;
     double third;
@@ -377,7 +377,7 @@ static void an_older_checkpoint_can_be_gone_on_from(void **state)
     CHECK_EQ(s->resumed_step, 3);
 }
 
-static void weights_may_begin_as_those_of_other_files(void **state)
+STORY_TEST(weights_may_begin_as_those_of_other_files)
 {
     story *s = *state;
     char *first = test_path(s->directory, "first"), *step = test_path(first, "step-6");
@@ -427,7 +427,7 @@ static void weights_may_begin_as_those_of_other_files(void **state)
     free(first);
 }
 
-static void it_saves_nowhere_but_in_the_folder_that_it_holds(void **state)
+STORY_TEST(it_saves_nowhere_but_in_the_folder_that_it_holds)
 {
     story *s = *state;
     char *first;
@@ -447,7 +447,7 @@ static void it_saves_nowhere_but_in_the_folder_that_it_holds(void **state)
 }
 
 /* The folder itself can be made, and no file of a checkpoint in it could be named. */
-static void a_folder_with_no_room_for_names_is_refused_at_the_start(void **state)
+STORY_TEST(a_folder_with_no_room_for_names_is_refused_at_the_start)
 {
     story *s = *state;
     char path[4050];
@@ -465,10 +465,3 @@ static void a_folder_with_no_room_for_names_is_refused_at_the_start(void **state
     path[used + 200] = '\0';
     CHECK(access(path, F_OK) != 0);
 }
-
-TEST_MAIN(S(a_run_in_pieces_is_the_run_in_one), S(dropouts_go_on_drawing), S(at_another_number_of_ranks_it_goes_on),
-          S(the_batch_of_the_checkpoint_stands), S(what_does_not_fit_is_refused), S(what_is_excluded_begins_anew),
-          S(what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed), S(what_was_never_trained_has_no_state),
-          S(an_older_checkpoint_can_be_gone_on_from), S(weights_may_begin_as_those_of_other_files),
-          S(it_saves_nowhere_but_in_the_folder_that_it_holds),
-          S(a_folder_with_no_room_for_names_is_refused_at_the_start))

@@ -106,7 +106,7 @@ static void pass(void **state, unsigned from_number, unsigned to_number)
             (int)p.left.window, (int)p.found.window);
 }
 
-static void any_side_goes_on_from_any(void **state)
+STORY_TEST(any_side_goes_on_from_any)
 {
     int drawn = test_long() ? DRAWN_LONG : test_brief() ? DRAWN / 4 : DRAWN;
     uint64_t draw = 12345;
@@ -122,5 +122,3 @@ static void any_side_goes_on_from_any(void **state)
         pass(state, (unsigned)(draw >> 33) % CASES, (unsigned)(draw >> 45) % CASES);
     }
 }
-
-TEST_MAIN(S(any_side_goes_on_from_any))

@@ -142,7 +142,7 @@ static void run(fixture *f, int world)
 
 /* ---- tests ---- */
 
-static void every_world_trains_the_same(void **state)
+TEST_WITH(every_world_trains_the_same, setup, teardown)
 {
     fixture *f = *state;
     double alone[STEPS];
@@ -171,7 +171,7 @@ static void every_world_trains_the_same(void **state)
     CHECK(alone[STEPS - 1] < alone[0]);
 }
 
-static void offloaded_or_not_it_trains_the_same(void **state)
+TEST_WITH(offloaded_or_not_it_trains_the_same, setup, teardown)
 {
     fixture *f = *state;
     seen plain[MOST_RANKS];
@@ -200,7 +200,7 @@ static void offloaded_or_not_it_trains_the_same(void **state)
 }
 
 /* The same losses and collectives for less memory. */
-static void checkpoints_change_only_what_is_kept(void **state)
+TEST_WITH(checkpoints_change_only_what_is_kept, setup, teardown)
 {
     static const struct {
         const char *mode, *option;
@@ -229,7 +229,7 @@ static void checkpoints_change_only_what_is_kept(void **state)
     }
 }
 
-static void what_all_ranks_know_is_told_by_rank_0_alone(void **state)
+TEST_WITH(what_all_ranks_know_is_told_by_rank_0_alone, setup, teardown)
 {
     fixture *f = *state;
 
@@ -283,7 +283,7 @@ static void step_rank(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void what_is_frozen_stays_as_it_was(void **state)
+TEST_WITH(what_is_frozen_stays_as_it_was, setup, teardown)
 {
     fixture *f = *state;
     double alone[2] = {0};
@@ -314,7 +314,7 @@ static void freeze_wrongly(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_train_run_create(context, f->config, &run), FSDP_INVALID, "leaves no parameter to train");
 }
 
-static void a_pattern_that_freezes_nothing_or_all_is_refused(void **state)
+TEST_WITH(a_pattern_that_freezes_nothing_or_all_is_refused, setup, teardown)
 {
     test_run_ranks(1, freeze_wrongly, *state);
 }
@@ -335,17 +335,17 @@ static void survives(fixture *f, fsdp__fault_kind kind)
     CHECK(f->nth > 1);
 }
 
-static void a_failing_allocation_ends_all_ranks_and_leaks_nothing(void **state)
+TEST_WITH(a_failing_allocation_ends_all_ranks_and_leaks_nothing, setup, teardown)
 {
     survives(*state, FSDP__FAULT_ALLOCATION);
 }
 
-static void a_failing_collective_ends_all_ranks_and_leaks_nothing(void **state)
+TEST_WITH(a_failing_collective_ends_all_ranks_and_leaks_nothing, setup, teardown)
 {
     survives(*state, FSDP__FAULT_COLLECTIVE);
 }
 
-static void a_failing_write_leaves_no_model_behind(void **state)
+TEST_WITH(a_failing_write_leaves_no_model_behind, setup, teardown)
 {
     fixture *f = *state;
     char *rescued = test_path(f->directory, "rescued");
@@ -364,10 +364,3 @@ static void a_failing_write_leaves_no_model_behind(void **state)
     CHECK(access(f->model, F_OK) == 0);
     free(rescued);
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(every_world_trains_the_same), T(offloaded_or_not_it_trains_the_same),
-          T(checkpoints_change_only_what_is_kept), T(what_all_ranks_know_is_told_by_rank_0_alone),
-          T(what_is_frozen_stays_as_it_was), T(a_pattern_that_freezes_nothing_or_all_is_refused),
-          T(a_failing_allocation_ends_all_ranks_and_leaks_nothing),
-          T(a_failing_collective_ends_all_ranks_and_leaks_nothing), T(a_failing_write_leaves_no_model_behind))

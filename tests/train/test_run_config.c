@@ -42,9 +42,8 @@ static void refuses(const char *text, const char *expected)
     CHECK_STRING(fsdp_last_error(), whole);
 }
 
-static void every_key_has_its_default(void **state)
+TEST_WITH(every_key_has_its_default, setup, teardown)
 {
-    (void)state;
     CHECK_NULL(config->model.path);
     CHECK_EQ(config->model.pretrained, -1);
     CHECK_EQ(config->model.n_layers, 0);
@@ -68,9 +67,8 @@ static void every_key_has_its_default(void **state)
     CHECK_EQ(config->save.dtype, FSDP_F32);
 }
 
-static void a_file_sets_what_it_names(void **state)
+TEST_WITH(a_file_sets_what_it_names, setup, teardown)
 {
-    (void)state;
     CHECK_OK(load("# a comment\n"
                   "model: {preset: llama-1m, tie_word_embeddings: true}\n"
                   "data:\n  path:\n    - a.txt\n    - 'b c.txt'\n  order: shuffled\n  dtype: uint32\n"
@@ -106,9 +104,8 @@ static void a_file_sets_what_it_names(void **state)
     CHECK_EQ(config->training.steps, 20);
 }
 
-static void an_unknown_name_is_refused_with_the_nearest_one(void **state)
+TEST_WITH(an_unknown_name_is_refused_with_the_nearest_one, setup, teardown)
 {
-    (void)state;
     refuses("# c\n\ntraining:\n  seed: 3\n\n  # c\n  stepz: 3\n",
             ":7: training.stepz is not a key of training; did you mean 'steps'?");
     refuses("training:\n  lr: 3\n", ":2: training.lr is not a key of training; did you mean 'optimizer.lr'?");
@@ -123,9 +120,8 @@ static void an_unknown_name_is_refused_with_the_nearest_one(void **state)
     refuses("training: {seed: 3,\n  stepz: 3}\n", ":2: training.stepz is not a key of training; did you mean 'steps'?");
 }
 
-static void a_wrong_value_is_refused_with_what_is_allowed(void **state)
+TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
 {
-    (void)state;
     refuses("optimizer:\n  name: sgd\n\n  lr: abc\n", ":4: optimizer.lr is 'abc': expected a number greater than 0");
     refuses("optimizer:\n  lr: 0\n", ":2: optimizer.lr is '0': expected a number greater than 0");
     refuses("optimizer:\n  lr: nan\n", ":2: optimizer.lr is 'nan': expected a number greater than 0");
@@ -143,9 +139,8 @@ static void a_wrong_value_is_refused_with_what_is_allowed(void **state)
     refuses("data:\n  path: ['']\n", ":2: data.path has an empty entry: expected a file or a list of files");
 }
 
-static void a_wrong_shape_is_refused(void **state)
+TEST_WITH(a_wrong_shape_is_refused, setup, teardown)
 {
-    (void)state;
     refuses("training:\n  seed: 1\n  steps: [10]\n", ":3: training.steps is a list: expected an integer from 1");
     refuses("training:\n  steps:\n    a: 1\n", ":2: training.steps is a section: expected an integer from 1");
     refuses("model:\n  frozen: [a, [b]]\n", ":2: model.frozen holds a list: expected a list of patterns");
@@ -160,9 +155,8 @@ static void a_wrong_shape_is_refused(void **state)
     CHECK_ERROR(fsdp_train_config_load(config, "/nonexistent/c.yaml"), FSDP_NOT_FOUND, "/nonexistent/c.yaml");
 }
 
-static void overrides_speak_the_same_language(void **state)
+TEST_WITH(overrides_speak_the_same_language, setup, teardown)
 {
-    (void)state;
     CHECK_OK(fsdp_train_config_set(config, "training.steps", "7"));
     CHECK_EQ(config->training.steps, 7);
     CHECK_OK(fsdp_train_config_set(config, "data.path", "[a.txt, 'b c.txt']"));
@@ -184,14 +178,13 @@ static void overrides_speak_the_same_language(void **state)
     CHECK_EQ(config->training.steps, 7);
 }
 
-static void what_is_printed_reads_back(void **state)
+TEST_WITH(what_is_printed_reads_back, setup, teardown)
 {
     fsdp_train_config *again = NULL;
     char *printed = test_path(directory, "printed.yaml"), *first, *second;
     size_t first_bytes, second_bytes;
     FILE *file;
 
-    (void)state;
     CHECK_OK(load("model: {preset: 'a: b''c'}\ndata:\n  path: [x, 'y, z']\noptimizer:\n  lr: 0.1\n  eps: 1.5e-9\n"
                   "training:\n  max_norm: 0.3333333333333333\n"));
     file = fopen(printed, "w");
@@ -214,9 +207,8 @@ static void what_is_printed_reads_back(void **state)
     fsdp_train_config_free(again);
 }
 
-static void keys_are_checked_against_each_other(void **state)
+TEST_WITH(keys_are_checked_against_each_other, setup, teardown)
 {
-    (void)state;
     CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "set model.path");
     CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
     CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "set data.path");
@@ -265,7 +257,7 @@ static void keys_are_checked_against_each_other(void **state)
     CHECK_OK(fsdp_train_config_check(config, 3));
 }
 
-static void checkpoints_have_a_folder_of_their_own(void **state)
+TEST_WITH(checkpoints_have_a_folder_of_their_own, setup, teardown)
 {
     static const char *const needing[][2] = {{"checkpoint.enable", "true"},
                                              {"checkpoint.keep_every", "10"},
@@ -275,7 +267,6 @@ static void checkpoints_have_a_folder_of_their_own(void **state)
     static const char *const inside[] = {"folder", "folder/", "folder/a/b", "./folder", "./folder/a"};
     char link[300], folder[300];
 
-    (void)state;
     CHECK_OK(fsdp_train_config_set(config, "data.path", "a.txt"));
     CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
     for (size_t i = 0; i < sizeof needing / sizeof *needing; i++) {
@@ -315,12 +306,11 @@ static void checkpoints_have_a_folder_of_their_own(void **state)
     CHECK(!fsdp__train_loads(config, FSDP__TRAIN_OPTIMIZER) && fsdp__train_loads(config, FSDP__TRAIN_DATALOADER));
 }
 
-static void a_model_does_not_take_the_name_of_a_checkpoint(void **state)
+TEST_WITH(a_model_does_not_take_the_name_of_a_checkpoint, setup, teardown)
 {
     static const char *const steps[] = {"folders/step-2", "./folders/step-0/", "folders//step-7/model",
                                         "folders/step-9.saving"};
 
-    (void)state;
     CHECK_OK(fsdp_train_config_set(config, "data.path", "a.txt"));
     CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
     CHECK_OK(fsdp_train_config_set(config, "checkpoint.folder", "folders"));
@@ -352,12 +342,11 @@ static char *printed(const fsdp_train_config *c)
     return text;
 }
 
-static void a_copy_has_the_same_values_and_is_its_own(void **state)
+TEST_WITH(a_copy_has_the_same_values_and_is_its_own, setup, teardown)
 {
     fsdp_train_config *from, *copy;
     char *before, *after;
 
-    (void)state;
     CHECK_OK(fsdp_train_config_create(&from));
     CHECK_OK(fsdp_train_config_set(from, "model.preset", "llama-1m"));
     CHECK_OK(fsdp_train_config_set(from, "data.path", "[a, b]"));
@@ -387,11 +376,10 @@ static void a_copy_has_the_same_values_and_is_its_own(void **state)
     free(before);
 }
 
-static void a_failed_allocation_leaves_nothing_behind(void **state)
+TEST_WITH(a_failed_allocation_leaves_nothing_behind, setup, teardown)
 {
     static const char text[] = "model:\n  preset: a\ndata:\n  path: [a, b]\ntraining:\n  steps: 3\n";
 
-    (void)state;
     test_write_file(path, text, sizeof text - 1);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_train_config *fresh = NULL;
@@ -405,11 +393,3 @@ static void a_failed_allocation_leaves_nothing_behind(void **state)
         fsdp_train_config_free(fresh);
     }
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(every_key_has_its_default), T(a_file_sets_what_it_names),
-          T(an_unknown_name_is_refused_with_the_nearest_one), T(a_wrong_value_is_refused_with_what_is_allowed),
-          T(a_wrong_shape_is_refused), T(overrides_speak_the_same_language), T(what_is_printed_reads_back),
-          T(keys_are_checked_against_each_other), T(checkpoints_have_a_folder_of_their_own),
-          T(a_model_does_not_take_the_name_of_a_checkpoint), T(a_copy_has_the_same_values_and_is_its_own),
-          T(a_failed_allocation_leaves_nothing_behind))

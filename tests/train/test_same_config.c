@@ -97,7 +97,7 @@ static void agree(fixture *f, const char *part)
         CHECK_CONTAINS(f->messages[0], part);
 }
 
-static void a_key_that_differs_is_named_with_both_values(void **state)
+TEST_WITH(a_key_that_differs_is_named_with_both_values, setup, teardown)
 {
     fixture *f = *state;
 
@@ -114,7 +114,7 @@ static void a_key_that_differs_is_named_with_both_values(void **state)
     agree(f, ", and 1 more: start all with the same");
 }
 
-static void the_smallest_difference_of_a_number_is_found(void **state)
+TEST_WITH(the_smallest_difference_of_a_number_is_found, setup, teardown)
 {
     fixture *f = *state;
 
@@ -134,7 +134,7 @@ static void change_a_byte(const char *path, size_t at)
     free(data);
 }
 
-static void paths_and_threads_are_a_ranks_own(void **state)
+TEST_WITH(paths_and_threads_are_a_ranks_own, setup, teardown)
 {
     fixture *f = *state;
     char *data = test_path(f->directory, "data.txt"), *other = copy(f, data, "other.txt", NULL, NULL);
@@ -190,7 +190,7 @@ static void change_a_weight(const char *path)
     change_a_byte(path, bytes / 2);
 }
 
-static void models_from_different_folders_must_be_the_same(void **state)
+TEST_WITH(models_from_different_folders_must_be_the_same, setup, teardown)
 {
     static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
     static const char reference[] = REFERENCE "/models/tiny-gpt2";
@@ -236,7 +236,7 @@ static void save_checkpoint(fixture *f, const char *folder, const char *seed)
     fsdp_context_free(context);
 }
 
-static void ranks_begin_with_the_same_checkpoint(void **state)
+TEST_WITH(ranks_begin_with_the_same_checkpoint, setup, teardown)
 {
     fixture *f = *state;
     char *first = test_path(f->directory, "first"), *second = test_path(f->directory, "second");
@@ -251,8 +251,3 @@ static void ranks_begin_with_the_same_checkpoint(void **state)
     free(second);
     free(first);
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(a_key_that_differs_is_named_with_both_values), T(the_smallest_difference_of_a_number_is_found),
-          T(paths_and_threads_are_a_ranks_own), T(models_from_different_folders_must_be_the_same),
-          T(ranks_begin_with_the_same_checkpoint))

@@ -37,7 +37,7 @@ static void change_byte(const char *path, long at)
 }
 
 /* Also where its size and its time of change are what they were. */
-static void one_byte_of_other_data_is_refused(void **state)
+STORY_TEST(one_byte_of_other_data_is_refused)
 {
     story *s = *state;
     char *data = write_long_data(s);
@@ -89,7 +89,7 @@ static void edit_manifest(const story *s, const char *step, const char *from, co
 }
 
 /* As those of before there were digests of all. */
-static void a_checkpoint_without_a_digest_compares_samples(void **state)
+STORY_TEST(a_checkpoint_without_a_digest_compares_samples)
 {
     story *s = *state;
     char *data = write_long_data(s);
@@ -180,7 +180,7 @@ static void save_before_and_after(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void a_save_does_not_wait_until_the_data_is_read(void **state)
+STORY_TEST(a_save_does_not_wait_until_the_data_is_read)
 {
     story *s = *state;
     char *data = write_large_data(s);
@@ -210,7 +210,7 @@ static void a_save_does_not_wait_until_the_data_is_read(void **state)
 }
 
 /* Files that are still the same are not read again: what the checkpoint says of them is believed. */
-static void data_that_has_not_changed_is_known_again(void **state)
+STORY_TEST(data_that_has_not_changed_is_known_again)
 {
     story *s = *state;
 
@@ -230,6 +230,3 @@ static void data_that_has_not_changed_is_known_again(void **state)
     CHECK_EQ(s->status, FSDP_INVALID);
     CHECK_CONTAINS(s->message, "data.path holds as many tokens, but not the same (digest abcdabcdabcd");
 }
-
-TEST_MAIN(S(one_byte_of_other_data_is_refused), S(a_checkpoint_without_a_digest_compares_samples),
-          S(a_save_does_not_wait_until_the_data_is_read), S(data_that_has_not_changed_is_known_again))

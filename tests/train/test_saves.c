@@ -31,7 +31,7 @@ static const char *there(const story *s, char text[STORY_STEPS + 1])
 
 /* ---- when ---- */
 
-static void it_saves_at_intervals_at_its_end_and_when_it_is_asked(void **state)
+STORY_TEST(it_saves_at_intervals_at_its_end_and_when_it_is_asked)
 {
     char text[STORY_STEPS + 1];
     story *s = *state;
@@ -53,7 +53,7 @@ static void it_saves_at_intervals_at_its_end_and_when_it_is_asked(void **state)
     CHECK(!story_has(s, ""));
 }
 
-static void it_keeps_the_newest_and_multiples(void **state)
+STORY_TEST(it_keeps_the_newest_and_multiples)
 {
     char text[STORY_STEPS + 1];
     story *s = *state;
@@ -68,7 +68,7 @@ static void it_keeps_the_newest_and_multiples(void **state)
 }
 
 /* The best validation is not the last here: the learning rate is absurd. */
-static void the_best_checkpoint_stays(void **state)
+STORY_TEST(the_best_checkpoint_stays)
 {
     char text[STORY_STEPS + 1], expected[3] = "";
     story *s = *state;
@@ -96,7 +96,7 @@ static void the_best_checkpoint_stays(void **state)
 }
 
 /* The first step throws the weights so far that the next ones are NaN. */
-static void what_is_not_finite_is_said_and_does_not_replace_what_is(void **state)
+STORY_TEST(what_is_not_finite_is_said_and_does_not_replace_what_is)
 {
     char text[STORY_STEPS + 1];
     story *s = *state;
@@ -123,7 +123,7 @@ static void what_is_not_finite_is_said_and_does_not_replace_what_is(void **state
     }
 }
 
-static void the_best_checkpoint_stays_where_nobody_validates_any_more(void **state)
+STORY_TEST(the_best_checkpoint_stays_where_nobody_validates_any_more)
 {
     story *s = *state;
     char text[STORY_STEPS + 1], expected[3] = "", *data = test_path(s->directory, "data.txt");
@@ -216,7 +216,7 @@ static void check_best(story *s, int world)
     free(weights);
 }
 
-static void the_best_is_exported_where_it_is_asked_for(void **state)
+STORY_TEST(the_best_is_exported_where_it_is_asked_for)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1", "zero2", "zero3", "hsdp"};
 
@@ -232,7 +232,7 @@ static void the_best_is_exported_where_it_is_asked_for(void **state)
 }
 
 /* With early stopping nobody has to ask; who does not want it says so. */
-static void what_was_stopped_early_exports_the_best(void **state)
+STORY_TEST(what_was_stopped_early_exports_the_best)
 {
     story *s = *state;
     char steps[8], *weights;
@@ -254,7 +254,7 @@ static void what_was_stopped_early_exports_the_best(void **state)
     free(weights);
 }
 
-static void a_best_that_cannot_be_is_told_at_the_start(void **state)
+STORY_TEST(a_best_that_cannot_be_is_told_at_the_start)
 {
     story *s = *state;
     char path[600];
@@ -280,7 +280,7 @@ static void a_best_that_cannot_be_is_told_at_the_start(void **state)
     CHECK_CONTAINS(s->message, "export.which best (last would do without): the best validation so far was after step ");
 }
 
-static void load_step_names_the_best(void **state)
+STORY_TEST(load_step_names_the_best)
 {
     story *s = *state;
     char step[16];
@@ -316,7 +316,7 @@ static void load_step_names_the_best(void **state)
 }
 
 /* The lowest loss of one text says nothing about that of another, nor do validations without a lower one. */
-static void validations_of_other_data_begin_anew(void **state)
+STORY_TEST(validations_of_other_data_begin_anew)
 {
     char *data = test_path((*(story **)state)->directory, "data.txt"), text[400];
     char *other = test_path((*(story **)state)->directory, "other.txt");
@@ -350,7 +350,7 @@ static void validations_of_other_data_begin_anew(void **state)
     free(data);
 }
 
-static void the_best_checkpoint_goes_where_it_is_not_wanted(void **state)
+STORY_TEST(the_best_checkpoint_goes_where_it_is_not_wanted)
 {
     char text[STORY_STEPS + 1];
     story *s = *state;
@@ -369,7 +369,7 @@ static void the_best_checkpoint_goes_where_it_is_not_wanted(void **state)
 
 /* ---- what cannot be written ---- */
 
-static void a_checkpoint_that_fails_is_tried_again(void **state)
+STORY_TEST(a_checkpoint_that_fails_is_tried_again)
 {
     story *s = *state;
     char text[STORY_STEPS + 1];
@@ -404,7 +404,7 @@ static void a_checkpoint_that_fails_is_tried_again(void **state)
     CHECK(last > 0 && last <= failed && failed <= fired);
 }
 
-static void a_start_survives_every_failed_allocation(void **state)
+STORY_TEST(a_start_survives_every_failed_allocation)
 {
     story *s = *state;
     int failures = 0;
@@ -475,7 +475,7 @@ static void come_late(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void no_rank_looks_before_the_folder_is_held(void **state)
+STORY_TEST(no_rank_looks_before_the_folder_is_held)
 {
     story *s = *state;
     meeting m = {.story = s, .config = s->config};
@@ -491,7 +491,7 @@ static void no_rank_looks_before_the_folder_is_held(void **state)
     test_run_ranks(2, come_late, &m);
 }
 
-static void two_runs_do_not_share_a_folder(void **state)
+STORY_TEST(two_runs_do_not_share_a_folder)
 {
     story *s = *state;
     meeting m = {.story = s, .config = s->config};
@@ -502,7 +502,7 @@ static void two_runs_do_not_share_a_folder(void **state)
     story_go(s, 1);
 }
 
-static void a_folder_that_cannot_be_written_is_refused_at_the_start(void **state)
+STORY_TEST(a_folder_that_cannot_be_written_is_refused_at_the_start)
 {
     story *s = *state;
     char *file = test_path(s->directory, "data.txt");
@@ -546,7 +546,7 @@ static void export_without_the_best(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void a_best_that_is_gone_at_the_end_does_not_cost_the_model(void **state)
+STORY_TEST(a_best_that_is_gone_at_the_end_does_not_cost_the_model)
 {
     story *s = *state;
     size_t bytes;
@@ -574,7 +574,7 @@ static void save_nowhere(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void a_program_saves_when_it_likes(void **state)
+STORY_TEST(a_program_saves_when_it_likes)
 {
     char text[STORY_STEPS + 1];
     story *s = *state;
@@ -587,13 +587,3 @@ static void a_program_saves_when_it_likes(void **state)
     test_run_ranks(3, save_by_hand, s);
     CHECK_STRING(there(s, text), "12");
 }
-
-TEST_MAIN(S(it_saves_at_intervals_at_its_end_and_when_it_is_asked), S(it_keeps_the_newest_and_multiples),
-          S(the_best_checkpoint_stays), S(what_is_not_finite_is_said_and_does_not_replace_what_is),
-          S(the_best_checkpoint_stays_where_nobody_validates_any_more), S(validations_of_other_data_begin_anew),
-          S(the_best_checkpoint_goes_where_it_is_not_wanted), S(a_checkpoint_that_fails_is_tried_again),
-          S(a_start_survives_every_failed_allocation), S(two_runs_do_not_share_a_folder),
-          S(no_rank_looks_before_the_folder_is_held), S(a_folder_that_cannot_be_written_is_refused_at_the_start),
-          S(a_program_saves_when_it_likes), S(the_best_is_exported_where_it_is_asked_for),
-          S(what_was_stopped_early_exports_the_best), S(a_best_that_cannot_be_is_told_at_the_start),
-          S(load_step_names_the_best), S(a_best_that_is_gone_at_the_end_does_not_cost_the_model))

@@ -148,9 +148,8 @@ static void check_old_flat(fsdp_context *context, void *arg)
     check_old(context, arg, true);
 }
 
-static void one_from_before_the_sharding_is_refused(void **state)
+TEST(one_from_before_the_sharding_is_refused)
 {
-    (void)state;
     in_worlds(2, 3, check_old_sharded);
     in_worlds(2, 3, check_old_flat);
 }
@@ -195,11 +194,7 @@ static void check_summoned(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_load_that_a_summoned_module_refuses_changes_no_other(void **state)
+TEST(a_load_that_a_summoned_module_refuses_changes_no_other)
 {
-    (void)state;
     in_worlds(1, 3, check_summoned);
 }
-
-TEST_MAIN(cmocka_unit_test(one_from_before_the_sharding_is_refused),
-          cmocka_unit_test(a_load_that_a_summoned_module_refuses_changes_no_other))

@@ -180,7 +180,7 @@ static void check_metrics(const fixture *f, int last, int bad)
     remove(f->metrics);
 }
 
-static void every_policy_in_every_world(void **state)
+TEST_WITH(every_policy_in_every_world, setup, teardown)
 {
     static const char *const policies[] = {"stop", "skip", "continue"};
     fixture *f = *state;
@@ -197,7 +197,7 @@ static void every_policy_in_every_world(void **state)
             }
 }
 
-static void steps_that_nobody_is_told_of_are_looked_at_too(void **state)
+TEST_WITH(steps_that_nobody_is_told_of_are_looked_at_too, setup, teardown)
 {
     fixture *f = *state;
 
@@ -213,7 +213,7 @@ static void steps_that_nobody_is_told_of_are_looked_at_too(void **state)
 }
 
 /* No group of them is stepped in the backward, where one may be left out. */
-static void steps_of_offloaded_shards_are_left_out_too(void **state)
+TEST_WITH(steps_of_offloaded_shards_are_left_out_too, setup, teardown)
 {
     fixture *f = *state;
 
@@ -255,7 +255,7 @@ static void go_on_after_a_stop(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void a_run_that_was_stopped_can_go_on(void **state)
+TEST_WITH(a_run_that_was_stopped_can_go_on, setup, teardown)
 {
     fixture *f = *state;
 
@@ -315,7 +315,7 @@ static void whole_run(fsdp_context *context, void *arg)
 }
 
 /* A rate that throws the weights far out in the first step. */
-static void a_run_that_diverges_says_so_once(void **state)
+TEST_WITH(a_run_that_diverges_says_so_once, setup, teardown)
 {
     fixture *f = *state;
 
@@ -350,7 +350,7 @@ static void a_run_that_diverges_says_so_once(void **state)
 }
 
 /* The loss and the norm of the only step are finite, its result is not. */
-static void what_the_last_step_threw_out_of_range_is_not_exported(void **state)
+TEST_WITH(what_the_last_step_threw_out_of_range_is_not_exported, setup, teardown)
 {
     fixture *f = *state;
 
@@ -373,7 +373,7 @@ static void what_the_last_step_threw_out_of_range_is_not_exported(void **state)
     CHECK_EQ(f->exported[1], 1);
 }
 
-static void an_infinite_loss_is_seen_by_ranks_whose_own_is_not(void **state)
+TEST_WITH(an_infinite_loss_is_seen_by_ranks_whose_own_is_not, setup, teardown)
 {
     fixture *f = *state;
     plan p = {.f = f, .on_nan = FSDP_TRAIN_SKIP, .bad = 2};
@@ -383,9 +383,3 @@ static void an_infinite_loss_is_seen_by_ranks_whose_own_is_not(void **state)
     write_data(f, 4, 2);
     test_run_ranks(4, steps_of_a_rank, &p);
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(every_policy_in_every_world), T(steps_that_nobody_is_told_of_are_looked_at_too),
-          T(steps_of_offloaded_shards_are_left_out_too), T(a_run_that_was_stopped_can_go_on),
-          T(a_run_that_diverges_says_so_once), T(what_the_last_step_threw_out_of_range_is_not_exported),
-          T(an_infinite_loss_is_seen_by_ranks_whose_own_is_not))

@@ -223,11 +223,10 @@ static void compare_copies(const char *data, int micros)
     check_calls(&second, 4, micros * 2 * GROUPS, micros * GROUPS, 1);
 }
 
-static void strategies_train_alike(void **state)
+TEST(strategies_train_alike)
 {
     char *directory = test_directory(), *data = test_path(directory, "data.txt"), text[4096];
 
-    (void)state;
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)('a' + i * i % 23);
     test_write_file(data, text, sizeof text);
@@ -242,12 +241,11 @@ static void strategies_train_alike(void **state)
 }
 
 /* Before anything is trained the weights are the same; the data is the same in other hands. */
-static void first_losses_do_not_depend_on_the_number_of_ranks(void **state)
+TEST(first_losses_do_not_depend_on_the_number_of_ranks)
 {
     char *directory = test_directory(), *data = test_path(directory, "data.txt"), text[8192];
     double alone = 0;
 
-    (void)state;
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)('a' + i * i % 23);
     test_write_file(data, text, sizeof text);
@@ -321,11 +319,10 @@ static const char *const right[][3] = {
     {"fsdp1", "parallelism.fsdp1_backward_prefetch", "none"},
 };
 
-static void no_shard_has_the_degrees_of_ddp(void **state)
+TEST(no_shard_has_the_degrees_of_ddp)
 {
     fsdp_train_config *config = configure("none.txt", 4, 1, "fsdp1");
 
-    (void)state;
     CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp1_strategy", "no_shard"));
     set(config, "parallelism.data_parallel_shard_degree", "%d", 4);
     CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID, "no_shard shards nothing");
@@ -348,11 +345,10 @@ static void create(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void unused_parameters_are_found_in_one_way(void **state)
+TEST(unused_parameters_are_found_in_one_way)
 {
     fsdp_train_config *config = configure("none.txt", 4, 1, "ddp");
 
-    (void)state;
     CHECK_OK(fsdp_train_config_set(config, "parallelism.ddp_static_graph", "true"));
     CHECK_OK(fsdp_train_config_check(config, 4));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.ddp_find_unused_parameters", "true"));
@@ -361,12 +357,11 @@ static void unused_parameters_are_found_in_one_way(void **state)
     fsdp_train_config_free(config);
 }
 
-static void frozen_parameters_beside_others_are_refused_by_the_name_of_their_unit(void **state)
+TEST(frozen_parameters_beside_others_are_refused_by_the_name_of_their_unit)
 {
     char *directory = test_directory(), *data = test_path(directory, "data.txt");
     fixture f = {.config = configure(data, 1, 1, "fsdp1")};
 
-    (void)state;
     test_write_file(data, directory, strlen(directory));
     CHECK_OK(fsdp_train_config_set(f.config, "model.frozen", "model.layers.1.self_attn.*"));
     test_run_ranks(1, create, &f);
@@ -375,9 +370,8 @@ static void frozen_parameters_beside_others_are_refused_by_the_name_of_their_uni
     test_directory_free(directory);
 }
 
-static void what_excludes_each_other_is_refused(void **state)
+TEST(what_excludes_each_other_is_refused)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         fsdp_train_config *config = configure("none.txt", 4, 1, wrong[i][0]);
 
@@ -393,8 +387,3 @@ static void what_excludes_each_other_is_refused(void **state)
         fsdp_train_config_free(config);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(strategies_train_alike), cmocka_unit_test(first_losses_do_not_depend_on_the_number_of_ranks),
-          cmocka_unit_test(frozen_parameters_beside_others_are_refused_by_the_name_of_their_unit),
-          cmocka_unit_test(unused_parameters_are_found_in_one_way), cmocka_unit_test(no_shard_has_the_degrees_of_ddp),
-          cmocka_unit_test(what_excludes_each_other_is_refused))

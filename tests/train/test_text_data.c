@@ -138,7 +138,7 @@ static int files_in(const char *folder)
     return count;
 }
 
-static void text_trains_as_its_tokens(void **state)
+TEST_WITH(text_trains_as_its_tokens, setup, teardown)
 {
     fixture *f = *state;
     const fsdp_tokenize_options options = {.field = "body"};
@@ -187,7 +187,7 @@ static void damage(const fixture *f)
     fclose(file);
 }
 
-static void damaged_tokens_are_made_anew_with_one_line(void **state)
+TEST_WITH(damaged_tokens_are_made_anew_with_one_line, setup, teardown)
 {
     fixture *f = *state;
     float expected[STEPS];
@@ -218,7 +218,7 @@ static void check_refused(fixture *f, const char *part)
     fsdp_context_free(context);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST_WITH(what_does_not_fit_is_refused, setup, teardown)
 {
     fixture *f = *state;
 
@@ -234,7 +234,7 @@ static void what_does_not_fit_is_refused(void **state)
     check_refused(f, "data.tokenizer is of text, but data.dtype is of tokens");
 }
 
-static void a_tokenizer_is_where_it_is_said_to_be(void **state)
+TEST_WITH(a_tokenizer_is_where_it_is_said_to_be, setup, teardown)
 {
     fixture *f = *state;
 
@@ -246,7 +246,7 @@ static void a_tokenizer_is_where_it_is_said_to_be(void **state)
 }
 
 /* Without a tokenizer the braces would be trained on; only the bytes of text that is named so are asked for. */
-static void json_lines_need_a_tokenizer(void **state)
+TEST_WITH(json_lines_need_a_tokenizer, setup, teardown)
 {
     fixture *f = *state;
 
@@ -303,7 +303,7 @@ static void train_alone(fixture *f, float *losses)
     memcpy(losses, f->losses, sizeof f->losses);
 }
 
-static void a_models_own_tokenizer_reads_its_text(void **state)
+TEST_WITH(a_models_own_tokenizer_reads_its_text, setup, teardown)
 {
     fixture *f = *state;
     float named[STEPS], own[STEPS], bytes[STEPS];
@@ -348,7 +348,7 @@ static void a_models_own_tokenizer_reads_its_text(void **state)
     free(prose);
 }
 
-static void tokens_beside_a_tokenizer_are_tokens(void **state)
+TEST_WITH(tokens_beside_a_tokenizer_are_tokens, setup, teardown)
 {
     fixture *f = *state;
     uint16_t ids[64];
@@ -371,7 +371,7 @@ static void tokens_beside_a_tokenizer_are_tokens(void **state)
     check_refused(f, "data.path is text, of which the tokenizer of '");
 }
 
-static void bad_lines_are_left_out_and_told(void **state)
+TEST_WITH(bad_lines_are_left_out_and_told, setup, teardown)
 {
     fixture *f = *state;
     float whole[STEPS], rest[STEPS];
@@ -403,7 +403,7 @@ static void train_whole(fsdp_context *context, void *arg)
 }
 
 /* A checkpoint keeps the tokenizer that its tokens are of, and gives it to a run that begins with its weights. */
-static void a_checkpoint_has_the_tokenizer_of_its_tokens(void **state)
+TEST_WITH(a_checkpoint_has_the_tokenizer_of_its_tokens, setup, teardown)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "steps"), *kept = test_path(folder, "step-2/tokenizer.json");
@@ -430,7 +430,7 @@ static void a_checkpoint_has_the_tokenizer_of_its_tokens(void **state)
 }
 
 /* Bytes that a run was begun on, as before a folder's tokenizer was the default, are not taken for its tokens. */
-static void a_run_on_bytes_goes_on_with_bytes_alone(void **state)
+TEST_WITH(a_run_on_bytes_goes_on_with_bytes_alone, setup, teardown)
 {
     fixture *f = *state;
     char *elsewhere = test_directory(), *folder = test_path(elsewhere, "steps");
@@ -457,10 +457,3 @@ static void a_run_on_bytes_goes_on_with_bytes_alone(void **state)
     free(folder);
     test_directory_free(elsewhere);
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(text_trains_as_its_tokens), T(damaged_tokens_are_made_anew_with_one_line), T(what_does_not_fit_is_refused),
-          T(a_tokenizer_is_where_it_is_said_to_be), T(json_lines_need_a_tokenizer),
-          T(a_models_own_tokenizer_reads_its_text), T(tokens_beside_a_tokenizer_are_tokens),
-          T(bad_lines_are_left_out_and_told), T(a_checkpoint_has_the_tokenizer_of_its_tokens),
-          T(a_run_on_bytes_goes_on_with_bytes_alone))

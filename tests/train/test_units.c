@@ -113,11 +113,10 @@ static const struct {
     {"gpt2-124m", "wrap_policy=class wrap_classes=[GPT2Block,Embedding] " TIED, 5, 10},
 };
 
-static void runs_are_the_same_whatever_the_units(void **state)
+TEST(runs_are_the_same_whatever_the_units)
 {
     char *directory = test_directory(), *data = write_data(directory);
 
-    (void)state;
     for (int world = 1; world <= WORLDS; world++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             fixture blocks = {.units = 0}, f = {.units = 0};
@@ -155,7 +154,7 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_train_config_free(config);
 }
 
-static void what_is_of_another_policy_is_refused(void **state)
+TEST(what_is_of_another_policy_is_refused)
 {
     static const char *const pairs[][2] = {
         {"wrap_min_num_params=10", "wrap_min_num_params is of parallelism.wrap_policy size"},
@@ -172,7 +171,6 @@ static void what_is_of_another_policy_is_refused(void **state)
     char *directory = test_directory(), *data = write_data(directory);
     fsdp_train_config *config;
 
-    (void)state;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         test_run_ranks(2, refuse, (const char *[]){pairs[i][0], pairs[i][1], data});
     CHECK_OK(fsdp_train_config_create(&config));
@@ -223,12 +221,7 @@ static void print_sharded(fsdp_context *context, void *arg)
     }
 }
 
-static void a_sharded_head_prints_as_a_whole_one(void **state)
+TEST(a_sharded_head_prints_as_a_whole_one)
 {
-    (void)state;
     test_run_ranks(3, print_sharded, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(runs_are_the_same_whatever_the_units),
-          cmocka_unit_test(a_sharded_head_prints_as_a_whole_one),
-          cmocka_unit_test(what_is_of_another_policy_is_refused))

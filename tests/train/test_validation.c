@@ -199,7 +199,7 @@ static bool is_drawn(size_t i, int world)
     return world == 1 + (int)i % 3 || (world == MOST_RANKS && !test_brief());
 }
 
-static void training_goes_on_as_if_there_had_been_none(void **state)
+TEST_WITH(training_goes_on_as_if_there_had_been_none, setup, teardown)
 {
     fixture *f = *state;
 
@@ -255,7 +255,7 @@ static void add_up(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void every_token_counts_once_in_any_world(void **state)
+TEST_WITH(every_token_counts_once_in_any_world, setup, teardown)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1"};
     fixture *f = *state;
@@ -280,7 +280,7 @@ static void every_token_counts_once_in_any_world(void **state)
         }
 }
 
-static void steps_are_batches_of_all_ranks(void **state)
+TEST_WITH(steps_are_batches_of_all_ranks, setup, teardown)
 {
     static const int64_t expected[][2] = {
         {1, 3 * LENGTH}, {5, 15 * LENGTH}, {14, 42 * LENGTH}, {15, TOKENS - 1}, {1000, TOKENS - 1}};
@@ -327,7 +327,7 @@ static void look_at_shares(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void what_is_held_out_is_never_trained_on(void **state)
+TEST_WITH(what_is_held_out_is_never_trained_on, setup, teardown)
 {
     static const char *const shares[] = {"0.001", "0.1", "0.5", "0.9"};
     fixture *f = *state;
@@ -357,7 +357,7 @@ static void create(fsdp_context *context, void *arg)
     CHECK_NULL(run);
 }
 
-static void data_that_is_too_short_is_refused(void **state)
+TEST_WITH(data_that_is_too_short_is_refused, setup, teardown)
 {
     static const char *const cases[][3] = {
         {"validation.share", "0.99", "leaves none to train on"},
@@ -378,7 +378,7 @@ static void data_that_is_too_short_is_refused(void **state)
     f->metrics = metrics;
 }
 
-static void a_path_of_one_token_is_refused(void **state)
+TEST_WITH(a_path_of_one_token_is_refused, setup, teardown)
 {
     fixture *f = *state;
     char *metrics = f->metrics;
@@ -391,7 +391,7 @@ static void a_path_of_one_token_is_refused(void **state)
     f->metrics = metrics;
 }
 
-static void keys_that_exclude_each_other_are_refused(void **state)
+TEST_WITH(keys_that_exclude_each_other_are_refused, setup, teardown)
 {
     fixture *f = *state;
 
@@ -426,7 +426,7 @@ static void create_and_validate(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-static void a_run_without_a_validation_refuses_one(void **state)
+TEST_WITH(a_run_without_a_validation_refuses_one, setup, teardown)
 {
     fixture *f = *state;
 
@@ -436,9 +436,7 @@ static void a_run_without_a_validation_refuses_one(void **state)
     test_run_ranks(2, create_and_validate, f);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-static void an_evaluation_that_fails_leaves_its_result_alone(void **state)
+TEST_WITH(an_evaluation_that_fails_leaves_its_result_alone, setup, teardown)
 {
     fixture *f = *state;
     const char *path = f->data;
@@ -458,9 +456,3 @@ static void an_evaluation_that_fails_leaves_its_result_alone(void **state)
     fsdp_tokens_close(tokens);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(T(training_goes_on_as_if_there_had_been_none), T(every_token_counts_once_in_any_world),
-          T(steps_are_batches_of_all_ranks), T(what_is_held_out_is_never_trained_on),
-          T(data_that_is_too_short_is_refused), T(a_path_of_one_token_is_refused),
-          T(keys_that_exclude_each_other_are_refused), T(a_run_without_a_validation_refuses_one),
-          T(an_evaluation_that_fails_leaves_its_result_alone))
