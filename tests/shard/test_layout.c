@@ -29,7 +29,6 @@ static drawn draw_case(uint64_t seed)
 
     d.options = (fsdp__layout_options){.kind = draw(seed, 1, 2) ? FSDP__LAYOUT_FLAT : FSDP__LAYOUT_PER_PARAMETER,
                                        .ranks = 1 + draw(seed, 2, RANKS),
-                                       .shard_align = (int64_t)1 << draw(seed, 3, 5),
                                        .unsharded_align = (int64_t)1 << draw(seed, 4, 5)};
     for (int64_t i = 0; i < d.count; i++)
         d.extents[i] = (fsdp__extent){1 + draw(seed, 10 + 3 * (uint64_t)i, 3), draw(seed, 11 + 3 * (uint64_t)i, 12),
@@ -65,7 +64,6 @@ static void check_places(const drawn *d, const fsdp__layout *layout)
         end = e->in_unsharded + fsdp__extent_numel(&d->extents[i]);
         if (d->options.kind == FSDP__LAYOUT_FLAT)
             continue;
-        CHECK_EQ(e->piece.in_shard % d->options.shard_align, 0);
         CHECK(fsdp__piece_numel(&e->piece) <= e->chunk_numel);
         CHECK(e->chunk_numel * d->options.ranks >= fsdp__extent_numel(&d->extents[i]));
     }
@@ -113,7 +111,7 @@ TEST(per_parameter_follows_the_chunk_rule)
 
     for (int64_t ranks = 3; ranks <= 4; ranks++)
         for (int64_t rank = 0; rank < ranks; rank++) {
-            const fsdp__layout_options options = {.ranks = ranks, .rank = rank, .shard_align = 1, .unsharded_align = 1};
+            const fsdp__layout_options options = {.ranks = ranks, .rank = rank, .unsharded_align = 1};
             fsdp__layout layout;
 
             CHECK_OK(fsdp__layout_make(&extent, 1, &options, &layout));
@@ -129,8 +127,7 @@ TEST(per_parameter_follows_the_chunk_rule)
 TEST(flat_cuts_through_parameters)
 {
     const fsdp__extent extents[] = {{1, 7, 1}, {1, 5, 1}};
-    const fsdp__layout_options options = {
-        .kind = FSDP__LAYOUT_FLAT, .ranks = 2, .rank = 1, .shard_align = 1, .unsharded_align = 1};
+    const fsdp__layout_options options = {.kind = FSDP__LAYOUT_FLAT, .ranks = 2, .rank = 1, .unsharded_align = 1};
     fsdp__layout layout;
 
     CHECK_OK(fsdp__layout_make(extents, 2, &options, &layout));
@@ -147,7 +144,7 @@ TEST(flat_cuts_through_parameters)
 TEST(a_table_without_memory_is_refused)
 {
     const fsdp__extent extent = {1, 3, 1};
-    const fsdp__layout_options options = {.ranks = 2, .shard_align = 1, .unsharded_align = 1};
+    const fsdp__layout_options options = {.ranks = 2, .unsharded_align = 1};
 
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp__layout layout;

@@ -79,7 +79,7 @@ static void check_shards(const fsdp_wrap_unit *unit, const json_t *expected, int
     for (int64_t i = 0; i < unit->parameters.count; i++)
         extents[i] = (fsdp__extent){1, fsdp_tensor_numel(unit->parameters.items[i].tensor), 1};
     for (int rank = 0; rank < ranks; rank++) {
-        fsdp__layout_options options = {FSDP__LAYOUT_FLAT, ranks, rank, 1, 1};
+        fsdp__layout_options options = {FSDP__LAYOUT_FLAT, ranks, rank, 1};
         fsdp__layout layout;
         int64_t numel = 0;
 

@@ -291,26 +291,26 @@ static fsdp_status idle_root(fsdp_module *module, const char *call, fsdp__root *
     return FSDP_OK;
 }
 
+static fsdp_status add_no_sync(fsdp_module *module, const char *call, int by)
+{
+    fsdp__root *root = NULL;
+
+    FSDP_TRY(idle_root(module, call, &root));
+    if (root->state->no_sync + by < 0)
+        return FSDP_FAIL(FSDP_STATE, "no_sync ends, but has not begun");
+    for (int64_t i = 0; i < root->state_count; i++)
+        root->states[i]->no_sync += by;
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_fsdp1_no_sync_begin(fsdp_module *module)
 {
-    fsdp__root *root;
-
-    FSDP_TRY(idle_root(module, "no_sync", &root));
-    for (int64_t i = 0; i < root->state_count; i++)
-        root->states[i]->no_sync++;
-    return FSDP_OK;
+    return add_no_sync(module, "no_sync", 1);
 }
 
 fsdp_status fsdp_fsdp1_no_sync_end(fsdp_module *module)
 {
-    fsdp__root *root;
-
-    FSDP_TRY(idle_root(module, "the end of no_sync", &root));
-    if (root->state->no_sync == 0)
-        return FSDP_FAIL(FSDP_STATE, "no_sync ends, but has not begun");
-    for (int64_t i = 0; i < root->state_count; i++)
-        root->states[i]->no_sync--;
-    return FSDP_OK;
+    return add_no_sync(module, "the end of no_sync", -1);
 }
 
 /* ---- the communication hook ---- */

@@ -72,11 +72,6 @@ out:
     return status;
 }
 
-static fsdp_process_group *shard_pg(const fsdp__param_group *group)
-{
-    return group->residence.mesh.shard_pg;
-}
-
 static void arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     (void)comm;
@@ -89,5 +84,4 @@ static fsdp_status before_write(fsdp__param_group *group)
     return fsdp__offload_await_read(group);
 }
 
-const fsdp__gather_way fsdp__gather_shards = {
-    .pg = shard_pg, .gather = gather, .arrive = arrive, .before_write = before_write};
+const fsdp__gather_way fsdp__gather_shards = {.gather = gather, .arrive = arrive, .before_write = before_write};

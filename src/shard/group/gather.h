@@ -16,7 +16,7 @@
 struct fsdp__param_group;
 
 typedef struct fsdp__gather_way {
-    /* Returns the process group of the gather. */
+    /* Returns the process group of the gather. NULL: it is the shard group. */
     fsdp_process_group *(*pg)(const struct fsdp__param_group *group);
     /* Makes the unsharded parameters, which have memory. [collective] [stream] */
     fsdp_status (*gather)(struct fsdp__param_group *group, fsdp__comm_context *comm);

@@ -40,7 +40,7 @@ static void lay_per_parameter(const fsdp__extent *extents, const fsdp__layout_op
         cut_rows(&extents[i], o, entry);
         entry->piece.in_shard = out->shard_numel;
         entry->in_unsharded = out->unsharded_numel;
-        out->shard_numel += round_up(entry->chunk_numel, o->shard_align);
+        out->shard_numel += entry->chunk_numel;
         out->unsharded_numel += round_up(entry->chunk_numel * o->ranks, o->unsharded_align);
     }
 }
@@ -53,7 +53,7 @@ static void lay_flat(const fsdp__extent *extents, const fsdp__layout_options *o,
         out->entries[i].in_unsharded = round_up(total, o->unsharded_align);
         total = out->entries[i].in_unsharded + fsdp__extent_numel(&extents[i]);
     }
-    out->shard_numel = round_up((total + o->ranks - 1) / o->ranks, o->shard_align);
+    out->shard_numel = (total + o->ranks - 1) / o->ranks;
     out->unsharded_numel = out->shard_numel * o->ranks;
     begin = out->shard_numel * o->rank;
     end = begin + out->shard_numel;

@@ -46,7 +46,7 @@ typedef struct fsdp__layout {
 typedef struct fsdp__layout_options {
     fsdp__layout_kind kind;
     int64_t ranks, rank;
-    int64_t shard_align, unsharded_align; /* each parameter begins at a multiple; 1: they touch */
+    int64_t unsharded_align; /* each parameter begins at a multiple; 1: they touch */
 } fsdp__layout_options;
 
 /* Fills `*out`, which the caller releases. */

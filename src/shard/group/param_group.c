@@ -145,7 +145,9 @@ static const fsdp__gather_way *way_of(const fsdp__param_group *group)
 
 fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group)
 {
-    return way_of(group)->pg(group);
+    const fsdp__gather_way *way = way_of(group);
+
+    return way->pg ? way->pg(group) : group->residence.mesh.shard_pg;
 }
 
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)

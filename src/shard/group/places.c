@@ -12,7 +12,6 @@ static fsdp_status lay_out_pieces(fsdp__param_group *group)
         .kind = group->flat.on ? FSDP__LAYOUT_FLAT : FSDP__LAYOUT_PER_PARAMETER,
         .ranks = r->mesh.ranks,
         .rank = r->mesh.rank,
-        .shard_align = 1,
         .unsharded_align = group->flat.on ? fsdp__flat_align(&group->flat, group->params[0].param_dtype) : 1};
     fsdp__extent *extents = fsdp__calloc((size_t)group->param_count, sizeof *extents);
     fsdp__layout layout = {0};

@@ -401,11 +401,6 @@ out:
 
 /* ---- the way of a gather ---- */
 
-static fsdp_process_group *shard_pg(const fsdp__param_group *group)
-{
-    return group->residence.mesh.shard_pg;
-}
-
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     FSDP_TRY(fsdp__gather_order(group, comm));
@@ -421,5 +416,4 @@ static fsdp_status before_write(fsdp__param_group *group)
     return fsdp__offload_await_read(group);
 }
 
-const fsdp__gather_way fsdp__gather_encoded = {
-    .pg = shard_pg, .gather = gather, .arrive = arrive, .before_write = before_write};
+const fsdp__gather_way fsdp__gather_encoded = {.gather = gather, .arrive = arrive, .before_write = before_write};

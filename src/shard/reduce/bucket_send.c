@@ -1,10 +1,12 @@
 /* bucket_send.c - takes one bucket from where its gradients were computed to the gradients of its parameters. */
 #include "shard/reduce/bucket_send.h"
 
+#include <stdio.h>
+
 #include "autograd/autograd.h"
 #include "base/clock.h"
+#include "comm/internal.h"
 #include "device/kernels.h"
-#include "shard/reduce/bucket_wire.h"
 
 typedef struct sending {
     fsdp__param_group *group;
@@ -176,6 +178,153 @@ static fsdp_status make_results(sending *s)
     return FSDP_OK;
 }
 
+/* ---- averaging: as it lies, in 16 bits, or by a function of the caller's ---- */
+
+static int replicas_of(const sending *s)
+{
+    return s->group->residence.mesh.replicas;
+}
+
+/* Returns what the sum of all ranks is divided by. */
+static float divisor_of(const sending *s)
+{
+    const fsdp__buckets *b = s->buckets;
+
+    if (s->settings->divide_factor > 0)
+        return s->settings->divide_factor;
+    return b->divisor > 0 ? b->divisor : (float)replicas_of(s);
+}
+
+/* Returns whether this is the last bucket, with which each rank says whether it is complete. */
+static bool asks(const sending *s)
+{
+    const fsdp__buckets *b = s->buckets;
+
+    return s->bucket == &b->items[b->last] && !b->options.find_unused_parameters;
+}
+
+static fsdp_status all_reduce(const sending *s, const void *from, void *to, fsdp_dtype dtype, fsdp_reduce_op op)
+{
+    fsdp__buckets *b = s->buckets;
+    fsdp_process_group *pg = s->group->residence.mesh.replicate_pg;
+    bool ask = asks(s);
+    char label[32];
+    fsdp_status status;
+
+    if (replicas_of(s) == 1)
+        return FSDP_OK; /* `from` and `to` are the same */
+    snprintf(label, sizeof label, "bucket %lld", (long long)(s->bucket - b->items));
+    fsdp__process_group_set_label(pg, label);
+    status = fsdp__process_group_any(pg, &(fsdp__any){.flags = ask ? &b->complete : NULL,
+                                                      .count = ask,
+                                                      .lacking = ask ? &b->lacking : NULL,
+                                                      .stream = s->stream,
+                                                      .send = from,
+                                                      .recv = to,
+                                                      .numel = s->bucket->numel,
+                                                      .dtype = dtype,
+                                                      .op = op,
+                                                      .labelled = true});
+    fsdp__process_group_set_label(pg, NULL);
+    return status;
+}
+
+/* Converts and divides all elements of the bucket. */
+static fsdp_status convert(const sending *s, const void *from, fsdp_dtype from_dtype, void *to, fsdp_dtype to_dtype,
+                           float divisor)
+{
+    if (from == to && divisor == 1)
+        return FSDP_OK;
+    return fsdp__divide_run(s->stream, from, from_dtype, to, to_dtype, s->bucket->numel, divisor, false);
+}
+
+static fsdp_status average_as_it_lies(const sending *s)
+{
+    float divisor = divisor_of(s);
+    bool average = divisor == (float)replicas_of(s) && !s->settings->force_sum;
+    void *to = s->to->data;
+    fsdp_dtype dtype = s->bucket->dtype;
+
+    FSDP_TRY(all_reduce(s, s->from->data, to, dtype, average ? FSDP_AVG : FSDP_SUM));
+    return average ? FSDP_OK : convert(s, to, dtype, to, dtype, divisor);
+}
+
+/* Averages as PyTorch's compression hooks do: casts, divides by the ranks, sums, and casts back. */
+static fsdp_status average_compressed(const sending *s)
+{
+    fsdp_dtype dtype = s->bucket->dtype, sent = s->buckets->options.compress;
+    fsdp__bucket like = {.numel = s->bucket->numel, .dtype = sent};
+    fsdp__region *region;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__bucket_make_region(s->group, &like, &region));
+    status = fsdp__storage_create(s->group->residence.device, fsdp__bucket_bytes(&like), FSDP_MEMORY_GRADIENT, false,
+                                  &s->comm->in_flight.partial);
+    if (status == FSDP_OK)
+        fsdp__region_lend(region, 0, s->comm->in_flight.partial);
+    if (status == FSDP_OK) /* the memory is available in the order of the device's stream */
+        status = fsdp__comm_context_follow_compute_on(s->comm, s->group->residence.device, s->stream);
+    FSDP_TRY_GOTO(status, status, out);
+    FSDP_TRY_GOTO(status, convert(s, s->from->data, dtype, region->data, sent, divisor_of(s)), out);
+    FSDP_TRY_GOTO(status, all_reduce(s, region->data, region->data, sent, FSDP_SUM), out);
+    status = convert(s, region->data, sent, s->to->data, dtype, 1);
+out:
+    fsdp__region_unref(region); /* the flight holds it now */
+    return status;
+}
+
+/* Makes a view of `region` in one dimension. The caller owns `*out`. */
+static fsdp_status view_of(const sending *s, fsdp__region *region, fsdp_tensor **out)
+{
+    return fsdp__region_tensor(region, 0, s->bucket->dtype, 1, &s->bucket->numel, out);
+}
+
+/* Lets the caller's hook average in place, and then copies the average to where it belongs. */
+static fsdp_status average_by_caller(const sending *s)
+{
+    fsdp__buckets *b = s->buckets;
+    fsdp_process_group *pg = s->group->residence.mesh.replicate_pg;
+    fsdp_gradient_bucket call = {.index = s->bucket - b->items, .last = s->bucket == &b->items[b->last], .group = pg};
+    fsdp_status status;
+
+    FSDP_TRY(view_of(s, s->from, &call.gradients));
+    status = b->hook(b->hook_arg, &call, s->stream);
+    fsdp_tensor_unref(call.gradients);
+    FSDP_TRY(status);
+    if (asks(s) && replicas_of(s) > 1) {
+        b->incomplete = !b->complete;
+        FSDP_TRY(fsdp__process_group_any(pg, &(fsdp__any){.flags = &b->incomplete, .count = 1, .stream = s->stream}));
+    }
+    if (s->from == s->to)
+        return FSDP_OK;
+    return convert(s, s->from->data, s->bucket->dtype, s->to->data, s->bucket->dtype, 1);
+}
+
+/* Shows the average to the hook of fsdp_module_set_all_reduce_hook, which may change it. */
+static fsdp_status show(const sending *s)
+{
+    fsdp_tensor *gradients;
+    fsdp_status status;
+
+    FSDP_TRY(view_of(s, s->to, &gradients));
+    status = s->settings->hook(s->settings->hook_arg, gradients, s->stream);
+    fsdp_tensor_unref(gradients);
+    return status;
+}
+
+static fsdp_status average(const sending *s)
+{
+    fsdp_dtype compress = s->buckets->options.compress;
+
+    if (s->buckets->hook)
+        FSDP_TRY(average_by_caller(s));
+    else if (compress != FSDP_DTYPE_NONE && compress != s->bucket->dtype && replicas_of(s) > 1)
+        FSDP_TRY(average_compressed(s));
+    else
+        FSDP_TRY(average_as_it_lies(s));
+    return s->settings->hook ? show(s) : FSDP_OK;
+}
+
 /* ---- issuing ---- */
 
 /* Adds the i-th result to the gradient that the parameter has. */
@@ -196,16 +345,7 @@ static fsdp_status issue(const sending *s)
     fsdp_status status;
 
     FSDP_TRY(fsdp__comm_context_follow_compute_on(s->comm, s->group->residence.device, s->stream));
-    status = fsdp__bucket_average(&(fsdp__bucket_wire){
-        .group = s->group,
-        .comm = s->comm,
-        .bucket = s->bucket,
-        .from = s->from,
-        .to = s->to,
-        .settings = s->settings,
-        .stream = s->stream,
-        .scratch = &flight->partial,
-    });
+    status = average(s);
     s->comm->reduce_ns += fsdp__clock_ns() - began;
     FSDP_TRY(status);
     for (int64_t i = 0; i < s->bucket->count; i++)

@@ -41,7 +41,7 @@ typedef struct fsdp__door {
     const char *(*strategy)(const struct fsdp__module_state *state); /* added to the title */
     /* Checks at the first forward that the state goes together with the others below the root. `name` is its name. */
     fsdp_status (*check_tree)(const struct fsdp__root *root, const struct fsdp__module_state *state, const char *name);
-    /* Called around a forward of the outermost module, before its parameters are used; and after a forward. */
+    /* Called before a forward of the outermost module uses the parameters, and after each forward. */
     fsdp_status (*begin_forward)(struct fsdp__module_state *state, bool recording);
     void (*end_forward)(struct fsdp__module_state *state, bool recording);
     /* Called on all ranks if the first forward cannot begin on one. */
