@@ -131,6 +131,8 @@ static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fs
     fsdp__copies copies = {.stream = stream, .traffic = traffic};
 
     FSDP_TRY(count(g, fsdp__machines_all_gather_coalesced, call, stream, traffic));
+    if (!fsdp__device_has_bytes(fsdp__stream_device(stream)))
+        return FSDP_OK;
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         int64_t runs = FSDP__MAX(b->outer, 1), own = fsdp__part_numel(b, group->rank) / runs;

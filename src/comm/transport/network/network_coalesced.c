@@ -27,7 +27,7 @@ static fsdp__plain_way packed_way(fsdp__machines_group *group)
                              .block = group->flat         ? group->block
                                       : group->locals > 1 ? group->locals
                                                           : 0,
-                             .on_paper = fsdp__machines_on_paper(group),
+                             .paper = fsdp__machines_on_paper(group) ? group->pieces : NULL,
                              .all_gather = fsdp__machines_all_gather,
                              .all_to_all = fsdp__machines_all_to_all};
 }

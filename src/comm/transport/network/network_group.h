@@ -18,6 +18,7 @@
 #ifndef COMM_NETWORK_NETWORK_GROUP_H
 #define COMM_NETWORK_NETWORK_GROUP_H
 
+#include "comm/coalesced.h"
 #include "comm/transport/arena/arena_group.h"
 #include "comm/transport/network/watch.h"
 
@@ -55,7 +56,8 @@ typedef struct fsdp__machines_group {
     int locals, local_rank;
     void *scratch; /* of the running call; kept for the next one */
     size_t scratch_bytes;
-    unsigned char *messages; /* of its meeting: see meeting.c; also kept */
+    unsigned char *messages;      /* of its meeting: see meeting.c; also kept */
+    fsdp__paper_pieces pieces[2]; /* on paper: see coalesced.h */
 } fsdp__machines_group;
 
 fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric_group *local,
