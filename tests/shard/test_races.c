@@ -2,6 +2,8 @@
  * writes and who reads. That it is silent on right programs is what all other tests say, which run in it. */
 #include "check/races.h"
 
+#include "device/device.h"
+#include "device/kernels.h"
 #include "shard/net.h"
 
 enum {
