@@ -9,7 +9,7 @@ cd "$machines_folder"
 
 # curve NAME: two machines train, and what came of it
 curve() {
-    machines_run 2 "$FSDP_BUILD/fsdp" train --model.preset=llama-1m --model.n_layers=2 --training.steps=4 \
+    machines_run 2 "$FSDP" train --model.preset=llama-1m --model.n_layers=2 --training.steps=4 \
         --data.path="$FSDP_SOURCE/tests/reference/tokens.bin" --training.seq_len=32 --training.local_batch_size=1 \
         --metrics.log_freq=1 --metrics.jsonl="$1.jsonl" --comm.timeout=4 >"$1.txt" 2>&1 || {
         cat "$1.txt"

@@ -9,7 +9,7 @@ set -eu
 machines_enter "$@"
 machines_up 2
 cd "$machines_folder"
-fsdp=$FSDP_BUILD/fsdp
+fsdp=$FSDP
 options=(--model.preset=llama-1m --model.n_layers=2 --data.path="$FSDP_SOURCE/tests/reference/tokens.bin"
     --training.seq_len=32 --training.local_batch_size=1 --metrics.log_freq=1)
 timeout=2 # comm.timeout

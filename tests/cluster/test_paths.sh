@@ -8,7 +8,7 @@ export MACHINES_MOUNTS=1
 machines_enter "$@"
 machines_up 2
 cd "$machines_folder"
-fsdp=$FSDP_BUILD/fsdp
+fsdp=$FSDP
 mkdir data model checkpoints exports
 cp "$FSDP_SOURCE/tests/reference/tokens.bin" data
 cp -r "$FSDP_SOURCE/tests/reference/models/tiny-gpt2" model

@@ -14,7 +14,7 @@ machines_enter "$@"
 machines_up 2
 mount -t tmpfs none /dev/shm # what killed ranks of Open MPI leave there is to be gone with the script
 cd "$machines_folder"
-fsdp=$FSDP_BUILD/fsdp
+fsdp=$FSDP
 name=start
 
 fail() {

@@ -7,7 +7,7 @@ set -eu
 machines_enter "$@"
 machines_up 3
 cd "$machines_folder"
-fsdp=$FSDP_BUILD/fsdp
+fsdp=$FSDP
 
 # train NAME COMMAND...: with the keys that all runs have; metrics are in NAME.jsonl, words in NAME.txt
 train() {

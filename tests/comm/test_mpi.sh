@@ -59,15 +59,15 @@ try() { # STARTER PLUGIN TITLE
     FSDP_PLUGIN_PATH="$folder" says "there is no libfsdp-$2.so in FSDP_PLUGIN_PATH ($folder)" "$1" -n 2 "$ranks"
     [ $status != 0 ]
     # Only rank 0 reads the config: the other one is not to wait for it in MPI_Init.
-    says "cannot open '$folder/nope.yaml'" "$1" -n 2 "$FSDP_BUILD/fsdp" train "$folder/nope.yaml"
+    says "cannot open '$folder/nope.yaml'" "$1" -n 2 "$FSDP" train "$folder/nope.yaml"
     [ $status != 0 ] && [ $status != 124 ]
-    says "training.stepz is not a key of training" "$1" -n 2 "$FSDP_BUILD/fsdp" train --training.stepz=1
+    says "training.stepz is not a key of training" "$1" -n 2 "$FSDP" train --training.stepz=1
     [ $status != 0 ] && [ $status != 124 ]
-    says "there is no '$folder/nope'" "$1" -n 1 "$FSDP_BUILD/fsdp" eval "$folder/nope" --data="$0" : \
+    says "there is no '$folder/nope'" "$1" -n 1 "$FSDP" eval "$folder/nope" --data="$0" : \
         -n 1 "$ranks" both_leave
     [ $status != 0 ] && [ $status != 124 ]
     # Ranks of several builds, and with several command lines.
-    local fsdp=$FSDP_BUILD/fsdp line=(train --data.path="$0" --training.seq_len=8 --training.steps=1)
+    local fsdp=$FSDP line=(train --data.path="$0" --training.seq_len=8 --training.steps=1)
     python3 "$FSDP_SOURCE/tests/support/other_build.py" "$fsdp" "$folder/other"
     says "start all ranks from one build" "$1" -n 1 "$fsdp" "${line[@]}" : -n 1 "$folder/other" "${line[@]}"
     [ $status != 0 ] && [ $status != 124 ]

@@ -11,7 +11,7 @@ ASAN_OPTIONS+=:verify_asan_link_order=0
 train() { # STARTER PLUGIN ARGUMENT...
     local starter=$1 stuck=$FSDP_BUILD/tests/preload_stuck_$2.so
     shift 2
-    timeout 1200 "$starter" $alone -n 2 env LD_PRELOAD="$stuck" "$FSDP_BUILD/fsdp" train --model.preset=llama-1m \
+    timeout 1200 "$starter" $alone -n 2 env LD_PRELOAD="$stuck" "$FSDP" train --model.preset=llama-1m \
         --model.n_layers=2 --data.path="$FSDP_SOURCE/tests/reference/tokens.bin" --training.seq_len=32 \
         --training.local_batch_size=1 --metrics.log_freq=1 --comm.timeout=2 --checkpoint.folder="$folder/run" \
         --checkpoint.interval=1 "$@"
@@ -53,9 +53,9 @@ try() { # STARTER PLUGIN
     stuck MPI_Testsome "$folder/run/step-2" \
         "is in a call of the network that has not come back for 2 s (comm.timeout is 2 s): it was in call " \
         "$@" --training.steps=1000000
-    "$FSDP_BUILD/fsdp" verify "$folder/run/step-2" >/dev/null
+    "$FSDP" verify "$folder/run/step-2" >/dev/null
     stuck MPI_Finalize / ": not all ranks have left the network within 10 s" "$@" --training.steps=2
-    "$FSDP_BUILD/fsdp" verify "$folder/run/step-2" >/dev/null
+    "$FSDP" verify "$folder/run/step-2" >/dev/null
 }
 
 try mpirun.openmpi openmpi

@@ -3,6 +3,7 @@
 #include "check/races.h"
 
 #include "device/device.h"
+#include "device/kernels.h"
 #include "shard/net.h"
 
 enum {
