@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/rng.h"
+#include "support/dice.h"
 #include "support/test.h"
 
 static void check_words(const uint32_t *actual, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
@@ -85,7 +86,7 @@ static void normal_has_the_moments_of_a_normal(void **state)
 
     (void)state;
     for (uint64_t i = 0; i < DRAWS; i++) {
-        double x = fsdp__rng_normal(key, i), power = 1;
+        double x = dice_normal(key, i), power = 1;
 
         CHECK(isfinite(x));
         for (int p = 1; p < 5; p++)
@@ -113,11 +114,11 @@ static void a_draw_depends_only_on_key_and_index(void **state)
 
     (void)state;
     for (int i = 0; i < NUMEL; i++)
-        whole[i] = fsdp__rng_normal(key, far + (uint64_t)i);
+        whole[i] = dice_normal(key, far + (uint64_t)i);
     for (int world = 1; world <= 8; world++)
         for (int rank = world - 1, chunk = (NUMEL + world - 1) / world; rank >= 0; rank--)
             for (int i = rank * chunk; i < NUMEL && i < (rank + 1) * chunk; i++) {
-                part[i] = fsdp__rng_normal(key, far + (uint64_t)i);
+                part[i] = dice_normal(key, far + (uint64_t)i);
                 CHECK_BYTES(&part[i], &whole[i], sizeof(float));
             }
 }
