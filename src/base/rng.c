@@ -1,7 +1,6 @@
 /* rng.c - Philox4x32-10 and what is drawn from it. */
 #include "base/rng.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -56,15 +55,4 @@ float fsdp__rng_uniform(uint64_t key, uint64_t index)
 
     fsdp__philox(key, index / 4, words);
     return (float)(words[index % 4] >> 8) * 0x1p-24f;
-}
-
-float fsdp__rng_normal(uint64_t key, uint64_t index)
-{
-    uint32_t words[4], *pair = words + (index % 4 & ~(uint64_t)1);
-    float radius, angle;
-
-    fsdp__philox(key, index / 4, words);
-    radius = sqrtf(-2.0f * logf((float)pair[0] * 0x1p-32f + 0x1p-33f)); /* the logarithm's argument is in (0, 1] */
-    angle = 6.283185307179586f * ((float)(pair[1] >> 8) * 0x1p-24f);
-    return radius * (index % 2 ? sinf(angle) : cosf(angle));
 }

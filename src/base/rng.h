@@ -12,9 +12,8 @@ void fsdp__philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t
 void fsdp__philox(uint64_t key, uint64_t index, uint32_t out[4]);
 /* Returns a key for a named stream of draws, from a seed and a name (a parameter's full name, "shuffle", ...). */
 uint64_t fsdp__rng_key(uint64_t seed, const char *name);
-/* Return element `index` of the stream: uniform in [0, 1), and standard normal (Box-Muller). Element i uses words of
- * counter i / 4 (uniform: word i % 4; normal: the pair i / 2). */
+/* Returns element `index` of the stream, uniform in [0, 1): it uses word i % 4 of counter i / 4. Kernels also draw from
+ * the standard normal distribution, by Box-Muller, with the pair i / 2 of the words (backend/cpu/kernels/random.c). */
 float fsdp__rng_uniform(uint64_t key, uint64_t index);
-float fsdp__rng_normal(uint64_t key, uint64_t index);
 
 #endif

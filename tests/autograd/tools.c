@@ -1,6 +1,8 @@
 /* tools.c - tensors for tests, and what they hold. */
 #include "autograd/tools.h"
 
+#include "support/dice.h"
+
 int64_t tensor_bytes(fsdp_context *context)
 {
     fsdp_memory_stats stats;
@@ -16,7 +18,7 @@ fsdp_tensor *make_random(fsdp_device *device, uint64_t key, int ndim, const int6
     float *values = malloc((size_t)numel * sizeof(float) + 1);
 
     for (int64_t i = 0; i < numel; i++)
-        values[i] = fsdp__rng_normal(key, (uint64_t)i);
+        values[i] = dice_normal(key, (uint64_t)i);
     if (!fsdp_device_is_meta(device))
         CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
     free(values);

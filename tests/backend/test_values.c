@@ -450,6 +450,14 @@ TEST(exp_erf_sin_and_cos_are_accurate)
     CHECK(fsdp__erff(INFINITY) == 1.0f && fsdp__erff(-INFINITY) == -1.0f);
 }
 
+/* Computes x^p as the kernels of binary.c do. */
+static float power_of(float x, float p)
+{
+    float low, high = fsdp__log2_times(fsdp__bits_float(fsdp__float_bits(x) & 0x7fffffffu), p, &low);
+
+    return fsdp__pow_of(x, p, fsdp__exp2f(high, low));
+}
+
 TEST(powers_of_what_is_no_ordinary_number_are_those_of_c)
 {
     static const float values[] = {0.0f,     -0.0f,     1.0f,    -1.0f, 2.0f,   -2.0f,  0.5f, -0.5f,
@@ -457,7 +465,7 @@ TEST(powers_of_what_is_no_ordinary_number_are_those_of_c)
 
     for (size_t i = 0; i < FSDP__COUNT_OF(values); i++)
         for (size_t j = 0; j < FSDP__COUNT_OF(values); j++) {
-            float got = fsdp__powf(values[i], values[j]), expected = powf(values[i], values[j]);
+            float got = power_of(values[i], values[j]), expected = powf(values[i], values[j]);
 
             if (!(isnan(expected) && isnan(got)) && (got != expected || signbit(got) != signbit(expected)))
                 TEST_FAIL("%g to the power of %g is %g", (double)values[i], (double)values[j], (double)got);
@@ -481,7 +489,7 @@ TEST(powers_are_accurate)
         expected = pow((double)x, (double)p);
         if (!isfinite(p) || expected < 0x1p-126 || expected >= 0x1p128)
             continue;
-        y = fsdp__powf(x, p);
+        y = power_of(x, p);
         frexp(expected, &exponent);
         if (fabs((double)y - expected) > ldexp(1.0, exponent - 24))
             TEST_FAIL("%.9g to the power of %.9g is %.9g", (double)x, (double)p, (double)y);
@@ -489,7 +497,7 @@ TEST(powers_are_accurate)
     for (int base = -300; base <= 300; base++)
         for (int p = -2; p <= 12; p++)
             if (p >= 0 ? fabs(pow(base, p)) <= 0x1p24 : base != 0 && (base & (base - 1)) == 0)
-                CHECK(fsdp__powf((float)base, (float)p) == (float)pow(base, p));
-    CHECK(fsdp__powf(2.0f, -127.0f) == 0.0f && fsdp__powf(2.0f, -126.0f) == 0x1p-126f);
-    CHECK(fsdp__powf(2.0f, 127.0f) == 0x1p127f && isinf(fsdp__powf(-2.0f, 129.0f)));
+                CHECK(power_of((float)base, (float)p) == (float)pow(base, p));
+    CHECK(power_of(2.0f, -127.0f) == 0.0f && power_of(2.0f, -126.0f) == 0x1p-126f);
+    CHECK(power_of(2.0f, 127.0f) == 0x1p127f && isinf(power_of(-2.0f, 129.0f)));
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/rng.h"
+#include "support/dice.h"
 #include "support/test.h"
 
 static void check_words(const uint32_t *actual, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
@@ -80,7 +81,7 @@ TEST(normal_has_the_moments_of_a_normal)
     int beyond_two = 0;
 
     for (uint64_t i = 0; i < DRAWS; i++) {
-        double x = fsdp__rng_normal(key, i), power = 1;
+        double x = dice_normal(key, i), power = 1;
 
         CHECK(isfinite(x));
         for (int p = 1; p < 5; p++)
@@ -107,11 +108,11 @@ TEST(a_draw_depends_only_on_key_and_index)
     float whole[NUMEL], part[NUMEL];
 
     for (int i = 0; i < NUMEL; i++)
-        whole[i] = fsdp__rng_normal(key, far + (uint64_t)i);
+        whole[i] = dice_normal(key, far + (uint64_t)i);
     for (int world = 1; world <= 8; world++)
         for (int rank = world - 1, chunk = (NUMEL + world - 1) / world; rank >= 0; rank--)
             for (int i = rank * chunk; i < NUMEL && i < (rank + 1) * chunk; i++) {
-                part[i] = fsdp__rng_normal(key, far + (uint64_t)i);
+                part[i] = dice_normal(key, far + (uint64_t)i);
                 CHECK_BYTES(&part[i], &whole[i], sizeof(float));
             }
 }

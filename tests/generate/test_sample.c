@@ -3,6 +3,7 @@
 
 #include "base/rng.h"
 #include "generate/generate.h"
+#include "support/dice.h"
 #include "support/test.h"
 
 enum {
@@ -135,7 +136,7 @@ TEST(choices_are_those_of_sorting_all_tokens)
         float draw = fsdp__rng_uniform(key, 8 * trial + 4);
 
         for (int64_t i = 0; i < count; i++) /* in steps, so that some are equal */
-            logits[i] = floorf(8 * fsdp__rng_normal(key + 1, trial * MOST + (uint64_t)i)) / 4;
+            logits[i] = floorf(8 * dice_normal(key + 1, trial * MOST + (uint64_t)i)) / 4;
         CHECK_EQ(sample(logits, count, o, draw), expected(logits, count, &o, draw));
     }
 }

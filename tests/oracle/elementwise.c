@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/rng.h"
+#include "support/dice.h"
 
 void oracle_scale(const fsdp__scale_args *k)
 {
@@ -98,8 +99,7 @@ void oracle_random(const fsdp__random_args *k)
 {
     for (int64_t i = 0; i < k->numel; i++) {
         uint64_t index = k->offset + (uint64_t)i;
-        float draw =
-            k->distribution == FSDP__NORMAL ? fsdp__rng_normal(k->key, index) : fsdp__rng_uniform(k->key, index);
+        float draw = k->distribution == FSDP__NORMAL ? dice_normal(k->key, index) : fsdp__rng_uniform(k->key, index);
         oracle_put(k->dtype, k->dst, i, (double)k->a + (double)k->b * (double)draw);
     }
 }

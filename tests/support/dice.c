@@ -1,6 +1,10 @@
 /* dice.c - numbers from a seed. */
 #include "support/dice.h"
 
+#include <math.h>
+
+#include "base/rng.h"
+
 static uint64_t next(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -18,4 +22,15 @@ int dice_below(uint64_t *state, int count)
 bool dice_chance(uint64_t *state, int percent)
 {
     return dice_below(state, 100) < percent;
+}
+
+float dice_normal(uint64_t key, uint64_t index)
+{
+    uint32_t words[4], *pair = words + (index % 4 & ~(uint64_t)1);
+    float radius, angle;
+
+    fsdp__philox(key, index / 4, words);
+    radius = sqrtf(-2.0f * logf((float)pair[0] * 0x1p-32f + 0x1p-33f)); /* the logarithm's argument is in (0, 1] */
+    angle = 6.283185307179586f * ((float)(pair[1] >> 8) * 0x1p-24f);
+    return radius * (index % 2 ? sinf(angle) : cosf(angle));
 }

@@ -148,7 +148,7 @@ FSDP__INLINE float fsdp__exp2f(float x, float low)
     return x < -126.0f ? 0.0f : y;
 }
 
-/* Returns x^p, given y, which is |x|^p for usual numbers. */
+/* Returns x^p as C's powf does, given y, which is |x|^p for usual numbers: within 1 ulp; what would be denormal is 0. */
 FSDP__INLINE float fsdp__pow_of(float x, float p, float y)
 {
     float a = fsdp__bits_float(fsdp__float_bits(x) & 0x7fffffffu);
@@ -162,14 +162,6 @@ FSDP__INLINE float fsdp__pow_of(float x, float p, float y)
     y = __builtin_isunordered(x, p) ? __builtin_nanf("") : y;
     y = x == 1.0f || p == 0.0f ? 1.0f : y;
     return fsdp__bits_float(fsdp__float_bits(y) ^ sign);
-}
-
-/* Computes x^p as C's powf does: within 1 ulp; what would be denormal is 0. */
-FSDP__INLINE float fsdp__powf(float x, float p)
-{
-    float low, high = fsdp__log2_times(fsdp__bits_float(fsdp__float_bits(x) & 0x7fffffffu), p, &low);
-
-    return fsdp__pow_of(x, p, fsdp__exp2f(high, low));
 }
 
 /* Computes the error function within 2 ulp. */

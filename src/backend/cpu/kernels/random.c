@@ -46,7 +46,7 @@ static void uniforms(const words *w, int64_t n, float *out)
             out[4 * i + j] = (float)(w->w[j][i] >> 8) * 0x1p-24f;
 }
 
-/* Uses the formula of fsdp__rng_normal, with libm as there, so that both give the same bits. */
+/* Computes standard normal draws by Box-Muller, with libm: the logarithm's argument is in (0, 1]. */
 static void normals(const words *w, int64_t n, float *out)
 {
     for (int64_t i = 0; i < n; i++) {
