@@ -129,6 +129,31 @@ static void a_circle_behind_a_stall_is_named(void **state)
     }
 }
 
+/* One of the ranks of each machine waits for the network first, and the other one for it. */
+static void call_differently(fsdp_context *context, void *arg)
+{
+    static const int all[] = {0, 1, 2, 3};
+    int rank = fsdp_context_rank(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    float values[16] = {0}, gathered[64];
+    fsdp_process_group *other;
+
+    (void)arg;
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_OK(fsdp_process_group_create(context, all, 4, "other", &other));
+    CHECK_STATUS(rank % 3 == 0 ? fsdp_all_gather(other, values, gathered, 10, FSDP_F32, stream)
+                               : fsdp_all_reduce(other, values, values, 10, FSDP_F32, FSDP_SUM, stream),
+                 FSDP_MISMATCH);
+    CHECK_CONTAINS(fsdp_last_error(), "ranks disagree in group 'other': call 1 is all_");
+    fsdp_process_group_free(other);
+}
+
+static void ranks_of_a_machine_that_disagree_in_a_group_are_named(void **state)
+{
+    (void)state;
+    test_run_machines(2, 2, false, call_differently, NULL);
+}
+
 static void hear(void *arg, fsdp_log_level level, const char *line)
 {
     stalls *s = arg;
@@ -231,6 +256,7 @@ static void a_report_that_is_not_there_is_a_failure(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(who_is_late_to_be_heard_is_waited_for), cmocka_unit_test(a_circle_behind_a_stall_is_named),
+          cmocka_unit_test(ranks_of_a_machine_that_disagree_in_a_group_are_named),
           cmocka_unit_test(who_waits_for_another_machine_says_so), cmocka_unit_test(any_timeout_will_do),
           cmocka_unit_test(who_left_without_a_timeout_was_in_all_calls),
           cmocka_unit_test(a_report_that_is_not_there_is_a_failure))
