@@ -100,18 +100,20 @@ fsdp_status fsdp__coalesced_reduce_by(const fsdp__plain_way *way, const fsdp__ca
     return run_packed(way, call, stream, traffic, true);
 }
 
-static fsdp__plain_way way_of(const fsdp_process_group *group)
+static fsdp__plain_way way_of(const fsdp_process_group *group, const fsdp_stream *stream)
 {
+    const fsdp__collective_ops *ops = fsdp__collectives_of(group, stream);
+
     return (fsdp__plain_way){.group = group->transport_group,
                              .rank = group->rank,
                              .size = group->size,
-                             .all_gather = group->ops->all_gather,
-                             .all_to_all = group->ops->all_to_all};
+                             .all_gather = ops->all_gather,
+                             .all_to_all = ops->all_to_all};
 }
 
 fsdp_status fsdp__coalesced_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    fsdp__plain_way way = way_of(group);
+    fsdp__plain_way way = way_of(group, stream);
 
     return run_packed(&way, call, stream, traffic, false);
 }
@@ -119,7 +121,7 @@ fsdp_status fsdp__coalesced_all_gather(void *group, const fsdp__call *call, fsdp
 fsdp_status fsdp__coalesced_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
                                            fsdp__traffic *traffic)
 {
-    fsdp__plain_way way = way_of(group);
+    fsdp__plain_way way = way_of(group, stream);
 
     return run_packed(&way, call, stream, traffic, true);
 }

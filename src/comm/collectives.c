@@ -74,7 +74,7 @@ fsdp_status fsdp_all_gather(fsdp_process_group *group, const void *send, void *r
     FSDP_TRY(check(group, call.name, &call, group ? group->size : 1, stream));
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes_of(&call));
     log_call(group, FSDP_ALL_GATHER, count * group->size, dtype);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, group->ops->all_gather, &call, stream));
+    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather, &call, stream));
     return FSDP_OK;
 }
 
@@ -88,7 +88,8 @@ fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, voi
     FSDP_TRY(check_reduction(group, &call));
     fsdp__comm_count_reduction(group, FSDP_REDUCE_SCATTER, op, (group->size - 1) * bytes_of(&call));
     log_call(group, FSDP_REDUCE_SCATTER, count * group->size, dtype);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter, &call, stream));
+    FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter, &call,
+                              stream));
     return FSDP_OK;
 }
 
@@ -100,7 +101,7 @@ static fsdp_status issue_all_reduce(fsdp_process_group *group, fsdp__call *call,
     /* 2 (W-1)/W n, rounded to whole bytes */
     fsdp__comm_count_reduction(group, FSDP_ALL_REDUCE, call->op, 2 * bytes_of(call) * (group->size - 1) / group->size);
     log_call(group, FSDP_ALL_REDUCE, call->count, call->dtype);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_REDUCE, group->ops->all_reduce, call, stream));
+    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_REDUCE, fsdp__collectives_of(group, stream)->all_reduce, call, stream));
     return FSDP_OK;
 }
 
@@ -137,8 +138,10 @@ fsdp_status fsdp__process_group_any(fsdp_process_group *group, const fsdp__any *
     FSDP_TRY(fsdp__comm_enter(group, call.name));
     if (group->size == 1)
         return FSDP_OK;
-    FSDP_TRY(any->stream ? fsdp__comm_issue(group, FSDP_COLLECTIVES, group->ops->all_reduce, &call, any->stream)
-                         : fsdp__comm_issue_host(group, FSDP_COLLECTIVES, group->ops->all_reduce, &call));
+    FSDP_TRY(any->stream ? fsdp__comm_issue(group, FSDP_COLLECTIVES,
+                                            fsdp__collectives_of(group, any->stream)->all_reduce, &call, any->stream)
+                         : fsdp__comm_issue_host(group, FSDP_COLLECTIVES, fsdp__collectives_of(group, NULL)->all_reduce,
+                                                 &call));
     return FSDP_OK;
 }
 
@@ -154,7 +157,7 @@ fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t coun
                          group->name, root, group->size);
     fsdp__comm_count(group, FSDP_BROADCAST, bytes_of(&call) * (group->size - 1) / group->size);
     log_call(group, FSDP_BROADCAST, count, dtype);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_BROADCAST, group->ops->broadcast, &call, stream));
+    FSDP_TRY(fsdp__comm_issue(group, FSDP_BROADCAST, fsdp__collectives_of(group, stream)->broadcast, &call, stream));
     return FSDP_OK;
 }
 
@@ -168,7 +171,7 @@ fsdp_status fsdp_all_to_all(fsdp_process_group *group, const void *send, void *r
         return FSDP_FAIL(FSDP_INVALID, "cannot all_to_all in group '%s': not possible in place", group->name);
     fsdp__comm_count(group, FSDP_ALL_TO_ALL, (group->size - 1) * bytes_of(&call));
     log_call(group, FSDP_ALL_TO_ALL, count * group->size, dtype);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_TO_ALL, group->ops->all_to_all, &call, stream));
+    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_TO_ALL, fsdp__collectives_of(group, stream)->all_to_all, &call, stream));
     return FSDP_OK;
 }
 
@@ -178,7 +181,7 @@ fsdp_status fsdp_barrier(fsdp_process_group *group)
 
     FSDP_TRY(fsdp__comm_enter(group, call.name));
     fsdp__comm_count(group, FSDP_BARRIER, 0);
-    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_BARRIER, group->ops->barrier, &call));
+    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_BARRIER, fsdp__collectives_of(group, NULL)->barrier, &call));
     return FSDP_OK;
 }
 
@@ -300,8 +303,8 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
         bytes += fsdp__chunk_numel(&buffers[i]) * (int64_t)fsdp_dtype_size(buffers[i].unsharded_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes);
     log_coalesced(group, FSDP_ALL_GATHER, &call);
-    FSDP_TRY(issue_coalesced(group, FSDP_ALL_GATHER, group->ops->all_gather_coalesced, fsdp__coalesced_all_gather,
-                             &call, stream));
+    FSDP_TRY(issue_coalesced(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather_coalesced,
+                             fsdp__coalesced_all_gather, &call, stream));
     return FSDP_OK;
 }
 
@@ -339,7 +342,7 @@ fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_
     call.contributed = options->contributed;
     count_reduction(group, &call);
     log_coalesced(group, FSDP_REDUCE_SCATTER, &call);
-    FSDP_TRY(issue_coalesced(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_coalesced,
+    FSDP_TRY(issue_coalesced(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter_coalesced,
                              fsdp__coalesced_reduce_scatter, &call, stream));
     return FSDP_OK;
 }

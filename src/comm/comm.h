@@ -65,6 +65,15 @@ struct fsdp__comm {
     char broken_text[1024];
 };
 
+/* Returns the collectives of the group's calls on `stream`: the transport's, whatever device the stream is of, since
+ * there is no carrier ([Note: issued on a stream] in comm_ops.h). */
+static inline const fsdp__collective_ops *fsdp__collectives_of(const fsdp_process_group *group,
+                                                               const fsdp_stream *stream)
+{
+    (void)stream;
+    return group->ops->collectives;
+}
+
 /* Returns the position of a global rank in `ranks`, or -1 if it is not there. */
 static inline int fsdp__position_of(int rank, const int *ranks, int count)
 {

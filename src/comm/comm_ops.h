@@ -1,5 +1,6 @@
-/* comm_ops.h - what a transport provides. A transport makes contexts (fsdp_context_create_threads, fsdp__shm_join, ...)
- * and attaches itself to them with its table; nothing above knows which transport it is.
+/* comm_ops.h - what a transport provides, as a table for each of its jobs. A transport makes contexts
+ * (fsdp_context_create_threads, fsdp__shm_join, ...) and attaches itself to them with its tables; nothing above knows
+ * which transport it is.
  *
  * comm/ checks every argument, counts, numbers the calls of each group and keeps a failure sticky: it does so once,
  * above all transports. A transport moves bytes, compares the ranks' signatures and ends everybody's calls when one
@@ -8,20 +9,29 @@
  * [Note: issued on a stream]
  * The collectives of a group are called one at a time in the order of their numbers, each from inside the work of
  * `stream`, on whatever thread runs that work; those of different groups may run side by side. A slot may block, but it
- * must neither wait for `stream`, whose work it is, nor queue anything there. What it does to the buffers is done on
- * return; for that it uses the functions that may be called inside a stream's work: kernels (fsdp__run_kernel) and
- * copies (fsdp__run_copy_to_host, fsdp__run_copy_to_device). It follows a pointer itself only where
- * fsdp__device_host_access says that the host may. Host memory that kernels are given, such as a staging buffer, is
- * registered with the device first; the host's side of a copy may be any memory. call->buffers and the call itself are
- * host memory.
- *   - A transport that works on the memory itself (threads, shm) blocks until its peers are there and runs kernels;
- *     these are complete on return, so it meets its peers right after one.
+ * must neither wait for `stream`, whose work it is, nor queue anything there. What it does to the buffers it does by
+ * functions that may be called inside a stream's work: kernels (fsdp__run_kernel) and copies
+ * (fsdp__run_copy_to_host, fsdp__run_copy_to_device). It follows a pointer itself only where fsdp__device_host_access
+ * says that the host may. Host memory that kernels are given, such as a staging buffer, is registered with the device
+ * first; the host's side of a copy may be any memory. call->buffers and the call itself are host memory.
+ *
+ * A kernel is *issued* when fsdp__run_kernel returns: what the device runs next on this stream comes after it, and so
+ * does an fsdp__run_copy function, but the host and other ranks must not rely on it. Whoever is about to tell a peer by
+ * host memory that something has been written or read settles the stream first (fsdp__stream_settle). There are three
+ * such places, and all transports go through them: the meeting of ranks in an arena (fsdp__rendezvous), the end of a
+ * read of shared memory (comm/readers.c), and the end of every call (comm/issue.c), after which the next call may use
+ * the group's staging from another stream. On a device of which the host may follow pointers a kernel is complete when
+ * it returns, so that there is nothing to settle.
+ *   - A transport that works on the memory itself (threads, shm) blocks until its peers are there and runs kernels.
  *   - A transport whose library reads and writes host memory (MPI, from any thread) gives it the buffers where the host
  *     may follow them; otherwise it copies into its own memory, calls the library, which may block, and copies back.
- *   - A transport whose library only issues (NCCL) has no place yet: where streams run by themselves (CUDA) the
- *     backend's stream_enqueue would run the work on the host at once and kernels would be issued on the stream
- *     beneath. So slots would have to be given the stream beneath, and whatever makes peers wait would have to be
- *     issued there as well, which threads and shm do not do.
+ *   - A library that only issues, on a stream of the device (NCCL, or peers' memory that kernels of the device read),
+ *     is no transport but a *carrier* under one. The transport keeps what is the host's: groups, objects, the numbers
+ *     and signatures of calls, memory, readers and health. The carrier is a second table of collectives, for calls on
+ *     streams of such a device; fsdp__collectives_of (comm/comm.h) is where a group decides which table a call gets. A
+ *     slot of a carrier compares signatures through its transport, on the host, when it issues; makes peers wait by
+ *     means of the device, which the transport must be able to release when a rank is gone; issues everything on the
+ *     stream beneath the work that it is called in; and returns without settling.
  * A transport may use the streams' workspace in any slot but all_gather and all_to_all, which are called while packed
  * pieces lie there (coalesced.h). Groups of one rank and streams of a device without bytes never reach a transport. */
 #ifndef COMM_COMM_OPS_H
@@ -123,40 +133,30 @@ typedef enum fsdp__moment {
 typedef fsdp_status (*fsdp__collective)(void *group, const fsdp__call *call, fsdp_stream *stream,
                                         fsdp__traffic *traffic);
 
-typedef struct fsdp__comm_ops {
-    const char *name; /* "threads", "shm", "machines", "fake" */
-
+typedef struct fsdp__collective_ops {
     /* Required. Buffers may be in place where fsdp/comm.h allows it. */
     fsdp__collective all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, barrier;
     /* NULL: comm/ packs, and exchanges by all_gather and all_to_all. These then get the coalesced call (its name,
      * buffers and label, for the signature) with send, recv, count and dtype of a piece, several times with one
-     * sequence number. Required with alloc_shared: rows of shared memory have one writer, which packing knows nothing
-     * of. */
+     * sequence number. Required where memory is shared: its rows have one writer, which packing knows nothing of. */
     fsdp__collective all_gather_coalesced, reduce_scatter_coalesced;
+} fsdp__collective_ops;
 
-    /* Required. `group_open` is called on every member, then (when all of them succeeded) `group_ready`, which cannot
-     * fail, then collectives. `group_free` may be called at any time when no collective is running. */
-    fsdp_status (*group_open)(void *transport, const fsdp__process_group_spec *spec, void **out);
-    void (*group_ready)(void *group);
-    void (*group_free)(void *group);
-
-    /* Required. Ends all ranks' calls, now and later, with `text`; the first reason stays. May be called on any
-     * thread. */
-    void (*abort)(void *transport, const char *text);
-    /* Required. Ends this rank's part in the world and frees `transport`. */
-    void (*close)(void *transport);
-
-    /* Memory that peers see: all four or none. `alloc` and `free` hand out this rank's own memory. `alloc_shared` is a
-     * collective (call->bytes); if there is no memory, it fails on all ranks and breaks nothing. `free_shared` is
-     * local. */
+/* Memory that peers see. All slots are required. */
+typedef struct fsdp__memory_ops {
+    /* Hand out this rank's own memory. */
     fsdp_status (*alloc)(void *transport, size_t bytes, void **out);
     void (*free)(void *transport, void *pointer);
+    /* `alloc_shared` is a collective (call->bytes); if there is no memory, it fails on all ranks and breaks nothing.
+     * `free_shared` is local. */
     fsdp_status (*alloc_shared)(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
     void (*free_shared)(void *group, void *pointer);
+} fsdp__memory_ops;
 
-    /* Readers of shared memory: all of these slots with alloc_shared, or none where ranks have no peers. A rank's reads
-     * of a region are numbered from 1. The program calls `read_begin` and `read_end`; the latter returns the number of
-     * the read that ended. `read_done` is called with that number when the work before it has run. */
+/* Readers of shared memory. All slots but the last are required. A rank's reads of a region are numbered from 1. */
+typedef struct fsdp__reader_ops {
+    /* The program calls `read_begin` and `read_end`; the latter returns the number of the read that ended. `read_done`
+     * is called with that number when the work before it has run. */
     void (*read_begin)(void *group, void *pointer);
     uint64_t (*read_end)(void *group, void *pointer);
     void (*read_done)(void *group, void *pointer, uint64_t number);
@@ -169,23 +169,43 @@ typedef struct fsdp__comm_ops {
      * ended. */
     fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
                                  uint64_t issued);
-
     /* Tells that what a gather of this buffer into shared memory brings to this rank from other machines is not needed
      * any more; nobody reads there. NULL: nothing comes from other machines. */
     void (*give_back)(void *group, const fsdp_sharded_buffer *buffer);
+} fsdp__reader_ops;
 
-    /* Watching over ranks that wait for each other: all three or none.
-     *
-     * `note` tells of a call of the group, on the thread on which the moment happens; after a call that failed, it
-     * first waits for peers that still read its caller's memory.
-     * `host_waits` tells whether this rank's program (its host thread) waits for calls or readers of the group and does
-     * nothing else. `worker` is the stream whose work it waits for; NULL: it waits for what it does itself, or for work
-     * on any stream.
-     * `set_timeout` says how long to wait for a rank that stands still (milliseconds, 0: for ever), and how long a tick
-     * is. */
+/* Watching over ranks that wait for each other. All slots are required. */
+typedef struct fsdp__health_ops {
+    /* Tells of a call of the group, on the thread on which the moment happens; after a call that failed, it first waits
+     * for peers that still read its caller's memory. */
     void (*note)(void *group, const fsdp__call *call, fsdp__moment moment);
+    /* Tells whether this rank's program (its host thread) waits for calls or readers of the group and does nothing
+     * else. `worker` is the stream whose work it waits for; NULL: it waits for what it does itself, or for work on any
+     * stream. */
     void (*host_waits)(void *group, const fsdp_stream *worker, bool waits);
+    /* Says how long to wait for a rank that stands still (milliseconds, 0: for ever), and how long a tick is. */
     void (*set_timeout)(void *transport, int64_t timeout_ms, int64_t tick_ms);
+} fsdp__health_ops;
+
+typedef struct fsdp__comm_ops {
+    const char *name; /* "threads", "shm", "machines", "fake" */
+
+    const fsdp__collective_ops *collectives; /* required */
+    const fsdp__memory_ops *memory;          /* NULL: peers see no memory of each other */
+    const fsdp__reader_ops *readers;         /* with `memory`; NULL where ranks have no peers */
+    const fsdp__health_ops *health;          /* NULL: nobody watches */
+
+    /* Required. `group_open` is called on every member, then (when all of them succeeded) `group_ready`, which cannot
+     * fail, then collectives. `group_free` may be called at any time when no collective is running. */
+    fsdp_status (*group_open)(void *transport, const fsdp__process_group_spec *spec, void **out);
+    void (*group_ready)(void *group);
+    void (*group_free)(void *group);
+
+    /* Required. Ends all ranks' calls, now and later, with `text`; the first reason stays. May be called on any
+     * thread. */
+    void (*abort)(void *transport, const char *text);
+    /* Required. Ends this rank's part in the world and frees `transport`. */
+    void (*close)(void *transport);
 
     /* `machines` returns on how many machines the group has members; NULL: on one. `can_share` returns whether the
      * group has memory that peers see; NULL: it has if the transport has. */

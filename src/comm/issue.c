@@ -58,8 +58,8 @@ static void note(const fsdp_process_group *group, const fsdp__call *call, fsdp_s
                                                .label = call->label,
                                                .number = call->sequence,
                                                .ns = fsdp__clock_ns()});
-    if (group->ops->note)
-        group->ops->note(group->transport_group, call, moment);
+    if (group->ops->health)
+        group->ops->health->note(group->transport_group, call, moment);
 }
 
 static fsdp_status run_call(const job *j, fsdp_stream *stream)
@@ -77,6 +77,8 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
         status = fsdp__comm_fail_broken(group);
     } else {
         status = j->run(j->target, &j->call, stream, &traffic);
+        if (status == FSDP_OK)
+            status = fsdp__stream_settle(stream);
         fsdp__comm_account(group, j->kind, &traffic, start);
         if (status != FSDP_OK)
             fsdp__comm_break(group->comm, status, fsdp_last_error());
@@ -201,8 +203,9 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     fsdp__turn_begin(group, call->sequence, NULL);
     note(group, call, NULL, FSDP__CALL_BEGUN);
     start = fsdp__clock_ns();
-    status = fsdp__comm_is_broken(group) ? fsdp__comm_fail_broken(group)
-                                         : group->ops->alloc_shared(group->transport_group, call, &traffic, out);
+    status = fsdp__comm_is_broken(group)
+                 ? fsdp__comm_fail_broken(group)
+                 : group->ops->memory->alloc_shared(group->transport_group, call, &traffic, out);
     fsdp__comm_account(group, FSDP_COLLECTIVES, &traffic, start);
     note(group, call, NULL, FSDP__CALL_DONE);
     fsdp__process_group_host_waits(group, NULL, false);

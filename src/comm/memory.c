@@ -15,7 +15,7 @@ enum {
 bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing)
 {
     (void)sharing;
-    return group->size > 1 && group->ops->alloc &&
+    return group->size > 1 && group->ops->memory &&
            (!group->ops->can_share || group->ops->can_share(group->transport_group));
 }
 
@@ -42,7 +42,7 @@ static void release_held(fsdp__comm *comm)
                 continue;
             }
             *link = held->next;
-            group->ops->free(comm->transport, held);
+            group->ops->memory->free(comm->transport, held);
         }
 }
 
@@ -56,7 +56,7 @@ static fsdp_status alloc_symmetric(fsdp_process_group *group, size_t bytes, void
     if (bytes > SIZE_MAX - HEADER_BYTES)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes that peers see", bytes);
     release_held(group->comm);
-    FSDP_TRY(group->ops->alloc(group->comm->transport, bytes + HEADER_BYTES, &held));
+    FSDP_TRY(group->ops->memory->alloc(group->comm->transport, bytes + HEADER_BYTES, &held));
     *out = (char *)held + HEADER_BYTES;
     return FSDP_OK;
 }
@@ -108,7 +108,7 @@ void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_shari
         return;
     if (sharing == FSDP_MEMORY_SHARED) {
         if (fsdp__shared_memory_remove(group->comm, pointer))
-            group->ops->free_shared(group->transport_group, pointer);
+            group->ops->memory->free_shared(group->transport_group, pointer);
         return;
     }
     held = (fsdp__held_memory *)((char *)pointer - HEADER_BYTES);

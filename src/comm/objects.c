@@ -27,7 +27,7 @@ static fsdp_status gather_bytes(fsdp_process_group *group, fsdp__call_name name,
 {
     fsdp__call call = {.name = name, .send = send, .recv = recv, .count = (int64_t)bytes, .dtype = FSDP_U8};
 
-    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_OBJECTS, group->ops->all_gather, &call));
+    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_OBJECTS, fsdp__collectives_of(group, NULL)->all_gather, &call));
     return FSDP_OK;
 }
 
@@ -37,7 +37,7 @@ static fsdp_status broadcast_bytes(fsdp_process_group *group, fsdp__call_name na
     fsdp__call call = {
         .name = name, .send = buffer, .recv = buffer, .count = (int64_t)bytes, .dtype = FSDP_U8, .root = root};
 
-    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_OBJECTS, group->ops->broadcast, &call));
+    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_OBJECTS, fsdp__collectives_of(group, NULL)->broadcast, &call));
     return FSDP_OK;
 }
 

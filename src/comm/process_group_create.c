@@ -64,7 +64,7 @@ static fsdp_status exchange_requests(fsdp_process_group *world, const int *ranks
         mine.ranks = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, ranks, (size_t)count * sizeof *ranks);
         mine.name = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, name, strlen(name));
     }
-    FSDP_TRY(fsdp__comm_issue_host(world, FSDP_OBJECTS, world->ops->all_gather, &call));
+    FSDP_TRY(fsdp__comm_issue_host(world, FSDP_OBJECTS, fsdp__collectives_of(world, NULL)->all_gather, &call));
     return FSDP_OK;
 }
 

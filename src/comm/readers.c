@@ -17,22 +17,27 @@ typedef struct reading {
 
 static bool has_readers(const fsdp_process_group *group, const void *shared)
 {
-    return group && shared && group->size > 1 && group->ops->read_begin;
+    return group && shared && group->size > 1 && group->ops->readers;
 }
 
 void fsdp__process_group_begin_read(fsdp_process_group *group, void *shared)
 {
     if (has_readers(group, shared))
-        group->ops->read_begin(group->transport_group, shared);
+        group->ops->readers->read_begin(group->transport_group, shared);
 }
 
 static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
 {
     const reading *r = argument;
+    fsdp_status status = fsdp__stream_settle(stream);
 
+    if (status != FSDP_OK) {
+        fsdp__comm_break(r->group->comm, status, fsdp_last_error());
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
     FSDP__TELL(ORDER_PUBLISHED, .context = r->group->comm->context, .stream = stream, .object = r->shared,
                .number = r->number);
-    r->group->ops->read_done(r->group->transport_group, r->shared, r->number);
+    r->group->ops->readers->read_done(r->group->transport_group, r->shared, r->number);
     return FSDP_OK;
 }
 
@@ -43,15 +48,15 @@ fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared
     if (!has_readers(group, shared))
         return FSDP_OK;
     /* The program has ended the read; it is over when the kernels before this place in the stream have run. */
-    r.number = group->ops->read_end(group->transport_group, shared);
+    r.number = group->ops->readers->read_end(group->transport_group, shared);
     FSDP_TRY(fsdp__stream_enqueue(stream, publish_done, &r, sizeof r));
     return FSDP_OK;
 }
 
 void fsdp__process_group_host_waits(fsdp_process_group *group, const fsdp_stream *worker, bool waits)
 {
-    if (group->ops->host_waits)
-        group->ops->host_waits(group->transport_group, worker, waits);
+    if (group->ops->health)
+        group->ops->health->host_waits(group->transport_group, worker, waits);
 }
 
 static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
@@ -65,8 +70,8 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
     /* A worker that waits does not stop its program, which may still make the call that a peer waits for. */
     if (on_host)
         fsdp__process_group_host_waits(r->group, NULL, true);
-    status = r->group->ops->await_readers(r->group->transport_group, r->shared, r->number, on_host ? NULL : stream,
-                                          r->issued);
+    status = r->group->ops->readers->await_readers(r->group->transport_group, r->shared, r->number,
+                                                   on_host ? NULL : stream, r->issued);
     if (on_host)
         fsdp__process_group_host_waits(r->group, NULL, false);
     atomic_fetch_add_explicit(&comm->waiting_ns, fsdp__clock_ns() - start, memory_order_relaxed);
@@ -85,9 +90,9 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
     if (!has_readers(group, shared))
         return FSDP_OK;
     /* Take the numbers as of now: reads that the program ends after this write read what it wrote. */
-    r.number = group->ops->reads_ended(group->transport_group, shared);
+    r.number = group->ops->readers->reads_ended(group->transport_group, shared);
     r.issued = group->issued;
-    if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, shared, r.number)) {
+    if (fsdp__stream_is_inline(stream) && group->ops->readers->readers_done(group->transport_group, shared, r.number)) {
         FSDP__TELL(ORDER_ACQUIRED, .context = group->comm->context, .stream = stream, .object = shared,
                    .number = r.number);
         return FSDP_OK; /* the usual case: needs neither the clock nor the queue */
@@ -98,11 +103,11 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
 
 bool fsdp__process_group_give_back(fsdp_process_group *group, void *shared, const fsdp_sharded_buffer *buffer)
 {
-    if (!has_readers(group, shared) || !group->ops->give_back)
+    if (!has_readers(group, shared) || !group->ops->readers->give_back)
         return true;
-    if (!group->ops->readers_done(group->transport_group, shared,
-                                  group->ops->reads_ended(group->transport_group, shared)))
+    if (!group->ops->readers->readers_done(group->transport_group, shared,
+                                           group->ops->readers->reads_ended(group->transport_group, shared)))
         return false;
-    group->ops->give_back(group->transport_group, buffer);
+    group->ops->readers->give_back(group->transport_group, buffer);
     return true;
 }

@@ -124,8 +124,8 @@ fsdp_status fsdp__context_set_comm_ticks(fsdp_context *context, int64_t timeout_
 
     if (!comm)
         return fsdp_last_status();
-    if (comm->ops->set_timeout)
-        comm->ops->set_timeout(comm->transport, timeout_ms, tick_ms);
+    if (comm->ops->health)
+        comm->ops->health->set_timeout(comm->transport, timeout_ms, tick_ms);
     return FSDP_OK;
 }
 

@@ -48,6 +48,10 @@ typedef struct fsdp__backend {
     fsdp_status (*run_copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
     fsdp_status (*run_copy_to_host)(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 
+    /* Optional. Waits, inside the stream's work, until the kernels that were run there are complete. NULL: a kernel is
+     * complete when it returns, as where kernels run on threads of the host. */
+    fsdp_status (*stream_settle)(fsdp_stream *stream);
+
     /* Streams and events. `mode` is what was asked for; a backend may give a stronger order, never a weaker one, and
      * may run behind the host even if it was asked to be in step with it. */
     fsdp_status (*stream_create)(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);

@@ -88,7 +88,12 @@ fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *
 fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 fsdp_status fsdp__copy_on_device(fsdp_stream *stream, void *dst, const void *src, size_t bytes);
 
-/* Copy from inside the stream's work, where fsdp__run_kernel is called: done on return. The device's side may be the
+/* Waits, inside the stream's work, until the kernels that it has run are complete, for somebody who is about to tell
+ * this to another thread or process by host memory. Does nothing where a kernel is complete when it returns. */
+fsdp_status fsdp__stream_settle(fsdp_stream *stream);
+
+/* Copy from inside the stream's work, where fsdp__run_kernel is called: after what was run there before, and done on
+ * return. The device's side may be the
  * stream's scratch; the host's side may be any host memory. */
 fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
 fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);

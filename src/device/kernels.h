@@ -479,8 +479,8 @@ extern const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS];
  * to the caller again on return. What they point to must live until the work is done. [stream] */
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
 /* Runs the kernel in the calling thread, for work that already runs in the order of `stream`; buffers may lie in the
- * stream's workspace. The work of every device there is (cpu, sim) runs on threads of the host: the kernel is complete
- * on return. */
+ * stream's workspace. On return the kernel is issued: what runs on the stream after it sees what it has written. Others
+ * see that after fsdp__stream_settle, or at once where the host may follow the device's pointers. */
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
 
 /* Says that the stream's work, from inside which it is called, uses memory without a kernel; `what` says how. Fails

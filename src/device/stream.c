@@ -48,6 +48,15 @@ fsdp_status fsdp_stream_synchronize(fsdp_stream *stream)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__stream_settle(fsdp_stream *stream)
+{
+    const fsdp__backend *backend = stream->device->backend;
+
+    if (backend->stream_settle)
+        FSDP_TRY(backend->stream_settle(stream));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__stream_check(fsdp_stream *stream)
 {
     FSDP_TRY(stream->device->backend->stream_check(stream));

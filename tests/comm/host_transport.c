@@ -66,14 +66,17 @@ static fsdp_status host_all_to_all(void *group, const fsdp__call *call, fsdp_str
     return through_host(fsdp__symmetric_all_to_all, group, call, all, all, stream, traffic);
 }
 
-const fsdp__comm_ops host_transport_ops = {
-    .name = "host",
+static const fsdp__collective_ops host_collectives = {
     .all_gather = host_all_gather,
     .reduce_scatter = host_reduce_scatter,
     .all_reduce = host_all_reduce,
     .broadcast = host_broadcast,
     .all_to_all = host_all_to_all,
     .barrier = fsdp__symmetric_barrier,
+};
+const fsdp__comm_ops host_transport_ops = {
+    .name = "host",
+    .collectives = &host_collectives,
     .group_open = fsdp__symmetric_group_open,
     .group_ready = fsdp__symmetric_group_ready,
     .group_free = fsdp__symmetric_group_free,

@@ -8,14 +8,17 @@
 #include "support/ranks.h"
 
 /* What any transport must have, and nothing else. */
-static const fsdp__comm_ops plain_ops = {
-    .name = "plain",
+static const fsdp__collective_ops plain_collectives = {
     .all_gather = fsdp__symmetric_all_gather,
     .reduce_scatter = fsdp__symmetric_reduce_scatter,
     .all_reduce = fsdp__symmetric_all_reduce,
     .broadcast = fsdp__symmetric_broadcast,
     .all_to_all = fsdp__symmetric_all_to_all,
     .barrier = fsdp__symmetric_barrier,
+};
+static const fsdp__comm_ops plain_ops = {
+    .name = "plain",
+    .collectives = &plain_collectives,
     .group_open = fsdp__symmetric_group_open,
     .group_ready = fsdp__symmetric_group_ready,
     .group_free = fsdp__symmetric_group_free,

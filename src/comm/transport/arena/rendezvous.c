@@ -130,6 +130,8 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 
     if (old & FSDP__GENERATION_BROKEN)
         return fsdp__board_failure(group->world->arena->board);
+    if (traffic->stream)
+        FSDP_TRY(fsdp__stream_settle(traffic->stream));
     FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .stream = traffic->stream, .object = shared,
                .number = old);
     /* Set the ticket before counting in: peers tell from the tickets who is missing. */

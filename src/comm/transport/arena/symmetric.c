@@ -9,6 +9,36 @@
 #include "comm/transport/arena/lent.h"
 #include "comm/world.h"
 
+const fsdp__collective_ops fsdp__symmetric_collectives = {
+    .all_gather = fsdp__symmetric_all_gather,
+    .reduce_scatter = fsdp__symmetric_reduce_scatter,
+    .all_reduce = fsdp__symmetric_all_reduce,
+    .broadcast = fsdp__symmetric_broadcast,
+    .all_to_all = fsdp__symmetric_all_to_all,
+    .barrier = fsdp__symmetric_barrier,
+    .all_gather_coalesced = fsdp__symmetric_all_gather_coalesced,
+    .reduce_scatter_coalesced = fsdp__symmetric_reduce_scatter_coalesced,
+};
+const fsdp__memory_ops fsdp__symmetric_memory = {
+    .alloc = fsdp__symmetric_alloc,
+    .free = fsdp__symmetric_free,
+    .alloc_shared = fsdp__symmetric_alloc_shared,
+    .free_shared = fsdp__symmetric_free_shared,
+};
+const fsdp__reader_ops fsdp__symmetric_readers = {
+    .read_begin = fsdp__symmetric_read_begin,
+    .read_end = fsdp__symmetric_read_end,
+    .read_done = fsdp__symmetric_read_done,
+    .reads_ended = fsdp__symmetric_reads_ended,
+    .readers_done = fsdp__symmetric_readers_done,
+    .await_readers = fsdp__symmetric_await_readers,
+};
+const fsdp__health_ops fsdp__symmetric_health = {
+    .note = fsdp__symmetric_note,
+    .host_waits = fsdp__symmetric_host_waits,
+    .set_timeout = fsdp__symmetric_set_timeout,
+};
+
 void fsdp__symmetric_abort(void *transport, const char *text)
 {
     fsdp__symmetric *symmetric = transport;

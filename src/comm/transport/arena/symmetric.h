@@ -25,21 +25,16 @@ void fsdp__symmetric_note(void *group, const fsdp__call *call, fsdp__moment mome
 void fsdp__symmetric_host_waits(void *group, const fsdp_stream *worker, bool waits);
 void fsdp__symmetric_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms);
 
-/* The slots that both transports have in common. */
-#define FSDP__SYMMETRIC_OPS                                                                                         \
-    .all_gather = fsdp__symmetric_all_gather, .reduce_scatter = fsdp__symmetric_reduce_scatter,                     \
-    .all_reduce = fsdp__symmetric_all_reduce, .broadcast = fsdp__symmetric_broadcast,                               \
-    .all_to_all = fsdp__symmetric_all_to_all, .barrier = fsdp__symmetric_barrier,                                   \
-    .all_gather_coalesced = fsdp__symmetric_all_gather_coalesced,                                                   \
-    .reduce_scatter_coalesced = fsdp__symmetric_reduce_scatter_coalesced, .group_open = fsdp__symmetric_group_open, \
-    .group_ready = fsdp__symmetric_group_ready, .group_free = fsdp__symmetric_group_free,                           \
-    .abort = fsdp__symmetric_abort, .close = fsdp__symmetric_close, .alloc = fsdp__symmetric_alloc,                 \
-    .free = fsdp__symmetric_free, .alloc_shared = fsdp__symmetric_alloc_shared,                                     \
-    .free_shared = fsdp__symmetric_free_shared, .read_begin = fsdp__symmetric_read_begin,                           \
-    .read_end = fsdp__symmetric_read_end, .read_done = fsdp__symmetric_read_done,                                   \
-    .reads_ended = fsdp__symmetric_reads_ended, .readers_done = fsdp__symmetric_readers_done,                       \
-    .await_readers = fsdp__symmetric_await_readers, .note = fsdp__symmetric_note,                                   \
-    .host_waits = fsdp__symmetric_host_waits, .set_timeout = fsdp__symmetric_set_timeout,                           \
-    .add_by_machine = fsdp__symmetric_add_by_machine
+/* What both transports have in common. */
+extern const fsdp__collective_ops fsdp__symmetric_collectives;
+extern const fsdp__memory_ops fsdp__symmetric_memory;
+extern const fsdp__reader_ops fsdp__symmetric_readers;
+extern const fsdp__health_ops fsdp__symmetric_health;
+
+#define FSDP__SYMMETRIC_OPS                                                                                           \
+    .collectives = &fsdp__symmetric_collectives, .memory = &fsdp__symmetric_memory,                                   \
+    .readers = &fsdp__symmetric_readers, .health = &fsdp__symmetric_health, .group_open = fsdp__symmetric_group_open, \
+    .group_ready = fsdp__symmetric_group_ready, .group_free = fsdp__symmetric_group_free,                             \
+    .abort = fsdp__symmetric_abort, .close = fsdp__symmetric_close, .add_by_machine = fsdp__symmetric_add_by_machine
 
 #endif

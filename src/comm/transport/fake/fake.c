@@ -207,8 +207,7 @@ static void fake_abort(void *fake, const char *text)
     (void)fake, (void)text;
 }
 
-const fsdp__comm_ops fsdp__comm_fake_ops = {
-    .name = "fake",
+static const fsdp__collective_ops collectives = {
     .all_gather = fake_all_gather,
     .reduce_scatter = fake_reduce_scatter,
     .all_reduce = fake_all_reduce,
@@ -217,15 +216,21 @@ const fsdp__comm_ops fsdp__comm_fake_ops = {
     .barrier = fake_barrier,
     .all_gather_coalesced = fake_all_gather_coalesced,
     .reduce_scatter_coalesced = fake_reduce_scatter_coalesced,
-    .group_open = fsdp__fake_group_open,
-    .group_free = fsdp__fake_group_free,
-    .abort = fake_abort,
-    .close = fsdp__fake_close,
+};
+static const fsdp__memory_ops memory = {
     .alloc = fsdp__fake_alloc,
     .free = fsdp__fake_free,
     .alloc_shared = fsdp__fake_alloc_shared,
     .free_shared = fsdp__fake_free_shared,
+};
+const fsdp__comm_ops fsdp__comm_fake_ops = {
+    .name = "fake",
+    .collectives = &collectives,
+    .memory = &memory, /* its readers have no peers that write there */
+    .group_open = fsdp__fake_group_open,
+    .group_free = fsdp__fake_group_free,
+    .abort = fake_abort,
+    .close = fsdp__fake_close,
     .machines = fsdp__fake_machines,
     .can_share = fsdp__fake_can_share,
-    /* readers of shared memory have no peers that write there */
 };

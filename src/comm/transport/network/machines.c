@@ -140,37 +140,47 @@ static const char *host_of(const void *transport, int rank)
     return places->machines > 1 ? fsdp__host_of(places, rank) : NULL;
 }
 
-static const fsdp__comm_ops machines_ops = {.name = "machines",
-                                            .all_gather = fsdp__machines_all_gather,
-                                            .reduce_scatter = fsdp__machines_reduce_scatter,
-                                            .all_reduce = fsdp__machines_all_reduce,
-                                            .broadcast = fsdp__machines_broadcast,
-                                            .all_to_all = fsdp__machines_all_to_all,
-                                            .barrier = fsdp__machines_barrier,
-                                            .all_gather_coalesced = fsdp__machines_all_gather_coalesced,
-                                            .reduce_scatter_coalesced = fsdp__machines_reduce_scatter_coalesced,
-                                            .group_open = fsdp__machines_group_open,
-                                            .group_ready = fsdp__machines_group_ready,
-                                            .group_free = fsdp__machines_group_free,
-                                            .abort = abort_world,
-                                            .close = close_world,
-                                            .alloc = fsdp__machines_alloc,
-                                            .free = fsdp__machines_free,
-                                            .alloc_shared = fsdp__machines_alloc_shared,
-                                            .free_shared = fsdp__machines_free_shared,
-                                            .read_begin = read_begin,
-                                            .read_end = read_end,
-                                            .read_done = read_done,
-                                            .reads_ended = reads_ended,
-                                            .readers_done = readers_done,
-                                            .await_readers = await_readers,
-                                            .give_back = fsdp__machines_give_back,
-                                            .note = note,
-                                            .host_waits = host_waits,
-                                            .set_timeout = set_timeout,
-                                            .machines = machines_of,
-                                            .can_share = can_share,
-                                            .host_of = host_of};
+static const fsdp__collective_ops collectives = {
+    .all_gather = fsdp__machines_all_gather,
+    .reduce_scatter = fsdp__machines_reduce_scatter,
+    .all_reduce = fsdp__machines_all_reduce,
+    .broadcast = fsdp__machines_broadcast,
+    .all_to_all = fsdp__machines_all_to_all,
+    .barrier = fsdp__machines_barrier,
+    .all_gather_coalesced = fsdp__machines_all_gather_coalesced,
+    .reduce_scatter_coalesced = fsdp__machines_reduce_scatter_coalesced,
+};
+static const fsdp__memory_ops memory = {
+    .alloc = fsdp__machines_alloc,
+    .free = fsdp__machines_free,
+    .alloc_shared = fsdp__machines_alloc_shared,
+    .free_shared = fsdp__machines_free_shared,
+};
+static const fsdp__reader_ops readers = {
+    .read_begin = read_begin,
+    .read_end = read_end,
+    .read_done = read_done,
+    .reads_ended = reads_ended,
+    .readers_done = readers_done,
+    .await_readers = await_readers,
+    .give_back = fsdp__machines_give_back,
+};
+static const fsdp__health_ops health = {.note = note, .host_waits = host_waits, .set_timeout = set_timeout};
+static const fsdp__comm_ops machines_ops = {
+    .name = "machines",
+    .collectives = &collectives,
+    .memory = &memory,
+    .readers = &readers,
+    .health = &health,
+    .group_open = fsdp__machines_group_open,
+    .group_ready = fsdp__machines_group_ready,
+    .group_free = fsdp__machines_group_free,
+    .abort = abort_world,
+    .close = close_world,
+    .machines = machines_of,
+    .can_share = can_share,
+    .host_of = host_of,
+};
 
 /* ---- joining ---- */
 
