@@ -201,6 +201,9 @@ fsdp_status fsdp__copies_mirror(fsdp__copies *copies, const fsdp_sharded_buffer 
 
 /* ---- sums ---- */
 
+static const fsdp__rank_op rank_ops[] = {
+    [FSDP_SUM] = FSDP__RANK_SUM, [FSDP_AVG] = FSDP__RANK_SUM, [FSDP_MAX] = FSDP__RANK_MAX, [FSDP_MIN] = FSDP__RANK_MIN};
+
 void fsdp__sum_add(fsdp__sum *sum, const void *src)
 {
     /* Blocks count positions, so there a rank with nothing to add takes a position, too. */
@@ -211,17 +214,13 @@ void fsdp__sum_add(fsdp__sum *sum, const void *src)
 fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const fsdp_sharded_buffer *buffer,
                            const fsdp__sum *sum, void *dst, int64_t numel)
 {
-    static const fsdp__rank_op ops[] = {[FSDP_SUM] = FSDP__RANK_SUM,
-                                        [FSDP_AVG] = FSDP__RANK_SUM,
-                                        [FSDP_MAX] = FSDP__RANK_MAX,
-                                        [FSDP_MIN] = FSDP__RANK_MIN};
     fsdp__reduce_ranks_args args = {.srcs = sum->srcs,
                                     .count = sum->count,
                                     .dst = dst,
                                     .numel = numel,
                                     .src_dtype = sum->dtype,
                                     .dst_dtype = buffer->shard_dtype,
-                                    .op = ops[call->op],
+                                    .op = rank_ops[call->op],
                                     .divisor = call->op == FSDP_AVG ? call->divisor * (float)sum->ranks : call->divisor,
                                     .accumulate = call->accumulate,
                                     .block = sum->block,
@@ -284,14 +283,10 @@ int64_t fsdp__even_chunk(int64_t count, int ranks, fsdp_dtype dtype)
 
 fsdp__reduce_ranks_args fsdp__call_reduction(const fsdp__call *call, int size, int block)
 {
-    static const fsdp__rank_op ops[] = {[FSDP_SUM] = FSDP__RANK_SUM,
-                                        [FSDP_AVG] = FSDP__RANK_SUM,
-                                        [FSDP_MAX] = FSDP__RANK_MAX,
-                                        [FSDP_MIN] = FSDP__RANK_MIN};
 
     return (fsdp__reduce_ranks_args){.src_dtype = call->dtype,
                                      .dst_dtype = call->dtype,
-                                     .op = ops[call->op],
+                                     .op = rank_ops[call->op],
                                      .divisor = call->op == FSDP_AVG ? (float)size : 1.0f,
                                      .block = block,
                                      .block_dtype = call->dtype};

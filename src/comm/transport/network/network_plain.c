@@ -11,6 +11,7 @@
  * takes along what is small. */
 #include "comm/transport/network/network_plain.h"
 
+#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/arena_plain.h"
 #include "comm/transport/network/plain_run.h"
 
@@ -48,11 +49,11 @@ static fsdp_status all_gather_over(fsdp__plain_run *r)
     FSDP_TRY(fsdp__plain_meet_and_exchange(r));
     for (int p = 0; p < g->columns; p++) {
         const char *mine = fsdp__plain_at(r, call->recv, fsdp__machines_member(g, p, g->local_rank) * part);
+        const char *all = fsdp__plain_at(r, call->recv, fsdp__machines_member(g, p, 0) * part);
 
-        FSDP_TRY(fsdp__plain_local(r, fsdp__symmetric_all_gather, p == g->place ? call->send : mine,
-                                   fsdp__plain_at(r, call->recv, fsdp__machines_member(g, p, 0) * part), part));
+        r->buffers[p] = fsdp__plain_buffer(call, all, p == g->place ? call->send : mine, g->locals * part, part);
     }
-    return FSDP_OK;
+    return fsdp__plain_local(r, FSDP__GATHERS, g->columns);
 }
 
 fsdp_status fsdp__machines_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
@@ -106,10 +107,10 @@ static fsdp_status all_to_all_over(fsdp__plain_run *r)
 
     /* When both meetings are over, the ranks that are no counterparts are known to have made this call, too. */
     FSDP_TRY(fsdp__meet(g, call, r->traffic));
-    FSDP_TRY(g->flat
-                 ? fsdp__plain_copy(r, fsdp__plain_at(r, call->recv, first), fsdp__plain_at(r, call->send, first), part)
-                 : fsdp__plain_local(r, fsdp__symmetric_all_to_all, fsdp__plain_at(r, call->send, first),
-                                     fsdp__plain_at(r, call->recv, first), part));
+    r->buffers[0] = fsdp__plain_buffer(call, fsdp__plain_at(r, call->send, first), fsdp__plain_at(r, call->recv, first),
+                                       g->locals * part, part);
+    FSDP_TRY(g->flat ? fsdp__plain_copy(r, r->buffers[0].shard, r->buffers[0].unsharded, part)
+                     : fsdp__plain_local(r, FSDP__SWAPS, 1));
     for (int i = 0; i < g->size; i++) {
         if (i / g->locals == g->place)
             continue;

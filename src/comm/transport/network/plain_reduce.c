@@ -34,12 +34,13 @@ static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
     fsdp_status status = sums && shares ? FSDP_OK : FSDP_NO_MEMORY;
 
     for (int p = 0; p < g->columns && status == FSDP_OK; p++) {
+        const char *from = fsdp__plain_at(r, call->send, fsdp__machines_member(g, p, 0) * part);
+
         shares[p] = (fsdp__share){fsdp__plain_at(r, g->locals > 1 ? sums : call->send, p * part), part};
-        if (g->locals > 1)
-            status = fsdp__plain_local(r, fsdp__symmetric_reduce_scatter,
-                                       fsdp__plain_at(r, call->send, fsdp__machines_member(g, p, 0) * part),
-                                       fsdp__plain_at(r, sums, p * part), part);
+        r->buffers[p] = fsdp__plain_buffer(call, from, shares[p].data, g->locals * part, part);
     }
+    if (status == FSDP_OK && g->locals > 1)
+        status = fsdp__plain_local(r, FSDP__REDUCES, g->columns);
     r->parts = FSDP__EQUAL_PARTS;
     fsdp__plain_meet(r, true);
     if (status == FSDP_OK)
@@ -117,24 +118,6 @@ static fsdp_status add_machines(const split *s, const void *sums, fsdp__reduce_r
     return fsdp__shares_gather(r, &among, shares_of(s, r->call->recv, s->local_rank));
 }
 
-/* Gives each local rank what the others have. */
-static fsdp_status spread_shares(const split *s)
-{
-    const fsdp__share *shares = shares_of_locals(s, s->run->call->recv);
-
-    for (int j = 0; j < s->locals && !fsdp__machines_on_paper(s->run->group); j++) {
-        fsdp__call call = *s->run->call;
-
-        call.send = call.recv = shares[j].data;
-        call.count = shares[j].count;
-        call.root = j;
-        call.flags = NULL;
-        if (call.count > 0)
-            FSDP_TRY(fsdp__symmetric_broadcast(s->run->group->local, &call, s->run->stream, s->run->traffic));
-    }
-    return FSDP_OK;
-}
-
 /* Adds up all elements, which lie at `base`, over all sharers. */
 static fsdp_status add_whole(const split *s, const fsdp__sharers *sharers, const void *base,
                              fsdp__reduce_ranks_args how)
@@ -168,11 +151,25 @@ static fsdp_status reduce_by_machine(const split *s)
     return fsdp__shares_gather(r, &neighbours, shares_of_locals(s, call->recv));
 }
 
+/* Exchanges what the local ranks add up: reduces the buffer at `from` to that, or gathers it there. */
+static fsdp_status exchange_locally(const split *s, fsdp__pattern pattern, const void *from)
+{
+    fsdp__plain_run *r = s->run;
+    int64_t count = r->call->count,
+            chunk = s->columns * fsdp__even_chunk(count, s->columns * s->locals, r->call->dtype);
+
+    if (s->locals == 1)
+        return FSDP_OK;
+    r->buffers[0] =
+        fsdp__plain_buffer(r->call, from, share_of_local(s, r->call->recv, s->local_rank).data, count, chunk);
+    return fsdp__plain_local(r, pattern, 1);
+}
+
 /* Reduces the sums over the machines. `sums` are those of the rank's machine, or in a flat group its own. */
 static fsdp_status reduce_sums(const split *s, const void *sums)
 {
     FSDP_TRY(add_machines(s, sums, over_all(s->run)));
-    return s->locals > 1 ? spread_shares(s) : FSDP_OK;
+    return exchange_locally(s, FSDP__GATHERS, s->run->call->recv);
 }
 
 /* Reduces a small buffer: each rank adds up all of it. */
@@ -182,6 +179,24 @@ static fsdp_status reduce_at_once(const split *s, const void *sums)
 
     s->run->parts = FSDP__SAME_PARTS;
     return add_whole(s, &all, sums, over_all(s->run));
+}
+
+/* Adds up what the ranks of the machine have, so that only sums travel; an average is divided at the end, for all. */
+static fsdp_status add_locally(const split *s, bool at_once, bool *lacking)
+{
+    fsdp__plain_run *r = s->run;
+    fsdp__symmetric_group *local = r->group->local;
+    fsdp__call call = *r->call;
+
+    if (s->locals == 1 || fsdp__machines_on_paper(r->group))
+        return FSDP_OK;
+    call.plain = r->call;
+    call.op = call.op == FSDP_AVG ? FSDP_SUM : call.op;
+    call.lacking = lacking;
+    if (at_once)
+        return fsdp__symmetric_all_reduce(local, &call, r->stream, r->traffic);
+    FSDP_TRY(exchange_locally(s, FSDP__REDUCES, call.send));
+    return fsdp__symmetric_join_flags(local, &call, r->traffic);
 }
 
 static fsdp_status all_reduce_over(fsdp__plain_run *r)
@@ -195,14 +210,7 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
     split s = {r, g->columns, g->locals, g->place, g->local_rank, NULL};
     fsdp_status status;
 
-    /* The ranks of the machine add up first, so that only sums travel; an average is divided at the end, for all. */
-    if (g->locals > 1 && !fsdp__machines_on_paper(g)) {
-        fsdp__call local = *call;
-
-        local.op = call->op == FSDP_AVG ? FSDP_SUM : call->op;
-        local.lacking = &lacking;
-        FSDP_TRY(fsdp__symmetric_all_reduce(g->local, &local, r->stream, r->traffic));
-    }
+    FSDP_TRY(add_locally(&s, bytes <= FSDP__AT_ONCE_BYTES, &lacking));
     if (by_machine) {
         const fsdp__group_shape shape = fsdp__group_by_machine(g->rank, g->size, g->block);
 

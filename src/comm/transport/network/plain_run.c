@@ -23,8 +23,9 @@ static fsdp_status begin(fsdp__plain_run *r, void *group, const fsdp__call *call
                            .traffic = traffic,
                            .element = fsdp_dtype_size(call->dtype),
                            .segments = fsdp__calloc(4 * ranks, sizeof *r->segments),
-                           .legs = fsdp__calloc(2 * ranks, sizeof *r->legs)};
-    return r->segments && r->legs ? FSDP_OK : FSDP_NO_MEMORY;
+                           .legs = fsdp__calloc(2 * ranks, sizeof *r->legs),
+                           .buffers = fsdp__calloc((size_t)g->columns, sizeof *r->buffers)};
+    return r->segments && r->legs && r->buffers ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
 static fsdp_status end(fsdp__plain_run *r, fsdp_status status)
@@ -35,6 +36,7 @@ static fsdp_status end(fsdp__plain_run *r, fsdp_status status)
         fsdp__lent_settle(r->group->local);
     }
     fsdp__free(r->memory);
+    fsdp__free(r->buffers);
     fsdp__free(r->legs);
     fsdp__free(r->segments);
     return status;
@@ -140,17 +142,16 @@ fsdp_status fsdp__plain_meet_and_exchange(fsdp__plain_run *r)
     return fsdp__plain_exchange(r);
 }
 
-fsdp_status fsdp__plain_local(fsdp__plain_run *r, fsdp__collective local, const void *send, void *recv, int64_t count)
+fsdp_status fsdp__plain_local(fsdp__plain_run *r, fsdp__pattern pattern, int count)
 {
-    fsdp__call call = *r->call;
+    fsdp__call by_rows = fsdp__call_by_rows(r->call, r->buffers, count);
+    fsdp__rows rows;
 
     if (fsdp__machines_on_paper(r->group))
         return FSDP_OK;
-    call.send = send;
-    call.recv = recv;
-    call.count = count;
-    call.op = call.op == FSDP_AVG ? FSDP_SUM : call.op; /* the quotient is taken of all machines' sum */
-    return local(r->group->local, &call, r->stream, r->traffic);
+    by_rows.op = by_rows.op == FSDP_AVG ? FSDP_SUM : by_rows.op; /* the quotient is taken of all machines' sum */
+    rows = fsdp__rows_of(r->group->local, &by_rows, pattern, r->stream, r->traffic);
+    return fsdp__rows_exchange(&rows);
 }
 
 /* ---- devices whose memory the host may not follow ---- */

@@ -3,6 +3,7 @@
 #ifndef COMM_NETWORK_PLAIN_RUN_H
 #define COMM_NETWORK_PLAIN_RUN_H
 
+#include "comm/transport/arena/arena_coalesced.h"
 #include "comm/transport/network/meeting.h"
 
 typedef struct fsdp__plain_run {
@@ -22,7 +23,8 @@ typedef struct fsdp__plain_run {
     /* There is a segment and a leg for each rank of the group, in both directions, and segments for two exchanges. */
     fsdp__segment *segments;
     fsdp__leg *legs;
-    int half; /* 0 or 1: the half of the segments that the next exchange uses */
+    fsdp_sharded_buffer *buffers; /* one for each rank of the column */
+    int half;                     /* 0 or 1: the half of the segments that the next exchange uses */
     int sends, receives;
     void *memory;
 } fsdp__plain_run;
@@ -43,8 +45,9 @@ static inline char *fsdp__plain_at(const fsdp__plain_run *r, const void *base, i
  * and a last error when out of memory. */
 char *fsdp__plain_scratch(fsdp__plain_run *r, int64_t count);
 fsdp_status fsdp__plain_copy(fsdp__plain_run *r, void *dst, const void *src, int64_t count);
-/* Runs the same call among the ranks of this machine, of which there are none on paper. */
-fsdp_status fsdp__plain_local(fsdp__plain_run *r, fsdp__collective local, const void *send, void *recv, int64_t count);
+/* Exchanges the rows of `count` of the run's buffers among the ranks of this machine, of which there are none on paper.
+ * What is reduced is not divided. */
+fsdp_status fsdp__plain_local(fsdp__plain_run *r, fsdp__pattern pattern, int count);
 
 /* Add a leg to or from a global rank to the next exchange. */
 fsdp_status fsdp__plain_send(fsdp__plain_run *r, int rank, const void *data, int64_t count);
