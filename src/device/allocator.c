@@ -25,17 +25,6 @@
 #define SEGMENT_STEP ((size_t)2 << 20) /* a huge page */
 #define BLOCKS_A_CHUNK 64
 
-const char *fsdp_memory_kind_name(fsdp_memory_kind kind)
-{
-    static const char *const names[] = {
-#define KIND_NAME(name, text) text,
-        FSDP_MEMORY_MAP(KIND_NAME)
-#undef KIND_NAME
-    };
-
-    return (unsigned)kind < FSDP_MEMORY_KINDS ? names[kind] : "unknown";
-}
-
 typedef struct segment segment;
 typedef struct block block;
 

@@ -6,14 +6,13 @@
 
 /* Every instruction set of this machine, and the one that the device has chosen. oneDNN, which has the products, shares
  * out the terms of a sum over its threads. */
-static void every_kernel_agrees_with_the_oracle(void **state)
+TEST(every_kernel_agrees_with_the_oracle)
 {
     fsdp_context *context = test_context();
     fsdp_device *cpu = CHECK_PTR(fsdp_cpu(context)), *sim = CHECK_PTR(fsdp__device_open(context, "sim", 0));
     oracle_table tables[FSDP__CPU_ISAS + 2];
     int count = 0;
 
-    (void)state;
     for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++)
         if (fsdp__cpu_isa_kernels(isa))
             tables[count++] = (oracle_table){.name = fsdp__cpu_isa_name(isa),
@@ -66,21 +65,19 @@ static void check_products(fsdp_dtype dtype)
     }
 }
 
-static void native_products_of_f32_agree_with_the_oracle(void **state)
+TEST(native_products_of_f32_agree_with_the_oracle)
 {
-    (void)state;
     check_products(FSDP_F32);
 }
 
-static void native_products_of_bf16_agree_with_the_oracle(void **state)
+TEST(native_products_of_bf16_agree_with_the_oracle)
 {
-    (void)state;
     if (!fsdp__has_native_bf16())
         skip();
     check_products(FSDP_BF16);
 }
 
-static void what_the_native_product_does_not_take_is_left_alone(void **state)
+TEST(what_the_native_product_does_not_take_is_left_alone)
 {
     float a[16] = {0}, c[16] = {5};
     const fsdp__matmul_args good = {.a = a,
@@ -101,7 +98,6 @@ static void what_the_native_product_does_not_take_is_left_alone(void **state)
                                     .alpha = 1.0f};
     fsdp__matmul_args bad[] = {good, good, good, good, good};
 
-    (void)state;
     bad[0].batch = 2;
     bad[1].alpha = 0.5f;
     bad[2].a_dtype = FSDP_F16;
@@ -114,8 +110,3 @@ static void what_the_native_product_does_not_take_is_left_alone(void **state)
         CHECK_EQ(c[0], 5);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(every_kernel_agrees_with_the_oracle),
-          cmocka_unit_test(native_products_of_f32_agree_with_the_oracle),
-          cmocka_unit_test(native_products_of_bf16_agree_with_the_oracle),
-          cmocka_unit_test(what_the_native_product_does_not_take_is_left_alone))

@@ -133,13 +133,12 @@ static void failure_without_a_fault(void)
     CHECK_FAULT(FSDP__FAULT_WRITE, FSDP_FAIL(FSDP_IO, "its own"));
 }
 
-static void checks_pass_when_right(void **state)
+TEST(checks_pass_when_right)
 {
-    (void)state;
     CHECK_STRING(outcome(everything_right), "");
 }
 
-static void checks_fail_when_wrong(void **state)
+TEST(checks_fail_when_wrong)
 {
     static const struct {
         void (*body)(void);
@@ -164,7 +163,6 @@ static void checks_fail_when_wrong(void **state)
         {failure_without_a_fault, "its own"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *message = outcome(cases[i].body);
 
@@ -173,5 +171,3 @@ static void checks_fail_when_wrong(void **state)
     }
     fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
 }
-
-TEST_MAIN(cmocka_unit_test(checks_pass_when_right), cmocka_unit_test(checks_fail_when_wrong))

@@ -77,7 +77,7 @@ static void needs_two_users(void)
 
 /* ---- paths ---- */
 
-static void a_path_is_walked_to_its_end(void **state)
+TEST_WITH(a_path_is_walked_to_its_end, setup, teardown)
 {
     fixture *f = *state;
     char *deep = test_path(f->path, "a/b"), *link = test_path(f->path, "link"), *file = test_path(f->path, "file");
@@ -108,7 +108,7 @@ static void a_path_is_walked_to_its_end(void **state)
     free(deep);
 }
 
-static void what_was_made_for_a_path_is_removed_again(void **state)
+TEST_WITH(what_was_made_for_a_path_is_removed_again, setup, teardown)
 {
     fixture *f = *state;
     char *top = test_path(f->path, "a"), *middle = test_path(f->path, "a/b"), *deep = test_path(f->path, "a/b/c/d");
@@ -135,7 +135,7 @@ static void what_was_made_for_a_path_is_removed_again(void **state)
 }
 
 /* Whoever comes to the end of such a path would go on with a part of its name. */
-static void a_path_that_is_too_long_without_its_links_is_refused(void **state)
+TEST_WITH(a_path_that_is_too_long_without_its_links_is_refused, setup, teardown)
 {
     fixture *f = *state;
     char deep[3900], name[251], *link = test_path(f->path, "link"), *further = NULL;
@@ -157,7 +157,7 @@ static void a_path_that_is_too_long_without_its_links_is_refused(void **state)
     free(link);
 }
 
-static void a_path_that_fails_leaves_nothing(void **state)
+TEST_WITH(a_path_that_fails_leaves_nothing, setup, teardown)
 {
     fixture *f = *state;
     char *long_name = test_path(f->path, "n/a/" LETTERS "/c"), *top = test_path(f->path, "n");
@@ -182,7 +182,7 @@ static void a_path_that_fails_leaves_nothing(void **state)
 }
 
 /* Beside one that was made for the way there. */
-static void an_empty_folder_that_was_there_is_not_removed(void **state)
+TEST_WITH(an_empty_folder_that_was_there_is_not_removed, setup, teardown)
 {
     fixture *f = *state;
     char *path = test_path(f->path, "n/../there"), *there = test_path(f->path, "there");
@@ -199,7 +199,7 @@ static void an_empty_folder_that_was_there_is_not_removed(void **state)
     free(path);
 }
 
-static void a_path_survives_failed_allocations(void **state)
+TEST_WITH(a_path_survives_failed_allocations, setup, teardown)
 {
     fixture *f = *state;
     char *deep = test_path(f->path, "a/b"), *file = test_path(f->path, "file");
@@ -249,7 +249,7 @@ static bool is_followed(const fixture *f, uid_t folder, mode_t mode, uid_t owner
     return first == FSDP_OK;
 }
 
-static void a_link_of_another_is_followed_where_only_this_user_can_have_put_it(void **state)
+TEST_WITH(a_link_of_another_is_followed_where_only_this_user_can_have_put_it, setup, teardown)
 {
     fixture *f = *state;
 
@@ -280,7 +280,7 @@ static void swap(const fixture *f, const char *name)
     free(path);
 }
 
-static void what_is_done_in_a_folder_stays_in_it(void **state)
+TEST_WITH(what_is_done_in_a_folder_stays_in_it, setup, teardown)
 {
     fixture *f = *state;
     char *away = test_path(f->path, "away"), *text;
@@ -311,7 +311,7 @@ static void what_is_done_in_a_folder_stays_in_it(void **state)
     free(away);
 }
 
-static void what_has_the_name_is_replaced_only_where_asked(void **state)
+TEST_WITH(what_has_the_name_is_replaced_only_where_asked, setup, teardown)
 {
     fixture *f = *state;
 
@@ -325,7 +325,7 @@ static void what_has_the_name_is_replaced_only_where_asked(void **state)
                 "cannot rename");
 }
 
-static void a_clearing_follows_no_link_and_goes_no_deeper_than_it_may(void **state)
+TEST_WITH(a_clearing_follows_no_link_and_goes_no_deeper_than_it_may, setup, teardown)
 {
     fixture *f = *state;
     char *link = test_path(f->path, "link"), *deep = test_path(f->path, "a/b"), *a = test_path(f->path, "a");
@@ -347,7 +347,7 @@ static void a_clearing_follows_no_link_and_goes_no_deeper_than_it_may(void **sta
     free(link);
 }
 
-static void a_removal_that_fails_names_the_entry(void **state)
+TEST_WITH(a_removal_that_fails_names_the_entry, setup, teardown)
 {
     fixture *f = *state;
     char *a = test_path(f->path, "a"), *x = test_path(f->path, "a/x"), text[600];
@@ -367,7 +367,7 @@ static void a_removal_that_fails_names_the_entry(void **state)
     free(a);
 }
 
-static void a_folder_whose_names_cannot_be_read_is_not_empty(void **state)
+TEST_WITH(a_folder_whose_names_cannot_be_read_is_not_empty, setup, teardown)
 {
     fixture *f = *state;
     fsdp_status status;
@@ -384,7 +384,7 @@ static void a_folder_whose_names_cannot_be_read_is_not_empty(void **state)
 /* ---- what lies in it ---- */
 
 /* Nobody writes to the FIFO: what waited for a writer would wait forever. */
-static void only_a_file_is_opened_to_be_read(void **state)
+TEST_WITH(only_a_file_is_opened_to_be_read, setup, teardown)
 {
     fixture *f = *state;
     char *link = test_path(f->path, "link"), *fifo = test_path(f->path, "fifo");
@@ -418,7 +418,7 @@ static bool is_appended(const fixture *f, const char *name)
     return status == FSDP_OK;
 }
 
-static void nothing_is_written_behind_what_another_may_have_put_there(void **state)
+TEST_WITH(nothing_is_written_behind_what_another_may_have_put_there, setup, teardown)
 {
     fixture *f = *state;
     char *file = test_path(f->others, "file"), *second = test_path(f->path, "second"),
@@ -460,7 +460,7 @@ static void check_belief(const fixture *f, uid_t owner, mode_t mode, bool truste
     free(path);
 }
 
-static void a_file_of_another_is_not_believed(void **state)
+TEST_WITH(a_file_of_another_is_not_believed, setup, teardown)
 {
     fixture *f = *state;
     char *path = test_path(f->path, "file"), *second = test_path(f->path, "second");
@@ -483,7 +483,7 @@ static void a_file_of_another_is_not_believed(void **state)
 
 /* ---- making and failing ---- */
 
-static void a_new_file_is_never_one_that_was_there(void **state)
+TEST_WITH(a_new_file_is_never_one_that_was_there, setup, teardown)
 {
     fixture *f = *state;
 
@@ -496,7 +496,7 @@ static void a_new_file_is_never_one_that_was_there(void **state)
     CHECK_ERROR(fsdp__directory_unlink(&f->held, "folder"), FSDP_IO, "cannot remove '");
 }
 
-static void what_happens_at_a_use_can_be_chosen(void **state)
+TEST_WITH(what_happens_at_a_use_can_be_chosen, setup, teardown)
 {
     fixture *f = *state;
 
@@ -536,7 +536,7 @@ static void kill_at(const fixture *f, fsdp__fault_act act, long nth)
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-static void a_process_can_be_killed_at_a_use(void **state)
+TEST_WITH(a_process_can_be_killed_at_a_use, setup, teardown)
 {
     fixture *f = *state;
 
@@ -548,15 +548,3 @@ static void a_process_can_be_killed_at_a_use(void **state)
     kill_at(f, FSDP__FAULT_KILLS_HALF, 2);
     check_text(f->path, "new", "whol");
 }
-
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(a_path_is_walked_to_its_end), T(what_was_made_for_a_path_is_removed_again),
-          T(a_path_survives_failed_allocations), T(a_path_that_fails_leaves_nothing),
-          T(a_path_that_is_too_long_without_its_links_is_refused), T(an_empty_folder_that_was_there_is_not_removed),
-          T(a_removal_that_fails_names_the_entry), T(a_folder_whose_names_cannot_be_read_is_not_empty),
-          T(a_link_of_another_is_followed_where_only_this_user_can_have_put_it),
-          T(what_is_done_in_a_folder_stays_in_it), T(what_has_the_name_is_replaced_only_where_asked),
-          T(a_clearing_follows_no_link_and_goes_no_deeper_than_it_may), T(only_a_file_is_opened_to_be_read),
-          T(nothing_is_written_behind_what_another_may_have_put_there), T(a_file_of_another_is_not_believed),
-          T(a_new_file_is_never_one_that_was_there), T(what_happens_at_a_use_can_be_chosen),
-          T(a_process_can_be_killed_at_a_use))

@@ -7,12 +7,11 @@ enum {
     MANY = 5000
 };
 
-static void each_pointer_keeps_its_number(void **state)
+TEST(each_pointer_keeps_its_number)
 {
     static char bytes[MANY];
     fsdp__pointer_table table = {0};
 
-    (void)state;
     CHECK_EQ(fsdp__pointer_table_find(&table, bytes), 0);
     for (int64_t i = 0; i < MANY; i++) {
         int64_t *number = CHECK_PTR(fsdp__pointer_table_at(&table, &bytes[i]));
@@ -31,12 +30,11 @@ static void each_pointer_keeps_its_number(void **state)
     CHECK_NULL(table.entries);
 }
 
-static void without_memory_nothing_changes(void **state)
+TEST(without_memory_nothing_changes)
 {
     char bytes[9];
     fsdp__pointer_table table = {0};
 
-    (void)state;
     for (int i = 0; i < 8; i++)
         *(int64_t *)CHECK_PTR(fsdp__pointer_table_at(&table, &bytes[i])) = i;
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
@@ -47,5 +45,3 @@ static void without_memory_nothing_changes(void **state)
     CHECK_EQ(*(int64_t *)CHECK_PTR(fsdp__pointer_table_at(&table, &bytes[7])), 7);
     fsdp__pointer_table_release(&table);
 }
-
-TEST_MAIN(cmocka_unit_test(each_pointer_keeps_its_number), cmocka_unit_test(without_memory_nothing_changes))

@@ -46,16 +46,15 @@ static float chain(const fsdp__delays *delays)
     return result[0];
 }
 
-static void delays_change_nothing_but_time(void **state)
+TEST(delays_change_nothing_but_time)
 {
     float plain = chain(NULL);
 
-    (void)state;
     for (uint64_t seed = 1; seed <= 5; seed++)
         CHECK(chain(&(fsdp__delays){.seed = seed, .most_us = 50}) == plain);
 }
 
-static void copies_collectives_and_one_stream_are_held_up(void **state)
+TEST(copies_collectives_and_one_stream_are_held_up)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = fsdp_cpu(context);
@@ -64,7 +63,6 @@ static void copies_collectives_and_one_stream_are_held_up(void **state)
     const fsdp__binary_args add = {.a = &a, .b = &b, .y = &b, .dtype = FSDP_F32};
     fsdp__delays delays = {.seed = 3, .most_us = 1};
 
-    (void)state;
     CHECK_OK(fsdp__copy_on_device(own, &a, &b, sizeof a));
     CHECK_EQ(fsdp__device_delay_draws(device), 0);
     fsdp__device_delay(device, &delays);
@@ -83,6 +81,3 @@ static void copies_collectives_and_one_stream_are_held_up(void **state)
     CHECK_EQ(fsdp__device_delay_draws(device), 3);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(delays_change_nothing_but_time),
-          cmocka_unit_test(copies_collectives_and_one_stream_are_held_up))

@@ -17,18 +17,16 @@ static bool use(fsdp__fault_kind kind)
     }
 }
 
-static void off_by_default(void **state)
+TEST(off_by_default)
 {
-    (void)state;
     for (int kind = 0; kind < FSDP__FAULT_KINDS; kind++) {
         CHECK(!use((fsdp__fault_kind)kind));
         CHECK(!fsdp__fault_hit((fsdp__fault_kind)kind));
     }
 }
 
-static void only_the_nth_use_of_its_kind_fails(void **state)
+TEST(only_the_nth_use_of_its_kind_fails)
 {
-    (void)state;
     fsdp__fault_arm(FSDP__FAULT_WRITE, 3);
     CHECK(!use(FSDP__FAULT_ALLOCATION));
     CHECK(!use(FSDP__FAULT_WRITE));
@@ -47,12 +45,11 @@ static void *use_in_a_thread(void *arg)
     return NULL;
 }
 
-static void the_switch_belongs_to_its_thread(void **state)
+TEST(the_switch_belongs_to_its_thread)
 {
     pthread_t thread;
     bool failed = true;
 
-    (void)state;
     fsdp__fault_arm(FSDP__FAULT_COLLECTIVE, 1);
     CHECK_EQ(pthread_create(&thread, NULL, use_in_a_thread, &failed), 0);
     pthread_join(thread, NULL);
@@ -61,9 +58,8 @@ static void the_switch_belongs_to_its_thread(void **state)
     fsdp__fault_arm(FSDP__FAULT_COLLECTIVE, 0);
 }
 
-static void uses_can_be_counted(void **state)
+TEST(uses_can_be_counted)
 {
-    (void)state;
     fsdp__fault_arm(FSDP__FAULT_WRITE, 1000);
     for (int i = 0; i < 7; i++)
         CHECK(!use(FSDP__FAULT_WRITE));
@@ -81,12 +77,11 @@ static void *use_for_another(void *arg)
     return NULL;
 }
 
-static void switches_move_to_a_thread_and_back(void **state)
+TEST(switches_move_to_a_thread_and_back)
 {
     char moved;
     pthread_t thread;
 
-    (void)state;
     fsdp__fault_arm(FSDP__FAULT_COLLECTIVE, 1);
     fsdp__fault_arm(FSDP__FAULT_WRITE, 2);
     FSDP__TELL(WORK_LENT, .object = &moved);
@@ -109,17 +104,12 @@ static fsdp_status two_allocations(void)
     return second ? FSDP_OK : fsdp_last_status();
 }
 
-static void the_loop_fails_every_use_once(void **state)
+TEST(the_loop_fails_every_use_once)
 {
     int rounds = 0;
 
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n); rounds++)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, two_allocations());
     CHECK_EQ(rounds, 3); /* the first fails, the second fails, nothing fails */
     CHECK_OK(two_allocations());
 }
-
-TEST_MAIN(cmocka_unit_test(off_by_default), cmocka_unit_test(only_the_nth_use_of_its_kind_fails),
-          cmocka_unit_test(the_switch_belongs_to_its_thread), cmocka_unit_test(uses_can_be_counted),
-          cmocka_unit_test(switches_move_to_a_thread_and_back), cmocka_unit_test(the_loop_fails_every_use_once))

@@ -80,23 +80,21 @@ static void then(const bench *b, fsdp_stream *before, fsdp_stream *after)
 
 /* ---- streams and events ---- */
 
-static void two_streams_that_write_without_an_order_race(void **state)
+TEST(two_streams_that_write_without_an_order_race)
 {
     bench b = bench_make("cpu");
 
-    (void)state;
     write_at(b.first, b.memory, COUNT);
     write_at(b.second, b.memory, COUNT);
     RACE(b, "race on bytes 0 to 256 of gradient memory", "stream 0 of rank 0 writes them in kernel 'fill' ('dst')",
          "stream 1 of rank 0 writes them in kernel 'fill' ('dst')", "let one wait for an event");
 }
 
-static void an_order_by_luck_is_no_order(void **state)
+TEST(an_order_by_luck_is_no_order)
 {
     bench b = bench_make("cpu");
     fsdp_event *reached;
 
-    (void)state;
     /* The host knows that the first write is over, the second stream is told before that. */
     CHECK_OK(fsdp_event_create(b.device, &reached));
     write_at(b.first, b.memory, COUNT);
@@ -109,11 +107,10 @@ static void an_order_by_luck_is_no_order(void **state)
          "stream 1 of rank 0 reads them in kernel 'cast_spans' ('src')");
 }
 
-static void an_event_that_is_waited_for_orders(void **state)
+TEST(an_event_that_is_waited_for_orders)
 {
     bench b = bench_make("cpu");
 
-    (void)state;
     for (int i = 0; i < 20; i++) {
         write_at(b.first, b.memory, COUNT);
         then(&b, b.first, b.second);
@@ -123,11 +120,10 @@ static void an_event_that_is_waited_for_orders(void **state)
     SILENT(b);
 }
 
-static void a_later_record_does_not_move_a_wait(void **state)
+TEST(a_later_record_does_not_move_a_wait)
 {
     bench b = bench_make("cpu");
 
-    (void)state;
     write_at(b.first, b.memory, COUNT / 2);
     then(&b, b.first, b.second);
     write_at(b.first, b.memory + COUNT / 2, COUNT / 2);
@@ -136,12 +132,11 @@ static void a_later_record_does_not_move_a_wait(void **state)
     RACE(b, "bytes 128 to 256 of gradient memory");
 }
 
-static void an_event_passes_on_what_its_stream_waited_for(void **state)
+TEST(an_event_passes_on_what_its_stream_waited_for)
 {
     bench b = bench_make("cpu");
     fsdp_stream *third;
 
-    (void)state;
     CHECK_OK(fsdp_stream_create(b.device, FSDP_STREAM_WORKER, &third));
     write_at(b.first, b.memory, COUNT);
     then(&b, b.first, b.second); /* no item of the second stream in between */
@@ -152,12 +147,11 @@ static void an_event_passes_on_what_its_stream_waited_for(void **state)
     SILENT(b);
 }
 
-static void a_host_that_waits_orders(void **state)
+TEST(a_host_that_waits_orders)
 {
     bench b = bench_make("cpu");
     fsdp_stream *inline_stream = fsdp_device_stream(b.device);
 
-    (void)state;
     write_at(inline_stream, b.memory, COUNT); /* then the host queues */
     write_at(b.first, b.memory, COUNT);
     CHECK_OK(fsdp_stream_synchronize(b.first));
@@ -174,22 +168,20 @@ static void a_host_that_waits_orders(void **state)
     SILENT(b);
 }
 
-static void a_host_that_does_not_wait_races(void **state)
+TEST(a_host_that_does_not_wait_races)
 {
     bench b = bench_make("cpu");
 
-    (void)state;
     read_at(&b, b.first, b.memory, COUNT);
     write_at(fsdp_device_stream(b.device), b.memory, 1);
     RACE(b, "bytes 0 to 4 of gradient memory", "stream 0 of rank 0 reads", "the host of rank 0 writes");
 }
 
-static void readers_need_no_order_but_each_with_the_writer(void **state)
+TEST(readers_need_no_order_but_each_with_the_writer)
 {
     bench b = bench_make("cpu");
     float *one, *two;
 
-    (void)state;
     CHECK_OK(fsdp__device_alloc(b.device, BYTES, FSDP_MEMORY_ACTIVATION, (void **)&one));
     CHECK_OK(fsdp__device_alloc(b.device, BYTES, FSDP_MEMORY_ACTIVATION, (void **)&two));
     CHECK_OK(fsdp__copy_on_device(b.first, one, b.memory, BYTES));
@@ -208,11 +200,10 @@ static void readers_need_no_order_but_each_with_the_writer(void **state)
     RACE(b, "stream 0 of rank 0 reads them in kernel 'cast_spans' ('src')", "stream 1 of rank 0 writes them");
 }
 
-static void parts_of_a_block_are_told_apart(void **state)
+TEST(parts_of_a_block_are_told_apart)
 {
     bench b = bench_make("cpu");
 
-    (void)state;
     fsdp__device_name_memory(b.device, b.memory + 16, 16 * sizeof(float), FSDP_MEMORY_GRADIENT, "layers.0.weight");
     write_at(b.first, b.memory, 16);
     write_at(b.second, b.memory + 16, 16);
@@ -226,7 +217,7 @@ static void parts_of_a_block_are_told_apart(void **state)
 
 /* ---- memory that comes and goes ---- */
 
-static void memory_is_not_given_back_while_a_worker_uses_it(void **state)
+TEST(memory_is_not_given_back_while_a_worker_uses_it)
 {
     for (int ordered = 0; ordered < 2; ordered++) {
         bench b = bench_make("cpu");
@@ -246,7 +237,7 @@ static void memory_is_not_given_back_while_a_worker_uses_it(void **state)
 }
 
 /* On a device that runs behind the host, memory goes back in the order of its stream: see device.h. */
-static void memory_goes_back_in_the_order_of_the_device(void **state)
+TEST(memory_goes_back_in_the_order_of_the_device)
 {
     for (int ordered = 0; ordered < 2; ordered++) {
         bench b = bench_make("cpu");
@@ -277,11 +268,10 @@ static void memory_goes_back_in_the_order_of_the_device(void **state)
     }
 }
 
-static void a_stream_that_is_freed_has_done_its_work(void **state)
+TEST(a_stream_that_is_freed_has_done_its_work)
 {
     bench b = bench_make("cpu");
 
-    (void)state;
     for (int i = 0; i < 10; i++) {
         fsdp_stream *stream;
 
@@ -295,11 +285,10 @@ static void a_stream_that_is_freed_has_done_its_work(void **state)
 
 /* ---- copies, and a device that the host cannot touch ---- */
 
-static void copies_are_uses(void **state)
+TEST(copies_are_uses)
 {
     static const char *const devices[] = {"cpu", "sim"};
 
-    (void)state;
     for (size_t d = 0; d < 2; d++)
         for (int ordered = 0; ordered < 2; ordered++) {
             bench b = bench_make(devices[d]);
@@ -319,7 +308,7 @@ static void copies_are_uses(void **state)
 }
 
 /* Memory of the host that a device was asked for is watched, too. */
-static void the_host_s_side_of_a_copy_is_a_use(void **state)
+TEST(the_host_s_side_of_a_copy_is_a_use)
 {
     for (int ordered = 0; ordered < 2; ordered++) {
         bench b = bench_make("sim");
@@ -348,11 +337,10 @@ static fsdp_status copy_inside(fsdp_stream *stream, const void *argument)
     return fsdp__run_copy_to_device(stream, *(void *const *)argument, values, BYTES);
 }
 
-static void copies_inside_of_work_are_uses(void **state)
+TEST(copies_inside_of_work_are_uses)
 {
     bench b = bench_make("sim");
 
-    (void)state;
     CHECK_OK(fsdp__stream_enqueue(b.first, copy_inside, &b.memory, sizeof b.memory));
     read_at(&b, b.second, b.memory, COUNT);
     RACE(b, "stream 1 of rank 0 writes them in a copy from the host", "stream 2 of rank 0 reads them");
@@ -360,11 +348,10 @@ static void copies_inside_of_work_are_uses(void **state)
 
 /* ---- what a race does ---- */
 
-static void all_that_follows_a_race_fails_with_it(void **state)
+TEST(all_that_follows_a_race_fails_with_it)
 {
     bench b = bench_make("cpu");
 
-    (void)state;
     write_at(b.first, b.memory, COUNT);
     write_at(b.second, b.memory, COUNT);
     (void)fsdp_stream_synchronize(b.first);
@@ -376,7 +363,7 @@ static void all_that_follows_a_race_fails_with_it(void **state)
     RACE(b, "race");
 }
 
-static void memory_of_the_host_is_not_watched_unless_said_so(void **state)
+TEST(memory_of_the_host_is_not_watched_unless_said_so)
 {
     for (int watched = 0; watched < 2; watched++) {
         bench b = bench_make("cpu");
@@ -395,7 +382,7 @@ static void memory_of_the_host_is_not_watched_unless_said_so(void **state)
 }
 
 /* Two ranks of one process. */
-static void what_is_published_orders_who_acquires_it(void **state)
+TEST(what_is_published_orders_who_acquires_it)
 {
     for (uint64_t number = 6; number <= 7; number++) {
         bench b = bench_make("cpu");
@@ -418,11 +405,10 @@ static void what_is_published_orders_who_acquires_it(void **state)
     }
 }
 
-static void uses_that_only_check_are_no_fault_points(void **state)
+TEST(uses_that_only_check_are_no_fault_points)
 {
     bench b = bench_make("cpu");
 
-    (void)state;
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
     write_at(fsdp_device_stream(b.device), b.memory, COUNT);
     CHECK_OK(fsdp_event_record(b.event, b.first));
@@ -431,11 +417,10 @@ static void uses_that_only_check_are_no_fault_points(void **state)
     SILENT(b);
 }
 
-static void it_is_asked_for_before_there_is_a_device(void **state)
+TEST(it_is_asked_for_before_there_is_a_device)
 {
     fsdp_context *late, *other;
 
-    (void)state;
     CHECK_OK(fsdp_context_create(NULL, &late));
     CHECK_OK(fsdp_context_create(NULL, &other));
     CHECK_ERROR(fsdp__races_check(other, late), FSDP_STATE, "with a rank that is not checked");
@@ -446,20 +431,3 @@ static void it_is_asked_for_before_there_is_a_device(void **state)
     fsdp_context_free(other);
     fsdp_context_free(late);
 }
-
-TEST_MAIN(cmocka_unit_test(two_streams_that_write_without_an_order_race),
-          cmocka_unit_test(an_order_by_luck_is_no_order), cmocka_unit_test(an_event_that_is_waited_for_orders),
-          cmocka_unit_test(a_later_record_does_not_move_a_wait),
-          cmocka_unit_test(an_event_passes_on_what_its_stream_waited_for), cmocka_unit_test(a_host_that_waits_orders),
-          cmocka_unit_test(a_host_that_does_not_wait_races),
-          cmocka_unit_test(readers_need_no_order_but_each_with_the_writer),
-          cmocka_unit_test(parts_of_a_block_are_told_apart),
-          cmocka_unit_test(memory_is_not_given_back_while_a_worker_uses_it),
-          cmocka_unit_test(memory_goes_back_in_the_order_of_the_device),
-          cmocka_unit_test(a_stream_that_is_freed_has_done_its_work), cmocka_unit_test(copies_are_uses),
-          cmocka_unit_test(the_host_s_side_of_a_copy_is_a_use), cmocka_unit_test(copies_inside_of_work_are_uses),
-          cmocka_unit_test(all_that_follows_a_race_fails_with_it),
-          cmocka_unit_test(memory_of_the_host_is_not_watched_unless_said_so),
-          cmocka_unit_test(what_is_published_orders_who_acquires_it),
-          cmocka_unit_test(uses_that_only_check_are_no_fault_points),
-          cmocka_unit_test(it_is_asked_for_before_there_is_a_device))

@@ -44,11 +44,10 @@ static void join(fsdp__actor *actor, fsdp__actor *other)
     fsdp__instant_unref(now);
 }
 
-static void spans_say_what_bytes_say(void **state)
+TEST(spans_say_what_bytes_say)
 {
     int conflicts = 0;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         static unsigned char memory[BYTES];
         plain_byte plain[BYTES] = {{0}};
@@ -88,7 +87,7 @@ static void spans_say_what_bytes_say(void **state)
     CHECK(conflicts > 100 && conflicts < 19 * USES); /* both happen */
 }
 
-static void only_what_is_watched_is_remembered(void **state)
+TEST(only_what_is_watched_is_remembered)
 {
     static unsigned char memory[64];
     fsdp__vector_clock none = {0};
@@ -96,7 +95,6 @@ static void only_what_is_watched_is_remembered(void **state)
     fsdp__shadow *shadow = CHECK_PTR(fsdp__shadow_create());
     fsdp__conflict conflict;
 
-    (void)state;
     CHECK(fsdp__shadow_watch(shadow, memory + 16, 16, -1));
     CHECK(fsdp__shadow_watch(shadow, memory + 16, 16, -1)); /* again: nothing */
     CHECK(fsdp__shadow_watches(shadow, memory + 31));
@@ -115,13 +113,12 @@ static void only_what_is_watched_is_remembered(void **state)
     fsdp__shadow_free(NULL);
 }
 
-static void memory_has_owners_until_it_has_others(void **state)
+TEST(memory_has_owners_until_it_has_others)
 {
     static unsigned char memory[64];
     fsdp__shadow *shadow = CHECK_PTR(fsdp__shadow_create());
     uintptr_t at = (uintptr_t)memory;
 
-    (void)state;
     CHECK(fsdp__shadow_own(shadow, memory, 64, "kind", NULL)); /* nobody watches */
     CHECK_NULL(fsdp__shadow_owner(shadow, at).kind);
     CHECK(fsdp__shadow_watch(shadow, memory, 64, -1));
@@ -139,6 +136,3 @@ static void memory_has_owners_until_it_has_others(void **state)
     CHECK_STRING(fsdp__shadow_owner(shadow, at + 63).kind, "activation");
     fsdp__shadow_free(shadow);
 }
-
-TEST_MAIN(cmocka_unit_test(spans_say_what_bytes_say), cmocka_unit_test(only_what_is_watched_is_remembered),
-          cmocka_unit_test(memory_has_owners_until_it_has_others))

@@ -95,14 +95,13 @@ static fsdp_status run_kernels(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
-static void the_host_cannot_touch_its_memory(void **state)
+TEST(the_host_cannot_touch_its_memory)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = open_sim(context, 0);
     busy b = {.data = take(device, NUMEL)}, *argument = &b;
     int ordinary = 0;
 
-    (void)state;
     CHECK(!faults(&ordinary, true)); /* the canary itself */
     check_faults(b.data);
     CHECK_OK(fsdp__stream_enqueue(fsdp_device_stream(device), run_kernels, &argument, sizeof argument));
@@ -121,7 +120,7 @@ static void the_host_cannot_touch_its_memory(void **state)
 
 /* ---- what reaches it ---- */
 
-static void copies_and_kernels_reach_it(void **state)
+TEST(copies_and_kernels_reach_it)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = open_sim(context, 0);
@@ -129,7 +128,6 @@ static void copies_and_kernels_reach_it(void **state)
     float *x = take(device, NUMEL), *y = take(device, NUMEL), in[NUMEL], out[NUMEL];
     void *host = NULL;
 
-    (void)state;
     for (int i = 0; i < NUMEL; i++)
         in[i] = (float)i;
     CHECK_OK(fsdp__copy_to_device(stream, x, in, sizeof in));
@@ -201,14 +199,13 @@ static void check_refused_inside(fsdp_stream *stream, void *device)
                 "cannot copy 4000 bytes to device 'sim:0' inside its work");
 }
 
-static void memory_of_others_is_refused(void **state)
+TEST(memory_of_others_is_refused)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = open_sim(context, 0), *other = open_sim(context, 1);
     fsdp_stream *stream = fsdp_device_stream(device);
     float *own = take(device, NUMEL), *good = take(device, NUMEL), *theirs = take(other, NUMEL), host[NUMEL] = {0};
 
-    (void)state;
     check_refused(stream, host, good);
     check_refused(stream, theirs, good);
     check_refused(stream, own + 100, good); /* past its block */
@@ -226,7 +223,7 @@ static void memory_of_others_is_refused(void **state)
 
 /* ---- several, and their streams ---- */
 
-static void devices_have_ordinals_and_ledgers_of_their_own(void **state)
+TEST(devices_have_ordinals_and_ledgers_of_their_own)
 {
     fsdp_context *context = test_context();
     fsdp_device *first = open_sim(context, 0), *second = open_sim(context, 1);
@@ -235,7 +232,6 @@ static void devices_have_ordinals_and_ledgers_of_their_own(void **state)
     fsdp_memory_stats stats;
     void *host = NULL;
 
-    (void)state;
     CHECK(first != second && open_sim(context, 1) == second);
     CHECK_STRING(fsdp_device_name(second), "sim:1");
     CHECK_EQ(fsdp_device_ordinal(second), 1);
@@ -305,12 +301,11 @@ static void hand_over(const char *seed, float *out)
     fsdp_context_free(context);
 }
 
-static void any_timing_gives_the_same_bits(void **state)
+TEST(any_timing_gives_the_same_bits)
 {
     static const char *const seeds[] = {"2", "3", "4", "5", "6", "7", "8"};
     float first[NUMEL], again[NUMEL];
 
-    (void)state;
     hand_over("1", first);
     CHECK(first[0] != 0);
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
@@ -332,7 +327,7 @@ static fsdp_status stand(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
-static void a_table_is_the_callers_again_when_the_launch_returns(void **state)
+TEST(a_table_is_the_callers_again_when_the_launch_returns)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = open_sim(context, 0);
@@ -349,7 +344,6 @@ static void a_table_is_the_callers_again_when_the_launch_returns(void **state)
                                    .op = FSDP__RANK_SUM};
     _Atomic bool go = false, *argument = &go;
 
-    (void)state;
     for (int i = 0; i < 200; i++)
         spans[i] = (fsdp__span){x, y + i, 1};
     fill(stream, x, 5, NUMEL);
@@ -370,7 +364,7 @@ static void a_table_is_the_callers_again_when_the_launch_returns(void **state)
 }
 
 /* Scratch is the kernels' memory, and counted. */
-static void scratch_is_counted(void **state)
+TEST(scratch_is_counted)
 {
     fsdp_context *context = test_context();
     fsdp_device *device = open_sim(context, 0);
@@ -378,7 +372,6 @@ static void scratch_is_counted(void **state)
     float *x = take(device, 64 * NUMEL), *y = take(device, 1), out;
     fsdp_memory_stats stats;
 
-    (void)state;
     fill(stream, x, 0.5, 64 * NUMEL);
     CHECK_OK(fsdp__launch_reduce(stream, &(fsdp__reduce_args){.x = x,
                                                               .y = y,
@@ -400,9 +393,3 @@ static void scratch_is_counted(void **state)
     give(device, y, 1);
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(the_host_cannot_touch_its_memory), cmocka_unit_test(copies_and_kernels_reach_it),
-          cmocka_unit_test(memory_of_others_is_refused),
-          cmocka_unit_test(devices_have_ordinals_and_ledgers_of_their_own),
-          cmocka_unit_test(any_timing_gives_the_same_bits),
-          cmocka_unit_test(a_table_is_the_callers_again_when_the_launch_returns), cmocka_unit_test(scratch_is_counted))

@@ -3,11 +3,10 @@
 
 #include "support/test.h"
 
-static void what_was_never_set_is_zero(void **state)
+TEST(what_was_never_set_is_zero)
 {
     fsdp__vector_clock clock = {0};
 
-    (void)state;
     CHECK_EQ(fsdp__vector_clock_at(&clock, 7), 0);
     CHECK(fsdp__vector_clock_set(&clock, 20, 3));
     CHECK_EQ(fsdp__vector_clock_at(&clock, 20), 3);
@@ -17,11 +16,10 @@ static void what_was_never_set_is_zero(void **state)
     CHECK_EQ(fsdp__vector_clock_at(&clock, 20), 0);
 }
 
-static void a_join_lies_after_both(void **state)
+TEST(a_join_lies_after_both)
 {
     fsdp__vector_clock a = {0}, b = {0};
 
-    (void)state;
     CHECK(fsdp__vector_clock_covers(&a, &b));
     CHECK(fsdp__vector_clock_set(&a, 0, 5));
     CHECK(fsdp__vector_clock_set(&a, 2, 1));
@@ -39,11 +37,10 @@ static void a_join_lies_after_both(void **state)
     fsdp__vector_clock_release(&b);
 }
 
-static void without_memory_nothing_changes(void **state)
+TEST(without_memory_nothing_changes)
 {
     fsdp__vector_clock a = {0}, b = {0};
 
-    (void)state;
     CHECK(fsdp__vector_clock_set(&a, 0, 2));
     CHECK(fsdp__vector_clock_set(&b, 100, 1));
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
@@ -56,6 +53,3 @@ static void without_memory_nothing_changes(void **state)
     fsdp__vector_clock_release(&a);
     fsdp__vector_clock_release(&b);
 }
-
-TEST_MAIN(cmocka_unit_test(what_was_never_set_is_zero), cmocka_unit_test(a_join_lies_after_both),
-          cmocka_unit_test(without_memory_nothing_changes))

@@ -22,12 +22,11 @@ static void run_suite(fsdp_context *context, void *arg)
     fsdp_stream_free(s.stream);
 }
 
-static void plain_memory_gives_naive_results(void **state)
+TEST(plain_memory_gives_naive_results)
 {
     static const int worlds[] = {1, 3, 4, 2, 5, 8};
     variant v = {.mode = FSDP_STREAM_INLINE};
 
-    (void)state;
     for (size_t i = 0; i < (test_brief() ? 2 : sizeof worlds / sizeof *worlds); i++)
         test_run_ranks(worlds[i], run_suite, &v);
 }
@@ -42,35 +41,31 @@ static void run_mixed(fsdp_context *context, void *arg)
     fsdp_stream_free(s.stream);
 }
 
-static void buffers_of_one_call_have_shapes_dtypes_and_contributors_of_their_own(void **state)
+TEST(buffers_of_one_call_have_shapes_dtypes_and_contributors_of_their_own)
 {
-    (void)state;
     for (int ranks = test_brief() ? 3 : 1; ranks <= (test_brief() ? 4 : 5); ranks++)
         test_run_ranks(ranks, run_mixed, &(variant){.mode = ranks == 3 ? FSDP_STREAM_WORKER : FSDP_STREAM_INLINE});
 }
 
-static void staging_gives_the_same_results(void **state)
+TEST(staging_gives_the_same_results)
 {
     variant v = {.mode = FSDP_STREAM_INLINE, .force_copy = true};
 
-    (void)state;
     for (int ranks = test_brief() ? 3 : 2; ranks <= 3; ranks++)
         test_run_ranks(ranks, run_suite, &v);
 }
 
-static void visible_memory_gives_the_same_results(void **state)
+TEST(visible_memory_gives_the_same_results)
 {
     variant v = {.mode = FSDP_STREAM_INLINE, .symmetric = true};
 
-    (void)state;
     test_run_ranks(3, run_suite, &v);
 }
 
-static void worker_streams_give_the_same_results(void **state)
+TEST(worker_streams_give_the_same_results)
 {
     variant v = {.mode = FSDP_STREAM_WORKER};
 
-    (void)state;
     for (int ranks = 2; ranks <= (test_brief() ? 2 : 4); ranks += 2)
         test_run_ranks(ranks, run_suite, &v);
 }
@@ -110,9 +105,8 @@ static void interleave(fsdp_context *context, void *arg)
     free(gathered);
 }
 
-static void calls_on_several_streams_keep_their_order(void **state)
+TEST(calls_on_several_streams_keep_their_order)
 {
-    (void)state;
     test_run_ranks(3, interleave, NULL);
 }
 
@@ -123,9 +117,8 @@ static void many_barriers(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_barrier(fsdp_world(context)));
 }
 
-static void more_ranks_than_cores_make_progress(void **state)
+TEST(more_ranks_than_cores_make_progress)
 {
-    (void)state;
     test_run_ranks(32, many_barriers, NULL);
 }
 
@@ -188,20 +181,18 @@ static void check_averages(fsdp_context *context, void *arg)
     check_quotients(recv, size, (int64_t)rank * AVERAGED, 7);
 }
 
-static void an_average_is_a_division(void **state)
+TEST(an_average_is_a_division)
 {
-    (void)state;
     test_run_ranks(3, check_averages, NULL);
     test_run_ranks(5, check_averages, NULL);
 }
 
-static void a_context_without_a_world_is_a_group_of_one(void **state)
+TEST(a_context_without_a_world_is_a_group_of_one)
 {
     fsdp_context *context = test_context();
     suite s = {.group = CHECK_PTR(fsdp_world(context)), .stream = fsdp_device_stream(fsdp_cpu(context))};
     fsdp_comm_stats stats;
 
-    (void)state;
     CHECK_EQ(fsdp_process_group_size(s.group), 1);
     CHECK_EQ(fsdp_process_group_rank(s.group), 0);
     CHECK_STRING(fsdp_process_group_name(s.group), "world");
@@ -219,7 +210,7 @@ static void a_context_without_a_world_is_a_group_of_one(void **state)
     fsdp_context_free(context);
 }
 
-static void a_fake_world_has_one_real_rank(void **state)
+TEST(a_fake_world_has_one_real_rank)
 {
     enum {
         WORLD = 1000,
@@ -235,7 +226,6 @@ static void a_fake_world_has_one_real_rank(void **state)
     void **objects;
     size_t *bytes;
 
-    (void)state;
     CHECK_OK(fsdp_context_create_fake(RANK, WORLD, &context));
     CHECK_EQ(fsdp_context_threads(context), 1);
     world = fsdp_world(context);
@@ -269,7 +259,7 @@ static void a_fake_world_has_one_real_rank(void **state)
     fsdp_context_free(context);
 }
 
-static void wrong_arguments_are_refused(void **state)
+TEST(wrong_arguments_are_refused)
 {
     fsdp_context *context = test_context();
     fsdp_process_group *world = fsdp_world(context);
@@ -279,7 +269,6 @@ static void wrong_arguments_are_refused(void **state)
         .unsharded = x, .shard = x, .numel = 4, .chunk = 3, .unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32};
     fsdp_reduce_options max = {.op = FSDP_MAX}, sum = {.op = FSDP_SUM};
 
-    (void)state;
     CHECK_ERROR(fsdp_all_gather(NULL, x, x, 1, FSDP_F32, stream), FSDP_INVALID, "group is NULL");
     CHECK_ERROR(fsdp_all_gather(world, x, x, 1, FSDP_F32, NULL), FSDP_INVALID, "stream is NULL");
     CHECK_ERROR(fsdp_all_gather(world, x, x, -1, FSDP_F32, stream), FSDP_INVALID, "bad count -1");
@@ -310,12 +299,3 @@ static void wrong_arguments_are_refused(void **state)
                 "buffer 0: all its dtypes must be floating");
     fsdp_context_free(context);
 }
-
-TEST_MAIN(cmocka_unit_test(plain_memory_gives_naive_results),
-          cmocka_unit_test(buffers_of_one_call_have_shapes_dtypes_and_contributors_of_their_own),
-          cmocka_unit_test(staging_gives_the_same_results), cmocka_unit_test(visible_memory_gives_the_same_results),
-          cmocka_unit_test(worker_streams_give_the_same_results),
-          cmocka_unit_test(calls_on_several_streams_keep_their_order),
-          cmocka_unit_test(more_ranks_than_cores_make_progress), cmocka_unit_test(an_average_is_a_division),
-          cmocka_unit_test(a_context_without_a_world_is_a_group_of_one),
-          cmocka_unit_test(a_fake_world_has_one_real_rank), cmocka_unit_test(wrong_arguments_are_refused))

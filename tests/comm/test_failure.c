@@ -41,9 +41,8 @@ static void disagree(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_barrier(world), FSDP_MISMATCH, "group 'world' is broken: ranks disagree");
 }
 
-static void ranks_that_disagree_get_one_message_that_names_both_calls(void **state)
+TEST(ranks_that_disagree_get_one_message_that_names_both_calls)
 {
-    (void)state;
     test_run_ranks(WORLD, disagree, NULL);
     for (int r = 0; r < WORLD; r++)
         CHECK_STRING(messages[r], "ranks disagree in group 'world': call 2 is all_gather of 4096 bytes float32 on "
@@ -65,9 +64,8 @@ static void disagree_on_blocks(fsdp_context *context, void *arg)
         "buffers with 80 bytes float32 on rank 2 with other sizes or dtypes of the buffers");
 }
 
-static void ranks_with_other_block_sizes_disagree(void **state)
+TEST(ranks_with_other_block_sizes_disagree)
 {
-    (void)state;
     test_run_ranks(WORLD, disagree_on_blocks, NULL);
 }
 
@@ -83,9 +81,8 @@ static void disagree_on_flags(fsdp_context *context, void *arg)
                 FSDP_MISMATCH, "on rank 2 with another number of flags");
 }
 
-static void ranks_with_other_flags_disagree(void **state)
+TEST(ranks_with_other_flags_disagree)
 {
-    (void)state;
     test_run_ranks(WORLD, disagree_on_flags, NULL);
 }
 
@@ -132,7 +129,7 @@ static void gather_labelled(fsdp_context *context, void *arg)
     fsdp_stream_free(stream);
 }
 
-static void ranks_that_disagree_are_told_what_each_was_doing(void **state)
+TEST(ranks_that_disagree_are_told_what_each_was_doing)
 {
     static const char *const long_label =
         "model.layers.0 and model.layers.1 and model.layers.2 and model.layers.3 and model.layers.4";
@@ -167,7 +164,6 @@ static void ranks_that_disagree_are_told_what_each_was_doing(void **state)
                      "'012345678901234567890123456789012345678901234567890123456789...' on rank 2"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int mode = 0; mode < 2; mode++) {
             all[i].mode = mode ? FSDP_STREAM_WORKER : FSDP_STREAM_INLINE;
@@ -197,9 +193,8 @@ static void one_aborts(fsdp_context *context, void *arg)
     fsdp_process_group_free(others);
 }
 
-static void an_abort_reaches_everybody(void **state)
+TEST(an_abort_reaches_everybody)
 {
-    (void)state;
     test_run_ranks(WORLD, one_aborts, NULL);
 }
 
@@ -211,10 +206,8 @@ static void one_leaves(fsdp_context *context, void *arg)
         CHECK_ERROR(fsdp_barrier(fsdp_world(context)), FSDP_COMM, "rank 1 has left");
 }
 
-static void waiting_for_a_rank_that_left_is_an_error(void **state)
+TEST(waiting_for_a_rank_that_left_is_an_error)
 {
-
-    (void)state;
     test_run_ranks(WORLD, one_leaves, NULL);
 }
 
@@ -234,9 +227,8 @@ static fsdp_status body_works(fsdp_context *context, void *arg)
     return FSDP_OK;
 }
 
-static void a_body_that_fails_ends_its_world(void **state)
+TEST(a_body_that_fails_ends_its_world)
 {
-    (void)state;
     CHECK_OK(fsdp_run_threads(WORLD, NULL, body_works, NULL));
     CHECK_ERROR(fsdp_run_threads(WORLD, NULL, body_fails, NULL), FSDP_NOT_FOUND, "rank 2: no file 'x'");
 }
@@ -329,21 +321,18 @@ static void every_nth(fsdp__fault_kind kind)
     CHECK(f.nth > 5);
 }
 
-static void the_nth_collective_may_fail(void **state)
+TEST(the_nth_collective_may_fail)
 {
-    (void)state;
     every_nth(FSDP__FAULT_COLLECTIVE);
 }
 
-static void the_nth_allocation_may_fail(void **state)
+TEST(the_nth_allocation_may_fail)
 {
-    (void)state;
     every_nth(FSDP__FAULT_ALLOCATION);
 }
 
-static void making_a_world_may_fail(void **state)
+TEST(making_a_world_may_fail)
 {
-    (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *contexts[2] = {NULL};
         fsdp_status status = fsdp_context_create_threads(2, NULL, contexts);
@@ -365,9 +354,8 @@ static void agreement(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_agree(world, FSDP_OK)); /* nothing is broken */
 }
 
-static void a_local_failure_becomes_everybodys(void **state)
+TEST(a_local_failure_becomes_everybodys)
 {
-    (void)state;
     test_run_ranks(WORLD, agreement, NULL);
 }
 
@@ -415,16 +403,14 @@ static void take_memory_away(fsdp_context *context, void *arg)
     CHECK_EQ(pthread_join(aborter, NULL), 0);
 }
 
-static void memory_of_a_call_that_failed_may_be_unmapped(void **state)
+TEST(memory_of_a_call_that_failed_may_be_unmapped)
 {
-    (void)state;
     for (int round = 0; round < 30; round++)
         test_run_ranks(WORLD, take_memory_away, NULL);
 }
 
-static void a_failure_of_who_is_alone_has_no_number(void **state)
+TEST(a_failure_of_who_is_alone_has_no_number)
 {
-    (void)state;
     test_run_ranks(1, alone, NULL);
 }
 
@@ -446,13 +432,12 @@ static void rank_process(int fd, int rank)
     _exit(code);
 }
 
-static void a_killed_process_is_named_without_a_launcher(void **state)
+TEST(a_killed_process_is_named_without_a_launcher)
 {
     fsdp__arena *arena = NULL;
     pid_t pids[WORLD];
     int status;
 
-    (void)state;
     CHECK_OK(fsdp__shm_create(WORLD, &arena));
     for (int r = 0; r < WORLD; r++) {
         pids[r] = fork();
@@ -468,13 +453,12 @@ static void a_killed_process_is_named_without_a_launcher(void **state)
     fsdp__arena_unref(arena);
 }
 
-static void only_the_memory_of_a_world_can_be_joined(void **state)
+TEST(only_the_memory_of_a_world_can_be_joined)
 {
     fsdp_context *context = NULL;
     fsdp__arena *arena = NULL;
     FILE *file = tmpfile();
 
-    (void)state;
     CHECK_ERROR(fsdp__shm_join(999, false, &(fsdp_context_options){.world_size = 1}, &context), FSDP_IO,
                 "cannot use file descriptor 999 as shared memory");
     CHECK_ERROR(fsdp__shm_join(fileno(file), false, &(fsdp_context_options){.world_size = 1}, &context), FSDP_FORMAT,
@@ -492,12 +476,11 @@ static void only_the_memory_of_a_world_can_be_joined(void **state)
 }
 
 /* As if the ranks had been started where processes are counted otherwise. */
-static void ranks_that_count_processes_otherwise_are_refused(void **state)
+TEST(ranks_that_count_processes_otherwise_are_refused)
 {
     fsdp_context *context = NULL;
     fsdp__arena *arena = NULL;
 
-    (void)state;
     CHECK_OK(fsdp__shm_create(2, &arena));
     CHECK_EQ(atomic_load(&arena->board->pids), fsdp__process_namespace());
     atomic_store(&arena->board->pids, fsdp__process_namespace() + 1);
@@ -510,16 +493,3 @@ static void ranks_that_count_processes_otherwise_are_refused(void **state)
     CHECK_CONTAINS(arena->board->abort_text, "rank 1 failed: rank 1 is in another PID namespace");
     fsdp__arena_unref(arena);
 }
-
-TEST_MAIN(cmocka_unit_test(ranks_that_disagree_get_one_message_that_names_both_calls),
-          cmocka_unit_test(ranks_with_other_block_sizes_disagree), cmocka_unit_test(ranks_with_other_flags_disagree),
-          cmocka_unit_test(ranks_that_disagree_are_told_what_each_was_doing),
-          cmocka_unit_test(an_abort_reaches_everybody), cmocka_unit_test(waiting_for_a_rank_that_left_is_an_error),
-          cmocka_unit_test(a_body_that_fails_ends_its_world), cmocka_unit_test(the_nth_collective_may_fail),
-          cmocka_unit_test(the_nth_allocation_may_fail), cmocka_unit_test(making_a_world_may_fail),
-          cmocka_unit_test(a_local_failure_becomes_everybodys),
-          cmocka_unit_test(memory_of_a_call_that_failed_may_be_unmapped),
-          cmocka_unit_test(a_failure_of_who_is_alone_has_no_number),
-          cmocka_unit_test(a_killed_process_is_named_without_a_launcher),
-          cmocka_unit_test(only_the_memory_of_a_world_can_be_joined),
-          cmocka_unit_test(ranks_that_count_processes_otherwise_are_refused))

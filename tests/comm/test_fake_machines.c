@@ -196,7 +196,7 @@ static void compare(const counted *was, const counted *said)
         }
 }
 
-static void paper_counts_what_a_network_does(void **state)
+TEST(paper_counts_what_a_network_does)
 {
     static const world worlds[] = {
         {2, 1, false, false}, {2, 2, false, false}, {3, 1, false, false}, {3, 2, false, false},
@@ -204,7 +204,6 @@ static void paper_counts_what_a_network_does(void **state)
         {2, 1, false, true},  {4, 2, true, false},  {2, 4, true, false},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i += test_brief() ? 5 : 1) {
         counted was = {.world = worlds[i]}, said = was;
 
@@ -215,7 +214,7 @@ static void paper_counts_what_a_network_does(void **state)
 }
 
 /* What one rank is said to send is what its counterparts receive, however many there are. */
-static void machines_send_what_others_receive(void **state)
+TEST(machines_send_what_others_receive)
 {
     enum {
         MACHINES = 1024,
@@ -227,7 +226,6 @@ static void machines_send_what_others_receive(void **state)
     float *buffer = calloc(COUNT, sizeof *buffer);
     fsdp_process_group *group;
 
-    (void)state;
     CHECK_OK(fsdp_context_create_fake_machines(MACHINES * RANKS - 1, MACHINES, RANKS, false, &context));
     CHECK_EQ(fsdp_context_machines(context), MACHINES);
     CHECK_EQ(fsdp_context_machine(context), MACHINES - 1);
@@ -245,12 +243,11 @@ static void machines_send_what_others_receive(void **state)
 }
 
 /* However its ranks lie: who goes through rounds waits for others that do. */
-static void ranks_of_a_group_agree_on_rounds(void **state)
+TEST(ranks_of_a_group_agree_on_rounds)
 {
     uint64_t random = 1;
     int meet_in_rounds = 0;
 
-    (void)state;
     for (int i = 0; i < 20000; i++) {
         int ranks[64], count = 0, rounds = -1, machine_ranks, most;
 
@@ -273,11 +270,10 @@ static void ranks_of_a_group_agree_on_rounds(void **state)
     CHECK(meet_in_rounds > 20);
 }
 
-static void worlds_that_cannot_be_are_refused(void **state)
+TEST(worlds_that_cannot_be_are_refused)
 {
     fsdp_context *context;
 
-    (void)state;
     CHECK_ERROR(fsdp_context_create_fake_machines(0, 0, 2, false, &context), FSDP_INVALID,
                 "cannot make a fake world of 0 machines with 2 ranks");
     CHECK_ERROR(fsdp_context_create_fake_machines(0, 2, -1, false, &context), FSDP_INVALID, "2 machines with -1 ranks");
@@ -286,6 +282,3 @@ static void worlds_that_cannot_be_are_refused(void **state)
     CHECK_ERROR(fsdp_context_create_fake_machines(4, 2, 2, false, &context), FSDP_INVALID, "rank 4 is not in a world");
     CHECK_ERROR(fsdp_context_create_fake_machines(0, 2, 2, false, NULL), FSDP_INVALID, "cannot make a fake world");
 }
-
-TEST_MAIN(cmocka_unit_test(paper_counts_what_a_network_does), cmocka_unit_test(machines_send_what_others_receive),
-          cmocka_unit_test(ranks_of_a_group_agree_on_rounds), cmocka_unit_test(worlds_that_cannot_be_are_refused))

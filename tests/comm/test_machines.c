@@ -32,11 +32,10 @@ static void run_suite(fsdp_context *context, void *arg)
     fsdp_stream_free(s.stream);
 }
 
-static void every_shape_gives_naive_results(void **state)
+TEST(every_shape_gives_naive_results)
 {
     fsdp_stream_mode mode = FSDP_STREAM_INLINE, worker = FSDP_STREAM_WORKER;
 
-    (void)state;
     test_run_machines(2, 2, false, run_suite, &worker);
     if (test_brief())
         return;
@@ -156,9 +155,8 @@ static void free_bits(bits *b)
     }
 }
 
-static void bits_are_those_of_one_machine_that_adds_so(void **state)
+TEST(bits_are_those_of_one_machine_that_adds_so)
 {
-    (void)state;
     for (int i = 0; i < SHAPES * 4 + 2; i++) {
         const shape *s = i < SHAPES * 4 ? &shapes[i / 4] : &larger[0];
         bits one = {.by = s->ranks, .force_copy = i % 2, .dtype = i / 2 % 2 ? FSDP_BF16 : FSDP_F32};
@@ -320,9 +318,8 @@ static void count_bytes(fsdp_context *context, void *arg)
     free(send);
 }
 
-static void bytes_over_the_network_are_the_closed_forms(void **state)
+TEST(bytes_over_the_network_are_the_closed_forms)
 {
-    (void)state;
     for (int i = 0; i < SHAPES * 2; i++) {
         counting c = {shapes[i / 2], i % 2 == 1};
 
@@ -375,9 +372,8 @@ static void count_rows(fsdp_context *context, void *arg)
     free(shards);
 }
 
-static void rows_enter_a_machine_once(void **state)
+TEST(rows_enter_a_machine_once)
 {
-    (void)state;
     CHECK(sizeof(fsdp__header) <= 256); /* as docs/cluster.md says */
     for (int i = 0; i < SHAPES; i++)
         test_run_machines(shapes[i].machines, shapes[i].ranks, false, count_rows, &(counting){.shape = shapes[i]});
@@ -449,9 +445,8 @@ static void make_uneven_groups(fsdp_context *context, void *arg)
     try_group(context, (const int[]){0, 2, 7, 8}, 4, 2, false);
 }
 
-static void groups_are_local_regular_or_flat(void **state)
+TEST(groups_are_local_regular_or_flat)
 {
-    (void)state;
     test_run_machines(3, 2, false, make_groups, NULL);
     test_run_machines(3, 3, false, make_uneven_groups, NULL);
 }
@@ -484,9 +479,8 @@ static void ask_for_other_sizes(fsdp_context *context, void *arg)
                  FSDP_MISMATCH);
 }
 
-static void memory_is_shared_on_each_machine(void **state)
+TEST(memory_is_shared_on_each_machine)
 {
-    (void)state;
     test_run_machines(2, 2, false, share_on_each_machine, NULL);
     test_run_machines(2, 2, false, ask_for_other_sizes, NULL);
 }
@@ -526,11 +520,10 @@ static void disagree_at_large(fsdp_context *context, void *arg)
     free(part);
 }
 
-static void ranks_that_disagree_are_named_everywhere(void **state)
+TEST(ranks_that_disagree_are_named_everywhere)
 {
     int gatherers[] = {0x1, 0x2, 0x8, 0xe, 0xd};
 
-    (void)state;
     test_run_machines(2, 1, false, disagree, NULL);
     test_run_machines(2, 2, false, disagree, NULL);
     test_run_machines(3, 2, true, disagree, NULL);
@@ -565,16 +558,8 @@ static void agree_on_a_failure(fsdp_context *context, void *arg)
     fsdp_process_group_free(alone);
 }
 
-static void a_rank_that_fails_is_named_with_its_machine(void **state)
+TEST(a_rank_that_fails_is_named_with_its_machine)
 {
-    (void)state;
     test_run_machines(2, 2, false, agree_on_a_failure, NULL);
     test_run_machines(2, 2, true, agree_on_a_failure, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(every_shape_gives_naive_results), cmocka_unit_test(groups_are_local_regular_or_flat),
-          cmocka_unit_test(memory_is_shared_on_each_machine),
-          cmocka_unit_test(bits_are_those_of_one_machine_that_adds_so),
-          cmocka_unit_test(bytes_over_the_network_are_the_closed_forms), cmocka_unit_test(rows_enter_a_machine_once),
-          cmocka_unit_test(ranks_that_disagree_are_named_everywhere),
-          cmocka_unit_test(a_rank_that_fails_is_named_with_its_machine))

@@ -81,9 +81,8 @@ static void abort_one(fsdp_context *context, void *arg)
     check_told(f);
 }
 
-static void who_aborts_is_named_on_every_machine(void **state)
+TEST(who_aborts_is_named_on_every_machine)
 {
-    (void)state;
     for (int rank = 0; rank < 4; rank += 3) {
         faults f = {.rank = rank, .expected = rank == 0 ? "rank 0 failed: of its own" : "rank 3 failed: of its own"};
 
@@ -127,11 +126,10 @@ static void reduce_until_it_fails(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-static void what_a_failed_call_gives_back_is_not_read(void **state)
+TEST(what_a_failed_call_gives_back_is_not_read)
 {
     const char *device = getenv("FSDP_TEST_DEVICE");
 
-    (void)state;
     mallopt(M_MMAP_THRESHOLD, 64 << 10); /* freed, it is not there any more; a sanitizer has a malloc of its own */
     setenv("FSDP_TEST_DEVICE", "sim", 1);
     for (int i = 0; i < 20; i++)
@@ -177,11 +175,10 @@ static void run_out(fsdp_context *context, void *arg)
     free(values);
 }
 
-static void who_has_no_memory_is_named_on_every_machine(void **state)
+TEST(who_has_no_memory_is_named_on_every_machine)
 {
     bool failed = true;
 
-    (void)state;
     for (int one_level = 0; one_level < 2; one_level++, failed = true)
         for (int n = 1; failed; n++) {
             faults f = {.rank = 1, .fails = n, .expected = "rank 1 failed: out of memory", .one_level = one_level};
@@ -206,14 +203,13 @@ static void leave_early(fsdp_context *context, void *arg)
     check_told(f);
 }
 
-static void who_leaves_is_named_on_every_machine(void **state)
+TEST(who_leaves_is_named_on_every_machine)
 {
     faults alone = {.rank = 1,
                     .expected = "rank 1 has left (machine 'b'): it was before its first call; rank 0, which waits for "
                                 "it, is in call 1"},
            among = {.rank = 3, .expected = "rank 3 has left"};
 
-    (void)state;
     run_faults(&alone, 2, 1, leave_early, 1);
     run_faults(&among, 2, 2, leave_early, 3);
 }
@@ -241,7 +237,7 @@ static void stop_one(fsdp_context *context, void *arg)
     CHECK_STATUS(call_until_it_fails(context), FSDP_COMM);
 }
 
-static void who_stops_is_named_with_machine_and_call(void **state)
+TEST(who_stops_is_named_with_machine_and_call)
 {
     faults f = {.rank = 1,
                 .expected = "rank 1 (machine 'b') has not been heard of for",
@@ -249,7 +245,6 @@ static void who_stops_is_named_with_machine_and_call(void **state)
                     " call 1 of group 'world' (barrier); rank 0, which waits for it, is in call 2 of group 'world'"},
            rounds = {.rank = 3, .one_level = true, .expected = "rank 3 (machine 'd') has not been heard of for"};
 
-    (void)state;
     run_faults(&f, 2, 1, stop_one, 1);
     run_faults(&rounds, 4, 1, stop_one, 1); /* rank 0 waits for rank 2, and that one for rank 3 */
 }
@@ -278,24 +273,22 @@ static void await_another_column(fsdp_context *context, void *arg)
     fsdp_process_group_free(group);
 }
 
-static void who_stops_is_named_in_another_column(void **state)
+TEST(who_stops_is_named_in_another_column)
 {
     faults f = {.rank = 3,
                 .expected = "rank 3 (machine 'b') has not been heard of for",
                 .also = "rank 0, which waits for it, is in call 1 of group 'corners' (barrier)"};
 
-    (void)state;
     run_faults(&f, 2, 2, await_another_column, 1);
 }
 
 /* Rank 3 lives, and nobody here hears it. */
-static void who_does_not_listen_is_named(void **state)
+TEST(who_does_not_listen_is_named)
 {
     faults f = {.rank = 1,
                 .expected = "rank 1 (machine 'a') has not been heard of for",
                 .also = "rank 0, which waits for it, is in call 1 of group 'corners' (barrier)"};
 
-    (void)state;
     run_faults(&f, 2, 2, await_another_column, 1);
 }
 
@@ -325,11 +318,10 @@ static void hear_of_all(fsdp_context *context, void *arg)
     }
 }
 
-static void each_tells_its_counterparts_and_all_hear_of_all(void **state)
+TEST(each_tells_its_counterparts_and_all_hear_of_all)
 {
     faults two = {.rank = 0}, three = {.rank = 0};
 
-    (void)state;
     run_faults(&two, 2, 3, hear_of_all, 0);
     run_faults(&three, 3, 2, hear_of_all, 0);
 }
@@ -349,11 +341,10 @@ static void cut_link(fsdp_context *context, void *arg)
     check_told(f);
 }
 
-static void a_cut_link_ends_both_sides(void **state)
+TEST(a_cut_link_ends_both_sides)
 {
     faults f = {.expected = "has not been heard of for", .also = "of group 'world' ("};
 
-    (void)state;
     run_faults(&f, 2, 2, cut_link, 4);
 }
 
@@ -386,9 +377,8 @@ static void fail_nth_call(fsdp_context *context, void *arg)
     call_and_fail(context, &n->faults);
 }
 
-static void a_failure_of_the_network_is_everybodys(void **state)
+TEST(a_failure_of_the_network_is_everybodys)
 {
-    (void)state;
     for (int i = 1; i <= (test_brief() ? 3 : 12); i++) {
         nth n = {.faults = {.rank = i % 2, .expected = "thread network: the call was made to fail"}, .nth = i};
 
@@ -413,12 +403,11 @@ static void cross(fsdp_context *context, void *arg)
     fsdp_process_group_free(other);
 }
 
-static void programs_that_wait_in_a_circle_are_named(void **state)
+TEST(programs_that_wait_in_a_circle_are_named)
 {
     faults two = {.status = FSDP_COMM, .expected = "has stood still for", .also = " of group 'world' (barrier)"},
            four = {.status = FSDP_MISMATCH, .expected = "rank 0 waits for rank 1 in call 1 of group 'other' (barrier)"};
 
-    (void)state;
     run_faults(&two, 2, 1, cross, 2);
     run_faults(&four, 2, 2, cross, 4);
 }
@@ -463,12 +452,11 @@ static void make_two_calls(fsdp_context *context, void *arg)
     check_told(f);
 }
 
-static void ranks_that_wait_in_phases_of_a_call_are_named(void **state)
+TEST(ranks_that_wait_in_phases_of_a_call_are_named)
 {
     faults skipped = {.expected = " has stood still for ", .also = "in call 1 of group 'corners' (all_reduce)"},
            two = {.expected = "ranks disagree in group 'world': call 1 is ", .also = "all_reduce on rank"};
 
-    (void)state;
     run_faults(&skipped, 2, 2, skip_a_call, 4);
     run_faults(&two, 2, 2, make_two_calls, 4);
 }
@@ -503,11 +491,10 @@ static void come_back_late(fsdp_context *context, void *arg)
         pthread_join(thread, NULL);
 }
 
-static void who_is_in_the_network_is_waited_for(void **state)
+TEST(who_is_in_the_network_is_waited_for)
 {
     faults f = {.rank = 1};
 
-    (void)state;
     run_faults(&f, 2, 1, come_back_late, 0);
 }
 
@@ -530,11 +517,10 @@ static void go_on_in_another_group(fsdp_context *context, void *arg)
     fsdp_process_group_free(other);
 }
 
-static void a_meeting_tells_in_which_group_a_rank_is(void **state)
+TEST(a_meeting_tells_in_which_group_a_rank_is)
 {
     faults f = {.rank = 0};
 
-    (void)state;
     run_faults(&f, 2, 1, go_on_in_another_group, 0);
 }
 
@@ -558,11 +544,10 @@ static void sum_late(fsdp_context *context, void *arg)
     free(values);
 }
 
-static void late_messages_arrive_all_the_same(void **state)
+TEST(late_messages_arrive_all_the_same)
 {
     faults f = {.rank = 0};
 
-    (void)state;
     run_faults(&f, 2, 2, sum_late, 0);
 }
 
@@ -575,24 +560,9 @@ static void leave_late(fsdp_context *context, void *arg)
 }
 
 /* test_run_ranks counts them. */
-static void nothing_is_left_in_the_network(void **state)
+TEST(nothing_is_left_in_the_network)
 {
     faults f = {.rank = 0};
 
-    (void)state;
     run_faults(&f, 2, 2, leave_late, 0);
 }
-
-TEST_MAIN(cmocka_unit_test(who_aborts_is_named_on_every_machine),
-          cmocka_unit_test(what_a_failed_call_gives_back_is_not_read),
-          cmocka_unit_test(who_has_no_memory_is_named_on_every_machine),
-          cmocka_unit_test(who_leaves_is_named_on_every_machine),
-          cmocka_unit_test(who_stops_is_named_with_machine_and_call),
-          cmocka_unit_test(who_stops_is_named_in_another_column), cmocka_unit_test(who_does_not_listen_is_named),
-          cmocka_unit_test(each_tells_its_counterparts_and_all_hear_of_all),
-          cmocka_unit_test(a_cut_link_ends_both_sides), cmocka_unit_test(programs_that_wait_in_a_circle_are_named),
-          cmocka_unit_test(ranks_that_wait_in_phases_of_a_call_are_named),
-          cmocka_unit_test(who_is_in_the_network_is_waited_for),
-          cmocka_unit_test(a_meeting_tells_in_which_group_a_rank_is),
-          cmocka_unit_test(a_failure_of_the_network_is_everybodys), cmocka_unit_test(late_messages_arrive_all_the_same),
-          cmocka_unit_test(nothing_is_left_in_the_network))

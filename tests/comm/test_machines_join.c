@@ -103,11 +103,10 @@ static void join_all(joining *all, int ranks, const int *machine_of, int machine
     thread_network_free(network);
 }
 
-static void ranks_are_numbered_by_machine(void **state)
+TEST(ranks_are_numbered_by_machine)
 {
     static const int round_robin[] = {0, 1, 0, 1}, ranks[] = {0, 2, 1, 3};
 
-    (void)state;
     for (int one_level = 0; one_level < 2; one_level++) {
         joining all[RANKS] = {{0}};
 
@@ -123,13 +122,12 @@ static void ranks_are_numbered_by_machine(void **state)
     }
 }
 
-static void what_does_not_fit_is_refused_by_all(void **state)
+TEST(what_does_not_fit_is_refused_by_all)
 {
     static const int unequal[] = {0, 0, 1};
     joining few[3] = {{0}}, mixed[2] = {{.one_level = true}, {0}}, old[1] = {{0}};
     fsdp__network_ops other = thread_network_ops;
 
-    (void)state;
     join_all(few, 3, unequal, 2, &thread_network_ops);
     for (int r = 0; r < 3; r++)
         CHECK_CONTAINS(few[r].error, "machine 'a' has 2 ranks, machine 'b' has 1");
@@ -142,12 +140,11 @@ static void what_does_not_fit_is_refused_by_all(void **state)
 }
 
 /* Threads are of one build; but a carrier that lies on the heap is in no library. */
-static void carriers_of_two_builds_are_refused_by_all(void **state)
+TEST(carriers_of_two_builds_are_refused_by_all)
 {
     fsdp__network_ops *other = malloc(sizeof *other);
     joining all[3] = {{0}};
 
-    (void)state;
     memcpy(other, &thread_network_ops, sizeof *other);
     all[2].other = other;
     join_all(all, 3, NULL, 3, &thread_network_ops);
@@ -194,11 +191,10 @@ static void run_out_of_memory(int machines, int machine_ranks, int blamed)
     CHECK(named);
 }
 
-static void a_rank_without_memory_ends_the_join_of_all(void **state)
+TEST(a_rank_without_memory_ends_the_join_of_all)
 {
     joining all[RANKS] = {{0}};
 
-    (void)state;
     all[2].fails = 1; /* it cannot even hear of the others */
     join_all(all, RANKS, NULL, 2, &thread_network_ops);
     CHECK_CONTAINS(all[0].error, "1 of the ranks cannot go on");
@@ -209,14 +205,13 @@ static void a_rank_without_memory_ends_the_join_of_all(void **state)
 }
 
 /* Its calls are those of joining and, as time goes by, of listening: from some call on the world may be there. */
-static void a_rank_without_network_ends_the_join_of_all(void **state)
+TEST(a_rank_without_network_ends_the_join_of_all)
 {
     enum {
         CERTAIN = 3, /* these come before the thread that listens */
         CALLS = 8
     };
 
-    (void)state;
     for (int machine_ranks = 1; machine_ranks <= 2; machine_ranks++)
         for (int i = 0; i < 2 * CALLS; i++) {
             joining all[RANKS] = {{0}};
@@ -232,8 +227,3 @@ static void a_rank_without_network_ends_the_join_of_all(void **state)
                 check_all_failed(all, 2 * machine_ranks, blamed, FSDP_COMM);
         }
 }
-
-TEST_MAIN(cmocka_unit_test(ranks_are_numbered_by_machine), cmocka_unit_test(what_does_not_fit_is_refused_by_all),
-          cmocka_unit_test(carriers_of_two_builds_are_refused_by_all),
-          cmocka_unit_test(a_rank_without_memory_ends_the_join_of_all),
-          cmocka_unit_test(a_rank_without_network_ends_the_join_of_all))

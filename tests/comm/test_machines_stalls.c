@@ -65,7 +65,7 @@ static void call_over_a_stall(fsdp_context *context, void *arg)
         pthread_join(thread, NULL);
 }
 
-static void who_is_late_to_be_heard_is_waited_for(void **state)
+TEST(who_is_late_to_be_heard_is_waited_for)
 {
     static const struct {
         int machines, ranks;
@@ -74,7 +74,6 @@ static void who_is_late_to_be_heard_is_waited_for(void **state)
     } shapes[] = {
         {2, 1, false, 1, 0}, {3, 1, false, 2, 1}, {2, 2, false, 3, 1}, {3, 2, true, 5, 0}, {2, 2, true, 2, 0}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int calls = 1; calls <= 3; calls += 2) {
             stalls s = {.from = shapes[i].from, .to = shapes[i].to, .calls = calls};
@@ -115,13 +114,12 @@ static void wait_in_a_circle(fsdp_context *context, void *arg)
     fsdp_process_group_free(other);
 }
 
-static void a_circle_behind_a_stall_is_named(void **state)
+TEST(a_circle_behind_a_stall_is_named)
 {
     static const struct {
         int machines, ranks, from, to;
     } shapes[] = {{2, 1, 0, 1}, {2, 2, 0, 2}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         stalls s = {.from = shapes[i].from, .to = shapes[i].to};
 
@@ -148,9 +146,8 @@ static void call_differently(fsdp_context *context, void *arg)
     fsdp_process_group_free(other);
 }
 
-static void ranks_of_a_machine_that_disagree_in_a_group_are_named(void **state)
+TEST(ranks_of_a_machine_that_disagree_in_a_group_are_named)
 {
-    (void)state;
     test_run_machines(2, 2, false, call_differently, NULL);
 }
 
@@ -175,11 +172,10 @@ static void wait_for_one(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
 }
 
-static void who_waits_for_another_machine_says_so(void **state)
+TEST(who_waits_for_another_machine_says_so)
 {
     stalls s = {0};
 
-    (void)state;
     play(&s, 2, 1, false, wait_for_one);
     CHECK(atomic_load(&s.warnings) > 0);
 }
@@ -198,9 +194,8 @@ static void pass_a_short_timeout(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_barrier(world));
 }
 
-static void any_timeout_will_do(void **state)
+TEST(any_timeout_will_do)
 {
-    (void)state;
     test_run_machines(2, 2, false, pass_a_short_timeout, NULL);
 }
 
@@ -224,9 +219,8 @@ static void wait_for_who_has_left(fsdp_context *context, void *arg)
     fsdp_process_group_free(group);
 }
 
-static void who_left_without_a_timeout_was_in_all_calls(void **state)
+TEST(who_left_without_a_timeout_was_in_all_calls)
 {
-    (void)state;
     test_run_machines(2, 2, false, wait_for_who_has_left, NULL);
 }
 
@@ -249,14 +243,7 @@ static void die_as_it_reports(fsdp_context *context, void *arg)
     CHECK_CONTAINS(fsdp_last_error(), "a rank ended while it reported a failure");
 }
 
-static void a_report_that_is_not_there_is_a_failure(void **state)
+TEST(a_report_that_is_not_there_is_a_failure)
 {
-    (void)state;
     test_run_machines(2, 1, false, die_as_it_reports, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(who_is_late_to_be_heard_is_waited_for), cmocka_unit_test(a_circle_behind_a_stall_is_named),
-          cmocka_unit_test(ranks_of_a_machine_that_disagree_in_a_group_are_named),
-          cmocka_unit_test(who_waits_for_another_machine_says_so), cmocka_unit_test(any_timeout_will_do),
-          cmocka_unit_test(who_left_without_a_timeout_was_in_all_calls),
-          cmocka_unit_test(a_report_that_is_not_there_is_a_failure))

@@ -87,9 +87,8 @@ static void run_suite(fsdp_process_group *direct, fsdp_process_group *packed, fs
     suite_blocks(&s);
 }
 
-static void packing_gives_naive_results(void **state)
+TEST(packing_gives_naive_results)
 {
-    (void)state;
     run_worlds(FSDP_STREAM_INLINE, run_suite);
     run_worlds(FSDP_STREAM_WORKER, run_suite);
 }
@@ -102,9 +101,8 @@ static void run_mixed(fsdp_process_group *direct, fsdp_process_group *packed, fs
     suite_mixed(&s, 1000, 8);
 }
 
-static void packing_takes_any_mixture_of_buffers(void **state)
+TEST(packing_takes_any_mixture_of_buffers)
 {
-    (void)state;
     run_world(3, (plain_world){&plain_ops, "cpu", FSDP_STREAM_INLINE, run_mixed, NULL});
     run_worlds_on_sim(run_mixed);
 }
@@ -303,17 +301,15 @@ static void compare_pieces(fsdp_process_group *direct, fsdp_process_group *packe
     compare_reduction(direct, packed, stream, numels[1], dtypes, &o);
 }
 
-static void packing_gives_the_bits_of_the_direct_path(void **state)
+TEST(packing_gives_the_bits_of_the_direct_path)
 {
-    (void)state;
     run_worlds(FSDP_STREAM_INLINE, compare_all);
     run_worlds(FSDP_STREAM_INLINE, compare_pieces);
     run_worlds(FSDP_STREAM_WORKER, compare_pieces);
 }
 
-static void packing_gives_the_same_bits_where_the_host_follows_no_pointer(void **state)
+TEST(packing_gives_the_same_bits_where_the_host_follows_no_pointer)
 {
-    (void)state;
     run_worlds_on_sim(compare_all);
     run_worlds_on_sim(compare_pieces);
 }
@@ -372,9 +368,8 @@ static void compare_plain(fsdp_process_group *direct, fsdp_process_group *packed
     free(send);
 }
 
-static void plain_calls_give_the_same_bits_there(void **state)
+TEST(plain_calls_give_the_same_bits_there)
 {
-    (void)state;
     run_worlds_on_sim(compare_plain);
 }
 
@@ -427,9 +422,8 @@ static void count_bytes(fsdp_process_group *direct, fsdp_process_group *packed, 
     CHECK_EQ(stats.bytes_moved[FSDP_REDUCE_SCATTER], all + (all - own));
 }
 
-static void bytes_of_packing_are_counted(void **state)
+TEST(bytes_of_packing_are_counted)
 {
-    (void)state;
     run_worlds(FSDP_STREAM_INLINE, count_bytes);
 }
 
@@ -451,9 +445,8 @@ static void disagree(fsdp_process_group *direct, fsdp_process_group *packed, fsd
             "call 1 is all_gather_coalesced of 1 buffers with 400 bytes float32 on rank 0 but all_gather_coalesced");
 }
 
-static void ranks_that_disagree_are_told(void **state)
+TEST(ranks_that_disagree_are_told)
 {
-    (void)state;
     run_worlds(FSDP_STREAM_INLINE, disagree);
 }
 
@@ -495,11 +488,10 @@ static void run_short(fsdp_process_group *direct, fsdp_process_group *packed, fs
     now.status[rank] = status;
 }
 
-static void a_rank_without_memory_ends_the_call_of_all(void **state)
+TEST(a_rank_without_memory_ends_the_call_of_all)
 {
     int failed = 0;
 
-    (void)state;
     for (now = (shortage){.nth = 1}; now.nth == 1 || now.hit; now.nth++) {
         run_world(3, (plain_world){&plain_ops, "cpu", FSDP_STREAM_INLINE, run_short, NULL});
         for (int r = 0; r < 3; r++)
@@ -508,9 +500,3 @@ static void a_rank_without_memory_ends_the_call_of_all(void **state)
     }
     CHECK(failed >= 3); /* scratch and piece of the gather, scratch of the reduction */
 }
-
-TEST_MAIN(cmocka_unit_test(packing_gives_naive_results), cmocka_unit_test(packing_takes_any_mixture_of_buffers),
-          cmocka_unit_test(packing_gives_the_bits_of_the_direct_path),
-          cmocka_unit_test(packing_gives_the_same_bits_where_the_host_follows_no_pointer),
-          cmocka_unit_test(plain_calls_give_the_same_bits_there), cmocka_unit_test(bytes_of_packing_are_counted),
-          cmocka_unit_test(ranks_that_disagree_are_told), cmocka_unit_test(a_rank_without_memory_ends_the_call_of_all))

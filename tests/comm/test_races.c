@@ -98,9 +98,8 @@ static void use_in_turns(fsdp_context *context, void *arg)
     fsdp_process_group_free_memory(s.world, FSDP_MEMORY_SHARED, shared, BYTES);
 }
 
-static void a_barrier_orders_ranks(void **state)
+TEST(a_barrier_orders_ranks)
 {
-    (void)state;
     check(use_in_turns, "stream 0 of rank 0 writes them in kernel 'fill' ('dst')", "stream 0 of rank 1 reads them");
 }
 
@@ -131,9 +130,8 @@ static void gather_in_place(fsdp_context *context, void *arg)
     fsdp_process_group_free_memory(s.world, FSDP_MEMORY_SHARED, shared, BYTES);
 }
 
-static void a_gather_orders_what_comes_before_it_alone(void **state)
+TEST(a_gather_orders_what_comes_before_it_alone)
 {
-    (void)state;
     check(gather_in_place, "stream 0 of rank 0 reads them", "stream 0 of rank 1 writes them in kernel 'fill' ('dst')");
 }
 
@@ -162,9 +160,8 @@ static void reduce_and_write_on(fsdp_context *context, void *arg)
     fsdp_process_group_free_memory(s.world, FSDP_MEMORY_SYMMETRIC, gradient, BYTES);
 }
 
-static void peers_may_read_until_a_later_call(void **state)
+TEST(peers_may_read_until_a_later_call)
 {
-    (void)state;
     check(
         reduce_and_write_on,
         "stream 0 of rank 1 reads them in kernel 'reduce_ranks' ('srcs') of call 1, reduce_scatter_coalesced in group",
@@ -190,12 +187,11 @@ static void reduce_and_free(fsdp_context *context, void *arg)
     leave_seat(&s);
 }
 
-static void memory_is_handed_out_again_when_peers_have_read_it(void **state)
+TEST(memory_is_handed_out_again_when_peers_have_read_it)
 {
     char race[1024];
     plan p = {.right = true};
 
-    (void)state;
     for (int world = 2; world <= 4; world++) {
         test_run_racing_ranks(world, reduce_and_free, &p, race, sizeof race);
         CHECK_STRING(race, "");
@@ -224,9 +220,8 @@ static void read_and_write(fsdp_context *context, void *arg)
     fsdp_process_group_free_memory(s.world, FSDP_MEMORY_SHARED, shared, BYTES);
 }
 
-static void a_writer_must_await_readers(void **state)
+TEST(a_writer_must_await_readers)
 {
-    (void)state;
     check(read_and_write, "stream 0 of rank 0 reads them", "stream 0 of rank 1 writes them in kernel 'fill' ('dst')");
 }
 
@@ -253,9 +248,8 @@ static void read_again_and_write(fsdp_context *context, void *arg)
     fsdp_process_group_free_memory(s.world, FSDP_MEMORY_SHARED, shared, BYTES);
 }
 
-static void a_writer_is_ordered_after_the_reads_that_it_awaits(void **state)
+TEST(a_writer_is_ordered_after_the_reads_that_it_awaits)
 {
-    (void)state;
     check(read_again_and_write, "stream 0 of rank 0 reads them", "stream 0 of rank 1 writes them");
 }
 
@@ -291,21 +285,13 @@ static void call_all(fsdp_context *context, void *arg)
     leave_seat(&s);
 }
 
-static void collectives_order_what_they_use(void **state)
+TEST(collectives_order_what_they_use)
 {
     char race[1024];
     plan p = {.right = true};
 
-    (void)state;
     for (int world = 1; world <= 4; world++) {
         test_run_racing_ranks(world, call_all, &p, race, sizeof race);
         CHECK_STRING(race, "");
     }
 }
-
-TEST_MAIN(cmocka_unit_test(a_barrier_orders_ranks), cmocka_unit_test(a_gather_orders_what_comes_before_it_alone),
-          cmocka_unit_test(peers_may_read_until_a_later_call),
-          cmocka_unit_test(memory_is_handed_out_again_when_peers_have_read_it),
-          cmocka_unit_test(a_writer_must_await_readers),
-          cmocka_unit_test(a_writer_is_ordered_after_the_reads_that_it_awaits),
-          cmocka_unit_test(collectives_order_what_they_use))

@@ -109,9 +109,8 @@ static void everybody_waits(fsdp_context *context, void *arg)
     fsdp_stream_free(stream);
 }
 
-static void a_writer_waits_for_the_peers_that_lag(void **state)
+TEST(a_writer_waits_for_the_peers_that_lag)
 {
-    (void)state;
     for (int world = 1; world <= WORLDS; world++)
         for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++)
             for (int late = 0; late < world; late++) {
@@ -150,9 +149,8 @@ static void others_wait(fsdp_context *context, void *arg)
     fsdp_stream_free(stream);
 }
 
-static void a_writer_does_not_wait_for_peers_that_have_ended(void **state)
+TEST(a_writer_does_not_wait_for_peers_that_have_ended)
 {
-    (void)state;
     for (int world = 1; world <= WORLDS; world++)
         for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
             reads r = {.mode = (fsdp_stream_mode)mode, .late = world / 2};
@@ -190,9 +188,8 @@ static void two_regions(fsdp_context *context, void *arg)
     fsdp_stream_free(stream);
 }
 
-static void regions_have_readers_of_their_own(void **state)
+TEST(regions_have_readers_of_their_own)
 {
-    (void)state;
     for (int world = 2; world <= WORLDS; world++)
         for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
             reads r = {.mode = (fsdp_stream_mode)mode, .late = world - 1};
@@ -222,9 +219,8 @@ static void alone(fsdp_context *context, void *arg)
     fsdp_process_group_free(group);
 }
 
-static void alone_there_is_nobody_to_wait_for(void **state)
+TEST(alone_there_is_nobody_to_wait_for)
 {
-    (void)state;
     test_run_ranks(1, alone, NULL);
     test_run_ranks(2, alone, NULL);
 }
@@ -253,9 +249,8 @@ static void meet_elsewhere(fsdp_context *context, void *arg)
     fsdp_process_group_free(pair);
 }
 
-static void a_peer_may_wait_for_others(void **state)
+TEST(a_peer_may_wait_for_others)
 {
-    (void)state;
     for (int late = 0; late < 3; late++) {
         reads r = {.late = late};
 
@@ -288,9 +283,8 @@ static void collective_on_a_worker(fsdp_context *context, void *arg)
     fsdp_stream_free(worker);
 }
 
-static void what_waits_on_a_worker_stream_holds_nobody_up(void **state)
+TEST(what_waits_on_a_worker_stream_holds_nobody_up)
 {
-    (void)state;
     for (int world = 2; world <= WORLDS; world++)
         for (int late = 0; late < world; late++) {
             reads r = {.late = late};
@@ -328,9 +322,8 @@ static void barrier_while_reading(fsdp_context *context, void *arg)
                  rank == 0 ? fsdp__process_group_await_readers(world, region, stream) : fsdp_barrier(world));
 }
 
-static void a_collective_while_reading_is_an_error_that_names_both(void **state)
+TEST(a_collective_while_reading_is_an_error_that_names_both)
 {
-    (void)state;
     for (int world = 2; world <= WORLDS; world++)
         for (int late = 0; late < 2; late++) {
             reads r = {.late = late};
@@ -365,9 +358,8 @@ static void await_each_other(fsdp_context *context, void *arg)
     keep_message(context, r, fsdp_barrier(world));
 }
 
-static void writers_that_wait_for_each_other_are_an_error_that_names_both(void **state)
+TEST(writers_that_wait_for_each_other_are_an_error_that_names_both)
 {
-    (void)state;
     for (int world = 2; world <= WORLDS; world++)
         for (int late = 0; late < 2; late++) {
             reads r = {.late = late};
@@ -411,9 +403,8 @@ static void leave_while_reading(fsdp_context *context, void *arg)
     fsdp_stream_free(stream);
 }
 
-static void a_reader_that_ends_ends_the_waiting(void **state)
+TEST(a_reader_that_ends_ends_the_waiting)
 {
-    (void)state;
     for (int world = 2; world <= WORLDS; world += WORLDS - 2)
         for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++)
             for (int variant = 0; variant < 4; variant++) {
@@ -446,13 +437,12 @@ static void leave_behind_the_read(fsdp_context *context, void *arg)
     CHECK_OK(fsdp__process_group_end_read(world, region, stream));
 }
 
-static void a_reader_that_ends_behind_its_read_is_not_missed(void **state)
+TEST(a_reader_that_ends_behind_its_read_is_not_missed)
 {
     enum {
         TIMES = 150
     };
 
-    (void)state;
     for (int i = 0; i < TIMES; i++) {
         reads r = {.late = i % 30};
 
@@ -482,9 +472,8 @@ static void flags(fsdp_context *context, void *arg)
     CHECK_BYTES(&after, &before, sizeof before);
 }
 
-static void a_flag_of_any_rank_is_seen_by_all(void **state)
+TEST(a_flag_of_any_rank_is_seen_by_all)
 {
-    (void)state;
     for (int world = 1; world <= WORLDS; world++)
         test_run_ranks(world, flags, NULL);
 }
@@ -499,19 +488,7 @@ static void other_flags(fsdp_context *context, void *arg)
                 FSDP_MISMATCH, "ranks disagree in group 'world'");
 }
 
-static void ranks_with_other_counts_of_flags_disagree(void **state)
+TEST(ranks_with_other_counts_of_flags_disagree)
 {
-    (void)state;
     test_run_ranks(3, other_flags, NULL);
 }
-
-TEST_MAIN(cmocka_unit_test(a_writer_waits_for_the_peers_that_lag),
-          cmocka_unit_test(a_writer_does_not_wait_for_peers_that_have_ended),
-          cmocka_unit_test(regions_have_readers_of_their_own), cmocka_unit_test(alone_there_is_nobody_to_wait_for),
-          cmocka_unit_test(a_peer_may_wait_for_others), cmocka_unit_test(what_waits_on_a_worker_stream_holds_nobody_up),
-          cmocka_unit_test(a_collective_while_reading_is_an_error_that_names_both),
-          cmocka_unit_test(writers_that_wait_for_each_other_are_an_error_that_names_both),
-          cmocka_unit_test(a_reader_that_ends_ends_the_waiting),
-          cmocka_unit_test(a_reader_that_ends_behind_its_read_is_not_missed),
-          cmocka_unit_test(a_flag_of_any_rank_is_seen_by_all),
-          cmocka_unit_test(ranks_with_other_counts_of_flags_disagree))

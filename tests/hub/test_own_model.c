@@ -147,9 +147,8 @@ static void load(fsdp_context *context, void *arg)
     fsdp_module_unref(&m->base);
 }
 
-static void state_goes_through_files_from_any_door_into_any_other(void **state)
+TEST(state_goes_through_files_from_any_door_into_any_other)
 {
-    (void)state;
     for (int from = 0; from < DOORS; from++)
         for (int to = 0; to < DOORS; to++) {
             char *folder = test_directory();
@@ -161,7 +160,7 @@ static void state_goes_through_files_from_any_door_into_any_other(void **state)
         }
 }
 
-static void files_have_the_names_and_dtypes_of_the_model(void **state)
+TEST(files_have_the_names_and_dtypes_of_the_model)
 {
     static const struct {
         const char *name;
@@ -175,7 +174,6 @@ static void files_have_the_names_and_dtypes_of_the_model(void **state)
     move out = {SHARDED, folder};
     fsdp_safetensors *files;
 
-    (void)state;
     test_run_ranks(3, save, &out);
     CHECK_OK(fsdp_safetensors_open(folder, &files));
     CHECK_EQ(fsdp_safetensors_count(files), 5);
@@ -212,7 +210,7 @@ static double counted(fsdp_module *module)
     return value;
 }
 
-static void names_that_differ_are_an_error_or_a_list(void **state)
+TEST(names_that_differ_are_an_error_or_a_list)
 {
     char *folder = test_directory();
     move out = {SHARDED, folder};
@@ -221,7 +219,6 @@ static void names_that_differ_are_an_error_or_a_list(void **state)
     fsdp_state_dict *dict;
     fsdp_state_dict_keys keys = {.missing_count = 7};
 
-    (void)state;
     test_run_ranks(2, save, &out);
     CHECK_OK(fsdp_state_dict_from_module(module, &dict));
     CHECK_ERROR(fsdp_hub_load(folder, dict, NULL), FSDP_FORMAT,
@@ -302,9 +299,8 @@ static void check_holds(const char *folder, uint64_t seed, int64_t seen)
 }
 
 /* Where any write of either rank fails, both say so, and the model that was there before is there. */
-static void a_write_that_fails_costs_nothing(void **state)
+TEST(a_write_that_fails_costs_nothing)
 {
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         char *folder = test_directory();
         move out = {SHARDED, folder};
@@ -323,8 +319,3 @@ static void a_write_that_fails_costs_nothing(void **state)
         test_directory_free(folder);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(state_goes_through_files_from_any_door_into_any_other),
-          cmocka_unit_test(files_have_the_names_and_dtypes_of_the_model),
-          cmocka_unit_test(names_that_differ_are_an_error_or_a_list),
-          cmocka_unit_test(a_write_that_fails_costs_nothing))

@@ -249,17 +249,15 @@ static void trains_as_plain(fsdp_context *context, void *arg)
     fsdp_module_unref(m);
 }
 
-static void every_front_door_trains_as_plain_models(void **state)
+TEST(every_front_door_trains_as_plain_models)
 {
-    (void)state;
     for (int world = 1; world <= MOST_RANKS; world++)
         for (door d = 0; d < DOORS; d++)
             test_run_ranks(world, trains_as_plain, &(cnn_case){.door = d});
 }
 
-static void a_checkpoint_updates_running_statistics_once(void **state)
+TEST(a_checkpoint_updates_running_statistics_once)
 {
-    (void)state;
     for (door d = 0; d < DOORS; d++)
         test_run_ranks(2, trains_as_plain, &(cnn_case){.door = d, .checkpoint = true});
 }
@@ -311,9 +309,8 @@ static void tunes_alike(fsdp_context *context, void *arg)
     free(plain);
 }
 
-static void a_checkpoint_keeps_the_statistics_that_an_evaluation_has_read(void **state)
+TEST(a_checkpoint_keeps_the_statistics_that_an_evaluation_has_read)
 {
-    (void)state;
     for (door d = 0; d < DOORS; d++)
         test_run_ranks(2, tunes_alike, &d);
 }
@@ -341,9 +338,8 @@ static void buffers_stay(fsdp_context *context, void *arg)
     fsdp_module_unref(m);
 }
 
-static void mixed_precision_leaves_buffers_in_full_precision(void **state)
+TEST(mixed_precision_leaves_buffers_in_full_precision)
 {
-    (void)state;
     for (int fsdp1 = 0; fsdp1 < 2; fsdp1++)
         test_run_ranks(2, buffers_stay, &(bool){fsdp1});
 }
@@ -389,9 +385,8 @@ static void step_with_fault(fsdp_context *context, void *arg)
 }
 
 /* Of convolution, batch norm and pool in a step: every rank hears of it, and nothing leaks. */
-static void any_allocation_of_a_step_may_fail_on_one_rank(void **state)
+TEST(any_allocation_of_a_step_may_fail_on_one_rank)
 {
-    (void)state;
     for (door d = 0; d < DOORS; d += 2) {
         fault f = {.door = d, .nth = 1, .hit = true};
 
@@ -403,9 +398,3 @@ static void any_allocation_of_a_step_may_fail_on_one_rank(void **state)
         CHECK(f.nth > 20);
     }
 }
-
-TEST_MAIN(cmocka_unit_test(every_front_door_trains_as_plain_models),
-          cmocka_unit_test(a_checkpoint_updates_running_statistics_once),
-          cmocka_unit_test(a_checkpoint_keeps_the_statistics_that_an_evaluation_has_read),
-          cmocka_unit_test(mixed_precision_leaves_buffers_in_full_precision),
-          cmocka_unit_test(any_allocation_of_a_step_may_fail_on_one_rank))

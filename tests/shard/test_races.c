@@ -63,12 +63,11 @@ static void write_after_a_forward(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_write_to_a_shard_awaits_its_readers(void **state)
+TEST(a_write_to_a_shard_awaits_its_readers)
 {
     static const char *const parts[] = {"of unsharded parameter 'head.weight'", "in kernel 'fill' ('dst')",
                                         "in kernel 'matmul' ('b')"};
 
-    (void)state;
     test_only_on_cpu("only there ranks share parameters");
     test_only_on_one_machine("shards are each rank's own where they are gathered from other machines");
     check(write_after_a_forward, (fsdp_shard_options){0}, parts);
@@ -100,12 +99,11 @@ static void read_a_gradient(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void a_gradient_is_read_when_it_is_written(void **state)
+TEST(a_gradient_is_read_when_it_is_written)
 {
     static const char *const parts[] = {"of gradient memory", "writes them in kernel 'reduce_ranks' ('dst') of call ",
                                         "reads them"};
 
-    (void)state;
     check(read_a_gradient, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER}, parts);
     check(read_a_gradient, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true}, parts);
 }
@@ -141,16 +139,11 @@ static void read_what_is_gathered(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-static void what_was_gathered_is_not_given_back_under_a_reader(void **state)
+TEST(what_was_gathered_is_not_given_back_under_a_reader)
 {
     static const char *const parts[] = {"of unsharded parameter 'blocks.1.down.weight'", "gives them back",
                                         "reads them"};
 
-    (void)state;
     test_only_on_cpu("one that runs behind the host keeps it for the next gather");
     check(read_what_is_gathered, (fsdp_shard_options){.no_shared_memory = true}, parts);
 }
-
-TEST_MAIN(cmocka_unit_test(a_write_to_a_shard_awaits_its_readers),
-          cmocka_unit_test(a_gradient_is_read_when_it_is_written),
-          cmocka_unit_test(what_was_gathered_is_not_given_back_under_a_reader))

@@ -103,7 +103,7 @@ static void leave_joined(void)
 static void join(void)
 {
     if (!test_join || test_join(&joined) != FSDP_OK) {
-        print_error("cannot join: %s\n", test_join ? fsdp_last_error() : "this test is none of TEST_MAIN_JOINED");
+        print_error("cannot join: %s\n", test_join ? fsdp_last_error() : "this test is none of TEST_FILE_JOINED");
         exit(1);
     }
     joined_ranks = fsdp_context_world_size(joined);

@@ -52,15 +52,6 @@
                                                                               \
         test_add_entry(&this_file);                                           \
     }
-/* A file that lists its cases. */
-#define TEST_MAIN(...)                                    \
-    static int test_main(void)                            \
-    {                                                     \
-        const struct CMUnitTest tests[] = {__VA_ARGS__};  \
-                                                          \
-        return cmocka_run_group_tests(tests, NULL, NULL); \
-    }                                                     \
-    TEST_FILE(test_main)
 /* A case, or a file's function: then the case has no line. */
 typedef struct test_entry {
     struct CMUnitTest test;

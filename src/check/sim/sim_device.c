@@ -27,24 +27,10 @@ enum {
     PAUSE_MOST_NS = 20000
 };
 
-/* Memory that kernels reach. */
-typedef struct range {
-    struct range *next;
-    unsigned char *address, *mapped; /* what pointers have, and what kernels use; equal for host memory */
-    size_t bytes;
-} range;
-
-typedef struct sim_state {
-    pthread_mutex_t mutex;
-    range *ranges; /* guarded by the mutex */
-    uint64_t seed;
-    _Atomic uint64_t pauses; /* how many were drawn */
-} sim_state;
-
 static fsdp_status sim_open(fsdp_device *device)
 {
     const char *seed = getenv("FSDP_SIM_SEED");
-    sim_state *state = fsdp__calloc(1, sizeof *state);
+    fsdp__sim_state *state = fsdp__calloc(1, sizeof *state);
 
     if (!state)
         return FSDP_NO_MEMORY;
@@ -56,84 +42,16 @@ static fsdp_status sim_open(fsdp_device *device)
 
 static void sim_close(fsdp_device *device)
 {
-    sim_state *state = device->state;
+    fsdp__sim_state *state = device->state;
 
     while (state->ranges) {
-        range *r = state->ranges;
+        fsdp__sim_range *r = state->ranges;
 
         state->ranges = r->next;
         fsdp__free(r);
     }
     pthread_mutex_destroy(&state->mutex);
     fsdp__free(state);
-}
-
-/* ---- ranges ---- */
-
-static fsdp_status range_add(fsdp_device *device, void *address, void *mapped, size_t bytes)
-{
-    sim_state *state = device->state;
-    range *r = fsdp__malloc(sizeof *r);
-
-    if (!r)
-        return FSDP_NO_MEMORY;
-    *r = (range){.address = address, .mapped = mapped, .bytes = bytes};
-    pthread_mutex_lock(&state->mutex);
-    r->next = state->ranges;
-    state->ranges = r;
-    pthread_mutex_unlock(&state->mutex);
-    return FSDP_OK;
-}
-
-/* Removes a range. Returns where it was mapped, or NULL if there was none. */
-static void *range_remove(fsdp_device *device, const void *address)
-{
-    sim_state *state = device->state;
-    range **link, *found;
-    void *mapped = NULL;
-
-    pthread_mutex_lock(&state->mutex);
-    for (link = &state->ranges; *link && (*link)->address != address; link = &(*link)->next)
-        continue;
-    found = *link;
-    if (found) {
-        *link = found->next;
-        mapped = found->mapped;
-    }
-    pthread_mutex_unlock(&state->mutex);
-    fsdp__free(found);
-    return mapped;
-}
-
-void *fsdp__sim_translate(const fsdp_device *device, const void *pointer, size_t bytes)
-{
-    sim_state *state = device->state;
-    uintptr_t at = (uintptr_t)pointer;
-    void *mapped = NULL;
-
-    pthread_mutex_lock(&state->mutex);
-    for (const range *r = state->ranges; r && !mapped; r = r->next) {
-        uintptr_t first = (uintptr_t)r->address;
-
-        if (at >= first && at - first <= r->bytes && bytes <= r->bytes - (at - first))
-            mapped = r->mapped + (at - first);
-    }
-    pthread_mutex_unlock(&state->mutex);
-    return mapped;
-}
-
-static bool in_scratch(const fsdp_stream *stream, const void *pointer, size_t bytes)
-{
-    uintptr_t at = (uintptr_t)pointer, first = (uintptr_t)stream->workspace;
-
-    return first && at >= first && at - first <= stream->workspace_bytes &&
-           bytes <= stream->workspace_bytes - (at - first);
-}
-
-void *fsdp__sim_reach(const fsdp_stream *stream, const void *pointer, size_t bytes)
-{
-    return in_scratch(stream, pointer, bytes) ? (void *)(uintptr_t)pointer
-                                              : fsdp__sim_translate(stream->device, pointer, bytes);
 }
 
 /* ---- memory: see [Note: two mappings] ---- */
@@ -151,7 +69,7 @@ static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **o
     if (address == MAP_FAILED || mapped == MAP_FAILED)
         status = FSDP_FAIL(FSDP_NO_MEMORY, "the system has no segment of %zu bytes: %s", bytes, strerror(errno));
     else
-        status = range_add(device, address, mapped, bytes);
+        status = fsdp__sim_range_add(device, address, mapped, bytes);
     if (file >= 0)
         (void)close(file); /* the mappings keep the file */
     if (status == FSDP_OK) {
@@ -168,7 +86,7 @@ static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **o
 static void sim_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
     /* Remove the range before its addresses are given back: another segment may get them at once. */
-    void *mapped = range_remove(device, segment);
+    void *mapped = fsdp__sim_range_remove(device, segment);
 
     (void)munmap(segment, bytes);
     (void)munmap(mapped, bytes);
@@ -176,19 +94,19 @@ static void sim_segment_free(fsdp_device *device, void *segment, size_t bytes)
 
 static fsdp_status sim_host_register(fsdp_device *device, void *memory, size_t bytes)
 {
-    return range_add(device, memory, memory, bytes);
+    return fsdp__sim_range_add(device, memory, memory, bytes);
 }
 
 static void sim_host_unregister(fsdp_device *device, void *memory, size_t bytes)
 {
     (void)bytes;
-    (void)range_remove(device, memory);
+    (void)fsdp__sim_range_remove(device, memory);
 }
 
 static fsdp_status sim_host_alloc(fsdp_device *device, size_t bytes, void **out)
 {
     void *memory = fsdp__malloc(bytes);
-    fsdp_status status = memory ? range_add(device, memory, memory, bytes) : FSDP_NO_MEMORY;
+    fsdp_status status = memory ? fsdp__sim_range_add(device, memory, memory, bytes) : FSDP_NO_MEMORY;
 
     if (status != FSDP_OK) {
         fsdp__free(memory);
@@ -295,7 +213,7 @@ static fsdp_status sim_run_copy_to_host(fsdp_stream *stream, void *host, const v
 static fsdp_status pause_at_random(fsdp__probe_event *e)
 {
     const fsdp_device *device = fsdp__stream_device(e->stream);
-    sim_state *state = device->state;
+    fsdp__sim_state *state = device->state;
     uint32_t draw[4];
 
     if (device->backend != &fsdp__backend_sim)

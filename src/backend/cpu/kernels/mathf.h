@@ -148,7 +148,8 @@ FSDP__INLINE float fsdp__exp2f(float x, float low)
     return x < -126.0f ? 0.0f : y;
 }
 
-/* Returns x^p as C's powf does, given y, which is |x|^p for usual numbers: within 1 ulp; what would be denormal is 0. */
+/* Returns x^p as C's powf does, given y, which is |x|^p for usual numbers: within 1 ulp; what would be denormal is 0.
+ */
 FSDP__INLINE float fsdp__pow_of(float x, float p, float y)
 {
     float a = fsdp__bits_float(fsdp__float_bits(x) & 0x7fffffffu);

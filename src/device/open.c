@@ -1,0 +1,209 @@
+/* open.c - opens and closes the devices of a context. */
+#include "device/impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/context.h"
+#include "base/probe.h"
+
+/* The context's devices. */
+typedef struct device_list {
+    fsdp_device *first;
+    fsdp_device *front; /* NULL: the CPU */
+} device_list;
+
+/* ---- one device ---- */
+
+static fsdp_status backend_segment_alloc(void *device, size_t bytes, void **out)
+{
+    fsdp_device *taker = device;
+
+    FSDP_TRY(taker->backend->segment_alloc(device, bytes, out));
+    if (taker->backend->has_bytes)
+        FSDP__TELL(MEMORY_MAPPED, .context = taker->context, .memory = *out, .bytes = bytes);
+    return FSDP_OK;
+}
+
+static void backend_segment_free(void *device, void *segment, size_t bytes)
+{
+    fsdp_device *giver = device;
+
+    FSDP__TELL(MEMORY_UNMAPPED, .context = giver->context, .memory = segment);
+    giver->backend->segment_free(device, segment, bytes);
+}
+
+/* Reports live bytes at the end, which are a leak of the layers above, by their kind. */
+static void report_leaks(const fsdp_device *device)
+{
+    fsdp_memory_stats stats;
+    char text[256] = "";
+    size_t used = 0;
+
+    fsdp_device_memory(device, &stats);
+    if (stats.live_total_bytes == 0)
+        return;
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS && used < sizeof text; kind++)
+        if (stats.live_bytes[kind])
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %zu", used ? ", " : "",
+                                     fsdp_memory_kind_name((fsdp_memory_kind)kind), stats.live_bytes[kind]);
+    fsdp_log(device->context, FSDP_LOG_ERROR, "device '%s' freed with %zu live bytes: %s", device->name,
+             stats.live_total_bytes, text);
+}
+
+static void device_free(fsdp_device *device)
+{
+    if (!device)
+        return;
+    /* This waits for the stream's work, which still uses memory, and gives back its scratch, which would look like a
+     * leak. */
+    fsdp_stream_free(device->stream);
+    if (device->allocator)
+        report_leaks(device);
+    fsdp__allocator_free(device->allocator);
+    if (device->state)
+        device->backend->close(device);
+    FSDP__TELL(DEVICE_CLOSED, .context = device->context, .object = device);
+    fsdp__free(device);
+}
+
+/* Creates a device, its allocator and its default stream. */
+static fsdp_status device_create(fsdp_context *context, const fsdp__backend *backend, int ordinal, fsdp_device **out)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp_device *device = fsdp__calloc(1, sizeof *device);
+    fsdp__segment_source source = {device ? device->name : NULL, backend->has_bytes, backend_segment_alloc,
+                                   backend_segment_free, device};
+
+    if (!device)
+        return FSDP_NO_MEMORY;
+    device->backend = backend;
+    device->context = context;
+    device->ordinal = ordinal;
+    if (backend->most == 1)
+        snprintf(device->name, sizeof device->name, "%s", backend->name);
+    else
+        snprintf(device->name, sizeof device->name, "%s:%d", backend->name, ordinal);
+    /* Open the backend first: segments and streams may need its state. It is closed last (device_free). */
+    if (backend->open)
+        FSDP_TRY_GOTO(status, backend->open(device), out);
+    FSDP_TRY_GOTO(status, fsdp__allocator_create(&source, &device->allocator), out);
+    FSDP_TRY_GOTO(status, fsdp_stream_create(device, FSDP_STREAM_INLINE, &device->stream), out);
+    if (!fsdp__stream_is_inline(device->stream))
+        fsdp__allocator_runs_behind(device->allocator);
+    if (backend->prepare_thread)
+        backend->prepare_thread(device);
+    *out = device;
+    device = NULL;
+out:
+    device_free(device);
+    return status;
+}
+
+/* ---- the context's devices ---- */
+
+static void list_free(void *state)
+{
+    device_list *list = state;
+
+    while (list->first) {
+        fsdp_device *device = list->first;
+
+        list->first = device->next;
+        device_free(device);
+    }
+    fsdp__free(list);
+}
+
+static device_list *list_of(fsdp_context *context)
+{
+    return fsdp__context_get_or_make(context, FSDP__SLOT_DEVICES, sizeof(device_list), list_free);
+}
+
+fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, int ordinal)
+{
+    const device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
+
+    for (fsdp_device *device = list ? list->first : NULL; device; device = device->next)
+        if (device->ordinal == ordinal && strcmp(device->backend->name, name) == 0)
+            return device;
+    return NULL;
+}
+
+fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordinal)
+{
+    const fsdp__backend *backend;
+    fsdp_device *device, **end;
+    device_list *list;
+
+    if (!context) {
+        (void)FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': the context is NULL", name);
+        return NULL;
+    }
+    device = fsdp__device_find(context, name, ordinal);
+    if (device)
+        return device;
+    backend = fsdp__backend_find(name);
+    if (!backend || ordinal < 0 || ordinal >= backend->most) {
+        (void)(backend ? FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': ordinal %d is not below %d", name, ordinal,
+                                   backend->most)
+                       : FSDP_FAIL(FSDP_UNSUPPORTED, "cannot open device '%s': not compiled in", name));
+        return NULL;
+    }
+    list = list_of(context);
+    if (!list || device_create(context, backend, ordinal, &device) != FSDP_OK)
+        return NULL;
+    for (end = &list->first; *end; end = &(*end)->next)
+        continue;
+    *end = device;
+    return device;
+}
+
+fsdp_device *fsdp_cpu(fsdp_context *context)
+{
+    return fsdp__device_open(context, "cpu", 0);
+}
+
+fsdp_device *fsdp_meta(fsdp_context *context)
+{
+    return fsdp__device_open(context, "meta", 0);
+}
+
+fsdp_device *fsdp__front_device(fsdp_context *context)
+{
+    const device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
+
+    return list && list->front ? list->front : fsdp_cpu(context);
+}
+
+void fsdp__set_front_device(fsdp_device *device)
+{
+    list_of(device->context)->front = device;
+}
+
+fsdp_device *fsdp__dry(fsdp_context *context)
+{
+    return fsdp__device_open(context, "dry", 0);
+}
+
+fsdp_stream *fsdp__host_stream(fsdp_context *context)
+{
+    fsdp_device *cpu = fsdp_cpu(context);
+
+    return cpu ? cpu->stream : NULL;
+}
+
+fsdp_status fsdp__device_run_on_worker(fsdp_device *device)
+{
+    fsdp_stream *stream = NULL;
+
+    if (!fsdp__stream_is_inline(device->stream))
+        return FSDP_OK;
+    FSDP_TRY(fsdp_stream_synchronize(device->stream));
+    FSDP_TRY(fsdp_stream_create(device, FSDP_STREAM_WORKER, &stream));
+    fsdp_stream_free(device->stream);
+    device->stream = stream;
+    fsdp__allocator_runs_behind(device->allocator);
+    return FSDP_OK;
+}
