@@ -274,16 +274,15 @@ fsdp__call fsdp__call_by_rows(const fsdp__call *call, const fsdp_sharded_buffer 
     return rows;
 }
 
-int64_t fsdp__even_chunk(int64_t count, int ranks, fsdp_dtype dtype)
+int64_t fsdp__even_chunk(int64_t count, int ranks, size_t element)
 {
-    int64_t line = LINE / (int64_t)fsdp_dtype_size(dtype);
+    int64_t line = LINE / (int64_t)element;
 
     return ((count + ranks - 1) / ranks + line - 1) / line * line;
 }
 
 fsdp__reduce_ranks_args fsdp__call_reduction(const fsdp__call *call, int size, int block)
 {
-
     return (fsdp__reduce_ranks_args){.src_dtype = call->dtype,
                                      .dst_dtype = call->dtype,
                                      .op = rank_ops[call->op],

@@ -97,8 +97,8 @@ fsdp_sharded_buffer fsdp__plain_buffer(const fsdp__call *call, const void *unsha
                                        int64_t chunk);
 /* Returns a call that does what the plain `call` does, or a step of it, by the rows of such buffers. Both must stay. */
 fsdp__call fsdp__call_by_rows(const fsdp__call *call, const fsdp_sharded_buffer *buffers, int64_t count);
-/* Returns the chunk of a vector of `count` elements that so many ranks share: chunks begin on cache lines, so that no
- * two ranks write to one. */
-int64_t fsdp__even_chunk(int64_t count, int ranks, fsdp_dtype dtype);
+/* Returns the chunk of a vector of `count` elements, of `element` bytes each, that so many ranks share: chunks begin on
+ * cache lines, so that no two ranks write to one. */
+int64_t fsdp__even_chunk(int64_t count, int ranks, size_t element);
 
 #endif

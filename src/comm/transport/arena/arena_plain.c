@@ -107,7 +107,7 @@ static fsdp_status reduce_at_once(void *group, const fsdp__call *call, fsdp_stre
 static fsdp_status reduce_and_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
     const fsdp__symmetric_group *g = group;
-    int64_t chunk = fsdp__even_chunk(call->count, g->size, call->dtype);
+    int64_t chunk = fsdp__even_chunk(call->count, g->size, fsdp_dtype_size(call->dtype));
     char *own = fsdp__place(call->recv, FSDP__MIN(g->rank * chunk, call->count), call->dtype);
     fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->send, own, call->count, chunk);
     fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);

@@ -155,8 +155,7 @@ static fsdp_status reduce_by_machine(const split *s)
 static fsdp_status exchange_locally(const split *s, fsdp__pattern pattern, const void *from)
 {
     fsdp__plain_run *r = s->run;
-    int64_t count = r->call->count,
-            chunk = s->columns * fsdp__even_chunk(count, s->columns * s->locals, r->call->dtype);
+    int64_t count = r->call->count, chunk = s->columns * fsdp__even_chunk(count, s->columns * s->locals, r->element);
 
     if (s->locals == 1)
         return FSDP_OK;

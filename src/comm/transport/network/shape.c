@@ -3,10 +3,7 @@
 
 #include "base/compiler.h"
 #include "comm/order.h"
-
-enum {
-    LINE = 64 /* bytes of a cache line: no two ranks write to one line */
-};
+#include "comm/sharded_buffer.h"
 
 /* Returns whether the group has the same local ranks on every machine; `first` is how many are on the first one. */
 static bool is_regular(const int *ranks, int count, int first, int machines, int machine_ranks)
@@ -68,8 +65,7 @@ fsdp__group_shape fsdp__group_by_machine(int rank, int size, int block)
 
 int64_t fsdp__share_of(int columns, int locals, int64_t count, size_t element, int local, int place, int64_t *length)
 {
-    int64_t shares = (int64_t)locals * columns, line = LINE / (int64_t)element;
-    int64_t share = ((count + shares - 1) / shares + line - 1) / line * line;
+    int64_t share = fsdp__even_chunk(count, locals * columns, element);
     int64_t start = FSDP__MIN((local * (int64_t)columns + place) * share, count);
 
     *length = FSDP__MIN(share, count - start);
