@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "comm/transport/arena/symmetric.h"
+#include "comm/transport/arena/arena_transport.h"
 #include "device/device.h"
 
 /* `sent` and `received`: elements that this rank gives and gets. */
@@ -31,31 +31,31 @@ static fsdp_status through_host(fsdp__collective exchange, void *group, const fs
 
 static int64_t size_of(const void *group)
 {
-    return ((const fsdp__symmetric_group *)group)->size;
+    return ((const fsdp__arena_group *)group)->size;
 }
 
 static fsdp_status host_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    return through_host(fsdp__symmetric_all_gather, group, call, call->count, size_of(group) * call->count, stream,
+    return through_host(fsdp__arena_all_gather, group, call, call->count, size_of(group) * call->count, stream,
                         traffic);
 }
 
 static fsdp_status host_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    return through_host(fsdp__symmetric_reduce_scatter, group, call, size_of(group) * call->count, call->count, stream,
+    return through_host(fsdp__arena_reduce_scatter, group, call, size_of(group) * call->count, call->count, stream,
                         traffic);
 }
 
 static fsdp_status host_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    return through_host(fsdp__symmetric_all_reduce, group, call, call->count, call->count, stream, traffic);
+    return through_host(fsdp__arena_all_reduce, group, call, call->count, call->count, stream, traffic);
 }
 
 static fsdp_status host_broadcast(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    bool is_root = ((const fsdp__symmetric_group *)group)->rank == call->root;
+    bool is_root = ((const fsdp__arena_group *)group)->rank == call->root;
 
-    return through_host(fsdp__symmetric_broadcast, group, call, is_root ? call->count : 0, is_root ? 0 : call->count,
+    return through_host(fsdp__arena_broadcast, group, call, is_root ? call->count : 0, is_root ? 0 : call->count,
                         stream, traffic);
 }
 
@@ -63,7 +63,7 @@ static fsdp_status host_all_to_all(void *group, const fsdp__call *call, fsdp_str
 {
     int64_t all = size_of(group) * call->count;
 
-    return through_host(fsdp__symmetric_all_to_all, group, call, all, all, stream, traffic);
+    return through_host(fsdp__arena_all_to_all, group, call, all, all, stream, traffic);
 }
 
 static const fsdp__collective_ops host_collectives = {
@@ -72,14 +72,14 @@ static const fsdp__collective_ops host_collectives = {
     .all_reduce = host_all_reduce,
     .broadcast = host_broadcast,
     .all_to_all = host_all_to_all,
-    .barrier = fsdp__symmetric_barrier,
+    .barrier = fsdp__arena_barrier,
 };
 const fsdp__comm_ops host_transport_ops = {
     .name = "host",
     .collectives = &host_collectives,
-    .group_open = fsdp__symmetric_group_open,
-    .group_ready = fsdp__symmetric_group_ready,
-    .group_free = fsdp__symmetric_group_free,
-    .abort = fsdp__symmetric_abort,
-    .close = fsdp__symmetric_close,
+    .group_open = fsdp__arena_group_open,
+    .group_ready = fsdp__arena_group_ready,
+    .group_free = fsdp__arena_group_free,
+    .abort = fsdp__arena_abort,
+    .close = fsdp__arena_close,
 };

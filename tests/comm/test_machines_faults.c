@@ -297,7 +297,7 @@ TEST(who_does_not_listen_is_named)
 static void hear_of_all(fsdp_context *context, void *arg)
 {
     faults *f = arg;
-    fsdp__machines *machines = fsdp__comm_get(context)->transport;
+    fsdp__network_view *machines = fsdp__comm_get(context)->transport;
     int ranks = fsdp_context_world_size(context), own = fsdp_context_rank(context), heard_of = 0;
 
     CHECK_OK(fsdp__context_set_comm_ticks(context, AWAITED_MS, TICK_MS));
@@ -501,7 +501,7 @@ TEST(who_is_in_the_network_is_waited_for)
 static void go_on_in_another_group(fsdp_context *context, void *arg)
 {
     static const int both[] = {0, 1};
-    fsdp__machines *machines = fsdp__comm_get(context)->transport;
+    fsdp__network_view *machines = fsdp__comm_get(context)->transport;
     fsdp_process_group *other;
     fsdp__doing mine;
     fsdp__said heard;

@@ -3,7 +3,7 @@
 
 #include "check/fault.h"
 #include "comm/internal.h"
-#include "comm/transport/network/machines.h"
+#include "comm/transport/network/network_transport.h"
 #include "comm/transport/network/numbering.h"
 #include "support/machines.h"
 #include "support/test.h"
@@ -57,18 +57,18 @@ static fsdp_status call(joining *j, fsdp_context *context)
 static void *join_main(void *arg)
 {
     joining *j = arg;
-    const fsdp__machines_options options = {.threads = 1,
-                                            .all_readable = true,
-                                            .joining.ms = j->within ? ENOUGH_MS : 0,
-                                            .one_level = j->one_level,
-                                            .share = share,
-                                            .arg = j};
+    const fsdp__network_options options = {.threads = 1,
+                                           .all_readable = true,
+                                           .joining.ms = j->within ? ENOUGH_MS : 0,
+                                           .one_level = j->one_level,
+                                           .share = share,
+                                           .arg = j};
     fsdp_context *context = NULL;
 
     thread_network_choose(j->network, j->carrier);
     thread_network_fail(j->network, j->carrier, j->loses);
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, j->fails);
-    j->status = fsdp__machines_join(j->other ? j->other : j->ops, &options, &context);
+    j->status = fsdp__network_join(j->other ? j->other : j->ops, &options, &context);
     j->failed = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
     if (j->status == FSDP_OK)

@@ -229,7 +229,7 @@ TEST(who_left_without_a_timeout_was_in_all_calls)
 static void die_as_it_reports(fsdp_context *context, void *arg)
 {
     fsdp_process_group *world = fsdp_world(context);
-    const fsdp__machines_group *group = world->transport_group;
+    const fsdp__network_group *group = world->transport_group;
     fsdp_status status = FSDP_OK;
 
     (void)arg;

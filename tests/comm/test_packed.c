@@ -3,27 +3,27 @@
 #include "check/fault.h"
 #include "comm/host_transport.h"
 #include "comm/suite_mixed.h"
-#include "comm/transport/arena/symmetric.h"
+#include "comm/transport/arena/arena_transport.h"
 #include "device/device.h"
 #include "support/ranks.h"
 
 /* What any transport must have, and nothing else. */
 static const fsdp__collective_ops plain_collectives = {
-    .all_gather = fsdp__symmetric_all_gather,
-    .reduce_scatter = fsdp__symmetric_reduce_scatter,
-    .all_reduce = fsdp__symmetric_all_reduce,
-    .broadcast = fsdp__symmetric_broadcast,
-    .all_to_all = fsdp__symmetric_all_to_all,
-    .barrier = fsdp__symmetric_barrier,
+    .all_gather = fsdp__arena_all_gather,
+    .reduce_scatter = fsdp__arena_reduce_scatter,
+    .all_reduce = fsdp__arena_all_reduce,
+    .broadcast = fsdp__arena_broadcast,
+    .all_to_all = fsdp__arena_all_to_all,
+    .barrier = fsdp__arena_barrier,
 };
 static const fsdp__comm_ops plain_ops = {
     .name = "plain",
     .collectives = &plain_collectives,
-    .group_open = fsdp__symmetric_group_open,
-    .group_ready = fsdp__symmetric_group_ready,
-    .group_free = fsdp__symmetric_group_free,
-    .abort = fsdp__symmetric_abort,
-    .close = fsdp__symmetric_close,
+    .group_open = fsdp__arena_group_open,
+    .group_ready = fsdp__arena_group_ready,
+    .group_free = fsdp__arena_group_free,
+    .abort = fsdp__arena_abort,
+    .close = fsdp__arena_close,
 };
 
 typedef struct plain_world {
@@ -44,7 +44,7 @@ static void enter_plain_world(fsdp_context *context, void *arg)
     fsdp_stream *stream;
 
     CHECK_OK(fsdp_context_create(&options, &second));
-    CHECK_OK(fsdp__symmetric_attach(second, w->ops, w->arena, options.rank, true, options.world_size > 1));
+    CHECK_OK(fsdp__arena_attach(second, w->ops, w->arena, options.rank, true, options.world_size > 1));
     CHECK_OK(fsdp_stream_create(CHECK_PTR(fsdp__device_open(second, w->device, 0)), w->mode, &stream));
     CHECK(!fsdp_process_group_can_share(fsdp_world(second), FSDP_MEMORY_SYMMETRIC));
     w->body(fsdp_world(context), fsdp_world(second), stream);

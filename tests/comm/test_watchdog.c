@@ -59,7 +59,7 @@ static void begin(fsdp_context *context, shared *s, listener *l)
 /* A rank that has failed a check has ended the world; nobody is to wait for it. */
 static bool has_ended(fsdp_context *context)
 {
-    const fsdp__symmetric *symmetric = fsdp__comm_get(context)->transport;
+    const fsdp__arena_view *symmetric = fsdp__comm_get(context)->transport;
 
     return fsdp__board_aborted(symmetric->arena->board);
 }
@@ -130,7 +130,7 @@ TEST(a_rank_that_stands_still_ends_the_run)
 
 static void a_short_timeout_ends(fsdp_context *context, void *arg)
 {
-    const fsdp__symmetric *symmetric = fsdp__comm_get(context)->transport;
+    const fsdp__arena_view *symmetric = fsdp__comm_get(context)->transport;
     shared *s = arg;
     listener l;
 

@@ -3,14 +3,14 @@
 
 #include <stdlib.h>
 
-#include "comm/transport/network/machines.h"
+#include "comm/transport/network/network_transport.h"
 #include "comm/transport/network/numbering.h"
 #include "fsdp/comm.h"
 
 static fsdp_status join(const test_machines *o, thread_network *network, fsdp__arena **arenas,
                         const fsdp__network_world *all, int rank, fsdp_context **out)
 {
-    fsdp__machines_options options = {.threads = 1, .all_readable = true, .one_level = o->one_level};
+    fsdp__network_options options = {.threads = 1, .all_readable = true, .one_level = o->one_level};
     fsdp__network_world world;
     fsdp__places places;
     char text[FSDP__NETWORK_TEXT];
@@ -19,8 +19,8 @@ static fsdp_status join(const test_machines *o, thread_network *network, fsdp__a
     thread_network_choose(network, rank);
     (void)thread_network_ops.open(&opened, &world, text);
     FSDP_TRY(fsdp__places_make(all, o->machines * o->machine_ranks, rank, &places));
-    return fsdp__machines_attach(&thread_network_ops, opened, places, arenas[rank / o->machine_ranks], &options, false,
-                                 out);
+    return fsdp__network_attach(&thread_network_ops, opened, places, arenas[rank / o->machine_ranks], &options, false,
+                                out);
 }
 
 fsdp_status test_machines_create(const test_machines *o, thread_network **network, fsdp_context **contexts)

@@ -4,7 +4,7 @@
 #include "comm/health/process.h"
 #include "comm/mpi/load.h"
 #include "comm/mpi/machine_memory.h"
-#include "comm/transport/network/machines.h"
+#include "comm/transport/network/network_transport.h"
 
 typedef struct joining {
     const fsdp__mpi_join_options *options;
@@ -42,14 +42,14 @@ fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context *
     const fsdp__network_ops *ops = NULL;
     fsdp__mpi_start start;
     joining j = {.options = options, .start = &start};
-    const fsdp__machines_options machines = {.threads = options->threads,
-                                             .joining = {.ms = (int64_t)options->join_seconds * 1000,
-                                                         .warns = options->local_rank <= 0,
-                                                         .started = options->local_ranks,
-                                                         .living = living},
-                                             .one_level = options->one_level,
-                                             .share = share,
-                                             .arg = &j};
+    const fsdp__network_options machines = {.threads = options->threads,
+                                            .joining = {.ms = (int64_t)options->join_seconds * 1000,
+                                                        .warns = options->local_rank <= 0,
+                                                        .started = options->local_ranks,
+                                                        .living = living},
+                                            .one_level = options->one_level,
+                                            .share = share,
+                                            .arg = &j};
 
     *out = NULL;
     FSDP_TRY(fsdp__mpi_started(&start));
@@ -59,6 +59,6 @@ fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context *
                          "--mpi=pmi2 for MPICH; or FSDP_MPI=openmpi or FSDP_MPI=mpich, where it does so by itself",
                          options->starter);
     FSDP_TRY(fsdp__mpi_load(start.kind, &ops));
-    FSDP_TRY(fsdp__machines_join(ops, &machines, out));
+    FSDP_TRY(fsdp__network_join(ops, &machines, out));
     return FSDP_OK;
 }

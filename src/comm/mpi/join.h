@@ -13,7 +13,7 @@ typedef struct fsdp__mpi_join_options {
     int local_rank;      /* by the same account; below 0: it does not say */
     int join_seconds;    /* the time that all ranks have to join */
     int threads;         /* see fsdp_context_options */
-    bool one_level;      /* see comm/transport/network/machines.h */
+    bool one_level;      /* see comm/transport/network/network_transport.h */
 } fsdp__mpi_join_options;
 
 /* Joins the world and waits for all ranks. [collective] [blocks] */

@@ -50,7 +50,7 @@ static void *peer_unsharded(const fsdp__rows *x, int number, int64_t buffer)
     return fsdp__shown_place(x->group, rank_at(x, number), buffer);
 }
 
-static char *staging_of(const fsdp__symmetric_group *g, int rank, int half)
+static char *staging_of(const fsdp__arena_group *g, int rank, int half)
 {
     return (char *)fsdp__arena_staging(g->world->arena, g->index, g->ranks[rank], half);
 }
@@ -117,7 +117,7 @@ static bool is_small(const fsdp__rows *x)
 /* Sets up a carrier. A scatter's piece has a part for each rank. */
 static passage passage_of(fsdp__rows *x)
 {
-    fsdp__symmetric_group *g = x->group;
+    fsdp__arena_group *g = x->group;
     int64_t room = FSDP__STAGING_BYTES / (scatters(x) ? g->size : 1);
 
     return (passage){.carrier = {.rank = x->self,
@@ -159,7 +159,7 @@ static fsdp_status copy_peers_rows(const fsdp__rows *x)
 static fsdp_status reduce_copied(const fsdp__rows *x, int64_t i, int64_t rows)
 {
     const fsdp__call *call = x->call;
-    fsdp__symmetric_group *g = x->group;
+    fsdp__arena_group *g = x->group;
     const fsdp_sharded_buffer *b = &call->buffers[i];
     fsdp_dtype wire = fsdp__wire_dtype(call, b);
     int64_t room = FSDP__STAGING_BYTES / (g->size * (int64_t)fsdp_dtype_size(wire));
@@ -188,7 +188,7 @@ static fsdp_status reduce_copied(const fsdp__rows *x, int64_t i, int64_t rows)
 
 static fsdp_status reduce_in_place(const fsdp__rows *x, int64_t i, int64_t rows)
 {
-    fsdp__symmetric_group *g = x->group;
+    fsdp__arena_group *g = x->group;
     const fsdp_sharded_buffer *b = &x->call->buffers[i];
     fsdp__sum sum = {.srcs = g->operands, .ranks = g->size, .block = g->block, .dtype = b->unsharded_dtype};
     int64_t others = 0;
@@ -271,7 +271,7 @@ static fsdp_status end(const fsdp__rows *x, bool in_place)
 fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp_stream *stream,
                          fsdp__traffic *traffic)
 {
-    fsdp__symmetric_group *g = group;
+    fsdp__arena_group *g = group;
 
     return (fsdp__rows){
         .group = g, .call = call, .stream = stream, .traffic = traffic, .pattern = pattern, .self = g->rank};
@@ -290,7 +290,7 @@ fsdp_status fsdp__rows_exchange(fsdp__rows *x)
     passage s = passage_of(x);
     fsdp__shown_path way = FSDP__SHOWN_STAGING;
 
-    FSDP_TRY(fsdp__symmetric_open_device(x->group->world, x->stream));
+    FSDP_TRY(fsdp__arena_open_device(x->group->world, x->stream));
     if (!s.small && !x->staged) {
         if (readable && x->pattern == FSDP__GATHERS) /* before the meeting, after which peers read them */
             FSDP_TRY(fsdp__place_own_rows(x->call, x->self, x->stream, x->traffic));
@@ -308,16 +308,16 @@ fsdp_status fsdp__rows_exchange(fsdp__rows *x)
 
 /* ---- the coalesced collectives ---- */
 
-fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                 fsdp__traffic *traffic)
+fsdp_status fsdp__arena_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                             fsdp__traffic *traffic)
 {
     fsdp__rows x = fsdp__rows_of(group, call, FSDP__GATHERS, stream, traffic);
 
     return fsdp__rows_exchange(&x);
 }
 
-fsdp_status fsdp__symmetric_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                     fsdp__traffic *traffic)
+fsdp_status fsdp__arena_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                                 fsdp__traffic *traffic)
 {
     fsdp__rows x = fsdp__rows_of(group, call, FSDP__REDUCES, stream, traffic);
 

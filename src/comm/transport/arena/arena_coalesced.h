@@ -5,8 +5,8 @@
 
 #include "comm/transport/arena/arena_group.h"
 
-fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
-fsdp_status fsdp__symmetric_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__arena_all_gather_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__arena_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 
 /* What becomes of the rows of a call's buffers. */
 typedef enum fsdp__pattern {
@@ -17,7 +17,7 @@ typedef enum fsdp__pattern {
 
 /* An exchange of rows, on one rank. */
 typedef struct fsdp__rows {
-    fsdp__symmetric_group *group;
+    fsdp__arena_group *group;
     const fsdp__call *call;
     fsdp_stream *stream;
     fsdp__traffic *traffic;

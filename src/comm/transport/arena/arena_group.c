@@ -14,9 +14,9 @@ enum {
     WORLD_KEY = 1
 };
 
-static fsdp_status group_new(fsdp__symmetric *world, const fsdp__process_group_spec *spec, fsdp__symmetric_group **out)
+static fsdp_status group_new(fsdp__arena_view *world, const fsdp__process_group_spec *spec, fsdp__arena_group **out)
 {
-    fsdp__symmetric_group *group = fsdp__calloc(1, sizeof *group);
+    fsdp__arena_group *group = fsdp__calloc(1, sizeof *group);
     size_t count = (size_t)spec->count;
 
     if (!group)
@@ -30,7 +30,7 @@ static fsdp_status group_new(fsdp__symmetric *world, const fsdp__process_group_s
     group->sources = fsdp__calloc(count, sizeof *group->sources);
     group->operands = fsdp__calloc(count, sizeof *group->operands);
     if (!group->name || !group->ranks || !group->sources || !group->operands) {
-        fsdp__symmetric_group_free(group);
+        fsdp__arena_group_free(group);
         return FSDP_NO_MEMORY;
     }
     memcpy(group->ranks, spec->ranks, count * sizeof *group->ranks);
@@ -39,7 +39,7 @@ static fsdp_status group_new(fsdp__symmetric *world, const fsdp__process_group_s
     return FSDP_OK;
 }
 
-static void bind(fsdp__symmetric_group *group, int index)
+static void bind(fsdp__arena_group *group, int index)
 {
     const fsdp__doing none = {.sequence = 0};
 
@@ -54,7 +54,7 @@ static void bind(fsdp__symmetric_group *group, int index)
 }
 
 /* Writes the group's members, for those who look from outside. */
-static void describe(const fsdp__symmetric_group *group)
+static void describe(const fsdp__arena_group *group)
 {
     fsdp__rank_set set = {{0}};
 
@@ -64,18 +64,18 @@ static void describe(const fsdp__symmetric_group *group)
         atomic_store(&group->place->ranks[i], set.bits[i]);
 }
 
-fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out)
+fsdp_status fsdp__arena_group_world(fsdp__arena_view *view, fsdp__arena_group **out)
 {
-    int size = symmetric->arena->board->world;
+    int size = view->arena->board->world;
     int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
-    fsdp__process_group_spec spec = {.name = "world", .ranks = ranks, .count = size, .rank = symmetric->rank};
+    fsdp__process_group_spec spec = {.name = "world", .ranks = ranks, .count = size, .rank = view->rank};
     fsdp_status status;
 
     if (!ranks)
         return FSDP_NO_MEMORY;
     for (int i = 0; i < size; i++)
         ranks[i] = i;
-    status = group_new(symmetric, &spec, out);
+    status = group_new(view, &spec, out);
     fsdp__free(ranks);
     if (status != FSDP_OK)
         return fsdp_fail_hop(status, __FILE__, __LINE__);
@@ -88,7 +88,7 @@ fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmet
 }
 
 /* Takes a free place, as the group's first rank, and writes a key on it that the other members look for. */
-static fsdp_status claim(fsdp__symmetric_group *group)
+static fsdp_status claim(fsdp__arena_group *group)
 {
     fsdp__board *board = group->world->arena->board;
 
@@ -108,9 +108,9 @@ static fsdp_status claim(fsdp__symmetric_group *group)
                      FSDP__BOARD_GROUPS);
 }
 
-fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out)
+fsdp_status fsdp__arena_group_open(void *transport, const fsdp__process_group_spec *spec, void **out)
 {
-    fsdp__symmetric_group *group = NULL;
+    fsdp__arena_group *group = NULL;
     fsdp_status status;
 
     FSDP_TRY(group_new(transport, spec, &group));
@@ -119,7 +119,7 @@ fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_grou
     if (group->rank == 0) {
         status = claim(group);
         if (status != FSDP_OK) {
-            fsdp__symmetric_group_free(group);
+            fsdp__arena_group_free(group);
             return fsdp_fail_hop(status, __FILE__, __LINE__);
         }
     }
@@ -128,9 +128,9 @@ fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_grou
 }
 
 /* Binds the group to its place. All members have opened it, so the place is marked. */
-void fsdp__symmetric_group_ready(void *g)
+void fsdp__arena_group_ready(void *g)
 {
-    fsdp__symmetric_group *group = g;
+    fsdp__arena_group *group = g;
     fsdp__board *board = group->world->arena->board;
 
     for (int i = WORLD_INDEX + 1; group->index < 0 && i < FSDP__BOARD_GROUPS; i++)
@@ -140,7 +140,7 @@ void fsdp__symmetric_group_ready(void *g)
 }
 
 /* Hands the shared memory that the group has not taken back yet (memory.c) to the world, which takes it back. */
-static void hand_over(fsdp__symmetric_group *group)
+static void hand_over(fsdp__arena_group *group)
 {
     while (group->freed) {
         fsdp__shared_header *header = group->freed;
@@ -151,9 +151,9 @@ static void hand_over(fsdp__symmetric_group *group)
     }
 }
 
-void fsdp__symmetric_group_free(void *g)
+void fsdp__arena_group_free(void *g)
 {
-    fsdp__symmetric_group *group = g;
+    fsdp__arena_group *group = g;
 
     hand_over(group);
     /* If it is claimed and not ready, no other member has found the place, and none will count itself out. */
@@ -166,11 +166,11 @@ void fsdp__symmetric_group_free(void *g)
     fsdp__free(group);
 }
 
-void fsdp__symmetric_add_by_machine(void *transport, void *world_group, int ranks)
+void fsdp__arena_add_by_machine(void *transport, void *world_group, int ranks)
 {
-    fsdp__symmetric *symmetric = transport;
-    fsdp__symmetric_group *world = world_group;
+    fsdp__arena_view *view = transport;
+    fsdp__arena_group *world = world_group;
 
-    symmetric->machine_ranks = ranks;
+    view->machine_ranks = ranks;
     world->block = fsdp__order_block(world->ranks, world->size, ranks);
 }

@@ -8,7 +8,7 @@
 #include "device/allocator.h"
 
 /* One rank's view of the arena. */
-typedef struct fsdp__symmetric {
+typedef struct fsdp__arena_view {
     fsdp_context *context;
     fsdp__arena *arena;
     int rank; /* in the arena */
@@ -21,10 +21,10 @@ typedef struct fsdp__symmetric {
     pthread_mutex_t mutex;             /* guards the devices: groups run their calls on several threads */
     fsdp_device **devices;             /* devices with which payloads and staging are registered: see devices.h */
     int64_t device_count, device_capacity;
-} fsdp__symmetric;
+} fsdp__arena_view;
 
-typedef struct fsdp__symmetric_group {
-    fsdp__symmetric *world;
+typedef struct fsdp__arena_group {
+    fsdp__arena_view *world;
     fsdp__board_group *place; /* its barrier */
     fsdp__desk *desk;         /* of this rank, as the next */
     struct fsdp__rank_slot *slot;
@@ -40,24 +40,24 @@ typedef struct fsdp__symmetric_group {
     void **sources;        /* scratch, `size` entries; one call runs at a time */
     const void **operands; /* the same */
     struct fsdp__shared_header *freed; /* shared memory in this rank's heap that peers may still hold */
-} fsdp__symmetric_group;
+} fsdp__arena_group;
 
 /* Opens the group of all ranks. */
-fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out);
+fsdp_status fsdp__arena_group_world(fsdp__arena_view *view, fsdp__arena_group **out);
 
 /* Slots of a transport's table. */
-fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
-void fsdp__symmetric_group_ready(void *group);
-void fsdp__symmetric_group_free(void *group);
-void fsdp__symmetric_add_by_machine(void *transport, void *world_group, int ranks);
+fsdp_status fsdp__arena_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
+void fsdp__arena_group_ready(void *group);
+void fsdp__arena_group_free(void *group);
+void fsdp__arena_add_by_machine(void *transport, void *world_group, int ranks);
 
 /* Convert between addresses and the offsets that ranks exchange. */
-static inline uint64_t fsdp__to_offset(const fsdp__symmetric_group *group, const void *pointer)
+static inline uint64_t fsdp__to_offset(const fsdp__arena_group *group, const void *pointer)
 {
     return (uint64_t)((uintptr_t)pointer - (uintptr_t)group->world->arena->base);
 }
 
-static inline void *fsdp__from_offset(const fsdp__symmetric_group *group, uint64_t offset)
+static inline void *fsdp__from_offset(const fsdp__arena_group *group, uint64_t offset)
 {
     return (void *)((uintptr_t)group->world->arena->base + (uintptr_t)offset);
 }

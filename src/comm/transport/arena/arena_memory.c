@@ -88,51 +88,51 @@ static void heap_give(void *arg, void *segment, size_t bytes)
         heap->holes[heap->hole_count++] = (range){start, bytes};
 }
 
-fsdp_status fsdp__symmetric_memory_open(fsdp__symmetric *symmetric)
+fsdp_status fsdp__arena_memory_open(fsdp__arena_view *view)
 {
     heap_source *heap = fsdp__calloc(1, sizeof *heap);
     fsdp__segment_source source = {"shared memory", true, heap_take, heap_give, heap};
 
     if (!heap)
         return FSDP_NO_MEMORY;
-    symmetric->source = heap;
-    heap->context = symmetric->context;
-    heap->start = fsdp__arena_heap(symmetric->arena);
-    heap->bytes = symmetric->arena->control->heap_bytes;
-    heap->used = &symmetric->arena->control->heap_used;
-    heap->file = symmetric->arena->of_file;
-    FSDP_TRY(fsdp__allocator_create(&source, &symmetric->heap));
+    view->source = heap;
+    heap->context = view->context;
+    heap->start = fsdp__arena_heap(view->arena);
+    heap->bytes = view->arena->control->heap_bytes;
+    heap->used = &view->arena->control->heap_used;
+    heap->file = view->arena->of_file;
+    FSDP_TRY(fsdp__allocator_create(&source, &view->heap));
     return FSDP_OK;
 }
 
-void fsdp__symmetric_memory_close(fsdp__symmetric *symmetric)
+void fsdp__arena_memory_close(fsdp__arena_view *view)
 {
-    if (symmetric->source)
-        symmetric->source->closing = true;
-    fsdp__allocator_free(symmetric->heap);
-    fsdp__free(symmetric->source);
+    if (view->source)
+        view->source->closing = true;
+    fsdp__allocator_free(view->heap);
+    fsdp__free(view->source);
 }
 
 /* ---- one rank's own ---- */
 
-fsdp_status fsdp__symmetric_alloc(void *transport, size_t bytes, void **out)
+fsdp_status fsdp__arena_alloc(void *transport, size_t bytes, void **out)
 {
-    fsdp__symmetric *symmetric = transport;
+    fsdp__arena_view *view = transport;
 
-    FSDP_TRY(fsdp__allocator_take(symmetric->heap, bytes, FSDP_MEMORY_WORKSPACE, out));
+    FSDP_TRY(fsdp__allocator_take(view->heap, bytes, FSDP_MEMORY_WORKSPACE, out));
     return FSDP_OK;
 }
 
-void fsdp__symmetric_free(void *transport, void *pointer)
+void fsdp__arena_free(void *transport, void *pointer)
 {
-    fsdp__symmetric *symmetric = transport;
+    fsdp__arena_view *view = transport;
 
-    (void)fsdp__allocator_give(symmetric->heap, pointer);
+    (void)fsdp__allocator_give(view->heap, pointer);
 }
 
 /* ---- shared by a group ---- */
 
-static void take_back(fsdp__symmetric *world, fsdp__shared_header **list)
+static void take_back(fsdp__arena_view *world, fsdp__shared_header **list)
 {
     for (fsdp__shared_header **link = list; *link;) {
         fsdp__shared_header *header = *link;
@@ -142,7 +142,7 @@ static void take_back(fsdp__symmetric *world, fsdp__shared_header **list)
         }
         *link = header->next;
         FSDP__TELL(ORDER_ACQUIRED, .context = world->context, .object = header);
-        fsdp__symmetric_free(world, header);
+        fsdp__arena_free(world, header);
     }
 }
 
@@ -155,7 +155,7 @@ static size_t whole_pages(unsigned char *memory, size_t bytes, unsigned char **f
     return bytes > before ? (bytes - before) / page * page : 0;
 }
 
-void fsdp__symmetric_give_pages(const fsdp__symmetric *world, void *memory, size_t bytes)
+void fsdp__arena_give_pages(const fsdp__arena_view *world, void *memory, size_t bytes)
 {
     unsigned char *first;
 
@@ -166,7 +166,7 @@ void fsdp__symmetric_give_pages(const fsdp__symmetric *world, void *memory, size
 
 /* Zeroes the memory. Whole pages are given up and come back empty. Each then belongs to the rank that first writes to
  * it, so that the shared memory is charged to all ranks and not to this one alone. */
-static void clear(const fsdp__symmetric *world, unsigned char *memory, size_t bytes)
+static void clear(const fsdp__arena_view *world, unsigned char *memory, size_t bytes)
 {
     unsigned char *first;
     size_t inside = whole_pages(memory, bytes, &first), before = (size_t)(first - memory);
@@ -180,7 +180,7 @@ static void clear(const fsdp__symmetric *world, unsigned char *memory, size_t by
 }
 
 /* Does the first rank's part, while the others wait for the second meeting. */
-static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint64_t *out)
+static fsdp_status make_shared(fsdp__arena_group *group, size_t bytes, uint64_t *out)
 {
     size_t header_bytes = fsdp__shared_header_bytes(group);
     void *memory = NULL;
@@ -190,7 +190,7 @@ static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint6
     take_back(group->world, &group->world->freed);
     if (bytes > SIZE_MAX - header_bytes)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
-    FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + header_bytes, &memory));
+    FSDP_TRY(fsdp__arena_alloc(group->world, bytes + header_bytes, &memory));
     /* Memory from this heap has its old contents; readers must count from zero. */
     clear(group->world, memory, bytes + header_bytes);
     header = memory;
@@ -208,9 +208,9 @@ typedef struct answer {
     char message[512];
 } answer;
 
-fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
+fsdp_status fsdp__arena_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
 {
-    fsdp__symmetric_group *group = g;
+    fsdp__arena_group *group = g;
     fsdp__entry entry = {.own_status = call->own_status};
     answer *theirs;
 
@@ -238,9 +238,9 @@ fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__
     return FSDP_OK;
 }
 
-void fsdp__symmetric_free_shared(void *g, void *pointer)
+void fsdp__arena_free_shared(void *g, void *pointer)
 {
-    fsdp__symmetric_group *group = g;
+    fsdp__arena_group *group = g;
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
 
     /* Keep the region before counting this rank out: from the last count on the owner may take the region back. */

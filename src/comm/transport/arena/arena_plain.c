@@ -12,9 +12,9 @@ enum {
     AT_ONCE_BYTES = 4096 /* of an all_reduce up to this size every rank adds up all */
 };
 
-fsdp_status fsdp__symmetric_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp__symmetric_group *g = group;
+    const fsdp__arena_group *g = group;
     fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->recv, call->send, g->size * call->count, call->count);
     fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
     fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__GATHERS, stream, traffic);
@@ -23,9 +23,9 @@ fsdp_status fsdp__symmetric_all_gather(void *group, const fsdp__call *call, fsdp
 }
 
 /* The root counts as the first rank, and is the only one that has rows. */
-fsdp_status fsdp__symmetric_broadcast(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_broadcast(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp__symmetric_group *g = group;
+    const fsdp__arena_group *g = group;
     const void *buffer = g->rank == call->root ? call->send : call->recv;
     fsdp_sharded_buffer one = fsdp__plain_buffer(call, buffer, buffer, call->count, call->count);
     fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
@@ -36,10 +36,9 @@ fsdp_status fsdp__symmetric_broadcast(void *group, const fsdp__call *call, fsdp_
     return fsdp__rows_exchange(&x);
 }
 
-fsdp_status fsdp__symmetric_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                           fsdp__traffic *traffic)
+fsdp_status fsdp__arena_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp__symmetric_group *g = group;
+    const fsdp__arena_group *g = group;
     fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->send, call->recv, g->size * call->count, call->count);
     fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
     fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__REDUCES, stream, traffic);
@@ -47,9 +46,9 @@ fsdp_status fsdp__symmetric_reduce_scatter(void *group, const fsdp__call *call, 
     return fsdp__rows_exchange(&x);
 }
 
-fsdp_status fsdp__symmetric_all_to_all(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_all_to_all(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp__symmetric_group *g = group;
+    const fsdp__arena_group *g = group;
     fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->send, call->recv, g->size * call->count, call->count);
     fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
     fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__SWAPS, stream, traffic);
@@ -57,7 +56,7 @@ fsdp_status fsdp__symmetric_all_to_all(void *group, const fsdp__call *call, fsdp
     return fsdp__rows_exchange(&x);
 }
 
-fsdp_status fsdp__symmetric_barrier(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_barrier(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
     fsdp__entry entry = {0};
 
@@ -68,7 +67,7 @@ fsdp_status fsdp__symmetric_barrier(void *group, const fsdp__call *call, fsdp_st
 
 /* ---- all_reduce ---- */
 
-fsdp_status fsdp__symmetric_join_flags(fsdp__symmetric_group *g, const fsdp__call *call, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_join_flags(fsdp__arena_group *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
     fsdp__entry entry = {0};
     uint8_t *flags = call->flags;
@@ -106,7 +105,7 @@ static fsdp_status reduce_at_once(void *group, const fsdp__call *call, fsdp_stre
 /* Every rank adds up its chunk, and gathers the others'. */
 static fsdp_status reduce_and_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp__symmetric_group *g = group;
+    const fsdp__arena_group *g = group;
     int64_t chunk = fsdp__even_chunk(call->count, g->size, fsdp_dtype_size(call->dtype));
     char *own = fsdp__place(call->recv, FSDP__MIN(g->rank * chunk, call->count), call->dtype);
     fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->send, own, call->count, chunk);
@@ -121,10 +120,10 @@ static fsdp_status reduce_and_gather(void *group, const fsdp__call *call, fsdp_s
     return fsdp__rows_exchange(&x);
 }
 
-fsdp_status fsdp__symmetric_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
     bool at_once = (size_t)call->count * fsdp_dtype_size(call->dtype) <= AT_ONCE_BYTES;
 
     FSDP_TRY((at_once ? reduce_at_once : reduce_and_gather)(group, call, stream, traffic));
-    return fsdp__symmetric_join_flags(group, call, traffic);
+    return fsdp__arena_join_flags(group, call, traffic);
 }

@@ -7,27 +7,27 @@
 #include "comm/health/watchdog.h"
 
 /* Returns the bytes of the counters in front of the region: a multiple of 64. */
-size_t fsdp__shared_header_bytes(const fsdp__symmetric_group *group)
+size_t fsdp__shared_header_bytes(const fsdp__arena_group *group)
 {
     return sizeof(fsdp__shared_header) + (size_t)group->world->arena->board->world * sizeof(fsdp__reader);
 }
 
-fsdp__shared_header *fsdp__shared_header_of(const fsdp__symmetric_group *group, void *pointer)
+fsdp__shared_header *fsdp__shared_header_of(const fsdp__arena_group *group, void *pointer)
 {
     return (fsdp__shared_header *)((char *)pointer - fsdp__shared_header_bytes(group));
 }
 
-static fsdp__reader *own_reader(const fsdp__symmetric_group *group, void *pointer)
+static fsdp__reader *own_reader(const fsdp__arena_group *group, void *pointer)
 {
     return &fsdp__shared_header_of(group, pointer)->readers[group->world->rank];
 }
 
-void fsdp__symmetric_read_begin(void *group, void *pointer)
+void fsdp__arena_read_begin(void *group, void *pointer)
 {
     own_reader(group, pointer)->begun++;
 }
 
-uint64_t fsdp__symmetric_read_end(void *group, void *pointer)
+uint64_t fsdp__arena_read_end(void *group, void *pointer)
 {
     fsdp__reader *reader = own_reader(group, pointer);
 
@@ -35,14 +35,14 @@ uint64_t fsdp__symmetric_read_end(void *group, void *pointer)
     return reader->begun;
 }
 
-uint64_t fsdp__symmetric_reads_ended(void *group, void *pointer)
+uint64_t fsdp__arena_reads_ended(void *group, void *pointer)
 {
     return atomic_load(&own_reader(group, pointer)->ended);
 }
 
-void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
+void fsdp__arena_read_done(void *g, void *pointer, uint64_t number)
 {
-    fsdp__symmetric_group *group = g;
+    fsdp__arena_group *group = g;
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
 
     /* Store the count first, then look for sleepers; a rank that goes to sleep counts itself as a sleeper first and
@@ -56,7 +56,7 @@ void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
 }
 
 /* Returns a rank of the group that is not done, by its place there; -1: all are done. */
-static int behind(const fsdp__symmetric_group *group, const fsdp__shared_header *header, uint64_t number)
+static int behind(const fsdp__arena_group *group, const fsdp__shared_header *header, uint64_t number)
 {
     for (int r = 0; r < group->size; r++)
         if (atomic_load_explicit(&header->readers[group->ranks[r]].done, memory_order_acquire) < number)
@@ -64,9 +64,9 @@ static int behind(const fsdp__symmetric_group *group, const fsdp__shared_header 
     return -1;
 }
 
-bool fsdp__symmetric_readers_done(void *g, void *pointer, uint64_t number)
+bool fsdp__arena_readers_done(void *g, void *pointer, uint64_t number)
 {
-    fsdp__symmetric_group *group = g;
+    fsdp__arena_group *group = g;
 
     return behind(group, fsdp__shared_header_of(group, pointer), number) < 0;
 }
@@ -87,12 +87,12 @@ static bool sleep_behind(fsdp__shared_header *header, int rank, uint64_t number,
 }
 
 /* Returns where the board says that the region lies. */
-static uint64_t region_of(const fsdp__symmetric_group *group, const fsdp__shared_header *header)
+static uint64_t region_of(const fsdp__arena_group *group, const fsdp__shared_header *header)
 {
     return (uint64_t)((uintptr_t)header - (uintptr_t)group->world->arena->board);
 }
 
-static fsdp_status await_all(fsdp__symmetric_group *group, fsdp__shared_header *header, uint64_t number)
+static fsdp_status await_all(fsdp__arena_group *group, fsdp__shared_header *header, uint64_t number)
 {
     fsdp__board *board = group->world->arena->board;
     fsdp__wait wait;
@@ -119,10 +119,10 @@ static fsdp_status await_all(fsdp__symmetric_group *group, fsdp__shared_header *
     return FSDP_OK;
 }
 
-fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t number, const fsdp_stream *worker,
-                                          uint64_t issued)
+fsdp_status fsdp__arena_await_readers(void *g, void *pointer, uint64_t number, const fsdp_stream *worker,
+                                      uint64_t issued)
 {
-    fsdp__symmetric_group *group = g;
+    fsdp__arena_group *group = g;
     fsdp__row *own = fsdp__row_at(group->world->arena->board, group->world->rank);
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
     fsdp__reader *reader = own_reader(group, pointer);

@@ -5,41 +5,40 @@
 #include "base/probe.h"
 #include "device/device.h"
 
-fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream)
+fsdp_status fsdp__arena_open_device(fsdp__arena_view *view, fsdp_stream *stream)
 {
     fsdp_device *device = fsdp__stream_device(stream);
     fsdp_status status = FSDP_OK;
     size_t bytes;
     void *passage;
 
-    passage = fsdp__arena_passage(symmetric->arena, &bytes);
-    FSDP__TELL(MEMORY_MAPPED, .context = symmetric->context, .memory = passage, .bytes = bytes);
+    passage = fsdp__arena_passage(view->arena, &bytes);
+    FSDP__TELL(MEMORY_MAPPED, .context = view->context, .memory = passage, .bytes = bytes);
     if (fsdp__device_host_access(device))
         return FSDP_OK;
-    pthread_mutex_lock(&symmetric->mutex);
-    for (int64_t i = 0; i < symmetric->device_count; i++)
-        if (symmetric->devices[i] == device)
+    pthread_mutex_lock(&view->mutex);
+    for (int64_t i = 0; i < view->device_count; i++)
+        if (view->devices[i] == device)
             goto out;
     /* Make room first: a device that knows the arena must be in the list, to be told when the arena ends. */
-    if (fsdp__grow(&symmetric->devices, symmetric->device_count, &symmetric->device_capacity,
-                   sizeof *symmetric->devices) != 0) {
+    if (fsdp__grow(&view->devices, view->device_count, &view->device_capacity, sizeof *view->devices) != 0) {
         status = FSDP_NO_MEMORY;
         goto out;
     }
     FSDP_TRY_GOTO(status, fsdp__device_register_host(device, passage, bytes), out);
-    symmetric->devices[symmetric->device_count++] = device;
+    view->devices[view->device_count++] = device;
 out:
-    pthread_mutex_unlock(&symmetric->mutex);
+    pthread_mutex_unlock(&view->mutex);
     return status;
 }
 
-void fsdp__symmetric_close_devices(fsdp__symmetric *symmetric)
+void fsdp__arena_close_devices(fsdp__arena_view *view)
 {
     size_t bytes;
-    void *passage = fsdp__arena_passage(symmetric->arena, &bytes);
+    void *passage = fsdp__arena_passage(view->arena, &bytes);
 
-    for (int64_t i = 0; i < symmetric->device_count; i++)
-        fsdp__device_unregister_host(symmetric->devices[i], passage, bytes);
-    fsdp__free(symmetric->devices);
-    pthread_mutex_destroy(&symmetric->mutex);
+    for (int64_t i = 0; i < view->device_count; i++)
+        fsdp__device_unregister_host(view->devices[i], passage, bytes);
+    fsdp__free(view->devices);
+    pthread_mutex_destroy(&view->mutex);
 }

@@ -7,7 +7,7 @@
 
 /* Registers payloads and staging with the stream's device, once. Must be called before a call on `stream` touches
  * them. */
-fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream);
-void fsdp__symmetric_close_devices(fsdp__symmetric *symmetric);
+fsdp_status fsdp__arena_open_device(fsdp__arena_view *view, fsdp_stream *stream);
+void fsdp__arena_close_devices(fsdp__arena_view *view);
 
 #endif

@@ -14,19 +14,19 @@
 
 static const struct timespec between_looks = {.tv_nsec = 100000};
 
-void fsdp__lent_begin(fsdp__symmetric_group *group)
+void fsdp__lent_begin(fsdp__arena_group *group)
 {
     if (group->world->all_readable)
         atomic_exchange(&group->slot->reads, 1);
 }
 
-void fsdp__lent_end(fsdp__symmetric_group *group)
+void fsdp__lent_end(fsdp__arena_group *group)
 {
     if (group->world->all_readable)
         atomic_store(&group->slot->reads, 0);
 }
 
-void fsdp__lent_settle(fsdp__symmetric_group *group)
+void fsdp__lent_settle(fsdp__arena_group *group)
 {
     if (!atomic_load_explicit(&group->slot->reads, memory_order_relaxed))
         return;

@@ -21,27 +21,27 @@ enum {
     YIELD_NS = 30000
 };
 
-static fsdp__rank_slot *slot_of(const fsdp__symmetric_group *group, int rank)
+static fsdp__rank_slot *slot_of(const fsdp__arena_group *group, int rank)
 {
     return fsdp__slot_at(group->world->arena, group->index, group->ranks[rank]);
 }
 
-static const fsdp__desk *desk_of(const fsdp__symmetric_group *group, int rank)
+static const fsdp__desk *desk_of(const fsdp__arena_group *group, int rank)
 {
     return fsdp__desk_at(group->world->arena->board, group->index, group->ranks[rank]);
 }
 
-const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, int rank)
+const fsdp__entry *fsdp__entry_of(const fsdp__arena_group *group, int rank)
 {
     return &slot_of(group, rank)->entries[group->shown % 2];
 }
 
-unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, int rank)
+unsigned char *fsdp__payload_of(const fsdp__arena_group *group, int rank)
 {
     return fsdp__arena_payload(group->world->arena, group->index, group->ranks[rank], (int)(group->shown % 2));
 }
 
-unsigned char *fsdp__payload_to_show(const fsdp__symmetric_group *group)
+unsigned char *fsdp__payload_to_show(const fsdp__arena_group *group)
 {
     return fsdp__arena_payload(group->world->arena, group->index, group->ranks[group->rank],
                                (int)((group->shown + 1) % 2));
@@ -78,7 +78,7 @@ static bool wait_awake(const fsdp__board_group *shared, uint32_t old, bool crowd
 }
 
 /* Looks after the ranks that are not there yet; if one is gone this breaks the world. */
-static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked_system)
+static void look_after(fsdp__arena_group *group, uint32_t ticket, bool asked_system)
 {
     fsdp__board *board = group->world->arena->board;
 
@@ -96,7 +96,7 @@ static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked
         fsdp__gone_check_keeper(board);
 }
 
-static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t since_ns)
+static void wait_for_step(fsdp__arena_group *group, uint32_t old, int64_t since_ns)
 {
     fsdp__board_group *shared = group->place;
     bool crowded = group->world->arena->control->crowded;
@@ -123,7 +123,7 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t si
     atomic_fetch_sub(&shared->sleepers, 1);
 }
 
-fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic)
+fsdp_status fsdp__rendezvous(fsdp__arena_group *group, fsdp__traffic *traffic)
 {
     fsdp__board_group *shared = group->place;
     uint32_t old = atomic_load(&shared->generation); /* in the single order that lent.c needs, as below */
@@ -160,7 +160,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 
 /* ---- the entry of a call ---- */
 
-static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
+static fsdp_status fail_mismatch(fsdp__arena_group *group, int other)
 {
     fsdp__board *board = group->world->arena->board;
 
@@ -169,7 +169,7 @@ static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
         &fsdp__entry_of(group, other)->signature, fsdp__board_global(board, group->ranks[other]));
 }
 
-fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry, fsdp__traffic *traffic)
+fsdp_status fsdp__show(fsdp__arena_group *group, const fsdp__call *call, fsdp__entry *entry, fsdp__traffic *traffic)
 {
     fsdp__rank_slot *own = slot_of(group, group->rank);
     const fsdp__signature *first;

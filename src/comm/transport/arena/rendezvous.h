@@ -13,15 +13,14 @@
 
 /* Waits until all ranks of the group have come here; what they wrote before is then readable. Fails when the world is
  * broken. */
-fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic);
+fsdp_status fsdp__rendezvous(fsdp__arena_group *group, fsdp__traffic *traffic);
 /* Begins a call, or one of the exchanges that it is made of: shows this rank's entry and payload, meets the others and
  * compares signatures. `entry->signature` is filled from `call`. Afterwards fsdp__entry_of and fsdp__payload_of read
  * the peers'. */
-fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry,
-                       fsdp__traffic *traffic);
-const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, int rank);
-unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, int rank);
+fsdp_status fsdp__show(fsdp__arena_group *group, const fsdp__call *call, fsdp__entry *entry, fsdp__traffic *traffic);
+const fsdp__entry *fsdp__entry_of(const fsdp__arena_group *group, int rank);
+unsigned char *fsdp__payload_of(const fsdp__arena_group *group, int rank);
 /* Returns where this rank writes the payload that it will show next. */
-unsigned char *fsdp__payload_to_show(const fsdp__symmetric_group *group);
+unsigned char *fsdp__payload_to_show(const fsdp__arena_group *group);
 
 #endif

@@ -6,9 +6,9 @@
 
 #include "base/status.h"
 #include "comm/health/process.h"
-#include "comm/transport/arena/symmetric.h"
+#include "comm/transport/arena/arena_transport.h"
 
-static const fsdp__comm_ops shm_ops = {.name = "shm", FSDP__SYMMETRIC_OPS};
+static const fsdp__comm_ops shm_ops = {.name = "shm", FSDP__ARENA_OPS};
 
 fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out)
 {
@@ -89,7 +89,7 @@ fsdp_status fsdp__shm_join(int fd, bool counted, const fsdp_context_options *opt
     status = take_place(arena, options);
     refused = !counted && (status == FSDP_INVALID || status == FSDP_STATE);
     FSDP_TRY_GOTO(status, status, out);
-    FSDP_TRY_GOTO(status, fsdp__symmetric_attach(context, &shm_ops, arena, options->rank, false, true), out);
+    FSDP_TRY_GOTO(status, fsdp__arena_attach(context, &shm_ops, arena, options->rank, false, true), out);
     *out = context;
     context = NULL;
 out:

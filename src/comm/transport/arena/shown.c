@@ -14,7 +14,7 @@ enum {
 /* Stands in place of an address in a reduction: this rank has nothing to add. */
 static const uint64_t nothing = UINT64_MAX;
 
-bool fsdp__shown_is_readable(const fsdp__symmetric_group *group, const fsdp__call *call, bool follows)
+bool fsdp__shown_is_readable(const fsdp__arena_group *group, const fsdp__call *call, bool follows)
 {
     if (call->plain && group->world->all_readable && follows)
         return true;
@@ -46,7 +46,7 @@ bool fsdp__shown_is_complete(const fsdp__call *call)
 
 /* Fills in where the buffers are, and which of them have nothing to add. If there is no room for all addresses only the
  * latter is shown, as bits. */
-static fsdp_status fill_payload(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry)
+static fsdp_status fill_payload(fsdp__arena_group *group, const fsdp__call *call, fsdp__entry *entry)
 {
     unsigned char *bits = fsdp__payload_to_show(group);
     uint64_t *table = (uint64_t *)bits;
@@ -70,7 +70,7 @@ static fsdp_status fill_payload(fsdp__symmetric_group *group, const fsdp__call *
     return FSDP_OK;
 }
 
-fsdp_status fsdp__shown_meet(fsdp__symmetric_group *g, const fsdp__call *call, bool readable, fsdp__traffic *traffic,
+fsdp_status fsdp__shown_meet(fsdp__arena_group *g, const fsdp__call *call, bool readable, fsdp__traffic *traffic,
                              fsdp__shown_path *out)
 {
     bool direct = fsdp__shown_is_direct(call);
@@ -86,14 +86,14 @@ fsdp_status fsdp__shown_meet(fsdp__symmetric_group *g, const fsdp__call *call, b
     return FSDP_OK;
 }
 
-void *fsdp__shown_place(const fsdp__symmetric_group *group, int rank, int64_t buffer)
+void *fsdp__shown_place(const fsdp__arena_group *group, int rank, int64_t buffer)
 {
     const uint64_t *table = (const uint64_t *)fsdp__payload_of(group, rank);
 
     return fsdp__from_offset(group, table[buffer]);
 }
 
-bool fsdp__shown_adds(const fsdp__symmetric_group *group, const fsdp__call *call, int rank, int64_t buffer)
+bool fsdp__shown_adds(const fsdp__arena_group *group, const fsdp__call *call, int rank, int64_t buffer)
 {
     const unsigned char *bits = fsdp__payload_of(group, rank);
 

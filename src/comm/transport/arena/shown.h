@@ -14,18 +14,18 @@ typedef enum fsdp__shown_path {
 
 /* Returns whether peers can read all `unsharded` memory of this rank; `follows` tells whether the host may follow
  * pointers to memory of the call's device. */
-bool fsdp__shown_is_readable(const fsdp__symmetric_group *group, const fsdp__call *call, bool follows);
+bool fsdp__shown_is_readable(const fsdp__arena_group *group, const fsdp__call *call, bool follows);
 /* Returns whether this rank contributes to all buffers of a reduction, or all its flags are set. */
 bool fsdp__shown_is_complete(const fsdp__call *call);
 /* Returns whether the call can take a path for memory that is each rank's own: it was not told otherwise, and has not
  * too many buffers. */
 bool fsdp__shown_is_direct(const fsdp__call *call);
 /* Shows the entry of the call and meets the others. What was shown can be read until the next entry but one. */
-fsdp_status fsdp__shown_meet(fsdp__symmetric_group *group, const fsdp__call *call, bool readable,
-                             fsdp__traffic *traffic, fsdp__shown_path *out);
+fsdp_status fsdp__shown_meet(fsdp__arena_group *group, const fsdp__call *call, bool readable, fsdp__traffic *traffic,
+                             fsdp__shown_path *out);
 /* Return the `unsharded` of a rank, where the path is SYMMETRIC; and whether the rank adds to the buffer of a
  * reduction. */
-void *fsdp__shown_place(const fsdp__symmetric_group *group, int rank, int64_t buffer);
-bool fsdp__shown_adds(const fsdp__symmetric_group *group, const fsdp__call *call, int rank, int64_t buffer);
+void *fsdp__shown_place(const fsdp__arena_group *group, int rank, int64_t buffer);
+bool fsdp__shown_adds(const fsdp__arena_group *group, const fsdp__call *call, int rank, int64_t buffer);
 
 #endif

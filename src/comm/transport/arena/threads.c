@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/transport/arena/symmetric.h"
+#include "comm/transport/arena/arena_transport.h"
 
-static const fsdp__comm_ops threads_ops = {.name = "threads", FSDP__SYMMETRIC_OPS};
+static const fsdp__comm_ops threads_ops = {.name = "threads", FSDP__ARENA_OPS};
 
 static fsdp_status create_all(fsdp__arena *arena, int world_size, const fsdp_context_options *given,
                               fsdp_context **contexts)
@@ -16,7 +16,7 @@ static fsdp_status create_all(fsdp__arena *arena, int world_size, const fsdp_con
 
         FSDP_TRY(fsdp_context_create(&options, &contexts[r]));
         /* One thread makes all ranks, so none can wait for the next: all have joined when this returns. */
-        FSDP_TRY(fsdp__symmetric_attach(contexts[r], &threads_ops, arena, r, true, false));
+        FSDP_TRY(fsdp__arena_attach(contexts[r], &threads_ops, arena, r, true, false));
     }
     return FSDP_OK;
 }

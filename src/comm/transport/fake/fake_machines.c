@@ -14,7 +14,7 @@ typedef struct fsdp__fake_region {
 } region;
 
 /* Returns whether one region holds all of the memory. */
-static bool would_share(const fsdp__machines *paper, const void *memory, size_t bytes)
+static bool would_share(const fsdp__network_view *paper, const void *memory, size_t bytes)
 {
     fsdp__fake *fake = (fsdp__fake *)(uintptr_t)paper;
     const char *at = memory;
@@ -50,7 +50,7 @@ fsdp_status fsdp__fake_group_open(void *fake, const fsdp__process_group_spec *sp
     fsdp_status status = group ? FSDP_OK : FSDP_NO_MEMORY;
 
     if (status == FSDP_OK && fake)
-        status = fsdp__machines_group_open(&((fsdp__fake *)fake)->paper, spec, &paper);
+        status = fsdp__network_group_open(&((fsdp__fake *)fake)->paper, spec, &paper);
     if (status != FSDP_OK) {
         fsdp__free(group);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
@@ -65,20 +65,20 @@ void fsdp__fake_group_free(void *g)
     fsdp__fake_group *group = g;
 
     if (group->paper)
-        fsdp__machines_group_free(group->paper);
+        fsdp__network_group_free(group->paper);
     fsdp__free(group);
 }
 
 int fsdp__fake_machines(const void *group)
 {
-    const fsdp__machines_group *paper = ((const fsdp__fake_group *)group)->paper;
+    const fsdp__network_group *paper = ((const fsdp__fake_group *)group)->paper;
 
     return paper ? paper->machines : 1;
 }
 
 bool fsdp__fake_can_share(const void *group)
 {
-    const fsdp__machines_group *paper = ((const fsdp__fake_group *)group)->paper;
+    const fsdp__network_group *paper = ((const fsdp__fake_group *)group)->paper;
 
     return paper && !paper->flat;
 }

@@ -9,14 +9,14 @@
 
 /* The transport of a fake world of several machines; with one machine there is no such object. */
 typedef struct fsdp__fake {
-    fsdp__machines paper; /* first */
+    fsdp__network_view paper; /* first */
     pthread_mutex_t mutex;
     struct fsdp__fake_region *regions; /* guarded by the mutex; what ranks of this machine would share */
 } fsdp__fake;
 
 typedef struct fsdp__fake_group {
     int rank, size;
-    fsdp__machines_group *paper; /* NULL: the world is one machine, or the group has one rank */
+    fsdp__network_group *paper; /* NULL: the world is one machine, or the group has one rank */
 } fsdp__fake_group;
 
 /* Returns NULL when out of memory. */

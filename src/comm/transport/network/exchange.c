@@ -109,7 +109,7 @@ static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool 
         if (bytes == 0)
             continue;
         count_leg(x, legs[i].rank, bytes, sends);
-        if (fsdp__machines_on_paper(x->group))
+        if (fsdp__network_on_paper(x->group))
             continue;
         f = &x->flows[x->count++];
         *f = (flow){.leg = legs[i],
@@ -154,7 +154,7 @@ static bool take_memory(fsdp__exchange *x, const fsdp__leg *sends, int send_coun
 {
     size_t legs = (size_t)(send_count + receive_count), slots = 0, segments = 1;
 
-    if (fsdp__machines_on_paper(x->group))
+    if (fsdp__network_on_paper(x->group))
         return true;
     measure(sends, send_count, &slots, &segments);
     measure(receives, receive_count, &slots, &segments);
@@ -181,7 +181,7 @@ static fsdp_status begin(fsdp__exchange *x, const fsdp__leg *sends, int send_cou
     return FSDP_OK;
 }
 
-fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__machines_group *group, int kind, const fsdp__leg *sends,
+fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__network_group *group, int kind, const fsdp__leg *sends,
                                  int send_count, const fsdp__leg *receives, int receive_count)
 {
     fsdp_status status;
@@ -332,7 +332,7 @@ fsdp_status fsdp__exchange_end(fsdp__exchange *x, fsdp__traffic *traffic)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__exchange_rows(fsdp__machines_group *g, uint8_t *rows, size_t bytes, fsdp__traffic *traffic)
+fsdp_status fsdp__exchange_rows(fsdp__network_group *g, uint8_t *rows, size_t bytes, fsdp__traffic *traffic)
 {
     fsdp__segment *segments = fsdp__calloc((size_t)g->columns, sizeof *segments);
     fsdp__leg *legs = fsdp__calloc(2 * (size_t)g->columns, sizeof *legs);
@@ -344,7 +344,7 @@ fsdp_status fsdp__exchange_rows(fsdp__machines_group *g, uint8_t *rows, size_t b
         segments[p] = (fsdp__segment){rows + (size_t)p * bytes, bytes};
         if (p == g->place)
             continue;
-        if (fsdp__machines_on_paper(g))
+        if (fsdp__network_on_paper(g))
             memcpy(segments[p].data, rows + (size_t)g->place * bytes, bytes);
         legs[peers] = (fsdp__leg){g->column[p], &segments[g->place], 1, false};
         legs[g->columns + peers++] = (fsdp__leg){g->column[p], &segments[p], 1, false};

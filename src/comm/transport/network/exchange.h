@@ -22,7 +22,7 @@ typedef struct fsdp__leg {
 size_t fsdp__leg_bytes(const fsdp__leg *leg);
 
 typedef struct fsdp__exchange {
-    fsdp__machines_group *group;
+    fsdp__network_group *group;
     int tag;
     int64_t sent, received;   /* bytes to and from other machines */
     int64_t messages;         /* messages sent to other machines */
@@ -39,14 +39,14 @@ enum {
 /* Begins an exchange and puts the first pieces on their way. When two exchanges of the same group and kind
  * (FSDP__TAG_HEADER, _DATA) are begun one after the other, the legs of the first must have at most FSDP__PIECES pieces.
  * The legs' segments must stay until the end. */
-fsdp_status fsdp__exchange_begin(fsdp__exchange *exchange, fsdp__machines_group *group, int kind,
-                                 const fsdp__leg *sends, int send_count, const fsdp__leg *receives, int receive_count);
+fsdp_status fsdp__exchange_begin(fsdp__exchange *exchange, fsdp__network_group *group, int kind, const fsdp__leg *sends,
+                                 int send_count, const fsdp__leg *receives, int receive_count);
 /* Waits until everything has arrived; the exchange then counts, even if some rank has failed since. Ends the exchange,
  * whatever the result. */
 fsdp_status fsdp__exchange_end(fsdp__exchange *exchange, fsdp__traffic *traffic);
 /* Begins and ends an exchange, as headers: `rows` has a row of `bytes` for each place of the column; this rank's row
  * goes to all others. On paper all rows become this rank's. */
-fsdp_status fsdp__exchange_rows(fsdp__machines_group *group, uint8_t *rows, size_t bytes, fsdp__traffic *traffic);
+fsdp_status fsdp__exchange_rows(fsdp__network_group *group, uint8_t *rows, size_t bytes, fsdp__traffic *traffic);
 /* Ends an exchange that is not to be waited for, since something has failed, and breaks the world with the last error,
  * unless it is broken already. In a zeroed exchange nothing was begun. */
 void fsdp__exchange_give_up(fsdp__exchange *exchange);

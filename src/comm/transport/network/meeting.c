@@ -21,9 +21,9 @@ static int64_t room_for(int columns, int rounds)
 
 /* Returns the most bytes of a message, rounded up to whole cache lines. On paper nothing goes along, and the message of
  * all places is one. */
-static size_t message_bytes(const fsdp__machines_group *g)
+static size_t message_bytes(const fsdp__network_group *g)
 {
-    int64_t along = fsdp__machines_on_paper(g) ? 0 : FSDP__MAX(room_for(g->columns, g->rounds), 0);
+    int64_t along = fsdp__network_on_paper(g) ? 0 : FSDP__MAX(room_for(g->columns, g->rounds), 0);
 
     return (sizeof(fsdp__header) + (size_t)along + 63) / 64 * 64;
 }
@@ -32,7 +32,7 @@ static size_t message_bytes(const fsdp__machines_group *g)
  * message that goes to each. */
 static unsigned char *message_of(const fsdp__meeting *m, int place)
 {
-    return m->group->messages + (fsdp__machines_on_paper(m->group) ? 0 : (size_t)place * message_bytes(m->group));
+    return m->group->messages + (fsdp__network_on_paper(m->group) ? 0 : (size_t)place * message_bytes(m->group));
 }
 
 static unsigned char *along_of(const fsdp__meeting *m, int place)
@@ -54,7 +54,7 @@ const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
 /* ---- what goes along ---- */
 
 /* Returns whether `bytes` bytes to a rank, or from it, need no message of their own. */
-static bool goes_along(const fsdp__machines_group *g, fsdp__parts parts, size_t bytes)
+static bool goes_along(const fsdp__network_group *g, fsdp__parts parts, size_t bytes)
 {
     return bytes > 0 && (int64_t)bytes <= room_for(g->columns, g->rounds) &&
            (g->rounds == 0 || parts != FSDP__ANY_PARTS);
@@ -63,7 +63,7 @@ static bool goes_along(const fsdp__machines_group *g, fsdp__parts parts, size_t 
 /* Takes the small ones of the legs along, by their places. */
 static void take_along(const fsdp__meeting *m, fsdp__parts parts, fsdp__leg *legs, int count, fsdp__leg *along)
 {
-    const fsdp__machines_group *g = m->group;
+    const fsdp__network_group *g = m->group;
     int place = 0;
 
     for (int i = 0; i < count; i++) {
@@ -81,7 +81,7 @@ static void take_along(const fsdp__meeting *m, fsdp__parts parts, fsdp__leg *leg
 /* Packs what goes along at `at`; returns its bytes. */
 static size_t pack(const fsdp__meeting *m, const fsdp__leg *along, unsigned char *at)
 {
-    for (int i = 0; i < along->count && !fsdp__machines_on_paper(m->group); i++)
+    for (int i = 0; i < along->count && !fsdp__network_on_paper(m->group); i++)
         at = mempcpy(at, along->segments[i].data, along->segments[i].bytes);
     return fsdp__leg_bytes(along);
 }
@@ -89,14 +89,14 @@ static size_t pack(const fsdp__meeting *m, const fsdp__leg *along, unsigned char
 /* Puts what came along into its places. */
 static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
 {
-    const fsdp__machines_group *g = m->group;
+    const fsdp__network_group *g = m->group;
     const fsdp__places *places = &g->world->link.places;
 
     for (int p = 0; p < g->columns; p++) {
         const fsdp__leg *in = &m->along[p], *out = &m->along[g->columns + p];
         const unsigned char *from = along_of(m, p);
 
-        for (int i = 0; i < in->count && !fsdp__machines_on_paper(g); i++) {
+        for (int i = 0; i < in->count && !fsdp__network_on_paper(g); i++) {
             memcpy(in->segments[i].data, from, in->segments[i].bytes);
             from += in->segments[i].bytes;
         }
@@ -126,7 +126,7 @@ static size_t pack_round(const fsdp__meeting *m)
     int first = first_heard(m->group->place, m->round), heard = 1 << m->round;
     unsigned char *at = passage(m, false);
 
-    if (fsdp__machines_on_paper(m->group))
+    if (fsdp__network_on_paper(m->group))
         return (sizeof(fsdp__header) + fsdp__meeting_header(m, first)->along) * (size_t)heard +
                m->part * (size_t)m->group->columns / 2;
     for (int p = first; p < first + heard; p++)
@@ -164,7 +164,7 @@ static void unpack_round(const fsdp__meeting *m)
 
 static fsdp_status begin_round(fsdp__meeting *m)
 {
-    const fsdp__machines_group *g = m->group;
+    const fsdp__network_group *g = m->group;
     bool alone = room_for(g->columns, g->rounds) <= 0; /* if so, headers may fill several messages */
     size_t most = alone ? sizeof(fsdp__header) << m->round : FSDP__PIECE_BYTES;
     int with = g->column[g->place ^ 1 << m->round];
@@ -179,11 +179,11 @@ static fsdp_status begin_round(fsdp__meeting *m)
 
 static fsdp_status end_round(fsdp__meeting *m, fsdp__traffic *traffic)
 {
-    const fsdp__machines_group *g = m->group;
+    const fsdp__network_group *g = m->group;
     int with = g->column[g->place ^ 1 << m->round];
 
     FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
-    if (!fsdp__machines_on_paper(g))
+    if (!fsdp__network_on_paper(g))
         unpack_round(m);
     if (fsdp__is_elsewhere(&g->world->link.places, with)) {
         traffic->network_sent += (int64_t)m->part * (g->columns / 2);
@@ -194,7 +194,7 @@ static fsdp_status end_round(fsdp__meeting *m, fsdp__traffic *traffic)
 
 static fsdp_status begin_rounds(fsdp__meeting *m, fsdp__parts parts)
 {
-    const fsdp__machines_group *g = m->group;
+    const fsdp__network_group *g = m->group;
     fsdp__header *own = (fsdp__header *)message_of(m, g->place);
     const fsdp__leg *to = m->along + g->columns, *next = &to[g->place ^ 1];
 
@@ -221,7 +221,7 @@ static fsdp_status end_rounds(fsdp__meeting *m, fsdp__traffic *traffic)
 
 static fsdp_status begin(fsdp__meeting *m)
 {
-    const fsdp__machines_group *g = m->group;
+    const fsdp__network_group *g = m->group;
     fsdp__segment own = {message_of(m, g->place), sizeof(fsdp__header)};
     int peers = 0;
 
@@ -249,7 +249,7 @@ static fsdp_status begin(fsdp__meeting *m)
  * else may send as much as goes along in any call. */
 static bool take_memory(fsdp__meeting *m)
 {
-    size_t columns = (size_t)m->group->columns, messages = fsdp__machines_on_paper(m->group) ? 1 : 2 * columns;
+    size_t columns = (size_t)m->group->columns, messages = fsdp__network_on_paper(m->group) ? 1 : 2 * columns;
     size_t bytes = messages * message_bytes(m->group);
 
     if (!m->group->messages)
@@ -263,7 +263,7 @@ static bool take_memory(fsdp__meeting *m)
     return true;
 }
 
-fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, const fsdp__call *call,
+fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__network_group *group, const fsdp__call *call,
                                 const fsdp__header *own, const fsdp__legs *legs)
 {
     fsdp__link *link = &group->world->link;
@@ -290,7 +290,7 @@ fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, c
  * mismatch. */
 static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 {
-    const fsdp__machines_group *g = m->group;
+    const fsdp__network_group *g = m->group;
     fsdp_status status =
         fsdp__signature_disagree(g->world->link.board, g->name, &fsdp__meeting_header(m, 0)->signature, g->column[0],
                                  &fsdp__meeting_header(m, place)->signature, g->column[place]);
@@ -301,7 +301,7 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 
 static fsdp_status compare(const fsdp__meeting *m)
 {
-    const fsdp__machines_group *g = m->group;
+    const fsdp__network_group *g = m->group;
     const fsdp__header *first = fsdp__meeting_header(m, 0);
 
     for (int p = 0; p < g->columns; p++)
@@ -317,13 +317,13 @@ static fsdp_status compare(const fsdp__meeting *m)
 fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
 {
     FSDP_TRY(m->group->rounds > 0 ? end_rounds(m, traffic) : fsdp__exchange_end(&m->exchange, traffic));
-    if (!fsdp__machines_on_paper(m->group))
+    if (!fsdp__network_on_paper(m->group))
         FSDP_TRY(compare(m));
     unpack(m, traffic);
     return FSDP_OK;
 }
 
-fsdp_status fsdp__meet(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+fsdp_status fsdp__meet(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     fsdp__header own = {.complete = true};
     fsdp__meeting meeting;

@@ -41,7 +41,7 @@ typedef struct fsdp__legs {
 } fsdp__legs;
 
 typedef struct fsdp__meeting {
-    fsdp__machines_group *group;
+    fsdp__network_group *group;
     fsdp__exchange exchange;
     fsdp__segment *segments;
     fsdp__leg *legs;
@@ -53,7 +53,7 @@ typedef struct fsdp__meeting {
 /* Begins a meeting: sends `own`. Those of `legs` (NULL: there are none) that are small enough go along: they have no
  * segments afterwards, and their data belongs to the call until the end. The other legs may be sent at once; what they
  * bring may be used only after fsdp__meeting_end. */
-fsdp_status fsdp__meeting_begin(fsdp__meeting *meeting, fsdp__machines_group *group, const fsdp__call *call,
+fsdp_status fsdp__meeting_begin(fsdp__meeting *meeting, fsdp__network_group *group, const fsdp__call *call,
                                 const fsdp__header *own, const fsdp__legs *legs);
 /* Waits until the headers of all have come, compares them and puts what came along in its place. Call
  * fsdp__meeting_release afterwards in any case. */
@@ -62,6 +62,6 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *meeting, fsdp__traffic *traffic);
 const fsdp__header *fsdp__meeting_header(const fsdp__meeting *meeting, int place);
 void fsdp__meeting_release(fsdp__meeting *meeting);
 /* Runs a whole meeting, for a call whose ranks say nothing else. */
-fsdp_status fsdp__meet(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic);
+fsdp_status fsdp__meet(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic);
 
 #endif

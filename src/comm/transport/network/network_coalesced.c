@@ -19,7 +19,7 @@
 #include "device/device.h"
 #include "device/kernels.h"
 
-static fsdp__plain_way packed_way(fsdp__machines_group *group)
+static fsdp__plain_way packed_way(fsdp__network_group *group)
 {
     return (fsdp__plain_way){.group = group,
                              .rank = group->rank,
@@ -27,15 +27,15 @@ static fsdp__plain_way packed_way(fsdp__machines_group *group)
                              .block = group->flat         ? group->block
                                       : group->locals > 1 ? group->locals
                                                           : 0,
-                             .paper = fsdp__machines_on_paper(group) ? group->pieces : NULL,
-                             .all_gather = fsdp__machines_all_gather,
-                             .all_to_all = fsdp__machines_all_to_all};
+                             .paper = fsdp__network_on_paper(group) ? group->pieces : NULL,
+                             .all_gather = fsdp__network_all_gather,
+                             .all_to_all = fsdp__network_all_to_all};
 }
 
 /* ---- gather ---- */
 
 typedef struct gather {
-    fsdp__machines_group *group;
+    fsdp__network_group *group;
     const fsdp__call *call;
     fsdp_stream *stream;
     fsdp__traffic *traffic;
@@ -47,7 +47,7 @@ typedef struct gather {
 static void add_up_rows(const gather *x, int place, fsdp__leg *leg)
 {
     fsdp__segment *all = (fsdp__segment *)(uintptr_t)leg->segments;
-    int member = fsdp__machines_member(x->group, place, x->group->local_rank);
+    int member = fsdp__network_member(x->group, place, x->group->local_rank);
 
     for (int64_t i = 0; i < x->call->buffer_count; i++)
         all->bytes += (size_t)fsdp__part_numel(&x->call->buffers[i], member) *
@@ -58,11 +58,11 @@ static void add_up_rows(const gather *x, int place, fsdp__leg *leg)
 /* Fills a leg with all rows of the rank at a place, where they lie. */
 static fsdp_status find_rows(gather *x, int place, fsdp__leg *leg)
 {
-    int member = fsdp__machines_member(x->group, place, x->group->local_rank);
+    int member = fsdp__network_member(x->group, place, x->group->local_rank);
     bool own = place == x->group->place;
     fsdp__segment *segments = (fsdp__segment *)(uintptr_t)leg->segments;
 
-    if (fsdp__machines_on_paper(x->group)) {
+    if (fsdp__network_on_paper(x->group)) {
         add_up_rows(x, place, leg);
         return FSDP_OK;
     }
@@ -86,10 +86,10 @@ static fsdp_status find_rows(gather *x, int place, fsdp__leg *leg)
 
 static fsdp_status find_all_rows(gather *x)
 {
-    const fsdp__machines_group *g = x->group;
+    const fsdp__network_group *g = x->group;
     int64_t runs = 1;
 
-    for (int64_t i = 0; i < x->call->buffer_count && !fsdp__machines_on_paper(g); i++)
+    for (int64_t i = 0; i < x->call->buffer_count && !fsdp__network_on_paper(g); i++)
         runs += FSDP__MAX(x->call->buffers[i].outer, 1);
     x->segments = fsdp__calloc((size_t)(g->columns * runs), sizeof *x->segments);
     x->legs = fsdp__calloc(2 * (size_t)g->columns, sizeof *x->legs);
@@ -110,7 +110,7 @@ static fsdp_status find_all_rows(gather *x)
 
 static fsdp_status exchange_rows(gather *x)
 {
-    fsdp__machines_group *g = x->group;
+    fsdp__network_group *g = x->group;
     fsdp__header own = {.complete = true};
     fsdp__meeting meeting;
     fsdp__exchange exchange = {0};
@@ -134,50 +134,49 @@ static fsdp_status gather_shared(gather *x)
 {
     fsdp_status status = FSDP_OK;
 
-    if (!fsdp__machines_on_paper(x->group))
+    if (!fsdp__network_on_paper(x->group))
         status = fsdp__place_own_rows(x->call, x->group->rank, x->stream, x->traffic);
     if (status == FSDP_OK)
         status = find_all_rows(x);
     if (status == FSDP_OK)
         status = exchange_rows(x);
     if (status == FSDP_OK && x->group->local) /* after this all rows of the machine's ranks are there */
-        status = fsdp__symmetric_barrier(x->group->local, x->call, x->stream, x->traffic);
+        status = fsdp__arena_barrier(x->group->local, x->call, x->stream, x->traffic);
     fsdp__free(x->legs);
     fsdp__free(x->segments);
     return status;
 }
 
-fsdp_status fsdp__machines_all_gather_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
-                                                fsdp__traffic *traffic)
+fsdp_status fsdp__network_all_gather_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
+                                               fsdp__traffic *traffic)
 {
-    fsdp__machines_group *group = g;
+    fsdp__network_group *group = g;
     fsdp__plain_way way = packed_way(group);
     gather x = {.group = group, .call = call, .stream = stream, .traffic = traffic};
     bool follows = !group->flat && fsdp__device_host_access(fsdp__stream_device(stream));
 
-    if (fsdp__machines_is_local(group))
-        return fsdp__symmetric_all_gather_coalesced(group->local, call, stream, traffic);
+    if (fsdp__network_is_local(group))
+        return fsdp__arena_all_gather_coalesced(group->local, call, stream, traffic);
     if (fsdp__gathers_in_place(call, follows))
         return gather_shared(&x);
     return fsdp__coalesced_gather_by(&way, call, stream, traffic);
 }
 
 /* Gives back what this rank has received, as each rank does: nobody writes there until the rank's next gather. */
-void fsdp__machines_give_back(void *g, const fsdp_sharded_buffer *buffer)
+void fsdp__network_give_back(void *g, const fsdp_sharded_buffer *buffer)
 {
-    fsdp__machines_group *group = g;
+    fsdp__network_group *group = g;
 
-    if (group->flat || fsdp__machines_is_local(group))
+    if (group->flat || fsdp__network_is_local(group))
         return;
     for (int p = 0; p < group->columns; p++) {
-        int member = fsdp__machines_member(group, p, group->local_rank);
+        int member = fsdp__network_member(group, p, group->local_rank);
         int64_t numel = p == group->place ? 0 : fsdp__part_numel(buffer, member);
 
         for (int64_t at = 0, index, n; at < numel; at += n) {
             n = fsdp__part_run(buffer, member, at, numel - at, &index);
-            fsdp__symmetric_give_pages(group->local->world,
-                                       fsdp__place(buffer->unsharded, index, buffer->unsharded_dtype),
-                                       (size_t)n * fsdp_dtype_size(buffer->unsharded_dtype));
+            fsdp__arena_give_pages(group->local->world, fsdp__place(buffer->unsharded, index, buffer->unsharded_dtype),
+                                   (size_t)n * fsdp_dtype_size(buffer->unsharded_dtype));
         }
     }
 }
@@ -185,7 +184,7 @@ void fsdp__machines_give_back(void *g, const fsdp_sharded_buffer *buffer)
 /* ---- reduce ---- */
 
 /* Returns whether the ranks of this machine would see each other's contributions. */
-static bool would_show(const fsdp__machines_group *group, const fsdp__call *call)
+static bool would_show(const fsdp__network_group *group, const fsdp__call *call)
 {
     bool shared = true;
 
@@ -201,11 +200,11 @@ static bool would_show(const fsdp__machines_group *group, const fsdp__call *call
 
 /* Shows the machine's ranks where the contributions are. `*visible`: all of them are read in place, since all ranks see
  * them or there is only one rank. */
-static fsdp_status show(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic, bool *visible)
+static fsdp_status show(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic, bool *visible)
 {
     fsdp__shown_path path;
 
-    if (fsdp__machines_on_paper(group)) {
+    if (fsdp__network_on_paper(group)) {
         *visible = would_show(group, call);
     } else {
         FSDP_TRY(
@@ -218,7 +217,7 @@ static fsdp_status show(fsdp__machines_group *group, const fsdp__call *call, fsd
 }
 
 /* Reduces where every machine sees its contributions. */
-static fsdp_status reduce_visible(fsdp__machines_group *group, const fsdp__call *call, fsdp_stream *stream,
+static fsdp_status reduce_visible(fsdp__network_group *group, const fsdp__call *call, fsdp_stream *stream,
                                   fsdp__traffic *traffic, bool *done)
 {
     bool visible = false;
@@ -227,18 +226,18 @@ static fsdp_status reduce_visible(fsdp__machines_group *group, const fsdp__call 
     if (group->flat || !fsdp__device_host_access(fsdp__stream_device(stream)))
         return FSDP_OK;
     FSDP_TRY(show(group, call, traffic, &visible));
-    return fsdp__machines_reduce(group, call, stream, traffic, visible, done);
+    return fsdp__network_reduce(group, call, stream, traffic, visible, done);
 }
 
-fsdp_status fsdp__machines_reduce_scatter_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
-                                                    fsdp__traffic *traffic)
+fsdp_status fsdp__network_reduce_scatter_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
+                                                   fsdp__traffic *traffic)
 {
-    fsdp__machines_group *group = g;
+    fsdp__network_group *group = g;
     fsdp__plain_way way = packed_way(group);
     bool done;
 
-    if (fsdp__machines_is_local(group))
-        return fsdp__symmetric_reduce_scatter_coalesced(group->local, call, stream, traffic);
+    if (fsdp__network_is_local(group))
+        return fsdp__arena_reduce_scatter_coalesced(group->local, call, stream, traffic);
     FSDP_TRY(reduce_visible(group, call, stream, traffic, &done));
     if (!done)
         FSDP_TRY(fsdp__coalesced_reduce_by(&way, call, stream, traffic));

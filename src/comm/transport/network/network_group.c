@@ -7,19 +7,19 @@
 #include "comm/transport/network/shape.h"
 #include "comm/transport/network/tags.h"
 
-static fsdp_status fill_column(fsdp__machines_group *group)
+static fsdp_status fill_column(fsdp__network_group *group)
 {
     group->column = fsdp__malloc((size_t)group->columns * sizeof *group->column);
     if (!group->column)
         return FSDP_NO_MEMORY;
     for (int p = 0; p < group->columns; p++)
-        group->column[p] = group->ranks[fsdp__machines_member(group, p, group->local_rank)];
+        group->column[p] = group->ranks[fsdp__network_member(group, p, group->local_rank)];
     return FSDP_OK;
 }
 
-static fsdp_status group_new(fsdp__machines *world, const fsdp__process_group_spec *spec, fsdp__machines_group **out)
+static fsdp_status group_new(fsdp__network_view *world, const fsdp__process_group_spec *spec, fsdp__network_group **out)
 {
-    fsdp__machines_group *group = fsdp__calloc(1, sizeof *group);
+    fsdp__network_group *group = fsdp__calloc(1, sizeof *group);
     const fsdp__places *places = &world->link.places;
     const fsdp__group_shape s =
         fsdp__group_shape_of(spec->ranks, spec->count, spec->rank, places->machine_ranks, world->one_level);
@@ -48,14 +48,13 @@ static fsdp_status group_new(fsdp__machines *world, const fsdp__process_group_sp
     return FSDP_OK;
 }
 
-static void list(fsdp__machines_group *group)
+static void list(fsdp__network_group *group)
 {
     group->next = group->world->groups;
     group->world->groups = group;
 }
 
-fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric_group *local,
-                                       fsdp__machines_group **out)
+fsdp_status fsdp__network_group_world(fsdp__network_view *machines, fsdp__arena_group *local, fsdp__network_group **out)
 {
     const fsdp__places *places = &machines->link.places;
     int *ranks = fsdp__malloc((size_t)places->ranks * sizeof *ranks);
@@ -71,12 +70,12 @@ fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric
     fsdp__free(ranks);
     if (status != FSDP_OK) {
         if (*out)
-            fsdp__machines_group_free(*out);
+            fsdp__network_group_free(*out);
         *out = NULL;
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     if (machines->one_level)
-        fsdp__symmetric_group_free(local);
+        fsdp__arena_group_free(local);
     else
         (*out)->local = local;
     list(*out);
@@ -85,9 +84,9 @@ fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric
 
 /* Refuses a tag that is in use: two groups with one tag would get each other's messages. Tickets come round again after
  * a million calls of the world. */
-static fsdp_status check_tag(const fsdp__machines_group *group)
+static fsdp_status check_tag(const fsdp__network_group *group)
 {
-    for (const fsdp__machines_group *other = group->world->groups; other; other = other->next)
+    for (const fsdp__network_group *other = group->world->groups; other; other = other->next)
         if (other->tag == group->tag)
             return FSDP_FAIL(FSDP_UNSUPPORTED, "its messages cannot be told from those of group '%s': free that first",
                              other->name);
@@ -95,7 +94,7 @@ static fsdp_status check_tag(const fsdp__machines_group *group)
 }
 
 /* Opens the group's members on this machine as a group of the arena. */
-static fsdp_status open_local(fsdp__machines_group *group, const fsdp__process_group_spec *spec)
+static fsdp_status open_local(fsdp__network_group *group, const fsdp__process_group_spec *spec)
 {
     const fsdp__places *places = &group->world->link.places;
     int *ranks = fsdp__malloc((size_t)group->locals * sizeof *ranks);
@@ -107,8 +106,8 @@ static fsdp_status open_local(fsdp__machines_group *group, const fsdp__process_g
     if (!ranks)
         return FSDP_NO_MEMORY;
     for (int j = 0; j < group->locals; j++)
-        ranks[j] = group->ranks[fsdp__machines_member(group, group->place, j)] % places->machine_ranks;
-    status = fsdp__symmetric_group_open(group->world->local, &local, &opened);
+        ranks[j] = group->ranks[fsdp__network_member(group, group->place, j)] % places->machine_ranks;
+    status = fsdp__arena_group_open(group->world->local, &local, &opened);
     fsdp__free(ranks);
     group->local = opened;
     if (group->local)
@@ -116,19 +115,19 @@ static fsdp_status open_local(fsdp__machines_group *group, const fsdp__process_g
     return status;
 }
 
-fsdp_status fsdp__machines_group_open(void *transport, const fsdp__process_group_spec *spec, void **out)
+fsdp_status fsdp__network_group_open(void *transport, const fsdp__process_group_spec *spec, void **out)
 {
-    fsdp__machines *machines = transport;
-    fsdp__machines_group *group = NULL;
+    fsdp__network_view *machines = transport;
+    fsdp__network_group *group = NULL;
     fsdp_status status = group_new(machines, spec, &group);
 
     if (status == FSDP_OK)
         status = check_tag(group);
-    if (status == FSDP_OK && !group->flat && !fsdp__machines_on_paper(group))
+    if (status == FSDP_OK && !group->flat && !fsdp__network_on_paper(group))
         status = open_local(group, spec);
     if (status != FSDP_OK) {
         if (group)
-            fsdp__machines_group_free(group);
+            fsdp__network_group_free(group);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     list(group);
@@ -136,25 +135,25 @@ fsdp_status fsdp__machines_group_open(void *transport, const fsdp__process_group
     return FSDP_OK;
 }
 
-void fsdp__machines_group_ready(void *g)
+void fsdp__network_group_ready(void *g)
 {
-    fsdp__machines_group *group = g;
+    fsdp__network_group *group = g;
 
     if (group->local)
-        fsdp__symmetric_group_ready(group->local);
+        fsdp__arena_group_ready(group->local);
 }
 
-void fsdp__machines_group_free(void *g)
+void fsdp__network_group_free(void *g)
 {
-    fsdp__machines_group *group = g;
+    fsdp__network_group *group = g;
 
-    for (fsdp__machines_group **link = &group->world->groups; *link; link = &(*link)->next)
+    for (fsdp__network_group **link = &group->world->groups; *link; link = &(*link)->next)
         if (*link == group) {
             *link = group->next;
             break;
         }
     if (group->local)
-        fsdp__symmetric_group_free(group->local);
+        fsdp__arena_group_free(group->local);
     fsdp__free(group->scratch);
     fsdp__free(group->messages);
     fsdp__free(group->column);
@@ -163,9 +162,9 @@ void fsdp__machines_group_free(void *g)
     fsdp__free(group);
 }
 
-void *fsdp__machines_scratch(fsdp__machines_group *group, size_t bytes)
+void *fsdp__network_scratch(fsdp__network_group *group, size_t bytes)
 {
-    if (fsdp__machines_on_paper(group))
+    if (fsdp__network_on_paper(group))
         bytes = 1;
     if (bytes > group->scratch_bytes) {
         fsdp__free(group->scratch);

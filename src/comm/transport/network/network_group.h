@@ -23,26 +23,26 @@
 #include "comm/transport/network/watch.h"
 
 /* One rank's world of several machines. */
-typedef struct fsdp__machines fsdp__machines;
-struct fsdp__machines {
+typedef struct fsdp__network_view fsdp__network_view;
+struct fsdp__network_view {
     /* Returns whether the ranks of this machine would share all of this memory. NULL: the world is not on paper. */
-    bool (*would_share)(const fsdp__machines *world, const void *memory, size_t bytes);
+    bool (*would_share)(const fsdp__network_view *world, const void *memory, size_t bytes);
     /* On paper only the places of the link, one_level and the groups are used of what follows. */
     fsdp_context *context;
     fsdp__link link;
     fsdp__arena *arena; /* of this machine */
-    fsdp__symmetric *local;
+    fsdp__arena_view *local;
     fsdp__peers peers;
     fsdp__watch watch;
     bool one_level;
-    bool awaited;                        /* all ranks wait to hear whether this one has joined */
-    struct fsdp__machines_group *groups; /* all that are not freed */
+    bool awaited;                       /* all ranks wait to hear whether this one has joined */
+    struct fsdp__network_group *groups; /* all that are not freed */
 };
 
-typedef struct fsdp__machines_group {
-    struct fsdp__machines_group *next;
-    fsdp__machines *world;
-    fsdp__symmetric_group *local; /* the members on this machine; NULL: the group is flat, or on paper */
+typedef struct fsdp__network_group {
+    struct fsdp__network_group *next;
+    fsdp__network_view *world;
+    fsdp__arena_group *local; /* the members on this machine; NULL: the group is flat, or on paper */
     bool flat;
     char *name;
     int *ranks; /* global */
@@ -58,32 +58,32 @@ typedef struct fsdp__machines_group {
     size_t scratch_bytes;
     unsigned char *messages;      /* of its meeting: see meeting.c; also kept */
     fsdp__paper_pieces pieces[2]; /* on paper: see coalesced.h */
-} fsdp__machines_group;
+} fsdp__network_group;
 
-fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric_group *local,
-                                       fsdp__machines_group **out);
+fsdp_status fsdp__network_group_world(fsdp__network_view *machines, fsdp__arena_group *local,
+                                      fsdp__network_group **out);
 
 /* Slots of the transport's table. */
-fsdp_status fsdp__machines_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
-void fsdp__machines_group_ready(void *group);
-void fsdp__machines_group_free(void *group);
+fsdp_status fsdp__network_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
+void fsdp__network_group_ready(void *group);
+void fsdp__network_group_free(void *group);
 
 /* Returns memory for the running call, on paper one byte; NULL and a last error when out of memory. */
-void *fsdp__machines_scratch(fsdp__machines_group *group, size_t bytes);
+void *fsdp__network_scratch(fsdp__network_group *group, size_t bytes);
 
 /* Returns whether the whole group is on one machine, so that its group of the arena does everything. */
-static inline bool fsdp__machines_is_local(const fsdp__machines_group *group)
+static inline bool fsdp__network_is_local(const fsdp__network_group *group)
 {
     return group->columns == 1;
 }
 
-static inline bool fsdp__machines_on_paper(const fsdp__machines_group *group)
+static inline bool fsdp__network_on_paper(const fsdp__network_group *group)
 {
     return group->world->would_share;
 }
 
 /* Returns the group rank of the local rank `local` at a place. */
-static inline int fsdp__machines_member(const fsdp__machines_group *group, int place, int local)
+static inline int fsdp__network_member(const fsdp__network_group *group, int place, int local)
 {
     return place * group->locals + local;
 }

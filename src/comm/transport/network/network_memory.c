@@ -3,18 +3,18 @@
 
 #include "comm/transport/arena/arena_memory.h"
 
-fsdp_status fsdp__machines_alloc(void *transport, size_t bytes, void **out)
+fsdp_status fsdp__network_alloc(void *transport, size_t bytes, void **out)
 {
-    return fsdp__symmetric_alloc(((fsdp__machines *)transport)->local, bytes, out);
+    return fsdp__arena_alloc(((fsdp__network_view *)transport)->local, bytes, out);
 }
 
-void fsdp__machines_free(void *transport, void *pointer)
+void fsdp__network_free(void *transport, void *pointer)
 {
-    fsdp__symmetric_free(((fsdp__machines *)transport)->local, pointer);
+    fsdp__arena_free(((fsdp__network_view *)transport)->local, pointer);
 }
 
 /* Tells what became of the region here, and learns what became of it elsewhere. */
-static fsdp_status compare_results(fsdp__machines_group *group, const fsdp__call *call, fsdp_status mine,
+static fsdp_status compare_results(fsdp__network_group *group, const fsdp__call *call, fsdp_status mine,
                                    fsdp__traffic *traffic)
 {
     fsdp__header own = {.own_status = (int32_t)mine};
@@ -32,14 +32,14 @@ static fsdp_status compare_results(fsdp__machines_group *group, const fsdp__call
     return status;
 }
 
-fsdp_status fsdp__machines_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
+fsdp_status fsdp__network_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
 {
-    fsdp__machines_group *group = g;
+    fsdp__network_group *group = g;
     fsdp_status mine, status;
     bool held;
 
-    mine = fsdp__symmetric_alloc_shared(group->local, call, traffic, out);
-    if (fsdp__machines_is_local(group))
+    mine = fsdp__arena_alloc_shared(group->local, call, traffic, out);
+    if (fsdp__network_is_local(group))
         return mine;
     held = fsdp_hold_error(mine != FSDP_OK);
     status = compare_results(group, call, mine, traffic);
@@ -47,13 +47,13 @@ fsdp_status fsdp__machines_alloc_shared(void *g, const fsdp__call *call, fsdp__t
     if (mine != FSDP_OK)
         return mine;
     if (status != FSDP_OK) {
-        fsdp__machines_free_shared(group, *out);
+        fsdp__network_free_shared(group, *out);
         *out = NULL;
     }
     return status;
 }
 
-void fsdp__machines_free_shared(void *g, void *pointer)
+void fsdp__network_free_shared(void *g, void *pointer)
 {
-    fsdp__symmetric_free_shared(((fsdp__machines_group *)g)->local, pointer);
+    fsdp__arena_free_shared(((fsdp__network_group *)g)->local, pointer);
 }

@@ -32,7 +32,7 @@ static fsdp_status meet_and_copy(fsdp__plain_run *r, void *dst, const void *src,
 
 static fsdp_status all_gather_over(fsdp__plain_run *r)
 {
-    fsdp__machines_group *g = r->group;
+    fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
     int64_t part = call->count;
 
@@ -42,25 +42,25 @@ static fsdp_status all_gather_over(fsdp__plain_run *r)
             continue;
         FSDP_TRY(fsdp__plain_send(r, g->column[p], call->send, part));
         FSDP_TRY(fsdp__plain_receive(
-            r, g->column[p], fsdp__plain_at(r, call->recv, fsdp__machines_member(g, p, g->local_rank) * part), part));
+            r, g->column[p], fsdp__plain_at(r, call->recv, fsdp__network_member(g, p, g->local_rank) * part), part));
     }
     if (g->locals == 1)
         return meet_and_copy(r, fsdp__plain_at(r, call->recv, g->rank * part), call->send, part);
     FSDP_TRY(fsdp__plain_meet_and_exchange(r));
     for (int p = 0; p < g->columns; p++) {
-        const char *mine = fsdp__plain_at(r, call->recv, fsdp__machines_member(g, p, g->local_rank) * part);
-        const char *all = fsdp__plain_at(r, call->recv, fsdp__machines_member(g, p, 0) * part);
+        const char *mine = fsdp__plain_at(r, call->recv, fsdp__network_member(g, p, g->local_rank) * part);
+        const char *all = fsdp__plain_at(r, call->recv, fsdp__network_member(g, p, 0) * part);
 
         r->buffers[p] = fsdp__plain_buffer(call, all, p == g->place ? call->send : mine, g->locals * part, part);
     }
     return fsdp__plain_local(r, FSDP__GATHERS, g->columns);
 }
 
-fsdp_status fsdp__machines_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp__machines_group *g = group;
+    const fsdp__network_group *g = group;
 
-    return fsdp__plain_over(fsdp__machines_all_gather, fsdp__symmetric_all_gather, all_gather_over, group, call, stream,
+    return fsdp__plain_over(fsdp__network_all_gather, fsdp__arena_all_gather, all_gather_over, group, call, stream,
                             traffic, call->count, g->size * call->count);
 }
 
@@ -68,7 +68,7 @@ fsdp_status fsdp__machines_all_gather(void *group, const fsdp__call *call, fsdp_
 
 static fsdp_status broadcast_over(fsdp__plain_run *r)
 {
-    fsdp__machines_group *g = r->group;
+    fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
     int from = call->root / g->locals, local_root = call->root % g->locals;
     fsdp__call local = *call;
@@ -85,15 +85,15 @@ static fsdp_status broadcast_over(fsdp__plain_run *r)
     if (!g->local)
         return FSDP_OK;
     local.root = local_root;
-    return fsdp__symmetric_broadcast(g->local, &local, r->stream, r->traffic);
+    return fsdp__arena_broadcast(g->local, &local, r->stream, r->traffic);
 }
 
-fsdp_status fsdp__machines_broadcast(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_broadcast(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp__machines_group *g = group;
+    const fsdp__network_group *g = group;
     bool sends = g->rank == call->root;
 
-    return fsdp__plain_over(fsdp__machines_broadcast, fsdp__symmetric_broadcast, broadcast_over, group, call, stream,
+    return fsdp__plain_over(fsdp__network_broadcast, fsdp__arena_broadcast, broadcast_over, group, call, stream,
                             traffic, sends ? call->count : 0, sends ? 0 : call->count);
 }
 
@@ -101,9 +101,9 @@ fsdp_status fsdp__machines_broadcast(void *group, const fsdp__call *call, fsdp_s
 
 static fsdp_status all_to_all_over(fsdp__plain_run *r)
 {
-    fsdp__machines_group *g = r->group;
+    fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
-    int64_t part = call->count, first = fsdp__machines_member(g, g->place, 0) * part;
+    int64_t part = call->count, first = fsdp__network_member(g, g->place, 0) * part;
 
     /* When both meetings are over, the ranks that are no counterparts are known to have made this call, too. */
     FSDP_TRY(fsdp__meet(g, call, r->traffic));
@@ -120,24 +120,24 @@ static fsdp_status all_to_all_over(fsdp__plain_run *r)
     return fsdp__plain_exchange(r);
 }
 
-fsdp_status fsdp__machines_all_to_all(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_all_to_all(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp__machines_group *g = group;
+    const fsdp__network_group *g = group;
     int64_t all = g->size * call->count;
 
-    return fsdp__plain_over(fsdp__machines_all_to_all, fsdp__symmetric_all_to_all, all_to_all_over, group, call, stream,
+    return fsdp__plain_over(fsdp__network_all_to_all, fsdp__arena_all_to_all, all_to_all_over, group, call, stream,
                             traffic, all, all);
 }
 
 /* ---- barrier ---- */
 
-fsdp_status fsdp__machines_barrier(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_barrier(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    fsdp__machines_group *g = group;
+    fsdp__network_group *g = group;
 
     /* A rank sends its header to its counterparts only when its whole machine has come. */
     if (g->local)
-        FSDP_TRY(fsdp__symmetric_barrier(g->local, call, stream, traffic));
+        FSDP_TRY(fsdp__arena_barrier(g->local, call, stream, traffic));
     if (g->columns > 1)
         FSDP_TRY(fsdp__meet(g, call, traffic));
     return FSDP_OK;

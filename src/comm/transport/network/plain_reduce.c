@@ -25,7 +25,7 @@ static void share_whole(fsdp__share *shares, int places, const void *base, int64
 
 static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
 {
-    fsdp__machines_group *g = r->group;
+    fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
     const fsdp__sharers column = {g->local_rank, g->locals, g->columns, g->place};
     int64_t part = call->count;
@@ -34,7 +34,7 @@ static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
     fsdp_status status = sums && shares ? FSDP_OK : FSDP_NO_MEMORY;
 
     for (int p = 0; p < g->columns && status == FSDP_OK; p++) {
-        const char *from = fsdp__plain_at(r, call->send, fsdp__machines_member(g, p, 0) * part);
+        const char *from = fsdp__plain_at(r, call->send, fsdp__network_member(g, p, 0) * part);
 
         shares[p] = (fsdp__share){fsdp__plain_at(r, g->locals > 1 ? sums : call->send, p * part), part};
         r->buffers[p] = fsdp__plain_buffer(call, from, shares[p].data, g->locals * part, part);
@@ -49,13 +49,13 @@ static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
     return status;
 }
 
-fsdp_status fsdp__machines_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                          fsdp__traffic *traffic)
+fsdp_status fsdp__network_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                         fsdp__traffic *traffic)
 {
-    const fsdp__machines_group *g = group;
+    const fsdp__network_group *g = group;
 
-    return fsdp__plain_over(fsdp__machines_reduce_scatter, fsdp__symmetric_reduce_scatter, reduce_scatter_over, group,
-                            call, stream, traffic, g->size * call->count, call->count);
+    return fsdp__plain_over(fsdp__network_reduce_scatter, fsdp__arena_reduce_scatter, reduce_scatter_over, group, call,
+                            stream, traffic, g->size * call->count, call->count);
 }
 
 /* ---- all_reduce ---- */
@@ -184,23 +184,23 @@ static fsdp_status reduce_at_once(const split *s, const void *sums)
 static fsdp_status add_locally(const split *s, bool at_once, bool *lacking)
 {
     fsdp__plain_run *r = s->run;
-    fsdp__symmetric_group *local = r->group->local;
+    fsdp__arena_group *local = r->group->local;
     fsdp__call call = *r->call;
 
-    if (s->locals == 1 || fsdp__machines_on_paper(r->group))
+    if (s->locals == 1 || fsdp__network_on_paper(r->group))
         return FSDP_OK;
     call.plain = r->call;
     call.op = call.op == FSDP_AVG ? FSDP_SUM : call.op;
     call.lacking = lacking;
     if (at_once)
-        return fsdp__symmetric_all_reduce(local, &call, r->stream, r->traffic);
+        return fsdp__arena_all_reduce(local, &call, r->stream, r->traffic);
     FSDP_TRY(exchange_locally(s, FSDP__REDUCES, call.send));
-    return fsdp__symmetric_join_flags(local, &call, r->traffic);
+    return fsdp__arena_join_flags(local, &call, r->traffic);
 }
 
 static fsdp_status all_reduce_over(fsdp__plain_run *r)
 {
-    fsdp__machines_group *g = r->group;
+    fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
     int64_t bytes = call->count * (int64_t)r->element;
     bool lacking = call->flags && memchr(call->flags, 0, (size_t)call->flag_count);
@@ -226,8 +226,8 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
     return status;
 }
 
-fsdp_status fsdp__machines_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    return fsdp__plain_over(fsdp__machines_all_reduce, fsdp__symmetric_all_reduce, all_reduce_over, group, call, stream,
+    return fsdp__plain_over(fsdp__network_all_reduce, fsdp__arena_all_reduce, all_reduce_over, group, call, stream,
                             traffic, call->count, call->count);
 }

@@ -14,7 +14,7 @@ enum {
 static fsdp_status begin(fsdp__plain_run *r, void *group, const fsdp__call *call, fsdp_stream *stream,
                          fsdp__traffic *traffic)
 {
-    fsdp__machines_group *g = group;
+    fsdp__network_group *g = group;
     size_t ranks = (size_t)g->size;
 
     *r = (fsdp__plain_run){.group = g,
@@ -44,7 +44,7 @@ static fsdp_status end(fsdp__plain_run *r, fsdp_status status)
 
 char *fsdp__plain_scratch(fsdp__plain_run *r, int64_t count)
 {
-    r->memory = fsdp__malloc(fsdp__machines_on_paper(r->group) ? 1 : (size_t)count * r->element + LINE);
+    r->memory = fsdp__malloc(fsdp__network_on_paper(r->group) ? 1 : (size_t)count * r->element + LINE);
     return r->memory;
 }
 
@@ -53,7 +53,7 @@ fsdp_status fsdp__plain_copy(fsdp__plain_run *r, void *dst, const void *src, int
     fsdp__copies one = {
         .stream = r->stream, .traffic = r->traffic, .src_dtype = r->call->dtype, .dst_dtype = r->call->dtype};
 
-    if (fsdp__machines_on_paper(r->group))
+    if (fsdp__network_on_paper(r->group))
         return FSDP_OK;
     FSDP_TRY(fsdp__copies_add(&one, dst, src, count));
     return fsdp__copies_flush(&one);
@@ -69,7 +69,7 @@ static fsdp_status add_leg(fsdp__plain_run *r, bool sends, int rank, void *data,
 
     *segment = (fsdp__segment){data, bytes};
     r->legs[i] = (fsdp__leg){rank, segment, 1, false};
-    if (bytes > 0 && !fsdp__machines_on_paper(r->group))
+    if (bytes > 0 && !fsdp__network_on_paper(r->group))
         FSDP_TRY(fsdp__stream_uses(r->stream, data, bytes, sends ? FSDP__READS : FSDP__WRITES, "message"));
     return FSDP_OK;
 }
@@ -147,7 +147,7 @@ fsdp_status fsdp__plain_local(fsdp__plain_run *r, fsdp__pattern pattern, int cou
     fsdp__call by_rows = fsdp__call_by_rows(r->call, r->buffers, count);
     fsdp__rows rows;
 
-    if (fsdp__machines_on_paper(r->group))
+    if (fsdp__network_on_paper(r->group))
         return FSDP_OK;
     by_rows.op = by_rows.op == FSDP_AVG ? FSDP_SUM : by_rows.op; /* the quotient is taken of all machines' sum */
     rows = fsdp__rows_of(r->group->local, &by_rows, pattern, r->stream, r->traffic);
@@ -184,15 +184,15 @@ fsdp_status fsdp__plain_over(fsdp__collective self, fsdp__collective local, fsdp
                              void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic,
                              int64_t sent, int64_t received)
 {
-    fsdp__machines_group *g = group;
+    fsdp__network_group *g = group;
     fsdp_status status;
     fsdp__plain_run r;
 
-    if (fsdp__machines_is_local(g))
+    if (fsdp__network_is_local(g))
         return local(g->local, call, stream, traffic);
     status = begin(&r, group, call, stream, traffic);
     if (status == FSDP_OK)
-        status = fsdp__machines_on_paper(g) || fsdp__device_host_access(fsdp__stream_device(stream))
+        status = fsdp__network_on_paper(g) || fsdp__device_host_access(fsdp__stream_device(stream))
                      ? over(&r)
                      : through_host(self, &r, sent, received);
     return end(&r, status);

@@ -7,7 +7,7 @@
 #include "comm/transport/network/meeting.h"
 
 typedef struct fsdp__plain_run {
-    fsdp__machines_group *group;
+    fsdp__network_group *group;
     const fsdp__call *call;
     fsdp_stream *stream;
     fsdp__traffic *traffic;

@@ -27,7 +27,7 @@ static bool is_lacking(const fsdp__plain_run *r)
 /* Ends the meeting; then, if a flag is not set somewhere, the flags travel. */
 static fsdp_status meet_with_flags(fsdp__plain_run *r)
 {
-    const fsdp__machines_group *g = r->group;
+    const fsdp__network_group *g = r->group;
     size_t count = (size_t)r->call->flag_count;
     uint8_t *all, *own;
     fsdp_status status;
@@ -110,7 +110,7 @@ static fsdp_status end_batch(reduction *d, int64_t from, int half)
     FSDP_TRY(fsdp__exchange_end(&d->exchanges[half], r->traffic));
     for (int p = 0; p < d->sharers->count; p++)
         d->srcs[p] = p == own ? fsdp__plain_at(r, d->shares[p].data, from) : area(d, half, p);
-    return args.numel > 0 && !fsdp__machines_on_paper(r->group)
+    return args.numel > 0 && !fsdp__network_on_paper(r->group)
                ? fsdp__run_kernel(r->stream, FSDP__KERNEL_REDUCE_RANKS, &args)
                : FSDP_OK;
 }
@@ -145,7 +145,7 @@ fsdp_status fsdp__shares_reduce(fsdp__plain_run *r, const fsdp__sharers *sharers
     for (int p = 0; p < sharers->count; p++)
         most = FSDP__MAX(most, shares[p].count);
     d.room = FSDP__MIN(d.room, FSDP__MAX(most, 1));
-    d.areas = fsdp__machines_scratch(r->group, (size_t)(2 * (sharers->count - 1) * d.room) * r->element);
+    d.areas = fsdp__network_scratch(r->group, (size_t)(2 * (sharers->count - 1) * d.room) * r->element);
     if (d.areas && d.srcs)
         status = run_batches(&d, most);
     for (int half = 0; half < 2 && status != FSDP_OK; half++)

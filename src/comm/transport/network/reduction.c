@@ -17,7 +17,7 @@ typedef struct batch {
 } batch;
 
 typedef struct reduction {
-    fsdp__machines_group *group;
+    fsdp__network_group *group;
     const fsdp__call *call;
     fsdp_stream *stream;
     fsdp__traffic *traffic;
@@ -61,14 +61,14 @@ static char *area(const reduction *r, int half, bool received, int place)
 
 static bool local_adds(const reduction *r, int local, int64_t buffer)
 {
-    if (fsdp__machines_on_paper(r->group))
+    if (fsdp__network_on_paper(r->group))
         return r->call->buffers[buffer].unsharded;
     return fsdp__shown_adds(r->group->local, r->call, local, buffer);
 }
 
 static bool fill_own_adds(reduction *r)
 {
-    const fsdp__machines_group *g = r->group;
+    const fsdp__network_group *g = r->group;
     bool complete = fsdp__shown_is_complete(r->call);
 
     memset(r->adds, 1, (size_t)(g->columns * r->call->buffer_count));
@@ -115,12 +115,12 @@ static fsdp_status meet(reduction *r, bool visible, bool *all)
 /* Returns how many of the piece's rows the rank at a place has. */
 static int64_t rows_of(const reduction *r, const fsdp__batch_piece *p, int place)
 {
-    return fsdp__batch_rows(r->call, p, fsdp__machines_member(r->group, place, r->group->local_rank));
+    return fsdp__batch_rows(r->call, p, fsdp__network_member(r->group, place, r->group->local_rank));
 }
 
 static int64_t bytes_of(const reduction *r, const fsdp__batch_piece *p, int place)
 {
-    return fsdp__batch_bytes(r->call, p, fsdp__machines_member(r->group, place, r->group->local_rank));
+    return fsdp__batch_bytes(r->call, p, fsdp__network_member(r->group, place, r->group->local_rank));
 }
 
 /* ---- the machine's sum ---- */
@@ -169,9 +169,9 @@ static fsdp_status add_locally(reduction *r, const fsdp__batch_piece *p, int pla
                                     .src_dtype = fsdp__wire_dtype(r->call, b),
                                     .dst_dtype = fsdp__reduce_dtype(b),
                                     .op = FSDP__RANK_SUM};
-    int member = fsdp__machines_member(r->group, place, r->group->local_rank);
+    int member = fsdp__network_member(r->group, place, r->group->local_rank);
 
-    if (fsdp__machines_on_paper(r->group))
+    if (fsdp__network_on_paper(r->group))
         return FSDP_OK;
     FSDP_TRY(find_contributions(r, p, member, args.numel, &args.count));
     FSDP_TRY(fsdp__run_kernel(r->stream, FSDP__KERNEL_REDUCE_RANKS, &args));
@@ -184,7 +184,7 @@ static void add_segment(const reduction *r, fsdp__leg *leg, fsdp__segment *segme
     fsdp__segment *last = leg->count > 0 ? &segments[leg->count - 1] : NULL;
 
     leg->segments = segments;
-    if (last && (fsdp__machines_on_paper(r->group) || (char *)last->data + last->bytes == data))
+    if (last && (fsdp__network_on_paper(r->group) || (char *)last->data + last->bytes == data))
         last->bytes += (size_t)bytes;
     else
         segments[leg->count++] = (fsdp__segment){data, (size_t)bytes};
@@ -198,7 +198,7 @@ static fsdp__segment *segments_of(const reduction *r, int half, bool received, i
 /* Makes the sums of a batch, and sends them. */
 static fsdp_status begin_batch(reduction *r, int half)
 {
-    const fsdp__machines_group *g = r->group;
+    const fsdp__network_group *g = r->group;
     batch *b = &r->batches[half];
 
     memset(r->legs, 0, 2 * (size_t)g->columns * sizeof *r->legs);
@@ -229,12 +229,12 @@ static fsdp_status begin_batch(reduction *r, int half)
 
 static fsdp_status add_machines(reduction *r, const fsdp__batch_piece *one, int half)
 {
-    const fsdp__machines_group *g = r->group;
+    const fsdp__network_group *g = r->group;
     const fsdp_sharded_buffer *b = &r->call->buffers[one->buffer];
     int64_t rows = rows_of(r, one, g->place);
     fsdp__sum sum = {.srcs = r->srcs, .ranks = g->size, .dtype = fsdp__reduce_dtype(b)};
 
-    if (rows == 0 || fsdp__machines_on_paper(g))
+    if (rows == 0 || fsdp__network_on_paper(g))
         return FSDP_OK;
     for (int p = 0; p < g->columns; p++)
         fsdp__sum_add(&sum, adds(r, p, one->buffer) ? area(r, half, p != g->place, p) + one->offset : NULL);
@@ -277,22 +277,22 @@ static fsdp_status run_batches(reduction *r)
 
 static fsdp_status take_memory(reduction *r)
 {
-    fsdp__machines_group *g = r->group;
+    fsdp__network_group *g = r->group;
     size_t columns = (size_t)g->columns, buffers = (size_t)r->call->buffer_count;
     int64_t areas = 4 * g->columns + g->locals;
 
     r->room = fsdp__batches_room(g->columns, g->locals);
-    r->areas = fsdp__machines_scratch(g, (size_t)(areas * r->room));
+    r->areas = fsdp__network_scratch(g, (size_t)(areas * r->room));
     r->adds = fsdp__calloc(columns + 1, buffers + 1);
     r->srcs = fsdp__calloc(columns + (size_t)g->locals, sizeof *r->srcs);
-    r->most = fsdp__machines_on_paper(g) ? 1 : FSDP__BATCH_PIECES;
+    r->most = fsdp__network_on_paper(g) ? 1 : FSDP__BATCH_PIECES;
     r->segments = fsdp__calloc(4 * columns * (size_t)r->most, sizeof *r->segments);
     r->legs = fsdp__calloc(2 * columns, sizeof *r->legs);
     return r->areas && r->adds && r->srcs && r->segments && r->legs ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
-fsdp_status fsdp__machines_reduce(fsdp__machines_group *group, const fsdp__call *call, fsdp_stream *stream,
-                                  fsdp__traffic *traffic, bool visible, bool *done)
+fsdp_status fsdp__network_reduce(fsdp__network_group *group, const fsdp__call *call, fsdp_stream *stream,
+                                 fsdp__traffic *traffic, bool visible, bool *done)
 {
     reduction *r = fsdp__calloc(1, sizeof *r);
     fsdp_status status;

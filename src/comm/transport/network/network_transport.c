@@ -1,12 +1,12 @@
-/* machines.c - joins a world of several machines, and leaves it. */
-#include "comm/transport/network/machines.h"
+/* network_transport.c - joins a world of several machines, and leaves it. */
+#include "comm/transport/network/network_transport.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/transport/arena/symmetric.h"
+#include "comm/transport/arena/arena_transport.h"
 #include "comm/transport/network/network_coalesced.h"
 #include "comm/transport/network/network_memory.h"
 #include "comm/transport/network/network_plain.h"
@@ -16,48 +16,48 @@
 
 /* ---- the table: what is not in files of its own is the arena's ---- */
 
-static fsdp__symmetric_group *local_of(void *group)
+static fsdp__arena_group *local_of(void *group)
 {
-    return ((fsdp__machines_group *)group)->local;
+    return ((fsdp__network_group *)group)->local;
 }
 
 static void read_begin(void *group, void *pointer)
 {
-    fsdp__symmetric_read_begin(local_of(group), pointer);
+    fsdp__arena_read_begin(local_of(group), pointer);
 }
 
 static uint64_t read_end(void *group, void *pointer)
 {
-    return fsdp__symmetric_read_end(local_of(group), pointer);
+    return fsdp__arena_read_end(local_of(group), pointer);
 }
 
 static void read_done(void *group, void *pointer, uint64_t number)
 {
-    fsdp__symmetric_read_done(local_of(group), pointer, number);
+    fsdp__arena_read_done(local_of(group), pointer, number);
 }
 
 static uint64_t reads_ended(void *group, void *pointer)
 {
-    return fsdp__symmetric_reads_ended(local_of(group), pointer);
+    return fsdp__arena_reads_ended(local_of(group), pointer);
 }
 
 static bool readers_done(void *group, void *pointer, uint64_t number)
 {
-    return fsdp__symmetric_readers_done(local_of(group), pointer, number);
+    return fsdp__arena_readers_done(local_of(group), pointer, number);
 }
 
 static fsdp_status await_readers(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
                                  uint64_t issued)
 {
-    return fsdp__symmetric_await_readers(local_of(group), pointer, number, worker, issued);
+    return fsdp__arena_await_readers(local_of(group), pointer, number, worker, issued);
 }
 
 static void note(void *group, const fsdp__call *call, fsdp__moment moment)
 {
-    fsdp__machines_group *g = group;
+    fsdp__network_group *g = group;
 
     if (g->local)
-        fsdp__symmetric_note(g->local, call, moment);
+        fsdp__arena_note(g->local, call, moment);
     else
         fsdp__health_note(&g->world->local->health, -1, g->name, g->tag, call, moment);
     fsdp__peers_note(&g->world->peers, moment);
@@ -65,33 +65,33 @@ static void note(void *group, const fsdp__call *call, fsdp__moment moment)
 
 static void host_waits(void *group, const fsdp_stream *worker, bool waits)
 {
-    fsdp__machines_group *g = group;
+    fsdp__network_group *g = group;
 
     if (g->local)
-        fsdp__symmetric_host_waits(g->local, worker, waits);
+        fsdp__arena_host_waits(g->local, worker, waits);
     else
         fsdp__health_program_waits(&g->world->local->health, -1, worker, waits);
 }
 
 static void set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms)
 {
-    fsdp__symmetric_set_timeout(((fsdp__machines *)transport)->local, timeout_ms, tick_ms);
+    fsdp__arena_set_timeout(((fsdp__network_view *)transport)->local, timeout_ms, tick_ms);
 }
 
 static int machines_of(const void *group)
 {
-    return ((const fsdp__machines_group *)group)->machines;
+    return ((const fsdp__network_group *)group)->machines;
 }
 
 static bool can_share(const void *group)
 {
-    return ((const fsdp__machines_group *)group)->local != NULL;
+    return ((const fsdp__network_group *)group)->local != NULL;
 }
 
 /* Breaks the world in the arena; the thread that listens tells the other machines. */
 static void abort_world(void *transport, const char *text)
 {
-    fsdp__machines *machines = transport;
+    fsdp__network_view *machines = transport;
 
     fsdp__board_abort(machines->link.board, FSDP_COMM, machines->link.places.rank, text);
 }
@@ -110,7 +110,7 @@ static void fail_joining(const fsdp__network_ops *ops, void *network, const fsdp
 
 static void close_world(void *transport)
 {
-    fsdp__machines *machines = transport;
+    fsdp__network_view *machines = transport;
     fsdp__deadline *deadline = fsdp__deadline_of(machines->link.ops, machines->link.network);
     bool whole = false;
 
@@ -124,7 +124,7 @@ static void close_world(void *transport)
             fsdp__deadline_leaving(deadline);
         fsdp__watch_close(&machines->watch, whole);
         fsdp__peers_close(&machines->peers);
-        fsdp__symmetric_close(machines->local);
+        fsdp__arena_close(machines->local);
     }
     fsdp__link_silence(&machines->link);
     machines->link.ops->close(machines->link.network, whole);
@@ -135,26 +135,26 @@ static void close_world(void *transport)
 
 static const char *host_of(const void *transport, int rank)
 {
-    const fsdp__places *places = &((const fsdp__machines *)transport)->link.places;
+    const fsdp__places *places = &((const fsdp__network_view *)transport)->link.places;
 
     return places->machines > 1 ? fsdp__host_of(places, rank) : NULL;
 }
 
 static const fsdp__collective_ops collectives = {
-    .all_gather = fsdp__machines_all_gather,
-    .reduce_scatter = fsdp__machines_reduce_scatter,
-    .all_reduce = fsdp__machines_all_reduce,
-    .broadcast = fsdp__machines_broadcast,
-    .all_to_all = fsdp__machines_all_to_all,
-    .barrier = fsdp__machines_barrier,
-    .all_gather_coalesced = fsdp__machines_all_gather_coalesced,
-    .reduce_scatter_coalesced = fsdp__machines_reduce_scatter_coalesced,
+    .all_gather = fsdp__network_all_gather,
+    .reduce_scatter = fsdp__network_reduce_scatter,
+    .all_reduce = fsdp__network_all_reduce,
+    .broadcast = fsdp__network_broadcast,
+    .all_to_all = fsdp__network_all_to_all,
+    .barrier = fsdp__network_barrier,
+    .all_gather_coalesced = fsdp__network_all_gather_coalesced,
+    .reduce_scatter_coalesced = fsdp__network_reduce_scatter_coalesced,
 };
 static const fsdp__memory_ops memory = {
-    .alloc = fsdp__machines_alloc,
-    .free = fsdp__machines_free,
-    .alloc_shared = fsdp__machines_alloc_shared,
-    .free_shared = fsdp__machines_free_shared,
+    .alloc = fsdp__network_alloc,
+    .free = fsdp__network_free,
+    .alloc_shared = fsdp__network_alloc_shared,
+    .free_shared = fsdp__network_free_shared,
 };
 static const fsdp__reader_ops readers = {
     .read_begin = read_begin,
@@ -163,7 +163,7 @@ static const fsdp__reader_ops readers = {
     .reads_ended = reads_ended,
     .readers_done = readers_done,
     .await_readers = await_readers,
-    .give_back = fsdp__machines_give_back,
+    .give_back = fsdp__network_give_back,
 };
 static const fsdp__health_ops health = {.note = note, .host_waits = host_waits, .set_timeout = set_timeout};
 static const fsdp__comm_ops machines_ops = {
@@ -172,9 +172,9 @@ static const fsdp__comm_ops machines_ops = {
     .memory = &memory,
     .readers = &readers,
     .health = &health,
-    .group_open = fsdp__machines_group_open,
-    .group_ready = fsdp__machines_group_ready,
-    .group_free = fsdp__machines_group_free,
+    .group_open = fsdp__network_group_open,
+    .group_ready = fsdp__network_group_ready,
+    .group_free = fsdp__network_group_free,
     .abort = abort_world,
     .close = close_world,
     .machines = machines_of,
@@ -185,9 +185,9 @@ static const fsdp__comm_ops machines_ops = {
 /* ---- joining ---- */
 
 static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
-                                const fsdp__machines_options *options, bool wait, fsdp__machines **out)
+                                const fsdp__network_options *options, bool wait, fsdp__network_view **out)
 {
-    fsdp__machines *machines = fsdp__calloc(1, sizeof *machines);
+    fsdp__network_view *machines = fsdp__calloc(1, sizeof *machines);
 
     if (!machines) {
         if (wait)
@@ -207,21 +207,21 @@ static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsd
     return FSDP_OK;
 }
 
-static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool all_readable, bool wait)
+static fsdp_status attach(fsdp_context *context, fsdp__network_view *machines, bool all_readable, bool wait)
 {
     const fsdp__places *places = &machines->link.places;
-    fsdp__symmetric_group *local = NULL;
-    fsdp__machines_group *world = NULL;
+    fsdp__arena_group *local = NULL;
+    fsdp__network_group *world = NULL;
     fsdp_status status = FSDP_OK;
 
     machines->context = context;
     if (machines->arena->board->ranks < places->ranks)
         status = FSDP_FAIL(FSDP_INVALID, "the memory of this machine's ranks has no board for %d ranks", places->ranks);
     if (status == FSDP_OK)
-        status = fsdp__symmetric_open(context, machines->arena, places->rank % places->machine_ranks, all_readable,
-                                      wait, &machines->local, &local);
+        status = fsdp__arena_open(context, machines->arena, places->rank % places->machine_ranks, all_readable, wait,
+                                  &machines->local, &local);
     if (status == FSDP_OK)
-        status = fsdp__machines_group_world(machines, local, &world);
+        status = fsdp__network_group_world(machines, local, &world);
     if (status == FSDP_OK)
         status = fsdp__peers_open(&machines->peers, &machines->local->health, places);
     if (status == FSDP_OK)
@@ -231,9 +231,9 @@ static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool 
 
         fsdp__board_abort(machines->link.board, status, places->rank, fsdp_last_error());
         if (world)
-            fsdp__machines_group_free(world);
+            fsdp__network_group_free(world);
         else if (local)
-            fsdp__symmetric_group_free(local);
+            fsdp__arena_group_free(local);
         close_world(machines);
         fsdp_release_error(held);
         return status;
@@ -243,7 +243,7 @@ static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool 
 }
 
 /* Agrees whether all have joined. If not, there is no world, and nobody is awaited when it is closed. */
-static fsdp_status agree(fsdp__machines *machines)
+static fsdp_status agree(fsdp__network_view *machines)
 {
     fsdp__link *link = &machines->link;
     fsdp__report mine = {0}, first;
@@ -260,15 +260,15 @@ static fsdp_status agree(fsdp__machines *machines)
     return status;
 }
 
-fsdp_status fsdp__machines_attach(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
-                                  const fsdp__machines_options *options, bool wait, fsdp_context **out)
+fsdp_status fsdp__network_attach(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
+                                 const fsdp__network_options *options, bool wait, fsdp_context **out)
 {
     fsdp_context_options of_context = {.rank = places.rank,
                                        .world_size = places.ranks,
                                        .local_rank = places.rank % places.machine_ranks,
                                        .local_world_size = places.machine_ranks,
                                        .threads = options->threads};
-    fsdp__machines *machines;
+    fsdp__network_view *machines;
     fsdp_context *context = NULL;
     fsdp_status status;
 
@@ -382,7 +382,7 @@ static fsdp_status find_places(const fsdp__network_ops *ops, void *network, cons
     return status;
 }
 
-fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machines_options *options, fsdp_context **out)
+fsdp_status fsdp__network_join(const fsdp__network_ops *ops, const fsdp__network_options *options, fsdp_context **out)
 {
     char text[FSDP__NETWORK_TEXT] = "";
     const fsdp__network_ops *carrier = ops;
@@ -414,7 +414,7 @@ fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machin
         ops->close(network, false);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    status = fsdp__machines_attach(ops, network, places, arena, options, true, out);
+    status = fsdp__network_attach(ops, network, places, arena, options, true, out);
     fsdp__arena_unref(arena);
     return status;
 }

@@ -1,0 +1,40 @@
+/* arena_transport.h - the algorithms that `threads` and `shm` share, on an arena (arena.h): all that a transport uses
+ * of this folder. */
+#ifndef COMM_ARENA_ARENA_TRANSPORT_H
+#define COMM_ARENA_ARENA_TRANSPORT_H
+
+#include "comm/transport/arena/arena_coalesced.h"
+#include "comm/transport/arena/arena_group.h"
+#include "comm/transport/arena/arena_memory.h"
+#include "comm/transport/arena/arena_plain.h"
+#include "comm/transport/arena/arena_readers.h"
+#include "comm/transport/arena/rendezvous.h"
+
+/* Joins as `rank` of the arena; with `wait`, waits until all ranks are there. Takes its own reference to the arena.
+ * From now on the context's heart beats there. [collective] */
+fsdp_status fsdp__arena_open(fsdp_context *context, fsdp__arena *arena, int rank, bool all_readable, bool wait,
+                             fsdp__arena_view **out, fsdp__arena_group **world);
+/* Does the same for a context whose whole world is the arena, and which owns everything on success. [collective] */
+fsdp_status fsdp__arena_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
+                               bool all_readable, bool wait);
+
+/* Slots of a transport's table. */
+void fsdp__arena_abort(void *transport, const char *text);
+void fsdp__arena_close(void *transport);
+void fsdp__arena_note(void *group, const fsdp__call *call, fsdp__moment moment);
+void fsdp__arena_host_waits(void *group, const fsdp_stream *worker, bool waits);
+void fsdp__arena_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms);
+
+/* What both transports have in common. */
+extern const fsdp__collective_ops fsdp__arena_collectives;
+extern const fsdp__memory_ops fsdp__arena_memory;
+extern const fsdp__reader_ops fsdp__arena_readers;
+extern const fsdp__health_ops fsdp__arena_health;
+
+#define FSDP__ARENA_OPS                                                                                          \
+    .collectives = &fsdp__arena_collectives, .memory = &fsdp__arena_memory, .readers = &fsdp__arena_readers,     \
+    .health = &fsdp__arena_health, .group_open = fsdp__arena_group_open, .group_ready = fsdp__arena_group_ready, \
+    .group_free = fsdp__arena_group_free, .abort = fsdp__arena_abort, .close = fsdp__arena_close,                \
+    .add_by_machine = fsdp__arena_add_by_machine
+
+#endif
