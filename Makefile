@@ -17,7 +17,7 @@ check: packages-check
 	@tools/check_headers.sh
 	@python3 tools/check_layers.py
 	@python3 tools/check_style.py
-	@$(CONFIGURE) >/dev/null && cmake --build $(B) --target fsdp fsdp_shared fsdp_static && tools/check_symbols.sh $(B)
+	@$(CONFIGURE) >/dev/null && cmake --build $(B) --target fsdp fsdp_shared fsdp_static fsdp_check_objects && tools/check_symbols.sh $(B)
 	@tools/check_hardening.sh $(B)
 	@python3 tools/check_files.py $(B)
 
