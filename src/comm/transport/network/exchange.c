@@ -238,7 +238,8 @@ static void look_after(fsdp__exchange *x, patience *p)
             whom = x->flows[i].leg.rank;
         fsdp__verdict_look(peers, x->flows[i].leg.rank, waited);
     }
-    if (x->group->local)
+    /* Not at once: ranks that meet compare signatures, which say more of what they disagree in. */
+    if (x->group->local && waited >= fsdp__peers_fresh_ticks(peers))
         fsdp__verdict_disagreement(peers->own->board, x->group->local->index, peers->own->rank);
     atomic_store(&peers->awaits, whom + 1);
     p->told = true;
