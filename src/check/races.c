@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "check/kernel_buffers.h"
 #include "check/race_state.h"
 #include "device/impl.h"
 

@@ -126,3 +126,49 @@ fsdp_status fsdp__launch_fill_run(fsdp_stream *stream, void *dst, fsdp_dtype dty
 
     return numel > 0 ? fsdp__launch_fill(stream, &args) : FSDP_OK;
 }
+
+/* ---- tables ---- */
+
+/* The kernels that have a table, and the field that points to it. */
+#define TABLES(X)                       \
+    X(CAST_SPANS, cast_spans, spans)    \
+    X(REDUCE_RANKS, reduce_ranks, srcs) \
+    X(AMAX, amax, spans)                \
+    X(QUANTIZE, quantize, spans)        \
+    X(DEQUANTIZE, dequantize, spans)    \
+    X(POWER_SUM, power_sum, spans)      \
+    X(ADAM, adam, spans)                \
+    X(SGD, sgd, spans)
+
+size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out)
+{
+    const fsdp__kernel_args *a = args;
+
+    switch (kernel) {
+#define CASE(NAME, name, field) \
+    case FSDP__KERNEL_##NAME:   \
+        *out = a->name.field;   \
+        return (size_t)a->name.count * sizeof *a->name.field;
+        TABLES(CASE)
+#undef CASE
+    default:
+        *out = NULL;
+        return 0;
+    }
+}
+
+void fsdp__kernel_set_table(fsdp__kernel kernel, void *args, const void *table)
+{
+    fsdp__kernel_args *a = args;
+
+    switch (kernel) {
+#define CASE(NAME, name, field) \
+    case FSDP__KERNEL_##NAME:   \
+        a->name.field = table;  \
+        break;
+        TABLES(CASE)
+#undef CASE
+    default:
+        break;
+    }
+}

@@ -432,7 +432,7 @@ typedef union fsdp__kernel_args {
 #undef FSDP__KERNEL_ARGS
 } fsdp__kernel_args;
 
-/* ---- kernel_buffers.c: the memory that a kernel uses ---- */
+/* ---- the memory that a kernel uses ---- */
 
 typedef enum fsdp__access {
     FSDP__READS = 1,
@@ -449,12 +449,6 @@ typedef struct fsdp__buffer {
     size_t bytes;
     fsdp__access access;
 } fsdp__buffer;
-
-/* Returns the address that takes the place of the buffer's. */
-typedef void *(*fsdp__buffer_visit)(void *arg, const fsdp__buffer *buffer);
-
-/* Visits each buffer of a call that is not NULL and has bytes. Writes to `args` and to its table (below). */
-void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit visit, void *arg);
 
 /* Returns the bytes of the call's table in host memory, an array of pointers to buffers; 0 when the call has none. */
 size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out);

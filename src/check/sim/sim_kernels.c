@@ -1,8 +1,9 @@
 /* sim_kernels.c - runs the CPU's kernels on memory that only they reach: each call's buffers are moved to the second
- * mapping (device/kernel_buffers.c says which they are), then the CPU's kernel runs. */
+ * mapping (check/kernel_buffers.c says which they are), then the CPU's kernel runs. */
 #include <string.h>
 
 #include "base/alloc.h"
+#include "check/kernel_buffers.h"
 #include "check/sim/sim_device.h"
 
 enum {

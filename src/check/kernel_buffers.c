@@ -3,7 +3,54 @@
  *
  * A device whose memory only its kernels can touch moves their arguments by this list; tests compare it with what the
  * kernels do. */
-#include "device/visitor.h"
+#include "check/kernel_buffers.h"
+
+/* The visiting function. The functions below put its answers into the arguments. */
+typedef struct visitor {
+    fsdp__buffer_visit visit;
+    void *arg;
+} visitor;
+
+static inline void *visit(const visitor *v, const char *name, const void *pointer, size_t bytes, fsdp__access access)
+{
+    const fsdp__buffer buffer = {name, pointer, bytes, access};
+
+    return pointer && bytes > 0 ? v->visit(v->arg, &buffer) : (void *)(uintptr_t)pointer;
+}
+
+#define READS(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS)
+#define WRITES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__WRITES)
+#define CHANGES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS_AND_WRITES)
+/* For a field that is added to (`adds`) or replaced. */
+#define ADDS(field, bytes, adds) \
+    a->field = visit(v, #field, a->field, (bytes), (adds) ? FSDP__READS_AND_WRITES : FSDP__WRITES)
+
+/* ---- sizes ---- */
+
+static inline size_t elements(fsdp_dtype dtype, int64_t numel)
+{
+    return numel > 0 ? (size_t)numel * fsdp_dtype_size(dtype) : 0;
+}
+
+/* One dimension. The function below counts from the first to the last element of several, with their strides. */
+typedef struct extent {
+    int64_t size, stride;
+} extent;
+
+static inline size_t strided(fsdp_dtype dtype, const extent *dims, int count)
+{
+    int64_t last = 0;
+
+    for (int d = 0; d < count; d++) {
+        if (dims[d].size <= 0)
+            return 0;
+        last += (dims[d].size - 1) * dims[d].stride;
+    }
+    return elements(dtype, last + 1);
+}
+
+#define STRIDED(dtype, ...) \
+    strided((dtype), (const extent[]){__VA_ARGS__}, (int)(sizeof((const extent[]){__VA_ARGS__}) / sizeof(extent)))
 
 /* ---- matrices and memory ---- */
 
@@ -527,52 +574,6 @@ void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit vi
         FSDP__KERNEL_MAP(CASE)
 #undef CASE
     case FSDP__KERNELS:
-        break;
-    }
-}
-
-/* ---- tables ---- */
-
-/* The kernels that have a table, and the field that points to it. */
-#define TABLES(X)                       \
-    X(CAST_SPANS, cast_spans, spans)    \
-    X(REDUCE_RANKS, reduce_ranks, srcs) \
-    X(AMAX, amax, spans)                \
-    X(QUANTIZE, quantize, spans)        \
-    X(DEQUANTIZE, dequantize, spans)    \
-    X(POWER_SUM, power_sum, spans)      \
-    X(ADAM, adam, spans)                \
-    X(SGD, sgd, spans)
-
-size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out)
-{
-    const fsdp__kernel_args *a = args;
-
-    switch (kernel) {
-#define CASE(NAME, name, field) \
-    case FSDP__KERNEL_##NAME:   \
-        *out = a->name.field;   \
-        return (size_t)a->name.count * sizeof *a->name.field;
-        TABLES(CASE)
-#undef CASE
-    default:
-        *out = NULL;
-        return 0;
-    }
-}
-
-void fsdp__kernel_set_table(fsdp__kernel kernel, void *args, const void *table)
-{
-    fsdp__kernel_args *a = args;
-
-    switch (kernel) {
-#define CASE(NAME, name, field) \
-    case FSDP__KERNEL_##NAME:   \
-        a->name.field = table;  \
-        break;
-        TABLES(CASE)
-#undef CASE
-    default:
         break;
     }
 }
