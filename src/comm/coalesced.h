@@ -3,7 +3,7 @@
 #ifndef COMM_COALESCED_H
 #define COMM_COALESCED_H
 
-#include "comm/comm_ops.h"
+#include "comm/transport_ops.h"
 
 /* What pieces on paper send ([Note: a world on paper]): those of equally many bytes send the same, so that a piece is
  * exchanged only if none of the last ones was as long. Begins as zeros. */

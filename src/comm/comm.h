@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "comm/comm_ops.h"
+#include "comm/transport_ops.h"
 
 typedef struct fsdp__comm fsdp__comm;
 
@@ -66,7 +66,7 @@ struct fsdp__comm {
 };
 
 /* Returns the collectives of the group's calls on `stream`: the transport's, whatever device the stream is of, since
- * there is no carrier ([Note: issued on a stream] in comm_ops.h). */
+ * there is no carrier ([Note: issued on a stream] in transport_ops.h). */
 static inline const fsdp__collective_ops *fsdp__collectives_of(const fsdp_process_group *group,
                                                                const fsdp_stream *stream)
 {

@@ -13,7 +13,7 @@
 #ifndef COMM_PACKED_H
 #define COMM_PACKED_H
 
-#include "comm/comm_ops.h"
+#include "comm/transport_ops.h"
 
 /* Says how pieces travel. */
 typedef struct fsdp__carrier fsdp__carrier;

@@ -6,7 +6,7 @@
 #ifndef COMM_SHARDED_BUFFER_H
 #define COMM_SHARDED_BUFFER_H
 
-#include "comm/comm_ops.h"
+#include "comm/transport_ops.h"
 #include "device/kernels.h"
 
 enum {

@@ -8,7 +8,7 @@
 #include "comm/internal.h"
 #include "comm/process_group.h"
 #include "comm/shared_memory.h"
-#include "comm/transport/fake/fake_machines.h"
+#include "comm/transport/fake/fake_world.h"
 
 enum {
     MOST_SECONDS = 1000000000

@@ -6,7 +6,7 @@
 #ifndef TESTS_COMM_HOST_TRANSPORT_H
 #define TESTS_COMM_HOST_TRANSPORT_H
 
-#include "comm/comm_ops.h"
+#include "comm/transport_ops.h"
 
 extern const fsdp__comm_ops host_transport_ops;
 

@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
-#include "comm/comm_ops.h"
 #include "comm/health/board.h"
+#include "comm/transport_ops.h"
 
 enum {
     FSDP__TICK_MS = 200,       /* how often a rank that waits for another looks around */

@@ -3,8 +3,8 @@
 #define COMM_HEALTH_SIGNATURE_H
 
 #include "base/hash.h"
-#include "comm/comm_ops.h"
 #include "comm/health/board.h"
+#include "comm/transport_ops.h"
 
 /* What a rank says about a call; it must be equal on all ranks. */
 typedef struct fsdp__signature {

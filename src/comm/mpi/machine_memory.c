@@ -9,7 +9,7 @@
 
 #include "comm/transport/arena/handoff.h"
 #include "comm/transport/arena/shm.h"
-#include "comm/transport/network/report.h"
+#include "comm/transport/network/join_report.h"
 
 enum {
     NAME_BYTES = FSDP__REPORT_NOTE /* enough that nobody can guess it */

@@ -4,7 +4,7 @@
  * In CAST they are this rank's rows of the unsharded parameters, which lie in shared memory anyway; in COPY they have a
  * region of their own. The ledger counts the same bytes either way. Parameters whose rows lie in runs (sharded in a
  * later dimension than 0) are cast by each gather; offloaded ones are too, on the device (offload.h). Groups that are
- * gathered in other bytes keep no cast (wire.h). */
+ * gathered in other bytes keep no cast (encoded.h). */
 #ifndef SHARD_GROUP_CAST_H
 #define SHARD_GROUP_CAST_H
 

@@ -1,4 +1,4 @@
-/* flat.c - the arithmetic of flat groups. */
+/* flat.c - the vector of a flat group, as a buffer with bytes. layout.c says where its parameters lie in it. */
 #include "shard/group/flat.h"
 
 #include "base/compiler.h"

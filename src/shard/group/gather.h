@@ -6,8 +6,8 @@
  *     who moves them                       the library, the caller's function      custom.h
  *
  * Shards travel in the dtype of the gathered parameters where casts are kept (cast.h), and are cast by the collective
- * otherwise. Codes are what extensions make of shards (wire.h). Slices are what ranks keep after a forward (slice.h);
- * a group that has kept some is gathered from them once. */
+ * otherwise. Codes are what extensions make of shards (encoded.h). Slices are what ranks keep after a forward
+ * (slice.h); a group that has kept some is gathered from them once. */
 #ifndef SHARD_GROUP_GATHER_H
 #define SHARD_GROUP_GATHER_H
 

@@ -39,7 +39,7 @@ typedef struct fsdp__param {
     size_t cast_offset;                               /* in the region of casts: cast.h */
     fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; of sums of gradients */
     fsdp_gather_extension extension;                  /* `pre` NULL: none */
-    size_t sent_offset;                               /* with extensions: bytes, in what a rank sends (wire.h) */
+    size_t sent_offset;                               /* with extensions: bytes, in what a rank sends (encoded.h) */
     const fsdp_module *named_in; /* the state's module that was first asked to initialize it; or NULL */
     bool due;                    /* all ranks reduce it next: see trained.h */
     bool partial_used; /* some rank of the replica has added to its partial gradient, which is otherwise zero */

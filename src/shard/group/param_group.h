@@ -10,13 +10,13 @@
 #define SHARD_GROUP_PARAM_GROUP_H
 
 #include "shard/group/custom.h"
+#include "shard/group/encoded.h"
 #include "shard/group/flat.h"
 #include "shard/group/gather.h"
 #include "shard/group/offload.h"
 #include "shard/group/param.h"
 #include "shard/group/residence.h"
 #include "shard/group/slice.h"
-#include "shard/group/wire.h"
 
 /* The two buffers of unsharded gradients. Each is made for the whole group at once: one for gradients as they are
  * computed, one for those that are accumulated in the reduce dtype between backwards without reduction. */

@@ -13,8 +13,8 @@
 
 /* Reshards groups that stayed unsharded if any rank has written them: see [Note: staying unsharded]. [collective] */
 fsdp_status fsdp__drop_stale(fsdp__root *root);
-/* Encodes groups that are gathered in other bytes before a gather outside of an iteration: [Note: measures] in wire.h.
- * [collective] */
+/* Encodes groups that are gathered in other bytes before a gather outside of an iteration: [Note: measures] in
+ * encoded.h. [collective] */
 fsdp_status fsdp__encode_state(fsdp__module_state *state);
 /* Begins an iteration: drops what is stale, and makes gathers follow what was written. The outermost module that runs
  * calls it; inside a running forward it does nothing. [collective] */

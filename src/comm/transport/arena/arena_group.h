@@ -2,9 +2,9 @@
 #ifndef COMM_ARENA_ARENA_GROUP_H
 #define COMM_ARENA_ARENA_GROUP_H
 
-#include "comm/comm_ops.h"
 #include "comm/health/calls.h"
 #include "comm/transport/arena/arena.h"
+#include "comm/transport_ops.h"
 #include "device/allocator.h"
 
 /* One rank's view of the arena. */

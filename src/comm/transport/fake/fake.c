@@ -4,7 +4,7 @@
 #include "base/compiler.h"
 #include "comm/comm.h"
 #include "comm/sharded_buffer.h"
-#include "comm/transport/fake/fake_machines.h"
+#include "comm/transport/fake/fake_world.h"
 #include "comm/transport/network/network_coalesced.h"
 #include "comm/transport/network/network_plain.h"
 #include "device/device.h"

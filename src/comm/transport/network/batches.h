@@ -2,7 +2,7 @@
 #ifndef COMM_NETWORK_BATCHES_H
 #define COMM_NETWORK_BATCHES_H
 
-#include "comm/comm_ops.h"
+#include "comm/transport_ops.h"
 
 enum {
     FSDP__BATCH_PIECES = 256,

@@ -7,11 +7,11 @@
 
 #include "base/alloc.h"
 #include "comm/transport/arena/arena_transport.h"
+#include "comm/transport/network/join_report.h"
 #include "comm/transport/network/network_coalesced.h"
 #include "comm/transport/network/network_memory.h"
 #include "comm/transport/network/network_plain.h"
 #include "comm/transport/network/numbering.h"
-#include "comm/transport/network/report.h"
 #include "comm/world.h"
 
 /* ---- the table: what is not in files of its own is the arena's ---- */

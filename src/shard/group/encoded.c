@@ -1,5 +1,5 @@
-/* wire.c - encodes, gathers and decodes groups. */
-#include "shard/group/wire.h"
+/* encoded.c - encodes, gathers and decodes groups. */
+#include "shard/group/encoded.h"
 
 #include "base/alloc.h"
 #include "base/compiler.h"

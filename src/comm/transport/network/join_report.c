@@ -1,5 +1,5 @@
-/* report.c - compares the reports of all ranks. */
-#include "comm/transport/network/report.h"
+/* join_report.c - compares the reports of all ranks. */
+#include "comm/transport/network/join_report.h"
 
 #include <stdio.h>
 

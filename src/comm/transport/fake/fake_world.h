@@ -1,7 +1,7 @@
-/* fake_machines.h - several machines of which only this rank exists: a world on paper ([Note: a world on paper] in
+/* fake_world.h - several machines of which only this rank exists: a world on paper ([Note: a world on paper] in
  * network/network_group.h), and the memory that its ranks would share. */
-#ifndef COMM_FAKE_FAKE_MACHINES_H
-#define COMM_FAKE_FAKE_MACHINES_H
+#ifndef COMM_FAKE_FAKE_WORLD_H
+#define COMM_FAKE_FAKE_WORLD_H
 
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
-/* fake_machines.c - machines that do not exist, and their memory. */
-#include "comm/transport/fake/fake_machines.h"
+/* fake_world.c - machines that do not exist, and their memory. */
+#include "comm/transport/fake/fake_world.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* report.h - tells how far each rank has got, before there is a world to tell it in. */
-#ifndef COMM_NETWORK_REPORT_H
-#define COMM_NETWORK_REPORT_H
+/* join_report.h - tells how far each rank has got, before there is a world to tell it in. */
+#ifndef COMM_NETWORK_JOIN_REPORT_H
+#define COMM_NETWORK_JOIN_REPORT_H
 
 #include "comm/health/places.h"
 #include "comm/transport/network/network.h"

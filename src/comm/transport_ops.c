@@ -1,5 +1,5 @@
-/* comm_ops.c - the names of calls in messages. */
-#include "comm/comm_ops.h"
+/* transport_ops.c - the names of calls in messages. */
+#include "comm/transport_ops.h"
 
 const char *fsdp__call_text(fsdp__call_name name)
 {

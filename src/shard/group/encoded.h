@@ -1,6 +1,6 @@
-/* wire.h - groups that are gathered in other bytes than those of their shards, because some parameter has an extension
- * (fsdp_gather_extension). What each rank sends of a group is one run of bytes, the parameters' one after the other.
- * Parameters without an extension are sent in param_dtype.
+/* encoded.h - groups that are gathered in other bytes than those of their shards, because some parameter has an
+ * extension (fsdp_gather_extension). What each rank sends of a group is one run of bytes, the parameters' one after the
+ * other. Parameters without an extension are sent in param_dtype.
  *
  *   encode   after a write to a shard: calls pre of every parameter; what this rank sends stays until the next encode
  *   gather   gathers the ranks' bytes, then calls post of every parameter, into memory of this rank's own (COPY)
@@ -16,8 +16,8 @@
  * module, and each unshard by the caller, begins with one all-reduce for all groups that are sharded. A rank that has
  * written nothing sends the number that it sent before, and encodes anew only if the result differs. Between a forward
  * and its backward there is no such all-reduce, unless a shard was written: there all ranks write, or none. */
-#ifndef SHARD_GROUP_WIRE_H
-#define SHARD_GROUP_WIRE_H
+#ifndef SHARD_GROUP_ENCODED_H
+#define SHARD_GROUP_ENCODED_H
 
 #include "shard/group/comm_context.h"
 #include "shard/group/region.h"

@@ -1,4 +1,4 @@
-/* comm_ops.h - what a transport provides, as a table for each of its jobs. A transport makes contexts
+/* transport_ops.h - what a transport provides, as a table for each of its jobs. A transport makes contexts
  * (fsdp_context_create_threads, fsdp__shm_join, ...) and attaches itself to them with its tables; nothing above knows
  * which transport it is.
  *
@@ -34,8 +34,8 @@
  *     stream beneath the work that it is called in; and returns without settling.
  * A transport may use the streams' workspace in any slot but all_gather and all_to_all, which are called while packed
  * pieces lie there (coalesced.h). Groups of one rank and streams of a device without bytes never reach a transport. */
-#ifndef COMM_COMM_OPS_H
-#define COMM_COMM_OPS_H
+#ifndef COMM_TRANSPORT_OPS_H
+#define COMM_TRANSPORT_OPS_H
 
 #include "comm/internal.h"
 #include "fsdp/comm.h"
@@ -220,8 +220,7 @@ typedef struct fsdp__comm_ops {
 } fsdp__comm_ops;
 
 /* The transport without peers: every rank of the world is taken to hold what this one holds. It also serves groups of
- * one rank. `transport` is NULL, or belongs to a world of several machines (fake/machines.h); `group` is the
- * fsdp_process_group. */
+ * one rank. `transport` is NULL, or belongs to a world of several machines (fake_world.h). */
 extern const fsdp__comm_ops fsdp__comm_fake_ops;
 
 #endif
