@@ -59,7 +59,7 @@ set(FSDP_TEST_WAITS test_comm_machines_faults test_comm_machines_stalls test_com
 # Where no sanitizer watches, the race check does (src/check/races.h).
 function(fsdp_test_properties name layer)
   set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${FSDP_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
-  if(NOT FSDP_SANITIZE)
+  if(NOT FSDP_SANITIZE AND NOT layer MATCHES "^(examples|fuzz|tools)$")  # these link no checks
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_TEST_RACES=1)
   endif()
   if(name IN_LIST FSDP_TEST_WAITS)
@@ -135,8 +135,8 @@ set(FSDP_SIM_EXCEPT
   test_train_run_config   # keys and values
   test_train_inputs)      # files
 
-# But for FSDP_TEST_LONG, of some layers those are enough that stage, copy or order what they do otherwise on that device
-# than on the CPU, which has worker streams of its own.
+# Without FSDP_TEST_LONG, some layers run there only the tests of what is staged, copied or ordered otherwise than on the
+# CPU, which has worker streams of its own.
 set(FSDP_SIM_FEW_LAYERS)
 set(FSDP_SIM_FEW test_shard_offload test_shard_overlap test_shard_parity test_shard_pipeline test_train_step)
 if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
@@ -268,13 +268,16 @@ endfunction()
 set(FSDP_TEST_ALONE test_backend_threads test_checkpoint_power_cut test_format_power_cut test_hub_power_cut)
 
 foreach(layer IN LISTS fsdp_test_folders)
+  if(layer IN_LIST FSDP_EXCEPT_LAYERS)
+    continue()
+  endif()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/test_*.c)
   set(files)
   foreach(source IN LISTS sources)
     get_filename_component(file ${source} NAME_WE)
     string(REGEX REPLACE "^test_" "" file ${file})
     set(name test_${layer}_${file})
-    if(name IN_LIST FSDP_EXCEPT OR layer IN_LIST FSDP_EXCEPT_LAYERS)
+    if(name IN_LIST FSDP_EXCEPT)
       continue()
     endif()
     if(name IN_LIST FSDP_TEST_ALONE)
@@ -301,7 +304,7 @@ foreach(layer IN LISTS fsdp_test_folders)
   foreach(script IN LISTS scripts)
     get_filename_component(file ${script} NAME_WE)
     string(REPLACE "test_" "test_${layer}_" name ${file})
-    if(name IN_LIST FSDP_EXCEPT OR layer IN_LIST FSDP_EXCEPT_LAYERS)
+    if(name IN_LIST FSDP_EXCEPT)
       continue()
     endif()
     fsdp_test_script(${name} ${layer} ${script})

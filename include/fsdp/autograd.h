@@ -121,7 +121,7 @@ typedef fsdp_tensor *(*fsdp_gradcheck_function)(void *arg, fsdp_tensor *const *i
 FSDP_API fsdp_status fsdp_gradcheck(fsdp_gradcheck_function function, void *arg, fsdp_tensor *const *inputs, int count,
                                     double eps, double atol, double rtol);
 
-/* ======== for experts: a training run needs nothing below ========
+/* ======== for experts: most programs need nothing below ========
  *
  * ---- custom operations ----
  *

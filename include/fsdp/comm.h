@@ -136,7 +136,42 @@ FSDP_API void fsdp_objects_free(fsdp_process_group *group, void **objects, size_
  * if ranks are on several machines and it does not name that one. [collective] [blocks] */
 FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
 
-/* ======== for experts: a training run needs nothing below ========
+/* ---- counters ---- */
+
+typedef enum fsdp_collective {
+    FSDP_ALL_GATHER,
+    FSDP_REDUCE_SCATTER,
+    FSDP_ALL_REDUCE,
+    FSDP_BROADCAST,
+    FSDP_ALL_TO_ALL,
+    FSDP_BARRIER,
+    FSDP_OBJECTS,
+    FSDP_COLLECTIVES
+} fsdp_collective;
+
+typedef struct fsdp_comm_stats {
+    int64_t calls[FSDP_COLLECTIVES];
+    /* Bytes that a ring algorithm sends per rank: (W-1)/W n for an all-gather or reduce-scatter of n padded bytes,
+     * twice that for an all-reduce. These are the algorithm's figures, whatever the transport does. Groups of one rank
+     * send and count nothing. */
+    int64_t bytes_sent[FSDP_COLLECTIVES];
+    int64_t calls_of[FSDP_COLLECTIVES][FSDP_REDUCE_OPS]; /* reductions by the operation on the wire */
+    int64_t bytes_moved[FSDP_COLLECTIVES];               /* bytes that this rank has copied or read from peers */
+    /* Traffic of this rank with ranks of other machines: bytes of buffers only, and the number of messages sent, which
+     * carry them or a header of the call (docs/cluster.md). */
+    int64_t network_sent[FSDP_COLLECTIVES], network_received[FSDP_COLLECTIVES];
+    int64_t network_messages[FSDP_COLLECTIVES];
+} fsdp_comm_stats;
+
+FSDP_API const char *fsdp_collective_name(fsdp_collective kind);
+FSDP_API void fsdp_process_group_stats(const fsdp_process_group *group, fsdp_comm_stats *out);
+FSDP_API void fsdp_context_comm_stats(const fsdp_context *context,
+                                      fsdp_comm_stats *out); /* of all groups, including freed ones */
+FSDP_API void fsdp_context_reset_comm_stats(fsdp_context *context);
+/* Returns the host nanoseconds that this rank has spent in collectives: in total, and waiting for peers. */
+FSDP_API void fsdp_context_comm_time(const fsdp_context *context, int64_t *total_ns, int64_t *waiting_ns);
+
+/* ======== for experts: most programs need nothing below ========
  *
  * ---- coalesced collectives for sharded parameters ----
  *
@@ -218,41 +253,6 @@ FSDP_API void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_mem
                                              size_t bytes);
 /* Forces the packing path even if memory is shared (for tests and comparison). Set the same on every rank. */
 FSDP_API void fsdp_process_group_force_copy(fsdp_process_group *group, bool on);
-
-/* ---- counters ---- */
-
-typedef enum fsdp_collective {
-    FSDP_ALL_GATHER,
-    FSDP_REDUCE_SCATTER,
-    FSDP_ALL_REDUCE,
-    FSDP_BROADCAST,
-    FSDP_ALL_TO_ALL,
-    FSDP_BARRIER,
-    FSDP_OBJECTS,
-    FSDP_COLLECTIVES
-} fsdp_collective;
-
-typedef struct fsdp_comm_stats {
-    int64_t calls[FSDP_COLLECTIVES];
-    /* Bytes that a ring algorithm sends per rank: (W-1)/W n for an all-gather or reduce-scatter of n padded bytes,
-     * twice that for an all-reduce. These are the algorithm's figures, whatever the transport does. Groups of one rank
-     * send and count nothing. */
-    int64_t bytes_sent[FSDP_COLLECTIVES];
-    int64_t calls_of[FSDP_COLLECTIVES][FSDP_REDUCE_OPS]; /* reductions by the operation on the wire */
-    int64_t bytes_moved[FSDP_COLLECTIVES];               /* bytes that this rank has copied or read from peers */
-    /* Traffic of this rank with ranks of other machines: bytes of buffers only, and the number of messages sent, which
-     * carry them or a header of the call (docs/cluster.md). */
-    int64_t network_sent[FSDP_COLLECTIVES], network_received[FSDP_COLLECTIVES];
-    int64_t network_messages[FSDP_COLLECTIVES];
-} fsdp_comm_stats;
-
-FSDP_API const char *fsdp_collective_name(fsdp_collective kind);
-FSDP_API void fsdp_process_group_stats(const fsdp_process_group *group, fsdp_comm_stats *out);
-FSDP_API void fsdp_context_comm_stats(const fsdp_context *context,
-                                      fsdp_comm_stats *out); /* of all groups, including freed ones */
-FSDP_API void fsdp_context_reset_comm_stats(fsdp_context *context);
-/* Returns the host nanoseconds that this rank has spent in collectives: in total, and waiting for peers. */
-FSDP_API void fsdp_context_comm_time(const fsdp_context *context, int64_t *total_ns, int64_t *waiting_ns);
 
 #ifdef __cplusplus
 }

@@ -55,13 +55,13 @@
  *         fsdp_context *context = NULL;
  *         fsdp_module *model = NULL;
  *         fsdp_optimizer *adamw = NULL;
- *         fsdp_status st = fsdp_context_from_env(&context);
+ *         fsdp_status status = fsdp_context_from_env(&context);
  *
- *         if (st == FSDP_OK)
- *             st = build(context, fsdp_meta(context), &model);            // shapes only
- *         if (st == FSDP_OK)
- *             st = train(context, model, &adamw);
- *         if (st != FSDP_OK) {
+ *         if (status == FSDP_OK)
+ *             status = build(context, fsdp_meta(context), &model);        // shapes only
+ *         if (status == FSDP_OK)
+ *             status = train(context, model, &adamw);
+ *         if (status != FSDP_OK) {
  *             fprintf(stderr, "%s\n", fsdp_last_error());
  *             if (context)
  *                 fsdp_abort(context, fsdp_last_error());                 // or the other ranks would wait
@@ -69,7 +69,7 @@
  *         fsdp_optimizer_free(adamw);
  *         fsdp_module_unref(model);
  *         fsdp_context_free(context);
- *         return st != FSDP_OK;
+ *         return status != FSDP_OK;
  *     }
  *
  * The examples folder contains this program and others, ready to build. Read next: nn.h (modules), ops.h (the

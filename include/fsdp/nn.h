@@ -261,7 +261,7 @@ FSDP_API fsdp_module *fsdp_module_list_create(fsdp_context *context);
 FSDP_API fsdp_module *fsdp_module_dict_create(fsdp_context *context);
 FSDP_API fsdp_status fsdp_module_list_append(fsdp_module *list, fsdp_module *child); /* named "0", "1", ... */
 
-/* ======== for experts: a training run needs nothing below ========
+/* ======== for experts: most programs need nothing below ========
  *
  * ---- hooks ----
  *

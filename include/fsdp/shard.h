@@ -278,7 +278,9 @@ FSDP_API fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info
  * gradients to the host is not included. */
 FSDP_API fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gather_ns, int64_t *reduce_ns);
 
-/* ======== for experts: a training run needs nothing below ========
+/* ======== for experts: most programs need nothing below ========
+ *
+ * These, too, return FSDP_STATE if `module` was not given to fully_shard.
  *
  * ---- when parameters are gathered and resharded ---- */
 

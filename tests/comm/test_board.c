@@ -1,4 +1,4 @@
-/* test_board.c - places of the board while they are written, and after their writer has died. */
+/* test_board.c - rows of the board while they are written, and after their writer has died. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* arena_memory.c - memory that peers see: what a rank takes from the arena's heap, and regions that a group shares.
  *
  * Blocks come from the same allocator as a device's (device/allocator.h); only its segments come from the heap. A
- * shared region lies in a segment of the group's first rank and begins with a header (readers.h). The owner takes back
- * regions that were freed when the group allocates the next one, between two meetings, where no rank can be freeing one
- * at the same time: so every run frees at the same points. Regions of a group that has ended are taken back when any of
- * the owner's groups allocates. */
+ * shared region lies in a segment of the group's first rank and begins with a header (health/region.h). The owner takes
+ * back regions that were freed when the group allocates the next one, between two meetings, where no rank can be
+ * freeing one at the same time: so every run frees at the same points. Regions of a group that has ended are taken back
+ * when any of the owner's groups allocates. */
 #include "comm/transport/arena/arena_memory.h"
 
 #include <stdio.h>

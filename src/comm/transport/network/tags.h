@@ -14,7 +14,7 @@ enum {
 };
 
 /* Returns the first tag of a group. `ticket` is that of its creation, 0 for the world. Two groups may have the same
- * tags: see group.c. */
+ * tags: see network_group.c. */
 static inline int fsdp__tag_base(uint64_t ticket)
 {
     uint64_t groups = FSDP__NETWORK_TAGS / FSDP__TAG_KINDS;
