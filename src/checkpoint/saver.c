@@ -154,8 +154,7 @@ void fsdp_checkpoint_saver_free(fsdp_checkpoint_saver *saver)
         return;
     atomic_store(&saver->stop, true);
     join(saver);
-    if (saver->publication)
-        end(saver);
+    end(saver);
     fsdp__publication_free(saver->publication);
     fsdp_tensor_unref(saver->copy);
     fsdp__free(saver->pinned);
@@ -201,6 +200,8 @@ static fsdp_status hold_folder(fsdp_checkpoint_saver *s)
     fsdp__publish_options options = {
         .folder = s->path, .kind = &checkpoint_folder, .parent = s->home.path ? &s->home : NULL, .only_new = true};
 
+    /* A saver that was given up removes nothing any more. */
+    FSDP_TRY(fsdp__publication_held(s->publication));
     FSDP_TRY(remove_leftovers(s));
     FSDP_TRY(fsdp__publication_begin(s->publication, &options));
     FSDP_TRY(fsdp__publication_parent(s->publication, &s->into));

@@ -17,7 +17,7 @@
 
 struct fsdp__publication {
     fsdp_context *context;
-    pthread_mutex_t mutex; /* held in begin, scratch, check, commit and abandon */
+    pthread_mutex_t mutex; /* held in every call */
     bool held;             /* it has begun, and not ended */
     bool given_up;         /* from elsewhere: it never begins again */
     bool committed;
@@ -221,6 +221,8 @@ static void let_go(fsdp__publication *p)
 
 void fsdp__publication_end(fsdp__publication *p)
 {
+    if (!p)
+        return;
     pthread_mutex_lock(&p->mutex);
     if (p->held)
         let_go(p);

@@ -66,7 +66,8 @@ fsdp_status fsdp__publication_commit(fsdp__publication *p);
 /* Returns FSDP_INTERRUPTED when the publication was given up from elsewhere: this is then the reason of any other
  * failure. */
 fsdp_status fsdp__publication_held(fsdp__publication *p);
-/* Removes what was made, unless it was committed. Does nothing before the beginning and after the end. */
+/* Removes what was made, unless it was committed. Does nothing before the beginning and after the end, or
+ * for NULL. */
 void fsdp__publication_end(fsdp__publication *p);
 /* Gives the publication up: ends it, after a commit under way, and it never begins again. May be called from any
  * thread. [thread-safe] */
