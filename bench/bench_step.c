@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
+#include "base/probe.h"
 #include "base/rng.h"
 #include "device/kernels.h"
 #include "fsdp/fsdp1.h"
@@ -334,6 +335,30 @@ static int64_t faults(void)
     return usage.ru_minflt + usage.ru_majflt;
 }
 
+/* ---- time of kernels by class, on all threads of this rank ---- */
+
+static _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES];
+
+static fsdp_status time_kernel(fsdp__probe_event *e)
+{
+    static _Thread_local int64_t begun;
+
+    if (e->point == FSDP__POINT_KERNEL_BEGUN)
+        begun = e->ns;
+    else if (e->kind < FSDP__KERNELS)
+        atomic_fetch_add(&kernel_ns[fsdp__kernel_infos[e->kind].class], e->ns - begun);
+    return FSDP_OK;
+}
+
+__attribute__((constructor)) static void time_kernels(void)
+{
+    static fsdp__subscriber timer = {.points = FSDP__POINT_BIT(FSDP__POINT_KERNEL_BEGUN) |
+                                               FSDP__POINT_BIT(FSDP__POINT_KERNEL_DONE),
+                                     .see = time_kernel};
+
+    fsdp__subscribe(&timer);
+}
+
 /* Runs the steps, with the counters of those after the warm-up in `report`; returns the loss of the first one. */
 static double measure(fsdp_context *context, fsdp_module *model, fsdp_optimizer *adamw, const options *o,
                       const int32_t *tokens, double *seconds, rank_report *report)
@@ -345,7 +370,8 @@ static double measure(fsdp_context *context, fsdp_module *model, fsdp_optimizer 
         int64_t start;
 
         if (i == 0) {
-            fsdp__device_kernel_time_reset(fsdp_cpu(context));
+            for (int c = 0; c < FSDP__KERNEL_CLASSES; c++)
+                atomic_store(&kernel_ns[c], 0);
             fsdp_context_comm_time(context, &comm_ns, &wait_ns);
             report->faults = -faults();
         }
@@ -360,7 +386,8 @@ static double measure(fsdp_context *context, fsdp_module *model, fsdp_optimizer 
             seconds[i] = (double)(fsdp__clock_ns() - start) / 1e9;
     }
     report->faults += faults();
-    fsdp__device_kernel_time(fsdp_cpu(context), report->kernel_ns);
+    for (int c = 0; c < FSDP__KERNEL_CLASSES; c++)
+        report->kernel_ns[c] = atomic_load(&kernel_ns[c]);
     fsdp_context_comm_time(context, &report->comm_ns, &report->wait_ns);
     report->comm_ns -= comm_ns;
     report->wait_ns -= wait_ns;

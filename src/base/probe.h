@@ -5,7 +5,8 @@
  * fails as it would if the system had refused.
  *
  * A subscriber is told on the thread that is at the point, which may be any thread of any rank, and several at once. It
- * must not change what the product does otherwise, and must not reach a point that it listens to. */
+ * must not change what the product does otherwise, and must not reach a point that it listens to unless it ignores
+ * itself there, as check/fault.c does. What has begun is told to be done, also if it failed or was refused. */
 #ifndef BASE_PROBE_H
 #define BASE_PROBE_H
 
@@ -19,10 +20,11 @@ typedef enum fsdp__point {
     /* ---- the process ---- */
     FSDP__POINT_CONTEXT_OPENED, /* [asks] context: it was made from the environment, and nothing was done with it */
     FSDP__POINT_ALLOCATION,     /* [asks] before memory of the host or of a device is taken: bytes */
-    /* [asks, with errno] Before a file is made, written, synced, renamed or removed. bytes: those of a write, which the
+    /* [asks, with errno] Before a file is made, written, synced or renamed. bytes: those of a write, which the
      * subscriber may reduce; 0: it is no write. */
     FSDP__POINT_WRITE,
-    /* [asks, with errno] Before a folder is made, or a file or folder removed where a failure is ignored. */
+    /* [asks, with errno] Before a folder is made, or a file or folder removed, also by a clean-up that ignores
+     * failures. */
     FSDP__POINT_FOLDER,
     /* A thread lends its work to the thread that is told to borrow the same object, until it borrows it back. */
     FSDP__POINT_WORK_LENT,     /* object */
@@ -33,7 +35,7 @@ typedef enum fsdp__point {
     FSDP__POINT_MEMORY_UNMAPPED,   /* before it is gone: memory */
     FSDP__POINT_MEMORY_TAKEN,      /* stream (the device's own), memory, bytes, kind: fsdp_memory_kind */
     FSDP__POINT_MEMORY_GIVEN_BACK, /* before, in the order of the device's own stream: the same */
-    FSDP__POINT_MEMORY_NAMED,      /* what lies in a part of a block from now on: the same, name */
+    FSDP__POINT_MEMORY_NAMED,      /* what lies in a part of a block from now on: memory, bytes, kind, name */
     /* [asks] Before the stream's running work uses memory without a kernel: stream, memory, bytes, kind: fsdp__access,
      * name: what it does. */
     FSDP__POINT_MEMORY_USED,
@@ -53,12 +55,12 @@ typedef enum fsdp__point {
     FSDP__POINT_EVENT_CLOSED,   /* before it is gone: event. stream is NULL */
     FSDP__POINT_STREAM_REACHED, /* the host has waited for all of its work */
 
-    /* ---- what streams do. ns: the host's clock (base/clock.h), which is the clock of all devices that run there ----
-     */
+    /* ---- what streams do. ns: the clock of base/clock.h ---- */
     FSDP__POINT_KERNEL_ISSUED, /* kind: fsdp__kernel, name, object: its arguments */
     FSDP__POINT_KERNEL_BEGUN,  /* [asks] the same, ns. A caller's own function: kind FSDP__KERNELS, no arguments */
     FSDP__POINT_KERNEL_DONE,   /* kind, name, ns */
-    /* A copy between the host and a device: memory (to), from, bytes, name. One of these two pairs. */
+    /* A copy between the host and a device: memory (to), from, bytes, name. One of these two pairs: a copy that is
+     * queued ends with the item of the stream that does it. */
     FSDP__POINT_COPY_ISSUED,  /* before the next item of the stream, which does it */
     FSDP__POINT_COPY_REFUSED, /* that item could not be queued */
     FSDP__POINT_COPY_BEGUN,   /* [asks] inside the stream's work */
@@ -117,7 +119,8 @@ static inline bool fsdp__is_probed(fsdp__point point)
     return atomic_load_explicit(&fsdp__probed, memory_order_relaxed) & FSDP__POINT_BIT(point);
 }
 
-/* Tells all who listen to the point. Returns the first refusal, after which nobody else is told. */
+/* Tells all who listen to the point. Returns the first refusal, after which nobody else is told: those who were told
+ * before hear nothing of it. */
 fsdp_status fsdp__probe(fsdp__probe_event *event);
 
 /* Tells, with the fields of the event: FSDP__TELL(WORK_LENT, .object = saver). */

@@ -62,12 +62,15 @@ static fsdp_status queue(fsdp_stream *stream, copy function, void *dst, const vo
 
 static fsdp_status run(fsdp_stream *stream, copy function, void *dst, const void *src, size_t bytes, const char *name)
 {
+    fsdp_status status;
+
     if (bytes == 0 || !function)
         return FSDP_OK;
-    FSDP_TRY(FSDP__ASK(COPY_BEGUN, COPY_EVENT));
-    FSDP_TRY(function(stream, dst, src, bytes));
+    status = FSDP__ASK(COPY_BEGUN, COPY_EVENT);
+    if (status == FSDP_OK)
+        status = function(stream, dst, src, bytes);
     FSDP__TELL(COPY_DONE, COPY_EVENT);
-    return FSDP_OK;
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
 fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)

@@ -68,8 +68,9 @@ fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_ki
         return fsdp_fail_prefix(status, "cannot allocate %zu bytes of %s on device '%s'", bytes,
                                 fsdp_memory_kind_name(kind), device->name);
     FSDP_TRY(fsdp__allocator_take(device->allocator, bytes, kind, out));
-    FSDP__TELL(MEMORY_TAKEN, .context = device->context, .stream = device->stream, .memory = *out, .bytes = bytes,
-               .kind = (int)kind);
+    if (bytes > 0)
+        FSDP__TELL(MEMORY_TAKEN, .context = device->context, .stream = device->stream, .memory = *out, .bytes = bytes,
+                   .kind = (int)kind);
     return FSDP_OK;
 }
 

@@ -102,19 +102,21 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
     void **data = (void **)(uintptr_t)(memory + c->data_at); /* in the queue's own copy */
     const void *arg = memory + c->arg_at;
     fsdp_device *device = stream->device;
-    int64_t begun = fsdp__clock_ns(), done;
-    fsdp_status status;
+    fsdp_status refused = FSDP__ASK(KERNEL_BEGUN, .stream = stream, .kind = FSDP__KERNELS, .name = c->name,
+                                    .ns = fsdp__clock_ns()),
+                status = refused;
 
-    FSDP_TRY(FSDP__ASK(KERNEL_BEGUN, .stream = stream, .kind = FSDP__KERNELS, .name = c->name, .ns = begun));
-    fsdp_clear_error(); /* an earlier message must not pass for the function's own */
-    status = device->backend->host_access ? run_in_place(stream, c, buffers, data, arg)
-                                          : run_staged(stream, c, buffers, data, arg);
+    if (refused == FSDP_OK) {
+        fsdp_clear_error(); /* an earlier message must not pass for the function's own */
+        status = device->backend->host_access ? run_in_place(stream, c, buffers, data, arg)
+                                              : run_staged(stream, c, buffers, data, arg);
+    }
     fsdp__context_beat(device->context);
-    done = fsdp__clock_ns();
-    atomic_fetch_add_explicit(&device->kernel_ns[FSDP__KERNEL_CLASS_ELEMENTWISE], done - begun, memory_order_relaxed);
-    FSDP__TELL(KERNEL_DONE, .stream = stream, .kind = FSDP__KERNELS, .name = c->name, .ns = done);
+    FSDP__TELL(KERNEL_DONE, .stream = stream, .kind = FSDP__KERNELS, .name = c->name, .ns = fsdp__clock_ns());
     if (status == FSDP_OK)
         return FSDP_OK;
+    if (refused != FSDP_OK)
+        return fsdp_fail_hop(refused, __FILE__, __LINE__);
     if (fsdp_last_status() != status)
         return FSDP_FAIL(status, "kernel '%s': %s", c->name, fsdp_status_text(status));
     return fsdp_fail_prefix(status, "kernel '%s'", c->name);

@@ -21,7 +21,6 @@ struct fsdp_device {
     fsdp_stream *stream; /* the default one */
     /* operations launched on a device without bytes, whose streams are inline */
     int64_t flops;
-    _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES]; /* workers add to it too */
 };
 
 struct fsdp_stream {

@@ -31,23 +31,20 @@ int64_t fsdp__device_flops(const fsdp_device *device)
     return device->flops;
 }
 
-/* Reads the clock twice for each launch: 50 ns, where kernels take microseconds. */
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     fsdp_device *device = stream->device;
     const fsdp__kernel_info *info = &fsdp__kernel_infos[kernel];
-    int64_t begun = fsdp__clock_ns(), done;
     fsdp_status status;
 
     if (!device->backend->kernels)
         return count_flops(stream, kernel, args);
-    FSDP_TRY(FSDP__ASK(KERNEL_BEGUN, .stream = stream, .kind = (int)kernel, .name = info->name, .object = args,
-                       .ns = begun));
-    status = device->backend->kernels[kernel](stream, args);
+    status = FSDP__ASK(KERNEL_BEGUN, .stream = stream, .kind = (int)kernel, .name = info->name, .object = args,
+                       .ns = fsdp__clock_ns());
+    if (status == FSDP_OK)
+        status = device->backend->kernels[kernel](stream, args);
     fsdp__context_beat(device->context);
-    done = fsdp__clock_ns();
-    atomic_fetch_add_explicit(&device->kernel_ns[info->class], done - begun, memory_order_relaxed);
-    FSDP__TELL(KERNEL_DONE, .stream = stream, .kind = (int)kernel, .name = info->name, .ns = done);
+    FSDP__TELL(KERNEL_DONE, .stream = stream, .kind = (int)kernel, .name = info->name, .ns = fsdp__clock_ns());
     return status;
 }
 
@@ -90,7 +87,7 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
         return FSDP_NO_MEMORY;
     *with_table = call;
     memcpy(with_table + 1, table, call.table_bytes);
-    /* This is for the race check; the queue moves the table once more (run_call). */
+    /* check_launch walks this table; the queue moves it once more (run_call). */
     fsdp__kernel_set_table(kernel, &with_table->args, with_table + 1);
     status = queue_call(stream, with_table, sizeof call + call.table_bytes);
     fsdp__free(with_table);
@@ -106,18 +103,6 @@ fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *a
     FSDP_TRY(stream->mode == FSDP_STREAM_INLINE ? fsdp__run_kernel(stream, kernel, args)
                                                 : launch_later(stream, kernel, args));
     return FSDP_OK;
-}
-
-void fsdp__device_kernel_time(const fsdp_device *device, int64_t out_ns[FSDP__KERNEL_CLASSES])
-{
-    for (int i = 0; i < FSDP__KERNEL_CLASSES; i++)
-        out_ns[i] = atomic_load_explicit(&device->kernel_ns[i], memory_order_relaxed);
-}
-
-void fsdp__device_kernel_time_reset(fsdp_device *device)
-{
-    for (int i = 0; i < FSDP__KERNEL_CLASSES; i++)
-        atomic_store_explicit(&device->kernel_ns[i], 0, memory_order_relaxed);
 }
 
 fsdp_status fsdp__launch_fill_run(fsdp_stream *stream, void *dst, fsdp_dtype dtype, int64_t numel, double value)

@@ -494,10 +494,6 @@ static inline fsdp_status fsdp__stream_uses(fsdp_stream *stream, const void *mem
 FSDP__KERNEL_MAP(FSDP__KERNEL_LAUNCH)
 #undef FSDP__KERNEL_LAUNCH
 
-/* Host nanoseconds spent per class of kernel on this device since the last reset (work run inline or by workers). */
-void fsdp__device_kernel_time(const fsdp_device *device, int64_t out_ns[FSDP__KERNEL_CLASSES]);
-void fsdp__device_kernel_time_reset(fsdp_device *device);
-
 /* Fills `numel` elements from `dst` on; does nothing for none. [stream] */
 fsdp_status fsdp__launch_fill_run(fsdp_stream *stream, void *dst, fsdp_dtype dtype, int64_t numel, double value);
 

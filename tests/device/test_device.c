@@ -1,6 +1,8 @@
 /* Devices: memory under its kinds, kernels under their classes. */
 #include "device/device.h"
 
+#include "base/probe.h"
+#include "device/host_kernel.h"
 #include "device/kernels.h"
 #include "support/test.h"
 
@@ -157,6 +159,77 @@ TEST(every_kernel_is_described)
     CHECK_EQ(fsdp__kernel_infos[FSDP__KERNEL_ADAM].class, FSDP__KERNEL_CLASS_OPTIMIZER);
 }
 
+/* What a subscriber is told of kernels and copies. */
+static struct {
+    _Atomic int64_t ns[FSDP__KERNEL_CLASSES];
+    _Atomic int begun, done;
+    _Atomic bool refuses;
+} told;
+
+static fsdp_status listen(fsdp__probe_event *e)
+{
+    static _Thread_local int64_t begun_ns;
+
+    if (e->point == FSDP__POINT_KERNEL_BEGUN || e->point == FSDP__POINT_COPY_BEGUN) {
+        begun_ns = e->ns;
+        atomic_fetch_add(&told.begun, 1);
+    } else {
+        atomic_fetch_add(&told.done, 1);
+        if (e->point == FSDP__POINT_KERNEL_DONE && e->kind < FSDP__KERNELS)
+            atomic_fetch_add(&told.ns[fsdp__kernel_infos[e->kind].class], e->ns - begun_ns);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status refuse(fsdp__probe_event *e)
+{
+    (void)e;
+    return told.refuses ? FSDP_FAIL(FSDP_STATE, "refused") : FSDP_OK;
+}
+
+__attribute__((constructor)) static void subscribe(void)
+{
+    static const uint64_t begun = FSDP__POINT_BIT(FSDP__POINT_KERNEL_BEGUN) | FSDP__POINT_BIT(FSDP__POINT_COPY_BEGUN);
+    static const uint64_t done = FSDP__POINT_BIT(FSDP__POINT_KERNEL_DONE) | FSDP__POINT_BIT(FSDP__POINT_COPY_DONE);
+    static fsdp__subscriber listener = {.points = begun | done, .see = listen},
+                            refuser = {.points = begun, .see = refuse};
+
+    fsdp__subscribe(&listener);
+    fsdp__subscribe(&refuser);
+}
+
+static fsdp_status fails(const void *arg, void *const *data)
+{
+    (void)arg;
+    (void)data;
+    return FSDP_FAIL(FSDP_STATE, "as it was asked to");
+}
+
+TEST(whatever_begins_is_told_to_be_done)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = fsdp_cpu(context);
+    fsdp_stream *stream = fsdp_device_stream(cpu);
+    float value = 1, block[1];
+    fsdp__fill_args args = {.dst = block, .dtype = FSDP_F32, .numel = 1, .value = 3};
+    const fsdp__host_kernel failing = {.name = "failing", .function = fails};
+
+    atomic_store(&told.begun, 0);
+    atomic_store(&told.done, 0);
+    CHECK_OK(fsdp__launch_fill(stream, &args));
+    CHECK_OK(fsdp__run_copy_to_device(stream, block, &value, sizeof value));
+    CHECK_ERROR(fsdp__launch_host_kernel(stream, &failing), FSDP_STATE, "kernel 'failing': as it was asked to");
+    CHECK(told.begun >= 3);
+    CHECK_EQ(told.begun, told.done);
+    told.refuses = true;
+    CHECK_ERROR(fsdp__launch_fill(stream, &args), FSDP_STATE, "refused");
+    CHECK_ERROR(fsdp__run_copy_to_device(stream, block, &value, sizeof value), FSDP_STATE, "refused");
+    CHECK_ERROR(fsdp__launch_host_kernel(stream, &failing), FSDP_STATE, "refused");
+    told.refuses = false;
+    CHECK_EQ(told.begun, told.done);
+    fsdp_context_free(context);
+}
+
 TEST(launches_run_and_their_time_is_filed_by_class)
 {
     for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
@@ -173,18 +246,17 @@ TEST(launches_run_and_their_time_is_filed_by_class)
         CHECK_OK(fsdp_stream_create(cpu, (fsdp_stream_mode)mode, &stream));
         CHECK_OK(fsdp__device_alloc(cpu, NUMEL * sizeof(float), FSDP_MEMORY_ACTIVATION, &block));
         args.dst = block;
-        fsdp__device_kernel_time(cpu, before);
+        for (int c = 0; c < FSDP__KERNEL_CLASSES; c++)
+            before[c] = told.ns[c];
         CHECK_OK(fsdp__launch_fill(stream, &args));
         args.dst = NULL; /* the arguments were copied */
         CHECK_OK(fsdp_stream_synchronize(stream));
         CHECK_EQ(((float *)block)[0], 3);
         CHECK_EQ(((float *)block)[NUMEL - 1], 3);
-        fsdp__device_kernel_time(cpu, after);
+        for (int c = 0; c < FSDP__KERNEL_CLASSES; c++)
+            after[c] = told.ns[c];
         for (int c = 0; c < FSDP__KERNEL_CLASSES; c++)
             CHECK_EQ(after[c] > before[c], c == FSDP__KERNEL_CLASS_MEMORY);
-        fsdp__device_kernel_time_reset(cpu);
-        fsdp__device_kernel_time(cpu, after);
-        CHECK_EQ(after[FSDP__KERNEL_CLASS_MEMORY], 0);
         fsdp__device_free(cpu, block, NUMEL * sizeof(float), FSDP_MEMORY_ACTIVATION);
         fsdp_stream_free(stream);
         CHECK_EQ(test_live_bytes(context), 0);
