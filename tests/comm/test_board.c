@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/health/calls.h"
+#include "comm/health/verdict.h"
 #include "support/test.h"
 
 enum {
@@ -113,6 +114,31 @@ TEST(a_place_whose_writer_has_died_is_not_read)
     atomic_fetch_add(&fsdp__row_of(board, 2)->said[0], 1); /* as it begins to write of rank 2 */
     for (int r = 0; r < RANKS; r++)
         CHECK_EQ(fsdp__board_said(board, r, &heard), r != 2);
+    free(board);
+}
+
+TEST(a_call_that_cannot_be_read_whole_is_no_disagreement)
+{
+    enum {
+        LOCALS = 2
+    };
+    fsdp__board *board = aligned_alloc(64, fsdp__board_bytes(LOCALS, LOCALS));
+
+    memset(board, 0, fsdp__board_bytes(LOCALS, LOCALS));
+    fsdp__board_begin(board, LOCALS, LOCALS);
+    for (int r = 0; r < LOCALS; r++) {
+        fsdp__doing doing;
+
+        fsdp__doing_set(&doing, "world", 3, 1, r == 0 ? FSDP__CALL_BARRIER : FSDP__CALL_BROADCAST, (char[64]){""});
+        fsdp__cell_write(fsdp__desk_at(board, 0, r)->doing, &doing, sizeof doing);
+    }
+    atomic_fetch_add(&fsdp__desk_at(board, 0, 1)->doing[0], 1); /* as it begins to write */
+    fsdp__verdict_disagreement(board, 0, 0);
+    fsdp__verdict_disagreement(board, 0, 1);
+    CHECK(!fsdp__board_aborted(board));
+    atomic_fetch_add(&fsdp__desk_at(board, 0, 1)->doing[0], 1);
+    fsdp__verdict_disagreement(board, 0, 0);
+    CHECK(fsdp__board_aborted(board));
     free(board);
 }
 

@@ -97,18 +97,19 @@ bool fsdp__call_is_on_its_way(const fsdp__board *board, int group, int rank)
            atomic_load_explicit(&desk->issued, memory_order_acquire);
 }
 
-void fsdp__call_last(const fsdp__board *board, int group, int rank, fsdp__doing *out)
+bool fsdp__call_last(const fsdp__board *board, int group, int rank, fsdp__doing *out)
 {
     const fsdp__row *row = fsdp__row_at(board, rank);
+    bool whole = true;
 
     *out = (fsdp__doing){.sequence = 0};
     if (group < 0)
         group = (int)atomic_load_explicit(&row->last, memory_order_acquire) - 1;
-    /* A rank that moves on so fast that it is never seen at rest is described by a mixture. */
     if (group >= 0)
-        (void)fsdp__cell_read(group == FSDP__BOARD_GROUPS ? row->elsewhere : fsdp__desk_at(board, group, rank)->doing,
-                              out, sizeof *out);
+        whole = fsdp__cell_read(group == FSDP__BOARD_GROUPS ? row->elsewhere : fsdp__desk_at(board, group, rank)->doing,
+                                out, sizeof *out);
     out->group[sizeof out->group - 1] = out->label[sizeof out->label - 1] = '\0';
+    return whole;
 }
 
 static void write_text(const fsdp__doing *doing, char *text, size_t bytes)

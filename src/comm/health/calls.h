@@ -29,7 +29,7 @@ typedef struct fsdp__health {
 /* Says how long to wait for a rank that stands still (0: for ever), and how long a tick is. */
 void fsdp__health_set_timeout(fsdp__health *health, int64_t timeout_ms, int64_t tick_ms);
 
-/* What a rank says of a call: in a group that has desks, or in one that has none. */
+/* Fills in what a rank says of a call. */
 void fsdp__doing_set(fsdp__doing *doing, const char *group, int tag, uint64_t sequence, int32_t name,
                      const char *label);
 /* Notes a moment of a call in group `index`; -1: it has no desks. */
@@ -44,8 +44,9 @@ void fsdp__health_looked(const fsdp__health *health, int64_t cpu_ns);
 
 /* Returns whether `rank` has issued a call of the group that is not done: it may get there by itself. */
 bool fsdp__call_is_on_its_way(const fsdp__board *board, int group, int rank);
-/* Gets the call that `rank` began last in the group, or with group -1 in any. */
-void fsdp__call_last(const fsdp__board *board, int group, int rank, fsdp__doing *out);
+/* Gets the call that `rank` began last in the group, or with group -1 in any. Returns false, and a mixture of two
+ * calls, if the rank goes on so fast that it cannot be read. */
+bool fsdp__call_last(const fsdp__board *board, int group, int rank, fsdp__doing *out);
 /* Writes that call: "call 7 of group 'world' (all_gather_coalesced for 'layers.3')". Returns false when there was
  * none. */
 bool fsdp__call_text_of(const fsdp__board *board, int group, int rank, char *text, size_t bytes);

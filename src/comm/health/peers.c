@@ -97,7 +97,8 @@ void fsdp__peers_say(fsdp__peers *peers, fsdp__said *out)
     const fsdp__board *board = peers->own->board;
 
     *out = (fsdp__said){.in = atomic_load(&peers->in), .awaits = atomic_load(&peers->awaits)};
-    fsdp__call_last(board, -1, peers->own->rank, &out->doing);
+    if (!fsdp__call_last(board, -1, peers->own->rank, &out->doing))
+        out->doing = (fsdp__doing){.sequence = 0}; /* what was said before stays */
     peers->still = is_still(peers) ? peers->still + 1 : 0;
     out->still = peers->still;
     if (out->awaits == 0)
@@ -112,7 +113,7 @@ static bool is_older(const fsdp__doing *beat, const fsdp__doing *known)
     return beat->sequence < known->sequence && (beat->sequence == 0 || beat->tag == known->tag);
 }
 
-/* Nobody else writes these rows. */
+/* Only this rank writes these rows, on whatever thread holds the mutex. */
 void fsdp__peers_hear(fsdp__peers *peers, int rank, const fsdp__said *said)
 {
     fsdp__known *known = &peers->known[rank];

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "base/context.h"
 #include "comm/health/gone.h"
 #include "comm/health/process.h"
 #include "comm/health/watchdog.h"
@@ -167,13 +166,14 @@ void fsdp__verdict_disagreement(fsdp__board *board, int group, int rank)
     fsdp__doing mine, other;
     char text[256];
 
-    fsdp__call_last(board, group, rank, &mine);
+    if (!fsdp__call_last(board, group, rank, &mine))
+        return;
     for (int r = 0; r < board->world; r++) {
         const fsdp__doing *first = r < rank ? &other : &mine, *second = r < rank ? &mine : &other;
 
-        fsdp__call_last(board, group, r, &other);
         /* Another tag: it has not come to this group yet, whose place was that of another one. */
-        if (other.tag != mine.tag || other.sequence != mine.sequence || other.name == mine.name)
+        if (!fsdp__call_last(board, group, r, &other) || other.tag != mine.tag || other.sequence != mine.sequence ||
+            other.name == mine.name)
             continue;
         snprintf(text, sizeof text, "ranks disagree in group '%s': call %llu is %s on rank %d but %s on rank %d",
                  mine.group, (unsigned long long)mine.sequence, fsdp__call_text((fsdp__call_name)first->name),

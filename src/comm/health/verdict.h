@@ -11,9 +11,9 @@
 void fsdp__verdict_look(fsdp__peers *peers, int rank, int64_t waited);
 /* Does the same for a rank that has not said yet that it leaves, while this one leaves. */
 void fsdp__verdict_last_word(fsdp__peers *peers, int rank);
-/* Ends the world when another rank of this machine takes the group's call that `rank` (of this machine) is in for a
- * different one. One of the two may wait for the network first and never get to where the other waits for it, so they
- * would not compare. */
+/* Ends the world if another rank of this machine makes a different call of the group under the number of the call that
+ * `rank` (of this machine) is in. Signatures may never show this: one of the two may wait for the network before it
+ * would meet the other. */
 void fsdp__verdict_disagreement(fsdp__board *board, int group, int rank);
 /* Warns in the log that this rank waits for `rank`: after a fifth of the timeout, then at doubled intervals. `*next`
  * must be 0 when a wait begins. */

@@ -206,6 +206,7 @@ typedef struct patience {
     int slack_ns;          /* the thread's own timer slack, kept while it naps: 0 for a real-time thread */
     bool told;             /* it has told whom it waits for */
     int64_t next_notice;   /* see fsdp__verdict_tell_slow */
+    int64_t compared;      /* how long it had waited when it last compared the calls of this machine, in ticks */
 } patience;
 
 /* Returns how many pieces of a leg have not arrived yet. */
@@ -228,7 +229,7 @@ static void look_after(fsdp__exchange *x, patience *p)
 
     /* Beat for the ranks of this machine that wait for this one: it is not the one that stands still. */
     atomic_fetch_add(&peers->wait_beats, 1);
-    fsdp__context_beat(x->group->world->context);
+    fsdp__context_beat(peers->own->context);
     fsdp__health_looked(peers->own, now - p->cpu_ns);
     p->cpu_ns = now;
     for (int i = 0; i < x->count; i++) {
@@ -239,8 +240,10 @@ static void look_after(fsdp__exchange *x, patience *p)
         fsdp__verdict_look(peers, x->flows[i].leg.rank, waited);
     }
     /* Not at once: ranks that meet compare signatures, which say more of what they disagree in. */
-    if (x->group->local && waited >= fsdp__peers_fresh_ticks(peers))
+    if (x->group->local && waited >= fsdp__peers_fresh_ticks(peers) && waited != p->compared) {
+        p->compared = waited;
         fsdp__verdict_disagreement(peers->own->board, x->group->local->index, peers->own->rank);
+    }
     atomic_store(&peers->awaits, whom + 1);
     p->told = true;
     if (whom >= 0)
