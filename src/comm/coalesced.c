@@ -14,39 +14,39 @@ enum {
     ALIGN = 64
 };
 
-typedef struct plain_carrier {
-    fsdp__carrier carrier; /* first */
+typedef struct plain_mover {
+    fsdp__mover mover; /* first */
     const fsdp__plain_way *way;
     fsdp__call call; /* the coalesced call; its plain fields change from piece to piece */
     fsdp_stream *stream;
     fsdp__traffic *traffic;
     bool scatters;
-} plain_carrier;
+} plain_mover;
 
 /* A gather works in place, in one buffer of `size` parts. A scatter has one buffer to send and one to receive. */
-static void *plain_place(fsdp__carrier *carrier, int64_t bytes)
+static void *plain_place(fsdp__mover *mover, int64_t bytes)
 {
-    plain_carrier *p = (plain_carrier *)carrier;
-    int64_t parts = carrier->size * carrier->room;
+    plain_mover *p = (plain_mover *)mover;
+    int64_t parts = mover->size * mover->room;
     /* The two kernels of sharded_buffer.h need no workspace of their own. */
     char *buffer = fsdp__stream_workspace(p->stream, (size_t)((p->scatters ? 2 : 1) * parts));
 
     if (!buffer)
         return NULL;
     p->call.recv = p->scatters ? buffer + parts : buffer;
-    p->call.send = p->scatters ? buffer : buffer + carrier->rank * bytes;
+    p->call.send = p->scatters ? buffer : buffer + mover->rank * bytes;
     /* A reduction packs for all ranks from here on, a gather only its own part of the result. */
     return (void *)(uintptr_t)p->call.send;
 }
 
-static fsdp_status run_piece(plain_carrier *p, int64_t bytes, fsdp__traffic *traffic)
+static fsdp_status run_piece(plain_mover *p, int64_t bytes, fsdp__traffic *traffic)
 {
     p->call.count = bytes;
     return (p->scatters ? p->way->all_to_all : p->way->all_gather)(p->way->group, &p->call, p->stream, traffic);
 }
 
 /* Counts what a piece on paper sends. */
-static fsdp_status count_piece(plain_carrier *p, int64_t bytes)
+static fsdp_status count_piece(plain_mover *p, int64_t bytes)
 {
     fsdp__paper_pieces *pieces = &p->way->paper[p->scatters];
     int places = (int)FSDP__COUNT_OF(pieces->last), known = FSDP__MIN(pieces->count, places), i = 0;
@@ -69,15 +69,15 @@ static fsdp_status count_piece(plain_carrier *p, int64_t bytes)
     return FSDP_OK;
 }
 
-static fsdp_status plain_exchange(fsdp__carrier *carrier, int64_t bytes)
+static fsdp_status plain_exchange(fsdp__mover *mover, int64_t bytes)
 {
-    plain_carrier *p = (plain_carrier *)carrier;
+    plain_mover *p = (plain_mover *)mover;
 
-    if (carrier->on_paper)
+    if (mover->on_paper)
         return count_piece(p, bytes);
     FSDP_TRY(run_piece(p, bytes, p->traffic));
-    for (int r = 0; r < carrier->size; r++)
-        carrier->parts[r] = (char *)p->call.recv + r * bytes;
+    for (int r = 0; r < mover->size; r++)
+        mover->parts[r] = (char *)p->call.recv + r * bytes;
     return FSDP_OK;
 }
 
@@ -95,25 +95,25 @@ static fsdp_status run_packed(const fsdp__plain_way *way, const fsdp__call *call
     size_t ranks = (size_t)way->size;
     int64_t bits = scatters ? fsdp__packed_bits(call) : 0;
     void **scratch = fsdp__calloc(ranks, 2 * sizeof *scratch + (size_t)bits);
-    plain_carrier p = {.way = way, .call = *call, .stream = stream, .traffic = traffic, .scatters = scatters};
+    plain_mover p = {.way = way, .call = *call, .stream = stream, .traffic = traffic, .scatters = scatters};
     fsdp_status status;
 
     if (!scratch)
         return FSDP_NO_MEMORY;
     p.call.dtype = FSDP_U8;
     p.call.send = p.call.recv = scratch; /* until a place is asked for, and on paper */
-    p.carrier = (fsdp__carrier){.rank = way->rank,
-                                .size = way->size,
-                                .block = way->block,
-                                .on_paper = way->paper != NULL,
-                                .room = room_of(call, way->size, scatters),
-                                .parts = scratch,
-                                .operands = (const void **)(scratch + ranks),
-                                .place = plain_place,
-                                .exchange = plain_exchange,
-                                .bits = (unsigned char *)(scratch + 2 * ranks)};
-    status = scatters ? fsdp__packed_reduce(&p.carrier, call, stream, traffic)
-                      : fsdp__packed_gather(&p.carrier, call, stream, traffic);
+    p.mover = (fsdp__mover){.rank = way->rank,
+                            .size = way->size,
+                            .block = way->block,
+                            .on_paper = way->paper != NULL,
+                            .room = room_of(call, way->size, scatters),
+                            .parts = scratch,
+                            .operands = (const void **)(scratch + ranks),
+                            .place = plain_place,
+                            .exchange = plain_exchange,
+                            .bits = (unsigned char *)(scratch + 2 * ranks)};
+    status = scatters ? fsdp__packed_reduce(&p.mover, call, stream, traffic)
+                      : fsdp__packed_gather(&p.mover, call, stream, traffic);
     fsdp__free(scratch);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }

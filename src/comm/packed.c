@@ -12,7 +12,7 @@ enum {
 };
 
 typedef struct exchange {
-    fsdp__carrier *carrier;
+    fsdp__mover *mover;
     const fsdp__call *call;
     fsdp_stream *stream;
     fsdp__traffic *traffic;
@@ -45,7 +45,7 @@ int64_t fsdp__packed_bits(const fsdp__call *call)
 
 static bool contributes(const exchange *x, int rank, int64_t i)
 {
-    const fsdp__carrier *k = x->carrier;
+    const fsdp__mover *k = x->mover;
 
     if (k->on_paper)
         return x->call->buffers[i].unsharded;
@@ -57,7 +57,7 @@ static bool contributes(const exchange *x, int rank, int64_t i)
 static bool is_used(const exchange *x, int64_t i)
 {
     bool used = !x->reduces || !x->known;
-    int ranks = x->carrier->on_paper ? 1 : x->carrier->size;
+    int ranks = x->mover->on_paper ? 1 : x->mover->size;
 
     for (int r = 0; r < ranks && !used; r++)
         used = contributes(x, r, i);
@@ -68,13 +68,13 @@ static void tell_contributed(exchange *x)
 {
     x->known = true;
     for (int64_t i = 0; i < x->call->buffer_count; i++)
-        fsdp__contributed(x->call, i, is_used(x, i), x->carrier->size, x->traffic);
+        fsdp__contributed(x->call, i, is_used(x, i), x->mover->size, x->traffic);
 }
 
 /* Packs this rank's bits, in front of the data for each of the other ranks. */
 static fsdp_status pack_bits(exchange *x, char *packed, int64_t bytes)
 {
-    fsdp__carrier *k = x->carrier;
+    fsdp__mover *k = x->mover;
     int64_t bits = fsdp__packed_bits(x->call);
     unsigned char *own = k->bits + k->rank * bits;
 
@@ -88,7 +88,7 @@ static fsdp_status pack_bits(exchange *x, char *packed, int64_t bytes)
 
 static fsdp_status unpack_bits(exchange *x)
 {
-    fsdp__carrier *k = x->carrier;
+    fsdp__mover *k = x->mover;
     int64_t bits = fsdp__packed_bits(x->call);
 
     for (int r = 0; r < k->size; r++)
@@ -160,7 +160,7 @@ static int64_t valid_of(const part *p, int rank)
 static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t bytes)
 {
     fsdp__copies in;
-    char *packed = x->carrier->place(x->carrier, bytes);
+    char *packed = x->mover->place(x->mover, bytes);
     int64_t at = 0;
     part p;
 
@@ -170,7 +170,7 @@ static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t bytes)
     while (next_part(x, &c, &at, bytes, &p)) {
         FSDP_TRY(fsdp__copies_set(&in, p.buffer->shard_dtype, p.dtype));
         FSDP_TRY(fsdp__copies_add(&in, packed + p.at, fsdp__place(p.buffer->shard, p.offset, p.buffer->shard_dtype),
-                                  valid_of(&p, x->carrier->rank)));
+                                  valid_of(&p, x->mover->rank)));
     }
     return fsdp__copies_flush(&in);
 }
@@ -179,7 +179,7 @@ static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t bytes)
 static fsdp_status pack_all_rows(exchange *x, cursor c, int64_t bits, int64_t bytes)
 {
     fsdp__copies in;
-    char *packed = x->carrier->place(x->carrier, bytes);
+    char *packed = x->mover->place(x->mover, bytes);
 
     if (!packed)
         return fsdp_last_status();
@@ -187,7 +187,7 @@ static fsdp_status pack_all_rows(exchange *x, cursor c, int64_t bits, int64_t by
     in.divisor = x->call->predivide;
     if (bits > 0)
         FSDP_TRY(pack_bits(x, packed, bytes));
-    for (int to = 0; to < x->carrier->size; to++) {
+    for (int to = 0; to < x->mover->size; to++) {
         cursor walk = c;
         int64_t at = bits;
         part p;
@@ -209,21 +209,21 @@ static fsdp_status pack_all_rows(exchange *x, cursor c, int64_t bits, int64_t by
  * nothing is copied where that is their place. */
 static fsdp_status unpack_part(const exchange *x, fsdp__copies *out, const part *p, int r)
 {
-    const char *packed = (const char *)x->carrier->parts[r] + p->at;
-    bool own = r == x->carrier->rank && !x->swaps;
+    const char *packed = (const char *)x->mover->parts[r] + p->at;
+    bool own = r == x->mover->rank && !x->swaps;
 
     FSDP_TRY(fsdp__copies_set(out, own ? p->buffer->shard_dtype : p->dtype, p->dtype));
     if (!x->swaps)
         return fsdp__copies_spread(out, p->buffer, r, p->offset, valid_of(p, r),
                                    own ? fsdp__place(p->buffer->shard, p->offset, p->buffer->shard_dtype) : packed);
     return fsdp__copies_add(out, fsdp__place(p->buffer->shard, r * p->buffer->chunk + p->offset, p->dtype), packed,
-                            valid_of(p, x->carrier->rank));
+                            valid_of(p, x->mover->rank));
 }
 
 /* Unpacks a piece and moves `c` to the next one. */
 static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t bytes)
 {
-    const fsdp__carrier *k = x->carrier;
+    const fsdp__mover *k = x->mover;
     fsdp__copies out;
     cursor walk = *c;
 
@@ -247,30 +247,28 @@ static fsdp_status exchange_rows(exchange *x)
     int64_t left = remaining(x, &c);
 
     do { /* make one exchange even of nothing: a transport compares the calls in it */
-        int64_t bytes = FSDP__MIN(left, x->carrier->room);
+        int64_t bytes = FSDP__MIN(left, x->mover->room);
 
-        if (!x->carrier->on_paper)
+        if (!x->mover->on_paper)
             FSDP_TRY(x->swaps ? pack_all_rows(x, c, 0, bytes) : pack_own_rows(x, c, bytes));
-        FSDP_TRY(x->carrier->exchange(x->carrier, bytes));
-        if (!x->carrier->on_paper)
+        FSDP_TRY(x->mover->exchange(x->mover, bytes));
+        if (!x->mover->on_paper)
             FSDP_TRY(unpack_all_rows(x, &c, bytes));
         left -= bytes;
     } while (left > 0);
     return FSDP_OK;
 }
 
-fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
-                                fsdp__traffic *traffic)
+fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    exchange x = {.carrier = carrier, .call = call, .stream = stream, .traffic = traffic};
+    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic};
 
     return exchange_rows(&x);
 }
 
-fsdp_status fsdp__packed_swap(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
-                              fsdp__traffic *traffic)
+fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    exchange x = {.carrier = carrier, .call = call, .stream = stream, .traffic = traffic, .swaps = true};
+    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic, .swaps = true};
 
     return exchange_rows(&x);
 }
@@ -279,7 +277,7 @@ fsdp_status fsdp__packed_swap(fsdp__carrier *carrier, const fsdp__call *call, fs
 
 static fsdp_status add_part(const exchange *x, const part *p, int64_t rows)
 {
-    const fsdp__carrier *k = x->carrier;
+    const fsdp__mover *k = x->mover;
     fsdp__sum sum = {.srcs = k->operands, .ranks = k->size, .block = k->block, .dtype = p->dtype};
     bool any = false;
 
@@ -304,32 +302,31 @@ static fsdp_status add_own_rows(const exchange *x, cursor *c, int64_t bits, int6
     part p;
 
     while (next_part(x, c, &at, bytes, &p)) {
-        int64_t rows = valid_of(&p, x->carrier->rank);
+        int64_t rows = valid_of(&p, x->mover->rank);
 
-        if (rows > 0 && !x->carrier->on_paper)
+        if (rows > 0 && !x->mover->on_paper)
             FSDP_TRY(add_part(x, &p, rows));
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
-                                fsdp__traffic *traffic)
+fsdp_status fsdp__packed_reduce(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    exchange x = {.carrier = carrier, .call = call, .stream = stream, .traffic = traffic, .reduces = true};
-    int64_t bits = carrier->contributes ? 0 : fsdp__packed_bits(call);
+    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic, .reduces = true};
+    int64_t bits = mover->contributes ? 0 : fsdp__packed_bits(call);
     cursor c = {0};
 
-    if (carrier->contributes)
+    if (mover->contributes)
         tell_contributed(&x);
     do {
         bool first = !x.known;
-        int64_t bytes = FSDP__MIN(bits + remaining(&x, &c), carrier->room);
+        int64_t bytes = FSDP__MIN(bits + remaining(&x, &c), mover->room);
 
-        FSDP_TRY(carrier->on_paper ? FSDP_OK : pack_all_rows(&x, c, bits, bytes));
-        FSDP_TRY(carrier->exchange(carrier, bytes));
+        FSDP_TRY(mover->on_paper ? FSDP_OK : pack_all_rows(&x, c, bits, bytes));
+        FSDP_TRY(mover->exchange(mover, bytes));
         /* The first piece lies as it was packed, before who contributes was known; the next ones are packed knowing
          * it. */
-        FSDP_TRY(first && !carrier->on_paper ? unpack_bits(&x) : FSDP_OK);
+        FSDP_TRY(first && !mover->on_paper ? unpack_bits(&x) : FSDP_OK);
         x.known = !first;
         FSDP_TRY(add_own_rows(&x, &c, bits, bytes));
         x.known = true;

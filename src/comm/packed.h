@@ -16,8 +16,8 @@
 #include "comm/transport_ops.h"
 
 /* Says how pieces travel. */
-typedef struct fsdp__carrier fsdp__carrier;
-struct fsdp__carrier {
+typedef struct fsdp__mover fsdp__mover;
+struct fsdp__mover {
     int rank, size;
     int64_t room; /* most bytes of one rank's part of a piece; a multiple of 64 */
     int block;    /* number of ranks whose contributions are added first: see order.h */
@@ -30,27 +30,26 @@ struct fsdp__carrier {
 
     /* Returns where this rank packs a piece of which each rank has `bytes` bytes; a reduction packs those for rank r at
      * byte r * bytes. NULL and a last error when out of memory. */
-    void *(*place)(fsdp__carrier *carrier, int64_t bytes);
+    void *(*place)(fsdp__mover *mover, int64_t bytes);
     /* Called when this rank has packed; returns when all ranks have. parts[r] is then where the bytes lie that rank r
      * packed for this rank. They are read before the next piece is packed. */
-    fsdp_status (*exchange)(fsdp__carrier *carrier, int64_t bytes);
+    fsdp_status (*exchange)(fsdp__mover *mover, int64_t bytes);
 
     /* For a reduction: returns whether rank r contributes to buffer i. NULL: this travels along, into `bits`, which has
      * fsdp__packed_bits bytes for each rank. */
-    bool (*contributes)(const fsdp__carrier *carrier, int rank, int64_t buffer);
+    bool (*contributes)(const fsdp__mover *mover, int rank, int64_t buffer);
     unsigned char *bits;
 };
 
 int64_t fsdp__packed_bits(const fsdp__call *call);
 
-/* Run the coalesced call through `carrier`. Every rank makes the same exchanges, and at least one. */
-fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
+/* Run the coalesced call through `mover`. Every rank makes the same exchanges, and at least one. */
+fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream,
                                 fsdp__traffic *traffic);
-fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
+fsdp_status fsdp__packed_reduce(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream,
                                 fsdp__traffic *traffic);
 /* Does the same with rows that are not added up: each rank gets those that all ranks have for it, in rank order. A
  * `shard` has room for them. */
-fsdp_status fsdp__packed_swap(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
-                              fsdp__traffic *traffic);
+fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic);
 
 #endif

@@ -181,6 +181,38 @@ static void check_averages(fsdp_context *context, void *arg)
     check_quotients(recv, size, (int64_t)rank * AVERAGED, 7);
 }
 
+/* Staging has room for less than a payload's worth of a part for each of so many ranks. */
+static void small_calls(fsdp_context *context, void *arg)
+{
+    enum {
+        MANY = 66,
+        NUMEL = 900
+    };
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    int rank = fsdp_context_rank(context);
+    float values[NUMEL], sums[NUMEL], sent[MANY], received[MANY];
+
+    (void)arg;
+    for (int i = 0; i < NUMEL; i++)
+        values[i] = (float)(rank + i);
+    CHECK_OK(fsdp_all_reduce(world, values, sums, NUMEL, FSDP_F32, FSDP_SUM, stream));
+    for (int i = 0; i < NUMEL; i++)
+        CHECK_EQ(sums[i], MANY * (MANY - 1) / 2 + MANY * i);
+    for (int r = 0; r < MANY; r++)
+        sent[r] = (float)(rank * MANY + r);
+    CHECK_OK(fsdp_all_to_all(world, sent, received, 1, FSDP_F32, stream));
+    for (int r = 0; r < MANY; r++)
+        CHECK_EQ(received[r], r * MANY + rank);
+    CHECK_OK(fsdp_reduce_scatter(world, sent, received, 1, FSDP_F32, FSDP_SUM, stream));
+    CHECK_EQ(received[0], MANY * MANY * (MANY - 1) / 2 + MANY * rank);
+}
+
+TEST(small_calls_of_many_ranks_are_right)
+{
+    test_run_ranks(66, small_calls, NULL);
+}
+
 TEST(an_average_is_a_division)
 {
     test_run_ranks(3, check_averages, NULL);

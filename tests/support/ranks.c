@@ -8,7 +8,7 @@
 #include "support/machines.h"
 
 enum {
-    MAX_WORLD = 64
+    MAX_WORLD = 66
 };
 
 typedef struct rank_thread {

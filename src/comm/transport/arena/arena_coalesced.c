@@ -13,8 +13,6 @@
  * All paths round each element the same number of times in the same order, so the bits are the same. */
 #include "comm/transport/arena/arena_coalesced.h"
 
-#include <string.h>
-
 #include "base/compiler.h"
 #include "comm/packed.h"
 #include "comm/sharded_buffer.h"
@@ -58,14 +56,14 @@ static char *staging_of(const fsdp__arena_group *g, int rank, int half)
 /* ---- pieces through the payload, or through staging ---- */
 
 typedef struct passage {
-    fsdp__carrier carrier; /* first */
+    fsdp__mover mover; /* first */
     fsdp__rows *x;
     bool small; /* through the payload */
 } passage;
 
-static void *passage_place(fsdp__carrier *carrier, int64_t bytes)
+static void *passage_place(fsdp__mover *mover, int64_t bytes)
 {
-    const passage *s = (const passage *)carrier;
+    const passage *s = (const passage *)mover;
 
     (void)bytes;
     return s->small ? (char *)fsdp__payload_to_show(s->x->group)
@@ -74,9 +72,9 @@ static void *passage_place(fsdp__carrier *carrier, int64_t bytes)
 
 /* Meets the others. Peers can read the payload until the next one is shown, and a half of staging until they come to
  * the meeting of the next piece; the piece after that uses it again ([Note: parity]). */
-static fsdp_status passage_exchange(fsdp__carrier *carrier, int64_t bytes)
+static fsdp_status passage_exchange(fsdp__mover *mover, int64_t bytes)
 {
-    passage *s = (passage *)carrier;
+    passage *s = (passage *)mover;
     fsdp__rows *x = s->x;
     fsdp__entry entry = {0};
 
@@ -86,52 +84,55 @@ static fsdp_status passage_exchange(fsdp__carrier *carrier, int64_t bytes)
     } else {
         FSDP_TRY(fsdp__rendezvous(x->group, x->traffic));
     }
-    for (int r = 0; r < carrier->size; r++) {
+    for (int r = 0; r < mover->size; r++) {
         int rank = rank_at(x, r);
         char *packed = s->small ? (char *)fsdp__payload_of(x->group, rank) : staging_of(x->group, rank, x->half);
 
-        carrier->parts[r] = packed + (scatters(x) ? x->self * bytes : 0);
+        mover->parts[r] = packed + (scatters(x) ? x->self * bytes : 0);
     }
     x->half = !x->half;
     return FSDP_OK;
 }
 
-static bool passage_contributes(const fsdp__carrier *carrier, int number, int64_t buffer)
+static bool passage_contributes(const fsdp__mover *mover, int number, int64_t buffer)
 {
-    return contributes(((const passage *)carrier)->x, number, buffer);
+    return contributes(((const passage *)mover)->x, number, buffer);
 }
 
 static bool is_small(const fsdp__rows *x)
 {
     int64_t bytes = 0;
 
+    if (!x->call->plain)
+        return false;
     for (int64_t i = 0; i < x->call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &x->call->buffers[i];
         int64_t numel = scatters(x) ? fsdp__unsharded_numel(b) : fsdp__chunk_numel(b);
 
         bytes += numel * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
     }
-    return x->call->plain && bytes <= SMALL_BYTES;
+    return bytes <= SMALL_BYTES;
 }
 
-/* Sets up a carrier. A scatter's piece has a part for each rank. */
+/* Sets up a mover. A scatter's piece has a part for each rank. */
 static passage passage_of(fsdp__rows *x)
 {
     fsdp__arena_group *g = x->group;
-    int64_t room = FSDP__STAGING_BYTES / (scatters(x) ? g->size : 1);
+    bool small = is_small(x);
+    int64_t room = small ? SMALL_BYTES : FSDP__STAGING_BYTES / (scatters(x) ? g->size : 1);
 
-    return (passage){.carrier = {.rank = x->self,
-                                 .size = g->size,
-                                 .room = room / ALIGN * ALIGN,
-                                 .block = g->block,
-                                 .reads_peers = true,
-                                 .parts = g->sources,
-                                 .operands = g->operands,
-                                 .place = passage_place,
-                                 .exchange = passage_exchange,
-                                 .contributes = passage_contributes},
+    return (passage){.mover = {.rank = x->self,
+                               .size = g->size,
+                               .room = room / ALIGN * ALIGN,
+                               .block = g->block,
+                               .reads_peers = true,
+                               .parts = g->sources,
+                               .operands = g->operands,
+                               .place = passage_place,
+                               .exchange = passage_exchange,
+                               .contributes = passage_contributes},
                      .x = x,
-                     .small = is_small(x)};
+                     .small = small};
 }
 
 /* ---- in place ---- */
@@ -281,7 +282,7 @@ fsdp_status fsdp__rows_exchange(fsdp__rows *x)
 {
     static fsdp_status (*const in_place[])(const fsdp__rows *) = {
         [FSDP__GATHERS] = copy_peers_rows, [FSDP__REDUCES] = reduce_peers_rows, [FSDP__SWAPS] = swap_peers_rows};
-    static fsdp_status (*const packed[])(fsdp__carrier *, const fsdp__call *, fsdp_stream *,
+    static fsdp_status (*const packed[])(fsdp__mover *, const fsdp__call *, fsdp_stream *,
                                          fsdp__traffic *) = {[FSDP__GATHERS] = fsdp__packed_gather,
                                                              [FSDP__REDUCES] = fsdp__packed_reduce,
                                                              [FSDP__SWAPS] = fsdp__packed_swap};
@@ -299,11 +300,11 @@ fsdp_status fsdp__rows_exchange(fsdp__rows *x)
         FSDP_TRY(fsdp__shown_meet(x->group, x->call, readable, x->traffic, &way));
     }
     if (way == FSDP__SHOWN_STAGING)
-        FSDP_TRY(packed[x->pattern](&s.carrier, x->call, x->stream, x->traffic));
-    else if (way == FSDP__SHOWN_SYMMETRIC)
+        FSDP_TRY(packed[x->pattern](&s.mover, x->call, x->stream, x->traffic));
+    else if (way == FSDP__SHOWN_IN_PLACE)
         FSDP_TRY(in_place[x->pattern](x));
     x->staged = x->goes_on && way == FSDP__SHOWN_STAGING;
-    return end(x, way == FSDP__SHOWN_SYMMETRIC);
+    return end(x, way == FSDP__SHOWN_IN_PLACE);
 }
 
 /* ---- the coalesced collectives ---- */
