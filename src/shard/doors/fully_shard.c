@@ -316,7 +316,7 @@ static fsdp_status select_all(selection *sel, fsdp_module *const *modules, int c
     FSDP_TRY(check_ignored(options));
     FSDP_TRY(fsdp__zero_check(options));
     if (options->gather_extension)
-        FSDP_TRY(fsdp__wire_check(options->gather_extension));
+        FSDP_TRY(fsdp__encoded_check(options->gather_extension));
     FSDP_TRY(fsdp__module_state_create(sel->door, modules, count, options, &sel->state));
     FSDP_TRY(fsdp__root_create(modules[0]->context, sel->state));
     for (int i = 0; i < count; i++)

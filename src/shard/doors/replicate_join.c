@@ -1,8 +1,6 @@
 /* replicate_join.c - lets ranks run with fewer inputs than others (DDP's Join). */
 #include "shard/doors/replicate_join.h"
 
-#include <string.h>
-
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "shard/reduce/bucket_reduce.h"

@@ -1,6 +1,6 @@
-/* custom.h - chooses who moves the bytes of a collective: the library, or a function that the caller has
- * written. Then the library's coalesced calls are packed, handed to a
- * function of the caller's, and unpacked. A part is what one rank has of all buffers, one after the other. */
+/* custom.h - moves the bytes of a collective: by the library, or by a function that the caller has written. For that
+ * function the buffers are packed, and the result is unpacked. A part is what one rank has of all buffers, one after
+ * the other. */
 #ifndef SHARD_GROUP_CUSTOM_H
 #define SHARD_GROUP_CUSTOM_H
 

@@ -12,7 +12,7 @@ enum {
     ALIGN = 16 /* bytes: each parameter's part begins at a multiple */
 };
 
-fsdp_status fsdp__wire_check(const fsdp_gather_extension *e)
+fsdp_status fsdp__encoded_check(const fsdp_gather_extension *e)
 {
     const char *missing = !e->sent_bytes ? "sent_bytes" : !e->pre ? "pre" : !e->post ? "post" : NULL;
 
@@ -43,9 +43,9 @@ static fsdp_gather_parameter describe(const fsdp__param_group *group, const fsdp
 
 /* ---- memory ---- */
 
-void fsdp__wire_lay_out(fsdp__param_group *group)
+void fsdp__encoded_lay_out(fsdp__param_group *group)
 {
-    fsdp__wire *w = &group->wire;
+    fsdp__encoded *w = &group->encoded;
     bool any = false;
 
     for (int64_t i = 0; i < group->param_count; i++)
@@ -65,10 +65,10 @@ void fsdp__wire_lay_out(fsdp__param_group *group)
         w->bytes = fsdp__device_rounded(FSDP__MAX(w->bytes, 1));
 }
 
-fsdp_status fsdp__wire_open(fsdp__param_group *group)
+fsdp_status fsdp__encoded_open(fsdp__param_group *group)
 {
     const fsdp__residence *r = &group->residence;
-    fsdp__wire *w = &group->wire;
+    fsdp__encoded *w = &group->encoded;
     size_t measures = fsdp__device_rounded((size_t)w->measured * sizeof(float));
 
     if (w->bytes == 0)
@@ -84,29 +84,29 @@ fsdp_status fsdp__wire_open(fsdp__param_group *group)
     return fsdp__region_make(r->device, w->bytes, FSDP_MEMORY_PARAMETER_SHARD, &w->sent);
 }
 
-fsdp_status fsdp__wire_fill(const fsdp__wire *wire)
+fsdp_status fsdp__encoded_fill(const fsdp__encoded *own)
 {
-    return wire->shared ? fsdp__region_fill(wire->sent) : FSDP_OK;
+    return own->shared ? fsdp__region_fill(own->sent) : FSDP_OK;
 }
 
-void fsdp__wire_close(fsdp__wire *wire)
+void fsdp__encoded_close(fsdp__encoded *own)
 {
-    fsdp__region_unref(wire->sent);
-    fsdp__region_unref(wire->measures);
-    fsdp_event_free(wire->encoded);
-    wire->sent = wire->measures = NULL;
-    wire->encoded = NULL;
-    wire->shared = false;
+    fsdp__region_unref(own->sent);
+    fsdp__region_unref(own->measures);
+    fsdp_event_free(own->encoded);
+    own->sent = own->measures = NULL;
+    own->encoded = NULL;
+    own->shared = false;
 }
 
-fsdp_status fsdp__wire_await_encoded(const fsdp__wire *wire, fsdp_stream *stream)
+fsdp_status fsdp__encoded_await(const fsdp__encoded *own, fsdp_stream *stream)
 {
-    return wire->encoded ? fsdp_stream_wait_event(stream, wire->encoded) : FSDP_OK;
+    return own->encoded ? fsdp_stream_wait_event(stream, own->encoded) : FSDP_OK;
 }
 
 static char *own_bytes(const fsdp__param_group *group)
 {
-    const fsdp__wire *w = &group->wire;
+    const fsdp__encoded *w = &group->encoded;
 
     return (char *)w->sent->data + (w->shared ? (size_t)group->residence.mesh.rank * w->bytes : 0);
 }
@@ -139,7 +139,7 @@ static void let_go(fsdp__param_group *group, fsdp__comm_context *comm)
 /* Measures this rank's shards of a group that was written. */
 static fsdp_status measure(const fsdp__param_group *group, fsdp_stream *stream)
 {
-    float *out = group->wire.measures->data;
+    float *out = group->encoded.measures->data;
 
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
@@ -167,7 +167,7 @@ static fsdp_status collect(fsdp__param_group *const *groups, int64_t count, int6
                   fsdp__comm_context_measures(comm, groups[0]->residence.device, (size_t)total * sizeof *at, out), out);
     at = *out;
     for (int64_t i = 0; i < count; i++) {
-        const fsdp__wire *w = &groups[i]->wire;
+        const fsdp__encoded *w = &groups[i]->encoded;
 
         if (w->measured > 0)
             spans[args.count++] = (fsdp__span){.src = w->measures->data, .dst = at, .numel = w->measured};
@@ -187,8 +187,8 @@ static fsdp_status measure_all(fsdp__param_group *const *groups, int64_t count, 
     for (int64_t i = 0; i < count; i++) {
         fsdp_status status;
 
-        total += groups[i]->wire.measured;
-        if (groups[i]->wire.current || groups[i]->wire.measured == 0)
+        total += groups[i]->encoded.measured;
+        if (groups[i]->encoded.current || groups[i]->encoded.measured == 0)
             continue;
         status = bring(groups[i], comm);
         if (status == FSDP_OK)
@@ -219,7 +219,7 @@ static fsdp_status encode_plain(const fsdp__param *p, const void *values, void *
 /* Encodes a group. `*measures` advances past the group's. */
 static fsdp_status encode(fsdp__param_group *group, const float **measures, fsdp_stream *stream)
 {
-    fsdp__wire *w = &group->wire;
+    fsdp__encoded *w = &group->encoded;
     char *own = own_bytes(group);
 
     if (w->shared)
@@ -257,7 +257,7 @@ static fsdp_status encode_all(fsdp__param_group *const *groups, int64_t count, f
     return FSDP_OK;
 }
 
-fsdp_status fsdp__wire_encode(fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm)
+fsdp_status fsdp__encoded_encode(fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm)
 {
     bool written = false;
     fsdp_status status;
@@ -270,7 +270,7 @@ fsdp_status fsdp__wire_encode(fsdp__param_group *const *groups, int64_t count, f
         FSDP_TRY(fsdp__comm_context_follow_writes(comm, groups[0]->residence.shard_device));
     status = encode_all(groups, count, comm);
     for (int64_t i = 0; i < count; i++) /* even after a failure: the stream may use a part of it */
-        FSDP_KEEP_FIRST(status, fsdp_event_record(groups[i]->wire.encoded, comm->stream));
+        FSDP_KEEP_FIRST(status, fsdp_event_record(groups[i]->encoded.encoded, comm->stream));
     return status;
 }
 
@@ -304,7 +304,7 @@ static fsdp_status decode(const fsdp__param_group *group, const char *received, 
         void *unsharded = p->unsharded->storage->data;
 
         for (int r = 0; r < described.ranks; r++) {
-            parts[r] = received + (size_t)r * group->wire.bytes + p->sent_offset;
+            parts[r] = received + (size_t)r * group->encoded.bytes + p->sent_offset;
             if (!e->pre)
                 FSDP_TRY(decode_plain(&described, r, parts[r], unsharded, stream));
         }
@@ -319,15 +319,15 @@ static fsdp_status exchange(fsdp__param_group *group, fsdp__comm_context *comm, 
     const fsdp__mesh_info *mesh = &group->residence.mesh;
     const fsdp_sharded_buffer buffer = {.unsharded = received,
                                         .shard = own_bytes(group),
-                                        .numel = (int64_t)group->wire.bytes * mesh->ranks,
-                                        .chunk = (int64_t)group->wire.bytes,
+                                        .numel = (int64_t)group->encoded.bytes * mesh->ranks,
+                                        .chunk = (int64_t)group->encoded.bytes,
                                         .unsharded_dtype = FSDP_U8,
                                         .shard_dtype = FSDP_U8};
 
     if (mesh->ranks == 1)
         return FSDP_OK;
     /* Every gather writes what comes from other machines, not only a gather after an encoding. */
-    if (group->wire.shared && fsdp__process_group_machines(mesh->shard_pg) > 1)
+    if (group->encoded.shared && fsdp__process_group_machines(mesh->shard_pg) > 1)
         FSDP_TRY(fsdp__process_group_await_readers(mesh->shard_pg, received, comm->stream));
     return fsdp__all_gather(&group->all_gather, comm, mesh->shard_pg, &buffer, 1, &group->packed);
 }
@@ -336,7 +336,7 @@ static fsdp_status exchange(fsdp__param_group *group, fsdp__comm_context *comm, 
  * counts the same either way. */
 static fsdp_status take_received(fsdp__param_group *group, fsdp__comm_context *comm, size_t bytes, void **out)
 {
-    const fsdp__wire *w = &group->wire;
+    const fsdp__encoded *w = &group->encoded;
 
     *out = w->sent->data;
     if (group->residence.mesh.ranks == 1)
@@ -349,9 +349,9 @@ static fsdp_status take_received(fsdp__param_group *group, fsdp__comm_context *c
 
 static void arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    if (group->wire.receiving)
+    if (group->encoded.receiving)
         fsdp__comm_context_give_received(comm, group->residence.device, true);
-    group->wire.receiving = false;
+    group->encoded.receiving = false;
 }
 
 /* Gives that memory back once the work that uses it has been issued. */
@@ -361,12 +361,12 @@ static void give_received(fsdp__param_group *group, fsdp__comm_context *comm, si
 
     if (group->residence.mesh.ranks == 1)
         return;
-    if (group->wire.shared) {
+    if (group->encoded.shared) {
         fsdp__device_account(device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)bytes, true);
         return;
     }
     fsdp__comm_context_give_received(comm, device, false);
-    group->wire.receiving = comm->stream != fsdp_device_stream(device);
+    group->encoded.receiving = comm->stream != fsdp_device_stream(device);
     if (status == FSDP_OK)
         return;
     fsdp__comm_context_precede_compute(comm, device); /* nobody will wait for it */
@@ -375,7 +375,7 @@ static void give_received(fsdp__param_group *group, fsdp__comm_context *comm, si
 
 static fsdp_status exchange_and_decode(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    const fsdp__wire *w = &group->wire;
+    const fsdp__encoded *w = &group->encoded;
     fsdp_process_group *pg = group->residence.mesh.shard_pg;
     size_t ranks = (size_t)group->residence.mesh.ranks, bytes = fsdp__device_rounded(w->bytes * ranks);
     const void **parts = fsdp__malloc(ranks * sizeof *parts);
@@ -404,15 +404,15 @@ out:
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     FSDP_TRY(fsdp__gather_order(group, comm));
-    if (!group->wire.current)
-        FSDP_TRY(fsdp__wire_encode(&group, 1, comm));
+    if (!group->encoded.current)
+        FSDP_TRY(fsdp__encoded_encode(&group, 1, comm));
     return exchange_and_decode(group, comm);
 }
 
 static fsdp_status before_write(fsdp__param_group *group)
 {
-    group->wire.current = false;
-    FSDP_TRY(fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.shard_device)));
+    group->encoded.current = false;
+    FSDP_TRY(fsdp__encoded_await(&group->encoded, fsdp_device_stream(group->residence.shard_device)));
     return fsdp__offload_await_read(group);
 }
 

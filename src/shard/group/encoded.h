@@ -24,7 +24,7 @@
 
 struct fsdp__param_group;
 
-typedef struct fsdp__wire {
+typedef struct fsdp__encoded {
     size_t bytes;           /* that each rank sends; 0: the group is gathered as it lies */
     int64_t measured;       /* number of parameters that have a measure */
     fsdp__region *sent;     /* this rank's bytes, or if memory is shared those of all ranks, one after the other */
@@ -33,22 +33,22 @@ typedef struct fsdp__wire {
     bool shared;
     bool current;   /* `sent` is up to date with the shards */
     bool receiving; /* a gather on a stream of its own may still use memory of the context */
-} fsdp__wire;
+} fsdp__encoded;
 
 /* Checks that the extension has all functions that it needs. */
-fsdp_status fsdp__wire_check(const fsdp_gather_extension *extension);
+fsdp_status fsdp__encoded_check(const fsdp_gather_extension *extension);
 /* Lays out what is sent. Extents and chunks must be known. */
-void fsdp__wire_lay_out(struct fsdp__param_group *group);
-/* Makes memory on the residence's device; memory that ranks share gets its bytes in fsdp__wire_fill. fsdp__wire_close
- * undoes a failure. */
-fsdp_status fsdp__wire_open(struct fsdp__param_group *group);
+void fsdp__encoded_lay_out(struct fsdp__param_group *group);
+/* Makes memory on the residence's device; memory that ranks share gets its bytes in fsdp__encoded_fill.
+ * fsdp__encoded_close undoes a failure. */
+fsdp_status fsdp__encoded_open(struct fsdp__param_group *group);
 /* Gives memory that ranks share its bytes. [collective] */
-fsdp_status fsdp__wire_fill(const fsdp__wire *wire);
-void fsdp__wire_close(fsdp__wire *wire);
+fsdp_status fsdp__encoded_fill(const fsdp__encoded *own);
+void fsdp__encoded_close(fsdp__encoded *own);
 /* Makes `stream` wait for the encoding, so that its work may write the shards, or free what was read and written. */
-fsdp_status fsdp__wire_await_encoded(const fsdp__wire *wire, fsdp_stream *stream);
+fsdp_status fsdp__encoded_await(const fsdp__encoded *own, fsdp_stream *stream);
 
 /* Encodes what these groups of one process group send, from their shards. With measures [collective]. [stream] */
-fsdp_status fsdp__wire_encode(struct fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm);
+fsdp_status fsdp__encoded_encode(struct fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm);
 
 #endif

@@ -14,9 +14,11 @@ fsdp_status fsdp__offload_take_staging(fsdp__param_group *group, bool *fresh)
     const fsdp__residence *r = &group->residence;
     bool direct = true;
 
+    if (!fsdp__residence_is_offloaded(r))
+        return FSDP_OK;
     for (int64_t i = 0; i < group->param_count; i++)
         direct = direct && is_gathered_as_it_lies(&group->params[i]);
-    if (direct || !fsdp__residence_is_offloaded(r))
+    if (direct)
         return FSDP_OK;
     *fresh = true;
     return fsdp__region_make(r->device, r->shard_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &group->offload.staging);

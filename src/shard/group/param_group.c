@@ -66,7 +66,7 @@ fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group)
 
 void fsdp__param_group_close(fsdp__param_group *group)
 {
-    fsdp__wire_close(&group->wire);
+    fsdp__encoded_close(&group->encoded);
     fsdp__residence_close(&group->residence);
     fsdp__offload_close(&group->offload);
     fsdp_event_free(group->gathered);
@@ -206,7 +206,6 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
         status = fsdp__stream_check(comm->stream);
         way_of(group)->arrive(group, comm);
     }
-    fsdp__slice_drop(group);
     return status;
 }
 
@@ -264,7 +263,7 @@ void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *com
     if (group->sharded_state == FSDP_GATHERING &&
         fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered) != FSDP_OK)
         (void)fsdp_event_synchronize(group->gathered);
-    fsdp__slice_drop(group); /* of a gather that nobody waited for */
+    fsdp__slice_drop(group); /* of a gather that nobody waited for, or that failed */
     end_use(group, comm, FSDP_SHARDED);
 }
 

@@ -61,12 +61,12 @@ typedef struct fsdp__param_group {
     const fsdp__gather_way *way; /* shards or codes; set when the group is laid out */
     fsdp__slice slice;
     fsdp__offload offload; /* used if the residence says so */
-    fsdp__wire wire;       /* used if codes are gathered */
+    fsdp__encoded encoded; /* used if codes are gathered */
     /* A second process group of the shard group's ranks, for reductions alone; NULL: they use the shard group. Owned by
      * the context. */
     fsdp_process_group *reduce_pg;
     fsdp_custom_collective all_gather, reduce_scatter, all_reduce; /* the caller's; without `run`: the library's */
-    fsdp_dtype compress;      /* on the wire of reductions, where it is narrower than the reduce dtype; or NONE */
+    fsdp_dtype compress;      /* what reductions send, where it is narrower than the reduce dtype; or NONE */
     fsdp_dtype low_gradients; /* dtype that gradients of shards rest in: low_gradients.h; NONE: the shards' dtype */
     fsdp__region *packed;     /* for a gather by the caller's function, while it may be running */
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];

@@ -63,9 +63,9 @@ fsdp_status fsdp__param_group_lay_out(fsdp__param_group *group)
 {
     FSDP_TRY(lay_out_pieces(group));
     lay_out_buffers(group);
-    fsdp__wire_lay_out(group);
-    group->way = group->wire.bytes > 0 ? &fsdp__gather_encoded : &fsdp__gather_shards;
-    if (group->wire.bytes == 0)
+    fsdp__encoded_lay_out(group);
+    group->way = group->encoded.bytes > 0 ? &fsdp__gather_encoded : &fsdp__gather_shards;
+    if (group->encoded.bytes == 0)
         fsdp__cast_lay_out(&group->residence, group->buffers, group->buffer_count);
     return FSDP_OK;
 }
@@ -77,7 +77,7 @@ fsdp__residence_kind fsdp__choose_residence(const fsdp__param_group *group, cons
     /* With several machines, every gather brings the rows of the others into memory that this machine's ranks read. */
     bool apart = ranks > 1 && fsdp__process_group_machines(group->residence.mesh.shard_pg) > 1;
 
-    if (group->wire.bytes > 0 || (group->all_gather.run && ranks > 1) ||
+    if (group->encoded.bytes > 0 || (group->all_gather.run && ranks > 1) ||
         fsdp__residence_would_offload(&group->residence, device))
         return FSDP__RESIDENCE_COPY;
     for (int64_t i = 0; i < group->param_count; i++) {

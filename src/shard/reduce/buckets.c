@@ -3,7 +3,6 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "device/device.h"
 
 enum {

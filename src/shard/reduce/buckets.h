@@ -60,7 +60,7 @@ typedef struct fsdp__buckets {
     bool lacking;            /* some rank lacks a gradient: known when the last bucket has been sent */
     fsdp__late_result *late; /* results of the running backward */
     int64_t late_count;      /* `late` has room for all parameters */
-    bool joining;            /* forwards are announced to ranks that have no inputs left: join.h */
+    bool joining;            /* forwards are announced to ranks that have no inputs left (fsdp_module_join_begin) */
     fsdp_join_options join;
     bool absent;                                      /* this rank takes part in a backward of other ranks */
     int speaker;                                      /* the rank whose order, buffers and parameters go to all */

@@ -1,8 +1,6 @@
 /* gradients.c - unsharded gradients, from the backward that computes them to the reduction that reads them. */
 #include "shard/reduce/gradients.h"
 
-#include <string.h>
-
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "device/device.h"

@@ -31,7 +31,7 @@ static bool plan(fsdp__reduction *r)
     return has_due(r->group) || (r->complete && pending);
 }
 
-/* Returns whether the param is reduced. Of one buffer all that are trained are. */
+/* Returns whether the param is reduced. Where all parameters are one buffer, every trained one is. */
 static bool is_reduced(const fsdp__reduction *r, const fsdp__param *param)
 {
     return fsdp__param_is_due(param) || (r->together && fsdp_tensor_requires_grad(param->sharded));

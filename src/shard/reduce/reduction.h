@@ -8,7 +8,7 @@
 /* Settings of the caller's. */
 typedef struct fsdp__reduce_settings {
     bool all_reduce;           /* over the replicas, too, if there are any */
-    bool force_sum;            /* never average on the wire */
+    bool force_sum;            /* collectives sum, and never average */
     float divide_factor;       /* 0: the number of ranks of the mesh */
     fsdp_all_reduce_hook hook; /* NULL: none */
     void *hook_arg;

@@ -116,7 +116,7 @@ fsdp_dtype fsdp__result_dtype(const fsdp__reduction *r, int64_t i)
 static fsdp_status zero_result(const fsdp__reduction *r, int64_t i)
 {
     fsdp_stream *stream = fsdp_device_stream(r->group->residence.device);
-    /* A vector with its padding, which a single parameter has, too. */
+    /* A vector is filled with its padding. */
     void *place = r->together ? fsdp__result_vector(r) : fsdp__result_place(r, i);
     int64_t numel = r->together ? r->group->vector.chunk_numel : fsdp__param_shard_numel(r->params[i]);
 

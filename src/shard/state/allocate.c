@@ -119,7 +119,7 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
     if (!*storages)
         return FSDP_NO_MEMORY;
     FSDP_TRY(fsdp__residence_open(&group->residence, fsdp__choose_residence(group, device), device));
-    FSDP_TRY(fsdp__wire_open(group));
+    FSDP_TRY(fsdp__encoded_open(group));
     FSDP_TRY(fsdp_event_create(device, &group->gathered));
     FSDP_TRY(fsdp_event_create(device, &group->offload.read));
     for (int64_t i = 0; i < group->param_count; i++) {
@@ -256,7 +256,7 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
     for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         status = fsdp__residence_fill(&groups[i]->residence);
         if (status == FSDP_OK)
-            status = fsdp__wire_fill(&groups[i]->wire);
+            status = fsdp__encoded_fill(&groups[i]->encoded);
     }
     /* That fails alike on the ranks of a shard group, but other replicas do not know of it. */
     if (status != FSDP_OK && !any_replicas(groups, count))
@@ -305,8 +305,8 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp__slice_close(&group->slice);
     fsdp__free(group->partial.places);
     (void)fsdp__offload_await_read(group); /* host memory goes in the order of its own stream */
-    if (group->wire.encoded)               /* perhaps by a forward that did not reach this group */
-        (void)fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.device));
+    if (group->encoded.encoded)            /* perhaps by a forward that did not reach this group */
+        (void)fsdp__encoded_await(&group->encoded, fsdp_device_stream(group->residence.device));
     fsdp__param_group_close(group);
     fsdp__mesh_info_release(&group->residence.mesh);
     fsdp__free(group);

@@ -132,7 +132,7 @@ static fsdp_status begin_backward(fsdp__root *root)
     return FSDP_OK;
 }
 
-static fsdp_status find_checkpoint(void *arg, fsdp_module *module, const char *name)
+static fsdp_status find_recomputed(void *arg, fsdp_module *module, const char *name)
 {
     bool *found = arg;
 
@@ -141,14 +141,14 @@ static fsdp_status find_checkpoint(void *arg, fsdp_module *module, const char *n
     return FSDP_OK;
 }
 
-/* Unshards as the state is set to. What runs again (checkpointing) needs its parameters in any case. */
+/* Unshards as the state is set to. What runs again (fsdp_recompute) needs its parameters in any case. */
 static fsdp_status unshard_for_backward(fsdp__module_state *state)
 {
     bool again = false;
 
     for (int64_t i = 0; i < state->module_count && !state->unshard_in_backward; i++)
         if (state->modules[i])
-            FSDP_TRY(fsdp__module_walk(state->modules[i], find_checkpoint, &again));
+            FSDP_TRY(fsdp__module_walk(state->modules[i], find_recomputed, &again));
     return again ? fsdp__module_state_unshard(state) : fsdp__module_state_unshard_in_backward(state);
 }
 

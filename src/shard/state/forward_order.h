@@ -1,4 +1,4 @@
-/* shard/state/forward_order.h - records in which order the forwards of an outermost module come to the sharded modules
+/* forward_order.h - records in which order the forwards of an outermost module come to the sharded modules
  * below it. The next forward is expected to use the same order. That is a guess, and the same guess on all ranks, since
  * all of them run the same forwards. */
 #ifndef SHARD_STATE_FORWARD_ORDER_H

@@ -83,13 +83,13 @@ fsdp_status fsdp__drop_stale(fsdp__root *root)
 
 static bool is_to_measure(const fsdp__param_group *group)
 {
-    return group->wire.measured > 0 && group->residence.kind != FSDP__RESIDENCE_NONE &&
+    return group->encoded.measured > 0 && group->residence.kind != FSDP__RESIDENCE_NONE &&
            group->sharded_state == FSDP_SHARDED;
 }
 
 static fsdp_status encode(fsdp__param_group *const *groups, int64_t count)
 {
-    return fsdp__wire_encode(groups, count, groups[0]->state->comm);
+    return fsdp__encoded_encode(groups, count, groups[0]->state->comm);
 }
 
 fsdp_status fsdp__encode_state(fsdp__module_state *state)

@@ -3,7 +3,6 @@
 
 #include "shard/reduce/gradients.h"
 #include "shard/reduce/owner.h"
-#include "shard/reduce/partial.h"
 #include "shard/state/prefetch.h"
 
 fsdp_status fsdp__method_state(fsdp_module *module, fsdp__module_state **out)

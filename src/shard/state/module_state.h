@@ -163,12 +163,13 @@ void fsdp__module_state_reshard(fsdp__module_state *state);
 /* Reshards each group as its state is set to: wholly, to a slice, or not at all. */
 fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state);
 void fsdp__module_state_reshard_after_backward(fsdp__module_state *state);
-/* See fsdp__param_group_give_up; and for the state's own groups alone. */
+/* See fsdp__param_group_give_up. */
 void fsdp__module_state_give_up(fsdp__module_state *state);
-void fsdp__module_state_give_up_own(fsdp__module_state *state);
 
 /* ---- calls for the state's own groups ---- */
 
+/* Gives up the state's own groups, even if a host uses them. */
+void fsdp__module_state_give_up_own(fsdp__module_state *state);
 /* Ends a backward for the gradients: they are reduced, or kept until a later backward reduces them. Does the same for
  * the conditional states whose parent it is. [collective] */
 fsdp_status fsdp__module_state_reduce(fsdp__module_state *state);

@@ -15,7 +15,7 @@ static void clear(fsdp__prefetch_list *list)
     fsdp__free(old.states);
 }
 
-/* Checks a listed module. Before the first forward every state has a root of its own; lazy_init.c then reports what is
+/* Checks a listed module. Before the first forward every state has a root of its own; check_tree.c then reports what is
  * wrong with a list. */
 static fsdp_status check_module(const fsdp__module_state *whose, const fsdp_module *module, int index)
 {

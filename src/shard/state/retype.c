@@ -8,7 +8,6 @@
 #include "base/alloc.h"
 #include "shard/group/places.h"
 #include "shard/reduce/gradients.h"
-#include "shard/reduce/partial.h"
 #include "shard/state/allocate.h"
 #include "shard/state/write.h"
 
@@ -217,7 +216,7 @@ static void set_aside(fsdp__param_group *group, before *b)
     residence->kind = FSDP__RESIDENCE_NONE;
     residence->device = residence->shard_device = NULL;
     residence->shards = residence->unsharded = residence->cast = NULL;
-    group->wire = (fsdp__wire){0};
+    group->encoded = (fsdp__encoded){0};
     group->offload = (fsdp__offload){0};
     group->gathered = NULL;
     for (int64_t i = 0; i < group->param_count; i++)

@@ -95,7 +95,7 @@ static fsdp_status check_gathers(const fsdp__module_state *state)
     char text[256];
 
     for (int64_t i = 0; i < state->group_count; i++)
-        if (fsdp__residence_is_shared(&state->groups[i]->residence) || state->groups[i]->wire.shared)
+        if (fsdp__residence_is_shared(&state->groups[i]->residence) || state->groups[i]->encoded.shared)
             return FSDP_FAIL(FSDP_STATE,
                              "parameter %s lies in memory that ranks share, where nothing is gathered: set a custom "
                              "all-gather before the parameters have bytes, or give options.no_shared_memory",

@@ -1,8 +1,6 @@
 /* shard_map.c - lists each parameter's unit, and this rank's part of it. */
 #include "fsdp/shard_map.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/pointer_table.h"
 #include "shard/reduce/owner.h"
