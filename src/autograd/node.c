@@ -1,11 +1,9 @@
 /* node.c - the life of a recorded operation. */
 #include "autograd/recompute.h"
 #include "base/alloc.h"
-#include "base/compiler.h"
 
 #include <stdalign.h>
 #include <stdio.h>
-#include <string.h>
 
 static size_t aligned(size_t bytes)
 {

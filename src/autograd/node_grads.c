@@ -1,6 +1,5 @@
 /* node_grads.c - the gradients that an operation's backward gives to its inputs. */
 #include "autograd/node.h"
-#include "base/compiler.h"
 
 #include <string.h>
 

@@ -1,8 +1,6 @@
 /* operation.c - recording for users: checks what the library's own operations do right. */
 #include "autograd/node.h"
 
-#include <string.h>
-
 static fsdp_status check_output(const char *name, fsdp_tensor *const *inputs, int input_count,
                                 fsdp_tensor *const *outputs, int index)
 {

@@ -1,6 +1,5 @@
 /* record.c - records operations. */
 #include "autograd/recompute.h"
-#include "base/alloc.h"
 #include "base/hash.h"
 
 #include <string.h>

@@ -1,8 +1,6 @@
 /* actor.c - instants and orders: see [Note: what orders actors]. */
 #include "check/actor.h"
 
-#include <stdio.h>
-
 #include "base/alloc.h"
 
 fsdp__actor *fsdp__actor_create(int id, int rank, bool has_thread)

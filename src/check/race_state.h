@@ -28,7 +28,7 @@ typedef struct fsdp__race_rank {
     int rank;
 } fsdp__race_rank;
 
-/* Locks. Until it is unlocked the thread's fault points are off: what the check uses for itself is not the caller's. */
+/* Locks. Until it is unlocked the thread's faults rest: what the check uses for itself is not the caller's. */
 void fsdp__races_lock(const fsdp__race_rank *rank);
 void fsdp__races_unlock(fsdp__races *races);
 

@@ -16,8 +16,8 @@ void fsdp__process_group_set_label(fsdp_process_group *group, const char *label)
 
 /* Flags, 0 or 1 each, and what they ride along with. */
 typedef struct fsdp__any {
-    /* `count` flags in host memory, of which each becomes 1 where it is 1 on any rank. With a stream NULL means that
-     * all of this rank's are 1. */
+    /* `count` flags in host memory, of which each becomes 1 where it is 1 on any rank. With a stream, NULL means
+     * that all of this rank's flags are 1. */
     uint8_t *flags;
     int64_t count;
     /* With a stream: becomes true on all ranks where a flag is 0 on any, and is unchanged otherwise. Host memory, or

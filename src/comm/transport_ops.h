@@ -1,6 +1,6 @@
 /* transport_ops.h - what a transport provides, as a table for each of its jobs. A transport makes contexts
  * (fsdp_context_create_threads, fsdp__shm_join, ...) and attaches itself to them with its tables; nothing above knows
- * which transport it is.
+ * which transport it is (except that objects.c knows the fake one).
  *
  * comm/ checks every argument, counts, numbers the calls of each group and keeps a failure sticky: it does so once,
  * above all transports. A transport moves bytes, compares the ranks' signatures and ends everybody's calls when one
@@ -26,9 +26,9 @@
  *   - A transport whose library reads and writes host memory (MPI, from any thread) gives it the buffers where the host
  *     may follow them; otherwise it copies into its own memory, calls the library, which may block, and copies back.
  *   - A library that only issues, on a stream of the device (NCCL, or peers' memory that kernels of the device read),
- *     is no transport but a *carrier* under one. The transport keeps what is the host's: groups, objects, the numbers
- *     and signatures of calls, memory, readers and health. The carrier is a second table of collectives, for calls on
- *     streams of such a device; fsdp__collectives_of (comm/comm.h) is where a group decides which table a call gets. A
+ *     is no transport but a *device carrier* under one. The transport keeps what is the host's: groups, objects, the
+ * numbers and signatures of calls, memory, readers and health. The carrier is a second table of collectives, for calls
+ * on streams of such a device; fsdp__collectives_of (comm/comm.h) is where a group decides which table a call gets. A
  *     slot of a carrier compares signatures through its transport, on the host, when it issues; makes peers wait by
  *     means of the device, which the transport must be able to release when a rank is gone; issues everything on the
  *     stream beneath the work that it is called in; and returns without settling.

@@ -1,8 +1,6 @@
 /* batch_maker.c - makes items and batches, in memory that is laid out once. */
 #include "data/batch_maker.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "data/fields.h"

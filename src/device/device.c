@@ -1,11 +1,6 @@
 /* device.c - what a device is, and its memory calls. */
 #include "device/impl.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include "base/alloc.h"
-#include "base/context.h"
 #include "base/probe.h"
 
 /* ---- what it is ---- */

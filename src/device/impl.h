@@ -1,4 +1,4 @@
-/* impl.h - the structs at the start of every device, stream and event; for device/ and the backends only.
+/* impl.h - the structs at the start of every device, stream and event; for device/, the backends and src/check only.
  *
  * A backend's own stream and event start with these structs, so a pointer to one is a pointer to the other. */
 #ifndef DEVICE_IMPL_H

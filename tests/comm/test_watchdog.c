@@ -59,9 +59,9 @@ static void begin(fsdp_context *context, shared *s, listener *l)
 /* A rank that has failed a check has ended the world; nobody is to wait for it. */
 static bool has_ended(fsdp_context *context)
 {
-    const fsdp__arena_view *symmetric = fsdp__comm_get(context)->transport;
+    const fsdp__arena_view *view = fsdp__comm_get(context)->transport;
 
-    return fsdp__board_aborted(symmetric->arena->board);
+    return fsdp__board_aborted(view->arena->board);
 }
 
 /* Sleeps, without a sign of life. */
@@ -130,13 +130,13 @@ TEST(a_rank_that_stands_still_ends_the_run)
 
 static void a_short_timeout_ends(fsdp_context *context, void *arg)
 {
-    const fsdp__arena_view *symmetric = fsdp__comm_get(context)->transport;
+    const fsdp__arena_view *view = fsdp__comm_get(context)->transport;
     shared *s = arg;
     listener l;
 
     begin(context, s, &l);
     CHECK_OK(fsdp_context_set_comm_timeout(context, 1e-6));
-    CHECK(atomic_load(&symmetric->health.timeout_ticks) > 0);
+    CHECK(atomic_load(&view->health.timeout_ticks) > 0);
     CHECK_OK(fsdp__context_set_comm_ticks(context, s->timeout_ms, TICK_MS));
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     if (l.rank == 1)

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/alloc.h"
 #include "base/limits.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)

@@ -6,8 +6,7 @@
  * has a desk in each group that has members on this machine alone. Ranks are numbered from 0 within the machine; rows
  * of other machines, and every text, use the global number.
  *
- * The board lies at the beginning of the memory that the ranks share. Places in that memory travel between ranks as
- * offsets from it. */
+ * The board lies in the memory that the ranks share. It names shared regions by their offsets from the board itself. */
 #ifndef COMM_HEALTH_BOARD_H
 #define COMM_HEALTH_BOARD_H
 

@@ -1,4 +1,4 @@
-/* peers.h - what a rank knows of the ranks of other machines apart from their calls: that they live, what they do, that
+/* peers.h - what a rank hears of the ranks of other machines outside of collectives: that they live, what they do, that
  * one has left.
  *
  * Ranks say it in messages that nobody waits for (transport/network/watch.h): every second, or four times in a timeout,

@@ -13,10 +13,12 @@ typedef struct fsdp__reader {
     _Atomic uint64_t ended;             /* reads that the program has ended: they will be over by themselves */
     _Atomic uint64_t awaited[2]; /* it waits until all are done with the reads up to this one; 0: it does not wait */
     uint64_t begun;
-    _Atomic uint64_t worker; /* where a worker waits: its stream, by the process's own number. */
-    _Atomic uint64_t issued; /* All calls after this number, */
-    _Atomic uint32_t in;     /* of this group (1 + its number), stand behind the wait on that stream */
-    bool member;             /* of the region's group */
+    /* Where a worker waits: its stream, by the process's own number. All calls of group `in` - 1 after number `issued`
+     * stand behind that wait on the stream. */
+    _Atomic uint64_t worker;
+    _Atomic uint64_t issued;
+    _Atomic uint32_t in;
+    bool member; /* of the region's group */
 } fsdp__reader;
 
 /* Lies in front of a shared region. */

@@ -6,7 +6,6 @@
 
 #include "base/compiler.h"
 #include "comm/health/calls.h"
-#include "comm/health/gone.h"
 #include "comm/health/process.h"
 
 enum {

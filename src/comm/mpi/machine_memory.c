@@ -32,7 +32,7 @@ static fsdp_status hand_over(const fsdp__places *places, const fsdp__report *fir
     char name[2 * NAME_BYTES + 1];
     /* Half of the time, so that a rank that waits in vain reports it before joining times out as a whole. */
     const fsdp__handoff handoff = {.name = name, .timeout_ns = (int64_t)seconds * 500000000};
-    int local_rank = places->rank % places->machine_ranks, fd = -1;
+    int local_rank = fsdp__local_of(places, places->rank), fd = -1;
     fsdp_status status;
 
     for (int i = 0; i < NAME_BYTES; i++)
@@ -56,7 +56,7 @@ fsdp_status fsdp__mpi_machine_memory(const fsdp__network_ops *ops, void *network
     fsdp_status status;
 
     *out = NULL;
-    if (places->rank % places->machine_ranks == 0)
+    if (fsdp__local_of(places, places->rank) == 0)
         fsdp__report_write(&mine, make(places, &mine, &arena));
     FSDP_TRY_GOTO(status, fsdp__report_compare(ops, network, places, &mine, &first), out);
     fsdp__report_write(&mine, hand_over(places, &first, seconds, &arena));

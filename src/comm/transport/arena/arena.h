@@ -20,7 +20,7 @@ typedef struct fsdp__control {
     int32_t crowded;      /* more ranks than cores */
     int32_t join_seconds; /* timeout of the first meeting; 0: the default timeout */
     uint64_t heap_bytes;
-    _Atomic uint64_t heap_used; /* bytes from the heap's start that ranks have taken (memory.c) */
+    _Atomic uint64_t heap_used; /* bytes from the heap's start that ranks have taken (arena_memory.c) */
 } fsdp__control;
 
 typedef struct fsdp__arena {

@@ -139,7 +139,7 @@ void fsdp__arena_group_ready(void *g)
     group->claimed = false; /* from now on every member counts */
 }
 
-/* Hands the shared memory that the group has not taken back yet (memory.c) to the world, which takes it back. */
+/* Hands the shared memory that the group has not taken back yet (arena_memory.c) to the world, which takes it back. */
 static void hand_over(fsdp__arena_group *group)
 {
     while (group->freed) {

@@ -7,13 +7,11 @@
  * when any of the owner's groups allocates. */
 #include "comm/transport/arena/arena_memory.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "base/probe.h"
 #include "base/text.h"
 #include "comm/transport/arena/arena_readers.h"

@@ -1,7 +1,6 @@
 /* shm.c - ranks as processes of one machine. */
 #include "comm/transport/arena/shm.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 #include "base/status.h"

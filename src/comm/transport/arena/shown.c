@@ -79,7 +79,7 @@ fsdp_status fsdp__shown_meet(fsdp__arena_group *g, const fsdp__call *call, bool 
     FSDP_TRY(fill_payload(g, call, &entry));
     FSDP_TRY(fsdp__show(g, call, &entry, traffic));
     /* Shared memory is used even with force_copy, as there is no other way then. */
-    *out = call->shared ? FSDP__SHOWN_SHARED : direct ? FSDP__SHOWN_SYMMETRIC : FSDP__SHOWN_STAGING;
+    *out = call->shared ? FSDP__SHOWN_SHARED : direct ? FSDP__SHOWN_IN_PLACE : FSDP__SHOWN_STAGING;
     for (int r = 0; r < g->size; r++)
         if (!fsdp__entry_of(g, r)->readable)
             *out = FSDP__SHOWN_STAGING;

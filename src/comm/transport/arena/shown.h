@@ -1,4 +1,4 @@
-/* shown.h - what ranks show each other of a coalesced call: where its buffers lie, and which buffers get nothing
+/* shown.h - what ranks show each other of a call by rows: where its buffers lie, and which of them get nothing
  * added. */
 #ifndef COMM_ARENA_SHOWN_H
 #define COMM_ARENA_SHOWN_H
@@ -7,9 +7,9 @@
 
 /* The paths that a call may take, depending on the memory of all ranks. */
 typedef enum fsdp__shown_path {
-    FSDP__SHOWN_STAGING,   /* some rank has memory that the others cannot see */
-    FSDP__SHOWN_SYMMETRIC, /* each rank has its own memory, which the others read */
-    FSDP__SHOWN_SHARED     /* a gather's: all ranks have the same memory */
+    FSDP__SHOWN_STAGING,  /* some rank has memory that the others cannot see */
+    FSDP__SHOWN_IN_PLACE, /* each rank has its own memory, where the others read it */
+    FSDP__SHOWN_SHARED    /* a gather's: all ranks have the same memory */
 } fsdp__shown_path;
 
 /* Returns whether peers can read all `unsharded` memory of this rank; `follows` tells whether the host may follow
@@ -23,7 +23,7 @@ bool fsdp__shown_is_direct(const fsdp__call *call);
 /* Shows the entry of the call and meets the others. What was shown can be read until the next entry but one. */
 fsdp_status fsdp__shown_meet(fsdp__arena_group *group, const fsdp__call *call, bool readable, fsdp__traffic *traffic,
                              fsdp__shown_path *out);
-/* Return the `unsharded` of a rank, where the path is SYMMETRIC; and whether the rank adds to the buffer of a
+/* Return the `unsharded` of a rank, where the path is IN_PLACE; and whether the rank adds to the buffer of a
  * reduction. */
 void *fsdp__shown_place(const fsdp__arena_group *group, int rank, int64_t buffer);
 bool fsdp__shown_adds(const fsdp__arena_group *group, const fsdp__call *call, int rank, int64_t buffer);

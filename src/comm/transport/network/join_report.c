@@ -1,8 +1,6 @@
 /* join_report.c - compares the reports of all ranks. */
 #include "comm/transport/network/join_report.h"
 
-#include <stdio.h>
-
 #include "base/alloc.h"
 #include "base/text.h"
 

@@ -1,9 +1,11 @@
 /* network_coalesced.c - sends rows to and receives rows from the counterparts.
  *
- * gather   shared memory of each machine: each rank puts its own rows into place, its counterparts' rows arrive
- * straight in theirs, and the ranks of the machine meet. Nothing is packed, and a byte enters a machine once. other
- * memory: packed (comm/packed.h), over this transport's all_gather. reduce   memory that the ranks of the machine see:
- * reduction.h. other memory: packed; contributions travel, and are added in the same order. */
+ * gather   shared memory: each rank puts its own rows into place, its counterparts' rows arrive straight in theirs, and
+ *          the ranks of the machine meet. Nothing is packed, and a byte enters a machine once.
+ *          other memory: packed (comm/packed.h), over this transport's all_gather.
+ *
+ * reduce   memory that the ranks of the machine see: reduction.h.
+ *          other memory: packed; contributions travel, and are added in the same order. */
 #include "comm/transport/network/network_coalesced.h"
 
 #include "base/alloc.h"
@@ -209,7 +211,7 @@ static fsdp_status show(fsdp__network_group *group, const fsdp__call *call, fsdp
     } else {
         FSDP_TRY(
             fsdp__shown_meet(group->local, call, fsdp__shown_is_readable(group->local, call, true), traffic, &path));
-        *visible = path == FSDP__SHOWN_SYMMETRIC;
+        *visible = path == FSDP__SHOWN_IN_PLACE;
     }
     if (group->locals == 1)
         *visible = !call->force_copy;

@@ -28,7 +28,6 @@ struct fsdp__network_view {
     /* Returns whether the ranks of this machine would share all of this memory. NULL: the world is not on paper. */
     bool (*would_share)(const fsdp__network_view *world, const void *memory, size_t bytes);
     /* On paper only the places of the link, one_level and the groups are used of what follows. */
-    fsdp_context *context;
     fsdp__link link;
     fsdp__arena *arena; /* of this machine */
     fsdp__arena_view *local;

@@ -214,11 +214,10 @@ static fsdp_status attach(fsdp_context *context, fsdp__network_view *machines, b
     fsdp__network_group *world = NULL;
     fsdp_status status = FSDP_OK;
 
-    machines->context = context;
     if (machines->arena->board->ranks < places->ranks)
         status = FSDP_FAIL(FSDP_INVALID, "the memory of this machine's ranks has no board for %d ranks", places->ranks);
     if (status == FSDP_OK)
-        status = fsdp__arena_open(context, machines->arena, places->rank % places->machine_ranks, all_readable, wait,
+        status = fsdp__arena_open(context, machines->arena, fsdp__local_of(places, places->rank), all_readable, wait,
                                   &machines->local, &local);
     if (status == FSDP_OK)
         status = fsdp__network_group_world(machines, local, &world);

@@ -2,7 +2,6 @@
 #include "comm/transport/network/numbering.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 

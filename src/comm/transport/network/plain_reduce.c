@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "comm/sharded_buffer.h"
 #include "comm/transport/arena/arena_plain.h"
 #include "comm/transport/network/network_plain.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "comm/sharded_buffer.h"
 #include "comm/transport/arena/rendezvous.h"
 #include "comm/transport/arena/shown.h"
