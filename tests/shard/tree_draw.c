@@ -426,8 +426,7 @@ static void draw_empty(drawing *d)
 {
     tree_plan *plan = d->plan;
 
-    plan->hollow = chance(d, 25);
-    if (!plan->hollow)
+    if (!chance(d, 25))
         return;
     plan->rowless = chance(d, 40);
     for (int i = 0; i < plan->node_count; i++) {

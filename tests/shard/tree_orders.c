@@ -176,7 +176,6 @@ static void draw_network(uint64_t *random, const fsdp_mp_policy *policy, tree_pl
     n.form = pick(&n, FORMS);
     n.block_count = 1 + pick(&n, MAX_BLOCKS);
     plan->orders = plan->late = true;
-    plan->hollow = n.tall == 0;
     plan->width = WIDTH;
     plan->real = pick(&n, 2);
     plan->adamw = pick(&n, 2);

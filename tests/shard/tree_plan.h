@@ -212,7 +212,6 @@ typedef struct tree_plan {
     bool adamw;       /* or SGD */
     bool checkpoints; /* nodes have some: losses are dropped before what would be an error in between */
     bool late;        /* ranks are late now and then */
-    bool hollow;      /* some parameters have no elements; perhaps none has, as the width is 0 */
     bool rowless;     /* some batches of some ranks have no rows */
     /* Calls come in any order: what fields name is part of what is seen, and all states run in every forward. */
     bool orders;

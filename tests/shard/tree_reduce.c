@@ -169,11 +169,11 @@ void tree_reduce(tree_plan *plan, uint32_t which)
 
     fewer_residences(&r);
     do {
-        before = plan->call_count + plan->param_count;
+        before = plan->call_count;
         drop_calls(&r);
         drop_children(&r);
         simplify_params(&r);
         simplify_nodes(&r);
         simplify_options(&r);
-    } while (r.tries > 0 && plan->call_count + plan->param_count < before);
+    } while (r.tries > 0 && plan->call_count < before);
 }

@@ -29,9 +29,15 @@ int test_run_cases(const char *path)
     struct CMUnitTest tests[1000];
     size_t count = 0;
 
-    for (const test_entry *c = cases; c; c = c->next)
-        if (c->line > 0 && strcmp(c->path, path) == 0)
-            tests[count++] = c->test;
+    for (const test_entry *c = cases; c; c = c->next) {
+        if (c->line <= 0 || strcmp(c->path, path) != 0)
+            continue;
+        if (count == sizeof tests / sizeof *tests) {
+            print_error("%s has more than %zu cases\n", path, count);
+            return 1;
+        }
+        tests[count++] = c->test;
+    }
     return _cmocka_run_group_tests("tests", tests, count, NULL, NULL);
 }
 
