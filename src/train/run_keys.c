@@ -139,7 +139,7 @@ static const fsdp__key keys[] = {
     INTEGER(data, workers, 0, 64, FSDP__LOCAL, "1", "number of threads that read ahead; 0: the step reads"),
     TEXT(data, tokenizer, FSDP__LOCAL, "the folder of the tokenizer for text (.txt, .jsonl, also .gz and .zst)\nmodel: the tokenizer of model.path\nbytes: no tokenizer, bytes are tokens (vocabulary 256)\nnot set: the tokenizer of model.path or of checkpoint.initial_load_path if they have one, else bytes"),
     TEXT(data, field, 0, "the field of JSON lines that holds the text; not set: text"),
-    CHOICE(data, on_bad_line, skip_bad_lines, bad_line_choices, "error", "what a line does that is not a JSON object or has no text in the field\nerror: it ends the run before training begins\nskip: it is left out, and the log says how many were"),
+    CHOICE(data, on_bad_line, skip_bad_lines, bad_line_choices, "error", "what to do with a line that is not a JSON object or has no text in the field\nerror: end the run before training begins\nskip: leave the line out; the log says how many were"),
     TEXT(data, cache, FSDP__LOCAL, "the folder that keeps the tokens of text; not set: fsdp in $XDG_CACHE_HOME, or in ~/.cache"),
 
     INTEGER(training, steps, 1, FSDP__KEY_LARGE, 0, "1000", "number of optimizer steps"),
