@@ -86,6 +86,11 @@ static fsdp_tensor *as_gathered(const tree_plan *plan, int param, fsdp_tensor *w
 
 /* ---- forward, again ---- */
 
+static fsdp_tensor *add_loss(fsdp_tensor *x, fsdp_tensor *loss)
+{
+    return x ? fsdp_add(x, fsdp_cast(fsdp_scale(loss, 0.25), fsdp_tensor_dtype(x))) : NULL;
+}
+
 static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
 {
     const tree_plan *plan = m->feed->plan;
@@ -120,6 +125,8 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
     case TREE_CUBE:
         y = fsdp_sum_dim(fsdp_sum_dim(w, 0, false), 0, false);
         return fsdp_tensor_numel(w) > 0 ? fsdp_mul(x, y) : fsdp_add(x, y); /* a sum of nothing would end all */
+    case TREE_HEAD:
+        return add_loss(x, fsdp_linear_cross_entropy(x, w, ids_of(m, w)));
     default:
         return x;
     }
@@ -129,11 +136,6 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
 static fsdp_tensor *add_as(fsdp_tensor *a, fsdp_tensor *b)
 {
     return a && b ? fsdp_add(fsdp_cast(a, fsdp_tensor_dtype(b)), b) : NULL;
-}
-
-static fsdp_tensor *add_loss(fsdp_tensor *x, fsdp_tensor *loss)
-{
-    return x ? fsdp_add(x, fsdp_cast(fsdp_scale(loss, 0.25), fsdp_tensor_dtype(x))) : NULL;
 }
 
 /* An auxiliary loss is taken with what goes on in any case. */

@@ -13,6 +13,7 @@ enum {
     FORM_PLAIN,
     FORM_BORROWED, /* the norm uses the head's weight; the head's bias is not used */
     FORM_TWICE,    /* block 0 runs again after the last one */
+    FORM_FUSED,    /* the head is a loss, whose gradients its forward makes */
     FORMS
 };
 
@@ -59,7 +60,7 @@ static int add_param(const network *n, int node, tree_role role)
 {
     tree_plan *plan = n->plan;
     int param = plan->param_count++;
-    bool matrix = role == TREE_MATRIX || role == TREE_TALL;
+    bool matrix = role == TREE_MATRIX || role == TREE_TALL || role == TREE_HEAD;
 
     plan->nodes[node].params[plan->nodes[node].param_count++] = param;
     plan->params[param] = (tree_param){.role = role,
@@ -82,8 +83,8 @@ static void add_network(network *n)
     add_param(n, input, TREE_BIAS);
     add_param(n, n->norm, TREE_SCALE);
     add_param(n, n->norm, TREE_BIAS);
-    weight = add_param(n, n->head, TREE_MATRIX);
-    add_param(n, n->head, n->form == FORM_BORROWED ? TREE_UNUSED : TREE_BIAS);
+    weight = add_param(n, n->head, n->form == FORM_FUSED ? TREE_HEAD : TREE_MATRIX);
+    add_param(n, n->head, n->form == FORM_BORROWED || n->form == FORM_FUSED ? TREE_UNUSED : TREE_BIAS);
     for (int b = 0; b < n->block_count; b++) {
         int up, down;
 
@@ -179,7 +180,7 @@ static void draw_network(uint64_t *random, const fsdp_mp_policy *policy, tree_pl
     plan->width = WIDTH;
     plan->real = pick(&n, 2);
     plan->adamw = pick(&n, 2);
-    plan->rowless = pick(&n, 7) == 0;
+    plan->rowless = pick(&n, 7) == 0 && n.form != FORM_FUSED; /* a mean of nothing is NaN */
     add_network(&n);
     plan->parts = pick(&n, 3);
     plan->parts += plan->parts > 0; /* two or three; they are of rows */

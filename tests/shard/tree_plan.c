@@ -238,7 +238,7 @@ static bool is_read_in_backward(const tree_plan *plan, int param)
     tree_role role = plan->params[param].role;
 
     return !plan->params[param].gone && role != TREE_TABLE && role != TREE_BIAS && role != TREE_CUBE &&
-           role != TREE_UNUSED;
+           role != TREE_UNUSED && role != TREE_HEAD;
 }
 
 /* Of the node, and of those below that were not given to fully_shard. */

@@ -29,15 +29,16 @@ enum {
 
 /* What a parameter does to x (rows, d). */
 typedef enum tree_role {
-    TREE_MATRIX,  /* (d,d)    x + gelu(linear(x)) */
-    TREE_TALL,    /* (h,d)    x + linear(x) times the same: used twice */
-    TREE_TABLE,   /* (h,d)    x + embedding of the batch's ids */
-    TREE_SCALE,   /* (d)      rmsnorm */
-    TREE_BIAS,    /* (d)      x + it */
-    TREE_ELEMENT, /* (1)      x times it */
-    TREE_CUBE,    /* (a,b,d)  x times its sum over a and b */
-    TREE_UNUSED,  /* (h)      nothing */
-    TREE_ROLES
+    TREE_MATRIX,           /* (d,d)    x + gelu(linear(x)) */
+    TREE_TALL,             /* (h,d)    x + linear(x) times the same: used twice */
+    TREE_TABLE,            /* (h,d)    x + embedding of the batch's ids */
+    TREE_SCALE,            /* (d)      rmsnorm */
+    TREE_BIAS,             /* (d)      x + it */
+    TREE_ELEMENT,          /* (1)      x times it */
+    TREE_CUBE,             /* (a,b,d)  x times its sum over a and b */
+    TREE_UNUSED,           /* (h)      nothing */
+    TREE_ROLES,            /* those of any tree; orders also have: */
+    TREE_HEAD = TREE_ROLES /* (d,d)   x + the loss of the batch's ids, whose gradients the forward makes */
 } tree_role;
 
 typedef struct tree_param {

@@ -5,8 +5,8 @@
 
 static void print_param(FILE *stream, const tree_plan *plan, int param)
 {
-    static const char *const roles[TREE_ROLES] = {"matrix", "tall",    "table", "scale",
-                                                  "bias",   "element", "cube",  "unused"};
+    static const char *const roles[TREE_HEAD + 1] = {"matrix",  "tall", "table",  "scale", "bias",
+                                                     "element", "cube", "unused", "head"};
     const tree_param *p = &plan->params[param];
 
     if (p->gone)
