@@ -14,7 +14,7 @@ foreach(line IN LISTS lines)
   list(APPEND fsdp_layers ${layer})
 
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.c)
-  list(FILTER sources EXCLUDE REGEX "^${PROJECT_SOURCE_DIR}/src/comm/mpi/plugin/")  # libraries of their own (mpi.cmake)
+  list(FILTER sources EXCLUDE REGEX "^${PROJECT_SOURCE_DIR}/src/(comm/mpi/plugin|backend/cuda)/")  # libraries of their own
   foreach(folder IN LISTS fsdp_absent_folders)
     list(FILTER sources EXCLUDE REGEX "^${PROJECT_SOURCE_DIR}/src/${folder}/")
   endforeach()

@@ -27,4 +27,3 @@ macro(fsdp_optional folder name package libraries)
 endmacro()
 
 fsdp_optional(comm/nccl NCCL NCCL NCCL::NCCL)
-fsdp_optional(backend/cuda CUDA CUDAToolkit CUDA::cudart)

@@ -47,6 +47,21 @@ foreach(folder support oracle ${fsdp_test_folders})
   endif()
 endforeach()
 
+# CUDA kernels as C++ of the host (tests/backend/cudash), with the compiler of C's kind.
+if(CMAKE_C_COMPILER_ID MATCHES "Clang" AND NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
+  set(CMAKE_CXX_COMPILER clang++)
+endif()
+enable_language(CXX)
+set_source_files_properties(${fsdp_cuda_kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cpp)
+add_library(fsdp_test_cudash OBJECT ${sources} ${fsdp_cuda_kernels}
+                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c)
+target_compile_features(fsdp_test_cudash PRIVATE cxx_std_17)
+target_compile_definitions(fsdp_test_cudash PRIVATE FSDP_CUDASH)
+target_compile_options(fsdp_test_cudash PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1;-ffp-contract=off>)
+target_link_libraries(fsdp_test_cudash PRIVATE fsdp_common)
+target_include_directories(fsdp_test_cudash PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+
 option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
 # No test depends on a time: this ends those that hang, and is far from what any takes on a busy machine.
 set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds after which a test is ended; empty: 1800")
@@ -310,6 +325,10 @@ foreach(layer IN LISTS fsdp_test_folders)
     fsdp_test_script(${name} ${layer} ${script})
   endforeach()
 endforeach()
+
+if(TARGET test_backend)
+  target_link_libraries(test_backend PRIVATE fsdp_test_cudash)
+endif()
 
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/faults/preload_*.c)
 foreach(source IN LISTS sources)

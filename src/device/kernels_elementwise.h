@@ -1,5 +1,5 @@
 /* kernels_elementwise.h - arguments of the kernels that compute element by element, and of sums. It is a part of
- * kernels.h, whose conventions hold. */
+ * kernel_args.h, whose conventions hold. */
 #ifndef DEVICE_KERNELS_ELEMENTWISE_H
 #define DEVICE_KERNELS_ELEMENTWISE_H
 

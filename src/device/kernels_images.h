@@ -1,5 +1,5 @@
 /* kernels_images.h - arguments of the kernels for images: convolutions, pooling, norms over channels. It is a part of
- * kernels.h, whose conventions hold. */
+ * kernel_args.h, whose conventions hold. */
 #ifndef DEVICE_KERNELS_IMAGES_H
 #define DEVICE_KERNELS_IMAGES_H
 

@@ -7,19 +7,24 @@
 static void (*const makers[FSDP__KERNELS])(test_case *) = {FSDP__KERNEL_MAP(ORACLE_CASE)};
 #undef ORACLE_CASE
 
-void oracle_hold(fsdp_stream *stream, const oracle_table *tables, int count, int rounds)
+void oracle_hold_kernel(fsdp_stream *stream, const oracle_table *tables, int count, int rounds, fsdp__kernel kernel)
 {
     static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
 
+    for (int round = 0; round < rounds; round++)
+        for (size_t t = 0; t < FSDP__COUNT_OF(types); t++) {
+            test_case c = {.stream = stream,
+                           .tables = tables,
+                           .table_count = count,
+                           .key = fsdp__rng_key((uint64_t)round, fsdp__kernel_infos[kernel].name) + t,
+                           .dtype = types[t],
+                           .kernel = kernel};
+            makers[kernel](&c);
+        }
+}
+
+void oracle_hold(fsdp_stream *stream, const oracle_table *tables, int count, int rounds)
+{
     for (fsdp__kernel kernel = 0; kernel < FSDP__KERNELS; kernel++)
-        for (int round = 0; round < rounds; round++)
-            for (size_t t = 0; t < FSDP__COUNT_OF(types); t++) {
-                test_case c = {.stream = stream,
-                               .tables = tables,
-                               .table_count = count,
-                               .key = fsdp__rng_key((uint64_t)round, fsdp__kernel_infos[kernel].name) + t,
-                               .dtype = types[t],
-                               .kernel = kernel};
-                makers[kernel](&c);
-            }
+        oracle_hold_kernel(stream, tables, count, rounds, kernel);
 }

@@ -7,5 +7,7 @@
 
 /* `rounds` calls of every kernel and dtype, on a stream of the device whose memory the tables share. */
 void oracle_hold(fsdp_stream *stream, const oracle_table *tables, int count, int rounds);
+/* The same for one kernel. */
+void oracle_hold_kernel(fsdp_stream *stream, const oracle_table *tables, int count, int rounds, fsdp__kernel kernel);
 
 #endif

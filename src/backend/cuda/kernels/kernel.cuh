@@ -1,0 +1,269 @@
+/* kernel.cuh - what every kernel file starts from: elements of the three floating dtypes, launches, loops over sizes,
+ * sums of a warp and of a block.
+ *
+ * Kernel files are CUDA C++ in a subset that g++ compiles as well, against tests/backend/cudash (FSDP_CUDASH), where a
+ * block's threads are run one by one on the host: templates for dtypes and sizes, no library, no inline assembler
+ * outside intrinsics.cuh. Each file defines the entries of its kernels, `extern "C" fsdp_status fsdp__cuda_<kernel>`,
+ * which pick a template and launch it.
+ *
+ * [Note: bits]
+ * The same call gives the same bits on every card of one kind, so nothing here may depend on the number of
+ * multiprocessors or on who comes first: sums are cut into panels of fixed sizes and added in order, and no float is
+ * added by an atomic. */
+#ifndef BACKEND_CUDA_KERNEL_CUH
+#define BACKEND_CUDA_KERNEL_CUH
+
+#ifdef FSDP_CUDASH
+#include "cudash/cudash.h"
+#else
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#define SHARED_BYTES(type, name)               \
+    extern __shared__ __align__(16) unsigned char shared_bytes[]; \
+    type *name = (type *)shared_bytes
+#endif
+
+#include <math.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "device/kernel_args.h"
+
+#define HOST_DEVICE __host__ __device__ __forceinline__
+#define DEVICE __device__ __forceinline__
+
+/* An entry of the table of kernels. */
+#define ENTRY(name) extern "C" fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args)
+
+enum {
+    WARP = 32,
+    BLOCK = 256 /* threads of a block, where nothing speaks for another number */
+};
+
+/* ---- launches ---- */
+
+extern "C" {
+/* Grow-only scratch of the stream, in device memory, valid until the next call with the same stream; NULL and a last
+ * error when out of memory (device/device.h). What it held may be overwritten: a kernel asks once, for all it needs. */
+void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes);
+#ifndef FSDP_CUDASH
+/* Issues a kernel (cuda_launch.c). */
+fsdp_status fsdp__cuda_launch(fsdp_stream *stream, const char *name, const void *kernel, dim3 grid, unsigned block,
+                              size_t shared_bytes, void **args);
+/* Sets bytes of the device, in stream order. */
+fsdp_status fsdp__cuda_set_bytes(fsdp_stream *stream, void *device, int byte, size_t bytes);
+#endif
+}
+
+template <class T>
+struct just {
+    typedef T type;
+};
+
+/* Issues `kernel` on the stream: grid blocks of `block` threads, with `shared` bytes of dynamic shared memory
+ * (SHARED_BYTES). An empty grid is no launch. The arguments are copied; tables that the kernel reads go by value, as a
+ * struct of at most 4,000 bytes. */
+template <class... Parameters>
+static fsdp_status launch(fsdp_stream *stream, const char *name, void (*kernel)(Parameters...), dim3 grid,
+                          unsigned block, size_t shared, typename just<Parameters>::type... args)
+{
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+        return FSDP_OK;
+#ifdef FSDP_CUDASH
+    return cudash_launch(stream, name, grid, block, shared, [=] { kernel(args...); });
+#else
+    void *list[] = {(void *)&args...};
+
+    return fsdp__cuda_launch(stream, name, (const void *)kernel, grid, block, shared, list);
+#endif
+}
+
+/* Returns the number of blocks for n items, `each` a block: at most 2^31 - 1, so kernels loop over the rest. */
+static inline unsigned blocks_for(int64_t n, int64_t each)
+{
+    int64_t blocks = (n + each - 1) / each;
+
+    return (unsigned)(blocks < 0x7fffffff ? blocks : 0x7fffffff);
+}
+
+/* Every thread of the grid takes every so-manieth of n items. */
+#define EACH_ITEM(i, n)                                                                                \
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t)gridDim.x * blockDim.x)
+
+/* Every block of the grid takes every so-manieth of n rows. */
+#define EACH_ROW(row, n) for (int64_t row = blockIdx.x; row < (n); row += gridDim.x)
+
+/* ---- elements ---- */
+
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
+
+HOST_DEVICE uint32_t float_bits(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+HOST_DEVICE float bits_float(uint32_t bits)
+{
+    float x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+HOST_DEVICE float to_float(float x)
+{
+    return x;
+}
+
+HOST_DEVICE float to_float(bf16 x)
+{
+    return bits_float((uint32_t)x.bits << 16);
+}
+
+HOST_DEVICE float to_float(f16 x)
+{
+#if defined(__CUDA_ARCH__)
+    return __half2float(__ushort_as_half(x.bits));
+#else
+    uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, magnitude = x.bits & 0x7fffu;
+    float tiny = (float)(int32_t)magnitude * 0x1p-24f;
+    uint32_t normal = (magnitude << 13) + (112u << 23);
+    uint32_t bits = magnitude >= 0x7c00u ? normal + (112u << 23) : magnitude < 0x400u ? float_bits(tiny) : normal;
+
+    return bits_float(sign | bits);
+#endif
+}
+
+/* from_float<T>(x): rounded to nearest even; a NaN stays one. */
+template <class T>
+HOST_DEVICE T from_float(float x);
+
+template <>
+HOST_DEVICE float from_float<float>(float x)
+{
+    return x;
+}
+
+template <>
+HOST_DEVICE bf16 from_float<bf16>(float x)
+{
+    uint32_t bits = float_bits(x);
+    uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1), quiet = bits | 0x400000u;
+    bf16 y = {(uint16_t)((x != x ? quiet : rounded) >> 16)};
+
+    return y;
+}
+
+template <>
+HOST_DEVICE f16 from_float<f16>(float x)
+{
+#if defined(__CUDA_ARCH__)
+    f16 y = {__half_as_ushort(__float2half_rn(x))};
+
+    return y;
+#else
+    uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    /* Adding 0.5 leaves a result below 2^-14 in the sum's last bits, rounded by the adder. */
+    uint32_t tiny = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
+    uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    uint32_t half = magnitude >= 0x47800000u ? large : magnitude < 0x38800000u ? tiny : normal;
+    f16 y = {(uint16_t)(sign | half)};
+
+    return y;
+#endif
+}
+
+/* Element i of an array, as the f32 that arithmetic is done in; and back. */
+template <class T>
+DEVICE float load(const T *p, int64_t i)
+{
+    return to_float(p[i]);
+}
+
+template <class T>
+DEVICE void store(T *p, int64_t i, float x)
+{
+    p[i] = from_float<T>(x);
+}
+
+/* Expands CALL(T) for the type of a floating dtype, as a statement of a function that returns a status. */
+#define EACH_FLOAT(dtype, CALL) \
+    switch (dtype) {            \
+    case FSDP_F32:              \
+        CALL(float);            \
+        break;                  \
+    case FSDP_BF16:             \
+        CALL(bf16);             \
+        break;                  \
+    case FSDP_F16:              \
+        CALL(f16);              \
+        break;                  \
+    default:                    \
+        break;                  \
+    }
+
+/* ---- warps and blocks ---- */
+
+#define ALL_LANES 0xffffffffu
+
+DEVICE int lane_of_warp(void)
+{
+    return (int)(threadIdx.x % WARP);
+}
+
+/* The larger one; a NaN wins. */
+DEVICE float larger(float a, float b)
+{
+    return a > b || a != a ? a : b;
+}
+
+DEVICE float warp_sum(float x)
+{
+    for (int step = WARP / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+DEVICE float warp_max(float x)
+{
+    for (int step = WARP / 2; step > 0; step /= 2)
+        x = larger(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
+/* The sum over a block of whole warps, for all of its threads. `partial` is shared memory for one number a warp; all
+ * threads call this. */
+DEVICE float block_sum(float x, float *partial)
+{
+    int warps = (int)blockDim.x / WARP;
+
+    x = warp_sum(x);
+    __syncthreads(); /* somebody may still read what an earlier call has left there */
+    if (lane_of_warp() == 0)
+        partial[threadIdx.x / WARP] = x;
+    __syncthreads();
+    return warp_sum(lane_of_warp() < warps ? partial[lane_of_warp()] : 0.0f);
+}
+
+DEVICE float block_max(float x, float *partial)
+{
+    int warps = (int)blockDim.x / WARP;
+
+    x = warp_max(x);
+    __syncthreads();
+    if (lane_of_warp() == 0)
+        partial[threadIdx.x / WARP] = x;
+    __syncthreads();
+    return warp_max(lane_of_warp() < warps ? partial[lane_of_warp()] : -INFINITY);
+}
+
+#endif

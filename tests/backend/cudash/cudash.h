@@ -1,0 +1,137 @@
+/* cudash.h - CUDA C on the host, for tests: what kernel.cuh needs to be compiled by a C++ compiler.
+ *
+ * The threads of a block are fibers of one thread of the host, each with a stack of its own. One runs until a barrier,
+ * a shuffle or its end, then the next; blocks run one after the other. */
+#ifndef TESTS_CUDASH_H
+#define TESTS_CUDASH_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fsdp/device.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(bytes) alignas(bytes)
+#define __shared__ static thread_local /* a block's own: a thread of the host runs one block at a time */
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+    {
+    }
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+
+extern thread_local uint3 threadIdx, blockIdx;
+extern thread_local dim3 blockDim, gridDim;
+extern thread_local unsigned char *cudash_shared;
+#define SHARED_BYTES(type, name) type *name = (type *)cudash_shared
+
+void cudash_barrier(const char *file, int line);
+/* Gives `value` to the warp and returns what the lane `from` gave. */
+uint64_t cudash_exchange(uint64_t value, int from, unsigned mask, const char *file, int line);
+/* Returns a bit for every lane of the mask that gave true. */
+unsigned cudash_ballot(bool value, unsigned mask, const char *file, int line);
+
+#define __syncthreads() cudash_barrier(__FILE__, __LINE__)
+#define __syncwarp(...) ((void)cudash_exchange(0, -1, 0xffffffffu, __FILE__, __LINE__))
+
+template <class T>
+static inline T cudash_shuffle(T value, int from, unsigned mask, const char *file, int line)
+{
+    uint64_t bits = 0;
+
+    memcpy(&bits, &value, sizeof value);
+    bits = cudash_exchange(bits, from, mask, file, line);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+#define CUDASH_LANE (int)((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32)
+#define __shfl_sync(mask, value, lane) cudash_shuffle(value, (lane) % 32, mask, __FILE__, __LINE__)
+#define __shfl_xor_sync(mask, value, bits) cudash_shuffle(value, CUDASH_LANE ^ (bits), mask, __FILE__, __LINE__)
+#define __shfl_down_sync(mask, value, by) \
+    cudash_shuffle(value, CUDASH_LANE + (by) < 32 ? CUDASH_LANE + (by) : CUDASH_LANE, mask, __FILE__, __LINE__)
+#define __shfl_up_sync(mask, value, by) \
+    cudash_shuffle(value, CUDASH_LANE >= (by) ? CUDASH_LANE - (by) : CUDASH_LANE, mask, __FILE__, __LINE__)
+#define __ballot_sync(mask, value) cudash_ballot(value, mask, __FILE__, __LINE__)
+#define __any_sync(mask, value) (__ballot_sync(mask, value) != 0)
+#define __popc(x) __builtin_popcount(x)
+#define __ffs(x) __builtin_ffs((int)(x))
+#define __clz(x) ((x) ? __builtin_clz(x) : 32)
+
+/* Fibers of a block, and blocks, take turns: nobody comes between. */
+template <class T>
+static inline T atomicAdd(T *p, T value)
+{
+    T old = *p;
+
+    *p = old + value;
+    return old;
+}
+template <class T>
+static inline T atomicMin(T *p, T value)
+{
+    T old = *p;
+
+    *p = value < old ? value : old;
+    return old;
+}
+template <class T>
+static inline T atomicMax(T *p, T value)
+{
+    T old = *p;
+
+    *p = value > old ? value : old;
+    return old;
+}
+
+static inline float rsqrtf(float x)
+{
+    return 1.0f / sqrtf(x);
+}
+static inline unsigned __umulhi(unsigned a, unsigned b)
+{
+    return (unsigned)((uint64_t)a * b >> 32);
+}
+
+/* Runs `body` for every thread of the grid, before it returns. */
+void cudash_run(dim3 grid, unsigned block, size_t shared_bytes, void (*body)(const void *), const void *argument);
+
+template <class Body>
+static fsdp_status cudash_launch(fsdp_stream *, const char *, dim3 grid, unsigned block, size_t shared_bytes,
+                                 const Body &body)
+{
+    cudash_run(grid, block, shared_bytes, [](const void *argument) { (*(const Body *)argument)(); }, &body);
+    return FSDP_OK;
+}
+
+static inline fsdp_status fsdp__cuda_set_bytes(fsdp_stream *, void *device, int byte, size_t bytes)
+{
+    memset(device, byte, bytes);
+    return FSDP_OK;
+}
+
+#endif
