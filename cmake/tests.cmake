@@ -55,7 +55,9 @@ enable_language(CXX)
 set_source_files_properties(${fsdp_cuda_kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cpp)
 add_library(fsdp_test_cudash OBJECT ${sources} ${fsdp_cuda_kernels}
-                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c)
+                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
+                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
+                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c)
 target_compile_features(fsdp_test_cudash PRIVATE cxx_std_17)
 target_compile_definitions(fsdp_test_cudash PRIVATE FSDP_CUDASH)
 target_compile_options(fsdp_test_cudash PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1;-ffp-contract=off>)
