@@ -9,6 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if __has_include(<cublasLt.h>)
+#include "backend/cuda/product_plans.h"
+#endif
+
 /* ---- what a call computes ---- */
 
 enum {
@@ -262,3 +266,249 @@ TEST(a_function_that_a_library_lacks_is_named)
     CHECK_ERROR(fsdp__cuda_library_functions(&library, handle, names, functions, 2), FSDP_UNSUPPORTED,
                 "libm.so.6 has no function cosine: install the C library");
 }
+
+/* ---- plans ---- */
+
+#if __has_include(<cublasLt.h>)
+
+/* A cublasLt that only counts. It fails at its call number fail_at. */
+static struct counted {
+    int calls, fail_at, living, asked;
+    cublasStatus_t heuristic;
+    uint32_t reductions, alignment_a;
+} counted;
+
+static cublasStatus_t count(void)
+{
+    return ++counted.calls == counted.fail_at ? CUBLAS_STATUS_INTERNAL_ERROR : CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t made(void **out)
+{
+    cublasStatus_t answer = count();
+
+    if (answer == CUBLAS_STATUS_SUCCESS)
+        *out = &counted, counted.living++;
+    return answer;
+}
+
+static const char *say(cublasStatus_t answer)
+{
+    return answer == CUBLAS_STATUS_INTERNAL_ERROR ? "an internal error" : "another";
+}
+
+static cublasStatus_t make_operation(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    CHECK_EQ(compute, CUBLAS_COMPUTE_32F);
+    CHECK_EQ(scale, CUDA_R_32F);
+    return made((void **)out);
+}
+
+static cublasStatus_t free_operation(cublasLtMatmulDesc_t operation)
+{
+    counted.living -= operation != NULL;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t set_operation(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute,
+                                    const void *value, size_t bytes)
+{
+    CHECK_PTR(operation);
+    CHECK_PTR(value);
+    CHECK_EQ(bytes, attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : sizeof(int32_t));
+    return count();
+}
+
+static cublasStatus_t make_layout(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
+                                  int64_t ld)
+{
+    CHECK_EQ(type, CUDA_R_32F);
+    CHECK(rows > 0 && cols > 0 && ld >= (int64_t)rows);
+    return made((void **)out);
+}
+
+static cublasStatus_t free_layout(cublasLtMatrixLayout_t layout)
+{
+    counted.living -= layout != NULL;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t set_layout(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
+                                 const void *value, size_t bytes)
+{
+    CHECK_PTR(layout);
+    CHECK_PTR(value);
+    CHECK_EQ(bytes, attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? sizeof(int32_t) : sizeof(int64_t));
+    return count();
+}
+
+static cublasStatus_t make_preference(cublasLtMatmulPreference_t *out)
+{
+    return made((void **)out);
+}
+
+static cublasStatus_t free_preference(cublasLtMatmulPreference_t preference)
+{
+    counted.living -= preference != NULL;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference,
+                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value, size_t bytes)
+{
+    CHECK_PTR(preference);
+    CHECK_EQ(bytes, attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(uint64_t) : sizeof(uint32_t));
+    if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        memcpy(&counted.reductions, value, bytes);
+    if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)
+        memcpy(&counted.alignment_a, value, bytes);
+    return count();
+}
+
+static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+                                cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                cublasLtMatmulPreference_t preference, int most,
+                                cublasLtMatmulHeuristicResult_t *results, int *out)
+{
+    cublasStatus_t answer = count();
+
+    CHECK(!handle && operation && a && b && c && c == d && preference && most == 1);
+    counted.asked++;
+    if (answer != CUBLAS_STATUS_SUCCESS || counted.heuristic != CUBLAS_STATUS_SUCCESS)
+        return answer != CUBLAS_STATUS_SUCCESS ? answer : counted.heuristic;
+    results[0].state = CUBLAS_STATUS_SUCCESS;
+    results[0].workspaceSize = 1234;
+    *out = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static const fsdp__cublaslt counting = {.GetStatusString = say,
+                                        .MatmulDescCreate = make_operation,
+                                        .MatmulDescDestroy = free_operation,
+                                        .MatmulDescSetAttribute = set_operation,
+                                        .MatrixLayoutCreate = make_layout,
+                                        .MatrixLayoutDestroy = free_layout,
+                                        .MatrixLayoutSetAttribute = set_layout,
+                                        .MatmulPreferenceCreate = make_preference,
+                                        .MatmulPreferenceDestroy = free_preference,
+                                        .MatmulPreferenceSetAttribute = set_preference,
+                                        .MatmulAlgoGetHeuristic = heuristic};
+
+/* A biased call of a batch, which sets all there is to set. */
+static fsdp__product_call any_call(int64_t side)
+{
+    _Alignas(64) static float memory[16];
+    fsdp__product_call call;
+    const fsdp__matmul_args k = {.a = memory,
+                                 .b = memory + 1,
+                                 .c = memory,
+                                 .bias = memory,
+                                 .m = side,
+                                 .n = 2,
+                                 .k = 2,
+                                 .a_row = 2,
+                                 .a_col = 1,
+                                 .b_row = 2,
+                                 .b_col = 1,
+                                 .c_row = 2,
+                                 .batch = 2,
+                                 .a_dtype = FSDP_F32,
+                                 .b_dtype = FSDP_F32,
+                                 .c_dtype = FSDP_F32,
+                                 .bias_dtype = FSDP_F32};
+
+    CHECK(fsdp__product_call_of(&k, &call));
+    return call;
+}
+
+TEST(a_call_is_planned_once)
+{
+    fsdp__product_plans plans = {.count = 0};
+    fsdp__product_call call = any_call(2), other = any_call(3);
+    fsdp__product_plan *plan, *again;
+
+    counted = (struct counted){.fail_at = -1};
+    CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan));
+    CHECK(plan->taken);
+    CHECK_EQ(plan->workspace_bytes, 1234);
+    CHECK_EQ(counted.reductions, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    CHECK_EQ(counted.alignment_a, sizeof(float)); /* the first matrix is our b */
+    CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &call, &again));
+    CHECK(again == plan);
+    CHECK_EQ(counted.asked, 1);
+    CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &other, &again));
+    CHECK(again != plan);
+    CHECK_EQ(counted.asked, 2);
+    fsdp__product_plans_drop(&plans, &counting);
+    CHECK_EQ(counted.living, 0);
+}
+
+TEST(a_call_without_an_algorithm_is_not_asked_for_again)
+{
+    fsdp__product_plans plans = {.count = 0};
+    fsdp__product_call call = any_call(2);
+    fsdp__product_plan *plan;
+
+    counted = (struct counted){.fail_at = -1, .heuristic = CUBLAS_STATUS_NOT_SUPPORTED};
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan));
+        CHECK(!plan->taken);
+    }
+    CHECK_EQ(counted.asked, 1);
+    fsdp__product_plans_drop(&plans, &counting);
+    CHECK_EQ(counted.living, 0);
+}
+
+TEST(plans_of_shapes_that_never_come_again_are_dropped)
+{
+    fsdp__product_plans plans = {.count = 0};
+    fsdp__product_plan *plan;
+
+    counted = (struct counted){.fail_at = -1};
+    for (int64_t side = 1; side <= 10000; side++) {
+        fsdp__product_call call = any_call(side);
+
+        CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan));
+        CHECK_EQ(counted.living, 4 * plans.count);
+        CHECK(plans.count <= 4096);
+    }
+    fsdp__product_plans_drop(&plans, &counting);
+    CHECK_EQ(counted.living, 0);
+}
+
+TEST(each_call_of_cublaslt_that_fails_leaves_nothing_behind)
+{
+    fsdp__product_call call = any_call(2);
+    fsdp_status status = FSDP_UNSUPPORTED;
+
+    for (int nth = 1; status != FSDP_OK; nth++) {
+        fsdp__product_plans plans = {.count = 0};
+        fsdp__product_plan *plan;
+
+        counted = (struct counted){.fail_at = nth};
+        status = fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan);
+        CHECK(status == FSDP_OK || (status == FSDP_UNSUPPORTED && !plan && plans.count == 0));
+        if (status != FSDP_OK)
+            CHECK_CONTAINS(fsdp_last_error(), "failed: an internal error");
+        fsdp__product_plans_drop(&plans, &counting);
+        CHECK_EQ(counted.living, 0);
+    }
+    CHECK(counted.calls > 15);
+}
+
+TEST(a_plan_without_memory_is_an_error)
+{
+    fsdp__product_call call = any_call(2);
+
+    counted = (struct counted){.fail_at = -1};
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp__product_plans plans = {.count = 0};
+        fsdp__product_plan *plan;
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan));
+        fsdp__product_plans_drop(&plans, &counting);
+        CHECK_EQ(counted.living, 0);
+    }
+}
+
+#endif

@@ -17,13 +17,13 @@ enum {
     WORKSPACE_BYTES = 32 << 20
 };
 
-fsdp_status fsdp__cublaslt_status(const fsdp__cublaslt *lt, cublasStatus_t answer, const char *call, const char *file,
+fsdp_status fsdp__cublaslt_status(const fsdp__cublaslt *lt, cublasStatus_t answer, const char *name, const char *file,
                                   int line)
 {
     if (answer == CUBLAS_STATUS_SUCCESS)
         return FSDP_OK;
-    return fsdp_fail(answer == CUBLAS_STATUS_ALLOC_FAILED ? FSDP_NO_MEMORY : FSDP_UNSUPPORTED, file, line, "%s: %s",
-                     call, lt->GetStatusString(answer));
+    return fsdp_fail(answer == CUBLAS_STATUS_ALLOC_FAILED ? FSDP_NO_MEMORY : FSDP_UNSUPPORTED, file, line,
+                     "%s failed: %s", name, lt->GetStatusString(answer));
 }
 
 static cudaDataType_t type_of(fsdp_dtype dtype)
@@ -34,7 +34,7 @@ static cudaDataType_t type_of(fsdp_dtype dtype)
 static fsdp_status set_operation(const fsdp__cublaslt *lt, cublasLtMatmulDesc_t operation,
                                  cublasLtMatmulDescAttributes_t attribute, int32_t value)
 {
-    return FSDP__CUBLASLT(lt, lt->MatmulDescSetAttribute(operation, attribute, &value, sizeof value));
+    return FSDP__CUBLASLT(lt, MatmulDescSetAttribute, operation, attribute, &value, sizeof value);
 }
 
 /* Sums are in f32, of f32 operands without TF32. */
@@ -43,7 +43,7 @@ static fsdp_status make_operation(fsdp__product_plan *plan, const fsdp__cublaslt
     const fsdp__product_call *call = &plan->call;
     const void *like = (const void *)(uintptr_t)call->bias_alignment; /* the heuristic looks at its alignment only */
 
-    FSDP_TRY(FSDP__CUBLASLT(lt, lt->MatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F)));
+    FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescCreate, &plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     FSDP_TRY(set_operation(lt, plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
                            call->first.transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
     FSDP_TRY(set_operation(lt, plan->operation, CUBLASLT_MATMUL_DESC_TRANSB,
@@ -51,21 +51,21 @@ static fsdp_status make_operation(fsdp__product_plan *plan, const fsdp__cublaslt
     if (call->bias_alignment == 0)
         return FSDP_OK;
     FSDP_TRY(set_operation(lt, plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
-    return FSDP__CUBLASLT(
-        lt, lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &like, sizeof like));
+    return FSDP__CUBLASLT(lt, MatmulDescSetAttribute, plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &like,
+                          sizeof like);
 }
 
 static fsdp_status make_layout(const fsdp__cublaslt *lt, const fsdp__product_matrix *matrix, int32_t batch,
                                cublasLtMatrixLayout_t *out)
 {
-    FSDP_TRY(FSDP__CUBLASLT(lt, lt->MatrixLayoutCreate(out, type_of(matrix->dtype), (uint64_t)matrix->rows,
-                                                       (uint64_t)matrix->cols, matrix->ld)));
+    FSDP_TRY(FSDP__CUBLASLT(lt, MatrixLayoutCreate, out, type_of(matrix->dtype), (uint64_t)matrix->rows,
+                            (uint64_t)matrix->cols, matrix->ld));
     if (batch == 1)
         return FSDP_OK;
-    FSDP_TRY(FSDP__CUBLASLT(
-        lt, lt->MatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)));
-    return FSDP__CUBLASLT(lt, lt->MatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                                           &matrix->batch, sizeof matrix->batch));
+    FSDP_TRY(
+        FSDP__CUBLASLT(lt, MatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch));
+    return FSDP__CUBLASLT(lt, MatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                          &matrix->batch, sizeof matrix->batch);
 }
 
 static fsdp_status set_preference(const fsdp__product_call *call, const fsdp__cublaslt *lt,
@@ -84,10 +84,10 @@ static fsdp_status set_preference(const fsdp__product_call *call, const fsdp__cu
     const uint64_t most = WORKSPACE_BYTES;
 
     for (size_t i = 0; i < FSDP__COUNT_OF(words); i++)
-        FSDP_TRY(FSDP__CUBLASLT(lt, lt->MatmulPreferenceSetAttribute(preference, words[i].attribute, &words[i].value,
-                                                                     sizeof words[i].value)));
-    return FSDP__CUBLASLT(
-        lt, lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most));
+        FSDP_TRY(FSDP__CUBLASLT(lt, MatmulPreferenceSetAttribute, preference, words[i].attribute, &words[i].value,
+                                sizeof words[i].value));
+    return FSDP__CUBLASLT(lt, MatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
+                          sizeof most);
 }
 
 /* [Note: same algorithm] */
@@ -99,12 +99,13 @@ static fsdp_status choose(fsdp__product_plan *plan, const fsdp__cublaslt *lt, cu
     fsdp_status status;
     int count = 0;
 
-    FSDP_TRY(FSDP__CUBLASLT(lt, lt->MatmulPreferenceCreate(&preference)));
+    FSDP_TRY(FSDP__CUBLASLT(lt, MatmulPreferenceCreate, &preference));
     FSDP_TRY_GOTO(status, set_preference(&plan->call, lt, preference), out);
     answer = lt->MatmulAlgoGetHeuristic(handle, plan->operation, plan->first, plan->second, plan->out, plan->out,
                                         preference, 1, &result, &count);
     if (answer != CUBLAS_STATUS_NOT_SUPPORTED)
-        FSDP_TRY_GOTO(status, FSDP__CUBLASLT(lt, answer), out);
+        FSDP_TRY_GOTO(status, fsdp__cublaslt_status(lt, answer, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__),
+                      out);
     plan->taken = answer == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     plan->algorithm = result.algo;
     plan->workspace_bytes = result.workspaceSize;

@@ -29,14 +29,15 @@ typedef struct fsdp__cublaslt {
 #undef FSDP__CUBLASLT_MEMBER
 } fsdp__cublaslt;
 
-/* Records what a function of cublasLt has answered as an error; FSDP_OK if that was success. */
-#define FSDP__CUBLASLT(lt, call) fsdp__cublaslt_status((lt), (call), #call, __FILE__, __LINE__)
-fsdp_status fsdp__cublaslt_status(const fsdp__cublaslt *lt, cublasStatus_t answer, const char *call, const char *file,
+/* Calls a function of cublasLt by its short name; what it answers is recorded as an error, if it is one. */
+#define FSDP__CUBLASLT(lt, name, ...) \
+    fsdp__cublaslt_status((lt), (lt)->name(__VA_ARGS__), "cublasLt" #name, __FILE__, __LINE__)
+fsdp_status fsdp__cublaslt_status(const fsdp__cublaslt *lt, cublasStatus_t answer, const char *name, const char *file,
                                   int line);
 
 typedef struct fsdp__product_plan {
     fsdp__product_call call;
-    bool taken; /* cublasLt has an algorithm for the call, otherwise there is nothing below */
+    bool taken; /* cublasLt has an algorithm for the call */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t first, second, out;
     cublasLtMatmulAlgo_t algorithm;
