@@ -84,6 +84,12 @@ FSDP_API void fsdp_stream_free(fsdp_stream *stream);
  * [blocks] */
 FSDP_API fsdp_status fsdp_stream_synchronize(fsdp_stream *stream);
 
+/* Returns the handle by which the device's own library knows the stream: on a CUDA device its cudaStream_t. What the
+ * caller issues to it at once runs after all that was queued here before; this call waits until that has been issued,
+ * not until it has run. NULL where there is no such handle, as on a CPU; and NULL with a last error when the device has
+ * failed. [blocks] */
+FSDP_API void *fsdp_stream_native(fsdp_stream *stream);
+
 FSDP_API fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out);
 FSDP_API void fsdp_event_free(fsdp_event *event);
 /* Marks the work queued on `stream` so far; a later record moves the mark. */

@@ -122,4 +122,9 @@ fsdp_status fsdp__device_run_on_worker(fsdp_device *device);
 fsdp_device *fsdp__stream_device(const fsdp_stream *stream);
 bool fsdp__stream_is_inline(const fsdp_stream *stream);
 
+/* Returns whether the caller may do the stream's next item in its own thread, as from inside the stream's work; then it
+ * must leave. So it is where a device runs behind the host anyway, and nothing is queued that would come before. */
+bool fsdp__stream_enter(fsdp_stream *stream);
+void fsdp__stream_leave(fsdp_stream *stream);
+
 #endif
