@@ -363,7 +363,7 @@ foreach(source IN LISTS sources)
                                            LIBRARY_OUTPUT_DIRECTORY ${test_dir})
 endforeach()
 
-foreach(plugin IN LISTS fsdp_plugins)
+foreach(plugin IN LISTS fsdp_mpi_plugins)
   string(REPLACE "fsdp_" "preload_stuck_" name ${plugin})
   add_library(${name} MODULE ${PROJECT_SOURCE_DIR}/tests/comm/preload_stuck.c)
   target_compile_options(${name} PRIVATE $<TARGET_PROPERTY:${plugin},COMPILE_OPTIONS>)

@@ -18,10 +18,16 @@ typedef struct fsdp__backend {
      * Without this each rank gathers a copy (shard/group/residence.h). */
     bool shared_memory;
 
+    /* Optional. Counts the devices that there are, of which ranks take turns; fails, and says why, where there is none.
+     * NULL: a rank takes the first. [thread-safe] */
+    fsdp_status (*count)(int *out);
     /* Optional. Open and close the device's own state in device->state; `close` is called after the last segment and
      * stream are gone. */
     fsdp_status (*open)(fsdp_device *device);
     void (*close)(fsdp_device *device);
+
+    /* Optional. Writes what fsdp__device_describe does. */
+    void (*describe)(fsdp_device *device, char *text, size_t bytes);
 
     /* Optional. Called once per device, on the thread that creates it: sets the floating point mode and the number of
      * threads. */

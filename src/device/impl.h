@@ -37,8 +37,9 @@ struct fsdp_event {
     void *watcher;   /* free to a subscriber (base/probe.h) */
 };
 
-/* Returns NULL when no backend of that name is compiled in or registered. */
-const fsdp__backend *fsdp__backend_find(const char *name);
+/* Gets the backend of that name; NULL when none is compiled in, registered or a plug-in. Fails where its plug-in cannot be
+ * loaded. */
+fsdp_status fsdp__backend_find(const char *name, const fsdp__backend **out);
 
 /* Frees the scratch of a stream that is being freed. */
 void fsdp__stream_drop_workspace(fsdp_stream *stream);
