@@ -63,18 +63,23 @@ set_target_properties(fsdp_test_cudash PROPERTIES CXX_VISIBILITY_PRESET hidden)
 target_link_libraries(fsdp_test_cudash PRIVATE fsdp_common)
 target_include_directories(fsdp_test_cudash PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
 
-# The part of CUDA's runtime that the plug-in calls, where its headers are (tests/backend/fakecuda).
-find_path(FSDP_CUDA_HEADERS cuda_runtime_api.h HINTS /usr/local/cuda/include)
+# The parts of CUDA's runtime and of its library of products that the plug-in calls, where their headers are
+# (tests/backend/fakecuda).
+find_path(FSDP_CUDA_HEADERS cublasLt.h HINTS /usr/local/cuda/include)
+set(fake ${PROJECT_SOURCE_DIR}/tests/backend/fakecuda)
+function(fsdp_fake_library name kind)
+  add_library(${name} ${kind} ${ARGN})
+  target_compile_features(${name} PRIVATE cxx_std_17)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+  target_include_directories(${name} SYSTEM PUBLIC ${FSDP_CUDA_HEADERS})
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${test_dir})
+endfunction()
 if(FSDP_CUDA_HEADERS)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/fakecuda/fake_*.c
-                                      ${PROJECT_SOURCE_DIR}/tests/backend/fakecuda/fake_run.cpp)
-  list(FILTER sources EXCLUDE REGEX "fake_kernels.c$")
-  add_library(fsdp_test_fakecuda OBJECT ${sources})
-  target_compile_features(fsdp_test_fakecuda PRIVATE cxx_std_17)
-  target_compile_definitions(fsdp_test_fakecuda INTERFACE FSDP_HAVE_FAKECUDA)
-  target_link_libraries(fsdp_test_fakecuda PRIVATE fsdp_common)
-  target_include_directories(fsdp_test_fakecuda PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
-  target_include_directories(fsdp_test_fakecuda SYSTEM PUBLIC ${FSDP_CUDA_HEADERS})
+  fsdp_fake_library(fakecudart SHARED ${fake}/fake_device.c ${fake}/fake_memory.c ${fake}/fake_stream.c
+                    ${fake}/fake_copy.c)
+  target_link_libraries(fakecudart PRIVATE fsdp_common)
+  set_target_properties(fakecudart PROPERTIES C_VISIBILITY_PRESET default)
+  target_compile_definitions(fakecudart INTERFACE FSDP_HAVE_FAKECUDA)
 endif()
 
 option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
@@ -350,7 +355,7 @@ if(TARGET test_backend)
   target_link_libraries(test_backend PRIVATE fsdp_test_cudash)
   if(FSDP_CUDA_HEADERS)
     target_sources(test_backend PRIVATE ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_plans.c)
-    target_link_libraries(test_backend PRIVATE fsdp_test_fakecuda)
+    target_link_libraries(test_backend PRIVATE fakecudart)
   endif()
 endif()
 

@@ -82,16 +82,13 @@ void fake_stream_wait(cudaStream_t stream);
 void fake_device_wait(int device);
 long fake_streams_and_events(void);
 
-/* ---- fake_run.cpp ---- */
+/* ---- kernels ---- */
 
-/* What a kernel is launched with in place of its arguments: the first is this, the second the body. */
+/* What a kernel is launched with in place of its arguments: the first is this, the second is its body, which is copied
+ * as bytes. cudash/launch.h has the same struct. */
 typedef struct fake_body {
     size_t bytes;
-    void (*run)(const void *body);
+    void (*run)(const unsigned grid[3], unsigned block, size_t shared_bytes, const void *body);
 } fake_body;
-
-/* Runs the grid before it returns. */
-void fake_run_grid(const unsigned grid[3], unsigned block, size_t shared_bytes, const fake_body *kind,
-                   const void *body);
 
 #endif
