@@ -16,40 +16,53 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The functions that can fail; `kernel` is a kernel when it runs. */
-#define FAKECUDA_CALLS(X)               \
-    X(cudaDriverGetVersion)             \
-    X(cudaRuntimeGetVersion)            \
-    X(cudaGetDeviceCount)               \
-    X(cudaGetDeviceProperties)          \
-    X(cudaDeviceGetAttribute)           \
-    X(cudaSetDevice)                    \
-    X(cudaMemGetInfo)                   \
-    X(cudaDeviceSynchronize)            \
-    X(cudaMalloc)                       \
-    X(cudaFree)                         \
-    X(cudaMallocAsync)                  \
-    X(cudaFreeAsync)                    \
-    X(cudaHostAlloc)                    \
-    X(cudaFreeHost)                     \
-    X(cudaHostRegister)                 \
-    X(cudaHostUnregister)               \
-    X(cudaMemcpyAsync)                  \
-    X(cudaMemsetAsync)                  \
-    X(cudaStreamCreateWithPriority)     \
-    X(cudaDeviceGetStreamPriorityRange) \
-    X(cudaStreamDestroy)                \
-    X(cudaStreamSynchronize)            \
-    X(cudaStreamQuery)                  \
-    X(cudaStreamWaitEvent)              \
-    X(cudaEventCreateWithFlags)         \
-    X(cudaEventDestroy)                 \
-    X(cudaEventRecord)                  \
-    X(cudaEventSynchronize)             \
-    X(cudaEventQuery)                   \
-    X(cudaEventElapsedTime)             \
-    X(cudaLaunchKernel)                 \
-    X(cudaFuncSetAttribute)             \
+/* The functions that can fail; `kernel` is a kernel when it runs. Those of cublasLt fail with a cublasStatus_t. */
+#define FAKECUDA_CALLS(X)                   \
+    X(cudaDriverGetVersion)                 \
+    X(cudaRuntimeGetVersion)                \
+    X(cudaGetDeviceCount)                   \
+    X(cudaGetDeviceProperties)              \
+    X(cudaDeviceGetAttribute)               \
+    X(cudaSetDevice)                        \
+    X(cudaMemGetInfo)                       \
+    X(cudaDeviceSynchronize)                \
+    X(cudaMalloc)                           \
+    X(cudaFree)                             \
+    X(cudaMallocAsync)                      \
+    X(cudaFreeAsync)                        \
+    X(cudaHostAlloc)                        \
+    X(cudaFreeHost)                         \
+    X(cudaHostRegister)                     \
+    X(cudaHostUnregister)                   \
+    X(cudaMemcpyAsync)                      \
+    X(cudaMemsetAsync)                      \
+    X(cudaStreamCreateWithPriority)         \
+    X(cudaDeviceGetStreamPriorityRange)     \
+    X(cudaStreamDestroy)                    \
+    X(cudaStreamSynchronize)                \
+    X(cudaStreamQuery)                      \
+    X(cudaStreamWaitEvent)                  \
+    X(cudaEventCreateWithFlags)             \
+    X(cudaEventDestroy)                     \
+    X(cudaEventRecord)                      \
+    X(cudaEventSynchronize)                 \
+    X(cudaEventQuery)                       \
+    X(cudaEventElapsedTime)                 \
+    X(cudaLaunchKernel)                     \
+    X(cudaFuncSetAttribute)                 \
+    X(cublasLtCreate)                       \
+    X(cublasLtDestroy)                      \
+    X(cublasLtMatmulDescCreate)             \
+    X(cublasLtMatmulDescDestroy)            \
+    X(cublasLtMatmulDescSetAttribute)       \
+    X(cublasLtMatrixLayoutCreate)           \
+    X(cublasLtMatrixLayoutDestroy)          \
+    X(cublasLtMatrixLayoutSetAttribute)     \
+    X(cublasLtMatmulPreferenceCreate)       \
+    X(cublasLtMatmulPreferenceDestroy)      \
+    X(cublasLtMatmulPreferenceSetAttribute) \
+    X(cublasLtMatmulAlgoGetHeuristic)       \
+    X(cublasLtMatmul)                       \
     X(kernel)
 
 typedef struct fakecuda_control {
