@@ -75,6 +75,13 @@ fsdp_status fsdp__cuda_stream_await(fsdp_stream *stream, fsdp__mark mark);
 /* Frees the moments that nobody uses. */
 void fsdp__cuda_moments_close(fsdp_device *device);
 
+/* ---- cuda_pinned.c ---- */
+
+fsdp_status fsdp__cuda_host_register(fsdp_device *device, void *memory, size_t bytes);
+void fsdp__cuda_host_unregister(fsdp_device *device, void *memory, size_t bytes);
+/* Returns how many bytes from `host` on one copy may have: they lie in one piece that is registered, or in none. */
+size_t fsdp__cuda_host_run(const void *host, size_t bytes);
+
 /* ---- cuda_memory.c, cuda_copy.c: slots of the table ---- */
 
 fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **out);
@@ -83,8 +90,6 @@ fsdp_status fsdp__cuda_scratch_alloc(fsdp_stream *stream, size_t bytes, void **o
 void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes);
 fsdp_status fsdp__cuda_host_alloc(fsdp_device *device, size_t bytes, void **out);
 void fsdp__cuda_host_free(fsdp_device *device, void *memory, size_t bytes);
-fsdp_status fsdp__cuda_host_register(fsdp_device *device, void *memory, size_t bytes);
-void fsdp__cuda_host_unregister(fsdp_device *device, void *memory, size_t bytes);
 fsdp_status fsdp__cuda_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
 fsdp_status fsdp__cuda_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 fsdp_status fsdp__cuda_run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);

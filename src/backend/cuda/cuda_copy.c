@@ -6,8 +6,8 @@
 #include "backend/cuda/cuda.h"
 
 typedef struct transfer {
-    void *dst;
-    const void *src;
+    char *dst;
+    const char *src;
     size_t bytes;
     enum cudaMemcpyKind kind;
 } transfer;
@@ -15,10 +15,14 @@ typedef struct transfer {
 static fsdp_status issue(fsdp_stream *stream, const void *argument)
 {
     const transfer *t = argument;
-    fsdp_device *device = stream->device;
+    const fsdp_device *device = stream->device;
 
     FSDP_TRY(fsdp__cuda_use(device));
-    FSDP__CUDA_TRY(device, cudaMemcpyAsync(t->dst, t->src, t->bytes, t->kind, fsdp__cuda_native(stream)));
+    for (size_t at = 0, run; at < t->bytes; at += run) {
+        run = fsdp__cuda_host_run((t->kind == cudaMemcpyHostToDevice ? t->src : t->dst) + at, t->bytes - at);
+        FSDP__CUDA_TRY(device,
+                       cudaMemcpyAsync(t->dst + at, t->src + at, run, t->kind, fsdp__cuda_native(stream)));
+    }
     return FSDP_OK;
 }
 

@@ -58,17 +58,3 @@ void fsdp__cuda_host_free(fsdp_device *device, void *memory, size_t bytes)
     if (fsdp__cuda_use(device) == FSDP_OK)
         (void)FSDP__CUDA_CALL(device, cudaFreeHost(memory));
 }
-
-fsdp_status fsdp__cuda_host_register(fsdp_device *device, void *memory, size_t bytes)
-{
-    FSDP_TRY(fsdp__cuda_use(device));
-    FSDP__CUDA_TRY(device, cudaHostRegister(memory, bytes, cudaHostRegisterPortable));
-    return FSDP_OK;
-}
-
-void fsdp__cuda_host_unregister(fsdp_device *device, void *memory, size_t bytes)
-{
-    (void)bytes;
-    if (fsdp__cuda_use(device) == FSDP_OK)
-        (void)FSDP__CUDA_CALL(device, cudaHostUnregister(memory));
-}
