@@ -305,8 +305,9 @@ TEST(six_dimensions_in_another_order_are_copied)
 
 static uint64_t drawn[DRAWS], drawn_there[DRAWS], numbers[DRAWS];
 
-/* Runs the kernel with the CPU's best instructions into `drawn`, and here into `drawn_there`. */
-static void draw_both(fsdp__kernel kernel, const void *here, const void *there)
+/* Runs the kernel with the CPU's best instructions into `drawn`, and here into `drawn_there`. Returns whether the CPU
+ * rounds a product and a sum once, as here. */
+static bool draw_both(fsdp__kernel kernel, const void *here, const void *there)
 {
     fsdp_context *context = test_context();
     fsdp_stream *stream = fsdp_device_stream(CHECK_PTR(fsdp_cpu(context)));
@@ -317,14 +318,16 @@ static void draw_both(fsdp__kernel kernel, const void *here, const void *there)
     CHECK_OK(fsdp__cpu_isa_kernels(isa)[kernel](stream, here));
     CHECK_OK(fsdp__cuda_kernels[kernel](stream, there));
     fsdp_context_free(context);
+    return isa != FSDP__CPU_BASE;
 }
 
 /* Counters that begin anywhere, also past 2^32. */
 static const uint64_t offsets[] = {0, 1, 2, 3, 4, 123456789, 4 * 0xffffffffull - 6};
 
-TEST(uniform_numbers_have_the_cpu_s_bits)
+TEST(uniform_numbers_have_the_cpu_s_bits_and_normal_ones_are_near)
 {
-    static const float spans[][2] = {{0.0f, 1.0f}, {-0.25f, 0.5f}, {-0.02f, 0.04f}};
+    static const float spans[][2] = {
+        {0.0f, 1.0f}, {-0.25f, 0.5f}, {-0.02f, 0.04f}}; /* products are exact but the last */
 
     for (int t = 0; t < 3; t++)
         for (size_t o = 0; o < FSDP__COUNT_OF(offsets); o++)
@@ -340,7 +343,8 @@ TEST(uniform_numbers_have_the_cpu_s_bits)
                 fsdp__random_args there = k;
 
                 there.dst = drawn_there;
-                draw_both(FSDP__KERNEL_RANDOM, &k, &there);
+                if (!draw_both(FSDP__KERNEL_RANDOM, &k, &there) && s == 2)
+                    continue;
                 CHECK(memcmp(drawn, drawn_there, (size_t)k.numel * fsdp_dtype_size(k.dtype)) == 0);
                 k.distribution = there.distribution = FSDP__NORMAL;
                 draw_both(FSDP__KERNEL_RANDOM, &k, &there);
