@@ -48,14 +48,28 @@ size_t bytes_of(const buffer *b)
     return (size_t)b->numel * fsdp_dtype_size(b->dtype);
 }
 
+/* How far the next buffer begins from an alignment of 16 bytes: a number of its elements. */
+static size_t draw_shift(const test_case *c, fsdp_dtype dtype)
+{
+    uint32_t words[4];
+
+    fsdp__philox(~c->key, (uint64_t)c->count, words); /* not one of the case's own draws */
+    return c->key % 2 == 0 ? 0 : words[0] % 16 * fsdp_dtype_size(dtype) % 16;
+}
+
 void *a_buffer(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double high, bool output, double relative,
                double absolute)
 {
     buffer *b = &c->buffers[c->count++];
     size_t bytes = (size_t)numel * fsdp_dtype_size(dtype);
 
-    *b = (buffer){.dtype = dtype, .numel = numel, .output = output, .relative = relative, .absolute = absolute};
-    b->block = malloc(bytes + 2 * GUARD);
+    *b = (buffer){.shift = draw_shift(c, dtype),
+                  .dtype = dtype,
+                  .numel = numel,
+                  .output = output,
+                  .relative = relative,
+                  .absolute = absolute};
+    b->block = (unsigned char *)malloc(b->shift + bytes + 2 * GUARD) + b->shift;
     b->initial = malloc(bytes + 2 * GUARD);
     b->expected = malloc(bytes + 2 * GUARD);
     b->first = malloc(bytes + 2 * GUARD);
@@ -91,7 +105,7 @@ void also_output(test_case *c, const void *data, double relative, double absolut
 void free_case(test_case *c)
 {
     for (int i = 0; i < c->count; i++) {
-        free(c->buffers[i].block);
+        free(c->buffers[i].block - c->buffers[i].shift);
         free(c->buffers[i].initial);
         free(c->buffers[i].expected);
         free(c->buffers[i].first);

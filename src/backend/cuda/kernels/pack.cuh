@@ -7,8 +7,11 @@
 
 #ifdef FSDP_CUDASH
 #define UNROLL
+#define UNROLL_BY(times)
 #else
 #define UNROLL _Pragma("unroll")
+#define UNROLL_BY(times) PRAGMA_OF(unroll times)
+#define PRAGMA_OF(text) _Pragma(#text)
 #endif
 
 enum {
