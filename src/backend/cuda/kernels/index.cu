@@ -24,10 +24,10 @@ struct gather_plan {
 };
 
 /* W is a word of an element's size; or of more, where a whole row has one index. */
-template <class W> static __global__ void gather_words(const __grid_constant__ gather_plan k)
+template <class W>
+static __global__ void gather_words(const __grid_constant__ gather_plan k)
 {
-    EACH_ITEM(at, k.map.outer * k.map.count * k.map.inner)
-    {
+    EACH_ITEM (at, k.map.outer * k.map.count * k.map.inner) {
         int64_t row = quotient(at, k.by_inner), i = at - row * k.map.inner;
         int64_t o = quotient(row, k.by_count), j = row - o * k.map.count;
 
@@ -94,10 +94,10 @@ struct lookup_plan {
     divisor by_words;
 };
 
-template <class W> static __global__ void look_up(const __grid_constant__ lookup_plan k)
+template <class W>
+static __global__ void look_up(const __grid_constant__ lookup_plan k)
 {
-    EACH_ITEM(at, k.args.rows * k.words)
-    {
+    EACH_ITEM (at, k.args.rows * k.words) {
         int64_t row = quotient(at, k.by_words), i = at - row * k.words, id = k.args.ids[row];
         bool valid = id >= 0 && id < k.args.table_rows;
 
@@ -112,9 +112,9 @@ static __global__ __launch_bounds__(MOST_THREADS) void find_bad_id(const int32_t
     __shared__ int64_t least[WARP];
     int64_t bad = rows;
 
-    EACH_ITEM(row, rows)
-    if ((ids[row] < 0 || ids[row] >= table_rows) && row < bad)
-        bad = row;
+    EACH_ITEM (row, rows)
+        if ((ids[row] < 0 || ids[row] >= table_rows) && row < bad)
+            bad = row;
     bad = block_min(bad, least);
     if (threadIdx.x == 0 && bad < rows)
         *bad_row = bad;
@@ -171,8 +171,8 @@ DEVICE int64_t place_of(const scatter_plan &k, int64_t item)
 
 static __global__ void make_words(const __grid_constant__ scatter_plan k, uint64_t *words)
 {
-    EACH_ITEM(item, k.items)
-    words[item] = (uint64_t)place_of(k, item) << k.shift | (uint64_t)item;
+    EACH_ITEM (item, k.items)
+        words[item] = (uint64_t)place_of(k, item) << k.shift | (uint64_t)item;
 }
 
 /* Whether the word at `at` goes to the same place. */
@@ -208,12 +208,12 @@ DEVICE void add_items(const scatter_plan &k, int64_t at, uint64_t place, int64_t
     } while (more[ahead - 1]);
 }
 
-template <class X, class Y> static __global__ void add_scattered(const __grid_constant__ scatter_plan k)
+template <class X, class Y>
+static __global__ void add_scattered(const __grid_constant__ scatter_plan k)
 {
     const int n = ACCESS / (int)sizeof(X);
 
-    EACH_ITEM(item, k.items * k.packs)
-    {
+    EACH_ITEM (item, k.items * k.packs) {
         int64_t at = quotient(item, k.by_packs), col = (item - at * k.packs) * n;
         uint64_t place = k.words[at] >> k.shift;
         Y *y = (Y *)k.y + (int64_t)place * k.width;
@@ -236,12 +236,12 @@ template <class X, class Y> static __global__ void add_scattered(const __grid_co
 }
 
 /* Stores the last item of each place. `width` counts words. */
-template <class W> static __global__ void store_scattered(const __grid_constant__ scatter_plan k)
+template <class W>
+static __global__ void store_scattered(const __grid_constant__ scatter_plan k)
 {
     const uint64_t item = ((uint64_t)1 << k.shift) - 1;
 
-    EACH_ITEM(word, k.items * k.packs)
-    {
+    EACH_ITEM (word, k.items * k.packs) {
         int64_t at = quotient(word, k.by_packs), i = word - at * k.packs;
         uint64_t place = k.words[at] >> k.shift;
 
