@@ -7,15 +7,46 @@
 
 /* ---- rows ---- */
 
+/* Draws the sizes of a matrix: now and then few rows that are very long, or very many that are short. */
+static void draw_rows(test_case *c, int64_t *rows, int64_t *cols)
+{
+    switch (between(c, 0, 9)) {
+    case 0:
+        *rows = between(c, 1, 2);
+        *cols = 8 * between(c, 1025, 1200) + (coin(c) ? between(c, 0, 7) : 0);
+        break;
+    case 1:
+        *rows = between(c, 1025, 1200);
+        *cols = between(c, 16, 24);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Puts numbers that are none into f32s, and now and then a row of -infinity. */
+static void spoil(test_case *c, void *x, int64_t rows, int64_t cols)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY, -INFINITY};
+    float *p = x;
+
+    if (c->dtype != FSDP_F32 || rows == 0 || coin(c))
+        return;
+    for (size_t i = 0; i < FSDP__COUNT_OF(odd); i++)
+        p[between(c, 0, rows * cols - 1)] = odd[i];
+    if (coin(c))
+        for (int64_t i = 0, row = between(c, 0, rows - 1); i < cols; i++)
+            p[row * cols + i] = -INFINITY;
+}
+
 void norm_forward_case(test_case *c)
 {
     int64_t rows = a_size(c, 80), cols = between(c, 1, 600);
-    fsdp__norm_forward_args a = {.rows = rows,
-                                 .cols = cols,
-                                 .eps = 1e-5f,
-                                 .rms = coin(c),
-                                 .dtype = c->dtype,
-                                 .weight_dtype = coin(c) ? FSDP_F32 : c->dtype};
+    fsdp__norm_forward_args a = {
+        .eps = 1e-5f, .rms = coin(c), .dtype = c->dtype, .weight_dtype = coin(c) ? FSDP_F32 : c->dtype};
+
+    draw_rows(c, &rows, &cols);
+    a.rows = rows, a.cols = cols;
 
     a.x = an_input(c, c->dtype, rows * cols, -3.0, 5.0);
     if (coin(c)) {
@@ -37,15 +68,15 @@ void norm_forward_case(test_case *c)
 void norm_backward_case(test_case *c)
 {
     int64_t rows = a_size(c, 200), cols = between(c, 1, 400);
-    fsdp__norm_backward_args a = {.rows = rows,
-                                  .cols = cols,
-                                  .rms = coin(c),
+    fsdp__norm_backward_args a = {.rms = coin(c),
                                   .accumulate_weight = coin(c),
                                   .accumulate_bias = coin(c),
                                   .dtype = c->dtype,
                                   .weight_dtype = coin(c) ? FSDP_F32 : c->dtype,
                                   .dweight_dtype = coin(c) ? FSDP_F32 : c->dtype};
 
+    draw_rows(c, &rows, &cols);
+    a.rows = rows, a.cols = cols;
     a.s = an_input(c, c->dtype, rows * cols, -2.0, 3.0);
     a.dy = an_input(c, c->dtype, rows * cols, -2.0, 2.0);
     a.dsum = coin(c) ? an_input(c, c->dtype, rows * cols, -2.0, 2.0) : NULL;
@@ -70,7 +101,7 @@ void rope_case(test_case *c)
                          .time = a_size(c, 60),
                          .heads = between(c, 1, 4),
                          .head_dim = d,
-                         .position0 = between(c, 0, 5000),
+                         .position0 = coin(c) ? between(c, 0, 5000) : between(c, 900000, 999900),
                          .dtype = c->dtype,
                          .inverse = coin(c),
                          .accumulate = coin(c)};
@@ -97,8 +128,11 @@ void softmax_forward_case(test_case *c)
 {
     fsdp__softmax_forward_args a = {
         .rows = a_size(c, 60), .cols = between(c, 1, 900), .log = coin(c), .dtype = c->dtype};
+    void *x;
 
-    a.x = an_input(c, c->dtype, a.rows * a.cols, -12.0, 12.0);
+    draw_rows(c, &a.rows, &a.cols);
+    a.x = x = an_input(c, c->dtype, a.rows * a.cols, -12.0, 12.0);
+    spoil(c, x, a.rows, a.cols);
     a.y = coin(c) ? (void *)(uintptr_t)a.x : an_output(c, c->dtype, a.rows * a.cols, 0.0, 0.0);
     also_output(c, a.y, 3e-6, a.log ? 2e-6 : 1e-7);
     check(c, &a, "%ld x %ld, log %d", (long)a.rows, (long)a.cols, a.log);
@@ -109,33 +143,43 @@ void softmax_backward_case(test_case *c)
     fsdp__softmax_backward_args a = {
         .rows = a_size(c, 60), .cols = between(c, 1, 900), .log = coin(c), .dtype = c->dtype};
 
+    draw_rows(c, &a.rows, &a.cols);
     a.y = an_input(c, c->dtype, a.rows * a.cols, a.log ? -9.0 : 0.0, a.log ? -1.0 : 2.0 / (double)a.cols);
     a.dy = an_input(c, c->dtype, a.rows * a.cols, -2.0, 2.0);
     a.dx = an_output(c, c->dtype, a.rows * a.cols, 2e-6, a.log ? 1e-5 : 4e-6 / (double)a.cols);
     check(c, &a, "%ld x %ld, log %d", (long)a.rows, (long)a.cols, a.log);
 }
 
+/* Draws targets: all that are to be ignored or are none, now and then, or some. */
+static int32_t *draw_targets(test_case *c, const fsdp__cross_entropy_args *a)
+{
+    int32_t *targets = an_input(c, FSDP_I32, a->rows, 0.0, (double)(a->cols - 1));
+    int64_t few = between(c, 0, 7) == 0 ? 0 : 15;
+
+    for (int64_t r = 0; r < a->rows; r++)
+        if (between(c, 0, few) == 0)
+            targets[r] = coin(c) ? a->ignore_index : coin(c) ? (int32_t)a->cols : -7;
+    return targets;
+}
+
 void cross_entropy_case(test_case *c)
 {
     int64_t rows = a_size(c, 60), cols = between(c, 1, 1500);
-    fsdp__cross_entropy_args a = {.rows = rows,
-                                  .cols = cols,
-                                  .loss_scale = coin(c) ? 1.0f : 0.01f,
-                                  .ignore_index = coin(c) ? -100 : (int32_t)between(c, 0, cols - 1),
+    fsdp__cross_entropy_args a = {.loss_scale = coin(c) ? 1.0f : 0.01f,
                                   .dtype = c->dtype,
                                   .dlogits_dtype = coin(c) ? c->dtype : any_float(c),
                                   .accumulate_loss = coin(c)};
-    int32_t *targets;
+    void *logits;
 
-    a.logits = an_input(c, c->dtype, rows * cols, -8.0, 8.0);
-    targets = an_input(c, FSDP_I32, rows, 0.0, (double)(cols - 1));
-    for (int64_t r = 0; r < rows; r++)
-        if (between(c, 0, 15) == 0)
-            targets[r] = coin(c) ? a.ignore_index : coin(c) ? (int32_t)cols : -7;
-    a.targets = targets;
+    draw_rows(c, &rows, &cols);
+    a.rows = rows, a.cols = cols;
+    a.ignore_index = coin(c) ? -100 : (int32_t)between(c, 0, cols - 1);
+    a.logits = logits = an_input(c, c->dtype, rows * cols, -8.0, 8.0);
+    spoil(c, logits, rows, cols);
+    a.targets = draw_targets(c, &a);
     if (between(c, 0, 3)) {
-        a.dlogits = a.dlogits_dtype == c->dtype && coin(c) ? (void *)(uintptr_t)a.logits
-                                                           : an_output(c, a.dlogits_dtype, rows * cols, 0.0, 0.0);
+        a.dlogits =
+            a.dlogits_dtype == c->dtype && coin(c) ? logits : an_output(c, a.dlogits_dtype, rows * cols, 0.0, 0.0);
         also_output(c, a.dlogits, 3e-6, 2e-7 * (double)a.loss_scale);
     }
     a.loss = an_output(c, FSDP_F32, 1, 2e-6, 2e-6 * (double)rows);
@@ -144,15 +188,28 @@ void cross_entropy_case(test_case *c)
           a.dlogits ? fsdp_dtype_name(a.dlogits_dtype) : "none", a.ignore_index);
 }
 
+/* Draws ids of rows of a table: all different ones, or mostly one; none is in the table now and then, or some are not.
+ */
+static int32_t *draw_ids(test_case *c, int64_t rows, int64_t table_rows)
+{
+    int32_t *ids = an_input(c, FSDP_I32, rows, 0.0, (double)(table_rows - 1));
+    int64_t few = between(c, 0, 7) == 0 ? 0 : between(c, 1, 30);
+    bool many = between(c, 0, 3) == 0;
+
+    for (int64_t r = 0; r < rows; r++)
+        if (between(c, 0, few) == 0)
+            ids[r] = coin(c) ? -1 : (int32_t)table_rows;
+        else if (many && between(c, 0, 9))
+            ids[r] = (int32_t)(table_rows / 2);
+    return ids;
+}
+
 void embedding_forward_case(test_case *c)
 {
     fsdp__embedding_forward_args a = {
         .rows = a_size(c, 90), .cols = a_size(c, 500), .table_rows = between(c, 1, 50), .dtype = c->dtype};
-    int32_t *ids = an_input(c, FSDP_I32, a.rows, 0.0, (double)(a.table_rows - 1));
 
-    if (a.rows > 0 && coin(c))
-        ids[between(c, 0, a.rows - 1)] = coin(c) ? -1 : (int32_t)a.table_rows;
-    a.ids = ids;
+    a.ids = draw_ids(c, a.rows, a.table_rows);
     a.table = an_input(c, c->dtype, a.table_rows * a.cols, -2.0, 2.0);
     a.y = an_output(c, c->dtype, a.rows * a.cols, 0.0, 0.0);
     a.bad_row = coin(c) ? an_output(c, FSDP_I64, 1, 0.0, 0.0) : NULL;
@@ -161,17 +218,17 @@ void embedding_forward_case(test_case *c)
 
 void embedding_backward_case(test_case *c)
 {
-    fsdp__embedding_backward_args a = {.rows = a_size(c, 200),
-                                       .cols = coin(c) ? a_size(c, 60) : between(c, 1000, 1100),
-                                       .table_rows = between(c, 1, 60),
+    bool many = between(c, 0, 4) == 0;
+    fsdp__embedding_backward_args a = {.rows = many ? between(c, 2049, 5000) : a_size(c, 200),
+                                       .cols = many      ? between(c, 1, 2)
+                                               : coin(c) ? a_size(c, 60)
+                                                         : between(c, 1000, 1100),
+                                       .table_rows = many ? between(c, 64, 300) : between(c, 1, 60),
                                        .dtype = c->dtype,
                                        .dtable_dtype = coin(c) ? FSDP_F32 : c->dtype,
                                        .accumulate = coin(c)};
-    int32_t *ids = an_input(c, FSDP_I32, a.rows, 0.0, (double)(a.table_rows - 1));
 
-    if (a.rows > 0 && coin(c))
-        ids[between(c, 0, a.rows - 1)] = coin(c) ? -1 : (int32_t)a.table_rows;
-    a.ids = ids;
+    a.ids = draw_ids(c, a.rows, a.table_rows);
     a.dy = an_input(c, c->dtype, a.rows * a.cols, -2.0, 2.0);
     a.dtable = an_output(c, a.dtable_dtype, a.table_rows * a.cols, 1e-6, 2e-7 * (double)(a.rows + 10));
     check(c, &a, "%ld x %ld of %ld, accumulate %d", (long)a.rows, (long)a.cols, (long)a.table_rows, a.accumulate);
@@ -227,7 +284,7 @@ void topk_case(test_case *c)
 {
     bool is_long = between(c, 0, 3) == 0;
     fsdp__topk_args a = {.rows = is_long ? between(c, 1, 3) : a_size(c, 40),
-                         .cols = is_long ? between(c, 600, 1500) : between(c, 1, 300),
+                         .cols = is_long ? between(c, 600, 2300) : between(c, 1, 300),
                          .largest = coin(c),
                          .dtype = c->dtype};
     float *x;
