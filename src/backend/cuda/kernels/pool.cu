@@ -135,7 +135,7 @@ static __global__ void spread_means(const __grid_constant__ fsdp__pool_backward_
 /* ---- backward of a maximum: a warp for each plane, which takes the results in order ---- */
 
 enum {
-    MOST_PLANES = 4096 /* that have scratch at the same time */
+    MOST_PLANES = 2048 /* that have scratch at the same time */
 };
 
 /* Adds a warp's numbers to the places that they name, those for one place by the order of the lanes. */
