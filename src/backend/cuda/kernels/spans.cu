@@ -302,7 +302,7 @@ template <class S>
 static fsdp_status reduce_to(fsdp_stream *stream, const rank_sources &from, const fsdp__reduce_ranks_args *k)
 {
 #define REDUCE(D)                                                                                                   \
-    FSDP_TRY(launch(stream, "reduce_ranks", reduce_floats<S, D>, blocks_for(k->numel, BLOCK * run_of<S, D>::length), \
+    FSDP_TRY(launch(stream, "reduce_ranks", reduce_floats<S, D>, blocks_for(k->numel, BLOCK *run_of<S, D>::length), \
                     BLOCK, 0, from, *k))
     EACH_FLOAT(k->dst_dtype, REDUCE)
 #undef REDUCE
