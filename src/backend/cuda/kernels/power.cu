@@ -60,7 +60,7 @@ DEVICE bool has_no_digits(double largest, fsdp__digit_sum *sum)
 template <class T, int P>
 static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> list, double p, fsdp__digit_sum *sum)
 {
-    const int N = run_of<T, T>::length, RUNS = CHUNK / (N * BLOCK); /* of a thread */
+    const int N = pack_of<T, T>::length, RUNS = CHUNK / (N * BLOCK); /* of a thread */
     const double place = 1 << FSDP__DIGIT_SUM_BITS;
     chunk c = chunk_of_block(list);
     const T *src = (const T *)list.spans[c.span].src;
@@ -74,7 +74,7 @@ static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> 
     for (int r = 0; r < RUNS; r++) {
         int64_t at = c.begin + (int64_t)(r * BLOCK + (int)threadIdx.x) * N;
 
-        load_run(src + at, c.end - at, x[r]);
+        load_pack(src + at, c.end - at, x[r]);
         UNROLL
         for (int i = 0; i < N; i++)
             bits = magnitude_bits(x[r][i]) > bits ? magnitude_bits(x[r][i]) : bits;
@@ -109,15 +109,16 @@ static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> 
 template <class T>
 static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span> list, double *largest)
 {
-    const int N = run_of<T, T>::length;
+    const int N = pack_of<T, T>::length;
     chunk c = chunk_of_block(list);
     const T *src = (const T *)list.spans[c.span].src;
     unsigned bits = 0;
 
-    EACH_RUN (at, c, N) {
+    EACH_PACK(at, c, N)
+    {
         float x[N];
 
-        load_run(src + at, c.end - at, x);
+        load_pack(src + at, c.end - at, x);
         UNROLL
         for (int i = 0; i < N; i++)
             bits = magnitude_bits(x[i]) > bits ? magnitude_bits(x[i]) : bits;
