@@ -172,43 +172,65 @@ DEVICE void round_pack(fsdp_dtype dtype, float (&x)[N])
                                    : x[i];
 }
 
-/* Each thread has a pack of elements, and visits the ranks in their order. */
+/* Reduces a thread's elements of the ranks in [first, last) that are there, in their order; returns whether there is
+ * any. Several are fetched at once. */
+template <int N, class S>
+DEVICE bool reduce_some(fsdp__rank_op op, const void *const *srcs, int first, int last, int64_t at, int64_t n,
+                        float (&sum)[N])
+{
+    const int AHEAD = 4;
+    bool any = false;
+
+    for (; first < last; first += AHEAD) {
+        float x[AHEAD][N];
+        bool there[AHEAD];
+
+        UNROLL
+        for (int s = 0; s < AHEAD; s++) {
+            there[s] = first + s < last && srcs[first + s];
+            if (there[s])
+                load_pack((const S *)srcs[first + s] + at, n, x[s]);
+        }
+        UNROLL
+        for (int s = 0; s < AHEAD; s++)
+            if (there[s])
+                combine_pack(op, &any, sum, x[s]);
+    }
+    return any;
+}
+
+/* Each thread has a pack of elements. */
 template <class S, class D>
 static __global__ void reduce_floats(const __grid_constant__ rank_sources from,
                                      const __grid_constant__ fsdp__reduce_ranks_args k)
 {
     const int N = pack_of<S, D>::length;
     const void *const *srcs = from.in_scratch ? from.in_scratch : from.by_value;
-    int block = k.block > 0 ? k.block : k.count;
     int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
 
     for (; at < k.numel; at += (int64_t)gridDim.x * blockDim.x * N) {
-        float sum[N], part[N], x[N];
+        int64_t n = k.numel - at;
+        float sum[N], part[N];
         bool any = false;
 
-        for (int first = 0; first < k.count; first += block) {
-            bool some = false;
+        if (k.block <= 0)
+            (void)reduce_some<N, S>(k.op, srcs, 0, k.count, at, n, sum);
+        for (int s = 0; k.block > 0 && s < k.count; s += k.block) {
+            int end = s + k.block < k.count ? s + k.block : k.count;
 
-            for (int s = first; s < first + block && s < k.count; s++) {
-                if (!srcs[s])
-                    continue;
-                load_pack((const S *)srcs[s] + at, k.numel - at, x);
-                combine_pack(k.op, &some, part, x);
-            }
-            if (!some)
+            if (!reduce_some<N, S>(k.op, srcs, s, end, at, n, part))
                 continue;
-            if (k.block > 0)
-                round_pack(k.block_dtype, part);
+            round_pack(k.block_dtype, part);
             combine_pack(k.op, &any, sum, part);
         }
-        load_pack((const D *)k.dst + at, k.accumulate ? k.numel - at : 0, x);
+        load_pack((const D *)k.dst + at, k.accumulate ? n : 0, part);
         UNROLL
         for (int i = 0; i < N; i++) {
             float quotient = k.divisor != 0.0f && k.divisor != 1.0f ? sum[i] / k.divisor : sum[i];
 
-            x[i] = k.accumulate ? x[i] + quotient : quotient;
+            part[i] = k.accumulate ? part[i] + quotient : quotient;
         }
-        store_pack((D *)k.dst + at, k.numel - at, x);
+        store_pack((D *)k.dst + at, n, part);
     }
 }
 
