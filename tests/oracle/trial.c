@@ -199,6 +199,8 @@ void check_table(test_case *c, const oracle_table *table, const void *args)
         use_threads(threads);
         run(c, table->kernels[c->kernel], args, who);
         if (threads == 1 || by_threads) {
+            if (table->same_bits)
+                check_bits(c, who);
             compare_all(c, who);
             keep_first(c);
             run(c, table->kernels[c->kernel], args, who);
