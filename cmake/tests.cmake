@@ -52,9 +52,10 @@ if(CMAKE_C_COMPILER_ID MATCHES "Clang" AND NOT CMAKE_CXX_COMPILER AND NOT DEFINE
   set(CMAKE_CXX_COMPILER clang++)
 endif()
 enable_language(CXX)
-set_source_files_properties(${fsdp_cuda_kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
+file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cu)
+set_source_files_properties(${fsdp_cuda_kernels} ${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cpp)
-add_library(fsdp_test_cudash OBJECT ${sources} ${fsdp_cuda_kernels}
+add_library(fsdp_test_cudash OBJECT ${sources} ${kernels} ${fsdp_cuda_kernels}
                                     ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c)
 target_compile_features(fsdp_test_cudash PRIVATE cxx_std_17)
 target_compile_definitions(fsdp_test_cudash PRIVATE FSDP_CUDASH)

@@ -133,10 +133,10 @@ static void check_list(test_case *c, fsdp__kernel_function function, const void 
 
 /* ---- on another device ---- */
 
-/* The case's buffers there. */
+/* The case's buffers there, with their guards. */
 typedef struct moved {
     const test_case *c;
-    unsigned char *places[FSDP__COUNT_OF(((test_case *)0)->buffers)];
+    unsigned char *blocks[FSDP__COUNT_OF(((test_case *)0)->buffers)];
 } moved;
 
 static void *move_there(void *arg, const fsdp__buffer *found)
@@ -146,31 +146,43 @@ static void *move_there(void *arg, const fsdp__buffer *found)
     for (int b = 0; b < m->c->count; b++) {
         uintptr_t at = (uintptr_t)found->pointer, first = (uintptr_t)data_of(&m->c->buffers[b]);
         if (at >= first && at < first + bytes_of(&m->c->buffers[b]))
-            return m->places[b] + (at - first);
+            return m->blocks[b] + GUARD + (at - first);
     }
     TEST_FAIL("%s: '%s' is no buffer of the case", m->c->text, found->name);
 }
 
-static void check_elsewhere(test_case *c, const oracle_table *table, const void *args)
+static void launch_elsewhere(test_case *c, const oracle_table *table, const void *args)
 {
     own_args own = own_args_of(c->kernel, args);
     fsdp_stream *stream = fsdp_device_stream(table->device);
     moved m = {.c = c};
 
     for (int b = 0; b < c->count; b++) {
-        size_t bytes = bytes_of(&c->buffers[b]);
+        size_t bytes = bytes_of(&c->buffers[b]) + 2 * GUARD;
 
-        CHECK_OK(fsdp__device_alloc(table->device, bytes, FSDP_MEMORY_ACTIVATION, (void **)&m.places[b]));
-        CHECK_OK(fsdp__copy_to_device(stream, m.places[b], c->buffers[b].initial + GUARD, bytes));
+        CHECK_OK(fsdp__device_alloc(table->device, bytes, FSDP_MEMORY_ACTIVATION, (void **)&m.blocks[b]));
+        CHECK_OK(fsdp__copy_to_device(stream, m.blocks[b], c->buffers[b].initial, bytes));
     }
     fsdp__kernel_buffers(c->kernel, &own.args, move_there, &m);
-    CHECK_OK(fsdp__launch(stream, c->kernel, &own.args));
+    if (fsdp__launch(stream, c->kernel, &own.args) != FSDP_OK)
+        TEST_FAIL("%s %s (%s): %s", fsdp__kernel_infos[c->kernel].name, c->text, table->name, fsdp_last_error());
     for (int b = 0; b < c->count; b++)
-        CHECK_OK(fsdp__copy_to_host(stream, data_of(&c->buffers[b]), m.places[b], bytes_of(&c->buffers[b])));
-    CHECK_OK(fsdp_stream_synchronize(stream));
+        CHECK_OK(fsdp__copy_to_host(stream, c->buffers[b].block, m.blocks[b], bytes_of(&c->buffers[b]) + 2 * GUARD));
+    if (fsdp_stream_synchronize(stream) != FSDP_OK)
+        TEST_FAIL("%s %s (%s): %s", fsdp__kernel_infos[c->kernel].name, c->text, table->name, fsdp_last_error());
     for (int b = 0; b < c->count; b++)
-        fsdp__device_free(table->device, m.places[b], bytes_of(&c->buffers[b]), FSDP_MEMORY_ACTIVATION);
+        fsdp__device_free(table->device, m.blocks[b], bytes_of(&c->buffers[b]) + 2 * GUARD, FSDP_MEMORY_ACTIVATION);
     own_args_free(&own);
+}
+
+static void check_elsewhere(test_case *c, const oracle_table *table, const void *args)
+{
+    launch_elsewhere(c, table, args);
+    if (table->own_bits) {
+        compare_all(c, table->name);
+        keep_first(c);
+        launch_elsewhere(c, table, args);
+    }
     check_bits(c, table->name);
 }
 

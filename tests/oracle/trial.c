@@ -161,7 +161,7 @@ void use_threads(int threads)
 #endif
 }
 
-static void keep_first(test_case *c)
+void keep_first(test_case *c)
 {
     for (int i = 0; i < c->count; i++)
         memcpy(c->buffers[i].first, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);

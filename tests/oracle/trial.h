@@ -25,6 +25,7 @@ typedef struct oracle_table {
     bool products_by_threads; /* the bits of a matrix product depend on their number */
     bool lists;               /* the list of buffers (check/kernel_buffers.c) is held to what they do */
     fsdp_device *device;      /* the call is launched there, on copies of the buffers; `kernels` is not asked for */
+    bool own_bits;            /* the device's: not those of the table before it, but the same in two runs */
 } oracle_table;
 
 typedef struct buffer {
@@ -72,7 +73,9 @@ void compare_all(const test_case *c, const char *who);
 void run(test_case *c, fsdp__kernel_function function, const void *args, const char *who);
 /* Threads of kernels, where they have any. */
 void use_threads(int threads);
-/* The buffers hold the very bits that one thread gave. */
+/* Keeps what the buffers hold. */
+void keep_first(test_case *c);
+/* The buffers hold the very bits that were kept last. */
 void check_bits(const test_case *c, const char *who);
 /* With every number of threads of the table. */
 void check_table(test_case *c, const oracle_table *table, const void *args);

@@ -58,6 +58,14 @@ unsigned cudash_ballot(bool value, unsigned mask, const char *file, int line);
 #define __syncthreads() cudash_barrier(__FILE__, __LINE__)
 #define __syncwarp(...) ((void)cudash_exchange(0, -1, 0xffffffffu, __FILE__, __LINE__))
 
+/* Those of intrinsics.cuh. */
+void cudash_multiply_add(float *d, const uint32_t *a, const uint32_t *b, float (*value)(uint16_t), const char *file,
+                         int line);
+void cudash_load_matrices(uint32_t *x, const void *row, int count, bool transposed, const char *file, int line);
+void cudash_copy_16(void *shared, const void *global, int bytes, const char *file, int line);
+void cudash_copies_commit(void);
+void cudash_copies_wait(int left);
+
 template <class T>
 static inline T cudash_shuffle(T value, int from, unsigned mask, const char *file, int line)
 {
@@ -124,7 +132,8 @@ template <class Body>
 static fsdp_status cudash_launch(fsdp_stream *, const char *, dim3 grid, unsigned block, size_t shared_bytes,
                                  const Body &body)
 {
-    cudash_run(grid, block, shared_bytes, [](const void *argument) { (*(const Body *)argument)(); }, &body);
+    cudash_run(
+        grid, block, shared_bytes, [](const void *argument) { (*(const Body *)argument)(); }, &body);
     return FSDP_OK;
 }
 
