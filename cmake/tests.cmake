@@ -56,7 +56,16 @@ file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*
 set_source_files_properties(${fsdp_cuda_kernels} ${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cpp)
 add_library(fsdp_test_cudash OBJECT ${sources} ${kernels} ${fsdp_cuda_kernels}
-                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c)
+                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
+                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
+                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c)
+find_path(CUBLASLT_INCLUDE_DIR cublasLt.h HINTS /usr/local/cuda/include)
+if(CUBLASLT_INCLUDE_DIR)
+  target_sources(fsdp_test_cudash PRIVATE ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_plans.c)
+  target_include_directories(fsdp_test_cudash SYSTEM PRIVATE ${CUBLASLT_INCLUDE_DIR})
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/backend/test_cuda_products.c PROPERTIES COMPILE_OPTIONS
+                              "-isystem;${CUBLASLT_INCLUDE_DIR}")
+endif()
 target_compile_features(fsdp_test_cudash PRIVATE cxx_std_17)
 target_compile_definitions(fsdp_test_cudash PRIVATE FSDP_CUDASH)
 target_compile_options(fsdp_test_cudash PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1;-ffp-contract=off>)

@@ -120,6 +120,12 @@ static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
 }
+/* The sine and cosine of pi x. */
+static inline void sincospif(float x, float *sine, float *cosine)
+{
+    *sine = (float)sin(M_PI * (double)x);
+    *cosine = (float)cos(M_PI * (double)x);
+}
 static inline unsigned __umulhi(unsigned a, unsigned b)
 {
     return (unsigned)((uint64_t)a * b >> 32);
