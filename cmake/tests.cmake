@@ -54,23 +54,28 @@ endif()
 enable_language(CXX)
 file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cu)
 set_source_files_properties(${fsdp_cuda_kernels} ${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
-file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cpp)
-add_library(fsdp_test_cudash OBJECT ${sources} ${kernels} ${fsdp_cuda_kernels}
-                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
-                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
-                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c)
-find_path(CUBLASLT_INCLUDE_DIR cublasLt.h HINTS /usr/local/cuda/include)
-if(CUBLASLT_INCLUDE_DIR)
-  target_sources(fsdp_test_cudash PRIVATE ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_plans.c)
-  target_include_directories(fsdp_test_cudash SYSTEM PRIVATE ${CUBLASLT_INCLUDE_DIR})
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/backend/test_cuda_products.c PROPERTIES COMPILE_OPTIONS
-                              "-isystem;${CUBLASLT_INCLUDE_DIR}")
-endif()
+add_library(fsdp_test_cudash OBJECT ${PROJECT_SOURCE_DIR}/tests/backend/cudash/cudash.cpp ${fsdp_cuda_kernels}
+                                    ${kernels})
 target_compile_features(fsdp_test_cudash PRIVATE cxx_std_17)
 target_compile_definitions(fsdp_test_cudash PRIVATE FSDP_CUDASH)
-target_compile_options(fsdp_test_cudash PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1;-ffp-contract=off>)
+target_compile_options(fsdp_test_cudash PRIVATE -O1 -ffp-contract=off)
+set_target_properties(fsdp_test_cudash PROPERTIES CXX_VISIBILITY_PRESET hidden)
 target_link_libraries(fsdp_test_cudash PRIVATE fsdp_common)
 target_include_directories(fsdp_test_cudash PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+
+# The part of CUDA's runtime that the plug-in calls, where its headers are (tests/backend/fakecuda).
+find_path(FSDP_CUDA_HEADERS cuda_runtime_api.h HINTS /usr/local/cuda/include)
+if(FSDP_CUDA_HEADERS)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/fakecuda/fake_*.c
+                                      ${PROJECT_SOURCE_DIR}/tests/backend/fakecuda/fake_run.cpp)
+  list(FILTER sources EXCLUDE REGEX "fake_kernels.c$")
+  add_library(fsdp_test_fakecuda OBJECT ${sources})
+  target_compile_features(fsdp_test_fakecuda PRIVATE cxx_std_17)
+  target_compile_definitions(fsdp_test_fakecuda INTERFACE FSDP_HAVE_FAKECUDA)
+  target_link_libraries(fsdp_test_fakecuda PRIVATE fsdp_common)
+  target_include_directories(fsdp_test_fakecuda PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+  target_include_directories(fsdp_test_fakecuda SYSTEM PUBLIC ${FSDP_CUDA_HEADERS})
+endif()
 
 option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
 # No test depends on a time: this ends those that hang, and is far from what any takes on a busy machine.
@@ -337,7 +342,16 @@ foreach(layer IN LISTS fsdp_test_folders)
 endforeach()
 
 if(TARGET test_backend)
+  target_sources(test_backend PRIVATE ${PROJECT_SOURCE_DIR}/tests/backend/cudash/launch_now.cpp
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c)
+  target_include_directories(test_backend PRIVATE ${PROJECT_SOURCE_DIR}/tests/backend)
   target_link_libraries(test_backend PRIVATE fsdp_test_cudash)
+  if(FSDP_CUDA_HEADERS)
+    target_sources(test_backend PRIVATE ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_plans.c)
+    target_link_libraries(test_backend PRIVATE fsdp_test_fakecuda)
+  endif()
 endif()
 
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/faults/preload_*.c)

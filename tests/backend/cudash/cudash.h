@@ -134,19 +134,6 @@ static inline unsigned __umulhi(unsigned a, unsigned b)
 /* Runs `body` for every thread of the grid, before it returns. */
 void cudash_run(dim3 grid, unsigned block, size_t shared_bytes, void (*body)(const void *), const void *argument);
 
-template <class Body>
-static fsdp_status cudash_launch(fsdp_stream *, const char *, dim3 grid, unsigned block, size_t shared_bytes,
-                                 const Body &body)
-{
-    cudash_run(
-        grid, block, shared_bytes, [](const void *argument) { (*(const Body *)argument)(); }, &body);
-    return FSDP_OK;
-}
-
-static inline fsdp_status fsdp__cuda_set_bytes(fsdp_stream *, void *device, int byte, size_t bytes)
-{
-    memset(device, byte, bytes);
-    return FSDP_OK;
-}
+#include "cudash/launch.h"
 
 #endif

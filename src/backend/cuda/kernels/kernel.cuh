@@ -77,7 +77,7 @@ static fsdp_status launch(fsdp_stream *stream, const char *name, void (*kernel)(
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return FSDP_OK;
 #ifdef FSDP_CUDASH
-    return cudash_launch(stream, name, grid, block, shared, [=] { kernel(args...); });
+    return cudash_launch(stream, name, (const void *)kernel, grid, block, shared, [=] { kernel(args...); });
 #else
     void *list[] = {(void *)&args...};
 
