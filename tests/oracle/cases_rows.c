@@ -299,10 +299,8 @@ static bool rounds_factors(const test_case *c)
     return rounds;
 }
 
-void attention_forward_case(test_case *c)
+void attention_forward_of(test_case *c, fsdp__attention_forward_args a)
 {
-    fsdp__attention_forward_args a = attention_inputs(c);
-
     a.out = an_output(c, c->dtype, a.batch * a.out_batch, 4e-6, 4e-6);
     a.lse = coin(c) ? an_output(c, FSDP_F32, a.batch * a.heads * a.q_time, 2e-6, 1e-5) : NULL;
     if (rounds_factors(c)) {
@@ -314,9 +312,14 @@ void attention_forward_case(test_case *c)
           (long)a.kv_time, (long)a.heads, (long)a.kv_heads, (long)a.head_dim, a.causal);
 }
 
-void attention_backward_case(test_case *c)
+void attention_forward_case(test_case *c)
 {
-    fsdp__attention_backward_args a = {.forward = attention_inputs(c)};
+    attention_forward_of(c, attention_inputs(c));
+}
+
+void attention_backward_of(test_case *c, fsdp__attention_forward_args forward)
+{
+    fsdp__attention_backward_args a = {.forward = forward};
     fsdp__attention_forward_args *f = &a.forward;
     double absolute = 2e-5 + rounding(c->dtype) * 0.5; /* out, which is rounded, is an input here */
 
@@ -339,6 +342,11 @@ void attention_backward_case(test_case *c)
     }
     check(c, &a, "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d", (long)f->batch, (long)f->q_time,
           (long)f->kv_time, (long)f->heads, (long)f->kv_heads, (long)f->head_dim, f->causal);
+}
+
+void attention_backward_case(test_case *c)
+{
+    attention_backward_of(c, attention_inputs(c));
 }
 
 /* ---- optimizers ---- */

@@ -90,6 +90,13 @@ DEVICE rows_of<T> later(rows_of<T> rows, int64_t t)
     return rows;
 }
 
+/* Returns whether rows of `dim` elements can be read in pieces of 16 bytes. */
+template <class T>
+DEVICE bool in_pieces(rows_of<T> rows, int64_t dim)
+{
+    return ((uint64_t)(uintptr_t)rows.data | (uint64_t)(rows.stride | dim) * sizeof(T)) % 16 == 0;
+}
+
 #define Q_ROWS(k, b, t, h) rows_at<const T>((k).q, b, (k).q_batch, t, (k).q_stride_time, h, (k).q_head)
 #define K_ROWS(k, b, t, h) rows_at<const T>((k).k, b, (k).k_batch, t, (k).k_stride_time, h, (k).k_head)
 #define V_ROWS(k, b, t, h) rows_at<const T>((k).v, b, (k).v_batch, t, (k).v_stride_time, h, (k).v_head)

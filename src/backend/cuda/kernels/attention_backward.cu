@@ -143,8 +143,10 @@ static fsdp_status launch_columns(fsdp_stream *stream, const fsdp__attention_bac
 template <class T>
 static fsdp_status launch_tiles(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
 {
-    return a->forward.head_dim <= TILE ? launch_columns<T, TILE>(stream, a, delta)
-                                       : launch_columns<T, MOST_COLUMNS>(stream, a, delta);
+    if constexpr (sizeof(T) == sizeof(float)) /* narrow heads of other types take tensor cores */
+        if (a->forward.head_dim <= TILE)
+            return launch_columns<T, TILE>(stream, a, delta);
+    return launch_columns<T, MOST_COLUMNS>(stream, a, delta);
 }
 
 /* ---- on tensor cores ---- */
@@ -201,7 +203,7 @@ DEVICE void add_queries(const fsdp__attention_forward_args &k, const T *own, con
     typename S::scores x, dx;
     int column = lane_of_warp() % 4 * 2;
 
-    if (k.causal && s0 > t0 + S::OTHERS - 1 + k.kv_time - k.q_time)
+    if (s0 >= k.kv_time || (k.causal && s0 > t0 + S::OTHERS - 1 + k.kv_time - k.q_time))
         return;
     multiply_tiles<S>(x, own, q);
     multiply_tiles<S>(dx, own + S::ROWS * S::ROW, dout);
@@ -308,7 +310,7 @@ DEVICE void add_keys(const fsdp__attention_forward_args &k, const T *own, const 
     typename S::scores x, dx;
     float scale = k.scale * LOG2_E;
 
-    if (s0 >= keys_seen(k, t0 + S::WARP_ROWS - 1))
+    if (t0 >= k.q_time || s0 >= keys_seen(k, t0 + S::WARP_ROWS - 1))
         return;
     multiply_tiles<S>(x, own, pair);
     multiply_tiles<S>(dx, own + S::ROWS * S::ROW, pair + S::OTHERS * S::ROW);

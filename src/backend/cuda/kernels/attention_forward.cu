@@ -1,5 +1,6 @@
 /* attention_forward.cu - softmax(scale Q K^T) V with a running maximum and sum for each query.
  * See [Note: attention by tiles] in attention.cuh. */
+#include "backend/cuda/kernels/attention_single.cuh"
 #include "backend/cuda/kernels/attention_tiles.cuh"
 #include "backend/cuda/kernels/attention_warps.cuh"
 
@@ -101,7 +102,10 @@ static fsdp_status launch_columns(fsdp_stream *stream, const fsdp__attention_for
 template <class T>
 static fsdp_status launch_tiles(fsdp_stream *stream, const fsdp__attention_forward_args *k)
 {
-    return k->head_dim <= TILE ? launch_columns<T, TILE>(stream, k) : launch_columns<T, MOST_COLUMNS>(stream, k);
+    if constexpr (sizeof(T) == sizeof(float)) /* narrow heads of other types take tensor cores */
+        if (k->head_dim <= TILE)
+            return launch_columns<T, TILE>(stream, k);
+    return launch_columns<T, MOST_COLUMNS>(stream, k);
 }
 
 /* ---- on tensor cores ---- */
@@ -168,7 +172,7 @@ DEVICE void attend_keys(const fsdp__attention_forward_args &k, const T *own, con
     typename S::scores x;
     float scale = k.scale * LOG2_E;
 
-    if (s0 >= keys_seen(k, t0 + S::WARP_ROWS - 1))
+    if (t0 >= k.q_time || s0 >= keys_seen(k, t0 + S::WARP_ROWS - 1))
         return;
     multiply_tiles<S>(x, own, keys);
     for (int m = 0; m < S::FOLD; m++)
@@ -248,11 +252,15 @@ ENTRY(attention_forward)
 {
     const fsdp__attention_forward_args *k = (const fsdp__attention_forward_args *)args;
 
+#define SINGLE(T) return launch_single<T>(stream, k)
 #define BY_TILES(T) return launch_tiles<T>(stream, k)
 #define BY_WARPS(T) return launch_warps<T>(stream, k)
+    if (k->q_time == 1)
+        EACH_FLOAT(k->dtype, SINGLE)
     if (k->head_dim <= MOST_WIDTH)
         EACH_HALF(k->dtype, BY_WARPS)
     EACH_FLOAT(k->dtype, BY_TILES)
+#undef SINGLE
 #undef BY_WARPS
 #undef BY_TILES
     return FSDP_OK;

@@ -58,13 +58,6 @@ static size_t shared_bytes(int own)
     return (size_t)(own * S::ROWS + 4 * S::OTHERS) * S::ROW * sizeof(typename S::type);
 }
 
-/* Returns whether 16 bytes can be copied at once from every row. */
-template <class T>
-DEVICE bool in_pieces(rows_of<const T> from, int64_t dim)
-{
-    return ((uintptr_t)from.data | (uintptr_t)(from.stride * (int64_t)sizeof(T)) | (uintptr_t)(dim * 2)) % 16 == 0;
-}
-
 /* Begins to copy n of `rows` rows to shared memory; the others become zeros. */
 template <class S, class T>
 DEVICE void stage_rows(T *to, rows_of<const T> from, int rows, int64_t n, int dim)
@@ -186,8 +179,7 @@ DEVICE void store_sums(const typename S::sums &sum, const float (&factor)[S::FOL
         PIECES = S::WIDTH / 8
     };
     int lane = lane_of_warp();
-    rows_of<const T> same = {to.data, to.stride};
-    bool pieces = in_pieces(same, dim);
+    bool pieces = in_pieces(to, dim);
 
     __syncwarp();
     for (int m = 0; m < S::FOLD; m++)
