@@ -88,6 +88,15 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
     return status;
 }
 
+/* Issues the kernel, for one who has entered the stream. */
+static fsdp_status launch_now(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
+{
+    fsdp_status status = fsdp__run_kernel(stream, kernel, args);
+
+    fsdp__stream_leave(stream);
+    return status;
+}
+
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     if (!stream->device->backend->kernels)
@@ -95,6 +104,7 @@ fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *a
     FSDP__TELL(KERNEL_ISSUED, .stream = stream, .kind = (int)kernel, .name = fsdp__kernel_infos[kernel].name,
                .object = args);
     FSDP_TRY(stream->mode == FSDP_STREAM_INLINE ? fsdp__run_kernel(stream, kernel, args)
+             : fsdp__stream_enter(stream)       ? launch_now(stream, kernel, args)
                                                 : launch_later(stream, kernel, args));
     return FSDP_OK;
 }

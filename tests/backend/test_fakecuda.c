@@ -41,42 +41,43 @@ static void check_nothing_lives(void)
 
 /* ---- kernels of this test ---- */
 
-/* Appends a number, once for the grid. */
+/* Appends a number. */
 typedef struct appending {
     int *list, *count, number;
 } appending;
 
-static void append(const void *body)
+static void append(const unsigned grid[3], unsigned block, size_t shared_bytes, const void *body)
 {
     const appending *a = body;
 
+    (void)grid, (void)block, (void)shared_bytes;
     a->list[(*a->count)++] = a->number;
 }
 
 /* Holds its stream until the gate is opened. */
-static void pass_gate(const void *body)
+static void pass_gate(const unsigned grid[3], unsigned block, size_t shared_bytes, const void *body)
 {
     atomic_int *const *gate = body;
 
+    (void)grid, (void)block, (void)shared_bytes;
     while (atomic_load(*gate) == 0)
         (void)usleep(100);
 }
 
-static cudaError_t launch(cudaStream_t stream, void (*run)(const void *), const void *body, size_t bytes)
+static cudaError_t launch(cudaStream_t stream, const fake_body *kind, const void *body)
 {
-    static fake_body kinds[2]; /* outlives the launch */
-    fake_body *kind = &kinds[run == pass_gate];
-    void *args[] = {kind, (void *)(uintptr_t)body};
+    void *args[] = {(void *)(uintptr_t)kind, (void *)(uintptr_t)body};
     dim3 one = {1, 1, 1};
 
-    *kind = (fake_body){bytes, run};
-    return cudaLaunchKernel((const void *)(uintptr_t)run, one, one, args, 0, stream);
+    return cudaLaunchKernel((const void *)(uintptr_t)kind->run, one, one, args, 0, stream);
 }
+
+static const fake_body appends = {sizeof(appending), append}, gates = {sizeof(atomic_int *), pass_gate};
 
 static void close_gate(cudaStream_t stream, atomic_int *gate)
 {
     atomic_store(gate, 0);
-    CUDA(launch(stream, pass_gate, &gate, sizeof gate));
+    CUDA(launch(stream, &gates, &gate));
 }
 
 /* ---- streams and events ---- */
@@ -88,7 +89,7 @@ TEST(work_is_done_in_the_order_of_its_stream)
     cudaStream_t stream = new_stream();
 
     for (int i = 0; i < NUMBERS; i++)
-        CUDA(launch(stream, append, &(appending){list, &count, i}, sizeof(appending)));
+        CUDA(launch(stream, &appends, &(appending){list, &count, i}));
     CUDA(cudaStreamSynchronize(stream));
     CHECK_EQ(count, NUMBERS);
     for (int i = 0; i < NUMBERS; i++)
@@ -104,7 +105,7 @@ TEST(work_is_done_after_the_call_that_gave_it)
     cudaStream_t stream = new_stream();
 
     close_gate(stream, &gate);
-    CUDA(launch(stream, append, &(appending){list, &count, 7}, sizeof(appending)));
+    CUDA(launch(stream, &appends, &(appending){list, &count, 7}));
     CHECK_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
     CHECK_EQ(cudaGetLastError(), cudaErrorNotReady);
     CHECK_EQ(count, 0);
@@ -123,7 +124,7 @@ TEST(a_stream_that_was_destroyed_does_what_it_was_given)
     cudaEvent_t event = new_event(cudaEventDisableTiming);
 
     close_gate(stream, &gate);
-    CUDA(launch(stream, append, &(appending){list, &count, 1}, sizeof(appending)));
+    CUDA(launch(stream, &appends, &(appending){list, &count, 1}));
     CUDA(cudaEventRecord(event, stream));
     CUDA(cudaStreamDestroy(stream));
     CHECK_EQ(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
@@ -192,16 +193,16 @@ TEST(default_streams_and_streams_of_another_device_are_refused)
     const appending body = {list, &count, 0};
 
     for (int i = 0; i < 3; i++) {
-        CHECK_EQ(launch(none[i], append, &body, sizeof body), cudaErrorInvalidResourceHandle);
+        CHECK_EQ(launch(none[i], &appends, &body), cudaErrorInvalidResourceHandle);
         CHECK_EQ(cudaStreamSynchronize(none[i]), cudaErrorInvalidResourceHandle);
         CHECK_EQ(cudaMemsetAsync(list, 0, 1, none[i]), cudaErrorInvalidResourceHandle);
     }
     CUDA(cudaSetDevice(1));
     event = new_event(cudaEventDisableTiming);
-    CHECK_EQ(launch(stream, append, &body, sizeof body), cudaErrorInvalidResourceHandle);
+    CHECK_EQ(launch(stream, &appends, &body), cudaErrorInvalidResourceHandle);
     CHECK_EQ(cudaEventRecord(event, stream), cudaErrorInvalidResourceHandle);
     CUDA(cudaSetDevice(0));
-    CUDA(launch(stream, append, &body, sizeof body));
+    CUDA(launch(stream, &appends, &body));
     CUDA(cudaStreamSynchronize(stream));
     CHECK_EQ(count, 1);
     (void)cudaGetLastError();
@@ -349,7 +350,7 @@ TEST(a_lost_device_fails_all_calls_and_does_nothing_until_it_is_mended)
     CUDA(cudaMalloc(&memory, 10));
     fakecuda.fail_call("kernel", 2, cudaErrorIllegalAddress, true);
     for (int i = 0; i < 4; i++)
-        (void)launch(stream, append, &(appending){list, &count, i}, sizeof(appending));
+        (void)launch(stream, &appends, &(appending){list, &count, i});
     CHECK_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);
     CHECK_EQ(count, 1);
     CHECK_EQ(cudaMalloc(&memory, 10), cudaErrorIllegalAddress);

@@ -4,7 +4,9 @@
 fsdp_status cudash_issue(fsdp_stream *, const char *, const void *, dim3 grid, unsigned block, size_t shared_bytes,
                          const cudash_body *kind, const void *body)
 {
-    cudash_run(grid, block, shared_bytes, kind->run, body);
+    const unsigned blocks[3] = {grid.x, grid.y, grid.z};
+
+    kind->run(blocks, block, shared_bytes, body);
     return FSDP_OK;
 }
 

@@ -1,54 +1,68 @@
 /* control.h - what a test may ask of the CUDA runtime that is not there.
  *
  * tests/backend/fakecuda is the part of NVIDIA's runtime that the plug-in calls, compiled against the real headers: its
- * devices are threads and memory of this machine. It is linked with the plug-in's own files to a second
- * libfsdp-cuda.so, which lies beside the tests. What a device is, it takes from the environment:
- *   FSDP_FAKECUDA_DEVICES=2       how many there are
- *   FSDP_FAKECUDA_DRIVER=13000    the driver's version; 0: there is none
- *   FSDP_FAKECUDA_CAPABILITY=90   the compute capability, ten times
- *   FSDP_FAKECUDA_MEMORY=N        bytes of each device
- *   FSDP_FAKECUDA_FAIL=call:n:error[:lost]   `fail_call` below, for programs
- *   FSDP_SIM_SEED=1               decides where streams pause */
+ * devices are threads and memory of this machine. It is a library beside the tests (libfakecudart.so), and with the
+ * plug-in's own files it makes a second libfsdp-cuda.so there. What a device is, it takes from the environment:
+ *
+ *   FSDP_FAKECUDA_DEVICES=2                  how many there are
+ *   FSDP_FAKECUDA_DRIVER=13000               the driver's version; 0: there is none
+ *   FSDP_FAKECUDA_CAPABILITY=90              the compute capability, ten times
+ *   FSDP_FAKECUDA_MEMORY=N                   bytes of each device
+ *   FSDP_FAKECUDA_FAIL=call:n:error[:lost]   fail_call below, for programs
+ *   FSDP_SIM_SEED=1                          decides where streams pause */
 #ifndef TESTS_FAKECUDA_CONTROL_H
 #define TESTS_FAKECUDA_CONTROL_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The functions that can fail; `kernel` is a kernel when it runs. */
-#define FAKECUDA_CALLS(X)               \
-    X(cudaDriverGetVersion)             \
-    X(cudaRuntimeGetVersion)            \
-    X(cudaGetDeviceCount)               \
-    X(cudaGetDeviceProperties)          \
-    X(cudaDeviceGetAttribute)           \
-    X(cudaSetDevice)                    \
-    X(cudaMemGetInfo)                   \
-    X(cudaDeviceSynchronize)            \
-    X(cudaMalloc)                       \
-    X(cudaFree)                         \
-    X(cudaMallocAsync)                  \
-    X(cudaFreeAsync)                    \
-    X(cudaHostAlloc)                    \
-    X(cudaFreeHost)                     \
-    X(cudaHostRegister)                 \
-    X(cudaHostUnregister)               \
-    X(cudaMemcpyAsync)                  \
-    X(cudaMemsetAsync)                  \
-    X(cudaStreamCreateWithPriority)     \
-    X(cudaDeviceGetStreamPriorityRange) \
-    X(cudaStreamDestroy)                \
-    X(cudaStreamSynchronize)            \
-    X(cudaStreamQuery)                  \
-    X(cudaStreamWaitEvent)              \
-    X(cudaEventCreateWithFlags)         \
-    X(cudaEventDestroy)                 \
-    X(cudaEventRecord)                  \
-    X(cudaEventSynchronize)             \
-    X(cudaEventQuery)                   \
-    X(cudaEventElapsedTime)             \
-    X(cudaLaunchKernel)                 \
-    X(cudaFuncSetAttribute)             \
+/* The functions that can fail; `kernel` is a kernel when it runs. Those of cublasLt fail with a cublasStatus_t. */
+#define FAKECUDA_CALLS(X)                   \
+    X(cudaDriverGetVersion)                 \
+    X(cudaRuntimeGetVersion)                \
+    X(cudaGetDeviceCount)                   \
+    X(cudaGetDeviceProperties)              \
+    X(cudaDeviceGetAttribute)               \
+    X(cudaSetDevice)                        \
+    X(cudaMemGetInfo)                       \
+    X(cudaDeviceSynchronize)                \
+    X(cudaMalloc)                           \
+    X(cudaFree)                             \
+    X(cudaMallocAsync)                      \
+    X(cudaFreeAsync)                        \
+    X(cudaHostAlloc)                        \
+    X(cudaFreeHost)                         \
+    X(cudaHostRegister)                     \
+    X(cudaHostUnregister)                   \
+    X(cudaMemcpyAsync)                      \
+    X(cudaMemsetAsync)                      \
+    X(cudaStreamCreateWithPriority)         \
+    X(cudaDeviceGetStreamPriorityRange)     \
+    X(cudaStreamDestroy)                    \
+    X(cudaStreamSynchronize)                \
+    X(cudaStreamQuery)                      \
+    X(cudaStreamWaitEvent)                  \
+    X(cudaEventCreateWithFlags)             \
+    X(cudaEventDestroy)                     \
+    X(cudaEventRecord)                      \
+    X(cudaEventSynchronize)                 \
+    X(cudaEventQuery)                       \
+    X(cudaEventElapsedTime)                 \
+    X(cudaLaunchKernel)                     \
+    X(cudaFuncSetAttribute)                 \
+    X(cublasLtCreate)                       \
+    X(cublasLtDestroy)                      \
+    X(cublasLtMatmulDescCreate)             \
+    X(cublasLtMatmulDescDestroy)            \
+    X(cublasLtMatmulDescSetAttribute)       \
+    X(cublasLtMatrixLayoutCreate)           \
+    X(cublasLtMatrixLayoutDestroy)          \
+    X(cublasLtMatrixLayoutSetAttribute)     \
+    X(cublasLtMatmulPreferenceCreate)       \
+    X(cublasLtMatmulPreferenceDestroy)      \
+    X(cublasLtMatmulPreferenceSetAttribute) \
+    X(cublasLtMatmulAlgoGetHeuristic)       \
+    X(cublasLtMatmul)                       \
     X(kernel)
 
 typedef struct fakecuda_control {
@@ -68,7 +82,6 @@ typedef struct fakecuda_control {
     size_t (*peak)(int device);
 } fakecuda_control;
 
-/* Exported by the library; a test finds it with dlsym. */
 extern const fakecuda_control fakecuda;
 
 #endif

@@ -25,6 +25,8 @@ typedef enum fake_call {
 /* Counts a use. Returns the error that it ends with at once: the one that a test has asked for, or what the current
  * device was lost with. */
 cudaError_t fake_begin(fake_call call);
+/* Counts a use of a call that has errors of its own. Returns the one that a test has asked for; 0: none. */
+int fake_use(fake_call call);
 #define FAKE_BEGIN(call)                             \
     do {                                             \
         cudaError_t begun = fake_begin(FAKE_##call); \
@@ -75,23 +77,23 @@ typedef void (*fake_work)(const void *argument);
 /* Returns whether it is a stream that lives, and none of the default ones. */
 bool fake_is_stream(cudaStream_t stream);
 int fake_stream_device(cudaStream_t stream);
-/* Queues work with a copy of its argument (16-byte aligned). `even_lost`: it is done on a lost device, too. */
+/* Queues work with a copy of its argument, which is aligned to 16 bytes. `even_lost`: it is done on a lost device,
+ * too. */
 cudaError_t fake_enqueue(cudaStream_t stream, fake_work work, const void *argument, size_t bytes, bool even_lost);
 /* Waits until all is done that the stream, or the device's streams, have now. */
 void fake_stream_wait(cudaStream_t stream);
 void fake_device_wait(int device);
 long fake_streams_and_events(void);
+/* Counts others among them. */
+void fake_count_object(int change);
 
-/* ---- fake_run.cpp ---- */
+/* ---- kernels ---- */
 
-/* What a kernel is launched with in place of its arguments: the first is this, the second the body. */
+/* What a kernel is launched with in place of its arguments: the first is this, the second is its body, which is copied
+ * as bytes. cudash/launch.h has the same struct. */
 typedef struct fake_body {
     size_t bytes;
-    void (*run)(const void *body);
+    void (*run)(const unsigned grid[3], unsigned block, size_t shared_bytes, const void *body);
 } fake_body;
-
-/* Runs the grid before it returns. */
-void fake_run_grid(const unsigned grid[3], unsigned block, size_t shared_bytes, const fake_body *kind,
-                   const void *body);
 
 #endif

@@ -170,7 +170,7 @@ static void run_kernel(const void *argument)
     if (error != cudaSuccess)
         fake_lose(l->device, error);
     else
-        fake_run_grid(l->grid, l->block, l->shared_bytes, l->kind, l->body);
+        l->kind->run(l->grid, l->block, l->shared_bytes, l->body);
 }
 
 static bool is_possible(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes)

@@ -87,18 +87,25 @@ __attribute__((constructor)) static void fail_by_environment(void)
         fail(name, nth, error, strcmp(more, "lost") == 0);
 }
 
-cudaError_t fake_begin(fake_call call)
+int fake_use(fake_call call)
 {
     counted *c = &calls[call];
     long use = atomic_fetch_add(&c->uses, 1) + 1;
 
-    if (use == c->nth) {
-        c->failed = true;
-        if (c->lost)
-            fake_lose(current, (cudaError_t)c->error);
-        return fake_error((cudaError_t)c->error);
-    }
-    return lost[current] ? fake_error((cudaError_t)lost[current]) : cudaSuccess;
+    if (use != c->nth)
+        return 0;
+    c->failed = true;
+    if (c->lost)
+        fake_lose(current, call >= FAKE_cublasLtCreate && call <= FAKE_cublasLtMatmul ? cudaErrorLaunchFailure
+                                                                                      : (cudaError_t)c->error);
+    return c->error;
+}
+
+cudaError_t fake_begin(fake_call call)
+{
+    int error = fake_use(call);
+
+    return fake_error(error ? (cudaError_t)error : (cudaError_t)lost[current]);
 }
 
 void fake_lose(int device, cudaError_t error)
@@ -319,7 +326,7 @@ static long live(char *text, size_t bytes)
     return ranges + others;
 }
 
-__attribute__((visibility("default"))) const fakecuda_control fakecuda = {
+const fakecuda_control fakecuda = {
     .calls = names,
     .fail_call = fail,
     .uses = uses,

@@ -4,14 +4,15 @@
 #include "backend/cuda/kernels_table.h"
 #include "backend/fakecuda/fake.h"
 #include "check/kernel_copy.h"
+#include "device/impl.h"
 
 /* Memory of the stream's device, or memory of the host that is pinned. */
 static void *reach(const fsdp_stream *stream, const void *pointer, size_t bytes)
 {
     fake_place place = fake_find(pointer, bytes);
 
-    (void)stream;
-    if (!place.found || !place.whole || (place.kind <= FAKE_DEVICE_MEMORY_OF_STREAM && place.device != fake_current()))
+    if (!place.found || !place.whole ||
+        (place.kind <= FAKE_DEVICE_MEMORY_OF_STREAM && place.device != stream->device->ordinal))
         return NULL;
     return place.mapped;
 }
