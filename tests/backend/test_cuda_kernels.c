@@ -23,6 +23,7 @@ static int tables_for(fsdp__kernel kernel, oracle_table tables[2])
                                      .kernels = fsdp__cuda_kernels,
                                      .most_threads = 1,
                                      .own_functions = true,
+                                     .rounds_factors = true,
                                      .same_bits = bits != NULL};
     return count;
 }

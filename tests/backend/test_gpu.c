@@ -21,8 +21,8 @@ static void hold(fsdp__kernel kernel)
 
     if (bits)
         tables[count++] = *bits;
-    tables[count++] =
-        (oracle_table){.name = "cuda:0", .own_functions = true, .own_bits = !bits, .device = gpu(context)};
+    tables[count++] = (oracle_table){
+        .name = "cuda:0", .own_functions = true, .rounds_factors = true, .own_bits = !bits, .device = gpu(context)};
     oracle_hold_kernel(fsdp_device_stream(CHECK_PTR(fsdp_cpu(context))), tables, count,
                        test_long()    ? 100
                        : test_brief() ? 2

@@ -346,19 +346,37 @@ static fsdp__attention_forward_args attention_inputs(test_case *c)
     return a;
 }
 
-void attention_forward_case(test_case *c)
+/* Returns whether a table rounds the left factors of attention's products with values, keys and queries. */
+static bool rounds_factors(const test_case *c)
 {
-    fsdp__attention_forward_args a = attention_inputs(c);
+    bool rounds = false;
 
+    for (int t = 0; t < c->table_count; t++)
+        rounds = rounds || c->tables[t].rounds_factors;
+    return rounds;
+}
+
+void attention_forward_of(test_case *c, fsdp__attention_forward_args a)
+{
     a.out = an_output(c, c->dtype, a.batch * a.out_batch, 4e-6, 4e-6);
     a.lse = coin(c) ? an_output(c, FSDP_F32, a.batch * a.heads * a.q_time, 2e-6, 1e-5) : NULL;
+    if (rounds_factors(c)) {
+        fsdp__attention_forward_args terms = a;
+        terms.lse = NULL, terms.out = terms_of(c, a.out);
+        oracle_attention_forward_terms(&terms);
+    }
     check(c, &a, "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d", (long)a.batch, (long)a.q_time,
           (long)a.kv_time, (long)a.heads, (long)a.kv_heads, (long)a.head_dim, a.causal);
 }
 
-void attention_backward_case(test_case *c)
+void attention_forward_case(test_case *c)
 {
-    fsdp__attention_backward_args a = {.forward = attention_inputs(c)};
+    attention_forward_of(c, attention_inputs(c));
+}
+
+void attention_backward_of(test_case *c, fsdp__attention_forward_args forward)
+{
+    fsdp__attention_backward_args a = {.forward = forward};
     fsdp__attention_forward_args *f = &a.forward;
     double absolute = 2e-5 + rounding(c->dtype) * 0.5; /* out, which is rounded, is an input here */
 
@@ -374,8 +392,18 @@ void attention_backward_case(test_case *c)
     a.dq = an_output(c, c->dtype, f->batch * (a.dq_batch ? a.dq_batch : f->q_batch), 1e-5, absolute);
     a.dk = an_output(c, c->dtype, f->batch * (a.dq_batch ? a.dk_batch : f->k_batch), 1e-5, absolute);
     a.dv = an_output(c, c->dtype, f->batch * (a.dq_batch ? a.dv_batch : f->v_batch), 1e-5, absolute);
+    if (rounds_factors(c)) {
+        fsdp__attention_backward_args terms = a;
+        terms.dq = terms_of(c, a.dq), terms.dk = terms_of(c, a.dk), terms.dv = terms_of(c, a.dv);
+        oracle_attention_backward_terms(&terms);
+    }
     check(c, &a, "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d", (long)f->batch, (long)f->q_time,
           (long)f->kv_time, (long)f->heads, (long)f->kv_heads, (long)f->head_dim, f->causal);
+}
+
+void attention_backward_case(test_case *c)
+{
+    attention_backward_of(c, attention_inputs(c));
 }
 
 /* ---- optimizers ---- */

@@ -24,10 +24,11 @@ typedef struct oracle_table {
     int most_threads;         /* they run with 1, 2, ... of them */
     bool products_by_threads; /* the bits of a matrix product depend on their number */
     bool own_functions;       /* their logarithm, sine and cosine are not libm's: normal numbers have other last bits */
-    bool same_bits;           /* as the table before it has; without a device of its own */
-    bool lists;               /* the list of buffers (check/kernel_buffers.c) is held to what they do */
-    fsdp_device *device;      /* the call is launched there, on copies of the buffers; `kernels` is not asked for */
-    bool own_bits;            /* the device's: not those of the table before it, but the same in two runs */
+    bool rounds_factors; /* attention's probabilities and their gradients are rounded to its dtype, then multiplied */
+    bool same_bits;      /* as the table before it has; without a device of its own */
+    bool lists;          /* the list of buffers (check/kernel_buffers.c) is held to what they do */
+    fsdp_device *device; /* the call is launched there, on copies of the buffers; `kernels` is not asked for */
+    bool own_bits;       /* the device's: not those of the table before it, but the same in two runs */
 } oracle_table;
 
 typedef struct buffer {
@@ -38,6 +39,7 @@ typedef struct buffer {
     int64_t numel;
     bool output;
     double relative, absolute; /* tolerance beyond one rounding to dtype */
+    float *terms;              /* NULL, or for each element the sum of its terms' sizes: each may be rounded to dtype */
 } buffer;
 
 typedef struct test_case {
@@ -67,6 +69,8 @@ void *an_input(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double
 void *an_output(test_case *c, fsdp_dtype dtype, int64_t numel, double relative, double absolute);
 /* The buffer at `data` is written too. */
 void also_output(test_case *c, const void *data, double relative, double absolute);
+/* Returns the terms of the buffer at `data`, for the caller to fill in. */
+float *terms_of(test_case *c, const void *data);
 void free_case(test_case *c);
 void *data_of(const buffer *b);
 size_t bytes_of(const buffer *b);
