@@ -80,6 +80,15 @@ typedef enum fsdp__point {
     FSDP__POINT_ORDER_PUBLISHED, /* stream, object, number */
     FSDP__POINT_ORDER_ACQUIRED,  /* the same */
 
+    /* ---- a run ---- */
+    FSDP__POINT_SHARD_CHANGED, /* name (of the module, or NULL), kind: fsdp_shard_event, object: its state, ns */
+    FSDP__POINT_STEP_BEGUN,    /* of an optimizer, object: ns */
+    FSDP__POINT_STEP_DONE,
+    FSDP__POINT_BATCH_BEGUN, /* on the thread that makes it: object (its ring), number, ns */
+    FSDP__POINT_BATCH_DONE,
+    FSDP__POINT_PART_BEGUN, /* this rank's file of a checkpoint: name, bytes, ns */
+    FSDP__POINT_PART_DONE,
+
     FSDP__POINTS
 } fsdp__point;
 

@@ -2,8 +2,10 @@
 #include "checkpoint/rank_file.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/probe.h"
 #include "checkpoint/checksum.h"
 
 enum {
@@ -66,12 +68,14 @@ fsdp_status fsdp__rank_file_write(const fsdp__directory *in, const char *name, c
                             .block_bytes = BLOCK_BYTES};
     fsdp_status status = path ? make_room(&w, &file) : FSDP_NO_MEMORY;
 
+    FSDP__TELL(PART_BEGUN, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
     if (status == FSDP_OK)
         status = fsdp__directory_create(in, name, 0666, &w.fd);
     if (status == FSDP_OK)
         status = write_all(&w, plan, &file);
     if (w.fd >= 0)
         FSDP_KEEP_FIRST(status, fsdp__file_close(w.fd, path));
+    FSDP__TELL(PART_DONE, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
     fsdp__free(w.buffer);
     fsdp__free(path);
     if (status == FSDP_OK)

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/compiler.h"
+#include "base/probe.h"
 #include "base/text.h"
 
 /* A batch in its place. */
@@ -66,7 +68,9 @@ static void make_one(fsdp__ring *ring, int thread)
     ring->busy++;
     /* This runs without the lock: nobody else looks at the slot until it is full. */
     pthread_mutex_unlock(&ring->lock);
+    FSDP__TELL(BATCH_BEGUN, .object = ring, .number = (uint64_t)number, .ns = fsdp__clock_ns());
     mine->status = ring->make(ring->arg, number, (int)(number % ring->slot_count), thread);
+    FSDP__TELL(BATCH_DONE, .object = ring, .number = (uint64_t)number, .ns = fsdp__clock_ns());
     if (mine->status != FSDP_OK) /* the last error belongs to one thread */
         fsdp__shown(fsdp_last_error(), mine->message, sizeof mine->message);
     pthread_mutex_lock(&ring->lock);

@@ -7,6 +7,8 @@
 #include <math.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
+#include "base/probe.h"
 #include "device/device.h"
 #include "optim/partition.h"
 #include "tensor/tensor.h"
@@ -179,7 +181,7 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
     return FSDP_OK;
 }
 
-static fsdp_status step(fsdp_optimizer *optimizer, const chosen *c)
+static fsdp_status step_chosen(fsdp_optimizer *optimizer, const chosen *c)
 {
     FSDP_TRY(prepare(optimizer, c));
     FSDP_TRY(begin_writes(optimizer));
@@ -189,6 +191,16 @@ static fsdp_status step(fsdp_optimizer *optimizer, const chosen *c)
                 FSDP_TRY(launch_alike(optimizer, &optimizer->groups[g], i));
     optimizer->grad_scale = 1;
     return FSDP_OK;
+}
+
+static fsdp_status step(fsdp_optimizer *optimizer, const chosen *c)
+{
+    fsdp_status status;
+
+    FSDP__TELL(STEP_BEGUN, .object = optimizer, .ns = fsdp__clock_ns());
+    status = step_chosen(optimizer, c);
+    FSDP__TELL(STEP_DONE, .object = optimizer, .ns = fsdp__clock_ns());
+    return status;
 }
 
 fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/context.h"
+#include "base/probe.h"
 #include "comm/internal.h"
 #include "shard/reduce/bucket_reduce.h"
 #include "shard/state/allocate.h"
@@ -158,6 +160,8 @@ static void log_event(const fsdp__module_state *state, fsdp_shard_event event)
 void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event event)
 {
     log_event(state, event);
+    FSDP__TELL(SHARD_CHANGED, .context = state->comm->context, .object = state, .name = state->name, .kind = (int)event,
+               .ns = fsdp__clock_ns());
     for (int64_t i = 0; state->listener && state->listener->function && i < state->module_count; i++)
         if (state->modules[i]) {
             state->listener->function(state->listener->arg, state->modules[i], event);
