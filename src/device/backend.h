@@ -22,6 +22,9 @@ typedef struct fsdp__backend {
     fsdp_status (*open)(fsdp_device *device);
     void (*close)(fsdp_device *device);
 
+    /* Optional. Writes what fsdp__device_describe does. */
+    void (*describe)(fsdp_device *device, char *text, size_t bytes);
+
     /* Optional. Called once per device, on the thread that creates it: sets the floating point mode and the number of
      * threads. */
     void (*prepare_thread)(fsdp_device *device);

@@ -14,9 +14,9 @@ static void hold(fsdp__kernel kernel)
     fsdp_context_free(context);
 }
 
-#define CASE(NAME, name, class)        \
+#define CASE(NAME, name, class)         \
     TEST(name##_agrees_with_the_oracle) \
-    {                                  \
-        hold(FSDP__KERNEL_##NAME);     \
+    {                                   \
+        hold(FSDP__KERNEL_##NAME);      \
     }
 FSDP__KERNEL_MAP(CASE)

@@ -18,13 +18,16 @@ static void hold(fsdp__kernel kernel)
     oracle_table table = {.name = "cuda:0", .own_bits = true, .device = gpu(context)};
 
     oracle_hold_kernel(fsdp_device_stream(CHECK_PTR(fsdp_cpu(context))), &table, 1,
-                       test_long() ? 100 : test_brief() ? 2 : 20, kernel);
+                       test_long()    ? 100
+                       : test_brief() ? 2
+                                      : 20,
+                       kernel);
     fsdp_context_free(context);
 }
 
-#define CASE(NAME, name, class)        \
+#define CASE(NAME, name, class)         \
     TEST(name##_agrees_with_the_oracle) \
-    {                                  \
-        hold(FSDP__KERNEL_##NAME);     \
+    {                                   \
+        hold(FSDP__KERNEL_##NAME);      \
     }
 FSDP__KERNEL_MAP(CASE)
