@@ -1,8 +1,75 @@
 # The device of NVIDIA's GPUs (src/backend/cuda): the plug-in libfsdp-cuda.so, where CUDA's compiler is found. Nothing else
 # is built with CUDA; -DFSDP_CUDA=OFF leaves it out. Its kernels are compiled a second time by the C++ compiler, for
-# tests without a GPU (tests.cmake).
+# tests without a GPU (tests.cmake). Sets
+#   fsdp_cuda_kernels        its kernels
+#   fsdp_cuda_sources        its host side, and what it has of the library
+#   FSDP_CUDA_OLDEST         the lowest compute capability that its kernels run on, times 10
 
 option(FSDP_CUDA "build the plug-in for NVIDIA's GPUs if CUDA's compiler is found" ON)
 set(FSDP_CUDA_ARCHITECTURES 90 CACHE STRING "compute capabilities that the plug-in has code for; others run newer code by PTX")
 
 file(GLOB fsdp_cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels/*.cu)
+file(GLOB fsdp_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.c)
+list(APPEND fsdp_cuda_sources ${PROJECT_SOURCE_DIR}/src/device/worker.c)
+list(SORT FSDP_CUDA_ARCHITECTURES COMPARE NATURAL)
+list(GET FSDP_CUDA_ARCHITECTURES 0 FSDP_CUDA_OLDEST)
+list(GET FSDP_CUDA_ARCHITECTURES -1 newest)
+
+find_program(FSDP_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+set(missing)
+if(NOT FSDP_CUDA)
+  set(missing "FSDP_CUDA is OFF")
+elseif(FSDP_SANITIZE OR FSDP_FUZZ)
+  set(missing "sanitizers do not see into it")
+elseif(NOT FSDP_NVCC)
+  set(missing "nvcc was not found")
+else()
+  get_filename_component(cuda_home ${FSDP_NVCC} REALPATH)
+  get_filename_component(cuda_home ${cuda_home}/../.. ABSOLUTE)
+  find_path(FSDP_CUDA_INCLUDE cuda_runtime_api.h HINTS ${cuda_home}/include ${cuda_home}/targets/x86_64-linux/include)
+  find_library(FSDP_CUDART libcudart_static.a HINTS ${cuda_home}/lib64 ${cuda_home}/targets/x86_64-linux/lib)
+  if(NOT FSDP_CUDA_INCLUDE OR NOT FSDP_CUDART)
+    set(missing "${FSDP_NVCC} has no cuda_runtime_api.h or libcudart_static.a beside it")
+  endif()
+endif()
+
+if(missing)
+  message(STATUS "src/backend/cuda: no plug-in for NVIDIA's GPUs: ${missing}")
+else()
+  # An object for each kernel file, and beside it what ptxas says of it: registers, spills, local memory.
+  set(codes)
+  foreach(architecture IN LISTS FSDP_CUDA_ARCHITECTURES)
+    list(APPEND codes -gencode=arch=compute_${architecture},code=sm_${architecture})
+  endforeach()
+  list(APPEND codes -gencode=arch=compute_${newest},code=compute_${newest})
+  set(objects)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cuda)
+  foreach(source IN LISTS fsdp_cuda_kernels)
+    get_filename_component(name ${source} NAME_WE)
+    set(object ${PROJECT_BINARY_DIR}/cuda/${name}.o)
+    add_custom_command(
+      OUTPUT ${object} ${PROJECT_BINARY_DIR}/cuda/${name}.ptxas
+      COMMAND ${PROJECT_SOURCE_DIR}/cmake/nvcc.sh ${PROJECT_BINARY_DIR}/cuda/${name}.ptxas ${CMAKE_C_COMPILER_LAUNCHER}
+              ${FSDP_NVCC} -std=c++17 -O3 --compiler-options -fPIC,-fvisibility=hidden -Xptxas -v ${codes}
+              -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src -MD -MF ${object}.d -MT ${object}
+              -c ${source} -o ${object}
+      DEPENDS ${source}
+      DEPFILE ${object}.d
+      COMMENT "Building CUDA object cuda/${name}.o"
+      VERBATIM)
+    list(APPEND objects ${object})
+  endforeach()
+  add_library(fsdp_cuda MODULE ${fsdp_cuda_sources} ${objects})
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  target_include_directories(fsdp_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(fsdp_cuda SYSTEM PRIVATE ${FSDP_CUDA_INCLUDE})
+  target_compile_definitions(fsdp_cuda PRIVATE FSDP_CUDA_OLDEST=${FSDP_CUDA_OLDEST})
+  target_link_libraries(fsdp_cuda PRIVATE ${FSDP_CUDART} Threads::Threads ${CMAKE_DL_LIBS} rt m stdc++)
+  # What is in it is its own, also where the library's functions of the same names are seen.
+  target_link_options(fsdp_cuda PRIVATE -Wl,-Bsymbolic -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+  set_target_properties(fsdp_cuda PROPERTIES OUTPUT_NAME fsdp-cuda PREFIX lib SUFFIX .so LINKER_LANGUAGE C
+                                             LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  install(TARGETS fsdp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/fsdp)
+  list(APPEND fsdp_plugins fsdp_cuda)
+  message(STATUS "src/backend/cuda: plug-in for NVIDIA's GPUs by ${FSDP_NVCC} (${FSDP_CUDA_ARCHITECTURES})")
+endif()

@@ -1,6 +1,6 @@
 # Plug-ins of MPI (src/comm/mpi/plugin): libfsdp-openmpi.so and libfsdp-mpich.so, each where its MPI is found by its
 # compiler wrapper. Nothing else is linked to MPI; -DFSDP_MPI=OFF leaves them out. Sets
-#   fsdp_plugins   their targets
+#   fsdp_plugins, fsdp_mpi_plugins   their targets; other plug-ins are added to the first
 
 option(FSDP_MPI "build the plug-ins for the MPIs that are found" ON)
 set(fsdp_plugins)
@@ -50,7 +50,9 @@ if(FSDP_MPI)
   fsdp_mpi_plugin(mpich MPICH "${compile}" "${link}")
 endif()
 
-# Where the library looks for them once it is installed: from bin/, and by their full name.
+set(fsdp_mpi_plugins ${fsdp_plugins})
+
+# Where the library looks for plug-ins once it is installed: from bin/, and by their full name.
 file(RELATIVE_PATH from_program ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/fsdp)
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/mpi/load.c PROPERTIES COMPILE_DEFINITIONS
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/plugin.c PROPERTIES COMPILE_DEFINITIONS
   "FSDP_PLUGINS_FROM_PROGRAM=\"${from_program}\";FSDP_PLUGINS_INSTALLED=\"${CMAKE_INSTALL_FULL_LIBDIR}/fsdp\"")

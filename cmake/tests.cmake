@@ -52,15 +52,51 @@ if(CMAKE_C_COMPILER_ID MATCHES "Clang" AND NOT CMAKE_CXX_COMPILER AND NOT DEFINE
   set(CMAKE_CXX_COMPILER clang++)
 endif()
 enable_language(CXX)
-set_source_files_properties(${fsdp_cuda_kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
-file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cpp)
-add_library(fsdp_test_cudash OBJECT ${sources} ${fsdp_cuda_kernels}
-                                    ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c)
+file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cu)
+set_source_files_properties(${fsdp_cuda_kernels} ${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
+add_library(fsdp_test_cudash OBJECT ${PROJECT_SOURCE_DIR}/tests/backend/cudash/cudash.cpp ${fsdp_cuda_kernels}
+                                    ${kernels})
 target_compile_features(fsdp_test_cudash PRIVATE cxx_std_17)
 target_compile_definitions(fsdp_test_cudash PRIVATE FSDP_CUDASH)
-target_compile_options(fsdp_test_cudash PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1;-ffp-contract=off>)
+target_compile_options(fsdp_test_cudash PRIVATE -O1 -ffp-contract=off)
+set_target_properties(fsdp_test_cudash PROPERTIES CXX_VISIBILITY_PRESET hidden)
 target_link_libraries(fsdp_test_cudash PRIVATE fsdp_common)
 target_include_directories(fsdp_test_cudash PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+
+# The parts of CUDA's runtime and of its library of products that the plug-in calls, where their headers are
+# (tests/backend/fakecuda).
+find_path(FSDP_CUDA_HEADERS cublasLt.h HINTS /usr/local/cuda/include)
+set(fake ${PROJECT_SOURCE_DIR}/tests/backend/fakecuda)
+function(fsdp_fake_library name kind)
+  add_library(${name} ${kind} ${ARGN})
+  target_compile_features(${name} PRIVATE cxx_std_17)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+  target_include_directories(${name} SYSTEM PUBLIC ${FSDP_CUDA_HEADERS})
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${test_dir})
+endfunction()
+if(FSDP_CUDA_HEADERS)
+  fsdp_fake_library(fakecudart SHARED ${fake}/fake_device.c ${fake}/fake_memory.c ${fake}/fake_stream.c
+                    ${fake}/fake_copy.c)
+  target_link_libraries(fakecudart PRIVATE fsdp_common)
+  set_target_properties(fakecudart PROPERTIES C_VISIBILITY_PRESET default)
+  target_compile_definitions(fakecudart INTERFACE FSDP_HAVE_FAKECUDA)
+  fsdp_fake_library(fakecublas MODULE ${fake}/fake_blas.c ${PROJECT_SOURCE_DIR}/tests/oracle/values.c)
+  target_link_libraries(fakecublas PRIVATE fakecudart fsdp_common)
+  target_compile_options(fakecublas PRIVATE -O3 -fassociative-math -fno-signed-zeros -fno-trapping-math)
+  set_target_properties(fakecublas PROPERTIES C_VISIBILITY_PRESET default OUTPUT_NAME cublasLt SUFFIX .so.13)
+
+  # The plug-in with the runtime above in place of CUDA's, and its kernels by the host's compiler.
+  set(sources ${fsdp_cuda_sources})
+  list(FILTER sources EXCLUDE REGEX "/kernels_table.c$")  # fake_kernels.c has its table
+  fsdp_fake_library(fsdp_test_cuda MODULE ${sources} ${fake}/fake_kernels.c ${fake}/fake_launch.cpp
+                    ${PROJECT_SOURCE_DIR}/src/check/kernel_copy.c ${PROJECT_SOURCE_DIR}/src/check/kernel_buffers.c
+                    ${PROJECT_SOURCE_DIR}/src/device/kernel_tables.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c)
+  target_link_libraries(fsdp_test_cuda PRIVATE fsdp_test_cudash fakecudart fsdp_common ${CMAKE_DL_LIBS})
+  target_compile_definitions(fsdp_test_cuda PRIVATE FSDP_CUDA_OLDEST=${FSDP_CUDA_OLDEST})
+  target_link_options(fsdp_test_cuda PRIVATE -Wl,-Bsymbolic -Wl,--wrap=fsdp__stream_workspace)
+  set_target_properties(fsdp_test_cuda PROPERTIES OUTPUT_NAME fsdp-cuda CXX_VISIBILITY_PRESET hidden)
+  add_dependencies(fsdp_test_cuda fakecublas)
+endif()
 
 option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
 # No test depends on a time: this ends those that hang, and is far from what any takes on a busy machine.
@@ -118,14 +154,17 @@ function(fsdp_test_executable name layer)
   target_link_libraries(${name} PRIVATE ${helpers} fsdp_common ${CMOCKA_LIBRARY})
   target_compile_options(${name} PRIVATE ${fsdp_test_optimization})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
+  if(TARGET fsdp_test_cuda AND "device" IN_LIST link)
+    add_dependencies(${name} fsdp_test_cuda)
+  endif()
   # These start the program itself.
   if(TARGET fsdp_checked AND layer MATCHES "^(launch|train|cli|faults|cluster)$")
     add_dependencies(${name} fsdp_checked)
   endif()
 endfunction()
 
-# The suites of these layers run a second time on the device that the host cannot touch (src/check/sim), as
-# <test>.sim, but for programs that never make one. Cases that cannot run there skip and say why (test_only_on_cpu).
+# The suites of these layers run a second time on devices that the host cannot touch, as <test>.sim (src/check/sim) and
+# <test>.cuda (tests/backend/fakecuda), but for programs that never make one. Cases that cannot run there skip and say why (test_only_on_cpu).
 # Those of comm are collectives of the host's own memory, whatever the device: the one of them that computes on sim
 # (test_comm_packed) opens it itself, and the suites above run the collectives of their tensors there.
 set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state checkpoint shard optim hub generate train)
@@ -168,6 +207,11 @@ elseif(NOT FSDP_TEST_LONG) # a run is steps, and the files of the layers below; 
        test_train_strategy test_train_units test_train_zero1)
 endif()
 
+# Without FSDP_TEST_LONG, the second time of these is on CUDA's device as well: what is copied, staged and ordered there
+# in its own way.
+set(FSDP_FAKE_FEW test_tensor_tensor test_ops_step test_shard_parity test_shard_overlap test_shard_offload
+    test_shard_memory test_train_step)
+
 # Left out. ThreadSanitizer sees threads of one process: some start processes of one thread each, or compute
 # on one; some plant races for the race check to find, which it would find as well; one has a pthread_create of its own.
 set(FSDP_EXCEPT)
@@ -204,16 +248,23 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   set(FSDP_EXCEPT_LAYERS cluster)
 endif()
 
-# Registers <name>.sim of the test that this command runs.
-function(fsdp_test_on_sim name layer)
-  if(layer IN_LIST FSDP_SIM_FEW_LAYERS AND NOT name IN_LIST FSDP_SIM_FEW)
+# Registers <name>.sim and <name>.cuda of the test that this command runs.
+function(fsdp_test_on_devices name layer)
+  if(NOT layer IN_LIST FSDP_SIM_LAYERS OR name IN_LIST FSDP_SIM_EXCEPT)
     return()
   endif()
-  if(layer IN_LIST FSDP_SIM_LAYERS AND NOT name IN_LIST FSDP_SIM_EXCEPT)
-    add_test(NAME ${name}.sim COMMAND ${ARGN})
-    fsdp_test_properties(${name}.sim ${layer})
-    set_property(TEST ${name}.sim APPEND PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=sim)
+  set(devices)
+  if(NOT layer IN_LIST FSDP_SIM_FEW_LAYERS OR name IN_LIST FSDP_SIM_FEW)
+    list(APPEND devices sim)
   endif()
+  if(TARGET fsdp_test_cuda AND (FSDP_TEST_LONG OR name IN_LIST FSDP_FAKE_FEW))
+    list(APPEND devices cuda)
+  endif()
+  foreach(device IN LISTS devices)
+    add_test(NAME ${name}.${device} COMMAND ${ARGN})
+    fsdp_test_properties(${name}.${device} ${layer})
+    set_property(TEST ${name}.${device} APPEND PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=${device})
+  endforeach()
 endfunction()
 
 # Of these the ranks are on two machines, too (FSDP_TEST_MACHINES in tests/support/ranks.h), as <test>.2machines; of
@@ -304,7 +355,7 @@ foreach(layer IN LISTS fsdp_test_folders)
     endif()
     add_test(NAME ${name} COMMAND ${command})
     fsdp_test_properties(${name} ${layer})
-    fsdp_test_on_sim(${name} ${layer} ${command})
+    fsdp_test_on_devices(${name} ${layer} ${command})
     fsdp_test_on_machines(${name} ${layer} ${command})
   endforeach()
   if(files)
@@ -327,7 +378,16 @@ foreach(layer IN LISTS fsdp_test_folders)
 endforeach()
 
 if(TARGET test_backend)
+  target_sources(test_backend PRIVATE ${PROJECT_SOURCE_DIR}/tests/backend/cudash/launch_now.cpp
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
+                                      ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c)
+  target_include_directories(test_backend PRIVATE ${PROJECT_SOURCE_DIR}/tests/backend)
   target_link_libraries(test_backend PRIVATE fsdp_test_cudash)
+  if(FSDP_CUDA_HEADERS)
+    target_sources(test_backend PRIVATE ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_plans.c)
+    target_link_libraries(test_backend PRIVATE fakecudart)
+  endif()
 endif()
 
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/faults/preload_*.c)
@@ -339,7 +399,7 @@ foreach(source IN LISTS sources)
                                            LIBRARY_OUTPUT_DIRECTORY ${test_dir})
 endforeach()
 
-foreach(plugin IN LISTS fsdp_plugins)
+foreach(plugin IN LISTS fsdp_mpi_plugins)
   string(REPLACE "fsdp_" "preload_stuck_" name ${plugin})
   add_library(${name} MODULE ${PROJECT_SOURCE_DIR}/tests/comm/preload_stuck.c)
   target_compile_options(${name} PRIVATE $<TARGET_PROPERTY:${plugin},COMPILE_OPTIONS>)

@@ -1,6 +1,7 @@
 /* fsdp/device.h - devices, their memory, and the streams that order their work.
  *
- * A rank has a `cpu` device and a `meta` device (shapes and accounting, no bytes). A stream is an ordered queue of
+ * A rank has a `cpu` device and a `meta` device (shapes and accounting, no bytes), and `cuda` devices where there are
+ * NVIDIA GPUs and the plug-in libfsdp-cuda.so. A stream is an ordered queue of
  * work, which the caller runs at once (inline) or a worker thread runs. An event marks a point in a stream that another
  * stream or the host can wait for. Both kinds of stream have the same semantics.
  *
@@ -55,6 +56,20 @@ typedef struct fsdp_device fsdp_device;
  * memory. */
 FSDP_API fsdp_device *fsdp_cpu(fsdp_context *context);
 FSDP_API fsdp_device *fsdp_meta(fsdp_context *context);
+/* Returns a GPU, created on first use and owned by the context: the one of that ordinal, from 0, or, below 0, the one of
+ * the rank, which is its local rank modulo the number of GPUs of its machine. Several ranks may use one GPU.
+ *
+ * It needs the plug-in libfsdp-cuda.so, which is looked for in the folders of FSDP_PLUGIN_PATH, beside this library (or
+ * the program that contains it), in the folder `fsdp` there, and where it was installed; a driver of NVIDIA that is as
+ * new as the CUDA with which the plug-in was built; and a GPU for which its kernels were compiled. NULL, and a last error
+ * that says what is missing and what to do. A process that has opened a GPU must not be forked, unless the child starts
+ * another program at once.
+ *
+ * All streams of a GPU run behind the host, whatever mode was asked for. The first failure of the GPU itself (not one of
+ * memory: that can be survived) is final: every later call on the device fails with its text. */
+FSDP_API fsdp_device *fsdp_cuda(fsdp_context *context, int ordinal);
+/* Returns a device by its name: "cpu", "meta", "cuda" (the rank's own GPU), "cuda:1". NULL and a last error as above. */
+FSDP_API fsdp_device *fsdp_device_open(fsdp_context *context, const char *name);
 FSDP_API const char *fsdp_device_name(const fsdp_device *device); /* "cpu"; with an ordinal if there are several */
 FSDP_API int fsdp_device_ordinal(const fsdp_device *device);      /* from 0, among devices of its kind */
 FSDP_API bool fsdp_device_is_meta(const fsdp_device *device);
@@ -83,6 +98,12 @@ FSDP_API void fsdp_stream_free(fsdp_stream *stream);
 /* Waits on the host until all work queued so far is done. Returns the first failure of that work and clears it.
  * [blocks] */
 FSDP_API fsdp_status fsdp_stream_synchronize(fsdp_stream *stream);
+
+/* Returns the handle by which the device's own library knows the stream: on a CUDA device its cudaStream_t. What the
+ * caller issues to it at once runs after all that was queued here before; this call waits until that has been issued,
+ * not until it has run. NULL where there is no such handle, as on a CPU; and NULL with a last error when the device has
+ * failed. [blocks] */
+FSDP_API void *fsdp_stream_native(fsdp_stream *stream);
 
 FSDP_API fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out);
 FSDP_API void fsdp_event_free(fsdp_event *event);

@@ -6,12 +6,11 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "check/kernel_buffers.h"
+#include "check/kernel_copy.h"
 #include "check/race_state.h"
 #include "device/impl.h"
 
 enum {
-    TABLE_BYTES = 4096, /* of a table on the stack */
     WITHIN_BYTES = 192
 };
 
@@ -132,29 +131,13 @@ static void *visit(void *arg, const fsdp__buffer *buffer)
 
 static fsdp_status run_kernel(const fsdp__race_rank *rank, const fsdp__probe_event *e)
 {
-    /* The walk writes to what it is given, so it gets copies: the caller's arguments and table must not change. */
-    _Alignas(16) unsigned char on_stack[TABLE_BYTES];
-    void *table = on_stack, *on_heap = NULL;
     kernel_uses k = {rank->all, e->stream->watcher, e->name};
     fsdp__kernel kernel = (fsdp__kernel)e->kind;
-    fsdp__kernel_args own;
-    const void *theirs;
-    size_t table_bytes;
 
     if (kernel == FSDP__KERNELS) /* a caller's function: what it uses is told by itself */
         return FSDP_OK;
-    table_bytes = fsdp__kernel_table(kernel, e->object, &theirs);
-    memcpy(&own, e->object, fsdp__kernel_infos[kernel].args_bytes);
-    if (table_bytes > TABLE_BYTES)
-        table = on_heap = fsdp__malloc(table_bytes);
-    rank->all->lost = rank->all->lost || !table;
-    if (table_bytes > 0 && table) {
-        memcpy(table, theirs, table_bytes);
-        fsdp__kernel_set_table(kernel, &own, table);
-    }
-    if (table)
-        fsdp__kernel_buffers(kernel, &own, visit, &k);
-    fsdp__free(on_heap);
+    /* The walk writes to what it is given, so it gets a copy: the caller's arguments and table must not change. */
+    rank->all->lost = fsdp__kernel_copied(kernel, e->object, visit, NULL, &k) != FSDP_OK || rank->all->lost;
     return fail(rank->all);
 }
 

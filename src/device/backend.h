@@ -4,6 +4,7 @@
 #define DEVICE_BACKEND_H
 
 #include "device/kernels.h"
+#include "device/worker.h"
 
 typedef struct fsdp__backend {
     const char *name; /* "cpu", "meta", "dry" */
@@ -17,6 +18,9 @@ typedef struct fsdp__backend {
      * Without this each rank gathers a copy (shard/group/residence.h). */
     bool shared_memory;
 
+    /* Optional. Counts the devices that there are, of which ranks take turns; fails, and says why, where there is none.
+     * NULL: a rank takes the first. [thread-safe] */
+    fsdp_status (*count)(int *out);
     /* Optional. Open and close the device's own state in device->state; `close` is called after the last segment and
      * stream are gone. */
     fsdp_status (*open)(fsdp_device *device);
@@ -32,9 +36,10 @@ typedef struct fsdp__backend {
     /* Large pieces of memory for the ledger's allocator; at least 64-byte aligned. [thread-safe] */
     fsdp_status (*segment_alloc)(fsdp_device *device, size_t bytes, void **out);
     void (*segment_free)(fsdp_device *device, void *segment, size_t bytes);
-    /* Scratch that kernels ask for while they run, as kernels see it. NULL: it is taken from segments. [thread-safe] */
-    fsdp_status (*scratch_alloc)(size_t bytes, void **out);
-    void (*scratch_free)(void *scratch, size_t bytes);
+    /* Scratch that the stream's kernels ask for while they run, as kernels see it; what was issued to the stream before
+     * may still use scratch that is freed. NULL: it is taken from segments. [thread-safe] */
+    fsdp_status (*scratch_alloc)(fsdp_stream *stream, size_t bytes, void **out);
+    void (*scratch_free)(fsdp_stream *stream, void *scratch, size_t bytes);
 
     /* Host memory that kernels and collectives of the device may use in place. `host_register` makes such memory of
      * what somebody else has allocated. NULL: any host memory will do, or (meta) nobody asks. [thread-safe] */
@@ -55,7 +60,7 @@ typedef struct fsdp__backend {
      * complete when it returns, as where kernels run on threads of the host. */
     fsdp_status (*stream_settle)(fsdp_stream *stream);
 
-    /* Streams and events. `mode` is what was asked for; a backend may give a stronger order, never a weaker one, and
+    /* Streams. `mode` is what was asked for; a backend may give a stronger order, never a weaker one, and
      * may run behind the host even if it was asked to be in step with it. */
     fsdp_status (*stream_create)(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);
     void (*stream_free)(fsdp_stream *stream);
@@ -64,11 +69,18 @@ typedef struct fsdp__backend {
                                   const void *argument, size_t bytes);
     fsdp_status (*stream_synchronize)(fsdp_stream *stream);
     fsdp_status (*stream_check)(fsdp_stream *stream); /* returns the failure of work done so far, without waiting */
-    fsdp_status (*event_create)(fsdp_device *device, fsdp_event **out);
-    void (*event_free)(fsdp_event *event);
-    fsdp_status (*event_record)(fsdp_event *event, fsdp_stream *stream);
-    fsdp_status (*stream_wait_event)(fsdp_stream *stream, fsdp_event *event);
-    fsdp_status (*event_synchronize)(fsdp_event *event);
+    /* Optional, both. Return the mark behind what was queued so far, which the caller owns; and make later work start
+     * after a mark, of a stream of any device with bytes. NULL: everything is done when it is queued. */
+    fsdp_status (*stream_mark)(fsdp_stream *stream, fsdp__mark *out);
+    fsdp_status (*stream_await)(fsdp_stream *stream, fsdp__mark mark);
+    /* Optional, both. Returns whether the caller may issue kernels to the stream in its own thread, by fsdp__run_kernel,
+     * until it leaves: nothing is queued that would come before. NULL: work is always queued, unless the stream is
+     * inline. */
+    bool (*stream_enter)(fsdp_stream *stream);
+    void (*stream_leave)(fsdp_stream *stream);
+    /* Optional. Returns the handle by which the device's own library knows the stream, when all that was queued has been
+     * issued to it; NULL on failure. */
+    void *(*stream_native)(fsdp_stream *stream);
 
     /* FSDP__KERNELS functions. NULL on a device without bytes, where launches only count the operations of products. */
     const fsdp__kernel_function *kernels;

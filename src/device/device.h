@@ -22,7 +22,7 @@
 
 /* ---- devices ---- */
 
-/* Returns the context's device `ordinal` of a backend. It is made on first use and owned by the context. NULL and a
+/* Returns the context's device `ordinal` of a backend, or, below 0, the one that the rank takes by itself. It is made on first use and owned by the context. NULL and a
  * last error on failure. */
 fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordinal);
 /* Returns that device if it was opened before, otherwise NULL. */
@@ -128,5 +128,10 @@ fsdp_status fsdp__stream_check(fsdp_stream *stream);
 fsdp_status fsdp__device_run_on_worker(fsdp_device *device);
 fsdp_device *fsdp__stream_device(const fsdp_stream *stream);
 bool fsdp__stream_is_inline(const fsdp_stream *stream);
+
+/* Returns whether the caller may do the stream's next item in its own thread, as from inside the stream's work; then it
+ * must leave. So it is where a device runs behind the host anyway, and nothing is queued that would come before. */
+bool fsdp__stream_enter(fsdp_stream *stream);
+void fsdp__stream_leave(fsdp_stream *stream);
 
 #endif

@@ -1,6 +1,6 @@
 /* impl.h - the structs at the start of every device, stream and event; for device/, the backends and src/check only.
  *
- * A backend's own stream and event start with these structs, so a pointer to one is a pointer to the other. */
+ * A backend's own stream starts with this struct, so a pointer to one is a pointer to the other. */
 #ifndef DEVICE_IMPL_H
 #define DEVICE_IMPL_H
 
@@ -33,11 +33,13 @@ struct fsdp_stream {
 
 struct fsdp_event {
     fsdp_device *device;
-    void *watcher; /* free to a subscriber (base/probe.h) */
+    fsdp__mark mark; /* of the last record, on a stream of any device */
+    void *watcher;   /* free to a subscriber (base/probe.h) */
 };
 
-/* Returns NULL when no backend of that name is compiled in or registered. */
-const fsdp__backend *fsdp__backend_find(const char *name);
+/* Gets the backend of that name; NULL when none is compiled in, registered or a plug-in. Fails where its plug-in cannot be
+ * loaded. */
+fsdp_status fsdp__backend_find(const char *name, const fsdp__backend **out);
 
 /* Frees the scratch of a stream that is being freed. */
 void fsdp__stream_drop_workspace(fsdp_stream *stream);

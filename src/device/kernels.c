@@ -1,4 +1,4 @@
-/* kernels.c - the table of kernels, and the only way to start one. */
+/* kernels.c - the only way to start a kernel. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -6,12 +6,6 @@
 #include "base/context.h"
 #include "base/probe.h"
 #include "device/impl.h"
-
-const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS] = {
-#define KERNEL_INFO(NAME, name, class) {#name, sizeof(fsdp__##name##_args), FSDP__KERNEL_CLASS_##class},
-    FSDP__KERNEL_MAP(KERNEL_INFO)
-#undef KERNEL_INFO
-};
 
 /* What travels through the queue of a worker stream: the kernel, its arguments, and behind them its table. */
 typedef struct kernel_call {
@@ -94,6 +88,15 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
     return status;
 }
 
+/* Issues the kernel, for one who has entered the stream. */
+static fsdp_status launch_now(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
+{
+    fsdp_status status = fsdp__run_kernel(stream, kernel, args);
+
+    fsdp__stream_leave(stream);
+    return status;
+}
+
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     if (!stream->device->backend->kernels)
@@ -101,6 +104,7 @@ fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *a
     FSDP__TELL(KERNEL_ISSUED, .stream = stream, .kind = (int)kernel, .name = fsdp__kernel_infos[kernel].name,
                .object = args);
     FSDP_TRY(stream->mode == FSDP_STREAM_INLINE ? fsdp__run_kernel(stream, kernel, args)
+             : fsdp__stream_enter(stream)       ? launch_now(stream, kernel, args)
                                                 : launch_later(stream, kernel, args));
     return FSDP_OK;
 }
@@ -110,50 +114,4 @@ fsdp_status fsdp__launch_fill_run(fsdp_stream *stream, void *dst, fsdp_dtype dty
     const fsdp__fill_args args = {.dst = dst, .dtype = dtype, .numel = numel, .value = value};
 
     return numel > 0 ? fsdp__launch_fill(stream, &args) : FSDP_OK;
-}
-
-/* ---- tables ---- */
-
-/* The kernels that have a table, and the field that points to it. */
-#define TABLES(X)                       \
-    X(CAST_SPANS, cast_spans, spans)    \
-    X(REDUCE_RANKS, reduce_ranks, srcs) \
-    X(AMAX, amax, spans)                \
-    X(QUANTIZE, quantize, spans)        \
-    X(DEQUANTIZE, dequantize, spans)    \
-    X(POWER_SUM, power_sum, spans)      \
-    X(ADAM, adam, spans)                \
-    X(SGD, sgd, spans)
-
-size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out)
-{
-    const fsdp__kernel_args *a = args;
-
-    switch (kernel) {
-#define CASE(NAME, name, field) \
-    case FSDP__KERNEL_##NAME:   \
-        *out = a->name.field;   \
-        return (size_t)a->name.count * sizeof *a->name.field;
-        TABLES(CASE)
-#undef CASE
-    default:
-        *out = NULL;
-        return 0;
-    }
-}
-
-void fsdp__kernel_set_table(fsdp__kernel kernel, void *args, const void *table)
-{
-    fsdp__kernel_args *a = args;
-
-    switch (kernel) {
-#define CASE(NAME, name, field) \
-    case FSDP__KERNEL_##NAME:   \
-        a->name.field = table;  \
-        break;
-        TABLES(CASE)
-#undef CASE
-    default:
-        break;
-    }
 }

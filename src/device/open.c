@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/context.h"
 #include "base/probe.h"
+#include "base/text.h"
 
 /* The context's devices. */
 typedef struct device_list {
@@ -131,6 +133,24 @@ fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, in
     return NULL;
 }
 
+/* Finds the backend, and the ordinal: an `*ordinal` below 0 becomes that of the rank. */
+static fsdp_status choose(const fsdp_context *context, const char *name, const fsdp__backend **out, int *ordinal)
+{
+    int count = 1;
+
+    FSDP_TRY(fsdp__backend_find(name, out));
+    if (!*out)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot open device '%s': not compiled in", FSDP__SHOWN_NAME(name));
+    if (*ordinal < 0 && (*out)->count)
+        FSDP_TRY((*out)->count(&count));
+    if (*ordinal < 0)
+        *ordinal = fsdp_context_local_rank(context) % FSDP__MIN(count, (*out)->most);
+    if (*ordinal >= (*out)->most)
+        return FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': ordinal %d is not below %d", name, *ordinal,
+                         (*out)->most);
+    return FSDP_OK;
+}
+
 fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordinal)
 {
     const fsdp__backend *backend;
@@ -144,13 +164,11 @@ fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordi
     device = fsdp__device_find(context, name, ordinal);
     if (device)
         return device;
-    backend = fsdp__backend_find(name);
-    if (!backend || ordinal < 0 || ordinal >= backend->most) {
-        (void)(backend ? FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': ordinal %d is not below %d", name, ordinal,
-                                   backend->most)
-                       : FSDP_FAIL(FSDP_UNSUPPORTED, "cannot open device '%s': not compiled in", name));
+    if (choose(context, name, &backend, &ordinal) != FSDP_OK)
         return NULL;
-    }
+    device = fsdp__device_find(context, name, ordinal); /* the rank's own one may be open */
+    if (device)
+        return device;
     list = list_of(context);
     if (!list || device_create(context, backend, ordinal, &device) != FSDP_OK)
         return NULL;
@@ -158,6 +176,29 @@ fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordi
         continue;
     *end = device;
     return device;
+}
+
+fsdp_device *fsdp_device_open(fsdp_context *context, const char *name)
+{
+    char kind[24];
+    const char *colon = name ? strchr(name, ':') : NULL;
+    size_t bytes = colon ? (size_t)(colon - name) : name ? strlen(name) : 0;
+    int ordinal = -1;
+
+    if (bytes == 0 || bytes >= sizeof kind ||
+        (colon && (strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon) > 5 ||
+                   sscanf(colon + 1, "%d", &ordinal) != 1))) {
+        (void)FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': devices are 'cpu', 'meta', 'cuda', or one of several "
+                        "as in 'cuda:1'", name ? FSDP__SHOWN_NAME(name) : "NULL");
+        return NULL;
+    }
+    snprintf(kind, sizeof kind, "%.*s", (int)bytes, name);
+    return fsdp__device_open(context, kind, ordinal);
+}
+
+fsdp_device *fsdp_cuda(fsdp_context *context, int ordinal)
+{
+    return fsdp__device_open(context, "cuda", ordinal);
 }
 
 fsdp_device *fsdp_cpu(fsdp_context *context)

@@ -1,9 +1,10 @@
-/* registry.c - the only list of backends: those that are compiled in, and those that were registered. A backend of an
- * optional folder is in it if its FSDP_HAVE_... is defined (cmake/optional.cmake). */
+/* registry.c - the only list of backends: those that are compiled in, those that were registered, and plug-ins. A
+ * backend of an optional folder is in it if its FSDP_HAVE_... is defined (cmake/optional.cmake). */
 #include <string.h>
 
 #include "base/compiler.h"
 #include "device/impl.h"
+#include "device/plugin.h"
 
 static const fsdp__backend *const backends[] = {
     &fsdp__backend_cpu,
@@ -19,13 +20,16 @@ void fsdp__backend_register(fsdp__registered_backend *place)
     registered = place;
 }
 
-const fsdp__backend *fsdp__backend_find(const char *name)
+fsdp_status fsdp__backend_find(const char *name, const fsdp__backend **out)
 {
-    for (size_t i = 0; i < FSDP__COUNT_OF(backends); i++)
+    *out = NULL;
+    for (size_t i = 0; i < FSDP__COUNT_OF(backends) && !*out; i++)
         if (strcmp(backends[i]->name, name) == 0)
-            return backends[i];
-    for (const fsdp__registered_backend *place = registered; place; place = place->next)
+            *out = backends[i];
+    for (const fsdp__registered_backend *place = registered; place && !*out; place = place->next)
         if (strcmp(place->backend->name, name) == 0)
-            return place->backend;
-    return NULL;
+            *out = place->backend;
+    if (!*out)
+        FSDP_TRY(fsdp__device_plugin_backend(name, out));
+    return FSDP_OK;
 }

@@ -1,4 +1,5 @@
 /* stream.c - streams and events of any device: checks arguments here, and leaves the rest to the backend. */
+#include "base/alloc.h"
 #include "base/probe.h"
 #include "device/impl.h"
 
@@ -77,6 +78,35 @@ fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, co
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
+bool fsdp__stream_enter(fsdp_stream *stream)
+{
+    const fsdp__backend *backend = stream->device->backend;
+
+    if (!backend->stream_enter || !backend->stream_enter(stream))
+        return false;
+    if (FSDP__ASK(ITEM_QUEUED, .stream = stream) != FSDP_OK) {
+        backend->stream_leave(stream); /* it is refused once more when it is queued */
+        return false;
+    }
+    FSDP__TELL(ITEM_BEGUN, .stream = stream);
+    return true;
+}
+
+void fsdp__stream_leave(fsdp_stream *stream)
+{
+    FSDP__TELL(ITEM_DONE, .stream = stream);
+    stream->device->backend->stream_leave(stream);
+}
+
+void *fsdp_stream_native(fsdp_stream *stream)
+{
+    if (!stream) {
+        (void)FSDP_FAIL(FSDP_INVALID, "cannot get a stream's handle: the stream is NULL");
+        return NULL;
+    }
+    return stream->device->backend->stream_native ? stream->device->backend->stream_native(stream) : NULL;
+}
+
 fsdp_device *fsdp__stream_device(const fsdp_stream *stream)
 {
     return stream->device;
@@ -101,7 +131,7 @@ static fsdp_status take_workspace(fsdp_stream *stream, size_t bytes)
     status = FSDP__ASK(ALLOCATION, .bytes = bytes);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "cannot allocate %zu bytes of scratch", bytes);
-    FSDP_TRY(device->backend->scratch_alloc ? device->backend->scratch_alloc(bytes, &stream->workspace)
+    FSDP_TRY(device->backend->scratch_alloc ? device->backend->scratch_alloc(stream, bytes, &stream->workspace)
                                             : device->backend->segment_alloc(device, bytes, &stream->workspace));
     fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, (int64_t)bytes, false);
     return FSDP_OK;
@@ -129,7 +159,7 @@ void fsdp__stream_drop_workspace(fsdp_stream *stream)
         fsdp__device_free(device, stream->workspace, stream->workspace_bytes, FSDP_MEMORY_WORKSPACE);
     } else {
         if (device->backend->scratch_free)
-            device->backend->scratch_free(stream->workspace, stream->workspace_bytes);
+            device->backend->scratch_free(stream, stream->workspace, stream->workspace_bytes);
         else
             device->backend->segment_free(device, stream->workspace, stream->workspace_bytes);
         fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, -(int64_t)stream->workspace_bytes, false);
@@ -140,11 +170,14 @@ void fsdp__stream_drop_workspace(fsdp_stream *stream)
 
 fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out)
 {
-    fsdp_event *event = NULL;
+    fsdp_event *event;
 
     if (!device || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot create an event: device and out are required");
-    FSDP_TRY(device->backend->event_create(device, &event));
+    event = fsdp__calloc(1, sizeof *event);
+    if (!event)
+        return FSDP_NO_MEMORY;
+    event->device = device;
     *out = event;
     return FSDP_OK;
 }
@@ -154,15 +187,14 @@ void fsdp_event_free(fsdp_event *event)
     if (!event)
         return;
     FSDP__TELL(EVENT_CLOSED, .context = event->device->context, .event = event);
-    event->device->backend->event_free(event);
+    fsdp__mark_unref(event->mark);
+    fsdp__free(event);
 }
 
-/* Returns whether one device may wait for the other: devices of one kind may, and those whose streams are threads of
- * the host (the CPU's and sim's). */
+/* Returns whether one device may wait for the other: devices of one kind may, and all that have bytes. */
 static bool may_wait(const fsdp__backend *waits, const fsdp__backend *records)
 {
-    return waits == records ||
-           (waits->has_bytes && records->has_bytes && waits->stream_wait_event == records->stream_wait_event);
+    return waits == records || (waits->has_bytes && records->has_bytes);
 }
 
 static fsdp_status check_pair(const fsdp_event *event, const fsdp_stream *stream, const char *what)
@@ -177,8 +209,13 @@ static fsdp_status check_pair(const fsdp_event *event, const fsdp_stream *stream
 
 fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream)
 {
+    fsdp__mark mark = {0};
+
     FSDP_TRY(check_pair(event, stream, "record an event"));
-    FSDP_TRY(event->device->backend->event_record(event, stream));
+    if (stream->device->backend->stream_mark)
+        FSDP_TRY(stream->device->backend->stream_mark(stream, &mark));
+    fsdp__mark_unref(event->mark);
+    event->mark = mark;
     FSDP__TELL(EVENT_RECORDED, .stream = stream, .event = event);
     return FSDP_OK;
 }
@@ -186,7 +223,8 @@ fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream)
 fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event)
 {
     FSDP_TRY(check_pair(event, stream, "wait for an event"));
-    FSDP_TRY(stream->device->backend->stream_wait_event(stream, event));
+    if (event->mark.line)
+        FSDP_TRY(stream->device->backend->stream_await(stream, event->mark));
     FSDP__TELL(EVENT_AWAITED, .stream = stream, .event = event);
     return FSDP_OK;
 }
@@ -195,7 +233,7 @@ fsdp_status fsdp_event_synchronize(fsdp_event *event)
 {
     if (!event)
         return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the event is NULL");
-    FSDP_TRY(event->device->backend->event_synchronize(event));
+    (void)fsdp__mark_wait(event->mark); /* whoever waits asks the stream for failures: fsdp__stream_check */
     FSDP__TELL(EVENT_REACHED, .context = event->device->context, .event = event);
     return FSDP_OK;
 }

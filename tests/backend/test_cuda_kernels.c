@@ -6,7 +6,8 @@ static void hold(fsdp__kernel kernel)
 {
     fsdp_context *context = test_context();
     fsdp_device *cpu = CHECK_PTR(fsdp_cpu(context));
-    const oracle_table table = {.name = "cudash", .kernels = fsdp__cuda_kernels, .most_threads = 1};
+    const oracle_table table = {
+        .name = "cudash", .kernels = fsdp__cuda_kernels, .most_threads = 1, .own_functions = true};
 
     if (!fsdp__cuda_kernels[kernel])
         skip();

@@ -23,6 +23,7 @@ typedef struct oracle_table {
     const fsdp__kernel_function *kernels;
     int most_threads;         /* they run with 1, 2, ... of them */
     bool products_by_threads; /* the bits of a matrix product depend on their number */
+    bool own_functions;       /* their logarithm, sine and cosine are not libm's: normal numbers have other last bits */
     bool lists;               /* the list of buffers (check/kernel_buffers.c) is held to what they do */
     fsdp_device *device;      /* the call is launched there, on copies of the buffers; `kernels` is not asked for */
     bool own_bits;            /* the device's: not those of the table before it, but the same in two runs */

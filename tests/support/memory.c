@@ -25,8 +25,8 @@ fsdp_device *test_device(fsdp_context *context)
 
 int64_t test_live_bytes(fsdp_context *context)
 {
-    static const char *const names[] = {"cpu", "meta", "sim", "sim"};
-    static const int ordinals[] = {0, 0, 0, 1};
+    static const char *const names[] = {"cpu", "meta", "sim", "sim", "cuda", "cuda"};
+    static const int ordinals[] = {0, 0, 0, 1, 0, 1};
     int64_t bytes = 0;
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -13,25 +13,20 @@ void fsdp__cpu_prepare_creator(fsdp_device *device);
 fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out);
 void fsdp__cpu_memory_free(void *memory, size_t bytes);
 
-/* The stream and event slots of the backend's table (device/backend.h). */
+/* The stream slots of the backend's table (device/backend.h). */
 fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);
 void fsdp__cpu_stream_free(fsdp_stream *stream);
 fsdp_status fsdp__cpu_stream_enqueue(fsdp_stream *stream, fsdp_status (*work)(fsdp_stream *, const void *),
                                      const void *argument, size_t bytes);
 fsdp_status fsdp__cpu_stream_synchronize(fsdp_stream *stream);
 fsdp_status fsdp__cpu_stream_check(fsdp_stream *stream);
-fsdp_status fsdp__cpu_event_create(fsdp_device *device, fsdp_event **out);
-void fsdp__cpu_event_free(fsdp_event *event);
-fsdp_status fsdp__cpu_event_record(fsdp_event *event, fsdp_stream *stream);
-fsdp_status fsdp__cpu_stream_wait_event(fsdp_stream *stream, fsdp_event *event);
-fsdp_status fsdp__cpu_event_synchronize(fsdp_event *event);
+fsdp_status fsdp__cpu_stream_mark(fsdp_stream *stream, fsdp__mark *out);
+fsdp_status fsdp__cpu_stream_await(fsdp_stream *stream, fsdp__mark mark);
 
-/* All slots of streams and events but stream_create. */
+/* All of them but stream_create. */
 #define FSDP__CPU_STREAM_SLOTS                                                                  \
     .stream_free = fsdp__cpu_stream_free, .stream_enqueue = fsdp__cpu_stream_enqueue,           \
     .stream_synchronize = fsdp__cpu_stream_synchronize, .stream_check = fsdp__cpu_stream_check, \
-    .event_create = fsdp__cpu_event_create, .event_free = fsdp__cpu_event_free,                 \
-    .event_record = fsdp__cpu_event_record, .stream_wait_event = fsdp__cpu_stream_wait_event,   \
-    .event_synchronize = fsdp__cpu_event_synchronize
+    .stream_mark = fsdp__cpu_stream_mark, .stream_await = fsdp__cpu_stream_await
 
 #endif

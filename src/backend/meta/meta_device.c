@@ -65,47 +65,11 @@ static fsdp_status meta_stream_synchronize(fsdp_stream *stream)
     return FSDP_OK;
 }
 
-static fsdp_status meta_event_create(fsdp_device *device, fsdp_event **out)
-{
-    fsdp_event *event = fsdp__calloc(1, sizeof *event);
-
-    if (!event)
-        return FSDP_NO_MEMORY;
-    event->device = device;
-    *out = event;
-    return FSDP_OK;
-}
-
-static void meta_event_free(fsdp_event *event)
-{
-    fsdp__free(event);
-}
-
-static fsdp_status meta_event_record(fsdp_event *event, fsdp_stream *stream)
-{
-    (void)event, (void)stream;
-    return FSDP_OK;
-}
-
-static fsdp_status meta_stream_wait_event(fsdp_stream *stream, fsdp_event *event)
-{
-    (void)stream, (void)event;
-    return FSDP_OK;
-}
-
-static fsdp_status meta_event_synchronize(fsdp_event *event)
-{
-    (void)event;
-    return FSDP_OK;
-}
-
 /* What both devices have. There are no .kernels: a launch counts its flops, and nothing else happens. */
 #define WITHOUT_BYTES                                                                                            \
     .most = 1, .has_bytes = false, .segment_alloc = meta_segment_alloc, .segment_free = meta_segment_free,       \
     .stream_create = meta_stream_create, .stream_free = meta_stream_free, .stream_enqueue = meta_stream_enqueue, \
-    .stream_synchronize = meta_stream_synchronize, .stream_check = meta_stream_synchronize,                      \
-    .event_create = meta_event_create, .event_free = meta_event_free, .event_record = meta_event_record,         \
-    .stream_wait_event = meta_stream_wait_event, .event_synchronize = meta_event_synchronize
+    .stream_synchronize = meta_stream_synchronize, .stream_check = meta_stream_synchronize
 
 const fsdp__backend fsdp__backend_meta = {.name = "meta", .is_meta = true, WITHOUT_BYTES};
 

@@ -92,6 +92,18 @@ static void sim_segment_free(fsdp_device *device, void *segment, size_t bytes)
     (void)munmap(mapped, bytes);
 }
 
+static fsdp_status sim_scratch_alloc(fsdp_stream *stream, size_t bytes, void **out)
+{
+    (void)stream;
+    return fsdp__cpu_memory_alloc(bytes, out);
+}
+
+static void sim_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes)
+{
+    (void)stream;
+    fsdp__cpu_memory_free(scratch, bytes);
+}
+
 static fsdp_status sim_host_register(fsdp_device *device, void *memory, size_t bytes)
 {
     return fsdp__sim_range_add(device, memory, memory, bytes);
@@ -245,8 +257,8 @@ const fsdp__backend fsdp__backend_sim = {
     .close = sim_close,
     .segment_alloc = sim_segment_alloc,
     .segment_free = sim_segment_free,
-    .scratch_alloc = fsdp__cpu_memory_alloc,
-    .scratch_free = fsdp__cpu_memory_free,
+    .scratch_alloc = sim_scratch_alloc,
+    .scratch_free = sim_scratch_free,
     .host_alloc = sim_host_alloc,
     .host_free = sim_host_free,
     .host_register = sim_host_register,

@@ -1,191 +1,30 @@
-/* load.c - finds and loads the plug-in of an MPI. */
+/* load.c - the plug-in of an MPI. */
 #include "comm/mpi/load.h"
 
-#include <dlfcn.h>
-#include <limits.h>
-#include <link.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "base/alloc.h"
-#include "base/compiler.h"
-#include "base/file.h"
-#include "base/text.h"
+#include "base/plugin.h"
 
-/* ---- where it may lie ---- */
-
-/* Returns the folder of the library that contains this code, or of the program if it is linked in there. */
-static fsdp_status own_folder(char **out)
-{
-    char path[PATH_MAX];
-    struct link_map *map = NULL;
-    Dl_info info;
-    ssize_t bytes;
-
-    *out = NULL;
-    if (dladdr1((const void *)&fsdp__mpi_load, &info, (void **)&map, RTLD_DL_LINKMAP) && map && *map->l_name) {
-        *out = fsdp__path_parent(map->l_name);
-    } else {
-        bytes = readlink("/proc/self/exe", path, sizeof path - 1);
-        if (bytes < 0)
-            return FSDP_OK;
-        path[bytes] = '\0';
-        *out = fsdp__path_parent(path);
-    }
-    return *out ? FSDP_OK : fsdp_last_status();
-}
-
-/* Looks for the file; if it is there, `*out` is its path. */
-static fsdp_status look(const char *folder, const char *below, const char *file, char **out)
-{
-    char *path = fsdp__sprintf("%s%s%s/%s", folder, *below ? "/" : "", below, file);
-
-    if (!path)
-        return fsdp_last_status();
-    if (fsdp__path_exists(path))
-        *out = path;
-    else
-        fsdp__free(path);
-    return FSDP_OK;
-}
-
-static fsdp_status look_in_path(const char *folders, const char *file, char **out)
-{
-    fsdp_status status = FSDP_OK;
-    char *list = fsdp__strdup(folders), *rest = list, *folder;
-
-    if (!list)
-        return fsdp_last_status();
-    while (status == FSDP_OK && !*out && (folder = strsep(&rest, ":")))
-        if (*folder)
-            status = look(folder, "", file, out);
-    fsdp__free(list);
-    return status;
-}
-
-/* Looks in the folders of the build, and in those where cmake/install.cmake puts it. */
-static fsdp_status look_around(const char *own, const char *file, char **out)
-{
-    static const char *const below[] = {"", "fsdp", FSDP_PLUGINS_FROM_PROGRAM};
-
-    for (size_t i = 0; i < FSDP__COUNT_OF(below) && own && !*out; i++)
-        FSDP_TRY(look(own, below[i], file, out));
-    if (!*out)
-        FSDP_TRY(look(FSDP_PLUGINS_INSTALLED, "", file, out));
-    return FSDP_OK;
-}
-
-static fsdp_status find(const fsdp__mpi_kind *kind, char **out)
-{
-    const char *folders = getenv("FSDP_PLUGIN_PATH");
-    char *own = NULL, file[64];
-    fsdp_status status = FSDP_OK;
-
-    *out = NULL;
-    snprintf(file, sizeof file, "libfsdp-%s.so", kind->name);
-    FSDP_TRY_GOTO(status, own_folder(&own), out);
-    if (folders)
-        FSDP_TRY_GOTO(status, look_in_path(folders, file, out), out);
-    if (!*out)
-        FSDP_TRY_GOTO(status, look_around(own, file, out), out);
-    if (!*out)
-        status = FSDP_FAIL(FSDP_NOT_FOUND,
-                           "there is no %s in FSDP_PLUGIN_PATH (%s), %s (and fsdp, " FSDP_PLUGINS_FROM_PROGRAM
-                           " there) or " FSDP_PLUGINS_INSTALLED
-                           ": it is built and installed where %s is found (Debian: %s); name its folder in "
-                           "FSDP_PLUGIN_PATH where it lies elsewhere",
-                           file, folders && *folders ? FSDP__SHOWN_NAME(folders) : "not set",
-                           own ? FSDP__SHOWN_NAME(own) : "the program's folder", kind->title, kind->build);
-out:
-    fsdp__free(own);
-    return status;
-}
-
-/* ---- loading ---- */
-
-/* Returns how many bytes of the file a loader maps, as its header says, and at least those of the header; 0: there is
- * no header. */
-static fsdp_status mapped_bytes(int fd, const char *path, size_t bytes, uint64_t *out)
-{
-    ElfW(Ehdr) header;
-    ElfW(Phdr) part;
-
-    *out = sizeof header;
-    if (bytes < sizeof header)
-        return FSDP_OK;
-    FSDP_TRY(fsdp__file_pread(fd, path, &header, sizeof header, 0));
-    if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof part) {
-        *out = 0;
-        return FSDP_OK;
-    }
-    for (int i = 0; i < header.e_phnum; i++) {
-        FSDP_TRY(fsdp__file_pread(fd, path, &part, sizeof part, header.e_phoff + (uint64_t)i * sizeof part));
-        if (part.p_type == PT_LOAD)
-            *out = FSDP__MAX(*out, part.p_offset + part.p_filesz);
-    }
-    return FSDP_OK;
-}
-
-/* Checks that the file is whole. One that was copied in part would be loaded all the same, and the process would die at
- * the first missing byte. The loader reports everything else that is wrong with it. */
-static fsdp_status check_whole(const char *path)
-{
-    uint64_t needed;
-    size_t bytes;
-    fsdp_status status;
-    int fd;
-
-    FSDP_TRY(fsdp__file_open(path, &fd, &bytes));
-    status = mapped_bytes(fd, path, bytes, &needed);
-    (void)close(fd);
-    FSDP_TRY(status);
-    if (needed == 0)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load %s: it is no library of this system; install it again",
-                         FSDP__SHOWN_NAME(path));
-    if (bytes < needed)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load %s: it is cut off, with %zu bytes of %llu; install it again",
-                         FSDP__SHOWN_NAME(path), bytes, (unsigned long long)needed);
-    return FSDP_OK;
-}
-
-/* Loads the plug-in with global symbols: Open MPI loads parts of itself, which look for them. */
-static fsdp_status open_plugin(const fsdp__mpi_kind *kind, const char *path, const fsdp__network_ops **out)
-{
-    fsdp__network_plugin plugin = NULL;
-    const char *why;
-    void *library;
-
-    FSDP_TRY(check_whole(path));
-    library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-    why = library ? NULL : dlerror();
-    if (!library)
-        return FSDP_FAIL(FSDP_NOT_FOUND, "cannot load %s: %s; %s must be installed on every machine (Debian: %s)",
-                         FSDP__SHOWN_NAME(path), why ? why : "no reason given", kind->title, kind->runtime);
-    *(void **)&plugin = dlsym(library, FSDP__NETWORK_SYMBOL);
-    *out = plugin ? plugin() : NULL;
-    if (!*out)
-        return FSDP_FAIL(FSDP_FORMAT, "%s is no plug-in: %s " FSDP__NETWORK_SYMBOL, FSDP__SHOWN_NAME(path),
-                         plugin ? "there is nothing in its" : "it has no");
-    if ((*out)->version != FSDP__NETWORK_VERSION)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "%s is a plug-in of another version of this program (its interface is number %d, %d is "
-                         "needed): install both from one build",
-                         FSDP__SHOWN_NAME(path), (*out)->version, FSDP__NETWORK_VERSION);
-    return FSDP_OK;
-}
+enum {
+    TEXT = 160
+};
 
 fsdp_status fsdp__mpi_load(const fsdp__mpi_kind *kind, const fsdp__network_ops **out)
 {
-    char *path = NULL;
-    fsdp_status status;
+    char built[TEXT], needs[TEXT];
+    /* Its symbols are global: Open MPI loads parts of itself, which look for them. */
+    const fsdp__plugin plugin = {.name = kind->name,
+                                 .symbol = FSDP__NETWORK_SYMBOL,
+                                 .version = FSDP__NETWORK_VERSION,
+                                 .built = built,
+                                 .needs = needs,
+                                 .global = true};
+    const void *ops = NULL;
 
     *out = NULL;
-    FSDP_TRY(find(kind, &path));
-    status = open_plugin(kind, path, out);
-    if (status != FSDP_OK)
-        *out = NULL;
-    fsdp__free(path);
-    return status;
+    snprintf(built, sizeof built, "where %s is found (Debian: %s)", kind->title, kind->build);
+    snprintf(needs, sizeof needs, "%s must be installed on every machine (Debian: %s)", kind->title, kind->runtime);
+    FSDP_TRY(fsdp__plugin_load(&plugin, &ops));
+    *out = ops;
+    return FSDP_OK;
 }

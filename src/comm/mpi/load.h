@@ -6,9 +6,7 @@
 #include "comm/mpi/start.h"
 #include "comm/transport/network/network.h"
 
-/* Loads libfsdp-NAME.so from the first folder that has it, of these: those of FSDP_PLUGIN_PATH (separated by colons);
- * that of this library, or of the program that contains it; and the two folders that lie relative to that one as in an
- * installation, and the folder of the installation itself. The plug-in stays loaded until the process ends. */
+/* Loads libfsdp-NAME.so (base/plugin.h says from where); it stays loaded until the process ends. */
 fsdp_status fsdp__mpi_load(const fsdp__mpi_kind *kind, const fsdp__network_ops **out);
 
 #endif

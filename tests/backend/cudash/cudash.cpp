@@ -7,6 +7,7 @@
 enum {
     STACK = 64 << 10,
     MOST_THREADS = 1024,
+    MOST_COPIES = 256,
     WARP = 32
 };
 
@@ -15,6 +16,13 @@ enum where {
     AT_BARRIER,
     IN_EXCHANGE,
     ENDED
+};
+
+/* A copy into shared memory that runs beside the kernel, of a group of its thread's. */
+struct copy {
+    unsigned char *to;
+    const unsigned char *from;
+    int bytes, group;
 };
 
 struct fiber {
@@ -26,6 +34,12 @@ struct fiber {
     unsigned mask;
     const char *file;
     int line;
+    /* What a collective of the warp gives each lane's data to, once all are there. */
+    void (*collective)(void *const *lanes);
+    void *data;
+    copy copies[MOST_COPIES]; /* started and not done, the oldest first */
+    int copies_count;
+    int groups; /* committed */
 };
 
 /* What one thread of the host runs. */
@@ -98,6 +112,7 @@ uint64_t cudash_exchange(uint64_t value, int from, unsigned mask, const char *fi
     f->gives = value;
     f->from = from;
     f->mask = mask;
+    f->collective = NULL;
     wait_as(IN_EXCHANGE, file, line);
     return f->gets;
 }
@@ -110,6 +125,131 @@ unsigned cudash_ballot(bool value, unsigned mask, const char *file, int line)
         if (mask >> lane & 1)
             result |= (unsigned)cudash_exchange(value, lane, mask, file, line) << lane;
     return result;
+}
+
+static void together(void (*collective)(void *const *), void *data, const char *file, int line)
+{
+    fiber *f = &running->fibers[running->current];
+
+    f->collective = collective;
+    f->data = data;
+    f->from = -1;
+    f->mask = 0xffffffffu;
+    wait_as(IN_EXCHANGE, file, line);
+}
+
+struct product {
+    float *d;
+    const uint32_t *a, *b;
+    float (*value)(uint16_t);
+};
+
+/* Element (row, k) of a, or (k, column) of b as its (column, k): of lane 4 (row % 8) + k % 8 / 2. */
+static float element(void *const *lanes, int row, int k, bool of_b)
+{
+    const product *p = (const product *)lanes[row % 8 * 4 + k % 8 / 2];
+    uint32_t two = of_b ? p->b[k / 8] : p->a[k / 8 * 2 + row / 8];
+
+    return p->value((uint16_t)(two >> 16 * (k % 2)));
+}
+
+static void multiply(void *const *lanes)
+{
+    for (int lane = 0; lane < WARP; lane++)
+        for (int i = 0; i < 4; i++) {
+            int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+            float sum = 0;
+            for (int k = 0; k < 16; k++)
+                sum += element(lanes, row, k, false) * element(lanes, column, k, true);
+            ((product *)lanes[lane])->d[i] += sum;
+        }
+}
+
+void cudash_multiply_add(float *d, const uint32_t *a, const uint32_t *b, float (*value)(uint16_t), const char *file,
+                         int line)
+{
+    product p = {d, a, b, value};
+
+    together(multiply, &p, file, line);
+}
+
+struct matrices {
+    uint16_t row[8];
+    uint32_t *x;
+    int count;
+    bool transposed;
+};
+
+static void load(void *const *lanes)
+{
+    for (int lane = 0; lane < WARP; lane++) {
+        const matrices *mine = (const matrices *)lanes[lane];
+        for (int m = 0; m < mine->count; m++) {
+            uint32_t two = 0;
+            for (int i = 0; i < 2; i++) {
+                int row = mine->transposed ? lane % 4 * 2 + i : lane / 4;
+                int column = mine->transposed ? lane / 4 : lane % 4 * 2 + i;
+                two |= (uint32_t)((const matrices *)lanes[m * 8 + row])->row[column] << 16 * i;
+            }
+            mine->x[m] = two;
+        }
+    }
+}
+
+static void need_aligned(const void *p, const char *what, const char *file, int line)
+{
+    if ((uintptr_t)p % 16 != 0) {
+        fprintf(stderr, "cudash: %s:%d: %s is not aligned to 16 bytes\n", file, line, what);
+        abort();
+    }
+}
+
+void cudash_load_matrices(uint32_t *x, const void *row, int count, bool transposed, const char *file, int line)
+{
+    matrices mine = {{}, x, count, transposed};
+
+    if (running->current % WARP < 8 * count) {
+        need_aligned(row, "a row of a matrix", file, line);
+        memcpy(mine.row, row, sizeof mine.row);
+    }
+    together(load, &mine, file, line);
+}
+
+/* Copies at the last moment: what is read before is neither the old nor the new. */
+void cudash_copy_16(void *shared, const void *global, int bytes, const char *file, int line)
+{
+    fiber *f = &running->fibers[running->current];
+
+    need_aligned(shared, "where a copy goes", file, line);
+    need_aligned(global, "what a copy reads", file, line);
+    if (f->copies_count == MOST_COPIES) {
+        fprintf(stderr, "cudash: %s:%d: more than %d copies of a thread\n", file, line, MOST_COPIES);
+        abort();
+    }
+    memset(shared, 0xff, 16);
+    f->copies[f->copies_count++] = {(unsigned char *)shared, (const unsigned char *)global, bytes, f->groups};
+}
+
+void cudash_copies_commit(void)
+{
+    running->fibers[running->current].groups++;
+}
+
+void cudash_copies_wait(int left)
+{
+    fiber *f = &running->fibers[running->current];
+    int kept = 0;
+
+    for (int i = 0; i < f->copies_count; i++) {
+        const copy *c = &f->copies[i];
+        if (c->group >= f->groups - left) {
+            f->copies[kept++] = *c;
+            continue;
+        }
+        memcpy(c->to, c->from, (size_t)c->bytes);
+        memset(c->to + c->bytes, 0, (size_t)(16 - c->bytes));
+    }
+    f->copies_count = kept;
 }
 
 static void fail(const char *what, const fiber *a, const fiber *b)
@@ -142,6 +282,14 @@ static bool exchange(int first, int end)
         fiber *f = &running->fibers[i];
         if ((one->mask >> (i - first) & 1) && (f->state != IN_EXCHANGE || f->line != one->line))
             fail("a warp is not together in a shuffle", one, f);
+    }
+    if (one->collective) {
+        void *lanes[WARP];
+        if (end - first != WARP)
+            fail("a warp of less than 32 threads", one, one);
+        for (int i = 0; i < WARP; i++)
+            lanes[i] = running->fibers[first + i].data;
+        one->collective(lanes);
     }
     for (int i = first; i < end; i++) {
         fiber *f = &running->fibers[i];

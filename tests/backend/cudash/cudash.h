@@ -58,6 +58,14 @@ unsigned cudash_ballot(bool value, unsigned mask, const char *file, int line);
 #define __syncthreads() cudash_barrier(__FILE__, __LINE__)
 #define __syncwarp(...) ((void)cudash_exchange(0, -1, 0xffffffffu, __FILE__, __LINE__))
 
+/* Those of intrinsics.cuh. */
+void cudash_multiply_add(float *d, const uint32_t *a, const uint32_t *b, float (*value)(uint16_t), const char *file,
+                         int line);
+void cudash_load_matrices(uint32_t *x, const void *row, int count, bool transposed, const char *file, int line);
+void cudash_copy_16(void *shared, const void *global, int bytes, const char *file, int line);
+void cudash_copies_commit(void);
+void cudash_copies_wait(int left);
+
 template <class T>
 static inline T cudash_shuffle(T value, int from, unsigned mask, const char *file, int line)
 {
@@ -112,6 +120,12 @@ static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
 }
+/* The sine and cosine of pi x. */
+static inline void sincospif(float x, float *sine, float *cosine)
+{
+    *sine = (float)sin(M_PI * (double)x);
+    *cosine = (float)cos(M_PI * (double)x);
+}
 static inline unsigned __umulhi(unsigned a, unsigned b)
 {
     return (unsigned)((uint64_t)a * b >> 32);
@@ -120,18 +134,6 @@ static inline unsigned __umulhi(unsigned a, unsigned b)
 /* Runs `body` for every thread of the grid, before it returns. */
 void cudash_run(dim3 grid, unsigned block, size_t shared_bytes, void (*body)(const void *), const void *argument);
 
-template <class Body>
-static fsdp_status cudash_launch(fsdp_stream *, const char *, dim3 grid, unsigned block, size_t shared_bytes,
-                                 const Body &body)
-{
-    cudash_run(grid, block, shared_bytes, [](const void *argument) { (*(const Body *)argument)(); }, &body);
-    return FSDP_OK;
-}
-
-static inline fsdp_status fsdp__cuda_set_bytes(fsdp_stream *, void *device, int byte, size_t bytes)
-{
-    memset(device, byte, bytes);
-    return FSDP_OK;
-}
+#include "cudash/launch.h"
 
 #endif

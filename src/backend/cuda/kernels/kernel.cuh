@@ -18,7 +18,7 @@
 #else
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
-#define SHARED_BYTES(type, name)               \
+#define SHARED_BYTES(type, name)                                  \
     extern __shared__ __align__(16) unsigned char shared_bytes[]; \
     type *name = (type *)shared_bytes
 #endif
@@ -28,6 +28,13 @@
 
 #include "base/compiler.h"
 #include "device/kernel_args.h"
+
+/* Ends the parameters of a function that threads of a warp or block call together: on the host it knows who called. */
+#ifdef FSDP_CUDASH
+#define CALLER , const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#else
+#define CALLER
+#endif
 
 #define HOST_DEVICE __host__ __device__ __forceinline__
 #define DEVICE __device__ __forceinline__
@@ -70,7 +77,7 @@ static fsdp_status launch(fsdp_stream *stream, const char *name, void (*kernel)(
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return FSDP_OK;
 #ifdef FSDP_CUDASH
-    return cudash_launch(stream, name, grid, block, shared, [=] { kernel(args...); });
+    return cudash_launch(stream, name, (const void *)kernel, grid, block, shared, [=] { kernel(args...); });
 #else
     void *list[] = {(void *)&args...};
 
@@ -87,7 +94,7 @@ static inline unsigned blocks_for(int64_t n, int64_t each)
 }
 
 /* Every thread of the grid takes every so-manieth of n items. */
-#define EACH_ITEM(i, n)                                                                                \
+#define EACH_ITEM(i, n) \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t)gridDim.x * blockDim.x)
 
 /* Every block of the grid takes every so-manieth of n rows. */

@@ -30,7 +30,8 @@ ENTRY(rope)
 {
     const fsdp__rope_args *k = (const fsdp__rope_args *)args;
 
-#define ROTATE(T) FSDP_TRY(launch(stream, "rope", rotate<T>, blocks_for(k->time * (k->head_dim / 2), BLOCK), BLOCK, 0, *k))
+#define ROTATE(T) \
+    FSDP_TRY(launch(stream, "rope", rotate<T>, blocks_for(k->time *(k->head_dim / 2), BLOCK), BLOCK, 0, *k))
     EACH_FLOAT(k->dtype, ROTATE)
 #undef ROTATE
     return FSDP_OK;

@@ -1,0 +1,93 @@
+/* cuda.h - shared by the host side of the device of NVIDIA's GPUs: its state, its streams, its functions.
+ *
+ * [Note: issued by whom]
+ * Kernels, copies, marks and waits are issued to a stream's cudaStream_t in the caller's thread as long as nothing is
+ * queued before them. A function of the host, or a wait for something that has not been issued yet, is queued, and the
+ * stream's worker (device/worker.h) starts: whatever follows is issued by the worker, until its queue is empty. A mark
+ * is passed when the work before it was issued; the moment that it carries is a cudaEvent_t. */
+#ifndef BACKEND_CUDA_CUDA_H
+#define BACKEND_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+#include "backend/cuda/cuda_error.h"
+#include "device/impl.h"
+#include "device/worker.h"
+
+/* A place in a stream; see cuda_event.c. */
+typedef struct fsdp__cuda_moment {
+    fsdp__moment base;
+    fsdp_device *device;
+    cudaEvent_t event;
+    struct fsdp__cuda_moment *next; /* of those that nobody uses */
+} fsdp__cuda_moment;
+
+/* The state of a device (device->state). */
+typedef struct fsdp__cuda_state {
+    char model[64];
+    int capability; /* 90: 9.0 */
+    bool pools;     /* scratch can be allocated in stream order */
+    pthread_mutex_t mutex;
+    fsdp__cuda_moment *spare; /* guarded by the mutex */
+    fsdp__cuda_lost lost;
+    /* State of the products by a library, and how it is freed; made when the first product runs, under the mutex. */
+    void *products;
+    void (*products_free)(void *products);
+} fsdp__cuda_state;
+
+typedef struct fsdp__cuda_stream {
+    fsdp_stream base;
+    cudaStream_t native;
+    fsdp__worker worker;
+} fsdp__cuda_stream;
+
+static inline fsdp__cuda_state *fsdp__cuda_state_of(const fsdp_device *device)
+{
+    return device->state;
+}
+
+static inline cudaStream_t fsdp__cuda_native(const fsdp_stream *stream)
+{
+    return ((const fsdp__cuda_stream *)stream)->native;
+}
+
+/* Makes the device the calling thread's own. Whoever calls CUDA calls this first. */
+fsdp_status fsdp__cuda_use(const fsdp_device *device);
+
+/* ---- cuda_stream.c ---- */
+
+fsdp_status fsdp__cuda_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);
+void fsdp__cuda_stream_free(fsdp_stream *stream);
+fsdp_status fsdp__cuda_stream_enqueue(fsdp_stream *stream, fsdp_status (*work)(fsdp_stream *, const void *),
+                                      const void *argument, size_t bytes);
+fsdp_status fsdp__cuda_stream_synchronize(fsdp_stream *stream);
+fsdp_status fsdp__cuda_stream_check(fsdp_stream *stream);
+fsdp_status fsdp__cuda_stream_settle(fsdp_stream *stream);
+bool fsdp__cuda_stream_enter(fsdp_stream *stream);
+void fsdp__cuda_stream_leave(fsdp_stream *stream);
+void *fsdp__cuda_stream_native(fsdp_stream *stream);
+
+/* ---- cuda_event.c ---- */
+
+fsdp_status fsdp__cuda_stream_mark(fsdp_stream *stream, fsdp__mark *out);
+fsdp_status fsdp__cuda_stream_await(fsdp_stream *stream, fsdp__mark mark);
+/* Frees the moments that nobody uses. */
+void fsdp__cuda_moments_close(fsdp_device *device);
+
+/* ---- cuda_memory.c, cuda_copy.c: slots of the table ---- */
+
+fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **out);
+void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes);
+fsdp_status fsdp__cuda_scratch_alloc(fsdp_stream *stream, size_t bytes, void **out);
+void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes);
+fsdp_status fsdp__cuda_host_alloc(fsdp_device *device, size_t bytes, void **out);
+void fsdp__cuda_host_free(fsdp_device *device, void *memory, size_t bytes);
+fsdp_status fsdp__cuda_host_register(fsdp_device *device, void *memory, size_t bytes);
+void fsdp__cuda_host_unregister(fsdp_device *device, void *memory, size_t bytes);
+fsdp_status fsdp__cuda_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
+fsdp_status fsdp__cuda_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
+fsdp_status fsdp__cuda_run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
+fsdp_status fsdp__cuda_run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
+
+#endif

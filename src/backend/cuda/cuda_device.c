@@ -1,0 +1,191 @@
+/* cuda_device.c - a GPU of NVIDIA as a device: which there are, opening and closing one, and the table. */
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/host_functions.h"
+#include "backend/cuda/kernels_table.h"
+#include "base/alloc.h"
+#include "base/text.h"
+
+enum {
+    DEVICES = 16
+};
+
+/* ---- which there are ---- */
+
+/* Says why CUDA has no device. */
+static fsdp_status fail_count(cudaError_t error)
+{
+    int driver = 0, runtime = CUDART_VERSION;
+
+    (void)cudaGetLastError();
+    (void)cudaDriverGetVersion(&driver);
+    if (driver == 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "there is no CUDA driver here: install NVIDIA's driver (nvidia-smi shows it; in a container its "
+                         "library libcuda.so.1 must be passed through), or compute on the CPU");
+    if (error == cudaErrorInsufficientDriver)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "the CUDA driver is too old: it knows CUDA %d.%d, and this program was built with %d.%d: install "
+                         "a newer driver of NVIDIA, or build with an older CUDA",
+                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    if (error == cudaErrorNoDevice)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "there is no GPU here: nvidia-smi lists those that the driver sees, and CUDA_VISIBLE_DEVICES may "
+                         "hide them");
+    return FSDP_FAIL(FSDP_UNSUPPORTED, "CUDA does not start: %s (%s)", cudaGetErrorString(error),
+                     cudaGetErrorName(error));
+}
+
+static fsdp_status cuda_count(int *out)
+{
+    cudaError_t error = cudaGetDeviceCount(out);
+
+    if (error != cudaSuccess || *out < 1)
+        return fail_count(error == cudaSuccess ? cudaErrorNoDevice : error);
+    return FSDP_OK;
+}
+
+/* ---- open and close ---- */
+
+fsdp_status fsdp__cuda_use(const fsdp_device *device)
+{
+    static _Thread_local int current = -1;
+
+    if (current == device->ordinal)
+        return FSDP_OK;
+    FSDP__CUDA_TRY(device, cudaSetDevice(device->ordinal));
+    current = device->ordinal;
+    return FSDP_OK;
+}
+
+static void prepare_thread(fsdp_device *device)
+{
+    (void)fsdp__cuda_use(device);
+}
+
+/* Fills in what the card is, and refuses one for which no kernel was compiled. */
+static fsdp_status look_at(fsdp_device *device)
+{
+    fsdp__cuda_state *state = device->state;
+    struct cudaDeviceProp facts;
+    int pools = 0;
+
+    FSDP__CUDA_TRY(device, cudaGetDeviceProperties(&facts, device->ordinal));
+    snprintf(state->model, sizeof state->model, "%.*s", (int)sizeof state->model - 1, facts.name);
+    state->capability = 10 * facts.major + facts.minor;
+    if (state->capability < FSDP_CUDA_OLDEST)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "%s is too old: its compute capability is %d.%d, and the kernels of this plug-in are compiled "
+                         "for %d.%d and later: build it with -DFSDP_CUDA_ARCHITECTURES=%d, or use another GPU",
+                         state->model, facts.major, facts.minor, FSDP_CUDA_OLDEST / 10, FSDP_CUDA_OLDEST % 10,
+                         state->capability);
+    FSDP__CUDA_TRY(device, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device->ordinal));
+    state->pools = pools != 0;
+    return FSDP_OK;
+}
+
+static void cuda_close(fsdp_device *device)
+{
+    fsdp__cuda_state *state = device->state;
+
+    if (state->products)
+        state->products_free(state->products);
+    fsdp__cuda_moments_close(device);
+    pthread_mutex_destroy(&state->lost.mutex);
+    pthread_mutex_destroy(&state->mutex);
+    fsdp__free(state);
+    device->state = NULL;
+}
+
+static fsdp_status cuda_open(fsdp_device *device)
+{
+    fsdp__cuda_state *state;
+    fsdp_status status;
+    int count = 0;
+
+    FSDP_TRY(cuda_count(&count));
+    if (device->ordinal >= count)
+        return FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': there %s %d GPU%s here, from cuda:0 on (nvidia-smi lists "
+                         "them; CUDA_VISIBLE_DEVICES may hide some)", device->name, count == 1 ? "is" : "are", count,
+                         count == 1 ? "" : "s");
+    state = fsdp__calloc(1, sizeof *state);
+    if (!state)
+        return FSDP_NO_MEMORY;
+    pthread_mutex_init(&state->mutex, NULL);
+    pthread_mutex_init(&state->lost.mutex, NULL);
+    device->state = state;
+    status = fsdp__cuda_use(device);
+    if (status == FSDP_OK)
+        status = look_at(device);
+    if (status != FSDP_OK)
+        cuda_close(device);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot open device '%s'", device->name);
+}
+
+/* Writes "cuda:0 (NVIDIA H200, compute capability 9.0, 139.8GiB of memory, 139.1GiB of it free)". */
+static void describe(fsdp_device *device, char *text, size_t bytes)
+{
+    const fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    char all[16], unused[16];
+    size_t free_bytes = 0, total = 0;
+
+    if (fsdp__cuda_use(device) == FSDP_OK)
+        (void)FSDP__CUDA_CALL(device, cudaMemGetInfo(&free_bytes, &total));
+    snprintf(text, bytes, "%s (%s, compute capability %d.%d, %s of memory, %s of it free)", device->name, state->model,
+             state->capability / 10, state->capability % 10, fsdp__size_text((double)total, all, sizeof all),
+             fsdp__size_text((double)free_bytes, unused, sizeof unused));
+}
+
+/* ---- the table ---- */
+
+static const fsdp__backend backend = {
+    .name = "cuda",
+    .most = DEVICES,
+    .has_bytes = true,
+    .host_access = false,
+    .shared_memory = false,
+    .count = cuda_count,
+    .open = cuda_open,
+    .close = cuda_close,
+    .prepare_thread = prepare_thread,
+    .describe = describe,
+    .segment_alloc = fsdp__cuda_segment_alloc,
+    .segment_free = fsdp__cuda_segment_free,
+    .scratch_alloc = fsdp__cuda_scratch_alloc,
+    .scratch_free = fsdp__cuda_scratch_free,
+    .host_alloc = fsdp__cuda_host_alloc,
+    .host_free = fsdp__cuda_host_free,
+    .host_register = fsdp__cuda_host_register,
+    .host_unregister = fsdp__cuda_host_unregister,
+    .copy_to_device = fsdp__cuda_copy_to_device,
+    .copy_to_host = fsdp__cuda_copy_to_host,
+    .run_copy_to_device = fsdp__cuda_run_copy_to_device,
+    .run_copy_to_host = fsdp__cuda_run_copy_to_host,
+    .stream_settle = fsdp__cuda_stream_settle,
+    .stream_create = fsdp__cuda_stream_create,
+    .stream_free = fsdp__cuda_stream_free,
+    .stream_enqueue = fsdp__cuda_stream_enqueue,
+    .stream_synchronize = fsdp__cuda_stream_synchronize,
+    .stream_check = fsdp__cuda_stream_check,
+    .stream_mark = fsdp__cuda_stream_mark,
+    .stream_await = fsdp__cuda_stream_await,
+    .stream_enter = fsdp__cuda_stream_enter,
+    .stream_leave = fsdp__cuda_stream_leave,
+    .stream_native = fsdp__cuda_stream_native,
+    .kernels = fsdp__cuda_kernels,
+};
+
+__attribute__((visibility("default"))) const fsdp__device_plugin *fsdp_device_plugin(void);
+const fsdp__device_plugin *fsdp_device_plugin(void)
+{
+    static const fsdp__device_plugin plugin = {
+        .version = FSDP__DEVICE_PLUGIN_VERSION,
+        .shape = FSDP__PLUGIN_SHAPE,
+        .backend = &backend,
+        .join = fsdp__cuda_join,
+    };
+
+    return &plugin;
+}

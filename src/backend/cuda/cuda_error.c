@@ -1,0 +1,46 @@
+/* cuda_error.c - what a failure of CUDA says, and what it does to the device. */
+#include "backend/cuda/cuda_error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+
+fsdp_status fsdp__cuda_alive(const fsdp_device *device)
+{
+    const fsdp__cuda_lost *lost = &fsdp__cuda_state_of(device)->lost;
+
+    if (!atomic_load_explicit(&lost->is, memory_order_acquire))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE, "%s", lost->text);
+}
+
+/* Keeps the first text. */
+static void lose(fsdp__cuda_lost *lost, const char *text)
+{
+    pthread_mutex_lock(&lost->mutex);
+    if (!atomic_load_explicit(&lost->is, memory_order_relaxed)) {
+        snprintf(lost->text, sizeof lost->text, "%s", text);
+        atomic_store_explicit(&lost->is, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&lost->mutex);
+}
+
+fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const char *call, const char *file, int line)
+{
+    char text[FSDP__CUDA_TEXT];
+    int name = (int)strcspn(call, "(");
+
+    if (error == cudaSuccess)
+        return FSDP_OK;
+    (void)cudaGetLastError(); /* else the next call that asks for it takes this failure for its own */
+    if (error == cudaErrorMemoryAllocation)
+        return fsdp_fail(FSDP_NO_MEMORY, file, line, "%s has no memory left (%.*s: %s)", device->name, name, call,
+                         cudaGetErrorString(error));
+    snprintf(text, sizeof text,
+             "device '%s' has failed and cannot be used any more: %.*s: %s (%s, found at %s:%d; what failed may have been "
+             "issued before: CUDA_LAUNCH_BLOCKING=1 in the environment makes the place exact); start the program again",
+             device->name, name, call, cudaGetErrorString(error), cudaGetErrorName(error), file, line);
+    lose(&fsdp__cuda_state_of(device)->lost, text);
+    return fsdp_fail(FSDP_STATE, file, line, "%s", fsdp__cuda_state_of(device)->lost.text);
+}

@@ -1,0 +1,181 @@
+/* cuda_event.c - marks in streams, and waits for the marks of streams of any device.
+ *
+ * Each mark has a CUDA event of its own, which goes back to the device's spare ones when nobody refers to the mark any
+ * more: so a later record cannot move what somebody waits for, and a step makes no events. */
+#include "backend/cuda/cuda.h"
+
+#include "base/alloc.h"
+
+/* ---- moments ---- */
+
+static fsdp_status moment_wait(fsdp__moment *base)
+{
+    fsdp__cuda_moment *moment = (fsdp__cuda_moment *)base;
+
+    FSDP_TRY(fsdp__cuda_use(moment->device));
+    FSDP__CUDA_TRY(moment->device, cudaEventSynchronize(moment->event));
+    return FSDP_OK;
+}
+
+static void moment_free(fsdp__moment *base)
+{
+    fsdp__cuda_moment *moment = (fsdp__cuda_moment *)base;
+    fsdp__cuda_state *state = fsdp__cuda_state_of(moment->device);
+
+    pthread_mutex_lock(&state->mutex);
+    moment->next = state->spare;
+    state->spare = moment;
+    pthread_mutex_unlock(&state->mutex);
+}
+
+static fsdp_status moment_take(fsdp_device *device, fsdp__cuda_moment **out)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    fsdp__cuda_moment *moment;
+    fsdp_status status;
+
+    pthread_mutex_lock(&state->mutex);
+    moment = state->spare;
+    if (moment)
+        state->spare = moment->next;
+    pthread_mutex_unlock(&state->mutex);
+    if (!moment) {
+        moment = fsdp__calloc(1, sizeof *moment);
+        if (!moment)
+            return FSDP_NO_MEMORY;
+        moment->base.wait = moment_wait;
+        moment->base.free = moment_free;
+        moment->device = device;
+        status = FSDP__CUDA_CALL(device, cudaEventCreateWithFlags(&moment->event, cudaEventDisableTiming));
+        if (status != FSDP_OK) {
+            fsdp__free(moment);
+            return status;
+        }
+    }
+    moment->base.refs = 1;
+    *out = moment;
+    return FSDP_OK;
+}
+
+void fsdp__cuda_moments_close(fsdp_device *device)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+
+    while (state->spare) {
+        fsdp__cuda_moment *moment = state->spare;
+
+        state->spare = moment->next;
+        (void)cudaEventDestroy(moment->event);
+        fsdp__free(moment);
+    }
+}
+
+/* ---- marks ---- */
+
+static fsdp_status record(fsdp_stream *stream, const fsdp__cuda_moment *moment)
+{
+    FSDP_TRY(fsdp__cuda_use(stream->device));
+    FSDP__CUDA_TRY(stream->device, cudaEventRecord(moment->event, fsdp__cuda_native(stream)));
+    return FSDP_OK;
+}
+
+/* What travels through the queue: a mark with its references. */
+static fsdp_status record_item(fsdp_stream *stream, const void *argument)
+{
+    const fsdp__mark *mark = argument;
+    fsdp_status status = record(stream, (const fsdp__cuda_moment *)mark->moment);
+
+    fsdp__mark_unref(*mark);
+    return status;
+}
+
+/* Marks what has been issued; the caller has entered the stream. */
+static fsdp_status mark_now(fsdp__cuda_stream *stream, fsdp__mark *mark)
+{
+    mark->number = stream->worker.queued;
+    return record(&stream->base, (const fsdp__cuda_moment *)mark->moment);
+}
+
+static fsdp_status mark_later(fsdp__cuda_stream *stream, fsdp__mark *mark)
+{
+    fsdp__mark held;
+    fsdp_status status;
+
+    held = fsdp__mark_ref(*mark);
+    status = fsdp__worker_push(&stream->worker, false, record_item, &held, sizeof held);
+    if (status != FSDP_OK)
+        fsdp__mark_unref(held);
+    else
+        mark->number = fsdp__worker_mark(&stream->worker).number; /* of the item, or of one behind it */
+    return status;
+}
+
+fsdp_status fsdp__cuda_stream_mark(fsdp_stream *base, fsdp__mark *out)
+{
+    fsdp__cuda_stream *stream = (fsdp__cuda_stream *)base;
+    fsdp__mark mark = {.line = stream->worker.line};
+    fsdp__cuda_moment *moment = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__cuda_use(base->device));
+    FSDP_TRY(moment_take(base->device, &moment));
+    mark.moment = &moment->base;
+    if (fsdp__worker_enter(&stream->worker)) {
+        status = mark_now(stream, &mark);
+        fsdp__worker_leave(&stream->worker);
+    } else {
+        status = mark_later(stream, &mark);
+    }
+    if (status == FSDP_OK)
+        *out = fsdp__mark_ref(mark);
+    fsdp__mark_unref((fsdp__mark){.moment = mark.moment}); /* the one of moment_take; the line is borrowed */
+    return status;
+}
+
+/* ---- waits ---- */
+
+/* Lets the stream wait for what has been issued. What is no moment of CUDA is waited for by the host. */
+static fsdp_status await(fsdp_stream *stream, fsdp__mark mark)
+{
+    fsdp_status status = fsdp__mark_pass(mark);
+
+    FSDP_TRY(fsdp__cuda_use(stream->device));
+    if (mark.moment && mark.moment->wait == moment_wait)
+        FSDP_KEEP_FIRST(status, FSDP__CUDA_CALL(stream->device,
+                                                cudaStreamWaitEvent(fsdp__cuda_native(stream),
+                                                                    ((fsdp__cuda_moment *)mark.moment)->event, 0)));
+    else if (mark.moment)
+        FSDP_KEEP_FIRST(status, mark.moment->wait(mark.moment));
+    return status;
+}
+
+static fsdp_status await_item(fsdp_stream *stream, const void *argument)
+{
+    const fsdp__mark *mark = argument;
+    fsdp_status status = await(stream, *mark);
+
+    fsdp__mark_unref(*mark);
+    return status;
+}
+
+fsdp_status fsdp__cuda_stream_await(fsdp_stream *base, fsdp__mark mark)
+{
+    fsdp__cuda_stream *stream = (fsdp__cuda_stream *)base;
+    fsdp_status status;
+
+    if (mark.line == stream->worker.line) /* in order anyway */
+        return FSDP_OK;
+    if (fsdp__mark_is_passed(mark) && fsdp__worker_enter(&stream->worker)) {
+        fsdp_clear_error();
+        status = await(base, mark);
+        if (status != FSDP_OK) /* as in the queue: whoever synchronizes with this stream hears of it */
+            fsdp__worker_fail(&stream->worker, status);
+        fsdp__worker_leave(&stream->worker);
+        return FSDP_OK;
+    }
+    mark = fsdp__mark_ref(mark);
+    status = fsdp__worker_push(&stream->worker, false, await_item, &mark, sizeof mark);
+    if (status != FSDP_OK)
+        fsdp__mark_unref(mark);
+    return status;
+}

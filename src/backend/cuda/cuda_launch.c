@@ -1,0 +1,33 @@
+/* cuda_launch.c - issues the device's own kernels (kernels/kernel.cuh). */
+#include "backend/cuda/cuda.h"
+
+enum {
+    SHARED_BYTES = 48 << 10 /* dynamic shared memory that a kernel has without asking */
+};
+
+fsdp_status fsdp__cuda_launch(fsdp_stream *stream, const char *name, const void *kernel, dim3 grid, unsigned block,
+                              size_t shared_bytes, void **args);
+fsdp_status fsdp__cuda_set_bytes(fsdp_stream *stream, void *device, int byte, size_t bytes);
+
+fsdp_status fsdp__cuda_launch(fsdp_stream *stream, const char *name, const void *kernel, dim3 grid, unsigned block,
+                              size_t shared_bytes, void **args)
+{
+    const fsdp_device *device = stream->device;
+    const dim3 threads = {block, 1, 1};
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__cuda_use(device));
+    if (shared_bytes > SHARED_BYTES)
+        FSDP__CUDA_TRY(device, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                    (int)shared_bytes));
+    status = FSDP__CUDA_CALL(device,
+                             cudaLaunchKernel(kernel, grid, threads, args, shared_bytes, fsdp__cuda_native(stream)));
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "kernel '%s'", name);
+}
+
+fsdp_status fsdp__cuda_set_bytes(fsdp_stream *stream, void *device, int byte, size_t bytes)
+{
+    FSDP_TRY(fsdp__cuda_use(stream->device));
+    FSDP__CUDA_TRY(stream->device, cudaMemsetAsync(device, byte, bytes, fsdp__cuda_native(stream)));
+    return FSDP_OK;
+}

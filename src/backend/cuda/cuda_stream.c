@@ -1,0 +1,103 @@
+/* cuda_stream.c - streams: see [Note: issued by whom] in cuda.h. */
+#include "backend/cuda/cuda.h"
+
+#include "base/alloc.h"
+
+static fsdp__cuda_stream *cuda(fsdp_stream *stream)
+{
+    return (fsdp__cuda_stream *)stream;
+}
+
+static void prepare(const fsdp_device *device)
+{
+    (void)fsdp__cuda_use(device); /* a failure has lost the device, which the first item says */
+}
+
+/* Creates a stream that does not wait for the default one. The device's own, which computes, comes first and has the
+ * lowest priority, so that what others wait for (collectives, copies) is not held up by it. */
+fsdp_status fsdp__cuda_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
+{
+    fsdp__cuda_stream *stream;
+    fsdp_status status;
+    int least = 0, greatest = 0;
+
+    (void)mode;
+    FSDP_TRY(fsdp__cuda_use(device));
+    FSDP__CUDA_TRY(device, cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    stream = fsdp__calloc(1, sizeof *stream);
+    if (!stream)
+        return FSDP_NO_MEMORY;
+    stream->base.device = device;
+    stream->base.mode = FSDP_STREAM_WORKER;
+    status = FSDP__CUDA_CALL(device, cudaStreamCreateWithPriority(&stream->native, cudaStreamNonBlocking,
+                                                                  device->stream ? greatest : least));
+    if (status == FSDP_OK)
+        status = fsdp__worker_open(&stream->worker, &stream->base, prepare);
+    if (status != FSDP_OK) {
+        fsdp__cuda_stream_free(&stream->base);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    *out = &stream->base;
+    return FSDP_OK;
+}
+
+void fsdp__cuda_stream_free(fsdp_stream *base)
+{
+    fsdp__cuda_stream *stream = cuda(base);
+    const fsdp_device *device = base->device;
+
+    fsdp__worker_close(&stream->worker);
+    fsdp__stream_drop_workspace(base);
+    if (stream->native && fsdp__cuda_use(device) == FSDP_OK) {
+        (void)FSDP__CUDA_CALL(device, cudaStreamSynchronize(stream->native));
+        (void)FSDP__CUDA_CALL(device, cudaStreamDestroy(stream->native));
+    }
+    fsdp__free(stream);
+}
+
+fsdp_status fsdp__cuda_stream_enqueue(fsdp_stream *base, fsdp_status (*work)(fsdp_stream *, const void *),
+                                      const void *argument, size_t bytes)
+{
+    return fsdp__worker_push(&cuda(base)->worker, true, work, argument, bytes);
+}
+
+/* Waits until the device has done what was issued. */
+fsdp_status fsdp__cuda_stream_settle(fsdp_stream *base)
+{
+    FSDP_TRY(fsdp__cuda_use(base->device));
+    FSDP__CUDA_TRY(base->device, cudaStreamSynchronize(fsdp__cuda_native(base)));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__cuda_stream_synchronize(fsdp_stream *base)
+{
+    fsdp_status status, settled;
+
+    (void)fsdp__mark_pass(fsdp__worker_mark(&cuda(base)->worker));
+    settled = fsdp__cuda_stream_settle(base);
+    status = fsdp__worker_check(&cuda(base)->worker);
+    return status == FSDP_OK ? settled : status;
+}
+
+fsdp_status fsdp__cuda_stream_check(fsdp_stream *base)
+{
+    FSDP_TRY(fsdp__worker_check(&cuda(base)->worker));
+    FSDP_TRY(fsdp__cuda_alive(base->device));
+    return FSDP_OK;
+}
+
+bool fsdp__cuda_stream_enter(fsdp_stream *base)
+{
+    return fsdp__worker_enter(&cuda(base)->worker);
+}
+
+void fsdp__cuda_stream_leave(fsdp_stream *base)
+{
+    fsdp__worker_leave(&cuda(base)->worker);
+}
+
+void *fsdp__cuda_stream_native(fsdp_stream *base)
+{
+    (void)fsdp__mark_pass(fsdp__worker_mark(&cuda(base)->worker));
+    return fsdp__cuda_use(base->device) == FSDP_OK ? cuda(base)->native : NULL;
+}

@@ -1,0 +1,186 @@
+/* activation.cu - y = f(x + bias), and the gated pair of Llama's feed-forward, silu(gate) * up. */
+#include "backend/cuda/kernels/pack.cuh"
+
+DEVICE float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* sqrt(2 / pi) (x + 0.044715 x^3), doubled: (1 + tanh u) / 2 is sigmoid(2 u). */
+DEVICE float gelu_argument(float x)
+{
+    return 2.0f * 0.7978845608f * (x + 0.044715f * x * x * x);
+}
+
+template <fsdp__activation KIND>
+DEVICE float activate(float x)
+{
+    switch (KIND) {
+    case FSDP__GELU_TANH:
+        return x / (1.0f + expf(-gelu_argument(x)));
+    case FSDP__GELU_ERF:
+        return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    case FSDP__SILU:
+        return x / (1.0f + expf(-x));
+    default:
+        return x < 0.0f ? 0.0f : x;
+    }
+}
+
+template <fsdp__activation KIND>
+DEVICE float derivative(float x)
+{
+    float s;
+
+    switch (KIND) {
+    case FSDP__GELU_TANH:
+        s = sigmoid(gelu_argument(x));
+        return s + x * s * (1.0f - s) * (2.0f * 0.7978845608f) * (1.0f + 3.0f * 0.044715f * x * x);
+    case FSDP__GELU_ERF:
+        return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
+    case FSDP__SILU:
+        s = sigmoid(x);
+        return s * (1.0f + x * (1.0f - s));
+    default:
+        return x > 0.0f ? 1.0f : 0.0f;
+    }
+}
+
+/* in: x [, bias]. */
+template <fsdp__activation KIND, bool BIASED>
+struct activation_value {
+    DEVICE void operator()(const float *in, float *out) const
+    {
+        out[0] = activate<KIND>(BIASED ? in[0] + in[1] : in[0]);
+    }
+};
+
+/* in: dy, x [, bias]. */
+template <fsdp__activation KIND, bool BIASED>
+struct activation_gradient {
+    DEVICE void operator()(const float *in, float *out) const
+    {
+        out[0] = in[0] * derivative<KIND>(BIASED ? in[1] + in[2] : in[1]);
+    }
+};
+
+/* Expands to CALL(kind) with kind constant; CALL returns. */
+#define EACH_KIND(kind, CALL)  \
+    switch (kind) {            \
+    case FSDP__GELU_TANH:      \
+        CALL(FSDP__GELU_TANH); \
+    case FSDP__GELU_ERF:       \
+        CALL(FSDP__GELU_ERF);  \
+    case FSDP__SILU:           \
+        CALL(FSDP__SILU);      \
+    default:                   \
+        CALL(FSDP__RELU);      \
+    }
+
+template <class T, fsdp__activation KIND>
+static fsdp_status forward(fsdp_stream *stream, const fsdp__activation_forward_args *k)
+{
+    if (!k->bias)
+        return launch_rows<T>(stream, "activation_forward",
+                              rows_args<1, 1>{{k->x}, {k->y}, {}, {}, 1, k->rows * k->cols},
+                              activation_value<KIND, false>{});
+    return launch_rows<T>(stream, "activation_forward",
+                          rows_args<2, 1>{{k->x, k->bias}, {k->y}, {k->cols, 0}, {k->cols}, k->rows, k->cols},
+                          activation_value<KIND, true>{});
+}
+
+template <class T, fsdp__activation KIND>
+static fsdp_status backward(fsdp_stream *stream, const fsdp__activation_backward_args *k)
+{
+    if (!k->bias)
+        return launch_rows<T>(stream, "activation_backward",
+                              rows_args<2, 1>{{k->dy, k->x}, {k->dx}, {}, {}, 1, k->rows * k->cols},
+                              activation_gradient<KIND, false>{});
+    return launch_rows<T>(
+        stream, "activation_backward",
+        rows_args<3, 1>{{k->dy, k->x, k->bias}, {k->dx}, {k->cols, k->cols, 0}, {k->cols}, k->rows, k->cols},
+        activation_gradient<KIND, true>{});
+}
+
+template <class T>
+static fsdp_status forward_any(fsdp_stream *stream, const fsdp__activation_forward_args *k)
+{
+#define FORWARD(kind) return forward<T, kind>(stream, k)
+    EACH_KIND(k->kind, FORWARD)
+#undef FORWARD
+}
+
+template <class T>
+static fsdp_status backward_any(fsdp_stream *stream, const fsdp__activation_backward_args *k){
+#define BACKWARD(kind) return backward<T, kind>(stream, k)
+    EACH_KIND(k->kind, BACKWARD)
+#undef BACKWARD
+}
+
+ENTRY(activation_forward)
+{
+    const fsdp__activation_forward_args *k = (const fsdp__activation_forward_args *)args;
+
+#define FORWARD(T) return forward_any<T>(stream, k)
+    EACH_FLOAT(k->dtype, FORWARD)
+#undef FORWARD
+    return FSDP_OK;
+}
+
+ENTRY(activation_backward)
+{
+    const fsdp__activation_backward_args *k = (const fsdp__activation_backward_args *)args;
+
+#define BACKWARD(T) return backward_any<T>(stream, k)
+    EACH_FLOAT(k->dtype, BACKWARD)
+#undef BACKWARD
+    return FSDP_OK;
+}
+
+/* ---- swiglu ---- */
+
+/* in: gate, up. */
+struct swiglu_value {
+    DEVICE void operator()(const float *in, float *out) const
+    {
+        out[0] = in[0] * sigmoid(in[0]) * in[1];
+    }
+};
+
+/* in: gate, up, dy; out: dgate, dup. */
+struct swiglu_gradient {
+    DEVICE void operator()(const float *in, float *out) const
+    {
+        float gate = in[0], up = in[1], dy = in[2], s = sigmoid(gate);
+
+        out[0] = dy * up * s * (1.0f + gate * (1.0f - s));
+        out[1] = dy * gate * s;
+    }
+};
+
+ENTRY(swiglu_forward)
+{
+    const fsdp__swiglu_forward_args *k = (const fsdp__swiglu_forward_args *)args;
+    rows_args<2, 1> rows = {{k->gate, k->up}, {k->y}, {k->gate_row, k->up_row}, {k->y_row}, k->rows, k->cols};
+
+#define FORWARD(T) return launch_rows<T>(stream, "swiglu_forward", rows, swiglu_value{})
+    EACH_FLOAT(k->dtype, FORWARD)
+#undef FORWARD
+    return FSDP_OK;
+}
+
+ENTRY(swiglu_backward)
+{
+    const fsdp__swiglu_backward_args *k = (const fsdp__swiglu_backward_args *)args;
+    rows_args<3, 2> rows = {{k->gate, k->up, k->dy},
+                            {k->dgate, k->dup},
+                            {k->gate_row, k->up_row, k->dy_row},
+                            {k->dgate_row, k->dup_row},
+                            k->rows,
+                            k->cols};
+
+#define BACKWARD(T) return launch_rows<T>(stream, "swiglu_backward", rows, swiglu_gradient{})
+    EACH_FLOAT(k->dtype, BACKWARD)
+#undef BACKWARD
+    return FSDP_OK;
+}

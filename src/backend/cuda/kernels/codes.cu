@@ -1,0 +1,250 @@
+/* codes.cu - weights in fewer bits, for gathers: e4m3 with one scale, or int8 with one scale for each block. The codes
+ * and scales have the CPU's bits. */
+#include "backend/cuda/kernels/spans.cuh"
+
+/* ---- the largest magnitude ---- */
+
+static __global__ void clear_largest(const __grid_constant__ span_list<fsdp__span> list)
+{
+    EACH_ITEM (i, list.count)
+        *(float *)list.spans[i].dst = 0.0f;
+}
+
+template <class T>
+static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span> list)
+{
+    const int N = run_of<T, T>::length;
+    chunk c = chunk_of_block(list);
+    const T *src = (const T *)list.spans[c.span].src;
+    unsigned largest = 0;
+
+    EACH_RUN (at, c, N) {
+        float x[N];
+
+        load_run(src + at, c.end - at, x);
+        UNROLL
+        for (int i = 0; i < N; i++)
+            largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
+    }
+    largest = block_largest(largest);
+    if (threadIdx.x == 0)
+        atomicMax((unsigned *)list.spans[c.span].dst, largest);
+}
+
+ENTRY(amax)
+{
+    const fsdp__amax_args *k = (const fsdp__amax_args *)args;
+    span_lists<fsdp__span> lists = lists_of(k->spans, k->count);
+
+    while (next_list(&lists)) {
+        FSDP_TRY(launch(stream, "amax", clear_largest, 1, BLOCK, 0, lists.list));
+#define FIND(T) FSDP_TRY(launch(stream, "amax", find_largest<T>, lists.blocks, BLOCK, 0, lists.list))
+        EACH_FLOAT(k->dtype, FIND)
+#undef FIND
+    }
+    return FSDP_OK;
+}
+
+/* ---- e4m3 ---- */
+
+/* Rounds to nearest even, at most 448; a NaN stays one. Adding 2^14 leaves a result below 2^-6 in the sum's last bits,
+ * rounded by the adder. */
+DEVICE uint8_t to_float8(float x)
+{
+    uint32_t bits = float_bits(x), sign = bits >> 24 & 0x80u;
+    float magnitude = bits_float(bits & 0x7fffffffu), limited = magnitude > 448.0f ? 448.0f : magnitude;
+    uint32_t limited_bits = float_bits(limited);
+    uint32_t normal = (limited_bits - (120u << 23) + 0x7ffffu + (limited_bits >> 20 & 1)) >> 20;
+    uint32_t tiny = float_bits(limited + 16384.0f) - 0x46800000u;
+    uint32_t code = limited < 0x1p-6f ? tiny : normal;
+
+    return (uint8_t)(sign | (magnitude != magnitude ? 0x7fu : code));
+}
+
+DEVICE float from_float8(uint8_t code)
+{
+    uint32_t magnitude = code & 0x7fu, sign = (uint32_t)(code & 0x80u) << 24;
+    float tiny = (float)(int32_t)magnitude * 0x1p-9f;
+    uint32_t normal = (magnitude << 20) + (120u << 23);
+    uint32_t bits = magnitude == 0x7fu ? 0x7fc00000u : magnitude < 8u ? float_bits(tiny) : normal;
+
+    return bits_float(sign | bits);
+}
+
+/* Returns the scale that makes the largest magnitude 448. */
+DEVICE float float8_scale(float amax)
+{
+    double least = 1e-12, most = amax;
+
+    return (float)(448.0 / (most < least ? least : most));
+}
+
+template <class T>
+static __global__ void encode_float8(const __grid_constant__ span_list<fsdp__coded_span> list)
+{
+    const int N = run_of<T, T>::length;
+    chunk c = chunk_of_block(list);
+    const fsdp__coded_span &s = list.spans[c.span];
+    const T *values = (const T *)s.values;
+    float scale = float8_scale(*s.amax);
+
+    if (s.keep && float_bits(*s.scales) == float_bits(scale))
+        return;
+    EACH_RUN (at, c, N) {
+        float x[N];
+        uint8_t codes[N];
+
+        load_run(values + at, c.end - at, x);
+        UNROLL
+        for (int i = 0; i < N; i++)
+            codes[i] = to_float8(x[i] * scale);
+        write_run(s.codes + at, c.end - at, codes);
+    }
+}
+
+/* Stores scales, after all blocks have compared them. */
+static __global__ void store_scales(const __grid_constant__ span_list<fsdp__coded_span> list)
+{
+    EACH_ITEM (i, list.count)
+        *list.spans[i].scales = float8_scale(*list.spans[i].amax);
+}
+
+/* ---- int8 ---- */
+
+enum {
+    LANE_CODES = FSDP__CODE_BLOCK / WARP /* codes of a block that a lane has */
+};
+
+/* If a block's largest magnitude is below this, the inverse would be infinite. */
+#define SMALLEST_BLOCK 1e-30f
+
+/* Rounds to nearest even by the adder: 1.5 * 2^23 leaves the integer in the sum's last bits. */
+DEVICE uint8_t to_int8(float x)
+{
+    float high = x > 127.0f ? 127.0f : x, limited = high < -127.0f ? -127.0f : high;
+
+    return (uint8_t)float_bits(limited + 12582912.0f);
+}
+
+/* Each warp codes one block of values after the other. */
+template <class T>
+static __global__ void encode_int8(const __grid_constant__ span_list<fsdp__coded_span> list)
+{
+    chunk c = chunk_of_block(list);
+    const fsdp__coded_span &s = list.spans[c.span];
+    const T *values = (const T *)s.values;
+
+    for (int64_t block = c.begin + threadIdx.x / WARP * FSDP__CODE_BLOCK; block < c.end;
+         block += BLOCK / WARP * FSDP__CODE_BLOCK) {
+        int64_t at = block + lane_of_warp() * LANE_CODES;
+        float x[LANE_CODES], amax, inverse;
+        uint8_t codes[LANE_CODES];
+        unsigned largest = 0;
+        bool none;
+
+        load_run(values + at, c.end - at, x);
+        for (int i = 0; i < LANE_CODES; i++)
+            largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
+        amax = bits_float(warp_largest(largest));
+        none = amax < SMALLEST_BLOCK;
+        inverse = none ? 0.0f : 127.0f / amax;
+        for (int i = 0; i < LANE_CODES; i++)
+            codes[i] = to_int8(x[i] * inverse);
+        write_run(s.codes + at, c.end - at, codes);
+        if (lane_of_warp() == 0)
+            s.scales[block / FSDP__CODE_BLOCK] = none ? 0.0f : amax / 127.0f;
+    }
+}
+
+ENTRY(quantize)
+{
+    const fsdp__quantize_args *k = (const fsdp__quantize_args *)args;
+    span_lists<fsdp__coded_span> lists = lists_of(k->spans, k->count);
+
+    while (next_list(&lists)) {
+#define INT8(T) FSDP_TRY(launch(stream, "quantize", encode_int8<T>, lists.blocks, BLOCK, 0, lists.list))
+#define FLOAT8(T) FSDP_TRY(launch(stream, "quantize", encode_float8<T>, lists.blocks, BLOCK, 0, lists.list))
+        if (k->code == FSDP__CODE_INT8) {
+            EACH_FLOAT(k->dtype, INT8)
+            continue;
+        }
+        EACH_FLOAT(k->dtype, FLOAT8)
+#undef FLOAT8
+#undef INT8
+        FSDP_TRY(launch(stream, "quantize", store_scales, 1, BLOCK, 0, lists.list));
+    }
+    return FSDP_OK;
+}
+
+/* ---- dequantize ---- */
+
+/* Where a value lies. */
+struct place {
+    int64_t run, in_run;
+};
+
+DEVICE place place_of(const fsdp__coded_span &s, int64_t at)
+{
+    place p;
+
+    if (((uint64_t)at | (uint64_t)s.run) >> 32 == 0) { /* a division of 32 bits takes a fraction of the time */
+        p.run = (uint32_t)at / (uint32_t)s.run;
+        p.in_run = (uint32_t)at % (uint32_t)s.run;
+    } else {
+        p.run = at / s.run;
+        p.in_run = at % s.run;
+    }
+    return p;
+}
+
+template <class T>
+static __global__ void decode(const __grid_constant__ span_list<fsdp__coded_span> list, fsdp__code code)
+{
+    const int N = run_of<T, T>::length;
+    chunk c = chunk_of_block(list);
+    const fsdp__coded_span &s = list.spans[c.span];
+    T *values = (T *)s.values;
+
+    EACH_RUN (at, c, N) {
+        int64_t n = c.end - at < N ? c.end - at : N;
+        place p = place_of(s, at);
+        uint8_t codes[N];
+        float x[N];
+
+        read_run(s.codes + at, n, codes);
+        if (code == FSDP__CODE_FLOAT8) {
+            UNROLL
+            for (int i = 0; i < N; i++)
+                x[i] = from_float8(codes[i]) / *s.scales;
+        } else {
+            UNROLL
+            for (int i = 0; i < N; i++)
+                x[i] = (float)(int8_t)codes[i] * s.scales[at / FSDP__CODE_BLOCK];
+        }
+        if (p.in_run + n <= s.run) {
+            store_run(values + p.run * s.stride + p.in_run, n, x);
+            continue;
+        }
+        UNROLL
+        for (int i = 0; i < N; i++) { /* runs end inside */
+            if (i >= n)
+                break;
+            store(values, p.run * s.stride + p.in_run, x[i]);
+            p.run += p.in_run + 1 == s.run;
+            p.in_run = p.in_run + 1 == s.run ? 0 : p.in_run + 1;
+        }
+    }
+}
+
+ENTRY(dequantize)
+{
+    const fsdp__dequantize_args *k = (const fsdp__dequantize_args *)args;
+    span_lists<fsdp__coded_span> lists = lists_of(k->spans, k->count);
+
+    while (next_list(&lists)) {
+#define DECODE(T) FSDP_TRY(launch(stream, "dequantize", decode<T>, lists.blocks, BLOCK, 0, lists.list, k->code))
+        EACH_FLOAT(k->dtype, DECODE)
+#undef DECODE
+    }
+    return FSDP_OK;
+}

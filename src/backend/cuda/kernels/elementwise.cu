@@ -1,0 +1,265 @@
+/* elementwise.cu - fill, scale, and functions of one number with their derivatives. */
+#include "backend/cuda/kernels/pack.cuh"
+
+/* ---- fill ---- */
+
+template <class T>
+static __global__ void fill_elements(T *p, T value, int64_t numel, bool aligned)
+{
+    const int n = ACCESS / (int)sizeof(T);
+    pack<T, n> all;
+
+    UNROLL
+    for (int e = 0; e < n; e++)
+        all.at[e] = value;
+    EACH_ITEM (item, (numel + n - 1) / n)
+        put<n>(p, item * n, numel, aligned && (item + 1) * n <= numel, all);
+}
+
+template <class T>
+static fsdp_status fill_with(fsdp_stream *stream, const fsdp__fill_args *k, T value)
+{
+    unsigned char bytes[sizeof(T)];
+    bool even = true;
+
+    memcpy(bytes, &value, sizeof value);
+    for (size_t i = 1; i < sizeof value; i++)
+        even = even && bytes[i] == bytes[0];
+    if (even)
+        return fsdp__cuda_set_bytes(stream, k->dst, bytes[0], (size_t)k->numel * sizeof value);
+    return launch(stream, "fill", fill_elements<T>, blocks_for(k->numel, BLOCK * ACCESS / (int64_t)sizeof value), BLOCK,
+                  0, (T *)k->dst, value, k->numel, is_aligned(k->dst, 0));
+}
+
+ENTRY(fill)
+{
+    const fsdp__fill_args *k = (const fsdp__fill_args *)args;
+
+    if (k->numel == 0)
+        return FSDP_OK;
+    switch (k->dtype) {
+    case FSDP_F32:
+        return fill_with(stream, k, float_bits((float)k->value));
+    case FSDP_BF16:
+        return fill_with(stream, k, from_float<bf16>((float)k->value).bits);
+    case FSDP_F16:
+        return fill_with(stream, k, from_float<f16>((float)k->value).bits);
+    case FSDP_I32:
+        return fill_with(stream, k, (int32_t)k->value);
+    case FSDP_I64:
+        return fill_with(stream, k, (int64_t)k->value);
+    case FSDP_U8:
+        return fill_with(stream, k, (uint8_t)(int64_t)k->value);
+    default:
+        return fill_with(stream, k, (uint8_t)(k->value != 0.0));
+    }
+}
+
+/* ---- scale ---- */
+
+template <bool ADDS>
+struct scaled {
+    const float *scalar;
+    float alpha;
+
+    DEVICE void operator()(const float *in, float *out) const
+    {
+        float factor = scalar ? alpha * *scalar : alpha;
+
+        out[0] = ADDS ? factor * in[0] + in[1] : factor * in[0];
+    }
+};
+
+template <class T>
+static fsdp_status scale(fsdp_stream *stream, const fsdp__scale_args *k)
+{
+    if (k->accumulate)
+        return launch_rows<T>(stream, "scale", rows_args<2, 1>{{k->x, k->y}, {k->y}, {}, {}, 1, k->numel},
+                              scaled<true>{k->scalar, k->alpha});
+    return launch_rows<T>(stream, "scale", rows_args<1, 1>{{k->x}, {k->y}, {}, {}, 1, k->numel},
+                          scaled<false>{k->scalar, k->alpha});
+}
+
+ENTRY(scale)
+{
+    const fsdp__scale_args *k = (const fsdp__scale_args *)args;
+
+#define SCALE(T) return scale<T>(stream, k)
+    EACH_FLOAT(k->dtype, SCALE)
+#undef SCALE
+    return FSDP_OK;
+}
+
+/* ---- functions of one number ---- */
+
+/* A number of 16 bits as the upper half of a float, a NaN with all its bits. */
+struct upper_half {
+    uint16_t bits;
+};
+
+HOST_DEVICE float to_float(upper_half x)
+{
+    return bits_float((uint32_t)x.bits << 16);
+}
+
+template <>
+HOST_DEVICE upper_half from_float<upper_half>(float x)
+{
+    upper_half y = {(uint16_t)(float_bits(x) >> 16)};
+
+    return y;
+}
+
+template <fsdp__unary_op OP>
+struct unary_value {
+    float low, high;
+
+    DEVICE void operator()(const float *in, float *out) const
+    {
+        float x = in[0];
+
+        switch (OP) {
+        case FSDP__EXP:
+            x = expf(x);
+            break;
+        case FSDP__SQRT:
+            x = sqrtf(x);
+            break;
+        case FSDP__RSQRT:
+            x = 1.0f / sqrtf(x);
+            break;
+        case FSDP__RECIPROCAL:
+            x = 1.0f / x;
+            break;
+        case FSDP__TANH:
+            x = tanhf(x);
+            break;
+        case FSDP__SIGMOID:
+            x = 1.0f / (1.0f + expf(-x));
+            break;
+        case FSDP__LOG:
+            x = logf(x);
+            break;
+        case FSDP__ABS:
+            x = bits_float(float_bits(x) & 0x7fffffffu);
+            break;
+        case FSDP__SQUARE:
+            x = x * x;
+            break;
+        default: /* a NaN stays */
+            x = x < low ? low : x;
+            x = x > high ? high : x;
+        }
+        out[0] = x;
+    }
+};
+
+/* in: y or x (see fsdp__unary_op), dy. */
+template <fsdp__unary_op OP>
+struct unary_gradient {
+    float low, high;
+
+    DEVICE void operator()(const float *in, float *out) const
+    {
+        float s = in[0], dy = in[1];
+
+        switch (OP) {
+        case FSDP__EXP:
+            out[0] = dy * s;
+            break;
+        case FSDP__SQRT:
+            out[0] = dy / (2.0f * s);
+            break;
+        case FSDP__RSQRT:
+            out[0] = -0.5f * dy * (s * s * s);
+            break;
+        case FSDP__RECIPROCAL:
+            out[0] = -dy * (s * s);
+            break;
+        case FSDP__TANH:
+            out[0] = dy * (1.0f - s * s);
+            break;
+        case FSDP__SIGMOID:
+            out[0] = dy * (1.0f - s) * s;
+            break;
+        case FSDP__LOG:
+            out[0] = dy / s;
+            break;
+        case FSDP__ABS:
+            out[0] = s > 0.0f ? dy : s < 0.0f ? -dy : dy * 0.0f;
+            break;
+        case FSDP__SQUARE:
+            out[0] = dy * (2.0f * s);
+            break;
+        default:
+            out[0] = (s > low || low == -INFINITY) && (s < high || high == INFINITY) && s == s ? dy : 0.0f;
+        }
+    }
+};
+
+/* Expands to CALL(op) with op constant; CALL returns. */
+#define EACH_UNARY(op, CALL)    \
+    switch (op) {               \
+    case FSDP__EXP:             \
+        CALL(FSDP__EXP);        \
+    case FSDP__SQRT:            \
+        CALL(FSDP__SQRT);       \
+    case FSDP__RSQRT:           \
+        CALL(FSDP__RSQRT);      \
+    case FSDP__RECIPROCAL:      \
+        CALL(FSDP__RECIPROCAL); \
+    case FSDP__TANH:            \
+        CALL(FSDP__TANH);       \
+    case FSDP__SIGMOID:         \
+        CALL(FSDP__SIGMOID);    \
+    case FSDP__LOG:             \
+        CALL(FSDP__LOG);        \
+    case FSDP__ABS:             \
+        CALL(FSDP__ABS);        \
+    case FSDP__SQUARE:          \
+        CALL(FSDP__SQUARE);     \
+    default:                    \
+        CALL(FSDP__CLAMP);      \
+    }
+
+template <class T>
+static fsdp_status unary_forward(fsdp_stream *stream, const fsdp__unary_forward_args *k)
+{
+    rows_args<1, 1> rows = {{k->x}, {k->y}, {}, {}, 1, k->numel};
+
+    if (k->op == FSDP__ABS && sizeof(T) == sizeof(upper_half))
+        return launch_rows<upper_half>(stream, "unary_forward", rows, unary_value<FSDP__ABS>{});
+#define FORWARD(op) return launch_rows<T>(stream, "unary_forward", rows, unary_value<op>{k->low, k->high})
+    EACH_UNARY(k->op, FORWARD)
+#undef FORWARD
+}
+
+ENTRY(unary_forward)
+{
+    const fsdp__unary_forward_args *k = (const fsdp__unary_forward_args *)args;
+
+#define FORWARD(T) return unary_forward<T>(stream, k)
+    EACH_FLOAT(k->dtype, FORWARD)
+#undef FORWARD
+    return FSDP_OK;
+}
+
+template <class T>
+static fsdp_status unary_backward(fsdp_stream *stream, const fsdp__unary_backward_args *k)
+{
+    rows_args<2, 1> rows = {{k->saved, k->dy}, {k->dx}, {}, {}, 1, k->numel};
+
+#define BACKWARD(op) return launch_rows<T>(stream, "unary_backward", rows, unary_gradient<op>{k->low, k->high})
+    EACH_UNARY(k->op, BACKWARD)
+#undef BACKWARD
+}
+
+ENTRY(unary_backward)
+{
+    const fsdp__unary_backward_args *k = (const fsdp__unary_backward_args *)args;
+
+#define BACKWARD(T) return unary_backward<T>(stream, k)
+    EACH_FLOAT(k->dtype, BACKWARD)
+#undef BACKWARD
+    return FSDP_OK;
+}

@@ -1,0 +1,138 @@
+/* loss.cu - softmax and cross-entropy over rows of logits, with their gradient. */
+#include "backend/cuda/kernels/rows.cuh"
+
+enum {
+    EACH = 16 /* columns that make it worth while to take another thread for a row */
+};
+
+struct loss_plan {
+    fsdp__cross_entropy_args args;
+    row_threads threads;
+    bool whole;
+    double *losses; /* (rows) */
+};
+
+/* Whether a row counts; if not, its target is bad or is to be ignored. */
+DEVICE bool counts(const fsdp__cross_entropy_args &k, int32_t target)
+{
+    return target != k.ignore_index && target >= 0 && target < k.cols;
+}
+
+/* Computes the gradient of a row, of G, which may lie in x. */
+template <class T, class G> DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target, exp_sum s)
+{
+    const int n = ACCESS / (int)sizeof(T);
+    const int64_t cols = k.args.cols;
+    float factor = k.args.loss_scale / s.sum;
+
+    for (int64_t col = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * n; col < cols; col += k.threads.group * n) {
+        pack<T, n> logits = get<n>(x, col, cols, k.whole);
+        pack<G, n> out;
+
+        UNROLL
+        for (int e = 0; e < n; e++) {
+            float v = expf(to_float(logits.at[e]) - s.largest);
+            out.at[e] = from_float<G>(col + e == target ? k.args.loss_scale * (v / s.sum - 1.0f) : v * factor);
+        }
+        put<n>(g, col, cols, k.whole, out);
+    }
+}
+
+template <class G> DEVICE void clear_row(const loss_plan &k, G *g)
+{
+    for (int64_t col = threadIdx.x % (unsigned)k.threads.group; col < k.args.cols; col += k.threads.group)
+        g[col] = G();
+}
+
+template <class T, class G>
+static __global__ __launch_bounds__(MOST_THREADS) void row_losses(const __grid_constant__ loss_plan k)
+{
+    __shared__ float partial[WARP];
+
+    EACH_GROUP(row, k.args.rows, k.threads.group)
+    {
+        int32_t target = k.args.targets[row];
+        const T *x = (const T *)k.args.logits + row * k.args.cols;
+        G *g = k.args.dlogits ? (G *)k.args.dlogits + row * k.args.cols : NULL;
+        double loss = 0.0;
+
+        if (counts(k.args, target)) {
+            float at_target = load(x, target);
+            exp_sum s = sum_exponentials(x, k.args.cols, k.whole, k.threads.group, partial);
+
+            loss = (double)logf(s.sum) + (double)s.largest - (double)at_target;
+            if (g) {
+                group_sync(k.threads.group); /* everybody has read x, where g may lie */
+                store_gradient(k, x, g, target, s);
+            }
+        } else if (g) {
+            clear_row(k, g);
+        }
+        if (threadIdx.x % (unsigned)k.threads.group == 0)
+            k.losses[row] = loss;
+    }
+}
+
+DEVICE double block_sum_double(double x, double *partial)
+{
+    for (int step = WARP / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(ALL_LANES, x, step);
+    if (lane_of_warp() == 0)
+        partial[threadIdx.x / WARP] = x;
+    __syncthreads();
+    for (int warp = 1; warp < (int)blockDim.x / WARP; warp++)
+        x += threadIdx.x == 0 ? partial[warp] : 0.0;
+    return x;
+}
+
+/* One block adds the rows' losses, and looks for the first bad row. */
+static __global__ __launch_bounds__(MOST_THREADS) void fold_losses(const __grid_constant__ loss_plan k)
+{
+    __shared__ double sums[WARP];
+    __shared__ int64_t least[WARP];
+    double loss = 0.0;
+    int64_t bad = k.args.rows;
+
+    EACH_ITEM(row, k.args.rows)
+    {
+        int32_t target = k.args.targets[row];
+
+        loss += k.losses[row];
+        if (target != k.args.ignore_index && !counts(k.args, target) && row < bad)
+            bad = row;
+    }
+    loss = block_sum_double(loss, sums) * (double)k.args.loss_scale;
+    bad = block_min(bad, least);
+    if (threadIdx.x == 0) {
+        *k.args.loss = (float)(k.args.accumulate_loss ? (double)*k.args.loss + loss : loss);
+        if (k.args.bad_row && bad < k.args.rows)
+            *k.args.bad_row = bad;
+    }
+}
+
+template <class T> static fsdp_status launch_rows_of(fsdp_stream *stream, loss_plan k)
+{
+    const fsdp__cross_entropy_args *a = &k.args;
+
+    k.whole = is_aligned(a->logits, a->cols * (int64_t)sizeof(T));
+#define TO(G)                                                                  \
+    k.whole = k.whole && is_aligned(a->dlogits, a->cols * (int64_t)sizeof(G)); \
+    FSDP_TRY(launch(stream, "cross_entropy", row_losses<T, G>, k.threads.grid, k.threads.block, 0, k))
+    EACH_FLOAT(a->dlogits ? a->dlogits_dtype : a->dtype, TO)
+#undef TO
+    return FSDP_OK;
+}
+
+ENTRY(cross_entropy)
+{
+    const fsdp__cross_entropy_args *a = (const fsdp__cross_entropy_args *)args;
+    loss_plan k = {*a, threads_of_rows(a->rows, a->cols, EACH), false, NULL};
+
+    k.losses = (double *)fsdp__stream_workspace(stream, (size_t)a->rows * sizeof *k.losses + 1);
+    if (!k.losses)
+        return FSDP_NO_MEMORY;
+#define LOSSES(T) FSDP_TRY(launch_rows_of<T>(stream, k))
+    EACH_FLOAT(a->dtype, LOSSES)
+#undef LOSSES
+    return launch(stream, "cross_entropy", fold_losses, 1, MOST_THREADS, 0, k);
+}

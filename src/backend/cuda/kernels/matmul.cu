@@ -1,0 +1,90 @@
+/* matmul.cu - the matrix product, for all layouts and dtypes. */
+#include "backend/cuda/kernels/tile.cuh"
+
+/* Element (i,p) is at data[i * side + p * step]. */
+template <class T>
+struct elements {
+    static constexpr int AT_ONCE = 4;
+    const T *data;
+    int64_t sides, side, step;
+
+    DEVICE bool deep() const
+    {
+        return step == 1;
+    }
+    DEVICE float get(int64_t i, int64_t p) const
+    {
+        return load(data, i * side + p * step);
+    }
+};
+
+/* A, or B with its columns as sides. */
+struct matrix {
+    const void *data;
+    fsdp_dtype dtype;
+    int64_t first, sides, side, step;
+
+    DEVICE void read(int64_t i0, int64_t p0, int64_t end, float4 (*slice)[TILE_PITCH]) const
+    {
+#define READ(T) read_slice(elements<T>{(const T *)data + first, sides, side, step}, i0, p0, end, slice)
+        EACH_FLOAT(dtype, READ)
+#undef READ
+    }
+};
+
+DEVICE float load_any(fsdp_dtype dtype, const void *p, int64_t i)
+{
+    return dtype == FSDP_F32    ? load((const float *)p, i)
+           : dtype == FSDP_BF16 ? load((const bf16 *)p, i)
+                                : load((const f16 *)p, i);
+}
+
+DEVICE void store_any(fsdp_dtype dtype, void *p, int64_t i, float x)
+{
+    if (dtype == FSDP_F32)
+        store((float *)p, i, x);
+    else if (dtype == FSDP_BF16)
+        store((bf16 *)p, i, x);
+    else
+        store((f16 *)p, i, x);
+}
+
+/* Stores a thread's part of the tile at (i0,j0) of a batch. */
+DEVICE void store_part(const fsdp__matmul_args &k, const tile_part &part, int64_t batch, int64_t i0, int64_t j0)
+{
+    for (int i = 0; i < TILE_PART; i++)
+        for (int j = 0; j < TILE_PART; j++) {
+            int64_t row = i0 + tile_row() + i, col = j0 + tile_col() + j;
+            int64_t at = batch * k.c_batch + row * k.c_row + col;
+            float x = k.alpha * part.sum[i][j];
+
+            if (row >= k.m || col >= k.n)
+                continue;
+            if (k.bias)
+                x += load_any(k.bias_dtype, k.bias, col);
+            if (k.accumulate)
+                x += load_any(k.c_dtype, k.c, at);
+            store_any(k.c_dtype, k.c, at, x);
+        }
+}
+
+static __global__ void __launch_bounds__(BLOCK) multiply(const __grid_constant__ fsdp__matmul_args k)
+{
+    int64_t down = tiles_of(k.m), across = tiles_of(k.n);
+
+    EACH_ROW(tile, k.batch * down * across)
+    {
+        int64_t batch = tile / (down * across), i0 = tile / across % down * TILE, j0 = tile % across * TILE;
+        matrix a = {k.a, k.a_dtype, batch * k.a_batch, k.m, k.a_row, k.a_col};
+        matrix b = {k.b, k.b_dtype, batch * k.b_batch, k.n, k.b_col, k.b_row};
+
+        store_part(k, tile_product(a, b, i0, j0, 0, k.k), batch, i0, j0);
+    }
+}
+
+ENTRY(matmul)
+{
+    const fsdp__matmul_args *k = (const fsdp__matmul_args *)args;
+
+    return launch(stream, "matmul", multiply, blocks_for(k->batch * tiles_of(k->m) * tiles_of(k->n), 1), BLOCK, 0, *k);
+}

@@ -1,0 +1,161 @@
+/* optimizer.cu - Adam, AdamW and SGD over all tensors in one launch, or a few. A product is rounded by itself before it
+ * is added, so that the bits are those of a CPU without fused multiply and add; divisions and roots are exact to the
+ * last bit by CUDA's default. */
+#include "backend/cuda/kernels/spans.cuh"
+
+/* A product that the compiler does not join with an addition. */
+DEVICE float times(float a, float b)
+{
+#ifdef FSDP_CUDASH
+    return a * b; /* compiled with -ffp-contract=off */
+#else
+    return __fmul_rn(a, b);
+#endif
+}
+
+/* The constants of a step, computed in f64. */
+struct adam_plan {
+    float grad_scale, eps, decay;
+    float beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, decay_factor;
+};
+
+static adam_plan plan_of(const fsdp__adam_args *k)
+{
+    adam_plan p;
+
+    p.grad_scale = k->grad_scale;
+    p.eps = (float)k->eps;
+    p.decay = k->decoupled ? 0.0f : (float)k->weight_decay;
+    p.beta2 = (float)k->beta2;
+    p.one_minus_beta1 = (float)(1.0 - k->beta1);
+    p.one_minus_beta2 = (float)(1.0 - k->beta2);
+    p.step_size = (float)(k->lr / (1.0 - pow(k->beta1, (double)k->step)));
+    p.root_correction = (float)sqrt(1.0 - pow(k->beta2, (double)k->step));
+    p.decay_factor = k->decoupled ? (float)(1.0 - k->lr * k->weight_decay) : 1.0f;
+    return p;
+}
+
+/* Updates as torch.optim does: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. */
+template <class P, class G>
+static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const adam_plan p)
+{
+    const int N = run_of<float, P>::length;
+    chunk c = chunk_of_block(list);
+    const fsdp__optimizer_span &s = list.spans[c.span];
+
+    EACH_RUN (at, c, N) {
+        int64_t n = c.end - at;
+        float w[N], g[N], m[N], v[N];
+
+        load_run((const P *)s.param + at, n, w);
+        load_run((const G *)s.grad + at, n, g);
+        load_run(s.moment1 + at, n, m);
+        load_run(s.moment2 + at, n, v);
+        UNROLL
+        for (int i = 0; i < N; i++) {
+            g[i] = times(g[i], p.grad_scale);
+            w[i] = times(w[i], p.decay_factor);
+            if (p.decay != 0.0f)
+                g[i] += times(p.decay, w[i]);
+            m[i] += times(p.one_minus_beta1, g[i] - m[i]);
+            v[i] = times(p.beta2, v[i]) + times(times(p.one_minus_beta2, g[i]), g[i]);
+            w[i] -= times(p.step_size, m[i]) / (sqrtf(v[i]) / p.root_correction + p.eps);
+        }
+        store_run(s.moment1 + at, n, m);
+        store_run(s.moment2 + at, n, v);
+        store_run((P *)s.param + at, n, w);
+    }
+}
+
+template <class P>
+static fsdp_status adam_of(fsdp_stream *stream, const fsdp__adam_args *k)
+{
+    span_lists<fsdp__optimizer_span> lists = lists_of(k->spans, k->count);
+    adam_plan plan = plan_of(k);
+
+    while (next_list(&lists)) {
+#define STEP(G) FSDP_TRY(launch(stream, "adam", adam_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
+        EACH_FLOAT(k->grad_dtype, STEP)
+#undef STEP
+    }
+    return FSDP_OK;
+}
+
+ENTRY(adam)
+{
+    const fsdp__adam_args *k = (const fsdp__adam_args *)args;
+
+#define ADAM(P) return adam_of<P>(stream, k)
+    EACH_FLOAT(k->param_dtype, ADAM)
+#undef ADAM
+    return FSDP_OK;
+}
+
+struct sgd_plan {
+    float grad_scale, decay, lr, momentum, take;
+    bool nesterov, first;
+};
+
+/* Without a buffer the momentum is 0. */
+template <class P, class G>
+static __global__ void sgd_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const sgd_plan p)
+{
+    const int N = run_of<float, P>::length;
+    chunk c = chunk_of_block(list);
+    const fsdp__optimizer_span &s = list.spans[c.span];
+    bool buffered = s.moment1 && p.momentum != 0.0f;
+
+    EACH_RUN (at, c, N) {
+        int64_t n = c.end - at;
+        float w[N], g[N], b[N];
+
+        load_run((const P *)s.param + at, n, w);
+        load_run((const G *)s.grad + at, n, g);
+        UNROLL
+        for (int i = 0; i < N; i++)
+            g[i] = times(g[i], p.grad_scale) + times(p.decay, w[i]);
+        if (buffered) {
+            load_run(s.moment1 + at, p.first ? 0 : n, b);
+            UNROLL
+            for (int i = 0; i < N; i++) {
+                b[i] = (p.first ? 0.0f : times(p.momentum, b[i])) + times(p.take, g[i]);
+                g[i] = p.nesterov ? g[i] + times(p.momentum, b[i]) : b[i];
+            }
+            store_run(s.moment1 + at, n, b);
+        }
+        UNROLL
+        for (int i = 0; i < N; i++)
+            w[i] -= times(p.lr, g[i]);
+        store_run((P *)s.param + at, n, w);
+    }
+}
+
+template <class P>
+static fsdp_status sgd_of(fsdp_stream *stream, const fsdp__sgd_args *k)
+{
+    span_lists<fsdp__optimizer_span> lists = lists_of(k->spans, k->count);
+    sgd_plan plan = {k->grad_scale,
+                     (float)k->weight_decay,
+                     (float)k->lr,
+                     (float)k->momentum,
+                     k->first ? 1.0f : (float)(1.0 - k->dampening),
+                     k->nesterov,
+                     k->first};
+
+    while (next_list(&lists)) {
+#define STEP(G) FSDP_TRY(launch(stream, "sgd", sgd_step<P, G>, lists.blocks, BLOCK, 0, lists.list, plan))
+        EACH_FLOAT(k->grad_dtype, STEP)
+#undef STEP
+    }
+    return FSDP_OK;
+}
+
+ENTRY(sgd)
+{
+    const fsdp__sgd_args *k = (const fsdp__sgd_args *)args;
+
+#define SGD(P) return sgd_of<P>(stream, k)
+    EACH_FLOAT(k->param_dtype, SGD)
+#undef SGD
+    return FSDP_OK;
+}

@@ -1,0 +1,152 @@
+/* pack.cuh - several elements at a time, by accesses of 16 bytes where the addresses allow them; and functions of rows
+ * of elements that are written so. */
+#ifndef BACKEND_CUDA_PACK_CUH
+#define BACKEND_CUDA_PACK_CUH
+
+#include "backend/cuda/kernels/kernel.cuh"
+
+#ifdef FSDP_CUDASH
+#define UNROLL
+#else
+#define UNROLL _Pragma("unroll")
+#endif
+
+enum {
+    ACCESS = 16 /* bytes of the widest access */
+};
+
+/* ---- division by a number that is the same for all threads ---- */
+
+/* Dividends below 2^31 are multiplied by a reciprocal: a division of 64 bits takes a hundred instructions. */
+struct divisor {
+    int64_t value;
+    uint32_t factor, shift;
+    bool wide; /* a dividend may be larger */
+};
+
+/* `value` is at least 1 and divides numbers of at most `largest`. */
+static inline divisor divisor_of(int64_t value, int64_t largest)
+{
+    divisor d = {value, 0, 0, largest > 0x7fffffff || value > 0x7fffffff};
+
+    if (d.wide)
+        return d;
+    while (((int64_t)1 << d.shift) < value)
+        d.shift++;
+    d.factor = (uint32_t)(((((uint64_t)1 << d.shift) - (uint64_t)value) << 32) / (uint64_t)value + 1);
+    return d;
+}
+
+DEVICE int64_t quotient(int64_t i, const divisor &d)
+{
+    if (d.wide)
+        return i / d.value;
+    return (__umulhi((uint32_t)i, d.factor) + (uint32_t)i) >> d.shift;
+}
+
+/* ---- packs ---- */
+
+template <class T, int N>
+struct alignas(sizeof(T) * N < ACCESS ? sizeof(T) * N : (size_t)ACCESS) [[gnu::may_alias]] pack {
+    T at[N];
+};
+
+/* Elements [i, i + N) of an array of n. Without `whole` they are fetched one by one, as the address may be no pack's,
+ * and those outside the array come out as zeros. */
+template <int N, class T>
+DEVICE pack<T, N> get(const T *p, int64_t i, int64_t n, bool whole)
+{
+    pack<T, N> x;
+
+    if (whole)
+        return *(const pack<T, N> *)(p + i);
+    UNROLL
+    for (int e = 0; e < N; e++)
+        x.at[e] = i + e >= 0 && i + e < n ? p[i + e] : T();
+    return x;
+}
+
+template <int N, class T>
+DEVICE void put(T *p, int64_t i, int64_t n, bool whole, const pack<T, N> &x)
+{
+    if (whole) {
+        *(pack<T, N> *)(p + i) = x;
+        return;
+    }
+    UNROLL
+    for (int e = 0; e < N; e++)
+        if (i + e >= 0 && i + e < n)
+            p[i + e] = x.at[e];
+}
+
+static inline bool is_aligned(const void *p, int64_t stride_bytes)
+{
+    return (uintptr_t)p % ACCESS == 0 && stride_bytes % ACCESS == 0;
+}
+
+/* ---- functions of rows ---- */
+
+/* Matrices of (rows, cols) elements, whose rows lie `..._row` elements apart (0: one row, repeated). An output may be
+ * an input, or NULL. */
+template <int INPUTS, int OUTPUTS>
+struct rows_args {
+    const void *in[INPUTS];
+    void *out[OUTPUTS];
+    int64_t in_row[INPUTS], out_row[OUTPUTS];
+    int64_t rows, cols;
+    int64_t packs = 0; /* of a row; this and what follows is set by launch_rows */
+    divisor by_packs = {};
+    bool aligned = false;
+};
+
+/* Each thread takes one pack of a row. F has `void operator()(const float *in, float *out) const` for one element. */
+template <class T, class F, int INPUTS, int OUTPUTS>
+static __global__ void map_rows(const __grid_constant__ rows_args<INPUTS, OUTPUTS> k, const F f)
+{
+    const int n = ACCESS / (int)sizeof(T);
+
+    EACH_ITEM (item, k.rows * k.packs) {
+        int64_t row = quotient(item, k.by_packs), col = (item - row * k.packs) * n;
+        bool whole = k.aligned && col + n <= k.cols;
+        pack<T, n> in[INPUTS], out[OUTPUTS];
+
+        UNROLL
+        for (int s = 0; s < INPUTS; s++)
+            in[s] = get<n>((const T *)k.in[s] + row * k.in_row[s], col, k.cols, whole);
+        UNROLL
+        for (int e = 0; e < n; e++) {
+            float x[INPUTS], y[OUTPUTS];
+
+            UNROLL
+            for (int s = 0; s < INPUTS; s++)
+                x[s] = to_float(in[s].at[e]);
+            f(x, y);
+            UNROLL
+            for (int s = 0; s < OUTPUTS; s++)
+                out[s].at[e] = from_float<T>(y[s]);
+        }
+        UNROLL
+        for (int s = 0; s < OUTPUTS; s++)
+            if (k.out[s])
+                put<n>((T *)k.out[s] + row * k.out_row[s], col, k.cols, whole, out[s]);
+    }
+}
+
+template <class T, class F, int INPUTS, int OUTPUTS>
+static fsdp_status launch_rows(fsdp_stream *stream, const char *name, rows_args<INPUTS, OUTPUTS> k, F f)
+{
+    const int64_t size = (int64_t)sizeof(T), n = ACCESS / size;
+
+    if (k.rows == 0 || k.cols == 0)
+        return FSDP_OK;
+    k.packs = (k.cols + n - 1) / n;
+    k.by_packs = divisor_of(k.packs, k.rows * k.packs);
+    k.aligned = true;
+    for (int s = 0; s < INPUTS; s++)
+        k.aligned = k.aligned && is_aligned(k.in[s], k.in_row[s] * size);
+    for (int s = 0; s < OUTPUTS; s++)
+        k.aligned = k.aligned && is_aligned(k.out[s], k.out_row[s] * size);
+    return launch(stream, name, map_rows<T, F, INPUTS, OUTPUTS>, blocks_for(k.rows * k.packs, BLOCK), BLOCK, 0, k, f);
+}
+
+#endif

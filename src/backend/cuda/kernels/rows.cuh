@@ -1,0 +1,131 @@
+/* rows.cuh - kernels over the rows of a matrix. A row has a group of threads: one warp of a block, where that is enough
+ * for it, or a whole block. A thread takes packs of its columns, which lie one after the other in the order of threads;
+ * so sums are added in an order that only the sizes decide, whatever the addresses allow. */
+#ifndef BACKEND_CUDA_ROWS_CUH
+#define BACKEND_CUDA_ROWS_CUH
+
+#include "backend/cuda/kernels/pack.cuh"
+
+enum {
+    MOST_THREADS = 1024 /* of a block */
+};
+
+/* Who takes which row. */
+struct row_threads {
+    int group; /* threads of a row: a warp, or all of the block */
+    unsigned block, grid;
+};
+
+/* Threads for rows in which a thread takes about `each` columns. */
+static inline row_threads threads_of_rows(int64_t rows, int64_t cols, int64_t each)
+{
+    int64_t warps = (cols + each * WARP - 1) / (each * WARP);
+    row_threads t;
+
+    t.group = WARP * (int)(warps < 1 ? 1 : warps < MOST_THREADS / WARP ? warps : MOST_THREADS / WARP);
+    t.block = t.group == WARP ? 4 * WARP : (unsigned)t.group;
+    t.grid = blocks_for(rows, t.block / (unsigned)t.group);
+    return t;
+}
+
+/* Every group of the grid takes every so-manieth of n rows. */
+#define EACH_GROUP(row, n, group)                                                                       \
+    for (int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / (unsigned)(group); row < (n); \
+         row += (int64_t)gridDim.x * blockDim.x / (unsigned)(group))
+
+/* Replaces each of COUNT numbers by its sum over the group. `partial` is shared memory for COUNT numbers a warp. */
+template <int COUNT> DEVICE void group_sums(float (&x)[COUNT], float *partial, int group)
+{
+    int lane = lane_of_warp(), warp = (int)threadIdx.x / WARP;
+
+    UNROLL
+    for (int c = 0; c < COUNT; c++)
+        x[c] = warp_sum(x[c]);
+    if (group == WARP)
+        return;
+    __syncthreads(); /* somebody may still read what an earlier call has left there */
+    UNROLL
+    for (int c = 0; c < COUNT; c++)
+        if (lane == 0)
+            partial[c * WARP + warp] = x[c];
+    __syncthreads();
+    UNROLL
+    for (int c = 0; c < COUNT; c++)
+        x[c] = warp_sum(lane < group / WARP ? partial[c * WARP + lane] : 0.0f);
+}
+
+DEVICE float group_sum(float x, float *partial, int group)
+{
+    float sums[1] = {x};
+
+    group_sums(sums, partial, group);
+    return sums[0];
+}
+
+DEVICE float group_max(float x, float *partial, int group)
+{
+    return group == WARP ? warp_max(x) : block_max(x, partial);
+}
+
+/* Waits for the group's other threads, and for what they have read and written. */
+DEVICE void group_sync(int group)
+{
+    if (group == WARP)
+        __syncwarp();
+    else
+        __syncthreads();
+}
+
+/* ---- softmax ---- */
+
+/* The largest of a row, and the sum of e^(x - largest) over it: NaN if any is, or if the largest is infinite. */
+struct exp_sum {
+    float largest, sum;
+};
+
+/* Finds it in one pass: a thread's sum is scaled whenever it meets a larger element. */
+template <class T> DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group, float *partial)
+{
+    const int n = ACCESS / (int)sizeof(T);
+    float largest = -INFINITY, sum = 0.0f;
+    exp_sum all;
+
+    for (int64_t col = (int64_t)(threadIdx.x % (unsigned)group) * n; col < cols; col += group * n) {
+        pack<T, n> p = get<n>(x, col, cols, whole);
+        float v[n], most = largest, shift;
+
+        UNROLL
+        for (int e = 0; e < n; e++) {
+            v[e] = col + e < cols ? to_float(p.at[e]) : -INFINITY;
+            most = larger(most, v[e]);
+        }
+        shift = most == -INFINITY ? 0.0f : most;
+        sum *= expf(largest - shift);
+        UNROLL
+        for (int e = 0; e < n; e++)
+            sum += expf(v[e] - shift);
+        largest = most;
+    }
+    all.largest = group_max(largest, partial, group);
+    all.sum = group_sum(sum * expf(largest - all.largest), partial, group);
+    return all;
+}
+
+/* ---- rows that are not as they should be ---- */
+
+/* The least of a block's numbers, for its first thread. `partial` is shared memory for one number a warp. */
+DEVICE int64_t block_min(int64_t x, int64_t *partial)
+{
+    for (int step = WARP / 2; step > 0; step /= 2) {
+        int64_t other = __shfl_xor_sync(ALL_LANES, x, step);
+        x = other < x ? other : x;
+    }
+    if (lane_of_warp() == 0)
+        partial[threadIdx.x / WARP] = x;
+    __syncthreads();
+    for (int warp = 1; warp < (int)blockDim.x / WARP; warp++)
+        x = threadIdx.x == 0 && partial[warp] < x ? partial[warp] : x;
+    return x;
+}
+
+#endif

@@ -1,0 +1,334 @@
+/* spans.cu - many copies at once, and sums over ranks. */
+#include "backend/cuda/kernels/spans.cuh"
+
+/* ---- copies ---- */
+
+/* Elements of one type are moved as they are. */
+template <class Unit>
+static __global__ void move_spans(const __grid_constant__ span_list<fsdp__span> list)
+{
+    const int N = run_of<Unit, Unit>::length;
+    chunk c = chunk_of_block(list);
+    const Unit *src = (const Unit *)list.spans[c.span].src;
+    Unit *dst = (Unit *)list.spans[c.span].dst;
+
+    EACH_RUN (at, c, N) {
+        Unit x[N];
+
+        read_run(src + at, c.end - at, x);
+        write_run(dst + at, c.end - at, x);
+    }
+}
+
+template <class S, class D>
+static __global__ void convert_spans(const __grid_constant__ span_list<fsdp__span> list)
+{
+    const int N = run_of<S, D>::length;
+    chunk c = chunk_of_block(list);
+    const S *src = (const S *)list.spans[c.span].src;
+    D *dst = (D *)list.spans[c.span].dst;
+
+    EACH_RUN (at, c, N) {
+        float x[N];
+
+        load_run(src + at, c.end - at, x);
+        store_run(dst + at, c.end - at, x);
+    }
+}
+
+/* A number that holds every dtype exactly. */
+struct number {
+    double real;
+    int64_t integer;
+    bool exact; /* it is the integer */
+};
+
+DEVICE number load_number(fsdp_dtype dtype, const void *p, int64_t i)
+{
+    switch (dtype) {
+    case FSDP_F32:
+        return {load((const float *)p, i), 0, false};
+    case FSDP_BF16:
+        return {load((const bf16 *)p, i), 0, false};
+    case FSDP_F16:
+        return {load((const f16 *)p, i), 0, false};
+    case FSDP_I64:
+        return {0.0, ((const int64_t *)p)[i], true};
+    case FSDP_I32:
+        return {0.0, ((const int32_t *)p)[i], true};
+    case FSDP_BOOL:
+        return {0.0, ((const uint8_t *)p)[i] != 0, true};
+    default:
+        return {0.0, ((const uint8_t *)p)[i], true};
+    }
+}
+
+DEVICE void store_number(fsdp_dtype dtype, void *p, int64_t i, const number &x)
+{
+    float real = x.exact ? (float)x.integer : (float)x.real;
+    int64_t integer = x.integer;
+
+    if (!x.exact) /* truncated; what no integer can hold becomes the smallest */
+        integer = x.real >= -0x1p63 && x.real < 0x1p63 ? (int64_t)x.real : INT64_MIN;
+    switch (dtype) {
+    case FSDP_F32:
+        return store((float *)p, i, real);
+    case FSDP_BF16:
+        return store((bf16 *)p, i, real);
+    case FSDP_F16:
+        return store((f16 *)p, i, real);
+    case FSDP_I64:
+        ((int64_t *)p)[i] = integer;
+        return;
+    case FSDP_I32:
+        ((int32_t *)p)[i] = (int32_t)integer;
+        return;
+    case FSDP_BOOL:
+        ((uint8_t *)p)[i] = x.exact ? x.integer != 0 : x.real != 0.0;
+        return;
+    default:
+        ((uint8_t *)p)[i] = (uint8_t)integer;
+    }
+}
+
+/* Between any dtypes. */
+static __global__ void convert_numbers(const __grid_constant__ span_list<fsdp__span> list, fsdp_dtype from,
+                                       fsdp_dtype to)
+{
+    chunk c = chunk_of_block(list);
+
+    EACH_RUN (at, c, 1)
+        store_number(to, list.spans[c.span].dst, at, load_number(from, list.spans[c.span].src, at));
+}
+
+static fsdp_status cast_any(fsdp_stream *stream, const fsdp__cast_spans_args *k)
+{
+    span_lists<fsdp__span> lists = lists_of(k->spans, k->count);
+
+    while (next_list(&lists))
+        FSDP_TRY(launch(stream, "cast_spans", convert_numbers, lists.blocks, BLOCK, 0, lists.list, k->src_dtype,
+                        k->dst_dtype));
+    return FSDP_OK;
+}
+
+template <class Unit>
+static fsdp_status move(fsdp_stream *stream, const fsdp__cast_spans_args *k)
+{
+    span_lists<fsdp__span> lists = lists_of(k->spans, k->count);
+
+    while (next_list(&lists))
+        FSDP_TRY(launch(stream, "cast_spans", move_spans<Unit>, lists.blocks, BLOCK, 0, lists.list));
+    return FSDP_OK;
+}
+
+template <class S>
+static fsdp_status convert(fsdp_stream *stream, const fsdp__cast_spans_args *k)
+{
+    span_lists<fsdp__span> lists = lists_of(k->spans, k->count);
+
+    while (next_list(&lists)) {
+#define CONVERT(D) FSDP_TRY(launch(stream, "cast_spans", convert_spans<S, D>, lists.blocks, BLOCK, 0, lists.list))
+        EACH_FLOAT(k->dst_dtype, CONVERT)
+#undef CONVERT
+    }
+    return FSDP_OK;
+}
+
+static bool is_float(fsdp_dtype dtype)
+{
+    return dtype == FSDP_F32 || dtype == FSDP_BF16 || dtype == FSDP_F16;
+}
+
+ENTRY(cast_spans)
+{
+    const fsdp__cast_spans_args *k = (const fsdp__cast_spans_args *)args;
+    fsdp_dtype from = k->src_dtype, to = k->dst_dtype;
+
+    if (from != to && is_float(from) && is_float(to)) {
+#define CONVERT(S) return convert<S>(stream, k)
+        EACH_FLOAT(from, CONVERT)
+#undef CONVERT
+    }
+    if (from != to)
+        return cast_any(stream, k);
+    if (from == FSDP_I64)
+        return move<uint64_t>(stream, k);
+    if (from == FSDP_F32 || from == FSDP_I32)
+        return move<uint32_t>(stream, k);
+    return from == FSDP_BF16 || from == FSDP_F16 ? move<uint16_t>(stream, k) : move<uint8_t>(stream, k);
+}
+
+/* ---- over ranks ---- */
+
+enum {
+    RANKS_BY_VALUE = 480
+};
+
+/* Where the ranks' elements are: in the arguments, or in scratch if there are too many. */
+struct rank_sources {
+    const void *const *in_scratch;
+    const void *by_value[RANKS_BY_VALUE];
+};
+
+static __global__ void put_sources(const __grid_constant__ rank_sources from, const void **to, int count)
+{
+    EACH_ITEM (i, count)
+        to[i] = from.by_value[i];
+}
+
+static fsdp_status sources_of(fsdp_stream *stream, const fsdp__reduce_ranks_args *k, rank_sources *out)
+{
+    const void **scratch;
+
+    memset(out, 0, sizeof *out);
+    if (k->count <= RANKS_BY_VALUE) {
+        memcpy(out->by_value, k->srcs, (size_t)k->count * sizeof *k->srcs);
+        return FSDP_OK;
+    }
+    scratch = (const void **)fsdp__stream_workspace(stream, (size_t)k->count * sizeof *scratch);
+    if (!scratch)
+        return FSDP_NO_MEMORY;
+    for (int at = 0; at < k->count; at += RANKS_BY_VALUE) {
+        int count = k->count - at < RANKS_BY_VALUE ? k->count - at : RANKS_BY_VALUE;
+
+        memcpy(out->by_value, k->srcs + at, (size_t)count * sizeof *k->srcs);
+        FSDP_TRY(launch(stream, "reduce_ranks", put_sources, 1, BLOCK, 0, *out, scratch + at, count));
+    }
+    out->in_scratch = scratch;
+    return FSDP_OK;
+}
+
+DEVICE float combine(fsdp__rank_op op, float a, float b)
+{
+    if (op == FSDP__RANK_SUM)
+        return a + b;
+    if (op == FSDP__RANK_MAX)
+        return b > a || b != b ? b : a;
+    return b < a || b != b ? b : a;
+}
+
+/* sum = sum op x, or x where there is no sum yet. */
+template <int N>
+DEVICE void combine_run(fsdp__rank_op op, bool *any, float (&sum)[N], const float (&x)[N])
+{
+    UNROLL
+    for (int i = 0; i < N; i++)
+        sum[i] = *any ? combine(op, sum[i], x[i]) : x[i];
+    *any = true;
+}
+
+template <int N>
+DEVICE void round_run(fsdp_dtype dtype, float (&x)[N])
+{
+    UNROLL
+    for (int i = 0; i < N; i++)
+        x[i] = dtype == FSDP_BF16  ? to_float(from_float<bf16>(x[i]))
+               : dtype == FSDP_F16 ? to_float(from_float<f16>(x[i]))
+                                   : x[i];
+}
+
+/* Each thread has a run of elements, and visits the ranks in their order. */
+template <class S, class D>
+static __global__ void reduce_floats(const __grid_constant__ rank_sources from,
+                                     const __grid_constant__ fsdp__reduce_ranks_args k)
+{
+    const int N = run_of<S, D>::length;
+    const void *const *srcs = from.in_scratch ? from.in_scratch : from.by_value;
+    int block = k.block > 0 ? k.block : k.count;
+    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
+
+    for (; at < k.numel; at += (int64_t)gridDim.x * blockDim.x * N) {
+        float sum[N], part[N], x[N];
+        bool any = false;
+
+        for (int first = 0; first < k.count; first += block) {
+            bool some = false;
+
+            for (int s = first; s < first + block && s < k.count; s++) {
+                if (!srcs[s])
+                    continue;
+                load_run((const S *)srcs[s] + at, k.numel - at, x);
+                combine_run(k.op, &some, part, x);
+            }
+            if (!some)
+                continue;
+            if (k.block > 0)
+                round_run(k.block_dtype, part);
+            combine_run(k.op, &any, sum, part);
+        }
+        load_run((const D *)k.dst + at, k.accumulate ? k.numel - at : 0, x);
+        UNROLL
+        for (int i = 0; i < N; i++) {
+            float quotient = k.divisor != 0.0f && k.divisor != 1.0f ? sum[i] / k.divisor : sum[i];
+
+            x[i] = k.accumulate ? x[i] + quotient : quotient;
+        }
+        store_run((D *)k.dst + at, k.numel - at, x);
+    }
+}
+
+template <class T>
+static __global__ void reduce_integers(const __grid_constant__ rank_sources from,
+                                       const __grid_constant__ fsdp__reduce_ranks_args k)
+{
+    const void *const *srcs = from.in_scratch ? from.in_scratch : from.by_value;
+
+    EACH_ITEM (i, k.numel) {
+        T *dst = (T *)k.dst + i;
+        int64_t x = 0;
+        bool any = false;
+
+        for (int s = 0; s < k.count; s++) {
+            int64_t v;
+
+            if (!srcs[s])
+                continue;
+            v = ((const T *)srcs[s])[i];
+            if (!any)
+                x = v;
+            else if (k.op == FSDP__RANK_SUM)
+                x = (int64_t)((uint64_t)x + (uint64_t)v);
+            else
+                x = (k.op == FSDP__RANK_MAX ? v > x : v < x) ? v : x;
+            any = true;
+        }
+        if (k.accumulate)
+            x = (int64_t)((uint64_t)x + (uint64_t)*dst);
+        *dst = (T)(k.dst_dtype == FSDP_BOOL ? x != 0 : x);
+    }
+}
+
+template <class S>
+static fsdp_status reduce_to(fsdp_stream *stream, const rank_sources &from, const fsdp__reduce_ranks_args *k)
+{
+#define REDUCE(D)                                                                                                   \
+    FSDP_TRY(launch(stream, "reduce_ranks", reduce_floats<S, D>, blocks_for(k->numel, BLOCK * run_of<S, D>::length), \
+                    BLOCK, 0, from, *k))
+    EACH_FLOAT(k->dst_dtype, REDUCE)
+#undef REDUCE
+    return FSDP_OK;
+}
+
+template <class T>
+static fsdp_status reduce_as(fsdp_stream *stream, const rank_sources &from, const fsdp__reduce_ranks_args *k)
+{
+    return launch(stream, "reduce_ranks", reduce_integers<T>, blocks_for(k->numel, BLOCK), BLOCK, 0, from, *k);
+}
+
+ENTRY(reduce_ranks)
+{
+    const fsdp__reduce_ranks_args *k = (const fsdp__reduce_ranks_args *)args;
+    rank_sources from;
+
+    FSDP_TRY(sources_of(stream, k, &from));
+    if (k->src_dtype == FSDP_I64)
+        return reduce_as<int64_t>(stream, from, k);
+    if (k->src_dtype == FSDP_I32)
+        return reduce_as<int32_t>(stream, from, k);
+    if (k->src_dtype == FSDP_U8 || k->src_dtype == FSDP_BOOL)
+        return reduce_as<uint8_t>(stream, from, k);
+#define REDUCE(S) return reduce_to<S>(stream, from, k)
+    EACH_FLOAT(k->src_dtype, REDUCE)
+#undef REDUCE
+    return FSDP_OK;
+}

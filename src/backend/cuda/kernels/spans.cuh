@@ -1,0 +1,140 @@
+/* spans.cuh - one launch over many pieces of memory. The host's table of spans travels by value, in lists as long as
+ * the arguments of a launch may be; each span is cut into chunks of one size, and each block has one chunk. So large
+ * and small spans fill the device evenly. */
+#ifndef BACKEND_CUDA_SPANS_CUH
+#define BACKEND_CUDA_SPANS_CUH
+
+#include "backend/cuda/kernels/vector.cuh"
+
+enum {
+    CHUNK = 8192, /* elements; a multiple of FSDP__CODE_BLOCK */
+    SPAN_LIST_BYTES = 3900
+};
+
+HOST_DEVICE int64_t numel_of(const fsdp__span &s)
+{
+    return s.numel;
+}
+
+HOST_DEVICE int64_t numel_of(const fsdp__optimizer_span &s)
+{
+    return s.numel;
+}
+
+HOST_DEVICE int64_t numel_of(const fsdp__coded_span &s)
+{
+    return s.runs * s.run;
+}
+
+template <class Span>
+struct span_list {
+    enum {
+        MOST = SPAN_LIST_BYTES / (sizeof(Span) + sizeof(unsigned))
+    };
+    Span spans[MOST];
+    unsigned chunks[MOST]; /* of this span and all before it */
+    int count;
+};
+
+/* What is left of a table, and the list that was taken from it last. */
+template <class Span>
+struct span_lists {
+    const Span *spans;
+    int64_t count;
+    span_list<Span> list;
+    unsigned blocks; /* chunks of the list */
+};
+
+template <class Span>
+static inline span_lists<Span> lists_of(const Span *spans, int64_t count)
+{
+    span_lists<Span> lists;
+
+    memset(&lists, 0, sizeof lists);
+    lists.spans = spans;
+    lists.count = count;
+    return lists;
+}
+
+/* Takes the next list; returns false if there is none. Empty spans are in the lists, and have no chunk. */
+template <class Span>
+static inline bool next_list(span_lists<Span> *lists)
+{
+    span_list<Span> *list = &lists->list;
+
+    lists->blocks = 0;
+    list->count = 0;
+    for (; lists->count > 0 && list->count < list->MOST; lists->count--) {
+        int64_t chunks = (numel_of(*lists->spans) + CHUNK - 1) / CHUNK;
+
+        if (lists->blocks + chunks > 0x7fffffff)
+            break;
+        lists->blocks += (unsigned)chunks;
+        list->spans[list->count] = *lists->spans++;
+        list->chunks[list->count++] = lists->blocks;
+    }
+    return list->count > 0;
+}
+
+/* Elements [begin, end) of a span. */
+struct chunk {
+    int span;
+    int64_t begin, end;
+};
+
+/* Finds the block's chunk. */
+template <class Span>
+DEVICE chunk chunk_of_block(const span_list<Span> &list)
+{
+    int low = 0, high = list.count - 1;
+    chunk c;
+
+    while (low < high) {
+        int middle = (low + high) / 2;
+
+        if (list.chunks[middle] > blockIdx.x)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    c.span = low;
+    c.begin = (int64_t)(blockIdx.x - (low > 0 ? list.chunks[low - 1] : 0)) * CHUNK;
+    c.end = c.begin + CHUNK < numel_of(list.spans[low]) ? c.begin + CHUNK : numel_of(list.spans[low]);
+    return c;
+}
+
+/* Every thread takes runs of `length` elements of a chunk, which begin at `at`. */
+#define EACH_RUN(at, c, length) \
+    for (int64_t at = (c).begin + (int64_t)threadIdx.x * (length); at < (c).end; at += (int64_t)blockDim.x * (length))
+
+/* The bits of |x|. They have the order of the numbers, and those of a NaN are the largest. */
+DEVICE unsigned magnitude_bits(float x)
+{
+    return float_bits(x) & 0x7fffffffu;
+}
+
+/* The largest number of a warp. */
+DEVICE unsigned warp_largest(unsigned x)
+{
+    for (int step = WARP / 2; step > 0; step /= 2) {
+        unsigned other = __shfl_xor_sync(ALL_LANES, x, step);
+
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+/* The largest number of a block of BLOCK threads, for all of them. */
+DEVICE unsigned block_largest(unsigned x)
+{
+    __shared__ unsigned partial[BLOCK / WARP];
+
+    x = warp_largest(x);
+    __syncthreads();
+    if (lane_of_warp() == 0)
+        partial[threadIdx.x / WARP] = x;
+    __syncthreads();
+    return warp_largest(lane_of_warp() < BLOCK / WARP ? partial[lane_of_warp()] : 0);
+}
+
+#endif

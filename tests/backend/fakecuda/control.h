@@ -1,0 +1,87 @@
+/* control.h - what a test may ask of the CUDA runtime that is not there.
+ *
+ * tests/backend/fakecuda is the part of NVIDIA's runtime that the plug-in calls, compiled against the real headers: its
+ * devices are threads and memory of this machine. It is a library beside the tests (libfakecudart.so), and with the
+ * plug-in's own files it makes a second libfsdp-cuda.so there. What a device is, it takes from the environment:
+ *
+ *   FSDP_FAKECUDA_DEVICES=2                  how many there are
+ *   FSDP_FAKECUDA_DRIVER=13000               the driver's version; 0: there is none
+ *   FSDP_FAKECUDA_CAPABILITY=90              the compute capability, ten times
+ *   FSDP_FAKECUDA_MEMORY=N                   bytes of each device
+ *   FSDP_FAKECUDA_FAIL=call:n:error[:lost]   fail_call below, for programs
+ *   FSDP_SIM_SEED=1                          decides where streams pause */
+#ifndef TESTS_FAKECUDA_CONTROL_H
+#define TESTS_FAKECUDA_CONTROL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The functions that can fail; `kernel` is a kernel when it runs. Those of cublasLt fail with a cublasStatus_t. */
+#define FAKECUDA_CALLS(X)                   \
+    X(cudaDriverGetVersion)                 \
+    X(cudaRuntimeGetVersion)                \
+    X(cudaGetDeviceCount)                   \
+    X(cudaGetDeviceProperties)              \
+    X(cudaDeviceGetAttribute)               \
+    X(cudaSetDevice)                        \
+    X(cudaMemGetInfo)                       \
+    X(cudaDeviceSynchronize)                \
+    X(cudaMalloc)                           \
+    X(cudaFree)                             \
+    X(cudaMallocAsync)                      \
+    X(cudaFreeAsync)                        \
+    X(cudaHostAlloc)                        \
+    X(cudaFreeHost)                         \
+    X(cudaHostRegister)                     \
+    X(cudaHostUnregister)                   \
+    X(cudaMemcpyAsync)                      \
+    X(cudaMemsetAsync)                      \
+    X(cudaStreamCreateWithPriority)         \
+    X(cudaDeviceGetStreamPriorityRange)     \
+    X(cudaStreamDestroy)                    \
+    X(cudaStreamSynchronize)                \
+    X(cudaStreamQuery)                      \
+    X(cudaStreamWaitEvent)                  \
+    X(cudaEventCreateWithFlags)             \
+    X(cudaEventDestroy)                     \
+    X(cudaEventRecord)                      \
+    X(cudaEventSynchronize)                 \
+    X(cudaEventQuery)                       \
+    X(cudaEventElapsedTime)                 \
+    X(cudaLaunchKernel)                     \
+    X(cudaFuncSetAttribute)                 \
+    X(cublasLtCreate)                       \
+    X(cublasLtDestroy)                      \
+    X(cublasLtMatmulDescCreate)             \
+    X(cublasLtMatmulDescDestroy)            \
+    X(cublasLtMatmulDescSetAttribute)       \
+    X(cublasLtMatrixLayoutCreate)           \
+    X(cublasLtMatrixLayoutDestroy)          \
+    X(cublasLtMatrixLayoutSetAttribute)     \
+    X(cublasLtMatmulPreferenceCreate)       \
+    X(cublasLtMatmulPreferenceDestroy)      \
+    X(cublasLtMatmulPreferenceSetAttribute) \
+    X(cublasLtMatmulAlgoGetHeuristic)       \
+    X(cublasLtMatmul)                       \
+    X(kernel)
+
+typedef struct fakecuda_control {
+    const char *const *calls; /* their names; ends with NULL */
+    /* Makes the n-th use (from 1, counted from now on) of a call fail with this error (a cudaError_t); 0: none does.
+     * `lost`: what comes after it on the same device fails in the same way, until it is mended. */
+    void (*fail_call)(const char *call, long nth, int error, bool lost);
+    long (*uses)(const char *call); /* since `fail_call` was called for it */
+    bool (*failed)(const char *call);
+    /* Makes lost devices whole, and all calls succeed again. */
+    void (*mend)(void);
+    /* Sets the memory of each device; 0: what the environment says. */
+    void (*set_memory)(size_t bytes);
+    /* Returns how many allocations, registrations, streams and events there are, and says so in `text`. */
+    long (*live)(char *text, size_t bytes);
+    /* Returns the most bytes that a device has given out since this was last called. */
+    size_t (*peak)(int device);
+} fakecuda_control;
+
+extern const fakecuda_control fakecuda;
+
+#endif

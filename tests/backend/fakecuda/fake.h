@@ -1,0 +1,99 @@
+/* fake.h - what the files of the runtime that is not there share. */
+#ifndef TESTS_FAKECUDA_FAKE_H
+#define TESTS_FAKECUDA_FAKE_H
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "backend/fakecuda/control.h"
+
+/* ---- fake_device.c: devices, errors, faults ---- */
+
+enum {
+    FAKE_DEVICES = 8 /* at most */
+};
+
+typedef enum fake_call {
+#define FAKE_CALL(name) FAKE_##name,
+    FAKECUDA_CALLS(FAKE_CALL)
+#undef FAKE_CALL
+    FAKE_CALLS
+} fake_call;
+
+/* Counts a use. Returns the error that it ends with at once: the one that a test has asked for, or what the current
+ * device was lost with. */
+cudaError_t fake_begin(fake_call call);
+/* Counts a use of a call that has errors of its own. Returns the one that a test has asked for; 0: none. */
+int fake_use(fake_call call);
+#define FAKE_BEGIN(call)                             \
+    do {                                             \
+        cudaError_t begun = fake_begin(FAKE_##call); \
+                                                     \
+        if (begun != cudaSuccess)                    \
+            return begun;                            \
+    } while (0)
+/* Keeps an error as the thread's last one; returns it. */
+cudaError_t fake_error(cudaError_t error);
+/* Returns the device of the calling thread. */
+int fake_current(void);
+void fake_set_current(int device);
+/* Loses a device: all its calls fail from now on, and what is queued there does nothing. */
+void fake_lose(int device, cudaError_t error);
+bool fake_is_lost(int device);
+size_t fake_capacity(int device);
+
+/* ---- fake_memory.c ---- */
+
+typedef enum fake_kind {
+    FAKE_DEVICE_MEMORY,
+    FAKE_DEVICE_MEMORY_OF_STREAM, /* cudaMallocAsync */
+    FAKE_HOST_MEMORY,
+    FAKE_REGISTERED
+} fake_kind;
+
+/* Where the bytes of a pointer are. */
+typedef struct fake_place {
+    bool found; /* the pointer lies in a range; false: other memory of the host */
+    bool whole; /* and so do all of its bytes */
+    fake_kind kind;
+    int device; /* of device memory */
+    void *mapped;
+} fake_place;
+
+/* Finds a pointer, to one or the other mapping of device memory. */
+fake_place fake_find(const void *pointer, size_t bytes);
+/* Returns how many ranges there are. */
+long fake_ranges(void);
+size_t fake_used(int device);
+/* Returns the most that was used since the last call. */
+size_t fake_peak(int device);
+
+/* ---- fake_stream.c ---- */
+
+typedef void (*fake_work)(const void *argument);
+
+/* Returns whether it is a stream that lives, and none of the default ones. */
+bool fake_is_stream(cudaStream_t stream);
+int fake_stream_device(cudaStream_t stream);
+/* Queues work with a copy of its argument, which is aligned to 16 bytes. `even_lost`: it is done on a lost device,
+ * too. */
+cudaError_t fake_enqueue(cudaStream_t stream, fake_work work, const void *argument, size_t bytes, bool even_lost);
+/* Waits until all is done that the stream, or the device's streams, have now. */
+void fake_stream_wait(cudaStream_t stream);
+void fake_device_wait(int device);
+long fake_streams_and_events(void);
+/* Counts others among them. */
+void fake_count_object(int change);
+
+/* ---- kernels ---- */
+
+/* What a kernel is launched with in place of its arguments: the first is this, the second is its body, which is copied
+ * as bytes. cudash/launch.h has the same struct. */
+typedef struct fake_body {
+    size_t bytes;
+    void (*run)(const unsigned grid[3], unsigned block, size_t shared_bytes, const void *body);
+} fake_body;
+
+#endif
