@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "config/config.h"
+#include "device/device.h"
 #include "train/inputs.h"
 
 /* ---- the table's calls ---- */
