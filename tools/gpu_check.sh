@@ -20,7 +20,10 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$logs"
 tar -C "$work" -xf "$pack" || exit 1
 
-library=$(find /usr/local/cuda/lib64 /usr/local /opt /usr/lib -name 'libcublasLt.so.1[0-9]' 2>/dev/null | head -n 1)
+library=$(compgen -G '/opt/*/*/lib/python3*/site-packages/nvidia/*/lib/libcublasLt.so.1[0-9]' ||
+    compgen -G '/usr/local/cuda/lib64/libcublasLt.so.1[0-9]' ||
+    find /usr /opt -name 'libcublasLt.so.1[0-9]' 2>/dev/null)
+library=$(echo "$library" | head -n 1)
 export LD_LIBRARY_PATH="$work/lib${library:+:$(dirname "$library")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export FSDP_PLUGIN_PATH=$work
 fsdp=$work/fsdp
