@@ -135,6 +135,15 @@ FSDP_API fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel kernel, co
                                         fsdp_tensor *const *reads, int read_count, fsdp_tensor *const *writes,
                                         int write_count);
 
+/* Computes on the device's memory, for who writes kernels for it: data[i] is where tensor i begins there. On a GPU it
+ * launches on fsdp_stream_native(stream) and waits for nothing; on the CPU the addresses are the host's, as above. */
+typedef fsdp_status (*fsdp_device_kernel)(fsdp_stream *stream, const void *arg, void *const *data);
+/* Runs `kernel` as fsdp_launch_kernel does, but nothing is copied: what it launches comes after the stream's earlier
+ * work and before its later work. */
+FSDP_API fsdp_status fsdp_launch_device_kernel(const char *name, fsdp_device_kernel kernel, const void *arg,
+                                               size_t arg_bytes, fsdp_tensor *const *reads, int read_count,
+                                               fsdp_tensor *const *writes, int write_count);
+
 /* Prints the tensor as PyTorch does, with a line break at the end: tensor([[1.0000, 2.5000], ...],
  * dtype=torch.bfloat16). Above 1000 elements only the edges are printed. */
 FSDP_API fsdp_status fsdp_tensor_print(const fsdp_tensor *tensor, FILE *stream);

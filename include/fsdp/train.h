@@ -124,6 +124,9 @@ typedef struct fsdp_train_config {
         int on_nan;                 /* fsdp_train_on_nan */
         int64_t early_stop;         /* validations in a row without improvement that end the run; 0: never */
         double early_stop_min_delta; /* a loss must be lower by this much to be an improvement */
+        /* "cpu", "cuda" (each rank the GPU of its local rank), "cuda:N", or "auto" (a GPU where there is one). NULL: the
+         * CPU. */
+        char *device;
     } training;
     struct {
         int name; /* fsdp_train_optimizer */
@@ -252,6 +255,7 @@ typedef struct fsdp_train_summary {
     bool bytes;                /* each byte of text is a token */
     int64_t held_out_tokens;   /* tokens of data.path that are not trained on: validation.share */
     int64_t validation_tokens; /* predicted in a validation; 0: no validation */
+    const char *device;        /* its name; of a GPU also the card, its memory and how much of that was free */
     size_t memory_bytes;       /* live on this rank when the run has been created, on its device and on the host */
     size_t optimizer_bytes;    /* thereof optimizer state, which at that time only a resumed run has */
     bool offloaded;            /* shards are on the host, away from the device: false if the run's device is the CPU */

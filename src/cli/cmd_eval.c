@@ -18,6 +18,7 @@
 #include "data/token_cache.h"
 #include "data/token_file.h"
 #include "data/tokens.h"
+#include "device/device.h"
 #include "train/facts.h"
 #include "train/model_folder.h"
 
@@ -31,7 +32,7 @@ enum {
 };
 
 typedef struct evaluation {
-    const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text,
+    const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text, *device,
         *timeout_text, *cache, *tokenizer, *field, *bad_line_text;
     /* Used in place of `path` and `data` by a rank that another process of this program has started; NULL: use
      * those. */
@@ -75,6 +76,8 @@ static void usage(void)
         "  --steps N               use only the first N batches, counted over all ranks; default: all\n"
         "  --cache FOLDER          the folder that keeps tokens of text; default: the one of fsdp train\n"
         "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
+        "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N, or auto: a GPU if there is "
+        "one\n"
         "  -n, -np, --ranks RANKS  number of processes to start; each holds part of the weights until they are used\n"
         "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of torchrun that are accepted\n"
         "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default 300; 0: for ever\n"
@@ -124,6 +127,8 @@ static fsdp_status read_line(evaluation *e)
         FSDP_TRY(fsdp__args_integer("--steps", e->steps_text, 1, INT64_MAX, &e->options.steps));
     if (e->dtype_text)
         FSDP_TRY(fsdp__dtype_option(e->dtype_text, &e->dtype));
+    if (e->device)
+        FSDP_TRY(fsdp__device_name_check("--device", e->device));
     FSDP_TRY(read_format(e->format_text, &e->format));
     FSDP_TRY(fsdp__bad_line_option(e->bad_line_text, &e->skips_bad_lines));
     if (e->rank_data) {
@@ -302,7 +307,7 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
 
     FSDP_TRY(fsdp__line_agree(&e->line, &e->ranks, context));
     FSDP_TRY(fsdp__facts_agree(context, "evaluate different things", write_facts, e));
-    FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, &model));
+    FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, e->device, &model));
     if (prints)
         print_begin(e);
     fsdp__bar_begin(&e->bar);
@@ -399,6 +404,7 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     {"field", 0, &e.field, NULL},
                                     {"on-bad-line", 0, &e.bad_line_text, NULL},
                                     {"dtype", 0, &e.dtype_text, NULL},
+                                    {"device", 0, &e.device, NULL},
                                     {"comm-timeout", 0, &e.timeout_text, NULL},
                                     {"ranks", 'n', &e.ranks_text, NULL},
                                     {"np", 0, &e.ranks_text, NULL},

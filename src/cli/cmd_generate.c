@@ -11,6 +11,7 @@
 #include "cli/continuation.h"
 #include "cli/own_process.h"
 #include "cli/torchrun.h"
+#include "device/device.h"
 
 #define RANK_OPTION "as-rank" /* tells a rank that a process of this program started it, and where its prompt is */
 
@@ -32,6 +33,8 @@ static void usage(void)
          "  --seed S                default 0\n"
          "  --ignore-eos            continue after the token that ends a text (eos_token_id)\n"
          "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
+         "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N, or auto: a GPU if there is "
+         "one\n"
          "  -n, -np, --ranks RANKS  number of processes to start; each holds part of the weights until they are used\n"
          "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of torchrun that are accepted\n"
          "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default 300; 0: for ever\n"
@@ -42,7 +45,7 @@ static void usage(void)
 /* ---- the command line ---- */
 
 typedef struct texts {
-    const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *timeout, *ranks, *rank_fd;
+    const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *device, *timeout, *ranks, *rank_fd;
     fsdp__torchrun torchrun;
 } texts;
 
@@ -66,6 +69,9 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
     c->options.top_p = (float)top_p;
     c->options.seed = (uint64_t)seed;
     FSDP_TRY(fsdp__comm_timeout_option(t->timeout, &c->comm_timeout));
+    c->device = t->device;
+    if (c->device)
+        FSDP_TRY(fsdp__device_name_check("--device", c->device));
     c->dtype = FSDP_F32;
     return t->dtype ? fsdp__dtype_option(t->dtype, &c->dtype) : FSDP_OK;
 }
@@ -186,6 +192,7 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {"top-p", 0, &t.top_p, NULL},
                                     {"seed", 0, &t.seed, NULL},
                                     {"dtype", 0, &t.dtype, NULL},
+                                    {"device", 0, &t.device, NULL},
                                     {"tokenizer", 0, &c.tokenizer, NULL},
                                     {"ignore-eos", 0, NULL, &c.ignore_eos},
                                     {"comm-timeout", 0, &t.timeout, NULL},

@@ -175,7 +175,7 @@ fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ran
     if (status == FSDP_OK)
         status = fsdp__facts_agree(context, "generate different things", write_facts, c);
     if (status == FSDP_OK)
-        status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, &model);
+        status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, c->device, &model);
     if (status == FSDP_OK)
         status = generate(c, model);
     if (status == FSDP_NOT_FINITE) /* on every rank, because all have the same logits */

@@ -54,12 +54,13 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
 }
 
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
-                                    fsdp_dtype dtype, fsdp_module **out)
+                                    fsdp_dtype dtype, const char *device, fsdp_module **out)
 {
     fsdp__model_folder folder;
-    fsdp_status status;
+    fsdp_status status = fsdp__front_device_choose(context, device);
 
     *out = NULL;
+    FSDP_TRY(fsdp_context_world_size(context) > 1 ? fsdp_agree(fsdp_world(context), status) : status);
     FSDP_TRY(fsdp__model_folder_find(path, &folder));
     status = make(context, &folder, config, dtype, out);
     fsdp__model_folder_release(&folder);

@@ -31,6 +31,13 @@ fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, in
  * points ask for it. */
 fsdp_device *fsdp__front_device(fsdp_context *context);
 void fsdp__set_front_device(fsdp_device *device);
+/* Makes it the device that a user names: "cpu", "cuda", "cuda:N", or "auto", a GPU where there is one and otherwise the
+ * CPU, with a line in the log that says why. NULL changes nothing. */
+fsdp_status fsdp__front_device_choose(fsdp_context *context, const char *name);
+/* Refuses what is no such name; `option` is where it was given. Opens nothing. */
+fsdp_status fsdp__device_name_check(const char *option, const char *name);
+/* Writes what the device is: its name, and of a GPU the card, its memory and how much is free. */
+void fsdp__device_describe(fsdp_device *device, char *text, size_t bytes);
 /* Returns the stream for work of the hosts on host memory (what ranks tell each other). NULL and a last error on
  * failure. */
 fsdp_stream *fsdp__host_stream(fsdp_context *context);

@@ -18,6 +18,7 @@ enum {
 typedef struct call {
     const char *name;
     fsdp__host_function function;
+    fsdp__device_function device_function;
     int count;
     size_t buffers_at, data_at, arg_at;
 } call;
@@ -37,7 +38,7 @@ static int same_buffer(const fsdp__buffer *buffers, int i)
     return -1;
 }
 
-/* ---- the host follows the device's pointers ---- */
+/* ---- the function follows the device's pointers ---- */
 
 static fsdp_status run_in_place(fsdp_stream *stream, const call *c, const fsdp__buffer *buffers, void **data,
                                 const void *arg)
@@ -47,7 +48,7 @@ static fsdp_status run_in_place(fsdp_stream *stream, const call *c, const fsdp__
         if (buffers[i].bytes > 0)
             FSDP_TRY(fsdp__stream_uses(stream, data[i], buffers[i].bytes, buffers[i].access, c->name));
     }
-    return c->function(arg, data);
+    return c->function ? c->function(arg, data) : c->device_function(stream, arg, data);
 }
 
 /* ---- it does not ---- */
@@ -108,7 +109,7 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
 
     if (refused == FSDP_OK) {
         fsdp_clear_error(); /* an earlier message must not pass for the function's own */
-        status = device->backend->host_access ? run_in_place(stream, c, buffers, data, arg)
+        status = device->backend->host_access || !c->function ? run_in_place(stream, c, buffers, data, arg)
                                               : run_staged(stream, c, buffers, data, arg);
     }
     fsdp__context_beat(device->context);
@@ -144,7 +145,10 @@ static fsdp_status check_apart(const fsdp__host_kernel *kernel)
 fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kernel *kernel)
 {
     size_t count = (size_t)kernel->count, bytes;
-    call c = {.name = kernel->name, .function = kernel->function, .count = kernel->count};
+    call c = {.name = kernel->name,
+              .function = kernel->function,
+              .device_function = kernel->device_function,
+              .count = kernel->count};
     fsdp_status status;
     char *memory;
 

@@ -1,4 +1,5 @@
-/* host_kernel.h - runs a caller's function that computes on host memory, as work of any device's stream. */
+/* host_kernel.h - runs a caller's function that computes on host memory, or on the device's, as work of any device's
+ * stream. */
 #ifndef DEVICE_HOST_KERNEL_H
 #define DEVICE_HOST_KERNEL_H
 
@@ -9,9 +10,13 @@
  * buffers may share bytes where nobody writes them: each has a copy of these bytes. */
 typedef fsdp_status (*fsdp__host_function)(const void *arg, void *const *data);
 
+/* The same on the device's memory. */
+typedef fsdp_status (*fsdp__device_function)(fsdp_stream *stream, const void *arg, void *const *data);
+
 typedef struct fsdp__host_kernel {
     const char *name; /* must outlive the work */
     fsdp__host_function function;
+    fsdp__device_function device_function; /* or this one */
     const void *arg; /* copied */
     size_t arg_bytes;
     const fsdp__buffer *buffers; /* copied; they need no names */

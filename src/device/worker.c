@@ -317,6 +317,16 @@ fsdp__mark fsdp__worker_mark(fsdp__worker *worker)
     return m;
 }
 
+bool fsdp__worker_is_this_thread(fsdp__worker *worker)
+{
+    bool is;
+
+    pthread_mutex_lock(&worker->mutex);
+    is = worker->started && pthread_equal(worker->thread, pthread_self());
+    pthread_mutex_unlock(&worker->mutex);
+    return is;
+}
+
 fsdp_status fsdp__worker_check(fsdp__worker *worker)
 {
     fsdp__line *l = worker->line;

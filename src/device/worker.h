@@ -68,6 +68,8 @@ fsdp_status fsdp__worker_push(fsdp__worker *worker, bool told, fsdp__stream_work
 fsdp_status fsdp__worker_await(fsdp__worker *worker, fsdp__mark mark);
 /* Returns the mark behind everything queued so far. It borrows the line. */
 fsdp__mark fsdp__worker_mark(fsdp__worker *worker);
+/* Returns whether the caller is an item of the worker. */
+bool fsdp__worker_is_this_thread(fsdp__worker *worker);
 /* Returns the first failure of the work done so far, and clears it. */
 fsdp_status fsdp__worker_check(fsdp__worker *worker);
 

@@ -61,29 +61,51 @@ static fsdp_status launch(fsdp__host_kernel *kernel, fsdp_tensor *const *reads, 
     return status;
 }
 
-fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel function, const void *arg, size_t arg_bytes,
-                               fsdp_tensor *const *reads, int read_count, fsdp_tensor *const *writes, int write_count)
+/* Launches the kernel, whose function and argument are set. */
+static fsdp_status launch_checked(fsdp__host_kernel *kernel, fsdp_tensor *const *reads, int read_count,
+                                  fsdp_tensor *const *writes, int write_count)
 {
-    fsdp__host_kernel kernel = {
-        .name = name, .function = function, .arg = arg, .arg_bytes = arg_bytes, .count = read_count + write_count};
     const fsdp_tensor *first;
     uint64_t from;
 
-    if (!name || !function || (arg_bytes > 0 && !arg))
+    if (!kernel->name || (!kernel->function && !kernel->device_function) || (kernel->arg_bytes > 0 && !kernel->arg))
         return FSDP_FAIL(FSDP_INVALID, "a kernel needs a name, a function and its argument");
-    if (read_count < 0 || write_count < 0 || kernel.count == 0 || (read_count > 0 && !reads) ||
+    if (read_count < 0 || write_count < 0 || kernel->count == 0 || (read_count > 0 && !reads) ||
         (write_count > 0 && !writes))
-        return FSDP_FAIL(FSDP_INVALID, "kernel '%s': %d tensors to read and %d to write", name, read_count,
+        return FSDP_FAIL(FSDP_INVALID, "kernel '%s': %d tensors to read and %d to write", kernel->name, read_count,
                          write_count);
     first = read_count > 0 ? reads[0] : writes[0];
-    FSDP_TRY(check_tensors(name, reads, read_count, first, "reads"));
-    FSDP_TRY(check_tensors(name, writes, write_count, first, "writes"));
+    FSDP_TRY(check_tensors(kernel->name, reads, read_count, first, "reads"));
+    FSDP_TRY(check_tensors(kernel->name, writes, write_count, first, "writes"));
     from = fsdp__origin_of(reads, read_count);
     /* Do this before any pointer is taken: the guard may give the tensor other bytes. */
     for (int i = 0; i < write_count; i++)
         FSDP_TRY(fsdp_tensor_begin_write(writes[i]));
     for (int i = 0; i < write_count; i++)
         fsdp__origin_write(writes[i], from, true); /* what a kernel changes it also reads */
-    FSDP_TRY(launch(&kernel, reads, read_count, writes, write_count));
+    return launch(kernel, reads, read_count, writes, write_count);
+}
+
+fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel function, const void *arg, size_t arg_bytes,
+                               fsdp_tensor *const *reads, int read_count, fsdp_tensor *const *writes, int write_count)
+{
+    fsdp__host_kernel kernel = {
+        .name = name, .function = function, .arg = arg, .arg_bytes = arg_bytes, .count = read_count + write_count};
+
+    FSDP_TRY(launch_checked(&kernel, reads, read_count, writes, write_count));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_launch_device_kernel(const char *name, fsdp_device_kernel function, const void *arg, size_t arg_bytes,
+                                      fsdp_tensor *const *reads, int read_count, fsdp_tensor *const *writes,
+                                      int write_count)
+{
+    fsdp__host_kernel kernel = {.name = name,
+                                .device_function = function,
+                                .arg = arg,
+                                .arg_bytes = arg_bytes,
+                                .count = read_count + write_count};
+
+    FSDP_TRY(launch_checked(&kernel, reads, read_count, writes, write_count));
     return FSDP_OK;
 }

@@ -249,6 +249,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .held_out_tokens = fsdp_tokens_count(run->tokens) - run->training_tokens,
         .validation_tokens = fsdp__validation_tokens(run),
         .memory_bytes = memory.live_total_bytes + host.live_total_bytes,
+        .device = run->device_text,
         .optimizer_bytes =
             memory.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE] + host.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE],
         .offloaded = run->offloaded,

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "config/config.h"
+#include "device/device.h"
 #include "train/inputs.h"
 
 /* ---- the table's calls ---- */
@@ -204,6 +205,8 @@ fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int w
     FSDP_TRY(fsdp__train_check_strategy(config, world_size));
     FSDP_TRY(check_reshard(config, world_size / config->parallelism.data_parallel_replicate_degree));
     FSDP_TRY(fsdp__train_check_units(config));
+    if (config->training.device)
+        FSDP_TRY(fsdp__device_name_check("training.device", config->training.device));
     if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
     return FSDP_OK;

@@ -148,6 +148,7 @@ static const fsdp__key keys[] = {
     INTEGER(training, local_batch_size, 1, 1 << 24, 0, "8", "sequences of a microbatch on one rank; a step has global / (local x ranks) microbatches"),
     NUMBER(training, max_norm, 0, INFINITY, 0, "1.0", "clips gradients to this total norm; 0: no clipping"),
     INTEGER(training, seed, 0, FSDP__KEY_LARGE, 0, "42", "the seed of first weights and of shuffling"),
+    TEXT(training, device, FSDP__LOCAL, "cpu: the processor (the default)\ncuda: a GPU for each rank, by its number on its machine; several ranks share one where there are more ranks\ncuda:N: the GPU with this number\nauto: a GPU where there is one, otherwise the processor; the log says which"),
     INTEGER(training, threads, 1, FSDP__THREADS_MOST, FSDP__LOCAL, NULL, "compute threads of each rank (only in the program fsdp); not set: OMP_NUM_THREADS, else the rank's share of the cores"),
     CHOICE(training, mixed_precision_param, mixed_precision_param, param_choices, "float32", "the dtype in which parameters are gathered and computed with; shards stay float32; with float16 the loss is scaled dynamically, and steps with infinite gradients are skipped"),
     CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, param_choices, "float32", "the dtype in which gradients are reduced; float16 works as in mixed_precision_param"),

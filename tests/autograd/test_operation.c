@@ -2,6 +2,7 @@
  * Links: ops */
 #include "autograd/tools.h"
 #include "device/device.h"
+#include "device/kernels.h"
 #include "fsdp/ops.h"
 #include "ops/swish.h"
 
@@ -448,6 +449,49 @@ TEST(tensors_that_are_read_may_share_elements)
         CHECK_NEAR(first_of(part), 7, 0);
         CHECK_ERROR(fsdp_launch_kernel("add", add_first, NULL, 0, &part, 1, &x, 1), FSDP_INVALID, "shares a part");
         CHECK_ERROR(fsdp_launch_kernel("add", add_first, NULL, 0, &x, 1, &part, 1), FSDP_INVALID, "shares a part");
+        end(context);
+    }
+}
+
+/* On the device's own memory: y += x, as whoever writes kernels for it launches one. */
+static fsdp_status add_there(fsdp_stream *stream, const void *arg, void *const *data)
+{
+    const int64_t *numel = arg;
+
+    return fsdp__run_kernel(
+        stream, FSDP__KERNEL_SCALE,
+        &(fsdp__scale_args){
+            .x = data[0], .y = data[2], .alpha = 1, .numel = *numel, .dtype = FSDP_F32, .accumulate = true});
+}
+
+static fsdp_status refuse_there(fsdp_stream *stream, const void *arg, void *const *data)
+{
+    (void)stream;
+    (void)arg;
+    (void)data;
+    return FSDP_FAIL(FSDP_UNSUPPORTED, "not today");
+}
+
+TEST(a_kernel_for_the_device_gets_its_memory_and_its_stream)
+{
+    for (int behind = 0; behind < 2; behind++) {
+        fsdp_context *context = begin(behind);
+        fsdp_device *device = test_device(context);
+        fsdp_tensor *x = make_floats(device, COLS, (const float[]){1, 2, 3, 4, 5}), *reads[] = {x, NULL};
+        fsdp_tensor *y = fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(COLS));
+        float values[COLS];
+        int64_t numel = COLS;
+
+        reads[1] = y;
+        for (int i = 0; i < 3; i++)
+            CHECK_OK(fsdp_launch_device_kernel("add", add_there, &numel, sizeof numel, reads, 2, &y, 1));
+        CHECK_OK(fsdp_tensor_read(y, FSDP_F32, values));
+        for (int i = 0; i < COLS; i++)
+            CHECK_NEAR(values[i], 3 * (i + 1), 0);
+        if (fsdp_launch_device_kernel("no", refuse_there, NULL, 0, &x, 1, &y, 1) == FSDP_OK)
+            CHECK_ERROR(fsdp_stream_synchronize(fsdp_device_stream(device)), FSDP_UNSUPPORTED,
+                        "kernel 'no': not today");
+        CHECK_ERROR(fsdp_launch_device_kernel("k", NULL, NULL, 0, &x, 1, &x, 1), FSDP_INVALID, "a function");
         end(context);
     }
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "backend/cpu/kernels_table.h"
+#include "backend/cuda/kernels_table.h"
 #include "base/compiler.h"
 #include "oracle/oracle.h"
 #include "support/test.h"
@@ -11,7 +12,7 @@
 static float values[N], scales[3];
 static uint8_t codes[N];
 
-/* Runs a kernel of every instruction set on one span; `see` looks at the result. */
+/* Runs a kernel of every instruction set, and of CUDA devices, on one span; `see` looks at the result. */
 static void run_all(fsdp__kernel kernel, fsdp__code code, fsdp__coded_span span, void (*see)(void))
 {
     const fsdp__quantize_args quantize = {.spans = &span, .count = 1, .dtype = FSDP_F32, .code = code};
@@ -19,11 +20,14 @@ static void run_all(fsdp__kernel kernel, fsdp__code code, fsdp__coded_span span,
     fsdp_context *context = test_context();
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
 
-    for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++) {
-        if (!fsdp__cpu_isa_kernels(isa))
+    for (int i = 0; i <= FSDP__CPU_ISAS; i++) {
+        const fsdp__kernel_function *kernels =
+            i < FSDP__CPU_ISAS ? fsdp__cpu_isa_kernels((fsdp__cpu_isa)i) : fsdp__cuda_kernels;
+
+        if (!kernels)
             continue;
-        CHECK_OK(fsdp__cpu_isa_kernels(isa)[kernel](
-            stream, kernel == FSDP__KERNEL_QUANTIZE ? (const void *)&quantize : (const void *)&dequantize));
+        CHECK_OK(kernels[kernel](stream, kernel == FSDP__KERNEL_QUANTIZE ? (const void *)&quantize
+                                                                         : (const void *)&dequantize));
         see();
     }
     fsdp_context_free(context);

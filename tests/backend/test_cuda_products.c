@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if __has_include(<cublasLt.h>)
-#include "backend/cuda/product_plans.h"
+#ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
+#include "device/device.h"
 #endif
 
 /* ---- what a call computes ---- */
@@ -267,248 +268,188 @@ TEST(a_function_that_a_library_lacks_is_named)
                 "libm.so.6 has no function cosine: install the C library");
 }
 
-/* ---- plans ---- */
+/* ---- on a device, with the CUDA that is not there ---- */
 
-#if __has_include(<cublasLt.h>)
+#ifdef FSDP_HAVE_FAKECUDA
 
-/* A cublasLt that only counts. It fails at its call number fail_at. */
-static struct counted {
-    int calls, fail_at, living, asked;
-    cublasStatus_t heuristic;
-    uint32_t reductions, alignment_a;
-} counted;
+enum {
+    M = 5,
+    N = 7,
+    K = 80,             /* enough for scratch */
+    INTERNAL_ERROR = 14 /* of cublasLt */
+};
 
-static cublasStatus_t count(void)
+typedef struct numbers {
+    float a[M * K], b[K * N], c[M * N], bias[N];
+} numbers;
+
+typedef struct setting {
+    fsdp_context *context;
+    fsdp_device *device;
+    numbers *on_device;
+} setting;
+
+static void set_up(setting *s)
 {
-    return ++counted.calls == counted.fail_at ? CUBLAS_STATUS_INTERNAL_ERROR : CUBLAS_STATUS_SUCCESS;
+    void *memory;
+
+    s->context = test_context();
+    s->device = CHECK_PTR(fsdp_cuda(s->context, 0));
+    CHECK_OK(fsdp__device_alloc(s->device, sizeof(numbers), FSDP_MEMORY_WORKSPACE, &memory));
+    s->on_device = memory;
+    for (const char *const *call = fakecuda.calls; *call; call++)
+        fakecuda.fail_call(*call, 0, 0, false); /* counts from here */
 }
 
-static cublasStatus_t made(void **out)
+static void tear_down(setting *s)
 {
-    cublasStatus_t answer = count();
+    char text[128];
 
-    if (answer == CUBLAS_STATUS_SUCCESS)
-        *out = &counted, counted.living++;
-    return answer;
+    fsdp__device_free(s->device, s->on_device, sizeof(numbers), FSDP_MEMORY_WORKSPACE);
+    fsdp_context_free(s->context);
+    if (fakecuda.live(text, sizeof text) != 0)
+        TEST_FAIL("left over: %s", text);
 }
 
-static const char *say(cublasStatus_t answer)
+static fsdp__matmul_args product_of(numbers *x)
 {
-    return answer == CUBLAS_STATUS_INTERNAL_ERROR ? "an internal error" : "another";
+    return (fsdp__matmul_args){.a = x->a,
+                               .b = x->b,
+                               .c = x->c,
+                               .bias = x->bias,
+                               .m = M,
+                               .n = N,
+                               .k = K,
+                               .a_row = K,
+                               .a_col = 1,
+                               .b_row = N,
+                               .b_col = 1,
+                               .c_row = N,
+                               .batch = 1,
+                               .alpha = 1.0f,
+                               .a_dtype = FSDP_F32,
+                               .b_dtype = FSDP_F32,
+                               .c_dtype = FSDP_F32,
+                               .bias_dtype = FSDP_F32};
 }
 
-static cublasStatus_t make_operation(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
+/* Computes a product there. If that succeeds, it is right. */
+static fsdp_status compute(const setting *s)
 {
-    CHECK_EQ(compute, CUBLAS_COMPUTE_32F);
-    CHECK_EQ(scale, CUDA_R_32F);
-    return made((void **)out);
+    static numbers host, back;
+    fsdp_stream *stream = fsdp_device_stream(s->device);
+    fsdp__matmul_args args = product_of(s->on_device), here = product_of(&host);
+
+    for (size_t i = 0; i < sizeof host / sizeof(float); i++)
+        ((float *)&host)[i] = (float)(i % 5);
+    FSDP_TRY(fsdp__copy_to_device(stream, s->on_device, &host, sizeof host));
+    FSDP_TRY(fsdp__launch_matmul(stream, &args));
+    FSDP_TRY(fsdp__copy_to_host(stream, &back, s->on_device, sizeof back));
+    FSDP_TRY(fsdp_stream_synchronize(stream));
+    oracle_matmul(&here);
+    CHECK_BYTES(back.c, host.c, sizeof host.c);
+    return FSDP_OK;
 }
 
-static cublasStatus_t free_operation(cublasLtMatmulDesc_t operation)
+TEST(a_product_is_one_call_of_cublaslt_and_no_kernel)
 {
-    counted.living -= operation != NULL;
-    return CUBLAS_STATUS_SUCCESS;
+    setting s;
+
+    set_up(&s);
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(compute(&s));
+    CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 3);
+    CHECK_EQ(fakecuda.uses("cublasLtMatmulAlgoGetHeuristic"), 1);
+    CHECK_EQ(fakecuda.uses("kernel"), 0);
+    tear_down(&s);
 }
 
-static cublasStatus_t set_operation(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute,
-                                    const void *value, size_t bytes)
+static void launch(const setting *s, const fsdp__matmul_args *args)
 {
-    CHECK_PTR(operation);
-    CHECK_PTR(value);
-    CHECK_EQ(bytes, attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : sizeof(int32_t));
-    return count();
+    fsdp_stream *stream = fsdp_device_stream(s->device);
+
+    CHECK_OK(fsdp__launch_matmul(stream, args));
+    CHECK_OK(fsdp_stream_synchronize(stream));
 }
 
-static cublasStatus_t make_layout(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
-                                  int64_t ld)
+TEST(what_cublaslt_does_not_compute_is_a_kernel)
 {
-    CHECK_EQ(type, CUDA_R_32F);
-    CHECK(rows > 0 && cols > 0 && ld >= (int64_t)rows);
-    return made((void **)out);
+    setting s;
+    fsdp__matmul_args args;
+
+    set_up(&s);
+    args = product_of(s.on_device);
+    args.a_dtype = FSDP_BF16; /* operands of two dtypes are no call */
+    launch(&s, &args);
+    CHECK_EQ(fakecuda.uses("cublasLtCreate"), 0);
+    CHECK_EQ(fakecuda.uses("kernel"), 1);
+    args.a_dtype = args.b_dtype = FSDP_F16;
+    args.a = (const char *)args.a + 2; /* at such an address it has no algorithm, and is asked once */
+    for (int i = 0; i < 2; i++)
+        launch(&s, &args);
+    CHECK_EQ(fakecuda.uses("cublasLtMatmulAlgoGetHeuristic"), 1);
+    CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 0);
+    CHECK_EQ(fakecuda.uses("kernel"), 3);
+    tear_down(&s);
 }
 
-static cublasStatus_t free_layout(cublasLtMatrixLayout_t layout)
+TEST(plans_of_layouts_that_never_come_again_are_dropped)
 {
-    counted.living -= layout != NULL;
-    return CUBLAS_STATUS_SUCCESS;
+    setting s;
+    fsdp__matmul_args args;
+    char text[128];
+
+    set_up(&s);
+    args = product_of(s.on_device);
+    args.m = 2, args.n = args.k = args.b_row = 1;
+    for (args.a_row = 1; args.a_row <= 140; args.a_row++)
+        for (args.c_row = 1; args.c_row <= 35; args.c_row++)
+            launch(&s, &args);
+    CHECK_EQ(fakecuda.uses("cublasLtMatmul"), 140 * 35);
+    CHECK_EQ(fakecuda.uses("cublasLtMatmulAlgoGetHeuristic"), 140 * 35);
+    CHECK(fakecuda.live(text, sizeof text) < 4 * 1000); /* 4900 plans have 4 objects each */
+    tear_down(&s);
 }
 
-static cublasStatus_t set_layout(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
-                                 const void *value, size_t bytes)
+TEST(a_product_without_memory_is_an_error)
 {
-    CHECK_PTR(layout);
-    CHECK_PTR(value);
-    CHECK_EQ(bytes, attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? sizeof(int32_t) : sizeof(int64_t));
-    return count();
+    setting s;
+
+    set_up(&s);
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, compute(&s));
+    CHECK_EQ(fakecuda.uses("kernel"), 0);
+    tear_down(&s);
 }
 
-static cublasStatus_t make_preference(cublasLtMatmulPreference_t *out)
+/* Returns whether the n-th use of the call failed, of those for a device's first product. */
+static bool fails_cleanly(const char *call, long nth)
 {
-    return made((void **)out);
+    setting s;
+    bool failed;
+
+    set_up(&s);
+    fakecuda.fail_call(call, nth, INTERNAL_ERROR, false);
+    failed = compute(&s) != FSDP_OK;
+    CHECK_EQ(failed, fakecuda.failed(call));
+    if (failed)
+        CHECK_CONTAINS(fsdp_last_error(), call);
+    fakecuda.mend();
+    fsdp_clear_error();
+    CHECK_OK(compute(&s));
+    tear_down(&s);
+    return failed;
 }
 
-static cublasStatus_t free_preference(cublasLtMatmulPreference_t preference)
+TEST(each_call_of_cublaslt_that_fails_is_told_and_the_next_product_is_right)
 {
-    counted.living -= preference != NULL;
-    return CUBLAS_STATUS_SUCCESS;
-}
+    int failures = 0;
 
-static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference,
-                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value, size_t bytes)
-{
-    CHECK_PTR(preference);
-    CHECK_EQ(bytes, attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(uint64_t) : sizeof(uint32_t));
-    if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
-        memcpy(&counted.reductions, value, bytes);
-    if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)
-        memcpy(&counted.alignment_a, value, bytes);
-    return count();
-}
-
-static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
-                                cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                cublasLtMatmulPreference_t preference, int most,
-                                cublasLtMatmulHeuristicResult_t *results, int *out)
-{
-    cublasStatus_t answer = count();
-
-    CHECK(!handle && operation && a && b && c && c == d && preference && most == 1);
-    counted.asked++;
-    if (answer != CUBLAS_STATUS_SUCCESS || counted.heuristic != CUBLAS_STATUS_SUCCESS)
-        return answer != CUBLAS_STATUS_SUCCESS ? answer : counted.heuristic;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    results[0].workspaceSize = 1234;
-    *out = 1;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static const fsdp__cublaslt counting = {.GetStatusString = say,
-                                        .MatmulDescCreate = make_operation,
-                                        .MatmulDescDestroy = free_operation,
-                                        .MatmulDescSetAttribute = set_operation,
-                                        .MatrixLayoutCreate = make_layout,
-                                        .MatrixLayoutDestroy = free_layout,
-                                        .MatrixLayoutSetAttribute = set_layout,
-                                        .MatmulPreferenceCreate = make_preference,
-                                        .MatmulPreferenceDestroy = free_preference,
-                                        .MatmulPreferenceSetAttribute = set_preference,
-                                        .MatmulAlgoGetHeuristic = heuristic};
-
-/* A biased call of a batch, which sets all there is to set. */
-static fsdp__product_call any_call(int64_t side)
-{
-    _Alignas(64) static float memory[16];
-    fsdp__product_call call;
-    const fsdp__matmul_args k = {.a = memory,
-                                 .b = memory + 1,
-                                 .c = memory,
-                                 .bias = memory,
-                                 .m = side,
-                                 .n = 2,
-                                 .k = 2,
-                                 .a_row = 2,
-                                 .a_col = 1,
-                                 .b_row = 2,
-                                 .b_col = 1,
-                                 .c_row = 2,
-                                 .batch = 2,
-                                 .a_dtype = FSDP_F32,
-                                 .b_dtype = FSDP_F32,
-                                 .c_dtype = FSDP_F32,
-                                 .bias_dtype = FSDP_F32};
-
-    CHECK(fsdp__product_call_of(&k, &call));
-    return call;
-}
-
-TEST(a_call_is_planned_once)
-{
-    fsdp__product_plans plans = {.count = 0};
-    fsdp__product_call call = any_call(2), other = any_call(3);
-    fsdp__product_plan *plan, *again;
-
-    counted = (struct counted){.fail_at = -1};
-    CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan));
-    CHECK(plan->taken);
-    CHECK_EQ(plan->workspace_bytes, 1234);
-    CHECK_EQ(counted.reductions, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-    CHECK_EQ(counted.alignment_a, sizeof(float)); /* the first matrix is our b */
-    CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &call, &again));
-    CHECK(again == plan);
-    CHECK_EQ(counted.asked, 1);
-    CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &other, &again));
-    CHECK(again != plan);
-    CHECK_EQ(counted.asked, 2);
-    fsdp__product_plans_drop(&plans, &counting);
-    CHECK_EQ(counted.living, 0);
-}
-
-TEST(a_call_without_an_algorithm_is_not_asked_for_again)
-{
-    fsdp__product_plans plans = {.count = 0};
-    fsdp__product_call call = any_call(2);
-    fsdp__product_plan *plan;
-
-    counted = (struct counted){.fail_at = -1, .heuristic = CUBLAS_STATUS_NOT_SUPPORTED};
-    for (int i = 0; i < 2; i++) {
-        CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan));
-        CHECK(!plan->taken);
-    }
-    CHECK_EQ(counted.asked, 1);
-    fsdp__product_plans_drop(&plans, &counting);
-    CHECK_EQ(counted.living, 0);
-}
-
-TEST(plans_of_shapes_that_never_come_again_are_dropped)
-{
-    fsdp__product_plans plans = {.count = 0};
-    fsdp__product_plan *plan;
-
-    counted = (struct counted){.fail_at = -1};
-    for (int64_t side = 1; side <= 10000; side++) {
-        fsdp__product_call call = any_call(side);
-
-        CHECK_OK(fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan));
-        CHECK_EQ(counted.living, 4 * plans.count);
-        CHECK(plans.count <= 4096);
-    }
-    fsdp__product_plans_drop(&plans, &counting);
-    CHECK_EQ(counted.living, 0);
-}
-
-TEST(each_call_of_cublaslt_that_fails_leaves_nothing_behind)
-{
-    fsdp__product_call call = any_call(2);
-    fsdp_status status = FSDP_UNSUPPORTED;
-
-    for (int nth = 1; status != FSDP_OK; nth++) {
-        fsdp__product_plans plans = {.count = 0};
-        fsdp__product_plan *plan;
-
-        counted = (struct counted){.fail_at = nth};
-        status = fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan);
-        CHECK(status == FSDP_OK || (status == FSDP_UNSUPPORTED && !plan && plans.count == 0));
-        if (status != FSDP_OK)
-            CHECK_CONTAINS(fsdp_last_error(), "failed: an internal error");
-        fsdp__product_plans_drop(&plans, &counting);
-        CHECK_EQ(counted.living, 0);
-    }
-    CHECK(counted.calls > 15);
-}
-
-TEST(a_plan_without_memory_is_an_error)
-{
-    fsdp__product_call call = any_call(2);
-
-    counted = (struct counted){.fail_at = -1};
-    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
-        fsdp__product_plans plans = {.count = 0};
-        fsdp__product_plan *plan;
-
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__product_plan_of(&plans, &counting, NULL, &call, &plan));
-        fsdp__product_plans_drop(&plans, &counting);
-        CHECK_EQ(counted.living, 0);
-    }
+    for (const char *const *call = fakecuda.calls; *call; call++)
+        if (strncmp(*call, "cublasLt", 8) == 0 && !strstr(*call, "Destroy"))
+            for (long nth = 1; fails_cleanly(*call, nth); nth++)
+                failures++;
+    CHECK(failures > 15);
 }
 
 #endif

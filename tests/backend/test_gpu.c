@@ -15,16 +15,25 @@ static fsdp_device *gpu(fsdp_context *context)
 static void hold(fsdp__kernel kernel)
 {
     fsdp_context *context = test_context();
-    oracle_table table = {.name = "cuda:0", .own_bits = true, .device = gpu(context)};
+    const oracle_table *bits = oracle_bits(kernel);
+    oracle_table tables[2];
+    int count = 0;
 
-    oracle_hold_kernel(fsdp_device_stream(CHECK_PTR(fsdp_cpu(context))), &table, 1,
-                       test_long() ? 100 : test_brief() ? 2 : 20, kernel);
+    if (bits)
+        tables[count++] = *bits;
+    tables[count++] = (oracle_table){
+        .name = "cuda:0", .own_functions = true, .rounds_factors = true, .own_bits = !bits, .device = gpu(context)};
+    oracle_hold_kernel(fsdp_device_stream(CHECK_PTR(fsdp_cpu(context))), tables, count,
+                       test_long()    ? 100
+                       : test_brief() ? 2
+                                      : 20,
+                       kernel);
     fsdp_context_free(context);
 }
 
-#define CASE(NAME, name, class)        \
+#define CASE(NAME, name, class)         \
     TEST(name##_agrees_with_the_oracle) \
-    {                                  \
-        hold(FSDP__KERNEL_##NAME);     \
+    {                                   \
+        hold(FSDP__KERNEL_##NAME);      \
     }
 FSDP__KERNEL_MAP(CASE)

@@ -3,6 +3,7 @@
 
 #include "backend/cpu/kernels/mathf.h"
 #include "backend/cpu/kernels_table.h"
+#include "backend/cuda/kernels_table.h"
 #include "base/compiler.h"
 #include "base/rng.h"
 #include "oracle/oracle.h"
@@ -10,16 +11,19 @@
 
 #define HALVES 65536
 
-/* Runs one kernel of every instruction set; `see` looks at the result. */
+/* Runs one kernel of every instruction set, and of CUDA devices; `see` looks at the result. */
 static void run_all(fsdp__kernel kernel, const void *args, void (*see)(const void *), const void *seen)
 {
     fsdp_context *context = test_context();
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
 
-    for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++) {
-        if (!fsdp__cpu_isa_kernels(isa))
+    for (int i = 0; i <= FSDP__CPU_ISAS; i++) {
+        const fsdp__kernel_function *kernels =
+            i < FSDP__CPU_ISAS ? fsdp__cpu_isa_kernels((fsdp__cpu_isa)i) : fsdp__cuda_kernels;
+
+        if (!kernels || !kernels[kernel])
             continue;
-        CHECK_OK(fsdp__cpu_isa_kernels(isa)[kernel](stream, args));
+        CHECK_OK(kernels[kernel](stream, args));
         see(seen);
     }
     fsdp_context_free(context);

@@ -31,7 +31,16 @@ static double oracle_probabilities(const fsdp__attention_forward_args *k, int64_
     return sum > 0.0 ? top + log(sum) : -INFINITY;
 }
 
-void oracle_attention_forward(const fsdp__attention_forward_args *k)
+/* What of a term is summed up: itself, or its size. */
+typedef double part(double x);
+
+static double itself(double x)
+{
+    return x;
+}
+
+/* Writes elements of `dtype` to out. */
+static void attend(const fsdp__attention_forward_args *k, part *of, fsdp_dtype dtype)
 {
     double *p = malloc((size_t)k->kv_time * sizeof(double) + 1);
 
@@ -44,16 +53,27 @@ void oracle_attention_forward(const fsdp__attention_forward_args *k)
         for (int64_t d = 0; d < k->head_dim; d++) {
             double sum = 0.0;
             for (int64_t s = 0; s < k->kv_time; s++)
-                sum += p[s] * oracle_get(k->dtype, k->v, b * k->v_batch + s * k->v_stride_time + kv * k->v_head + d);
-            oracle_put(k->dtype, k->out, b * k->out_batch + t * k->out_stride_time + h * k->out_head + d, sum);
+                sum +=
+                    of(p[s] * oracle_get(k->dtype, k->v, b * k->v_batch + s * k->v_stride_time + kv * k->v_head + d));
+            oracle_put(dtype, k->out, b * k->out_batch + t * k->out_stride_time + h * k->out_head + d, sum);
         }
     }
     free(p);
 }
 
+void oracle_attention_forward(const fsdp__attention_forward_args *k)
+{
+    attend(k, itself, k->dtype);
+}
+
+void oracle_attention_forward_terms(const fsdp__attention_forward_args *k)
+{
+    attend(k, fabs, FSDP_F32);
+}
+
 /* Adds query (b, h, t)'s share to the gradients, all in double; dq, dk, dv are dense (batch, time, heads, D). */
-static void oracle_attention_query(const fsdp__attention_backward_args *a, int64_t b, int64_t h, int64_t t, double *p,
-                                   double *dq, double *dk, double *dv)
+static void oracle_attention_query(const fsdp__attention_backward_args *a, part *of, int64_t b, int64_t h, int64_t t,
+                                   double *p, double *dq, double *dk, double *dv)
 {
     const fsdp__attention_forward_args *k = &a->forward;
     int64_t kv = h / (k->heads / k->kv_heads), d_count = k->head_dim;
@@ -73,9 +93,9 @@ static void oracle_attention_query(const fsdp__attention_backward_args *a, int64
             dp += oracle_get(k->dtype, a->dout, out + d) * oracle_get(k->dtype, k->v, value + d);
         ds = p[s] * (dp - delta) * (double)k->scale;
         for (int64_t d = 0; d < d_count; d++) {
-            dvs[d] += p[s] * oracle_get(k->dtype, a->dout, out + d);
-            dks[d] += ds * oracle_get(k->dtype, k->q, query + d);
-            dq[((b * k->q_time + t) * k->heads + h) * d_count + d] += ds * oracle_get(k->dtype, k->k, key + d);
+            dvs[d] += of(p[s] * oracle_get(k->dtype, a->dout, out + d));
+            dks[d] += of(ds * oracle_get(k->dtype, k->q, query + d));
+            dq[((b * k->q_time + t) * k->heads + h) * d_count + d] += of(ds * oracle_get(k->dtype, k->k, key + d));
         }
     }
 }
@@ -89,7 +109,8 @@ static void put_heads(fsdp_dtype dtype, const double *src, void *dst, const int6
     }
 }
 
-void oracle_attention_backward(const fsdp__attention_backward_args *a)
+/* Writes elements of `dtype` to dq, dk, dv. */
+static void differentiate(const fsdp__attention_backward_args *a, part *of, fsdp_dtype dtype)
 {
     const fsdp__attention_forward_args *k = &a->forward;
     int64_t q_size[4] = {k->batch, k->q_time, k->heads, k->head_dim};
@@ -101,15 +122,25 @@ void oracle_attention_backward(const fsdp__attention_backward_args *a)
     bool own = a->dq_batch != 0;
 
     for (int64_t e = 0; e < k->batch * k->heads * k->q_time; e++)
-        oracle_attention_query(a, e / k->q_time / k->heads, e / k->q_time % k->heads, e % k->q_time, p, dq, dk, dv);
-    put_heads(k->dtype, dq, a->dq, q_size, own ? a->dq_batch : k->q_batch, own ? a->dq_stride_time : k->q_stride_time,
+        oracle_attention_query(a, of, e / k->q_time / k->heads, e / k->q_time % k->heads, e % k->q_time, p, dq, dk, dv);
+    put_heads(dtype, dq, a->dq, q_size, own ? a->dq_batch : k->q_batch, own ? a->dq_stride_time : k->q_stride_time,
               own ? a->dq_head : k->q_head);
-    put_heads(k->dtype, dk, a->dk, kv_size, own ? a->dk_batch : k->k_batch, own ? a->dk_stride_time : k->k_stride_time,
+    put_heads(dtype, dk, a->dk, kv_size, own ? a->dk_batch : k->k_batch, own ? a->dk_stride_time : k->k_stride_time,
               own ? a->dk_head : k->k_head);
-    put_heads(k->dtype, dv, a->dv, kv_size, own ? a->dv_batch : k->v_batch, own ? a->dv_stride_time : k->v_stride_time,
+    put_heads(dtype, dv, a->dv, kv_size, own ? a->dv_batch : k->v_batch, own ? a->dv_stride_time : k->v_stride_time,
               own ? a->dv_head : k->v_head);
     free(p);
     free(dq);
     free(dk);
     free(dv);
+}
+
+void oracle_attention_backward(const fsdp__attention_backward_args *a)
+{
+    differentiate(a, itself, a->forward.dtype);
+}
+
+void oracle_attention_backward_terms(const fsdp__attention_backward_args *a)
+{
+    differentiate(a, fabs, FSDP_F32);
 }

@@ -14,6 +14,10 @@ FSDP__KERNEL_MAP(ORACLE_CASE)
 /* An uneven size: mostly small, sometimes past a vector, a panel or a thread's share; 0 now and then. */
 int64_t a_size(test_case *c, int64_t largest);
 
+/* Attention and its gradients whose sizes, strides and inputs (q, k, v) are set. */
+void attention_forward_of(test_case *c, fsdp__attention_forward_args a);
+void attention_backward_of(test_case *c, fsdp__attention_forward_args forward);
+
 /* Layouts, strides and memory of a product whose sides, batch and dtypes are set; a bias now and then. */
 void draw_product(test_case *c, fsdp__matmul_args *a);
 #define PRODUCT_TEXT "m %ld n %ld k %ld batch %ld a_row %ld b_row %ld bias %d alpha %g accumulate %d"

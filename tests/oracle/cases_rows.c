@@ -7,15 +7,46 @@
 
 /* ---- rows ---- */
 
+/* Draws the sizes of a matrix: now and then few rows that are very long, or very many that are short. */
+static void draw_rows(test_case *c, int64_t *rows, int64_t *cols)
+{
+    switch (between(c, 0, 9)) {
+    case 0:
+        *rows = between(c, 1, 2);
+        *cols = 8 * between(c, 1025, 1200) + (coin(c) ? between(c, 0, 7) : 0);
+        break;
+    case 1:
+        *rows = between(c, 1025, 1200);
+        *cols = between(c, 16, 24);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Puts numbers that are none into f32s, and now and then a row of -infinity. */
+static void spoil(test_case *c, void *x, int64_t rows, int64_t cols)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY, -INFINITY};
+    float *p = x;
+
+    if (c->dtype != FSDP_F32 || rows == 0 || coin(c))
+        return;
+    for (size_t i = 0; i < FSDP__COUNT_OF(odd); i++)
+        p[between(c, 0, rows * cols - 1)] = odd[i];
+    if (coin(c))
+        for (int64_t i = 0, row = between(c, 0, rows - 1); i < cols; i++)
+            p[row * cols + i] = -INFINITY;
+}
+
 void norm_forward_case(test_case *c)
 {
     int64_t rows = a_size(c, 80), cols = between(c, 1, 600);
-    fsdp__norm_forward_args a = {.rows = rows,
-                                 .cols = cols,
-                                 .eps = 1e-5f,
-                                 .rms = coin(c),
-                                 .dtype = c->dtype,
-                                 .weight_dtype = coin(c) ? FSDP_F32 : c->dtype};
+    fsdp__norm_forward_args a = {
+        .eps = 1e-5f, .rms = coin(c), .dtype = c->dtype, .weight_dtype = coin(c) ? FSDP_F32 : c->dtype};
+
+    draw_rows(c, &rows, &cols);
+    a.rows = rows, a.cols = cols;
 
     a.x = an_input(c, c->dtype, rows * cols, -3.0, 5.0);
     if (coin(c)) {
@@ -37,15 +68,15 @@ void norm_forward_case(test_case *c)
 void norm_backward_case(test_case *c)
 {
     int64_t rows = a_size(c, 200), cols = between(c, 1, 400);
-    fsdp__norm_backward_args a = {.rows = rows,
-                                  .cols = cols,
-                                  .rms = coin(c),
+    fsdp__norm_backward_args a = {.rms = coin(c),
                                   .accumulate_weight = coin(c),
                                   .accumulate_bias = coin(c),
                                   .dtype = c->dtype,
                                   .weight_dtype = coin(c) ? FSDP_F32 : c->dtype,
                                   .dweight_dtype = coin(c) ? FSDP_F32 : c->dtype};
 
+    draw_rows(c, &rows, &cols);
+    a.rows = rows, a.cols = cols;
     a.s = an_input(c, c->dtype, rows * cols, -2.0, 3.0);
     a.dy = an_input(c, c->dtype, rows * cols, -2.0, 2.0);
     a.dsum = coin(c) ? an_input(c, c->dtype, rows * cols, -2.0, 2.0) : NULL;
@@ -70,7 +101,7 @@ void rope_case(test_case *c)
                          .time = a_size(c, 60),
                          .heads = between(c, 1, 4),
                          .head_dim = d,
-                         .position0 = between(c, 0, 5000),
+                         .position0 = coin(c) ? between(c, 0, 5000) : between(c, 900000, 999900),
                          .dtype = c->dtype,
                          .inverse = coin(c),
                          .accumulate = coin(c)};
@@ -97,8 +128,11 @@ void softmax_forward_case(test_case *c)
 {
     fsdp__softmax_forward_args a = {
         .rows = a_size(c, 60), .cols = between(c, 1, 900), .log = coin(c), .dtype = c->dtype};
+    void *x;
 
-    a.x = an_input(c, c->dtype, a.rows * a.cols, -12.0, 12.0);
+    draw_rows(c, &a.rows, &a.cols);
+    a.x = x = an_input(c, c->dtype, a.rows * a.cols, -12.0, 12.0);
+    spoil(c, x, a.rows, a.cols);
     a.y = coin(c) ? (void *)(uintptr_t)a.x : an_output(c, c->dtype, a.rows * a.cols, 0.0, 0.0);
     also_output(c, a.y, 3e-6, a.log ? 2e-6 : 1e-7);
     check(c, &a, "%ld x %ld, log %d", (long)a.rows, (long)a.cols, a.log);
@@ -109,33 +143,43 @@ void softmax_backward_case(test_case *c)
     fsdp__softmax_backward_args a = {
         .rows = a_size(c, 60), .cols = between(c, 1, 900), .log = coin(c), .dtype = c->dtype};
 
+    draw_rows(c, &a.rows, &a.cols);
     a.y = an_input(c, c->dtype, a.rows * a.cols, a.log ? -9.0 : 0.0, a.log ? -1.0 : 2.0 / (double)a.cols);
     a.dy = an_input(c, c->dtype, a.rows * a.cols, -2.0, 2.0);
     a.dx = an_output(c, c->dtype, a.rows * a.cols, 2e-6, a.log ? 1e-5 : 4e-6 / (double)a.cols);
     check(c, &a, "%ld x %ld, log %d", (long)a.rows, (long)a.cols, a.log);
 }
 
+/* Draws targets: all that are to be ignored or are none, now and then, or some. */
+static int32_t *draw_targets(test_case *c, const fsdp__cross_entropy_args *a)
+{
+    int32_t *targets = an_input(c, FSDP_I32, a->rows, 0.0, (double)(a->cols - 1));
+    int64_t few = between(c, 0, 7) == 0 ? 0 : 15;
+
+    for (int64_t r = 0; r < a->rows; r++)
+        if (between(c, 0, few) == 0)
+            targets[r] = coin(c) ? a->ignore_index : coin(c) ? (int32_t)a->cols : -7;
+    return targets;
+}
+
 void cross_entropy_case(test_case *c)
 {
     int64_t rows = a_size(c, 60), cols = between(c, 1, 1500);
-    fsdp__cross_entropy_args a = {.rows = rows,
-                                  .cols = cols,
-                                  .loss_scale = coin(c) ? 1.0f : 0.01f,
-                                  .ignore_index = coin(c) ? -100 : (int32_t)between(c, 0, cols - 1),
+    fsdp__cross_entropy_args a = {.loss_scale = coin(c) ? 1.0f : 0.01f,
                                   .dtype = c->dtype,
                                   .dlogits_dtype = coin(c) ? c->dtype : any_float(c),
                                   .accumulate_loss = coin(c)};
-    int32_t *targets;
+    void *logits;
 
-    a.logits = an_input(c, c->dtype, rows * cols, -8.0, 8.0);
-    targets = an_input(c, FSDP_I32, rows, 0.0, (double)(cols - 1));
-    for (int64_t r = 0; r < rows; r++)
-        if (between(c, 0, 15) == 0)
-            targets[r] = coin(c) ? a.ignore_index : coin(c) ? (int32_t)cols : -7;
-    a.targets = targets;
+    draw_rows(c, &rows, &cols);
+    a.rows = rows, a.cols = cols;
+    a.ignore_index = coin(c) ? -100 : (int32_t)between(c, 0, cols - 1);
+    a.logits = logits = an_input(c, c->dtype, rows * cols, -8.0, 8.0);
+    spoil(c, logits, rows, cols);
+    a.targets = draw_targets(c, &a);
     if (between(c, 0, 3)) {
-        a.dlogits = a.dlogits_dtype == c->dtype && coin(c) ? (void *)(uintptr_t)a.logits
-                                                           : an_output(c, a.dlogits_dtype, rows * cols, 0.0, 0.0);
+        a.dlogits =
+            a.dlogits_dtype == c->dtype && coin(c) ? logits : an_output(c, a.dlogits_dtype, rows * cols, 0.0, 0.0);
         also_output(c, a.dlogits, 3e-6, 2e-7 * (double)a.loss_scale);
     }
     a.loss = an_output(c, FSDP_F32, 1, 2e-6, 2e-6 * (double)rows);
@@ -144,15 +188,28 @@ void cross_entropy_case(test_case *c)
           a.dlogits ? fsdp_dtype_name(a.dlogits_dtype) : "none", a.ignore_index);
 }
 
+/* Draws ids of rows of a table: all different ones, or mostly one; none is in the table now and then, or some are not.
+ */
+static int32_t *draw_ids(test_case *c, int64_t rows, int64_t table_rows)
+{
+    int32_t *ids = an_input(c, FSDP_I32, rows, 0.0, (double)(table_rows - 1));
+    int64_t few = between(c, 0, 7) == 0 ? 0 : between(c, 1, 30);
+    bool many = between(c, 0, 3) == 0;
+
+    for (int64_t r = 0; r < rows; r++)
+        if (between(c, 0, few) == 0)
+            ids[r] = coin(c) ? -1 : (int32_t)table_rows;
+        else if (many && between(c, 0, 9))
+            ids[r] = (int32_t)(table_rows / 2);
+    return ids;
+}
+
 void embedding_forward_case(test_case *c)
 {
     fsdp__embedding_forward_args a = {
         .rows = a_size(c, 90), .cols = a_size(c, 500), .table_rows = between(c, 1, 50), .dtype = c->dtype};
-    int32_t *ids = an_input(c, FSDP_I32, a.rows, 0.0, (double)(a.table_rows - 1));
 
-    if (a.rows > 0 && coin(c))
-        ids[between(c, 0, a.rows - 1)] = coin(c) ? -1 : (int32_t)a.table_rows;
-    a.ids = ids;
+    a.ids = draw_ids(c, a.rows, a.table_rows);
     a.table = an_input(c, c->dtype, a.table_rows * a.cols, -2.0, 2.0);
     a.y = an_output(c, c->dtype, a.rows * a.cols, 0.0, 0.0);
     a.bad_row = coin(c) ? an_output(c, FSDP_I64, 1, 0.0, 0.0) : NULL;
@@ -161,17 +218,17 @@ void embedding_forward_case(test_case *c)
 
 void embedding_backward_case(test_case *c)
 {
-    fsdp__embedding_backward_args a = {.rows = a_size(c, 200),
-                                       .cols = coin(c) ? a_size(c, 60) : between(c, 1000, 1100),
-                                       .table_rows = between(c, 1, 60),
+    bool many = between(c, 0, 4) == 0;
+    fsdp__embedding_backward_args a = {.rows = many ? between(c, 2049, 5000) : a_size(c, 200),
+                                       .cols = many      ? between(c, 1, 2)
+                                               : coin(c) ? a_size(c, 60)
+                                                         : between(c, 1000, 1100),
+                                       .table_rows = many ? between(c, 64, 300) : between(c, 1, 60),
                                        .dtype = c->dtype,
                                        .dtable_dtype = coin(c) ? FSDP_F32 : c->dtype,
                                        .accumulate = coin(c)};
-    int32_t *ids = an_input(c, FSDP_I32, a.rows, 0.0, (double)(a.table_rows - 1));
 
-    if (a.rows > 0 && coin(c))
-        ids[between(c, 0, a.rows - 1)] = coin(c) ? -1 : (int32_t)a.table_rows;
-    a.ids = ids;
+    a.ids = draw_ids(c, a.rows, a.table_rows);
     a.dy = an_input(c, c->dtype, a.rows * a.cols, -2.0, 2.0);
     a.dtable = an_output(c, a.dtable_dtype, a.table_rows * a.cols, 1e-6, 2e-7 * (double)(a.rows + 10));
     check(c, &a, "%ld x %ld of %ld, accumulate %d", (long)a.rows, (long)a.cols, (long)a.table_rows, a.accumulate);
@@ -227,7 +284,7 @@ void topk_case(test_case *c)
 {
     bool is_long = between(c, 0, 3) == 0;
     fsdp__topk_args a = {.rows = is_long ? between(c, 1, 3) : a_size(c, 40),
-                         .cols = is_long ? between(c, 600, 1500) : between(c, 1, 300),
+                         .cols = is_long ? between(c, 600, 2300) : between(c, 1, 300),
                          .largest = coin(c),
                          .dtype = c->dtype};
     float *x;
@@ -289,19 +346,37 @@ static fsdp__attention_forward_args attention_inputs(test_case *c)
     return a;
 }
 
-void attention_forward_case(test_case *c)
+/* Returns whether a table rounds the left factors of attention's products with values, keys and queries. */
+static bool rounds_factors(const test_case *c)
 {
-    fsdp__attention_forward_args a = attention_inputs(c);
+    bool rounds = false;
 
+    for (int t = 0; t < c->table_count; t++)
+        rounds = rounds || c->tables[t].rounds_factors;
+    return rounds;
+}
+
+void attention_forward_of(test_case *c, fsdp__attention_forward_args a)
+{
     a.out = an_output(c, c->dtype, a.batch * a.out_batch, 4e-6, 4e-6);
     a.lse = coin(c) ? an_output(c, FSDP_F32, a.batch * a.heads * a.q_time, 2e-6, 1e-5) : NULL;
+    if (rounds_factors(c)) {
+        fsdp__attention_forward_args terms = a;
+        terms.lse = NULL, terms.out = terms_of(c, a.out);
+        oracle_attention_forward_terms(&terms);
+    }
     check(c, &a, "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d", (long)a.batch, (long)a.q_time,
           (long)a.kv_time, (long)a.heads, (long)a.kv_heads, (long)a.head_dim, a.causal);
 }
 
-void attention_backward_case(test_case *c)
+void attention_forward_case(test_case *c)
 {
-    fsdp__attention_backward_args a = {.forward = attention_inputs(c)};
+    attention_forward_of(c, attention_inputs(c));
+}
+
+void attention_backward_of(test_case *c, fsdp__attention_forward_args forward)
+{
+    fsdp__attention_backward_args a = {.forward = forward};
     fsdp__attention_forward_args *f = &a.forward;
     double absolute = 2e-5 + rounding(c->dtype) * 0.5; /* out, which is rounded, is an input here */
 
@@ -317,11 +392,59 @@ void attention_backward_case(test_case *c)
     a.dq = an_output(c, c->dtype, f->batch * (a.dq_batch ? a.dq_batch : f->q_batch), 1e-5, absolute);
     a.dk = an_output(c, c->dtype, f->batch * (a.dq_batch ? a.dk_batch : f->k_batch), 1e-5, absolute);
     a.dv = an_output(c, c->dtype, f->batch * (a.dq_batch ? a.dv_batch : f->v_batch), 1e-5, absolute);
+    if (rounds_factors(c)) {
+        fsdp__attention_backward_args terms = a;
+        terms.dq = terms_of(c, a.dq), terms.dk = terms_of(c, a.dk), terms.dv = terms_of(c, a.dv);
+        oracle_attention_backward_terms(&terms);
+    }
     check(c, &a, "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d", (long)f->batch, (long)f->q_time,
           (long)f->kv_time, (long)f->heads, (long)f->kv_heads, (long)f->head_dim, f->causal);
 }
 
+void attention_backward_case(test_case *c)
+{
+    attention_backward_of(c, attention_inputs(c));
+}
+
 /* ---- optimizers ---- */
+
+/* The call on a device of its own; its results are read back. */
+static void power_sum_there(const test_case *c, fsdp_device *device, const fsdp__power_sum_args *k)
+{
+    fsdp_stream *stream = fsdp_device_stream(device);
+    size_t bytes[SEGMENTS], result_bytes = isinf(k->p) ? sizeof *k->largest : sizeof *k->sum;
+    fsdp__span spans[SEGMENTS];
+    fsdp__power_sum_args a = *k;
+    void *result;
+
+    a.spans = spans;
+    CHECK_OK(fsdp__device_alloc(device, result_bytes, FSDP_MEMORY_WORKSPACE, &result));
+    a.sum = isinf(k->p) ? NULL : result;
+    a.largest = isinf(k->p) ? result : NULL;
+    for (int64_t s = 0; s < k->count; s++) {
+        spans[s] = k->spans[s];
+        bytes[s] = (size_t)spans[s].numel * fsdp_dtype_size(c->dtype) + 1;
+        CHECK_OK(fsdp__device_alloc(device, bytes[s], FSDP_MEMORY_WORKSPACE, (void **)(uintptr_t)&spans[s].src));
+        CHECK_OK(fsdp__copy_to_device(stream, (void *)(uintptr_t)spans[s].src, k->spans[s].src, bytes[s] - 1));
+    }
+    CHECK_OK(fsdp__launch(stream, c->kernel, &a));
+    CHECK_OK(fsdp__copy_to_host(stream, isinf(k->p) ? (void *)k->largest : k->sum, result, result_bytes));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    for (int64_t s = 0; s < k->count; s++)
+        fsdp__device_free(device, (void *)(uintptr_t)spans[s].src, bytes[s], FSDP_MEMORY_WORKSPACE);
+    fsdp__device_free(device, result, result_bytes, FSDP_MEMORY_WORKSPACE);
+}
+
+/* To the bit, in another order; but a device may have a pow of its own. */
+static void check_power_sum(const oracle_table *table, const fsdp__power_sum_args *k, double expected)
+{
+    double got = isinf(k->p) ? *k->largest : fsdp__digit_sum_value(k->sum);
+    bool own_powers = table->own_functions && !isinf(k->p) && k->p != 1.0 && k->p != 2.0;
+
+    if (own_powers ? fabs(got - expected) > 1e-15 * expected : got != expected)
+        TEST_FAIL("power_sum of %ld spans, p %g (%s): %.17g, expected %.17g", (long)k->count, k->p, table->name, got,
+                  expected);
+}
 
 void power_sum_case(test_case *c)
 {
@@ -344,13 +467,19 @@ void power_sum_case(test_case *c)
     }
     oracle_power_sum(&a);
     expected = isinf(a.p) ? largest : fsdp__digit_sum_value(&sum);
-    for (int i = 0; i < c->table_count; i++)
+    for (int i = 0; i < c->table_count; i++) {
         for (int threads = 1; threads <= c->tables[i].most_threads; threads++) {
             use_threads(threads);
             sum.places[0] = 1, largest = -1.0;
             CHECK_OK(c->tables[i].kernels[c->kernel](c->stream, &a));
-            CHECK((isinf(a.p) ? largest : fsdp__digit_sum_value(&sum)) == expected); /* to the bit, in another order */
+            check_power_sum(&c->tables[i], &a, expected);
         }
+        if (c->tables[i].device) {
+            sum.places[0] = 1, largest = -1.0;
+            power_sum_there(c, c->tables[i].device, &a);
+            check_power_sum(&c->tables[i], &a, expected);
+        }
+    }
     free_case(c);
 }
 

@@ -158,9 +158,10 @@ static void launch_elsewhere(test_case *c, const oracle_table *table, const void
     moved m = {.c = c};
 
     for (int b = 0; b < c->count; b++) {
-        size_t bytes = bytes_of(&c->buffers[b]) + 2 * GUARD;
+        size_t bytes = bytes_of(&c->buffers[b]) + 2 * GUARD, shift = c->buffers[b].shift;
 
-        CHECK_OK(fsdp__device_alloc(table->device, bytes, FSDP_MEMORY_ACTIVATION, (void **)&m.blocks[b]));
+        CHECK_OK(fsdp__device_alloc(table->device, bytes + shift, FSDP_MEMORY_ACTIVATION, (void **)&m.blocks[b]));
+        m.blocks[b] += shift;
         CHECK_OK(fsdp__copy_to_device(stream, m.blocks[b], c->buffers[b].initial, bytes));
     }
     fsdp__kernel_buffers(c->kernel, &own.args, move_there, &m);
@@ -170,8 +171,11 @@ static void launch_elsewhere(test_case *c, const oracle_table *table, const void
         CHECK_OK(fsdp__copy_to_host(stream, c->buffers[b].block, m.blocks[b], bytes_of(&c->buffers[b]) + 2 * GUARD));
     if (fsdp_stream_synchronize(stream) != FSDP_OK)
         TEST_FAIL("%s %s (%s): %s", fsdp__kernel_infos[c->kernel].name, c->text, table->name, fsdp_last_error());
-    for (int b = 0; b < c->count; b++)
-        fsdp__device_free(table->device, m.blocks[b], bytes_of(&c->buffers[b]) + 2 * GUARD, FSDP_MEMORY_ACTIVATION);
+    for (int b = 0; b < c->count; b++) {
+        size_t bytes = bytes_of(&c->buffers[b]) + 2 * GUARD, shift = c->buffers[b].shift;
+
+        fsdp__device_free(table->device, m.blocks[b] - shift, bytes + shift, FSDP_MEMORY_ACTIVATION);
+    }
     own_args_free(&own);
 }
 

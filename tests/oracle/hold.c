@@ -1,6 +1,7 @@
 /* hold.c - every kernel, every dtype. */
 #include "oracle/hold.h"
 
+#include "backend/cpu/kernels_table.h"
 #include "oracle/cases.h"
 
 #define ORACLE_CASE(NAME, name, class) [FSDP__KERNEL_##NAME] = name##_case,
@@ -27,4 +28,29 @@ void oracle_hold(fsdp_stream *stream, const oracle_table *tables, int count, int
 {
     for (fsdp__kernel kernel = 0; kernel < FSDP__KERNELS; kernel++)
         oracle_hold_kernel(stream, tables, count, rounds, kernel);
+}
+
+const oracle_table *oracle_bits(fsdp__kernel kernel)
+{
+    static oracle_table table = {.name = "cpu", .most_threads = 1};
+
+    table.kernels = fsdp__cpu_isa_kernels(FSDP__CPU_BASE);
+    switch (kernel) {
+    case FSDP__KERNEL_CAST_SPANS:
+    case FSDP__KERNEL_REDUCE_RANKS:
+    case FSDP__KERNEL_AMAX:
+    case FSDP__KERNEL_QUANTIZE:
+    case FSDP__KERNEL_DEQUANTIZE:
+    case FSDP__KERNEL_POOL_BACKWARD:
+        return &table;
+    case FSDP__KERNEL_ADAM:
+    case FSDP__KERNEL_SGD:
+#if defined(__x86_64__) && !defined(__FMA__)
+        return &table;
+#else
+        return NULL; /* the CPU joins products with the sums that they go into */
+#endif
+    default:
+        return NULL;
+    }
 }

@@ -10,4 +10,8 @@ void oracle_hold(fsdp_stream *stream, const oracle_table *tables, int count, int
 /* The same for one kernel. */
 void oracle_hold_kernel(fsdp_stream *stream, const oracle_table *tables, int count, int rounds, fsdp__kernel kernel);
 
+/* The CPU's table for what comes with `same_bits` behind it: that of the kernels which have the same bits on every
+ * device, or NULL for another kernel. */
+const oracle_table *oracle_bits(fsdp__kernel kernel);
+
 #endif

@@ -13,6 +13,11 @@ extern const fsdp__kernel_function oracle_kernels[FSDP__KERNELS];
 FSDP__KERNEL_MAP(ORACLE_KERNEL)
 #undef ORACLE_KERNEL
 
+/* What attention sums up, by size: out, or dq, dk and dv, point to f32 that become the sums of |p v|, |p dout|, |ds q|,
+ * |ds k|. */
+void oracle_attention_forward_terms(const fsdp__attention_forward_args *k);
+void oracle_attention_backward_terms(const fsdp__attention_backward_args *a);
+
 /* Element i of memory of a dtype. */
 double oracle_get(fsdp_dtype dtype, const void *p, int64_t i);
 void oracle_put(fsdp_dtype dtype, void *p, int64_t i, double x);

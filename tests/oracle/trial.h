@@ -24,18 +24,22 @@ typedef struct oracle_table {
     int most_threads;         /* they run with 1, 2, ... of them */
     bool products_by_threads; /* the bits of a matrix product depend on their number */
     bool own_functions;       /* their logarithm, sine and cosine are not libm's: normal numbers have other last bits */
-    bool lists;               /* the list of buffers (check/kernel_buffers.c) is held to what they do */
-    fsdp_device *device;      /* the call is launched there, on copies of the buffers; `kernels` is not asked for */
-    bool own_bits;            /* the device's: not those of the table before it, but the same in two runs */
+    bool rounds_factors; /* attention's probabilities and their gradients are rounded to its dtype, then multiplied */
+    bool same_bits;      /* as the table before it has; without a device of its own */
+    bool lists;          /* the list of buffers (check/kernel_buffers.c) is held to what they do */
+    fsdp_device *device; /* the call is launched there, on copies of the buffers; `kernels` is not asked for */
+    bool own_bits;       /* the device's: not those of the table before it, but the same in two runs */
 } oracle_table;
 
 typedef struct buffer {
+    size_t shift;                              /* bytes from an alignment of 16 */
     unsigned char *block;                      /* guard, data, guard */
     unsigned char *initial, *expected, *first; /* contents before, of the oracle, of one thread */
     fsdp_dtype dtype;
     int64_t numel;
     bool output;
     double relative, absolute; /* tolerance beyond one rounding to dtype */
+    float *terms;              /* NULL, or for each element the sum of its terms' sizes: each may be rounded to dtype */
 } buffer;
 
 typedef struct test_case {
@@ -57,7 +61,7 @@ int64_t between(test_case *c, int64_t low, int64_t high);
 bool coin(test_case *c);
 double real(test_case *c, double low, double high);
 fsdp_dtype any_float(test_case *c);
-/* `numel` random values of [low, high]. An odd offset from alignment must not matter: 4 bytes further every time. */
+/* `numel` random values of [low, high]. In every other case each buffer is aligned to its elements only. */
 void *a_buffer(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double high, bool output, double relative,
                double absolute);
 void *an_input(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double high);
@@ -65,6 +69,8 @@ void *an_input(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double
 void *an_output(test_case *c, fsdp_dtype dtype, int64_t numel, double relative, double absolute);
 /* The buffer at `data` is written too. */
 void also_output(test_case *c, const void *data, double relative, double absolute);
+/* Returns the terms of the buffer at `data`, for the caller to fill in. */
+float *terms_of(test_case *c, const void *data);
 void free_case(test_case *c);
 void *data_of(const buffer *b);
 size_t bytes_of(const buffer *b);

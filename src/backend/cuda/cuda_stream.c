@@ -98,6 +98,10 @@ void fsdp__cuda_stream_leave(fsdp_stream *base)
 
 void *fsdp__cuda_stream_native(fsdp_stream *base)
 {
-    (void)fsdp__mark_pass(fsdp__worker_mark(&cuda(base)->worker));
+    fsdp__worker *worker = &cuda(base)->worker;
+
+    /* The stream's own work does not wait for itself. */
+    if (!fsdp__worker_is_this_thread(worker))
+        (void)fsdp__mark_pass(fsdp__worker_mark(worker));
     return fsdp__cuda_use(base->device) == FSDP_OK ? cuda(base)->native : NULL;
 }

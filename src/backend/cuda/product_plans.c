@@ -103,7 +103,7 @@ static fsdp_status choose(fsdp__product_plan *plan, const fsdp__cublaslt *lt, cu
     FSDP_TRY_GOTO(status, set_preference(&plan->call, lt, preference), out);
     answer = lt->MatmulAlgoGetHeuristic(handle, plan->operation, plan->first, plan->second, plan->out, plan->out,
                                         preference, 1, &result, &count);
-    if (answer != CUBLAS_STATUS_NOT_SUPPORTED)
+    if (answer != CUBLAS_STATUS_NOT_SUPPORTED && answer != CUBLAS_STATUS_INVALID_VALUE) /* it has none */
         FSDP_TRY_GOTO(status, fsdp__cublaslt_status(lt, answer, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__),
                       out);
     plan->taken = answer == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;

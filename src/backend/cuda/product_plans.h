@@ -38,6 +38,7 @@ fsdp_status fsdp__cublaslt_status(const fsdp__cublaslt *lt, cublasStatus_t answe
 typedef struct fsdp__product_plan {
     fsdp__product_call call;
     bool taken; /* cublasLt has an algorithm for the call */
+    bool told;  /* that it has none */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t first, second, out;
     cublasLtMatmulAlgo_t algorithm;

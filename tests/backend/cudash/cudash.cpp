@@ -155,12 +155,18 @@ static float element(void *const *lanes, int row, int k, bool of_b)
 
 static void multiply(void *const *lanes)
 {
+    float a[16][16], b[8][16];
+
+    for (int i = 0; i < 16 * 16; i++)
+        a[i / 16][i % 16] = element(lanes, i / 16, i % 16, false);
+    for (int i = 0; i < 8 * 16; i++)
+        b[i / 16][i % 16] = element(lanes, i / 16, i % 16, true);
     for (int lane = 0; lane < WARP; lane++)
         for (int i = 0; i < 4; i++) {
             int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
             float sum = 0;
             for (int k = 0; k < 16; k++)
-                sum += element(lanes, row, k, false) * element(lanes, column, k, true);
+                sum += a[row][k] * b[column][k];
             ((product *)lanes[lane])->d[i] += sum;
         }
 }

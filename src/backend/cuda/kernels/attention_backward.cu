@@ -4,8 +4,11 @@
  *     dS = P * (dO V^T - D)          dK = scale dS^T Q    dQ = scale dS K
  *
  * See [Note: attention by tiles] in attention.cuh. */
-#include "backend/cuda/kernels/attention.cuh"
+#include "backend/cuda/kernels/attention_tiles.cuh"
+#include "backend/cuda/kernels/attention_warps.cuh"
 
+namespace attention
+{
 /* Computes D, (batch, heads, q_time): a warp a query. */
 template <class T>
 static __global__ void sum_rows(const __grid_constant__ fsdp__attention_backward_args a, float *delta, int64_t rows)
@@ -26,6 +29,8 @@ static __global__ void sum_rows(const __grid_constant__ fsdp__attention_backward
     }
 }
 
+/* ---- by ordinary arithmetic ---- */
+
 /* Turns the score of query t and key s into the probability, and dP into dS. */
 DEVICE void gradient_of_score(const fsdp__attention_forward_args &k, float lse, float delta, bool seen, float &p,
                               float &ds)
@@ -42,8 +47,7 @@ static __global__ void __launch_bounds__(BLOCK)
     __shared__ tiles s;
     const fsdp__attention_forward_args &k = a.forward;
 
-    EACH_TASK(task, tasks)
-    {
+    EACH_ROW (task, tasks) {
         place p = place_of<COLUMNS>(task, k.kv_heads, k.batch, k.head_dim);
         int64_t s0 = p.tile * TILE, group = k.heads / k.kv_heads, first = first_query(k, s0) / TILE * TILE;
         int keys = (int)at_most(k.kv_time - s0, TILE);
@@ -89,8 +93,7 @@ static __global__ void __launch_bounds__(BLOCK)
     __shared__ tiles s;
     const fsdp__attention_forward_args &k = a.forward;
 
-    EACH_TASK(task, tasks)
-    {
+    EACH_ROW (task, tasks) {
         /* Late tiles see more keys, so they come first. */
         place p = place_of<COLUMNS>(tasks - 1 - task, k.heads, k.batch, k.head_dim);
         int64_t t0 = p.tile * TILE, kv = p.head / (k.heads / k.kv_heads);
@@ -125,26 +128,295 @@ static __global__ void __launch_bounds__(BLOCK)
 }
 
 template <class T, int COLUMNS>
-static fsdp_status launch_backward(fsdp_stream *stream, const fsdp__attention_backward_args *a, float *delta)
+static fsdp_status launch_columns(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
 {
     const fsdp__attention_forward_args *k = &a->forward;
-    int64_t rows = k->batch * k->heads * k->q_time, slices = parts(k->head_dim, COLUMNS);
-    int64_t key_tasks = parts(k->kv_time, TILE) * k->batch * k->kv_heads * slices;
-    int64_t query_tasks = parts(k->q_time, TILE) * k->batch * k->heads * slices;
+    int64_t each = k->batch * parts(k->head_dim, COLUMNS), key_tasks = parts(k->kv_time, TILE) * k->kv_heads * each;
+    int64_t query_tasks = parts(k->q_time, TILE) * k->heads * each;
 
-    FSDP_TRY(
-        launch(stream, "attention_backward", sum_rows<T>, blocks_for(rows, BLOCK / WARP), BLOCK, 0, *a, delta, rows));
     FSDP_TRY(launch(stream, "attention_backward", backward_keys<T, COLUMNS>, blocks_for(key_tasks, 1), BLOCK, 0, *a,
                     delta, key_tasks));
     return launch(stream, "attention_backward", backward_queries<T, COLUMNS>, blocks_for(query_tasks, 1), BLOCK, 0, *a,
                   delta, query_tasks);
 }
 
+template <class T>
+static fsdp_status launch_tiles(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
+{
+    if constexpr (sizeof(T) == sizeof(float)) /* narrow heads of other types take tensor cores */
+        if (a->forward.head_dim <= TILE)
+            return launch_columns<T, TILE>(stream, a, delta);
+    return launch_columns<T, MOST_COLUMNS>(stream, a, delta);
+}
+
+/* ---- on tensor cores ---- */
+
+/* Turns a score into the probability and dP into dS; the lse is to the base 2 (+inf where there is no query: both are
+ * 0). */
+DEVICE void gradient_of_power(float scale, float lse, float delta, float &p, float &ds)
+{
+    p = exp2_fast(p * scale - lse);
+    ds = p * (ds - delta);
+}
+
+/* What is known of the queries of a tile, in shared memory. */
+template <class S>
+struct __align__(8) query_sums
+{
+    float lse[S::OTHERS], delta[S::OTHERS];
+};
+
+/* Loads the sums of n queries, of which `row` is the first one's place. */
+template <class S>
+DEVICE void load_sums(query_sums<S> &to, const float *lse, const float *delta, int64_t row, int64_t n)
+{
+    for (int i = (int)threadIdx.x; i < S::OTHERS; i += THREADS) {
+        to.lse[i] = i < n ? lse[row + i] * LOG2_E : INFINITY;
+        to.delta[i] = i < n ? delta[row + i] : 0.0f;
+    }
+}
+
+/* Makes zeros of what is of keys (rows, from s0 on) and of queries (columns, from t0 on) that do not see them. */
+template <class S>
+DEVICE void hide_from_queries(const fsdp__attention_forward_args &k, typename S::scores &p, typename S::scores &ds,
+                              int64_t s0, int64_t t0)
+{
+    int lane = lane_of_warp();
+    int64_t seen = t0 + k.kv_time - k.q_time - s0; /* the first query sees the keys up to this one */
+
+    if (!k.causal || seen >= S::WARP_ROWS - 1)
+        return;
+    for (int m = 0; m < S::FOLD; m++)
+        for (int n = 0; n < S::OTHERS / 8; n++)
+            for (int i = 0; i < 4; i++)
+                if (16 * m + lane / 4 + i / 2 * 8 > 8 * n + lane % 4 * 2 + i % 2 + (int)seen)
+                    p[m][n][i] = ds[m][n][i] = 0.0f;
+}
+
+/* Adds what the queries from t0 on, in shared memory, give to the warp's keys, which begin at s0. */
+template <class S, class T>
+DEVICE void add_queries(const fsdp__attention_forward_args &k, const T *own, const T *pair, const query_sums<S> &sums,
+                        int64_t s0, int64_t t0, typename S::sums &dk, typename S::sums &dv)
+{
+    const T *q = pair, *dout = pair + S::OTHERS * S::ROW;
+    float scale = k.scale * LOG2_E;
+    typename S::scores x, dx;
+    int column = lane_of_warp() % 4 * 2;
+
+    if (s0 >= k.kv_time || (k.causal && s0 > t0 + S::OTHERS - 1 + k.kv_time - k.q_time))
+        return;
+    multiply_tiles<S>(x, own, q);
+    multiply_tiles<S>(dx, own + S::ROWS * S::ROW, dout);
+    for (int n = 0; n < S::OTHERS / 8; n++) {
+        float2 lse = *(const float2 *)&sums.lse[8 * n + column], delta = *(const float2 *)&sums.delta[8 * n + column];
+
+        for (int m = 0; m < S::FOLD; m++)
+            for (int i = 0; i < 4; i += 2) {
+                gradient_of_power(scale, lse.x, delta.x, x[m][n][i], dx[m][n][i]);
+                gradient_of_power(scale, lse.y, delta.y, x[m][n][i + 1], dx[m][n][i + 1]);
+            }
+    }
+    hide_from_queries<S>(k, x, dx, s0, t0);
+    add_tile<S>(dv, x, dout);
+    add_tile<S>(dk, dx, q);
+}
+
+/* Begins to copy the queries of a head from t0 on, with dO, and loads their sums. */
+template <class S>
+DEVICE void stage_queries(const fsdp__attention_backward_args &a, const float *delta, typename S::type *pair,
+                          query_sums<S> &sums, int64_t batch, int64_t head, int64_t t0)
+{
+    typedef typename S::type T;
+    const fsdp__attention_forward_args &k = a.forward;
+    int64_t n = k.q_time - t0;
+
+    stage_pair<S>(pair, Q_ROWS(k, batch, t0, head), OUT_ROWS(k, a.dout, batch, t0, head), S::OTHERS, n,
+                  (int)k.head_dim);
+    load_sums<S>(sums, k.lse, delta, (batch * k.heads + head) * k.q_time + t0, n);
+}
+
+/* dK and dV of a tile of keys. */
+template <class S>
+static __global__ void __launch_bounds__(THREADS)
+    keys_by_warps(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
+{
+    typedef typename S::type T;
+    __shared__ query_sums<S> sums[2];
+    SHARED_BYTES(T, shared);
+    const fsdp__attention_forward_args &k = a.forward;
+    int row = (int)threadIdx.x / WARP * S::WARP_ROWS, dim = (int)k.head_dim; /* the warp's first */
+    T *own = shared + row * S::ROW, *pairs = shared + 2 * S::ROWS * S::ROW;
+
+    EACH_ROW (task, tasks) {
+        place p = place_of<S::WIDTH>(task, k.kv_heads, k.batch, dim);
+        int64_t s0 = p.tile * S::ROWS, from = first_query(k, s0), group = k.heads / k.kv_heads;
+        int64_t steps = parts(k.q_time - from, S::OTHERS) * group, head = p.head * group, t0 = from;
+        typename S::sums dk = {}, dv = {};
+        float scale[S::FOLD][2], one[S::FOLD][2];
+
+        await_stage();
+        stage_pair<S>(shared, K_ROWS(k, p.batch, s0, p.head), V_ROWS(k, p.batch, s0, p.head), S::ROWS, k.kv_time - s0,
+                      dim);
+        if (steps > 0)
+            stage_queries<S>(a, delta, pairs, sums[0], p.batch, head, t0);
+        for (int64_t i = 0; i < steps; i++) {
+            int64_t now = t0, turn = i % 2;
+
+            await_stage();
+            t0 += S::OTHERS;
+            if (t0 >= k.q_time)
+                t0 = from, head++;
+            if (i + 1 < steps)
+                stage_queries<S>(a, delta, pairs + (1 - turn) * 2 * S::OTHERS * S::ROW, sums[1 - turn], p.batch, head,
+                                 t0);
+            add_queries<S>(k, own, pairs + turn * 2 * S::OTHERS * S::ROW, sums[turn], s0 + row, now, dk, dv);
+        }
+        await_stage();
+        for (int i = 0; i < 2 * S::FOLD; i++)
+            scale[i / 2][i % 2] = k.scale, one[i / 2][i % 2] = 1.0f;
+        store_sums<S>(dk, scale, own,
+                      rows_at<T>(a.dk, p.batch, a.dk_batch, s0 + row, a.dk_stride_time, p.head, a.dk_head),
+                      k.kv_time - s0 - row, dim);
+        store_sums<S>(dv, one, own,
+                      rows_at<T>(a.dv, p.batch, a.dv_batch, s0 + row, a.dv_stride_time, p.head, a.dv_head),
+                      k.kv_time - s0 - row, dim);
+    }
+}
+
+/* What a lane knows of its queries. */
+template <class S>
+struct own_sums {
+    float lse[S::FOLD][2], delta[S::FOLD][2];
+};
+
+/* Loads the sums of the warp's queries, n of which are real; `row` is the first one's place. */
+template <class S>
+DEVICE void load_own_sums(own_sums<S> &to, const float *lse, const float *delta, int64_t row, int64_t n)
+{
+    for (int m = 0; m < S::FOLD; m++)
+        for (int i = 0; i < 2; i++) {
+            int r = 16 * m + lane_of_warp() / 4 + 8 * i;
+
+            to.lse[m][i] = r < n ? lse[row + r] * LOG2_E : INFINITY;
+            to.delta[m][i] = r < n ? delta[row + r] : 0.0f;
+        }
+}
+
+/* Adds what the keys from s0 on, in shared memory, give to the gradients of the warp's queries, which begin at t0. */
+template <class S, class T>
+DEVICE void add_keys(const fsdp__attention_forward_args &k, const T *own, const T *pair, const own_sums<S> &sums,
+                     int64_t t0, int64_t s0, typename S::sums &dq)
+{
+    typename S::scores x, dx;
+    float scale = k.scale * LOG2_E;
+
+    if (t0 >= k.q_time || s0 >= keys_seen(k, t0 + S::WARP_ROWS - 1))
+        return;
+    multiply_tiles<S>(x, own, pair);
+    multiply_tiles<S>(dx, own + S::ROWS * S::ROW, pair + S::OTHERS * S::ROW);
+    for (int m = 0; m < S::FOLD; m++)
+        for (int n = 0; n < S::OTHERS / 8; n++)
+            for (int i = 0; i < 4; i++)
+                gradient_of_power(scale, sums.lse[m][i / 2], sums.delta[m][i / 2], x[m][n][i], dx[m][n][i]);
+    hide_keys<S>(k, dx, 0.0f, t0, s0);
+    add_tile<S>(dq, dx, pair);
+}
+
+/* dQ of a tile of queries. */
+template <class S>
+static __global__ void __launch_bounds__(THREADS)
+    queries_by_warps(const __grid_constant__ fsdp__attention_backward_args a, const float *delta, int64_t tasks)
+{
+    typedef typename S::type T;
+    SHARED_BYTES(T, shared);
+    const fsdp__attention_forward_args &k = a.forward;
+    int row = (int)threadIdx.x / WARP * S::WARP_ROWS, dim = (int)k.head_dim;
+    T *own = shared + row * S::ROW, *pairs = shared + 2 * S::ROWS * S::ROW;
+
+    EACH_ROW (task, tasks) {
+        place p = place_of<S::WIDTH>(tasks - 1 - task, k.heads, k.batch, dim);
+        int64_t t0 = p.tile * S::ROWS, end = keys_seen(k, at_most(t0 + S::ROWS, k.q_time) - 1);
+        int64_t kv = p.head / (k.heads / k.kv_heads),
+                place_of_sums = (p.batch * k.heads + p.head) * k.q_time + t0 + row;
+        rows_of<const T> keys = K_ROWS(k, p.batch, 0, kv), values = V_ROWS(k, p.batch, 0, kv);
+        typename S::sums dq = {};
+        own_sums<S> sums;
+        float scale[S::FOLD][2];
+
+        await_stage();
+        stage_pair<S>(shared, Q_ROWS(k, p.batch, t0, p.head), OUT_ROWS(k, a.dout, p.batch, t0, p.head), S::ROWS,
+                      k.q_time - t0, dim);
+        stage_pair<S>(pairs, keys, values, S::OTHERS, k.kv_time, dim);
+        load_own_sums<S>(sums, k.lse, delta, place_of_sums, k.q_time - t0 - row);
+        for (int64_t s = 0, turn = 0; s < end; s += S::OTHERS, turn = 1 - turn) {
+            int64_t next = s + S::OTHERS;
+
+            await_stage();
+            if (next < end)
+                stage_pair<S>(pairs + (1 - turn) * 2 * S::OTHERS * S::ROW, later(keys, next), later(values, next),
+                              S::OTHERS, k.kv_time - next, dim);
+            add_keys<S>(k, own, pairs + turn * 2 * S::OTHERS * S::ROW, sums, t0 + row, s, dq);
+        }
+        await_stage();
+        for (int i = 0; i < 2 * S::FOLD; i++)
+            scale[i / 2][i % 2] = k.scale;
+        store_sums<S>(dq, scale, own,
+                      rows_at<T>(a.dq, p.batch, a.dq_batch, t0 + row, a.dq_stride_time, p.head, a.dq_head),
+                      k.q_time - t0 - row, dim);
+    }
+}
+
+template <class Keys, class Queries>
+static fsdp_status launch_shapes(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
+{
+    const fsdp__attention_forward_args *k = &a->forward;
+    int64_t key_tasks = parts(k->kv_time, Keys::ROWS) * k->batch * k->kv_heads;
+    int64_t query_tasks = parts(k->q_time, Queries::ROWS) * k->batch * k->heads;
+
+    FSDP_TRY(launch(stream, "attention_backward", keys_by_warps<Keys>, blocks_for(key_tasks, 1), THREADS,
+                    shared_bytes<Keys>(2), *a, delta, key_tasks));
+    return launch(stream, "attention_backward", queries_by_warps<Queries>, blocks_for(query_tasks, 1), THREADS,
+                  shared_bytes<Queries>(2), *a, delta, query_tasks);
+}
+
+template <class T>
+static fsdp_status launch_warps(fsdp_stream *stream, const fsdp__attention_backward_args *a, const float *delta)
+{
+    int64_t dim = a->forward.head_dim;
+
+    if (dim <= 32)
+        return launch_shapes<shape<T, 32, 2, 32>, shape<T, 32, 2, 32>>(stream, a, delta);
+    if (dim <= 64)
+        return launch_shapes<shape<T, 64, 1, 64>, shape<T, 64, 2, 32>>(stream, a, delta);
+    if (dim <= 96)
+        return launch_shapes<shape<T, 96, 1, 32>, shape<T, 96, 1, 32>>(stream, a, delta);
+    return launch_shapes<shape<T, 128, 1, 32>, shape<T, 128, 1, 64>>(stream, a, delta);
+}
+
+/* ---- both ---- */
+
+/* Computes D, then the gradients. */
+template <class T>
+static fsdp_status launch_backward(fsdp_stream *stream, const fsdp__attention_backward_args *a, float *delta,
+                                   fsdp_status (*gradients)(fsdp_stream *, const fsdp__attention_backward_args *,
+                                                            const float *))
+{
+    int64_t rows = a->forward.batch * a->forward.heads * a->forward.q_time;
+
+    FSDP_TRY(
+        launch(stream, "attention_backward", sum_rows<T>, blocks_for(rows, BLOCK / WARP), BLOCK, 0, *a, delta, rows));
+    return gradients(stream, a, delta);
+}
+} // namespace attention
+
+using namespace attention;
+
 ENTRY(attention_backward)
 {
     fsdp__attention_backward_args a = *(const fsdp__attention_backward_args *)args;
     const fsdp__attention_forward_args *k = &a.forward;
-    float *delta = (float *)fsdp__stream_workspace(stream, (size_t)(k->batch * k->heads * k->q_time) * sizeof(float));
+    int64_t rows = k->batch * k->heads * k->q_time; /* if there are none, keys get zeros */
+    float *delta = (float *)fsdp__stream_workspace(stream, (size_t)(rows + 1) * sizeof(float));
 
     if (!delta)
         return FSDP_NO_MEMORY;
@@ -153,10 +425,12 @@ ENTRY(attention_backward)
         a.dk_batch = k->k_batch, a.dk_stride_time = k->k_stride_time, a.dk_head = k->k_head;
         a.dv_batch = k->v_batch, a.dv_stride_time = k->v_stride_time, a.dv_head = k->v_head;
     }
-#define BACKWARD(T)                                                          \
-    return k->head_dim <= TILE ? launch_backward<T, TILE>(stream, &a, delta) \
-                               : launch_backward<T, MOST_COLUMNS>(stream, &a, delta)
-    EACH_FLOAT(k->dtype, BACKWARD)
-#undef BACKWARD
+#define BY_TILES(T) return launch_backward<T>(stream, &a, delta, launch_tiles<T>)
+#define BY_WARPS(T) return launch_backward<T>(stream, &a, delta, launch_warps<T>)
+    if (k->head_dim <= MOST_WIDTH)
+        EACH_HALF(k->dtype, BY_WARPS)
+    EACH_FLOAT(k->dtype, BY_TILES)
+#undef BY_WARPS
+#undef BY_TILES
     return FSDP_OK;
 }

@@ -1,7 +1,7 @@
 /* channel_norm.cu - batch and group normalisation: x (batch, channels, inner), with a weight for each channel. A row is
  * contiguous: `inner` elements of one channel of one image. Sums go over rows first, then, in f64, over the rows of a
  * set. */
-#include "backend/cuda/kernels/kernel.cuh"
+#include "backend/cuda/kernels/rows.cuh"
 
 typedef fsdp__channel_norm_sizes norm_sizes;
 
@@ -49,58 +49,53 @@ DEVICE void store_as(fsdp_dtype dtype, void *p, int64_t i, float x)
         store((f16 *)p, i, x);
 }
 
-/* ---- rows: one thread for a short one, a block for a long one ---- */
-
-#define EACH_ROW_OF(LANES, row, rows)                                                       \
-    for (int64_t row = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / (LANES); row < (rows); \
-         row += (int64_t)gridDim.x * (BLOCK / (LANES)))
-
-/* Every so-manieth element of a row of n. */
-#define EACH_OF_ROW(LANES, i, n) for (int64_t i = threadIdx.x % (LANES); i < (n); i += (LANES))
-
-/* The sum over a row's threads, for all of them. */
-template <int LANES>
-DEVICE float row_sum(float x)
-{
-    __shared__ float partial[WARP];
-
-    return LANES == 1 ? x : LANES == WARP ? warp_sum(x) : block_sum(x, partial);
-}
-
-/* Issues kernel<T, LANES>(...). */
-#define LAUNCH_ROWS(name, kernel, T, s, ...)                                                                          \
-    if ((s).inner < WARP / 2)                                                                                         \
-        FSDP_TRY(launch(stream, name, kernel<T, 1>, blocks_for(rows_of(s), BLOCK), BLOCK, 0, __VA_ARGS__));           \
-    else if ((s).inner <= 4 * BLOCK)                                                                                  \
-        FSDP_TRY(launch(stream, name, kernel<T, WARP>, blocks_for(rows_of(s), BLOCK / WARP), BLOCK, 0, __VA_ARGS__)); \
-    else                                                                                                              \
-        FSDP_TRY(launch(stream, name, kernel<T, BLOCK>, blocks_for(rows_of(s), 1), BLOCK, 0, __VA_ARGS__))
-
 HOST_DEVICE int64_t rows_of(const norm_sizes &s)
 {
     return s.batch * s.channels;
 }
 
+static row_threads threads_of(const norm_sizes &s)
+{
+    return threads_of_rows(rows_of(s), s.inner, 8);
+}
+
+/* A thread's packs of a row of n elements: `i` is the first element of one. */
+#define EACH_OF_ROW(i, n, group) \
+    for (int64_t i = (int64_t)(threadIdx.x % (unsigned)(group)) * N; i < (n); i += (int64_t)(group)*N)
+
 /* ---- forward ---- */
 
 /* Computes each row's mean, and the sum of squared deviations from it. */
-template <class T, int LANES>
-static __global__ void measure_rows(const __grid_constant__ fsdp__channel_norm_forward_args k, float *row_sums)
+template <class T>
+static __global__ void measure_rows(const __grid_constant__ fsdp__channel_norm_forward_args k, int group,
+                                    float *row_sums)
 {
+    __shared__ float partial[WARP];
+    const int N = pack_of<T, T>::length;
     int64_t n = k.sizes.inner;
 
-    EACH_ROW_OF (LANES, row, rows_of(k.sizes)) {
+    EACH_GROUP (row, rows_of(k.sizes), group) {
         const T *x = (const T *)k.x + row * n;
-        float sum = 0.0f, squares = 0.0f, mean;
+        float sum = 0.0f, squares = 0.0f, mean, v[N];
 
-        EACH_OF_ROW (LANES, i, n)
-            sum += load(x, i);
-        mean = row_sum<LANES>(sum) / (float)n;
-        EACH_OF_ROW (LANES, i, n)
-            squares += (load(x, i) - mean) * (load(x, i) - mean);
-        squares = row_sum<LANES>(squares);
-        row_sums[2 * row] = mean;
-        row_sums[2 * row + 1] = squares;
+        EACH_OF_ROW (i, n, group) {
+            load_pack(x + i, n - i, v);
+            UNROLL
+            for (int e = 0; e < N; e++)
+                sum += v[e];
+        }
+        mean = group_sum(sum, partial, group) / (float)n;
+        EACH_OF_ROW (i, n, group) {
+            load_pack(x + i, n - i, v);
+            UNROLL
+            for (int e = 0; e < N; e++)
+                squares += i + e < n ? (v[e] - mean) * (v[e] - mean) : 0.0f;
+        }
+        squares = group_sum(squares, partial, group);
+        if (threadIdx.x % (unsigned)group == 0) {
+            row_sums[2 * row] = mean;
+            row_sums[2 * row + 1] = squares;
+        }
     }
 }
 
@@ -153,19 +148,26 @@ static __global__ void count_call(int64_t *batches)
     ++*batches;
 }
 
-template <class T, int LANES>
-static __global__ void scale_rows(const __grid_constant__ fsdp__channel_norm_forward_args k)
+template <class T>
+static __global__ void scale_rows(const __grid_constant__ fsdp__channel_norm_forward_args k, int group)
 {
+    const int N = pack_of<T, T>::length;
     int64_t n = k.sizes.inner;
 
-    EACH_ROW_OF (LANES, row, rows_of(k.sizes)) {
+    EACH_GROUP (row, rows_of(k.sizes), group) {
         int64_t set = set_of(k.sizes, row), c = row % k.sizes.channels;
         float scale = k.rstd[set] * load_as(k.sizes.weight_dtype, k.weight, c, 1.0f), mean = k.mean[set];
         float bias = load_as(k.sizes.weight_dtype, k.bias, c, 0.0f);
-        const T *x = (const T *)k.x + row * n;
 
-        EACH_OF_ROW (LANES, i, n)
-            store((T *)k.y + row * n, i, (load(x, i) - mean) * scale + bias);
+        EACH_OF_ROW (i, n, group) {
+            float v[N];
+
+            load_pack((const T *)k.x + row * n + i, n - i, v);
+            UNROLL
+            for (int e = 0; e < N; e++)
+                v[e] = (v[e] - mean) * scale + bias;
+            store_pack((T *)k.y + row * n + i, n - i, v);
+        }
     }
 }
 
@@ -174,6 +176,7 @@ ENTRY(channel_norm_forward)
     const fsdp__channel_norm_forward_args *k = (const fsdp__channel_norm_forward_args *)args;
     const char *name = "channel_norm_forward";
     unsigned set_blocks = blocks_for(sets_of(k->sizes), WARP);
+    row_threads t = threads_of(k->sizes);
     float *row_sums;
 
     if (k->batches)
@@ -184,12 +187,12 @@ ENTRY(channel_norm_forward)
         row_sums = (float *)fsdp__stream_workspace(stream, (size_t)(2 * rows_of(k->sizes)) * sizeof *row_sums);
         if (!row_sums)
             return FSDP_NO_MEMORY;
-#define MEASURE(T) LAUNCH_ROWS(name, measure_rows, T, k->sizes, *k, row_sums)
+#define MEASURE(T) FSDP_TRY(launch(stream, name, measure_rows<T>, t.grid, t.block, 0, *k, t.group, row_sums))
         EACH_FLOAT(k->sizes.dtype, MEASURE)
 #undef MEASURE
         FSDP_TRY(launch(stream, name, measure_sets, set_blocks, WARP, 0, *k, row_sums));
     }
-#define SCALE(T) LAUNCH_ROWS(name, scale_rows, T, k->sizes, *k)
+#define SCALE(T) FSDP_TRY(launch(stream, name, scale_rows<T>, t.grid, t.block, 0, *k, t.group))
     EACH_FLOAT(k->sizes.dtype, SCALE)
 #undef SCALE
     return FSDP_OK;
@@ -198,24 +201,33 @@ ENTRY(channel_norm_forward)
 /* ---- backward ---- */
 
 /* Computes each row's sums of dy and of dy times the normalised x. */
-template <class T, int LANES>
-static __global__ void sum_rows(const __grid_constant__ fsdp__channel_norm_backward_args k, float *row_sums)
+template <class T>
+static __global__ void sum_rows(const __grid_constant__ fsdp__channel_norm_backward_args k, int group, float *row_sums)
 {
+    __shared__ float partial[2 * WARP];
+    const int N = pack_of<T, T>::length;
     int64_t n = k.sizes.inner;
 
-    EACH_ROW_OF (LANES, row, rows_of(k.sizes)) {
-        const T *x = (const T *)k.x + row * n, *dy = (const T *)k.dy + row * n;
+    EACH_GROUP (row, rows_of(k.sizes), group) {
         int64_t set = set_of(k.sizes, row);
-        float sum = 0.0f, dot = 0.0f, mean = k.mean[set];
+        float mean = k.mean[set], sums[2] = {0.0f, 0.0f};
 
-        EACH_OF_ROW (LANES, i, n) {
-            sum += load(dy, i);
-            dot += load(dy, i) * (load(x, i) - mean);
+        EACH_OF_ROW (i, n, group) {
+            float x[N], dy[N];
+
+            load_pack((const T *)k.x + row * n + i, n - i, x);
+            load_pack((const T *)k.dy + row * n + i, n - i, dy);
+            UNROLL
+            for (int e = 0; e < N; e++) {
+                sums[0] += dy[e];
+                sums[1] += dy[e] * (x[e] - mean); /* behind the end dy is 0 */
+            }
         }
-        sum = row_sum<LANES>(sum);
-        dot = row_sum<LANES>(dot);
-        row_sums[2 * row] = sum;
-        row_sums[2 * row + 1] = dot * k.rstd[set];
+        group_sums(sums, partial, group);
+        if (threadIdx.x % (unsigned)group == 0) {
+            row_sums[2 * row] = sums[0];
+            row_sums[2 * row + 1] = sums[1] * k.rstd[set];
+        }
     }
 }
 
@@ -262,23 +274,30 @@ static __global__ void sum_sets(const __grid_constant__ fsdp__channel_norm_backw
 }
 
 /* Computes dx [+]= rstd (weight dy - terms[0] - normalised x terms[1]). */
-template <class T, int LANES>
-static __global__ void spread_rows(const __grid_constant__ fsdp__channel_norm_backward_args k, const float *terms)
+template <class T>
+static __global__ void spread_rows(const __grid_constant__ fsdp__channel_norm_backward_args k, int group,
+                                   const float *terms)
 {
+    const int N = pack_of<T, T>::length;
     int64_t n = k.sizes.inner;
 
-    EACH_ROW_OF (LANES, row, rows_of(k.sizes)) {
-        const T *x = (const T *)k.x + row * n, *dy = (const T *)k.dy + row * n;
+    EACH_GROUP (row, rows_of(k.sizes), group) {
         T *dx = (T *)k.dx + row * n;
         int64_t set = set_of(k.sizes, row);
         float rstd = k.rstd[set], mean = k.mean[set], slope = rstd * rstd * terms[2 * set + 1];
         float factor = rstd * load_as(k.sizes.weight_dtype, k.weight, row % k.sizes.channels, 1.0f);
         float shift = rstd * terms[2 * set];
 
-        EACH_OF_ROW (LANES, i, n) {
-            float d = load(dy, i) * factor - shift - (load(x, i) - mean) * slope;
+        EACH_OF_ROW (i, n, group) {
+            float x[N], dy[N], old[N];
 
-            store(dx, i, k.accumulate ? load(dx, i) + d : d);
+            load_pack((const T *)k.x + row * n + i, n - i, x);
+            load_pack((const T *)k.dy + row * n + i, n - i, dy);
+            load_pack(dx + i, k.accumulate ? n - i : 0, old);
+            UNROLL
+            for (int e = 0; e < N; e++)
+                x[e] = old[e] + dy[e] * factor - shift - (x[e] - mean) * slope;
+            store_pack(dx + i, n - i, x);
         }
     }
 }
@@ -290,10 +309,11 @@ ENTRY(channel_norm_backward)
     int64_t rows = rows_of(k->sizes), sets = sets_of(k->sizes);
     float *row_sums = (float *)fsdp__stream_workspace(stream, (size_t)(2 * rows + 2 * sets) * sizeof *row_sums);
     float *terms = row_sums + 2 * rows;
+    row_threads t = threads_of(k->sizes);
 
     if (!row_sums)
         return FSDP_NO_MEMORY;
-#define SUM(T) LAUNCH_ROWS(name, sum_rows, T, k->sizes, *k, row_sums)
+#define SUM(T) FSDP_TRY(launch(stream, name, sum_rows<T>, t.grid, t.block, 0, *k, t.group, row_sums))
     EACH_FLOAT(k->sizes.dtype, SUM)
 #undef SUM
     if (k->dweight || k->dbias)
@@ -301,7 +321,7 @@ ENTRY(channel_norm_backward)
     if (!k->dx)
         return FSDP_OK;
     FSDP_TRY(launch(stream, name, sum_sets, blocks_for(sets, WARP), WARP, 0, *k, row_sums, terms));
-#define SPREAD(T) LAUNCH_ROWS(name, spread_rows, T, k->sizes, *k, terms)
+#define SPREAD(T) FSDP_TRY(launch(stream, name, spread_rows<T>, t.grid, t.block, 0, *k, t.group, terms))
     EACH_FLOAT(k->sizes.dtype, SPREAD)
 #undef SPREAD
     return FSDP_OK;

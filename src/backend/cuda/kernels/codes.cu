@@ -13,15 +13,16 @@ static __global__ void clear_largest(const __grid_constant__ span_list<fsdp__spa
 template <class T>
 static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span> list)
 {
-    const int N = run_of<T, T>::length;
+    const int N = pack_of<T, T>::length;
     chunk c = chunk_of_block(list);
     const T *src = (const T *)list.spans[c.span].src;
     unsigned largest = 0;
 
-    EACH_RUN (at, c, N) {
+    EACH_PACK(at, c, N)
+    {
         float x[N];
 
-        load_run(src + at, c.end - at, x);
+        load_pack(src + at, c.end - at, x);
         UNROLL
         for (int i = 0; i < N; i++)
             largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
@@ -82,7 +83,7 @@ DEVICE float float8_scale(float amax)
 template <class T>
 static __global__ void encode_float8(const __grid_constant__ span_list<fsdp__coded_span> list)
 {
-    const int N = run_of<T, T>::length;
+    const int N = pack_of<T, T>::length;
     chunk c = chunk_of_block(list);
     const fsdp__coded_span &s = list.spans[c.span];
     const T *values = (const T *)s.values;
@@ -90,15 +91,16 @@ static __global__ void encode_float8(const __grid_constant__ span_list<fsdp__cod
 
     if (s.keep && float_bits(*s.scales) == float_bits(scale))
         return;
-    EACH_RUN (at, c, N) {
+    EACH_PACK(at, c, N)
+    {
         float x[N];
-        uint8_t codes[N];
+        pack<uint8_t, N> codes;
 
-        load_run(values + at, c.end - at, x);
+        load_pack(values + at, c.end - at, x);
         UNROLL
         for (int i = 0; i < N; i++)
-            codes[i] = to_float8(x[i] * scale);
-        write_run(s.codes + at, c.end - at, codes);
+            codes.at[i] = to_float8(x[i] * scale);
+        put(s.codes + at, c.end - at, codes);
     }
 }
 
@@ -138,19 +140,19 @@ static __global__ void encode_int8(const __grid_constant__ span_list<fsdp__coded
          block += BLOCK / WARP * FSDP__CODE_BLOCK) {
         int64_t at = block + lane_of_warp() * LANE_CODES;
         float x[LANE_CODES], amax, inverse;
-        uint8_t codes[LANE_CODES];
+        pack<uint8_t, LANE_CODES> codes;
         unsigned largest = 0;
         bool none;
 
-        load_run(values + at, c.end - at, x);
+        load_pack(values + at, c.end - at, x);
         for (int i = 0; i < LANE_CODES; i++)
             largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
         amax = bits_float(warp_largest(largest));
         none = amax < SMALLEST_BLOCK;
         inverse = none ? 0.0f : 127.0f / amax;
         for (int i = 0; i < LANE_CODES; i++)
-            codes[i] = to_int8(x[i] * inverse);
-        write_run(s.codes + at, c.end - at, codes);
+            codes.at[i] = to_int8(x[i] * inverse);
+        put(s.codes + at, c.end - at, codes);
         if (lane_of_warp() == 0)
             s.scales[block / FSDP__CODE_BLOCK] = none ? 0.0f : amax / 127.0f;
     }
@@ -200,29 +202,29 @@ DEVICE place place_of(const fsdp__coded_span &s, int64_t at)
 template <class T>
 static __global__ void decode(const __grid_constant__ span_list<fsdp__coded_span> list, fsdp__code code)
 {
-    const int N = run_of<T, T>::length;
+    const int N = pack_of<T, T>::length;
     chunk c = chunk_of_block(list);
     const fsdp__coded_span &s = list.spans[c.span];
     T *values = (T *)s.values;
 
-    EACH_RUN (at, c, N) {
+    EACH_PACK(at, c, N)
+    {
         int64_t n = c.end - at < N ? c.end - at : N;
         place p = place_of(s, at);
-        uint8_t codes[N];
+        pack<uint8_t, N> codes = get<N>(s.codes + at, n);
         float x[N];
 
-        read_run(s.codes + at, n, codes);
         if (code == FSDP__CODE_FLOAT8) {
             UNROLL
             for (int i = 0; i < N; i++)
-                x[i] = from_float8(codes[i]) / *s.scales;
+                x[i] = from_float8(codes.at[i]) / *s.scales;
         } else {
             UNROLL
             for (int i = 0; i < N; i++)
-                x[i] = (float)(int8_t)codes[i] * s.scales[at / FSDP__CODE_BLOCK];
+                x[i] = (float)(int8_t)codes.at[i] * s.scales[at / FSDP__CODE_BLOCK];
         }
         if (p.in_run + n <= s.run) {
-            store_run(values + p.run * s.stride + p.in_run, n, x);
+            store_pack(values + p.run * s.stride + p.in_run, n, x);
             continue;
         }
         UNROLL

@@ -7,12 +7,15 @@
 
 /* ---- gather ---- */
 
-/* Returns the index of element (o, j, i), clamped: one that is out of range was refused before, where it could be
- * read. */
+/* Returns the index of element (o, j, i). */
 DEVICE int64_t index_at(const fsdp__index_map &m, int64_t o, int64_t j, int64_t i)
 {
-    int64_t index = m.index[o * m.index_outer + j * m.index_along + i * m.index_inner];
+    return m.index[o * m.index_outer + j * m.index_along + i * m.index_inner];
+}
 
+/* Returns an index that is in range: one that is not was refused before, where it could be read. */
+DEVICE int64_t clamped(const fsdp__index_map &m, int64_t index)
+{
     return index < 0 ? 0 : index >= m.size ? m.size - 1 : index;
 }
 
@@ -24,14 +27,15 @@ struct gather_plan {
 };
 
 /* W is a word of an element's size; or of more, where a whole row has one index. */
-template <class W> static __global__ void gather_words(const __grid_constant__ gather_plan k)
+template <class W>
+static __global__ void gather_words(const __grid_constant__ gather_plan k)
 {
-    EACH_ITEM(at, k.map.outer * k.map.count * k.map.inner)
-    {
+    EACH_ITEM (at, k.map.outer * k.map.count * k.map.inner) {
         int64_t row = quotient(at, k.by_inner), i = at - row * k.map.inner;
         int64_t o = quotient(row, k.by_count), j = row - o * k.map.count;
 
-        ((W *)k.y)[at] = ((const W *)k.x)[(o * k.map.size + index_at(k.map, o, j, i)) * k.map.inner + i];
+        ((W *)k.y)[at] =
+            ((const W *)k.x)[(o * k.map.size + clamped(k.map, index_at(k.map, o, j, i))) * k.map.inner + i];
     }
 }
 
@@ -94,10 +98,10 @@ struct lookup_plan {
     divisor by_words;
 };
 
-template <class W> static __global__ void look_up(const __grid_constant__ lookup_plan k)
+template <class W>
+static __global__ void look_up(const __grid_constant__ lookup_plan k)
 {
-    EACH_ITEM(at, k.args.rows * k.words)
-    {
+    EACH_ITEM (at, k.args.rows * k.words) {
         int64_t row = quotient(at, k.by_words), i = at - row * k.words, id = k.args.ids[row];
         bool valid = id >= 0 && id < k.args.table_rows;
 
@@ -112,9 +116,9 @@ static __global__ __launch_bounds__(MOST_THREADS) void find_bad_id(const int32_t
     __shared__ int64_t least[WARP];
     int64_t bad = rows;
 
-    EACH_ITEM(row, rows)
-    if ((ids[row] < 0 || ids[row] >= table_rows) && row < bad)
-        bad = row;
+    EACH_ITEM (row, rows)
+        if ((ids[row] < 0 || ids[row] >= table_rows) && row < bad)
+            bad = row;
     bad = block_min(bad, least);
     if (threadIdx.x == 0 && bad < rows)
         *bad_row = bad;
@@ -141,14 +145,16 @@ ENTRY(embedding_forward)
 
 /* ---- scatter ---- */
 
-/* Items of x, `width` elements each, that go to places of y of the same width. */
+/* Items of x, `width` elements each, that go to places of y of the same width. An item is an element where each has an
+ * index of its own, otherwise a row of `inner`. */
 struct scatter_plan {
     const void *x;
     void *y;
     fsdp__index_map map;
-    bool by_element;    /* an item is an element, otherwise a row of `inner`; */
-    bool drop;          /* an index that is out of range is left out, otherwise clamped */
-    bool keep, aligned; /* y is added to */
+    bool by_element;
+    bool drop; /* an index that is out of range is left out, otherwise clamped */
+    bool keep; /* what y holds */
+    bool aligned;
     int64_t items, places, width, packs;
     int shift; /* words are place << shift | item */
     divisor by_packs;
@@ -161,18 +167,17 @@ DEVICE int64_t place_of(const scatter_plan &k, int64_t item)
     const fsdp__index_map &m = k.map;
     int64_t row = k.by_element ? item / m.inner : item, i = k.by_element ? item % m.inner : 0;
     int64_t o = row / m.count, j = row % m.count;
-    int64_t index = m.index[o * m.index_outer + j * m.index_along + i * m.index_inner];
+    int64_t index = index_at(m, o, j, i), place = o * m.size + clamped(m, index);
 
-    if (k.drop && (index < 0 || index >= m.size))
+    if (k.drop && index != clamped(m, index))
         return k.places;
-    index = o * m.size + index_at(m, o, j, i);
-    return k.by_element ? index * m.inner + i : index;
+    return k.by_element ? place * m.inner + i : place;
 }
 
 static __global__ void make_words(const __grid_constant__ scatter_plan k, uint64_t *words)
 {
-    EACH_ITEM(item, k.items)
-    words[item] = (uint64_t)place_of(k, item) << k.shift | (uint64_t)item;
+    EACH_ITEM (item, k.items)
+        words[item] = (uint64_t)place_of(k, item) << k.shift | (uint64_t)item;
 }
 
 /* Whether the word at `at` goes to the same place. */
@@ -208,12 +213,12 @@ DEVICE void add_items(const scatter_plan &k, int64_t at, uint64_t place, int64_t
     } while (more[ahead - 1]);
 }
 
-template <class X, class Y> static __global__ void add_scattered(const __grid_constant__ scatter_plan k)
+template <class X, class Y>
+static __global__ void add_scattered(const __grid_constant__ scatter_plan k)
 {
     const int n = ACCESS / (int)sizeof(X);
 
-    EACH_ITEM(item, k.items * k.packs)
-    {
+    EACH_ITEM (item, k.items * k.packs) {
         int64_t at = quotient(item, k.by_packs), col = (item - at * k.packs) * n;
         uint64_t place = k.words[at] >> k.shift;
         Y *y = (Y *)k.y + (int64_t)place * k.width;
@@ -236,12 +241,12 @@ template <class X, class Y> static __global__ void add_scattered(const __grid_co
 }
 
 /* Stores the last item of each place. `width` counts words. */
-template <class W> static __global__ void store_scattered(const __grid_constant__ scatter_plan k)
+template <class W>
+static __global__ void store_scattered(const __grid_constant__ scatter_plan k)
 {
     const uint64_t item = ((uint64_t)1 << k.shift) - 1;
 
-    EACH_ITEM(word, k.items * k.packs)
-    {
+    EACH_ITEM (word, k.items * k.packs) {
         int64_t at = quotient(word, k.by_packs), i = word - at * k.packs;
         uint64_t place = k.words[at] >> k.shift;
 
@@ -277,6 +282,10 @@ static fsdp_status sort_items(fsdp_stream *stream, const char *name, scatter_pla
         k->items = 0;
     if (k->items == 0)
         return FSDP_OK;
+    if (k->shift + bits_of(k->places) > 64)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "%s: %lld items to %lld places are too many to sort: scatter fewer at a time", name,
+                         (long long)k->items, (long long)k->places);
     scratch = fsdp__stream_workspace(stream, fsdp__cuda_sort_bytes(k->items));
     if (!scratch)
         return FSDP_NO_MEMORY;

@@ -113,4 +113,47 @@ DEVICE void copies_wait(void)
 #endif
 }
 
+/* Returns 2^x, within 2 units of the last place; what is below 2^-126 becomes 0. */
+DEVICE float exp2_fast(float x)
+{
+#ifdef FSDP_CUDASH
+    return exp2f(x);
+#else
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* Returns two elements of T in a register: `low` has the smaller index. */
+template <class T>
+DEVICE uint32_t pack_two(float low, float high);
+
+#ifdef FSDP_CUDASH
+template <class T>
+DEVICE uint32_t pack_two(float low, float high)
+{
+    return from_float<T>(low).bits | (uint32_t)from_float<T>(high).bits << 16;
+}
+#else
+template <>
+DEVICE uint32_t pack_two<bf16>(float low, float high)
+{
+    uint32_t two;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
+
+template <>
+DEVICE uint32_t pack_two<f16>(float low, float high)
+{
+    uint32_t two;
+
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
+#endif
+
 #endif

@@ -16,6 +16,7 @@
 #ifdef FSDP_CUDASH
 #include "cudash/cudash.h"
 #else
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #define SHARED_BYTES(type, name)                                  \
@@ -162,11 +163,17 @@ HOST_DEVICE float from_float<float>(float x)
 template <>
 HOST_DEVICE bf16 from_float<bf16>(float x)
 {
+#if defined(__CUDA_ARCH__)
+    bf16 y = {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+
+    return y;
+#else
     uint32_t bits = float_bits(x);
     uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1), quiet = bits | 0x400000u;
     bf16 y = {(uint16_t)((x != x ? quiet : rounded) >> 16)};
 
     return y;
+#endif
 }
 
 template <>

@@ -19,26 +19,35 @@ DEVICE bool counts(const fsdp__cross_entropy_args &k, int32_t target)
 }
 
 /* Computes the gradient of a row, of G, which may lie in x. */
-template <class T, class G> DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target, exp_sum s)
+template <class T, class G>
+DEVICE void store_gradient(const loss_plan &k, const T *x, G *g, int64_t target, exp_sum s)
 {
     const int n = ACCESS / (int)sizeof(T);
-    const int64_t cols = k.args.cols;
+    const int64_t cols = k.args.cols, step = (int64_t)k.threads.group * n;
     float factor = k.args.loss_scale / s.sum;
 
-    for (int64_t col = (int64_t)(threadIdx.x % (unsigned)k.threads.group) * n; col < cols; col += k.threads.group * n) {
-        pack<T, n> logits = get<n>(x, col, cols, k.whole);
-        pack<G, n> out;
+    EACH_FEW_PACKS (col, cols, n, k.threads.group) {
+        pack<T, n> logits[AT_ONCE];
 
+        get_few<n>(x, col, cols, k.whole, step, T(), logits);
         UNROLL
-        for (int e = 0; e < n; e++) {
-            float v = expf(to_float(logits.at[e]) - s.largest);
-            out.at[e] = from_float<G>(col + e == target ? k.args.loss_scale * (v / s.sum - 1.0f) : v * factor);
+        for (int a = 0; a < AT_ONCE; a++) {
+            int64_t at = col + a * step;
+            pack<G, n> out;
+
+            UNROLL
+            for (int e = 0; e < n; e++) {
+                float p = exponential(to_float(logits[a].at[e]) - s.largest);
+                out.at[e] = from_float<G>(at + e == target ? k.args.loss_scale * (p / s.sum - 1.0f) : p * factor);
+            }
+            if (at < cols)
+                put<n>(g, at, cols, k.whole, out);
         }
-        put<n>(g, col, cols, k.whole, out);
     }
 }
 
-template <class G> DEVICE void clear_row(const loss_plan &k, G *g)
+template <class G>
+DEVICE void clear_row(const loss_plan &k, G *g)
 {
     for (int64_t col = threadIdx.x % (unsigned)k.threads.group; col < k.args.cols; col += k.threads.group)
         g[col] = G();
@@ -49,8 +58,7 @@ static __global__ __launch_bounds__(MOST_THREADS) void row_losses(const __grid_c
 {
     __shared__ float partial[WARP];
 
-    EACH_GROUP(row, k.args.rows, k.threads.group)
-    {
+    EACH_GROUP (row, k.args.rows, k.threads.group) {
         int32_t target = k.args.targets[row];
         const T *x = (const T *)k.args.logits + row * k.args.cols;
         G *g = k.args.dlogits ? (G *)k.args.dlogits + row * k.args.cols : NULL;
@@ -93,8 +101,7 @@ static __global__ __launch_bounds__(MOST_THREADS) void fold_losses(const __grid_
     double loss = 0.0;
     int64_t bad = k.args.rows;
 
-    EACH_ITEM(row, k.args.rows)
-    {
+    EACH_ITEM (row, k.args.rows) {
         int32_t target = k.args.targets[row];
 
         loss += k.losses[row];
@@ -110,7 +117,8 @@ static __global__ __launch_bounds__(MOST_THREADS) void fold_losses(const __grid_
     }
 }
 
-template <class T> static fsdp_status launch_rows_of(fsdp_stream *stream, loss_plan k)
+template <class T>
+static fsdp_status launch_rows_of(fsdp_stream *stream, loss_plan k)
 {
     const fsdp__cross_entropy_args *a = &k.args;
 

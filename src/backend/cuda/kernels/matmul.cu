@@ -1,4 +1,5 @@
-/* matmul.cu - the matrix product, for all layouts and dtypes. */
+/* matmul.cu - the matrix product of our own, for all layouts and dtypes: for what cuBLAS does not compute
+ * (products.c). */
 #include "backend/cuda/kernels/tile.cuh"
 
 /* Element (i,p) is at data[i * side + p * step]. */
@@ -82,7 +83,7 @@ static __global__ void __launch_bounds__(BLOCK) multiply(const __grid_constant__
     }
 }
 
-ENTRY(matmul)
+ENTRY(own_matmul)
 {
     const fsdp__matmul_args *k = (const fsdp__matmul_args *)args;
 

@@ -39,7 +39,8 @@ struct forward_plan {
 };
 
 /* Fetches a pack of s, which is computed and stored first where there is a residual. */
-template <class T, int N> DEVICE pack<T, N> make_sum(const forward_plan &k, int64_t row, int64_t col)
+template <class T, int N>
+DEVICE pack<T, N> make_sum(const forward_plan &k, int64_t row, int64_t col)
 {
     int64_t cols = k.args.cols;
     pack<T, N> s = get<N>((const T *)k.args.x + row * cols, col, cols, k.whole);
@@ -56,7 +57,8 @@ template <class T, int N> DEVICE pack<T, N> make_sum(const forward_plan &k, int6
 }
 
 /* Returns the sum of the elements less `mean`, to the power of 1 or 2. */
-template <class T, int N> DEVICE float sum_of(const pack<T, N> &s, float mean, bool squared, int64_t present)
+template <class T, int N>
+DEVICE float sum_of(const pack<T, N> &s, float mean, bool squared, int64_t present)
 {
     float sum = 0.0f;
 
@@ -91,15 +93,13 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_rows(const __grid_co
     const bool rms = k.args.rms;
     __shared__ float partial[WARP];
 
-    EACH_GROUP(row, k.args.rows, k.threads.group)
-    {
+    EACH_GROUP (row, k.args.rows, k.threads.group) {
         const T *s = (const T *)(k.args.residual ? k.args.sum : k.args.x) + row * cols;
         pack<T, n> kept[packs];
         float sum = 0.0f, mean = 0.0f, rstd;
 
         UNROLL
-        EACH_PACK(p, col)
-        {
+        EACH_PACK (p, col) {
             pack<T, n> x = {};
 
             if (col < cols)
@@ -113,15 +113,15 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_rows(const __grid_co
             mean = sum / (float)cols;
             sum = 0.0f;
             UNROLL
-            EACH_PACK(p, col)
-            sum += sum_of(KEPT ? kept[p] : get<n>(s, col, cols, k.whole), mean, true, cols - col);
+            EACH_PACK (p, col)
+                sum += sum_of(KEPT ? kept[p] : get<n>(s, col, cols, k.whole), mean, true, cols - col);
             sum = group_sum(sum, partial, k.threads.group);
         }
         rstd = 1.0f / sqrtf(sum / (float)cols + k.args.eps);
         UNROLL
-        EACH_PACK(p, col)
-        if (col < cols)
-            store_norm<T, n>(k, row, col, KEPT ? kept[p] : get<n>(s, col, cols, k.whole), mean, rstd);
+        EACH_PACK (p, col)
+            if (col < cols)
+                store_norm<T, n>(k, row, col, KEPT ? kept[p] : get<n>(s, col, cols, k.whole), mean, rstd);
         if (threadIdx.x % (unsigned)k.threads.group == 0) {
             if (k.args.mean && !rms)
                 k.args.mean[row] = mean;
@@ -160,7 +160,8 @@ struct backward_plan {
 };
 
 /* A pack of what a row's gradient is computed from. */
-template <int N> struct backward_pack {
+template <int N>
+struct backward_pack {
     float centred[N], dy[N], w[N]; /* s less its mean */
 };
 
@@ -198,7 +199,8 @@ DEVICE void store_dx(const backward_plan &k, int64_t row, int64_t col, const bac
 }
 
 /* Stores a pack of a panel's column sums. */
-template <int N> DEVICE void store_columns(float *out, int64_t col, int64_t cols, const float *sums)
+template <int N>
+DEVICE void store_columns(float *out, int64_t col, int64_t cols, const float *sums)
 {
     UNROLL
     for (int e = 0; e < N; e++)
@@ -214,7 +216,8 @@ DEVICE void sum_row(const backward_plan &k, float (&sums)[2], float *partial, fl
     sums[1] = sums[1] / (float)k.args.cols * rstd * rstd * rstd;
 }
 
-template <int N> DEVICE void add_row(float (&sums)[2], const backward_pack<N> &x)
+template <int N>
+DEVICE void add_row(float (&sums)[2], const backward_pack<N> &x)
 {
     UNROLL
     for (int e = 0; e < N; e++) {
@@ -232,8 +235,7 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_panels(const __grid_
     const int64_t cols = k.args.cols;
     __shared__ float partial[2 * WARP];
 
-    EACH_GROUP(panel, k.panels, k.threads.group)
-    {
+    EACH_GROUP (panel, k.panels, k.threads.group) {
         int64_t end = (panel + 1) * k.panel_rows;
         float dweight[packs][n] = {}, dbias[packs][n] = {};
 
@@ -242,8 +244,7 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_panels(const __grid_
             backward_pack<n> kept[packs];
 
             UNROLL
-            EACH_PACK(p, col)
-            {
+            EACH_PACK (p, col) {
                 kept[p] = backward_pack<n>();
                 if (col < cols)
                     kept[p] = get_backward<T, n>(k, row, col, mean);
@@ -257,13 +258,12 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_panels(const __grid_
             if (k.args.dx)
                 sum_row(k, sums, partial, rstd);
             UNROLL
-            EACH_PACK(p, col)
-            if (k.args.dx && col < cols)
-                store_dx<T, n>(k, row, col, kept[p], rstd, sums[0], sums[1]);
+            EACH_PACK (p, col)
+                if (k.args.dx && col < cols)
+                    store_dx<T, n>(k, row, col, kept[p], rstd, sums[0], sums[1]);
         }
         UNROLL
-        EACH_PACK(p, col)
-        {
+        EACH_PACK (p, col) {
             store_columns<n>(k.dweight ? k.dweight + panel * cols : NULL, col, cols, dweight[p]);
             store_columns<n>(k.dbias ? k.dbias + panel * cols : NULL, col, cols, dbias[p]);
         }
@@ -279,23 +279,22 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_long_rows(const __gr
     const int64_t cols = k.args.cols;
     __shared__ float partial[2 * WARP];
 
-    EACH_GROUP(row, k.args.rows, k.threads.group)
-    {
+    EACH_GROUP (row, k.args.rows, k.threads.group) {
         float mean = k.args.rms ? 0.0f : k.args.mean[row], rstd = k.args.rstd[row], sums[2] = {};
 
-        EACH_PACK(p, col)
-        add_row(sums, get_backward<T, n>(k, row, col, mean));
+        EACH_PACK (p, col)
+            add_row(sums, get_backward<T, n>(k, row, col, mean));
         sum_row(k, sums, partial, rstd);
-        EACH_PACK(p, col)
-        store_dx<T, n>(k, row, col, get_backward<T, n>(k, row, col, mean), rstd, sums[0], sums[1]);
+        EACH_PACK (p, col)
+            store_dx<T, n>(k, row, col, get_backward<T, n>(k, row, col, mean), rstd, sums[0], sums[1]);
     }
 }
 
 /* Column sums of longer rows, a thread for each column of a panel. */
-template <class T> static __global__ void norm_long_columns(const __grid_constant__ backward_plan k)
+template <class T>
+static __global__ void norm_long_columns(const __grid_constant__ backward_plan k)
 {
-    EACH_ITEM(at, k.panels * k.args.cols)
-    {
+    EACH_ITEM (at, k.panels * k.args.cols) {
         int64_t panel = at / k.args.cols, col = at % k.args.cols, end = (panel + 1) * k.panel_rows;
         float dweight = 0.0f, dbias = 0.0f;
 
@@ -360,7 +359,8 @@ static void cut_panels(backward_plan *k)
     k->panels = (rows + k->panel_rows - 1) / k->panel_rows;
 }
 
-template <class T> static fsdp_status launch_backward(fsdp_stream *stream, const backward_plan &k)
+template <class T>
+static fsdp_status launch_backward(fsdp_stream *stream, const backward_plan &k)
 {
     const fsdp__norm_backward_args *a = &k.args;
     row_threads rows = threads_of_rows(a->rows, a->cols, EACH);

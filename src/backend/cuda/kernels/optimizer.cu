@@ -39,18 +39,19 @@ static adam_plan plan_of(const fsdp__adam_args *k)
 template <class P, class G>
 static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const adam_plan p)
 {
-    const int N = run_of<float, P>::length;
+    const int N = pack_of<float, P>::length;
     chunk c = chunk_of_block(list);
     const fsdp__optimizer_span &s = list.spans[c.span];
 
-    EACH_RUN (at, c, N) {
+    EACH_PACK(at, c, N)
+    {
         int64_t n = c.end - at;
         float w[N], g[N], m[N], v[N];
 
-        load_run((const P *)s.param + at, n, w);
-        load_run((const G *)s.grad + at, n, g);
-        load_run(s.moment1 + at, n, m);
-        load_run(s.moment2 + at, n, v);
+        load_pack((const P *)s.param + at, n, w);
+        load_pack((const G *)s.grad + at, n, g);
+        load_pack(s.moment1 + at, n, m);
+        load_pack(s.moment2 + at, n, v);
         UNROLL
         for (int i = 0; i < N; i++) {
             g[i] = times(g[i], p.grad_scale);
@@ -61,9 +62,9 @@ static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimiz
             v[i] = times(p.beta2, v[i]) + times(times(p.one_minus_beta2, g[i]), g[i]);
             w[i] -= times(p.step_size, m[i]) / (sqrtf(v[i]) / p.root_correction + p.eps);
         }
-        store_run(s.moment1 + at, n, m);
-        store_run(s.moment2 + at, n, v);
-        store_run((P *)s.param + at, n, w);
+        store_pack(s.moment1 + at, n, m);
+        store_pack(s.moment2 + at, n, v);
+        store_pack((P *)s.param + at, n, w);
     }
 }
 
@@ -100,33 +101,34 @@ struct sgd_plan {
 template <class P, class G>
 static __global__ void sgd_step(const __grid_constant__ span_list<fsdp__optimizer_span> list, const sgd_plan p)
 {
-    const int N = run_of<float, P>::length;
+    const int N = pack_of<float, P>::length;
     chunk c = chunk_of_block(list);
     const fsdp__optimizer_span &s = list.spans[c.span];
     bool buffered = s.moment1 && p.momentum != 0.0f;
 
-    EACH_RUN (at, c, N) {
+    EACH_PACK(at, c, N)
+    {
         int64_t n = c.end - at;
         float w[N], g[N], b[N];
 
-        load_run((const P *)s.param + at, n, w);
-        load_run((const G *)s.grad + at, n, g);
+        load_pack((const P *)s.param + at, n, w);
+        load_pack((const G *)s.grad + at, n, g);
         UNROLL
         for (int i = 0; i < N; i++)
             g[i] = times(g[i], p.grad_scale) + times(p.decay, w[i]);
         if (buffered) {
-            load_run(s.moment1 + at, p.first ? 0 : n, b);
+            load_pack(s.moment1 + at, p.first ? 0 : n, b);
             UNROLL
             for (int i = 0; i < N; i++) {
                 b[i] = (p.first ? 0.0f : times(p.momentum, b[i])) + times(p.take, g[i]);
                 g[i] = p.nesterov ? g[i] + times(p.momentum, b[i]) : b[i];
             }
-            store_run(s.moment1 + at, n, b);
+            store_pack(s.moment1 + at, n, b);
         }
         UNROLL
         for (int i = 0; i < N; i++)
             w[i] -= times(p.lr, g[i]);
-        store_run((P *)s.param + at, n, w);
+        store_pack((P *)s.param + at, n, w);
     }
 }
 

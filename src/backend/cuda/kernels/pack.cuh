@@ -7,8 +7,11 @@
 
 #ifdef FSDP_CUDASH
 #define UNROLL
+#define UNROLL_BY(times)
 #else
 #define UNROLL _Pragma("unroll")
+#define UNROLL_BY(times) PRAGMA_OF(unroll times)
+#define PRAGMA_OF(text) _Pragma(#text)
 #endif
 
 enum {
@@ -82,6 +85,51 @@ DEVICE void put(T *p, int64_t i, int64_t n, bool whole, const pack<T, N> &x)
 static inline bool is_aligned(const void *p, int64_t stride_bytes)
 {
     return (uintptr_t)p % ACCESS == 0 && stride_bytes % ACCESS == 0;
+}
+
+/* ---- packs where every pointer may be aligned as it likes ---- */
+
+/* The length of a pack of the wider of two types. */
+template <class A, class B>
+struct pack_of {
+    enum {
+        length = ACCESS / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B))
+    };
+};
+
+/* Elements [0, N) of what p points to, of which n are there. */
+template <int N, class T>
+DEVICE pack<T, N> get(const T *p, int64_t n)
+{
+    return get<N>(p, 0, n, n >= N && (uintptr_t)p % sizeof(pack<T, N>) == 0);
+}
+
+template <int N, class T>
+DEVICE void put(T *p, int64_t n, const pack<T, N> &x)
+{
+    put<N>(p, 0, n, n >= N && (uintptr_t)p % sizeof(pack<T, N>) == 0, x);
+}
+
+/* The same as f32. */
+template <int N, class T>
+DEVICE void load_pack(const T *p, int64_t n, float (&x)[N])
+{
+    pack<T, N> raw = get<N>(p, n);
+
+    UNROLL
+    for (int i = 0; i < N; i++)
+        x[i] = to_float(raw.at[i]);
+}
+
+template <int N, class T>
+DEVICE void store_pack(T *p, int64_t n, const float (&x)[N])
+{
+    pack<T, N> raw;
+
+    UNROLL
+    for (int i = 0; i < N; i++)
+        raw.at[i] = from_float<T>(x[i]);
+    put<N>(p, n, raw);
 }
 
 /* ---- functions of rows ---- */

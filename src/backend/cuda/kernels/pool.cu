@@ -1,5 +1,5 @@
 /* pool.cu - max and average over windows of a plane, and their backward. */
-#include "backend/cuda/kernels/kernel.cuh"
+#include "backend/cuda/kernels/pack.cuh"
 
 /* Where window `i` of a side begins and ends, and how many of its places count. */
 struct window {
@@ -60,15 +60,15 @@ DEVICE float mean_of(const T *x, const fsdp__pool_sizes &s, const window &rows, 
 }
 
 template <class T>
-static __global__ void pool(const __grid_constant__ fsdp__pool_forward_args k)
+static __global__ void pool(const __grid_constant__ fsdp__pool_forward_args k, const divisor by_width,
+                            const divisor by_height)
 {
     const fsdp__pool_sizes &s = k.sizes;
-    int64_t results = s.out[0] * s.out[1];
 
-    EACH_ITEM (at, s.planes * results) {
-        int64_t plane = at / results, i = at % results;
+    EACH_ITEM (at, s.planes * s.out[0] * s.out[1]) {
+        int64_t line = quotient(at, by_width), plane = quotient(line, by_height);
         const T *x = (const T *)k.x + plane * s.in[0] * s.in[1];
-        window rows = window_of(s, 0, i / s.out[1]), cols = window_of(s, 1, i % s.out[1]);
+        window rows = window_of(s, 0, line - plane * s.out[0]), cols = window_of(s, 1, at - line * s.out[1]);
         int32_t index;
 
         if (s.kind != FSDP__POOL_MAX) {
@@ -84,9 +84,11 @@ static __global__ void pool(const __grid_constant__ fsdp__pool_forward_args k)
 ENTRY(pool_forward)
 {
     const fsdp__pool_forward_args *k = (const fsdp__pool_forward_args *)args;
-    int64_t results = k->sizes.planes * k->sizes.out[0] * k->sizes.out[1];
+    int64_t lines = k->sizes.planes * k->sizes.out[0], results = lines * k->sizes.out[1];
 
-#define POOL(T) FSDP_TRY(launch(stream, "pool_forward", pool<T>, blocks_for(results, BLOCK), BLOCK, 0, *k))
+#define POOL(T)                                                                                \
+    FSDP_TRY(launch(stream, "pool_forward", pool<T>, blocks_for(results, BLOCK), BLOCK, 0, *k, \
+                    divisor_of(k->sizes.out[1], results), divisor_of(k->sizes.out[0], lines)))
     EACH_FLOAT(k->sizes.dtype, POOL)
 #undef POOL
     return FSDP_OK;
@@ -110,32 +112,45 @@ DEVICE void windows_with(const fsdp__pool_sizes &s, int side, int64_t place, int
 }
 
 template <class T>
-static __global__ void spread_means(const __grid_constant__ fsdp__pool_backward_args k)
+static __global__ void spread_means(const __grid_constant__ fsdp__pool_backward_args k, const divisor by_width,
+                                    const divisor by_height)
 {
     const fsdp__pool_sizes &s = k.sizes;
-    int64_t numel = s.in[0] * s.in[1];
 
-    EACH_ITEM (at, s.planes * numel) {
-        int64_t plane = at / numel, place = at % numel, row, row_end, col, first_col, col_end;
+    EACH_ITEM (at, s.planes * s.in[0] * s.in[1]) {
+        int64_t line = quotient(at, by_width), plane = quotient(line, by_height), row, row_end, first_col, col_end;
         const T *dy = (const T *)k.dy + plane * s.out[0] * s.out[1];
         float sum = 0.0f;
 
-        windows_with(s, 0, place / s.in[1], &row, &row_end);
-        windows_with(s, 1, place % s.in[1], &first_col, &col_end);
-        for (; row < row_end; row++)
-            for (col = first_col; col < col_end; col++) {
-                int64_t counted = window_of(s, 0, row).counted * window_of(s, 1, col).counted;
+        windows_with(s, 0, line - plane * s.in[0], &row, &row_end);
+        windows_with(s, 1, at - line * s.in[1], &first_col, &col_end);
+        for (; row < row_end; row++) {
+            int64_t counted = window_of(s, 0, row).counted;
 
-                sum += load(dy, row * s.out[1] + col) / (float)counted;
-            }
+            for (int64_t col = first_col; col < col_end; col++)
+                sum += load(dy, row * s.out[1] + col) / (float)(counted * window_of(s, 1, col).counted);
+        }
         store((T *)k.dx, at, k.accumulate ? load((T *)k.dx, at) + sum : sum);
     }
+}
+
+static fsdp_status means_backward(fsdp_stream *stream, const fsdp__pool_backward_args *k)
+{
+    int64_t lines = k->sizes.planes * k->sizes.in[0], numel = lines * k->sizes.in[1];
+    divisor by_width = divisor_of(k->sizes.in[1], numel), by_height = divisor_of(k->sizes.in[0], lines);
+
+#define MEANS(T) \
+    FSDP_TRY(    \
+        launch(stream, "pool_backward", spread_means<T>, blocks_for(numel, BLOCK), BLOCK, 0, *k, by_width, by_height))
+    EACH_FLOAT(k->sizes.dtype, MEANS)
+#undef MEANS
+    return FSDP_OK;
 }
 
 /* ---- backward of a maximum: a warp for each plane, which takes the results in order ---- */
 
 enum {
-    MOST_PLANES = 4096 /* that have scratch at the same time */
+    MOST_PLANES = 2048 /* that have scratch at the same time */
 };
 
 /* Adds a warp's numbers to the places that they name, those for one place by the order of the lanes. */
@@ -187,13 +202,8 @@ ENTRY(pool_backward)
     int64_t planes = k->sizes.planes < MOST_PLANES ? k->sizes.planes : (int64_t)MOST_PLANES;
     float *sums;
 
-    if (k->sizes.kind != FSDP__POOL_MAX) {
-#define MEANS(T) \
-    FSDP_TRY(launch(stream, "pool_backward", spread_means<T>, blocks_for(k->sizes.planes *numel, BLOCK), BLOCK, 0, *k))
-        EACH_FLOAT(k->sizes.dtype, MEANS)
-#undef MEANS
-        return FSDP_OK;
-    }
+    if (k->sizes.kind != FSDP__POOL_MAX)
+        return means_backward(stream, k);
     sums = (float *)fsdp__stream_workspace(stream, (size_t)(planes * numel) * sizeof *sums + 1);
     if (!sums)
         return FSDP_NO_MEMORY;

@@ -14,10 +14,26 @@ DEVICE double power(double x, double p)
     return P == 2 ? x * x : P == 1 ? fabs(x) : pow(fabs(x), p);
 }
 
-/* The sum over a block of BLOCK threads, of integers below 2^53 in all, so it is exact; for the first thread. */
-DEVICE double block_total(double x)
+/* Cuts the whole part off a * b, a product that is exact and not above 2^26; `rest` is what is behind the point. The
+ * sum with 2^52, rounded down, has it in its last bits: conversions take several times as long. */
+DEVICE uint32_t whole_of(double a, double b, double *rest)
 {
-    __shared__ double partial[BLOCK / WARP];
+    uint64_t bits;
+#ifdef FSDP_CUDASH
+    double sum = floor(a * b) + 0x1p52;
+#else
+    double sum = __fma_rz(a, b, 0x1p52);
+#endif
+
+    *rest = a * b - (sum - 0x1p52);
+    memcpy(&bits, &sum, sizeof bits);
+    return (uint32_t)bits;
+}
+
+/* The sum over a block of BLOCK threads, for the first of them. */
+DEVICE int64_t block_total(int64_t x)
+{
+    __shared__ int64_t partial[BLOCK / WARP];
 
     for (int step = WARP / 2; step > 0; step /= 2)
         x += __shfl_xor_sync(ALL_LANES, x, step);
@@ -25,8 +41,7 @@ DEVICE double block_total(double x)
     if (lane_of_warp() == 0)
         partial[threadIdx.x / WARP] = x;
     __syncthreads();
-    x = 0.0;
-    for (int w = 0; w < BLOCK / WARP && threadIdx.x == 0; w++)
+    for (int w = 1; w < BLOCK / WARP && threadIdx.x == 0; w++)
         x += partial[w];
     return x;
 }
@@ -45,11 +60,12 @@ DEVICE bool has_no_digits(double largest, fsdp__digit_sum *sum)
 template <class T, int P>
 static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> list, double p, fsdp__digit_sum *sum)
 {
-    const int N = run_of<T, T>::length, RUNS = CHUNK / (N * BLOCK); /* of a thread */
+    const int N = pack_of<T, T>::length, RUNS = CHUNK / (N * BLOCK); /* of a thread */
     const double place = 1 << FSDP__DIGIT_SUM_BITS;
     chunk c = chunk_of_block(list);
     const T *src = (const T *)list.spans[c.span].src;
-    double digits[FSDP__DIGIT_SUM_KEPT] = {0.0, 0.0, 0.0}, largest, scale;
+    uint32_t digits[FSDP__DIGIT_SUM_KEPT] = {0, 0, 0}; /* 32 of 26 bits are summed up */
+    double largest, scale;
     float x[RUNS][N];
     unsigned bits = 0;
     int top;
@@ -58,7 +74,7 @@ static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> 
     for (int r = 0; r < RUNS; r++) {
         int64_t at = c.begin + (int64_t)(r * BLOCK + (int)threadIdx.x) * N;
 
-        load_run(src + at, c.end - at, x[r]);
+        load_pack(src + at, c.end - at, x[r]);
         UNROLL
         for (int i = 0; i < N; i++)
             bits = magnitude_bits(x[r][i]) > bits ? magnitude_bits(x[r][i]) : bits;
@@ -73,22 +89,19 @@ static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> 
     for (int r = 0; r < RUNS; r++) {
         UNROLL
         for (int i = 0; i < N; i++) {
-            double v = power<P>(x[r][i], p) * scale;
+            double rest;
 
-            UNROLL
-            for (int d = 0; d < FSDP__DIGIT_SUM_KEPT; d++) {
-                double whole = (int32_t)v;
-
-                digits[d] += whole;
-                v = (v - whole) * place;
-            }
+            digits[0] +=
+                P == 2 ? whole_of(x[r][i] * scale, x[r][i], &rest) : whole_of(power<P>(x[r][i], p), scale, &rest);
+            digits[1] += whole_of(rest, place, &rest);
+            digits[2] += whole_of(rest, place, &rest);
         }
     }
     for (int d = 0; d < FSDP__DIGIT_SUM_KEPT; d++) {
-        double total = block_total(digits[d]);
+        int64_t total = block_total(digits[d]);
 
         if (threadIdx.x == 0)
-            add_to(&sum->places[top - d], (int64_t)total);
+            add_to(&sum->places[top - d], total);
     }
 }
 
@@ -96,15 +109,16 @@ static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> 
 template <class T>
 static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span> list, double *largest)
 {
-    const int N = run_of<T, T>::length;
+    const int N = pack_of<T, T>::length;
     chunk c = chunk_of_block(list);
     const T *src = (const T *)list.spans[c.span].src;
     unsigned bits = 0;
 
-    EACH_RUN (at, c, N) {
+    EACH_PACK(at, c, N)
+    {
         float x[N];
 
-        load_run(src + at, c.end - at, x);
+        load_pack(src + at, c.end - at, x);
         UNROLL
         for (int i = 0; i < N; i++)
             bits = magnitude_bits(x[i]) > bits ? magnitude_bits(x[i]) : bits;

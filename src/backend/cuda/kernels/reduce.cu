@@ -6,7 +6,7 @@
 
 enum {
     PANEL = 4096,         /* elements of a row */
-    PANEL_ROWS = 512,     /* whole rows */
+    PANEL_ROWS = 256,     /* whole rows */
     GROUPS = BLOCK / WARP /* of threads, each with every so-manieth row of a panel */
 };
 
@@ -147,6 +147,21 @@ static __global__ void reduce_rows(const __grid_constant__ stage k)
     }
 }
 
+/* Joins every so-manieth of the rows [r, end), N columns of each. */
+template <class F, bool WHOLE, int N, class T>
+DEVICE void join_rows(const T *x, int64_t r, int64_t end, int64_t col, int64_t inner, const float (&center)[N],
+                      float (&total)[N])
+{
+    UNROLL_BY(4)
+    for (; r < end; r += GROUPS) {
+        pack<T, N> v = get<N>(x + r * inner, col, inner, WHOLE);
+
+        UNROLL
+        for (int e = 0; e < N; e++)
+            total[e] = F::join(total[e], F::of(to_float(v.at[e]), center[e]));
+    }
+}
+
 /* A block takes N columns a lane and a panel of rows, each group of threads every so-manieth row. */
 template <class T, class F, int N>
 static __global__ void reduce_columns(const __grid_constant__ stage k)
@@ -159,7 +174,6 @@ static __global__ void reduce_columns(const __grid_constant__ stage k)
         int64_t first = (at - o * k.panels) * PANEL_ROWS, col = (block * WARP + lane) * N;
         int64_t end = k.reduced - first < PANEL_ROWS ? k.reduced : first + PANEL_ROWS;
         const T *x = (const T *)k.x + o * k.reduced * k.inner;
-        bool whole = k.aligned && col + N <= k.inner;
         float center[N], total[N];
 
         UNROLL
@@ -167,13 +181,10 @@ static __global__ void reduce_columns(const __grid_constant__ stage k)
             center[e] = k.center && col + e < k.inner ? k.center[o * k.inner + col + e] : 0.0f;
             total[e] = F::none();
         }
-        for (int64_t r = first + group; r < end && col < k.inner; r += GROUPS) {
-            pack<T, N> v = get<N>(x + r * k.inner, col, k.inner, whole);
-
-            UNROLL
-            for (int e = 0; e < N; e++)
-                total[e] = F::join(total[e], F::of(to_float(v.at[e]), center[e]));
-        }
+        if (k.aligned && col + N <= k.inner)
+            join_rows<F, true>(x, first + group, end, col, k.inner, center, total);
+        else if (col < k.inner)
+            join_rows<F, false>(x, first + group, end, col, k.inner, center, total);
         __syncthreads(); /* the block before has been read */
         UNROLL
         for (int e = 0; e < N; e++)

@@ -29,12 +29,14 @@ static inline row_threads threads_of_rows(int64_t rows, int64_t cols, int64_t ea
 }
 
 /* Every group of the grid takes every so-manieth of n rows. */
-#define EACH_GROUP(row, n, group)                                                                       \
-    for (int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / (unsigned)(group); row < (n); \
-         row += (int64_t)gridDim.x * blockDim.x / (unsigned)(group))
+#define EACH_GROUP(row, n, group)                                              \
+    for (int64_t groups_ = blockDim.x / (unsigned)(group),                     \
+                 row = blockIdx.x * groups_ + threadIdx.x / (unsigned)(group); \
+         row < (n); row += gridDim.x * groups_)
 
 /* Replaces each of COUNT numbers by its sum over the group. `partial` is shared memory for COUNT numbers a warp. */
-template <int COUNT> DEVICE void group_sums(float (&x)[COUNT], float *partial, int group)
+template <int COUNT>
+DEVICE void group_sums(float (&x)[COUNT], float *partial, int group)
 {
     int lane = lane_of_warp(), warp = (int)threadIdx.x / WARP;
 
@@ -78,36 +80,69 @@ DEVICE void group_sync(int group)
 
 /* ---- softmax ---- */
 
-/* The largest of a row, and the sum of e^(x - largest) over it: NaN if any is, or if the largest is infinite. */
+enum {
+    AT_ONCE = 2 /* packs that a thread fetches before it uses them */
+};
+
+/* A thread's packs of a row, AT_ONCE at a time: the first one's column, and where in the row the next ones lie. */
+#define EACH_FEW_PACKS(col, cols, n, group)                                            \
+    for (int64_t col = (int64_t)(threadIdx.x % (unsigned)(group)) * (n); col < (cols); \
+         col += (int64_t)(group) * (n)*AT_ONCE)
+
+/* Fetches packs `step` columns apart. What is past the row's end is `none`. */
+template <int N, class T>
+DEVICE void get_few(const T *p, int64_t i, int64_t n, bool whole, int64_t step, T none, pack<T, N> (&x)[AT_ONCE])
+{
+    UNROLL
+    for (int a = 0; a < AT_ONCE; a++, i += step) {
+        if (whole && i < n) {
+            x[a] = *(const pack<T, N> *)(p + i);
+            continue;
+        }
+        UNROLL
+        for (int e = 0; e < N; e++)
+            x[a].at[e] = i + e < n ? p[i + e] : none;
+    }
+}
+
+/* e^x, as 2^(x log2 e): an error of 2^-24 of x, which is not above 0, is added to that of the result. */
+DEVICE float exponential(float x)
+{
+    return exp2f(x * 1.44269504f);
+}
+
+/* The largest of a row, and the sum of e^(x - largest) over it, which is NaN if an element is or if the largest is
+ * infinite. */
 struct exp_sum {
     float largest, sum;
 };
 
-/* Finds it in one pass: a thread's sum is scaled whenever it meets a larger element. */
-template <class T> DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group, float *partial)
+/* Finds it in one pass: a thread's sum is scaled whenever it meets a larger element. A NaN is no largest one here, but
+ * gets into the sum. */
+template <class T>
+DEVICE exp_sum sum_exponentials(const T *x, int64_t cols, bool whole, int group, float *partial)
 {
     const int n = ACCESS / (int)sizeof(T);
     float largest = -INFINITY, sum = 0.0f;
     exp_sum all;
 
-    for (int64_t col = (int64_t)(threadIdx.x % (unsigned)group) * n; col < cols; col += group * n) {
-        pack<T, n> p = get<n>(x, col, cols, whole);
-        float v[n], most = largest, shift;
+    EACH_FEW_PACKS (col, cols, n, group) {
+        pack<T, n> p[AT_ONCE];
+        float most = largest, shift;
 
+        get_few<n>(x, col, cols, whole, (int64_t)group * n, from_float<T>(-INFINITY), p);
         UNROLL
-        for (int e = 0; e < n; e++) {
-            v[e] = col + e < cols ? to_float(p.at[e]) : -INFINITY;
-            most = larger(most, v[e]);
-        }
+        for (int e = 0; e < n * AT_ONCE; e++)
+            most = fmaxf(most, to_float(p[e / n].at[e % n]));
         shift = most == -INFINITY ? 0.0f : most;
-        sum *= expf(largest - shift);
+        sum *= exponential(largest - shift);
         UNROLL
-        for (int e = 0; e < n; e++)
-            sum += expf(v[e] - shift);
+        for (int e = 0; e < n * AT_ONCE; e++)
+            sum += exponential(to_float(p[e / n].at[e % n]) - shift);
         largest = most;
     }
     all.largest = group_max(largest, partial, group);
-    all.sum = group_sum(sum * expf(largest - all.largest), partial, group);
+    all.sum = group_sum(sum * exponential(largest - all.largest), partial, group);
     return all;
 }
 

@@ -5,7 +5,8 @@ enum {
     EACH = 16 /* columns that make it worth while to take another thread for a row */
 };
 
-template <class Args> struct softmax_plan {
+template <class Args>
+struct softmax_plan {
     Args args;
     row_threads threads;
     bool whole;
@@ -20,25 +21,28 @@ static __global__
 __launch_bounds__(MOST_THREADS) void softmax_rows(const __grid_constant__ softmax_plan<fsdp__softmax_forward_args> k)
 {
     const int n = ACCESS / (int)sizeof(T);
-    const int64_t cols = k.args.cols;
+    const int64_t cols = k.args.cols, step = (int64_t)k.threads.group * n;
     __shared__ float partial[WARP];
 
-    EACH_GROUP(row, k.args.rows, k.threads.group)
-    {
+    EACH_GROUP (row, k.args.rows, k.threads.group) {
         const T *x = (const T *)k.args.x + row * cols;
         exp_sum s = sum_exponentials(x, cols, k.whole, k.threads.group, partial);
         float factor = 1.0f / s.sum, shift = logf(s.sum);
 
-        EACH_PACK(col)
-        {
-            pack<T, n> y = get<n>(x, col, cols, k.whole);
+        EACH_FEW_PACKS (col, cols, n, k.threads.group) {
+            pack<T, n> p[AT_ONCE];
 
+            get_few<n>(x, col, cols, k.whole, step, T(), p);
             UNROLL
-            for (int e = 0; e < n; e++) {
-                float v = to_float(y.at[e]) - s.largest;
-                y.at[e] = from_float<T>(k.args.log ? v - shift : expf(v) * factor);
+            for (int a = 0; a < AT_ONCE; a++) {
+                UNROLL
+                for (int e = 0; e < n; e++) {
+                    float v = to_float(p[a].at[e]) - s.largest;
+                    p[a].at[e] = from_float<T>(k.args.log ? v - shift : exponential(v) * factor);
+                }
+                if (col + a * step < cols)
+                    put<n>((T *)k.args.y + row * cols, col + a * step, cols, k.whole, p[a]);
             }
-            put<n>((T *)k.args.y + row * cols, col, cols, k.whole, y);
         }
     }
 }
@@ -51,13 +55,11 @@ static __global__ __launch_bounds__(MOST_THREADS) void softmax_gradients(
     const int64_t cols = k.args.cols;
     __shared__ float partial[WARP];
 
-    EACH_GROUP(row, k.args.rows, k.threads.group)
-    {
+    EACH_GROUP (row, k.args.rows, k.threads.group) {
         const T *y = (const T *)k.args.y + row * cols, *dy = (const T *)k.args.dy + row * cols;
         float sum = 0.0f;
 
-        EACH_PACK(col)
-        {
+        EACH_PACK (col) {
             pack<T, n> p = get<n>(y, col, cols, k.whole), d = get<n>(dy, col, cols, k.whole);
 
             UNROLL
@@ -65,8 +67,7 @@ static __global__ __launch_bounds__(MOST_THREADS) void softmax_gradients(
                 sum += (k.args.log ? 1.0f : to_float(p.at[e])) * to_float(d.at[e]);
         }
         sum = group_sum(sum, partial, k.threads.group);
-        EACH_PACK(col)
-        {
+        EACH_PACK (col) {
             pack<T, n> p = get<n>(y, col, cols, k.whole), d = get<n>(dy, col, cols, k.whole);
 
             UNROLL

@@ -35,8 +35,7 @@ static __global__ void count_digits(const __grid_constant__ sort_pass k)
 {
     __shared__ unsigned counts[DIGITS];
 
-    EACH_ROW(tile, k.tiles)
-    {
+    EACH_ROW (tile, k.tiles) {
         if (threadIdx.x < DIGITS)
             counts[threadIdx.x] = 0;
         __syncthreads();
@@ -102,8 +101,7 @@ static __global__ void move_words(const __grid_constant__ sort_pass k)
     __shared__ uint16_t counts[DIGITS][COUNTERS], totals[DIGITS][SEGMENTS];
     int me = (int)threadIdx.x;
 
-    EACH_ROW(tile, k.tiles)
-    {
+    EACH_ROW (tile, k.tiles) {
         int64_t first = tile * TILE + me * EACH, end = first + EACH < k.n ? first + EACH : k.n;
 
         for (int digit = 0; digit < DIGITS; digit++)

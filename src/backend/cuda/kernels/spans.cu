@@ -1,4 +1,5 @@
 /* spans.cu - many copies at once, and sums over ranks. */
+#include "backend/cuda/kernels/numbers.cuh"
 #include "backend/cuda/kernels/spans.cuh"
 
 /* ---- copies ---- */
@@ -7,87 +8,31 @@
 template <class Unit>
 static __global__ void move_spans(const __grid_constant__ span_list<fsdp__span> list)
 {
-    const int N = run_of<Unit, Unit>::length;
+    const int N = pack_of<Unit, Unit>::length;
     chunk c = chunk_of_block(list);
     const Unit *src = (const Unit *)list.spans[c.span].src;
     Unit *dst = (Unit *)list.spans[c.span].dst;
 
-    EACH_RUN (at, c, N) {
-        Unit x[N];
-
-        read_run(src + at, c.end - at, x);
-        write_run(dst + at, c.end - at, x);
+    EACH_PACK(at, c, N)
+    {
+        put<N>(dst + at, c.end - at, get<N>(src + at, c.end - at));
     }
 }
 
 template <class S, class D>
 static __global__ void convert_spans(const __grid_constant__ span_list<fsdp__span> list)
 {
-    const int N = run_of<S, D>::length;
+    const int N = pack_of<S, D>::length;
     chunk c = chunk_of_block(list);
     const S *src = (const S *)list.spans[c.span].src;
     D *dst = (D *)list.spans[c.span].dst;
 
-    EACH_RUN (at, c, N) {
+    EACH_PACK(at, c, N)
+    {
         float x[N];
 
-        load_run(src + at, c.end - at, x);
-        store_run(dst + at, c.end - at, x);
-    }
-}
-
-/* A number that holds every dtype exactly. */
-struct number {
-    double real;
-    int64_t integer;
-    bool exact; /* it is the integer */
-};
-
-DEVICE number load_number(fsdp_dtype dtype, const void *p, int64_t i)
-{
-    switch (dtype) {
-    case FSDP_F32:
-        return {load((const float *)p, i), 0, false};
-    case FSDP_BF16:
-        return {load((const bf16 *)p, i), 0, false};
-    case FSDP_F16:
-        return {load((const f16 *)p, i), 0, false};
-    case FSDP_I64:
-        return {0.0, ((const int64_t *)p)[i], true};
-    case FSDP_I32:
-        return {0.0, ((const int32_t *)p)[i], true};
-    case FSDP_BOOL:
-        return {0.0, ((const uint8_t *)p)[i] != 0, true};
-    default:
-        return {0.0, ((const uint8_t *)p)[i], true};
-    }
-}
-
-DEVICE void store_number(fsdp_dtype dtype, void *p, int64_t i, const number &x)
-{
-    float real = x.exact ? (float)x.integer : (float)x.real;
-    int64_t integer = x.integer;
-
-    if (!x.exact) /* truncated; what no integer can hold becomes the smallest */
-        integer = x.real >= -0x1p63 && x.real < 0x1p63 ? (int64_t)x.real : INT64_MIN;
-    switch (dtype) {
-    case FSDP_F32:
-        return store((float *)p, i, real);
-    case FSDP_BF16:
-        return store((bf16 *)p, i, real);
-    case FSDP_F16:
-        return store((f16 *)p, i, real);
-    case FSDP_I64:
-        ((int64_t *)p)[i] = integer;
-        return;
-    case FSDP_I32:
-        ((int32_t *)p)[i] = (int32_t)integer;
-        return;
-    case FSDP_BOOL:
-        ((uint8_t *)p)[i] = x.exact ? x.integer != 0 : x.real != 0.0;
-        return;
-    default:
-        ((uint8_t *)p)[i] = (uint8_t)integer;
+        load_pack(src + at, c.end - at, x);
+        store_pack(dst + at, c.end - at, x);
     }
 }
 
@@ -97,8 +42,8 @@ static __global__ void convert_numbers(const __grid_constant__ span_list<fsdp__s
 {
     chunk c = chunk_of_block(list);
 
-    EACH_RUN (at, c, 1)
-        store_number(to, list.spans[c.span].dst, at, load_number(from, list.spans[c.span].src, at));
+    EACH_PACK(at, c, 1)
+    put_number(to, list.spans[c.span].dst, at, number_at(from, list.spans[c.span].src, at));
 }
 
 static fsdp_status cast_any(fsdp_stream *stream, const fsdp__cast_spans_args *k)
@@ -209,7 +154,7 @@ DEVICE float combine(fsdp__rank_op op, float a, float b)
 
 /* sum = sum op x, or x where there is no sum yet. */
 template <int N>
-DEVICE void combine_run(fsdp__rank_op op, bool *any, float (&sum)[N], const float (&x)[N])
+DEVICE void combine_pack(fsdp__rank_op op, bool *any, float (&sum)[N], const float (&x)[N])
 {
     UNROLL
     for (int i = 0; i < N; i++)
@@ -218,7 +163,7 @@ DEVICE void combine_run(fsdp__rank_op op, bool *any, float (&sum)[N], const floa
 }
 
 template <int N>
-DEVICE void round_run(fsdp_dtype dtype, float (&x)[N])
+DEVICE void round_pack(fsdp_dtype dtype, float (&x)[N])
 {
     UNROLL
     for (int i = 0; i < N; i++)
@@ -227,43 +172,65 @@ DEVICE void round_run(fsdp_dtype dtype, float (&x)[N])
                                    : x[i];
 }
 
-/* Each thread has a run of elements, and visits the ranks in their order. */
+/* Reduces a thread's elements of the ranks in [first, last) that are there, in their order; returns whether there is
+ * any. Several are fetched at once. */
+template <int N, class S>
+DEVICE bool reduce_some(fsdp__rank_op op, const void *const *srcs, int first, int last, int64_t at, int64_t n,
+                        float (&sum)[N])
+{
+    const int AHEAD = 4;
+    bool any = false;
+
+    for (; first < last; first += AHEAD) {
+        float x[AHEAD][N];
+        bool there[AHEAD];
+
+        UNROLL
+        for (int s = 0; s < AHEAD; s++) {
+            there[s] = first + s < last && srcs[first + s];
+            if (there[s])
+                load_pack((const S *)srcs[first + s] + at, n, x[s]);
+        }
+        UNROLL
+        for (int s = 0; s < AHEAD; s++)
+            if (there[s])
+                combine_pack(op, &any, sum, x[s]);
+    }
+    return any;
+}
+
+/* Each thread has a pack of elements. */
 template <class S, class D>
 static __global__ void reduce_floats(const __grid_constant__ rank_sources from,
                                      const __grid_constant__ fsdp__reduce_ranks_args k)
 {
-    const int N = run_of<S, D>::length;
+    const int N = pack_of<S, D>::length;
     const void *const *srcs = from.in_scratch ? from.in_scratch : from.by_value;
-    int block = k.block > 0 ? k.block : k.count;
     int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
 
     for (; at < k.numel; at += (int64_t)gridDim.x * blockDim.x * N) {
-        float sum[N], part[N], x[N];
+        int64_t n = k.numel - at;
+        float sum[N], part[N];
         bool any = false;
 
-        for (int first = 0; first < k.count; first += block) {
-            bool some = false;
+        if (k.block <= 0)
+            (void)reduce_some<N, S>(k.op, srcs, 0, k.count, at, n, sum);
+        for (int s = 0; k.block > 0 && s < k.count; s += k.block) {
+            int end = s + k.block < k.count ? s + k.block : k.count;
 
-            for (int s = first; s < first + block && s < k.count; s++) {
-                if (!srcs[s])
-                    continue;
-                load_run((const S *)srcs[s] + at, k.numel - at, x);
-                combine_run(k.op, &some, part, x);
-            }
-            if (!some)
+            if (!reduce_some<N, S>(k.op, srcs, s, end, at, n, part))
                 continue;
-            if (k.block > 0)
-                round_run(k.block_dtype, part);
-            combine_run(k.op, &any, sum, part);
+            round_pack(k.block_dtype, part);
+            combine_pack(k.op, &any, sum, part);
         }
-        load_run((const D *)k.dst + at, k.accumulate ? k.numel - at : 0, x);
+        load_pack((const D *)k.dst + at, k.accumulate ? n : 0, part);
         UNROLL
         for (int i = 0; i < N; i++) {
             float quotient = k.divisor != 0.0f && k.divisor != 1.0f ? sum[i] / k.divisor : sum[i];
 
-            x[i] = k.accumulate ? x[i] + quotient : quotient;
+            part[i] = k.accumulate ? part[i] + quotient : quotient;
         }
-        store_run((D *)k.dst + at, k.numel - at, x);
+        store_pack((D *)k.dst + at, n, part);
     }
 }
 
@@ -301,8 +268,8 @@ static __global__ void reduce_integers(const __grid_constant__ rank_sources from
 template <class S>
 static fsdp_status reduce_to(fsdp_stream *stream, const rank_sources &from, const fsdp__reduce_ranks_args *k)
 {
-#define REDUCE(D)                                                                                                   \
-    FSDP_TRY(launch(stream, "reduce_ranks", reduce_floats<S, D>, blocks_for(k->numel, BLOCK * run_of<S, D>::length), \
+#define REDUCE(D)                                                                                                    \
+    FSDP_TRY(launch(stream, "reduce_ranks", reduce_floats<S, D>, blocks_for(k->numel, BLOCK *pack_of<S, D>::length), \
                     BLOCK, 0, from, *k))
     EACH_FLOAT(k->dst_dtype, REDUCE)
 #undef REDUCE

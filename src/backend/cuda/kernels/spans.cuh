@@ -4,7 +4,7 @@
 #ifndef BACKEND_CUDA_SPANS_CUH
 #define BACKEND_CUDA_SPANS_CUH
 
-#include "backend/cuda/kernels/vector.cuh"
+#include "backend/cuda/kernels/pack.cuh"
 
 enum {
     CHUNK = 8192, /* elements; a multiple of FSDP__CODE_BLOCK */
@@ -103,8 +103,8 @@ DEVICE chunk chunk_of_block(const span_list<Span> &list)
     return c;
 }
 
-/* Every thread takes runs of `length` elements of a chunk, which begin at `at`. */
-#define EACH_RUN(at, c, length) \
+/* Every thread takes packs of `length` elements of a chunk, which begin at `at`. */
+#define EACH_PACK(at, c, length) \
     for (int64_t at = (c).begin + (int64_t)threadIdx.x * (length); at < (c).end; at += (int64_t)blockDim.x * (length))
 
 /* The bits of |x|. They have the order of the numbers, and those of a NaN are the largest. */

@@ -55,7 +55,8 @@ DEVICE void find_digit(const unsigned *counts, unsigned rank, found_digit *found
 }
 
 /* Returns the k-th smallest word of a row, or one between it and the next. */
-template <class T> DEVICE uint64_t find_last(const fsdp__topk_args &k, const T *x)
+template <class T>
+DEVICE uint64_t find_last(const fsdp__topk_args &k, const T *x)
 {
     __shared__ unsigned counts[DIGITS];
     __shared__ found_digit found;
@@ -112,8 +113,7 @@ static __global__ __launch_bounds__(MOST_THREADS) void select_rows(const __grid_
     __shared__ unsigned taken;
     uint64_t *words = k.scratch ? k.scratch + blockIdx.x * k.room : in_block;
 
-    EACH_ROW(row, k.args.rows)
-    {
+    EACH_ROW (row, k.args.rows) {
         const T *x = (const T *)k.args.x + row * k.args.cols;
         uint64_t last = ~(uint64_t)0;
 

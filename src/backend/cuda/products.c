@@ -1,0 +1,136 @@
+/* products.c - the matrix product: by cublasLt where it has an algorithm, otherwise by the own kernel
+ * (kernels/matmul.cu). */
+#include <pthread.h>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/libraries.h"
+#include "backend/cuda/product_plans.h"
+#include "base/alloc.h"
+#include "base/compiler.h"
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+enum {
+    WORKSPACE_ALIGNMENT = 256 /* that cublasLt asks for */
+};
+
+/* What a device keeps for its products (fsdp__cuda_state). */
+typedef struct products {
+    fsdp_device *device;
+    pthread_mutex_t mutex; /* of all below: descriptors are set while products are issued */
+    fsdp__cublaslt lt;
+    cublasLtHandle_t handle; /* NULL before the first product */
+    fsdp__product_plans plans;
+} products;
+
+fsdp_status fsdp__cuda_own_matmul(fsdp_stream *stream, const void *args); /* kernels/matmul.cu */
+fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args);
+
+static void free_products(void *state)
+{
+    products *p = state;
+
+    if (p->handle) {
+        (void)fsdp__cuda_use(p->device);
+        fsdp__product_plans_drop(&p->plans, &p->lt);
+        (void)p->lt.Destroy(p->handle);
+    }
+    (void)pthread_mutex_destroy(&p->mutex);
+    fsdp__free(p);
+}
+
+static fsdp_status products_of(fsdp_device *device, products **out)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+
+    (void)pthread_mutex_lock(&state->mutex);
+    *out = state->products;
+    if (!*out && (*out = fsdp__calloc(1, sizeof **out))) {
+        (*out)->device = device;
+        (void)pthread_mutex_init(&(*out)->mutex, NULL);
+        state->products = *out;
+        state->products_free = free_products;
+    }
+    (void)pthread_mutex_unlock(&state->mutex);
+    return *out ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+static fsdp_status open_cublaslt(products *p)
+{
+    static const fsdp__cuda_library library = {
+        .file = "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR),
+        .purpose = "matrix products",
+        .package = "cuBLAS " TEXT(CUBLAS_VER_MAJOR) ", of CUDA's toolkit or of Python's package nvidia-cublas"};
+#define NAME(name) "cublasLt" #name,
+    static const char *const names[] = {FSDP__CUBLASLT_MAP(NAME)};
+#undef NAME
+    void *handle;
+
+    FSDP_TRY(fsdp__cuda_library_open(&library, &handle));
+    FSDP_TRY(fsdp__cuda_library_functions(&library, handle, names, (void **)&p->lt, FSDP__COUNT_OF(names)));
+    return FSDP__CUBLASLT(&p->lt, Create, &p->handle);
+}
+
+/* Issues a planned product. */
+static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_plan *plan, const fsdp__matmul_args *k)
+{
+    const fsdp__cublaslt *lt = &p->lt;
+    float alpha = k->alpha, beta = k->accumulate ? 1.0f : 0.0f;
+    char *workspace = NULL;
+
+    if (plan->workspace_bytes > 0) {
+        workspace = fsdp__stream_workspace(stream, plan->workspace_bytes + WORKSPACE_ALIGNMENT);
+        if (!workspace)
+            return FSDP_NO_MEMORY;
+        workspace += -(uintptr_t)workspace % WORKSPACE_ALIGNMENT;
+    }
+    if (k->bias)
+        FSDP_TRY(FSDP__CUBLASLT(lt, MatmulDescSetAttribute, plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                &k->bias, sizeof k->bias));
+    return FSDP__CUBLASLT(lt, Matmul, p->handle, plan->operation, &alpha, k->b, plan->first, k->a, plan->second, &beta,
+                          k->c, plan->out, k->c, plan->out, &plan->algorithm, workspace, plan->workspace_bytes,
+                          fsdp__cuda_native(stream));
+}
+
+/* Issues the product if cublasLt has an algorithm for it. */
+static fsdp_status try_call(products *p, fsdp_stream *stream, const fsdp__product_call *call,
+                            const fsdp__matmul_args *k, bool *done)
+{
+    static const char *const names[] = {[FSDP_F32] = "float32", [FSDP_BF16] = "bfloat16", [FSDP_F16] = "float16"};
+    fsdp__product_plan *plan;
+
+    if (!p->handle)
+        FSDP_TRY(open_cublaslt(p));
+    FSDP_TRY(fsdp__product_plan_of(&p->plans, &p->lt, p->handle, call, &plan));
+    *done = plan->taken;
+    if (!plan->taken && !plan->told)
+        fsdp_log(stream->device->context, FSDP_LOG_INFO,
+                 "cuBLAS has no algorithm for a product of %lld x %lld x %lld (%s to %s): a kernel of our own computes "
+                 "it, which takes longer",
+                 (long long)k->m, (long long)k->n, (long long)k->k, names[k->a_dtype], names[k->c_dtype]);
+    plan->told = true;
+    return plan->taken ? issue(p, stream, plan, k) : FSDP_OK;
+}
+
+fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args)
+{
+    const fsdp__matmul_args *k = args;
+    fsdp_status status;
+    fsdp__product_call call;
+    bool done = false;
+    products *p;
+
+    if (k->m == 0 || k->n == 0)
+        return FSDP_OK;
+    if (k->k == 0 || !fsdp__product_call_of(k, &call))
+        return fsdp__cuda_own_matmul(stream, args);
+    FSDP_TRY(fsdp__cuda_alive(stream->device));
+    FSDP_TRY(fsdp__cuda_use(stream->device));
+    FSDP_TRY(products_of(stream->device, &p));
+    (void)pthread_mutex_lock(&p->mutex);
+    status = try_call(p, stream, &call, k, &done);
+    (void)pthread_mutex_unlock(&p->mutex);
+    FSDP_TRY(status);
+    return done ? FSDP_OK : fsdp__cuda_own_matmul(stream, args);
+}
