@@ -1,4 +1,6 @@
 /* The kernels of CUDA devices, compiled for the host (cudash) and held to the oracle on its memory. */
+#include <math.h>
+
 #include "backend/cuda/kernels_table.h"
 #include "oracle/hold.h"
 
@@ -295,4 +297,63 @@ static void pool_many_planes(test_case *c)
 TEST(the_backward_of_maxima_visits_all_planes)
 {
     with_tables(FSDP__KERNEL_POOL_BACKWARD, pool_many_planes);
+}
+
+/* ---- addresses ---- */
+
+enum {
+    ROWS = 37,
+    COLS = 520,
+    ROOM = ROWS * COLS + 4, /* a multiple of 4, so that every array is aligned as the first one is */
+    ARRAYS = 10
+};
+
+static void run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
+{
+    CHECK_OK(fsdp__cuda_kernels[kernel](stream, args));
+}
+
+/* Runs kernels that add along rows or over them, each on what those before it have left, on arrays that begin `shift`
+ * elements behind an aligned address. */
+static void run_rows(fsdp_stream *stream, float (*memory)[ROOM], int shift)
+{
+    float *m[ARRAYS];
+    int32_t ids[ROWS];
+
+    for (int i = 0; i < ARRAYS; i++)
+        m[i] = memory[i] + shift;
+    for (int i = 0; i < ROWS * COLS; i++)
+        m[0][i] = sinf((float)i);
+    for (int i = 0; i < COLS; i++)
+        m[1][i] = cosf((float)i);
+    for (int i = 0; i < ROWS; i++)
+        ids[i] = i * 7 % 5;
+#define SIZES .rows = ROWS, .cols = COLS, .dtype = FSDP_F32
+    run_kernel(stream, FSDP__KERNEL_NORM_FORWARD,
+               &(fsdp__norm_forward_args){SIZES, .x = m[0], .weight = m[1], .y = m[2], .mean = m[8], .rstd = m[9]});
+    run_kernel(stream, FSDP__KERNEL_NORM_BACKWARD,
+               &(fsdp__norm_backward_args){SIZES, .s = m[0], .dy = m[2], .weight = m[1], .mean = m[8], .rstd = m[9],
+                                           .dx = m[3], .dweight = m[4]});
+    run_kernel(stream, FSDP__KERNEL_SOFTMAX_FORWARD, &(fsdp__softmax_forward_args){SIZES, .x = m[3], .y = m[5]});
+    run_kernel(stream, FSDP__KERNEL_SOFTMAX_BACKWARD,
+               &(fsdp__softmax_backward_args){SIZES, .y = m[5], .dy = m[2], .dx = m[6]});
+    run_kernel(stream, FSDP__KERNEL_CROSS_ENTROPY,
+               &(fsdp__cross_entropy_args){SIZES, .logits = m[2], .targets = ids, .dlogits = m[3], .loss = m[8],
+                                           .loss_scale = 1.0f});
+    run_kernel(stream, FSDP__KERNEL_EMBEDDING_BACKWARD,
+               &(fsdp__embedding_backward_args){SIZES, .ids = ids, .dy = m[3], .dtable = m[7], .table_rows = 5});
+#undef SIZES
+}
+
+TEST(rows_have_the_same_bits_at_any_address)
+{
+    static _Alignas(16) float memory[2][ARRAYS][ROOM];
+    fsdp_context *context = test_context();
+    fsdp_stream *stream = fsdp_device_stream(CHECK_PTR(fsdp_cpu(context)));
+
+    run_rows(stream, memory[0], 0);
+    run_rows(stream, memory[1], 1);
+    for (int i = 0; i < ARRAYS; i++)
+        CHECK(memcmp(memory[0][i], memory[1][i] + 1, ROWS * COLS * sizeof(float)) == 0);
+    fsdp_context_free(context);
 }

@@ -5,6 +5,8 @@
  * a tile those of an earlier thread come first, and each thread has words that lie one after the other. */
 #include "backend/cuda/kernels/sort.cuh"
 
+#include "backend/cuda/kernels/rows.cuh"
+
 enum {
     DIGIT = 6, /* bits */
     DIGITS = 1 << DIGIT,
@@ -12,7 +14,6 @@ enum {
     TILE = BLOCK * EACH,
     SEGMENTS = BLOCK / DIGITS, /* threads that together add up the counts of a digit */
     SEGMENT = BLOCK / SEGMENTS,
-    MOST_THREADS = 1024,
     COUNTERS = BLOCK + 2 /* of a digit in shared memory: threads that have one digit each use different banks */
 };
 
