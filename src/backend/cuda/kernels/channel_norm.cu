@@ -60,7 +60,7 @@ static row_threads threads_of(const norm_sizes &s)
 }
 
 /* A thread's packs of a row of n elements: `i` is the first element of one. */
-#define EACH_OF_ROW(i, n, group) \
+#define EACH_PACK(i, n, group) \
     for (int64_t i = (int64_t)(threadIdx.x % (unsigned)(group)) * N; i < (n); i += (int64_t)(group)*N)
 
 /* ---- forward ---- */
@@ -78,14 +78,14 @@ static __global__ void measure_rows(const __grid_constant__ fsdp__channel_norm_f
         const T *x = (const T *)k.x + row * n;
         float sum = 0.0f, squares = 0.0f, mean, v[N];
 
-        EACH_OF_ROW (i, n, group) {
+        EACH_PACK (i, n, group) {
             load_pack(x + i, n - i, v);
             UNROLL
             for (int e = 0; e < N; e++)
                 sum += v[e];
         }
         mean = group_sum(sum, partial, group) / (float)n;
-        EACH_OF_ROW (i, n, group) {
+        EACH_PACK (i, n, group) {
             load_pack(x + i, n - i, v);
             UNROLL
             for (int e = 0; e < N; e++)
@@ -159,7 +159,7 @@ static __global__ void scale_rows(const __grid_constant__ fsdp__channel_norm_for
         float scale = k.rstd[set] * load_as(k.sizes.weight_dtype, k.weight, c, 1.0f), mean = k.mean[set];
         float bias = load_as(k.sizes.weight_dtype, k.bias, c, 0.0f);
 
-        EACH_OF_ROW (i, n, group) {
+        EACH_PACK (i, n, group) {
             float v[N];
 
             load_pack((const T *)k.x + row * n + i, n - i, v);
@@ -212,7 +212,7 @@ static __global__ void sum_rows(const __grid_constant__ fsdp__channel_norm_backw
         int64_t set = set_of(k.sizes, row);
         float mean = k.mean[set], sums[2] = {0.0f, 0.0f};
 
-        EACH_OF_ROW (i, n, group) {
+        EACH_PACK (i, n, group) {
             float x[N], dy[N];
 
             load_pack((const T *)k.x + row * n + i, n - i, x);
@@ -288,7 +288,7 @@ static __global__ void spread_rows(const __grid_constant__ fsdp__channel_norm_ba
         float factor = rstd * load_as(k.sizes.weight_dtype, k.weight, row % k.sizes.channels, 1.0f);
         float shift = rstd * terms[2 * set];
 
-        EACH_OF_ROW (i, n, group) {
+        EACH_PACK (i, n, group) {
             float x[N], dy[N], old[N];
 
             load_pack((const T *)k.x + row * n + i, n - i, x);

@@ -18,8 +18,7 @@ static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span
     const T *src = (const T *)list.spans[c.span].src;
     unsigned largest = 0;
 
-    EACH_PACK(at, c, N)
-    {
+    EACH_PACK (at, c, N) {
         float x[N];
 
         load_pack(src + at, c.end - at, x);
@@ -91,8 +90,7 @@ static __global__ void encode_float8(const __grid_constant__ span_list<fsdp__cod
 
     if (s.keep && float_bits(*s.scales) == float_bits(scale))
         return;
-    EACH_PACK(at, c, N)
-    {
+    EACH_PACK (at, c, N) {
         float x[N];
         pack<uint8_t, N> codes;
 
@@ -207,8 +205,7 @@ static __global__ void decode(const __grid_constant__ span_list<fsdp__coded_span
     const fsdp__coded_span &s = list.spans[c.span];
     T *values = (T *)s.values;
 
-    EACH_PACK(at, c, N)
-    {
+    EACH_PACK (at, c, N) {
         int64_t n = c.end - at < N ? c.end - at : N;
         place p = place_of(s, at);
         pack<uint8_t, N> codes = get<N>(s.codes + at, n);

@@ -43,8 +43,7 @@ static __global__ void adam_step(const __grid_constant__ span_list<fsdp__optimiz
     chunk c = chunk_of_block(list);
     const fsdp__optimizer_span &s = list.spans[c.span];
 
-    EACH_PACK(at, c, N)
-    {
+    EACH_PACK (at, c, N) {
         int64_t n = c.end - at;
         float w[N], g[N], m[N], v[N];
 
@@ -106,8 +105,7 @@ static __global__ void sgd_step(const __grid_constant__ span_list<fsdp__optimize
     const fsdp__optimizer_span &s = list.spans[c.span];
     bool buffered = s.moment1 && p.momentum != 0.0f;
 
-    EACH_PACK(at, c, N)
-    {
+    EACH_PACK (at, c, N) {
         int64_t n = c.end - at;
         float w[N], g[N], b[N];
 

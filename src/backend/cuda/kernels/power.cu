@@ -114,8 +114,7 @@ static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span
     const T *src = (const T *)list.spans[c.span].src;
     unsigned bits = 0;
 
-    EACH_PACK(at, c, N)
-    {
+    EACH_PACK (at, c, N) {
         float x[N];
 
         load_pack(src + at, c.end - at, x);

@@ -13,8 +13,7 @@ static __global__ void move_spans(const __grid_constant__ span_list<fsdp__span> 
     const Unit *src = (const Unit *)list.spans[c.span].src;
     Unit *dst = (Unit *)list.spans[c.span].dst;
 
-    EACH_PACK(at, c, N)
-    {
+    EACH_PACK (at, c, N) {
         put<N>(dst + at, c.end - at, get<N>(src + at, c.end - at));
     }
 }
@@ -27,8 +26,7 @@ static __global__ void convert_spans(const __grid_constant__ span_list<fsdp__spa
     const S *src = (const S *)list.spans[c.span].src;
     D *dst = (D *)list.spans[c.span].dst;
 
-    EACH_PACK(at, c, N)
-    {
+    EACH_PACK (at, c, N) {
         float x[N];
 
         load_pack(src + at, c.end - at, x);
@@ -42,8 +40,8 @@ static __global__ void convert_numbers(const __grid_constant__ span_list<fsdp__s
 {
     chunk c = chunk_of_block(list);
 
-    EACH_PACK(at, c, 1)
-    put_number(to, list.spans[c.span].dst, at, number_at(from, list.spans[c.span].src, at));
+    EACH_PACK (at, c, 1)
+        put_number(to, list.spans[c.span].dst, at, number_at(from, list.spans[c.span].src, at));
 }
 
 static fsdp_status cast_any(fsdp_stream *stream, const fsdp__cast_spans_args *k)
@@ -268,9 +266,12 @@ static __global__ void reduce_integers(const __grid_constant__ rank_sources from
 template <class S>
 static fsdp_status reduce_to(fsdp_stream *stream, const rank_sources &from, const fsdp__reduce_ranks_args *k)
 {
-#define REDUCE(D)                                                                                                    \
-    FSDP_TRY(launch(stream, "reduce_ranks", reduce_floats<S, D>, blocks_for(k->numel, BLOCK *pack_of<S, D>::length), \
-                    BLOCK, 0, from, *k))
+#define REDUCE(D)                                                                                                      \
+    {                                                                                                                  \
+        const int each = BLOCK * pack_of<S, D>::length;                                                                \
+                                                                                                                       \
+        FSDP_TRY(launch(stream, "reduce_ranks", reduce_floats<S, D>, blocks_for(k->numel, each), BLOCK, 0, from, *k)); \
+    }
     EACH_FLOAT(k->dst_dtype, REDUCE)
 #undef REDUCE
     return FSDP_OK;
