@@ -52,16 +52,22 @@ if(CMAKE_C_COMPILER_ID MATCHES "Clang" AND NOT CMAKE_CXX_COMPILER AND NOT DEFINE
   set(CMAKE_CXX_COMPILER clang++)
 endif()
 enable_language(CXX)
-file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/backend/cudash/*.cu)
+set(cudash ${PROJECT_SOURCE_DIR}/tests/backend/cudash)
+set(cudash_sources ${cudash}/cudash.cpp ${cudash}/fiber.cpp ${cudash}/warp.cpp)
+if(FSDP_SANITIZE MATCHES "thread")  # which is told what threads there are
+  set_source_files_properties(${cudash_sources} PROPERTIES COMPILE_OPTIONS "-fno-sanitize=thread;-DCUDASH_TSAN")
+endif()
+file(GLOB kernels CONFIGURE_DEPENDS ${cudash}/*.cu)
 set_source_files_properties(${fsdp_cuda_kernels} ${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
-add_library(fsdp_test_cudash OBJECT ${PROJECT_SOURCE_DIR}/tests/backend/cudash/cudash.cpp ${fsdp_cuda_kernels}
-                                    ${kernels})
-target_compile_features(fsdp_test_cudash PRIVATE cxx_std_17)
-target_compile_definitions(fsdp_test_cudash PRIVATE FSDP_CUDASH)
-target_compile_options(fsdp_test_cudash PRIVATE -O1 -ffp-contract=off)
+add_library(fsdp_cudash_common INTERFACE)
+target_compile_features(fsdp_cudash_common INTERFACE cxx_std_17)
+target_compile_definitions(fsdp_cudash_common INTERFACE FSDP_CUDASH)
+target_compile_options(fsdp_cudash_common INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-O1;-g1;-ffp-contract=off>)
+target_include_directories(fsdp_cudash_common INTERFACE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+target_link_libraries(fsdp_cudash_common INTERFACE fsdp_common)
+add_library(fsdp_test_cudash OBJECT ${cudash_sources} ${fsdp_cuda_kernels})
 set_target_properties(fsdp_test_cudash PROPERTIES CXX_VISIBILITY_PRESET hidden)
-target_link_libraries(fsdp_test_cudash PRIVATE fsdp_common)
-target_include_directories(fsdp_test_cudash PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+target_link_libraries(fsdp_test_cudash PUBLIC fsdp_cudash_common)
 
 # The parts of CUDA's runtime and of its library of products that the plug-in calls, where their headers are
 # (tests/backend/fakecuda).
@@ -217,7 +223,7 @@ set(FSDP_FAKE_FEW test_tensor_tensor test_ops_step test_shard_parity test_shard_
 set(FSDP_EXCEPT)
 set(FSDP_EXCEPT_LAYERS)
 if(FSDP_SANITIZE MATCHES "thread")
-  set(FSDP_EXCEPT test_backend_kernels test_backend_threads test_launch_descriptors test_cli_compare
+  set(FSDP_EXCEPT test_backend_codes test_backend_kernels test_backend_threads test_backend_values test_launch_descriptors test_cli_compare
       test_faults_compare test_cli_progress test_cli_stopped test_train_reference test_check_races test_comm_races
       test_shard_races)
   # It does not see what an MPI does to order two threads, which is compiled without it.
@@ -236,7 +242,7 @@ if(FSDP_SANITIZE MATCHES "thread")
          test_train_replay test_train_resume test_train_resume_matrix test_train_strategy test_train_units
          test_train_validation)
     set(FSDP_EXCEPT_LAYERS ${fsdp_test_folders})
-    list(REMOVE_ITEM FSDP_EXCEPT_LAYERS device comm shard data checkpoint launch train)
+    list(REMOVE_ITEM FSDP_EXCEPT_LAYERS backend device comm shard data checkpoint launch train)
   endif()
 elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   # The same program again, killed, told or watched at one moment or another, by another starter, or over many machines.
@@ -378,11 +384,12 @@ foreach(layer IN LISTS fsdp_test_folders)
 endforeach()
 
 if(TARGET test_backend)
-  target_sources(test_backend PRIVATE ${PROJECT_SOURCE_DIR}/tests/backend/cudash/launch_now.cpp
+  target_sources(test_backend PRIVATE ${cudash}/launch_now.cpp ${kernels}
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c)
-  target_include_directories(test_backend PRIVATE ${PROJECT_SOURCE_DIR}/tests/backend)
+  target_sources(program_planted PRIVATE ${cudash}/launch_now.cpp ${cudash}/test_planted.cu ${cudash_sources})
+  target_link_libraries(program_planted PRIVATE fsdp_cudash_common)
   target_link_libraries(test_backend PRIVATE fsdp_test_cudash)
   if(FSDP_CUDA_HEADERS)
     target_link_libraries(test_backend PRIVATE fakecudart)

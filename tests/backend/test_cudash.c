@@ -2,6 +2,7 @@
 #include "cudash/test_kernels.h"
 #include "oracle/oracle.h"
 #include "support/dice.h"
+#include "support/program.h"
 #include "support/test.h"
 
 static uint64_t dice;
@@ -43,4 +44,123 @@ TEST(tensor_cores_multiply_what_asynchronous_copies_and_matrix_loads_bring)
 
         check_product(round % 2 ? FSDP_BF16 : FSDP_F16, rows, columns, depth, round / 2 % 2);
     }
+}
+
+/* ---- planted faults ---- */
+
+/* What finds a fault. */
+typedef enum finder {
+    ALWAYS,
+    THREAD_SANITIZER,
+    ADDRESS_SANITIZER,
+    VALUES, /* NaNs in what it gives */
+    CRASH
+} finder;
+
+typedef struct planted {
+    const char *kernel;
+    finder finder;
+    const char *says;
+} planted;
+
+static const planted faults[] = {
+    {"barrier_not_reached", ALWAYS, "a barrier that not all threads reach"},
+    {"barriers_apart", ALWAYS, "a barrier that not all threads reach"},
+    {"lane_missing", ALWAYS, "a warp is not together"},
+    {"vote_apart", ALWAYS, "a warp is not together"},
+    {"mask_of_others", ALWAYS, "a lane is not of the mask that it gives"},
+    {"misaligned_copy", ALWAYS, "where a copy goes is not aligned to 16 bytes"},
+    {"barrier_missing", THREAD_SANITIZER, "data race"},
+    {"second_barrier_missing", THREAD_SANITIZER, "data race"},
+    {"warp_not_synchronised", THREAD_SANITIZER, "data race"},
+    {"blocks_race", THREAD_SANITIZER, "data race"},
+    {"out_of_bounds", ADDRESS_SANITIZER, "heap-buffer-overflow"},
+    {"shared_out_of_bounds", ADDRESS_SANITIZER, "heap-buffer-overflow"},
+    {"stack_overflow", CRASH, ""},
+    {"wait_missing", VALUES, "harmed"},
+};
+
+/* Returns the line of test_planted.cu that a kernel's fault is at, "test_planted.cu:<line>". */
+static void find_line(const char *kernel, char out[64])
+{
+    char mark[64], *source = test_read_file(TEST_SOURCE_DIR "/tests/backend/cudash/test_planted.cu", NULL);
+    int line = 1;
+    const char *at;
+
+    snprintf(mark, sizeof mark, "/* LINE %s */", kernel);
+    at = CHECK_PTR(strstr(source, mark));
+    for (const char *p = source; p < at; p++)
+        line += *p == '\n';
+    snprintf(out, 64, "test_planted.cu:%d", line);
+    free(source);
+}
+
+static program run_planted(const char *directory, const char *kernel, const char *how)
+{
+    const char *argv[] = {TEST_BINARY_DIR "/tests/program_planted", kernel, how, NULL};
+    program p = program_start(directory, argv);
+
+    program_wait(&p);
+    return p;
+}
+
+TEST(kernels_without_a_fault_are_not_reported)
+{
+    char *directory = test_directory();
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(faults); i++) {
+        program p = run_planted(directory, faults[i].kernel, "right");
+        if (p.status != 0 || strcmp(p.output, "unharmed\n") != 0)
+            TEST_FAIL("%s without its fault: exit status %d:\n%s", faults[i].kernel, p.status, p.output);
+        program_free(&p);
+    }
+    test_directory_free(directory);
+}
+
+static bool is_in_this_build(finder by)
+{
+#if FSDP__TSAN
+    return by != ADDRESS_SANITIZER;
+#elif FSDP__ASAN
+    return by != THREAD_SANITIZER;
+#else
+    return by != ADDRESS_SANITIZER && by != THREAD_SANITIZER;
+#endif
+}
+
+TEST(planted_faults_are_reported_with_their_line)
+{
+    char *directory = test_directory();
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(faults); i++) {
+        program p;
+        char line[64];
+
+        if (!is_in_this_build(faults[i].finder))
+            continue;
+        p = run_planted(directory, faults[i].kernel, "wrong");
+        if ((p.status == 0) != (faults[i].finder == VALUES))
+            TEST_FAIL("%s is not found:\n%s", faults[i].kernel, p.output);
+        CHECK_CONTAINS(p.output, faults[i].says);
+        if (faults[i].finder < VALUES) {
+            find_line(faults[i].kernel, line);
+            CHECK_CONTAINS(p.output, line);
+        }
+        program_free(&p);
+    }
+    test_directory_free(directory);
+}
+
+TEST(launches_that_cuda_refuses_are_refused)
+{
+    const cudash_shape fits = {{1, 1, 1}, 1024, 227 << 10};
+    cudash_shape x = fits;
+
+    CHECK_OK(cudash_test_launch(&fits));
+    CHECK_ERROR((x = fits, x.threads = 1025, cudash_test_launch(&x)), FSDP_INVALID, "1025 threads");
+    CHECK_ERROR((x = fits, x.threads = 0, cudash_test_launch(&x)), FSDP_INVALID, "0 threads");
+    CHECK_ERROR((x = fits, x.shared_bytes++, cudash_test_launch(&x)), FSDP_INVALID, "bytes of shared memory");
+    CHECK_ERROR((x = fits, x.grid[1] = 65536, cudash_test_launch(&x)), FSDP_INVALID, "1 x 65536 x 1");
+    CHECK_ERROR((x = fits, x.grid[2] = 65536, cudash_test_launch(&x)), FSDP_INVALID, "1 x 1 x 65536");
+    CHECK_ERROR((x = fits, x.grid[0] = 1u << 31, cudash_test_launch(&x)), FSDP_INVALID, "2147483648 x 1 x 1");
 }

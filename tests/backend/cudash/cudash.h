@@ -1,7 +1,18 @@
 /* cudash.h - CUDA C on the host, for tests: what kernel.cuh needs to be compiled by a C++ compiler.
  *
- * The threads of a block are fibers of one thread of the host, each with a stack of its own. One runs until a barrier,
- * a shuffle or its end, then the next; blocks run one after the other. */
+ * The threads of a block are fibers of one thread of the host, each with a stack of its own. A warp runs until a
+ * barrier, a shuffle or its end, then another; blocks run one after the other. Which warp and which block is next is
+ * drawn (FSDP_SIM_SEED), so that nothing depends on an order that CUDA does not promise. A process ends with one line
+ * on stderr that names file and line
+ *   where some threads of a block are at a barrier, and others at another one or at their end;
+ *   where lanes that a shuffle, a vote, __syncwarp or a product names are elsewhere;
+ *   where an address is not aligned as an instruction needs it.
+ * Shared memory holds 0xff before each block, a NaN in every floating dtype, and so does the target of an asynchronous
+ * copy until it has been waited for. ThreadSanitizer sees the threads of a block as threads, which nothing but barriers
+ * and __syncwarp orders, and half of the blocks as not ordered with the other half: so it finds races in shared and in
+ * global memory. AddressSanitizer sees accesses out of bounds. A stack that overflows meets a page without access.
+ *
+ * Not seen: what depends on time or on the weaker memory order of a GPU; races without ThreadSanitizer. */
 #ifndef TESTS_CUDASH_H
 #define TESTS_CUDASH_H
 
@@ -19,7 +30,7 @@
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static thread_local /* a block's own: a thread of the host runs one block at a time */
 
 struct uint3 {
@@ -50,13 +61,14 @@ extern thread_local unsigned char *cudash_shared;
 #define SHARED_BYTES(type, name) type *name = (type *)cudash_shared
 
 void cudash_barrier(const char *file, int line);
-/* Gives `value` to the warp and returns what the lane `from` gave. */
+/* Returns what lane `from` gives, to those of the mask; all bits of what a lane outside gives are ones. */
 uint64_t cudash_exchange(uint64_t value, int from, unsigned mask, const char *file, int line);
 /* Returns a bit for every lane of the mask that gave true. */
 unsigned cudash_ballot(bool value, unsigned mask, const char *file, int line);
+void cudash_sync_warp(const char *file, int line, unsigned mask = 0xffffffffu);
 
 #define __syncthreads() cudash_barrier(__FILE__, __LINE__)
-#define __syncwarp(...) ((void)cudash_exchange(0, -1, 0xffffffffu, __FILE__, __LINE__))
+#define __syncwarp(...) cudash_sync_warp(__FILE__, __LINE__, ##__VA_ARGS__)
 
 /* Those of intrinsics.cuh. */
 void cudash_multiply_add(float *d, const uint32_t *a, const uint32_t *b, float (*value)(uint16_t), const char *file,
@@ -71,6 +83,7 @@ static inline T cudash_shuffle(T value, int from, unsigned mask, const char *fil
 {
     uint64_t bits = 0;
 
+    static_assert(sizeof value <= sizeof bits, "a shuffle is of 8 bytes at most");
     memcpy(&bits, &value, sizeof value);
     bits = cudash_exchange(bits, from, mask, file, line);
     memcpy(&value, &bits, sizeof value);
@@ -86,34 +99,49 @@ static inline T cudash_shuffle(T value, int from, unsigned mask, const char *fil
     cudash_shuffle(value, CUDASH_LANE >= (by) ? CUDASH_LANE - (by) : CUDASH_LANE, mask, __FILE__, __LINE__)
 #define __ballot_sync(mask, value) cudash_ballot(value, mask, __FILE__, __LINE__)
 #define __any_sync(mask, value) (__ballot_sync(mask, value) != 0)
+#define __all_sync(mask, value) (__ballot_sync(mask, !(value)) == 0)
 #define __popc(x) __builtin_popcount(x)
 #define __ffs(x) __builtin_ffs((int)(x))
 #define __clz(x) ((x) ? __builtin_clz(x) : 32)
 
-/* Fibers of a block, and blocks, take turns: nobody comes between. */
+/* Loads and stores that say how they are cached. */
+template <class T>
+static inline T __ldg(const T *p)
+{
+    return *p;
+}
+#define __ldcs(p) __ldg(p)
+#define __ldcg(p) __ldg(p)
+template <class T>
+static inline void __stcs(T *p, T value)
+{
+    *p = value;
+}
+
+/* Makes *p what `change` makes of it, and returns what it was. */
+template <class T, class Change>
+static inline T cudash_atomic(T *p, Change change)
+{
+    T old = __atomic_load_n(p, __ATOMIC_RELAXED);
+
+    while (!__atomic_compare_exchange_n(p, &old, change(old), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+    return old;
+}
 template <class T>
 static inline T atomicAdd(T *p, T value)
 {
-    T old = *p;
-
-    *p = old + value;
-    return old;
+    return cudash_atomic(p, [=](T old) { return old + value; });
 }
 template <class T>
 static inline T atomicMin(T *p, T value)
 {
-    T old = *p;
-
-    *p = value < old ? value : old;
-    return old;
+    return cudash_atomic(p, [=](T old) { return value < old ? value : old; });
 }
 template <class T>
 static inline T atomicMax(T *p, T value)
 {
-    T old = *p;
-
-    *p = value > old ? value : old;
-    return old;
+    return cudash_atomic(p, [=](T old) { return value > old ? value : old; });
 }
 
 static inline float rsqrtf(float x)
@@ -131,6 +159,8 @@ static inline unsigned __umulhi(unsigned a, unsigned b)
     return (unsigned)((uint64_t)a * b >> 32);
 }
 
+/* Whether CUDA would take this launch, with 227 KB of shared memory a block. */
+fsdp_status cudash_check_launch(const char *name, dim3 grid, unsigned block, size_t shared_bytes);
 /* Runs `body` for every thread of the grid, before it returns. */
 void cudash_run(dim3 grid, unsigned block, size_t shared_bytes, void (*body)(const void *), const void *argument);
 

@@ -28,6 +28,7 @@ static fsdp_status cudash_launch(fsdp_stream *stream, const char *name, const vo
     static const cudash_body kind = {sizeof body, cudash_run_body<Body>};
 
     static_assert(std::is_trivially_copyable<Body>::value, "the arguments of a kernel are copied as bytes");
+    FSDP_TRY(cudash_check_launch(name, grid, block, shared_bytes));
     return cudash_issue(stream, name, kernel, grid, block, shared_bytes, &kind, &body);
 }
 

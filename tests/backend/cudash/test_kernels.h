@@ -2,6 +2,7 @@
 #ifndef TESTS_CUDASH_TEST_KERNELS_H
 #define TESTS_CUDASH_TEST_KERNELS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fsdp/device.h"
@@ -20,6 +21,19 @@ typedef struct {
     float *c;
 } cudash_product;
 fsdp_status cudash_test_product(fsdp_stream *stream, const cudash_product *args);
+
+/* Launches a kernel that does nothing. */
+typedef struct {
+    unsigned grid[3], threads;
+    size_t shared_bytes;
+} cudash_shape;
+fsdp_status cudash_test_launch(const cudash_shape *shape);
+
+/* Runs a kernel of test_planted.cu with its fault or without it. */
+enum {
+    CUDASH_PLANTED_INTS = 512 /* of out, which hold 1 before, and after a right kernel */
+};
+fsdp_status cudash_test_planted(const char *name, bool wrong, int *out);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* test_product.cu - a product by all that intrinsics.cuh has. */
+/* test_product.cu - a product by all that intrinsics.cuh has, and a launch of any shape. */
 #include "backend/cuda/kernels/intrinsics.cuh"
 #include "cudash/test_kernels.h"
 
@@ -75,4 +75,14 @@ fsdp_status cudash_test_product(fsdp_stream *stream, const cudash_product *args)
 
     return args->dtype == FSDP_BF16 ? launch(stream, "product", product<bf16>, grid, WARP, 0, *args)
                                     : launch(stream, "product", product<f16>, grid, WARP, 0, *args);
+}
+
+static __global__ void nothing(void)
+{
+}
+
+fsdp_status cudash_test_launch(const cudash_shape *shape)
+{
+    return launch(NULL, "nothing", nothing, dim3(shape->grid[0], shape->grid[1], shape->grid[2]), shape->threads,
+                  shape->shared_bytes);
 }
