@@ -30,6 +30,7 @@ fsdp=$work/fsdp
 # Tests look for the sources where they were compiled.
 sources=$(cat "$work/sources")
 [ -e "$sources" ] || { mkdir -p "$(dirname "$sources")" && ln -s "$PWD" "$sources"; }
+mkdir -p build/tests && { [ -e build/tests/fsdp ] || ln -s "$work/tests/fsdp" build/tests/fsdp; }
 
 # ---- stages: each prints its result in one line, last ----
 

@@ -14,6 +14,7 @@ cp "$build/fsdp" "$build/libfsdp-cuda.so" "$pack"
 for test in $tests; do
     cp "$build/tests/test_$test" "$pack/tests"
 done
+cp "$build/tests/fsdp" "$pack/tests" # which tests start
 strip "$pack/fsdp" "$pack/libfsdp-cuda.so" "$pack"/tests/*
 # The C and C++ libraries are the machine's own: those of its compiler and its driver may be newer.
 ldd "$pack/fsdp" "$pack"/tests/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |

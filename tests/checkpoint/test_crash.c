@@ -167,6 +167,7 @@ static int sweep(const scene_saving *what, int *seen)
 
 TEST(every_boundary_of_a_save_leaves_the_newest_or_the_one_before)
 {
+    test_not_on_gpu("its ranks are forks of this process");
     int tried = scene_each_saving(sweep);
 
     printf("killed at %d points\n", tried);

@@ -51,6 +51,7 @@ static bool try_use(const stage *s, bool async, int rank, fsdp__fault_kind kind,
 
 TEST(a_killed_rank_leaves_the_newest_or_the_one_before)
 {
+    test_not_on_gpu("its ranks are forks of this process");
     stage s = {.directory = test_directory()};
     fsdp_context *context = test_context();
     int tried = 0;

@@ -187,7 +187,7 @@ static void check_elsewhere(test_case *c, const oracle_table *table, const void 
         keep_first(c);
         launch_elsewhere(c, table, args);
     }
-    check_bits(c, table->name);
+    check_bits(c, table->name, table->own_bits || !table->own_functions);
 }
 
 /* ---- all of it ---- */

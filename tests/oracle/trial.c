@@ -193,12 +193,30 @@ void keep_first(test_case *c)
         memcpy(c->buffers[i].first, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);
 }
 
-void check_bits(const test_case *c, const char *who)
+/* Returns whether element i of a buffer is a NaN now, and was one when the buffers were kept. */
+static bool stays_nan(const buffer *b, int64_t i)
 {
-    for (int i = 0; i < c->count; i++)
-        if (memcmp(c->buffers[i].block, c->buffers[i].first, bytes_of(&c->buffers[i]) + 2 * GUARD) != 0)
-            TEST_FAIL("%s %s (%s): other bits than before in buffer %d", fsdp__kernel_infos[c->kernel].name, c->text,
-                      who, i);
+    return fsdp_dtype_is_floating(b->dtype) && isnan(oracle_get(b->dtype, data_of(b), i)) &&
+           isnan(oracle_get(b->dtype, b->first + GUARD, i));
+}
+
+void check_bits(const test_case *c, const char *who, bool nan_bits)
+{
+    for (int i = 0; i < c->count; i++) {
+        const buffer *b = &c->buffers[i];
+        size_t size = fsdp_dtype_size(b->dtype);
+
+        if (memcmp(b->block, b->first, bytes_of(b) + 2 * GUARD) == 0)
+            continue;
+        if (memcmp(b->block, b->first, GUARD) != 0 ||
+            memcmp(b->block + GUARD + bytes_of(b), b->first + GUARD + bytes_of(b), GUARD) != 0)
+            TEST_FAIL("%s %s (%s): wrote outside buffer %d", fsdp__kernel_infos[c->kernel].name, c->text, who, i);
+        for (int64_t k = 0; k < b->numel; k++)
+            if (memcmp(b->block + GUARD + (size_t)k * size, b->first + GUARD + (size_t)k * size, size) != 0 &&
+                (nan_bits || !stays_nan(b, k)))
+                TEST_FAIL("%s %s (%s): other bits than before in buffer %d, element %lld",
+                          fsdp__kernel_infos[c->kernel].name, c->text, who, i, (long long)k);
+    }
 }
 
 void check_table(test_case *c, const oracle_table *table, const void *args)
@@ -212,12 +230,12 @@ void check_table(test_case *c, const oracle_table *table, const void *args)
         run(c, table->kernels[c->kernel], args, who);
         if (threads == 1 || by_threads) {
             if (table->same_bits)
-                check_bits(c, who);
+                check_bits(c, who, true);
             compare_all(c, who);
             keep_first(c);
             run(c, table->kernels[c->kernel], args, who);
         }
-        check_bits(c, who);
+        check_bits(c, who, true);
     }
 }
 

@@ -82,8 +82,8 @@ void run(test_case *c, fsdp__kernel_function function, const void *args, const c
 void use_threads(int threads);
 /* Keeps what the buffers hold. */
 void keep_first(test_case *c);
-/* The buffers hold the very bits that were kept last. */
-void check_bits(const test_case *c, const char *who);
+/* The buffers hold the very bits that were kept last; without `nan_bits` a NaN may be any other. */
+void check_bits(const test_case *c, const char *who, bool nan_bits);
 /* With every number of threads of the table. */
 void check_table(test_case *c, const oracle_table *table, const void *args);
 /* Runs the oracle and keeps what it gave. The text says what was drawn. */

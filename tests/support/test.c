@@ -52,6 +52,26 @@ void test_only_on_cpu(const char *reason)
     skip();
 }
 
+static bool on_gpu(void)
+{
+    const char *name = getenv("FSDP_TEST_DEVICE");
+
+    return name && strncmp(name, "cuda", 4) == 0;
+}
+
+bool test_has_cpu_bits(void)
+{
+    return !on_gpu();
+}
+
+void test_not_on_gpu(const char *reason)
+{
+    if (!on_gpu())
+        return;
+    print_message("skipped on '%s': %s\n", getenv("FSDP_TEST_DEVICE"), reason);
+    skip();
+}
+
 void test_check_eq(int64_t actual, int64_t expected, const char *actual_text, const char *expected_text,
                    const char *file, int line)
 {

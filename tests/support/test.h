@@ -88,6 +88,10 @@ fsdp_device *test_device(fsdp_context *context);
  * that is in step with the host, or that computes on memory which ranks share. */
 bool test_on_cpu(void);
 void test_only_on_cpu(const char *reason);
+/* Whether it computes with the CPU's kernels ("sim" does), so that results have the same bits as the CPU's. */
+bool test_has_cpu_bits(void);
+/* Skips the case on a GPU, with the reason. */
+void test_not_on_gpu(const char *reason);
 /* Bytes that live on the context's devices, but for the workspace that streams keep. */
 int64_t test_live_bytes(fsdp_context *context);
 

@@ -197,14 +197,6 @@ DEVICE place place_of(const fsdp__coded_span &s, int64_t at)
     return p;
 }
 
-/* A NaN keeps its bits, as on the CPU; the card's own has others. */
-DEVICE float quotient(float x, float scale)
-{
-    float y = x / scale, cause = x != x ? x : scale;
-
-    return y != y && cause != cause ? bits_float(float_bits(cause) | 0x400000u) : y;
-}
-
 template <class T>
 static __global__ void decode(const __grid_constant__ span_list<fsdp__coded_span> list, fsdp__code code)
 {
@@ -222,7 +214,7 @@ static __global__ void decode(const __grid_constant__ span_list<fsdp__coded_span
         if (code == FSDP__CODE_FLOAT8) {
             UNROLL
             for (int i = 0; i < N; i++)
-                x[i] = quotient(from_float8(codes.at[i]), *s.scales);
+                x[i] = from_float8(codes.at[i]) / *s.scales;
         } else {
             UNROLL
             for (int i = 0; i < N; i++)
