@@ -37,3 +37,33 @@ static void hold(fsdp__kernel kernel)
         hold(FSDP__KERNEL_##NAME);      \
     }
 FSDP__KERNEL_MAP(CASE)
+
+/* The products with 0.5 are exact, so that it does not matter where the sum is rounded. */
+TEST(uniform_numbers_have_the_cpu_s_bits)
+{
+    enum {
+        COUNT = 100003
+    };
+    static float numbers[2][COUNT];
+    fsdp_context *context = test_context();
+    fsdp_device *devices[] = {CHECK_PTR(fsdp_cpu(context)), gpu(context)};
+
+    for (int d = 0; d < 2; d++) {
+        fsdp_stream *stream = fsdp_device_stream(devices[d]);
+        fsdp__random_args k = {.numel = COUNT,
+                               .key = 0x123456789abcdefull,
+                               .offset = 4 * 0xffffffffull - 6,
+                               .a = -0.25f,
+                               .b = 0.5f,
+                               .distribution = FSDP__UNIFORM,
+                               .dtype = FSDP_F32};
+
+        CHECK_OK(fsdp__device_alloc(devices[d], sizeof numbers[d], FSDP_MEMORY_ACTIVATION, &k.dst));
+        CHECK_OK(fsdp__launch(stream, FSDP__KERNEL_RANDOM, &k));
+        CHECK_OK(fsdp__copy_to_host(stream, numbers[d], k.dst, sizeof numbers[d]));
+        CHECK_OK(fsdp_stream_synchronize(stream));
+        fsdp__device_free(devices[d], k.dst, sizeof numbers[d], FSDP_MEMORY_ACTIVATION);
+    }
+    CHECK(memcmp(numbers[0], numbers[1], sizeof numbers[0]) == 0);
+    fsdp_context_free(context);
+}

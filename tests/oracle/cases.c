@@ -278,7 +278,7 @@ void random_case(test_case *c)
 
     a.dst = an_output(c, c->dtype, a.numel, 0.0, a.a == 0.0f ? 0.0 : 1e-7);
     for (int t = 0; t < c->table_count && a.distribution == FSDP__NORMAL; t++)
-        if (c->tables[t].own_functions) /* and a logarithm, a sine and a cosine of its own */
+        if (c->tables[t].own_functions)
             also_output(c, a.dst, 0.0, 2e-6 * (double)a.b);
     check(c, &a, "%ld from %lu, distribution %d", (long)a.numel, (unsigned long)a.offset, a.distribution);
 }

@@ -36,6 +36,10 @@ const oracle_table *oracle_bits(fsdp__kernel kernel)
 
     table.kernels = fsdp__cpu_isa_kernels(FSDP__CPU_BASE);
     switch (kernel) {
+    case FSDP__KERNEL_COPY:
+    case FSDP__KERNEL_FILL:
+    case FSDP__KERNEL_WHERE:
+    case FSDP__KERNEL_DROPOUT:
     case FSDP__KERNEL_CAST_SPANS:
     case FSDP__KERNEL_REDUCE_RANKS:
     case FSDP__KERNEL_AMAX:
