@@ -56,19 +56,20 @@ typedef struct fsdp_device fsdp_device;
  * memory. */
 FSDP_API fsdp_device *fsdp_cpu(fsdp_context *context);
 FSDP_API fsdp_device *fsdp_meta(fsdp_context *context);
-/* Returns a GPU, created on first use and owned by the context: the one of that ordinal, from 0, or, below 0, the one of
- * the rank, which is its local rank modulo the number of GPUs of its machine. Several ranks may use one GPU.
+/* Returns a GPU, created on first use and owned by the context: the one of that ordinal, from 0, or, below 0, the one
+ * of the rank, which is its local rank modulo the number of GPUs of its machine. Several ranks may use one GPU.
  *
  * It needs the plug-in libfsdp-cuda.so, which is looked for in the folders of FSDP_PLUGIN_PATH, beside this library (or
  * the program that contains it), in the folder `fsdp` there, and where it was installed; a driver of NVIDIA that is as
- * new as the CUDA with which the plug-in was built; and a GPU for which its kernels were compiled. NULL, and a last error
- * that says what is missing and what to do. A process that has opened a GPU must not be forked, unless the child starts
- * another program at once.
+ * new as the CUDA with which the plug-in was built; and a GPU for which its kernels were compiled. NULL, and a last
+ * error that says what is missing and what to do. A process that has opened a GPU must not be forked, unless the child
+ * starts another program at once.
  *
- * All streams of a GPU run behind the host, whatever mode was asked for. The first failure of the GPU itself (not one of
- * memory: that can be survived) is final: every later call on the device fails with its text. */
+ * All streams of a GPU run behind the host, whatever mode was asked for. The first failure of the GPU itself (not one
+ * of memory: that can be survived) is final: every later call on the device fails with its text. */
 FSDP_API fsdp_device *fsdp_cuda(fsdp_context *context, int ordinal);
-/* Returns a device by its name: "cpu", "meta", "cuda" (the rank's own GPU), "cuda:1". NULL and a last error as above. */
+/* Returns a device by its name: "cpu", "meta", "cuda" (the rank's own GPU), "cuda:1". NULL and a last error as above.
+ */
 FSDP_API fsdp_device *fsdp_device_open(fsdp_context *context, const char *name);
 FSDP_API const char *fsdp_device_name(const fsdp_device *device); /* "cpu"; with an ordinal if there are several */
 FSDP_API int fsdp_device_ordinal(const fsdp_device *device);      /* from 0, among devices of its kind */

@@ -183,7 +183,8 @@ FSDP_API fsdp_status fsdp_module_call_method_many(fsdp_module *module, fsdp_modu
                                                   int output_count);
 #ifdef __cplusplus
 extern "C++" {
-template <typename... Inputs> fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_tensor *first, Inputs... rest)
+template <typename... Inputs>
+fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_tensor *first, Inputs... rest)
 {
     fsdp_tensor *const inputs[] = {first, rest...};
 

@@ -194,7 +194,8 @@ FSDP_API fsdp_tensor *fsdp_sum_dim(fsdp_tensor *x, int dim, bool keep_dim);
  * negative ones count from the end. */
 #ifdef __cplusplus
 extern "C++" {
-template <int count> struct fsdp__dims {
+template <int count>
+struct fsdp__dims {
     static constexpr int ndim = count;
     int dims[count];
     const int *data() const
@@ -202,7 +203,8 @@ template <int count> struct fsdp__dims {
         return dims;
     }
 };
-template <typename... Dims> fsdp__dims<sizeof...(Dims)> fsdp__dims_of(Dims... dims)
+template <typename... Dims>
+fsdp__dims<sizeof...(Dims)> fsdp__dims_of(Dims... dims)
 {
     return {{static_cast<int>(dims)...}};
 }

@@ -61,7 +61,8 @@ FSDP_API fsdp_tensor *fsdp_eye(fsdp_device *device, fsdp_dtype dtype, int64_t n)
  * full expression. */
 #ifdef __cplusplus
 extern "C++" {
-template <int count> struct fsdp__shape {
+template <int count>
+struct fsdp__shape {
     static constexpr int ndim = count;
     int64_t sizes[count];
     const int64_t *data() const
@@ -69,7 +70,8 @@ template <int count> struct fsdp__shape {
         return sizes;
     }
 };
-template <typename... Sizes> fsdp__shape<sizeof...(Sizes)> fsdp__shape_of(Sizes... sizes)
+template <typename... Sizes>
+fsdp__shape<sizeof...(Sizes)> fsdp__shape_of(Sizes... sizes)
 {
     return {{static_cast<int64_t>(sizes)...}};
 }

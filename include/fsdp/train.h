@@ -124,8 +124,8 @@ typedef struct fsdp_train_config {
         int on_nan;                 /* fsdp_train_on_nan */
         int64_t early_stop;         /* validations in a row without improvement that end the run; 0: never */
         double early_stop_min_delta; /* a loss must be lower by this much to be an improvement */
-        /* "cpu", "cuda" (each rank the GPU of its local rank), "cuda:N", or "auto" (a GPU where there is one). NULL: the
-         * CPU. */
+        /* "cpu", "cuda" (each rank the GPU of its local rank), "cuda:N", or "auto" (a GPU where there is one). NULL:
+         * the CPU. */
         char *device;
     } training;
     struct {

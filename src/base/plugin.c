@@ -93,8 +93,7 @@ static fsdp_status find(const fsdp__plugin *plugin, char **out)
     if (!*out)
         status = FSDP_FAIL(FSDP_NOT_FOUND,
                            "there is no %s in FSDP_PLUGIN_PATH (%s), %s (and fsdp, " FSDP_PLUGINS_FROM_PROGRAM
-                           " there) or " FSDP_PLUGINS_INSTALLED
-                           ": it is built and installed %s; name its folder in "
+                           " there) or " FSDP_PLUGINS_INSTALLED ": it is built and installed %s; name its folder in "
                            "FSDP_PLUGIN_PATH where it lies elsewhere",
                            file, folders && *folders ? FSDP__SHOWN_NAME(folders) : "not set",
                            own ? FSDP__SHOWN_NAME(own) : "the program's folder", plugin->built);

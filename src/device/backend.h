@@ -73,13 +73,13 @@ typedef struct fsdp__backend {
      * after a mark, of a stream of any device with bytes. NULL: everything is done when it is queued. */
     fsdp_status (*stream_mark)(fsdp_stream *stream, fsdp__mark *out);
     fsdp_status (*stream_await)(fsdp_stream *stream, fsdp__mark mark);
-    /* Optional, both. Returns whether the caller may issue kernels to the stream in its own thread, by fsdp__run_kernel,
-     * until it leaves: nothing is queued that would come before. NULL: work is always queued, unless the stream is
-     * inline. */
+    /* Optional, both. Returns whether the caller may issue kernels to the stream in its own thread, by
+     * fsdp__run_kernel, until it leaves: nothing is queued that would come before. NULL: work is always queued, unless
+     * the stream is inline. */
     bool (*stream_enter)(fsdp_stream *stream);
     void (*stream_leave)(fsdp_stream *stream);
-    /* Optional. Returns the handle by which the device's own library knows the stream, when all that was queued has been
-     * issued to it; NULL on failure. */
+    /* Optional. Returns the handle by which the device's own library knows the stream, when all that was queued has
+     * been issued to it; NULL on failure. */
     void *(*stream_native)(fsdp_stream *stream);
 
     /* FSDP__KERNELS functions. NULL on a device without bytes, where launches only count the operations of products. */

@@ -22,8 +22,8 @@
 
 /* ---- devices ---- */
 
-/* Returns the context's device `ordinal` of a backend, or, below 0, the one that the rank takes by itself. It is made on first use and owned by the context. NULL and a
- * last error on failure. */
+/* Returns the context's device `ordinal` of a backend, or, below 0, the one that the rank takes by itself. It is made
+ * on first use and owned by the context. NULL and a last error on failure. */
 fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordinal);
 /* Returns that device if it was opened before, otherwise NULL. */
 fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, int ordinal);

@@ -110,7 +110,7 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
     if (refused == FSDP_OK) {
         fsdp_clear_error(); /* an earlier message must not pass for the function's own */
         status = device->backend->host_access || !c->function ? run_in_place(stream, c, buffers, data, arg)
-                                              : run_staged(stream, c, buffers, data, arg);
+                                                              : run_staged(stream, c, buffers, data, arg);
     }
     fsdp__context_beat(device->context);
     FSDP__TELL(KERNEL_DONE, .stream = stream, .kind = FSDP__KERNELS, .name = c->name, .ns = fsdp__clock_ns());

@@ -17,7 +17,7 @@ typedef struct fsdp__host_kernel {
     const char *name; /* must outlive the work */
     fsdp__host_function function;
     fsdp__device_function device_function; /* or this one */
-    const void *arg; /* copied */
+    const void *arg;                       /* copied */
     size_t arg_bytes;
     const fsdp__buffer *buffers; /* copied; they need no names */
     int count;

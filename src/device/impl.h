@@ -37,8 +37,8 @@ struct fsdp_event {
     void *watcher;   /* free to a subscriber (base/probe.h) */
 };
 
-/* Gets the backend of that name; NULL when none is compiled in, registered or a plug-in. Fails where its plug-in cannot be
- * loaded. */
+/* Gets the backend of that name; NULL when none is compiled in, registered or a plug-in. Fails where its plug-in cannot
+ * be loaded. */
 fsdp_status fsdp__backend_find(const char *name, const fsdp__backend **out);
 
 /* Frees the scratch of a stream that is being freed. */

@@ -188,8 +188,10 @@ fsdp_device *fsdp_device_open(fsdp_context *context, const char *name)
     if (bytes == 0 || bytes >= sizeof kind ||
         (colon && (strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon) > 5 ||
                    sscanf(colon + 1, "%d", &ordinal) != 1))) {
-        (void)FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': devices are 'cpu', 'meta', 'cuda', or one of several "
-                        "as in 'cuda:1'", name ? FSDP__SHOWN_NAME(name) : "NULL");
+        (void)FSDP_FAIL(FSDP_INVALID,
+                        "cannot open device '%s': devices are 'cpu', 'meta', 'cuda', or one of several "
+                        "as in 'cuda:1'",
+                        name ? FSDP__SHOWN_NAME(name) : "NULL");
         return NULL;
     }
     snprintf(kind, sizeof kind, "%.*s", (int)bytes, name);

@@ -30,7 +30,7 @@ static const fsdp__plugin_host functions = {
 #define FUNCTION(type, name, parameters, arguments) .name = name,
     FSDP__PLUGIN_FUNCTIONS(FUNCTION)
 #undef FUNCTION
-    .fail = fail,
+        .fail = fail,
     .fail_prefix = fail_prefix,
     .log = log_line,
 };

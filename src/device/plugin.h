@@ -17,31 +17,31 @@ enum {
 };
 
 /* The functions that a plug-in is given, as they are declared: type, name, parameters, arguments. */
-#define FSDP__PLUGIN_FUNCTIONS(X)                                                                                 \
-    X(fsdp_status, fsdp_last_status, (void), ())                                                                  \
-    X(const char *, fsdp_last_error, (void), ())                                                                  \
-    X(const char *, fsdp_status_text, (fsdp_status status), (status))                                             \
-    X(void, fsdp_clear_error, (void), ())                                                                         \
-    X(fsdp_status, fsdp_fail_hop, (fsdp_status status, const char *file, int line), (status, file, line))         \
-    X(bool, fsdp_hold_error, (bool hold), (hold))                                                                 \
-    X(void, fsdp_release_error, (bool held), (held))                                                              \
-    X(void *, fsdp__malloc, (size_t bytes), (bytes))                                                              \
-    X(void *, fsdp__calloc, (size_t count, size_t bytes), (count, bytes))                                         \
-    X(void *, fsdp__realloc, (void *pointer, size_t bytes), (pointer, bytes))                                     \
-    X(char *, fsdp__strdup, (const char *text), (text))                                                           \
-    X(void, fsdp__free, (void *pointer), (pointer))                                                               \
-    X(const char *, fsdp__size_text, (double bytes, char *out, size_t out_bytes), (bytes, out, out_bytes))        \
-    X(const char *, fsdp__shown, (const char *text, char *out, size_t out_bytes), (text, out, out_bytes))         \
-    X(int64_t, fsdp__clock_ns, (void), ())                                                                        \
-    X(fsdp_status, fsdp__probe, (fsdp__probe_event * event), (event))                                             \
-    X(void *, fsdp__stream_workspace, (fsdp_stream * stream, size_t bytes), (stream, bytes))                      \
-    X(void, fsdp__stream_drop_workspace, (fsdp_stream * stream), (stream))                                        \
-    X(fsdp_status, fsdp__stream_enqueue,                                                                          \
-      (fsdp_stream * stream, fsdp__stream_work work, const void *argument, size_t bytes),                         \
-      (stream, work, argument, bytes))                                                                            \
-    X(bool, fsdp__stream_enter, (fsdp_stream * stream), (stream))                                                 \
-    X(void, fsdp__stream_leave, (fsdp_stream * stream), (stream))                                                 \
-    X(fsdp_status, fsdp__run_kernel, (fsdp_stream * stream, fsdp__kernel kernel, const void *args),               \
+#define FSDP__PLUGIN_FUNCTIONS(X)                                                                          \
+    X(fsdp_status, fsdp_last_status, (void), ())                                                           \
+    X(const char *, fsdp_last_error, (void), ())                                                           \
+    X(const char *, fsdp_status_text, (fsdp_status status), (status))                                      \
+    X(void, fsdp_clear_error, (void), ())                                                                  \
+    X(fsdp_status, fsdp_fail_hop, (fsdp_status status, const char *file, int line), (status, file, line))  \
+    X(bool, fsdp_hold_error, (bool hold), (hold))                                                          \
+    X(void, fsdp_release_error, (bool held), (held))                                                       \
+    X(void *, fsdp__malloc, (size_t bytes), (bytes))                                                       \
+    X(void *, fsdp__calloc, (size_t count, size_t bytes), (count, bytes))                                  \
+    X(void *, fsdp__realloc, (void *pointer, size_t bytes), (pointer, bytes))                              \
+    X(char *, fsdp__strdup, (const char *text), (text))                                                    \
+    X(void, fsdp__free, (void *pointer), (pointer))                                                        \
+    X(const char *, fsdp__size_text, (double bytes, char *out, size_t out_bytes), (bytes, out, out_bytes)) \
+    X(const char *, fsdp__shown, (const char *text, char *out, size_t out_bytes), (text, out, out_bytes))  \
+    X(int64_t, fsdp__clock_ns, (void), ())                                                                 \
+    X(fsdp_status, fsdp__probe, (fsdp__probe_event * event), (event))                                      \
+    X(void *, fsdp__stream_workspace, (fsdp_stream * stream, size_t bytes), (stream, bytes))               \
+    X(void, fsdp__stream_drop_workspace, (fsdp_stream * stream), (stream))                                 \
+    X(fsdp_status, fsdp__stream_enqueue,                                                                   \
+      (fsdp_stream * stream, fsdp__stream_work work, const void *argument, size_t bytes),                  \
+      (stream, work, argument, bytes))                                                                     \
+    X(bool, fsdp__stream_enter, (fsdp_stream * stream), (stream))                                          \
+    X(void, fsdp__stream_leave, (fsdp_stream * stream), (stream))                                          \
+    X(fsdp_status, fsdp__run_kernel, (fsdp_stream * stream, fsdp__kernel kernel, const void *args),        \
       (stream, kernel, args))
 
 typedef struct fsdp__plugin_host {
@@ -60,11 +60,11 @@ typedef struct fsdp__plugin_shape {
     uint32_t kernels, args, backend, host, device, stream, mark;
 } fsdp__plugin_shape;
 
-#define FSDP__PLUGIN_SHAPE                                                                                 \
-    {                                                                                                      \
-        .version = FSDP_VERSION, .kernels = FSDP__KERNELS, .args = sizeof(fsdp__kernel_args),              \
+#define FSDP__PLUGIN_SHAPE                                                                                  \
+    {                                                                                                       \
+        .version = FSDP_VERSION, .kernels = FSDP__KERNELS, .args = sizeof(fsdp__kernel_args),               \
         .backend = sizeof(fsdp__backend), .host = sizeof(fsdp__plugin_host), .device = sizeof(fsdp_device), \
-        .stream = sizeof(fsdp_stream), .mark = sizeof(fsdp__mark)                                          \
+        .stream = sizeof(fsdp_stream), .mark = sizeof(fsdp__mark)                                           \
     }
 
 /* What the plug-in's function returns. */

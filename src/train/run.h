@@ -70,7 +70,7 @@ typedef struct fsdp__saves {
 struct fsdp_train_run {
     fsdp_context *context;
     fsdp_device *device;             /* the device that the run computes on */
-    char device_text[160]; /* what fsdp__device_describe says of it, when the run began */
+    char device_text[160];           /* what fsdp__device_describe says of it, when the run began */
     const fsdp_train_config *config; /* borrowed, or `resolved` */
     fsdp_train_config resolved;      /* a copy of the config with what the world decides; its strings are borrowed */
     const fsdp_train_listener *listener;

@@ -20,8 +20,7 @@ static fsdp_status issue(fsdp_stream *stream, const void *argument)
     FSDP_TRY(fsdp__cuda_use(device));
     for (size_t at = 0, run; at < t->bytes; at += run) {
         run = fsdp__cuda_host_run((t->kind == cudaMemcpyHostToDevice ? t->src : t->dst) + at, t->bytes - at);
-        FSDP__CUDA_TRY(device,
-                       cudaMemcpyAsync(t->dst + at, t->src + at, run, t->kind, fsdp__cuda_native(stream)));
+        FSDP__CUDA_TRY(device, cudaMemcpyAsync(t->dst + at, t->src + at, run, t->kind, fsdp__cuda_native(stream)));
     }
     return FSDP_OK;
 }

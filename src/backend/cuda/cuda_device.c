@@ -22,18 +22,21 @@ static fsdp_status fail_count(cudaError_t error)
     (void)cudaGetLastError();
     (void)cudaDriverGetVersion(&driver);
     if (driver == 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "there is no CUDA driver here: install NVIDIA's driver (nvidia-smi shows it; in a container its "
-                         "library libcuda.so.1 must be passed through), or compute on the CPU");
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED,
+            "there is no CUDA driver here: install NVIDIA's driver (nvidia-smi shows it; in a container its "
+            "library libcuda.so.1 must be passed through), or compute on the CPU");
     if (error == cudaErrorInsufficientDriver)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "the CUDA driver is too old: it knows CUDA %d.%d, and this program was built with %d.%d: install "
-                         "a newer driver of NVIDIA, or build with an older CUDA",
-                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED,
+            "the CUDA driver is too old: it knows CUDA %d.%d, and this program was built with %d.%d: install "
+            "a newer driver of NVIDIA, or build with an older CUDA",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (error == cudaErrorNoDevice)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "there is no GPU here: nvidia-smi lists those that the driver sees, and CUDA_VISIBLE_DEVICES may "
-                         "hide them");
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED,
+            "there is no GPU here: nvidia-smi lists those that the driver sees, and CUDA_VISIBLE_DEVICES may "
+            "hide them");
     return FSDP_FAIL(FSDP_UNSUPPORTED, "CUDA does not start: %s (%s)", cudaGetErrorString(error),
                      cudaGetErrorName(error));
 }
@@ -107,9 +110,10 @@ static fsdp_status cuda_open(fsdp_device *device)
 
     FSDP_TRY(cuda_count(&count));
     if (device->ordinal >= count)
-        return FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': there %s %d GPU%s here, from cuda:0 on (nvidia-smi lists "
-                         "them; CUDA_VISIBLE_DEVICES may hide some)", device->name, count == 1 ? "is" : "are", count,
-                         count == 1 ? "" : "s");
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot open device '%s': there %s %d GPU%s here, from cuda:0 on (nvidia-smi lists "
+                         "them; CUDA_VISIBLE_DEVICES may hide some)",
+                         device->name, count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
     state = fsdp__calloc(1, sizeof *state);
     if (!state)
         return FSDP_NO_MEMORY;

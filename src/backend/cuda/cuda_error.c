@@ -37,10 +37,11 @@ fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const
     if (error == cudaErrorMemoryAllocation)
         return fsdp_fail(FSDP_NO_MEMORY, file, line, "%s has no memory left (%.*s: %s)", device->name, name, call,
                          cudaGetErrorString(error));
-    snprintf(text, sizeof text,
-             "device '%s' has failed and cannot be used any more: %.*s: %s (%s, found at %s:%d; what failed may have been "
-             "issued before: CUDA_LAUNCH_BLOCKING=1 in the environment makes the place exact); start the program again",
-             device->name, name, call, cudaGetErrorString(error), cudaGetErrorName(error), file, line);
+    snprintf(
+        text, sizeof text,
+        "device '%s' has failed and cannot be used any more: %.*s: %s (%s, found at %s:%d; what failed may have been "
+        "issued before: CUDA_LAUNCH_BLOCKING=1 in the environment makes the place exact); start the program again",
+        device->name, name, call, cudaGetErrorString(error), cudaGetErrorName(error), file, line);
     lose(&fsdp__cuda_state_of(device)->lost, text);
     return fsdp_fail(FSDP_STATE, file, line, "%s", fsdp__cuda_state_of(device)->lost.text);
 }

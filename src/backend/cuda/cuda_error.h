@@ -27,14 +27,14 @@ fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const
                              int line);
 
 /* Returns the failure of a call of CUDA for this device to the caller, if it failed, or if the device is lost. */
-#define FSDP__CUDA_TRY(device, call)                                                       \
-    do {                                                                                   \
-        fsdp_status cuda_status_ = FSDP__CUDA_CALL(device, call);                          \
-        if (cuda_status_ != FSDP_OK)                                                       \
-            return fsdp_fail_hop(cuda_status_, __FILE__, __LINE__);                        \
+#define FSDP__CUDA_TRY(device, call)                                \
+    do {                                                            \
+        fsdp_status cuda_status_ = FSDP__CUDA_CALL(device, call);   \
+        if (cuda_status_ != FSDP_OK)                                \
+            return fsdp_fail_hop(cuda_status_, __FILE__, __LINE__); \
     } while (0)
 /* Calls CUDA, unless the device is lost. A status. */
-#define FSDP__CUDA_CALL(device, call)                                                            \
+#define FSDP__CUDA_CALL(device, call)                                                                    \
     (fsdp__cuda_alive(device) == FSDP_OK ? fsdp__cuda_check((device), (call), #call, __FILE__, __LINE__) \
                                          : fsdp_last_status())
 

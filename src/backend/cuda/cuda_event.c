@@ -141,9 +141,9 @@ static fsdp_status await(fsdp_stream *stream, fsdp__mark mark)
 
     FSDP_TRY(fsdp__cuda_use(stream->device));
     if (mark.moment && mark.moment->wait == moment_wait)
-        FSDP_KEEP_FIRST(status, FSDP__CUDA_CALL(stream->device,
-                                                cudaStreamWaitEvent(fsdp__cuda_native(stream),
-                                                                    ((fsdp__cuda_moment *)mark.moment)->event, 0)));
+        FSDP_KEEP_FIRST(
+            status, FSDP__CUDA_CALL(stream->device, cudaStreamWaitEvent(fsdp__cuda_native(stream),
+                                                                        ((fsdp__cuda_moment *)mark.moment)->event, 0)));
     else if (mark.moment)
         FSDP_KEEP_FIRST(status, mark.moment->wait(mark.moment));
     return status;

@@ -18,10 +18,10 @@ fsdp_status fsdp__cuda_launch(fsdp_stream *stream, const char *name, const void 
 
     FSDP_TRY(fsdp__cuda_use(device));
     if (shared_bytes > SHARED_BYTES)
-        FSDP__CUDA_TRY(device, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                    (int)shared_bytes));
-    status = FSDP__CUDA_CALL(device,
-                             cudaLaunchKernel(kernel, grid, threads, args, shared_bytes, fsdp__cuda_native(stream)));
+        FSDP__CUDA_TRY(device,
+                       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
+    status =
+        FSDP__CUDA_CALL(device, cudaLaunchKernel(kernel, grid, threads, args, shared_bytes, fsdp__cuda_native(stream)));
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "kernel '%s'", name);
 }
 

@@ -33,12 +33,12 @@ void fsdp__cuda_join(const fsdp__plugin_host *functions)
 FSDP__PLUGIN_FUNCTIONS(FORWARD)
 #undef FORWARD
 
-#define FORMAT(text, format)                       \
-    do {                                           \
-        va_list list_;                             \
-        va_start(list_, format);                   \
+#define FORMAT(text, format)                            \
+    do {                                                \
+        va_list list_;                                  \
+        va_start(list_, format);                        \
         vsnprintf((text), sizeof(text), format, list_); \
-        va_end(list_);                             \
+        va_end(list_);                                  \
     } while (0)
 
 fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char *format, ...)
