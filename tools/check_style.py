@@ -44,7 +44,7 @@ ALLOWED = {
     ("src/launch/spawn.c", "_exit"): "a child that could not become the rank",
     ("src/launch/guardian.c", "_exit"): "a child that has nothing to return to",
     ("src/comm/mpi/start.c", "getenv"): "the environment says which MPI has started a process",
-    ("src/comm/mpi/load.c", "getenv"): "the environment says where plug-ins lie",
+    ("src/base/plugin.c", "getenv"): "the environment says where plug-ins lie",
     ("src/backend/cuda/libraries.c", "getenv"): "the environment says where NVIDIA's libraries lie",
     ("src/comm/mpi/plugin/plugin.c", "calloc"): "a plug-in uses nothing of the library",
     ("src/comm/mpi/plugin/plugin.c", "free"): "a plug-in uses nothing of the library",

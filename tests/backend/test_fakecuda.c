@@ -72,7 +72,7 @@ static cudaError_t launch(cudaStream_t stream, const fake_body *kind, const void
     return cudaLaunchKernel((const void *)(uintptr_t)kind->run, one, one, args, 0, stream);
 }
 
-static const fake_body appends = {sizeof(appending), append}, gates = {sizeof(atomic_int *), pass_gate};
+static const fake_body appends = {sizeof(appending), append}, gates = {sizeof(void *), pass_gate};
 
 static void close_gate(cudaStream_t stream, atomic_int *gate)
 {
