@@ -410,7 +410,9 @@ static void run(const void *argument)
 {
     const task *t = argument;
     const call *c = &t->call;
-    float *a = malloc((size_t)(c->m * c->k) * sizeof *a), *b = malloc((size_t)(c->n * c->k) * sizeof *b);
+    /* Sums must not depend on where these lie. */
+    float *a = aligned_alloc(64, (size_t)(c->m * c->k + 16) / 16 * 64);
+    float *b = aligned_alloc(64, (size_t)(c->n * c->k + 16) / 16 * 64);
 
     if (!a || !b)
         abort();
