@@ -39,7 +39,7 @@ def uses(objects):
 
 def includes(source, layer):
     """What files of a layer include: (path, header), both as layer/.../name with the ending."""
-    for path in sorted((source / layer).rglob("*.[ch]")):
+    for path in sorted(path for path in (source / layer).rglob("*") if path.suffix in {".c", ".h", ".cu", ".cuh"}):
         for match in INCLUDE.finditer(path.read_text()):
             if match.group(1) == '"' and match.group(2).startswith(f"{layer}/"):
                 yield str(path.relative_to(source)), match.group(2)
@@ -91,9 +91,9 @@ def check(objects, source, layer, rooms):
     needs = collections.defaultdict(dict)  # file -> other file -> why
     arrows = []
     for path, header in includes(source, layer):
-        file, other, why = path[:-2], header[:-2], f"{path} includes {header}"
+        file, other, why = path.rpartition(".")[0], header.rpartition(".")[0], f"{path} includes {header}"
         arrows.append((file, other, why))
-        if path.endswith(".h"):
+        if path.endswith((".h", ".cuh")):
             needs[file][other] = why
     own = {path: file for path, file in objects.items() if file.startswith(f"{layer}/")}
     for file, other, symbol in uses(own) if own else ():

@@ -21,29 +21,34 @@ SYSTEM = set(
 
 
 def read_rules(source=ROOT / "src"):
-    layers, public, vendor, rooms = {}, {}, {}, {}
+    layers, public, vendor, rooms, narrow = {}, {}, {}, {}, {}
     for line in (source / "LAYERS").read_text().splitlines():
         line = line.split("#")[0].strip()
         if not line:
             continue
         subject, _, rest = line.partition(":")
         kind, _, name = subject.rpartition(" ")
-        target = {"": layers, "header": public, "vendor": vendor, "rooms": rooms}[kind]
+        target = {"": layers, "header": public, "vendor": vendor, "rooms": rooms, "narrow": narrow}[kind]
         target[name.strip()] = rest.split()
-    return layers, public, vendor, rooms
+    return layers, public, vendor, rooms, narrow
 
 
 def check_file(path, layer, rules):
-    layers, public, vendor, _ = rules
+    layers, public, vendor, _, narrow = rules
     allowed = {layer, "base", *layers[layer]}
     relative = path.relative_to(ROOT)
+    inside = str(relative.parent).removeprefix("src/")
+    few = narrow.get(inside)
     text = path.read_text()
     for match in INCLUDE.finditer(text):
         line = text.count("\n", 0, match.start(2)) + 1
         name = match.group(2)
         folder = name.split("/")[0]
         problem = None
-        if match.group(1) == '"' and folder == "fsdp":
+        if match.group(1) == '"' and few is not None:
+            if name not in few and not name.startswith(inside + "/"):
+                problem = f"{inside} may not include '{name}', but its own files and {' '.join(few)}"
+        elif match.group(1) == '"' and folder == "fsdp":
             owner = public.get(name[5:])
             if owner is None:
                 problem = f"'{name}' has no line in src/LAYERS"
@@ -55,7 +60,6 @@ def check_file(path, layer, rules):
             elif folder not in allowed:
                 problem = f"layer '{layer}' may not include '{name}'"
         elif name in vendor:
-            inside = str(relative.parent).removeprefix("src/")
             if not any(inside == place or inside.startswith(place + "/") for place in vendor[name]):
                 problem = f"'{name}' may be included only in {' '.join(vendor[name])}"
         elif name.removesuffix(".h") not in SYSTEM:
@@ -68,7 +72,7 @@ def main():
     rules = read_rules()
     layers, public = rules[:2]
     problems, count = [], 0
-    for path in sorted((ROOT / "src").rglob("*.[ch]")):
+    for path in sorted(path for path in (ROOT / "src").rglob("*") if path.suffix in {".c", ".h", ".cu", ".cuh"}):
         layer = path.relative_to(ROOT).parts[1]
         count += 1
         if layer not in layers:

@@ -7,6 +7,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ["src", "include", "tests", "examples", "bench"]
+ENDINGS = {".c", ".h", ".cu", ".cuh", ".cpp"}
 FILE_LINES, EXAMPLE_LINES, FUNCTION_LINES, PROSE_COLUMNS = 600, 150, 49, 120
 
 # call: folders where it is allowed
@@ -57,8 +58,15 @@ ALLOWED = {
 LONG = {
     "src/tokenizer/nfc_data.c": "a table made by a script",
     "examples/08_cnn.c": "makes its own files, too",
+    "examples/11_own_kernel.cu": "a module with its kernels, and what checks it",
     "examples/load_both_ways.c": "two programs, with what they have in common",
 }
+
+
+
+def sources():
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in ENDINGS)
+
 
 NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 
@@ -103,13 +111,15 @@ def check_calls(path, text):
 
 def read_types():
     """Names of types: what sizeof(NAME) may stand for."""
-    names = set("void char short int long float double bool unsigned signed size_t struct union enum const".split())
-    for folder in FOLDERS:
-        for path in (ROOT / folder).rglob("*.[ch]"):
-            text = without_noise(path.read_text())
-            names.update(re.findall(r"^typedef [^;{]*?(\w+)(?:\[\w*\])?;", text, re.M))
-            names.update(re.findall(r"^}[^;{]*?(\w+);", text, re.M))
-            names.update(re.findall(r"^typedef [^;{]*\(\*(\w+)\)", text, re.M))
+    names = set("void char short int long float double bool unsigned signed size_t struct union enum const typename atomic_int".split())
+    for path in sources():
+        text = without_noise(path.read_text())
+        names.update(re.findall(r"^typedef [^;{]*?(\w+)(?:\[\w*\])?;", text, re.M))
+        names.update(re.findall(r"^}[^;{]*?(\w+);", text, re.M))
+        names.update(re.findall(r"^typedef [^;{]*\(\*(\w+)\)", text, re.M))
+        if path.suffix not in {".c", ".h"}:
+            names.update(re.findall(r"^struct (?:.*[)\]] )?(\w+)", text, re.M))
+            names.update(re.findall(r"\b(?:class|typename) (\w+)", text))
     return names
 
 
@@ -160,7 +170,7 @@ def check_page(path, lines):
 def main():
     types = read_types()
     problems, count = [], 0
-    for full in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.[ch]")):
+    for full in sources():
         path, text = full.relative_to(ROOT), full.read_text()
         count += 1
         problems += check_length(path, text.splitlines())

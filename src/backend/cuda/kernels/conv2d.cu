@@ -33,7 +33,7 @@ HOST_DEVICE int64_t taps_of(const sizes &s, int64_t channels)
 /* What all operands have beside their elements. */
 #define OPERAND                                                                             \
     static constexpr int AT_ONCE = 1;                                                       \
-    DEVICE void read(int64_t i0, int64_t p0, int64_t end, float4 (*slice)[TILE_PITCH]) const \
+    DEVICE void read(int64_t i0, int64_t p0, int64_t end, float4(*slice)[TILE_PITCH]) const \
     {                                                                                       \
         read_slice(*this, i0, p0, end, slice);                                              \
     }
@@ -209,8 +209,7 @@ static __global__ void __launch_bounds__(BLOCK) forward(const __grid_constant__ 
     const sizes &s = k.sizes;
     int64_t rows = s.out / s.groups, area = s.out_height * s.out_width, cols = s.batch * area;
 
-    EACH_ROW(tile, s.groups * tiles_of(rows) * tiles_of(cols))
-    {
+    EACH_ROW (tile, s.groups * tiles_of(rows) * tiles_of(cols)) {
         tile_place at = tile_at(tile, 1, rows, cols);
         weight_rows<T> a = {(const T *)k.weight, s, at.group, rows};
         x_of_places<T> b = {(const T *)k.x, s, at.group, cols};
@@ -231,8 +230,7 @@ static __global__ void __launch_bounds__(BLOCK) input_gradient(const __grid_cons
     const sizes &s = k.sizes;
     int64_t rows = s.in / s.groups, area = s.in_height * s.in_width, cols = s.batch * area;
 
-    EACH_ROW(tile, s.groups * tiles_of(rows) * tiles_of(cols))
-    {
+    EACH_ROW (tile, s.groups * tiles_of(rows) * tiles_of(cols)) {
         tile_place at = tile_at(tile, 1, rows, cols);
         weight_cols<T> a = {(const T *)k.weight, s, at.group, rows};
         dy_of_places<T> b = {(const T *)k.dy, s, at.group, cols};
@@ -254,8 +252,7 @@ static __global__ void __launch_bounds__(BLOCK)
     const sizes &s = k.sizes;
     int64_t rows = s.out / s.groups, cols = taps_of(s, s.in), places = s.batch * s.out_height * s.out_width;
 
-    EACH_ROW(tile, s.groups * panels * tiles_of(rows) * tiles_of(cols))
-    {
+    EACH_ROW (tile, s.groups * panels * tiles_of(rows) * tiles_of(cols)) {
         tile_place at = tile_at(tile, panels, rows, cols);
         dy_of_channels<T> a = {(const T *)k.dy, s, at.group, rows};
         x_of_taps<T> b = {(const T *)k.x, s, at.group, cols};
@@ -271,8 +268,7 @@ static __global__ void __launch_bounds__(BLOCK)
 template <class T>
 static __global__ void add_panels(const float *partial, int64_t panels, int64_t numel, T *dweight, bool accumulate)
 {
-    EACH_ITEM(i, numel)
-    {
+    EACH_ITEM (i, numel) {
         float sum = accumulate ? load(dweight, i) : 0.0f;
 
         for (int64_t panel = 0; panel < panels; panel++)

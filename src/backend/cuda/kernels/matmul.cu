@@ -73,8 +73,7 @@ static __global__ void __launch_bounds__(BLOCK) multiply(const __grid_constant__
 {
     int64_t down = tiles_of(k.m), across = tiles_of(k.n);
 
-    EACH_ROW(tile, k.batch * down * across)
-    {
+    EACH_ROW (tile, k.batch * down * across) {
         int64_t batch = tile / (down * across), i0 = tile / across % down * TILE, j0 = tile % across * TILE;
         matrix a = {k.a, k.a_dtype, batch * k.a_batch, k.m, k.a_row, k.a_col};
         matrix b = {k.b, k.b_dtype, batch * k.b_batch, k.n, k.b_col, k.b_row};
