@@ -15,6 +15,7 @@ fi
 allowed='
 status.c  the last error of a thread
 probe.c   the subscribers, which are added while there is one thread
+plugin.c  the plug-ins that are loaded, under a mutex
 registry.c  the backends that were registered while there is one thread
 allocator.c  the address that blocks of zero bytes have
 '

@@ -52,17 +52,6 @@ static fsdp_status cuda_count(int *out)
 
 /* ---- open and close ---- */
 
-fsdp_status fsdp__cuda_use(const fsdp_device *device)
-{
-    static _Thread_local int current = -1;
-
-    if (current == device->ordinal)
-        return FSDP_OK;
-    FSDP__CUDA_TRY(device, cudaSetDevice(device->ordinal));
-    current = device->ordinal;
-    return FSDP_OK;
-}
-
 static void prepare_thread(fsdp_device *device)
 {
     (void)fsdp__cuda_use(device);

@@ -45,3 +45,18 @@ fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const
     lose(&fsdp__cuda_state_of(device)->lost, text);
     return fsdp_fail(FSDP_STATE, file, line, "%s", fsdp__cuda_state_of(device)->lost.text);
 }
+
+/* The program may have chosen another device in this thread, so nothing is remembered. */
+fsdp_status fsdp__cuda_use(const fsdp_device *device)
+{
+    FSDP_TRY(fsdp__cuda_check(device, cudaSetDevice(device->ordinal), "cudaSetDevice", __FILE__, __LINE__));
+    return FSDP_OK;
+}
+
+void fsdp__cuda_given_back(const fsdp_device *device, cudaError_t error, const char *call, const char *file, int line)
+{
+    bool held = fsdp_hold_error(true);
+
+    (void)fsdp__cuda_check(device, error, call, file, line);
+    fsdp_release_error(held);
+}

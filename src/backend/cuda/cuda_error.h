@@ -38,4 +38,8 @@ fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const
     (fsdp__cuda_alive(device) == FSDP_OK ? fsdp__cuda_check((device), (call), #call, __FILE__, __LINE__) \
                                          : fsdp_last_status())
 
+/* Gives something back, on a lost device, too. A failure does not replace the last error. */
+#define FSDP__CUDA_GIVE_BACK(device, call) fsdp__cuda_given_back((device), (call), #call, __FILE__, __LINE__)
+void fsdp__cuda_given_back(const fsdp_device *device, cudaError_t error, const char *call, const char *file, int line);
+
 #endif

@@ -65,7 +65,7 @@ void fsdp__cuda_moments_close(fsdp_device *device)
         fsdp__cuda_moment *moment = state->spare;
 
         state->spare = moment->next;
-        (void)cudaEventDestroy(moment->event);
+        FSDP__CUDA_GIVE_BACK(device, cudaEventDestroy(moment->event));
         fsdp__free(moment);
     }
 }

@@ -16,8 +16,8 @@ fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **o
 void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
     (void)bytes;
-    if (fsdp__cuda_use(device) == FSDP_OK)
-        (void)FSDP__CUDA_CALL(device, cudaFree(segment));
+    (void)fsdp__cuda_use(device);
+    FSDP__CUDA_GIVE_BACK(device, cudaFree(segment));
 }
 
 /* ---- scratch ---- */
@@ -37,10 +37,12 @@ void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes)
 {
     fsdp_device *device = stream->device;
 
-    if (!fsdp__cuda_state_of(device)->pools)
+    if (!fsdp__cuda_state_of(device)->pools) {
         fsdp__cuda_segment_free(device, scratch, bytes);
-    else if (fsdp__cuda_use(device) == FSDP_OK)
-        (void)FSDP__CUDA_CALL(device, cudaFreeAsync(scratch, fsdp__cuda_native(stream)));
+        return;
+    }
+    (void)fsdp__cuda_use(device);
+    FSDP__CUDA_GIVE_BACK(device, cudaFreeAsync(scratch, fsdp__cuda_native(stream)));
 }
 
 /* ---- host memory ---- */
@@ -55,6 +57,6 @@ fsdp_status fsdp__cuda_host_alloc(fsdp_device *device, size_t bytes, void **out)
 void fsdp__cuda_host_free(fsdp_device *device, void *memory, size_t bytes)
 {
     (void)bytes;
-    if (fsdp__cuda_use(device) == FSDP_OK)
-        (void)FSDP__CUDA_CALL(device, cudaFreeHost(memory));
+    (void)fsdp__cuda_use(device);
+    FSDP__CUDA_GIVE_BACK(device, cudaFreeHost(memory));
 }

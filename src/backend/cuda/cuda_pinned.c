@@ -60,7 +60,7 @@ static void drop(const fsdp_device *device, uintptr_t first, uintptr_t end)
             continue;
         }
         *link = p->next;
-        (void)FSDP__CUDA_CALL(device, cudaHostUnregister((void *)p->first));
+        FSDP__CUDA_GIVE_BACK(device, cudaHostUnregister((void *)p->first));
         fsdp__free(p);
     }
 }

@@ -48,9 +48,10 @@ void fsdp__cuda_stream_free(fsdp_stream *base)
 
     fsdp__worker_close(&stream->worker);
     fsdp__stream_drop_workspace(base);
-    if (stream->native && fsdp__cuda_use(device) == FSDP_OK) {
-        (void)FSDP__CUDA_CALL(device, cudaStreamSynchronize(stream->native));
-        (void)FSDP__CUDA_CALL(device, cudaStreamDestroy(stream->native));
+    if (stream->native) {
+        (void)fsdp__cuda_use(device);
+        FSDP__CUDA_GIVE_BACK(device, cudaStreamSynchronize(stream->native));
+        FSDP__CUDA_GIVE_BACK(device, cudaStreamDestroy(stream->native));
     }
     fsdp__free(stream);
 }
