@@ -56,7 +56,7 @@ run_files() {
     for file in $list; do
         file=$work/cases/$(echo "$file" | tr / .)
         ok=$((ok + $(grep -c '^\[       OK \]' "$file")))
-        bad=$((bad + $(grep -c '^\[  FAILED  \] [a-z].*' "$file")))
+        bad=$((bad + $(grep -c '^\[  FAILED  \] [a-z_0-9]*$' "$file") / 2))
         left=$((left + $(grep -c '^\[  SKIPPED \] [a-z]' "$file") / 2))
         tail -n 1 "$file" | grep -qE 'PASSED|SKIPPED|FAILED' || died="$died $(basename "$file")"
         if grep -q '^\[  FAILED  \]' "$file" || [ -n "$(tail -n 1 "$file" | grep -vE 'PASSED|SKIPPED|FAILED')" ]; then
@@ -202,7 +202,7 @@ stage_llama() {
 
 # ---- the table ----
 
-declare -A limit=([facts]=20 [hold]=120 [suites]=150 [sanitize]=120 [step]=90 [resume]=60 [smol]=150 [llama]=90)
+declare -A limit=([facts]=20 [hold]=120 [suites]=150 [sanitize]=300 [step]=90 [resume]=60 [smol]=150 [llama]=90)
 failed=0 table=
 for stage in $stages; do
     echo "==== $stage"

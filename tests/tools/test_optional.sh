@@ -27,7 +27,7 @@ END
 
 # configure BUILD FLAGS...
 configure() {
-    cmake -G Ninja -S "$folder" -B "$folder/$1" -DFSDP_TESTS=OFF -DFSDP_MPI=OFF "${@:2}" >"$folder/$1.log" 2>&1 || {
+    cmake -G Ninja -S "$folder" -B "$folder/$1" -DFSDP_TESTS=OFF -DFSDP_MPI=OFF -DFSDP_CUDA=OFF "${@:2}" >"$folder/$1.log" 2>&1 || {
         cat "$folder/$1.log"
         exit 1
     }
