@@ -47,6 +47,8 @@ foreach(folder support oracle ${fsdp_test_folders})
   endif()
 endforeach()
 
+option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
+
 # CUDA kernels as C++ of the host (tests/backend/cudash), with the compiler of C's kind.
 if(CMAKE_C_COMPILER_ID MATCHES "Clang" AND NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
   set(CMAKE_CXX_COMPILER clang++)
@@ -72,6 +74,9 @@ target_link_libraries(fsdp_test_cudash PUBLIC fsdp_cudash_common)
 # The parts of CUDA's runtime and of its library of products that the plug-in calls, where their headers are
 # (tests/backend/fakecuda).
 find_path(FSDP_CUDA_HEADERS cublasLt.h HINTS /usr/local/cuda/include)
+if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)  # see FSDP_EXCEPT
+  set(FSDP_CUDA_HEADERS "")
+endif()
 set(fake ${PROJECT_SOURCE_DIR}/tests/backend/fakecuda)
 function(fsdp_fake_library name kind)
   add_library(${name} ${kind} ${ARGN})
@@ -104,7 +109,6 @@ if(FSDP_CUDA_HEADERS)
   add_dependencies(fsdp_test_cuda fakecublas)
 endif()
 
-option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
 # No test depends on a time: this ends those that hang, and is far from what any takes on a busy machine.
 set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds after which a test is ended; empty: 1800")
 if(NOT FSDP_TEST_TIMEOUT)
@@ -242,7 +246,7 @@ if(FSDP_SANITIZE MATCHES "thread")
          test_train_replay test_train_resume test_train_resume_matrix test_train_strategy test_train_units
          test_train_validation)
     set(FSDP_EXCEPT_LAYERS ${fsdp_test_folders})
-    list(REMOVE_ITEM FSDP_EXCEPT_LAYERS backend device comm shard data checkpoint launch train)
+    list(REMOVE_ITEM FSDP_EXCEPT_LAYERS device comm shard data checkpoint launch train)
   endif()
 elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   # The same program again, killed, told or watched at one moment or another, by another starter, or over many machines.
@@ -250,6 +254,14 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
       test_cli_stopped test_faults_compare test_faults_descriptors test_faults_resume test_launch_by_name
       test_launch_descriptors)
   # Much of the same: every character, every cut, runs that are there for their numbers.
+  # Kernels of a GPU, thread by thread.
+  file(GLOB files ${PROJECT_SOURCE_DIR}/tests/backend/test_cuda*.c)
+  foreach(file IN LISTS files)
+    get_filename_component(file ${file} NAME_WE)
+    string(REPLACE "test_" "test_backend_" file ${file})
+    list(APPEND FSDP_EXCEPT ${file})
+  endforeach()
+  list(APPEND FSDP_EXCEPT test_backend_codes test_backend_values test_backend_fakecuda test_backend_gpu)
   list(APPEND FSDP_EXCEPT test_tokenizer_unicode test_checkpoint_power_cut test_train_reference test_train_replay)
   set(FSDP_EXCEPT_LAYERS cluster)
 endif()

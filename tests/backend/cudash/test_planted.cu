@@ -144,14 +144,23 @@ static __global__ void wait_missing(bool wrong, int *out)
         out[blockIdx.x * THREADS + at + i] = x[at + i];
 }
 
-#define EACH_PLANTED(X)                                                                                   \
-    X(barrier_not_reached)                                                                                \
-    X(barriers_apart)                                                                                     \
-    X(lane_missing)                                                                                       \
-    X(vote_apart)                                                                                         \
-    X(mask_of_others)                                                                                     \
-    X(barrier_missing) X(second_barrier_missing) X(warp_not_synchronised) X(blocks_race) X(out_of_bounds) \
-        X(shared_out_of_bounds) X(stack_overflow) X(misaligned_copy) X(wait_missing)
+/* clang-format off */
+#define EACH_PLANTED(X) \
+    X(barrier_not_reached) \
+    X(barriers_apart) \
+    X(lane_missing) \
+    X(vote_apart) \
+    X(mask_of_others) \
+    X(barrier_missing) \
+    X(second_barrier_missing) \
+    X(warp_not_synchronised) \
+    X(blocks_race) \
+    X(out_of_bounds) \
+    X(shared_out_of_bounds) \
+    X(stack_overflow) \
+    X(misaligned_copy) \
+    X(wait_missing)
+/* clang-format on */
 
 fsdp_status cudash_test_planted(const char *name, bool wrong, int *out)
 {
