@@ -109,10 +109,11 @@ TEST_WITH(an_unknown_name_is_refused_with_the_nearest_one, setup, teardown)
     refuses("# c\n\ntraining:\n  seed: 3\n\n  # c\n  stepz: 3\n",
             ":7: training.stepz is not a key of training; did you mean 'steps'?");
     refuses("training:\n  lr: 3\n", ":2: training.lr is not a key of training; did you mean 'optimizer.lr'?");
-    refuses("training:\n  zzz: 3\n",
-            ":2: training.zzz is not a key of training, which has: steps, seq_len, global_batch_size, "
-            "local_batch_size, max_norm, seed, device, threads, mixed_precision_param, mixed_precision_reduce, no_sync, "
-            "enable_cpu_offload, on_nan, early_stop, early_stop_min_delta");
+    refuses(
+        "training:\n  zzz: 3\n",
+        ":2: training.zzz is not a key of training, which has: steps, seq_len, global_batch_size, "
+        "local_batch_size, max_norm, seed, device, threads, mixed_precision_param, mixed_precision_reduce, no_sync, "
+        "enable_cpu_offload, on_nan, early_stop, early_stop_min_delta");
     refuses("training:\n  seed: 1\ntrainning:\n  steps: 10\n",
             ":3: trainning is not a section; did you mean 'training'?");
     refuses("zzz: 1\n", ":1: zzz is not a section: expected model, data, training, optimizer, lr_scheduler, "
