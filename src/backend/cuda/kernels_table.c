@@ -1,9 +1,7 @@
 /* kernels_table.c - the table of the device's kernels. */
 #include "backend/cuda/kernels_table.h"
 
-/* TODO(merge): weak until every kernel is there. */
-#define DECLARE(NAME, name, class) \
-    extern fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args) __attribute__((weak));
+#define DECLARE(NAME, name, class) extern fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args);
 FSDP__KERNEL_MAP(DECLARE)
 #undef DECLARE
 

@@ -17,14 +17,11 @@ static void *reach(const fsdp_stream *stream, const void *pointer, size_t bytes)
     return place.mapped;
 }
 
-/* TODO(merge): weak until every kernel is there. */
-#define MOVED(NAME, name, class)                                                                       \
-    extern fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args) __attribute__((weak)); \
-    static fsdp_status moved_##name(fsdp_stream *stream, const void *args)                             \
-    {                                                                                                  \
-        if (!fsdp__cuda_##name)                                                                        \
-            return FSDP_FAIL(FSDP_INVALID, "there is no kernel '%s'", #name);                          \
-        return fsdp__kernel_run_moved(stream, FSDP__KERNEL_##NAME, args, reach, fsdp__cuda_##name);    \
+#define MOVED(NAME, name, class)                                                                    \
+    extern fsdp_status fsdp__cuda_##name(fsdp_stream *stream, const void *args);                    \
+    static fsdp_status moved_##name(fsdp_stream *stream, const void *args)                          \
+    {                                                                                               \
+        return fsdp__kernel_run_moved(stream, FSDP__KERNEL_##NAME, args, reach, fsdp__cuda_##name); \
     }
 FSDP__KERNEL_MAP(MOVED)
 #undef MOVED
