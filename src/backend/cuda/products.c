@@ -82,7 +82,7 @@ static fsdp_status issue(products *p, fsdp_stream *stream, const fsdp__product_p
     if (plan->workspace_bytes > 0) {
         workspace = fsdp__stream_workspace(stream, plan->workspace_bytes + WORKSPACE_ALIGNMENT);
         if (!workspace)
-            return FSDP_NO_MEMORY;
+            return fsdp_last_status();
         workspace += -(uintptr_t)workspace % WORKSPACE_ALIGNMENT;
     }
     if (k->bias)

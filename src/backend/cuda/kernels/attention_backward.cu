@@ -419,7 +419,7 @@ ENTRY(attention_backward)
     float *delta = (float *)fsdp__stream_workspace(stream, (size_t)(rows + 1) * sizeof(float));
 
     if (!delta)
-        return FSDP_NO_MEMORY;
+        return fsdp_last_status();
     if (a.dq_batch == 0) {
         a.dq_batch = k->q_batch, a.dq_stride_time = k->q_stride_time, a.dq_head = k->q_head;
         a.dk_batch = k->k_batch, a.dk_stride_time = k->k_stride_time, a.dk_head = k->k_head;

@@ -161,7 +161,7 @@ static fsdp_status launch_single(fsdp_stream *stream, const fsdp__attention_forw
 
     all.data = (float *)fsdp__stream_workspace(stream, (size_t)(heads * all.count * (all.dim + 2) + 1) * sizeof(float));
     if (!all.data)
-        return FSDP_NO_MEMORY;
+        return fsdp_last_status();
     FSDP_TRY(launch(stream, "attention_forward", attend_panel<T>, blocks_for(heads * all.count, 1), PANEL, 0, *k, all,
                     heads * all.count));
     return launch(stream, "attention_forward", fold_panels<T>, blocks_for(heads, 1), STRIP, 0, *k, all);

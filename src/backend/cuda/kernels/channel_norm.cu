@@ -186,7 +186,7 @@ ENTRY(channel_norm_forward)
     } else {
         row_sums = (float *)fsdp__stream_workspace(stream, (size_t)(2 * rows_of(k->sizes)) * sizeof *row_sums);
         if (!row_sums)
-            return FSDP_NO_MEMORY;
+            return fsdp_last_status();
 #define MEASURE(T) FSDP_TRY(launch(stream, name, measure_rows<T>, t.grid, t.block, 0, *k, t.group, row_sums))
         EACH_FLOAT(k->sizes.dtype, MEASURE)
 #undef MEASURE
@@ -312,7 +312,7 @@ ENTRY(channel_norm_backward)
     row_threads t = threads_of(k->sizes);
 
     if (!row_sums)
-        return FSDP_NO_MEMORY;
+        return fsdp_last_status();
 #define SUM(T) FSDP_TRY(launch(stream, name, sum_rows<T>, t.grid, t.block, 0, *k, t.group, row_sums))
     EACH_FLOAT(k->sizes.dtype, SUM)
 #undef SUM

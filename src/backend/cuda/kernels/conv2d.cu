@@ -311,7 +311,7 @@ static fsdp_status weight_gradient(fsdp_stream *stream, const fsdp__conv2d_weigh
     float *partial = (float *)fsdp__stream_workspace(stream, (size_t)(panels * numel) * sizeof(float));
 
     if (!partial)
-        return FSDP_NO_MEMORY;
+        return fsdp_last_status();
     FSDP_TRY(launch(stream, "conv2d_weight", weight_panels<T>,
                     blocks_for(all_tiles(s, panels, s->out / s->groups, taps), 1), BLOCK, 0, *k, partial, panels,
                     depth));

@@ -288,7 +288,7 @@ static fsdp_status sort_items(fsdp_stream *stream, const char *name, scatter_pla
                          (long long)k->items, (long long)k->places);
     scratch = fsdp__stream_workspace(stream, fsdp__cuda_sort_bytes(k->items));
     if (!scratch)
-        return FSDP_NO_MEMORY;
+        return fsdp_last_status();
     FSDP_TRY(launch(stream, name, make_words, blocks_for(k->items, BLOCK), BLOCK, 0, *k, (uint64_t *)scratch));
     return fsdp__cuda_sort(stream, name, scratch, k->items, k->shift, bits_of(k->places), &k->words);
 }

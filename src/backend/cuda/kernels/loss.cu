@@ -138,7 +138,7 @@ ENTRY(cross_entropy)
 
     k.losses = (double *)fsdp__stream_workspace(stream, (size_t)a->rows * sizeof *k.losses + 1);
     if (!k.losses)
-        return FSDP_NO_MEMORY;
+        return fsdp_last_status();
 #define LOSSES(T) FSDP_TRY(launch_rows_of<T>(stream, k))
     EACH_FLOAT(a->dtype, LOSSES)
 #undef LOSSES

@@ -389,7 +389,7 @@ ENTRY(norm_backward)
     k.weights_whole = k.whole && is_aligned(a->weight, 0);
     sums = (float *)fsdp__stream_workspace(stream, (size_t)(2 * k.panels * a->cols) * sizeof(float) + 1);
     if (!sums)
-        return FSDP_NO_MEMORY;
+        return fsdp_last_status();
     k.dweight = a->dweight ? sums : NULL;
     k.dbias = a->dbias ? sums + k.panels * a->cols : NULL;
 #define BACKWARD(T) FSDP_TRY(launch_backward<T>(stream, k))

@@ -206,7 +206,7 @@ ENTRY(pool_backward)
         return means_backward(stream, k);
     sums = (float *)fsdp__stream_workspace(stream, (size_t)(planes * numel) * sizeof *sums + 1);
     if (!sums)
-        return FSDP_NO_MEMORY;
+        return fsdp_last_status();
 #define MAXIMA(T) FSDP_TRY(launch(stream, "pool_backward", spread_maxima<T>, (unsigned)planes, WARP, 0, *k, sums))
     EACH_FLOAT(k->sizes.dtype, MAXIMA)
 #undef MAXIMA

@@ -243,7 +243,7 @@ static fsdp_status reduce_by(fsdp_stream *stream, const fsdp__reduce_args *k)
     if (all > 0) {
         scratch = (float *)fsdp__stream_workspace(stream, (size_t)(all * width) * sizeof(float));
         if (!scratch)
-            return FSDP_NO_MEMORY;
+            return fsdp_last_status();
     }
     s.partial = s.panels > 1 ? scratch : NULL;
     FSDP_TRY((launch_stage<T, FIRST>(stream, s)));

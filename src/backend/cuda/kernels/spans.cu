@@ -130,7 +130,7 @@ static fsdp_status sources_of(fsdp_stream *stream, const fsdp__reduce_ranks_args
     }
     scratch = (const void **)fsdp__stream_workspace(stream, (size_t)k->count * sizeof *scratch);
     if (!scratch)
-        return FSDP_NO_MEMORY;
+        return fsdp_last_status();
     for (int at = 0; at < k->count; at += RANKS_BY_VALUE) {
         int count = k->count - at < RANKS_BY_VALUE ? k->count - at : RANKS_BY_VALUE;
 

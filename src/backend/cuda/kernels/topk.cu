@@ -151,7 +151,7 @@ ENTRY(topk)
         grid = FSDP__MIN(grid, (unsigned)FSDP__MAX(((int64_t)1 << 22) / k.room, 1));
         k.scratch = (uint64_t *)fsdp__stream_workspace(stream, (size_t)(grid * k.room) * sizeof *k.scratch);
         if (!k.scratch)
-            return FSDP_NO_MEMORY;
+            return fsdp_last_status();
     }
 #define SELECT(T) FSDP_TRY(launch(stream, "topk", select_rows<T>, grid, block, 0, k))
     EACH_FLOAT(a->dtype, SELECT)
