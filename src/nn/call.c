@@ -16,6 +16,8 @@ enum {
 /* Undoes what hooks began, and puts the module's name in front of the message unless that names one already. */
 static void fail(fsdp_module *module, fsdp_status status, int64_t began, int64_t ended)
 {
+    bool held = fsdp_hold_error(true); /* hooks clean up, and may fail at that: the message is that of the call */
+
     /* Hooks that began last come first. A hook whose pre_forward failed has not begun, and one whose post_forward has
      * run is done. */
     while (began-- > 0) {
@@ -24,6 +26,7 @@ static void fail(fsdp_module *module, fsdp_status status, int64_t began, int64_t
         if (hooks->failed && hooks - module->parts->hooks >= ended)
             hooks->failed(hooks->arg, module);
     }
+    fsdp_release_error(held);
     if (fsdp__recomputation_done(module->context)) /* this is not an error */
         return;
     fsdp__module_say(module, status);
