@@ -360,9 +360,10 @@ TEST(a_lost_device_fails_all_calls_and_does_nothing_until_it_is_mended)
     CHECK_EQ(cudaSetDevice(0), cudaErrorIllegalAddress);
     CHECK_EQ(cudaFree(memory), cudaErrorIllegalAddress); /* and gives it back all the same */
     fakecuda.mend();
-    CUDA(cudaStreamSynchronize(stream));
-    CUDA(cudaStreamDestroy(stream));
     check_nothing_lives();
+    CUDA(cudaSetDevice(0));
+    CHECK_EQ(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
+    (void)cudaGetLastError();
 }
 
 TEST(a_launch_that_no_gpu_can_do_is_refused)

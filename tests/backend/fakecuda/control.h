@@ -72,7 +72,8 @@ typedef struct fakecuda_control {
     void (*fail_call)(const char *call, long nth, int error, bool lost);
     long (*uses)(const char *call); /* since `fail_call` was called for it */
     bool (*failed)(const char *call);
-    /* Makes lost devices whole, and all calls succeed again. */
+    /* Lets all calls succeed again. If a device was lost, it is whole again, and all memory, streams and events are
+     * gone, as in a new process: nobody may use them any more. */
     void (*mend)(void);
     /* Sets the memory of each device; 0: what the environment says. */
     void (*set_memory)(size_t bytes);

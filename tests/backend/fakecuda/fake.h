@@ -64,6 +64,8 @@ typedef struct fake_place {
 
 /* Finds a pointer, to one or the other mapping of device memory. */
 fake_place fake_find(const void *pointer, size_t bytes);
+/* Forgets all memory, as where a process ends. */
+void fake_forget_memory(void);
 /* Returns how many ranges there are. */
 long fake_ranges(void);
 size_t fake_used(int device);
@@ -84,6 +86,8 @@ cudaError_t fake_enqueue(cudaStream_t stream, fake_work work, const void *argume
 void fake_stream_wait(cudaStream_t stream);
 void fake_device_wait(int device);
 long fake_streams_and_events(void);
+/* Forgets all of them, as where a process ends. */
+void fake_forget_streams(void);
 /* Counts others among them. */
 void fake_count_object(int change);
 

@@ -69,10 +69,16 @@ static bool failed(const char *name)
 
 static void mend(void)
 {
+    bool was_lost = false;
+
     for (int call = 0; call < FAKE_CALLS; call++)
         calls[call].nth = 0;
     for (int d = 0; d < FAKE_DEVICES; d++)
-        lost[d] = 0;
+        was_lost = atomic_exchange(&lost[d], 0) != 0 || was_lost;
+    if (was_lost) {
+        fake_forget_streams();
+        fake_forget_memory();
+    }
 }
 
 /* Reads FSDP_FAKECUDA_FAIL. */
@@ -98,13 +104,18 @@ int fake_use(fake_call call)
     if (c->lost)
         fake_lose(current, call >= FAKE_cublasLtCreate && call <= FAKE_cublasLtMatmul ? cudaErrorLaunchFailure
                                                                                       : (cudaError_t)c->error);
+    if (c->lost && call != FAKE_kernel)
+        fake_device_wait(current);
     return c->error;
 }
 
+/* Whoever hears that a device is lost may rely on it that nothing runs there any more. */
 cudaError_t fake_begin(fake_call call)
 {
     int error = fake_use(call);
 
+    if (error == 0 && lost[current] && call != FAKE_kernel)
+        fake_device_wait(current);
     return fake_error(error ? (cudaError_t)error : (cudaError_t)lost[current]);
 }
 
@@ -140,7 +151,15 @@ cudaError_t cudaPeekAtLastError(void)
     return lost[current] ? (cudaError_t)lost[current] : last;
 }
 
-/* ---- facts ---- */
+/* ---- facts, which a lost device has, too ---- */
+
+#define FACT_BEGIN(call)                           \
+    do {                                           \
+        int begun = fake_use(FAKE_##call);         \
+                                                   \
+        if (begun)                                 \
+            return fake_error((cudaError_t)begun); \
+    } while (0)
 
 static int count(void)
 {
@@ -172,14 +191,14 @@ static void set_memory(size_t bytes)
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    FAKE_BEGIN(cudaDriverGetVersion);
+    FACT_BEGIN(cudaDriverGetVersion);
     *version = (int)setting("FSDP_FAKECUDA_DRIVER", CUDART_VERSION);
     return cudaSuccess;
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version)
 {
-    FAKE_BEGIN(cudaRuntimeGetVersion);
+    FACT_BEGIN(cudaRuntimeGetVersion);
     *version = CUDART_VERSION;
     return cudaSuccess;
 }
@@ -187,7 +206,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 /* A driver of the runtime's major version, or a later one, will do. */
 cudaError_t cudaGetDeviceCount(int *out)
 {
-    FAKE_BEGIN(cudaGetDeviceCount);
+    FACT_BEGIN(cudaGetDeviceCount);
     if (setting("FSDP_FAKECUDA_DRIVER", CUDART_VERSION) < CUDART_VERSION / 1000 * 1000)
         return fake_error(cudaErrorInsufficientDriver);
     if (count() == 0)
@@ -200,7 +219,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
     long capability = setting("FSDP_FAKECUDA_CAPABILITY", 90);
 
-    FAKE_BEGIN(cudaGetDeviceProperties);
+    FACT_BEGIN(cudaGetDeviceProperties);
     if (device < 0 || device >= count())
         return fake_error(cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
@@ -222,7 +241,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 {
     long capability = setting("FSDP_FAKECUDA_CAPABILITY", 90);
 
-    FAKE_BEGIN(cudaDeviceGetAttribute);
+    FACT_BEGIN(cudaDeviceGetAttribute);
     if (device < 0 || device >= count())
         return fake_error(cudaErrorInvalidDevice);
     switch (attribute) {

@@ -289,3 +289,16 @@ cudaError_t cudaHostUnregister(void *pointer)
         return fake_error(cudaErrorHostMemoryNotRegistered);
     return begun;
 }
+
+void fake_forget_memory(void)
+{
+    while (ranges) {
+        range r = *ranges;
+
+        (void)take(r.address, r.kind, &r);
+        if (r.kind <= FAKE_DEVICE_MEMORY_OF_STREAM)
+            unmap(&r);
+        else if (r.kind == FAKE_HOST_MEMORY)
+            free(r.address);
+    }
+}

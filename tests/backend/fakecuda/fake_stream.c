@@ -47,6 +47,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
+    struct CUevent_st *next; /* guarded by the list's lock */
     int lives, device;
     unsigned flags;
     pthread_mutex_t mutex;
@@ -54,7 +55,9 @@ struct CUevent_st {
 };
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
-static struct CUstream_st *streams; /* those that live; guarded by the lock */
+/* Those that live; guarded by the lock. */
+static struct CUstream_st *streams;
+static struct CUevent_st *events;
 static _Atomic uint64_t created;
 static _Atomic long live;
 
@@ -372,10 +375,9 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     return cudaSuccess;
 }
 
-/* Returns at once: what is queued is done all the same. */
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
+/* Returns whether the stream was in the list, from which it is now gone. */
+static bool unlist(cudaStream_t stream)
 {
-    cudaError_t begun = fake_begin(FAKE_cudaStreamDestroy);
     struct CUstream_st **link;
     bool found;
 
@@ -386,14 +388,28 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     if (found)
         *link = stream->next;
     pthread_rwlock_unlock(&lock);
-    if (!found)
-        return fake_error(cudaErrorInvalidResourceHandle);
+    return found;
+}
+
+/* Ends a stream that is in no list. */
+static void stop(cudaStream_t stream)
+{
     live--;
     pthread_mutex_lock(&stream->mutex);
     stream->stop = true;
     pthread_cond_signal(&stream->arrived);
     pthread_mutex_unlock(&stream->mutex);
     stream_unref(stream);
+}
+
+/* Returns at once: what is queued is done all the same. */
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    cudaError_t begun = fake_begin(FAKE_cudaStreamDestroy);
+
+    if (!unlist(stream))
+        return fake_error(cudaErrorInvalidResourceHandle);
+    stop(stream);
     return begun;
 }
 
@@ -448,9 +464,29 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned int flags)
     e->device = fake_current();
     e->flags = flags;
     pthread_mutex_init(&e->mutex, NULL);
+    pthread_rwlock_wrlock(&lock);
+    e->next = events;
+    events = e;
+    pthread_rwlock_unlock(&lock);
     live++;
     *out = e;
     return cudaSuccess;
+}
+
+static void free_event(cudaEvent_t event)
+{
+    struct CUevent_st **link;
+
+    pthread_rwlock_wrlock(&lock);
+    for (link = &events; *link != event; link = &(*link)->next)
+        continue;
+    *link = event->next;
+    pthread_rwlock_unlock(&lock);
+    event->lives = 0;
+    moment_unref(event->last);
+    pthread_mutex_destroy(&event->mutex);
+    free(event);
+    live--;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
@@ -459,12 +495,22 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
     if (!is_event(event))
         return fake_error(cudaErrorInvalidResourceHandle);
-    event->lives = 0;
-    moment_unref(event->last);
-    pthread_mutex_destroy(&event->mutex);
-    free(event);
-    live--;
+    free_event(event);
     return begun;
+}
+
+void fake_forget_streams(void)
+{
+    while (streams) {
+        cudaStream_t stream = streams;
+
+        fake_stream_wait(stream);
+        (void)unlist(stream);
+        stop(stream);
+    }
+    while (events)
+        free_event(events);
+    live = 0;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
