@@ -194,6 +194,7 @@ set(FSDP_SIM_EXCEPT
   test_checkpoint_contents
   test_checkpoint_faults
   test_optim_schedule     # a formula
+  test_shard_cuda_faults  # opens its device itself
   test_shard_layout       # arithmetic
   test_shard_wrap_units
   test_train_run_config   # keys and values
@@ -394,6 +395,10 @@ foreach(layer IN LISTS fsdp_test_folders)
     fsdp_test_script(${name} ${layer} ${script})
   endforeach()
 endforeach()
+
+if(TARGET test_shard AND FSDP_CUDA_HEADERS)
+  target_link_libraries(test_shard PRIVATE fakecudart)
+endif()
 
 if(TARGET test_backend)
   target_sources(test_backend PRIVATE ${cudash}/launch_now.cpp ${kernels}

@@ -1,0 +1,226 @@
+/* The n-th call of every function of CUDA fails in a step on a GPU that is not there (tests/backend/fakecuda): it fails
+ * with a message that names the call, nobody hangs, all is given back, and what is no loss of the device is survived.
+ */
+#include "shard/net.h"
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
+
+enum {
+    BLOCKS = 2,
+    OUT_OF_MEMORY = 2, /* cudaErrorMemoryAllocation */
+    UNKNOWN = 999,     /* cudaErrorUnknown, and what cublasLt has no name for */
+    NO_ALLOCATION = 3  /* CUBLAS_STATUS_ALLOC_FAILED */
+};
+
+static char *before; /* FSDP_TEST_DEVICE */
+
+static int open_fake(void **state)
+{
+    const char *name = getenv("FSDP_TEST_DEVICE");
+    fsdp_context *context = test_context();
+
+    (void)state;
+    before = name ? strdup(name) : NULL;
+    setenv("FSDP_TEST_DEVICE", "cuda", 1);
+    fakecuda.mend();
+    fakecuda.fail_call("cudaGetDeviceProperties", 0, 0, false);
+    if (!test_device(context) || fakecuda.uses("cudaGetDeviceProperties") == 0)
+        TEST_FAIL("the plug-in beside the tests is not that of the fake: %s", fsdp_last_error());
+    fsdp_context_free(context);
+    return 0;
+}
+
+static int close_fake(void **state)
+{
+    (void)state;
+    fakecuda.mend();
+    fakecuda.set_memory(0);
+    if (before)
+        setenv("FSDP_TEST_DEVICE", before, 1);
+    else
+        unsetenv("FSDP_TEST_DEVICE");
+    free(before);
+    return 0;
+}
+
+static fsdp_status shard_all(fsdp_module *module, const fsdp_shard_options *options)
+{
+    for (int i = 0; i < BLOCKS; i++)
+        FSDP_TRY(fsdp_fully_shard(net_block_at(module, i), options));
+    FSDP_TRY(fsdp_fully_shard(module, options));
+    FSDP_TRY(fsdp_module_materialize(module, test_device(module->context)));
+    FSDP_TRY(fsdp_module_initialize(module, 1));
+    return FSDP_OK;
+}
+
+/* Opens the device, and takes two steps of a model whose shards come from the host. */
+static fsdp_status run(fsdp_context *context, fsdp_module **out)
+{
+    const fsdp_shard_options options = {.no_shared_memory = true, .offload_policy.cpu = true};
+
+    if (!test_device(context))
+        return fsdp_last_status();
+    *out = net_create(context, fsdp_meta(context), BLOCKS);
+    FSDP_TRY(shard_all(*out, &options));
+    for (int i = 0; i < 2; i++)
+        FSDP_TRY(net_try(*out));
+    fsdp_module_zero_grad(*out);
+    return FSDP_OK;
+}
+
+/* Returns whether a step may succeed although the call has failed: it gives back, or there is another way where it has
+ * no memory. */
+static bool is_survived(const char *call, bool lost)
+{
+    return strstr(call, "Free") || strstr(call, "Destroy") || strstr(call, "Unregister") ||
+           (!lost && (strstr(call, "Malloc") || strstr(call, "Event")));
+}
+
+static long left(void)
+{
+    char text[128];
+
+    return fakecuda.live(text, sizeof text);
+}
+
+/* Returns whether the last message names the call; or the loss of the device, of which another call may hear first. */
+static bool is_said(const char *call, bool lost)
+{
+    return strstr(fsdp_last_error(), strcmp(call, "cudaGetDeviceCount") == 0 ? "CUDA" : call) ||
+           (lost && (strstr(fsdp_last_error(), "device 'cuda:0' has failed and cannot be used any more") ||
+                     strstr(fsdp_last_error(), "CUBLAS_STATUS_EXECUTION_FAILED")));
+}
+
+/* Takes the steps again after one had no memory: in the same context, unless the ranks had to part. */
+static void go_on(fsdp_context *context, fsdp_module **module)
+{
+    fsdp_module *again = NULL;
+
+    fsdp_module_unref(*module);
+    *module = NULL;
+    if (run(context, module) == FSDP_OK)
+        return;
+    CHECK_CONTAINS(fsdp_last_error(), "is broken");
+    context = test_context();
+    CHECK_OK(run(context, &again));
+    fsdp_module_unref(again);
+    fsdp_context_free(context);
+}
+
+/* Lets the n-th use of a call fail. Returns whether there was one. */
+static bool fail_one(const char *call, long nth, int error, bool lost)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *module = NULL;
+    fsdp_status status;
+    bool failed;
+
+    fakecuda.fail_call(call, nth, error, lost);
+    status = run(context, &module);
+    failed = fakecuda.failed(call);
+    if (status == FSDP_OK && failed && !is_survived(call, lost))
+        TEST_FAIL("use %ld of %s has failed, and the step has not", nth, call);
+    if (status != FSDP_OK && !failed)
+        TEST_FAIL("use %ld of %s has not failed, and the step has: %s", nth, call, fsdp_last_error());
+    if (status != FSDP_OK && !is_said(call, lost))
+        TEST_FAIL("use %ld of %s has failed, and this does not say so: %s", nth, call, fsdp_last_error());
+    if (status != FSDP_OK)
+        fakecuda.fail_call(call, 0, 0, false);
+    if (status != FSDP_OK && !lost)
+        go_on(context, &module);
+    fsdp_module_unref(module);
+    fsdp_context_free(context);
+    failed = failed || fakecuda.failed(call); /* of what is closed at the end */
+    fakecuda.mend();
+    CHECK_EQ(left(), 0);
+    return failed;
+}
+
+/* Tries all uses; of those that come often, ever fewer. Returns how many were tried. */
+static long fail_each(const char *call, int error, bool lost)
+{
+    long tried = 0;
+
+    for (long nth = 1; fail_one(call, nth, error, lost); nth += test_long() ? 1 : 1 + nth / 4)
+        tried++;
+    return tried;
+}
+
+TEST_WITH(the_nth_call_of_every_function_loses_the_device_and_is_named, open_fake, close_fake)
+{
+    long calls = 0;
+
+    for (const char *const *call = fakecuda.calls; *call; call++)
+        calls += fail_each(*call, UNKNOWN, true) > 0;
+    CHECK(calls > 25);
+}
+
+TEST_WITH(the_nth_call_that_has_no_memory_is_survived, open_fake, close_fake)
+{
+    static const char *const calls[] = {"cudaMalloc",       "cudaMallocAsync",          "cudaHostAlloc",
+                                        "cudaHostRegister", "cudaEventCreateWithFlags", "cudaStreamCreateWithPriority",
+                                        "cudaLaunchKernel", "cudaMemcpyAsync"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(calls); i++)
+        (void)fail_each(calls[i], OUT_OF_MEMORY, false);
+    CHECK(fail_each("cublasLtMatmul", NO_ALLOCATION, false) > 0);
+}
+
+/* A forward and a backward of a batch of so many rows. */
+static fsdp_status step(fsdp_module *module, int64_t rows)
+{
+    fsdp_context *context = module->context;
+    fsdp_device *device = test_device(context);
+    float *values = calloc((size_t)rows * NET_IN, sizeof *values);
+    int32_t *classes = calloc((size_t)rows, sizeof *classes);
+    fsdp_tensor *x, *loss;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    x = fsdp_from_data(device, FSDP_F32, FSDP_SHAPE(rows, NET_IN), values);
+    loss = fsdp_call(module, x, fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(rows), classes));
+    status = loss ? fsdp_backward(loss) : fsdp_last_status();
+    if (status == FSDP_OK)
+        status = fsdp_stream_synchronize(fsdp_device_stream(device));
+    fsdp_scope_end(context, NULL);
+    fsdp_module_zero_grad(module);
+    free(values);
+    free(classes);
+    return status;
+}
+
+TEST_WITH(after_a_batch_that_was_too_large_a_smaller_one_goes_on, open_fake, close_fake)
+{
+    const size_t most = 16 << 20;
+    fsdp_context *context;
+    fsdp_module *module;
+    int failures = 0;
+
+    fakecuda.set_memory(most);
+    (void)fakecuda.peak(0);
+    context = test_context();
+    module = net_sharded(context, BLOCKS, NULL);
+    for (int64_t rows = 1000; failures < 2; rows *= 4) {
+        fsdp_status status = step(module, rows);
+
+        if (status == FSDP_OK)
+            continue;
+        failures++;
+        CHECK_STATUS(status, FSDP_NO_MEMORY);
+        CHECK_CONTAINS(fsdp_last_error(), "cuda");
+        CHECK_OK(fsdp_module_reset_iteration(module));
+        CHECK_OK(step(module, 1000));
+    }
+    CHECK(fakecuda.peak(0) <= most);
+    fsdp_module_unref(module);
+    fsdp_context_free(context);
+    CHECK_EQ(left(), 0);
+}
+
+#else
+TEST(the_headers_of_cuda_are_missing)
+{
+    skip();
+}
+#endif
