@@ -29,6 +29,29 @@ TEST(a_context_has_one_cpu_and_one_meta_device)
     fsdp_context_free(context);
 }
 
+TEST(a_device_is_opened_by_its_name)
+{
+    static const char *const wrong[] = {"",       ":",      ":0",        "cpu:",    "cpu:x",
+                                        "cpu:-1", "cpu: 1", "cpu:00000", "cpu:1:2", NULL};
+    fsdp_context *context = test_context();
+
+    CHECK(fsdp_device_open(context, "cpu") == fsdp_cpu(context));
+    CHECK(fsdp_device_open(context, "cpu:0") == fsdp_cpu(context));
+    CHECK(fsdp_device_open(context, "meta") == fsdp_meta(context));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK_NULL(fsdp_device_open(context, wrong[i]));
+        CHECK_EQ(fsdp_last_status(), FSDP_INVALID);
+        CHECK_CONTAINS(fsdp_last_error(), "': devices are 'cpu', 'meta', 'cuda', or one of several as in 'cuda:1'");
+    }
+    CHECK_NULL(fsdp_device_open(context, "cpu:1"));
+    CHECK_CONTAINS(fsdp_last_error(), "cannot open device 'cpu': ordinal 1 is not below 1");
+    CHECK_NULL(fsdp_device_open(context, "tpu"));
+    CHECK_CONTAINS(fsdp_last_error(), "cannot open device 'tpu': not compiled in");
+    CHECK_NULL(fsdp_device_open(NULL, "cpu"));
+    CHECK_EQ(fsdp_last_status(), FSDP_INVALID);
+    fsdp_context_free(context);
+}
+
 /* The same requests on both devices leave the same ledger: that is what makes a plan on meta exact. */
 TEST(meta_counts_what_the_cpu_counts)
 {
