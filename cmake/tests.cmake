@@ -11,6 +11,7 @@
 # tests/<folder>/y.c         anything else: a helper, compiled once; a program takes those that it uses
 # tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: "fuzz x" replays corpus/x and runs random mutations of it
 # tests/fuzz/x.dict          words of its language, for libFuzzer (tools/fuzz.sh)
+# examples/x.cu              runs as it is, where there is CUDA's compiler
 # examples/x.c               runs as it is, and on the ranks its comment says in "fsdp run -n N", in folders of their own
 
 find_library(CMOCKA_LIBRARY cmocka REQUIRED)
@@ -513,6 +514,22 @@ foreach(source IN LISTS sources)
     fsdp_example_test(${name}_${ranks}_ranks fsdp run -n ${ranks} -- $<TARGET_FILE:${name}>)
   endif()
 endforeach()
+
+# The one for a GPU; without one its functions compute on the processor.
+if(TARGET fsdp_cuda)
+  set(name example_11_own_kernel)
+  set(source ${PROJECT_SOURCE_DIR}/examples/11_own_kernel.cu)
+  set(program ${PROJECT_BINARY_DIR}/examples/11_own_kernel)
+  add_custom_command(
+    OUTPUT ${program}
+    COMMAND ${FSDP_NVCC} -std=c++17 -O2 -arch=sm_${newest} -I${PROJECT_SOURCE_DIR}/include ${source} -o ${program}
+            -L${PROJECT_BINARY_DIR} -lfsdp -Xlinker -rpath=${PROJECT_BINARY_DIR}
+    DEPENDS ${source} fsdp_shared
+    COMMENT "Building CUDA example 11_own_kernel"
+    VERBATIM)
+  add_custom_target(${name} ALL DEPENDS ${program})
+  fsdp_example_test(${name} ${program})
+endif()
 
 # ---- the installed library, as another project finds it ----
 

@@ -141,7 +141,7 @@ static fsdp_status train(fsdp_context *context, fsdp_device *device, fsdp_module
     fsdp_parameters parameters;
     double first = 0, loss = 0;
 
-    options.lr = 20.0f;
+    options.lr = 2.0f;
     FSDP_TRY(fsdp_module_initialize(layer, 42));
     FSDP_TRY(fsdp_module_parameters(layer, &parameters));
     FSDP_TRY(fsdp_sgd_create(&parameters, &options, sgd));
