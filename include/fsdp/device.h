@@ -1,9 +1,9 @@
 /* fsdp/device.h - devices, their memory, and the streams that order their work.
  *
  * A rank has a `cpu` device and a `meta` device (shapes and accounting, no bytes), and `cuda` devices where there are
- * NVIDIA GPUs and the plug-in libfsdp-cuda.so. A stream is an ordered queue of
- * work, which the caller runs at once (inline) or a worker thread runs. An event marks a point in a stream that another
- * stream or the host can wait for. Both kinds of stream have the same semantics.
+ * NVIDIA GPUs and the plug-in libfsdp-cuda.so. A stream is an ordered queue of work, which the caller runs at once
+ * (inline) or a worker thread runs; that of a GPU runs there. An event marks a point in a stream that another stream or
+ * the host can wait for. All kinds of stream have the same semantics.
  *
  * Every byte of a device is counted by its kind, that is, by its use. Counts change when work is issued, so the live
  * and peak bytes of a step are the same on every run.
@@ -100,10 +100,11 @@ FSDP_API void fsdp_stream_free(fsdp_stream *stream);
  * [blocks] */
 FSDP_API fsdp_status fsdp_stream_synchronize(fsdp_stream *stream);
 
-/* Returns the handle by which the device's own library knows the stream: on a CUDA device its cudaStream_t. What the
- * caller issues to it at once runs after all that was queued here before; this call waits until that has been issued,
- * not until it has run. NULL where there is no such handle, as on a CPU; and NULL with a last error when the device has
- * failed. [blocks] */
+/* Returns the handle by which the device's own library knows the stream: on a CUDA device its cudaStream_t. Work that
+ * the caller then issues to the handle runs after all work that was queued on the stream before. So the call waits
+ * until that work has been issued, but not until it has run; inside the stream's own work (fsdp_launch_device_kernel)
+ * it does not wait. NULL where there is no such handle, as on a CPU; NULL with a last error when the device has failed.
+ * [blocks] */
 FSDP_API void *fsdp_stream_native(fsdp_stream *stream);
 
 FSDP_API fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out);

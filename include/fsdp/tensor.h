@@ -137,11 +137,11 @@ FSDP_API fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel kernel, co
                                         fsdp_tensor *const *reads, int read_count, fsdp_tensor *const *writes,
                                         int write_count);
 
-/* Computes on the device's memory, for who writes kernels for it: data[i] is where tensor i begins there. On a GPU it
- * launches on fsdp_stream_native(stream) and waits for nothing; on the CPU the addresses are the host's, as above. */
+/* Computes on the device's memory: data[i] is the device's address of tensor i. On a GPU the function launches its own
+ * kernels on fsdp_stream_native(stream) and does not wait for them; on the CPU it computes at once, as above. */
 typedef fsdp_status (*fsdp_device_kernel)(fsdp_stream *stream, const void *arg, void *const *data);
-/* Runs `kernel` as fsdp_launch_kernel does, but nothing is copied: what it launches comes after the stream's earlier
- * work and before its later work. */
+/* Runs `kernel` as fsdp_launch_kernel does, but copies nothing to the host. What it launches runs after the stream's
+ * earlier work and before its later work. */
 FSDP_API fsdp_status fsdp_launch_device_kernel(const char *name, fsdp_device_kernel kernel, const void *arg,
                                                size_t arg_bytes, fsdp_tensor *const *reads, int read_count,
                                                fsdp_tensor *const *writes, int write_count);
