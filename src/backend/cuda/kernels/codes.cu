@@ -13,20 +13,9 @@ static __global__ void clear_largest(const __grid_constant__ span_list<fsdp__spa
 template <class T>
 static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span> list)
 {
-    const int N = pack_of<T, T>::length;
     chunk c = chunk_of_block(list);
-    const T *src = (const T *)list.spans[c.span].src;
-    unsigned largest = 0;
+    unsigned largest = chunk_largest((const T *)list.spans[c.span].src, c);
 
-    EACH_PACK (at, c, N) {
-        float x[N];
-
-        load_pack(src + at, c.end - at, x);
-        UNROLL
-        for (int i = 0; i < N; i++)
-            largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
-    }
-    largest = block_largest(largest);
     if (threadIdx.x == 0)
         atomicMax((unsigned *)list.spans[c.span].dst, largest);
 }

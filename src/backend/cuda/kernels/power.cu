@@ -109,20 +109,9 @@ static __global__ void sum_powers(const __grid_constant__ span_list<fsdp__span> 
 template <class T>
 static __global__ void find_largest(const __grid_constant__ span_list<fsdp__span> list, double *largest)
 {
-    const int N = pack_of<T, T>::length;
     chunk c = chunk_of_block(list);
-    const T *src = (const T *)list.spans[c.span].src;
-    unsigned bits = 0;
+    unsigned bits = chunk_largest((const T *)list.spans[c.span].src, c);
 
-    EACH_PACK (at, c, N) {
-        float x[N];
-
-        load_pack(src + at, c.end - at, x);
-        UNROLL
-        for (int i = 0; i < N; i++)
-            bits = magnitude_bits(x[i]) > bits ? magnitude_bits(x[i]) : bits;
-    }
-    bits = block_largest(bits);
     if (threadIdx.x == 0) {
         double own = fabs((double)bits_float(bits));
         unsigned long long own_bits;

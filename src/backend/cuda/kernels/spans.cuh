@@ -137,4 +137,22 @@ DEVICE unsigned block_largest(unsigned x)
     return warp_largest(lane_of_warp() < BLOCK / WARP ? partial[lane_of_warp()] : 0);
 }
 
+/* The bits of the largest magnitude of the block's chunk, for all of its threads. */
+template <class T>
+DEVICE unsigned chunk_largest(const T *src, chunk c)
+{
+    const int N = pack_of<T, T>::length;
+    unsigned largest = 0;
+
+    EACH_PACK (at, c, N) {
+        float x[N];
+
+        load_pack(src + at, c.end - at, x);
+        UNROLL
+        for (int i = 0; i < N; i++)
+            largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
+    }
+    return block_largest(largest);
+}
+
 #endif
