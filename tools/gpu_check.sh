@@ -12,11 +12,12 @@
 #   smol      a model of SmolLM2-135M's shape: losses beside the CPU's, memory beside nvidia-smi's
 #   llama     Llama-1B in bfloat16, some steps
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 pack=${PACK:-build/gpu/pack.tar.xz} logs=${OUT:-gpu_logs}
 stages=${*:-facts hold suites sanitize step resume smol llama}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+links=()
+trap 'rm -rf "$work"; rm -f "${links[@]}"' EXIT
 mkdir -p "$logs"
 tar -C "$work" -xf "$pack" || exit 1
 
@@ -27,10 +28,13 @@ library=$(echo "$library" | head -n 1)
 export LD_LIBRARY_PATH="$work/lib${library:+:$(dirname "$library")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export FSDP_PLUGIN_PATH=$work
 fsdp=$work/fsdp
-# Tests look for the sources where they were compiled.
+# Tests look for the sources and for the program where they were compiled: links lead there until the end.
+link() {
+    [ -e "$2" ] || { mkdir -p "$(dirname "$2")" && ln -sfn "$1" "$2" && links+=("$2"); }
+}
 sources=$(cat "$work/sources")
-[ -e "$sources" ] || { mkdir -p "$(dirname "$sources")" && ln -s "$PWD" "$sources"; }
-mkdir -p build/tests && { [ -e build/tests/fsdp ] || ln -s "$work/tests/fsdp" build/tests/fsdp; }
+link "$PWD" "$sources"
+link "$work/tests/fsdp" build/tests/fsdp
 
 # ---- stages: each prints its result in one line, last ----
 
