@@ -401,13 +401,15 @@ if(TARGET test_shard AND FSDP_CUDA_HEADERS)
   target_link_libraries(test_shard PRIVATE fakecudart)
 endif()
 
-if(TARGET test_backend)
+if(TARGET program_planted)
+  target_sources(program_planted PRIVATE ${cudash}/launch_now.cpp ${cudash}/test_planted.cu ${cudash_sources})
+  target_link_libraries(program_planted PRIVATE fsdp_cudash_common)
+endif()
+if(TARGET test_backend AND (NOT FSDP_SANITIZE OR FSDP_TEST_LONG))  # its tests of a GPU's kernels: see FSDP_EXCEPT
   target_sources(test_backend PRIVATE ${cudash}/launch_now.cpp ${kernels}
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/product_call.c)
-  target_sources(program_planted PRIVATE ${cudash}/launch_now.cpp ${cudash}/test_planted.cu ${cudash_sources})
-  target_link_libraries(program_planted PRIVATE fsdp_cudash_common)
   target_link_libraries(test_backend PRIVATE fsdp_test_cudash)
   if(FSDP_CUDA_HEADERS)
     target_link_libraries(test_backend PRIVATE fakecudart)

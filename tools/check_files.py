@@ -17,17 +17,19 @@ import sys
 from check_layers import INCLUDE, ROOT, read_rules
 
 
+TESTS = re.compile(r"/CMakeFiles/(fsdp_)?(test|program)_")
 # A plug-in gives the library's functions there under their own names.
 FORWARDS = {"backend/cuda/host_functions"}
 
 
 def objects_of(build, source):
-    """What the build folder was told to compile: object -> its source as layer/.../name, without the ending."""
+    """What the build folder was told to compile: object -> its source as layer/.../name, without the ending. What tests
+    compile once more for themselves is left out: it need not be built."""
     result = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path, command = pathlib.Path(entry["file"]), shlex.split(entry["command"])
-        if path.is_relative_to(source):
-            object_path = pathlib.Path(entry["directory"], command[command.index("-o") + 1])
+        object_path = pathlib.Path(entry["directory"], command[command.index("-o") + 1])
+        if path.is_relative_to(source) and not TESTS.search(str(object_path)):
             result[str(object_path)] = str(path.relative_to(source).with_suffix(""))
     return result
 
