@@ -10,6 +10,7 @@ Looks at all layers of src/LAYERS, or at those named."""
 import collections
 import json
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
