@@ -175,9 +175,10 @@ function(fsdp_test_executable name layer)
 endfunction()
 
 # The suites of these layers run a second time on devices that the host cannot touch, as <test>.sim (src/check/sim) and
-# <test>.cuda (tests/backend/fakecuda), but for programs that never make one. Cases that cannot run there skip and say why (test_only_on_cpu).
-# Those of comm are collectives of the host's own memory, whatever the device: the one of them that computes on sim
-# (test_comm_packed) opens it itself, and the suites above run the collectives of their tensors there.
+# <test>.cuda (tests/backend/fakecuda), but for programs that never make one. Cases that cannot run there skip and say
+# why (test_only_on_cpu). Those of comm are collectives of the host's own memory, whatever the device: the one of them
+# that computes on sim (test_comm_packed) opens it itself, and the suites above run the collectives of their tensors
+# there.
 set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state checkpoint shard optim hub generate train)
 set(FSDP_SIM_EXCEPT
   test_dist_mesh          # ranks and groups, and collectives of host memory
@@ -219,10 +220,22 @@ elseif(NOT FSDP_TEST_LONG) # a run is steps, and the files of the layers below; 
        test_train_strategy test_train_units test_train_zero1)
 endif()
 
-# Without FSDP_TEST_LONG, the second time of these is on CUDA's device as well: what is copied, staged and ordered there
-# in its own way.
-set(FSDP_FAKE_FEW test_tensor_tensor test_ops_step test_shard_parity test_shard_overlap test_shard_offload
-    test_shard_memory test_train_step)
+# A GPU's kernels run thread by thread there. Left out is what takes hours so, and is run on a GPU (tools/gpu_check.sh);
+# without FSDP_TEST_LONG also what takes more than 10 s and does nothing with the device that the others do not. Under a
+# sanitizer there are none without it.
+set(FSDP_FAKE_EXCEPT test_generate_generate test_train_float16 test_train_reference test_train_replay)
+if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
+  set(FSDP_FAKE_LAYERS)
+else()
+  set(FSDP_FAKE_LAYERS ${FSDP_SIM_LAYERS})
+endif()
+if(NOT FSDP_TEST_LONG)
+  list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_models_kv_cache test_nn_module_recompute test_ops_gradients
+       test_ops_step test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_checkpoint
+       test_shard_communication test_shard_custom test_shard_doors test_shard_extensions test_shard_flat test_shard_fsdp1
+       test_shard_hybrid test_shard_memory test_shard_mixed_precision test_shard_schedule
+       test_shard_slices test_shard_summon test_shard_zero test_train_late_sharding test_train_strategy test_train_units)
+endif()
 
 # Left out. ThreadSanitizer sees threads of one process: some start processes of one thread each, or compute
 # on one; some plant races for the race check to find, which it would find as well; one has a pthread_create of its own.
@@ -277,7 +290,8 @@ function(fsdp_test_on_devices name layer)
   if(NOT layer IN_LIST FSDP_SIM_FEW_LAYERS OR name IN_LIST FSDP_SIM_FEW)
     list(APPEND devices sim)
   endif()
-  if(TARGET fsdp_test_cuda AND (FSDP_TEST_LONG OR name IN_LIST FSDP_FAKE_FEW))
+  if(TARGET fsdp_test_cuda AND layer IN_LIST FSDP_FAKE_LAYERS AND NOT name IN_LIST FSDP_FAKE_EXCEPT AND
+     (FSDP_TEST_LONG OR "sim" IN_LIST devices))
     list(APPEND devices cuda)
   endif()
   foreach(device IN LISTS devices)

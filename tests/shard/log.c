@@ -64,6 +64,8 @@ static bool same_values(const log_entry *a, const log_entry *b, log_equality how
 
 bool run_log_same(const run_log *a, const run_log *b, log_equality how, int *call, char *text, size_t bytes)
 {
+    if (!test_has_cpu_bits() && how != LOG_ROUGH) /* bits depend on where operands lie */
+        how = LOG_CLOSE;
     for (int64_t i = 0; i < a->count && i < b->count; i++) {
         const log_entry *x = &a->entries[i], *y = &b->entries[i];
 
