@@ -57,6 +57,10 @@ struct block {
     const void *argument;
     unsigned char *shared;
     size_t shared_bytes;
+    unsigned char *fixed; /* static shared memory, with what lies between */
+    size_t fixed_bytes;
+    unsigned char *unwritten,
+        *fixed_unwritten;                /* for ThreadSanitizer: 1 for each of their bytes that nobody has written */
     uint64_t draws;                      /* what is drawn next */
     char order[1 + MOST_THREADS / WARP]; /* addresses for ThreadSanitizer: of the block, of each warp */
     block *next_free;
@@ -90,6 +94,11 @@ void host_ends(block *b);
 
 /* Lets the lanes of a warp go on that are together; false: none. */
 bool warp_go_on(int first, int end);
+
+/* What shared memory is: at the start of a launch, before each block, at the end. */
+void shared_begin(void);
+void shared_reset(void);
+void shared_end(void);
 
 /* Says to a race check what an instruction reads or writes. */
 void tell_read_16(const void *p);

@@ -113,15 +113,9 @@ void cudash_barrier(const char *file, int line)
     fiber_wait(AT_BARRIER, file, line);
 }
 
-/* Fills without a call that a sanitizer takes for an access of the host's. */
-static void fill(unsigned char *p, size_t bytes, int byte)
-{
-    asm volatile("rep stosb" : "+D"(p), "+c"(bytes) : "a"(byte) : "memory");
-}
-
 static void run_block(void)
 {
-    fill(running->shared, running->shared_bytes, 0xff);
+    shared_reset();
     for (int i = 0; i < running->count; i++)
         fiber_start(i);
     fibers_begin();
@@ -146,6 +140,7 @@ static void run_part(const part *p)
     gridDim = p->grid;
     blockDim = dim3((unsigned)running->count);
     cudash_shared = running->shared;
+    shared_begin();
     host_begins();
     for (uint64_t i = p->from; i < p->to; i++) {
         uint64_t at = (uint64_t)((p->first + (unsigned __int128)i * p->step) % p->count);
@@ -153,6 +148,8 @@ static void run_part(const part *p)
                     (unsigned)(at / p->grid.x / p->grid.y)};
         run_block();
     }
+    shared_end();
+    running = NULL;
 }
 
 static block *free_blocks;

@@ -10,9 +10,12 @@
  * Shared memory holds 0xff before each block, a NaN in every floating dtype, and so does the target of an asynchronous
  * copy until it has been waited for. ThreadSanitizer sees the threads of a block as threads, which nothing but barriers
  * and __syncwarp orders, and half of the blocks as not ordered with the other half: so it finds races in shared and in
- * global memory. AddressSanitizer sees accesses out of bounds. A stack that overflows meets a page without access.
+ * global memory; and a read of shared memory
+ * that no thread of the block has written ends the process. AddressSanitizer sees accesses out of bounds. A stack that
+ * overflows meets a page without access.
  *
- * Not seen: what depends on time or on the weaker memory order of a GPU; races without ThreadSanitizer. */
+ * Not seen: what depends on time or on the weaker memory order of a GPU. Without ThreadSanitizer, no race; and a read
+ * of what has not been written gives NaNs or -1, which only a wrong result shows. */
 #ifndef TESTS_CUDASH_H
 #define TESTS_CUDASH_H
 

@@ -47,10 +47,32 @@ static __global__ void mask_of_others(bool wrong, int *out)
     out[threadIdx.x + THREADS * blockIdx.x] = __shfl_xor_sync(half, 1, 1); /* LINE mask_of_others */
 }
 
+static __global__ void not_written(bool wrong, int *out)
+{
+    __shared__ int x[THREADS];
+
+    if (!wrong || threadIdx.x != 9)
+        x[threadIdx.x] = 1;
+    __syncthreads();
+    out[threadIdx.x + THREADS * blockIdx.x] = x[THREADS - 1 - threadIdx.x]; /* LINE not_written */
+}
+
+static __global__ void dynamic_not_written(bool wrong, int *out)
+{
+    SHARED_BYTES(int, x);
+
+    if (!wrong || threadIdx.x != 9)
+        x[threadIdx.x] = 1;
+    __syncthreads();
+    out[threadIdx.x + THREADS * blockIdx.x] = x[THREADS - 1 - threadIdx.x]; /* LINE dynamic_not_written */
+}
+
 static __global__ void barrier_missing(bool wrong, int *out)
 {
     __shared__ int x[THREADS];
 
+    x[threadIdx.x] = 0;
+    __syncthreads();
     x[threadIdx.x] = 1;
     if (!wrong)
         __syncthreads();
@@ -77,6 +99,8 @@ static __global__ void warp_not_synchronised(bool wrong, int *out)
 {
     __shared__ int x[THREADS];
 
+    x[threadIdx.x] = 0;
+    __syncthreads();
     x[threadIdx.x] = 1;
     if (!wrong)
         __syncwarp();
@@ -144,30 +168,34 @@ static __global__ void wait_missing(bool wrong, int *out)
         out[blockIdx.x * THREADS + at + i] = x[at + i];
 }
 
-/* clang-format off */
-#define EACH_PLANTED(X) \
-    X(barrier_not_reached) \
-    X(barriers_apart) \
-    X(lane_missing) \
-    X(vote_apart) \
-    X(mask_of_others) \
-    X(barrier_missing) \
-    X(second_barrier_missing) \
-    X(warp_not_synchronised) \
-    X(blocks_race) \
-    X(out_of_bounds) \
-    X(shared_out_of_bounds) \
-    X(stack_overflow) \
-    X(misaligned_copy) \
-    X(wait_missing)
-/* clang-format on */
+struct planted {
+    const char *name;
+    void (*kernel)(bool wrong, int *out);
+};
+
+static const planted KERNELS[] = {
+    {"barrier_not_reached", barrier_not_reached},
+    {"barriers_apart", barriers_apart},
+    {"lane_missing", lane_missing},
+    {"vote_apart", vote_apart},
+    {"mask_of_others", mask_of_others},
+    {"not_written", not_written},
+    {"dynamic_not_written", dynamic_not_written},
+    {"barrier_missing", barrier_missing},
+    {"second_barrier_missing", second_barrier_missing},
+    {"warp_not_synchronised", warp_not_synchronised},
+    {"blocks_race", blocks_race},
+    {"out_of_bounds", out_of_bounds},
+    {"shared_out_of_bounds", shared_out_of_bounds},
+    {"stack_overflow", stack_overflow},
+    {"misaligned_copy", misaligned_copy},
+    {"wait_missing", wait_missing},
+};
 
 fsdp_status cudash_test_planted(const char *name, bool wrong, int *out)
 {
-#define RUN(kernel)                 \
-    if (strcmp(name, #kernel) == 0) \
-        return launch(NULL, name, kernel, dim3(BLOCKS), THREADS, THREADS * sizeof(int), wrong, out);
-    EACH_PLANTED(RUN)
-#undef RUN
+    for (const planted &p : KERNELS)
+        if (strcmp(name, p.name) == 0)
+            return launch(NULL, name, p.kernel, dim3(BLOCKS), THREADS, THREADS * sizeof(int), wrong, out);
     return FSDP_FAIL(FSDP_NOT_FOUND, "no kernel %s", name);
 }

@@ -64,8 +64,10 @@ static __global__ void rotate(const __grid_constant__ rope_plan k)
         for (int64_t from = 0; from < half; from += MOST_PAIRS) {
             unsigned pairs = (unsigned)FSDP__MIN(half - from, (int64_t)MOST_PAIRS), packs = (pairs + n - 1) / n;
 
-            for (unsigned i = threadIdx.x; i < pairs; i += blockDim.x) {
-                sine_and_cosine((float)(k.args.position0 + t) * k.args.frequency[from + i], &sine[i], &cosine[i]);
+            for (unsigned i = threadIdx.x; i < packs * n; i += blockDim.x) {
+                float frequency = i < pairs ? k.args.frequency[from + i] : 0.0f;
+
+                sine_and_cosine((float)(k.args.position0 + t) * frequency, &sine[i], &cosine[i]);
                 sine[i] = k.args.inverse ? -sine[i] : sine[i];
             }
             __syncthreads();

@@ -1,0 +1,236 @@
+/* shared.cpp - the static shared memory of kernels, and which bytes of shared memory no thread has written yet.
+ *
+ * A variable that is __shared__ is a thread_local one of a function here. The symbols of the program, or of the library
+ * that this is a part of, say where those are: no other function of it has such variables. */
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cudash/block.h"
+
+/* Bytes of static shared memory, counted from the first one, of `size` in all with what lies between. */
+struct piece {
+    size_t first, bytes;
+};
+struct layout {
+    piece *pieces;
+    size_t count, size;
+    ptrdiff_t from_index; /* of the first byte, from threadIdx on */
+};
+
+struct module {
+    const char *path;
+    unsigned char *tls; /* this thread's */
+};
+
+static int find_module(struct dl_phdr_info *info, size_t, void *argument)
+{
+    module *m = (module *)argument;
+    uintptr_t here = (uintptr_t)&find_module;
+
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + p->p_vaddr;
+        if (p->p_type == PT_LOAD && here >= start && here < start + p->p_memsz) {
+            m->path = info->dlpi_name[0] ? info->dlpi_name : "/proc/self/exe";
+            m->tls = (unsigned char *)info->dlpi_tls_data;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void add(layout *l, const ElfW(Sym) * symbol)
+{
+    l->pieces = (piece *)realloc(l->pieces, (l->count + 1) * sizeof *l->pieces);
+    if (!l->pieces)
+        abort();
+    l->pieces[l->count++] = {(size_t)symbol->st_value, (size_t)symbol->st_size};
+}
+
+/* Takes the thread_local variables of functions, whose names begin with _ZZ in C++. */
+static void read_symbols(layout *l, const unsigned char *file)
+{
+    const ElfW(Ehdr) *header = (const ElfW(Ehdr) *)file;
+    const ElfW(Shdr) *sections = (const ElfW(Shdr) *)(file + header->e_shoff);
+
+    for (int i = 0; i < header->e_shnum; i++) {
+        const ElfW(Sym) *symbols = (const ElfW(Sym) *)(file + sections[i].sh_offset);
+        const char *names = (const char *)file + sections[sections[i].sh_link].sh_offset;
+        if (sections[i].sh_type != SHT_SYMTAB)
+            continue;
+        for (size_t s = 0; s < sections[i].sh_size / sizeof *symbols; s++)
+            if (ELF64_ST_TYPE(symbols[s].st_info) == STT_TLS && strncmp(names + symbols[s].st_name, "_ZZ", 3) == 0)
+                add(l, &symbols[s]);
+    }
+}
+
+static layout read_layout(void)
+{
+    layout l = {};
+    module m = {};
+    struct stat about;
+    size_t start = SIZE_MAX;
+    volatile unsigned touched = threadIdx.x; /* so that this thread has its memory */
+    int fd = ((void)touched, dl_iterate_phdr(find_module, &m), open(m.path, O_RDONLY | O_CLOEXEC));
+    void *file = fd < 0 || fstat(fd, &about) != 0 ? MAP_FAILED
+                                                  : mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+
+    if (file == MAP_FAILED || !m.tls) {
+        fprintf(stderr, "cudash: cannot read the symbols of %s\n", m.path);
+        abort();
+    }
+    close(fd);
+    read_symbols(&l, (const unsigned char *)file);
+    munmap(file, (size_t)about.st_size);
+    for (size_t i = 0; i < l.count; i++)
+        start = l.pieces[i].first < start ? l.pieces[i].first : start;
+    for (size_t i = 0; i < l.count; i++) {
+        l.pieces[i].first -= start;
+        l.size = l.size < l.pieces[i].first + l.pieces[i].bytes ? l.pieces[i].first + l.pieces[i].bytes : l.size;
+    }
+    l.from_index = m.tls + start - (unsigned char *)&threadIdx;
+    return l;
+}
+
+static const layout &own_layout(void)
+{
+    static const layout l = read_layout();
+
+    return l;
+}
+
+/* Fills without a call that a sanitizer takes for an access of the host's. */
+static void fill(unsigned char *p, size_t bytes, int byte)
+{
+    asm volatile("rep stosb" : "+D"(p), "+c"(bytes) : "a"(byte) : "memory");
+}
+
+void shared_begin(void)
+{
+    const layout &l = own_layout();
+
+    running->fixed = (unsigned char *)&threadIdx + l.from_index;
+    running->fixed_bytes = l.size;
+#ifdef CUDASH_TSAN
+    if (!running->fixed_unwritten)
+        running->fixed_unwritten = (unsigned char *)calloc(1, l.size + 1);
+    running->unwritten = (unsigned char *)calloc(1, running->shared_bytes + 1);
+    if (!running->fixed_unwritten || !running->unwritten)
+        abort();
+#endif
+}
+
+void shared_reset(void)
+{
+    const layout &l = own_layout();
+
+    fill(running->shared, running->shared_bytes, 0xff);
+    for (size_t i = 0; i < l.count; i++)
+        fill(running->fixed + l.pieces[i].first, l.pieces[i].bytes, 0xff);
+#ifdef CUDASH_TSAN
+    fill(running->unwritten, running->shared_bytes, 1);
+    for (size_t i = 0; i < l.count; i++)
+        fill(running->fixed_unwritten + l.pieces[i].first, l.pieces[i].bytes, 1);
+#endif
+}
+
+void shared_end(void)
+{
+    free(running->unwritten);
+    running->unwritten = NULL;
+}
+
+#ifdef CUDASH_TSAN
+/* ---- accesses, as the compiler tells them to ThreadSanitizer: the linker puts these functions in between ---- */
+
+extern "C" void __sanitizer_symbolize_pc(void *pc, const char *format, char *out, size_t bytes);
+
+/* Returns where it is told that bytes from p on are not written, up to `bytes` of them; NULL: elsewhere. */
+static unsigned char *unwritten(const void *p, size_t bytes)
+{
+    uintptr_t at;
+
+    if (!running || !running->unwritten)
+        return NULL;
+    at = (uintptr_t)p - (uintptr_t)running->shared;
+    if (at < running->shared_bytes && bytes <= running->shared_bytes - at)
+        return running->unwritten + at;
+    at = (uintptr_t)p - (uintptr_t)running->fixed;
+    return at < running->fixed_bytes && bytes <= running->fixed_bytes - at ? running->fixed_unwritten + at : NULL;
+}
+
+static void reads(const void *p, size_t bytes, void *pc)
+{
+    const unsigned char *u = unwritten(p, bytes);
+    char where[256] = "";
+
+    for (size_t i = 0; u && i < bytes; i++)
+        if (u[i]) {
+            __sanitizer_symbolize_pc((char *)pc - 1, "%s:%l", where, sizeof where);
+            fprintf(stderr,
+                    "cudash: shared memory is read that no thread has written: thread %u of block %u, %u, %u at %s\n",
+                    threadIdx.x, blockIdx.x, blockIdx.y, blockIdx.z, where);
+            abort();
+        }
+}
+
+static void writes(void *p, size_t bytes)
+{
+    unsigned char *u = unwritten(p, bytes);
+
+    if (u)
+        fill(u, bytes, 0);
+}
+
+#define READS(name, bytes)                            \
+    extern "C" void __real___tsan_##name(void *p);    \
+    extern "C" void __wrap___tsan_##name(void *p)     \
+    {                                                 \
+        reads(p, bytes, __builtin_return_address(0)); \
+        return __real___tsan_##name(p);               \
+    }
+#define WRITES(name, bytes)                        \
+    extern "C" void __real___tsan_##name(void *p); \
+    extern "C" void __wrap___tsan_##name(void *p)  \
+    {                                              \
+        writes(p, bytes);                          \
+        return __real___tsan_##name(p);            \
+    }
+READS(read1, 1)
+READS(read2, 2)
+READS(read4, 4)
+READS(read8, 8)
+READS(read16, 16)
+READS(unaligned_read2, 2)
+READS(unaligned_read4, 4)
+READS(unaligned_read8, 8)
+READS(unaligned_read16, 16)
+WRITES(write1, 1)
+WRITES(write2, 2)
+WRITES(write4, 4)
+WRITES(write8, 8)
+WRITES(write16, 16)
+WRITES(unaligned_write2, 2)
+WRITES(unaligned_write4, 4)
+WRITES(unaligned_write8, 8)
+WRITES(unaligned_write16, 16)
+
+extern "C" void *__real_memcpy(void *to, const void *from, size_t bytes);
+extern "C" void *__wrap_memcpy(void *to, const void *from, size_t bytes)
+{
+    reads(from, bytes, __builtin_return_address(0));
+    writes(to, bytes);
+    return __real_memcpy(to, from, bytes);
+}
+
+extern "C" void *__real_memset(void *to, int byte, size_t bytes);
+extern "C" void *__wrap_memset(void *to, int byte, size_t bytes)
+{
+    writes(to, bytes);
+    return __real_memset(to, byte, bytes);
+}
+#endif
