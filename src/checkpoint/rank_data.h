@@ -4,7 +4,7 @@
 #define CHECKPOINT_RANK_DATA_H
 
 #include "checkpoint/manifest.h"
-#include "format/plan.h"
+#include "format/weights_plan.h"
 
 /* A part of this rank. */
 typedef struct fsdp__own_part {

@@ -13,8 +13,8 @@
 #include "cli/own_process.h"
 #include "cli/spill.h"
 #include "hub/hold.h"
+#include "train/checkpoint_values.h"
 #include "train/run.h"
-#include "train/values.h"
 
 enum {
     MOST_RANKS = 1024,

@@ -12,8 +12,8 @@
 #include "cli/finite_values.h"
 #include "cli/listing.h"
 #include "cli/own_process.h"
+#include "train/checkpoint_values.h"
 #include "train/model_folder.h"
-#include "train/values.h"
 
 static void usage(void)
 {

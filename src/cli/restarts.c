@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "base/limits.h"
+#include "train/checkpoint_values.h"
 #include "train/run.h"
 #include "train/run_config.h"
-#include "train/values.h"
 
 /* ---- the command line ---- */
 

@@ -16,7 +16,7 @@
 #include "base/text.h"
 #include "cli/finite_values.h"
 #include "tensor/tensor.h"
-#include "train/values.h"
+#include "train/checkpoint_values.h"
 
 enum {
     WINDOW = 1 << 20, /* elements */

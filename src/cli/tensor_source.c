@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "hub/hub.h"
 #include "tensor/tensor.h"
-#include "train/values.h"
+#include "train/checkpoint_values.h"
 
 fsdp_status fsdp__tensor_source_open(const char *path, fsdp__tensor_source *out)
 {

@@ -9,8 +9,8 @@
 #include "base/text.h"
 #include "data/content.h"
 #include "format/json_scan.h"
+#include "tokenizer/bpe.h"
 #include "tokenizer/utf8.h"
-#include "tokenizer/word.h"
 
 #define REPLACEMENT "\xef\xbf\xbd"
 

@@ -28,7 +28,7 @@ fsdp_status fsdp__measure_step(fsdp_train_run *run, fsdp_explained_step *out);
 /* Does the same, and records the step's events and each unit's share of it. */
 fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e);
 
-/* ---- source.c: the runs that are looked at ---- */
+/* ---- dry_rank.c: the runs that are looked at ---- */
 
 typedef struct fsdp__explain_source {
     const fsdp_explain_model *model; /* NULL: the model of the config */

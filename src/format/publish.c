@@ -10,8 +10,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "format/folder_contents.h"
+#include "format/free_space.h"
 #include "format/journal.h"
-#include "format/room.h"
 #include "format/staging.h"
 #include "format/target.h"
 

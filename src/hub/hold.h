@@ -2,8 +2,8 @@
 #ifndef HUB_HOLD_H
 #define HUB_HOLD_H
 
-#include "format/plan.h"
 #include "format/publish.h"
+#include "format/weights_plan.h"
 #include "hub/hub.h"
 
 struct fsdp_hub_hold {

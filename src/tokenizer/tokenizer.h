@@ -4,8 +4,8 @@
 
 #include "fsdp/tokenizer.h"
 #include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
 #include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/word.h"
 
 struct fsdp_tokenizer {
     fsdp__bpe bpe;

@@ -12,7 +12,7 @@
 #include "checkpoint/manifest.h"
 #include "hub/hub.h"
 #include "hub/mismatch.h"
-#include "train/values.h"
+#include "train/checkpoint_values.h"
 
 /* Finds out whether the folder has the file. A dangling link counts: whoever reads it reports that. */
 static fsdp_status has_file(const char *folder, const char *name, bool *out)

@@ -5,10 +5,10 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "train/checkpoint_values.h"
 #include "train/facts.h"
 #include "train/run.h"
 #include "train/run_config.h"
-#include "train/values.h"
 
 /* ---- which one ---- */
 
@@ -141,7 +141,8 @@ fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
                      run->resume.path, text);
 }
 
-/* Compares every token, by the digest, which one rank on each machine has; a checkpoint may have none (values.h). */
+/* Compares every token, by the digest, which one rank on each machine has; a checkpoint may have none
+ * (checkpoint_values.h). */
 static fsdp_status check_digest(fsdp_train_run *run)
 {
     int64_t files;

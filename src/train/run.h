@@ -100,7 +100,7 @@ struct fsdp_train_run {
     fsdp_grad_scaler *scaler; /* for float16; otherwise NULL */
     fsdp_schedule schedule;
     bool offloaded;             /* asked for, and there is somewhere to move to: see training.enable_cpu_offload */
-    bool steps_early;           /* each group steps in the backward, as soon as its gradients are ready: see early.c */
+    bool steps_early;           /* each group steps in the backward, as soon as its gradients are ready */
     bool last_microbatch;       /* the step's last microbatch runs: after it the gradients are complete */
     fsdp__metrics *metrics;     /* on rank 0 only, when the config asks for them */
     fsdp_status metrics_status; /* of the first line that could not be written: none is written after it */
@@ -119,7 +119,7 @@ struct fsdp_train_run {
 /* Does what fsdp_agree does, except that a rank that failed itself keeps its own message. [collective] */
 fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
 
-/* ---- best.c: does nothing where the last weights are exported ---- */
+/* ---- best_weights.c: does nothing where the last weights are exported ---- */
 
 /* Notes that a validation was the best so far: copies the weights, unless a checkpoint will have them. [collective] */
 fsdp_status fsdp__best_note(fsdp_train_run *run);
@@ -165,7 +165,7 @@ fsdp_status fsdp__digest_get(const fsdp_train_run *run, const char **out_text, i
 const char *fsdp__digest_of_checkpoint(const fsdp_train_run *run, int64_t *out_files);
 void fsdp__digest_release(fsdp_train_run *run); /* before the data is closed */
 
-/* ---- dry.c ---- */
+/* ---- dry_run.c ---- */
 
 /* Makes a run without data, of which nothing is computed, in a fake world: the model is built and sharded as the config
  * says and trained on the dry device (fsdp__dry) by fsdp_train_step. Of a folder only config.json is read. Keys of
@@ -173,7 +173,7 @@ void fsdp__digest_release(fsdp_train_run *run); /* before the data is closed */
 fsdp_status fsdp__train_run_create_dry(fsdp_context *context, const fsdp_train_config *config,
                                        const fsdp__train_own *own, fsdp_train_run **out);
 
-/* ---- early.c ---- */
+/* ---- step_in_backward.c ---- */
 
 /* Decides, once the optimizer exists, whether its steps need no common decision, and are taken by a host that has
  * nothing else to do meanwhile; if so the model is told to take them in the backward. */
@@ -190,13 +190,13 @@ fsdp_status fsdp__train_freeze(fsdp_train_run *run);
 fsdp_status fsdp__train_thaw_kept(const fsdp_train_run *run, const fsdp_parameters *parameters, bool *thawed);
 fsdp_status fsdp__train_freeze_kept(const fsdp_parameters *parameters, const bool *thawed);
 
-/* ---- visible.c ---- */
+/* ---- visible_files.c ---- */
 
 /* Checks that all machines see what the config names; does nothing on one machine. A failure of one rank is
  * everybody's. [collective] */
 fsdp_status fsdp__train_check_visible(fsdp_train_run *run);
 
-/* ---- needs.c ---- */
+/* ---- memory_needs.c ---- */
 
 /* Refuses a run that cannot fit, before it takes memory: compares what all local ranks surely need with memory and swap
  * or the control group's limit, and what this rank needs with its own limits. Needing more than is free just now is
@@ -238,7 +238,7 @@ bool fsdp__validation_due(const fsdp_train_run *run);
  * not finite. [collective] */
 fsdp_status fsdp__validation_check(fsdp_train_run *run, const fsdp_train_validation *v);
 
-/* ---- lines.c ---- */
+/* ---- metrics_lines.c ---- */
 
 /* Write lines of metrics.jsonl, on rank 0 where the config asks for them. A full disk does not cost the model: the run
  * goes on without metrics, and reports it at its end. */
@@ -254,7 +254,7 @@ fsdp_status fsdp__train_keep_last_unit(const fsdp_train_run *run);
 /* Applies parallelism.prefetch: every unit lists the next ones, and those before it, the nearest first. */
 fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run);
 
-/* ---- initial.c ---- */
+/* ---- initial_weights.c ---- */
 
 /* Checks whether there are first weights that fit: those of checkpoint.initial_load_path, or else of model.path. */
 fsdp_status fsdp__initial_check(fsdp_train_run *run);

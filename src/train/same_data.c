@@ -13,9 +13,9 @@
 #include "base/context.h"
 #include "base/text.h"
 #include "data/digest.h"
+#include "train/checkpoint_values.h"
 #include "train/run.h"
 #include "train/run_config.h"
-#include "train/values.h"
 
 enum {
     BEAT_NS = 50 * 1000 * 1000

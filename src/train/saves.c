@@ -14,11 +14,11 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/saver.h"
 #include "checkpoint/superseded.h"
-#include "format/room.h"
+#include "format/free_space.h"
+#include "train/checkpoint_values.h"
 #include "train/extras.h"
 #include "train/run.h"
 #include "train/run_config.h"
-#include "train/values.h"
 
 #define HOLD_NAME ".run"
 

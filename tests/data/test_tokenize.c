@@ -9,7 +9,7 @@
 #include "data/text_fixture.h"
 #include "data/token_header.h"
 #include "data/token_writer.h"
-#include "tokenizer/word.h"
+#include "tokenizer/bpe.h"
 
 /* ---- documents ---- */
 

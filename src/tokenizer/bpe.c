@@ -1,5 +1,5 @@
-/* word.c - merges pairs of tokens until none can be merged: the lowest rank first, and the leftmost of equal ones. */
-#include "tokenizer/word.h"
+/* bpe.c - applies the merges to a word until none is left: the lowest rank first, and the leftmost of equal ones. */
+#include "tokenizer/bpe.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* lines.c - writes lines of metrics.jsonl while a run goes on. */
+/* metrics_lines.c - writes lines of metrics.jsonl while a run goes on. */
 #include <stdio.h>
 
 #include "base/text.h"

@@ -1,4 +1,5 @@
-/* header.c - the header of one safetensors file, which is checked as a whole before anybody follows an offset. */
+/* safetensors_header.c - the header of one safetensors file, which is checked as a whole before anybody follows an
+ * offset. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,11 +1,11 @@
-/* plan.c - decides where each tensor goes in the files that are to be written. */
+/* weights_plan.c - decides where each tensor goes in the files that are to be written. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "format/json.h"
-#include "format/plan.h"
 #include "format/safetensors.h"
+#include "format/weights_plan.h"
 
 enum {
     LENGTH_BYTES = 8

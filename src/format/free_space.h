@@ -1,6 +1,6 @@
-/* room.h - checks whether files of given sizes can be written where a folder is. */
-#ifndef FORMAT_ROOM_H
-#define FORMAT_ROOM_H
+/* free_space.h - checks whether files of given sizes can be written where a folder is. */
+#ifndef FORMAT_FREE_SPACE_H
+#define FORMAT_FREE_SPACE_H
 
 #include "format/file_list.h"
 

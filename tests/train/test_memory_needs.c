@@ -1,4 +1,4 @@
-/* test_needs.c - a run that cannot fit is refused with the sum, before it takes memory; one that fits is not. */
+/* test_memory_needs.c - a run that cannot fit is refused with the sum, before it takes memory; one that fits is not. */
 #include <sys/resource.h>
 
 #include "base/text.h"

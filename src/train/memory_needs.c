@@ -1,6 +1,6 @@
-/* needs.c - what memory a run needs, before it takes any. Only what is certain counts: a run that is refused could not
- * have run. What the allocator rounds up, gathers of cast parameters, kernels' scratch and the program itself come on
- * top. */
+/* memory_needs.c - what memory a run needs, before it takes any. Only what is certain counts: a run that is refused
+ * could not have run. What the allocator rounds up, gathers of cast parameters, kernels' scratch and the program itself
+ * come on top. */
 #include <errno.h>
 #include <stdio.h>
 

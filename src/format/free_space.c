@@ -1,5 +1,5 @@
-/* room.c - checks whether files of given sizes can be written where a folder is. */
-#include "format/room.h"
+/* free_space.c - checks whether files of given sizes can be written where a folder is. */
+#include "format/free_space.h"
 
 #include <errno.h>
 #include <string.h>

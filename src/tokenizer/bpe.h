@@ -1,9 +1,9 @@
-/* word.h - encodes one word into tokens. */
-#ifndef TOKENIZER_WORD_H
-#define TOKENIZER_WORD_H
+/* bpe.h - encodes one word into tokens, by byte pair encoding. */
+#ifndef TOKENIZER_BPE_H
+#define TOKENIZER_BPE_H
 
 #include "fsdp/tokenizer.h"
-#include "tokenizer/merges.h"
+#include "tokenizer/merge_table.h"
 #include "tokenizer/vocabulary.h"
 
 typedef struct fsdp__bpe {

@@ -1,5 +1,5 @@
-/* values.c - the numbers and facts of a run that its checkpoints keep. */
-#include "train/values.h"
+/* checkpoint_values.c - the numbers and facts of a run that its checkpoints keep. */
+#include "train/checkpoint_values.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* values.h - what a run's checkpoint says about it apart from tensors. */
-#ifndef TRAIN_VALUES_H
-#define TRAIN_VALUES_H
+/* checkpoint_values.h - what a run's checkpoint says about it apart from tensors. */
+#ifndef TRAIN_CHECKPOINT_VALUES_H
+#define TRAIN_CHECKPOINT_VALUES_H
 
 #include "fsdp/checkpoint.h"
 #include "fsdp/train.h"

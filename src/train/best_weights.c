@@ -1,12 +1,12 @@
-/* best.c - the weights of the best validation, for the export. They come from their checkpoint, or, in a run that keeps
- * none, from a copy in the host's memory that is made when a validation is the best so far. The model itself stays as
- * it is. */
+/* best_weights.c - the weights of the best validation, for the export. They come from their checkpoint, or, in a run
+ * that keeps none, from a copy in the host's memory that is made when a validation is the best so far. The model itself
+ * stays as it is. */
 #include "base/alloc.h"
 #include "base/context.h"
 #include "state/check.h"
+#include "train/checkpoint_values.h"
 #include "train/run.h"
 #include "train/run_config.h"
-#include "train/values.h"
 
 /* ---- a copy of a state ---- */
 

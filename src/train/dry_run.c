@@ -1,4 +1,4 @@
-/* dry.c - a run in which everything happens except computing: it shows the memory that the run takes and what it
+/* dry_run.c - a run in which everything happens except computing: it shows the memory that the run takes and what it
  * sends. */
 #include "base/alloc.h"
 #include "device/device.h"

@@ -1,4 +1,4 @@
-/* initial.c - the weights that a run begins with, when they come from other files than those of model.path. */
+/* initial_weights.c - the weights that a run begins with, when they come from other files than those of model.path. */
 #include "base/context.h"
 #include "train/run.h"
 #include "train/run_config.h"

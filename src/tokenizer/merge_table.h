@@ -1,6 +1,6 @@
-/* merges.h - which two tokens merge into one, and which merge goes first. */
-#ifndef TOKENIZER_MERGES_H
-#define TOKENIZER_MERGES_H
+/* merge_table.h - which two tokens merge into one, and which merge goes first. */
+#ifndef TOKENIZER_MERGE_TABLE_H
+#define TOKENIZER_MERGE_TABLE_H
 
 #include "fsdp/status.h"
 

@@ -1,6 +1,6 @@
-/* plan.h - where each tensor goes in the safetensors files that are to be written. */
-#ifndef FORMAT_PLAN_H
-#define FORMAT_PLAN_H
+/* weights_plan.h - where each tensor goes in the safetensors files that are to be written. */
+#ifndef FORMAT_WEIGHTS_PLAN_H
+#define FORMAT_WEIGHTS_PLAN_H
 
 #include "fsdp/format.h"
 

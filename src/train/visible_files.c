@@ -1,5 +1,6 @@
-/* visible.c - checks that every machine sees what the config names: files that are read, and folders that all ranks
- * write into. A machine that does not see something reports it at the start; a run on one machine has nothing to check.
+/* visible_files.c - checks that every machine sees what the config names: files that are read, and folders that all
+ * ranks write into. A machine that does not see something reports it at the start; a run on one machine has nothing to
+ * check.
  *
  * Rank 0 lists what it sees, and the others look for the same. For a folder that is to be written the name alone proves
  * nothing, since each machine may have one: rank 0 puts a file there, or into the folder above it that exists. The

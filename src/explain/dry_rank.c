@@ -1,4 +1,4 @@
-/* source.c - makes a dry run of one rank, in a world of its own, and names what its config says. */
+/* dry_rank.c - makes a dry run of one rank, in a world of its own, and names what its config says. */
 #include "explain/explain.h"
 
 #include "base/alloc.h"

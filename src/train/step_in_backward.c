@@ -1,7 +1,7 @@
-/* early.c - takes the step of each group in the backward, as soon as its gradients are ready, where shards are
- * offloaded: the host steps while the device computes. This is done only where nothing is decided about all gradients
- * together first: no clipping, no loss scale, no check whether the step is finite. The bits are those of one step at
- * the end. */
+/* step_in_backward.c - takes the step of each group in the backward, as soon as its gradients are ready, where shards
+ * are offloaded: the host steps while the device computes. This is done only where nothing is decided about all
+ * gradients together first: no clipping, no loss scale, no check whether the step is finite. The bits are those of one
+ * step at the end. */
 #include "train/run.h"
 
 static fsdp_status step_landed(void *arg, fsdp_tensor *const *parameters, int64_t count)

@@ -1,4 +1,4 @@
-/* draws.c - counts how often the modules of a tree have drawn random numbers. */
+/* random_draws.c - counts how often the modules of a tree have drawn random numbers. */
 #include "nn/module.h"
 
 static fsdp_status look(void *arg, fsdp_module *module, const char *name)

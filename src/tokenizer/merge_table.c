@@ -1,5 +1,5 @@
-/* merges.c - a hash table of pairs of tokens. */
-#include "tokenizer/merges.h"
+/* merge_table.c - a hash table of pairs of tokens. */
+#include "tokenizer/merge_table.h"
 
 #include "base/alloc.h"
 
