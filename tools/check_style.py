@@ -1,5 +1,6 @@
 """Checks what a reader would trip over: long files, functions and lines of prose, calls that the library must not make,
-and more than one hand: one name for a status, one form of sizeof, one format for int64_t."""
+comments and pages that name a file which is not there, and more than one hand: one name for a status, one form of
+sizeof, one format for int64_t."""
 
 import pathlib
 import re
@@ -62,6 +63,8 @@ LONG = {
     "examples/load_both_ways.c": "two programs, with what they have in common",
 }
 
+FILE_NAME = re.compile(r"(?<![\w./<-])[a-z0-9_]+(?:/[\w-]+)*\.(?:c|h|cu|cuh)\b(?![\w*>-])")
+NOT_OURS = {"fsdp.c": "this project", "llm.c": "another project", "my_program.c": "a file of the reader's"}
 
 
 def sources():
@@ -140,10 +143,24 @@ def check_forms(text, types):
         yield match.start(), "an int64_t is printed with %lld, as (long long)"
 
 
-def check_comments(text):
+def read_file_names():
+    """How a text may name a file: by the end of its path."""
+    paths = [full.relative_to(ROOT).parts for full in sources()]
+    return {"/".join(parts[i:]) for parts in paths for i in range(len(parts))}
+
+
+def check_names(text, names):
+    for match in FILE_NAME.finditer(text):
+        if match.group() not in names and match.group() not in NOT_OURS:
+            yield match.start(), f"no file is called {match.group()}"
+
+
+def check_comments(text, names):
     for match in NOISE.finditer(text):
         if match.group()[0] != "/":
             continue
+        for at, message in check_names(match.group(), names):
+            yield match.start() + at, message
         for line in re.finditer(r"[^\n]+", match.group()):
             at = match.start() + line.start()
             begin = text.rfind("\n", 0, at) + 1
@@ -151,16 +168,18 @@ def check_comments(text):
                 yield at, f"a comment goes past column {PROSE_COLUMNS}"
 
 
-def check_hand(path, text, types):
-    for at, message in sorted([*check_forms(without_noise(text), types), *check_comments(text)]):
+def check_hand(path, text, types, names):
+    for at, message in sorted([*check_forms(without_noise(text), types), *check_comments(text, names)]):
         line = text.count("\n", 0, at) + 1
         yield f"{path}:{line}: {message}"
 
 
-def check_page(path, lines):
+def check_page(path, lines, names):
     """Prose of a page: tables, code and links that do not fit a line are let be."""
     fenced = False
     for number, line in enumerate(lines, 1):
+        for _, message in check_names(line, names):
+            yield f"{path}:{number}: {message}"
         fenced ^= line.startswith("```")
         code = fenced or line.startswith(("    ", "|", "```"))
         if len(line) > PROSE_COLUMNS and not code and " " in line[:PROSE_COLUMNS].strip():
@@ -168,17 +187,17 @@ def check_page(path, lines):
 
 
 def main():
-    types = read_types()
+    types, names = read_types(), read_file_names()
     problems, count = [], 0
     for full in sources():
         path, text = full.relative_to(ROOT), full.read_text()
         count += 1
         problems += check_length(path, text.splitlines())
         problems += check_calls(path, without_noise(text))
-        problems += check_hand(path, text, types)
+        problems += check_hand(path, text, types, names)
     for full in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]):
         count += 1
-        problems += check_page(full.relative_to(ROOT), full.read_text().splitlines())
+        problems += check_page(full.relative_to(ROOT), full.read_text().splitlines(), names)
     if problems:
         print("\n".join(problems))
         return 1
