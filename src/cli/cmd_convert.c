@@ -25,21 +25,24 @@ static void usage(void)
 {
     puts("fsdp convert FROM TO [--ranks N] [--dtype DTYPE] [--step S]\n"
          "\n"
-         "FROM is a Hugging Face folder or a checkpoint: step-N, step-best (the best validation), or a folder of\n"
-         "checkpoints, whose newest is used.\n"
-         "Without --ranks, TO becomes a Hugging Face folder with weights, config and tokenizer. It must be new, empty, "
-         "or\n"
-         "written by fsdp. If FROM is a Hugging Face folder, the parameters are written and other buffers are not.\n"
+         "Turns a checkpoint into a Hugging Face folder, or into a checkpoint for another\n"
+         "number of ranks. FROM is a checkpoint (step-N, step-best for the best\n"
+         "validation, or a folder of checkpoints, whose newest is used) or a Hugging Face\n"
+         "folder.\n"
          "\n"
-         "  -n, --ranks N    TO/step-S becomes a checkpoint of N ranks with everything that FROM holds\n"
-         "  --dtype DTYPE    write weights as float32, bfloat16 or float16; default: as they are, but float32 in a "
-         "Hugging\n"
-         "                   Face folder if they differ\n"
-         "  --step S         default: the step of FROM, or 0 if it is a Hugging Face folder\n"
+         "Without --ranks, TO becomes a Hugging Face folder with weights, config and\n"
+         "tokenizer. It must be new, empty, or written by fsdp. If FROM is a Hugging Face\n"
+         "folder, only its parameters are written, not its other buffers.\n"
          "\n"
-         "Only a few MiB are in memory at a time. A temporary file beside TO takes as many bytes as TO will have, and "
-         "is\n"
-         "removed at the end.");
+         "  -n, --ranks N    TO/step-S becomes a checkpoint of N ranks with everything\n"
+         "                   that FROM holds\n"
+         "  --dtype DTYPE    write weights as float32, bfloat16 or float16; default: as\n"
+         "                   they are, but float32 in a Hugging Face folder if they differ\n"
+         "  --step S         default: the step of FROM, or 0 if it is a Hugging Face\n"
+         "                   folder\n"
+         "\n"
+         "Only a few MiB are in memory at a time. A temporary file beside TO takes as many\n"
+         "bytes as TO will have, and is removed at the end.");
 }
 
 typedef struct conversion {

@@ -17,22 +17,25 @@ static void usage(void)
 {
     puts("fsdp diff A B [--brief]\n"
          "\n"
-         "Compares tensors by name. A and B are Hugging Face folders, files of weights, or checkpoints: step-N, "
-         "step-best (the\n"
-         "best validation), or a folder of checkpoints, whose newest is used. Two checkpoints are compared with all "
-         "their\n"
-         "tensors; of a checkpoint and anything else, the model is compared. There is a line for each tensor:\n"
+         "Compares tensors by name. A and B are Hugging Face folders, files of weights, or\n"
+         "checkpoints: step-N, step-best (the best validation), or a folder of\n"
+         "checkpoints, whose newest is used. Of two checkpoints, all tensors are compared;\n"
+         "if only one of A and B is a checkpoint, only its model is. There is a line for\n"
+         "each tensor:\n"
          "\n"
          "  equal      the same elements in the same dtype and shape\n"
          "  dtype      the same numbers in another dtype\n"
-         "  differs    with the largest difference, where it is, and how many elements differ\n"
+         "  differs    some elements differ: how many, and the largest difference with its\n"
+         "             place\n"
          "  shape      the shapes differ; elements are not compared\n"
-         "  unread     the dtype cannot be read, so nothing is compared; this counts as trouble\n"
+         "  unread     the dtype cannot be read, so nothing is compared; this counts as\n"
+         "             trouble\n"
          "  only in A, only in B\n"
          "\n"
          "  --brief    print no lines for equal tensors\n"
          "\n"
-         "The exit status is 0 if all are equal, 1 if they are not, and 2 if there is trouble.");
+         "The exit status is 0 if all are equal, 1 if they are not, and 2 if there is\n"
+         "trouble.");
 }
 
 typedef struct comparison {

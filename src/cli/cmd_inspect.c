@@ -11,16 +11,16 @@ static void usage(void)
 {
     puts("fsdp inspect PATH [--json] [--parts]\n"
          "\n"
-         "Shows what is in a Hugging Face folder (config, parameters, shapes, dtypes and sizes; it is an error if the "
-         "config\n"
-         "and the weights do not belong together), in weights alone (a folder without a config, safetensors, .bin or "
-         "an\n"
-         "index), or in a checkpoint (values, files, tensors, and which ranks hold them). Of a folder of checkpoints "
-         "it shows\n"
-         "the newest, of FOLDER/step-best the one of the best validation.\n"
+         "Shows what is in a Hugging Face folder (config, parameters, shapes, dtypes and\n"
+         "sizes; it is an error if the config and the weights do not belong together), in\n"
+         "weights alone (a folder without a config, safetensors, .bin or an index), or in\n"
+         "a checkpoint (values, files, tensors, and which ranks hold them). For a folder\n"
+         "of checkpoints it shows the newest, for FOLDER/step-best the one with the best\n"
+         "validation.\n"
          "\n"
          "  --json   print one JSON object\n"
-         "  --parts  list every part of a checkpoint: which elements of which tensor it is, and where it lies\n");
+         "  --parts  list every part of a checkpoint: which elements of which tensor it\n"
+         "           is, and where it lies");
 }
 
 static fsdp_status inspect_weights(const char *path, bool json)

@@ -7,11 +7,10 @@ static void usage(void)
 {
     puts("fsdp repair FOLDER\n"
          "\n"
-         "Finishes a save into a model folder that was interrupted while its files were being replaced; afterwards "
-         "the folder\n"
-         "holds the new model. The next export into the folder does the same. Nothing is moved if another user "
-         "could have\n"
-         "written the record of the save (unfinished-save.json).");
+         "Finishes a save into a model folder that was interrupted while its files were\n"
+         "being replaced; afterwards the folder holds the new model. The next export into\n"
+         "the folder does the same. Nothing is moved if another user could have written\n"
+         "the record of the save (unfinished-save.json).");
 }
 
 int fsdp__cmd_repair(int argc, char **argv)

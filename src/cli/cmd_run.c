@@ -13,23 +13,28 @@ static void usage(void)
 {
     puts("fsdp run -n RANKS [--] PROGRAM [ARGS]\n"
          "\n"
+         "Starts PROGRAM once for each rank, and waits until all have ended.\n"
+         "\n"
          "  -n, -np, --ranks RANKS  number of processes to start on this machine\n"
          "\n"
          "Options of torchrun:\n"
          "  --nproc-per-node RANKS  the same as -n; cpu or auto: one process for each core\n"
          "  --master-addr HOST, --master-port PORT\n"
-         "                          set MASTER_ADDR and MASTER_PORT for the processes; nothing listens there\n"
-         "  --standalone, --nnodes 1, --node-rank 0, --max-restarts 0, --no-python, --rdzv-backend, --rdzv-endpoint,\n"
-         "  --rdzv-id, --rdzv-conf  change nothing: there is one machine, and ranks find each other without a port\n"
+         "                          set MASTER_ADDR and MASTER_PORT for the processes;\n"
+         "                          nothing listens there\n"
+         "  --standalone, --nnodes 1, --node-rank 0, --max-restarts 0, --no-python,\n"
+         "  --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf\n"
+         "                          change nothing: there is one machine, and ranks find\n"
+         "                          each other without a port\n"
          "\n"
-         "Every process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and NODE_RANK, and joins the others by\n"
-         "fsdp_context_from_env. If one fails, the others are ended; the exit status is that of the first to fail, or "
-         "128 + n\n"
-         "if signal n killed it. A rank has OMP_NUM_THREADS threads, or else its share of the cores.\n"
+         "Every process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and NODE_RANK,\n"
+         "and joins the others by fsdp_context_from_env. If one fails, the others are\n"
+         "ended; the exit status is that of the first to fail, or 128 + n if signal n\n"
+         "killed it. A rank has OMP_NUM_THREADS threads, or else its share of the cores.\n"
          "\n"
-         "To use several machines, start the program by MPI (mpirun -n RANKS PROGRAM, or srun). It joins in the same "
-         "way, by\n"
-         "MPI's own variables; this command is not needed then.");
+         "To use several machines, start the program with MPI (mpirun -n RANKS PROGRAM, or\n"
+         "srun). It joins in the same way, by MPI's own variables; this command is not\n"
+         "needed then.");
 }
 
 typedef struct words {

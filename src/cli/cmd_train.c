@@ -45,24 +45,28 @@ typedef struct session {
 
 static void usage(void)
 {
-    puts(
-        "fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...] [--print-config]\n"
-        "fsdp train --help SECTION              lists the keys of one section, such as checkpoint\n"
-        "\n"
-        "  -n, -np, --ranks RANKS  number of processes to start (default: 1, or, if mpirun, srun or torchrun started "
-        "this\n"
-        "                          process, the ranks that they started)\n"
-        "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of torchrun that are accepted\n"
-        "  --max-restarts K        if a rank fails, start all ranks again from the newest checkpoint, at most K times\n"
-        "  --min-ranks M           if the same failure comes back, continue with fewer ranks, but at least M\n"
-        "  --print-config          print the resulting config and stop\n"
-        "  --section.key=value     replaces the file's value; there need not be a file. '--section.key value' is the "
-        "same,\n"
-        "                          unless the value begins with '--'. If a key is given twice, the last one counts; "
-        "keys\n"
-        "                          that take a list (--data.path, --model.frozen, ...) collect all that are given\n"
-        "\n"
-        "Keys:\n");
+    puts("fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...] [--print-config]\n"
+         "fsdp train --help SECTION    list the keys of one section, such as checkpoint\n"
+         "\n"
+         "Trains a model, fully sharded, as the config says.\n"
+         "\n"
+         "  -n, -np, --ranks RANKS  number of processes to start (default: 1, or, if\n"
+         "                          mpirun, srun or torchrun started this process, the\n"
+         "                          ranks that they started)\n"
+         "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of\n"
+         "                          torchrun that are accepted\n"
+         "  --max-restarts K        if a rank fails, start all ranks again from the newest\n"
+         "                          checkpoint, at most K times\n"
+         "  --min-ranks M           if the same failure comes back, continue with fewer\n"
+         "                          ranks, but at least M\n"
+         "  --print-config          print the resulting config and stop\n"
+         "  --section.key=value     replaces the file's value; there need not be a file.\n"
+         "                          '--section.key value' is the same, unless the value\n"
+         "                          begins with '--'. If a key is given twice, the last\n"
+         "                          one counts; keys that take a list (--data.path,\n"
+         "                          --model.frozen, ...) collect all that are given\n"
+         "\n"
+         "Keys:\n");
     (void)fsdp_train_config_help(NULL, stdout);
 }
 

@@ -20,15 +20,17 @@ static void usage(void)
     puts("fsdp verify PATH [--all]\n"
          "\n"
          "Reads all of PATH and says whether it is whole. PATH is\n"
-         "  a checkpoint: it checks the manifest, every checksum, that every element of every tensor is in exactly one "
-         "part,\n"
-         "  that the tensors of the model fit the config.json in it, and that its weights are finite;\n"
-         "  a folder of checkpoints: it checks the newest, or all with --all (FOLDER/step-best: the best validation);\n"
-         "  a Hugging Face folder, or weights alone (a folder, a file or an index): it checks headers and index, "
-         "shapes\n"
-         "  against config.json if there is one, and that all values are finite.\n"
+         "  a checkpoint: it checks the manifest, every checksum, that every element of\n"
+         "    every tensor is in exactly one part, that the tensors of the model fit the\n"
+         "    config.json in it, and that its weights are finite;\n"
+         "  a folder of checkpoints: it checks the newest, or all with --all\n"
+         "    (FOLDER/step-best: the best validation);\n"
+         "  a Hugging Face folder, or weights alone (a folder, a file or an index): it\n"
+         "    checks headers and index, shapes against config.json if there is one, and\n"
+         "    that all values are finite.\n"
          "\n"
-         "The exit status is 0 if nothing is wrong. Otherwise it is 1, and the first fault is printed.");
+         "The exit status is 0 if nothing is wrong. Otherwise it is 1, and the first fault\n"
+         "is printed.");
 }
 
 /* ---- progress ---- */

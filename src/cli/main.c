@@ -18,9 +18,9 @@ typedef struct command {
 static const command commands[] = {
     {"train", "fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...]", "train a model, fully sharded",
      fsdp__cmd_train, true},
-    {"explain", "fsdp explain FOLDER|PRESET|CONFIG.yaml [-n RANKS] [--strategy NAME] [--wrap-policy POLICY]",
-     "say what a strategy does to a model, and what a step costs, without training", fsdp__cmd_explain, false},
-    {"compare", "fsdp compare CONFIG.yaml|PRESET -n RANKS [--strategies LIST] [--policies LIST]",
+    {"explain", "fsdp explain FOLDER|PRESET|CONFIG.yaml [-n RANKS] [--strategy NAME]",
+     "show what a strategy does to a model, and what a step would cost", fsdp__cmd_explain, false},
+    {"compare", "fsdp compare CONFIG.yaml|PRESET -n RANKS [--strategies LIST]",
      "train some steps with each strategy, and compare what they cost", fsdp__cmd_compare, false},
     {"run", "fsdp run -n RANKS -- PROGRAM [ARGS]", "start the ranks of your own program", fsdp__cmd_run, false},
     {"generate", "fsdp generate FOLDER --prompt TEXT | --tokens 1,2,3 [-n RANKS]",
@@ -33,10 +33,10 @@ static const command commands[] = {
      fsdp__cmd_verify, false},
     {"tokenize", "fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER", "turn text into a file of tokens, on all cores",
      fsdp__cmd_tokenize, false},
-    {"diff", "fsdp diff A B", "say which tensors of two models or checkpoints are equal, and how much others differ",
-     fsdp__cmd_diff, false},
+    {"diff", "fsdp diff A B", "say which tensors of two models are equal, and how far apart others are", fsdp__cmd_diff,
+     false},
     {"convert", "fsdp convert FROM TO [--ranks N] [--dtype DTYPE]",
-     "turn a checkpoint into a Hugging Face folder, or into one for another number of ranks", fsdp__cmd_convert, false},
+     "turn a checkpoint into a Hugging Face folder, or change its ranks", fsdp__cmd_convert, false},
     {"repair", "fsdp repair FOLDER", "finish an interrupted save into a model folder", fsdp__cmd_repair, false},
 };
 enum {

@@ -167,36 +167,39 @@ fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config,
     return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the config") : FSDP_OK;
 }
 
-/* Prints a text below a key, in lines of at most 100 columns. */
-static void print_help(const char *text, FILE *stream)
+/* Prints a text in lines of at most 80 columns, where there is a space to break at. The first one begins where the
+ * stream is, at column `at`, and the others at `indent`. The text's own lines after its first are a list: what does not
+ * fit one of them is indented by two more. */
+static void print_wrapped(const char *text, int at, int indent, FILE *stream)
 {
-    enum {
-        INDENT = 6,
-        COLUMNS = 100
-    };
+    const int columns = 80;
+    int hang = indent;
+    bool begins = true; /* the line has no word yet */
 
     while (*text) {
-        size_t line = strcspn(text, "\n");
-        bool last = text[line] == '\0';
+        int word = (int)strcspn(text, " \n");
 
-        while (line > COLUMNS - INDENT) {
-            size_t end = COLUMNS - INDENT;
-
-            while (end > 0 && text[end] != ' ')
-                end--;
-            if (end == 0)
-                break; /* a word that does not fit */
-            fprintf(stream, "%*s%.*s\n", INDENT, "", (int)end, text);
-            text += end + 1;
-            line -= end + 1;
+        if (!begins && at + 1 + word > columns)
+            at = fprintf(stream, "\n%*s", hang, "") - 1;
+        else if (!begins)
+            at += fprintf(stream, " ");
+        at += fprintf(stream, "%.*s", word, text);
+        begins = text[word] == '\n';
+        if (begins) {
+            at = fprintf(stream, "\n%*s", indent, "") - 1;
+            hang = indent + 2;
         }
-        fprintf(stream, "%*s%.*s\n", INDENT, "", (int)line, text);
-        text += line + !last;
+        text += word + (text[word] != '\0');
     }
+    fputc('\n', stream);
 }
 
 fsdp_status fsdp__config_help(const fsdp__key_table *table, const char *only, FILE *stream)
 {
+    enum {
+        HELP_COLUMN = 6,
+        ALLOWED_COLUMN = 30
+    };
     const char *section = "";
 
     if (only && !fsdp__key_is_section(table, only))
@@ -204,6 +207,7 @@ fsdp_status fsdp__config_help(const fsdp__key_table *table, const char *only, FI
     for (int i = 0; i < table->count; i++) {
         const fsdp__key *key = &table->keys[i];
         char allowed[256];
+        size_t length;
 
         if (only && strcmp(only, key->section) != 0)
             continue;
@@ -211,11 +215,12 @@ fsdp_status fsdp__config_help(const fsdp__key_table *table, const char *only, FI
             fprintf(stream, "%s%s:\n", *section ? "\n" : "", key->section);
         section = key->section;
         fsdp__key_allowed(key, allowed, sizeof allowed);
-        fprintf(stream, "  %-27s %s", key->name, allowed);
+        length = strlen(allowed);
         if (key->initial)
-            fprintf(stream, "; default %s", key->initial);
-        fputc('\n', stream);
-        print_help(key->help, stream);
+            snprintf(allowed + length, sizeof allowed - length, "; default %s", key->initial);
+        print_wrapped(allowed, fprintf(stream, "  %-27s ", key->name), ALLOWED_COLUMN, stream);
+        fprintf(stream, "%*s", HELP_COLUMN, "");
+        print_wrapped(key->help, HELP_COLUMN, HELP_COLUMN, stream);
     }
     return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the help") : FSDP_OK;
 }

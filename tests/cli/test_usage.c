@@ -38,6 +38,43 @@ FIXTURE_TEST(help_and_version_are_no_errors)
     SAYS(0, "nothing to repair", "repair", f->directory);
 }
 
+static size_t widest(const char *text)
+{
+    size_t most = 0;
+
+    for (size_t line; *text; text += line + (text[line] != '\0')) {
+        line = strcspn(text, "\n");
+        most = line > most ? line : most;
+    }
+    return most;
+}
+
+FIXTURE_TEST(every_help_fits_80_columns)
+{
+    static const char command[] = "\n  fsdp ";
+    fixture *f = *state;
+    program all = RUN(0, "--help");
+    int count = 0;
+
+    CHECK(widest(all.output) <= 80);
+    for (const char *at = all.output; (at = strstr(at, command)); count++) {
+        char name[16] = "";
+        program p;
+
+        at += sizeof command - 1;
+        if (strncmp(at, "COMMAND", 7) == 0)
+            break;
+        memcpy(name, at, strcspn(at, " "));
+        p = RUN(0, name, "--help");
+        CHECK_CONTAINS(p.output, name);
+        if (widest(p.output) > 80)
+            fail_msg("fsdp %s --help has a line of %zu columns", name, widest(p.output));
+        program_free(&p);
+    }
+    CHECK_EQ(count, 12);
+    program_free(&all);
+}
+
 FIXTURE_TEST(a_wrong_command_line_is_status_2)
 {
     fixture *f = *state;
