@@ -6,8 +6,8 @@
     bench/compare.py ... --write docs/performance.md  puts the table between the file's "table" comments
 
 A peer is a program that takes --model, --batch, --seq, --steps, --warmup, --mode (fsdp2 | ddp | none), --threads and
---bf16, reads RANK and WORLD_SIZE, and prints one JSON line with tok_s, params, loss and rss_mb on rank 0. Without one
-only our own rows are measured. Both sides must train the same model: equal parameter counts, first loss near the
+--bf16, reads RANK and WORLD_SIZE, and prints one JSON line with tok_s, params, loss and rss_mb on rank 0. Without a
+peer only our own rows are measured. Both sides must train the same model: equal parameter counts, first loss near the
 logarithm of the vocabulary. The floor is the model's FLOPs at the rate of a large matrix product on all cores, measured
 at the start."""
 import argparse
@@ -55,7 +55,7 @@ def last_json(text, what):
 
 
 def run_step(build, ranks, options):
-    """One bench_step on so many ranks; what it says of the run."""
+    """Runs bench_step once on so many ranks, and returns what it reports."""
     command = [os.path.join(build, "fsdp"), "run", "-n", str(ranks), "--", os.path.join(build, "bench", "bench_step")]
     command += options
     done = subprocess.run(command, capture_output=True, text=True)
@@ -87,7 +87,7 @@ def run_peer(peer, row, steps, warmup):
 
 
 def flop_rate(build):
-    """FLOP/s of a large matrix product with a thread a core."""
+    """Returns the FLOP/s of a large matrix product with one thread for each core."""
     command = [os.path.join(build, "bench", "bench_kernels"), "-t", str(os.cpu_count()), "nothing"]
     text = subprocess.run(command, capture_output=True, text=True).stdout
     found = re.search(r"threads: ([0-9.]+) GF/s", text)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The losses of several runs as one SVG, from the files that their metrics.jsonl named:
+"""Draws the losses of several runs as one SVG, from the files that their metrics.jsonl named:
 
     bench/draw_losses.py none.jsonl float8.jsonl int8.jsonl > docs/gather_dtype.svg
 
-Each is named by its file, '_' read as a blank, with the bytes that a rank sent in a step. Losses are means over WINDOW
-steps. Below are the differences to the first file's, on a scale of their own."""
+Each run is labelled with its file's name ('_' becomes a blank) and the bytes that a rank sent in a step. Losses are
+means over WINDOW steps. Below them are the differences from the first file's losses, on a scale of their own."""
 import json
 import os
 import sys
@@ -14,7 +14,7 @@ COLORS = ["#3b78c2", "#e08a2b", "#4f9d58", "#b0413e", "#7f6bb3"]
 
 
 def read(path):
-    """The last run in the file: losses by step, and the bytes sent in a step."""
+    """Returns the losses of the last run in the file by step, and the bytes sent in a step."""
     losses, sent = [], 0
     with open(path, encoding="utf-8") as file:
         for line in file:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What examples/04_trace_a_step.c printed, as one SVG: when each group is unsharded and used, and the live memory.
+"""Draws what examples/04_trace_a_step.c printed as one SVG: when each group is unsharded and used, and the live memory.
 
     fsdp run -n 2 -- build/examples/04_trace_a_step | bench/draw_trace.py > docs/step.svg
 
-Several files draw several steps below each other, under their names without ending, '_' read as a blank:
+Several files become several steps below each other, each under the name of its file ('_' becomes a blank):
 
     bench/draw_trace.py auto.txt never.txt > docs/steps.svg"""
 import os
@@ -21,7 +21,7 @@ def title_of(path):
 
 
 def read(lines):
-    """[(ms, event, group, [KiB of each kind])]"""
+    """Returns [(ms, event, group, [KiB of each kind])]."""
     events = []
     for text in lines:
         words = text.split()
@@ -33,7 +33,7 @@ def read(lines):
 
 
 def spans(events, group, begins, ends):
-    """Times between an event of the group and the next one that ends it."""
+    """Returns the times between an event of the group and the next one that ends it."""
     begun, found = None, []
     for ms, event, whose, _ in events:
         if whose != group:

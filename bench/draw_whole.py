@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What examples/05_three_policies.c printed, as one SVG: how much is whole at each point of a forward, and of what.
+"""Draws what examples/05_three_policies.c printed as one SVG: which units are whole at each point of a forward.
 
     for p in size class lambda; do build/fsdp run -n 3 -- build/examples/05_three_policies $p; done |
         bench/draw_whole.py "by size" "by class" "all" > policies.svg
 
-docs/policies.svg is drawn anew by tests/tools/docs.py --write."""
+tests/tools/docs.py --write draws docs/policies.svg again."""
 import re
 import sys
 
@@ -13,7 +13,7 @@ UNIT, KEPT, MODEL = "#e08a2b", "#f3cfa1", "#8a9bb4"
 
 
 def read(lines):
-    """Of each run: (bytes of the model, [(unit or "before" or "after", bytes that are whole)])."""
+    """Returns for each run (bytes of the model, [(unit or "before" or "after", bytes that are whole)])."""
     runs, model = [], 0
     for line in lines:
         words = line.split()

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Step time and memory of a sharded model against layers, width, sequence, ranks and blocks per group, as one SVG.
+"""Draws time and memory of a sharded model's step against layers, width, sequence, ranks and blocks per group, as one
+SVG.
 
     bench/grow.py [--build build] [--out docs/growth.svg] [--steps 5]
 
-gpt-10m over 2 ranks, 4 sequences of 256 tokens a rank, one thing changed at a time. Beside each time stands its floor
-(the model's FLOPs at the rate of a large matrix product on all cores), beside the memory (PSS of all ranks) what the
-ledger says they hold together."""
+The model is gpt-10m over 2 ranks, with 4 sequences of 256 tokens on each; one thing is changed at a time. Each time is
+shown with its floor (the model's FLOPs at the rate of a large matrix product on all cores), and the memory (PSS of all
+ranks) with what the ledger says they hold together."""
 import argparse
 import os
 import sys

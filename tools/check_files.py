@@ -1,11 +1,14 @@
-"""check_files.py BUILD-DIRECTORY [SOURCE-DIRECTORY LAYER...]: no circles between the files of a layer, or its rooms.
+"""check_files.py BUILD-DIRECTORY [SOURCE-DIRECTORY LAYER...]: finds circles between the files of a layer, or its rooms.
 
-A file is a .c with the .h of its name. It needs another one when its objects use a symbol that the other's define, or
-when its header includes the other's. Files that need each other, by whatever way round, are one file in several places.
+A file is a .c with the .h of its name. It needs another file if its objects use a symbol that the other's objects
+define, or if its header includes the other's header. Files that need each other, directly or through others, are one
+file in several places.
+
 A room is a folder of a layer that a line "rooms" in src/LAYERS names; "." is the layer's own folder. A room may use
-those named before it, by symbols and by any #include. Each folder with files is named, or lies in one that is; the
-layer's own may be left out, and then its arrows do not count.
-Looks at all layers of src/LAYERS, or at those named."""
+those named before it, by symbols and by any #include. Each folder with files must be named, or lie in one that is
+named. If the layer's own folder is not named, its uses do not count.
+
+All layers of src/LAYERS are checked, or those given."""
 
 import collections
 import json
@@ -24,8 +27,8 @@ FORWARDS = {"backend/cuda/host_functions"}
 
 
 def objects_of(build, source):
-    """What the build folder was told to compile: object -> its source as layer/.../name, without the ending. What tests
-    compile once more for themselves is left out: it need not be built."""
+    """Returns what the build folder was told to compile: object -> its source as layer/.../name, without the ending.
+    Leaves out what tests compile once more for themselves, because it need not be built."""
     result = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path, command = pathlib.Path(entry["file"]), shlex.split(entry["command"])
@@ -36,7 +39,7 @@ def objects_of(build, source):
 
 
 def uses(objects):
-    """What nm says: (file, file whose symbol it uses, symbol)."""
+    """Returns what nm says: (file, file whose symbol it uses, symbol)."""
     text = subprocess.run(["nm", "-A", "-P", *objects], check=True, capture_output=True, text=True).stdout
     lines = [line.partition(": ") for line in text.splitlines()]
     found = [(objects[path], *rest.split()[:2]) for path, _, rest in lines]
@@ -45,7 +48,7 @@ def uses(objects):
 
 
 def includes(source, layer):
-    """What files of a layer include: (path, header), both as layer/.../name with the ending."""
+    """Yields what files of a layer include: (path, header), both as layer/.../name with the ending."""
     for path in sorted(path for path in (source / layer).rglob("*") if path.suffix in {".c", ".h", ".cu", ".cuh"}):
         for match in INCLUDE.finditer(path.read_text()):
             if match.group(1) == '"' and match.group(2).startswith(f"{layer}/"):
@@ -53,7 +56,7 @@ def includes(source, layer):
 
 
 def circles(graph):
-    """Sets of nodes that all reach each other (Tarjan)."""
+    """Returns the sets of nodes that all reach each other (Tarjan's algorithm)."""
     index, low, stack, result = {}, {}, [], []
 
     def visit(node):
@@ -77,7 +80,7 @@ def circles(graph):
 
 
 def check_rooms(layer, rooms, arrows):
-    """Which arrows (file, file, why) go to a room that is named later."""
+    """Returns the uses (file, file, why) of a room that is named later."""
 
     def room_of(file):
         folder = file.partition("/")[2].rpartition("/")[0]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Says which files clang-format would change; with --fix it changes them.
+# Names the files that clang-format would change; with --fix it changes them.
 set -eu
 cd "$(dirname "$0")/.."
 mode=(--dry-run -Werror)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# check_hardening.sh BUILD-DIRECTORY: the program and the shared library are built as cmake/hardening.cmake says.
+# check_hardening.sh BUILD-DIRECTORY: checks that program and shared library are built as cmake/hardening.cmake says.
 set -eu
 build=$1
 failed=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every public header compiles by itself, as strict C17 and as C++17, and so do uses of the macros in C++; fsdp.h includes
-# all of them.
+# Checks that every public header compiles by itself, as strict C17 and as C++17, that uses of the macros compile in
+# C++, and that fsdp.h includes all headers.
 set -eu
 cd "$(dirname "$0")/.."
 failed=0

@@ -75,12 +75,12 @@ NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*
 
 
 def without_noise(text):
-    """The text with comments and literals blanked, every line where it was."""
+    """Returns the text with comments and literals blanked, and every line where it was."""
     return NOISE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
 
 def functions(lines):
-    """(line, length of the body) of each function."""
+    """Yields (line, length of the body) of each function."""
     start = None
     for number, line in enumerate(lines, 1):
         if line == "{":
@@ -113,7 +113,7 @@ def check_calls(path, text):
 
 
 def read_types():
-    """Names of types: what sizeof(NAME) may stand for."""
+    """Returns the names of types, which sizeof(NAME) may have."""
     names = set("void char short int long float double bool unsigned signed size_t struct union enum const typename atomic_int".split())
     for path in sources():
         text = without_noise(path.read_text())
@@ -132,7 +132,7 @@ def in_macro(text, at):
 
 
 def check_forms(text, types):
-    """`text` is without comments and literals."""
+    """Checks that things are written in one way. `text` is without comments and literals."""
     for match in re.finditer(r"^[ \t]+(?:static )?fsdp_status [^;(){}]*?\bst\b", text, re.M):
         yield match.end(), "a status is called 'status'"
     for match in re.finditer(r"\bsizeof\s*\(\s*(\w*)", text):
@@ -144,7 +144,7 @@ def check_forms(text, types):
 
 
 def read_file_names():
-    """How a text may name a file: by the end of its path."""
+    """Returns the names by which a text may mean a file: the ends of its path."""
     paths = [full.relative_to(ROOT).parts for full in sources()]
     return {"/".join(parts[i:]) for parts in paths for i in range(len(parts))}
 
@@ -175,7 +175,7 @@ def check_hand(path, text, types, names):
 
 
 def check_page(path, lines, names):
-    """Prose of a page: tables, code and links that do not fit a line are let be."""
+    """Checks the prose of a page. Tables, code and links may be longer than a line."""
     fenced = False
     for number, line in enumerate(lines, 1):
         for _, message in check_names(line, names):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_symbols.sh BUILD-DIRECTORY: libfsdp.so exports fsdp_ names only, the library has no mutable globals, and what is
-# installed has nothing of src/check.
+# check_symbols.sh BUILD-DIRECTORY: checks that libfsdp.so exports fsdp_ names only, that the library has no mutable
+# globals, and that nothing of src/check is installed.
 set -eu
 build=$1
 failed=0

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Trains a small language model on English text over two rank processes, and lets it speak. From the project's root;
-# FSDP is the program, FORTUNES the folder with the text of Debian's `fortunes` package.
+# Trains a small language model on English text with two ranks, and lets it continue a text. Run it in the project's
+# root. FSDP is the program, FORTUNES the folder with the text of Debian's `fortunes` package.
 set -eu
 cd "$(dirname "$0")/.."
 fsdp=${FSDP:-build/fsdp}

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The English text of Debian's packages fortunes and fortunes-min, an empty line between two texts; of other languages'
-# packages, which put theirs into the same folder, nothing. FORTUNES: a folder, all of whose text it is instead.
+# Prints the English text of Debian's packages fortunes and fortunes-min, with an empty line between two texts, and
+# nothing of other languages' packages, which use the same folder. If FORTUNES is set, it prints all text of that
+# folder.
 set -eu
 fortunes=${FORTUNES:-/usr/share/games/fortunes}
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# fuzz.sh BUILD-DIRECTORY SECONDS [TARGET...]: every target of tests/fuzz, or these, under libFuzzer, SECONDS each, as
-# many at a time as there are cores, from its corpus and with its dictionary where it has one. An input that fails is left in BUILD-DIRECTORY, beside what libFuzzer printed; all targets run, whatever one finds.
+# fuzz.sh BUILD-DIRECTORY SECONDS [TARGET...]: runs every target of tests/fuzz, or those given, under libFuzzer for
+# SECONDS each, as many at a time as there are cores, from its corpus and with its dictionary if it has one. An input
+# that fails is left in BUILD-DIRECTORY, beside what libFuzzer printed. All targets run, even if one of them fails.
 set -eu
 cd "$(dirname "$0")/.."
 export build=$1 seconds=$2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what packages.txt lists and this machine lacks; with --check also what only the checks need.
+# Installs the packages of packages.txt that this machine lacks; with --check also those that only the checks need.
 set -eu
 cd "$(dirname "$0")/.."
 

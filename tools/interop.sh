@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# interop.sh BUILD-DIRECTORY: what PyTorch, transformers and safetensors make of the folders that are written here, and
-# the other way round (tests/hub/interop.py). Where the packages of tests/hub/interop.txt cannot be had (python_with.sh)
-# it says so, and is skipped.
+# interop.sh BUILD-DIRECTORY: checks that PyTorch, transformers and safetensors read the folders that are written here,
+# and the other way round (tests/hub/interop.py). It says so and is skipped if the packages of tests/hub/interop.txt
+# cannot be installed (python_with.sh).
 set -eu
 cd "$(dirname "$0")/.."
 build=$1

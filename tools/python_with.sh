@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# python_with.sh BUILD-DIRECTORY REQUIREMENTS MODULES...: prints the name of a Python that has these modules: FSDP_PYTHON
-# where it is set, else one in the build folder, into which the packages of the file REQUIREMENTS are installed. Fails,
-# and says why, where they cannot be had.
+# python_with.sh BUILD-DIRECTORY REQUIREMENTS MODULES...: prints the name of a Python that has these modules. It is
+# FSDP_PYTHON if that is set, otherwise one in the build folder, where the packages of the file REQUIREMENTS are
+# installed. Fails, and says why, if they cannot be installed.
 set -eu
 build=$1 requirements=$2
 shift 2

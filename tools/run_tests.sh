@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_tests.sh BUILD-DIRECTORY [ctest arguments]: runs the tests, ends with "N passed, N failed, N skipped".
-# Counts the cases of a cmocka program one by one, every other test as one.
+# run_tests.sh BUILD-DIRECTORY [ctest arguments]: runs the tests, and ends with "N passed, N failed, N skipped".
+# The cases of a cmocka program count one by one, and every other test counts as one.
 set -u
 tools=$(cd "$(dirname "$0")" && pwd)
 build=$1

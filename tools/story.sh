@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# story.sh BUILD-DIRECTORY [--section.key=value ...]: a real model of the hub (SmolLM2-135M) is trained further on
-# English text, killed on two ranks, goes on with three (examples/interrupted.sh), and what comes out says the same here
-# and in transformers. Takes some 8 GB of disk below TMPDIR. Where the packages of tests/hub/story.txt cannot be had
-# (python_with.sh) it says so, and is skipped.
+# story.sh BUILD-DIRECTORY [--section.key=value ...]: trains a real model of the hub (SmolLM2-135M) further on
+# English text. The run is killed on two ranks and continues on three (examples/interrupted.sh), and the result must
+# compute the same here and in transformers. It takes about 8 GB of disk below TMPDIR. It says so and is skipped if the
+# packages of tests/hub/story.txt cannot be installed (python_with.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 prompt="Once upon a time there was"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test_install.sh BUILD-DIRECTORY: installs into a new folder, then builds and runs an example as a user of the library
-# would: with pkg-config, and with CMake's find_package. And a first program, behind every front door in worlds 1 to 4.
+# would: with pkg-config, and with CMake's find_package. It also runs a first program with every front door in worlds of
+# 1 to 4 ranks.
 set -eu
 source=$(cd "$(dirname "$0")/.." && pwd)
 build=$1

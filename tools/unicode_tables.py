@@ -1,12 +1,11 @@
-"""Writes src/tokenizer/unicode_data.c and nfc_data.c: what Unicode says of every character, as Hugging Face's tokenizers
-takes it.
+"""Writes src/tokenizer/unicode_data.c and nfc_data.c: what Hugging Face's tokenizers knows of every character.
 
     pip install tokenizers==0.23.3 unicodedata2==16.0.0 fonttools
     python3 tools/unicode_tables.py
 
-Categories and scripts are what its regular expressions match; they are of Unicode 16, and the script ends with an error
-where unicodedata2 says otherwise. Form C is what its normalizer makes of each character: its tables are of Unicode 9, so
-that of what came later nothing is moved or joined. fonttools gives the names of scripts."""
+Categories and scripts are those that its regular expressions match; they are of Unicode 16, and the script fails if
+unicodedata2 disagrees. Form C is what its normalizer makes of each character: its tables are of Unicode 9, so no later
+character is moved or joined. fonttools gives the names of scripts."""
 
 import pathlib
 
@@ -21,7 +20,7 @@ nfc, nfd = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
 
 
 def members(regex):
-    """The code points that a regular expression of one character matches."""
+    """Returns the code points that a regular expression of one character matches."""
     split, found = pre_tokenizers.Split(Regex(regex), "removed"), set()
     for at in range(0, len(CHARACTERS), 4096):
         block = CHARACTERS[at:at + 4096]
@@ -31,7 +30,7 @@ def members(regex):
 
 
 def runs(value, usual):
-    """(first, value) of each run of equal values, from 0 to the last code point."""
+    """Returns (first, value) of each run of equal values, from 0 to the last code point."""
     before = None
     for code in range(0x110000):
         now = value.get(code, usual)
@@ -83,7 +82,7 @@ def scripts():
 # ---- form C ----
 
 def combining_class(code):
-    """0 for what the normalizer does not move."""
+    """Returns 0 for a character that the normalizer does not move."""
     c = chr(code)
     moves = nfd("q\u0301" + c) != "q\u0301" + nfd(c) or nfd("q" + c + "\u0334") != "q" + nfd(c) + "\u0334"
     return unicode.combining(c) if moves else 0
@@ -106,7 +105,7 @@ def decompositions():
 
 
 def doubtful(combining, found):
-    """1 for what may join the character before it, or does not stay as it is."""
+    """Returns 1 for a character that may join the one before it, or that the normalizer changes."""
     of = {code: 1 for code, value in combining.items() if value}
     for code, (first, second) in found.items():
         if nfc(chr(code)) != chr(code):

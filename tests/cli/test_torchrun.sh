@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real torchrun starts the program: FSDP_TORCHRUN, or the one that PATH has; skipped where there is none.
+# Starts the program with a real torchrun: FSDP_TORCHRUN, or the one in PATH. It is skipped if there is none.
 set -eu
 torchrun=${FSDP_TORCHRUN:-torchrun}
 if ! command -v "$torchrun" >/dev/null; then

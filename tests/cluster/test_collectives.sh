@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The suite of collectives (tests/comm) on several machines, in every shape that differs.
+# Runs the suite of collectives (tests/comm) on several machines, in every shape that differs.
 set -eu
 # shellcheck source=tests/cluster/machines.sh
 . "$FSDP_SOURCE/tests/cluster/machines.sh"

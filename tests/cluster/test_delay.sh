@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What comes late changes no bit, and is no failure. Skipped where the kernel cannot delay, after the run without.
+# Checks that late messages change no bit and are not a failure. If the kernel cannot delay messages, the test is
+# skipped after the run without delays.
 set -eu
 # shellcheck source=tests/cluster/machines.sh
 . "$FSDP_SOURCE/tests/cluster/machines.sh"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The engine over several machines equals unsharded modules, and any order of calls gives the same, with an odd number of
-# machines and with several ranks to one. With TEST_LONG it does so in all shapes, and repeats the runs of PyTorch.
+# Checks that the engine over several machines equals unsharded modules, and that any order of calls gives the same,
+# with an odd number of machines and with several ranks on one. With TEST_LONG it tries all shapes, and repeats the runs
+# of PyTorch.
 set -eu
 # shellcheck source=tests/cluster/machines.sh
 . "$FSDP_SOURCE/tests/cluster/machines.sh"

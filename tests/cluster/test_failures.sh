@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Ranks are killed and stopped, machines lose all their processes, stand still or lose the network, in the middle of
-# steps and of saves: every rank ends within the timeout, somebody says who and where, and the run goes on from the
-# newest checkpoint as if nothing had been. Six times, one of each kind; with TEST_LONG=1 a hundred times. And before
-# they have joined: then the time for that counts.
+# Kills and stops ranks; lets machines lose all their processes, stand still or lose the network, in the middle of steps
+# and of saves. Every rank must end within the timeout, a message must say who and where, and the run must continue from
+# the newest checkpoint as if nothing had happened. There is one failure of each of six kinds; with TEST_LONG=1 there
+# are a hundred. Ranks also fail before they have joined: then the time for joining counts.
 set -eu
 # shellcheck source=tests/cluster/machines.sh
 . "$FSDP_SOURCE/tests/cluster/machines.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The machines of machines.sh themselves, and messages between them.
+# Checks the machines of machines.sh themselves, and messages between them.
 set -eu
 # shellcheck source=tests/cluster/machines.sh
 . "$FSDP_SOURCE/tests/cluster/machines.sh"

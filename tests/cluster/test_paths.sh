@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What not every machine sees, or may write, is an error at the start that names the machine and what it misses: of the
-# first machine, of another, of every command. Machines have mounts of their own here.
+# Checks that a path which some machine cannot see, or cannot write to, is an error at the start that names the machine
+# and the path: for the first machine and for another, with every command. Machines have mounts of their own here.
 set -eu
 export MACHINES_MOUNTS=1
 # shellcheck source=tests/cluster/machines.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A Slurm of two machines, with daemons, key and folders of its own, starts the ranks: with PMIx those of Open MPI, with
-# PMI2 those of MPICH. Who is who, the same curve, what ends ranks and what it leaves, and examples/cluster/train.sbatch
-# through a failure, the end of its time, scancel and a machine that can never start.
+# Starts ranks by a Slurm of two machines, which has daemons, key and folders of its own: with PMIx for Open MPI, with
+# PMI2 for MPICH. Checks which rank is which, that the losses are the same, what ends ranks and what it leaves behind,
+# and examples/cluster/train.sbatch through a failure, the end of its time, scancel and a machine that never starts.
 set -eu
 PATH=$PATH:/usr/sbin
 # shellcheck source=tests/cluster/machines.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A training run on several machines is, to the bit, the run on one that adds in the same order. Its checkpoints go on on
-# two machines and on one. And what comes into a machine is what must.
+# Checks that a training run on several machines has the same bits as the run on one machine that adds in the same
+# order, that its checkpoints continue on two machines and on one, and that a machine receives the bytes that it must.
 set -eu
 # shellcheck source=tests/cluster/machines.sh
 . "$FSDP_SOURCE/tests/cluster/machines.sh"

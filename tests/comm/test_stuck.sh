@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A function of MPI that does not come back on one rank: as ranks join, in the middle of a step, as they leave. Every
-# rank ends all the same, and says why.
+# Lets a function of MPI not come back on one rank: while ranks join, in the middle of a step, and while they leave.
+# Every rank must end all the same, and say why.
 set -eu
 # shellcheck source=tests/comm/mpi.sh
 . "$FSDP_SOURCE/tests/comm/mpi.sh"

@@ -1,4 +1,5 @@
-"""Loads a folder with transformers and compares its logits: FOLDER GOLDEN TOLERANCE. Exit status 1 when they differ."""
+"""check_transformers.py FOLDER GOLDEN TOLERANCE: loads a folder with transformers and compares its logits. The exit
+status is 1 if they differ."""
 
 import sys
 

@@ -1,9 +1,10 @@
-"""Folders that transformers and PyTorch write are read, and what is written of them they read again: PROGRAM FOLDER.
+"""interop.py PROGRAM FOLDER: checks that the program reads what transformers and PyTorch write, and the other way
+round.
 
-PROGRAM is program_interop, FOLDER an empty one for what is made here. Tiny models of each kind with random weights go
-out as safetensors and as files of torch.save, in one file or many, in three dtypes. The program's logits must be those
-of transformers; its export must load in transformers as the same class, and have the same bits there and in the
-safetensors library. Exit status 1 and a line for each that fails."""
+PROGRAM is program_interop; FOLDER is empty, and gets what is made here. Tiny models of each kind with random weights
+are written as safetensors and as files of torch.save, in one file or many, in three dtypes. The program's logits must
+be those of transformers. Its export must load in transformers as the same class, and have the same bits there and in
+the safetensors library. Each failure prints a line, and the exit status is then 1."""
 
 import json
 import os
@@ -41,7 +42,7 @@ def fail(what, why):
 
 
 def save_bin(model, folder, files):
-    """As transformers saved models before safetensors: each tensor under its name, those that are tied twice."""
+    """Saves a model as transformers did before safetensors: each tensor under its name, and tied ones twice."""
     model.config.save_pretrained(folder)
     state = model.state_dict()
     names = list(state)
@@ -72,7 +73,7 @@ def same_bits(a, b):
 
 
 def check_export(what, model, folder, dtype):
-    """The export against the weights that went out."""
+    """Compares the export with the weights that were written."""
     wanted = {name: value.to(dtype) for name, value in model.state_dict().items()}
     again, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):

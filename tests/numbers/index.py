@@ -1,4 +1,4 @@
-"""Writes index.npy and index.txt: what PyTorch computes by index, of repeated batches and of other shapes, with
+"""Writes index.npy and index.txt: what PyTorch's operations by index, on repeated batches and on shapes compute, with
 gradients.
 
     python tests/numbers/index.py

@@ -16,7 +16,7 @@ torch.manual_seed(14)
 
 
 def layer(name, module, *inputs, **arguments):
-    """Floating inputs are leaves. Parameters get values that are not the first ones."""
+    """Runs a layer. Floating inputs are leaves, and parameters get other values than their first ones."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape) * 0.5)

@@ -2,8 +2,8 @@
 
     python tests/numbers/llamas.py
 
-Parameters are made of their names' order and their elements' numbers alone (fill below), in C as here; gradients are
-those of the mean cross-entropy."""
+A parameter's values follow from its place in the order of names and from its elements' numbers alone (fill below), in C
+as here. The gradients are those of the mean cross-entropy."""
 
 import math
 
@@ -23,7 +23,7 @@ DEFAULT = dict(rope_type="default", rope_theta=1000.0)
 
 
 def fill(model):
-    """Parameter p, element i: 0.6 sin(0.7 i + 1.3 p), and 1 more for norms."""
+    """Sets element i of parameter p to 0.6 sin(0.7 i + 1.3 p), and to 1 more in norms."""
     with torch.no_grad():
         for p, (name, parameter) in enumerate(model.named_parameters()):
             numbers = torch.tensor([0.6 * math.sin(0.7 * i + 1.3 * p) for i in range(parameter.numel())])

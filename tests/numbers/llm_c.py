@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes llm_c_gpt2.bin and llm_c_llama3.bin: token files as llm.c's write_datafile writes them.
 
-llm.c has it in dev/data/data_common.py: a header of 256 int32 (magic, version, number of tokens, zeros), then the
-tokens. With numpy and a clone of llm.c, `llm_c.py PATH/TO/llm.c` calls that very function; the bytes are the same.
+The function is in llm.c's dev/data/data_common.py. It writes a header of 256 int32 (magic, version, number of tokens,
+zeros) and then the tokens. With numpy and a clone of llm.c, `llm_c.py PATH/TO/llm.c` calls that very function; the
+bytes are the same.
 """
 import array
 import pathlib

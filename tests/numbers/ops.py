@@ -14,7 +14,7 @@ torch.manual_seed(20)
 
 
 def case(name, function, ints=(), **inputs):
-    """Inputs are leaves; function(**inputs) gives one tensor or several."""
+    """Runs one case. Inputs are leaves; function(**inputs) returns one tensor or several."""
     leaves = {}
     for key, value in inputs.items():
         put(f"{name}.{key}", value)
@@ -49,7 +49,7 @@ def rope(x, frequencies, position0):
 
 
 def attention(q, k, v, causal):
-    """(B,T,H,D), (B,S,G,D): query t sees keys up to t + S - T."""
+    """Computes attention of (B,T,H,D) over (B,S,G,D): query t sees keys up to t + S - T."""
     groups = q.shape[2] // k.shape[2]
     q, k, v = (z.transpose(1, 2) for z in (q, k.repeat_interleave(groups, 2), v.repeat_interleave(groups, 2)))
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5

@@ -3,8 +3,9 @@
 
     python tests/numbers/optim.py
 
-Three parameters; the second one has no gradient in step 2 and the third only from step 3 on, so that steps are counted
-per parameter. Where max_norm is not 0, gradients are clipped before each step and the norms are kept.
+There are three parameters. The second one has no gradient in step 2, and the third one has gradients only from step 3
+on, so steps must be counted for each parameter. If max_norm is not 0, gradients are clipped before each step, and the
+norms are kept.
 """
 import torch
 

@@ -2,7 +2,7 @@
 
     python tests/numbers/sampler.py
 
-A row is length, world, rank, shuffle, drop_last, seed, epoch, the number of items, and these."""
+A row is length, world, rank, shuffle, drop_last, seed, epoch, the number of items, and the items."""
 
 import pathlib
 

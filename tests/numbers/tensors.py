@@ -1,5 +1,5 @@
-"""What the other scripts here write: X.npy has the values of all tensors, float32, one after the other; X.txt says who
-made them, and then the name and the shape of each tensor, a line each, in that order."""
+"""Writes the files of the other scripts here. X.npy has the values of all tensors in float32, one after the other.
+X.txt says who made them, and then has a line with the name and the shape of each tensor, in that order."""
 
 import pathlib
 
@@ -14,7 +14,7 @@ def put(name, tensor):
 
 
 def write(file):
-    """Writes `file`.npy and `file`.txt: all that was put."""
+    """Writes all tensors that were put into `file`.npy and `file`.txt."""
     folder = pathlib.Path(__file__).parent
     numpy.save(folder / f"{file}.npy", numpy.concatenate([values.reshape(-1) for _, values in tensors]))
     lines = [f"{file}.py with PyTorch " + torch.__version__.split("+")[0]]

@@ -1,4 +1,4 @@
-"""Writes unicode.h: what Hugging Face's tokenizers makes of every character, and of patterns that are drawn.
+"""Writes unicode.h: what Hugging Face's tokenizers makes of every character, and of random patterns.
 
     pip install tokenizers==0.23.3
     python3 tests/numbers/unicode.py > tests/numbers/unicode.h"""
@@ -18,7 +18,7 @@ KINDS = [rf"\p{{{name}}}" for name in f"{CATEGORIES} {SCRIPTS} Space".split()] +
 
 
 def number(text):
-    """FNV-1a of what would be too long to be kept."""
+    """Returns the FNV-1a hash of what would be too long to keep."""
     value = 0xCBF29CE484222325
     for byte in text.encode():
         value = (value ^ byte) * 0x100000001B3 % 2**64
@@ -26,7 +26,7 @@ def number(text):
 
 
 def literal(text):
-    """As C writes it."""
+    """Returns the text as a literal of C."""
     return '"' + "".join("\\" + c if c in '"\\' else c if " " <= c <= "~" and c != "?" else
                          "".join(f"\\{byte:03o}" for byte in c.encode()) for c in text) + '"'
 
@@ -38,7 +38,7 @@ def words(regex, text):
 # ---- of every character ----
 
 def members(regex):
-    """The characters that a pattern of one character matches."""
+    """Returns the characters that a pattern of one character matches."""
     split, found = pre_tokenizers.Split(Regex(regex), "removed", invert=True), []
     for at in range(0, len(CHARACTERS), 4096):
         found += [word for word, _ in split.pre_tokenize_str("".join(CHARACTERS[at:at + 4096]))]
@@ -46,7 +46,7 @@ def members(regex):
 
 
 def word_characters():
-    """Those that a token of single_word may not stand beside."""
+    """Returns the characters that may not stand beside a token with single_word."""
     tokenizer = Tokenizer(models.BPE({"a": 0}, []))
     tokenizer.add_tokens([AddedToken("a b", single_word=True, normalized=False)])
     return "".join(c for c in CHARACTERS if 1 not in tokenizer.encode("a b" + c).ids)
@@ -58,7 +58,7 @@ def digits():
 
 
 def form_c():
-    """Each character behind a mark, and before one."""
+    """Normalizes each character after a mark, and before one."""
     nfc = normalizers.NFC().normalize_str
     yield "behind", "".join(nfc("q\u0301" + c) for c in CHARACTERS)
     yield "before", "".join(nfc("q" + c + "\u0334") for c in CHARACTERS)

@@ -1,4 +1,4 @@
-"""other_build.py FROM TO: a copy of a program or library as if it were of another build."""
+"""other_build.py FROM TO: copies a program or library, so that the copy seems to be of another build."""
 
 import pathlib
 import shutil

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """docs.py SOURCE BUILD [--write [--measure]]: runs the commands of README.md, CONTRIBUTING.md and docs/.
 
-A command is a line of an indented block, a line after "$ " in a fenced one, or a span of code in the text, that begins
-with a program (PROGRAMS, or a path with one of FOLDERS). Each is run, as it is or as INSTEAD says, in a folder where
-the names of the pages exist; what is not run stands in LISTED, with the reason. A command that is in neither fails, and
-so does an entry that no page has any more. Every --section.key of the pages must be a key.
+A command is a line of an indented block, a line after "$ " in a fenced block, or a span of code in the text, if it
+begins with a program (one of PROGRAMS, or a path in one of FOLDERS). Each command is run, as written or as INSTEAD
+says, in a folder that has the files which the pages name. Commands that are not run are in LISTED, with the reason. A
+command that fails is an error, and so is an entry of INSTEAD or LISTED that no page has any more. Every --section.key
+on a page must be a key.
 
-A block that begins with ```output and "$ COMMAND" holds what the command prints, all of it, and the
-pictures in DRAWN are what commands print: another output fails, and with --write takes the place of what is there. A
-block that begins with ```measured has times, so it is not compared; --measure runs its command, which stands in LISTED,
-and writes it, and the picture of its --svg, too."""
+A block that begins with ```output and "$ COMMAND" holds all that the command prints, and the pictures in DRAWN are what
+commands print. Another output is an error; with --write it replaces what the page has. A block that begins with
+```measured has times, so it is not compared; --measure runs its command, which is in LISTED, and writes the block and
+the picture of its --svg."""
 import difflib
 import os
 import re
@@ -118,7 +119,7 @@ def begins_with_a_program(text):
 
 
 def is_command(span):
-    """A span that is more than a file's name."""
+    """Returns whether a span is more than a file's name."""
     return begins_with_a_program(span) and (
         " " in span or span in LISTED or span in INSTEAD or span == "make" or span.startswith(("build/tests/", ".ci/")))
 
@@ -148,13 +149,13 @@ def one_line(command):
 
 
 def blocks_of(page, kind):
-    """[(command, what the page says it prints)]"""
+    """Returns [(command, what the page says it prints)]."""
     text = open(page, encoding="utf-8").read()
     return re.findall(rf"^```{kind}\n\$ (.*?[^\\])\n(.*?)^```$", text, re.M | re.S)
 
 
 def compare(page, outputs, write):
-    """What a page says of outputs that is no longer so; with `write` it is put right."""
+    """Returns the outputs on a page that are no longer true; with `write` it corrects them."""
     text = open(page, encoding="utf-8").read()
     failed = []
     if len(re.findall(r"^```output", text, re.M)) != len(blocks_of(page, "output")):
@@ -172,7 +173,7 @@ def compare(page, outputs, write):
 
 
 def draw(source, build, folder, write):
-    """The pictures that are no longer what is drawn; with `write` they are."""
+    """Returns the pictures that are out of date; with `write` it draws them again."""
     failed = []
     for name, command in DRAWN.items():
         path, drawn = os.path.join(source, name), run(command, build, folder)
@@ -214,7 +215,7 @@ def environment(build, folder):
 
 
 def run(command, build, folder):
-    """What it prints; None when it fails."""
+    """Returns what the command prints, or None if it fails."""
     command = INSTEAD.get(command, command)
     if re.fullmatch(r"fsdp [a-z]+", command):  # a command by its name
         command += " --help"
@@ -233,7 +234,7 @@ def run(command, build, folder):
 
 
 def target_exists(command, source):
-    """The target of a listed make, the program of a listed path."""
+    """Returns whether the target of a listed make, or the program of a listed path, exists."""
     words = shlex.split(command)
     if words[0] == "make" and len(words) == 2:
         return re.search(rf"^{re.escape(words[1])}\b[^=\n]*:", open(os.path.join(source, "Makefile")).read(), re.M)

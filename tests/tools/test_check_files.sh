@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/check_files.py finds circles of symbols, of headers and of both, and arrows between rooms that go up, and no
+# Checks that tools/check_files.py finds circles of symbols, of headers and of both, and uses of rooms above, and no
 # others.
 set -eu
 command -v python3 >/dev/null || exit 77

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The commands of the pages work: see docs.py.
+# Checks that the commands on the pages work: see docs.py.
 set -eu
 if ! command -v python3 >/dev/null; then
     echo "skipped: there is no python3"

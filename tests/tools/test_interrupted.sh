@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# examples/interrupted.sh on a very small model: it is killed, goes on with another number of ranks, and what comes out
-# is read again.
+# Runs examples/interrupted.sh on a very small model: it is killed, continues with another number of ranks, and the
+# result is read again.
 set -eu
 export FSDP="$FSDP_BUILD/fsdp" OMP_NUM_THREADS=1
 folder=$(mktemp -d)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cmake/optional.cmake: a folder takes part where its dependency is found, and only there. In a copy of the sources with
-# a folder comm/nccl and an NCCL that is a header and nothing else.
+# Checks cmake/optional.cmake: a folder is compiled if its dependency is found, and only then. It uses a copy of the
+# sources with a folder comm/nccl, and an NCCL that is only a header.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What ptxas says of the kernels for GPUs: none spills a register or keeps something in local memory, and their registers
-# leave room for two blocks of 256 threads on a multiprocessor. Skipped where the plug-in is not built.
+# Checks what ptxas says of the kernels for GPUs: none spills a register or keeps something in local memory, and their
+# registers leave room for two blocks of 256 threads on a multiprocessor. It is skipped if the plug-in is not built.
 set -eu
 
 # file: the most registers of its kernels, and why

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# examples/cluster/train.sbatch, with commands that stand in for Slurm's: what it requeues, and what not. With Slurm
-# itself tests/cluster/test_slurm.sh runs it.
+# Runs examples/cluster/train.sbatch with commands that stand in for Slurm's, and checks what it requeues and what it
+# does not. tests/cluster/test_slurm.sh runs it with Slurm itself.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
