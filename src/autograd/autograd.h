@@ -55,8 +55,6 @@ bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_coun
                   int output_count);
 /* Replaces a number that comes from elsewhere, such as the key of a dropout, by that of the first run. */
 fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number);
-/* Says whether a number is the one that the first run has given here. In the first run it always is. */
-fsdp_status fsdp__checkpoint_compare(fsdp_context *context, uint64_t number, bool *same);
 /* Replaces a tensor that an operation reads without its being an input, such as running statistics, by a copy of what
  * the first run has read. */
 fsdp_status fsdp__checkpoint_value(fsdp_tensor **tensor);

@@ -197,7 +197,8 @@ static fsdp_status check_saved(const fsdp__node *node)
 
         if (!saved)
             continue;
-        FSDP_TRY(fsdp__node_check_version(node, i, saved));
+        if (!saved->storage->renewed)
+            FSDP_TRY(fsdp__node_check_version(node, i, saved));
         if (!saved->storage->data && saved->storage->bytes > 0)
             return FSDP_FAIL(
                 FSDP_STATE,

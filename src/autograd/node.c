@@ -158,7 +158,7 @@ fsdp_status fsdp__node_check_version(const fsdp__node *node, int i, const fsdp_t
     unsigned long long before = node->marks[i].version, after = now->storage->version;
     char what[FSDP__SHAPE_TEXT + 300];
 
-    if (now->storage->renewed || before == after)
+    if (before == after)
         return FSDP_OK;
     describe(node, i, now, what, sizeof what);
     return FSDP_FAIL(FSDP_STATE,

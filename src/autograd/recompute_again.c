@@ -155,15 +155,6 @@ fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__checkpoint_compare(fsdp_context *context, uint64_t number, bool *same)
-{
-    uint64_t first = number;
-
-    FSDP_TRY(fsdp__checkpoint_number(context, &first));
-    *same = first == number;
-    return FSDP_OK;
-}
-
 /* Notes a copy of the tensor. Called in the scope of the run. */
 static fsdp_status note_value(fsdp__checkpoint *c, const fsdp_tensor *tensor)
 {

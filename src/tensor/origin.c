@@ -42,8 +42,6 @@ static uint64_t origin_of(const fsdp_tensor *tensor)
     fsdp__storage *storage = tensor->storage;
     fsdp__origins *origins = origins_of(storage);
 
-    if (storage->renewed)
-        return 0;
     if (!origins || (storage->made_in_function && storage->run != origins->run))
         return storage->version;
     if (storage->run != origins->run) {

@@ -34,8 +34,8 @@ struct fsdp__storage {
     uint64_t run, origin, since;
     uint64_t number;       /* identifies a storage that such functions have read and not made; 0: none yet */
     bool made_in_function; /* by a function that is recomputed */
-    /* Set if the bytes are brought back before each use with the values that are right by then: autograd does not ask
-     * whether they were written to since it saved them. */
+    /* Set if the bytes are brought back before each use with the values that are right by then, and their version:
+     * autograd does not ask whether they were written to since it saved them. A function that is recomputed does. */
     bool renewed;
     /* True for the bytes of a parameter that was given memory but no values; the first write clears it. */
     bool unwritten;

@@ -328,23 +328,25 @@ static fsdp_module *checked(fsdp_context *context, const way_run *run, placing p
     return module;
 }
 
-static void write_between_at(fsdp_context *context, way_run *run, placing place)
+typedef struct writing {
+    const char *parameter, *says;
+} writing;
+
+/* Each write comes between the forward and the backward of a step; a step without a write follows. */
+static void write_between_at(fsdp_context *context, way_run *run, placing place, const writing *writings, int count)
 {
-    static const char *const said[] = {[BLOCKS_FULL] = "blocks.1 (Block): parameter 'down.bias' was written to between",
-                                       [WHOLE] = "'blocks.1.down.bias' was written to between",
-                                       [AROUND] = "a parameter of blocks.1 was written to between"};
     fsdp_module *module = checked(context, run, place);
     pair p = {.run = run, .models = {module, module}, .place = place};
     int64_t live = 0;
 
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < count + 2; step++) {
         fsdp_tensor *loss;
 
         CHECK_OK(fsdp_scope_begin(context));
         loss = loss_of(&p, 1, step);
-        if (step == 1) {
-            CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(module, "blocks.1.down.bias"), 0.5));
-            CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, said[place]);
+        if (step >= 1 && step <= count) {
+            CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(module, writings[step - 1].parameter), 0.5));
+            CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, writings[step - 1].says);
         } else {
             CHECK_OK(fsdp_backward(loss));
         }
@@ -359,8 +361,24 @@ static void write_between_at(fsdp_context *context, way_run *run, placing place)
 
 static void write_between(fsdp_context *context, way_run *run)
 {
-    write_between_at(context, run, run->world % 2 == 0 ? WHOLE : BLOCKS_FULL);
-    write_between_at(context, run, AROUND);
+    static const writing whole = {"blocks.1.down.bias", "'blocks.1.down.bias' was written to between"};
+    static const writing block = {"blocks.1.down.bias",
+                                  "blocks.1 (Block): parameter 'down.bias' was written to between"};
+    /* What an operation has saved has a name; what it only reads has that of its module. */
+    static const writing around[] = {
+        {"input.weight", "input (Linear): operation 0 of a checkpoint (linear), or one before it, reads a tensor"},
+        {"blocks.1.down.bias", "blocks.1.down (Linear): operation "},
+        {"blocks.2.up.weight", "parameter 'blocks.2.up.weight', was written to after the forward"},
+        {"norm.weight", "parameter 'norm.weight', was written to after the forward"},
+        {"norm.bias", "norm (LayerNorm): operation "},
+        {"head.weight", "parameter 'head.weight', was written to after the forward"},
+        {"head.bias", "reads a tensor that was written to between"}};
+
+    if (run->world % 2 == 0)
+        write_between_at(context, run, WHOLE, &whole, 1);
+    else
+        write_between_at(context, run, BLOCKS_FULL, &block, 1);
+    write_between_at(context, run, AROUND, around, FSDP__COUNT_OF(around));
 }
 
 TEST(a_write_in_between_is_an_error_that_names_the_parameter)

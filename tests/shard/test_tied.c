@@ -7,7 +7,8 @@ enum {
     PARTS = 4
 };
 
-/* a, b: Linear(7,7) of one weight, each with a bias of its own; m, n: blocks. `order` says what the forward runs. */
+/* a, b: Linear(7,7) of one weight, each with a bias of its own; m, n: blocks. `order` says what the forward runs; B is
+ * b in a checkpoint. */
 typedef struct knot {
     fsdp_module base;
     fsdp_module *parts[PARTS];
@@ -16,6 +17,11 @@ typedef struct knot {
 
 static const char part_names[] = "abmn";
 
+static fsdp_tensor *call_part(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    return fsdp_module_call(arg, inputs, count);
+}
+
 static fsdp_tensor *knot_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     knot *k = (knot *)self;
@@ -23,7 +29,8 @@ static fsdp_tensor *knot_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
 
     (void)count;
     for (const char *at = k->order; *at; at++)
-        x = fsdp_gelu(fsdp_call(k->parts[strchr(part_names, *at) - part_names], x));
+        x = fsdp_gelu(*at == 'B' ? fsdp_recompute(self->context, call_part, k->parts[1], &x, 1, NULL)
+                                 : fsdp_call(k->parts[strchr(part_names, *at) - part_names], x));
     return fsdp_mean(fsdp_mul(x, x));
 }
 
@@ -231,6 +238,34 @@ TEST(a_tied_weight_is_reduced_once)
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, count, &options[i]);
+}
+
+static void write_between(fsdp_context *context, void *arg)
+{
+    way_run run = {.way = &(way){0}, .options = *(const fsdp_shard_options *)arg};
+
+    for (int first = 0; first < OWNERS; first++) {
+        knot *k = sharded_knot(context, &run, (owner)first, FSDP_RESHARD_ALWAYS);
+        fsdp_tensor *loss;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        loss = knot_loss(&run, k, "mBn", 0);
+        CHECK_OK(fsdp_tensor_fill_(CHECK_PTR(fsdp_module_parameter(&k->base, "a.weight")), 0.5));
+        CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, "'a.weight', was written to after the forward");
+        fsdp_scope_end(context, NULL);
+        fsdp_module_zero_grad(&k->base);
+        knot_backward(&run, k, "mBn", 1);
+        fsdp_module_unref(&k->base);
+    }
+}
+
+TEST(a_write_to_a_tied_weight_is_noticed_in_a_checkpoint_that_uses_it)
+{
+    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}};
+
+    for (int world = 1; world <= 3; world++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+            test_run_ranks(world, write_between, &options[i]);
 }
 
 static void one_rank(fsdp_context *context, void *arg)

@@ -21,7 +21,6 @@ static void unref_state(void *state)
 /* Unshards, which all ranks do together. If this rank may be alone here, the parent has done it. */
 static fsdp_status unshard_for_forward(fsdp__module_state *state)
 {
-    FSDP_TRY(fsdp__recompute_check(state));
     if (!fsdp__module_state_is_alone(state))
         FSDP_TRY(fsdp__module_state_unshard(state));
     return fsdp__module_state_wait(state);

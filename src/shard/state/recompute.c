@@ -16,20 +16,3 @@ void fsdp__leave_recomputation(fsdp__module_state *state, bool will_come)
     if (!will_come && state->depth == 0 && !state->parent)
         fsdp__module_state_reshard_after_backward(state);
 }
-
-fsdp_status fsdp__recompute_check(const fsdp__module_state *state)
-{
-    uint64_t written = 0;
-    bool same;
-
-    for (int64_t g = 0; g < state->group_count; g++)
-        for (int64_t i = 0; i < state->groups[g]->param_count; i++)
-            written += state->groups[g]->params[i].sharded->storage->version;
-    FSDP_TRY(fsdp__checkpoint_compare(state->root->context, written, &same));
-    if (!same)
-        return FSDP_FAIL(FSDP_STATE,
-                         "a parameter of %s was written to between the forward of a checkpoint and its backward, "
-                         "which computes from it again: run the backward before the write",
-                         *state->name ? state->name : "the outermost module");
-    return FSDP_OK;
-}

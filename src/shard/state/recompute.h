@@ -6,9 +6,6 @@
 
 /* Returns whether the forward runs again for a backward, inside it. */
 bool fsdp__is_recomputed(const fsdp__module_state *state);
-/* Checks that no shard was written since the first run: the second one gathers the shards as they are then. In a first
- * run it notes what they are. */
-fsdp_status fsdp__recompute_check(const fsdp__module_state *state);
 /* Ends a second run. What is gathered stays until the backward has come through the modules, if it will. */
 void fsdp__leave_recomputation(fsdp__module_state *state, bool will_come);
 
