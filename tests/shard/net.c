@@ -108,7 +108,7 @@ fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_opt
 fsdp_module *net_flat(fsdp_context *context, int blocks, const fsdp_shard_options *options, size_t align, bool as_one)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), blocks);
-    const fsdp__flat flat = {.on = true, .align = align, .as_one = as_one};
+    const fsdp__flat flat = {.align = align, .as_one = as_one};
 
     for (int64_t i = 0; i < blocks; i++) {
         fsdp_module *block = net_block_at(module, i);

@@ -321,7 +321,7 @@ static void check_nothing(fsdp_context *context, void *arg)
     const fsdp_shard_options options = {.no_shared_memory = arg != NULL,
                                         .mp_policy = {.param_dtype = FSDP_BF16, .output_dtype = FSDP_F32}};
     const fsdp_summon_options with_grads = {.with_grads = true};
-    const fsdp__flat flat = {.on = true, .align = 16};
+    const fsdp__flat flat = {.align = 16};
     fsdp_module *linear = fsdp_linear_create(context, test_device(context), NET_IN, 0, NULL);
     fsdp_tensor *shard = fsdp_module_parameter(linear, "weight"), *x, *targets;
 
@@ -353,7 +353,7 @@ TEST(a_vector_without_elements_is_one)
 static void optimize_parts(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_create(context, test_device(context), 1);
-    const fsdp__flat flat = {.on = true, .as_one = true};
+    const fsdp__flat flat = {.as_one = true};
     fsdp_optimizer *early;
 
     (void)arg;
@@ -377,7 +377,7 @@ TEST(an_optimizer_of_its_parts_is_refused)
 static void check_refused(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), 1);
-    const fsdp__flat flat = {.on = true};
+    const fsdp__flat flat = {0};
 
     (void)arg;
     CHECK_ERROR(fsdp__fully_shard(&fsdp__door_fully_shard, &module, 1,

@@ -97,18 +97,18 @@ static void shard_state(tree_player *player, int state)
 {
     const tree_state *s = &player->plan->states[state];
     fsdp_shard_options options = options_of(player, state);
-    const fsdp__flat flat = {.on = player->plan->flat, .align = player->plan->seed % 2 ? 16 : 0};
+    const fsdp__flat flat = {.align = player->plan->seed % 2 ? 16 : 0};
     fsdp_module *modules[TREE_MAX_CHILDREN];
 
     for (int m = 0; m < s->member_count; m++)
         modules[m] = player->modules[s->members[s->backwards ? s->member_count - 1 - m : m]];
-    if (flat.on)
+    if (player->plan->flat)
         options.placement = NULL;
     if (player->plan->parts > 0)
         CHECK_OK(shard_in_parts(modules, s->member_count, &options, player->plan->parts));
     else
-        CHECK_OK(
-            fsdp__fully_shard(&fsdp__door_fully_shard, modules, s->member_count, &options, flat.on ? &flat : NULL));
+        CHECK_OK(fsdp__fully_shard(&fsdp__door_fully_shard, modules, s->member_count, &options,
+                                   player->plan->flat ? &flat : NULL));
     CHECK_OK(fsdp_module_set_conditional(modules[0], s->marked));
 }
 

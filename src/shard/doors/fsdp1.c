@@ -210,8 +210,7 @@ static fsdp_status wrap_unit(const wrapping *w, const fsdp_wrap_unit *unit)
                                   .ignored_params = w->units.ignored,
                                   .ignored_param_count = w->units.ignored_count,
                                   .no_shared_memory = o->no_shared_memory};
-    const fsdp__flat flat = {
-        .on = true, .align = o->use_orig_params ? ORIG_PARAMS_ALIGN : 0, .as_one = !o->use_orig_params};
+    const fsdp__flat flat = {.align = o->use_orig_params ? ORIG_PARAMS_ALIGN : 0, .as_one = !o->use_orig_params};
     fsdp_module *module = unit->module;
     fsdp_sharding_strategy strategy;
     fsdp_status status;

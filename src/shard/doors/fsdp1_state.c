@@ -112,7 +112,7 @@ out:
 /* Returns whether the group is a flat vector that is cut into several parts. */
 static bool is_cut(const fsdp__param_group *group)
 {
-    return group->flat.on && group->residence.mesh.ranks > 1;
+    return group->cut == &fsdp__cut_flat && group->residence.mesh.ranks > 1;
 }
 
 /* Returns the length of PyTorch's vector, which includes the padding if it has original parameters. */
@@ -120,7 +120,7 @@ static int64_t vector_numel(const fsdp__param_group *group)
 {
     const fsdp__param *last = &group->params[group->param_count - 1];
 
-    return group->flat.align > 0 ? group->vector.extent.rows : last->flat_first + fsdp__param_numel(last);
+    return group->flat.align > 0 ? group->vector.extent.rows : last->placement.first + fsdp__param_numel(last);
 }
 
 /* Makes a tensor of this rank's part of the vector: it shares the live bytes. */
@@ -140,7 +140,7 @@ static fsdp_status make_flat_param(const fsdp__param_group *group, fsdp_tensor *
     status = fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, &part);
     fsdp__storage_unref(storage);
     FSDP_TRY(status);
-    fsdp__mesh_info_place(&r->mesh, 0, &distribution);
+    fsdp__mesh_info_place(&r->mesh, (fsdp_placement){.kind = FSDP_SHARD}, &distribution);
     status = fsdp_tensor_set_distribution(part, &distribution);
     if (status == FSDP_OK)
         *out = part;
@@ -179,7 +179,7 @@ static fsdp_status add_local(const fsdp_state_dict_entry *entry, fsdp_state_dict
     fsdp_tensor *whole;
     fsdp_status status;
 
-    if (!param || !param->group->flat.on)
+    if (!param || param->group->cut != &fsdp__cut_flat)
         return fsdp_state_dict_add(out, entry->name, entry->tensor);
     if (is_cut(param->group))
         return param->group->flat.align > 0 ? fsdp_state_dict_add(out, entry->name, entry->tensor) : FSDP_OK;

@@ -88,8 +88,10 @@ static fsdp_status choose_group(selection *sel, fsdp_mesh *mesh, fsdp__param_gro
             return FSDP_OK;
         }
     FSDP_TRY(fsdp__module_state_add_group(sel->state, mesh, sel->share, out));
-    if (sel->flat)
+    if (sel->flat) {
+        (*out)->cut = &fsdp__cut_flat;
         (*out)->flat = *sel->flat;
+    }
     return FSDP_OK;
 }
 

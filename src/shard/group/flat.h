@@ -1,5 +1,5 @@
-/* flat.h - groups whose parameters, all of the same dtypes, lie one after the other in one vector, which is cut into
- * equal parts (FSDP1's FlatParameter).
+/* flat.h - how a group is cut into the ranks' parts: parameter by parameter, or flat. In a flat group the parameters,
+ * all of the same dtypes, lie one after the other in one vector, which is cut into equal parts (FSDP1's FlatParameter).
  *
  * A parameter of such a group is a parameter like any other: a leaf with its own gradient, frozen or not, with a shard
  * of its own. What differs is where the cuts are, so that its shard is a run of its elements, and that the whole vector
@@ -9,20 +9,32 @@
 #ifndef SHARD_GROUP_FLAT_H
 #define SHARD_GROUP_FLAT_H
 
+#include "device/device.h"
 #include "shard/group/param.h"
 
+struct fsdp__param_group;
+
+typedef struct fsdp__cut {
+    fsdp__layout_kind kind;
+    /* Gives the group its buffers, and the parameters their places in them. `layout` has the parameters' pieces. */
+    void (*lay_out)(struct fsdp__param_group *group, const fsdp__layout *layout);
+    /* Why its parameters cannot get another dtype, and why it keeps no slices, for messages; NULL: they can, it does.
+     */
+    const char *no_retype, *no_slices;
+} fsdp__cut;
+
+extern const fsdp__cut fsdp__cut_by_parameter, fsdp__cut_flat;
+
+/* Options of flat groups. */
 typedef struct fsdp__flat {
-    bool on;
     size_t align; /* each parameter begins at a multiple of so many bytes of the gathered dtype; 0: they touch */
     /* Optimizers get the vector as one parameter: this rank's part of it, a distributed tensor of one dimension, with
      * all gradients. The parameters' shards are parts of it, without gradients of their own. */
     bool as_one;
 } fsdp__flat;
 
-/* Returns the alignment in elements of `param_dtype`: each parameter begins at a multiple of it. */
-int64_t fsdp__flat_align(const fsdp__flat *flat, fsdp_dtype param_dtype);
-/* Lays out a flat group, whose pieces are known: makes its vector, of which every rank's part has `shard_numel`
- * elements, and gives the parameters their places in it. */
-void fsdp__flat_lay_out(struct fsdp__param_group *group, int64_t shard_numel);
+/* Fills one rank's part of the vector of a flat group with zeros: padding lies between the parameters, too. Does
+ * nothing for other groups. [stream] */
+fsdp_status fsdp__flat_clear(const struct fsdp__param_group *group, fsdp_stream *stream, void *part, fsdp_dtype dtype);
 
 #endif

@@ -26,13 +26,13 @@ void fsdp__mesh_info_release(fsdp__mesh_info *info)
     *info = (fsdp__mesh_info){0};
 }
 
-void fsdp__mesh_info_place(const fsdp__mesh_info *info, int dim, fsdp_distribution *out)
+void fsdp__mesh_info_place(const fsdp__mesh_info *info, fsdp_placement placement, fsdp_distribution *out)
 {
     out->mesh = info->mesh;
     out->placement_count = 0;
     if (info->replicate_pg)
         out->placements[out->placement_count++] = (fsdp_placement){.kind = FSDP_REPLICATE};
-    out->placements[out->placement_count++] = (fsdp_placement){.kind = FSDP_SHARD, .dim = dim};
+    out->placements[out->placement_count++] = placement;
 }
 
 fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine)

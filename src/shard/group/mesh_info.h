@@ -16,8 +16,8 @@ typedef struct fsdp__mesh_info {
  * second shards. Takes a reference to the mesh. */
 fsdp__mesh_info fsdp__mesh_info_of(fsdp_mesh *mesh);
 void fsdp__mesh_info_release(fsdp__mesh_info *info);
-/* Gives the placements, one for each mesh dimension, of a parameter that is sharded in dimension `dim`. */
-void fsdp__mesh_info_place(const fsdp__mesh_info *info, int dim, fsdp_distribution *out);
+/* Gives the placements, one for each mesh dimension, of a parameter that has `placement` over the shard group. */
+void fsdp__mesh_info_place(const fsdp__mesh_info *info, fsdp_placement placement, fsdp_distribution *out);
 /* Agrees with all ranks of the mesh on the status of something that all of them were asked for; the failure of the
  * lowest rank wins. [collective] */
 fsdp_status fsdp__mesh_info_agree(const fsdp__mesh_info *info, fsdp_status mine);

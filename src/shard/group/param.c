@@ -119,12 +119,12 @@ static void set_whole(fsdp__param *param, const fsdp_distribution *distribution)
 }
 
 /* Narrows the tensor to this rank's part: rows, or a run. */
-static void set_part(fsdp__param *param, const fsdp__mesh_info *mesh, bool flat)
+static void set_part(fsdp__param *param, const fsdp__mesh_info *mesh)
 {
     fsdp_tensor *tensor = param->sharded;
 
     tensor->offset += param->piece.at;
-    if (!flat) {
+    if (param->placement.kind == FSDP_SHARD) {
         tensor->shape[param->dim] = fsdp_shard_range(param->extent.rows, mesh->ranks, mesh->rank, &(int64_t){0});
         set_strides(tensor);
         return;
@@ -136,18 +136,15 @@ static void set_part(fsdp__param *param, const fsdp__mesh_info *mesh, bool flat)
 
 /* The model's tensor keeps its identity: from now on every field of the model, and an optimizer made earlier, see the
  * shard. Its bytes still lie where they were; fsdp__param_groups_allocate moves this rank's rows. */
-fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh, int64_t flat_chunk)
+fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh)
 {
     fsdp_tensor *tensor = param->sharded;
     fsdp_distribution distribution = {.ndim = tensor->ndim};
     fsdp_status status;
 
-    fsdp__mesh_info_place(mesh, param->dim, &distribution);
-    if (flat_chunk >= 0)
-        distribution.placements[distribution.placement_count - 1] =
-            (fsdp_placement){.kind = FSDP_FLAT, .first = param->flat_first, .chunk = flat_chunk};
+    fsdp__mesh_info_place(mesh, param->placement, &distribution);
     memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof(int64_t));
-    set_part(param, mesh, flat_chunk >= 0);
+    set_part(param, mesh);
     status = fsdp_tensor_set_distribution(tensor, &distribution);
     if (status != FSDP_OK)
         set_whole(param, &distribution);

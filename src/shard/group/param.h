@@ -30,13 +30,13 @@ typedef struct fsdp__param {
     char *unit_name;        /* of a flat group: dotted, from the module of the call */
     fsdp__param_field *fields;
     int64_t field_count, field_capacity;
-    int dim;             /* the dimension that is sharded */
-    fsdp__extent extent; /* of the unsharded parameter */
-    fsdp__piece piece;   /* this rank's: see layout.h; `in_shard` is 0 unless the group is flat */
-    int64_t chunk_numel; /* padded elements of one rank's part; flat group: this rank's, unpadded */
-    int64_t flat_first;  /* in a flat group: the element of the vector at which the parameter begins; else 0 */
-    size_t shard_offset, unsharded_offset;            /* bytes, in the group's regions */
-    size_t cast_offset;                               /* in the region of casts: cast.h */
+    int dim;                               /* the dimension that is sharded */
+    fsdp__extent extent;                   /* of the unsharded parameter */
+    fsdp__piece piece;                     /* this rank's: see layout.h; `in_shard` is 0 unless the group is flat */
+    int64_t chunk_numel;                   /* padded elements of one rank's part; flat group: this rank's, unpadded */
+    fsdp_placement placement;              /* over the shard group; `first` is 0 unless the group is flat */
+    size_t shard_offset, unsharded_offset; /* bytes, in the group's regions */
+    size_t cast_offset;                    /* in the region of casts: cast.h */
     fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; of sums of gradients */
     fsdp_gather_extension extension;                  /* `pre` NULL: none */
     size_t sent_offset;                               /* with extensions: bytes, in what a rank sends (encoded.h) */
@@ -53,10 +53,9 @@ void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor);
 /* Chooses another dimension to shard; before the group is laid out. */
 void fsdp__param_set_dim(fsdp__param *param, int dim);
 /* Turns the model's tensor into its distributed self: it gets the shape and distribution of this rank's rows, but not
- * the group's memory yet. So if it has values, rows of a later dimension than 0 still lie apart. Extent and piece must
- * be known. In a flat group, whose parts have `flat_chunk` elements (-1: the group is not flat), it becomes a run, of
- * one dimension. */
-fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh, int64_t flat_chunk);
+ * the group's memory yet. So if it has values, rows of a later dimension than 0 still lie apart. The group must
+ * be laid out. In a flat group it becomes a run, of one dimension. */
+fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh);
 /* Turns the tensor back into the plain whole one; only while the group has no memory. */
 void fsdp__param_unwrap(fsdp__param *param);
 void fsdp__param_release(fsdp__param *param);

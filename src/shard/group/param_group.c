@@ -16,15 +16,21 @@ fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor,
     return FSDP_OK;
 }
 
+/* Returns how many parameters lie in each buffer: one, or all. */
+static int64_t per_buffer(const fsdp__param_group *group)
+{
+    return group->param_count / group->buffer_count;
+}
+
 int64_t fsdp__param_buffer_index(const fsdp__param *param)
 {
-    return param->group->flat.on ? 0 : param - param->group->params;
+    return (param - param->group->params) / per_buffer(param->group);
 }
 
 int64_t fsdp__param_group_in_buffer(const fsdp__param_group *group, int64_t buffer, fsdp__param **out)
 {
-    *out = group->params + buffer;
-    return group->flat.on ? group->param_count : 1;
+    *out = group->params + buffer * per_buffer(group);
+    return per_buffer(group);
 }
 
 int64_t fsdp__param_group_holders(fsdp__param_group *group, fsdp__param **out)

@@ -49,7 +49,8 @@ typedef struct fsdp__partial_run fsdp__partial_run;
 
 typedef struct fsdp__param_group {
     struct fsdp__module_state *state; /* the state that it belongs to */
-    fsdp__flat flat;                  /* set before the group is laid out */
+    const fsdp__cut *cut;             /* set before the group is laid out; so is `flat`, which a flat group uses */
+    fsdp__flat flat;
     fsdp__param *params;
     int64_t param_count, param_capacity;
     /* Of a flat group: all parameters as one. Its `sharded` is what optimizers get, in place of the parameters' shards;

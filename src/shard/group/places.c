@@ -2,6 +2,7 @@
 #include "shard/group/places.h"
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "comm/internal.h"
 #include "shard/group/cast.h"
 
@@ -9,10 +10,11 @@ static fsdp_status lay_out_pieces(fsdp__param_group *group)
 {
     const fsdp__residence *r = &group->residence;
     const fsdp__layout_options options = {
-        .kind = group->flat.on ? FSDP__LAYOUT_FLAT : FSDP__LAYOUT_PER_PARAMETER,
+        .kind = group->cut->kind,
         .ranks = r->mesh.ranks,
         .rank = r->mesh.rank,
-        .unsharded_align = group->flat.on ? fsdp__flat_align(&group->flat, group->params[0].param_dtype) : 1};
+        .unsharded_align =
+            (int64_t)FSDP__MAX(group->flat.align / fsdp_dtype_size(group->params[0].param_dtype), (size_t)1)};
     fsdp__extent *extents = fsdp__calloc((size_t)group->param_count, sizeof *extents);
     fsdp__layout layout = {0};
     fsdp_status status;
@@ -27,15 +29,8 @@ static fsdp_status lay_out_pieces(fsdp__param_group *group)
 
         p->piece = layout.entries[i].piece;
         p->chunk_numel = layout.entries[i].chunk_numel;
-        if (group->flat.on)
-            p->flat_first = layout.entries[i].in_unsharded;
-        else
-            p->piece.in_shard = 0;
     }
-    group->buffers = group->flat.on ? &group->vector : group->params;
-    group->buffer_count = group->flat.on ? 1 : group->param_count;
-    if (group->flat.on)
-        fsdp__flat_lay_out(group, layout.shard_numel);
+    group->cut->lay_out(group, &layout);
 out:
     fsdp__layout_release(&layout);
     fsdp__free(extents);

@@ -33,7 +33,7 @@ static size_t place_bytes(const fsdp__param_group *group, int64_t buffer, fsdp__
 static size_t place_of(const fsdp__param *param, fsdp__gradient_use use)
 {
     const fsdp__param_group *group = param->group;
-    size_t offset = (size_t)param->flat_first * fsdp_dtype_size(dtype_of(param, use));
+    size_t offset = (size_t)param->placement.first * fsdp_dtype_size(dtype_of(param, use));
 
     for (int64_t i = 0; i < fsdp__param_buffer_index(param); i++)
         if (group->gradients[use].has_place[i])
@@ -255,7 +255,7 @@ static fsdp_status clear(const fsdp_tensor *vector, int64_t from, int64_t to)
 static bool lies_there(const fsdp_tensor *vector, const fsdp__param *param)
 {
     const fsdp_tensor *grad = fsdp__param_unreduced(param);
-    size_t at = (size_t)param->flat_first * fsdp_dtype_size(vector->dtype);
+    size_t at = (size_t)param->placement.first * fsdp_dtype_size(vector->dtype);
 
     return grad && grad->storage->data == (char *)vector->storage->data + at;
 }
@@ -281,8 +281,8 @@ static fsdp_status bring_there(const fsdp_tensor *vector, const fsdp__param *par
 
     if (lies_there(vector, param))
         return FSDP_OK;
-    FSDP_TRY(fsdp__tensor_create_view(vector->storage, vector->dtype, grad->ndim, grad->shape, NULL, param->flat_first,
-                                      &place));
+    FSDP_TRY(fsdp__tensor_create_view(vector->storage, vector->dtype, grad->ndim, grad->shape, NULL,
+                                      param->placement.first, &place));
     status = fsdp__tensor_copy(place, grad, false);
     fsdp_tensor_unref(place);
     return status;
@@ -294,10 +294,10 @@ static fsdp_status fill_vector(const fsdp__param_group *group, const fsdp_tensor
 
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
-        int64_t end = p->flat_first + fsdp__param_numel(p);
+        int64_t end = p->placement.first + fsdp__param_numel(p);
 
-        FSDP_TRY(clear(vector, at, p->flat_first));
-        FSDP_TRY(fsdp__param_unreduced(p) ? bring_there(vector, p) : clear(vector, p->flat_first, end));
+        FSDP_TRY(clear(vector, at, p->placement.first));
+        FSDP_TRY(fsdp__param_unreduced(p) ? bring_there(vector, p) : clear(vector, p->placement.first, end));
         at = end;
     }
     return clear(vector, at, vector->shape[0]);

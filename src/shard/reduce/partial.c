@@ -138,10 +138,8 @@ static fsdp_status copy(fsdp_stream *stream, const fsdp__partial *from, const fs
 static fsdp_status fill(const fsdp__param_group *group, const fsdp__partial *from, const fsdp__partial *to)
 {
     fsdp_stream *stream = fsdp_device_stream(group->residence.device);
-    const fsdp__partial_run *vector = &to->runs[0];
 
-    if (group->flat.on) /* padding lies between parameters, too */
-        FSDP_TRY(fsdp__launch_fill_run(stream, to->storage->data, vector->dtype, vector->numel, 0.0));
+    FSDP_TRY(fsdp__flat_clear(group, stream, to->storage->data, to->runs[0].dtype));
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
 

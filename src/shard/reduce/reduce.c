@@ -382,7 +382,8 @@ static void hold_partial(fsdp__reduction *r)
 fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_context *comm,
                                      const fsdp__reduce_settings *settings, bool *reduced)
 {
-    fsdp__reduction r = {.group = group, .comm = comm, .settings = settings, .together = group->flat.on};
+    fsdp__reduction r = {
+        .group = group, .comm = comm, .settings = settings, .together = group->buffers == &group->vector};
     fsdp_status status = FSDP_OK;
 
     *reduced = false;

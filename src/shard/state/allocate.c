@@ -27,7 +27,7 @@ static fsdp_status make_flat_parameter(fsdp__param_group *group)
     status = fsdp__tensor_create_view(storage, like->dtype, 1, &v->chunk_numel, NULL, 0, &v->sharded);
     fsdp__storage_unref(storage);
     FSDP_TRY(status);
-    fsdp__mesh_info_place(&group->residence.mesh, 0, &distribution);
+    fsdp__mesh_info_place(&group->residence.mesh, (fsdp_placement){.kind = FSDP_SHARD}, &distribution);
     FSDP_TRY(fsdp_tensor_set_distribution(v->sharded, &distribution));
     return fsdp__flat_parameter_own(group);
 }
@@ -56,7 +56,7 @@ fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
         p->group = group;
         status = fsdp__param_own_sharded(p);
         if (status == FSDP_OK) {
-            status = fsdp__param_shard(p, &group->residence.mesh, group->flat.on ? group->vector.chunk_numel : -1);
+            status = fsdp__param_shard(p, &group->residence.mesh);
             if (status == FSDP_OK)
                 continue;
             fsdp__param_disown(p);
@@ -175,9 +175,7 @@ static fsdp_status fill_shards(const fsdp__param_group *group, fsdp__storage *co
     const fsdp__residence *r = &group->residence;
     const fsdp__param *v = &group->vector;
 
-    if (group->flat.on) /* padding stays zero */
-        FSDP_TRY(fsdp__launch_fill_run(fsdp_device_stream(r->shard_device), fsdp__residence_shard(r, v), v->orig_dtype,
-                                       v->chunk_numel, 0.0));
+    FSDP_TRY(fsdp__flat_clear(group, fsdp_device_stream(r->shard_device), fsdp__residence_shard(r, v), v->orig_dtype));
     for (int64_t i = 0; i < group->param_count; i++)
         FSDP_TRY(fill_shard(r, &group->params[i], storages[i]));
     if (v->sharded)

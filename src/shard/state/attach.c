@@ -250,8 +250,8 @@ fsdp_status fsdp__module_state_check_slices(const fsdp__module_state *state)
             return FSDP_FAIL(FSDP_INVALID,
                              "reshard_after_forward_ranks %d does not divide the %d ranks of the shard group", k,
                              ranks);
-        if (k > 1 && k < ranks && group->flat.on)
-            return FSDP_FAIL(FSDP_UNSUPPORTED, "reshard_after_forward_ranks %d: a flat parameter keeps no slices", k);
+        if (k > 1 && k < ranks && group->cut->no_slices)
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "reshard_after_forward_ranks %d: %s", k, group->cut->no_slices);
     }
     return FSDP_OK;
 }

@@ -114,8 +114,8 @@ static fsdp_status check_param(const retyping *r, const fsdp__param *p)
     const fsdp_mp_policy *policy = &p->group->state->policy;
     fsdp_dtype dtype = policy->param_dtype ? policy->param_dtype : r->dtype;
 
-    if (p->group->flat.on)
-        return fail(p, "it lies in a flat parameter, whose places are of its dtype; change it before it is wrapped");
+    if (p->group->cut->no_retype)
+        return fail(p, p->group->cut->no_retype);
     if (p->unsharded && (fsdp__param_unreduced(p) || p->partial_used))
         return fail(p, "gradients wait to be reduced; call fsdp_module_synchronize_gradients, or drop them");
     if (is_held(p))

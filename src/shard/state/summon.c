@@ -128,8 +128,8 @@ static fsdp_status make_gathered(summoning *s, const fsdp__param *p, const fsdp_
     if (!part)
         return FSDP_OK;
     if (vector)
-        return fsdp__tensor_create_view(vector->storage, vector->dtype, like->ndim, like->shape, NULL, p->flat_first,
-                                        out);
+        return fsdp__tensor_create_view(vector->storage, vector->dtype, like->ndim, like->shape, NULL,
+                                        p->placement.first, out);
     FSDP_TRY(make_tensor(p->group->residence.shard_device, p, kind, out));
     add_buffer(s, fsdp__param_buffer(p), fsdp_tensor_data(part), *out);
     return FSDP_OK;
@@ -219,7 +219,7 @@ static fsdp_status make(summoning *s, fsdp__param_group *group)
     s->buffers = fsdp__calloc(2 * (size_t)group->param_count + 1, sizeof *s->buffers);
     if (!s->gathered || !s->buffers)
         return FSDP_NO_MEMORY;
-    if (group->flat.on)
+    if (group->buffers == &group->vector)
         FSDP_TRY(make_vectors(s, group));
     for (int64_t i = 0; i < group->param_count; i++)
         FSDP_TRY(make_param(s, &group->params[i], &s->gathered[2 * i]));
