@@ -132,6 +132,9 @@ typedef fsdp_status (*fsdp__module_visit)(void *arg, fsdp_module *module, const 
 fsdp_status fsdp__module_walk(fsdp_module *root, fsdp__module_visit visit, void *arg);
 /* The same, children before parents. */
 fsdp_status fsdp__module_walk_up(fsdp_module *root, fsdp__module_visit visit, void *arg);
+/* Returns the dotted name of what `module`, whose own dotted name is given, holds under `name`. The caller frees it.
+ * NULL when out of memory. */
+char *fsdp__dotted(const char *module, const char *name);
 
 /* Fills elements [first, first + numel) of the parameter's global row-major order, which is what fsdp_module_initialize
  * does for a shard. `data` is f32, bf16 or f16 on `device`. */

@@ -28,6 +28,11 @@ static fsdp_status first_time(fsdp__pointer_table *seen, const void *key, bool *
     return FSDP_OK;
 }
 
+char *fsdp__dotted(const char *module, const char *name)
+{
+    return fsdp__sprintf("%s%s%s", module, *module ? "." : "", name);
+}
+
 static fsdp_status step(walk *w, fsdp_module *module, const char *name)
 {
     bool first;
@@ -39,7 +44,7 @@ static fsdp_status step(walk *w, fsdp_module *module, const char *name)
         FSDP_TRY(w->visit(w->arg, module, name));
     for (int64_t i = 0; i < module->parts->child_count; i++) {
         const fsdp__child_slot *child = &module->parts->children[i];
-        char *path = fsdp__sprintf("%s%s%s", name, *name ? "." : "", child->name);
+        char *path = fsdp__dotted(name, child->name);
         fsdp_status status = path ? step(w, child->module, path) : FSDP_NO_MEMORY;
 
         fsdp__free(path);
@@ -85,7 +90,7 @@ static fsdp_status add(collection *c, const char *module_name, const char *name,
         return FSDP_OK;
     if (fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items) != 0)
         return FSDP_NO_MEMORY;
-    full = fsdp__sprintf("%s%s%s", module_name, *module_name ? "." : "", name);
+    full = fsdp__dotted(module_name, name);
     if (!full)
         return FSDP_NO_MEMORY;
     c->list.items[c->list.count++] = (fsdp_parameter){full, fsdp_tensor_ref(tensor)};

@@ -13,7 +13,7 @@ static bool is_added(const fsdp_state_dict *state, const fsdp_tensor *tensor)
 
 static fsdp_status add_named(fsdp_state_dict *state, const char *module, const char *name, fsdp_tensor *tensor)
 {
-    char *full = *module ? fsdp__sprintf("%s.%s", module, name) : fsdp__strdup(name);
+    char *full = fsdp__dotted(module, name);
     fsdp_status status;
 
     if (!full)

@@ -17,14 +17,9 @@ typedef struct naming {
     fsdp_state_dict *out;
 } naming;
 
-static char *join(const char *module, const char *name)
-{
-    return *module ? fsdp__sprintf("%s.%s", module, name) : fsdp__strdup(name);
-}
-
 static fsdp_status add_joined(fsdp_state_dict *out, const char *module, const char *name, fsdp_tensor *tensor)
 {
-    char *full = join(module, name);
+    char *full = fsdp__dotted(module, name);
     fsdp_status status = full ? fsdp_state_dict_add(out, full, tensor) : FSDP_NO_MEMORY;
 
     fsdp__free(full);

@@ -108,12 +108,6 @@ static fsdp_status check_placement(const selection *sel, const char *name, const
     return FSDP_OK;
 }
 
-/* Returns the dotted name, from the module of the call. */
-static char *full_name(const selection *sel, const char *name)
-{
-    return fsdp__sprintf("%s%s%s", sel->path, *sel->path ? "." : "", name);
-}
-
 /* Gives the placement that the caller wants, by default dimension 0 of the call's mesh. */
 static fsdp_status choose_placement(const selection *sel, const char *name, const fsdp_tensor *t,
                                     fsdp_shard_placement *out)
@@ -124,7 +118,7 @@ static fsdp_status choose_placement(const selection *sel, const char *name, cons
     *out = (fsdp_shard_placement){.mesh = sel->mesh};
     if (!sel->options->placement)
         return FSDP_OK;
-    full = full_name(sel, name);
+    full = fsdp__dotted(sel->path, name);
     if (!full)
         return FSDP_NO_MEMORY;
     status = sel->options->placement(sel->options->placement_arg, full, t, out);
@@ -152,7 +146,7 @@ static fsdp_status choose_extension(const selection *sel, const fsdp_module *mod
             *out = *o->gather_extension;
         return FSDP_OK;
     }
-    full = full_name(sel, slot->name);
+    full = fsdp__dotted(sel->path, slot->name);
     if (!full)
         return FSDP_NO_MEMORY;
     if (o->extends(o->extends_arg, full, t))
@@ -180,7 +174,7 @@ static fsdp_status select_new(selection *sel, const fsdp_module *module, const f
     (*out)->param_dtype = policy->param_dtype ? policy->param_dtype : t->dtype;
     (*out)->reduce_dtype = policy->reduce_dtype ? policy->reduce_dtype : t->dtype;
     if (sel->flat) {
-        (*out)->unit_name = full_name(sel, slot->name);
+        (*out)->unit_name = fsdp__dotted(sel->path, slot->name);
         if (!(*out)->unit_name)
             return FSDP_NO_MEMORY;
     }
@@ -220,7 +214,7 @@ static fsdp_status select_child(selection *sel, const fsdp__child_slot *child)
 
     if (fsdp__module_state_of(child->module))
         return FSDP_OK;
-    below = fsdp__sprintf("%s%s%s", path, *path ? "." : "", child->name);
+    below = fsdp__dotted(path, child->name);
     if (!below)
         return FSDP_NO_MEMORY;
     sel->path = below;

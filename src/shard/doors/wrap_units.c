@@ -269,7 +269,7 @@ static fsdp_status collect_parameter(collection *c, const char *path, const fsdp
         return FSDP_NO_MEMORY;
     if (*taken)
         return FSDP_OK;
-    name = fsdp__sprintf("%s%s%s", path, *path ? "." : "", slot->name);
+    name = fsdp__dotted(path, slot->name);
     if (!name)
         return FSDP_NO_MEMORY;
     list->items[list->count++] = (fsdp_parameter){name, fsdp_tensor_ref(t)};
@@ -298,7 +298,7 @@ static fsdp_status collect(collection *c, fsdp_module *module, const char *path)
 
         if (!enters(c, child->module))
             continue;
-        below = fsdp__sprintf("%s%s%s", path, *path ? "." : "", child->name);
+        below = fsdp__dotted(path, child->name);
         status = below ? collect(c, child->module, below) : FSDP_NO_MEMORY;
         fsdp__free(below);
         FSDP_TRY(status);

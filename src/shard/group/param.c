@@ -49,7 +49,7 @@ size_t fsdp__param_padded_bytes(const fsdp__param *param, int ranks, fsdp_dtype 
 
 fsdp_status fsdp__param_set_name(fsdp__param *param, const char *module, const char *field)
 {
-    char *name = fsdp__sprintf("%s%s%s", module, *module ? "." : "", field);
+    char *name = fsdp__dotted(module, field);
 
     if (!name)
         return FSDP_NO_MEMORY;

@@ -125,7 +125,7 @@ static fsdp_status add(collection *c, const char *path, const fsdp__parameter_sl
         return FSDP_OK;
     *mark = 1;
     e = &c->map.items[c->map.count++];
-    *e = (fsdp_shard_map_entry){.name = fsdp__sprintf("%s%s%s", path, *path ? "." : "", slot->name)};
+    *e = (fsdp_shard_map_entry){.name = fsdp__dotted(path, slot->name)};
     return e->name ? fill(c, t, e) : FSDP_NO_MEMORY;
 }
 
