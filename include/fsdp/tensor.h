@@ -101,7 +101,7 @@ FSDP_API bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor);
 FSDP_API void *fsdp_tensor_data(const fsdp_tensor *tensor);
 
 /* Copy all elements from the tensor to the host (read) or from the host to it (write), in row-major order, converting
- * from or to `dtype`. `data` holds numel elements. [blocks] */
+ * from or to `dtype`. `data` holds numel elements, and is the caller's again on return. [blocks] */
 FSDP_API fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data);
 FSDP_API fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void *data);
 /* Reads the element of a tensor that has exactly one. [blocks] */

@@ -51,6 +51,9 @@ typedef struct fsdp__backend {
     /* Copy bytes between the host and the device, in stream order. NULL: nothing is copied. */
     fsdp_status (*copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
     fsdp_status (*copy_to_host)(fsdp_stream *stream, void *host, const void *device, size_t bytes);
+    /* Optional. Copies from any memory of the host, in a stream that the caller has entered: the memory has been read on
+     * return, and the device has the bytes in stream order. NULL: the host waits for a copy. */
+    fsdp_status (*hand_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
     /* Copy from inside the stream's work, in the calling thread: after what that work has started, and done on return.
      * Here the stream's scratch is memory of the device. NULL: nothing is copied. */
     fsdp_status (*run_copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);

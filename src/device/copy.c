@@ -83,6 +83,33 @@ fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *devi
     return queue(stream, stream->device->backend->copy_to_host, host, device, bytes, "copy to the host");
 }
 
+/* Hands bytes to a stream that was entered. Their memory is read in this thread, so the stream is not told to use it.
+ */
+static fsdp_status hand_now(fsdp_stream *stream, void *device, const void *host, size_t bytes)
+{
+    fsdp_status status =
+        FSDP__ASK(COPY_BEGUN, .stream = stream, .memory = device, .bytes = bytes, .name = "copy from the host");
+
+    if (status == FSDP_OK)
+        status = stream->device->backend->hand_to_device(stream, device, host, bytes);
+    FSDP__TELL(COPY_DONE, .stream = stream, .memory = device, .bytes = bytes, .name = "copy from the host");
+    return status;
+}
+
+fsdp_status fsdp__hand_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
+{
+    fsdp_status status, done;
+
+    if (bytes > 0 && stream->device->backend->hand_to_device && fsdp__stream_enter(stream)) {
+        status = hand_now(stream, device, host, bytes);
+        fsdp__stream_leave(stream);
+        return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    status = fsdp__copy_to_device(stream, device, host, bytes);
+    done = fsdp_stream_synchronize(stream); /* also for what was queued before a failure */
+    return status != FSDP_OK ? status : done;
+}
+
 fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
     return run(stream, stream->device->backend->run_copy_to_device, device, host, bytes, "copy from the host");

@@ -165,13 +165,17 @@ static fsdp_status copy_packed(const fsdp_tensor *tensor, const packed *elements
     return launch_copy(tensor->storage->device, &args);
 }
 
-/* Copies bytes as they are; nothing happens on the meta device. */
+/* Copies bytes as they are, and is done with the host's memory on return; nothing happens on the meta device. */
 static fsdp_status copy_bytes(fsdp_device *device, void *on_device, void *on_host, size_t bytes, bool to_device)
 {
     fsdp_stream *stream = fsdp_device_stream(device);
+    fsdp_status status, done;
 
-    return to_device ? fsdp__copy_to_device(stream, on_device, on_host, bytes)
-                     : fsdp__copy_to_host(stream, on_host, on_device, bytes);
+    if (to_device)
+        return fsdp__hand_to_device(stream, on_device, on_host, bytes);
+    status = fsdp__copy_to_host(stream, on_host, on_device, bytes);
+    done = fsdp_stream_synchronize(stream); /* also for what was queued before a failure */
+    return status != FSDP_OK ? status : done;
 }
 
 /* Copies on a device that the host cannot reach: its kernels handle strides and conversion, next to the tensor. */
@@ -195,7 +199,7 @@ out:
     return status;
 }
 
-/* Copies, and is done on return: the caller's memory is free again, and what it reads there is right. */
+/* Copies between the tensor and the host, whose memory is the caller's again on return. */
 static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data, bool to_tensor)
 {
     fsdp_device *device = tensor->storage->device;
@@ -204,11 +208,11 @@ static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
 
     if (!fsdp__device_has_bytes(device)) /* dry: see fsdp__dry */
         return copy_bytes(device, fsdp_tensor_data(tensor), data, host.bytes, to_tensor);
-    status = fsdp__device_host_access(device) ? copy_packed(tensor, &host, to_tensor)
-                                              : copy_through_device(tensor, &host, to_tensor);
+    if (!fsdp__device_host_access(device))
+        return copy_through_device(tensor, &host, to_tensor);
+    status = copy_packed(tensor, &host, to_tensor);
     done = fsdp_stream_synchronize(fsdp_device_stream(device)); /* also for what was queued before a failure */
-    status = status != FSDP_OK ? status : done;
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+    return status != FSDP_OK ? status : done;
 }
 
 fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data)

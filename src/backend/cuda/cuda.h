@@ -15,6 +15,9 @@
 #include "device/impl.h"
 #include "device/worker.h"
 
+#define FSDP__CUDA_PIECES 4
+#define FSDP__CUDA_PIECE_BYTES ((size_t)1 << 20)
+
 /* A place in a stream; see cuda_event.c. */
 typedef struct fsdp__cuda_moment {
     fsdp__moment base;
@@ -36,10 +39,19 @@ typedef struct fsdp__cuda_state {
     void (*products_free)(void *products);
 } fsdp__cuda_state;
 
+/* Pinned memory through which a stream copies: see [Note: pageable memory] in cuda_copy.c. */
+typedef struct fsdp__cuda_pieces {
+    char *memory;                        /* NULL: there was no such copy yet */
+    cudaEvent_t used[FSDP__CUDA_PIECES]; /* after the last copies of each */
+    int now;                             /* which is being filled on the way to the device, */
+    size_t filled;                       /* and how far */
+} fsdp__cuda_pieces;
+
 typedef struct fsdp__cuda_stream {
     fsdp_stream base;
     cudaStream_t native;
     fsdp__worker worker;
+    fsdp__cuda_pieces pieces;
 } fsdp__cuda_stream;
 
 static inline fsdp__cuda_state *fsdp__cuda_state_of(const fsdp_device *device)
@@ -94,5 +106,8 @@ fsdp_status fsdp__cuda_copy_to_device(fsdp_stream *stream, void *device, const v
 fsdp_status fsdp__cuda_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 fsdp_status fsdp__cuda_run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
 fsdp_status fsdp__cuda_run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
+fsdp_status fsdp__cuda_hand_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
+/* Frees what copies of the stream have made; its work is done. */
+void fsdp__cuda_pieces_free(fsdp__cuda_stream *stream);
 
 #endif

@@ -154,6 +154,7 @@ static const fsdp__backend backend = {
     .host_unregister = fsdp__cuda_host_unregister,
     .copy_to_device = fsdp__cuda_copy_to_device,
     .copy_to_host = fsdp__cuda_copy_to_host,
+    .hand_to_device = fsdp__cuda_hand_to_device,
     .run_copy_to_device = fsdp__cuda_run_copy_to_device,
     .run_copy_to_host = fsdp__cuda_run_copy_to_host,
     .stream_settle = fsdp__cuda_stream_settle,

@@ -51,6 +51,7 @@ void fsdp__cuda_stream_free(fsdp_stream *base)
     if (stream->native) {
         (void)fsdp__cuda_use(device);
         FSDP__CUDA_GIVE_BACK(device, cudaStreamSynchronize(stream->native));
+        fsdp__cuda_pieces_free(stream);
         FSDP__CUDA_GIVE_BACK(device, cudaStreamDestroy(stream->native));
     }
     fsdp__free(stream);

@@ -13,6 +13,7 @@
 #ifndef TESTS_FAKECUDA_CONTROL_H
 #define TESTS_FAKECUDA_CONTROL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -34,6 +35,7 @@
     X(cudaFreeHost)                         \
     X(cudaHostRegister)                     \
     X(cudaHostUnregister)                   \
+    X(cudaPointerGetAttributes)             \
     X(cudaMemcpyAsync)                      \
     X(cudaMemsetAsync)                      \
     X(cudaStreamCreateWithPriority)         \
@@ -65,6 +67,10 @@
     X(cublasLtMatmul)                       \
     X(kernel)
 
+typedef struct fakecuda_copies {
+    long to_device, to_host;
+} fakecuda_copies;
+
 typedef struct fakecuda_control {
     const char *const *calls; /* their names; ends with NULL */
     /* Makes the n-th use (from 1, counted from now on) of a call fail with this error (a cudaError_t); 0: none does.
@@ -81,6 +87,11 @@ typedef struct fakecuda_control {
     long (*live)(char *text, size_t bytes);
     /* Returns the most bytes that a device has given out since this was last called. */
     size_t (*peak)(int device);
+    /* Returns how many copies have gone to the device and to the host since this was last called for the same kind of
+     * the host's memory. */
+    fakecuda_copies (*copies)(bool pinned);
+    /* Makes a stream (a cudaStream_t) wait until `*open` is not 0. */
+    void (*hold)(void *stream, const atomic_int *open);
 } fakecuda_control;
 
 extern const fakecuda_control fakecuda;

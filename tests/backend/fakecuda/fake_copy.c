@@ -46,6 +46,21 @@ static bool agrees(enum cudaMemcpyKind kind, const fake_place *to, const fake_pl
     return false;
 }
 
+static atomic_long counted[2][2]; /* [pinned][to the device] */
+
+fakecuda_copies fake_copies(bool pinned)
+{
+    return (fakecuda_copies){.to_device = atomic_exchange(&counted[pinned][1], 0),
+                             .to_host = atomic_exchange(&counted[pinned][0], 0)};
+}
+
+/* Counts a copy between the device and the host. */
+static void count(enum cudaMemcpyKind kind, const fake_place *host)
+{
+    if (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToHost)
+        atomic_fetch_add(&counted[host->found][kind == cudaMemcpyHostToDevice], 1);
+}
+
 /* From memory of the host that is not pinned the bytes are taken now; to such memory they are copied before this
  * returns. All else is in the order of the stream. */
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
@@ -61,6 +76,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
         return cudaSuccess;
     if (!dst || !src || (to.found && !to.whole) || (from.found && !from.whole) || !agrees(kind, &to, &from))
         return fake_error(cudaErrorInvalidValue);
+    count(kind, kind == cudaMemcpyHostToDevice ? &from : &to);
     if (!from.found) {
         c.staged = malloc(bytes);
         if (!c.staged)

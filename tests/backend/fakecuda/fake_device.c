@@ -354,4 +354,6 @@ const fakecuda_control fakecuda = {
     .set_memory = set_memory,
     .live = live,
     .peak = fake_peak,
+    .copies = fake_copies,
+    .hold = fake_stream_hold,
 };

@@ -290,6 +290,18 @@ cudaError_t cudaHostUnregister(void *pointer)
     return begun;
 }
 
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *pointer)
+{
+    fake_place place = fake_find(pointer, 1);
+
+    FAKE_BEGIN(cudaPointerGetAttributes);
+    *out = (struct cudaPointerAttributes){.type = !place.found ? cudaMemoryTypeUnregistered
+                                                  : place.kind <= FAKE_DEVICE_MEMORY_OF_STREAM ? cudaMemoryTypeDevice
+                                                                                               : cudaMemoryTypeHost,
+                                          .device = place.found ? place.device : -1};
+    return cudaSuccess;
+}
+
 void fake_forget_memory(void)
 {
     while (ranges) {
