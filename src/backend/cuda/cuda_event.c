@@ -166,7 +166,6 @@ fsdp_status fsdp__cuda_stream_await(fsdp_stream *base, fsdp__mark mark)
     if (mark.line == stream->worker.line) /* in order anyway */
         return FSDP_OK;
     if (fsdp__mark_is_passed(mark) && fsdp__worker_enter(&stream->worker)) {
-        fsdp_clear_error();
         status = await(base, mark);
         if (status != FSDP_OK) /* as in the queue: whoever synchronizes with this stream hears of it */
             fsdp__worker_fail(&stream->worker, status);
