@@ -339,10 +339,11 @@ static int64_t faults(void)
 
 static _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES];
 
-static fsdp_status time_kernel(fsdp__probe_event *e)
+static fsdp_status time_kernel(void *arg, fsdp__probe_event *e)
 {
     static _Thread_local int64_t begun;
 
+    (void)arg;
     if (e->point == FSDP__POINT_KERNEL_BEGUN)
         begun = e->ns;
     else if (e->kind < FSDP__KERNELS)

@@ -21,6 +21,7 @@ struct fsdp_context {
     fsdp_log_level log_level;
     fsdp_log_sink log_sink;
     void *log_arg;
+    fsdp__subscriber subscribers; /* the first one is the log */
     fsdp__heart own_heart, *heart;
     struct {
         void *state;
@@ -97,6 +98,7 @@ void fsdp_context_free(fsdp_context *context)
     for (int slot = FSDP__SLOTS - 1; slot >= 0; slot--)
         if (context->slots[slot].state && context->slots[slot].free_state)
             context->slots[slot].free_state(context->slots[slot].state);
+    fsdp__subscribers_free(&context->subscribers);
     pthread_mutex_destroy(&context->log_mutex);
     fsdp__free(context);
 }
@@ -217,6 +219,17 @@ static void write_to_stderr(void *arg, fsdp_log_level level, const char *line)
     }
 }
 
+/* Logs what happens to groups of parameters, and the collectives that move tensors, in their order. */
+static fsdp_status log_event(void *arg, fsdp__probe_event *e)
+{
+    if (e->point == FSDP__POINT_SHARD_CHANGED && e->number > 0)
+        fsdp_log(arg, FSDP_LOG_DEBUG, "%s '%s' (%s)", e->word, e->name ? e->name : "?", e->phase);
+    if (e->point == FSDP__POINT_COLLECTIVE_ISSUED && e->dtype != FSDP_DTYPE_NONE && e->ranks > 1)
+        fsdp_log(arg, FSDP_LOG_DEBUG, "%s: %lld %s over %d ranks of group '%s'", e->word,
+                 (long long)(e->bytes / fsdp_dtype_size(e->dtype)), fsdp_dtype_name(e->dtype), e->ranks, e->group);
+    return FSDP_OK;
+}
+
 void fsdp_context_set_log(fsdp_context *context, fsdp_log_level level, fsdp_log_sink sink, void *arg)
 {
     pthread_mutex_lock(&context->log_mutex);
@@ -224,11 +237,16 @@ void fsdp_context_set_log(fsdp_context *context, fsdp_log_level level, fsdp_log_
     context->log_sink = sink ? sink : write_to_stderr;
     context->log_arg = sink ? arg : NULL;
     pthread_mutex_unlock(&context->log_mutex);
+    context->subscribers.see = log_event;
+    context->subscribers.arg = context;
+    fsdp__listen(&context->subscribers, level >= FSDP_LOG_DEBUG ? FSDP__POINT_BIT(FSDP__POINT_SHARD_CHANGED) |
+                                                                      FSDP__POINT_BIT(FSDP__POINT_COLLECTIVE_ISSUED)
+                                                                : 0);
 }
 
-bool fsdp__log_shows(const fsdp_context *context, fsdp_log_level level)
+fsdp__subscriber *fsdp__context_subscribers(const fsdp_context *context)
 {
-    return level <= context->log_level; /* only this thread changes it */
+    return (fsdp__subscriber *)(uintptr_t)&context->subscribers;
 }
 
 /* What does not fit loses its middle: the reason of an error stands at the end. */

@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "fsdp/context.h"
+#include "base/probe.h"
 
 typedef enum fsdp__slot {
     FSDP__SLOT_HEART,    /* comm/: what holds the memory of the heart. Freed last: workers of devices beat it */
@@ -50,10 +50,14 @@ fsdp__activity fsdp__context_set_activity(fsdp_context *context, fsdp__activity 
 void fsdp__context_set_heart(fsdp_context *context, fsdp__heart *heart);
 /* Attaches `state`, which the context owns from now on. The slot must be empty. */
 void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *));
-/* Returns whether anybody gets lines of `level`: lines that nobody reads need not be made. Call it on the context's own
- * thread. */
-bool fsdp__log_shows(const fsdp_context *context, fsdp_log_level level);
 /* Logs a warning in a process that has no context yet; it goes where the log goes by default. */
 void fsdp__warn(const char *format, ...) FSDP_PRINTF(1, 2);
+
+/* ---- for probe.c ---- */
+
+/* Returns the first subscriber of the context: its log. */
+fsdp__subscriber *fsdp__context_subscribers(const fsdp_context *context);
+/* Frees those behind it. */
+void fsdp__subscribers_free(fsdp__subscriber *list);
 
 #endif

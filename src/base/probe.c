@@ -1,23 +1,106 @@
 /* probe.c - the subscribers. */
 #include "base/probe.h"
 
+#include <pthread.h>
+
+#include "base/alloc.h"
+#include "base/context.h"
+
 _Atomic uint64_t fsdp__probed;
-static fsdp__subscriber *first, **end = &first;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int listeners[FSDP__POINTS]; /* how many listen to each; guarded by the mutex */
+static fsdp__subscriber everywhere; /* the first in the list of those that are told of the whole process */
+
+void fsdp__listen(fsdp__subscriber *subscriber, uint64_t points)
+{
+    uint64_t before, probed = 0;
+
+    pthread_mutex_lock(&mutex);
+    before = atomic_exchange(&subscriber->points, points);
+    for (int point = 0; point < FSDP__POINTS; point++) {
+        listeners[point] += (int)(points >> point & 1) - (int)(before >> point & 1);
+        if (listeners[point] > 0)
+            probed |= FSDP__POINT_BIT(point);
+    }
+    atomic_store_explicit(&fsdp__probed, probed, memory_order_relaxed);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* Puts a subscriber, which hears nothing yet, behind the last one of a list. */
+static void append(fsdp__subscriber *list, fsdp__subscriber *subscriber)
+{
+    pthread_mutex_lock(&mutex);
+    while (list->next)
+        list = list->next;
+    list->next = subscriber;
+    pthread_mutex_unlock(&mutex);
+}
 
 void fsdp__subscribe(fsdp__subscriber *subscriber)
 {
-    *end = subscriber;
-    end = &subscriber->next;
-    atomic_fetch_or_explicit(&fsdp__probed, subscriber->points, memory_order_relaxed);
+    uint64_t points = atomic_exchange(&subscriber->points, 0);
+
+    append(&everywhere, subscriber);
+    fsdp__listen(subscriber, points);
 }
 
-fsdp_status fsdp__probe(fsdp__probe_event *event)
+/* ---- the subscribers of a context, whose places stay as long as it does: a thread may be about to look at one ---- */
+
+fsdp__subscriber *fsdp__context_subscribe(fsdp_context *context, uint64_t points,
+                                          fsdp_status (*see)(void *arg, fsdp__probe_event *event), void *arg)
 {
-    for (const fsdp__subscriber *s = first; s; s = s->next) {
-        fsdp_status status = s->points & FSDP__POINT_BIT(event->point) ? s->see(event) : FSDP_OK;
+    fsdp__subscriber *list = fsdp__context_subscribers(context), *free_place = list->next;
+
+    while (free_place && free_place->see)
+        free_place = free_place->next;
+    if (!free_place) {
+        free_place = fsdp__calloc(1, sizeof *free_place);
+        if (!free_place)
+            return NULL;
+        append(list, free_place);
+    }
+    free_place->see = see;
+    free_place->arg = arg;
+    fsdp__listen(free_place, points);
+    return free_place;
+}
+
+void fsdp__unsubscribe(fsdp__subscriber *subscriber)
+{
+    if (!subscriber)
+        return;
+    fsdp__listen(subscriber, 0);
+    subscriber->see = NULL;
+}
+
+void fsdp__subscribers_free(fsdp__subscriber *list)
+{
+    fsdp__listen(list, 0);
+    for (fsdp__subscriber *s = list->next, *next; s; s = next) {
+        next = s->next;
+        fsdp__listen(s, 0);
+        fsdp__free(s);
+    }
+}
+
+/* ---- at a point ---- */
+
+static fsdp_status tell(fsdp__subscriber *list, fsdp__probe_event *event)
+{
+    for (fsdp__subscriber *s = list; s; s = s->next) {
+        fsdp_status status = s->points & FSDP__POINT_BIT(event->point) ? s->see(s->arg, event) : FSDP_OK;
 
         if (status != FSDP_OK)
             return status;
     }
     return FSDP_OK;
+}
+
+fsdp_status fsdp__probe(fsdp__probe_event *event)
+{
+    fsdp_status status = tell(&everywhere, event);
+
+    if (status == FSDP_OK && event->context)
+        status = tell(fsdp__context_subscribers(event->context), event);
+    return status;
 }

@@ -14,8 +14,9 @@
 #include <stdbool.h>
 
 #include "fsdp/context.h"
+#include "fsdp/dtype.h"
 
-/* Each names the fields of its event that are set. context: at those of memory and of order, and where no stream is. */
+/* Each names the fields of its event that are set. context: at all but those of the process and of a run. */
 typedef enum fsdp__point {
     /* ---- the process ---- */
     FSDP__POINT_CONTEXT_OPENED, /* [asks] context: it was made from the environment, and nothing was done with it */
@@ -68,7 +69,10 @@ typedef enum fsdp__point {
 
     /* ---- collectives: object, the group ---- */
     FSDP__POINT_COLLECTIVE_CALLED, /* [asks] before it has a number */
-    /* group (its name), name, label, number (of the group's calls, from 1), stream (NULL: the host alone), ns */
+    /* group (its name), name, label, number (of the group's calls, from 1), stream (NULL: the host alone), ns;
+     * kind: fsdp_collective, or FSDP_COLLECTIVES for calls that are none of them, and word: its name; ranks of the
+     * group; bytes: those of the larger side, with padding, and their dtype where all have one. Calls with neither
+     * bytes nor a dtype move no tensors. */
     FSDP__POINT_COLLECTIVE_ISSUED,
     FSDP__POINT_COLLECTIVE_BEGUN, /* it is the turn of this call */
     FSDP__POINT_COLLECTIVE_DONE,
@@ -81,8 +85,10 @@ typedef enum fsdp__point {
     FSDP__POINT_ORDER_ACQUIRED,  /* the same */
 
     /* ---- a run ---- */
-    FSDP__POINT_SHARD_CHANGED, /* name (of the module, or NULL), kind: fsdp_shard_event, object: its state, ns */
-    FSDP__POINT_STEP_BEGUN,    /* of an optimizer, object: ns */
+    /* Groups of parameters. context, name (of the module, or NULL), kind: fsdp_shard_event, and word: its name, phase:
+     * of the module's training, number: how many groups there are, object: the state, ns */
+    FSDP__POINT_SHARD_CHANGED,
+    FSDP__POINT_STEP_BEGUN, /* of an optimizer, object: ns */
     FSDP__POINT_STEP_DONE,
     FSDP__POINT_BATCH_BEGUN, /* on the thread that makes it: object (its ring), number, ns */
     FSDP__POINT_BATCH_DONE,
@@ -101,25 +107,37 @@ typedef struct fsdp__probe_event {
     struct fsdp_event *event;
     const void *object, *memory, *from;
     size_t bytes;
-    const char *name, *label, *group;
+    const char *name, *label, *group, *word, *phase;
     uint64_t number;
     int64_t ns;
+    int ranks;
+    fsdp_dtype dtype;
 } fsdp__probe_event;
 
 typedef struct fsdp__subscriber {
-    uint64_t points; /* the sum of FSDP__POINT_BIT of each that it listens to */
+    _Atomic uint64_t points; /* the sum of FSDP__POINT_BIT of each that it listens to */
     /* What it returns counts at points that ask; FSDP_OK elsewhere. */
-    fsdp_status (*see)(fsdp__probe_event *event);
-    struct fsdp__subscriber *next; /* for probe.c */
+    fsdp_status (*see)(void *arg, fsdp__probe_event *event);
+    void *arg;
+    struct fsdp__subscriber *_Atomic next; /* for probe.c */
 } fsdp__subscriber;
 
 #define FSDP__POINT_BIT(point) ((uint64_t)1 << (point))
 
-/* Adds a subscriber, which is told from now on as long as the process lives. Call it while the process has one thread,
- * as in a constructor. */
+/* Adds a subscriber, which is told of the whole process as long as that lives. [thread-safe] */
 void fsdp__subscribe(fsdp__subscriber *subscriber);
+/* Tells `see` from now on of what happens in a context. Returns NULL, with a last error, when out of memory. Call it on
+ * the context's own thread. */
+fsdp__subscriber *fsdp__context_subscribe(fsdp_context *context, uint64_t points,
+                                          fsdp_status (*see)(void *arg, fsdp__probe_event *event), void *arg);
+/* Ends that; NULL is allowed. A subscriber may do so while it is told. Nobody may be at a point that it listens to on
+ * another thread: before it ends, what it has heard of streams is waited for. */
+void fsdp__unsubscribe(fsdp__subscriber *subscriber);
 
 /* ---- for the product ---- */
+
+/* Changes what a subscriber listens to. */
+void fsdp__listen(fsdp__subscriber *subscriber, uint64_t points);
 
 extern _Atomic uint64_t fsdp__probed; /* the points that somebody listens to */
 

@@ -109,8 +109,9 @@ static void forget(const void *device)
     fsdp__free(d);
 }
 
-static fsdp_status see(fsdp__probe_event *e)
+static fsdp_status see(void *arg, fsdp__probe_event *e)
 {
+    (void)arg;
     if (atomic_load_explicit(&count, memory_order_relaxed) == 0)
         return FSDP_OK;
     if (e->point == FSDP__POINT_DEVICE_CLOSED)

@@ -10,7 +10,7 @@
 #include "comm/internal.h"
 #include "device/device.h"
 
-static fsdp_status see(fsdp__probe_event *e)
+static fsdp_status see(void *arg, fsdp__probe_event *e)
 {
     const char *races = getenv("FSDP_TEST_RACES"), *name = getenv("FSDP_TEST_DEVICE"),
                *machines = getenv("FSDP_TEST_MACHINES");
@@ -18,6 +18,7 @@ static fsdp_status see(fsdp__probe_event *e)
     int ranks = fsdp_context_world_size(context), count = machines ? atoi(machines) : 1;
     fsdp_device *device;
 
+    (void)arg;
     if (count > 1 && ranks % count == 0)
         fsdp__context_add_by_machine(context, ranks / count);
     if (races && strcmp(races, "1") == 0)

@@ -150,8 +150,9 @@ static void borrow(const void *object)
 
 /* ---- the subscriber ---- */
 
-static fsdp_status see(fsdp__probe_event *event)
+static fsdp_status see(void *arg, fsdp__probe_event *event)
 {
+    (void)arg;
     switch (event->point) {
     case FSDP__POINT_ALLOCATION:
         return fires(FSDP__FAULT_ALLOCATION) ? FSDP_FAIL(FSDP_NO_MEMORY, "fault injected") : FSDP_OK;

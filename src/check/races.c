@@ -406,12 +406,12 @@ static const handler handlers[FSDP__POINTS] = {
     [FSDP__POINT_ORDER_ACQUIRED] = acquire,
 };
 
-static fsdp_status see(fsdp__probe_event *e)
+static fsdp_status see(void *arg, fsdp__probe_event *e)
 {
-    const fsdp_context *context = e->context ? e->context : e->stream->device->context;
-    const fsdp__race_rank *rank = fsdp__context_get(context, FSDP__SLOT_WATCHER);
+    const fsdp__race_rank *rank = fsdp__context_get(e->context, FSDP__SLOT_WATCHER);
     fsdp_status status;
 
+    (void)arg;
     if (!rank)
         return FSDP_OK;
     fsdp__races_lock(rank);

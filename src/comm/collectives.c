@@ -56,16 +56,6 @@ static int64_t bytes_of(const fsdp__call *call)
     return call->count * (int64_t)fsdp_dtype_size(call->dtype);
 }
 
-/* Logs the call, for readers who follow the order of calls. `count`: elements of the larger side, including padding. */
-static void log_call(const fsdp_process_group *group, fsdp_collective kind, int64_t count, fsdp_dtype dtype)
-{
-    fsdp_context *context = group->comm->context;
-
-    if (group->size > 1 && fsdp__log_shows(context, FSDP_LOG_DEBUG))
-        fsdp_log(context, FSDP_LOG_DEBUG, "%s: %lld %s over %d ranks of group '%s'", fsdp_collective_name(kind),
-                 (long long)count, fsdp_dtype_name(dtype), group->size, group->name);
-}
-
 fsdp_status fsdp_all_gather(fsdp_process_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
                             fsdp_stream *stream)
 {
@@ -73,7 +63,6 @@ fsdp_status fsdp_all_gather(fsdp_process_group *group, const void *send, void *r
 
     FSDP_TRY(check(group, call.name, &call, group ? group->size : 1, stream));
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes_of(&call));
-    log_call(group, FSDP_ALL_GATHER, count * group->size, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather, &call, stream));
     return FSDP_OK;
 }
@@ -87,7 +76,6 @@ fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, voi
     FSDP_TRY(check(group, call.name, &call, group ? group->size : 1, stream));
     FSDP_TRY(check_reduction(group, &call));
     fsdp__comm_count_reduction(group, FSDP_REDUCE_SCATTER, op, (group->size - 1) * bytes_of(&call));
-    log_call(group, FSDP_REDUCE_SCATTER, count * group->size, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter, &call,
                               stream));
     return FSDP_OK;
@@ -100,7 +88,6 @@ static fsdp_status issue_all_reduce(fsdp_process_group *group, fsdp__call *call,
     FSDP_TRY(check_reduction(group, call));
     /* 2 (W-1)/W n, rounded to whole bytes */
     fsdp__comm_count_reduction(group, FSDP_ALL_REDUCE, call->op, 2 * bytes_of(call) * (group->size - 1) / group->size);
-    log_call(group, FSDP_ALL_REDUCE, call->count, call->dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_REDUCE, fsdp__collectives_of(group, stream)->all_reduce, call, stream));
     return FSDP_OK;
 }
@@ -156,7 +143,6 @@ fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t coun
         return FSDP_FAIL(FSDP_INVALID, "cannot broadcast in group '%s': root %d is not one of its %d ranks",
                          group->name, root, group->size);
     fsdp__comm_count(group, FSDP_BROADCAST, bytes_of(&call) * (group->size - 1) / group->size);
-    log_call(group, FSDP_BROADCAST, count, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_BROADCAST, fsdp__collectives_of(group, stream)->broadcast, &call, stream));
     return FSDP_OK;
 }
@@ -170,7 +156,6 @@ fsdp_status fsdp_all_to_all(fsdp_process_group *group, const void *send, void *r
     if (count > 0 && send == recv)
         return FSDP_FAIL(FSDP_INVALID, "cannot all_to_all in group '%s': not possible in place", group->name);
     fsdp__comm_count(group, FSDP_ALL_TO_ALL, (group->size - 1) * bytes_of(&call));
-    log_call(group, FSDP_ALL_TO_ALL, count * group->size, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_TO_ALL, fsdp__collectives_of(group, stream)->all_to_all, &call, stream));
     return FSDP_OK;
 }
@@ -191,25 +176,6 @@ static fsdp_status fail_buffer(const fsdp_process_group *group, fsdp__call_name 
 {
     return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': buffer %lld: %s", fsdp__call_text(name), group->name,
                      (long long)i, what);
-}
-
-/* Logs in the dtype in which all buffers travel, or else in bytes. */
-static void log_coalesced(const fsdp_process_group *group, fsdp_collective kind, const fsdp__call *call)
-{
-    int64_t numel = 0, bytes = 0;
-    fsdp_dtype dtype = FSDP_U8;
-
-    if (!fsdp__log_shows(group->comm->context, FSDP_LOG_DEBUG))
-        return;
-    for (int64_t i = 0; i < call->buffer_count; i++) {
-        const fsdp_sharded_buffer *b = &call->buffers[i];
-        fsdp_dtype sent = kind == FSDP_REDUCE_SCATTER ? fsdp__reduce_dtype(b) : b->unsharded_dtype;
-
-        dtype = i == 0 || dtype == sent ? sent : FSDP_U8;
-        numel += fsdp__chunk_numel(b) * group->size;
-        bytes += fsdp__chunk_numel(b) * group->size * (int64_t)fsdp_dtype_size(sent);
-    }
-    log_call(group, kind, dtype == FSDP_U8 ? bytes : numel, dtype);
 }
 
 static fsdp_status check_buffer(const fsdp_process_group *group, const fsdp__call *call, int64_t i)
@@ -302,7 +268,6 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
     for (int64_t i = 0; i < count; i++)
         bytes += fsdp__chunk_numel(&buffers[i]) * (int64_t)fsdp_dtype_size(buffers[i].unsharded_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes);
-    log_coalesced(group, FSDP_ALL_GATHER, &call);
     FSDP_TRY(issue_coalesced(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather_coalesced,
                              fsdp__coalesced_all_gather, &call, stream));
     return FSDP_OK;
@@ -341,7 +306,6 @@ fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_
     call.accumulate = options->accumulate;
     call.contributed = options->contributed;
     count_reduction(group, &call);
-    log_coalesced(group, FSDP_REDUCE_SCATTER, &call);
     FSDP_TRY(issue_coalesced(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter_coalesced,
                              fsdp__coalesced_reduce_scatter, &call, stream));
     return FSDP_OK;

@@ -11,6 +11,7 @@
 #include "comm/counters.h"
 #include "comm/failure.h"
 #include "comm/internal.h"
+#include "comm/sharded_buffer.h"
 #include "comm/turns.h"
 #include "device/device.h"
 
@@ -39,8 +40,46 @@ fsdp_status fsdp__comm_enter(fsdp_process_group *group, fsdp__call_name name)
     return status;
 }
 
+/* Sets the bytes of the call's larger side and the dtype in which they travel: FSDP_U8 where buffers differ. */
+static void weigh(const fsdp_process_group *group, fsdp_collective kind, const fsdp__call *call, fsdp__probe_event *e)
+{
+    bool one_side = kind == FSDP_ALL_REDUCE || kind == FSDP_BROADCAST;
+
+    e->dtype = call->dtype;
+    e->bytes = (size_t)(call->count * (one_side ? 1 : group->size)) * fsdp_dtype_size(call->dtype);
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        fsdp_dtype sent = kind == FSDP_REDUCE_SCATTER ? fsdp__reduce_dtype(b) : b->unsharded_dtype;
+
+        e->dtype = i == 0 || e->dtype == sent ? sent : FSDP_U8;
+        e->bytes += (size_t)(fsdp__chunk_numel(b) * group->size) * fsdp_dtype_size(sent);
+    }
+}
+
+static void tell(const fsdp_process_group *group, fsdp_collective kind, const fsdp__call *call, fsdp_stream *stream,
+                 fsdp__point point)
+{
+    fsdp__probe_event e = {.point = point,
+                           .context = group->comm->context,
+                           .stream = stream,
+                           .object = group,
+                           .kind = (int)kind,
+                           .word = fsdp_collective_name(kind),
+                           .group = group->name,
+                           .ranks = group->size,
+                           .name = fsdp__call_text(call->name),
+                           .label = call->label,
+                           .number = call->sequence,
+                           .ns = fsdp__clock_ns()};
+
+    if (kind < FSDP_BARRIER)
+        weigh(group, kind, call, &e);
+    (void)fsdp__probe(&e);
+}
+
 /* Tells the probes and the transport how far a call is. */
-static void note(const fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream, fsdp__moment moment)
+static void note(const fsdp_process_group *group, fsdp_collective kind, const fsdp__call *call, fsdp_stream *stream,
+                 fsdp__moment moment)
 {
     static const fsdp__point points[] = {
         [FSDP__CALL_ISSUED] = FSDP__POINT_COLLECTIVE_ISSUED,
@@ -49,15 +88,7 @@ static void note(const fsdp_process_group *group, const fsdp__call *call, fsdp_s
     };
 
     if (fsdp__is_probed(points[moment]))
-        (void)fsdp__probe(&(fsdp__probe_event){.point = points[moment],
-                                               .context = group->comm->context,
-                                               .stream = stream,
-                                               .object = group,
-                                               .group = group->name,
-                                               .name = fsdp__call_text(call->name),
-                                               .label = call->label,
-                                               .number = call->sequence,
-                                               .ns = fsdp__clock_ns()});
+        tell(group, kind, call, stream, points[moment]);
     if (group->ops->health)
         group->ops->health->note(group->transport_group, call, moment);
 }
@@ -70,7 +101,7 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     fsdp_status status;
 
     fsdp__turn_begin(group, j->call.sequence, stream);
-    note(group, &j->call, stream, FSDP__CALL_BEGUN);
+    note(group, j->kind, &j->call, stream, FSDP__CALL_BEGUN);
     /* The time starts here: the wait for its turn is the time of the calls before. */
     start = fsdp__clock_ns();
     if (fsdp__comm_is_broken(group)) {
@@ -83,7 +114,7 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
         if (status != FSDP_OK)
             fsdp__comm_break(group->comm, status, fsdp_last_error());
     }
-    note(group, &j->call, stream, FSDP__CALL_DONE);
+    note(group, j->kind, &j->call, stream, FSDP__CALL_DONE);
     fsdp__context_beat(group->comm->context);
     /* End the turn whatever the result: calls on other streams wait for it, and then fail by themselves. */
     fsdp__turn_end(group, stream);
@@ -129,7 +160,7 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
         return FSDP_OK;
     j->call.sequence = ++group->issued;
     j->call.force_copy = group->force_copy;
-    note(group, &j->call, stream, FSDP__CALL_ISSUED);
+    note(group, j->kind, &j->call, stream, FSDP__CALL_ISSUED);
     if (fsdp__stream_is_inline(stream)) {
         fsdp__process_group_host_waits(group, NULL, true);
         status = run_call(j, stream);
@@ -198,16 +229,16 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     /* This call runs on the host, without a stream: calls on workers may still be running, and it takes its turn behind
      * them. */
     call->sequence = ++group->issued;
-    note(group, call, NULL, FSDP__CALL_ISSUED);
+    note(group, FSDP_COLLECTIVES, call, NULL, FSDP__CALL_ISSUED);
     fsdp__process_group_host_waits(group, NULL, true);
     fsdp__turn_begin(group, call->sequence, NULL);
-    note(group, call, NULL, FSDP__CALL_BEGUN);
+    note(group, FSDP_COLLECTIVES, call, NULL, FSDP__CALL_BEGUN);
     start = fsdp__clock_ns();
     status = fsdp__comm_is_broken(group)
                  ? fsdp__comm_fail_broken(group)
                  : group->ops->memory->alloc_shared(group->transport_group, call, &traffic, out);
     fsdp__comm_account(group, FSDP_COLLECTIVES, &traffic, start);
-    note(group, call, NULL, FSDP__CALL_DONE);
+    note(group, FSDP_COLLECTIVES, call, NULL, FSDP__CALL_DONE);
     fsdp__process_group_host_waits(group, NULL, false);
     fsdp__turn_end(group, NULL);
     group->known_done = group->issued;

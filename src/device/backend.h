@@ -85,7 +85,7 @@ typedef struct fsdp__backend {
      * been issued to it; NULL on failure. */
     void *(*stream_native)(fsdp_stream *stream);
 
-    /* FSDP__KERNELS functions. NULL on a device without bytes, where launches only count the operations of products. */
+    /* FSDP__KERNELS functions. NULL on a device without bytes, where a launch is told to subscribers and does nothing. */
     const fsdp__kernel_function *kernels;
     /* Optional. Refuses a launch before it is queued; `args` is the launch's own copy. */
     fsdp_status (*check_launch)(fsdp_stream *stream, fsdp__kernel kernel, void *args);

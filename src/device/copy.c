@@ -45,7 +45,8 @@ void fsdp__device_unregister_host(fsdp_device *device, void *memory, size_t byte
 /* The table's functions that copy. NULL: nothing is copied. */
 typedef fsdp_status (*copy)(fsdp_stream *stream, void *dst, const void *src, size_t bytes);
 
-#define COPY_EVENT .stream = stream, .memory = dst, .from = src, .bytes = bytes, .name = name
+#define COPY_EVENT \
+    .context = stream->device->context, .stream = stream, .memory = dst, .from = src, .bytes = bytes, .name = name
 
 static fsdp_status queue(fsdp_stream *stream, copy function, void *dst, const void *src, size_t bytes, const char *name)
 {

@@ -47,9 +47,6 @@ fsdp_stream *fsdp__host_stream(fsdp_context *context);
  * failure. */
 fsdp_device *fsdp__dry(fsdp_context *context);
 bool fsdp__device_has_bytes(const fsdp_device *device); /* false: meta or dry */
-/* Returns the floating point operations of the products that were launched on a device without bytes: see
- * kernel_flops.c. */
-int64_t fsdp__device_flops(const fsdp_device *device);
 
 /* Returns whether the host may follow the device's pointers, and its kernels the host's. */
 bool fsdp__device_host_access(const fsdp_device *device);

@@ -103,8 +103,8 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
     void **data = (void **)(uintptr_t)(memory + c->data_at); /* in the queue's own copy */
     const void *arg = memory + c->arg_at;
     fsdp_device *device = stream->device;
-    fsdp_status refused = FSDP__ASK(KERNEL_BEGUN, .stream = stream, .kind = FSDP__KERNELS, .name = c->name,
-                                    .ns = fsdp__clock_ns()),
+    fsdp_status refused = FSDP__ASK(KERNEL_BEGUN, .context = stream->device->context, .stream = stream,
+                                    .kind = FSDP__KERNELS, .name = c->name, .ns = fsdp__clock_ns()),
                 status = refused;
 
     if (refused == FSDP_OK) {
@@ -113,7 +113,8 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
                                                               : run_staged(stream, c, buffers, data, arg);
     }
     fsdp__context_beat(device->context);
-    FSDP__TELL(KERNEL_DONE, .stream = stream, .kind = FSDP__KERNELS, .name = c->name, .ns = fsdp__clock_ns());
+    FSDP__TELL(KERNEL_DONE, .context = stream->device->context, .stream = stream, .kind = FSDP__KERNELS,
+               .name = c->name, .ns = fsdp__clock_ns());
     if (status == FSDP_OK)
         return FSDP_OK;
     if (refused != FSDP_OK)
@@ -167,7 +168,8 @@ fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kerne
         memcpy(memory + c.buffers_at, kernel->buffers, count * sizeof *kernel->buffers);
     if (kernel->arg_bytes > 0)
         memcpy(memory + c.arg_at, kernel->arg, kernel->arg_bytes);
-    FSDP__TELL(KERNEL_ISSUED, .stream = stream, .kind = FSDP__KERNELS, .name = kernel->name);
+    FSDP__TELL(KERNEL_ISSUED, .context = stream->device->context, .stream = stream, .kind = FSDP__KERNELS,
+               .name = kernel->name);
     status = fsdp__stream_enqueue(stream, run_call, memory, bytes);
     fsdp__free(memory);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);

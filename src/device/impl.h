@@ -19,8 +19,6 @@ struct fsdp_device {
     fsdp_device *next; /* the context's devices are in the order in which they were opened */
     fsdp__allocator *allocator;
     fsdp_stream *stream; /* the default one */
-    /* operations launched on a device without bytes, whose streams are inline */
-    int64_t flops;
 };
 
 struct fsdp_stream {

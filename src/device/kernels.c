@@ -14,17 +14,6 @@ typedef struct kernel_call {
     fsdp__kernel_args args;
 } kernel_call;
 
-static fsdp_status count_flops(const fsdp_stream *stream, fsdp__kernel kernel, const void *args)
-{
-    stream->device->flops += fsdp__kernel_flops(kernel, args);
-    return FSDP_OK;
-}
-
-int64_t fsdp__device_flops(const fsdp_device *device)
-{
-    return device->flops;
-}
-
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     fsdp_device *device = stream->device;
@@ -32,13 +21,14 @@ fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const voi
     fsdp_status status;
 
     if (!device->backend->kernels)
-        return count_flops(stream, kernel, args);
-    status = FSDP__ASK(KERNEL_BEGUN, .stream = stream, .kind = (int)kernel, .name = info->name, .object = args,
-                       .ns = fsdp__clock_ns());
+        return FSDP_OK;
+    status = FSDP__ASK(KERNEL_BEGUN, .context = stream->device->context, .stream = stream, .kind = (int)kernel,
+                       .name = info->name, .object = args, .ns = fsdp__clock_ns());
     if (status == FSDP_OK)
         status = device->backend->kernels[kernel](stream, args);
     fsdp__context_beat(device->context);
-    FSDP__TELL(KERNEL_DONE, .stream = stream, .kind = (int)kernel, .name = info->name, .ns = fsdp__clock_ns());
+    FSDP__TELL(KERNEL_DONE, .context = stream->device->context, .stream = stream, .kind = (int)kernel,
+               .name = info->name, .ns = fsdp__clock_ns());
     return status;
 }
 
@@ -99,10 +89,10 @@ static fsdp_status launch_now(fsdp_stream *stream, fsdp__kernel kernel, const vo
 
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
+    FSDP__TELL(KERNEL_ISSUED, .context = stream->device->context, .stream = stream, .kind = (int)kernel,
+               .name = fsdp__kernel_infos[kernel].name, .object = args);
     if (!stream->device->backend->kernels)
-        return count_flops(stream, kernel, args);
-    FSDP__TELL(KERNEL_ISSUED, .stream = stream, .kind = (int)kernel, .name = fsdp__kernel_infos[kernel].name,
-               .object = args);
+        return FSDP_OK;
     FSDP_TRY(stream->mode == FSDP_STREAM_INLINE ? fsdp__run_kernel(stream, kernel, args)
              : fsdp__stream_enter(stream)       ? launch_now(stream, kernel, args)
                                                 : launch_later(stream, kernel, args));

@@ -6,7 +6,7 @@
 #ifndef DEVICE_KERNELS_H
 #define DEVICE_KERNELS_H
 
-#include "base/probe.h"
+#include "device/device.h"
 #include "device/kernel_args.h"
 
 typedef fsdp_status (*fsdp__kernel_function)(fsdp_stream *stream, const void *args);
@@ -68,8 +68,8 @@ fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const voi
 static inline fsdp_status fsdp__stream_uses(fsdp_stream *stream, const void *memory, size_t bytes, fsdp__access access,
                                             const char *what)
 {
-    return FSDP__ASK(MEMORY_USED, .stream = stream, .memory = memory, .bytes = bytes, .kind = (int)access,
-                     .name = what);
+    return FSDP__ASK(MEMORY_USED, .context = fsdp_device_context(fsdp__stream_device(stream)), .stream = stream,
+                     .memory = memory, .bytes = bytes, .kind = (int)access, .name = what);
 }
 
 #define FSDP__KERNEL_LAUNCH(NAME, name, class)                                                          \

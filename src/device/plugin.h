@@ -57,14 +57,14 @@ typedef struct fsdp__plugin_host {
 /* What both sides must agree on beside the version: the sizes of what they share. */
 typedef struct fsdp__plugin_shape {
     char version[16];
-    uint32_t kernels, args, backend, host, device, stream, mark;
+    uint32_t kernels, args, backend, host, device, stream, mark, event;
 } fsdp__plugin_shape;
 
 #define FSDP__PLUGIN_SHAPE                                                                                  \
     {                                                                                                       \
         .version = FSDP_VERSION, .kernels = FSDP__KERNELS, .args = sizeof(fsdp__kernel_args),               \
         .backend = sizeof(fsdp__backend), .host = sizeof(fsdp__plugin_host), .device = sizeof(fsdp_device), \
-        .stream = sizeof(fsdp_stream), .mark = sizeof(fsdp__mark)                                           \
+        .stream = sizeof(fsdp_stream), .mark = sizeof(fsdp__mark), .event = sizeof(fsdp__probe_event)       \
     }
 
 /* What the plug-in's function returns. */

@@ -13,7 +13,7 @@ fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_
     if (mode != FSDP_STREAM_INLINE && mode != FSDP_STREAM_WORKER)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a stream: unknown mode %d", (int)mode);
     FSDP_TRY(device->backend->stream_create(device, mode, &stream));
-    status = FSDP__ASK(STREAM_OPENED, .stream = stream);
+    status = FSDP__ASK(STREAM_OPENED, .context = stream->device->context, .stream = stream);
     if (status != FSDP_OK) {
         device->backend->stream_free(stream);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
@@ -37,7 +37,7 @@ static fsdp_status synchronize(fsdp_stream *stream)
 {
     fsdp_status status = stream->device->backend->stream_synchronize(stream);
 
-    FSDP__TELL(STREAM_REACHED, .stream = stream);
+    FSDP__TELL(STREAM_REACHED, .context = stream->device->context, .stream = stream);
     return status;
 }
 
@@ -71,10 +71,10 @@ fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, co
     if (!stream || !work)
         return FSDP_FAIL(FSDP_INVALID, "cannot queue work: stream and work are required");
     if (!fsdp__stream_is_inline(stream))
-        FSDP_TRY(FSDP__ASK(ITEM_QUEUED, .stream = stream));
+        FSDP_TRY(FSDP__ASK(ITEM_QUEUED, .context = stream->device->context, .stream = stream));
     status = stream->device->backend->stream_enqueue(stream, work, argument, bytes);
     if (status != FSDP_OK && !fsdp__stream_is_inline(stream))
-        FSDP__TELL(ITEM_REFUSED, .stream = stream);
+        FSDP__TELL(ITEM_REFUSED, .context = stream->device->context, .stream = stream);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
@@ -84,17 +84,17 @@ bool fsdp__stream_enter(fsdp_stream *stream)
 
     if (!backend->stream_enter || !backend->stream_enter(stream))
         return false;
-    if (FSDP__ASK(ITEM_QUEUED, .stream = stream) != FSDP_OK) {
+    if (FSDP__ASK(ITEM_QUEUED, .context = stream->device->context, .stream = stream) != FSDP_OK) {
         backend->stream_leave(stream); /* it is refused once more when it is queued */
         return false;
     }
-    FSDP__TELL(ITEM_BEGUN, .stream = stream);
+    FSDP__TELL(ITEM_BEGUN, .context = stream->device->context, .stream = stream);
     return true;
 }
 
 void fsdp__stream_leave(fsdp_stream *stream)
 {
-    FSDP__TELL(ITEM_DONE, .stream = stream);
+    FSDP__TELL(ITEM_DONE, .context = stream->device->context, .stream = stream);
     stream->device->backend->stream_leave(stream);
 }
 
@@ -216,7 +216,7 @@ fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream)
         FSDP_TRY(stream->device->backend->stream_mark(stream, &mark));
     fsdp__mark_unref(event->mark);
     event->mark = mark;
-    FSDP__TELL(EVENT_RECORDED, .stream = stream, .event = event);
+    FSDP__TELL(EVENT_RECORDED, .context = stream->device->context, .stream = stream, .event = event);
     return FSDP_OK;
 }
 
@@ -225,7 +225,7 @@ fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event)
     FSDP_TRY(check_pair(event, stream, "wait for an event"));
     if (event->mark.line)
         FSDP_TRY(stream->device->backend->stream_await(stream, event->mark));
-    FSDP__TELL(EVENT_AWAITED, .stream = stream, .event = event);
+    FSDP__TELL(EVENT_AWAITED, .context = stream->device->context, .stream = stream, .event = event);
     return FSDP_OK;
 }
 

@@ -1,18 +1,19 @@
-/* record_step.c - records a step as the listener of the engine: after each event the counters show what it has brought.
- */
+/* record_step.c - records a step as a subscriber of its context (base/probe.h): after each change of a unit the
+ * counters show what it has brought. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "device/device.h"
+#include "device/kernels.h"
 #include "explain/explain.h"
 #include "nn/module.h"
+#include "shard/state/module_state.h"
 
 typedef struct recorder {
     fsdp_explanation *e;
     fsdp_context *context;
     fsdp_device *device;
-    fsdp_module **modules; /* one per unit */
+    const fsdp__module_state **states; /* one per unit */
     fsdp_explained_event *events;
     int64_t event_count, capacity;
     int64_t *life_capacity;    /* one per unit */
@@ -20,7 +21,7 @@ typedef struct recorder {
     int64_t microbatch;
     fsdp_explained_phase phase;
     fsdp_comm_stats comm; /* at the previous event */
-    int64_t flops_at_start, flops;
+    int64_t flops, charged;
     fsdp_status status;
 } recorder;
 
@@ -64,7 +65,7 @@ static void end_life(const recorder *r, int64_t unit, int64_t at)
     if (!is_live(life))
         return;
     life->end = at;
-    life->flops = (double)(r->flops - r->flops_at_start) - r->events[life->begin].flops;
+    life->flops = (double)r->flops - r->events[life->begin].flops;
 }
 
 static void drop_lives(const recorder *r)
@@ -83,14 +84,13 @@ static void drop_lives(const recorder *r)
 /* Charges what has happened to its unit. A gather is issued after its event, a reduction before it. */
 static void charge(recorder *r, int64_t unit, fsdp_shard_event event)
 {
-    int64_t flops = fsdp__device_flops(r->device);
     bool reduces = event == FSDP_EVENT_REDUCE || r->phase == FSDP_PHASE_BACKWARD;
     fsdp_comm_stats now;
 
     fsdp_context_comm_stats(r->context, &now);
     if (r->open_count > 0)
-        unit_of(r, r->open[r->open_count - 1])->flops += (double)(flops - r->flops);
-    r->flops = flops;
+        unit_of(r, r->open[r->open_count - 1])->flops += (double)(r->flops - r->charged);
+    r->charged = r->flops;
     if (r->event_count > 0) {
         const fsdp_explained_event *before = &r->events[r->event_count - 1];
         fsdp_explained_life *life = last_life(r, before->unit);
@@ -151,14 +151,22 @@ static void follow(recorder *r, int64_t unit, fsdp_shard_event event)
         life->ahead = false; /* nothing came in between */
 }
 
-static void see(void *arg, fsdp_module *module, fsdp_shard_event event)
+/* ---- what the recorder hears ---- */
+
+/* Adds the operations of a product that was launched on the device. */
+static void add_flops(const fsdp_device *device, const fsdp__probe_event *e, int64_t *flops)
 {
-    recorder *r = arg;
+    if (fsdp__stream_device(e->stream) == device && e->kind < FSDP__KERNELS)
+        *flops += fsdp__kernel_flops((fsdp__kernel)e->kind, e->object);
+}
+
+static void add_event(recorder *r, const fsdp__module_state *state, fsdp_shard_event event)
+{
     fsdp_explained_event *out;
     fsdp_memory_stats memory;
     int64_t unit = 0;
 
-    while (unit < r->e->unit_count && r->modules[unit] != module)
+    while (unit < r->e->unit_count && r->states[unit] != state)
         unit++;
     if (unit == r->e->unit_count || r->status != FSDP_OK)
         return;
@@ -173,8 +181,7 @@ static void see(void *arg, fsdp_module *module, fsdp_shard_event event)
     if (event == FSDP_EVENT_RESHARD)
         end_life(r, unit, r->event_count);
     out = &r->events[r->event_count++];
-    *out = (fsdp_explained_event){
-        event, r->phase, unit, FSDP__MAX(r->microbatch, 0), (double)(r->flops - r->flops_at_start), {0}};
+    *out = (fsdp_explained_event){event, r->phase, unit, FSDP__MAX(r->microbatch, 0), (double)r->flops, {0}};
     fsdp_device_memory(r->device, &memory);
     memcpy(out->live_bytes, memory.live_bytes, sizeof out->live_bytes);
     if (event == FSDP_EVENT_POST_FORWARD && unit == 0)
@@ -182,6 +189,17 @@ static void see(void *arg, fsdp_module *module, fsdp_shard_event event)
     if ((event == FSDP_EVENT_POST_BACKWARD || event == FSDP_EVENT_REDUCE) && r->open_count == 0 &&
         r->microbatch == r->e->microbatches - 1)
         r->phase = FSDP_PHASE_OPTIMIZER;
+}
+
+static fsdp_status see(void *arg, fsdp__probe_event *e)
+{
+    recorder *r = arg;
+
+    if (e->point == FSDP__POINT_SHARD_CHANGED)
+        add_event(r, e->object, (fsdp_shard_event)e->kind);
+    else
+        add_flops(r->device, e, &r->flops);
+    return FSDP_OK;
 }
 
 /* ---- steps ---- */
@@ -193,17 +211,42 @@ static fsdp_status settle(fsdp_train_run *run)
     return FSDP_OK;
 }
 
+typedef struct products {
+    const fsdp_device *device;
+    int64_t flops;
+} products;
+
+static fsdp_status count_product(void *arg, fsdp__probe_event *e)
+{
+    products *p = arg;
+
+    add_flops(p->device, e, &p->flops);
+    return FSDP_OK;
+}
+
+/* Runs a step, and counts the operations of its products. */
+static fsdp_status step(fsdp_train_run *run, double *flops)
+{
+    products p = {.device = run->device};
+    fsdp__subscriber *counter =
+        fsdp__context_subscribe(run->context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_product, &p);
+    fsdp_status status = counter ? fsdp_train_step(run, NULL) : FSDP_NO_MEMORY;
+
+    fsdp__unsubscribe(counter);
+    *flops = (double)p.flops;
+    return status;
+}
+
 /* Measures a step. What fsdp_train_step itself resets and adds up is the same as in a run. */
 static fsdp_status measure(fsdp_train_run *run, fsdp_explained_step *out)
 {
-    int64_t flops = fsdp__device_flops(run->device);
     fsdp_memory_stats memory;
     fsdp_comm_stats before, after;
 
     fsdp_device_memory(run->device, &memory);
     fsdp_context_comm_stats(run->context, &before);
     memcpy(out->live_bytes, memory.live_bytes, sizeof out->live_bytes);
-    FSDP_TRY(fsdp_train_step(run, NULL));
+    FSDP_TRY(step(run, &out->flops));
     fsdp_device_memory(run->device, &memory);
     fsdp_context_comm_stats(run->context, &after);
     memcpy(out->peak_bytes, memory.peak_bytes, sizeof out->peak_bytes);
@@ -215,7 +258,6 @@ static fsdp_status measure(fsdp_train_run *run, fsdp_explained_step *out)
         out->network.received[kind] = after.network_received[kind] - before.network_received[kind];
         out->network.messages[kind] = after.network_messages[kind] - before.network_messages[kind];
     }
-    out->flops = (double)(fsdp__device_flops(run->device) - flops);
     return FSDP_OK;
 }
 
@@ -231,7 +273,7 @@ static fsdp_status add_module(void *arg, fsdp_module *module, const char *name)
 
     (void)name;
     if (fsdp_module_is_sharded(module))
-        r->modules[r->open_count++] = module;
+        r->states[r->open_count++] = fsdp__module_state_of(module);
     return FSDP_OK;
 }
 
@@ -239,14 +281,13 @@ static fsdp_status open_recorder(recorder *r, fsdp_train_run *run)
 {
     size_t units = (size_t)r->e->unit_count + 1;
 
-    r->modules = fsdp__calloc(units, sizeof(fsdp_module *));
+    r->states = fsdp__calloc(units, sizeof(fsdp__module_state *));
     r->life_capacity = fsdp__calloc(units, sizeof *r->life_capacity);
     r->open = fsdp__calloc(units, sizeof *r->open);
-    if (!r->modules || !r->life_capacity || !r->open)
+    if (!r->states || !r->life_capacity || !r->open)
         return FSDP_NO_MEMORY;
     FSDP_TRY(fsdp__module_walk(run->model, add_module, r));
     r->open_count = 0;
-    r->flops_at_start = r->flops = fsdp__device_flops(r->device);
     fsdp_context_comm_stats(r->context, &r->comm);
     return FSDP_OK;
 }
@@ -254,15 +295,14 @@ static fsdp_status open_recorder(recorder *r, fsdp_train_run *run)
 fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
 {
     recorder r = {.e = e, .context = run->context, .device = run->device, .microbatch = -1};
+    fsdp__subscriber *subscriber = NULL;
     fsdp_status status = settle(run);
 
     FSDP_TRY_GOTO(status, status, out);
     FSDP_TRY_GOTO(status, open_recorder(&r, run), out);
-    FSDP_TRY_GOTO(status, fsdp_module_set_shard_listener(run->model, see, &r), out);
-    status = measure(run, &e->step);
-    (void)fsdp_module_set_shard_listener(run->model, NULL, NULL);
-    FSDP_TRY_GOTO(status, status, out);
-    r.flops = fsdp__device_flops(r.device);
+    subscriber = fsdp__context_subscribe(
+        run->context, FSDP__POINT_BIT(FSDP__POINT_SHARD_CHANGED) | FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), see, &r);
+    FSDP_TRY_GOTO(status, subscriber ? measure(run, &e->step) : FSDP_NO_MEMORY, out);
     for (int64_t i = 0; i < e->unit_count; i++)
         end_life(&r, i, r.event_count);
     if (e->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER] == 0) /* every rank has everything: nothing came and went */
@@ -271,7 +311,8 @@ fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
 out:
     e->events = r.events;
     e->event_count = r.event_count;
-    fsdp__free(r.modules);
+    fsdp__unsubscribe(subscriber);
+    fsdp__free(r.states);
     fsdp__free(r.life_capacity);
     fsdp__free(r.open);
     return status;

@@ -189,10 +189,11 @@ static struct {
     _Atomic bool refuses;
 } told;
 
-static fsdp_status listen(fsdp__probe_event *e)
+static fsdp_status listen(void *arg, fsdp__probe_event *e)
 {
     static _Thread_local int64_t begun_ns;
 
+    (void)arg;
     if (e->point == FSDP__POINT_KERNEL_BEGUN || e->point == FSDP__POINT_COPY_BEGUN) {
         begun_ns = e->ns;
         atomic_fetch_add(&told.begun, 1);
@@ -204,8 +205,9 @@ static fsdp_status listen(fsdp__probe_event *e)
     return FSDP_OK;
 }
 
-static fsdp_status refuse(fsdp__probe_event *e)
+static fsdp_status refuse(void *arg, fsdp__probe_event *e)
 {
+    (void)arg;
     (void)e;
     return told.refuses ? FSDP_FAIL(FSDP_STATE, "refused") : FSDP_OK;
 }

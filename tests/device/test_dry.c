@@ -39,6 +39,14 @@ TEST(what_is_written_is_forgotten)
     fsdp_context_free(context);
 }
 
+static fsdp_status add_flops(void *arg, fsdp__probe_event *e)
+{
+    int64_t *flops = arg;
+
+    *flops += fsdp__kernel_flops((fsdp__kernel)e->kind, e->object);
+    return FSDP_OK;
+}
+
 TEST(products_count)
 {
     fsdp_context *context = test_context();
@@ -55,13 +63,19 @@ TEST(products_count)
                                                             .out_width = 3,
                                                             .kernel_height = 3,
                                                             .kernel_width = 2}};
+    fsdp__subscriber *subscriber;
+    int64_t flops = 0;
 
     CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_CONV2D_WEIGHT, &convolution), 2 * 2 * 6 * 5 * 3 * 2 * 3 * 2);
-    CHECK_EQ(fsdp__device_flops(dry), 0);
+    subscriber =
+        CHECK_PTR(fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), add_flops, &flops));
     CHECK_OK(fsdp__launch_matmul(stream, &matmul));
-    CHECK_EQ(fsdp__device_flops(dry), 2 * 2 * 3 * 5 * 7);
+    CHECK_EQ(flops, 2 * 2 * 3 * 5 * 7);
     CHECK_OK(fsdp__launch_fill_run(stream, (void *)64, FSDP_F32, 9, 1));
-    CHECK_EQ(fsdp__device_flops(dry), 2 * 2 * 3 * 5 * 7);
+    CHECK_EQ(flops, 2 * 2 * 3 * 5 * 7);
+    fsdp__unsubscribe(subscriber);
+    CHECK_OK(fsdp__launch_matmul(stream, &matmul));
+    CHECK_EQ(flops, 2 * 2 * 3 * 5 * 7); /* nobody listens */
     CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_FORWARD, &attention.forward), 2 * 2 * 2 * 6 * 3 * 4 * 8);
     CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_BACKWARD, &attention), 2 * 4 * 2 * 6 * 3 * 4 * 8);
     attention.forward.causal = true; /* queries see 2, 3 and 4 keys */

@@ -6,8 +6,9 @@
 static _Atomic int told[FSDP__POINTS];
 static _Atomic int changes[FSDP_EVENT_REDUCE + 1];
 
-static fsdp_status count(fsdp__probe_event *event)
+static fsdp_status count(void *arg, fsdp__probe_event *event)
 {
+    (void)arg;
     CHECK(event->ns > 0);
     atomic_fetch_add(&told[event->point], 1);
     if (event->point == FSDP__POINT_SHARD_CHANGED)

@@ -222,12 +222,13 @@ static fsdp_status sim_run_copy_to_host(fsdp_stream *stream, void *host, const v
 /* ---- streams ---- */
 
 /* Pauses rarely before an item, so that a step of many small kernels does not take much longer. */
-static fsdp_status pause_at_random(fsdp__probe_event *e)
+static fsdp_status pause_at_random(void *arg, fsdp__probe_event *e)
 {
     const fsdp_device *device = fsdp__stream_device(e->stream);
     fsdp__sim_state *state = device->state;
     uint32_t draw[4];
 
+    (void)arg;
     if (device->backend != &fsdp__backend_sim)
         return FSDP_OK;
     fsdp__philox(state->seed, atomic_fetch_add_explicit(&state->pauses, 1, memory_order_relaxed), draw);

@@ -332,11 +332,32 @@ fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gather_ns, in
     return FSDP_OK;
 }
 
-fsdp_status fsdp_module_set_shard_listener(fsdp_module *root, fsdp_shard_listener listener, void *arg)
+/* Passes on what happens to a state of the root, with the first of its modules that there is. */
+static fsdp_status pass_on(void *arg, fsdp__probe_event *e)
+{
+    const fsdp__root *root = arg;
+    const fsdp__module_state *state = e->object;
+
+    for (int64_t i = 0; state->root == root && i < state->module_count; i++)
+        if (state->modules[i]) {
+            root->listener(root->listener_arg, state->modules[i], (fsdp_shard_event)e->kind);
+            break;
+        }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_shard_listener(fsdp_module *module, fsdp_shard_listener listener, void *arg)
 {
     fsdp__module_state *state;
+    fsdp__root *root;
 
-    FSDP_TRY(fsdp__method_state(root, &state));
-    state->root->listener = (fsdp__listener){listener, arg};
-    return FSDP_OK;
+    FSDP_TRY(fsdp__method_state(module, &state));
+    root = state->root;
+    fsdp__unsubscribe(root->subscriber);
+    root->listener = listener;
+    root->listener_arg = arg;
+    root->subscriber =
+        listener ? fsdp__context_subscribe(root->context, FSDP__POINT_BIT(FSDP__POINT_SHARD_CHANGED), pass_on, root)
+                 : NULL;
+    return !listener || root->subscriber ? FSDP_OK : FSDP_NO_MEMORY;
 }

@@ -133,7 +133,7 @@ void fsdp__module_state_forget_ran(fsdp__module_state *state)
     state->ran_count = 0;
 }
 
-static void log_event(const fsdp__module_state *state, fsdp_shard_event event)
+void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event event)
 {
     static const char *const events[] = {
         [FSDP_EVENT_UNSHARD] = "unshard",
@@ -151,23 +151,10 @@ static void log_event(const fsdp__module_state *state, fsdp_shard_event event)
         [FSDP__PRE_BACKWARD] = "pre_backward",
         [FSDP__POST_BACKWARD] = "post_backward",
     };
-    fsdp_context *context = state->comm->context;
 
-    if (state->group_count > 0 && fsdp__log_shows(context, FSDP_LOG_DEBUG))
-        fsdp_log(context, FSDP_LOG_DEBUG, "%s '%s' (%s)", events[event], state->name ? state->name : "?",
-                 trainings[state->training]);
-}
-
-void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event event)
-{
-    log_event(state, event);
     FSDP__TELL(SHARD_CHANGED, .context = state->comm->context, .object = state, .name = state->name, .kind = (int)event,
+               .word = events[event], .phase = trainings[state->training], .number = (uint64_t)state->group_count,
                .ns = fsdp__clock_ns());
-    for (int64_t i = 0; state->listener && state->listener->function && i < state->module_count; i++)
-        if (state->modules[i]) {
-            state->listener->function(state->listener->arg, state->modules[i], event);
-            return;
-        }
 }
 
 /* ---- companions ---- */

@@ -108,14 +108,7 @@ typedef struct fsdp__module_state {
     char *name;                    /* comma-joined module names from the root; NULL before */
     int64_t *order_marks;          /* positions of this state in the root's order, oldest first */
     int64_t order_count, order_capacity;
-    const struct fsdp__listener *listener; /* the root's */
 } fsdp__module_state;
-
-/* Receives the transitions of a root's states. */
-typedef struct fsdp__listener {
-    fsdp_shard_listener function;
-    void *arg;
-} fsdp__listener;
 
 fsdp_status fsdp__module_state_create(const fsdp__door *door, fsdp_module *const *modules, int count,
                                       const fsdp_shard_options *options, fsdp__module_state **out);

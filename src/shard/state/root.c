@@ -82,6 +82,7 @@ void fsdp__root_unref(fsdp__root *root)
 {
     if (!root || --root->refs > 0)
         return;
+    fsdp__unsubscribe(root->subscriber);
     leave_comm(root);
     fsdp__free(root->states);
     fsdp__root_forget_exits(root);
@@ -98,7 +99,6 @@ void fsdp__root_join(fsdp__root *root, fsdp__module_state *state)
 
     state->root = fsdp__root_ref(root);
     state->comm = root->comm;
-    state->listener = &root->listener;
     /* Memory that groups have now is counted where they will give it back, except that of the outermost state. */
     for (int64_t i = 0; i < state->group_count; i++) {
         fsdp__param_group *group = state->groups[i];

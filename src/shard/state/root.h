@@ -15,8 +15,10 @@ typedef struct fsdp__root {
     fsdp__module_state **states;
     int64_t state_count, state_capacity;
     fsdp__comm_context *comm;
-    struct fsdp__root *sharing; /* next root with the same communication context, in a ring; itself if alone */
-    fsdp__listener listener;
+    struct fsdp__root *sharing;   /* next root with the same communication context, in a ring; itself if alone */
+    fsdp_shard_listener listener; /* of a caller, who hears by `subscriber`; NULL: none */
+    void *listener_arg;
+    fsdp__subscriber *subscriber;
     bool agreed;                      /* all ranks have begun a first forward, without an error on any */
     fsdp__module_state *forward_root; /* the state whose forward is running as the outermost; NULL outside */
     uint64_t iteration;               /* number of forwards of an outermost module so far */
