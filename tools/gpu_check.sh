@@ -1,20 +1,45 @@
 #!/usr/bin/env bash
 # gpu_check.sh [STAGE..] - what must hold on a machine with a GPU. It installs nothing, and needs bash, python3 and the
 # driver; cublasLt is found where CUDA's toolkit or PyTorch has put it. PACK is the file that tools/gpu_pack.sh wrote
-# (build/gpu/pack.tar.xz); OUT gets the logs (gpu_logs). Ends with a table and the number of stages that failed.
+# (build/gpu/pack.tar.xz); OUT gets a log of each stage (gpu_logs). Ends with a table of a line a stage and the number of
+# stages that failed. Without arguments it runs all of these, in this order:
 #
-#   facts     the card, its driver and what is free
-#   hold      every kernel against the oracle, twice: the same bits
-#   suites    tests of tensors, operations, gradients, modules, optimizers, sharding, checkpoints and runs
-#   sanitize  compute-sanitizer over the kernels: memory, then races in shared memory
-#   step      tiny models: their losses beside the CPU's, and the same bits in two runs
-#   resume    a checkpoint of the GPU goes on on the CPU, and the other way
-#   smol      a model of SmolLM2-135M's shape: losses beside the CPU's, memory beside nvidia-smi's
-#   llama     Llama-1B in bfloat16, some steps
+#   facts      the card, its driver and what is free
+#   hold       every kernel against the oracle, twice: the same bits
+#   step       tiny models: their losses beside the CPU's, and the same bits in two runs
+#   use        what a user does: generate, eval, train on text, export, compare, recompute, offload, own kernels
+#   gathers    2 and 4 ranks on the one GPU: every strategy, gathers in one byte, and a rank that is killed
+#   reference  PyTorch's runs again (those of FSDP_REFERENCE where it was packed): losses, norms, weights, collectives
+#   oom        no memory: one message, and a smaller batch goes on; then a kernel that writes to a bad address
+#   sanitize   compute-sanitizer's memcheck over all kernels
+#   racecheck  its racecheck over the kernels with shared memory
+#   initcheck  its initcheck over some kernels
+#   suites     tests of tensors, operations, gradients, modules, optimizers, sharding, checkpoints and runs
+#   resume     a checkpoint of the GPU goes on on the CPU, and the other way
+#   smol       a model of SmolLM2-135M's shape: losses beside the CPU's, memory beside nvidia-smi's
+#   llama      Llama-1B in bfloat16, some steps
+#   cpu        the processor alone: the speed of steps and collectives beside that of older builds (see gpu_pack.sh)
+#
+# A stage ends at its limit (below), PATIENCE times as long (1); STEPS is the length of runs of tiny models (20). With
+# both, and a pack of "gpu_pack.sh --fake", the script itself is tried where there is no GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 pack=${PACK:-build/gpu/pack.tar.xz} logs=${OUT:-gpu_logs}
-stages=${*:-facts hold suites sanitize step resume smol llama}
+declare -A limit=([facts]=20 [hold]=120 [step]=60 [use]=120 [gathers]=120 [reference]=150 [oom]=60 [sanitize]=100
+    [racecheck]=150 [initcheck]=60 [suites]=150 [resume]=60 [smol]=150 [llama]=90 [cpu]=200)
+listed=$(sed -n 's/^#   \([a-z]*\)  .*/\1/p' "$0")
+if [ "${1:-}" = --help ]; then
+    sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+    exit 0
+fi
+stages=${*:-$listed}
+for stage in $stages; do
+    if [ -z "${limit[$stage]:-}" ]; then
+        echo "gpu_check: there is no stage '$stage': one of $(echo $listed)" >&2
+        exit 2
+    fi
+done
+patience=${PATIENCE:-1} steps=${STEPS:-20}
 work=$(mktemp -d)
 links=()
 trap 'rm -rf "$work"; rm -f "${links[@]}"' EXIT
@@ -26,7 +51,7 @@ library=$(compgen -G '/opt/*/*/lib/python3*/site-packages/nvidia/*/lib/libcublas
     find /usr /opt -name 'libcublasLt.so.1[0-9]' 2>/dev/null)
 library=$(echo "$library" | head -n 1)
 export LD_LIBRARY_PATH="$work/lib${library:+:$(dirname "$library")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-export FSDP_PLUGIN_PATH=$work
+export FSDP_PLUGIN_PATH=$work XDG_CACHE_HOME=$work/cache
 fsdp=$work/fsdp
 # Tests look for the sources and for the program where they were compiled: links lead there until the end.
 link() {
@@ -43,28 +68,32 @@ stage_facts() {
     nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,compute_cap --format=csv,noheader
 }
 
-# run_files FILE..: files of tests (tensor/view; tensor: all of them), eight at a time, and what became of their cases.
+# run_files FILE..: files of tests (tensor/view; tensor: all of them; train/replay:ddp-*: some cases), eight at a time, and
+# what became of their cases.
 run_files() {
-    local file list= died= ok=0 bad=0 left=0
+    local file name list=() died= ok=0 bad=0 left=0
     for file in "$@"; do
         case $file in
-        */*) list="$list $file" ;;
-        *) list="$list $("$work/tests/test_$file" 2>&1 | sed -n "s|.*/test_\\([a-z0-9_]*\\)\\.c\$|$file/\\1|p")" ;;
+        */*) list+=("$file") ;;
+        *) for name in $("$work/tests/test_$file" 2>&1 | sed -n "s|.*/test_\([a-z0-9_]*\)\.c\$|\1|p"); do
+            list+=("$file/$name")
+        done ;;
         esac
     done
-    mkdir -p "$work/cases"
+    rm -rf "$work/cases"
+    mkdir "$work/cases"
     # shellcheck disable=SC2016 # the shells of xargs expand it
-    echo $list | tr ' ' '\n' | xargs -P 8 -I{} bash -c \
-        '"$0/tests/test_$(dirname {})" "$(basename {})" >"$0/cases/$(echo {} | tr / .)" 2>&1 || echo "{} ended with $?"' \
-        "$work" | grep -v ' 77$'
-    for file in $list; do
-        file=$work/cases/$(echo "$file" | tr / .)
+    printf '%s\n' "${list[@]}" | xargs -P 8 -I{} bash -c 'file=${1%%:*} pattern=${1#"${1%%:*}"}
+        "$0/tests/test_${file%/*}" "${file#*/}" ${pattern:+"${pattern#:}"} >"$0/cases/${1//\//.}" 2>&1 ||
+            echo "$1 ended with $?"' "$work" {} | grep -v ' 77$'
+    for file in "${list[@]}"; do
+        name=${file//\//.} file=$work/cases/${file//\//.}
         ok=$((ok + $(grep -c '^\[       OK \]' "$file")))
-        bad=$((bad + $(grep -c '^\[  FAILED  \] [a-z_0-9]*$' "$file") / 2))
+        bad=$((bad + $(grep -c '^\[  FAILED  \] [-a-z_0-9]*$' "$file") / 2))
         left=$((left + $(grep -c '^\[  SKIPPED \] [a-z]' "$file") / 2))
-        tail -n 1 "$file" | grep -qE 'PASSED|SKIPPED|FAILED' || died="$died $(basename "$file")"
+        tail -n 1 "$file" | grep -qE 'PASSED|SKIPPED|FAILED' || died="$died $name"
         if grep -q '^\[  FAILED  \]' "$file" || [ -n "$(tail -n 1 "$file" | grep -vE 'PASSED|SKIPPED|FAILED')" ]; then
-            echo "-- $(basename "$file")"
+            echo "-- $name"
             grep -vE '^\[ RUN|^\[       OK' "$file" | head -n 25 | cut -c 1-500
         fi
     done
@@ -80,18 +109,77 @@ stage_suites() {
     export FSDP_TEST_DEVICE=cuda
     run_files $SUITES
 }
-SUITES="tensor ops autograd nn optim checkpoint shard/parity shard/mixed_precision shard/offload shard/overlap shard/memory
-        shard/fsdp1 shard/replicate shard/zero shard/hybrid shard/cast train/step train/reference train/float16"
+SUITES=${SUITES:-"tensor ops autograd nn optim checkpoint shard/parity shard/mixed_precision shard/offload shard/overlap
+    shard/memory shard/fsdp1 shard/replicate shard/zero shard/hybrid shard/cast train/step train/float16"}
+
+stage_reference() {
+    export FSDP_TEST_DEVICE=cuda FSDP_REFERENCE=$work/reference
+    [ -d "$FSDP_REFERENCE" ] || unset FSDP_REFERENCE
+    run_files 'train/reference:gpt2-*' 'train/reference:llama-*' 'train/reference:fsdp2-*' 'train/reference:*1-gpt2-*' \
+        'train/reference:ddp-*' 'train/replay:fsdp2-*' 'train/replay:fsdp1-*' 'train/replay:ddp-*' train/ddp_buckets \
+        train/fsdp1_states hub/golden shard/fsdp1_options shard/wrap_units
+}
+
+stage_oom() {
+    local status=0
+    [ -f "$work/text.txt" ] || cat docs/*.md README.md >"$work/text.txt"
+    FSDP_TEST_DEVICE=cuda run_files nn/gpu || status=1
+    # The whole program: one message, of the memory.
+    if "$fsdp" train --model.preset=llama-1b --data.path="$work/text.txt" --training.steps=1 --training.device=cuda \
+        --training.local_batch_size=1024 --training.seq_len=2048 >"$work/oom.log" 2>&1; then
+        echo "2 million tokens in one batch had room"
+        status=1
+    fi
+    cat "$work/oom.log"
+    grep -q 'memory' <(tail -n 1 "$work/oom.log") || status=1
+    echo "$(grep -hE 'cases right' "$logs/oom.log") the program says: $(tail -n 1 "$work/oom.log")"
+    return $status
+}
+
+# sanitize TOOL SECONDS KERNEL..: each kernel's cases in a process of its own, six at a time; FSDP_TEST_DEVICE makes them
+# few.
+sanitize() {
+    local tool=$1 seconds=$2 kernel clean=0 late= found=
+    shift 2
+    for kernel in "$@"; do
+        while [ "$(jobs -rp | wc -l)" -ge 6 ]; do wait -n; done
+        (FSDP_TEST_DEVICE=cuda timeout "$((seconds * patience))" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+            "$work/tests/test_backend" gpu "${kernel}_agrees_with_the_oracle" >"$work/$tool.$kernel" 2>&1
+        echo "ended with $?" >>"$work/$tool.$kernel") &
+    done
+    wait
+    for kernel in "$@"; do
+        echo "-- $kernel: $(tail -n 1 "$work/$tool.$kernel")"
+        grep -E '=========|FAILED' "$work/$tool.$kernel" | head -n 20
+        case $(tail -n 1 "$work/$tool.$kernel") in
+        'ended with 0') clean=$((clean + 1)) ;;
+        'ended with 124') late="$late $kernel" ;;
+        *) found="$found $kernel" ;;
+        esac
+    done
+    echo "$tool: $clean of $# kernels clean${found:+, found something in:$found}${late:+, did not end:$late}"
+    [ "$clean" = $# ]
+}
+# The longest first.
+with_shared_memory="attention_backward attention_forward conv2d_weight conv2d_input conv2d_forward norm_backward
+    channel_norm_backward norm_forward channel_norm_forward embedding_backward scatter reduce cross_entropy
+    softmax_forward softmax_backward topk power_sum copy rope cast_spans reduce_ranks gather"
 
 stage_sanitize() {
     local status=0
-    for tool in memcheck racecheck; do
-        FSDP_TEST_BRIEF=1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$work/tests/test_backend" gpu \
-            >"$work/sanitizer" 2>&1 || status=1
-        grep -E '=========' "$work/sanitizer" | head -n 60
-        echo "$tool: $(grep -E 'SUMMARY' "$work/sanitizer" | tail -n 1)"
-    done
+    compute-sanitizer --tool memcheck --error-exitcode 9 "$work/tests/test_backend" gpu >"$work/sanitizer" 2>&1 || status=1
+    grep -E '=========' "$work/sanitizer" | head -n 60
+    echo "memcheck: $(grep -E 'SUMMARY' "$work/sanitizer" | tail -n 1)"
     return $status
+}
+
+stage_racecheck() {
+    sanitize racecheck 70 $with_shared_memory
+}
+
+stage_initcheck() {
+    sanitize initcheck 50 attention_backward attention_forward norm_backward embedding_backward cross_entropy reduce topk \
+        cast_spans
 }
 
 # losses FILE: the losses of a run, one a line.
@@ -116,56 +204,268 @@ train() {
     shift
     rm -f "$work/$name.jsonl"
     if ! "$fsdp" train "$@" --metrics.jsonl="$work/$name.jsonl" >"$work/$name.log" 2>&1; then
+        echo "-- $name: fsdp train $*"
         tail -n 15 "$work/$name.log"
         return 1
     fi
-    head -n 12 "$work/$name.log"
-    tail -n 2 "$work/$name.log"
     losses "$work/$name.jsonl" >"$work/$name.losses"
+}
+
+# say NAME right|wrong TEXT [BOUND FAR]: what came of one of a stage's points.
+say() {
+    mkdir -p "$work/said"
+    printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-}" "${5:-}" >"$work/said/$1"
+}
+
+# finish: waits for what runs beside, and sums up what was said; the result is wrong where something is.
+finish() {
+    wait
+    python3 -c 'import glob, sys
+said = [open(f).read().rstrip("\n").split("\t") for f in sorted(glob.glob(sys.argv[1] + "/said/*"))]
+for name, verdict, text, _, _ in said: print("%-24s %-5s %s" % (name, verdict, text))
+line = "%d of %d right" % (sum(s[1] == "right" for s in said), len(said))
+for bound in sorted({s[3] for s in said if s[3]}, key=float):
+    far = max((float(s[4]), s[0]) for s in said if s[3] == bound)
+    line += "; within %s of the CPU: at most %.2e (%s)" % (bound, *far)
+line += "".join("; WRONG %s: %s" % (s[0], s[2]) for s in said if s[1] != "right")
+print(line)
+sys.exit(any(s[1] != "right" for s in said) or not said)' "$work"
 }
 
 # beside NAME BOUND ARGUMENTS: the run on the CPU, and twice on the GPU.
 beside() {
-    local name=$1 bound=$2
+    local name=$1 bound=$2 far bits=same verdict=right
     shift 2
-    train cpu "$@" --training.device=cpu && train one "$@" --training.device=cuda &&
-        train two "$@" --training.device=cuda || { results="$results $name failed,"; return 1; }
-    local far bits=same
-    far=$(apart "$work/cpu.losses" "$work/one.losses") || far=nan
-    cmp -s "$work/one.losses" "$work/two.losses" || bits=OTHER
-    results="$results $name $far from the CPU, $bits bits twice;"
-    [ "$bits" = same ] && python3 -c "exit(0 if float('$far') <= $bound else 1)"
+    if ! train "$name.cpu" "$@" --training.device=cpu || ! train "$name.one" "$@" --training.device=cuda ||
+        ! train "$name.two" "$@" --training.device=cuda; then
+        say "$name" wrong "a run has failed"
+        return
+    fi
+    far=$(apart "$work/$name.cpu.losses" "$work/$name.one.losses") || far=nan
+    cmp -s "$work/$name.one.losses" "$work/$name.two.losses" || bits=OTHER verdict=wrong
+    python3 -c "exit(0 if float('$far') <= $bound else 1)" || verdict=wrong
+    say "$name" $verdict "$far from the CPU, $bits bits twice" "$bound" "$far"
 }
 
-tiny="--data.path=tests/reference/tokens.bin --training.steps=20 --training.local_batch_size=4 --training.seq_len=32
-      --optimizer.lr=1e-3 --metrics.log_freq=10"
+# aside COMMAND: the command beside others, four at a time; finish waits for them.
+aside() {
+    while [ "$(jobs -rp | wc -l)" -ge 4 ]; do wait -n; done
+    "$@" &
+}
+
+data="--data.path=tests/reference/tokens.bin --training.local_batch_size=4 --training.seq_len=32 --optimizer.lr=1e-3
+    --metrics.log_freq=10 --training.threads=2"
+tiny="$data --training.steps=$steps"
+llama=--model.path=tests/reference/models/tiny-llama gpt2=--model.path=tests/reference/models/tiny-gpt2
 
 stage_step() {
-    local status=0 results=
-    for model in tiny-llama tiny-gpt2; do
-        beside "$model" 2e-3 --model.path=tests/reference/models/$model $tiny || status=1
-        beside "$model-bf16" 2e-2 --model.path=tests/reference/models/$model $tiny \
-            --training.mixed_precision_param=bfloat16 || status=1
+    aside beside llama 2e-3 $llama $tiny
+    aside beside gpt2 2e-3 $gpt2 $tiny
+    aside beside llama-bf16 5e-3 $llama $tiny --training.mixed_precision_param=bfloat16
+    aside beside gpt2-bf16 5e-3 $gpt2 $tiny --training.mixed_precision_param=bfloat16
+    aside beside llama-2-ranks 2e-3 $llama $tiny -n 2
+    finish
+}
+
+# ---- what a user does ----
+
+# same_tokens NAME ARGUMENTS: greedy tokens of both devices.
+same_tokens() {
+    local name=$1
+    shift
+    "$fsdp" generate "$@" --temperature 0 --max-new-tokens $((steps * 4)) >"$work/$name.cpu.tokens" &&
+        "$fsdp" generate "$@" --temperature 0 --max-new-tokens $((steps * 4)) --device cuda >"$work/$name.cuda.tokens"
+    if [ -s "$work/$name.cpu.tokens" ] && cmp "$work/$name.cpu.tokens" "$work/$name.cuda.tokens"; then
+        say "$name" right "the CPU's $((steps * 4)) tokens"
+    else
+        say "$name" wrong "$(head -c 120 "$work/$name.cuda.tokens")"
+    fi
+}
+
+# samples NAME ARGUMENTS: the same tokens twice, and others by another seed.
+samples() {
+    local name=$1 seed
+    shift
+    for seed in 7 7. 8; do
+        "$fsdp" generate "$@" --seed ${seed%.} --max-new-tokens $((steps * 4)) --device cuda >"$work/$name.$seed"
     done
-    beside two-ranks 2e-3 --model.path=tests/reference/models/tiny-llama $tiny -n 2 || status=1
-    echo "$results"
-    return $status
+    if [ -s "$work/$name.7" ] && cmp "$work/$name.7" "$work/$name.7." && ! cmp -s "$work/$name.7" "$work/$name.8"; then
+        say "$name" right "the same tokens by the same seed"
+    else
+        say "$name" wrong "$(head -c 120 "$work/$name.7")"
+    fi
+}
+
+# evaluates NAME BOUND ARGUMENTS
+evaluates() {
+    local name=$1 bound=$2 device far
+    shift 2
+    for device in cpu cuda; do
+        "$fsdp" eval "$@" --data tests/reference/tokens.bin --seq-len 32 --steps $((steps / 2)) --device $device \
+            >"$work/$name.$device" 2>&1 || cat "$work/$name.$device"
+        sed -n 's/^loss: \([0-9.]*\) .*/\1/p' "$work/$name.$device" >"$work/$name.$device.losses"
+    done
+    far=$(apart "$work/$name.cpu.losses" "$work/$name.cuda.losses") || far=nan
+    if python3 -c "exit(0 if float('$far') <= $bound else 1)"; then
+        say "$name" right "$far from the CPU" "$bound" "$far"
+    else
+        say "$name" wrong "$far from the CPU"
+    fi
+}
+
+# A run's export: whole, read again by both devices, and each tensor near that of the CPU's run.
+exports() {
+    local device far
+    for device in cpu cuda; do
+        train export.$device $llama $tiny --export.path="$work/export.$device" --training.device=$device
+    done
+    "$fsdp" verify "$work/export.cuda"
+    "$fsdp" diff --brief "$work/export.cpu" "$work/export.cuda" >"$work/export.diff"
+    tail -n 1 "$work/export.diff"
+    far=$(sed -n 's/^differs .* by \([-+0-9.e]*\) at most.*/\1/p' "$work/export.diff" | sort -g | tail -n 1)
+    if grep -q '30 different, 0 only in A, 0 only in B' "$work/export.diff" &&
+        python3 -c "exit(0 if float('${far:-nan}') <= 1e-4 else 1)"; then
+        say export right "30 tensors, each within ${far} of the CPU's"
+        evaluates export-eval 2e-3 "$work/export.cuda"
+    else
+        say export wrong "$(tail -n 1 "$work/export.diff"), ${far:-nan} apart"
+    fi
+}
+
+# What is computed again changes no bit.
+recomputes() {
+    local mode
+    for mode in none full selective op; do
+        set -- --activation_checkpoint.mode=${mode/op/selective}
+        [ $mode != op ] || set -- "$@" --activation_checkpoint.selective_ac_option=op
+        train recompute.$mode $llama $tiny --training.device=cuda "$@"
+        if [ -s "$work/recompute.none.losses" ] && cmp "$work/recompute.none.losses" "$work/recompute.$mode.losses"; then
+            say recompute-$mode right "the losses of none, by bits"
+        else
+            say recompute-$mode wrong "other losses than none"
+        fi
+    done
+}
+
+compares() {
+    "$fsdp" compare llama-1m -n 2 --strategies fsdp2,ddp,zero2 --steps 2 --rounds 1 --worlds 2 --model.n_layers=1 \
+        --training.device=cuda --training.local_batch_size=2 --training.seq_len=32 >"$work/compare.log" 2>&1
+    if grep -q '^equal to the first .*all bits' "$work/compare.log"; then
+        say compare right "$(grep '^tokens/s' "$work/compare.log")"
+    else
+        tail -n 30 "$work/compare.log"
+        say compare wrong "$(tail -n 1 "$work/compare.log")"
+    fi
+}
+
+own_kernel() {
+    "$work/11_own_kernel" >"$work/own.log" 2>&1
+    cat "$work/own.log"
+    if grep -q '^trained on cuda' "$work/own.log"; then
+        say own-kernel right "$(tail -n 1 "$work/own.log")"
+    else
+        say own-kernel wrong "$(tail -n 1 "$work/own.log")"
+    fi
+}
+
+stage_use() {
+    cat docs/*.md README.md >"$work/text.txt"
+    aside beside text 2e-3 --model.preset=llama-1m --data.path="$work/text.txt" --data.order=shuffled \
+        --validation.share=0.02 --validation.freq=$((steps / 2)) --validation.steps=4 --training.steps="$steps" \
+        --training.seq_len=64 --training.local_batch_size=4 --training.threads=2
+    aside same_tokens greedy-llama tests/reference/models/tiny-llama --tokens 1,2,3
+    aside same_tokens greedy-gpt2 tests/reference/models/tiny-gpt2 --tokens 5
+    aside same_tokens greedy-2-ranks tests/reference/models/tiny-llama --tokens 1,2,3 -n 2
+    aside samples sample tests/reference/models/tiny-llama --tokens 1,2,3
+    aside samples sample-bf16 tests/reference/models/tiny-llama --tokens 1,2,3 --dtype bfloat16 --top-k 40 --top-p 0.9
+    aside evaluates eval 2e-3 tests/reference/models/tiny-gpt2
+    aside evaluates eval-bf16 5e-3 tests/reference/models/tiny-gpt2 --dtype bfloat16
+    aside evaluates eval-2-ranks 2e-3 tests/reference/models/tiny-llama -n 2
+    aside exports
+    aside compares
+    aside recomputes
+    aside own_kernel
+    aside beside offload 2e-3 $llama $tiny --training.enable_cpu_offload=true
+    aside beside offload-2-ranks 2e-3 $llama $tiny --training.enable_cpu_offload=true -n 2
+    aside beside accumulate 2e-3 $llama $tiny --training.global_batch_size=12
+    aside beside clip 2e-3 $gpt2 $tiny --training.max_norm=0.05
+    aside beside sgd 2e-3 $gpt2 $tiny --optimizer.name=sgd --optimizer.momentum=0.9
+    aside beside dropout 2e-3 $gpt2 $tiny --model.dropout=0.1
+    aside beside float16 5e-3 $llama $tiny --training.mixed_precision_param=float16
+    aside beside float16-reduce 5e-3 $llama $tiny --training.mixed_precision_param=float16 \
+        --training.mixed_precision_reduce=float16 -n 2
+    finish
+}
+
+# ---- several ranks on the one GPU ----
+
+# One of four ranks is killed: the others end, and the last line names it.
+kills() {
+    local run rank status stat begun watch
+    "$fsdp" train $llama $data --training.steps=1000000 --training.device=cuda -n 4 >"$work/killed.log" 2>&1 &
+    run=$!
+    until grep -q '^step: ' "$work/killed.log" || ! kill -0 $run; do sleep 0.1; done
+    # Rank processes are the program's children; the last one is a rank.
+    rank=$(for stat in /proc/[0-9]*/stat; do
+        [ "$(sed 's/.*) . \([0-9]*\) .*/\1/' "$stat" 2>/dev/null)" = $run ] && basename "$(dirname "$stat")"
+    done | sort -n | tail -n 1)
+    begun=$SECONDS
+    kill -9 "$rank"
+    (sleep $((20 * patience)) && kill -9 $run) >/dev/null 2>&1 &
+    watch=$!
+    wait $run
+    status=$?
+    kill $watch
+    cat "$work/killed.log"
+    if [ $status != 0 ] && [ $((SECONDS - begun)) -lt $((20 * patience)) ] &&
+        tail -n 1 "$work/killed.log" | grep -q 'rank [0-3] was killed by signal 9'; then
+        say killed-rank right "$(tail -n 1 "$work/killed.log"), after $((SECONDS - begun)) s"
+    else
+        say killed-rank wrong "$(tail -n 1 "$work/killed.log")"
+    fi
+}
+
+stage_gathers() {
+    local strategy ranks
+    for strategy in fsdp2 fsdp1 ddp zero1 zero2 zero3; do
+        for ranks in 2 4; do
+            aside beside $strategy-$ranks 2e-3 $llama $tiny --parallelism.strategy=$strategy -n $ranks
+        done
+    done
+    aside beside hsdp-2x2 2e-3 $llama $tiny --parallelism.strategy=hsdp --parallelism.data_parallel_replicate_degree=2 -n 4
+    aside beside fsdp1-hybrid-2x2 2e-3 $gpt2 $tiny --parallelism.strategy=fsdp1 \
+        --parallelism.data_parallel_replicate_degree=2 -n 4
+    aside beside float8 5e-3 $llama $tiny --parallelism.gather_dtype=float8 -n 2
+    aside beside int8 5e-3 $llama $tiny --parallelism.gather_dtype=int8 -n 2
+    aside beside float8-bf16 5e-3 $llama $tiny --parallelism.gather_dtype=float8 --training.mixed_precision_param=bfloat16 \
+        -n 2
+    aside beside bf16-4 5e-3 $llama $tiny --training.mixed_precision_param=bfloat16 \
+        --training.mixed_precision_reduce=bfloat16 -n 4
+    aside beside ddp-bf16-buckets 5e-3 $gpt2 $tiny --parallelism.strategy=ddp --parallelism.ddp_compress=bfloat16 -n 2
+    aside kills
+    finish
+}
+
+# resumes FROM TO: a checkpoint half way, and the rest of the losses beside those of a whole run.
+resumes() {
+    local far
+    set -- "$1" "$2" $llama $tiny
+    train half.$1 "${@:3}" --checkpoint.folder="$work/saved.$1" --training.steps=$((steps / 2)) --training.device=$1
+    train rest.$1 "${@:3}" --checkpoint.folder="$work/saved.$1" --training.device=$2
+    train whole.$1 "${@:3}" --training.device=$2
+    tail -n $((steps - steps / 2)) "$work/whole.$1.losses" >"$work/tail.$1.losses"
+    far=$(apart "$work/tail.$1.losses" "$work/rest.$1.losses") || far=nan
+    if python3 -c "exit(0 if float('$far') <= 2e-3 else 1)"; then
+        say $1-to-$2 right "$far apart" 2e-3 "$far"
+    else
+        say $1-to-$2 wrong "$far apart"
+    fi
 }
 
 stage_resume() {
-    local status=0 results= from to
-    for from in cpu cuda; do
-        to=$([ $from = cpu ] && echo cuda || echo cpu)
-        rm -rf "$work/saved"
-        set -- --model.path=tests/reference/models/tiny-llama $tiny --checkpoint.folder="$work/saved"
-        train half "$@" --training.steps=10 --training.device=$from &&
-            train rest "$@" --training.device=$to &&
-            train whole --model.path=tests/reference/models/tiny-llama $tiny --training.device=$to || status=1
-        tail -n 10 "$work/whole.losses" >"$work/tail.losses"
-        results="$results saved on $from, gone on on $to: $(apart "$work/tail.losses" "$work/rest.losses" 2>&1 | tail -n 1) apart;"
-    done
-    echo "$results"
-    return $status
+    aside resumes cpu cuda
+    aside resumes cuda cpu
+    finish
 }
 
 # The largest figure of nvidia-smi while a command runs, in MiB, in $work/used.
@@ -181,16 +481,15 @@ watch_memory() {
 
 stage_smol() {
     cat docs/*.md README.md >"$work/text.txt"
-    local status=0 results=
     set -- --model.preset=llama-100m --model.dim=576 --model.n_layers=30 --model.n_heads=9 --model.n_kv_heads=3 \
         --model.ffn_dim=1536 --model.vocab_size=49152 --model.max_seq_len=512 --model.tie_word_embeddings=true \
         --data.path="$work/text.txt" --training.steps=6 --training.local_batch_size=4 --training.seq_len=512 \
         --optimizer.lr=3e-4 --metrics.log_freq=1
-    watch_memory beside f32 2e-3 "$@" || status=1
-    watch_memory beside bf16 2e-2 "$@" --training.mixed_precision_param=bfloat16 || status=1
-    cat "$work/one.log"
-    echo "$results nvidia-smi $(cat "$work/used") MiB"
-    return $status
+    watch_memory beside f32 2e-3 "$@"
+    say memory-f32 right "nvidia-smi $(cat "$work/used") MiB; the ledger: $(grep '^step:  6' "$work/f32.one.log")"
+    watch_memory beside bf16 5e-3 "$@" --training.mixed_precision_param=bfloat16
+    say memory-bf16 right "nvidia-smi $(cat "$work/used") MiB; the ledger: $(grep '^step:  6' "$work/bf16.one.log")"
+    finish
 }
 
 stage_llama() {
@@ -204,23 +503,69 @@ stage_llama() {
     return $status
 }
 
+# ---- the processor: this build beside older ones, in turns ----
+
+# collectives BUILD: a line for each size, of two ranks.
+collectives() {
+    "$1/fsdp" run -n 2 -- "$1/bench/bench_collectives" joined 16
+}
+
+# The ratio of the older build's time to this one's: the median over sizes and collectives, of the shortest of five turns.
+compare_collectives() {
+    local turn
+    for turn in 1 2 3 4 5; do
+        collectives "$work" >"$work/collectives.now.$turn" && collectives "$1" >"$work/collectives.before.$turn" || return 1
+    done
+    cat "$work/collectives.now.1"
+    python3 -c 'import re, statistics, sys
+def cells(which):
+    turns = [[[float(x) for x in line.split()[4:]] for line in open(sys.argv[1] + "/collectives.%s.%d" % (which, turn))
+              if re.match(r" +\d+ KB ", line)] for turn in range(1, 6)]
+    return [min(t[i][j] for t in turns) for i in range(len(turns[0])) for j in range(len(turns[0][i]))]
+print("%.2f" % statistics.median(b / n for n, b in zip(cells("now"), cells("before")) if n >= 2))' "$work"
+}
+
+stage_cpu() {
+    local before name ratio row
+    nproc
+    for before in "$work"/before/*/; do
+        name=$(basename "$before")
+        python3 bench/compare.py --build "$work" --against "$before" --rows llama-100m-2,gpt-10m-2 --steps 6 --warmup 2 |
+            tee "$work/rows"
+        while IFS='|' read -r _ row _ _ _ _ ratio _; do
+            ratio=$(echo "$ratio" | cut -d ' ' -f 2) row=$(echo "$row" | sed 's/^ *\([a-z0-9-]*\).*/\1/')
+            python3 -c "exit(0 if $ratio >= 0.98 else 1)" && say "$row-$name" right "$ratio" ||
+                say "$row-$name" wrong "$ratio"
+        done < <(grep -E '^\| (llama|gpt)' "$work/rows")
+        ratio=$(compare_collectives "$before" | tee /dev/stderr | tail -n 1)
+        python3 -c "exit(0 if $ratio >= 0.98 else 1)" && say "collectives-$name" right "$ratio" ||
+            say "collectives-$name" wrong "$ratio"
+    done
+    finish
+    local status=$?
+    echo "$(cat "$work"/said/* | cut -f 1,3 | tr '\t\n' ' ;')"
+    return $status
+}
+
 # ---- the table ----
 
-declare -A limit=([facts]=20 [hold]=120 [suites]=150 [sanitize]=300 [step]=90 [resume]=60 [smol]=150 [llama]=90)
 failed=0 table=
 for stage in $stages; do
     echo "==== $stage"
     began=$SECONDS
-    # A subshell of its own group, so that its limit ends all that it has started.
-    setsid bash -c "$(declare -f); $(declare -p work logs fsdp tiny SUITES); stage_$stage" >"$logs/$stage.log" 2>&1 &
-    pid=$!
-    (sleep "${limit[$stage]}" && kill -- -$pid) 2>/dev/null &
-    watch=$!
-    if wait $pid; then result=ok; else result=FAILED failed=$((failed + 1)); fi
-    kill $watch 2>/dev/null
+    rm -rf "$work/said"
+    # A group of its own, so that its limit ends all that it has started.
+    timeout -k 3 $((limit[$stage] * patience)) bash -c "$(declare -f); $(declare -p work logs fsdp patience steps data tiny \
+        llama gpt2 SUITES with_shared_memory); stage_$stage" >"$logs/$stage.log" 2>&1 &
+    group=$!
+    wait $group
+    status=$? result=ok
+    kill -9 -- -$group 2>/dev/null # what it has left
+    [ $status = 0 ] || result=FAILED failed=$((failed + 1))
+    case $status in 124 | 137) echo "did not end within $((limit[$stage] * patience)) s" >>"$logs/$stage.log" ;; esac
     tail -n 30 "$logs/$stage.log" | cut -c 1-400
     table+=$(printf '%-9s %4d s  %-7s %s' "$stage" $((SECONDS - began)) "$result" \
-        "$(tail -n 1 "$logs/$stage.log" | cut -c 1-300)")$'\n'
+        "$(tail -n 1 "$logs/$stage.log" | cut -c 1-500)")$'\n'
 done
 echo "==== $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null), $(date -I), gpu_check.sh $stages"
 printf '%s' "$table"
