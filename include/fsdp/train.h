@@ -124,8 +124,8 @@ typedef struct fsdp_train_config {
         int on_nan;                 /* fsdp_train_on_nan */
         int64_t early_stop;         /* validations in a row without improvement that end the run; 0: never */
         double early_stop_min_delta; /* a loss must be lower by this much to be an improvement */
-        /* "cpu", "cuda" (each rank the GPU of its local rank), "cuda:N", or "auto" (a GPU where there is one). NULL:
-         * the CPU. */
+        /* "cpu", "cuda" (each rank the GPU of its local rank), "cuda:N", or "auto" (GPUs if every rank has one, else
+         * the CPU). All ranks give the same but for N. NULL: the CPU. */
         char *device;
     } training;
     struct {
@@ -433,12 +433,12 @@ typedef struct fsdp_evaluation {
 } fsdp_evaluation;
 
 /* Computes the mean cross-entropy of `module` over the stream, window after window, each once. The module is called
- * with tokens and targets (B,T), like the models of fsdp/models.h. Batch k belongs to rank k modulo the number of
- * ranks; places without a token have the target -100, which a loss ignores. The mean of each batch is float32; they are
- * added in double, in the order of the batches, so that the sum does not depend on the ranks. The evaluation runs in
- * evaluation mode and without a graph. Afterwards modules are in the mode in which they were, and sharded ones are
- * sharded; one that was gathered is as a forward leaves it. Invalid options are refused; on another failure the world
- * is aborted. [collective] */
+ * with tokens and targets (B,T) on its own device, like the models of fsdp/models.h. Batch k belongs to rank k modulo
+ * the number of ranks; places without a token have the target -100, which a loss ignores. The mean of each batch is
+ * float32; they are added in double, in the order of the batches, so that the sum does not depend on the ranks. The
+ * evaluation runs in evaluation mode and without a graph. Afterwards modules are in the mode in which they were, and
+ * sharded ones are sharded; one that was gathered is as a forward leaves it. Invalid options are refused; on another
+ * failure the world is aborted. [collective] */
 FSDP_API fsdp_status fsdp_evaluate(fsdp_module *module, const fsdp_tokens *tokens, const fsdp_evaluate_options *options,
                                    fsdp_evaluation *out);
 

@@ -21,6 +21,7 @@
 #include "device/device.h"
 #include "train/facts.h"
 #include "train/model_folder.h"
+#include "train/same_device.h"
 
 /* Options by which the starting process tells a rank which model to read, and where the tokens are that were made. */
 #define RANK_OPTION "as-rank"
@@ -83,7 +84,8 @@ static void usage(void)
          "                          of fsdp train\n"
          "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
          "  --device DEVICE         cpu (the default), cuda (a GPU for each rank), cuda:N,\n"
-         "                          or auto: a GPU if there is one\n"
+         "                          or auto: a GPU if every rank has one;\n"
+         "                          'fsdp inspect --devices' lists what is here\n"
          "  -n, -np, --ranks RANKS  number of processes to start; each holds a part\n"
          "                          of the weights until they are used\n"
          "  --nproc-per-node RANKS  the same; 'fsdp run --help' lists other options of\n"
@@ -243,9 +245,21 @@ static fsdp_status open_data(evaluation *e)
     return FSDP_FAIL(FSDP_INVALID, "--data '%s' has one token: there is none to predict from it", e->data);
 }
 
+/* Checks that there is a GPU if one was named: its text may take long to read. */
+static fsdp_status check_device(const evaluation *e)
+{
+    char kind[FSDP__DEVICE_KIND];
+    int ordinal, count;
+
+    if (!e->device || !fsdp__device_name_split(e->device, kind, &ordinal) || strcmp(kind, "cuda") != 0)
+        return FSDP_OK;
+    return fsdp__device_count(kind, &count);
+}
+
 /* Checks everything that can be wrong without the other ranks. */
 static fsdp_status prepare(evaluation *e)
 {
+    FSDP_TRY(check_device(e));
     FSDP_TRY(fsdp__model_folder_find(e->path, &e->folder));
     FSDP_TRY(fsdp_hub_read_config(e->folder.path, &e->config));
     if (e->options.seq_len == 0)
@@ -266,9 +280,9 @@ static void draw(void *arg, int64_t done, int64_t all)
     fsdp__bar_draw(&e->bar, done, all);
 }
 
-static void print_begin(const evaluation *e)
+static void print_begin(const evaluation *e, fsdp_device *device)
 {
-    char parameters[40], tokens[40];
+    char parameters[40], tokens[40], text[160];
 
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", e->folder.path,
            e->config.architecture == FSDP_GPT2 ? "GPT-2" : "Llama", (long long)e->config.n_layers,
@@ -281,6 +295,9 @@ static void print_begin(const evaluation *e)
         puts("text:   its bytes are its tokens");
     else if (e->tokens_path || e->rank_data)
         printf("text:   through the tokenizer of '%s'\n", e->tokenizer ? e->tokenizer : e->folder.path);
+    fsdp__device_describe(device, text, sizeof text);
+    if (strcmp(text, "cpu") != 0)
+        printf("device: %s\n", text);
     (void)fflush(stdout); /* if stdout is a file, too: what comes next may take long */
 }
 
@@ -309,15 +326,17 @@ static void write_facts(const void *arg, FILE *out)
 static fsdp_status evaluate(evaluation *e, fsdp_context *context)
 {
     bool prints = fsdp_context_rank(context) == 0;
+    fsdp_device *device = NULL;
     fsdp_module *model = NULL;
     fsdp_evaluation found;
     fsdp_status status;
 
     FSDP_TRY(fsdp__line_agree(&e->line, &e->ranks, context));
+    FSDP_TRY(fsdp__same_device(context, "--device", e->device, &device));
     FSDP_TRY(fsdp__facts_agree(context, "evaluate different things", write_facts, e));
-    FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, e->device, &model));
     if (prints)
-        print_begin(e);
+        print_begin(e, device);
+    FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, device, &model));
     fsdp__bar_begin(&e->bar);
     e->bar.possible = e->bar.possible && prints;
     e->options.progress = draw;

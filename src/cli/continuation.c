@@ -12,8 +12,10 @@
 #include "cli/finite_values.h"
 #include "cli/folder_model.h"
 #include "cli/own_process.h"
+#include "device/device.h"
 #include "launch/launch.h"
 #include "train/facts.h"
+#include "train/same_device.h"
 
 /* ---- the prompt ---- */
 
@@ -150,6 +152,18 @@ static void write_facts(const void *arg, FILE *out)
     fprintf(out, "--dtype\t%s\nthe cache\t%s\n", fsdp_dtype_name(c->dtype), o->no_cache ? "not used" : "used");
 }
 
+/* Opens the device on all ranks. What is printed is the text alone, so the log says which GPU it is. */
+static fsdp_status open_device(const fsdp__continuation *c, fsdp_context *context, fsdp_device **out)
+{
+    char text[160];
+
+    FSDP_TRY(fsdp__same_device(context, "--device", c->device, out));
+    fsdp__device_describe(*out, text, sizeof text);
+    if (fsdp_context_rank(context) == 0 && strcmp(text, "cpu") != 0)
+        fsdp_log(context, FSDP_LOG_INFO, "device: %s", text);
+    return FSDP_OK;
+}
+
 static fsdp_status explain(const fsdp__continuation *c, fsdp_context *context)
 {
     char what[200];
@@ -161,6 +175,7 @@ static fsdp_status explain(const fsdp__continuation *c, fsdp_context *context)
 fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ranks)
 {
     fsdp_context *context = NULL;
+    fsdp_device *device = NULL;
     fsdp_module *model = NULL;
     fsdp_status status;
     char run[200];
@@ -173,9 +188,11 @@ fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ran
     if (status == FSDP_OK && ranks)
         status = fsdp__line_agree(&c->line, ranks, context);
     if (status == FSDP_OK)
+        status = open_device(c, context, &device);
+    if (status == FSDP_OK)
         status = fsdp__facts_agree(context, "generate different things", write_facts, c);
     if (status == FSDP_OK)
-        status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, c->device, &model);
+        status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, device, &model);
     if (status == FSDP_OK)
         status = generate(c, model);
     if (status == FSDP_NOT_FINITE) /* on every rank, because all have the same logits */

@@ -1,7 +1,6 @@
 /* folder_model.c - loads the model of a folder. */
 #include "cli/folder_model.h"
 
-#include "device/device.h"
 #include "fsdp/shard.h"
 #include "train/model_folder.h"
 
@@ -24,20 +23,20 @@ static fsdp_status load_weights(const fsdp__model_folder *folder, const fsdp_mod
 }
 
 static fsdp_status fill(const fsdp__model_folder *folder, const fsdp_model_config *config, fsdp_dtype dtype,
-                        fsdp_module *model)
+                        fsdp_device *device, fsdp_module *model)
 {
     if (dtype != FSDP_F32)
         FSDP_TRY(fsdp_module_to(model, dtype));
     if (fsdp_context_world_size(model->context) > 1)
         FSDP_TRY(shard(model));
-    FSDP_TRY(fsdp_module_materialize(model, fsdp__front_device(model->context)));
+    FSDP_TRY(fsdp_module_materialize(model, device));
     FSDP_TRY(load_weights(folder, config, model));
     fsdp_module_train(model, false);
     return FSDP_OK;
 }
 
 static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder, const fsdp_model_config *config,
-                        fsdp_dtype dtype, fsdp_module **out)
+                        fsdp_dtype dtype, fsdp_device *device, fsdp_module **out)
 {
     fsdp_status status;
 
@@ -45,7 +44,7 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
     *out = fsdp_model_create(context, fsdp_meta(context), config);
     if (!*out)
         return fsdp_last_status();
-    status = fill(folder, config, dtype, *out);
+    status = fill(folder, config, dtype, device, *out);
     if (status == FSDP_OK)
         return FSDP_OK;
     fsdp_module_unref(*out);
@@ -54,15 +53,14 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
 }
 
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
-                                    fsdp_dtype dtype, const char *device, fsdp_module **out)
+                                    fsdp_dtype dtype, fsdp_device *device, fsdp_module **out)
 {
     fsdp__model_folder folder;
-    fsdp_status status = fsdp__front_device_choose(context, device);
+    fsdp_status status;
 
     *out = NULL;
-    FSDP_TRY(fsdp_context_world_size(context) > 1 ? fsdp_agree(fsdp_world(context), status) : status);
     FSDP_TRY(fsdp__model_folder_find(path, &folder));
-    status = make(context, &folder, config, dtype, out);
+    status = make(context, &folder, config, dtype, device, out);
     fsdp__model_folder_release(&folder);
     return status;
 }

@@ -5,10 +5,9 @@
 #include "fsdp/fsdp.h"
 
 /* Loads the model of a Hugging Face folder or a checkpoint (model_folder.h), in evaluation mode, with parameters in
- * `dtype`, on the device of that name (fsdp__front_device_choose). If there are several ranks, each holds its part,
- * block by block. `config` is the folder's. The caller owns
- * `*out`, which is NULL on failure. [collective] */
+ * `dtype`, on `device`. If there are several ranks, each holds its part, block by block. `config` is the folder's. The
+ * caller owns `*out`, which is NULL on failure. [collective] */
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
-                                    fsdp_dtype dtype, const char *device, fsdp_module **out);
+                                    fsdp_dtype dtype, fsdp_device *device, fsdp_module **out);
 
 #endif

@@ -123,9 +123,12 @@ static fsdp_status check_text(const fsdp__key *key, const char *text)
 
 static fsdp_status set_text(const fsdp__key *key, char **field, const char *text)
 {
-    char *copy;
+    char *copy, name[80];
 
     FSDP_TRY(check_text(key, text));
+    snprintf(name, sizeof name, "%s.%s", key->section, key->name);
+    if (key->check)
+        FSDP_TRY(key->check(name, text));
     copy = fsdp__strdup(text);
     if (!copy)
         return FSDP_NO_MEMORY;

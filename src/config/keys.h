@@ -47,6 +47,8 @@ typedef struct fsdp__key {
     const fsdp__choice *choices; /* ends with a NULL text; for an integer: words for values out of range, or NULL */
     const char *initial;         /* the default as text; NULL: not set */
     const char *help;            /* what it means and, if `initial` is NULL, what holds when it is not set */
+    /* Optional, for a text: refuses a value that no such key can have; `name` is "section.name", for the message. */
+    fsdp_status (*check)(const char *name, const char *text);
 } fsdp__key;
 
 /* The limits of a table. */

@@ -26,8 +26,8 @@ typedef struct fsdp__backend {
     fsdp_status (*open)(fsdp_device *device);
     void (*close)(fsdp_device *device);
 
-    /* Optional. Writes what fsdp__device_describe does. */
-    void (*describe)(fsdp_device *device, char *text, size_t bytes);
+    /* Optional. Fills in what fsdp__device_look returns, which is zero. */
+    void (*look)(fsdp_device *device, fsdp__device_facts *out);
 
     /* Optional. Called once per device, on the thread that creates it: sets the floating point mode and the number of
      * threads. */

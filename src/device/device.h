@@ -31,12 +31,30 @@ fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, in
  * points ask for it. */
 fsdp_device *fsdp__front_device(fsdp_context *context);
 void fsdp__set_front_device(fsdp_device *device);
-/* Makes it the device that a user names: "cpu", "cuda", "cuda:N", or "auto", a GPU where there is one and otherwise the
- * CPU, with a line in the log that says why. NULL changes nothing. */
-fsdp_status fsdp__front_device_choose(fsdp_context *context, const char *name);
-/* Refuses what is no such name; `option` is where it was given. Opens nothing. */
+
+enum {
+    FSDP__MOST_GPUS = 16, /* in a context */
+    FSDP__DEVICE_KIND = 24
+};
+/* Splits a device's name into what comes before the colon and the number behind it, -1 if there is none. Returns
+ * whether it is such a name at all. */
+bool fsdp__device_name_split(const char *name, char kind[FSDP__DEVICE_KIND], int *ordinal);
+/* Refuses what a user cannot name as the device of a run: it must be "cpu", "cuda", "cuda:N", or "auto". `option` is
+ * where it was given. Opens nothing. */
 fsdp_status fsdp__device_name_check(const char *option, const char *name);
-/* Writes what the device is: its name, and of a GPU the card, its memory and how much is free. */
+/* Counts the devices of a backend on this machine; fails, and says why, where there is none. Opens none. */
+fsdp_status fsdp__device_count(const char *kind, int *out);
+
+/* What a GPU is. */
+typedef struct fsdp__device_facts {
+    char card[64];  /* "NVIDIA H200"; "": the device is no GPU, and the rest is not known */
+    int capability; /* 90: 9.0 */
+    int driver;     /* 13000: for CUDA 13.0 */
+    size_t memory_bytes, free_bytes;
+} fsdp__device_facts;
+
+fsdp__device_facts fsdp__device_look(fsdp_device *device);
+/* Writes what the device is: its name, and of a GPU the card, its memory and how much of that is free. */
 void fsdp__device_describe(fsdp_device *device, char *text, size_t bytes);
 /* Returns the stream for work of the hosts on host memory (what ranks tell each other). NULL and a last error on
  * failure. */

@@ -180,21 +180,16 @@ fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordi
 
 fsdp_device *fsdp_device_open(fsdp_context *context, const char *name)
 {
-    char kind[24];
-    const char *colon = name ? strchr(name, ':') : NULL;
-    size_t bytes = colon ? (size_t)(colon - name) : name ? strlen(name) : 0;
-    int ordinal = -1;
+    char kind[FSDP__DEVICE_KIND];
+    int ordinal;
 
-    if (bytes == 0 || bytes >= sizeof kind ||
-        (colon && (strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon) > 5 ||
-                   sscanf(colon + 1, "%d", &ordinal) != 1))) {
+    if (!name || !fsdp__device_name_split(name, kind, &ordinal)) {
         (void)FSDP_FAIL(FSDP_INVALID,
                         "cannot open device '%s': devices are 'cpu', 'meta', 'cuda', or one of several "
                         "as in 'cuda:1'",
                         name ? FSDP__SHOWN_NAME(name) : "NULL");
         return NULL;
     }
-    snprintf(kind, sizeof kind, "%.*s", (int)bytes, name);
     return fsdp__device_open(context, kind, ordinal);
 }
 

@@ -9,6 +9,7 @@
 #include "fsdp/comm.h"
 #include "fsdp/shard.h"
 #include "generate/generate.h"
+#include "nn/module.h"
 
 /* A generation in progress. */
 typedef struct generator {
@@ -51,11 +52,7 @@ static fsdp_status check(fsdp_module *module, const int32_t *tokens, const int64
 
 static fsdp_status find_device(fsdp_module *module, fsdp_device **out)
 {
-    fsdp_parameters parameters = {0};
-
-    FSDP_TRY(fsdp_module_parameters(module, &parameters));
-    *out = parameters.count ? fsdp_tensor_device(parameters.items[0].tensor) : NULL;
-    fsdp_parameters_release(&parameters);
+    FSDP_TRY(fsdp__module_device(module, out));
     if (!*out || fsdp_device_is_meta(*out))
         return FSDP_FAIL(FSDP_STATE, "cannot generate: the model is on the meta device: materialize and load it first");
     return FSDP_OK;

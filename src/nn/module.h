@@ -136,6 +136,9 @@ fsdp_status fsdp__module_walk_up(fsdp_module *root, fsdp__module_visit visit, vo
  * NULL when out of memory. */
 char *fsdp__dotted(const char *module, const char *name);
 
+/* Finds the device of the module's first parameter; NULL if it has none. */
+fsdp_status fsdp__module_device(fsdp_module *module, fsdp_device **out);
+
 /* Fills elements [first, first + numel) of the parameter's global row-major order, which is what fsdp_module_initialize
  * does for a shard. `data` is f32, bf16 or f16 on `device`. */
 fsdp_status fsdp__init_fill(fsdp_device *device, void *data, fsdp_dtype dtype, int64_t numel, fsdp_init init,

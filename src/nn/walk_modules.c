@@ -144,6 +144,18 @@ fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out)
     return collect_all(module, collect, out);
 }
 
+fsdp_status fsdp__module_device(fsdp_module *module, fsdp_device **out)
+{
+    fsdp_parameters parameters = {0};
+
+    *out = NULL;
+    FSDP_TRY(fsdp_module_parameters(module, &parameters));
+    if (parameters.count)
+        *out = fsdp_tensor_device(parameters.items[0].tensor);
+    fsdp_parameters_release(&parameters);
+    return FSDP_OK;
+}
+
 static fsdp_status collect_buffers(void *arg, fsdp_module *module, const char *name)
 {
     collection *c = arg;

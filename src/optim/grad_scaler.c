@@ -240,10 +240,11 @@ enum {
     FAILED = 2
 };
 
-/* Replaces `*said` by the largest of all ranks. */
-static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
+/* Replaces `*said` by the largest of all ranks, by way of the gradients' device. */
+static fsdp_status share(const fsdp_grad_scaler *scaler, const gradients *all, int *said)
 {
-    fsdp_device *device = fsdp__front_device(fsdp_process_group_context(scaler->group));
+    fsdp_device *device = all->count > 0 ? fsdp_tensor_device(all->tensors[0])
+                                         : fsdp__front_device(fsdp_process_group_context(scaler->group));
     fsdp_stream *stream = device ? fsdp_device_stream(device) : NULL;
     float flag = (float)*said;
     fsdp_status status, done;
@@ -278,7 +279,7 @@ static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optim
     fsdp_status status = look_at_own(scaler, optimizer, &all, &found_inf);
     int said = status == FSDP_OK ? found_inf : FAILED + fsdp_process_group_rank(scaler->group);
 
-    FSDP_KEEP_FIRST(status, share(scaler, &said));
+    FSDP_KEEP_FIRST(status, share(scaler, &all, &said));
     if (status == FSDP_OK && said >= FAILED)
         status = FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: rank %d has failed to, its own error says why",
                            fsdp_process_group_global_rank(scaler->group, said - FAILED));

@@ -41,24 +41,11 @@ fsdp_status fsdp__train_count_batches(fsdp_train_run *run)
 
 /* ---- model ---- */
 
-/* Takes the device that the config names, unless nothing is computed in this context. */
-static fsdp_status choose_device(fsdp_train_run *run)
-{
-    run->device = fsdp__front_device(run->context);
-    if (!run->device || !fsdp__device_has_bytes(run->device))
-        return run->device ? FSDP_OK : fsdp_last_status();
-    FSDP_TRY(fsdp__front_device_choose(run->context, run->config->training.device));
-    run->device = fsdp__front_device(run->context);
-    fsdp__device_describe(run->device, run->device_text, sizeof run->device_text);
-    return FSDP_OK;
-}
-
 /* Makes the model, shapes only. */
 fsdp_status fsdp__train_make_model(fsdp_train_run *run)
 {
     fsdp_device *meta = fsdp_meta(run->context);
 
-    FSDP_TRY(choose_device(run));
     if (!meta)
         return fsdp_last_status();
     run->offloaded = run->config->training.enable_cpu_offload && !fsdp__device_host_access(run->device);

@@ -13,11 +13,10 @@ static bool own_model(const fsdp_train_run *run)
 static fsdp_status build(fsdp_train_run *run)
 {
     int ranks = fsdp_context_world_size(run->context);
-    fsdp_device *device = fsdp__dry(run->context);
 
-    if (!device)
+    run->device = fsdp__dry(run->context);
+    if (!run->device)
         return fsdp_last_status();
-    fsdp__set_front_device(device);
     fsdp__train_resolve_replicas(run);
     FSDP_TRY(fsdp__train_config_check_step(run->config, ranks));
     if (!own_model(run)) {

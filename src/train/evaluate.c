@@ -8,6 +8,7 @@
 #include "data/token_window.h"
 #include "device/device.h"
 #include "fsdp/train.h"
+#include "nn/module.h"
 
 #define NO_TARGET (-100) /* of a place without a token */
 
@@ -204,6 +205,15 @@ static fsdp_status check(const fsdp_module *module, const fsdp_tokens *tokens, c
                      (long long)fsdp_tokens_count(tokens), (long long)o->first);
 }
 
+/* Takes the module's device. One without parameters may be on any; one on meta is refused when it is called. */
+static fsdp_status find_device(pass *p)
+{
+    FSDP_TRY(fsdp__module_device(p->module, &p->device));
+    if (!p->device || fsdp_device_is_meta(p->device))
+        p->device = fsdp__front_device(p->module->context);
+    return p->device ? FSDP_OK : fsdp_last_status();
+}
+
 static fsdp_status prepare(pass *p)
 {
     const fsdp_evaluate_options *o = p->options;
@@ -211,7 +221,6 @@ static fsdp_status prepare(pass *p)
 
     p->rank = fsdp_context_rank(p->module->context);
     p->ranks = fsdp_context_world_size(p->module->context);
-    p->device = fsdp__front_device(p->module->context);
     p->count = fsdp_tokens_count(p->tokens) - o->first - 1;
     p->batches = (p->count - 1) / size + 1;
     if (o->steps > 0)
@@ -220,9 +229,7 @@ static fsdp_status prepare(pass *p)
     p->inputs = fsdp__calloc((size_t)size, sizeof *p->inputs);
     p->targets = fsdp__calloc((size_t)size, sizeof *p->targets);
     p->losses = fsdp__calloc((size_t)p->rounds, sizeof *p->losses);
-    if (!p->device)
-        return fsdp_last_status();
-    return p->inputs && p->targets && p->losses ? FSDP_OK : FSDP_NO_MEMORY;
+    return p->inputs && p->targets && p->losses ? find_device(p) : FSDP_NO_MEMORY;
 }
 
 fsdp_status fsdp_evaluate(fsdp_module *module, const fsdp_tokens *tokens, const fsdp_evaluate_options *options,

@@ -2,9 +2,11 @@
 #include "train/run.h"
 #include "base/alloc.h"
 #include "base/context.h"
+#include "device/device.h"
 #include "hub/hub.h"
 #include "train/inputs.h"
 #include "train/run_config.h"
+#include "train/same_device.h"
 
 /* ---- inputs: all that can be wrong without any other rank ---- */
 
@@ -107,6 +109,17 @@ static outcome compare(fsdp_train_run *run)
     return status == FSDP_INVALID ? agreed(status) : alone(status);
 }
 
+/* Opens the run's device, before anything large is read. A rank that is out of memory may be the only one. */
+static outcome open_device(fsdp_train_run *run)
+{
+    fsdp_status status = fsdp__same_device(run->context, "training.device", run->config->training.device, &run->device);
+
+    if (status != FSDP_OK)
+        return status == FSDP_NO_MEMORY ? alone(status) : agreed(status);
+    fsdp__device_describe(run->device, run->device_text, sizeof run->device_text);
+    return agreed(FSDP_OK);
+}
+
 /* Begins the metrics, last of all: a start that fails leaves no trace in the file. */
 static fsdp_status begin_metrics(fsdp_train_run *run)
 {
@@ -122,6 +135,7 @@ static outcome build(fsdp_train_run *run)
 {
     PART(agreed(fsdp__train_check_visible(run)));
     PART(agreed(fsdp__train_agree(run, hold_checkpoints(run))));
+    PART(open_device(run));
     PART(agreed(fsdp__train_agree(run, open_inputs(run))));
     PART(compare(run));
     PART(agreed(fsdp__train_agree(run, make_model(run))));

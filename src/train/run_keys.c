@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "base/cores.h"
+#include "device/device.h"
 
 static const fsdp__choice load_choices[] = {{"each", 0}, {"leader", 1}, {NULL, 0}};
 static const fsdp__choice init_choices[] = {{"pretrained", 1}, {"random", 0}, {NULL, 0}};
@@ -52,67 +53,69 @@ static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NUL
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
 /* The columns: section, name, field, range, default, help. */
-#define INTEGER(section, name, least, most, range, initial, help)                                      \
+#define INTEGER(section, name, least, most, range, initial, help)                                            \
+    {                                                                                                        \
+#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, NULL, initial, help, NULL \
+    }
+#define INTEGER_OR(section, name, least, most, range, choices, initial, help)                                   \
+    {                                                                                                           \
+#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, choices, initial, help, NULL \
+    }
+#define NUMBER(section, name, least, most, range, initial, help)                                            \
+    {                                                                                                       \
+#section, #name, FSDP__KEY_NUMBER, AT(section, name), least, most, range, NULL, initial, help, NULL \
+    }
+#define BOOL(section, name, initial, help)                                                             \
     {                                                                                                  \
-#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, NULL, initial, help \
+#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, 0, bool_choices, initial, help, NULL \
     }
-#define INTEGER_OR(section, name, least, most, range, choices, initial, help)                             \
-    {                                                                                                     \
-#section, #name, FSDP__KEY_INTEGER, AT(section, name), least, most, range, choices, initial, help \
+#define BOOL_LOCAL(section, name, initial, help)                                                                 \
+    {                                                                                                            \
+#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, FSDP__LOCAL, bool_choices, initial, help, NULL \
     }
-#define NUMBER(section, name, least, most, range, initial, help)                                      \
-    {                                                                                                 \
-#section, #name, FSDP__KEY_NUMBER, AT(section, name), least, most, range, NULL, initial, help \
+#define CHOICE(section, name, field, choices, initial, help)                                         \
+    {                                                                                                \
+#section, #name, FSDP__KEY_CHOICE, AT(section, field), 0, 0, 0, choices, initial, help, NULL \
     }
-#define BOOL(section, name, initial, help)                                                       \
+#define CHOICE_OR(section, name, field, least, most, choices, initial, help)                                          \
+    {                                                                                                                 \
+#section, #name, FSDP__KEY_CHOICE, AT(section, field), least, most, FSDP__OR_INTEGER, choices, initial, help, \
+            NULL                                                                                                      \
+    }
+#define TEXT(section, name, range, help) TEXT_OF(section, name, range, help, NULL)
+#define TEXT_OF(section, name, range, help, check)                                               \
     {                                                                                            \
-#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, 0, bool_choices, initial, help \
-    }
-#define BOOL_LOCAL(section, name, initial, help)                                                           \
-    {                                                                                                      \
-#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, FSDP__LOCAL, bool_choices, initial, help \
-    }
-#define CHOICE(section, name, field, choices, initial, help)                                   \
-    {                                                                                          \
-#section, #name, FSDP__KEY_CHOICE, AT(section, field), 0, 0, 0, choices, initial, help \
-    }
-#define CHOICE_OR(section, name, field, least, most, choices, initial, help)                                         \
-    {                                                                                                                \
-#section, #name, FSDP__KEY_CHOICE, AT(section, field), least, most, FSDP__OR_INTEGER, choices, initial, help \
-    }
-#define TEXT(section, name, range, help)                                                  \
-    {                                                                                     \
-#section, #name, FSDP__KEY_TEXT, AT(section, name), 0, 0, range, NULL, NULL, help \
+#section, #name, FSDP__KEY_TEXT, AT(section, name), 0, 0, range, NULL, NULL, help, check \
     }
 /* "export" is a keyword of C++, which reads the public header. */
-#define SAVE_TEXT(name, help)                                                                \
-    {                                                                                        \
-        "export", #name, FSDP__KEY_TEXT, AT(save, name), 0, 0, FSDP__LOCAL, NULL, NULL, help \
+#define SAVE_TEXT(name, help)                                                                      \
+    {                                                                                              \
+        "export", #name, FSDP__KEY_TEXT, AT(save, name), 0, 0, FSDP__LOCAL, NULL, NULL, help, NULL \
     }
-#define SAVE_CHOICE(name, choices, initial, help)                                          \
-    {                                                                                      \
-        "export", #name, FSDP__KEY_CHOICE, AT(save, name), 0, 0, 0, choices, initial, help \
+#define SAVE_CHOICE(name, choices, initial, help)                                                \
+    {                                                                                            \
+        "export", #name, FSDP__KEY_CHOICE, AT(save, name), 0, 0, 0, choices, initial, help, NULL \
     }
-#define SAVE_SIZE(name, least, initial, help)                                                           \
+#define SAVE_SIZE(name, least, initial, help)                                                                 \
+    {                                                                                                         \
+        "export", #name, FSDP__KEY_SIZE, AT(save, name), least, FSDP__KEY_LARGE, 0, NULL, initial, help, NULL \
+    }
+#define SAVE_BOOL(name, initial, help)                                                              \
+    {                                                                                               \
+        "export", #name, FSDP__KEY_BOOL, AT(save, name), 0, 0, 0, bool_choices, initial, help, NULL \
+    }
+#define PATHS(section, name, field, help)                                                               \
     {                                                                                                   \
-        "export", #name, FSDP__KEY_SIZE, AT(save, name), least, FSDP__KEY_LARGE, 0, NULL, initial, help \
-    }
-#define SAVE_BOOL(name, initial, help)                                                        \
-    {                                                                                         \
-        "export", #name, FSDP__KEY_BOOL, AT(save, name), 0, 0, 0, bool_choices, initial, help \
-    }
-#define PATHS(section, name, field, help)                                                         \
-    {                                                                                             \
-#section, #name, FSDP__KEY_PATHS, AT(section, field), 0, 0, FSDP__LOCAL, NULL, NULL, help \
+#section, #name, FSDP__KEY_PATHS, AT(section, field), 0, 0, FSDP__LOCAL, NULL, NULL, help, NULL \
     }
 
-#define PATTERNS(section, name, field, help)                                               \
-    {                                                                                      \
-#section, #name, FSDP__KEY_PATTERNS, AT(section, field), 0, 0, 0, NULL, NULL, help \
+#define PATTERNS(section, name, field, help)                                                     \
+    {                                                                                            \
+#section, #name, FSDP__KEY_PATTERNS, AT(section, field), 0, 0, 0, NULL, NULL, help, NULL \
     }
-#define NAMES(section, name, field, help)                                               \
-    {                                                                                   \
-#section, #name, FSDP__KEY_NAMES, AT(section, field), 0, 0, 0, NULL, NULL, help \
+#define NAMES(section, name, field, help)                                                     \
+    {                                                                                         \
+#section, #name, FSDP__KEY_NAMES, AT(section, field), 0, 0, 0, NULL, NULL, help, NULL \
     }
 
 /* clang-format off */
@@ -148,7 +151,7 @@ static const fsdp__key keys[] = {
     INTEGER(training, local_batch_size, 1, 1 << 24, 0, "8", "sequences of a microbatch on one rank; a step has global / (local x ranks) microbatches"),
     NUMBER(training, max_norm, 0, INFINITY, 0, "1.0", "clips gradients to this total norm; 0: no clipping"),
     INTEGER(training, seed, 0, FSDP__KEY_LARGE, 0, "42", "the seed of first weights and of shuffling"),
-    TEXT(training, device, FSDP__LOCAL, "cpu: the processor (the default)\ncuda: a GPU for each rank, by its number on its machine; several ranks share one where there are more ranks\ncuda:N: the GPU with this number\nauto: a GPU where there is one, otherwise the processor; the log says which"),
+    TEXT_OF(training, device, FSDP__LOCAL, "cpu: the processor (the default)\ncuda: a GPU for each rank, by its number on its machine; several ranks share one where there are more ranks\ncuda:N: the GPU with this number\nauto: a GPU if every rank has one, otherwise the processor; the log says which, and why\n'fsdp inspect --devices' lists the devices of this machine", fsdp__device_name_check),
     INTEGER(training, threads, 1, FSDP__THREADS_MOST, FSDP__LOCAL, NULL, "compute threads of each rank (only in the program fsdp); not set: OMP_NUM_THREADS, else the rank's share of the cores"),
     CHOICE(training, mixed_precision_param, mixed_precision_param, param_choices, "float32", "the dtype in which parameters are gathered and computed with; shards stay float32; with float16 the loss is scaled dynamically, and steps with infinite gradients are skipped"),
     CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, param_choices, "float32", "the dtype in which gradients are reduced; float16 works as in mixed_precision_param"),

@@ -31,8 +31,8 @@ TEST(a_context_has_one_cpu_and_one_meta_device)
 
 TEST(a_device_is_opened_by_its_name)
 {
-    static const char *const wrong[] = {"",       ":",      ":0",        "cpu:",    "cpu:x",
-                                        "cpu:-1", "cpu: 1", "cpu:00000", "cpu:1:2", NULL};
+    static const char *const wrong[] = {"",       ":",      ":0",      "cpu:",       "cpu:x",   "cpu:-1",
+                                        "cpu: 1", "cpu:00", "cuda:01", "cuda:10000", "cpu:1:2", NULL};
     fsdp_context *context = test_context();
 
     CHECK(fsdp_device_open(context, "cpu") == fsdp_cpu(context));

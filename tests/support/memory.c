@@ -23,6 +23,23 @@ fsdp_device *test_device(fsdp_context *context)
     return device;
 }
 
+bool test_has_gpu(void)
+{
+    int count = 0;
+    bool has = fsdp__device_count("cuda", &count) == FSDP_OK;
+
+    fsdp_clear_error();
+    return has;
+}
+
+void test_need_gpu(void)
+{
+    if (test_has_gpu())
+        return;
+    print_message("skipped: there is no GPU, nor the plug-in of one that is not there\n");
+    skip();
+}
+
 int64_t test_live_bytes(fsdp_context *context)
 {
     static const char *const names[] = {"cpu", "meta", "sim", "sim", "cuda", "cuda"};

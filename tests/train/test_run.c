@@ -3,8 +3,10 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "device/device.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/run_config.h"
 
 enum {
     STEPS = 3,
@@ -239,6 +241,157 @@ TEST_WITH(what_all_ranks_know_is_told_by_rank_0_alone, setup, teardown)
         CHECK_EQ(f->seen[r].status, FSDP_NOT_FOUND);
         CHECK_EQ(f->seen[r].failed, r == 0);
         CHECK_EQ(f->seen[r].started, 0);
+    }
+}
+
+/* ---- runs on several devices ---- */
+
+enum {
+    RUNS = 2,
+    RUN_STEPS = 2
+};
+
+typedef struct several {
+    fixture *f;
+    const char *devices[RUNS];
+    bool together; /* all are there at once */
+    double losses[RUNS][RUN_STEPS], validated[RUNS];
+} several;
+
+static fsdp_train_run *open_run(fsdp_context *context, const several *s, int number, fsdp_train_config **config)
+{
+    fsdp_train_run *run;
+
+    CHECK_OK(fsdp__train_config_copy(s->f->config, config));
+    CHECK_OK(fsdp_train_config_set(*config, "training.device", s->devices[number]));
+    CHECK_OK(fsdp_train_run_create(context, *config, &run));
+    return run;
+}
+
+static void step(several *s, int number, int step, fsdp_train_run *run, bool writes)
+{
+    fsdp_train_validation validation;
+    fsdp_train_report report;
+
+    CHECK_OK(fsdp_train_step(run, &report));
+    if (writes)
+        s->losses[number][step] = report.loss;
+    if (step == 0)
+        return;
+    CHECK_OK(fsdp_train_validate(run, &validation));
+    if (writes)
+        s->validated[number] = validation.loss;
+}
+
+static void run_several(fsdp_context *context, void *arg)
+{
+    several *s = arg;
+    bool writes = fsdp_context_rank(context) == 0;
+    fsdp_device *front = fsdp__front_device(context);
+    fsdp_train_config *configs[RUNS];
+    fsdp_train_run *runs[RUNS];
+
+    for (int i = 0; i < RUNS && s->together; i++)
+        runs[i] = open_run(context, s, i, &configs[i]);
+    for (int n = 0; n < RUN_STEPS && s->together; n++)
+        for (int i = 0; i < RUNS; i++)
+            step(s, i, n, runs[i], writes);
+    for (int i = 0; i < RUNS; i++) {
+        if (!s->together)
+            runs[i] = open_run(context, s, i, &configs[i]);
+        for (int n = 0; n < RUN_STEPS && !s->together; n++)
+            step(s, i, n, runs[i], writes);
+        fsdp_train_run_free(runs[i]);
+        fsdp_train_config_free(configs[i]);
+    }
+    CHECK(fsdp__front_device(context) == front); /* what names no device is where it was */
+}
+
+/* One after the other and both at once, a GPU first or last: each has the losses that it has alone. */
+TEST_WITH(runs_on_several_devices_share_a_context, setup, teardown)
+{
+    static const struct {
+        const char *devices[RUNS];
+        bool together;
+        int world;
+    } cases[] = {{{"cpu", "cuda"}, false, 1},
+                 {{"cpu", "cuda"}, true, 1},
+                 {{"cuda", "cpu"}, false, 1},
+                 {{"cuda", "cpu"}, true, 2},
+                 {{"cuda:0", "cuda:1"}, true, 1}};
+    fixture *f = *state;
+    double first[RUN_STEPS] = {0}, validated = 0;
+
+    test_need_gpu();
+    CHECK_OK(fsdp_train_config_set(f->config, "validation.share", "0.1"));
+    CHECK_OK(fsdp_train_config_set(f->config, "optimizer.name", "sgd"));
+    CHECK_OK(fsdp_train_config_set(f->config, "training.global_batch_size", "2"));
+    CHECK_OK(fsdp_train_config_set(f->config, "validation.steps", "1"));
+    CHECK_OK(fsdp_train_config_set(f->config, "model.n_layers", "1"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        several s = {.f = f, .devices = {cases[i].devices[0], cases[i].devices[1]}, .together = cases[i].together};
+
+        test_run_ranks(cases[i].world, run_several, &s);
+        if (i == 0) {
+            memcpy(first, s.losses[0], sizeof first);
+            validated = s.validated[0];
+        }
+        for (int r = 0; r < RUNS; r++) {
+            for (int n = 0; n < RUN_STEPS; n++)
+                CHECK_NEAR(s.losses[r][n], first[n], 1e-5);
+            CHECK_NEAR(s.validated[r], validated, 1e-5);
+        }
+    }
+}
+
+/* Trains on one device, and evaluates a module of another, that was there before or is made now. */
+static void evaluate_elsewhere(fsdp_context *context, void *arg)
+{
+    static const fsdp_train_listener nobody;
+    const several *s = arg;
+    fsdp_evaluate_options options = {.seq_len = 8, .local_batch = 2, .steps = 2};
+    fsdp_model_config config;
+    fsdp_evaluation evaluation[2];
+    fsdp_tokens *tokens;
+    fsdp_status failed;
+
+    CHECK_OK(fsdp__train_model_config(s->f->config, &config));
+    CHECK_OK(fsdp_tokens_open((const char *const[]){s->f->data}, 1, FSDP_TOKENS_TEXT, &tokens));
+    for (int i = 0; i < 2; i++) {
+        fsdp_module *model =
+            CHECK_PTR(fsdp_model_create(context, CHECK_PTR(fsdp_device_open(context, s->devices[1])), &config));
+
+        CHECK_OK(fsdp_module_initialize(model, 7));
+        if (i == 0) {
+            CHECK_OK(fsdp_evaluate(model, tokens, &options, &evaluation[0]));
+            failed = fsdp_train(context, s->f->config, &nobody);
+            CHECK_EQ(failed, s->together ? FSDP_OK : FSDP_NOT_FOUND);
+        }
+        CHECK_OK(fsdp_evaluate(model, tokens, &options, &evaluation[1]));
+        CHECK_EQ(evaluation[0].loss, evaluation[1].loss);
+        fsdp_module_unref(model);
+    }
+    fsdp_tokens_close(tokens);
+}
+
+TEST_WITH(a_run_leaves_the_devices_of_others_alone, setup, teardown)
+{
+    fixture *f = *state;
+    several s = {.f = f, .together = true};
+
+    test_need_gpu();
+    CHECK_OK(fsdp_train_config_set(f->config, "model.n_layers", "1"));
+    CHECK_OK(fsdp_train_config_set(f->config, "training.steps", "1"));
+    CHECK_OK(fsdp_train_config_set(f->config, "training.global_batch_size", "1"));
+    for (int i = 0; i < 4; i++) {
+        s.devices[1] = i % 2 ? "cuda" : "cpu";
+        s.together = i < 2; /* otherwise the run fails */
+        CHECK_OK(fsdp_train_config_set(f->config, "training.device", i % 2 ? "cpu" : "cuda"));
+        CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
+        CHECK_OK(fsdp_train_config_set(f->config, "export.overwrite", "true"));
+        if (!s.together)
+            CHECK_OK(fsdp_train_config_set(f->config, "data.path", "/nonexistent"));
+        test_run_ranks(1, evaluate_elsewhere, &s);
     }
 }
 

@@ -137,6 +137,8 @@ TEST_WITH(a_wrong_value_is_refused_with_what_is_allowed, setup, teardown)
             ":2: training.global_batch_size is '0': expected -1 or an integer from 1 to 1073741824");
     refuses("training:\n  max_norm: -1\n", ":2: training.max_norm is '-1': expected a number from 0");
     refuses("data:\n  workers: 65\n", ":2: data.workers is '65': expected an integer from 0 to 64");
+    refuses("training:\n  device: cuda:123456\n",
+            ":2: training.device is 'cuda:123456': expected cpu, cuda, cuda:N (N from 0 to 15) or auto");
     refuses("data:\n  path: ['']\n", ":2: data.path has an empty entry: expected a file or a list of files");
 }
 
@@ -176,6 +178,11 @@ TEST_WITH(overrides_speak_the_same_language, setup, teardown)
     CHECK_ERROR(fsdp_train_config_set(config, "training.stepz", "7"), FSDP_INVALID, "did you mean 'steps'?");
     CHECK_ERROR(fsdp_train_config_set(config, "training.steps", "x"), FSDP_INVALID, "expected an integer from 1");
     CHECK_ERROR(fsdp_train_config_set(config, "steps", "7"), FSDP_INVALID, "expected section.name");
+    CHECK_OK(fsdp_train_config_set(config, "training.device", "cuda:15"));
+    CHECK_ERROR(fsdp_train_config_set(config, "training.device", "cuda:16"), FSDP_INVALID, "(N from 0 to 15)");
+    CHECK_STRING(config->training.device, "cuda:15");
+    CHECK_OK(fsdp_train_config_set(config, "training.device", ""));
+    CHECK_NULL(config->training.device);
     CHECK_EQ(config->training.steps, 7);
 }
 

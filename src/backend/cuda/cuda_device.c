@@ -8,10 +8,6 @@
 #include "base/alloc.h"
 #include "base/text.h"
 
-enum {
-    DEVICES = 16
-};
-
 /* ---- which there are ---- */
 
 /* Says why CUDA has no device. */
@@ -117,25 +113,22 @@ static fsdp_status cuda_open(fsdp_device *device)
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot open device '%s'", device->name);
 }
 
-/* Writes "cuda:0 (NVIDIA H200, compute capability 9.0, 139.8GiB of memory, 139.1GiB of it free)". */
-static void describe(fsdp_device *device, char *text, size_t bytes)
+static void look(fsdp_device *device, fsdp__device_facts *out)
 {
     const fsdp__cuda_state *state = fsdp__cuda_state_of(device);
-    char all[16], unused[16];
-    size_t free_bytes = 0, total = 0;
 
+    snprintf(out->card, sizeof out->card, "%s", state->model);
+    out->capability = state->capability;
+    (void)cudaDriverGetVersion(&out->driver);
     if (fsdp__cuda_use(device) == FSDP_OK)
-        (void)FSDP__CUDA_CALL(device, cudaMemGetInfo(&free_bytes, &total));
-    snprintf(text, bytes, "%s (%s, compute capability %d.%d, %s of memory, %s of it free)", device->name, state->model,
-             state->capability / 10, state->capability % 10, fsdp__size_text((double)total, all, sizeof all),
-             fsdp__size_text((double)free_bytes, unused, sizeof unused));
+        (void)FSDP__CUDA_CALL(device, cudaMemGetInfo(&out->free_bytes, &out->memory_bytes));
 }
 
 /* ---- the table ---- */
 
 static const fsdp__backend backend = {
     .name = "cuda",
-    .most = DEVICES,
+    .most = FSDP__MOST_GPUS,
     .has_bytes = true,
     .host_access = false,
     .shared_memory = false,
@@ -143,7 +136,7 @@ static const fsdp__backend backend = {
     .open = cuda_open,
     .close = cuda_close,
     .prepare_thread = prepare_thread,
-    .describe = describe,
+    .look = look,
     .segment_alloc = fsdp__cuda_segment_alloc,
     .segment_free = fsdp__cuda_segment_free,
     .scratch_alloc = fsdp__cuda_scratch_alloc,
