@@ -1,4 +1,4 @@
-/* cmd_inspect.c - fsdp inspect PATH: lists what is in a model folder, a file of weights, or a checkpoint. */
+/* cmd_inspect.c - fsdp inspect: lists what is in a model folder, a file of weights or a checkpoint, or the devices. */
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -10,6 +10,7 @@
 static void usage(void)
 {
     puts("fsdp inspect PATH [--json] [--parts]\n"
+         "fsdp inspect --devices [--json]\n"
          "\n"
          "Shows what is in a Hugging Face folder (config, parameters, shapes, dtypes and\n"
          "sizes; it is an error if the config and the weights do not belong together), in\n"
@@ -18,9 +19,11 @@ static void usage(void)
          "of checkpoints it shows the newest, for FOLDER/step-best the one with the best\n"
          "validation.\n"
          "\n"
-         "  --json   print one JSON object\n"
-         "  --parts  list every part of a checkpoint: which elements of which tensor it\n"
-         "           is, and where it lies");
+         "  --json     print one JSON object\n"
+         "  --parts    list every part of a checkpoint: which elements of which tensor it\n"
+         "             is, and where it lies\n"
+         "  --devices  list the devices of this machine, with their memory and how much of\n"
+         "             it is free: the CPU, and each GPU, or why none can be used");
 }
 
 static fsdp_status inspect_weights(const char *path, bool json)
@@ -81,15 +84,31 @@ static fsdp_status inspect(const char *path, bool json, bool parts)
     return status;
 }
 
+static fsdp_status inspect_devices(bool json)
+{
+    fsdp_context *context = NULL;
+
+    FSDP_TRY(fsdp_context_create(NULL, &context));
+    (json ? fsdp__list_devices_as_json : fsdp__list_devices)(context);
+    fsdp_context_free(context);
+    return FSDP_OK;
+}
+
 int fsdp__cmd_inspect(int argc, char **argv)
 {
-    bool json = false, parts = false;
-    const fsdp__option options[] = {{"json", 0, NULL, &json}, {"parts", 0, NULL, &parts}, {0}};
+    bool json = false, parts = false, devices = false;
+    const fsdp__option options[] = {
+        {"json", 0, NULL, &json}, {"parts", 0, NULL, &parts}, {"devices", 0, NULL, &devices}, {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
     int status;
 
     if (!fsdp__take_line(&args, "inspect", usage, argc, argv, &status))
         return status;
+    if (devices && (args.positional_count > 0 || parts))
+        return fsdp__usage_error("inspect: --devices is of this machine: leave out %s",
+                                 args.positional_count > 0 ? "the path" : "--parts");
+    if (devices)
+        return inspect_devices(json) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
     if (args.positional_count == 0)
         return fsdp__usage_error("inspect: no model folder given; see 'fsdp inspect --help'");
     fsdp__explain_bus_errors();

@@ -1,4 +1,5 @@
-/* listing.h - lists what is in a model folder, a file of weights or a checkpoint, as text and as JSON. */
+/* listing.h - lists what is in a model folder, a file of weights or a checkpoint, and the devices, as text and as
+ * JSON. */
 #ifndef CLI_LISTING_H
 #define CLI_LISTING_H
 
@@ -23,5 +24,10 @@ void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *confi
 
 void fsdp__list_checkpoint(const fsdp_checkpoint_reader *reader, bool parts);
 void fsdp__list_checkpoint_as_json(const fsdp_checkpoint_reader *reader);
+
+/* ---- device_listing.c: the CPU, and each GPU, or why there is none ---- */
+
+void fsdp__list_devices(fsdp_context *context);
+void fsdp__list_devices_as_json(fsdp_context *context);
 
 #endif

@@ -205,6 +205,8 @@ static void print_head(const fsdp__comparison *c, FILE *out)
     fprintf(out, "%s on %d rank%s; a step is %lld tokens (%lld microbatch%s a rank)\n",
             config->model.path ? config->model.path : config->model.preset, c->ranks, c->ranks == 1 ? "" : "s",
             (long long)f->tokens_per_step, (long long)f->microbatches, f->microbatches == 1 ? "" : "es");
+    if (config->training.device)
+        fprintf(out, "device: %s\n", f->device);
 }
 
 static void print_reasons(const fsdp__comparison *c, const char *bullet, FILE *out)

@@ -70,6 +70,7 @@ fsdp_status fsdp__figures_add(fsdp__figures *f, const fsdp__start_record *record
         f->steps[f->step_count++] = over_ranks(records, ranks, i);
     }
     compare_losses(f, &records[0]);
+    memcpy(f->device, records[0].device, sizeof f->device);
     f->tokens_per_step = records[0].tokens_per_step;
     f->units = records[0].units;
     f->microbatches = records[0].microbatches;

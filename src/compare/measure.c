@@ -71,6 +71,7 @@ static fsdp_status run_steps(fsdp_context *context, const fsdp_train_config *con
 
     FSDP_TRY(fsdp_train_run_create(context, config, run));
     fsdp_train_run_summary(*run, &summary);
+    snprintf(out->device, sizeof out->device, "%s", summary.device);
     out->tokens_per_step = summary.tokens_per_step;
     out->units = summary.units;
     out->microbatches = summary.microbatches;

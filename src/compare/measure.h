@@ -26,6 +26,7 @@ typedef struct fsdp__start_record {
      * ever had. 0: the system does not say. */
     size_t resident_bytes, resident_peak_bytes;
     char warnings[512]; /* that were logged, one per line */
+    char device[160];   /* fsdp_train_summary.device */
     fsdp__step_figures step[FSDP__START_STEPS];
 } fsdp__start_record;
 

@@ -1,0 +1,366 @@
+/* The device that a command computes on: which there are, what keeps a GPU from being used, what the log says of the
+ * one that was chosen, and what ranks do of which one has none. The GPU is one that is not there
+ * (tests/backend/fakecuda): its plug-in lies beside the program. */
+#include <jansson.h>
+#include <math.h>
+#include <sys/stat.h>
+
+#include "cli/fixture.h"
+#include "fsdp/fsdp.h"
+
+#define PLUGIN TEST_BINARY_DIR "/tests/libfsdp-cuda.so"
+#define CARD "cuda:0 (fake GPU, compute capability 9.0, 4.00GiB of memory, "
+#define NONE "there is no GPU here: nvidia-smi lists"
+
+#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+#define SAYS(expected, what, ...)                \
+    do {                                         \
+        program p_ = RUN(expected, __VA_ARGS__); \
+                                                 \
+        CHECK_CONTAINS(p_.output, what);         \
+        program_free(&p_);                       \
+    } while (0)
+/* All commands that compute, on a device; `f->model` must be there. */
+#define ALL_SAY(expected, what, device)                                                                     \
+    do {                                                                                                    \
+        SAYS(expected, what, "train", f->config, "--training.device=" device, "--training.steps=1",         \
+             "--metrics.jsonl=", "--export.path=");                                                         \
+        SAYS(expected, what, "eval", f->model, "--data", f->data, "--steps=1", "--device", device);         \
+        SAYS(expected, what, "generate", f->model, "--tokens=1", "--max-new-tokens=1", "--device=" device); \
+    } while (0)
+
+static void need_gpu(void)
+{
+    if (access(PLUGIN, F_OK) != 0) {
+        print_message("skipped: there is no plug-in for the GPU that is not there\n");
+        skip();
+    }
+}
+
+static void make_model(const fixture *f)
+{
+    program p = RUN(0, "train", f->config, "--training.steps=2", "--metrics.jsonl=");
+
+    program_free(&p);
+}
+
+/* ---- which there are ---- */
+
+FIXTURE_TEST(the_devices_of_this_machine_are_listed)
+{
+    fixture *f = *state;
+
+    need_gpu();
+    setenv("FSDP_FAKECUDA_MEMORY", "3000000000", 1);
+    SAYS(0,
+         "\ncuda:1  fake GPU, compute capability 9.0, 2.79GiB of memory, 2.79GiB of it free; its driver is for CUDA ",
+         "inspect", "--devices");
+    setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
+    SAYS(0, " core", "inspect", "--devices");
+    SAYS(2, "inspect: --devices is of this machine: leave out the path", "inspect", "--devices", f->model);
+    SAYS(2, "inspect: --devices is of this machine: leave out --parts", "inspect", "--devices", "--parts");
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+    unsetenv("FSDP_FAKECUDA_MEMORY");
+    SAYS(0, "'fsdp inspect --devices' lists the devices of this machine", "train", "--help", "training");
+    SAYS(0, "'fsdp inspect --devices' lists what is here", "eval", "--help");
+    SAYS(0, "'fsdp inspect --devices' lists what is here", "generate", "--help");
+}
+
+static const json_t *device_of(const json_t *list, size_t i, const char *name)
+{
+    const json_t *device = json_array_get(json_object_get(list, "devices"), i);
+
+    CHECK_STRING(json_string_value(json_object_get(device, "name")), name);
+    return device;
+}
+
+FIXTURE_TEST(programs_get_the_devices_as_json)
+{
+    fixture *f = *state;
+    program p;
+    json_t *list;
+    const json_t *gpu;
+
+    need_gpu();
+    p = RUN(0, "inspect", "--devices", "--json");
+    list = CHECK_PTR(json_loads(p.output, 0, NULL));
+    CHECK_EQ(json_array_size(json_object_get(list, "devices")), 3);
+    CHECK(json_integer_value(json_object_get(device_of(list, 0, "cpu"), "cores")) > 0);
+    CHECK(json_integer_value(json_object_get(device_of(list, 0, "cpu"), "memory_bytes")) > 0);
+    gpu = device_of(list, 2, "cuda:1");
+    CHECK_STRING(json_string_value(json_object_get(gpu, "card")), "fake GPU");
+    CHECK_STRING(json_string_value(json_object_get(gpu, "compute_capability")), "9.0");
+    CHECK_EQ(json_integer_value(json_object_get(gpu, "memory_bytes")), 4LL << 30);
+    CHECK_EQ(json_integer_value(json_object_get(gpu, "free_bytes")), 4LL << 30);
+    json_decref(list);
+    program_free(&p);
+
+    setenv("FSDP_FAKECUDA_DRIVER", "0", 1);
+    p = RUN(0, "inspect", "--devices", "--json");
+    unsetenv("FSDP_FAKECUDA_DRIVER");
+    list = CHECK_PTR(json_loads(p.output, 0, NULL));
+    CHECK_EQ(json_array_size(json_object_get(list, "devices")), 2);
+    CHECK_CONTAINS(json_string_value(json_object_get(device_of(list, 1, "cuda"), "error")), "there is no CUDA driver");
+    json_decref(list);
+    program_free(&p);
+}
+
+/* ---- what keeps a GPU from being used ---- */
+
+FIXTURE_TEST(every_reason_against_a_gpu_is_told_by_every_command)
+{
+    static const struct {
+        const char *variable, *value, *reason;
+    } cases[] = {
+        {"FSDP_FAKECUDA_DRIVER", "0", "there is no CUDA driver here: install NVIDIA's driver (nvidia-smi shows it;"},
+        {"FSDP_FAKECUDA_DRIVER", "11080",
+         "the CUDA driver is too old: it knows CUDA 11.8, and this program was built "},
+        {"FSDP_FAKECUDA_DEVICES", "0", NONE},
+        {"FSDP_FAKECUDA_CAPABILITY", "70",
+         "cannot open device 'cuda:0': fake GPU is too old: its compute capability is 7.0, and the kernels of this "},
+        {"FSDP_FAKECUDA_FAIL", "cudaGetDeviceCount:1:999", "CUDA does not start: unknown error (cudaErrorUnknown)"},
+        {"FSDP_FAKECUDA_FAIL", "cudaStreamCreateWithPriority:1:2", "cuda:0 has no memory left"},
+    };
+    fixture *f = *state;
+
+    need_gpu();
+    make_model(f);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv(cases[i].variable, cases[i].value, 1);
+        ALL_SAY(1, cases[i].reason, "cuda");
+        SAYS(0, cases[i].reason, "inspect", "--devices");
+        SAYS(0, "no GPU is used: ", "eval", f->model, "--data", f->data, "--steps=1", "--device=auto");
+        SAYS(0, cases[i].reason, "generate", f->model, "--tokens=1", "--max-new-tokens=1", "--device=auto");
+        unsetenv(cases[i].variable);
+    }
+    ALL_SAY(1, "cannot open device 'cuda:7': there are 2 GPUs here, from cuda:0 on (nvidia-smi lists", "cuda:7");
+    setenv("FSDP_FAKECUDA_DRIVER", "0", 1);
+    SAYS(0, "no GPU is used: there is no CUDA driver here", "train", f->config, "--training.steps=1",
+         "--training.device=auto", "--metrics.jsonl=", "--export.path=");
+    /* Nothing was begun. */
+    SAYS(1, "there is no CUDA driver here", "train", f->config, "--training.device=cuda", "--checkpoint.folder=ckpt",
+         "--data.path=/nonexistent");
+    unsetenv("FSDP_FAKECUDA_DRIVER");
+    CHECK(access("ckpt", F_OK) != 0);
+}
+
+/* A library that cannot be opened is told when the first product needs it. */
+FIXTURE_TEST(a_library_of_nvidia_s_that_is_missing_is_named_by_every_command)
+{
+    fixture *f = *state;
+    char *file = test_path(f->directory, "libcublasLt.so.13");
+
+    need_gpu();
+    make_model(f);
+    test_write_file(file, "none", 4);
+    setenv("FSDP_CUDA_LIBRARIES", f->directory, 1);
+    ALL_SAY(1, "cannot open libcublasLt.so.13, which matrix products on a GPU need: ", "cuda");
+    unsetenv("FSDP_CUDA_LIBRARIES");
+    free(file);
+}
+
+/* Programs beside which there is no plug-in, or none that is whole. */
+FIXTURE_TEST(a_plug_in_that_is_missing_or_damaged_is_told_with_what_to_do)
+{
+    fixture *f = *state;
+    char *alone = test_path(f->directory, "fsdp"), *plugin = test_path(f->directory, "libfsdp-cuda.so"), *bytes;
+    const char *const list[] = {alone, "inspect", "--devices", NULL};
+    const char *const train[] = {alone, "train", f->config, "--training.device=cuda", NULL};
+    static const char other[200] = "a file of another kind";
+    size_t count;
+    program p;
+
+    bytes = test_read_file(PROGRAM, &count);
+    test_write_file(alone, bytes, count);
+    free(bytes);
+    CHECK_EQ(chmod(alone, 0700), 0);
+    p = program_run(f->directory, 1, train);
+    CHECK_CONTAINS(p.output, "there is no libfsdp-cuda.so in FSDP_PLUGIN_PATH (not set), ");
+    CHECK_CONTAINS(p.output, "it is built and installed where CUDA's compiler nvcc is found");
+    program_free(&p);
+    p = program_run(f->directory, 0, list);
+    CHECK_CONTAINS(p.output, "\ncuda    cannot be used: there is no libfsdp-cuda.so in FSDP_PLUGIN_PATH (not set), ");
+    program_free(&p);
+    test_write_file(plugin, other, sizeof other);
+    p = program_run(f->directory, 1, train);
+    CHECK_CONTAINS(p.output, "libfsdp-cuda.so: it is no library of this system; install it again");
+    program_free(&p);
+    if (access(PLUGIN, F_OK) == 0) {
+        bytes = test_read_file(PLUGIN, &count);
+        test_write_file(plugin, bytes, count / 2);
+        free(bytes);
+        p = program_run(f->directory, 0, list);
+        CHECK_CONTAINS(p.output, "libfsdp-cuda.so: it is cut off, with ");
+        program_free(&p);
+    }
+    free(alone);
+    free(plugin);
+}
+
+FIXTURE_TEST(names_that_are_no_device_are_refused_before_anything_is_read)
+{
+    static const char *const wrong[] = {"gpu",     "CUDA",    "cuda:", "cuda:-1", "cuda:01",
+                                        "cuda:16", "cuda:1 ", "cpu:0", "meta",    "cuda:123456"};
+    fixture *f = *state;
+    char option[40], expected[120];
+
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(option, sizeof option, "--training.device=%s", wrong[i]);
+        snprintf(expected, sizeof expected,
+                 "training.device is '%s': expected cpu, cuda, cuda:N (N from 0 to 15) or auto", wrong[i]);
+        SAYS(2, expected, "train", "--model.preset=none", option);
+        snprintf(expected, sizeof expected, "fsdp: --device is '%s': expected cpu, cuda, cuda:N ", wrong[i]);
+        SAYS(2, expected, "generate", "/nonexistent", "--tokens=1", "--device", wrong[i]);
+        SAYS(2, expected, "eval", "/nonexistent", "--data", "/nonexistent", "--device", wrong[i]);
+    }
+}
+
+/* ---- what was chosen ---- */
+
+FIXTURE_TEST(the_log_says_which_device_was_chosen)
+{
+    fixture *f = *state;
+    program p;
+
+    need_gpu();
+    make_model(f);
+    ALL_SAY(0, "device: " CARD, "auto");
+    SAYS(0, "device: cuda:1 (fake GPU", "eval", f->model, "--data", f->data, "--steps=1", "--device=cuda:1");
+    SAYS(0, "\ndevice: " CARD, "compare", f->config, "-n", "1", "--strategies=ddp", "--rounds=1", "--steps=1",
+         "--worlds=1", "--training.device=cuda");
+    SAYS(0, "\"device\": \"" CARD, "compare", f->config, "-n", "1", "--strategies=ddp", "--rounds=1", "--steps=1",
+         "--worlds=1", "--training.device=cuda", "--json");
+    p = RUN(0, "generate", f->model, "--tokens=1", "--max-new-tokens=1", "--device=cpu");
+    CHECK(!strstr(p.output, "device"));
+    program_free(&p);
+    setenv("FSDP_FAKECUDA_DEVICES", "0", 1);
+    SAYS(0, "\ndevice: cpu\n", "compare", f->config, "-n", "1", "--strategies=ddp", "--rounds=1", "--steps=1",
+         "--worlds=1", "--training.device=auto");
+    SAYS(0, "peak", "explain", f->config, "-n", "2", "--training.device=cuda"); /* computes nothing */
+    unsetenv("FSDP_FAKECUDA_DEVICES");
+}
+
+/* ---- ranks of which one has none ---- */
+
+/* Runs a command on so many ranks, of which `without` is on a machine without a GPU, and checks what it prints. */
+static void ranks_say(const fixture *f, int expected, int ranks, int without, const char *what, const char *command)
+{
+    char count[16], script[2000];
+    program p;
+
+    snprintf(count, sizeof count, "%d", ranks);
+    snprintf(script, sizeof script, "test $RANK != %d || export FSDP_FAKECUDA_DEVICES=0; exec %s %s", without, PROGRAM,
+             command);
+    p = program_run(f->directory, expected,
+                    (const char *const[]){PROGRAM, "run", "-n", count, "--", "sh", "-c", script, NULL});
+    CHECK_CONTAINS(p.output, what);
+    CHECK(!strstr(p.output, "device: "));
+    CHECK(expected == 0 || !strstr(p.output, "step:"));
+    program_free(&p);
+}
+
+FIXTURE_TEST(ranks_of_which_one_has_no_gpu_use_none_or_fail_together)
+{
+    static const struct {
+        int ranks, without;
+    } cases[] = {{2, 0}, {3, 1}, {2, 1}};
+    fixture *f = *state;
+    char command[1000], expected[200];
+
+    need_gpu();
+    make_model(f);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(command, sizeof command, "train %s --training.steps=1 --metrics.jsonl= --export.path= ", f->config);
+        snprintf(expected, sizeof expected, "no GPU is used: rank %d: " NONE, cases[i].without);
+        strcat(command, "--training.device=auto");
+        ranks_say(f, 0, cases[i].ranks, cases[i].without, expected, command);
+        strcat(command, " --training.device=cuda");
+        ranks_say(f, 1, cases[i].ranks, cases[i].without, strstr(expected, "rank"), command);
+    }
+    snprintf(command, sizeof command, "eval %s --data %s --steps=2 --device=auto", f->model, f->data);
+    ranks_say(f, 0, 2, 1, "no GPU is used: rank 1: " NONE, command);
+    snprintf(command, sizeof command, "eval %s --data %s --steps=2 --device=cuda", f->model, f->data);
+    ranks_say(f, 1, 2, 1, NONE, command);
+    snprintf(command, sizeof command, "generate %s --tokens=1 --max-new-tokens=1 --device=cuda", f->model);
+    ranks_say(f, 1, 2, 1, "rank 1: " NONE, command);
+}
+
+/* ---- what is computed ---- */
+
+static double number_behind(const char *text, const char *name)
+{
+    const char *at = CHECK_PTR(strstr(text, name));
+
+    return strtod(at + strlen(name), NULL);
+}
+
+/* The largest difference of two exports' weights. */
+static double difference(const char *first, const char *second)
+{
+    fsdp_weights *files[2];
+    double most = 0;
+
+    CHECK_OK(fsdp_weights_open(first, &files[0]));
+    CHECK_OK(fsdp_weights_open(second, &files[1]));
+    CHECK_EQ(fsdp_weights_count(files[0]), fsdp_weights_count(files[1]));
+    for (int64_t i = 0; i < fsdp_weights_count(files[0]); i++) {
+        const fsdp_weights_entry *e[2] = {fsdp_weights_at(files[0], i), fsdp_weights_at(files[1], i)};
+        int64_t count = (int64_t)e[0]->bytes / (int64_t)sizeof(float);
+        float *values[2];
+
+        CHECK_STRING(e[0]->name, e[1]->name);
+        CHECK_EQ(e[0]->dtype, FSDP_F32);
+        CHECK_EQ(e[0]->bytes, e[1]->bytes);
+        for (int k = 0; k < 2; k++) {
+            values[k] = calloc((size_t)count, sizeof(float));
+            CHECK_OK(fsdp_weights_read(files[k], e[k], 0, count, values[k]));
+        }
+        for (int64_t at = 0; at < count; at++)
+            most = fmax(most, fabs((double)values[0][at] - (double)values[1][at]));
+        free(values[0]);
+        free(values[1]);
+    }
+    fsdp_weights_close(files[0]);
+    fsdp_weights_close(files[1]);
+    return most;
+}
+
+/* Trains with SGD, which a difference in the last bits does not lead elsewhere. */
+static void train_on(const fixture *f, const char *device, const char *ranks, const char *path)
+{
+    char export[600];
+    program p;
+
+    snprintf(export, sizeof export, "--export.path=%s", path);
+    p = RUN(0, "train", f->config, "--training.steps=2", "--training.global_batch_size=4",
+            "--training.local_batch_size=2", "--optimizer.name=sgd", "--optimizer.lr=0.1", "--metrics.jsonl=", export,
+            "--export.overwrite=true", "--training.device", device, "-n", ranks);
+    program_free(&p);
+}
+
+/* Weights, text and loss of a model that was trained, asked and evaluated on a GPU are those of the CPU. */
+FIXTURE_TEST(what_a_gpu_trains_generates_and_evaluates_is_what_the_cpu_does)
+{
+    fixture *f = *state;
+    char *other = test_path(f->directory, "other");
+    program p, q;
+
+    need_gpu();
+    train_on(f, "cpu", "1", f->model);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        train_on(f, "cuda", ranks == 1 ? "1" : "2", other);
+        CHECK(difference(f->model, other) < 1e-6);
+    }
+    p = RUN(0, "generate", f->model, "--tokens=84,104,101", "--max-new-tokens=6", "--temperature=0");
+    q = RUN(0, "generate", other, "--tokens=84,104,101", "--max-new-tokens=6", "--temperature=0", "--device=cuda", "-n",
+            "2");
+    CHECK_CONTAINS(q.output, p.output);
+    program_free(&p);
+    program_free(&q);
+    p = RUN(0, "eval", f->model, "--data", f->data, "--steps=4");
+    q = RUN(0, "eval", other, "--data", f->data, "--steps=4", "--device=cuda", "-n", "2");
+    CHECK_NEAR(number_behind(q.output, "loss: "), number_behind(p.output, "loss: "), 1e-5);
+    program_free(&p);
+    program_free(&q);
+    free(other);
+}
