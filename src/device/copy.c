@@ -86,14 +86,15 @@ fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *devi
 
 /* Hands bytes to a stream that was entered. Their memory is read in this thread, so the stream is not told to use it.
  */
-static fsdp_status hand_now(fsdp_stream *stream, void *device, const void *host, size_t bytes)
+static fsdp_status hand_now(fsdp_stream *stream, void *dst, const void *host, size_t bytes)
 {
-    fsdp_status status =
-        FSDP__ASK(COPY_BEGUN, .stream = stream, .memory = device, .bytes = bytes, .name = "copy from the host");
+    static const char name[] = "copy from the host";
+    const void *const src = NULL;
+    fsdp_status status = FSDP__ASK(COPY_BEGUN, COPY_EVENT);
 
     if (status == FSDP_OK)
-        status = stream->device->backend->hand_to_device(stream, device, host, bytes);
-    FSDP__TELL(COPY_DONE, .stream = stream, .memory = device, .bytes = bytes, .name = "copy from the host");
+        status = stream->device->backend->hand_to_device(stream, dst, host, bytes);
+    FSDP__TELL(COPY_DONE, COPY_EVENT);
     return status;
 }
 
