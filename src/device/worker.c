@@ -356,10 +356,3 @@ void fsdp__worker_leave(fsdp__worker *worker)
 {
     pthread_mutex_unlock(&worker->mutex);
 }
-
-void fsdp__worker_fail(fsdp__worker *worker, fsdp_status status)
-{
-    keep_failure(worker->line, status);
-    worker->queued++;
-    line_step(worker->line);
-}

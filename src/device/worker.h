@@ -77,7 +77,5 @@ fsdp_status fsdp__worker_check(fsdp__worker *worker);
  * comes before everything that others queue, until it leaves. */
 bool fsdp__worker_enter(fsdp__worker *worker);
 void fsdp__worker_leave(fsdp__worker *worker);
-/* Keeps the calling thread's last failure as that of an item. For one who has entered. */
-void fsdp__worker_fail(fsdp__worker *worker, fsdp_status status);
 
 #endif

@@ -166,12 +166,14 @@ fsdp_status fsdp__cuda_stream_await(fsdp_stream *base, fsdp__mark mark)
     if (mark.line == stream->worker.line) /* in order anyway */
         return FSDP_OK;
     if (fsdp__mark_is_passed(mark) && fsdp__worker_enter(&stream->worker)) {
+        bool held = fsdp_hold_error(true); /* a failure is the stream's, and not the caller's */
+
         status = await(base, mark);
-        if (status != FSDP_OK) /* as in the queue: whoever synchronizes with this stream hears of it */
-            fsdp__worker_fail(&stream->worker, status);
+        fsdp_release_error(held);
         fsdp__worker_leave(&stream->worker);
-        return FSDP_OK;
-    }
+        if (status == FSDP_OK)
+            return FSDP_OK;
+    } /* what has failed is tried again in the queue, from where it reaches whoever synchronizes with this stream */
     mark = fsdp__mark_ref(mark);
     status = fsdp__worker_push(&stream->worker, false, await_item, &mark, sizeof mark);
     if (status != FSDP_OK)
