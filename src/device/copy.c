@@ -100,7 +100,7 @@ static fsdp_status hand_now(fsdp_stream *stream, void *dst, const void *host, si
 
 fsdp_status fsdp__hand_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    fsdp_status status, done;
+    fsdp_status status;
 
     if (bytes > 0 && stream->device->backend->hand_to_device && fsdp__stream_enter(stream)) {
         status = hand_now(stream, device, host, bytes);
@@ -108,8 +108,8 @@ fsdp_status fsdp__hand_to_device(fsdp_stream *stream, void *device, const void *
         return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     status = fsdp__copy_to_device(stream, device, host, bytes);
-    done = fsdp_stream_synchronize(stream); /* also for what was queued before a failure */
-    return status != FSDP_OK ? status : done;
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream)); /* also for what was queued before a failure */
+    return status;
 }
 
 fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)

@@ -92,17 +92,16 @@ static fsdp_status broadcast_answer(const generator *g, int32_t answer[2])
 {
     size_t bytes = 2 * sizeof *answer;
     fsdp_stream *stream = fsdp_device_stream(g->device);
-    fsdp_status status, done;
+    fsdp_status status;
     void *memory;
 
     FSDP_TRY(fsdp__device_alloc_host(g->device, bytes, &memory));
     memcpy(memory, answer, bytes);
     status = fsdp_broadcast(fsdp_world(g->context), memory, 2, FSDP_I32, 0, stream);
-    done = fsdp_stream_synchronize(stream);
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
     memcpy(answer, memory, bytes);
     fsdp__device_free_host(g->device, memory, bytes);
-    FSDP_TRY(status);
-    return done;
+    return status;
 }
 
 static bool is_stop(const fsdp_generate_options *options, int32_t token)

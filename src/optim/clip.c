@@ -127,7 +127,7 @@ static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsd
     float largest = (float)result->largest;
     void *host = isinf(n->p) ? (void *)&largest : &result->sum, *work = n->work;
     size_t bytes = isinf(n->p) ? sizeof largest : sizeof result->sum;
-    fsdp_status status, done;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__copy_to_device(stream, work, host, bytes));
     status = isinf(n->p) ? fsdp_all_reduce(group, work, work, 1, FSDP_F32, FSDP_MAX, stream)
@@ -135,9 +135,8 @@ static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsd
     if (status == FSDP_OK)
         status = fsdp__copy_to_host(stream, host, work, bytes);
     /* Even after a failure: queued work reads and writes variables of the host. */
-    done = fsdp_stream_synchronize(stream);
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
     FSDP_TRY(status);
-    FSDP_TRY(done);
     result->largest = largest;
     return FSDP_OK;
 }

@@ -247,7 +247,7 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, const gradients *all, i
                                          : fsdp__front_device(fsdp_process_group_context(scaler->group));
     fsdp_stream *stream = device ? fsdp_device_stream(device) : NULL;
     float flag = (float)*said;
-    fsdp_status status, done;
+    fsdp_status status;
     void *shared = NULL;
 
     if (fsdp_process_group_size(scaler->group) == 1)
@@ -261,10 +261,9 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, const gradients *all, i
     if (status == FSDP_OK)
         status = fsdp__copy_to_host(stream, &flag, shared, sizeof flag);
     /* Even after a failure: queued work reads and writes the variable here. */
-    done = fsdp_stream_synchronize(stream);
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));
     fsdp__device_free(device, shared, sizeof flag, FSDP_MEMORY_WORKSPACE);
     FSDP_TRY(status);
-    FSDP_TRY(done);
     *said = (int)flag;
     return FSDP_OK;
 }

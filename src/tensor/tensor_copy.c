@@ -169,13 +169,13 @@ static fsdp_status copy_packed(const fsdp_tensor *tensor, const packed *elements
 static fsdp_status copy_bytes(fsdp_device *device, void *on_device, void *on_host, size_t bytes, bool to_device)
 {
     fsdp_stream *stream = fsdp_device_stream(device);
-    fsdp_status status, done;
+    fsdp_status status;
 
     if (to_device)
         return fsdp__hand_to_device(stream, on_device, on_host, bytes);
     status = fsdp__copy_to_host(stream, on_host, on_device, bytes);
-    done = fsdp_stream_synchronize(stream); /* also for what was queued before a failure */
-    return status != FSDP_OK ? status : done;
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream)); /* also for what was queued before a failure */
+    return status;
 }
 
 /* Copies on a device that the host cannot reach: its kernels handle strides and conversion, next to the tensor. */
@@ -204,15 +204,15 @@ static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
 {
     fsdp_device *device = tensor->storage->device;
     packed host = {data, dtype, (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype)};
-    fsdp_status status, done;
+    fsdp_status status;
 
     if (!fsdp__device_has_bytes(device)) /* dry: see fsdp__dry */
         return copy_bytes(device, fsdp_tensor_data(tensor), data, host.bytes, to_tensor);
     if (!fsdp__device_host_access(device))
         return copy_through_device(tensor, &host, to_tensor);
     status = copy_packed(tensor, &host, to_tensor);
-    done = fsdp_stream_synchronize(fsdp_device_stream(device)); /* also for what was queued before a failure */
-    return status != FSDP_OK ? status : done;
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(fsdp_device_stream(device))); /* also for what was queued before */
+    return status;
 }
 
 fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data)
