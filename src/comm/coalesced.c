@@ -39,43 +39,12 @@ static void *plain_place(fsdp__mover *mover, int64_t bytes)
     return (void *)(uintptr_t)p->call.send;
 }
 
-static fsdp_status run_piece(plain_mover *p, int64_t bytes, fsdp__traffic *traffic)
-{
-    p->call.count = bytes;
-    return (p->scatters ? p->way->all_to_all : p->way->all_gather)(p->way->group, &p->call, p->stream, traffic);
-}
-
-/* Counts what a piece on paper sends. */
-static fsdp_status count_piece(plain_mover *p, int64_t bytes)
-{
-    fsdp__paper_pieces *pieces = &p->way->paper[p->scatters];
-    int places = (int)FSDP__COUNT_OF(pieces->last), known = FSDP__MIN(pieces->count, places), i = 0;
-    const fsdp__traffic *traffic;
-
-    while (i < known && pieces->last[i].bytes != bytes)
-        i++;
-    if (i == known) {
-        fsdp__traffic network = {.stream = p->stream};
-
-        FSDP_TRY(run_piece(p, bytes, &network));
-        i = pieces->count++ % places;
-        pieces->last[i].bytes = bytes;
-        pieces->last[i].traffic = network;
-    }
-    traffic = &pieces->last[i].traffic;
-    p->traffic->network_sent += traffic->network_sent;
-    p->traffic->network_received += traffic->network_received;
-    p->traffic->network_messages += traffic->network_messages;
-    return FSDP_OK;
-}
-
 static fsdp_status plain_exchange(fsdp__mover *mover, int64_t bytes)
 {
     plain_mover *p = (plain_mover *)mover;
 
-    if (mover->on_paper)
-        return count_piece(p, bytes);
-    FSDP_TRY(run_piece(p, bytes, p->traffic));
+    p->call.count = bytes;
+    FSDP_TRY((p->scatters ? p->way->all_to_all : p->way->all_gather)(p->way->group, &p->call, p->stream, p->traffic));
     for (int r = 0; r < mover->size; r++)
         mover->parts[r] = (char *)p->call.recv + r * bytes;
     return FSDP_OK;
@@ -105,7 +74,7 @@ static fsdp_status run_packed(const fsdp__plain_way *way, const fsdp__call *call
     p.mover = (fsdp__mover){.rank = way->rank,
                             .size = way->size,
                             .block = way->block,
-                            .on_paper = way->paper != NULL,
+                            .on_paper = way->on_paper,
                             .room = room_of(call, way->size, scatters),
                             .parts = scratch,
                             .operands = (const void **)(scratch + ranks),

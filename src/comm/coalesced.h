@@ -5,22 +5,12 @@
 
 #include "comm/transport_ops.h"
 
-/* What pieces on paper send ([Note: a world on paper]): those of equally many bytes send the same, so that a piece is
- * exchanged only if none of the last ones was as long. Begins as zeros. */
-typedef struct fsdp__paper_pieces {
-    struct {
-        int64_t bytes; /* of a rank's part */
-        fsdp__traffic traffic;
-    } last[8];
-    int count; /* of all that were exchanged */
-} fsdp__paper_pieces;
-
 /* The plain collectives that carry the pieces. */
 typedef struct fsdp__plain_way {
     void *group;
     int rank, size;
-    int block;                 /* see order.h */
-    fsdp__paper_pieces *paper; /* of gathers, and of reductions; NULL: the group is not on paper */
+    int block;     /* see order.h */
+    bool on_paper; /* [Note: a world on paper] */
     fsdp__collective all_gather, all_to_all;
 } fsdp__plain_way;
 

@@ -11,20 +11,30 @@ enum {
     ALIGN = 16 /* bytes: each buffer's part begins at a multiple, so that no element straddles two pieces */
 };
 
+/* Where the next piece begins in the vector: byte `offset` of a buffer's longest part. */
+typedef struct cursor {
+    int64_t buffer, offset;
+} cursor;
+
 typedef struct exchange {
     fsdp__mover *mover;
     const fsdp__call *call;
     fsdp_stream *stream;
     fsdp__traffic *traffic;
+    const struct steps *steps;
     bool reduces;
     bool swaps;
     bool known; /* it is known who contributes: buffers to which nobody does are skipped */
 } exchange;
 
-/* Where the next piece begins in the vector: byte `offset` of a buffer's longest part. */
-typedef struct cursor {
-    int64_t buffer, offset;
-} cursor;
+/* What is done with a piece before and after it is exchanged. */
+typedef struct steps {
+    /* Packs it, behind `bits` bytes that say what this rank contributes. */
+    fsdp_status (*pack)(exchange *x, cursor c, int64_t bits, int64_t bytes);
+    /* Uses what has come, and moves `c` to the next piece. */
+    fsdp_status (*unpack)(exchange *x, cursor *c, int64_t bits, int64_t bytes);
+    bool alike; /* all ranks contribute to the same buffers: there are only the bits of one */
+} steps;
 
 /* The part of a piece that belongs to one buffer. */
 typedef struct part {
@@ -47,8 +57,6 @@ static bool contributes(const exchange *x, int rank, int64_t i)
 {
     const fsdp__mover *k = x->mover;
 
-    if (k->on_paper)
-        return x->call->buffers[i].unsharded;
     if (k->contributes)
         return k->contributes(k, rank, i);
     return k->bits[rank * fsdp__packed_bits(x->call) + i / 8] >> i % 8 & 1;
@@ -57,7 +65,7 @@ static bool contributes(const exchange *x, int rank, int64_t i)
 static bool is_used(const exchange *x, int64_t i)
 {
     bool used = !x->reduces || !x->known;
-    int ranks = x->mover->on_paper ? 1 : x->mover->size;
+    int ranks = x->steps->alike ? 1 : x->mover->size;
 
     for (int r = 0; r < ranks && !used; r++)
         used = contributes(x, r, i);
@@ -71,6 +79,14 @@ static void tell_contributed(exchange *x)
         fsdp__contributed(x->call, i, is_used(x, i), x->mover->size, x->traffic);
 }
 
+/* Writes what this rank contributes to. */
+static void write_bits(const exchange *x, unsigned char *own)
+{
+    memset(own, 0, (size_t)fsdp__packed_bits(x->call));
+    for (int64_t i = 0; i < x->call->buffer_count; i++)
+        own[i / 8] |= (unsigned char)((x->call->buffers[i].unsharded != NULL) << i % 8);
+}
+
 /* Packs this rank's bits, in front of the data for each of the other ranks. */
 static fsdp_status pack_bits(exchange *x, char *packed, int64_t bytes)
 {
@@ -78,9 +94,7 @@ static fsdp_status pack_bits(exchange *x, char *packed, int64_t bytes)
     int64_t bits = fsdp__packed_bits(x->call);
     unsigned char *own = k->bits + k->rank * bits;
 
-    memset(own, 0, (size_t)bits);
-    for (int64_t i = 0; i < x->call->buffer_count; i++)
-        own[i / 8] |= (unsigned char)((x->call->buffers[i].unsharded != NULL) << i % 8);
+    write_bits(x, own);
     for (int r = 0; r < k->size; r++)
         FSDP_TRY(fsdp__run_copy_to_device(x->stream, packed + r * bytes, own, (size_t)bits));
     return FSDP_OK;
@@ -157,11 +171,11 @@ static int64_t valid_of(const part *p, int rank)
 
 /* ---- packing ---- */
 
-static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t bytes)
+static fsdp_status pack_own_rows(exchange *x, cursor c, int64_t bits, int64_t bytes)
 {
     fsdp__copies in;
     char *packed = x->mover->place(x->mover, bytes);
-    int64_t at = 0;
+    int64_t at = bits;
     part p;
 
     if (!packed)
@@ -175,7 +189,7 @@ static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t bytes)
     return fsdp__copies_flush(&in);
 }
 
-/* Packs the rows of every rank, behind `bits` bytes that say what this one contributes. */
+/* Packs the rows of every rank. */
 static fsdp_status pack_all_rows(exchange *x, cursor c, int64_t bits, int64_t bytes)
 {
     fsdp__copies in;
@@ -220,8 +234,7 @@ static fsdp_status unpack_part(const exchange *x, fsdp__copies *out, const part 
                             valid_of(p, x->mover->rank));
 }
 
-/* Unpacks a piece and moves `c` to the next one. */
-static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t bytes)
+static fsdp_status unpack_all_rows(exchange *x, cursor *c, int64_t bits, int64_t bytes)
 {
     const fsdp__mover *k = x->mover;
     fsdp__copies out;
@@ -230,7 +243,7 @@ static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t bytes)
     fsdp__copies_begin(&out, x->stream, x->traffic);
     for (int i = 0; i < k->size; i++) {
         int r = (k->rank + i) % k->size; /* so that not all read from the same rank at once */
-        int64_t at = 0;
+        int64_t at = bits;
         part p;
 
         walk = *c;
@@ -239,38 +252,6 @@ static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t bytes)
     }
     *c = walk;
     return fsdp__copies_flush(&out);
-}
-
-static fsdp_status exchange_rows(exchange *x)
-{
-    cursor c = {0};
-    int64_t left = remaining(x, &c);
-
-    do { /* make one exchange even of nothing: a transport compares the calls in it */
-        int64_t bytes = FSDP__MIN(left, x->mover->room);
-
-        if (!x->mover->on_paper)
-            FSDP_TRY(x->swaps ? pack_all_rows(x, c, 0, bytes) : pack_own_rows(x, c, bytes));
-        FSDP_TRY(x->mover->exchange(x->mover, bytes));
-        if (!x->mover->on_paper)
-            FSDP_TRY(unpack_all_rows(x, &c, bytes));
-        left -= bytes;
-    } while (left > 0);
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
-{
-    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic};
-
-    return exchange_rows(&x);
-}
-
-fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
-{
-    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic, .swaps = true};
-
-    return exchange_rows(&x);
 }
 
 /* ---- reduce ---- */
@@ -295,42 +276,90 @@ static fsdp_status add_part(const exchange *x, const part *p, int64_t rows)
     return FSDP_OK;
 }
 
-/* Adds up this rank's rows of a piece and moves `c` to the next one. */
-static fsdp_status add_own_rows(const exchange *x, cursor *c, int64_t bits, int64_t bytes)
+/* Adds up this rank's rows of a piece. */
+static fsdp_status add_own_rows(exchange *x, cursor *c, int64_t bits, int64_t bytes)
 {
+    bool known = x->known;
     int64_t at = bits;
     part p;
 
+    if (!known)
+        FSDP_TRY(unpack_bits(x));
+    /* The first piece lies as it was packed, before who contributes was known. */
+    x->known = known;
     while (next_part(x, c, &at, bytes, &p)) {
         int64_t rows = valid_of(&p, x->mover->rank);
 
-        if (rows > 0 && !x->mover->on_paper)
+        if (rows > 0)
             FSDP_TRY(add_part(x, &p, rows));
     }
     return FSDP_OK;
 }
 
+/* ---- on paper ---- */
+
+static fsdp_status pack_nothing(exchange *x, cursor c, int64_t bits, int64_t bytes)
+{
+    (void)c, (void)bytes;
+    if (bits > 0)
+        write_bits(x, x->mover->bits);
+    return FSDP_OK;
+}
+
+static fsdp_status pass_over(exchange *x, cursor *c, int64_t bits, int64_t bytes)
+{
+    int64_t at = bits;
+    part p;
+
+    while (next_part(x, c, &at, bytes, &p))
+        continue;
+    return FSDP_OK;
+}
+
+/* ---- an exchange ---- */
+
+static const steps gathers = {pack_own_rows, unpack_all_rows, false};
+static const steps swaps = {pack_all_rows, unpack_all_rows, false};
+static const steps reduces = {pack_all_rows, add_own_rows, false};
+static const steps counts = {pack_nothing, pass_over, true};
+
+static fsdp_status run(exchange *x, const steps *real, int64_t bits)
+{
+    fsdp__mover *k = x->mover;
+    cursor c = {0};
+
+    x->steps = k->on_paper ? &counts : real;
+    if (k->contributes && x->reduces)
+        tell_contributed(x);
+    do { /* make one exchange even of nothing: a transport compares the calls in it */
+        int64_t bytes = FSDP__MIN(bits + remaining(x, &c), k->room);
+
+        FSDP_TRY(x->steps->pack(x, c, bits, bytes));
+        FSDP_TRY(k->exchange(k, bytes));
+        FSDP_TRY(x->steps->unpack(x, &c, bits, bytes));
+        x->known = true;
+        bits = 0;
+    } while (remaining(x, &c) > 0);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic};
+
+    return run(&x, &gathers, 0);
+}
+
+fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic, .swaps = true};
+
+    return run(&x, &swaps, 0);
+}
+
 fsdp_status fsdp__packed_reduce(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
     exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic, .reduces = true};
-    int64_t bits = mover->contributes ? 0 : fsdp__packed_bits(call);
-    cursor c = {0};
 
-    if (mover->contributes)
-        tell_contributed(&x);
-    do {
-        bool first = !x.known;
-        int64_t bytes = FSDP__MIN(bits + remaining(&x, &c), mover->room);
-
-        FSDP_TRY(mover->on_paper ? FSDP_OK : pack_all_rows(&x, c, bits, bytes));
-        FSDP_TRY(mover->exchange(mover, bytes));
-        /* The first piece lies as it was packed, before who contributes was known; the next ones are packed knowing
-         * it. */
-        FSDP_TRY(first && !mover->on_paper ? unpack_bits(&x) : FSDP_OK);
-        x.known = !first;
-        FSDP_TRY(add_own_rows(&x, &c, bits, bytes));
-        x.known = true;
-        bits = 0;
-    } while (remaining(&x, &c) > 0);
-    return FSDP_OK;
+    return run(&x, &reduces, mover->contributes ? 0 : fsdp__packed_bits(call));
 }

@@ -22,7 +22,7 @@ struct fsdp__mover {
     int64_t room; /* most bytes of one rank's part of a piece; a multiple of 64 */
     int block;    /* number of ranks whose contributions are added first: see order.h */
     /* [Note: a world on paper]: only the exchanges are made, as if all ranks contributed to the buffers that this one
-     * contributes to. Of what follows only `exchange` is used. */
+     * contributes to. Of what follows only `exchange` and `bits` are used. */
     bool on_paper;
     bool reads_peers;      /* parts lie in the memory of the ranks that packed them, so reading them moves them */
     void **parts;          /* scratch, `size` entries */

@@ -28,24 +28,6 @@ static fsdp_status copy(fsdp_stream *stream, fsdp__traffic *traffic, void *dst, 
     return cast(stream, src, FSDP_U8, dst, FSDP_U8, (int64_t)bytes, traffic);
 }
 
-/* Counts what the call would send to other machines: `run` is the slot of a real world, and runs on paper. */
-static fsdp_status count(const fsdp__fake_group *group, fsdp__collective run, const fsdp__call *call,
-                         fsdp_stream *stream, fsdp__traffic *traffic)
-{
-    fsdp__traffic network = {.stream = stream};
-    fsdp__call same = *call;
-
-    if (!group->paper || fsdp__network_is_local(group->paper))
-        return FSDP_OK;
-    same.contributed = NULL;
-    same.lacking = NULL;
-    FSDP_TRY(run(group->paper, &same, stream, &network));
-    traffic->network_sent += network.network_sent;
-    traffic->network_received += network.network_received;
-    traffic->network_messages += network.network_messages;
-    return FSDP_OK;
-}
-
 /* Writes what every rank has sent: `src`, once for each of them. Each copy doubles what there is. */
 static fsdp_status repeat(const fsdp__fake_group *group, const fsdp__call *call, const void *src, fsdp_stream *stream,
                           fsdp__traffic *traffic)
@@ -62,7 +44,7 @@ static fsdp_status repeat(const fsdp__fake_group *group, const fsdp__call *call,
 
 static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    FSDP_TRY(count(g, fsdp__network_all_gather, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_gather, call, stream, traffic));
     return repeat(g, call, call->send, stream, traffic);
 }
 
@@ -71,25 +53,25 @@ static fsdp_status fake_reduce_scatter(void *g, const fsdp__call *call, fsdp_str
     const fsdp__fake_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    FSDP_TRY(count(g, fsdp__network_reduce_scatter, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_reduce_scatter, call, stream, traffic));
     return copy(stream, traffic, call->recv, (const char *)call->send + (size_t)group->rank * bytes, bytes);
 }
 
 static fsdp_status fake_all_reduce(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    FSDP_TRY(count(g, fsdp__network_all_reduce, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_reduce, call, stream, traffic));
     return copy(stream, traffic, call->recv, call->send, (size_t)call->count * fsdp_dtype_size(call->dtype));
 }
 
 static fsdp_status fake_broadcast(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    FSDP_TRY(count(g, fsdp__network_broadcast, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_broadcast, call, stream, traffic));
     return FSDP_OK;
 }
 
 static fsdp_status fake_barrier(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    FSDP_TRY(count(g, fsdp__network_barrier, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_barrier, call, stream, traffic));
     return FSDP_OK;
 }
 
@@ -98,7 +80,7 @@ static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream 
     const fsdp__fake_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    FSDP_TRY(count(g, fsdp__network_all_to_all, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_to_all, call, stream, traffic));
     return repeat(group, call, (const char *)call->send + (size_t)group->rank * bytes, stream, traffic);
 }
 
@@ -130,7 +112,7 @@ static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fs
     const fsdp__fake_group *group = g;
     fsdp__copies copies = {.stream = stream, .traffic = traffic};
 
-    FSDP_TRY(count(g, fsdp__network_all_gather_coalesced, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_gather_coalesced, call, stream, traffic));
     if (!fsdp__device_has_bytes(fsdp__stream_device(stream)))
         return FSDP_OK;
     for (int64_t i = 0; i < call->buffer_count; i++) {
@@ -186,7 +168,7 @@ static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call
 {
     const fsdp__fake_group *group = g;
 
-    FSDP_TRY(count(g, fsdp__network_reduce_scatter_coalesced, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_reduce_scatter_coalesced, call, stream, traffic));
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         int64_t rows = fsdp__part_numel(b, group->rank);

@@ -6,6 +6,11 @@
 #include <sys/mman.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
+#include "comm/sharded_buffer.h"
+#include "comm/transport/arena/shown.h"
+#include "comm/transport/network/meeting.h"
+#include "comm/transport/network/network_plain.h"
 
 typedef struct fsdp__fake_region {
     struct fsdp__fake_region *next;
@@ -13,10 +18,11 @@ typedef struct fsdp__fake_region {
     size_t bytes;
 } region;
 
+/* ---- what a world on paper does: [Note: a world on paper] ---- */
+
 /* Returns whether one region holds all of the memory. */
-static bool would_share(const fsdp__network_view *paper, const void *memory, size_t bytes)
+static bool would_share(fsdp__fake *fake, const void *memory, size_t bytes)
 {
-    fsdp__fake *fake = (fsdp__fake *)(uintptr_t)paper;
     const char *at = memory;
     bool shares = false;
 
@@ -27,13 +33,150 @@ static bool would_share(const fsdp__network_view *paper, const void *memory, siz
     return shares;
 }
 
+static fsdp_status show(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic, bool *visible)
+{
+    fsdp__fake *fake = (fsdp__fake *)group->world;
+
+    (void)traffic;
+    *visible = fsdp__shown_is_direct(call);
+    for (int64_t i = 0; i < call->buffer_count && *visible; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        size_t bytes = (size_t)fsdp__unsharded_numel(b) * fsdp_dtype_size(b->unsharded_dtype);
+
+        *visible = bytes == 0 || !b->unsharded || would_share(fake, b->unsharded, bytes);
+    }
+    return FSDP_OK;
+}
+
+/* Every rank contributes to what this one contributes to. */
+static bool adds(const fsdp__network_group *group, const fsdp__call *call, int local, int64_t i)
+{
+    (void)group, (void)local;
+    return call->buffers[i].unsharded;
+}
+
+static fsdp_status open_nobody(fsdp__network_group *group, const fsdp__process_group_spec *spec)
+{
+    (void)group, (void)spec;
+    return FSDP_OK;
+}
+
+static void *take_none(size_t bytes)
+{
+    (void)bytes;
+    return fsdp__malloc(1);
+}
+
+static void copy_nothing(void *to, const void *from, size_t bytes)
+{
+    (void)to, (void)from, (void)bytes;
+}
+
+/* Every rank says what this one says, which is already there in a meeting; data stays where it is. */
+static fsdp_status carry(fsdp__exchange *x, const fsdp__leg *sends, int send_count, const fsdp__leg *receives,
+                         int receive_count)
+{
+    const fsdp__segment *said =
+        send_count > 0 && x->tag % FSDP__TAG_KINDS == FSDP__TAG_HEADER ? sends[0].segments : NULL;
+
+    for (int i = 0; said && i < receive_count; i++)
+        if (receives[i].segments->data != said->data)
+            memcpy(receives[i].segments->data, said->data, said->bytes);
+    return FSDP_OK;
+}
+
+static fsdp_status compare_nothing(const fsdp__meeting *meeting)
+{
+    (void)meeting;
+    return FSDP_OK;
+}
+
+static void add_traffic(fsdp__traffic *sum, const fsdp__traffic *more)
+{
+    sum->network_sent += more->network_sent;
+    sum->network_received += more->network_received;
+    sum->network_messages += more->network_messages;
+}
+
+static bool is_alike(const fsdp__call *one, const fsdp__call *other)
+{
+    return one->count == other->count && one->dtype == other->dtype && one->root == other->root &&
+           one->flag_count == other->flag_count;
+}
+
+/* Counts a plain call. */
+static fsdp_status remember(fsdp__network_group *group, fsdp__collective run, const fsdp__call *call,
+                            fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    fsdp__fake_calls *calls = group->paper;
+    int places = (int)FSDP__COUNT_OF(calls->last), known = FSDP__MIN(calls->count, places), i = 0;
+    bool lacking = call->flags && memchr(call->flags, 0, (size_t)call->flag_count);
+
+    while (i < known &&
+           !(calls->last[i].run == run && calls->last[i].lacking == lacking && is_alike(&calls->last[i].call, call)))
+        i++;
+    if (i == known) {
+        fsdp__traffic network = {.stream = stream};
+
+        FSDP_TRY(run(group, call, stream, &network));
+        i = calls->count++ % places;
+        calls->last[i].run = run;
+        calls->last[i].call = *call;
+        calls->last[i].lacking = lacking;
+        calls->last[i].traffic = network;
+    }
+    add_traffic(traffic, &calls->last[i].traffic);
+    return FSDP_OK;
+}
+
+static fsdp_status gather_piece(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    return remember(group, fsdp__network_all_gather, call, stream, traffic);
+}
+
+static fsdp_status scatter_piece(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    return remember(group, fsdp__network_all_to_all, call, stream, traffic);
+}
+
+static const fsdp__world_acts acts = {
+    .on_paper = true,
+    .all_gather = gather_piece,
+    .all_to_all = scatter_piece,
+    .open_local = open_nobody,
+    .take = take_none,
+    .copy = copy_nothing,
+    .carry = carry,
+    .compare = compare_nothing,
+    .show = show,
+    .adds = adds,
+};
+
+fsdp_status fsdp__fake_count(const fsdp__fake_group *group, fsdp__collective run, const fsdp__call *call,
+                             fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    fsdp__traffic network = {.stream = stream};
+    fsdp__call same = *call;
+
+    if (!group->paper || fsdp__network_is_local(group->paper))
+        return FSDP_OK;
+    same.contributed = NULL;
+    same.lacking = NULL;
+    FSDP_TRY(call->buffers ? run(group->paper, &same, stream, &network)
+                           : remember(group->paper, run, &same, stream, &network));
+    add_traffic(traffic, &network);
+    return FSDP_OK;
+}
+
+/* ---- the world ---- */
+
 fsdp__fake *fsdp__fake_new(int rank, int machines, int machine_ranks, bool one_level)
 {
     fsdp__fake *fake = fsdp__calloc(1, sizeof *fake);
 
     if (!fake)
         return NULL;
-    fake->paper.would_share = would_share;
+    fake->paper.acts = &acts;
     fake->paper.one_level = one_level;
     fake->paper.link.places = (fsdp__places){
         .ranks = machines * machine_ranks, .machines = machines, .machine_ranks = machine_ranks, .rank = rank};
@@ -55,7 +198,9 @@ fsdp_status fsdp__fake_group_open(void *fake, const fsdp__process_group_spec *sp
         fsdp__free(group);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    *group = (fsdp__fake_group){spec->rank, spec->count, paper};
+    *group = (fsdp__fake_group){.rank = spec->rank, .size = spec->count, .paper = paper};
+    if (group->paper)
+        group->paper->paper = &group->calls;
     *out = group;
     return FSDP_OK;
 }

@@ -14,13 +14,30 @@ typedef struct fsdp__fake {
     struct fsdp__fake_region *regions; /* guarded by the mutex; what ranks of this machine would share */
 } fsdp__fake;
 
+/* What the latest plain calls on paper would send: calls that are alike send the same, and only the first is run. */
+typedef struct fsdp__fake_calls {
+    struct {
+        fsdp__collective run;
+        fsdp__call call; /* only plain fields count; no pointer is followed */
+        bool lacking;    /* a flag is 0 */
+        fsdp__traffic traffic;
+    } last[16];
+    int count; /* of all that were run */
+} fsdp__fake_calls;
+
 typedef struct fsdp__fake_group {
     int rank, size;
     fsdp__network_group *paper; /* NULL: the world is one machine, or the group has one rank */
+    fsdp__fake_calls calls;
 } fsdp__fake_group;
 
 /* Returns NULL when out of memory. */
 fsdp__fake *fsdp__fake_new(int rank, int machines, int machine_ranks, bool one_level);
+
+/* Adds to `traffic` what the call would send to other machines: `run` is the slot of a real world, and runs on
+ * paper. */
+fsdp_status fsdp__fake_count(const fsdp__fake_group *group, fsdp__collective run, const fsdp__call *call,
+                             fsdp_stream *stream, fsdp__traffic *traffic);
 
 /* Slots of the table. Memory is an address range, which takes up memory only where it is written. */
 void fsdp__fake_close(void *fake);

@@ -90,13 +90,19 @@ static int slots_for(size_t bytes)
     return (int)FSDP__MIN(fsdp__messages_of((int64_t)bytes), FSDP__PIECES);
 }
 
-/* Counts a leg. In a flat group legs to ranks on this machine are no traffic of the network. */
-static void count_leg(fsdp__exchange *x, int rank, size_t bytes, bool sends)
+/* Counts the legs. In a flat group legs to ranks on this machine are no traffic of the network. */
+static void count_legs(fsdp__exchange *x, const fsdp__leg *legs, int count, bool sends)
 {
-    if (!fsdp__is_elsewhere(&x->group->world->link.places, rank))
-        return;
-    *(sends ? &x->sent : &x->received) += (int64_t)bytes;
-    x->messages += sends ? fsdp__messages_of((int64_t)bytes) : 0;
+    const fsdp__places *places = &x->group->world->link.places;
+
+    for (int i = 0; i < count; i++) {
+        int64_t bytes = (int64_t)fsdp__leg_bytes(&legs[i]);
+
+        if (bytes == 0 || !fsdp__is_elsewhere(places, legs[i].rank))
+            continue;
+        *(sends ? &x->sent : &x->received) += bytes;
+        x->messages += sends ? fsdp__messages_of(bytes) : 0;
+    }
 }
 
 /* Adds the legs as flows. */
@@ -107,9 +113,6 @@ static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool 
         flow *f;
 
         if (bytes == 0)
-            continue;
-        count_leg(x, legs[i].rank, bytes, sends);
-        if (fsdp__network_on_paper(x->group))
             continue;
         f = &x->flows[x->count++];
         *f = (flow){.leg = legs[i],
@@ -154,8 +157,6 @@ static bool take_memory(fsdp__exchange *x, const fsdp__leg *sends, int send_coun
 {
     size_t legs = (size_t)(send_count + receive_count), slots = 0, segments = 1;
 
-    if (fsdp__network_on_paper(x->group))
-        return true;
     measure(sends, send_count, &slots, &segments);
     measure(receives, receive_count, &slots, &segments);
     if (slots == 0)
@@ -168,8 +169,8 @@ static bool take_memory(fsdp__exchange *x, const fsdp__leg *sends, int send_coun
     return true;
 }
 
-static fsdp_status begin(fsdp__exchange *x, const fsdp__leg *sends, int send_count, const fsdp__leg *receives,
-                         int receive_count)
+fsdp_status fsdp__exchange_carry(fsdp__exchange *x, const fsdp__leg *sends, int send_count, const fsdp__leg *receives,
+                                 int receive_count)
 {
     if (!take_memory(x, sends, send_count, receives, receive_count))
         return FSDP_NO_MEMORY;
@@ -187,7 +188,9 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__network_group *group, 
     fsdp_status status;
 
     *x = (fsdp__exchange){.group = group, .tag = group->tag + kind};
-    status = begin(x, sends, send_count, receives, receive_count);
+    count_legs(x, sends, send_count, true);
+    count_legs(x, receives, receive_count, false);
+    status = group->world->acts->carry(x, sends, send_count, receives, receive_count);
     if (status == FSDP_OK)
         return FSDP_OK;
     fsdp__exchange_give_up(x);
@@ -348,8 +351,6 @@ fsdp_status fsdp__exchange_rows(fsdp__network_group *g, uint8_t *rows, size_t by
         segments[p] = (fsdp__segment){rows + (size_t)p * bytes, bytes};
         if (p == g->place)
             continue;
-        if (fsdp__network_on_paper(g))
-            memcpy(segments[p].data, rows + (size_t)g->place * bytes, bytes);
         legs[peers] = (fsdp__leg){g->column[p], &segments[g->place], 1, false};
         legs[g->columns + peers++] = (fsdp__leg){g->column[p], &segments[p], 1, false};
     }

@@ -41,11 +41,14 @@ enum {
  * The legs' segments must stay until the end. */
 fsdp_status fsdp__exchange_begin(fsdp__exchange *exchange, fsdp__network_group *group, int kind, const fsdp__leg *sends,
                                  int send_count, const fsdp__leg *receives, int receive_count);
+/* Puts the legs of an exchange that is begun on their way: what a world that is not on paper does. */
+fsdp_status fsdp__exchange_carry(fsdp__exchange *exchange, const fsdp__leg *sends, int send_count,
+                                 const fsdp__leg *receives, int receive_count);
 /* Waits until everything has arrived; the exchange then counts, even if some rank has failed since. Ends the exchange,
  * whatever the result. */
 fsdp_status fsdp__exchange_end(fsdp__exchange *exchange, fsdp__traffic *traffic);
 /* Begins and ends an exchange, as headers: `rows` has a row of `bytes` for each place of the column; this rank's row
- * goes to all others. On paper all rows become this rank's. */
+ * goes to all others. */
 fsdp_status fsdp__exchange_rows(fsdp__network_group *group, uint8_t *rows, size_t bytes, fsdp__traffic *traffic);
 /* Ends an exchange that is not to be waited for, since something has failed, and breaks the world with the last error,
  * unless it is broken already. In a zeroed exchange nothing was begun. */

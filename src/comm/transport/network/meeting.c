@@ -19,20 +19,20 @@ static int64_t room_for(int columns, int rounds)
     return rounds == 0 ? FSDP__ALONG_BYTES : FSDP__PIECE_BYTES / (columns / 2) - (int64_t)sizeof(fsdp__header);
 }
 
-/* Returns the most bytes of a message, rounded up to whole cache lines. On paper nothing goes along, and the message of
+/* Returns the most bytes of a message, rounded up to whole cache lines. On paper messages have no bytes: the header of
  * all places is one. */
 static size_t message_bytes(const fsdp__network_group *g)
 {
-    int64_t along = fsdp__network_on_paper(g) ? 0 : FSDP__MAX(room_for(g->columns, g->rounds), 0);
+    int64_t along = FSDP__MAX(room_for(g->columns, g->rounds), 0);
 
-    return (sizeof(fsdp__header) + (size_t)along + 63) / 64 * 64;
+    return fsdp__network_on_paper(g) ? 0 : (sizeof(fsdp__header) + (size_t)along + 63) / 64 * 64;
 }
 
 /* Returns where the message from a place arrives, a header and what is along. Behind those of all places lies the
  * message that goes to each. */
 static unsigned char *message_of(const fsdp__meeting *m, int place)
 {
-    return m->group->messages + (fsdp__network_on_paper(m->group) ? 0 : (size_t)place * message_bytes(m->group));
+    return m->group->messages + (size_t)place * message_bytes(m->group);
 }
 
 static unsigned char *along_of(const fsdp__meeting *m, int place)
@@ -78,11 +78,25 @@ static void take_along(const fsdp__meeting *m, fsdp__parts parts, fsdp__leg *leg
     }
 }
 
+/* Copies to `at`; returns where that ends. */
+static unsigned char *put(const fsdp__meeting *m, unsigned char *at, const void *from, size_t bytes)
+{
+    m->group->world->acts->copy(at, from, bytes);
+    return at + bytes;
+}
+
+/* Copies from `at`; returns where that ends. */
+static const unsigned char *get(const fsdp__meeting *m, const unsigned char *at, void *to, size_t bytes)
+{
+    m->group->world->acts->copy(to, at, bytes);
+    return at + bytes;
+}
+
 /* Packs what goes along at `at`; returns its bytes. */
 static size_t pack(const fsdp__meeting *m, const fsdp__leg *along, unsigned char *at)
 {
-    for (int i = 0; i < along->count && !fsdp__network_on_paper(m->group); i++)
-        at = mempcpy(at, along->segments[i].data, along->segments[i].bytes);
+    for (int i = 0; i < along->count; i++)
+        at = put(m, at, along->segments[i].data, along->segments[i].bytes);
     return fsdp__leg_bytes(along);
 }
 
@@ -96,10 +110,8 @@ static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
         const fsdp__leg *in = &m->along[p], *out = &m->along[g->columns + p];
         const unsigned char *from = along_of(m, p);
 
-        for (int i = 0; i < in->count && !fsdp__network_on_paper(g); i++) {
-            memcpy(in->segments[i].data, from, in->segments[i].bytes);
-            from += in->segments[i].bytes;
-        }
+        for (int i = 0; i < in->count; i++)
+            from = get(m, from, in->segments[i].data, in->segments[i].bytes);
         if (m->part > 0 || !fsdp__is_elsewhere(places, g->column[p]))
             continue;
         traffic->network_received += (int64_t)fsdp__leg_bytes(in);
@@ -126,15 +138,12 @@ static size_t pack_round(const fsdp__meeting *m)
     int first = first_heard(m->group->place, m->round), heard = 1 << m->round;
     unsigned char *at = passage(m, false);
 
-    if (fsdp__network_on_paper(m->group))
-        return (sizeof(fsdp__header) + fsdp__meeting_header(m, first)->along) * (size_t)heard +
-               m->part * (size_t)m->group->columns / 2;
     for (int p = first; p < first + heard; p++)
-        at = mempcpy(at, message_of(m, p), sizeof(fsdp__header));
+        at = put(m, at, message_of(m, p), sizeof(fsdp__header));
     for (int p = first; p < first + heard; p++)
-        at = mempcpy(at, along_of(m, p), fsdp__meeting_header(m, p)->along);
+        at = put(m, at, along_of(m, p), fsdp__meeting_header(m, p)->along);
     for (int p = 0; p < m->group->columns && m->part > 0; p++)
-        at = crosses(m, p) ? mempcpy(at, along_of(m, p), m->part) : at;
+        at = crosses(m, p) ? put(m, at, along_of(m, p), m->part) : at;
     return (size_t)(at - passage(m, false));
 }
 
@@ -145,21 +154,15 @@ static void unpack_round(const fsdp__meeting *m)
     const unsigned char *at = passage(m, true);
 
     for (int p = first; p < first + heard; p++) {
-        fsdp__header *header = memcpy(message_of(m, p), at, sizeof *header);
+        fsdp__header *header = (fsdp__header *)message_of(m, p);
 
+        at = get(m, at, header, sizeof *header);
         header->along = (uint16_t)FSDP__MIN(header->along, most); /* a rank that sends more calls something else */
-        at += sizeof *header;
     }
-    for (int p = first; p < first + heard; p++) {
-        memcpy(along_of(m, p), at, fsdp__meeting_header(m, p)->along);
-        at += fsdp__meeting_header(m, p)->along;
-    }
-    for (int p = 0; p < m->group->columns && m->part > 0; p++) {
-        if (!crosses(m, p))
-            continue;
-        memcpy(along_of(m, p), at, m->part);
-        at += m->part;
-    }
+    for (int p = first; p < first + heard; p++)
+        at = get(m, at, along_of(m, p), fsdp__meeting_header(m, p)->along);
+    for (int p = 0; p < m->group->columns && m->part > 0; p++)
+        at = crosses(m, p) ? get(m, at, along_of(m, p), m->part) : at;
 }
 
 static fsdp_status begin_round(fsdp__meeting *m)
@@ -183,8 +186,7 @@ static fsdp_status end_round(fsdp__meeting *m, fsdp__traffic *traffic)
     int with = g->column[g->place ^ 1 << m->round];
 
     FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
-    if (!fsdp__network_on_paper(g))
-        unpack_round(m);
+    unpack_round(m);
     if (fsdp__is_elsewhere(&g->world->link.places, with)) {
         traffic->network_sent += (int64_t)m->part * (g->columns / 2);
         traffic->network_received += (int64_t)m->part * (g->columns / 2);
@@ -249,8 +251,8 @@ static fsdp_status begin(fsdp__meeting *m)
  * else may send as much as goes along in any call. */
 static bool take_memory(fsdp__meeting *m)
 {
-    size_t columns = (size_t)m->group->columns, messages = fsdp__network_on_paper(m->group) ? 1 : 2 * columns;
-    size_t bytes = messages * message_bytes(m->group);
+    size_t columns = (size_t)m->group->columns;
+    size_t bytes = 2 * columns * message_bytes(m->group) + sizeof(fsdp__header);
 
     if (!m->group->messages)
         m->group->messages = fsdp__malloc(bytes + 2 * columns * (2 * sizeof *m->legs + sizeof *m->segments));
@@ -299,7 +301,7 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
     return status;
 }
 
-static fsdp_status compare(const fsdp__meeting *m)
+fsdp_status fsdp__meeting_compare(const fsdp__meeting *m)
 {
     const fsdp__network_group *g = m->group;
     const fsdp__header *first = fsdp__meeting_header(m, 0);
@@ -317,8 +319,7 @@ static fsdp_status compare(const fsdp__meeting *m)
 fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
 {
     FSDP_TRY(m->group->rounds > 0 ? end_rounds(m, traffic) : fsdp__exchange_end(&m->exchange, traffic));
-    if (!fsdp__network_on_paper(m->group))
-        FSDP_TRY(compare(m));
+    FSDP_TRY(m->group->world->acts->compare(m));
     unpack(m, traffic);
     return FSDP_OK;
 }

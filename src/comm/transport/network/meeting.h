@@ -61,6 +61,8 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *meeting, fsdp__traffic *traffic);
 /* Returns what the rank at a place has said; valid until the release. */
 const fsdp__header *fsdp__meeting_header(const fsdp__meeting *meeting, int place);
 void fsdp__meeting_release(fsdp__meeting *meeting);
+/* Fails if the headers disagree: what a world that is not on paper does. */
+fsdp_status fsdp__meeting_compare(const fsdp__meeting *meeting);
 /* Runs a whole meeting, for a call whose ranks say nothing else. */
 fsdp_status fsdp__meet(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic);
 

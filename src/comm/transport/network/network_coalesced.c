@@ -29,9 +29,9 @@ static fsdp__plain_way packed_way(fsdp__network_group *group)
                              .block = group->flat         ? group->block
                                       : group->locals > 1 ? group->locals
                                                           : 0,
-                             .paper = fsdp__network_on_paper(group) ? group->pieces : NULL,
-                             .all_gather = fsdp__network_all_gather,
-                             .all_to_all = fsdp__network_all_to_all};
+                             .on_paper = fsdp__network_on_paper(group),
+                             .all_gather = group->world->acts->all_gather,
+                             .all_to_all = group->world->acts->all_to_all};
 }
 
 /* ---- gather ---- */
@@ -185,40 +185,22 @@ void fsdp__network_give_back(void *g, const fsdp_sharded_buffer *buffer)
 
 /* ---- reduce ---- */
 
-/* Returns whether the ranks of this machine would see each other's contributions. */
-static bool would_show(const fsdp__network_group *group, const fsdp__call *call)
-{
-    bool shared = true;
-
-    for (int64_t i = 0; i < call->buffer_count; i++) {
-        const fsdp_sharded_buffer *b = &call->buffers[i];
-        size_t bytes = (size_t)fsdp__unsharded_numel(b) * fsdp_dtype_size(b->unsharded_dtype);
-
-        shared =
-            shared && (bytes == 0 || !b->unsharded || group->world->would_share(group->world, b->unsharded, bytes));
-    }
-    return shared && fsdp__shown_is_direct(call);
-}
-
-/* Shows the machine's ranks where the contributions are. `*visible`: all of them are read in place, since all ranks see
- * them or there is only one rank. */
-static fsdp_status show(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic, bool *visible)
+fsdp_status fsdp__network_show(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic,
+                               bool *visible)
 {
     fsdp__shown_path path;
 
-    if (fsdp__network_on_paper(group)) {
-        *visible = would_show(group, call);
-    } else {
-        FSDP_TRY(
-            fsdp__shown_meet(group->local, call, fsdp__shown_is_readable(group->local, call, true), traffic, &path));
-        *visible = path == FSDP__SHOWN_IN_PLACE;
-    }
-    if (group->locals == 1)
-        *visible = !call->force_copy;
+    FSDP_TRY(fsdp__shown_meet(group->local, call, fsdp__shown_is_readable(group->local, call, true), traffic, &path));
+    *visible = path == FSDP__SHOWN_IN_PLACE;
     return FSDP_OK;
 }
 
-/* Reduces where every machine sees its contributions. */
+bool fsdp__network_adds(const fsdp__network_group *group, const fsdp__call *call, int local, int64_t i)
+{
+    return fsdp__shown_adds(group->local, call, local, i);
+}
+
+/* Reduces where every machine sees its contributions: all its ranks see them, or it has only one rank. */
 static fsdp_status reduce_visible(fsdp__network_group *group, const fsdp__call *call, fsdp_stream *stream,
                                   fsdp__traffic *traffic, bool *done)
 {
@@ -227,7 +209,9 @@ static fsdp_status reduce_visible(fsdp__network_group *group, const fsdp__call *
     *done = false;
     if (group->flat || !fsdp__device_host_access(fsdp__stream_device(stream)))
         return FSDP_OK;
-    FSDP_TRY(show(group, call, traffic, &visible));
+    FSDP_TRY(group->world->acts->show(group, call, traffic, &visible));
+    if (group->locals == 1)
+        visible = !call->force_copy;
     return fsdp__network_reduce(group, call, stream, traffic, visible, done);
 }
 

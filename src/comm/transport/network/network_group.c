@@ -93,8 +93,7 @@ static fsdp_status check_tag(const fsdp__network_group *group)
     return FSDP_OK;
 }
 
-/* Opens the group's members on this machine as a group of the arena. */
-static fsdp_status open_local(fsdp__network_group *group, const fsdp__process_group_spec *spec)
+fsdp_status fsdp__network_open_local(fsdp__network_group *group, const fsdp__process_group_spec *spec)
 {
     const fsdp__places *places = &group->world->link.places;
     int *ranks = fsdp__malloc((size_t)group->locals * sizeof *ranks);
@@ -123,8 +122,8 @@ fsdp_status fsdp__network_group_open(void *transport, const fsdp__process_group_
 
     if (status == FSDP_OK)
         status = check_tag(group);
-    if (status == FSDP_OK && !group->flat && !fsdp__network_on_paper(group))
-        status = open_local(group, spec);
+    if (status == FSDP_OK && !group->flat)
+        status = machines->acts->open_local(group, spec);
     if (status != FSDP_OK) {
         if (group)
             fsdp__network_group_free(group);
@@ -164,11 +163,9 @@ void fsdp__network_group_free(void *g)
 
 void *fsdp__network_scratch(fsdp__network_group *group, size_t bytes)
 {
-    if (fsdp__network_on_paper(group))
-        bytes = 1;
     if (bytes > group->scratch_bytes) {
         fsdp__free(group->scratch);
-        group->scratch = fsdp__malloc(bytes);
+        group->scratch = group->world->acts->take(bytes);
         group->scratch_bytes = group->scratch ? bytes : 0;
     }
     return group->scratch;

@@ -11,10 +11,10 @@
  *
  * [Note: a world on paper]
  * In a world on paper (comm/transport/fake/) only this rank exists, and its calls run to count what they would send.
- * Every rank is taken to call what this one calls, and to have what it has. The code is the same, up to where a real
- * world would act: an exchange counts its legs and puts nothing on its way, all headers are this rank's own, and
- * nothing is done on this machine, which has no arena. So a call on paper follows no pointer to a buffer, and takes no
- * memory for what would be sent or would arrive. */
+ * Every rank is taken to call what this one calls, and to have what it has. The code is the same, but for what a world
+ * does with its own functions (fsdp__world_acts): on paper an exchange counts its legs and puts nothing on its way, and
+ * all headers are this rank's own. Nothing is done on this machine, which has no arena. So a call on paper follows no
+ * pointer to a buffer, and takes no memory for what would be sent or would arrive. */
 #ifndef COMM_NETWORK_NETWORK_GROUP_H
 #define COMM_NETWORK_NETWORK_GROUP_H
 
@@ -22,11 +22,37 @@
 #include "comm/transport/arena/arena_group.h"
 #include "comm/transport/network/watch.h"
 
+typedef struct fsdp__network_group fsdp__network_group;
+
+struct fsdp__exchange;
+struct fsdp__leg;
+struct fsdp__meeting;
+
+/* What a world does in its own way. */
+typedef struct fsdp__world_acts {
+    bool on_paper;
+    /* Carry the packed pieces of coalesced calls. */
+    fsdp__collective all_gather, all_to_all;
+    /* Opens the group's members on this machine as a group of the arena. */
+    fsdp_status (*open_local)(fsdp__network_group *group, const fsdp__process_group_spec *spec);
+    /* Returns memory for so many bytes of data; NULL and a last error when out of memory. */
+    void *(*take)(size_t bytes);
+    /* Copies between data and messages. */
+    void (*copy)(void *to, const void *from, size_t bytes);
+    /* Puts what an exchange has counted on its way. */
+    fsdp_status (*carry)(struct fsdp__exchange *exchange, const struct fsdp__leg *sends, int send_count,
+                         const struct fsdp__leg *receives, int receive_count);
+    /* Compares the headers of a meeting. */
+    fsdp_status (*compare)(const struct fsdp__meeting *meeting);
+    /* Shows the machine's ranks where the contributions to a reduction lie; `*visible`: all of them see all. */
+    fsdp_status (*show)(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic, bool *visible);
+    /* Returns whether a local rank contributes to buffer i. */
+    bool (*adds)(const fsdp__network_group *group, const fsdp__call *call, int local, int64_t i);
+} fsdp__world_acts;
+
 /* One rank's world of several machines. */
-typedef struct fsdp__network_view fsdp__network_view;
-struct fsdp__network_view {
-    /* Returns whether the ranks of this machine would share all of this memory. NULL: the world is not on paper. */
-    bool (*would_share)(const fsdp__network_view *world, const void *memory, size_t bytes);
+typedef struct fsdp__network_view {
+    const fsdp__world_acts *acts;
     /* On paper only the places of the link, one_level and the groups are used of what follows. */
     fsdp__link link;
     fsdp__arena *arena; /* of this machine */
@@ -34,12 +60,12 @@ struct fsdp__network_view {
     fsdp__peers peers;
     fsdp__watch watch;
     bool one_level;
-    bool awaited;                       /* all ranks wait to hear whether this one has joined */
-    struct fsdp__network_group *groups; /* all that are not freed */
-};
+    bool awaited;                /* all ranks wait to hear whether this one has joined */
+    fsdp__network_group *groups; /* all that are not freed */
+} fsdp__network_view;
 
-typedef struct fsdp__network_group {
-    struct fsdp__network_group *next;
+struct fsdp__network_group {
+    fsdp__network_group *next;
     fsdp__network_view *world;
     fsdp__arena_group *local; /* the members on this machine; NULL: the group is flat, or on paper */
     bool flat;
@@ -55,9 +81,9 @@ typedef struct fsdp__network_group {
     int locals, local_rank;
     void *scratch; /* of the running call; kept for the next one */
     size_t scratch_bytes;
-    unsigned char *messages;      /* of its meeting: see meeting.c; also kept */
-    fsdp__paper_pieces pieces[2]; /* on paper: see coalesced.h */
-} fsdp__network_group;
+    unsigned char *messages; /* of its meeting: see meeting.c; also kept */
+    void *paper;             /* what a world on paper keeps of the group */
+};
 
 fsdp_status fsdp__network_group_world(fsdp__network_view *machines, fsdp__arena_group *local,
                                       fsdp__network_group **out);
@@ -67,7 +93,10 @@ fsdp_status fsdp__network_group_open(void *transport, const fsdp__process_group_
 void fsdp__network_group_ready(void *group);
 void fsdp__network_group_free(void *group);
 
-/* Returns memory for the running call, on paper one byte; NULL and a last error when out of memory. */
+/* Opens the group's members on this machine as a group of the arena. */
+fsdp_status fsdp__network_open_local(fsdp__network_group *group, const fsdp__process_group_spec *spec);
+
+/* Returns memory for the data of the running call; NULL and a last error when out of memory. */
 void *fsdp__network_scratch(fsdp__network_group *group, size_t bytes);
 
 /* Returns whether the whole group is on one machine, so that its group of the arena does everything. */
@@ -78,7 +107,7 @@ static inline bool fsdp__network_is_local(const fsdp__network_group *group)
 
 static inline bool fsdp__network_on_paper(const fsdp__network_group *group)
 {
-    return group->world->would_share;
+    return group->world->acts->on_paper;
 }
 
 /* Returns the group rank of the local rank `local` at a place. */

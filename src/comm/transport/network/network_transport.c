@@ -184,6 +184,28 @@ static const fsdp__comm_ops machines_ops = {
 
 /* ---- joining ---- */
 
+static void *take(size_t bytes)
+{
+    return fsdp__malloc(bytes);
+}
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static const fsdp__world_acts acts = {
+    .all_gather = fsdp__network_all_gather,
+    .all_to_all = fsdp__network_all_to_all,
+    .open_local = fsdp__network_open_local,
+    .take = take,
+    .copy = copy,
+    .carry = fsdp__exchange_carry,
+    .compare = fsdp__meeting_compare,
+    .show = fsdp__network_show,
+    .adds = fsdp__network_adds,
+};
+
 static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
                                 const fsdp__network_options *options, bool wait, fsdp__network_view **out)
 {
@@ -196,6 +218,7 @@ static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsd
         fsdp__places_release(&places);
         return FSDP_NO_MEMORY;
     }
+    machines->acts = &acts;
     machines->link.ops = ops;
     machines->link.network = network;
     machines->link.places = places;

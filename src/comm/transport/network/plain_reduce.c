@@ -186,7 +186,7 @@ static fsdp_status add_locally(const split *s, bool at_once, bool *lacking)
     fsdp__arena_group *local = r->group->local;
     fsdp__call call = *r->call;
 
-    if (s->locals == 1 || fsdp__network_on_paper(r->group))
+    if (s->locals == 1 || !local)
         return FSDP_OK;
     call.plain = r->call;
     call.op = call.op == FSDP_AVG ? FSDP_SUM : call.op;

@@ -44,7 +44,7 @@ static fsdp_status end(fsdp__plain_run *r, fsdp_status status)
 
 char *fsdp__plain_scratch(fsdp__plain_run *r, int64_t count)
 {
-    r->memory = fsdp__malloc(fsdp__network_on_paper(r->group) ? 1 : (size_t)count * r->element + LINE);
+    r->memory = r->group->world->acts->take((size_t)count * r->element + LINE);
     return r->memory;
 }
 
@@ -147,7 +147,7 @@ fsdp_status fsdp__plain_local(fsdp__plain_run *r, fsdp__pattern pattern, int cou
     fsdp__call by_rows = fsdp__call_by_rows(r->call, r->buffers, count);
     fsdp__rows rows;
 
-    if (fsdp__network_on_paper(r->group))
+    if (!r->group->local)
         return FSDP_OK;
     by_rows.op = by_rows.op == FSDP_AVG ? FSDP_SUM : by_rows.op; /* the quotient is taken of all machines' sum */
     rows = fsdp__rows_of(r->group->local, &by_rows, pattern, r->stream, r->traffic);

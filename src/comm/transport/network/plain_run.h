@@ -41,8 +41,8 @@ static inline char *fsdp__plain_at(const fsdp__plain_run *r, const void *base, i
     return (char *)(uintptr_t)base + (size_t)index * r->element;
 }
 
-/* Returns host memory of `count` elements, on paper one byte, that lasts until the end of the run; call it once. NULL
- * and a last error when out of memory. */
+/* Returns host memory of `count` elements that lasts until the end of the run; call it once. NULL and a last error when
+ * out of memory. */
 char *fsdp__plain_scratch(fsdp__plain_run *r, int64_t count);
 fsdp_status fsdp__plain_copy(fsdp__plain_run *r, void *dst, const void *src, int64_t count);
 /* Exchanges the rows of `count` of the run's buffers among the ranks of this machine, of which there are none on paper.

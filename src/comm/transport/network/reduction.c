@@ -60,9 +60,7 @@ static char *area(const reduction *r, int half, bool received, int place)
 
 static bool local_adds(const reduction *r, int local, int64_t buffer)
 {
-    if (fsdp__network_on_paper(r->group))
-        return r->call->buffers[buffer].unsharded;
-    return fsdp__shown_adds(r->group->local, r->call, local, buffer);
+    return r->group->world->acts->adds(r->group, r->call, local, buffer);
 }
 
 static bool fill_own_adds(reduction *r)
