@@ -91,17 +91,10 @@ static fsdp_status compare_nothing(const fsdp__meeting *meeting)
     return FSDP_OK;
 }
 
-static void add_traffic(fsdp__traffic *sum, const fsdp__traffic *more)
+static bool is_alike(const struct fsdp__fake_call *one, const struct fsdp__fake_call *other)
 {
-    sum->network_sent += more->network_sent;
-    sum->network_received += more->network_received;
-    sum->network_messages += more->network_messages;
-}
-
-static bool is_alike(const fsdp__call *one, const fsdp__call *other)
-{
-    return one->count == other->count && one->dtype == other->dtype && one->root == other->root &&
-           one->flag_count == other->flag_count;
+    return one->count == other->count && one->run == other->run && one->dtype == other->dtype &&
+           one->root == other->root && one->flag_count == other->flag_count && one->lacking == other->lacking;
 }
 
 /* Counts a plain call. */
@@ -110,22 +103,28 @@ static fsdp_status remember(fsdp__network_group *group, fsdp__collective run, co
 {
     fsdp__fake_calls *calls = group->paper;
     int places = (int)FSDP__COUNT_OF(calls->last), known = FSDP__MIN(calls->count, places), i = 0;
-    bool lacking = call->flags && memchr(call->flags, 0, (size_t)call->flag_count);
+    struct fsdp__fake_call one = {.run = run,
+                                  .count = call->count,
+                                  .flag_count = call->flag_count,
+                                  .dtype = call->dtype,
+                                  .root = call->root,
+                                  .lacking = call->flags && memchr(call->flags, 0, (size_t)call->flag_count)};
 
-    while (i < known &&
-           !(calls->last[i].run == run && calls->last[i].lacking == lacking && is_alike(&calls->last[i].call, call)))
+    while (i < known && !is_alike(&calls->last[i], &one))
         i++;
     if (i == known) {
         fsdp__traffic network = {.stream = stream};
 
         FSDP_TRY(run(group, call, stream, &network));
+        one.sent = network.network_sent;
+        one.received = network.network_received;
+        one.messages = network.network_messages;
         i = calls->count++ % places;
-        calls->last[i].run = run;
-        calls->last[i].call = *call;
-        calls->last[i].lacking = lacking;
-        calls->last[i].traffic = network;
+        calls->last[i] = one;
     }
-    add_traffic(traffic, &calls->last[i].traffic);
+    traffic->network_sent += calls->last[i].sent;
+    traffic->network_received += calls->last[i].received;
+    traffic->network_messages += calls->last[i].messages;
     return FSDP_OK;
 }
 
@@ -162,9 +161,11 @@ fsdp_status fsdp__fake_count(const fsdp__fake_group *group, fsdp__collective run
         return FSDP_OK;
     same.contributed = NULL;
     same.lacking = NULL;
-    FSDP_TRY(call->buffers ? run(group->paper, &same, stream, &network)
-                           : remember(group->paper, run, &same, stream, &network));
-    add_traffic(traffic, &network);
+    FSDP_TRY(call->buffer_count > 0 ? run(group->paper, &same, stream, &network)
+                                    : remember(group->paper, run, &same, stream, &network));
+    traffic->network_sent += network.network_sent;
+    traffic->network_received += network.network_received;
+    traffic->network_messages += network.network_messages;
     return FSDP_OK;
 }
 

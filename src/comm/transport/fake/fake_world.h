@@ -16,12 +16,14 @@ typedef struct fsdp__fake {
 
 /* What the latest plain calls on paper would send: calls that are alike send the same, and only the first is run. */
 typedef struct fsdp__fake_calls {
-    struct {
+    struct fsdp__fake_call {
         fsdp__collective run;
-        fsdp__call call; /* only plain fields count; no pointer is followed */
-        bool lacking;    /* a flag is 0 */
-        fsdp__traffic traffic;
-    } last[16];
+        int64_t count, flag_count;
+        fsdp_dtype dtype;
+        int root;
+        bool lacking; /* a flag is 0 */
+        int64_t sent, received, messages;
+    } last[64];
     int count; /* of all that were run */
 } fsdp__fake_calls;
 

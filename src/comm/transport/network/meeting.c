@@ -32,7 +32,7 @@ static size_t message_bytes(const fsdp__network_group *g)
  * message that goes to each. */
 static unsigned char *message_of(const fsdp__meeting *m, int place)
 {
-    return m->group->messages + (size_t)place * message_bytes(m->group);
+    return m->group->messages + (size_t)place * m->message_bytes;
 }
 
 static unsigned char *along_of(const fsdp__meeting *m, int place)
@@ -233,7 +233,7 @@ static fsdp_status begin(fsdp__meeting *m)
 
         if (p == g->place)
             continue;
-        m->segments[p] = (fsdp__segment){message_of(m, p), message_bytes(g)};
+        m->segments[p] = (fsdp__segment){message_of(m, p), m->message_bytes};
         *sent = own;
         if (out->count > 0) {
             sent->data = memmove(message_of(m, g->columns + p), own.data, own.bytes);
@@ -252,7 +252,7 @@ static fsdp_status begin(fsdp__meeting *m)
 static bool take_memory(fsdp__meeting *m)
 {
     size_t columns = (size_t)m->group->columns;
-    size_t bytes = 2 * columns * message_bytes(m->group) + sizeof(fsdp__header);
+    size_t bytes = 2 * columns * m->message_bytes + sizeof(fsdp__header);
 
     if (!m->group->messages)
         m->group->messages = fsdp__malloc(bytes + 2 * columns * (2 * sizeof *m->legs + sizeof *m->segments));
@@ -271,7 +271,7 @@ fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__network_group *group, co
     fsdp__link *link = &group->world->link;
     fsdp__header *header;
 
-    *m = (fsdp__meeting){.group = group};
+    *m = (fsdp__meeting){.group = group, .message_bytes = message_bytes(group)};
     if (!take_memory(m)) {
         fsdp__link_fail(link);
         return FSDP_NO_MEMORY;

@@ -22,9 +22,9 @@ static fsdp_status begin(fsdp__plain_run *r, void *group, const fsdp__call *call
                            .stream = stream,
                            .traffic = traffic,
                            .element = fsdp_dtype_size(call->dtype),
-                           .segments = fsdp__calloc(4 * ranks, sizeof *r->segments),
-                           .legs = fsdp__calloc(2 * ranks, sizeof *r->legs),
-                           .buffers = fsdp__calloc((size_t)g->columns, sizeof *r->buffers)};
+                           .segments = fsdp__malloc(4 * ranks * sizeof *r->segments),
+                           .legs = fsdp__malloc(2 * ranks * sizeof *r->legs),
+                           .buffers = fsdp__malloc((size_t)g->columns * sizeof *r->buffers)};
     return r->segments && r->legs && r->buffers ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
