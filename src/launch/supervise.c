@@ -13,7 +13,7 @@
 #include "base/compiler.h"
 #include "base/context.h"
 #include "base/limits.h"
-#include "comm/health/gone.h"
+#include "comm/health/verdict.h"
 #include "launch/descriptors.h"
 #include "launch/echo.h"
 #include "launch/guardian.h"
@@ -94,7 +94,7 @@ static void child_ended(supervisor *s, int rank)
         return;
     }
     fsdp__describe_ending(rank, status, s->oom_kills, text, sizeof text);
-    fsdp__board_abort(s->arena->board, FSDP_COMM, rank, text);
+    fsdp__verdict_end(s->arena->board, FSDP__GONE, rank, text);
     if (s->first < 0)
         s->first = rank;
     if (s->stage == STAGE_RUNNING)
@@ -236,7 +236,7 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     report->failed_rank = rank;
     report->exit_code = fsdp__exit_status(status);
     if (WIFSIGNALED(status) && !s->children[rank].was_signalled &&
-        (board->abort_rank != rank || fsdp__gone_found_dead(board, rank)))
+        (board->abort_rank != rank || fsdp__verdict_found_dead(board, rank)))
         fsdp__describe_ending(rank, status, s->oom_kills, report->reason, sizeof report->reason);
     else
         snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, board->abort_text);

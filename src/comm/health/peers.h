@@ -18,6 +18,10 @@
 #include "comm/health/pulse.h"
 #include "comm/health/signature.h"
 
+enum {
+    FSDP__DOING_BYTES = 320 /* room for the text of what a rank does */
+};
+
 /* What this rank has counted of another rank. */
 typedef struct fsdp__known {
     uint64_t beats; /* as last seen on the board */

@@ -122,13 +122,3 @@ void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, i
              (unsigned long long)first->sequence, of_first, first_rank, number, of_other, other_rank,
              !number[0] && strcmp(of_first, of_other) == 0 ? difference_text(first, other) : "");
 }
-
-fsdp_status fsdp__signature_disagree(fsdp__board *board, const char *group, const fsdp__signature *first,
-                                     int first_rank, const fsdp__signature *other, int other_rank)
-{
-    char text[640];
-
-    fsdp__signature_mismatch(group, first, first_rank, other, other_rank, text, sizeof text);
-    fsdp__board_abort(board, FSDP_MISMATCH, -1, text);
-    return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
-}

@@ -23,9 +23,5 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out);
 /* Writes into `text` what two ranks (global) say about a call of the group where they differ. */
 void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, int first_rank,
                               const fsdp__signature *other, int other_rank, char *text, size_t bytes);
-/* Ends the world with that text, and fails with it. Every rank of the group finds the same two; the rest of the world
- * is told, too. */
-fsdp_status fsdp__signature_disagree(fsdp__board *board, const char *group, const fsdp__signature *first,
-                                     int first_rank, const fsdp__signature *other, int other_rank);
 
 #endif

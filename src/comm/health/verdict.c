@@ -1,24 +1,209 @@
-/* verdict.c - concludes from what is known of a rank that it will not come. */
+/* verdict.c - concludes that a rank will not come, and ends the world. */
 #include "comm/health/verdict.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/compiler.h"
-#include "comm/health/gone.h"
 #include "comm/health/process.h"
-#include "comm/health/watchdog.h"
 
 enum {
-    DOING_BYTES = 320,
     LEAVE_TICKS = 3 /* this long after the news that a rank has left, everything it did before has been seen */
 };
+
+void fsdp__verdict_end(fsdp__board *board, fsdp__fate fate, int rank, const char *text)
+{
+    fsdp__board_abort(board, fate == FSDP__DISAGREE ? FSDP_MISMATCH : FSDP_COMM, rank, text);
+}
+
+/* ---- ranks of this machine that are gone ---- */
+
+/* Appends the rank's last call. On one machine that is not said. */
+static void add_last_call(const fsdp__board *board, int rank, char *text, size_t bytes)
+{
+    size_t length = strlen(text);
+    char call[FSDP__CALL_BYTES];
+
+    if (board->host[0] && fsdp__call_text_of(board, -1, rank, call, sizeof call))
+        snprintf(text + length, bytes - length, ", last in %s", call);
+}
+
+static void gone_text(const fsdp__board *board, int rank, const char *how, char *text, size_t bytes)
+{
+    const char *host = board->host;
+
+    snprintf(text, bytes, "rank %d%s%s%s has %s", fsdp__board_global(board, rank), host[0] ? " (machine '" : "", host,
+             host[0] ? "')" : "", how);
+}
+
+static void end_gone(fsdp__board *board, int rank, const char *how)
+{
+    char text[FSDP__HOST_BYTES + 96 + FSDP__CALL_BYTES];
+
+    gone_text(board, rank, how, text, sizeof text);
+    add_last_call(board, rank, text, sizeof text);
+    fsdp__verdict_end(board, FSDP__GONE, fsdp__board_global(board, rank), text);
+}
+
+void fsdp__verdict_left(fsdp__board *board, int rank)
+{
+    end_gone(board, rank, "left");
+}
+
+static void death_text(const fsdp__board *board, int rank, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "died (process %d)", atomic_load(&fsdp__row_at(board, rank)->pid));
+}
+
+bool fsdp__verdict_found_dead(const fsdp__board *board, int rank)
+{
+    char text[FSDP__HOST_BYTES + 96], how[48];
+
+    death_text(board, rank, how, sizeof how);
+    gone_text(board, rank, how, text, sizeof text);
+    return fsdp__board_aborted(board) && strncmp(board->abort_text, text, strlen(text)) == 0;
+}
+
+void fsdp__verdict_check_alive(fsdp__board *board, int rank)
+{
+    const fsdp__row *row = fsdp__row_at(board, rank);
+    char how[48];
+
+    /* A process that has left its world in good order may end when it likes, even between these two checks. */
+    if (!fsdp__process_is_dead(atomic_load(&row->pid), atomic_load(&row->start_ticks)) ||
+        atomic_load(&row->state) != FSDP__RANK_JOINED)
+        return;
+    death_text(board, rank, how, sizeof how);
+    end_gone(board, rank, how);
+}
+
+void fsdp__verdict_check_keeper(fsdp__board *board)
+{
+    if (fsdp__process_is_dead(atomic_load(&board->keeper), atomic_load(&board->keeper_ticks)))
+        fsdp__verdict_end(board, FSDP__GONE, -1, "the process that started the ranks has died");
+}
+
+/* ---- ranks that disagree ---- */
+
+fsdp_status fsdp__verdict_mismatch(fsdp__board *board, const char *group, const fsdp__signature *first, int first_rank,
+                                   const fsdp__signature *other, int other_rank)
+{
+    char text[640];
+
+    fsdp__signature_mismatch(group, first, first_rank, other, other_rank, text, sizeof text);
+    fsdp__verdict_end(board, FSDP__DISAGREE, -1, text);
+    return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
+}
+
+void fsdp__verdict_disagreement(fsdp__board *board, int group, int rank)
+{
+    fsdp__doing mine, other;
+    char text[256];
+
+    if (!fsdp__call_last(board, group, rank, &mine))
+        return;
+    for (int r = 0; r < board->world; r++) {
+        const fsdp__doing *first = r < rank ? &other : &mine, *second = r < rank ? &mine : &other;
+
+        /* Another tag: it has not come to this group yet, whose place was that of another one. */
+        if (!fsdp__call_last(board, group, r, &other) || other.tag != mine.tag || other.sequence != mine.sequence ||
+            other.name == mine.name)
+            continue;
+        snprintf(text, sizeof text, "ranks disagree in group '%s': call %llu is %s on rank %d but %s on rank %d",
+                 mine.group, (unsigned long long)mine.sequence, fsdp__call_text((fsdp__call_name)first->name),
+                 fsdp__board_global(board, FSDP__MIN(r, rank)), fsdp__call_text((fsdp__call_name)second->name),
+                 fsdp__board_global(board, FSDP__MAX(r, rank)));
+        fsdp__verdict_end(board, FSDP__DISAGREE, -1, text);
+        return;
+    }
+}
+
+bool fsdp__verdict_circle(fsdp__wait *wait)
+{
+    fsdp__circle circle;
+    char text[FSDP__ABORT_BYTES];
+    uint64_t before = wait->circle;
+
+    fsdp__find_circle(wait->own->board, wait->own->rank, &circle);
+    wait->circle = circle.length > 0 ? circle.hash : 0;
+    if (circle.length == 0 || circle.hash != before)
+        return false;
+    fsdp__circle_text(wait->own->board, &circle, text, sizeof text);
+    fsdp__verdict_end(wait->own->board, FSDP__DISAGREE, -1, text);
+    return true;
+}
+
+/* ---- ranks of this machine that stand still ---- */
+
+/* Appends what the other ranks do, as far as there is room. */
+static void add_local_others(const fsdp__wait *wait, int named, char *text, size_t bytes)
+{
+    const fsdp__board *board = wait->own->board;
+    size_t at = strlen(text), room = bytes - 48; /* leave room for the number of ranks that are left out */
+    char one[FSDP__RANK_BYTES];
+    int out = 0;
+
+    for (int r = 0; r < board->world; r++) {
+        if (r == named || r == wait->own->rank)
+            continue;
+        fsdp__wait_rank_text(wait, r, "", one);
+        if (out > 0 || at + strlen(one) + 2 > room)
+            out++;
+        else
+            at += (size_t)snprintf(text + at, bytes - at, "; %s", one);
+    }
+    if (out > 0)
+        snprintf(text + at, bytes - at, "; and %d more", out);
+}
+
+static void end_still(const fsdp__wait *wait, int rank)
+{
+    char text[FSDP__ABORT_BYTES], where[FSDP__CALL_BYTES], whom[FSDP__RANK_BYTES], waited[FSDP__STATE_BYTES];
+    double limit = (double)atomic_load(&wait->own->timeout_ms) / 1000; /* as it was set, even in parts of a tick */
+
+    fsdp__wait_place_text(wait, where);
+    fsdp__wait_rank_text(wait, rank, ", which", whom);
+    fsdp__wait_time_text(wait, wait->ticks, waited);
+    snprintf(text, sizeof text, "rank %d has waited %s (%s is %.12g s) %s%s for %s",
+             fsdp__board_global(wait->own->board, wait->own->rank), waited,
+             wait->own->joins ? "FSDP_JOIN_TIMEOUT" : "comm.timeout", limit, wait->place.region ? "" : "in ", where,
+             whom);
+    add_local_others(wait, rank, text, sizeof text);
+    fsdp__verdict_end(wait->own->board, FSDP__STILL, -1, text);
+}
+
+/* Returns a rank that everything depends on and that has stood still for the timeout; or, if all wait for each other in
+ * a way that is no circle of programs, and none of them has got anything done, one of these. -1: neither. */
+static int who_stands_still(const fsdp__wait *wait, const fsdp__reach *reach)
+{
+    int64_t timeout = atomic_load(&wait->own->timeout_ticks);
+    bool all_stand = reach->count > 0 && wait->same >= timeout;
+
+    for (int i = 0; i < reach->count && timeout > 0; i++) {
+        bool still = wait->pulses[reach->ranks[i]].still >= timeout;
+
+        if (!reach->stands[i] && still)
+            return reach->ranks[i];
+        all_stand = all_stand && reach->stands[i] && (still || !fsdp__wait_has_pulse(wait->own->board, reach, i));
+    }
+    return timeout > 0 && all_stand ? reach->ranks[0] : -1;
+}
+
+void fsdp__verdict_reach(const fsdp__wait *wait, const fsdp__reach *reach)
+{
+    int rank = who_stands_still(wait, reach);
+
+    if (rank >= 0)
+        end_still(wait, rank);
+}
+
+/* ---- ranks of any machine, awaited over the network ---- */
 
 /* Appends which ranks are in other calls than this one, as far as there is room: where all wait for each other, these
  * are not the same calls in the same order. */
 static void add_others(fsdp__peers *peers, int named, char *text, size_t bytes)
 {
-    char mine[DOING_BYTES], theirs[DOING_BYTES];
+    char mine[FSDP__DOING_BYTES], theirs[FSDP__DOING_BYTES];
     size_t at = strlen(text);
     fsdp__said heard;
 
@@ -32,10 +217,10 @@ static void add_others(fsdp__peers *peers, int named, char *text, size_t bytes)
     }
 }
 
-/* Breaks the world because of `rank`: says what became of it, then what it was doing and what waits for it. */
-static void break_world(fsdp__peers *peers, int rank, const char *became, bool all)
+/* Ends the world because of `rank`: says what became of it, then what it was doing and what waits for it. */
+static void end_for(fsdp__peers *peers, fsdp__fate fate, int rank, const char *became, bool all)
 {
-    char text[FSDP__ABORT_BYTES], was[DOING_BYTES] = "in a call that is not known", mine[DOING_BYTES];
+    char text[FSDP__ABORT_BYTES], was[FSDP__DOING_BYTES] = "in a call that is not known", mine[FSDP__DOING_BYTES];
     fsdp__said heard;
 
     if (fsdp__board_said(peers->own->board, rank, &heard))
@@ -45,17 +230,17 @@ static void break_world(fsdp__peers *peers, int rank, const char *became, bool a
              mine);
     if (all)
         add_others(peers, rank, text, sizeof text);
-    fsdp__board_abort(peers->own->board, FSDP_COMM, rank, text);
+    fsdp__verdict_end(peers->own->board, fate, rank, text);
 }
 
-static void end_world(fsdp__peers *peers, int rank, const char *what, int64_t ticks, bool all)
+static void end_after(fsdp__peers *peers, fsdp__fate fate, int rank, const char *what, int64_t ticks, bool all)
 {
     char became[256];
 
     snprintf(became, sizeof became, "rank %d (machine '%.64s') %s for %.6g s (comm.timeout is %.12g s)", rank,
              fsdp__host_of(peers->places, rank), what, (double)(ticks * atomic_load(&peers->own->tick_ms)) / 1000,
              (double)atomic_load(&peers->own->timeout_ms) / 1000);
-    break_world(peers, rank, became, all);
+    end_for(peers, fate, rank, became, all);
 }
 
 /* Returns the timeout in ticks; 0: there is none. */
@@ -90,15 +275,15 @@ static bool end_silent(fsdp__peers *peers, int rank, int64_t limit)
                                                                            : -1;
 
     if (silent >= 0)
-        end_world(peers, silent, "has not been heard of", fsdp__peers_known(peers, silent).silent, false);
+        end_after(peers, FSDP__SILENT, silent, "has not been heard of", fsdp__peers_known(peers, silent).silent, false);
     return silent >= 0;
 }
 
 /* Checks that the process of a rank of this machine lives; breaks the world if it has died. */
-static void check_alive(fsdp__peers *peers, int rank)
+static void check_neighbour(fsdp__peers *peers, int rank)
 {
     if (rank != peers->places->rank)
-        fsdp__gone_check_alive(peers->own->board, fsdp__local_of(peers->places, rank));
+        fsdp__verdict_check_alive(peers->own->board, fsdp__local_of(peers->places, rank));
 }
 
 /* Returns how long to wait after the news that a rank has left. News of a counterpart arrives behind what it has sent,
@@ -121,16 +306,16 @@ void fsdp__verdict_look(fsdp__peers *peers, int rank, int64_t waited)
 
     if (left > ticks && waited > ticks) {
         snprintf(became, sizeof became, "rank %d has left (machine '%.64s')", rank, fsdp__host_of(peers->places, rank));
-        break_world(peers, rank, became, false);
+        end_for(peers, FSDP__GONE, rank, became, false);
     }
     if (left > 0) /* it has left and says nothing more */
         return;
-    check_alive(peers, fsdp__listener_of(peers->places, rank));
+    check_neighbour(peers, fsdp__listener_of(peers->places, rank));
     if (limit == 0 || waited < limit || end_silent(peers, rank, limit))
         return;
     if (fsdp__board_said(peers->own->board, rank, &heard) && heard.still >= limit &&
         (heard.in == 0 || all_are_still(peers, limit)))
-        end_world(peers, rank, "has stood still", heard.still, heard.in > 0);
+        end_after(peers, FSDP__STILL, rank, "has stood still", heard.still, heard.in > 0);
 }
 
 /* Handles a rank of this machine that has left the arena, and has died before it could hear the last word of `rank`, or
@@ -145,7 +330,7 @@ static void check_last_word(fsdp__peers *peers, int listener, int rank)
         fsdp__board_left(peers->own->board, rank))
         return;
     snprintf(text, sizeof text, "rank %d has died as it left (process %d)", listener, atomic_load(&row->pid));
-    fsdp__board_abort(peers->own->board, FSDP_COMM, listener, text);
+    fsdp__verdict_end(peers->own->board, FSDP__GONE, listener, text);
 }
 
 void fsdp__verdict_last_word(fsdp__peers *peers, int rank)
@@ -153,75 +338,8 @@ void fsdp__verdict_last_word(fsdp__peers *peers, int rank)
     int64_t limit = limit_of(peers);
     int listener = fsdp__listener_of(peers->places, rank);
 
-    check_alive(peers, listener);
+    check_neighbour(peers, listener);
     check_last_word(peers, listener, rank);
     if (limit > 0)
         (void)end_silent(peers, rank, limit);
-}
-
-/* ---- ranks that disagree ---- */
-
-void fsdp__verdict_disagreement(fsdp__board *board, int group, int rank)
-{
-    fsdp__doing mine, other;
-    char text[256];
-
-    if (!fsdp__call_last(board, group, rank, &mine))
-        return;
-    for (int r = 0; r < board->world; r++) {
-        const fsdp__doing *first = r < rank ? &other : &mine, *second = r < rank ? &mine : &other;
-
-        /* Another tag: it has not come to this group yet, whose place was that of another one. */
-        if (!fsdp__call_last(board, group, r, &other) || other.tag != mine.tag || other.sequence != mine.sequence ||
-            other.name == mine.name)
-            continue;
-        snprintf(text, sizeof text, "ranks disagree in group '%s': call %llu is %s on rank %d but %s on rank %d",
-                 mine.group, (unsigned long long)mine.sequence, fsdp__call_text((fsdp__call_name)first->name),
-                 fsdp__board_global(board, FSDP__MIN(r, rank)), fsdp__call_text((fsdp__call_name)second->name),
-                 fsdp__board_global(board, FSDP__MAX(r, rank)));
-        fsdp__board_abort(board, FSDP_MISMATCH, -1, text);
-        return;
-    }
-}
-
-/* ---- before that ---- */
-
-/* Writes "which is in call 7 of group 'world' (...)". */
-static void state_text(fsdp__peers *peers, int rank, char *text, size_t bytes)
-{
-    fsdp__known known = fsdp__peers_known(peers, rank);
-    double tick_s = (double)atomic_load(&peers->own->tick_ms) / 1000;
-    char doing[DOING_BYTES];
-    fsdp__said heard;
-
-    if (!fsdp__board_said(peers->own->board, rank, &heard)) {
-        snprintf(text, bytes, "is doing what is not known");
-        return;
-    }
-    fsdp__doing_text(&heard.doing, heard.in, doing, sizeof doing);
-    if (known.left > 0)
-        snprintf(text, bytes, "has left");
-    else if (known.silent > 2 * fsdp__peers_fresh_ticks(peers))
-        snprintf(text, bytes, "has not been heard of for %.6g s, and was %s", (double)known.silent * tick_s, doing);
-    else if (heard.awaits > 0)
-        snprintf(text, bytes, "waits for rank %d %s", (int)heard.awaits - 1, doing);
-    else
-        snprintf(text, bytes, "is %s", doing);
-}
-
-void fsdp__verdict_tell_slow(fsdp__peers *peers, int rank, int64_t waited, int64_t *next)
-{
-    const fsdp__places *places = peers->places;
-    char mine[DOING_BYTES], theirs[512];
-
-    if (*next == 0)
-        *next = fsdp__first_notice(limit_of(peers));
-    if (waited < *next)
-        return;
-    *next *= 2;
-    fsdp__peers_doing_text(peers, mine, sizeof mine);
-    state_text(peers, rank, theirs, sizeof theirs);
-    fsdp_log(peers->own->context, FSDP_LOG_WARNING, "rank %d waits %.6g s %s for rank %d (machine '%.64s'), which %s",
-             places->rank, (double)(waited * atomic_load(&peers->own->tick_ms)) / 1000, mine, rank,
-             fsdp__host_of(peers->places, rank), theirs);
 }

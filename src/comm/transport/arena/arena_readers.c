@@ -3,7 +3,7 @@
 #include "comm/transport/arena/arena_readers.h"
 
 #include "comm/health/futex.h"
-#include "comm/health/gone.h"
+#include "comm/health/verdict.h"
 #include "comm/health/watchdog.h"
 
 /* Returns the bytes of the counters in front of the region: a multiple of 64. */
@@ -107,10 +107,10 @@ static fsdp_status await_all(fsdp__arena_group *group, fsdp__shared_header *head
         /* A rank that is gone will never count itself done, and an aborted world does not wake ranks that sleep
          * here. */
         if (left && behind(group, header, number) == last)
-            fsdp__gone_abort_left(board, group->ranks[last]);
+            fsdp__verdict_left(board, group->ranks[last]);
         if (elapsed) {
-            fsdp__gone_check_alive(board, group->ranks[last]);
-            fsdp__gone_check_keeper(board);
+            fsdp__verdict_check_alive(board, group->ranks[last]);
+            fsdp__verdict_check_keeper(board);
             fsdp__wait_tick(&wait);
         }
         if (fsdp__board_aborted(board))

@@ -12,6 +12,7 @@
 #include "base/host.h"
 #include "base/limits.h"
 #include "base/text.h"
+#include "comm/health/verdict.h"
 
 enum {
     TURN_MS = 50,
@@ -218,7 +219,7 @@ static void break_world(fsdp__deadline *d, int64_t call_ms)
 {
     fsdp__peers *peers = d->peers;
     const fsdp__places *places = peers->places;
-    char text[FSDP__ABORT_BYTES], was[320];
+    char text[FSDP__ABORT_BYTES], was[FSDP__DOING_BYTES];
 
     fsdp__peers_doing_text(peers, was, sizeof was);
     snprintf(text, sizeof text,
@@ -226,7 +227,7 @@ static void break_world(fsdp__deadline *d, int64_t call_ms)
              "%.12g s): it was %s",
              places->rank, fsdp__host_of(places, places->rank), (double)call_ms / 1000, (double)timeout_of(d) / 1000,
              was);
-    fsdp__board_abort(peers->own->board, FSDP_COMM, places->rank, text);
+    fsdp__verdict_end(peers->own->board, FSDP__STILL, places->rank, text);
 }
 
 /* Returns the limit from the break on, however old the calls are: others are still to be told. */

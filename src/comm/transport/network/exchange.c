@@ -11,6 +11,7 @@
 #include "base/context.h"
 #include "comm/health/process.h"
 #include "comm/health/verdict.h"
+#include "comm/health/watchdog.h"
 
 enum {
     SPIN_TURNS = 300, /* of a third of a microsecond or more each: small messages arrive within them */
@@ -208,7 +209,7 @@ typedef struct patience {
     bool naps;             /* true from the first nap on */
     int slack_ns;          /* the thread's own timer slack, kept while it naps: 0 for a real-time thread */
     bool told;             /* it has told whom it waits for */
-    int64_t next_notice;   /* see fsdp__verdict_tell_slow */
+    int64_t next_notice;   /* see fsdp__watchdog_tell_slow */
     int64_t compared;      /* how long it had waited when it last compared the calls of this machine, in ticks */
 } patience;
 
@@ -250,7 +251,7 @@ static void look_after(fsdp__exchange *x, patience *p)
     atomic_store(&peers->awaits, whom + 1);
     p->told = true;
     if (whom >= 0)
-        fsdp__verdict_tell_slow(peers, whom, waited, &p->next_notice);
+        fsdp__watchdog_tell_slow(peers, whom, waited, &p->next_notice);
 }
 
 static void wait_a_turn(fsdp__exchange *x, patience *p)

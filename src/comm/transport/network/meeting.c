@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "comm/health/verdict.h"
 
 void fsdp__meeting_release(fsdp__meeting *m)
 {
@@ -294,8 +295,8 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 {
     const fsdp__network_group *g = m->group;
     fsdp_status status =
-        fsdp__signature_disagree(g->world->link.board, g->name, &fsdp__meeting_header(m, 0)->signature, g->column[0],
-                                 &fsdp__meeting_header(m, place)->signature, g->column[place]);
+        fsdp__verdict_mismatch(g->world->link.board, g->name, &fsdp__meeting_header(m, 0)->signature, g->column[0],
+                               &fsdp__meeting_header(m, place)->signature, g->column[place]);
 
     fsdp__link_give_up(&g->world->link);
     return status;

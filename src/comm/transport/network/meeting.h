@@ -45,7 +45,7 @@ typedef struct fsdp__meeting {
     fsdp__exchange exchange;
     fsdp__segment *segments;
     fsdp__leg *legs;
-    fsdp__leg *along; /* by place: what is put in place from there, then what is sent */
+    fsdp__leg *along;     /* by place: what is put in place from there, then what is sent */
     size_t message_bytes; /* most bytes of a message */
     int round;
     size_t part; /* in rounds: bytes of one of the equal parts */
