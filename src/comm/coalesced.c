@@ -4,8 +4,8 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/comm.h"
-#include "comm/packed.h"
-#include "comm/sharded_buffer.h"
+#include "comm/transport/packed.h"
+#include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 
 enum {

@@ -8,8 +8,8 @@
 #include "comm/counters.h"
 #include "comm/internal.h"
 #include "comm/issue.h"
-#include "comm/sharded_buffer.h"
 #include "comm/shared_memory.h"
+#include "comm/transport/sharded_buffer.h"
 
 static bool known_dtype(fsdp_dtype dtype)
 {

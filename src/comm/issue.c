@@ -9,7 +9,7 @@
 #include "base/context.h"
 #include "base/probe.h"
 #include "comm/counters.h"
-#include "comm/failure.h"
+#include "comm/health/failure.h"
 #include "comm/internal.h"
 #include "comm/sharded_buffer.h"
 #include "comm/turns.h"

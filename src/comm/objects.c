@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "comm/counters.h"
-#include "comm/failure.h"
+#include "comm/health/failure.h"
 #include "comm/issue.h"
 #include "device/device.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
-#include "comm/failure.h"
+#include "comm/health/failure.h"
 #include "comm/issue.h"
 #include "comm/objects.h"
 #include "comm/process_group.h"

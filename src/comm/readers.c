@@ -5,7 +5,7 @@
  * has ended the read before it. Others get an error: [Note: a wait that cannot end] in health/waits.h. */
 #include "base/clock.h"
 #include "base/probe.h"
-#include "comm/failure.h"
+#include "comm/health/failure.h"
 #include "device/device.h"
 
 /* What travels through a stream. */

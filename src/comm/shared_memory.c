@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
-#include "comm/sharded_buffer.h"
+#include "comm/transport/sharded_buffer.h"
 
 fsdp__shared_memory *fsdp__shared_memory_new(void)
 {

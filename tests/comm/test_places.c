@@ -1,6 +1,6 @@
 /* test_places.c - ranks are numbered by machine. */
-#include "comm/order.h"
 #include "comm/transport/network/numbering.h"
+#include "comm/transport/order.h"
 #include "support/test.h"
 
 /* As a carrier numbers them: `lowest` has the lowest rank of each one's machine. */

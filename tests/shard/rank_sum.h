@@ -1,4 +1,5 @@
-/* shard/rank_sum.h - sums over ranks, in the order that [Note: order of addition] in comm/order.h promises. */
+/* shard/rank_sum.h - sums over ranks, in the order that [Note: order of addition] in comm/transport/order.h promises.
+ */
 #ifndef TESTS_SHARD_RANK_SUM_H
 #define TESTS_SHARD_RANK_SUM_H
 

@@ -39,7 +39,7 @@ int test_machines_world(int world);
 /* Whether this process has run that rank of a world: of one that is joined, its own. */
 bool test_rank_was_here(int world, int rank);
 /* Of a group of `count` ranks of a world, `first` and each `stride` further, contributions of so many at a time are
- * added first, and then these sums (src/comm/order.h); 1: one after the other. */
+ * added first, and then these sums (src/comm/transport/order.h); 1: one after the other. */
 int test_rank_block(int world, int first, int stride, int count);
 /* The same for a test that goes on: returns how many ranks failed, and says why, a line each (at most `bytes`). */
 int test_try_ranks(int world, test_rank_body body, void *arg, char *text, size_t bytes);

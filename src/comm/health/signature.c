@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "comm/sharded_buffer.h"
+#include "comm/transport/sharded_buffer.h"
 
 /* Returns the dtype of the unsharded buffers, or NONE if they have several. */
 static fsdp_dtype common_dtype(const fsdp__call *call)

@@ -2,7 +2,7 @@
 #include "shard/group/custom.h"
 
 #include "base/compiler.h"
-#include "comm/sharded_buffer.h"
+#include "comm/transport/sharded_buffer.h"
 
 /* The buffers of one call, as they are packed. */
 typedef struct packing {

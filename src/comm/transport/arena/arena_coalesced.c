@@ -4,22 +4,21 @@
  *          memory has one writer, which may write it again as soon as the others are through.
  *          memory that peers see: the same, then copy the peers' rows from their `unsharded` to the same place in one's
  *          own.
- *          other memory: packed (comm/packed.h); pieces travel through the staging halves, where peers read them.
- * reduce   memory that peers see: add the peers' rows where they are, in rank order.
- *          other memory: packed, in the same way.
- * swap     likewise, and nothing is added.
- * Peers see symmetric memory, and of plain calls also what they are lent (lent.h): a plain call ends with one more
- * meeting, after which nobody reads. What is small in a plain call is packed into the payload: one meeting in all.
- * All paths round each element the same number of times in the same order, so the bits are the same. */
+ *          other memory: packed (comm/transport/packed.h); pieces travel through the staging halves, where peers read
+ * them. reduce   memory that peers see: add the peers' rows where they are, in rank order. other memory: packed, in the
+ * same way. swap     likewise, and nothing is added. Peers see symmetric memory, and of plain calls also what they are
+ * lent (lent.h): a plain call ends with one more meeting, after which nobody reads. What is small in a plain call is
+ * packed into the payload: one meeting in all. All paths round each element the same number of times in the same order,
+ * so the bits are the same. */
 #include "comm/transport/arena/arena_coalesced.h"
 
 #include "base/compiler.h"
-#include "comm/packed.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/devices.h"
 #include "comm/transport/arena/lent.h"
 #include "comm/transport/arena/rendezvous.h"
 #include "comm/transport/arena/shown.h"
+#include "comm/transport/packed.h"
+#include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 
 enum {

@@ -5,9 +5,9 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/order.h"
 #include "comm/transport/arena/arena_readers.h"
 #include "comm/transport/arena/slot.h"
+#include "comm/transport/order.h"
 
 enum {
     WORLD_INDEX = 0,

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/arena_coalesced.h"
 #include "comm/transport/arena/rendezvous.h"
+#include "comm/transport/sharded_buffer.h"
 
 enum {
     AT_ONCE_BYTES = 4096 /* of an all_reduce up to this size every rank adds up all */

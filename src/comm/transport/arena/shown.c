@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/rendezvous.h"
+#include "comm/transport/sharded_buffer.h"
 
 enum {
     TABLE_BUFFERS = FSDP__PAYLOAD_BYTES / (int)sizeof(uint64_t), /* addresses that a rank can show */

@@ -3,10 +3,10 @@
  * would go between them is counted. */
 #include "base/compiler.h"
 #include "comm/comm.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/fake/fake_world.h"
 #include "comm/transport/network/network_coalesced.h"
 #include "comm/transport/network/network_plain.h"
+#include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 #include "device/kernels.h"
 

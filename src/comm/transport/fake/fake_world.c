@@ -7,10 +7,10 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/shown.h"
 #include "comm/transport/network/meeting.h"
 #include "comm/transport/network/network_plain.h"
+#include "comm/transport/sharded_buffer.h"
 
 typedef struct fsdp__fake_region {
     struct fsdp__fake_region *next;

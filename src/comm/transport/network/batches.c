@@ -2,8 +2,8 @@
 #include "comm/transport/network/batches.h"
 
 #include "base/compiler.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/network/shape.h"
+#include "comm/transport/sharded_buffer.h"
 
 enum {
     MOST_BYTES = 16 << 20 /* of all areas together; but each area has room for a piece */

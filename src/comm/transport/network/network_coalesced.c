@@ -2,7 +2,7 @@
  *
  * gather   shared memory: each rank puts its own rows into place, its counterparts' rows arrive straight in theirs, and
  *          the ranks of the machine meet. Nothing is packed, and a byte enters a machine once.
- *          other memory: packed (comm/packed.h), over this transport's all_gather.
+ *          other memory: packed (comm/transport/packed.h), over this transport's all_gather.
  *
  * reduce   memory that the ranks of the machine see: reduction.h.
  *          other memory: packed; contributions travel, and are added in the same order. */
@@ -11,13 +11,13 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/coalesced.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/arena_coalesced.h"
 #include "comm/transport/arena/arena_memory.h"
 #include "comm/transport/arena/arena_plain.h"
 #include "comm/transport/arena/shown.h"
 #include "comm/transport/network/network_plain.h"
 #include "comm/transport/network/reduction.h"
+#include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 #include "device/kernels.h"
 

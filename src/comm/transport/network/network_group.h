@@ -74,7 +74,7 @@ struct fsdp__network_group {
     int rank, size;
     int tag;            /* the first of the group's own tags */
     int machines;       /* number of machines on which it has members */
-    int block;          /* of a flat group: see comm/order.h */
+    int block;          /* of a flat group: see comm/transport/order.h */
     int *column;        /* global ranks */
     int columns, place; /* size of the column, and this rank's place in it */
     int rounds;         /* rounds of its meetings: see meeting.h */

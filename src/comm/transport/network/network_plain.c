@@ -11,9 +11,9 @@
  * takes along what is small. */
 #include "comm/transport/network/network_plain.h"
 
-#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/arena_plain.h"
 #include "comm/transport/network/plain_run.h"
+#include "comm/transport/sharded_buffer.h"
 
 /* ---- all_gather ---- */
 

@@ -2,10 +2,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/arena_plain.h"
 #include "comm/transport/network/network_plain.h"
 #include "comm/transport/network/plain_shares.h"
+#include "comm/transport/sharded_buffer.h"
 
 /* Returns the reduction over all ranks of the group, whether or not each machine has added first. */
 static fsdp__reduce_ranks_args over_all(const fsdp__plain_run *r)

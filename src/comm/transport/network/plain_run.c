@@ -2,8 +2,8 @@
 #include "comm/transport/network/plain_run.h"
 
 #include "base/alloc.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/lent.h"
+#include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 #include "device/kernels.h"
 

@@ -5,8 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/network/batches.h"
+#include "comm/transport/sharded_buffer.h"
 
 static int rank_at(const fsdp__plain_run *r, const fsdp__sharers *sharers, int place)
 {

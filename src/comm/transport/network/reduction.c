@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/sharded_buffer.h"
 #include "comm/transport/arena/rendezvous.h"
 #include "comm/transport/arena/shown.h"
 #include "comm/transport/network/batches.h"
+#include "comm/transport/sharded_buffer.h"
 
 typedef struct batch {
     int count;

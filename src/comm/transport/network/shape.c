@@ -2,8 +2,8 @@
 #include "comm/transport/network/shape.h"
 
 #include "base/compiler.h"
-#include "comm/order.h"
-#include "comm/sharded_buffer.h"
+#include "comm/transport/order.h"
+#include "comm/transport/sharded_buffer.h"
 
 /* Returns whether the group has the same local ranks on every machine; `first` is how many are on the first one. */
 static bool is_regular(const int *ranks, int count, int first, int machines, int machine_ranks)

@@ -29,7 +29,7 @@ typedef struct fsdp__group_shape {
     bool flat;
     int columns, place; /* size of its column, and this rank's place in it */
     int locals, local_rank;
-    int block;  /* of a flat group: see comm/order.h; else 0 */
+    int block;  /* of a flat group: see comm/transport/order.h; else 0 */
     int rounds; /* of its meetings; 0: each rank of the column tells each: see meeting.h */
 } fsdp__group_shape;
 
@@ -44,7 +44,7 @@ int64_t fsdp__share_of(int columns, int locals, int64_t count, size_t element, i
 /* Returns whether the ranks of a flat group, in an all_reduce of `bytes` bytes, first add up what those on their own
  * machine have, and then what the machines have. Up to FSDP__WHOLE_BYTES each rank does so with all elements, in two
  * exchanges; with more bytes each has a share, in four exchanges, and as many bytes travel as in a regular group.
- * `block` is that of comm/order.h, 0 in a regular group. */
+ * `block` is that of comm/transport/order.h, 0 in a regular group. */
 static inline bool fsdp__reduces_by_machine(int block, int64_t bytes)
 {
     return block > 1 && bytes > FSDP__AT_ONCE_BYTES;

@@ -1,10 +1,10 @@
 /* packed.c - packs, exchanges and unpacks pieces of the vector of all parts. */
-#include "comm/packed.h"
+#include "comm/transport/packed.h"
 
 #include <string.h>
 
 #include "base/compiler.h"
-#include "comm/sharded_buffer.h"
+#include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 
 enum {

@@ -10,8 +10,8 @@
  *
  * Who contributes to which buffer of a reduction is either known beforehand, or a bit for each buffer travels in front
  * of the first piece. From then on, buffers to which nobody contributes take no room in the vector. */
-#ifndef COMM_PACKED_H
-#define COMM_PACKED_H
+#ifndef COMM_TRANSPORT_PACKED_H
+#define COMM_TRANSPORT_PACKED_H
 
 #include "comm/transport_ops.h"
 

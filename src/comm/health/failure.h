@@ -1,6 +1,6 @@
 /* failure.h - the one failure of a context's world, which every later call repeats. */
-#ifndef COMM_FAILURE_H
-#define COMM_FAILURE_H
+#ifndef COMM_HEALTH_FAILURE_H
+#define COMM_HEALTH_FAILURE_H
 
 #include "comm/comm.h"
 

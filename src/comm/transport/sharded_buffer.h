@@ -3,8 +3,8 @@
  *
  * A rank's *part* of a buffer is what it owns of all runs, one after the other: this is how the part lies in the shard,
  * and how it travels. */
-#ifndef COMM_SHARDED_BUFFER_H
-#define COMM_SHARDED_BUFFER_H
+#ifndef COMM_TRANSPORT_SHARDED_BUFFER_H
+#define COMM_TRANSPORT_SHARDED_BUFFER_H
 
 #include "comm/transport_ops.h"
 #include "device/kernels.h"

@@ -1,5 +1,5 @@
 /* sharded_buffer.c - the parts, copies and sums of coalesced calls. */
-#include "comm/sharded_buffer.h"
+#include "comm/transport/sharded_buffer.h"
 
 #include <string.h>
 

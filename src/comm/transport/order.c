@@ -1,5 +1,5 @@
 /* order.c - decides which contributions are added first. */
-#include "comm/order.h"
+#include "comm/transport/order.h"
 
 static int members_from(const int *ranks, int count, int first, int machine_ranks)
 {

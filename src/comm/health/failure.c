@@ -1,5 +1,5 @@
 /* failure.c - a context's world breaks at most once, and stays broken. */
-#include "comm/failure.h"
+#include "comm/health/failure.h"
 
 #include <stdio.h>
 #include <string.h>

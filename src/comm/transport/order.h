@@ -7,8 +7,8 @@
  * accumulator. The order is part of the contract: the bits are the same whichever way the bytes take, and also on a
  * single machine that is told to add so (fsdp__context_add_by_machine). Other groups add all contributions in rank
  * order. */
-#ifndef COMM_ORDER_H
-#define COMM_ORDER_H
+#ifndef COMM_TRANSPORT_ORDER_H
+#define COMM_TRANSPORT_ORDER_H
 
 /* Returns how many of `ranks` (ascending) are added first, on machines with `machine_ranks` ranks each. Returns 0 if
  * all are added in rank order, also where a machine has one of them, since that is the same. */
