@@ -221,7 +221,7 @@ if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   set(FSDP_SIM_FEW_LAYERS ${FSDP_SIM_LAYERS})
 elseif(NOT FSDP_TEST_LONG) # a run is steps, and the files of the layers below; random orders make all calls there
   set(FSDP_SIM_FEW_LAYERS shard train)
-  list(APPEND FSDP_SIM_FEW test_shard_batch_norm test_shard_cast test_shard_checkpoint test_shard_comm_hooks
+  list(APPEND FSDP_SIM_FEW test_shard_batch_norm test_shard_cast test_shard_recompute test_shard_comm_hooks
        test_shard_communication test_shard_custom test_shard_doors test_shard_events test_shard_extensions
        test_shard_faults test_shard_flat test_shard_fsdp1 test_shard_fsdp1_state test_shard_gather_ahead
        test_shard_hybrid test_shard_low_gradients test_shard_memory test_shard_mixed_precision test_shard_one_rank
@@ -242,7 +242,7 @@ else()
 endif()
 if(NOT FSDP_TEST_LONG)
   list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_models_kv_cache test_nn_module_recompute test_ops_gradients
-       test_ops_step test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_checkpoint
+       test_ops_step test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_recompute
        test_shard_communication test_shard_custom test_shard_doors test_shard_extensions test_shard_flat test_shard_fsdp1
        test_shard_hybrid test_shard_memory test_shard_mixed_precision test_shard_schedule
        test_shard_slices test_shard_summon test_shard_zero test_train_late_sharding test_train_strategy test_train_units)

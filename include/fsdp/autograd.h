@@ -68,29 +68,29 @@ FSDP_API fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_ho
 typedef fsdp_status (*fsdp_backward_callback)(void *arg, fsdp_status walked);
 FSDP_API fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_backward_callback callback, void *arg);
 
-/* ---- activation checkpointing: less memory for more computation ----
+/* ---- recomputation (activation checkpointing): less memory for more computation ----
  *
- * A checkpoint calls `function`, which must do the same whenever it is called, and keeps only `inputs` and the output.
- * What else the backward needs is recomputed when the backward reaches it (torch.utils.checkpoint with
+ * fsdp_recompute calls `function`, which must do the same whenever it is called, and keeps only `inputs` and the
+ * output. What else the backward needs is recomputed when the backward reaches it (torch.utils.checkpoint with
  * use_reentrant=False). The graph is that of a plain call, so losses and gradients are the same bits, hooks run once,
  * and dropout repeats its draws. The second run ends as soon as the backward has what it needs: an operation then
  * returns NULL as if it had failed. During it fsdp_recomputing is true, for functions that count their calls or print.
  *
- * A checkpoint inside another becomes part of it; if nothing is recorded, it is a plain call. Recomputed values are
- * kept as long as the graph, also if the graph is retained for a second backward. The backward fails if an input,
- * another tensor that an operation of the function reads, or a shard of a module that it calls was written to since the
- * forward, or if the second run differs from the first (in operations, shapes, or which tensors made outside it reads).
- * A backward inside `function` is refused.
+ * A call inside another becomes part of it; if nothing is recorded, it is a plain call. Recomputed values are kept as
+ * long as the graph, also if the graph is retained for a second backward. The backward fails if an input, or another
+ * tensor that an operation of the function reads, was written to since the forward (of a sharded parameter: its shard),
+ * or if the second run differs from the first (in operations, shapes, or which tensors made outside it reads). A
+ * backward inside `function` is refused.
  *
  * Both runs may write to tensors that outlive them (a scratch buffer, running statistics, a counter), but not to an
  * input. Such writes are allowed if each run reads from the tensor only what it has itself written, from the same
  * values, to the whole tensor at once (by fsdp_tensor_fill_, fsdp_tensor_copy_, fsdp_tensor_write, or as a tensor that
- * a kernel only writes). So several checkpoints may share a buffer. Otherwise (a run adds to the tensor, fills it in
+ * a kernel only writes). So several functions may share a buffer. Otherwise (a run adds to the tensor, fills it in
  * parts, reads it before writing, or writes to it again after an operation has saved it) an operation that reads the
  * tensor, or anything computed from it, is an error of the backward if its own gradient is needed. A write from outside
  * between the forward and the backward is an error, too, even if the second run overwrites it. With a retained graph,
- * recomputed values of one checkpoint may be in memory that the second run of another has since written to: this is
- * also an error. Values that the function reads to the host are not compared, only those that it writes from there; the
+ * recomputed values of one function may be in memory that the second run of another has since written to: this is also
+ * an error. Values that the function reads to the host are not compared, only those that it writes from there; the
  * `arg` of a kernel is not compared either. */
 typedef enum fsdp_recompute_mode {
     FSDP_RECOMPUTE_NONE,
@@ -102,7 +102,7 @@ typedef struct fsdp_recompute_options {
     fsdp_recompute_mode mode;
     void (*free_arg)(void *arg); /* called once, after the last run, also on failure. May be NULL */
 } fsdp_recompute_options;
-/* Runs a checkpoint. `options` NULL: FULL. Returns NULL if an input is NULL. The output belongs to the scope. */
+/* Calls the function. `options` NULL: FULL. Returns NULL if an input is NULL. The output belongs to the scope. */
 FSDP_API fsdp_tensor *fsdp_recompute(fsdp_context *context, fsdp_recompute_function function, void *arg,
                                      fsdp_tensor *const *inputs, int count, const fsdp_recompute_options *options);
 /* Does the same for a function with several outputs. It gets room for `output_count` of them, preset to NULL, and may
@@ -146,8 +146,8 @@ FSDP_API fsdp_status fsdp_gradcheck(fsdp_gradcheck_function function, void *arg,
  *         return y && fsdp_record(&cube_operation, &x, 1, &y, 1, &x, 1, NULL, 0) == FSDP_OK ? y : NULL;
  *     }
  *
- * It works wherever the operations of fsdp/ops.h do: in checkpoints, which run it again; in sharded modules, whose
- * parameters may be inputs and may be saved although they are freed and gathered again; on the meta device. */
+ * It works wherever the operations of fsdp/ops.h do: in recomputed functions, which run it again; in sharded modules,
+ * whose parameters may be inputs and may be saved although they are freed and gathered again; on the meta device. */
 typedef struct fsdp__node fsdp_node; /* a recorded operation, inside its backward */
 
 typedef struct fsdp_operation {
@@ -166,7 +166,7 @@ typedef struct fsdp_operation {
  * `saved` (inputs, outputs or others) are kept until the backward has run and must not be written to until then: save
  * only what it needs. A tensor made only to be saved should be made only if fsdp_will_record. `state_bytes` of `state`
  * are copied. What it points to is taken over if the operation was recorded, that is, if fsdp_will_record was true and
- * this returns FSDP_OK; while a checkpoint is recomputed it is freed at once. */
+ * this returns FSDP_OK; in the second run of a recomputed function it is freed at once. */
 FSDP_API fsdp_status fsdp_record(const fsdp_operation *operation, fsdp_tensor *const *inputs, int input_count,
                                  fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved,
                                  int saved_count, const void *state, size_t state_bytes);

@@ -43,9 +43,9 @@ typedef struct fsdp_batch_norm_layer_options {
 } fsdp_batch_norm_layer_options;
 /* Take (N,C) or (N,C,L) (1d), and (N,C,H,W) (2d). The weight is ones, the bias zeros. A forward in training, with or
  * without gradients, writes the buffers running_mean (initially zeros), running_var (ones) and num_batches_tracked
- * (int64); of a checkpoint's two runs only the first does (fsdp_batch_norm). If the module is sharded (FSDP2, FSDP1),
- * each rank has its own buffers, from its own batches; DDP (fsdp/replicate.h) gives all ranks those of rank 0 before
- * each forward. */
+ * (int64); of the two runs of a recomputed forward only the first does (fsdp_batch_norm). If the module is sharded
+ * (FSDP2, FSDP1), each rank has its own buffers, from its own batches; DDP (fsdp/replicate.h) gives all ranks those of
+ * rank 0 before each forward. */
 FSDP_API fsdp_module *fsdp_batch_norm1d_create(fsdp_context *context, fsdp_device *device, int64_t channels,
                                                const fsdp_batch_norm_layer_options *options);
 FSDP_API fsdp_module *fsdp_batch_norm2d_create(fsdp_context *context, fsdp_device *device, int64_t channels,

@@ -174,8 +174,7 @@ FSDP_API fsdp_tensor *fsdp_module_call_method(fsdp_module *module, fsdp_module_f
  * backward before or after it; retain the graph if they share one), and others may stay unused. Sharded parameters are
  * gathered again when a backward reaches the first of the module's outputs. A loss that a module stores elsewhere than
  * in its outputs must be added to a loss computed from the model's output: a backward from it alone does not gather
- * what is sharded. If the module is checkpointed, `arg` is used again in the backward and must not change until
- * then. */
+ * what is sharded. If the module is recomputed, `arg` is used again in the backward and must not change until then. */
 FSDP_API fsdp_status fsdp_module_call_many(fsdp_module *module, void *arg, fsdp_tensor *const *inputs, int count,
                                            fsdp_tensor **outputs, int output_count);
 FSDP_API fsdp_status fsdp_module_call_method_many(fsdp_module *module, fsdp_module_function_many method, void *arg,
@@ -273,8 +272,8 @@ FSDP_API fsdp_status fsdp_module_list_append(fsdp_module *list, fsdp_module *chi
  *                  once resharded (they may not be readable), and outputs in output_dtype
  *   pre_backward   runs before the module is gathered
  *   post_backward  runs while parameters are gathered, before they are resharded and gradients are reduced
- * The parameters of a replicated module are whole at any time. When a checkpoint around the module computes it again,
- * its two forward hooks run again (fsdp_recomputing). */
+ * The parameters of a replicated module are whole at any time. When a recomputed function around the module computes
+ * it again, its two forward hooks run again (fsdp_recomputing). */
 typedef struct fsdp_module_hooks {
     void *arg;
     /* May replace inputs by other tensors of the scope, but not by NULL. */
@@ -304,9 +303,8 @@ FSDP_API fsdp_status fsdp_module_remove_hooks(fsdp_module *module, int64_t handl
 /* ---- random draws ---- */
 
 /* Returns the largest count of random draws in the subtree, from which a run that continues elsewhere starts. A dropout
- * draws by its seed and by the number of its calls in training, which excludes evaluation and recomputation in a
- * checkpoint. If all dropouts are called equally often, the draws are those of the uninterrupted run; in any case no
- * draw occurs twice. */
+ * draws by its seed and by the number of its calls in training, which excludes evaluation and recomputation. If all
+ * dropouts are called equally often, the draws are those of the uninterrupted run; in any case no draw occurs twice. */
 FSDP_API fsdp_status fsdp_module_draws(fsdp_module *module, uint64_t *out);
 FSDP_API fsdp_status fsdp_module_set_draws(fsdp_module *module, uint64_t draws); /* of every module of the subtree */
 

@@ -272,10 +272,10 @@ typedef struct fsdp_batch_norm_options {
     float eps;
 } fsdp_batch_norm_options;
 /* Normalises by mean and variance of each channel over all images. The running variance is the unbiased one. Running
- * statistics are written when the forward runs, under no_grad too, and once in a checkpoint: its second run, for the
- * backward, does not change them. (PyTorch's second run writes them again, so that a checkpoint changes the model.)
- * Without training the second run uses the values of the first, whatever was written since. An input without elements
- * leaves statistics and their count as they are. */
+ * statistics are written when the forward runs, under no_grad too, and once in a recomputed function: its second run,
+ * for the backward, does not change them. (PyTorch's second run writes them again, so that checkpointing changes the
+ * model.) Without training the second run uses the values of the first, whatever was written since. An input without
+ * elements leaves statistics and their count as they are. */
 FSDP_API fsdp_tensor *fsdp_batch_norm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
                                       const fsdp_batch_norm_options *options);
 

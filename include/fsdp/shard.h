@@ -36,8 +36,8 @@
  * module's output unused. A parameter that a rank has not used counts as zero in the average; if no rank used it, its
  * gradient (or the lack of one) does not change. The module's inputs require a gradient on all ranks or on none; its
  * output requires one if another rank may need it. Entering a module is collective, unless it is conditional
- * (fsdp_module_set_conditional). A checkpoint around sharded modules runs again, and gathers, when this rank first
- * needs it, so inside it all ranks must use the same parameters; otherwise they get an error.
+ * (fsdp_module_set_conditional). A recomputed function around sharded modules runs again, and gathers, when this rank
+ * first needs it, so inside it all ranks must use the same parameters; otherwise they get an error.
  *
  * The gradients of shards are distributed tensors, too. Gradient hooks of a shard see the result of a reduction before
  * it is added to the gradient.

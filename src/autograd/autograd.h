@@ -7,12 +7,12 @@
 
 typedef struct fsdp__node fsdp__node;
 
-/* What a checkpoint keeps results of: [Note: checkpoints] in recompute.c. */
+/* What a recomputation keeps results of: [Note: recomputation] in recompute.c. */
 typedef enum fsdp__dear {
     FSDP__CHEAP,
-    FSDP__DEAR_PRODUCT,   /* kept by a selective checkpoint, for every second product */
-    FSDP__DEAR_ATTENTION, /* kept by a selective checkpoint */
-    FSDP__DEAR_LOSS       /* kept by every checkpoint: it is small, and holds its gradients already */
+    FSDP__DEAR_PRODUCT,   /* kept by a selective one, for every second product */
+    FSDP__DEAR_ATTENTION, /* kept by a selective one */
+    FSDP__DEAR_LOSS       /* kept by every one: it is small, and holds its gradients already */
 } fsdp__dear;
 
 typedef fsdp_operation fsdp__op;
@@ -46,7 +46,7 @@ fsdp_status fsdp__set_storage_namer(fsdp_context *context, fsdp__storage_namer n
 /* Returns whether fsdp__record would record. A forward can skip what only a backward needs. */
 bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count);
 
-/* ---- in a recomputation: [Note: checkpoints] in recompute.c ---- */
+/* ---- in a recomputation: [Note: recomputation] in recompute.c ---- */
 /* Returns whether the operation, the next to be recorded, need not run, since its results are kept or nobody needs
  * them. If so, they are in `outputs` (owned by the scope; NULL where nobody needs them), and all that is left to do is
  * fsdp__record with the inputs that it saves; NULL will do for anything else it saves. Returns false outside of a
@@ -54,10 +54,10 @@ bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count);
 bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor **outputs,
                   int output_count);
 /* Replaces a number that comes from elsewhere, such as the key of a dropout, by that of the first run. */
-fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number);
+fsdp_status fsdp__recomputation_number(fsdp_context *context, uint64_t *number);
 /* Replaces a tensor that an operation reads without its being an input, such as running statistics, by a copy of what
  * the first run has read. */
-fsdp_status fsdp__checkpoint_value(fsdp_tensor **tensor);
+fsdp_status fsdp__recomputation_value(fsdp_tensor **tensor);
 /* Returns whether the backward has what it needs. From then on operations fail, which is not an error. */
 bool fsdp__recomputation_done(const fsdp_context *context);
 

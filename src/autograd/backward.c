@@ -216,7 +216,7 @@ static fsdp_status undo(fsdp__node *node)
     FSDP_TRY(fsdp_scope_begin(node->context));
     /* First, since a hook may bring the bytes of saved tensors back. */
     FSDP_TRY_GOTO(status, run_hooks(node), out);
-    FSDP_TRY_GOTO(status, fsdp__checkpoint_restore(node), out);
+    FSDP_TRY_GOTO(status, fsdp__recomputation_restore(node), out);
     FSDP_TRY_GOTO(status, check_saved(node), out);
     for (int i = 0; i < node->input_count; i++)
         node->inputs[i].answered = false;
@@ -348,8 +348,8 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     autograd = fsdp__autograd_make(context);
     if (!autograd)
         return FSDP_NO_MEMORY;
-    if (autograd->checkpoint)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "backward: inside the forward of a checkpoint, which would run it twice");
+    if (autograd->recomputation)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "backward: inside a recomputed function, which would run it twice");
     FSDP_TRY(fsdp_scope_begin(context));
     run.outer = autograd->running;
     autograd->running = &run;
@@ -365,7 +365,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     autograd->no_grad = no_grad;
     autograd->outside_count = outside_count;
     autograd->running = run.outer;
-    fsdp__checkpoints_free(run.dead);
+    fsdp__recomputations_free(run.dead);
     fsdp_scope_end(context, NULL);
     return status;
 }

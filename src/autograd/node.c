@@ -68,7 +68,7 @@ void fsdp__node_forget(fsdp__node *node)
     }
     if (node->state_owned && node->op->free_state)
         node->op->free_state(node->state);
-    fsdp__checkpoint_forget(node);
+    fsdp__recomputation_forget(node);
     node->state_owned = false;
     node->released = true;
 }

@@ -20,7 +20,7 @@
 
 typedef struct fsdp__grad_state fsdp__grad_state;
 typedef struct fsdp__run fsdp__run;
-typedef struct fsdp__checkpoint fsdp__checkpoint;
+typedef struct fsdp__recomputation fsdp__recomputation;
 
 typedef struct fsdp__hook {
     fsdp_grad_hook call;
@@ -70,7 +70,7 @@ typedef struct fsdp__edge {
 /* What a node knows of a tensor that it saved. */
 typedef struct fsdp__mark {
     uint64_t version; /* of the bytes that the backward needs */
-    uint64_t origin;  /* of those bytes, in the function of a checkpoint: [Note: origins] in tensor/tensor.h */
+    uint64_t origin;  /* of those bytes, in a recomputed function: [Note: origins] in tensor/tensor.h */
     int input;        /* the input that it is, or lies in; -1: none */
     int output;       /* or the output; -1: none */
 } fsdp__mark;
@@ -93,9 +93,9 @@ struct fsdp__node {
     fsdp_tensor **saved; /* owned aliases */
     fsdp__mark *marks;   /* one for each saved alias */
     void *state;
-    bool state_owned;             /* free_state still has to run */
-    bool released;                /* it has run: nothing is saved any more */
-    fsdp__checkpoint *checkpoint; /* that it is a part of, and holds, and its place there; or NULL */
+    bool state_owned;                   /* free_state still has to run */
+    bool released;                      /* it has run: nothing is saved any more */
+    fsdp__recomputation *recomputation; /* that it is a part of, and holds, and its place there; or NULL */
     int64_t place;
     bool aside; /* reached only because it is beside another node: [Note: anchors] in boundary.c */
     /* while a backward walks: */
@@ -119,7 +119,7 @@ struct fsdp__run {
     int64_t node_count, node_capacity;
     fsdp__node **heap; /* those ready to run, the newest on top */
     int64_t heap_count;
-    fsdp__checkpoint *dead; /* of the outermost run: unreferenced, but what they hold may still be needed */
+    fsdp__recomputation *dead; /* of the outermost run: unreferenced, but what they hold may still be needed */
     fsdp__callback *callbacks;
     int64_t callback_count, callback_capacity;
 };
@@ -133,8 +133,8 @@ typedef struct fsdp__autograd {
     uint64_t backwards;        /* begun so far */
     fsdp__storage_namer namer; /* or NULL */
     fsdp__run *running;
-    fsdp__checkpoint *checkpoint; /* the one whose function is running, for the first time or again */
-    bool recomputing;             /* it is running again */
+    fsdp__recomputation *recomputation; /* the one whose function is running, for the first time or again */
+    bool recomputing;                   /* it is running again */
 } fsdp__autograd;
 
 fsdp__autograd *fsdp__autograd_get(const fsdp_context *context); /* NULL if nothing was recorded yet */

@@ -1,21 +1,21 @@
 /* recompute.c - values that a backward needs are not kept from the forward, but computed once more.
  *
- * [Note: checkpoints]
- * The forward of a checkpoint runs once and records its nodes as always, so the graph, its hooks and the order of all
- * additions are those of a forward without checkpoints. Only what the nodes save is given up at once. The checkpoint
- * keeps its inputs, and a selective one also the results of operations that are expensive (`dear`). When the backward
- * first comes to a node that has given something up, the function runs again. Nothing is recorded then: the n-th
- * operation fills the n-th node, and no backward runs inside this backward. The recomputation ends, as if an operation
- * had failed, with the last value that is needed. Operations say themselves when they need not run (fsdp__recall). What
- * could differ the second time is noted the first time: numbers (fsdp__checkpoint_number), and values that are read
- * without being inputs (fsdp__checkpoint_value). A checkpoint inside another is a part of that one. */
+ * [Note: recomputation]
+ * A recomputed function runs once and records its nodes as always, so the graph, its hooks and the order of all
+ * additions are those of a plain call. Only what the nodes save is given up at once. The recomputation keeps its
+ * inputs, and a selective one also the results of operations that are expensive (`dear`). When the backward first comes
+ * to a node that has given something up, the function runs again. Nothing is recorded then: the n-th operation fills
+ * the n-th node, and no backward runs inside this backward. The recomputation ends, as if an operation had failed, with
+ * the last value that is needed. Operations say themselves when they need not run (fsdp__recall). What could differ the
+ * second time is noted the first time: numbers (fsdp__recomputation_number), and values that are read without being
+ * inputs (fsdp__recomputation_value). A recomputation inside another is a part of that one. */
 #include "autograd/recompute.h"
 
 #include "base/alloc.h"
 
 /* ---- the forward ---- */
 
-static fsdp_status keep_inputs(fsdp__checkpoint *c, fsdp_tensor *const *inputs, int count)
+static fsdp_status keep_inputs(fsdp__recomputation *c, fsdp_tensor *const *inputs, int count)
 {
     c->inputs = fsdp__calloc((size_t)count + 1, sizeof *c->inputs);
     c->wanted = fsdp__calloc((size_t)count + 1, sizeof *c->wanted);
@@ -39,7 +39,7 @@ static bool is_input(const fsdp__storage *storage, fsdp_tensor *const *inputs, i
     return false;
 }
 
-static bool keeps(fsdp__checkpoint *c, const fsdp__traits *traits)
+static bool keeps(fsdp__recomputation *c, const fsdp__traits *traits)
 {
     bool selective = c->options.mode == FSDP_RECOMPUTE_SELECTIVE;
 
@@ -48,7 +48,7 @@ static bool keeps(fsdp__checkpoint *c, const fsdp__traits *traits)
     return traits->dear == FSDP__DEAR_LOSS || (selective && traits->dear == FSDP__DEAR_ATTENTION);
 }
 
-uint64_t fsdp__checkpoint_kept_version(const fsdp__checkpoint_entry *e)
+uint64_t fsdp__recomputation_kept_version(const fsdp__recomputation_entry *e)
 {
     uint64_t version = 0;
 
@@ -57,24 +57,24 @@ uint64_t fsdp__checkpoint_kept_version(const fsdp__checkpoint_entry *e)
     return version;
 }
 
-static fsdp_status keep_outputs(fsdp__checkpoint_entry *e, fsdp_tensor *const *outputs, int count)
+static fsdp_status keep_outputs(fsdp__recomputation_entry *e, fsdp_tensor *const *outputs, int count)
 {
     e->kept = fsdp__calloc((size_t)count, sizeof *e->kept);
     if (!e->kept)
         return FSDP_NO_MEMORY;
     for (; e->kept_count < count; e->kept_count++)
         FSDP_TRY(fsdp__tensor_alias(outputs[e->kept_count], &e->kept[e->kept_count]));
-    e->kept_version = fsdp__checkpoint_kept_version(e);
+    e->kept_version = fsdp__recomputation_kept_version(e);
     return FSDP_OK;
 }
 
-bool fsdp__checkpoint_has_entry(const fsdp__traits *traits, int saved_count)
+bool fsdp__recomputation_has_entry(const fsdp__traits *traits, int saved_count)
 {
     return saved_count > 0 || traits->dear;
 }
 
 /* Gives up a saved tensor's bytes; its shape stays, for the comparison. */
-static fsdp_status give_up(fsdp__checkpoint *c, fsdp_tensor *saved)
+static fsdp_status give_up(fsdp__recomputation *c, fsdp_tensor *saved)
 {
     if (!c->nothing)
         FSDP_TRY(fsdp__storage_create(saved->storage->device, 1, FSDP_MEMORY_ACTIVATION, false, &c->nothing));
@@ -84,19 +84,19 @@ static fsdp_status give_up(fsdp__checkpoint *c, fsdp_tensor *saved)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *c, fsdp__node *node, fsdp_tensor *const *inputs,
-                                  fsdp_tensor *const *outputs)
+fsdp_status fsdp__recomputation_note(fsdp__recomputation *c, fsdp__node *node, fsdp_tensor *const *inputs,
+                                     fsdp_tensor *const *outputs)
 {
     bool kept;
-    fsdp__checkpoint_entry *e;
+    fsdp__recomputation_entry *e;
 
-    if (!fsdp__checkpoint_has_entry(node->traits, node->saved_count))
+    if (!fsdp__recomputation_has_entry(node->traits, node->saved_count))
         return FSDP_OK;
     if (fsdp__grow(&c->entries, c->entry_count, &c->entry_capacity, sizeof *c->entries) != 0)
         return FSDP_NO_MEMORY;
     e = &c->entries[c->entry_count];
-    *e = (fsdp__checkpoint_entry){.op = node->op, .node = node, .read = fsdp__origin_of(inputs, node->input_count)};
-    node->checkpoint = c;
+    *e = (fsdp__recomputation_entry){.op = node->op, .node = node, .read = fsdp__origin_of(inputs, node->input_count)};
+    node->recomputation = c;
     node->place = c->entry_count++;
     c->refs++;
     kept = keeps(c, node->traits);
@@ -116,8 +116,8 @@ fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *c, fsdp__node *node, fsdp_te
 
 /* ---- the function ---- */
 
-fsdp_status fsdp__checkpoint_call(const fsdp__checkpoint *c, fsdp_tensor *const *inputs, int count,
-                                  fsdp_tensor **outputs)
+fsdp_status fsdp__recomputation_call(const fsdp__recomputation *c, fsdp_tensor *const *inputs, int count,
+                                     fsdp_tensor **outputs)
 {
     if (c->function_many)
         return c->function_many(c->arg, inputs, count, outputs, c->output_count);
@@ -125,10 +125,10 @@ fsdp_status fsdp__checkpoint_call(const fsdp__checkpoint *c, fsdp_tensor *const 
     if (outputs[0])
         return FSDP_OK;
     return fsdp_last_status() != FSDP_OK ? fsdp_last_status()
-                                         : FSDP_FAIL(FSDP_STATE, "the function of a checkpoint gave no output");
+                                         : FSDP_FAIL(FSDP_STATE, "the recomputed function gave no output");
 }
 
-static fsdp_status run_first(fsdp__checkpoint *c, fsdp__autograd *autograd, fsdp_tensor *const *inputs, int count,
+static fsdp_status run_first(fsdp__recomputation *c, fsdp__autograd *autograd, fsdp_tensor *const *inputs, int count,
                              fsdp_tensor **outputs)
 {
     fsdp__origins *origins = fsdp__origins_make(c->context);
@@ -140,9 +140,9 @@ static fsdp_status run_first(fsdp__checkpoint *c, fsdp__autograd *autograd, fsdp
     FSDP_TRY(keep_inputs(c, inputs, count));
     FSDP_TRY(fsdp_scope_begin(c->context));
     before = fsdp__origins_begin(origins);
-    autograd->checkpoint = c;
-    status = fsdp__checkpoint_call(c, inputs, count, outputs);
-    autograd->checkpoint = NULL;
+    autograd->recomputation = c;
+    status = fsdp__recomputation_call(c, inputs, count, outputs);
+    autograd->recomputation = NULL;
     origins->run = before;
     fsdp_scope_end_many(c->context, outputs, c->output_count);
     return status;
@@ -160,46 +160,45 @@ static bool is_plain(const fsdp_context *context, fsdp_recompute_mode mode)
 {
     const fsdp__autograd *autograd = fsdp__autograd_get(context);
 
-    return mode == FSDP_RECOMPUTE_NONE || !fsdp_grad_enabled(context) || (autograd && autograd->checkpoint);
+    return mode == FSDP_RECOMPUTE_NONE || !fsdp_grad_enabled(context) || (autograd && autograd->recomputation);
 }
 
-/* Begins a checkpoint as a copy of `like`, since nodes will hold it. */
-static fsdp_status begin(const fsdp__checkpoint *like, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
-                         fsdp__checkpoint **out)
+/* Begins a recomputation as a copy of `like`, since nodes will hold it. */
+static fsdp_status begin(const fsdp__recomputation *like, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                         fsdp__recomputation **out)
 {
     fsdp__autograd *autograd = fsdp__autograd_make(like->context);
-    fsdp__checkpoint *c = autograd ? fsdp__calloc(1, sizeof *c) : NULL;
+    fsdp__recomputation *c = autograd ? fsdp__calloc(1, sizeof *c) : NULL;
 
     if (!c)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot begin a recomputed function");
     *c = *like;
     *out = c;
     return run_first(c, autograd, inputs, count, outputs);
 }
 
-static fsdp_status checkpoint(const fsdp__checkpoint *like, fsdp_tensor *const *inputs, int count,
-                              fsdp_tensor **outputs)
+static fsdp_status run(const fsdp__recomputation *like, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs)
 {
-    fsdp__checkpoint *c = NULL;
+    fsdp__recomputation *c = NULL;
     fsdp_status status;
 
     for (int i = 0; outputs && i < like->output_count; i++)
         outputs[i] = NULL;
     if (!like->context || (!like->function && !like->function_many))
-        status = FSDP_FAIL(FSDP_INVALID, "a checkpoint needs a context and a function");
+        status = FSDP_FAIL(FSDP_INVALID, "fsdp_recompute needs a context and a function");
     else if (!outputs || like->output_count < 1)
-        status = FSDP_FAIL(FSDP_INVALID, "a checkpoint needs room for at least one output");
+        status = FSDP_FAIL(FSDP_INVALID, "fsdp_recompute needs room for at least one output");
     else if (!all_there(inputs, count))
         status = fsdp_last_status() != FSDP_OK ? fsdp_last_status()
-                                               : FSDP_FAIL(FSDP_INVALID, "an input of a checkpoint is missing");
+                                               : FSDP_FAIL(FSDP_INVALID, "an input of fsdp_recompute is missing");
     else if (is_plain(like->context, like->options.mode))
-        status = fsdp__checkpoint_call(like, inputs, count, outputs);
+        status = fsdp__recomputation_call(like, inputs, count, outputs);
     else
         status = begin(like, inputs, count, outputs, &c);
     for (int i = 0; outputs && i < like->output_count && status != FSDP_OK; i++)
         outputs[i] = NULL;
     if (c)
-        fsdp__checkpoint_unref(c); /* the nodes hold their own references */
+        fsdp__recomputation_unref(c); /* the nodes hold their own references */
     else if (like->options.free_arg)
         like->options.free_arg(like->arg);
     return status;
@@ -213,11 +212,11 @@ static fsdp_recompute_options chosen(const fsdp_recompute_options *options)
 fsdp_tensor *fsdp_recompute(fsdp_context *context, fsdp_recompute_function function, void *arg,
                             fsdp_tensor *const *inputs, int count, const fsdp_recompute_options *options)
 {
-    const fsdp__checkpoint like = {
+    const fsdp__recomputation like = {
         .refs = 1, .context = context, .function = function, .arg = arg, .output_count = 1, .options = chosen(options)};
     fsdp_tensor *output;
 
-    (void)checkpoint(&like, inputs, count, &output);
+    (void)run(&like, inputs, count, &output);
     return output;
 }
 
@@ -225,12 +224,12 @@ fsdp_status fsdp_recompute_many(fsdp_context *context, fsdp_recompute_function_m
                                 fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count,
                                 const fsdp_recompute_options *options)
 {
-    const fsdp__checkpoint like = {.refs = 1,
-                                   .context = context,
-                                   .function_many = function,
-                                   .arg = arg,
-                                   .output_count = output_count,
-                                   .options = chosen(options)};
+    const fsdp__recomputation like = {.refs = 1,
+                                      .context = context,
+                                      .function_many = function,
+                                      .arg = arg,
+                                      .output_count = output_count,
+                                      .options = chosen(options)};
 
-    return checkpoint(&like, inputs, count, outputs);
+    return run(&like, inputs, count, outputs);
 }

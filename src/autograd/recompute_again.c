@@ -1,13 +1,13 @@
-/* recompute_again.c - runs the function of a checkpoint again, in the backward: [Note: checkpoints] in recompute.c. */
+/* recompute_again.c - runs a recomputed function again, in the backward: [Note: recomputation] in recompute.c. */
 #include "autograd/recompute.h"
 
 #include "base/alloc.h"
 
-static fsdp__checkpoint *recomputed_in(const fsdp_context *context)
+static fsdp__recomputation *recomputed_in(const fsdp_context *context)
 {
     const fsdp__autograd *autograd = fsdp__autograd_get(context);
 
-    return autograd && autograd->recomputing ? autograd->checkpoint : NULL;
+    return autograd && autograd->recomputing ? autograd->recomputation : NULL;
 }
 
 bool fsdp_recomputing(const fsdp_context *context)
@@ -15,29 +15,29 @@ bool fsdp_recomputing(const fsdp_context *context)
     return recomputed_in(context) != NULL;
 }
 
-static bool done(const fsdp__checkpoint *c)
+static bool done(const fsdp__recomputation *c)
 {
     return c->at > c->last;
 }
 
 bool fsdp__recomputation_done(const fsdp_context *context)
 {
-    const fsdp__checkpoint *c = recomputed_in(context);
+    const fsdp__recomputation *c = recomputed_in(context);
 
     return c && done(c);
 }
 
-static fsdp_status fail_other_way(const fsdp__checkpoint *c, const char *now)
+static fsdp_status fail_other_way(const fsdp__recomputation *c, const char *now)
 {
     bool more = c->at < c->entry_count;
 
     return FSDP_FAIL(FSDP_STATE,
-                     "the forward of a checkpoint, run again for its backward, took another way: operation %lld is %s "
+                     "the second run of a recomputed function took another way: operation %lld is %s "
                      "and was %s",
                      (long long)c->at, now, more ? c->entries[c->at].op->name : "none");
 }
 
-static bool needs_refill(const fsdp__checkpoint *c, const fsdp__node *node)
+static bool needs_refill(const fsdp__recomputation *c, const fsdp__node *node)
 {
     for (int i = 0; node && !node->released && i < node->saved_count; i++)
         if (node->saved[i] && node->saved[i]->storage == c->nothing)
@@ -48,8 +48,8 @@ static bool needs_refill(const fsdp__checkpoint *c, const fsdp__node *node)
 bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor **outputs,
                   int output_count)
 {
-    const fsdp__checkpoint *c = NULL;
-    const fsdp__checkpoint_entry *e;
+    const fsdp__recomputation *c = NULL;
+    const fsdp__recomputation_entry *e;
 
     for (int i = 0; i < input_count && !c; i++)
         c = inputs[i] ? recomputed_in(fsdp__tensor_context(inputs[i])) : NULL;
@@ -58,7 +58,7 @@ bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_coun
     e = &c->entries[c->at];
     if (e->op != op || (!e->kept && (c->at != c->last || e->own)))
         return false;
-    if (e->kept && fsdp__checkpoint_kept_version(e) != e->kept_version)
+    if (e->kept && fsdp__recomputation_kept_version(e) != e->kept_version)
         return false; /* the function writes to what was kept, and would do so again */
     for (int i = 0; i < output_count; i++) {
         outputs[i] = NULL;
@@ -68,23 +68,23 @@ bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_coun
     return true;
 }
 
-static fsdp_status fail_written(const fsdp__checkpoint *c)
+static fsdp_status fail_written(const fsdp__recomputation *c)
 {
     return FSDP_FAIL(
         FSDP_STATE,
-        "operation %lld of a checkpoint (%s), or one before it, reads a tensor that was written to between "
+        "operation %lld of a recomputed function (%s), or one before it, reads a tensor that was written to between "
         "the forward and its backward, which computes from it again: run the backward before the write, "
-        "or give the checkpoint a copy",
+        "or give the function a copy",
         (long long)c->at, c->entries[c->at].op->name);
 }
 
 /* Returns whether the entry's node has yet to run; nobody needs what a freed or finished node read. */
-static bool is_to_come(const fsdp__checkpoint_entry *e)
+static bool is_to_come(const fsdp__recomputation_entry *e)
 {
     return e->node && !e->node->released;
 }
 
-static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entry *e, fsdp_tensor *const *saved)
+static fsdp_status refill(const fsdp__recomputation *c, const fsdp__recomputation_entry *e, fsdp_tensor *const *saved)
 {
     fsdp__node *node = e->node;
 
@@ -109,14 +109,14 @@ static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entr
     return FSDP_OK;
 }
 
-fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__traits *traits, const fsdp__op *op,
-                                    fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
-                                    int output_count, fsdp_tensor *const *saved, int saved_count)
+fsdp_status fsdp__recomputation_refill(fsdp__recomputation *c, const fsdp__traits *traits, const fsdp__op *op,
+                                       fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
+                                       int output_count, fsdp_tensor *const *saved, int saved_count)
 {
-    const fsdp__checkpoint_entry *e;
+    const fsdp__recomputation_entry *e;
     fsdp__grad_state *state;
 
-    if (!done(c) && fsdp__checkpoint_has_entry(traits, saved_count)) {
+    if (!done(c) && fsdp__recomputation_has_entry(traits, saved_count)) {
         if (c->at == c->entry_count || c->entries[c->at].op != op)
             return fail_other_way(c, op->name);
         e = &c->entries[c->at];
@@ -136,10 +136,10 @@ fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__traits *tra
     return FSDP_OK;
 }
 
-fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number)
+fsdp_status fsdp__recomputation_number(fsdp_context *context, uint64_t *number)
 {
     const fsdp__autograd *autograd = fsdp__autograd_get(context);
-    fsdp__checkpoint *c = autograd ? autograd->checkpoint : NULL;
+    fsdp__recomputation *c = autograd ? autograd->recomputation : NULL;
 
     if (!c)
         return FSDP_OK;
@@ -156,7 +156,7 @@ fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number)
 }
 
 /* Notes a copy of the tensor. Called in the scope of the run. */
-static fsdp_status note_value(fsdp__checkpoint *c, const fsdp_tensor *tensor)
+static fsdp_status note_value(fsdp__recomputation *c, const fsdp_tensor *tensor)
 {
     fsdp_tensor *copy = fsdp__empty_like(tensor, tensor->dtype);
 
@@ -168,10 +168,10 @@ static fsdp_status note_value(fsdp__checkpoint *c, const fsdp_tensor *tensor)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__checkpoint_value(fsdp_tensor **tensor)
+fsdp_status fsdp__recomputation_value(fsdp_tensor **tensor)
 {
     const fsdp__autograd *autograd = fsdp__autograd_get(fsdp__tensor_context(*tensor));
-    fsdp__checkpoint *c = autograd ? autograd->checkpoint : NULL;
+    fsdp__recomputation *c = autograd ? autograd->recomputation : NULL;
     fsdp_tensor *before;
 
     if (!c)
@@ -185,23 +185,24 @@ fsdp_status fsdp__checkpoint_value(fsdp_tensor **tensor)
     return FSDP_OK;
 }
 
-static fsdp_status check_inputs(const fsdp__checkpoint *c)
+static fsdp_status check_inputs(const fsdp__recomputation *c)
 {
     char text[FSDP__SHAPE_TEXT];
 
     for (int i = 0; i < c->input_count; i++)
         if (c->inputs[i]->storage->version != c->versions[i])
-            return FSDP_FAIL(FSDP_STATE,
-                             "input %d %s of a checkpoint was written to between its forward and its backward, which "
-                             "computes from it again: it needs version %llu, this is version %llu; run the backward "
-                             "first, or give the checkpoint a copy",
-                             i, fsdp__shape_text(c->inputs[i]->ndim, c->inputs[i]->shape, text),
-                             (unsigned long long)c->versions[i], (unsigned long long)c->inputs[i]->storage->version);
+            return FSDP_FAIL(
+                FSDP_STATE,
+                "input %d %s of a recomputed function was written to between its forward and its backward, which "
+                "computes from it again: it needs version %llu, this is version %llu; run the backward "
+                "first, or give the function a copy",
+                i, fsdp__shape_text(c->inputs[i]->ndim, c->inputs[i]->shape, text), (unsigned long long)c->versions[i],
+                (unsigned long long)c->inputs[i]->storage->version);
     return FSDP_OK;
 }
 
 /* Makes new inputs in the scope, apart from those of the first run, since no gradient is to go anywhere. */
-static fsdp_status make_inputs(const fsdp__checkpoint *c, fsdp_tensor **inputs)
+static fsdp_status make_inputs(const fsdp__recomputation *c, fsdp_tensor **inputs)
 {
     for (int i = 0; i < c->input_count; i++) {
         fsdp__grad_state *state;
@@ -219,20 +220,20 @@ static fsdp_status make_inputs(const fsdp__checkpoint *c, fsdp_tensor **inputs)
 }
 
 /* Runs the function again. Nobody needs its outputs, but they need room. */
-static fsdp_status run_again(fsdp__checkpoint *c, fsdp_tensor **inputs, fsdp_tensor **outputs)
+static fsdp_status run_again(fsdp__recomputation *c, fsdp_tensor **inputs, fsdp_tensor **outputs)
 {
     fsdp_status status;
 
     FSDP_TRY(make_inputs(c, inputs));
     fsdp_clear_error();
-    status = fsdp__checkpoint_call(c, inputs, c->input_count, outputs);
+    status = fsdp__recomputation_call(c, inputs, c->input_count, outputs);
     if (!done(c))
         return status != FSDP_OK ? status : fail_other_way(c, "none");
     fsdp_clear_error(); /* the last operation ended it by failing */
     return FSDP_OK;
 }
 
-static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
+static fsdp_status recompute(fsdp__recomputation *c, fsdp__autograd *autograd)
 {
     const fsdp__autograd before = *autograd;
     fsdp_tensor **inputs;
@@ -254,13 +255,13 @@ static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
     FSDP_TRY_GOTO(status, fsdp_scope_begin(c->context), out);
     run_before = fsdp__origins_begin(origins);
     autograd->no_grad = 0;
-    autograd->checkpoint = c;
+    autograd->recomputation = c;
     autograd->recomputing = true;
     status = run_again(c, inputs, inputs + c->input_count);
     origins->run = run_before;
     autograd->no_grad = before.no_grad; /* the last operation may have left something begun */
     autograd->outside_count = before.outside_count;
-    autograd->checkpoint = before.checkpoint;
+    autograd->recomputation = before.recomputation;
     autograd->recomputing = before.recomputing;
     fsdp_scope_end(c->context, NULL);
 out:
@@ -268,9 +269,9 @@ out:
     return status;
 }
 
-fsdp_status fsdp__checkpoint_restore(const fsdp__node *node)
+fsdp_status fsdp__recomputation_restore(const fsdp__node *node)
 {
-    fsdp__checkpoint *c = node->checkpoint;
+    fsdp__recomputation *c = node->recomputation;
     fsdp_status status;
 
     if (!c || c->recomputed || !needs_refill(c, node))
@@ -279,8 +280,8 @@ fsdp_status fsdp__checkpoint_restore(const fsdp__node *node)
     status = recompute(c, fsdp__autograd_get(c->context));
     if (status == FSDP_OK) {
         c->recomputed = true;
-        fsdp__checkpoint_settle(c);
+        fsdp__recomputation_settle(c);
     }
-    fsdp__checkpoint_unref(c);
-    return status == FSDP_OK ? status : fsdp_fail_prefix(status, "recomputing a checkpoint");
+    fsdp__recomputation_unref(c);
+    return status == FSDP_OK ? status : fsdp_fail_prefix(status, "recomputing");
 }

@@ -1,9 +1,9 @@
-/* recompute_life.c - drops what a checkpoint holds: [Note: checkpoints] in recompute.c. */
+/* recompute_life.c - drops what a recomputation holds: [Note: recomputation] in recompute.c. */
 #include "autograd/recompute.h"
 
 #include "base/alloc.h"
 
-static void drop_kept(fsdp__checkpoint_entry *e)
+static void drop_kept(fsdp__recomputation_entry *e)
 {
     for (int i = 0; i < e->kept_count; i++)
         fsdp_tensor_unref(e->kept[i]);
@@ -12,7 +12,7 @@ static void drop_kept(fsdp__checkpoint_entry *e)
     e->kept_count = 0;
 }
 
-void fsdp__checkpoint_settle(fsdp__checkpoint *c)
+void fsdp__recomputation_settle(fsdp__recomputation *c)
 {
     for (int i = 0; i < c->input_count; i++)
         fsdp_tensor_unref(c->inputs[i]);
@@ -24,7 +24,7 @@ void fsdp__checkpoint_settle(fsdp__checkpoint *c)
     c->value_count = 0;
 }
 
-static void checkpoint_free(fsdp__checkpoint *c)
+static void recomputation_free(fsdp__recomputation *c)
 {
     if (c->options.free_arg)
         c->options.free_arg(c->arg);
@@ -40,40 +40,40 @@ static void checkpoint_free(fsdp__checkpoint *c)
 
 /* The last reference does not free it inside a backward: what `arg` holds, such as a module, may be in use until that
  * ends. */
-void fsdp__checkpoint_unref(fsdp__checkpoint *c)
+void fsdp__recomputation_unref(fsdp__recomputation *c)
 {
     fsdp__run *run = NULL;
 
     if (!c || --c->refs > 0)
         return;
-    fsdp__checkpoint_settle(c);
+    fsdp__recomputation_settle(c);
     for (fsdp__run *r = fsdp__autograd_get(c->context)->running; r; r = r->outer)
         run = r;
     if (!run) {
-        checkpoint_free(c);
+        recomputation_free(c);
         return;
     }
     c->next_dead = run->dead;
     run->dead = c;
 }
 
-void fsdp__checkpoints_free(fsdp__checkpoint *dead)
+void fsdp__recomputations_free(fsdp__recomputation *dead)
 {
     while (dead) {
-        fsdp__checkpoint *c = dead;
+        fsdp__recomputation *c = dead;
 
         dead = c->next_dead;
-        checkpoint_free(c);
+        recomputation_free(c);
     }
 }
 
-void fsdp__checkpoint_forget(fsdp__node *node)
+void fsdp__recomputation_forget(fsdp__node *node)
 {
-    fsdp__checkpoint *c = node->checkpoint;
+    fsdp__recomputation *c = node->recomputation;
 
     if (!c)
         return;
     c->entries[node->place].node = NULL;
-    node->checkpoint = NULL;
-    fsdp__checkpoint_unref(c);
+    node->recomputation = NULL;
+    fsdp__recomputation_unref(c);
 }

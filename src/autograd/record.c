@@ -104,8 +104,8 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
         return FSDP_OK;
     autograd = fsdp__autograd_make(context_of(inputs));
     if (autograd && autograd->recomputing) {
-        FSDP_TRY(fsdp__checkpoint_refill(autograd->checkpoint, traits, op, inputs, input_count, outputs, output_count,
-                                         saved, saved_count));
+        FSDP_TRY(fsdp__recomputation_refill(autograd->recomputation, traits, op, inputs, input_count, outputs,
+                                            output_count, saved, saved_count));
         if (op->free_state)
             op->free_state((void *)(uintptr_t)state);
         return FSDP_OK;
@@ -124,8 +124,8 @@ fsdp_status fsdp__record_with(const fsdp__traits *traits, const fsdp__op *op, fs
             FSDP_TRY_GOTO(status, save(node, i, saved[i], inputs, outputs), out);
     for (int i = 0; i < output_count; i++)
         FSDP_TRY_GOTO(status, fsdp__grad_state_make(outputs[i], &node->outputs[i].state), out);
-    if (autograd->checkpoint)
-        FSDP_TRY_GOTO(status, fsdp__checkpoint_note(autograd->checkpoint, node, inputs, outputs), out);
+    if (autograd->recomputation)
+        FSDP_TRY_GOTO(status, fsdp__recomputation_note(autograd->recomputation, node, inputs, outputs), out);
 
     /* Nothing below can fail. */
     if (state_bytes > 0)

@@ -117,8 +117,8 @@ static fsdp_status run(call *c)
             FSDP_TRY(hooks->pre_forward(hooks->arg, c->module, c->inputs, c->count));
     }
     FSDP_TRY(fsdp__backward_hooks_enter(c->module, c->inputs, c->count, c->output_count, &c->backward));
-    FSDP_TRY((parts->checkpoint ? fsdp__module_checkpointed : fsdp__forward_run)(
-        &c->forward, c->module, c->inputs, c->count, c->outputs, c->output_count));
+    FSDP_TRY((parts->recompute ? fsdp__module_recomputed : fsdp__forward_run)(&c->forward, c->module, c->inputs,
+                                                                              c->count, c->outputs, c->output_count));
     for (; c->ended < parts->hook_count; c->ended++) {
         const fsdp__module_hooks *hooks = &parts->hooks[c->ended];
 

@@ -74,11 +74,11 @@ struct fsdp__module_parts {
     int64_t child_count, child_capacity;
     fsdp__module_hooks *hooks;
     int64_t hook_count, hook_capacity;
-    fsdp_recompute_mode checkpoint; /* of its forward */
-    int64_t calls;                  /* number of running calls */
-    int64_t last_handle;            /* of the caller's hooks */
-    bool ready;                     /* its parameters were found to have values */
-    fsdp_module *next, **link;      /* in the context's list: the next module, and the pointer to this one */
+    fsdp_recompute_mode recompute; /* of its forward */
+    int64_t calls;                 /* number of running calls */
+    int64_t last_handle;           /* of the caller's hooks */
+    bool ready;                    /* its parameters were found to have values */
+    fsdp_module *next, **link;     /* in the context's list: the next module, and the pointer to this one */
 };
 
 /* The modules of a context, once it has one (FSDP__SLOT_MODULES): messages name modules from here (module_path.c). */

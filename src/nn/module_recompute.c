@@ -61,18 +61,17 @@ static fsdp_status note(void *arg, fsdp_module *module, const char *name)
 
 static fsdp_status fail_changed(const char *what, const char *module, const char *name, const char *change)
 {
-    return FSDP_FAIL(
-        FSDP_STATE,
-        "%s '%s%s%s' %s between the forward and the backward of a module with a checkpoint, which computes "
-        "its forward again: run the backward first",
-        what, module, *module && *name ? "." : "", name, change);
+    return FSDP_FAIL(FSDP_STATE,
+                     "%s '%s%s%s' %s between the forward and the backward of a recomputed module, which computes "
+                     "its forward again: run the backward first",
+                     what, module, *module && *name ? "." : "", name, change);
 }
 
 static fsdp_status fail_written(const char *module, const char *name, uint64_t before, uint64_t now)
 {
     return FSDP_FAIL(FSDP_STATE,
-                     "parameter '%s%s%s' was written to between the forward and the backward of a module with a "
-                     "checkpoint, which computes its forward again: it needs version %llu, this is version %llu; run "
+                     "parameter '%s%s%s' was written to between the forward and the backward of a recomputed "
+                     "module, which computes its forward again: it needs version %llu, this is version %llu; run "
                      "the backward first",
                      module, *module ? "." : "", name, (unsigned long long)before, (unsigned long long)now);
 }
@@ -133,10 +132,10 @@ static fsdp_status run(void *arg, fsdp_tensor *const *inputs, int count, fsdp_te
 
 /* ---- the first time ---- */
 
-fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs,
-                                      int count, fsdp_tensor **outputs, int output_count)
+fsdp_status fsdp__module_recomputed(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs,
+                                    int count, fsdp_tensor **outputs, int output_count)
 {
-    const fsdp_recompute_options options = {.mode = module->parts->checkpoint, .free_arg = call_free};
+    const fsdp_recompute_options options = {.mode = module->parts->recompute, .free_arg = call_free};
     char path[FSDP__PATH_TEXT];
     fsdp_status status;
     call *c;
@@ -145,7 +144,7 @@ fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module 
         return fsdp__forward_run(forward, module, inputs, count, outputs, output_count);
     c = fsdp__calloc(1, sizeof *c);
     if (!c)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot begin a recomputed forward");
     c->module = fsdp_module_ref(module);
     c->forward = *forward;
     c->path = fsdp__strdup(fsdp__module_path(module, path));
@@ -163,13 +162,13 @@ fsdp_status fsdp_module_set_recompute(fsdp_module *module, fsdp_recompute_mode m
         return FSDP_FAIL(FSDP_INVALID, "set_recompute: a module and one of the three modes are needed");
     if (!fsdp__module_has_forward(module))
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot checkpoint %s: it only holds modules and has no forward; set it on those that have",
+                         "cannot recompute %s: it only holds modules and has no forward; set it on those that have",
                          module->type->name);
-    module->parts->checkpoint = mode;
+    module->parts->recompute = mode;
     return FSDP_OK;
 }
 
 fsdp_recompute_mode fsdp_module_recompute(const fsdp_module *module)
 {
-    return module->parts->checkpoint;
+    return module->parts->recompute;
 }

@@ -19,7 +19,7 @@ typedef struct multihead_attention {
 
 /* ---- masks as inputs ---- */
 
-/* Returns the argument for these masks. A checkpoint calls again with it, so it must stay valid. */
+/* Returns the argument for these masks. A recomputed module calls again with it, so it must stay valid. */
 static const fsdp_attention_masks *argument_of(bool key_padding, bool attention, bool causal)
 {
 #define MASKS(k, a, c)                                                                                  \

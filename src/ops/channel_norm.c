@@ -199,8 +199,8 @@ static fsdp_status use_statistics(const fsdp_batch_norm_options *o, bool writes,
         if (written[i])
             FSDP_TRY(fsdp_tensor_begin_write(written[i]));
     if (!writes) {
-        FSDP_TRY(fsdp__checkpoint_value(&mean));
-        FSDP_TRY(fsdp__checkpoint_value(&var));
+        FSDP_TRY(fsdp__recomputation_value(&mean));
+        FSDP_TRY(fsdp__recomputation_value(&var));
     }
     args->running_mean = fsdp_tensor_data(mean);
     args->running_var = fsdp_tensor_data(var);

@@ -156,7 +156,7 @@ fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key)
     }
     if (p == 0.0f)
         return x;
-    if (fsdp__checkpoint_number(fsdp_device_context(x->storage->device), &state.key) != FSDP_OK)
+    if (fsdp__recomputation_number(fsdp_device_context(x->storage->device), &state.key) != FSDP_OK)
         return NULL;
     from = fsdp__op_contiguous(x);
     y = fsdp__empty_like(x, x->dtype);

@@ -178,7 +178,7 @@ SCOPE_TEST(an_operation_may_read_the_gradient_that_it_adds_to)
         CHECK_NEAR(sums[i], parts[0][i] + parts[1][i], 1e-5);
 }
 
-/* ---- checkpoints ---- */
+/* ---- recomputed functions ---- */
 
 typedef struct captured {
     fsdp_tensor *scale, *shift;
@@ -193,7 +193,7 @@ static fsdp_tensor *with_captured(void *arg, fsdp_tensor *const *inputs, int cou
     return fsdp_square(fsdp_add(fsdp_mul(inputs[0], c->scale), c->shift));
 }
 
-SCOPE_TEST(a_checkpoint_that_computes_from_what_was_written_is_an_error)
+SCOPE_TEST(a_recomputed_function_that_computes_from_what_was_written_is_an_error)
 {
     captured c = {plain(2, 3), plain(2, 3)};
     const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL};
@@ -261,7 +261,7 @@ enum {
     SQUARE,
     MAXIMUM,
     VIEW,   /* all of it, by other strides */
-    REPEAT, /* in a checkpoint */
+    REPEAT, /* recomputed */
     WRITE,
     KINDS
 };

@@ -59,13 +59,13 @@ static fsdp_tensor *scaled(fsdp_tensor *x, fsdp_tensor *slope, bool own)
     return own ? fsdp_mul(swish(x, slope), slope) : fsdp_silu(fsdp_mul(x, slope));
 }
 
-static fsdp_tensor *scaled_in_checkpoint(void *arg, fsdp_tensor *const *in, int count)
+static fsdp_tensor *scaled_recomputed(void *arg, fsdp_tensor *const *in, int count)
 {
     (void)count;
     return fsdp_relu(scaled(in[0], in[1], *(const bool *)arg));
 }
 
-static result run(fsdp_context *context, fsdp_dtype dtype, bool own, bool checkpoint, bool view)
+static result run(fsdp_context *context, fsdp_dtype dtype, bool own, bool recomputed, bool view)
 {
     fsdp_device *device = test_device(context);
     fsdp_tensor *x = make_leaf(device, 3, FSDP_SHAPE(3, COLS)), *slope = make_leaf(device, 4, FSDP_SHAPE(COLS));
@@ -75,8 +75,7 @@ static result run(fsdp_context *context, fsdp_dtype dtype, bool own, bool checkp
 
     if (view)
         in[0] = fsdp_transpose(fsdp_contiguous(fsdp_transpose(in[0], 0, 1)), 0, 1);
-    y = checkpoint ? fsdp_recompute(context, scaled_in_checkpoint, &own, in, 2, NULL)
-                   : scaled_in_checkpoint(&own, in, 2);
+    y = recomputed ? fsdp_recompute(context, scaled_recomputed, &own, in, 2, NULL) : scaled_recomputed(&own, in, 2);
     loss = CHECK_PTR(fsdp_sum(fsdp_mul(fsdp_cast(y, FSDP_F32), x)));
     CHECK_OK(fsdp_tensor_item(loss, &item));
     r.loss = (float)item;
@@ -103,7 +102,7 @@ TEST(it_gives_what_composed_operations_give)
     }
 }
 
-TEST(a_checkpoint_runs_it_again_and_changes_no_bit)
+TEST(a_recomputed_function_runs_it_again_and_changes_no_bit)
 {
     for (int behind = 0; behind < 2; behind++) {
         fsdp_context *context = begin(behind);
@@ -411,7 +410,7 @@ TEST(a_kernel_writes_as_others_do)
     fsdp_tensor *loss = CHECK_PTR(fsdp_sum(fsdp_recompute(context, swish_of, NULL, in, 2, NULL)));
 
     CHECK_OK(launch_fill(x, (fill){.value = 1}));
-    CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, "input 0 (2,) of a checkpoint was written to");
+    CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, "input 0 (2,) of a recomputed function was written to");
     end(context);
 }
 

@@ -1,4 +1,4 @@
-/* Checkpoints of functions: what is given up and comes back, hooks, what is refused. */
+/* Recomputed functions: what is given up and comes back, hooks, what is refused. */
 #include "autograd/toy.h"
 
 enum {
@@ -51,7 +51,7 @@ static fsdp_tensor *thirty(void *arg, fsdp_tensor *const *inputs, int count)
     return toy_scale(y, 5);
 }
 
-static fsdp_tensor *checkpoint(toy *t, fsdp_tensor *x)
+static fsdp_tensor *recompute(toy *t, fsdp_tensor *x)
 {
     const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
 
@@ -79,7 +79,7 @@ TEST(values_are_given_up_and_come_back)
     int64_t before = tensor_bytes(context);
     toy t = {0};
 
-    y = CHECK_PTR(checkpoint(&t, x));
+    y = CHECK_PTR(recompute(&t, x));
     CHECK_EQ(tensor_bytes(context) - before, 256); /* y alone */
     CHECK(!fsdp_tensor_is_leaf(y));
     CHECK_OK(fsdp_backward_from(&y, &one, 1, true));
@@ -103,9 +103,9 @@ TEST(a_graph_that_is_never_walked_frees_all)
     fsdp_tensor *x = long_leaf(context);
     toy t = {0}, quiet = {0};
 
-    CHECK_PTR(checkpoint(&t, x));
+    CHECK_PTR(recompute(&t, x));
     fsdp_no_grad_begin(context);
-    CHECK_PTR(checkpoint(&quiet, x));
+    CHECK_PTR(recompute(&quiet, x));
     fsdp_no_grad_end(context);
     CHECK_EQ(quiet.calls, 1);
     CHECK_EQ(quiet.freed, 1);
@@ -121,9 +121,10 @@ TEST(an_input_written_to_is_an_error)
     fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
     toy t = {0};
 
-    y = CHECK_PTR(checkpoint(&t, x));
+    y = CHECK_PTR(recompute(&t, x));
     CHECK_OK(fsdp_tensor_fill_(x, 3));
-    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, false), FSDP_STATE, "input 0 (64,) of a checkpoint was written to");
+    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, false), FSDP_STATE,
+                "input 0 (64,) of a recomputed function was written to");
     CHECK_NULL(fsdp_tensor_grad(x));
     toy_end(context);
     CHECK_EQ(t.freed, 1);
@@ -135,8 +136,8 @@ TEST(a_failed_second_run_can_be_tried_again)
     fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
     toy t = {.fails_again = true};
 
-    y = CHECK_PTR(checkpoint(&t, x));
-    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, true), FSDP_IO, "recomputing a checkpoint: not again");
+    y = CHECK_PTR(recompute(&t, x));
+    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, true), FSDP_IO, "recomputing: not again");
     CHECK(!fsdp_recomputing(context));
     CHECK(fsdp_grad_enabled(context));
     t.fails_again = false;
@@ -152,9 +153,9 @@ TEST(what_cannot_run_twice_is_refused)
     const fsdp_recompute_options options = {.mode = FSDP_RECOMPUTE_FULL, .free_arg = toy_free};
     toy t = {.goes_back = true, .inner = toy_scale(x, 7)};
 
-    CHECK_NULL(checkpoint(&t, x));
+    CHECK_NULL(recompute(&t, x));
     CHECK_EQ(fsdp_last_status(), FSDP_UNSUPPORTED);
-    CHECK_CONTAINS(fsdp_last_error(), "inside the forward of a checkpoint");
+    CHECK_CONTAINS(fsdp_last_error(), "inside a recomputed function");
     CHECK_EQ(t.freed, 1);
     CHECK_NULL(fsdp_recompute(context, thirty, &t, &none, 1, &options));
     CHECK_EQ(t.freed, 2);
@@ -165,11 +166,11 @@ TEST(what_cannot_run_twice_is_refused)
     toy_end(context);
 }
 
-/* A checkpoint inside another runs again with it, once. */
+/* A recomputed function inside another runs again with it, once. */
 static fsdp_tensor *around(void *arg, fsdp_tensor *const *inputs, int count)
 {
     (void)count;
-    return toy_scale(checkpoint(arg, inputs[0]), 7);
+    return toy_scale(recompute(arg, inputs[0]), 7);
 }
 
 TEST(one_in_another_is_a_part_of_it)

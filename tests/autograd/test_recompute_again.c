@@ -1,4 +1,4 @@
-/* What the function of a checkpoint may write to, and what then is an error: never another gradient.
+/* What a recomputed function may write to, and what then is an error: never another gradient.
  * Links: ops */
 #include "autograd/tools.h"
 #include "fsdp/ops.h"
@@ -14,7 +14,7 @@ static fsdp_tensor *plain(int64_t rows, int64_t cols)
     return make_random(device, 7, FSDP_SHAPE(rows, cols));
 }
 
-/* What a checkpoint's function does with a tensor of its own, `buffer`, before it gives x times a tensor of threes. */
+/* What a recomputed function does with a tensor of its own, `buffer`, before it gives x times a tensor of threes. */
 typedef enum own_write {
     FILLS,
     COPIES,
@@ -128,7 +128,7 @@ static void check_gradient(fsdp_tensor *x, float value)
         CHECK_NEAR(values[i], value, 0);
 }
 
-SCOPE_TEST(a_checkpoint_may_write_to_tensors_of_its_own)
+SCOPE_TEST(a_recomputed_function_may_write_to_tensors_of_its_own)
 {
     for (own_write kind = FILLS; kind <= WRITES_AFTER; kind++) {
         own_buffer o = own_buffer_of(kind);
@@ -147,7 +147,7 @@ SCOPE_TEST(a_checkpoint_may_write_to_tensors_of_its_own)
     }
 }
 
-SCOPE_TEST(a_write_from_outside_to_what_a_checkpoint_writes_to_is_an_error)
+SCOPE_TEST(a_write_from_outside_to_what_a_recomputed_function_writes_to_is_an_error)
 {
     for (own_write kind = FILLS; kind <= IS_NESTED; kind++)
         for (int source = 0; source < 2; source++) {
@@ -164,7 +164,7 @@ SCOPE_TEST(a_write_from_outside_to_what_a_checkpoint_writes_to_is_an_error)
         }
 }
 
-SCOPE_TEST(checkpoints_may_share_what_they_write_to)
+SCOPE_TEST(recomputed_functions_may_share_what_they_write_to)
 {
     own_buffer a = own_buffer_of(FILLS), b = a, reader = a;
     fsdp_tensor *x = leaf(2, 3), *y;

@@ -150,25 +150,25 @@ SCOPE_TEST(a_query_that_may_see_no_key_sees_all_alike)
 
 /* ---- dropout ---- */
 
-/* Of attention weights: another mask each time, none in evaluation, the same again in a checkpoint. */
-SCOPE_TEST(dropout_of_attention_weights_is_repeated_by_a_checkpoint)
+/* Of attention weights: another mask each time, none in evaluation, the same again when it is recomputed. */
+SCOPE_TEST(dropout_of_attention_weights_is_repeated_by_a_recomputed_module)
 {
     const fsdp_multihead_attention_options options = {.dropout = 0.5f, .seed = 3, .batch_first = true};
     float y[2][2][32], gradient[2][192];
 
-    for (int checkpointed = 0; checkpointed < 2; checkpointed++) {
+    for (int recomputed = 0; recomputed < 2; recomputed++) {
         fsdp_module *m = CHECK_PTR(fsdp_multihead_attention_create(context, device, 8, 2, &options));
         fsdp_tensor *x = make_random(device, 1, 3, (const int64_t[]){1, 4, 8}), *out;
 
-        CHECK_OK(fsdp_module_set_recompute(m, checkpointed ? FSDP_RECOMPUTE_FULL : FSDP_RECOMPUTE_NONE));
+        CHECK_OK(fsdp_module_set_recompute(m, recomputed ? FSDP_RECOMPUTE_FULL : FSDP_RECOMPUTE_NONE));
         for (int i = 0; i < 2; i++) {
             out = CHECK_PTR(fsdp_call(m, x));
-            CHECK_OK(fsdp_tensor_read(out, FSDP_F32, y[checkpointed][i]));
+            CHECK_OK(fsdp_tensor_read(out, FSDP_F32, y[recomputed][i]));
             CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_mul(out, out))))));
         }
         CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(fsdp_module_parameter(m, "in_proj_weight")), FSDP_F32,
-                                  gradient[checkpointed]));
-        CHECK(memcmp(y[checkpointed][0], y[checkpointed][1], sizeof y[0][0]) != 0);
+                                  gradient[recomputed]));
+        CHECK(memcmp(y[recomputed][0], y[recomputed][1], sizeof y[0][0]) != 0);
         fsdp_module_train(m, false);
         for (int i = 0; i < 2; i++)
             CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(m, x)), FSDP_F32, y[0][i]));

@@ -1,4 +1,4 @@
-/* Modules with a checkpoint: the same losses and gradients, to the bit, as without, whatever is done with them; the
+/* Recomputed modules: the same losses and gradients, to the bit, as without, whatever is done with them; the
  * memory that is left; and errors for what changed in between. */
 #include "nn/module.h"
 
@@ -309,7 +309,7 @@ static size_t rounded(size_t floats)
     return (4 * floats + 63) / 64 * 64;
 }
 
-/* What lives between the forward and the backward is the loss, the input of each block, and what a selective checkpoint
+/* What lives between the forward and the backward is the loss, the input of each block, and what a selective one
  * keeps: the first and third product, and attention. */
 TEST(only_inputs_are_kept)
 {
@@ -386,7 +386,7 @@ TEST(what_changed_is_an_error_that_names_it)
         void (*change)(net *n);
         const char *says;
     } cases[] = {
-        {overwrite, "recomputing a checkpoint: b (Block): parameter 'up.bias' was written to between"},
+        {overwrite, "recomputing: b (Block): parameter 'up.bias' was written to between"},
         {freeze, "parameter 'norm.weight' was frozen between"},
         {evaluate, "module 'dropout' was set to evaluate between"},
         {go_another_way, "took another way: operation 5 is layernorm and was linear"},
@@ -427,7 +427,7 @@ TEST(the_graph_holds_the_modules)
     fsdp_context_free(context);
 }
 
-TEST(what_cannot_have_a_checkpoint_is_refused)
+TEST(what_cannot_be_recomputed_is_refused)
 {
     fsdp_context *context = test_context();
     fsdp_module *list = fsdp_module_list_create(context), *gelu = fsdp_gelu_create(context, true);

@@ -343,11 +343,11 @@ static fsdp_tensor *inner(void *arg, fsdp_tensor *const *inputs, int count)
     return fsdp_gelu(fsdp_call(arg, fsdp_gelu(inputs[0])));
 }
 
-TEST(a_checkpoint_around_runs_those_of_the_forward_again)
+TEST(a_recomputed_function_around_runs_those_of_the_forward_again)
 {
     rig r;
     spy a = {.name = 'a', .log = r.log, .input_by = 2};
-    float plain, checkpointed;
+    float plain, recomputed;
 
     begin(&r);
     (void)spy_on(r.module, &a);
@@ -356,8 +356,8 @@ TEST(a_checkpoint_around_runs_those_of_the_forward_again)
     CHECK_OK(fsdp_tensor_set_grad(r.x, NULL));
     r.log[0] = '\0';
     CHECK_OK(fsdp_backward(fsdp_sum(CHECK_PTR(fsdp_recompute(r.context, inner, r.module, &r.x, 1, NULL)))));
-    checkpointed = (float)first_of(fsdp_tensor_grad(r.x));
+    recomputed = (float)first_of(fsdp_tensor_grad(r.x));
     CHECK_STRING(r.log, "<a>a<a>a[a]a");
-    CHECK_BYTES(&plain, &checkpointed, sizeof plain);
+    CHECK_BYTES(&plain, &recomputed, sizeof plain);
     end(&r);
 }

@@ -147,13 +147,13 @@ static fsdp_tensor *normalise(void *arg, tensors inputs, int count)
     return fsdp_batch_norm(inputs[0], inputs[1], FSDP_NO_BIAS, arg);
 }
 
-/* A checkpoint runs the forward twice, and they follow the batch once. */
-SCOPE_TEST(a_checkpoint_leaves_running_statistics_alone_the_second_time)
+/* A recomputed function runs twice, and they follow the batch once. */
+SCOPE_TEST(a_recomputed_function_leaves_running_statistics_alone_the_second_time)
 {
     float mean[2][3], variance[2][3], gradient[2][3];
     int64_t batches[2];
 
-    for (int checkpointed = 0; checkpointed < 2; checkpointed++) {
+    for (int recomputed = 0; recomputed < 2; recomputed++) {
         fsdp_tensor *in[] = {make_leaf(device, 1, 3, (int64_t[]){4, 3, 5}), make_leaf(device, 2, 1, (int64_t[]){3})};
         fsdp_batch_norm_options o = {.running_mean = ZEROS(3),
                                      .running_var = ZEROS(3),
@@ -161,13 +161,13 @@ SCOPE_TEST(a_checkpoint_leaves_running_statistics_alone_the_second_time)
                                      .training = true,
                                      .momentum = 0.25,
                                      .eps = 1e-5f};
-        fsdp_tensor *y = checkpointed ? fsdp_recompute(context, normalise, &o, in, 2, NULL) : normalise(&o, in, 2);
+        fsdp_tensor *y = recomputed ? fsdp_recompute(context, normalise, &o, in, 2, NULL) : normalise(&o, in, 2);
 
         CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_mul(y, y))))));
-        CHECK_OK(fsdp_tensor_read(o.running_mean, FSDP_F32, mean[checkpointed]));
-        CHECK_OK(fsdp_tensor_read(o.running_var, FSDP_F32, variance[checkpointed]));
-        CHECK_OK(fsdp_tensor_read(o.num_batches_tracked, FSDP_I64, &batches[checkpointed]));
-        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(in[1]), FSDP_F32, gradient[checkpointed]));
+        CHECK_OK(fsdp_tensor_read(o.running_mean, FSDP_F32, mean[recomputed]));
+        CHECK_OK(fsdp_tensor_read(o.running_var, FSDP_F32, variance[recomputed]));
+        CHECK_OK(fsdp_tensor_read(o.num_batches_tracked, FSDP_I64, &batches[recomputed]));
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(in[1]), FSDP_F32, gradient[recomputed]));
     }
     CHECK_EQ(batches[0], 1);
     CHECK_EQ(batches[1], 1);
@@ -186,7 +186,7 @@ static fsdp_tensor *evaluate_the_second_time(void *arg, tensors inputs, int coun
 }
 
 /* Of sum((2 x - 1) w, squared): the derivative by w of an evaluation with mean 0.5 and a deviation of 0.5. */
-SCOPE_TEST(a_checkpoint_keeps_the_running_statistics_of_an_evaluation)
+SCOPE_TEST(a_recomputed_function_keeps_the_running_statistics_of_an_evaluation)
 {
     fsdp_tensor *in[] = {fsdp_zeros(device, FSDP_F32, 2, (int64_t[]){2, 2}), make_leaf(device, 2, 1, (int64_t[]){2})};
     fsdp_batch_norm_options o = {.running_mean = ZEROS(2), .running_var = ZEROS(2)};
@@ -207,7 +207,7 @@ SCOPE_TEST(a_checkpoint_keeps_the_running_statistics_of_an_evaluation)
     CHECK(gradient[1] == 360.0f); /* 2 w (3^2 + (-3)^2) */
 }
 
-SCOPE_TEST(a_checkpoint_that_evaluates_only_then_is_an_error)
+SCOPE_TEST(a_recomputed_function_that_evaluates_only_then_is_an_error)
 {
     fsdp_tensor *in[] = {make_leaf(device, 1, 2, (int64_t[]){4, 2}), make_leaf(device, 2, 1, (int64_t[]){2})};
     fsdp_batch_norm_options o = {.running_mean = ZEROS(2), .running_var = ZEROS(2), .eps = 1e-5f};
@@ -217,7 +217,7 @@ SCOPE_TEST(a_checkpoint_that_evaluates_only_then_is_an_error)
     CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "took another way: operation 0 is one that reads other values");
 }
 
-static fsdp_status evaluate_in_a_checkpoint(fsdp_batch_norm_options *o, tensors in)
+static fsdp_status evaluate_recomputed(fsdp_batch_norm_options *o, tensors in)
 {
     fsdp_status status;
 
@@ -229,16 +229,16 @@ static fsdp_status evaluate_in_a_checkpoint(fsdp_batch_norm_options *o, tensors 
     return status;
 }
 
-SCOPE_TEST(a_checkpoint_whose_evaluation_failed_keeps_nothing)
+SCOPE_TEST(a_recomputed_function_whose_evaluation_failed_keeps_nothing)
 {
     fsdp_tensor *in[] = {make_leaf(device, 1, 2, (int64_t[]){4, 2}), make_leaf(device, 2, 1, (int64_t[]){2})};
     fsdp_batch_norm_options o = {.running_mean = ZEROS(2), .running_var = ZEROS(2), .eps = 1e-5f};
     int64_t before;
 
-    CHECK_OK(evaluate_in_a_checkpoint(&o, in)); /* kernels have their scratch */
+    CHECK_OK(evaluate_recomputed(&o, in)); /* kernels have their scratch */
     before = tensor_bytes(context);
     for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, evaluate_in_a_checkpoint(&o, in));
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, evaluate_recomputed(&o, in));
         CHECK_EQ(tensor_bytes(context), before);
     }
 }

@@ -235,7 +235,7 @@ TEST(gradients_are_right_of_views_and_parts)
     gradcheck(product, NULL, FSDP_SHAPE(4), FSDP_SHAPE(2, 3, 4));
 }
 
-/* Of one weight that is used for all, the gradient is added to what is there; in a checkpoint the same. */
+/* Of one weight that is used for all, the gradient is added to what is there; recomputed the same. */
 static fsdp_tensor *twice(void *arg, tensors in, int count)
 {
     fsdp_tensor *index = make_ids(fsdp_tensor_device(in[0]), 1, (const int64_t[]){3}, (const int32_t[]){1, 0, 1});
@@ -246,11 +246,11 @@ static fsdp_tensor *twice(void *arg, tensors in, int count)
                     fsdp_slice(fsdp_unsqueeze(fsdp_index_select(in[0], 0, index), 0), 2, 0, 2));
 }
 
-TEST(a_checkpoint_changes_no_bit)
+TEST(a_recomputed_function_changes_no_bit)
 {
     float values[2][2 * 3];
 
-    for (int checkpoint = 0; checkpoint < 2; checkpoint++) {
+    for (int recomputed = 0; recomputed < 2; recomputed++) {
         fsdp_context *context = test_context();
         fsdp_tensor *in[2];
 
@@ -258,8 +258,8 @@ TEST(a_checkpoint_changes_no_bit)
         in[0] = make_leaf(test_device(context), 1, FSDP_SHAPE(2, 3));
         in[1] = make_leaf(test_device(context), 2, FSDP_SHAPE(3, 4));
         CHECK_OK(fsdp_backward(
-            fsdp_sum(checkpoint ? fsdp_recompute(context, twice, NULL, in, 2, NULL) : twice(NULL, in, 2))));
-        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(in[0]), FSDP_F32, values[checkpoint]));
+            fsdp_sum(recomputed ? fsdp_recompute(context, twice, NULL, in, 2, NULL) : twice(NULL, in, 2))));
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(in[0]), FSDP_F32, values[recomputed]));
         fsdp_scope_end(context, NULL);
         CHECK_EQ(tensor_bytes(context), 0);
         fsdp_context_free(context);

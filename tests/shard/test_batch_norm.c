@@ -33,7 +33,7 @@ typedef enum door {
 
 typedef struct cnn_case {
     door door;
-    bool checkpoint;
+    bool recompute;
 } cnn_case;
 
 /* ---- the model ---- */
@@ -229,7 +229,7 @@ static void trains_as_plain(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_module_materialize(m, test_device(context)));
         CHECK_OK(fsdp_module_initialize(m, 7));
     }
-    if (c->checkpoint)
+    if (c->recompute)
         CHECK_OK(fsdp_module_set_recompute(m, FSDP_RECOMPUTE_FULL));
     for (int step = 0; step < STEPS; step++) {
         forward_backward(m, step, fsdp_context_rank(context));
@@ -256,10 +256,10 @@ TEST(every_front_door_trains_as_plain_models)
             test_run_ranks(world, trains_as_plain, &(cnn_case){.door = d});
 }
 
-TEST(a_checkpoint_updates_running_statistics_once)
+TEST(a_recomputed_function_updates_running_statistics_once)
 {
     for (door d = 0; d < DOORS; d++)
-        test_run_ranks(2, trains_as_plain, &(cnn_case){.door = d, .checkpoint = true});
+        test_run_ranks(2, trains_as_plain, &(cnn_case){.door = d, .recompute = true});
 }
 
 /* The model is tuned with its statistics as they are; a load, another evaluation, and where it `looks` whole parameters
@@ -309,7 +309,7 @@ static void tunes_alike(fsdp_context *context, void *arg)
     free(plain);
 }
 
-TEST(a_checkpoint_keeps_the_statistics_that_an_evaluation_has_read)
+TEST(a_recomputed_function_keeps_the_statistics_that_an_evaluation_has_read)
 {
     for (door d = 0; d < DOORS; d++)
         test_run_ranks(2, tunes_alike, &d);

@@ -13,7 +13,7 @@
  *     offloaded shards     nothing of these on the device between steps; there, whole parameters as above (in another
  *                          param_dtype the shard that is cast on its way besides), and of gradients P_root + 2 P_block
  *                          + S_block: what is computed, what is being reduced and its result
- *     activations          of a block with a checkpoint its input, from the forward to its backward; the rest of one
+ *     activations          of a recomputed block its input, from the forward to its backward; the rest of one
  *                          block at a time
  *     after the backward   sum S_g more: the reduced gradients; after zero_grad nothing but the start
  *
@@ -388,8 +388,8 @@ TEST(offloaded_shards_take_nothing_of_the_device)
 }
 
 /* What lives after the forward is known one by one: the batch, what the root's own modules save, the loss with its
- * gradient, and of each block its input; a selective checkpoint keeps the result of its first product, too. At the peak
- * one block has been computed again, so more blocks are more inputs and nothing else. */
+ * gradient, and of each block its input; selective recomputation keeps the result of its first product, too. At the
+ * peak one block has been computed again, so more blocks are more inputs and nothing else. */
 static void check_activations(fsdp_context *context, void *arg)
 {
     const fsdp_shard_options *options = arg;
@@ -425,7 +425,7 @@ static void check_activations(fsdp_context *context, void *arg)
         }
 }
 
-TEST(checkpoints_keep_inputs_and_one_block)
+TEST(recomputed_blocks_keep_inputs_and_one_block)
 {
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= 3; world++) {

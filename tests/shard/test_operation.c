@@ -118,25 +118,25 @@ typedef struct door {
         FSDP1,
         DDP
     } kind;
-    bool bf16, checkpoint;
+    bool bf16, recompute;
     fsdp_shard_options sharded;
     fsdp_fsdp1_options fsdp1;
     fsdp_replicate_options ddp;
 } door;
 
 static const door doors[] = {
-    {.name = "plain, in checkpoints", .checkpoint = true},
+    {.name = "plain, recomputed", .recompute = true},
     {.name = "fully_shard", .kind = SHARDED},
-    {.name = "in checkpoints", .kind = SHARDED, .checkpoint = true},
+    {.name = "recomputed", .kind = SHARDED, .recompute = true},
     {.name = "behind the host", .kind = SHARDED, .sharded.overlap = FSDP_OVERLAP_WORKER},
     {.name = "copies, behind the host",
      .kind = SHARDED,
-     .checkpoint = true,
+     .recompute = true,
      .sharded = {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true}},
     {.name = "FSDP1", .kind = FSDP1},
     {.name = "FSDP1, original parameters, copies",
      .kind = FSDP1,
-     .checkpoint = true,
+     .recompute = true,
      .fsdp1 = {.use_orig_params = true, .no_shared_memory = true}},
     {.name = "DDP", .kind = DDP},
     {.name = "DDP, gradients in buckets", .kind = DDP, .ddp.gradient_as_bucket_view = true},
@@ -145,7 +145,7 @@ static const door doors[] = {
     {.name = "bf16, copies",
      .kind = SHARDED,
      .bf16 = true,
-     .checkpoint = true,
+     .recompute = true,
      .sharded = {.mp_policy.param_dtype = FSDP_BF16, .no_shared_memory = true}},
 };
 
@@ -160,7 +160,7 @@ static void wrap(own_net *n, const door *d)
     if (d->kind == DDP)
         CHECK_OK(fsdp_replicate(&n->base, &d->ddp));
     for (int i = 0; i < 3; i++) {
-        if (d->checkpoint && i < BLOCKS)
+        if (d->recompute && i < BLOCKS)
             CHECK_OK(fsdp_module_set_recompute(units[i], FSDP_RECOMPUTE_FULL));
         if (d->kind == SHARDED)
             CHECK_OK(fsdp_fully_shard(units[i], &d->sharded));

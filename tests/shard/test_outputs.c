@@ -115,8 +115,8 @@ static talker *talker_create(fsdp_context *context, fsdp_device *device)
 
 typedef enum door {
     FULLY_SHARD,
-    RESHARDED,    /* with the root, and parts of layers apart */
-    CHECKPOINTED, /* layers, and the model around them */
+    RESHARDED,  /* with the root, and parts of layers apart */
+    RECOMPUTED, /* layers, and the model around them */
     FSDP1,
     FLAT,
     DDP,
@@ -132,7 +132,7 @@ static void shard(talker *t, const fsdp_shard_options *given, door which)
         if (which == RESHARDED && i == 1)
             CHECK_OK(fsdp_fully_shard(((layer *)t->layers[i])->up, &options));
         CHECK_OK(fsdp_fully_shard(t->layers[i], &options));
-        if (which == CHECKPOINTED && i > 0)
+        if (which == RECOMPUTED && i > 0)
             CHECK_OK(fsdp_module_set_recompute(t->layers[i], FSDP_RECOMPUTE_FULL));
     }
     CHECK_OK(fsdp_fully_shard(&t->base, &options));

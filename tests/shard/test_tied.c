@@ -8,7 +8,7 @@ enum {
 };
 
 /* a, b: Linear(7,7) of one weight, each with a bias of its own; m, n: blocks. `order` says what the forward runs; B is
- * b in a checkpoint. */
+ * b, recomputed. */
 typedef struct knot {
     fsdp_module base;
     fsdp_module *parts[PARTS];
@@ -259,7 +259,7 @@ static void write_between(fsdp_context *context, void *arg)
     }
 }
 
-TEST(a_write_to_a_tied_weight_is_noticed_in_a_checkpoint_that_uses_it)
+TEST(a_write_to_a_tied_weight_is_noticed_in_a_recomputed_function_that_uses_it)
 {
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}};
 

@@ -412,10 +412,10 @@ static bool writes(tree_kind kind)
            kind == TREE_LOAD_FULL;
 }
 
-/* Between forward and backward: of a checkpoint, and a write of replicas. */
+/* Between forward and backward: of a recomputed function, and a write of replicas. */
 static bool would_be_an_error(const tree_plan *plan, tree_kind kind)
 {
-    return plan->checkpoints ? freezes(kind) || writes(kind) : plan->orders && plan->replicated && writes(kind);
+    return plan->recomputes ? freezes(kind) || writes(kind) : plan->orders && plan->replicated && writes(kind);
 }
 
 void tree_make_call(tree_player *player)

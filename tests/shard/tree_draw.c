@@ -251,18 +251,18 @@ static bool has_states_below(const tree_plan *plan, int node)
 }
 
 /* Last, so that a seed's tree is the one it always was. Around sharded modules only where ranks go the same way: when a
- * checkpoint runs again, and gathers, follows from what its rank uses. */
-static void draw_checkpoints(drawing *d)
+ * recomputed function runs again, and gathers, follows from what its rank uses. */
+static void draw_recomputed(drawing *d)
 {
     tree_plan *plan = d->plan;
 
-    plan->checkpoints = chance(d, 30);
-    for (int i = 0; i < plan->node_count && plan->checkpoints; i++)
+    plan->recomputes = chance(d, 30);
+    for (int i = 0; i < plan->node_count && plan->recomputes; i++)
         if (chance(d, 40)) {
             fsdp_recompute_mode mode = (fsdp_recompute_mode)(1 + pick(d, 2));
 
             if (!tree_is_uneven(plan) || !has_states_below(plan, i))
-                plan->nodes[i].checkpoint = mode;
+                plan->nodes[i].recompute = mode;
         }
 }
 
@@ -363,8 +363,8 @@ void tree_make_units(tree_plan *plan)
     tree_settle(plan);
 }
 
-/* Last of all. Where a rank has nothing to go back to there would be no backward; and what checkpoints around sharded
- * modules run again is to be the same on all ranks. */
+/* Last of all. Where a rank has nothing to go back to there would be no backward; and what recomputed functions around
+ * sharded modules run again is to be the same on all ranks. */
 static void draw_seconds(drawing *d)
 {
     tree_plan *plan = d->plan;
@@ -376,7 +376,7 @@ static void draw_seconds(drawing *d)
         if (!chance(d, 50))
             continue;
         n->second = (tree_second)(TREE_HALF + pick(d, 3));
-        n->take = (tree_take)pick(d, plan->inputs ? plan->checkpoints ? TREE_BY_RANK : TREE_TAKES : TREE_SECOND);
+        n->take = (tree_take)pick(d, plan->inputs ? plan->recomputes ? TREE_BY_RANK : TREE_TAKES : TREE_SECOND);
     }
 }
 
@@ -477,7 +477,7 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     tree_draw_wrap(plan);
     tree_settle(plan);
     tree_draw_calls(&d.random, TREE_DRAWS_TREES, plan);
-    draw_checkpoints(&d);
+    draw_recomputed(&d);
     if (chance(&d, 50))
         draw_stages(&d);
     tree_settle(plan); /* most policies give all states the same stage */

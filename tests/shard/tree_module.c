@@ -21,7 +21,7 @@ static fsdp_status batch_of(const tree_module *m, int *number, int *rank)
 {
     uint64_t both = (uint64_t)m->feed->number << 32 | (uint32_t)m->feed->rank;
 
-    FSDP_TRY(fsdp__checkpoint_number(m->base.context, &both));
+    FSDP_TRY(fsdp__recomputation_number(m->base.context, &both));
     *number = (int)(both >> 32);
     *rank = (int)(both & UINT32_MAX);
     return FSDP_OK;

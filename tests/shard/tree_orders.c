@@ -102,7 +102,7 @@ static void add_network(network *n)
         n->plan->nodes[n->norm].children[n->plan->nodes[n->norm].child_count++] = n->blocks[0];
 }
 
-/* Some blocks are used on some ranks only, which have something to go back to in any case; or are checkpoints. */
+/* Some blocks are used on some ranks only, which have something to go back to in any case; or are recomputed. */
 static void draw_blocks(network *n)
 {
     tree_plan *plan = n->plan;
@@ -111,9 +111,9 @@ static void draw_blocks(network *n)
     plan->inputs = what == 0 || pick(n, 4) == 0;
     for (int p = 0; p < plan->param_count && what == 0; p++)
         plan->params[p].fickle = plan->params[p].role == TREE_TALL || (plan->params[p].role == TREE_BIAS && pick(n, 2));
-    plan->checkpoints = what == 1;
+    plan->recomputes = what == 1;
     for (int b = 0; b < n->block_count && what == 1; b++)
-        plan->nodes[n->blocks[b]].checkpoint = (fsdp_recompute_mode)pick(n, 3);
+        plan->nodes[n->blocks[b]].recompute = (fsdp_recompute_mode)pick(n, 3);
 }
 
 /* ---- how it is sharded ---- */

@@ -91,11 +91,11 @@ typedef struct tree_node {
     tree_take take;
     int params[TREE_MAX_OWN], param_count;
     int children[TREE_MAX_CHILDREN], child_count;
-    int parent;                     /* the first */
-    fsdp_recompute_mode checkpoint; /* of its forward, in a sharded tree */
-    int state;                      /* that it was given to fully_shard with; -1: it was not */
-    bool reached;                   /* from the root; follows from the plan */
-    int runs;                       /* in a forward of the root, at most; follows from the plan */
+    int parent;                    /* the first */
+    fsdp_recompute_mode recompute; /* of its forward, in a sharded tree */
+    int state;                     /* that it was given to fully_shard with; -1: it was not */
+    bool reached;                  /* from the root; follows from the plan */
+    int runs;                      /* in a forward of the root, at most; follows from the plan */
 } tree_node;
 
 typedef struct tree_state {
@@ -203,17 +203,17 @@ typedef struct tree_call {
 typedef struct tree_plan {
     uint64_t seed;
     int world, width;
-    int replicas;     /* where they are several a mesh of two dimensions, of which the first has so many */
-    bool grid;        /* such a mesh in any case */
-    bool replicated;  /* the root, in buckets; nothing is given to fully_shard */
-    bool flat;        /* the parameters of each state lie in one vector: one without a gradient has zeros with others */
-    bool fsdp1;       /* such a state is a unit of FSDP1's front door */
-    bool real;        /* built with values, not on the meta device */
-    bool inputs;      /* gradients of the batches are wanted too */
-    bool adamw;       /* or SGD */
-    bool checkpoints; /* nodes have some: losses are dropped before what would be an error in between */
-    bool late;        /* ranks are late now and then */
-    bool rowless;     /* some batches of some ranks have no rows */
+    int replicas;    /* where they are several a mesh of two dimensions, of which the first has so many */
+    bool grid;       /* such a mesh in any case */
+    bool replicated; /* the root, in buckets; nothing is given to fully_shard */
+    bool flat;       /* the parameters of each state lie in one vector: one without a gradient has zeros with others */
+    bool fsdp1;      /* such a state is a unit of FSDP1's front door */
+    bool real;       /* built with values, not on the meta device */
+    bool inputs;     /* gradients of the batches are wanted too */
+    bool adamw;      /* or SGD */
+    bool recomputes; /* nodes have some: losses are dropped before what would be an error in between */
+    bool late;       /* ranks are late now and then */
+    bool rowless;    /* some batches of some ranks have no rows */
     /* Calls come in any order: what fields name is part of what is seen, and all states run in every forward. */
     bool orders;
     bool as_one;   /* of FSDP1 without original parameters: a unit has one gradient */

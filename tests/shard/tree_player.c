@@ -154,11 +154,11 @@ static void shard(tree_player *player)
             (plan->fsdp1 ? wrap_unit : shard_state)(player, plan->nodes[i].state);
 }
 
-static void set_checkpoints(const tree_player *player)
+static void set_recompute(const tree_player *player)
 {
     for (int i = 0; i < player->plan->node_count; i++)
         if (player->modules[i])
-            CHECK_OK(fsdp_module_set_recompute(player->modules[i], player->plan->nodes[i].checkpoint));
+            CHECK_OK(fsdp_module_set_recompute(player->modules[i], player->plan->nodes[i].recompute));
 }
 
 static void build(tree_player *player)
@@ -178,7 +178,7 @@ static void build(tree_player *player)
         CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
     CHECK_OK(fsdp_module_parameters(player->modules[0], &player->named));
     if (!player->plain) {
-        set_checkpoints(player);
+        set_recompute(player);
         shard(player);
     }
     if (real)

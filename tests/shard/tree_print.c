@@ -43,8 +43,8 @@ static void print_node(FILE *stream, const tree_plan *plan, int node, int depth,
         fprintf(stream, " %s", flows[n->flow]);
     if (n->second)
         fprintf(stream, " (hands on %s, of which %s taken)", seconds[n->second], takes[n->take]);
-    if (n->checkpoint)
-        fprintf(stream, " (%s checkpoint)", n->checkpoint == FSDP_RECOMPUTE_FULL ? "full" : "selective");
+    if (n->recompute)
+        fprintf(stream, " (%s recompute)", n->recompute == FSDP_RECOMPUTE_FULL ? "full" : "selective");
     if (n->state >= 0)
         fprintf(stream, " [state %d]", n->state);
     for (int i = 0; i < n->param_count; i++)

@@ -117,7 +117,7 @@ void tree_play_set_reshard(tree_player *player, const tree_call *call)
 void tree_play_set_unshard_backward(tree_player *player, const tree_call *call)
 {
     bool on =
-        call->on || player->plan->checkpoints || !tree_is_unread_in_backward(player->plan, tree_state_of(player, call));
+        call->on || player->plan->recomputes || !tree_is_unread_in_backward(player->plan, tree_state_of(player, call));
 
     if (!player->plain)
         CHECK_OK(fsdp_module_set_unshard_in_backward(player->modules[tree_node_of(player, call)], on));

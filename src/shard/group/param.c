@@ -231,7 +231,8 @@ void fsdp__param_publish(fsdp__param *param, bool unsharded)
 {
     fsdp_tensor *tensor = unsharded ? param->unsharded : param->sharded;
 
-    if (unsharded) /* a comparison of versions gives the same under either name, and in both runs of a checkpoint */
+    /* A comparison of versions gives the same under either name, and in both runs of a recomputed function. */
+    if (unsharded)
         tensor->storage->version = param->sharded->storage->version;
     fsdp__param_set_fields(param, tensor);
 }

@@ -1,4 +1,4 @@
-/* Checkpoints in sharded models: inside sharded modules, around them, and both; the same bits, collectives and bytes
+/* Recomputation in sharded models: inside sharded modules, around them, and both; the same bits, collectives and bytes
  * between steps as without. Links: optim */
 #include "shard/ways.h"
 
@@ -56,7 +56,7 @@ static fsdp_module *create(fsdp_context *context, const fsdp_shard_options *opti
     return module;
 }
 
-static void set_checkpoints(fsdp_module *module, placing place)
+static void set_recompute(fsdp_module *module, placing place)
 {
     fsdp_recompute_mode mode = place == BLOCKS_SELECTIVE ? FSDP_RECOMPUTE_SELECTIVE : FSDP_RECOMPUTE_FULL;
 
@@ -267,7 +267,7 @@ static int number_of(const way_run *run)
     return run->options.no_shared_memory + 2 * (run->options.overlap == FSDP_OVERLAP_WORKER);
 }
 
-/* Other ways, which note the same weights, reshard otherwise and have their checkpoints elsewhere. What is sharded
+/* Other ways, which note the same weights, reshard otherwise and recompute elsewhere. What is sharded
  * below blocks casts elsewhere, too, so that is in a world of its own. */
 static placing place_of(const way_run *run)
 {
@@ -288,7 +288,7 @@ static void train_pair(fsdp_context *context, way_run *run)
         p.models[which] = create(context, &options, p.place);
         p.optimizers[which] = ways_optimizer(p.models[which]);
     }
-    set_checkpoints(p.models[1], p.place);
+    set_recompute(p.models[1], p.place);
     for (size_t use = 0; use < FSDP__COUNT_OF(uses); use++) {
         for (int which = 0; which < 2; which++) {
             int64_t before = test_live_bytes(context), gathered = all_gathers(context);
@@ -312,7 +312,7 @@ static void train_pair(fsdp_context *context, way_run *run)
     }
 }
 
-TEST(a_checkpoint_anywhere_changes_no_bit)
+TEST(recomputation_anywhere_changes_no_bit)
 {
     for (int turn = 0; turn < (test_long() ? 5 : 1); turn++)
         in_every_way_with(train_pair, WAYS_RANKS_AGREE, turn);
@@ -324,7 +324,7 @@ static fsdp_module *checked(fsdp_context *context, const way_run *run, placing p
 {
     fsdp_module *module = create(context, &run->options, place);
 
-    set_checkpoints(module, place);
+    set_recompute(module, place);
     return module;
 }
 
@@ -366,7 +366,8 @@ static void write_between(fsdp_context *context, way_run *run)
                                   "blocks.1 (Block): parameter 'down.bias' was written to between"};
     /* What an operation has saved has a name; what it only reads has that of its module. */
     static const writing around[] = {
-        {"input.weight", "input (Linear): operation 0 of a checkpoint (linear), or one before it, reads a tensor"},
+        {"input.weight",
+         "input (Linear): operation 0 of a recomputed function (linear), or one before it, reads a tensor"},
         {"blocks.1.down.bias", "blocks.1.down (Linear): operation "},
         {"blocks.2.up.weight", "parameter 'blocks.2.up.weight', was written to after the forward"},
         {"norm.weight", "parameter 'norm.weight', was written to after the forward"},
