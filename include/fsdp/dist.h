@@ -5,7 +5,7 @@
  * which fsdp_tensor_distribution returns.
  *
  * Shard(d) over W ranks follows PyTorch's chunk rule: c = ceil(n / W); rank r holds [min(n, r c), min(n, (r + 1) c)).
- * The last ranks may hold a shorter piece or none.
+ * The last ranks may hold a shorter part or none.
  */
 #ifndef FSDP_DIST_H
 #define FSDP_DIST_H
@@ -72,7 +72,7 @@ typedef struct fsdp_placement {
     int64_t first, chunk;
 } fsdp_placement;
 
-/* Applies the chunk rule. Returns the length and stores the start (n for an empty piece). */
+/* Applies the chunk rule. Returns the length and stores the start (n for an empty part). */
 FSDP_API int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start);
 
 typedef struct fsdp_distribution {
@@ -90,14 +90,14 @@ FSDP_API const fsdp_distribution *fsdp_tensor_distribution(const fsdp_tensor *te
 FSDP_API fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution);
 /* Returns whether the distribution has a flat placement. */
 FSDP_API bool fsdp_distribution_is_flat(const fsdp_distribution *distribution);
-/* Returns offset and size of this rank's piece in the global tensor; for a plain tensor zeros and its shape. A flat
+/* Returns offset and size of this rank's part in the global tensor; for a plain tensor zeros and its shape. A flat
  * tensor has no box but a run of elements: offset[0] and size[0]. */
 FSDP_API void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size);
 /* Does the same for any coordinates of the mesh. */
 FSDP_API void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
                                     int64_t *size);
 
-/* Splits a tensor that is equal on all ranks of the mesh: makes a local copy of this rank's piece, without
+/* Splits a tensor that is equal on all ranks of the mesh: makes a local copy of this rank's part, without
  * communication. Partial placements are refused. The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh,
                                             const fsdp_placement *placements, fsdp_tensor **out);

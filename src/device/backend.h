@@ -51,8 +51,8 @@ typedef struct fsdp__backend {
     /* Copy bytes between the host and the device, in stream order. NULL: nothing is copied. */
     fsdp_status (*copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
     fsdp_status (*copy_to_host)(fsdp_stream *stream, void *host, const void *device, size_t bytes);
-    /* Optional. Copies from any memory of the host, in a stream that the caller has entered: the memory has been read on
-     * return, and the device has the bytes in stream order. NULL: the host waits for a copy. */
+    /* Optional. Copies from any memory of the host, in a stream that the caller has entered: the memory has been read
+     * on return, and the device has the bytes in stream order. NULL: the host waits for a copy. */
     fsdp_status (*hand_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
     /* Copy from inside the stream's work, in the calling thread: after what that work has started, and done on return.
      * Here the stream's scratch is memory of the device. NULL: nothing is copied. */
@@ -85,7 +85,8 @@ typedef struct fsdp__backend {
      * been issued to it; NULL on failure. */
     void *(*stream_native)(fsdp_stream *stream);
 
-    /* FSDP__KERNELS functions. NULL on a device without bytes, where a launch is told to subscribers and does nothing. */
+    /* FSDP__KERNELS functions. NULL on a device without bytes, where a launch is told to subscribers and does nothing.
+     */
     const fsdp__kernel_function *kernels;
     /* Optional. Refuses a launch before it is queued; `args` is the launch's own copy. */
     fsdp_status (*check_launch)(fsdp_stream *stream, fsdp__kernel kernel, void *args);

@@ -141,7 +141,7 @@ static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsd
     return FSDP_OK;
 }
 
-/* Reduces over the ranks that hold the other pieces. */
+/* Reduces over the ranks that hold the other parts. */
 static fsdp_status reduce_result(const norm_job *n, const norm_set *set, norm_result *result)
 {
     for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++)

@@ -1,4 +1,4 @@
-/* The table of pieces: over all ranks every element of every parameter lies in one place, whatever is sharded. */
+/* The table of parts: over all ranks every element of every parameter lies in one place, whatever is sharded. */
 #include "base/rng.h"
 #include "shard/group/layout.h"
 #include "support/test.h"
@@ -36,13 +36,13 @@ static drawn draw_case(uint64_t seed)
     return d;
 }
 
-/* Counts what `piece` covers: in its parameter, and in the rank's shard. */
-static void cover(const fsdp__piece *piece, unsigned char *parameter, int64_t numel, unsigned char *shard,
+/* Counts what `part` covers: in its parameter, and in the rank's shard. */
+static void cover(const fsdp__layout_part *part, unsigned char *parameter, int64_t numel, unsigned char *shard,
                   int64_t shard_numel)
 {
-    for (int64_t o = 0; o < piece->outer; o++)
-        for (int64_t i = 0; i < piece->inner; i++) {
-            int64_t element = piece->at + o * piece->stride + i, place = piece->in_shard + o * piece->inner + i;
+    for (int64_t o = 0; o < part->outer; o++)
+        for (int64_t i = 0; i < part->inner; i++) {
+            int64_t element = part->at + o * part->stride + i, place = part->in_shard + o * part->inner + i;
 
             CHECK(element >= 0 && element < numel);
             CHECK(place >= 0 && place < shard_numel);
@@ -58,13 +58,13 @@ static void check_places(const drawn *d, const fsdp__layout *layout)
     for (int64_t i = 0; i < d->count; i++) {
         const struct fsdp__layout_entry *e = &layout->entries[i];
 
-        CHECK_EQ(e->piece.parameter, i);
+        CHECK_EQ(e->part.parameter, i);
         CHECK(e->in_unsharded >= end);
         CHECK_EQ(e->in_unsharded % d->options.unsharded_align, 0);
         end = e->in_unsharded + fsdp__extent_numel(&d->extents[i]);
         if (d->options.kind == FSDP__LAYOUT_FLAT)
             continue;
-        CHECK(fsdp__piece_numel(&e->piece) <= e->chunk_numel);
+        CHECK(fsdp__layout_part_numel(&e->part) <= e->chunk_numel);
         CHECK(e->chunk_numel * d->options.ranks >= fsdp__extent_numel(&d->extents[i]));
     }
     CHECK(end <= layout->unsharded_numel);
@@ -83,8 +83,7 @@ static void check_case(drawn d)
         check_places(&d, &layout);
         shard = calloc((size_t)layout.shard_numel + 1, 1);
         for (int64_t i = 0; i < d.count; i++)
-            cover(&layout.entries[i].piece, parameters[i], fsdp__extent_numel(&d.extents[i]), shard,
-                  layout.shard_numel);
+            cover(&layout.entries[i].part, parameters[i], fsdp__extent_numel(&d.extents[i]), shard, layout.shard_numel);
         free(shard);
         fsdp__layout_release(&layout);
     }
@@ -115,9 +114,9 @@ TEST(per_parameter_follows_the_chunk_rule)
             fsdp__layout layout;
 
             CHECK_OK(fsdp__layout_make(&extent, 1, &options, &layout));
-            CHECK_EQ(layout.entries[0].piece.inner, rows[ranks - 3][rank] * 3);
-            CHECK_EQ(layout.entries[0].piece.outer, 2);
-            CHECK_EQ(layout.entries[0].piece.stride, 15);
+            CHECK_EQ(layout.entries[0].part.inner, rows[ranks - 3][rank] * 3);
+            CHECK_EQ(layout.entries[0].part.outer, 2);
+            CHECK_EQ(layout.entries[0].part.stride, 15);
             CHECK_EQ(layout.entries[0].chunk_numel, 2 * 2 * 3);
             fsdp__layout_release(&layout);
         }
@@ -132,12 +131,12 @@ TEST(flat_cuts_through_parameters)
 
     CHECK_OK(fsdp__layout_make(extents, 2, &options, &layout));
     CHECK_EQ(layout.shard_numel, 6);
-    CHECK_EQ(layout.entries[0].piece.at, 6);
-    CHECK_EQ(layout.entries[0].piece.inner, 1);
-    CHECK_EQ(layout.entries[0].piece.in_shard, 0);
-    CHECK_EQ(layout.entries[1].piece.at, 0);
-    CHECK_EQ(layout.entries[1].piece.inner, 5);
-    CHECK_EQ(layout.entries[1].piece.in_shard, 1);
+    CHECK_EQ(layout.entries[0].part.at, 6);
+    CHECK_EQ(layout.entries[0].part.inner, 1);
+    CHECK_EQ(layout.entries[0].part.in_shard, 0);
+    CHECK_EQ(layout.entries[1].part.at, 0);
+    CHECK_EQ(layout.entries[1].part.inner, 5);
+    CHECK_EQ(layout.entries[1].part.in_shard, 1);
     fsdp__layout_release(&layout);
 }
 

@@ -85,7 +85,7 @@ static void check_shards(const fsdp_wrap_unit *unit, const json_t *expected, int
 
         CHECK_OK(fsdp__layout_make(extents, unit->parameters.count, &options, &layout));
         for (int64_t i = 0; i < layout.count; i++)
-            numel += fsdp__piece_numel(&layout.entries[i].piece);
+            numel += fsdp__layout_part_numel(&layout.entries[i].part);
         CHECK_EQ(layout.shard_numel, json_integer_value(json_array_get(lengths, (size_t)rank)));
         CHECK_EQ(layout.shard_numel - numel, json_integer_value(json_array_get(pads, (size_t)rank)));
         fsdp__layout_release(&layout);

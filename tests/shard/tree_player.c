@@ -336,7 +336,7 @@ fsdp_tensor *tree_gradient(const tree_player *player, int param)
     if (!all)
         return NULL;
     CHECK_OK(fsdp__tensor_create_view(all->storage, all->dtype, shard->ndim, shard->shape, NULL,
-                                      all->offset + p->piece.in_shard, &view));
+                                      all->offset + p->part.in_shard, &view));
     CHECK_OK(fsdp_tensor_set_distribution(view, fsdp_tensor_distribution(shard)));
     return view;
 }

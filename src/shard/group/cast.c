@@ -27,7 +27,7 @@ void fsdp__cast_lay_out(fsdp__residence *residence, fsdp__param *params, int64_t
 
 void *fsdp__cast_of(const fsdp__residence *residence, const fsdp__param *param)
 {
-    size_t in_unsharded = param->unsharded_offset + (size_t)param->piece.at * fsdp_dtype_size(param->param_dtype);
+    size_t in_unsharded = param->unsharded_offset + (size_t)param->part.at * fsdp_dtype_size(param->param_dtype);
 
     if (residence->kind == FSDP__RESIDENCE_CAST)
         return (char *)residence->unsharded->data + in_unsharded;

@@ -9,7 +9,7 @@ static void lay_out_by_parameter(fsdp__param_group *group, const fsdp__layout *l
     for (int64_t i = 0; i < layout->count; i++) {
         fsdp__param *p = &group->params[i];
 
-        p->piece.in_shard = 0;
+        p->part.in_shard = 0;
         p->placement = (fsdp_placement){.kind = FSDP_SHARD, .dim = p->dim};
     }
     group->buffers = group->params;
@@ -24,7 +24,7 @@ static void lay_out_flat(fsdp__param_group *group, const fsdp__layout *layout)
 
     group->vector = (fsdp__param){.group = group,
                                   .extent = {1, numel * mesh->ranks, 1},
-                                  .piece = {.at = numel * mesh->rank, .outer = 1, .inner = numel},
+                                  .part = {.at = numel * mesh->rank, .outer = 1, .inner = numel},
                                   .chunk_numel = numel,
                                   .orig_dtype = first->orig_dtype,
                                   .param_dtype = first->param_dtype,
@@ -34,9 +34,9 @@ static void lay_out_flat(fsdp__param_group *group, const fsdp__layout *layout)
         fsdp__param *p = &group->params[i];
 
         p->placement = (fsdp_placement){.kind = FSDP_FLAT, .first = layout->entries[i].in_unsharded, .chunk = numel};
-        p->shard_offset = (size_t)p->piece.in_shard * fsdp_dtype_size(p->orig_dtype);
+        p->shard_offset = (size_t)p->part.in_shard * fsdp_dtype_size(p->orig_dtype);
         p->unsharded_offset = (size_t)p->placement.first * fsdp_dtype_size(p->param_dtype);
-        p->cast_offset = (size_t)p->piece.in_shard * fsdp_dtype_size(p->param_dtype);
+        p->cast_offset = (size_t)p->part.in_shard * fsdp_dtype_size(p->param_dtype);
     }
     group->buffers = &group->vector;
     group->buffer_count = 1;

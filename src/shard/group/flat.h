@@ -16,7 +16,7 @@ struct fsdp__param_group;
 
 typedef struct fsdp__cut {
     fsdp__layout_kind kind;
-    /* Gives the group its buffers, and the parameters their places in them. `layout` has the parameters' pieces. */
+    /* Gives the group its buffers, and the parameters their places in them. `layout` has the parameters' parts. */
     void (*lay_out)(struct fsdp__param_group *group, const fsdp__layout *layout);
     /* Why its parameters cannot get another dtype, and why it keeps no slices, for messages; NULL: they can, it does.
      */

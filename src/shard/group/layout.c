@@ -1,4 +1,4 @@
-/* layout.c - makes the table of pieces */
+/* layout.c - makes the table of parts. */
 #include "shard/group/layout.h"
 
 #include "base/alloc.h"
@@ -14,9 +14,9 @@ int64_t fsdp__extent_numel(const fsdp__extent *extent)
     return extent->outer * extent->rows * extent->inner;
 }
 
-int64_t fsdp__piece_numel(const fsdp__piece *piece)
+int64_t fsdp__layout_part_numel(const fsdp__layout_part *part)
 {
-    return piece->outer * piece->inner;
+    return part->outer * part->inner;
 }
 
 /* Cuts one parameter by rows. */
@@ -25,10 +25,10 @@ static void cut_rows(const fsdp__extent *e, const fsdp__layout_options *o, struc
     int64_t chunk = (e->rows + o->ranks - 1) / o->ranks;
     int64_t first = FSDP__MIN(o->rank * chunk, e->rows), rows = FSDP__MIN(chunk, e->rows - first);
 
-    entry->piece.at = first * e->inner;
-    entry->piece.outer = e->outer;
-    entry->piece.stride = e->rows * e->inner;
-    entry->piece.inner = rows * e->inner;
+    entry->part.at = first * e->inner;
+    entry->part.outer = e->outer;
+    entry->part.stride = e->rows * e->inner;
+    entry->part.inner = rows * e->inner;
     entry->chunk_numel = e->outer * chunk * e->inner;
 }
 
@@ -38,7 +38,7 @@ static void lay_per_parameter(const fsdp__extent *extents, const fsdp__layout_op
         struct fsdp__layout_entry *entry = &out->entries[i];
 
         cut_rows(&extents[i], o, entry);
-        entry->piece.in_shard = out->shard_numel;
+        entry->part.in_shard = out->shard_numel;
         entry->in_unsharded = out->unsharded_numel;
         out->shard_numel += entry->chunk_numel;
         out->unsharded_numel += round_up(entry->chunk_numel * o->ranks, o->unsharded_align);
@@ -63,10 +63,10 @@ static void lay_flat(const fsdp__extent *extents, const fsdp__layout_options *o,
         int64_t from = FSDP__MIN(FSDP__MAX(begin - entry->in_unsharded, 0), numel);
         int64_t to = FSDP__MIN(FSDP__MAX(end - entry->in_unsharded, 0), numel);
 
-        entry->piece.at = from;
-        entry->piece.outer = 1;
-        entry->piece.inner = to - from;
-        entry->piece.in_shard = to > from ? entry->in_unsharded + from - begin : 0;
+        entry->part.at = from;
+        entry->part.outer = 1;
+        entry->part.inner = to - from;
+        entry->part.in_shard = to > from ? entry->in_unsharded + from - begin : 0;
         entry->chunk_numel = to - from;
     }
 }
@@ -79,7 +79,7 @@ fsdp_status fsdp__layout_make(const fsdp__extent *extents, int64_t count, const 
     if (!out->entries)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < count; i++)
-        out->entries[i].piece.parameter = i;
+        out->entries[i].part.parameter = i;
     if (options->kind == FSDP__LAYOUT_FLAT)
         lay_flat(extents, options, out);
     else

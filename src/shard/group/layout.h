@@ -1,4 +1,4 @@
-/* layout.h - how the parameters of a group lie in it: a small table of pieces. Arithmetic only.
+/* layout.h - how the parameters of a group lie in it: a small table of parts. Arithmetic only.
  *
  * Every parameter is seen as (outer, rows, inner) elements: `rows` is its sharded dimension, outer the product of the
  * dimensions before it and inner that of those behind it. All numbers are elements.
@@ -26,20 +26,20 @@ typedef struct fsdp__extent {
 
 /* What one rank has of one parameter: `outer` runs of `inner` elements. In the parameter they begin at `at` and are
  * `stride` apart; in the rank's shard of the group they lie one after the other, from `in_shard` on. */
-typedef struct fsdp__piece {
+typedef struct fsdp__layout_part {
     int64_t parameter;
     int64_t at, in_shard;
     int64_t outer, stride, inner; /* inner 0: nothing */
-} fsdp__piece;
+} fsdp__layout_part;
 
 typedef struct fsdp__layout {
-    int64_t count;           /* of parameters, and of pieces: one each */
+    int64_t count;           /* of parameters, and of parts: one each */
     int64_t shard_numel;     /* of every rank's shard of the group, padding included */
     int64_t unsharded_numel; /* of the unsharded parameters, padding included */
     struct fsdp__layout_entry {
-        fsdp__piece piece;    /* this rank's */
-        int64_t chunk_numel;  /* longest part of any rank; pads the parameter. FLAT: the piece's */
-        int64_t in_unsharded; /* where the unsharded parameter begins */
+        fsdp__layout_part part; /* this rank's */
+        int64_t chunk_numel;    /* longest part of any rank; pads the parameter. FLAT: the part's */
+        int64_t in_unsharded;   /* where the unsharded parameter begins */
     } * entries;
 } fsdp__layout;
 
@@ -54,6 +54,6 @@ fsdp_status fsdp__layout_make(const fsdp__extent *extents, int64_t count, const 
                               fsdp__layout *out);
 void fsdp__layout_release(fsdp__layout *layout);
 int64_t fsdp__extent_numel(const fsdp__extent *extent);
-int64_t fsdp__piece_numel(const fsdp__piece *piece);
+int64_t fsdp__layout_part_numel(const fsdp__layout_part *part);
 
 #endif

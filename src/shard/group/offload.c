@@ -33,7 +33,7 @@ void fsdp__offload_drop_staging(fsdp__param_group *group)
 void *fsdp__offload_place(const fsdp__param_group *group, const fsdp__param *param)
 {
     const fsdp__residence *r = &group->residence;
-    size_t at = (size_t)param->piece.at * fsdp_dtype_size(param->param_dtype);
+    size_t at = (size_t)param->part.at * fsdp_dtype_size(param->param_dtype);
 
     if (group->offload.staging)
         return (char *)group->offload.staging->data + param->shard_offset;

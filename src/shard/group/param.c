@@ -24,12 +24,12 @@ int64_t fsdp__param_numel(const fsdp__param *param)
 
 int64_t fsdp__param_shard_numel(const fsdp__param *param)
 {
-    return fsdp__piece_numel(&param->piece);
+    return fsdp__layout_part_numel(&param->part);
 }
 
 bool fsdp__param_is_one_run(const fsdp__param *param)
 {
-    return param->piece.outer <= 1 || param->piece.stride == param->piece.inner;
+    return param->part.outer <= 1 || param->part.stride == param->part.inner;
 }
 
 fsdp_sharded_buffer fsdp__param_buffer(const fsdp__param *param)
@@ -111,7 +111,7 @@ static void set_whole(fsdp__param *param, const fsdp_distribution *distribution)
 
     tensor->ndim = distribution->ndim;
     memcpy(tensor->shape, distribution->global_shape, (size_t)tensor->ndim * sizeof(int64_t));
-    tensor->offset -= param->piece.at;
+    tensor->offset -= param->part.at;
     if (flat)
         fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
     else
@@ -123,14 +123,14 @@ static void set_part(fsdp__param *param, const fsdp__mesh_info *mesh)
 {
     fsdp_tensor *tensor = param->sharded;
 
-    tensor->offset += param->piece.at;
+    tensor->offset += param->part.at;
     if (param->placement.kind == FSDP_SHARD) {
         tensor->shape[param->dim] = fsdp_shard_range(param->extent.rows, mesh->ranks, mesh->rank, &(int64_t){0});
         set_strides(tensor);
         return;
     }
     tensor->ndim = 1;
-    tensor->shape[0] = param->piece.inner;
+    tensor->shape[0] = param->part.inner;
     tensor->strides[0] = 1;
 }
 

@@ -32,7 +32,7 @@ typedef struct fsdp__param {
     int64_t field_count, field_capacity;
     int dim;                               /* the dimension that is sharded */
     fsdp__extent extent;                   /* of the unsharded parameter */
-    fsdp__piece piece;                     /* this rank's: see layout.h; `in_shard` is 0 unless the group is flat */
+    fsdp__layout_part part;                /* this rank's: see layout.h; `in_shard` is 0 unless the group is flat */
     int64_t chunk_numel;                   /* padded elements of one rank's part; flat group: this rank's, unpadded */
     fsdp_placement placement;              /* over the shard group; `first` is 0 unless the group is flat */
     size_t shard_offset, unsharded_offset; /* bytes, in the group's regions */

@@ -6,7 +6,7 @@
 #include "comm/internal.h"
 #include "shard/group/cast.h"
 
-static fsdp_status lay_out_pieces(fsdp__param_group *group)
+static fsdp_status lay_out_parts(fsdp__param_group *group)
 {
     const fsdp__residence *r = &group->residence;
     const fsdp__layout_options options = {
@@ -27,7 +27,7 @@ static fsdp_status lay_out_pieces(fsdp__param_group *group)
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
 
-        p->piece = layout.entries[i].piece;
+        p->part = layout.entries[i].part;
         p->chunk_numel = layout.entries[i].chunk_numel;
     }
     group->cut->lay_out(group, &layout);
@@ -37,7 +37,7 @@ out:
     return status;
 }
 
-/* The table of pieces counts elements, but parameters have dtypes of their own. So the buffers' places are added up in
+/* The table of parts counts elements, but parameters have dtypes of their own. So the buffers' places are added up in
  * bytes, each rounded up as the allocator does, to make the ledger's counts add up. */
 static void lay_out_buffers(fsdp__param_group *group)
 {
@@ -56,7 +56,7 @@ static void lay_out_buffers(fsdp__param_group *group)
 
 fsdp_status fsdp__param_group_lay_out(fsdp__param_group *group)
 {
-    FSDP_TRY(lay_out_pieces(group));
+    FSDP_TRY(lay_out_parts(group));
     lay_out_buffers(group);
     fsdp__encoded_lay_out(group);
     group->way = group->encoded.bytes > 0 ? &fsdp__gather_encoded : &fsdp__gather_shards;

@@ -132,7 +132,7 @@ fsdp_status fsdp__residence_shard_tensor(const fsdp__residence *residence, fsdp_
 
 static fsdp__region *region_of_shard(const fsdp__residence *r, const fsdp__param *param, size_t *offset)
 {
-    size_t at = (size_t)param->piece.at * fsdp_dtype_size(param->orig_dtype);
+    size_t at = (size_t)param->part.at * fsdp_dtype_size(param->orig_dtype);
 
     *offset = r->shards ? param->shard_offset : param->unsharded_offset + at;
     return r->shards ? r->shards : r->unsharded;

@@ -23,7 +23,7 @@ static fsdp_status move(const fsdp__param *holder, fsdp__storage *vector, fsdp_d
     fsdp_status status;
 
     FSDP_TRY(fsdp__tensor_create_view(vector, dtype, holder->sharded->ndim, holder->sharded->shape, NULL,
-                                      holder->piece.in_shard, &after));
+                                      holder->part.in_shard, &after));
     status = fsdp_tensor_set_distribution(after, fsdp_tensor_distribution(holder->sharded));
     if (status == FSDP_OK)
         status = fsdp__tensor_copy(after, before, false);

@@ -132,7 +132,7 @@ static bool flat_part(const void *arg, int64_t index, fsdp__leaf_part *out)
 
     if (index >= group->param_count)
         return false;
-    *out = (fsdp__leaf_part){p->unit_name, p->sharded, p->piece.in_shard};
+    *out = (fsdp__leaf_part){p->unit_name, p->sharded, p->part.in_shard};
     return true;
 }
 

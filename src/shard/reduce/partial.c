@@ -59,7 +59,7 @@ static bool lay_buffer(const fsdp__param_group *group, int64_t buffer, size_t si
     for (int64_t i = 0; i < count; i++) {
         if (places[i] < 0)
             continue;
-        places[i] = at + params[i].piece.in_shard * (int64_t)size;
+        places[i] = at + params[i].part.in_shard * (int64_t)size;
         any = true;
     }
     return any;

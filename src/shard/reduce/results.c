@@ -102,7 +102,7 @@ void *fsdp__result_place(const fsdp__reduction *r, int64_t i)
     if (flight->results)
         return (char *)flight->results->data + r->places[i];
     if (r->together)
-        return (char *)fsdp__result_vector(r) + (size_t)p->piece.in_shard * fsdp_dtype_size(p->orig_dtype);
+        return (char *)fsdp__result_vector(r) + (size_t)p->part.in_shard * fsdp_dtype_size(p->orig_dtype);
     return fsdp_tensor_data(flight->gradients[i]);
 }
 
@@ -140,7 +140,7 @@ static fsdp_status make_on_device(fsdp__reduction *r)
     for (int64_t i = 0; i < r->count; i++) {
         const fsdp__param *p = r->params[i], *buffer = &r->group->buffers[fsdp__param_buffer_index(p)];
 
-        r->places[i] = bytes + p->piece.in_shard * (int64_t)fsdp_dtype_size(fsdp__result_dtype(r, i));
+        r->places[i] = bytes + p->part.in_shard * (int64_t)fsdp_dtype_size(fsdp__result_dtype(r, i));
         if (!r->together || i == r->count - 1)
             bytes += (int64_t)fsdp__param_padded_bytes(buffer, 1, fsdp__result_dtype(r, i));
     }
@@ -164,7 +164,7 @@ static fsdp__storage *vector_of(const fsdp__reduction *r)
         const fsdp_tensor *grad = fsdp_tensor_grad(fsdp__result_shard(r, i));
 
         if (!grad || grad->storage != first->storage || grad->dtype != dtype || grad->storage->bytes != bytes ||
-            grad->offset != holder_of(r, i)->piece.in_shard || !fsdp_tensor_is_contiguous(grad))
+            grad->offset != holder_of(r, i)->part.in_shard || !fsdp_tensor_is_contiguous(grad))
             return NULL;
     }
     return first->storage;
@@ -174,7 +174,7 @@ static fsdp_status make_in_vector(fsdp__reduction *r, int64_t i, fsdp__storage *
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
     fsdp_tensor *shard = fsdp__result_shard(r, i), *grad = fsdp_tensor_grad(shard);
-    size_t offset = (size_t)holder_of(r, i)->piece.in_shard * fsdp_dtype_size(shard->dtype);
+    size_t offset = (size_t)holder_of(r, i)->part.in_shard * fsdp_dtype_size(shard->dtype);
 
     if (grad && grad->storage == vector)
         flight->gradients[i] = fsdp_tensor_ref(grad);

@@ -146,9 +146,9 @@ static fsdp_status copy_runs(const fsdp__residence *r, const fsdp__param *p, voi
                                   .src_dtype = p->sharded->dtype,
                                   .dst_dtype = p->orig_dtype,
                                   .ndim = 2,
-                                  .shape = {p->piece.outer, p->piece.inner},
-                                  .src_strides = {together ? p->piece.inner : p->piece.stride, 1},
-                                  .dst_strides = {p->piece.inner, 1}};
+                                  .shape = {p->part.outer, p->part.inner},
+                                  .src_strides = {together ? p->part.inner : p->part.stride, 1},
+                                  .dst_strides = {p->part.inner, 1}};
 
     return args.shape[0] * args.shape[1] > 0 ? fsdp__launch_copy(fsdp_device_stream(r->device), &args) : FSDP_OK;
 }

@@ -57,15 +57,15 @@ typedef struct initialization {
 /* Fills each run by itself: element i of the whole parameter gets the same value wherever it lies. */
 static fsdp_status fill_runs(const initialization *in, const fsdp__param *p, fsdp_init init, const char *full_name)
 {
-    const fsdp__piece *piece = &p->piece;
+    const fsdp__layout_part *part = &p->part;
     bool together = fsdp__param_is_one_run(p);
-    int64_t runs = together ? 1 : piece->outer, numel = together ? fsdp__piece_numel(piece) : piece->inner;
+    int64_t runs = together ? 1 : part->outer, numel = together ? fsdp__layout_part_numel(part) : part->inner;
     char *data = p->sharded->storage->data;
 
     for (int64_t i = 0; i < runs && numel > 0; i++)
         FSDP_TRY(fsdp__init_fill(p->sharded->storage->device,
                                  data + (size_t)(i * numel) * fsdp_dtype_size(p->orig_dtype), p->orig_dtype, numel,
-                                 init, in->seed, full_name, piece->at + i * piece->stride));
+                                 init, in->seed, full_name, part->at + i * part->stride));
     return FSDP_OK;
 }
 

@@ -45,9 +45,9 @@ static void set_managed(fsdp_shard_map_entry *e, const fsdp__param *p)
     if (!fsdp_distribution_is_flat(whole))
         return;
     e->dim = -1;
-    e->first = p->piece.at;
-    e->count = p->piece.inner;
-    e->in_flat = e->count > 0 ? p->piece.in_shard : -1;
+    e->first = p->part.at;
+    e->count = p->part.inner;
+    e->in_flat = e->count > 0 ? p->part.in_shard : -1;
     e->flat_numel = group->vector.chunk_numel;
 }
 

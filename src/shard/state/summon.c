@@ -153,7 +153,7 @@ static fsdp_status make_flat_grad(const fsdp__param_group *group, fsdp_tensor **
                 fsdp_tensor_create(device, p->orig_dtype, 1, &group->vector.chunk_numel, FSDP_MEMORY_WORKSPACE, out));
             FSDP_TRY(fsdp_tensor_fill_(*out, 0));
         }
-        FSDP_TRY(fsdp__view_narrow(*out, 0, p->piece.in_shard, p->piece.inner, &place));
+        FSDP_TRY(fsdp__view_narrow(*out, 0, p->part.in_shard, p->part.inner, &place));
         status = fsdp__tensor_copy(place, grad, false);
         fsdp_tensor_unref(place);
         FSDP_TRY(status);
@@ -318,13 +318,13 @@ fsdp_status fsdp_module_summon_full_params(fsdp_module *module, const fsdp_summo
 /* Writes this rank's part of `whole`. */
 static fsdp_status write_part(const fsdp__param *p, fsdp_tensor *part, const fsdp_tensor *whole)
 {
-    const int64_t shape[2] = {p->piece.outer, p->piece.inner}, strides[2] = {p->piece.stride, 1};
+    const int64_t shape[2] = {p->part.outer, p->part.inner}, strides[2] = {p->part.stride, 1};
     fsdp_tensor *from = NULL, *to = NULL;
     fsdp_status status = FSDP_OK;
 
     FSDP_TRY_GOTO(
         status,
-        fsdp__tensor_create_view(whole->storage, whole->dtype, 2, shape, strides, whole->offset + p->piece.at, &from),
+        fsdp__tensor_create_view(whole->storage, whole->dtype, 2, shape, strides, whole->offset + p->part.at, &from),
         out);
     FSDP_TRY_GOTO(status, fsdp__tensor_create_view(part->storage, part->dtype, 2, shape, NULL, part->offset, &to), out);
     status = fsdp__tensor_copy_across(to, from);
