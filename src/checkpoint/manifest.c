@@ -13,6 +13,12 @@ static fsdp_status out_of_memory(void)
     return fsdp_fail_prefix(FSDP_NO_MEMORY, "out of memory for a manifest");
 }
 
+fsdp_status fsdp__manifest_wrong(const char *path, const fsdp_checkpoint_tensor *tensor, const char *what)
+{
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s.%s' %s", path, FSDP__SHOWN_NAME(tensor->section),
+                     FSDP__SHOWN_NAME(tensor->name), what);
+}
+
 void fsdp__manifest_release(fsdp__manifest *m)
 {
     for (int64_t i = 0; i < m->section_count; i++)

@@ -90,5 +90,7 @@ fsdp_status fsdp__manifest_parse(const char *path, const char *text, size_t byte
 /* Read a file and parse it: at a path, or in a directory that is held open. */
 fsdp_status fsdp__manifest_load(const char *path, fsdp__manifest *out);
 fsdp_status fsdp__manifest_load_in(const fsdp__directory *in, const char *name, fsdp__manifest *out);
+/* Fails with FSDP_FORMAT: the manifest at `path` says `what` of a tensor, which cannot be. */
+fsdp_status fsdp__manifest_wrong(const char *path, const fsdp_checkpoint_tensor *tensor, const char *what);
 
 #endif

@@ -14,12 +14,6 @@ typedef struct checker {
     fsdp__manifest *m;
 } checker;
 
-static fsdp_status wrong(const checker *c, const fsdp_checkpoint_tensor *tensor, const char *what)
-{
-    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s.%s' %s", c->path, FSDP__SHOWN_NAME(tensor->section),
-                     FSDP__SHOWN_NAME(tensor->name), what);
-}
-
 /* ---- files ---- */
 
 static fsdp_status check_files(const checker *c)
@@ -57,13 +51,13 @@ static fsdp_status check_place(const checker *c, const fsdp_checkpoint_tensor *t
         int64_t size = part->flat ? numel : tensor->shape[d];
 
         if (part->offset[d] > size || part->size[d] > size - part->offset[d])
-            return wrong(c, tensor, "has a part outside of its shape");
+            return fsdp__manifest_wrong(c->path, tensor, "has a part outside of its shape");
     }
     if (part->bytes == 0)
-        return wrong(c, tensor, "has an empty part");
+        return fsdp__manifest_wrong(c->path, tensor, "has an empty part");
     if (!file || part->begin < file->header_bytes || part->begin > file->bytes ||
         part->bytes > file->bytes - part->begin)
-        return wrong(c, tensor, "has a part outside of its file");
+        return fsdp__manifest_wrong(c->path, tensor, "has a part outside of its file");
     part->file = file->name;
     return FSDP_OK;
 }
@@ -100,7 +94,7 @@ static fsdp_status check_tensor(const checker *c, fsdp_checkpoint_tensor *tensor
 
         FSDP_TRY(check_place(c, tensor, &parts[i]));
         if (i > 0 && parts[i].rank <= parts[i - 1].rank)
-            return wrong(c, tensor, "has two parts of one rank");
+            return fsdp__manifest_wrong(c->path, tensor, "has two parts of one rank");
         if (lies_behind(tensor, &parts[i], ends))
             compared = 0;
         for (int64_t j = 0; j < compared; j++)
@@ -146,9 +140,9 @@ static fsdp_status check_ranges(const checker *c, const range *ranges, int64_t c
 
         for (; next < count && ranges[next].rank == file->rank; next++) {
             if (ranges[next].begin != at)
-                return wrong(c, ranges[next].tensor,
-                             ranges[next].begin < at ? "shares bytes of a file with another"
-                                                     : "has bytes in front of it that belong to none");
+                return fsdp__manifest_wrong(c->path, ranges[next].tensor,
+                                            ranges[next].begin < at ? "shares bytes of a file with another"
+                                                                    : "has bytes in front of it that belong to none");
             at += ranges[next].bytes;
         }
         if (at != file->bytes)

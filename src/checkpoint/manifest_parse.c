@@ -176,26 +176,20 @@ static fsdp_status parse_files(const parser *p, const json_t *array)
 
 /* ---- tensors ---- */
 
-static fsdp_status wrong_tensor(const parser *p, const fsdp_checkpoint_tensor *tensor, const char *what)
-{
-    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s.%s' %s", p->path, FSDP__SHOWN_NAME(tensor->section),
-                     FSDP__SHOWN_NAME(tensor->name), what);
-}
-
 static fsdp_status parse_shape(const parser *p, const json_t *array, fsdp_checkpoint_tensor *tensor)
 {
     if (!json_is_array(array) || json_array_size(array) > FSDP_MAX_DIMS)
-        return wrong_tensor(p, tensor, "has no shape");
+        return fsdp__manifest_wrong(p->path, tensor, "has no shape");
     tensor->ndim = (int)json_array_size(array);
     for (int d = 0; d < tensor->ndim; d++) {
         const json_t *size = json_array_get(array, (size_t)d);
 
         if (!json_is_integer(size))
-            return wrong_tensor(p, tensor, "has no shape");
+            return fsdp__manifest_wrong(p->path, tensor, "has no shape");
         tensor->shape[d] = json_integer_value(size);
     }
     if (fsdp__shape_numel(tensor->ndim, tensor->shape) < 0)
-        return wrong_tensor(p, tensor, "has an impossible shape");
+        return fsdp__manifest_wrong(p->path, tensor, "has an impossible shape");
     return FSDP_OK;
 }
 
@@ -206,23 +200,23 @@ static fsdp_status parse_part(const parser *p, const fsdp_checkpoint_tensor *ten
     int64_t numbers[2 + 2 * FSDP_MAX_DIMS], numel = 1;
 
     if (json_array_size(array) != (size_t)(2 + 2 * ndim))
-        return wrong_tensor(p, tensor, "has a part without a place");
+        return fsdp__manifest_wrong(p->path, tensor, "has a part without a place");
     for (int i = 0; i < 2 + 2 * ndim; i++) {
         const json_t *value = json_array_get(array, (size_t)i);
 
         if (!json_is_integer(value) || json_integer_value(value) < 0)
-            return wrong_tensor(p, tensor, "has a part with an impossible place");
+            return fsdp__manifest_wrong(p->path, tensor, "has a part with an impossible place");
         numbers[i] = json_integer_value(value);
     }
     if (numbers[0] >= p->m->world_size)
-        return wrong_tensor(p, tensor, "has a part of a rank that there is not");
+        return fsdp__manifest_wrong(p->path, tensor, "has a part of a rank that there is not");
     part->rank = (int)numbers[0];
     part->begin = (uint64_t)numbers[1];
     memcpy(part->offset, numbers + 2, (size_t)ndim * sizeof *numbers);
     memcpy(part->size, numbers + 2 + ndim, (size_t)ndim * sizeof *numbers);
     numel = fsdp__shape_numel(ndim, part->size);
     if (numel < 0 || numel > INT64_MAX / 8)
-        return wrong_tensor(p, tensor, "has a part of an impossible size");
+        return fsdp__manifest_wrong(p->path, tensor, "has a part of an impossible size");
     part->bytes = (uint64_t)numel * fsdp_dtype_size(tensor->dtype);
     return FSDP_OK;
 }
@@ -234,7 +228,7 @@ static fsdp_status parse_parts(const parser *p, const json_t *object, fsdp_check
     const json_t *boxes = json_object_get(object, "boxes"), *array = boxes ? boxes : json_object_get(object, "runs");
 
     if (!json_is_array(array))
-        return wrong_tensor(p, tensor, "has no parts");
+        return fsdp__manifest_wrong(p->path, tensor, "has no parts");
     tensor->part_count = (int64_t)json_array_size(array);
     *out = fsdp__calloc((size_t)tensor->part_count, sizeof **out);
     if (!*out)
@@ -256,7 +250,7 @@ static fsdp_status parse_tensor(const parser *p, const char *section, const char
 
     tensor.dtype = dtype ? fsdp_dtype_from_name(dtype) : FSDP_DTYPE_NONE;
     if (tensor.dtype == FSDP_DTYPE_NONE)
-        return wrong_tensor(p, &tensor, "has no known dtype");
+        return fsdp__manifest_wrong(p->path, &tensor, "has no known dtype");
     FSDP_TRY(parse_shape(p, json_object_get(object, "shape"), &tensor));
     status = parse_parts(p, object, &tensor, &parts);
     if (status == FSDP_OK)

@@ -39,7 +39,7 @@ static fsdp_status divide(division *d, fsdp_module *module)
             continue;
         if (!param)
             FSDP_TRY(choose(d, *slot->slot, &param));
-        FSDP_TRY(fsdp__param_add_field(param, module, slot->slot));
+        FSDP_TRY(fsdp__param_add_field(param, (fsdp__param_field){module, slot->slot, NULL}));
     }
     for (int64_t i = 0; i < module->parts->child_count; i++)
         if (!fsdp__module_state_of(module->parts->children[i].module))

@@ -73,7 +73,7 @@ static fsdp_status join_owner(selection *sel, fsdp_module *module, const fsdp__p
                          slot->name, module->type->name, fsdp_dtype_name(owner->param_dtype), fsdp_dtype_name(dtype));
     FSDP_TRY(fsdp__module_state_accompany(owner->group->state, sel->state));
     owner->group->state->tied = true;
-    return fsdp__param_add_users_field(owner, sel->state, module, slot->slot);
+    return fsdp__param_add_field(owner, (fsdp__param_field){module, slot->slot, sel->state});
 }
 
 /* Gives the group of a mesh, and makes it if there is none: one collective belongs to one mesh, so parameters over
@@ -201,7 +201,7 @@ static fsdp_status select_parameter(selection *sel, fsdp_module *module, const f
     p = fsdp__module_state_find(sel->state, *slot->slot);
     if (!p && select_new(sel, module, slot, &p) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "%s", module->type->name);
-    return fsdp__param_add_field(p, module, slot->slot);
+    return fsdp__param_add_field(p, (fsdp__param_field){module, slot->slot, NULL});
 }
 
 static fsdp_status select_module(selection *sel, fsdp_module *module);

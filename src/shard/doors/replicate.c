@@ -156,7 +156,7 @@ static fsdp_status select_parameter(selection *sel, fsdp_module *module, const c
         FSDP_TRY(fsdp__param_group_add(sel->group, *slot->slot, &p));
         p->param_dtype = p->reduce_dtype = (*slot->slot)->dtype;
     }
-    FSDP_TRY(fsdp__param_add_field(p, module, slot->slot));
+    FSDP_TRY(fsdp__param_add_field(p, (fsdp__param_field){module, slot->slot, NULL}));
     return p->fields[0].field == slot->slot ? fsdp__param_set_name(p, path, slot->name) : FSDP_OK;
 }
 

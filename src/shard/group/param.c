@@ -185,23 +185,18 @@ static bool is_tied(const fsdp__param_field *field)
     return tied;
 }
 
-fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp_module *module, fsdp_tensor **field)
+fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp__param_field field)
 {
-    return fsdp__param_add_users_field(param, NULL, module, field);
-}
-
-fsdp_status fsdp__param_add_users_field(fsdp__param *param, const void *user, fsdp_module *module, fsdp_tensor **field)
-{
-    fsdp__param_field added = {module, field, user}, *last;
+    fsdp__param_field *last;
 
     if (fsdp__grow(&param->fields, param->field_count, &param->field_capacity, sizeof *param->fields))
         return FSDP_NO_MEMORY;
     last = &param->fields[param->field_count++];
-    *last = added;
-    if (last == param->fields || is_tied(&added) || !is_tied(param->fields))
+    *last = field;
+    if (last == param->fields || is_tied(&field) || !is_tied(param->fields))
         return FSDP_OK;
     *last = param->fields[0]; /* modules may come in another order than they were built in */
-    param->fields[0] = added;
+    param->fields[0] = field;
     return FSDP_OK;
 }
 

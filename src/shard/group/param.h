@@ -53,8 +53,8 @@ void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor);
 /* Chooses another dimension to shard; before the group is laid out. */
 void fsdp__param_set_dim(fsdp__param *param, int dim);
 /* Turns the model's tensor into its distributed self: it gets the shape and distribution of this rank's rows, but not
- * the group's memory yet. So if it has values, rows of a later dimension than 0 still lie apart. The group must
- * be laid out. In a flat group it becomes a run, of one dimension. */
+ * the group's memory yet. So if it has values, rows of a later dimension than 0 still lie apart. The group must be laid
+ * out. In a flat group it becomes a run, of one dimension. */
 fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh);
 /* Turns the tensor back into the plain whole one; only while the group has no memory. */
 void fsdp__param_unwrap(fsdp__param *param);
@@ -62,9 +62,7 @@ void fsdp__param_release(fsdp__param *param);
 
 /* Adds a field that names the parameter. The field that the parameter was registered with comes first, once it has been
  * added: it names the parameter and says how it gets its first values. */
-fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp_module *module, fsdp_tensor **field);
-/* Adds a field in a module of another state. */
-fsdp_status fsdp__param_add_users_field(fsdp__param *param, const void *user, fsdp_module *module, fsdp_tensor **field);
+fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp__param_field field);
 void fsdp__param_forget_user(fsdp__param *param, const void *user);
 /* Puts the unsharded parameter, or the shard, into every field that names the parameter. */
 void fsdp__param_publish(fsdp__param *param, bool unsharded);
