@@ -11,7 +11,7 @@
 #include "comm/counters.h"
 #include "comm/health/failure.h"
 #include "comm/internal.h"
-#include "comm/sharded_buffer.h"
+#include "comm/transport/sharded_buffer.h"
 #include "comm/turns.h"
 #include "device/device.h"
 
