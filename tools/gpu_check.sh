@@ -41,8 +41,8 @@ for stage in $stages; do
 done
 patience=${PATIENCE:-1} steps=${STEPS:-20}
 work=$(mktemp -d)
-links=()
-trap 'rm -rf "$work"; rm -f "${links[@]}"' EXIT
+links=() group=
+trap '[ -z "$group" ] || kill -9 -- "-$group" 2>/dev/null; rm -rf "$work"; rm -f "${links[@]}"' EXIT
 mkdir -p "$logs"
 tar -C "$work" -xf "$pack" || exit 1
 
@@ -65,6 +65,7 @@ link "$work/tests/fsdp" build/tests/fsdp
 
 stage_facts() {
     nvidia-smi
+    "$fsdp" inspect --devices
     nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,compute_cap --format=csv,noheader
 }
 
@@ -126,8 +127,9 @@ stage_oom() {
     FSDP_TEST_DEVICE=cuda run_files nn/gpu || status=1
     # The whole program: one message, of the memory.
     if "$fsdp" train --model.preset=llama-1b --data.path="$work/text.txt" --training.steps=1 --training.device=cuda \
-        --training.local_batch_size=1024 --training.seq_len=2048 >"$work/oom.log" 2>&1; then
-        echo "2 million tokens in one batch had room"
+        --training.local_batch_size=56 --training.seq_len=2048 --training.mixed_precision_param=bfloat16 \
+        >"$work/oom.log" 2>&1; then
+        echo "56 sequences of Llama-1B had room"
         status=1
     fi
     cat "$work/oom.log"
@@ -537,7 +539,8 @@ stage_cpu() {
             python3 -c "exit(0 if $ratio >= 0.98 else 1)" && say "$row-$name" right "$ratio" ||
                 say "$row-$name" wrong "$ratio"
         done < <(grep -E '^\| (llama|gpt)' "$work/rows")
-        ratio=$(compare_collectives "$before" | tee /dev/stderr | tail -n 1)
+        compare_collectives "$before" | tee "$work/rows"
+        ratio=$(tail -n 1 "$work/rows")
         python3 -c "exit(0 if $ratio >= 0.98 else 1)" && say "collectives-$name" right "$ratio" ||
             say "collectives-$name" wrong "$ratio"
     done

@@ -44,5 +44,6 @@ find "$pack" -type f -exec ldd {} + | awk '$2 == "=>" && $3 ~ /^\// { print $3 }
 [ -z "${FSDP_REFERENCE:-}" ] || cp -r "$FSDP_REFERENCE" "$pack/reference"
 # Tests find the sources and the build folder where they were when they were compiled.
 pwd >"$pack/sources"
-tar -C "$pack" -cf - . | xz -T0 -6 >"$target"
+# Most of the programs is the same library, so a large window is worth more than effort.
+tar -C "$pack" -cf - . | xz -T1 --lzma2=preset=1,dict=64MiB >"$target"
 echo "$target: $(du -h "$target" | cut -f1)"
