@@ -153,11 +153,13 @@ sanitize() {
     for kernel in "$@"; do
         echo "-- $kernel: $(tail -n 1 "$work/$tool.$kernel")"
         grep -E '=========|FAILED' "$work/$tool.$kernel" | head -n 20
-        case $(tail -n 1 "$work/$tool.$kernel") in
-        'ended with 0') clean=$((clean + 1)) ;;
-        'ended with 124') late="$late $kernel" ;;
-        *) found="$found $kernel" ;;
-        esac
+        if grep -q '^ended with 124' "$work/$tool.$kernel"; then
+            late="$late $kernel"
+        elif grep -q '^ended with 0' "$work/$tool.$kernel" && grep -q 'PASSED  \] 1 test' "$work/$tool.$kernel"; then
+            clean=$((clean + 1))
+        else
+            found="$found $kernel"
+        fi
     done
     echo "$tool: $clean of $# kernels clean${found:+, found something in:$found}${late:+, did not end:$late}"
     [ "$clean" = $# ]

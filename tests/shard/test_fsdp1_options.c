@@ -350,7 +350,10 @@ static void compare_precision(fsdp_context *context, void *arg)
 
         options.mixed_precision.cast_forward_inputs = options.mixed_precision.keep_root_forward_inputs = every;
         values = wrapped_values(context, &options, &count);
-        CHECK_BYTES(values, expected, (size_t)count * sizeof(float));
+        if (test_has_cpu_bits())
+            CHECK_BYTES(values, expected, (size_t)count * sizeof(float));
+        else /* the flat vector places the weights elsewhere, and products of other alignment may have other sums */
+            CHECK_CLOSE(values, expected, count, 1e-3, 1e-4);
         free(values);
     }
     free(expected);

@@ -167,7 +167,7 @@ static void check_same(const way_run *run, int rank, const way_run *other, int o
     while (i < a->count && i < b->count &&
            (bits ? memcmp(&a->values[i], &b->values[i], sizeof(float)) == 0
                  : a->values[i] == b->values[i] ||
-                       (a->values[i] - b->values[i] < 1e-5f && b->values[i] - a->values[i] < 1e-5f)))
+                       (a->values[i] - b->values[i] < 1e-4f && b->values[i] - a->values[i] < 1e-4f)))
         i++;
     if (i < a->count || i < b->count)
         TEST_FAIL("%d ranks, %s: note %lld of %lld on rank %d is %.9g; %s, rank %d: %.9g of %lld", run->world,
