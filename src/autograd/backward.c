@@ -349,7 +349,8 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     if (!autograd)
         return FSDP_NO_MEMORY;
     if (autograd->recomputation)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "backward: inside a recomputed function, which would run it twice");
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "backward: it was called inside a recomputed function, which would run it twice");
     FSDP_TRY(fsdp_scope_begin(context));
     run.outer = autograd->running;
     autograd->running = &run;

@@ -194,7 +194,8 @@ fsdp_status fsdp__node_target(fsdp__node *node, int input, fsdp_tensor **out, bo
 
     *accumulate = false;
     if (edge->target || edge->given || (!edge->leaf && !edge->node))
-        return FSDP_FAIL(FSDP_STATE, "no target for the gradient of input %d: it is not wanted, or given already",
+        return FSDP_FAIL(FSDP_STATE,
+                         "there is no target for the gradient of input %d: it is not wanted, or was given already",
                          input);
     if (edge->leaf) {
         FSDP_TRY(leaf_target(node, edge, accumulate));

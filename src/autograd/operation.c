@@ -14,15 +14,16 @@ static fsdp_status check_output(const char *name, fsdp_tensor *const *inputs, in
                    : FSDP_FAIL(FSDP_INVALID, "cannot record '%s': output %d is NULL", name, index);
     fsdp__shape_text(output->ndim, output->shape, text);
     if (!fsdp_dtype_is_floating(output->dtype))
-        return FSDP_FAIL(FSDP_INVALID, "cannot record '%s': output %d %s is %s, which has no gradient: leave it out",
-                         name, index, text, fsdp_dtype_name(output->dtype));
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot record '%s': output %d %s is %s, which can have no gradient: leave it out", name,
+                         index, text, fsdp_dtype_name(output->dtype));
     for (int i = 0; i < input_count; i++)
         known = known || inputs[i] == output;
     for (int i = 0; i < index; i++)
         known = known || outputs[i] == output;
     if (known || fsdp_tensor_requires_grad(output))
         return FSDP_FAIL(FSDP_INVALID,
-                         "cannot record '%s': output %d %s is no fresh tensor, but an input, another output or what "
+                         "cannot record '%s': output %d %s is not a fresh tensor, but an input, another output or what "
                          "another operation has recorded (make outputs between fsdp_no_grad_begin and _end)",
                          name, index, text);
     return FSDP_OK;
@@ -33,7 +34,7 @@ fsdp_status fsdp_record(const fsdp_operation *operation, fsdp_tensor *const *inp
                         const void *state, size_t state_bytes)
 {
     if (!operation || !operation->name || !operation->backward)
-        return FSDP_FAIL(FSDP_INVALID, "an operation has a name, a backward and perhaps free_state");
+        return FSDP_FAIL(FSDP_INVALID, "an operation needs a name and a backward, and may have free_state");
     if (input_count < 1 || !inputs || output_count < 1 || !outputs || saved_count < 0 || (saved_count > 0 && !saved) ||
         (state_bytes > 0 && !state))
         return FSDP_FAIL(FSDP_INVALID,
@@ -68,8 +69,8 @@ fsdp_tensor *fsdp_node_saved(fsdp_node *node, int index)
     if (check_running(node, "a saved tensor") != FSDP_OK)
         return NULL;
     if (index < 0 || index >= node->saved_count) {
-        FSDP_FAIL(FSDP_INVALID, "'%s' has saved %d tensors, none with index %d", node->op->name, node->saved_count,
-                  index);
+        FSDP_FAIL(FSDP_INVALID, "'%s' has saved %d tensors: there is none with index %d", node->op->name,
+                  node->saved_count, index);
         return NULL;
     }
     return fsdp__node_saved(node, index);
@@ -89,8 +90,8 @@ static fsdp_status check_input(const fsdp_node *node, int input)
 {
     FSDP_TRY(check_running(node, "a place for a gradient"));
     if (input < 0 || input >= node->input_count)
-        return FSDP_FAIL(FSDP_INVALID, "'%s' has %d inputs, none with index %d", node->op->name, node->input_count,
-                         input);
+        return FSDP_FAIL(FSDP_INVALID, "'%s' has %d inputs: there is none with index %d", node->op->name,
+                         node->input_count, input);
     if (node->inputs[input].answered)
         return FSDP_FAIL(FSDP_STATE, "the gradient of input %d was given twice", input);
     return FSDP_OK;

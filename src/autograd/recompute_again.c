@@ -32,8 +32,7 @@ static fsdp_status fail_other_way(const fsdp__recomputation *c, const char *now)
     bool more = c->at < c->entry_count;
 
     return FSDP_FAIL(FSDP_STATE,
-                     "the second run of a recomputed function took another way: operation %lld is %s "
-                     "and was %s",
+                     "the second run of a recomputed function did something else: operation %lld is %s and was %s",
                      (long long)c->at, now, more ? c->entries[c->at].op->name : "none");
 }
 

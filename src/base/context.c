@@ -61,7 +61,7 @@ static fsdp_status resolve(const fsdp_context_options *given, fsdp_context_optio
                          options.local_rank, options.local_world_size, options.world_size);
     FSDP_TRY(resolve_machines(&options));
     if (options.threads < 0 || options.threads > FSDP__THREADS_MOST)
-        return FSDP_FAIL(FSDP_INVALID, "cannot create a context: %d threads, of 0 to %d", options.threads,
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a context: %d threads: expected 0 to %d", options.threads,
                          FSDP__THREADS_MOST);
     if (options.threads == 0)
         options.threads = fsdp__allowed_cores() / options.local_world_size;

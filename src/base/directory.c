@@ -384,11 +384,10 @@ static fsdp_status append(const fsdp__directory *in, const char *name, const cha
     if (fsdp__directory_admits(in, &info))
         return FSDP_OK;
     (void)close(fd);
-    return FSDP_FAIL(
-        FSDP_INVALID,
-        "cannot write '%s': user %u has put it there, or it has a second name, in a folder that others may "
-        "write to: remove it, or name another",
-        path, (unsigned)info.st_uid);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "cannot write '%s': user %u owns it, or it has a second name, in a folder that others may write "
+                     "to: remove it, or name another",
+                     path, (unsigned)info.st_uid);
 }
 
 fsdp_status fsdp__file_append(const char *path, int *out_fd)
@@ -515,7 +514,8 @@ static fsdp_status remove_entry(const fsdp__directory *in, const char *name, int
     if (errno != EISDIR && errno != EPERM)
         return cannot("remove", in, name);
     if (levels == 0)
-        return FSDP_FAIL(FSDP_STATE, "'%s' holds '%s', which this program has not made: it stays", in->path, name);
+        return FSDP_FAIL(FSDP_STATE, "'%s' holds '%s', which this program has not made, so it was not removed",
+                         in->path, name);
     return remove_folder(in, name, levels - 1);
 }
 

@@ -141,10 +141,10 @@ static fsdp_status check_whole(const char *path)
     (void)close(fd);
     FSDP_TRY(status);
     if (needed == 0)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load %s: it is no library of this system; install it again",
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load %s: it is not a library of this system: install it again",
                          FSDP__SHOWN_NAME(path));
     if (bytes < needed)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load %s: it is cut off, with %zu bytes of %llu; install it again",
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load %s: it is cut off, with %zu bytes of %llu: install it again",
                          FSDP__SHOWN_NAME(path), bytes, (unsigned long long)needed);
     return FSDP_OK;
 }
@@ -165,12 +165,12 @@ static fsdp_status open_plugin(const fsdp__plugin *plugin, const char *path, con
     *(void **)&table = dlsym(library, plugin->symbol);
     *out = table ? table() : NULL;
     if (!*out)
-        return FSDP_FAIL(FSDP_FORMAT, "%s is no plug-in: %s %s", FSDP__SHOWN_NAME(path),
+        return FSDP_FAIL(FSDP_FORMAT, "%s is not a plug-in: %s %s", FSDP__SHOWN_NAME(path),
                          table ? "there is nothing in its" : "it has no", plugin->symbol);
     version = *(const int *)*out;
     if (version != plugin->version)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "%s is a plug-in of another version of this program (its interface is number %d, %d is "
+                         "%s is a plug-in for another version of this program (its interface has number %d, and %d is "
                          "needed): install both from one build",
                          FSDP__SHOWN_NAME(path), version, plugin->version);
     return FSDP_OK;

@@ -154,8 +154,8 @@ static fsdp_status follow(steps *s, const char *name, int link)
         return cannot(s->walk);
     if (fsdp__is_shared(&folder) && !is_ours(&info))
         return FSDP_FAIL(FSDP_INVALID,
-                         "cannot %s '%s': '%s' in '%s' is a symbolic link of user %u, in a folder that others may "
-                         "write to, and is not followed: remove it, or name what is meant without it",
+                         "cannot %s '%s': '%s' in '%s' is a symbolic link that user %u owns, in a folder that others "
+                         "may write to, so it is not followed: remove it, or give a path without it",
                          s->walk->verb, s->walk->path, name, s->at, (unsigned)info.st_uid);
     if ((size_t)length + 1 + rest > sizeof s->rest) {
         errno = ENAMETOOLONG;

@@ -39,11 +39,12 @@ static fsdp_status check_section_name(const fsdp_checkpoint_content *content, in
 
     if (!name || !*name || strlen(name) > FSDP__SECTION_BYTES || name[strspn(name, letters)])
         return FSDP_FAIL(FSDP_INVALID,
-                         "a section of a checkpoint cannot be called '%s': at most %d letters, digits, '_' and '-'",
+                         "a section of a checkpoint cannot be called '%s': its name may have at most %d letters, "
+                         "digits, '_' and '-'",
                          name ? FSDP__SHOWN_NAME(name) : "", FSDP__SECTION_BYTES);
     for (int i = 0; i < index; i++)
         if (strcmp(content->sections[i].name, name) == 0)
-            return FSDP_FAIL(FSDP_INVALID, "a checkpoint has two sections '%s'", name);
+            return FSDP_FAIL(FSDP_INVALID, "a checkpoint has two sections called '%s'", name);
     return FSDP_OK;
 }
 
@@ -57,13 +58,13 @@ static fsdp_status check_state(const fsdp_checkpoint_section *section)
         const fsdp_state_dict_entry *entry = &section->state->entries[i];
 
         if (!is_text(entry->name))
-            return FSDP_FAIL(FSDP_INVALID, "a tensor cannot be saved under the name '%s': it is no UTF-8, or too long",
+            return FSDP_FAIL(FSDP_INVALID, "a tensor cannot be saved under the name '%s': it is not UTF-8, or too long",
                              FSDP__SHOWN_NAME(entry->name));
         fsdp__name_without_values(entry->tensor, entry->name, &meta, &unwritten);
     }
     if (meta.count > 0)
-        return FSDP_FAIL(FSDP_STATE, "section '%s' has tensors that are on the meta device and have no values: %s",
-                         section->name, fsdp__names_text(&meta));
+        return FSDP_FAIL(FSDP_STATE, "section '%s' has tensors on the meta device, without values: %s", section->name,
+                         fsdp__names_text(&meta));
     if (unwritten.count > 0)
         return FSDP_FAIL(FSDP_STATE, "section '%s' has tensors that have memory but no values yet: %s", section->name,
                          fsdp__names_text(&unwritten));
@@ -78,17 +79,18 @@ static fsdp_status check_values(const fsdp_checkpoint_content *content)
         const fsdp_checkpoint_value *value = &content->values[i];
 
         if (!is_text(value->name) || !*value->name)
-            return FSDP_FAIL(FSDP_INVALID, "value %d of a checkpoint has no name that is UTF-8", i);
+            return FSDP_FAIL(FSDP_INVALID, "value %d of a checkpoint has no name in UTF-8", i);
         if (value->type < FSDP_CHECKPOINT_INTEGER || value->type > FSDP_CHECKPOINT_TEXT)
-            return FSDP_FAIL(FSDP_INVALID, "value '%s' of a checkpoint is of no known type",
+            return FSDP_FAIL(FSDP_INVALID, "value '%s' of a checkpoint has an unknown type",
                              FSDP__SHOWN_NAME(value->name));
         if (value->type == FSDP_CHECKPOINT_TEXT && !is_text(value->text))
             return FSDP_FAIL(FSDP_INVALID,
-                             "value '%s' of a checkpoint is no UTF-8, or longer than %d bytes: put it into a file",
+                             "value '%s' of a checkpoint is not UTF-8, or longer than %d bytes: put it into a file",
                              FSDP__SHOWN_NAME(value->name), MOST_TEXT_BYTES);
         for (int j = 0; j < i; j++)
             if (strcmp(content->values[j].name, value->name) == 0)
-                return FSDP_FAIL(FSDP_INVALID, "a checkpoint has two values '%s'", FSDP__SHOWN_NAME(value->name));
+                return FSDP_FAIL(FSDP_INVALID, "a checkpoint has two values called '%s'",
+                                 FSDP__SHOWN_NAME(value->name));
     }
     return FSDP_OK;
 }
@@ -105,7 +107,7 @@ static fsdp_status check_files(const fsdp_checkpoint_content *content)
             return FSDP_FAIL(FSDP_INVALID, "file '%s' of a checkpoint has no bytes", FSDP__SHOWN_NAME(file->name));
         for (int j = 0; j < i; j++)
             if (strcmp(content->files[j].name, file->name) == 0)
-                return FSDP_FAIL(FSDP_INVALID, "a checkpoint has two files '%s'", FSDP__SHOWN_NAME(file->name));
+                return FSDP_FAIL(FSDP_INVALID, "a checkpoint has two files called '%s'", FSDP__SHOWN_NAME(file->name));
     }
     return FSDP_OK;
 }
@@ -113,9 +115,9 @@ static fsdp_status check_files(const fsdp_checkpoint_content *content)
 fsdp_status fsdp__content_check(const fsdp_checkpoint_content *content, bool first)
 {
     if (content->step < 0 || content->step >= MOST_STEPS)
-        return FSDP_FAIL(FSDP_INVALID, "a checkpoint cannot be of step %lld", (long long)content->step);
+        return FSDP_FAIL(FSDP_INVALID, "a checkpoint cannot have step %lld", (long long)content->step);
     if (content->section_count < 0 || content->value_count < 0 || content->file_count < 0)
-        return FSDP_FAIL(FSDP_INVALID, "a checkpoint cannot have fewer than no sections, values and files");
+        return FSDP_FAIL(FSDP_INVALID, "a checkpoint cannot have a negative number of sections, values or files");
     for (int i = 0; i < content->section_count; i++) {
         FSDP_TRY(check_section_name(content, i));
         FSDP_TRY(check_state(&content->sections[i]));

@@ -60,12 +60,12 @@ static fsdp_status check_source(const loader *l, const fsdp_state_dict_entry *en
 
     if (source->ndim != entry->ndim ||
         memcmp(source->shape, entry->global_shape, (size_t)entry->ndim * sizeof *source->shape) != 0)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s.%s' has shape %s, but %s is wanted",
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s.%s' has shape %s, but %s is needed",
                          l->reader->path, l->section, FSDP__SHOWN_NAME(source->name),
                          fsdp__shape_text(source->ndim, source->shape, got),
                          fsdp__shape_text(entry->ndim, entry->global_shape, wanted));
     if (source->dtype != dtype && !(fsdp_dtype_is_floating(source->dtype) && fsdp_dtype_is_floating(dtype)))
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s.%s' is %s, but %s is wanted", l->reader->path,
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s.%s' is %s, but %s is needed", l->reader->path,
                          l->section, FSDP__SHOWN_NAME(source->name), fsdp_dtype_name(source->dtype),
                          fsdp_dtype_name(dtype));
     return FSDP_OK;

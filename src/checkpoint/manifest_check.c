@@ -51,13 +51,13 @@ static fsdp_status check_place(const checker *c, const fsdp_checkpoint_tensor *t
         int64_t size = part->flat ? numel : tensor->shape[d];
 
         if (part->offset[d] > size || part->size[d] > size - part->offset[d])
-            return fsdp__manifest_wrong(c->path, tensor, "has a part outside of its shape");
+            return fsdp__manifest_wrong(c->path, tensor, "has a part outside its shape");
     }
     if (part->bytes == 0)
         return fsdp__manifest_wrong(c->path, tensor, "has an empty part");
     if (!file || part->begin < file->header_bytes || part->begin > file->bytes ||
         part->bytes > file->bytes - part->begin)
-        return fsdp__manifest_wrong(c->path, tensor, "has a part outside of its file");
+        return fsdp__manifest_wrong(c->path, tensor, "has a part outside its file");
     part->file = file->name;
     return FSDP_OK;
 }
@@ -141,8 +141,9 @@ static fsdp_status check_ranges(const checker *c, const range *ranges, int64_t c
         for (; next < count && ranges[next].rank == file->rank; next++) {
             if (ranges[next].begin != at)
                 return fsdp__manifest_wrong(c->path, ranges[next].tensor,
-                                            ranges[next].begin < at ? "shares bytes of a file with another"
-                                                                    : "has bytes in front of it that belong to none");
+                                            ranges[next].begin < at
+                                                ? "shares bytes of a file with another"
+                                                : "has bytes in front of it that belong to no tensor");
             at += ranges[next].bytes;
         }
         if (at != file->bytes)

@@ -64,7 +64,7 @@ static fsdp_status get_hex(const parser *p, const json_t *object, const char *ke
     const char *digits = json_string_value(json_object_get(object, key));
 
     if (!digits || strlen(digits) != FSDP__HEX_DIGITS || !fsdp__hex_read(digits, out))
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key '%s' is not of 16 hexadecimal digits", p->path, key);
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key '%s' does not have 16 hexadecimal digits", p->path, key);
     return FSDP_OK;
 }
 
@@ -75,7 +75,7 @@ static fsdp_status parse_value(const parser *p, const char *name, const json_t *
     fsdp_checkpoint_value value = {.name = name, .type = FSDP_CHECKPOINT_INTEGER};
 
     if (json_object_size(object) != 1)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': value '%s' is none", p->path, FSDP__SHOWN_NAME(name));
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': value '%s' is malformed", p->path, FSDP__SHOWN_NAME(name));
     if (json_object_get(object, "integer")) {
         FSDP_TRY(get_integer(p, object, "integer", INT64_MIN, INT64_MAX, &value.integer));
     } else if (json_object_get(object, "number")) {
@@ -88,7 +88,7 @@ static fsdp_status parse_value(const parser *p, const char *name, const json_t *
         value.type = FSDP_CHECKPOINT_TEXT;
         value.text = json_string_value(json_object_get(object, "text"));
         if (!value.text)
-            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': value '%s' is of no known type", p->path,
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': value '%s' has an unknown type", p->path,
                              FSDP__SHOWN_NAME(name));
     }
     return fsdp__manifest_add_value(p->m, &value);
@@ -138,7 +138,7 @@ static fsdp_status parse_blocks(const parser *p, const char *digits, fsdp__rank_
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", p->path);
     for (int64_t i = 0; i < file->block_count; i++)
         if (!fsdp__hex_read(digits + i * FSDP__HEX_DIGITS, &file->blocks[i]))
-            return damaged(p, "a checksum has no hexadecimal digits");
+            return damaged(p, "a checksum is not hexadecimal");
     return FSDP_OK;
 }
 
@@ -209,7 +209,7 @@ static fsdp_status parse_part(const parser *p, const fsdp_checkpoint_tensor *ten
         numbers[i] = json_integer_value(value);
     }
     if (numbers[0] >= p->m->world_size)
-        return fsdp__manifest_wrong(p->path, tensor, "has a part of a rank that there is not");
+        return fsdp__manifest_wrong(p->path, tensor, "has a part of a rank that does not exist");
     part->rank = (int)numbers[0];
     part->begin = (uint64_t)numbers[1];
     memcpy(part->offset, numbers + 2, (size_t)ndim * sizeof *numbers);
@@ -269,7 +269,7 @@ static fsdp_status parse_tensors(const parser *p, json_t *object)
     json_object_foreach(object, name, section)
     {
         if (strlen(name) > FSDP__SECTION_BYTES || !json_is_object(section))
-            return damaged(p, "one of its sections is none");
+            return damaged(p, "one of its sections is malformed");
         FSDP_TRY(fsdp__manifest_add_section(p->m, name, &own));
         json_object_foreach(section, tensor_name, tensor) FSDP_TRY(parse_tensor(p, own, tensor_name, tensor));
     }
@@ -286,9 +286,9 @@ static fsdp_status parse_head(const parser *p, const json_t *object)
     int64_t world = 0;
 
     if (!format || strcmp(format, FSDP__MANIFEST_FORMAT) != 0)
-        return damaged(p, "it is no manifest of a checkpoint");
+        return damaged(p, "it is not the manifest of a checkpoint");
     if (json_integer_value(json_object_get(object, "version")) != FSDP__MANIFEST_VERSION)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it is of another version of fsdp", p->path);
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it was written by another version of fsdp", p->path);
     FSDP_TRY(get_integer(p, object, "step", 0, INT64_MAX, &p->m->step));
     FSDP_TRY(get_integer(p, object, "world_size", 1, MAX_WORLD, &world));
     p->m->world_size = (int)world;

@@ -42,7 +42,7 @@ static fsdp_status join(fsdp_checkpoint_tensor *tensors, int64_t count)
         part_count += tensors[i].part_count;
         if (tensors[i].dtype != tensors[0].dtype || tensors[i].ndim != tensors[0].ndim ||
             memcmp(tensors[i].shape, tensors[0].shape, (size_t)tensors[0].ndim * sizeof *tensors[0].shape) != 0)
-            return FSDP_FAIL(FSDP_MISMATCH, "shape or dtype of tensor '%s.%s' differ between the ranks",
+            return FSDP_FAIL(FSDP_MISMATCH, "shape or dtype of tensor '%s.%s' differs between the ranks",
                              FSDP__SHOWN_NAME(tensors[0].section), FSDP__SHOWN_NAME(tensors[0].name));
     }
     parts = fsdp__calloc((size_t)part_count, sizeof *parts);

@@ -31,11 +31,11 @@ static fsdp_status check_size(const char *path, const char *name, uint64_t bytes
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
     if (stat(file, &info) != 0)
         status = FSDP_FAIL(errno == ENOENT ? FSDP_FORMAT : FSDP_IO, "cannot read '%s': %s", file,
-                           errno == ENOENT ? "the manifest lists it, and it is not there" : strerrordesc_np(errno));
+                           errno == ENOENT ? "the manifest lists it, but it is not there" : strerrordesc_np(errno));
     else if (!S_ISREG(info.st_mode))
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is no regular file", file);
+        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is not a regular file", file);
     else if ((uint64_t)info.st_size != bytes)
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has %llu bytes, and the manifest says %llu", file,
+        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has %llu bytes, but the manifest says %llu", file,
                            (unsigned long long)info.st_size, (unsigned long long)bytes);
     fsdp__free(file);
     return status;
@@ -75,7 +75,7 @@ static fsdp_status load_manifest(const char *path, fsdp__manifest *out)
     fsdp__manifest_release(out);
     if (is_out_of_reach(status))
         return fsdp_fail_prefix(status, "cannot tell whether '%s' is a whole checkpoint", path);
-    return FSDP_FAIL(status == FSDP_NOT_FOUND ? FSDP_FORMAT : status, "'%s' is no whole checkpoint: %s", path,
+    return FSDP_FAIL(status == FSDP_NOT_FOUND ? FSDP_FORMAT : status, "'%s' is not a whole checkpoint: %s", path,
                      fsdp_last_error());
 }
 
@@ -125,8 +125,8 @@ static fsdp_status best(const char *folder, int64_t *out_step)
     fsdp_checkpoint_close(reader);
     if (status == FSDP_NOT_FOUND)
         return FSDP_FAIL(status,
-                         "there is no best checkpoint in '%s': its newest, of step %lld, knows of no validation "
-                         "(validation.path or validation.share)",
+                         "there is no best checkpoint in '%s': its newest, of step %lld, was saved without a "
+                         "validation (validation.path or validation.share)",
                          folder, (long long)last);
     FSDP_TRY(status);
     if (!fsdp_checkpoint_exists(folder, step))
@@ -216,8 +216,8 @@ static fsdp_status read_small(fsdp_checkpoint_reader *r, int64_t index)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", r->path);
     status = fsdp__file_read(path, (size_t)small->bytes, &data, &bytes);
     if (status == FSDP_OK && (bytes != small->bytes || fsdp__checksum(data, bytes) != small->checksum))
-        status = FSDP_FAIL(FSDP_FORMAT, "'%s' is damaged, or was changed after the save: it does not fit its checksum",
-                           path);
+        status =
+            FSDP_FAIL(FSDP_FORMAT, "'%s' is damaged, or was changed after the save: its checksum does not fit", path);
     fsdp__free(path);
     r->small[index] = (fsdp_checkpoint_file){.name = small->name, .data = data, .bytes = bytes};
     return status;

@@ -58,8 +58,9 @@ static fsdp_status empty(fsdp_context *context, const fsdp__directory *folder, c
         status = unlink_listed(one, &m);
     fsdp__manifest_release(&m);
     if (status == FSDP_OK && !fsdp__directory_remove_empty(folder, name, one) && listed)
-        fsdp_log(context, FSDP_LOG_WARNING, "'%s/%s' holds files that were none of the checkpoint's: they stay",
-                 folder->path, name);
+        fsdp_log(context, FSDP_LOG_WARNING,
+                 "'%s/%s' holds files that do not belong to the checkpoint, so they were not removed", folder->path,
+                 name);
     return status;
 }
 
@@ -70,7 +71,7 @@ static fsdp_status check_step(const fsdp__directory *one, int64_t step)
     fsdp_status status = fsdp__manifest_load_in(one, FSDP__MANIFEST_NAME, &m);
 
     if (status == FSDP_OK && m.step != step)
-        status = FSDP_FAIL(FSDP_STATE, "'%s' is of step %lld", one->path, (long long)m.step);
+        status = FSDP_FAIL(FSDP_STATE, "'%s' is a checkpoint of step %lld", one->path, (long long)m.step);
     fsdp__manifest_release(&m);
     return status;
 }
@@ -84,7 +85,7 @@ static fsdp_status take_name(const fsdp__directory *folder, const char *name, co
     if (fsdp__directory_has(folder, gone, one))
         return fsdp__directory_sync(folder);
     FSDP_TRY(fsdp__directory_rename(folder, gone, folder, name, FSDP__RENAME_NEW));
-    return FSDP_FAIL(FSDP_STATE, "'%s/%s' has become another", folder->path, name);
+    return FSDP_FAIL(FSDP_STATE, "'%s/%s' was replaced meanwhile", folder->path, name);
 }
 
 /* Removes the checkpoint of this step, whatever its name is. */

@@ -67,7 +67,8 @@ static fsdp_status out_of_memory(void)
 static fsdp_status check_options(const fsdp_checkpoint_saver_options *options)
 {
     if (options->keep_latest_k < 0 || options->keep_every < 0)
-        return FSDP_FAIL(FSDP_INVALID, "cannot keep fewer than no checkpoints: keep_latest_k is %lld, keep_every %lld",
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot keep a negative number of checkpoints: keep_latest_k is %lld, keep_every %lld",
                          (long long)options->keep_latest_k, (long long)options->keep_every);
     return FSDP_OK;
 }
@@ -408,7 +409,7 @@ static fsdp_status finish(fsdp_checkpoint_saver *s, fsdp_status mine, int64_t *o
     apply_retention(s);
 out:
     if (status != FSDP_OK && s->published)
-        fsdp_fail_prefix(status, "the checkpoint is in '%s', but not all ranks know", s->path);
+        fsdp_fail_prefix(status, "the checkpoint is in '%s', but not all ranks know it", s->path);
     end(s);
     return status;
 }

@@ -158,7 +158,7 @@ static fsdp_status append_rank(fsdp__stage *stage, int rank)
     fsdp_status status = fsdp__manifest_load_in(&stage->scratch, scratch_name(rank, name), &of_rank);
 
     if (status == FSDP_OK && of_rank.step != stage->manifest.step)
-        status = FSDP_FAIL(FSDP_FORMAT, "'%s/%s' is of another step", stage->scratch.path, name);
+        status = FSDP_FAIL(FSDP_FORMAT, "'%s/%s' belongs to another step", stage->scratch.path, name);
     if (status == FSDP_OK)
         status = fsdp__manifest_append(&stage->manifest, &of_rank);
     fsdp__manifest_release(&of_rank);

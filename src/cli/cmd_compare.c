@@ -166,7 +166,7 @@ static fsdp_status prepare(session *s, fsdp_train_config *config, bool is_preset
     FSDP_TRY(fsdp__output_check(config, "--markdown", s->markdown));
     FSDP_TRY(fsdp__output_check(config, "--svg", s->svg));
     if (s->markdown && s->svg && strcmp(s->markdown, s->svg) == 0)
-        return FSDP_FAIL(FSDP_INVALID, "--svg: '%s' is where --markdown goes: name another", s->svg);
+        return FSDP_FAIL(FSDP_INVALID, "--svg: '%s' is the file of --markdown: name another", s->svg);
     c->figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->figures);
     c->worlds.figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->worlds.figures);
     return c->figures && c->worlds.figures ? FSDP_OK : FSDP_NO_MEMORY;
@@ -222,8 +222,7 @@ static fsdp_status refuse_others(void)
         return FSDP_OK;
     return FSDP_FAIL(
         FSDP_INVALID,
-        "compare: it starts its ranks itself, and %s has started this process as one of several: run it by "
-        "itself",
+        "compare: it starts its own ranks, but %s has started this process as one of several: run it by itself",
         started.starter);
 }
 

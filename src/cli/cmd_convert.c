@@ -322,8 +322,8 @@ static fsdp_status check_model(conversion *c)
     if (c->source.reader && !fsdp_checkpoint_file_find(c->source.reader, "config.json"))
         return c->ranks > 0 ? FSDP_OK
                             : FSDP_FAIL(FSDP_INVALID,
-                                        "'%s' has no config.json: it is of a program's own model, and can become a "
-                                        "checkpoint of other ranks (--ranks), but no Hugging Face folder",
+                                        "'%s' has no config.json: it holds a program's own model, which can become a "
+                                        "checkpoint for other ranks (--ranks), but not a Hugging Face folder",
                                         c->source.folder.path);
     FSDP_TRY(fsdp_hub_read_config(c->source.folder.path, &c->config));
     FSDP_TRY(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
@@ -362,7 +362,8 @@ static fsdp_status check_name(const char *to)
     fsdp__free(path);
     if (!among)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "'%s' has the name of a checkpoint, among checkpoints: name another folder", to);
+    return FSDP_FAIL(FSDP_INVALID, "'%s' is named like a checkpoint, and lies among checkpoints: name another folder",
+                     to);
 }
 
 static fsdp_status check_target(conversion *c)
@@ -372,8 +373,8 @@ static fsdp_status check_target(conversion *c)
     if (c->step < 0)
         c->step = c->source.reader ? fsdp_checkpoint_step(c->source.reader) : 0;
     if (fsdp_checkpoint_exists(c->to, c->step))
-        return FSDP_FAIL(FSDP_IO, "'%s/step-%lld' is there: name another folder, or another step with --step", c->to,
-                         (long long)c->step);
+        return FSDP_FAIL(FSDP_IO, "'%s/step-%lld' exists already: name another folder, or another step with --step",
+                         c->to, (long long)c->step);
     return fsdp__saves_check_free(c->to);
 }
 
@@ -455,7 +456,7 @@ static fsdp_status read_line(conversion *c, const char *ranks, const char *dtype
     if (step)
         FSDP_TRY(fsdp__args_integer("--step", step, 0, INT64_MAX, &c->step));
     if (step && !ranks)
-        return FSDP_FAIL(FSDP_INVALID, "convert: --step is of a checkpoint: give --ranks, too");
+        return FSDP_FAIL(FSDP_INVALID, "convert: --step needs --ranks: only a checkpoint has a step");
     c->ranks = (int)count;
     return dtype ? fsdp__dtype_option(dtype, &c->dtype) : FSDP_OK;
 }
@@ -472,7 +473,7 @@ int fsdp__cmd_convert(int argc, char **argv)
     if (!fsdp__take_line(&args, "convert", usage, argc, argv, &status))
         return status;
     if (args.positional_count < 2)
-        return fsdp__usage_error("convert: say from what to what: fsdp convert FROM TO");
+        return fsdp__usage_error("convert: name both folders: fsdp convert FROM TO");
     if (read_line(&c, ranks, dtype, step) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     c.from = args.positional[0];

@@ -198,7 +198,7 @@ static fsdp_status compare(comparison *c)
     FSDP_TRY(compare_lists(c));
     print_sum(c);
     if (c->unread > 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "%lld tensor%s not compared: of a dtype that is not supported",
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "%lld tensor%s not compared, because the dtype is not supported",
                          (long long)c->unread, c->unread == 1 ? " was" : "s were");
     return FSDP_OK;
 }

@@ -124,7 +124,7 @@ static fsdp_status read_line(evaluation *e)
     if (!e->path)
         return FSDP_FAIL(FSDP_INVALID, "eval: no model folder given; see 'fsdp eval --help'");
     if (!e->data)
-        return FSDP_FAIL(FSDP_INVALID, "eval: say on which data: --data FILE");
+        return FSDP_FAIL(FSDP_INVALID, "eval: no data given: --data FILE");
     FSDP_TRY(fsdp__torchrun_read("eval", &e->torchrun, &e->ranks_text));
     if (!e->rank_path)
         FSDP_TRY(fsdp__ranks_read(e->ranks_text, &e->ranks));
@@ -184,7 +184,8 @@ static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
         return fsdp_fail_prefix(status, "--data");
     e->tokens_path = cached.path;
     if (cached.made && cached.damaged)
-        (void)fsdp__failure("--data: its tokens were made anew, for the file of them was damaged: '%s'", cached.path);
+        (void)fsdp__failure("--data: its tokens were made again, because the file of them was damaged: '%s'",
+                            cached.path);
     if (cached.left_out[0])
         (void)fsdp__failure("warning: --data: %s", cached.left_out);
     return fsdp__tokens_open_own(cached.path, &e->tokens);
@@ -212,12 +213,11 @@ static fsdp_status read_text(evaluation *e)
     if (status != FSDP_OK && e->tokenizer)
         return fsdp_fail_prefix(status, "--tokenizer");
     if (status == FSDP_NOT_FOUND)
-        return FSDP_FAIL(
-            FSDP_INVALID,
-            "--data '%s' is text, and '%s' has neither a tokenizer (tokenizer.json, or vocab.json and "
-            "merges.txt) nor a vocabulary of bytes, but of %lld: give a file of its tokens, or name a tokenizer "
-            "with --tokenizer (bytes: its bytes are its tokens)",
-            e->data, e->folder.path, (long long)e->config.vocab_size);
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--data '%s' is text, but '%s' has neither a tokenizer (tokenizer.json, or vocab.json and "
+                         "merges.txt) nor a vocabulary of bytes, but one of %lld: give a file of its tokens, or name a "
+                         "tokenizer with --tokenizer (bytes: its bytes are its tokens)",
+                         e->data, e->folder.path, (long long)e->config.vocab_size);
     if (status == FSDP_OK)
         status = text.tokenizer ? tokenize(e, text.tokenizer) : open_files(e, FSDP_TOKENS_TEXT);
     fsdp__token_text_close(&text);
@@ -234,15 +234,15 @@ static fsdp_status open_data(evaluation *e)
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "--data");
     if (text > 0 && tokens > 0)
-        return FSDP_FAIL(FSDP_INVALID, "--data '%s' is %lld files of text and %lld of tokens: name one kind", e->data,
-                         (long long)text, (long long)tokens);
+        return FSDP_FAIL(FSDP_INVALID, "--data '%s' is %lld files of text and %lld of tokens: name only one kind",
+                         e->data, (long long)text, (long long)tokens);
     if (text == 0 && !e->rank_data && (e->tokenizer || e->field))
-        return FSDP_FAIL(FSDP_INVALID, "--%s is of text, and --data '%s' is tokens: leave it out",
+        return FSDP_FAIL(FSDP_INVALID, "--%s is for text, but --data '%s' is tokens: leave it out",
                          e->tokenizer ? "tokenizer" : "field", e->data);
     FSDP_TRY(text > 0 ? read_text(e) : open_files(e, e->format));
     if (fsdp_tokens_count(e->tokens) >= 2)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "--data '%s' has one token: there is none to predict from it", e->data);
+    return FSDP_FAIL(FSDP_INVALID, "--data '%s' has only one token, and none to predict from it", e->data);
 }
 
 /* Checks that there is a GPU if one was named: its text may take long to read. */

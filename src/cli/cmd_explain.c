@@ -92,15 +92,15 @@ static fsdp_status read_numbers(request *r)
     if (r->machines)
         FSDP_TRY(fsdp__args_integer("--machines", r->machines, 1, 1 << 16, &machines));
     if (machines > ranks)
-        return FSDP_FAIL(FSDP_INVALID, "--machines is %lld, more than the %lld ranks: say with -n how many there are",
+        return FSDP_FAIL(FSDP_INVALID, "--machines is %lld, more than the %lld ranks: give more ranks with -n",
                          (long long)machines, (long long)ranks);
     if (ranks % machines != 0)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "--machines is %lld, which does not divide the %lld ranks: each machine has as "
-                         "many",
-                         (long long)machines, (long long)ranks);
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "--machines is %lld, which does not divide the %lld ranks: each machine must have equally many",
+            (long long)machines, (long long)ranks);
     if (r->one_level && machines == 1)
-        return FSDP_FAIL(FSDP_INVALID, "--one-level is of several machines: give --machines");
+        return FSDP_FAIL(FSDP_INVALID, "--one-level needs several machines: give --machines");
     if (r->rank)
         FSDP_TRY(fsdp__args_integer("--rank", r->rank, 0, ranks - 1, &rank));
     r->options = (fsdp_explain_options){.world_size = (int)ranks,

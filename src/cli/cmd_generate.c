@@ -180,8 +180,8 @@ static int with_line(fsdp__continuation *c, texts *t, int argc, char **argv)
         fsdp__ranks_read(t->ranks, &ranks) != FSDP_OK)
         return fsdp__line_refuse();
     if (ranks.over_mpi && ranks.count != 1 && t->file && strcmp(t->file, "-") == 0)
-        return fsdp__usage_error("generate: --prompt-file - is standard input, and of the ranks that %s has started "
-                                 "rank 0 alone has one: name a file that all of them see",
+        return fsdp__usage_error("generate: --prompt-file - is standard input, but of the ranks that %s has started "
+                                 "only rank 0 has one: name a file that all of them see",
                                  ranks.starter);
     if ((t->file && fsdp__prompt_read("--prompt-file", t->file, &c->prompt) != FSDP_OK) ||
         (t->prompt && fsdp__prompt_copy(t->prompt, &c->prompt) != FSDP_OK) || fsdp__continuation_prepare(c) != FSDP_OK)

@@ -47,8 +47,8 @@ static fsdp_status check_restarts(const words *w)
     if (!w->restarts || strcmp(w->restarts, "0") == 0)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
-                     "run: --max-restarts is '%s', and this starts a program once: 'fsdp train --max-restarts' starts "
-                     "its ranks again, from their newest checkpoint",
+                     "run: --max-restarts is '%s', but this command starts a program once: 'fsdp train --max-restarts' "
+                     "starts its ranks again, from their newest checkpoint",
                      w->restarts);
 }
 

@@ -128,7 +128,7 @@ static fsdp_status verify_each(const char *folder)
     }
     fsdp__free(steps);
     if (count == 0)
-        return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no checkpoints: no folder named step-N", folder);
+        return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no checkpoints: it has no folder named step-N", folder);
     if (damaged > 0)
         return FSDP_FAIL(FSDP_FORMAT, "'%s': %lld of %lld checkpoints are damaged", folder, (long long)damaged,
                          (long long)count);
@@ -154,7 +154,7 @@ static void note_unread(const fsdp__tensor_source *source, char *text, size_t by
         count++;
     }
     if (count > 0)
-        snprintf(text, bytes, " but for %lld of %s%s, which %s not looked at", (long long)count, dtype,
+        snprintf(text, bytes, " but for %lld of %s%s, which %s not checked", (long long)count, dtype,
                  others ? " and others" : "", count == 1 ? "was" : "were");
 }
 

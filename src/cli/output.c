@@ -29,7 +29,7 @@ bool fsdp__output_failed(char *text, size_t text_bytes)
     if (errno)
         snprintf(text, text_bytes, "cannot write to standard output: %s%s", strerror(errno), fsdp__limit_behind(errno));
     else
-        snprintf(text, text_bytes, "cannot write to standard output: a part of it is lost");
+        snprintf(text, text_bytes, "cannot write to standard output: a part of the output is lost");
     return true;
 }
 
@@ -83,7 +83,8 @@ static fsdp_status check_place(const char *option, const place *p)
     struct stat info;
 
     if (fsdp__directory_look(&p->folder, p->name, &info) && !S_ISREG(info.st_mode))
-        return FSDP_FAIL(FSDP_IO, "%s: '%s/%s' is there and is no file: name another", option, p->folder.path, p->name);
+        return FSDP_FAIL(FSDP_IO, "%s: '%s/%s' exists and is not a file: name another", option, p->folder.path,
+                         p->name);
     if (faccessat(p->folder.fd, ".", W_OK | X_OK, 0) != 0)
         return FSDP_FAIL(FSDP_IO, "%s: cannot write '%s/%s': %s", option, p->folder.path, p->name,
                          strerrordesc_np(errno));
@@ -107,7 +108,7 @@ fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *opti
     if (!path)
         return FSDP_OK;
     if (is_standard_output(path))
-        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is standard output, to which the command itself prints: name a file",
+        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is standard output, where the command itself prints: name a file",
                          option, path);
     FSDP_TRY(find_place(option, path, &p));
     status = check_place(option, &p);

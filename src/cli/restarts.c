@@ -34,19 +34,19 @@ fsdp_status fsdp__restarts_read(fsdp__restarts *r, const fsdp_train_config *conf
         return FSDP_OK;
     if (starter)
         return FSDP_FAIL(FSDP_INVALID,
-                         "--max-restarts starts ranks again that this program has started, and %s has started these: "
-                         "it has to start them again (see docs/cluster.md)",
+                         "--max-restarts starts ranks again that this program has started, but %s has started these "
+                         "and has to start them again (see docs/cluster.md)",
                          starter);
     if (!fsdp__train_saves(config))
         return FSDP_FAIL(FSDP_INVALID,
-                         "--max-restarts goes on from the newest checkpoint, and this run writes none: %s",
+                         "--max-restarts continues from the newest checkpoint, but this run writes none: %s",
                          config->checkpoint.folder ? "checkpoint.enable is false" : "set checkpoint.folder");
     if (config->checkpoint.load_step != FSDP_CHECKPOINT_BEST)
         snprintf(step, sizeof step, "%lld", (long long)config->checkpoint.load_step);
     if (config->checkpoint.load_step != FSDP_CHECKPOINT_NEWEST)
         return FSDP_FAIL(FSDP_INVALID,
-                         "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step is %s: leave one "
-                         "of the two out",
+                         "--max-restarts continues from the newest checkpoint, but checkpoint.load_step is %s: leave "
+                         "one of the two out",
                          step);
     return FSDP_OK;
 }
@@ -175,7 +175,7 @@ static bool may_go_on(const fsdp__restarts *r, const fsdp_launch_report *report,
 /* Announces a restart. `back` is what to say about a failure that is the same as the one before. */
 static void announce(const fsdp__restarts *r, const char *reason, const char *checkpoint, const char *back, int ranks)
 {
-    char from[64] = "the start, for there is no checkpoint yet", after[48] = "before its first step";
+    char from[64] = "the start, because there is no checkpoint yet", after[48] = "before its first step";
     int64_t last = fsdp__restarts_last_step(r);
 
     if (checkpoint)
@@ -203,8 +203,9 @@ bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fs
         return give_up(reason, fsdp_last_error());
     if (r->least > 0 && is_same(r, reason)) {
         *ranks = fewer_ranks(r, config, checkpoint, before);
-        back = *ranks == before && r->least < before ? " (that failure came back, and no fewer share the batch evenly)"
-                                                     : " (that failure came back)";
+        back = *ranks == before && r->least < before
+                   ? " (that failure came back, and no smaller number of ranks divides the batch)"
+                   : " (that failure came back)";
     }
     r->done++;
     announce(r, reason, checkpoint, back, *ranks);

@@ -106,7 +106,7 @@ static fsdp_status check_converted(const spiller *s, const fsdp__spilled *item, 
         if (i < n && fsdp__first_not_finite((const char *)s->read + (size_t)i * read_size, 1, item->tensor->dtype) == 1)
             return FSDP_FAIL(
                 FSDP_INVALID,
-                "cannot convert tensor '%s': its element %lld is beyond what %s holds: take bfloat16 or float32",
+                "cannot convert tensor '%s': its element %lld is too large for %s: take bfloat16 or float32",
                 FSDP__SHOWN_NAME(item->tensor->name), (long long)(first + i), fsdp_dtype_name(item->dtype));
     }
     return FSDP_OK;

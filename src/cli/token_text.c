@@ -21,7 +21,7 @@ fsdp_status fsdp__token_text_open(const char *folder, const char *path, int64_t 
             return FSDP_OK;
         return FSDP_FAIL(FSDP_NOT_FOUND,
                          "'%s' has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and its %lld tokens "
-                         "need not be bytes: give one with --tokenizer FOLDER, or bytes, or ids with --tokens 1,2,3",
+                         "may not be bytes: give --tokenizer FOLDER or --tokenizer bytes, or ids with --tokens 1,2,3",
                          folder, (long long)vocab_size);
     }
     FSDP_TRY(fsdp_tokenizer_open(path ? path : folder, &out->tokenizer));

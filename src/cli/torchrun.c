@@ -12,12 +12,12 @@ static fsdp_status check(const char *command, const fsdp__torchrun *w)
 
     if (w->nodes && strcmp(w->nodes, "1") != 0 && strcmp(w->nodes, "1:1") != 0)
         return FSDP_FAIL(FSDP_INVALID,
-                         "%s: --nnodes is '%s', and this starts the ranks of one machine: several are started by MPI: "
-                         "mpirun -n RANKS PROGRAM, or srun",
+                         "%s: --nnodes is '%s', but this starts the ranks of one machine: for several, use MPI: mpirun "
+                         "-n RANKS PROGRAM, or srun",
                          command, w->nodes);
     if (w->node_rank && strcmp(w->node_rank, "0") != 0)
         return FSDP_FAIL(FSDP_INVALID,
-                         "%s: --node-rank is '%s', and there is one machine: expected 0; several are started by MPI: "
+                         "%s: --node-rank is '%s', but there is only one machine: expected 0; for several, use MPI: "
                          "mpirun -n RANKS PROGRAM, or srun",
                          command, w->node_rank);
     return w->port ? fsdp__args_integer("--master-port", w->port, 0, 65535, &number) : FSDP_OK;
@@ -33,14 +33,14 @@ fsdp_status fsdp__torchrun_read(const char *command, fsdp__torchrun *w, const ch
         return FSDP_OK;
     if (strcmp(per_node, "gpu") == 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "%s: --nproc-per-node is gpu, and ranks compute on the CPU: say how many, or cpu", command);
+                         "%s: --nproc-per-node is gpu, but ranks compute on the CPU: say how many, or cpu", command);
     if (strcmp(per_node, "cpu") == 0 || strcmp(per_node, "auto") == 0) {
         snprintf(w->cores, sizeof w->cores, "%d", fsdp__allowed_cores());
         per_node = w->cores;
     }
     FSDP_TRY(fsdp__args_integer("--nproc-per-node", per_node, 1, FSDP__MOST_RANKS, &count));
     if (*ranks && strcmp(*ranks, per_node) != 0)
-        return FSDP_FAIL(FSDP_INVALID, "%s: -n is %s and --nproc-per-node %s: leave one of the two out", command,
+        return FSDP_FAIL(FSDP_INVALID, "%s: -n is %s and --nproc-per-node is %s: leave one of the two out", command,
                          *ranks, per_node);
     *ranks = per_node;
     return FSDP_OK;

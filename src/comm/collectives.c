@@ -246,8 +246,8 @@ static fsdp_status check_shared(const fsdp_process_group *group, const fsdp__cal
                          group->name);
     if (!fsdp_process_group_can_share(group, FSDP_MEMORY_SHARED))
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot all_gather_coalesced in group '%s' into shared memory: not the same local ranks of "
-                         "each machine are in it",
+                         "cannot all_gather_coalesced in group '%s' into shared memory: it does not have the same "
+                         "local ranks of each machine",
                          group->name);
     return FSDP_OK;
 }

@@ -115,7 +115,7 @@ static fsdp_status check_text(const fsdp__key *key, const char *text)
     for (const char *at = text; *at; at += bytes) {
         bytes = fsdp__utf8_next(at, &character);
         if (!bytes)
-            return FSDP_FAIL(FSDP_INVALID, "%s.%s is no text in UTF-8: byte %td is 0x%02x", key->section, key->name,
+            return FSDP_FAIL(FSDP_INVALID, "%s.%s is not text in UTF-8: byte %td is 0x%02x", key->section, key->name,
                              at - text, (unsigned)(unsigned char)*at);
     }
     return FSDP_OK;

@@ -57,7 +57,7 @@ static fsdp_status refuse_references(reader *r)
 
     if (e->type == YAML_ALIAS_EVENT) {
         stand_at(r, e->start_mark);
-        return FSDP_FAIL(FSDP_FORMAT, "an alias, '*%.*s': write the value itself in its place", SHOWN_BYTES,
+        return FSDP_FAIL(FSDP_FORMAT, "an alias, '*%.*s': write the value itself instead", SHOWN_BYTES,
                          (const char *)e->data.alias.anchor);
     }
     if (e->type == YAML_SCALAR_EVENT) {
@@ -73,8 +73,9 @@ static fsdp_status refuse_references(reader *r)
     if (!anchor && !tag)
         return FSDP_OK;
     stand_at(r, e->start_mark);
-    return FSDP_FAIL(FSDP_FORMAT, "%s, '%s%.*s': a config has none, leave it out", anchor ? "an anchor" : "a tag",
-                     anchor ? "&" : "", SHOWN_BYTES, (const char *)(anchor ? anchor : tag));
+    return FSDP_FAIL(FSDP_FORMAT, "%s, '%s%.*s': a config cannot have one, so leave it out",
+                     anchor ? "an anchor" : "a tag", anchor ? "&" : "", SHOWN_BYTES,
+                     (const char *)(anchor ? anchor : tag));
 }
 
 static fsdp_status next(reader *r)
@@ -200,10 +201,10 @@ static fsdp_status read_name(reader *r, const char *section, char *name, size_t 
 {
     stand_at(r, r->event.start_mark);
     if (r->event.type != YAML_SCALAR_EVENT)
-        return FSDP_FAIL(FSDP_FORMAT, "%s%s%s stands where a name is expected", section ? section : "",
+        return FSDP_FAIL(FSDP_FORMAT, "%s%sexpected a name, not %s", section ? section : "",
                          section ? ": " : "", kind(r));
     if (r->event.data.scalar.length >= name_bytes || strlen(scalar(r)) != r->event.data.scalar.length)
-        return FSDP_FAIL(FSDP_FORMAT, "%s%s'%.*s...' is no name of a key or a section", section ? section : "",
+        return FSDP_FAIL(FSDP_FORMAT, "%s%s'%.*s...' is not the name of a key or a section", section ? section : "",
                          section ? ": " : "", SHOWN_BYTES, scalar(r));
     memcpy(name, scalar(r), r->event.data.scalar.length + 1);
     return FSDP_OK;
@@ -290,7 +291,7 @@ static fsdp_status read_stream(reader *r)
     if (r->event.type == YAML_STREAM_END_EVENT)
         return FSDP_OK;
     stand_at(r, r->event.start_mark);
-    return FSDP_FAIL(FSDP_FORMAT, "a second document begins here: a config is one");
+    return FSDP_FAIL(FSDP_FORMAT, "a second document begins here: a config has only one");
 }
 
 /* Returns whether a line may begin at `at`, by YAML's rules for line breaks. */
@@ -312,7 +313,7 @@ static fsdp_status refuse_directives(reader *r, const char *text, size_t bytes)
             r->line = 1;
             for (const char *c = text; c < at; c++)
                 r->line += *c == '\n';
-            return FSDP_FAIL(FSDP_FORMAT, "a line that begins with '%%': a config has no directives");
+            return FSDP_FAIL(FSDP_FORMAT, "a line that begins with '%%': a config cannot have directives");
         }
     return FSDP_OK;
 }
@@ -332,9 +333,8 @@ static fsdp_status refuse_toml(reader *r, const char *text, size_t bytes)
             continue;
         if (memchr(line, ':', (size_t)(stop - line)) || (*line != '[' && !memchr(line, '=', (size_t)(stop - line))))
             break;
-        return FSDP_FAIL(FSDP_FORMAT,
-                         "this is TOML, and a config is YAML: '[training]' is written 'training:', and 'steps = 10' "
-                         "below it '  steps: 10'");
+        return FSDP_FAIL(FSDP_FORMAT, "this is TOML, but a config is YAML: '[training]' is written 'training:', and "
+                                      "'steps = 10' below it '  steps: 10'");
     }
     return FSDP_OK;
 }

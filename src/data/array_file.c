@@ -10,7 +10,7 @@ static fsdp_status check_bytes(const char *path, size_t bytes, const fsdp__array
     int64_t most = expected; /* the size if no dimension were 0: strides have to fit too */
 
     if (header->ndim < 1)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds one number, and no items", path);
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds one number, and not items", path);
     for (int d = 0; d < header->ndim; d++) {
         if (__builtin_mul_overflow(most, FSDP__MAX(header->shape[d], 1), &most))
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its sizes are too large", path);

@@ -78,13 +78,13 @@ static fsdp_status check_options(const fsdp_dataset *dataset, const fsdp_data_lo
     if (options->batch_size < 1 || options->batch_size > INT64_MAX / 8 || options->workers < 0 ||
         options->workers > MOST_WORKERS)
         return FSDP_FAIL(FSDP_INVALID,
-                         "cannot make a data loader: batches of %lld items, %d workers: a batch has at least one item, "
-                         "and at most %lld, and %d workers are the most",
+                         "cannot make a data loader: batches of %lld items, %d workers: a batch has 1 to %lld items, "
+                         "and there may be at most %d workers",
                          (long long)options->batch_size, options->workers, (long long)INT64_MAX / 8, MOST_WORKERS);
     if (options->collate)
         FSDP_TRY(fsdp__fields_check(options->fields, options->field_count));
     else if (options->fields || options->field_count)
-        return FSDP_FAIL(FSDP_INVALID, "cannot make a data loader: only a collation makes fields of its own");
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a data loader: fields of its own need a collation");
     length = dataset->length(dataset->arg);
     if (length < 0 || length > INT64_MAX / 64)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a data loader: the data set has %lld items", (long long)length);

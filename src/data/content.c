@@ -11,7 +11,7 @@
 /* ---- marks ---- */
 
 #define UNPACK(command) "unpack it with '" command "'"
-#define TO_UTF8(encoding) "make UTF-8 of it with 'iconv -f " encoding " -t UTF-8'"
+#define TO_UTF8(encoding) "convert it with 'iconv -f " encoding " -t UTF-8'"
 #define TO_TEXT "write its text as .txt or .jsonl"
 #define NONE "name another file"
 
@@ -68,7 +68,7 @@ static const mark data_marks[] = {
 
 /* The mark of UTF-32 begins like that of UTF-16. */
 static const mark other_marks[] = {
-    MARK("a PDF", "make text of it with 'pdftotext'", "%PDF-"),
+    MARK("a PDF", "convert it to text with 'pdftotext'", "%PDF-"),
     MARK("a document of Microsoft Office", TO_TEXT, "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
     MARK("a program (ELF)", NONE, "\177ELF"),
     MARK("a program (Mach-O)", NONE, "\xce\xfa\xed\xfe"),
@@ -263,7 +263,7 @@ fsdp_status fsdp__content_refuse_name(const char *path, size_t bytes)
     return FSDP_FAIL(FSDP_FORMAT,
                      "cannot read '%s': its name ends in %s, but %s: it may be damaged; if it is text, take %s off its "
                      "name",
-                     path, ending, bytes ? "its first bytes are those of no such file" : "it is empty", ending);
+                     path, ending, bytes ? "no such file has its first bytes" : "it is empty", ending);
 }
 
 fsdp_status fsdp__content_refuse_data(const char *path, const void *data, size_t bytes)
@@ -327,24 +327,23 @@ fsdp_status fsdp__content_check_text(const char *path, int64_t offset, const voi
     size_t controls;
 
     if (encoding)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is UTF-16: make UTF-8 of it with 'iconv -f %s -t UTF-8'",
-                         path, encoding);
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is UTF-16: convert it with 'iconv -f %s -t UTF-8'", path,
+                         encoding);
     if (zero && is_text_among_nuls(data, bytes))
         return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot read '%s': it is no text: a NUL byte at offset %lld, in what is text otherwise: \"tr "
+                         "cannot read '%s': it is not text: a NUL byte at offset %lld, in what is text otherwise: \"tr "
                          "-d '\\000'\" takes NULs out",
                          path, at);
     if (zero)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is no text: a NUL byte at offset %lld, in what is binary",
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is not text: a NUL byte at offset %lld, in what is binary",
                          path, at);
     controls = count_controls(data, bytes);
     if (controls * 50 <= bytes || is_utf8(data, bytes))
         return FSDP_OK;
-    return FSDP_FAIL(
-        FSDP_FORMAT,
-        "cannot read '%s': it is no text: %zu of %zu bytes from offset %lld on are control characters, and "
-        "the rest is no UTF-8",
-        path, controls, bytes, (long long)offset);
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "cannot read '%s': it is not text: %zu of %zu bytes from offset %lld on are control characters, "
+                     "and the rest is not UTF-8",
+                     path, controls, bytes, (long long)offset);
 }
 
 /* Returns whether three of four bytes are ASCII, as in Latin-1 and similar encodings. */

@@ -185,16 +185,17 @@ static fsdp_status check_position(const fsdp_data_loader *loader, const fsdp_dat
     fsdp_data_position own = sampler ? fsdp__sampler_position(sampler) : loader->position;
 
     if (position->length != own.length)
-        return FSDP_FAIL(FSDP_INVALID, "cannot go on in the data: the position is of %lld items, and there are %lld",
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot continue in the data: the position was taken in %lld items, and there are %lld",
                          (long long)position->length, (long long)own.length);
     if (position->shuffle != own.shuffle || (own.shuffle && position->seed != own.seed))
         return FSDP_FAIL(FSDP_INVALID,
-                         "cannot go on in the data: the position is of items %s seed %llu, and the sampler's are %s "
-                         "seed %llu",
+                         "cannot continue in the data: the position was taken in items %s seed %llu, and the sampler's "
+                         "are %s seed %llu",
                          position->shuffle ? "shuffled with" : "in their order,", (unsigned long long)position->seed,
                          own.shuffle ? "shuffled with" : "in their order,", (unsigned long long)own.seed);
     if (position->epoch < 0 || position->items < 0 || position->items > position->length)
-        return FSDP_FAIL(FSDP_INVALID, "cannot go on in the data: item %lld of %lld in epoch %lld is none",
+        return FSDP_FAIL(FSDP_INVALID, "cannot continue in the data: there is no item %lld of %lld in epoch %lld",
                          (long long)position->items, (long long)position->length, (long long)position->epoch);
     return FSDP_OK;
 }
@@ -202,7 +203,7 @@ static fsdp_status check_position(const fsdp_data_loader *loader, const fsdp_dat
 fsdp_status fsdp_data_loader_set_position(fsdp_data_loader *loader, const fsdp_data_position *position)
 {
     if (!loader || !position)
-        return FSDP_FAIL(FSDP_INVALID, "cannot go on in the data: loader and position are required");
+        return FSDP_FAIL(FSDP_INVALID, "cannot continue in the data: loader and position are required");
     FSDP_TRY(check_position(loader, position));
     fsdp_data_loader_reset(loader);
     loader->ended = false;

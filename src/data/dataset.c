@@ -100,7 +100,8 @@ fsdp_status fsdp_dataset_from_memory(const fsdp_data_field *fields, const void *
 
     *out = (fsdp_dataset){0};
     if (!data || length < 0)
-        return FSDP_FAIL(FSDP_INVALID, "cannot make a data set: arrays are required, and a length of %lld is none",
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot make a data set: arrays are required, and a length of %lld is not possible",
                          (long long)length);
     FSDP_TRY(fsdp__fields_check(fields, field_count));
     for (int f = 0; f < field_count; f++)
@@ -127,7 +128,8 @@ static fsdp_status open_file(arrays *a, int f, const fsdp_data_file *files, fsdp
     FSDP_TRY(fsdp__file_map(files[f].path, &r->map));
     FSDP_TRY(fsdp__array_parse(files[f].path, r->map.data, r->map.bytes, &header));
     if (f > 0 && header.shape[0] != a->length)
-        return FSDP_FAIL(FSDP_MISMATCH, "'%s' has %lld items and '%s' %lld: those of one data set have equally many",
+        return FSDP_FAIL(FSDP_MISMATCH,
+                         "'%s' has %lld items and '%s' %lld: all fields of a data set must have equally many",
                          files[0].path, (long long)a->length, files[f].path, (long long)header.shape[0]);
     a->length = header.shape[0];
     *field = (fsdp_data_field){.name = files[f].name, .dtype = header.dtype, .ndim = header.ndim - 1};

@@ -108,7 +108,7 @@ static fsdp_status close_file(fsdp__documents *d)
     fsdp__text_hash hash = fsdp__text_file_hash(d->file);
 
     if (memcmp(&hash, &d->hash, sizeof hash) != 0)
-        return FSDP_FAIL(FSDP_IO, "'%s' changed while it was tokenized: start again when nothing writes to it any more",
+        return FSDP_FAIL(FSDP_IO, "'%s' changed while it was tokenized: start again when nothing writes to it",
                          d->path);
     d->done_bytes += fsdp__text_file_position(d->file);
     fsdp__text_file_close(d->file);

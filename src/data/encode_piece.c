@@ -70,8 +70,8 @@ static fsdp_status check_replaced(const job *j)
     if (bad < FEW || 4 * bad < all)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_FORMAT,
-                     "cannot read '%s': %lld of %lld bytes from offset %lld on are no UTF-8: it is in another encoding "
-                     "(make UTF-8 of it with 'iconv -f ENCODING -t UTF-8'), or packed",
+                     "cannot read '%s': %lld of %lld bytes from offset %lld on are not UTF-8: it is in another "
+                     "encoding (convert it with 'iconv -f ENCODING -t UTF-8'), or packed",
                      j->piece->path, (long long)bad, (long long)all, (long long)j->piece->offset);
 }
 
@@ -105,8 +105,8 @@ static fsdp_status encode_text(const job *j, const char *text, size_t bytes)
         status = encode(j, text, bytes);
     } else if (!j->options->replace_invalid) {
         return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot read '%s': it is no UTF-8 at offset %lld of its text (byte 0x%02x): make UTF-8 of it "
-                         "with 'iconv -f ENCODING -t UTF-8'",
+                         "cannot read '%s': it is not UTF-8 at offset %lld of its text (byte 0x%02x): convert it with "
+                         "'iconv -f ENCODING -t UTF-8'",
                          j->piece->path, (long long)offset + (long long)good, (unsigned)(unsigned char)text[good]);
     } else {
         replaced = replace_invalid(j, text, bytes, &replaced_bytes);
@@ -162,7 +162,7 @@ static fsdp_status unescape(const job *j, int64_t line, const fsdp__json_member 
     *bytes = fsdp__json_unescape(value->text, value->bytes, *out, &halves);
     if (halves == 0 || j->options->replace_invalid)
         return FSDP_OK;
-    return bad_line(j, line, "field '%s' has half a surrogate pair (as \\ud83d alone), which is no character",
+    return bad_line(j, line, "field '%s' has half a surrogate pair (as \\ud83d alone), which is not a character",
                     field_of(j));
 }
 
@@ -229,7 +229,7 @@ static fsdp_status encode_line(const job *j, int64_t line, const char *text, siz
     if (good == bytes)
         return encode_object(j, line, text, bytes);
     if (!j->options->replace_invalid)
-        return bad_line(j, line, "it is no UTF-8 at column %zu (byte 0x%02x)", good + 1,
+        return bad_line(j, line, "it is not UTF-8 at column %zu (byte 0x%02x)", good + 1,
                         (unsigned)(unsigned char)text[good]);
     replaced = replace_invalid(j, text, bytes, &bytes);
     status = replaced ? encode_object(j, line, replaced, bytes) : FSDP_NO_MEMORY;

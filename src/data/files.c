@@ -116,8 +116,8 @@ static fsdp_status check_bytes(const folder *f, const char *path, const char *na
 {
     if (f->format >= FSDP__LIST_DOCUMENTS && fsdp__text_is_packed(bytes, count))
         return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot read '%s', for its name does not say what is packed in it: if it is text, name it "
-                         ".txt or .jsonl, with .gz or .zst behind it",
+                         "cannot read '%s', because its name does not say what is packed in it: if it is text, name it "
+                         ".txt or .jsonl, followed by .gz or .zst",
                          path);
     FSDP_TRY(fsdp__content_refuse_data(path, bytes, count));
     return is_named_as_text(name) ? fsdp__content_check_text(path, 0, bytes, count) : FSDP_OK;
@@ -148,10 +148,10 @@ static fsdp_status leave_out(const folder *f, const char *path, const char *name
 
     if (status == FSDP_OK || status == FSDP_NO_MEMORY)
         return status;
-    return fsdp_fail_prefix(status,
-                            "a file of the folder '%s' would be left out; if that is meant, name the others by a "
-                            "pattern, such as '%s/*%s'",
-                            f->path, f->path, tokens ? ".bin" : ".txt");
+    return fsdp_fail_prefix(
+        status,
+        "a file of the folder '%s' would be left out: if that is meant, name the others by a pattern, such as '%s/*%s'",
+        f->path, f->path, tokens ? ".bin" : ".txt");
 }
 
 static fsdp_status take_entry(fsdp__data_files *files, folder *f, const char *name)
@@ -232,7 +232,7 @@ static fsdp_status take_matches(fsdp__data_files *files, const char *pattern)
     else if (code == GLOB_NOSPACE)
         status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot list '%s': out of memory", pattern);
     else if (code != 0)
-        status = FSDP_FAIL(FSDP_IO, "cannot list '%s': a folder of it cannot be read", pattern);
+        status = FSDP_FAIL(FSDP_IO, "cannot list '%s': a folder in it cannot be read", pattern);
     for (size_t i = 0; status == FSDP_OK && i < found.gl_pathc; i++)
         status = take(files, fsdp__strdup(found.gl_pathv[i]));
     globfree(&found);

@@ -11,7 +11,7 @@ fsdp_status fsdp__idx_parse(const char *path, const unsigned char *data, size_t 
 {
     *out = (fsdp__array_header){0};
     if (bytes < 4 || data[0] != 0 || data[1] != 0)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is no IDX file, which begins with two zeros", path);
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is not an IDX file: those begin with two zeros", path);
     switch (data[2]) {
     case 0x08:
         out->dtype = FSDP_U8;
@@ -24,14 +24,14 @@ fsdp_status fsdp__idx_parse(const char *path, const unsigned char *data, size_t 
         break;
     default:
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot read '%s': elements of kind 0x%02x at offset 2; 0x08 (unsigned byte), 0x0c (int) and "
-                         "0x0d (float) are known",
+                         "cannot read '%s': elements of kind 0x%02x at offset 2 are not supported: 0x08 (unsigned "
+                         "byte), 0x0c (int) and 0x0d (float) are",
                          path, data[2]);
     }
     out->ndim = data[3];
     if (out->ndim > FSDP_DATA_DIMS)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': %d dimensions at offset 3; %d are the most", path,
-                         out->ndim, FSDP_DATA_DIMS);
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': %d dimensions at offset 3: at most %d are supported",
+                         path, out->ndim, FSDP_DATA_DIMS);
     out->offset = 4 + 4 * (size_t)out->ndim;
     if (bytes < out->offset)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it ends in its header", path);

@@ -69,7 +69,7 @@ static fsdp_status check_length(const fsdp_tokens *tokens, const fsdp_loader_opt
     bool several;
 
     if (options->token_count < 0 || count > all)
-        return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: no %lld tokens in a stream of %lld",
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: there are no %lld tokens in a stream of %lld",
                          (long long)options->token_count, (long long)all);
     if (count >= needed)
         return FSDP_OK;
@@ -99,7 +99,7 @@ static fsdp_status check_options(const fsdp_tokens *tokens, const fsdp_loader_op
     if (options->workers < 0 || options->workers > 1024 || options->start_window < 0 || options->vocab_size < 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot make a loader: %d workers, start at window %lld, vocabulary of %lld: none may be "
-                         "negative, and 1024 workers are the most",
+                         "negative, and there may be at most 1024 workers",
                          options->workers, (long long)options->start_window, (long long)options->vocab_size);
     if (__builtin_mul_overflow(options->local_batch, (int64_t)options->world_size, &windows) ||
         __builtin_mul_overflow(windows, options->seq_len, &needed) || needed >= INT64_MAX / 64)

@@ -113,8 +113,8 @@ static fsdp_status find_dtype(const char *path, const char *descr, fsdp_dtype *o
             return FSDP_OK;
         }
     return FSDP_FAIL(FSDP_UNSUPPORTED,
-                     "cannot read '%s': its elements are '%s'; astype('float32') of NumPy, or float16, int32, int64, "
-                     "uint8, bool, makes what can be read",
+                     "cannot read '%s': its elements are '%s'; save them as float32, float16, int32, int64, uint8 or "
+                     "bool (NumPy's astype)",
                      path, fsdp__shown(descr, shown, sizeof shown));
 }
 
@@ -145,7 +145,7 @@ static fsdp_status read_entry(cursor *c, fsdp__array_header *out, bool *fortran,
     }
     skip_spaces(c);
     if (c->at < c->end && *c->at == '[')
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': its elements are records; save an array a field",
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': its elements are records: save one array for each field",
                          c->path);
     FSDP_TRY(read_string(c, descr, sizeof descr));
     return find_dtype(c->path, descr, &out->dtype);
@@ -156,7 +156,7 @@ static fsdp_status read_dictionary(cursor *c, fsdp__array_header *out, bool *for
     int seen = 0;
 
     if (!accept(c, "{"))
-        return fail(c, "is no dictionary");
+        return fail(c, "is not a dictionary");
     while (!accept(c, "}")) {
         FSDP_TRY(read_entry(c, out, fortran, &seen));
         if (accept(c, ","))
@@ -167,7 +167,7 @@ static fsdp_status read_dictionary(cursor *c, fsdp__array_header *out, bool *for
     }
     skip_spaces(c);
     if (c->at != c->end)
-        return fail(c, "goes on behind its end");
+        return fail(c, "goes on after its end");
     if (seen != (DESCR | ORDER | SHAPE))
         return fail(c, "lacks descr, fortran_order or shape");
     return FSDP_OK;
@@ -181,10 +181,11 @@ fsdp_status fsdp__npy_parse(const char *path, const unsigned char *data, size_t 
 
     *out = (fsdp__array_header){0};
     if (!fsdp__is_npy(data, bytes) || bytes < PREAMBLE)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is no .npy file", path);
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is not a .npy file", path);
     if (data[6] < 1 || data[6] > 3 || data[7] != 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': .npy version %d.%d; 1.0, 2.0 and 3.0 are known", path,
-                         data[6], data[7]);
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot read '%s': .npy version %d.%d is not supported: 1.0, 2.0 and 3.0 are", path, data[6],
+                         data[7]);
     wide = data[6] == 1 ? 2 : 4;
     if (bytes < PREAMBLE + wide)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it ends in its header", path);
@@ -199,6 +200,6 @@ fsdp_status fsdp__npy_parse(const char *path, const unsigned char *data, size_t 
     FSDP_TRY(read_dictionary(&c, out, &fortran));
     if (fortran && out->ndim > 1)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot read '%s': it lies in Fortran order; save numpy.ascontiguousarray of it", path);
+                         "cannot read '%s': it is in Fortran order: save numpy.ascontiguousarray of it", path);
     return FSDP_OK;
 }

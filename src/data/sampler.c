@@ -85,7 +85,7 @@ void fsdp_distributed_sampler_free(fsdp_distributed_sampler *sampler)
 fsdp_status fsdp_distributed_sampler_set_epoch(fsdp_distributed_sampler *sampler, int64_t epoch)
 {
     if (!sampler || epoch < 0)
-        return FSDP_FAIL(FSDP_INVALID, "cannot set the epoch of a sampler: no sampler, or epoch %lld is none",
+        return FSDP_FAIL(FSDP_INVALID, "cannot set the epoch of a sampler: no sampler, or epoch %lld is negative",
                          (long long)epoch);
     /* A position that was set is for the epoch that has not begun yet, even if the caller names that epoch again. */
     if (epoch != sampler->epoch || sampler->begun)

@@ -263,8 +263,8 @@ static fsdp_status begin_part(fsdp__text_file *f)
     }
     if (f->count == 0 || f->packing == PLAIN || find_packing(f) == f->packing)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': at offset %lld, behind %s, stand bytes that are none", f->path,
-                     (long long)fsdp__text_file_position(f), packed_name(f));
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': after %s there are other bytes, from offset %lld on", f->path,
+                     packed_name(f), (long long)fsdp__text_file_position(f));
 }
 
 /* Refuses contents that are not text, which includes data that is packed twice. */

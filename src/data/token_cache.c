@@ -151,8 +151,8 @@ static fsdp_status choose_in(const fsdp__directory *folder, char **path)
         return FSDP_OK;
     if (there && faccessat(folder->fd, ".", W_OK, AT_EACCESS) != 0)
         return FSDP_FAIL(FSDP_INVALID,
-                         "'%s' is user %u's, and only your own tokens or root's are used: copy it to a folder of "
-                         "yours, and name that (data.cache; fsdp eval: --cache), or have it given to root",
+                         "'%s' belongs to user %u, and only tokens of your own or of root are used: copy it to a "
+                         "folder of yours and name that (data.cache; fsdp eval: --cache), or let root own it",
                          *path, (unsigned)found.st_uid);
     FSDP_TRY(make_own(path));
     there = fsdp__directory_look(folder, strrchr(*path, '/') + 1, &found);
@@ -193,7 +193,7 @@ static fsdp_status open_lock(const char *path, cache_lock *lock)
     if (status == FSDP_OK && lock->fd < 0)
         status = FSDP_FAIL(
             FSDP_IO,
-            "cannot create '%s': %s: tokens of text are kept in data.cache (fsdp eval: --cache), name another folder",
+            "cannot create '%s': %s: tokens of text are kept in data.cache (fsdp eval: --cache): name another folder",
             whole, strerrordesc_np(errno));
     if (status == FSDP_OK && fstat(lock->fd, &info) != 0)
         status = fsdp__file_error("examine", whole);
@@ -285,7 +285,7 @@ static fsdp_status find_or_make(const request *r, const char *folder, fsdp__cach
     FSDP_TRY(fsdp__make_directories(folder));
     status = make(r, out);
     if (status != FSDP_OK && out->damaged)
-        return fsdp_fail_prefix(status, "the tokens in '%s' are damaged, and were to be made anew", out->path);
+        return fsdp_fail_prefix(status, "the tokens in '%s' are damaged, and could not be made again", out->path);
     return status;
 }
 

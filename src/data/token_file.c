@@ -88,14 +88,13 @@ static fsdp_status refuse_as_text(const fsdp__token_file *file)
         return FSDP_FAIL(FSDP_FORMAT,
                          "cannot read '%s' as text: it is a JSON array, and brackets and keys would be tokens "
                          "too: " FSDP__JSON_ARRAY_ADVICE
-                         ", which a tokenizer reads (data.tokenizer, fsdp tokenize); to have its bytes, name it .txt",
+                         ", which a tokenizer reads (data.tokenizer, fsdp tokenize); to use its bytes, name it .txt",
                          file->path);
     if (json)
-        return FSDP_FAIL(
-            FSDP_FORMAT,
-            "cannot read '%s' as text: it is JSON lines, and braces and keys would be tokens too: a "
-            "tokenizer reads what it holds (data.tokenizer, fsdp tokenize); to have its bytes, name it .txt",
-            file->path);
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s' as text: it is JSON lines, and braces and keys would be tokens too: a "
+                         "tokenizer reads its texts (data.tokenizer, fsdp tokenize); to use its bytes, name it .txt",
+                         file->path);
     if (header_of(file).width)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s' as text: it begins with llm.c's header of token files",
                          file->path);
@@ -110,8 +109,8 @@ static fsdp_status refuse_as_tokens(const fsdp__token_file *file)
     if (!fsdp__content_is_text(file->map.data, sniffed(file)))
         return FSDP_OK;
     return FSDP_FAIL(FSDP_FORMAT,
-                     "cannot read '%s' as uint%d tokens: its first %zu bytes are text: name it .txt, or make tokens of "
-                     "it with fsdp tokenize",
+                     "cannot read '%s' as uint%d tokens: its first %zu bytes are text: name it .txt, or turn it into "
+                     "tokens with fsdp tokenize",
                      file->path, file->width * 8, sniffed(file));
 }
 
@@ -142,9 +141,10 @@ static fsdp_status count_tokens(fsdp__token_file *file)
     size_t bytes = file->map.bytes - file->offset_bytes - file->sums.table_bytes, width = (size_t)file->width;
 
     if (bytes % width != 0)
-        return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot read '%s': %zu bytes are no whole number of %d-byte tokens (%zu left at offset %zu)",
-                         file->path, bytes, file->width, bytes % width, file->map.bytes - bytes % width);
+        return FSDP_FAIL(
+            FSDP_FORMAT,
+            "cannot read '%s': %zu bytes are not a whole number of %d-byte tokens (%zu left at offset %zu)", file->path,
+            bytes, file->width, bytes % width, file->map.bytes - bytes % width);
     file->count = (int64_t)(bytes / width);
     return FSDP_OK;
 }
@@ -200,11 +200,10 @@ static fsdp_status map_own(const char *path, fsdp__mapping *out)
 
 fsdp_status fsdp__token_file_refuse(const char *path, const struct stat *info)
 {
-    return FSDP_FAIL(
-        FSDP_INVALID,
-        "'%s' is user %u's, or has a second name, in a folder that others may write to: remove it, or name "
-        "another folder (data.cache; fsdp eval: --cache)",
-        path, (unsigned)info->st_uid);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "'%s' belongs to user %u, or has a second name, in a folder that others may write to: remove it, "
+                     "or name another folder (data.cache; fsdp eval: --cache)",
+                     path, (unsigned)info->st_uid);
 }
 
 fsdp_status fsdp__token_file_open_own(fsdp__token_file *file, const char *path)
@@ -292,7 +291,7 @@ bool fsdp__token_file_doubt(const fsdp__token_file *file, char *text, size_t tex
     if (file->width != 2 || file->offset_bytes || !every_second_is_zero(file->map.data, sniffed(file)))
         return false;
     snprintf(text, text_bytes,
-             "'%s' is read as uint16 tokens, but every second of its first %zu is 0, as if they were uint32",
+             "'%s' is read as uint16 tokens, but every second one of its first %zu is 0, as if they were uint32",
              file->path, sniffed(file) / 2);
     return true;
 }

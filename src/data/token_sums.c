@@ -103,12 +103,11 @@ fsdp_status fsdp__token_sums_compare(const fsdp__token_sums *sums, const char *p
 
     for (size_t block = begin / FSDP__SUM_BLOCK_BYTES; block * FSDP__SUM_BLOCK_BYTES < end; block++)
         if (!fits(sums, tokens, block))
-            return FSDP_FAIL(FSDP_FORMAT,
-                             "cannot read '%s': the tokens at offset %zu (a block of %d bytes) do not fit their "
-                             "checksum: the file has been damaged; in the folder of data.cache the next start makes "
-                             "it anew, elsewhere remove it",
-                             path, FSDP__TOKEN_HEADER_BYTES + block * FSDP__SUM_BLOCK_BYTES,
-                             (int)FSDP__SUM_BLOCK_BYTES);
+            return FSDP_FAIL(
+                FSDP_FORMAT,
+                "cannot read '%s': the tokens at offset %zu (a block of %d bytes) do not fit their checksum: the file "
+                "has been damaged; in the folder of data.cache the next start makes it again; elsewhere, remove it",
+                path, FSDP__TOKEN_HEADER_BYTES + block * FSDP__SUM_BLOCK_BYTES, (int)FSDP__SUM_BLOCK_BYTES);
     return FSDP_OK;
 }
 

@@ -43,7 +43,7 @@ static fsdp_status check_name(const fsdp__token_writer *w)
     fsdp_release_error(held);
     if (got == (ssize_t)sizeof header && fsdp__token_header_is_ours(header))
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "'%s' exists and is no token file that fsdp made: remove it, or name another",
+    return FSDP_FAIL(FSDP_INVALID, "'%s' exists and is not a token file that fsdp made: remove it, or name another",
                      w->path);
 }
 

@@ -217,7 +217,7 @@ static fsdp_status check_options(const fsdp_tokenizer *tokenizer, const fsdp_tok
         return FSDP_FAIL(FSDP_INVALID, "the separator between documents is empty");
     if (!o->no_eos && fsdp_tokenizer_eos(tokenizer) < 0)
         return FSDP_FAIL(FSDP_INVALID, "the tokenizer's files name no end-of-text token (eos_token), which is put "
-                                       "behind each document: ask for none");
+                                       "after each document: ask for none");
     return FSDP_OK;
 }
 
@@ -229,7 +229,8 @@ static fsdp_status spare_inputs(const fsdp__data_files *files, const char *out)
         return FSDP_OK;
     for (int64_t i = 0; i < files->count; i++)
         if (stat(files->paths[i], &input) == 0 && fsdp__same_file(&info, &input))
-            return FSDP_FAIL(FSDP_INVALID, "'%s' is one of the files that are read: name another for the tokens", out);
+            return FSDP_FAIL(FSDP_INVALID, "'%s' is one of the files that are read: name another file for the tokens",
+                             out);
     return FSDP_OK;
 }
 

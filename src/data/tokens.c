@@ -59,7 +59,7 @@ static fsdp_status open_files(fsdp_tokens *tokens, fsdp_token_format format, boo
         /* A mapping needs no descriptor, but the number of mappings is limited too. */
         if (status == FSDP_NO_MEMORY && count > 1000)
             return fsdp_fail_prefix(
-                status, "file %lld of %lld (a process may map some 65,000, see vm.max_map_count: join files)",
+                status, "file %lld of %lld (a process may map about 65,000, see vm.max_map_count: join files)",
                 (long long)i + 1, (long long)count);
         FSDP_TRY(status);
         file->first = tokens->count;
@@ -118,8 +118,8 @@ fsdp_status fsdp__tokens_check_width(const fsdp_tokens *tokens, int64_t vocab_si
     for (int64_t i = 0; vocab_size > 1 << 16 && i < tokens->file_count; i++)
         if (tokens->files[i].width_is_guess)
             return FSDP_FAIL(FSDP_FORMAT,
-                             "cannot read '%s': nothing says whether its tokens are uint16 or uint32, and uint16 does "
-                             "not hold a vocabulary of %lld: name it .u32 or .u16, or set data.dtype",
+                             "cannot read '%s': nothing says whether its tokens are uint16 or uint32, and uint16 is "
+                             "too small for a vocabulary of %lld: name it .u32 or .u16, or set data.dtype",
                              tokens->files[i].path, (long long)vocab_size);
     return FSDP_OK;
 }

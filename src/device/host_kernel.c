@@ -136,7 +136,7 @@ static fsdp_status check_apart(const fsdp__host_kernel *kernel)
                 continue;
             if (written->bytes > 0 && other->bytes > 0 && a < b + other->bytes && b < a + written->bytes)
                 return FSDP_FAIL(FSDP_INVALID,
-                                 "kernel '%s': tensor %d of the %d it is given is written, and shares a part of its "
+                                 "kernel '%s': tensor %d of the %d it is given is written, and shares some of its "
                                  "elements with tensor %d",
                                  kernel->name, i, kernel->count, j);
         }

@@ -146,7 +146,7 @@ static fsdp_status choose(const fsdp_context *context, const char *name, const f
     if (*ordinal < 0)
         *ordinal = fsdp_context_local_rank(context) % FSDP__MIN(count, (*out)->most);
     if (*ordinal >= (*out)->most)
-        return FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': ordinal %d is not below %d", name, *ordinal,
+        return FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': its number %d is not below %d", name, *ordinal,
                          (*out)->most);
     return FSDP_OK;
 }

@@ -202,7 +202,7 @@ static fsdp_status check_pair(const fsdp_event *event, const fsdp_stream *stream
     if (!event || !stream)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s: event and stream are required", what);
     if (!may_wait(stream->device->backend, event->device->backend))
-        return FSDP_FAIL(FSDP_INVALID, "cannot %s: the event is of device '%s', the stream of '%s'", what,
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s: the event belongs to device '%s', the stream to '%s'", what,
                          event->device->name, stream->device->name);
     return FSDP_OK;
 }

@@ -249,7 +249,7 @@ void fsdp__worker_close(fsdp__worker *worker)
     }
     if (worker->line->failure != FSDP_OK)
         fsdp_log(worker->stream->device->context, FSDP_LOG_ERROR,
-                 "stream freed with a failure that nobody asked for: %s", worker->line->message);
+                 "a stream was freed with a failure that nobody had asked for: %s", worker->line->message);
     line_unref(worker->line);
     worker->line = NULL;
     pthread_cond_destroy(&worker->arrived);

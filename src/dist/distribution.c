@@ -45,7 +45,7 @@ static fsdp_status check_flat(const fsdp_mesh *mesh, const fsdp_placement *place
 
     if (p->first < 0 || p->chunk < 0 || p->chunk > INT64_MAX / mesh->shape[flat])
         return FSDP_FAIL(FSDP_INVALID,
-                         "flat placement on mesh dimension '%s': a chunk of %lld, and the tensor begins at %lld",
+                         "flat placement on mesh dimension '%s': its chunk is %lld, and the tensor begins at %lld",
                          mesh->names[flat], (long long)p->chunk, (long long)p->first);
     for (int i = 0; i < mesh->ndim; i++)
         if (i != flat && placements[i].kind != FSDP_REPLICATE)

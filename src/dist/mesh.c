@@ -41,7 +41,7 @@ static fsdp_status check_sizes(int ndim, const int64_t *shape, int64_t *out)
                          FSDP_MAX_MESH_DIMS);
     for (int d = 0; d < ndim; d++) {
         if (shape[d] < 1)
-            return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: dimension %d has size %lld, it must be positive", d,
+            return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: dimension %d has size %lld: it must be positive", d,
                              (long long)shape[d]);
         if (__builtin_mul_overflow(product, shape[d], &product))
             product = INT64_MAX;
@@ -135,7 +135,7 @@ fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *sha
                                        "required");
     FSDP_TRY(check_sizes(ndim, shape, &count));
     if (count != fsdp_context_world_size(context))
-        return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh of shape %s: it has %lld ranks, the world has %d",
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh of shape %s: it has %lld ranks, and the world has %d",
                          fsdp__shape_text(ndim, shape, text), (long long)count, fsdp_context_world_size(context));
     FSDP_TRY(fsdp__mesh_new(context, ndim, shape, names, &mesh));
     for (int64_t i = 0; i < count; i++)
@@ -164,7 +164,7 @@ static fsdp_status find_self(fsdp_mesh *mesh)
             return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: the world has no rank %d", mesh->ranks[i]);
         for (int64_t j = 0; j < i; j++)
             if (mesh->ranks[j] == mesh->ranks[i])
-                return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: rank %d stands in it twice", mesh->ranks[i]);
+                return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: rank %d is in it twice", mesh->ranks[i]);
         if (mesh->ranks[i] == self)
             found = i;
     }
@@ -183,10 +183,11 @@ static fsdp_status check_group(const fsdp_mesh *mesh, int dim)
     for (int i = 0; i < mesh->shape[dim]; i++) {
         coordinates[dim] = i;
         if (fsdp_mesh_rank_at(mesh, coordinates) != fsdp_process_group_global_rank(group, i))
-            return FSDP_FAIL(FSDP_INVALID,
-                             "cannot make a mesh: group '%s' of dimension '%s' has rank %d at %d, the mesh has rank %d",
-                             fsdp_process_group_name(group), mesh->names[dim], fsdp_process_group_global_rank(group, i),
-                             i, fsdp_mesh_rank_at(mesh, coordinates));
+            return FSDP_FAIL(
+                FSDP_INVALID,
+                "cannot make a mesh: group '%s' of dimension '%s' has rank %d at %d, and the mesh has rank %d",
+                fsdp_process_group_name(group), mesh->names[dim], fsdp_process_group_global_rank(group, i), i,
+                fsdp_mesh_rank_at(mesh, coordinates));
     }
     return FSDP_OK;
 }
@@ -200,7 +201,7 @@ static fsdp_status sizes_of(fsdp_process_group *const *groups, int ndim, int64_t
         if (!groups[d])
             return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: group %d is NULL (this rank is not in it?)", d);
         if (fsdp_process_group_context(groups[d]) != fsdp_process_group_context(groups[0]))
-            return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: groups '%s' and '%s' are of two contexts",
+            return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: groups '%s' and '%s' belong to two contexts",
                              fsdp_process_group_name(groups[0]), fsdp_process_group_name(groups[d]));
         shape[d] = fsdp_process_group_size(groups[d]);
     }

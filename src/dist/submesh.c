@@ -178,10 +178,10 @@ static fsdp_status check_cut(const fsdp_mesh *mesh, int dim, int count, const in
     int64_t product = 1;
 
     if (count < 1 || mesh->ndim - 1 + count > FSDP_MAX_MESH_DIMS)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "cannot unflatten dimension '%s' of a mesh into %d: it would have %d dimensions, 1 to %d are "
-                         "possible",
-                         mesh->names[dim], count, mesh->ndim - 1 + count, FSDP_MAX_MESH_DIMS);
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "cannot unflatten dimension '%s' of a mesh into %d: it would have %d dimensions: 1 to %d are possible",
+            mesh->names[dim], count, mesh->ndim - 1 + count, FSDP_MAX_MESH_DIMS);
     for (int i = 0; i < count; i++)
         if (sizes[i] < 1 || __builtin_mul_overflow(product, sizes[i], &product))
             product = -1;

@@ -117,8 +117,8 @@ fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int ra
     fsdp_shard_map_release(&map);
     return same ? FSDP_OK
                 : FSDP_FAIL(FSDP_INVALID,
-                            "rank %d has other parameters than rank 0: a model that is explained is "
-                            "built alike on all ranks",
+                            "rank %d has other parameters than rank 0: a model that is explained must be built alike "
+                            "on all ranks",
                             rank);
 }
 

@@ -99,7 +99,7 @@ static fsdp_status check(const fsdp_explain_model *model, const fsdp__explain_so
     if (source->world_size < 1 || rank < 0 || rank >= source->world_size)
         return FSDP_FAIL(FSDP_INVALID, "cannot explain rank %d of %d", rank, source->world_size);
     if (source->machines < 1 || source->world_size % source->machines != 0)
-        return FSDP_FAIL(FSDP_INVALID, "cannot explain %d rank%s on %d machines: each has as many ranks",
+        return FSDP_FAIL(FSDP_INVALID, "cannot explain %d rank%s on %d machines: each must have equally many",
                          source->world_size, source->world_size == 1 ? "" : "s", source->machines);
     if (!model)
         return FSDP_OK;
@@ -108,7 +108,7 @@ static fsdp_status check(const fsdp_explain_model *model, const fsdp__explain_so
                                        "loss");
     if (!model->policy && c->parallelism.wrap_policy == FSDP_TRAIN_WRAP_BLOCKS &&
         c->parallelism.strategy != FSDP_TRAIN_DDP)
-        return FSDP_FAIL(FSDP_INVALID, "a model of one's own has no blocks: set parallelism.wrap_policy to root, size, "
+        return FSDP_FAIL(FSDP_INVALID, "a model of your own has no blocks: set parallelism.wrap_policy to root, size, "
                                        "class or always, or give a policy");
     return FSDP_OK;
 }
@@ -146,7 +146,7 @@ fsdp_status fsdp_explain(const fsdp_explain_model *model, const fsdp_train_confi
     fsdp_status status;
 
     if (!out)
-        return FSDP_FAIL(FSDP_INVALID, "fsdp_explain needs a place for what it finds out");
+        return FSDP_FAIL(FSDP_INVALID, "fsdp_explain needs a place for its result");
     if (!config)
         FSDP_TRY(fsdp_train_config_create(&defaults));
     e = fsdp__calloc(1, sizeof *e);
@@ -187,7 +187,7 @@ fsdp_status fsdp_explain_module(fsdp_module *module, fsdp_explanation **out)
     fsdp_status status;
 
     if (!module || !out)
-        return FSDP_FAIL(FSDP_INVALID, "fsdp_explain_module needs a module and a place for what it finds out");
+        return FSDP_FAIL(FSDP_INVALID, "fsdp_explain_module needs a module and a place for its result");
     e = fsdp__calloc(1, sizeof *e);
     status = e ? look(e, module) : FSDP_NO_MEMORY;
     if (status != FSDP_OK) {

@@ -234,7 +234,7 @@ static fsdp_status compare(const fsdp__listed_file *file, const places *p, const
     else if (waits && digest)
         FSDP_TRY(fsdp__file_digest(place, file->name, &digest));
     if (!*out_wrong && digest != file->digest)
-        *out_wrong = "has other bytes";
+        *out_wrong = "has other content";
     return FSDP_OK;
 }
 
@@ -248,7 +248,7 @@ static fsdp_status check_whole(const fsdp__journal *journal, const places *p)
         FSDP_TRY(compare(&journal->fresh.files[i], p, &wrong));
         if (wrong)
             return FSDP_FAIL(FSDP_STATE,
-                             "'%s' has not all files of the save that was interrupted: '%s' %s; remove the folder, or "
+                             "'%s' lacks files of the save that was interrupted: '%s' %s; remove the folder, or "
                              "its " FSDP__JOURNAL_NAME " to keep what is left",
                              p->folder->path, journal->fresh.files[i].name, wrong);
     }
@@ -272,7 +272,7 @@ static fsdp_status finish(const fsdp__journal *journal, const fsdp__directory *s
 static fsdp_status undo(const fsdp__journal *journal, const fsdp__directory *staging, places *p)
 {
     if (!p->fresh.path)
-        return FSDP_FAIL(FSDP_STATE, "'%s' has lost its '%s'", staging->path, FSDP__CONTENT_NAME);
+        return FSDP_FAIL(FSDP_STATE, "'%s' no longer has its '%s'", staging->path, FSDP__CONTENT_NAME);
     for (int64_t i = journal->fresh.count - 1; i >= 0; i--)
         if (!is_in(&p->fresh, journal->fresh.files[i].name))
             FSDP_TRY(move(journal->fresh.files[i].name, p->folder, &p->fresh));

@@ -69,7 +69,7 @@ static fsdp_status refuse(const char *path, const json_error_t *error)
     if (code == json_error_null_character || code == json_error_null_byte_in_key)
         return FSDP_FAIL(FSDP_FORMAT,
                          "cannot read '%s': line %d column %d: a NUL (\\u0000) in a string%s: fsdp reads no names, "
-                         "tokens or texts with one: remove what holds it",
+                         "tokens or texts that contain one: remove it",
                          path, error->line, error->column, FSDP__SHOWN_NAME(near ? near : ""));
     return FSDP_FAIL(code == json_error_out_of_memory ? FSDP_NO_MEMORY : FSDP_FORMAT,
                      "cannot read '%s': line %d column %d: %s", path, error->line, error->column,
@@ -135,13 +135,13 @@ static fsdp_status check_owner(const fsdp__directory *in, const char *name, cons
         return FSDP_OK;
     if (info->st_nlink > 1)
         return FSDP_FAIL(FSDP_INVALID,
-                         "'%s/%s' has a second name, and others may write to its folder, so it may be of another "
-                         "folder, and is not believed: remove it, or name another folder",
+                         "'%s/%s' has a second name, and others may write to its folder, so it may belong to another "
+                         "folder and is not trusted: remove it, or name another folder",
                          in->path, name);
-    return FSDP_FAIL(FSDP_INVALID,
-                     "'%s/%s' belongs to user %u, and what it says is not done to files of this user (%u): remove it, "
-                     "or name another folder",
-                     in->path, name, (unsigned)info->st_uid, (unsigned)geteuid());
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "'%s/%s' belongs to user %u, and it may not change files of this user (%u): remove it, or name another folder",
+        in->path, name, (unsigned)info->st_uid, (unsigned)geteuid());
 }
 
 static fsdp_status load(const char *path, int fd, size_t limit_bytes, int version, json_t **out)
@@ -157,7 +157,7 @@ static fsdp_status load(const char *path, int fd, size_t limit_bytes, int versio
     FSDP_TRY(status);
     if (json_integer_value(json_object_get(object, "version")) != version) {
         json_decref(object);
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it is of another version of fsdp", path);
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it was written by another version of fsdp", path);
     }
     *out = object;
     return FSDP_OK;

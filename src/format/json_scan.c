@@ -350,7 +350,7 @@ static bool scan_key(scan *s)
     if (!scan_string(s, &key))
         return false;
     if (next(s) != ':')
-        return fail(s, "no colon behind a key");
+        return fail(s, "no colon after a key");
     s->at++;
     s->is_key = s->key && s->depth == 1 && is_wanted(s, &key);
     if (s->keys && s->depth == 1)
@@ -373,7 +373,7 @@ static bool scan_ends(scan *s, bool *more)
             return !object || scan_key(s);
         }
         if (c != (object ? '}' : ']'))
-            return fail(s, object ? "no comma or '}' behind a member" : "no comma or ']' behind an element");
+            return fail(s, object ? "no comma or '}' after a member" : "no comma or ']' after an element");
         s->at++;
         s->depth--;
         if (s->is_open && s->depth == 1) {
@@ -421,7 +421,7 @@ static bool scan_text(scan *s)
             return false;
     }
     skip_spaces(s);
-    return s->at == s->end || fail(s, "text behind its end");
+    return s->at == s->end || fail(s, "text after its end");
 }
 
 /* ---- what is offered ---- */

@@ -176,7 +176,7 @@ static fsdp_status op_proto(machine *m)
 
     FSDP_TRY(take_number(m, 1, &version));
     if (version < 2 || version > 5)
-        return BAD(m, "protocol %llu is not supported: 2 to 5 are", (unsigned long long)version);
+        return BAD(m, "protocol %llu is not supported, only 2 to 5", (unsigned long long)version);
     return FSDP_OK;
 }
 
@@ -327,7 +327,7 @@ static fsdp_status op_stack_global(machine *m)
     name = top(m, 0);
     module = top(m, 1);
     if (name->kind != FSDP__PICKLE_TEXT || module->kind != FSDP__PICKLE_TEXT)
-        return BAD(m, "%s", "it asks for a name that is no text");
+        return BAD(m, "%s", "it asks for a name that is not text");
     m->stack_count -= 2;
     return find_name(m, module->text, (size_t)module->integer, name->text, (size_t)name->integer);
 }
@@ -385,7 +385,7 @@ static fsdp_status extend(machine *m, fsdp__pickle_kind kind, int64_t count)
 {
     FSDP_TRY(need(m, count + 1));
     if (top(m, count)->kind != kind)
-        return BAD(m, "items for what is no %s", kind == FSDP__PICKLE_LIST ? "list" : "dict");
+        return BAD(m, "items for something that is not a %s", kind == FSDP__PICKLE_LIST ? "list" : "dict");
     return append_top(m, m->stack[m->stack_count - 1 - count], count);
 }
 
@@ -487,7 +487,7 @@ static fsdp_status op_reduce(machine *m)
 {
     FSDP_TRY(need(m, 2));
     if (top(m, 1)->kind != FSDP__PICKLE_GLOBAL || top(m, 0)->kind != FSDP__PICKLE_TUPLE)
-        return BAD(m, "%s", "a call of what is no name, or with what is no tuple");
+        return BAD(m, "%s", "a call of something that is not a name, or with something that is not a tuple");
     if (top(m, 1)->integer != FSDP__PICKLE_ORDERED_DICT)
         return make_of(m, FSDP__PICKLE_CALL, 2);
     if (top(m, 0)->integer != 0)
@@ -536,7 +536,7 @@ static fsdp_status run(machine *m)
             return BAD(m, "%s", "it ends without a result");
         if (!opcodes[m->data[m->at]])
             return FSDP_FAIL(FSDP_UNSUPPORTED,
-                             "cannot read '%s': byte %zu of data.pkl: opcode 0x%02x is none that a state dict needs",
+                             "cannot read '%s': byte %zu of data.pkl: opcode 0x%02x is not one that a state dict needs",
                              m->path, m->at, m->data[m->at]);
         FSDP_TRY(opcodes[m->data[m->at++]](m));
     }

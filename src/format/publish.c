@@ -71,7 +71,7 @@ static bool has_come(const fsdp__publication *p)
 static fsdp_status check_new(const fsdp__publication *p)
 {
     if (p->options.only_new && has_come(p))
-        return FSDP_FAIL(FSDP_STATE, "it is there already, and is never written again: remove it first");
+        return FSDP_FAIL(FSDP_STATE, "it exists already, and is never overwritten: remove it first");
     return FSDP_OK;
 }
 
@@ -84,8 +84,8 @@ static fsdp_status check_parent(const fsdp__publication *p)
                                fsdp__same_file(&asked, &found)))
         return FSDP_OK;
     return FSDP_FAIL(FSDP_STATE,
-                     "'%s' is no longer the folder that this process holds, and nothing in it is changed: "
-                     "give that one its name back",
+                     "'%s' is no longer the folder that this process holds, so nothing in it was changed: give the "
+                     "other one its name back",
                      p->target.parent.path);
 }
 
@@ -166,9 +166,9 @@ static fsdp_status check_source(const fsdp__publication *p)
     if (!p->options.source || !exists(p))
         return FSDP_OK;
     if (fsdp__same_folder(p->options.source, p->target.folder.path))
-        return FSDP_FAIL(FSDP_INVALID, "it is the folder that is read from ('%s'): name another", p->options.source);
+        return FSDP_FAIL(FSDP_INVALID, "the files are read from this folder ('%s'): name another", p->options.source);
     if (fsdp__leads_into(p->options.source, p->target.folder.path))
-        return FSDP_FAIL(FSDP_INVALID, "it is read from, through a link in '%s': name another", p->options.source);
+        return FSDP_FAIL(FSDP_INVALID, "its files are read, through a link in '%s': name another", p->options.source);
     return FSDP_OK;
 }
 

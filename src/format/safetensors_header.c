@@ -121,7 +121,8 @@ static fsdp_status read_offsets(const header *h, const json_t *tensor, fsdp_safe
     if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(second))
         return BAD_TENSOR(h, entry->name, "%s", "data_offsets are not two whole numbers");
     if (begin < 0 || begin > end)
-        return BAD_TENSOR(h, entry->name, "data_offsets [%lld, %lld] are no range", (long long)begin, (long long)end);
+        return BAD_TENSOR(h, entry->name, "data_offsets [%lld, %lld] are not a range", (long long)begin,
+                          (long long)end);
     if ((uint64_t)end > h->data_bytes)
         return BAD_TENSOR(h, entry->name, "data_offsets [%lld, %lld] go beyond the file's %llu bytes of data",
                           (long long)begin, (long long)end, (unsigned long long)h->data_bytes);
@@ -223,11 +224,11 @@ static fsdp_status fail_other_file(const char *path, const unsigned char *data, 
     FSDP_TRY(fsdp__lfs_pointer_refuse(path, data, bytes));
     if (bytes >= 4 && memcmp(data, "PK\3\4", 4) == 0)
         return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot read '%s': it is no safetensors file but a zip archive, as torch.save writes: give "
+                         "cannot read '%s': it is not a safetensors file but a zip archive, as torch.save writes: give "
                          "it a name that ends in .bin, .pt or .pth",
                          path);
     return FSDP_FAIL(FSDP_FORMAT,
-                     "cannot read '%s': it is no safetensors file: its header does not begin with '{' at offset %d",
+                     "cannot read '%s': it is not a safetensors file: its header does not begin with '{' at offset %d",
                      path, LENGTH_BYTES);
 }
 

@@ -71,14 +71,14 @@ static fsdp_status in_the_way(const fsdp__directory *parent, const char *name, c
 
     there = fsdp__directory_look(parent, name, &info);
     if (there && !S_ISDIR(info.st_mode)) {
-        why = "is no folder";
+        why = "is not a folder";
     } else if (there && !fsdp__directory_owns(parent, &info)) {
         snprintf(user, sizeof user, "belongs to user %u", (unsigned)info.st_uid);
         why = user;
     }
     return FSDP_FAIL(FSDP_INVALID,
-                     "'%s/%s' is in the way: it is needed as a temporary folder, and %s: name another folder, or have "
-                     "it removed if no run writes there",
+                     "'%s/%s' is in the way: its name is needed for a temporary folder, and %s: name another folder, "
+                     "or remove it if no run writes there",
                      parent->path, name, why);
 }
 
@@ -158,7 +158,7 @@ static fsdp_status held(int fd)
     text[strcspn(text, "\n")] = '\0';
     for (char *c = text; *c; c++)
         *c = *c >= ' ' && *c <= '~' ? *c : '?';
-    return FSDP_FAIL(FSDP_STATE, "another run writes there: %s", *text ? text : "it does not say who it is");
+    return FSDP_FAIL(FSDP_STATE, "another run writes there: %s", *text ? text : "it does not say which");
 }
 
 static fsdp_status sign(int fd, const char *path)
@@ -227,8 +227,7 @@ static fsdp_status open_lock(const fsdp__staging *s, const char *path, int *out_
     }
     if (fd >= 0)
         close(fd);
-    return FSDP_FAIL(FSDP_INVALID, "cannot lock '%s': it is not what a run of this user's has left: remove its folder",
-                     path);
+    return FSDP_FAIL(FSDP_INVALID, "cannot lock '%s': no run of this user has left it: remove its folder", path);
 }
 
 static fsdp_status take_lock(fsdp__staging *s)
@@ -278,7 +277,8 @@ fsdp_status fsdp__staging_take(const fsdp__directory *parent, const char *name, 
     for (int i = 0; i < ATTEMPTS && status == FSDP_OK && staging.lock_fd < 0; i++)
         status = try_to_take(&staging);
     if (status == FSDP_OK && staging.lock_fd < 0)
-        status = FSDP_FAIL(FSDP_IO, "cannot lock '%s/%s': others make and remove it all the time", parent->path, name);
+        status =
+            FSDP_FAIL(FSDP_IO, "cannot lock '%s/%s': other processes keep making and removing it", parent->path, name);
     if (status == FSDP_OK) {
         *out = staging;
         return FSDP_OK;
@@ -314,8 +314,7 @@ static fsdp_status rename_folder(const fsdp__staging *s, const fsdp__directory *
     if (fsdp__directory_has(parent, name, &s->folder))
         return FSDP_OK;
     (void)fsdp__directory_rename(parent, name, &s->parent, s->name, FSDP__RENAME_NEW);
-    return FSDP_FAIL(FSDP_STATE, "'%s/%s' is another folder than the one that this run has made", s->parent.path,
-                     s->name);
+    return FSDP_FAIL(FSDP_STATE, "'%s/%s' is no longer the folder that this run has made", s->parent.path, s->name);
 }
 
 fsdp_status fsdp__staging_move(fsdp__staging *staging, const fsdp__directory *parent, const char *name)

@@ -84,7 +84,7 @@ static fsdp_status find_storage(const reader *r, value *key, fsdp__torch_tensor 
     snprintf(member, sizeof member, "%sdata/%.*s", r->file->folder, (int)key->integer, key->text);
     tensor->storage = fsdp__archive_find(r->file->archive, member);
     if (tensor->storage < 0)
-        return BAD_TENSOR(r->file, r->name, "the archive has no '%s', in which its elements should be",
+        return BAD_TENSOR(r->file, r->name, "the archive lacks '%s', which should hold its elements",
                           FSDP__SHOWN_NAME(member));
     return FSDP_OK;
 }
@@ -98,7 +98,7 @@ static fsdp_status read_storage(const reader *r, value *persistent, fsdp__torch_
 
     if (!has_kind(id, FSDP__PICKLE_TUPLE) || id->integer != 5 ||
         !text_is(fsdp__pickle_item(&r->pickle, id, 0), "storage"))
-        return BAD_TENSOR(r->file, r->name, "%s", "what it is a view of is no storage");
+        return BAD_TENSOR(r->file, r->name, "%s", "what it is a view of is not a storage");
     type = fsdp__pickle_item(&r->pickle, id, 1);
     key = fsdp__pickle_item(&r->pickle, id, 2);
     numel = fsdp__pickle_item(&r->pickle, id, 4);
@@ -111,7 +111,7 @@ static fsdp_status read_storage(const reader *r, value *persistent, fsdp__torch_
     FSDP_TRY(find_storage(r, key, tensor));
     FSDP_TRY(fsdp__archive_size(r->file->archive, tensor->storage, &held));
     if (held / tensor->element_bytes != (uint64_t)numel->integer || held % tensor->element_bytes != 0)
-        return BAD_TENSOR(r->file, r->name, "'%s' has %llu bytes, but %lld elements of %s are said to be in it",
+        return BAD_TENSOR(r->file, r->name, "'%s' has %llu bytes, but should hold %lld elements of %s",
                           FSDP__SHOWN_NAME(fsdp__archive_name(r->file->archive, tensor->storage)),
                           (unsigned long long)held, (long long)numel->integer, tensor->dtype_name);
     *out_numel = numel->integer;
@@ -124,7 +124,7 @@ static fsdp_status read_storage(const reader *r, value *persistent, fsdp__torch_
 static fsdp_status read_sizes(const reader *r, value *tuple, const char *what, int64_t *out, int *out_count)
 {
     if (!has_kind(tuple, FSDP__PICKLE_TUPLE))
-        return BAD_TENSOR(r->file, r->name, "its %s is no tuple", what);
+        return BAD_TENSOR(r->file, r->name, "its %s is not a tuple", what);
     if (tuple->integer > FSDP_MAX_DIMS)
         return BAD_TENSOR(r->file, r->name, "%lld dimensions: at most %d are supported", (long long)tuple->integer,
                           FSDP_MAX_DIMS);
@@ -165,7 +165,7 @@ static fsdp_status read_view(const reader *r, value *arguments, fsdp__torch_tens
     int strides = 0;
 
     if (arguments->integer < 4 || offset->kind != FSDP__PICKLE_INTEGER || offset->integer < 0)
-        return BAD_TENSOR(r->file, r->name, "%s", "it is made of something else than storage, offset, size and stride");
+        return BAD_TENSOR(r->file, r->name, "%s", "it is not made of storage, offset, size and stride");
     tensor->offset = offset->integer;
     FSDP_TRY(read_storage(r, fsdp__pickle_item(&r->pickle, arguments, 0), tensor, &storage_numel));
     FSDP_TRY(read_sizes(r, fsdp__pickle_item(&r->pickle, arguments, 2), "size", tensor->shape, &tensor->ndim));
@@ -185,7 +185,7 @@ static fsdp_status read_tensor(const reader *r, value *call, fsdp__torch_tensor 
             return read_view(r, arguments, tensor);
         call = name->integer == FSDP__PICKLE_REBUILD_PARAMETER ? fsdp__pickle_item(&r->pickle, arguments, 0) : NULL;
     }
-    return BAD_TENSOR(r->file, r->name, "%s", "it is no tensor: a state dict has nothing else");
+    return BAD_TENSOR(r->file, r->name, "%s", "it is not a tensor, and a state dict holds nothing else");
 }
 
 static fsdp_status add_tensor(reader *r, value *key, value *call)
@@ -194,7 +194,7 @@ static fsdp_status add_tensor(reader *r, value *key, value *call)
     fsdp__torch_file *file = r->file;
 
     if (!has_kind(key, FSDP__PICKLE_TEXT) || memchr(key->text, '\0', (size_t)key->integer))
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': byte %zu of " PICKLE_NAME ": a key that is no name",
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': byte %zu of " PICKLE_NAME ": a key that is not a name",
                          file->path, key->at);
     tensor.name = fsdp__sprintf("%.*s", (int)FSDP__MIN(key->integer, MAX_PICKLE_BYTES), key->text);
     if (!tensor.name || fsdp__grow(&file->tensors, file->count, &file->capacity, sizeof *file->tensors) != 0) {
@@ -252,7 +252,7 @@ static fsdp_status find_folder(fsdp__torch_file *file)
         file->folder[folder] = '\0';
         return FSDP_OK;
     }
-    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': a zip archive, but not of torch.save: it has no " PICKLE_NAME,
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': a zip archive, but not one of torch.save: it has no " PICKLE_NAME,
                      file->path);
 }
 
@@ -328,19 +328,16 @@ static fsdp_status check_magic(const char *path, const unsigned char *data, size
     if (bytes >= 4 && memcmp(data, "PK\3\4", 4) == 0)
         return FSDP_OK;
     if (bytes >= sizeof legacy && memcmp(data, legacy, sizeof legacy) == 0)
-        return FSDP_FAIL(
-            FSDP_UNSUPPORTED,
-            "cannot read '%s': it is in the format that torch.save had before PyTorch 1.6: load it and save "
-            "it again with a newer version, or convert it to safetensors",
-            path);
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot read '%s': it is in the format that torch.save used before PyTorch 1.6: load it and "
+                         "save it again with a newer version, or convert it to safetensors",
+                         path);
     if (bytes >= TAR_MAGIC + 5 && memcmp(data + TAR_MAGIC, "ustar", 5) == 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot read '%s': it is a tar file: unpack it, or convert its tensors to safetensors", path);
     FSDP_TRY(fsdp__lfs_pointer_refuse(path, data, bytes));
     return FSDP_FAIL(FSDP_FORMAT,
-                     "cannot read '%s': its first bytes are not those of a file of torch.save, a zip "
-                     "archive",
-                     path);
+                     "cannot read '%s': it does not begin as a file of torch.save does, which is a zip archive", path);
 }
 
 static fsdp_status check_file(const char *path)

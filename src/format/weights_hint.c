@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "format/safetensors.h"
 
-#define GET_INDEX ", and not the index that says what is in them: get that file of the model, too"
+#define GET_INDEX ", but not the index that says what is in them: get that file of the model, too"
 #define GET_OTHER ": get the model's model.safetensors, as transformers writes it"
 
 static const struct {
@@ -18,8 +18,8 @@ static const struct {
     {"pytorch_model-", ".bin", ": it has parts of a model" GET_INDEX},
     {"consolidated", "", ": its weights have the names of the model's maker" GET_OTHER},
     {"", ".gguf", ": its weights are in GGUF" GET_OTHER},
-    {"tf_model", ".h5", ": its weights are of TensorFlow" GET_OTHER},
-    {"flax_model", ".msgpack", ": its weights are of Flax" GET_OTHER},
+    {"tf_model", ".h5", ": its weights are for TensorFlow" GET_OTHER},
+    {"flax_model", ".msgpack", ": its weights are for Flax" GET_OTHER},
 };
 
 /* Returns the first entry of the table whose file exists. */

@@ -32,8 +32,9 @@ static fsdp_status add(const char *path, const char *tensor, const json_t *file,
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the file of tensor '%s' is not a string", path,
                          FSDP__SHOWN_NAME(tensor));
     if (!plain_file_name(without_here(name)))
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s' is said to be in '%s': not a plain file name",
-                         path, FSDP__SHOWN_NAME(tensor), FSDP__SHOWN_NAME(name));
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s': tensor '%s' is said to be in '%s', which is not a plain file name", path,
+                         FSDP__SHOWN_NAME(tensor), FSDP__SHOWN_NAME(name));
     name = without_here(name);
     if (fsdp__grow(&index->entries, index->count, &index->capacity, sizeof *index->entries) != 0)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
@@ -105,11 +106,9 @@ fsdp_status fsdp__index_file(const char *index_path, const char *directory, cons
     }
     for (int64_t i = 0; i < listed_count; i++)
         fsdp__names_add(&names, FSDP__SHOWN_NAME(listed[i].tensor));
-    status =
-        FSDP_FAIL(FSDP_NOT_FOUND,
-                  "there is no '%s', in which '%s' says tensor%s %s should be: get the files of the model that are "
-                  "missing",
-                  path, index_path, listed_count > 1 ? "s" : "", fsdp__names_text(&names));
+    status = FSDP_FAIL(FSDP_NOT_FOUND,
+                       "there is no '%s', in which '%s' says tensor%s %s should be: get the model's missing files",
+                       path, index_path, listed_count > 1 ? "s" : "", fsdp__names_text(&names));
     fsdp__free(path);
     return status;
 }
@@ -141,11 +140,11 @@ fsdp_status fsdp__index_check_names(const char *const *names, const char *const 
         const char *name = *(const char *const *)AT(names, stride, i);
 
         if (strcmp(name, *(const char *const *)AT(names, stride, i - 1)) == 0)
-            return FSDP_FAIL(FSDP_FORMAT,
-                             "cannot tell which tensor '%s' is meant: '%s' holds one, and so does '%s': remove it from "
-                             "one of them",
-                             FSDP__SHOWN_NAME(name), *(const char *const *)AT(files, stride, i - 1),
-                             *(const char *const *)AT(files, stride, i));
+            return FSDP_FAIL(
+                FSDP_FORMAT,
+                "cannot tell which tensor '%s' is meant: both '%s' and '%s' hold one: remove it from one of them",
+                FSDP__SHOWN_NAME(name), *(const char *const *)AT(files, stride, i - 1),
+                *(const char *const *)AT(files, stride, i));
     }
     return FSDP_OK;
 }

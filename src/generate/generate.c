@@ -45,7 +45,8 @@ static fsdp_status check(fsdp_module *module, const int32_t *tokens, const int64
     if (!(options->top_p >= 0 && options->top_p <= 1))
         return FSDP_FAIL(FSDP_INVALID, "cannot generate: top_p %g is not between 0 and 1", (double)options->top_p);
     if (options->stop_token_count < 0 || (options->stop_token_count > 0 && !options->stop_tokens))
-        return FSDP_FAIL(FSDP_INVALID, "cannot generate: %lld stop tokens are announced and not given",
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot generate: the number of stop tokens is %lld, but no list of them is given",
                          (long long)options->stop_token_count);
     return FSDP_OK;
 }

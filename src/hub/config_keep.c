@@ -212,7 +212,7 @@ static fsdp_status change_to(change *c, const char *path, json_t *now, fsdp_dtyp
     if (!before)
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
     else if (!json_equal(json_object_get(before, "model_type"), json_object_get(now, "model_type")))
-        status = FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' is that of another kind of model", path);
+        status = FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' belongs to another kind of model", path);
     if (status == FSDP_OK)
         status = add_edits(c, source, before, now);
     if (status == FSDP_OK)
@@ -269,7 +269,7 @@ fsdp_status fsdp__hub_keep_config(fsdp_context *context, const char *folder, con
     if (status == FSDP_NO_MEMORY || *out)
         return status;
     if (status != FSDP_OK)
-        fsdp_log(context, FSDP_LOG_WARNING, "keys of config.json that fsdp does not know stay behind: %s",
+        fsdp_log(context, FSDP_LOG_WARNING, "keys of config.json that fsdp does not know are not copied: %s",
                  fsdp_last_error());
     return fsdp__config_text(config, dtype, out);
 }

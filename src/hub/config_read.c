@@ -166,7 +166,7 @@ static fsdp_status read_gpt2(const fsdp__json_object *from, fsdp_model_config *o
 static fsdp_status bad_rope(const fsdp__json_object *from, const char *what)
 {
     return FSDP_FAIL(FSDP_UNSUPPORTED,
-                     "cannot use '%s': %s: supported is one kind, default, linear or llama3, in " NEWER " or " OLDER,
+                     "cannot use '%s': %s: one kind is supported, default, linear or llama3, in " NEWER " or " OLDER,
                      from->path, what);
 }
 
@@ -326,8 +326,8 @@ static fsdp_status check_window(const fsdp__json_object *from, int64_t max_seq_l
     FSDP_TRY(read_integer(from, "sliding_window", false, &window));
     if (window < max_seq_len)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot use '%s': a sliding_window of %lld in %lld positions is not supported: only null is, "
-                         "or one that holds all positions",
+                         "cannot use '%s': a sliding_window of %lld in %lld positions is not supported: it must be "
+                         "null, or hold all positions",
                          from->path, (long long)window, (long long)max_seq_len);
     return FSDP_OK;
 }
@@ -479,7 +479,7 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the config of '%s'", folder);
     if (lstat(path, &info) != 0 && errno == ENOENT) { /* neither a file nor a dangling link */
-        status = FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no config.json, which says what model it has%s", folder,
+        status = FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no config.json, which says what model it holds%s", folder,
                            fsdp__weights_hint(folder));
         goto out;
     }

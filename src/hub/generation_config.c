@@ -45,6 +45,6 @@ fsdp_status fsdp__hub_keep_generation_config(fsdp_context *context, const char *
     status = read_generation_config(folder, config, out);
     if (status == FSDP_OK || status == FSDP_NO_MEMORY)
         return status;
-    fsdp_log(context, FSDP_LOG_WARNING, "generation_config.json stays behind: %s", fsdp_last_error());
+    fsdp_log(context, FSDP_LOG_WARNING, "generation_config.json is not copied: %s", fsdp_last_error());
     return FSDP_OK;
 }

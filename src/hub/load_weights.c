@@ -55,7 +55,7 @@ static fsdp_status check_dtype(const fsdp_state_dict_entry *entry, const fsdp_we
                          FSDP__SHOWN_NAME(source->name), source->dtype_name, fsdp_dtype_name(dtype));
     if (fsdp_dtype_is_floating(dtype) && !fsdp_dtype_is_floating(source->dtype))
         return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot load '%s': tensor '%s' is %s: float32, bfloat16 or float16 is needed; quantized "
+                         "cannot load '%s': tensor '%s' is %s, but float32, bfloat16 or float16 is needed; quantized "
                          "weights are not supported",
                          source->file, FSDP__SHOWN_NAME(source->name), source->dtype_name);
     return FSDP_OK;

@@ -41,7 +41,7 @@ static const struct {
                 "wrapped"},
     {"_orig_mod.", "their names begin with what torch.compile puts before them: save the state dict of the module that "
                    "was compiled"},
-    {"language_model.", OF_ANOTHER "one that sees images, too, has its language model under 'language_model.'"},
+    {"language_model.", OF_ANOTHER "a model that also sees images keeps its language model under 'language_model.'"},
     {".experts.", OF_ANOTHER "a mixture of experts, as Mixtral"},
     {"block_sparse_moe.", OF_ANOTHER "a mixture of experts, as Mixtral"},
     {".q_norm.", OF_ANOTHER "one that normalizes queries and keys, as Qwen3"},
@@ -166,20 +166,20 @@ static void size_cause(const fsdp__mismatch *m, char *text, size_t bytes)
     long long layers = m->config->n_layers, vocab_size = m->config->vocab_size;
 
     if (m->layers != layers && m->by_keys)
-        snprintf(text, bytes, ": the model has %lld layer%s (model.n_layers), and there %s %lld", layers,
+        snprintf(text, bytes, ": the model has %lld layer%s (model.n_layers), but there %s %lld", layers,
                  layers == 1 ? "" : "s", m->layers == 1 ? "is" : "are", (long long)m->layers);
     else if (m->layers != layers)
-        snprintf(text, bytes, ": config.json says %s %lld, and there are %lld layer%s",
+        snprintf(text, bytes, ": config.json says %s %lld, but there are %lld layer%s",
                  m->config->architecture == FSDP_GPT2 ? "n_layer" : "num_hidden_layers", layers, (long long)m->layers,
                  m->layers == 1 ? "" : "s");
     else if (m->other_size)
-        snprintf(text, bytes, ": %s of a model of other sizes", m->by_keys ? "these are" : "config.json is that");
+        snprintf(text, bytes, ": %s of a model with other sizes", m->by_keys ? "these are" : "config.json is that");
     else if (m->by_keys)
-        snprintf(text, bytes, ": the model has a vocabulary of %lld (model.vocab_size), and there are %lld", vocab_size,
+        snprintf(text, bytes, ": the model has a vocabulary of %lld (model.vocab_size), but there are %lld", vocab_size,
                  (long long)m->rows);
     else
         snprintf(text, bytes,
-                 ": config.json says vocab_size %lld: where the vocabulary was resized to %lld it has to say that",
+                 ": config.json says vocab_size %lld: if the vocabulary was resized to %lld, it has to say so",
                  vocab_size, (long long)m->rows);
 }
 
@@ -194,12 +194,12 @@ static const char *cause_of(const fsdp__mismatch *m, char *text, size_t bytes)
     else if (!c)
         return text;
     else if (m->found == 0)
-        snprintf(text, bytes, ": these are no weights of a %s, or have other names",
+        snprintf(text, bytes, ": these are not the weights of a %s, or they have other names",
                  fsdp_architecture_name(c->architecture));
     else if (m->layers != c->n_layers || m->misshapen > 0)
         size_cause(m, text, bytes);
     else if (m->head && m->missing.count == 1)
-        snprintf(text, bytes, ": where the embedding is the head, too, %s",
+        snprintf(text, bytes, ": if the embedding is also the head, %s",
                  m->by_keys ? "set model.tie_word_embeddings=true" : "config.json has to say tie_word_embeddings true");
     else if (m->bias && c->architecture == FSDP_QWEN2)
         snprintf(text, bytes, ": a Qwen2 has these biases; without them it may be a llama or mistral (model_type)");
@@ -233,7 +233,7 @@ fsdp_status fsdp__mismatch_status(fsdp__mismatch *m, bool partial)
     if (m->misshapen > 0)
         append(text, sizeof text, "%s", m->shapes);
     if (m->misshapen > 1)
-        append(text, sizeof text, ", and %lld more have others", (long long)m->misshapen - 1);
+        append(text, sizeof text, ", and %lld more have other shapes", (long long)m->misshapen - 1);
     if (m->missing.count > 0 && !partial)
         append(text, sizeof text, "%s%s tensor%s %s", also(text), m->checkpoint ? "it lacks" : "no file holds",
                m->missing.count > 1 ? "s" : "", fsdp__names_text(&m->missing));

@@ -153,7 +153,7 @@ static fsdp_status copy_tokenizer(saver *s)
     status = fsdp__hub_copy_tokenizer(tokenizer, &s->staging);
     if (status == FSDP_OK || !target->rescue)
         return status;
-    fsdp_log(s->hold->context, FSDP_LOG_WARNING, "the tokenizer stays behind: %s", fsdp_last_error());
+    fsdp_log(s->hold->context, FSDP_LOG_WARNING, "the tokenizer is not copied: %s", fsdp_last_error());
     return FSDP_OK;
 }
 
@@ -336,7 +336,7 @@ static fsdp_status save(saver *s, uint64_t limit_bytes)
     FSDP_TRY_GOTO(status, fsdp_agree(s->group, publish(s)), out);
 out:
     if (status != FSDP_OK && s->published)
-        fsdp_fail_prefix(status, "the model is in '%s', but not all ranks know", s->hold->target.folder);
+        fsdp_fail_prefix(status, "the model is in '%s', but not all ranks know it", s->hold->target.folder);
     /* After success nothing is left to abandon. */
     fsdp_hub_abandon(s->hold);
     fsdp__save_plan_release(&s->plan);

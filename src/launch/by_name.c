@@ -80,11 +80,11 @@ static void warn(const waiting *w)
 {
     const fsdp__starter *s = w->starter;
 
-    fsdp__warn("rank %d of %d waits for the others, for %d s (" FSDP__JOIN_VARIABLE
-               "): it is a rank because the environment has %s=%d and %s=%d; where nobody starts the others, unset %s "
-               "and %s",
-               s->rank, s->size, w->seconds, s->rank_variable, s->rank, s->size_variable, s->size, s->rank_variable,
-               s->size_variable);
+    fsdp__warn(
+        "rank %d of %d waits for the others, for %d s (" FSDP__JOIN_VARIABLE
+        "): it is a rank because the environment has %s=%d and %s=%d; if nobody starts the others, unset %s and %s",
+        s->rank, s->size, w->seconds, s->rank_variable, s->rank, s->size_variable, s->size, s->rank_variable,
+        s->size_variable);
 }
 
 /* Returns whether one of torchrun's processes is missing. torchrun waits for all of them, too, and one that has ended
@@ -107,11 +107,11 @@ static const char *look(void *argument)
     int64_t now = fsdp__clock_ns();
 
     if (getppid() != w->parent)
-        return "the process that all ranks have as their parent has ended";
+        return "the parent process of all ranks has ended";
     if (w->arena && fsdp__board_aborted(w->arena->board))
         return "a rank has failed";
     if (is_one_missing(w, now))
-        return "one that was started beside this one has ended without joining the others";
+        return "a rank that was started beside this one has ended without joining the others";
     if (!w->warned && now - w->began_ns > FSDP__MIN(WARN_NS, half_ns(w))) {
         w->warned = true;
         warn(w);
@@ -141,7 +141,7 @@ static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, wa
     if (fsdp__board_aborted(arena->board))
         status = fsdp__board_failure(arena->board);
     if (status == FSDP_STATE)
-        status = fsdp_fail_prefix(status, "there is another rank 0, and each process needs a RANK of its own");
+        status = fsdp_fail_prefix(status, "there is another rank 0: each process needs a RANK of its own");
     *out = status == FSDP_OK ? fcntl(arena->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;
     if (status == FSDP_OK && *out < 0)
         status = FSDP_FAIL(FSDP_IO, "cannot keep the ranks' shared memory open: %s%s", strerror(errno),
@@ -166,11 +166,11 @@ fsdp_status fsdp__join_by_name(const fsdp__starter *s, const fsdp_context_option
     make_name(s, name, sizeof name);
     status = s->rank == 0 ? give(s, &handoff, &w, &fd) : fsdp__handoff_take(&handoff, &fd);
     if (status != FSDP_OK)
-        return fsdp_fail_prefix(
-            status,
-            "rank %d of %d of %s does not find the others (they must have one parent process, and a "
-            "script around the program starts it with 'exec'; " FSDP__JOIN_VARIABLE " is %d s)",
-            s->rank, s->size, s->name, w.seconds);
+        return fsdp_fail_prefix(status,
+                                "rank %d of %d of %s does not find the others (all must have the same parent process, "
+                                "so a script around the program must start it with 'exec'; " FSDP__JOIN_VARIABLE
+                                " is %d s)",
+                                s->rank, s->size, s->name, w.seconds);
     status = fsdp__shm_join(fd, true, options, out);
     close(fd);
     return status;

@@ -20,8 +20,8 @@ fsdp_status fsdp__take_standard_descriptors(unsigned *taken)
 
             fsdp__give_standard_descriptors(*taken);
             *taken = 0;
-            return FSDP_FAIL(FSDP_IO, "file descriptor %d is closed, and cannot be opened on '/dev/null': %s", fd,
-                             strerror(error));
+            return FSDP_FAIL(FSDP_IO, "file descriptor %d is closed, and '/dev/null' cannot be opened in its place: %s",
+                             fd, strerror(error));
         }
         if (opened == fd)
             *taken |= 1u << fd;

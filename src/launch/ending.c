@@ -23,8 +23,8 @@ static const char *meaning(int signal, long long oom_kills)
     switch (signal) {
     case SIGKILL:
         if (fsdp__oom_kills() > oom_kills)
-            return ": the kernel has killed for want of memory meanwhile; give the run more of it (a control group's "
-                   "limit?), or make batch, sequences or model smaller";
+            return ": meanwhile the kernel has killed a process for lack of memory; give the run more (is there a "
+                   "control group's limit?), or make batch, sequences or model smaller";
         return "";
     case SIGBUS:
         return ": a file of data or weights was cut short while it was read, or there is no room for shared memory";

@@ -156,8 +156,8 @@ static fsdp_status check_one_machine(const starter_row *row, fsdp__starter *s)
     FSDP_TRY(check_rendezvous());
     if (s->local_size < s->size)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "WORLD_SIZE is %d and LOCAL_WORLD_SIZE %d: ranks on several machines are started by MPI: "
-                         "mpirun -n %d ..., or srun",
+                         "WORLD_SIZE is %d and LOCAL_WORLD_SIZE %d: start ranks on several machines with MPI: mpirun "
+                         "-n %d ..., or srun",
                          s->size, s->local_size, s->size);
     if (s->local_rank != s->rank)
         return FSDP_FAIL(FSDP_INVALID, "LOCAL_RANK is %d, but RANK is %d, and all %d ranks are on this machine",

@@ -186,7 +186,7 @@ static void renew_guardian(supervisor *s)
         return;
     }
     fsdp__warn("somebody has killed the guardian of the ranks (process %d), and there is no other one (%s): if this "
-               "process (%d) is killed, too, what ranks have started goes on",
+               "process (%d) is killed, too, processes that the ranks have started will go on running",
                (int)killed, s->guardians > MOST_GUARDIANS ? "it was not the first" : fsdp_last_error(), (int)getpid());
 }
 

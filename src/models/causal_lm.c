@@ -147,7 +147,7 @@ fsdp_module *fsdp_model_block(fsdp_module *model, int64_t index)
     const char *name;
 
     if (index < 0 || index >= count) {
-        FSDP_FAIL(FSDP_INVALID, "no block %lld: the model has %lld", (long long)index, (long long)count);
+        FSDP_FAIL(FSDP_INVALID, "there is no block %lld: the model has %lld", (long long)index, (long long)count);
         return NULL;
     }
     return fsdp_module_child_at(as_causal_lm(model)->blocks, index, &name);

@@ -91,7 +91,7 @@ fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model,
                          fsdp__shape_text(tokens->ndim, tokens->shape, text), (long long)cache->batch);
     }
     if (tokens->shape[1] > cache->capacity - cache->length)
-        return FSDP_FAIL(FSDP_INVALID, "the cache has %lld of %lld tokens: %lld more do not fit",
+        return FSDP_FAIL(FSDP_INVALID, "the cache holds %lld of %lld tokens: %lld more do not fit",
                          (long long)cache->length, (long long)cache->capacity, (long long)tokens->shape[1]);
     if (fsdp_grad_enabled(model->context))
         return FSDP_FAIL(FSDP_STATE, "a call with a cache has no gradients: call fsdp_no_grad_begin before");

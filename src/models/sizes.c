@@ -89,7 +89,7 @@ fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *out)
         strncat(known, i ? ", " : "", sizeof known - strlen(known) - 1);
         strncat(known, presets[i].name, sizeof known - strlen(known) - 1);
     }
-    return FSDP_FAIL(FSDP_NOT_FOUND, "no model preset '%s': there are %s", name ? name : "", known);
+    return FSDP_FAIL(FSDP_NOT_FOUND, "there is no model preset '%s', only %s", name ? name : "", known);
 }
 
 /* ---- checks ---- */
@@ -137,10 +137,10 @@ static fsdp_status check_gpt2(const fsdp_model_config *c)
         return FSDP_FAIL(FSDP_INVALID, "bad model config: dim %lld is not a multiple of n_heads %lld",
                          (long long)c->dim, (long long)c->n_heads);
     if (c->head_dim != c->dim / c->n_heads)
-        return FSDP_FAIL(FSDP_INVALID, "bad model config: head_dim is %lld: GPT-2 has dim / n_heads = %lld",
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: head_dim is %lld: in GPT-2 it is dim / n_heads = %lld",
                          (long long)c->head_dim, (long long)(c->dim / c->n_heads));
     if (c->n_kv_heads != c->n_heads)
-        return FSDP_FAIL(FSDP_INVALID, "bad model config: n_kv_heads is %lld: GPT-2 has as many as n_heads, %lld",
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: n_kv_heads is %lld: in GPT-2 it is n_heads, %lld",
                          (long long)c->n_kv_heads, (long long)c->n_heads);
     return FSDP_OK;
 }
@@ -170,7 +170,7 @@ static fsdp_status check_llama(const fsdp_model_config *c)
         return FSDP_FAIL(FSDP_INVALID, "bad model config: n_heads %lld is not a multiple of n_kv_heads %lld",
                          (long long)c->n_heads, (long long)c->n_kv_heads);
     if (c->head_dim % 2 != 0)
-        return FSDP_FAIL(FSDP_INVALID, "bad model config: head_dim is %lld: rotary positions need an even one",
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: head_dim is %lld: rotary positions need an even number",
                          (long long)c->head_dim);
     if (c->architecture != FSDP_LLAMA && (c->attention_bias || c->mlp_bias))
         return FSDP_FAIL(FSDP_INVALID, "bad model config: %s is true: %s has no such biases",

@@ -191,7 +191,7 @@ static fsdp_status check_callable(const fsdp_module *module, int count)
     const fsdp_module_type *type = module ? module->type : NULL;
 
     if (!type)
-        return FSDP_FAIL(FSDP_INVALID, "cannot call no module");
+        return FSDP_FAIL(FSDP_INVALID, "cannot call a module: it is NULL");
     if (!fsdp__module_has_forward(module))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be called: it only holds modules", type->name);
     if (count < 1 && !type->without_inputs)
@@ -218,7 +218,7 @@ fsdp_status fsdp_module_call_many(fsdp_module *module, void *arg, fsdp_tensor *c
     if (!outputs || output_count < 1)
         return FSDP_FAIL(FSDP_INVALID, "%s: a call needs room for at least one output", module->type->name);
     if (!module->type->forward_many && (arg || output_count != 1))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "%s has a forward of tensors and one output alone: no forward_many",
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "%s only has a forward with tensors and one output, and no forward_many",
                          module->type->name);
     return invoke(module,
                   (fsdp__forward){module->type->forward_many ? NULL : module->type->forward, module->type->forward_many,

@@ -144,7 +144,7 @@ static bool taken(const struct fsdp__module_parts *parts, const char *name)
 static fsdp_status check_name(const fsdp_module *module, const char *name, char **out)
 {
     if (!name || !*name || strchr(name, '.'))
-        return FSDP_FAIL(FSDP_INVALID, "'%s' is no name for a part of %s: it is empty or has a dot", name ? name : "",
+        return FSDP_FAIL(FSDP_INVALID, "'%s' cannot name a part of %s: it is empty or has a dot", name ? name : "",
                          module->type->name);
     if (taken(module->parts, name))
         return FSDP_FAIL(FSDP_INVALID, "%s has a part called '%s' already", module->type->name, name);
@@ -191,7 +191,7 @@ fail:
 fsdp_status fsdp_module_tie_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_tensor *parameter)
 {
     if (!parameter)
-        return FSDP_FAIL(FSDP_INVALID, "cannot tie '%s' of %s to no parameter", name, module->type->name);
+        return FSDP_FAIL(FSDP_INVALID, "cannot tie '%s' of %s: the parameter is NULL", name, module->type->name);
     FSDP_TRY(append_parameter(module, name, slot, (fsdp_init){.kind = FSDP_INIT_ZEROS}, true));
     *slot = fsdp_tensor_ref(parameter);
     return FSDP_OK;

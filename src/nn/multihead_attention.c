@@ -164,12 +164,12 @@ static bool check_inputs(const multihead_attention *m, fsdp_tensor *const *input
             return false;
         }
     if (masks->causal && (masks->key_padding || masks->attention)) {
-        FSDP_FAIL(FSDP_UNSUPPORTED, "causal together with a mask: put what is later into the mask");
+        FSDP_FAIL(FSDP_UNSUPPORTED, "causal together with a mask: mask out later positions in it");
         return false;
     }
     if (masks->causal && count == 3 &&
         fsdp_tensor_shape(inputs[0])[m->batch_first] != fsdp_tensor_shape(inputs[1])[m->batch_first]) {
-        FSDP_FAIL(FSDP_INVALID, "causal of queries and keys that are not equally many");
+        FSDP_FAIL(FSDP_INVALID, "causal with different numbers of queries and keys");
         return false;
     }
     return true;

@@ -174,7 +174,8 @@ static fsdp_status check_grads(const fsdp__backward_call *c, fsdp_tensor *const 
         if (!before[i] != !now[i])
             return !now[i] && fsdp_last_status() != FSDP_OK
                        ? fsdp_last_status()
-                       : FSDP_FAIL(FSDP_INVALID, "a hook of %s replaced gradient %d with nothing, or nothing with one",
+                       : FSDP_FAIL(FSDP_INVALID,
+                                   "a hook of %s replaced gradient %d with nothing, or nothing with a gradient",
                                    c->module->type->name, i);
     return FSDP_OK;
 }

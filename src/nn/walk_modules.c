@@ -243,7 +243,7 @@ int64_t fsdp_module_child_count(const fsdp_module *module)
 fsdp_module *fsdp_module_child_at(const fsdp_module *module, int64_t index, const char **name)
 {
     if (index < 0 || index >= module->parts->child_count) {
-        FSDP_FAIL(FSDP_NOT_FOUND, "%s has %lld children, no number %lld", module->type->name,
+        FSDP_FAIL(FSDP_NOT_FOUND, "%s has %lld children: there is none with number %lld", module->type->name,
                   (long long)module->parts->child_count, (long long)index);
         return NULL;
     }

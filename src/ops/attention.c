@@ -38,8 +38,8 @@ static bool set_options(const char *op, fsdp__attention_forward_args *args, cons
     args->causal = options && options->causal;
     args->scale = options && options->scale != 0 ? options->scale : 1.0f / sqrtf((float)args->head_dim);
     if (args->causal && args->kv_time < args->q_time) {
-        FSDP_FAIL(FSDP_INVALID, "%s: causal with %lld queries and only %lld keys: the first queries see nothing", op,
-                  (long long)args->q_time, (long long)args->kv_time);
+        FSDP_FAIL(FSDP_INVALID, "%s: causal with %lld queries and only %lld keys: the first queries would see nothing",
+                  op, (long long)args->q_time, (long long)args->kv_time);
         return false;
     }
     return true;

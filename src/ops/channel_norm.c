@@ -168,7 +168,7 @@ static bool check_statistics(fsdp_tensor *x, const fsdp_batch_norm_options *o)
         !check_running(x, "running variance", o->running_var))
         return false;
     if (!o->running_mean != !o->running_var) {
-        FSDP_FAIL(FSDP_INVALID, "batch_norm: running mean and running variance are given both or neither");
+        FSDP_FAIL(FSDP_INVALID, "batch_norm: give both running mean and running variance, or neither");
         return false;
     }
     if (o->running_mean && o->running_mean->dtype != o->running_var->dtype)

@@ -14,7 +14,7 @@ static fsdp_tensor *take_index(const char *op, fsdp_tensor *index, int64_t limit
     if (index->dtype != FSDP_I32 && index->dtype != FSDP_I64)
         return fsdp__op_bad(op, "index", "int32 or int64", index);
     if (limit > INT32_MAX) {
-        FSDP_FAIL(FSDP_UNSUPPORTED, "%s: a dimension of %lld elements: at most %d have an index", op, (long long)limit,
+        FSDP_FAIL(FSDP_UNSUPPORTED, "%s: a dimension of %lld elements: at most %d can be indexed", op, (long long)limit,
                   INT32_MAX);
         return NULL;
     }

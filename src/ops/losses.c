@@ -12,7 +12,7 @@ static fsdp_tensor *reduced(const char *op, fsdp_tensor *loss, fsdp_loss_reducti
     case FSDP_LOSS_NONE:
         return loss;
     }
-    FSDP_FAIL(FSDP_INVALID, "%s: no reduction has the number %d", op, (int)reduction);
+    FSDP_FAIL(FSDP_INVALID, "%s: there is no reduction with number %d", op, (int)reduction);
     return NULL;
 }
 

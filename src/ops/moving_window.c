@@ -17,8 +17,8 @@ bool fsdp__window_make(const char *op, const int64_t kernel[2], const int64_t st
             out->kernel[i] <= MOST && out->stride[i] <= MOST && out->padding[i] <= MOST && out->dilation[i] <= MOST)
             continue;
         FSDP_FAIL(FSDP_INVALID,
-                  "%s: kernel %lld, stride %lld, padding %lld and dilation %lld: all but the padding are at least 1, "
-                  "and the padding at least 0",
+                  "%s: kernel %lld, stride %lld, padding %lld and dilation %lld: the padding must be at least 0, all "
+                  "others at least 1",
                   op, (long long)out->kernel[i], (long long)out->stride[i], (long long)out->padding[i],
                   (long long)out->dilation[i]);
         return false;

@@ -113,7 +113,7 @@ fsdp_tensor *fsdp_adaptive_avg_pool2d(fsdp_tensor *x, int64_t height, int64_t wi
     s.out[1] = width ? width : x->shape[3];
     if (s.out[0] < 1 || s.out[1] < 1) {
         FSDP_FAIL(FSDP_INVALID,
-                  "adaptive_avg_pool2d: a result of %lld x %lld: both are at least 1, or 0 for the input's",
+                  "adaptive_avg_pool2d: a result of %lld x %lld: both must be at least 1, or 0 to take the input's",
                   (long long)height, (long long)width);
         return NULL;
     }

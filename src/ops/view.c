@@ -75,7 +75,7 @@ fsdp_tensor *fsdp_permute(fsdp_tensor *x, int ndim, const int *dims)
             seen[to[d]] = true;
     }
     if (!fits) {
-        FSDP_FAIL(FSDP_INVALID, "permute: the %d dimensions given are not those of %s, each once", ndim,
+        FSDP_FAIL(FSDP_INVALID, "permute: the %d dimensions are not those of %s, each named once", ndim,
                   fsdp__shape_text(x->ndim, x->shape, text));
         return NULL;
     }

@@ -72,7 +72,9 @@ fsdp_status fsdp_grad_scaler_create(fsdp_process_group *group, const fsdp_grad_s
 
     *out = NULL;
     if (!group)
-        return FSDP_FAIL(FSDP_INVALID, "a gradient scaler needs the ranks that decide together: fsdp_world(context)");
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "a gradient scaler needs the group of ranks that decide together, such as fsdp_world(context)");
     FSDP_TRY(check_state(&initial));
     scaler = fsdp__calloc(1, sizeof *scaler);
     if (!scaler)
@@ -280,7 +282,7 @@ static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optim
 
     FSDP_KEEP_FIRST(status, share(scaler, &all, &said));
     if (status == FSDP_OK && said >= FAILED)
-        status = FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: rank %d has failed to, its own error says why",
+        status = FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: rank %d could not, and its own error says why",
                            fsdp_process_group_global_rank(scaler->group, said - FAILED));
     if (status == FSDP_OK)
         status = multiply(&all, (float)(1.0 / scaler->state.scale));
@@ -299,7 +301,9 @@ fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *o
     if (!scaler || !optimizer)
         return FSDP_FAIL(FSDP_INVALID, "cannot unscale gradients: scaler and optimizer are required");
     if (known && known->stage == UNSCALED)
-        return FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: they have been since the last update of the scaler");
+        return FSDP_FAIL(
+            FSDP_STATE,
+            "cannot unscale gradients: they have been unscaled already since the last update of the scaler");
     if (known)
         return FSDP_FAIL(FSDP_STATE, "cannot unscale gradients after the step: call fsdp_grad_scaler_update");
     FSDP_TRY(unscale(scaler, optimizer));

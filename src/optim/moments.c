@@ -36,7 +36,7 @@ static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **
     if (!distribution || !has_shape(*moment, distribution->ndim, distribution->global_shape))
         return FSDP_FAIL(
             FSDP_STATE,
-            "cannot optimize '%s': its shape is %s but its state was made for shape %s; make a new optimizer",
+            "cannot optimize '%s': its shape is %s, but its state was made for shape %s: make a new optimizer",
             param->name, fsdp__shape_text(param->tensor->ndim, param->tensor->shape, shape),
             fsdp__shape_text((*moment)->ndim, (*moment)->shape, made_for));
     FSDP_TRY(fsdp_distribute_tensor(*moment, distribution->mesh, distribution->placements, &rows));

@@ -20,14 +20,14 @@ fsdp_adam_options fsdp_adam_options_default(void)
 static fsdp_status check_at_least_zero(const char *name, double value)
 {
     if (!(value >= 0 && value <= INFINITY))
-        return FSDP_FAIL(FSDP_INVALID, "optimizer option %s is %g, it must not be negative", name, value);
+        return FSDP_FAIL(FSDP_INVALID, "optimizer option %s is %g: it must not be negative", name, value);
     return FSDP_OK;
 }
 
 static fsdp_status check_beta(const char *name, double value)
 {
     if (!(value >= 0 && value < 1))
-        return FSDP_FAIL(FSDP_INVALID, "optimizer option %s is %g, it must be at least 0 and below 1", name, value);
+        return FSDP_FAIL(FSDP_INVALID, "optimizer option %s is %g: it must be at least 0 and below 1", name, value);
     return FSDP_OK;
 }
 
@@ -58,7 +58,7 @@ static fsdp_status check_sgd(const fsdp_sgd_options *options)
         return FSDP_FAIL(FSDP_INVALID, "nesterov needs momentum over 0 and dampening 0, not %g and %g",
                          options->momentum, options->dampening);
     if (!isfinite(options->dampening))
-        return FSDP_FAIL(FSDP_INVALID, "optimizer option dampening is %g, it must be finite", options->dampening);
+        return FSDP_FAIL(FSDP_INVALID, "optimizer option dampening is %g: it must be finite", options->dampening);
     return FSDP_OK;
 }
 
@@ -77,12 +77,13 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
                          name);
     if (fsdp__leaf_is_part(tensor))
         return FSDP_FAIL(FSDP_STATE,
-                         "cannot optimize '%s': it is a part of a flat parameter, which has its gradient: make the "
+                         "cannot optimize '%s': it is a part of a flat parameter, which has the gradient: make the "
                          "optimizer of fsdp_module_parameters after wrapping, or wrap with original parameters",
                          name);
     if (tensor->storage->kind == FSDP_MEMORY_UNSHARDED_PARAMETER)
         return FSDP_FAIL(FSDP_STATE,
-                         "cannot optimize '%s': it is gathered now and will be gone; reshard its module first", name);
+                         "cannot optimize '%s': it is gathered now and will be released: reshard its module first",
+                         name);
     if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(tensor)))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot optimize '%s': it is %s, which is not floating", name,
                          fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
@@ -103,11 +104,10 @@ static fsdp_status check_against(const fsdp__optimizer_group *group, int number,
         if (group->params[i].tensor == added->tensor)
             return FSDP_FAIL(FSDP_INVALID, "cannot optimize '%s' twice: it %s", added->name, place);
         if (strcmp(group->params[i].name, added->name) == 0)
-            return FSDP_FAIL(
-                FSDP_INVALID,
-                "cannot optimize two parameters called '%s', one of which %s: state goes by names; take the "
-                "names of a module that both are below (fsdp_module_parameters)",
-                added->name, place);
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot optimize two parameters called '%s', one of which %s: state is found by names, so "
+                             "take those of a module that holds both (fsdp_module_parameters)",
+                             added->name, place);
     }
     return FSDP_OK;
 }

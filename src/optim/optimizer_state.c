@@ -300,7 +300,7 @@ static fsdp_status check_shapes(const fsdp_state_dict *state, const fsdp__optimi
             FSDP_TRY(find(state, param, parts[p].name, &entry));
         if (entry && !fsdp__shape_equal(entry->tensor, own))
             return FSDP_FAIL(FSDP_INVALID,
-                             "cannot load '%s': it has shape %s, but of its parameter this rank has shape %s",
+                             "cannot load '%s': it has shape %s, but this rank's part of the parameter has shape %s",
                              entry->name, fsdp__shape_text(entry->tensor->ndim, entry->tensor->shape, got),
                              fsdp__shape_text(own->ndim, own->shape, wanted));
     }

@@ -217,12 +217,11 @@ fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tenso
         return FSDP_FAIL(FSDP_INVALID, "cannot step %lld parameters: an optimizer and a list of them are required",
                          (long long)count);
     if (optimizer->partition)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot step some parameters: the state is partitioned, and after a step of all the ranks "
-                         "exchange what each has stepped");
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot step some parameters: the state is partitioned, and ranks exchange "
+                                           "parameters only after a step of all of them");
     if (optimizer->grad_scale < 1 || optimizer->grad_scale > 1 || isnan(optimizer->grad_scale))
         return FSDP_FAIL(FSDP_STATE,
-                         "cannot step some parameters after gradients were clipped: the factor is for all of them");
+                         "cannot step some parameters after gradients were clipped: the factor applies to all of them");
     FSDP_TRY(step(optimizer, &(chosen){parameters, count}));
     return FSDP_OK;
 }

@@ -112,10 +112,10 @@ static fsdp_status find_value(const fsdp__optimizer_group *group, const struct o
             return FSDP_NO_MEMORY;
         fsdp__free(name);
         if (first && (entry != NULL) != *found)
-            return FSDP_FAIL(FSDP_INVALID,
-                             "cannot load the parameter groups: of '%s' and '%s', which are in one group, only one has "
-                             "'%s'",
-                             first->name, param->name, option->name);
+            return FSDP_FAIL(
+                FSDP_INVALID,
+                "cannot load the parameter groups: '%s' and '%s' are in one group, but only one of them has '%s'",
+                first->name, param->name, option->name);
         first = first ? first : param;
         if (!entry)
             continue;

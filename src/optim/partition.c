@@ -36,12 +36,13 @@ fsdp_status fsdp__partition_check(const fsdp_optimizer *optimizer, const fsdp__o
         numel *= distribution->global_shape[d];
     if (distribution && numel != fsdp_tensor_numel(param->tensor))
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot partition '%s' by whole parameters: it is sharded, and so is its state; an ordinary "
+                         "cannot partition '%s' by whole parameters: it is sharded, and so is its state: an ordinary "
                          "optimizer will do (options.zero_stage of fsdp_fully_shard)",
                          param->name);
     if (device && param->tensor->storage->device != device)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot partition '%s': it is on device '%s', other parameters are on '%s'",
-                         param->name, fsdp_device_name(param->tensor->storage->device), fsdp_device_name(device));
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot partition '%s': it is on device '%s', and other parameters are on '%s'", param->name,
+                         fsdp_device_name(param->tensor->storage->device), fsdp_device_name(device));
     return FSDP_OK;
 }
 

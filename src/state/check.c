@@ -41,8 +41,8 @@ fsdp_status fsdp__state_dict_check_same(const fsdp_state_dict *state, fsdp_proce
     for (int rank = 0; rank < fsdp_process_group_size(world) && status == FSDP_OK; rank++)
         if (bytes[rank] != sizeof mine || memcmp(all[rank], all[0], sizeof mine) != 0)
             status = FSDP_FAIL(FSDP_MISMATCH,
-                               "rank %d has a state dict of other names or shapes than rank 0: all ranks must have the "
-                               "same entries in the same order",
+                               "rank %d has a state dict with other names or shapes than rank 0: all ranks must have "
+                               "the same entries in the same order",
                                rank);
     fsdp_objects_free(world, all, bytes);
     return status;

@@ -123,7 +123,7 @@ static fsdp_status check_full(const loading *l)
     }
     for (int64_t i = 0; i < l->full->count && !l->partial; i++)
         if (!fsdp_state_dict_find(l->state, l->full->entries[i].name))
-            return FSDP_FAIL(FSDP_INVALID, "the state dict has '%s', which belongs nowhere", l->full->entries[i].name);
+            return FSDP_FAIL(FSDP_INVALID, "the state dict has '%s', which nothing takes", l->full->entries[i].name);
     return FSDP_OK;
 }
 
@@ -162,8 +162,8 @@ static fsdp_status check_all(const loading *l)
     if (status == FSDP_OK && (!l->broadcast || fsdp_process_group_rank(l->world) == 0))
         status = check_full(l);
     if (status == FSDP_OK && l->parts && l->broadcast)
-        status = FSDP_FAIL(FSDP_INVALID, "from_parts and broadcast_from_rank0 contradict each other: rank 0 has not "
-                                         "all parts");
+        status = FSDP_FAIL(FSDP_INVALID,
+                           "from_parts and broadcast_from_rank0 contradict each other: rank 0 does not have all parts");
     FSDP_TRY(fsdp_agree(l->world, status));
     FSDP_TRY(fsdp__state_dict_check_same(l->state, l->world));
     if (l->parts)

@@ -227,7 +227,7 @@ fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
         return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor of shape %s: a meta tensor has no bytes",
                          fsdp__shape_text(tensor->ndim, tensor->shape, text));
     if (!data)
-        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: no place for its elements");
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: there is no place for its elements");
     FSDP_TRY(check_bytes(tensor, "read"));
     FSDP_TRY(copy_host(tensor, dtype, data, false));
     return FSDP_OK;

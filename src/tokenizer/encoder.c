@@ -93,7 +93,7 @@ fsdp_status fsdp_encoder_encode(fsdp_encoder *encoder, const char *text, size_t 
         return FSDP_FAIL(FSDP_INVALID, "cannot encode: encoder, text and out are required");
     good = fsdp__utf8_prefix(text, bytes);
     if (good < bytes)
-        return FSDP_FAIL(FSDP_FORMAT, "the text is no UTF-8 at offset %zu (byte 0x%02x)", good,
+        return FSDP_FAIL(FSDP_FORMAT, "the text is not UTF-8 at offset %zu (byte 0x%02x)", good,
                          (unsigned)(unsigned char)text[good]);
     tokenizer = encoder->tokenizer;
     encoder->plain_specials = options && options->plain_specials;

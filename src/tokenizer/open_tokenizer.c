@@ -59,7 +59,7 @@ static fsdp_status read_tokens(const char *folder, const char *name, fsdp_tokeni
     if (status == FSDP_OK && text && t->eos == FSDP__NO_TOKEN) {
         status = fsdp__vocabulary_find_text(&t->bpe.vocabulary, text, &t->eos);
         if (status == FSDP_OK && t->eos == FSDP__NO_TOKEN)
-            status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the eos_token '%s' is no token", path,
+            status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the eos_token '%s' is not a token", path,
                                FSDP__SHOWN_NAME(text));
     }
     json_decref(file);
@@ -115,7 +115,7 @@ static fsdp_status read_merges(const char *path, fsdp_tokenizer *t)
         lines += text[i] == '\n';
     if (strlen(text) < bytes)
         status =
-            FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has a NUL at offset %zu: it is no text", path, strlen(text));
+            FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has a NUL at offset %zu: it is not text", path, strlen(text));
     else
         status = fsdp__merges_init(&t->bpe.merges, lines);
     for (line = text; line && status == FSDP_OK; line = end) {

@@ -32,12 +32,11 @@ static fsdp_status check_id(const char *path, const char *text, int64_t id, cons
 {
     if (id == to->next_id)
         return FSDP_OK;
-    return FSDP_FAIL(
-        FSDP_FORMAT,
-        "cannot read '%s': added token '%s' has id %lld, and Hugging Face's tokenizers would give it %lld: "
-        "ids of added tokens go on behind the vocabulary's without a gap, in the order of the list (to load the file "
-        "with tokenizers and to save it writes what it gives)",
-        path, FSDP__SHOWN_NAME(text), (long long)id, (long long)to->next_id);
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "cannot read '%s': added token '%s' has id %lld, and Hugging Face's tokenizers would give it "
+                     "%lld: ids of added tokens follow those of the vocabulary without a gap, in the order of the list "
+                     "(to load the file with tokenizers and to save it writes what it gives)",
+                     path, FSDP__SHOWN_NAME(text), (long long)id, (long long)to->next_id);
 }
 
 /* Adds a token. If a token is given again, its last description counts. */
@@ -129,7 +128,7 @@ static fsdp_status list_by_id(const char *path, const json_t *object, bool keys,
 
         if (keys ? !json_is_object(value) || end == key || *end : !json_is_integer(value)) {
             fsdp__free(list);
-            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': '%s' does not stand for a token and its id", path,
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': '%s' is not followed by a token and its id", path,
                              FSDP__SHOWN_NAME(key));
         }
         list[count++] = (numbered){.id = id, .key = key, .value = value};
@@ -191,7 +190,7 @@ static fsdp_status insert_id(fsdp_token_list *list, int64_t at, const json_t *va
     int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
 
     if (!fsdp__vocabulary_has(&tokenizer->bpe.vocabulary, id))
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the post-processor names an id that is no token's", path);
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the post-processor names an id that no token has", path);
     FSDP_TRY(fsdp__token_list_add(list, 0));
     memmove(list->ids + at + 1, list->ids + at, (size_t)(list->count - 1 - at) * sizeof *list->ids);
     list->ids[at] = (int32_t)id;
@@ -235,8 +234,8 @@ static fsdp_status parse_template(const fsdp__json_object *part, fsdp_tokenizer 
             before = false;
         else
             return FSDP_FAIL(FSDP_FORMAT,
-                             "cannot read '%s': part %zu of the post-processor's template is no special "
-                             "token, nor the only text",
+                             "cannot read '%s': part %zu of the post-processor's template is neither a special token "
+                             "nor the only text",
                              part->path, i);
     }
     return FSDP_OK;

@@ -7,11 +7,10 @@
 
 fsdp_status fsdp__unsupported_part(const char *path, const char *part, const char *name)
 {
-    return FSDP_FAIL(
-        FSDP_UNSUPPORTED,
-        "cannot read '%s': the %s '%s' is not supported: only tokenizers of byte-level BPE kind are (GPT-2, "
-        "Llama 3, SmolLM, Qwen)",
-        path, part, FSDP__SHOWN_NAME(name));
+    return FSDP_FAIL(FSDP_UNSUPPORTED,
+                     "cannot read '%s': the %s '%s' is not supported: only byte-level BPE tokenizers are (GPT-2, Llama "
+                     "3, SmolLM, Qwen)",
+                     path, part, FSDP__SHOWN_NAME(name));
 }
 
 fsdp_status fsdp__part_type(const fsdp__json_object *part, const char *what, const char **out)

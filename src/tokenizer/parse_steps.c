@@ -173,7 +173,7 @@ static fsdp_status parse_step(const char *path, const json_t *value, fsdp__pre_t
     if (strcmp(type, "Sequence") == 0)
         return parse_sequence(&part, out);
     if (out->byte_level)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': the pre-tokenizer '%s' behind ByteLevel is not supported",
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': the pre-tokenizer '%s' after ByteLevel is not supported",
                          path, type);
     if (strcmp(type, "ByteLevel") == 0)
         return parse_byte_level(&part, out);

@@ -84,7 +84,7 @@ static fsdp_status put_set(reader *r, const char *at, bool inverted)
     if (!r->writes)
         return fsdp__symbols_part(r->symbols, &r->set)
                    ? FSDP_OK
-                   : refuse(r, at, "the pattern tells more than 256 kinds of characters apart");
+                   : refuse(r, at, "the pattern distinguishes more than 256 kinds of characters");
     FSDP_TRY(put(r, "["));
     for (int s = 0; s < symbols->count; s++) {
         int first = s;
@@ -101,7 +101,7 @@ static fsdp_status put_set(reader *r, const char *at, bool inverted)
 #define CASED                                                                                              \
     (1u << FSDP__LL | 1u << FSDP__LM | 1u << FSDP__LT | 1u << FSDP__LU | 1u << FSDP__MN | 1u << FSDP__NL | \
      1u << FSDP__SO)
-static const char beyond_ascii[] = "letters beyond ASCII, and what may join one, where case is ignored";
+static const char beyond_ascii[] = "letters beyond ASCII, and marks that join them, where case is ignored";
 
 /* Adds the other case of each letter of the set, and the two characters beyond ASCII that are cases of ASCII
  * letters. */
@@ -137,7 +137,7 @@ static fsdp_status put_character(reader *r, const char *at, uint32_t character)
     fsdp__charset_add(&r->set, character, character);
     if (r->ignore_case) {
         if (join(r->before, lower))
-            return refuse(r, at, "letters that are one character as well, where case is ignored");
+            return refuse(r, at, "letters that may also be one character, where case is ignored");
         FSDP_TRY(ignore_case(r, at));
     }
     r->before = r->ignore_case ? lower : 0;
@@ -156,7 +156,7 @@ static fsdp_status read_hex(reader *r, const char *escape, const char *digits, s
     *out = (uint32_t)strtoul(text, NULL, 16);
     r->at = digits + count;
     if (count == 0 || *out >= FSDP__CHARACTERS || *out >> 11 == 0x1b)
-        return refuse(r, escape, "it is no character's number");
+        return refuse(r, escape, "no character has this number");
     return FSDP_OK;
 }
 
@@ -164,14 +164,14 @@ static fsdp_status read_number(reader *r, const char *at, uint32_t *out)
 {
     if (at[1] == 'u') {
         FSDP_TRY(read_hex(r, at, at + 2, 4, out));
-        return r->at == at + 6 ? FSDP_OK : refuse(r, at, "it is no character's number");
+        return r->at == at + 6 ? FSDP_OK : refuse(r, at, "no character has this number");
     }
     if (at[2] != '{') {
         FSDP_TRY(read_hex(r, at, at + 2, 2, out));
-        return *out < 0x80 ? FSDP_OK : refuse(r, at, "a byte that is no character");
+        return *out < 0x80 ? FSDP_OK : refuse(r, at, "a byte that is not a character");
     }
     FSDP_TRY(read_hex(r, at, at + 3, 6, out));
-    return *r->at++ == '}' ? FSDP_OK : refuse(r, at, "it is no character's number");
+    return *r->at++ == '}' ? FSDP_OK : refuse(r, at, "no character has this number");
 }
 
 static fsdp_status read_property(reader *r, const char *at, bool *inverted)
@@ -238,7 +238,7 @@ static fsdp_status read_escape(reader *r, bool in_class, uint32_t *character, bo
     if (name)
         *character = (unsigned char)meant[name - names];
     else if ((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9'))
-        return refuse(r, at, "an escape that the libraries of regular expressions read in several ways");
+        return refuse(r, at, "an escape that libraries of regular expressions read in different ways");
     else
         r->at = at + 1 + fsdp__utf8_next(at + 1, character);
     return FSDP_OK;
@@ -293,7 +293,7 @@ static fsdp_status read_class(reader *r)
 
     r->at += inverted;
     if (*r->at == ']' && !strchr(r->at + 1, ']'))
-        return malformed(r, "a class of nothing");
+        return malformed(r, "an empty class");
     FSDP_TRY(spend(r, begin, SET_WORK));
     fsdp__charset_clear(&r->set);
     for (bool first = true; first || *r->at != ']'; first = false)
@@ -325,7 +325,7 @@ static fsdp_status read_interval(reader *r, size_t bytes, char *out, size_t room
     if (comma)
         high = comma[1] == '}' ? low : strtol(comma + 1, NULL, 10);
     if (low > high)
-        return refuse(r, begin, "a repeat of more than its most");
+        return refuse(r, begin, "a repeat whose least is above its most");
     if (high > REPEATS_MOST)
         return refuse(r, begin, "a repeat of over 65535 times");
     snprintf(out, room, comma && comma[1] == '}' ? "{%ld,}" : "{%ld,%ld}", low, high);
@@ -365,7 +365,7 @@ static fsdp_status read_repeats(reader *r, int64_t begin)
         if (!*text)
             return FSDP_OK;
         if (r->behind > 0)
-            return refuse(r, at, "a repeat within what looks behind");
+            return refuse(r, at, "a repeat within a look-behind");
         if (!first) {
             FSDP_TRY(put(r, open));
             memmove(r->out->bytes + begin + bytes, r->out->bytes + begin,
@@ -386,7 +386,7 @@ static fsdp_status read_alternatives(reader *r);
 static fsdp_status read_inside(reader *r, const char *open, bool closes)
 {
     if (++r->groups > GROUPS_MOST)
-        return refuse(r, open, "over 100 groups, one in the other");
+        return refuse(r, open, "over 100 groups inside each other");
     FSDP_TRY(read_alternatives(r));
     r->groups--;
     if (closes && *r->at != ')')
@@ -422,7 +422,7 @@ static fsdp_status read_options(reader *r)
         else if (*at == 'm')
             r->dot_all = on;
         else
-            return refuse(r, begin, "a group that is neither of the kinds (?: (?= (?! (?> (?<= (?<! nor (?i: or (?m:");
+            return refuse(r, begin, "a group of another kind than (?: (?= (?! (?> (?<= (?<! (?i: and (?m:");
     }
     r->at = at;
     if (!*at)
@@ -545,7 +545,7 @@ static fsdp_status read_alternatives(reader *r)
             continue;
         }
         if (is_repeat(r->at))
-            return refuse(r, r->at, "there is nothing that it could repeat");
+            return refuse(r, r->at, "there is nothing to repeat");
         FSDP_TRY(read_atom(r, &repeats));
         atoms++;
         if (repeats)
@@ -563,7 +563,7 @@ static fsdp_status read_all(reader *r)
     r->out->count = 0;
     FSDP_TRY(read_alternatives(r));
     if (*r->at)
-        return malformed(r, "a parenthesis that closes nothing");
+        return malformed(r, "a closing parenthesis without an opening one");
     return fsdp__text_append(r->out, "", 1);
 }
 

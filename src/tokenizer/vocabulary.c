@@ -166,7 +166,7 @@ fsdp_status fsdp__vocabulary_add(fsdp__vocabulary *vocabulary, const char *text,
         return FSDP_FAIL(FSDP_FORMAT, "token '%s' has two ids, %d and %lld", FSDP__SHOWN_NAME(text), (int)found,
                          (long long)id);
     if (id < vocabulary->count && vocabulary->tokens[id].present)
-        return FSDP_FAIL(FSDP_FORMAT, "token '%s' has id %lld, which another token has, too", FSDP__SHOWN_NAME(text),
+        return FSDP_FAIL(FSDP_FORMAT, "token '%s' has id %lld, as another token has", FSDP__SHOWN_NAME(text),
                          (long long)id);
     return insert(vocabulary, &k, (int32_t)id);
 }

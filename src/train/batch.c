@@ -4,7 +4,7 @@
 fsdp_tensor *fsdp_batch_tensor(fsdp_device *device, const fsdp_data_batch *batch, int field)
 {
     if (!device || !batch || field < 0 || field >= batch->field_count) {
-        FSDP_FAIL(FSDP_INVALID, "a batch of %d fields has none with number %d, or there is no device",
+        FSDP_FAIL(FSDP_INVALID, "a batch of %d fields has no field %d, or there is no device",
                   batch ? batch->field_count : 0, field);
         return NULL;
     }

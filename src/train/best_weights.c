@@ -104,10 +104,10 @@ static fsdp_status find(const fsdp_train_run *run, char **out)
 
     return status == FSDP_OK
                ? FSDP_OK
-               : fsdp_fail_prefix(status,
-                                  "export.which best (last would do without): the best validation so far was "
-                                  "after step %lld",
-                                  (long long)run->validation.best_step);
+               : fsdp_fail_prefix(
+                     status,
+                     "export.which best (last needs no validation): the best validation so far was after step %lld",
+                     (long long)run->validation.best_step);
 }
 
 fsdp_status fsdp__best_check(const fsdp_train_run *run)
@@ -120,7 +120,7 @@ fsdp_status fsdp__best_check(const fsdp_train_run *run)
         return FSDP_OK;
     if (run->validation.best_step == 0 && over)
         return FSDP_FAIL(FSDP_NOT_FOUND,
-                         "export.which best: '%s' knows of no validation of this data, and no step is left to validate "
+                         "export.which best: '%s' has no validation of this data, and no step is left to validate "
                          "after: set export.which: last, or more training.steps",
                          run->resume.path);
     if (run->validation.best_step == 0)

@@ -32,10 +32,11 @@ static fsdp_status check_parts(const fsdp_train_config *config)
         for (size_t p = 0; p < FSDP__COUNT_OF(parts); p++)
             known = known || strcmp(config->checkpoint.exclude_from_loading[i], parts[p]) == 0;
         if (!known)
-            return FSDP_FAIL(FSDP_INVALID,
-                             "checkpoint.exclude_from_loading has '%s': expected optimizer, lr_scheduler or dataloader "
-                             "(for a run from step 0 take checkpoint.initial_load_path, and another folder)",
-                             config->checkpoint.exclude_from_loading[i]);
+            return FSDP_FAIL(
+                FSDP_INVALID,
+                "checkpoint.exclude_from_loading has '%s': expected optimizer, lr_scheduler or dataloader (to start at "
+                "step 0 with other weights, set checkpoint.initial_load_path and another folder)",
+                config->checkpoint.exclude_from_loading[i]);
     }
     return FSDP_OK;
 }
@@ -52,10 +53,7 @@ static fsdp_status check_folder_is_set(const fsdp_train_config *config)
 
     if (!key || config->checkpoint.folder || config->checkpoint.enable == 0)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID,
-                     "checkpoint.%s is of checkpoints, and there is no folder for them: set "
-                     "checkpoint.folder",
-                     key);
+    return FSDP_FAIL(FSDP_INVALID, "checkpoint.%s needs a folder for checkpoints: set checkpoint.folder", key);
 }
 
 static const char *bare(const char *path, size_t *length)
@@ -124,7 +122,8 @@ static fsdp_status check_place(const fsdp_train_config *config, const char *key,
     FSDP_TRY(lies_in(config->checkpoint.folder, folder, &inside));
     if (!inside)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "checkpoint.folder: '%s' is %s, or lies in it: name a folder of its own",
+    return FSDP_FAIL(FSDP_INVALID,
+                     "checkpoint.folder: '%s' is %s, or lies in it: give checkpoints a folder of their own",
                      config->checkpoint.folder, key);
 }
 
@@ -168,7 +167,7 @@ static fsdp_status check_export(const fsdp_train_config *config, const char *key
     FSDP_TRY(lies_in_step(path, config->checkpoint.folder, &inside));
     if (!inside)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "%s: '%s' has the name of a checkpoint in checkpoint.folder: name another folder",
+    return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is named like a checkpoint, in checkpoint.folder: name another folder",
                      key, path);
 }
 
@@ -178,7 +177,7 @@ fsdp_status fsdp__train_check_checkpoint(const fsdp_train_config *config)
     FSDP_TRY(check_folder_is_set(config));
     if (config->checkpoint.initial_load_path && config->model.pretrained == 1)
         return FSDP_FAIL(FSDP_INVALID, "checkpoint.initial_load_path and model.init pretrained exclude each other: the "
-                                       "first weights are of one of them");
+                                       "first weights come from one of them");
     if (!fsdp__train_saves(config))
         return FSDP_OK;
     FSDP_TRY(check_place(config, "model.path", config->model.path));

@@ -200,8 +200,8 @@ static fsdp_status check(const fsdp_module *module, const fsdp_tokens *tokens, c
     if (fsdp_tokens_count(tokens) - o->first >= 2)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
-                     "cannot evaluate: a token and one to predict from it are needed, and of %lld none is behind "
-                     "number %lld",
+                     "cannot evaluate: two tokens are needed, one to predict from the other, and of %lld fewer are "
+                     "left from number %lld on",
                      (long long)fsdp_tokens_count(tokens), (long long)o->first);
 }
 

@@ -95,7 +95,7 @@ fsdp_status fsdp__export_hold(fsdp_train_run *run)
         return FSDP_OK;
     if (c->save.fallback_path && same_path(c->save.fallback_path, c->save.path))
         return FSDP_FAIL(FSDP_INVALID,
-                         "export.fallback_path: '%s' is export.path: name another folder, for when that fails",
+                         "export.fallback_path: '%s' is export.path: name another folder, in case that one fails",
                          c->save.fallback_path);
     /* The fallback is needed when everything else has failed, so it is tried now, but not held. */
     if (c->save.fallback_path && hold_place(run, &second) != FSDP_OK)
@@ -250,10 +250,10 @@ static fsdp_status write_last(fsdp_train_run *run, const fsdp_state_dict *state,
     if (run->config->training.on_nan != FSDP_TRAIN_CONTINUE) {
         status = fsdp__find_not_finite(run, name);
         if (status != FSDP_OK)
-            return FSDP_FAIL(failure, "%s; nothing is exported, for the last weights could not be looked at: %s", first,
-                             fsdp_last_error());
+            return FSDP_FAIL(failure, "%s; nothing is exported, because the last weights could not be checked: %s",
+                             first, fsdp_last_error());
         if (*name)
-            return FSDP_FAIL(failure, "%s; nothing is exported, for the last weights are not finite", first);
+            return FSDP_FAIL(failure, "%s; nothing is exported, because the last weights are not finite", first);
     }
     status = write(run, state);
     if (status != FSDP_OK)

@@ -264,7 +264,8 @@ static fsdp_status compare(const char *what, void *const *all, const size_t *byt
             continue;
         if (strcmp(first, other) != 0)
             snprintf(machine, sizeof machine, " (machine '%s')", other);
-        return FSDP_FAIL(FSDP_INVALID, "ranks 0 and %d%s %s: %s: start all with the same", rank, machine, what, text);
+        return FSDP_FAIL(FSDP_INVALID, "ranks 0 and %d%s %s: %s: start all ranks with the same", rank, machine, what,
+                         text);
     }
     return FSDP_OK;
 }

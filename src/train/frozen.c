@@ -83,8 +83,8 @@ static void note_kept(fsdp_train_run *run, const fsdp_parameters *parameters)
     }
     if (names.count > 0 && fsdp_context_rank(run->context) == 0)
         fsdp_log(run->context, FSDP_LOG_WARNING,
-                 "'%s' has the optimizer's state of what model.frozen names: %s: it is kept as it is, in memory and in "
-                 "checkpoints, and they go on from it where they are trained again",
+                 "'%s' has optimizer state of parameters that model.frozen names: %s: it is kept unchanged, in memory "
+                 "and in checkpoints, and is used when they are trained again",
                  run->resume.path, fsdp__names_text(&names));
 }
 

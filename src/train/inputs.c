@@ -148,5 +148,6 @@ fsdp_status fsdp__inputs_spare(const fsdp_train_config *config, const char *key,
         what = "data";
     if (!what)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is a file of the %s, which the run reads: name another", key, path, what);
+    return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is a file of the %s, which the run reads: name another file", key, path,
+                     what);
 }

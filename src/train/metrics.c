@@ -40,9 +40,8 @@ static fsdp_status check_contents(const char *path)
     for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++)
         if (got == 0 || strncmp(text, firsts[i], strlen(firsts[i])) == 0)
             return FSDP_OK;
-    return FSDP_FAIL(
-        FSDP_INVALID,
-        "metrics.jsonl: '%s' exists and holds something else than metrics: name another file, or remove it", path);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "metrics.jsonl: '%s' exists and does not hold metrics: name another file, or remove it", path);
 }
 
 /* Checks the folder in which the file is to be made. */

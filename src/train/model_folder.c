@@ -41,7 +41,7 @@ static fsdp_status check_manifest(const char *path)
     if (!ranks)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_FORMAT,
-                     "'%s' is no whole checkpoint: it has files of ranks, and no " FSDP__MANIFEST_NAME
+                     "'%s' is not a whole checkpoint: it has files of ranks, but no " FSDP__MANIFEST_NAME
                      ", which says what is in them: its save did not end, or the file was removed",
                      path);
 }
@@ -72,7 +72,7 @@ fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
         return fsdp__hub_fail_missing(path);
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
         return FSDP_FAIL(FSDP_INVALID, "'%s' is %s: a model folder or a checkpoint is expected", path,
-                         S_ISREG(info.st_mode) ? "a file" : "no folder");
+                         S_ISREG(info.st_mode) ? "a file" : "not a folder");
     FSDP_TRY(has_file(path, FSDP__MANIFEST_NAME, &out->is_checkpoint));
     if (!out->is_checkpoint)
         FSDP_TRY(check_manifest(path));
@@ -98,7 +98,7 @@ static fsdp_status open_model(const char *path, fsdp_checkpoint_reader **out)
     if (fsdp_checkpoint_has_section(*out, FSDP__SECTION_MODEL))
         return FSDP_OK;
     fsdp_checkpoint_close(*out);
-    return FSDP_FAIL(FSDP_FORMAT, "'%s' has no section '" FSDP__SECTION_MODEL "': no weights of a model", path);
+    return FSDP_FAIL(FSDP_FORMAT, "'%s' has no section '" FSDP__SECTION_MODEL "', so no weights of a model", path);
 }
 
 static bool is_of_model(const fsdp_checkpoint_tensor *tensor)

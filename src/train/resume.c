@@ -31,7 +31,7 @@ static fsdp_status take_values(fsdp__resume *r)
 
     if (status == FSDP_NOT_FOUND)
         return FSDP_FAIL(status,
-                         "%s: no run has saved it; checkpoint.initial_load_path begins with its weights, and "
+                         "%s: no run has saved it: to begin with its weights, set checkpoint.initial_load_path and "
                          "another checkpoint.folder",
                          fsdp_last_error());
     FSDP_TRY(status);
@@ -41,7 +41,7 @@ static fsdp_status take_values(fsdp__resume *r)
     FSDP_TRY(fsdp_checkpoint_get_integer(r->from, FSDP__VALUE_SCHEDULE, &r->schedule_step));
     FSDP_TRY(fsdp_checkpoint_get_integer(r->from, FSDP__VALUE_DRAWS, &r->draws));
     if (r->sequences < 1 || r->tokens < 0 || r->window < 0 || r->schedule_step < 0 || r->schedule_step > r->step)
-        return FSDP_FAIL(FSDP_FORMAT, "'%s': its values are none that a run writes", r->path);
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': no run writes such values", r->path);
     return FSDP_OK;
 }
 
@@ -156,7 +156,7 @@ static fsdp_status check_digest(fsdp_train_run *run)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
                      "checkpoint.folder: '%s' and this run go through different data: data.path holds as many tokens, "
-                     "but not the same (digest %.40s and %s): set it back, or begin the data anew with "
+                     "but not the same ones (digest %.40s and %s): set it back, or begin the data again with "
                      "checkpoint.exclude_from_loading: dataloader",
                      run->resume.path, theirs, ours);
 }
@@ -171,18 +171,19 @@ fsdp_status fsdp__resume_check_data(fsdp_train_run *run)
     if (fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER))
         FSDP_TRY(differences(run, FSDP__VALUE_DATA, text, &count));
     if (count > 0)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "checkpoint.folder: '%s' and this run go through different data: %s: set it back%s, or begin "
-                         "the data anew with checkpoint.exclude_from_loading: dataloader",
-                         run->resume.path, text,
-                         run->tokenizer && !run->config->data.tokenizer
-                             ? " (text goes through the model's tokenizer; data.tokenizer: bytes takes its bytes)"
-                             : "");
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "checkpoint.folder: '%s' and this run go through different data: %s: set it back%s, or begin the data "
+            "again with checkpoint.exclude_from_loading: dataloader",
+            run->resume.path, text,
+            run->tokenizer && !run->config->data.tokenizer
+                ? " (text goes through the model's tokenizer; with data.tokenizer: bytes, its bytes are the tokens)"
+                : "");
     if (fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER))
         FSDP_TRY(check_digest(run));
     FSDP_TRY(differences(run, FSDP__VALUE_KEYS, text, &count));
     if (count > 0 && fsdp_context_rank(run->context) == 0)
-        fsdp_log(run->context, FSDP_LOG_INFO, "keys that were others until step %lld (then and now): %s",
+        fsdp_log(run->context, FSDP_LOG_INFO, "keys that have changed since step %lld (then and now): %s",
                  (long long)run->resume.step, text);
     return FSDP_OK;
 }
@@ -305,10 +306,10 @@ static void take_validation(fsdp_train_run *run)
     }
     fsdp_release_error(held);
     if (!same && fsdp_context_rank(run->context) == 0)
-        fsdp_log(run->context, FSDP_LOG_INFO,
-                 "validations are of other tokens than until step %lld: the best loss, %.6g of step %lld, counts no "
-                 "more",
-                 (long long)run->resume.step, v.best, (long long)v.best_step);
+        fsdp_log(
+            run->context, FSDP_LOG_INFO,
+            "validations use other tokens than until step %lld: the best loss, %.6g of step %lld, no longer counts",
+            (long long)run->resume.step, v.best, (long long)v.best_step);
 }
 
 fsdp_status fsdp__resume_optimizer(fsdp_train_run *run)
@@ -324,8 +325,8 @@ fsdp_status fsdp__resume_optimizer(fsdp_train_run *run)
         status = load_optimizer(run);
     (void)fsdp__context_set_activity(run->context, before);
     if (status == FSDP_INVALID || status == FSDP_NOT_FOUND || status == FSDP_FORMAT)
-        return fsdp_fail_prefix(status, "the optimizer's state (checkpoint.exclude_from_loading: optimizer begins it "
-                                        "anew)");
+        return fsdp_fail_prefix(status,
+                                "the optimizer's state (checkpoint.exclude_from_loading: optimizer makes a new one)");
     FSDP_TRY(status);
     FSDP_TRY(load_scaler(run));
     take_validation(run);

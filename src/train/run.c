@@ -318,7 +318,7 @@ static outcome save(fsdp_train_run *run)
         return agreed(FSDP_OK);
     PART(agreed(fsdp__saves_failure(run)));
     return agreed(FSDP_FAIL(FSDP_INTERRUPTED,
-                            "interrupted after step %lld, which has a checkpoint: the same command goes on",
+                            "interrupted after step %lld, which has a checkpoint: the same command continues from it",
                             (long long)run->step));
 }
 

@@ -137,8 +137,8 @@ fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config)
                          config->model.preset);
     if (config->model.path && config->model.pretrained != 0 && changed)
         return FSDP_FAIL(FSDP_INVALID,
-                         "model.%s changes the model, and the weights of '%s' are of its own config.json: set "
-                         "model.init to random, or leave it out",
+                         "model.%s changes the model, but the weights of '%s' fit its own config.json: set model.init "
+                         "to random, or leave it out",
                          changed, config->model.path);
     return FSDP_OK;
 }
@@ -259,10 +259,10 @@ static fsdp_status check_export(const fsdp_train_config *config)
     if (config->save.which != FSDP_TRAIN_BEST || keeps_best(config))
         return FSDP_OK;
     if (!fsdp__train_validates(config))
-        return FSDP_FAIL(FSDP_INVALID, "export.which is best, but there is no validation that could tell: set "
+        return FSDP_FAIL(FSDP_INVALID, "export.which is best, but there is no validation to tell which is: set "
                                        "validation.path or validation.share");
     return FSDP_FAIL(FSDP_INVALID, "export.which is best, but validation.keep_best is false: its checkpoint would be "
-                                   "gone when it is to be exported");
+                                   "gone by the time of the export");
 }
 
 static fsdp_status check_text(const fsdp_train_config *config)
@@ -272,11 +272,13 @@ static fsdp_status check_text(const fsdp_train_config *config)
     if (!tokenizer)
         return FSDP_OK;
     if (fsdp__inputs_are_bytes(config) && config->data.field)
-        return FSDP_FAIL(FSDP_INVALID, "data.field is '%s', of JSON lines, and data.tokenizer is bytes: leave one out",
-                         config->data.field);
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "data.field is '%s', a field of JSON lines, but data.tokenizer is bytes: leave one of them out",
+            config->data.field);
     if (config->data.format == FSDP_TRAIN_TOKENS || config->data.token_bytes > 0)
-        return FSDP_FAIL(FSDP_INVALID, "data.tokenizer is of text, but %s: leave one of them out",
-                         config->data.token_bytes > 0 ? "data.dtype is of tokens" : "data.format is tokens");
+        return FSDP_FAIL(FSDP_INVALID, "data.tokenizer is for text, but %s: leave one of them out",
+                         config->data.token_bytes > 0 ? "data.dtype is for tokens" : "data.format is tokens");
     if (strcmp(tokenizer, "model") == 0 && !config->model.path)
         return FSDP_FAIL(FSDP_INVALID, "data.tokenizer is model, but there is no model.path: name a folder");
     return FSDP_OK;
@@ -288,7 +290,7 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
     if (!config->data.path_count)
         return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
     if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)
-        return FSDP_FAIL(FSDP_INVALID, "data.dtype is of tokens, but data.format is text: leave one of them out");
+        return FSDP_FAIL(FSDP_INVALID, "data.dtype is for tokens, but data.format is text: leave one of them out");
     FSDP_TRY(check_text(config));
     FSDP_TRY(fsdp__train_config_check_step(config, world_size));
     FSDP_TRY(check_validation(config));
@@ -309,7 +311,7 @@ static fsdp_status fit_heads(fsdp_model_config *m)
         return FSDP_OK;
     }
     if (!below)
-        return FSDP_FAIL(FSDP_INVALID, "model.dim %lld is too small for %lld heads: the least is %lld",
+        return FSDP_FAIL(FSDP_INVALID, "model.dim %lld is too small for %lld heads: it must be at least %lld",
                          (long long)m->dim, (long long)m->n_heads, (long long)unit);
     return FSDP_FAIL(FSDP_INVALID, "model.dim %lld does not fit %lld heads%s: the nearest that do: %lld and %lld",
                      (long long)m->dim, (long long)m->n_heads,
@@ -324,10 +326,11 @@ static fsdp_status check_kv_heads(const fsdp_model_config *m)
     if (m->n_heads % m->n_kv_heads == 0 && (m->architecture != FSDP_GPT2 || m->n_kv_heads == m->n_heads))
         return FSDP_OK;
     if (m->architecture == FSDP_GPT2)
-        return FSDP_FAIL(FSDP_INVALID, "model.n_kv_heads is %lld: GPT-2 has as many as heads, %lld: leave it out",
+        return FSDP_FAIL(FSDP_INVALID,
+                         "model.n_kv_heads is %lld: in GPT-2 it is the number of heads, %lld: leave it out",
                          (long long)m->n_kv_heads, (long long)m->n_heads);
     if (m->n_kv_heads > m->n_heads)
-        return FSDP_FAIL(FSDP_INVALID, "model.n_kv_heads is %lld: expected at most as many as heads, %lld",
+        return FSDP_FAIL(FSDP_INVALID, "model.n_kv_heads is %lld: expected at most the number of heads, %lld",
                          (long long)m->n_kv_heads, (long long)m->n_heads);
     while (m->n_heads % below)
         below--;

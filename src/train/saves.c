@@ -61,8 +61,8 @@ static fsdp_status check_length(const fsdp__directory *folder)
     if (bytes + NAMES_BYTES < PATH_MAX)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
-                     "the absolute name of '%s' has %zu bytes; that of a folder of checkpoints may have %d: "
-                     "name another",
+                     "the absolute path of '%s' has %zu bytes, but that of a folder of checkpoints may have at most "
+                     "%d: name another",
                      folder->path, bytes, PATH_MAX - NAMES_BYTES - 1);
 }
 
@@ -161,8 +161,9 @@ static fsdp_status set_aside(const fsdp_train_run *run, int64_t step)
 
     FSDP_TRY(fsdp__supersede(&run->saves.folder, step, &to));
     fsdp_log(run->context, FSDP_LOG_WARNING,
-             "step-%lld is newer than what the run goes on from, and is '%s' from here on%s", (long long)step, to,
-             run->config->checkpoint.keep_latest_k > 0 ? ", until checkpoint.keep_latest_k others are there" : "");
+             "step-%lld is newer than the checkpoint that the run continues from, and is '%s' from here on%s",
+             (long long)step, to,
+             run->config->checkpoint.keep_latest_k > 0 ? ", until there are checkpoint.keep_latest_k others" : "");
     fsdp__free(to);
     return FSDP_OK;
 }
@@ -302,7 +303,7 @@ static fsdp_status note(fsdp_train_run *run, fsdp_status status, int64_t step)
     if (status == FSDP_OK || !can_go_on(status))
         return status;
     saves->failure = status;
-    fsdp__write_error(saves->message, sizeof saves->message, "no checkpoint of step %lld: ", (long long)step);
+    fsdp__write_error(saves->message, sizeof saves->message, "there is no checkpoint of step %lld: ", (long long)step);
     if (is_first(run))
         fsdp_log(run->context, FSDP_LOG_WARNING, "%s%s", saves->message,
                  saves->ends ? "" : "; the run goes on, and tries again with the next one");

@@ -23,12 +23,12 @@ static fsdp_status check_reshard(const fsdp_train_config *config, int stage)
 
     if (stage < 3 && (reshard == -FSDP_RESHARD_ALWAYS || reshard > 1))
         return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.strategy zero%d keeps parameters whole from the forward to the backward, and "
+                         "parallelism.strategy zero%d keeps parameters whole from the forward to the backward, but "
                          "parallelism.fsdp_reshard_after_forward gives them up: leave that out, or set "
                          "parallelism.strategy to zero3",
                          stage);
     if (stage == 3 && (reshard == -FSDP_RESHARD_NEVER || reshard == 1))
-        return FSDP_FAIL(FSDP_INVALID, "parallelism.strategy zero3 shards parameters between forward and backward, and "
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.strategy zero3 shards parameters between forward and backward, but "
                                        "parallelism.fsdp_reshard_after_forward keeps them whole: leave that out, or "
                                        "set parallelism.strategy to zero2");
     return FSDP_OK;
@@ -38,11 +38,11 @@ static fsdp_status check_no_sync(const fsdp_train_config *config, int stage)
 {
     if (stage == 1 && config->training.no_sync == 0)
         return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.strategy zero1 reduces gradients once a step, and training.no_sync false in each "
-                         "microbatch: leave that out, or set parallelism.strategy to zero2");
+                         "parallelism.strategy zero1 reduces gradients once a step, but training.no_sync false asks "
+                         "for it in each microbatch: leave that out, or set parallelism.strategy to zero2");
     if (stage > 1 && config->training.no_sync == 1)
         return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.strategy zero%d shards gradients, and training.no_sync true adds up whole ones: "
+                         "parallelism.strategy zero%d shards gradients, but training.no_sync true adds up whole ones: "
                          "leave that out, or set parallelism.strategy to %s",
                          stage, stage == 2 ? "zero1" : "fsdp2");
     return FSDP_OK;
@@ -83,7 +83,7 @@ static fsdp_status check_copies(const fsdp_train_config *config, int world_size,
                         "parallelism.data_parallel_shard_degree", "shards nothing"));
     if (replicas != 1 && replicas != world_size)
         return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.strategy %s has a copy on each of %d ranks, and "
+                         "parallelism.strategy %s has a copy on each of %d ranks, but "
                          "parallelism.data_parallel_replicate_degree is %lld: leave that out, or set hsdp",
                          door, world_size, (long long)replicas);
     return FSDP_OK;
@@ -97,12 +97,11 @@ static fsdp_status check_fsdp1(const fsdp_train_config *config, int world_size)
     if (strategy == FSDP_NO_SHARD)
         FSDP_TRY(check_copies(config, world_size, "fsdp1 with fsdp1_strategy no_shard"));
     else if (hybrid != (config->parallelism.data_parallel_replicate_degree > 1))
-        return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.fsdp1_strategy is %s hybrid one, and parallelism.data_parallel_replicate_degree "
-                         "is %lld: %s",
-                         hybrid ? "a" : "no", (long long)config->parallelism.data_parallel_replicate_degree,
-                         hybrid ? "set it to the number of copies"
-                                : "leave it out, or set hybrid_shard or hybrid_shard_zero2");
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "parallelism.fsdp1_strategy is %s hybrid one, but parallelism.data_parallel_replicate_degree is %lld: %s",
+            hybrid ? "a" : "no", (long long)config->parallelism.data_parallel_replicate_degree,
+            hybrid ? "set it to the number of copies" : "leave it out, or set hybrid_shard or hybrid_shard_zero2");
     FSDP_TRY(refuse_key(config->parallelism.reshard_after_forward != -FSDP_RESHARD_AUTO, "fsdp1",
                         "parallelism.fsdp_reshard_after_forward", "has parallelism.fsdp1_strategy for that"));
     FSDP_TRY(refuse_key(config->parallelism.keep_last_unit, "fsdp1", "parallelism.keep_last_unit",
@@ -153,8 +152,8 @@ static fsdp_status check_keys_of_fsdp1(const fsdp_train_config *config)
                                                                          : NULL;
 
     if (key)
-        return FSDP_FAIL(FSDP_INVALID, "parallelism.%s is of parallelism.strategy fsdp1: set that, or leave it out",
-                         key);
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.%s belongs to parallelism.strategy fsdp1: set that, or leave it out", key);
     return FSDP_OK;
 }
 
@@ -168,7 +167,8 @@ static fsdp_status check_keys_of_ddp(const fsdp_train_config *config)
                                                                              : NULL;
 
     if (key)
-        return FSDP_FAIL(FSDP_INVALID, "parallelism.%s is of parallelism.strategy ddp: set that, or leave it out", key);
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.%s belongs to parallelism.strategy ddp: set that, or leave it out",
+                         key);
     return FSDP_OK;
 }
 
@@ -184,11 +184,9 @@ fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int worl
     if (config->parallelism.strategy == FSDP_TRAIN_DDP)
         return check_ddp(config, world_size);
     if (config->parallelism.strategy == FSDP_TRAIN_HSDP && config->parallelism.data_parallel_replicate_degree == 1)
-        return FSDP_FAIL(
-            FSDP_INVALID,
-            "parallelism.strategy hsdp keeps several copies of the parameters, and "
-            "parallelism.data_parallel_replicate_degree is 1: set it to their number (where there are several "
-            "machines, one on each is the default)");
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.strategy hsdp keeps several copies of the parameters, but "
+                                       "parallelism.data_parallel_replicate_degree is 1: set it to their number (on "
+                                       "several machines, the default is one on each)");
     if (stage == 0)
         return FSDP_OK;
     FSDP_TRY(check_reshard(config, stage));

@@ -50,7 +50,7 @@ fsdp_status fsdp__train_set_policy(fsdp_train_config *c, const char *text)
         return fsdp_train_config_set(c, "parallelism.wrap_min_num_params", of);
     if (of && c->parallelism.wrap_policy == FSDP_TRAIN_WRAP_CLASS)
         return add_classes(c, of);
-    return of ? FSDP_FAIL(FSDP_INVALID, "'%s' takes nothing behind a colon: size:PARAMETERS and class:NAME+NAME do",
+    return of ? FSDP_FAIL(FSDP_INVALID, "'%s' takes nothing after a colon: only size:PARAMETERS and class:NAME+NAME do",
                           word)
               : FSDP_OK;
 }
@@ -109,7 +109,8 @@ fsdp_status fsdp__train_set_strategy(fsdp_train_config *c, const char *text)
 
     FSDP_TRY(fsdp_train_config_set(c, "parallelism.strategy", word));
     if (of && c->parallelism.strategy != FSDP_TRAIN_FSDP1)
-        return FSDP_FAIL(FSDP_INVALID, "'%s' takes nothing behind a colon: fsdp1 does, as fsdp1:shard_grad_op", word);
+        return FSDP_FAIL(FSDP_INVALID, "'%s' takes nothing after a colon: only fsdp1 does, as fsdp1:shard_grad_op",
+                         word);
     if (of)
         FSDP_TRY(fsdp_train_config_set(c, "parallelism.fsdp1_strategy", of));
     fsdp__train_drop_other_keys(c, before);

@@ -62,15 +62,15 @@ static void tell_result(const news *n, const fsdp__cached_tokens *cached)
     if (cached->made)
         fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: %s tokens made%s, kept in '%s'", n->key,
                  fsdp__thousands(cached->summary.tokens, text, sizeof text),
-                 cached->damaged ? " anew, for the file of them was damaged" : "", cached->path);
+                 cached->damaged ? " again, because the file of them was damaged" : "", cached->path);
     else if (fsdp_context_rank(n->run->context) == 0)
-        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: tokens of this text are there: '%s'", n->key, cached->path);
+        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: tokens of this text exist already: '%s'", n->key, cached->path);
     if (cached->made && cached->summary.left_out_bytes > 0)
         fsdp_log(n->run->context, FSDP_LOG_WARNING,
                  "%s: %lld bytes of the text have no token in this vocabulary, and were left out", n->key,
                  (long long)cached->summary.left_out_bytes);
     if (cached->made && n->no_eos)
-        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: the tokenizer has no end-of-text token to put behind documents",
+        fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: the tokenizer has no end-of-text token to put after documents",
                  n->key);
     if (cached->left_out[0] && fsdp_context_rank(n->run->context) == 0)
         fsdp_log(n->run->context, FSDP_LOG_WARNING, "%s: %s", n->key, cached->left_out);
@@ -85,7 +85,7 @@ static fsdp_status check_vocabulary(const fsdp_train_run *run, const fsdp_tokeni
     if (needed <= run->model_config.vocab_size)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
-                     "data.tokenizer: '%s' has %lld tokens, and the model a vocabulary of %lld: name the model's "
+                     "data.tokenizer: '%s' has %lld tokens, but the model has a vocabulary of %lld: name the model's "
                      "tokenizer, or, for a new model, set model.vocab_size=%lld",
                      run->tokenizer, (long long)needed, (long long)run->model_config.vocab_size, (long long)needed);
 }
@@ -119,7 +119,7 @@ static fsdp_status open_text(fsdp_train_run *run, const char *key, char *const *
 
     if (!run->config->data.cache)
         return FSDP_FAIL(FSDP_INVALID,
-                         "%s is text, of which the tokenizer of '%s' makes tokens, and data.cache is not set: name a "
+                         "%s is text, which the tokenizer of '%s' turns into tokens, but data.cache is not set: name a "
                          "folder for them (data.tokenizer: bytes needs none)",
                          key, run->tokenizer);
     status = fsdp_tokenizer_open(run->tokenizer, &tokenizer);
@@ -156,8 +156,8 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
 
     if (run->config->data.field && !run->tokenizer)
         return FSDP_FAIL(FSDP_INVALID,
-                         "data.field is '%s', of JSON lines, which a tokenizer reads, and there is none: set "
-                         "data.tokenizer",
+                         "data.field is '%s', a field of JSON lines, which only a tokenizer reads, and there is none: "
+                         "set data.tokenizer",
                          run->config->data.field);
     if (fsdp__inputs_are_bytes(run->config))
         return open_files(run, key, paths, count, out);
@@ -169,10 +169,10 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
             return fsdp_fail_prefix(status, "%s", key);
     }
     if (text > 0 && tokens > 0 && run->tokenizer)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "%s has %lld files of text, of which the tokenizer of '%s' makes tokens, and %lld of tokens: "
-                         "name one kind",
-                         key, (long long)text, run->tokenizer, (long long)tokens);
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "%s has %lld files of text, for the tokenizer of '%s', and %lld files of tokens: name only one kind", key,
+            (long long)text, run->tokenizer, (long long)tokens);
     return text > 0 && run->tokenizer ? open_text(run, key, paths, count, out)
                                       : open_files(run, key, paths, count, out);
 }

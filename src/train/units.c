@@ -11,19 +11,21 @@ fsdp_status fsdp__train_check_units(const fsdp_train_config *config)
     int policy = config->parallelism.wrap_policy;
 
     if (config->parallelism.wrap_min_num_params && policy != FSDP_TRAIN_WRAP_SIZE)
-        return FSDP_FAIL(FSDP_INVALID, "parallelism.wrap_min_num_params is of parallelism.wrap_policy size: set that, "
-                                       "or leave it out");
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "parallelism.wrap_min_num_params belongs to parallelism.wrap_policy size: set that, or leave it out");
     if (config->parallelism.wrap_class_count > 0 && policy != FSDP_TRAIN_WRAP_CLASS)
-        return FSDP_FAIL(FSDP_INVALID, "parallelism.wrap_classes are of parallelism.wrap_policy class: set that, or "
-                                       "leave them out");
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "parallelism.wrap_classes belongs to parallelism.wrap_policy class: set that, or leave it out");
     if (config->parallelism.wrap_class_count == 0 && policy == FSDP_TRAIN_WRAP_CLASS)
         return FSDP_FAIL(FSDP_INVALID, "parallelism.wrap_policy class needs parallelism.wrap_classes: the names of "
                                        "classes of modules, such as LlamaDecoderLayer or GPT2Block");
     if (config->parallelism.prefetch > 0 && policy == FSDP_TRAIN_WRAP_ROOT)
-        return FSDP_FAIL(FSDP_INVALID, "parallelism.prefetch gathers units ahead, and with parallelism.wrap_policy "
-                                       "root there is one: leave one of them out");
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.prefetch gathers units ahead, but with parallelism.wrap_policy "
+                                       "root there is only one: leave one of them out");
     if (config->parallelism.keep_last_unit && policy == FSDP_TRAIN_WRAP_ROOT)
-        return FSDP_FAIL(FSDP_INVALID, "parallelism.keep_last_unit is of units below the root, and with "
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.keep_last_unit keeps a unit below the root, but with "
                                        "parallelism.wrap_policy root there is none: leave one of them out");
     return FSDP_OK;
 }
@@ -73,7 +75,7 @@ fsdp_status fsdp__train_choose_units(fsdp_train_run *run)
     if (status == FSDP_OK && policy.kind == FSDP_WRAP_SIZE && run->units.count == 1 && !(run->own && run->own->policy))
         return FSDP_FAIL(FSDP_INVALID,
                          "parallelism.wrap_policy size makes no unit of any module below this %s: set "
-                         "parallelism.wrap_min_num_params, which is %lld, to fewer parameters (of fsdp explain and "
+                         "parallelism.wrap_min_num_params, which is %lld, to fewer parameters (in fsdp explain and "
                          "compare: size:NUMBER), or the policy to root",
                          run->model->type->name, (long long)fsdp__wrap_policy_size(&policy));
     if (status == FSDP_OK)

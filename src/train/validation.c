@@ -45,7 +45,7 @@ static fsdp_status open_path(fsdp_train_run *run)
     run->validation.tokens = run->validation.own;
     if (fsdp_tokens_count(run->validation.own) >= 2)
         return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "validation.path: '%s' has one token: there is none to predict from it",
+    return FSDP_FAIL(FSDP_INVALID, "validation.path: '%s' has only one token, and none to predict from it",
                      c->validation.paths[0]);
 }
 

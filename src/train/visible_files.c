@@ -39,8 +39,8 @@ static fsdp_status fail_to_write(const char *key, const char *path)
     char host[FSDP__HOST_BYTES];
 
     fsdp__host_name(host);
-    return FSDP_FAIL(FSDP_IO, "%s: machine '%s' cannot write to '%s' (%s), and the ranks of all machines do", key, host,
-                     path, strerror(error));
+    return FSDP_FAIL(FSDP_IO, "%s: machine '%s' cannot write to '%s' (%s), but the ranks of all machines must", key,
+                     host, path, strerror(error));
 }
 
 /* ---- rank 0 ---- */
@@ -165,8 +165,8 @@ static fsdp_status look(const char *first_host, const char *kind, const char *ke
                          "machines must share that folder",
                          key, host, first_host, path);
     return FSDP_FAIL(FSDP_NOT_FOUND,
-                     "%s: machine '%s' does not see '%s' (%s), which is there on machine '%s' (rank 0): "
-                     "share it, or copy it to the same place on every machine",
+                     "%s: machine '%s' does not see '%s' (%s), which exists on machine '%s' (rank 0): share it, or "
+                     "copy it to the same place on every machine",
                      key, host, path, strerror(errno), first_host);
 }
 

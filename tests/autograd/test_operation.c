@@ -262,11 +262,11 @@ TEST(gradients_that_do_not_fit_are_named)
         [SHAPE] = "backward of wrong: a float32 gradient () does not fit input 0, which is float32 (2,)",
         [DTYPE] = "backward of wrong: a bfloat16 gradient (2,) does not fit input 0",
         [DEVICE] = "a gradient on meta does not fit input 0",
-        [INPUT] = "'wrong' has 2 inputs, none with index 2",
+        [INPUT] = "'wrong' has 2 inputs: there is none with index 2",
         [TWICE] = "the gradient of input 0 was given twice",
         [TARGET_TWICE] = "the gradient of input 0 was given twice",
         [NOTHING] = "no target for the gradient of input 1: it is not wanted",
-        [SAVED] = "'wrong' has saved 1 tensors, none with index 1",
+        [SAVED] = "'wrong' has saved 1 tensors: there is none with index 1",
         [NO_GRADIENT] = "no gradient was given for input 0",
     };
     fsdp_context *context = begin(false);
@@ -318,19 +318,21 @@ TEST(what_cannot_be_recorded_is_named)
     fsdp_tensor *ids = make_ids(device, FSDP_SHAPE(1), (const int32_t[]){1}), *made = CHECK_PTR(fsdp_scale(x, 2));
     fsdp_tensor *twice[] = {y, y};
 
-    CHECK_ERROR(fsdp_record(NULL, &x, 1, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID, "has a name, a backward");
-    CHECK_ERROR(fsdp_record(&nameless, &x, 1, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID, "has a name, a backward");
-    CHECK_ERROR(fsdp_record(&without_backward, &x, 1, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID, "has a name, a backward");
+    CHECK_ERROR(fsdp_record(NULL, &x, 1, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID, "needs a name and a backward");
+    CHECK_ERROR(fsdp_record(&nameless, &x, 1, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID, "needs a name and a backward");
+    CHECK_ERROR(fsdp_record(&without_backward, &x, 1, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID,
+                "needs a name and a backward");
     CHECK_ERROR(fsdp_record(op, &x, 0, &y, 1, NULL, 0, NULL, 0), FSDP_INVALID, "'wrong': 0 inputs, 1 outputs");
     CHECK_ERROR(fsdp_record(op, &x, 1, &y, 0, NULL, 0, NULL, 0), FSDP_INVALID, "0 outputs");
     CHECK_ERROR(fsdp_record(op, &x, 1, &y, 1, NULL, 1, NULL, 0), FSDP_INVALID, "1 saved tensors");
     CHECK_ERROR(fsdp_record(op, &x, 1, &y, 1, NULL, 0, NULL, 8), FSDP_INVALID, "8 bytes of state");
     fsdp_clear_error();
     CHECK_ERROR(fsdp_record(op, &x, 1, &none, 1, NULL, 0, NULL, 0), FSDP_INVALID, "output 0 is NULL");
-    CHECK_ERROR(fsdp_record(op, &x, 1, &ids, 1, NULL, 0, NULL, 0), FSDP_INVALID, "is int32, which has no gradient");
-    CHECK_ERROR(fsdp_record(op, &x, 1, &x, 1, NULL, 0, NULL, 0), FSDP_INVALID, "output 0 (2,) is no fresh tensor");
-    CHECK_ERROR(fsdp_record(op, &x, 1, &made, 1, NULL, 0, NULL, 0), FSDP_INVALID, "is no fresh tensor");
-    CHECK_ERROR(fsdp_record(op, &x, 1, twice, 2, NULL, 0, NULL, 0), FSDP_INVALID, "output 1 () is no fresh tensor");
+    CHECK_ERROR(fsdp_record(op, &x, 1, &ids, 1, NULL, 0, NULL, 0), FSDP_INVALID,
+                "is int32, which can have no gradient");
+    CHECK_ERROR(fsdp_record(op, &x, 1, &x, 1, NULL, 0, NULL, 0), FSDP_INVALID, "output 0 (2,) is not a fresh tensor");
+    CHECK_ERROR(fsdp_record(op, &x, 1, &made, 1, NULL, 0, NULL, 0), FSDP_INVALID, "is not a fresh tensor");
+    CHECK_ERROR(fsdp_record(op, &x, 1, twice, 2, NULL, 0, NULL, 0), FSDP_INVALID, "output 1 () is not a fresh tensor");
     CHECK(!fsdp_tensor_requires_grad(y));
     CHECK(!fsdp_will_record(NULL, 0));
     end(context);
@@ -446,8 +448,8 @@ TEST(tensors_that_are_read_may_share_elements)
         reads[0] = reads[2]; /* none of them: what is written is apart */
         CHECK_OK(fsdp_launch_kernel("seven", write_seven, NULL, 0, reads, 1, &x, 1));
         CHECK_NEAR(first_of(part), 7, 0);
-        CHECK_ERROR(fsdp_launch_kernel("add", add_first, NULL, 0, &part, 1, &x, 1), FSDP_INVALID, "shares a part");
-        CHECK_ERROR(fsdp_launch_kernel("add", add_first, NULL, 0, &x, 1, &part, 1), FSDP_INVALID, "shares a part");
+        CHECK_ERROR(fsdp_launch_kernel("add", add_first, NULL, 0, &part, 1, &x, 1), FSDP_INVALID, "shares some");
+        CHECK_ERROR(fsdp_launch_kernel("add", add_first, NULL, 0, &x, 1, &part, 1), FSDP_INVALID, "shares some");
         end(context);
     }
 }

@@ -241,7 +241,7 @@ static bool is_followed(const fixture *f, uid_t folder, mode_t mode, uid_t owner
     CHECK_EQ(first, second);
     CHECK(first == FSDP_OK || first == FSDP_INVALID);
     if (first == FSDP_INVALID)
-        CHECK_CONTAINS(fsdp_last_error(), "is a symbolic link of user");
+        CHECK_CONTAINS(fsdp_last_error(), "is a symbolic link that user");
     fsdp__directory_close(&on_the_way);
     fsdp__directory_close(&at_the_end);
     free(below);

@@ -147,12 +147,12 @@ TEST_WITH(impossible_content_is_refused, setup, teardown)
     fsdp_checkpoint_section two[2];
 
     CHECK_OK(fsdp_state_dict_create(&empty));
-    CHECK_ERROR(save_values(1, &text, 1), FSDP_INVALID, "value 'a' of a checkpoint is no UTF-8");
-    CHECK_ERROR(save_values(1, twice, 2), FSDP_INVALID, "two values 'a'");
+    CHECK_ERROR(save_values(1, &text, 1), FSDP_INVALID, "value 'a' of a checkpoint is not UTF-8");
+    CHECK_ERROR(save_values(1, twice, 2), FSDP_INVALID, "two values called 'a'");
     CHECK_ERROR(save_values(1, &(fsdp_checkpoint_value){.name = ""}, 1), FSDP_INVALID, "has no name");
-    CHECK_ERROR(save_values(1, &(fsdp_checkpoint_value){.name = "a", .type = 3}, 1), FSDP_INVALID, "no known type");
+    CHECK_ERROR(save_values(1, &(fsdp_checkpoint_value){.name = "a", .type = 3}, 1), FSDP_INVALID, "unknown type");
     CHECK_ERROR(save_values(-1, NULL, 0), FSDP_INVALID, "step -1");
-    CHECK_ERROR(save_values(1000000000000000000, NULL, 0), FSDP_INVALID, "of step 1000000000000000000");
+    CHECK_ERROR(save_values(1000000000000000000, NULL, 0), FSDP_INVALID, "have step 1000000000000000000");
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         CHECK_ERROR(fsdp_checkpoint_save(
                         folder,
@@ -184,7 +184,7 @@ TEST_WITH(tensors_without_values_are_refused, setup, teardown)
     CHECK_OK(fsdp_state_dict_add(section.state, "w", tensor));
     CHECK_ERROR(fsdp_checkpoint_save(folder, &(fsdp_checkpoint_content){.sections = &section, .section_count = 1},
                                      fsdp_world(context)),
-                FSDP_STATE, "on the meta device and have no values: 'w'");
+                FSDP_STATE, "on the meta device, without values: 'w'");
     fsdp_state_dict_free(section.state);
     fsdp_tensor_unref(tensor);
 }
@@ -198,7 +198,7 @@ TEST_WITH(a_step_is_never_written_again, setup, teardown)
     CHECK(!fsdp_checkpoint_exists(folder, 4));
     manifest = test_path(folder, "step-3/manifest.json");
     before = test_read_file(manifest, NULL);
-    CHECK_ERROR(save_values(3, NULL, 0), FSDP_STATE, "step-3': it is there already");
+    CHECK_ERROR(save_values(3, NULL, 0), FSDP_STATE, "step-3': it exists already");
     after = test_read_file(manifest, NULL);
     CHECK_STRING(after, before);
     free(after);
@@ -276,7 +276,7 @@ TEST_WITH(one_that_is_not_whole_is_an_error, setup, teardown)
 
     CHECK_OK(save_values(1, NULL, 0));
     make_folder("step-2");
-    CHECK_ERROR(fsdp_checkpoint_find(folder, -1, &path), FSDP_FORMAT, "step-2' is no whole checkpoint");
+    CHECK_ERROR(fsdp_checkpoint_find(folder, -1, &path), FSDP_FORMAT, "step-2' is not a whole checkpoint");
     CHECK_CONTAINS(fsdp_last_error(), "ask for the step of an older one");
     CHECK_ERROR(fsdp_checkpoint_open(folder, &reader), FSDP_FORMAT, "step-2");
     CHECK_OK(fsdp_checkpoint_find(folder, 1, &path));
@@ -284,9 +284,9 @@ TEST_WITH(one_that_is_not_whole_is_an_error, setup, teardown)
     scene_save_to(folder, context, SCENE_ROWS, 3, 1);
     file = test_path(folder, "step-3/rank-00000-of-00001.safetensors");
     CHECK_EQ(truncate(file, 100), 0);
-    CHECK_ERROR(fsdp_checkpoint_find(folder, 3, &path), FSDP_FORMAT, "it has 100 bytes, and the manifest says");
+    CHECK_ERROR(fsdp_checkpoint_find(folder, 3, &path), FSDP_FORMAT, "it has 100 bytes, but the manifest says");
     CHECK_EQ(unlink(file), 0);
-    CHECK_ERROR(fsdp_checkpoint_find(folder, 3, &path), FSDP_FORMAT, "the manifest lists it, and it is not there");
+    CHECK_ERROR(fsdp_checkpoint_find(folder, 3, &path), FSDP_FORMAT, "the manifest lists it, but it is not there");
     free(file);
 }
 
@@ -369,8 +369,8 @@ TEST_WITH(what_does_not_fit_is_refused_before_anything_changes, setup, teardown)
 {
     static const int64_t shapes[] = {4, 3};
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_I32};
-    static const char *const messages[] = {"'model.bias' has shape (3,), but (4,) is wanted",
-                                           "'model.bias' is float32, but int32 is wanted"};
+    static const char *const messages[] = {"'model.bias' has shape (3,), but (4,) is needed",
+                                           "'model.bias' is float32, but int32 is needed"};
     fsdp_checkpoint_reader *reader = saved(1);
 
     for (int i = 0; i < 2; i++) {

@@ -219,7 +219,7 @@ TEST(files_of_others_stay)
     put(j.folder, "step-1/notes", "mine");
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 2, 2));
     CHECK_OK(scene_save(saver, context, SCENE_PLAIN, 3, 3));
-    CHECK_EQ(count_logged(log, "holds files that were none of the checkpoint's"), 1); /* once */
+    CHECK_EQ(count_logged(log, "holds files that do not belong to the checkpoint"), 1); /* once */
     path = test_path(j.folder, "step-1.removing/notes");
     text = test_read_file(path, NULL);
     CHECK_STRING(text, "mine");

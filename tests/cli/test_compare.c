@@ -139,17 +139,17 @@ FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
     SAYS(2, "--steps is '0': expected an integer from 1 to 200", f->config, "-n", "2", "--steps=0");
     SAYS(2, "--worlds is 'x': expected an integer", f->config, "-n", "2", "--worlds=2,x");
     SAYS(2, "--strategies zero4: parallelism.strategy is 'zero4'", f->config, "-n", "2", "--strategies=zero1,zero4");
-    SAYS(2, "'zero2' takes nothing behind a colon", f->config, "-n", "2", "--strategies=zero2:x");
+    SAYS(2, "'zero2' takes nothing after a colon", f->config, "-n", "2", "--strategies=zero2:x");
     SAYS(2, "parallelism.fsdp1_strategy is 'x'", f->config, "-n", "2", "--strategies=fsdp1:x");
     SAYS(2, "--policies big: parallelism.wrap_policy is 'big'", f->config, "-n", "2", "--policies=big");
-    SAYS(2, "'root' takes nothing behind a colon", f->config, "-n", "2", "--policies=root:3");
+    SAYS(2, "'root' takes nothing after a colon", f->config, "-n", "2", "--policies=root:3");
     SAYS(1, "--policies root: parallelism.prefetch gathers units ahead", f->config, "-n", "2", "--strategies=fsdp2",
          "--policies=root", "--parallelism.prefetch=2");
     SAYS(1, "--strategies zero2: parallelism.strategy zero2 shards gradients", f->config, "-n", "2",
          "--strategies=zero1,zero2", "--training.no_sync=true");
     SAYS(1, "--svg: cannot write '/nonexistent/a.svg'", f->config, "-n", "2", "--svg=/nonexistent/a.svg");
-    SAYS(1, "--svg: '/dev/full' is there and is no file", f->config, "-n", "2", "--svg=/dev/full");
-    SAYS(1, "--svg: 'a.svg' is where --markdown goes", f->config, "-n", "2", "--svg=a.svg", "--markdown=a.svg");
+    SAYS(1, "--svg: '/dev/full' exists and is not a file", f->config, "-n", "2", "--svg=/dev/full");
+    SAYS(1, "--svg: 'a.svg' is the file of --markdown", f->config, "-n", "2", "--svg=a.svg", "--markdown=a.svg");
     SAYS(1, "is a file of the data, which the run reads", f->config, "-n", "2", "--markdown", f->data);
     SAYS(1, "training.global_batch_size 12 is not a multiple", f->config, "-n", "2", "--training.global_batch_size=12");
     SAYS(1, "cannot open '/nonexistent.yaml'", "/nonexistent.yaml", "-n", "2");

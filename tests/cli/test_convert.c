@@ -155,7 +155,7 @@ FIXTURE_TEST(tokens_stay_what_they_are_on_every_way)
     check_tokens(f, "tuned", generation);
     check_tokens(f, "runs/step-1", generation);
     test_write_file(file, "{", 1); /* nobody needs it in order to train */
-    in_folder(f, TRAIN " --data.path=data.txt --export.path=other", "generation_config.json stays behind: ");
+    in_folder(f, TRAIN " --data.path=data.txt --export.path=other", "generation_config.json is not copied: ");
     check_tokens(f, "other", "\"pad_token_id\": 7");
     free(config);
     free(file);
@@ -232,9 +232,10 @@ FIXTURE_TEST(a_checkpoint_of_a_program_s_own_model_is_cut_too)
     saved_make(2, &s);
     SAYS(0, "checkpoint of 3 ranks written", "convert", first, second, "--ranks", "3");
     SAYS(0, "25 equal, 0 different", "diff", first, second);
-    SAYS(1, "has no config.json: it is of a program's own model", "convert", first, second);
+    SAYS(1, "has no config.json: it holds a program's own model", "convert", first, second);
     snprintf(option, sizeof option, "--checkpoint.folder=%s", first);
-    SAYS(1, "no run has saved it; checkpoint.initial_load_path begins with its weights", "train", f->config, option);
+    SAYS(1, "no run has saved it: to begin with its weights, set checkpoint.initial_load_path", "train", f->config,
+         option);
     free(first);
     free(second);
 }
@@ -280,7 +281,7 @@ FIXTURE_TEST(what_is_refused_leaves_everything_as_it_was)
     train(f);
     SAYS(0, "written to", "convert", f->model, runs, "--ranks", "2");
     before = count_files(f->directory);
-    SAYS(1, "runs/step-0' is there: name another folder", "convert", f->model, runs, "--ranks", "3");
+    SAYS(1, "runs/step-0' exists already: name another folder", "convert", f->model, runs, "--ranks", "3");
     SAYS(1, "is a file: give the folder", "convert", file, mine);
     SAYS(1, "/nowhere", "convert", "/nowhere", mine);
     CHECK_EQ(count_files(f->directory), before);
@@ -291,8 +292,8 @@ FIXTURE_TEST(what_is_refused_leaves_everything_as_it_was)
     SAYS(1, "model", "convert", f->model, f->model, "--dtype", "bfloat16");
     SAYS(0, "21 equal", "diff", runs, f->model);
     CHECK_EQ(count_files(f->directory), before + 1);
-    SAYS(2, "say from what to what", "convert", f->model);
-    SAYS(2, "--step is of a checkpoint", "convert", f->model, mine, "--step", "3");
+    SAYS(2, "name both folders", "convert", f->model);
+    SAYS(2, "--step needs --ranks", "convert", f->model, mine, "--step", "3");
     SAYS(2, "--dtype is 'int64'", "convert", f->model, mine, "--dtype", "int64");
     SAYS(2, "--ranks is '0'", "convert", f->model, mine, "--ranks", "0");
     free(runs);
@@ -311,7 +312,7 @@ FIXTURE_TEST(no_model_folder_takes_the_name_of_a_checkpoint)
 
     train(f);
     SAYS(0, "written to", "convert", f->model, runs, "--ranks", "2");
-    SAYS(1, "has the name of a checkpoint, among checkpoints: name another folder", "convert", runs, among);
+    SAYS(1, "is named like a checkpoint, and lies among checkpoints: name another folder", "convert", runs, among);
     CHECK_EQ(count_files(runs), 1);
     SAYS(0, "model written to", "convert", runs, beside);
     CHECK_EQ(mkdir(models, 0777), 0);
@@ -496,7 +497,7 @@ FIXTURE_TEST(what_a_folder_holds_besides_its_parameters_stays_behind)
     train(f);
     SAYS(0, "written to", "convert", f->model, plain);
     add_old_buffer(file);
-    SAYS(0, ": whole: 22 tensors, all values are finite but for 1 of F64, which was not looked at; shapes are those",
+    SAYS(0, ": whole: 22 tensors, all values are finite but for 1 of F64, which was not checked; shapes are those",
          "verify", f->model);
     SAYS(0, "F64       [1]                           8 bytes  model.safetensors", "inspect", f->model);
     SAYS(0, "model written to", "convert", f->model, back);
@@ -505,7 +506,7 @@ FIXTURE_TEST(what_a_folder_holds_besides_its_parameters_stays_behind)
     SAYS(0, "21 equal, 0 different, 0 only in A, 0 only in B", "diff", plain, checkpoints);
     SAYS(0, "shapes are those of its config.json", "verify", checkpoints);
     SAYS(2, "unread     layers.0.self_attn.rotary_emb.inv_freq  F64 and F64\n", "diff", f->model, f->model);
-    SAYS(2, "1 tensor was not compared: of a dtype that is not supported", "diff", f->model, f->model);
+    SAYS(2, "1 tensor was not compared, because the dtype is not supported", "diff", f->model, f->model);
     free(plain);
     free(checkpoints);
     free(back);
@@ -530,7 +531,7 @@ FIXTURE_TEST(what_is_not_finite_is_said)
             SAYS(0, "warning: tensor 'lm_head.weight' holds NaN or infinite values: the first is element 12287\n",
                  "convert", f->model, to, "--dtype", "float16");
         else
-            SAYS(1, "cannot convert tensor 'lm_head.weight': its element 12287 is beyond what float16 holds", "convert",
+            SAYS(1, "cannot convert tensor 'lm_head.weight': its element 12287 is too large for float16", "convert",
                  f->model, to, "--dtype", "float16");
     }
     SAYS(0, "model written to", "convert", f->model, to, "--dtype", "bfloat16");

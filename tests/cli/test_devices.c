@@ -183,7 +183,7 @@ FIXTURE_TEST(a_plug_in_that_is_missing_or_damaged_is_told_with_what_to_do)
     program_free(&p);
     test_write_file(plugin, other, sizeof other);
     p = program_run(f->directory, 1, train);
-    CHECK_CONTAINS(p.output, "libfsdp-cuda.so: it is no library of this system; install it again");
+    CHECK_CONTAINS(p.output, "libfsdp-cuda.so: it is not a library of this system: install it again");
     program_free(&p);
     if (access(PLUGIN, F_OK) == 0) {
         bytes = test_read_file(PLUGIN, &count);

@@ -79,7 +79,7 @@ FIXTURE_TEST(text_is_the_bytes_of_a_model_of_bytes)
     program_free(&p);
     SAYS(0, "tokens, in windows of 64, 8 a batch\ntext:   its bytes are its tokens\nloss: ", f->model, "--data",
          f->data);
-    SAYS(1, "--tokenizer is of text, and --data '", f->model, "--data", f->data, "--format=tokens",
+    SAYS(1, "--tokenizer is for text, but --data '", f->model, "--data", f->data, "--format=tokens",
          "--tokenizer=bytes");
     test_write_file(packed, "\xfd\x37zXZ\0", 6);
     SAYS(1, "--data: cannot read '", f->model, "--data", packed);
@@ -101,14 +101,14 @@ FIXTURE_TEST(what_cannot_be_evaluated_is_refused_once)
     test_write_file(one, tokens, 2);
     test_write_file(beyond, tokens, sizeof tokens);
     SAYS(2, "eval: no model folder given", "--data", TOKENS);
-    SAYS(2, "eval: say on which data: --data FILE", LLAMA);
+    SAYS(2, "eval: no data given: --data FILE", LLAMA);
     SAYS(2, "--seq-len is '0': expected an integer from 1", LLAMA, "--data", TOKENS, "--seq-len=0");
     SAYS(2, "--steps is '-1': expected an integer from 1", LLAMA, "--data", TOKENS, "--steps=-1");
     SAYS(2, "--format is 'csv': expected auto, text or tokens", LLAMA, "--data", TOKENS, "--format=csv");
     SAYS(2, "eval: unknown option '--date'; did you mean '--data'?", LLAMA, "--date", TOKENS);
     SAYS(1, "config.json", f->directory, "--data", TOKENS);
     SAYS(1, "none.bin", LLAMA, "--data", "none.bin", "-n", "2");
-    SAYS(1, "one.bin' has one token: there is none to predict", LLAMA, "--data", one);
+    SAYS(1, "one.bin' has only one token, and none to predict", LLAMA, "--data", one);
     SAYS(1, "token 60000 at position 3 of '", LLAMA, "--data", beyond);
     for (int ranks = 2; ranks <= 3; ranks++) {
         char number[16];
@@ -166,7 +166,7 @@ FIXTURE_TEST(text_goes_through_the_folders_tokenizer)
     CHECK_EQ(count_files(cache), 1);
     SAYS(0, "\ntext:   through the tokenizer of '", f->model, "--data", f->data, "-n", "2");
     SAYS(0, "\ntext:   its bytes are its tokens\nloss: ", f->model, "--data", f->data, "--tokenizer=bytes");
-    SAYS(1, "--field is of text, and --data '", f->model, "--data", tokens, "--field=body");
+    SAYS(1, "--field is for text, but --data '", f->model, "--data", tokens, "--field=body");
     test_write_file(lines, "{\"body\": \"the other thing\"}\n{\n", 30);
     SAYS(1, "lines.jsonl': line 2: no key in quotes at column 2", f->model, "--data", lines, "--field=body");
     SAYS(0, "warning: --data: 1 of 2 lines left out: first at ", f->model, "--data", lines, "--field=body",
@@ -221,9 +221,9 @@ FIXTURE_TEST(text_for_a_model_of_other_tokens_is_refused)
                     (const char *const[]){PROGRAM, "train", config, "--training.steps=1", "--data.path", f->data,
                                           "--training.seq_len=8", "--export.path", f->model, NULL});
     program_free(&p);
-    SAYS(1, "data.txt' is text, and '", f->model, "--data", f->data);
+    SAYS(1, "data.txt' is text, but '", f->model, "--data", f->data);
     SAYS(1, "fsdp: --tokenizer: cannot open 'nosuch'", f->model, "--data", f->data, "--tokenizer=nosuch");
-    SAYS(1, "nor a vocabulary of bytes, but of 300: give a file of its tokens, or name a tokenizer with", f->model,
+    SAYS(1, "nor a vocabulary of bytes, but one of 300: give a file of its tokens, or name a tokenizer with", f->model,
          "--data", f->data, "-n", "2");
     SAYS(0, "text:   its bytes are its tokens\nloss: ", f->model, "--data", f->data, "--tokenizer=bytes", "-n", "2");
     SAYS(0, "loss: ", f->model, "--data", TOKENS, "--steps=1");
@@ -236,7 +236,7 @@ FIXTURE_TEST(text_for_a_model_of_other_tokens_is_refused)
              bytes + 2);
     test_write_file(json, wide, bytes + 2);
     free(wide);
-    SAYS(1, "uint16 does not hold a vocabulary of 70000", f->model, "--data", TOKENS);
+    SAYS(1, "uint16 is too small for a vocabulary of 70000", f->model, "--data", TOKENS);
     free(written);
     free(json);
     free(config);

@@ -177,15 +177,15 @@ FIXTURE_TEST(the_best_checkpoint_has_a_name_wherever_one_is_named)
     p = RUN(0, "train", f->config, "--training.steps=1",
             "--export.path=", "--checkpoint.initial_load_path=kept/step-best", "-n", "2");
     program_free(&p);
-    SAYS(1, "has the name of a checkpoint, among checkpoints", "convert", "a", "kept/step-best");
-    SAYS(1, "has the name of a checkpoint in checkpoint.folder", "train", f->config, "--checkpoint.folder=kept",
+    SAYS(1, "is named like a checkpoint, and lies among checkpoints", "convert", "a", "kept/step-best");
+    SAYS(1, "is named like a checkpoint, in checkpoint.folder", "train", f->config, "--checkpoint.folder=kept",
          "--export.path=kept/step-best");
     SAYS(1, "there is no checkpoint in 'a'", "inspect", "a/step-best");
     SAYS(1, "there is no checkpoint in '.'", "generate", "step-best", "--prompt", "x");
     SAYS(2, "checkpoint.load_step is 'bets': expected best, -1 or an integer from 0", "train", f->config,
          "--checkpoint.load_step=bets");
     SAYS(0, "load_step: best", "train", f->config, "--checkpoint.load_step=best", "--print-config");
-    SAYS(2, "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step is best", "train", f->config,
+    SAYS(2, "--max-restarts continues from the newest checkpoint, but checkpoint.load_step is best", "train", f->config,
          "-n", "2", "--max-restarts=1", "--checkpoint.folder=kept", "--checkpoint.load_step=best");
     SAYS(0, said, "train", f->config, "-n", "2", "--training.local_batch_size=2", "--training.steps=6",
          "--checkpoint.folder=kept", "--checkpoint.load_step=best", "--validation.share=0.2", "--export.path=");

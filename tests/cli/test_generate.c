@@ -179,8 +179,8 @@ FIXTURE_TEST(wrong_command_lines_are_refused)
     SAYS(1, "there is no '/nowhere'", "generate", "/nowhere", "--prompt", "x", "-n", "2");
     SAYS(1, "'" PROGRAM "' is a file: a model folder or a checkpoint is expected", "generate", PROGRAM, "--prompt",
          "x");
-    SAYS(1, "'/dev/null' is no folder: a model folder or a checkpoint is expected", "generate", "/dev/null", "--prompt",
-         "x");
+    SAYS(1, "'/dev/null' is not a folder: a model folder or a checkpoint is expected", "generate", "/dev/null",
+         "--prompt", "x");
     SAYS(1, "/nowhere/prompt", "generate", "/nowhere", "--prompt-file", "/nowhere/prompt");
     text = shell(f, 1, "echo | $FSDP generate $MODEL --prompt-file -");
     CHECK_CONTAINS(text, "--prompt-file: '-' holds no text");
@@ -189,6 +189,6 @@ FIXTURE_TEST(wrong_command_lines_are_refused)
     CHECK_CONTAINS(text, "--prompt-file: cannot read '-': it is gzip data: unpack it with 'gzip -d'");
     free(text);
     text = shell(f, 1, "printf 'a\\000b' | $FSDP generate $MODEL --prompt-file -");
-    CHECK_CONTAINS(text, "--prompt-file: cannot read '-': it is no text: a NUL byte at offset 1");
+    CHECK_CONTAINS(text, "--prompt-file: cannot read '-': it is not text: a NUL byte at offset 1");
     free(text);
 }

@@ -200,7 +200,7 @@ FIXTURE_TEST(what_is_whole_is_said_to_be)
     SAYS(0, "model.safetensors: whole: 21 tensors, all values are finite\n", "verify", file);
     SAYS(0, "fsdp verify PATH [--all]", "verify", "--help");
     SAYS(2, "verify: no checkpoint or model folder given", "verify");
-    SAYS(1, "has no checkpoints: no folder named step-N", "verify", f->model, "--all");
+    SAYS(1, "has no checkpoints: it has no folder named step-N", "verify", f->model, "--all");
     SAYS(1, "none", "verify", "none");
     free(step);
     free(file);
@@ -232,9 +232,9 @@ static void check_unread(const fixture *f, const char *first, const char *second
 
 FIXTURE_TEST(what_cannot_be_looked_at_is_counted_by_the_first_dtype)
 {
-    check_unread(*state, "F64", "F64", "all values are finite but for 2 of F64, which were not looked at\n");
-    check_unread(*state, "F64", "U64", "all values are finite but for 2 of F64 and others, which were not looked at\n");
-    check_unread(*state, "U64", "F64", "all values are finite but for 2 of U64 and others, which were not looked at\n");
+    check_unread(*state, "F64", "F64", "all values are finite but for 2 of F64, which were not checked\n");
+    check_unread(*state, "F64", "U64", "all values are finite but for 2 of F64 and others, which were not checked\n");
+    check_unread(*state, "U64", "F64", "all values are finite but for 2 of U64 and others, which were not checked\n");
 }
 
 FIXTURE_TEST(a_damaged_checkpoint_is_named)
@@ -278,8 +278,7 @@ FIXTURE_TEST(a_config_of_another_model_is_found)
         {{{"\"vocab_size\": 256", "\"vocab_size\": 512"},
           {"\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true "}},
          "tensor 'model.embed_tokens.weight' has shape (256, 48), but the model's has (512, 48); and no parameter of "
-         "the "
-         "model is 'lm_head.weight': config.json says vocab_size 512: where the vocabulary was resized to 256 it"},
+         "the model is 'lm_head.weight': config.json says vocab_size 512: if the vocabulary was resized to 256, it"},
     };
     fixture *f = *state;
     source s = make(f);
@@ -378,7 +377,7 @@ FIXTURE_TEST(weights_without_a_config_are_read)
     CHECK_NULL(strstr(p.output, "\"model\": {"));
     program_free(&p);
     SAYS(0, ": whole: 2 tensors, all values are finite\n", "verify", f->model);
-    SAYS(1, "has no config.json, which says what model it has", "generate", f->model, "--prompt", "x");
+    SAYS(1, "has no config.json, which says what model it holds", "generate", f->model, "--prompt", "x");
     SAYS(1, "has no weights: neither model.safetensors, ", "inspect", f->directory);
     SAYS(1, "has no weights: neither model.safetensors, ", "verify", f->directory);
 }
@@ -393,11 +392,11 @@ FIXTURE_TEST(a_checkpoint_without_a_manifest_is_named)
     manifest = test_path(step, "manifest.json");
     CHECK_EQ(remove(manifest), 0);
     for (int i = 0; i < 2; i++) { /* under whichever name */
-        SAYS(1, "is no whole checkpoint: it has files of ranks, and no manifest.json, which says", "verify",
+        SAYS(1, "is not a whole checkpoint: it has files of ranks, but no manifest.json, which says", "verify",
              folders[i]);
-        SAYS(1, "is no whole checkpoint: it has files of ranks, and no manifest.json, which says", "inspect",
+        SAYS(1, "is not a whole checkpoint: it has files of ranks, but no manifest.json, which says", "inspect",
              folders[i]);
-        SAYS(1, "is no whole checkpoint: it has files of ranks, and no manifest.json, which says", "generate",
+        SAYS(1, "is not a whole checkpoint: it has files of ranks, but no manifest.json, which says", "generate",
              folders[i], "--prompt", "x");
         if (i == 0)
             CHECK_EQ(rename(step, other), 0);

@@ -80,7 +80,7 @@ static void end(run *r)
     CHECK_EQ(kill(r->p.pid, SIGTERM), 0);
     program_wait(&r->p);
     CHECK_EQ(r->p.status, 128 + SIGTERM);
-    CHECK_CONTAINS(r->p.output, "the same command goes on");
+    CHECK_CONTAINS(r->p.output, "the same command continues from it");
 }
 
 static void kill_rank(const run *r, int rank)
@@ -179,7 +179,7 @@ FIXTURE_TEST(a_rank_that_was_told_to_end_is_not_started_again)
         CHECK_EQ(kill(fixture_rank(r.mark, i % 2), signals[i]), 0);
         program_wait(&r.p);
         CHECK(r.p.status == 128 + signals[i] || r.p.status == 128 + SIGTERM);
-        CHECK_CONTAINS(r.p.output, "the same command goes on; not started again: a rank was told to end");
+        CHECK_CONTAINS(r.p.output, "the same command continues from it; not started again: a rank was told to end");
         release(&r);
     }
 }
@@ -249,9 +249,9 @@ FIXTURE_TEST(where_no_fewer_ranks_will_do_that_is_said)
     run r = start(f, "no-fewer", more);
     long step;
 
-    step =
-        end_twice(&r, SIGKILL,
-                  "restart 2 of 2: 4 ranks (that failure came back, and no fewer share the batch evenly) from step-");
+    step = end_twice(&r, SIGKILL,
+                     "restart 2 of 2: 4 ranks (that failure came back, and no smaller number of ranks divides the "
+                     "batch) from step-");
     await_step(&r, step + 10);
     end(&r);
     release(&r);
@@ -271,11 +271,11 @@ FIXTURE_TEST(what_cannot_be_restarted_is_refused_at_once)
     char *folder = test_path(f->directory, "checkpoints"), option[500];
 
     snprintf(option, sizeof option, "--checkpoint.folder=%s", folder);
-    SAYS(2, "--max-restarts goes on from the newest checkpoint, and this run writes none: set checkpoint.folder",
+    SAYS(2, "--max-restarts continues from the newest checkpoint, but this run writes none: set checkpoint.folder",
          "--max-restarts=1");
     SAYS(2, "this run writes none: checkpoint.enable is false", "--max-restarts=1", option,
          "--checkpoint.enable=false");
-    SAYS(2, "and checkpoint.load_step is 7: leave one of the two out", "--max-restarts=1", option,
+    SAYS(2, "but checkpoint.load_step is 7: leave one of the two out", "--max-restarts=1", option,
          "--checkpoint.load_step=7");
     SAYS(2, "--min-ranks is for runs that are restarted", "--min-ranks=1", option);
     SAYS(2, "--max-restarts is '-1': expected an integer from 0", "--max-restarts=-1", option);

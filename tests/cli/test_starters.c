@@ -38,14 +38,13 @@ FIXTURE_TEST(another_number_of_ranks_than_were_started_is_refused)
     SAYS(2, "-n is 2, but mpirun has started 3 ranks", "run", "-n", "2", "--", "true");
     SAYS(2, "-n is 2, but mpirun has started 3 ranks", "eval", f->model, "--data", f->data, "-n", "2");
     SAYS(2, "-n is 2, but mpirun has started 3 ranks", "generate", f->model, "--tokens", "1", "-n", "2");
-    SAYS(2, "compare: it starts its ranks itself, and mpirun has started this process as one of several", "compare",
+    SAYS(2, "compare: it starts its own ranks, but mpirun has started this process as one of several", "compare",
          f->config, "-n", "3");
-    SAYS(2, "--max-restarts starts ranks again that this program has started, and mpirun has started these", "train",
+    SAYS(2, "--max-restarts starts ranks again that this program has started, but mpirun has started these", "train",
          f->config, "--max-restarts=1");
     SAYS(2, "RANK is 0, but OMPI_COMM_WORLD_RANK of mpirun is 1: unset RANK", "run", "--", "env", "RANK=0", PROGRAM,
          "train", f->config);
-    SAYS(2,
-         "generate: --prompt-file - is standard input, and of the ranks that mpirun has started rank 0 alone has one",
+    SAYS(2, "generate: --prompt-file - is standard input, but of the ranks that mpirun has started only rank 0 has one",
          "generate", f->model, "--prompt-file", "-");
     unset_open_mpi();
     setenv("PMIX_RANK", "0", 1);
@@ -83,18 +82,18 @@ FIXTURE_TEST(torchrun_s_words_are_understood)
     SAYS(0, "1 of 2, and --it", "run", "--nproc-per-node", "2", "--no-python", "sh", "-c",
          "echo $RANK of $WORLD_SIZE, and $0", "--it");
     SAYS(0, "", "run", "-n", "2", "--nproc-per-node=2", "--", "true");
-    SAYS(2, "-n is 2 and --nproc-per-node 3: leave one of the two out", "run", "-n", "2", "--nproc-per-node=3", "--",
+    SAYS(2, "-n is 2 and --nproc-per-node is 3: leave one of the two out", "run", "-n", "2", "--nproc-per-node=3", "--",
          "true");
-    SAYS(2, "--nnodes is '2', and this starts the ranks of one machine: several are started by MPI: mpirun -n", "run",
+    SAYS(2, "--nnodes is '2', but this starts the ranks of one machine: for several, use MPI: mpirun -n", "run",
          "--nnodes=2", "--nproc-per-node=2", "--", "true");
     SAYS(2, "--nnodes is '1:4'", "run", "--nnodes=1:4", "--nproc-per-node=2", "--", "true");
-    SAYS(2, "--node-rank is '1', and there is one machine: expected 0", "run", "--node-rank=1", "-n", "2", "--",
+    SAYS(2, "--node-rank is '1', but there is only one machine: expected 0", "run", "--node-rank=1", "-n", "2", "--",
          "true");
-    SAYS(2, "--nproc-per-node is gpu, and ranks compute on the CPU", "run", "--nproc-per-node=gpu", "--", "true");
+    SAYS(2, "--nproc-per-node is gpu, but ranks compute on the CPU", "run", "--nproc-per-node=gpu", "--", "true");
     SAYS(2, "--nproc-per-node is 'all': expected an integer", "run", "--nproc-per-node=all", "--", "true");
     SAYS(2, "--nproc-per-node is '0': expected an integer from 1", "run", "--nproc_per_node=0", "--", "true");
     SAYS(0, "", "run", "--max_restarts=0", "-n", "1", "--", "true");
-    SAYS(2, "--max-restarts is '3', and this starts a program once: 'fsdp train --max-restarts'", "run",
+    SAYS(2, "--max-restarts is '3', but this command starts a program once: 'fsdp train --max-restarts'", "run",
          "--max-restarts=3", "-n", "1", "--", "true");
     SAYS(2, "--master-port is '70000': expected an integer from 0 to 65535", "run", "-n", "2", "--master-port=70000",
          "--", "true");
@@ -110,13 +109,13 @@ FIXTURE_TEST(words_of_torchrun_count_where_the_program_starts_its_own_ranks)
     SAYS(0, "perplexity", "eval", f->model, "--data", f->data, "--nproc_per_node=2");
     SAYS(0, "1,", "generate", f->model, "--tokens", "1", "--nproc_per_node=2", "--max-new-tokens=1");
     SAYS(0, "ddp", "compare", f->config, "--nproc_per_node=2", "--strategies=ddp", "--rounds=1", "--steps=1");
-    SAYS(2, "train: --nproc-per-node is gpu, and ranks compute on the CPU: say how many, or cpu", "train", f->config,
+    SAYS(2, "train: --nproc-per-node is gpu, but ranks compute on the CPU: say how many, or cpu", "train", f->config,
          "--nproc_per_node=gpu");
     SAYS(2, "--nproc-per-node is 'two': expected an integer", "eval", f->model, "--data", f->data,
          "--nproc_per_node=two");
-    SAYS(2, "generate: --nnodes is '2', and this starts the ranks of one machine: several are started by MPI",
-         "generate", f->model, "--tokens", "1", "--nnodes=2");
-    SAYS(2, "compare: -n is 3 and --nproc-per-node 2: leave one of the two out", "compare", f->config, "-n", "3",
+    SAYS(2, "generate: --nnodes is '2', but this starts the ranks of one machine: for several, use MPI", "generate",
+         f->model, "--tokens", "1", "--nnodes=2");
+    SAYS(2, "compare: -n is 3 and --nproc-per-node is 2: leave one of the two out", "compare", f->config, "-n", "3",
          "--nproc_per_node=2");
 }
 
@@ -174,7 +173,7 @@ FIXTURE_TEST(a_rank_with_another_command_line_is_told)
 
     make_model(f);
     check_told(f, train, LINE("train", f->config, "--data.path=a\nb", "--data.path=c", "--training.seed=0"),
-               "--training.seed is not given and 0: start all with the same");
+               "--training.seed is not given and 0: start all ranks with the same");
     check_told(f, train, LINE("train", f->config, "--data.path=c", "--data.path=a\nb"), "--data.path is ");
     check_told(f, train, LINE("train", "other.yaml", "--data.path=a\nb", "--data.path=c"), "the file or folder is ");
     check_told(f, train, LINE("train", f->config), "--data.path is ");

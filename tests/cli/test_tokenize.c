@@ -36,7 +36,7 @@ FIXTURE_TEST(text_becomes_a_file_of_tokens)
     CHECK_EQ(fsdp_tokens_count(tokens), 7);
     fsdp_tokens_close(tokens);
     SAYS(0, "1 document", text, "-o", out, "--tokenizer", f->directory, "--no-eos");
-    SAYS(1, "a.txt' exists and is no token file that fsdp made", f->data, "-o", text, "--tokenizer", f->directory);
+    SAYS(1, "a.txt' exists and is not a token file that fsdp made", f->data, "-o", text, "--tokenizer", f->directory);
     SAYS(1, "is one of the files that are read", text, "-o", text, "--tokenizer", f->directory);
     test_write_file(lines, "{\"text\": \"the\"}\n{\"text\": 1}\n", 28);
     SAYS(1, "a.jsonl': line 2: field 'text' is not a string", lines, "-o", out, "--tokenizer", f->directory);

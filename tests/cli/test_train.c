@@ -112,7 +112,7 @@ FIXTURE_TEST(a_folder_without_its_weights_may_change_its_sizes)
     p = program_run(
         f->directory, 1,
         (const char *const[]){PROGRAM, "train", f->config, "--model.preset=", path, "--model.n_heads=4", NULL});
-    CHECK_CONTAINS(p.output, "model.n_layers changes the model, and the weights of '");
+    CHECK_CONTAINS(p.output, "model.n_layers changes the model, but the weights of '");
     program_free(&p);
 }
 
@@ -156,7 +156,7 @@ FIXTURE_TEST(text_beside_a_tokenizer_goes_through_it)
 {
     static const char *const tokenizers[] = {"--data.tokenizer=", "--data.tokenizer=", "--data.tokenizer=bytes"};
     static const char *const says[] = {"\ntext:   its bytes are its tokens\n",
-                                       "has 270 tokens, and the model a vocabulary of 256",
+                                       "has 270 tokens, but the model has a vocabulary of 256",
                                        "\ntext:   its bytes are its tokens\n"};
     fixture *f = *state;
     char *file = test_path(f->directory, "model/tokenizer.json"),
@@ -209,13 +209,13 @@ FIXTURE_TEST(data_that_is_doubtful_or_begins_again_is_told)
     test_write_file(bin, text, bytes / 4 * 4);
     p = RUN(0, "train", f->config, "-n", "2", option, "--data.dtype=uint16", "--training.steps=1");
     CHECK_CONTAINS(p.output, "fsdp: warning: [rank 0] data.path: '");
-    CHECK_CONTAINS(p.output, "is read as uint16 tokens, but every second of its first 2048 is 0");
+    CHECK_CONTAINS(p.output, "is read as uint16 tokens, but every second one of its first 2048 is 0");
     program_free(&p);
     p = RUN(1, "train", f->config, option, "--training.steps=1", "--model.vocab_size=65537");
-    CHECK_CONTAINS(p.output, "uint16 does not hold a vocabulary of 65537: name it .u32 or .u16, or set data.dtype");
+    CHECK_CONTAINS(p.output, "uint16 is too small for a vocabulary of 65537: name it .u32 or .u16, or set data.dtype");
     program_free(&p);
     p = RUN(1, "train", f->config, option, "--data.dtype=uint16", "--data.format=text");
-    CHECK_CONTAINS(p.output, "data.dtype is of tokens, but data.format is text");
+    CHECK_CONTAINS(p.output, "data.dtype is for tokens, but data.format is text");
     program_free(&p);
     p = RUN(1, "train", f->config, "--data.dtype=uint32",
             "--data.path=" TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin");

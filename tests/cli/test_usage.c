@@ -146,11 +146,11 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(0, "2 microbatches of 3 sequences of 5 tokens on each rank, as rank 1", "explain", "llama-1m", "--batch=3",
          "--seq-len=5", "--microbatches=2", "--rank=1", "--wrap-policy=class:LlamaMLP+LlamaAttention");
     SAYS(0, "\"policy\": \"blocks\"", "explain", f->config, "--json");
-    SAYS(1, "--svg: '/dev/stdout' is standard output, to which the command itself prints: name a file", "explain",
+    SAYS(1, "--svg: '/dev/stdout' is standard output, where the command itself prints: name a file", "explain",
          "llama-1m", "--svg=/dev/stdout");
     toml = test_path(f->directory, "config.toml");
     test_write_file(toml, "[model]\n", 8);
-    SAYS(1, "this is TOML, and a config is YAML", "explain", toml);
+    SAYS(1, "this is TOML, but a config is YAML", "explain", toml);
     free(toml);
     SAYS(0, "in 2 copies", "explain", "llama-1m", "-n", "4", "--strategy", "hsdp");
     SAYS(0, "in 4 copies", "explain", "llama-1m", "-n", "8", "--strategy", "hsdp",
@@ -158,19 +158,19 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(0, "8 ranks on 4 machines in 4 copies", "explain", "llama-1m", "-n", "8", "--strategy=hsdp", "--machines=4");
     SAYS(0, "between 2 machines of 2 ranks, each rank for itself", "explain", "llama-1m", "-n", "4", "--machines=2",
          "--one-level");
-    SAYS(2, "--machines is 3, which does not divide the 4 ranks: each machine has as many", "explain", "llama-1m",
-         "-n4", "--machines=3");
-    SAYS(2, "--machines is 5, more than the 4 ranks: say with -n how many there are", "explain", "llama-1m", "-n4",
+    SAYS(2, "--machines is 3, which does not divide the 4 ranks: each machine must have equally many", "explain",
+         "llama-1m", "-n4", "--machines=3");
+    SAYS(2, "--machines is 5, more than the 4 ranks: give more ranks with -n", "explain", "llama-1m", "-n4",
          "--machines=5");
-    SAYS(2, "--one-level is of several machines: give --machines", "explain", "llama-1m", "--one-level");
+    SAYS(2, "--one-level needs several machines: give --machines", "explain", "llama-1m", "--one-level");
     SAYS(2, "explain: no model given: a folder, a preset such as llama-1m, or a config", "explain");
     SAYS(2, "--rank is '2': expected an integer from 0 to 1", "explain", "llama-1m", "--rank=2");
     SAYS(2, "explain: unknown option '--strategie=x'; did you mean '--strategy'?", "explain", "llama-1m",
          "--strategie=x");
     SAYS(2, "--strategy: parallelism.strategy is 'zero4'", "explain", "llama-1m", "--strategy=zero4");
-    SAYS(2, "--strategy: 'zero2' takes nothing behind a colon", "explain", "llama-1m", "--strategy=zero2:x");
+    SAYS(2, "--strategy: 'zero2' takes nothing after a colon", "explain", "llama-1m", "--strategy=zero2:x");
     SAYS(2, "--wrap-policy: parallelism.wrap_policy is 'leaves'", "explain", "llama-1m", "--wrap-policy=leaves");
-    SAYS(1, "no model preset 'llama-2m': there are", "explain", "llama-2m");
+    SAYS(1, "no model preset 'llama-2m', only", "explain", "llama-2m");
     SAYS(1, "there is no '/nonexistent'", "explain", "/nonexistent");
     SAYS(1, "is of class 'LlamaMPL'", "explain", "llama-1m", "--wrap-policy=class:LlamaMPL");
     SAYS(1, "set parallelism.wrap_min_num_params, which is 100000000, to fewer", "explain", "llama-1m",
@@ -200,7 +200,7 @@ FIXTURE_TEST(a_picture_is_written_through_a_link)
     CHECK_EQ(unlink(picture), 0);
     SAYS(1, "link.svg': it is a symbolic link that leads nowhere", "explain", "llama-1m", "--svg", link);
     CHECK_EQ(rmdir(folder), 0);
-    SAYS(1, "--svg: '/dev/null' is there and is no file", "explain", "llama-1m", "--svg=/dev/null");
+    SAYS(1, "--svg: '/dev/null' exists and is not a file", "explain", "llama-1m", "--svg=/dev/null");
     free(picture);
     free(link);
     free(folder);
@@ -253,15 +253,16 @@ FIXTURE_TEST(a_config_that_cannot_be_is_status_1)
          f->config, "-n", "2", "--training.global_batch_size=12");
     SAYS(1, "parallelism.data_parallel_shard_degree is 3, but there are 2 ranks: expected -1 or 2", "train", f->config,
          "-n", "2", "--parallelism.data_parallel_shard_degree=3");
-    SAYS(1, "no model preset 'llama-2m': there are gpt-10m,", "train", f->config, "--model.preset=llama-2m");
+    SAYS(1, "no model preset 'llama-2m', only gpt-10m,", "train", f->config, "--model.preset=llama-2m");
     SAYS(1, "model.dim 48 does not fit 5 heads: the nearest that do: 45 and 50", "train", f->config,
          "--model.preset=gpt-10m", "--model.n_heads=5");
     SAYS(1, "model.dim 127 does not fit 3 heads of an even number each: the nearest that do: 126 and 132", "train",
          f->config, "--model.dim", "127");
-    SAYS(1, "model.dim 4 is too small for 3 heads: the least is 6", "train", f->config, "--model.dim=4");
+    SAYS(1, "model.dim 4 is too small for 3 heads: it must be at least 6", "train", f->config, "--model.dim=4");
     SAYS(1, "model.n_kv_heads 2 does not divide 3 heads: the nearest that do: 1 and 3", "train", f->config,
          "--model.n_kv_heads=2");
-    SAYS(1, "model.n_kv_heads is 4: expected at most as many as heads, 3", "train", f->config, "--model.n_kv_heads=4");
+    SAYS(1, "model.n_kv_heads is 4: expected at most the number of heads, 3", "train", f->config,
+         "--model.n_kv_heads=4");
     SAYS(1, "training.seq_len 65 is more than the 64 positions of the model", "train", f->config,
          "--training.seq_len=65");
     free(other);

@@ -239,7 +239,7 @@ done
 name=no-mpi
 status_of srun_on none "$fsdp" train "${options[@]}" "${few[@]}"
 [ $status = 1 ] || fail "status $status"
-said '^fsdp: .*: srun has started this process, but for no MPI: with srun say --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH'
+said '^fsdp: .*: srun has started this process, but without an MPI: with srun say --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH'
 
 name=uneven
 status_of machines_on 0 srun --mpi="${mpis[0]}" -N2 -n3 "$fsdp" train "${options[@]}" "${few[@]}"

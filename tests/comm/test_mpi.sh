@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The plug-ins of the MPIs that are there: processes that mpirun starts exchange messages, and are the ranks of a world.
+# Checks the plug-ins of the MPIs that are installed: processes that mpirun starts exchange messages, and are the ranks
+# of a world.
 set -eu
 # shellcheck source=tests/comm/mpi.sh
 . "$FSDP_SOURCE/tests/comm/mpi.sh"
@@ -76,7 +77,7 @@ try() { # STARTER PLUGIN TITLE
     says "runs its plug-in of fsdp" "$1" -n 1 "$fsdp" "${line[@]}" : \
         -n 1 env FSDP_PLUGIN_PATH="$folder/plugins" "$fsdp" "${line[@]}"
     [ $status != 0 ] && [ $status != 124 ]
-    says "--training.seed is not given and 3: start all with the same" "$1" -n 1 "$fsdp" "${line[@]}" : \
+    says "--training.seed is not given and 3: start all ranks with the same" "$1" -n 1 "$fsdp" "${line[@]}" : \
         -n 1 "$fsdp" "${line[@]}" --training.seed=3
     [ $status != 0 ] && [ $status != 124 ]
     # One that cannot, or does not, join the others is not to be waited for.

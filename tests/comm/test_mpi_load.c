@@ -98,12 +98,12 @@ TEST(a_file_that_is_no_plugin)
     test_write_file(file, "no library, however long: longer than the header of one, which has 64 bytes", 76);
     snprintf(folders, sizeof folders, ":/nowhere:%s:", folder);
     setenv("FSDP_PLUGIN_PATH", folders, 1);
-    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_FORMAT, "libfsdp-nosuch.so: it is no library of this system");
+    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_FORMAT, "libfsdp-nosuch.so: it is not a library of this system");
     CHECK_NULL(ops);
     CHECK_EQ(unlink(file), 0);
     CHECK(dladdr((const void *)(uintptr_t)_cmocka_run_group_tests, &library) != 0); /* some library or other */
     CHECK_EQ(symlink(library.dli_fname, file), 0);
-    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_FORMAT, "is no plug-in: it has no fsdp_network_plugin");
+    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_FORMAT, "is not a plug-in: it has no fsdp_network_plugin");
     CHECK_NULL(ops);
     free(file);
     test_directory_free(folder);
@@ -165,7 +165,8 @@ TEST(a_plugin_without_a_table)
     const fsdp__network_ops *ops;
 
     unsetenv("FSDP_PLUGIN_PATH");
-    CHECK_ERROR(fsdp__mpi_load(&none, &ops), FSDP_FORMAT, "is no plug-in: there is nothing in its fsdp_network_plugin");
+    CHECK_ERROR(fsdp__mpi_load(&none, &ops), FSDP_FORMAT,
+                "is not a plug-in: there is nothing in its fsdp_network_plugin");
     CHECK_NULL(ops);
 }
 
@@ -175,8 +176,8 @@ TEST(a_plugin_of_another_version)
     const fsdp__network_ops *ops;
 
     unsetenv("FSDP_PLUGIN_PATH");
-    CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_UNSUPPORTED, "libfsdp-old.so is a plug-in of another version");
-    CHECK_CONTAINS(fsdp_last_error(), "(its interface is number 3, 4 is needed): install both from one build");
+    CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_UNSUPPORTED, "libfsdp-old.so is a plug-in for another version");
+    CHECK_CONTAINS(fsdp_last_error(), "(its interface has number 3, and 4 is needed): install both from one build");
     CHECK_NULL(ops);
 }
 

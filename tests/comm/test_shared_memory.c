@@ -225,8 +225,9 @@ static void gather_in_a_flat_group(fsdp_context *context, void *arg)
         for (int k = 0; k < NUMEL; k++)
             shard[k] = (float)fsdp_context_rank(context);
         buffer = buffer_at(flat, region, shard);
-        CHECK_ERROR(fsdp_all_gather_coalesced(flat, &buffer, 1, stream), FSDP_UNSUPPORTED,
-                    "cannot all_gather_coalesced in group 'flat' into shared memory: not the same local ranks");
+        CHECK_ERROR(
+            fsdp_all_gather_coalesced(flat, &buffer, 1, stream), FSDP_UNSUPPORTED,
+            "cannot all_gather_coalesced in group 'flat' into shared memory: it does not have the same local ranks");
         buffer.unsharded = own;
         CHECK_OK(fsdp_all_gather_coalesced(flat, &buffer, 1, stream));
         for (int k = 0; k < NUMEL; k++)

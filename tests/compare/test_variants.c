@@ -115,7 +115,7 @@ TEST(policies_are_one_dimension_more)
     CHECK_ERROR(fsdp__variants_create(config, 2, NULL, "size:x", &v), FSDP_INVALID, "--policies size:x: ");
     CHECK_ERROR(fsdp__variants_create(config, 2, NULL, "class", &v), FSDP_INVALID, "needs parallelism.wrap_classes");
     CHECK_ERROR(fsdp__variants_create(config, 2, NULL, "always:1", &v), FSDP_INVALID,
-                "'always' takes nothing behind a colon");
+                "'always' takes nothing after a colon");
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status = fsdp__variants_create(config, 2, "zero1", "size:77,class:Linear", &v);
 

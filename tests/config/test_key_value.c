@@ -194,9 +194,9 @@ TEST(what_is_not_utf8_is_refused)
     CHECK_OK(fsdp__config_default(&pool_table, &p));
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.name", wrong[i]), FSDP_INVALID,
-                    "water.name is no text in UTF-8: byte 1 is 0x");
+                    "water.name is not text in UTF-8: byte 1 is 0x");
         CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.lanes", wrong[i]), FSDP_INVALID,
-                    "water.lanes is no text in UTF-8: byte 1 is 0x");
+                    "water.lanes is not text in UTF-8: byte 1 is 0x");
     }
     CHECK_NULL(p.water.name);
     CHECK_EQ(p.water.lane_count, 0);

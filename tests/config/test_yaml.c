@@ -35,8 +35,8 @@ TEST(lines_are_those_of_the_key_or_the_entry)
             "c:4: people.attendants is 'no': expected -1 or an integer from 0");
     refuses("water:\r\n  name: a\r\n  length: no\r\n", "c:3: water.length is 'no': expected an integer from 1 to 50");
     refuses("\xEF\xBB\xBFwater:\n  length: no\n", "c:2: water.length is 'no': expected an integer from 1 to 50");
-    refuses("water:\n  [a]: b\n", "c:2: water: a list stands where a name is expected");
-    refuses("[a]: b\n", "c:1: a list stands where a name is expected");
+    refuses("water:\n  [a]: b\n", "c:2: water: expected a name, not a list");
+    refuses("[a]: b\n", "c:1: expected a name, not a list");
     refuses("water: []\n", "c:1: water is a list: expected keys of the section, indented below it");
 }
 
@@ -49,7 +49,7 @@ TEST(a_file_of_toml_is_told_how_to_be_written)
         char expected[160];
 
         snprintf(expected, sizeof expected,
-                 "c:%d: this is TOML, and a config is YAML: '[training]' is written 'training:', and 'steps = 10' "
+                 "c:%d: this is TOML, but a config is YAML: '[training]' is written 'training:', and 'steps = 10' "
                  "below it '  steps: 10'",
                  lines[i]);
         refuses(files[i], expected);
@@ -59,18 +59,19 @@ TEST(a_file_of_toml_is_told_how_to_be_written)
 
 TEST(what_yaml_has_beyond_a_config_is_refused)
 {
-    refuses("water:\n  name: &n x\n", "c:2: an anchor, '&n': a config has none, leave it out");
-    refuses("water: &w\n  name: x\n", "c:1: an anchor, '&w': a config has none, leave it out");
-    refuses("water:\n  name: x\n  lanes: [a,\n   *a]\n", "c:4: an alias, '*a': write the value itself in its place");
+    refuses("water:\n  name: &n x\n", "c:2: an anchor, '&n': a config cannot have one, so leave it out");
+    refuses("water: &w\n  name: x\n", "c:1: an anchor, '&w': a config cannot have one, so leave it out");
+    refuses("water:\n  name: x\n  lanes: [a,\n   *a]\n", "c:4: an alias, '*a': write the value itself instead");
     CHECK_ERROR(apply("water:\n  <<: *defaults\n", 21), FSDP_INVALID, "c:2: water.<< is not a key of water");
     refuses("water:\n  name: !!binary aGk=\n",
-            "c:2: a tag, 'tag:yaml.org,2002:binary': a config has none, leave it out");
+            "c:2: a tag, 'tag:yaml.org,2002:binary': a config cannot have one, so leave it out");
     refuses("water:\n  name: x\n---\npeople:\n  attendants: 3\n",
-            "c:3: a second document begins here: a config is one");
-    refuses("water:\n  name: x\n...\n---\n", "c:4: a second document begins here: a config is one");
-    refuses("%YAML 1.1\n---\nwater:\n", "c:1: a line that begins with '%': a config has no directives");
-    refuses("water:\n  name: 50%\n...\r%TAG !a! x\n", "c:3: a line that begins with '%': a config has no directives");
-    CHECK_ERROR(apply("water:\xE2\x80\xA8%TAG !a! x\n", 20), FSDP_FORMAT, "a config has no directives");
+            "c:3: a second document begins here: a config has only one");
+    refuses("water:\n  name: x\n...\n---\n", "c:4: a second document begins here: a config has only one");
+    refuses("%YAML 1.1\n---\nwater:\n", "c:1: a line that begins with '%': a config cannot have directives");
+    refuses("water:\n  name: 50%\n...\r%TAG !a! x\n",
+            "c:3: a line that begins with '%': a config cannot have directives");
+    CHECK_ERROR(apply("water:\xE2\x80\xA8%TAG !a! x\n", 20), FSDP_FORMAT, "a config cannot have directives");
     CHECK_OK(apply("water:\n  name: '% %'\n  # %\n", 27));
     CHECK_OK(apply("---\nwater:\n  name: x\n...\n", 24));
     CHECK_OK(apply("--- ~\n", 6));
@@ -86,7 +87,7 @@ TEST(what_is_no_text_is_refused)
     refuses("water:\n\n  name: a\xff\n", "c:3: not text in UTF-8: byte 0xff: invalid leading UTF-8 octet");
     refuses("water:\n  name: a\x1b[2Jb\n", "c:2: not text in UTF-8: byte 0x1b: control characters are not allowed");
     refuses("water:\n  name: \"a\\0b\"\n", "c:2: water.name has a NUL character in it");
-    refuses("water:\n  \"na\\0me\": b\n", "c:2: water: 'na...' is no name of a key or a section");
+    refuses("water:\n  \"na\\0me\": b\n", "c:2: water: 'na...' is not the name of a key or a section");
     refuses("\"wat\\e[2Jer\": b\n", "c:1: wat\\x1b[2Jer is not a section; did you mean 'water'?");
     refuses("water:\n  name: \"unfinished\n", "c:3: not YAML from here on (column 1): found unexpected end of stream");
     refuses("water:\n\tname: x\n",
@@ -114,7 +115,7 @@ TEST(nothing_is_longer_or_deeper_than_a_config)
     used = sprintf(text, "? ");
     memset(text + used, 'x', BYTES);
     memcpy(text + used + BYTES, "\n: b\n", 6);
-    CHECK_ERROR(apply(text, strlen(text)), FSDP_FORMAT, "xx...' is no name of a key or a section");
+    CHECK_ERROR(apply(text, strlen(text)), FSDP_FORMAT, "xx...' is not the name of a key or a section");
     for (int opening = 0; opening < 2; opening++) { /* "[[[[" and "{{{{", also where a list may stand */
         for (int within = 0; within < 2; within++) {
             used = within ? sprintf(text, "water:\n  lanes: ") : 0;

@@ -46,7 +46,7 @@ static const struct {
     {LITERAL("\x40\0\0\0\0\0\0\0{\"a\":"), "it is a safetensors file", false},
     {LITERAL("\x80\x04\x95\x10\0\0\0\0\0\0\0"), "it is a pickle of Python", false},
     {LITERAL("\x80\x02]q\0."), "it is a pickle of Python", true},
-    {LITERAL("%PDF-1.7\n%\xe2\xe3"), "it is a PDF: make text of it with 'pdftotext'", false},
+    {LITERAL("%PDF-1.7\n%\xe2\xe3"), "it is a PDF: convert it to text with 'pdftotext'", false},
     {LITERAL("\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0"), "it is a document of Microsoft Office", false},
     {LITERAL("\177ELF\2\1\1\0"), "it is a program (ELF)", false},
     {LITERAL("\xca\xfe\xba\xbe\0\0"), "it is a program (Java or Mach-O)", false},
@@ -54,12 +54,12 @@ static const struct {
     {LITERAL("\xff\xd8\xff\xe0\0\x10"), "it is a picture (JPEG)", false},
     {LITERAL("\xff\xfe"
              "a\0b\0"),
-     "it is UTF-16: make UTF-8 of it with 'iconv -f UTF-16 -t UTF-8'", true},
+     "it is UTF-16: convert it with 'iconv -f UTF-16 -t UTF-8'", true},
     {LITERAL("\xfe\xff\0a\0b"), "it is UTF-16", true},
     {LITERAL("\xff\xfe\0\0a\0\0\0"), "it is UTF-32", true},
     {LITERAL("\0\0\xfe\xff\0\0\0a"), "it is UTF-32", true},
-    {LITERAL("\xff\xfeT\0h\0e\0 \0b\0i\0g\0 \0\x16 r\0e\0d\0"), "it is UTF-16: make", false},
-    {LITERAL("\xfe\xff\0T\0h\0e\0 \0b\0i\0g\0 \0r\0e\0d\0\n"), "it is UTF-16: make", false},
+    {LITERAL("\xff\xfeT\0h\0e\0 \0b\0i\0g\0 \0\x16 r\0e\0d\0"), "it is UTF-16: convert", false},
+    {LITERAL("\xfe\xff\0T\0h\0e\0 \0b\0i\0g\0 \0r\0e\0d\0\n"), "it is UTF-16: convert", false},
     {LITERAL("\xff\xfe\0\0T\0\0\0h\0\0\0e\0\0\0 \0\0\0b\0\0\0i\0\0\0g\0\0\0 \0\0\0r\0\0\0"), "it is UTF-32", false},
     {LITERAL("\0\0\xfe\xff\0\0\0T\0\0\0h\0\0\0e\0\0\0 \0\0\0b\0\0\0i\0\0\0g\0\0\0 \0\0\0r"), "it is UTF-32", false},
     {LITERAL("version https://git-lfs.github.com/spec/v1\noid"), "fetch the file with 'git lfs pull'", false},
@@ -148,7 +148,7 @@ TEST(text_of_any_encoding_with_ascii_is_text)
         {LITERAL("\x1b$B4A;z\x1b(B"), NULL},
         {LITERAL("GIF89a is a format; PK, Rar! and ustar too"), NULL},
         {LITERAL("text with\0one"),
-         "no text: a NUL byte at offset 107, in what is text otherwise: \"tr -d '\\000'\" takes"},
+         "not text: a NUL byte at offset 107, in what is text otherwise: \"tr -d '\\000'\" takes"},
         {LITERAL("caf\xe9\0 en fran\xe7"
                  "ais"),
          "in what is text otherwise"},
@@ -157,7 +157,7 @@ TEST(text_of_any_encoding_with_ascii_is_text)
         {LITERAL("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40"), ", in what is binary"},                  /* floats */
         {LITERAL("\0\1\2\3\4\5"), ", in what is binary"},
         {LITERAL("\0\0\0\0\0\0\0\0"), ", in what is binary"},
-        {LITERAL("a\0b\0c\0d\0"), "it is UTF-16: make UTF-8 of it with 'iconv -f UTF-16LE"},
+        {LITERAL("a\0b\0c\0d\0"), "it is UTF-16: convert it with 'iconv -f UTF-16LE"},
         {LITERAL("\0a\0b\0c\0d"), "iconv -f UTF-16BE"},
         {LITERAL("\x91\x05\xe2\x17\x80\xff\x03k\x99\x9a"), "3 of 10 bytes from offset 98 on are control characters"},
     };

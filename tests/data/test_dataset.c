@@ -115,7 +115,7 @@ static const struct {
     fsdp_status status;
     const char *part;
 } wrong_files[] = {
-    {"{'descr': '<f8', 'fortran_order': False, 'shape': (6,), }", FSDP_UNSUPPORTED, "elements are '<f8'; astype"},
+    {"{'descr': '<f8', 'fortran_order': False, 'shape': (6,), }", FSDP_UNSUPPORTED, "elements are '<f8'; save"},
     {"{'descr': '>f4', 'fortran_order': False, 'shape': (6,), }", FSDP_UNSUPPORTED, "elements are '>f4'"},
     {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,)}", FSDP_UNSUPPORTED, "records"},
     {"{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }", FSDP_UNSUPPORTED, "Fortran order"},
@@ -123,7 +123,7 @@ static const struct {
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (5,), }", FSDP_FORMAT,
      "promises 20 bytes of elements, but it has 24"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (7,), }", FSDP_FORMAT, "promises 28 bytes"},
-    {"{'descr': '<f4', 'fortran_order': False, 'shape': (), }", FSDP_FORMAT, "one number, and no items"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (), }", FSDP_FORMAT, "one number, and not items"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (6), }", FSDP_FORMAT, "without a comma"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (-6,), }", FSDP_FORMAT, "no size"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", FSDP_FORMAT, "too large"},
@@ -132,10 +132,10 @@ static const struct {
     {"{'descr': '<f4', 'descr': '<f4', 'shape': (6,), }", FSDP_FORMAT, "one twice"},
     {"{'descr': '<f4', 'shape': (6,), }", FSDP_FORMAT, "lacks descr, fortran_order or shape"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,), 'more': 1}", FSDP_FORMAT, "another key"},
-    {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} x", FSDP_FORMAT, "goes on behind its end"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (6,)} x", FSDP_FORMAT, "goes on after its end"},
     {"{'descr': '<f4', 'fortran_order': False 'shape': (6,)}", FSDP_FORMAT, "an entry without a comma"},
     {"{'descr': '<f4", FSDP_FORMAT, "does not end"},
-    {"[]", FSDP_FORMAT, "is no dictionary"},
+    {"[]", FSDP_FORMAT, "is not a dictionary"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (0, 4611686018427387904, 4), }", FSDP_FORMAT, "are too large"},
     {"{'descr': '\x1b[2J', 'fortran_order': False, 'shape': (6,), }", FSDP_UNSUPPORTED, "elements are '\\x1b[2J'"},
 };
@@ -157,7 +157,7 @@ TEST_WITH(npy_files_that_are_wrong_are_named, setup, teardown)
     write_bytes("c.npy", "\x93NUMPY\x01\0\x76\0{'de", 14);
     CHECK_ERROR(open_one("c.npy", &data), FSDP_FORMAT, "a header of 118 bytes at offset 8, in a file of 14");
     write_bytes("c.npy", "\x93NUMPY", 6);
-    CHECK_ERROR(open_one("c.npy", &data), FSDP_FORMAT, "it is no .npy file");
+    CHECK_ERROR(open_one("c.npy", &data), FSDP_FORMAT, "it is not a .npy file");
     write_bytes("c.npy", "PK\3\4", 4);
     CHECK_ERROR(open_one("c.npy", &data), FSDP_FORMAT, "it is a zip archive, as .npz, .pt and .docx are");
     write_bytes("c.npy", "abcd", 4);

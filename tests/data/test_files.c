@@ -147,7 +147,7 @@ static void check_left_out(const left_out *c, int format)
     if (c->says) {
         CHECK_ERROR(fsdp__data_files_list((const char *const *)&folder, 1, format, &files), FSDP_FORMAT, c->says);
         CHECK_CONTAINS(fsdp_last_error(), from);
-        CHECK_CONTAINS(fsdp_last_error(), "would be left out; if that is meant, name the others by a pattern, such as");
+        CHECK_CONTAINS(fsdp_last_error(), "would be left out: if that is meant, name the others by a pattern, such as");
         CHECK_CONTAINS(fsdp_last_error(), format == FSDP_TOKENS_BINARY ? "/d/*.bin'" : "/d/*.txt'");
         CHECK_EQ(files.count, 0);
     } else {
@@ -194,13 +194,13 @@ TEST_WITH(what_is_packed_or_a_table_is_not_passed_over, setup, teardown)
         {"b.npy", LITERAL("\x93NUMPY\1\0v\0"), "it is a NumPy array (.npy): write its numbers as"},
         {"b.h5", LITERAL("\x89HDF\r\n\x1a\n\0"), "it is an HDF5 file"},
         {"b.db", LITERAL("SQLite format 3\0\x10"), "it is an SQLite database"},
-        {"b.xz", LITERAL("text"), "its name ends in .xz, but its first bytes are those of no such file"},
+        {"b.xz", LITERAL("text"), "its name ends in .xz, but no such file has its first bytes"},
         {"b.tar", LITERAL("of seven"), "its name ends in .tar, but"},
         {"b.parquet", LITERAL(""), "its name ends in .parquet, but it is empty"},
         {"b.parquet", LITERAL("version https://git-lfs.github.com/spec/v1\noid"), "'git lfs pull'"},
-        {"b.jsonl.br", LITERAL("\x0b\x02\x80\0\0\1\2\3\4\5"), "it is no text: a NUL byte"},
-        {"b.json.br", LITERAL("\x0b\x02\x80\0\0\1\2\3\4\5"), "it is no text: a NUL byte"},
-        {"b.TXT.snappy", LITERAL("\x91\x05\xe2\x17\x80\xff\x03k\x99\x9a"), "it is no text"},
+        {"b.jsonl.br", LITERAL("\x0b\x02\x80\0\0\1\2\3\4\5"), "it is not text: a NUL byte"},
+        {"b.json.br", LITERAL("\x0b\x02\x80\0\0\1\2\3\4\5"), "it is not text: a NUL byte"},
+        {"b.TXT.snappy", LITERAL("\x91\x05\xe2\x17\x80\xff\x03k\x99\x9a"), "it is not text"},
     };
     char tar[512] = "a.txt";
 
@@ -226,7 +226,7 @@ TEST_WITH(what_is_packed_and_could_be_read_is_told_how_to_be_named, setup, teard
             left_out c = cases[i];
 
             c.says = formats[f] >= FSDP__LIST_DOCUMENTS
-                         ? ": if it is text, name it .txt or .jsonl, with .gz or .zst behind it"
+                         ? ": if it is text, name it .txt or .jsonl, followed by .gz or .zst"
                      : c.bytes[0] == '\x1f' ? "it is gzip data: unpack it with 'gzip -d'"
                                             : "it is zstd data: unpack it with 'zstd -d'";
             check_left_out(&c, formats[f]);

@@ -205,10 +205,10 @@ TEST(the_position_of_other_data_is_refused)
         change;                                                                          \
         CHECK_ERROR(fsdp_data_loader_set_position(r.loader, &bad), FSDP_INVALID, words); \
     } while (0)
-    REFUSED(bad.length = 22, "the position is of 22 items, and there are 23");
+    REFUSED(bad.length = 22, "the position was taken in 22 items, and there are 23");
     REFUSED(bad.seed = 6, "shuffled with seed 6, and the sampler's are shuffled with seed 5");
     REFUSED(bad.shuffle = false, "items in their order, seed 5");
-    REFUSED(bad.epoch = -1, "in epoch -1 is none");
+    REFUSED(bad.epoch = -1, "item 0 of 23 in epoch -1");
     REFUSED(bad.items = -1, "item -1 of 23");
     REFUSED(bad.items = 24, "item 24 of 23");
     CHECK_ERROR(fsdp_data_loader_set_position(r.loader, NULL), FSDP_INVALID, "are required");

@@ -126,7 +126,7 @@ TEST(frames_that_are_passed_over_are)
     bytes = put_bytes(out, 0, skipped, 12);
     bytes = put_bytes(out, bytes, "\x04\x22\x4d\x18\x64", 5);
     text_write(&f, "a.zst", out, bytes);
-    text_refused(&f, "a.zst", NULL, "a.zst': at offset 12, behind its zstd data, stand bytes that are none");
+    text_refused(&f, "a.zst", NULL, "a.zst': after its zstd data there are other bytes, from offset 12 on");
     text_fixture_free(&f);
 }
 
@@ -149,7 +149,7 @@ TEST(zeros_behind_gzip_are_passed_over)
     CHECK_TOKENS(257, 258, EOS);
     out[member] = 'x';
     text_write(&f, "a.gz", out, bytes);
-    text_refused(&f, "a.gz", NULL, "a.gz': at offset 722, behind its gzip data, stand bytes that are none");
+    text_refused(&f, "a.gz", NULL, "a.gz': after its gzip data there are other bytes, from offset 722 on");
     CHECK_EQ(member, 722);
     text_fixture_free(&f);
 }
@@ -176,7 +176,7 @@ TEST(what_is_packed_twice_is_refused)
     text_write(&f, "a.tgz", out, bytes);
     text_refused(&f, "a.tgz", NULL, "its gzip data holds a tar archive");
     text_write(&f, "a.gz", "the thing", 9);
-    text_refused(&f, "a.gz", NULL, "its name ends in .gz, but its first bytes are those of no such file");
+    text_refused(&f, "a.gz", NULL, "its name ends in .gz, but no such file has its first bytes");
     text_write(&f, "a.gz", "", 0);
     text_refused(&f, "a.gz", NULL, "its name ends in .gz, but it is empty");
     text_fixture_free(&f);
@@ -190,14 +190,14 @@ TEST(a_byte_order_mark_is_no_text)
     CHECK_OK(text_tokenize(&f, "a.txt", NULL, NULL));
     CHECK_TOKENS(257, EOS);
     text_write(&f, "a.txt", "he\xef\xbb\xbfin\xff", 8); /* inside it is a character; offsets are the file's */
-    text_refused(&f, "a.txt", NULL, "no UTF-8 at offset 7");
+    text_refused(&f, "a.txt", NULL, "not UTF-8 at offset 7");
     text_write(&f, "a.txt", "\xef\xbb\xbfin\xff", 6);
-    text_refused(&f, "a.txt", NULL, "no UTF-8 at offset 5");
+    text_refused(&f, "a.txt", NULL, "not UTF-8 at offset 5");
     text_write(&f, "a.txt", "he\xef\xbb\xbf", 5);
     CHECK_OK(text_tokenize(&f, "a.txt", NULL, NULL));
     CHECK_TOKENS(257, 0xef, 0xbb, 0xbf, EOS);
     text_write(&f, "a.txt", "\xef\xbb", 2);
-    text_refused(&f, "a.txt", NULL, "no UTF-8 at offset 0");
+    text_refused(&f, "a.txt", NULL, "not UTF-8 at offset 0");
     text_write(&f, "a.jsonl", "\xef\xbb\xbf{\"text\": \"he\"}\r\n\xef\xbb\xbf{\"text\": \"in\"}\n\xef\xbb\xbf\n", 41);
     CHECK_OK(text_tokenize(&f, "a.jsonl", NULL, NULL));
     CHECK_TOKENS(257, EOS, 259, EOS);

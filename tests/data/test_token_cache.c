@@ -112,7 +112,7 @@ TEST_WITH(a_name_that_is_none_of_its_content_is_refused, setup, teardown)
     f->data = test_path(f->directory, "data.txt.xz");
     test_write_file(f->data, "the thing", 9);
     CHECK_ERROR(get(f, f->tokenizer, &none, &cached), FSDP_FORMAT,
-                "its name ends in .xz, but its first bytes are those");
+                "its name ends in .xz, but no such file has its first bytes");
 }
 
 /* Of lines that were left out is told whoever finds the tokens, not who has made them alone. */
@@ -425,7 +425,7 @@ TEST_WITH(a_damaged_file_that_cannot_be_replaced_is_an_error, setup, teardown)
         if (status == FSDP_OK)
             CHECK(again.made && again.damaged);
         else
-            CHECK_CONTAINS(fsdp_last_error(), "are damaged, and were to be made anew");
+            CHECK_CONTAINS(fsdp_last_error(), "are damaged, and could not be made again");
         fsdp__free(again.path);
     }
     fsdp__free(cached.path);

@@ -71,7 +71,7 @@ TEST(folders_give_their_texts_in_order)
     CHECK_OK(text_tokenize(&f, ".", NULL, NULL));
     CHECK_TOKENS('a', EOS, 'b', EOS);
     text_write(&f, "c4.json.gz", "\x1f\x8b\x08\0", 4);
-    CHECK_ERROR(text_tokenize(&f, ".", NULL, NULL), FSDP_FORMAT, "/c4.json.gz', for its name does not say what is");
+    CHECK_ERROR(text_tokenize(&f, ".", NULL, NULL), FSDP_FORMAT, "/c4.json.gz', because its name does not say what is");
     text_write(&f, "c4.json.gz", "PAR1\x15\x04\x15", 7);
     CHECK_ERROR(text_tokenize(&f, ".", NULL, NULL), FSDP_FORMAT, "/c4.json.gz': it is a Parquet file");
     CHECK_TOKENS('a', EOS, 'b', EOS);
@@ -180,7 +180,7 @@ TEST(bytes_that_are_no_utf8_are_errors_or_replaced)
     fsdp_tokenize_options replace = {.replace_invalid = true};
 
     text_write(&f, "a.txt", "he\nin\xff\xe4\xbd", 8);
-    text_refused(&f, "a.txt", NULL, "a.txt': it is no UTF-8 at offset 5 of its text (byte 0xff)");
+    text_refused(&f, "a.txt", NULL, "a.txt': it is not UTF-8 at offset 5 of its text (byte 0xff)");
     CHECK_OK(text_tokenize(&f, "a.txt", &replace, NULL));
     CHECK_TOKENS(257, '\n', 259, 0xef, 0xbf, 0xbd, 0xef, 0xbf, 0xbd, EOS);
     text_write(&f, "a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n", 28);
@@ -204,18 +204,18 @@ TEST(what_is_hardly_text_is_not_replaced)
         latin1[i] = i % 8 ? 'a' : 0xe9;
     }
     text_write(&f, "a.txt", noise, sizeof noise);
-    text_refused(&f, "a.txt", &replace, "a.txt': it is no text: ");
+    text_refused(&f, "a.txt", &replace, "a.txt': it is not text: ");
     memset(noise, 0xd6, 300); /* another encoding */
     text_write(&f, "a.txt", noise, 300);
-    text_refused(&f, "a.txt", &replace, "300 of 300 bytes from offset 0 on are no UTF-8: it is in another encoding");
+    text_refused(&f, "a.txt", &replace, "300 of 300 bytes from offset 0 on are not UTF-8: it is in another encoding");
     memcpy(noise, "{\"text\": \"", 10);
     memcpy(noise + 290, "\"}", 2);
     text_write(&f, "a.jsonl", noise, 292);
-    text_refused(&f, "a.jsonl", &replace, "280 of 292 bytes from offset 0 on are no UTF-8");
+    text_refused(&f, "a.jsonl", &replace, "280 of 292 bytes from offset 0 on are not UTF-8");
     text_write(&f, "a.txt", latin1, sizeof latin1);
     CHECK_OK(text_tokenize(&f, "a.txt", &replace, NULL));
     text_write(&f, "a.txt", "the\0thing", 9);
-    text_refused(&f, "a.txt", NULL, "a.txt': it is no text: a NUL byte at offset 3, in what is ");
+    text_refused(&f, "a.txt", NULL, "a.txt': it is not text: a NUL byte at offset 3, in what is ");
     text_refused(&f, "a.txt", &replace, "a NUL byte at offset 3, in what is ");
     text_fixture_free(&f);
 }
@@ -286,7 +286,7 @@ TEST(bad_lines_are_left_out_where_that_is_asked_for)
     CHECK_OK(text_tokenize(&f, "b.jsonl", &threads, &summary));
     CHECK_EQ(summary.lines, 40000);
     CHECK_EQ(summary.left_out_lines, 4);
-    CHECK_CONTAINS(summary.first_left_out, "b.jsonl:78: no comma or '}' behind a member at column ");
+    CHECK_CONTAINS(summary.first_left_out, "b.jsonl:78: no comma or '}' after a member at column ");
     text_write(&f, "c.jsonl", "{\n{\n", 4);
     text_refused(&f, "c.jsonl", &skip, "there is no text: 2 of 2 lines left out: first at ");
     free(more);
@@ -327,7 +327,7 @@ TEST(files_of_others_are_not_replaced)
 
     text_write(&f, "a.txt", "he", 2);
     text_write(&f, "out.bin", "mine", 4);
-    text_refused(&f, "a.txt", NULL, "out.bin' exists and is no token file that fsdp made");
+    text_refused(&f, "a.txt", NULL, "out.bin' exists and is not a token file that fsdp made");
     bytes = test_read_file(f.out, &count);
     CHECK_EQ(count, 4);
     free(bytes);

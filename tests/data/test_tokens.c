@@ -222,7 +222,7 @@ TEST(what_does_not_look_as_it_is_read_is_doubted)
     check_warning("a.bin", FSDP_TOKENS_AUTO, narrow, sizeof narrow, NULL);
     check_warning("a.u32", FSDP_TOKENS_AUTO, ids, sizeof ids, NULL);
     check_warning("a.u32", FSDP_TOKENS_UINT16, ids, sizeof ids,
-                  "every second of its first 2048 is 0, as if they were uint32");
+                  "every second one of its first 2048 is 0, as if they were uint32");
 }
 
 static void check_refused(const char *name, fsdp_token_format format, const void *data, size_t bytes, const char *part)
@@ -248,9 +248,8 @@ TEST(what_is_not_what_it_is_read_as_is_refused)
         narrow[i] = (uint16_t)(i * 37 % 50257);
     for (size_t i = 0; i < sizeof wide / 2; i++)
         wide[2 * i] = prose[i];
-    check_refused("a.txt", FSDP_TOKENS_AUTO, wide, sizeof wide,
-                  "it is UTF-16: make UTF-8 of it with 'iconv -f UTF-16LE");
-    check_refused("a.bin", FSDP_TOKENS_TEXT, narrow, sizeof narrow, "it is no text: a NUL byte at offset ");
+    check_refused("a.txt", FSDP_TOKENS_AUTO, wide, sizeof wide, "it is UTF-16: convert it with 'iconv -f UTF-16LE");
+    check_refused("a.bin", FSDP_TOKENS_TEXT, narrow, sizeof narrow, "it is not text: a NUL byte at offset ");
     program = test_read_file(TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin", &bytes);
     check_refused("a.bin", FSDP_TOKENS_TEXT, program, bytes, "as text: it begins with llm.c's header of token files");
     free(program);
@@ -267,7 +266,8 @@ TEST(what_is_not_what_it_is_read_as_is_refused)
     check_refused("a.json", FSDP_TOKENS_AUTO, array, sizeof array - 1, "as text: it is a JSON array, and brackets and");
     CHECK_CONTAINS(fsdp_last_error(), "make JSON lines of it with jq -c '.[]', which a tokenizer reads");
     check_refused("a.jsonl.gz", FSDP_TOKENS_AUTO, "\x1f\x8b\x08", 3, "as text: it is JSON lines");
-    check_refused("a.txt.gz", FSDP_TOKENS_AUTO, prose, 80, "its name ends in .gz, but its first bytes are those of no");
+    check_refused("a.txt.gz", FSDP_TOKENS_AUTO, prose, 80,
+                  "its name ends in .gz, but no such file has its first bytes");
 }
 
 TEST(a_width_that_nothing_says_fits_the_vocabulary)

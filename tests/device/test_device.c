@@ -44,7 +44,7 @@ TEST(a_device_is_opened_by_its_name)
         CHECK_CONTAINS(fsdp_last_error(), "': devices are 'cpu', 'meta', 'cuda', or one of several as in 'cuda:1'");
     }
     CHECK_NULL(fsdp_device_open(context, "cpu:1"));
-    CHECK_CONTAINS(fsdp_last_error(), "cannot open device 'cpu': ordinal 1 is not below 1");
+    CHECK_CONTAINS(fsdp_last_error(), "cannot open device 'cpu': its number 1 is not below 1");
     CHECK_NULL(fsdp_device_open(context, "tpu"));
     CHECK_CONTAINS(fsdp_last_error(), "cannot open device 'tpu': not compiled in");
     CHECK_NULL(fsdp_device_open(NULL, "cpu"));

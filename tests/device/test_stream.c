@@ -448,7 +448,7 @@ TEST(meta_streams_take_no_time)
     CHECK_OK(fsdp_event_synchronize(event));
     CHECK_OK(fsdp_stream_synchronize(stream));
     CHECK_ERROR(fsdp_event_record(event, fsdp_device_stream(fsdp_cpu(context))), FSDP_INVALID,
-                "the event is of device 'meta', the stream of 'cpu'");
+                "the event belongs to device 'meta', the stream to 'cpu'");
     fsdp_event_free(event);
     fsdp_stream_free(stream);
     fsdp_context_free(context);

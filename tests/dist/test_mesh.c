@@ -137,7 +137,7 @@ static void check_from_groups(fsdp_context *context, void *arg)
     CHECK_STRING(fsdp_mesh_dim_name(mesh, 0), "dp");
     fsdp_mesh_unref(mesh);
     CHECK_ERROR(fsdp_mesh_from_groups(groups, 2, turned, names, &mesh), FSDP_INVALID, "group 'replicate' of dimension");
-    CHECK_ERROR(fsdp_mesh_from_groups(groups, 2, twice, names, &mesh), FSDP_INVALID, "rank 3 stands in it twice");
+    CHECK_ERROR(fsdp_mesh_from_groups(groups, 2, twice, names, &mesh), FSDP_INVALID, "rank 3 is in it twice");
     CHECK_ERROR(fsdp_mesh_from_groups(groups, 2, others, names, &mesh), FSDP_INVALID, "no rank 9");
     CHECK_ERROR(fsdp_mesh_from_groups(&flat, 1, (const int[]){0, 1, 2, 3}, NULL, &mesh), FSDP_INVALID,
                 rank == 4 ? "this rank, 4, is not in it" : "group 'flat' of dimension 'dp' has rank 1 at 0");
@@ -163,7 +163,7 @@ TEST(bad_meshes_are_refused)
     fsdp_mesh *mesh = NULL;
 
     CHECK_ERROR(fsdp_mesh_create(context, 2, two, names, &mesh), FSDP_INVALID,
-                "shape (1, 2): it has 2 ranks, the world has 1");
+                "shape (1, 2): it has 2 ranks, and the world has 1");
     CHECK_ERROR(fsdp_mesh_create(context, 5, ones, fifth, &mesh), FSDP_INVALID, "5 dimensions");
     CHECK_STATUS(fsdp_mesh_create(context, 0, ones, names, &mesh), FSDP_INVALID);
     CHECK_ERROR(fsdp_mesh_create(context, 1, zero, names, &mesh), FSDP_INVALID, "must be positive");

@@ -112,13 +112,12 @@ TEST_WITH(a_staging_folder_of_another_is_refused_by_name, other_setup, other_tea
     g.options.folder = folder;
     other_do(make_staging, f->area);
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID,
-                "model.saving' is in the way: it is needed as a temporary folder, and belongs to user 65534: name "
-                "another folder, or have it removed if no run writes there");
+                "model.saving' is in the way: its name is needed for a temporary folder, and belongs to user 65534: "
+                "name another folder, or remove it if no run writes there");
     CHECK_EQ(rmdir(link), 0);
     CHECK_EQ(symlink(f->precious, link), 0);
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID,
-                "model.saving' is in the way: it is needed as a temporary folder, and "
-                "is no folder");
+                "model.saving' is in the way: its name is needed for a temporary folder, and is not a folder");
     other_check_precious(f);
     free(link);
     free(folder);
@@ -136,10 +135,10 @@ TEST_WITH(a_staging_folder_that_was_open_to_others_is_closed_and_not_believed, o
 
     g.options.folder = folder;
     CHECK_EQ(link(letter, lock), 0);
-    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "held-by': it is not what a run of this user's has left");
+    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "held-by': no run of this user has left it");
     CHECK_EQ(unlink(lock), 0);
     CHECK_EQ(mkfifo(lock, 0666), 0);
-    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "held-by': it is not what a run of this user's has left");
+    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "held-by': no run of this user has left it");
     CHECK_EQ(unlink(lock), 0);
     CHECK_OK(garden_begin(&g));
     CHECK(stat(staging, &info) == 0 && (info.st_mode & 0777) == 0700);
@@ -167,8 +166,7 @@ TEST_WITH(a_list_of_another_removes_nothing, other_setup, other_teardown)
     g.options.folder = folder;
     other_put(folder, "letter", "mine");
     other_do(plant_list, folder);
-    CHECK_ERROR(garden_begin(&g), FSDP_INVALID,
-                FSDP__LIST_NAME "' belongs to user 65534, and what it says is not done");
+    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, FSDP__LIST_NAME "' belongs to user 65534, and it may not change files");
     g.options.overwrite = true;
     CHECK_OK(garden_plant(&g, "roses", "red"));
     garden_check_file(folder, "letter", "mine");

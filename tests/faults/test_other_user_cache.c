@@ -86,7 +86,8 @@ static bool is_refused(void *arg)
     fsdp__cached_tokens tokens;
 
     return get(arg, &tokens) == FSDP_INVALID &&
-           strstr(fsdp_last_error(), ".bin' is user 65533's, and only your own tokens or root's are used: copy it");
+           strstr(fsdp_last_error(),
+                  ".bin' belongs to user 65533, and only tokens of your own or of root are used: copy it");
 }
 
 /* A third user's, for the other one, who cannot write there. */
@@ -115,11 +116,13 @@ TEST_WITH(tokens_that_were_swapped_are_not_opened, other_setup, other_teardown)
     CHECK_OK(fsdp__tokens_open_own(made.path, &tokens));
     fsdp_tokens_close(tokens);
     CHECK_EQ(chown(made.path, OTHER, OTHER), 0); /* as whole as it was */
-    CHECK_ERROR(fsdp__tokens_open_own(made.path, &tokens), FSDP_INVALID, ".bin' is user 65534's, or has a second name");
+    CHECK_ERROR(fsdp__tokens_open_own(made.path, &tokens), FSDP_INVALID,
+                ".bin' belongs to user 65534, or has a second name");
     CHECK_NULL(tokens);
     CHECK_EQ(unlink(made.path), 0);
     other_do(plant_tokens, &c);
-    CHECK_ERROR(fsdp__tokens_open_own(made.path, &tokens), FSDP_INVALID, ".bin' is user 65534's, or has a second name");
+    CHECK_ERROR(fsdp__tokens_open_own(made.path, &tokens), FSDP_INVALID,
+                ".bin' belongs to user 65534, or has a second name");
     fsdp__free(made.path);
     cache_free(&c);
 }
@@ -159,7 +162,7 @@ TEST_WITH(a_lock_of_another_stalls_nobody, other_setup, other_teardown)
     pid_t holder = hold_lock(lock);
 
     CHECK_ERROR(get(&c, &tokens), FSDP_INVALID,
-                ".lock' is user 65534's, or has a second name, in a folder that others");
+                ".lock' belongs to user 65534, or has a second name, in a folder that others");
     CHECK_EQ(kill(holder, SIGKILL), 0);
     CHECK_EQ(waitpid(holder, NULL, 0), holder);
     CHECK_EQ(unlink(lock), 0);

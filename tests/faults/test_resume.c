@@ -199,7 +199,7 @@ FIXTURE_TEST(told_to_end_it_saves_first)
         if (r.program.status != 0) { /* it may have been faster */
             CHECK_EQ(r.program.status, 128 + signals[i]);
             CHECK_CONTAINS(r.program.output, "saved:  step ");
-            CHECK_CONTAINS(r.program.output, ", which has a checkpoint: the same command goes on");
+            CHECK_CONTAINS(r.program.output, ", which has a checkpoint: the same command continues from it");
         }
         run_free(&r);
         go(f, &c);
@@ -226,7 +226,7 @@ FIXTURE_TEST(one_rank_alone_may_be_told_to_end)
         run_wait(&r);
         run_await_nothing(&r);
         CHECK_EQ(r.program.status, 128 + SIGTERM);
-        CHECK_CONTAINS(r.program.output, ", which has a checkpoint: the same command goes on");
+        CHECK_CONTAINS(r.program.output, ", which has a checkpoint: the same command continues from it");
         CHECK_NULL(strstr(r.program.output, "was killed by signal"));
         run_free(&r);
     }
@@ -253,7 +253,7 @@ FIXTURE_TEST(told_once_and_its_group_it_saves_all_the_same)
         run_await_nothing(&r);
         CHECK_EQ(r.program.status, 128 + SIGTERM);
         if (told < FSDP__ECHO_NS / 3) /* else this test was held up, and meant it twice */
-            CHECK_CONTAINS(r.program.output, ", which has a checkpoint: the same command goes on");
+            CHECK_CONTAINS(r.program.output, ", which has a checkpoint: the same command continues from it");
         run_free(&r);
     }
 }

@@ -72,7 +72,7 @@ TEST(a_nul_in_a_string_is_said_so)
 {
     CHECK_ERROR(parse("{\n \"a\": \"x\\u0000y\"}"), FSDP_FORMAT,
                 "cannot read 'x.json': line 2 column 16: a NUL (\\u0000) in a string near '\"x\\u0000y\"': fsdp reads");
-    CHECK_CONTAINS(fsdp_last_error(), "with one: remove what holds it");
+    CHECK_CONTAINS(fsdp_last_error(), "that contain one: remove it");
     CHECK_ERROR(parse("{\n \"a\\u0000\": 1}"), FSDP_FORMAT,
                 "cannot read 'x.json': line 2 column 10: a NUL (\\u0000) in a string near '\"a\\u0000\"': fsdp reads");
     CHECK_ERROR(parse("{\"a\": \"the string goes on and on\\u0000\"}"), FSDP_FORMAT,
@@ -148,16 +148,16 @@ TEST(what_is_no_json_is_placed)
         size_t offset;
     } bad[] = {{"", "not a JSON object", 0},
                {"[1]", "not a JSON object", 0},
-               {"{\"a\": 01}", "no comma or '}' behind a member", 7},
-               {"{\"a\": 1.}", "no comma or '}' behind a member", 7},
+               {"{\"a\": 01}", "no comma or '}' after a member", 7},
+               {"{\"a\": 1.}", "no comma or '}' after a member", 7},
                {"{\"a\": }", "no value", 6},
                {"{\"a\": -", "no value", 6},
                {"{\"a\": +1}", "no value", 6},
                {"{\"a\": nan}", "no value", 6},
-               {"{\"a\": [1, 2}", "no comma or ']' behind an element", 11},
+               {"{\"a\": [1, 2}", "no comma or ']' after an element", 11},
                {"{\"a\": 1,}", "no key in quotes", 8},
-               {"{\"a\" 1}", "no colon behind a key", 5},
-               {"{\"a\": 1} {}", "text behind its end", 9},
+               {"{\"a\" 1}", "no colon after a key", 5},
+               {"{\"a\": 1} {}", "text after its end", 9},
                {"{\"a\": \"b", "a string does not end", 8},
                {"{\"a\": \"b\\", "a string does not end", 9},
                {"{\"a\": \"\\u12g4\"}", "\\u without four hexadecimal digits", 8},

@@ -37,8 +37,8 @@ TEST(one_that_must_be_new_replaces_nothing)
     g.options.only_new = true;
     CHECK_OK(garden_begin(&g));
     CHECK_OK(fsdp__make_directories(g.folder)); /* also one that comes in the meantime, empty as it is */
-    CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_STATE, "it is there already");
-    CHECK_ERROR(garden_begin(&g), FSDP_STATE, "it is there already, and is never written again");
+    CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_STATE, "it exists already");
+    CHECK_ERROR(garden_begin(&g), FSDP_STATE, "it exists already, and is never overwritten");
     test_remove_tree(g.folder);
     CHECK_OK(garden_begin(&g));
     CHECK_OK(garden_plant(&g, "roses", "red"));
@@ -116,12 +116,12 @@ TEST(the_folder_that_is_read_from_is_not_written_to)
     CHECK(symlink(g.folder, link) == 0);
     g.options.source = link;
     g.options.overwrite = true;
-    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "it is the folder that is read from");
+    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "the files are read from this folder");
     /* A folder of links, as a view of another. */
     CHECK_EQ(unlink(link), 0);
     CHECK_EQ(mkdir(link, 0777), 0);
     CHECK_EQ(symlink("../garden/roses", in_view), 0);
-    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "it is read from, through a link in '");
+    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "its files are read, through a link in '");
     garden_check(&g, "roses", "red");
     CHECK_EQ(unlink(in_view), 0);
     CHECK_EQ(symlink("../nowhere", in_view), 0);
@@ -331,8 +331,8 @@ TEST(a_folder_of_the_temporary_name_that_is_not_ours_stays)
     CHECK(mkdir(beside, 0700) == 0 && chmod(beside, 0755) == 0);
     garden_write(beside, "letters", "theirs");
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID,
-                "garden.saving' is in the way: it is needed as a temporary folder, and holds files that no save has "
-                "made: name another folder");
+                "garden.saving' is in the way: its name is needed for a temporary folder, and holds files that no save "
+                "has made: name another folder");
     garden_check_file(beside, "letters", "theirs");
     CHECK(stat(beside, &info) == 0);
     CHECK_EQ(info.st_mode & 0777, 0755);

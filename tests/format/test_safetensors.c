@@ -97,8 +97,8 @@ static const struct {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, FSDP_FORMAT, "data_offsets are not two whole numbers"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, FSDP_FORMAT, "data_offsets are not"},
     {"{" TENSOR("a", "F32", "1", "0.0", "4") "}", 4, FSDP_FORMAT, "data_offsets are not"},
-    {"{" TENSOR("a", "F32", "1", "4", "0") "}", 4, FSDP_FORMAT, "data_offsets [4, 0] are no range"},
-    {"{" TENSOR("a", "F32", "1", "-4", "0") "}", 4, FSDP_FORMAT, "data_offsets [-4, 0] are no range"},
+    {"{" TENSOR("a", "F32", "1", "4", "0") "}", 4, FSDP_FORMAT, "data_offsets [4, 0] are not a range"},
+    {"{" TENSOR("a", "F32", "1", "-4", "0") "}", 4, FSDP_FORMAT, "data_offsets [-4, 0] are not a range"},
     {"{" TENSOR("a", "F32", "2", "0", "8") "}", 4, FSDP_FORMAT, "go beyond the file's 4 bytes of data"},
     {"{" TENSOR("a", "F32", "2,3", "0", "8") "}", 8, FSDP_FORMAT, "hold 8 bytes, but float32 of shape (2, 3) is 24"},
     {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("b", "F32", "1", "2", "6") "}", 6, FSDP_FORMAT,
@@ -172,8 +172,9 @@ TEST(the_length_of_the_header_is_checked)
         {"\2\0\0\0\0\0\0", 7, "7 bytes are too few"},
         {"\0\0\0\0\0\0\0\0", 8, "does not begin with '{'"},
         {"\0\0\0\0\0\0\0\0{", 9, "line 1 column"},
-        {"a text of some words", 20, "x.safetensors': it is no safetensors file: its header does not begin with '{'"},
-        {"PK\3\4and more of it", 18, "no safetensors file but a zip archive, as torch.save writes"},
+        {"a text of some words", 20,
+         "x.safetensors': it is not a safetensors file: its header does not begin with '{'"},
+        {"PK\3\4and more of it", 18, "not a safetensors file but a zip archive, as torch.save writes"},
         {"version https://git-lfs.github.com/spec/v1", 42, "is a pointer of Git LFS: fetch the file"},
         {"\3\0\0\0\0\0\0\0{}", 10, "header of 3 bytes goes beyond its 10 bytes"},
         {"\1\341\365\5\0\0\0\0{}", 10, "header of 100000001 bytes is over the limit"},
@@ -259,7 +260,7 @@ TEST(what_an_index_does_not_list_is_marked)
     fsdp_safetensors_close(files);
     put_tensor(directory, "2.safetensors", "a"); /* one that the index means, and one that it does not */
     put(directory, INDEX, "{\"weight_map\":{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}}");
-    CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_FORMAT, "cannot tell which tensor 'a' is meant: '");
+    CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_FORMAT, "cannot tell which tensor 'a' is meant: both '");
     free(path);
     test_directory_free(directory);
 }
@@ -277,8 +278,9 @@ TEST(every_fault_of_an_index_is_named)
         {"{\"weight_map\":[]}", FSDP_FORMAT, "no weight_map"},
         {"{\"weight_map\":{\"a\":3}}", FSDP_FORMAT, "the file of tensor 'a' is not a string"},
         {"{\"weight_map\":{\"a\":\"\"}}", FSDP_FORMAT, "not a plain file name"},
-        {"{\"weight_map\":{\"a\":\"../1.safetensors\"}}", FSDP_FORMAT, "'../1.safetensors': not a plain file name"},
-        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", FSDP_FORMAT, "'/etc/passwd': not a plain file name"},
+        {"{\"weight_map\":{\"a\":\"../1.safetensors\"}}", FSDP_FORMAT,
+         "'../1.safetensors', which is not a plain file name"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", FSDP_FORMAT, "'/etc/passwd', which is not a plain file name"},
         {"{\"weight_map\":{\"a\":\"..\"}}", FSDP_FORMAT, "not a plain file name"},
         {"{\"weight_map\":{\"a\":\"./../1.safetensors\"}}", FSDP_FORMAT, "not a plain file name"},
         {"{\"weight_map\":{\"a\":\"./\"}}", FSDP_FORMAT, "not a plain file name"},

@@ -133,18 +133,18 @@ TEST(every_fault_of_a_tensor_is_named)
         fsdp_status status;
         const char *part;
     } cases[] = {
-        {{"w", "DoubleStorage", "0", 7, 0, 1, {6}, {1}}, FSDP_FORMAT, "but 7 elements of DoubleStorage"},
-        {{"w", "FloatStorage", "7", 12, 0, 1, {6}, {1}}, FSDP_FORMAT, "the archive has no 'model/data/7'"},
-        {{"w", "FloatStorage", "../0", 12, 0, 1, {6}, {1}}, FSDP_FORMAT, "the archive has no 'model/data/../0'"},
+        {{"w", "DoubleStorage", "0", 7, 0, 1, {6}, {1}}, FSDP_FORMAT, "but should hold 7 elements of DoubleStorage"},
+        {{"w", "FloatStorage", "7", 12, 0, 1, {6}, {1}}, FSDP_FORMAT, "the archive lacks 'model/data/7'"},
+        {{"w", "FloatStorage", "../0", 12, 0, 1, {6}, {1}}, FSDP_FORMAT, "the archive lacks 'model/data/../0'"},
         {{"w", "FloatStorage", "0", 11, 0, 1, {6}, {1}},
          FSDP_FORMAT,
-         "'model/data/0' has 48 bytes, but 11 elements of float32"},
-        {{"w", "HalfStorage", "0", 12, 0, 1, {6}, {1}}, FSDP_FORMAT, "but 12 elements of float16"},
+         "'model/data/0' has 48 bytes, but should hold 11 elements of float32"},
+        {{"w", "HalfStorage", "0", 12, 0, 1, {6}, {1}}, FSDP_FORMAT, "but should hold 12 elements of float16"},
         {{"w", "FloatStorage", "0", 12, 0, 1, {13}, {1}},
          FSDP_FORMAT,
          "its last element is number 12 of a storage of 12"},
         {{"w", "FloatStorage", "0", 12, 7, 2, {2, 3}, {3, 1}}, FSDP_FORMAT, "number 12 of a storage of 12"},
-        {{"w", "FloatStorage", "0", 12, -1, 1, {6}, {1}}, FSDP_FORMAT, "something else than storage, offset"},
+        {{"w", "FloatStorage", "0", 12, -1, 1, {6}, {1}}, FSDP_FORMAT, "it is not made of storage, offset"},
         {{"w", "FloatStorage", "0", 12, 0, 1, {-6}, {1}}, FSDP_FORMAT, "number 0 of its size is not a whole number"},
         {{"w", "FloatStorage", "0", 12, 0, 1, {6}, {-1}}, FSDP_FORMAT, "number 0 of its stride is not a whole number"},
         {{"w", "FloatStorage", "0", 12, 0, 2, {INT64_MAX, 2}, {0, 1}}, FSDP_FORMAT, "its shape is too large"},
@@ -191,14 +191,14 @@ TEST(what_is_no_state_dict_is_refused)
         const char *part;
     } cases[] = {
         CASE("].", FSDP_FORMAT, "it holds no state dict"),
-        CASE("}K\x01Ns.", FSDP_FORMAT, "byte 1 of data.pkl: a key that is no name"),
-        CASE("}X\2\0\0\0a\0Ns.", FSDP_FORMAT, "a key that is no name"),
-        CASE("}X\1\0\0\0aNs.", FSDP_FORMAT, "tensor 'a': it is no tensor: a state dict has nothing else"),
-        CASE("}X\5\0\0\0model}s.", FSDP_FORMAT, "tensor 'model': it is no tensor"),
-        CASE("}X\1\0\0\0actorch._utils\n_rebuild_tensor_v2\n)Rs.", FSDP_FORMAT, "something else than storage"),
-        CASE("}X\1\0\0\0actorch._utils\n_rebuild_parameter\n)Rs.", FSDP_FORMAT, "it is no tensor"),
-        CASE("}X\1\0\0\0actorch._utils\n_rebuild_tensor_v2\n(NK\0))tRs.", FSDP_FORMAT, "a view of is no storage"),
-        CASE("}X\1\0\0\0actorch._utils\n_rebuild_tensor_v2\n(N\x85QK\0))tRs.", FSDP_FORMAT, "is no storage"),
+        CASE("}K\x01Ns.", FSDP_FORMAT, "byte 1 of data.pkl: a key that is not a name"),
+        CASE("}X\2\0\0\0a\0Ns.", FSDP_FORMAT, "a key that is not a name"),
+        CASE("}X\1\0\0\0aNs.", FSDP_FORMAT, "tensor 'a': it is not a tensor, and a state dict holds nothing else"),
+        CASE("}X\5\0\0\0model}s.", FSDP_FORMAT, "tensor 'model': it is not a tensor"),
+        CASE("}X\1\0\0\0actorch._utils\n_rebuild_tensor_v2\n)Rs.", FSDP_FORMAT, "it is not made of storage"),
+        CASE("}X\1\0\0\0actorch._utils\n_rebuild_parameter\n)Rs.", FSDP_FORMAT, "it is not a tensor"),
+        CASE("}X\1\0\0\0actorch._utils\n_rebuild_tensor_v2\n(NK\0))tRs.", FSDP_FORMAT, "a view of is not a storage"),
+        CASE("}X\1\0\0\0actorch._utils\n_rebuild_tensor_v2\n(N\x85QK\0))tRs.", FSDP_FORMAT, "is not a storage"),
         CASE("}X\1\0\0\0acos\nsystem\n", FSDP_UNSUPPORTED, "it asks for 'os.system'"),
     };
     static const pickled_view twice[] = {{"a", "ByteStorage", "0", 8, 0, 1, {8}, {1}},
@@ -238,16 +238,16 @@ TEST(other_formats_are_refused_by_name)
     fsdp_weights *weights = NULL;
 
     CHECK_ERROR(open_bytes(path, "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.", 15), FSDP_UNSUPPORTED,
-                "the format that torch.save had before PyTorch 1.6");
+                "the format that torch.save used before PyTorch 1.6");
     memcpy(tar + 257, "ustar", 5);
     CHECK_ERROR(open_bytes(path, tar, sizeof tar), FSDP_UNSUPPORTED, "it is a tar file");
-    CHECK_ERROR(open_bytes(path, "hello", 5), FSDP_FORMAT, "x.bin': its first bytes are not those of");
+    CHECK_ERROR(open_bytes(path, "hello", 5), FSDP_FORMAT, "x.bin': it does not begin as a file of torch.save does");
     CHECK_ERROR(open_bytes(path, "version https://git-lfs.github.com/spec/v1", 42), FSDP_FORMAT,
                 "x.bin': it is a pointer of Git LFS: fetch the file with 'git lfs pull'");
-    CHECK_ERROR(open_bytes(path, "", 0), FSDP_FORMAT, "its first bytes are not those of");
+    CHECK_ERROR(open_bytes(path, "", 0), FSDP_FORMAT, "it does not begin as a file of torch.save does");
     CHECK_ERROR(open_bytes(path, "PK\3\4 and no more", 16), FSDP_FORMAT, "not a whole zip archive");
     write_archive(path, strange, 1);
-    CHECK_ERROR(fsdp_weights_open(path, &weights), FSDP_FORMAT, "not of torch.save: it has no data.pkl");
+    CHECK_ERROR(fsdp_weights_open(path, &weights), FSDP_FORMAT, "not one of torch.save: it has no data.pkl");
     write_archive(path, script, 2);
     CHECK_ERROR(fsdp_weights_open(path, &weights), FSDP_UNSUPPORTED, "a program of TorchScript");
     write_archive(path, big, 2);

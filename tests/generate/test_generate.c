@@ -199,7 +199,7 @@ TEST(wrong_options_are_refused)
     bad = (fsdp_generate_options){.max_new_tokens = 1, .top_p = 1.5f};
     CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "top_p 1.5 is not between");
     bad = (fsdp_generate_options){.max_new_tokens = 1, .stop_token_count = 2};
-    CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "2 stop tokens");
+    CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "number of stop tokens is 2");
     CHECK_ERROR(fsdp_generate(fsdp_model_block(model, 0), tokens, &count, &good, NULL, NULL), FSDP_INVALID,
                 "cannot generate with a LlamaDecoderLayer");
     tokens[0] = VOCAB;

@@ -203,7 +203,7 @@ TEST(every_fault_of_rotary_positions_is_named)
         {"{" LLAMA_SIZES ",\"partial_rotary_factor\":0.5}", FSDP_UNSUPPORTED, "partial_rotary_factor"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":" LLAMA3 "}",
          FSDP_UNSUPPORTED,
-         "its rope_parameters and rope_scaling differ: supported is one kind, default, linear or llama3"},
+         "its rope_parameters and rope_scaling differ: one kind is supported, default, linear or llama3"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":" LLAMA3 ",\"rope_scaling\":{}}", FSDP_UNSUPPORTED, "differ"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":" LLAMA3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
          FSDP_UNSUPPORTED, "its rope_parameters and rope_scaling differ"},
@@ -433,7 +433,7 @@ TEST(what_does_not_fit_a_config_any_more_is_refused)
     CHECK_NULL(changed);
     config.architecture = FSDP_LLAMA;
     CHECK_ERROR(fsdp__config_change("config.json", text, strlen(text), &config, FSDP_F32, &changed), FSDP_UNSUPPORTED,
-                "'config.json' is that of another kind of model");
+                "'config.json' belongs to another kind of model");
     CHECK_ERROR(fsdp__config_change("config.json", "{", 1, &config, FSDP_F32, &changed), FSDP_FORMAT, "line 1");
     config.architecture = FSDP_MISTRAL;
     config.max_seq_len = 32;

@@ -83,7 +83,7 @@ TEST_WITH(the_source_is_never_written_to, setup, teardown)
     const fsdp__hub_target target = {.folder = f->source, .source = f->source, .overwrite = true};
     fsdp_hub_hold *hold = CHECK_PTR(fsdp__hub_hold_create(f->context, &target));
 
-    CHECK_ERROR(fsdp__hub_hold_begin(hold), FSDP_INVALID, "it is the folder that is read from");
+    CHECK_ERROR(fsdp__hub_hold_begin(hold), FSDP_INVALID, "the files are read from this folder");
     fsdp__hub_hold_free(hold);
 }
 

@@ -219,7 +219,10 @@ TEST(a_folder_that_does_not_fit_is_refused_before_anything_changes)
          false,
          "tensor 'model.embed_tokens.weight' has shape (3, 7), but the model's has (7, 3)"},
         {{{"model.embed_tokens.weight", "F32", 21, 0, 0}}, 1, false, "has shape (21,), but"},
-        {{{"model.embed_tokens.weight", "I32", 7, 3, 0}}, 1, false, "is int32: float32, bfloat16 or float16 is needed"},
+        {{{"model.embed_tokens.weight", "I32", 7, 3, 0}},
+         1,
+         false,
+         "is int32, but float32, bfloat16 or float16 is needed"},
         {{{"model.embed_tokens.weight", "F32", 7, 3, 0}, {"model.extra", "F32", 1, 0, 0}},
          2,
          false,
@@ -368,19 +371,19 @@ static void make_odd(const char *folder, const fsdp_state_dict *parameters, cons
 static const odd_model odd_models[] = {
     {.part = NULL},
     {.without = "lm_head",
-     .part = "no file holds tensor 'lm_head.weight': where the embedding is the head, too, "
-             "config.json has to say tie_word_embeddings true"},
+     .part = "no file holds tensor 'lm_head.weight': if the embedding is also the head, config.json has to say "
+             "tie_word_embeddings true"},
     {.rows = 60,
-     .part = "tensor 'model.embed_tokens.weight' has shape (60, 64), but the model's has (259, 64), and "
-             "1 more have others: config.json says vocab_size 259: where the vocabulary was resized to 60 it"},
+     .part = "tensor 'model.embed_tokens.weight' has shape (60, 64), but the model's has (259, 64), and 1 more have "
+             "other shapes: config.json says vocab_size 259: if the vocabulary was resized to 60, it"},
     {.ask = ask_layers, .part = "no file holds tensors 'model.layers.3.self_attn.q_proj.weight', "},
-    {.ask = ask_layers, .part = "and 6 more: config.json says num_hidden_layers 16384, and there are 3 layers"},
+    {.ask = ask_layers, .part = "and 6 more: config.json says num_hidden_layers 16384, but there are 3 layers"},
     {.ask = ask_fewer_layers,
      .part = "and 6 more belong to no parameter of the model: config.json says "
              "num_hidden_layers 2, and there are 3 layers"},
     {.ask = ask_size,
-     .part = "mlp.gate_proj.weight' has shape (172, 64), but the model's has (344, 64), and 8 more have "
-             "others: config.json is that of a model of other sizes"},
+     .part = "mlp.gate_proj.weight' has shape (172, 64), but the model's has (344, 64), and 8 more have other shapes: "
+             "config.json is that of a model with other sizes"},
     {.ask = ask_gpt2, .part = "another architecture: Llama or its like (model_type llama, mistral or qwen2)"},
     {.ask = ask_qwen2, .part = "a Qwen2 has these biases; without them it may be a llama or mistral"},
     {.extra = "model.layers.0.self_attn.q_proj.bias", .part = "or of a Llama whose config.json has attention_bias"},
@@ -393,7 +396,7 @@ static const odd_model odd_models[] = {
     {.extra = "model.layers.0.mlp.up_proj.lora_A.weight", .part = "weights of an adapter (LoRA): merge it into"},
     {.prefix = "module.", .part = "begin with what a wrapper puts before them"},
     {.prefix = "_orig_mod.", .part = "what torch.compile puts before them"},
-    {.prefix = "another.", .part = "these are no weights of a Llama, or have other names"},
+    {.prefix = "another.", .part = "these are not the weights of a Llama, or they have other names"},
     {.extra = "model.layers.0.self_attn.q_norm.weight", .part = "as Qwen3"},
     {.extra = "model.layers.0.self_attn.rotary_emb.inv_freq", .dtype = "F64", .part = NULL}, /* nobody reads it */
     {.extra = "model.layers.99999999999999999999.x", .part = "belongs to no parameter"},

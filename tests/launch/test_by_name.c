@@ -83,13 +83,13 @@ TEST_WITH(two_runs_do_not_meet, setup, NULL)
 TEST_WITH(who_finds_nobody_says_so, setup, NULL)
 {
     static const char *const texts[] = {
-        "rank 0 of 2 of the environment does not find the others (they must have one parent process",
+        "rank 0 of 2 of the environment does not find the others (all must have the same parent process",
         "rank 1 of 2 of the environment does not find the others"};
     static const char *const warnings[] = {
         "fsdp: warning: rank 0 of 2 waits for the others, for 1 s (FSDP_JOIN_TIMEOUT): it is a rank because the "
-        "environment has RANK=0 and WORLD_SIZE=2; where nobody starts the others, unset RANK and WORLD_SIZE\n",
+        "environment has RANK=0 and WORLD_SIZE=2; if nobody starts the others, unset RANK and WORLD_SIZE\n",
         "fsdp: warning: rank 1 of 2 waits for the others, for 1 s (FSDP_JOIN_TIMEOUT): it is a rank because the "
-        "environment has RANK=1 and WORLD_SIZE=2; where nobody starts the others, unset RANK and WORLD_SIZE\n"};
+        "environment has RANK=1 and WORLD_SIZE=2; if nobody starts the others, unset RANK and WORLD_SIZE\n"};
     char *directory = test_directory();
 
     setenv("FSDP_JOIN_TIMEOUT", "1", 1);
@@ -139,7 +139,7 @@ TEST_WITH(nobody_waits_for_a_rank_that_is_missing, setup, NULL)
 {
     check_who_comes(-1, "1 of 2 other processes of this machine have not come for");
     check_who_comes(1, "rank 1 has joined before, as process");
-    check_who_comes(0, "there is another rank 0, and each process needs a RANK of its own: process ");
+    check_who_comes(0, "there is another rank 0: each process needs a RANK of its own: process ");
 }
 
 /* torchrun goes on where a process ends well, whether it has joined or not. */
@@ -151,7 +151,7 @@ TEST_WITH(one_that_torchrun_has_started_and_that_is_gone_is_not_waited_for, setu
     for (int r = 0; r < 2; r++) {
         CHECK_EQ(ended(start(&(rank){r, 2, "collectives", "", "TORCHELASTIC_RUN_ID", "x", path, NULL})), 1);
         errors = test_read_file(path, NULL);
-        CHECK_CONTAINS(errors, "one that was started beside this one has ended without joining the others");
+        CHECK_CONTAINS(errors, "a rank that was started beside this one has ended without joining the others");
         free(errors);
         CHECK_EQ(unlink(path), 0);
     }

@@ -41,5 +41,6 @@ TEST(a_kill_is_told_from_want_of_memory)
 
     CHECK(fsdp__oom_kills() >= 0);
     fsdp__describe_ending(0, W_EXITCODE(0, SIGKILL), fsdp__oom_kills() - 1, text, sizeof text);
-    CHECK_CONTAINS(text, "rank 0 was killed by signal 9 (Killed): the kernel has killed for want of memory");
+    CHECK_CONTAINS(
+        text, "rank 0 was killed by signal 9 (Killed): meanwhile the kernel has killed a process for lack of memory");
 }

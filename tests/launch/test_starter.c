@@ -129,7 +129,7 @@ TEST(what_is_wrong_is_named)
         {"WORLD_SIZE=2 RANK=1 LOCAL_RANK=0", FSDP_INVALID, "LOCAL_RANK is 0, but RANK is 1, and all 2 ranks are on"},
         {"WORLD_SIZE=2 RANK=1 LOCAL_WORLD_SIZE=3", FSDP_INVALID, "LOCAL_WORLD_SIZE is '3', not a number from 1 to 2"},
         {"WORLD_SIZE=2 RANK=1 LOCAL_RANK=-1", FSDP_INVALID, "LOCAL_RANK is '-1'"},
-        {"WORLD_SIZE=4 RANK=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", FSDP_UNSUPPORTED, "started by MPI: mpirun -n 4"},
+        {"WORLD_SIZE=4 RANK=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", FSDP_UNSUPPORTED, "with MPI: mpirun -n 4"},
         {"WORLD_SIZE=2 RANK=1 NODE_RANK=1", FSDP_INVALID, "NODE_RANK is 1, but all 2 ranks are on one machine"},
         {"TORCHELASTIC_RUN_ID=x WORLD_SIZE=2 RANK=1 GROUP_RANK=1", FSDP_INVALID, "GROUP_RANK is 1, but all 2 ranks"},
         {"TORCHELASTIC_RUN_ID=x RANK=1", FSDP_INVALID, "RANK is '1', not a number from 0 to 0"},

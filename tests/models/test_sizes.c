@@ -41,7 +41,7 @@ TEST(an_unknown_preset_is_answered_with_the_known_ones)
     fsdp_model_config config;
 
     CHECK_ERROR(fsdp_model_preset("gpt5", &config), FSDP_NOT_FOUND,
-                "no model preset 'gpt5': there are gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b, llama-8b");
+                "no model preset 'gpt5', only gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b, llama-8b");
     CHECK_ERROR(fsdp_model_preset(NULL, &config), FSDP_NOT_FOUND, "no model preset ''");
 }
 
@@ -116,7 +116,7 @@ TEST(each_wrong_field_is_named)
     WRONG("gpt-10m", n_layers, 1 << 20, "n_layers is 1048576: it must be between 1 and 16384");
     WRONG("gpt-10m", dim, -3, "dim is -3");
     WRONG("gpt-10m", dim, 385, "dim 385 is not a multiple of n_heads 6");
-    WRONG("gpt-10m", dim, 768, "head_dim is 64: GPT-2 has dim / n_heads = 128");
+    WRONG("gpt-10m", dim, 768, "head_dim is 64: in GPT-2 it is dim / n_heads = 128");
     WRONG("gpt-10m", n_kv_heads, 3, "n_kv_heads is 3");
     WRONG("gpt-10m", ffn_dim, 0, "ffn_dim is 0");
     WRONG("gpt-10m", vocab_size, (int64_t)1 << 40, "vocab_size is 1099511627776");
@@ -129,7 +129,7 @@ TEST(each_wrong_field_is_named)
     WRONG("gpt-10m", architecture, (fsdp_architecture)7, "architecture is 7");
     WRONG("llama-1m", n_kv_heads, 3, "n_heads 4 is not a multiple of n_kv_heads 3");
     WRONG("llama-1m", n_kv_heads, 8, "n_kv_heads is 8: it must be between 1 and 4");
-    WRONG("llama-1m", head_dim, 33, "head_dim is 33: rotary positions need an even one");
+    WRONG("llama-1m", head_dim, 33, "head_dim is 33: rotary positions need an even number");
     WRONG("llama-1m", n_heads, 1 << 20, "n_heads * head_dim");
     WRONG("llama-1m", rope_theta, 0, "rope_theta is 0");
     WRONG("llama-1m", rope_type, FSDP_ROPE_LINEAR, "rope_factor is 0");

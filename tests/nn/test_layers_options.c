@@ -209,7 +209,7 @@ SCOPE_TEST(inputs_that_do_not_fit_are_refused)
                 "BatchNorm2d: an input of 2 dimensions: it takes (N,C,H,W)");
     CHECK_FAILS(fsdp_call(m, x, keys), FSDP_INVALID, "MultiheadAttention: 2 inputs");
     CHECK_FAILS(fsdp_call(m, ZEROS(4, 6)), FSDP_INVALID, "input (4, 6) must be (N,L,E) with E = 6");
-    CHECK_FAILS(fsdp_multihead_attention(m, x, keys, keys, &masks), FSDP_INVALID, "not equally many");
+    CHECK_FAILS(fsdp_multihead_attention(m, x, keys, keys, &masks), FSDP_INVALID, "different numbers of queries");
     masks.attention = mask;
     CHECK_FAILS(fsdp_multihead_attention(m, x, x, x, &masks), FSDP_UNSUPPORTED, "causal together with a mask");
     masks.causal = false;

@@ -97,7 +97,7 @@ TEST(names_are_checked)
 
     CHECK_OK(create(context, test_device(context), &n));
     CHECK_ERROR(fsdp_module_add_parameter(&n->base, "a.b", &slot, test_device(context), FSDP_F32, FSDP_SHAPE(2), ones),
-                FSDP_INVALID, "'a.b' is no name for a part of Net");
+                FSDP_INVALID, "'a.b' cannot name a part of Net");
     CHECK_ERROR(fsdp_module_add_parameter(&n->base, "up", &slot, test_device(context), FSDP_F32, FSDP_SHAPE(2), ones),
                 FSDP_INVALID, "Net has a part called 'up' already");
     CHECK_NULL(slot);

@@ -389,7 +389,7 @@ TEST(what_changed_is_an_error_that_names_it)
         {overwrite, "recomputing: b (Block): parameter 'up.bias' was written to between"},
         {freeze, "parameter 'norm.weight' was frozen between"},
         {evaluate, "module 'dropout' was set to evaluate between"},
-        {go_another_way, "took another way: operation 5 is layernorm and was linear"},
+        {go_another_way, "did something else: operation 5 is layernorm and was linear"},
     };
 
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {

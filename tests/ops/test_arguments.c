@@ -80,7 +80,8 @@ SCOPE_TEST(operands_and_dimensions_that_do_not_fit_are_named)
     CHECK_INVALID(fsdp_argmin(ZEROS(2, 3), 2, false), "argmin: input (2, 3) has no dimension 2");
     CHECK_INVALID(fsdp_mse_loss(ZEROS(2, 3), ZEROS(2), FSDP_LOSS_MEAN),
                   "mse_loss: second (2,) does not fit first (2, 3)");
-    CHECK_INVALID(fsdp_l1_loss(ZEROS(2), ZEROS(2), (fsdp_loss_reduction)7), "l1_loss: no reduction has the number 7");
+    CHECK_INVALID(fsdp_l1_loss(ZEROS(2), ZEROS(2), (fsdp_loss_reduction)7),
+                  "l1_loss: there is no reduction with number 7");
     CHECK_INVALID(fsdp_smooth_l1_loss(ZEROS(2), ZEROS(2), FSDP_LOSS_SUM, -1.0), "smooth_l1_loss: beta -1 is negative");
     CHECK_INVALID(fsdp_nll_loss(ZEROS(2, 3), INTS(3), FSDP_LOSS_MEAN), "nll_loss: input (2, 3) does not fit targets");
 }

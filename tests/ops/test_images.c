@@ -126,7 +126,7 @@ SCOPE_TEST(norms_that_do_not_fit_are_refused)
     o.training = false;
     CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "without training the running mean and variance are required");
     o.running_mean = row;
-    CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "both or neither");
+    CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "or neither");
     o.running_var = ZEROS(5);
     CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "does not fit running variance (5,)");
     o.running_var = HALF(4);
@@ -214,7 +214,7 @@ SCOPE_TEST(a_recomputed_function_that_evaluates_only_then_is_an_error)
     fsdp_tensor *y;
 
     y = CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_recompute(context, evaluate_the_second_time, &o, in, 2, NULL))));
-    CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "took another way: operation 0 is one that reads other values");
+    CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "did something else: operation 0 is one that reads other values");
 }
 
 static fsdp_status evaluate_recomputed(fsdp_batch_norm_options *o, tensors in)

@@ -337,7 +337,8 @@ TEST(calls_out_of_order_are_refused)
     for (int round = 0; round < 2; round++) {
         give_gradient(&m, context, round, scale_of(scaler), -1, 0);
         CHECK_OK(fsdp_grad_scaler_unscale(scaler, m.optimizer));
-        CHECK_ERROR(fsdp_grad_scaler_unscale(scaler, m.optimizer), FSDP_STATE, "they have been since the last update");
+        CHECK_ERROR(fsdp_grad_scaler_unscale(scaler, m.optimizer), FSDP_STATE,
+                    "they have been unscaled already since the last update");
         CHECK_OK(fsdp_grad_scaler_step(scaler, m.optimizer, NULL));
         CHECK_ERROR(fsdp_grad_scaler_unscale(scaler, m.optimizer), FSDP_STATE, "after the step");
         CHECK_ERROR(fsdp_grad_scaler_step(scaler, m.optimizer, NULL), FSDP_STATE, "cannot step twice");
@@ -437,7 +438,7 @@ static void fail_alone(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_tensor_set_grad(m.tensor, CHECK_PTR(turned)));
     fsdp_scope_end(context, NULL);
     CHECK_ERROR(fsdp_grad_scaler_unscale(scaler, m.optimizer), wrong ? FSDP_UNSUPPORTED : FSDP_STATE,
-                wrong ? "is not contiguous" : "rank 1 has failed");
+                wrong ? "is not contiguous" : "rank 1 could not");
     if (wrong)
         give_gradient(&m, context, 0, 65536, -1, 0);
     CHECK_OK(fsdp_grad_scaler_step(scaler, m.optimizer, NULL));

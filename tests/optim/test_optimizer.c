@@ -466,7 +466,7 @@ TEST(bad_parameters_are_named)
                 "'bias': it is int32, which is not floating");
     half->storage->kind = FSDP_MEMORY_UNSHARDED_PARAMETER;
     CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_STATE,
-                "cannot optimize 'bias': it is gathered now and will be gone; reshard its module first");
+                "cannot optimize 'bias': it is gathered now and will be released: reshard its module first");
     half->storage->kind = FSDP_MEMORY_PARAMETER_SHARD;
     f.items[1].tensor = turned;
     CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_UNSUPPORTED, "not contiguous");

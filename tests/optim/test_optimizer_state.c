@@ -278,8 +278,8 @@ TEST(a_part_of_another_shape_is_named)
     CHECK_OK(fsdp_state_dict_add(odd, "state.a.step", entry_of(given, "a", "step")->tensor));
     CHECK_OK(fsdp_state_dict_add(odd, "state.a.momentum_buffer", other));
     CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, odd), FSDP_INVALID,
-                "cannot load 'state.a.momentum_buffer': it has shape (3, 2), but of its parameter this rank has shape "
-                "(17, 5)");
+                "cannot load 'state.a.momentum_buffer': it has shape (3, 2), but this rank's part of the parameter has "
+                "shape (17, 5)");
     fsdp_state_dict_free(odd);
     CHECK_OK(fsdp_state_dict_create(&odd));
     CHECK_OK(fsdp_state_dict_add(odd, "state.a.step", other));

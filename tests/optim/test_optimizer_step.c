@@ -166,7 +166,7 @@ TEST(parameters_stepped_apart_get_the_bits_of_one_step)
     CHECK_STATUS(fsdp_optimizer_step_parameters(NULL, apart, 1), FSDP_INVALID);
     give_gradient(context, apart[0], FSDP_F32, FSDP_F32, 1);
     CHECK_OK(fsdp_clip_grad_norm(of_apart, 1e-3, NULL));
-    CHECK_ERROR(fsdp_optimizer_step_parameters(of_apart, apart, 1), FSDP_STATE, "the factor is for all of them");
+    CHECK_ERROR(fsdp_optimizer_step_parameters(of_apart, apart, 1), FSDP_STATE, "the factor applies to all of them");
     for (int i = 0; i < PARTS; i++) {
         fsdp_tensor_unref(together[i]);
         fsdp_tensor_unref(apart[i]);

@@ -279,7 +279,7 @@ TEST(options_that_contradict_each_other_are_named)
     CHECK_OK(fsdp_state_dict_create(&some));
     CHECK_OK(
         fsdp_state_dict_add(some, "param_groups.a.beta1", fsdp_state_dict_find(held, "param_groups.a.beta1")->tensor));
-    CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, some), FSDP_INVALID, "only one has 'beta1'");
+    CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, some), FSDP_INVALID, "only one of them has 'beta1'");
     CHECK_ERROR(fsdp_optimizer_load_state_dict(sgd.optimizer, some), FSDP_INVALID,
                 "cannot load 'param_groups.a.beta1'");
     CHECK_ERROR(fsdp_optimizer_add_param_groups(m.optimizer, held), FSDP_INVALID, "the name is taken");
@@ -306,7 +306,7 @@ TEST(a_name_is_of_one_parameter)
     items[0] = (fsdp_parameter){"weight", m.tensors[0]};
     items[1] = (fsdp_parameter){"weight", m.tensors[1]};
     CHECK_ERROR(fsdp_sgd_create(&(fsdp_parameters){2, items}, &options, &optimizer), FSDP_INVALID,
-                "two parameters called 'weight', one of which comes earlier in the list: state goes by names");
+                "two parameters called 'weight', one of which comes earlier in the list: state is found by names");
     CHECK_NULL(optimizer);
     CHECK_OK(fsdp_sgd_create(&(fsdp_parameters){1, items}, &options, &optimizer));
     CHECK_ERROR(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, items + 1}, &options), FSDP_INVALID,

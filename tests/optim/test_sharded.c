@@ -335,7 +335,7 @@ static void compare_late(fsdp_context *context, fsdp_mesh *mesh, const fsdp_plac
     sharded.optimizer->groups[0].params[1].moment1 = make(context, 2, 1);
     give_gradients(&sharded, context, 1);
     CHECK_ERROR(fsdp_optimizer_step(sharded.optimizer), FSDP_STATE, "cannot optimize 'b': its shape is ");
-    CHECK_CONTAINS(fsdp_last_error(), "but its state was made for shape (6, 1); make a new optimizer");
+    CHECK_CONTAINS(fsdp_last_error(), "but its state was made for shape (6, 1): make a new optimizer");
     CHECK_EQ(sharded.optimizer->groups[0].params[0].steps, 4);
     model_free(&sharded);
     model_free(&whole);

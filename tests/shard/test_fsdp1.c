@@ -387,9 +387,9 @@ static void check_misuse(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_initialize(module, 1));
     CHECK_ERROR(fsdp_fsdp1_wrap(NULL, NULL), FSDP_INVALID, "needs a module");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.strategy = (fsdp_sharding_strategy)7}), FSDP_INVALID,
-                "7 is no sharding strategy");
+                "7 is not a sharding strategy");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.backward_prefetch = (fsdp_backward_prefetch)3}),
-                FSDP_INVALID, "3 is no backward prefetch");
+                FSDP_INVALID, "3 is not a backward prefetch");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &both), FSDP_INVALID, "not both");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.strategy = FSDP_HYBRID_SHARD}), FSDP_INVALID,
                 "HYBRID_SHARD needs a pair of process groups");
@@ -397,7 +397,7 @@ static void check_misuse(fsdp_context *context, void *arg)
         fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.strategy = FSDP_HYBRID_SHARD_ZERO2, .process_group = pg}),
         FSDP_INVALID, "_HYBRID_SHARD_ZERO2 needs a pair");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.mesh = hybrid}), FSDP_INVALID,
-                "FULL_SHARD takes a mesh of one dimension, this one has 2");
+                "FULL_SHARD takes a mesh of one dimension, and this one has 2");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.process_group = pg, .replicate_group = pg}),
                 FSDP_INVALID, "a pair is for HYBRID_SHARD");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.ignored_module_count = 1}), FSDP_INVALID,
@@ -411,12 +411,12 @@ static void check_misuse(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_fsdp1_wrap(block, NULL), FSDP_INVALID, "its 'up.bias' is frozen and its 'up.weight' is not");
     CHECK_OK(fsdp_tensor_set_requires_grad(fsdp_module_parameter(block, "up.bias"), true));
     CHECK_OK(fsdp_fsdp1_wrap(block, NULL));
-    CHECK_ERROR(fsdp_fsdp1_wrap(block, NULL), FSDP_STATE, "only once per module");
+    CHECK_ERROR(fsdp_fsdp1_wrap(block, NULL), FSDP_STATE, "once per module");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.ignored_modules = &block, .ignored_module_count = 1}),
                 FSDP_INVALID, "has been wrapped");
     CHECK_OK(fsdp_fsdp1_wrap(module, NULL));
     CHECK_ERROR(fsdp_fsdp1_no_sync_end(module), FSDP_STATE, "has not begun");
-    CHECK_ERROR(fsdp_fsdp1_no_sync_begin(block), FSDP_STATE, "of the outermost wrapped module, not of 'blocks.0'");
+    CHECK_ERROR(fsdp_fsdp1_no_sync_begin(block), FSDP_STATE, "to the outermost wrapped module, not to 'blocks.0'");
     CHECK_OK(fsdp_module_set_shard_listener(module, try_no_sync, module));
     net_forward_backward(module, 0, 0, 1);
     fsdp_module_unref(module);

@@ -197,8 +197,8 @@ static void refuse(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_fsdp1_state_dict(plain, &local, &state), FSDP_STATE, "was not given to");
     CHECK_ERROR(fsdp_fsdp1_state_dict(module, &local, &state), FSDP_UNSUPPORTED, "wrapped with a mesh: take a sharded");
     CHECK_NULL(state);
-    CHECK_ERROR(fsdp_fsdp1_state_dict(module, &odd, &state), FSDP_INVALID, "rank0_only is of full state dicts");
-    CHECK_ERROR(fsdp_fsdp1_set_state_dict_type(module, &unknown), FSDP_INVALID, "7 is no type of a state dict");
+    CHECK_ERROR(fsdp_fsdp1_state_dict(module, &odd, &state), FSDP_INVALID, "rank0_only belongs to full state dicts");
+    CHECK_ERROR(fsdp_fsdp1_set_state_dict_type(module, &unknown), FSDP_INVALID, "7 is not a type of state dict");
     CHECK_ERROR(fsdp_fsdp1_set_state_dict_type(module, NULL), FSDP_INVALID, "is required");
     CHECK_ERROR(fsdp_fsdp1_load_state_dict(module, NULL, NULL), FSDP_INVALID, "it is NULL");
     CHECK_OK(fsdp_module_summon_full_params(module, NULL));
@@ -212,7 +212,8 @@ static void refuse(fsdp_context *context, void *arg)
                 "wrap with original parameters");
     CHECK_OK(fsdp_fsdp1_state_dict(module, NULL, &state));
     CHECK_ERROR(fsdp_fsdp1_load_state_dict(module, &local, state), FSDP_INVALID,
-                "go only into units wrapped alike: rank 0: cannot load '_flat_param': the state dict does not have it");
+                "can only be loaded into units that are wrapped alike: rank 0: cannot load '_flat_param': the state "
+                "dict does not have it");
     fsdp_state_dict_free(state);
     net_train(module, 1);
     fsdp_module_unref(module);

@@ -400,7 +400,7 @@ static const misuse misuses[] = {
      {"rank 1: reshard_after_forward_ranks 5 does not divide"}},
     {"reshard 77", reshard_as_nobody_does, FSDP_INVALID, {"rank 1: reshard_after_forward 77"}},
     {"nothing on one", shard_nothing_on_one, FSDP_MISMATCH, {"ranks do not shard the same modules"}},
-    {"strategy 42", wrap_with_no_strategy, FSDP_INVALID, {"rank 1: FSDP1: 42 is no sharding strategy"}},
+    {"strategy 42", wrap_with_no_strategy, FSDP_INVALID, {"rank 1: FSDP1: 42 is not a sharding strategy"}},
     {"integers", compute_in_integers, FSDP_INVALID, {"int32 is not a floating dtype"}},
     {"ignore nothing", ignore_nothing, FSDP_INVALID, {"ignored_params[0] is null"}},
     {"a child first", run_child_first, FSDP_STATE, {"'blocks.1' has already run", "outermost"}},

@@ -185,7 +185,7 @@ static void build_in_a_scope(fsdp_context *context, void *arg)
         fsdp_module *up;
 
         CHECK_OK(fsdp_wrap_scope_begin(context, NULL, &options, sizeof options));
-        CHECK_ERROR(fsdp_wrap_scope_begin(context, NULL, NULL, 0), FSDP_UNSUPPORTED, "inside of another");
+        CHECK_ERROR(fsdp_wrap_scope_begin(context, NULL, NULL, 0), FSDP_UNSUPPORTED, "inside another");
         block = build_block(context, with_own ? &own : NULL);
         fsdp_wrap_scope_end(context);
         fsdp_wrap_scope_end(context); /* idempotent */
@@ -244,7 +244,7 @@ static const struct {
      FSDP_INVALID,
      "cannot shard ModuleList 'blocks': it has no forward"},
     {{.kind = FSDP_WRAP_CLASSES, .classes = null_class, .class_count = 1}, FSDP_INVALID, "classes[0] is null"},
-    {{.kind = FSDP_WRAP_CLASSES, .class_count = 2}, FSDP_INVALID, "2 names in classes, and no list"},
+    {{.kind = FSDP_WRAP_CLASSES, .class_count = 2}, FSDP_INVALID, "2 names in classes, but no list"},
     {{.kind = FSDP_WRAP_CLASSES}, FSDP_INVALID, "at least one class"},
     {{.kind = FSDP_WRAP_SIZE},
      FSDP_INVALID,
@@ -285,7 +285,7 @@ static void misuse(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_fully_shard_by_policy(module, NULL, NULL), FSDP_INVALID, "policy is null");
     CHECK_ERROR(fsdp_fully_shard_by_policy(NULL, &by_class, NULL), FSDP_INVALID, "module is null");
     CHECK_ERROR(fsdp_fully_shard_by_policy(module, &by_class, &(fsdp_shard_options){.ignored_param_count = 2}),
-                FSDP_INVALID, "2, and no list");
+                FSDP_INVALID, "2, but no list");
     CHECK_EQ(count_units(module), 0); /* all of that left it as it was */
     CHECK_OK(fsdp_fully_shard(block, NULL));
     CHECK_ERROR(fsdp_fully_shard_by_policy(module, &by_class, NULL), FSDP_STATE,

@@ -298,7 +298,7 @@ static void check_errors(fsdp_context *context, void *arg)
         check_refused(state, state, FSDP_INVALID, "cannot load 'a' from a part of it: gather the state dict first");
     tensor = make_whole(device, &rows[1], 1, 1);
     CHECK_OK(fsdp_state_dict_add(full, "stranger", tensor));
-    check_refused(state, full, FSDP_INVALID, "the state dict has 'stranger', which belongs nowhere");
+    check_refused(state, full, FSDP_INVALID, "the state dict has 'stranger', which nothing takes");
     CHECK_OK(fsdp_state_dict_load_full(state, full, &partial));
     check_parts(state, rows); /* nothing was written before */
     CHECK_ERROR(fsdp_state_dict_gather(NULL, NULL, &odd), FSDP_INVALID, "it is NULL");
@@ -324,7 +324,7 @@ static void check_odd(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_state_dict_add(state, fsdp_context_rank(context) == world - 1 ? "odd" : "even", tensor));
     if (world > 1)
         CHECK_ERROR(fsdp_state_dict_gather(state, NULL, &odd), FSDP_MISMATCH,
-                    "has a state dict of other names or shapes than rank 0");
+                    "has a state dict with other names or shapes than rank 0");
     fsdp_tensor_unref(tensor);
     CHECK_OK(
         fsdp_tensor_create(fsdp_meta(context), FSDP_F32, 1, (const int64_t[]){2}, FSDP_MEMORY_PARAMETER_SHARD, &part));

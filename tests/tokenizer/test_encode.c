@@ -194,7 +194,7 @@ TEST(what_is_no_utf8_is_an_error_with_its_offset)
     for (size_t i = 0; i < FSDP__COUNT_OF(broken); i++) {
         char part[64];
 
-        snprintf(part, sizeof part, "no UTF-8 at offset %d (", offsets[i]);
+        snprintf(part, sizeof part, "not UTF-8 at offset %d (", offsets[i]);
         CHECK_ERROR(fsdp_tokenizer_encode(t, broken[i], strlen(broken[i]), NULL, &list), FSDP_FORMAT, part);
     }
     CHECK_EQ(list.count, 0);

@@ -69,7 +69,7 @@ TEST(broken_pairs_name_file_and_line)
     write_text(directory, "merges.txt", MERGES);
     write_text(directory, "tokenizer_config.json", "{\"eos_token\": \"<none>\"}");
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT,
-                "tokenizer_config.json': the eos_token '<none>' is no token");
+                "tokenizer_config.json': the eos_token '<none>' is not a token");
     CHECK_NULL(t);
     free(merges);
     test_directory_free(directory);
@@ -123,7 +123,7 @@ TEST(what_is_not_supported_is_refused_by_name)
         {{.pre_tokenizer = "{\"type\": \"Digits\"}"}, "pre-tokenizer 'without ByteLevel'"},
         {{.pre_tokenizer =
               "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"ByteLevel\"}, {\"type\": \"Digits\"}]}"},
-         "'Digits' behind ByteLevel"},
+         "'Digits' after ByteLevel"},
         {{.post_processor = "{\"type\": \"BertProcessing\"}"}, "post-processor 'BertProcessing'"},
         {{.decoder = "{\"type\": \"WordPiece\"}"}, "decoder 'WordPiece'"},
         {{.model = "\"byte_fallback\": true, "}, "'byte_fallback'"},
@@ -156,7 +156,7 @@ TEST(what_is_malformed_is_refused)
         {{.post_processor = "{\"type\": \"TemplateProcessing\", \"single\": [3]}"}, "part 0 of the post-processor"},
         {{.post_processor = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<b>\"}}], "
                             "\"special_tokens\": {\"<b>\": {\"ids\": [999]}}}"},
-         "an id that is no token's"},
+         "an id that no token has"},
         {{.added_tokens = "[{\"content\": \"<e>\"}]"}, "key 'id' is missing"},
         {{.added_tokens = "[{\"content\": \"a\\u0000b\", \"id\": 270}]"},
          "a NUL (\\u0000) in a string near '\"a\\u0000b\"'"},
@@ -194,7 +194,7 @@ TEST(ids_that_tokenizers_would_not_give_are_refused)
     for (size_t i = 0; i < FSDP__COUNT_OF(refused); i++)
         check_refused(&(small_parts){.added_tokens = refused[i][0]}, FSDP_FORMAT, refused[i][1]);
     CHECK_ERROR(fsdp__tokenizer_parse("t.json", taken, strlen(taken), &t), FSDP_FORMAT,
-                "token '<e>' has id 2, which another token has, too");
+                "token '<e>' has id 2, as another token has");
 }
 
 /* Expected ids are those of transformers, which adds what the config has to what tokenizer.json has. */
@@ -218,7 +218,7 @@ TEST(the_configs_tokens_count_beside_those_of_the_json)
     write_text(directory, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"271\": {\"content\": \"<e>\"}}}");
     CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "token '<e>' has two ids, 270 and 271");
     write_text(directory, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"x\": {\"content\": \"<e>\"}}}");
-    CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "'x' does not stand for a token and its id");
+    CHECK_ERROR(fsdp_tokenizer_open(directory, &t), FSDP_FORMAT, "'x' is not followed by a token and its id");
     CHECK_NULL(t);
     free(json);
     test_directory_free(directory);
@@ -241,7 +241,7 @@ TEST(models_without_tokens_or_merges_are_refused)
     check_text_refused("{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": [[\"a\"]]}}", "merge 0 is neither");
     check_text_refused("{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": [\"a a\"]}}", "'aa' is not in the vocabulary");
     check_text_refused("{\"model\": {\"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}}",
-                       "token 'b' has id 0, which another");
+                       "token 'b' has id 0, as another");
 }
 
 /* ---- memory ---- */

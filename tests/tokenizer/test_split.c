@@ -173,7 +173,7 @@ static const char *const untranslated[][2] = {
     {"\\012", "'\\01' at its offset 0"},
     {"\\cA", "'\\cA' at its offset 0"},
     {"\\xe9", "'\\xe' at its offset 0 is not supported: a byte"},
-    {"\\x{110000}", "'\\x{' at its offset 0 is not supported: it is no character's number"},
+    {"\\x{110000}", "'\\x{' at its offset 0 is not supported: no character has this number"},
     {"\\u{e9}", "'\\u{' at its offset 0"},
     {"\\pL", "'\\pL' at its offset 0 is not supported: a property without"},
     {"a\\p{Emoji}", "the property 'Emoji' at its offset 1"},
@@ -199,8 +199,8 @@ static const char *const untranslated[][2] = {
     {"(?<n>a)", "'(?<' at its offset 0"},
     {"(?(1)a)", "'(?(' at its offset 0"},
     {"(?#a)", "'(?#' at its offset 0"},
-    {"(?<=a+)b", "'+)b' at its offset 5 is not supported: a repeat within what looks behind"},
-    {"(?i:ss)", "'s)' at its offset 5 is not supported: letters that are one character as well"},
+    {"(?<=a+)b", "'+)b' at its offset 5 is not supported: a repeat within a look-behind"},
+    {"(?i:ss)", "'s)' at its offset 5 is not supported: letters that may also be one character"},
     {"(?i:fi)", "'i)' at its offset 5"},
     {"(?i:\u00e9)", "'\u00e9)' at its offset 4 is not supported: letters beyond ASCII"},
     {"(?i:[\\p{L}])", "'[\\p' at its offset 4 is not supported: letters beyond ASCII"},
@@ -224,9 +224,9 @@ TEST(malformed_patterns_are_errors)
         {"(a", "missing closing parenthesis at its offset 2"},
         {"(?i", "missing closing parenthesis at its offset 3"},
         {"(?i:a", "missing closing parenthesis at its offset 5"},
-        {"a)", "a parenthesis that closes nothing at its offset 1"},
+        {"a)", "a closing parenthesis without an opening one at its offset 1"},
         {"[a", "missing ] of a class at its offset 2"},
-        {"[^]", "a class of nothing at its offset 2"},
+        {"[^]", "an empty class at its offset 2"},
         {"a\\", "it ends with a backslash at its offset 1"},
     };
 
@@ -252,7 +252,7 @@ TEST(too_much_of_a_pattern_is_refused)
     }
     CHECK_OK(fsdp__text_append(&kinds, "", 1));
     CHECK_ERROR(fsdp__pattern_create("t.json", kinds.bytes, &pattern), FSDP_UNSUPPORTED,
-                "tells more than 256 kinds of characters apart");
+                "distinguishes more than 256 kinds of characters");
     kinds.bytes[kinds.count - 4] = '\0'; /* 255 of them, and all others */
     CHECK_OK(fsdp__pattern_create("t.json", kinds.bytes, &pattern));
     fsdp__pattern_free(pattern);

@@ -131,7 +131,7 @@ TEST(a_field_that_is_none_is_refused)
     const fsdp_data_batch empty = {0};
 
     CHECK_NULL(fsdp_batch_tensor(test_device(context), &empty, 0));
-    CHECK_CONTAINS(fsdp_last_error(), "a batch of 0 fields has none with number 0");
+    CHECK_CONTAINS(fsdp_last_error(), "a batch of 0 fields has no field 0");
     CHECK_NULL(fsdp_batch_tensor(test_device(context), NULL, 0));
     fsdp_context_free(context);
 }

@@ -485,7 +485,7 @@ static void export_what_is_not_finite(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_tensor_write(norm, FSDP_F32, values));
     CHECK_ERROR(fsdp_train_export(run), FSDP_NOT_FOUND,
                 s->config->training.on_nan == FSDP_TRAIN_CONTINUE ? "the last, were exported instead"
-                                                                  : "for the last weights are not finite");
+                                                                  : "because the last weights are not finite");
     fsdp_train_run_free(run);
 }
 
@@ -532,7 +532,7 @@ STORY_TEST(what_fails_after_the_best_is_gone_is_told_with_it)
         bool looks, writes;
 
         test_run_ranks(2, export_without_memory, s);
-        looks = strstr(s->message, "could not be looked at: rank 1") != NULL;
+        looks = strstr(s->message, "could not be checked: rank 1") != NULL;
         writes = strstr(s->message, "were to be exported instead: ") != NULL;
         if (looks || writes)
             CHECK_CONTAINS(s->message, "the best validation so far was after step ");

@@ -133,5 +133,5 @@ TEST_WITH(the_format_follows_from_two_keys, setup, teardown)
     }
     CHECK_OK(fsdp_train_config_set(f->config, "data.format", "text"));
     CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID,
-                "data.dtype is of tokens, but data.format is text");
+                "data.dtype is for tokens, but data.format is text");
 }

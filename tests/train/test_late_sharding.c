@@ -311,8 +311,9 @@ static void check_gathered(fsdp_context *context, void *arg)
 
         CHECK_OK(fsdp_module_unshard(module));
         CHECK_OK(fsdp_module_parameters(module, &parameters));
-        CHECK_ERROR(fsdp_adamw_create(&parameters, &adam, &optimizer), FSDP_STATE,
-                    "cannot optimize 'input.weight': it is gathered now and will be gone; reshard its module first");
+        CHECK_ERROR(
+            fsdp_adamw_create(&parameters, &adam, &optimizer), FSDP_STATE,
+            "cannot optimize 'input.weight': it is gathered now and will be released: reshard its module first");
         CHECK_NULL(optimizer);
         fsdp_parameters_release(&parameters);
         CHECK_OK(fsdp_module_reshard(module));

@@ -158,7 +158,7 @@ TEST_WITH(what_a_machine_does_not_see_is_said_at_the_start, setup, teardown)
     write_text(f->folders[0], "more.txt");
     set(f, "data.path", "[data.txt, more.txt]");
     snprintf(expected, sizeof expected,
-             "rank 2: data.path: machine '%s' does not see 'more.txt' (No such file or directory), which is there on "
+             "rank 2: data.path: machine '%s' does not see 'more.txt' (No such file or directory), which exists on "
              "machine '%s' (rank 0): share it, or copy it to the same place on every machine",
              host, host);
     agree(f, FSDP_NOT_FOUND, expected + strlen("rank 2: ")); /* which says it of itself without */

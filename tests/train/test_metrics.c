@@ -118,7 +118,7 @@ TEST_WITH(what_holds_something_else_is_refused, setup, teardown)
 
     for (size_t i = 0; i < sizeof contents / sizeof *contents; i++) {
         write_text(f->metrics, contents[i]);
-        CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_INVALID, "exists and holds something else than metrics");
+        CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_INVALID, "exists and does not hold metrics");
         CHECK_EQ(run(f, 2), FSDP_INVALID);
         check_holds(f->metrics, contents[i]);
     }

@@ -183,13 +183,13 @@ STORY_TEST(what_does_not_fit_is_refused)
     s->end_after = 2;
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
-    refuses(s, "training.seq_len", "16", "8", "training.seq_len is 8 and 16: set it back, or begin the data anew");
+    refuses(s, "training.seq_len", "16", "8", "training.seq_len is 8 and 16: set it back, or begin the data again");
     refuses(s, "training.seed", "43", "42", "the shuffle's training.seed is 42 and 43");
     refuses(s, "data.order", "sequential", "shuffled", "data.order is shuffled and sequential");
     refuses(s, "data.path", other, data, "what data.path holds is ");
     refuses(s, "model.ffn_dim", "11", "10", "have different models: the model's ffn_dim is 10 and 11");
     refuses(s, "model.n_layers", "1", "2", "the model's n_layers is 2 and 1");
-    refuses(s, "optimizer.name", "sgd", "adamw", "checkpoint.exclude_from_loading: optimizer begins it anew");
+    refuses(s, "optimizer.name", "sgd", "adamw", "checkpoint.exclude_from_loading: optimizer makes a new one");
     refuses(s, "checkpoint.load_step", "1", "-1", "there is no checkpoint of step 1 in ");
     s->end_after = 3; /* and all of it fits */
     story_run(s, 2);
@@ -214,7 +214,7 @@ STORY_TEST(what_is_excluded_begins_anew)
     s->end_after = 4;
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
-    CHECK_CONTAINS(s->log, "keys that were others until step 2 (then and now): training.seed is 42 and 43, "
+    CHECK_CONTAINS(s->log, "keys that have changed since step 2 (then and now): training.seed is 42 and 43, "
                            "optimizer.name is adamw and sgd");
     CHECK(s->losses[3] < before);
     /* What began anew goes on. */
@@ -288,8 +288,8 @@ static void freeze_and_thaw(story *s, const int worlds[3])
         if (piece < 2)
             CHECK_EQ(s->status, FSDP_INTERRUPTED);
         if (piece == 1)
-            CHECK_CONTAINS(s->log, "step-2' has the optimizer's state of what model.frozen names: "
-                                   "'model.layers.0.");
+            CHECK_CONTAINS(s->log,
+                           "step-2' has optimizer state of parameters that model.frozen names: 'model.layers.0.");
         else
             CHECK_NULL(strstr(s->log, "model.frozen names"));
     }
@@ -370,7 +370,7 @@ STORY_TEST(an_older_checkpoint_can_be_gone_on_from)
     CHECK_BYTES(&s->losses[3], &third, sizeof third);
     CHECK(story_has(s, "step-3") && story_has(s, "step-3.superseded-1") && story_has(s, "step-4.superseded-1"));
     CHECK(!story_has(s, "step-4"));
-    CHECK_CONTAINS(s->log, "step-4 is newer than what the run goes on from, and is '");
+    CHECK_CONTAINS(s->log, "step-4 is newer than the checkpoint that the run continues from, and is '");
     story_set(s, "checkpoint.load_step", "-1"); /* the newest is of this run */
     s->end_after = 4;
     story_run(s, 2);
@@ -386,9 +386,9 @@ STORY_TEST(weights_may_begin_as_those_of_other_files)
         const char *key, *value, *difference, *cause;
     } other[] = {
         {"model.vocab_size", "300", "model's has (300, ",
-         ": the model has a vocabulary of 300 (model.vocab_size), and "},
-        {"model.ffn_dim", "56", "and 7 more have others", ": these are of a model of other sizes"},
-        {"model.n_layers", "9", "more have others; ", ": the model has 9 layers (model.n_layers), and there"},
+         ": the model has a vocabulary of 300 (model.vocab_size), but "},
+        {"model.ffn_dim", "56", "and 7 more have other shapes", ": these are of a model with other sizes"},
+        {"model.n_layers", "9", "more have other shapes; ", ": the model has 9 layers (model.n_layers), but there"},
     };
     double losses[3];
 
@@ -460,8 +460,9 @@ STORY_TEST(a_folder_with_no_room_for_names_is_refused_at_the_start)
     story_set(s, "checkpoint.folder", path);
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INVALID);
-    CHECK_CONTAINS(s->message, "checkpoint.folder: the absolute name of '/");
-    CHECK_CONTAINS(s->message, "ddd' has 4049 bytes; that of a folder of checkpoints may have 3995: name another");
+    CHECK_CONTAINS(s->message, "checkpoint.folder: the absolute path of '/");
+    CHECK_CONTAINS(s->message,
+                   "ddd' has 4049 bytes, but that of a folder of checkpoints may have at most 3995: name another");
     path[used + 200] = '\0';
     CHECK(access(path, F_OK) != 0);
 }

@@ -259,8 +259,7 @@ TEST_WITH(keys_are_checked_against_each_other, setup, teardown)
     CHECK_OK(fsdp_train_config_set(config, "model.preset", ""));
     CHECK_OK(fsdp_train_config_set(config, "model.dim", "64"));
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID,
-                "model.dim changes the model, and the weights of "
-                "'folder' are of its own config.json: set");
+                "model.dim changes the model, but the weights of 'folder' fit its own config.json: set");
     CHECK_OK(fsdp_train_config_set(config, "model.init", "random"));
     CHECK_OK(fsdp_train_config_check(config, 3));
 }
@@ -325,11 +324,11 @@ TEST_WITH(a_model_does_not_take_the_name_of_a_checkpoint, setup, teardown)
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         CHECK_OK(fsdp_train_config_set(config, "export.path", steps[i]));
         CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID,
-                    "has the name of a checkpoint in checkpoint.fold");
+                    "is named like a checkpoint, in checkpoint.fold");
         CHECK_OK(fsdp_train_config_set(config, "export.path", "elsewhere"));
         CHECK_OK(fsdp_train_config_set(config, "export.fallback_path", steps[i]));
         CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID,
-                    "has the name of a checkpoint in checkpoint.fold");
+                    "is named like a checkpoint, in checkpoint.fold");
         CHECK_OK(fsdp_train_config_set(config, "export.fallback_path", ""));
     }
     CHECK_OK(fsdp_train_config_set(config, "export.path", "folders/step-model"));

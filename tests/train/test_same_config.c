@@ -103,7 +103,7 @@ TEST_WITH(a_key_that_differs_is_named_with_both_values, setup, teardown)
 
     agree(f, NULL);
     set(f, 2, "training.seed", "43");
-    agree(f, "ranks 0 and 2 have different configs: training.seed is 42 and 43: start all with the same");
+    agree(f, "ranks 0 and 2 have different configs: training.seed is 42 and 43: start all ranks with the same");
     set(f, 1, "optimizer.lr", "0.10000000000000001");
     set(f, 1, "optimizer.weight_decay", "0.1");
     agree(f, "ranks 0 and 1 have different configs: optimizer.lr is 0.0003 and 0.1, optimizer.weight_decay is not set "
@@ -111,7 +111,7 @@ TEST_WITH(a_key_that_differs_is_named_with_both_values, setup, teardown)
     set(f, 1, "training.steps", "4");
     set(f, 1, "data.order", "shuffled");
     set(f, 1, "training.max_norm", "0.5");
-    agree(f, ", and 1 more: start all with the same");
+    agree(f, ", and 1 more: start all ranks with the same");
 }
 
 TEST_WITH(the_smallest_difference_of_a_number_is_found, setup, teardown)

@@ -228,5 +228,5 @@ STORY_TEST(data_that_has_not_changed_is_known_again)
     edit_manifest(s, "step-3", "\"data.files\"", "\"data.nofil\""); /* now all of them is */
     story_run(s, 3);
     CHECK_EQ(s->status, FSDP_INVALID);
-    CHECK_CONTAINS(s->message, "data.path holds as many tokens, but not the same (digest abcdabcdabcd");
+    CHECK_CONTAINS(s->message, "data.path holds as many tokens, but not the same ones (digest abcdabcdabcd");
 }

@@ -264,7 +264,7 @@ STORY_TEST(a_best_that_cannot_be_is_told_at_the_start)
 
     story_set(s, "export.which", "best");
     story_run(s, 2);
-    CHECK_CONTAINS(s->message, "export.which is best, but there is no validation that could tell");
+    CHECK_CONTAINS(s->message, "export.which is best, but there is no validation to tell which is");
     set_getting_worse(s);
     story_set(s, "checkpoint.folder", s->folder);
     story_set(s, "validation.keep_best", "false");
@@ -280,7 +280,8 @@ STORY_TEST(a_best_that_cannot_be_is_told_at_the_start)
     test_directory_free(strdup(path));
     story_run(s, 3);
     CHECK_EQ(s->resumed_step, -1);
-    CHECK_CONTAINS(s->message, "export.which best (last would do without): the best validation so far was after step ");
+    CHECK_CONTAINS(s->message,
+                   "export.which best (last needs no validation): the best validation so far was after step ");
 }
 
 STORY_TEST(load_step_names_the_best)
@@ -306,7 +307,7 @@ STORY_TEST(load_step_names_the_best)
     story_run(s, 3);
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
     CHECK_EQ(s->resumed_step, best);
-    CHECK_CONTAINS(s->log, "step-5 is newer than what the run goes on from, and is '");
+    CHECK_CONTAINS(s->log, "step-5 is newer than the checkpoint that the run continues from, and is '");
     CHECK(story_has(s, step));
     story_set(s, "validation.share", "0"); /* whose newest checkpoint then knows of none */
     story_set(s, "checkpoint.folder", s->model);
@@ -315,7 +316,7 @@ STORY_TEST(load_step_names_the_best)
     story_run(s, 2);
     story_set(s, "checkpoint.load_step", "best");
     story_run(s, 2);
-    CHECK_CONTAINS(s->message, "its newest, of step 2, knows of no validation");
+    CHECK_CONTAINS(s->message, "its newest, of step 2, was saved without a validation");
 }
 
 /* The lowest loss of one text says nothing about that of another, nor do validations without a lower one. */
@@ -341,14 +342,14 @@ STORY_TEST(validations_of_other_data_begin_anew)
     story_set(s, "training.steps", "5");
     story_set(s, "validation.path", other);
     story_go(s, 1);
-    CHECK_CONTAINS(s->log, "validations are of other tokens than until step 3: the best loss, ");
+    CHECK_CONTAINS(s->log, "validations use other tokens than until step 3: the best loss, ");
     CHECK(s->best_step > 3);
     CHECK_EQ(s->last_step, 5);
     text[333] = 'y'; /* one byte is enough */
     test_write_file(other, text, sizeof text);
     story_set(s, "training.steps", "6");
     story_go(s, 2);
-    CHECK_CONTAINS(s->log, "validations are of other tokens than until step 5: the best loss, ");
+    CHECK_CONTAINS(s->log, "validations use other tokens than until step 5: the best loss, ");
     free(other);
     free(data);
 }

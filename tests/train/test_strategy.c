@@ -264,7 +264,7 @@ TEST(first_losses_do_not_depend_on_the_number_of_ranks)
 
 static const char *const wrong[][4] = {
     {"zero1", "parallelism.fsdp_reshard_after_forward", "always",
-     "strategy zero1 keeps parameters whole from the forward to the backward, and "
+     "strategy zero1 keeps parameters whole from the forward to the backward, but "
      "parallelism.fsdp_reshard_after_forward gives them up: leave that out, or set parallelism.strategy to zero3"},
     {"zero2", "parallelism.fsdp_reshard_after_forward", "2", "parallelism.fsdp_reshard_after_forward gives them up"},
     {"zero3", "parallelism.fsdp_reshard_after_forward", "never",
@@ -288,16 +288,16 @@ static const char *const wrong[][4] = {
     {"ddp", "training.mixed_precision_param", "bfloat16", "leave training.mixed_precision_param out"},
     {"ddp", "training.mixed_precision_reduce", "bfloat16", "leave training.mixed_precision_reduce out"},
     {"ddp", "training.enable_cpu_offload", "true", "leave training.enable_cpu_offload out"},
-    {"fsdp2", "parallelism.ddp_bucket_cap_mb", "2", "ddp_bucket_cap_mb is of parallelism.strategy ddp"},
-    {"fsdp1", "parallelism.ddp_find_unused_parameters", "false", "ddp_find_unused_parameters is of"},
+    {"fsdp2", "parallelism.ddp_bucket_cap_mb", "2", "ddp_bucket_cap_mb belongs to parallelism.strategy ddp"},
+    {"fsdp1", "parallelism.ddp_find_unused_parameters", "false", "ddp_find_unused_parameters belongs to"},
     {"zero1", "parallelism.ddp_static_graph", "true", "ddp_static_graph is of"},
     {"hsdp", "parallelism.ddp_gradient_as_bucket_view", "true", "ddp_gradient_as_bucket_view is of"},
     {"zero3", "parallelism.ddp_compress", "bfloat16", "ddp_compress is of"},
-    {"ddp", "parallelism.fsdp1_strategy", "no_shard", "fsdp1_strategy is of parallelism.strategy fsdp1"},
+    {"ddp", "parallelism.fsdp1_strategy", "no_shard", "fsdp1_strategy belongs to parallelism.strategy fsdp1"},
     {"fsdp2", "parallelism.fsdp1_backward_prefetch", "post", "parallelism.fsdp1_backward_prefetch is of"},
     {"fsdp2", "parallelism.fsdp1_use_orig_params", "true", "parallelism.fsdp1_use_orig_params is of"},
     {"fsdp2", "parallelism.fsdp1_forward_prefetch", "false", "parallelism.fsdp1_forward_prefetch is of"},
-    {"fsdp1", "parallelism.fsdp1_strategy", "hybrid_shard", "is a hybrid one, and"},
+    {"fsdp1", "parallelism.fsdp1_strategy", "hybrid_shard", "is a hybrid one, but"},
     {"fsdp1", "parallelism.fsdp_reshard_after_forward", "never", "has parallelism.fsdp1_strategy for that"},
     {"fsdp1", "parallelism.prefetch", "1", "leave parallelism.prefetch out"},
     {"fsdp1", "parallelism.keep_last_unit", "true", "leave parallelism.keep_last_unit out"},

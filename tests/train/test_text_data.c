@@ -89,7 +89,7 @@ static void hear(void *arg, fsdp_log_level level, const char *line)
     fixture *f = arg;
 
     (void)level;
-    f->said += strstr(line, "made anew, for the file of them was damaged") != NULL;
+    f->said += strstr(line, "made again, because the file of them was damaged") != NULL;
 }
 
 static void keep_line(void *arg, fsdp_log_level level, const char *line)
@@ -224,14 +224,14 @@ TEST_WITH(what_does_not_fit_is_refused, setup, teardown)
 
     set_text(f);
     set(f, "model.vocab_size", "270");
-    check_refused(f, "has 271 tokens, and the model a vocabulary of 270");
+    check_refused(f, "has 271 tokens, but the model has a vocabulary of 270");
     set(f, "model.vocab_size", "300");
     set(f, "data.field", "text");
     check_refused(f, "data.path: cannot read");
     CHECK_CONTAINS(fsdp_last_error(),
                    "data.jsonl': line 1: field 'text' is missing, and the line has 'body': name the");
     set(f, "data.dtype", "uint16");
-    check_refused(f, "data.tokenizer is of text, but data.dtype is of tokens");
+    check_refused(f, "data.tokenizer is for text, but data.dtype is for tokens");
 }
 
 TEST_WITH(a_tokenizer_is_where_it_is_said_to_be, setup, teardown)
@@ -252,22 +252,21 @@ TEST_WITH(json_lines_need_a_tokenizer, setup, teardown)
 
     set(f, "data.path", f->text);
     check_refused(f, "data.path: cannot read '");
-    CHECK_CONTAINS(fsdp_last_error(),
-                   "data.jsonl' as text: it is JSON lines, and braces and keys would be tokens too: a "
-                   "tokenizer reads what it holds (data.tokenizer");
+    CHECK_CONTAINS(fsdp_last_error(), "data.jsonl' as text: it is JSON lines, and braces and keys would be tokens too: "
+                                      "a tokenizer reads its texts (data.tokenizer");
     set(f, "data.format", "text");
     check_refused(f, "data.jsonl' as text: it is JSON lines");
     set(f, "data.format", "auto");
     set(f, "data.field", "body");
-    check_refused(f, "data.field is 'body', of JSON lines, which a tokenizer reads, and there is none");
+    check_refused(f, "data.field is 'body', a field of JSON lines, which only a tokenizer reads, and there is none");
     set(f, "data.field", "");
     set(f, "data.tokenizer", "bytes");
     check_refused(f, "data.jsonl' as text: it is JSON lines");
     set(f, "data.field", "body");
-    check_refused(f, "data.field is 'body', of JSON lines, and data.tokenizer is bytes");
+    check_refused(f, "data.field is 'body', a field of JSON lines, but data.tokenizer is bytes");
     set(f, "data.field", "");
     set(f, "data.format", "tokens");
-    check_refused(f, "data.tokenizer is of text, but data.format is tokens");
+    check_refused(f, "data.tokenizer is for text, but data.format is tokens");
 }
 
 /* ---- a model with a tokenizer ---- */
@@ -365,10 +364,10 @@ TEST_WITH(tokens_beside_a_tokenizer_are_tokens, setup, teardown)
     CHECK(!f->bytes);
     snprintf(both, sizeof both, "[%s, %s]", f->tokens, f->text);
     set(f, "data.path", both);
-    check_refused(f, "data.path has 1 files of text, of which the tokenizer of '");
+    check_refused(f, "data.path has 1 files of text, for the tokenizer of '");
     set(f, "data.path", f->text);
     set(f, "data.cache", "");
-    check_refused(f, "data.path is text, of which the tokenizer of '");
+    check_refused(f, "data.path is text, which the tokenizer of '");
 }
 
 TEST_WITH(bad_lines_are_left_out_and_told, setup, teardown)

@@ -385,7 +385,7 @@ TEST_WITH(a_path_of_one_token_is_refused, setup, teardown)
 
     test_write_file(f->other, "a", 1);
     set(f, "validation.path", f->other);
-    f->metrics = strdup("other.txt' has one token: there is none to predict");
+    f->metrics = strdup("other.txt' has only one token, and none to predict");
     test_run_ranks(2, create, f);
     free(f->metrics);
     f->metrics = metrics;

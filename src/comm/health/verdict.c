@@ -220,7 +220,7 @@ static void add_others(fsdp__peers *peers, int named, char *text, size_t bytes)
 /* Ends the world because of `rank`: says what became of it, then what it was doing and what waits for it. */
 static void end_for(fsdp__peers *peers, fsdp__fate fate, int rank, const char *became, bool all)
 {
-    char text[FSDP__ABORT_BYTES], was[FSDP__DOING_BYTES] = "in a call that is not known", mine[FSDP__DOING_BYTES];
+    char text[FSDP__ABORT_BYTES], was[FSDP__DOING_BYTES] = "in an unknown call", mine[FSDP__DOING_BYTES];
     fsdp__said heard;
 
     if (fsdp__board_said(peers->own->board, rank, &heard))

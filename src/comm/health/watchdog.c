@@ -71,7 +71,7 @@ static void peer_text(fsdp__peers *peers, int rank, char *text, size_t bytes)
     fsdp__said heard;
 
     if (!fsdp__board_said(peers->own->board, rank, &heard)) {
-        snprintf(text, bytes, "is doing what is not known");
+        snprintf(text, bytes, "is in an unknown call");
         return;
     }
     fsdp__doing_text(&heard.doing, heard.in, doing, sizeof doing);

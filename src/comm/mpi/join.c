@@ -55,8 +55,8 @@ fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context *
     FSDP_TRY(fsdp__mpi_started(&start));
     if (!start.kind)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "%s has started this process, but for no MPI: with srun say --mpi=pmix for Open MPI, "
-                         "--mpi=pmi2 for MPICH; or FSDP_MPI=openmpi or FSDP_MPI=mpich, where it does so by itself",
+                         "%s has started this process, but without an MPI: with srun say --mpi=pmix for Open MPI, "
+                         "--mpi=pmi2 for MPICH; or FSDP_MPI=openmpi or FSDP_MPI=mpich, if it does so by itself",
                          options->starter);
     FSDP_TRY(fsdp__mpi_load(start.kind, &ops));
     FSDP_TRY(fsdp__network_join(ops, &machines, out));

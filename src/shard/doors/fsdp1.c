@@ -118,7 +118,7 @@ out:
 static fsdp_status check_prefetch(const fsdp_fsdp1_options *o)
 {
     if (o->backward_prefetch < FSDP_BACKWARD_PRE || o->backward_prefetch > FSDP_BACKWARD_NONE)
-        return FSDP_FAIL(FSDP_INVALID, "FSDP1: %d is no backward prefetch", (int)o->backward_prefetch);
+        return FSDP_FAIL(FSDP_INVALID, "FSDP1: %d is not a backward prefetch", (int)o->backward_prefetch);
     return FSDP_OK;
 }
 
@@ -279,10 +279,10 @@ static fsdp_status idle_root(fsdp_module *module, const char *call, fsdp__root *
 
     FSDP_TRY(fsdp__method_state(module, &state));
     if (state->door != &door)
-        return FSDP_FAIL(FSDP_STATE, "%s is of modules that FSDP1 wrapped: here set requires_gradient_sync", call);
+        return FSDP_FAIL(FSDP_STATE, "%s is for modules that FSDP1 wrapped: here, set requires_gradient_sync", call);
     FSDP_TRY(fsdp__lazy_init(state));
     if (state->root->state != state)
-        return FSDP_FAIL(FSDP_STATE, "%s is of the outermost wrapped module, not of '%s'", call, state->name);
+        return FSDP_FAIL(FSDP_STATE, "%s belongs to the outermost wrapped module, not to '%s'", call, state->name);
     *out = state->root;
     for (int64_t i = 0; i < state->root->state_count; i++)
         if (state->root->states[i]->training != FSDP__IDLE || state->root->in_backward)

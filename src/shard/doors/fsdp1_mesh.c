@@ -31,7 +31,7 @@ static bool is_hybrid(const fsdp_fsdp1_options *o)
 static fsdp_status check_strategy(const fsdp_fsdp1_options *o)
 {
     if (o->strategy < FSDP_FULL_SHARD || o->strategy > FSDP_HYBRID_SHARD_ZERO2)
-        return FSDP_FAIL(FSDP_INVALID, "FSDP1: %d is no sharding strategy", (int)o->strategy);
+        return FSDP_FAIL(FSDP_INVALID, "FSDP1: %d is not a sharding strategy", (int)o->strategy);
     if (o->mesh && (o->process_group || o->replicate_group))
         return FSDP_FAIL(FSDP_INVALID, "FSDP1 takes process groups or a mesh, not both");
     return FSDP_OK;
@@ -48,8 +48,8 @@ static fsdp_status check_hybrid(const fsdp_fsdp1_options *o)
     const char *name = fsdp__fsdp1_strategy_name(o->strategy);
 
     if (o->mesh && fsdp_mesh_ndim(o->mesh) != 2)
-        return FSDP_FAIL(FSDP_INVALID, "%s needs a mesh of two dimensions, (replicate, shard), this one has %d", name,
-                         fsdp_mesh_ndim(o->mesh));
+        return FSDP_FAIL(FSDP_INVALID, "%s needs a mesh of two dimensions, (replicate, shard), and this one has %d",
+                         name, fsdp_mesh_ndim(o->mesh));
     if (!o->mesh && !(o->process_group && o->replicate_group) && !goes_by_machine(o))
         return FSDP_FAIL(FSDP_INVALID,
                          "%s needs a pair of process groups (process_group and replicate_group) or a mesh of two "
@@ -65,8 +65,9 @@ static fsdp_status check_plain(const fsdp_fsdp1_options *o)
     if (o->replicate_group)
         return FSDP_FAIL(FSDP_INVALID, "%s takes one process group: a pair is for HYBRID_SHARD", name);
     if (o->mesh && fsdp_mesh_ndim(o->mesh) != 1)
-        return FSDP_FAIL(FSDP_INVALID, "%s takes a mesh of one dimension, this one has %d: two are for HYBRID_SHARD",
-                         name, fsdp_mesh_ndim(o->mesh));
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s takes a mesh of one dimension, and this one has %d: two are for HYBRID_SHARD", name,
+                         fsdp_mesh_ndim(o->mesh));
     return FSDP_OK;
 }
 

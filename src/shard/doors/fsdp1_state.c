@@ -228,9 +228,9 @@ static const fsdp_state_dict_config *config_of(const fsdp__module_state *state, 
 static fsdp_status check_config(const fsdp_state_dict_config *config)
 {
     if (config->type < FSDP_FULL_STATE_DICT || config->type > FSDP_LOCAL_STATE_DICT)
-        return FSDP_FAIL(FSDP_INVALID, "%d is no type of a state dict", (int)config->type);
+        return FSDP_FAIL(FSDP_INVALID, "%d is not a type of state dict", (int)config->type);
     if (config->rank0_only && config->type != FSDP_FULL_STATE_DICT)
-        return FSDP_FAIL(FSDP_INVALID, "rank0_only is of full state dicts: in others each rank has its own part");
+        return FSDP_FAIL(FSDP_INVALID, "rank0_only belongs to full state dicts: in others each rank has its own part");
     return FSDP_OK;
 }
 
@@ -291,7 +291,7 @@ fsdp_status fsdp_fsdp1_load_state_dict(fsdp_module *module, const fsdp_state_dic
         FSDP_TRY_GOTO(status, drop_tied(module, distinct, given, &kept), out);
     status = fsdp_state_dict_load_full(own ? own : distinct, kept, &options);
     if (status != FSDP_OK && own)
-        status = fsdp_fail_prefix(status, "LOCAL state dicts go only into units wrapped alike");
+        status = fsdp_fail_prefix(status, "LOCAL state dicts can only be loaded into units that are wrapped alike");
 out:
     fsdp_state_dict_free(kept);
     fsdp_state_dict_free(own);

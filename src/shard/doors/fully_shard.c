@@ -31,20 +31,19 @@ fsdp_status fsdp__check_parameter(const char *what, const char *name, const fsdp
     const fsdp_device *device = fsdp_tensor_device(t), *other = first ? fsdp_tensor_device(first) : device;
 
     if (t->ndim == 0)
-        return FSDP_FAIL(FSDP_INVALID, "cannot %s '%s': a parameter without dimensions, make it one of shape (1)", what,
-                         name);
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s '%s': it has no dimensions: give it shape (1)", what, name);
     if (!fsdp_tensor_is_contiguous(t))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': not contiguous", what, name);
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': it is not contiguous", what, name);
     if (!fsdp_dtype_is_floating(t->dtype))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': %s is not a floating dtype", what, name,
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': its dtype %s is not floating", what, name,
                          fsdp_dtype_name(t->dtype));
     if (fsdp_tensor_grad(t))
-        return FSDP_FAIL(FSDP_STATE, "cannot %s '%s': it has a gradient of this rank's own; zero_grad first", what,
+        return FSDP_FAIL(FSDP_STATE, "cannot %s '%s': it has a gradient of this rank's own: call zero_grad first", what,
                          name);
     if (device != other)
         return FSDP_FAIL(FSDP_INVALID,
-                         "cannot %s '%s': it is on device '%s', other parameters of the group are on '%s': all of them "
-                         "must be on one device, or on meta%s",
+                         "cannot %s '%s': it is on device '%s', but other parameters of the group are on '%s': all of "
+                         "them must be on one device, or on meta%s",
                          what, name, fsdp_device_name(device), fsdp_device_name(other),
                          fsdp_device_is_meta(device) || fsdp_device_is_meta(other)
                              ? "; call fsdp_module_materialize for the whole module first"
@@ -64,7 +63,7 @@ static fsdp_status join_owner(selection *sel, fsdp_module *module, const fsdp__p
             return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s' of a %s: %s of an outer module took it: %s", slot->name,
                              module->type->name, owner->group->state->door->call,
                              owner->group->state->door->kind == FSDP_DOOR_REPLICATE
-                                 ? "what is to be sharded and replicated is given a mesh of two dimensions"
+                                 ? "to shard and replicate, give a mesh of two dimensions"
                                  : "shard from the bottom up, children before their parents");
     if (dtype != owner->param_dtype)
         return FSDP_FAIL(FSDP_INVALID,
@@ -255,10 +254,10 @@ static fsdp_status check_modules(fsdp_module *const *modules, int count)
 {
     for (int i = 0; i < count; i++) {
         if (!fsdp__module_has_forward(modules[i]))
-            return FSDP_FAIL(FSDP_INVALID, "cannot shard a %s: it has no forward to gather for, give its children",
+            return FSDP_FAIL(FSDP_INVALID, "cannot shard a %s: it has no forward to gather for: give its children",
                              modules[i]->type->name);
         if (fsdp__module_state_of(modules[i]))
-            return FSDP_FAIL(FSDP_STATE, "%s has already been applied to this %s: only once per module",
+            return FSDP_FAIL(FSDP_STATE, "%s has already been applied to this %s: it can be once per module",
                              fsdp__module_state_of(modules[i])->door->call, modules[i]->type->name);
         for (int j = 0; j < i; j++)
             if (modules[j] == modules[i])
@@ -281,7 +280,7 @@ static fsdp_status check_policy(const fsdp_mp_policy *policy)
 static fsdp_status check_ignored(const fsdp_shard_options *options)
 {
     if (options->ignored_param_count < 0 || (options->ignored_param_count > 0 && !options->ignored_params))
-        return FSDP_FAIL(FSDP_INVALID, "ignored_params: %lld tensors, and no list of them",
+        return FSDP_FAIL(FSDP_INVALID, "ignored_params: %lld tensors, but no list of them",
                          (long long)options->ignored_param_count);
     for (int64_t i = 0; i < options->ignored_param_count; i++)
         if (!options->ignored_params[i])

@@ -22,7 +22,7 @@ static fsdp_status check_tree(const fsdp__root *root, const fsdp__module_state *
 {
     if (root->state_count > 1 && state->group_count > 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "'%s' is replicated, and in one tree with sharded modules: replicate a module outside of "
+                         "'%s' is replicated, and is in one tree with sharded modules: replicate a module outside of "
                          "them, or give fully_shard a mesh that replicates",
                          *name ? name : "the root");
     return FSDP_OK;
@@ -63,7 +63,7 @@ static fsdp_status ignore_module(void *arg, fsdp_module *module, const char *nam
 static fsdp_status check_list(const char *what, const void *list, int64_t count)
 {
     if (count < 0 || (count > 0 && !list))
-        return FSDP_FAIL(FSDP_INVALID, "%s: %lld, and no list of them", what, (long long)count);
+        return FSDP_FAIL(FSDP_INVALID, "%s: %lld, but no list of them", what, (long long)count);
     return FSDP_OK;
 }
 
@@ -207,7 +207,7 @@ static fsdp_status check_call(const fsdp_module *module, const fsdp_replicate_op
         return FSDP_FAIL(FSDP_INVALID, "fsdp_replicate was given a mesh of another context than the module's");
     if (options->mesh && fsdp_mesh_ndim(options->mesh) != 1)
         return FSDP_FAIL(FSDP_INVALID,
-                         "fsdp_replicate takes a mesh of one dimension, this one has %d: give it a slice of it",
+                         "fsdp_replicate takes a mesh of one dimension, and this one has %d: give it a slice of it",
                          fsdp_mesh_ndim(options->mesh));
     return FSDP_OK;
 }

@@ -79,7 +79,7 @@ fsdp_status fsdp_wrap_scope_begin(fsdp_context *context, fsdp_wrapper wrapper, c
     if (!s)
         return FSDP_NO_MEMORY;
     if (s->open)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "a wrap scope cannot begin inside of another: end that first");
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "a wrap scope cannot begin inside another: end that first");
     if (options) {
         s->options = fsdp__malloc(option_bytes);
         if (!s->options)

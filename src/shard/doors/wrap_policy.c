@@ -63,7 +63,7 @@ bool fsdp__wrap_policy_decide(const fsdp_wrap_policy *p, const fsdp_module *modu
 static fsdp_status check_classes(const char *what, const char *const *classes, int count)
 {
     if (count < 0 || (count > 0 && !classes))
-        return FSDP_FAIL(FSDP_INVALID, "wrap policy: %d names in %s, and no list of them", count, what);
+        return FSDP_FAIL(FSDP_INVALID, "wrap policy: %d names in %s, but no list of them", count, what);
     for (int i = 0; i < count; i++)
         if (!classes[i])
             return FSDP_FAIL(FSDP_INVALID, "wrap policy: %s[%d] is null", what, i);
@@ -77,13 +77,13 @@ static fsdp_status check_lists(const fsdp_wrap_policy *p)
     FSDP_TRY(check_classes("classes", p->classes, p->class_count));
     FSDP_TRY(check_classes("full_precision_classes", p->full_precision_classes, p->full_precision_class_count));
     if (p->ignored_module_count < 0 || (p->ignored_module_count > 0 && !p->ignored_modules))
-        return FSDP_FAIL(FSDP_INVALID, "wrap policy: %lld modules in ignored_modules, and no list of them",
+        return FSDP_FAIL(FSDP_INVALID, "wrap policy: %lld modules in ignored_modules, but no list of them",
                          (long long)p->ignored_module_count);
     for (int64_t i = 0; i < p->ignored_module_count; i++)
         if (!p->ignored_modules[i])
             return FSDP_FAIL(FSDP_INVALID, "wrap policy: ignored_modules[%lld] is null", (long long)i);
     if (p->ignored_param_count < 0 || (p->ignored_param_count > 0 && !p->ignored_params))
-        return FSDP_FAIL(FSDP_INVALID, "wrap policy: %lld tensors in ignored_params, and no list of them",
+        return FSDP_FAIL(FSDP_INVALID, "wrap policy: %lld tensors in ignored_params, but no list of them",
                          (long long)p->ignored_param_count);
     for (int64_t i = 0; i < p->ignored_param_count; i++)
         if (!p->ignored_params[i])
@@ -153,7 +153,7 @@ fsdp_status fsdp__wrap_join(const char *what, const void *ours, int64_t our_coun
     void **joined;
 
     if (our_count < 0 || (our_count > 0 && !ours))
-        return FSDP_FAIL(FSDP_INVALID, "%s: %lld, and no list of them", what, (long long)our_count);
+        return FSDP_FAIL(FSDP_INVALID, "%s: %lld, but no list of them", what, (long long)our_count);
     joined = fsdp__calloc((size_t)(our_count + their_count) + 1, sizeof *joined);
     if (!joined)
         return FSDP_NO_MEMORY;
@@ -209,7 +209,7 @@ fsdp_status fsdp__wrap_units_check(const fsdp_wrap_units *units, const fsdp_wrap
     for (int64_t i = 0; i < units->count; i++)
         if (!fsdp__module_has_forward(units->items[i].module))
             return FSDP_FAIL(FSDP_INVALID,
-                             "wrap policy: cannot shard %s '%s': it has no forward to gather for, choose its children",
+                             "wrap policy: cannot shard %s '%s': it has no forward to gather for: choose its children",
                              units->items[i].module->type->name, units->items[i].name);
     FSDP_TRY(check_classes_exist(root, policy));
     if (policy->kind == FSDP_WRAP_NONE || units->count > 1)

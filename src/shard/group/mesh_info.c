@@ -101,8 +101,8 @@ fsdp_status fsdp__data_parallel_mesh(fsdp_mesh *mesh, const fsdp_dp_mesh_dims *d
         return named_mesh(mesh, dims, out);
     if (fsdp_mesh_ndim(mesh) > 2)
         return FSDP_FAIL(FSDP_INVALID,
-                         "fully_shard takes a mesh of one dimension (shard) or two (replicate, shard), this one has "
-                         "%d: name its data-parallel dimensions in dp_mesh_dims",
+                         "fully_shard takes a mesh of one dimension (shard) or two (replicate, shard), and this one "
+                         "has %d: name its data-parallel dimensions in dp_mesh_dims",
                          fsdp_mesh_ndim(mesh));
     *out = fsdp_mesh_ref(mesh);
     return FSDP_OK;

@@ -88,8 +88,8 @@ static fsdp_status refuse_write(void *arg, fsdp__storage *storage)
     for (int64_t i = 0; group && i < group->param_count; i++)
         if (group->params[i].unsharded->storage == storage)
             return FSDP_FAIL(FSDP_STATE,
-                             "cannot write to the gathered tensor of parameter %s: what is written there goes to no "
-                             "rank; reshard its module and write to the shard",
+                             "cannot write to the gathered tensor of parameter %s: the write would reach no rank: "
+                             "reshard its module and write to the shard",
                              fsdp__param_text(&group->params[i], text, sizeof text));
     return FSDP_FAIL(FSDP_STATE, "cannot write to a gathered parameter whose module is gone");
 }

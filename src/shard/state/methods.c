@@ -54,10 +54,10 @@ static fsdp_status set_prefetch(fsdp_module *module, bool forward, fsdp_module *
 
     FSDP_TRY(fsdp__method_state(module, &state));
     if (state->parent && count > 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "'%s' is conditional: ranks that do not enter it would not gather what it prefetches, list it "
-                         "for '%s'",
-                         state->name, *state->parent->name ? state->parent->name : "the root");
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED,
+            "'%s' is conditional: ranks that do not enter it would not gather what it prefetches: list it for '%s'",
+            state->name, *state->parent->name ? state->parent->name : "the root");
     return fsdp__prefetch_set(state, forward ? &state->forward_prefetch : &state->backward_prefetch, modules, count);
 }
 
@@ -157,7 +157,7 @@ fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional)
 
     FSDP_TRY(fsdp__method_state(module, &state));
     if (state->initialised)
-        return FSDP_FAIL(FSDP_STATE, "'%s' has run: whether it is conditional must be said before the first forward",
+        return FSDP_FAIL(FSDP_STATE, "'%s' has run: whether it is conditional must be set before the first forward",
                          state->name);
     state->conditional = conditional;
     return FSDP_OK;

@@ -60,10 +60,9 @@ static fsdp_status check_group(const fsdp__param_group *group, bool with_grads)
 
     (void)fsdp__param_text(group->params, text, sizeof text);
     if (group->residence.kind == FSDP__RESIDENCE_NONE)
-        return FSDP_FAIL(FSDP_STATE,
-                         "cannot summon parameter %s: it is still on the meta device, call "
-                         "fsdp_module_materialize first",
-                         text);
+        return FSDP_FAIL(
+            FSDP_STATE,
+            "cannot summon parameter %s: it is still on the meta device: call fsdp_module_materialize first", text);
     if (state->training != FSDP__IDLE || fsdp__module_state_in_use(state) || root->forward_root || root->in_backward)
         return FSDP_FAIL(FSDP_STATE, "cannot summon parameter %s: a %s is running", text,
                          root->in_backward ? "backward" : "forward");
@@ -84,7 +83,7 @@ static fsdp_status check_options(const fsdp_summon_options *options)
 {
     if (options->rank0_only && !options->no_writeback)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot summon on rank 0 only and write back: the other ranks would have "
-                                           "nothing to write, set no_writeback");
+                                           "nothing to write: set no_writeback");
     return FSDP_OK;
 }
 

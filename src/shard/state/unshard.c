@@ -134,7 +134,8 @@ static fsdp_status check_keeps(void *unused, fsdp__module_state *state)
 {
     (void)unused;
     if (state->root->forward_root || state->root->in_backward)
-        return FSDP_FAIL(FSDP_STATE, "a forward or backward runs: what is kept unsharded can be said before and after");
+        return FSDP_FAIL(FSDP_STATE,
+                         "a forward or backward runs: what is kept unsharded can only be set before or after");
     return FSDP_OK;
 }
 

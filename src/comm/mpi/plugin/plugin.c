@@ -66,7 +66,8 @@ static bool own_communicator(fsdp__mpi *mpi, char *text)
     if (code != MPI_SUCCESS || !known)
         return fsdp__mpi_refuse(text, "this MPI does not say which tags it has");
     if (*highest < FSDP__NETWORK_TAGS - 1)
-        return fsdp__mpi_refuse(text, "this MPI has tags up to %d, %d are needed", *highest, FSDP__NETWORK_TAGS - 1);
+        return fsdp__mpi_refuse(text, "this MPI has tags up to %d, and %d are needed", *highest,
+                                FSDP__NETWORK_TAGS - 1);
     return true;
 }
 

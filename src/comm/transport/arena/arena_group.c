@@ -104,7 +104,7 @@ static fsdp_status claim(fsdp__arena_group *group)
         group->claimed = true;
         return FSDP_OK;
     }
-    return FSDP_FAIL(FSDP_UNSUPPORTED, "%d process groups are alive, more are not possible: free some",
+    return FSDP_FAIL(FSDP_UNSUPPORTED, "%d process groups are alive, and there can be no more: free some",
                      FSDP__BOARD_GROUPS);
 }
 

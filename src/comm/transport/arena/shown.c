@@ -53,7 +53,8 @@ static fsdp_status fill_payload(fsdp__arena_group *group, const fsdp__call *call
     bool fits = call->buffer_count <= TABLE_BUFFERS;
 
     if (!fits && !entry->complete && call->buffer_count > BITS_BUFFERS)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "reduction of %lld buffers in group '%s': of more than %d none may be NULL",
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "reduction of %lld buffers in group '%s': if there are more than %d, none may be NULL",
                          (long long)call->buffer_count, group->name, BITS_BUFFERS);
     if (!fits && !entry->complete)
         memset(bits, 0, FSDP__PAYLOAD_BYTES);

@@ -14,7 +14,7 @@ static fsdp_status count_ranks(const fsdp__network_world *all, int ranks, int *r
         int machine = all[r].machine;
 
         if (machine < 0 || machine > r || all[machine].machine != machine)
-            return FSDP_FAIL(FSDP_COMM, "rank %d says that its machine begins with rank %d, which is not so", r,
+            return FSDP_FAIL(FSDP_COMM, "rank %d says that its machine begins with rank %d, but it does not", r,
                              machine);
         ranks_of[machine]++;
     }
@@ -25,11 +25,10 @@ static fsdp_status check_equal(const fsdp__network_world *all, int ranks, const 
 {
     for (int r = 0; r < ranks; r++)
         if (ranks_of[r] > 0 && ranks_of[r] != ranks_of[0])
-            return FSDP_FAIL(
-                FSDP_INVALID,
-                "machine '%s' has %d ranks, machine '%s' has %d: parameters are shared out to equally many "
-                "ranks on each; start as many everywhere",
-                all[0].host, ranks_of[0], all[r].host, ranks_of[r]);
+            return FSDP_FAIL(FSDP_INVALID,
+                             "machine '%s' has %d ranks, machine '%s' has %d: parameters are divided among equally "
+                             "many ranks on each machine: start as many everywhere",
+                             all[0].host, ranks_of[0], all[r].host, ranks_of[r]);
     return FSDP_OK;
 }
 
