@@ -21,7 +21,7 @@
 /* A place in a stream; see cuda_event.c. */
 typedef struct fsdp__cuda_moment {
     fsdp__moment base;
-    fsdp_device *device;
+    struct fsdp__cuda_moments *home;
     cudaEvent_t event;
     struct fsdp__cuda_moment *next; /* of those that nobody uses */
 } fsdp__cuda_moment;
@@ -32,7 +32,7 @@ typedef struct fsdp__cuda_state {
     int capability; /* 90: 9.0 */
     bool pools;     /* scratch can be allocated in stream order */
     pthread_mutex_t mutex;
-    fsdp__cuda_moment *spare; /* guarded by the mutex */
+    struct fsdp__cuda_moments *moments;
     fsdp__cuda_lost lost;
     /* State of the products by a library, and how it is freed; made when the first product runs, under the mutex. */
     void *products;
@@ -84,7 +84,9 @@ void *fsdp__cuda_stream_native(fsdp_stream *stream);
 
 fsdp_status fsdp__cuda_stream_mark(fsdp_stream *stream, fsdp__mark *out);
 fsdp_status fsdp__cuda_stream_await(fsdp_stream *stream, fsdp__mark mark);
-/* Frees the moments that nobody uses. */
+/* Open and close the device's moments. Those that an event of another device still holds stay until it lets go of
+ * them. */
+fsdp_status fsdp__cuda_moments_open(fsdp_device *device);
 void fsdp__cuda_moments_close(fsdp_device *device);
 
 /* ---- cuda_pinned.c ---- */

@@ -105,7 +105,9 @@ static fsdp_status cuda_open(fsdp_device *device)
     pthread_mutex_init(&state->mutex, NULL);
     pthread_mutex_init(&state->lost.mutex, NULL);
     device->state = state;
-    status = fsdp__cuda_use(device);
+    status = fsdp__cuda_moments_open(device);
+    if (status == FSDP_OK)
+        status = fsdp__cuda_use(device);
     if (status == FSDP_OK)
         status = look_at(device);
     if (status != FSDP_OK)

@@ -8,66 +8,148 @@
 
 /* ---- moments ---- */
 
+/* The moments of a device. An event of another device may hold one for longer than the device is there, even in
+ * another context; so this lives as long as the last of them. */
+typedef struct fsdp__cuda_moments {
+    pthread_mutex_t mutex; /* guards what follows */
+    fsdp_device *device;   /* NULL: it has been closed, and has done all its work */
+    int ordinal;           /* never changed */
+    int refs;              /* the device, and all moments that were made and are not destroyed */
+    fsdp__cuda_moment *spare;
+} moments;
+
+static void unref(moments *home)
+{
+    bool last;
+
+    pthread_mutex_lock(&home->mutex);
+    last = --home->refs == 0;
+    pthread_mutex_unlock(&home->mutex);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&home->mutex);
+    fsdp__free(home);
+}
+
+/* Turns what a call has returned into a status, as FSDP__CUDA_CALL does, if the device is still there. */
+static fsdp_status check(moments *home, cudaError_t error, const char *call, int line)
+{
+    fsdp_status status = FSDP_OK;
+
+    pthread_mutex_lock(&home->mutex);
+    if (home->device)
+        status = fsdp__cuda_alive(home->device);
+    if (home->device && status == FSDP_OK)
+        status = fsdp__cuda_check(home->device, error, call, __FILE__, line);
+    pthread_mutex_unlock(&home->mutex);
+    return status;
+}
+
 static fsdp_status moment_wait(fsdp__moment *base)
 {
     fsdp__cuda_moment *moment = (fsdp__cuda_moment *)base;
 
-    FSDP_TRY(fsdp__cuda_use(moment->device));
-    FSDP__CUDA_TRY(moment->device, cudaEventSynchronize(moment->event));
+    FSDP_TRY(check(moment->home, cudaSuccess, "", __LINE__));
+    FSDP_TRY(check(moment->home, cudaSetDevice(moment->home->ordinal), "cudaSetDevice", __LINE__));
+    FSDP_TRY(check(moment->home, cudaEventSynchronize(moment->event), "cudaEventSynchronize", __LINE__));
     return FSDP_OK;
 }
 
 static void moment_free(fsdp__moment *base)
 {
     fsdp__cuda_moment *moment = (fsdp__cuda_moment *)base;
-    fsdp__cuda_state *state = fsdp__cuda_state_of(moment->device);
+    moments *home = moment->home;
+    bool closed;
 
-    pthread_mutex_lock(&state->mutex);
-    moment->next = state->spare;
-    state->spare = moment;
-    pthread_mutex_unlock(&state->mutex);
+    pthread_mutex_lock(&home->mutex);
+    closed = !home->device;
+    if (!closed) {
+        moment->next = home->spare;
+        home->spare = moment;
+    }
+    pthread_mutex_unlock(&home->mutex);
+    if (!closed)
+        return;
+    (void)cudaSetDevice(home->ordinal);
+    (void)cudaEventDestroy(moment->event);
+    (void)cudaGetLastError(); /* nobody is there to hear of it */
+    fsdp__free(moment);
+    unref(home);
+}
+
+static fsdp_status moment_make(fsdp_device *device, fsdp__cuda_moment **out)
+{
+    fsdp__cuda_moment *moment = fsdp__calloc(1, sizeof *moment);
+    fsdp_status status;
+
+    if (!moment)
+        return FSDP_NO_MEMORY;
+    moment->base.wait = moment_wait;
+    moment->base.free = moment_free;
+    moment->home = fsdp__cuda_state_of(device)->moments;
+    status = FSDP__CUDA_CALL(device, cudaEventCreateWithFlags(&moment->event, cudaEventDisableTiming));
+    if (status != FSDP_OK) {
+        fsdp__free(moment);
+        return status;
+    }
+    pthread_mutex_lock(&moment->home->mutex);
+    moment->home->refs++;
+    pthread_mutex_unlock(&moment->home->mutex);
+    *out = moment;
+    return FSDP_OK;
 }
 
 static fsdp_status moment_take(fsdp_device *device, fsdp__cuda_moment **out)
 {
-    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    moments *home = fsdp__cuda_state_of(device)->moments;
     fsdp__cuda_moment *moment;
-    fsdp_status status;
 
-    pthread_mutex_lock(&state->mutex);
-    moment = state->spare;
+    pthread_mutex_lock(&home->mutex);
+    moment = home->spare;
     if (moment)
-        state->spare = moment->next;
-    pthread_mutex_unlock(&state->mutex);
-    if (!moment) {
-        moment = fsdp__calloc(1, sizeof *moment);
-        if (!moment)
-            return FSDP_NO_MEMORY;
-        moment->base.wait = moment_wait;
-        moment->base.free = moment_free;
-        moment->device = device;
-        status = FSDP__CUDA_CALL(device, cudaEventCreateWithFlags(&moment->event, cudaEventDisableTiming));
-        if (status != FSDP_OK) {
-            fsdp__free(moment);
-            return status;
-        }
-    }
+        home->spare = moment->next;
+    pthread_mutex_unlock(&home->mutex);
+    if (!moment)
+        FSDP_TRY(moment_make(device, &moment));
     moment->base.refs = 1;
     *out = moment;
     return FSDP_OK;
 }
 
+fsdp_status fsdp__cuda_moments_open(fsdp_device *device)
+{
+    moments *home = fsdp__calloc(1, sizeof *home);
+
+    if (!home)
+        return FSDP_NO_MEMORY;
+    pthread_mutex_init(&home->mutex, NULL);
+    home->device = device;
+    home->ordinal = device->ordinal;
+    home->refs = 1;
+    fsdp__cuda_state_of(device)->moments = home;
+    return FSDP_OK;
+}
+
 void fsdp__cuda_moments_close(fsdp_device *device)
 {
-    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    moments *home = fsdp__cuda_state_of(device)->moments;
+    fsdp__cuda_moment *spare;
 
-    while (state->spare) {
-        fsdp__cuda_moment *moment = state->spare;
+    if (!home)
+        return;
+    pthread_mutex_lock(&home->mutex);
+    home->device = NULL;
+    spare = home->spare;
+    pthread_mutex_unlock(&home->mutex);
+    while (spare) {
+        fsdp__cuda_moment *moment = spare;
 
-        state->spare = moment->next;
+        spare = moment->next;
         FSDP__CUDA_GIVE_BACK(device, cudaEventDestroy(moment->event));
         fsdp__free(moment);
+        unref(home);
     }
+    unref(home);
 }
 
 /* ---- marks ---- */

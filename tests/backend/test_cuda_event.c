@@ -1,0 +1,113 @@
+/* Marks of a CUDA device, on the runtime that is not there (tests/backend/fakecuda): they may outlive it. */
+#include "support/test.h"
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include <semaphore.h>
+
+#include "backend/fakecuda/control.h"
+#include "device/device.h"
+#include "device/kernels.h"
+
+typedef struct logged {
+    char text[512];
+} logged;
+
+static void keep_line(void *arg, fsdp_log_level level, const char *line)
+{
+    logged *l = arg;
+
+    (void)level;
+    snprintf(l->text, sizeof l->text, "%s", line);
+}
+
+/* Holds the stream until the semaphore is posted. */
+static fsdp_status pass(fsdp_stream *stream, const void *argument)
+{
+    sem_t *gate = *(sem_t *const *)argument;
+
+    (void)stream;
+    return sem_wait(gate) == 0 ? FSDP_OK : FSDP_FAIL(FSDP_IO, "the gate is broken");
+}
+
+static fsdp_status break_down(fsdp_stream *stream, const void *argument)
+{
+    (void)stream, (void)argument;
+    return FSDP_FAIL(FSDP_IO, "the host's part is broken");
+}
+
+static void check_nothing_lives(void)
+{
+    char text[128];
+
+    if (fakecuda.live(text, sizeof text) != 0)
+        TEST_FAIL("left over: %s", text);
+}
+
+/* An event of the CPU's, and a stream of it, have the mark of a GPU in another context, which is closed before they
+ * look at it. */
+TEST(a_mark_outlives_its_device)
+{
+    for (int fails = 0; fails < 2; fails++) {
+        fsdp_context *own = test_context(), *other = test_context();
+        fsdp_device *cpu = CHECK_PTR(fsdp_cpu(own));
+        fsdp_stream *gpu = fsdp_device_stream(CHECK_PTR(fsdp_cuda(other, 0))), *stream;
+        logged log = {.text = ""};
+        fsdp_event *event;
+        sem_t gate, *g = &gate;
+
+        CHECK_EQ(sem_init(&gate, 0, 0), 0);
+        CHECK_OK(fsdp_event_create(cpu, &event));
+        CHECK_OK(fsdp_stream_create(cpu, FSDP_STREAM_WORKER, &stream));
+        fsdp_context_set_log(other, FSDP_LOG_ERROR, keep_line, &log);
+        if (fails) /* then the mark is recorded by the GPU's worker, and not by this thread */
+            CHECK_OK(fsdp__stream_enqueue(gpu, break_down, NULL, 0));
+        CHECK_OK(fsdp_event_record(event, gpu));
+        CHECK_OK(fsdp__stream_enqueue(stream, pass, &g, sizeof g));
+        CHECK_OK(fsdp_stream_wait_event(stream, event)); /* it does when it has passed the gate */
+        fsdp_context_free(other);
+        CHECK_EQ(sem_post(&gate), 0);
+        CHECK_EQ(fsdp_stream_synchronize(stream), fails ? FSDP_IO : FSDP_OK); /* the mark brings the failure along */
+        CHECK_OK(fsdp_stream_wait_event(stream, event));
+        (void)fsdp_event_synchronize(event);
+        (void)fsdp_stream_synchronize(stream);
+        CHECK_OK(fsdp_event_record(event, stream)); /* lets go of the mark */
+        CHECK_OK(fsdp_event_synchronize(event));
+        fsdp_event_free(event);
+        fsdp_stream_free(stream);
+        fsdp_context_free(own);
+        check_nothing_lives();
+        CHECK_EQ(sem_destroy(&gate), 0);
+    }
+}
+
+/* As on the CPU, what lives is told; and CUDA gets all of it back, after the work that uses it. */
+TEST(a_device_that_is_closed_gives_everything_back)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = CHECK_PTR(fsdp_cuda(context, 0));
+    fsdp_stream *stream = fsdp_device_stream(device);
+    logged log = {.text = ""};
+    void *memory;
+    sem_t gate, *g = &gate;
+
+    CHECK_EQ(sem_init(&gate, 0, 0), 0);
+    CHECK_OK(fsdp__device_alloc(device, 100, FSDP_MEMORY_GRADIENT, &memory));
+    CHECK_OK(fsdp__stream_enqueue(stream, pass, &g, sizeof g));
+    CHECK_OK(fsdp__launch_fill_run(stream, memory, FSDP_F32, 25, 1));
+    fsdp_context_set_log(context, FSDP_LOG_ERROR, keep_line, &log);
+    CHECK_EQ(sem_post(&gate), 0);
+    fsdp_context_free(context);
+    CHECK_CONTAINS(log.text, "device 'cuda:0' freed with 128 live bytes: gradient 128");
+    check_nothing_lives();
+    CHECK_EQ(sem_destroy(&gate), 0);
+}
+
+#else
+
+TEST(the_headers_of_cuda_are_missing)
+{
+    print_message("skipped: CUDA's headers were not found\n");
+    skip();
+}
+
+#endif
