@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cores.h"
+#include "device/device.h"
 
 static fsdp_status check(const char *command, const fsdp__torchrun *w)
 {
@@ -23,6 +24,19 @@ static fsdp_status check(const char *command, const fsdp__torchrun *w)
     return w->port ? fsdp__args_integer("--master-port", w->port, 0, 65535, &number) : FSDP_OK;
 }
 
+/* Writes one rank for each GPU. */
+static fsdp_status count_gpus(const char *command, fsdp__torchrun *w, const char **per_node)
+{
+    int count = 0;
+    fsdp_status status = fsdp__device_count("cuda", &count);
+
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "%s: --nproc-per-node is gpu", command);
+    snprintf(w->count, sizeof w->count, "%d", count);
+    *per_node = w->count;
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__torchrun_read(const char *command, fsdp__torchrun *w, const char **ranks)
 {
     const char *per_node = w->per_node;
@@ -32,11 +46,10 @@ fsdp_status fsdp__torchrun_read(const char *command, fsdp__torchrun *w, const ch
     if (!per_node)
         return FSDP_OK;
     if (strcmp(per_node, "gpu") == 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "%s: --nproc-per-node is gpu, but ranks compute on the CPU: say how many, or cpu", command);
+        FSDP_TRY(count_gpus(command, w, &per_node));
     if (strcmp(per_node, "cpu") == 0 || strcmp(per_node, "auto") == 0) {
-        snprintf(w->cores, sizeof w->cores, "%d", fsdp__allowed_cores());
-        per_node = w->cores;
+        snprintf(w->count, sizeof w->count, "%d", fsdp__allowed_cores());
+        per_node = w->count;
     }
     FSDP_TRY(fsdp__args_integer("--nproc-per-node", per_node, 1, FSDP__MOST_RANKS, &count));
     if (*ranks && strcmp(*ranks, per_node) != 0)

@@ -7,7 +7,7 @@
 typedef struct fsdp__torchrun {
     const char *nodes, *node_rank, *per_node, *address, *port, *ignored;
     bool standalone, no_python;
-    char cores[16];
+    char count[16]; /* of cores or GPUs, if per_node names them */
 } fsdp__torchrun;
 
 /* The options that set the words. */

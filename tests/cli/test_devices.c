@@ -57,6 +57,8 @@ FIXTURE_TEST(the_devices_of_this_machine_are_listed)
          "inspect", "--devices");
     setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
     SAYS(0, " core", "inspect", "--devices");
+    setenv("FSDP_FAKECUDA_DEVICES", "3", 1); /* torchrun's word */
+    SAYS(0, "2 of 3", "run", "--nproc-per-node=gpu", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE");
     SAYS(2, "inspect: --devices is of this machine: leave out the path", "inspect", "--devices", f->model);
     SAYS(2, "inspect: --devices is of this machine: leave out --parts", "inspect", "--devices", "--parts");
     unsetenv("FSDP_FAKECUDA_DEVICES");

@@ -89,7 +89,9 @@ FIXTURE_TEST(torchrun_s_words_are_understood)
     SAYS(2, "--nnodes is '1:4'", "run", "--nnodes=1:4", "--nproc-per-node=2", "--", "true");
     SAYS(2, "--node-rank is '1', but there is only one machine: expected 0", "run", "--node-rank=1", "-n", "2", "--",
          "true");
-    SAYS(2, "--nproc-per-node is gpu, but ranks compute on the CPU", "run", "--nproc-per-node=gpu", "--", "true");
+    setenv("FSDP_FAKECUDA_DEVICES", "0", 1); /* test_devices.c has some */
+    SAYS(2, "run: --nproc-per-node is gpu: there is no ", "run", "--nproc-per-node=gpu", "--", "true");
+    unsetenv("FSDP_FAKECUDA_DEVICES");
     SAYS(2, "--nproc-per-node is 'all': expected an integer", "run", "--nproc-per-node=all", "--", "true");
     SAYS(2, "--nproc-per-node is '0': expected an integer from 1", "run", "--nproc_per_node=0", "--", "true");
     SAYS(0, "", "run", "--max_restarts=0", "-n", "1", "--", "true");
@@ -109,8 +111,9 @@ FIXTURE_TEST(words_of_torchrun_count_where_the_program_starts_its_own_ranks)
     SAYS(0, "perplexity", "eval", f->model, "--data", f->data, "--nproc_per_node=2");
     SAYS(0, "1,", "generate", f->model, "--tokens", "1", "--nproc_per_node=2", "--max-new-tokens=1");
     SAYS(0, "ddp", "compare", f->config, "--nproc_per_node=2", "--strategies=ddp", "--rounds=1", "--steps=1");
-    SAYS(2, "train: --nproc-per-node is gpu, but ranks compute on the CPU: say how many, or cpu", "train", f->config,
-         "--nproc_per_node=gpu");
+    setenv("FSDP_FAKECUDA_DEVICES", "0", 1);
+    SAYS(2, "train: --nproc-per-node is gpu: there is no ", "train", f->config, "--nproc_per_node=gpu");
+    unsetenv("FSDP_FAKECUDA_DEVICES");
     SAYS(2, "--nproc-per-node is 'two': expected an integer", "eval", f->model, "--data", f->data,
          "--nproc_per_node=two");
     SAYS(2, "generate: --nnodes is '2', but this starts the ranks of one machine: for several, use MPI", "generate",
