@@ -225,8 +225,8 @@ elseif(NOT FSDP_TEST_LONG) # a run is steps, and the files of the layers below; 
        test_shard_communication test_shard_custom test_shard_doors test_shard_events test_shard_extensions
        test_shard_faults test_shard_flat test_shard_fsdp1 test_shard_fsdp1_state test_shard_gather_ahead
        test_shard_hybrid test_shard_low_gradients test_shard_memory test_shard_mixed_precision test_shard_one_rank
-       test_shard_random_order test_shard_random_tree test_shard_replicate test_shard_schedule test_shard_slices
-       test_shard_summon test_shard_zero
+       test_shard_operation test_shard_random_order test_shard_random_tree test_shard_replicate test_shard_schedule
+       test_shard_slices test_shard_summon test_shard_zero
        test_train_float16 test_train_full_state test_train_late_sharding test_train_reference test_train_replay
        test_train_strategy test_train_units test_train_zero1)
 endif()

@@ -248,3 +248,94 @@ TEST(a_users_operation_trains_behind_every_door)
         test_run_ranks(world, through_every_door, &behind);
     }
 }
+
+/* ---- between a gather and the wait for it ---- */
+
+/* On the device's memory: data[1] += data[0]. */
+static fsdp_status add_there(fsdp_stream *stream, const void *arg, void *const *data)
+{
+    const int64_t *numel = arg;
+    const fsdp__scale_args args = {
+        .x = data[0], .y = data[1], .alpha = 1, .numel = *numel, .dtype = FSDP_F32, .accumulate = true};
+
+    return *numel ? fsdp__run_kernel(stream, FSDP__KERNEL_SCALE, &args) : FSDP_OK;
+}
+
+/* On the device's memory: doubles. */
+static fsdp_status double_there(fsdp_stream *stream, const void *arg, void *const *data)
+{
+    const int64_t *numel = arg;
+    const fsdp__scale_args args = {.x = data[0], .y = data[0], .alpha = 2, .numel = *numel, .dtype = FSDP_F32};
+
+    return *numel ? fsdp__run_kernel(stream, FSDP__KERNEL_SCALE, &args) : FSDP_OK;
+}
+
+static int64_t read_whole(fsdp_tensor *parameter, float *values)
+{
+    fsdp_tensor *whole = NULL;
+    int64_t numel;
+
+    CHECK_OK(fsdp_full_tensor(CHECK_PTR(parameter), &whole));
+    numel = fsdp_tensor_numel(whole);
+    CHECK(numel <= NET_DIM * NET_DIM);
+    CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, values));
+    fsdp_tensor_unref(whole);
+    return numel;
+}
+
+/* Reads the shards of a weight while it is being gathered, and then writes to them, which makes what was gathered
+ * stale. */
+static void launch_between(fsdp_context *context, void *arg)
+{
+    const fsdp_shard_options *options = arg;
+    own_net *n = own_create(context, false);
+    fsdp_module *block = n->blocks[0];
+    float before[NET_DIM * NET_DIM], after[NET_DIM * NET_DIM], own[NET_DIM * NET_DIM], sum[NET_DIM * NET_DIM];
+    fsdp_tensor *shard, *total;
+    int64_t numel, whole;
+
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK_OK(fsdp_fully_shard(n->blocks[i], options));
+    CHECK_OK(fsdp_fully_shard(&n->base, options));
+    whole = read_whole(fsdp_module_parameter(block, "up.weight"), before);
+    shard = fsdp_tensor_ref(fsdp_module_parameter(block, "up.weight"));
+    numel = fsdp_tensor_numel(shard);
+    CHECK_OK(fsdp_tensor_read(shard, FSDP_F32, own));
+    CHECK_OK(fsdp_scope_begin(context));
+    total = fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(numel));
+    for (int i = 0; i < 2; i++) {
+        fsdp_tensor *reads[] = {shard, total};
+
+        CHECK_OK(fsdp_module_unshard_async(block));
+        CHECK_OK(fsdp_launch_device_kernel("add", add_there, &numel, sizeof numel, reads, 2, &total, 1));
+        CHECK_OK(fsdp_module_wait_unshard(block));
+        CHECK_EQ(fsdp_tensor_numel(fsdp_module_parameter(block, "up.weight")), whole);
+        CHECK_OK(fsdp_module_reshard(block));
+    }
+    CHECK_OK(fsdp_tensor_read(total, FSDP_F32, sum));
+    for (int64_t i = 0; i < numel; i++)
+        CHECK_NEAR(sum[i], 2 * own[i], 0);
+    CHECK_OK(fsdp_module_unshard_async(block));
+    CHECK_OK(fsdp_launch_device_kernel("double", double_there, &numel, sizeof numel, &shard, 1, &shard, 1));
+    CHECK_OK(fsdp_module_wait_unshard(block));
+    CHECK(fsdp_module_parameter(block, "up.weight") == shard); /* the gather was dropped */
+    CHECK_EQ(read_whole(shard, after), whole);
+    for (int64_t i = 0; i < whole; i++)
+        CHECK_NEAR(after[i], 2 * before[i], 0);
+    fsdp_tensor_unref(shard);
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(&n->base);
+    test_drop_workspace(context);
+}
+
+TEST(a_users_kernel_on_shards_that_are_being_gathered_reads_and_writes_them)
+{
+    fsdp_shard_options ways[] = {{.overlap = FSDP_OVERLAP_AUTO},
+                                 {.no_shared_memory = true},
+                                 {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true},
+                                 {.mp_policy.param_dtype = FSDP_BF16}};
+
+    for (int world = 1; world <= 3; world++)
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+            test_run_ranks(world, launch_between, &ways[i]);
+}
