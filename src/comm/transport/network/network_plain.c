@@ -12,61 +12,57 @@
 #include "comm/transport/network/network_plain.h"
 
 #include "comm/transport/arena/arena_plain.h"
-#include "comm/transport/network/plain_run.h"
+#include "comm/transport/network/crossing.h"
 #include "comm/transport/sharded_buffer.h"
 
 /* ---- all_gather ---- */
 
 /* Copies the rank's own part, while the others' are on their way. */
-static fsdp_status meet_and_copy(fsdp__plain_run *r, void *dst, const void *src, int64_t count)
+static fsdp_status meet_and_copy(fsdp__crossing *r, void *dst, const void *src, int64_t count)
 {
     fsdp__exchange x;
     fsdp_status status;
 
-    fsdp__plain_meet(r, true);
-    status = fsdp__plain_begin_exchange(r, &x);
+    fsdp__crossing_meet(r, true);
+    status = fsdp__crossing_begin_exchange(r, &x);
     if (status == FSDP_OK)
-        status = fsdp__plain_copy(r, dst, src, count);
-    return fsdp__plain_end_exchange(r, &x, status);
+        status = fsdp__crossing_copy(r, dst, src, count);
+    return fsdp__crossing_end_exchange(r, &x, status);
 }
 
-static fsdp_status all_gather_over(fsdp__plain_run *r)
+static fsdp_status all_gather_over(fsdp__crossing *r)
 {
     fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
     int64_t part = call->count;
+    fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->recv, call->send, g->size * part, part);
+    fsdp__call rows = fsdp__call_by_rows(call, &one, 1);
 
     r->parts = FSDP__SAME_PARTS;
-    for (int p = 0; p < g->columns; p++) {
-        if (p == g->place)
-            continue;
-        FSDP_TRY(fsdp__plain_send(r, g->column[p], call->send, part));
-        FSDP_TRY(fsdp__plain_receive(
-            r, g->column[p], fsdp__plain_at(r, call->recv, fsdp__network_member(g, p, g->local_rank) * part), part));
-    }
+    FSDP_TRY(fsdp__crossing_gather(r, &rows, call->send));
     if (g->locals == 1)
-        return meet_and_copy(r, fsdp__plain_at(r, call->recv, g->rank * part), call->send, part);
-    FSDP_TRY(fsdp__plain_meet_and_exchange(r));
+        return meet_and_copy(r, fsdp__crossing_at(r, call->recv, g->rank * part), call->send, part);
+    FSDP_TRY(fsdp__crossing_meet_and_exchange(r));
     for (int p = 0; p < g->columns; p++) {
-        const char *mine = fsdp__plain_at(r, call->recv, fsdp__network_member(g, p, g->local_rank) * part);
-        const char *all = fsdp__plain_at(r, call->recv, fsdp__network_member(g, p, 0) * part);
+        const char *mine = fsdp__crossing_at(r, call->recv, fsdp__network_member(g, p, g->local_rank) * part);
+        const char *all = fsdp__crossing_at(r, call->recv, fsdp__network_member(g, p, 0) * part);
 
         r->buffers[p] = fsdp__plain_buffer(call, all, p == g->place ? call->send : mine, g->locals * part, part);
     }
-    return fsdp__plain_local(r, FSDP__GATHERS, g->columns);
+    return fsdp__crossing_local(r, FSDP__GATHERS, g->columns);
 }
 
 fsdp_status fsdp__network_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
     const fsdp__network_group *g = group;
 
-    return fsdp__plain_over(fsdp__network_all_gather, fsdp__arena_all_gather, all_gather_over, group, call, stream,
-                            traffic, call->count, g->size * call->count);
+    return fsdp__crossing_over(fsdp__network_all_gather, fsdp__arena_all_gather, all_gather_over, group, call, stream,
+                               traffic, call->count, g->size * call->count);
 }
 
 /* ---- broadcast ---- */
 
-static fsdp_status broadcast_over(fsdp__plain_run *r)
+static fsdp_status broadcast_over(fsdp__crossing *r)
 {
     fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
@@ -77,11 +73,11 @@ static fsdp_status broadcast_over(fsdp__plain_run *r)
         if (p == g->place)
             continue;
         if (g->place == from)
-            FSDP_TRY(fsdp__plain_send(r, g->column[p], call->send, call->count));
+            FSDP_TRY(fsdp__crossing_send(r, g->column[p], call->send, call->count));
         else if (p == from)
-            FSDP_TRY(fsdp__plain_receive(r, g->column[p], call->recv, call->count));
+            FSDP_TRY(fsdp__crossing_receive(r, g->column[p], call->recv, call->count));
     }
-    FSDP_TRY(fsdp__plain_meet_and_exchange(r));
+    FSDP_TRY(fsdp__crossing_meet_and_exchange(r));
     if (!g->local)
         return FSDP_OK;
     local.root = local_root;
@@ -93,13 +89,13 @@ fsdp_status fsdp__network_broadcast(void *group, const fsdp__call *call, fsdp_st
     const fsdp__network_group *g = group;
     bool sends = g->rank == call->root;
 
-    return fsdp__plain_over(fsdp__network_broadcast, fsdp__arena_broadcast, broadcast_over, group, call, stream,
-                            traffic, sends ? call->count : 0, sends ? 0 : call->count);
+    return fsdp__crossing_over(fsdp__network_broadcast, fsdp__arena_broadcast, broadcast_over, group, call, stream,
+                               traffic, sends ? call->count : 0, sends ? 0 : call->count);
 }
 
 /* ---- all_to_all ---- */
 
-static fsdp_status all_to_all_over(fsdp__plain_run *r)
+static fsdp_status all_to_all_over(fsdp__crossing *r)
 {
     fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
@@ -107,17 +103,17 @@ static fsdp_status all_to_all_over(fsdp__plain_run *r)
 
     /* When both meetings are over, the ranks that are no counterparts are known to have made this call, too. */
     FSDP_TRY(fsdp__meet(g, call, r->traffic));
-    r->buffers[0] = fsdp__plain_buffer(call, fsdp__plain_at(r, call->send, first), fsdp__plain_at(r, call->recv, first),
-                                       g->locals * part, part);
-    FSDP_TRY(g->flat ? fsdp__plain_copy(r, r->buffers[0].shard, r->buffers[0].unsharded, part)
-                     : fsdp__plain_local(r, FSDP__SWAPS, 1));
+    r->buffers[0] = fsdp__plain_buffer(call, fsdp__crossing_at(r, call->send, first),
+                                       fsdp__crossing_at(r, call->recv, first), g->locals * part, part);
+    FSDP_TRY(g->flat ? fsdp__crossing_copy(r, r->buffers[0].shard, r->buffers[0].unsharded, part)
+                     : fsdp__crossing_local(r, FSDP__SWAPS, 1));
     for (int i = 0; i < g->size; i++) {
         if (i / g->locals == g->place)
             continue;
-        FSDP_TRY(fsdp__plain_send(r, g->ranks[i], fsdp__plain_at(r, call->send, i * part), part));
-        FSDP_TRY(fsdp__plain_receive(r, g->ranks[i], fsdp__plain_at(r, call->recv, i * part), part));
+        FSDP_TRY(fsdp__crossing_send(r, g->ranks[i], fsdp__crossing_at(r, call->send, i * part), part));
+        FSDP_TRY(fsdp__crossing_receive(r, g->ranks[i], fsdp__crossing_at(r, call->recv, i * part), part));
     }
-    return fsdp__plain_exchange(r);
+    return fsdp__crossing_exchange(r);
 }
 
 fsdp_status fsdp__network_all_to_all(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
@@ -125,8 +121,8 @@ fsdp_status fsdp__network_all_to_all(void *group, const fsdp__call *call, fsdp_s
     const fsdp__network_group *g = group;
     int64_t all = g->size * call->count;
 
-    return fsdp__plain_over(fsdp__network_all_to_all, fsdp__arena_all_to_all, all_to_all_over, group, call, stream,
-                            traffic, all, all);
+    return fsdp__crossing_over(fsdp__network_all_to_all, fsdp__arena_all_to_all, all_to_all_over, group, call, stream,
+                               traffic, all, all);
 }
 
 /* ---- barrier ---- */

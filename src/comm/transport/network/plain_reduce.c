@@ -4,11 +4,11 @@
 #include "base/alloc.h"
 #include "comm/transport/arena/arena_plain.h"
 #include "comm/transport/network/network_plain.h"
-#include "comm/transport/network/plain_shares.h"
+#include "comm/transport/network/shares.h"
 #include "comm/transport/sharded_buffer.h"
 
 /* Returns the reduction over all ranks of the group, whether or not each machine has added first. */
-static fsdp__reduce_ranks_args over_all(const fsdp__plain_run *r)
+static fsdp__reduce_ranks_args over_all(const fsdp__crossing *r)
 {
     return fsdp__call_reduction(r->call, r->group->size, r->group->block);
 }
@@ -22,26 +22,26 @@ static void share_whole(fsdp__share *shares, int places, const void *base, int64
 
 /* ---- reduce_scatter ---- */
 
-static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
+static fsdp_status reduce_scatter_over(fsdp__crossing *r)
 {
     fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
     const fsdp__sharers column = {g->local_rank, g->locals, g->columns, g->place};
     int64_t part = call->count;
-    char *sums = fsdp__plain_scratch(r, g->locals > 1 ? g->columns * part : 0);
+    char *sums = fsdp__crossing_scratch(r, g->locals > 1 ? g->columns * part : 0);
     fsdp__share *shares = fsdp__calloc((size_t)g->columns, sizeof *shares);
     fsdp_status status = sums && shares ? FSDP_OK : FSDP_NO_MEMORY;
 
     for (int p = 0; p < g->columns && status == FSDP_OK; p++) {
-        const char *from = fsdp__plain_at(r, call->send, fsdp__network_member(g, p, 0) * part);
+        const char *from = fsdp__crossing_at(r, call->send, fsdp__network_member(g, p, 0) * part);
 
-        shares[p] = (fsdp__share){fsdp__plain_at(r, g->locals > 1 ? sums : call->send, p * part), part};
+        shares[p] = (fsdp__share){fsdp__crossing_at(r, g->locals > 1 ? sums : call->send, p * part), part};
         r->buffers[p] = fsdp__plain_buffer(call, from, shares[p].data, g->locals * part, part);
     }
     if (status == FSDP_OK && g->locals > 1)
-        status = fsdp__plain_local(r, FSDP__REDUCES, g->columns);
+        status = fsdp__crossing_local(r, FSDP__REDUCES, g->columns);
     r->parts = FSDP__EQUAL_PARTS;
-    fsdp__plain_meet(r, true);
+    fsdp__crossing_meet(r, true);
     if (status == FSDP_OK)
         status = fsdp__shares_reduce(r, &column, shares, over_all(r), call->recv);
     fsdp__free(shares);
@@ -53,8 +53,8 @@ fsdp_status fsdp__network_reduce_scatter(void *group, const fsdp__call *call, fs
 {
     const fsdp__network_group *g = group;
 
-    return fsdp__plain_over(fsdp__network_reduce_scatter, fsdp__arena_reduce_scatter, reduce_scatter_over, group, call,
-                            stream, traffic, g->size * call->count, call->count);
+    return fsdp__crossing_over(fsdp__network_reduce_scatter, fsdp__arena_reduce_scatter, reduce_scatter_over, group,
+                               call, stream, traffic, g->size * call->count, call->count);
 }
 
 /* ---- all_reduce ---- */
@@ -62,7 +62,7 @@ fsdp_status fsdp__network_reduce_scatter(void *group, const fsdp__call *call, fs
 /* An all_reduce of `locals` ranks on each of `columns` machines: each rank has a share, and the ranks of one machine
  * together have the shares of their places. */
 typedef struct split {
-    fsdp__plain_run *run;
+    fsdp__crossing *run;
     int columns, locals, place, local_rank;
     fsdp__share *shares; /* [columns], then [locals] */
 } split;
@@ -74,7 +74,7 @@ static const fsdp__share *shares_of(const split *s, const void *base, int local)
         int64_t start =
             fsdp__share_of(s->columns, s->locals, s->run->call->count, s->run->element, local, p, &s->shares[p].count);
 
-        s->shares[p].data = fsdp__plain_at(s->run, base, start);
+        s->shares[p].data = fsdp__crossing_at(s->run, base, start);
     }
     return s->shares;
 }
@@ -86,7 +86,7 @@ static fsdp__share share_of_local(const split *s, const void *base, int local)
     int64_t start = fsdp__share_of(s->columns, s->locals, count, s->run->element, local, 0, &length);
     int64_t last = fsdp__share_of(s->columns, s->locals, count, s->run->element, local, s->columns - 1, &length);
 
-    return (fsdp__share){fsdp__plain_at(s->run, base, start), last + length - start};
+    return (fsdp__share){fsdp__crossing_at(s->run, base, start), last + length - start};
 }
 
 /* Returns the same for each local rank, as shares. */
@@ -108,7 +108,7 @@ static fsdp__sharers counterparts(const split *s)
 /* Adds the machines' sums, of which each machine has its own at `sums`, share by share. */
 static fsdp_status add_machines(const split *s, const void *sums, fsdp__reduce_ranks_args how)
 {
-    fsdp__plain_run *r = s->run;
+    fsdp__crossing *r = s->run;
     const fsdp__sharers among = counterparts(s);
     const fsdp__share *shares = shares_of(s, sums, s->local_rank);
     ptrdiff_t own = shares[s->place].data - (const char *)sums;
@@ -131,7 +131,7 @@ static fsdp_status add_whole(const split *s, const fsdp__sharers *sharers, const
  * that each machine sends only sums. */
 static fsdp_status reduce_by_machine(const split *s)
 {
-    fsdp__plain_run *r = s->run;
+    fsdp__crossing *r = s->run;
     const fsdp__call *call = r->call;
     const fsdp__sharers neighbours = {s->place * s->locals, 1, s->locals, s->local_rank};
     const fsdp__sharers machines = counterparts(s);
@@ -153,14 +153,14 @@ static fsdp_status reduce_by_machine(const split *s)
 /* Exchanges what the local ranks add up: reduces the buffer at `from` to that, or gathers it there. */
 static fsdp_status exchange_locally(const split *s, fsdp__pattern pattern, const void *from)
 {
-    fsdp__plain_run *r = s->run;
+    fsdp__crossing *r = s->run;
     int64_t count = r->call->count, chunk = s->columns * fsdp__even_chunk(count, s->columns * s->locals, r->element);
 
     if (s->locals == 1)
         return FSDP_OK;
     r->buffers[0] =
         fsdp__plain_buffer(r->call, from, share_of_local(s, r->call->recv, s->local_rank).data, count, chunk);
-    return fsdp__plain_local(r, pattern, 1);
+    return fsdp__crossing_local(r, pattern, 1);
 }
 
 /* Reduces the sums over the machines. `sums` are those of the rank's machine, or in a flat group its own. */
@@ -182,7 +182,7 @@ static fsdp_status reduce_at_once(const split *s, const void *sums)
 /* Adds up what the ranks of the machine have, so that only sums travel; an average is divided at the end, for all. */
 static fsdp_status add_locally(const split *s, bool at_once, bool *lacking)
 {
-    fsdp__plain_run *r = s->run;
+    fsdp__crossing *r = s->run;
     fsdp__arena_group *local = r->group->local;
     fsdp__call call = *r->call;
 
@@ -197,7 +197,7 @@ static fsdp_status add_locally(const split *s, bool at_once, bool *lacking)
     return fsdp__arena_join_flags(local, &call, r->traffic);
 }
 
-static fsdp_status all_reduce_over(fsdp__plain_run *r)
+static fsdp_status all_reduce_over(fsdp__crossing *r)
 {
     fsdp__network_group *g = r->group;
     const fsdp__call *call = r->call;
@@ -217,7 +217,7 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
     s.shares = fsdp__calloc((size_t)(s.columns + s.locals), sizeof *s.shares);
     if (!s.shares)
         return FSDP_NO_MEMORY;
-    fsdp__plain_meet(r, !lacking);
+    fsdp__crossing_meet(r, !lacking);
     status = bytes <= FSDP__AT_ONCE_BYTES ? reduce_at_once(&s, sums)
              : by_machine                 ? reduce_by_machine(&s)
                                           : reduce_sums(&s, sums);
@@ -227,6 +227,6 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
 
 fsdp_status fsdp__network_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    return fsdp__plain_over(fsdp__network_all_reduce, fsdp__arena_all_reduce, all_reduce_over, group, call, stream,
-                            traffic, call->count, call->count);
+    return fsdp__crossing_over(fsdp__network_all_reduce, fsdp__arena_all_reduce, all_reduce_over, group, call, stream,
+                               traffic, call->count, call->count);
 }
