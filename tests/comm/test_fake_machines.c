@@ -44,7 +44,7 @@ static void call_plain(fsdp_process_group *group, char *send, char *recv, fsdp_s
 
 static void call_with_flags(fsdp_process_group *group, char *send, fsdp_stream *stream)
 {
-    uint8_t flags[] = {1, 0, 1}, all[] = {1, 1}, complete = 0;
+    uint8_t flags[] = {1, 0, 1}, all[] = {1, 1}, alike[][2] = {{1, 1}, {1, 0}, {1, 1}, {0, 1}}, complete = 0;
     bool lacking = false;
 
     CHECK_OK(fsdp__process_group_any(group, &(fsdp__any){.flags = flags,
@@ -67,6 +67,15 @@ static void call_with_flags(fsdp_process_group *group, char *send, fsdp_stream *
                                                          .numel = 5,
                                                          .dtype = FSDP_F32,
                                                          .labelled = true}));
+    /* Calls that differ in the flags alone do not send the same. */
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(fsdp__process_group_any(group, &(fsdp__any){.flags = alike[i],
+                                                             .count = 2,
+                                                             .stream = stream,
+                                                             .send = send,
+                                                             .recv = send,
+                                                             .numel = 70,
+                                                             .dtype = FSDP_F32}));
     CHECK_OK(fsdp_stream_synchronize(stream));
 }
 

@@ -4,8 +4,8 @@
 #ifndef COMM_HEALTH_VERDICT_H
 #define COMM_HEALTH_VERDICT_H
 
-#include "comm/health/peers.h"
 #include "comm/health/awaiting.h"
+#include "comm/health/peers.h"
 
 /* Why an awaited rank will not come. */
 typedef enum fsdp__fate {

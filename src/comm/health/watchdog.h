@@ -7,8 +7,8 @@
 #ifndef COMM_HEALTH_WATCHDOG_H
 #define COMM_HEALTH_WATCHDOG_H
 
-#include "comm/health/peers.h"
 #include "comm/health/awaiting.h"
+#include "comm/health/peers.h"
 
 void fsdp__wait_begin(fsdp__wait *wait, const fsdp__health *own, fsdp__place place);
 /* Returns how long to sleep, in milliseconds. */
