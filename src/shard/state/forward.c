@@ -9,7 +9,6 @@
 #include "shard/state/iteration.h"
 #include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
-#include "shard/state/recompute.h"
 #include "shard/state/trained.h"
 
 /* Drops the reference of a graph that was to call the state. */
@@ -26,11 +25,19 @@ static fsdp_status unshard_for_forward(fsdp__module_state *state)
     return fsdp__module_state_wait(state);
 }
 
+/* Returns whether the forward runs again for a backward, inside it (fsdp_recompute). */
+static bool is_recomputed(const fsdp__module_state *state)
+{
+    const fsdp_context *context = state->root->context;
+
+    return state->training == FSDP__PRE_BACKWARD || (fsdp_recomputing(context) && fsdp_grad_enabled(context));
+}
+
 static fsdp_status enter_forward(fsdp__module_state *state, fsdp_module *module, fsdp_tensor **inputs, int count)
 {
     bool first = state->training != FSDP__FORWARD, recorded = false, alone = fsdp__module_state_is_alone(state);
 
-    if (fsdp__is_recomputed(state)) {
+    if (is_recomputed(state)) {
         FSDP_TRY(unshard_for_forward(state));
         return fsdp__inputs_cast(state, inputs, count);
     }
@@ -218,13 +225,23 @@ static fsdp_status end_module(fsdp__module_state *state, const fsdp_module *modu
     return state->ran_count == state->module_count && state->depth == 0 ? leave_forward(state) : FSDP_OK;
 }
 
+/* Ends a second run. What is gathered stays until the backward has come through the modules, if it will. */
+static void leave_recomputation(fsdp__module_state *state, bool will_come)
+{
+    if (state->training == FSDP__POST_BACKWARD && state->to_come == 0)
+        will_come = false;
+    /* A state with a parent is resharded with it, on all ranks. */
+    if (!will_come && state->depth == 0 && !state->parent)
+        fsdp__module_state_reshard_after_backward(state);
+}
+
 static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, fsdp_tensor **outputs, int count)
 {
     fsdp__root *root = state->root;
 
-    if (fsdp__is_recomputed(state)) {
+    if (is_recomputed(state)) {
         FSDP_TRY(mark_recomputed(state, outputs, count));
-        fsdp__leave_recomputation(state, any_requires_grad(outputs, count));
+        leave_recomputation(state, any_requires_grad(outputs, count));
         return fsdp__outputs_cast(state, outputs, count);
     }
     FSDP_TRY(end_module(state, module));
@@ -278,8 +295,8 @@ void fsdp__hook_failed(void *arg, fsdp_module *module)
 
     (void)module;
     state->depth--;
-    if (fsdp_recomputing(state->root->context) && fsdp__is_recomputed(state)) {
-        fsdp__leave_recomputation(state, fsdp__recomputation_done(state->root->context));
+    if (fsdp_recomputing(state->root->context) && is_recomputed(state)) {
+        leave_recomputation(state, fsdp__recomputation_done(state->root->context));
         return;
     }
     if (state->root->forward_root != state || state->depth > 0)
