@@ -83,6 +83,8 @@ bool fsdp__shadow_watch(fsdp__shadow *shadow, const void *pointer, size_t bytes,
 {
     range *r = range_at(shadow, (uintptr_t)pointer);
 
+    if (r && r->start == (uintptr_t)pointer) /* perhaps it has grown */
+        r->end = FSDP__MAX(r->end, r->start + bytes);
     if (r)
         return true;
     r = fsdp__calloc(1, sizeof *r);

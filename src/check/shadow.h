@@ -50,8 +50,8 @@ typedef enum fsdp__shadow_answer {
 fsdp__shadow *fsdp__shadow_create(void); /* NULL when out of memory */
 void fsdp__shadow_free(fsdp__shadow *shadow);
 
-/* Remembers uses of [pointer, pointer + bytes) from now on; does nothing if it does so already. `owner`: the actor that
- * gives back what lies there; -1: nobody does. Returns false when out of memory. */
+/* Remembers uses of [pointer, pointer + bytes) from now on; if it does so already, the range may have become longer.
+ * `owner`: the actor that gives back what lies there; -1: nobody does. Returns false when out of memory. */
 bool fsdp__shadow_watch(fsdp__shadow *shadow, const void *pointer, size_t bytes, int owner);
 /* Forgets the range that begins at `pointer`: the addresses may come back as someone else's. */
 void fsdp__shadow_forget(fsdp__shadow *shadow, const void *pointer);

@@ -1,9 +1,5 @@
 /* allocator.c - best fit over the free blocks of large segments, with splitting and coalescing.
  *
- * A segment is a chain of blocks in address order. Free blocks are in one array sorted by (pool, bytes, segment,
- * offset): best fit is a binary search, and ties are broken by creation order, never by address. Live blocks are found
- * by a hash of their address. Both tables are grown before a request is served, so giving a block back cannot fail.
- *
  * Small requests have segments of their own: they come and go at a different rate and would fragment the large ones. */
 #include "device/allocator.h"
 
@@ -12,67 +8,31 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "device/blocks.h"
 #include "device/device.h"
 
 #if FSDP__ASAN
 #include <sanitizer/asan_interface.h>
 #endif
 
-#define ALIGNMENT ((size_t)64)
 #define SMALL_REQUEST ((size_t)256 << 10) /* below: from small segments */
 #define SMALL_SEGMENT ((size_t)2 << 20)
 #define LARGE_SEGMENT ((size_t)32 << 20)
 #define SEGMENT_STEP ((size_t)2 << 20) /* a huge page */
-#define BLOCKS_A_CHUNK 64
 
-typedef struct segment segment;
-typedef struct block block;
-
-typedef enum pool {
-    POOL_SMALL,
-    POOL_LARGE
-} pool;
-
-struct block {
-    segment *segment;
-    block *before, *after; /* neighbours in the segment; `after` links unused block records */
-    size_t offset, bytes;
-    fsdp_memory_kind kind; /* of a live block */
-    bool live;
-};
-
-struct segment {
-    segment *next;
-    unsigned char *data;
-    size_t bytes;
-    uint64_t index; /* order of creation */
-    pool pool;
-    block *first;
-};
-
-typedef struct block_chunk {
-    struct block_chunk *next;
-    block blocks[BLOCKS_A_CHUNK];
-} block_chunk;
+typedef fsdp__block block;
+typedef fsdp__segment segment;
 
 struct fsdp__allocator {
     pthread_mutex_t mutex;
     fsdp__segment_source source;
     segment *segments;
     uint64_t segments_made;
-
-    block_chunk *chunks; /* all block records */
-    block *unused;       /* those that describe no block now */
-    int64_t unused_count;
-
-    block **free_blocks; /* sorted, see above */
-    int64_t free_count, free_capacity;
-
-    block **live; /* open addressing; capacity is a power of two */
-    size_t live_count, live_capacity;
-
+    fsdp__blocks blocks;
     fsdp_memory_stats stats;
-    bool behind; /* work that was queued earlier may still use what was given back */
+    bool behind;  /* work that was queued earlier may still use what was given back */
+    bool settled; /* but not now: what is unused may be returned */
+    bool waits;   /* a request has failed that what is unused may serve, once this is settled */
 };
 
 /* What a request of zero bytes gets. */
@@ -80,7 +40,9 @@ static _Alignas(64) unsigned char nothing[64];
 
 size_t fsdp__device_rounded(size_t bytes)
 {
-    return bytes > SIZE_MAX - ALIGNMENT ? SIZE_MAX & ~(ALIGNMENT - 1) : (bytes + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
+    return bytes > SIZE_MAX - FSDP__BLOCK_ALIGNMENT
+               ? SIZE_MAX & ~(FSDP__BLOCK_ALIGNMENT - 1)
+               : (bytes + FSDP__BLOCK_ALIGNMENT - 1) & ~(FSDP__BLOCK_ALIGNMENT - 1);
 }
 
 /* ---- bytes nobody may touch ---- */
@@ -123,181 +85,6 @@ static void count(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta)
     s->peak_without_workspace_bytes = FSDP__MAX(s->peak_without_workspace_bytes, without_workspace(s));
 }
 
-/* ---- block records ---- */
-
-static block *record_take(fsdp__allocator *a)
-{
-    block *b = a->unused;
-
-    a->unused = b->after;
-    a->unused_count--;
-    memset(b, 0, sizeof *b);
-    return b;
-}
-
-static void record_give(fsdp__allocator *a, block *b)
-{
-    b->after = a->unused;
-    a->unused = b;
-    a->unused_count++;
-}
-
-/* ---- live blocks by address ---- */
-
-static void *address(const block *b)
-{
-    return b->segment->data + b->offset;
-}
-
-static size_t live_home(const fsdp__allocator *a, const void *pointer)
-{
-    uint64_t key = (uint64_t)(uintptr_t)pointer / ALIGNMENT;
-
-    return (size_t)((key * 0x9e3779b97f4a7c15u) >> 32) & (a->live_capacity - 1);
-}
-
-static void live_insert(fsdp__allocator *a, block *b)
-{
-    size_t i = live_home(a, address(b));
-
-    while (a->live[i])
-        i = (i + 1) & (a->live_capacity - 1);
-    a->live[i] = b;
-    a->live_count++;
-}
-
-/* Returns the place of the block that begins at `pointer`, or an empty one. The table must not be empty. */
-static size_t live_place(const fsdp__allocator *a, const void *pointer)
-{
-    size_t at = live_home(a, pointer);
-
-    while (a->live[at] && address(a->live[at]) != pointer)
-        at = (at + 1) & (a->live_capacity - 1);
-    return at;
-}
-
-static block *live_remove(fsdp__allocator *a, const void *pointer)
-{
-    size_t mask = a->live_capacity - 1, hole, i;
-    block *found;
-
-    if (a->live_count == 0)
-        return NULL;
-    hole = live_place(a, pointer);
-    found = a->live[hole];
-    if (!found)
-        return NULL;
-    /* Close the gap: move up what a search from its home would no longer reach. */
-    for (i = (hole + 1) & mask; a->live[i]; i = (i + 1) & mask) {
-        size_t home = live_home(a, address(a->live[i]));
-        if (((i - home) & mask) >= ((i - hole) & mask)) {
-            a->live[hole] = a->live[i];
-            hole = i;
-        }
-    }
-    a->live[hole] = NULL;
-    a->live_count--;
-    return found;
-}
-
-static fsdp_status live_grow(fsdp__allocator *a)
-{
-    size_t old_capacity = a->live_capacity, capacity = old_capacity ? 2 * old_capacity : 256;
-    block **old = a->live, **grown = fsdp__calloc(capacity, sizeof *grown);
-
-    if (!grown)
-        return FSDP_NO_MEMORY;
-    a->live = grown;
-    a->live_capacity = capacity;
-    a->live_count = 0;
-    for (size_t i = 0; i < old_capacity; i++)
-        if (old[i])
-            live_insert(a, old[i]);
-    fsdp__free(old);
-    return FSDP_OK;
-}
-
-/* ---- free blocks by size ---- */
-
-static int compare_uint(uint64_t x, uint64_t y)
-{
-    return (x > y) - (x < y);
-}
-
-static int compare(const block *x, const block *y)
-{
-    int order = (int)x->segment->pool - (int)y->segment->pool;
-
-    if (order == 0)
-        order = compare_uint(x->bytes, y->bytes);
-    if (order == 0)
-        order = compare_uint(x->segment->index, y->segment->index);
-    return order ? order : compare_uint(x->offset, y->offset);
-}
-
-/* Returns the first place whose block is not below `key`. */
-static int64_t free_lower_bound(const fsdp__allocator *a, const block *key)
-{
-    int64_t low = 0, high = a->free_count;
-
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (compare(a->free_blocks[middle], key) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static void free_insert(fsdp__allocator *a, block *b)
-{
-    int64_t at = free_lower_bound(a, b);
-
-    memmove(a->free_blocks + at + 1, a->free_blocks + at, (size_t)(a->free_count - at) * sizeof(block *));
-    a->free_blocks[at] = b;
-    a->free_count++;
-}
-
-static void free_remove(fsdp__allocator *a, const block *b)
-{
-    int64_t at = free_lower_bound(a, b);
-
-    a->free_count--;
-    memmove(a->free_blocks + at, a->free_blocks + at + 1, (size_t)(a->free_count - at) * sizeof(block *));
-}
-
-static block *free_best_fit(const fsdp__allocator *a, pool from, size_t bytes)
-{
-    /* Index and offset are 0, below all blocks of that size, so that the first one found is the oldest. */
-    segment oldest = {.pool = from};
-    block key = {.segment = &oldest, .bytes = bytes};
-    int64_t at = free_lower_bound(a, &key);
-
-    return at < a->free_count && a->free_blocks[at]->segment->pool == from ? a->free_blocks[at] : NULL;
-}
-
-/* Makes room for what one request can add: two records, two free blocks, one live block. */
-static fsdp_status reserve(fsdp__allocator *a)
-{
-    if (a->unused_count < 2) {
-        block_chunk *chunk = fsdp__malloc(sizeof *chunk);
-        if (!chunk)
-            return FSDP_NO_MEMORY;
-        chunk->next = a->chunks;
-        a->chunks = chunk;
-        for (int i = BLOCKS_A_CHUNK - 1; i >= 0; i--)
-            record_give(a, &chunk->blocks[i]);
-    }
-    /* Giving blocks back may make every live block a free one. */
-    if (fsdp__grow(&a->free_blocks, a->free_count + (int64_t)a->live_count + 1, &a->free_capacity,
-                   sizeof *a->free_blocks) != 0)
-        return FSDP_NO_MEMORY;
-    if (2 * (a->live_count + 1) > a->live_capacity)
-        FSDP_TRY(live_grow(a));
-    return FSDP_OK;
-}
-
 /* ---- segments ---- */
 
 static void segment_release(fsdp__allocator *a, segment *s)
@@ -308,43 +95,119 @@ static void segment_release(fsdp__allocator *a, segment *s)
     fsdp__free(s);
 }
 
-/* Returns the segments without a live block to the backend; returns whether there were any. */
-static bool trim(fsdp__allocator *a)
+static bool is_free(const block *b)
 {
-    bool any = false;
+    return !b->live && !b->gone;
+}
 
+/* Returns the segments without a live block to the backend. */
+static void trim(fsdp__allocator *a)
+{
     for (segment **link = &a->segments; *link;) {
         segment *s = *link;
-        if (s->first->live || s->first->after) {
+        if (!is_free(s->first) || s->first->after) {
             link = &s->next;
             continue;
         }
         *link = s->next;
-        free_remove(a, s->first);
-        record_give(a, s->first);
+        fsdp__blocks_free_remove(&a->blocks, s->first);
+        fsdp__block_give(&a->blocks, s->first);
         segment_release(a, s);
-        any = true;
     }
-    return any;
+}
+
+/* Cuts `b`, which has been taken out of the free array, to `bytes`; the rest stays free. */
+static void split(fsdp__allocator *a, block *b, size_t bytes)
+{
+    block *rest;
+
+    if (b->bytes == bytes)
+        return;
+    rest = fsdp__block_take(&a->blocks);
+    rest->segment = b->segment;
+    rest->offset = b->offset + bytes;
+    rest->bytes = b->bytes - bytes;
+    rest->before = b;
+    rest->after = b->after;
+    if (b->after)
+        b->after->before = rest;
+    b->after = rest;
+    b->bytes = bytes;
+    fsdp__blocks_free_insert(&a->blocks, rest);
+}
+
+/* Gives the memory of a free block back, as far as that can be done. */
+static void cut(fsdp__allocator *a, block *b)
+{
+    size_t from = b->offset, end = b->offset + b->bytes;
+
+    a->source.cut(a->source.arg, b->segment->data, &from, &end);
+    if (from >= end)
+        return;
+    fsdp__blocks_free_remove(&a->blocks, b);
+    if (from > b->offset) {
+        split(a, b, from - b->offset);
+        fsdp__blocks_free_insert(&a->blocks, b);
+        b = b->after;
+        fsdp__blocks_free_remove(&a->blocks, b);
+    }
+    split(a, b, end - from);
+    b->gone = true;
+    a->stats.reserved_bytes -= end - from;
+}
+
+/* Returns what lies unused between blocks of segments that grow: a request that does not fit there can have it
+ * elsewhere. */
+static void cut_holes(fsdp__allocator *a)
+{
+    for (segment *s = a->source.cut ? a->segments : NULL; s; s = s->next)
+        for (block *b = s->first; b; b = b->after)
+            if (is_free(b) && b->bytes >= SEGMENT_STEP && fsdp__blocks_reserve(&a->blocks) == FSDP_OK)
+                cut(a, b);
+}
+
+static bool has_unused(const fsdp__allocator *a)
+{
+    for (const segment *s = a->segments; s; s = s->next)
+        for (const block *b = s->first; b; b = b->after)
+            if (is_free(b) && (b->bytes == s->bytes || (a->source.cut && b->bytes >= SEGMENT_STEP)))
+                return true;
+    return false;
+}
+
+/* Returns unused memory to the backend; returns whether there was any, and room for a request was made again. */
+static bool return_unused(fsdp__allocator *a)
+{
+    size_t before = a->stats.reserved_bytes;
+
+    a->waits = a->behind && a->source.settle && !a->settled && has_unused(a);
+    if (a->waits)
+        return false;
+    trim(a);
+    cut_holes(a);
+    return a->stats.reserved_bytes < before && fsdp__blocks_reserve(&a->blocks) == FSDP_OK;
+}
+
+static size_t whole_steps(size_t bytes)
+{
+    return (bytes + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP;
 }
 
 /* Adds a segment as one free block. `reserve` must have been called. */
-static fsdp_status segment_add(fsdp__allocator *a, pool to, size_t request)
+static fsdp_status segment_add(fsdp__allocator *a, fsdp__pool to, size_t request)
 {
-    size_t bytes = to == POOL_SMALL ? SMALL_SEGMENT : FSDP__MAX(LARGE_SEGMENT, request);
+    size_t least = to == FSDP__POOL_SMALL ? SMALL_SEGMENT : a->source.grow ? 0 : LARGE_SEGMENT;
+    size_t bytes = whole_steps(FSDP__MAX(least, request));
     segment *s;
     void *data = NULL;
     fsdp_status status;
 
-    if (bytes > SIZE_MAX - SEGMENT_STEP)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", request);
-    bytes = (bytes + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP;
     s = fsdp__calloc(1, sizeof *s);
     if (!s)
         return FSDP_NO_MEMORY;
     a->stats.system_allocations++;
     status = a->source.alloc(a->source.arg, bytes, &data);
-    if (status != FSDP_OK && trim(a)) {
+    if (status != FSDP_OK && return_unused(a)) {
         a->stats.system_allocations++;
         status = a->source.alloc(a->source.arg, bytes, &data);
     }
@@ -356,15 +219,64 @@ static fsdp_status segment_add(fsdp__allocator *a, pool to, size_t request)
     s->bytes = bytes;
     s->index = a->segments_made++;
     s->pool = to;
-    s->first = record_take(a);
+    s->first = fsdp__block_take(&a->blocks);
     s->first->segment = s;
     s->first->bytes = bytes;
     s->next = a->segments;
     a->segments = s;
     a->stats.reserved_bytes += bytes;
     poison(a, data, bytes);
-    free_insert(a, s->first);
+    fsdp__blocks_free_insert(&a->blocks, s->first);
     return FSDP_OK;
+}
+
+/* ---- segments that grow ---- */
+
+/* Makes the newest segment of a pool longer, so that its last block is free and has room for the request. `reserve`
+ * must have been called. FSDP_NOT_FOUND, without a message, where none can. */
+static fsdp_status segment_grow(fsdp__allocator *a, fsdp__pool in, size_t request)
+{
+    segment *s = a->source.grow ? a->segments : NULL;
+    block *last, *end;
+    size_t more;
+
+    while (s && s->pool != in)
+        s = s->next;
+    if (!s)
+        return FSDP_NOT_FOUND;
+    for (last = s->first; last->after; last = last->after)
+        continue;
+    more = whole_steps(request - (is_free(last) ? last->bytes : 0));
+    a->stats.system_allocations++;
+    FSDP_TRY(a->source.grow(a->source.arg, s->data, s->bytes, more));
+    poison(a, s->data + s->bytes, more);
+    end = last;
+    if (is_free(last)) {
+        fsdp__blocks_free_remove(&a->blocks, last);
+    } else {
+        end = last->after = fsdp__block_take(&a->blocks);
+        end->segment = s;
+        end->offset = s->bytes;
+        end->before = last;
+    }
+    end->bytes += more;
+    s->bytes += more;
+    a->stats.reserved_bytes += more;
+    fsdp__blocks_free_insert(&a->blocks, end);
+    return FSDP_OK;
+}
+
+/* Makes a free block that fits the request. */
+static fsdp_status make_room(fsdp__allocator *a, fsdp__pool in, size_t request)
+{
+    fsdp_status status;
+
+    if (request > SIZE_MAX - SEGMENT_STEP)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", request);
+    status = segment_grow(a, in, request);
+    if (status == FSDP_NO_MEMORY && return_unused(a))
+        status = segment_grow(a, in, request);
+    return status == FSDP_NOT_FOUND ? segment_add(a, in, request) : status;
 }
 
 /* ---- the interface ---- */
@@ -399,56 +311,29 @@ void fsdp__allocator_free(fsdp__allocator *a)
         a->segments = s->next;
         segment_release(a, s);
     }
-    while (a->chunks) {
-        block_chunk *chunk = a->chunks;
-        a->chunks = chunk->next;
-        fsdp__free(chunk);
-    }
-    fsdp__free(a->free_blocks);
-    fsdp__free(a->live);
+    fsdp__blocks_release(&a->blocks);
     pthread_mutex_destroy(&a->mutex);
     fsdp__free(a);
-}
-
-/* Cuts `b`, which has been taken out of the free array, to `bytes`; the rest stays free. */
-static void split(fsdp__allocator *a, block *b, size_t bytes)
-{
-    block *rest;
-
-    if (b->bytes == bytes)
-        return;
-    rest = record_take(a);
-    rest->segment = b->segment;
-    rest->offset = b->offset + bytes;
-    rest->bytes = b->bytes - bytes;
-    rest->before = b;
-    rest->after = b->after;
-    if (b->after)
-        b->after->before = rest;
-    b->after = rest;
-    b->bytes = bytes;
-    free_insert(a, rest);
 }
 
 static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_kind kind, block **out)
 {
     size_t bytes = fsdp__device_rounded(request);
-    pool from = bytes < SMALL_REQUEST ? POOL_SMALL : POOL_LARGE;
+    fsdp__pool from = bytes < SMALL_REQUEST ? FSDP__POOL_SMALL : FSDP__POOL_LARGE;
     block *b;
 
     /* Reserve before anything changes: from here on only the memory itself can be missing. */
-    FSDP_TRY(reserve(a));
-    b = free_best_fit(a, from, bytes);
+    FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
+    b = fsdp__blocks_best_fit(&a->blocks, from, bytes);
     if (!b) {
-        /* The new segment fits the request, so the second search cannot fail. */
-        FSDP_TRY(segment_add(a, from, bytes));
-        b = free_best_fit(a, from, bytes);
+        FSDP_TRY(make_room(a, from, bytes)); /* so the second search cannot fail */
+        b = fsdp__blocks_best_fit(&a->blocks, from, bytes);
     }
-    free_remove(a, b);
+    fsdp__blocks_free_remove(&a->blocks, b);
     split(a, b, bytes);
     b->kind = kind;
     b->live = true;
-    live_insert(a, b);
+    fsdp__blocks_live_insert(&a->blocks, b);
     count(a, kind, (int64_t)bytes);
     *out = b;
     return FSDP_OK;
@@ -467,9 +352,18 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
         return FSDP_OK;
     }
     pthread_mutex_lock(&a->mutex);
+    a->waits = false;
     status = take_locked(a, bytes, kind, &b);
+    if (status == FSDP_NO_MEMORY && a->waits) {
+        pthread_mutex_unlock(&a->mutex);
+        a->source.settle(a->source.arg);
+        pthread_mutex_lock(&a->mutex);
+        a->settled = true;
+        status = take_locked(a, bytes, kind, &b);
+        a->settled = false;
+    }
     if (status == FSDP_OK) {
-        *out = address(b);
+        *out = fsdp__block_address(b);
         unpoison(a, *out, bytes); /* the slack up to 64 bytes stays poisoned */
     }
     live_bytes = a->stats.live_total_bytes;
@@ -488,7 +382,7 @@ static void merge(fsdp__allocator *a, block *left, block *right)
     left->after = right->after;
     if (right->after)
         right->after->before = left;
-    record_give(a, right);
+    fsdp__block_give(&a->blocks, right);
 }
 
 bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
@@ -496,22 +390,22 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
     block *b;
 
     pthread_mutex_lock(&a->mutex);
-    b = live_remove(a, pointer);
+    b = fsdp__blocks_live_remove(&a->blocks, pointer);
     if (b) {
         count(a, b->kind, -(int64_t)b->bytes);
         poison(a, pointer, b->bytes);
         b->live = false;
         /* Take neighbours out of the array before they grow: it is sorted by size. */
-        if (b->after && !b->after->live) {
-            free_remove(a, b->after);
+        if (b->after && is_free(b->after)) {
+            fsdp__blocks_free_remove(&a->blocks, b->after);
             merge(a, b, b->after);
         }
-        if (b->before && !b->before->live) {
-            free_remove(a, b->before);
+        if (b->before && is_free(b->before)) {
+            fsdp__blocks_free_remove(&a->blocks, b->before);
             b = b->before;
             merge(a, b, b->after);
         }
-        free_insert(a, b);
+        fsdp__blocks_free_insert(&a->blocks, b);
     }
     pthread_mutex_unlock(&a->mutex);
     return b != NULL;
@@ -521,7 +415,7 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
  * begins there. */
 static const block *block_around(const fsdp__allocator *a, const void *pointer)
 {
-    const block *b = a->live_count ? a->live[live_place(a, pointer)] : NULL;
+    const block *b = fsdp__blocks_live_at(&a->blocks, pointer);
     uintptr_t at = (uintptr_t)pointer;
     const segment *s = a->segments;
 
@@ -529,7 +423,7 @@ static const block *block_around(const fsdp__allocator *a, const void *pointer)
         return b;
     while (s && !(at >= (uintptr_t)s->data && at - (uintptr_t)s->data < s->bytes))
         s = s->next;
-    for (b = s ? s->first : NULL; b && at >= (uintptr_t)address(b) + b->bytes; b = b->after)
+    for (b = s ? s->first : NULL; b && at >= (uintptr_t)fsdp__block_address(b) + b->bytes; b = b->after)
         continue;
     return b;
 }
@@ -541,7 +435,7 @@ bool fsdp__allocator_covers(fsdp__allocator *a, const void *pointer, size_t byte
 
     pthread_mutex_lock(&a->mutex);
     b = block_around(a, pointer);
-    covers = b && b->live && bytes <= (uintptr_t)address(b) + b->bytes - (uintptr_t)pointer;
+    covers = b && b->live && bytes <= (uintptr_t)fsdp__block_address(b) + b->bytes - (uintptr_t)pointer;
     pthread_mutex_unlock(&a->mutex);
     return covers;
 }
@@ -551,7 +445,7 @@ void fsdp__allocator_recount(fsdp__allocator *a, const void *pointer, fsdp_memor
     block *b;
 
     pthread_mutex_lock(&a->mutex);
-    b = a->live_count ? a->live[live_place(a, pointer)] : NULL;
+    b = fsdp__blocks_live_at(&a->blocks, pointer);
     if (b) {
         count(a, b->kind, -(int64_t)b->bytes);
         count(a, kind, (int64_t)b->bytes);

@@ -1,8 +1,9 @@
 /* allocator.h - the ledger: hands out blocks of a backend's segments and counts every byte under its kind.
  *
  * Blocks are reused, and not given back while the device lives, except when the backend has nothing left: then segments
- * without a live block are returned before the request is tried once more. The same sequence of calls always makes the
- * same decisions, wherever the segments happen to lie. All functions are thread-safe. */
+ * without a live block, and holes in segments that grow, are returned before the request is tried once more. The same
+ * sequence of calls always makes the same decisions, wherever the segments happen to lie. All functions are
+ * thread-safe. */
 #ifndef DEVICE_ALLOCATOR_H
 #define DEVICE_ALLOCATOR_H
 
@@ -17,6 +18,14 @@ typedef struct fsdp__segment_source {
     fsdp_status (*alloc)(void *arg, size_t bytes, void **out);
     void (*free)(void *arg, void *segment, size_t bytes);
     void *arg;
+    /* Optional, both. Make a segment of so many bytes longer, in its place. And give back the memory of a part of it,
+     * [*from, *end), as far as that can be done: then it is of [*from, *end), which nobody may touch any more, and
+     * which still counts among the segment's bytes. */
+    fsdp_status (*grow)(void *arg, void *segment, size_t bytes, size_t more);
+    void (*cut)(void *arg, void *segment, size_t *from, size_t *end);
+    /* Optional. Waits until work that was queued before has been done, which may still use what was given back: before
+     * memory is returned (fsdp__allocator_runs_behind). The allocator can be used meanwhile. [blocks] */
+    void (*settle)(void *arg);
 } fsdp__segment_source;
 
 fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__allocator **out);

@@ -16,6 +16,7 @@ struct fsdp_device {
     int ordinal;
     char name[24];     /* "cpu", "sim:1" */
     void *state;       /* the backend's own */
+    bool grows;        /* its segments can become longer; set by the backend's `open` */
     fsdp_device *next; /* the context's devices are in the order in which they were opened */
     fsdp__allocator *allocator;
     fsdp_stream *stream; /* the default one */

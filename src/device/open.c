@@ -36,6 +36,33 @@ static void backend_segment_free(void *device, void *segment, size_t bytes)
     giver->backend->segment_free(device, segment, bytes);
 }
 
+static fsdp_status backend_segment_grow(void *device, void *segment, size_t bytes, size_t more)
+{
+    fsdp_device *taker = device;
+
+    FSDP_TRY(taker->backend->segment_grow(device, segment, bytes, more));
+    FSDP__TELL(MEMORY_MAPPED, .context = taker->context, .memory = segment, .bytes = bytes + more);
+    return FSDP_OK;
+}
+
+static void backend_segment_cut(void *device, void *segment, size_t *from, size_t *end)
+{
+    const fsdp_device *giver = device;
+
+    giver->backend->segment_cut(device, segment, from, end);
+}
+
+/* Waits for the device's own stream: what is given back, it has used last. Failures stay there. */
+static void backend_settle(void *device)
+{
+    fsdp_device *taker = device;
+    fsdp_event *event = NULL;
+
+    if (fsdp_event_create(device, &event) == FSDP_OK && fsdp_event_record(event, taker->stream) == FSDP_OK)
+        (void)fsdp_event_synchronize(event);
+    fsdp_event_free(event);
+}
+
 /* Reports live bytes at the end, which are a leak of the layers above, by their kind. */
 static void report_leaks(const fsdp_device *device)
 {
@@ -75,8 +102,12 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
 {
     fsdp_status status = FSDP_OK;
     fsdp_device *device = fsdp__calloc(1, sizeof *device);
-    fsdp__segment_source source = {device ? device->name : NULL, backend->has_bytes, backend_segment_alloc,
-                                   backend_segment_free, device};
+    fsdp__segment_source source = {.name = device ? device->name : NULL,
+                                   .has_bytes = backend->has_bytes,
+                                   .alloc = backend_segment_alloc,
+                                   .free = backend_segment_free,
+                                   .arg = device,
+                                   .settle = backend_settle};
 
     if (!device)
         return FSDP_NO_MEMORY;
@@ -90,6 +121,10 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
     /* Open the backend first: segments and streams may need its state. It is closed last (device_free). */
     if (backend->open)
         FSDP_TRY_GOTO(status, backend->open(device), out);
+    if (device->grows) {
+        source.grow = backend_segment_grow;
+        source.cut = backend_segment_cut;
+    }
     FSDP_TRY_GOTO(status, fsdp__allocator_create(&source, &device->allocator), out);
     FSDP_TRY_GOTO(status, fsdp_stream_create(device, FSDP_STREAM_INLINE, &device->stream), out);
     if (!fsdp__stream_is_inline(device->stream))

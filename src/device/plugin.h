@@ -30,6 +30,8 @@ enum {
     X(void *, fsdp__realloc, (void *pointer, size_t bytes), (pointer, bytes))                              \
     X(char *, fsdp__strdup, (const char *text), (text))                                                    \
     X(void, fsdp__free, (void *pointer), (pointer))                                                        \
+    X(int, fsdp__grow, (void *items, int64_t count, int64_t *capacity, size_t item_bytes),                 \
+      (items, count, capacity, item_bytes))                                                                \
     X(const char *, fsdp__size_text, (double bytes, char *out, size_t out_bytes), (bytes, out, out_bytes)) \
     X(const char *, fsdp__shown, (const char *text, char *out, size_t out_bytes), (text, out, out_bytes))  \
     X(int64_t, fsdp__clock_ns, (void), ())                                                                 \

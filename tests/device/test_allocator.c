@@ -1,6 +1,7 @@
 /* The ledger against a shadow: random programs of allocations and frees. */
 #include "device/allocator.h"
 
+#include <string.h>
 #include <sys/mman.h>
 
 #include "device/device.h"
@@ -41,7 +42,8 @@ static void segment_free(void *arg, void *segment, size_t bytes)
     CHECK_EQ(munmap(segment, bytes), 0);
 }
 
-static const fsdp__segment_source source = {"test", true, segment_alloc, segment_free, NULL};
+static const fsdp__segment_source source = {
+    .name = "test", .has_bytes = true, .alloc = segment_alloc, .free = segment_free};
 
 static uint32_t draw(uint64_t *seed)
 {
@@ -297,6 +299,219 @@ TEST(a_block_of_another_kind_is_given_back_as_that)
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         CHECK_EQ(stats.live_bytes[kind], 0);
     fsdp__allocator_free(allocator);
+}
+
+/* ---- segments that grow ---- */
+
+enum {
+    RANGE_MIB = 4096
+};
+
+/* A system whose segments can become longer, as long as it has memory. */
+typedef struct growing {
+    size_t limit, used;
+    fsdp__allocator *allocator;
+    int settled;
+} growing;
+
+static fsdp_status growing_grow(void *arg, void *segment, size_t bytes, size_t more)
+{
+    growing *g = arg;
+
+    if (more > g->limit - g->used || bytes + more > RANGE_MIB * MIB)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "the test system has no %zu bytes", more);
+    CHECK_EQ(mprotect((char *)segment + bytes, more, PROT_READ | PROT_WRITE), 0);
+    g->used += more;
+    return FSDP_OK;
+}
+
+static fsdp_status growing_alloc(void *arg, size_t bytes, void **out)
+{
+    void *data = mmap(NULL, RANGE_MIB * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    fsdp_status status;
+
+    CHECK(data != MAP_FAILED);
+    status = growing_grow(arg, data, 0, bytes);
+    if (status == FSDP_OK)
+        *out = data;
+    else
+        CHECK_EQ(munmap(data, RANGE_MIB * MIB), 0);
+    return status;
+}
+
+static void growing_free(void *arg, void *segment, size_t bytes)
+{
+    (void)arg, (void)bytes;
+    CHECK_EQ(munmap(segment, RANGE_MIB * MIB), 0);
+}
+
+/* In steps of 4 MiB, so that some of a hole may stay at both ends. */
+static void growing_cut(void *arg, void *segment, size_t *from, size_t *end)
+{
+    growing *g = arg;
+
+    *from = (*from + 4 * MIB - 1) / (4 * MIB) * (4 * MIB);
+    *end = *end / (4 * MIB) * (4 * MIB);
+    if (*from >= *end)
+        return;
+    CHECK(mmap((char *)segment + *from, *end - *from, PROT_NONE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
+          MAP_FAILED);
+    g->used -= *end - *from;
+}
+
+static void growing_settle(void *arg)
+{
+    growing *g = arg;
+    fsdp_memory_stats stats;
+
+    fsdp__allocator_stats(g->allocator, &stats); /* it can be used meanwhile */
+    CHECK_EQ(stats.reserved_bytes, g->used);
+    g->settled++;
+}
+
+static fsdp__allocator *grown_allocator(growing *g)
+{
+    const fsdp__segment_source grown = {.name = "test",
+                                        .has_bytes = true,
+                                        .alloc = growing_alloc,
+                                        .free = growing_free,
+                                        .arg = g,
+                                        .grow = growing_grow,
+                                        .cut = growing_cut,
+                                        .settle = growing_settle};
+
+    CHECK_OK(fsdp__allocator_create(&grown, &g->allocator));
+    return g->allocator;
+}
+
+static void check_reserved(fsdp__allocator *allocator, const growing *g, size_t bytes)
+{
+    fsdp_memory_stats stats;
+
+    fsdp__allocator_stats(allocator, &stats);
+    CHECK_EQ(stats.reserved_bytes, bytes);
+    CHECK_EQ(g->used, bytes);
+}
+
+TEST(a_segment_grows_by_what_is_missing)
+{
+    growing g = {.limit = 1000 * MIB};
+    fsdp__allocator *allocator = grown_allocator(&g);
+    void *blocks[4] = {NULL};
+
+    CHECK_OK(fsdp__allocator_take(allocator, 10 * MIB, FSDP_MEMORY_ACTIVATION, &blocks[0]));
+    check_reserved(allocator, &g, 10 * MIB);
+    CHECK_OK(fsdp__allocator_take(allocator, 3 * MIB, FSDP_MEMORY_ACTIVATION, &blocks[1]));
+    check_reserved(allocator, &g, 14 * MIB);
+    CHECK(fsdp__allocator_give(allocator, blocks[1]));
+    CHECK_OK(fsdp__allocator_take(allocator, 9 * MIB, FSDP_MEMORY_ACTIVATION, &blocks[1])); /* 4 of it were there */
+    check_reserved(allocator, &g, 20 * MIB);
+    CHECK_OK(fsdp__allocator_take(allocator, 5, FSDP_MEMORY_ACTIVATION, &blocks[2])); /* among the small */
+    check_reserved(allocator, &g, 22 * MIB);
+    CHECK(fsdp__allocator_give(allocator, blocks[0]));
+    CHECK(fsdp__allocator_give(allocator, blocks[1]));
+    CHECK_OK(fsdp__allocator_take(allocator, 20 * MIB, FSDP_MEMORY_ACTIVATION, &blocks[0]));
+    CHECK(fsdp__allocator_covers(allocator, (char *)blocks[0] + 20 * MIB - 1, 1));
+    check_reserved(allocator, &g, 22 * MIB);
+    fsdp__allocator_free(allocator);
+}
+
+/* The blocks of steps: what forwards keep is given back in the other order, among temporary ones and gradients. */
+static void take_steps(fsdp__allocator *allocator, int steps)
+{
+    enum {
+        LAYERS = 24
+    };
+    void *kept[LAYERS][2], *gradients[LAYERS], *temporary;
+
+    for (int i = 0; i < steps; i++) {
+        for (int l = 0; l < LAYERS; l++) {
+            CHECK_OK(fsdp__allocator_take(allocator, 9 * MIB + 64, FSDP_MEMORY_ACTIVATION, &kept[l][0]));
+            CHECK_OK(fsdp__allocator_take(allocator, 30 * MIB, FSDP_MEMORY_WORKSPACE, &temporary));
+            CHECK_OK(fsdp__allocator_take(allocator, 3 * MIB, FSDP_MEMORY_ACTIVATION, &kept[l][1]));
+            CHECK(fsdp__allocator_give(allocator, temporary));
+        }
+        for (int l = LAYERS - 1; l >= 0; l--) {
+            CHECK_OK(fsdp__allocator_take(allocator, 30 * MIB, FSDP_MEMORY_WORKSPACE, &temporary));
+            CHECK(fsdp__allocator_give(allocator, kept[l][1]));
+            CHECK_OK(fsdp__allocator_take(allocator, 7 * MIB, FSDP_MEMORY_GRADIENT, &gradients[l]));
+            CHECK(fsdp__allocator_give(allocator, kept[l][0]));
+            CHECK(fsdp__allocator_give(allocator, temporary));
+        }
+        for (int l = 0; l < LAYERS; l++)
+            CHECK(fsdp__allocator_give(allocator, gradients[l]));
+    }
+}
+
+TEST(steps_reserve_less_in_a_segment_that_grows_and_come_to_rest)
+{
+    growing g = {.limit = 3000 * MIB};
+    fsdp__allocator *grown = grown_allocator(&g), *pieces = NULL;
+    fsdp_memory_stats first, later, of_pieces;
+
+    CHECK_OK(fsdp__allocator_create(&source, &pieces));
+    take_steps(pieces, 3);
+    fsdp__allocator_stats(pieces, &of_pieces);
+    take_steps(grown, 2);
+    fsdp__allocator_stats(grown, &first);
+    take_steps(grown, 1);
+    fsdp__allocator_stats(grown, &later);
+    CHECK_EQ(later.system_allocations, first.system_allocations);
+    CHECK_EQ(later.peak_total_bytes, of_pieces.peak_total_bytes);
+    CHECK(later.reserved_bytes < of_pieces.reserved_bytes);
+    fsdp__allocator_free(grown);
+    fsdp__allocator_free(pieces);
+}
+
+TEST(holes_are_given_back_where_nothing_else_is_left)
+{
+    growing g = {.limit = 82 * MIB};
+    fsdp__allocator *allocator = grown_allocator(&g);
+    void *first, *hole, *last, *large = NULL, *none = NULL;
+
+    fsdp__allocator_runs_behind(allocator);
+    CHECK_OK(fsdp__allocator_take(allocator, 10 * MIB, FSDP_MEMORY_ACTIVATION, &first));
+    CHECK_OK(fsdp__allocator_take(allocator, 50 * MIB, FSDP_MEMORY_ACTIVATION, &hole));
+    CHECK_OK(fsdp__allocator_take(allocator, 10 * MIB, FSDP_MEMORY_ACTIVATION, &last));
+    memset(first, 1, 10 * MIB);
+    memset(last, 2, 10 * MIB);
+    CHECK(fsdp__allocator_give(allocator, hole));
+    check_reserved(allocator, &g, 70 * MIB);
+    CHECK_OK(fsdp__allocator_take(allocator, 56 * MIB, FSDP_MEMORY_ACTIVATION, &large));
+    check_reserved(allocator, &g, 78 * MIB); /* 12 to 60 MiB are gone */
+    CHECK_EQ(g.settled, 1);
+    memset(large, 3, 56 * MIB);
+    CHECK_EQ(((unsigned char *)first)[10 * MIB - 1], 1);
+    CHECK_EQ(((unsigned char *)last)[0], 2);
+    CHECK(!fsdp__allocator_covers(allocator, (char *)first + 20 * MIB, 1));
+    CHECK_OK(fsdp__allocator_take(allocator, 2 * MIB, FSDP_MEMORY_ACTIVATION, &hole)); /* what is left of the hole */
+    CHECK(hole == (char *)first + 10 * MIB);
+    CHECK_ERROR(fsdp__allocator_take(allocator, 6 * MIB, FSDP_MEMORY_ACTIVATION, &none), FSDP_NO_MEMORY,
+                "(81788928 bytes live, 81788928 reserved): the test system has no 6291456 bytes");
+    CHECK_EQ(g.settled, 1);                        /* there is nothing to return */
+    CHECK(fsdp__allocator_give(allocator, first)); /* no block reaches into what is gone */
+    CHECK(fsdp__allocator_give(allocator, hole));
+    CHECK(fsdp__allocator_give(allocator, last));
+    CHECK(fsdp__allocator_give(allocator, large));
+    CHECK_OK(fsdp__allocator_take(allocator, 66 * MIB, FSDP_MEMORY_ACTIVATION, &large));
+    memset(large, 4, 66 * MIB);
+    fsdp__allocator_free(allocator);
+}
+
+TEST(blocks_of_segments_that_grow_never_overlap)
+{
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        growing g = {.limit = 3000 * MIB};
+        fsdp__allocator *allocator = grown_allocator(&g);
+        fsdp_memory_stats stats;
+
+        run_program(allocator, seed);
+        fsdp__allocator_stats(allocator, &stats);
+        CHECK_EQ(stats.reserved_bytes, g.used);
+        g.limit = g.used; /* from here on holes are all that there is */
+        run_program(allocator, seed + 10);
+        fsdp__allocator_free(allocator);
+    }
 }
 
 TEST(bytes_elsewhere_are_counted_and_shared_ones_told_apart)

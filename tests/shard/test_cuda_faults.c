@@ -73,8 +73,9 @@ static fsdp_status run(fsdp_context *context, fsdp_module **out)
  * no memory. */
 static bool is_survived(const char *call, bool lost)
 {
-    return strstr(call, "Free") || strstr(call, "Destroy") || strstr(call, "Unregister") ||
-           (!lost && (strstr(call, "Malloc") || strstr(call, "Event")));
+    return strstr(call, "Free") || strstr(call, "Destroy") || strstr(call, "Unregister") || strstr(call, "Unmap") ||
+           strstr(call, "Release") ||
+           (!lost && (strstr(call, "Malloc") || strstr(call, "Event") || strstr(call, "cuMem")));
 }
 
 static long left(void)
@@ -158,9 +159,10 @@ TEST_WITH(the_nth_call_of_every_function_loses_the_device_and_is_named, open_fak
 
 TEST_WITH(the_nth_call_that_has_no_memory_is_survived, open_fake, close_fake)
 {
-    static const char *const calls[] = {"cudaMalloc",       "cudaMallocAsync",          "cudaHostAlloc",
-                                        "cudaHostRegister", "cudaEventCreateWithFlags", "cudaStreamCreateWithPriority",
-                                        "cudaLaunchKernel", "cudaMemcpyAsync"};
+    static const char *const calls[] = {
+        "cuMemCreate",      "cuMemMap",         "cuMemAddressReserve",      "cudaMallocAsync",
+        "cudaHostAlloc",    "cudaHostRegister", "cudaEventCreateWithFlags", "cudaStreamCreateWithPriority",
+        "cudaLaunchKernel", "cudaMemcpyAsync"};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(calls); i++)
         (void)fail_each(calls[i], OUT_OF_MEMORY, false);
@@ -213,6 +215,28 @@ TEST_WITH(after_a_batch_that_was_too_large_a_smaller_one_goes_on, open_fake, clo
         CHECK_OK(step(module, 1000));
     }
     CHECK(fakecuda.peak(0) <= most);
+    fsdp_module_unref(module);
+    fsdp_context_free(context);
+    CHECK_EQ(left(), 0);
+}
+
+/* Segments grow by what is missing, and a step like the one before asks for nothing. */
+TEST_WITH(no_more_is_reserved_than_a_step_needs, open_fake, close_fake)
+{
+    const size_t granule = 2 << 20;
+    const int64_t rows = 5000;
+    fsdp_context *context = test_context();
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+    fsdp_memory_stats warm, later;
+
+    CHECK_OK(step(module, rows));
+    fsdp_device_memory(test_device(context), &warm);
+    CHECK_OK(step(module, rows));
+    fsdp_device_memory(test_device(context), &later);
+    CHECK_EQ(later.system_allocations, warm.system_allocations);
+    CHECK_EQ(later.reserved_bytes, warm.reserved_bytes);
+    CHECK(later.reserved_bytes <=
+          later.peak_without_workspace_bytes + 2 * granule); /* of small blocks, and of others */
     fsdp_module_unref(module);
     fsdp_context_free(context);
     CHECK_EQ(left(), 0);

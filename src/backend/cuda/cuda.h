@@ -8,6 +8,7 @@
 #ifndef BACKEND_CUDA_CUDA_H
 #define BACKEND_CUDA_CUDA_H
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
@@ -26,11 +27,31 @@ typedef struct fsdp__cuda_moment {
     struct fsdp__cuda_moment *next; /* of those that nobody uses */
 } fsdp__cuda_moment;
 
+/* The driver's functions that map memory; see [Note: segments] in cuda_memory.c. */
+#define FSDP__CUDA_MAPPING(X)                                                                                   \
+    X(cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
+    X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                    \
+    X(cuMemAddressFree, (CUdeviceptr, size_t))                                                                  \
+    X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))   \
+    X(cuMemRelease, (CUmemGenericAllocationHandle))                                                             \
+    X(cuMemMap, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))                \
+    X(cuMemUnmap, (CUdeviceptr, size_t))                                                                        \
+    X(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
+
+typedef struct fsdp__cuda_mapping {
+#define FSDP__CUDA_MAPPING_MEMBER(name, arguments) CUresult(CUDAAPI *name) arguments;
+    FSDP__CUDA_MAPPING(FSDP__CUDA_MAPPING_MEMBER)
+#undef FSDP__CUDA_MAPPING_MEMBER
+} fsdp__cuda_mapping;
+
 /* The state of a device (device->state). */
 typedef struct fsdp__cuda_state {
     char model[64];
     int capability; /* 90: 9.0 */
+    size_t bytes;   /* of its memory */
     bool pools;     /* scratch can be allocated in stream order */
+    fsdp__cuda_mapping driver;
+    struct fsdp__cuda_range *ranges; /* guarded by the mutex */
     pthread_mutex_t mutex;
     struct fsdp__cuda_moments *moments;
     fsdp__cuda_lost lost;
@@ -100,6 +121,10 @@ size_t fsdp__cuda_host_run(const void *host, size_t bytes);
 
 fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **out);
 void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes);
+fsdp_status fsdp__cuda_segment_grow(fsdp_device *device, void *segment, size_t bytes, size_t more);
+void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t *from, size_t *end);
+/* Finds out whether segments can grow (device->grows). */
+void fsdp__cuda_mapping_find(fsdp_device *device);
 fsdp_status fsdp__cuda_scratch_alloc(fsdp_stream *stream, size_t bytes, void **out);
 void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes);
 fsdp_status fsdp__cuda_host_alloc(fsdp_device *device, size_t bytes, void **out);

@@ -71,6 +71,8 @@ static fsdp_status look_at(fsdp_device *device)
                          state->capability);
     FSDP__CUDA_TRY(device, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device->ordinal));
     state->pools = pools != 0;
+    state->bytes = facts.totalGlobalMem;
+    fsdp__cuda_mapping_find(device);
     return FSDP_OK;
 }
 
@@ -141,6 +143,8 @@ static const fsdp__backend backend = {
     .look = look,
     .segment_alloc = fsdp__cuda_segment_alloc,
     .segment_free = fsdp__cuda_segment_free,
+    .segment_grow = fsdp__cuda_segment_grow,
+    .segment_cut = fsdp__cuda_segment_cut,
     .scratch_alloc = fsdp__cuda_scratch_alloc,
     .scratch_free = fsdp__cuda_scratch_free,
     .host_alloc = fsdp__cuda_host_alloc,

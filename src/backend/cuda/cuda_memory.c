@@ -1,23 +1,272 @@
-/* cuda_memory.c - memory of the device, and of the host where the device reaches it. */
+/* cuda_memory.c - memory of the device, and of the host where the device reaches it.
+ *
+ * [Note: segments]
+ * A segment is a range of addresses, of which the front has memory: pieces that are mapped one behind the other. It
+ * grows by more of them, so the ledger's blocks lie side by side, and no more memory is reserved than they need. Its
+ * range has more addresses than the device has bytes, since what is cut out of it keeps its addresses. Where the driver
+ * cannot map memory a segment is cudaMalloc's, and does not grow. */
 #include "backend/cuda/cuda.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
+#include "base/compiler.h"
+
+enum {
+    RANGES = 8 /* the bytes of a range are so many times those of the device */
+};
+
+#define GRANULE ((size_t)2 << 20) /* the allocator's steps are multiples of it */
+#define PIECE ((size_t)32 << 20)  /* bytes of a piece, at most: what can be cut out is whole pieces */
+
+typedef struct piece {
+    size_t offset, bytes;
+} piece;
+
+typedef struct fsdp__cuda_range {
+    struct fsdp__cuda_range *next;
+    CUdeviceptr start;
+    size_t bytes;
+    piece *pieces; /* by their offset */
+    int64_t count, capacity;
+} range;
+
+/* Calls the driver, as FSDP__CUDA_CALL calls CUDA: the numbers of their errors are the same. */
+#define DRIVER_CALL(device, name, ...)                                                                           \
+    (fsdp__cuda_alive(device) == FSDP_OK                                                                         \
+         ? fsdp__cuda_check((device), (cudaError_t)fsdp__cuda_state_of(device)->driver.name(__VA_ARGS__), #name, \
+                            __FILE__, __LINE__)                                                                  \
+         : fsdp_last_status())
+#define DRIVER_GIVE_BACK(device, name, ...)                                                                    \
+    fsdp__cuda_given_back((device), (cudaError_t)fsdp__cuda_state_of(device)->driver.name(__VA_ARGS__), #name, \
+                          __FILE__, __LINE__)
+
+/* ---- what the driver can do ---- */
+
+static CUmemAllocationProp kind_of(const fsdp_device *device)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal}};
+}
+
+static size_t range_bytes(const fsdp_device *device)
+{
+    return RANGES * (fsdp__cuda_state_of(device)->bytes + GRANULE - 1) / GRANULE * GRANULE;
+}
+
+/* Finds the driver's functions. */
+static bool find_functions(fsdp__cuda_mapping *driver)
+{
+    const struct {
+        const char *name;
+        void **place;
+    } functions[] = {
+#define FUNCTION(name, arguments) {#name, (void **)&driver->name},
+        FSDP__CUDA_MAPPING(FUNCTION)
+#undef FUNCTION
+    };
+    enum cudaDriverEntryPointQueryResult found;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(functions); i++)
+        if (cudaGetDriverEntryPointByVersion(functions[i].name, functions[i].place, 12000, cudaEnableDefault, &found) !=
+                cudaSuccess ||
+            found != cudaDriverEntryPointSuccess)
+            return false;
+    return true;
+}
+
+/* Maps and unmaps a granule of a whole range: some drivers cannot, and a process may have a limit of addresses. */
+static bool can_map(const fsdp_device *device)
+{
+    const fsdp__cuda_mapping *driver = &fsdp__cuda_state_of(device)->driver;
+    CUmemAllocationProp kind = kind_of(device);
+    CUmemAccessDesc access = {.location = kind.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle memory;
+    size_t granule = 0, bytes = range_bytes(device);
+    CUdeviceptr start = 0;
+    bool made, mapped;
+
+    if (driver->cuMemGetAllocationGranularity(&granule, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
+        granule == 0 || GRANULE % granule != 0 || driver->cuMemAddressReserve(&start, bytes, 0, 0, 0) != CUDA_SUCCESS)
+        return false;
+    made = driver->cuMemCreate(&memory, GRANULE, &kind, 0) == CUDA_SUCCESS;
+    mapped = made && driver->cuMemMap(start, GRANULE, 0, memory, 0) == CUDA_SUCCESS;
+    if (made)
+        (void)driver->cuMemRelease(memory);
+    if (mapped) {
+        mapped = driver->cuMemSetAccess(start, GRANULE, &access, 1) == CUDA_SUCCESS;
+        mapped = driver->cuMemUnmap(start, GRANULE) == CUDA_SUCCESS && mapped;
+    }
+    return driver->cuMemAddressFree(start, bytes) == CUDA_SUCCESS && mapped;
+}
+
+void fsdp__cuda_mapping_find(fsdp_device *device)
+{
+    device->grows = find_functions(&fsdp__cuda_state_of(device)->driver) && can_map(device);
+    (void)cudaGetLastError(); /* what is missing is no failure */
+}
+
+/* ---- ranges ---- */
+
+/* Maps one piece at the end of what has memory. */
+static fsdp_status map_piece(const fsdp_device *device, range *r, size_t offset, size_t bytes)
+{
+    CUmemAllocationProp kind = kind_of(device);
+    CUmemAccessDesc access = {.location = kind.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle memory;
+    fsdp_status status;
+
+    if (fsdp__grow(&r->pieces, r->count, &r->capacity, sizeof *r->pieces) != 0)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(DRIVER_CALL(device, cuMemCreate, &memory, bytes, &kind, 0));
+    status = DRIVER_CALL(device, cuMemMap, r->start + offset, bytes, 0, memory, 0);
+    DRIVER_GIVE_BACK(device, cuMemRelease, memory); /* the mapping keeps it */
+    FSDP_TRY(status);
+    r->pieces[r->count++] = (piece){offset, bytes};
+    FSDP_TRY(DRIVER_CALL(device, cuMemSetAccess, r->start + offset, bytes, &access, 1));
+    return FSDP_OK;
+}
+
+/* Unmaps some pieces. The device must not use them any more. */
+static void unmap(const fsdp_device *device, range *r, int64_t first, int64_t end)
+{
+    for (int64_t i = first; i < end; i++)
+        DRIVER_GIVE_BACK(device, cuMemUnmap, r->start + r->pieces[i].offset, r->pieces[i].bytes);
+    memmove(r->pieces + first, r->pieces + end, (size_t)(r->count - end) * sizeof *r->pieces);
+    r->count -= end - first;
+}
+
+/* Maps memory at [from, end): all of it, or nothing. FSDP_NOT_FOUND where the range ends before. */
+static fsdp_status map(const fsdp_device *device, range *r, size_t from, size_t end)
+{
+    int64_t before = r->count;
+    fsdp_status status = FSDP_OK;
+
+    if (end > r->bytes)
+        return FSDP_NOT_FOUND;
+    for (size_t at = from, bytes; at < end && status == FSDP_OK; at += bytes) {
+        bytes = FSDP__MIN(end - at, PIECE);
+        status = map_piece(device, r, at, bytes);
+    }
+    if (status != FSDP_OK)
+        unmap(device, r, before, r->count);
+    return status;
+}
+
+static void range_free(const fsdp_device *device, range *r)
+{
+    unmap(device, r, 0, r->count);
+    if (r->start)
+        DRIVER_GIVE_BACK(device, cuMemAddressFree, r->start, r->bytes);
+    fsdp__free(r->pieces);
+    fsdp__free(r);
+}
+
+static fsdp_status range_create(const fsdp_device *device, size_t bytes, range **out)
+{
+    range *r;
+    fsdp_status status;
+
+    if (bytes > range_bytes(device))
+        return FSDP_FAIL(FSDP_NO_MEMORY, "%s has not so much memory", device->name);
+    r = fsdp__calloc(1, sizeof *r);
+    if (!r)
+        return FSDP_NO_MEMORY;
+    r->bytes = range_bytes(device);
+    status = DRIVER_CALL(device, cuMemAddressReserve, &r->start, r->bytes, 0, 0, 0);
+    if (status == FSDP_OK)
+        status = map(device, r, 0, bytes);
+    if (status != FSDP_OK) {
+        range_free(device, r);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    *out = r;
+    return FSDP_OK;
+}
+
+/* Returns the link to the range of a segment. */
+static range **range_at(fsdp__cuda_state *state, const void *segment)
+{
+    range **link = &state->ranges;
+
+    while (*link && (*link)->start != (CUdeviceptr)(uintptr_t)segment)
+        link = &(*link)->next;
+    return link;
+}
 
 /* ---- segments ---- */
 
 fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **out)
 {
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    range *r = NULL;
+
     FSDP_TRY(fsdp__cuda_use(device));
-    FSDP__CUDA_TRY(device, cudaMalloc(out, bytes));
+    if (!device->grows) {
+        FSDP__CUDA_TRY(device, cudaMalloc(out, bytes));
+        return FSDP_OK;
+    }
+    FSDP_TRY(range_create(device, bytes, &r));
+    pthread_mutex_lock(&state->mutex);
+    r->next = state->ranges;
+    state->ranges = r;
+    pthread_mutex_unlock(&state->mutex);
+    *out = (void *)(uintptr_t)r->start;
     return FSDP_OK;
 }
 
-/* Frees a segment; CUDA waits until the device has done all that may still use it. */
+fsdp_status fsdp__cuda_segment_grow(fsdp_device *device, void *segment, size_t bytes, size_t more)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__cuda_use(device));
+    pthread_mutex_lock(&state->mutex);
+    status = map(device, *range_at(state, segment), bytes, bytes + more);
+    pthread_mutex_unlock(&state->mutex);
+    return status;
+}
+
+void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t *from, size_t *end)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    int64_t first = 0, last;
+    range *r;
+
+    (void)fsdp__cuda_use(device);
+    FSDP__CUDA_GIVE_BACK(device, cudaDeviceSynchronize()); /* work that was issued may still use it */
+    pthread_mutex_lock(&state->mutex);
+    r = *range_at(state, segment);
+    while (first < r->count && r->pieces[first].offset < *from)
+        first++;
+    for (last = first; last < r->count && r->pieces[last].offset + r->pieces[last].bytes <= *end; last++)
+        continue;
+    *from = first < last ? r->pieces[first].offset : *end;
+    *end = first < last ? r->pieces[last - 1].offset + r->pieces[last - 1].bytes : *end;
+    unmap(device, r, first, last);
+    pthread_mutex_unlock(&state->mutex);
+}
+
+/* Frees a segment, when the device has done all that may still use it: cudaFree waits for that by itself. */
 void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    range **link, *found;
+
     (void)bytes;
     (void)fsdp__cuda_use(device);
-    FSDP__CUDA_GIVE_BACK(device, cudaFree(segment));
+    pthread_mutex_lock(&state->mutex);
+    link = range_at(state, segment);
+    found = *link;
+    if (found)
+        *link = found->next;
+    pthread_mutex_unlock(&state->mutex);
+    if (!found) {
+        FSDP__CUDA_GIVE_BACK(device, cudaFree(segment));
+        return;
+    }
+    FSDP__CUDA_GIVE_BACK(device, cudaDeviceSynchronize());
+    range_free(device, found);
 }
 
 /* ---- scratch ---- */
@@ -26,10 +275,11 @@ fsdp_status fsdp__cuda_scratch_alloc(fsdp_stream *stream, size_t bytes, void **o
 {
     fsdp_device *device = stream->device;
 
-    if (!fsdp__cuda_state_of(device)->pools)
-        return fsdp__cuda_segment_alloc(device, bytes, out);
     FSDP_TRY(fsdp__cuda_use(device));
-    FSDP__CUDA_TRY(device, cudaMallocAsync(out, bytes, fsdp__cuda_native(stream)));
+    if (!fsdp__cuda_state_of(device)->pools)
+        FSDP__CUDA_TRY(device, cudaMalloc(out, bytes));
+    else
+        FSDP__CUDA_TRY(device, cudaMallocAsync(out, bytes, fsdp__cuda_native(stream)));
     return FSDP_OK;
 }
 

@@ -8,6 +8,7 @@
  *   FSDP_FAKECUDA_DRIVER=13000               the driver's version; 0: there is none
  *   FSDP_FAKECUDA_CAPABILITY=90              the compute capability, ten times
  *   FSDP_FAKECUDA_MEMORY=N                   bytes of each device
+ *   FSDP_FAKECUDA_MAPPING=0                  the driver cannot map memory
  *   FSDP_FAKECUDA_FAIL=call:n:error[:lost]   fail_call below, for programs
  *   FSDP_SIM_SEED=1                          decides where streams pause */
 #ifndef TESTS_FAKECUDA_CONTROL_H
@@ -29,6 +30,15 @@
     X(cudaDeviceSynchronize)                \
     X(cudaMalloc)                           \
     X(cudaFree)                             \
+    X(cudaGetDriverEntryPointByVersion)     \
+    X(cuMemGetAllocationGranularity)        \
+    X(cuMemAddressReserve)                  \
+    X(cuMemAddressFree)                     \
+    X(cuMemCreate)                          \
+    X(cuMemRelease)                         \
+    X(cuMemMap)                             \
+    X(cuMemUnmap)                           \
+    X(cuMemSetAccess)                       \
     X(cudaMallocAsync)                      \
     X(cudaFreeAsync)                        \
     X(cudaHostAlloc)                        \

@@ -47,6 +47,7 @@ size_t fake_capacity(int device);
 /* ---- fake_memory.c ---- */
 
 typedef enum fake_kind {
+    FAKE_DEVICE_RANGE, /* cuMemAddressReserve */
     FAKE_DEVICE_MEMORY,
     FAKE_DEVICE_MEMORY_OF_STREAM, /* cudaMallocAsync */
     FAKE_HOST_MEMORY,
@@ -66,7 +67,7 @@ typedef struct fake_place {
 fake_place fake_find(const void *pointer, size_t bytes);
 /* Forgets all memory, as where a process ends. */
 void fake_forget_memory(void);
-/* Returns how many ranges there are. */
+/* Returns how many ranges there are, and how much memory to be mapped. */
 long fake_ranges(void);
 size_t fake_used(int device);
 /* Returns the most that was used since the last call. */

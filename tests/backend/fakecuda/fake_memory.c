@@ -4,6 +4,7 @@
  * Device memory is a file in memory that is mapped twice. The addresses that are handed out can never be read or
  * written, so whoever follows one on the host stops there and then. Copies use the second mapping, and so do kernels:
  * fake_kernels.c moves their arguments there. Fresh memory is all ones: NaNs, for who reads before he writes. */
+#include <cuda.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,19 +14,36 @@
 
 enum {
     PAGE = 4096,
+    GRANULE = 2 << 20,    /* of mapped memory */
     POISON_MOST = 8 << 20 /* bytes at the start, so that large memory that nobody uses takes no pages */
 };
+
+/* What cuMemCreate makes. */
+typedef struct physical {
+    size_t bytes;
+    int device, file, uses; /* `uses`: by the caller, and by where it is mapped */
+} physical;
+
+/* Memory that is mapped into a range of addresses. */
+typedef struct part {
+    struct part *next;
+    size_t offset, bytes;
+    physical *memory;
+} part;
 
 typedef struct range {
     struct range *next;
     unsigned char *address, *mapped; /* equal for memory of the host */
-    size_t bytes;
+    size_t bytes;                    /* of a range of addresses: to the end of its last part */
     fake_kind kind;
     int device;
+    size_t reserved; /* of a range of addresses */
+    part *parts;
 } range;
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static range *ranges; /* guarded by the lock */
+static atomic_long physicals;
 static _Atomic size_t used[FAKE_DEVICES], peak[FAKE_DEVICES];
 
 static bool holds(const unsigned char *start, size_t bytes, const void *pointer)
@@ -55,7 +73,7 @@ fake_place fake_find(const void *pointer, size_t bytes)
 
 long fake_ranges(void)
 {
-    long count = 0;
+    long count = physicals;
 
     pthread_rwlock_rdlock(&lock);
     for (const range *r = ranges; r; r = r->next)
@@ -221,6 +239,225 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
     return begun;
 }
 
+/* ---- memory that is mapped ---- */
+
+#define DRIVER_BEGIN(call)                           \
+    do {                                             \
+        cudaError_t begun = fake_begin(FAKE_##call); \
+                                                     \
+        if (begun != cudaSuccess)                    \
+            return (CUresult)begun;                  \
+    } while (0)
+
+static void drop(physical *m)
+{
+    if (--m->uses > 0)
+        return;
+    (void)close(m->file);
+    atomic_fetch_sub(&used[m->device], m->bytes);
+    atomic_fetch_sub(&physicals, 1);
+    free(m);
+}
+
+/* Maps a file, or nothing, at both addresses of a place in a range. */
+static bool map_at(const range *r, size_t offset, size_t bytes, int file)
+{
+    int flags = MAP_FIXED | MAP_NORESERVE | (file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+
+    return mmap(r->address + offset, bytes, PROT_NONE, flags, file, 0) != MAP_FAILED &&
+           mmap(r->mapped + offset, bytes, PROT_NONE, flags, file, 0) != MAP_FAILED;
+}
+
+/* Finds the range that has [start, start + bytes) among its addresses. Call it under the lock. */
+static range *range_of(CUdeviceptr start, size_t bytes)
+{
+    for (range *r = ranges; r; r = r->next)
+        if (r->kind == FAKE_DEVICE_RANGE && start >= (uintptr_t)r->address &&
+            start + bytes <= (uintptr_t)r->address + r->reserved)
+            return r;
+    return NULL;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags option)
+{
+    DRIVER_BEGIN(cuMemGetAllocationGranularity);
+    (void)prop, (void)option;
+    *out = GRANULE;
+    return getenv("FSDP_FAKECUDA_MAPPING") && strcmp(getenv("FSDP_FAKECUDA_MAPPING"), "0") == 0
+               ? CUDA_ERROR_NOT_SUPPORTED
+               : CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr at, unsigned long long flags)
+{
+    unsigned char *address, *mapped;
+
+    DRIVER_BEGIN(cuMemAddressReserve);
+    if (bytes == 0 || bytes % GRANULE != 0 || alignment != 0 || at != 0 || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    mapped = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED || mapped == MAP_FAILED || add(address, mapped, 0, FAKE_DEVICE_RANGE, -1) != cudaSuccess)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_rwlock_wrlock(&lock);
+    for (range *r = ranges; r; r = r->next)
+        if (r->address == address)
+            r->reserved = bytes;
+    pthread_rwlock_unlock(&lock);
+    *out = (uintptr_t)address;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr start, size_t bytes)
+{
+    cudaError_t begun = fake_begin(FAKE_cuMemAddressFree);
+    bool whole;
+    range r;
+
+    pthread_rwlock_rdlock(&lock);
+    whole = range_of(start, bytes) && range_of(start, bytes)->reserved == bytes && !range_of(start, bytes)->parts;
+    pthread_rwlock_unlock(&lock);
+    if (!whole || !take((void *)(uintptr_t)start, FAKE_DEVICE_RANGE, &r))
+        return CUDA_ERROR_INVALID_VALUE;
+    (void)munmap(r.address, r.reserved);
+    (void)munmap(r.mapped, r.reserved);
+    return (CUresult)begun;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop,
+                     unsigned long long flags)
+{
+    int device = prop->location.id;
+    physical *m;
+
+    DRIVER_BEGIN(cuMemCreate);
+    if (bytes == 0 || bytes % GRANULE != 0 || flags != 0 || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 || device >= FAKE_DEVICES)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!count(device, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    m = malloc(sizeof *m);
+    if (m)
+        *m = (physical){.bytes = bytes, .device = device, .uses = 1, .file = memfd_create("fakecuda", MFD_CLOEXEC)};
+    if (!m || m->file < 0 || ftruncate(m->file, (off_t)bytes) != 0)
+        abort();
+    atomic_fetch_add(&physicals, 1);
+    *out = (uintptr_t)m;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    cudaError_t begun = fake_begin(FAKE_cuMemRelease);
+
+    drop((physical *)(uintptr_t)handle);
+    return (CUresult)begun;
+}
+
+CUresult cuMemMap(CUdeviceptr start, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags)
+{
+    physical *m = (physical *)(uintptr_t)handle;
+    part *made = malloc(sizeof *made);
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    cudaError_t begun = fake_begin(FAKE_cuMemMap);
+    range *r;
+
+    pthread_rwlock_wrlock(&lock);
+    r = range_of(start, bytes);
+    if (made && r && begun == cudaSuccess && bytes == m->bytes && offset == 0 && flags == 0) {
+        *made = (part){r->parts, start - (uintptr_t)r->address, bytes, m};
+        result = CUDA_SUCCESS;
+        for (const part *p = r->parts; p; p = p->next)
+            if (p->offset < made->offset + bytes && made->offset < p->offset + p->bytes)
+                result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result == CUDA_SUCCESS && map_at(r, made->offset, bytes, m->file)) {
+        r->parts = made;
+        r->device = m->device;
+        r->bytes = made->offset + bytes > r->bytes ? made->offset + bytes : r->bytes;
+        m->uses++;
+        made = NULL;
+    }
+    pthread_rwlock_unlock(&lock);
+    free(made);
+    return begun == cudaSuccess ? result : (CUresult)begun;
+}
+
+/* What still uses it stops there and then. */
+CUresult cuMemUnmap(CUdeviceptr start, size_t bytes)
+{
+    cudaError_t begun = fake_begin(FAKE_cuMemUnmap);
+    part **link = NULL, *found = NULL;
+    range *r;
+
+    pthread_rwlock_wrlock(&lock);
+    r = range_of(start, bytes);
+    for (link = r ? &r->parts : NULL; link && *link && !found;)
+        if ((uintptr_t)r->address + (*link)->offset == start && (*link)->bytes == bytes)
+            found = *link;
+        else
+            link = &(*link)->next;
+    if (found) {
+        *link = found->next;
+        (void)map_at(r, found->offset, bytes, -1);
+        drop(found->memory);
+    }
+    pthread_rwlock_unlock(&lock);
+    free(found);
+    return !found ? CUDA_ERROR_INVALID_VALUE : (CUresult)begun;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *desc, size_t descs)
+{
+    unsigned char *mapped = NULL;
+    range *r;
+
+    DRIVER_BEGIN(cuMemSetAccess);
+    pthread_rwlock_rdlock(&lock);
+    r = range_of(start, bytes);
+    for (const part *p = r ? r->parts : NULL; p; p = p->next)
+        if ((uintptr_t)r->address + p->offset == start && p->bytes == bytes)
+            mapped = r->mapped + p->offset;
+    pthread_rwlock_unlock(&lock);
+    if (!mapped || descs != 1 || desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (mprotect(mapped, bytes, PROT_READ | PROT_WRITE) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memset(mapped, 0xff, bytes < POISON_MOST ? bytes : POISON_MOST);
+    return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version, unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *result)
+{
+#define ENTRY(name)                    \
+    {                                  \
+#name, (void *)(uintptr_t)name \
+    }
+    const struct {
+        const char *name;
+        void *function;
+    } entries[] = {ENTRY(cuMemGetAllocationGranularity),
+                   ENTRY(cuMemAddressReserve),
+                   ENTRY(cuMemAddressFree),
+                   ENTRY(cuMemCreate),
+                   ENTRY(cuMemRelease),
+                   ENTRY(cuMemMap),
+                   ENTRY(cuMemUnmap),
+                   ENTRY(cuMemSetAccess)};
+
+    FAKE_BEGIN(cudaGetDriverEntryPointByVersion);
+    (void)version, (void)flags;
+    *out = NULL;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+        if (strcmp(entries[i].name, symbol) == 0)
+            *out = entries[i].function;
+    *result = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
 /* ---- memory of the host ---- */
 
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
@@ -308,7 +545,15 @@ void fake_forget_memory(void)
         range r = *ranges;
 
         (void)take(r.address, r.kind, &r);
-        if (r.kind <= FAKE_DEVICE_MEMORY_OF_STREAM)
+        for (part *p = r.parts, *next; p; p = next) {
+            next = p->next;
+            drop(p->memory);
+            free(p);
+        }
+        if (r.kind == FAKE_DEVICE_RANGE) {
+            (void)munmap(r.address, r.reserved);
+            (void)munmap(r.mapped, r.reserved);
+        } else if (r.kind <= FAKE_DEVICE_MEMORY_OF_STREAM)
             unmap(&r);
         else if (r.kind == FAKE_HOST_MEMORY)
             free(r.address);

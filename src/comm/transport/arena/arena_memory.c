@@ -89,7 +89,8 @@ static void heap_give(void *arg, void *segment, size_t bytes)
 fsdp_status fsdp__arena_memory_open(fsdp__arena_view *view)
 {
     heap_source *heap = fsdp__calloc(1, sizeof *heap);
-    fsdp__segment_source source = {"shared memory", true, heap_take, heap_give, heap};
+    fsdp__segment_source source = {
+        .name = "shared memory", .has_bytes = true, .alloc = heap_take, .free = heap_give, .arg = heap};
 
     if (!heap)
         return FSDP_NO_MEMORY;

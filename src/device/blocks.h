@@ -1,0 +1,72 @@
+/* blocks.h - the blocks of an allocator's segments, and where they are found: those that are free by their size, those
+ * that live by their address. For allocator.c, under its mutex. */
+#ifndef DEVICE_BLOCKS_H
+#define DEVICE_BLOCKS_H
+
+#include "fsdp/device.h"
+
+#define FSDP__BLOCK_ALIGNMENT ((size_t)64)
+
+typedef enum fsdp__pool {
+    FSDP__POOL_SMALL,
+    FSDP__POOL_LARGE
+} fsdp__pool;
+
+typedef struct fsdp__segment fsdp__segment;
+
+typedef struct fsdp__block {
+    fsdp__segment *segment;
+    struct fsdp__block *before, *after; /* neighbours in the segment; `after` links unused block records */
+    size_t offset, bytes;
+    fsdp_memory_kind kind; /* of a live block */
+    bool live;
+    bool gone; /* its memory was given back: nobody may use its addresses any more */
+} fsdp__block;
+
+/* A chain of blocks in the order of their addresses. */
+struct fsdp__segment {
+    fsdp__segment *next;
+    unsigned char *data;
+    size_t bytes;
+    uint64_t index; /* order of creation */
+    fsdp__pool pool;
+    fsdp__block *first;
+};
+
+typedef struct fsdp__blocks {
+    struct fsdp__block_chunk *chunks; /* all block records */
+    fsdp__block *unused;              /* those that describe no block now */
+    int64_t unused_count;
+
+    fsdp__block **free_blocks; /* sorted: see blocks.c */
+    int64_t free_count, free_capacity;
+
+    fsdp__block **live; /* open addressing; capacity is a power of two */
+    size_t live_count, live_capacity;
+} fsdp__blocks;
+
+static inline void *fsdp__block_address(const fsdp__block *block)
+{
+    return block->segment->data + block->offset;
+}
+
+/* Makes room for what one request can add: two records, two free blocks, one live block. So nothing after it can fail,
+ * and giving a block back cannot. */
+fsdp_status fsdp__blocks_reserve(fsdp__blocks *all);
+void fsdp__blocks_release(fsdp__blocks *all);
+
+/* Take a record of zeros, and give one back. */
+fsdp__block *fsdp__block_take(fsdp__blocks *all);
+void fsdp__block_give(fsdp__blocks *all, fsdp__block *block);
+
+void fsdp__blocks_free_insert(fsdp__blocks *all, fsdp__block *block);
+void fsdp__blocks_free_remove(fsdp__blocks *all, const fsdp__block *block);
+/* Returns the smallest free block of the pool that has so many bytes, the oldest of these; NULL: none has. */
+fsdp__block *fsdp__blocks_best_fit(const fsdp__blocks *all, fsdp__pool pool, size_t bytes);
+
+void fsdp__blocks_live_insert(fsdp__blocks *all, fsdp__block *block);
+/* Return the live block that begins at the pointer, or NULL; and take it out. */
+fsdp__block *fsdp__blocks_live_at(const fsdp__blocks *all, const void *pointer);
+fsdp__block *fsdp__blocks_live_remove(fsdp__blocks *all, const void *pointer);
+
+#endif
