@@ -37,6 +37,8 @@ LISTED = {
     "tools/story.sh": "needs PyTorch",
     "make format": "changes the sources",
     "tests/tools/docs.py . build --write": "is this test",
+    "tools/gpu_pack.sh": "needs nvcc",
+    "tools/gpu_check.sh [STAGE ..]": "needs a GPU",
     "tools/fuzz.sh build-fuzz 60": "minutes; make test-long runs it, for hours",
     ".ci/run": "is what runs this test",
     "ctest --test-dir build -R test_shard_parity": "is a test itself",
