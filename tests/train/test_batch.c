@@ -1,6 +1,10 @@
-/* A user's data, from files to a model that learns it on several ranks. */
+/* A user's data, from files to a model that learns it on several ranks, and to a GPU. */
+#ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
+#endif
 #include "fsdp/train.h"
 #include "support/ranks.h"
+#include "train/story.h"
 
 enum {
     ITEMS = 23,
@@ -135,3 +139,49 @@ TEST(a_field_that_is_none_is_refused)
     CHECK_NULL(fsdp_batch_tensor(test_device(context), NULL, 0));
     fsdp_context_free(context);
 }
+
+#ifdef FSDP_HAVE_FAKECUDA
+/* What a run copies between the host and a GPU that is not there (tests/backend/fakecuda): all of it through memory
+ * that the device reaches. Returns how often. */
+static fakecuda_copies copies_of(story *s, int world)
+{
+    fakecuda_copies pageable, pinned;
+
+    (void)fakecuda.copies(false);
+    (void)fakecuda.copies(true);
+    story_go(s, world);
+    pageable = fakecuda.copies(false);
+    pinned = fakecuda.copies(true);
+    CHECK_EQ(pageable.to_device, 0);
+    CHECK_EQ(pageable.to_host, 0);
+    return pinned;
+}
+
+STORY_TEST(batches_checkpoints_and_exports_of_a_gpu_go_through_pinned_memory)
+{
+    story *s = *state;
+
+    story_set(s, "training.device", "cuda");
+    story_set(s, "training.global_batch_size", "4");
+    story_set(s, "export.overwrite", "true");
+    for (int world = 1; world <= 2; world++) {
+        fakecuda_copies trained, saved, resumed;
+
+        story_set(s, "checkpoint.folder", "");
+        story_set(s, "export.path", "");
+        story_set(s, "training.steps", "2");
+        trained = copies_of(s, world);
+        CHECK(trained.to_device >= 2 * 4 * 2); /* the inputs and targets of each sequence */
+        story_set(s, "checkpoint.folder", s->folder);
+        story_set(s, "checkpoint.async_mode", world == 1 ? "disabled" : "async");
+        story_set(s, "export.path", s->model);
+        saved = copies_of(s, world);
+        CHECK(saved.to_host > trained.to_host);
+        story_set(s, "training.steps", "3");
+        resumed = copies_of(s, world);
+        CHECK_EQ(s->resumed_step, 2);
+        CHECK(resumed.to_device > 4 * 2);
+        test_remove_tree(s->folder);
+    }
+}
+#endif

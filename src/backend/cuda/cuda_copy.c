@@ -200,7 +200,7 @@ fsdp_status fsdp__cuda_copy_to_host(fsdp_stream *stream, void *host, const void 
 static fsdp_status run(fsdp_stream *stream, const transfer *t)
 {
     FSDP_TRY(issue(stream, t));
-    FSDP_TRY(fsdp__cuda_stream_settle(stream));
+    FSDP__CUDA_TRY(stream->device, cudaStreamSynchronize(fsdp__cuda_native(stream)));
     return FSDP_OK;
 }
 
