@@ -201,8 +201,8 @@ static fsdp_status read_name(reader *r, const char *section, char *name, size_t 
 {
     stand_at(r, r->event.start_mark);
     if (r->event.type != YAML_SCALAR_EVENT)
-        return FSDP_FAIL(FSDP_FORMAT, "%s%sexpected a name, not %s", section ? section : "",
-                         section ? ": " : "", kind(r));
+        return FSDP_FAIL(FSDP_FORMAT, "%s%sexpected a name, not %s", section ? section : "", section ? ": " : "",
+                         kind(r));
     if (r->event.data.scalar.length >= name_bytes || strlen(scalar(r)) != r->event.data.scalar.length)
         return FSDP_FAIL(FSDP_FORMAT, "%s%s'%.*s...' is not the name of a key or a section", section ? section : "",
                          section ? ": " : "", SHOWN_BYTES, scalar(r));

@@ -167,7 +167,7 @@ TEST_WITH(impossible_content_is_refused, setup, teardown)
     }
     two[0] = two[1] = (fsdp_checkpoint_section){.name = "model", .state = empty};
     CHECK_ERROR(fsdp_checkpoint_save(folder, &(fsdp_checkpoint_content){.sections = two, .section_count = 2}, world),
-                FSDP_INVALID, "two sections 'model'");
+                FSDP_INVALID, "two sections called 'model'");
     CHECK_ERROR(fsdp_checkpoint_save(folder, NULL, world), FSDP_INVALID, "content is required");
     CHECK_ERROR(fsdp_checkpoint_save(NULL, NULL, world), FSDP_INVALID, "folder, group");
     fsdp_state_dict_free(empty);

@@ -170,7 +170,7 @@ TEST_WITH(a_lock_of_another_stalls_nobody, other_setup, other_teardown)
     CHECK_ERROR(get(&c, &tokens), FSDP_IO, ".lock': Too many levels of symbolic links");
     CHECK_EQ(unlink(lock), 0);
     CHECK_EQ(mkfifo(lock, 0666), 0);
-    CHECK_ERROR(get(&c, &tokens), FSDP_INVALID, ".lock' is user 0's");
+    CHECK_ERROR(get(&c, &tokens), FSDP_INVALID, ".lock' belongs to user 0");
     CHECK_EQ(unlink(lock), 0);
     CHECK_OK(get(&c, &tokens));
     CHECK(tokens.made && !strstr(tokens.path, "-user-"));

@@ -380,7 +380,7 @@ static const odd_model odd_models[] = {
     {.ask = ask_layers, .part = "and 6 more: config.json says num_hidden_layers 16384, but there are 3 layers"},
     {.ask = ask_fewer_layers,
      .part = "and 6 more belong to no parameter of the model: config.json says "
-             "num_hidden_layers 2, and there are 3 layers"},
+             "num_hidden_layers 2, but there are 3 layers"},
     {.ask = ask_size,
      .part = "mlp.gate_proj.weight' has shape (172, 64), but the model's has (344, 64), and 8 more have other shapes: "
              "config.json is that of a model with other sizes"},
@@ -392,7 +392,7 @@ static const odd_model odd_models[] = {
     {.without = "model.norm.weight",
      .extra = "model.norm.weight",
      .dtype = "F8_E4M3",
-     .part = "tensor 'model.norm.weight' is F8_E4M3: float32, bfloat16 or float16 is needed; quantized"},
+     .part = "tensor 'model.norm.weight' is F8_E4M3, but float32, bfloat16 or float16 is needed; quantized"},
     {.extra = "model.layers.0.mlp.up_proj.lora_A.weight", .part = "weights of an adapter (LoRA): merge it into"},
     {.prefix = "module.", .part = "begin with what a wrapper puts before them"},
     {.prefix = "_orig_mod.", .part = "what torch.compile puts before them"},

@@ -323,12 +323,10 @@ TEST_WITH(a_model_does_not_take_the_name_of_a_checkpoint, setup, teardown)
     CHECK_OK(fsdp_train_config_set(config, "checkpoint.folder", "folders"));
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         CHECK_OK(fsdp_train_config_set(config, "export.path", steps[i]));
-        CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID,
-                    "is named like a checkpoint, in checkpoint.fold");
+        CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "is named like a checkpoint, in checkpoint.fold");
         CHECK_OK(fsdp_train_config_set(config, "export.path", "elsewhere"));
         CHECK_OK(fsdp_train_config_set(config, "export.fallback_path", steps[i]));
-        CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID,
-                    "is named like a checkpoint, in checkpoint.fold");
+        CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "is named like a checkpoint, in checkpoint.fold");
         CHECK_OK(fsdp_train_config_set(config, "export.fallback_path", ""));
     }
     CHECK_OK(fsdp_train_config_set(config, "export.path", "folders/step-model"));

@@ -2,7 +2,7 @@
  *
  * Ranks count themselves in; the last one advances the generation, and the others wait for that: with a short spin when
  * every rank has a core, otherwise yielding for some microseconds, and then asleep in the kernel. A rank that sleeps
- * looks now and then whether those it waits for still live (gone.h) and will come (watchdog.h). */
+ * looks now and then whether those it waits for still live (verdict.h) and will come (watchdog.h). */
 #include "comm/transport/arena/rendezvous.h"
 
 #include <sched.h>
