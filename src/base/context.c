@@ -143,16 +143,6 @@ void fsdp__context_set_threads(fsdp_context *context, int threads)
     context->options.threads = threads;
 }
 
-void fsdp__context_set_machines(fsdp_context *context, int machines)
-{
-    fsdp_context_options *o = &context->options;
-
-    o->machines = machines;
-    o->local_world_size = o->world_size / machines;
-    o->local_rank = o->rank % o->local_world_size;
-    o->machine = o->rank / o->local_world_size;
-}
-
 void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot)
 {
     return context->slots[slot].state;

@@ -15,7 +15,6 @@ typedef enum fsdp__slot {
     FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
     FSDP__SLOT_MODULES,  /* nn/: the modules there are, and which one is being called */
     FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */
-    FSDP__SLOT_LAUNCH,   /* launch/ */
     FSDP__SLOT_SHARD,    /* shard/: the default mesh, and counters for all roots */
     FSDP__SLOT_WRAP,     /* shard/: the scope of fsdp_wrap */
     FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes. Freed first: its tensors may hold any of the above */
@@ -24,8 +23,6 @@ typedef enum fsdp__slot {
 
 /* Sets the number of compute threads. Call it before anything computes. */
 void fsdp__context_set_threads(fsdp_context *context, int threads);
-/* Makes the context behave as if the world were spread over `machines` machines, of equal size and in rank order. */
-void fsdp__context_set_machines(fsdp_context *context, int machines);
 void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot); /* NULL when nothing is attached */
 /* Returns what is attached to the slot. If nothing is, attaches `bytes` of zeros with `free_state` and returns them.
  * NULL when out of memory. */

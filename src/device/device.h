@@ -141,9 +141,6 @@ fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, co
  * with the work before the event, so the failure of a stream that others wait for reaches whoever synchronizes with
  * them. */
 fsdp_status fsdp__stream_check(fsdp_stream *stream);
-/* Gives the device's own stream a thread, so that the device runs behind the host: for tests of overlap. Call it before
- * anything has kept the stream. */
-fsdp_status fsdp__device_run_on_worker(fsdp_device *device);
 fsdp_device *fsdp__stream_device(const fsdp_stream *stream);
 bool fsdp__stream_is_inline(const fsdp_stream *stream);
 

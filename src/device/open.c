@@ -266,17 +266,3 @@ fsdp_stream *fsdp__host_stream(fsdp_context *context)
 
     return cpu ? cpu->stream : NULL;
 }
-
-fsdp_status fsdp__device_run_on_worker(fsdp_device *device)
-{
-    fsdp_stream *stream = NULL;
-
-    if (!fsdp__stream_is_inline(device->stream))
-        return FSDP_OK;
-    FSDP_TRY(fsdp_stream_synchronize(device->stream));
-    FSDP_TRY(fsdp_stream_create(device, FSDP_STREAM_WORKER, &stream));
-    fsdp_stream_free(device->stream);
-    device->stream = stream;
-    fsdp__allocator_runs_behind(device->allocator);
-    return FSDP_OK;
-}

@@ -79,14 +79,6 @@ fsdp_status fsdp__archive_open(const char *path, fsdp__archive **out)
     return open_source(path, source, &error, out);
 }
 
-fsdp_status fsdp__archive_open_bytes(const char *path, const void *data, size_t bytes, fsdp__archive **out)
-{
-    zip_error_t error;
-
-    zip_error_init(&error);
-    return open_source(path, zip_source_buffer_create(data, bytes, 0, &error), &error, out);
-}
-
 static void close_member(fsdp__archive *archive)
 {
     if (archive->member)

@@ -8,8 +8,6 @@ typedef struct fsdp__archive fsdp__archive;
 
 /* Opens an archive that is a regular file. */
 fsdp_status fsdp__archive_open(const char *path, fsdp__archive **out);
-/* Opens an archive in memory, which the caller keeps; `path` is for messages. */
-fsdp_status fsdp__archive_open_bytes(const char *path, const void *data, size_t bytes, fsdp__archive **out);
 void fsdp__archive_close(fsdp__archive *archive); /* NULL is allowed */
 
 int64_t fsdp__archive_count(const fsdp__archive *archive);

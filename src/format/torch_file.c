@@ -385,15 +385,6 @@ fsdp_status fsdp__torch_file_open(const char *path, fsdp__torch_file **out)
     return open_archive(path, archive, out);
 }
 
-fsdp_status fsdp__torch_file_open_bytes(const char *path, const void *data, size_t bytes, fsdp__torch_file **out)
-{
-    fsdp__archive *archive = NULL;
-
-    FSDP_TRY(check_magic(path, data, bytes));
-    FSDP_TRY(fsdp__archive_open_bytes(path, data, bytes, &archive));
-    return open_archive(path, archive, out);
-}
-
 void fsdp__torch_file_close(fsdp__torch_file *file)
 {
     if (!file)

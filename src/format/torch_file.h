@@ -27,8 +27,6 @@ typedef struct fsdp__torch_tensor {
 
 /* Opens a file and checks every tensor: its view lies in its storage, and that has as many bytes as the pickle says. */
 fsdp_status fsdp__torch_file_open(const char *path, fsdp__torch_file **out);
-/* Does the same with bytes in memory, which the caller keeps. */
-fsdp_status fsdp__torch_file_open_bytes(const char *path, const void *data, size_t bytes, fsdp__torch_file **out);
 void fsdp__torch_file_close(fsdp__torch_file *file); /* NULL is allowed */
 
 int64_t fsdp__torch_file_count(const fsdp__torch_file *file);

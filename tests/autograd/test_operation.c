@@ -15,7 +15,7 @@ static fsdp_context *begin(bool behind)
     fsdp_context *context = test_context();
 
     if (behind && test_on_cpu())
-        CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+        test_run_behind(test_device(context));
     CHECK_OK(fsdp_scope_begin(context));
     return context;
 }

@@ -136,7 +136,7 @@ TEST(slots_are_freed_in_reverse_order)
     fsdp__context_attach(context, FSDP__SLOT_COMM, comm, note_free);
     fsdp__context_attach(context, FSDP__SLOT_DEVICES, cpu, note_free);
     fsdp__context_attach(context, FSDP__SLOT_SCOPE, scope, note_free);
-    fsdp__context_attach(context, FSDP__SLOT_LAUNCH, cpu, NULL);
+    fsdp__context_attach(context, FSDP__SLOT_SHARD, cpu, NULL);
     CHECK(fsdp__context_get(context, FSDP__SLOT_SCOPE) == scope);
     fsdp_context_free(context);
     CHECK_STRING(freed, "smc");

@@ -245,7 +245,7 @@ TEST(memory_goes_back_in_the_order_of_the_device)
         float *block, *again;
 
         (void)state;
-        CHECK_OK(fsdp__device_run_on_worker(b.device));
+        test_run_behind(b.device);
         own = fsdp_device_stream(b.device);
         for (int i = 0; i < 20; i++) {
             CHECK_OK(fsdp__device_alloc(b.device, BYTES, FSDP_MEMORY_GRADIENT, (void **)&block));

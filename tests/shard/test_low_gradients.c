@@ -90,7 +90,7 @@ static void rest(fsdp_context *context, void *arg)
 
     fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL); /* a world of one is NO_SHARD */
     if (t->behind)
-        CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+        test_run_behind(test_device(context));
     kept = wrapped(context, t, true);
     ever = wrapped(context, t, false);
     backward(kept, 0);

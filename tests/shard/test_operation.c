@@ -218,7 +218,7 @@ static void through_every_door(fsdp_context *context, void *arg)
     float *composed, *first[2] = {NULL, NULL};
 
     if (*(const bool *)arg && test_on_cpu())
-        CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+        test_run_behind(test_device(context));
     composed = train(context, &plain, true, &count);
     for (int i = 0; i < DOORS; i++) {
         const door *d = &doors[i];

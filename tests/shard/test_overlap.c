@@ -74,7 +74,7 @@ static void check_overlap(fsdp_context *context, void *arg)
     fsdp_tensor *x, *targets, *logits;
     fsdp_module *module;
 
-    CHECK_OK(fsdp__device_run_on_worker(device));
+    test_run_behind(device);
     module = create(context, arg);
     CHECK_OK(fsdp_scope_begin(context));
     net_batch(context, 0, 0, 3, &x, &targets);
@@ -124,7 +124,7 @@ static void measure(fsdp_context *context, void *arg)
     bound all = *(bound *)arg, *b = &all;
 
     if (b->behind)
-        CHECK_OK(fsdp__device_run_on_worker(device));
+        test_run_behind(device);
     module = create(context, &options);
     for (int step = 0; step < 3; step++) {
         fsdp_device_reset_peak(device);
@@ -193,7 +193,7 @@ static void leave_off(fsdp_context *context, void *arg)
     fsdp_module *module;
     fsdp_tensor *x, *targets;
 
-    CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+    test_run_behind(test_device(context));
     module = create(context, &options);
     for (int way = 0; way < 5; way++) {
         CHECK_OK(fsdp_scope_begin(context));

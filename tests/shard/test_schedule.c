@@ -449,7 +449,7 @@ static void gather_before_the_gate(fsdp_context *context, void *arg)
     fsdp_module *module;
     fsdp_event *event;
 
-    CHECK_OK(fsdp__device_run_on_worker(device));
+    test_run_behind(device);
     module = net_sharded(context, 1, arg);
     CHECK_OK(fsdp_event_create(device, &event));
     net_forward_backward(module, 0, 0, 1);

@@ -66,7 +66,7 @@ static void play(fsdp_context *context, void *arg)
     if (plan->fsdp1 || (plan->second && plan->second->fsdp1)) /* it tells of each unit that is whole anyway */
         fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
     if (run->residence && run->residence->behind)
-        CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+        test_run_behind(test_device(context));
     if (run->residence)
         hold_up(context, run);
     if ((plan->grid || plan->replicas > 1) && run->residence)

@@ -40,6 +40,19 @@ void test_need_gpu(void)
     skip();
 }
 
+void test_run_behind(fsdp_device *device)
+{
+    fsdp_stream *stream = NULL;
+
+    if (!fsdp__stream_is_inline(device->stream))
+        return;
+    CHECK_OK(fsdp_stream_synchronize(device->stream));
+    CHECK_OK(fsdp_stream_create(device, FSDP_STREAM_WORKER, &stream));
+    fsdp_stream_free(device->stream);
+    device->stream = stream;
+    fsdp__allocator_runs_behind(device->allocator);
+}
+
 int64_t test_live_bytes(fsdp_context *context)
 {
     static const char *const names[] = {"cpu", "meta", "sim", "sim", "cuda", "cuda"};

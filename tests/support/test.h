@@ -95,6 +95,9 @@ void test_only_on_cpu(const char *reason);
 bool test_has_cpu_bits(void);
 /* Skips the case on a GPU, with the reason. */
 void test_not_on_gpu(const char *reason);
+/* Gives the device's own stream a thread, so that the device runs behind the host. Call it before anything has kept the
+ * stream. */
+void test_run_behind(fsdp_device *device);
 /* Bytes that live on the context's devices, but for the workspace that streams keep. */
 int64_t test_live_bytes(fsdp_context *context);
 

@@ -1,11 +1,10 @@
 /* A run on several machines: what each must see, where copies lie, who reads. Its ranks are threads of one process,
- * each with a working directory of its own, and are told that they are on different machines. */
+ * each with a working directory of its own, on machines that a network of threads connects. */
 #include <dirent.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/context.h"
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
@@ -111,7 +110,6 @@ static void begin(fsdp_context *context, void *arg)
     fsdp_train_run *run = NULL;
     fsdp_train_summary summary;
 
-    fsdp__context_set_machines(context, f->machines);
     CHECK_EQ(unshare(CLONE_FS), 0); /* a directory of this thread alone */
     CHECK_EQ(chdir(f->folders[rank * MACHINES / RANKS]), 0);
     if (rank == 0)
@@ -133,7 +131,7 @@ static void begin(fsdp_context *context, void *arg)
 /* All ranks get words with `part` in them; NULL: they may train. Nothing stays in the folders. */
 static void agree(fixture *f, fsdp_status status, const char *part)
 {
-    test_run_ranks(RANKS, begin, f);
+    test_run_machines(f->machines, RANKS / f->machines, false, begin, f);
     for (int r = 0; r < RANKS; r++) {
         CHECK_EQ(f->statuses[r], status);
         CHECK_CONTAINS(f->messages[r], part ? part : "");
@@ -162,8 +160,7 @@ TEST_WITH(what_a_machine_does_not_see_is_said_at_the_start, setup, teardown)
              "machine '%s' (rank 0): share it, or copy it to the same place on every machine",
              host, host);
     agree(f, FSDP_NOT_FOUND, expected + strlen("rank 2: ")); /* which says it of itself without */
-    if (test_machines_of(RANKS) > 1)                         /* whose names are others */
-        strcat(expected, " (machine 'b')");
+    strcat(expected, " (machine 'b')");                      /* its name in that network */
     CHECK_STRING(f->messages[0], expected);
     set(f, "data.path", "data.txt");
     set(f, "validation.path", "more.txt");
@@ -210,7 +207,7 @@ TEST_WITH(what_rank_0_does_not_see_is_its_machine_s, setup, teardown)
 
     (void)gethostname(host, sizeof host - 1);
     set(f, "data.path", "nowhere.txt");
-    test_run_ranks(RANKS, begin, f);
+    test_run_machines(f->machines, RANKS / f->machines, false, begin, f);
     CHECK_EQ(f->statuses[0], FSDP_NOT_FOUND);
     snprintf(expected, sizeof expected,
              "data.path: machine '%s' (rank 0) does not see 'nowhere.txt': No such file or directory", host);
@@ -244,7 +241,6 @@ static void save_model(fsdp_context *context, void *arg)
     fixture *f = arg;
     fsdp_train_run *run = NULL;
 
-    fsdp__context_set_machines(context, 1);
     CHECK_OK(fsdp_train_run_create(context, f->config, &run));
     CHECK_OK(fsdp_train_export(run));
     fsdp_train_run_free(run);
