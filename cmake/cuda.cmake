@@ -66,7 +66,7 @@ else()
   target_compile_definitions(fsdp_cuda PRIVATE FSDP_CUDA_OLDEST=${FSDP_CUDA_OLDEST})
   target_link_libraries(fsdp_cuda PRIVATE ${FSDP_CUDART} Threads::Threads ${CMAKE_DL_LIBS} rt m stdc++)
   # What is in it is its own, also where the library's functions of the same names are seen.
-  target_link_options(fsdp_cuda PRIVATE -Wl,-Bsymbolic -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+  target_link_options(fsdp_cuda PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map -Wl,--no-undefined)
   set_target_properties(fsdp_cuda PROPERTIES OUTPUT_NAME fsdp-cuda PREFIX lib SUFFIX .so LINKER_LANGUAGE C
                                              LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   install(TARGETS fsdp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/fsdp)

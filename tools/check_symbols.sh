@@ -11,10 +11,23 @@ if [ -n "$wrong" ]; then
     failed=1
 fi
 
+plugins=("$build"/libfsdp-*.so)
+[ -e "${plugins[0]}" ] || plugins=()
+for plugin in "${plugins[@]}"; do
+    shown=$(nm -D --defined-only "$plugin" | awk '{ print $3 }')
+    case $shown in
+    fsdp_device_plugin | fsdp_network_plugin) ;;
+    *)
+        printf "$plugin exports '%s'\n" $shown
+        failed=1
+        ;;
+    esac
+done
+
 # file: why it may keep state outside a context. Thread-local state counts too.
 allowed='
 status.c  the last error of a thread
-probe.c   the subscribers, which are added while there is one thread
+probe.c   the subscribers of the process, and how many listen to each point, under a mutex
 plugin.c  the plug-ins that are loaded, under a mutex
 registry.c  the backends that were registered while there is one thread
 allocator.c  the address that blocks of zero bytes have
@@ -35,7 +48,7 @@ done <<<"$globals"
 
 # What src/check defines, and the variables that it reads.
 own=$(grep -ohE '\bfsdp__[a-z_]+\(|\bfsdp__backend_sim\b' src/check/*.h src/check/sim/*.h | tr -d '(' | sort -u)
-for file in "$build/fsdp" "$build/libfsdp.so" "$build/libfsdp.a"; do
+for file in "$build/fsdp" "$build/libfsdp.so" "$build/libfsdp.a" "${plugins[@]}"; do
     found=$(nm "$file" 2>/dev/null | awk '{ print $NF }' | grep -Fx "$own" || true)
     found+=$(strings -a "$file" | grep -E 'FSDP_TEST_|FSDP_SIM_' || true)
     if [ -n "$found" ]; then
@@ -44,5 +57,5 @@ for file in "$build/fsdp" "$build/libfsdp.so" "$build/libfsdp.a"; do
     fi
 done
 
-[ $failed = 0 ] && echo "symbols: ok ($(nm -D --defined-only "$build/libfsdp.so" | wc -l) exported)"
+[ $failed = 0 ] && echo "symbols: ok ($(nm -D --defined-only "$build/libfsdp.so" | wc -l) exported, ${#plugins[@]} plug-ins)"
 exit $failed
