@@ -60,11 +60,10 @@ typedef enum fsdp__point {
     FSDP__POINT_KERNEL_ISSUED, /* kind: fsdp__kernel, name, object: its arguments */
     FSDP__POINT_KERNEL_BEGUN,  /* [asks] the same, ns. A caller's own function: kind FSDP__KERNELS, no arguments */
     FSDP__POINT_KERNEL_DONE,   /* kind, name, ns */
-    /* A copy between the host and a device: memory (to), from, bytes, name. One of these two pairs: a copy that is
-     * queued ends with the item of the stream that does it. */
-    FSDP__POINT_COPY_ISSUED,  /* before the next item of the stream, which does it */
-    FSDP__POINT_COPY_REFUSED, /* that item could not be queued */
-    FSDP__POINT_COPY_BEGUN,   /* [asks] inside the stream's work */
+    /* A copy between the host and a device: memory (to), from, bytes, name, kind: fsdp__access, of the device's memory.
+     * BEGUN and DONE are told inside the stream's work: ns. from is NULL where the host reads it itself. */
+    FSDP__POINT_COPY_ISSUED, /* [asks] before it is queued; not told of a copy that is made inside other work */
+    FSDP__POINT_COPY_BEGUN,  /* [asks] */
     FSDP__POINT_COPY_DONE,
 
     /* ---- collectives: object, the group ---- */

@@ -121,13 +121,13 @@ void fsdp__orders_free(fsdp__order *orders)
     }
 }
 
-bool fsdp__actor_expect(fsdp__actor *actor, const fsdp__order *use)
+bool fsdp__actor_expect(fsdp__actor *actor, const fsdp__order *before)
 {
     fsdp__order *order = fsdp__malloc(sizeof *order);
 
     if (!order)
         return false;
-    *order = *use;
+    *order = *before;
     order->next = NULL;
     (void)instant_ref(order->after);
     if (actor->last)
@@ -226,25 +226,6 @@ fsdp__item *fsdp__actor_begin(fsdp__actor *actor)
 
     actor->items = item->next;
     return item;
-}
-
-void fsdp__actor_forget_uses(fsdp__actor *actor)
-{
-    fsdp__order *order = actor->first, *next;
-    fsdp__order **link = &actor->first;
-
-    actor->last = NULL;
-    for (; order; order = next) {
-        next = order->next;
-        if (order->memory && !order->frees) {
-            order->next = NULL;
-            fsdp__orders_free(order);
-            continue;
-        }
-        *link = actor->last = order;
-        link = &order->next;
-    }
-    *link = NULL;
 }
 
 bool fsdp__actor_finish(fsdp__actor *actor)

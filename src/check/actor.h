@@ -25,15 +25,13 @@ typedef struct fsdp__instant {
     struct fsdp__instant *next; /* next of the instants that the stream has still to reach */
 } fsdp__instant;
 
-/* What comes before the next item: the item starts after an instant, and perhaps uses memory. */
+/* What comes before the next item: the item starts after an instant, and perhaps memory is given back there. */
 struct fsdp__order {
     fsdp__order *next;
     fsdp__instant *after;
-    const void *memory; /* NULL: it uses none */
+    const void *memory; /* NULL: none */
     size_t bytes;
-    bool writes, frees;
-    uint64_t step;    /* the host's step that gives the memory back */
-    const char *what; /* must live as long as uses do */
+    uint64_t step; /* the host's, that gives it back */
 };
 
 /* What a stream has in its queue. */
@@ -78,17 +76,14 @@ fsdp__instant *fsdp__actor_now(fsdp__actor *actor);
 fsdp__instant *fsdp__actor_mark(fsdp__actor *actor);
 /* Orders work that is queued from now on after the instant. */
 bool fsdp__actor_await(fsdp__actor *actor, fsdp__instant *instant);
-/* Records that memory is used before the next item, as `use` says, which is copied; its `after` is where the host
- * is. */
-bool fsdp__actor_expect(fsdp__actor *actor, const fsdp__order *use);
+/* Records what comes before the next item. `before` is copied; its `after` is where the host is. */
+bool fsdp__actor_expect(fsdp__actor *actor, const fsdp__order *before);
 /* Queues an item, which carries the orders and starts after the place where the host is. */
 bool fsdp__actor_queue(fsdp__actor *actor, fsdp__actor *host);
 /* Takes the last item back, because it could not be queued. */
 void fsdp__actor_unqueue(fsdp__actor *actor);
 /* Takes the first item out of the queue. The caller owns it and what it carries. */
 fsdp__item *fsdp__actor_begin(fsdp__actor *actor);
-/* Drops the uses that the next item was to carry. */
-void fsdp__actor_forget_uses(fsdp__actor *actor);
 /* Records that an item is done. */
 bool fsdp__actor_finish(fsdp__actor *actor);
 void fsdp__orders_free(fsdp__order *orders);

@@ -175,35 +175,10 @@ static void expect(fsdp__races *races, fsdp__actor *host, fsdp__actor *actor, fs
     fsdp__instant_unref(order.after);
 }
 
-static void expect_use(const fsdp__race_rank *rank, fsdp__actor *actor, const void *memory, size_t bytes,
-                       fsdp__access access, const char *what)
-{
-    if (actor->has_thread)
-        expect(rank->all, rank->host, actor,
-               (fsdp__order){.memory = memory, .bytes = bytes, .writes = access & FSDP__WRITES, .what = what});
-    else
-        use(rank->all, rank->host, memory, bytes, access, what, NULL);
-}
-
-static fsdp_status expect_copy(const fsdp__race_rank *rank, const fsdp__probe_event *e)
-{
-    expect_use(rank, e->stream->watcher, e->from, e->bytes, FSDP__READS, e->name);
-    expect_use(rank, e->stream->watcher, e->memory, e->bytes, FSDP__WRITES, e->name);
-    return FSDP_OK;
-}
-
-/* Withdraws what was expected, so that the item after it does not carry it. */
-static fsdp_status expect_no_copy(const fsdp__race_rank *rank, const fsdp__probe_event *e)
-{
-    (void)rank;
-    fsdp__actor_forget_uses(e->stream->watcher);
-    return FSDP_OK;
-}
-
 static fsdp_status take_back(const fsdp__race_rank *rank, const fsdp__probe_event *e)
 {
     fsdp__actor *host = rank->host, *actor = e->stream ? e->stream->watcher : host;
-    fsdp__order order = {.memory = e->memory, .bytes = e->bytes, .frees = true, .step = fsdp__actor_step(host)};
+    fsdp__order order = {.memory = e->memory, .bytes = e->bytes, .step = fsdp__actor_step(host)};
 
     if (actor->has_thread)
         expect(rank->all, host, actor, order);
@@ -226,10 +201,8 @@ static void follow(fsdp__races *races, const fsdp__actor *host, fsdp__actor *act
 {
     for (const fsdp__order *o = orders; o; o = o->next) {
         races->lost = !fsdp__actor_join(actor, o->after) || races->lost;
-        if (o->frees)
+        if (o->memory)
             give_back(races, host, o, &actor->clock);
-        else if (o->memory)
-            use(races, actor, o->memory, o->bytes, o->writes ? FSDP__WRITES : FSDP__READS, o->what, NULL);
     }
     fsdp__orders_free(orders);
 }
@@ -397,8 +370,6 @@ static const handler handlers[FSDP__POINTS] = {
     [FSDP__POINT_EVENT_REACHED] = reach_event,
     [FSDP__POINT_EVENT_CLOSED] = forget_event,
     [FSDP__POINT_KERNEL_BEGUN] = run_kernel,
-    [FSDP__POINT_COPY_ISSUED] = expect_copy,
-    [FSDP__POINT_COPY_REFUSED] = expect_no_copy,
     [FSDP__POINT_COPY_BEGUN] = run_copy,
     [FSDP__POINT_COLLECTIVE_BEGUN] = begin_collective,
     [FSDP__POINT_COLLECTIVE_DONE] = finish_collective,

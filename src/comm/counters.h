@@ -1,4 +1,7 @@
-/* counters.h - counts calls and bytes, for a group and for its context at once. */
+/* counters.h - counts calls and bytes, for a group and for its context at once.
+ *
+ * The counters are public and always on: every run reports what a step sends. So they are no subscriber (base/probe.h),
+ * which would have to be told of every call for as long as there are groups. */
 #ifndef COMM_COUNTERS_H
 #define COMM_COUNTERS_H
 

@@ -51,16 +51,13 @@ typedef struct fsdp__backend {
     fsdp_status (*host_register)(fsdp_device *device, void *memory, size_t bytes);
     void (*host_unregister)(fsdp_device *device, void *memory, size_t bytes);
 
-    /* Copy bytes between the host and the device, in stream order. NULL: nothing is copied. */
+    /* Copy bytes between the host and the device, from inside the stream's work, in the calling thread: as with a
+     * kernel, the copy is issued on return. The host's memory may be any; the device's may be the stream's scratch.
+     * NULL: nothing is copied. */
     fsdp_status (*copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
     fsdp_status (*copy_to_host)(fsdp_stream *stream, void *host, const void *device, size_t bytes);
-    /* Optional. Copies from any memory of the host, in a stream that the caller has entered: the memory has been read
-     * on return, and the device has the bytes in stream order. NULL: the host waits for a copy. */
+    /* Optional. Copies in the same way, and has read the host's memory on return. NULL: the host waits for a copy. */
     fsdp_status (*hand_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
-    /* Copy from inside the stream's work, in the calling thread: after what that work has started, and done on return.
-     * Here the stream's scratch is memory of the device. NULL: nothing is copied. */
-    fsdp_status (*run_copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
-    fsdp_status (*run_copy_to_host)(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 
     /* Optional. Waits, inside the stream's work, until the kernels that were run there are complete. NULL: a kernel is
      * complete when it returns, as where kernels run on threads of the host. */
@@ -84,6 +81,10 @@ typedef struct fsdp__backend {
      * the stream is inline. */
     bool (*stream_enter)(fsdp_stream *stream);
     void (*stream_leave)(fsdp_stream *stream);
+    /* Optional. Issues, from inside the stream's work, a moment that has a `time`, which the caller owns. NULL: what
+     * runs in the work is done when it returns, and the device's clock is the host's. Not called on a device without
+     * bytes, where nothing takes time. */
+    fsdp_status (*stream_stamp)(fsdp_stream *stream, fsdp__device_moment **out);
     /* Optional. Returns the handle by which the device's own library knows the stream, when all that was queued has
      * been issued to it; NULL on failure. */
     void *(*stream_native)(fsdp_stream *stream);

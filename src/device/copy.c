@@ -1,5 +1,6 @@
 /* copy.c - copies between the host and a device, and host memory that a device reaches. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/probe.h"
 #include "device/impl.h"
 
@@ -42,70 +43,98 @@ void fsdp__device_unregister_host(fsdp_device *device, void *memory, size_t byte
 
 /* ---- copies ---- */
 
-/* The table's functions that copy. NULL: nothing is copied. */
-typedef fsdp_status (*copy)(fsdp_stream *stream, void *dst, const void *src, size_t bytes);
+/* A copy on its way through a stream. */
+typedef struct transfer {
+    /* The table's function that copies. NULL: nothing is copied. */
+    fsdp_status (*function)(fsdp_stream *stream, void *dst, const void *src, size_t bytes);
+    void *dst;
+    const void *src;
+    size_t bytes;
+    fsdp__access access; /* what it does with the device's memory */
+    bool settles;        /* it is done on return, and not only issued */
+    bool taken;          /* the host's memory is read in the caller's thread: the stream does not use it */
+} transfer;
 
-#define COPY_EVENT \
-    .context = stream->device->context, .stream = stream, .memory = dst, .from = src, .bytes = bytes, .name = name
+#define COPY_EVENT                                                                                            \
+    .context = stream->device->context, .stream = stream, .memory = t->dst, .from = t->taken ? NULL : t->src, \
+    .bytes = t->bytes, .kind = (int)t->access,                                                                \
+    .name = t->access == FSDP__WRITES ? "copy from the host" : "copy to the host"
 
-static fsdp_status queue(fsdp_stream *stream, copy function, void *dst, const void *src, size_t bytes, const char *name)
+/* Copies inside the stream's work. */
+static fsdp_status run(fsdp_stream *stream, const void *argument)
+{
+    const transfer *t = argument;
+    fsdp_status status;
+
+    if (t->bytes == 0 || !t->function)
+        return FSDP_OK;
+    status = FSDP__ASK(COPY_BEGUN, COPY_EVENT, .ns = fsdp__clock_ns());
+    if (status == FSDP_OK)
+        status = t->function(stream, t->dst, t->src, t->bytes);
+    if (status == FSDP_OK && t->settles)
+        status = fsdp__stream_settle(stream);
+    FSDP__TELL(COPY_DONE, COPY_EVENT, .ns = fsdp__clock_ns());
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+}
+
+/* Copies now, if the stream can be entered, and otherwise when its turn comes. */
+static fsdp_status queue(fsdp_stream *stream, const transfer *t)
 {
     fsdp_status status;
 
-    if (bytes == 0 || !function)
+    if (t->bytes == 0 || !t->function)
         return FSDP_OK;
-    FSDP__TELL(COPY_ISSUED, COPY_EVENT);
-    status = function(stream, dst, src, bytes);
-    if (status != FSDP_OK)
-        FSDP__TELL(COPY_REFUSED, COPY_EVENT);
+    FSDP_TRY(FSDP__ASK(COPY_ISSUED, COPY_EVENT));
+    if (!fsdp__stream_enter(stream))
+        return fsdp__stream_enqueue(stream, run, t, sizeof *t);
+    status = run(stream, t);
+    fsdp__stream_leave(stream);
     return status;
 }
 
-static fsdp_status run(fsdp_stream *stream, copy function, void *dst, const void *src, size_t bytes, const char *name)
+static transfer to_device(const fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    fsdp_status status;
+    return (transfer){.function = stream->device->backend->copy_to_device,
+                      .dst = device,
+                      .src = host,
+                      .bytes = bytes,
+                      .access = FSDP__WRITES};
+}
 
-    if (bytes == 0 || !function)
-        return FSDP_OK;
-    status = FSDP__ASK(COPY_BEGUN, COPY_EVENT);
-    if (status == FSDP_OK)
-        status = function(stream, dst, src, bytes);
-    FSDP__TELL(COPY_DONE, COPY_EVENT);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+static transfer to_host(const fsdp_stream *stream, void *host, const void *device, size_t bytes)
+{
+    return (transfer){.function = stream->device->backend->copy_to_host,
+                      .dst = host,
+                      .src = device,
+                      .bytes = bytes,
+                      .access = FSDP__READS};
 }
 
 fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    return queue(stream, stream->device->backend->copy_to_device, device, host, bytes, "copy from the host");
+    const transfer t = to_device(stream, device, host, bytes);
+
+    return queue(stream, &t);
 }
 
 fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
 {
-    return queue(stream, stream->device->backend->copy_to_host, host, device, bytes, "copy to the host");
-}
+    const transfer t = to_host(stream, host, device, bytes);
 
-/* Hands bytes to a stream that was entered. Their memory is read in this thread, so the stream is not told to use it.
- */
-static fsdp_status hand_now(fsdp_stream *stream, void *dst, const void *host, size_t bytes)
-{
-    static const char name[] = "copy from the host";
-    const void *const src = NULL;
-    fsdp_status status = FSDP__ASK(COPY_BEGUN, COPY_EVENT);
-
-    if (status == FSDP_OK)
-        status = stream->device->backend->hand_to_device(stream, dst, host, bytes);
-    FSDP__TELL(COPY_DONE, COPY_EVENT);
-    return status;
+    return queue(stream, &t);
 }
 
 fsdp_status fsdp__hand_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
+    transfer t = to_device(stream, device, host, bytes);
     fsdp_status status;
 
-    if (bytes > 0 && stream->device->backend->hand_to_device && fsdp__stream_enter(stream)) {
-        status = hand_now(stream, device, host, bytes);
+    t.function = stream->device->backend->hand_to_device;
+    t.taken = true;
+    if (t.function && fsdp__stream_enter(stream)) {
+        status = run(stream, &t);
         fsdp__stream_leave(stream);
-        return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+        return status;
     }
     status = fsdp__copy_to_device(stream, device, host, bytes);
     FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream)); /* also for what was queued before a failure */
@@ -114,12 +143,18 @@ fsdp_status fsdp__hand_to_device(fsdp_stream *stream, void *device, const void *
 
 fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    return run(stream, stream->device->backend->run_copy_to_device, device, host, bytes, "copy from the host");
+    transfer t = to_device(stream, device, host, bytes);
+
+    t.settles = true;
+    return run(stream, &t);
 }
 
 fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
 {
-    return run(stream, stream->device->backend->run_copy_to_host, host, device, bytes, "copy to the host");
+    transfer t = to_host(stream, host, device, bytes);
+
+    t.settles = true;
+    return run(stream, &t);
 }
 
 fsdp_status fsdp__copy_on_device(fsdp_stream *stream, void *dst, const void *src, size_t bytes)

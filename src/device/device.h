@@ -125,6 +125,20 @@ fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *
 
 /* ---- streams ---- */
 
+/* When a stream's device gets to a place in the stream's work, by the device's own clock. */
+typedef struct fsdp__stamp {
+    struct fsdp__device_moment *moment; /* NULL: it is known */
+    int64_t ns;
+} fsdp__stamp;
+
+/* Takes a stamp, from inside the stream's work, as a subscriber is told where something begins and is done
+ * (base/probe.h): it lies after what was issued before, and costs time on the device where kernels run behind the
+ * host. Each stamp is read once. Fails on a device without bytes, where nothing takes time. */
+fsdp_status fsdp__stream_stamp(fsdp_stream *stream, fsdp__stamp *out);
+/* Waits until the device has got there, and gives when it did: nanoseconds of the device's clock, which was set by that
+ * of base/clock.h when a stamp was first taken. The stamp is spent, also on failure. [thread-safe] [blocks] */
+fsdp_status fsdp__stamp_read(fsdp__stamp *stamp, int64_t *ns);
+
 /* Returns grow-only scratch of a stream, counted as workspace; valid until the next call with the same stream. NULL and
  * a last error when out of memory. For kernels, from inside stream work. */
 void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes);

@@ -37,14 +37,7 @@ enum {
     X(int64_t, fsdp__clock_ns, (void), ())                                                                 \
     X(fsdp_status, fsdp__probe, (fsdp__probe_event * event), (event))                                      \
     X(void *, fsdp__stream_workspace, (fsdp_stream * stream, size_t bytes), (stream, bytes))               \
-    X(void, fsdp__stream_drop_workspace, (fsdp_stream * stream), (stream))                                 \
-    X(fsdp_status, fsdp__stream_enqueue,                                                                   \
-      (fsdp_stream * stream, fsdp__stream_work work, const void *argument, size_t bytes),                  \
-      (stream, work, argument, bytes))                                                                     \
-    X(bool, fsdp__stream_enter, (fsdp_stream * stream), (stream))                                          \
-    X(void, fsdp__stream_leave, (fsdp_stream * stream), (stream))                                          \
-    X(fsdp_status, fsdp__run_kernel, (fsdp_stream * stream, fsdp__kernel kernel, const void *args),        \
-      (stream, kernel, args))
+    X(void, fsdp__stream_drop_workspace, (fsdp_stream * stream), (stream))
 
 typedef struct fsdp__plugin_host {
 #define FSDP__PLUGIN_FIELD(type, name, parameters, arguments) type(*name) parameters;

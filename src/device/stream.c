@@ -1,5 +1,6 @@
 /* stream.c - streams and events of any device: checks arguments here, and leaves the rest to the backend. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/probe.h"
 #include "device/impl.h"
 
@@ -105,6 +106,38 @@ void *fsdp_stream_native(fsdp_stream *stream)
         return NULL;
     }
     return stream->device->backend->stream_native ? stream->device->backend->stream_native(stream) : NULL;
+}
+
+/* ---- stamps ---- */
+
+fsdp_status fsdp__stream_stamp(fsdp_stream *stream, fsdp__stamp *out)
+{
+    const fsdp__backend *backend = stream->device->backend;
+
+    *out = (fsdp__stamp){.moment = NULL};
+    if (!backend->has_bytes)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "device '%s' has no clock: nothing takes time there", stream->device->name);
+    if (backend->stream_stamp)
+        FSDP_TRY(backend->stream_stamp(stream, &out->moment));
+    else
+        out->ns = fsdp__clock_ns();
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__stamp_read(fsdp__stamp *stamp, int64_t *ns)
+{
+    fsdp__device_moment *moment = stamp->moment;
+    fsdp_status status = FSDP_OK;
+
+    if (moment) {
+        status = moment->wait(moment);
+        if (status == FSDP_OK)
+            status = moment->time(moment, &stamp->ns);
+        fsdp__mark_unref((fsdp__mark){.moment = moment});
+        stamp->moment = NULL;
+    }
+    *ns = stamp->ns;
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
 fsdp_device *fsdp__stream_device(const fsdp_stream *stream)

@@ -17,17 +17,19 @@
 typedef struct fsdp__line fsdp__line;
 
 /* A moment of a device. The device's own struct starts with this one, and its functions tell of which kind it is. */
-typedef struct fsdp__moment {
+typedef struct fsdp__device_moment {
     _Atomic int64_t refs;
     /* Makes the host wait until the device gets there. It is called after the line has passed the mark's number. */
-    fsdp_status (*wait)(struct fsdp__moment *moment);
-    void (*free)(struct fsdp__moment *moment);
-} fsdp__moment;
+    fsdp_status (*wait)(struct fsdp__device_moment *moment);
+    /* Gives when the device got there, after `wait`: fsdp__stamp_read. NULL: it was not asked to notice. */
+    fsdp_status (*time)(struct fsdp__device_moment *moment, int64_t *ns);
+    void (*free)(struct fsdp__device_moment *moment);
+} fsdp__device_moment;
 
 typedef struct fsdp__mark {
     fsdp__line *line; /* NULL: reached */
     uint64_t number;
-    fsdp__moment *moment; /* NULL: reached when the line has passed the number */
+    fsdp__device_moment *moment; /* NULL: reached when the line has passed the number */
 } fsdp__mark;
 
 /* Takes a reference to what the mark refers to; returns the mark. */

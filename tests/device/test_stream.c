@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "device/kernels.h"
+#include "device/stamps.h"
 #include "support/test.h"
 
 typedef struct push_args {
@@ -451,6 +452,30 @@ TEST(meta_streams_take_no_time)
                 "the event belongs to device 'meta', the stream to 'cpu'");
     fsdp_event_free(event);
     fsdp_stream_free(stream);
+    fsdp_context_free(context);
+}
+
+TEST(what_a_stream_does_has_times_in_its_order)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *sim = CHECK_PTR(fsdp__device_open(context, "sim", 0));
+    fsdp_stream *worker = NULL;
+
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &worker));
+    stamps_check(fsdp_device_stream(fsdp_cpu(context)));
+    stamps_check(worker);
+    stamps_check(fsdp_device_stream(sim));
+    fsdp_stream_free(worker);
+    fsdp_context_free(context);
+}
+
+TEST(nothing_takes_time_without_bytes)
+{
+    fsdp_context *context = test_context();
+    fsdp__stamp stamp;
+
+    CHECK_ERROR(fsdp__stream_stamp(fsdp_device_stream(fsdp__dry(context)), &stamp), FSDP_UNSUPPORTED,
+                "device 'dry' has no clock");
     fsdp_context_free(context);
 }
 

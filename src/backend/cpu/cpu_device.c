@@ -50,14 +50,9 @@ static void cpu_segment_free(fsdp_device *device, void *segment, size_t bytes)
     fsdp__cpu_memory_free(segment, bytes);
 }
 
-/* Copies in both directions by the kernel that copies, since all memory is the host's. */
+/* Copies in both directions by the kernel that copies, since all memory is the host's. It needs no scratch, which may
+ * be one side. */
 static fsdp_status cpu_copy(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
-{
-    return fsdp__copy_on_device(stream, dst, src, bytes);
-}
-
-/* Copies from inside the stream's work. One side may be the stream's scratch: this kernel needs none. */
-static fsdp_status cpu_run_copy(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
 {
     const fsdp__span span = {src, dst, (int64_t)bytes};
 
@@ -75,8 +70,6 @@ const fsdp__backend fsdp__backend_cpu = {
     .segment_free = cpu_segment_free,
     .copy_to_device = cpu_copy,
     .copy_to_host = cpu_copy,
-    .run_copy_to_device = cpu_run_copy,
-    .run_copy_to_host = cpu_run_copy,
     .stream_create = fsdp__cpu_stream_create,
     FSDP__CPU_STREAM_SLOTS,
     .kernels = fsdp__cpu_kernels,

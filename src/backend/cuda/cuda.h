@@ -21,7 +21,7 @@
 
 /* A place in a stream; see cuda_event.c. */
 typedef struct fsdp__cuda_moment {
-    fsdp__moment base;
+    fsdp__device_moment base;
     struct fsdp__cuda_moments *home;
     cudaEvent_t event;
     struct fsdp__cuda_moment *next; /* of those that nobody uses */
@@ -54,6 +54,7 @@ typedef struct fsdp__cuda_state {
     struct fsdp__cuda_range *ranges; /* guarded by the mutex */
     pthread_mutex_t mutex;
     struct fsdp__cuda_moments *moments;
+    struct fsdp__cuda_clock *clock; /* NULL: no stamp was taken yet. Guarded by the mutex */
     fsdp__cuda_lost lost;
     /* State of the products by a library, and how it is freed; made when the first product runs, under the mutex. */
     void *products;
@@ -110,6 +111,12 @@ fsdp_status fsdp__cuda_stream_await(fsdp_stream *stream, fsdp__mark mark);
 fsdp_status fsdp__cuda_moments_open(fsdp_device *device);
 void fsdp__cuda_moments_close(fsdp_device *device);
 
+/* ---- cuda_stamp.c ---- */
+
+fsdp_status fsdp__cuda_stream_stamp(fsdp_stream *stream, fsdp__device_moment **out);
+/* Frees what stamps were measured with; all of them have been read. */
+void fsdp__cuda_clock_close(fsdp_device *device);
+
 /* ---- cuda_pinned.c ---- */
 
 fsdp_status fsdp__cuda_host_register(fsdp_device *device, void *memory, size_t bytes);
@@ -131,8 +138,6 @@ fsdp_status fsdp__cuda_host_alloc(fsdp_device *device, size_t bytes, void **out)
 void fsdp__cuda_host_free(fsdp_device *device, void *memory, size_t bytes);
 fsdp_status fsdp__cuda_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
 fsdp_status fsdp__cuda_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
-fsdp_status fsdp__cuda_run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
-fsdp_status fsdp__cuda_run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 fsdp_status fsdp__cuda_hand_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
 /* Frees what copies of the stream have made; its work is done. */
 void fsdp__cuda_pieces_free(fsdp__cuda_stream *stream);

@@ -152,9 +152,8 @@ static fsdp_status is_pinned(const fsdp_device *device, const void *host, bool *
     return FSDP_OK;
 }
 
-static fsdp_status issue(fsdp_stream *stream, const void *argument)
+static fsdp_status copy(fsdp_stream *stream, const transfer *t)
 {
-    const transfer *t = argument;
     const fsdp_device *device = stream->device;
 
     FSDP_TRY(fsdp__cuda_use(device));
@@ -174,47 +173,17 @@ static fsdp_status issue(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
-static fsdp_status queue(fsdp_stream *stream, const transfer *t)
-{
-    fsdp_status status;
-
-    if (!fsdp__stream_enter(stream))
-        return fsdp__stream_enqueue(stream, issue, t, sizeof *t);
-    status = issue(stream, t);
-    fsdp__stream_leave(stream);
-    return status;
-}
-
 fsdp_status fsdp__cuda_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    return queue(stream, &(transfer){device, host, bytes, cudaMemcpyHostToDevice, false});
+    return copy(stream, &(transfer){device, host, bytes, cudaMemcpyHostToDevice, false});
 }
 
 fsdp_status fsdp__cuda_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
 {
-    return queue(stream, &(transfer){host, device, bytes, cudaMemcpyDeviceToHost, false});
-}
-
-/* ---- inside the stream's work ---- */
-
-static fsdp_status run(fsdp_stream *stream, const transfer *t)
-{
-    FSDP_TRY(issue(stream, t));
-    FSDP__CUDA_TRY(stream->device, cudaStreamSynchronize(fsdp__cuda_native(stream)));
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__cuda_run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
-{
-    return run(stream, &(transfer){device, host, bytes, cudaMemcpyHostToDevice, false});
-}
-
-fsdp_status fsdp__cuda_run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
-{
-    return run(stream, &(transfer){host, device, bytes, cudaMemcpyDeviceToHost, false});
+    return copy(stream, &(transfer){host, device, bytes, cudaMemcpyDeviceToHost, false});
 }
 
 fsdp_status fsdp__cuda_hand_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    return issue(stream, &(transfer){device, host, bytes, cudaMemcpyHostToDevice, true});
+    return copy(stream, &(transfer){device, host, bytes, cudaMemcpyHostToDevice, true});
 }

@@ -82,6 +82,7 @@ static void cuda_close(fsdp_device *device)
 
     if (state->products)
         state->products_free(state->products);
+    fsdp__cuda_clock_close(device);
     fsdp__cuda_moments_close(device);
     pthread_mutex_destroy(&state->lost.mutex);
     pthread_mutex_destroy(&state->mutex);
@@ -154,8 +155,6 @@ static const fsdp__backend backend = {
     .copy_to_device = fsdp__cuda_copy_to_device,
     .copy_to_host = fsdp__cuda_copy_to_host,
     .hand_to_device = fsdp__cuda_hand_to_device,
-    .run_copy_to_device = fsdp__cuda_run_copy_to_device,
-    .run_copy_to_host = fsdp__cuda_run_copy_to_host,
     .stream_settle = fsdp__cuda_stream_settle,
     .stream_create = fsdp__cuda_stream_create,
     .stream_free = fsdp__cuda_stream_free,
@@ -164,6 +163,7 @@ static const fsdp__backend backend = {
     .stream_check = fsdp__cuda_stream_check,
     .stream_mark = fsdp__cuda_stream_mark,
     .stream_await = fsdp__cuda_stream_await,
+    .stream_stamp = fsdp__cuda_stream_stamp,
     .stream_enter = fsdp__cuda_stream_enter,
     .stream_leave = fsdp__cuda_stream_leave,
     .stream_native = fsdp__cuda_stream_native,

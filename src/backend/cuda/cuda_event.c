@@ -45,7 +45,7 @@ static fsdp_status check(moments *home, cudaError_t error, const char *call, int
     return status;
 }
 
-static fsdp_status moment_wait(fsdp__moment *base)
+static fsdp_status moment_wait(fsdp__device_moment *base)
 {
     fsdp__cuda_moment *moment = (fsdp__cuda_moment *)base;
 
@@ -55,7 +55,7 @@ static fsdp_status moment_wait(fsdp__moment *base)
     return FSDP_OK;
 }
 
-static void moment_free(fsdp__moment *base)
+static void moment_free(fsdp__device_moment *base)
 {
     fsdp__cuda_moment *moment = (fsdp__cuda_moment *)base;
     moments *home = moment->home;

@@ -87,6 +87,5 @@ const fsdp__backend fsdp__backend_dry = {
     .host_access = true,   /* as on the CPU: shards that are offloaded are there already */
     .shared_memory = true, /* if a fake world, of several machines, has it */
     .copy_to_host = dry_copy_to_host,
-    .run_copy_to_host = dry_copy_to_host,
     WITHOUT_BYTES,
 };

@@ -136,61 +136,24 @@ static void sim_host_free(fsdp_device *device, void *memory, size_t bytes)
 
 /* ---- copies ---- */
 
-typedef struct transfer {
-    void *dst;
-    const void *src;
-    size_t bytes;
-} transfer;
-
-static fsdp_status run_transfer(fsdp_stream *stream, const void *argument)
+/* Checks a copy when it is issued, more strictly than when it runs: by then the host may have given the block to
+ * somebody else. */
+static fsdp_status check_copy(void *arg, fsdp__probe_event *e)
 {
-    const transfer *t = argument;
+    fsdp_device *device = fsdp__stream_device(e->stream);
+    const void *pointer = e->kind == FSDP__WRITES ? e->memory : e->from;
 
-    (void)stream;
-    memcpy(t->dst, t->src, t->bytes);
-    return FSDP_OK;
+    (void)arg;
+    if (device->backend != &fsdp__backend_sim || (fsdp__allocator_covers(device->allocator, pointer, e->bytes) &&
+                                                  fsdp__sim_translate(device, pointer, e->bytes)))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "cannot copy %zu bytes %s device '%s': no block of its memory at %p holds them",
+                     e->bytes, e->kind == FSDP__WRITES ? "to" : "from", fsdp_device_name(device), pointer);
 }
 
-/* Queues a copy; both sides are given as kernels see them. */
-static fsdp_status queue_transfer(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
-{
-    transfer t = {dst, src, bytes};
-
-    return fsdp__stream_enqueue(stream, run_transfer, &t, sizeof t);
-}
-
-static fsdp_status device_side(fsdp_stream *stream, const void *pointer, size_t bytes, const char *what, void **out)
-{
-    /* Look this up when it is queued: the block is the caller's now, and may be another's when the copy runs. */
-    *out = fsdp__allocator_covers(stream->device->allocator, pointer, bytes)
-               ? fsdp__sim_translate(stream->device, pointer, bytes)
-               : NULL;
-    if (!*out)
-        return FSDP_FAIL(FSDP_INVALID, "cannot copy %zu bytes %s device '%s': no block of its memory at %p holds them",
-                         bytes, what, fsdp_device_name(stream->device), pointer);
-    return FSDP_OK;
-}
-
-static fsdp_status sim_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
-{
-    void *mapped;
-
-    FSDP_TRY(device_side(stream, device, bytes, "to", &mapped));
-    return queue_transfer(stream, mapped, host, bytes);
-}
-
-static fsdp_status sim_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
-{
-    void *mapped;
-
-    FSDP_TRY(device_side(stream, device, bytes, "from", &mapped));
-    return queue_transfer(stream, host, mapped, bytes);
-}
-
-/* Finds the device's side without asking the ledger: as in a kernel that runs, the block may be the host's again by
- * now. */
-static fsdp_status reached_side(const fsdp_stream *stream, const void *pointer, size_t bytes, const char *what,
-                                void **out)
+/* Finds the device's side of a copy that runs. */
+static fsdp_status device_side(const fsdp_stream *stream, const void *pointer, size_t bytes, const char *what,
+                               void **out)
 {
     *out = fsdp__sim_reach(stream, pointer, bytes);
     if (!*out)
@@ -201,20 +164,20 @@ static fsdp_status reached_side(const fsdp_stream *stream, const void *pointer, 
     return FSDP_OK;
 }
 
-static fsdp_status sim_run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
+static fsdp_status sim_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
     void *mapped;
 
-    FSDP_TRY(reached_side(stream, device, bytes, "to", &mapped));
+    FSDP_TRY(device_side(stream, device, bytes, "to", &mapped));
     memcpy(mapped, host, bytes);
     return FSDP_OK;
 }
 
-static fsdp_status sim_run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
+static fsdp_status sim_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
 {
     void *mapped;
 
-    FSDP_TRY(reached_side(stream, device, bytes, "from", &mapped));
+    FSDP_TRY(device_side(stream, device, bytes, "from", &mapped));
     memcpy(host, mapped, bytes);
     return FSDP_OK;
 }
@@ -266,8 +229,6 @@ const fsdp__backend fsdp__backend_sim = {
     .host_unregister = sim_host_unregister,
     .copy_to_device = sim_copy_to_device,
     .copy_to_host = sim_copy_to_host,
-    .run_copy_to_device = sim_run_copy_to_device,
-    .run_copy_to_host = sim_run_copy_to_host,
     .stream_create = sim_stream_create,
     FSDP__CPU_STREAM_SLOTS,
     .kernels = fsdp__sim_kernels,
@@ -277,8 +238,10 @@ const fsdp__backend fsdp__backend_sim = {
 __attribute__((constructor)) static void join(void)
 {
     static fsdp__registered_backend sim = {.backend = &fsdp__backend_sim};
-    static fsdp__subscriber pauses = {.points = FSDP__POINT_BIT(FSDP__POINT_ITEM_BEGUN), .see = pause_at_random};
+    static fsdp__subscriber pauses = {.points = FSDP__POINT_BIT(FSDP__POINT_ITEM_BEGUN), .see = pause_at_random},
+                            copies = {.points = FSDP__POINT_BIT(FSDP__POINT_COPY_ISSUED), .see = check_copy};
 
     fsdp__backend_register(&sim);
     fsdp__subscribe(&pauses);
+    fsdp__subscribe(&copies);
 }

@@ -1,0 +1,96 @@
+/* The times that CUDA gives to what happens in a stream, on the runtime that is not there (tests/backend/fakecuda):
+ * they are in the order of the stream, cost nothing while nobody takes them, and a failure leaves nothing behind. */
+#include "support/test.h"
+
+#ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
+#include "device/device.h"
+#include "device/stamps.h"
+
+enum {
+    OUT_OF_MEMORY = 2 /* cudaError_t */
+};
+
+static void check_nothing_lives(void)
+{
+    char text[128];
+
+    if (fakecuda.live(text, sizeof text) != 0)
+        TEST_FAIL("left over: %s", text);
+}
+
+static fsdp_device *open_gpu(fsdp_context *context)
+{
+    return CHECK_PTR(fsdp_cuda(context, 0));
+}
+
+/* Returns how many events and streams were made since the count began. */
+static long made(void)
+{
+    return fakecuda.uses("cudaEventCreateWithFlags") + fakecuda.uses("cudaStreamCreateWithPriority");
+}
+
+TEST(stamps_have_times_in_the_order_of_the_stream)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *gpu = open_gpu(context);
+    fsdp_stream *other = NULL;
+    long before;
+
+    CHECK_OK(fsdp_stream_create(gpu, FSDP_STREAM_WORKER, &other));
+    fakecuda.fail_call("cudaEventCreateWithFlags", 0, 0, false);
+    fakecuda.fail_call("cudaStreamCreateWithPriority", 0, 0, false);
+    stamps_check(fsdp_device_stream(gpu));
+    before = made();
+    CHECK(before > 0);
+    stamps_check(fsdp_device_stream(gpu)); /* with the events of before */
+    CHECK_EQ(made(), before);
+    stamps_check(other);
+    fsdp_stream_free(other);
+    fsdp_context_free(context);
+    check_nothing_lives();
+}
+
+static fsdp_status stamp_inside(fsdp_stream *stream, const void *argument)
+{
+    return fsdp__stream_stamp(stream, *(fsdp__stamp *const *)argument);
+}
+
+TEST(a_stamp_that_cuda_refuses_is_none)
+{
+    static const char *const calls[] = {"cudaEventCreateWithFlags", "cudaStreamCreateWithPriority", "cudaEventRecord",
+                                        "cudaEventSynchronize", "cudaEventElapsedTime"};
+
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (long n = 1, failed = 1; failed; n++) {
+            fsdp_context *context = test_context();
+            fsdp_stream *stream = fsdp_device_stream(open_gpu(context));
+            fsdp__stamp stamp = {.moment = NULL}, *out = &stamp;
+            fsdp_status status;
+            int64_t ns = 0;
+
+            fakecuda.fail_call(calls[i], n, OUT_OF_MEMORY, false);
+            status = fsdp__stream_enqueue(stream, stamp_inside, &out, sizeof out);
+            if (status == FSDP_OK)
+                status = fsdp_stream_synchronize(stream);
+            CHECK(status == FSDP_OK || !stamp.moment);
+            if (status == FSDP_OK)
+                status = fsdp__stamp_read(&stamp, &ns);
+            failed = fakecuda.failed(calls[i]);
+            CHECK_EQ(status == FSDP_OK, !failed);
+            CHECK_EQ(ns > 0, !failed);
+            fakecuda.fail_call(calls[i], 0, 0, false);
+            fsdp_context_free(context);
+            check_nothing_lives();
+        }
+}
+
+#else
+
+TEST(the_headers_of_cuda_are_missing)
+{
+    print_message("skipped: CUDA's headers were not found\n");
+    skip();
+}
+
+#endif
