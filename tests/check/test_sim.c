@@ -237,7 +237,7 @@ TEST(devices_have_ordinals_and_ledgers_of_their_own)
     CHECK_EQ(fsdp_device_ordinal(second), 1);
     CHECK_EQ(fsdp_device_ordinal(fsdp_cpu(context)), 0);
     CHECK_NULL(fsdp__device_open(context, "sim", 8));
-    CHECK_CONTAINS(fsdp_last_error(), "cannot open device 'sim': ordinal 8 is not below 8");
+    CHECK_CONTAINS(fsdp_last_error(), "cannot open device 'sim': its number 8 is not below 8");
     CHECK_NULL(fsdp__device_open(context, "cpu", 1));
     CHECK_NULL(fsdp__device_open(context, "gpu", 0));
     CHECK_CONTAINS(fsdp_last_error(), "not compiled in");
