@@ -16,12 +16,12 @@ enum {
 };
 
 struct fsdp_context {
+    fsdp__subscriber subscribers; /* the first of them, which is the log: see probe.h */
     fsdp_context_options options; /* every field resolved */
     pthread_mutex_t log_mutex;    /* recursive: a sink may log */
     fsdp_log_level log_level;
     fsdp_log_sink log_sink;
     void *log_arg;
-    fsdp__subscriber subscribers; /* the first one is the log */
     fsdp__heart own_heart, *heart;
     struct {
         void *state;
@@ -91,6 +91,38 @@ fsdp_status fsdp_context_create(const fsdp_context_options *options, fsdp_contex
     return FSDP_OK;
 }
 
+/* ---- its subscribers, whose places stay as long as it does: a thread may be about to look at one ---- */
+
+fsdp__subscriber *fsdp__context_subscribe(fsdp_context *context, uint64_t points,
+                                          fsdp_status (*see)(void *arg, fsdp__probe_event *event), void *arg)
+{
+    fsdp__subscriber *last = &context->subscribers, *place;
+
+    while (last->next && last->next->see)
+        last = last->next;
+    place = last->next;
+    if (!place) {
+        place = fsdp__calloc(1, sizeof *place);
+        if (!place)
+            return NULL;
+        last->next = place;
+    }
+    place->see = see;
+    place->arg = arg;
+    fsdp__listen(place, points);
+    return place;
+}
+
+static void free_subscribers(fsdp_context *context)
+{
+    fsdp__listen(&context->subscribers, 0);
+    for (fsdp__subscriber *s = context->subscribers.next, *next; s; s = next) {
+        next = s->next;
+        fsdp__listen(s, 0);
+        fsdp__free(s);
+    }
+}
+
 void fsdp_context_free(fsdp_context *context)
 {
     if (!context)
@@ -98,7 +130,7 @@ void fsdp_context_free(fsdp_context *context)
     for (int slot = FSDP__SLOTS - 1; slot >= 0; slot--)
         if (context->slots[slot].state && context->slots[slot].free_state)
             context->slots[slot].free_state(context->slots[slot].state);
-    fsdp__subscribers_free(&context->subscribers);
+    free_subscribers(context);
     pthread_mutex_destroy(&context->log_mutex);
     fsdp__free(context);
 }
@@ -232,11 +264,6 @@ void fsdp_context_set_log(fsdp_context *context, fsdp_log_level level, fsdp_log_
     fsdp__listen(&context->subscribers, level >= FSDP_LOG_DEBUG ? FSDP__POINT_BIT(FSDP__POINT_SHARD_CHANGED) |
                                                                       FSDP__POINT_BIT(FSDP__POINT_COLLECTIVE_ISSUED)
                                                                 : 0);
-}
-
-fsdp__subscriber *fsdp__context_subscribers(const fsdp_context *context)
-{
-    return (fsdp__subscriber *)(uintptr_t)&context->subscribers;
 }
 
 /* What does not fit loses its middle: the reason of an error stands at the end. */

@@ -50,11 +50,4 @@ void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, v
 /* Logs a warning in a process that has no context yet; it goes where the log goes by default. */
 void fsdp__warn(const char *format, ...) FSDP_PRINTF(1, 2);
 
-/* ---- for probe.c ---- */
-
-/* Returns the first subscriber of the context: its log. */
-fsdp__subscriber *fsdp__context_subscribers(const fsdp_context *context);
-/* Frees those behind it. */
-void fsdp__subscribers_free(fsdp__subscriber *list);
-
 #endif

@@ -2,9 +2,7 @@
 #include "base/probe.h"
 
 #include <pthread.h>
-
-#include "base/alloc.h"
-#include "base/context.h"
+#include <stddef.h>
 
 _Atomic uint64_t fsdp__probed;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -26,43 +24,17 @@ void fsdp__listen(fsdp__subscriber *subscriber, uint64_t points)
     pthread_mutex_unlock(&mutex);
 }
 
-/* Puts a subscriber, which hears nothing yet, behind the last one of a list. */
-static void append(fsdp__subscriber *list, fsdp__subscriber *subscriber)
-{
-    pthread_mutex_lock(&mutex);
-    while (list->next)
-        list = list->next;
-    list->next = subscriber;
-    pthread_mutex_unlock(&mutex);
-}
-
 void fsdp__subscribe(fsdp__subscriber *subscriber)
 {
     uint64_t points = atomic_exchange(&subscriber->points, 0);
+    fsdp__subscriber *last = &everywhere;
 
-    append(&everywhere, subscriber);
+    pthread_mutex_lock(&mutex);
+    while (last->next)
+        last = last->next;
+    last->next = subscriber;
+    pthread_mutex_unlock(&mutex);
     fsdp__listen(subscriber, points);
-}
-
-/* ---- the subscribers of a context, whose places stay as long as it does: a thread may be about to look at one ---- */
-
-fsdp__subscriber *fsdp__context_subscribe(fsdp_context *context, uint64_t points,
-                                          fsdp_status (*see)(void *arg, fsdp__probe_event *event), void *arg)
-{
-    fsdp__subscriber *list = fsdp__context_subscribers(context), *free_place = list->next;
-
-    while (free_place && free_place->see)
-        free_place = free_place->next;
-    if (!free_place) {
-        free_place = fsdp__calloc(1, sizeof *free_place);
-        if (!free_place)
-            return NULL;
-        append(list, free_place);
-    }
-    free_place->see = see;
-    free_place->arg = arg;
-    fsdp__listen(free_place, points);
-    return free_place;
 }
 
 void fsdp__unsubscribe(fsdp__subscriber *subscriber)
@@ -71,16 +43,6 @@ void fsdp__unsubscribe(fsdp__subscriber *subscriber)
         return;
     fsdp__listen(subscriber, 0);
     subscriber->see = NULL;
-}
-
-void fsdp__subscribers_free(fsdp__subscriber *list)
-{
-    fsdp__listen(list, 0);
-    for (fsdp__subscriber *s = list->next, *next; s; s = next) {
-        next = s->next;
-        fsdp__listen(s, 0);
-        fsdp__free(s);
-    }
 }
 
 /* ---- at a point ---- */
@@ -101,6 +63,6 @@ fsdp_status fsdp__probe(fsdp__probe_event *event)
     fsdp_status status = tell(&everywhere, event);
 
     if (status == FSDP_OK && event->context)
-        status = tell(fsdp__context_subscribers(event->context), event);
+        status = tell((fsdp__subscriber *)(uintptr_t)event->context, event);
     return status;
 }

@@ -135,6 +135,8 @@ void fsdp__unsubscribe(fsdp__subscriber *subscriber);
 
 /* ---- for the product ---- */
 
+/* A context begins with the first of its subscribers (context.c), so a pointer to one is a pointer to the other. */
+
 /* Changes what a subscriber listens to. */
 void fsdp__listen(fsdp__subscriber *subscriber, uint64_t points);
 
