@@ -69,6 +69,10 @@ typedef struct fsdp_checkpoint_content {
 
 /* ---- saving ---- */
 
+/* Saves one checkpoint, <folder>/step-<content->step>, and keeps all others. [collective] [blocks] */
+FSDP_API fsdp_status fsdp_checkpoint_save(const char *folder, const fsdp_checkpoint_content *content,
+                                          fsdp_process_group *group);
+
 typedef struct fsdp_checkpoint_saver fsdp_checkpoint_saver;
 
 typedef struct fsdp_checkpoint_saver_options {
@@ -101,30 +105,11 @@ FSDP_API fsdp_status fsdp_checkpoint_saver_save(fsdp_checkpoint_saver *saver, co
 FSDP_API fsdp_status fsdp_checkpoint_saver_poll(fsdp_checkpoint_saver *saver, int64_t *out_step);
 /* Does the same after waiting for the save under way. [collective] [blocks] */
 FSDP_API fsdp_status fsdp_checkpoint_saver_wait(fsdp_checkpoint_saver *saver, int64_t *out_step);
-/* Returns the step of the save under way, or -1. A local call. */
-FSDP_API int64_t fsdp_checkpoint_saver_pending(const fsdp_checkpoint_saver *saver);
-/* Sets the steps that are never removed from now on, replacing those set before: "the best so far". They are copied. */
-FSDP_API fsdp_status fsdp_checkpoint_saver_pin(fsdp_checkpoint_saver *saver, const int64_t *steps, int count);
-/* Aborts the save under way, unless it has been published, and all later ones: FSDP_INTERRUPTED. Removes what the save
- * has put on disk. For a program that is about to end. May be called on any thread; NULL is allowed. [thread-safe]
- * [blocks] */
-FSDP_API void fsdp_checkpoint_saver_abandon(fsdp_checkpoint_saver *saver);
 /* Frees the saver and abandons a save under way: call fsdp_checkpoint_saver_wait before. NULL is allowed. [blocks] */
 FSDP_API void fsdp_checkpoint_saver_free(fsdp_checkpoint_saver *saver);
 
-/* Returns the bytes of host memory that the copy of an asynchronous save takes on this rank (counted as workspace of
- * the CPU device). The copy is kept for the next save. 0 for content that cannot be saved. */
-FSDP_API size_t fsdp_checkpoint_snapshot_bytes(const fsdp_checkpoint_content *content);
-/* Saves one checkpoint without a saver; all others are kept. [collective] [blocks] */
-FSDP_API fsdp_status fsdp_checkpoint_save(const char *folder, const fsdp_checkpoint_content *content,
-                                          fsdp_process_group *group);
+/* ---- finding and loading ---- */
 
-/* ---- finding ---- */
-
-/* Lists the steps N of all step-N in `folder`, ascending; the caller frees `*out` with free(). Whether they are
- * complete is not checked, but a step-N that cannot be looked into, such as a dangling link, is an error. A folder that
- * does not exist has none. */
-FSDP_API fsdp_status fsdp_checkpoint_list(const char *folder, int64_t **out, int64_t *out_count);
 enum {
     FSDP_CHECKPOINT_NEWEST = -1,
     FSDP_CHECKPOINT_BEST = -2
@@ -137,12 +122,67 @@ enum {
  * manifest, files and their sizes are checked: an incomplete one is an error, and is never skipped in favour of an
  * older one. */
 FSDP_API fsdp_status fsdp_checkpoint_find(const char *folder, int64_t step, char **out);
+
+typedef struct fsdp_checkpoint_reader fsdp_checkpoint_reader;
+
+/* Opens a checkpoint. `path` is a step-N, under any name, or a folder of them (its newest is opened), or
+ * <folder>/step-best (the best). This reads and checks the manifest, that every tensor has each of its elements once,
+ * the files' names, sizes and headers, and the small files completely. A local call; the caller closes `*out`, on the
+ * thread that uses it. */
+FSDP_API fsdp_status fsdp_checkpoint_open(const char *path, fsdp_checkpoint_reader **out);
+FSDP_API void fsdp_checkpoint_close(fsdp_checkpoint_reader *reader); /* NULL is allowed */
+FSDP_API const char *fsdp_checkpoint_path(const fsdp_checkpoint_reader *reader);
+FSDP_API int64_t fsdp_checkpoint_step(const fsdp_checkpoint_reader *reader);
+/* Return a value by name. FSDP_NOT_FOUND: there is none of that name; FSDP_FORMAT: it has another type. On an error
+ * `*out` does not change. A text belongs to the reader. */
+FSDP_API fsdp_status fsdp_checkpoint_get_integer(const fsdp_checkpoint_reader *reader, const char *name, int64_t *out);
+FSDP_API fsdp_status fsdp_checkpoint_get_number(const fsdp_checkpoint_reader *reader, const char *name, double *out);
+FSDP_API fsdp_status fsdp_checkpoint_get_text(const fsdp_checkpoint_reader *reader, const char *name, const char **out);
+
+typedef struct fsdp_checkpoint_load_options {
+    bool partial;               /* ignore names that only the state or only the section has (PyTorch's strict=False) */
+    fsdp_state_dict_keys *keys; /* gets these names, for the caller to release, also on an error; may be NULL */
+} fsdp_checkpoint_load_options;
+
+/* Loads this rank's part of every entry from the section, whatever its distribution, converting between floating
+ * dtypes. It reads what this rank needs, a window of a few MiB at a time, and verifies each block before it is used.
+ * Errors before anything is changed: missing and surplus names, shapes and dtypes that do not match, the meta device,
+ * and shards that cannot be written now (their module is running or summoned). A wrong checksum is an error that names
+ * file and tensors, after which the state is partly changed. Ranks read only their own parts, so one may fail alone:
+ * call fsdp_agree on the result. `options` may be NULL. */
+FSDP_API fsdp_status fsdp_checkpoint_load(fsdp_checkpoint_reader *reader, const char *section, fsdp_state_dict *state,
+                                          const fsdp_checkpoint_load_options *options);
+
+/* ======== for experts: most programs need nothing below ======== */
+
+/* ---- a saver's life ---- */
+
+/* Returns the step of the save under way, or -1. A local call. */
+FSDP_API int64_t fsdp_checkpoint_saver_pending(const fsdp_checkpoint_saver *saver);
+/* Sets the steps that are never removed from now on, replacing those set before: "the best so far". They are copied. */
+FSDP_API fsdp_status fsdp_checkpoint_saver_pin(fsdp_checkpoint_saver *saver, const int64_t *steps, int count);
+/* Aborts the save under way, unless it has been published, and all later ones: FSDP_INTERRUPTED. Removes what the save
+ * has put on disk. For a program that is about to end. May be called on any thread; NULL is allowed. [thread-safe]
+ * [blocks] */
+FSDP_API void fsdp_checkpoint_saver_abandon(fsdp_checkpoint_saver *saver);
+/* Returns the bytes of host memory that the copy of an asynchronous save takes on this rank (counted as workspace of
+ * the CPU device). The copy is kept for the next save. 0 for content that cannot be saved. */
+FSDP_API size_t fsdp_checkpoint_snapshot_bytes(const fsdp_checkpoint_content *content);
+
+/* ---- what a folder has ---- */
+
+/* Lists the steps N of all step-N in `folder`, ascending; the caller frees `*out` with free(). Whether they are
+ * complete is not checked, but a step-N that cannot be looked into, such as a dangling link, is an error. A folder that
+ * does not exist has none. */
+FSDP_API fsdp_status fsdp_checkpoint_list(const char *folder, int64_t **out, int64_t *out_count);
 /* Returns whether the name <folder>/step-<step> is taken. */
 FSDP_API bool fsdp_checkpoint_exists(const char *folder, int64_t step);
 
-/* ---- reading ---- */
+/* ---- what a checkpoint has ---- */
 
-typedef struct fsdp_checkpoint_reader fsdp_checkpoint_reader;
+FSDP_API int fsdp_checkpoint_world_size(const fsdp_checkpoint_reader *reader); /* number of ranks that saved it */
+/* Returns the mesh as text, "dp_replicate=2 dp_shard=4"; "" if none was given. */
+FSDP_API const char *fsdp_checkpoint_mesh(const fsdp_checkpoint_reader *reader);
 
 /* Describes a part of a tensor, in one rank's file. */
 typedef struct fsdp_checkpoint_part {
@@ -162,18 +202,6 @@ typedef struct fsdp_checkpoint_tensor {
     const fsdp_checkpoint_part *parts;
 } fsdp_checkpoint_tensor;
 
-/* Opens a checkpoint. `path` is a step-N, under any name, or a folder of them (its newest is opened), or
- * <folder>/step-best (the best). This reads and checks the manifest, that every tensor has each of its elements once,
- * the files' names, sizes and headers, and the small files completely. A local call; the caller closes `*out`, on the
- * thread that uses it. */
-FSDP_API fsdp_status fsdp_checkpoint_open(const char *path, fsdp_checkpoint_reader **out);
-FSDP_API void fsdp_checkpoint_close(fsdp_checkpoint_reader *reader); /* NULL is allowed */
-FSDP_API const char *fsdp_checkpoint_path(const fsdp_checkpoint_reader *reader);
-FSDP_API int64_t fsdp_checkpoint_step(const fsdp_checkpoint_reader *reader);
-FSDP_API int fsdp_checkpoint_world_size(const fsdp_checkpoint_reader *reader); /* number of ranks that saved it */
-/* Returns the mesh as text, "dp_replicate=2 dp_shard=4"; "" if none was given. */
-FSDP_API const char *fsdp_checkpoint_mesh(const fsdp_checkpoint_reader *reader);
-
 /* Return the tensors, by section in the order saved, and by name within a section. */
 FSDP_API int64_t fsdp_checkpoint_count(const fsdp_checkpoint_reader *reader);
 FSDP_API const fsdp_checkpoint_tensor *fsdp_checkpoint_at(const fsdp_checkpoint_reader *reader, int64_t index);
@@ -184,12 +212,6 @@ FSDP_API bool fsdp_checkpoint_has_section(const fsdp_checkpoint_reader *reader, 
 /* Return the values in the order saved. */
 FSDP_API int fsdp_checkpoint_value_count(const fsdp_checkpoint_reader *reader);
 FSDP_API const fsdp_checkpoint_value *fsdp_checkpoint_value_at(const fsdp_checkpoint_reader *reader, int index);
-/* Return a value by name. FSDP_NOT_FOUND: there is none of that name; FSDP_FORMAT: it has another type. On an error
- * `*out` does not change. A text belongs to the reader. */
-FSDP_API fsdp_status fsdp_checkpoint_get_integer(const fsdp_checkpoint_reader *reader, const char *name, int64_t *out);
-FSDP_API fsdp_status fsdp_checkpoint_get_number(const fsdp_checkpoint_reader *reader, const char *name, double *out);
-FSDP_API fsdp_status fsdp_checkpoint_get_text(const fsdp_checkpoint_reader *reader, const char *name, const char **out);
-
 /* Return the small files in the order saved. Their bytes belong to the reader and are followed by a NUL that is not
  * counted. */
 FSDP_API int fsdp_checkpoint_file_count(const fsdp_checkpoint_reader *reader);
@@ -197,20 +219,7 @@ FSDP_API const fsdp_checkpoint_file *fsdp_checkpoint_file_at(const fsdp_checkpoi
 FSDP_API const fsdp_checkpoint_file *fsdp_checkpoint_file_find(const fsdp_checkpoint_reader *reader,
                                                                const char *name); /* or NULL */
 
-typedef struct fsdp_checkpoint_load_options {
-    bool partial;               /* ignore names that only the state or only the section has (PyTorch's strict=False) */
-    fsdp_state_dict_keys *keys; /* gets these names, for the caller to release, also on an error; may be NULL */
-} fsdp_checkpoint_load_options;
-
-/* Loads this rank's part of every entry from the section, whatever its distribution, converting between floating
- * dtypes. It reads what this rank needs, a window of a few MiB at a time, and verifies each block before it is used.
- * Errors before anything is changed: missing and surplus names, shapes and dtypes that do not match, the meta device,
- * and shards that cannot be written now (their module is running or summoned). A wrong checksum is an error that names
- * file and tensors, after which the state is partly changed. Ranks read only their own parts, so one may fail alone:
- * call fsdp_agree on the result. `options` may be NULL. */
-FSDP_API fsdp_status fsdp_checkpoint_load(fsdp_checkpoint_reader *reader, const char *section, fsdp_state_dict *state,
-                                          const fsdp_checkpoint_load_options *options);
-/* Reads elements [first, first + numel) of a tensor, row-major, in its own dtype, verified in the same way. */
+/* Reads elements [first, first + numel) of a tensor, row-major, in its own dtype, verified as a load does. */
 FSDP_API fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *reader, const fsdp_checkpoint_tensor *tensor,
                                           int64_t first, int64_t numel, void *out);
 

@@ -80,6 +80,8 @@ FSDP_API void fsdp_device_memory(const fsdp_device *device, fsdp_memory_stats *o
 /* Resets the peaks to what is live now. */
 FSDP_API void fsdp_device_reset_peak(fsdp_device *device);
 
+/* ======== for experts: most programs need nothing below ======== */
+
 /* ---- streams and events ---- */
 
 typedef struct fsdp_stream fsdp_stream;

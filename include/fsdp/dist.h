@@ -26,24 +26,9 @@ typedef struct fsdp_mesh fsdp_mesh;
  * [collective] */
 FSDP_API fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
                                       fsdp_mesh **out);
-/* Creates a mesh from existing process groups: groups[d] is dimension d and contains this rank. `ranks` are the mesh's
- * global ranks, row-major, as many as the product of the groups' sizes; NULL is allowed if ndim is 1. Names as above.
- * The mesh may be smaller than the world; ranks outside it have no mesh. The groups stay the caller's and must outlive
- * the mesh. A local call. */
-FSDP_API fsdp_status fsdp_mesh_from_groups(fsdp_process_group *const *groups, int ndim, const int *ranks,
-                                           const char *const *names, fsdp_mesh **out);
 /* Returns the part of `mesh` along the named dimensions (in the order given) that contains this rank. It uses the
  * mesh's groups. The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names, fsdp_mesh **out);
-/* Returns that part as a mesh of one dimension called `name`, with the ranks of the named dimensions in the mesh's own
- * order. Its process group is created the first time and kept with the mesh. All ranks of the world must call it,
- * including those of other parts. The caller owns `*out`. [collective] */
-FSDP_API fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *const *dims, const char *name,
-                                       fsdp_mesh **out);
-/* Returns the mesh with dimension `dim` split into `count` dimensions, row-major; the product of `sizes` is its size.
- * The other dimensions keep their groups. All ranks of the world must call it. The caller owns `*out`. [collective] */
-FSDP_API fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, const int64_t *sizes,
-                                         const char *const *names, fsdp_mesh **out);
 FSDP_API fsdp_mesh *fsdp_mesh_ref(fsdp_mesh *mesh);
 FSDP_API void fsdp_mesh_unref(fsdp_mesh *mesh);
 FSDP_API int fsdp_mesh_ndim(const fsdp_mesh *mesh);
@@ -72,9 +57,6 @@ typedef struct fsdp_placement {
     int64_t first, chunk;
 } fsdp_placement;
 
-/* Applies the chunk rule. Returns the length and stores the start (n for an empty part). */
-FSDP_API int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start);
-
 typedef struct fsdp_distribution {
     fsdp_mesh *mesh; /* borrowed from the tensor */
     int placement_count;
@@ -85,18 +67,6 @@ typedef struct fsdp_distribution {
 
 /* Returns the tensor's distribution, borrowed; NULL for a plain tensor. */
 FSDP_API const fsdp_distribution *fsdp_tensor_distribution(const fsdp_tensor *tensor);
-/* Makes `local` a distributed tensor, after checking that its shape is what the rule gives this rank. Holds the mesh.
- * Replaces an existing distribution. */
-FSDP_API fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution);
-/* Returns whether the distribution has a flat placement. */
-FSDP_API bool fsdp_distribution_is_flat(const fsdp_distribution *distribution);
-/* Returns offset and size of this rank's part in the global tensor; for a plain tensor zeros and its shape. A flat
- * tensor has no box but a run of elements: offset[0] and size[0]. */
-FSDP_API void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size);
-/* Does the same for any coordinates of the mesh. */
-FSDP_API void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
-                                    int64_t *size);
-
 /* Splits a tensor that is equal on all ranks of the mesh: makes a local copy of this rank's part, without
  * communication. Partial placements are refused. The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh,
@@ -109,6 +79,39 @@ FSDP_API fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **o
  * mesh dimensions may shard one tensor dimension: each splits what the dimension to its left has left over. There is no
  * autograd. On the meta device nothing is communicated. The caller owns `*out`. [collective] */
 FSDP_API fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *placements, fsdp_tensor **out);
+
+/* ======== for experts: most programs need nothing below ======== */
+
+/* Creates a mesh from existing process groups: groups[d] is dimension d and contains this rank. `ranks` are the mesh's
+ * global ranks, row-major, as many as the product of the groups' sizes; NULL is allowed if ndim is 1. Names as in
+ * fsdp_mesh_create. The mesh may be smaller than the world; ranks outside it have no mesh. The groups stay the caller's
+ * and must outlive the mesh. A local call. */
+FSDP_API fsdp_status fsdp_mesh_from_groups(fsdp_process_group *const *groups, int ndim, const int *ranks,
+                                           const char *const *names, fsdp_mesh **out);
+/* Returns the part of `mesh` along the named dimensions as a mesh of one dimension called `name`, with the ranks of the
+ * named dimensions in the mesh's own order. Its process group is created the first time and kept with the mesh. All
+ * ranks of the world must call it, including those of other parts. The caller owns `*out`. [collective] */
+FSDP_API fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *const *dims, const char *name,
+                                       fsdp_mesh **out);
+/* Returns the mesh with dimension `dim` split into `count` dimensions, row-major; the product of `sizes` is its size.
+ * The other dimensions keep their groups. All ranks of the world must call it. The caller owns `*out`. [collective] */
+FSDP_API fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, const int64_t *sizes,
+                                         const char *const *names, fsdp_mesh **out);
+
+/* Applies the chunk rule. Returns the length and stores the start (n for an empty part). */
+FSDP_API int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start);
+
+/* Makes `local` a distributed tensor, after checking that its shape is what the rule gives this rank. Holds the mesh.
+ * Replaces an existing distribution. */
+FSDP_API fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution);
+/* Returns whether the distribution has a flat placement. */
+FSDP_API bool fsdp_distribution_is_flat(const fsdp_distribution *distribution);
+/* Returns offset and size of this rank's part in the global tensor; for a plain tensor zeros and its shape. A flat
+ * tensor has no box but a run of elements: offset[0] and size[0]. */
+FSDP_API void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size);
+/* Does the same for any coordinates of the mesh. */
+FSDP_API void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
+                                    int64_t *size);
 
 #ifdef __cplusplus
 }

@@ -11,22 +11,8 @@
 extern "C" {
 #endif
 
+/* Reads the folder's config.json. */
 FSDP_API fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out);
-
-/* Reads the tokens that end a text: eos_token_id, a token or a list of them, of generation_config.json, or of
- * config.json if the first does not exist or names none. It is no error if neither names one. */
-enum {
-    FSDP_HUB_MAX_STOP_TOKENS = FSDP_MODEL_MAX_EOS_TOKENS
-};
-typedef struct fsdp_hub_stop_tokens {
-    int64_t count;
-    int32_t ids[FSDP_HUB_MAX_STOP_TOKENS];
-} fsdp_hub_stop_tokens;
-FSDP_API fsdp_status fsdp_hub_read_stop_tokens(const char *folder, fsdp_hub_stop_tokens *out);
-
-/* Checks that the folder's weights contain the parameters of a model of this config, by names, shapes and dtypes in
- * their headers. Call it before the model gets memory, because a config.json may state any size. */
-FSDP_API fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config);
 
 /* Loads every entry of the state from the folder's weights (fsdp_weights_open: safetensors or pytorch_model.bin). Each
  * rank reads only its own rows, a few MiB at a time, and converts dtypes (F32, BF16, F16; integers and booleans are
@@ -36,18 +22,6 @@ FSDP_API fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, c
  * Ranks read only their own rows, so one may fail alone: call fsdp_agree on the result. `config` is NULL for your own
  * model, whose names are used unchanged. */
 FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config);
-
-/* Does the same, but only rank 0 of the group reads the data and sends it to the others, which take their rows of it:
- * for storage that gets slower when all ranks read. The results are the same bits. All ranks of the group must have the
- * same names in the same order; an error on any rank is an error on all. [collective] */
-FSDP_API fsdp_status fsdp_hub_load_by_leader(const char *folder, fsdp_state_dict *state,
-                                             const fsdp_model_config *config, fsdp_process_group *group);
-
-/* Does the same as fsdp_hub_load, but ignores names that only the state or only the folder has (PyTorch's
- * strict=False). It loads the common ones and lists the rest in `*out`, which the caller releases and which may be
- * NULL. */
-FSDP_API fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
-                                          fsdp_state_dict_keys *out);
 
 /* Saves model.safetensors (or numbered files of at most 5 GB with an index), config.json and generation_config.json, as
  * transformers loads them. If `config` is NULL, only the weights are saved, of any module. Every rank writes its own
@@ -68,8 +42,29 @@ FSDP_API fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *s
 FSDP_API fsdp_status fsdp_hub_save(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                    fsdp_dtype dtype, fsdp_process_group *group);
 
-/* Does the same with files of at most `max_shard_bytes` of weights instead of 5 GB; a larger tensor gets a file of its
- * own. [collective] */
+/* Copies tokenizer.json and the other files of the tokenizer, as far as they exist. One rank calls it. */
+FSDP_API fsdp_status fsdp_hub_copy_tokenizer(const char *from_folder, const char *to_folder);
+
+/* ======== for experts: most programs need nothing below ======== */
+
+/* Checks that the folder's weights contain the parameters of a model of this config, by names, shapes and dtypes in
+ * their headers. Call it before the model gets memory, because a config.json may state any size. */
+FSDP_API fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config);
+
+/* Does the same as fsdp_hub_load, but only rank 0 of the group reads the data and sends it to the others, which take
+ * their rows of it: for storage that gets slower when all ranks read. The results are the same bits. All ranks of the
+ * group must have the same names in the same order; an error on any rank is an error on all. [collective] */
+FSDP_API fsdp_status fsdp_hub_load_by_leader(const char *folder, fsdp_state_dict *state,
+                                             const fsdp_model_config *config, fsdp_process_group *group);
+
+/* Does the same as fsdp_hub_load, but ignores names that only the state or only the folder has (PyTorch's
+ * strict=False). It loads the common ones and lists the rest in `*out`, which the caller releases and which may be
+ * NULL. */
+FSDP_API fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
+                                          fsdp_state_dict_keys *out);
+
+/* Does the same as fsdp_hub_save, with files of at most `max_shard_bytes` of weights instead of 5 GB; a larger tensor
+ * gets a file of its own. [collective] */
 FSDP_API fsdp_status fsdp_hub_save_split(const char *folder, const fsdp_state_dict *state,
                                          const fsdp_model_config *config, fsdp_dtype dtype, fsdp_process_group *group,
                                          uint64_t max_shard_bytes);
@@ -79,15 +74,23 @@ FSDP_API fsdp_status fsdp_hub_save_split(const char *folder, const fsdp_state_di
  * running there, and if another user may have left the journal; nothing is moved then. */
 FSDP_API fsdp_status fsdp_hub_repair(const char *folder, bool *out_finished);
 
+/* Reads the tokens that end a text: eos_token_id, a token or a list of them, of generation_config.json, or of
+ * config.json if the first does not exist or names none. It is no error if neither names one. */
+enum {
+    FSDP_HUB_MAX_STOP_TOKENS = FSDP_MODEL_MAX_EOS_TOKENS
+};
+typedef struct fsdp_hub_stop_tokens {
+    int64_t count;
+    int32_t ids[FSDP_HUB_MAX_STOP_TOKENS];
+} fsdp_hub_stop_tokens;
+FSDP_API fsdp_status fsdp_hub_read_stop_tokens(const char *folder, fsdp_hub_stop_tokens *out);
+
 /* Represents a folder held for a later save, as a training run holds its export.path: see fsdp_train_listener.holds. */
 typedef struct fsdp_hub_hold fsdp_hub_hold;
 /* Removes what the hold has put on disk and ends it; the save that it was for fails with FSDP_INTERRUPTED. For a
  * program that is about to end; a replacement of files that has begun is finished first. May be called on any thread;
  * NULL is allowed. [thread-safe] [blocks] */
 FSDP_API void fsdp_hub_abandon(fsdp_hub_hold *hold);
-
-/* Copies tokenizer.json and the other files of the tokenizer, as far as they exist. One rank calls it. */
-FSDP_API fsdp_status fsdp_hub_copy_tokenizer(const char *from_folder, const char *to_folder);
 
 #ifdef __cplusplus
 }

@@ -45,13 +45,6 @@ FSDP_API fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fs
                                      fsdp_optimizer **out);
 FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */
 
-/* Add a parameter group with its own options, of the optimizer's kind. A parameter, and a name, may be in one group
- * only. Groups are numbered from 0. */
-FSDP_API fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
-                                         const fsdp_adam_options *options);
-FSDP_API fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
-                                        const fsdp_sgd_options *options);
-FSDP_API int fsdp_optimizer_group_count(const fsdp_optimizer *optimizer);
 /* Return or set a group's learning rate. If the group does not exist, 0 is returned and nothing is set. */
 FSDP_API double fsdp_optimizer_lr(const fsdp_optimizer *optimizer, int group);
 FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr);
@@ -65,91 +58,10 @@ FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double
  * only compute the norm. Without any gradient the norm is 0. An infinite or NaN norm is reported, and the factor is
  * then PyTorch's (0, NaN). [collective] */
 FSDP_API fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm);
-/* Does the same for the p-norm with p = norm_type above 0, INFINITY for the largest magnitude. torch's norm_type 0 and
- * below (the number of tensors that are not all zero, or the smallest magnitude) are not norms and are refused.
- * Gradients on different meshes are combined by their sums of powers, each power rounded to f64. With
- * error_if_nonfinite an infinite or NaN norm is FSDP_NOT_FINITE, on all ranks, and the factor does not change.
- * [collective] */
-FSDP_API fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double max_norm, double norm_type,
-                                              bool error_if_nonfinite, double *norm);
-
 /* Steps every parameter that has a gradient. Resources that can run out are acquired before anything is changed. */
 FSDP_API fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer);
-/* Steps those of `parameters` that belong to the optimizer and have a gradient, for hooks that step parameters as soon
- * as their gradients are ready (fsdp_module_set_post_accumulate_grad_hook). Steps of single parameters, in any order,
- * give the same bits as one step of all. FSDP_STATE: after a clip, whose factor is for a step of all. */
-FSDP_API fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tensor *const *parameters,
-                                                    int64_t count);
 /* Drops the gradients (PyTorch's set_to_none). */
 FSDP_API fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer);
-
-/* ---- state ----
- *
- * State is named after the parameters: "state.<parameter>.exp_avg" and ".exp_avg_sq" (Adam), ".momentum_buffer" (SGD
- * with momentum), and ".step", the number of steps that the parameter has taken (int64, the same on all ranks). Moments
- * are f32, with the distribution of their parameter. Options (lr, betas, ...) are included if
- * fsdp_optimizer_add_param_groups has added them.
- *
- * FSDP1's functions correspond to these calls: full_optim_state_dict to the state dict and fsdp_state_dict_gather,
- * sharded_optim_state_dict to the state dict and fsdp_state_dict_shard_rows. shard_full_optim_state_dict,
- * scatter_full_optim_state_dict and optim_state_dict_to_load are fsdp_optimizer_load_full_state_dict from each rank's
- * own, with broadcast_from_rank0, and with from_parts; it loads straight into the optimizer. */
-
-/* Makes a state dict of the existing state, which parameters that have stepped have. Moments alias live memory, step
- * counts are copies. Nothing is communicated. The caller owns `*out`. */
-FSDP_API fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict **out);
-/* Allocates state, zeros and no steps, for every parameter that has none, so that a checkpoint can be read in place. */
-FSDP_API fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer);
-/* Loads a state dict of this rank's parts, such as one from fsdp_optimizer_state_dict that a reader has filled; moments
- * that are not the optimizer's own memory are copied. Parameters without entries have no state afterwards. Errors name
- * the parameter, before anything is changed: only some of a parameter's entries; entries of no parameter; a part of
- * another shape. */
-FSDP_API fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state);
-/* Does the same with whole tensors (fsdp_state_dict_gather), or with parts of another optimizer, as
- * fsdp_state_dict_load_full takes them. [collective] */
-FSDP_API fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *full,
-                                                         const fsdp_full_state_options *options);
-
-/* Adds the options of each parameter's group as "param_groups.<parameter>.<option>" (PyTorch's flattened form), with
- * the current lr; each is the 64 bits of a double, stored as an int64. Loading a state dict with options sets them, in
- * whichever groups the parameters are; parameters of one group must have the same. SGD's nesterov stays with the
- * optimizer. */
-FSDP_API fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_state_dict *state);
-/* Renames state as PyTorch's rekey_optim_state_dict does: makes a state dict with the same tensors under the numbers of
- * the parameters, in the order of the groups ("state.0.exp_avg"), or from numbers under names again. An entry that
- * belongs to no parameter is an error. Nothing is communicated. The caller owns `*out`. */
-FSDP_API fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optimizer, const fsdp_state_dict *state,
-                                                     bool to_ids, fsdp_state_dict **out);
-
-/* ---- state partitioned by whole parameters (torch's ZeroRedundancyOptimizer) ----
- *
- * This is ZeRO-1 for modules that are whole on every rank and whose gradients are equal on all ranks, because
- * replication has averaged them (a parameter has a gradient on all ranks or on none). Each rank has the state of some
- * parameters, steps those, and broadcasts them. The results are bit-equal to the optimizer's without partitioning.
- * Sharded parameters do not need this: their state is sharded like them. */
-
-typedef struct fsdp_partition_options {
-    fsdp_process_group *group;      /* NULL: all ranks of the context. Borrowed for the optimizer's life */
-    bool parameters_as_bucket_view; /* one broadcast per rank, of its packed parameters; else one per parameter */
-} fsdp_partition_options;
-
-/* Partitions the state. Parameters are assigned from the largest to the smallest, each to the rank that has the fewest
- * elements so far (the lowest of several), in every parameter group, also in groups added later. From here on
- * fsdp_optimizer_step steps this rank's parameters and is [collective]: it broadcasts the parameters of rank 0 first
- * and of the last rank last, the largest first. A failure on one rank ends the world. Groups, learning rates, clipping
- * and the scaler work as before, and must be the same on all ranks. Existing state stays on its rank and is dropped on
- * the others. `options` may be NULL. Errors name the parameter: sharded (if later, an error of the step), or on another
- * device than the others; FSDP_STATE: called twice. */
-FSDP_API fsdp_status fsdp_optimizer_partition_state(fsdp_optimizer *optimizer, const fsdp_partition_options *options);
-/* Returns the name of the `index`-th parameter of a group that `rank` steps, in the order of its broadcasts; NULL:
- * there are no more. */
-FSDP_API const char *fsdp_optimizer_partition(const fsdp_optimizer *optimizer, int rank, int group, int64_t index);
-/* Collects the state of all ranks on rank `to` of the group, as copies in host memory, which fsdp_optimizer_state_dict
- * returns there until the next step or load; on other ranks that is FSDP_STATE. No rank holds more than one tensor of
- * others besides its own. Every rank may load the resulting state dict (fsdp_optimizer_load_state_dict) and keeps the
- * state of its own parameters. fsdp_optimizer_load_full_state_dict takes it from rank 0, and meanwhile needs memory for
- * all of it on every rank. [collective] */
-FSDP_API fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optimizer, int to);
 
 /* ---- gradient scaler (torch.amp.GradScaler) ----
  *
@@ -218,6 +130,98 @@ typedef struct fsdp_schedule {
     double min_factor;
 } fsdp_schedule;
 FSDP_API double fsdp_schedule_factor(const fsdp_schedule *schedule, int64_t step);
+
+/* ======== for experts: most programs need nothing below ======== */
+
+/* Add a parameter group with its own options, of the optimizer's kind. A parameter, and a name, may be in one group
+ * only. Groups are numbered from 0. */
+FSDP_API fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                         const fsdp_adam_options *options);
+FSDP_API fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                        const fsdp_sgd_options *options);
+FSDP_API int fsdp_optimizer_group_count(const fsdp_optimizer *optimizer);
+
+/* Does the same as fsdp_clip_grad_norm for the p-norm with p = norm_type above 0, INFINITY for the largest magnitude.
+ * torch's norm_type 0 and below (the number of tensors that are not all zero, or the smallest magnitude) are not norms
+ * and are refused. Gradients on different meshes are combined by their sums of powers, each power rounded to f64. With
+ * error_if_nonfinite an infinite or NaN norm is FSDP_NOT_FINITE, on all ranks, and the factor does not change.
+ * [collective] */
+FSDP_API fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double max_norm, double norm_type,
+                                              bool error_if_nonfinite, double *norm);
+
+/* Steps those of `parameters` that belong to the optimizer and have a gradient, for hooks that step parameters as soon
+ * as their gradients are ready (fsdp_module_set_post_accumulate_grad_hook). Steps of single parameters, in any order,
+ * give the same bits as one step of all. FSDP_STATE: after a clip, whose factor is for a step of all. */
+FSDP_API fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tensor *const *parameters,
+                                                    int64_t count);
+
+/* ---- state ----
+ *
+ * State is named after the parameters: "state.<parameter>.exp_avg" and ".exp_avg_sq" (Adam), ".momentum_buffer" (SGD
+ * with momentum), and ".step", the number of steps that the parameter has taken (int64, the same on all ranks). Moments
+ * are f32, with the distribution of their parameter. Options (lr, betas, ...) are included if
+ * fsdp_optimizer_add_param_groups has added them.
+ *
+ * FSDP1's functions correspond to these calls: full_optim_state_dict to the state dict and fsdp_state_dict_gather,
+ * sharded_optim_state_dict to the state dict and fsdp_state_dict_shard_rows. shard_full_optim_state_dict,
+ * scatter_full_optim_state_dict and optim_state_dict_to_load are fsdp_optimizer_load_full_state_dict from each rank's
+ * own, with broadcast_from_rank0, and with from_parts; it loads straight into the optimizer. */
+
+/* Makes a state dict of the existing state, which parameters that have stepped have. Moments alias live memory, step
+ * counts are copies. Nothing is communicated. The caller owns `*out`. */
+FSDP_API fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict **out);
+/* Allocates state, zeros and no steps, for every parameter that has none, so that a checkpoint can be read in place. */
+FSDP_API fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer);
+/* Loads a state dict of this rank's parts, such as one from fsdp_optimizer_state_dict that a reader has filled; moments
+ * that are not the optimizer's own memory are copied. Parameters without entries have no state afterwards. Errors name
+ * the parameter, before anything is changed: only some of a parameter's entries; entries of no parameter; a part of
+ * another shape. */
+FSDP_API fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state);
+/* Does the same with whole tensors (fsdp_state_dict_gather), or with parts of another optimizer, as
+ * fsdp_state_dict_load_full takes them. [collective] */
+FSDP_API fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *full,
+                                                         const fsdp_full_state_options *options);
+
+/* Adds the options of each parameter's group as "param_groups.<parameter>.<option>" (PyTorch's flattened form), with
+ * the current lr; each is the 64 bits of a double, stored as an int64. Loading a state dict with options sets them, in
+ * whichever groups the parameters are; parameters of one group must have the same. SGD's nesterov stays with the
+ * optimizer. */
+FSDP_API fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_state_dict *state);
+/* Renames state as PyTorch's rekey_optim_state_dict does: makes a state dict with the same tensors under the numbers of
+ * the parameters, in the order of the groups ("state.0.exp_avg"), or from numbers under names again. An entry that
+ * belongs to no parameter is an error. Nothing is communicated. The caller owns `*out`. */
+FSDP_API fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optimizer, const fsdp_state_dict *state,
+                                                     bool to_ids, fsdp_state_dict **out);
+
+/* ---- state partitioned by whole parameters (torch's ZeroRedundancyOptimizer) ----
+ *
+ * This is ZeRO-1 for modules that are whole on every rank and whose gradients are equal on all ranks, because
+ * replication has averaged them (a parameter has a gradient on all ranks or on none). Each rank has the state of some
+ * parameters, steps those, and broadcasts them. The results are bit-equal to the optimizer's without partitioning.
+ * Sharded parameters do not need this: their state is sharded like them. */
+
+typedef struct fsdp_partition_options {
+    fsdp_process_group *group;      /* NULL: all ranks of the context. Borrowed for the optimizer's life */
+    bool parameters_as_bucket_view; /* one broadcast per rank, of its packed parameters; else one per parameter */
+} fsdp_partition_options;
+
+/* Partitions the state. Parameters are assigned from the largest to the smallest, each to the rank that has the fewest
+ * elements so far (the lowest of several), in every parameter group, also in groups added later. From here on
+ * fsdp_optimizer_step steps this rank's parameters and is [collective]: it broadcasts the parameters of rank 0 first
+ * and of the last rank last, the largest first. A failure on one rank ends the world. Groups, learning rates, clipping
+ * and the scaler work as before, and must be the same on all ranks. Existing state stays on its rank and is dropped on
+ * the others. `options` may be NULL. Errors name the parameter: sharded (if later, an error of the step), or on another
+ * device than the others; FSDP_STATE: called twice. */
+FSDP_API fsdp_status fsdp_optimizer_partition_state(fsdp_optimizer *optimizer, const fsdp_partition_options *options);
+/* Returns the name of the `index`-th parameter of a group that `rank` steps, in the order of its broadcasts; NULL:
+ * there are no more. */
+FSDP_API const char *fsdp_optimizer_partition(const fsdp_optimizer *optimizer, int rank, int group, int64_t index);
+/* Collects the state of all ranks on rank `to` of the group, as copies in host memory, which fsdp_optimizer_state_dict
+ * returns there until the next step or load; on other ranks that is FSDP_STATE. No rank holds more than one tensor of
+ * others besides its own. Every rank may load the resulting state dict (fsdp_optimizer_load_state_dict) and keeps the
+ * state of its own parameters. fsdp_optimizer_load_full_state_dict takes it from rank 0, and meanwhile needs memory for
+ * all of it on every rank. [collective] */
+FSDP_API fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optimizer, int to);
 
 #ifdef __cplusplus
 }

@@ -87,20 +87,6 @@ FSDP_API fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_op
 /* Returns whether the module is replicated, also for one without parameters. */
 FSDP_API bool fsdp_module_is_replicated(fsdp_module *module);
 
-/* Replaces the library's all-reduce and division. The hook averages `gradients`, the one-dimensional bucket, over all
- * ranks in place, by work queued on `stream`, or on the host after synchronising it. Gradients of parameters that this
- * rank has not used are -0. The hook is called in the order of the buckets on all ranks. A failure is one of the
- * backward; a rank that fails before its peers can know must call fsdp_abort. The hook also replaces `compress`. NULL
- * restores the library's. */
-typedef struct fsdp_gradient_bucket {
-    int64_t index;
-    bool last; /* of this backward */
-    fsdp_tensor *gradients;
-    fsdp_process_group *group; /* may have one rank */
-} fsdp_gradient_bucket;
-typedef fsdp_status (*fsdp_bucket_hook)(void *arg, const fsdp_gradient_bucket *bucket, fsdp_stream *stream);
-FSDP_API fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucket_hook hook, void *arg);
-
 /* ---- uneven inputs (PyTorch's join) ----
  *
  *     FSDP_TRY(fsdp_module_join_begin(module, NULL));
@@ -125,6 +111,22 @@ typedef struct fsdp_join_options {
  * running, or has begun a join already. A local call. */
 FSDP_API fsdp_status fsdp_module_join_begin(fsdp_module *module, const fsdp_join_options *options);
 FSDP_API fsdp_status fsdp_module_join_end(fsdp_module *module); /* [collective] */
+
+/* ======== for experts: most programs need nothing below ======== */
+
+/* Replaces the library's all-reduce and division. The hook averages `gradients`, the one-dimensional bucket, over all
+ * ranks in place, by work queued on `stream`, or on the host after synchronising it. Gradients of parameters that this
+ * rank has not used are -0. The hook is called in the order of the buckets on all ranks. A failure is one of the
+ * backward; a rank that fails before its peers can know must call fsdp_abort. The hook also replaces `compress`. NULL
+ * restores the library's. */
+typedef struct fsdp_gradient_bucket {
+    int64_t index;
+    bool last; /* of this backward */
+    fsdp_tensor *gradients;
+    fsdp_process_group *group; /* may have one rank */
+} fsdp_gradient_bucket;
+typedef fsdp_status (*fsdp_bucket_hook)(void *arg, const fsdp_gradient_bucket *bucket, fsdp_stream *stream);
+FSDP_API fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucket_hook hook, void *arg);
 
 /* Return the current buckets, in the order in which they are sent. FSDP_STATE: `module` is not replicated. */
 FSDP_API fsdp_status fsdp_module_bucket_count(fsdp_module *module, int64_t *out);

@@ -84,6 +84,8 @@ FSDP_API fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const 
 FSDP_API fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_state_dict *full,
                                                const fsdp_full_state_options *options);
 
+/* ======== for experts: most programs need nothing below ======== */
+
 /* ---- parts by rows (FSDP1's SHARDED_STATE_DICT) ---- */
 
 typedef struct fsdp_sharded_state_options {

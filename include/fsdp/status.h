@@ -47,27 +47,10 @@ typedef enum fsdp_status {
 #undef FSDP_STATUS_ENUM
 } fsdp_status;
 
-/* Returns the general text of a code, never NULL. [thread-safe] */
-FSDP_API const char *fsdp_status_text(fsdp_status status);
-
 /* Return the code and the message of this thread's last error, or FSDP_OK and "" if there was none. The message stays
  * valid until this thread's next failure. */
 FSDP_API fsdp_status fsdp_last_status(void);
 FSDP_API const char *fsdp_last_error(void);
-
-/* Returns the source lines that the last error went through, innermost first: "file:line < file:line", at most 8. */
-FSDP_API const char *fsdp_last_error_trace(void);
-FSDP_API void fsdp_clear_error(void);
-
-/* Records an error and returns `status`. Use FSDP_FAIL, which adds the file and line. */
-FSDP_API fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char *format, ...)
-    FSDP_PRINTF(4, 5);
-FSDP_API fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line);
-
-/* Puts "<text>: " in front of the last message, for callers that know the file or parameter by name. */
-FSDP_API fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...) FSDP_PRINTF(2, 3);
-
-#define FSDP_FAIL(status, ...) fsdp_fail((status), __FILE__, __LINE__, __VA_ARGS__)
 
 /* Returns the failure of `call` to the caller, if it failed. */
 #define FSDP_TRY(call)                                           \
@@ -86,6 +69,29 @@ FSDP_API fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ..
             goto label;                                  \
         }                                                \
     } while (0)
+
+/* Records an error with a message as of printf, and returns `status`, for functions of your own:
+ *
+ *     return FSDP_FAIL(FSDP_INVALID, "cannot read '%s': it is empty", path);
+ */
+#define FSDP_FAIL(status, ...) fsdp_fail((status), __FILE__, __LINE__, __VA_ARGS__)
+
+/* ======== for experts: most programs need nothing below ======== */
+
+/* Returns the general text of a code, never NULL. [thread-safe] */
+FSDP_API const char *fsdp_status_text(fsdp_status status);
+
+/* Returns the source lines that the last error went through, innermost first: "file:line < file:line", at most 8. */
+FSDP_API const char *fsdp_last_error_trace(void);
+FSDP_API void fsdp_clear_error(void);
+
+/* Records an error and returns `status`. Use FSDP_FAIL, which adds the file and line. */
+FSDP_API fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char *format, ...)
+    FSDP_PRINTF(4, 5);
+FSDP_API fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line);
+
+/* Puts "<text>: " in front of the last message, for callers that know the file or parameter by name. */
+FSDP_API fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...) FSDP_PRINTF(2, 3);
 
 /* While errors are held, failures do not replace the last error. Use FSDP_KEEP_FIRST. */
 FSDP_API bool fsdp_hold_error(bool hold); /* returns `hold` */

@@ -107,6 +107,17 @@ FSDP_API fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, co
 /* Reads the element of a tensor that has exactly one. [blocks] */
 FSDP_API fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out);
 
+/* Write in place, without a gradient: copy `src`, which has the same shape and is cast if need be, or set every
+ * element. */
+FSDP_API fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src);
+FSDP_API fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value);
+
+/* Prints the tensor as PyTorch does, with a line break at the end: tensor([[1.0000, 2.5000], ...],
+ * dtype=torch.bfloat16). Above 1000 elements only the edges are printed. */
+FSDP_API fsdp_status fsdp_tensor_print(const fsdp_tensor *tensor, FILE *stream);
+
+/* ======== for experts: most programs need nothing below ======== */
+
 /* Announces that the caller is about to write to the tensor's bytes itself, through the pointer or a kernel (the
  * functions of this header and the optimizers do this themselves). For a sharded parameter, peers may be reading the
  * bytes, and tensors derived from them become stale: the call waits for the readers and drops those tensors. A later
@@ -114,10 +125,6 @@ FSDP_API fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out);
  * from now on. Tensors without elements count too. FSDP_STATE, naming the parameter: its module's forward or backward
  * is running, or the parameter is gathered. [blocks] */
 FSDP_API fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor);
-/* Write in place, without a gradient: copy `src`, which has the same shape and is cast if need be, or set every
- * element. */
-FSDP_API fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src);
-FSDP_API fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value);
 
 /* ---- custom kernels ---- */
 
@@ -145,10 +152,6 @@ typedef fsdp_status (*fsdp_device_kernel)(fsdp_stream *stream, const void *arg, 
 FSDP_API fsdp_status fsdp_launch_device_kernel(const char *name, fsdp_device_kernel kernel, const void *arg,
                                                size_t arg_bytes, fsdp_tensor *const *reads, int read_count,
                                                fsdp_tensor *const *writes, int write_count);
-
-/* Prints the tensor as PyTorch does, with a line break at the end: tensor([[1.0000, 2.5000], ...],
- * dtype=torch.bfloat16). Above 1000 elements only the edges are printed. */
-FSDP_API fsdp_status fsdp_tensor_print(const fsdp_tensor *tensor, FILE *stream);
 
 #ifdef __cplusplus
 }
