@@ -1,5 +1,6 @@
 /* test_process.c - what the system says of a process that runs, sleeps, is stopped, and has ended. */
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,9 +19,11 @@ TEST(a_process_is_seen_from_outside)
     pid_t pid = fork();
     uint64_t started;
 
-    if (pid == 0)
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* it does not outlive a test that fails */
         for (;;)
             pause();
+    }
     started = fsdp__process_start_ticks(pid);
     CHECK(started > 0);
     await_state(pid, 'S');

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,8 +29,9 @@ struct play {
     int64_t timeout_ms;
     fsdp__arena *arena;
     pid_t pids[WORLD];
-    int lines[2]; /* a pipe: warnings of all ranks, for the test */
-    int go[2];    /* another: from the test */
+    int lines[2];   /* a pipe: warnings of all ranks, for the test */
+    int go[2];      /* another: from the test */
+    bool last_told; /* rank 2 makes its last call when the test tells it to */
 };
 
 static void pass_on(void *arg, fsdp_log_level level, const char *line)
@@ -65,8 +67,10 @@ static void start(play *p)
     CHECK_EQ(pipe2(p->go, O_NONBLOCK), 0);
     for (int r = 0; r < p->ranks; r++) {
         p->pids[r] = fork();
-        if (p->pids[r] == 0)
+        if (p->pids[r] == 0) {
+            (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* one that is stopped does not outlive a test that fails */
             rank_main(p, r);
+        }
     }
 }
 
@@ -108,6 +112,20 @@ static void stop(const play *p, int rank)
     CHECK(WIFSTOPPED(status));
 }
 
+static void tell_to_go(const play *p)
+{
+    CHECK_EQ(write(p->go[1], "x", 1), 1);
+}
+
+/* Computes until the test tells it to go on. */
+static void compute_until_told(const play *p)
+{
+    char byte;
+
+    while (read(p->go[0], &byte, 1) < 0 && errno == EAGAIN)
+        continue;
+}
+
 /* ---- one that is stopped ---- */
 
 static int stop_before_a_call(fsdp_context *context, const play *p)
@@ -120,6 +138,8 @@ static int stop_before_a_call(fsdp_context *context, const play *p)
              atomic_load(&fsdp__row_at(p->arena->board, 1)->pid));
     if (fsdp_context_rank(context) == 1)
         raise(SIGSTOP);
+    if (fsdp_context_rank(context) == 2 && p->last_told)
+        compute_until_told(p);
     if (fsdp_barrier(fsdp_world(context)) == FSDP_OK)
         return 0;
     return fsdp_last_status() == FSDP_COMM && strstr(fsdp_last_error(), expected) ? AS_EXPECTED : 5;
@@ -139,7 +159,7 @@ TEST(a_stopped_rank_ends_the_run_with_the_timeout)
 
 TEST(a_stopped_rank_is_named_at_once_and_may_go_on)
 {
-    play p = {.ranks = 3, .act = stop_before_a_call, .timeout_ms = LONG_MS};
+    play p = {.ranks = 3, .act = stop_before_a_call, .timeout_ms = LONG_MS, .last_told = true};
     char line[512], expected[256];
 
     start(&p);
@@ -148,7 +168,8 @@ TEST(a_stopped_rank_is_named_at_once_and_may_go_on)
              "[rank 0] rank 1 is stopped, and rank 0 waits for it in call 2 of group 'world' (barrier): 'kill -CONT "
              "%d' lets it go on",
              p.pids[1]);
-    CHECK_STRING(line, expected);
+    CHECK_STRING(line, expected); /* of the first rank that waits */
+    tell_to_go(&p);
     CHECK_EQ(kill(p.pids[1], SIGCONT), 0);
     for (int r = 0; r < p.ranks; r++)
         check_exit(&p, r, 0);
@@ -157,19 +178,16 @@ TEST(a_stopped_rank_is_named_at_once_and_may_go_on)
 
 /* ---- all that are stopped together ---- */
 
-static int compute_until_told(fsdp_context *context, const play *p)
+static int compute_before_a_call(fsdp_context *context, const play *p)
 {
-    char byte;
-
     if (fsdp_context_rank(context) == 1)
-        while (read(p->go[0], &byte, 1) < 0 && errno == EAGAIN)
-            continue;
+        compute_until_told(p);
     return fsdp_barrier(fsdp_world(context)) == FSDP_OK ? 0 : 4;
 }
 
 TEST(a_job_that_is_stopped_and_continued_goes_on)
 {
-    play p = {.ranks = 2, .act = compute_until_told, .timeout_ms = TIMEOUT_MS};
+    play p = {.ranks = 2, .act = compute_before_a_call, .timeout_ms = TIMEOUT_MS};
     char line[512];
 
     start(&p);
@@ -182,7 +200,7 @@ TEST(a_job_that_is_stopped_and_continued_goes_on)
     CHECK_EQ(kill(p.pids[0], SIGCONT), 0);
     read_line(&p, line); /* it waits on */
     CHECK_CONTAINS(line, "for rank 1, which computes");
-    CHECK_EQ(write(p.go[1], "x", 1), 1);
+    tell_to_go(&p);
     check_exit(&p, 0, 0);
     check_exit(&p, 1, 0);
     finish(&p);
