@@ -86,9 +86,6 @@ target_link_libraries(fsdp_test_cudash PUBLIC fsdp_cudash_common)
 # The parts of CUDA's runtime and of its library of products that the plug-in calls, where their headers are
 # (tests/backend/fakecuda).
 find_path(FSDP_CUDA_HEADERS cublasLt.h HINTS /usr/local/cuda/include)
-if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)  # see FSDP_EXCEPT
-  set(FSDP_CUDA_HEADERS "")
-endif()
 set(fake ${PROJECT_SOURCE_DIR}/tests/backend/fakecuda)
 function(fsdp_fake_library name kind)
   add_library(${name} ${kind} ${ARGN})
@@ -260,6 +257,8 @@ if(FSDP_SANITIZE MATCHES "thread")
   list(APPEND FSDP_EXCEPT test_comm_mpi test_comm_stuck)
   set(FSDP_EXCEPT_LAYERS cluster)
   if(NOT FSDP_TEST_LONG)
+    # On a GPU that is not there: kernels of test_backend_cuda_kernels, and steps that fail at every call.
+    list(APPEND FSDP_EXCEPT test_backend_gpu test_shard_cuda_faults)
     # Of one thread: files, and layers whose calls are those of one rank, or go through the threads of another layer.
     list(APPEND FSDP_EXCEPT test_checkpoint_power_cut test_checkpoint_crash test_checkpoint_processes
          test_data_token_cache test_launch_by_name)
@@ -272,7 +271,7 @@ if(FSDP_SANITIZE MATCHES "thread")
          test_train_replay test_train_resume test_train_resume_matrix test_train_strategy test_train_units
          test_train_validation)
     set(FSDP_EXCEPT_LAYERS ${fsdp_test_folders})
-    list(REMOVE_ITEM FSDP_EXCEPT_LAYERS device comm shard data checkpoint launch train)
+    list(REMOVE_ITEM FSDP_EXCEPT_LAYERS backend device comm shard data checkpoint launch train)
   endif()
 elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   # The same program again, killed, told or watched at one moment or another, by another starter, or over many machines.
@@ -280,14 +279,7 @@ elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
       test_cli_stopped test_faults_compare test_faults_descriptors test_faults_resume test_launch_by_name
       test_launch_descriptors)
   # Much of the same: every character, every cut, runs that are there for their numbers.
-  # Kernels of a GPU, thread by thread.
-  file(GLOB files ${PROJECT_SOURCE_DIR}/tests/backend/test_cuda*.c)
-  foreach(file IN LISTS files)
-    get_filename_component(file ${file} NAME_WE)
-    string(REPLACE "test_" "test_backend_" file ${file})
-    list(APPEND FSDP_EXCEPT ${file})
-  endforeach()
-  list(APPEND FSDP_EXCEPT test_backend_codes test_backend_values test_backend_fakecuda test_backend_gpu)
+  list(APPEND FSDP_EXCEPT test_backend_codes test_backend_gpu test_backend_values test_shard_cuda_faults)
   list(APPEND FSDP_EXCEPT test_tokenizer_unicode test_checkpoint_power_cut test_train_reference test_train_replay)
   set(FSDP_EXCEPT_LAYERS cluster)
 endif()
@@ -432,7 +424,7 @@ if(TARGET program_planted)
   target_sources(program_planted PRIVATE ${cudash}/launch_now.cpp ${cudash}/test_planted.cu ${cudash_sources})
   target_link_libraries(program_planted PRIVATE fsdp_cudash_common)
 endif()
-if(TARGET test_backend AND (NOT FSDP_SANITIZE OR FSDP_TEST_LONG))  # its tests of a GPU's kernels: see FSDP_EXCEPT
+if(TARGET test_backend)
   target_sources(test_backend PRIVATE ${cudash}/launch_now.cpp ${kernels}
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels_table.c
                                       ${PROJECT_SOURCE_DIR}/src/backend/cuda/libraries.c
@@ -551,7 +543,7 @@ if(TARGET fsdp_cuda)
   set(program ${PROJECT_BINARY_DIR}/examples/11_own_kernel)
   add_custom_command(
     OUTPUT ${program}
-    COMMAND ${FSDP_NVCC} -std=c++17 -O2 -arch=sm_${newest} -I${PROJECT_SOURCE_DIR}/include ${source} -o ${program}
+    COMMAND ${FSDP_NVCC} -std=c++17 -O2 -arch=sm_${FSDP_CUDA_OLDEST} -I${PROJECT_SOURCE_DIR}/include ${source} -o ${program}
             -L${PROJECT_BINARY_DIR} -lfsdp -Xlinker -rpath=${PROJECT_BINARY_DIR}
     DEPENDS ${source} fsdp_shared
     COMMENT "Building CUDA example 11_own_kernel"
