@@ -6,14 +6,17 @@
 #   FSDP_CUDA_OLDEST         the lowest compute capability that its kernels run on, times 10
 
 option(FSDP_CUDA "build the plug-in for NVIDIA's GPUs if CUDA's compiler is found" ON)
-set(FSDP_CUDA_ARCHITECTURES 90 CACHE STRING "compute capabilities that the plug-in has code for; others run newer code by PTX")
+set(FSDP_CUDA_ARCHITECTURES 80 90 100 CACHE STRING "compute capabilities, times 10, that the plug-in has code for")
 
 file(GLOB fsdp_cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels/*.cu)
 file(GLOB fsdp_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.c)
 list(APPEND fsdp_cuda_sources ${PROJECT_SOURCE_DIR}/src/device/worker.c)
 list(SORT FSDP_CUDA_ARCHITECTURES COMPARE NATURAL)
 list(GET FSDP_CUDA_ARCHITECTURES 0 FSDP_CUDA_OLDEST)
-list(GET FSDP_CUDA_ARCHITECTURES -1 newest)
+if(FSDP_CUDA_OLDEST LESS 80)
+  message(FATAL_ERROR "FSDP_CUDA_ARCHITECTURES has ${FSDP_CUDA_OLDEST}: the kernels use tensor cores and copies of 80 "
+                      "and later")
+endif()
 
 find_program(FSDP_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
 set(missing)
@@ -36,12 +39,15 @@ endif()
 if(missing)
   message(STATUS "src/backend/cuda: no plug-in for NVIDIA's GPUs: ${missing}")
 else()
-  # An object for each kernel file, and beside it what ptxas says of it: registers, spills, local memory.
+  # An object for each kernel file, and beside it what ptxas says of it: registers, spills, local memory. -O1 is for the
+  # host's part, which launches; the GPU's is always optimised.
+  # All of it is made of one PTX, that of the oldest: most of the time is spent on making PTX, and the kernels use
+  # nothing that is newer. The PTX goes with it, for GPUs that are newer.
   set(codes)
   foreach(architecture IN LISTS FSDP_CUDA_ARCHITECTURES)
-    list(APPEND codes -gencode=arch=compute_${architecture},code=sm_${architecture})
+    string(APPEND codes "sm_${architecture},")
   endforeach()
-  list(APPEND codes -gencode=arch=compute_${newest},code=compute_${newest})
+  set(codes "-gencode=arch=compute_${FSDP_CUDA_OLDEST},code=[${codes}compute_${FSDP_CUDA_OLDEST}]")
   set(objects)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cuda)
   foreach(source IN LISTS fsdp_cuda_kernels)
@@ -50,7 +56,7 @@ else()
     add_custom_command(
       OUTPUT ${object} ${PROJECT_BINARY_DIR}/cuda/${name}.ptxas
       COMMAND ${PROJECT_SOURCE_DIR}/cmake/nvcc.sh ${PROJECT_BINARY_DIR}/cuda/${name}.ptxas ${CMAKE_C_COMPILER_LAUNCHER}
-              ${FSDP_NVCC} -std=c++17 -O3 --compiler-options -fPIC,-fvisibility=hidden -Xptxas -v ${codes}
+              ${FSDP_NVCC} -std=c++17 -O1 --compiler-options -fPIC,-fvisibility=hidden -Xptxas -v ${codes}
               -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src -MD -MF ${object}.d -MT ${object}
               -c ${source} -o ${object}
       DEPENDS ${source}

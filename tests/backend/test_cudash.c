@@ -159,7 +159,7 @@ TEST(planted_faults_are_reported_with_their_line)
 
 TEST(launches_that_cuda_refuses_are_refused)
 {
-    const cudash_shape fits = {{1, 1, 1}, 1024, 227 << 10};
+    const cudash_shape fits = {{1, 1, 1}, 1024, 163 << 10};
     cudash_shape x = fits;
 
     CHECK_OK(cudash_test_launch(&fits));

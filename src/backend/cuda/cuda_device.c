@@ -8,6 +8,10 @@
 #include "base/alloc.h"
 #include "base/text.h"
 
+enum {
+    FIRST_CAPABILITY = 80 /* whose tensor cores and copies the kernels use */
+};
+
 /* ---- which there are ---- */
 
 /* Says why CUDA has no device. */
@@ -66,9 +70,9 @@ static fsdp_status look_at(fsdp_device *device)
     if (state->capability < FSDP_CUDA_OLDEST)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "%s is too old: its compute capability is %d.%d, and the kernels of this plug-in are compiled "
-                         "for %d.%d and later: build it with -DFSDP_CUDA_ARCHITECTURES=%d, or use another GPU",
+                         "for %d.%d and later: use another GPU%s",
                          state->model, facts.major, facts.minor, FSDP_CUDA_OLDEST / 10, FSDP_CUDA_OLDEST % 10,
-                         state->capability);
+                         state->capability < FIRST_CAPABILITY ? "" : ", or name its own in -DFSDP_CUDA_ARCHITECTURES");
     FSDP__CUDA_TRY(device, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device->ordinal));
     state->pools = pools != 0;
     state->bytes = facts.totalGlobalMem;

@@ -4,7 +4,7 @@
 #include "cudash/block.h"
 
 enum {
-    MOST_SHARED = 227 << 10, /* of a block, on compute capability 9.0 */
+    MOST_SHARED = 163 << 10, /* of a block, on compute capability 8.0 */
     MOST_BLOCKS = 65535,     /* along y and z */
     WARPS = MOST_THREADS / WARP
 };

@@ -162,7 +162,7 @@ static inline unsigned __umulhi(unsigned a, unsigned b)
     return (unsigned)((uint64_t)a * b >> 32);
 }
 
-/* Whether CUDA would take this launch, with 227 KB of shared memory a block. */
+/* Whether CUDA would take this launch, with 163 KB of shared memory a block, as the oldest GPU has. */
 fsdp_status cudash_check_launch(const char *name, dim3 grid, unsigned block, size_t shared_bytes);
 /* Runs `body` for every thread of the grid, before it returns. */
 void cudash_run(dim3 grid, unsigned block, size_t shared_bytes, void (*body)(const void *), const void *argument);
