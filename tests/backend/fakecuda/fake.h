@@ -85,7 +85,6 @@ int fake_stream_device(cudaStream_t stream);
 cudaError_t fake_enqueue(cudaStream_t stream, fake_work work, const void *argument, size_t bytes, bool even_lost);
 /* Waits until all is done that the stream, or the device's streams, have now. */
 void fake_stream_wait(cudaStream_t stream);
-void fake_stream_hold(void *stream, const atomic_int *open);
 void fake_device_wait(int device);
 long fake_streams_and_events(void);
 /* Forgets all of them, as where a process ends. */
@@ -97,6 +96,7 @@ void fake_count_object(int change);
 
 /* Returns the copies since the last call for the same kind of memory. */
 fakecuda_copies fake_copies(bool pinned);
+void fake_stream_hold(void *stream, const atomic_int *open);
 
 /* ---- kernels ---- */
 

@@ -1,4 +1,5 @@
 /* fake_copy.c - what streams do: copies, fills and kernels. */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,6 +121,21 @@ cudaError_t cudaMemsetAsync(void *dst, int byte, size_t bytes, cudaStream_t stre
     if (!to.found || !to.whole)
         return fake_error(cudaErrorInvalidValue);
     return fake_enqueue(stream, run_filling, &f, sizeof f, false);
+}
+
+/* ---- what holds a stream up ---- */
+
+static void pause_until(const void *argument)
+{
+    const atomic_int *const *open = argument;
+
+    while (atomic_load(*open) == 0)
+        (void)sched_yield();
+}
+
+void fake_stream_hold(void *stream, const atomic_int *open)
+{
+    (void)fake_enqueue(stream, pause_until, &open, sizeof open, true);
 }
 
 /* ---- kernels ---- */

@@ -283,19 +283,6 @@ void fake_stream_wait(cudaStream_t stream)
     wait_until(stream, queued_now(stream));
 }
 
-static void pause_until(const void *argument)
-{
-    const atomic_int *const *open = argument;
-
-    while (atomic_load(*open) == 0)
-        (void)sched_yield();
-}
-
-void fake_stream_hold(void *stream, const atomic_int *open)
-{
-    (void)fake_enqueue(stream, pause_until, &open, sizeof open, true);
-}
-
 void fake_device_wait(int device)
 {
     struct CUstream_st **found = NULL;
