@@ -353,7 +353,7 @@ static void compare_precision(fsdp_context *context, void *arg)
         if (test_has_cpu_bits())
             CHECK_BYTES(values, expected, (size_t)count * sizeof(float));
         else /* the flat vector places the weights elsewhere, and products of other alignment may have other sums */
-            CHECK_CLOSE(values, expected, count, 1e-3, 1e-4);
+            CHECK_CLOSE(values, expected, count, 1e-2, 1e-3);
         free(values);
     }
     free(expected);

@@ -257,7 +257,8 @@ static fsdp_status check_modules(fsdp_module *const *modules, int count)
             return FSDP_FAIL(FSDP_INVALID, "cannot shard a %s: it has no forward to gather for: give its children",
                              modules[i]->type->name);
         if (fsdp__module_state_of(modules[i]))
-            return FSDP_FAIL(FSDP_STATE, "%s has already been applied to this %s: it can be once per module",
+            return FSDP_FAIL(FSDP_STATE,
+                             "%s has already been applied to this %s: it can be applied only once per module",
                              fsdp__module_state_of(modules[i])->door->call, modules[i]->type->name);
         for (int j = 0; j < i; j++)
             if (modules[j] == modules[i])
