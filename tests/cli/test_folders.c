@@ -99,7 +99,8 @@ FIXTURE_TEST(generate_takes_the_front_door_s_device)
 
     setenv("FSDP_TEST_DEVICE", "sim", 1);
     q = RUN(0, "generate", REFERENCE "/models/tiny-llama", "--tokens", "1,2", "--max-new-tokens", "5");
-    CHECK_STRING(q.output, p.output);
+    CHECK_CONTAINS(q.output, "device: sim:0"); /* on stderr */
+    CHECK_CONTAINS(q.output, p.output);
     setenv("FSDP_TEST_DEVICE", "no such device", 1);
     SAYS(1, "cannot open device 'no such device'", "generate", REFERENCE "/models/tiny-llama", "--tokens", "1,2");
     unsetenv("FSDP_TEST_DEVICE");
