@@ -132,7 +132,8 @@ static void unmap(const fsdp_device *device, range *r, int64_t first, int64_t en
 {
     for (int64_t i = first; i < end; i++)
         DRIVER_GIVE_BACK(device, cuMemUnmap, r->start + r->pieces[i].offset, r->pieces[i].bytes);
-    memmove(r->pieces + first, r->pieces + end, (size_t)(r->count - end) * sizeof *r->pieces);
+    if (end > first)
+        memmove(r->pieces + first, r->pieces + end, (size_t)(r->count - end) * sizeof *r->pieces);
     r->count -= end - first;
 }
 
