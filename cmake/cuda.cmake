@@ -33,6 +33,12 @@ else()
   find_library(FSDP_CUDART libcudart_static.a HINTS ${cuda_home}/lib64 ${cuda_home}/targets/x86_64-linux/lib)
   if(NOT EXISTS ${FSDP_CUDA_INCLUDE}/cublasLt.h OR NOT FSDP_CUDART)
     set(missing "${FSDP_NVCC} has no cuda_runtime_api.h, cublasLt.h or libcudart_static.a beside it")
+  else()
+    file(STRINGS ${FSDP_CUDA_INCLUDE}/cuda_runtime_api.h version REGEX "#define CUDART_VERSION +[0-9]+")
+    string(REGEX MATCH "[0-9]+$" version "${version}")
+    if(version LESS 12080) # the first that knows GPUs of 10.0
+      set(missing "${FSDP_NVCC} is of CUDA's version ${version}, and 12080 (12.8) or later is needed")
+    endif()
   endif()
 endif()
 
