@@ -259,11 +259,6 @@ static fsdp_status copy_bits(const copy_plan &plan)
     }
 }
 
-static bool is_float(fsdp_dtype dtype)
-{
-    return dtype == FSDP_F32 || dtype == FSDP_BF16 || dtype == FSDP_F16;
-}
-
 ENTRY(copy)
 {
     const fsdp__copy_args *k = (const fsdp__copy_args *)args;

@@ -209,6 +209,11 @@ DEVICE void store(T *p, int64_t i, float x)
     p[i] = from_float<T>(x);
 }
 
+static inline bool is_float(fsdp_dtype dtype)
+{
+    return dtype == FSDP_F32 || dtype == FSDP_BF16 || dtype == FSDP_F16;
+}
+
 /* Expands CALL(T) for the type of a floating dtype, as a statement of a function that returns a status. */
 #define EACH_FLOAT(dtype, CALL) \
     switch (dtype) {            \

@@ -44,8 +44,6 @@ DEVICE void normals(const words &w, float *draws)
     }
 }
 
-/* Calls f(i, whole, draws) for packs of elements [i, i + N), which begin with a counter's first word: the first may
- * begin before element 0. */
 struct draw_args {
     uint64_t key, offset;
     int64_t numel;

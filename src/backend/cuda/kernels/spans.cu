@@ -77,11 +77,6 @@ static fsdp_status convert(fsdp_stream *stream, const fsdp__cast_spans_args *k)
     return FSDP_OK;
 }
 
-static bool is_float(fsdp_dtype dtype)
-{
-    return dtype == FSDP_F32 || dtype == FSDP_BF16 || dtype == FSDP_F16;
-}
-
 ENTRY(cast_spans)
 {
     const fsdp__cast_spans_args *k = (const fsdp__cast_spans_args *)args;
