@@ -115,7 +115,10 @@ FSDP_API void fsdp_event_free(fsdp_event *event);
 FSDP_API fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream);
 /* Makes later work of `stream` start after the mark. An event that was never recorded is not waited for. [stream] */
 FSDP_API fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event);
-FSDP_API fsdp_status fsdp_event_synchronize(fsdp_event *event); /* [blocks] */
+/* Waits on the host for the mark. It tells nothing of failures of the work before: ask fsdp_stream_synchronize.
+ * [blocks]
+ */
+FSDP_API fsdp_status fsdp_event_synchronize(fsdp_event *event);
 
 #ifdef __cplusplus
 }

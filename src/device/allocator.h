@@ -1,8 +1,8 @@
 /* allocator.h - the ledger: hands out blocks of a backend's segments and counts every byte under its kind.
  *
  * Blocks are reused, and not given back while the device lives, except when the backend has nothing left: then segments
- * without a live block, and holes in segments that grow, are returned before the request is tried once more. The same
- * sequence of calls always makes the same decisions, wherever the segments happen to lie. All functions are
+ * without a live block are returned, and of those that grow their holes, before the request is tried once more. The
+ * same sequence of calls always makes the same decisions, wherever the segments happen to lie. All functions are
  * thread-safe. */
 #ifndef DEVICE_ALLOCATOR_H
 #define DEVICE_ALLOCATOR_H

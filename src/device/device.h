@@ -118,8 +118,7 @@ fsdp_status fsdp__hand_to_device(fsdp_stream *stream, void *device, const void *
 fsdp_status fsdp__stream_settle(fsdp_stream *stream);
 
 /* Copy from inside the stream's work, where fsdp__run_kernel is called: after what was run there before, and done on
- * return. The device's side may be the
- * stream's scratch; the host's side may be any host memory. */
+ * return. The device's side may be the stream's scratch; the host's side may be any host memory. */
 fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
 fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 
@@ -133,7 +132,8 @@ typedef struct fsdp__stamp {
 
 /* Takes a stamp, from inside the stream's work, as a subscriber is told where something begins and is done
  * (base/probe.h): it lies after what was issued before, and costs time on the device where kernels run behind the
- * host. Each stamp is read once. Fails on a device without bytes, where nothing takes time. */
+ * host. Each stamp is read once, and before its device is closed. Fails on a device without bytes, where nothing takes
+ * time. */
 fsdp_status fsdp__stream_stamp(fsdp_stream *stream, fsdp__stamp *out);
 /* Waits until the device has got there, and gives when it did: nanoseconds of the device's clock, which was set by that
  * of base/clock.h when a stamp was first taken. The stamp is spent, also on failure. [thread-safe] [blocks] */
