@@ -60,6 +60,8 @@ static fsdp_status run_forward(fsdp_stream *stream, const void *arg, void *const
         forward_kernel<<<(unsigned)((n + 255) / 256), 256, 0, native>>>(x, y, n);
         return issued();
     }
+    if (fsdp_last_status() != FSDP_OK) /* a GPU that has failed: the host must not follow its pointers */
+        return fsdp_last_status();
     for (int64_t i = 0; i < n; i++)
         y[i] = forward_of(x[i]);
     return FSDP_OK;
@@ -76,6 +78,8 @@ static fsdp_status run_backward(fsdp_stream *stream, const void *arg, void *cons
         backward_kernel<<<(unsigned)((n + 255) / 256), 256, 0, native>>>(x, dy, dx, n);
         return issued();
     }
+    if (fsdp_last_status() != FSDP_OK) /* a GPU that has failed: the host must not follow its pointers */
+        return fsdp_last_status();
     for (int64_t i = 0; i < n; i++)
         dx[i] = backward_of(x[i], dy[i]);
     return FSDP_OK;

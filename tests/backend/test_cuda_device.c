@@ -236,6 +236,21 @@ TEST(a_wait_carries_the_failure_to_a_stream_of_any_device)
     }
 }
 
+TEST(a_gpu_that_has_failed_gives_no_handle)
+{
+    fsdp_context *context = test_context();
+    fsdp_stream *stream = fsdp_device_stream(open_gpu(context));
+
+    CHECK_PTR(fsdp_stream_native(stream));
+    fakecuda.fail_call("cudaStreamSynchronize", 1, ILLEGAL_ADDRESS, true);
+    CHECK_STATUS(fsdp_stream_synchronize(stream), FSDP_STATE);
+    fsdp_clear_error();
+    CHECK_NULL(fsdp_stream_native(stream));
+    CHECK_CONTAINS(fsdp_last_error(), "device 'cuda:0' has failed and cannot be used any more");
+    fsdp_context_free(context);
+    fakecuda.mend();
+}
+
 /* ---- who issues ---- */
 
 static fsdp_status run_fill(fsdp_stream *stream, const void *argument)

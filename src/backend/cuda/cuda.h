@@ -47,9 +47,10 @@ typedef struct fsdp__cuda_mapping {
 /* The state of a device (device->state). */
 typedef struct fsdp__cuda_state {
     char model[64];
-    int capability; /* 90: 9.0 */
-    size_t bytes;   /* of its memory */
-    bool pools;     /* scratch can be allocated in stream order */
+    int capability;      /* 90: 9.0 */
+    size_t shared_bytes; /* that a block of threads can have */
+    size_t bytes;        /* of its memory */
+    bool pools;          /* scratch can be allocated in stream order */
     fsdp__cuda_mapping driver;
     struct fsdp__cuda_range *ranges; /* guarded by the mutex */
     pthread_mutex_t mutex;

@@ -76,6 +76,7 @@ static fsdp_status look_at(fsdp_device *device)
     FSDP__CUDA_TRY(device, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device->ordinal));
     state->pools = pools != 0;
     state->bytes = facts.totalGlobalMem;
+    state->shared_bytes = facts.sharedMemPerBlockOptin;
     fsdp__cuda_mapping_find(device);
     return FSDP_OK;
 }

@@ -16,6 +16,13 @@ fsdp_status fsdp__cuda_launch(fsdp_stream *stream, const char *name, const void 
     const dim3 threads = {block, 1, 1};
     fsdp_status status;
 
+    if (shared_bytes > fsdp__cuda_state_of(device)->shared_bytes)
+        return FSDP_FAIL(
+            FSDP_UNSUPPORTED,
+            "kernel '%s' needs %zu bytes of shared memory for a block, and %s (%s) has %zu: use a GPU with "
+            "more, or smaller heads",
+            name, shared_bytes, device->name, fsdp__cuda_state_of(device)->model,
+            fsdp__cuda_state_of(device)->shared_bytes);
     FSDP_TRY(fsdp__cuda_use(device));
     if (shared_bytes > SHARED_BYTES)
         FSDP__CUDA_TRY(device,

@@ -105,5 +105,6 @@ void *fsdp__cuda_stream_native(fsdp_stream *base)
     /* The stream's own work does not wait for itself. */
     if (!fsdp__worker_is_this_thread(worker))
         (void)fsdp__mark_pass(fsdp__worker_mark(worker));
-    return fsdp__cuda_use(base->device) == FSDP_OK ? cuda(base)->native : NULL;
+    return fsdp__cuda_alive(base->device) == FSDP_OK && fsdp__cuda_use(base->device) == FSDP_OK ? cuda(base)->native
+                                                                                                : NULL;
 }

@@ -113,6 +113,17 @@ static fsdp_status try_call(products *p, fsdp_stream *stream, const fsdp__produc
     return plan->taken ? issue(p, stream, plan, k) : FSDP_OK;
 }
 
+/* Says why a product was not issued. It may be the first to hear that the device has failed, and CUDA knows of what. */
+static fsdp_status why(fsdp_stream *stream, fsdp_status status)
+{
+    cudaError_t error = cudaStreamQuery(fsdp__cuda_native(stream));
+
+    if (error != cudaErrorNotReady)
+        FSDP_TRY(fsdp__cuda_check(stream->device, error, "cublasLt", __FILE__, __LINE__));
+    (void)cudaGetLastError();
+    return status;
+}
+
 fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args)
 {
     const fsdp__matmul_args *k = args;
@@ -131,6 +142,7 @@ fsdp_status fsdp__cuda_matmul(fsdp_stream *stream, const void *args)
     (void)pthread_mutex_lock(&p->mutex);
     status = try_call(p, stream, &call, k, &done);
     (void)pthread_mutex_unlock(&p->mutex);
-    FSDP_TRY(status);
+    if (status != FSDP_OK)
+        return why(stream, status);
     return done ? FSDP_OK : fsdp__cuda_own_matmul(stream, args);
 }

@@ -43,6 +43,8 @@ void fake_set_current(int device);
 void fake_lose(int device, cudaError_t error);
 bool fake_is_lost(int device);
 size_t fake_capacity(int device);
+/* Returns the shared memory that a block of threads can have. */
+size_t fake_shared_bytes(void);
 
 /* ---- fake_memory.c ---- */
 

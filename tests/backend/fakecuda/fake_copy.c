@@ -142,7 +142,6 @@ void fake_stream_hold(void *stream, const atomic_int *open)
 
 enum {
     SHARED_BYTES = 48 << 10, /* of a kernel that has not asked for more */
-    SHARED_BYTES_MOST = 227 << 10,
     ARGUMENT_BYTES = 4096,
     THREADS_MOST = 1024,
     GRID_MOST = 65535, /* in y and z */
@@ -161,7 +160,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
     int at = 0;
 
     FAKE_BEGIN(cudaFuncSetAttribute);
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > SHARED_BYTES_MOST)
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || (size_t)value > fake_shared_bytes())
         return fake_error(cudaErrorInvalidValue);
     pthread_mutex_lock(&mutex);
     while (at < KERNELS - 1 && asked[at].kernel && asked[at].kernel != kernel)

@@ -6,8 +6,7 @@
 #include "backend/fakecuda/fake.h"
 
 enum {
-    SHARED_BYTES = 48 << 10,
-    SHARED_BYTES_OPTIN = 227 << 10
+    SHARED_BYTES = 48 << 10
 };
 
 typedef struct counted {
@@ -153,6 +152,17 @@ cudaError_t cudaPeekAtLastError(void)
 
 /* ---- facts, which a lost device has, too ---- */
 
+/* Table "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide. */
+size_t fake_shared_bytes(void)
+{
+    long capability = setting("FSDP_FAKECUDA_CAPABILITY", 90);
+
+    return (size_t)(capability == 86 || capability == 89 || capability >= 120 ? 99
+                    : capability == 80 || capability == 87                    ? 163
+                                                                              : 227)
+           << 10;
+}
+
 #define FACT_BEGIN(call)                           \
     do {                                           \
         int begun = fake_use(FAKE_##call);         \
@@ -231,7 +241,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     prop->warpSize = 32;
     prop->maxThreadsPerBlock = 1024;
     prop->sharedMemPerBlock = SHARED_BYTES;
-    prop->sharedMemPerBlockOptin = SHARED_BYTES_OPTIN;
+    prop->sharedMemPerBlockOptin = fake_shared_bytes();
     prop->unifiedAddressing = 1;
     prop->memoryPoolsSupported = 1;
     return cudaSuccess;
@@ -258,7 +268,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         *value = 132;
         return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = SHARED_BYTES_OPTIN;
+        *value = (int)fake_shared_bytes();
         return cudaSuccess;
     default:
         return fake_error(cudaErrorInvalidValue);
