@@ -7,8 +7,11 @@
 #include "base/compiler.h"
 #include "base/limits.h"
 #include "base/text.h"
+#include "device/device.h"
 #include "train/run.h"
 #include "train/run_config.h"
+
+static const char raise_limit[] = "raise the limit";
 
 typedef struct needs {
     double parameters, gradients, optimizer, activations; /* in bytes: an absurd batch would overflow integers */
@@ -73,6 +76,30 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
                    .copy_for = async ? "asynchronous checkpoints" : "the best weights"};
 }
 
+/* Computes what `ranks` have on their GPUs: all but what is offloaded, and copies for writing. */
+static needs needs_of_gpu(const fsdp_train_run *run, int ranks)
+{
+    needs n = needs_of(run, ranks);
+
+    n.copy = 0;
+    if (run->config->training.enable_cpu_offload)
+        n.parameters = n.gradients = n.optimizer = 0;
+    return n;
+}
+
+/* Computes what `ranks` have on the host: all, or what is not on their GPUs. */
+static needs needs_of_host(const fsdp_train_run *run, int ranks, bool gpu)
+{
+    needs n = needs_of(run, ranks);
+
+    if (!gpu)
+        return n;
+    n.activations = 0;
+    if (!run->config->training.enable_cpu_offload)
+        n.parameters = n.gradients = n.optimizer = 0;
+    return n;
+}
+
 /* Writes "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)". */
 static void describe(const needs *n, char *text, size_t text_bytes)
 {
@@ -87,7 +114,7 @@ static void describe(const needs *n, char *text, size_t text_bytes)
              fsdp__size_text(n->activations, d, sizeof d));
 }
 
-static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_limit *limit)
+static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_limit *limit, const char *otherwise)
 {
     char text[320], most[24];
 
@@ -96,17 +123,17 @@ static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_l
     describe(n, text, sizeof text);
     return FSDP_FAIL(FSDP_NO_MEMORY,
                      "%s at least %s, but %s is %s: take a smaller model, training.local_batch_size or "
-                     "training.seq_len, or raise the limit",
-                     whose, text, limit->name, fsdp__size_text((double)limit->bytes, most, sizeof most));
+                     "training.seq_len, or %s",
+                     whose, text, limit->name, fsdp__size_text((double)limit->bytes, most, sizeof most), otherwise);
 }
 
 /* Checks this rank's own limits. A single process has everything in its own address space; with several, the parameters
  * lie in memory that they share and have mapped by now. Threads, libraries and segments need some too. */
-static fsdp_status check_own(const fsdp_train_run *run)
+static fsdp_status check_own(const fsdp_train_run *run, bool gpu)
 {
     const uint64_t spare = (uint64_t)64 << 20;
     fsdp__memory_limit limit = fsdp__memory_limit_of_one();
-    needs own = needs_of(run, 1);
+    needs own = needs_of_host(run, 1, gpu);
     char text[24];
 
     if (limit.bytes == FSDP__NO_LIMIT)
@@ -117,7 +144,16 @@ static fsdp_status check_own(const fsdp_train_run *run)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%s is %s, less than the program itself needs: raise the limit", limit.name,
                          fsdp__size_text((double)limit.bytes, text, sizeof text));
     limit.bytes -= spare;
-    return check(&own, "this rank needs", &limit);
+    return check(&own, "this rank needs", &limit, raise_limit);
+}
+
+/* Checks what this rank has on its GPU against all the memory of the card. */
+static fsdp_status check_gpu(const fsdp_train_run *run, const fsdp__device_facts *facts)
+{
+    needs own = needs_of_gpu(run, 1);
+    fsdp__memory_limit limit = {.bytes = facts->memory_bytes, .name = "the memory of its GPU"};
+
+    return check(&own, "this rank needs", &limit, "take more ranks, each with a GPU");
 }
 
 /* Checks that the threads can be started, since OpenMP ends the process where it cannot start one. */
@@ -137,15 +173,19 @@ static fsdp_status check_threads(const fsdp_train_run *run)
 
 fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)
 {
-    needs all = needs_of(run, fsdp_context_local_world_size(run->context));
+    const fsdp__device_facts facts = run->device ? fsdp__device_look(run->device) : (fsdp__device_facts){.card = ""};
+    const bool gpu = facts.card[0] != '\0';
+    needs all = needs_of_host(run, fsdp_context_local_world_size(run->context), gpu);
     fsdp__memory_limit limit = fsdp__memory_limit_of_all();
     uint64_t available = fsdp__memory_available();
     char text[320], now[24];
 
+    if (gpu)
+        FSDP_TRY(check_gpu(run, &facts));
     FSDP_TRY(check(&all,
                    fsdp_context_local_world_size(run->context) > 1 ? "the ranks of this machine need" : "the run needs",
-                   &limit));
-    FSDP_TRY(check_own(run));
+                   &limit, raise_limit));
+    FSDP_TRY(check_own(run, gpu));
     FSDP_TRY(check_threads(run));
     if (sum(&all) > (double)available && fsdp_context_rank(run->context) == 0) {
         describe(&all, text, sizeof text);

@@ -6,6 +6,10 @@
 #include "support/test.h"
 #include "train/run.h"
 
+#ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
+#endif
+
 typedef struct fixture {
     fsdp_context *context;
     fsdp_train_config *config;
@@ -104,4 +108,30 @@ TEST_WITH(limits_of_the_process_are_named, setup, teardown)
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "less than the program itself needs");
     limit(RLIMIT_DATA, RLIM_INFINITY);
     CHECK_OK(fsdp__train_check_needs(&f->run));
+}
+
+/* The host lacks what the card has, and the other way. */
+TEST_WITH(what_lies_on_a_gpu_is_compared_with_its_memory, setup, teardown)
+{
+#ifdef FSDP_HAVE_FAKECUDA
+    fixture *f = *state;
+
+    take_model(f, 10000);
+    fakecuda.set_memory((size_t)1 << 50);
+    f->run.device = CHECK_PTR(fsdp_cuda(f->context, 0));
+    CHECK_OK(fsdp__train_check_needs(&f->run));
+    set_key(f, "training.enable_cpu_offload", "true");
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "the run needs at least");
+    CHECK_CONTAINS(fsdp_last_error(), "activations 0.0KiB");
+    set_key(f, "training.enable_cpu_offload", "false");
+    fakecuda.set_memory((size_t)1 << 30);
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "but the memory of its GPU is 1.00GiB");
+    CHECK_OK(fsdp_model_preset("llama-1m", &f->run.model_config));
+    CHECK_OK(fsdp__train_check_needs(&f->run));
+    fakecuda.set_memory(0);
+#else
+    (void)state;
+    print_message("skipped: CUDA's headers were not found\n");
+    skip();
+#endif
 }
