@@ -37,6 +37,7 @@ ALLOWED = {
     ("src/cli/handover.c", "free"): "open_memstream and fsdp_scatter_objects hand out memory of the C library",
     ("src/cli/restarts.c", "free"): "fsdp_checkpoint_find hands out memory of the C library",
     ("src/train/facts.c", "free"): "open_memstream hands out memory of the C library",
+    ("src/train/settings.c", "free"): "open_memstream hands out memory of the C library",
     ("src/train/visible_files.c", "free"): "open_memstream hands out memory of the C library",
     ("src/train/checkpoint_values.c", "free"): "open_memstream hands out memory of the C library",
     ("src/train/extras.c", "free"): "open_memstream and json_dumps hand out memory of the C library",

@@ -22,6 +22,8 @@ static const command commands[] = {
      "show what a strategy does to a model, and what a step would cost", fsdp__cmd_explain, false},
     {"compare", "fsdp compare CONFIG.yaml|PRESET -n RANKS [--strategies LIST]",
      "train some steps with each strategy, and compare what they cost", fsdp__cmd_compare, false},
+    {"report", "fsdp report RUN... [-o REPORT.html]", "show what runs did, what stands out, and how they differ",
+     fsdp__cmd_report, false},
     {"run", "fsdp run -n RANKS -- PROGRAM [ARGS]", "start the ranks of your own program", fsdp__cmd_run, false},
     {"generate", "fsdp generate FOLDER --prompt TEXT | --tokens 1,2,3 [-n RANKS]",
      "continue a text with a model folder", fsdp__cmd_generate, true},

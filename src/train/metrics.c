@@ -146,9 +146,13 @@ static fsdp_status write_header(const fsdp__metrics *metrics, const fsdp_train_c
         fprintf(metrics->file, ", \"resumed_from\": %lld", (long long)summary->resumed_step);
     if (summary->machines > 1)
         fprintf(metrics->file, ", \"machines\": %d", summary->machines);
-    fprintf(metrics->file, ", \"parameters\": %lld, \"world_size\": %d, \"steps\": %lld, \"tokens_per_step\": %lld}\n",
+    fprintf(metrics->file,
+            ", \"parameters\": %lld, \"world_size\": %d, \"steps\": %lld, \"tokens_per_step\": %lld, "
+            "\"settings\": ",
             (long long)summary->parameters, summary->world_size, (long long)config->training.steps,
             (long long)summary->tokens_per_step);
+    FSDP_TRY(fsdp__train_write_settings(config, metrics->file));
+    fputs("}\n", metrics->file);
     return written(metrics);
 }
 

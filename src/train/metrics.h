@@ -2,6 +2,8 @@
 #ifndef TRAIN_METRICS_H
 #define TRAIN_METRICS_H
 
+#include <stdio.h>
+
 #include "fsdp/train.h"
 
 /* Checks that it can be written, is not an input of the run, and contains metrics if anything. Opens nothing for
@@ -16,5 +18,8 @@ fsdp_status fsdp__metrics_begin(const fsdp_train_config *config, const fsdp_trai
 fsdp_status fsdp__metrics_write(fsdp__metrics *metrics, const fsdp_train_report *report);
 fsdp_status fsdp__metrics_write_validation(fsdp__metrics *metrics, const fsdp_train_validation *validation);
 fsdp_status fsdp__metrics_end(fsdp__metrics *metrics); /* NULL is allowed */
+
+/* Writes a JSON object of the keys whose values are not the default: "section.name", and the value as in YAML. */
+fsdp_status fsdp__train_write_settings(const fsdp_train_config *config, FILE *out);
 
 #endif

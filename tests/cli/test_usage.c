@@ -71,7 +71,7 @@ FIXTURE_TEST(every_help_fits_80_columns)
             fail_msg("fsdp %s --help has a line of %zu columns", name, widest(p.output));
         program_free(&p);
     }
-    CHECK_EQ(count, 12);
+    CHECK_EQ(count, 13);
     program_free(&all);
 }
 
@@ -83,7 +83,7 @@ FIXTURE_TEST(a_wrong_command_line_is_status_2)
     CHECK_CONTAINS(p.output, "fsdp train CONFIG.yaml");
     program_free(&p);
     SAYS(2, "fsdp: unknown command 'trian'; did you mean 'train'?", "trian");
-    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, explain, compare, run, generate, eval, inspect, ",
+    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, explain, compare, report, run, generate, eval, inspect, ",
          "xyzzy");
     SAYS(2, "train: no config file given", "train");
     SAYS(2, "compare: no config file given", "compare");

@@ -1,0 +1,84 @@
+/* cmd_report.c - fsdp report RUN...: what runs did, side by side. */
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "cli/cli.h"
+#include "cli/own_process.h"
+#include "report/report.h"
+
+static void usage(void)
+{
+    puts("fsdp report RUN... [-o REPORT.html]\n"
+         "\n"
+         "Shows what runs did: figures, what stands out and what could be done about it,\n"
+         "and which settings differ. A RUN is the metrics.jsonl of fsdp train\n"
+         "(metrics.jsonl in its config), or a folder with a file of that name; one file\n"
+         "may have several runs. Of runs that go on the report has what there is so far.\n"
+         "\n"
+         "  -o, --output FILE    write a page with all curves, too: one HTML file without\n"
+         "                       scripts that needs no network");
+}
+
+static fsdp_status write_page(const void *runs, FILE *out)
+{
+    return fsdp__report_page(runs, out);
+}
+
+/* Checks that the page would not replace a file that is read. */
+static fsdp_status check_output(const fsdp__recorded_runs *runs, const char *output)
+{
+    fsdp_train_config none = {0};
+    struct stat written, read;
+
+    if (!output)
+        return FSDP_OK;
+    for (int64_t i = 0; i < runs->count; i++)
+        if (stat(output, &written) == 0 && stat(runs->runs[i].path, &read) == 0 && fsdp__same_file(&written, &read))
+            return FSDP_FAIL(FSDP_INVALID, "--output: '%s' is the metrics of a run: name another file", output);
+    return fsdp__output_check(&none, "--output", output);
+}
+
+static fsdp_status report(fsdp__recorded_runs *runs, const char **paths, int count, const char *output)
+{
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(fsdp__recorded_runs_read(runs, paths[i]));
+    FSDP_TRY(fsdp__recorded_runs_label(runs));
+    FSDP_TRY(check_output(runs, output));
+    FSDP_TRY(fsdp__report_text(runs, stdout));
+    FSDP_TRY(fsdp__output_write("--output", output, write_page, runs));
+    if (output)
+        printf("\n%s has the curves\n", output);
+    return FSDP_OK;
+}
+
+static int with_line(const char **paths, int argc, char **argv)
+{
+    const char *output = NULL;
+    const fsdp__option options[] = {{"output", 'o', &output, NULL}, {0}};
+    fsdp__args args = {.options = options, .list = paths};
+    fsdp__recorded_runs runs = {0};
+    fsdp_status status;
+    char text[256];
+    int exit_status;
+
+    if (!fsdp__take_line(&args, "report", usage, argc, argv, &exit_status))
+        return exit_status;
+    if (args.positional_count == 0)
+        return fsdp__usage_error("report: no run given: fsdp report demo/metrics.jsonl");
+    status = report(&runs, paths, args.positional_count, output);
+    fsdp__recorded_runs_free(&runs);
+    if (status != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    return fsdp__output_failed(text, sizeof text) ? fsdp__failure("%s", text) : 0;
+}
+
+int fsdp__cmd_report(int argc, char **argv)
+{
+    const char **paths = fsdp__calloc((size_t)argc, sizeof *paths);
+    int result = paths ? with_line(paths, argc, argv) : fsdp__failure("%s", fsdp_last_error());
+
+    fsdp__free(paths);
+    return result;
+}

@@ -1,0 +1,290 @@
+/* advice.c - what stands out in runs, said in words with figures. */
+#include "report/advice.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "report/figures.h"
+
+enum {
+    WINDOW = 20, /* steps before a jump */
+    FEWEST = 40  /* steps of which the speed of the first and last quarter is compared */
+};
+
+static fsdp_status FSDP_PRINTF(3, 4) say(fsdp__advices *all, const fsdp__recorded_run *run, const char *format, ...)
+{
+    fsdp__advice *advice;
+    va_list arguments;
+
+    if (fsdp__grow(&all->items, all->count + 1, &all->capacity, sizeof *all->items) != 0)
+        return FSDP_NO_MEMORY;
+    advice = &all->items[all->count++];
+    advice->run = run;
+    va_start(arguments, format);
+    vsnprintf(advice->text, sizeof advice->text, format, arguments);
+    va_end(arguments);
+    return FSDP_OK;
+}
+
+/* ---- of one run ---- */
+
+static fsdp_status of_end(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    fsdp__run_figures f = fsdp__run_figures_of(run);
+
+    if (!(f.last_step < f.steps))
+        return FSDP_OK;
+    return say(all, run,
+               "It has taken %.0f of %.0f steps: it goes on, was stopped, or failed. The same command goes on from its "
+               "last checkpoint, if checkpoint.folder is set.",
+               f.last_step, f.steps);
+}
+
+static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    static const char *const names[] = {"loss", "grad_norm"};
+
+    for (int k = 0; k < 2; k++) {
+        const fsdp__series *s = fsdp__series_of(run, names[k]);
+        int64_t count = 0, first = 0;
+
+        for (int64_t i = s ? s->count - 1 : -1; i >= 0; i--)
+            if (!isfinite(s->points[i].value)) {
+                count++;
+                first = i;
+            }
+        if (count > 0)
+            return say(all, run,
+                       "%s is NaN or infinite in %lld of %lld steps, first at step %.0f. Lower optimizer.lr, raise "
+                       "lr_scheduler.warmup_steps, or look at the data of that step; training.on_nan=skip passes over "
+                       "such steps.",
+                       k == 0 ? "The loss" : "The gradient's norm", (long long)count, (long long)s->count,
+                       s->points[first].step);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status of_skipped(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    const fsdp__series *s = fsdp__series_of(run, "skipped");
+    double skipped = s && s->count > 0 ? s->points[s->count - 1].value : 0;
+
+    if (!(skipped > 0.02 * (double)s->count) || skipped < 3)
+        return FSDP_OK;
+    return say(all, run,
+               "%.0f of %lld steps were skipped. With float16 a few are usual while the loss scale is found; "
+               "training.mixed_precision_param=bfloat16 needs no scale.",
+               skipped, (long long)s->count);
+}
+
+/* Finds the largest jump above what the steps before have: at least six of their standard deviations, and a tenth of
+ * their mean. Returns its point; -1: none. */
+static int64_t largest_jump(const fsdp__series *s, double *before)
+{
+    double most = 0;
+    int64_t at = -1;
+
+    for (int64_t i = WINDOW; i < s->count; i++) {
+        double sum = 0, squares = 0, mean, over;
+
+        for (int64_t k = i - WINDOW; k < i; k++) {
+            sum += s->points[k].value;
+            squares += s->points[k].value * s->points[k].value;
+        }
+        mean = sum / WINDOW;
+        over = s->points[i].value - mean;
+        if (over > 6 * sqrt(fmax(squares / WINDOW - mean * mean, 0)) && over > 0.1 * fabs(mean) && over > most) {
+            most = over;
+            at = i;
+            *before = mean;
+        }
+    }
+    return at;
+}
+
+static fsdp_status of_jump(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    const fsdp__series *s = fsdp__series_of(run, "loss"), *norms = fsdp__series_of(run, "grad_norm");
+    double before = 0, norm, usual;
+    int64_t at = s ? largest_jump(s, &before) : -1;
+
+    if (at < 0)
+        return FSDP_OK;
+    if (!norms || norms->count != s->count)
+        return say(all, run, "The loss jumps from about %.3g to %.3g at step %.0f.", before, s->points[at].value,
+                   s->points[at].step);
+    norm = norms->points[at].value;
+    usual = fsdp__median(norms, at - WINDOW, at);
+    return say(all, run,
+               "The loss jumps from about %.3g to %.3g at step %.0f, where the gradient's norm is %.3g, after a median "
+               "of %.3g. %s",
+               before, s->points[at].value, s->points[at].step, norm, usual,
+               norm > 3 * usual ? "A smaller training.max_norm or optimizer.lr would take less of such a step."
+                                : "The norm did not grow with it: look at the data of that step.");
+}
+
+static fsdp_status of_validation(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    fsdp__run_figures f = fsdp__run_figures_of(run);
+
+    if (!(f.last_validation > 1.01 * f.best_loss))
+        return FSDP_OK;
+    return say(all, run,
+               "The validation loss was lowest at step %.0f, %.4g, and is %.4g now: it learns its data by heart. "
+               "training.early_stop ends a run there, and export.which=best exports those weights.",
+               f.best_step, f.best_loss, f.last_validation);
+}
+
+/* Returns the sum of the finite values. */
+static double sum_of(const fsdp__series *s)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; s && i < s->count; i++)
+        sum += isfinite(s->points[i].value) ? s->points[i].value : 0;
+    return sum;
+}
+
+static fsdp_status of_waiting(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    double steps = sum_of(fsdp__series_of(run, "step_ms"));
+    double gathers = sum_of(fsdp__series_of(run, "gather_ms")), reduces = sum_of(fsdp__series_of(run, "reduce_ms"));
+
+    if (!(gathers + reduces > 0.1 * steps))
+        return FSDP_OK;
+    return say(all, run,
+               "%.0f %% of its time it waits for the network: %.0f %% for gathers, %.0f %% for reductions. Larger "
+               "batches (training.local_batch_size, or accumulation by training.global_batch_size) send less for each "
+               "token; parallelism.gather_dtype=float8 gathers a quarter of float32's bytes; strategy hsdp keeps "
+               "gathers within a machine.",
+               100 * (gathers + reduces) / steps, 100 * gathers / steps, 100 * reduces / steps);
+}
+
+static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    const fsdp__series *s = fsdp__series_of(run, "step_ms");
+    double median = s ? fsdp__median(s, 1, s->count) : NAN, lost = 0, worst = 0, at = 0;
+    char usual[FSDP__VALUE_TEXT], slowest[FSDP__VALUE_TEXT], sum[FSDP__VALUE_TEXT];
+    int64_t count = 0;
+
+    for (int64_t i = 1; s && i < s->count; i++)
+        if (s->points[i].value > 2 * median) {
+            count++;
+            lost += s->points[i].value - median;
+            if (s->points[i].value > worst) {
+                worst = s->points[i].value;
+                at = s->points[i].step;
+            }
+        }
+    if (!(lost > 0.03 * sum_of(s)))
+        return FSDP_OK;
+    return say(all, run,
+               "%lld of %lld steps take over twice the median of %s, and cost %s beyond it; the slowest is step %.0f, "
+               "%s. Look at what else runs on the machine then: a checkpoint being written, slow storage of the data, "
+               "another job.",
+               (long long)count, (long long)s->count, fsdp__value_text(FSDP__UNIT_MS, median, usual),
+               fsdp__value_text(FSDP__UNIT_MS, lost, sum), at, fsdp__value_text(FSDP__UNIT_MS, worst, slowest));
+}
+
+static fsdp_status of_drift(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    const fsdp__series *s = fsdp__series_of(run, "tokens_per_second");
+    char before[FSDP__VALUE_TEXT], now[FSDP__VALUE_TEXT];
+    double first, last;
+
+    if (!s || s->count < FEWEST)
+        return FSDP_OK;
+    first = fsdp__median(s, 1, s->count / 4);
+    last = fsdp__median(s, s->count - s->count / 4, s->count);
+    if (!(last < 0.9 * first))
+        return FSDP_OK;
+    return say(all, run,
+               "It became slower: %s tokens a second in its first quarter, %s in its last. A hot processor or card, or "
+               "another job beside it, does that.",
+               fsdp__value_text(FSDP__UNIT_COUNT, first, before), fsdp__value_text(FSDP__UNIT_COUNT, last, now));
+}
+
+static fsdp_status of_memory(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    const fsdp__series *s = fsdp__series_of(run, "memory_live_bytes");
+    char first[FSDP__VALUE_TEXT], last[FSDP__VALUE_TEXT];
+    double early, late;
+
+    if (!s || s->count < FEWEST)
+        return FSDP_OK;
+    early = fsdp__median(s, s->count / 4, s->count / 2);
+    late = fsdp__median(s, s->count - s->count / 4, s->count);
+    if (!(late > 1.02 * early))
+        return FSDP_OK;
+    return say(all, run, "Its memory at the end of a step grows: %s in its second quarter, %s in its last.",
+               fsdp__value_text(FSDP__UNIT_BYTES, early, first), fsdp__value_text(FSDP__UNIT_BYTES, late, last));
+}
+
+/* ---- of several ---- */
+
+/* Returns the seconds after which a run's loss stays at most this; NaN: it never does. The mean of some steps counts,
+ * since a single step may be lucky. */
+static double seconds_until(const fsdp__recorded_run *run, double loss)
+{
+    const fsdp__series *s = fsdp__series_of(run, "loss"), *ms = fsdp__series_of(run, "step_ms");
+    double seconds = 0, sum = 0;
+
+    for (int64_t i = 0; s && ms && i < s->count && i < ms->count; i++) {
+        seconds += ms->points[i].value / 1000;
+        sum += s->points[i].value - (i >= WINDOW ? s->points[i - WINDOW].value : 0);
+        if (i >= WINDOW - 1 && sum / WINDOW <= loss)
+            return seconds;
+    }
+    return NAN;
+}
+
+static double tail_loss(const fsdp__recorded_run *run)
+{
+    const fsdp__series *s = fsdp__series_of(run, "loss");
+    double sum = 0;
+
+    if (!s || s->count < WINDOW)
+        return NAN;
+    for (int64_t i = s->count - WINDOW; i < s->count; i++)
+        sum += s->points[i].value;
+    return sum / WINDOW;
+}
+
+static fsdp_status compare(fsdp__advices *all, const fsdp__recorded_run *a, const fsdp__recorded_run *b)
+{
+    fsdp__run_figures of_a = fsdp__run_figures_of(a), of_b = fsdp__run_figures_of(b);
+    double loss = tail_loss(a), until = seconds_until(b, loss), ratio = of_b.tokens_per_second / of_a.tokens_per_second;
+    char text_a[FSDP__VALUE_TEXT], text_b[FSDP__VALUE_TEXT];
+
+    if (ratio > 1.02 || ratio < 0.98)
+        FSDP_TRY(say(all, NULL, "%s makes %.2f times as many tokens a second as %s: %s and %s.", b->label, ratio,
+                     a->label, fsdp__value_text(FSDP__UNIT_COUNT, of_b.tokens_per_second, text_b),
+                     fsdp__value_text(FSDP__UNIT_COUNT, of_a.tokens_per_second, text_a)));
+    if (isfinite(until) && of_a.seconds > 0)
+        return say(all, NULL, "%s reaches the last loss of %s, %.4g, in %s of its steps; %s took %s.", b->label,
+                   a->label, loss, fsdp__value_text(FSDP__UNIT_MS, 1000 * until, text_b), a->label,
+                   fsdp__value_text(FSDP__UNIT_MS, 1000 * of_a.seconds, text_a));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__advices_of(const fsdp__recorded_runs *all, fsdp__advices *out)
+{
+    static fsdp_status (*const rules[])(fsdp__advices * all, const fsdp__recorded_run *run) = {
+        of_not_finite, of_jump, of_validation, of_end, of_skipped, of_waiting, of_slow_steps, of_drift, of_memory};
+
+    *out = (fsdp__advices){0};
+    for (int64_t i = 0; i < all->count; i++)
+        for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
+            FSDP_TRY(rules[r](out, &all->runs[i]));
+    for (int64_t i = 1; i < all->count; i++)
+        FSDP_TRY(compare(out, &all->runs[0], &all->runs[i]));
+    return FSDP_OK;
+}
+
+void fsdp__advices_free(fsdp__advices *advices)
+{
+    fsdp__free(advices->items);
+}

@@ -1,0 +1,169 @@
+/* figures.c - what is said of a run beside its curves. */
+#include "report/figures.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+
+/* ---- quantities ---- */
+
+fsdp__quantity fsdp__quantity_of(const char *name)
+{
+    static const fsdp__quantity known[] = {
+        {"loss", "Loss", FSDP__UNIT_NONE, false},
+        {"grad_norm", "Norm of the gradient, before clipping", FSDP__UNIT_NONE, true},
+        {"lr", "Learning rate", FSDP__UNIT_NONE, true},
+        {"tokens_per_second", "Tokens a second", FSDP__UNIT_COUNT, true},
+        {"mfu", "Model FLOPs utilization (MFU)", FSDP__UNIT_FRACTION, true},
+        {"step_ms", "Time of a step", FSDP__UNIT_MS, true},
+        {"gather_ms", "Waiting for gathers, in a step", FSDP__UNIT_MS, true},
+        {"reduce_ms", "Waiting for reductions, in a step", FSDP__UNIT_MS, true},
+        {"memory_live_bytes", "Memory at the end of a step", FSDP__UNIT_BYTES, true},
+        {"memory_peak_bytes", "Peak memory of a step", FSDP__UNIT_BYTES, true},
+        {"bytes_sent", "Sent in a step", FSDP__UNIT_BYTES, true},
+        {"network_sent", "Sent to other machines in a step", FSDP__UNIT_BYTES, true},
+        {"network_received", "Received from other machines in a step", FSDP__UNIT_BYTES, true},
+        {"tokens", "Tokens seen", FSDP__UNIT_COUNT, true},
+        {"epoch", "Epoch", FSDP__UNIT_NONE, true},
+        {"skipped", "Steps skipped so far", FSDP__UNIT_COUNT, true},
+        {"loss_scale", "Loss scale", FSDP__UNIT_COUNT, true},
+        {"all_gather", "All-gathers in a step", FSDP__UNIT_COUNT, true},
+        {"reduce_scatter", "Reduce-scatters in a step", FSDP__UNIT_COUNT, true},
+        {"all_reduce", "All-reduces in a step", FSDP__UNIT_COUNT, true},
+    };
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(known); i++)
+        if (strcmp(known[i].name, name) == 0)
+            return known[i];
+    return (fsdp__quantity){name, name, FSDP__UNIT_NONE, false};
+}
+
+/* ---- figures ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+double fsdp__median(const fsdp__series *series, int64_t begin, int64_t end)
+{
+    int64_t count = 0;
+    double *values, median = NAN;
+
+    if (!series || end <= begin)
+        return NAN;
+    values = fsdp__malloc((size_t)(end - begin) * sizeof *values);
+    if (!values)
+        return NAN;
+    for (int64_t i = begin; i < end; i++)
+        if (isfinite(series->points[i].value))
+            values[count++] = series->points[i].value;
+    if (count > 0) {
+        qsort(values, (size_t)count, sizeof *values, by_value);
+        median = (values[(count - 1) / 2] + values[count / 2]) / 2;
+    }
+    fsdp__free(values);
+    return median;
+}
+
+static double last_value(const fsdp__series *series)
+{
+    return series && series->count > 0 ? series->points[series->count - 1].value : NAN;
+}
+
+static double last_step(const fsdp__series *series)
+{
+    return series && series->count > 0 ? series->points[series->count - 1].step : NAN;
+}
+
+/* The first step of a process is slow: its caches are cold. */
+static double median_of(const fsdp__recorded_run *run, const char *name)
+{
+    const fsdp__series *series = fsdp__series_of(run, name);
+
+    return series ? fsdp__median(series, series->count > 1, series->count) : NAN;
+}
+
+fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run)
+{
+    const fsdp__series *ms = fsdp__series_of(run, "step_ms"), *peak = fsdp__series_of(run, "memory_peak_bytes");
+    fsdp__run_figures f = {.last_step = last_step(fsdp__series_of(run, "loss")),
+                           .steps = fsdp__header_number(run, "steps"),
+                           .loss = last_value(fsdp__series_of(run, "loss")),
+                           .best_loss = NAN,
+                           .best_step = NAN,
+                           .last_validation = last_value(&run->validation),
+                           .tokens_per_second = median_of(run, "tokens_per_second"),
+                           .step_ms = median_of(run, "step_ms"),
+                           .seconds = ms ? 0 : NAN,
+                           .peak_bytes = NAN};
+
+    for (int64_t i = 0; ms && i < ms->count; i++)
+        f.seconds += isfinite(ms->points[i].value) ? ms->points[i].value / 1000 : 0;
+    for (int64_t i = 0; peak && i < peak->count; i++)
+        f.peak_bytes = fmax(f.peak_bytes, peak->points[i].value);
+    for (int64_t i = 0; i < run->validation.count; i++)
+        if (isfinite(run->validation.points[i].value) && !(run->validation.points[i].value >= f.best_loss)) {
+            f.best_loss = run->validation.points[i].value;
+            f.best_step = run->validation.points[i].step;
+        }
+    return f;
+}
+
+/* ---- settings ---- */
+
+const char *fsdp__setting(const fsdp__recorded_run *run, const char *key)
+{
+    const char *value = json_string_value(json_object_get(json_object_get(run->header, "settings"), key));
+
+    return value ? value : "";
+}
+
+static bool is_listed(const fsdp__keys *keys, const char *name)
+{
+    for (int64_t i = 0; i < keys->count; i++)
+        if (strcmp(keys->names[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Returns whether a run's value differs from that of the first run. Files that a run writes are its own anyway. */
+static bool differs(const fsdp__recorded_runs *all, const char *name)
+{
+    if (all->count > 1 && (strncmp(name, "metrics.", 8) == 0 || strcmp(name, "export.path") == 0 ||
+                           strcmp(name, "checkpoint.folder") == 0))
+        return false;
+    for (int64_t i = 1; i < all->count; i++)
+        if (strcmp(fsdp__setting(&all->runs[i], name), fsdp__setting(&all->runs[0], name)) != 0)
+            return true;
+    return all->count == 1;
+}
+
+fsdp_status fsdp__keys_of(const fsdp__recorded_runs *all, fsdp__keys *out)
+{
+    *out = (fsdp__keys){0};
+    for (int64_t i = 0; i < all->count; i++) {
+        json_t *value;
+        const char *name;
+
+        json_object_foreach(json_object_get(all->runs[i].header, "settings"), name, value)
+        {
+            if (is_listed(out, name) || !differs(all, name))
+                continue;
+            if (fsdp__grow(&out->names, out->count + 1, &out->capacity, sizeof *out->names) != 0)
+                return FSDP_NO_MEMORY;
+            out->names[out->count++] = name;
+        }
+    }
+    return FSDP_OK;
+}
+
+void fsdp__keys_free(fsdp__keys *keys)
+{
+    fsdp__free(keys->names);
+}

@@ -1,0 +1,40 @@
+/* figures.h - what is said of a run beside its curves. */
+#ifndef REPORT_FIGURES_H
+#define REPORT_FIGURES_H
+
+#include "report/chart.h"
+
+/* How the values of a key are shown. A key that is not known has its own name as its title. */
+typedef struct fsdp__quantity {
+    const char *name, *title;
+    fsdp__unit unit;
+    bool from_zero;
+} fsdp__quantity;
+fsdp__quantity fsdp__quantity_of(const char *name);
+
+/* The figures of a run; NaN: nothing is known. */
+typedef struct fsdp__run_figures {
+    double last_step, steps; /* taken, and asked for */
+    double loss;             /* of the last step */
+    double best_loss, best_step, last_validation;
+    double tokens_per_second, step_ms; /* medians */
+    double seconds;                    /* of all steps */
+    double peak_bytes;                 /* of a rank */
+} fsdp__run_figures;
+fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run);
+
+/* Returns the median of the finite values from the point `begin` to before `end`; NaN if there are none. */
+double fsdp__median(const fsdp__series *series, int64_t begin, int64_t end);
+
+/* Writes the value of a run's setting, "" if its header has none. Returns it, or `text`. */
+const char *fsdp__setting(const fsdp__recorded_run *run, const char *key);
+
+/* The keys that runs differ in, or, of one run, all that it sets. */
+typedef struct fsdp__keys {
+    const char **names; /* borrowed from the runs */
+    int64_t count, capacity;
+} fsdp__keys;
+fsdp_status fsdp__keys_of(const fsdp__recorded_runs *all, fsdp__keys *out);
+void fsdp__keys_free(fsdp__keys *keys);
+
+#endif

@@ -1,0 +1,323 @@
+/* run_file.c - reads what runs have left in metrics.jsonl. */
+#include "report/run_file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "format/json.h"
+
+enum {
+    LINE = 1 << 20, /* the longest line; ours have some 600 bytes */
+    MOST_KEYS = 256 /* of a step */
+};
+
+/* ---- series ---- */
+
+const fsdp__series *fsdp__series_of(const fsdp__recorded_run *run, const char *name)
+{
+    for (int64_t i = 0; i < run->count; i++)
+        if (strcmp(run->series[i].name, name) == 0)
+            return &run->series[i];
+    return NULL;
+}
+
+double fsdp__header_number(const fsdp__recorded_run *run, const char *key)
+{
+    const json_t *value = json_object_get(run->header, key);
+
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+const char *fsdp__header_text(const fsdp__recorded_run *run, const char *key)
+{
+    return json_string_value(json_object_get(run->header, key));
+}
+
+/* Removes the points after `step`: that work was lost, or is done again. */
+static void cut_after(fsdp__series *series, double step)
+{
+    while (series->count > 0 && series->points[series->count - 1].step > step)
+        series->count--;
+}
+
+static fsdp_status add_point(fsdp__series *series, double step, double value)
+{
+    while (series->count > 0 && series->points[series->count - 1].step >= step)
+        series->count--;
+    if (fsdp__grow(&series->points, series->count + 1, &series->capacity, sizeof *series->points) != 0)
+        return FSDP_NO_MEMORY;
+    series->points[series->count++] = (fsdp__point_of_series){step, value};
+    return FSDP_OK;
+}
+
+/* Finds the series of a key, or makes it. The keys of a step come in the order of those before, so the right one is
+ * most often at `guess`. */
+static fsdp__series *series_for(fsdp__recorded_run *run, const char *name, int64_t guess)
+{
+    const fsdp__series *found;
+    fsdp__series *made;
+
+    if (guess < run->count && strcmp(run->series[guess].name, name) == 0)
+        return &run->series[guess];
+    found = fsdp__series_of(run, name);
+    if (found)
+        return &run->series[found - run->series];
+    if (run->count == MOST_KEYS) {
+        (void)FSDP_FAIL(FSDP_FORMAT, "its steps have over %d keys: no run has written it", MOST_KEYS);
+        return NULL;
+    }
+    if (fsdp__grow(&run->series, run->count + 1, &run->capacity, sizeof *run->series) != 0)
+        return NULL;
+    made = &run->series[run->count];
+    *made = (fsdp__series){.name = fsdp__strdup(name)};
+    run->count += made->name != NULL;
+    return made->name ? made : NULL;
+}
+
+/* ---- lines ---- */
+
+static fsdp_status add_step(fsdp__recorded_run *run, const json_t *line, double step)
+{
+    const char *name;
+    json_t *value;
+    int64_t guess = 0;
+
+    json_object_foreach((json_t *)line, name, value)
+    {
+        fsdp__series *series;
+
+        if (strcmp(name, "step") == 0 || !(json_is_number(value) || json_is_null(value)))
+            continue;
+        series = series_for(run, name, guess++);
+        if (!series)
+            return fsdp_last_status();
+        FSDP_TRY(add_point(series, step, json_is_number(value) ? json_number_value(value) : NAN));
+    }
+    return FSDP_OK;
+}
+
+static fsdp__recorded_run *last_run(fsdp__recorded_runs *all, int64_t first)
+{
+    return all->count > first ? &all->runs[all->count - 1] : NULL;
+}
+
+static fsdp_status begin_run(fsdp__recorded_runs *all, const char *path, const json_t *header)
+{
+    fsdp__recorded_run *run;
+
+    if (all->count == FSDP__MOST_RUNS)
+        return FSDP_FAIL(FSDP_INVALID, "more than %d runs: name fewer files, or files with fewer runs",
+                         FSDP__MOST_RUNS);
+    if (fsdp__grow(&all->runs, all->count + 1, &all->capacity, sizeof *all->runs) != 0)
+        return FSDP_NO_MEMORY;
+    run = &all->runs[all->count++];
+    *run = (fsdp__recorded_run){.path = fsdp__strdup(path)};
+    run->header = header ? json_deep_copy(header) : json_object();
+    return run->path && run->header ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+/* Continues the file's last run from a checkpoint, whose later steps are lost. */
+static fsdp_status continue_run(fsdp__recorded_run *run, const json_t *header, double step)
+{
+    for (int64_t i = 0; i < run->count; i++)
+        cut_after(&run->series[i], step);
+    cut_after(&run->validation, step);
+    run->continued++;
+    return json_object_update(run->header, (json_t *)header) == 0 ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+/* Adds what a line says. `first` is the number of the first run of this file. */
+static fsdp_status add_line(fsdp__recorded_runs *all, int64_t first, const char *path, const json_t *line)
+{
+    const json_t *step = json_object_get(line, "step"), *validation = json_object_get(line, "validation");
+    const json_t *resumed = json_object_get(line, "resumed_from"), *loss = json_object_get(line, "loss");
+
+    if (json_object_get(line, "run")) {
+        if (json_is_number(resumed) && last_run(all, first))
+            return continue_run(last_run(all, first), line, json_number_value(resumed));
+        return begin_run(all, path, line);
+    }
+    if (!json_is_number(step) && !json_is_number(validation))
+        return FSDP_FAIL(FSDP_FORMAT, "neither the header of a run, nor a step, nor a validation");
+    if (!last_run(all, first))
+        FSDP_TRY(begin_run(all, path, NULL));
+    if (json_is_number(step))
+        return add_step(last_run(all, first), line, json_number_value(step));
+    return add_point(&last_run(all, first)->validation, json_number_value(validation),
+                     json_is_number(loss) ? json_number_value(loss) : NAN);
+}
+
+/* ---- files ---- */
+
+typedef struct reading {
+    fsdp__recorded_runs *all;
+    const char *path;
+    int64_t first, line, unread; /* unread: the number of a line that is no JSON; 0: none */
+    char *text;
+} reading;
+
+/* Reads a line. One that is no JSON may have been left unfinished: then it is the last one, or a header follows. */
+static fsdp_status read_line(reading *r)
+{
+    fsdp_status status;
+    json_t *line = NULL;
+
+    r->line++;
+    if (r->text[strspn(r->text, " \t\r\n")] == '\0')
+        return FSDP_OK;
+    status = fsdp__json_parse(r->path, r->text, strlen(r->text), &line);
+    if (status == FSDP_NO_MEMORY)
+        return status;
+    if (r->unread && (!line || !json_object_get(line, "run")))
+        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld is no JSON object", r->path, (long long)r->unread);
+    else if (!line)
+        status = FSDP_OK;
+    else if ((status = add_line(r->all, r->first, r->path, line)) != FSDP_OK)
+        fsdp_fail_prefix(status, "cannot read '%s': line %lld", r->path, (long long)r->line);
+    r->unread = line ? 0 : r->line;
+    json_decref(line);
+    return status;
+}
+
+static fsdp_status read_lines(reading *r, FILE *file)
+{
+    while (fgets(r->text, LINE, file)) {
+        size_t bytes = strlen(r->text);
+
+        if (bytes == LINE - 1 && r->text[bytes - 1] != '\n')
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "cannot read '%s': line %lld has over a million characters: it holds no metrics", r->path,
+                             (long long)r->line + 1);
+        FSDP_TRY(read_line(r));
+    }
+    return ferror(file) ? fsdp__file_error("read", r->path) : FSDP_OK;
+}
+
+static fsdp_status read_file(fsdp__recorded_runs *all, const char *path)
+{
+    reading r = {.all = all, .path = path, .first = all->count};
+    fsdp_status status;
+    FILE *file = NULL;
+    int fd = -1;
+
+    FSDP_TRY(fsdp__file_open(path, &fd, NULL));
+    r.text = fsdp__malloc(LINE);
+    file = r.text ? fdopen(fd, "r") : NULL;
+    if (!file) {
+        status = r.text ? fsdp__file_error("read", path) : FSDP_NO_MEMORY;
+        close(fd);
+    } else {
+        status = read_lines(&r, file);
+        fclose(file);
+    }
+    fsdp__free(r.text);
+    if (status == FSDP_OK && all->count == r.first)
+        status =
+            FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds no run: name the metrics.jsonl of fsdp train", path);
+    return status;
+}
+
+fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path)
+{
+    fsdp_status status;
+    struct stat info;
+    char *inside;
+
+    if (stat(path, &info) != 0)
+        return fsdp__file_error("read", path);
+    if (!S_ISDIR(info.st_mode))
+        return read_file(all, path);
+    inside = fsdp__path_join(path, "metrics.jsonl");
+    if (!inside)
+        return FSDP_NO_MEMORY;
+    if (fsdp__path_exists(inside))
+        status = read_file(all, inside);
+    else
+        status =
+            FSDP_FAIL(FSDP_NOT_FOUND,
+                      "'%s' has no metrics.jsonl: name the file that metrics.jsonl of the run's config names", path);
+    fsdp__free(inside);
+    return status;
+}
+
+/* ---- labels ---- */
+
+/* Writes the name of a run's folder; of a file that is not called metrics.jsonl, its own. */
+static char *short_label(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    char *parent, *label;
+
+    name = name ? name + 1 : path;
+    if (strcmp(name, "metrics.jsonl") != 0 || name == path)
+        return fsdp__strdup(name);
+    parent = fsdp__path_parent(path);
+    if (!parent)
+        return NULL;
+    name = strrchr(parent, '/');
+    label = fsdp__strdup(name && name[1] ? name + 1 : parent);
+    fsdp__free(parent);
+    return label;
+}
+
+/* Returns whether another file's run has the same short label. */
+static bool is_ambiguous(const fsdp__recorded_runs *all, const fsdp__recorded_run *run)
+{
+    for (int64_t i = 0; i < all->count; i++)
+        if (strcmp(all->runs[i].path, run->path) != 0 && strcmp(all->runs[i].label, run->label) == 0)
+            return true;
+    return false;
+}
+
+fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all)
+{
+    bool ambiguous[FSDP__MOST_RUNS];
+
+    for (int64_t i = 0; i < all->count; i++) {
+        all->runs[i].label = short_label(all->runs[i].path);
+        if (!all->runs[i].label)
+            return FSDP_NO_MEMORY;
+    }
+    for (int64_t i = 0; i < all->count; i++)
+        ambiguous[i] = is_ambiguous(all, &all->runs[i]);
+    for (int64_t i = 0; i < all->count; i++) {
+        fsdp__recorded_run *run = &all->runs[i];
+        const char *name = ambiguous[i] ? run->path : run->label;
+        int64_t nth = 1;
+        char *label;
+
+        for (int64_t before = 0; before < i; before++)
+            nth += strcmp(all->runs[before].path, run->path) == 0;
+        label = nth > 1 ? fsdp__sprintf("%s, run %lld", name, (long long)nth) : fsdp__strdup(name);
+        if (!label)
+            return FSDP_NO_MEMORY;
+        fsdp__free(run->label);
+        run->label = label;
+    }
+    return FSDP_OK;
+}
+
+void fsdp__recorded_runs_free(fsdp__recorded_runs *all)
+{
+    for (int64_t i = 0; i < all->count; i++) {
+        fsdp__recorded_run *run = &all->runs[i];
+
+        for (int64_t k = 0; k < run->count; k++) {
+            fsdp__free(run->series[k].name);
+            fsdp__free(run->series[k].points);
+        }
+        fsdp__free(run->series);
+        fsdp__free(run->validation.points);
+        fsdp__free(run->path);
+        fsdp__free(run->label);
+        json_decref(run->header);
+    }
+    fsdp__free(all->runs);
+    *all = (fsdp__recorded_runs){0};
+}

@@ -1,0 +1,56 @@
+/* run_file.h - reads what runs have left in metrics.jsonl (fsdp/train.h describes it). */
+#ifndef REPORT_RUN_FILE_H
+#define REPORT_RUN_FILE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fsdp/status.h"
+
+enum {
+    FSDP__MOST_RUNS = 32 /* in one report */
+};
+
+typedef struct fsdp__point_of_series {
+    double step;
+    double value; /* NaN: the file has null, which stands for NaN and infinity */
+} fsdp__point_of_series;
+
+/* The values of one key, by rising steps. */
+typedef struct fsdp__series {
+    char *name;
+    fsdp__point_of_series *points;
+    int64_t count, capacity;
+} fsdp__series;
+
+/* A run, from its header to the next one that does not continue it. */
+typedef struct fsdp__recorded_run {
+    char *path;  /* of the file */
+    char *label; /* what tells it from the other runs of a report */
+    json_t *header;
+    fsdp__series *series; /* the numbers of each step, in the order of the first line that has them */
+    int64_t count, capacity;
+    fsdp__series validation; /* its losses */
+    int64_t continued;       /* how many times it was resumed from a checkpoint */
+} fsdp__recorded_run;
+
+typedef struct fsdp__recorded_runs {
+    fsdp__recorded_run *runs;
+    int64_t count, capacity;
+} fsdp__recorded_runs;
+
+/* Adds the runs of a file, or of the metrics.jsonl in a folder. An unfinished line, as a full disk or a run that goes
+ * on leaves it, is passed over. Of a step that was taken twice the later line counts. */
+fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path);
+/* Names the runs, when all have been read. */
+fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all);
+void fsdp__recorded_runs_free(fsdp__recorded_runs *all);
+
+/* Returns the series of a key; NULL: the run has none. */
+const fsdp__series *fsdp__series_of(const fsdp__recorded_run *run, const char *name);
+/* Return a number or a text of a run's header; NaN and NULL: it has none. */
+double fsdp__header_number(const fsdp__recorded_run *run, const char *key);
+const char *fsdp__header_text(const fsdp__recorded_run *run, const char *key);
+
+#endif

@@ -1,0 +1,46 @@
+/* fsdp report: of a run that the program trained, as text and as a page; what it refuses. */
+#include "cli/fixture.h"
+
+#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+
+FIXTURE_TEST(two_runs_are_shown_side_by_side)
+{
+    fixture *f = *state;
+    char *page = test_path(f->directory, "r.html"), *text;
+    program p = RUN(0, "train", f->config);
+
+    program_free(&p);
+    p = RUN(0, "train", f->config, "--optimizer.lr=0.5");
+    program_free(&p);
+    p = RUN(0, "report", f->metrics, "-o", page);
+    CHECK_CONTAINS(p.output, ", run 2\n");
+    CHECK_CONTAINS(p.output, "Settings that differ\n  optimizer.lr\n");
+    CHECK_CONTAINS(p.output, "0.5\n");
+    CHECK_CONTAINS(p.output, "r.html has the curves\n");
+    program_free(&p);
+    text = test_read_file(page, NULL);
+    CHECK_CONTAINS(text, "Settings that differ");
+    CHECK_CONTAINS(text, "aria-label=\"Loss\"");
+    free(text);
+    free(page);
+}
+
+FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
+{
+    fixture *f = *state;
+    program p = RUN(2, "report");
+
+    CHECK_CONTAINS(p.output, "report: no run given");
+    program_free(&p);
+    p = RUN(1, "report", f->data);
+    CHECK_CONTAINS(p.output, "it holds no run: name the metrics.jsonl of fsdp train");
+    program_free(&p);
+    p = RUN(0, "train", f->config);
+    program_free(&p);
+    p = RUN(1, "report", f->metrics, "-o", f->metrics);
+    CHECK_CONTAINS(p.output, "is the metrics of a run: name another file");
+    program_free(&p);
+    p = RUN(1, "report", f->metrics, "-o", "/no/such/folder/r.html");
+    CHECK_CONTAINS(p.output, "--output: cannot write");
+    program_free(&p);
+}

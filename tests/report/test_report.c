@@ -1,0 +1,252 @@
+/* What a report says of runs: advice with its figures, settings that differ, charts in which no value is lost. */
+#include <math.h>
+
+#include "report/advice.h"
+#include "report/figures.h"
+#include "report/report.h"
+#include "support/test.h"
+
+enum {
+    STEPS = 400
+};
+
+/* What the steps of a run are like. */
+typedef struct shape {
+    const char *label, *settings;
+    double (*loss)(int step);
+    double (*ms)(int step);
+    int steps, planned;
+} shape;
+
+static double falls(int step)
+{
+    return 2 + 3 * exp(-step / 100.0) + 0.01 * ((step * 7919) % 13);
+}
+
+static double jumps(int step)
+{
+    return falls(step) + (step == 300 ? 4 : 0);
+}
+
+static double is_lost(int step)
+{
+    return step == 57 ? NAN : falls(step);
+}
+
+static double even(int step)
+{
+    return 100 + step % 3;
+}
+
+static double halts(int step)
+{
+    return step % 50 == 0 ? 1500 : 100;
+}
+
+static fsdp__recorded_run run_create(const shape *s)
+{
+    static const char *const names[] = {"loss", "step_ms", "tokens_per_second", "grad_norm"};
+    fsdp__recorded_run run = {.label = strdup(s->label), .path = strdup(s->label)};
+
+    run.header = json_pack("{s:s, s:i, s:i, s:o}", "model", "m<1>", "world_size", 2, "steps", s->planned, "settings",
+                           json_loads(s->settings, 0, NULL));
+    CHECK(run.header);
+    run.series = calloc(4, sizeof *run.series);
+    run.count = 4;
+    for (int k = 0; k < 4; k++) {
+        run.series[k].name = strdup(names[k]);
+        run.series[k].points = calloc((size_t)s->steps, sizeof *run.series[k].points);
+        run.series[k].count = s->steps;
+        for (int i = 0; i < s->steps; i++) {
+            double ms = s->ms(i + 1), values[] = {s->loss(i + 1), ms, 1e6 / ms, s->loss(i + 1)};
+
+            run.series[k].points[i] = (fsdp__point_of_series){i + 1, values[k]};
+        }
+    }
+    return run;
+}
+
+static void run_free(fsdp__recorded_run *run)
+{
+    for (int k = 0; k < run->count; k++) {
+        free(run->series[k].name);
+        free(run->series[k].points);
+    }
+    free(run->series);
+    free(run->label);
+    free(run->path);
+    json_decref(run->header);
+}
+
+/* Returns the text, or the page, of runs of these shapes. */
+static char *shown(const shape *shapes, int count, fsdp_status (*show)(const fsdp__recorded_runs *runs, FILE *out))
+{
+    fsdp__recorded_run items[FSDP__MOST_RUNS];
+    fsdp__recorded_runs runs = {items, count, count};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+
+    for (int i = 0; i < count; i++)
+        items[i] = run_create(&shapes[i]);
+    CHECK_OK(show(&runs, out));
+    fclose(out);
+    for (int i = 0; i < count; i++)
+        run_free(&items[i]);
+    return text;
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+
+    for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
+        count++;
+    return count;
+}
+
+TEST(a_run_without_faults_gets_no_advice)
+{
+    const shape usual = {"a", "{}", falls, even, STEPS, STEPS};
+    char *text = shown(&usual, 1, fsdp__report_text);
+
+    CHECK_CONTAINS(text, "Nothing stands out");
+    CHECK_CONTAINS(text, "  steps               400 of 400\n");
+    CHECK_CONTAINS(text, "  a step              101 ms\n");
+    CHECK_EQ(count_of(text, "differ"), 0);
+    free(text);
+}
+
+TEST(what_stands_out_is_named_with_its_step)
+{
+    const shape shapes[] = {{"jump", "{}", jumps, even, STEPS, STEPS},
+                            {"lost", "{}", is_lost, even, STEPS, STEPS},
+                            {"halts", "{}", falls, halts, STEPS, 500}};
+    char *text = shown(shapes, 3, fsdp__report_text);
+
+    CHECK_CONTAINS(text, "- jump: The loss jumps from about 2.2");
+    CHECK_CONTAINS(text, " at step 300, where the gradient's norm is ");
+    CHECK_CONTAINS(text, "- lost: The loss is NaN or infinite in 1 of 400 steps, first at step 57.");
+    CHECK_CONTAINS(text, "- halts: It has taken 400 of 500 steps");
+    CHECK_CONTAINS(text, "- halts: 8 of 400 steps take over twice the median of 100 ms, and cost 11.2 s beyond it");
+    CHECK_CONTAINS(text, "the slowest is step 50, 1.5 s.");
+    free(text);
+}
+
+TEST(settings_that_differ_are_listed_and_others_are_not)
+{
+    const shape shapes[] = {
+        {"a", "{\"optimizer.lr\": \"0.1\", \"data.path\": \"x\", \"metrics.jsonl\": \"1\"}", falls, even, 30, 30},
+        {"b", "{\"data.path\": \"x\", \"training.steps\": \"3\", \"metrics.jsonl\": \"2\"}", falls, even, 30, 30}};
+    char *text = shown(shapes, 2, fsdp__report_text);
+
+    CHECK_CONTAINS(text, "Settings that differ\n"
+                         "  optimizer.lr\n"
+                         "    a                       0.1\n"
+                         "    b                       (default)\n"
+                         "  training.steps\n"
+                         "    a                       (default)\n"
+                         "    b                       3\n\n");
+    free(text);
+}
+
+TEST(a_page_is_whole_and_needs_nothing_else)
+{
+    const shape shapes[] = {{"<script>a & b", "{\"optimizer.lr\": \"<b>\"}", jumps, even, STEPS, STEPS},
+                            {"b", "{}", is_lost, halts, STEPS, STEPS}};
+    char *page = shown(shapes, 2, fsdp__report_page);
+
+    CHECK_EQ(count_of(page, "<script"), 0);
+    CHECK_EQ(count_of(page, "http"), 0);
+    CHECK_CONTAINS(page, "&#60;script&#62;a &#38; b");
+    CHECK_CONTAINS(page, "&#60;b&#62;");
+    CHECK_EQ(count_of(page, "<svg "), 8); /* four charts, on both scales */
+    CHECK_EQ(count_of(page, "</svg>"), 8);
+    CHECK_EQ(count_of(page, "<div"), count_of(page, "</div>"));
+    CHECK_EQ(count_of(page, "<table"), count_of(page, "</table>"));
+    CHECK_CONTAINS(page, "not finite at step 57");
+    CHECK_EQ(count_of(page, "nan"), count_of(page, "--nan") + count_of(page, ".nan") + count_of(page, "class=\"nan") +
+                                        count_of(page, "on_nan"));
+    CHECK_CONTAINS(page, "</html>");
+    free(page);
+}
+
+/* Draws one series. */
+static char *drawn(const fsdp__point_of_series *points, int64_t count, bool log_x)
+{
+    fsdp__series series = {.points = (fsdp__point_of_series *)(uintptr_t)points, .count = count};
+    fsdp__curve curve = {.series = &series, .name = "x"};
+    fsdp__chart chart = {.title = "x", .curves = &curve, .count = 1, .log_x = log_x};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+
+    fsdp__chart_draw(&chart, out);
+    fclose(out);
+    return text;
+}
+
+TEST(a_chart_of_odd_values_has_finite_places)
+{
+    static const fsdp__point_of_series sets[][3] = {
+        {{1, 5}, {2, 5}, {3, 5}},          {{0, 0}, {1, NAN}, {2, 0}}, {{1, NAN}, {2, NAN}, {3, NAN}},
+        {{1, 1e300}, {2, -1e300}, {3, 0}}, {{7, 3}, {7, 3}, {7, 3}},   {{1, 1e-300}, {1e9, 2e-300}, {1e12, 0}},
+    };
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(sets); i++)
+        for (int64_t count = 0; count <= 3; count++)
+            for (int log_x = 0; log_x < 2; log_x++) {
+                char *text = drawn(sets[i], count, log_x);
+
+                if (count_of(text, "nan") != count_of(text, "class=\"nan"))
+                    TEST_FAIL("set %zu, %d points: %s", i, (int)count, text);
+                CHECK_EQ(count_of(text, "inf") + count_of(text, "-nan"), 0);
+                CHECK(strlen(text) < 20000); /* not a tick for each step */
+                free(text);
+            }
+}
+
+TEST(one_extreme_among_very_many_steps_is_drawn)
+{
+    fsdp__point_of_series *points = calloc(100000, sizeof *points);
+    char *text;
+    double top = 1e9;
+
+    for (int i = 0; i < 100000; i++)
+        points[i] = (fsdp__point_of_series){i + 1, 1};
+    points[77777].value = 1000;
+    text = drawn(points, 100000, false);
+    for (const char *at = strstr(text, "band"); at && at < strstr(text, "class=\"line"); at = strchr(at + 1, 'V'))
+        if (*at == 'V')
+            top = FSDP__MIN(top, atof(at + 1));
+    CHECK_NEAR(top, 12 + 0.05 / 1.1 * 192, 1); /* the room above it is a twentieth of the values */
+    CHECK(strlen(text) < 20000);
+    free(text);
+    free(points);
+}
+
+TEST(values_have_units)
+{
+    char text[FSDP__VALUE_TEXT];
+
+    CHECK_STRING(fsdp__value_text(FSDP__UNIT_NONE, 3.14159, text), "3.142");
+    CHECK_STRING(fsdp__value_text(FSDP__UNIT_COUNT, 1234567, text), "1.235M");
+    CHECK_STRING(fsdp__value_text(FSDP__UNIT_COUNT, 999, text), "999");
+    CHECK_STRING(fsdp__value_text(FSDP__UNIT_BYTES, 1536, text), "1.5KiB");
+    CHECK_STRING(fsdp__value_text(FSDP__UNIT_MS, 12.34, text), "12.3 ms");
+    CHECK_STRING(fsdp__value_text(FSDP__UNIT_MS, 12340, text), "12.34 s");
+    CHECK_STRING(fsdp__value_text(FSDP__UNIT_FRACTION, 0.414, text), "41.4 %");
+    CHECK_STRING(fsdp__value_text(FSDP__UNIT_COUNT, INFINITY, text), "not finite");
+}
+
+TEST(the_median_is_of_finite_values)
+{
+    fsdp__point_of_series points[] = {{1, 4}, {2, NAN}, {3, 1}, {4, 3}};
+    fsdp__series series = {.points = points, .count = 4};
+
+    CHECK_NEAR(fsdp__median(&series, 0, 4), 3, 0);
+    CHECK_NEAR(fsdp__median(&series, 2, 4), 2, 0);
+    CHECK(isnan(fsdp__median(&series, 1, 2)));
+    CHECK(isnan(fsdp__median(&series, 2, 2)));
+    CHECK(isnan(fsdp__median(NULL, 0, 1)));
+}

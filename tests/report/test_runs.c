@@ -1,0 +1,191 @@
+/* The runs of metrics.jsonl: what is resumed, taken twice, unfinished or no metrics; their figures and labels. */
+#include <math.h>
+#include <sys/stat.h>
+
+#include "report/figures.h"
+#include "support/test.h"
+
+#define HEADER "{\"run\": \"1\", \"model\": \"m\", \"steps\": 9, \"settings\": {\"optimizer.lr\": \"0.1\"}}\n"
+
+typedef struct folder {
+    char *path, *file;
+    fsdp__recorded_runs runs;
+} folder;
+
+static folder folder_create(const char *text)
+{
+    folder f = {.path = test_directory()};
+
+    f.file = test_path(f.path, "metrics.jsonl");
+    test_write_file(f.file, text, strlen(text));
+    return f;
+}
+
+static void folder_free(folder *f)
+{
+    fsdp__recorded_runs_free(&f->runs);
+    test_directory_free(f->path);
+    free(f->file);
+}
+
+TEST(a_run_has_a_series_for_each_number_of_its_steps)
+{
+    folder f = folder_create(HEADER "{\"step\": 1, \"loss\": 5, \"lr\": 0.1, \"words\": \"no\"}\n"
+                                    "{\"step\": 2, \"loss\": null, \"lr\": 0.2, \"later\": 7}\n"
+                                    "{\"validation\": 2, \"loss\": 4.5, \"perplexity\": 90}\n"
+                                    "\n"
+                                    "{\"step\": 3, \"later\": 8, \"loss\": 3, \"lr\": 0.3}\n");
+    const fsdp__series *loss, *later;
+    fsdp__run_figures figures;
+
+    CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.path)); /* the folder will do */
+    CHECK_EQ(f.runs.count, 1);
+    CHECK_EQ(f.runs.runs[0].count, 3);
+    loss = fsdp__series_of(&f.runs.runs[0], "loss");
+    later = fsdp__series_of(&f.runs.runs[0], "later");
+    CHECK_EQ(loss->count, 3);
+    CHECK(isnan(loss->points[1].value));
+    CHECK_EQ(later->count, 2);
+    CHECK_NEAR(later->points[1].step, 3, 0);
+    CHECK_NULL(fsdp__series_of(&f.runs.runs[0], "words"));
+    CHECK_NULL(fsdp__series_of(&f.runs.runs[0], "perplexity"));
+    figures = fsdp__run_figures_of(&f.runs.runs[0]);
+    CHECK_NEAR(figures.last_step, 3, 0);
+    CHECK_NEAR(figures.steps, 9, 0);
+    CHECK_NEAR(figures.loss, 3, 0);
+    CHECK_NEAR(figures.best_loss, 4.5, 0);
+    CHECK(isnan(figures.seconds));
+    CHECK(isnan(fsdp__header_number(&f.runs.runs[0], "world_size")));
+    CHECK_STRING(fsdp__header_text(&f.runs.runs[0], "model"), "m");
+    folder_free(&f);
+}
+
+TEST(a_resumed_run_goes_on_and_the_later_line_of_a_step_counts)
+{
+    folder f = folder_create(
+        HEADER "{\"step\": 1, \"loss\": 5}\n{\"step\": 2, \"loss\": 4}\n{\"validation\": 2, \"loss\": 9}\n"
+               "{\"step\": 3, \"loss\": 3}\n"
+               "{\"run\": \"2\", \"resumed_from\": 1}\n{\"step\": 2, \"loss\": 40}\n"
+               "{\"step\": 2, \"loss\": 41}\n" HEADER "{\"step\": 1, \"loss\": 6}\n");
+    const fsdp__series *loss;
+
+    CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
+    CHECK_EQ(f.runs.count, 2);
+    loss = fsdp__series_of(&f.runs.runs[0], "loss");
+    CHECK_EQ(f.runs.runs[0].continued, 1);
+    CHECK_EQ(loss->count, 2);
+    CHECK_NEAR(loss->points[1].value, 41, 0);
+    CHECK_EQ(f.runs.runs[0].validation.count, 0); /* of work that was lost */
+    CHECK_NEAR(fsdp__header_number(&f.runs.runs[0], "steps"), 9, 0);
+    CHECK_EQ(fsdp__series_of(&f.runs.runs[1], "loss")->count, 1);
+    folder_free(&f);
+}
+
+/* Reads a text as a file. Its message contains `part`, or it is one run. */
+static fsdp_status read_text(const char *text, const char *part)
+{
+    folder f = folder_create(text);
+    fsdp_status status = fsdp__recorded_runs_read(&f.runs, f.file);
+
+    if (part)
+        CHECK_CONTAINS(fsdp_last_error(), part);
+    else
+        CHECK_EQ(f.runs.count, 1);
+    folder_free(&f);
+    return status;
+}
+
+TEST(an_unfinished_line_is_passed_over_where_one_can_be)
+{
+    CHECK_OK(read_text(HEADER "{\"step\": 1, \"loss\": 5}\n{\"step\": 2, \"lo", NULL));
+    CHECK_OK(read_text(HEADER "{\"step\": 1, \"lo\n{\"run\": \"2\", \"resumed_from\": 0}\n{\"step\": 1, \"loss\": 5}\n",
+                       NULL));
+    CHECK_OK(read_text("{\"step\": 1, \"loss\": 5}\n", NULL)); /* no header: an old file's tail */
+    CHECK_EQ(read_text(HEADER "{\"step\": 1, \"lo\n{\"step\": 2, \"loss\": 5}\n", "line 2 is no JSON object"),
+             FSDP_FORMAT);
+}
+
+TEST(what_is_no_metrics_is_refused_by_line)
+{
+    char *deep = malloc(1 << 21);
+    folder f = folder_create("x");
+    char *absent = test_path(f.path, "absent"), *empty = test_path(f.path, "empty");
+
+    CHECK_EQ(read_text("", "it holds no run"), FSDP_FORMAT);
+    CHECK_EQ(read_text("hello\nworld\n", "line 1 is no JSON object"), FSDP_FORMAT);
+    CHECK_EQ(read_text("[1, 2]\n{\"step\": 1}\n", "line 1 is no JSON object"), FSDP_FORMAT);
+    CHECK_EQ(read_text(HEADER "{\"loss\": 1}\n", "line 2: neither the header of a run, nor a step"), FSDP_FORMAT);
+    memset(deep, '[', 1 << 21);
+    deep[(1 << 21) - 1] = '\0';
+    CHECK_EQ(read_text(deep, "line 1 has over a million characters"), FSDP_FORMAT);
+    CHECK_ERROR(fsdp__recorded_runs_read(&f.runs, absent), FSDP_NOT_FOUND, "absent");
+    CHECK_EQ(mkdir(empty, 0700), 0);
+    CHECK_ERROR(fsdp__recorded_runs_read(&f.runs, empty), FSDP_NOT_FOUND, "has no metrics.jsonl");
+    CHECK_EQ(f.runs.count, 0);
+    free(deep);
+    free(absent);
+    free(empty);
+    folder_free(&f);
+}
+
+TEST(a_file_of_very_many_runs_or_keys_is_refused)
+{
+    char *text = calloc(1, 1 << 16);
+
+    for (int i = 0; i <= FSDP__MOST_RUNS; i++)
+        strcat(text, HEADER);
+    CHECK_EQ(read_text(text, "line 33: more than 32 runs"), FSDP_INVALID);
+    strcpy(text, "{\"step\": 1");
+    for (int i = 0; i < 300; i++)
+        sprintf(text + strlen(text), ", \"k%d\": 1", i);
+    strcat(text, "}\n");
+    CHECK_EQ(read_text(text, "its steps have over 256 keys"), FSDP_FORMAT);
+    free(text);
+}
+
+TEST(runs_are_told_apart_by_the_shortest_name)
+{
+    folder a = folder_create(HEADER HEADER), b = folder_create(HEADER);
+    char *other = test_path(a.path, "x.jsonl"), *inside = test_path(a.path, "b"), *same, *twin;
+    char *above = test_path(b.path, "b");
+
+    test_write_file(other, HEADER, strlen(HEADER));
+    CHECK_EQ(mkdir(inside, 0700), 0);
+    CHECK_EQ(mkdir(above, 0700), 0);
+    same = test_path(inside, "metrics.jsonl");
+    twin = test_path(above, "metrics.jsonl");
+    test_write_file(same, HEADER, strlen(HEADER));
+    test_write_file(twin, HEADER, strlen(HEADER));
+    CHECK_OK(fsdp__recorded_runs_read(&a.runs, a.file));
+    CHECK_OK(fsdp__recorded_runs_read(&a.runs, other));
+    CHECK_OK(fsdp__recorded_runs_read(&a.runs, inside));
+    CHECK_OK(fsdp__recorded_runs_read(&a.runs, above));
+    CHECK_OK(fsdp__recorded_runs_label(&a.runs));
+    CHECK_STRING(a.runs.runs[0].label, strrchr(a.path, '/') + 1);
+    CHECK_CONTAINS(a.runs.runs[1].label, ", run 2");
+    CHECK_STRING(a.runs.runs[2].label, "x.jsonl");
+    CHECK_STRING(a.runs.runs[3].label, same); /* both would be "b" */
+    CHECK_STRING(a.runs.runs[4].label, twin);
+    free(other);
+    free(inside);
+    free(above);
+    free(same);
+    free(twin);
+    folder_free(&a);
+    folder_free(&b);
+}
+
+TEST(an_allocation_that_fails_is_an_error)
+{
+    folder f = folder_create(HEADER "{\"step\": 1, \"loss\": 5}\n{\"step\": 2, \"loss\": 4}\n");
+
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_status status = fsdp__recorded_runs_read(&f.runs, f.file);
+
+        if (status == FSDP_OK)
+            status = fsdp__recorded_runs_label(&f.runs);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        fsdp__recorded_runs_free(&f.runs);
+    }
+    folder_free(&f);
+}
