@@ -109,7 +109,7 @@ if(FSDP_CUDA_HEADERS)
   set(sources ${fsdp_cuda_sources})
   list(FILTER sources EXCLUDE REGEX "/kernels_table.c$")  # fake_kernels.c has its table
   fsdp_fake_library(fsdp_test_cuda MODULE ${sources} ${fake}/fake_kernels.c ${fake}/fake_launch.cpp
-                    ${PROJECT_SOURCE_DIR}/src/check/kernel_copy.c ${PROJECT_SOURCE_DIR}/src/check/kernel_buffers.c
+                    $<FILTER:${fsdp_objects_check},INCLUDE,/kernel_>
                     ${PROJECT_SOURCE_DIR}/src/device/kernel_tables.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c)
   target_link_libraries(fsdp_test_cuda PRIVATE fsdp_test_cudash fakecudart fsdp_common ${CMAKE_DL_LIBS})
   target_compile_definitions(fsdp_test_cuda PRIVATE FSDP_CUDA_OLDEST=${FSDP_CUDA_OLDEST})
@@ -422,7 +422,8 @@ foreach(program test_shard test_train)
 endforeach()
 
 if(TARGET program_planted)
-  target_sources(program_planted PRIVATE ${cudash}/launch_now.cpp ${cudash}/test_planted.cu ${cudash_sources})
+  target_sources(program_planted PRIVATE ${cudash}/launch_now.cpp ${cudash}/test_planted.cu
+                                         $<FILTER:$<TARGET_OBJECTS:fsdp_test_cudash>,INCLUDE,/cudash/>)
   target_link_libraries(program_planted PRIVATE fsdp_cudash_common)
 endif()
 if(TARGET test_backend)
