@@ -198,6 +198,7 @@ set(FSDP_SIM_EXCEPT
   test_nn_print_module    # names and shapes
   test_state_box          # boxes
   test_checkpoint_crash   # files
+  test_nn_gpu             # opens its device itself
   test_checkpoint_power_cut
   test_checkpoint_processes
   test_checkpoint_corruption
@@ -229,7 +230,7 @@ elseif(NOT FSDP_TEST_LONG) # a run is steps, and the files of the layers below; 
 endif()
 
 # A GPU's kernels run thread by thread there. Left out is what takes hours so, and is run on a GPU (tools/gpu_check.sh);
-# without FSDP_TEST_LONG also what takes more than 10 s and does nothing with the device that the others do not. Under a
+# without FSDP_TEST_LONG also what takes more than 3 s and does nothing with the device that the others do not. Under a
 # sanitizer there are none without it.
 set(FSDP_FAKE_EXCEPT test_generate_generate test_train_float16 test_train_reference test_train_replay)
 if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
@@ -238,11 +239,13 @@ else()
   set(FSDP_FAKE_LAYERS ${FSDP_SIM_LAYERS})
 endif()
 if(NOT FSDP_TEST_LONG)
-  list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_models_kv_cache test_nn_module_recompute test_ops_gradients
-       test_ops_step test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_recompute
-       test_shard_communication test_shard_custom test_shard_doors test_shard_extensions test_shard_flat test_shard_fsdp1
-       test_shard_hybrid test_shard_memory test_shard_mixed_precision test_shard_schedule
-       test_shard_slices test_shard_summon test_shard_zero test_train_late_sharding test_train_strategy test_train_units)
+  list(APPEND FSDP_FAKE_EXCEPT test_autograd_backward test_autograd_node test_dist_redistribute test_models_kv_cache
+       test_nn_module_recompute test_ops_gradients test_ops_step test_optim_clip test_optim_partition
+       test_optim_sharded test_shard_batch_norm test_shard_cast test_shard_comm_hooks test_shard_communication
+       test_shard_custom test_shard_doors test_shard_events test_shard_extensions test_shard_faults test_shard_flat
+       test_shard_fsdp1 test_shard_fsdp1_state test_shard_gather_ahead test_shard_hybrid test_shard_low_gradients
+       test_shard_memory test_shard_mixed_precision test_shard_recompute test_shard_schedule test_shard_slices
+       test_shard_summon test_shard_zero test_state_rows test_train_late_sharding test_train_strategy test_train_units)
 endif()
 
 # Left out. ThreadSanitizer sees threads of one process: some start processes of one thread each, or compute
