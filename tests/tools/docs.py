@@ -99,6 +99,12 @@ INSTEAD = {
     "make install": "cmake --install build --prefix installed",
     "build/fsdp eval my_model --data demo/data.txt -n 2":
         "head -n 400 demo/data.txt > less.txt && build/fsdp eval my_model --data less.txt -n 2",
+    "fsdp explain llama-8b -n 512 --machines 64 --batch 1 --seq-len 2048":
+        "fsdp explain llama-1m -n 512 --machines 64 --batch 1 --seq-len 32",
+    "fsdp train -n 2 --model.preset=llama-1m --data.path=text.txt --training.steps=300 --training.seq_len=32 "
+    "--training.local_batch_size=1 --checkpoint.folder=once --checkpoint.interval=1000000":
+        "fsdp train -n 2 --model.preset=llama-1m --data.path=text.txt --training.steps=3 --training.seq_len=32 "
+        "--training.local_batch_size=1 --checkpoint.folder=once --checkpoint.interval=1000000",
 }
 
 # Pictures that do not depend on time.
