@@ -21,14 +21,18 @@ check: packages-check
 	@tools/check_hardening.sh $(B)
 	@python3 tools/check_files.py $(B)
 
-asan: packages
-	@$(SANITIZED)=address,undefined -B build-asan $(CMAKE_FLAGS) >/dev/null && cmake --build build-asan
+asan: asan-build
 	@tools/run_tests.sh build-asan
 
-tsan: packages
+asan-build: packages
+	@$(SANITIZED)=address,undefined -B build-asan $(CMAKE_FLAGS) >/dev/null && cmake --build build-asan
+
+tsan: tsan-build
+	@tools/run_tests.sh build-tsan
+
+tsan-build: packages
 	@CC=clang $(SANITIZED)=thread -DFSDP_OPENMP=OFF -B build-tsan $(CMAKE_FLAGS) >/dev/null
 	@cmake --build build-tsan
-	@tools/run_tests.sh build-tsan
 
 test-long: packages-check
 	@TEST_LONG=1 FSDP_SIM_SEED=$${FSDP_SIM_SEED:-$$(date +%s)} $(MAKE) --no-print-directory test asan tsan CMAKE_FLAGS="-DFSDP_FUZZ_RUNS=200000 -DFSDP_TEST_TIMEOUT=7200 -DFSDP_TEST_LONG=ON"
@@ -53,4 +57,4 @@ packages:
 packages-check:
 	@tools/install_packages.sh --check
 
-.PHONY: all test demo check asan tsan test-long test-interop install format clean packages packages-check
+.PHONY: all test demo check asan asan-build tsan tsan-build test-long test-interop install format clean packages packages-check
