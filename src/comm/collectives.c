@@ -4,7 +4,6 @@
 
 #include "base/compiler.h"
 #include "base/context.h"
-#include "comm/coalesced.h"
 #include "comm/counters.h"
 #include "comm/internal.h"
 #include "comm/issue.h"
@@ -224,18 +223,6 @@ static fsdp_status check_buffers(fsdp_process_group *group, const fsdp__call *ca
     return FSDP_OK;
 }
 
-/* Issues the call by the transport's own function, or else by the packed one, which works for all transports. */
-static fsdp_status issue_coalesced(fsdp_process_group *group, fsdp_collective kind, fsdp__collective own,
-                                   fsdp__collective packed, fsdp__call *call, fsdp_stream *stream)
-{
-    memcpy(call->label, group->label, sizeof call->label);
-    if (own)
-        FSDP_TRY(fsdp__comm_issue(group, kind, own, call, stream));
-    else
-        FSDP_TRY(fsdp__comm_issue_above(group, kind, packed, call, stream));
-    return FSDP_OK;
-}
-
 /* Checks a gather into shared memory, of which each row has one writer on each machine. */
 static fsdp_status check_shared(const fsdp_process_group *group, const fsdp__call *call)
 {
@@ -268,8 +255,9 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
     for (int64_t i = 0; i < count; i++)
         bytes += fsdp__chunk_numel(&buffers[i]) * (int64_t)fsdp_dtype_size(buffers[i].unsharded_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes);
-    FSDP_TRY(issue_coalesced(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather_coalesced,
-                             fsdp__coalesced_all_gather, &call, stream));
+    memcpy(call.label, group->label, sizeof call.label);
+    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, fsdp__collectives_of(group, stream)->all_gather_coalesced, &call,
+                              stream));
     return FSDP_OK;
 }
 
@@ -306,7 +294,8 @@ fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_
     call.accumulate = options->accumulate;
     call.contributed = options->contributed;
     count_reduction(group, &call);
-    FSDP_TRY(issue_coalesced(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter_coalesced,
-                             fsdp__coalesced_reduce_scatter, &call, stream));
+    memcpy(call.label, group->label, sizeof call.label);
+    FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, fsdp__collectives_of(group, stream)->reduce_scatter_coalesced,
+                              &call, stream));
     return FSDP_OK;
 }

@@ -19,7 +19,6 @@
 typedef struct job {
     fsdp_process_group *group;
     fsdp__collective run;
-    void *target; /* what `run` calls the group */
     fsdp_collective kind;
     fsdp__call call;
 } job;
@@ -100,14 +99,14 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     int64_t start;
     fsdp_status status;
 
-    fsdp__turn_begin(group, j->call.sequence, stream);
+    fsdp__comm_wait_done(group, j->call.sequence - 1, stream);
     note(group, j->kind, &j->call, stream, FSDP__CALL_BEGUN);
     /* The time starts here: the wait for its turn is the time of the calls before. */
     start = fsdp__clock_ns();
     if (fsdp__comm_is_broken(group)) {
         status = fsdp__comm_fail_broken(group);
     } else {
-        status = j->run(j->target, &j->call, stream, &traffic);
+        status = j->run(group->transport_group, &j->call, &traffic);
         if (status == FSDP_OK)
             status = fsdp__stream_settle(stream);
         fsdp__comm_account(group, j->kind, &traffic, start);
@@ -150,50 +149,33 @@ static fsdp_status enqueue(fsdp_stream *stream, const job *j)
     return status;
 }
 
-static fsdp_status issue(job *j, fsdp_stream *stream)
+fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
+                             const fsdp__call *call, fsdp_stream *stream)
 {
-    fsdp_process_group *group = j->group;
+    job j = {.group = group, .run = run, .kind = kind, .call = *call};
     fsdp_status status;
 
     /* Return before the call has a number: one that never runs would hold up all later ones. */
     if (fsdp_device_is_meta(fsdp__stream_device(stream)))
         return FSDP_OK;
-    j->call.sequence = ++group->issued;
-    j->call.force_copy = group->force_copy;
-    note(group, j->kind, &j->call, stream, FSDP__CALL_ISSUED);
+    j.call.sequence = ++group->issued;
+    j.call.force_copy = group->force_copy;
+    note(group, kind, &j.call, stream, FSDP__CALL_ISSUED);
     if (fsdp__stream_is_inline(stream)) {
         fsdp__process_group_host_waits(group, NULL, true);
-        status = run_call(j, stream);
+        status = run_call(&j, stream);
         fsdp__process_group_host_waits(group, NULL, false);
         /* It ran in its turn, so all before it have run, too. */
         group->known_done = group->issued;
         return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    status = enqueue(stream, j);
+    status = enqueue(stream, &j);
     if (status != FSDP_OK) {
         /* Peers wait for this call, and later calls of this rank would wait for its turn. */
         group->issued--;
         fsdp__comm_break(group->comm, status, fsdp_last_error());
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
-                             const fsdp__call *call, fsdp_stream *stream)
-{
-    job j = {.group = group, .run = run, .target = group->transport_group, .kind = kind, .call = *call};
-
-    FSDP_TRY(issue(&j, stream));
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__comm_issue_above(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
-                                   const fsdp__call *call, fsdp_stream *stream)
-{
-    job j = {.group = group, .run = run, .target = group, .kind = kind, .call = *call};
-
-    FSDP_TRY(issue(&j, stream));
     return FSDP_OK;
 }
 
@@ -231,7 +213,7 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     call->sequence = ++group->issued;
     note(group, FSDP_COLLECTIVES, call, NULL, FSDP__CALL_ISSUED);
     fsdp__process_group_host_waits(group, NULL, true);
-    fsdp__turn_begin(group, call->sequence, NULL);
+    fsdp__comm_wait_done(group, call->sequence - 1, NULL);
     note(group, FSDP_COLLECTIVES, call, NULL, FSDP__CALL_BEGUN);
     start = fsdp__clock_ns();
     status = fsdp__comm_is_broken(group)

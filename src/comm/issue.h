@@ -10,9 +10,6 @@ fsdp_status fsdp__comm_enter(fsdp_process_group *group, fsdp__call_name name);
  * buffers are copied when the work runs later. On a device without bytes nothing happens. [stream] */
 fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
                              const fsdp__call *call, fsdp_stream *stream);
-/* Does the same with a `run` that is not a transport's own: it gets the fsdp_process_group. [stream] */
-fsdp_status fsdp__comm_issue_above(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
-                                   const fsdp__call *call, fsdp_stream *stream);
 /* Does what fsdp__comm_issue does, on the host; the call is done on return. [blocks] */
 fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
                                   const fsdp__call *call);

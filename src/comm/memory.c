@@ -28,7 +28,7 @@ static bool is_released(fsdp_process_group *group, uint64_t issued)
         return true;
     if (group->issued <= issued + CALLS_IN_FLIGHT)
         return false;
-    fsdp__comm_wait_done(group, issued + 1);
+    fsdp__comm_wait_done(group, issued + 1, NULL);
     return true;
 }
 

@@ -14,7 +14,7 @@
 fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
                                     fsdp_process_group **out)
 {
-    const fsdp__process_group_spec spec = {.name = name, .ranks = ranks, .count = count, .rank = rank};
+    const fsdp__process_group_spec spec = {.name = name, .count = count, .rank = rank};
     fsdp_process_group *group = fsdp__calloc(1, sizeof *group);
 
     if (!group)
@@ -32,7 +32,8 @@ fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int coun
         fsdp__process_group_destroy(group);
         return FSDP_NO_MEMORY;
     }
-    memcpy(group->ranks, ranks, (size_t)count * sizeof *ranks);
+    for (int r = 0; r < count; r++)
+        group->ranks[r] = ranks ? ranks[r] : r;
     *out = group;
     return FSDP_OK;
 }
@@ -66,7 +67,7 @@ void fsdp__process_group_destroy(fsdp_process_group *group)
         return;
     /* Calls on workers still use the group. Peers' reads of its memory are tracked by the world's numbers from now
      * on. */
-    fsdp__comm_wait_done(group, group->issued);
+    fsdp__comm_wait_done(group, group->issued, NULL);
     fsdp__memory_hand_over(group);
     unlist(group);
     if (group->transport_group)

@@ -4,7 +4,7 @@
 
 #include "comm/comm.h"
 
-/* Creates a group that has no transport group yet and is not listed. */
+/* Creates a group of some ranks (NULL: of all) that has no transport group yet and is not listed. */
 fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
                                     fsdp_process_group **out);
 /* Adds the group to comm->groups, where workers see it too; so the group must be complete. */

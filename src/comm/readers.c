@@ -20,10 +20,15 @@ static bool has_readers(const fsdp_process_group *group, const void *shared)
     return group && shared && group->size > 1 && group->ops->readers;
 }
 
+static void *group_of(const fsdp_process_group *group)
+{
+    return group->ops->reader_group ? group->ops->reader_group(group->transport_group) : group->transport_group;
+}
+
 void fsdp__process_group_begin_read(fsdp_process_group *group, void *shared)
 {
     if (has_readers(group, shared))
-        group->ops->readers->read_begin(group->transport_group, shared);
+        group->ops->readers->read_begin(group_of(group), shared);
 }
 
 static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
@@ -37,7 +42,7 @@ static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
     }
     FSDP__TELL(ORDER_PUBLISHED, .context = r->group->comm->context, .stream = stream, .object = r->shared,
                .number = r->number);
-    r->group->ops->readers->read_done(r->group->transport_group, r->shared, r->number);
+    r->group->ops->readers->read_done(group_of(r->group), r->shared, r->number);
     return FSDP_OK;
 }
 
@@ -48,7 +53,7 @@ fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared
     if (!has_readers(group, shared))
         return FSDP_OK;
     /* The program has ended the read; it is over when the kernels before this place in the stream have run. */
-    r.number = group->ops->readers->read_end(group->transport_group, shared);
+    r.number = group->ops->readers->read_end(group_of(group), shared);
     FSDP_TRY(fsdp__stream_enqueue(stream, publish_done, &r, sizeof r));
     return FSDP_OK;
 }
@@ -70,8 +75,8 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
     /* A worker that waits does not stop its program, which may still make the call that a peer waits for. */
     if (on_host)
         fsdp__process_group_host_waits(r->group, NULL, true);
-    status = r->group->ops->readers->await_readers(r->group->transport_group, r->shared, r->number,
-                                                   on_host ? NULL : stream, r->issued);
+    status = r->group->ops->readers->await_readers(group_of(r->group), r->shared, r->number, on_host ? NULL : stream,
+                                                   r->issued);
     if (on_host)
         fsdp__process_group_host_waits(r->group, NULL, false);
     atomic_fetch_add_explicit(&comm->waiting_ns, fsdp__clock_ns() - start, memory_order_relaxed);
@@ -90,9 +95,9 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
     if (!has_readers(group, shared))
         return FSDP_OK;
     /* Take the numbers as of now: reads that the program ends after this write read what it wrote. */
-    r.number = group->ops->readers->reads_ended(group->transport_group, shared);
+    r.number = group->ops->readers->reads_ended(group_of(group), shared);
     r.issued = group->issued;
-    if (fsdp__stream_is_inline(stream) && group->ops->readers->readers_done(group->transport_group, shared, r.number)) {
+    if (fsdp__stream_is_inline(stream) && group->ops->readers->readers_done(group_of(group), shared, r.number)) {
         FSDP__TELL(ORDER_ACQUIRED, .context = group->comm->context, .stream = stream, .object = shared,
                    .number = r.number);
         return FSDP_OK; /* the usual case: needs neither the clock nor the queue */
@@ -103,11 +108,11 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
 
 bool fsdp__process_group_give_back(fsdp_process_group *group, void *shared, const fsdp_sharded_buffer *buffer)
 {
-    if (!has_readers(group, shared) || !group->ops->readers->give_back)
+    if (!has_readers(group, shared) || !group->ops->give_back)
         return true;
-    if (!group->ops->readers->readers_done(group->transport_group, shared,
-                                           group->ops->readers->reads_ended(group->transport_group, shared)))
+    if (!group->ops->readers->readers_done(group_of(group), shared,
+                                           group->ops->readers->reads_ended(group_of(group), shared)))
         return false;
-    group->ops->readers->give_back(group->transport_group, buffer);
+    group->ops->give_back(group->transport_group, buffer);
     return true;
 }

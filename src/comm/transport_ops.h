@@ -8,9 +8,9 @@
  *
  * [Note: issued on a stream]
  * The collectives of a group are called one at a time in the order of their numbers, each from inside the work of
- * `stream`, on whatever thread runs that work; those of different groups may run side by side. A slot may block, but it
- * must neither wait for `stream`, whose work it is, nor queue anything there. What it does to the buffers it does by
- * functions that may be called inside a stream's work: kernels (fsdp__run_kernel) and copies
+ * traffic->stream, on whatever thread runs that work; those of different groups may run side by side. A slot may block,
+ * but it must neither wait for that stream, whose work it is, nor queue anything there. What it does to the buffers it
+ * does by functions that may be called inside a stream's work: kernels (fsdp__run_kernel) and copies
  * (fsdp__run_copy_to_host, fsdp__run_copy_to_device). It follows a pointer itself only where fsdp__device_host_access
  * says that the host may. Host memory that kernels are given, such as a staging buffer, is registered with the device
  * first; the host's side of a copy may be any memory. call->buffers and the call itself are host memory.
@@ -33,7 +33,8 @@
  *     means of the device, which the transport must be able to release when a rank is gone; issues everything on the
  *     stream beneath the work that it is called in; and returns without settling.
  * A transport may use the streams' workspace in any slot but all_gather and all_to_all, which are called while packed
- * pieces lie there (coalesced.h). Groups of one rank and streams of a device without bytes never reach a transport. */
+ * pieces lie there (transport/coalesced.h). Groups of one rank and streams of a device without bytes never reach a
+ * transport. */
 #ifndef COMM_TRANSPORT_OPS_H
 #define COMM_TRANSPORT_OPS_H
 
@@ -115,7 +116,8 @@ typedef struct fsdp__traffic {
     fsdp_reduce_op op;
 } fsdp__traffic;
 
-/* Describes a new group: `ranks` are `count` (2 or more) global ranks, and this rank is ranks[rank]. */
+/* Describes a new group: `ranks` are `count` (2 or more) global ranks, and this rank is ranks[rank]. NULL: all ranks of
+ * the world, from 0 on. */
 typedef struct fsdp__process_group_spec {
     const char *name;
     const int *ranks;
@@ -130,16 +132,13 @@ typedef enum fsdp__moment {
     FSDP__CALL_DONE
 } fsdp__moment;
 
-typedef fsdp_status (*fsdp__collective)(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                        fsdp__traffic *traffic);
+typedef fsdp_status (*fsdp__collective)(void *group, const fsdp__call *call, fsdp__traffic *traffic);
 
 typedef struct fsdp__collective_ops {
     /* Required. Buffers may be in place where fsdp/comm.h allows it. */
     fsdp__collective all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, barrier;
-    /* NULL: comm/ packs, and exchanges by all_gather and all_to_all. These then get the coalesced call (its name,
-     * buffers and label, for the signature) with send, recv, count and dtype of a piece, several times with one
-     * sequence number. Required where memory is shared: its rows have one writer, which packing knows nothing of. */
-    fsdp__collective all_gather_coalesced, reduce_scatter_coalesced;
+    fsdp__collective all_gather_coalesced,
+        reduce_scatter_coalesced; /* transport/coalesced.h packs where no memory is shared */
 } fsdp__collective_ops;
 
 /* Memory that peers see. All slots are required. */
@@ -153,7 +152,7 @@ typedef struct fsdp__memory_ops {
     void (*free_shared)(void *group, void *pointer);
 } fsdp__memory_ops;
 
-/* Readers of shared memory. All slots but the last are required. A rank's reads of a region are numbered from 1. */
+/* Readers of shared memory. All slots are required. A rank's reads of a region are numbered from 1. */
 typedef struct fsdp__reader_ops {
     /* The program calls `read_begin` and `read_end`; the latter returns the number of the read that ended. `read_done`
      * is called with that number when the work before it has run. */
@@ -169,9 +168,6 @@ typedef struct fsdp__reader_ops {
      * ended. */
     fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
                                  uint64_t issued);
-    /* Tells that what a gather of this buffer into shared memory brings to this rank from other machines is not needed
-     * any more; nobody reads there. NULL: nothing comes from other machines. */
-    void (*give_back)(void *group, const fsdp_sharded_buffer *buffer);
 } fsdp__reader_ops;
 
 /* Watching over ranks that wait for each other. All slots are required. */
@@ -213,6 +209,12 @@ typedef struct fsdp__comm_ops {
     bool (*can_share)(const void *group);
     /* Returns the name of a global rank's machine; NULL, or no such slot: it need not be said. */
     const char *(*host_of)(const void *transport, int rank);
+
+    /* Returns what the readers' slots call the group; NULL: the group itself. */
+    void *(*reader_group)(void *group);
+    /* Tells that what a gather of this buffer into shared memory brings to this rank from other machines is not needed
+     * any more; nobody reads there. NULL: nothing comes from other machines. */
+    void (*give_back)(void *group, const fsdp_sharded_buffer *buffer);
 
     /* Makes the world, and groups made from now on, add as machines with `ranks` ranks each do:
      * [Note: order of addition] in order.h. NULL: the transport has no shared memory to add in, or adds so anyway. */

@@ -3,23 +3,13 @@
 
 #include "base/probe.h"
 
-static void wait_done(fsdp_process_group *group, uint64_t sequence, fsdp_stream *stream)
+void fsdp__comm_wait_done(fsdp_process_group *group, uint64_t sequence, fsdp_stream *stream)
 {
     pthread_mutex_lock(&group->mutex);
     while (group->done < sequence)
         pthread_cond_wait(&group->moved, &group->mutex);
     pthread_mutex_unlock(&group->mutex);
     FSDP__TELL(ORDER_ACQUIRED, .context = group->comm->context, .stream = stream, .object = group, .number = sequence);
-}
-
-void fsdp__comm_wait_done(fsdp_process_group *group, uint64_t sequence)
-{
-    wait_done(group, sequence, NULL);
-}
-
-void fsdp__turn_begin(fsdp_process_group *group, uint64_t sequence, fsdp_stream *stream)
-{
-    wait_done(group, sequence - 1, stream);
 }
 
 void fsdp__turn_end(fsdp_process_group *group, fsdp_stream *stream)

@@ -38,20 +38,6 @@ static fsdp_status open_world(fsdp__comm *comm)
     return comm->ops->group_open(comm->transport, &spec, &world->transport_group);
 }
 
-static fsdp_status make_world(fsdp__comm *comm, int rank, int size)
-{
-    int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
-    fsdp_status status;
-
-    if (!ranks)
-        return FSDP_NO_MEMORY;
-    for (int i = 0; i < size; i++)
-        ranks[i] = i;
-    status = fsdp__process_group_new(comm, ranks, size, rank, "world", &comm->world);
-    fsdp__free(ranks);
-    return status;
-}
-
 fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, void *transport, void *world_group,
                               int rank, int size)
 {
@@ -69,7 +55,7 @@ fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, 
     comm->context = context;
     comm->ops = ops;
     comm->transport = transport;
-    status = make_world(comm, rank, size);
+    status = fsdp__process_group_new(comm, NULL, size, rank, "world", &comm->world);
     if (status == FSDP_OK && size > 1 && !world_group)
         status = open_world(comm);
     if (status != FSDP_OK) {

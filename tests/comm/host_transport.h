@@ -8,6 +8,10 @@
 
 #include "comm/transport_ops.h"
 
+/* Runs a coalesced call by a transport's plain ones, for groups of an arena. */
+fsdp_status host_transport_packed(fsdp__collective all_gather, fsdp__collective all_to_all, void *group,
+                                  const fsdp__call *call, fsdp__traffic *traffic);
+
 extern const fsdp__comm_ops host_transport_ops;
 
 #endif

@@ -7,6 +7,11 @@
 #include "device/device.h"
 #include "support/ranks.h"
 
+static fsdp_status plain_coalesced(void *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    return host_transport_packed(fsdp__arena_all_gather, fsdp__arena_all_to_all, group, call, traffic);
+}
+
 /* What any transport must have, and nothing else. */
 static const fsdp__collective_ops plain_collectives = {
     .all_gather = fsdp__arena_all_gather,
@@ -15,6 +20,8 @@ static const fsdp__collective_ops plain_collectives = {
     .broadcast = fsdp__arena_broadcast,
     .all_to_all = fsdp__arena_all_to_all,
     .barrier = fsdp__arena_barrier,
+    .all_gather_coalesced = plain_coalesced,
+    .reduce_scatter_coalesced = plain_coalesced,
 };
 static const fsdp__comm_ops plain_ops = {
     .name = "plain",

@@ -19,7 +19,6 @@ typedef struct cursor {
 typedef struct exchange {
     fsdp__mover *mover;
     const fsdp__call *call;
-    fsdp_stream *stream;
     fsdp__traffic *traffic;
     const struct steps *steps;
     bool reduces;
@@ -96,7 +95,7 @@ static fsdp_status pack_bits(exchange *x, char *packed, int64_t bytes)
 
     write_bits(x, own);
     for (int r = 0; r < k->size; r++)
-        FSDP_TRY(fsdp__run_copy_to_device(x->stream, packed + r * bytes, own, (size_t)bits));
+        FSDP_TRY(fsdp__run_copy_to_device(x->traffic->stream, packed + r * bytes, own, (size_t)bits));
     return FSDP_OK;
 }
 
@@ -106,7 +105,7 @@ static fsdp_status unpack_bits(exchange *x)
     int64_t bits = fsdp__packed_bits(x->call);
 
     for (int r = 0; r < k->size; r++)
-        FSDP_TRY(fsdp__run_copy_to_host(x->stream, k->bits + r * bits, k->parts[r], (size_t)bits));
+        FSDP_TRY(fsdp__run_copy_to_host(x->traffic->stream, k->bits + r * bits, k->parts[r], (size_t)bits));
     tell_contributed(x);
     return FSDP_OK;
 }
@@ -180,7 +179,7 @@ static fsdp_status pack_own_rows(exchange *x, cursor c, int64_t bits, int64_t by
 
     if (!packed)
         return fsdp_last_status();
-    fsdp__copies_begin(&in, x->stream, x->traffic);
+    fsdp__copies_begin(&in, x->traffic);
     while (next_part(x, &c, &at, bytes, &p)) {
         FSDP_TRY(fsdp__copies_set(&in, p.buffer->shard_dtype, p.dtype));
         FSDP_TRY(fsdp__copies_add(&in, packed + p.at, fsdp__place(p.buffer->shard, p.offset, p.buffer->shard_dtype),
@@ -197,7 +196,7 @@ static fsdp_status pack_all_rows(exchange *x, cursor c, int64_t bits, int64_t by
 
     if (!packed)
         return fsdp_last_status();
-    fsdp__copies_begin(&in, x->stream, x->traffic);
+    fsdp__copies_begin(&in, x->traffic);
     in.divisor = x->call->predivide;
     if (bits > 0)
         FSDP_TRY(pack_bits(x, packed, bytes));
@@ -240,7 +239,7 @@ static fsdp_status unpack_all_rows(exchange *x, cursor *c, int64_t bits, int64_t
     fsdp__copies out;
     cursor walk = *c;
 
-    fsdp__copies_begin(&out, x->stream, x->traffic);
+    fsdp__copies_begin(&out, x->traffic);
     for (int i = 0; i < k->size; i++) {
         int r = (k->rank + i) % k->size; /* so that not all read from the same rank at once */
         int64_t at = bits;
@@ -271,7 +270,7 @@ static fsdp_status add_part(const exchange *x, const part *p, int64_t rows)
         any = any || there;
     }
     if (any)
-        FSDP_TRY(fsdp__sum_rows(x->call, x->stream, p->buffer, &sum,
+        FSDP_TRY(fsdp__sum_rows(x->call, x->traffic->stream, p->buffer, &sum,
                                 fsdp__place(p->buffer->shard, p->offset, p->buffer->shard_dtype), rows));
     return FSDP_OK;
 }
@@ -343,23 +342,23 @@ static fsdp_status run(exchange *x, const steps *real, int64_t bits)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic};
+    exchange x = {.mover = mover, .call = call, .traffic = traffic};
 
     return run(&x, &gathers, 0);
 }
 
-fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic, .swaps = true};
+    exchange x = {.mover = mover, .call = call, .traffic = traffic, .swaps = true};
 
     return run(&x, &swaps, 0);
 }
 
-fsdp_status fsdp__packed_reduce(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__packed_reduce(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    exchange x = {.mover = mover, .call = call, .stream = stream, .traffic = traffic, .reduces = true};
+    exchange x = {.mover = mover, .call = call, .traffic = traffic, .reduces = true};
 
     return run(&x, &reduces, mover->contributes ? 0 : fsdp__packed_bits(call));
 }

@@ -44,12 +44,10 @@ struct fsdp__mover {
 int64_t fsdp__packed_bits(const fsdp__call *call);
 
 /* Run the coalesced call through `mover`. Every rank makes the same exchanges, and at least one. */
-fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream,
-                                fsdp__traffic *traffic);
-fsdp_status fsdp__packed_reduce(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream,
-                                fsdp__traffic *traffic);
+fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic);
+fsdp_status fsdp__packed_reduce(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic);
 /* Does the same with rows that are not added up: each rank gets those that all ranks have for it, in rank order. A
  * `shard` has room for them. */
-fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic);
+fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic);
 
 #endif

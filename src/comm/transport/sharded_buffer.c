@@ -70,9 +70,8 @@ fsdp_dtype fsdp__wire_dtype(const fsdp__call *call, const fsdp_sharded_buffer *b
 
 /* ---- copies ---- */
 
-void fsdp__copies_begin(fsdp__copies *copies, fsdp_stream *stream, fsdp__traffic *traffic)
+void fsdp__copies_begin(fsdp__copies *copies, fsdp__traffic *traffic)
 {
-    copies->stream = stream;
     copies->traffic = traffic;
     copies->divisor = 0.0f;
     copies->issues = false;
@@ -82,7 +81,8 @@ void fsdp__copies_begin(fsdp__copies *copies, fsdp_stream *stream, fsdp__traffic
 
 static fsdp_status run(const fsdp__copies *copies, fsdp__kernel kernel, const void *args)
 {
-    return copies->issues ? fsdp__launch(copies->stream, kernel, args) : fsdp__run_kernel(copies->stream, kernel, args);
+    return copies->issues ? fsdp__launch(copies->traffic->stream, kernel, args)
+                          : fsdp__run_kernel(copies->traffic->stream, kernel, args);
 }
 
 fsdp_status fsdp__copies_flush(fsdp__copies *copies)
@@ -123,8 +123,8 @@ static fsdp_status copy_divided(const fsdp__copies *copies, void *dst, const voi
 
 static fsdp_status copy_at_once(const fsdp__copies *copies, void *dst, const void *src, size_t bytes)
 {
-    FSDP_TRY(fsdp__stream_uses(copies->stream, src, bytes, FSDP__READS, "copy"));
-    FSDP_TRY(fsdp__stream_uses(copies->stream, dst, bytes, FSDP__WRITES, "copy"));
+    FSDP_TRY(fsdp__stream_uses(copies->traffic->stream, src, bytes, FSDP__READS, "copy"));
+    FSDP_TRY(fsdp__stream_uses(copies->traffic->stream, dst, bytes, FSDP__WRITES, "copy"));
     memcpy(dst, src, bytes);
     return FSDP_OK;
 }
@@ -132,7 +132,7 @@ static fsdp_status copy_at_once(const fsdp__copies *copies, void *dst, const voi
 fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, int64_t numel)
 {
     size_t bytes = (size_t)numel * fsdp_dtype_size(copies->dst_dtype);
-    const fsdp_device *device = fsdp__stream_device(copies->stream);
+    const fsdp_device *device = fsdp__stream_device(copies->traffic->stream);
     bool divides = copies->divisor != 0.0f && copies->divisor != 1.0f, casts = copies->src_dtype != copies->dst_dtype;
 
     /* What is in place already is neither moved nor counted. */
@@ -161,11 +161,11 @@ fsdp_status fsdp__copies_spread(fsdp__copies *copies, const fsdp_sharded_buffer 
     return FSDP_OK;
 }
 
-fsdp_status fsdp__place_own_rows(const fsdp__call *call, int rank, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__place_own_rows(const fsdp__call *call, int rank, fsdp__traffic *traffic)
 {
     fsdp__copies own;
 
-    fsdp__copies_begin(&own, stream, traffic);
+    fsdp__copies_begin(&own, traffic);
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
 

@@ -30,8 +30,7 @@ fsdp_dtype fsdp__wire_dtype(const fsdp__call *call, const fsdp_sharded_buffer *b
 
 /* Copies with conversion, of which one launch runs many. */
 typedef struct fsdp__copies {
-    fsdp_stream *stream;
-    fsdp__traffic *traffic; /* the bytes written are added to it */
+    fsdp__traffic *traffic; /* of the stream that they run on; the bytes written are added to it */
     float divisor;          /* divides what is copied; 0 and 1: nothing is divided */
     bool issues;            /* the host gives the copies to the stream; otherwise they run inside its work */
     fsdp_dtype src_dtype, dst_dtype;
@@ -39,8 +38,8 @@ typedef struct fsdp__copies {
     fsdp__span spans[FSDP__COPIES];
 } fsdp__copies;
 
-/* Begins with no copies: the same as {.stream = stream, .traffic = traffic}, without a kilobyte of zeros. */
-void fsdp__copies_begin(fsdp__copies *copies, fsdp_stream *stream, fsdp__traffic *traffic);
+/* Begins with no copies: the same as {.traffic = traffic}, without a kilobyte of zeros. */
+void fsdp__copies_begin(fsdp__copies *copies, fsdp__traffic *traffic);
 /* Sets the dtypes of the copies that are added from now on. */
 fsdp_status fsdp__copies_set(fsdp__copies *copies, fsdp_dtype src_dtype, fsdp_dtype dst_dtype);
 /* Adds a copy. Does nothing for no elements, or when `dst` is `src`. */
@@ -64,7 +63,7 @@ static inline bool fsdp__gathers_in_place(const fsdp__call *call, bool follows)
 }
 
 /* Copies the shards of group rank `rank` to their rows of the call's unsharded buffers. */
-fsdp_status fsdp__place_own_rows(const fsdp__call *call, int rank, fsdp_stream *stream, fsdp__traffic *traffic);
+fsdp_status fsdp__place_own_rows(const fsdp__call *call, int rank, fsdp__traffic *traffic);
 
 /* The contributions of `ranks` ranks to a buffer, in the order in which they are added. */
 typedef struct fsdp__sum {

@@ -103,8 +103,8 @@ fsdp_status fsdp__all_gather(const fsdp_custom_collective *custom, fsdp__comm_co
                              const fsdp_sharded_buffer *buffers, int64_t count, fsdp__region **packed)
 {
     packing p = {.custom = custom, .pg = pg, .buffers = buffers, .count = count, .stream = comm->stream, .align = 1};
-    fsdp__traffic traffic = {0};
-    fsdp__copies copies = {.stream = comm->stream, .traffic = &traffic, .issues = true};
+    fsdp__traffic traffic = {.stream = comm->stream};
+    fsdp__copies copies = {.traffic = &traffic, .issues = true};
     char *recv, *send;
 
     if (!custom->run || fsdp_process_group_size(pg) == 1)
@@ -180,8 +180,8 @@ fsdp_status fsdp__custom_reduce_scatter(const fsdp_custom_collective *custom, fs
                                         const fsdp_reduce_options *options, fsdp_stream *stream, fsdp__region **packed)
 {
     packing p = {.custom = custom, .pg = pg, .buffers = buffers, .count = count, .stream = stream, .align = 1};
-    fsdp__traffic traffic = {0};
-    fsdp__copies copies = {.stream = stream, .traffic = &traffic, .issues = true, .divisor = options->predivide};
+    fsdp__traffic traffic = {.stream = stream};
+    fsdp__copies copies = {.traffic = &traffic, .issues = true, .divisor = options->predivide};
     size_t ranks = (size_t)fsdp_process_group_size(pg), bytes = 0;
     char *send;
 

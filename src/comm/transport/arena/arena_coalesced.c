@@ -140,7 +140,7 @@ static fsdp_status copy_peers_rows(const fsdp__rows *x)
 {
     fsdp__copies rows;
 
-    fsdp__copies_begin(&rows, x->stream, x->traffic);
+    fsdp__copies_begin(&rows, x->traffic);
     for (int64_t i = 0; i < x->call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &x->call->buffers[i];
 
@@ -163,11 +163,8 @@ static fsdp_status reduce_copied(const fsdp__rows *x, int64_t i, int64_t rows)
     const fsdp_sharded_buffer *b = &call->buffers[i];
     fsdp_dtype wire = fsdp__wire_dtype(call, b);
     int64_t room = FSDP__STAGING_BYTES / (g->size * (int64_t)fsdp_dtype_size(wire));
-    fsdp__copies in = {.stream = x->stream,
-                       .traffic = x->traffic,
-                       .divisor = call->predivide,
-                       .src_dtype = b->unsharded_dtype,
-                       .dst_dtype = wire};
+    fsdp__copies in = {
+        .traffic = x->traffic, .divisor = call->predivide, .src_dtype = b->unsharded_dtype, .dst_dtype = wire};
 
     for (int64_t at = 0; at < rows; at += room) {
         int64_t n = FSDP__MIN(room, rows - at);
@@ -181,7 +178,7 @@ static fsdp_status reduce_copied(const fsdp__rows *x, int64_t i, int64_t rows)
             fsdp__sum_add(&sum, copied);
         }
         FSDP_TRY(fsdp__copies_flush(&in));
-        FSDP_TRY(fsdp__sum_rows(call, x->stream, b, &sum, fsdp__place(b->shard, at, b->shard_dtype), n));
+        FSDP_TRY(fsdp__sum_rows(call, x->traffic->stream, b, &sum, fsdp__place(b->shard, at, b->shard_dtype), n));
     }
     return FSDP_OK;
 }
@@ -201,7 +198,7 @@ static fsdp_status reduce_in_place(const fsdp__rows *x, int64_t i, int64_t rows)
         others += there && r != x->self;
     }
     x->traffic->moved_bytes += others * rows * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
-    FSDP_TRY(fsdp__sum_rows(x->call, x->stream, b, &sum, b->shard, rows));
+    FSDP_TRY(fsdp__sum_rows(x->call, x->traffic->stream, b, &sum, b->shard, rows));
     return FSDP_OK;
 }
 
@@ -240,7 +237,7 @@ static fsdp_status swap_peers_rows(const fsdp__rows *x)
 {
     fsdp__copies rows;
 
-    fsdp__copies_begin(&rows, x->stream, x->traffic);
+    fsdp__copies_begin(&rows, x->traffic);
     for (int64_t i = 0; i < x->call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &x->call->buffers[i];
 
@@ -268,38 +265,36 @@ static fsdp_status end(const fsdp__rows *x, bool in_place)
     return FSDP_OK;
 }
 
-fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp_stream *stream,
-                         fsdp__traffic *traffic)
+fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp__traffic *traffic)
 {
     fsdp__arena_group *g = group;
 
-    return (fsdp__rows){
-        .group = g, .call = call, .stream = stream, .traffic = traffic, .pattern = pattern, .self = g->rank};
+    return (fsdp__rows){.group = g, .call = call, .traffic = traffic, .pattern = pattern, .self = g->rank};
 }
 
 fsdp_status fsdp__rows_exchange(fsdp__rows *x)
 {
     static fsdp_status (*const in_place[])(const fsdp__rows *) = {
         [FSDP__GATHERS] = copy_peers_rows, [FSDP__REDUCES] = reduce_peers_rows, [FSDP__SWAPS] = swap_peers_rows};
-    static fsdp_status (*const packed[])(fsdp__mover *, const fsdp__call *, fsdp_stream *,
+    static fsdp_status (*const packed[])(fsdp__mover *, const fsdp__call *,
                                          fsdp__traffic *) = {[FSDP__GATHERS] = fsdp__packed_gather,
                                                              [FSDP__REDUCES] = fsdp__packed_reduce,
                                                              [FSDP__SWAPS] = fsdp__packed_swap};
     bool readable =
-        fsdp__shown_is_readable(x->group, x->call, fsdp__device_host_access(fsdp__stream_device(x->stream)));
+        fsdp__shown_is_readable(x->group, x->call, fsdp__device_host_access(fsdp__stream_device(x->traffic->stream)));
     passage s = passage_of(x);
     fsdp__shown_path way = FSDP__SHOWN_STAGING;
 
-    FSDP_TRY(fsdp__arena_open_device(x->group->world, x->stream));
+    FSDP_TRY(fsdp__arena_open_device(x->group->world, x->traffic->stream));
     if (!s.small && !x->staged) {
         if (readable && x->pattern == FSDP__GATHERS) /* before the meeting, after which peers read them */
-            FSDP_TRY(fsdp__place_own_rows(x->call, x->self, x->stream, x->traffic));
+            FSDP_TRY(fsdp__place_own_rows(x->call, x->self, x->traffic));
         if (x->call->plain)
             fsdp__lent_begin(x->group);
         FSDP_TRY(fsdp__shown_meet(x->group, x->call, readable, x->traffic, &way));
     }
     if (way == FSDP__SHOWN_STAGING)
-        FSDP_TRY(packed[x->pattern](&s.mover, x->call, x->stream, x->traffic));
+        FSDP_TRY(packed[x->pattern](&s.mover, x->call, x->traffic));
     else if (way == FSDP__SHOWN_IN_PLACE)
         FSDP_TRY(in_place[x->pattern](x));
     x->staged = x->goes_on && way == FSDP__SHOWN_STAGING;
@@ -308,18 +303,16 @@ fsdp_status fsdp__rows_exchange(fsdp__rows *x)
 
 /* ---- the coalesced collectives ---- */
 
-fsdp_status fsdp__arena_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                             fsdp__traffic *traffic)
+fsdp_status fsdp__arena_all_gather_coalesced(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    fsdp__rows x = fsdp__rows_of(group, call, FSDP__GATHERS, stream, traffic);
+    fsdp__rows x = fsdp__rows_of(group, call, FSDP__GATHERS, traffic);
 
     return fsdp__rows_exchange(&x);
 }
 
-fsdp_status fsdp__arena_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                 fsdp__traffic *traffic)
+fsdp_status fsdp__arena_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    fsdp__rows x = fsdp__rows_of(group, call, FSDP__REDUCES, stream, traffic);
+    fsdp__rows x = fsdp__rows_of(group, call, FSDP__REDUCES, traffic);
 
     return fsdp__rows_exchange(&x);
 }

@@ -5,8 +5,8 @@
 
 #include "comm/transport/arena/arena_group.h"
 
-fsdp_status fsdp__arena_all_gather_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
-fsdp_status fsdp__arena_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__arena_all_gather_coalesced(void *group, const fsdp__call *, fsdp__traffic *);
+fsdp_status fsdp__arena_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp__traffic *);
 
 /* What becomes of the rows of a call's buffers. */
 typedef enum fsdp__pattern {
@@ -19,7 +19,6 @@ typedef enum fsdp__pattern {
 typedef struct fsdp__rows {
     fsdp__arena_group *group;
     const fsdp__call *call;
-    fsdp_stream *stream;
     fsdp__traffic *traffic;
     fsdp__pattern pattern;
     int first; /* the group's rank that counts as the first; the others follow it */
@@ -31,8 +30,7 @@ typedef struct fsdp__rows {
 } fsdp__rows;
 
 /* Returns an exchange in which each rank counts as itself. */
-fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp_stream *stream,
-                         fsdp__traffic *traffic);
+fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp__traffic *traffic);
 fsdp_status fsdp__rows_exchange(fsdp__rows *rows);
 
 #endif

@@ -1,8 +1,6 @@
 /* arena_group.c - gives groups their places in the arena. */
 #include "comm/transport/arena/arena_group.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/transport/arena/arena_readers.h"
@@ -33,7 +31,8 @@ static fsdp_status group_new(fsdp__arena_view *world, const fsdp__process_group_
         fsdp__arena_group_free(group);
         return FSDP_NO_MEMORY;
     }
-    memcpy(group->ranks, spec->ranks, count * sizeof *group->ranks);
+    for (int r = 0; r < group->size; r++)
+        group->ranks[r] = spec->ranks ? spec->ranks[r] : r;
     group->block = fsdp__order_block(group->ranks, group->size, world->machine_ranks);
     *out = group;
     return FSDP_OK;
@@ -66,19 +65,9 @@ static void describe(const fsdp__arena_group *group)
 
 fsdp_status fsdp__arena_group_world(fsdp__arena_view *view, fsdp__arena_group **out)
 {
-    int size = view->arena->board->world;
-    int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
-    fsdp__process_group_spec spec = {.name = "world", .ranks = ranks, .count = size, .rank = view->rank};
-    fsdp_status status;
+    fsdp__process_group_spec spec = {.name = "world", .count = view->arena->board->world, .rank = view->rank};
 
-    if (!ranks)
-        return FSDP_NO_MEMORY;
-    for (int i = 0; i < size; i++)
-        ranks[i] = i;
-    status = group_new(view, &spec, out);
-    fsdp__free(ranks);
-    if (status != FSDP_OK)
-        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    FSDP_TRY(group_new(view, &spec, out));
     bind(*out, WORLD_INDEX);
     describe(*out);
     /* Every rank writes the same values, whichever comes first. */

@@ -12,55 +12,59 @@ enum {
     AT_ONCE_BYTES = 4096 /* of an all_reduce up to this size every rank adds up all */
 };
 
-fsdp_status fsdp__arena_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+/* Exchanges the rows of one buffer. `self` is what this rank counts as, after rank `first`. */
+static fsdp_status exchange(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp_sharded_buffer one,
+                            int first, int self, fsdp__traffic *traffic)
 {
-    const fsdp__arena_group *g = group;
-    fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->recv, call->send, g->size * call->count, call->count);
     fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
-    fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__GATHERS, stream, traffic);
+    fsdp__rows x = fsdp__rows_of(group, &by_rows, pattern, traffic);
 
+    x.first = first;
+    x.self = self;
     return fsdp__rows_exchange(&x);
 }
 
+fsdp_status fsdp__arena_all_gather(void *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    const fsdp__arena_group *g = group;
+    fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->recv, call->send, g->size * call->count, call->count);
+
+    return exchange(group, call, FSDP__GATHERS, one, 0, g->rank, traffic);
+}
+
 /* The root counts as the first rank, and is the only one that has rows. */
-fsdp_status fsdp__arena_broadcast(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_broadcast(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__arena_group *g = group;
     const void *buffer = g->rank == call->root ? call->send : call->recv;
     fsdp_sharded_buffer one = fsdp__plain_buffer(call, buffer, buffer, call->count, call->count);
-    fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
-    fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__GATHERS, stream, traffic);
 
-    x.first = call->root;
-    x.self = (g->rank - call->root + g->size) % g->size;
-    return fsdp__rows_exchange(&x);
+    return exchange(group, call, FSDP__GATHERS, one, call->root, (g->rank - call->root + g->size) % g->size, traffic);
 }
 
-fsdp_status fsdp__arena_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+/* Exchanges rows that each rank has for each. */
+static fsdp_status scatter(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp__traffic *traffic)
 {
     const fsdp__arena_group *g = group;
     fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->send, call->recv, g->size * call->count, call->count);
-    fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
-    fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__REDUCES, stream, traffic);
 
-    return fsdp__rows_exchange(&x);
+    return exchange(group, call, pattern, one, 0, g->rank, traffic);
 }
 
-fsdp_status fsdp__arena_all_to_all(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_reduce_scatter(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    const fsdp__arena_group *g = group;
-    fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->send, call->recv, g->size * call->count, call->count);
-    fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
-    fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__SWAPS, stream, traffic);
-
-    return fsdp__rows_exchange(&x);
+    return scatter(group, call, FSDP__REDUCES, traffic);
 }
 
-fsdp_status fsdp__arena_barrier(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_all_to_all(void *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    return scatter(group, call, FSDP__SWAPS, traffic);
+}
+
+fsdp_status fsdp__arena_barrier(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     fsdp__entry entry = {0};
 
-    (void)stream;
     FSDP_TRY(fsdp__show(group, call, &entry, traffic));
     return FSDP_OK;
 }
@@ -92,25 +96,21 @@ fsdp_status fsdp__arena_join_flags(fsdp__arena_group *g, const fsdp__call *call,
 }
 
 /* Every rank adds up all that the ranks have, as if it were the first and the rows were its own. */
-static fsdp_status reduce_at_once(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status reduce_at_once(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->send, call->recv, call->count, call->count);
-    fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
-    fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__REDUCES, stream, traffic);
-
-    x.self = 0;
-    return fsdp__rows_exchange(&x);
+    return exchange(group, call, FSDP__REDUCES,
+                    fsdp__plain_buffer(call, call->send, call->recv, call->count, call->count), 0, 0, traffic);
 }
 
 /* Every rank adds up its chunk, and gathers the others'. */
-static fsdp_status reduce_and_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status reduce_and_gather(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__arena_group *g = group;
     int64_t chunk = fsdp__even_chunk(call->count, g->size, fsdp_dtype_size(call->dtype));
     char *own = fsdp__place(call->recv, FSDP__MIN(g->rank * chunk, call->count), call->dtype);
     fsdp_sharded_buffer one = fsdp__plain_buffer(call, call->send, own, call->count, chunk);
     fsdp__call by_rows = fsdp__call_by_rows(call, &one, 1);
-    fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__REDUCES, stream, traffic);
+    fsdp__rows x = fsdp__rows_of(group, &by_rows, FSDP__REDUCES, traffic);
 
     x.goes_on = true;
     FSDP_TRY(fsdp__rows_exchange(&x));
@@ -120,10 +120,10 @@ static fsdp_status reduce_and_gather(void *group, const fsdp__call *call, fsdp_s
     return fsdp__rows_exchange(&x);
 }
 
-fsdp_status fsdp__arena_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__arena_all_reduce(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     bool at_once = (size_t)call->count * fsdp_dtype_size(call->dtype) <= AT_ONCE_BYTES;
 
-    FSDP_TRY((at_once ? reduce_at_once : reduce_and_gather)(group, call, stream, traffic));
+    FSDP_TRY((at_once ? reduce_at_once : reduce_and_gather)(group, call, traffic));
     return fsdp__arena_join_flags(group, call, traffic);
 }

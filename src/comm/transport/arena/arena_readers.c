@@ -22,12 +22,12 @@ static fsdp__reader *own_reader(const fsdp__arena_group *group, void *pointer)
     return &fsdp__shared_header_of(group, pointer)->readers[group->world->rank];
 }
 
-void fsdp__arena_read_begin(void *group, void *pointer)
+static void read_begin(void *group, void *pointer)
 {
     own_reader(group, pointer)->begun++;
 }
 
-uint64_t fsdp__arena_read_end(void *group, void *pointer)
+static uint64_t read_end(void *group, void *pointer)
 {
     fsdp__reader *reader = own_reader(group, pointer);
 
@@ -35,12 +35,12 @@ uint64_t fsdp__arena_read_end(void *group, void *pointer)
     return reader->begun;
 }
 
-uint64_t fsdp__arena_reads_ended(void *group, void *pointer)
+static uint64_t reads_ended(void *group, void *pointer)
 {
     return atomic_load(&own_reader(group, pointer)->ended);
 }
 
-void fsdp__arena_read_done(void *g, void *pointer, uint64_t number)
+static void read_done(void *g, void *pointer, uint64_t number)
 {
     fsdp__arena_group *group = g;
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
@@ -64,7 +64,7 @@ static int behind(const fsdp__arena_group *group, const fsdp__shared_header *hea
     return -1;
 }
 
-bool fsdp__arena_readers_done(void *g, void *pointer, uint64_t number)
+static bool readers_done(void *g, void *pointer, uint64_t number)
 {
     fsdp__arena_group *group = g;
 
@@ -119,8 +119,7 @@ static fsdp_status await_all(fsdp__arena_group *group, fsdp__shared_header *head
     return FSDP_OK;
 }
 
-fsdp_status fsdp__arena_await_readers(void *g, void *pointer, uint64_t number, const fsdp_stream *worker,
-                                      uint64_t issued)
+static fsdp_status await_readers(void *g, void *pointer, uint64_t number, const fsdp_stream *worker, uint64_t issued)
 {
     fsdp__arena_group *group = g;
     fsdp__row *own = fsdp__row_at(group->world->arena->board, group->world->rank);
@@ -143,3 +142,12 @@ fsdp_status fsdp__arena_await_readers(void *g, void *pointer, uint64_t number, c
     atomic_store(&reader->awaited[by_program], 0);
     return status;
 }
+
+const fsdp__reader_ops fsdp__arena_readers = {
+    .read_begin = read_begin,
+    .read_end = read_end,
+    .read_done = read_done,
+    .reads_ended = reads_ended,
+    .readers_done = readers_done,
+    .await_readers = await_readers,
+};

@@ -25,14 +25,6 @@ const fsdp__memory_ops fsdp__arena_memory = {
     .alloc_shared = fsdp__arena_alloc_shared,
     .free_shared = fsdp__arena_free_shared,
 };
-const fsdp__reader_ops fsdp__arena_readers = {
-    .read_begin = fsdp__arena_read_begin,
-    .read_end = fsdp__arena_read_end,
-    .read_done = fsdp__arena_read_done,
-    .reads_ended = fsdp__arena_reads_ended,
-    .readers_done = fsdp__arena_readers_done,
-    .await_readers = fsdp__arena_await_readers,
-};
 const fsdp__health_ops fsdp__arena_health = {
     .note = fsdp__arena_note,
     .host_waits = fsdp__arena_host_waits,

@@ -28,7 +28,6 @@ void fsdp__arena_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_m
 /* What both transports have in common. */
 extern const fsdp__collective_ops fsdp__arena_collectives;
 extern const fsdp__memory_ops fsdp__arena_memory;
-extern const fsdp__reader_ops fsdp__arena_readers;
 extern const fsdp__health_ops fsdp__arena_health;
 
 #define FSDP__ARENA_OPS                                                                                          \

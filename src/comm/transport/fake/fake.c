@@ -14,83 +14,83 @@ enum {
     ROUND_BYTES = 8192 /* scratch for rounding before a reduction; the kernels used here need none of their own */
 };
 
-static fsdp_status cast(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype,
-                        int64_t numel, fsdp__traffic *traffic)
+static fsdp_status cast(const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype, int64_t numel,
+                        fsdp__traffic *traffic)
 {
-    fsdp__copies one = {.stream = stream, .traffic = traffic, .src_dtype = src_dtype, .dst_dtype = dst_dtype};
+    fsdp__copies one = {.traffic = traffic, .src_dtype = src_dtype, .dst_dtype = dst_dtype};
 
     FSDP_TRY(fsdp__copies_add(&one, dst, src, numel));
     return fsdp__copies_flush(&one);
 }
 
-static fsdp_status copy(fsdp_stream *stream, fsdp__traffic *traffic, void *dst, const void *src, size_t bytes)
+static fsdp_status copy(fsdp__traffic *traffic, void *dst, const void *src, size_t bytes)
 {
-    return cast(stream, src, FSDP_U8, dst, FSDP_U8, (int64_t)bytes, traffic);
+    return cast(src, FSDP_U8, dst, FSDP_U8, (int64_t)bytes, traffic);
 }
 
 /* Writes what every rank has sent: `src`, once for each of them. Each copy doubles what there is. */
-static fsdp_status repeat(const fsdp__fake_group *group, const fsdp__call *call, const void *src, fsdp_stream *stream,
+static fsdp_status repeat(const fsdp__fake_group *group, const fsdp__call *call, const void *src,
                           fsdp__traffic *traffic)
 {
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype), all = (size_t)group->size * bytes;
 
-    FSDP_TRY(copy(stream, traffic, call->recv, src, bytes));
+    FSDP_TRY(copy(traffic, call->recv, src, bytes));
     for (size_t done = bytes, more; done < all; done += more) {
         more = FSDP__MIN(done, all - done);
-        FSDP_TRY(copy(stream, traffic, (char *)call->recv + done, call->recv, more));
+        FSDP_TRY(copy(traffic, (char *)call->recv + done, call->recv, more));
     }
     return FSDP_OK;
 }
 
-static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_gather, call, stream, traffic));
-    return repeat(g, call, call->send, stream, traffic);
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_gather, call, traffic));
+    return repeat(g, call, call->send, traffic);
 }
 
-static fsdp_status fake_reduce_scatter(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status fake_reduce_scatter(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__fake_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    FSDP_TRY(fsdp__fake_count(g, fsdp__network_reduce_scatter, call, stream, traffic));
-    return copy(stream, traffic, call->recv, (const char *)call->send + (size_t)group->rank * bytes, bytes);
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_reduce_scatter, call, traffic));
+    return copy(traffic, call->recv, (const char *)call->send + (size_t)group->rank * bytes, bytes);
 }
 
-static fsdp_status fake_all_reduce(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status fake_all_reduce(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_reduce, call, stream, traffic));
-    return copy(stream, traffic, call->recv, call->send, (size_t)call->count * fsdp_dtype_size(call->dtype));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_reduce, call, traffic));
+    return copy(traffic, call->recv, call->send, (size_t)call->count * fsdp_dtype_size(call->dtype));
 }
 
-static fsdp_status fake_broadcast(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status fake_broadcast(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    FSDP_TRY(fsdp__fake_count(g, fsdp__network_broadcast, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_broadcast, call, traffic));
     return FSDP_OK;
 }
 
-static fsdp_status fake_barrier(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status fake_barrier(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    FSDP_TRY(fsdp__fake_count(g, fsdp__network_barrier, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_barrier, call, traffic));
     return FSDP_OK;
 }
 
-static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__fake_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_to_all, call, stream, traffic));
-    return repeat(group, call, (const char *)call->send + (size_t)group->rank * bytes, stream, traffic);
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_to_all, call, traffic));
+    return repeat(group, call, (const char *)call->send + (size_t)group->rank * bytes, traffic);
 }
 
 /* ---- buffers ---- */
 
-static fsdp_status zero(fsdp_stream *stream, void *dst, size_t bytes)
+static fsdp_status zero(fsdp__traffic *traffic, void *dst, size_t bytes)
 {
     const fsdp__fill_args args = {.dst = dst, .dtype = FSDP_U8, .numel = (int64_t)bytes};
 
-    return fsdp__run_kernel(stream, FSDP__KERNEL_FILL, &args);
+    return fsdp__run_kernel(traffic->stream, FSDP__KERNEL_FILL, &args);
 }
 
 /* Copies `held` elements of one run of the shard, and zeros up to `rows`. */
@@ -102,18 +102,17 @@ static fsdp_status repeat_run(fsdp__copies *copies, const fsdp_sharded_buffer *b
 
     FSDP_TRY(fsdp__copies_add(copies, dst, fsdp__place(b->shard, at, b->shard_dtype), held));
     if (held < rows)
-        FSDP_TRY(zero(copies->stream, dst + (size_t)held * element, (size_t)(rows - held) * element));
+        FSDP_TRY(zero(copies->traffic, dst + (size_t)held * element, (size_t)(rows - held) * element));
     return FSDP_OK;
 }
 
-static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
-                                             fsdp__traffic *traffic)
+static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__fake_group *group = g;
-    fsdp__copies copies = {.stream = stream, .traffic = traffic};
+    fsdp__copies copies = {.traffic = traffic};
 
-    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_gather_coalesced, call, stream, traffic));
-    if (!fsdp__device_has_bytes(fsdp__stream_device(stream)))
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_all_gather_coalesced, call, traffic));
+    if (!fsdp__device_has_bytes(fsdp__stream_device(traffic->stream)))
         return FSDP_OK;
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
@@ -137,12 +136,9 @@ static fsdp_status sum_run(fsdp_stream *stream, const fsdp__call *call, const fs
     fsdp_dtype wire = fsdp__wire_dtype(call, b);
     bool as_it_is = wire == b->unsharded_dtype && call->predivide == 1.0f;
     int64_t piece = as_it_is ? numel : ROUND_BYTES / (int64_t)fsdp_dtype_size(wire);
-    fsdp__traffic ignored = {0};
-    fsdp__copies in = {.stream = stream,
-                       .traffic = &ignored,
-                       .divisor = call->predivide,
-                       .src_dtype = b->unsharded_dtype,
-                       .dst_dtype = wire};
+    fsdp__traffic ignored = {.stream = stream};
+    fsdp__copies in = {
+        .traffic = &ignored, .divisor = call->predivide, .src_dtype = b->unsharded_dtype, .dst_dtype = wire};
 
     for (int64_t done = 0; done < numel; done += piece) {
         int64_t n = FSDP__MIN(piece, numel - done);
@@ -163,12 +159,11 @@ static fsdp_status sum_run(fsdp_stream *stream, const fsdp__call *call, const fs
     return FSDP_OK;
 }
 
-static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
-                                                 fsdp__traffic *traffic)
+static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__fake_group *group = g;
 
-    FSDP_TRY(fsdp__fake_count(g, fsdp__network_reduce_scatter_coalesced, call, stream, traffic));
+    FSDP_TRY(fsdp__fake_count(g, fsdp__network_reduce_scatter_coalesced, call, traffic));
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         int64_t rows = fsdp__part_numel(b, group->rank);
@@ -179,7 +174,7 @@ static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call
         traffic->moved_bytes += rows * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
         for (int64_t at = 0, index, n; at < rows; at += n) {
             n = fsdp__part_run(b, group->rank, at, rows - at, &index);
-            FSDP_TRY(sum_run(stream, call, b, index, at, n));
+            FSDP_TRY(sum_run(traffic->stream, call, b, index, at, n));
         }
     }
     return FSDP_OK;

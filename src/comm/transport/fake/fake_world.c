@@ -99,7 +99,7 @@ static bool is_alike(const struct fsdp__fake_call *one, const struct fsdp__fake_
 
 /* Counts a plain call. */
 static fsdp_status remember(fsdp__network_group *group, fsdp__collective run, const fsdp__call *call,
-                            fsdp_stream *stream, fsdp__traffic *traffic)
+                            fsdp__traffic *traffic)
 {
     fsdp__fake_calls *calls = group->paper;
     int places = (int)FSDP__COUNT_OF(calls->last), known = FSDP__MIN(calls->count, places), i = 0;
@@ -113,9 +113,9 @@ static fsdp_status remember(fsdp__network_group *group, fsdp__collective run, co
     while (i < known && !is_alike(&calls->last[i], &one))
         i++;
     if (i == known) {
-        fsdp__traffic network = {.stream = stream};
+        fsdp__traffic network = {.stream = traffic->stream};
 
-        FSDP_TRY(run(group, call, stream, &network));
+        FSDP_TRY(run(group, call, &network));
         one.sent = network.network_sent;
         one.received = network.network_received;
         one.messages = network.network_messages;
@@ -128,14 +128,14 @@ static fsdp_status remember(fsdp__network_group *group, fsdp__collective run, co
     return FSDP_OK;
 }
 
-static fsdp_status gather_piece(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status gather_piece(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    return remember(group, fsdp__network_all_gather, call, stream, traffic);
+    return remember(group, fsdp__network_all_gather, call, traffic);
 }
 
-static fsdp_status scatter_piece(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status scatter_piece(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    return remember(group, fsdp__network_all_to_all, call, stream, traffic);
+    return remember(group, fsdp__network_all_to_all, call, traffic);
 }
 
 static const fsdp__world_acts acts = {
@@ -152,17 +152,17 @@ static const fsdp__world_acts acts = {
 };
 
 fsdp_status fsdp__fake_count(const fsdp__fake_group *group, fsdp__collective run, const fsdp__call *call,
-                             fsdp_stream *stream, fsdp__traffic *traffic)
+                             fsdp__traffic *traffic)
 {
-    fsdp__traffic network = {.stream = stream};
+    fsdp__traffic network = {.stream = traffic->stream};
     fsdp__call same = *call;
 
     if (!group->paper || fsdp__network_is_local(group->paper))
         return FSDP_OK;
     same.contributed = NULL;
     same.lacking = NULL;
-    FSDP_TRY(call->buffer_count > 0 ? run(group->paper, &same, stream, &network)
-                                    : remember(group->paper, run, &same, stream, &network));
+    FSDP_TRY(call->buffer_count > 0 ? run(group->paper, &same, &network)
+                                    : remember(group->paper, run, &same, &network));
     traffic->network_sent += network.network_sent;
     traffic->network_received += network.network_received;
     traffic->network_messages += network.network_messages;

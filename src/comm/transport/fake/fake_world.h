@@ -39,7 +39,7 @@ fsdp__fake *fsdp__fake_new(int rank, int machines, int machine_ranks, bool one_l
 /* Adds to `traffic` what the call would send to other machines: `run` is the slot of a real world, and runs on
  * paper. */
 fsdp_status fsdp__fake_count(const fsdp__fake_group *group, fsdp__collective run, const fsdp__call *call,
-                             fsdp_stream *stream, fsdp__traffic *traffic);
+                             fsdp__traffic *traffic);
 
 /* Slots of the table. Memory is an address range, which takes up memory only where it is written. */
 void fsdp__fake_close(void *fake);

@@ -11,15 +11,14 @@ enum {
     LINE = 64
 };
 
-fsdp_status fsdp__crossing_begin(fsdp__crossing *r, void *group, const fsdp__call *call, fsdp_stream *stream,
-                                 fsdp__traffic *traffic, size_t segments)
+fsdp_status fsdp__crossing_begin(fsdp__crossing *r, void *group, const fsdp__call *call, fsdp__traffic *traffic,
+                                 size_t segments)
 {
     fsdp__network_group *g = group;
     size_t ranks = (size_t)g->size;
 
     *r = (fsdp__crossing){.group = g,
                           .call = call,
-                          .stream = stream,
                           .traffic = traffic,
                           .element = fsdp_dtype_size(call->dtype),
                           .segments = fsdp__malloc((segments + 1) * sizeof *r->segments),
@@ -50,8 +49,7 @@ char *fsdp__crossing_scratch(fsdp__crossing *r, int64_t count)
 
 fsdp_status fsdp__crossing_copy(fsdp__crossing *r, void *dst, const void *src, int64_t count)
 {
-    fsdp__copies one = {
-        .stream = r->stream, .traffic = r->traffic, .src_dtype = r->call->dtype, .dst_dtype = r->call->dtype};
+    fsdp__copies one = {.traffic = r->traffic, .src_dtype = r->call->dtype, .dst_dtype = r->call->dtype};
 
     if (fsdp__network_on_paper(r->group))
         return FSDP_OK;
@@ -65,7 +63,7 @@ fsdp_status fsdp__crossing_uses(fsdp__crossing *r, const void *data, size_t byte
 {
     return bytes == 0 || fsdp__network_on_paper(r->group)
                ? FSDP_OK
-               : fsdp__stream_uses(r->stream, data, bytes, access, "message");
+               : fsdp__stream_uses(r->traffic->stream, data, bytes, access, "message");
 }
 
 static fsdp_status add_leg(fsdp__crossing *r, bool sends, int rank, void *data, int64_t count)
@@ -231,7 +229,7 @@ fsdp_status fsdp__crossing_local(fsdp__crossing *r, fsdp__pattern pattern, int c
     if (!r->group->local)
         return FSDP_OK;
     by_rows.op = by_rows.op == FSDP_AVG ? FSDP_SUM : by_rows.op; /* the quotient is taken of all machines' sum */
-    rows = fsdp__rows_of(r->group->local, &by_rows, pattern, r->stream, r->traffic);
+    rows = fsdp__rows_of(r->group->local, &by_rows, pattern, r->traffic);
     return fsdp__rows_exchange(&rows);
 }
 
@@ -240,7 +238,8 @@ fsdp_status fsdp__crossing_local(fsdp__crossing *r, fsdp__pattern pattern, int c
 /* Runs the collective on host memory. `sent` and `received` are the elements that this rank gives and gets. */
 static fsdp_status through_host(fsdp__collective collective, fsdp__crossing *r, int64_t sent, int64_t received)
 {
-    fsdp_stream *host = fsdp__host_stream(fsdp_device_context(fsdp__stream_device(r->stream)));
+    fsdp_stream *stream = r->traffic->stream;
+    fsdp_stream *host = fsdp__host_stream(fsdp_device_context(fsdp__stream_device(stream)));
     size_t send_bytes = (size_t)sent * r->element, recv_bytes = (size_t)received * r->element;
     char *memory = fsdp__crossing_scratch(r, sent + received + LINE);
     fsdp__call call = *r->call;
@@ -252,28 +251,28 @@ static fsdp_status through_host(fsdp__collective collective, fsdp__crossing *r, 
     call.recv = memory + (send_bytes + LINE - 1) / LINE * LINE;
     if (call.name == FSDP__CALL_BROADCAST)
         call.recv = memory;
-    FSDP_TRY(fsdp__run_copy_to_host(r->stream, memory, r->call->send, send_bytes));
-    r->traffic->stream = host; /* the stream on which uses of memory are ordered */
-    status = collective(r->group, &call, host, r->traffic);
-    r->traffic->stream = r->stream;
+    FSDP_TRY(fsdp__run_copy_to_host(stream, memory, r->call->send, send_bytes));
+    r->traffic->stream = host;
+    status = collective(r->group, &call, r->traffic);
+    r->traffic->stream = stream;
     FSDP_TRY(status);
-    FSDP_TRY(fsdp__run_copy_to_device(r->stream, r->call->recv, call.recv, recv_bytes));
+    FSDP_TRY(fsdp__run_copy_to_device(stream, r->call->recv, call.recv, recv_bytes));
     return FSDP_OK;
 }
 
 fsdp_status fsdp__crossing_over(fsdp__collective self, fsdp__collective local, fsdp_status (*over)(fsdp__crossing *),
-                                void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic,
-                                int64_t sent, int64_t received)
+                                void *group, const fsdp__call *call, fsdp__traffic *traffic, int64_t sent,
+                                int64_t received)
 {
     fsdp__network_group *g = group;
     fsdp_status status;
     fsdp__crossing r;
 
     if (fsdp__network_is_local(g))
-        return local(g->local, call, stream, traffic);
-    status = fsdp__crossing_begin(&r, group, call, stream, traffic, 2 * (size_t)g->size);
+        return local(g->local, call, traffic);
+    status = fsdp__crossing_begin(&r, group, call, traffic, 2 * (size_t)g->size);
     if (status == FSDP_OK)
-        status = fsdp__network_on_paper(g) || fsdp__device_host_access(fsdp__stream_device(stream))
+        status = fsdp__network_on_paper(g) || fsdp__device_host_access(fsdp__stream_device(traffic->stream))
                      ? over(&r)
                      : through_host(self, &r, sent, received);
     return fsdp__crossing_end(&r, status);

@@ -10,7 +10,6 @@
 typedef struct fsdp__crossing {
     fsdp__network_group *group;
     const fsdp__call *call;
-    fsdp_stream *stream;
     fsdp__traffic *traffic;
     size_t element;
     fsdp__meeting meeting;
@@ -30,15 +29,15 @@ typedef struct fsdp__crossing {
 
 /* Begin a run, with room for so many segments of its legs, and end it, also after a failure to begin. The end returns
  * `status`. */
-fsdp_status fsdp__crossing_begin(fsdp__crossing *r, void *group, const fsdp__call *call, fsdp_stream *stream,
-                                 fsdp__traffic *traffic, size_t segments);
+fsdp_status fsdp__crossing_begin(fsdp__crossing *r, void *group, const fsdp__call *call, fsdp__traffic *traffic,
+                                 size_t segments);
 fsdp_status fsdp__crossing_end(fsdp__crossing *r, fsdp_status status);
 /* Runs a collective: the slot `local` if the whole group is on one machine, otherwise `over`, through host memory where
  * the host may not follow the device's pointers. `self` is the calling slot; `sent` and `received` are the elements
  * that a rank gives and gets. */
 fsdp_status fsdp__crossing_over(fsdp__collective self, fsdp__collective local, fsdp_status (*over)(fsdp__crossing *),
-                                void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic,
-                                int64_t sent, int64_t received);
+                                void *group, const fsdp__call *call, fsdp__traffic *traffic, int64_t sent,
+                                int64_t received);
 
 static inline char *fsdp__crossing_at(const fsdp__crossing *r, const void *base, int64_t index)
 {

@@ -8,7 +8,6 @@
  *          other memory: packed; contributions travel, and are added in the same order. */
 #include "comm/transport/network/network_coalesced.h"
 
-#include "comm/coalesced.h"
 #include "comm/transport/arena/arena_coalesced.h"
 #include "comm/transport/arena/arena_memory.h"
 #include "comm/transport/arena/arena_plain.h"
@@ -36,8 +35,7 @@ static fsdp__plain_way packed_way(fsdp__network_group *group)
 /* Copies the rank's own rows to their places, before its peers on this machine may read them. */
 static fsdp_status place_own_rows(const fsdp__crossing *r)
 {
-    return fsdp__network_on_paper(r->group) ? FSDP_OK
-                                            : fsdp__place_own_rows(r->call, r->group->rank, r->stream, r->traffic);
+    return fsdp__network_on_paper(r->group) ? FSDP_OK : fsdp__place_own_rows(r->call, r->group->rank, r->traffic);
 }
 
 static fsdp_status gather_shared(fsdp__crossing *r)
@@ -46,24 +44,23 @@ static fsdp_status gather_shared(fsdp__crossing *r)
     FSDP_TRY(fsdp__crossing_gather(r, r->call, NULL));
     FSDP_TRY(fsdp__crossing_meet_and_exchange(r));
     if (r->group->local) /* after this all rows of the machine's ranks are there */
-        FSDP_TRY(fsdp__arena_barrier(r->group->local, r->call, r->stream, r->traffic));
+        FSDP_TRY(fsdp__arena_barrier(r->group->local, r->call, r->traffic));
     return FSDP_OK;
 }
 
-fsdp_status fsdp__network_all_gather_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
-                                               fsdp__traffic *traffic)
+fsdp_status fsdp__network_all_gather_coalesced(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
     fsdp__network_group *group = g;
     fsdp__plain_way way = packed_way(group);
-    bool follows = !group->flat && fsdp__device_host_access(fsdp__stream_device(stream));
+    bool follows = !group->flat && fsdp__device_host_access(fsdp__stream_device(traffic->stream));
     fsdp__crossing r;
     fsdp_status status;
 
     if (fsdp__network_is_local(group))
-        return fsdp__arena_all_gather_coalesced(group->local, call, stream, traffic);
+        return fsdp__arena_all_gather_coalesced(group->local, call, traffic);
     if (!fsdp__gathers_in_place(call, follows))
-        return fsdp__coalesced_gather_by(&way, call, stream, traffic);
-    status = fsdp__crossing_begin(&r, group, call, stream, traffic, fsdp__crossing_segments(group, call));
+        return fsdp__coalesced_by(&way, call, traffic);
+    status = fsdp__crossing_begin(&r, group, call, traffic, fsdp__crossing_segments(group, call));
     if (status == FSDP_OK)
         status = gather_shared(&r);
     return fsdp__crossing_end(&r, status);
@@ -106,31 +103,30 @@ bool fsdp__network_adds(const fsdp__network_group *group, const fsdp__call *call
 }
 
 /* Reduces where every machine sees its contributions: all its ranks see them, or it has only one rank. */
-static fsdp_status reduce_visible(fsdp__network_group *group, const fsdp__call *call, fsdp_stream *stream,
-                                  fsdp__traffic *traffic, bool *done)
+static fsdp_status reduce_visible(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic,
+                                  bool *done)
 {
     bool visible = false;
 
     *done = false;
-    if (group->flat || !fsdp__device_host_access(fsdp__stream_device(stream)))
+    if (group->flat || !fsdp__device_host_access(fsdp__stream_device(traffic->stream)))
         return FSDP_OK;
     FSDP_TRY(group->world->acts->show(group, call, traffic, &visible));
     if (group->locals == 1)
         visible = !call->force_copy;
-    return fsdp__network_reduce(group, call, stream, traffic, visible, done);
+    return fsdp__network_reduce(group, call, traffic, visible, done);
 }
 
-fsdp_status fsdp__network_reduce_scatter_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
-                                                   fsdp__traffic *traffic)
+fsdp_status fsdp__network_reduce_scatter_coalesced(void *g, const fsdp__call *call, fsdp__traffic *traffic)
 {
     fsdp__network_group *group = g;
     fsdp__plain_way way = packed_way(group);
     bool done;
 
     if (fsdp__network_is_local(group))
-        return fsdp__arena_reduce_scatter_coalesced(group->local, call, stream, traffic);
-    FSDP_TRY(reduce_visible(group, call, stream, traffic, &done));
+        return fsdp__arena_reduce_scatter_coalesced(group->local, call, traffic);
+    FSDP_TRY(reduce_visible(group, call, traffic, &done));
     if (!done)
-        FSDP_TRY(fsdp__coalesced_reduce_by(&way, call, stream, traffic));
+        FSDP_TRY(fsdp__coalesced_by(&way, call, traffic));
     return FSDP_OK;
 }

@@ -5,8 +5,8 @@
 #include "comm/transport/network/meeting.h"
 
 /* Slots of the transport's table. */
-fsdp_status fsdp__network_all_gather_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
-fsdp_status fsdp__network_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__network_all_gather_coalesced(void *group, const fsdp__call *, fsdp__traffic *);
+fsdp_status fsdp__network_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp__traffic *);
 void fsdp__network_give_back(void *group, const fsdp_sharded_buffer *buffer);
 
 /* What a world that is not on paper does in a reduction: see fsdp__world_acts. */

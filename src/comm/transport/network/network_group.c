@@ -1,8 +1,6 @@
 /* network_group.c - decides which way the bytes of a group go. */
 #include "comm/transport/network/network_group.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "comm/transport/network/shape.h"
 #include "comm/transport/network/tags.h"
@@ -20,9 +18,7 @@ static fsdp_status fill_column(fsdp__network_group *group)
 static fsdp_status group_new(fsdp__network_view *world, const fsdp__process_group_spec *spec, fsdp__network_group **out)
 {
     fsdp__network_group *group = fsdp__calloc(1, sizeof *group);
-    const fsdp__places *places = &world->link.places;
-    const fsdp__group_shape s =
-        fsdp__group_shape_of(spec->ranks, spec->count, spec->rank, places->machine_ranks, world->one_level);
+    fsdp__group_shape s;
 
     if (!group)
         return FSDP_NO_MEMORY;
@@ -30,20 +26,23 @@ static fsdp_status group_new(fsdp__network_view *world, const fsdp__process_grou
     group->world = world;
     group->rank = spec->rank;
     group->size = spec->count;
+    group->tag = fsdp__tag_base(spec->ticket);
+    group->name = fsdp__strdup(spec->name);
+    group->ranks = fsdp__malloc((size_t)spec->count * sizeof *group->ranks);
+    if (!group->name || !group->ranks)
+        return FSDP_NO_MEMORY;
+    for (int r = 0; r < group->size; r++)
+        group->ranks[r] = spec->ranks ? spec->ranks[r] : r;
+    s = fsdp__group_shape_of(group->ranks, group->size, group->rank, world->link.places.machine_ranks,
+                             world->one_level);
     group->flat = s.flat;
     group->machines = s.machines;
-    group->tag = fsdp__tag_base(spec->ticket);
     group->locals = s.locals;
     group->local_rank = s.local_rank;
     group->columns = s.columns;
     group->place = s.place;
     group->block = s.block;
     group->rounds = s.rounds;
-    group->name = fsdp__strdup(spec->name);
-    group->ranks = fsdp__malloc((size_t)spec->count * sizeof *group->ranks);
-    if (!group->name || !group->ranks)
-        return FSDP_NO_MEMORY;
-    memcpy(group->ranks, spec->ranks, (size_t)spec->count * sizeof *group->ranks);
     FSDP_TRY(fill_column(group));
     return FSDP_OK;
 }
@@ -57,17 +56,11 @@ static void list(fsdp__network_group *group)
 fsdp_status fsdp__network_group_world(fsdp__network_view *machines, fsdp__arena_group *local, fsdp__network_group **out)
 {
     const fsdp__places *places = &machines->link.places;
-    int *ranks = fsdp__malloc((size_t)places->ranks * sizeof *ranks);
-    fsdp__process_group_spec spec = {.name = "world", .ranks = ranks, .count = places->ranks, .rank = places->rank};
+    fsdp__process_group_spec spec = {.name = "world", .count = places->ranks, .rank = places->rank};
     fsdp_status status;
 
     *out = NULL;
-    if (!ranks)
-        return FSDP_NO_MEMORY;
-    for (int r = 0; r < places->ranks; r++)
-        ranks[r] = r;
     status = group_new(machines, &spec, out);
-    fsdp__free(ranks);
     if (status != FSDP_OK) {
         if (*out)
             fsdp__network_group_free(*out);

@@ -18,8 +18,8 @@
 #ifndef COMM_NETWORK_NETWORK_GROUP_H
 #define COMM_NETWORK_NETWORK_GROUP_H
 
-#include "comm/coalesced.h"
 #include "comm/transport/arena/arena_group.h"
+#include "comm/transport/coalesced.h"
 #include "comm/transport/network/watch.h"
 
 typedef struct fsdp__network_group fsdp__network_group;

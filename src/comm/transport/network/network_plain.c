@@ -52,12 +52,12 @@ static fsdp_status all_gather_over(fsdp__crossing *r)
     return fsdp__crossing_local(r, FSDP__GATHERS, g->columns);
 }
 
-fsdp_status fsdp__network_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_all_gather(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__network_group *g = group;
 
-    return fsdp__crossing_over(fsdp__network_all_gather, fsdp__arena_all_gather, all_gather_over, group, call, stream,
-                               traffic, call->count, g->size * call->count);
+    return fsdp__crossing_over(fsdp__network_all_gather, fsdp__arena_all_gather, all_gather_over, group, call, traffic,
+                               call->count, g->size * call->count);
 }
 
 /* ---- broadcast ---- */
@@ -81,16 +81,16 @@ static fsdp_status broadcast_over(fsdp__crossing *r)
     if (!g->local)
         return FSDP_OK;
     local.root = local_root;
-    return fsdp__arena_broadcast(g->local, &local, r->stream, r->traffic);
+    return fsdp__arena_broadcast(g->local, &local, r->traffic);
 }
 
-fsdp_status fsdp__network_broadcast(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_broadcast(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__network_group *g = group;
     bool sends = g->rank == call->root;
 
-    return fsdp__crossing_over(fsdp__network_broadcast, fsdp__arena_broadcast, broadcast_over, group, call, stream,
-                               traffic, sends ? call->count : 0, sends ? 0 : call->count);
+    return fsdp__crossing_over(fsdp__network_broadcast, fsdp__arena_broadcast, broadcast_over, group, call, traffic,
+                               sends ? call->count : 0, sends ? 0 : call->count);
 }
 
 /* ---- all_to_all ---- */
@@ -116,24 +116,24 @@ static fsdp_status all_to_all_over(fsdp__crossing *r)
     return fsdp__crossing_exchange(r);
 }
 
-fsdp_status fsdp__network_all_to_all(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_all_to_all(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__network_group *g = group;
     int64_t all = g->size * call->count;
 
-    return fsdp__crossing_over(fsdp__network_all_to_all, fsdp__arena_all_to_all, all_to_all_over, group, call, stream,
-                               traffic, all, all);
+    return fsdp__crossing_over(fsdp__network_all_to_all, fsdp__arena_all_to_all, all_to_all_over, group, call, traffic,
+                               all, all);
 }
 
 /* ---- barrier ---- */
 
-fsdp_status fsdp__network_barrier(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_barrier(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     fsdp__network_group *g = group;
 
     /* A rank sends its header to its counterparts only when its whole machine has come. */
     if (g->local)
-        FSDP_TRY(fsdp__arena_barrier(g->local, call, stream, traffic));
+        FSDP_TRY(fsdp__arena_barrier(g->local, call, traffic));
     if (g->columns > 1)
         FSDP_TRY(fsdp__meet(g, call, traffic));
     return FSDP_OK;

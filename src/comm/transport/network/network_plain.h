@@ -5,11 +5,11 @@
 #include "comm/transport/network/meeting.h"
 
 /* Slots of the transport's table. */
-fsdp_status fsdp__network_all_gather(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
-fsdp_status fsdp__network_reduce_scatter(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
-fsdp_status fsdp__network_all_reduce(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
-fsdp_status fsdp__network_broadcast(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
-fsdp_status fsdp__network_all_to_all(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
-fsdp_status fsdp__network_barrier(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__network_all_gather(void *group, const fsdp__call *, fsdp__traffic *);
+fsdp_status fsdp__network_reduce_scatter(void *group, const fsdp__call *, fsdp__traffic *);
+fsdp_status fsdp__network_all_reduce(void *group, const fsdp__call *, fsdp__traffic *);
+fsdp_status fsdp__network_broadcast(void *group, const fsdp__call *, fsdp__traffic *);
+fsdp_status fsdp__network_all_to_all(void *group, const fsdp__call *, fsdp__traffic *);
+fsdp_status fsdp__network_barrier(void *group, const fsdp__call *, fsdp__traffic *);
 
 #endif

@@ -16,40 +16,9 @@
 
 /* ---- the table: what is not in files of its own is the arena's ---- */
 
-static fsdp__arena_group *local_of(void *group)
+static void *local_of(void *group)
 {
     return ((fsdp__network_group *)group)->local;
-}
-
-static void read_begin(void *group, void *pointer)
-{
-    fsdp__arena_read_begin(local_of(group), pointer);
-}
-
-static uint64_t read_end(void *group, void *pointer)
-{
-    return fsdp__arena_read_end(local_of(group), pointer);
-}
-
-static void read_done(void *group, void *pointer, uint64_t number)
-{
-    fsdp__arena_read_done(local_of(group), pointer, number);
-}
-
-static uint64_t reads_ended(void *group, void *pointer)
-{
-    return fsdp__arena_reads_ended(local_of(group), pointer);
-}
-
-static bool readers_done(void *group, void *pointer, uint64_t number)
-{
-    return fsdp__arena_readers_done(local_of(group), pointer, number);
-}
-
-static fsdp_status await_readers(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
-                                 uint64_t issued)
-{
-    return fsdp__arena_await_readers(local_of(group), pointer, number, worker, issued);
 }
 
 static void note(void *group, const fsdp__call *call, fsdp__moment moment)
@@ -156,21 +125,12 @@ static const fsdp__memory_ops memory = {
     .alloc_shared = fsdp__network_alloc_shared,
     .free_shared = fsdp__network_free_shared,
 };
-static const fsdp__reader_ops readers = {
-    .read_begin = read_begin,
-    .read_end = read_end,
-    .read_done = read_done,
-    .reads_ended = reads_ended,
-    .readers_done = readers_done,
-    .await_readers = await_readers,
-    .give_back = fsdp__network_give_back,
-};
 static const fsdp__health_ops health = {.note = note, .host_waits = host_waits, .set_timeout = set_timeout};
 static const fsdp__comm_ops machines_ops = {
     .name = "machines",
     .collectives = &collectives,
     .memory = &memory,
-    .readers = &readers,
+    .readers = &fsdp__arena_readers,
     .health = &health,
     .group_open = fsdp__network_group_open,
     .group_ready = fsdp__network_group_ready,
@@ -180,6 +140,8 @@ static const fsdp__comm_ops machines_ops = {
     .machines = machines_of,
     .can_share = can_share,
     .host_of = host_of,
+    .reader_group = local_of,
+    .give_back = fsdp__network_give_back,
 };
 
 /* ---- joining ---- */

@@ -48,13 +48,12 @@ static fsdp_status reduce_scatter_over(fsdp__crossing *r)
     return status;
 }
 
-fsdp_status fsdp__network_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                         fsdp__traffic *traffic)
+fsdp_status fsdp__network_reduce_scatter(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     const fsdp__network_group *g = group;
 
     return fsdp__crossing_over(fsdp__network_reduce_scatter, fsdp__arena_reduce_scatter, reduce_scatter_over, group,
-                               call, stream, traffic, g->size * call->count, call->count);
+                               call, traffic, g->size * call->count, call->count);
 }
 
 /* ---- all_reduce ---- */
@@ -192,7 +191,7 @@ static fsdp_status add_locally(const split *s, bool at_once, bool *lacking)
     call.op = call.op == FSDP_AVG ? FSDP_SUM : call.op;
     call.lacking = lacking;
     if (at_once)
-        return fsdp__arena_all_reduce(local, &call, r->stream, r->traffic);
+        return fsdp__arena_all_reduce(local, &call, r->traffic);
     FSDP_TRY(exchange_locally(s, FSDP__REDUCES, call.send));
     return fsdp__arena_join_flags(local, &call, r->traffic);
 }
@@ -225,8 +224,8 @@ static fsdp_status all_reduce_over(fsdp__crossing *r)
     return status;
 }
 
-fsdp_status fsdp__network_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+fsdp_status fsdp__network_all_reduce(void *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    return fsdp__crossing_over(fsdp__network_all_reduce, fsdp__arena_all_reduce, all_reduce_over, group, call, stream,
-                               traffic, call->count, call->count);
+    return fsdp__crossing_over(fsdp__network_all_reduce, fsdp__arena_all_reduce, all_reduce_over, group, call, traffic,
+                               call->count, call->count);
 }

@@ -109,8 +109,7 @@ static fsdp_status find_contributions(const reduction *r, const fsdp__batch_piec
     const fsdp_sharded_buffer *b = &r->run.call->buffers[p->buffer];
     fsdp_dtype wire = fsdp__wire_dtype(r->run.call, b);
     bool as_it_lies = b->outer <= 1 && r->run.call->predivide == 1.0f && wire == b->unsharded_dtype;
-    fsdp__copies in = {.stream = r->run.stream,
-                       .traffic = r->run.traffic,
+    fsdp__copies in = {.traffic = r->run.traffic,
                        .divisor = r->run.call->predivide,
                        .src_dtype = b->unsharded_dtype,
                        .dst_dtype = wire};
@@ -149,7 +148,7 @@ static fsdp_status add_locally(const fsdp__sharing *s, const fsdp__batch_piece *
     if (fsdp__network_on_paper(r->run.group))
         return FSDP_OK;
     FSDP_TRY(find_contributions(r, p, member, args.numel, &args.count));
-    FSDP_TRY(fsdp__run_kernel(r->run.stream, FSDP__KERNEL_REDUCE_RANKS, &args));
+    FSDP_TRY(fsdp__run_kernel(r->run.traffic->stream, FSDP__KERNEL_REDUCE_RANKS, &args));
     return FSDP_OK;
 }
 
@@ -163,7 +162,8 @@ static fsdp_status add_machines(const fsdp__sharing *s, const fsdp__batch_piece 
 
     for (int i = 0; i < s->sharers.count; i++)
         fsdp__sum_add(&sum, s->srcs[i]);
-    return fsdp__sum_rows(r->run.call, r->run.stream, b, &sum, fsdp__place(b->shard, p->at, b->shard_dtype), rows);
+    return fsdp__sum_rows(r->run.call, r->run.traffic->stream, b, &sum, fsdp__place(b->shard, p->at, b->shard_dtype),
+                          rows);
 }
 
 static fsdp_status share_out(reduction *r)
@@ -180,11 +180,11 @@ static fsdp_status share_out(reduction *r)
     return fsdp__share_out(&r->sharing, g->locals);
 }
 
-fsdp_status fsdp__network_reduce(fsdp__network_group *group, const fsdp__call *call, fsdp_stream *stream,
-                                 fsdp__traffic *traffic, bool visible, bool *done)
+fsdp_status fsdp__network_reduce(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic,
+                                 bool visible, bool *done)
 {
     reduction r;
-    fsdp_status status = fsdp__crossing_begin(&r.run, group, call, stream, traffic, 0);
+    fsdp_status status = fsdp__crossing_begin(&r.run, group, call, traffic, 0);
 
     r.adds = fsdp__calloc((size_t)group->columns + 1, (size_t)call->buffer_count + 1);
     if (!r.adds)

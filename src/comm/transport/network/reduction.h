@@ -10,7 +10,7 @@
 /* Runs the reduction, after the local ranks have shown their buffers (comm/transport/arena/shown.h). `visible`: the
  * contributions of this machine are visible. Where those of another machine are not, this only finds that out, and
  * `*done` is false. */
-fsdp_status fsdp__network_reduce(fsdp__network_group *group, const fsdp__call *call, fsdp_stream *stream,
-                                 fsdp__traffic *traffic, bool visible, bool *done);
+fsdp_status fsdp__network_reduce(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic,
+                                 bool visible, bool *done);
 
 #endif

@@ -235,7 +235,7 @@ static fsdp_status plain_add(const fsdp__sharing *s, const fsdp__batch_piece *on
     args.count = s->sharers.count;
     args.dst = fsdp__crossing_at(s->run, d->dst, one->at);
     args.numel = rows;
-    return fsdp__run_kernel(s->run->stream, FSDP__KERNEL_REDUCE_RANKS, &args);
+    return fsdp__run_kernel(s->run->traffic->stream, FSDP__KERNEL_REDUCE_RANKS, &args);
 }
 
 fsdp_status fsdp__shares_reduce(fsdp__crossing *r, const fsdp__sharers *sharers, const fsdp__share *shares,

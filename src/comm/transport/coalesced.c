@@ -1,9 +1,8 @@
-/* coalesced.c - carries pieces by a transport's plain collectives. */
-#include "comm/coalesced.h"
+/* coalesced.c - carries pieces by plain collectives. */
+#include "comm/transport/coalesced.h"
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/comm.h"
 #include "comm/transport/packed.h"
 #include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
@@ -18,7 +17,6 @@ typedef struct plain_mover {
     fsdp__mover mover; /* first */
     const fsdp__plain_way *way;
     fsdp__call call; /* the coalesced call; its plain fields change from piece to piece */
-    fsdp_stream *stream;
     fsdp__traffic *traffic;
     bool scatters;
 } plain_mover;
@@ -29,7 +27,7 @@ static void *plain_place(fsdp__mover *mover, int64_t bytes)
     plain_mover *p = (plain_mover *)mover;
     int64_t parts = mover->size * mover->room;
     /* The two kernels of sharded_buffer.h need no workspace of their own. */
-    char *buffer = fsdp__stream_workspace(p->stream, (size_t)((p->scatters ? 2 : 1) * parts));
+    char *buffer = fsdp__stream_workspace(p->traffic->stream, (size_t)((p->scatters ? 2 : 1) * parts));
 
     if (!buffer)
         return NULL;
@@ -44,7 +42,7 @@ static fsdp_status plain_exchange(fsdp__mover *mover, int64_t bytes)
     plain_mover *p = (plain_mover *)mover;
 
     p->call.count = bytes;
-    FSDP_TRY((p->scatters ? p->way->all_to_all : p->way->all_gather)(p->way->group, &p->call, p->stream, p->traffic));
+    FSDP_TRY((p->scatters ? p->way->all_to_all : p->way->all_gather)(p->way->group, &p->call, p->traffic));
     for (int r = 0; r < mover->size; r++)
         mover->parts[r] = (char *)p->call.recv + r * bytes;
     return FSDP_OK;
@@ -58,13 +56,13 @@ static int64_t room_of(const fsdp__call *call, int ranks, bool reduces)
     return (bits + FSDP__MAX(PIECE_BYTES / ranks, PART_BYTES)) / ALIGN * ALIGN;
 }
 
-static fsdp_status run_packed(const fsdp__plain_way *way, const fsdp__call *call, fsdp_stream *stream,
-                              fsdp__traffic *traffic, bool scatters)
+fsdp_status fsdp__coalesced_by(const fsdp__plain_way *way, const fsdp__call *call, fsdp__traffic *traffic)
 {
+    bool scatters = call->name == FSDP__CALL_REDUCE_SCATTER_COALESCED;
     size_t ranks = (size_t)way->size;
     int64_t bits = scatters ? fsdp__packed_bits(call) : 0;
     void **scratch = fsdp__calloc(ranks, 2 * sizeof *scratch + (size_t)bits);
-    plain_mover p = {.way = way, .call = *call, .stream = stream, .traffic = traffic, .scatters = scatters};
+    plain_mover p = {.way = way, .call = *call, .traffic = traffic, .scatters = scatters};
     fsdp_status status;
 
     if (!scratch)
@@ -81,46 +79,7 @@ static fsdp_status run_packed(const fsdp__plain_way *way, const fsdp__call *call
                             .place = plain_place,
                             .exchange = plain_exchange,
                             .bits = (unsigned char *)(scratch + 2 * ranks)};
-    status = scatters ? fsdp__packed_reduce(&p.mover, call, stream, traffic)
-                      : fsdp__packed_gather(&p.mover, call, stream, traffic);
+    status = scatters ? fsdp__packed_reduce(&p.mover, call, traffic) : fsdp__packed_gather(&p.mover, call, traffic);
     fsdp__free(scratch);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
-}
-
-fsdp_status fsdp__coalesced_gather_by(const fsdp__plain_way *way, const fsdp__call *call, fsdp_stream *stream,
-                                      fsdp__traffic *traffic)
-{
-    return run_packed(way, call, stream, traffic, false);
-}
-
-fsdp_status fsdp__coalesced_reduce_by(const fsdp__plain_way *way, const fsdp__call *call, fsdp_stream *stream,
-                                      fsdp__traffic *traffic)
-{
-    return run_packed(way, call, stream, traffic, true);
-}
-
-static fsdp__plain_way way_of(const fsdp_process_group *group, const fsdp_stream *stream)
-{
-    const fsdp__collective_ops *ops = fsdp__collectives_of(group, stream);
-
-    return (fsdp__plain_way){.group = group->transport_group,
-                             .rank = group->rank,
-                             .size = group->size,
-                             .all_gather = ops->all_gather,
-                             .all_to_all = ops->all_to_all};
-}
-
-fsdp_status fsdp__coalesced_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
-{
-    fsdp__plain_way way = way_of(group, stream);
-
-    return run_packed(&way, call, stream, traffic, false);
-}
-
-fsdp_status fsdp__coalesced_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                           fsdp__traffic *traffic)
-{
-    fsdp__plain_way way = way_of(group, stream);
-
-    return run_packed(&way, call, stream, traffic, true);
 }

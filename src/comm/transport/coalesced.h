@@ -1,0 +1,21 @@
+/* coalesced.h - the coalesced collectives by plain ones: packed.h on top of all_gather and all_to_all. */
+#ifndef COMM_TRANSPORT_COALESCED_H
+#define COMM_TRANSPORT_COALESCED_H
+
+#include "comm/transport_ops.h"
+
+/* The plain collectives that carry the pieces. */
+typedef struct fsdp__plain_way {
+    void *group;
+    int rank, size;
+    int block;     /* see order.h */
+    bool on_paper; /* [Note: a world on paper] */
+    fsdp__collective all_gather, all_to_all;
+} fsdp__plain_way;
+
+/* Runs the coalesced call. Pieces lie in the stream's workspace, which takes a few MiB however many bytes are
+ * exchanged. The plain collectives get the coalesced call (its name, buffers and label, for the signature) with send,
+ * recv, count and dtype of a piece, several times with one sequence number. */
+fsdp_status fsdp__coalesced_by(const fsdp__plain_way *way, const fsdp__call *call, fsdp__traffic *traffic);
+
+#endif
