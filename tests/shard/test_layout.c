@@ -1,17 +1,18 @@
-/* The table of parts: over all ranks every element of every parameter lies in one place, whatever is sharded. */
+/* Where parameters lie: over all ranks every element of every parameter lies in one place, whatever is sharded. */
 #include "base/rng.h"
-#include "shard/group/layout.h"
+#include "shard/group/places.h"
 #include "support/test.h"
 
 enum {
     PARAMETERS = 6,
-    RANKS = 8
+    RANKS = 8,
+    ELEMENT = sizeof(float)
 };
 
+/* A group that is laid out and has no memory. */
 typedef struct drawn {
-    fsdp__extent extents[PARAMETERS];
-    int64_t count;
-    fsdp__layout_options options;
+    fsdp__param params[PARAMETERS];
+    fsdp__param_group group;
 } drawn;
 
 static int64_t draw(uint64_t seed, uint64_t index, int64_t below)
@@ -23,72 +24,93 @@ static int64_t draw(uint64_t seed, uint64_t index, int64_t below)
     return words[0] % (uint32_t)below;
 }
 
-static drawn draw_case(uint64_t seed)
+static drawn make_case(const fsdp__cut *cut, int ranks, const fsdp__extent *extents, int64_t count)
 {
-    drawn d = {.count = 1 + draw(seed, 0, PARAMETERS)};
+    drawn d = {.group = {.cut = cut, .param_count = count, .residence.mesh.ranks = ranks}};
 
-    d.options = (fsdp__layout_options){.kind = draw(seed, 1, 2) ? FSDP__LAYOUT_FLAT : FSDP__LAYOUT_PER_PARAMETER,
-                                       .ranks = 1 + draw(seed, 2, RANKS),
-                                       .unsharded_align = (int64_t)1 << draw(seed, 4, 5)};
-    for (int64_t i = 0; i < d.count; i++)
-        d.extents[i] = (fsdp__extent){1 + draw(seed, 10 + 3 * (uint64_t)i, 3), draw(seed, 11 + 3 * (uint64_t)i, 12),
-                                      1 + draw(seed, 12 + 3 * (uint64_t)i, 5)};
+    for (int64_t i = 0; i < count; i++)
+        d.params[i] = (fsdp__param){
+            .extent = extents[i], .orig_dtype = FSDP_F32, .param_dtype = FSDP_F32, .reduce_dtype = FSDP_F32};
     return d;
 }
 
-/* Counts what `part` covers: in its parameter, and in the rank's shard. */
-static void cover(const fsdp__layout_part *part, unsigned char *parameter, int64_t numel, unsigned char *shard,
-                  int64_t shard_numel)
+static void lay_out(drawn *d, int rank)
 {
-    for (int64_t o = 0; o < part->outer; o++)
-        for (int64_t i = 0; i < part->inner; i++) {
-            int64_t element = part->at + o * part->stride + i, place = part->in_shard + o * part->inner + i;
+    d->group.params = d->params;
+    d->group.residence.mesh.rank = rank;
+    fsdp__param_group_lay_out(&d->group);
+}
 
-            CHECK(element >= 0 && element < numel);
+static drawn draw_case(uint64_t seed)
+{
+    fsdp__extent extents[PARAMETERS];
+    int64_t count = 1 + draw(seed, 0, PARAMETERS);
+    drawn d;
+
+    for (int64_t i = 0; i < count; i++)
+        extents[i] = (fsdp__extent){1 + draw(seed, 10 + 3 * (uint64_t)i, 3), draw(seed, 11 + 3 * (uint64_t)i, 12),
+                                    1 + draw(seed, 12 + 3 * (uint64_t)i, 5)};
+    d = make_case(draw(seed, 1, 2) ? &fsdp__cut_flat : &fsdp__cut_by_parameter, 1 + (int)draw(seed, 2, RANKS), extents,
+                  count);
+    d.group.flat.align = ELEMENT << draw(seed, 4, 5);
+    return d;
+}
+
+/* Counts what this rank's part covers: in its parameter, and in the rank's shard. */
+static void cover(const fsdp__param *p, unsigned char *parameter, unsigned char *shard, int64_t shard_numel)
+{
+    for (int64_t o = 0; o < p->part.outer; o++)
+        for (int64_t i = 0; i < p->part.inner; i++) {
+            int64_t element = p->part.at + o * p->part.stride + i;
+            int64_t place = (int64_t)(p->shard_offset / ELEMENT) + o * p->part.inner + i;
+
+            CHECK(element >= 0 && element < fsdp__param_numel(p));
             CHECK(place >= 0 && place < shard_numel);
             parameter[element]++;
             CHECK_EQ(shard[place]++, 0);
         }
 }
 
-static void check_places(const drawn *d, const fsdp__layout *layout)
+static void check_places(const drawn *d)
 {
-    int64_t end = 0;
+    bool flat = d->group.cut == &fsdp__cut_flat;
+    size_t end = 0;
 
-    for (int64_t i = 0; i < d->count; i++) {
-        const struct fsdp__layout_entry *e = &layout->entries[i];
+    for (int64_t i = 0; i < d->group.param_count; i++) {
+        const fsdp__param *p = &d->params[i];
 
-        CHECK_EQ(e->part.parameter, i);
-        CHECK(e->in_unsharded >= end);
-        CHECK_EQ(e->in_unsharded % d->options.unsharded_align, 0);
-        end = e->in_unsharded + fsdp__extent_numel(&d->extents[i]);
-        if (d->options.kind == FSDP__LAYOUT_FLAT)
+        CHECK(p->unsharded_offset >= end);
+        CHECK_EQ(p->unsharded_offset % d->group.flat.align, 0);
+        end = p->unsharded_offset + (size_t)fsdp__param_numel(p) * ELEMENT;
+        CHECK_EQ(p->placement.kind, flat ? FSDP_FLAT : FSDP_SHARD);
+        CHECK_EQ(p->placement.first, flat ? p->unsharded_offset / ELEMENT : 0);
+        if (flat)
             continue;
-        CHECK(fsdp__layout_part_numel(&e->part) <= e->chunk_numel);
-        CHECK(e->chunk_numel * d->options.ranks >= fsdp__extent_numel(&d->extents[i]));
+        CHECK(fsdp__param_shard_numel(p) <= p->chunk_numel);
+        CHECK(p->chunk_numel * d->group.residence.mesh.ranks >= fsdp__param_numel(p));
     }
-    CHECK(end <= layout->unsharded_numel);
+    CHECK(end <= d->group.residence.unsharded_bytes);
 }
 
 static void check_case(drawn d)
 {
     unsigned char *parameters[PARAMETERS], *shard;
 
-    for (int64_t i = 0; i < d.count; i++)
-        parameters[i] = calloc((size_t)fsdp__extent_numel(&d.extents[i]) + 1, 1);
-    for (d.options.rank = 0; d.options.rank < d.options.ranks; d.options.rank++) {
-        fsdp__layout layout;
+    for (int64_t i = 0; i < d.group.param_count; i++)
+        parameters[i] = calloc((size_t)fsdp__param_numel(&d.params[i]) + 1, 1);
+    for (int rank = 0; rank < d.group.residence.mesh.ranks; rank++) {
+        int64_t numel;
 
-        CHECK_OK(fsdp__layout_make(d.extents, d.count, &d.options, &layout));
-        check_places(&d, &layout);
-        shard = calloc((size_t)layout.shard_numel + 1, 1);
-        for (int64_t i = 0; i < d.count; i++)
-            cover(&layout.entries[i].part, parameters[i], fsdp__extent_numel(&d.extents[i]), shard, layout.shard_numel);
+        lay_out(&d, rank);
+        check_places(&d);
+        numel = (int64_t)(d.group.residence.shard_bytes / ELEMENT);
+        shard = calloc((size_t)numel + 1, 1);
+        for (int64_t i = 0; i < d.group.param_count; i++)
+            cover(&d.params[i], parameters[i], shard, numel);
         free(shard);
-        fsdp__layout_release(&layout);
     }
-    for (int64_t i = 0; i < d.count; i++) {
-        for (int64_t n = 0; n < fsdp__extent_numel(&d.extents[i]); n++)
+    for (int64_t i = 0; i < d.group.param_count; i++) {
+        for (int64_t n = 0; n < fsdp__param_numel(&d.params[i]); n++)
             CHECK_EQ(parameters[i][n], 1);
         free(parameters[i]);
     }
@@ -108,17 +130,15 @@ TEST(per_parameter_follows_the_chunk_rule)
     const int64_t rows[2][4] = {{2, 2, 1}, {2, 2, 1, 0}};
     const fsdp__extent extent = {2, 5, 3};
 
-    for (int64_t ranks = 3; ranks <= 4; ranks++)
-        for (int64_t rank = 0; rank < ranks; rank++) {
-            const fsdp__layout_options options = {.ranks = ranks, .rank = rank, .unsharded_align = 1};
-            fsdp__layout layout;
+    for (int ranks = 3; ranks <= 4; ranks++)
+        for (int rank = 0; rank < ranks; rank++) {
+            drawn d = make_case(&fsdp__cut_by_parameter, ranks, &extent, 1);
 
-            CHECK_OK(fsdp__layout_make(&extent, 1, &options, &layout));
-            CHECK_EQ(layout.entries[0].part.inner, rows[ranks - 3][rank] * 3);
-            CHECK_EQ(layout.entries[0].part.outer, 2);
-            CHECK_EQ(layout.entries[0].part.stride, 15);
-            CHECK_EQ(layout.entries[0].chunk_numel, 2 * 2 * 3);
-            fsdp__layout_release(&layout);
+            lay_out(&d, rank);
+            CHECK_EQ(d.params[0].part.inner, rows[ranks - 3][rank] * 3);
+            CHECK_EQ(d.params[0].part.outer, 2);
+            CHECK_EQ(d.params[0].part.stride, 15);
+            CHECK_EQ(d.params[0].chunk_numel, 2 * 2 * 3);
         }
 }
 
@@ -126,29 +146,14 @@ TEST(per_parameter_follows_the_chunk_rule)
 TEST(flat_cuts_through_parameters)
 {
     const fsdp__extent extents[] = {{1, 7, 1}, {1, 5, 1}};
-    const fsdp__layout_options options = {.kind = FSDP__LAYOUT_FLAT, .ranks = 2, .rank = 1, .unsharded_align = 1};
-    fsdp__layout layout;
+    drawn d = make_case(&fsdp__cut_flat, 2, extents, 2);
 
-    CHECK_OK(fsdp__layout_make(extents, 2, &options, &layout));
-    CHECK_EQ(layout.shard_numel, 6);
-    CHECK_EQ(layout.entries[0].part.at, 6);
-    CHECK_EQ(layout.entries[0].part.inner, 1);
-    CHECK_EQ(layout.entries[0].part.in_shard, 0);
-    CHECK_EQ(layout.entries[1].part.at, 0);
-    CHECK_EQ(layout.entries[1].part.inner, 5);
-    CHECK_EQ(layout.entries[1].part.in_shard, 1);
-    fsdp__layout_release(&layout);
-}
-
-TEST(a_table_without_memory_is_refused)
-{
-    const fsdp__extent extent = {1, 3, 1};
-    const fsdp__layout_options options = {.ranks = 2, .unsharded_align = 1};
-
-    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
-        fsdp__layout layout;
-
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__layout_make(&extent, 1, &options, &layout));
-        fsdp__layout_release(&layout);
-    }
+    lay_out(&d, 1);
+    CHECK_EQ(d.group.vector.chunk_numel, 6);
+    CHECK_EQ(d.params[0].part.at, 6);
+    CHECK_EQ(d.params[0].part.inner, 1);
+    CHECK_EQ(d.params[0].part.in_shard, 0);
+    CHECK_EQ(d.params[1].part.at, 0);
+    CHECK_EQ(d.params[1].part.inner, 5);
+    CHECK_EQ(d.params[1].part.in_shard, 1);
 }

@@ -4,7 +4,7 @@
 
 #include "base/compiler.h"
 #include "fsdp/wrap.h"
-#include "shard/group/layout.h"
+#include "shard/group/places.h"
 #include "shard/wrap_trees.h"
 #include "support/program.h"
 
@@ -73,22 +73,24 @@ static fsdp_wrap_policy policy_of(const json_t *one)
 static void check_shards(const fsdp_wrap_unit *unit, const json_t *expected, int ranks)
 {
     const json_t *lengths = json_object_get(expected, "shard_numel"), *pads = json_object_get(expected, "shard_pad");
-    fsdp__extent extents[64];
+    fsdp__param params[64] = {{.orig_dtype = FSDP_F32, .param_dtype = FSDP_F32}}; /* a unit may have none */
+    fsdp__param_group group = {
+        .cut = &fsdp__cut_flat, .params = params, .param_count = unit->parameters.count, .residence.mesh.ranks = ranks};
 
-    CHECK(unit->parameters.count <= (int64_t)FSDP__COUNT_OF(extents));
+    CHECK(unit->parameters.count <= (int64_t)FSDP__COUNT_OF(params));
     for (int64_t i = 0; i < unit->parameters.count; i++)
-        extents[i] = (fsdp__extent){1, fsdp_tensor_numel(unit->parameters.items[i].tensor), 1};
+        params[i] = (fsdp__param){.extent = {1, fsdp_tensor_numel(unit->parameters.items[i].tensor), 1},
+                                  .orig_dtype = FSDP_F32,
+                                  .param_dtype = FSDP_F32};
     for (int rank = 0; rank < ranks; rank++) {
-        fsdp__layout_options options = {FSDP__LAYOUT_FLAT, ranks, rank, 1};
-        fsdp__layout layout;
         int64_t numel = 0;
 
-        CHECK_OK(fsdp__layout_make(extents, unit->parameters.count, &options, &layout));
-        for (int64_t i = 0; i < layout.count; i++)
-            numel += fsdp__layout_part_numel(&layout.entries[i].part);
-        CHECK_EQ(layout.shard_numel, json_integer_value(json_array_get(lengths, (size_t)rank)));
-        CHECK_EQ(layout.shard_numel - numel, json_integer_value(json_array_get(pads, (size_t)rank)));
-        fsdp__layout_release(&layout);
+        group.residence.mesh.rank = rank;
+        fsdp__param_group_lay_out(&group);
+        for (int64_t i = 0; i < group.param_count; i++)
+            numel += fsdp__param_shard_numel(&params[i]);
+        CHECK_EQ(group.vector.chunk_numel, json_integer_value(json_array_get(lengths, (size_t)rank)));
+        CHECK_EQ(group.vector.chunk_numel - numel, json_integer_value(json_array_get(pads, (size_t)rank)));
     }
 }
 

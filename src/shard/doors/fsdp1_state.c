@@ -107,7 +107,7 @@ out:
 /* Returns whether the group is a flat vector that is cut into several parts. */
 static bool is_cut(const fsdp__param_group *group)
 {
-    return group->cut == &fsdp__cut_flat && group->residence.mesh.ranks > 1;
+    return group->params[0].placement.kind == FSDP_FLAT && group->residence.mesh.ranks > 1;
 }
 
 /* Returns the length of PyTorch's vector, which includes the padding if it has original parameters. */
@@ -174,7 +174,7 @@ static fsdp_status add_local(const fsdp_state_dict_entry *entry, fsdp_state_dict
     fsdp_tensor *whole;
     fsdp_status status;
 
-    if (!param || param->group->cut != &fsdp__cut_flat)
+    if (!param || param->placement.kind != FSDP_FLAT)
         return fsdp_state_dict_add(out, entry->name, entry->tensor);
     if (is_cut(param->group))
         return param->group->flat.align > 0 ? fsdp_state_dict_add(out, entry->name, entry->tensor) : FSDP_OK;

@@ -1,26 +1,73 @@
-/* flat.c - the buffers of a group: its parameters, or the vector of a flat one. layout.c says where parameters lie. */
+/* flat.c - where the parameters of a group lie, and what its buffers are: its parameters, or one vector. */
 #include "shard/group/flat.h"
 
+#include "base/compiler.h"
 #include "device/kernels.h"
 #include "shard/group/param_group.h"
 
-static void lay_out_by_parameter(fsdp__param_group *group, const fsdp__layout *layout)
+/* Cuts each parameter by itself: a rank has ceil(rows / ranks) rows, trailing ranks fewer or none. */
+static void lay_out_by_parameter(fsdp__param_group *group)
 {
-    for (int64_t i = 0; i < layout->count; i++) {
-        fsdp__param *p = &group->params[i];
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
 
-        p->part.in_shard = 0;
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+        const fsdp__extent *e = &p->extent;
+        int64_t first, rows = fsdp_shard_range(e->rows, mesh->ranks, mesh->rank, &first);
+
+        p->part = (fsdp__part){
+            .at = first * e->inner, .outer = e->outer, .stride = e->rows * e->inner, .inner = rows * e->inner};
+        p->chunk_numel = e->outer * ((e->rows + mesh->ranks - 1) / mesh->ranks) * e->inner;
         p->placement = (fsdp_placement){.kind = FSDP_SHARD, .dim = p->dim};
     }
     group->buffers = group->params;
     group->buffer_count = group->param_count;
 }
 
-static void lay_out_flat(fsdp__param_group *group, const fsdp__layout *layout)
+static fsdp_status clear_nothing(const fsdp__param_group *group, fsdp_stream *stream, void *part, fsdp_dtype dtype)
+{
+    (void)group, (void)stream, (void)part, (void)dtype;
+    return FSDP_OK;
+}
+
+/* ---- flat ---- */
+
+/* Places the parameters one after the other; returns the length of each rank's part of the vector. */
+static int64_t line_up(fsdp__param_group *group)
+{
+    int64_t align = (int64_t)FSDP__MAX(group->flat.align / fsdp_dtype_size(group->params[0].param_dtype), (size_t)1);
+    int64_t end = 0, ranks = group->residence.mesh.ranks;
+
+    for (int64_t i = 0; i < group->param_count; i++) {
+        int64_t first = (end + align - 1) / align * align;
+
+        group->params[i].placement = (fsdp_placement){.kind = FSDP_FLAT, .first = first};
+        end = first + fsdp__param_numel(&group->params[i]);
+    }
+    return (end + ranks - 1) / ranks;
+}
+
+/* Finds what of a parameter lies in elements [begin, begin + numel) of the vector: all, a part, or nothing. */
+static void cut_run(fsdp__param *p, int64_t begin, int64_t numel)
+{
+    int64_t all = fsdp__param_numel(p), first = p->placement.first;
+    int64_t from = FSDP__MIN(FSDP__MAX(begin - first, 0), all);
+    int64_t to = FSDP__MIN(FSDP__MAX(begin + numel - first, 0), all);
+
+    p->part =
+        (fsdp__part){.at = from, .in_shard = to > from ? first + from - begin : 0, .outer = 1, .inner = to - from};
+    p->chunk_numel = to - from;
+    p->placement.chunk = numel;
+    p->shard_offset = (size_t)p->part.in_shard * fsdp_dtype_size(p->orig_dtype);
+    p->unsharded_offset = (size_t)first * fsdp_dtype_size(p->param_dtype);
+    p->cast_offset = (size_t)p->part.in_shard * fsdp_dtype_size(p->param_dtype);
+}
+
+static void lay_out_flat(fsdp__param_group *group)
 {
     const fsdp__mesh_info *mesh = &group->residence.mesh;
     const fsdp__param *first = &group->params[0];
-    int64_t numel = layout->shard_numel;
+    int64_t numel = line_up(group);
 
     group->vector = (fsdp__param){.group = group,
                                   .extent = {1, numel * mesh->ranks, 1},
@@ -30,28 +77,20 @@ static void lay_out_flat(fsdp__param_group *group, const fsdp__layout *layout)
                                   .param_dtype = first->param_dtype,
                                   .reduce_dtype = first->reduce_dtype,
                                   .sharded = group->vector.sharded};
-    for (int64_t i = 0; i < layout->count; i++) {
-        fsdp__param *p = &group->params[i];
-
-        p->placement = (fsdp_placement){.kind = FSDP_FLAT, .first = layout->entries[i].in_unsharded, .chunk = numel};
-        p->shard_offset = (size_t)p->part.in_shard * fsdp_dtype_size(p->orig_dtype);
-        p->unsharded_offset = (size_t)p->placement.first * fsdp_dtype_size(p->param_dtype);
-        p->cast_offset = (size_t)p->part.in_shard * fsdp_dtype_size(p->param_dtype);
-    }
+    for (int64_t i = 0; i < group->param_count; i++)
+        cut_run(&group->params[i], numel * mesh->rank, numel);
     group->buffers = &group->vector;
     group->buffer_count = 1;
 }
 
-const fsdp__cut fsdp__cut_by_parameter = {.kind = FSDP__LAYOUT_PER_PARAMETER, .lay_out = lay_out_by_parameter};
-const fsdp__cut fsdp__cut_flat = {
-    .kind = FSDP__LAYOUT_FLAT,
-    .lay_out = lay_out_flat,
-    .no_retype = "it lies in a flat parameter, whose places are of its dtype; change it before it is wrapped",
-    .no_slices = "a flat parameter keeps no slices"};
-
-fsdp_status fsdp__flat_clear(const fsdp__param_group *group, fsdp_stream *stream, void *part, fsdp_dtype dtype)
+static fsdp_status clear_part(const fsdp__param_group *group, fsdp_stream *stream, void *part, fsdp_dtype dtype)
 {
-    if (group->cut != &fsdp__cut_flat)
-        return FSDP_OK;
     return fsdp__launch_fill_run(stream, part, dtype, group->vector.chunk_numel, 0.0);
 }
+
+const fsdp__cut fsdp__cut_by_parameter = {.lay_out = lay_out_by_parameter, .clear = clear_nothing};
+const fsdp__cut fsdp__cut_flat = {
+    .lay_out = lay_out_flat,
+    .clear = clear_part,
+    .no_retype = "it lies in a flat parameter, whose places are of its dtype; change it before it is wrapped",
+    .no_slices = "a flat parameter keeps no slices"};

@@ -15,9 +15,11 @@
 struct fsdp__param_group;
 
 typedef struct fsdp__cut {
-    fsdp__layout_kind kind;
-    /* Gives the group its buffers, and the parameters their places in them. `layout` has the parameters' parts. */
-    void (*lay_out)(struct fsdp__param_group *group, const fsdp__layout *layout);
+    /* Gives the group its buffers, and the parameters their parts and their places in the buffers. */
+    void (*lay_out)(struct fsdp__param_group *group);
+    /* Fills one rank's part of a flat group's vector with zeros: padding lies between the parameters, too. Does nothing
+     * for other groups. [stream] */
+    fsdp_status (*clear)(const struct fsdp__param_group *group, fsdp_stream *stream, void *part, fsdp_dtype dtype);
     /* Why its parameters cannot get another dtype, and why it keeps no slices, for messages; NULL: they can, it does.
      */
     const char *no_retype, *no_slices;
@@ -32,9 +34,5 @@ typedef struct fsdp__flat {
      * all gradients. The parameters' shards are parts of it, without gradients of their own. */
     bool as_one;
 } fsdp__flat;
-
-/* Fills one rank's part of the vector of a flat group with zeros: padding lies between the parameters, too. Does
- * nothing for other groups. [stream] */
-fsdp_status fsdp__flat_clear(const struct fsdp__param_group *group, fsdp_stream *stream, void *part, fsdp_dtype dtype);
 
 #endif

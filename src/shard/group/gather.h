@@ -1,6 +1,6 @@
 /* gather.h - the ways in which a group is gathered. Four things are chosen, each in one place:
  *
- *     where parameters lie in the group    each by itself, or all in one vector    flat.h, layout.h: group->cut
+ *     where parameters lie in the group    each by itself, or all in one vector    flat.h: group->cut
  *     what travels                         shards, codes, slices                   here: group->way
  *     where the bytes live                 in place, cast, copy; offloaded         residence.h, offload.h
  *     who moves them                       the library, the caller's function      custom.h

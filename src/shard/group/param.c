@@ -19,12 +19,12 @@ void fsdp__param_name_memory(const fsdp__param *param)
 
 int64_t fsdp__param_numel(const fsdp__param *param)
 {
-    return fsdp__extent_numel(&param->extent);
+    return param->extent.outer * param->extent.rows * param->extent.inner;
 }
 
 int64_t fsdp__param_shard_numel(const fsdp__param *param)
 {
-    return fsdp__layout_part_numel(&param->part);
+    return param->part.outer * param->part.inner;
 }
 
 bool fsdp__param_is_one_run(const fsdp__param *param)

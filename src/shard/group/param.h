@@ -10,8 +10,20 @@
 
 #include "fsdp/comm.h"
 #include "nn/module.h"
-#include "shard/group/layout.h"
 #include "shard/group/mesh_info.h"
+
+/* A parameter seen as elements: `rows` is its sharded dimension, outer the product of the dimensions before it and
+ * inner that of those behind it. */
+typedef struct fsdp__extent {
+    int64_t outer, rows, inner;
+} fsdp__extent;
+
+/* What one rank has of one parameter: `outer` runs of `inner` elements. In the parameter they begin at `at` and are
+ * `stride` apart; in the rank's part of a flat group's vector they lie one after the other, from `in_shard` on. */
+typedef struct fsdp__part {
+    int64_t at, in_shard;         /* `in_shard` is 0 unless the group is flat */
+    int64_t outer, stride, inner; /* inner 0: nothing */
+} fsdp__part;
 
 /* A field of a module that names a parameter. */
 typedef struct fsdp__param_field {
@@ -32,7 +44,7 @@ typedef struct fsdp__param {
     int64_t field_count, field_capacity;
     int dim;                               /* the dimension that is sharded */
     fsdp__extent extent;                   /* of the unsharded parameter */
-    fsdp__layout_part part;                /* this rank's: see layout.h; `in_shard` is 0 unless the group is flat */
+    fsdp__part part;                       /* this rank's */
     int64_t chunk_numel;                   /* padded elements of one rank's part; flat group: this rank's, unpadded */
     fsdp_placement placement;              /* over the shard group; `first` is 0 unless the group is flat */
     size_t shard_offset, unsharded_offset; /* bytes, in the group's regions */

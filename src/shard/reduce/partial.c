@@ -139,7 +139,7 @@ static fsdp_status fill(const fsdp__param_group *group, const fsdp__partial *fro
 {
     fsdp_stream *stream = fsdp_device_stream(group->residence.device);
 
-    FSDP_TRY(fsdp__flat_clear(group, stream, to->storage->data, to->runs[0].dtype));
+    FSDP_TRY(group->cut->clear(group, stream, to->storage->data, to->runs[0].dtype));
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
 

@@ -49,7 +49,7 @@ fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
 {
     fsdp_status status;
 
-    FSDP_TRY(fsdp__param_group_lay_out(group));
+    fsdp__param_group_lay_out(group);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
 
@@ -175,7 +175,7 @@ static fsdp_status fill_shards(const fsdp__param_group *group, fsdp__storage *co
     const fsdp__residence *r = &group->residence;
     const fsdp__param *v = &group->vector;
 
-    FSDP_TRY(fsdp__flat_clear(group, fsdp_device_stream(r->shard_device), fsdp__residence_shard(r, v), v->orig_dtype));
+    FSDP_TRY(group->cut->clear(group, fsdp_device_stream(r->shard_device), fsdp__residence_shard(r, v), v->orig_dtype));
     for (int64_t i = 0; i < group->param_count; i++)
         FSDP_TRY(fill_shard(r, &group->params[i], storages[i]));
     if (v->sharded)

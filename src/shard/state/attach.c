@@ -57,9 +57,9 @@ typedef struct initialization {
 /* Fills each run by itself: element i of the whole parameter gets the same value wherever it lies. */
 static fsdp_status fill_runs(const initialization *in, const fsdp__param *p, fsdp_init init, const char *full_name)
 {
-    const fsdp__layout_part *part = &p->part;
+    const fsdp__part *part = &p->part;
     bool together = fsdp__param_is_one_run(p);
-    int64_t runs = together ? 1 : part->outer, numel = together ? fsdp__layout_part_numel(part) : part->inner;
+    int64_t runs = together ? 1 : part->outer, numel = together ? fsdp__param_shard_numel(p) : part->inner;
     char *data = p->sharded->storage->data;
 
     for (int64_t i = 0; i < runs && numel > 0; i++)

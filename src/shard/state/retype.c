@@ -224,10 +224,9 @@ static void set_aside(fsdp__param_group *group, before *b)
 }
 
 /* Lays out the group in the new dtype. An extension that is asked for its bytes sees shards of that dtype. */
-static fsdp_status lay_out(const retyping *r, fsdp__param_group *group, const before *b)
+static void lay_out(const retyping *r, fsdp__param_group *group, const before *b)
 {
     const fsdp_mp_policy *policy = &group->state->policy;
-    fsdp_status status;
 
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
@@ -236,10 +235,9 @@ static fsdp_status lay_out(const retyping *r, fsdp__param_group *group, const be
         p->param_dtype = policy->param_dtype ? policy->param_dtype : r->dtype;
         p->reduce_dtype = policy->reduce_dtype ? policy->reduce_dtype : r->dtype;
     }
-    status = fsdp__param_group_lay_out(group);
+    fsdp__param_group_lay_out(group);
     for (int64_t i = 0; i < group->param_count; i++)
         group->params[i].sharded->dtype = b->params[i].orig_dtype;
-    return status;
 }
 
 static fsdp_status prepare(const retyping *r)
@@ -254,7 +252,7 @@ static fsdp_status prepare(const retyping *r)
             return FSDP_NO_MEMORY;
         FSDP_TRY(convert(r, group, b));
         set_aside(group, b);
-        FSDP_TRY(lay_out(r, group, b));
+        lay_out(r, group, b);
     }
     return FSDP_OK;
 }
