@@ -16,6 +16,15 @@ static bool put(json_t *object, const char *key, json_t *value)
     return json_object_set_new(object, key, value) == 0;
 }
 
+/* Returns `json` if all that belongs in it is there, and otherwise gives it up. */
+static json_t *complete(json_t *json, bool done)
+{
+    if (done)
+        return json;
+    json_decref(json);
+    return NULL;
+}
+
 static bool append(json_t *array, int64_t value)
 {
     return json_array_append_new(array, json_integer(value)) == 0;
@@ -24,14 +33,11 @@ static bool append(json_t *array, int64_t value)
 static json_t *integers(const int64_t *values, int count)
 {
     json_t *array = json_array();
-    bool done = array != NULL;
+    bool done = true;
 
     for (int i = 0; i < count && done; i++)
         done = append(array, values[i]);
-    if (done)
-        return array;
-    json_decref(array);
-    return NULL;
+    return complete(array, done);
 }
 
 static json_t *value_json(const fsdp_checkpoint_value *value)
@@ -50,30 +56,24 @@ static json_t *value_json(const fsdp_checkpoint_value *value)
 static json_t *values_json(const fsdp__manifest *m)
 {
     json_t *object = json_object();
-    bool done = object != NULL;
+    bool done = true;
 
     for (int64_t i = 0; i < m->value_count && done; i++)
         done = put(object, m->values[i].name, value_json(&m->values[i]));
-    if (done)
-        return object;
-    json_decref(object);
-    return NULL;
+    return complete(object, done);
 }
 
 static json_t *small_json(const fsdp__manifest *m)
 {
     json_t *array = json_array();
-    bool done = array != NULL;
+    bool done = true;
     char digits[FSDP__HEX_DIGITS + 1];
 
     for (int64_t i = 0; i < m->small_count && done; i++)
         done = json_array_append_new(array, json_pack("{s:s, s:I, s:s}", "name", m->small[i].name, "bytes",
                                                       (json_int_t)m->small[i].bytes, "checksum",
                                                       fsdp__hex(m->small[i].checksum, digits))) == 0;
-    if (done)
-        return array;
-    json_decref(array);
-    return NULL;
+    return complete(array, done);
 }
 
 /* ---- files ---- */
@@ -100,14 +100,11 @@ static json_t *file_json(const fsdp__rank_file *file)
 static json_t *files_json(const fsdp__manifest *m)
 {
     json_t *array = json_array();
-    bool done = array != NULL;
+    bool done = true;
 
     for (int64_t i = 0; i < m->file_count && done; i++)
         done = json_array_append_new(array, file_json(&m->files[i])) == 0;
-    if (done)
-        return array;
-    json_decref(array);
-    return NULL;
+    return complete(array, done);
 }
 
 /* ---- tensors ---- */
@@ -116,66 +113,52 @@ static json_t *part_json(const fsdp_checkpoint_tensor *tensor, const fsdp_checkp
 {
     int ndim = part->flat ? 1 : tensor->ndim;
     json_t *array = json_array();
-    bool done = array && append(array, part->rank) && append(array, (int64_t)part->begin);
+    bool done = append(array, part->rank) && append(array, (int64_t)part->begin);
 
     for (int d = 0; d < ndim && done; d++)
         done = append(array, part->offset[d]);
     for (int d = 0; d < ndim && done; d++)
         done = append(array, part->size[d]);
-    if (done)
-        return array;
-    json_decref(array);
-    return NULL;
+    return complete(array, done);
 }
 
 static json_t *parts_json(const fsdp_checkpoint_tensor *tensor)
 {
     json_t *array = json_array();
-    bool done = array != NULL;
+    bool done = true;
 
     for (int64_t i = 0; i < tensor->part_count && done; i++)
         done = json_array_append_new(array, part_json(tensor, &tensor->parts[i])) == 0;
-    if (done)
-        return array;
-    json_decref(array);
-    return NULL;
+    return complete(array, done);
 }
 
 static json_t *tensor_json(const fsdp_checkpoint_tensor *tensor)
 {
-    json_t *shape = integers(tensor->shape, tensor->ndim);
-    json_t *parts = parts_json(tensor);
     bool flat = tensor->part_count > 0 && tensor->parts[0].flat;
 
-    return json_pack("{s:s, s:o, s:o}", "dtype", fsdp__safetensors_dtype_name(tensor->dtype), "shape", shape,
-                     flat ? "runs" : "boxes", parts);
+    return json_pack("{s:s, s:o, s:o}", "dtype", fsdp__safetensors_dtype_name(tensor->dtype), "shape",
+                     integers(tensor->shape, tensor->ndim), flat ? "runs" : "boxes", parts_json(tensor));
 }
 
 static json_t *section_json(const fsdp__manifest *m, const char *section)
 {
     json_t *object = json_object();
-    bool done = object != NULL;
+    bool done = true;
 
     for (int64_t i = 0; i < m->tensor_count && done; i++)
         if (strcmp(m->tensors[i].section, section) == 0)
             done = put(object, m->tensors[i].name, tensor_json(&m->tensors[i]));
-    if (done)
-        return object;
-    json_decref(object);
-    return NULL;
+    return complete(object, done);
 }
 
 static json_t *tensors_json(const fsdp__manifest *m)
 {
     json_t *object = json_object();
-    bool done = object != NULL;
+    bool done = true;
 
     for (int64_t i = 0; i < m->section_count && done; i++)
         done = put(object, m->sections[i], section_json(m, m->sections[i]));
-    if (done)
-        return object;
-    json_decref(object);
-    return NULL;
+    return complete(object, done);
 }
 
 /* ---- all of it ---- */
@@ -185,13 +168,10 @@ static json_t *manifest_json(const fsdp__manifest *m)
     json_t *object =
         json_pack("{s:s, s:i, s:I, s:i, s:s}", "format", FSDP__MANIFEST_FORMAT, "version", FSDP__MANIFEST_VERSION,
                   "step", (json_int_t)m->step, "world_size", m->world_size, "mesh", m->mesh ? m->mesh : "");
-    bool done = object && put(object, "values", values_json(m)) && put(object, "small", small_json(m)) &&
+    bool done = put(object, "values", values_json(m)) && put(object, "small", small_json(m)) &&
                 put(object, "files", files_json(m)) && put(object, "tensors", tensors_json(m));
 
-    if (done)
-        return object;
-    json_decref(object);
-    return NULL;
+    return complete(object, done);
 }
 
 /* Adds the digest. `text` is an object, whose closing brace makes room for it. */
