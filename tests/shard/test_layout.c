@@ -1,6 +1,6 @@
 /* Where parameters lie: over all ranks every element of every parameter lies in one place, whatever is sharded. */
 #include "base/rng.h"
-#include "shard/group/places.h"
+#include "shard/group/param_group.h"
 #include "support/test.h"
 
 enum {

@@ -4,7 +4,7 @@
 
 #include "base/compiler.h"
 #include "fsdp/wrap.h"
-#include "shard/group/places.h"
+#include "shard/group/param_group.h"
 #include "shard/wrap_trees.h"
 #include "support/program.h"
 

@@ -1,4 +1,5 @@
-/* flat.h - how a group is cut into the ranks' parts: parameter by parameter, or flat. In a flat group the parameters,
+/* flat.h - where the parameters of a group lie, and how it is cut into the ranks' parts: parameter by parameter, or
+ * flat. In a flat group the parameters,
  * all of the same dtypes, lie one after the other in one vector, which is cut into equal parts (FSDP1's FlatParameter).
  *
  * A parameter of such a group is a parameter like any other: a leaf with its own gradient, frozen or not, with a shard
@@ -34,5 +35,9 @@ typedef struct fsdp__flat {
      * all gradients. The parameters' shards are parts of it, without gradients of their own. */
     bool as_one;
 } fsdp__flat;
+
+/* Gives each of the group's parameters its place, from their extents and dtypes, and the group its way of a gather.
+ * Call it only while the group has no memory. */
+void fsdp__param_group_lay_out(struct fsdp__param_group *group);
 
 #endif

@@ -104,6 +104,9 @@ int64_t fsdp__param_group_in_buffer(const fsdp__param_group *group, int64_t buff
 /* Gives the parameters, or the vector, whose shards optimizers get, with the gradients; returns their number. */
 int64_t fsdp__param_group_holders(fsdp__param_group *group, fsdp__param **out);
 
+/* Returns the residence of a group, which has been laid out, on `device`. */
+fsdp__residence_kind fsdp__choose_residence(const fsdp__param_group *group, const fsdp_device *device);
+
 /* Adds a parameter at the end. Pointers to parameters added earlier become invalid. */
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);
 

@@ -76,6 +76,9 @@ typedef struct division {
     int32_t *closed;        /* bucket -> its number in the order of closing */
     int32_t buckets;
     int64_t limits[2]; /* in bytes: of a dtype's first bucket, and of the others */
+    /* The result: the parameters bucket after bucket, with room for one number behind them; sizes[i] of them are in
+     * bucket i. */
+    int32_t *order, *sizes;
 } division;
 
 static int dtype_index(fsdp_dtype dtype)
@@ -113,11 +116,11 @@ static void divide(division *d)
                 d->closed[b] = closed++;
 }
 
-/* Sets the group's division: `order` lists the parameters bucket after bucket, `sizes[i]` of them for bucket i. */
-static void apply(fsdp__param_group *group, const int32_t *order, const int32_t *sizes, int64_t count)
+/* Sets the group's division, into `count` buckets. */
+static void apply(fsdp__param_group *group, const division *d, int64_t count)
 {
     fsdp__buckets *b = group->buckets;
-    const int32_t *next = b->order;
+    const int32_t *next = b->order, *order = d->order;
 
     for (int64_t i = 0; i < b->count; i++)
         fsdp__bucket_leave_region(&b->items[i]);
@@ -128,8 +131,8 @@ static void apply(fsdp__param_group *group, const int32_t *order, const int32_t 
     for (int64_t i = 0; i < count; i++) {
         fsdp__bucket *bucket = &b->items[i];
 
-        *bucket = (fsdp__bucket){.params = next, .count = sizes[i]};
-        for (int32_t k = 0; k < sizes[i]; k++) {
+        *bucket = (fsdp__bucket){.params = next, .count = d->sizes[i]};
+        for (int32_t k = 0; k < d->sizes[i]; k++) {
             int32_t index = *order++;
             const fsdp__param *p = &group->params[index];
 
@@ -154,7 +157,9 @@ static fsdp_status division_open(const fsdp__param_group *group, division *d)
     d->params = fsdp__calloc(n, sizeof *d->params);
     d->bucket = fsdp__calloc(n, sizeof *d->bucket);
     d->closed = fsdp__calloc(n, sizeof *d->closed);
-    return d->params && d->bucket && d->closed ? FSDP_OK : FSDP_NO_MEMORY;
+    d->order = fsdp__calloc(n * 2 + 1, sizeof *d->order);
+    d->sizes = d->order + n + 1;
+    return d->params && d->bucket && d->closed && d->order ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
 static void division_close(division *d)
@@ -162,17 +167,20 @@ static void division_close(division *d)
     fsdp__free(d->params);
     fsdp__free(d->bucket);
     fsdp__free(d->closed);
+    fsdp__free(d->order);
 }
 
 /* Lists the divided parameters bucket after bucket, in the order of `rank[bucket]`. */
-static void sort(const division *d, const int32_t *rank, int32_t *order, int32_t *sizes)
+static void sort(division *d, const int32_t *rank)
 {
+    int32_t *order = d->order;
+
     for (int32_t r = 0; r < d->buckets; r++) {
-        sizes[r] = 0;
+        d->sizes[r] = 0;
         for (int32_t i = 0; i < d->count; i++)
             if (rank[d->bucket[i]] == r) {
                 *order++ = d->params[i];
-                sizes[r]++;
+                d->sizes[r]++;
             }
     }
 }
@@ -185,11 +193,9 @@ static bool is_trained(const fsdp__param *param)
 fsdp_status fsdp__buckets_assign(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
-    int32_t *order = fsdp__calloc((size_t)group->param_count * 2, sizeof *order), *sizes = order + group->param_count;
-    division d = {0};
-    fsdp_status status = order ? FSDP_OK : FSDP_NO_MEMORY;
+    division d;
+    fsdp_status status;
 
-    FSDP_TRY_GOTO(status, status, out);
     FSDP_TRY_GOTO(status, division_open(group, &d), out);
     if (!b->options.find_unused_parameters) /* the first iteration will tell how to divide */
         d.limits[0] = INT64_MAX;
@@ -199,13 +205,12 @@ fsdp_status fsdp__buckets_assign(fsdp__param_group *group)
     divide(&d);
     for (int32_t i = 0; i < d.buckets; i++) /* parameters registered last are sent first */
         d.closed[i] = d.buckets - 1 - i;
-    sort(&d, d.closed, order, sizes);
-    apply(group, order, sizes, d.buckets);
+    sort(&d, d.closed);
+    apply(group, &d, d.buckets);
     b->rebuilt = b->options.find_unused_parameters;
     b->backwards = b->arrival_count = 0;
 out:
     division_close(&d);
-    fsdp__free(order);
     return status;
 }
 
@@ -275,36 +280,24 @@ fsdp_status fsdp__buckets_add_up(const fsdp__param_group *group, int32_t *number
     return exchange(group, numbers, count, true);
 }
 
-static int32_t count_divided(const fsdp__buckets *b)
-{
-    int32_t count = 0;
-
-    for (int64_t i = 0; i < b->count; i++)
-        count += (int32_t)b->items[i].count;
-    return count;
-}
-
 fsdp_status fsdp__buckets_rebuild(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
-    int32_t n = count_divided(b), *order = fsdp__calloc((size_t)n * 2 + 1, sizeof *order), *sizes = order + n + 1;
-    division d = {0};
-    fsdp_status status = order ? FSDP_OK : FSDP_NO_MEMORY;
+    division d;
+    fsdp_status status;
 
-    FSDP_TRY_GOTO(status, status, out);
     FSDP_TRY_GOTO(status, division_open(group, &d), out);
     d.count = list_arrivals(group, d.params);
     divide(&d);
-    sort(&d, d.closed, order, sizes);
+    sort(&d, d.closed);
     /* Gradients may have arrived in another order on each rank, so all take the speaker's division. */
-    order[n] = d.buckets;
-    FSDP_TRY_GOTO(status, exchange(group, order, n + 1, false), out);
-    FSDP_TRY_GOTO(status, exchange(group, sizes, order[n], false), out);
-    apply(group, order, sizes, order[n]);
+    d.order[d.count] = d.buckets;
+    FSDP_TRY_GOTO(status, exchange(group, d.order, d.count + 1, false), out);
+    FSDP_TRY_GOTO(status, exchange(group, d.sizes, d.order[d.count], false), out);
+    apply(group, &d, d.order[d.count]);
     b->rebuilt = true;
 out:
     division_close(&d);
-    fsdp__free(order);
     return status;
 }
 
@@ -348,15 +341,11 @@ void fsdp__bucket_leave_region(fsdp__bucket *bucket)
 fsdp_status fsdp__bucket_tensor(const fsdp__param *param, fsdp__region *region, fsdp_tensor **out)
 {
     const fsdp__bucket_place *place = &param->group->buckets->places[param - param->group->params];
-    const fsdp_tensor *like = param->unsharded;
-    size_t size = fsdp_dtype_size(param->param_dtype), bytes = (size_t)fsdp__param_numel(param) * size;
-    fsdp__storage *storage;
-    fsdp_status status;
+    size_t size = fsdp_dtype_size(param->param_dtype);
 
-    FSDP_TRY(fsdp__storage_create(param->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
-    fsdp__region_lend(region, (size_t)place->at * size, storage);
-    fsdp__device_name_memory(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
-    status = fsdp__tensor_create_view(storage, param->param_dtype, like->ndim, like->shape, NULL, 0, out);
-    fsdp__storage_unref(storage);
-    return status;
+    FSDP_TRY(fsdp__region_tensor(region, (size_t)place->at * size, param->param_dtype, param->unsharded->ndim,
+                                 param->unsharded->shape, out));
+    fsdp__device_name_memory(region->device, (*out)->storage->data, (size_t)fsdp__param_numel(param) * size,
+                             FSDP_MEMORY_GRADIENT, param->name);
+    return FSDP_OK;
 }

@@ -98,13 +98,10 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     fsdp__param_group *group = param->group;
     fsdp__gradient_buffer *buffer = &group->gradients[use];
     fsdp_dtype dtype = dtype_of(param, use);
-    size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(dtype);
     const fsdp_tensor *like = param->unsharded;
-    fsdp__storage *storage;
     fsdp__region *region;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
     /* A parameter that was unfrozen since has no place: make another buffer, beside what is in use of the old one. */
     if (buffer->region && !buffer->has_place[fsdp__param_buffer_index(param)])
         leave_buffer(buffer);
@@ -112,13 +109,12 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     if (region)
         region->refs++;
     else
-        FSDP_TRY_GOTO(status, open_buffer(group, param, use, &region), out);
-    fsdp__region_lend(region, place_of(param, use), storage);
-    fsdp__device_name_memory(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
-    fsdp__region_unref(region); /* the storage holds it now */
-    status = fsdp__tensor_create_view(storage, dtype, like->ndim, like->shape, NULL, 0, out);
-out:
-    fsdp__storage_unref(storage);
+        FSDP_TRY(open_buffer(group, param, use, &region));
+    status = fsdp__region_tensor(region, place_of(param, use), dtype, like->ndim, like->shape, out);
+    if (status == FSDP_OK)
+        fsdp__device_name_memory(region->device, (*out)->storage->data, (*out)->storage->bytes, FSDP_MEMORY_GRADIENT,
+                                 param->name);
+    fsdp__region_unref(region); /* the tensor holds it now */
     return status;
 }
 

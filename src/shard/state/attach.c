@@ -1,15 +1,15 @@
 /* attach.c - attaches a state to its modules: their hooks, and the bytes and first values of their parameters. */
 #include "shard/state/attach.h"
 
+#include <stdio.h>
+
 #include "base/alloc.h"
 #include "shard/reduce/owner.h"
 #include "shard/state/allocate.h"
-#include "shard/state/describe.h"
 #include "shard/state/forward.h"
 #include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
 #include "shard/state/retype.h"
-#include "shard/state/write.h"
 
 /* ---- bytes and values ---- */
 
@@ -20,7 +20,7 @@ static fsdp_status allocate(fsdp__module_state *state, fsdp_device *device)
         return FSDP_OK;
     if (fsdp_device_is_meta(device))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot materialize sharded parameters on the meta device");
-    return fsdp__param_groups_allocate(state->groups, state->group_count, device, fsdp__begin_write);
+    return fsdp__param_groups_allocate(state->groups, state->group_count, device);
 }
 
 static fsdp_status materialize(void *arg, fsdp_module *module, fsdp_device *device)
@@ -206,6 +206,42 @@ static void detach(fsdp__module_state *state)
             fsdp__module_remove_hooks(state->modules[i], state);
 }
 
+/* "over 2 ranks", "whole on 2 ranks", "3 replicas, over 2 ranks each" */
+static void ranks_text(const fsdp__param_group *group, char *text, size_t bytes)
+{
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
+
+    if (mesh->replicas == 1)
+        snprintf(text, bytes, "over %d rank%s", mesh->ranks, mesh->ranks == 1 ? "" : "s");
+    else if (mesh->ranks == 1)
+        snprintf(text, bytes, "whole on %d ranks", mesh->replicas);
+    else
+        snprintf(text, bytes, "%d replicas, over %d ranks each", mesh->replicas, mesh->ranks);
+}
+
+static void describe(void *arg, char *text, size_t bytes)
+{
+    const fsdp__module_state *state = arg;
+    int64_t parameters = 0, numel = 0;
+    char door[40], ranks[80];
+
+    snprintf(door, sizeof door, "%s%s%s", state->door->title, state->door->strategy ? " " : "",
+             state->door->strategy ? state->door->strategy(state) : "");
+    for (int64_t g = 0; g < state->group_count; g++) {
+        parameters += state->groups[g]->param_count;
+        for (int64_t i = 0; i < state->groups[g]->param_count; i++)
+            numel += fsdp__param_numel(&state->groups[g]->params[i]);
+    }
+    if (parameters == 0) {
+        snprintf(text, bytes, "%s: no parameters", door);
+        return;
+    }
+    ranks_text(state->groups[0], ranks, sizeof ranks);
+    snprintf(text, bytes, "%s: %lld parameter%s, %lld element%s, %s%s%s", door, (long long)parameters,
+             parameters == 1 ? "" : "s", (long long)numel, numel == 1 ? "" : "s", ranks,
+             state->group_count > 1 ? ", and others" : "", state->conditional ? ", conditional" : "");
+}
+
 static fsdp_status attach(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->module_count; i++) {
@@ -220,7 +256,7 @@ static fsdp_status attach(fsdp__module_state *state)
                                     .agree = fsdp__begin_together,
                                     .manages = manages,
                                     .flat_parameter = flat_parameter,
-                                    .describe = fsdp__describe_state,
+                                    .describe = describe,
                                     .initialize = initialize,
                                     .free_arg = forget_module};
 

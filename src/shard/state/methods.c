@@ -38,14 +38,26 @@ fsdp_status fsdp__each_state(fsdp_module *module, bool recurse,
     return recurse ? fsdp__module_walk(module, visit_module, &v) : visit_module(&v, module, "");
 }
 
+typedef struct change {
+    void (*apply)(fsdp__module_state *state, int value);
+    int value;
+} change;
+
+static fsdp_status apply_change(void *arg, fsdp__module_state *state)
+{
+    const change *c = arg;
+
+    c->apply(state, c->value);
+    return FSDP_OK;
+}
+
 /* Applies a change to the module's state and, with `recurse`, to the states of the modules below. */
-static fsdp_status change_states(fsdp_module *module, bool recurse, fsdp_status (*apply)(void *, fsdp__module_state *),
-                                 int value)
+static fsdp_status change_states(fsdp_module *module, bool recurse, void (*apply)(fsdp__module_state *, int), int value)
 {
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    return fsdp__each_state(module, recurse, apply, &value);
+    return fsdp__each_state(module, recurse, apply_change, &(change){apply, value});
 }
 
 static fsdp_status set_prefetch(fsdp_module *module, bool forward, fsdp_module *const *modules, int count)
@@ -82,13 +94,10 @@ fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *ev
     return FSDP_OK;
 }
 
-static fsdp_status set_max_inputs(void *arg, fsdp__module_state *state)
+static void set_max_inputs(fsdp__module_state *state, int most)
 {
-    int most = *(const int *)arg;
-
     state->max_inputs = most;
     fsdp__root_choose_max_inputs(state->root);
-    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int most, bool recurse)
@@ -101,12 +110,9 @@ fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int m
     return change_states(module, recurse, set_max_inputs, most);
 }
 
-static fsdp_status set_gradient_sync(void *arg, fsdp__module_state *state)
+static void set_gradient_sync(fsdp__module_state *state, int sync)
 {
-    int sync = *(const int *)arg;
-
     state->reduce_grads = state->reduction.all_reduce = sync;
-    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse)
@@ -114,12 +120,9 @@ fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool syn
     return change_states(module, recurse, set_gradient_sync, sync);
 }
 
-static fsdp_status set_all_reduce(void *arg, fsdp__module_state *state)
+static void set_all_reduce(fsdp__module_state *state, int on)
 {
-    int on = *(const int *)arg;
-
     state->reduction.all_reduce = on;
-    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bool on, bool recurse)
@@ -136,14 +139,11 @@ fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last)
     return FSDP_OK;
 }
 
-static fsdp_status set_reshard_after_forward(void *arg, fsdp__module_state *state)
+static void set_reshard_after_forward(fsdp__module_state *state, int on)
 {
-    int on = *(const int *)arg;
-
     state->reshard = on ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_NEVER; /* no longer automatic */
     state->reshard_after_forward = on;
     state->slice_ranks = 0;
-    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool on, bool recurse)
@@ -163,12 +163,9 @@ fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional)
     return FSDP_OK;
 }
 
-static fsdp_status set_reshard_after_backward(void *arg, fsdp__module_state *state)
+static void set_reshard_after_backward(fsdp__module_state *state, int on)
 {
-    int on = *(const int *)arg;
-
     state->reshard_after_backward = on;
-    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool on, bool recurse)
@@ -272,7 +269,7 @@ fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module)
 
     FSDP_TRY(fsdp__method_state(module, &state));
     FSDP_TRY(check_idle(state->root));
-    FSDP_TRY(change_states(module, true, reduce_pending, 0));
+    FSDP_TRY(fsdp__each_state(module, true, reduce_pending, NULL));
     return fsdp__root_finish_reductions(state->root);
 }
 

@@ -141,19 +141,15 @@ static fsdp_status check_keeps(void *unused, fsdp__module_state *state)
 
 static fsdp_status set_keep_unsharded(void *arg, fsdp__module_state *state)
 {
-    int keep = *(const int *)arg;
-
-    state->keeps_unsharded = keep;
+    state->keeps_unsharded = *(const bool *)arg;
     return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool keep)
 {
-    int value = keep;
-
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "a module is required");
     FSDP_TRY(fsdp__each_state(module, true, check_keeps, NULL));
-    FSDP_TRY(fsdp__each_state(module, true, set_keep_unsharded, &value));
+    FSDP_TRY(fsdp__each_state(module, true, set_keep_unsharded, &keep));
     return keep ? FSDP_OK : fsdp_module_reshard_all(module);
 }
