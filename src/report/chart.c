@@ -14,6 +14,7 @@ enum {
     RIGHT = 10,
     TOP = 12,
     BOTTOM = 26,
+    WORD = 34,       /* the room of "step" at the end of an axis */
     MOST_TICKS = 12, /* of an axis: also where a step between them is lost in rounding */
     PLOT = WIDTH - LEFT - RIGHT,
     COLUMNS = PLOT / 2,
@@ -90,19 +91,14 @@ static void include(axis *a, double value)
     a->most = FSDP__MAX(a->most, value);
 }
 
-/* Returns the distance of about `count` ticks: 1, 2 or 5 times a power of ten, or of 1,024 for bytes. */
+/* Returns the distance of about `count` ticks: 1, 2 or 5 times a power of ten; of bytes, a power of two. */
 static double tick_distance(double span, int count, fsdp__unit unit)
 {
-    double raw = span / count, power = 1;
+    double raw = span / count, power = pow(10, floor(log10(raw)));
 
-    if (unit == FSDP__UNIT_BYTES) {
-        double base = pow(1024, floor(log(FSDP__MAX(raw, 1)) / log(1024)));
-
-        raw /= base;
-        power = base;
-    }
-    power *= pow(10, floor(log10(raw)));
-    raw = unit == FSDP__UNIT_BYTES ? raw / pow(10, floor(log10(raw))) : raw / power;
+    if (unit == FSDP__UNIT_BYTES)
+        return exp2(ceil(log2(raw)));
+    raw /= power;
     return power * (raw <= 1 ? 1 : raw <= 2 ? 2 : raw <= 5 ? 5 : 10);
 }
 
@@ -185,7 +181,7 @@ static void put_steps(const axis *x, FILE *out)
     for (int i = 0; i < MOST_TICKS; i++) {
         double step = x->log ? pow(10, ceil(log10(x->least)) + i) : (ceil(x->least / distance) + i) * distance;
 
-        if (step <= (x->log ? x->most : x->most - distance * 0.2))
+        if (step <= x->most && place(x, step) < WIDTH - RIGHT - WORD)
             put_step(x, step, out);
     }
     put_label(WIDTH - RIGHT, HEIGHT - BOTTOM + 17, "end", "step", out);
