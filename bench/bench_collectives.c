@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -38,6 +39,15 @@ typedef void (*operation)(bench *b);
 static double now_us(void)
 {
     return (double)fsdp__clock_ns() / 1e3;
+}
+
+/* Returns the time of day, which is the same in all processes; monotonic clocks may differ between them. */
+static double wall_us(void)
+{
+    struct timespec now;
+
+    (void)timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
 static int64_t part(const bench *b)
@@ -244,7 +254,7 @@ static int rank_main(double started_us)
     double joined;
 
     CHECK(fsdp_context_from_env(&b.context));
-    joined = now_us();
+    joined = wall_us();
     b.world = fsdp_world(b.context);
     b.stream = fsdp_device_stream(fsdp_cpu(b.context));
     if (fsdp_process_group_rank(b.world) == 0)
@@ -290,7 +300,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < count; i++) {
         const char *rank_argv[] = {program, started, NULL};
 
-        snprintf(started, sizeof started, "%.0f", now_us());
+        snprintf(started, sizeof started, "%.0f", wall_us());
         if (fsdp_launch(&(fsdp_launch_options){.ranks = atoi(worlds[i]), .argv = rank_argv}, NULL) != FSDP_OK) {
             fprintf(stderr, "%s\n", fsdp_last_error());
             return 1;
