@@ -89,6 +89,54 @@ TEST(parameters_may_be_frozen_and_thawed_at_any_time)
     in_every_way(freeze_and_thaw, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }
 
+static fsdp_status give_up(fsdp_node *node, fsdp_tensor *const *grads)
+{
+    (void)node, (void)grads;
+    return FSDP_FAIL(FSDP_IO, "the input's gradient is broken");
+}
+
+/* A backward that fails at its end, when the reductions of all groups are on their way. */
+static void fail_step(const way_run *run, fsdp_module *module)
+{
+    static const fsdp_operation broken = {.name = "broken", .backward = give_up};
+    fsdp_tensor *x, *input, *targets;
+
+    CHECK_OK(fsdp_scope_begin(module->context));
+    net_batch(module->context, 0, 0, WAYS_ROWS, &x, &targets);
+    CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
+    fsdp_no_grad_begin(module->context);
+    input = CHECK_PTR(fsdp_scale(x, 1));
+    fsdp_no_grad_end(module->context);
+    CHECK_OK(fsdp_record(&broken, &x, 1, &input, 1, NULL, 0, NULL, 0));
+    CHECK_ERROR(fsdp_backward(CHECK_PTR(fsdp_call(module, input, targets))), FSDP_IO, "gradient is broken");
+    fsdp_scope_end(module->context, NULL);
+    if (run->way)
+        CHECK_OK(fsdp_module_reset_iteration(module));
+    fsdp_module_zero_grad(module);
+}
+
+/* What has failed leaves nothing behind for the steps after it, in which others are frozen. */
+static void fail_and_freeze(fsdp_context *context, way_run *run)
+{
+    static const unsigned frozen[] = {0, BLOCK_0 | UP_1, HEAD};
+    fsdp_module *module = frozen_net(context, run, 0);
+    fsdp_optimizer *optimizer = ways_optimizer(module);
+
+    for (int i = 0; i < 3; i++) {
+        fail_step(run, module);
+        freeze(module, frozen[i]);
+        backward_and_step(run, module, optimizer, i);
+    }
+    note_weights(run, module);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+}
+
+TEST(what_failed_before_a_freeze_is_not_seen_after_it)
+{
+    in_every_way(fail_and_freeze, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
+}
+
 /* Unreduced gradients of what is frozen before the next backward are reduced all the same. */
 static void freeze_unreduced(fsdp_context *context, way_run *run)
 {

@@ -2,6 +2,7 @@
  * that is not there (tests/backend/fakecuda), or a real one. */
 #include "train/same_device.h"
 
+#include "backend/fakecuda/control.h"
 #include "device/device.h"
 #include "support/ranks.h"
 
@@ -107,3 +108,29 @@ TEST(a_rank_without_its_gpu_ends_all)
             all_fail(&f, world, message);
         }
 }
+
+#ifdef FSDP_HAVE_FAKECUDA
+
+/* The last rank that opens its GPU cannot; the others have opened theirs, and do not use them. */
+TEST(a_gpu_that_only_some_ranks_could_open_is_closed_unused)
+{
+    char text[128];
+
+    test_need_gpu();
+    if (getenv("FSDP_TEST_DEVICE"))
+        skip(); /* it is open before */
+    for (int world = 2; world <= MOST; world++) {
+        found f;
+
+        fakecuda.fail_call("cudaStreamCreateWithPriority", world, 2 /* cudaErrorMemoryAllocation */, false);
+        f = find_on(world, "auto", MOST, NULL);
+        if (fakecuda.uses("cudaStreamCreateWithPriority") == 0)
+            skip(); /* a real one */
+        CHECK(fakecuda.failed("cudaStreamCreateWithPriority"));
+        all_get(&f, world, "cpu");
+        if (fakecuda.live(text, sizeof text) != 0)
+            TEST_FAIL("left over: %s", text);
+    }
+}
+
+#endif
