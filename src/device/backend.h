@@ -29,6 +29,10 @@ typedef struct fsdp__backend {
     /* Optional. Fills in what fsdp__device_look returns, which is zero. */
     void (*look)(fsdp_device *device, fsdp__device_facts *out);
 
+    /* Optional. Fails, as all that the device is asked for does, where it has failed for good. NULL: no device does.
+     * [thread-safe] */
+    fsdp_status (*alive)(const fsdp_device *device);
+
     /* Optional. Called once per device, on the thread that creates it: sets the floating point mode and the number of
      * threads. */
     void (*prepare_thread)(fsdp_device *device);

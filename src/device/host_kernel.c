@@ -95,6 +95,20 @@ out:
 
 /* ---- both ---- */
 
+/* Fails on a device that has failed for good, where the function would compute from nothing. */
+static fsdp_status check_alive(const fsdp_device *device)
+{
+    return device->backend->alive ? device->backend->alive(device) : FSDP_OK;
+}
+
+static fsdp_status compute(fsdp_stream *stream, const call *c, const fsdp__buffer *buffers, void **data,
+                           const void *arg)
+{
+    FSDP_TRY(check_alive(stream->device));
+    return stream->device->backend->host_access || !c->function ? run_in_place(stream, c, buffers, data, arg)
+                                                                : run_staged(stream, c, buffers, data, arg);
+}
+
 static fsdp_status run_call(fsdp_stream *stream, const void *argument)
 {
     const call *c = argument;
@@ -109,8 +123,7 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
 
     if (refused == FSDP_OK) {
         fsdp_clear_error(); /* an earlier message must not pass for the function's own */
-        status = device->backend->host_access || !c->function ? run_in_place(stream, c, buffers, data, arg)
-                                                              : run_staged(stream, c, buffers, data, arg);
+        status = compute(stream, c, buffers, data, arg);
     }
     fsdp__context_beat(device->context);
     FSDP__TELL(KERNEL_DONE, .context = stream->device->context, .stream = stream, .kind = FSDP__KERNELS,
@@ -156,6 +169,7 @@ fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kerne
     if (!stream->device->backend->has_bytes)
         return FSDP_OK;
     FSDP_TRY(check_apart(kernel));
+    FSDP_TRY(check_alive(stream->device));
     c.buffers_at = aligned(sizeof c);
     c.data_at = c.buffers_at + aligned(count * sizeof *kernel->buffers);
     c.arg_at = c.data_at + aligned(count * sizeof(void *));

@@ -11,6 +11,7 @@
 #include "backend/fakecuda/control.h"
 #include "base/alloc.h"
 #include "device/device.h"
+#include "device/host_kernel.h"
 #include "device/kernels.h"
 
 enum {
@@ -502,6 +503,56 @@ TEST(every_call_of_cuda_that_fails_is_survived_or_final)
     CHECK(fails_cleanly("cudaMalloc", 1, OUT_OF_MEMORY));
     CHECK(!fails_cleanly("cuMemCreate", 1, OUT_OF_MEMORY));
     unsetenv("FSDP_FAKECUDA_MAPPING");
+}
+
+/* ---- functions of the caller's on a device that is lost ---- */
+
+static fsdp_status count_host(const void *arg, void *const *data)
+{
+    (void)data;
+    atomic_fetch_add(*(atomic_int *const *)arg, 1);
+    return FSDP_OK;
+}
+
+static fsdp_status count_device(fsdp_stream *stream, const void *arg, void *const *data)
+{
+    (void)stream;
+    return count_host(arg, data);
+}
+
+/* They need no copy that would fail, and are asked for before the loss is known, and after. */
+TEST(a_callers_function_does_not_run_on_a_lost_device)
+{
+    atomic_int runs = 0, *counter = &runs;
+    fsdp__host_kernel kernels[2] = {
+        {.name = "mine", .function = count_host, .arg = &counter, .arg_bytes = sizeof counter},
+        {.name = "mine", .device_function = count_device, .arg = &counter, .arg_bytes = sizeof counter}};
+
+    for (int k = 0; k < 2; k++) {
+        fsdp_context *context = test_context();
+        fsdp_stream *stream = fsdp_device_stream(open_gpu(context));
+        gate stop = GATE, *g = &stop;
+        char first[1024];
+
+        atomic_store(&runs, 0);
+        CHECK_OK(fsdp__launch_host_kernel(stream, &kernels[k]));
+        CHECK_OK(fsdp_stream_synchronize(stream));
+        CHECK_OK(fsdp__stream_enqueue(stream, pass, &g, sizeof g));
+        CHECK_OK(fsdp__launch_host_kernel(stream, &kernels[k]));
+        fakecuda.fail_call("cudaStreamSynchronize", 1, ILLEGAL_ADDRESS, true);
+        CHECK_STATUS(fsdp__stream_settle(stream), FSDP_STATE);
+        snprintf(first, sizeof first, "%s", fsdp_last_error());
+        CHECK_CONTAINS(first, "device 'cuda:0' has failed and cannot be used any more");
+        gate_open(g);
+        CHECK_ERROR(fsdp_stream_synchronize(stream), FSDP_STATE, "kernel 'mine': ");
+        CHECK_CONTAINS(fsdp_last_error(), first);
+        CHECK_ERROR(fsdp__launch_host_kernel(stream, &kernels[k]), FSDP_STATE, first);
+        CHECK_EQ(runs, 1);
+        fsdp_context_set_log(context, FSDP_LOG_ERROR, no_line, NULL);
+        fsdp_context_free(context);
+        fakecuda.mend();
+        check_nothing_lives();
+    }
 }
 
 TEST(any_allocation_may_fail)

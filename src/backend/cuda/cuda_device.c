@@ -147,6 +147,7 @@ static const fsdp__backend backend = {
     .close = cuda_close,
     .prepare_thread = prepare_thread,
     .look = look,
+    .alive = fsdp__cuda_alive,
     .segment_alloc = fsdp__cuda_segment_alloc,
     .segment_free = fsdp__cuda_segment_free,
     .segment_grow = fsdp__cuda_segment_grow,
