@@ -98,7 +98,7 @@ typedef struct fsdp_offload_policy {
      * the backward. Ignored parameters and buffers stay on the device. The results are the same bits. If the device is
      * the CPU, nothing moves: the shards are on the host already. */
     bool cpu;
-    bool pageable; /* FSDP2's pin_memory=False: do not register the host memory with the device */
+    bool pageable; /* FSDP2's pin_memory=False: do not register it with the device (if that fails, a warning says so) */
 } fsdp_offload_policy;
 
 /* Says how prefetched gathers and reductions run. */

@@ -49,7 +49,8 @@ typedef struct fsdp__backend {
     void (*scratch_free)(fsdp_stream *stream, void *scratch, size_t bytes);
 
     /* Host memory that kernels and collectives of the device may use in place. `host_register` makes such memory of
-     * what somebody else has allocated. NULL: any host memory will do, or (meta) nobody asks. [thread-safe] */
+     * what somebody else has allocated; FSDP_UNSUPPORTED where the system refuses. NULL: any host memory will do, or
+     * (meta) nobody asks. [thread-safe] */
     fsdp_status (*host_alloc)(fsdp_device *device, size_t bytes, void **out);
     void (*host_free)(fsdp_device *device, void *memory, size_t bytes);
     fsdp_status (*host_register)(fsdp_device *device, void *memory, size_t bytes);

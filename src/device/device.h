@@ -100,7 +100,7 @@ size_t fsdp__device_rounded(size_t bytes);
 /* Allocate and free host memory that the device's kernels, collectives and copies use in place. It is not counted. */
 fsdp_status fsdp__device_alloc_host(fsdp_device *device, size_t bytes, void **out);
 void fsdp__device_free_host(fsdp_device *device, void *memory, size_t bytes); /* NULL is allowed */
-/* Make such memory of memory that the caller has, until it is unregistered or the device is gone. */
+/* Make such memory of memory that the caller has, until it is unregistered. FSDP_UNSUPPORTED: the system refuses. */
 fsdp_status fsdp__device_register_host(fsdp_device *device, void *memory, size_t bytes);
 void fsdp__device_unregister_host(fsdp_device *device, void *memory, size_t bytes);
 

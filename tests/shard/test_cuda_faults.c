@@ -75,7 +75,8 @@ static bool is_survived(const char *call, bool lost)
 {
     return strstr(call, "Free") || strstr(call, "Destroy") || strstr(call, "Unregister") || strstr(call, "Unmap") ||
            strstr(call, "Release") ||
-           (!lost && (strstr(call, "Malloc") || strstr(call, "Event") || strstr(call, "cuMem")));
+           (!lost &&
+            (strstr(call, "Malloc") || strstr(call, "Event") || strstr(call, "cuMem") || strstr(call, "HostRegister")));
 }
 
 static long left(void)
@@ -166,6 +167,34 @@ TEST_WITH(the_nth_call_that_has_no_memory_is_survived, open_fake, close_fake)
     for (size_t i = 0; i < FSDP__COUNT_OF(calls); i++)
         (void)fail_each(calls[i], OUT_OF_MEMORY, false);
     CHECK(fail_each("cublasLtMatmul", NO_ALLOCATION, false) > 0);
+}
+
+static void count_lines(void *arg, fsdp_log_level level, const char *line)
+{
+    (void)level;
+    CHECK_CONTAINS(line, "copies between the host and cuda:0 are slower than they could be: cannot register ");
+    ++*(int *)arg;
+}
+
+/* Offloaded shards stay where they are, and are copied through what the device has. */
+TEST_WITH(shards_on_the_host_that_cannot_be_registered_are_copied_all_the_same, open_fake, close_fake)
+{
+    static const int errors[] = {OUT_OF_MEMORY, 712 /* cudaErrorHostMemoryAlreadyRegistered */};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(errors); i++) {
+        fsdp_context *context = test_context();
+        fsdp_module *module = NULL;
+        int lines = 0;
+
+        fsdp_context_set_log(context, FSDP_LOG_WARNING, count_lines, &lines);
+        fakecuda.fail_call("cudaHostRegister", 1, errors[i], false);
+        CHECK_OK(run(context, &module));
+        CHECK(fakecuda.failed("cudaHostRegister"));
+        CHECK_EQ(lines, 1);
+        fsdp_module_unref(module);
+        fsdp_context_free(context);
+        CHECK_EQ(left(), 0);
+    }
 }
 
 /* A forward and a backward of a batch of so many rows. */

@@ -51,6 +51,7 @@ typedef struct fsdp__cuda_state {
     size_t shared_bytes; /* that a block of threads can have */
     size_t bytes;        /* of its memory */
     bool pools;          /* scratch can be allocated in stream order */
+    _Atomic bool refused; /* the system has refused to register memory of the host */
     fsdp__cuda_mapping driver;
     struct fsdp__cuda_range *ranges; /* guarded by the mutex */
     pthread_mutex_t mutex;

@@ -47,7 +47,7 @@ static fsdp_status make(fsdp__cuda_stream *stream)
     fsdp__cuda_pieces *p = &stream->pieces;
     size_t bytes = (size_t)FSDP__CUDA_PIECES * FSDP__CUDA_PIECE_BYTES;
 
-    FSDP__CUDA_TRY(device, cudaHostAlloc((void **)&p->memory, bytes, cudaHostAllocPortable));
+    FSDP_TRY(FSDP__CUDA_HOST_CALL(device, cudaHostAlloc((void **)&p->memory, bytes, cudaHostAllocPortable)));
     for (int i = 0; i < FSDP__CUDA_PIECES; i++)
         FSDP__CUDA_TRY(device, cudaEventCreateWithFlags(&p->used[i], cudaEventDisableTiming));
     return FSDP_OK;

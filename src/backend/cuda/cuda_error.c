@@ -26,6 +26,22 @@ static void lose(fsdp__cuda_lost *lost, const char *text)
     pthread_mutex_unlock(&lost->mutex);
 }
 
+/* Says what is free on the card, where CUDA tells. */
+static fsdp_status fail_memory(const fsdp_device *device, const char *call, const char *file, int line)
+{
+    int name = (int)strcspn(call, "(");
+    size_t free_bytes = 0, bytes = 0;
+
+    if (cudaMemGetInfo(&free_bytes, &bytes) == cudaSuccess)
+        return fsdp_fail(FSDP_NO_MEMORY, file, line,
+                         "%s has no memory left (%.*s: %s): %zu of the card's %zu bytes are free, and other processes "
+                         "may hold some: nvidia-smi lists them",
+                         device->name, name, call, cudaGetErrorString(cudaErrorMemoryAllocation), free_bytes, bytes);
+    (void)cudaGetLastError();
+    return fsdp_fail(FSDP_NO_MEMORY, file, line, "%s has no memory left (%.*s: %s)", device->name, name, call,
+                     cudaGetErrorString(cudaErrorMemoryAllocation));
+}
+
 fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const char *call, const char *file, int line)
 {
     char text[FSDP__CUDA_TEXT];
@@ -35,8 +51,7 @@ fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const
         return FSDP_OK;
     (void)cudaGetLastError(); /* else the next call that asks for it takes this failure for its own */
     if (error == cudaErrorMemoryAllocation)
-        return fsdp_fail(FSDP_NO_MEMORY, file, line, "%s has no memory left (%.*s: %s)", device->name, name, call,
-                         cudaGetErrorString(error));
+        return fail_memory(device, call, file, line);
     snprintf(
         text, sizeof text,
         "device '%s' has failed and cannot be used any more: %.*s: %s (%s, found at %s:%d; what failed may have been "
@@ -44,6 +59,31 @@ fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const
         device->name, name, call, cudaGetErrorString(error), cudaGetErrorName(error), file, line);
     lose(&fsdp__cuda_state_of(device)->lost, text);
     return fsdp_fail(FSDP_STATE, file, line, "%s", fsdp__cuda_state_of(device)->lost.text);
+}
+
+fsdp_status fsdp__cuda_check_host(const fsdp_device *device, cudaError_t error, const char *call, const char *file,
+                                  int line)
+{
+    int name = (int)strcspn(call, "(");
+
+    switch (error) {
+    case cudaErrorMemoryAllocation:
+        (void)cudaGetLastError();
+        return fsdp_fail(FSDP_NO_MEMORY, file, line,
+                         "the host, and not the card, has no memory left to pin for %s (%.*s: %s): free memory of this "
+                         "machine, or raise the limit of its container",
+                         device->name, name, call, cudaGetErrorString(error));
+    case cudaErrorInvalidValue:
+    case cudaErrorHostMemoryAlreadyRegistered:
+    case cudaErrorNotPermitted:
+    case cudaErrorNotSupported:
+    case cudaErrorOperatingSystem:
+        (void)cudaGetLastError();
+        return fsdp_fail(FSDP_UNSUPPORTED, file, line, "this memory of the host cannot be pinned for %s (%.*s: %s)",
+                         device->name, name, call, cudaGetErrorString(error));
+    default:
+        return fsdp__cuda_check(device, error, call, file, line);
+    }
 }
 
 /* The program may have chosen another device in this thread, so nothing is remembered. */

@@ -26,6 +26,11 @@ fsdp_status fsdp__cuda_alive(const fsdp_device *device);
 fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const char *call, const char *file,
                              int line);
 
+/* Does the same for a call that pins memory of the host. Neither the lack of such memory, FSDP_NO_MEMORY, nor a system
+ * that does not allow it, FSDP_UNSUPPORTED, loses the device. */
+fsdp_status fsdp__cuda_check_host(const fsdp_device *device, cudaError_t error, const char *call, const char *file,
+                                  int line);
+
 /* Returns the failure of a call of CUDA for this device to the caller, if it failed, or if the device is lost. */
 #define FSDP__CUDA_TRY(device, call)                                \
     do {                                                            \
@@ -36,6 +41,10 @@ fsdp_status fsdp__cuda_check(const fsdp_device *device, cudaError_t error, const
 /* Calls CUDA, unless the device is lost. A status. */
 #define FSDP__CUDA_CALL(device, call)                                                                    \
     (fsdp__cuda_alive(device) == FSDP_OK ? fsdp__cuda_check((device), (call), #call, __FILE__, __LINE__) \
+                                         : fsdp_last_status())
+/* The same for a call that pins memory of the host. */
+#define FSDP__CUDA_HOST_CALL(device, call)                                                                    \
+    (fsdp__cuda_alive(device) == FSDP_OK ? fsdp__cuda_check_host((device), (call), #call, __FILE__, __LINE__) \
                                          : fsdp_last_status())
 
 /* Gives something back, on a lost device, too. A failure does not replace the last error. */

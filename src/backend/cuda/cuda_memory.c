@@ -301,7 +301,7 @@ void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes)
 fsdp_status fsdp__cuda_host_alloc(fsdp_device *device, size_t bytes, void **out)
 {
     FSDP_TRY(fsdp__cuda_use(device));
-    FSDP__CUDA_TRY(device, cudaHostAlloc(out, bytes, cudaHostAllocPortable));
+    FSDP_TRY(FSDP__CUDA_HOST_CALL(device, cudaHostAlloc(out, bytes, cudaHostAllocPortable)));
     return FSDP_OK;
 }
 

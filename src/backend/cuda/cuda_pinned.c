@@ -31,6 +31,18 @@ static pages pages_of(const void *memory, size_t bytes)
     return (pages){at / page * page, (at + bytes + page - 1) / page * page};
 }
 
+/* Says, the first time also in the log, that the system refuses: copies work without. */
+static fsdp_status refuse(const fsdp_device *device, size_t bytes)
+{
+    fsdp_status status = FSDP_FAIL(FSDP_UNSUPPORTED, "cannot register %zu bytes of the host with %s: %s", bytes,
+                                   device->name, fsdp_last_error());
+
+    if (!atomic_exchange(&fsdp__cuda_state_of(device)->refused, true))
+        fsdp_log(device->context, FSDP_LOG_WARNING, "copies between the host and %s are slower than they could be: %s",
+                 device->name, fsdp_last_error());
+    return status;
+}
+
 /* Registers the gap in front of `*link`, as a piece without references. */
 static fsdp_status fill_gap(const fsdp_device *device, piece **link, uintptr_t first, uintptr_t end)
 {
@@ -39,11 +51,13 @@ static fsdp_status fill_gap(const fsdp_device *device, piece **link, uintptr_t f
 
     if (!p)
         return FSDP_NO_MEMORY;
-    status = FSDP__CUDA_CALL(device, cudaHostRegister((void *)first, end - first, cudaHostRegisterPortable));
-    if (status != FSDP_OK) {
+    status = FSDP__CUDA_HOST_CALL(device, cudaHostRegister((void *)first, end - first, cudaHostRegisterPortable));
+    if (status != FSDP_OK)
         fsdp__free(p);
+    if (status == FSDP_NO_MEMORY || status == FSDP_UNSUPPORTED)
+        return refuse(device, (size_t)(end - first));
+    if (status != FSDP_OK)
         return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
     *p = (piece){.next = *link, .first = first, .end = end};
     *link = p;
     return FSDP_OK;

@@ -27,13 +27,27 @@ fsdp_status fsdp__region_of_ranks(fsdp_device *device, const fsdp__mesh_info *in
     return FSDP_OK;
 }
 
+/* Registers the bytes, unless the system refuses: they are only copied, which goes without, more slowly, as the device
+ * has warned. */
+static fsdp_status pin(fsdp__region *region)
+{
+    fsdp_status status = fsdp__device_register_host(region->pinned_for, region->data, region->bytes);
+
+    if (status != FSDP_OK)
+        region->pinned_for = NULL;
+    if (status != FSDP_UNSUPPORTED)
+        return status;
+    fsdp_clear_error();
+    return FSDP_OK;
+}
+
 static fsdp_status take_bytes(fsdp__region *region)
 {
     fsdp_status status = FSDP_OK;
 
     FSDP_TRY(fsdp__device_alloc(region->device, region->bytes, region->kind, &region->data));
     if (region->pinned_for)
-        status = fsdp__device_register_host(region->pinned_for, region->data, region->bytes);
+        status = pin(region);
     if (status != FSDP_OK) {
         fsdp__device_free(region->device, region->data, region->bytes, region->kind);
         region->data = NULL;
