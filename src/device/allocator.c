@@ -100,12 +100,18 @@ static bool is_free(const block *b)
     return !b->live && !b->gone;
 }
 
-/* Returns the segments without a live block to the backend. */
-static void trim(fsdp__allocator *a)
+/* Returns the number up to which all work has been done. */
+static uint64_t done_until(const fsdp__allocator *a)
+{
+    return a->source.done ? a->source.done(a->source.arg) : UINT64_MAX;
+}
+
+/* Returns the segments without a live block to the backend, if all work up to `done` is all that has used them. */
+static void trim(fsdp__allocator *a, uint64_t done)
 {
     for (segment **link = &a->segments; *link;) {
         segment *s = *link;
-        if (!is_free(s->first) || s->first->after) {
+        if (!is_free(s->first) || s->first->after || s->first->used_until > done) {
             link = &s->next;
             continue;
         }
@@ -129,6 +135,7 @@ static void split(fsdp__allocator *a, block *b, size_t bytes)
     rest->bytes = b->bytes - bytes;
     rest->before = b;
     rest->after = b->after;
+    rest->used_until = b->used_until;
     if (b->after)
         b->after->before = rest;
     b->after = rest;
@@ -136,14 +143,20 @@ static void split(fsdp__allocator *a, block *b, size_t bytes)
     fsdp__blocks_free_insert(&a->blocks, rest);
 }
 
-/* Gives the memory of a free block back, as far as that can be done. */
-static void cut(fsdp__allocator *a, block *b)
+/* Returns whether memory of a free block can be given back alone: that of [*from, *end) in its segment. */
+static bool can_cut(const fsdp__allocator *a, const block *b, size_t *from, size_t *end)
 {
-    size_t from = b->offset, end = b->offset + b->bytes;
+    *from = b->offset;
+    *end = b->offset + b->bytes;
+    if (!a->source.cut || !is_free(b) || b->bytes < SEGMENT_STEP)
+        return false;
+    a->source.fit(a->source.arg, b->segment->data, from, end);
+    return *from < *end;
+}
 
-    a->source.cut(a->source.arg, b->segment->data, &from, &end);
-    if (from >= end)
-        return;
+static void cut(fsdp__allocator *a, block *b, size_t from, size_t end)
+{
+    a->source.cut(a->source.arg, b->segment->data, from, end);
     fsdp__blocks_free_remove(&a->blocks, b);
     if (from > b->offset) {
         split(a, b, from - b->offset);
@@ -158,34 +171,43 @@ static void cut(fsdp__allocator *a, block *b)
 
 /* Returns what lies unused between blocks of segments that grow: a request that does not fit there can have it
  * elsewhere. */
-static void cut_holes(fsdp__allocator *a)
+static void cut_holes(fsdp__allocator *a, uint64_t done)
 {
+    size_t from, end;
+
     for (segment *s = a->source.cut ? a->segments : NULL; s; s = s->next)
         for (block *b = s->first; b; b = b->after)
-            if (is_free(b) && b->bytes >= SEGMENT_STEP && fsdp__blocks_reserve(&a->blocks) == FSDP_OK)
-                cut(a, b);
+            if (b->used_until <= done && can_cut(a, b, &from, &end) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK)
+                cut(a, b, from, end);
 }
 
 static bool has_unused(const fsdp__allocator *a)
 {
+    size_t from, end;
+
     for (const segment *s = a->segments; s; s = s->next)
         for (const block *b = s->first; b; b = b->after)
-            if (is_free(b) && (b->bytes == s->bytes || (a->source.cut && b->bytes >= SEGMENT_STEP)))
+            if (is_free(b) && (b->bytes == s->bytes || can_cut(a, b, &from, &end)))
                 return true;
     return false;
+}
+
+/* Returns what is unused and no longer used by work to the backend; returns whether there was any. */
+static bool shrink(fsdp__allocator *a)
+{
+    size_t before = a->stats.reserved_bytes;
+    uint64_t done = done_until(a);
+
+    trim(a, done);
+    cut_holes(a, done);
+    return a->stats.reserved_bytes < before;
 }
 
 /* Returns unused memory to the backend; returns whether there was any, and room for a request was made again. */
 static bool return_unused(fsdp__allocator *a)
 {
-    size_t before = a->stats.reserved_bytes;
-
     a->waits = a->behind && a->source.settle && !a->settled && has_unused(a);
-    if (a->waits)
-        return false;
-    trim(a);
-    cut_holes(a);
-    return a->stats.reserved_bytes < before && fsdp__blocks_reserve(&a->blocks) == FSDP_OK;
+    return !a->waits && shrink(a) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK;
 }
 
 static size_t whole_steps(size_t bytes)
@@ -343,7 +365,6 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
 {
     block *b = NULL;
     fsdp_status status;
-    size_t live_bytes, reserved_bytes;
 
     if ((unsigned)kind >= FSDP_MEMORY_KINDS)
         return FSDP_FAIL(FSDP_INVALID, "cannot allocate %zu bytes: unknown memory kind %d", bytes, (int)kind);
@@ -366,13 +387,28 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
         *out = fsdp__block_address(b);
         unpoison(a, *out, bytes); /* the slack up to 64 bytes stays poisoned */
     }
-    live_bytes = a->stats.live_total_bytes;
-    reserved_bytes = a->stats.reserved_bytes;
     pthread_mutex_unlock(&a->mutex);
-    if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot allocate %zu bytes of %s on device '%s' (%zu bytes live, %zu reserved)",
-                                bytes, fsdp_memory_kind_name(kind), a->source.name, live_bytes, reserved_bytes);
-    return FSDP_OK;
+    return status == FSDP_OK ? FSDP_OK : fsdp__allocator_refuse(a, status, bytes, kind);
+}
+
+bool fsdp__allocator_shrink(fsdp__allocator *a)
+{
+    bool any;
+
+    pthread_mutex_lock(&a->mutex);
+    any = shrink(a);
+    pthread_mutex_unlock(&a->mutex);
+    return any;
+}
+
+fsdp_status fsdp__allocator_refuse(fsdp__allocator *a, fsdp_status status, size_t bytes, fsdp_memory_kind kind)
+{
+    fsdp_memory_stats stats;
+
+    fsdp__allocator_stats(a, &stats);
+    return fsdp_fail_prefix(status, "cannot allocate %zu bytes of %s on device '%s' (%zu bytes live, %zu reserved)",
+                            bytes, fsdp_memory_kind_name(kind), a->source.name, stats.live_total_bytes,
+                            stats.reserved_bytes);
 }
 
 /* Merges `left` with its free right neighbour; neither is in the free array. */
@@ -380,6 +416,7 @@ static void merge(fsdp__allocator *a, block *left, block *right)
 {
     left->bytes += right->bytes;
     left->after = right->after;
+    left->used_until = FSDP__MAX(left->used_until, right->used_until);
     if (right->after)
         right->after->before = left;
     fsdp__block_give(&a->blocks, right);
@@ -387,6 +424,7 @@ static void merge(fsdp__allocator *a, block *left, block *right)
 
 bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
 {
+    uint64_t used_until = a->source.queued ? a->source.queued(a->source.arg) : 0;
     block *b;
 
     pthread_mutex_lock(&a->mutex);
@@ -395,6 +433,7 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
         count(a, b->kind, -(int64_t)b->bytes);
         poison(a, pointer, b->bytes);
         b->live = false;
+        b->used_until = used_until;
         /* Take neighbours out of the array before they grow: it is sorted by size. */
         if (b->after && is_free(b->after)) {
             fsdp__blocks_free_remove(&a->blocks, b->after);

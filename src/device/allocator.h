@@ -18,13 +18,18 @@ typedef struct fsdp__segment_source {
     fsdp_status (*alloc)(void *arg, size_t bytes, void **out);
     void (*free)(void *arg, void *segment, size_t bytes);
     void *arg;
-    /* Optional, both. Make a segment of so many bytes longer, in its place. And give back the memory of a part of it,
-     * [*from, *end), as far as that can be done: then it is of [*from, *end), which nobody may touch any more, and
-     * which still counts among the segment's bytes. */
+    /* Optional, all three. `grow` makes a segment of so many bytes longer, in its place. `fit` narrows a part of it,
+     * [*from, *end), to what can be given back alone, which may be nothing. `cut` gives that back: nobody may touch it
+     * any more, and it still counts among the segment's bytes. */
     fsdp_status (*grow)(void *arg, void *segment, size_t bytes, size_t more);
-    void (*cut)(void *arg, void *segment, size_t *from, size_t *end);
-    /* Optional. Waits until work that was queued before has been done, which may still use what was given back: before
-     * memory is returned (fsdp__allocator_runs_behind). The allocator can be used meanwhile. [blocks] */
+    void (*fit)(void *arg, void *segment, size_t *from, size_t *end);
+    void (*cut)(void *arg, void *segment, size_t from, size_t end);
+    /* Optional, all three, for memory that work which runs behind uses (fsdp__allocator_runs_behind). `queued` gives
+     * the number of the last work that was queued, which may still use what is given back now; `done`, the number up to
+     * which all has been done, so that memory can be returned; `settle` waits for what was queued before. The allocator
+     * can be used meanwhile. [blocks] */
+    uint64_t (*queued)(void *arg);
+    uint64_t (*done)(void *arg);
     void (*settle)(void *arg);
 } fsdp__segment_source;
 
@@ -38,6 +43,11 @@ void fsdp__allocator_free(fsdp__allocator *allocator);
 fsdp_status fsdp__allocator_take(fsdp__allocator *allocator, size_t bytes, fsdp_memory_kind kind, void **out);
 /* Gives a block back. Returns false, and does nothing, when `pointer` is not a live block. */
 bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
+/* Returns to the backend what is unused, and what no work uses any more, for memory that is not taken from here. Waits
+ * for no work that is queued. Returns whether there was any. */
+bool fsdp__allocator_shrink(fsdp__allocator *allocator);
+/* Puts what was asked for, and what is held, before the message of a request that has failed; returns the status. */
+fsdp_status fsdp__allocator_refuse(fsdp__allocator *allocator, fsdp_status status, size_t bytes, fsdp_memory_kind kind);
 /* Returns whether [pointer, pointer + bytes) lies in one live block. */
 bool fsdp__allocator_covers(fsdp__allocator *allocator, const void *pointer, size_t bytes);
 /* Counts a live block under `kind` from now on. Does nothing when `pointer` is no live block. */

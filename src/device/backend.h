@@ -42,7 +42,8 @@ typedef struct fsdp__backend {
     void (*segment_free)(fsdp_device *device, void *segment, size_t bytes);
     /* For a device whose `grows` was set when it was opened: as fsdp__segment_source has them. */
     fsdp_status (*segment_grow)(fsdp_device *device, void *segment, size_t bytes, size_t more);
-    void (*segment_cut)(fsdp_device *device, void *segment, size_t *from, size_t *end);
+    void (*segment_fit)(fsdp_device *device, void *segment, size_t *from, size_t *end);
+    void (*segment_cut)(fsdp_device *device, void *segment, size_t from, size_t end);
     /* Scratch that the stream's kernels ask for while they run, as kernels see it; what was issued to the stream before
      * may still use scratch that is freed. NULL: it is taken from segments. [thread-safe] */
     fsdp_status (*scratch_alloc)(fsdp_stream *stream, size_t bytes, void **out);

@@ -20,7 +20,8 @@ typedef struct fsdp__block {
     size_t offset, bytes;
     fsdp_memory_kind kind; /* of a live block */
     bool live;
-    bool gone; /* its memory was given back: nobody may use its addresses any more */
+    bool gone;           /* its memory was given back: nobody may use its addresses any more */
+    uint64_t used_until; /* of a free block: the last work that may still use it (fsdp__segment_source) */
 } fsdp__block;
 
 /* A chain of blocks in the order of their addresses. */

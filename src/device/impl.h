@@ -25,7 +25,8 @@ struct fsdp_device {
 struct fsdp_stream {
     fsdp_device *device;
     fsdp_stream_mode mode;
-    void *workspace; /* for the work that runs now */
+    fsdp__worker *worker; /* what does its work behind the host; NULL: it is done when it is queued */
+    void *workspace;      /* for the work that runs now */
     size_t workspace_bytes;
     void *watcher; /* free to a subscriber (base/probe.h) */
 };

@@ -45,11 +45,33 @@ static fsdp_status backend_segment_grow(void *device, void *segment, size_t byte
     return FSDP_OK;
 }
 
-static void backend_segment_cut(void *device, void *segment, size_t *from, size_t *end)
+static void backend_segment_fit(void *device, void *segment, size_t *from, size_t *end)
+{
+    const fsdp_device *giver = device;
+
+    giver->backend->segment_fit(device, segment, from, end);
+}
+
+static void backend_segment_cut(void *device, void *segment, size_t from, size_t end)
 {
     const fsdp_device *giver = device;
 
     giver->backend->segment_cut(device, segment, from, end);
+}
+
+/* How far the device's own stream is: memory is given back in its order. */
+static uint64_t backend_queued(void *device)
+{
+    const fsdp_device *giver = device;
+
+    return giver->stream && giver->stream->worker ? fsdp__worker_queued(giver->stream->worker) : 0;
+}
+
+static uint64_t backend_done(void *device)
+{
+    const fsdp_device *giver = device;
+
+    return giver->stream && giver->stream->worker ? fsdp__worker_done(giver->stream->worker) : UINT64_MAX;
 }
 
 /* Waits for the device's own stream: what is given back, it has used last. Failures stay there. */
@@ -107,6 +129,8 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
                                    .alloc = backend_segment_alloc,
                                    .free = backend_segment_free,
                                    .arg = device,
+                                   .queued = backend_queued,
+                                   .done = backend_done,
                                    .settle = backend_settle};
 
     if (!device)
@@ -123,6 +147,7 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
         FSDP_TRY_GOTO(status, backend->open(device), out);
     if (device->grows) {
         source.grow = backend_segment_grow;
+        source.fit = backend_segment_fit;
         source.cut = backend_segment_cut;
     }
     FSDP_TRY_GOTO(status, fsdp__allocator_create(&source, &device->allocator), out);

@@ -150,10 +150,19 @@ bool fsdp__stream_is_inline(const fsdp_stream *stream)
     return stream->mode == FSDP_STREAM_INLINE;
 }
 
+static fsdp_status take_own_memory(fsdp_stream *stream, size_t bytes)
+{
+    fsdp_device *device = stream->device;
+
+    return device->backend->scratch_alloc ? device->backend->scratch_alloc(stream, bytes, &stream->workspace)
+                                          : device->backend->segment_alloc(device, bytes, &stream->workspace);
+}
+
 /* [Note: scratch of worker streams]
  * Work asks for scratch when it runs. On a stream that runs behind the host the allocator must not be asked then: a
  * block that the host has already given back may still be in use by work that was queued earlier. Such streams have
- * memory of their own. */
+ * memory of their own. Where there is none left, the allocator gives back what no work uses any more; the stream's own
+ * work cannot wait for more. */
 static fsdp_status take_workspace(fsdp_stream *stream, size_t bytes)
 {
     fsdp_device *device = stream->device;
@@ -162,10 +171,13 @@ static fsdp_status take_workspace(fsdp_stream *stream, size_t bytes)
     if (fsdp__stream_is_inline(stream))
         return fsdp__device_alloc(device, bytes, FSDP_MEMORY_WORKSPACE, &stream->workspace);
     status = FSDP__ASK(ALLOCATION, .bytes = bytes);
+    if (status == FSDP_OK) {
+        status = take_own_memory(stream, bytes);
+        if (status == FSDP_NO_MEMORY && fsdp__allocator_shrink(device->allocator))
+            status = take_own_memory(stream, bytes);
+    }
     if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot allocate %zu bytes of scratch", bytes);
-    FSDP_TRY(device->backend->scratch_alloc ? device->backend->scratch_alloc(stream, bytes, &stream->workspace)
-                                            : device->backend->segment_alloc(device, bytes, &stream->workspace));
+        return fsdp__allocator_refuse(device->allocator, status, bytes, FSDP_MEMORY_WORKSPACE);
     fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, (int64_t)bytes, false);
     return FSDP_OK;
 }

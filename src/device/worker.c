@@ -317,6 +317,21 @@ fsdp__mark fsdp__worker_mark(fsdp__worker *worker)
     return m;
 }
 
+uint64_t fsdp__worker_queued(const fsdp__worker *worker)
+{
+    return worker->queued;
+}
+
+uint64_t fsdp__worker_done(const fsdp__worker *worker)
+{
+    uint64_t done;
+
+    pthread_mutex_lock(&worker->line->mutex);
+    done = worker->line->done;
+    pthread_mutex_unlock(&worker->line->mutex);
+    return done;
+}
+
 bool fsdp__worker_is_this_thread(fsdp__worker *worker)
 {
     bool is;

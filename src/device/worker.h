@@ -50,7 +50,7 @@ typedef struct fsdp__worker {
     pthread_mutex_t mutex;
     pthread_cond_t arrived;
     struct fsdp__work_item *first, *last; /* this and what follows are guarded by the mutex */
-    uint64_t queued;                      /* items ever queued */
+    _Atomic uint64_t queued;              /* items ever queued; set under the mutex */
     pthread_t thread;
     bool started, stop;
 } fsdp__worker;
@@ -70,6 +70,9 @@ fsdp_status fsdp__worker_push(fsdp__worker *worker, bool told, fsdp__stream_work
 fsdp_status fsdp__worker_await(fsdp__worker *worker, fsdp__mark mark);
 /* Returns the mark behind everything queued so far. It borrows the line. */
 fsdp__mark fsdp__worker_mark(fsdp__worker *worker);
+/* Return how many items were queued, and how many are done. They may be called while the worker is entered. */
+uint64_t fsdp__worker_queued(const fsdp__worker *worker);
+uint64_t fsdp__worker_done(const fsdp__worker *worker);
 /* Returns whether the caller is an item of the worker. */
 bool fsdp__worker_is_this_thread(fsdp__worker *worker);
 /* Returns the first failure of the work done so far, and clears it. */

@@ -346,17 +346,21 @@ static void growing_free(void *arg, void *segment, size_t bytes)
 }
 
 /* In steps of 4 MiB, so that some of a hole may stay at both ends. */
-static void growing_cut(void *arg, void *segment, size_t *from, size_t *end)
+static void growing_fit(void *arg, void *segment, size_t *from, size_t *end)
+{
+    (void)arg, (void)segment;
+    *from = (*from + 4 * MIB - 1) / (4 * MIB) * (4 * MIB);
+    *end = *end / (4 * MIB) * (4 * MIB);
+}
+
+static void growing_cut(void *arg, void *segment, size_t from, size_t end)
 {
     growing *g = arg;
 
-    *from = (*from + 4 * MIB - 1) / (4 * MIB) * (4 * MIB);
-    *end = *end / (4 * MIB) * (4 * MIB);
-    if (*from >= *end)
-        return;
-    CHECK(mmap((char *)segment + *from, *end - *from, PROT_NONE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
+    CHECK(from < end);
+    CHECK(mmap((char *)segment + from, end - from, PROT_NONE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
           MAP_FAILED);
-    g->used -= *end - *from;
+    g->used -= end - from;
 }
 
 static void growing_settle(void *arg)
@@ -377,6 +381,7 @@ static fsdp__allocator *grown_allocator(growing *g)
                                         .free = growing_free,
                                         .arg = g,
                                         .grow = growing_grow,
+                                        .fit = growing_fit,
                                         .cut = growing_cut,
                                         .settle = growing_settle};
 
@@ -488,9 +493,10 @@ TEST(holes_are_given_back_where_nothing_else_is_left)
     CHECK(hole == (char *)first + 10 * MIB);
     CHECK_ERROR(fsdp__allocator_take(allocator, 6 * MIB, FSDP_MEMORY_ACTIVATION, &none), FSDP_NO_MEMORY,
                 "(81788928 bytes live, 81788928 reserved): the test system has no 6291456 bytes");
-    CHECK_EQ(g.settled, 1);                        /* there is nothing to return */
-    CHECK(fsdp__allocator_give(allocator, first)); /* no block reaches into what is gone */
     CHECK(fsdp__allocator_give(allocator, hole));
+    CHECK_STATUS(fsdp__allocator_take(allocator, 7 * MIB, FSDP_MEMORY_ACTIVATION, &none), FSDP_NO_MEMORY);
+    CHECK_EQ(g.settled, 1);                        /* there is nothing to return: 2 MiB are no step */
+    CHECK(fsdp__allocator_give(allocator, first)); /* no block reaches into what is gone */
     CHECK(fsdp__allocator_give(allocator, last));
     CHECK(fsdp__allocator_give(allocator, large));
     CHECK_OK(fsdp__allocator_take(allocator, 66 * MIB, FSDP_MEMORY_ACTIVATION, &large));

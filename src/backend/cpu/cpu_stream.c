@@ -29,8 +29,10 @@ fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, 
     stream->base.mode = mode;
     if (!is_inline(&stream->base))
         status = fsdp__worker_open(&stream->worker, &stream->base, fsdp__cpu_prepare_thread);
-    if (status == FSDP_OK && !is_inline(&stream->base))
+    if (status == FSDP_OK && !is_inline(&stream->base)) {
+        stream->base.worker = &stream->worker;
         status = fsdp__worker_start(&stream->worker);
+    }
     if (status != FSDP_OK) {
         fsdp__cpu_stream_free(&stream->base);
         return fsdp_fail_hop(status, __FILE__, __LINE__);

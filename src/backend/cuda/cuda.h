@@ -47,11 +47,12 @@ typedef struct fsdp__cuda_mapping {
 /* The state of a device (device->state). */
 typedef struct fsdp__cuda_state {
     char model[64];
-    int capability;      /* 90: 9.0 */
-    size_t shared_bytes; /* that a block of threads can have */
-    size_t bytes;        /* of its memory */
-    bool pools;          /* scratch can be allocated in stream order */
-    _Atomic bool refused; /* the system has refused to register memory of the host */
+    int capability;             /* 90: 9.0 */
+    size_t shared_bytes;        /* that a block of threads can have */
+    size_t bytes;               /* of its memory */
+    bool pools;                 /* scratch can be allocated in stream order */
+    _Atomic bool scratch_given; /* and some was given back in that order, for which nobody has waited yet */
+    _Atomic bool refused;       /* the system has refused to register memory of the host */
     fsdp__cuda_mapping driver;
     struct fsdp__cuda_range *ranges; /* guarded by the mutex */
     pthread_mutex_t mutex;
@@ -131,7 +132,8 @@ size_t fsdp__cuda_host_run(const void *host, size_t bytes);
 fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **out);
 void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes);
 fsdp_status fsdp__cuda_segment_grow(fsdp_device *device, void *segment, size_t bytes, size_t more);
-void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t *from, size_t *end);
+void fsdp__cuda_segment_fit(fsdp_device *device, void *segment, size_t *from, size_t *end);
+void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t from, size_t end);
 /* Finds out whether segments can grow (device->grows). */
 void fsdp__cuda_mapping_find(fsdp_device *device);
 fsdp_status fsdp__cuda_scratch_alloc(fsdp_stream *stream, size_t bytes, void **out);

@@ -151,6 +151,7 @@ static const fsdp__backend backend = {
     .segment_alloc = fsdp__cuda_segment_alloc,
     .segment_free = fsdp__cuda_segment_free,
     .segment_grow = fsdp__cuda_segment_grow,
+    .segment_fit = fsdp__cuda_segment_fit,
     .segment_cut = fsdp__cuda_segment_cut,
     .scratch_alloc = fsdp__cuda_scratch_alloc,
     .scratch_free = fsdp__cuda_scratch_free,

@@ -197,12 +197,19 @@ static range **range_at(fsdp__cuda_state *state, const void *segment)
 
 /* ---- segments ---- */
 
-fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **out)
+/* Waits for what streams still do before scratch that they have given back becomes free. Returns whether there was
+ * any. */
+static bool await_scratch(const fsdp_device *device)
+{
+    return atomic_exchange(&fsdp__cuda_state_of(device)->scratch_given, false) &&
+           FSDP__CUDA_CALL(device, cudaDeviceSynchronize()) == FSDP_OK;
+}
+
+static fsdp_status make_segment(fsdp_device *device, size_t bytes, void **out)
 {
     fsdp__cuda_state *state = fsdp__cuda_state_of(device);
     range *r = NULL;
 
-    FSDP_TRY(fsdp__cuda_use(device));
     if (!device->grows) {
         FSDP__CUDA_TRY(device, cudaMalloc(out, bytes));
         return FSDP_OK;
@@ -216,6 +223,17 @@ fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **o
     return FSDP_OK;
 }
 
+fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **out)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__cuda_use(device));
+    status = make_segment(device, bytes, out);
+    if (status == FSDP_NO_MEMORY && await_scratch(device))
+        status = make_segment(device, bytes, out);
+    return status;
+}
+
 fsdp_status fsdp__cuda_segment_grow(fsdp_device *device, void *segment, size_t bytes, size_t more)
 {
     fsdp__cuda_state *state = fsdp__cuda_state_of(device);
@@ -224,26 +242,47 @@ fsdp_status fsdp__cuda_segment_grow(fsdp_device *device, void *segment, size_t b
     FSDP_TRY(fsdp__cuda_use(device));
     pthread_mutex_lock(&state->mutex);
     status = map(device, *range_at(state, segment), bytes, bytes + more);
+    if (status == FSDP_NO_MEMORY && await_scratch(device))
+        status = map(device, *range_at(state, segment), bytes, bytes + more);
     pthread_mutex_unlock(&state->mutex);
     return status;
 }
 
-void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t *from, size_t *end)
+/* Finds the pieces that lie whole in a part of a range: [first, end). */
+static void pieces_in(const range *r, size_t from, size_t to, int64_t *first, int64_t *end)
+{
+    *first = 0;
+    while (*first < r->count && r->pieces[*first].offset < from)
+        ++*first;
+    for (*end = *first; *end < r->count && r->pieces[*end].offset + r->pieces[*end].bytes <= to; ++*end)
+        continue;
+}
+
+void fsdp__cuda_segment_fit(fsdp_device *device, void *segment, size_t *from, size_t *end)
 {
     fsdp__cuda_state *state = fsdp__cuda_state_of(device);
-    int64_t first = 0, last;
+    int64_t first, last;
+    const range *r;
+
+    pthread_mutex_lock(&state->mutex);
+    r = *range_at(state, segment);
+    pieces_in(r, *from, *end, &first, &last);
+    *from = first < last ? r->pieces[first].offset : *end;
+    *end = first < last ? r->pieces[last - 1].offset + r->pieces[last - 1].bytes : *end;
+    pthread_mutex_unlock(&state->mutex);
+}
+
+void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t from, size_t end)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    int64_t first, last;
     range *r;
 
     (void)fsdp__cuda_use(device);
     FSDP__CUDA_GIVE_BACK(device, cudaDeviceSynchronize()); /* work that was issued may still use it */
     pthread_mutex_lock(&state->mutex);
     r = *range_at(state, segment);
-    while (first < r->count && r->pieces[first].offset < *from)
-        first++;
-    for (last = first; last < r->count && r->pieces[last].offset + r->pieces[last].bytes <= *end; last++)
-        continue;
-    *from = first < last ? r->pieces[first].offset : *end;
-    *end = first < last ? r->pieces[last - 1].offset + r->pieces[last - 1].bytes : *end;
+    pieces_in(r, from, end, &first, &last);
     unmap(device, r, first, last);
     pthread_mutex_unlock(&state->mutex);
 }
@@ -294,6 +333,7 @@ void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes)
     }
     (void)fsdp__cuda_use(device);
     FSDP__CUDA_GIVE_BACK(device, cudaFreeAsync(scratch, fsdp__cuda_native(stream)));
+    fsdp__cuda_state_of(device)->scratch_given = true;
 }
 
 /* ---- host memory ---- */

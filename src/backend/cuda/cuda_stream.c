@@ -29,6 +29,7 @@ fsdp_status fsdp__cuda_stream_create(fsdp_device *device, fsdp_stream_mode mode,
         return FSDP_NO_MEMORY;
     stream->base.device = device;
     stream->base.mode = FSDP_STREAM_WORKER;
+    stream->base.worker = &stream->worker;
     status = FSDP__CUDA_CALL(device, cudaStreamCreateWithPriority(&stream->native, cudaStreamNonBlocking,
                                                                   device->stream ? greatest : least));
     if (status == FSDP_OK)
