@@ -44,10 +44,7 @@ const fsdp_checkpoint_tensor *fsdp_checkpoint_tensor_find(const fsdp_checkpoint_
 
 bool fsdp_checkpoint_has_section(const fsdp_checkpoint_reader *reader, const char *section)
 {
-    for (int64_t i = 0; i < reader->manifest.section_count; i++)
-        if (strcmp(reader->manifest.sections[i], section) == 0)
-            return true;
-    return false;
+    return fsdp__manifest_section(&reader->manifest, section) >= 0;
 }
 
 /* ---- values ---- */

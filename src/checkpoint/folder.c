@@ -62,19 +62,6 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static fsdp_status add_step(int64_t **steps, int64_t *count, int64_t step)
-{
-    int64_t *more = *steps;
-
-    if ((*count & (*count - 1)) == 0) /* full: its capacity is always a power of two */
-        more = fsdp__realloc(*steps, (size_t)(*count ? 2 * *count : 1) * sizeof *more);
-    if (!more)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list checkpoints");
-    *steps = more;
-    more[(*count)++] = step;
-    return FSDP_OK;
-}
-
 /* Finds out whether a name is a folder. What cannot be looked at may be a checkpoint, as behind a link to a disk that
  * is not mounted: so it is not skipped. */
 static fsdp_status look(DIR *directory, const char *folder, const char *name, bool *is_folder)
@@ -97,6 +84,7 @@ static fsdp_status look(DIR *directory, const char *folder, const char *name, bo
 
 static fsdp_status scan(DIR *directory, const char *folder, const char *suffix, int64_t **steps, int64_t *count)
 {
+    int64_t capacity = 0;
     struct dirent *entry;
 
     while (errno = 0, (entry = readdir(directory))) {
@@ -106,8 +94,11 @@ static fsdp_status scan(DIR *directory, const char *folder, const char *suffix, 
         if (!fsdp__step_name(entry->d_name, suffix, &step))
             continue;
         FSDP_TRY(look(directory, folder, entry->d_name, &is_folder));
-        if (is_folder)
-            FSDP_TRY(add_step(steps, count, step));
+        if (!is_folder)
+            continue;
+        if (fsdp__grow(steps, *count, &capacity, sizeof **steps) != 0)
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list checkpoints");
+        (*steps)[(*count)++] = step;
     }
     return errno == 0 ? FSDP_OK
                       : FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));

@@ -62,15 +62,22 @@ bool fsdp__is_small_name(const char *name)
 
 /* ---- adding ---- */
 
+int64_t fsdp__manifest_section(const fsdp__manifest *m, const char *section)
+{
+    for (int64_t i = 0; i < m->section_count; i++)
+        if (strcmp(m->sections[i], section) == 0)
+            return i;
+    return -1;
+}
+
 fsdp_status fsdp__manifest_add_section(fsdp__manifest *m, const char *name, const char **out)
 {
+    int64_t there = fsdp__manifest_section(m, name);
     char *own;
 
-    for (int64_t i = 0; i < m->section_count; i++) {
-        if (strcmp(m->sections[i], name) == 0) {
-            *out = m->sections[i];
-            return FSDP_OK;
-        }
+    if (there >= 0) {
+        *out = m->sections[there];
+        return FSDP_OK;
     }
     own = fsdp__strdup(name);
     if (!own || fsdp__grow(&m->sections, m->section_count, &m->section_capacity, sizeof *m->sections) != 0) {
@@ -144,33 +151,20 @@ fsdp_status fsdp__manifest_add_tensor(fsdp__manifest *m, const fsdp_checkpoint_t
 
 /* ---- order ---- */
 
-const fsdp__rank_file *fsdp__manifest_file(const fsdp__manifest *m, int rank)
+static int compare_rank(const void *rank, const void *file)
 {
-    int64_t low = 0, high = m->file_count;
-
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-
-        if (m->files[middle].rank < rank)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < m->file_count && m->files[low].rank == rank ? &m->files[low] : NULL;
+    return *(const int *)rank - ((const fsdp__rank_file *)file)->rank;
 }
 
-static int64_t section_index(const fsdp__manifest *m, const char *section)
+const fsdp__rank_file *fsdp__manifest_file(const fsdp__manifest *m, int rank)
 {
-    for (int64_t i = 0; i < m->section_count; i++)
-        if (strcmp(m->sections[i], section) == 0)
-            return i;
-    return -1;
+    return m->file_count > 0 ? bsearch(&rank, m->files, (size_t)m->file_count, sizeof *m->files, compare_rank) : NULL;
 }
 
 static int compare(const void *a, const void *b, void *arg)
 {
     const fsdp_checkpoint_tensor *x = a, *y = b;
-    int64_t difference = section_index(arg, x->section) - section_index(arg, y->section);
+    int64_t difference = fsdp__manifest_section(arg, x->section) - fsdp__manifest_section(arg, y->section);
 
     return difference != 0 ? (difference < 0 ? -1 : 1) : strcmp(x->name, y->name);
 }
@@ -186,7 +180,7 @@ int64_t fsdp__manifest_find(const fsdp__manifest *m, const char *section, const 
     const fsdp_checkpoint_tensor wanted = {.section = section, .name = name};
     int64_t low = 0, high = m->tensor_count;
 
-    if (section_index(m, section) < 0)
+    if (fsdp__manifest_section(m, section) < 0)
         return -1;
     while (low < high) {
         int64_t middle = (low + high) / 2;

@@ -72,7 +72,8 @@ fsdp_status fsdp__manifest_add_tensor(fsdp__manifest *m, const fsdp_checkpoint_t
 
 /* Returns NULL when that rank has written nothing. */
 const fsdp__rank_file *fsdp__manifest_file(const fsdp__manifest *m, int rank);
-/* Returns where the tensor is in the list; -1: it is not there. */
+/* Return where the section, or the tensor, is in the list; -1: it is not there. */
+int64_t fsdp__manifest_section(const fsdp__manifest *m, const char *section);
 int64_t fsdp__manifest_find(const fsdp__manifest *m, const char *section, const char *name);
 /* Sorts the tensors by section, in the sections' order, then by name. */
 void fsdp__manifest_sort(fsdp__manifest *m);

@@ -182,10 +182,8 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double p, double *
     norm_job n = {.optimizer = optimizer, .p = p};
     norm_result total = {.largest = 0};
     fsdp_status status = FSDP_OK;
-    int64_t count = 0;
+    int64_t count = fsdp__optimizer_count(optimizer);
 
-    for (int g = 0; g < optimizer->group_count; g++)
-        count += optimizer->groups[g].count;
     if (count > 0) {
         n.sets = fsdp__malloc((size_t)count * sizeof *n.sets);
         n.spans = fsdp__malloc((size_t)count * sizeof *n.spans);

@@ -7,20 +7,11 @@ enum {
     NO_STATE = -1 /* in place of steps */
 };
 
-static int64_t count_of(const fsdp_optimizer *optimizer)
-{
-    int64_t count = 0;
-
-    for (int g = 0; g < optimizer->group_count; g++)
-        count += optimizer->groups[g].count;
-    return count;
-}
-
 /* Gives how often each parameter has stepped, as its owner counts it. */
 static fsdp_status gather_steps(const fsdp_optimizer *optimizer, int64_t *steps)
 {
     fsdp_process_group *group = optimizer->partition->group;
-    int64_t count = count_of(optimizer), at = 0;
+    int64_t count = fsdp__optimizer_count(optimizer), at = 0;
     size_t *bytes = NULL;
     void **all = NULL;
 
@@ -98,7 +89,7 @@ static fsdp_status bring_param(const fsdp_optimizer *optimizer, const fsdp__opti
 
 static fsdp_status consolidate(const fsdp_optimizer *optimizer, int to, fsdp_state_dict *state)
 {
-    int64_t *steps = fsdp__calloc((size_t)count_of(optimizer), sizeof *steps), at = 0;
+    int64_t *steps = fsdp__calloc((size_t)fsdp__optimizer_count(optimizer), sizeof *steps), at = 0;
     fsdp_status status = FSDP_OK;
 
     if (!steps)

@@ -47,6 +47,8 @@ struct fsdp_optimizer {
     struct fsdp__partition *partition; /* NULL: this rank steps all parameters */
 };
 
+/* Returns the number of parameters of all groups. */
+int64_t fsdp__optimizer_count(const fsdp_optimizer *optimizer);
 /* Checks the options of a group; the error names the one that is wrong. */
 fsdp_status fsdp__optimizer_check_options(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group);
 

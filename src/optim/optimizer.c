@@ -217,21 +217,23 @@ out:
     return status;
 }
 
-fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
+static fsdp_status create_adam(fsdp__optimizer_kind kind, const fsdp_parameters *parameters,
+                               const fsdp_adam_options *options, fsdp_optimizer **out)
 {
     *out = NULL;
     FSDP_TRY(check_adam(options));
-    FSDP_TRY(create(FSDP__OPTIMIZER_ADAMW, parameters,
-                    &(fsdp__optimizer_group){.lr = options->lr, .options.adam = *options}, out));
+    return create(kind, parameters, &(fsdp__optimizer_group){.lr = options->lr, .options.adam = *options}, out);
+}
+
+fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
+{
+    FSDP_TRY(create_adam(FSDP__OPTIMIZER_ADAMW, parameters, options, out));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
 {
-    *out = NULL;
-    FSDP_TRY(check_adam(options));
-    FSDP_TRY(create(FSDP__OPTIMIZER_ADAM, parameters,
-                    &(fsdp__optimizer_group){.lr = options->lr, .options.adam = *options}, out));
+    FSDP_TRY(create_adam(FSDP__OPTIMIZER_ADAM, parameters, options, out));
     return FSDP_OK;
 }
 
@@ -274,6 +276,15 @@ void fsdp_optimizer_free(fsdp_optimizer *optimizer)
     fsdp__free(optimizer->groups);
     fsdp__free(optimizer->spans);
     fsdp__free(optimizer);
+}
+
+int64_t fsdp__optimizer_count(const fsdp_optimizer *optimizer)
+{
+    int64_t count = 0;
+
+    for (int g = 0; g < optimizer->group_count; g++)
+        count += optimizer->groups[g].count;
+    return count;
 }
 
 int fsdp_optimizer_group_count(const fsdp_optimizer *optimizer)

@@ -51,7 +51,7 @@ static bool is_chosen(const chosen *c, const fsdp_tensor *tensor)
 /* Checks the parameters that have a gradient, makes their state fit, and marks them. */
 static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
 {
-    int64_t total = 0;
+    int64_t total = fsdp__optimizer_count(optimizer);
 
     for (int g = 0; g < optimizer->group_count; g++) {
         fsdp__optimizer_group *group = &optimizer->groups[g];
@@ -71,7 +71,6 @@ static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
             FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
             param->due = true;
         }
-        total += group->count;
     }
     optimizer->span_count = 0;
     if (total > 0 && fsdp__grow(&optimizer->spans, total - 1, &optimizer->span_capacity, sizeof *optimizer->spans) != 0)

@@ -9,7 +9,7 @@
 #include "base/compiler.h"
 #include "comm/transport/arena/shown.h"
 #include "comm/transport/network/meeting.h"
-#include "comm/transport/network/network_plain.h"
+#include "comm/transport/network/network_calls.h"
 #include "comm/transport/sharded_buffer.h"
 
 typedef struct fsdp__fake_region {

@@ -49,8 +49,3 @@ int64_t fsdp__batch_rows(const fsdp__call *call, const fsdp__batch_piece *piece,
 
     return FSDP__MAX(FSDP__MIN(left, piece->numel), 0);
 }
-
-int64_t fsdp__batch_bytes(const fsdp__call *call, const fsdp__batch_piece *piece, int member)
-{
-    return fsdp__batch_rows(call, piece, member) * element_of(&call->buffers[piece->buffer]);
-}

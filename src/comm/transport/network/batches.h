@@ -26,8 +26,7 @@ int64_t fsdp__batches_room(int columns, int locals);
 /* Fills `out` with the pieces of the next batch, as many as there is room for. Returns how many, at most
  * FSDP__BATCH_PIECES; 0: nothing is left. */
 int fsdp__batches_next(fsdp__batches *batches, fsdp__batch_piece *out);
-/* Return how many of the piece's rows group rank `member` has, and their bytes as they travel. */
+/* Returns how many of the piece's rows group rank `member` has. */
 int64_t fsdp__batch_rows(const fsdp__call *call, const fsdp__batch_piece *piece, int member);
-int64_t fsdp__batch_bytes(const fsdp__call *call, const fsdp__batch_piece *piece, int member);
 
 #endif

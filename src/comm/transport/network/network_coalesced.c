@@ -6,7 +6,7 @@
  *
  * reduce   memory that the ranks of the machine see: reduction.h.
  *          other memory: packed; contributions travel, and are added in the same order. */
-#include "comm/transport/network/network_coalesced.h"
+#include "comm/transport/network/network_calls.h"
 
 #include "comm/transport/arena/arena_coalesced.h"
 #include "comm/transport/arena/arena_memory.h"
@@ -86,21 +86,6 @@ void fsdp__network_give_back(void *g, const fsdp_sharded_buffer *buffer)
 }
 
 /* ---- reduce ---- */
-
-fsdp_status fsdp__network_show(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic,
-                               bool *visible)
-{
-    fsdp__shown_path path;
-
-    FSDP_TRY(fsdp__shown_meet(group->local, call, fsdp__shown_is_readable(group->local, call, true), traffic, &path));
-    *visible = path == FSDP__SHOWN_IN_PLACE;
-    return FSDP_OK;
-}
-
-bool fsdp__network_adds(const fsdp__network_group *group, const fsdp__call *call, int local, int64_t i)
-{
-    return fsdp__shown_adds(group->local, call, local, i);
-}
 
 /* Reduces where every machine sees its contributions: all its ranks see them, or it has only one rank. */
 static fsdp_status reduce_visible(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic,

@@ -1,16 +1,21 @@
 /* network_memory.c - makes a region on each machine, or none on any. */
-#include "comm/transport/network/network_memory.h"
+#include "comm/transport/network/network_calls.h"
 
 #include "comm/transport/arena/arena_memory.h"
 
-fsdp_status fsdp__network_alloc(void *transport, size_t bytes, void **out)
+static fsdp_status alloc(void *transport, size_t bytes, void **out)
 {
     return fsdp__arena_alloc(((fsdp__network_view *)transport)->local, bytes, out);
 }
 
-void fsdp__network_free(void *transport, void *pointer)
+static void free_own(void *transport, void *pointer)
 {
     fsdp__arena_free(((fsdp__network_view *)transport)->local, pointer);
+}
+
+static void free_shared(void *g, void *pointer)
+{
+    fsdp__arena_free_shared(((fsdp__network_group *)g)->local, pointer);
 }
 
 /* Tells what became of the region here, and learns what became of it elsewhere. */
@@ -32,7 +37,7 @@ static fsdp_status compare_results(fsdp__network_group *group, const fsdp__call 
     return status;
 }
 
-fsdp_status fsdp__network_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
+static fsdp_status alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
 {
     fsdp__network_group *group = g;
     fsdp_status mine, status;
@@ -47,13 +52,15 @@ fsdp_status fsdp__network_alloc_shared(void *g, const fsdp__call *call, fsdp__tr
     if (mine != FSDP_OK)
         return mine;
     if (status != FSDP_OK) {
-        fsdp__network_free_shared(group, *out);
+        free_shared(group, *out);
         *out = NULL;
     }
     return status;
 }
 
-void fsdp__network_free_shared(void *g, void *pointer)
-{
-    fsdp__arena_free_shared(((fsdp__network_group *)g)->local, pointer);
-}
+const fsdp__memory_ops fsdp__network_memory = {
+    .alloc = alloc,
+    .free = free_own,
+    .alloc_shared = alloc_shared,
+    .free_shared = free_shared,
+};

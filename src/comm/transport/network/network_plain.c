@@ -9,7 +9,7 @@
  * In a flat group each rank counts as a machine; but in an all_reduce of more than 4 KiB the ranks of each machine,
  * where they are equally many, first add up what they have, over the network. Each call is a meeting of headers, which
  * takes along what is small. */
-#include "comm/transport/network/network_plain.h"
+#include "comm/transport/network/network_calls.h"
 
 #include "comm/transport/arena/arena_plain.h"
 #include "comm/transport/network/crossing.h"

@@ -7,10 +7,9 @@
 
 #include "base/alloc.h"
 #include "comm/transport/arena/arena_transport.h"
+#include "comm/transport/arena/shown.h"
 #include "comm/transport/network/join_report.h"
-#include "comm/transport/network/network_coalesced.h"
-#include "comm/transport/network/network_memory.h"
-#include "comm/transport/network/network_plain.h"
+#include "comm/transport/network/network_calls.h"
 #include "comm/transport/network/numbering.h"
 #include "comm/world.h"
 
@@ -119,17 +118,11 @@ static const fsdp__collective_ops collectives = {
     .all_gather_coalesced = fsdp__network_all_gather_coalesced,
     .reduce_scatter_coalesced = fsdp__network_reduce_scatter_coalesced,
 };
-static const fsdp__memory_ops memory = {
-    .alloc = fsdp__network_alloc,
-    .free = fsdp__network_free,
-    .alloc_shared = fsdp__network_alloc_shared,
-    .free_shared = fsdp__network_free_shared,
-};
 static const fsdp__health_ops health = {.note = note, .host_waits = host_waits, .set_timeout = set_timeout};
 static const fsdp__comm_ops machines_ops = {
     .name = "machines",
     .collectives = &collectives,
-    .memory = &memory,
+    .memory = &fsdp__network_memory,
     .readers = &fsdp__arena_readers,
     .health = &health,
     .group_open = fsdp__network_group_open,
@@ -146,26 +139,35 @@ static const fsdp__comm_ops machines_ops = {
 
 /* ---- joining ---- */
 
-static void *take(size_t bytes)
-{
-    return fsdp__malloc(bytes);
-}
-
 static void copy(void *to, const void *from, size_t bytes)
 {
     memcpy(to, from, bytes);
+}
+
+static fsdp_status show(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic, bool *visible)
+{
+    fsdp__shown_path path;
+
+    FSDP_TRY(fsdp__shown_meet(group->local, call, fsdp__shown_is_readable(group->local, call, true), traffic, &path));
+    *visible = path == FSDP__SHOWN_IN_PLACE;
+    return FSDP_OK;
+}
+
+static bool adds(const fsdp__network_group *group, const fsdp__call *call, int local, int64_t i)
+{
+    return fsdp__shown_adds(group->local, call, local, i);
 }
 
 static const fsdp__world_acts acts = {
     .all_gather = fsdp__network_all_gather,
     .all_to_all = fsdp__network_all_to_all,
     .open_local = fsdp__network_open_local,
-    .take = take,
+    .take = fsdp__malloc,
     .copy = copy,
     .carry = fsdp__exchange_carry,
     .compare = fsdp__meeting_compare,
-    .show = fsdp__network_show,
-    .adds = fsdp__network_adds,
+    .show = show,
+    .adds = adds,
 };
 
 static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "comm/transport/arena/arena_plain.h"
-#include "comm/transport/network/network_plain.h"
+#include "comm/transport/network/network_calls.h"
 #include "comm/transport/network/shares.h"
 #include "comm/transport/sharded_buffer.h"
 
