@@ -22,7 +22,7 @@
 #ifndef FSDP_DATA_H
 #define FSDP_DATA_H
 
-#include "fsdp/status.h"
+#include "fsdp/context.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -75,6 +75,7 @@ typedef struct fsdp_loader_options {
     int workers;          /* threads that read ahead; 0: the caller reads */
     int64_t start_window; /* batches begin at this window of the order, from 0, as after fsdp_loader_position windows */
     int64_t token_count;  /* use only this many tokens from the start of the stream; 0: all */
+    const fsdp_context *context; /* whose trace shows the batches (fsdp/trace.h), until the loader is freed; or NULL */
 } fsdp_loader_options;
 
 typedef struct fsdp_loader fsdp_loader;

@@ -27,6 +27,7 @@
 #ifndef FSDP_DATASET_H
 #define FSDP_DATASET_H
 
+#include "fsdp/context.h"
 #include "fsdp/dtype.h"
 
 #ifdef __cplusplus
@@ -124,6 +125,7 @@ typedef struct fsdp_data_loader_options {
     void *collate_arg;
     const fsdp_data_field *fields; /* with collate: the fields it makes, with the shape of one item. Copied */
     int field_count;
+    const fsdp_context *context; /* whose trace shows the batches (fsdp/trace.h), until the loader is freed; or NULL */
 } fsdp_data_loader_options;
 
 typedef struct fsdp_data_batch {

@@ -16,7 +16,7 @@
 #include "fsdp/context.h"
 #include "fsdp/dtype.h"
 
-/* Each names the fields of its event that are set. context: at all but those of the process and of a run. */
+/* Each names the fields of its event that are set. context: at all but those of the process. */
 typedef enum fsdp__point {
     /* ---- the process ---- */
     FSDP__POINT_CONTEXT_OPENED, /* [asks] context: it was made from the environment, and nothing was done with it */
@@ -36,7 +36,9 @@ typedef enum fsdp__point {
     FSDP__POINT_MEMORY_UNMAPPED,   /* before it is gone: memory */
     FSDP__POINT_MEMORY_TAKEN,      /* stream (the device's own), memory, bytes, kind: fsdp_memory_kind */
     FSDP__POINT_MEMORY_GIVEN_BACK, /* before, in the order of the device's own stream: the same */
-    FSDP__POINT_MEMORY_NAMED,      /* what lies in a part of a block from now on: memory, bytes, kind, name */
+    /* The device's ledger has changed: stream, kind, number: by how many bytes, negative numbers modulo 2^64 */
+    FSDP__POINT_MEMORY_COUNTED,
+    FSDP__POINT_MEMORY_NAMED, /* what lies in a part of a block from now on: memory, bytes, kind, name */
     /* [asks] Before the stream's running work uses memory without a kernel: stream, memory, bytes, kind: fsdp__access,
      * name: what it does. */
     FSDP__POINT_MEMORY_USED,
@@ -45,16 +47,18 @@ typedef enum fsdp__point {
     FSDP__POINT_DEVICE_CLOSED, /* object: the device, which is gone */
     FSDP__POINT_STREAM_OPENED, /* [asks] */
     FSDP__POINT_STREAM_CLOSED, /* its work is done, and it is gone: object: what its `watcher` was. stream is NULL */
-    /* The work of a stream with a thread, which does it in the order in which it was queued. */
+    /* The work of a stream with a thread, which does it in the order in which it was queued. number: of the item among
+     * those of its stream, from 1 */
     FSDP__POINT_ITEM_QUEUED,  /* [asks] before */
     FSDP__POINT_ITEM_REFUSED, /* the last one could not be queued */
     FSDP__POINT_ITEM_BEGUN,   /* on that thread, as the next one */
     FSDP__POINT_ITEM_DONE,
     FSDP__POINT_EVENT_RECORDED, /* event */
-    FSDP__POINT_EVENT_AWAITED,  /* the stream waits for it from here on: event */
-    FSDP__POINT_EVENT_REACHED,  /* the host has waited for it: event. stream is NULL */
+    /* The stream waits for it from here on, and an inline stream has waited: event, ns: when that was asked for */
+    FSDP__POINT_EVENT_AWAITED,
+    FSDP__POINT_EVENT_REACHED,  /* the host has waited for it: event, ns: since when. stream is NULL */
     FSDP__POINT_EVENT_CLOSED,   /* before it is gone: event. stream is NULL */
-    FSDP__POINT_STREAM_REACHED, /* the host has waited for all of its work */
+    FSDP__POINT_STREAM_REACHED, /* the host has waited for all of its work: ns: since when */
 
     /* ---- what streams do. ns: the clock of base/clock.h ---- */
     FSDP__POINT_KERNEL_ISSUED, /* kind: fsdp__kernel, name, object: its arguments */
@@ -83,15 +87,17 @@ typedef enum fsdp__point {
     FSDP__POINT_ORDER_PUBLISHED, /* stream, object, number */
     FSDP__POINT_ORDER_ACQUIRED,  /* the same */
 
-    /* ---- a run ---- */
-    /* Groups of parameters. context, name (of the module, or NULL), kind: fsdp_shard_event, and word: its name, phase:
-     * of the module's training, number: how many groups there are, object: the state, ns */
+    /* ---- a run: ns ---- */
+    /* Groups of parameters. name (of the module, or NULL), kind: fsdp_shard_event, and word: its name, phase:
+     * of the module's training, number: how many groups there are, object: the state */
     FSDP__POINT_SHARD_CHANGED,
-    FSDP__POINT_STEP_BEGUN, /* of an optimizer, object: ns */
+    FSDP__POINT_STAGE_BEGUN, /* of a run, on the thread that does it: name, number: of its step, from 1 */
+    FSDP__POINT_STAGE_DONE,
+    FSDP__POINT_STEP_BEGUN, /* of an optimizer, object. context is NULL where it has no parameters */
     FSDP__POINT_STEP_DONE,
-    FSDP__POINT_BATCH_BEGUN, /* on the thread that makes it: object (its ring), number, ns */
+    FSDP__POINT_BATCH_BEGUN, /* on the thread that makes it: object (its ring), number. context may be NULL */
     FSDP__POINT_BATCH_DONE,
-    FSDP__POINT_PART_BEGUN, /* this rank's file of a checkpoint: name, bytes, ns */
+    FSDP__POINT_PART_BEGUN, /* this rank's file of a checkpoint: name, bytes */
     FSDP__POINT_PART_DONE,
 
     FSDP__POINTS

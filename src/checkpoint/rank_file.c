@@ -56,8 +56,9 @@ static fsdp_status make_room(writing *w, fsdp__rank_file *file)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__rank_file_write(const fsdp__directory *in, const char *name, const fsdp__rank_data *data,
-                                  const unsigned char *copy, const _Atomic bool *stop, fsdp__rank_file *out)
+fsdp_status fsdp__rank_file_write(const fsdp_context *context, const fsdp__directory *in, const char *name,
+                                  const fsdp__rank_data *data, const unsigned char *copy, const _Atomic bool *stop,
+                                  fsdp__rank_file *out)
 {
     char *path = fsdp__path_join(in->path, name);
     const fsdp__save_file *plan = &data->plan.files[0];
@@ -68,14 +69,14 @@ fsdp_status fsdp__rank_file_write(const fsdp__directory *in, const char *name, c
                             .block_bytes = BLOCK_BYTES};
     fsdp_status status = path ? make_room(&w, &file) : FSDP_NO_MEMORY;
 
-    FSDP__TELL(PART_BEGUN, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
+    FSDP__TELL(PART_BEGUN, .context = context, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
     if (status == FSDP_OK)
         status = fsdp__directory_create(in, name, 0666, &w.fd);
     if (status == FSDP_OK)
         status = write_all(&w, plan, &file);
     if (w.fd >= 0)
         FSDP_KEEP_FIRST(status, fsdp__file_close(w.fd, path));
-    FSDP__TELL(PART_DONE, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
+    FSDP__TELL(PART_DONE, .context = context, .name = name, .bytes = (size_t)file.bytes, .ns = fsdp__clock_ns());
     fsdp__free(w.buffer);
     fsdp__free(path);
     if (status == FSDP_OK)

@@ -214,6 +214,7 @@ static fsdp_status prepare(fsdp_checkpoint_saver *s, const fsdp_checkpoint_conte
 {
     int rank = fsdp_process_group_rank(s->group);
 
+    s->stage.context = s->context;
     s->stage.rank = rank;
     s->stage.stop = &s->stop;
     if (!content)

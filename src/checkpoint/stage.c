@@ -93,8 +93,9 @@ static fsdp_status write_parts(fsdp__stage *stage)
     fsdp__rank_file file = {.blocks = NULL};
     fsdp_status status;
 
-    status = fsdp__rank_file_write(&stage->folder, fsdp__rank_file_name(stage->rank, stage->world_size, name),
-                                   &stage->data, stage->copy, stage->stop, &file);
+    status = fsdp__rank_file_write(stage->context, &stage->folder,
+                                   fsdp__rank_file_name(stage->rank, stage->world_size, name), &stage->data,
+                                   stage->copy, stage->stop, &file);
     FSDP_TRY(status);
     file.rank = stage->rank;
     status = fsdp__manifest_add_file(&stage->manifest, &file);

@@ -8,6 +8,7 @@
 #include "checkpoint/rank_data.h"
 
 typedef struct fsdp__stage {
+    const fsdp_context *context;
     int rank, world_size;
     fsdp__directory folder;  /* becomes the checkpoint */
     fsdp__directory scratch; /* for the manifests of the ranks */

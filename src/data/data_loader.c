@@ -54,7 +54,8 @@ static fsdp_status set_up(fsdp_data_loader *loader, const fsdp_dataset *dataset,
     }
     loader->length = loader->batches = batches_of(loader);
     loader->position.length = dataset->length(dataset->arg);
-    return fsdp__ring_create("data loader", options->workers, make_batch, loader, &loader->ring);
+    return fsdp__ring_create(loader->maker.options.context, "data loader", loader->maker.options.workers, make_batch,
+                             loader, &loader->ring);
 }
 
 fsdp_status fsdp_data_loader_create(const fsdp_dataset *dataset, const fsdp_data_loader_options *options,

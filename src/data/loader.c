@@ -126,7 +126,7 @@ static fsdp_status make_ring(fsdp_loader *loader)
     for (int i = 0; i < threads; i++)
         fsdp__order_init(&loader->orders[i], (token_count(loader->tokens, options) - 1) / options->seq_len,
                          options->shuffle, options->seed);
-    FSDP_TRY(fsdp__ring_create("loader", options->workers, read_batch, loader, &loader->ring));
+    FSDP_TRY(fsdp__ring_create(options->context, "loader", options->workers, read_batch, loader, &loader->ring));
     fsdp__ring_begin(loader->ring, loader->last);
     return FSDP_OK;
 }

@@ -24,6 +24,7 @@ typedef struct worker {
 } worker;
 
 struct fsdp__ring {
+    const fsdp_context *context;
     fsdp__ring_maker *make;
     void *arg;
     slot *slots;
@@ -68,9 +69,11 @@ static void make_one(fsdp__ring *ring, int thread)
     ring->busy++;
     /* This runs without the lock: nobody else looks at the slot until it is full. */
     pthread_mutex_unlock(&ring->lock);
-    FSDP__TELL(BATCH_BEGUN, .object = ring, .number = (uint64_t)number, .ns = fsdp__clock_ns());
+    FSDP__TELL(BATCH_BEGUN, .context = ring->context, .object = ring, .number = (uint64_t)number,
+               .ns = fsdp__clock_ns());
     mine->status = ring->make(ring->arg, number, (int)(number % ring->slot_count), thread);
-    FSDP__TELL(BATCH_DONE, .object = ring, .number = (uint64_t)number, .ns = fsdp__clock_ns());
+    FSDP__TELL(BATCH_DONE, .context = ring->context, .object = ring, .number = (uint64_t)number,
+               .ns = fsdp__clock_ns());
     if (mine->status != FSDP_OK) /* the last error belongs to one thread */
         fsdp__shown(fsdp_last_error(), mine->message, sizeof mine->message);
     pthread_mutex_lock(&ring->lock);
@@ -115,7 +118,8 @@ static fsdp_status start_workers(fsdp__ring *ring, int count, const char *owner)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__ring_create(const char *owner, int workers, fsdp__ring_maker *make, void *arg, fsdp__ring **out)
+fsdp_status fsdp__ring_create(const fsdp_context *context, const char *owner, int workers, fsdp__ring_maker *make,
+                              void *arg, fsdp__ring **out)
 {
     int slots = fsdp__ring_slots(workers);
     fsdp__ring *ring = fsdp__calloc(1, sizeof *ring + (size_t)slots * sizeof *ring->slots);
@@ -123,6 +127,7 @@ fsdp_status fsdp__ring_create(const char *owner, int workers, fsdp__ring_maker *
 
     if (!ring)
         return FSDP_NO_MEMORY;
+    ring->context = context;
     ring->make = make;
     ring->arg = arg;
     ring->slots = (slot *)(void *)(ring + 1);

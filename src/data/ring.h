@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "fsdp/status.h"
+#include "fsdp/context.h"
 
 typedef struct fsdp__ring fsdp__ring;
 
@@ -18,8 +18,10 @@ typedef fsdp_status fsdp__ring_maker(void *arg, int64_t number, int slot, int th
 
 /* Returns how many slots a ring has. */
 int fsdp__ring_slots(int workers);
-/* Starts the workers, which wait for fsdp__ring_begin. `owner` is for messages. */
-fsdp_status fsdp__ring_create(const char *owner, int workers, fsdp__ring_maker *make, void *arg, fsdp__ring **out);
+/* Starts the workers, which wait for fsdp__ring_begin. `owner` is for messages; `context` is told of each batch
+ * (base/probe.h), unless it is NULL. */
+fsdp_status fsdp__ring_create(const fsdp_context *context, const char *owner, int workers, fsdp__ring_maker *make,
+                              void *arg, fsdp__ring **out);
 void fsdp__ring_free(fsdp__ring *ring);
 
 /* Lets batches [0, limit) be made, in a new or an ended ring. */

@@ -479,8 +479,9 @@ bool fsdp__allocator_covers(fsdp__allocator *a, const void *pointer, size_t byte
     return covers;
 }
 
-void fsdp__allocator_recount(fsdp__allocator *a, const void *pointer, fsdp_memory_kind kind)
+size_t fsdp__allocator_recount(fsdp__allocator *a, const void *pointer, fsdp_memory_kind kind, fsdp_memory_kind *before)
 {
+    size_t bytes = 0;
     block *b;
 
     pthread_mutex_lock(&a->mutex);
@@ -488,12 +489,15 @@ void fsdp__allocator_recount(fsdp__allocator *a, const void *pointer, fsdp_memor
     if (b) {
         count(a, b->kind, -(int64_t)b->bytes);
         count(a, kind, (int64_t)b->bytes);
+        bytes = b->bytes;
+        *before = b->kind;
         b->kind = kind;
     }
     pthread_mutex_unlock(&a->mutex);
+    return bytes;
 }
 
-void fsdp__allocator_account(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta_bytes, bool shared)
+int64_t fsdp__allocator_account(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta_bytes, bool shared)
 {
     size_t magnitude = delta_bytes < 0 ? (size_t)-delta_bytes : (size_t)delta_bytes;
     int64_t delta = (int64_t)fsdp__device_rounded(magnitude);
@@ -504,6 +508,7 @@ void fsdp__allocator_account(fsdp__allocator *a, fsdp_memory_kind kind, int64_t 
     if (shared)
         a->stats.shared_bytes += (size_t)delta;
     pthread_mutex_unlock(&a->mutex);
+    return delta;
 }
 
 void fsdp__allocator_stats(fsdp__allocator *a, fsdp_memory_stats *out)

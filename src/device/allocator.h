@@ -50,9 +50,12 @@ bool fsdp__allocator_shrink(fsdp__allocator *allocator);
 fsdp_status fsdp__allocator_refuse(fsdp__allocator *allocator, fsdp_status status, size_t bytes, fsdp_memory_kind kind);
 /* Returns whether [pointer, pointer + bytes) lies in one live block. */
 bool fsdp__allocator_covers(fsdp__allocator *allocator, const void *pointer, size_t bytes);
-/* Counts a live block under `kind` from now on. Does nothing when `pointer` is no live block. */
-void fsdp__allocator_recount(fsdp__allocator *allocator, const void *pointer, fsdp_memory_kind kind);
-void fsdp__allocator_account(fsdp__allocator *allocator, fsdp_memory_kind kind, int64_t delta_bytes, bool shared);
+/* Counts a live block under `kind` from now on. Returns its bytes, with the kind before; 0, and does nothing, when
+ * `pointer` is no live block. */
+size_t fsdp__allocator_recount(fsdp__allocator *allocator, const void *pointer, fsdp_memory_kind kind,
+                               fsdp_memory_kind *before);
+/* Returns by how many bytes the count has changed. */
+int64_t fsdp__allocator_account(fsdp__allocator *allocator, fsdp_memory_kind kind, int64_t delta_bytes, bool shared);
 
 void fsdp__allocator_stats(fsdp__allocator *allocator, fsdp_memory_stats *out);
 void fsdp__allocator_reset_peak(fsdp__allocator *allocator);

@@ -55,6 +55,14 @@ void fsdp_device_reset_peak(fsdp_device *device)
     fsdp__allocator_reset_peak(device->allocator);
 }
 
+/* Tells that the ledger of a kind has changed. */
+static void tell_counted(const fsdp_device *device, fsdp_memory_kind kind, int64_t delta_bytes)
+{
+    if (delta_bytes != 0)
+        FSDP__TELL(MEMORY_COUNTED, .context = device->context, .stream = device->stream, .kind = (int)kind,
+                   .number = (uint64_t)delta_bytes);
+}
+
 fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out)
 {
     fsdp_status status = FSDP__ASK(ALLOCATION, .bytes = bytes);
@@ -66,6 +74,7 @@ fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_ki
     if (bytes > 0)
         FSDP__TELL(MEMORY_TAKEN, .context = device->context, .stream = device->stream, .memory = *out, .bytes = bytes,
                    .kind = (int)kind);
+    tell_counted(device, kind, (int64_t)fsdp__device_rounded(bytes));
     return FSDP_OK;
 }
 
@@ -78,14 +87,20 @@ void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_me
     if (!fsdp__allocator_give(device->allocator, pointer))
         fsdp_log(device->context, FSDP_LOG_ERROR, "device '%s': freed %zu bytes of %s that were not live", device->name,
                  bytes, fsdp_memory_kind_name(kind));
+    else
+        tell_counted(device, kind, -(int64_t)fsdp__device_rounded(bytes));
 }
 
 void fsdp__device_recount(fsdp_device *device, const void *pointer, fsdp_memory_kind kind)
 {
-    fsdp__allocator_recount(device->allocator, pointer, kind);
+    fsdp_memory_kind before = kind;
+    int64_t bytes = (int64_t)fsdp__allocator_recount(device->allocator, pointer, kind, &before);
+
+    tell_counted(device, before, -bytes);
+    tell_counted(device, kind, bytes);
 }
 
 void fsdp__device_account(fsdp_device *device, fsdp_memory_kind kind, int64_t delta_bytes, bool shared)
 {
-    fsdp__allocator_account(device->allocator, kind, delta_bytes, shared);
+    tell_counted(device, kind, fsdp__allocator_account(device->allocator, kind, delta_bytes, shared));
 }

@@ -29,6 +29,8 @@ struct fsdp_stream {
     void *workspace;      /* for the work that runs now */
     size_t workspace_bytes;
     void *watcher; /* free to a subscriber (base/probe.h) */
+    /* Items so far, where it has a thread: those that were announced, and those that have begun. */
+    _Atomic uint64_t items_queued, items_begun;
 };
 
 struct fsdp_event {
@@ -40,6 +42,14 @@ struct fsdp_event {
 /* Gets the backend of that name; NULL when none is compiled in, registered or a plug-in. Fails where its plug-in cannot
  * be loaded. */
 fsdp_status fsdp__backend_find(const char *name, const fsdp__backend **out);
+
+/* Tells, on the thread that does it, that the next item of a stream begins. */
+static inline void fsdp__stream_begin_item(fsdp_stream *stream)
+{
+    uint64_t number = ++stream->items_begun;
+
+    FSDP__TELL(ITEM_BEGUN, .context = stream->device->context, .stream = stream, .number = number);
+}
 
 /* Frees the scratch of a stream that is being freed. */
 void fsdp__stream_drop_workspace(fsdp_stream *stream);

@@ -36,9 +36,10 @@ void fsdp_stream_free(fsdp_stream *stream)
 
 static fsdp_status synchronize(fsdp_stream *stream)
 {
+    int64_t since = fsdp__is_probed(FSDP__POINT_STREAM_REACHED) ? fsdp__clock_ns() : 0;
     fsdp_status status = stream->device->backend->stream_synchronize(stream);
 
-    FSDP__TELL(STREAM_REACHED, .context = stream->device->context, .stream = stream);
+    FSDP__TELL(STREAM_REACHED, .context = stream->device->context, .stream = stream, .ns = since);
     return status;
 }
 
@@ -65,6 +66,16 @@ fsdp_status fsdp__stream_check(fsdp_stream *stream)
     return FSDP_OK;
 }
 
+static fsdp_status announce_item(fsdp_stream *stream)
+{
+    uint64_t number = ++stream->items_queued;
+    fsdp_status status = FSDP__ASK(ITEM_QUEUED, .context = stream->device->context, .stream = stream, .number = number);
+
+    if (status != FSDP_OK)
+        stream->items_queued--;
+    return status;
+}
+
 fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, const void *argument, size_t bytes)
 {
     fsdp_status status;
@@ -72,10 +83,12 @@ fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, co
     if (!stream || !work)
         return FSDP_FAIL(FSDP_INVALID, "cannot queue work: stream and work are required");
     if (!fsdp__stream_is_inline(stream))
-        FSDP_TRY(FSDP__ASK(ITEM_QUEUED, .context = stream->device->context, .stream = stream));
+        FSDP_TRY(announce_item(stream));
     status = stream->device->backend->stream_enqueue(stream, work, argument, bytes);
-    if (status != FSDP_OK && !fsdp__stream_is_inline(stream))
-        FSDP__TELL(ITEM_REFUSED, .context = stream->device->context, .stream = stream);
+    if (status != FSDP_OK && !fsdp__stream_is_inline(stream)) {
+        FSDP__TELL(ITEM_REFUSED, .context = stream->device->context, .stream = stream, .number = stream->items_queued);
+        stream->items_queued--;
+    }
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
@@ -85,17 +98,17 @@ bool fsdp__stream_enter(fsdp_stream *stream)
 
     if (!backend->stream_enter || !backend->stream_enter(stream))
         return false;
-    if (FSDP__ASK(ITEM_QUEUED, .context = stream->device->context, .stream = stream) != FSDP_OK) {
+    if (announce_item(stream) != FSDP_OK) {
         backend->stream_leave(stream); /* it is refused once more when it is queued */
         return false;
     }
-    FSDP__TELL(ITEM_BEGUN, .context = stream->device->context, .stream = stream);
+    fsdp__stream_begin_item(stream);
     return true;
 }
 
 void fsdp__stream_leave(fsdp_stream *stream)
 {
-    FSDP__TELL(ITEM_DONE, .context = stream->device->context, .stream = stream);
+    FSDP__TELL(ITEM_DONE, .context = stream->device->context, .stream = stream, .number = stream->items_begun);
     stream->device->backend->stream_leave(stream);
 }
 
@@ -267,18 +280,22 @@ fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream)
 
 fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event)
 {
+    int64_t since = fsdp__is_probed(FSDP__POINT_EVENT_AWAITED) ? fsdp__clock_ns() : 0;
+
     FSDP_TRY(check_pair(event, stream, "wait for an event"));
     if (event->mark.line)
         FSDP_TRY(stream->device->backend->stream_await(stream, event->mark));
-    FSDP__TELL(EVENT_AWAITED, .context = stream->device->context, .stream = stream, .event = event);
+    FSDP__TELL(EVENT_AWAITED, .context = stream->device->context, .stream = stream, .event = event, .ns = since);
     return FSDP_OK;
 }
 
 fsdp_status fsdp_event_synchronize(fsdp_event *event)
 {
+    int64_t since = fsdp__is_probed(FSDP__POINT_EVENT_REACHED) ? fsdp__clock_ns() : 0;
+
     if (!event)
         return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the event is NULL");
     (void)fsdp__mark_wait(event->mark); /* whoever waits asks the stream for failures: fsdp__stream_check */
-    FSDP__TELL(EVENT_REACHED, .context = event->device->context, .event = event);
+    FSDP__TELL(EVENT_REACHED, .context = event->device->context, .event = event, .ns = since);
     return FSDP_OK;
 }

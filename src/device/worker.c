@@ -176,10 +176,10 @@ static void run_item(fsdp__worker *worker, item *it)
     /* A message that an earlier item left must not pass for that of this one: see keep_failure. */
     fsdp_clear_error();
     if (it->told)
-        FSDP__TELL(ITEM_BEGUN, .context = stream->device->context, .stream = stream);
+        fsdp__stream_begin_item(stream);
     status = it->work(stream, it->argument);
     if (it->told)
-        FSDP__TELL(ITEM_DONE, .context = stream->device->context, .stream = stream);
+        FSDP__TELL(ITEM_DONE, .context = stream->device->context, .stream = stream, .number = stream->items_begun);
     if (status != FSDP_OK)
         keep_failure(worker->line, status);
     fsdp__free(it);

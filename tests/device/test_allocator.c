@@ -283,13 +283,15 @@ TEST(a_block_of_another_kind_is_given_back_as_that)
 {
     fsdp__allocator *allocator = NULL;
     fsdp_memory_stats stats;
+    fsdp_memory_kind before = FSDP_MEMORY_WORKSPACE;
     void *data = NULL;
 
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
-    fsdp__allocator_recount(allocator, &allocator, FSDP_MEMORY_GRADIENT);
+    CHECK_EQ(fsdp__allocator_recount(allocator, &allocator, FSDP_MEMORY_GRADIENT, &before), 0);
     CHECK_OK(fsdp__allocator_take(allocator, 100, FSDP_MEMORY_ACTIVATION, &data));
-    fsdp__allocator_recount(allocator, &allocator, FSDP_MEMORY_GRADIENT); /* no live block */
-    fsdp__allocator_recount(allocator, data, FSDP_MEMORY_GRADIENT);
+    CHECK_EQ(fsdp__allocator_recount(allocator, &allocator, FSDP_MEMORY_GRADIENT, &before), 0); /* no live block */
+    CHECK_EQ(fsdp__allocator_recount(allocator, data, FSDP_MEMORY_GRADIENT, &before), 128);
+    CHECK_EQ(before, FSDP_MEMORY_ACTIVATION);
     fsdp__allocator_stats(allocator, &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_ACTIVATION], 0);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 128);
@@ -526,15 +528,15 @@ TEST(bytes_elsewhere_are_counted_and_shared_ones_told_apart)
     fsdp_memory_stats stats;
 
     CHECK_OK(fsdp__allocator_create(&source, &allocator));
-    fsdp__allocator_account(allocator, FSDP_MEMORY_PARAMETER_SHARD, 100, true);
-    fsdp__allocator_account(allocator, FSDP_MEMORY_GRADIENT, 64, false);
+    CHECK_EQ(fsdp__allocator_account(allocator, FSDP_MEMORY_PARAMETER_SHARD, 100, true), 128);
+    CHECK_EQ(fsdp__allocator_account(allocator, FSDP_MEMORY_GRADIENT, 64, false), 64);
     fsdp__allocator_stats(allocator, &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], 128);
     CHECK_EQ(stats.shared_bytes, 128);
     CHECK_EQ(stats.live_total_bytes, 192);
     CHECK_EQ(stats.reserved_bytes, 0);
-    fsdp__allocator_account(allocator, FSDP_MEMORY_PARAMETER_SHARD, -100, true);
-    fsdp__allocator_account(allocator, FSDP_MEMORY_GRADIENT, -64, false);
+    CHECK_EQ(fsdp__allocator_account(allocator, FSDP_MEMORY_PARAMETER_SHARD, -100, true), -128);
+    CHECK_EQ(fsdp__allocator_account(allocator, FSDP_MEMORY_GRADIENT, -64, false), -64);
     fsdp__allocator_stats(allocator, &stats);
     CHECK_EQ(stats.live_total_bytes, 0);
     CHECK_EQ(stats.shared_bytes, 0);
