@@ -146,21 +146,40 @@ fsdp_status fsdp__config_add(const fsdp__key_table *table, void *config, const c
 
 /* ---- printing ---- */
 
+/* Prints "trace:" in front of the first of the keys "trace.path", ..; `within` and `length` are what the key before was
+ * within. Returns the rest of the name. */
+static const char *print_holder(const char *name, const char **within, int *length, FILE *stream)
+{
+    const char *dot = strchr(name, '.');
+    int holder = dot ? (int)(dot - name) : 0;
+
+    if (dot && (holder != *length || strncmp(name, *within, (size_t)holder) != 0))
+        fprintf(stream, "  %.*s:\n", holder, name);
+    *within = name;
+    *length = holder;
+    return dot ? dot + 1 : name;
+}
+
 fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config, FILE *stream)
 {
-    const char *section = "";
+    const char *section = "", *within = "";
+    int length = 0;
 
     for (int i = 0; i < table->count; i++) {
         const fsdp__key *key = &table->keys[i];
+        const char *name = key->name;
 
-        if (strcmp(section, key->section) != 0)
+        if (strcmp(section, key->section) != 0) {
             fprintf(stream, "%s:\n", key->section);
+            length = 0;
+        }
         section = key->section;
+        name = print_holder(name, &within, &length, stream);
         if (!fsdp__key_is_set(config, key)) {
-            fprintf(stream, "  # %s:\n", key->name);
+            fprintf(stream, "%s# %s:\n", length ? "    " : "  ", name);
             continue;
         }
-        fprintf(stream, "  %s: ", key->name);
+        fprintf(stream, "%s%s: ", length ? "    " : "  ", name);
         fsdp__key_print(config, key, stream);
         fputc('\n', stream);
     }

@@ -39,7 +39,7 @@ enum {
 };
 
 typedef struct fsdp__key {
-    const char *section, *name;
+    const char *section, *name; /* "trace.path": a key that `trace` holds, a level further down in the file */
     fsdp__key_type type;
     size_t offset; /* in the config */
     double least, most;

@@ -210,6 +210,56 @@ static fsdp_status read_name(reader *r, const char *section, char *name, size_t 
     return FSDP_OK;
 }
 
+/* Returns whether `name` holds keys: some are called "name.key". */
+static bool holds_keys(const reader *r, const char *section, const char *name)
+{
+    size_t length = strlen(name);
+
+    for (int i = 0; i < r->table->count; i++) {
+        const fsdp__key *key = &r->table->keys[i];
+
+        if (strcmp(key->section, section) == 0 && strncmp(key->name, name, length) == 0 && key->name[length] == '.')
+            return true;
+    }
+    return false;
+}
+
+/* Reads the key that the event names, and its value. */
+static fsdp_status read_key(reader *r, const char *section, const char *name)
+{
+    const fsdp__key *key = fsdp__key_find(r->table, section, name);
+    bool *given;
+
+    if (!key)
+        return fsdp__key_unknown(r->table, section, name);
+    given = &r->key_given[key - r->table->keys];
+    if (*given)
+        return FSDP_FAIL(FSDP_FORMAT, "%s.%s is given twice", section, name);
+    *given = true;
+    return read_value(r, key);
+}
+
+/* Reads the keys that `within` holds, which are called "within.key". */
+static fsdp_status read_held(reader *r, const char *section, const char *within)
+{
+    char name[SHOWN_BYTES], full[2 * SHOWN_BYTES + 1];
+
+    FSDP_TRY(next(r));
+    if (is_nothing(r))
+        return FSDP_OK;
+    if (r->event.type != YAML_MAPPING_START_EVENT)
+        return FSDP_FAIL(FSDP_FORMAT, "%s.%s is %s: expected keys of its own, indented below it", section, within,
+                         kind(r));
+    for (;;) {
+        FSDP_TRY(next(r));
+        if (r->event.type == YAML_MAPPING_END_EVENT)
+            return FSDP_OK;
+        FSDP_TRY(read_name(r, section, name, sizeof name));
+        snprintf(full, sizeof full, "%s.%s", within, name);
+        FSDP_TRY(read_key(r, section, full));
+    }
+}
+
 static fsdp_status read_section(reader *r, const char *section)
 {
     char name[SHOWN_BYTES];
@@ -220,21 +270,11 @@ static fsdp_status read_section(reader *r, const char *section)
     if (r->event.type != YAML_MAPPING_START_EVENT)
         return FSDP_FAIL(FSDP_FORMAT, "%s is %s: expected keys of the section, indented below it", section, kind(r));
     for (;;) {
-        const fsdp__key *key;
-        bool *given;
-
         FSDP_TRY(next(r));
         if (r->event.type == YAML_MAPPING_END_EVENT)
             return FSDP_OK;
         FSDP_TRY(read_name(r, section, name, sizeof name));
-        key = fsdp__key_find(r->table, section, name);
-        if (!key)
-            return fsdp__key_unknown(r->table, section, name);
-        given = &r->key_given[key - r->table->keys];
-        if (*given)
-            return FSDP_FAIL(FSDP_FORMAT, "%s.%s is given twice", section, name);
-        *given = true;
-        FSDP_TRY(read_value(r, key));
+        FSDP_TRY((holds_keys(r, section, name) ? read_held : read_key)(r, section, name));
     }
 }
 

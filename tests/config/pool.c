@@ -16,6 +16,8 @@ static const fsdp__key keys[] = {
     {"water", "lanes", FSDP__KEY_PATHS, offsetof(pool, water.lanes), 0, 0, 0, NULL, NULL, "their names", NULL},
     {"people", "attendants", FSDP__KEY_INTEGER, offsetof(pool, attendants), 0, FSDP__KEY_LARGE, FSDP__OR_MINUS, NULL,
      "-1", "-1: as many as come", NULL},
+    {"people", "bar.seats", FSDP__KEY_INTEGER, offsetof(pool, bar.seats), 0, 90, 0, NULL, "8", "high ones", NULL},
+    {"people", "bar.name", FSDP__KEY_TEXT, offsetof(pool, bar.name), 0, 0, 0, NULL, NULL, "over it", NULL},
     {"people", "photos", FSDP__KEY_SIZE, offsetof(pool, photos), 1000, FSDP__KEY_LARGE, 0, NULL, "2MB", "to be taken",
      NULL},
 };

@@ -15,6 +15,10 @@ typedef struct pool {
         int64_t lane_count;
     } water;
     int64_t attendants, photos;
+    struct {
+        int64_t seats;
+        char *name;
+    } bar;
 } pool;
 
 extern const fsdp__key_table pool_table;

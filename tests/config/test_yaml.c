@@ -40,6 +40,38 @@ TEST(lines_are_those_of_the_key_or_the_entry)
     refuses("water: []\n", "c:1: water is a list: expected keys of the section, indented below it");
 }
 
+TEST(keys_that_another_holds_stand_below_it_and_are_printed_so)
+{
+    static const char *const same[] = {"people:\n  bar:\n    seats: 9\n    name: Oasis\n  attendants: 4\n",
+                                       "people: {bar: {seats: 9, name: Oasis}, attendants: 4}\n",
+                                       "people:\n  bar.seats: 9\n  bar.name: Oasis\n  attendants: 4\n"};
+
+    for (int i = 0; i < 3; i++) {
+        char *printed = NULL;
+        size_t bytes;
+        FILE *out = open_memstream(&printed, &bytes);
+        pool p = {0};
+
+        CHECK_OK(fsdp__config_default(&pool_table, &p));
+        CHECK_OK(fsdp__yaml_apply(&pool_table, &p, "c", same[i], strlen(same[i])));
+        CHECK_EQ(p.bar.seats, 9);
+        CHECK_STRING(p.bar.name, "Oasis");
+        CHECK_EQ(p.attendants, 4);
+        CHECK_OK(fsdp__config_set(&pool_table, &p, "people.bar.name", ""));
+        CHECK_OK(fsdp__config_print(&pool_table, &p, out));
+        fclose(out);
+        CHECK_CONTAINS(printed, "  attendants: 4\n  bar:\n    seats: 9\n    # name:\n  photos: 2MB\n");
+        CHECK_OK(apply(printed, bytes));
+        free(printed);
+        fsdp__config_release(&pool_table, &p);
+    }
+    CHECK_OK(apply("people:\n  bar:\n    # seats: 1\n", 30));
+    refuses("people:\n  bar: 3\n", "c:2: people.bar is a single value: expected keys of its own, indented below it");
+    refuses("people:\n  bar: {seats: 1}\n  bar:\n    seats: 2\n", "c:4: people.bar.seats is given twice");
+    refuses("people:\n  bar:\n    seat: 2\n", "c:3: people.bar.seat is not a key of people; did you mean 'bar.seats'?");
+    refuses("people:\n  bar:\n    seats: many\n", "c:3: people.bar.seats is 'many': expected an integer from 0 to 90");
+}
+
 TEST(a_file_of_toml_is_told_how_to_be_written)
 {
     static const char *const files[] = {"# a pool\n\n[water]\nlength = 3\n", "\tlength = 3\n", "[water]\r\nlength = 3"};
