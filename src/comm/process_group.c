@@ -11,29 +11,35 @@
 
 /* ---- life ---- */
 
-fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
+fsdp_status fsdp__process_group_new(fsdp__comm *comm, const fsdp__process_group_spec *spec, void *transport_group,
                                     fsdp_process_group **out)
 {
-    const fsdp__process_group_spec spec = {.name = name, .count = count, .rank = rank};
     fsdp_process_group *group = fsdp__calloc(1, sizeof *group);
+    fsdp_status status = FSDP_OK;
 
     if (!group)
         return FSDP_NO_MEMORY;
     pthread_mutex_init(&group->mutex, NULL);
     pthread_cond_init(&group->moved, NULL);
     group->comm = comm;
-    group->rank = rank;
-    group->size = count;
-    group->ops = count == 1 ? &fsdp__comm_fake_ops : comm->ops;
-    group->name = fsdp__strdup(name);
-    group->ranks = fsdp__malloc((size_t)count * sizeof *ranks);
-    if (!group->name || !group->ranks ||
-        (count == 1 && group->ops->group_open(NULL, &spec, &group->transport_group) != FSDP_OK)) {
+    group->rank = spec->rank;
+    group->size = spec->count;
+    group->ticket = spec->ticket;
+    group->ops = spec->count == 1 ? &fsdp__comm_fake_ops : comm->ops;
+    group->name = fsdp__strdup(spec->name);
+    group->ranks = fsdp__malloc((size_t)spec->count * sizeof *group->ranks);
+    if (!group->name || !group->ranks)
+        status = FSDP_NO_MEMORY;
+    else if (!transport_group)
+        status = group->ops->group_open(spec->count == 1 ? NULL : comm->transport, spec, &group->transport_group);
+    if (status != FSDP_OK) {
         fsdp__process_group_destroy(group);
-        return FSDP_NO_MEMORY;
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    for (int r = 0; r < count; r++)
-        group->ranks[r] = ranks ? ranks[r] : r;
+    for (int r = 0; r < group->size; r++)
+        group->ranks[r] = spec->ranks ? spec->ranks[r] : r;
+    if (transport_group)
+        group->transport_group = transport_group;
     *out = group;
     return FSDP_OK;
 }

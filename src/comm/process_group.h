@@ -4,8 +4,9 @@
 
 #include "comm/comm.h"
 
-/* Creates a group of some ranks (NULL: of all) that has no transport group yet and is not listed. */
-fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
+/* Creates a group, which is not listed. `transport_group`: the transport has made its own already; NULL: it does now.
+ * After a failure the caller still owns that. */
+fsdp_status fsdp__process_group_new(fsdp__comm *comm, const fsdp__process_group_spec *spec, void *transport_group,
                                     fsdp_process_group **out);
 /* Adds the group to comm->groups, where workers see it too; so the group must be complete. */
 void fsdp__process_group_list(fsdp_process_group *group);

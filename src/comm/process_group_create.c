@@ -75,22 +75,8 @@ static fsdp_status open_group(fsdp__comm *comm, const int *ranks, int count, int
     /* All ranks count the world's calls alike, so this number belongs to no other creation. */
     fsdp__process_group_spec spec = {
         .name = name, .ranks = ranks, .count = count, .rank = rank, .ticket = comm->world->issued};
-    fsdp_process_group *group = NULL;
-    fsdp_status status;
 
-    if (rank < 0)
-        return FSDP_OK;
-    FSDP_TRY(fsdp__process_group_new(comm, ranks, count, rank, name, &group));
-    group->ticket = spec.ticket;
-    if (count > 1) {
-        status = group->ops->group_open(comm->transport, &spec, &group->transport_group);
-        if (status != FSDP_OK) {
-            fsdp__process_group_destroy(group);
-            return fsdp_fail_hop(status, __FILE__, __LINE__);
-        }
-    }
-    *out = group;
-    return FSDP_OK;
+    return rank < 0 ? FSDP_OK : fsdp__process_group_new(comm, &spec, NULL, out);
 }
 
 fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, int count, const char *name,

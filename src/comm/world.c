@@ -28,19 +28,10 @@ static void comm_free(void *state)
     fsdp__free(comm);
 }
 
-/* Opens the group of all ranks with a transport that has not made it. */
-static fsdp_status open_world(fsdp__comm *comm)
-{
-    fsdp_process_group *world = comm->world;
-    const fsdp__process_group_spec spec = {
-        .name = world->name, .ranks = world->ranks, .count = world->size, .rank = world->rank};
-
-    return comm->ops->group_open(comm->transport, &spec, &world->transport_group);
-}
-
 fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, void *transport, void *world_group,
                               int rank, int size)
 {
+    const fsdp__process_group_spec spec = {.name = "world", .count = size, .rank = rank};
     fsdp__comm *comm = fsdp__calloc(1, sizeof *comm);
     fsdp_status status;
 
@@ -55,19 +46,15 @@ fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, 
     comm->context = context;
     comm->ops = ops;
     comm->transport = transport;
-    status = fsdp__process_group_new(comm, NULL, size, rank, "world", &comm->world);
-    if (status == FSDP_OK && size > 1 && !world_group)
-        status = open_world(comm);
+    status = fsdp__process_group_new(comm, &spec, size > 1 ? world_group : NULL, &comm->world);
     if (status != FSDP_OK) {
         if (world_group)
             ops->group_free(world_group);
         comm_free(comm);
         return fsdp_fail_prefix(status, "cannot make the world group");
     }
-    if (size > 1 && world_group)
-        comm->world->transport_group = world_group;
-    else if (world_group)
-        ops->group_free(world_group); /* the world has one rank: no transport is needed */
+    if (size == 1 && world_group)
+        ops->group_free(world_group); /* no transport is needed */
     fsdp__process_group_list(comm->world);
     fsdp__context_attach(context, FSDP__SLOT_COMM, comm, comm_free);
     return FSDP_OK;

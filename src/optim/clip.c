@@ -63,17 +63,16 @@ static fsdp_status set_of(const fsdp__optimizer_param *param, norm_set *out)
 /* Finds the sets, in the order in which the parameters show them; it is the same on all ranks. */
 static fsdp_status find_sets(norm_job *n)
 {
-    for (int g = 0; g < n->optimizer->group_count; g++)
-        for (int64_t i = 0; i < n->optimizer->groups[g].count; i++) {
-            norm_set set;
-            int64_t known = 0;
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(n->optimizer, &w);) {
+        norm_set set;
+        int64_t known = 0;
 
-            FSDP_TRY(set_of(&n->optimizer->groups[g].params[i], &set));
-            while (known < n->set_count && !same_set(&n->sets[known], &set))
-                known++;
-            if (known == n->set_count)
-                n->sets[n->set_count++] = set;
-        }
+        FSDP_TRY(set_of(w.param, &set));
+        while (known < n->set_count && !same_set(&n->sets[known], &set))
+            known++;
+        if (known == n->set_count)
+            n->sets[n->set_count++] = set;
+    }
     return FSDP_OK;
 }
 
@@ -102,17 +101,15 @@ static fsdp_status add_powers(const norm_job *n, const norm_set *set, fsdp_dtype
     fsdp_stream *stream = fsdp_device_stream(set->device);
     norm_result own = {.largest = 0};
 
-    for (int g = 0; g < n->optimizer->group_count; g++)
-        for (int64_t i = 0; i < n->optimizer->groups[g].count; i++) {
-            const fsdp__optimizer_param *param = &n->optimizer->groups[g].params[i];
-            norm_set its;
-            fsdp_tensor *grad;
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(n->optimizer, &w);) {
+        norm_set its;
+        fsdp_tensor *grad;
 
-            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
-            FSDP_TRY(set_of(param, &its));
-            if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && same_set(&its, set))
-                n->spans[args.count++] = (fsdp__span){.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
-        }
+        FSDP_TRY(fsdp__optimizer_grad(w.param, &grad));
+        FSDP_TRY(set_of(w.param, &its));
+        if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && same_set(&its, set))
+            n->spans[args.count++] = (fsdp__span){.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
+    }
     if (args.count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__launch_power_sum(stream, &args));

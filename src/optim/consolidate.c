@@ -15,22 +15,13 @@ static fsdp_status gather_steps(const fsdp_optimizer *optimizer, int64_t *steps)
     size_t *bytes = NULL;
     void **all = NULL;
 
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            const fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
-
-            steps[at++] = param->steps > 0 || param->moment1 ? param->steps : NO_STATE;
-        }
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        steps[at++] = w.param->steps > 0 || w.param->moment1 ? w.param->steps : NO_STATE;
     FSDP_TRY(fsdp_gather_objects(group, steps, (size_t)count * sizeof *steps, &all, &bytes));
     at = 0;
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            int owner = optimizer->groups[g].params[i].owner;
-
-            if (bytes[owner] == (size_t)count * sizeof *steps)
-                steps[at] = ((const int64_t *)all[owner])[at];
-            at++;
-        }
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w); at++)
+        if (bytes[w.param->owner] == (size_t)count * sizeof *steps)
+            steps[at] = ((const int64_t *)all[w.param->owner])[at];
     fsdp_objects_free(group, all, bytes);
     return FSDP_OK;
 }
@@ -95,12 +86,8 @@ static fsdp_status consolidate(const fsdp_optimizer *optimizer, int to, fsdp_sta
     if (!steps)
         return FSDP_NO_MEMORY;
     FSDP_TRY_GOTO(status, gather_steps(optimizer, steps), out);
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            FSDP_TRY_GOTO(
-                status,
-                bring_param(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], steps[at++], to, state),
-                out);
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        FSDP_TRY_GOTO(status, bring_param(optimizer, w.group, w.param, steps[at++], to, state), out);
 out:
     fsdp__free(steps);
     return status;

@@ -122,19 +122,17 @@ static scaled_optimizer *find(const fsdp_grad_scaler *scaler, const fsdp_optimiz
 /* Checks the gradients before anything is changed. It goes by the parameters, which are the same on all ranks. */
 static fsdp_status check_gradients(const fsdp_optimizer *optimizer)
 {
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            const fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
-            fsdp_tensor *grad;
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        fsdp_tensor *grad;
 
-            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
-            if (param->tensor->dtype == FSDP_F16 || (grad && grad->dtype == FSDP_F16))
-                return FSDP_FAIL(FSDP_UNSUPPORTED,
-                                 "cannot unscale the gradient of '%s': it is float16, which loses what unscaling makes "
-                                 "small; keep parameters in float32, compute in float16 by mp_policy.param_dtype, and "
-                                 "do not set keep_low_precision_grads",
-                                 param->name);
-        }
+        FSDP_TRY(fsdp__optimizer_grad(w.param, &grad));
+        if (w.param->tensor->dtype == FSDP_F16 || (grad && grad->dtype == FSDP_F16))
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "cannot unscale the gradient of '%s': it is float16, which loses what unscaling makes "
+                             "small; keep parameters in float32, compute in float16 by mp_policy.param_dtype, and "
+                             "do not set keep_low_precision_grads",
+                             w.param->name);
+    }
     return FSDP_OK;
 }
 
@@ -147,23 +145,20 @@ typedef struct gradients {
 
 static fsdp_status collect(const fsdp_optimizer *optimizer, gradients *all)
 {
-    int64_t most = 0;
+    int64_t most = fsdp__optimizer_count(optimizer);
 
-    for (int g = 0; g < optimizer->group_count; g++)
-        most += optimizer->groups[g].count;
     all->tensors = fsdp__malloc((size_t)most * sizeof *all->tensors);
     all->spans = fsdp__malloc((size_t)most * sizeof *all->spans);
     if (most > 0 && (!all->tensors || !all->spans))
         return FSDP_NO_MEMORY;
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            fsdp_tensor *grad = fsdp_tensor_grad(optimizer->groups[g].params[i].tensor);
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        fsdp_tensor *grad = fsdp_tensor_grad(w.param->tensor);
 
-            if (!grad || fsdp_tensor_numel(grad) == 0)
-                continue;
-            FSDP_TRY(fsdp_tensor_begin_write(grad));
-            all->tensors[all->count++] = grad;
-        }
+        if (!grad || fsdp_tensor_numel(grad) == 0)
+            continue;
+        FSDP_TRY(fsdp_tensor_begin_write(grad));
+        all->tensors[all->count++] = grad;
+    }
     return FSDP_OK;
 }
 

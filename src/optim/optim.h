@@ -47,6 +47,18 @@ struct fsdp_optimizer {
     struct fsdp__partition *partition; /* NULL: this rank steps all parameters */
 };
 
+/* A walk over the parameters of all groups. It begins as zeros. */
+typedef struct fsdp__optimizer_walk {
+    fsdp__optimizer_group *group; /* of `param` */
+    fsdp__optimizer_param *param; /* the one at hand */
+    int next_group;
+    int64_t next, next_original;
+} fsdp__optimizer_walk;
+/* Goes on to the next parameter; returns false behind the last. */
+bool fsdp__next_param(const fsdp_optimizer *optimizer, fsdp__optimizer_walk *walk);
+/* Does the same with the parameters under the names of their state: originals take the place of flat ones. */
+bool fsdp__next_original(const fsdp_optimizer *optimizer, fsdp__optimizer_walk *walk);
+
 /* Returns the number of parameters of all groups. */
 int64_t fsdp__optimizer_count(const fsdp_optimizer *optimizer);
 /* Checks the options of a group; the error names the one that is wrong. */

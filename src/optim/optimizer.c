@@ -305,9 +305,8 @@ void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr)
 
 fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer)
 {
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            FSDP_TRY(fsdp_tensor_set_grad(optimizer->groups[g].params[i].tensor, NULL));
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        FSDP_TRY(fsdp_tensor_set_grad(w.param->tensor, NULL));
     optimizer->grad_scale = 1;
     return FSDP_OK;
 }

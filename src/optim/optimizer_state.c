@@ -33,15 +33,12 @@ static char *name_of(const fsdp__optimizer_param *param, const char *what)
 
 fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer)
 {
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
-
-            if (!fsdp__partition_owns(optimizer, param))
-                continue;
-            FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
-            FSDP_TRY(fsdp__optimizer_fit_state(optimizer, &optimizer->groups[g], param));
-        }
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        if (!fsdp__partition_owns(optimizer, w.param))
+            continue;
+        FSDP_TRY(fsdp__optimizer_check_param(w.param->name, w.param->tensor));
+        FSDP_TRY(fsdp__optimizer_fit_state(optimizer, w.group, w.param));
+    }
     return FSDP_OK;
 }
 
@@ -102,14 +99,9 @@ static fsdp_status make_state_dict(fsdp_optimizer *optimizer, bool all, fsdp_sta
 
     *out = NULL;
     FSDP_TRY(fsdp_state_dict_create(&state));
-    for (int g = 0; g < optimizer->group_count; g++) {
-        const fsdp__optimizer_group *group = &optimizer->groups[g];
-        fsdp__originals_walk walk = {0};
-
-        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;)
-            if (all || param->steps > 0 || param->moment1)
-                FSDP_TRY_GOTO(status, add_param(optimizer, group, param, state), out);
-    }
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);)
+        if (all || w.param->steps > 0 || w.param->moment1)
+            FSDP_TRY_GOTO(status, add_param(optimizer, w.group, w.param, state), out);
     *out = state;
     state = NULL;
 out:
@@ -194,13 +186,9 @@ static bool belongs(fsdp_optimizer *optimizer, const char *name)
     if (!fsdp__optimizer_split_key(name, &key) ||
         (strcmp(key.prefix, "state.") != 0 && !fsdp__optimizer_has_option(optimizer, key.what)))
         return false;
-    for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__originals_walk walk = {0};
-
-        for (const fsdp__optimizer_param *own; (own = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;)
-            if (strlen(own->name) == key.length && strncmp(own->name, key.parameter, key.length) == 0)
-                return true;
-    }
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);)
+        if (strlen(w.param->name) == key.length && strncmp(w.param->name, key.parameter, key.length) == 0)
+            return true;
     return false;
 }
 
@@ -210,15 +198,11 @@ static fsdp_status check_state(fsdp_optimizer *optimizer, const fsdp_state_dict 
 
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot load the state of an optimizer: the state dict is NULL");
-    for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__originals_walk walk = {0};
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);) {
+        fsdp__optimizer_part parts[2];
 
-        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;) {
-            fsdp__optimizer_part parts[2];
-
-            fsdp__optimizer_parts(optimizer, &optimizer->groups[g], param, parts);
-            FSDP_TRY(check_param_state(state, param, parts, &count));
-        }
+        fsdp__optimizer_parts(optimizer, w.group, w.param, parts);
+        FSDP_TRY(check_param_state(state, w.param, parts, &count));
     }
     for (int64_t i = 0; i < state->count && count < state->count && !partial; i++)
         if (!belongs(optimizer, state->entries[i].name))
@@ -277,13 +261,8 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
 
 static fsdp_status load_params(const fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
-    for (int g = 0; g < optimizer->group_count; g++) {
-        const fsdp__optimizer_group *group = &optimizer->groups[g];
-        fsdp__originals_walk walk = {0};
-
-        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;)
-            FSDP_TRY(load_param(optimizer, group, param, state));
-    }
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);)
+        FSDP_TRY(load_param(optimizer, w.group, w.param, state));
     return FSDP_OK;
 }
 
@@ -310,17 +289,12 @@ static fsdp_status check_shapes(const fsdp_state_dict *state, const fsdp__optimi
 /* Checks the shapes against this rank's parts of its parameters. */
 static fsdp_status check_parts(const fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
-    for (int g = 0; g < optimizer->group_count; g++) {
-        const fsdp__optimizer_group *group = &optimizer->groups[g];
-        fsdp__originals_walk walk = {0};
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);) {
+        fsdp__optimizer_part parts[2];
 
-        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;) {
-            fsdp__optimizer_part parts[2];
-
-            fsdp__optimizer_parts(optimizer, group, param, parts);
-            if (fsdp__partition_owns(optimizer, param))
-                FSDP_TRY(check_shapes(state, param, parts));
-        }
+        fsdp__optimizer_parts(optimizer, w.group, w.param, parts);
+        if (fsdp__partition_owns(optimizer, w.param))
+            FSDP_TRY(check_shapes(state, w.param, parts));
     }
     return FSDP_OK;
 }
@@ -349,15 +323,11 @@ static fsdp_status mark_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *
 {
     const int64_t mark = NOT_LOADED;
 
-    for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__originals_walk walk = {0};
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);) {
+        const fsdp_state_dict_entry *entry;
 
-        for (const fsdp__optimizer_param *p; (p = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;) {
-            const fsdp_state_dict_entry *entry;
-
-            FSDP_TRY(find(state, p, STEP, &entry));
-            FSDP_TRY(fsdp_tensor_write(entry->tensor, FSDP_I64, &mark));
-        }
+        FSDP_TRY(find(state, w.param, STEP, &entry));
+        FSDP_TRY(fsdp_tensor_write(entry->tensor, FSDP_I64, &mark));
     }
     return FSDP_OK;
 }
@@ -365,17 +335,13 @@ static fsdp_status mark_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *
 /* Takes over the steps; the moments are where they belong. */
 static fsdp_status take_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
-    for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__originals_walk walk = {0};
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);) {
+        const fsdp_state_dict_entry *entry;
 
-        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;) {
-            const fsdp_state_dict_entry *entry;
-
-            FSDP_TRY(find(state, param, STEP, &entry));
-            FSDP_TRY(read_step(param, entry, &param->steps));
-            if (param->steps < 0 || !fsdp__partition_owns(optimizer, param))
-                fsdp__optimizer_forget_state(param);
-        }
+        FSDP_TRY(find(state, w.param, STEP, &entry));
+        FSDP_TRY(read_step(w.param, entry, &w.param->steps));
+        if (w.param->steps < 0 || !fsdp__partition_owns(optimizer, w.param))
+            fsdp__optimizer_forget_state(w.param);
     }
     return FSDP_OK;
 }

@@ -53,24 +53,19 @@ static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
 {
     int64_t total = fsdp__optimizer_count(optimizer);
 
-    for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__optimizer_group *group = &optimizer->groups[g];
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        fsdp_tensor *grad;
 
-        for (int64_t i = 0; i < group->count; i++) {
-            fsdp__optimizer_param *param = &group->params[i];
-            fsdp_tensor *grad;
-
-            param->due = false;
-            FSDP_TRY(fsdp__partition_check(optimizer, param));
-            if (!is_chosen(c, param->tensor) || !fsdp__partition_owns(optimizer, param))
-                continue;
-            FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
-            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
-            if (!grad)
-                continue;
-            FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
-            param->due = true;
-        }
+        w.param->due = false;
+        FSDP_TRY(fsdp__partition_check(optimizer, w.param));
+        if (!is_chosen(c, w.param->tensor) || !fsdp__partition_owns(optimizer, w.param))
+            continue;
+        FSDP_TRY(fsdp__optimizer_check_param(w.param->name, w.param->tensor));
+        FSDP_TRY(fsdp__optimizer_grad(w.param, &grad));
+        if (!grad)
+            continue;
+        FSDP_TRY(fsdp__optimizer_fit_state(optimizer, w.group, w.param));
+        w.param->due = true;
     }
     optimizer->span_count = 0;
     if (total > 0 && fsdp__grow(&optimizer->spans, total - 1, &optimizer->span_capacity, sizeof *optimizer->spans) != 0)
@@ -82,10 +77,9 @@ static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
  * before any pointer is taken. */
 static fsdp_status begin_writes(const fsdp_optimizer *optimizer)
 {
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            if (optimizer->groups[g].params[i].due)
-                FSDP_TRY(fsdp_tensor_begin_write(optimizer->groups[g].params[i].tensor));
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        if (w.param->due)
+            FSDP_TRY(fsdp_tensor_begin_write(w.param->tensor));
     return FSDP_OK;
 }
 
@@ -184,10 +178,9 @@ static fsdp_status step_chosen(fsdp_optimizer *optimizer, const chosen *c)
 {
     FSDP_TRY(prepare(optimizer, c));
     FSDP_TRY(begin_writes(optimizer));
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            if (optimizer->groups[g].params[i].due)
-                FSDP_TRY(launch_alike(optimizer, &optimizer->groups[g], i));
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        if (w.param->due)
+            FSDP_TRY(launch_alike(optimizer, w.group, w.param - w.group->params));
     optimizer->grad_scale = 1;
     return FSDP_OK;
 }

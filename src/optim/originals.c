@@ -104,11 +104,9 @@ fsdp_status fsdp__originals_open(const fsdp_optimizer *optimizer, bool make)
 {
     fsdp_status status = FSDP_OK;
 
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            if (optimizer->groups[g].params[i].original_count > 0)
-                FSDP_TRY_GOTO(status, open(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], make),
-                              out);
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        if (w.param->original_count > 0)
+            FSDP_TRY_GOTO(status, open(optimizer, w.group, w.param, make), out);
     return FSDP_OK;
 out:
     (void)fsdp__originals_close(optimizer, false);
@@ -171,35 +169,41 @@ fsdp_status fsdp__originals_close(const fsdp_optimizer *optimizer, bool taken)
 {
     fsdp_status status = FSDP_OK;
 
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
-
-            if (taken && param->original_count > 0)
-                FSDP_KEEP_FIRST(status, take(param));
-            for (int64_t p = 0; p < param->original_count; p++)
-                let_go(&param->originals[p]);
-        }
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        if (taken && w.param->original_count > 0)
+            FSDP_KEEP_FIRST(status, take(w.param));
+        for (int64_t p = 0; p < w.param->original_count; p++)
+            let_go(&w.param->originals[p]);
+    }
     return status;
 }
 
-/* ---- walking over a group ---- */
+/* ---- walks ---- */
 
-fsdp__optimizer_param *fsdp__originals_next(const fsdp__optimizer_group *group, fsdp__originals_walk *walk)
+bool fsdp__next_param(const fsdp_optimizer *optimizer, fsdp__optimizer_walk *w)
 {
-    fsdp__optimizer_param *param;
+    while (w->next_group < optimizer->group_count && w->next == optimizer->groups[w->next_group].count) {
+        w->next_group++;
+        w->next = 0;
+    }
+    if (w->next_group == optimizer->group_count)
+        return false;
+    w->group = &optimizer->groups[w->next_group];
+    w->param = &w->group->params[w->next++];
+    return true;
+}
 
-    if (walk->param >= group->count)
-        return NULL;
-    param = &group->params[walk->param];
-    if (param->original_count == 0) {
-        walk->param++;
-        return param;
+bool fsdp__next_original(const fsdp_optimizer *optimizer, fsdp__optimizer_walk *w)
+{
+    const fsdp__optimizer_param *flat = w->next > 0 ? &w->group->params[w->next - 1] : NULL;
+
+    if (!flat || w->next_original == flat->original_count) {
+        if (!fsdp__next_param(optimizer, w))
+            return false;
+        w->next_original = 0;
+        flat = w->param;
     }
-    param = &param->originals[walk->original++];
-    if (walk->original == group->params[walk->param].original_count) {
-        walk->original = 0;
-        walk->param++;
-    }
-    return param;
+    if (flat->original_count > 0)
+        w->param = &flat->originals[w->next_original++];
+    return true;
 }

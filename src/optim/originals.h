@@ -19,12 +19,4 @@ fsdp_status fsdp__originals_open(const fsdp_optimizer *optimizer, bool make);
  * was loaded, with the first one's number. */
 fsdp_status fsdp__originals_close(const fsdp_optimizer *optimizer, bool taken);
 
-/* A walk over all parameters of a group under the names of their state: originals take the place of flat ones. It
- * begins as zeros. */
-typedef struct fsdp__originals_walk {
-    int64_t param, original;
-} fsdp__originals_walk;
-/* Returns the next parameter; NULL behind the last. */
-fsdp__optimizer_param *fsdp__originals_next(const fsdp__optimizer_group *group, fsdp__originals_walk *walk);
-
 #endif

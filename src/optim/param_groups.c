@@ -75,10 +75,10 @@ fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_stat
         for (size_t o = 0; o < FSDP__COUNT_OF(options); o++) {
             fsdp__optimizer_group *group = &optimizer->groups[g];
             const double *value = value_of(optimizer, group, &options[o]);
-            fsdp__originals_walk walk = {0};
 
-            for (const fsdp__optimizer_param *p; value && (p = fsdp__originals_next(group, &walk)) != NULL;)
-                FSDP_TRY(add_value(state, p, &options[o], *value));
+            for (fsdp__optimizer_walk w = {.next_group = g};
+                 value && fsdp__next_original(optimizer, &w) && w.group == group;)
+                FSDP_TRY(add_value(state, w.param, &options[o], *value));
         }
     return FSDP_OK;
 }
@@ -96,14 +96,16 @@ static fsdp_status read_value(const fsdp_state_dict_entry *entry, double *out)
     return FSDP_OK;
 }
 
-/* Gives the value of the group's parameters, which must be the same for all; `*found` stays false if none has it. */
-static fsdp_status find_value(const fsdp__optimizer_group *group, const struct option *option,
+/* Gives the value of the parameters of group `g`, which must be the same for all; `*found` stays false if none has it.
+ */
+static fsdp_status find_value(const fsdp_optimizer *optimizer, int g, const struct option *option,
                               const fsdp_state_dict *state, bool *found, double *out)
 {
     const fsdp__optimizer_param *first = NULL;
-    fsdp__originals_walk walk = {0};
 
-    for (const fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;) {
+    for (fsdp__optimizer_walk w = {.next_group = g};
+         fsdp__next_original(optimizer, &w) && w.group == &optimizer->groups[g];) {
+        const fsdp__optimizer_param *param = w.param;
         char *name = name_of(param, option);
         const fsdp_state_dict_entry *entry = name ? fsdp_state_dict_find(state, name) : NULL;
         double value;
@@ -141,7 +143,7 @@ fsdp_status fsdp__optimizer_load_groups(fsdp_optimizer *optimizer, const fsdp_st
             bool found = false;
 
             if (value)
-                FSDP_TRY(find_value(&changed, &options[o], state, &found, value));
+                FSDP_TRY(find_value(optimizer, g, &options[o], state, &found, value));
         }
         FSDP_TRY(fsdp__optimizer_check_options(optimizer, &changed));
         if (!check)
@@ -201,14 +203,10 @@ static const fsdp__optimizer_param *find_param(const fsdp_optimizer *optimizer, 
     int64_t wanted = by_id ? number_of(key) : -1;
 
     *id = 0;
-    for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__originals_walk walk = {0};
-
-        for (const fsdp__optimizer_param *p; (p = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL; ++*id)
-            if (by_id ? *id == wanted
-                      : strlen(p->name) == key->length && strncmp(p->name, key->parameter, key->length) == 0)
-                return p;
-    }
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w); ++*id)
+        if (by_id ? *id == wanted
+                  : strlen(w.param->name) == key->length && strncmp(w.param->name, key->parameter, key->length) == 0)
+            return w.param;
     return NULL;
 }
 

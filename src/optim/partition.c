@@ -89,10 +89,9 @@ fsdp_status fsdp__partition_add_group(fsdp_optimizer *optimizer, fsdp__optimizer
 /* Drops the state of others' parameters. All ranks have stepped alike until now, so each keeps its own. */
 static void drop_state_of_others(fsdp_optimizer *optimizer)
 {
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            if (!fsdp__partition_owns(optimizer, &optimizer->groups[g].params[i]))
-                fsdp__optimizer_forget_state(&optimizer->groups[g].params[i]);
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        if (!fsdp__partition_owns(optimizer, w.param))
+            fsdp__optimizer_forget_state(w.param);
 }
 
 fsdp_status fsdp_optimizer_partition_state(fsdp_optimizer *optimizer, const fsdp_partition_options *options)

@@ -81,7 +81,6 @@ static void check_moment(const fsdp__optimizer_param *flat, const fsdp__optimize
 static void open_and_close(fsdp_context *context, void *arg)
 {
     const fsdp__optimizer_group *group;
-    fsdp__originals_walk walk = {0};
     model m;
     int at = 0;
 
@@ -89,11 +88,12 @@ static void open_and_close(fsdp_context *context, void *arg)
     group = &m.optimizer->groups[0];
     take_steps(&m, 2);
     CHECK_OK(fsdp__originals_open(m.optimizer, false));
-    for (fsdp__optimizer_param *p; (p = fsdp__originals_next(group, &walk)) != NULL; at++) {
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_original(m.optimizer, &w); at++) {
         CHECK(at < PARAMS);
-        CHECK_STRING(p->name, names[at]);
-        CHECK(p->tensor == fsdp_module_parameter(m.module, names[at]));
-        check_moment(&group->params[at / 2], p);
+        CHECK(w.group == group);
+        CHECK_STRING(w.param->name, names[at]);
+        CHECK(w.param->tensor == fsdp_module_parameter(m.module, names[at]));
+        check_moment(&group->params[at / 2], w.param);
     }
     CHECK_EQ(at, PARAMS);
     CHECK_OK(fsdp__originals_close(m.optimizer, false));

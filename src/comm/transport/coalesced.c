@@ -79,7 +79,7 @@ fsdp_status fsdp__coalesced_by(const fsdp__plain_way *way, const fsdp__call *cal
                             .place = plain_place,
                             .exchange = plain_exchange,
                             .bits = (unsigned char *)(scratch + 2 * ranks)};
-    status = scatters ? fsdp__packed_reduce(&p.mover, call, traffic) : fsdp__packed_gather(&p.mover, call, traffic);
+    status = fsdp__packed_run(&p.mover, call, scatters ? FSDP__REDUCES : FSDP__GATHERS, traffic);
     fsdp__free(scratch);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }

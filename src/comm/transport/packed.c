@@ -317,48 +317,31 @@ static fsdp_status pass_over(exchange *x, cursor *c, int64_t bits, int64_t bytes
 
 /* ---- an exchange ---- */
 
-static const steps gathers = {pack_own_rows, unpack_all_rows, false};
-static const steps swaps = {pack_all_rows, unpack_all_rows, false};
-static const steps reduces = {pack_all_rows, add_own_rows, false};
-static const steps counts = {pack_nothing, pass_over, true};
-
-static fsdp_status run(exchange *x, const steps *real, int64_t bits)
+fsdp_status fsdp__packed_run(fsdp__mover *k, const fsdp__call *call, fsdp__pattern pattern, fsdp__traffic *traffic)
 {
-    fsdp__mover *k = x->mover;
+    static const steps of[] = {[FSDP__GATHERS] = {pack_own_rows, unpack_all_rows, false},
+                               [FSDP__REDUCES] = {pack_all_rows, add_own_rows, false},
+                               [FSDP__SWAPS] = {pack_all_rows, unpack_all_rows, false}};
+    static const steps counts = {pack_nothing, pass_over, true};
+    exchange x = {.mover = k,
+                  .call = call,
+                  .traffic = traffic,
+                  .steps = k->on_paper ? &counts : &of[pattern],
+                  .reduces = pattern == FSDP__REDUCES,
+                  .swaps = pattern == FSDP__SWAPS};
+    int64_t bits = x.reduces && !k->contributes ? fsdp__packed_bits(call) : 0;
     cursor c = {0};
 
-    x->steps = k->on_paper ? &counts : real;
-    if (k->contributes && x->reduces)
-        tell_contributed(x);
+    if (k->contributes && x.reduces)
+        tell_contributed(&x);
     do { /* make one exchange even of nothing: a transport compares the calls in it */
-        int64_t bytes = FSDP__MIN(bits + remaining(x, &c), k->room);
+        int64_t bytes = FSDP__MIN(bits + remaining(&x, &c), k->room);
 
-        FSDP_TRY(x->steps->pack(x, c, bits, bytes));
+        FSDP_TRY(x.steps->pack(&x, c, bits, bytes));
         FSDP_TRY(k->exchange(k, bytes));
-        FSDP_TRY(x->steps->unpack(x, &c, bits, bytes));
-        x->known = true;
+        FSDP_TRY(x.steps->unpack(&x, &c, bits, bytes));
+        x.known = true;
         bits = 0;
-    } while (remaining(x, &c) > 0);
+    } while (remaining(&x, &c) > 0);
     return FSDP_OK;
-}
-
-fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic)
-{
-    exchange x = {.mover = mover, .call = call, .traffic = traffic};
-
-    return run(&x, &gathers, 0);
-}
-
-fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic)
-{
-    exchange x = {.mover = mover, .call = call, .traffic = traffic, .swaps = true};
-
-    return run(&x, &swaps, 0);
-}
-
-fsdp_status fsdp__packed_reduce(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic)
-{
-    exchange x = {.mover = mover, .call = call, .traffic = traffic, .reduces = true};
-
-    return run(&x, &reduces, mover->contributes ? 0 : fsdp__packed_bits(call));
 }

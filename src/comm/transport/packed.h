@@ -15,6 +15,13 @@
 
 #include "comm/transport_ops.h"
 
+/* What becomes of the rows of a call's buffers. */
+typedef enum fsdp__pattern {
+    FSDP__GATHERS, /* every rank gets every rank's */
+    FSDP__REDUCES, /* every rank gets the sum of what all have in its own place */
+    FSDP__SWAPS    /* every rank gets what all have in its own place, in rank order */
+} fsdp__pattern;
+
 /* Says how pieces travel. */
 typedef struct fsdp__mover fsdp__mover;
 struct fsdp__mover {
@@ -43,11 +50,7 @@ struct fsdp__mover {
 
 int64_t fsdp__packed_bits(const fsdp__call *call);
 
-/* Run the coalesced call through `mover`. Every rank makes the same exchanges, and at least one. */
-fsdp_status fsdp__packed_gather(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic);
-fsdp_status fsdp__packed_reduce(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic);
-/* Does the same with rows that are not added up: each rank gets those that all ranks have for it, in rank order. A
- * `shard` has room for them. */
-fsdp_status fsdp__packed_swap(fsdp__mover *mover, const fsdp__call *call, fsdp__traffic *traffic);
+/* Runs the coalesced call through `mover`. Every rank makes the same exchanges, and at least one. */
+fsdp_status fsdp__packed_run(fsdp__mover *mover, const fsdp__call *call, fsdp__pattern pattern, fsdp__traffic *traffic);
 
 #endif

@@ -121,27 +121,9 @@ static int64_t vector_numel(const fsdp__param_group *group)
 /* Makes a tensor of this rank's part of the vector: it shares the live bytes. */
 static fsdp_status make_flat_param(const fsdp__param_group *group, fsdp_tensor **out)
 {
-    const fsdp__residence *r = &group->residence;
-    fsdp_dtype dtype = group->params[0].orig_dtype;
-    fsdp_distribution distribution = {.ndim = 1, .global_shape = {vector_numel(group)}};
-    int64_t start, numel = fsdp_shard_range(distribution.global_shape[0], r->mesh.ranks, r->mesh.rank, &start);
-    fsdp_tensor *part = NULL;
-    fsdp__storage *storage;
-    fsdp_status status;
-
-    FSDP_TRY(fsdp__storage_create(r->shard_device, (size_t)numel * fsdp_dtype_size(dtype), FSDP_MEMORY_PARAMETER_SHARD,
-                                  false, &storage));
-    fsdp__residence_lend_shard(r, &group->vector, storage);
-    status = fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, &part);
-    fsdp__storage_unref(storage);
-    FSDP_TRY(status);
-    fsdp__mesh_info_place(&r->mesh, (fsdp_placement){.kind = FSDP_SHARD}, &distribution);
-    status = fsdp_tensor_set_distribution(part, &distribution);
-    if (status == FSDP_OK)
-        *out = part;
-    else
-        fsdp_tensor_unref(part);
-    return status;
+    FSDP_TRY(fsdp__flat_tensor(group, group->residence.shard_device, vector_numel(group), out));
+    fsdp__residence_lend_shard(&group->residence, &group->vector, (*out)->storage);
+    return FSDP_OK;
 }
 
 static fsdp_status add_flat_param(void *arg, fsdp_module *module, const char *name)

@@ -85,6 +85,30 @@ static void lay_out_flat(fsdp__param_group *group)
     group->buffer_count = 1;
 }
 
+fsdp_status fsdp__flat_tensor(const fsdp__param_group *group, fsdp_device *device, int64_t global, fsdp_tensor **out)
+{
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
+    fsdp_dtype dtype = group->params[0].orig_dtype;
+    fsdp_distribution distribution = {.ndim = 1, .global_shape = {global}};
+    int64_t start, numel = fsdp_shard_range(global, mesh->ranks, mesh->rank, &start);
+    fsdp_tensor *part;
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__storage_create(device, (size_t)numel * fsdp_dtype_size(dtype), FSDP_MEMORY_PARAMETER_SHARD, false,
+                                  &storage));
+    status = fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, &part);
+    fsdp__storage_unref(storage);
+    FSDP_TRY(status);
+    fsdp__mesh_info_place(mesh, (fsdp_placement){.kind = FSDP_SHARD}, &distribution);
+    status = fsdp_tensor_set_distribution(part, &distribution);
+    if (status == FSDP_OK)
+        *out = part;
+    else
+        fsdp_tensor_unref(part);
+    return status;
+}
+
 static fsdp_status clear_part(const fsdp__param_group *group, fsdp_stream *stream, void *part, fsdp_dtype dtype)
 {
     return fsdp__launch_fill_run(stream, part, dtype, group->vector.chunk_numel, 0.0);

@@ -36,6 +36,10 @@ typedef struct fsdp__flat {
     bool as_one;
 } fsdp__flat;
 
+/* Makes a distributed tensor of this rank's part of a flat group's vector, of whose elements the first `global` count.
+ * It has no bytes yet; the caller owns `*out`. */
+fsdp_status fsdp__flat_tensor(const struct fsdp__param_group *group, fsdp_device *device, int64_t global,
+                              fsdp_tensor **out);
 /* Gives each of the group's parameters its place, from their extents and dtypes, and the group its way of a gather.
  * Call it only while the group has no memory. */
 void fsdp__param_group_lay_out(struct fsdp__param_group *group);

@@ -14,21 +14,11 @@
 /* Makes a flat group's one parameter, still without the group's memory. */
 static fsdp_status make_flat_parameter(fsdp__param_group *group)
 {
-    const fsdp_tensor *like = group->params[0].sharded;
     fsdp__param *v = &group->vector;
-    fsdp_distribution distribution = {.ndim = 1, .global_shape = {v->extent.rows}};
-    fsdp__storage *storage;
-    fsdp_status status;
 
     if (!group->flat.as_one)
         return FSDP_OK;
-    FSDP_TRY(fsdp__storage_create(fsdp_tensor_device(like), group->residence.shard_bytes, FSDP_MEMORY_PARAMETER_SHARD,
-                                  false, &storage));
-    status = fsdp__tensor_create_view(storage, like->dtype, 1, &v->chunk_numel, NULL, 0, &v->sharded);
-    fsdp__storage_unref(storage);
-    FSDP_TRY(status);
-    fsdp__mesh_info_place(&group->residence.mesh, (fsdp_placement){.kind = FSDP_SHARD}, &distribution);
-    FSDP_TRY(fsdp_tensor_set_distribution(v->sharded, &distribution));
+    FSDP_TRY(fsdp__flat_tensor(group, fsdp_tensor_device(group->params[0].sharded), v->extent.rows, &v->sharded));
     return fsdp__flat_parameter_own(group);
 }
 

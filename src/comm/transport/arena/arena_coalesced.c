@@ -17,7 +17,6 @@
 #include "comm/transport/arena/lent.h"
 #include "comm/transport/arena/rendezvous.h"
 #include "comm/transport/arena/shown.h"
-#include "comm/transport/packed.h"
 #include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 
@@ -276,10 +275,6 @@ fsdp_status fsdp__rows_exchange(fsdp__rows *x)
 {
     static fsdp_status (*const in_place[])(const fsdp__rows *) = {
         [FSDP__GATHERS] = copy_peers_rows, [FSDP__REDUCES] = reduce_peers_rows, [FSDP__SWAPS] = swap_peers_rows};
-    static fsdp_status (*const packed[])(fsdp__mover *, const fsdp__call *,
-                                         fsdp__traffic *) = {[FSDP__GATHERS] = fsdp__packed_gather,
-                                                             [FSDP__REDUCES] = fsdp__packed_reduce,
-                                                             [FSDP__SWAPS] = fsdp__packed_swap};
     bool readable =
         fsdp__shown_is_readable(x->group, x->call, fsdp__device_host_access(fsdp__stream_device(x->traffic->stream)));
     passage s = passage_of(x);
@@ -294,7 +289,7 @@ fsdp_status fsdp__rows_exchange(fsdp__rows *x)
         FSDP_TRY(fsdp__shown_meet(x->group, x->call, readable, x->traffic, &way));
     }
     if (way == FSDP__SHOWN_STAGING)
-        FSDP_TRY(packed[x->pattern](&s.mover, x->call, x->traffic));
+        FSDP_TRY(fsdp__packed_run(&s.mover, x->call, x->pattern, x->traffic));
     else if (way == FSDP__SHOWN_IN_PLACE)
         FSDP_TRY(in_place[x->pattern](x));
     x->staged = x->goes_on && way == FSDP__SHOWN_STAGING;

@@ -4,16 +4,10 @@
 #define COMM_ARENA_ARENA_COALESCED_H
 
 #include "comm/transport/arena/arena_group.h"
+#include "comm/transport/packed.h"
 
 fsdp_status fsdp__arena_all_gather_coalesced(void *group, const fsdp__call *, fsdp__traffic *);
 fsdp_status fsdp__arena_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp__traffic *);
-
-/* What becomes of the rows of a call's buffers. */
-typedef enum fsdp__pattern {
-    FSDP__GATHERS, /* every rank gets every rank's */
-    FSDP__REDUCES, /* every rank gets the sum of what all have in its own place */
-    FSDP__SWAPS    /* every rank gets what all have in its own place, in rank order */
-} fsdp__pattern;
 
 /* An exchange of rows, on one rank. */
 typedef struct fsdp__rows {

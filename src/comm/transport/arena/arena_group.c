@@ -104,7 +104,7 @@ fsdp_status fsdp__arena_group_open(void *transport, const fsdp__process_group_sp
 
     FSDP_TRY(group_new(transport, spec, &group));
     /* Groups with the same ticket have no rank in common, so their first ranks tell them apart. */
-    group->key = (spec->ticket << 16) | (uint64_t)(spec->ranks[0] + 1);
+    group->key = (spec->ticket << 16) | (uint64_t)(group->ranks[0] + 1);
     if (group->rank == 0) {
         status = claim(group);
         if (status != FSDP_OK) {
