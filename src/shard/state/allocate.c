@@ -7,7 +7,6 @@
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/gradients.h"
 #include "shard/reduce/owner.h"
-#include "shard/state/module_state.h"
 
 /* ---- shards ---- */
 
@@ -66,57 +65,6 @@ void fsdp__param_group_unwrap_parameters(fsdp__param_group *group)
     free_flat_parameter(group);
     for (int64_t i = 0; i < group->param_count; i++)
         unwrap(&group->params[i]);
-}
-
-/* ---- writes to shards, whoever writes ---- */
-
-static fsdp_status fail_in_use(const fsdp__module_state *state, const fsdp__param_group *group,
-                               const fsdp__storage *storage)
-{
-    const fsdp__param *param = group->params;
-    char text[256];
-
-    while (param->sharded->storage != storage && param < &group->params[group->param_count - 1])
-        param++;
-    return FSDP_FAIL(FSDP_STATE, "cannot write to parameter %s: a %s of its module is running",
-                     fsdp__param_text(param, text, sizeof text), fsdp__module_state_use(state));
-}
-
-/* Notes a write to a flat parameter as one to all of its parts, and a write to a part as one to the flat parameter. */
-static void note_flat_write(fsdp__param_group *group, const fsdp__storage *written)
-{
-    fsdp__storage *flat = group->vector.sharded->storage;
-
-    for (int64_t i = 0; i < group->param_count && written == flat; i++) {
-        group->params[i].sharded->storage->unwritten = false;
-        group->params[i].sharded->storage->version++;
-    }
-    if (written == flat)
-        return;
-    flat->unwritten = false;
-    flat->version++;
-}
-
-/* Prepares a group for a write to its shards by the device's stream: see [Note: readers and writers] in residence.h. */
-static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
-{
-    fsdp__param_group *group = arg;
-    fsdp__module_state *state = group->state;
-
-    if (fsdp__module_state_in_use(state))
-        return fail_in_use(state, group, storage);
-    FSDP_TRY(fsdp__param_group_check_summon(group, "write to the shard of"));
-    /* Before waiting: peers must not wait for this rank's own read. */
-    fsdp__module_state_give_up_own(state);
-    group->written = true;
-    state->comm->after_optim = NULL; /* this write comes after that event */
-    FSDP_TRY(group->way->before_write(group));
-    /* In CAST peers read the unsharded rows, not the shards; the next gather writes those rows, and waits then. */
-    if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
-        FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));
-    if (group->vector.sharded)
-        note_flat_write(group, storage);
-    return FSDP_OK;
 }
 
 /* ---- building ---- */
@@ -305,14 +253,15 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
     return fsdp__param_groups_agree(groups, count, status);
 }
 
-fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device)
+fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
+                                        fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
 {
     fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, then by parameter */
     fsdp_status status = make(groups, count, device, storages);
 
     for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         move_shards(groups[i], storages[i]);
-        fsdp__residence_set_writer(&groups[i]->residence, begin_write, groups[i]);
+        fsdp__residence_set_writer(&groups[i]->residence, before_write, groups[i]);
     }
     for (int64_t i = 0; i < count && status != FSDP_OK; i++)
         undo(groups[i]);

@@ -10,6 +10,7 @@
 #include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
 #include "shard/state/retype.h"
+#include "shard/state/write.h"
 
 /* ---- bytes and values ---- */
 
@@ -20,7 +21,7 @@ static fsdp_status allocate(fsdp__module_state *state, fsdp_device *device)
         return FSDP_OK;
     if (fsdp_device_is_meta(device))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot materialize sharded parameters on the meta device");
-    return fsdp__param_groups_allocate(state->groups, state->group_count, device);
+    return fsdp__param_groups_allocate(state->groups, state->group_count, device, fsdp__begin_write);
 }
 
 static fsdp_status materialize(void *arg, fsdp_module *module, fsdp_device *device)

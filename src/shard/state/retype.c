@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "shard/reduce/gradients.h"
 #include "shard/state/allocate.h"
+#include "shard/state/write.h"
 
 /* What a group had before, kept until its new memory is there. */
 typedef struct before {
@@ -321,7 +322,7 @@ static fsdp_status change(const retyping *r, fsdp_device *device)
     FSDP_TRY(fsdp__param_groups_agree(r->groups, r->group_count, status));
     if (r->allocated == 0)
         return FSDP_OK;
-    return fsdp__param_groups_allocate(r->groups, r->allocated, device);
+    return fsdp__param_groups_allocate(r->groups, r->allocated, device, fsdp__begin_write);
 }
 
 /* Agrees with the ranks of all groups that change; if none does, with those of one group. */
