@@ -2,6 +2,7 @@
 #include "shard/parts.h"
 
 #include "shard/doors/fully_shard.h"
+#include "shard/doors/zero.h"
 #include "shard/group/default_groups.h"
 #include "shard/state/attach.h"
 
@@ -56,6 +57,7 @@ fsdp_status shard_in_parts(fsdp_module *const *modules, int count, const fsdp_sh
     if (!d.mesh)
         FSDP_TRY(fsdp__default_mesh(modules[0]->context, &d.mesh));
     FSDP_TRY(fsdp__module_state_create(&fsdp__door_fully_shard, modules, count, options, &d.state));
+    fsdp__zero_set(d.state, options->zero_stage);
     FSDP_TRY_GOTO(status, fsdp__root_create(modules[0]->context, d.state), out);
     for (int i = 0; i < count; i++)
         FSDP_TRY_GOTO(status, divide(&d, modules[i]), out);

@@ -314,6 +314,7 @@ static fsdp_status select_all(selection *sel, fsdp_module *const *modules, int c
     if (options->gather_extension)
         FSDP_TRY(fsdp__encoded_check(options->gather_extension));
     FSDP_TRY(fsdp__module_state_create(sel->door, modules, count, options, &sel->state));
+    fsdp__zero_set(sel->state, options->zero_stage);
     FSDP_TRY(fsdp__root_create(modules[0]->context, sel->state));
     for (int i = 0; i < count; i++)
         FSDP_TRY(select_module(sel, modules[i]));

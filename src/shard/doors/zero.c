@@ -27,6 +27,15 @@ fsdp_status fsdp__zero_check(const fsdp_shard_options *options)
     return FSDP_OK;
 }
 
+void fsdp__zero_set(fsdp__module_state *state, int stage)
+{
+    state->zero_stage = stage;
+    if (stage == 1 || stage == 2) {
+        state->reshard = FSDP_RESHARD_NEVER;
+        state->reshard_after_forward = false;
+    }
+}
+
 static fsdp_status begin_microbatch(void *last, fsdp__module_state *state)
 {
     if (state->zero_stage == 0 || state->zero_stage == 3)

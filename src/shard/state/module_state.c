@@ -31,9 +31,6 @@ fsdp_status fsdp__module_state_create(const fsdp__door *door, fsdp_module *const
     state->slice_ranks = options->reshard_after_forward_ranks;
     if (state->slice_ranks)
         state->reshard = state->slice_ranks == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
-    state->zero_stage = options->zero_stage;
-    if (state->zero_stage == 1 || state->zero_stage == 2)
-        state->reshard = FSDP_RESHARD_NEVER;
     state->reshard_after_forward = state->reshard != FSDP_RESHARD_NEVER;
     state->modules = fsdp__calloc((size_t)count, sizeof *state->modules);
     state->ran = fsdp__calloc((size_t)count, sizeof *state->ran);
