@@ -240,6 +240,7 @@ void suite_blocks(const suite *s)
         {FSDP_F32, FSDP_DTYPE_NONE, FSDP_F32, {.op = FSDP_AVG, .divisor = 0.7f, .accumulate = true}},
         {FSDP_BF16, FSDP_DTYPE_NONE, FSDP_BF16, {.op = FSDP_SUM}},
     };
+    size_t every = test_long() ? 1 : test_brief() ? 4 : 2;
 
     for (int memory = SUITE_PRIVATE; memory <= SUITE_SHARED; memory++)
         for (int copy = 0; copy < 2; copy++) {
@@ -252,7 +253,7 @@ void suite_blocks(const suite *s)
     fsdp_process_group_force_copy(s->group, false);
     /* But for `make test-long` groups of an even size make half of them, and groups of an odd size the other half. */
     for (size_t i = test_long() ? 0 : (size_t)fsdp_process_group_size(s->group) % 2;
-         i < sizeof reductions / sizeof *reductions; i += test_long() ? 1 : 2)
+         i < sizeof reductions / sizeof *reductions; i += every)
         suite_reduce_blocks_all_paths(s, &reductions[i]);
     CHECK_OK(fsdp_all_gather_coalesced(s->group, NULL, 0, s->stream));
     suite_sync(s);

@@ -220,7 +220,7 @@ STORY_TEST(the_best_is_exported_where_it_is_asked_for)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1", "zero2", "zero3", "hsdp"};
 
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 7; i += test_brief() ? 3 : 1) {
         int world = i == 6 ? 4 : 1 + (i + 1) % 4;
 
         story_teardown(state);
@@ -416,7 +416,7 @@ STORY_TEST(a_start_survives_every_failed_allocation)
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
     s->end_after = 2;
     s->kind = FSDP__FAULT_ALLOCATION;
-    for (s->nth = 3; s->nth < 100000; s->nth += test_long() ? 7 : 997) {
+    for (s->nth = 3; s->nth < 100000; s->nth += test_long() ? 7 : test_brief() ? 2999 : 997) {
         story_run(s, 2);
         if (!s->fired)
             break;
