@@ -107,6 +107,7 @@
 #include "fsdp/tensor.h"
 #include "fsdp/tokenize.h"
 #include "fsdp/tokenizer.h"
+#include "fsdp/trace.h"
 #include "fsdp/train.h"
 #include "fsdp/wrap.h"
 

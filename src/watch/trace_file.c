@@ -1,0 +1,118 @@
+/* trace_file.c - writes a trace beside its place, and puts it there. */
+#include "watch/trace_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+
+/* ---- whether there may be one ---- */
+
+static bool is_trace(const unsigned char *head, size_t bytes)
+{
+    static const unsigned char gzip[] = {0x1f, 0x8b, 8, 16 /* a comment follows */};
+    const size_t comment = 10;
+
+    if (bytes == 0)
+        return true;
+    if (bytes >= comment + sizeof FSDP__TRACE_FORMAT && memcmp(head, gzip, sizeof gzip) == 0)
+        return memcmp(head + comment, FSDP__TRACE_FORMAT, sizeof FSDP__TRACE_FORMAT) == 0;
+    return bytes >= strlen(FSDP__TRACE_HEAD) && memcmp(head, FSDP__TRACE_HEAD, strlen(FSDP__TRACE_HEAD)) == 0;
+}
+
+/* Checks what has the name of the file. */
+static fsdp_status check_place(const fsdp__directory *folder, const char *name, const char *path)
+{
+    unsigned char head[sizeof FSDP__TRACE_HEAD];
+    struct stat info;
+    ssize_t bytes;
+    int fd = -1;
+
+    if (!fsdp__directory_look(folder, name, &info))
+        return errno == ENOENT ? FSDP_OK : fsdp__file_error("look at", path);
+    if (S_ISDIR(info.st_mode))
+        return FSDP_FAIL(FSDP_IO, "cannot write '%s': it is a folder", path);
+    if (!fsdp__directory_admits(folder, &info))
+        return FSDP_FAIL(FSDP_IO, "cannot write '%s': it may be another user's", path);
+    FSDP_TRY(fsdp__directory_open_file(folder, name, &fd, &info));
+    bytes = read(fd, head, sizeof head);
+    (void)close(fd);
+    if (bytes < 0)
+        return fsdp__file_error("read", path);
+    if (!is_trace(head, (size_t)bytes))
+        return FSDP_FAIL(FSDP_INVALID, "'%s' exists and is not a trace: name another file, or remove it", path);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__trace_file_check(const char *path)
+{
+    fsdp__directory folder = {.path = NULL};
+    char *name = NULL;
+    fsdp_status status = fsdp__directory_of_target(path, &folder, &name);
+
+    if (status == FSDP_OK)
+        status = check_place(&folder, name, path);
+    if (status == FSDP_OK && faccessat(folder.fd, ".", W_OK | X_OK, AT_EACCESS) != 0)
+        status = fsdp__file_error("write", path);
+    fsdp__free(name);
+    fsdp__directory_close(&folder);
+    return status;
+}
+
+/* ---- writing ---- */
+
+fsdp_status fsdp__trace_file_open(const char *path, fsdp__trace_file *out)
+{
+    fsdp_status status;
+
+    *out = (fsdp__trace_file){.path = path, .fd = -1};
+    FSDP_TRY(fsdp__directory_of_target(path, &out->folder, &out->name));
+    FSDP_TRY(check_place(&out->folder, out->name, path));
+    out->temporary = fsdp__sprintf("%s.tmp-%ld", out->name, (long)getpid());
+    if (!out->temporary)
+        return FSDP_NO_MEMORY;
+    status = fsdp__directory_create(&out->folder, out->temporary, 0666, &out->fd);
+    if (status != FSDP_OK) { /* what has that name is not ours to remove */
+        fsdp__free(out->temporary);
+        out->temporary = NULL;
+    }
+    return status;
+}
+
+fsdp_status fsdp__trace_file_add(fsdp__trace_file *f, const void *data, size_t bytes)
+{
+    FSDP_TRY(fsdp__file_pwrite(f->fd, f->path, data, bytes, f->bytes));
+    f->bytes += bytes;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__trace_file_finish(fsdp__trace_file *f)
+{
+    int fd = f->fd;
+
+    f->fd = -1;
+    FSDP_TRY(fsdp__file_close(fd, f->path));
+    FSDP_TRY(fsdp__directory_rename(&f->folder, f->temporary, &f->folder, f->name, FSDP__RENAME_REPLACES));
+    fsdp__free(f->temporary);
+    f->temporary = NULL;
+    return FSDP_OK;
+}
+
+void fsdp__trace_file_release(fsdp__trace_file *f)
+{
+    bool held = fsdp_hold_error(true);
+
+    if (f->fd >= 0)
+        (void)close(f->fd);
+    if (f->temporary)
+        (void)fsdp__directory_unlink(&f->folder, f->temporary);
+    fsdp_release_error(held);
+    fsdp__free(f->temporary);
+    fsdp__free(f->name);
+    fsdp__directory_close(&f->folder);
+    *f = (fsdp__trace_file){.fd = -1};
+}

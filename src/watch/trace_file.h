@@ -1,0 +1,29 @@
+/* trace_file.h - the file of a trace: it is written beside its place, and takes it when it is whole. */
+#ifndef WATCH_TRACE_FILE_H
+#define WATCH_TRACE_FILE_H
+
+#include "base/directory.h"
+
+typedef struct fsdp__trace_file {
+    fsdp__directory folder;
+    char *name, *temporary;
+    const char *path; /* borrowed */
+    int fd;           /* -1 */
+    uint64_t bytes;
+} fsdp__trace_file;
+
+/* What tells a trace from other files: it stands in gzip's head, or near the beginning of the text. */
+#define FSDP__TRACE_FORMAT "fsdp trace"
+#define FSDP__TRACE_HEAD "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"format\":\"" FSDP__TRACE_FORMAT "\""
+
+/* Checks that a trace can be written there: a file with that name must be one. */
+fsdp_status fsdp__trace_file_check(const char *path);
+/* Begins to write. Release it, also after a failure. */
+fsdp_status fsdp__trace_file_open(const char *path, fsdp__trace_file *out);
+fsdp_status fsdp__trace_file_add(fsdp__trace_file *file, const void *data, size_t bytes);
+/* Puts the file in its place. */
+fsdp_status fsdp__trace_file_finish(fsdp__trace_file *file);
+/* Removes what was written, unless it is in its place. */
+void fsdp__trace_file_release(fsdp__trace_file *file);
+
+#endif

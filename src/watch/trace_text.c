@@ -1,0 +1,336 @@
+/* trace_text.c - rows, slices, arrows and counters. */
+#include "watch/trace_text.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/context.h"
+#include "base/host.h"
+#include "base/text.h"
+#include "device/kernels.h"
+#include "fsdp/comm.h"
+#include "watch/spans.h"
+
+enum {
+    TITLE = 400
+};
+
+typedef struct writer {
+    FILE *out;
+    const fsdp__recorder *recorder;
+    const fsdp__trace_clock *clock;
+    const fsdp__lane *lanes;
+    const fsdp__trace_spans *spans;
+    int rank;
+    int devices; /* whose memory was counted */
+} writer;
+
+int64_t fsdp__trace_time(const fsdp__trace_clock *c, int64_t ns)
+{
+    double part = c->ended > c->begun ? (double)(ns - c->begun) / (double)(c->ended - c->begun) : 0;
+    int64_t offset = c->begun_offset + (int64_t)((double)(c->ended_offset - c->begun_offset) * part);
+
+    return FSDP__MAX(ns - offset - c->start, 0);
+}
+
+static const char *name_of(const writer *w, uint32_t number)
+{
+    return fsdp__recorder_name(w->recorder, number);
+}
+
+/* ---- names ---- */
+
+/* Names what was done, or issued. */
+static void work_title(const writer *w, const fsdp__note *n, char *title)
+{
+    const char *name = name_of(w, n->name), *label = name_of(w, n->label);
+
+    switch (n->point) {
+    case FSDP__POINT_KERNEL_ISSUED:
+    case FSDP__POINT_KERNEL_BEGUN:
+        snprintf(title, TITLE, "%s", n->kind < FSDP__KERNELS ? fsdp__kernel_infos[n->kind].name : name);
+        break;
+    case FSDP__POINT_COLLECTIVE_ISSUED:
+    case FSDP__POINT_COLLECTIVE_BEGUN:
+        if (n->kind < FSDP_OBJECTS)
+            name = fsdp_collective_name((fsdp_collective)n->kind);
+        snprintf(title, TITLE, "%s%s%s", name, *label ? " " : "", label);
+        break;
+    case FSDP__POINT_STAGE_BEGUN:
+        if (strcmp(name, "step") == 0)
+            snprintf(title, TITLE, "step %llu", (unsigned long long)n->number);
+        else
+            snprintf(title, TITLE, "%s", name);
+        break;
+    case FSDP__POINT_STEP_BEGUN:
+        snprintf(title, TITLE, "optimizer step");
+        break;
+    case FSDP__POINT_BATCH_BEGUN:
+        snprintf(title, TITLE, "batch %llu", (unsigned long long)n->number);
+        break;
+    case FSDP__POINT_PART_BEGUN:
+        snprintf(title, TITLE, "write %s", name);
+        break;
+    default:
+        snprintf(title, TITLE, "%s", name);
+    }
+}
+
+static void span_title(const writer *w, const fsdp__trace_span *s, char title[TITLE])
+{
+    static const char *const verbs[] = {[FSDP__SPAN_WORK] = "",
+                                        [FSDP__SPAN_ISSUE] = "issue ",
+                                        [FSDP__SPAN_WAIT] = "wait for ",
+                                        [FSDP__SPAN_FORWARD] = "forward ",
+                                        [FSDP__SPAN_BACKWARD] = "backward ",
+                                        [FSDP__SPAN_WHOLE] = "whole: "};
+    const char *unit = name_of(w, s->note->name);
+    char what[TITLE - 16] = "the stream";
+
+    if (s->kind == FSDP__SPAN_WORK || s->kind == FSDP__SPAN_ISSUE)
+        work_title(w, s->note, what);
+    else if (s->kind == FSDP__SPAN_WAIT && s->other)
+        work_title(w, s->other, what);
+    else if (s->kind != FSDP__SPAN_WAIT)
+        snprintf(what, sizeof what, "%s", *unit ? unit : "the model");
+    snprintf(title, TITLE, "%s%s", verbs[s->kind], what);
+}
+
+static const char *category(const fsdp__trace_span *s)
+{
+    static const char *const kinds[] = {[FSDP__SPAN_ISSUE] = "issue",
+                                        [FSDP__SPAN_WAIT] = "wait",
+                                        [FSDP__SPAN_FORWARD] = "unit",
+                                        [FSDP__SPAN_BACKWARD] = "unit",
+                                        [FSDP__SPAN_WHOLE] = "whole"};
+
+    if (s->kind != FSDP__SPAN_WORK)
+        return kinds[s->kind];
+    switch (s->note->point) {
+    case FSDP__POINT_KERNEL_BEGUN:
+        return "kernel";
+    case FSDP__POINT_COPY_BEGUN:
+        return "copy";
+    case FSDP__POINT_COLLECTIVE_BEGUN:
+        return "collective";
+    case FSDP__POINT_STEP_BEGUN:
+        return "optimizer";
+    case FSDP__POINT_BATCH_BEGUN:
+        return "data";
+    case FSDP__POINT_PART_BEGUN:
+        return "checkpoint";
+    default:
+        return "stage";
+    }
+}
+
+/* ---- events ---- */
+
+static void write_time(const writer *w, const char *key, int64_t ns)
+{
+    fprintf(w->out, ",\"%s\":%lld.%03d", key, (long long)(ns / 1000), (int)(ns % 1000));
+}
+
+/* Begins an event of a row, `lane`, at a time of the trace. */
+static void begin_event(const writer *w, const char *phase, int lane, int64_t at)
+{
+    fprintf(w->out, "{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", phase, w->rank + 1, lane + 1);
+    write_time(w, "ts", at);
+}
+
+static void write_text(const writer *w, const char *before, const char *text)
+{
+    char shown[TITLE];
+
+    fputs(before, w->out);
+    fsdp__print_json_string(fsdp__shown(text, shown, sizeof shown), w->out);
+}
+
+/* ---- slices ---- */
+
+static void write_work_args(const writer *w, const fsdp__trace_span *s)
+{
+    const fsdp__note *n = s->note;
+
+    if (n->point == FSDP__POINT_KERNEL_BEGUN && n->number > 0) {
+        fprintf(w->out, ",\"flops\":%llu", (unsigned long long)n->number);
+        if (s->end > s->begin) /* operations in a nanosecond */
+            fprintf(w->out, ",\"gflops_per_s\":%.1f", (double)n->number / (double)(s->end - s->begin));
+    } else if (n->point == FSDP__POINT_COLLECTIVE_BEGUN) {
+        write_text(w, ",\"call\":", name_of(w, n->name));
+        write_text(w, ",\"group\":", name_of(w, n->group));
+        fprintf(w->out, ",\"ranks\":%d,\"number\":%llu", fsdp__recorder_ranks(w->recorder, n->group),
+                (unsigned long long)n->number);
+        if (n->dtype != FSDP_DTYPE_NONE)
+            write_text(w, ",\"dtype\":", fsdp_dtype_name((fsdp_dtype)n->dtype));
+    }
+    if (n->bytes > 0)
+        fprintf(w->out, ",\"bytes\":%llu", (unsigned long long)n->bytes);
+}
+
+/* Writes the arguments; the first says nothing, so that the others can begin with a comma. */
+static void write_args(const writer *w, const fsdp__trace_span *s)
+{
+    fprintf(w->out, ",\"args\":{\"ns\":%lld", (long long)(s->end - s->begin));
+    if (s->kind == FSDP__SPAN_WORK)
+        write_work_args(w, s);
+    else if (s->kind == FSDP__SPAN_FORWARD)
+        fprintf(w->out, ",\"activations_kept\":%lld", (long long)s->kept);
+    if (s->unfinished)
+        fputs(",\"unfinished\":true", w->out);
+    fputc('}', w->out);
+}
+
+static void write_span(const writer *w, const fsdp__trace_span *s, int64_t index)
+{
+    int64_t begin = fsdp__trace_time(w->clock, s->begin), end = fsdp__trace_time(w->clock, s->end);
+    char title[TITLE];
+
+    span_title(w, s, title);
+    begin_event(w, s->apart ? "b" : "X", s->lane, begin);
+    if (s->apart)
+        fprintf(w->out, ",\"id2\":{\"local\":\"0x%llx\"}", (unsigned long long)index + 1);
+    else
+        write_time(w, "dur", end - begin);
+    fprintf(w->out, ",\"cat\":\"%s\"", category(s));
+    write_text(w, ",\"name\":", title);
+    write_args(w, s);
+    fputs("},\n", w->out);
+    if (!s->apart)
+        return;
+    begin_event(w, "e", s->lane, end);
+    fprintf(w->out, ",\"id2\":{\"local\":\"0x%llx\"},\"cat\":\"%s\"", (unsigned long long)index + 1, category(s));
+    write_text(w, ",\"name\":", title);
+    fputs("},\n", w->out);
+}
+
+static void write_arrow(const writer *w, int64_t index)
+{
+    const fsdp__trace_arrow *a = &w->spans->arrows[index];
+    const fsdp__trace_span *from = &w->spans->spans[a->from], *to = &w->spans->spans[a->to];
+    long long id = (long long)w->rank << 32 | (index + 1);
+
+    if (from->apart || to->apart) /* a reader looks for the ends of arrows in rows of threads */
+        return;
+    begin_event(w, "s", from->lane, fsdp__trace_time(w->clock, from->begin));
+    fprintf(w->out, ",\"id\":%lld,\"cat\":\"issue\",\"name\":\"issue\"},\n", id);
+    begin_event(w, "f", to->lane, fsdp__trace_time(w->clock, to->begin));
+    fprintf(w->out, ",\"bp\":\"e\",\"id\":%lld,\"cat\":\"issue\",\"name\":\"issue\"},\n", id);
+}
+
+/* ---- memory ---- */
+
+static void write_counter(const writer *w, int device, const char *kind, int64_t ns, int64_t bytes)
+{
+    char title[TITLE];
+
+    snprintf(title, sizeof title, "memory: %s%s%s%s", kind, w->devices > 1 ? " (" : "",
+             w->devices > 1 ? w->lanes[device].device : "", w->devices > 1 ? ")" : "");
+    begin_event(w, "C", 0, fsdp__trace_time(w->clock, ns));
+    write_text(w, ",\"name\":", title);
+    fprintf(w->out, ",\"args\":{\"bytes\":%lld}},\n", (long long)bytes);
+}
+
+static bool is_memory(const fsdp__note *n)
+{
+    return n->point == FSDP__POINT_MEMORY_COUNTED || n->point == FSDP__NOTE_LEDGER;
+}
+
+static void write_memory(writer *w)
+{
+    int64_t live[FSDP__LANES][FSDP_MEMORY_KINDS + 1] = {{0}}, count = 0; /* the last is their sum */
+    bool counted[FSDP__LANES] = {false};
+    const fsdp__note *notes = fsdp__recorder_notes(w->recorder, &count);
+
+    for (int64_t i = 0; i < count; i++)
+        if (is_memory(&notes[i]))
+            counted[notes[i].lane] = true;
+    for (int i = 0; i < FSDP__LANES; i++)
+        w->devices += counted[i];
+    for (int64_t i = 0; i < count; i++) {
+        const fsdp__note *n = &notes[i];
+        int64_t *of = live[n->lane], before = of[n->kind % FSDP_MEMORY_KINDS];
+
+        if (!is_memory(n))
+            continue;
+        of[n->kind] = n->point == FSDP__NOTE_LEDGER ? (int64_t)n->bytes : before + (int64_t)n->number;
+        of[FSDP_MEMORY_KINDS] += of[n->kind] - before;
+        write_counter(w, n->lane, fsdp_memory_kind_name((fsdp_memory_kind)n->kind), n->ns, of[n->kind]);
+        write_counter(w, n->lane, "all", n->ns, of[FSDP_MEMORY_KINDS]);
+    }
+}
+
+/* ---- rows ---- */
+
+static void write_meta(const writer *w, const char *what, int lane, const char *text, int order)
+{
+    fprintf(w->out, "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s_name\",\"args\":{\"name\":", w->rank + 1,
+            lane + 1, what);
+    write_text(w, "", text);
+    fprintf(w->out,
+            "}},\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s_sort_index\",\"args\":{\"sort_index\":%d}},\n",
+            w->rank + 1, lane + 1, what, order);
+}
+
+static bool is_collective(const fsdp__trace_span *s)
+{
+    return s->kind == FSDP__SPAN_WORK && s->note->point == FSDP__POINT_COLLECTIVE_BEGUN;
+}
+
+/* Names a row by what was done there first, or by collectives. */
+static void name_lane(const writer *w, int lane, const fsdp__trace_span *first)
+{
+    const char *device = w->lanes[lane].device;
+    char title[TITLE];
+
+    if (lane == 0)
+        snprintf(title, sizeof title, "host");
+    else if (*device)
+        snprintf(title, sizeof title, "%s stream: %ss", device, category(first));
+    else
+        snprintf(title, sizeof title, "thread: %s", category(first));
+    write_meta(w, "thread", lane, title, lane);
+}
+
+static void write_rows(const writer *w)
+{
+    const fsdp__trace_span *first[FSDP__LANES] = {NULL};
+    char host[FSDP__HOST_BYTES], title[TITLE];
+
+    for (int64_t i = 0; i < w->spans->count; i++) {
+        const fsdp__trace_span *s = &w->spans->spans[i], **place = &first[s->lane];
+
+        if (!*place || (is_collective(s) && !is_collective(*place)))
+            *place = s;
+    }
+    fsdp__host_name(host);
+    snprintf(title, sizeof title, "rank %d on %s", w->rank, host);
+    write_meta(w, "process", 0, title, w->rank);
+    for (int i = 0; i < FSDP__LANES; i++)
+        if (first[i])
+            name_lane(w, i, first[i]);
+}
+
+fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const fsdp__trace_clock *clock)
+{
+    fsdp__trace_spans spans = {.spans = NULL};
+    writer w = {.out = out,
+                .recorder = recorder,
+                .clock = clock,
+                .lanes = fsdp__recorder_lanes(recorder),
+                .spans = &spans,
+                .rank = fsdp_context_rank(fsdp__recorder_context(recorder))};
+    fsdp_status status = fsdp__trace_spans_create(recorder, &spans);
+
+    if (status == FSDP_OK) {
+        write_rows(&w);
+        for (int64_t i = 0; i < spans.count; i++)
+            write_span(&w, &spans.spans[i], i);
+        for (int64_t i = 0; i < spans.arrow_count; i++)
+            write_arrow(&w, i);
+        write_memory(&w);
+    }
+    fsdp__trace_spans_release(&spans);
+    return status;
+}
