@@ -186,6 +186,10 @@ typedef struct fsdp_train_config {
     struct {
         int64_t log_freq;
         char *jsonl; /* file; NULL: none */
+        struct {
+            char *path;  /* file; NULL: none */
+            char *steps; /* which, as "3-5, 100"; NULL: the second to the fourth that are taken */
+        } trace;
     } metrics;
     struct {
         int enable;            /* 1, 0, -1: enabled if there is a folder */

@@ -229,6 +229,7 @@ static void print_reasons(const fsdp__comparison *c, const char *bullet, FILE *o
 static void print_unwritten(const fsdp_train_config *c, const char *bullet, FILE *out)
 {
     const char *const names[] = {c->metrics.jsonl ? "metrics.jsonl" : NULL,
+                                 c->metrics.trace.path ? "metrics.trace.path" : NULL,
                                  fsdp__train_saves(c) ? "checkpoint.folder" : NULL,
                                  c->save.path ? "export.path" : NULL};
     int left = 0, said = 0;

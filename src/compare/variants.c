@@ -42,6 +42,8 @@ static fsdp_status set_policy(fsdp_train_config *c, const char *word)
 static fsdp_status write_nothing(fsdp_train_config *c)
 {
     FSDP_TRY(fsdp_train_config_set(c, "metrics.jsonl", ""));
+    FSDP_TRY(fsdp_train_config_set(c, "metrics.trace.path", ""));
+    FSDP_TRY(fsdp_train_config_set(c, "metrics.trace.steps", ""));
     FSDP_TRY(fsdp_train_config_set(c, "checkpoint.enable", "false"));
     FSDP_TRY(fsdp_train_config_set(c, "export.path", ""));
     FSDP_TRY(fsdp_train_config_set(c, "export.fallback_path", ""));

@@ -24,6 +24,7 @@ static fsdp_status open_data(fsdp_train_run *run)
         .vocab_size = run->model_config.vocab_size,
         .workers = (int)c->data.workers,
         .start_window = run->resume.window,
+        .context = run->context,
     };
 
     FSDP_TRY(fsdp__text_open(run, "data.path", c->data.paths, c->data.path_count, &run->tokens));
@@ -59,6 +60,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__metrics_check(c));
+    FSDP_TRY(fsdp__trace_check(c));
     return fsdp__export_hold(run); /* this may be hours before it is needed */
 }
 
@@ -209,6 +211,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
 {
     if (!run)
         return;
+    fsdp_trace_abandon(run->trace);
     fsdp__export_release(run);
     fsdp__saves_release(run);
     fsdp__resume_release(run);
@@ -299,10 +302,14 @@ static void report_failure(fsdp_context *context, const fsdp_train_listener *lis
 static outcome validate(fsdp_train_run *run, const fsdp_train_listener *listener)
 {
     fsdp_train_validation validation;
+    fsdp_status status;
 
     if (!fsdp__validation_due(run))
         return agreed(FSDP_OK);
-    PART(alone(fsdp_train_validate(run, &validation)));
+    FSDP__STAGE(run, BEGUN, "validation", run->step);
+    status = fsdp_train_validate(run, &validation);
+    FSDP__STAGE(run, DONE, "validation", run->step);
+    PART(alone(status));
     if (listener->validated)
         listener->validated(listener->arg, &validation);
     return agreed(fsdp__validation_check(run, &validation));
@@ -311,9 +318,13 @@ static outcome validate(fsdp_train_run *run, const fsdp_train_listener *listener
 /* Saves where it is time; ends the run if that was asked for, which all ranks have heard. */
 static outcome save(fsdp_train_run *run)
 {
+    fsdp_status status;
     bool stop;
 
-    PART(alone(fsdp__saves_after_step(run, &stop)));
+    FSDP__STAGE(run, BEGUN, "save", run->step);
+    status = fsdp__saves_after_step(run, &stop);
+    FSDP__STAGE(run, DONE, "save", run->step);
+    PART(alone(status));
     if (!stop)
         return agreed(FSDP_OK);
     PART(agreed(fsdp__saves_failure(run)));
@@ -339,7 +350,7 @@ static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *liste
     }
     if (listener->trained)
         listener->trained(listener->arg, run->step);
-    return agreed(FSDP_OK);
+    return alone(fsdp__trace_after_steps(run));
 }
 
 static fsdp_status end_metrics(fsdp_train_run *run)
@@ -374,6 +385,7 @@ static outcome drive(fsdp_context *context, const fsdp_train_config *config, con
         listener->exported(listener->arg, config->save.path);
     /* These come last, since their failure takes nothing away from the model. */
     PART(agreed(fsdp__train_agree(*run, end_metrics(*run))));
+    PART(agreed(fsdp__train_agree(*run, fsdp__trace_failure(*run))));
     return agreed(fsdp__saves_failure(*run));
 }
 

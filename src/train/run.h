@@ -2,10 +2,13 @@
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 
+#include "base/clock.h"
+#include "base/probe.h"
 #include "format/staging.h"
 #include "fsdp/checkpoint.h"
 #include "fsdp/data.h"
 #include "fsdp/hub.h"
+#include "fsdp/trace.h"
 #include "fsdp/train.h"
 #include "fsdp/wrap.h"
 #include "train/extras.h"
@@ -105,6 +108,10 @@ struct fsdp_train_run {
     fsdp__metrics *metrics;     /* on rank 0 only, when the config asks for them */
     fsdp_status metrics_status; /* of the first line that could not be written: none is written after it */
     char metrics_message[512];
+    fsdp_trace *trace; /* of the steps that the config names, while it is recorded or paused */
+    bool traced;       /* it has begun, or was refused */
+    fsdp_status trace_status;
+    char trace_message[512];
     fsdp_state_dict *best;      /* weights to export instead of the model's; NULL: none */
     fsdp_hub_hold *hold;        /* on rank 0 only: holds export.path until it is written */
     fsdp__model_folder initial; /* of checkpoint.initial_load_path, unless the run goes on */
@@ -244,6 +251,25 @@ fsdp_status fsdp__validation_check(fsdp_train_run *run, const fsdp_train_validat
  * goes on without metrics, and reports it at its end. */
 void fsdp__train_write_step(fsdp_train_run *run, const fsdp_train_report *report);
 void fsdp__train_write_validation(fsdp_train_run *run, const fsdp_train_validation *validation);
+
+/* ---- traced_steps.c: does nothing where the config asks for no trace ---- */
+
+/* Checks, on rank 0, whether there can be a trace where the config wants it. */
+fsdp_status fsdp__trace_check(const fsdp_train_config *config);
+/* Begins the trace, goes on with it or pauses it, before a step. A trace that cannot be written does not cost the
+ * model: it is a warning, and the run reports it at its end. [collective] */
+fsdp_status fsdp__trace_before_step(fsdp_train_run *run);
+/* Writes it, after the last of its steps. [collective] */
+fsdp_status fsdp__trace_after_step(fsdp_train_run *run);
+/* Writes what there is when no more steps come. [collective] */
+fsdp_status fsdp__trace_after_steps(fsdp_train_run *run);
+/* Returns why there is no trace, or not one of all steps. */
+fsdp_status fsdp__trace_failure(const fsdp_train_run *run);
+
+/* Tells of a part of a run (base/probe.h). */
+#define FSDP__STAGE(run, which, text, step)                                                          \
+    FSDP__TELL(STAGE_##which, .context = (run)->context, .name = (text), .number = (uint64_t)(step), \
+               .ns = fsdp__clock_ns())
 
 /* ---- units.c ---- */
 

@@ -284,6 +284,17 @@ static fsdp_status check_text(const fsdp_train_config *config)
     return FSDP_OK;
 }
 
+static fsdp_status check_trace(const fsdp_train_config *config)
+{
+    const char *path = config->metrics.trace.path;
+
+    if (config->metrics.trace.steps && !path)
+        return FSDP_FAIL(FSDP_INVALID, "metrics.trace.steps is set, but metrics.trace.path is not: name the file");
+    if (path && config->metrics.jsonl && strcmp(path, config->metrics.jsonl) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "metrics.trace.path and metrics.jsonl are both '%s': name another file", path);
+    return fsdp__inputs_spare(config, "metrics.trace.path", path);
+}
+
 fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
 {
     FSDP_TRY(fsdp__train_config_check_model(config));
@@ -296,6 +307,7 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
     FSDP_TRY(check_validation(config));
     FSDP_TRY(fsdp__train_check_checkpoint(config));
     FSDP_TRY(check_export(config));
+    FSDP_TRY(check_trace(config));
     return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);
 }
 

@@ -60,4 +60,9 @@ bool fsdp__train_loads(const fsdp_train_config *config, const char *part);
 /* Checks what the keys of section checkpoint exclude and need. */
 fsdp_status fsdp__train_check_checkpoint(const fsdp_train_config *config);
 
+/* ---- traced_steps.c ---- */
+
+/* Refuses what is no list of steps; `name` is that of the key. */
+fsdp_status fsdp__traced_steps_check(const char *name, const char *text);
+
 #endif

@@ -210,6 +210,8 @@ static const fsdp__key keys[] = {
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "number of steps between log lines"),
     TEXT(metrics, jsonl, FSDP__LOCAL, "a file that gets a JSON object for each step, after those of earlier runs"),
+    TEXT(metrics, trace.path, 0, "a file for a trace of some steps, of all ranks: what ran when, on which stream, and how much memory it took, to be opened at ui.perfetto.dev or in chrome://tracing; .json, or .json.gz to have it packed"),
+    TEXT_OF(metrics, trace.steps, 0, "which steps are traced: 5, 3-5 or '3-5, 100'; not set: the second to the fourth that the run takes", fsdp__traced_steps_check),
 
     CHOICE(checkpoint, enable, enable, bool_choices, NULL, "write checkpoints, and continue from one that is there; not set: true if checkpoint.folder is set"),
     TEXT(checkpoint, folder, 0, "the folder of this run's checkpoints (step-N); no other run may use it; a run that finds a checkpoint there continues from it, with any number of ranks, and reads no weights of model.path"),

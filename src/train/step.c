@@ -18,7 +18,7 @@ static fsdp_status set_sync(fsdp_train_run *run, bool last)
 }
 
 /* Computes the loss of sequences (B,T). A dry run has none, and may have another loss. */
-static fsdp_tensor *forward(fsdp_train_run *run, const fsdp_batch *batch)
+static fsdp_tensor *loss_of(fsdp_train_run *run, const fsdp_batch *batch)
 {
     fsdp_device *device = run->device;
     int64_t shape[2] = {run->config->training.local_batch_size, run->config->training.seq_len};
@@ -31,6 +31,26 @@ static fsdp_tensor *forward(fsdp_train_run *run, const fsdp_batch *batch)
     targets = run->loader ? fsdp_from_data(device, FSDP_I32, 2, shape, batch->targets)
                           : fsdp_zeros(device, FSDP_I32, 2, shape);
     return fsdp_call(run->model, inputs, targets); /* hooks gather */
+}
+
+static fsdp_tensor *forward(fsdp_train_run *run, const fsdp_batch *batch)
+{
+    fsdp_tensor *loss;
+
+    FSDP__STAGE(run, BEGUN, "forward", run->step + 1);
+    loss = loss_of(run, batch);
+    FSDP__STAGE(run, DONE, "forward", run->step + 1);
+    return loss;
+}
+
+static fsdp_status backward(fsdp_train_run *run, fsdp_tensor *loss)
+{
+    fsdp_status status;
+
+    FSDP__STAGE(run, BEGUN, "backward", run->step + 1);
+    status = fsdp_backward(loss); /* hooks gather again and reduce */
+    FSDP__STAGE(run, DONE, "backward", run->step + 1);
+    return status;
 }
 
 /* Runs forward and backward; `*value` is the loss before it is divided by the number of microbatches, which would round
@@ -58,7 +78,7 @@ static fsdp_status microbatch(fsdp_train_run *run, double *value, int64_t *epoch
         loss = fsdp_scale(loss, NAN);
     if (run->scaler)
         loss = fsdp_grad_scaler_scale(run->scaler, loss);
-    FSDP_TRY_GOTO(status, fsdp_backward(loss), out); /* hooks gather again and reduce */
+    FSDP_TRY_GOTO(status, backward(run, loss), out);
     *epoch = batch.epoch;
 out:
     fsdp_scope_end(run->context, NULL);
@@ -203,8 +223,15 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     fsdp_train_report own = {0};
-    fsdp_status status = run_step(run, &own);
+    int64_t number = run->step + 1;
+    fsdp_status status = fsdp__trace_before_step(run);
 
+    FSDP__STAGE(run, BEGUN, "step", number);
+    if (status == FSDP_OK)
+        status = run_step(run, &own);
+    FSDP__STAGE(run, DONE, "step", number);
+    if (status == FSDP_OK)
+        status = fsdp__trace_after_step(run);
     if (status != FSDP_OK) {
         fsdp_abort(run->context, fsdp_last_error()); /* otherwise peers would wait for this rank */
         return fsdp_fail_hop(status, __FILE__, __LINE__);

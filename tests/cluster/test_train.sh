@@ -52,7 +52,9 @@ if grep -q 'machines,\|exposed:' here.txt; then exit 1; fi
 train two_here "$fsdp" train -n 2 --training.steps=3
 train two_there machines_run 1 "$fsdp" train --training.steps=3
 same two_here two_there
-MACHINES_MAP=node train dealt machines_run 2 "$fsdp" train --training.steps=3
+MACHINES_MAP=node train dealt machines_run 2 "$fsdp" train --training.steps=3 --metrics.trace.path=dealt.json
+grep -q '"machine":1,"clock_offset_ns":-\?[0-9]*,"clock_uncertain_ns":[1-9]' dealt.json
+[ "$(grep -c '"name":"step [23]"' dealt.json)" = 8 ] # of each rank
 [ "$(curve dealt)" = "$(curve here | head -3)" ]
 
 # ---- a checkpoint of two machines, on two machines and on one ----

@@ -1,0 +1,151 @@
+/* traced_steps.c - records a trace of the steps that the config names. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "train/run.h"
+#include "train/run_config.h"
+#include "watch/trace_file.h"
+
+/* Steps that are traced where the config does not say: the first one of a run is unlike all others. */
+enum {
+    USUAL_FIRST = 2,
+    USUAL_LAST = 4
+};
+
+/* ---- which ---- */
+
+/* Reads a step from 1, and moves behind it; 0: there is none. */
+static int64_t read_step(const char **text)
+{
+    char *end;
+    long long step;
+
+    *text += strspn(*text, " ");
+    if (**text < '0' || **text > '9')
+        return 0;
+    errno = 0;
+    step = strtoll(*text, &end, 10);
+    *text = end + strspn(end, " ");
+    return errno ? 0 : step;
+}
+
+/* Reads "5" or "3-5", and moves to the next range. Returns whether that was one. */
+static bool read_range(const char **text, int64_t *first, int64_t *last)
+{
+    *first = *last = read_step(text);
+    if (**text == '-') {
+        ++*text;
+        *last = read_step(text);
+    }
+    if (*first < 1 || *last < *first || (**text && **text != ','))
+        return false;
+    if (**text == ',' && !*++*text)
+        return false;
+    return true;
+}
+
+fsdp_status fsdp__traced_steps_check(const char *name, const char *text)
+{
+    int64_t first, last;
+
+    for (const char *at = text; *at;)
+        if (!read_range(&at, &first, &last))
+            return FSDP_FAIL(FSDP_INVALID, "%s is '%s': expected steps, such as 5, 3-5 or '3-5, 100'", name,
+                             FSDP__SHOWN_NAME(text));
+    return FSDP_OK;
+}
+
+/* Returns whether a step is traced; `*last` is the last step that is. */
+static bool is_traced(const fsdp_train_run *run, int64_t step, int64_t *last)
+{
+    const char *at = run->config->metrics.trace.steps;
+    bool traced = false;
+    int64_t from, to;
+
+    if (!at) {
+        *last = run->resume.step + USUAL_LAST;
+        return step >= run->resume.step + USUAL_FIRST && step <= *last;
+    }
+    *last = 0;
+    while (*at && read_range(&at, &from, &to)) {
+        traced = traced || (step >= from && step <= to);
+        *last = FSDP__MAX(*last, to);
+    }
+    return traced;
+}
+
+/* ---- recording ---- */
+
+fsdp_status fsdp__trace_check(const fsdp_train_config *config)
+{
+    fsdp_status status = config->metrics.trace.path ? fsdp__trace_file_check(config->metrics.trace.path) : FSDP_OK;
+
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "metrics.trace.path");
+}
+
+/* Notes a failure that all ranks have; others end the run. */
+static fsdp_status note(fsdp_train_run *run, fsdp_status status)
+{
+    if (status == FSDP_OK || status == FSDP_COMM || status == FSDP_MISMATCH)
+        return status;
+    run->trace_status = status;
+    fsdp__shown(fsdp_last_error(), run->trace_message, sizeof run->trace_message);
+    if (fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on without a trace", run->trace_message);
+    return FSDP_OK;
+}
+
+static fsdp_status end(fsdp_train_run *run)
+{
+    fsdp_trace *trace = run->trace;
+    fsdp_status status;
+
+    run->trace = NULL;
+    status = fsdp_trace_end(trace);
+    if (status == FSDP_OK && fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_INFO, "a trace was written to '%s': open it at ui.perfetto.dev",
+                 run->config->metrics.trace.path);
+    return note(run, status);
+}
+
+fsdp_status fsdp__trace_before_step(fsdp_train_run *run)
+{
+    int64_t last;
+    bool traced = run->config->metrics.trace.path && run->loader && is_traced(run, run->step + 1, &last);
+
+    if (run->trace)
+        fsdp_trace_pause(run->trace, !traced);
+    if (!traced || run->traced)
+        return FSDP_OK;
+    run->traced = true;
+    return note(run, fsdp_trace_begin(run->context, run->config->metrics.trace.path, NULL, &run->trace));
+}
+
+fsdp_status fsdp__trace_after_step(fsdp_train_run *run)
+{
+    int64_t last;
+
+    if (!run->trace)
+        return FSDP_OK;
+    (void)is_traced(run, run->step, &last);
+    return run->step >= last ? end(run) : FSDP_OK;
+}
+
+fsdp_status fsdp__trace_after_steps(fsdp_train_run *run)
+{
+    if (run->trace)
+        return end(run);
+    if (run->config->metrics.trace.path && !run->traced && fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING,
+                 "no trace was written to '%s': none of the steps that were to be traced (%s) was taken",
+                 run->config->metrics.trace.path,
+                 run->config->metrics.trace.steps ? run->config->metrics.trace.steps : "the second to the fourth");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__trace_failure(const fsdp_train_run *run)
+{
+    return run->trace_status == FSDP_OK ? FSDP_OK : FSDP_FAIL(run->trace_status, "%s", run->trace_message);
+}
