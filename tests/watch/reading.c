@@ -80,49 +80,80 @@ static void check_slices(json_t **slices, size_t count)
     }
 }
 
-static bool lies_in_a_slice(json_t *const *slices, size_t count, const json_t *end)
+/* Begins with the place of an event: its row and its time. */
+typedef struct place {
+    int64_t pid, tid, at;
+} place;
+
+static place place_of(const json_t *e)
 {
-    for (size_t i = 0; i < count; i++)
-        if (json_equal(field(slices[i], "pid"), field(end, "pid")) &&
-            json_equal(field(slices[i], "tid"), field(end, "tid")) && ns_of(slices[i], "ts") <= ns_of(end, "ts") &&
-            ns_of(end, "ts") <= ns_of(slices[i], "ts") + ns_of(slices[i], "dur"))
-            return true;
-    return false;
+    return (place){json_integer_value(field(e, "pid")), json_integer_value(field(e, "tid")), ns_of(e, "ts")};
 }
 
-/* Finds the event of another phase with the same `key`. */
-static const json_t *partner(const reading *r, const json_t *event, const char *phase, const char *key)
+static int compare_place(const void *key, const void *slice)
 {
-    size_t i;
-    json_t *other;
+    place a = *(const place *)key, b = place_of(*(json_t *const *)slice);
 
-    json_array_foreach(r->events, i, other) if (is(other, phase) && json_equal(field(other, key), field(event, key)) &&
-                                                strcmp(text(other, "name"), text(event, "name")) == 0 &&
-                                                (strcmp(phase, "s") == 0 || strcmp(phase, "f") == 0 ||
-                                                 json_equal(field(other, "pid"), field(event, "pid")))) return other;
-    return NULL;
+    return a.pid != b.pid   ? (a.pid < b.pid ? -1 : 1)
+           : a.tid != b.tid ? (a.tid < b.tid ? -1 : 1)
+           : a.at != b.at   ? (a.at < b.at ? -1 : 1)
+                            : 0;
 }
 
+/* One end of an arrow, or of what has a row of its own. */
+typedef struct pair_end {
+    char phase;
+    int64_t key[2], at;
+} pair_end;
+
+static int compare_ends(const void *a, const void *b)
+{
+    const pair_end *x = a, *y = b;
+    bool arrows[] = {x->phase == 's' || x->phase == 'f', y->phase == 's' || y->phase == 'f'};
+
+    if (arrows[0] != arrows[1])
+        return arrows[0] ? -1 : 1;
+    for (int i = 0; i < 2; i++)
+        if (x->key[i] != y->key[i])
+            return x->key[i] < y->key[i] ? -1 : 1;
+    return (x->phase == 'f' || x->phase == 'e') - (y->phase == 'f' || y->phase == 'e');
+}
+
+static pair_end end_of(const json_t *e)
+{
+    pair_end end = {.phase = *text(e, "ph"), .at = ns_of(e, "ts")};
+
+    end.key[0] = end.phase == 's' || end.phase == 'f' ? json_integer_value(field(e, "id")) : place_of(e).pid;
+    if (end.phase == 'b' || end.phase == 'e')
+        end.key[1] = strtoll(text(field(e, "id2"), "local"), NULL, 16);
+    return end;
+}
+
+/* Checks that each end has its other end behind it, and that arrows begin and end where slices do. */
 static void check_pairs(const reading *r, json_t *const *slices, size_t slice_count)
 {
-    size_t i;
+    pair_end *ends = calloc(json_array_size(r->events) + 1, sizeof *ends);
+    size_t count = 0, i;
     json_t *e;
 
     json_array_foreach(r->events, i, e)
     {
-        const json_t *other = is(e, "s")   ? partner(r, e, "f", "id")
-                              : is(e, "f") ? partner(r, e, "s", "id")
-                              : is(e, "b") ? partner(r, e, "e", "id2")
-                              : is(e, "e") ? partner(r, e, "b", "id2")
-                                           : e;
+        place at = place_of(e);
 
-        CHECK(other != NULL);
-        CHECK(json_integer_value(field(e, "pid")) > 0 && json_integer_value(field(e, "tid")) > 0);
+        CHECK(at.pid > 0 && at.tid > 0);
         if (is(e, "s") || is(e, "f"))
-            CHECK(lies_in_a_slice(slices, slice_count, e));
-        if (is(e, "s") || is(e, "b"))
-            CHECK(ns_of(e, "ts") <= ns_of(other, "ts"));
+            CHECK(bsearch(&at, slices, slice_count, sizeof *slices, compare_place) != NULL);
+        if (is(e, "s") || is(e, "f") || is(e, "b") || is(e, "e"))
+            ends[count++] = end_of(e);
     }
+    qsort(ends, count, sizeof *ends, compare_ends);
+    CHECK_EQ(count % 2, 0);
+    for (i = 0; i < count; i += 2) {
+        CHECK((ends[i].phase == 's' && ends[i + 1].phase == 'f') || (ends[i].phase == 'b' && ends[i + 1].phase == 'e'));
+        CHECK(ends[i].key[0] == ends[i + 1].key[0] && ends[i].key[1] == ends[i + 1].key[1]);
+        CHECK(ends[i].at <= ends[i + 1].at);
+    }
+    free(ends);
 }
 
 static void check(const reading *r)
