@@ -39,6 +39,24 @@ foreach(line IN LISTS lines)
   list(REMOVE_DUPLICATES fsdp_link_${layer})
 endforeach()
 
+# protoc-c makes C code of the messages in src/format/*.proto.
+if(TARGET fsdp_format_objects)
+  file(GLOB protos CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/format/*.proto)
+  foreach(proto IN LISTS protos)
+    get_filename_component(name ${proto} NAME_WE)
+    set(made ${PROJECT_BINARY_DIR}/made/format/${name}.pb-c)
+    add_custom_command(
+      OUTPUT ${made}.c ${made}.h
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/made
+      COMMAND ${FSDP_PROTOC} --c_out=${PROJECT_BINARY_DIR}/made --proto_path=${PROJECT_SOURCE_DIR}/src ${proto}
+      DEPENDS ${proto}
+      COMMENT "Making C code of format/${name}.proto"
+      VERBATIM)
+    target_sources(fsdp_format_objects PRIVATE ${made}.c ${made}.h)
+  endforeach()
+  target_include_directories(fsdp_format_objects PRIVATE ${PROJECT_BINARY_DIR}/made)
+endif()
+
 # The CPU's kernels are compiled in their own way, once per instruction set.
 if(TARGET fsdp_backend_objects)
   include(${PROJECT_SOURCE_DIR}/src/backend/cpu/flags.cmake OPTIONAL)
