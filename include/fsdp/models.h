@@ -73,6 +73,10 @@ FSDP_API int64_t fsdp_model_config_parameters(const fsdp_model_config *config); 
 /* Returns the FLOPs of forward and backward for one token in sequences of seq_len: 6 x (elements of weight matrices
  * that take part in products, the head once) + 6 x layers x heads x head_dim x seq_len for causal attention. */
 FSDP_API double fsdp_model_config_flops_per_token(const fsdp_model_config *config, int64_t seq_len);
+/* Returns the FLOPs for one token that others count for MFU (PaLM's appendix B): 6 x (parameters without the tables of
+ * embeddings and positions; a table that is also the head counts) + 12 x layers x heads x head_dim x seq_len, as if
+ * attention were not causal. */
+FSDP_API double fsdp_model_config_mfu_flops_per_token(const fsdp_model_config *config, int64_t seq_len);
 
 /* Creates the whole model on `device` (meta: shapes only). Returns a module that the caller owns, or NULL. */
 FSDP_API fsdp_module *fsdp_model_create(fsdp_context *context, fsdp_device *device, const fsdp_model_config *config);

@@ -240,3 +240,13 @@ double fsdp_model_config_flops_per_token(const fsdp_model_config *config, int64_
 
     return 6 * matrices + 6 * attention;
 }
+
+double fsdp_model_config_mfu_flops_per_token(const fsdp_model_config *config, int64_t seq_len)
+{
+    int64_t tables = config->tie_word_embeddings ? 0 : config->vocab_size * config->dim;
+    double attention = (double)(config->n_layers * config->n_heads * config->head_dim) * (double)seq_len;
+
+    if (config->architecture == FSDP_GPT2)
+        tables += config->max_seq_len * config->dim;
+    return 6 * (double)(fsdp_model_config_parameters(config) - tables) + 12 * attention;
+}

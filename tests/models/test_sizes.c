@@ -102,6 +102,24 @@ TEST(flops_are_six_per_weight_and_those_of_attention)
     CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 0), 6 * matrices, 1);
 }
 
+/* By hand, from the shapes of Llama 3 8B (8.03e9 parameters, 525,336,576 in the table) and GPT-2 (tied). */
+TEST(flops_of_mfu_leave_out_tables_that_are_only_looked_up)
+{
+    fsdp_model_config config = preset("llama-8b");
+
+    CHECK_EQ(fsdp_model_config_parameters(&config), 8030261248);
+    CHECK_NEAR(fsdp_model_config_mfu_flops_per_token(&config, 8192),
+               6 * (8030261248.0 - 525336576.0) + 12 * 32.0 * 4096 * 8192, 1);
+    config = preset("gpt2-124m");
+    config.tie_word_embeddings = true;
+    CHECK_EQ(fsdp_model_config_parameters(&config), 124475904);
+    CHECK_NEAR(fsdp_model_config_mfu_flops_per_token(&config, 1024),
+               6 * (124475904.0 - 1024 * 768) + 12 * 12.0 * 768 * 1024, 1);
+    config.tie_word_embeddings = false; /* the head is one more table, and the embedding counts no more */
+    CHECK_NEAR(fsdp_model_config_mfu_flops_per_token(&config, 1024),
+               6 * (124475904.0 - 1024 * 768) + 12 * 12.0 * 768 * 1024, 1);
+}
+
 TEST(each_wrong_field_is_named)
 {
     fsdp_model_config config;
