@@ -81,6 +81,21 @@ void fsdp__free(void *pointer)
     free(pointer);
 }
 
+void *fsdp__take(void *pointer)
+{
+    void *taken;
+
+    /* `pointer` is a T ** for any T: copy its bytes instead of reading it through another type. */
+    memcpy(&taken, pointer, sizeof taken);
+    memset(pointer, 0, sizeof taken);
+    return taken;
+}
+
+void fsdp__free_at(void *pointer)
+{
+    free(fsdp__take(pointer));
+}
+
 void fsdp__keep_heap(void)
 {
     /* malloc's thresholds follow what is freed, unless the user has set them (mallopt, MALLOC_TRIM_THRESHOLD_); a
@@ -103,8 +118,7 @@ int fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes)
         no_memory(SIZE_MAX);
         return -1;
     }
-    /* `items` is a T ** for any T: copy its bytes instead of reading it through another type. */
-    memcpy(&old, items, sizeof old);
+    memcpy(&old, items, sizeof old); /* as in fsdp__take */
     moved = fsdp__realloc(old, (size_t)wanted * item_bytes);
     if (!moved)
         return -1;

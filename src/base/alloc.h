@@ -6,12 +6,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/compiler.h"
+
 void *fsdp__malloc(size_t bytes);               /* zero bytes give a valid pointer */
 void *fsdp__calloc(size_t count, size_t bytes); /* zeroed, overflow checked */
 void *fsdp__realloc(void *pointer, size_t bytes);
 char *fsdp__strdup(const char *text);
 char *fsdp__sprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void fsdp__free(void *pointer);
+void fsdp__free(void *pointer); /* of a call above, or of the C library (open_memstream, json_dumps) */
+
+/* Declares a pointer whose memory is freed when the pointer's scope is left: FSDP__FREED char *text = NULL; */
+#define FSDP__FREED FSDP__SCOPED(fsdp__free_at)
+void fsdp__free_at(void *pointer); /* frees the memory of the pointer at this address */
+/* Returns the pointer at this address and leaves NULL there: what it points to has another owner from here on. */
+void *fsdp__take(void *pointer);
 
 /* Makes the C library keep freed memory at the end of its heap, up to some MiB. glibc gives memory back to the system
  * beyond twice the largest block that was ever freed, and oneDNN allocates the memory of its products anew each time:

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "base/compiler.h"
 #include "base/probe.h"
 
 typedef enum fsdp__slot {
@@ -50,5 +51,7 @@ void fsdp__context_set_heart(fsdp_context *context, fsdp__heart *heart);
 void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *));
 /* Logs a warning in a process that has no context yet; it goes where the log goes by default. */
 void fsdp__warn(const char *format, ...) FSDP_PRINTF(1, 2);
+
+FSDP__SCOPED_POINTER(fsdp_context, fsdp_context_free)
 
 #endif

@@ -32,13 +32,10 @@ static bool folder_is_refused(void)
 static fsdp_status cannot(const char *verb, const fsdp__directory *in, const char *name)
 {
     int error = errno;
-    char *path = fsdp__path_join(in->path, name);
-    fsdp_status status;
+    FSDP__FREED char *path = fsdp__path_join(in->path, name);
 
     errno = error;
-    status = fsdp__file_error(verb, path ? path : name);
-    fsdp__free(path);
-    return status;
+    return fsdp__file_error(verb, path ? path : name);
 }
 
 static fsdp_status out_of_memory(const char *path)
@@ -183,16 +180,12 @@ static int make_nameless(const fsdp__directory *in)
 bool fsdp__directory_owns(const fsdp__directory *in, const struct stat *of)
 {
     struct stat info;
-    bool same;
-    int fd;
+    FSDP__CLOSED int fd = -1;
 
     if (of->st_uid == geteuid())
         return true;
     fd = make_nameless(in);
-    same = fd >= 0 && fstat(fd, &info) == 0 && info.st_uid == of->st_uid;
-    if (fd >= 0)
-        (void)close(fd);
-    return same;
+    return fd >= 0 && fstat(fd, &info) == 0 && info.st_uid == of->st_uid;
 }
 
 bool fsdp__directory_is_shared(const fsdp__directory *directory)
@@ -254,39 +247,32 @@ bool fsdp__directory_has(const fsdp__directory *in, const char *name, const fsdp
 fsdp_status fsdp__directory_open_file(const fsdp__directory *in, const char *name, int *out_fd, struct stat *out_info)
 {
     /* O_NONBLOCK: the open of a FIFO would wait for somebody who writes to it. */
-    int fd = openat(in->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    FSDP__CLOSED int fd = openat(in->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat info;
 
     if (fd < 0 && errno != ELOOP && errno != ENXIO)
         return cannot("open", in, name);
-    if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        if (fd >= 0)
-            (void)close(fd);
+    if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s/%s': it is not a regular file", in->path, name);
-    }
     if (out_info)
         *out_info = info;
     *out_fd = fd;
+    fd = -1;
     return FSDP_OK;
 }
 
 fsdp_status fsdp__directory_read(const fsdp__directory *in, const char *name, size_t limit_bytes, char **out,
                                  size_t *out_bytes)
 {
-    char *path = fsdp__path_join(in->path, name);
-    fsdp_status status = path ? FSDP_OK : out_of_memory(name);
-    int fd = -1;
+    FSDP__FREED char *path = fsdp__path_join(in->path, name);
+    FSDP__CLOSED int fd = -1;
 
     *out = NULL;
     *out_bytes = 0;
-    if (status == FSDP_OK)
-        status = fsdp__directory_open_file(in, name, &fd, NULL);
-    if (status == FSDP_OK)
-        status = fsdp__file_read_all(fd, path, limit_bytes, out, out_bytes);
-    if (fd >= 0)
-        (void)close(fd);
-    fsdp__free(path);
-    return status;
+    if (!path)
+        return out_of_memory(name);
+    FSDP_TRY(fsdp__directory_open_file(in, name, &fd, NULL));
+    return fsdp__file_read_all(fd, path, limit_bytes, out, out_bytes);
 }
 
 /* -1 with errno. */
@@ -308,13 +294,12 @@ fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, 
 /* All of it, to the disk; the file is closed. */
 static fsdp_status fill(const fsdp__directory *in, const char *name, int fd, const void *data, size_t bytes)
 {
-    char *path = fsdp__path_join(in->path, name);
+    FSDP__FREED char *path = fsdp__path_join(in->path, name);
     fsdp_status status = path ? fsdp__file_pwrite(fd, path, data, bytes, 0) : out_of_memory(name);
 
     if (status == FSDP_OK)
         status = fsdp__file_sync(fd, path);
     FSDP_KEEP_FIRST(status, fsdp__file_close(fd, path ? path : name)); /* network file systems may fail only here */
-    fsdp__free(path);
     return status;
 }
 
@@ -349,7 +334,7 @@ static fsdp_status create_beside(const fsdp__directory *in, const char *name, ch
 
 fsdp_status fsdp__directory_write_atomic(const fsdp__directory *in, const char *name, const void *data, size_t bytes)
 {
-    char *temporary = NULL;
+    FSDP__FREED char *temporary = NULL;
     fsdp_status status;
     int fd = -1;
 
@@ -361,7 +346,6 @@ fsdp_status fsdp__directory_write_atomic(const fsdp__directory *in, const char *
         status = fsdp__directory_sync(in);
     if (status != FSDP_OK)
         (void)unlinkat(in->fd, temporary, 0); /* gone already when the rename was done and only the sync failed */
-    fsdp__free(temporary);
     return status;
 }
 
@@ -392,15 +376,11 @@ static fsdp_status append(const fsdp__directory *in, const char *name, const cha
 
 fsdp_status fsdp__file_append(const char *path, int *out_fd)
 {
-    fsdp__directory in;
-    fsdp_status status;
-    char *name;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory in = {0};
+    FSDP__FREED char *name = NULL;
 
     FSDP_TRY(fsdp__directory_of_target(path, &in, &name));
-    status = append(&in, name, path, out_fd);
-    fsdp__directory_close(&in);
-    fsdp__free(name);
-    return status;
+    return append(&in, name, path, out_fd);
 }
 
 fsdp_status fsdp__directory_make_nameless(const fsdp__directory *in, int *out_fd)
@@ -528,9 +508,7 @@ fsdp_status fsdp__directory_clear(const fsdp__directory *directory, const char *
 
 fsdp_status fsdp__make_directories(const char *path)
 {
-    fsdp__directory made;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory made = {.path = NULL};
 
-    FSDP_TRY(fsdp__directory_make_path(path, &made, NULL));
-    fsdp__directory_close(&made);
-    return FSDP_OK;
+    return fsdp__directory_make_path(path, &made, NULL);
 }

@@ -55,8 +55,7 @@ static bool is_readable(int fd, mode_t mode, bool streams)
 static fsdp_status open_for_reading(const char *path, bool streams, int *out_fd, size_t *out_bytes)
 {
     struct stat info;
-    fsdp_status status = FSDP_OK;
-    int fd;
+    FSDP__CLOSED int fd = -1;
 
     /* Before it is opened: to open a device may do something, and a socket cannot be opened at all. */
     if (stat(path, &info) == 0 && (S_ISSOCK(info.st_mode) || S_ISBLK(info.st_mode) || S_ISDIR(info.st_mode)))
@@ -66,14 +65,11 @@ static fsdp_status open_for_reading(const char *path, bool streams, int *out_fd,
     if (fd < 0)
         return fsdp__file_error("open", path);
     if (fstat(fd, &info) != 0)
-        status = fsdp__file_error("examine", path);
-    else if (!is_readable(fd, info.st_mode, streams))
-        status = wrong_kind(path, info.st_mode, streams);
-    if (status != FSDP_OK) {
-        close(fd);
-        return status;
-    }
+        return fsdp__file_error("examine", path);
+    if (!is_readable(fd, info.st_mode, streams))
+        return wrong_kind(path, info.st_mode, streams);
     *out_fd = fd;
+    fd = -1;
     *out_bytes = S_ISREG(info.st_mode) ? (size_t)info.st_size : 0;
     return FSDP_OK;
 }
@@ -115,8 +111,7 @@ static fsdp_status read_open(int fd, const char *path, size_t expected, size_t l
                              size_t *out_bytes)
 {
     size_t got = 0, capacity = FSDP__MAX(expected + 1, (size_t)4096);
-    fsdp_status status;
-    char *data;
+    FSDP__FREED char *data = NULL;
 
     if (expected > limit_bytes)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its %zu bytes are more than the limit of %zu", path, expected,
@@ -124,14 +119,10 @@ static fsdp_status read_open(int fd, const char *path, size_t expected, size_t l
     data = fsdp__malloc(capacity);
     if (!data)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
-    status = read_to_end(fd, path, limit_bytes, capacity, &data, &got);
-    if (status == FSDP_OK && got < expected)
-        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': %zu bytes short", path, expected - got);
-    if (status != FSDP_OK) {
-        fsdp__free(data);
-        return status;
-    }
-    *out = data;
+    FSDP_TRY(read_to_end(fd, path, limit_bytes, capacity, &data, &got));
+    if (got < expected)
+        return FSDP_FAIL(FSDP_IO, "cannot read '%s': %zu bytes short", path, expected - got);
+    *out = fsdp__take(&data);
     *out_bytes = got;
     return FSDP_OK;
 }
@@ -149,16 +140,13 @@ fsdp_status fsdp__file_read_all(int fd, const char *path, size_t limit_bytes, ch
 
 static fsdp_status read_whole(const char *path, bool streams, size_t limit_bytes, char **out, size_t *out_bytes)
 {
-    fsdp_status status;
     size_t expected = 0;
-    int fd = -1;
+    FSDP__CLOSED int fd = -1;
 
     *out = NULL;
     *out_bytes = 0;
     FSDP_TRY(open_for_reading(path, streams, &fd, &expected));
-    status = read_open(fd, path, expected, limit_bytes, out, out_bytes);
-    close(fd);
-    return status;
+    return read_open(fd, path, expected, limit_bytes, out, out_bytes);
 }
 
 fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
@@ -190,14 +178,11 @@ fsdp_status fsdp__file_map_open(int fd, const char *path, fsdp__mapping *out)
 fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
 {
     size_t bytes = 0;
-    fsdp_status status;
-    int fd = -1;
+    FSDP__CLOSED int fd = -1; /* the mapping stays */
 
     *out = (fsdp__mapping){0};
     FSDP_TRY(open_for_reading(path, false, &fd, &bytes));
-    status = fsdp__file_map_open(fd, path, out);
-    close(fd); /* the mapping stays */
-    return status;
+    return fsdp__file_map_open(fd, path, out);
 }
 
 bool fsdp__file_is_mapped(const fsdp__mapping *mapping, int fd)
@@ -212,6 +197,12 @@ void fsdp__file_unmap(fsdp__mapping *mapping)
     if (mapping->data)
         munmap((void *)(uintptr_t)mapping->data, mapping->bytes);
     *mapping = (fsdp__mapping){0};
+}
+
+void fsdp__close_at(const int *fd)
+{
+    if (*fd >= 0)
+        (void)close(*fd);
 }
 
 fsdp_status fsdp__file_close(int fd, const char *path)

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "base/compiler.h"
 #include "base/probe.h"
 #include "fsdp/status.h"
 
@@ -36,6 +37,9 @@ fsdp_status fsdp__file_open(const char *path, int *out_fd, size_t *out_bytes);
 /* All of `bytes` at `offset`; a file that ends before is an error. `path` is for the message. */
 fsdp_status fsdp__file_pread(int fd, const char *path, void *data, size_t bytes, uint64_t offset);
 
+/* Declares a descriptor that is closed, unless it is negative, when its scope is left: FSDP__CLOSED int fd = -1; */
+#define FSDP__CLOSED FSDP__SCOPED(fsdp__close_at)
+void fsdp__close_at(const int *fd);
 /* Closes it; what the file system has failed to write may be told only now. */
 fsdp_status fsdp__file_close(int fd, const char *path);
 /* All of `bytes` at `offset` (handles short writes; a probe); `path` is for the message. */

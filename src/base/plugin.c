@@ -53,16 +53,15 @@ static fsdp_status look(const char *folder, const char *below, const char *file,
 
 static fsdp_status look_in_path(const char *folders, const char *file, char **out)
 {
-    fsdp_status status = FSDP_OK;
-    char *list = fsdp__strdup(folders), *rest = list, *folder;
+    FSDP__FREED char *list = fsdp__strdup(folders);
+    char *rest = list, *folder;
 
     if (!list)
         return fsdp_last_status();
-    while (status == FSDP_OK && !*out && (folder = strsep(&rest, ":")))
+    while (!*out && (folder = strsep(&rest, ":")))
         if (*folder)
-            status = look(folder, "", file, out);
-    fsdp__free(list);
-    return status;
+            FSDP_TRY(look(folder, "", file, out));
+    return FSDP_OK;
 }
 
 /* Looks in the folders of the build, and in those where cmake/install.cmake puts it. */
@@ -80,26 +79,24 @@ static fsdp_status look_around(const char *own, const char *file, char **out)
 static fsdp_status find(const fsdp__plugin *plugin, char **out)
 {
     const char *folders = getenv("FSDP_PLUGIN_PATH");
-    char *own = NULL, file[64];
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED char *own = NULL;
+    char file[64];
 
     *out = NULL;
     snprintf(file, sizeof file, "libfsdp-%s.so", plugin->name);
-    FSDP_TRY_GOTO(status, own_folder(&own), out);
+    FSDP_TRY(own_folder(&own));
     if (folders)
-        FSDP_TRY_GOTO(status, look_in_path(folders, file, out), out);
+        FSDP_TRY(look_in_path(folders, file, out));
     if (!*out)
-        FSDP_TRY_GOTO(status, look_around(own, file, out), out);
-    if (!*out)
-        status = FSDP_FAIL(FSDP_NOT_FOUND,
-                           "there is no %s in FSDP_PLUGIN_PATH (%s), %s (and fsdp, " FSDP_PLUGINS_FROM_PROGRAM
-                           " there) or " FSDP_PLUGINS_INSTALLED ": it is built and installed %s; name its folder in "
-                           "FSDP_PLUGIN_PATH where it lies elsewhere",
-                           file, folders && *folders ? FSDP__SHOWN_NAME(folders) : "not set",
-                           own ? FSDP__SHOWN_NAME(own) : "the program's folder", plugin->built);
-out:
-    fsdp__free(own);
-    return status;
+        FSDP_TRY(look_around(own, file, out));
+    if (*out)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_NOT_FOUND,
+                     "there is no %s in FSDP_PLUGIN_PATH (%s), %s (and fsdp, " FSDP_PLUGINS_FROM_PROGRAM
+                     " there) or " FSDP_PLUGINS_INSTALLED ": it is built and installed %s; name its folder in "
+                     "FSDP_PLUGIN_PATH where it lies elsewhere",
+                     file, folders && *folders ? FSDP__SHOWN_NAME(folders) : "not set",
+                     own ? FSDP__SHOWN_NAME(own) : "the program's folder", plugin->built);
 }
 
 /* ---- loading ---- */
@@ -133,13 +130,10 @@ static fsdp_status check_whole(const char *path)
 {
     uint64_t needed;
     size_t bytes;
-    fsdp_status status;
-    int fd;
+    FSDP__CLOSED int fd = -1;
 
     FSDP_TRY(fsdp__file_open(path, &fd, &bytes));
-    status = mapped_bytes(fd, path, bytes, &needed);
-    (void)close(fd);
-    FSDP_TRY(status);
+    FSDP_TRY(mapped_bytes(fd, path, bytes, &needed));
     if (needed == 0)
         return FSDP_FAIL(FSDP_FORMAT, "cannot load %s: it is not a library of this system: install it again",
                          FSDP__SHOWN_NAME(path));
@@ -178,7 +172,7 @@ static fsdp_status open_plugin(const fsdp__plugin *plugin, const char *path, con
 
 fsdp_status fsdp__plugin_load(const fsdp__plugin *plugin, const void **out)
 {
-    char *path = NULL;
+    FSDP__FREED char *path = NULL;
     fsdp_status status;
 
     *out = NULL;
@@ -186,6 +180,5 @@ fsdp_status fsdp__plugin_load(const fsdp__plugin *plugin, const void **out)
     status = open_plugin(plugin, path, out);
     if (status != FSDP_OK)
         *out = NULL;
-    fsdp__free(path);
     return status;
 }

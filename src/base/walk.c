@@ -96,15 +96,11 @@ static fsdp_status go_up(steps *s)
  * wait for that. */
 static fsdp_status sync_names(const steps *s)
 {
-    int fd = openat(s->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    fsdp_status status;
+    FSDP__CLOSED int fd = openat(s->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (fd < 0 && errno == EACCES)
         return FSDP_OK;
-    status = fd < 0 ? fsdp__file_error("sync", s->at) : fsdp__file_sync_names(fd, s->at, FSDP__POINT_WRITE);
-    if (fd >= 0)
-        (void)close(fd);
-    return status;
+    return fd < 0 ? fsdp__file_error("sync", s->at) : fsdp__file_sync_names(fd, s->at, FSDP__POINT_WRITE);
 }
 
 static fsdp_status make(steps *s, const char *name, bool *made)
@@ -184,16 +180,11 @@ static int open_link(const steps *s, const char *name)
 
 static fsdp_status follow_name(steps *s, const char *name)
 {
-    int link = open_link(s, name);
-    fsdp_status status;
+    FSDP__CLOSED int link = open_link(s, name);
 
     if (link < 0 && s->walk->makes && errno == ENOTDIR)
         return FSDP_FAIL(FSDP_IO, "cannot make directory '%s': a file of that name exists", s->walk->path);
-    if (link < 0)
-        return cannot(s->walk);
-    status = follow(s, name, link);
-    (void)close(link);
-    return status;
+    return link < 0 ? cannot(s->walk) : follow(s, name, link);
 }
 
 /* Into the directory of that name, or to where a link leads. */
@@ -230,18 +221,12 @@ static fsdp_status step(steps *s, const char *name)
 /* Whether the walk ends here, at a name. */
 static fsdp_status look_at_last(steps *s, const char *name, bool *ends)
 {
-    int link = -1;
-    fsdp_status status = FSDP_OK;
+    FSDP__CLOSED int link = -1;
 
-    *ends = true;
     if (s->walk->end == FSDP__WALK_TO_TARGET_PARENT && !fsdp__is_on_proc(s->fd))
         link = open_link(s, name);
-    if (link >= 0) {
-        *ends = false;
-        status = follow(s, name, link);
-        (void)close(link);
-    }
-    return status;
+    *ends = link < 0;
+    return link < 0 ? FSDP_OK : follow(s, name, link);
 }
 
 static fsdp_status walk_on(steps *s)

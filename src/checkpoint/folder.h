@@ -2,6 +2,7 @@
 #ifndef CHECKPOINT_FOLDER_H
 #define CHECKPOINT_FOLDER_H
 
+#include "base/compiler.h"
 #include "base/directory.h"
 #include "fsdp/checkpoint.h"
 
@@ -28,5 +29,8 @@ char *fsdp__step_path(const char *folder, int64_t step, const char *suffix);
 fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **out, int64_t *out_count);
 /* Does the same in a folder that is held open. */
 fsdp_status fsdp__step_list_in(const fsdp__directory *folder, const char *suffix, int64_t **out, int64_t *out_count);
+
+FSDP__SCOPED_POINTER(fsdp_checkpoint_reader, fsdp_checkpoint_close)
+FSDP__SCOPED_POINTER(fsdp_checkpoint_saver, fsdp_checkpoint_saver_free)
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef DIST_DIST_H
 #define DIST_DIST_H
 
+#include "base/compiler.h"
 #include "fsdp/dist.h"
 #include "tensor/tensor.h"
 
@@ -70,5 +71,7 @@ int fsdp__flat_dim(const fsdp_placement *placements, int count);
 fsdp_status fsdp__flat_gather(const fsdp_tensor *tensor, fsdp_tensor **out);
 /* Copies this rank's part of a whole tensor; `distribution` is flat. The caller owns `*out`. */
 fsdp_status fsdp__flat_cut(const fsdp_tensor *whole, const fsdp_distribution *distribution, fsdp_tensor **out);
+
+FSDP__SCOPED_POINTER(fsdp_mesh, fsdp_mesh_unref)
 
 #endif

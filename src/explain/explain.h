@@ -2,6 +2,7 @@
 #ifndef EXPLAIN_EXPLAIN_H
 #define EXPLAIN_EXPLAIN_H
 
+#include "base/compiler.h"
 #include "fsdp/explain.h"
 #include "train/run.h"
 
@@ -66,5 +67,7 @@ enum {
 
 /* Explains the variants that the strategy allows, one of which is the explained one. */
 fsdp_status fsdp__explain_sweep(fsdp_explanation *e, const fsdp__explain_source *source);
+
+FSDP__SCOPED_POINTER(fsdp_explanation, fsdp_explanation_free)
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef NN_MODULE_H
 #define NN_MODULE_H
 
+#include "base/compiler.h"
 #include "fsdp/nn.h"
 #include "tensor/tensor.h"
 
@@ -143,5 +144,7 @@ fsdp_status fsdp__module_device(fsdp_module *module, fsdp_device **out);
  * does for a shard. `data` is f32, bf16 or f16 on `device`. */
 fsdp_status fsdp__init_fill(fsdp_device *device, void *data, fsdp_dtype dtype, int64_t numel, fsdp_init init,
                             uint64_t seed, const char *full_name, int64_t first);
+
+FSDP__SCOPED_POINTER(fsdp_module, fsdp_module_unref)
 
 #endif

@@ -7,6 +7,7 @@
 #ifndef TENSOR_TENSOR_H
 #define TENSOR_TENSOR_H
 
+#include "base/compiler.h"
 #include "fsdp/tensor.h"
 
 typedef struct fsdp__storage fsdp__storage;
@@ -153,5 +154,7 @@ void fsdp__name_without_values(const fsdp_tensor *tensor, const char *name, stru
 fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate);
 /* Copies from any device to any other, by way of the host, and converts. Same shapes. [blocks] if the devices differ */
 fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src);
+
+FSDP__SCOPED_POINTER(fsdp_tensor, fsdp_tensor_unref)
 
 #endif
