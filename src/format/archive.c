@@ -64,14 +64,13 @@ fsdp_status fsdp__archive_open(const char *path, fsdp__archive **out)
     zip_source_t *source;
     zip_error_t error;
     FILE *file;
-    int fd = -1;
+    FSDP__CLOSED int fd = -1;
 
     FSDP_TRY(fsdp__file_open(path, &fd, NULL));
     file = fdopen(fd, "rb");
-    if (!file) {
-        close(fd);
+    if (!file)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot open '%s': %s", path, strerrordesc_np(errno));
-    }
+    fd = -1; /* the file's from here on */
     zip_error_init(&error);
     source = zip_source_filep_create(file, 0, -1, &error);
     if (!source)

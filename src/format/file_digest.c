@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 
 enum {
@@ -45,13 +46,11 @@ static fsdp_status add_pieces(int fd, const char *path, off_t bytes, uint64_t *h
 fsdp_status fsdp__file_digest(const fsdp__directory *in, const char *name, uint64_t *out)
 {
     uint64_t hash = FSDP__HASH_OF_NOTHING;
-    fsdp_status status;
     struct stat info;
-    int fd = -1;
+    FSDP__CLOSED int fd = -1;
 
     FSDP_TRY(fsdp__directory_open_file(in, name, &fd, &info));
-    status = add_pieces(fd, name, info.st_size, &hash);
-    (void)close(fd);
+    FSDP_TRY(add_pieces(fd, name, info.st_size, &hash));
     *out = hash ? hash : 1;
-    return status;
+    return FSDP_OK;
 }

@@ -20,13 +20,11 @@ enum {
 
 fsdp_status fsdp__file_list_add(fsdp__file_list *list, const char *name, uint64_t bytes)
 {
-    char *own = fsdp__strdup(name);
+    FSDP__FREED char *own = fsdp__strdup(name);
 
-    if (!own || fsdp__grow(&list->files, list->count, &list->capacity, sizeof *list->files) != 0) {
-        fsdp__free(own);
+    if (!own || fsdp__grow(&list->files, list->count, &list->capacity, sizeof *list->files) != 0)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list '%s'", name);
-    }
-    list->files[list->count++] = (fsdp__listed_file){.name = own, .bytes = bytes};
+    list->files[list->count++] = (fsdp__listed_file){.name = fsdp__take(&own), .bytes = bytes};
     return FSDP_OK;
 }
 
@@ -96,16 +94,12 @@ static json_t *file_json(const fsdp__listed_file *file)
 
 json_t *fsdp__file_list_json(const fsdp__file_list *list)
 {
-    json_t *array = json_array();
-    bool failed = !array;
+    json_auto_t *array = json_array();
 
-    for (int64_t i = 0; i < list->count && !failed; i++)
-        failed = json_array_append_new(array, file_json(&list->files[i])) != 0;
-    if (failed) {
-        json_decref(array);
-        return NULL;
-    }
-    return array;
+    for (int64_t i = 0; i < list->count; i++)
+        if (json_array_append_new(array, file_json(&list->files[i])) != 0)
+            return NULL;
+    return json_incref(array);
 }
 
 /* Returns whether the name is a plain one: files are renamed and removed by these names, so they must not lead out of
@@ -143,21 +137,17 @@ fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const fsdp__direct
 
 fsdp_status fsdp__file_list_load(fsdp__file_list *list, const fsdp__directory *folder, bool *out_found)
 {
-    char *path = fsdp__path_join(folder->path, FSDP__LIST_NAME);
-    fsdp_status status = FSDP_OK;
-    json_t *object = NULL;
+    FSDP__FREED char *path = fsdp__path_join(folder->path, FSDP__LIST_NAME);
+    json_auto_t *object = NULL;
     struct stat info;
 
     *out_found = false;
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the files of '%s'", folder->path);
     if (!fsdp__directory_look(folder, FSDP__LIST_NAME, &info) || !S_ISREG(info.st_mode))
-        goto out;
-    FSDP_TRY_GOTO(status, fsdp__json_load(folder, FSDP__LIST_NAME, LIMIT_BYTES, VERSION, &object), out);
-    FSDP_TRY_GOTO(status, fsdp__file_list_parse(list, path, json_object_get(object, "files")), out);
+        return FSDP_OK;
+    FSDP_TRY(fsdp__json_load(folder, FSDP__LIST_NAME, LIMIT_BYTES, VERSION, &object));
+    FSDP_TRY(fsdp__file_list_parse(list, path, json_object_get(object, "files")));
     *out_found = true;
-out:
-    json_decref(object);
-    fsdp__free(path);
-    return status;
+    return FSDP_OK;
 }

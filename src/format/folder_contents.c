@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/compiler.h"
 #include "format/file_digest.h"
 #include "format/journal.h"
 
@@ -94,24 +95,17 @@ static fsdp_status check_listed(const fsdp__content_rules *rules, const fsdp__fi
 
 fsdp_status fsdp__contents_check(const fsdp__content_rules *rules)
 {
-    fsdp__file_list list = {0};
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list list = {0};
     bool found = false;
     char name[300];
 
     if (rules->overwrite)
         return FSDP_OK;
-    FSDP_TRY_GOTO(status, fsdp__file_list_load(&list, rules->folder, &found), out);
-    if (found) {
-        status = check_listed(rules, &list);
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, first_name(rules->folder, name, sizeof name), out);
-    if (*name)
-        status = refuse(rules, name, "which no export wrote");
-out:
-    fsdp__file_list_release(&list);
-    return status;
+    FSDP_TRY(fsdp__file_list_load(&list, rules->folder, &found));
+    if (found)
+        return check_listed(rules, &list);
+    FSDP_TRY(first_name(rules->folder, name, sizeof name));
+    return *name ? refuse(rules, name, "which no export wrote") : FSDP_OK;
 }
 
 /* ---- what comes and what goes ---- */
@@ -167,36 +161,31 @@ static fsdp_status check_alone(const fsdp__content_rules *rules, const fsdp__fil
 
 fsdp_status fsdp__contents_check_new(const fsdp__content_rules *rules, const fsdp__file_list *fresh)
 {
-    fsdp__file_list list = {0};
-    fsdp_status status = load_list(rules, &list);
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list list = {0};
 
-    if (status == FSDP_OK && !rules->overwrite)
-        status = check_listed(rules, &list);
-    for (int64_t i = 0; i < fresh->count && status == FSDP_OK; i++)
-        status = check_name(rules, &list, fresh->files[i].name);
-    if (status == FSDP_OK)
-        status = check_name(rules, &list, FSDP__LIST_NAME);
-    if (status == FSDP_OK)
-        status = check_alone(rules, &list, fresh);
-    fsdp__file_list_release(&list);
-    return status;
+    FSDP_TRY(load_list(rules, &list));
+    if (!rules->overwrite)
+        FSDP_TRY(check_listed(rules, &list));
+    for (int64_t i = 0; i < fresh->count; i++)
+        FSDP_TRY(check_name(rules, &list, fresh->files[i].name));
+    FSDP_TRY(check_name(rules, &list, FSDP__LIST_NAME));
+    return check_alone(rules, &list, fresh);
 }
 
 fsdp_status fsdp__contents_gone(const fsdp__content_rules *rules, const fsdp__file_list *fresh, fsdp__file_list *gone)
 {
-    fsdp__file_list list = {0};
-    fsdp_status status = load_list(rules, &list);
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list list = {0};
 
-    for (int64_t i = 0; i < list.count && status == FSDP_OK; i++) {
+    FSDP_TRY(load_list(rules, &list));
+    for (int64_t i = 0; i < list.count; i++) {
         enum presence presence = ABSENT;
         bool is_directory = false;
 
         if (fsdp__file_list_find(fresh, list.files[i].name))
             continue;
-        status = look(rules->folder, list.files[i].name, &list.files[i], &presence, &is_directory);
-        if (status == FSDP_OK && presence == UNCHANGED)
-            status = fsdp__file_list_add(gone, list.files[i].name, list.files[i].bytes);
+        FSDP_TRY(look(rules->folder, list.files[i].name, &list.files[i], &presence, &is_directory));
+        if (presence == UNCHANGED)
+            FSDP_TRY(fsdp__file_list_add(gone, list.files[i].name, list.files[i].bytes));
     }
-    fsdp__file_list_release(&list);
-    return status;
+    return FSDP_OK;
 }

@@ -84,19 +84,14 @@ fsdp_status fsdp__journal_write(const fsdp__journal *journal, const fsdp__direct
 
 fsdp_status fsdp__journal_read(fsdp__journal *journal, const fsdp__directory *folder)
 {
-    char *path = fsdp__path_join(folder->path, FSDP__JOURNAL_NAME);
-    fsdp_status status = FSDP_OK;
-    json_t *object = NULL;
+    FSDP__FREED char *path = fsdp__path_join(folder->path, FSDP__JOURNAL_NAME);
+    json_auto_t *object = NULL;
 
     if (!path)
         return out_of_memory(folder);
-    FSDP_TRY_GOTO(status, fsdp__json_load(folder, FSDP__JOURNAL_NAME, LIMIT_BYTES, VERSION, &object), out);
-    FSDP_TRY_GOTO(status, fsdp__file_list_parse(&journal->fresh, path, json_object_get(object, "new")), out);
-    FSDP_TRY_GOTO(status, fsdp__file_list_parse(&journal->gone, path, json_object_get(object, "gone")), out);
-out:
-    json_decref(object);
-    fsdp__free(path);
-    return status;
+    FSDP_TRY(fsdp__json_load(folder, FSDP__JOURNAL_NAME, LIMIT_BYTES, VERSION, &object));
+    FSDP_TRY(fsdp__file_list_parse(&journal->fresh, path, json_object_get(object, "new")));
+    return fsdp__file_list_parse(&journal->gone, path, json_object_get(object, "gone"));
 }
 
 void fsdp__journal_release(fsdp__journal *journal)

@@ -79,18 +79,16 @@ static fsdp_status refuse(const char *path, const json_error_t *error)
 static fsdp_status parse(const char *path, const void *text, size_t bytes, int64_t most, size_t flags, json_t **out)
 {
     json_error_t error;
-    json_t *value;
+    json_auto_t *value = NULL;
 
     FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
     FSDP_TRY(check_extent(path, text, bytes, most));
     value = json_loadb(text, bytes, flags, &error);
     if (!value)
         return refuse(path, &error);
-    if (!json_is_object(value)) {
-        json_decref(value);
+    if (!json_is_object(value))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': not a JSON object", path);
-    }
-    *out = value;
+    *out = json_incref(value);
     return FSDP_OK;
 }
 
@@ -107,16 +105,13 @@ fsdp_status fsdp__json_parse_large(const char *path, const void *text, size_t by
 static fsdp_status parse_foreign(const char *path, const void *text, size_t bytes, int64_t most, size_t flags,
                                  json_t **out)
 {
-    char *strict = NULL;
+    FSDP__FREED char *strict = NULL;
     size_t strict_bytes = 0;
-    fsdp_status status;
 
     FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
     FSDP_TRY(check_extent(path, text, bytes, most)); /* checks what is there, before anything is made of it */
     FSDP_TRY(fsdp__json_to_strict(path, text, bytes, &strict, &strict_bytes));
-    status = parse(path, strict, strict_bytes, most, flags, out);
-    fsdp__free(strict);
-    return status;
+    return parse(path, strict, strict_bytes, most, flags, out);
 }
 
 fsdp_status fsdp__json_parse_foreign(const char *path, const void *text, size_t bytes, json_t **out)
@@ -146,51 +141,39 @@ static fsdp_status check_owner(const fsdp__directory *in, const char *name, cons
 
 static fsdp_status load(const char *path, int fd, size_t limit_bytes, int version, json_t **out)
 {
-    json_t *object = NULL;
-    char *text = NULL;
+    json_auto_t *object = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
-    fsdp_status status;
 
     FSDP_TRY(fsdp__file_read_all(fd, path, limit_bytes, &text, &bytes));
-    status = fsdp__json_parse(path, text, bytes, &object);
-    fsdp__free(text);
-    FSDP_TRY(status);
-    if (json_integer_value(json_object_get(object, "version")) != version) {
-        json_decref(object);
+    FSDP_TRY(fsdp__json_parse(path, text, bytes, &object));
+    if (json_integer_value(json_object_get(object, "version")) != version)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it was written by another version of fsdp", path);
-    }
-    *out = object;
+    *out = json_incref(object);
     return FSDP_OK;
 }
 
 fsdp_status fsdp__json_load(const fsdp__directory *in, const char *name, size_t limit_bytes, int version, json_t **out)
 {
-    char *path = fsdp__path_join(in->path, name);
-    fsdp_status status = path ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__FREED char *path = fsdp__path_join(in->path, name);
+    FSDP__CLOSED int fd = -1;
     struct stat info;
-    int fd = -1;
 
-    if (status == FSDP_OK)
-        status = fsdp__directory_open_file(in, name, &fd, &info);
-    if (status == FSDP_OK)
-        status = check_owner(in, name, &info);
-    if (status == FSDP_OK)
-        status = load(path, fd, limit_bytes, version, out);
-    if (fd >= 0)
-        (void)close(fd);
-    fsdp__free(path);
-    return status;
+    if (!path)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__directory_open_file(in, name, &fd, &info));
+    FSDP_TRY(check_owner(in, name, &info));
+    return load(path, fd, limit_bytes, version, out);
 }
 
 fsdp_status fsdp__json_save(const fsdp__directory *in, const char *name, json_t *value)
 {
-    char *text = value ? json_dumps(value, JSON_INDENT(1)) : NULL;
-    fsdp_status status = text ? fsdp__directory_write_atomic(in, name, text, strlen(text))
-                              : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s/%s'", in->path, name);
+    FSDP__FREED char *text = value ? json_dumps(value, JSON_INDENT(1)) : NULL;
 
-    free(text);
     json_decref(value);
-    return status;
+    if (!text)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s/%s'", in->path, name);
+    return fsdp__directory_write_atomic(in, name, text, strlen(text));
 }
 
 static const char *type_text(const json_t *value)

@@ -315,9 +315,8 @@ static bool is_wanted(scan *s, const fsdp__json_member *key)
 {
     size_t bytes = key->bytes;
     const char *text = key->text;
-    char *plain = NULL;
+    FSDP__FREED char *plain = NULL;
     int64_t halves = 0;
-    bool same;
 
     if (key->escaped) { /* almost no key is */
         text = plain = fsdp__malloc(key->bytes);
@@ -327,9 +326,7 @@ static bool is_wanted(scan *s, const fsdp__json_member *key)
         }
         bytes = fsdp__json_unescape(key->text, key->bytes, plain, &halves);
     }
-    same = bytes == strlen(s->key) && memcmp(text, s->key, bytes) == 0 && halves == 0;
-    fsdp__free(plain);
-    return same;
+    return bytes == strlen(s->key) && memcmp(text, s->key, bytes) == 0 && halves == 0;
 }
 
 /* Lists a key, if it fits. */

@@ -187,43 +187,13 @@ static fsdp_status op_frame(machine *m) /* a hint about how much to read ahead *
     return take_number(m, 8, &bytes);
 }
 
-static fsdp_status op_none(machine *m)
-{
-    return make(m, FSDP__PICKLE_NONE, 0);
-}
-
-static fsdp_status op_true(machine *m)
-{
-    return make(m, FSDP__PICKLE_BOOL, 1);
-}
-
-static fsdp_status op_false(machine *m)
-{
-    return make(m, FSDP__PICKLE_BOOL, 0);
-}
-
-static fsdp_status op_binint(machine *m)
+/* Reads an integer of `bytes` bytes; only one of 4 has a sign. */
+static fsdp_status make_integer(machine *m, fsdp__pickle_kind kind, int64_t bytes)
 {
     uint64_t value = 0;
 
-    FSDP_TRY(take_number(m, 4, &value));
-    return make(m, FSDP__PICKLE_INTEGER, (int32_t)(uint32_t)value);
-}
-
-static fsdp_status op_binint1(machine *m)
-{
-    uint64_t value = 0;
-
-    FSDP_TRY(take_number(m, 1, &value));
-    return make(m, FSDP__PICKLE_INTEGER, (int64_t)value);
-}
-
-static fsdp_status op_binint2(machine *m)
-{
-    uint64_t value = 0;
-
-    FSDP_TRY(take_number(m, 2, &value));
-    return make(m, FSDP__PICKLE_INTEGER, (int64_t)value);
+    FSDP_TRY(take_number(m, (size_t)bytes, &value));
+    return make(m, kind, bytes == 4 ? (int32_t)(uint32_t)value : (int64_t)value);
 }
 
 /* Reads an integer of any size, with its sign, of which it gets the bytes. */
@@ -248,33 +218,18 @@ static fsdp_status op_binfloat(machine *m)
     return make(m, FSDP__PICKLE_REAL, 0);
 }
 
-static fsdp_status make_text(machine *m, size_t length_bytes)
+static fsdp_status make_text(machine *m, fsdp__pickle_kind kind, int64_t length_bytes)
 {
     const unsigned char *text = NULL;
     uint64_t length = 0;
 
-    FSDP_TRY(take_number(m, length_bytes, &length));
+    FSDP_TRY(take_number(m, (size_t)length_bytes, &length));
     if (length > m->bytes - m->at)
         return BAD(m, "a text of %llu bytes goes beyond its end", (unsigned long long)length);
     FSDP_TRY(take(m, (size_t)length, &text));
-    FSDP_TRY(make(m, FSDP__PICKLE_TEXT, (int64_t)length));
+    FSDP_TRY(make(m, kind, (int64_t)length));
     top(m, 0)->text = (const char *)text;
     return FSDP_OK;
-}
-
-static fsdp_status op_binunicode(machine *m)
-{
-    return make_text(m, 4);
-}
-
-static fsdp_status op_short_binunicode(machine *m)
-{
-    return make_text(m, 1);
-}
-
-static fsdp_status op_binunicode8(machine *m)
-{
-    return make_text(m, 8);
 }
 
 /* ---- opcodes: names ---- */
@@ -342,36 +297,6 @@ static fsdp_status op_mark(machine *m)
     return FSDP_OK;
 }
 
-static fsdp_status op_empty_tuple(machine *m)
-{
-    return make(m, FSDP__PICKLE_TUPLE, 0);
-}
-
-static fsdp_status op_empty_list(machine *m)
-{
-    return make(m, FSDP__PICKLE_LIST, 0);
-}
-
-static fsdp_status op_empty_dict(machine *m)
-{
-    return make(m, FSDP__PICKLE_DICT, 0);
-}
-
-static fsdp_status op_tuple1(machine *m)
-{
-    return make_of(m, FSDP__PICKLE_TUPLE, 1);
-}
-
-static fsdp_status op_tuple2(machine *m)
-{
-    return make_of(m, FSDP__PICKLE_TUPLE, 2);
-}
-
-static fsdp_status op_tuple3(machine *m)
-{
-    return make_of(m, FSDP__PICKLE_TUPLE, 3);
-}
-
 static fsdp_status op_tuple(machine *m)
 {
     int64_t count = 0;
@@ -389,22 +314,12 @@ static fsdp_status extend(machine *m, fsdp__pickle_kind kind, int64_t count)
     return append_top(m, m->stack[m->stack_count - 1 - count], count);
 }
 
-static fsdp_status op_append(machine *m)
-{
-    return extend(m, FSDP__PICKLE_LIST, 1);
-}
-
 static fsdp_status op_appends(machine *m)
 {
     int64_t count = 0;
 
     FSDP_TRY(pop_mark(m, &count));
     return extend(m, FSDP__PICKLE_LIST, count);
-}
-
-static fsdp_status op_setitem(machine *m)
-{
-    return extend(m, FSDP__PICKLE_DICT, 2);
 }
 
 static fsdp_status op_setitems(machine *m)
@@ -478,11 +393,6 @@ static fsdp_status op_long_binget(machine *m)
 
 /* ---- opcodes: what would be executed ---- */
 
-static fsdp_status op_persistent(machine *m)
-{
-    return make_of(m, FSDP__PICKLE_PERSISTENT, 1);
-}
-
 static fsdp_status op_reduce(machine *m)
 {
     FSDP_TRY(need(m, 2));
@@ -516,29 +426,73 @@ static fsdp_status op_stop(machine *m)
 
 /* ---- the machine ---- */
 
-static fsdp_status (*const opcodes[256])(machine *m) = {
-    [0x80] = op_proto,       [0x95] = op_frame,     ['N'] = op_none,          [0x88] = op_true,
-    [0x89] = op_false,       ['J'] = op_binint,     ['K'] = op_binint1,       ['M'] = op_binint2,
-    [0x8a] = op_long1,       ['G'] = op_binfloat,   ['X'] = op_binunicode,    [0x8c] = op_short_binunicode,
-    [0x8d] = op_binunicode8, ['c'] = op_global,     [0x93] = op_stack_global, ['('] = op_mark,
-    [')'] = op_empty_tuple,  [']'] = op_empty_list, ['}'] = op_empty_dict,    [0x85] = op_tuple1,
-    [0x86] = op_tuple2,      [0x87] = op_tuple3,    ['t'] = op_tuple,         ['a'] = op_append,
-    ['e'] = op_appends,      ['s'] = op_setitem,    ['u'] = op_setitems,      ['q'] = op_binput,
-    ['r'] = op_long_binput,  [0x94] = op_memoize,   ['h'] = op_binget,        ['j'] = op_long_binget,
-    ['Q'] = op_persistent,   ['R'] = op_reduce,     ['b'] = op_build,         ['.'] = op_stop,
+/* What an opcode does: one of two functions. */
+typedef struct opcode {
+    fsdp_status (*run)(machine *m);
+    fsdp_status (*make)(machine *m, fsdp__pickle_kind kind, int64_t number);
+    fsdp__pickle_kind kind; /* of the value that `make` makes or extends */
+    int64_t number;         /* as `make` takes it: its value, how many values it takes, or bytes of what it reads */
+} opcode;
+
+#define MAKE(how, kind, number)                \
+    {                                          \
+        NULL, how, FSDP__PICKLE_##kind, number \
+    }
+
+static const opcode opcodes[256] = {
+    [0x80] = {.run = op_proto},
+    [0x95] = {.run = op_frame},
+    ['N'] = MAKE(make, NONE, 0),
+    [0x88] = MAKE(make, BOOL, 1),
+    [0x89] = MAKE(make, BOOL, 0),
+    ['J'] = MAKE(make_integer, INTEGER, 4),
+    ['K'] = MAKE(make_integer, INTEGER, 1),
+    ['M'] = MAKE(make_integer, INTEGER, 2),
+    [0x8a] = {.run = op_long1},
+    ['G'] = {.run = op_binfloat},
+    [0x8c] = MAKE(make_text, TEXT, 1),
+    ['X'] = MAKE(make_text, TEXT, 4),
+    [0x8d] = MAKE(make_text, TEXT, 8),
+    ['c'] = {.run = op_global},
+    [0x93] = {.run = op_stack_global},
+    ['('] = {.run = op_mark},
+    [')'] = MAKE(make, TUPLE, 0),
+    [']'] = MAKE(make, LIST, 0),
+    ['}'] = MAKE(make, DICT, 0),
+    [0x85] = MAKE(make_of, TUPLE, 1),
+    [0x86] = MAKE(make_of, TUPLE, 2),
+    [0x87] = MAKE(make_of, TUPLE, 3),
+    ['t'] = {.run = op_tuple},
+    ['a'] = MAKE(extend, LIST, 1),
+    ['e'] = {.run = op_appends},
+    ['s'] = MAKE(extend, DICT, 2),
+    ['u'] = {.run = op_setitems},
+    ['q'] = {.run = op_binput},
+    ['r'] = {.run = op_long_binput},
+    [0x94] = {.run = op_memoize},
+    ['h'] = {.run = op_binget},
+    ['j'] = {.run = op_long_binget},
+    ['Q'] = MAKE(make_of, PERSISTENT, 1),
+    ['R'] = {.run = op_reduce},
+    ['b'] = {.run = op_build},
+    ['.'] = {.run = op_stop},
 };
 
 static fsdp_status run(machine *m)
 {
     while (!m->stopped) {
+        const opcode *op;
+
         m->begin = m->at;
         if (m->at == m->bytes)
             return BAD(m, "%s", "it ends without a result");
-        if (!opcodes[m->data[m->at]])
+        op = &opcodes[m->data[m->at]];
+        if (!op->run && !op->make)
             return FSDP_FAIL(FSDP_UNSUPPORTED,
                              "cannot read '%s': byte %zu of data.pkl: opcode 0x%02x is not one that a state dict needs",
                              m->path, m->at, m->data[m->at]);
-        FSDP_TRY(opcodes[m->data[m->at++]](m));
+        m->at++;
+        FSDP_TRY(op->run ? op->run(m) : op->make(m, op->kind, op->number));
     }
     return FSDP_OK;
 }

@@ -139,11 +139,9 @@ static fsdp_status make_folder(const fsdp__staging *staging, const char *name, f
 
 static fsdp_status take_beside(fsdp__publication *p)
 {
-    char *name = fsdp__sprintf("%s.saving", p->target.name);
-    fsdp_status status = name ? fsdp__staging_take(&p->target.parent, name, &p->staging) : out_of_memory();
+    FSDP__FREED char *name = fsdp__sprintf("%s.saving", p->target.name);
 
-    fsdp__free(name);
-    return status;
+    return name ? fsdp__staging_take(&p->target.parent, name, &p->staging) : out_of_memory();
 }
 
 static fsdp_status take_staging(fsdp__publication *p)
@@ -390,18 +388,14 @@ static fsdp_status replace(fsdp__publication *p, const fsdp__journal *journal)
 static fsdp_status commit_replacing(fsdp__publication *p)
 {
     fsdp__content_rules r = rules(p);
-    fsdp__journal journal = {0};
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__journal_release) fsdp__journal journal = {0};
 
-    FSDP_TRY_GOTO(status, fsdp__file_list_scan(&journal.fresh, &p->content), out);
+    FSDP_TRY(fsdp__file_list_scan(&journal.fresh, &p->content));
     put_mark_last(p, &journal.fresh);
     /* hours may have passed since the last check */
-    FSDP_TRY_GOTO(status, fsdp__contents_check_new(&r, &journal.fresh), out);
-    FSDP_TRY_GOTO(status, fsdp__contents_gone(&r, &journal.fresh, &journal.gone), out);
-    FSDP_TRY_GOTO(status, replace(p, &journal), out);
-out:
-    fsdp__journal_release(&journal);
-    return status;
+    FSDP_TRY(fsdp__contents_check_new(&r, &journal.fresh));
+    FSDP_TRY(fsdp__contents_gone(&r, &journal.fresh, &journal.gone));
+    return replace(p, &journal);
 }
 
 /* Moves the content into a folder that somebody has made since, as if it had been there from the start. */
@@ -414,13 +408,10 @@ static fsdp_status move_in(fsdp__publication *p)
 
 static fsdp_status leave_list(const fsdp__publication *p)
 {
-    fsdp__file_list files = {0};
-    fsdp_status status = fsdp__file_list_scan(&files, &p->content);
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list files = {0};
 
-    if (status == FSDP_OK)
-        status = fsdp__file_list_save(&files, &p->content);
-    fsdp__file_list_release(&files);
-    return status;
+    FSDP_TRY(fsdp__file_list_scan(&files, &p->content));
+    return fsdp__file_list_save(&files, &p->content);
 }
 
 static fsdp_status commit(fsdp__publication *p)
@@ -468,7 +459,7 @@ static fsdp_status repair(const fsdp__directory *folder, bool *out_finished)
 
 fsdp_status fsdp__publish_repair(const char *folder, bool *out_finished)
 {
-    fsdp__directory held;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory held = {.path = NULL};
     fsdp_status status;
 
     *out_finished = false;
@@ -477,6 +468,5 @@ fsdp_status fsdp__publish_repair(const char *folder, bool *out_finished)
     status = fsdp__directory_open(folder, &held);
     if (status == FSDP_OK)
         status = repair(&held, out_finished);
-    fsdp__directory_close(&held);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot repair '%s'", folder);
 }

@@ -70,26 +70,19 @@ static char *directory_of(const char *path)
 
 static fsdp_status open_index(fsdp_safetensors *all, const char *path)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp__index index = {0};
-    char *text = NULL, *directory = NULL;
+    FSDP__SCOPED(fsdp__index_release) fsdp__index index = {0};
+    FSDP__FREED char *text = NULL, *directory = NULL;
     size_t bytes = 0;
 
     FSDP_TRY(fsdp__file_read(path, INDEX_LIMIT_BYTES, &text, &bytes));
-    FSDP_TRY_GOTO(status, fsdp__index_parse(path, text, bytes, &index), out);
+    FSDP_TRY(fsdp__index_parse(path, text, bytes, &index));
     directory = directory_of(path);
-    if (!directory) {
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, fsdp__journal_check(*directory ? directory : "."), out);
+    if (!directory)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+    FSDP_TRY(fsdp__journal_check(*directory ? directory : "."));
     for (int64_t at = 0; at < index.count;)
-        FSDP_TRY_GOTO(status, add_listed_file(all, path, directory, &index, &at), out);
-out:
-    fsdp__free(directory);
-    fsdp__index_release(&index);
-    fsdp__free(text);
-    return status;
+        FSDP_TRY(add_listed_file(all, path, directory, &index, &at));
+    return FSDP_OK;
 }
 
 /* ---- folders ---- */
@@ -113,25 +106,15 @@ static fsdp_status no_safetensors(const char *folder)
 
 static fsdp_status open_folder(fsdp_safetensors *all, const char *folder)
 {
-    char *single = fsdp__path_join(folder, "model.safetensors");
-    char *index = single ? fsdp__path_join(folder, INDEX_NAME) : NULL;
-    fsdp_status status = fsdp__journal_check(folder);
+    FSDP__FREED char *single = fsdp__path_join(folder, "model.safetensors");
+    FSDP__FREED char *index = single ? fsdp__path_join(folder, INDEX_NAME) : NULL;
 
-    if (status != FSDP_OK) {
-        fsdp_fail_hop(status, __FILE__, __LINE__);
-    } else if (!index) {
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", folder);
-    } else if (fsdp__path_exists(single)) {
-        status = add_file(all, single);
-        single = NULL;
-    } else if (fsdp__path_exists(index)) {
-        status = open_index(all, index);
-    } else {
-        status = no_safetensors(folder);
-    }
-    fsdp__free(single);
-    fsdp__free(index);
-    return status;
+    FSDP_TRY(fsdp__journal_check(folder));
+    if (!index)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", folder);
+    if (fsdp__path_exists(single))
+        return add_file(all, fsdp__take(&single));
+    return fsdp__path_exists(index) ? open_index(all, index) : no_safetensors(folder);
 }
 
 /* ---- public ---- */
@@ -162,8 +145,7 @@ static fsdp_status sort(fsdp__tensor_list *list)
 
 fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **out)
 {
-    fsdp_safetensors *all;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_safetensors_close_at) fsdp_safetensors *all = NULL;
 
     if (!path || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot open safetensors: path and out are required");
@@ -171,14 +153,9 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **out)
     all = fsdp__calloc(1, sizeof *all);
     if (!all)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
-    status = open_any(all, path);
-    if (status == FSDP_OK)
-        status = sort(&all->tensors);
-    if (status != FSDP_OK) {
-        fsdp_safetensors_close(all);
-        return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
-    *out = all;
+    FSDP_TRY(open_any(all, path));
+    FSDP_TRY(sort(&all->tensors));
+    *out = fsdp__take(&all);
     return FSDP_OK;
 }
 

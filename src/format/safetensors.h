@@ -5,6 +5,7 @@
 #ifndef FORMAT_SAFETENSORS_H
 #define FORMAT_SAFETENSORS_H
 
+#include "base/compiler.h"
 #include "fsdp/format.h"
 
 /* Tensors of one or many files; names are owned, `file` and `data` borrowed. */
@@ -57,5 +58,8 @@ fsdp_status fsdp__index_check_names(const char *const *names, const char *const 
 /* Returns, for a folder without weights that can be read, what it has instead and what to do: a text for the end of a
  * message, from ": " on; "" where nothing is known of it. */
 const char *fsdp__weights_hint(const char *folder);
+
+FSDP__SCOPED_POINTER(fsdp_safetensors, fsdp_safetensors_close)
+FSDP__SCOPED_POINTER(fsdp_weights, fsdp_weights_close)
 
 #endif

@@ -254,10 +254,10 @@ static fsdp_status find_header(const char *path, const unsigned char *data, size
 
 fsdp_status fsdp__safetensors_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__tensor_list *list)
 {
-    fsdp_status status = FSDP_OK;
     int64_t first = list->count;
     uint64_t length = 0;
-    json_t *object = NULL, *value;
+    json_auto_t *object = NULL;
+    json_t *value;
     const char *name;
     header h;
 
@@ -268,12 +268,9 @@ fsdp_status fsdp__safetensors_parse(const char *path, const unsigned char *data,
     {
         bool metadata = strcmp(name, "__metadata__") == 0;
 
-        FSDP_TRY_GOTO(status, metadata ? read_metadata(&h, value) : read_tensor(&h, name, value, list), out);
+        FSDP_TRY(metadata ? read_metadata(&h, value) : read_tensor(&h, name, value, list));
     }
-    FSDP_TRY_GOTO(status, check_coverage(&h, list, first), out);
-out:
-    json_decref(object);
-    return status;
+    return check_coverage(&h, list, first);
 }
 
 void fsdp__tensor_list_release(fsdp__tensor_list *list)

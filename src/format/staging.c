@@ -103,11 +103,10 @@ static fsdp_status enter(const fsdp__directory *parent, const char *name, fsdp__
 bool fsdp__staging_is_ours(const fsdp__directory *parent, const char *name)
 {
     bool held = fsdp_hold_error(true), ours;
-    fsdp__directory folder;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {0};
 
     ours = enter(parent, name, &folder) == FSDP_OK && folder.path && looks_ours(&folder);
     fsdp_release_error(held);
-    fsdp__directory_close(&folder);
     return ours;
 }
 
@@ -232,7 +231,7 @@ static fsdp_status open_lock(const fsdp__staging *s, const char *path, int *out_
 
 static fsdp_status take_lock(fsdp__staging *s)
 {
-    char *path = fsdp__path_join(s->folder.path, LOCK_NAME);
+    FSDP__FREED char *path = fsdp__path_join(s->folder.path, LOCK_NAME);
     fsdp_status status = path ? FSDP_OK : FSDP_NO_MEMORY;
     bool made = false;
     int fd = -1;
@@ -246,7 +245,6 @@ static fsdp_status take_lock(fsdp__staging *s)
             (void)unlinkat(s->folder.fd, LOCK_NAME, 0);
         close(fd);
     }
-    fsdp__free(path);
     return status;
 }
 
@@ -289,22 +287,17 @@ fsdp_status fsdp__staging_take(const fsdp__directory *parent, const char *name, 
 
 fsdp_status fsdp__staging_join(const char *path, fsdp__directory *out)
 {
-    fsdp__directory above = {.path = NULL}, folder = {.path = NULL};
-    char *whole = fsdp__path_parent(path), *name = NULL;
-    fsdp_status status = whole ? fsdp__directory_of(whole, &above, &name) : FSDP_NO_MEMORY;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory above = {.path = NULL}, folder = {.path = NULL};
+    FSDP__FREED char *whole = fsdp__path_parent(path), *name = NULL;
 
     *out = (fsdp__directory){.path = NULL};
-    if (status == FSDP_OK)
-        status = enter(&above, name, &folder);
-    if (status == FSDP_OK && !folder.path)
-        status = FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", whole);
-    if (status == FSDP_OK)
-        status = fsdp__directory_enter(&folder, strrchr(path, '/') + 1, out);
-    fsdp__directory_close(&folder);
-    fsdp__directory_close(&above);
-    fsdp__free(name);
-    fsdp__free(whole);
-    return status;
+    if (!whole)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__directory_of(whole, &above, &name));
+    FSDP_TRY(enter(&above, name, &folder));
+    if (!folder.path)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", whole);
+    return fsdp__directory_enter(&folder, strrchr(path, '/') + 1, out);
 }
 
 /* Renames the folder. The old name may stand for another folder by now: that folder gets it back. */
@@ -319,24 +312,20 @@ static fsdp_status rename_folder(const fsdp__staging *s, const fsdp__directory *
 
 fsdp_status fsdp__staging_move(fsdp__staging *staging, const fsdp__directory *parent, const char *name)
 {
-    char *own = fsdp__strdup(name), *path = fsdp__path_join(parent->path, name);
-    fsdp__directory shared = {.path = NULL};
-    fsdp_status status = own && path ? fsdp__directory_share(parent, &shared) : FSDP_NO_MEMORY;
+    FSDP__FREED char *own = fsdp__strdup(name), *path = fsdp__path_join(parent->path, name);
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory shared = {.path = NULL};
 
-    if (status == FSDP_OK)
-        status = rename_folder(staging, parent, name);
-    if (status != FSDP_OK) {
-        fsdp__directory_close(&shared);
-        fsdp__free(own);
-        fsdp__free(path);
-        return status;
-    }
+    if (!own || !path)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__directory_share(parent, &shared));
+    FSDP_TRY(rename_folder(staging, parent, name));
     fsdp__directory_close(&staging->parent);
     fsdp__free(staging->name);
     fsdp__free(staging->folder.path);
     staging->parent = shared;
-    staging->name = own;
-    staging->folder.path = path;
+    shared.path = NULL;
+    staging->name = fsdp__take(&own);
+    staging->folder.path = fsdp__take(&path);
     return FSDP_OK;
 }
 

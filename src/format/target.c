@@ -62,16 +62,12 @@ bool fsdp__leads_into(const char *from, const char *to)
 static fsdp_status find_parent(const char *path, fsdp__target *target)
 {
     const char *slash = strrchr(path, '/');
-    char *parent = fsdp__path_parent(path);
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED char *parent = fsdp__path_parent(path);
 
     target->name = fsdp__strdup(slash ? slash + 1 : path);
     if (!parent || !target->name)
-        status = out_of_memory(path);
-    else
-        status = fsdp__directory_make_path(parent, &target->parent, &target->made);
-    fsdp__free(parent);
-    return status;
+        return out_of_memory(path);
+    return fsdp__directory_make_path(parent, &target->parent, &target->made);
 }
 
 static fsdp_status find_new(const char *path, fsdp__target *target)
@@ -116,8 +112,8 @@ fsdp_status fsdp__target_find(const char *name, fsdp__target *out)
 {
     size_t length = strlen(name);
     fsdp__target target = {.name = NULL};
+    FSDP__FREED char *plain = NULL;
     fsdp_status status;
-    char *plain;
 
     while (length > 1 && name[length - 1] == '/')
         length--;
@@ -125,7 +121,6 @@ fsdp_status fsdp__target_find(const char *name, fsdp__target *out)
         return FSDP_FAIL(FSDP_INVALID, "its name is empty");
     plain = fsdp__sprintf("%.*s", (int)length, name);
     status = plain ? find(plain, &target) : out_of_memory(name);
-    fsdp__free(plain);
     if (status != FSDP_OK) {
         fsdp__target_unmake(&target);
         fsdp__target_release(&target);

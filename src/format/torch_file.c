@@ -14,6 +14,8 @@
 #include "format/pickle.h"
 #include "tensor/tensor.h"
 
+FSDP__SCOPED_POINTER(fsdp__torch_file, fsdp__torch_file_close)
+
 #define PICKLE_NAME "data.pkl"
 
 enum {
@@ -288,8 +290,8 @@ static fsdp_status read_pickle(fsdp__torch_file *file)
     reader r = {.file = file};
     int64_t member = find_member(file, PICKLE_NAME);
     uint64_t bytes = 0;
-    fsdp_status status = FSDP_OK;
-    void *data;
+    FSDP__FREED void *data = NULL;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__archive_size(file->archive, member, &bytes));
     if (bytes > MAX_PICKLE_BYTES)
@@ -298,12 +300,11 @@ static fsdp_status read_pickle(fsdp__torch_file *file)
     data = fsdp__malloc((size_t)bytes);
     if (!data)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", file->path);
-    FSDP_TRY_GOTO(status, fsdp__archive_read(file->archive, member, 0, data, (size_t)bytes), out);
-    FSDP_TRY_GOTO(status, fsdp__pickle_parse(file->path, data, (size_t)bytes, &r.pickle), out);
-    FSDP_TRY_GOTO(status, read_state_dict(&r), out);
-out:
+    FSDP_TRY(fsdp__archive_read(file->archive, member, 0, data, (size_t)bytes));
+    status = fsdp__pickle_parse(file->path, data, (size_t)bytes, &r.pickle);
+    if (status == FSDP_OK)
+        status = read_state_dict(&r);
     fsdp__pickle_release(&r.pickle);
-    fsdp__free(data);
     return status;
 }
 
@@ -344,36 +345,30 @@ static fsdp_status check_file(const char *path)
 {
     unsigned char head[512];
     size_t bytes = 0;
-    fsdp_status status;
-    int fd = -1;
+    FSDP__CLOSED int fd = -1;
 
     FSDP_TRY(fsdp__file_open(path, &fd, &bytes));
     bytes = FSDP__MIN(bytes, sizeof head);
-    status = fsdp__file_pread(fd, path, head, bytes, 0);
-    close(fd);
-    return status == FSDP_OK ? check_magic(path, head, bytes) : status;
+    FSDP_TRY(fsdp__file_pread(fd, path, head, bytes, 0));
+    return check_magic(path, head, bytes);
 }
 
 /* Opens the archive, which is taken over, also on failure. */
 static fsdp_status open_archive(const char *path, fsdp__archive *archive, fsdp__torch_file **out)
 {
-    fsdp__torch_file *file = fsdp__calloc(1, sizeof *file);
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__torch_file_close_at) fsdp__torch_file *file = fsdp__calloc(1, sizeof *file);
 
-    if (file)
-        file->path = fsdp__strdup(path);
-    if (!file || !file->path) {
-        fsdp__free(file);
+    if (!file) {
         fsdp__archive_close(archive);
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
     }
     file->archive = archive;
-    status = read_archive(file);
-    if (status == FSDP_OK)
-        *out = file;
-    else
-        fsdp__torch_file_close(file);
-    return status;
+    file->path = fsdp__strdup(path);
+    if (!file->path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
+    FSDP_TRY(read_archive(file));
+    *out = fsdp__take(&file);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__torch_file_open(const char *path, fsdp__torch_file **out)

@@ -156,59 +156,34 @@ static fsdp_status add_listed(fsdp_weights *weights, const char *index_path, con
 
 static fsdp_status open_torch_index(fsdp_weights *weights, const char *path)
 {
-    char *directory = fsdp__path_parent(path), *text = NULL;
-    fsdp__index index = {0};
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED char *directory = fsdp__path_parent(path), *text = NULL;
+    FSDP__SCOPED(fsdp__index_release) fsdp__index index = {0};
     size_t bytes = 0;
 
     if (!directory)
         return out_of_memory(path);
-    FSDP_TRY_GOTO(status, fsdp__journal_check(directory), out);
-    FSDP_TRY_GOTO(status, fsdp__file_read(path, INDEX_LIMIT_BYTES, &text, &bytes), out);
-    FSDP_TRY_GOTO(status, fsdp__index_parse(path, text, bytes, &index), out);
-    FSDP_TRY_GOTO(status, add_listed(weights, path, directory, &index), out);
-out:
-    fsdp__index_release(&index);
-    fsdp__free(text);
-    fsdp__free(directory);
-    return status;
-}
-
-/* ---- folders ---- */
-
-static bool has_file(const char *folder, const char *name, char **out_path, fsdp_status *status)
-{
-    *out_path = fsdp__path_join(folder, name);
-    if (!*out_path)
-        *status = out_of_memory(folder);
-    if (*out_path && fsdp__path_exists(*out_path))
-        return true;
-    fsdp__free(*out_path);
-    *out_path = NULL;
-    return false;
+    FSDP_TRY(fsdp__journal_check(directory));
+    FSDP_TRY(fsdp__file_read(path, INDEX_LIMIT_BYTES, &text, &bytes));
+    FSDP_TRY(fsdp__index_parse(path, text, bytes, &index));
+    return add_listed(weights, path, directory, &index);
 }
 
 /* Opens a folder: safetensors where there are both, as transformers does. */
 static fsdp_status open_folder(fsdp_weights *weights, const char *folder)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", TORCH_NAME, TORCH_INDEX};
-    fsdp_status status = FSDP_OK;
-    char *path = NULL;
 
-    for (size_t i = 0; i < FSDP__COUNT_OF(names) && status == FSDP_OK; i++) {
-        if (!has_file(folder, names[i], &path, &status))
+    for (size_t i = 0; i < FSDP__COUNT_OF(names); i++) {
+        FSDP__FREED char *path = fsdp__path_join(folder, names[i]);
+
+        if (!path)
+            return out_of_memory(folder);
+        if (!fsdp__path_exists(path))
             continue;
-        if (i < 2) {
-            fsdp__free(path);
+        if (i < 2)
             return open_safetensors(weights, folder);
-        }
-        if (i == 2)
-            return add_part(weights, path);
-        status = open_torch_index(weights, path);
-        fsdp__free(path);
-        return status;
+        return i == 2 ? add_part(weights, fsdp__take(&path)) : open_torch_index(weights, path);
     }
-    FSDP_TRY(status);
     return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no weights: neither %s, %s, %s nor %s%s", folder, names[0], names[1],
                      names[2], names[3], fsdp__weights_hint(folder));
 }
@@ -242,8 +217,7 @@ static fsdp_status sort(fsdp_weights *weights)
 
 fsdp_status fsdp_weights_open(const char *path, fsdp_weights **out)
 {
-    fsdp_weights *weights;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_weights_close_at) fsdp_weights *weights = NULL;
 
     if (!path || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot open weights: path and out are required");
@@ -251,14 +225,9 @@ fsdp_status fsdp_weights_open(const char *path, fsdp_weights **out)
     weights = fsdp__calloc(1, sizeof *weights);
     if (!weights)
         return out_of_memory(path);
-    status = open_any(weights, path);
-    if (status == FSDP_OK)
-        status = sort(weights);
-    if (status != FSDP_OK) {
-        fsdp_weights_close(weights);
-        return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
-    *out = weights;
+    FSDP_TRY(open_any(weights, path));
+    FSDP_TRY(sort(weights));
+    *out = fsdp__take(&weights);
     return FSDP_OK;
 }
 

@@ -56,29 +56,24 @@ static int by_file_and_tensor(const void *a, const void *b)
 
 fsdp_status fsdp__index_parse(const char *path, const void *text, size_t bytes, fsdp__index *out)
 {
-    fsdp_status status = FSDP_OK;
-    json_t *object = NULL, *map, *file;
-    fsdp__index index = {0};
+    json_auto_t *object = NULL;
+    json_t *map, *file;
+    FSDP__SCOPED(fsdp__index_release) fsdp__index index = {0};
     const char *tensor;
 
     FSDP_TRY(fsdp__json_parse_foreign(path, text, bytes, &object));
     map = json_object_get(object, "weight_map");
-    if (!json_is_object(map)) {
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has no weight_map", path);
-        goto out;
-    }
+    if (!json_is_object(map))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has no weight_map", path);
     json_object_foreach(map, tensor, file)
     {
-        FSDP_TRY_GOTO(status, add(path, tensor, file, &index), out);
+        FSDP_TRY(add(path, tensor, file, &index));
     }
     if (index.count > 1)
         qsort(index.entries, (size_t)index.count, sizeof *index.entries, by_file_and_tensor);
     *out = index;
     index = (fsdp__index){0};
-out:
-    fsdp__index_release(&index);
-    json_decref(object);
-    return status;
+    return FSDP_OK;
 }
 
 int64_t fsdp__index_run(const fsdp__index *index, int64_t at)
@@ -93,24 +88,21 @@ int64_t fsdp__index_run(const fsdp__index *index, int64_t at)
 fsdp_status fsdp__index_file(const char *index_path, const char *directory, const fsdp__index_entry *listed,
                              int64_t listed_count, char **out)
 {
-    char *path = fsdp__path_join(directory, listed->file);
+    FSDP__FREED char *path = fsdp__path_join(directory, listed->file);
     fsdp__names names = {.count = 0};
-    fsdp_status status;
 
     *out = NULL;
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", index_path);
     if (fsdp__path_exists(path)) {
-        *out = path;
+        *out = fsdp__take(&path);
         return FSDP_OK;
     }
     for (int64_t i = 0; i < listed_count; i++)
         fsdp__names_add(&names, FSDP__SHOWN_NAME(listed[i].tensor));
-    status = FSDP_FAIL(FSDP_NOT_FOUND,
-                       "there is no '%s', in which '%s' says tensor%s %s should be: get the model's missing files",
-                       path, index_path, listed_count > 1 ? "s" : "", fsdp__names_text(&names));
-    fsdp__free(path);
-    return status;
+    return FSDP_FAIL(FSDP_NOT_FOUND,
+                     "there is no '%s', in which '%s' says tensor%s %s should be: get the model's missing files", path,
+                     index_path, listed_count > 1 ? "s" : "", fsdp__names_text(&names));
 }
 
 #define AT(first, stride, i) ((const void *)((const char *)(first) + (size_t)(i) * (stride)))

@@ -42,16 +42,12 @@ static fsdp_status split(const fsdp_safetensors_entry *entries, int64_t count, u
 
 static json_t *entry_json(const fsdp_safetensors_entry *entry, uint64_t begin)
 {
-    json_t *shape = json_array();
-    bool failed = !shape;
+    json_auto_t *shape = json_array();
 
-    for (int dim = 0; dim < entry->ndim && !failed; dim++)
-        failed = json_array_append_new(shape, json_integer(entry->shape[dim])) != 0;
-    if (failed) {
-        json_decref(shape);
-        return NULL;
-    }
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", fsdp__safetensors_dtype_name(entry->dtype), "shape", shape,
+    for (int dim = 0; dim < entry->ndim; dim++)
+        if (json_array_append_new(shape, json_integer(entry->shape[dim])) != 0)
+            return NULL;
+    return json_pack("{s:s, s:O, s:[I, I]}", "dtype", fsdp__safetensors_dtype_name(entry->dtype), "shape", shape,
                      "data_offsets", (json_int_t)begin, (json_int_t)(begin + entry->bytes));
 }
 
@@ -59,18 +55,15 @@ static json_t *entry_json(const fsdp_safetensors_entry *entry, uint64_t begin)
 static char *header_text(const fsdp_safetensors_entry *entries, const fsdp__save_plan *plan,
                          const fsdp__save_file *file)
 {
-    json_t *object = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
-    bool failed = !object;
-    char *text;
+    json_auto_t *object = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
 
-    for (int64_t i = file->first; i < file->first + file->count && !failed; i++) {
+    for (int64_t i = file->first; i < file->first + file->count; i++) {
         const fsdp_safetensors_entry *entry = &entries[i];
 
-        failed = json_object_set_new(object, entry->name, entry_json(entry, plan->offsets[i])) != 0;
+        if (json_object_set_new(object, entry->name, entry_json(entry, plan->offsets[i])) != 0)
+            return NULL;
     }
-    text = failed ? NULL : json_dumps(object, JSON_COMPACT);
-    json_decref(object);
-    return text;
+    return object ? json_dumps(object, JSON_COMPACT) : NULL;
 }
 
 /* Makes the header as it lies in the file: length, text, and spaces up to a multiple of 8. */
@@ -110,23 +103,18 @@ static fsdp_status name_files(fsdp__save_plan *plan)
 
 static fsdp_status make_index(const fsdp_safetensors_entry *entries, fsdp__save_plan *plan)
 {
-    json_t *map = json_object(), *index;
-    bool failed = !map;
+    json_auto_t *map = json_object(), *index = NULL;
     uint64_t bytes = 0;
 
     for (int64_t f = 0; f < plan->file_count; f++) {
-        for (int64_t i = plan->files[f].first; i < plan->files[f].first + plan->files[f].count && !failed; i++) {
-            failed = json_object_set_new(map, entries[i].name, json_string(plan->files[f].name)) != 0;
+        for (int64_t i = plan->files[f].first; i < plan->files[f].first + plan->files[f].count; i++) {
+            if (json_object_set_new(map, entries[i].name, json_string(plan->files[f].name)) != 0)
+                return out_of_memory();
             bytes += entries[i].bytes;
         }
     }
-    if (failed) {
-        json_decref(map);
-        return out_of_memory();
-    }
-    index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
+    index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
     plan->index = index ? json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
-    json_decref(index);
     return plan->index ? FSDP_OK : out_of_memory();
 }
 
@@ -146,14 +134,11 @@ static fsdp_status make_plan(const fsdp_safetensors_entry *entries, int64_t coun
 fsdp_status fsdp__save_plan_create(const fsdp_safetensors_entry *entries, int64_t count, uint64_t limit_bytes,
                                    fsdp__save_plan *out)
 {
-    fsdp__save_plan plan = {0};
-    fsdp_status status = make_plan(entries, count, limit_bytes, &plan);
+    FSDP__SCOPED(fsdp__save_plan_release) fsdp__save_plan plan = {0};
 
-    if (status != FSDP_OK) {
-        fsdp__save_plan_release(&plan);
-        return status;
-    }
+    FSDP_TRY(make_plan(entries, count, limit_bytes, &plan));
     *out = plan;
+    plan = (fsdp__save_plan){0};
     return FSDP_OK;
 }
 
