@@ -108,20 +108,16 @@ fsdp_status fsdp_encoder_encode(fsdp_encoder *encoder, const char *text, size_t 
 
 static fsdp_status create(const fsdp_tokenizer *tokenizer, bool caches, fsdp_encoder **out)
 {
-    fsdp_encoder *encoder = fsdp__calloc(1, sizeof *encoder);
-    fsdp_status status = encoder ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__SCOPED(fsdp_encoder_free_at) fsdp_encoder *encoder = fsdp__calloc(1, sizeof *encoder);
 
     *out = NULL;
-    if (status == FSDP_OK)
-        status = fsdp__matcher_create(&encoder->matcher);
-    if (status == FSDP_OK && caches)
-        status = fsdp__word_cache_init(&encoder->cache);
-    if (status != FSDP_OK) {
-        fsdp_encoder_free(encoder);
-        return status;
-    }
+    if (!encoder)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__matcher_create(&encoder->matcher));
+    if (caches)
+        FSDP_TRY(fsdp__word_cache_init(&encoder->cache));
     encoder->tokenizer = tokenizer;
-    *out = encoder;
+    *out = fsdp__take(&encoder);
     return FSDP_OK;
 }
 
@@ -151,13 +147,10 @@ void fsdp_encoder_free(fsdp_encoder *encoder)
 fsdp_status fsdp_tokenizer_encode(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes,
                                   const fsdp_encode_options *options, fsdp_token_list *out)
 {
-    fsdp_encoder *encoder;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_encoder_free_at) fsdp_encoder *encoder = NULL;
 
     if (!tokenizer)
         return FSDP_FAIL(FSDP_INVALID, "cannot encode: tokenizer is required");
     FSDP_TRY(create(tokenizer, false, &encoder));
-    status = fsdp_encoder_encode(encoder, text, bytes, options, out);
-    fsdp_encoder_free(encoder);
-    return status;
+    return fsdp_encoder_encode(encoder, text, bytes, options, out);
 }

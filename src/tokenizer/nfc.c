@@ -199,11 +199,11 @@ static size_t compose(part *parts, size_t count)
 static fsdp_status append_composed(fsdp__text *out, const char *text, size_t bytes)
 {
     part few[PARTS_MOST * FEW_BYTES], *parts = few;
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED part *many = NULL;
     size_t count = 0;
 
     if (bytes > FEW_BYTES)
-        parts = fsdp__malloc(PARTS_MOST * bytes * sizeof *parts);
+        parts = many = fsdp__malloc(PARTS_MOST * bytes * sizeof *parts);
     if (!parts)
         return FSDP_NO_MEMORY;
     for (size_t at = 0; at < bytes;) {
@@ -214,14 +214,12 @@ static fsdp_status append_composed(fsdp__text *out, const char *text, size_t byt
     }
     order(parts, count);
     count = compose(parts, count);
-    for (size_t i = 0; i < count && status == FSDP_OK; i++) {
+    for (size_t i = 0; i < count; i++) {
         char utf8[4];
 
-        status = fsdp__text_append(out, utf8, fsdp__utf8_of(character_of(parts[i]), utf8));
+        FSDP_TRY(fsdp__text_append(out, utf8, fsdp__utf8_of(character_of(parts[i]), utf8)));
     }
-    if (parts != few)
-        fsdp__free(parts);
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__nfc(const char *text, size_t bytes, fsdp__text *scratch, const char **out, size_t *out_bytes)

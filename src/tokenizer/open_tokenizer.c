@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "tokenizer/parse.h"
+#include "tokenizer/tokenizer.h"
 
 #define LIMIT_BYTES ((size_t)1 << 28)
 
@@ -19,9 +20,8 @@ static const char config_name[] = "tokenizer_config.json", tokens_name[] = "adde
 /* Loads a JSON file. `*out` is NULL if the folder has no such file. No integer of the config is used. */
 static fsdp_status load_json(const char *folder, const char *name, fsdp_tokenizer *t, char **path, json_t **out)
 {
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
-    fsdp_status status;
 
     *out = NULL;
     *path = fsdp__path_join(folder, name);
@@ -31,10 +31,8 @@ static fsdp_status load_json(const char *folder, const char *name, fsdp_tokenize
         return FSDP_OK;
     FSDP_TRY(fsdp__file_read(*path, LIMIT_BYTES, &text, &bytes));
     t->hash = fsdp__hash_bytes(t->hash, text, bytes);
-    status = strcmp(name, config_name) == 0 ? fsdp__json_parse_as_reals(*path, text, bytes, out)
-                                            : fsdp__json_parse_large(*path, text, bytes, out);
-    fsdp__free(text);
-    return status;
+    return strcmp(name, config_name) == 0 ? fsdp__json_parse_as_reals(*path, text, bytes, out)
+                                          : fsdp__json_parse_large(*path, text, bytes, out);
 }
 
 /* ---- added tokens of the config, end of text ---- */
@@ -49,22 +47,20 @@ static const char *token_text(const json_t *value)
  * and adds tokens that tokenizer.json does not have. */
 static fsdp_status read_tokens(const char *folder, const char *name, fsdp_tokenizer *t)
 {
-    json_t *file = NULL;
-    char *path = NULL;
-    fsdp_status status = load_json(folder, name, t, &path, &file);
-    const char *text = token_text(json_object_get(file, "eos_token"));
+    json_auto_t *file = NULL;
+    FSDP__FREED char *path = NULL;
+    const char *text;
 
-    if (status == FSDP_OK)
-        status = fsdp__parse_tokens_by_id(path, json_object_get(file, tokens_name), t);
-    if (status == FSDP_OK && text && t->eos == FSDP__NO_TOKEN) {
-        status = fsdp__vocabulary_find_text(&t->bpe.vocabulary, text, &t->eos);
-        if (status == FSDP_OK && t->eos == FSDP__NO_TOKEN)
-            status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the eos_token '%s' is not a token", path,
-                               FSDP__SHOWN_NAME(text));
-    }
-    json_decref(file);
-    fsdp__free(path);
-    return status;
+    FSDP_TRY(load_json(folder, name, t, &path, &file));
+    FSDP_TRY(fsdp__parse_tokens_by_id(path, json_object_get(file, tokens_name), t));
+    text = token_text(json_object_get(file, "eos_token"));
+    if (!text || t->eos != FSDP__NO_TOKEN)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__vocabulary_find_text(&t->bpe.vocabulary, text, &t->eos));
+    if (t->eos == FSDP__NO_TOKEN)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the eos_token '%s' is not a token", path,
+                         FSDP__SHOWN_NAME(text));
+    return FSDP_OK;
 }
 
 static fsdp_status read_folder(const char *folder, fsdp_tokenizer *t)
@@ -104,28 +100,26 @@ static fsdp_status add_merge_line(const char *path, char *line, int64_t number, 
 
 static fsdp_status read_merges(const char *path, fsdp_tokenizer *t)
 {
-    char *text = NULL, *line, *end;
+    FSDP__FREED char *text = NULL;
+    char *line, *end;
     size_t bytes = 0;
     int64_t lines = 1, rank = 0, number = 1;
-    fsdp_status status;
 
     FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &text, &bytes));
     t->hash = fsdp__hash_bytes(t->hash, text, bytes);
     for (size_t i = 0; i < bytes; i++)
         lines += text[i] == '\n';
     if (strlen(text) < bytes)
-        status =
-            FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has a NUL at offset %zu: it is not text", path, strlen(text));
-    else
-        status = fsdp__merges_init(&t->bpe.merges, lines);
-    for (line = text; line && status == FSDP_OK; line = end) {
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it has a NUL at offset %zu: it is not text", path,
+                         strlen(text));
+    FSDP_TRY(fsdp__merges_init(&t->bpe.merges, lines));
+    for (line = text; line; line = end) {
         end = strchr(line, '\n');
         if (end)
             *end++ = '\0';
-        status = add_merge_line(path, line, number++, &rank, &t->bpe);
+        FSDP_TRY(add_merge_line(path, line, number++, &rank, &t->bpe));
     }
-    fsdp__free(text);
-    return status;
+    return FSDP_OK;
 }
 
 /* Sets up what a class of transformers does to text, because its files do not say it. */
@@ -147,128 +141,97 @@ static fsdp_status set_class(const char *path, const json_t *config, fsdp_tokeni
 
 static fsdp_status read_config(const char *folder, fsdp_tokenizer *t)
 {
-    json_t *config = NULL;
-    char *path = NULL;
-    fsdp_status status = load_json(folder, config_name, t, &path, &config);
+    json_auto_t *config = NULL;
+    FSDP__FREED char *path = NULL;
     int32_t end;
 
-    if (status == FSDP_OK)
-        status = set_class(path, config, t);
-    if (status == FSDP_OK)
-        status = fsdp__parse_tokens_by_id(path, json_object_get(config, tokens_name), t);
-    end = status == FSDP_OK ? fsdp_tokenizer_id(t, "<|endoftext|>") : FSDP__NO_TOKEN;
-    if (end != FSDP__NO_TOKEN)
-        status = fsdp__add_special_token(path, "<|endoftext|>", end, t);
-    json_decref(config);
-    fsdp__free(path);
-    return status;
+    FSDP_TRY(load_json(folder, config_name, t, &path, &config));
+    FSDP_TRY(set_class(path, config, t));
+    FSDP_TRY(fsdp__parse_tokens_by_id(path, json_object_get(config, tokens_name), t));
+    end = fsdp_tokenizer_id(t, "<|endoftext|>");
+    return end == FSDP__NO_TOKEN ? FSDP_OK : fsdp__add_special_token(path, "<|endoftext|>", end, t);
 }
 
 /* Reads added_tokens.json, which older folders have. */
 static fsdp_status read_added(const char *folder, fsdp_tokenizer *t)
 {
-    json_t *file = NULL;
-    char *path = NULL;
-    fsdp_status status = load_json(folder, "added_tokens.json", t, &path, &file);
+    json_auto_t *file = NULL;
+    FSDP__FREED char *path = NULL;
 
-    if (status == FSDP_OK)
-        status = fsdp__parse_ids_of_tokens(path, file, t);
-    json_decref(file);
-    fsdp__free(path);
-    return status;
+    FSDP_TRY(load_json(folder, "added_tokens.json", t, &path, &file));
+    return fsdp__parse_ids_of_tokens(path, file, t);
 }
 
 static fsdp_status read_pair(const char *folder, fsdp_tokenizer *t)
 {
-    json_t *vocabulary = NULL;
-    char *path = NULL, *merges = NULL;
-    fsdp_status status;
+    json_auto_t *vocabulary = NULL;
+    FSDP__FREED char *path = NULL, *merges = NULL;
 
     t->bpe.unknown = FSDP__NO_TOKEN;
-    FSDP_TRY_GOTO(status, load_json(folder, "vocab.json", t, &path, &vocabulary), out);
-    if (!vocabulary) {
-        status = FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has neither a tokenizer.json nor a vocab.json and merges.txt", folder);
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, fsdp__parse_vocabulary(path, vocabulary, &t->bpe), out);
+    FSDP_TRY(load_json(folder, "vocab.json", t, &path, &vocabulary));
+    if (!vocabulary)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has neither a tokenizer.json nor a vocab.json and merges.txt", folder);
+    FSDP_TRY(fsdp__parse_vocabulary(path, vocabulary, &t->bpe));
     t->next_id = t->bpe.vocabulary.used;
     merges = fsdp__path_join(folder, "merges.txt");
-    status = merges ? read_merges(merges, t) : FSDP_NO_MEMORY;
-    if (status != FSDP_OK)
-        goto out;
+    if (!merges)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(read_merges(merges, t));
     fsdp__find_byte_tokens(&t->bpe);
-    FSDP_TRY_GOTO(status, read_config(folder, t), out);
-    status = read_added(folder, t);
-out:
-    fsdp__free(merges);
-    fsdp__free(path);
-    json_decref(vocabulary);
-    return status;
+    FSDP_TRY(read_config(folder, t));
+    return read_added(folder, t);
 }
 
 /* ---- a folder, or a tokenizer.json ---- */
 
 static fsdp_status open_file(const char *path, fsdp_tokenizer **out)
 {
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
-    fsdp_status status;
 
     FSDP_TRY(fsdp__file_read(path, LIMIT_BYTES, &text, &bytes));
-    status = fsdp__tokenizer_parse(path, text, bytes, out);
-    if (status == FSDP_OK)
-        (*out)->hash = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, bytes);
-    fsdp__free(text);
-    return status;
+    FSDP_TRY(fsdp__tokenizer_parse(path, text, bytes, out));
+    (*out)->hash = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, bytes);
+    return FSDP_OK;
 }
 
 static fsdp_status open_pair(const char *folder, fsdp_tokenizer **out)
 {
-    fsdp_tokenizer *t = fsdp__calloc(1, sizeof *t);
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tokenizer_close_at) fsdp_tokenizer *t = fsdp__calloc(1, sizeof *t);
 
     if (!t)
         return FSDP_NO_MEMORY;
     t->eos = FSDP__NO_TOKEN;
-    status = read_pair(folder, t);
-    if (status != FSDP_OK) {
-        fsdp_tokenizer_close(t);
-        return status;
-    }
-    *out = t;
+    FSDP_TRY(read_pair(folder, t));
+    *out = fsdp__take(&t);
     return FSDP_OK;
 }
 
 static fsdp_status open_folder(const char *folder, fsdp_tokenizer **out)
 {
-    char *path = fsdp__path_join(folder, "tokenizer.json");
-    fsdp_status status;
+    FSDP__FREED char *path = fsdp__path_join(folder, "tokenizer.json");
 
     if (!path)
         return FSDP_NO_MEMORY;
-    status = fsdp__path_exists(path) ? open_file(path, out) : open_pair(folder, out);
-    fsdp__free(path);
-    return status;
+    return fsdp__path_exists(path) ? open_file(path, out) : open_pair(folder, out);
 }
 
 fsdp_status fsdp_tokenizer_open(const char *path, fsdp_tokenizer **out)
 {
+    FSDP__SCOPED(fsdp_tokenizer_close_at) fsdp_tokenizer *t = NULL;
+    FSDP__FREED char *folder = NULL;
     struct stat info;
     bool is_folder;
-    char *folder;
-    fsdp_status status;
 
     if (!path || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot open a tokenizer: path and out are required");
     *out = NULL;
     is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    FSDP_TRY(is_folder ? open_folder(path, out) : open_file(path, out));
+    FSDP_TRY(is_folder ? open_folder(path, &t) : open_file(path, &t));
     folder = is_folder ? fsdp__strdup(path) : fsdp__path_parent(path);
-    status = folder ? read_folder(folder, *out) : FSDP_NO_MEMORY;
-    fsdp__free(folder);
-    if (status != FSDP_OK) {
-        fsdp_tokenizer_close(*out);
-        *out = NULL;
-    }
-    return status;
+    if (!folder)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(read_folder(folder, t));
+    *out = fsdp__take(&t);
+    return FSDP_OK;
 }

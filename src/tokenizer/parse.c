@@ -2,6 +2,7 @@
 #include "tokenizer/parse.h"
 
 #include "base/alloc.h"
+#include "tokenizer/tokenizer.h"
 
 static fsdp_status parse_parts(const fsdp__json_object *file, fsdp_tokenizer *t)
 {
@@ -19,22 +20,16 @@ static fsdp_status parse_parts(const fsdp__json_object *file, fsdp_tokenizer *t)
 
 fsdp_status fsdp__tokenizer_parse(const char *path, const void *text, size_t bytes, fsdp_tokenizer **out)
 {
-    fsdp__json_object file = {.path = path};
-    fsdp_tokenizer *t;
-    json_t *object = NULL;
-    fsdp_status status;
+    json_auto_t *object = NULL;
+    FSDP__SCOPED(fsdp_tokenizer_close_at) fsdp_tokenizer *t = NULL;
 
     *out = NULL;
     FSDP_TRY(fsdp__json_parse_large(path, text, bytes, &object));
     t = fsdp__calloc(1, sizeof *t);
-    file.object = object;
-    status = t ? parse_parts(&file, t) : FSDP_NO_MEMORY;
-    json_decref(object);
-    if (status != FSDP_OK) {
-        fsdp_tokenizer_close(t);
-        return status;
-    }
+    if (!t)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(parse_parts(&(fsdp__json_object){.path = path, .object = object}, t));
     t->eos = FSDP__NO_TOKEN;
-    *out = t;
+    *out = fsdp__take(&t);
     return FSDP_OK;
 }

@@ -12,18 +12,15 @@
 static fsdp_status look_for(const fsdp__added_token *token, bool normalized, fsdp_tokenizer *to)
 {
     fsdp__added_token looked_for = *token;
-    fsdp__text scratch = {0};
+    FSDP__SCOPED(fsdp__text_release) fsdp__text scratch = {0};
     const char *text = token->text;
-    fsdp_status status;
 
     if (!normalized)
         return fsdp__added_tokens_add(&to->raw, token);
-    status = to->nfc ? fsdp__nfc(token->text, token->bytes, &scratch, &text, &looked_for.bytes) : FSDP_OK;
+    if (to->nfc)
+        FSDP_TRY(fsdp__nfc(token->text, token->bytes, &scratch, &text, &looked_for.bytes));
     looked_for.text = (char *)text; /* will be copied */
-    if (status == FSDP_OK)
-        status = fsdp__added_tokens_add(&to->normalized, &looked_for);
-    fsdp__text_release(&scratch);
-    return status;
+    return fsdp__added_tokens_add(&to->normalized, &looked_for);
 }
 
 /* Checks the id of a token that is not in the vocabulary. Hugging Face's tokenizers number such a token themselves,
@@ -140,27 +137,25 @@ static fsdp_status list_by_id(const char *path, const json_t *object, bool keys,
 
 fsdp_status fsdp__parse_tokens_by_id(const char *path, const json_t *tokens, fsdp_tokenizer *out)
 {
-    numbered *list = NULL;
-    fsdp_status status = list_by_id(path, tokens, true, &list);
+    FSDP__FREED numbered *list = NULL;
 
-    for (size_t i = 0; i < json_object_size(tokens) && status == FSDP_OK; i++) {
+    FSDP_TRY(list_by_id(path, tokens, true, &list));
+    for (size_t i = 0; i < json_object_size(tokens); i++) {
         fsdp__json_object token = {.path = path, .object = list[i].value};
 
-        status = add_described(&token, list[i].id, out);
+        FSDP_TRY(add_described(&token, list[i].id, out));
     }
-    fsdp__free(list);
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__parse_ids_of_tokens(const char *path, const json_t *ids, fsdp_tokenizer *out)
 {
-    numbered *list = NULL;
-    fsdp_status status = list_by_id(path, ids, false, &list);
+    FSDP__FREED numbered *list = NULL;
 
-    for (size_t i = 0; i < json_object_size(ids) && status == FSDP_OK; i++)
-        status = fsdp__add_special_token(path, list[i].key, list[i].id, out);
-    fsdp__free(list);
-    return status;
+    FSDP_TRY(list_by_id(path, ids, false, &list));
+    for (size_t i = 0; i < json_object_size(ids); i++)
+        FSDP_TRY(fsdp__add_special_token(path, list[i].key, list[i].id, out));
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__parse_added_tokens(const fsdp__json_object *file, fsdp_tokenizer *out)

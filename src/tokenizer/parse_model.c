@@ -64,17 +64,14 @@ static fsdp_status find_token(const char *path, const fsdp__bpe *bpe, const char
 fsdp_status fsdp__add_merge(const char *path, fsdp__bpe *bpe, const char *left, const char *right, int64_t place)
 {
     fsdp__merge merge = {.rank = (uint32_t)place};
-    char *joined;
-    fsdp_status status;
+    FSDP__FREED char *joined = NULL;
 
     FSDP_TRY(find_token(path, bpe, left, place, &merge.left));
     FSDP_TRY(find_token(path, bpe, right, place, &merge.right));
     joined = fsdp__sprintf("%s%s", left, right);
     if (!joined)
         return FSDP_NO_MEMORY;
-    status = find_token(path, bpe, joined, place, &merge.result);
-    fsdp__free(joined);
-    FSDP_TRY(status);
+    FSDP_TRY(find_token(path, bpe, joined, place, &merge.result));
     fsdp__merges_add(&bpe->merges, &merge);
     return FSDP_OK;
 }
@@ -89,8 +86,7 @@ static fsdp_status bad_merge(const char *path, int64_t place)
 static fsdp_status split_merge(const char *path, fsdp__bpe *bpe, const char *text, int64_t place)
 {
     const char *space = strchr(text, ' ');
-    char *left;
-    fsdp_status status;
+    FSDP__FREED char *left = NULL;
 
     if (!space || strchr(space + 1, ' '))
         return bad_merge(path, place);
@@ -98,9 +94,7 @@ static fsdp_status split_merge(const char *path, fsdp__bpe *bpe, const char *tex
     if (!left)
         return FSDP_NO_MEMORY;
     left[space - text] = '\0';
-    status = fsdp__add_merge(path, bpe, left, space + 1, place);
-    fsdp__free(left);
-    return status;
+    return fsdp__add_merge(path, bpe, left, space + 1, place);
 }
 
 static fsdp_status parse_merge(const char *path, fsdp__bpe *bpe, const json_t *merge, int64_t place)

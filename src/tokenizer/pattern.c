@@ -9,6 +9,9 @@
 #include "base/text.h"
 #include "tokenizer/regex.h"
 
+FSDP__SCOPED_POINTER(fsdp__pattern, fsdp__pattern_free)
+FSDP__SCOPED_POINTER(fsdp__matcher, fsdp__matcher_free)
+
 enum {
     REGEX_BYTES_MOST = 65536,
     STACK_FIRST = 32 * 1024,
@@ -54,42 +57,34 @@ static fsdp_status compile(const char *path, const char *shown, const char *rege
 
 static fsdp_status translate(const char *path, const char *regex, fsdp__pattern *pattern)
 {
-    fsdp__text translated = {0};
-    fsdp_status status = fsdp__regex_translate(path, regex, &pattern->symbols, &translated);
+    FSDP__SCOPED(fsdp__text_release) fsdp__text translated = {0};
 
-    if (status == FSDP_OK)
-        status = compile(path, regex, translated.bytes, 0, pattern);
-    fsdp__text_release(&translated);
-    return status;
+    FSDP_TRY(fsdp__regex_translate(path, regex, &pattern->symbols, &translated));
+    return compile(path, regex, translated.bytes, 0, pattern);
 }
 
 fsdp_status fsdp__pattern_create(const char *path, const char *regex, fsdp__pattern **out)
 {
-    fsdp__pattern *pattern;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__pattern_free_at) fsdp__pattern *pattern = NULL;
 
     if (strlen(regex) > REGEX_BYTES_MOST)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': a pattern of over %d bytes", path, REGEX_BYTES_MOST);
     pattern = fsdp__calloc(1, sizeof *pattern);
-    status = pattern ? translate(path, regex, pattern) : FSDP_NO_MEMORY;
-    if (status != FSDP_OK) {
-        fsdp__pattern_free(pattern);
-        return status;
-    }
-    *out = pattern;
+    if (!pattern)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(translate(path, regex, pattern));
+    *out = fsdp__take(&pattern);
     return FSDP_OK;
 }
 
 fsdp_status fsdp__pattern_create_literal(const char *path, const char *text, fsdp__pattern **out)
 {
-    fsdp__pattern *pattern = fsdp__calloc(1, sizeof *pattern);
-    fsdp_status status = pattern ? compile(path, text, text, PCRE2_LITERAL, pattern) : FSDP_NO_MEMORY;
+    FSDP__SCOPED(fsdp__pattern_free_at) fsdp__pattern *pattern = fsdp__calloc(1, sizeof *pattern);
 
-    if (status != FSDP_OK) {
-        fsdp__pattern_free(pattern);
-        return status;
-    }
-    *out = pattern;
+    if (!pattern)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(compile(path, text, text, PCRE2_LITERAL, pattern));
+    *out = fsdp__take(&pattern);
     return FSDP_OK;
 }
 
@@ -106,20 +101,18 @@ void fsdp__pattern_free(fsdp__pattern *pattern)
 
 fsdp_status fsdp__matcher_create(fsdp__matcher **out)
 {
-    fsdp__matcher *matcher = fsdp__calloc(1, sizeof *matcher);
+    FSDP__SCOPED(fsdp__matcher_free_at) fsdp__matcher *matcher = fsdp__calloc(1, sizeof *matcher);
 
     if (!matcher)
         return FSDP_NO_MEMORY;
     matcher->data = pcre2_match_data_create(1, NULL);
     matcher->context = pcre2_match_context_create(NULL);
     matcher->stack = pcre2_jit_stack_create(STACK_FIRST, STACK_MOST, NULL);
-    if (!matcher->data || !matcher->context) {
-        fsdp__matcher_free(matcher);
+    if (!matcher->data || !matcher->context)
         return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: cannot match patterns");
-    }
     if (matcher->stack)
         pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
-    *out = matcher;
+    *out = fsdp__take(&matcher);
     return FSDP_OK;
 }
 

@@ -100,17 +100,14 @@ static fsdp_status split_piece(const walk *w, int step, const char *text, size_t
 
 static fsdp_status split_with_space(const walk *w, int step, const char *text, size_t bytes)
 {
-    char *spaced = fsdp__malloc(bytes + 1);
-    fsdp_status status;
+    FSDP__FREED char *spaced = fsdp__malloc(bytes + 1);
 
     if (!spaced)
         return FSDP_NO_MEMORY;
     spaced[0] = ' ';
     memcpy(spaced + 1, text, bytes);
-    status = w->pre_tokenizer->steps[step].pattern ? split_piece(w, step, spaced, bytes + 1)
-                                                   : split(w, step + 1, spaced, bytes + 1);
-    fsdp__free(spaced);
-    return status;
+    return w->pre_tokenizer->steps[step].pattern ? split_piece(w, step, spaced, bytes + 1)
+                                                 : split(w, step + 1, spaced, bytes + 1);
 }
 
 static fsdp_status split(const walk *w, int step, const char *text, size_t bytes)

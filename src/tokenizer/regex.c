@@ -569,24 +569,17 @@ static fsdp_status read_all(reader *r)
 
 fsdp_status fsdp__regex_translate(const char *path, const char *regex, fsdp__symbols *symbols, fsdp__text *out)
 {
-    reader *r = fsdp__calloc(1, sizeof *r);
-    fsdp_status status = r ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__FREED reader *r = fsdp__calloc(1, sizeof *r);
 
-    if (status == FSDP_OK) {
-        r->path = path;
-        r->regex = regex;
-        r->symbols = symbols;
-        r->out = out;
-        status = fsdp__symbols_init(symbols);
-    }
-    if (status == FSDP_OK)
-        status = read_all(r);
-    if (status == FSDP_OK)
-        status = fsdp__symbols_seal(symbols);
-    if (status == FSDP_OK) {
-        r->writes = true;
-        status = read_all(r);
-    }
-    fsdp__free(r);
-    return status;
+    if (!r)
+        return FSDP_NO_MEMORY;
+    r->path = path;
+    r->regex = regex;
+    r->symbols = symbols;
+    r->out = out;
+    FSDP_TRY(fsdp__symbols_init(symbols));
+    FSDP_TRY(read_all(r));
+    FSDP_TRY(fsdp__symbols_seal(symbols));
+    r->writes = true;
+    return read_all(r);
 }

@@ -2,6 +2,7 @@
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
 
+#include "base/compiler.h"
 #include "fsdp/tokenizer.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
@@ -30,5 +31,8 @@ bool fsdp__tokenizer_can_cut(const fsdp_tokenizer *tokenizer);
 size_t fsdp__tokenizer_find_cut(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes);
 /* Returns a hash of everything that decides ids: the tokenizer's files, what ends a text, and the Unicode tables. */
 uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer);
+
+FSDP__SCOPED_POINTER(fsdp_tokenizer, fsdp_tokenizer_close)
+FSDP__SCOPED_POINTER(fsdp_encoder, fsdp_encoder_free)
 
 #endif

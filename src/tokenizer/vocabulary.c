@@ -106,16 +106,15 @@ int32_t fsdp__vocabulary_find_bytes(const fsdp__vocabulary *vocabulary, const ch
 fsdp_status fsdp__vocabulary_find_text(const fsdp__vocabulary *vocabulary, const char *text, int32_t *out)
 {
     size_t bytes = strlen(text);
-    char small[256], *scratch = bytes <= sizeof small ? small : fsdp__malloc(bytes);
+    char small[256];
+    FSDP__FREED char *large = bytes > sizeof small ? fsdp__malloc(bytes) : NULL;
     key k;
 
     *out = FSDP__NO_TOKEN;
-    if (!scratch)
+    if (bytes > sizeof small && !large)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look for the token '%s'", FSDP__SHOWN_NAME(text));
-    k = read_key(text, scratch);
+    k = read_key(text, large ? large : small);
     *out = find(vocabulary, &k);
-    if (scratch != small)
-        fsdp__free(scratch);
     return FSDP_OK;
 }
 
