@@ -53,6 +53,8 @@ static void arrays_free(void *arg)
 {
     arrays *a = arg;
 
+    if (!a)
+        return;
     for (int f = 0; a->rows && f < a->count; f++)
         fsdp__file_unmap(&a->rows[f].map);
     fsdp__free(a->fields);
@@ -60,19 +62,19 @@ static void arrays_free(void *arg)
     fsdp__free(a);
 }
 
+FSDP__SCOPED_POINTER(arrays, arrays_free)
+
 static arrays *arrays_create(int count)
 {
-    arrays *a = fsdp__calloc(1, sizeof *a);
+    FSDP__SCOPED(arrays_free_at) arrays *a = fsdp__calloc(1, sizeof *a);
 
     if (!a)
         return NULL;
     a->rows = fsdp__calloc((size_t)count, sizeof *a->rows);
-    if (!a->rows) {
-        arrays_free(a);
+    if (!a->rows)
         return NULL;
-    }
     a->count = count;
-    return a;
+    return fsdp__take(&a);
 }
 
 /* Makes a data set of the arrays. Takes them over, also on failure. */
@@ -142,29 +144,20 @@ static fsdp_status open_file(arrays *a, int f, const fsdp_data_file *files, fsdp
 
 fsdp_status fsdp_dataset_open(const fsdp_data_file *files, int count, fsdp_dataset *out)
 {
-    fsdp_data_field *fields;
-    fsdp_status status = FSDP_OK;
-    arrays *a;
+    FSDP__FREED fsdp_data_field *fields = NULL;
+    FSDP__SCOPED(arrays_free_at) arrays *a = NULL;
 
     *out = (fsdp_dataset){0};
     if (!files || count < 1)
         return FSDP_FAIL(FSDP_INVALID, "cannot open a data set: it has no files");
     a = arrays_create(count);
     fields = a ? fsdp__calloc((size_t)count, sizeof *fields) : NULL;
-    if (!fields) {
-        if (a)
-            arrays_free(a);
+    if (!fields)
         return FSDP_NO_MEMORY;
-    }
-    for (int f = 0; f < count && status == FSDP_OK; f++)
-        status = open_file(a, f, files, &fields[f]);
-    status = status == FSDP_OK ? fsdp__fields_check(fields, count) : status;
-    if (status == FSDP_OK)
-        status = publish(a, fields, out);
-    else
-        arrays_free(a);
-    fsdp__free(fields);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+    for (int f = 0; f < count; f++)
+        FSDP_TRY(open_file(a, f, files, &fields[f]));
+    FSDP_TRY(fsdp__fields_check(fields, count));
+    return publish(fsdp__take(&a), fields, out);
 }
 
 void fsdp_dataset_release(fsdp_dataset *dataset)

@@ -159,7 +159,7 @@ static fsdp_status make_places(const fsdp_dataset *dataset, void **places)
 fsdp_status fsdp_dataset_digest(const fsdp_dataset *dataset, uint64_t out[2])
 {
     XXH3_state_t *state = NULL;
-    void **places = NULL;
+    FSDP__FREED void **places = NULL;
     int64_t length;
     fsdp_status status;
 
@@ -184,6 +184,5 @@ fsdp_status fsdp_dataset_digest(const fsdp_dataset *dataset, uint64_t out[2])
         XXH3_freeState(state);
     for (int f = 0; f < dataset->field_count; f++)
         fsdp__free(places[f]);
-    fsdp__free(places);
     return status;
 }

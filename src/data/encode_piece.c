@@ -98,7 +98,7 @@ static fsdp_status encode_text(const job *j, const char *text, size_t bytes)
 {
     int64_t offset = j->piece->offset + (text - j->piece->text);
     size_t good = fsdp__utf8_prefix(text, bytes), replaced_bytes = 0;
-    char *replaced;
+    FSDP__FREED char *replaced = NULL;
     fsdp_status status;
 
     if (good == bytes) {
@@ -111,7 +111,6 @@ static fsdp_status encode_text(const job *j, const char *text, size_t bytes)
     } else {
         replaced = replace_invalid(j, text, bytes, &replaced_bytes);
         status = replaced ? encode(j, replaced, replaced_bytes) : FSDP_NO_MEMORY;
-        fsdp__free(replaced);
     }
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "cannot encode '%s' from offset %lld on", j->piece->path, (long long)offset);
@@ -168,20 +167,16 @@ static fsdp_status unescape(const job *j, int64_t line, const fsdp__json_member 
 
 static fsdp_status encode_string(const job *j, int64_t line, const fsdp__json_member *value)
 {
-    const char *text = value->text;
+    FSDP__FREED char *plain = NULL;
     size_t bytes = value->bytes;
-    char *plain = NULL;
-    fsdp_status status = FSDP_OK;
+    fsdp_status status;
 
     if (value->escaped)
-        status = unescape(j, line, value, &plain, &bytes);
-    if (status == FSDP_OK) {
-        status = encode(j, plain ? plain : text, bytes);
-        if (status != FSDP_OK)
-            status = fsdp_fail_prefix(status, "cannot encode '%s', line %lld", j->piece->path, (long long)line);
-    }
-    fsdp__free(plain);
-    return status == FSDP_OK ? end_document(j) : status;
+        FSDP_TRY(unescape(j, line, value, &plain, &bytes));
+    status = encode(j, plain ? plain : value->text, bytes);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot encode '%s', line %lld", j->piece->path, (long long)line);
+    return end_document(j);
 }
 
 static fsdp_status missing(const job *j, int64_t line, const char *text, size_t bytes)
@@ -223,8 +218,7 @@ static bool is_blank(const char *text, size_t bytes)
 static fsdp_status encode_line(const job *j, int64_t line, const char *text, size_t bytes)
 {
     size_t good = fsdp__utf8_prefix(text, bytes);
-    char *replaced;
-    fsdp_status status;
+    FSDP__FREED char *replaced = NULL;
 
     if (good == bytes)
         return encode_object(j, line, text, bytes);
@@ -232,9 +226,7 @@ static fsdp_status encode_line(const job *j, int64_t line, const char *text, siz
         return bad_line(j, line, "it is not UTF-8 at column %zu (byte 0x%02x)", good + 1,
                         (unsigned)(unsigned char)text[good]);
     replaced = replace_invalid(j, text, bytes, &bytes);
-    status = replaced ? encode_object(j, line, replaced, bytes) : FSDP_NO_MEMORY;
-    fsdp__free(replaced);
-    return status;
+    return replaced ? encode_object(j, line, replaced, bytes) : FSDP_NO_MEMORY;
 }
 
 /* Takes back what a bad line has given so far, and counts the line. */

@@ -127,16 +127,14 @@ static fsdp_status look_into(const folder *f, const char *path, const char *name
 {
     char bytes[FSDP__CONTENT_BYTES];
     size_t count = 0;
-    fsdp_status status;
-    int fd = -1;
+    FSDP__CLOSED int fd = -1;
 
     if (faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) != 0 && errno == EACCES && !fsdp__content_is_named_data(name))
         return FSDP_OK; /* another user's */
     FSDP_TRY(fsdp__file_open(path, &fd, &count));
     count = FSDP__MIN(count, sizeof bytes);
-    status = fsdp__file_pread(fd, path, bytes, count, 0);
-    close(fd);
-    return status == FSDP_OK ? check_bytes(f, path, name, bytes, count) : status;
+    FSDP_TRY(fsdp__file_pread(fd, path, bytes, count, 0));
+    return check_bytes(f, path, name, bytes, count);
 }
 
 /* Checks a file that is not taken. It may hold data all the same, and nobody should train without that data and not
@@ -156,9 +154,8 @@ static fsdp_status leave_out(const folder *f, const char *path, const char *name
 
 static fsdp_status take_entry(fsdp__data_files *files, folder *f, const char *name)
 {
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED char *path = NULL;
     struct stat info;
-    char *path;
 
     if (name[0] == '.')
         return FSDP_OK;
@@ -166,13 +163,10 @@ static fsdp_status take_entry(fsdp__data_files *files, folder *f, const char *na
     if (!path)
         return FSDP_NO_MEMORY;
     if (stat(path, &info) != 0)
-        status = cannot_open(path);
-    else if (!S_ISDIR(info.st_mode) && fits(f, name))
-        return take(files, path);
-    else if (S_ISREG(info.st_mode))
-        status = leave_out(f, path, name);
-    fsdp__free(path);
-    return status;
+        return cannot_open(path);
+    if (!S_ISDIR(info.st_mode) && fits(f, name))
+        return take(files, fsdp__take(&path));
+    return S_ISREG(info.st_mode) ? leave_out(f, path, name) : FSDP_OK;
 }
 
 static fsdp_status check_folder(const folder *f)
@@ -223,20 +217,17 @@ static fsdp_status take_folder(fsdp__data_files *files, const char *path, int fo
 static fsdp_status take_matches(fsdp__data_files *files, const char *pattern)
 {
     int64_t first = files->count;
-    fsdp_status status = FSDP_OK;
-    glob_t found = {0};
+    FSDP__SCOPED(globfree) glob_t found = {0};
     int code = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &found);
 
     if (code == GLOB_NOMATCH)
-        status = FSDP_FAIL(FSDP_NOT_FOUND, "cannot open '%s': no file has such a name", pattern);
-    else if (code == GLOB_NOSPACE)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot list '%s': out of memory", pattern);
-    else if (code != 0)
-        status = FSDP_FAIL(FSDP_IO, "cannot list '%s': a folder in it cannot be read", pattern);
-    for (size_t i = 0; status == FSDP_OK && i < found.gl_pathc; i++)
-        status = take(files, fsdp__strdup(found.gl_pathv[i]));
-    globfree(&found);
-    FSDP_TRY(status);
+        return FSDP_FAIL(FSDP_NOT_FOUND, "cannot open '%s': no file has such a name", pattern);
+    if (code == GLOB_NOSPACE)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot list '%s': out of memory", pattern);
+    if (code != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot list '%s': a folder in it cannot be read", pattern);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        FSDP_TRY(take(files, fsdp__strdup(found.gl_pathv[i])));
     sort_from(files, first);
     return FSDP_OK;
 }
@@ -259,18 +250,13 @@ static fsdp_status take_path(fsdp__data_files *files, const char *path, int form
 
 fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, int format, fsdp__data_files *out)
 {
-    fsdp__data_files files = {0};
+    FSDP__SCOPED(fsdp__data_files_release) fsdp__data_files files = {0};
 
     *out = files;
-    for (int64_t i = 0; i < count; i++) {
-        fsdp_status status = take_path(&files, paths[i], format);
-
-        if (status != FSDP_OK) {
-            fsdp__data_files_release(&files);
-            return fsdp_fail_hop(status, __FILE__, __LINE__);
-        }
-    }
+    for (int64_t i = 0; i < count; i++)
+        FSDP_TRY(take_path(&files, paths[i], format));
     *out = files;
+    files = (fsdp__data_files){0};
     return FSDP_OK;
 }
 

@@ -8,6 +8,8 @@
 #include "data/window_order.h"
 #include "fsdp/data.h"
 
+FSDP__SCOPED_POINTER(fsdp_loader, fsdp_loader_free)
+
 struct fsdp_loader {
     const fsdp_tokens *tokens;
     fsdp_loader_options options;
@@ -133,8 +135,7 @@ static fsdp_status make_ring(fsdp_loader *loader)
 
 fsdp_status fsdp_loader_create(const fsdp_tokens *tokens, const fsdp_loader_options *options, fsdp_loader **out)
 {
-    fsdp_loader *loader;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_loader_free_at) fsdp_loader *loader = NULL;
 
     *out = NULL;
     if (!tokens || !options)
@@ -147,12 +148,9 @@ fsdp_status fsdp_loader_create(const fsdp_tokens *tokens, const fsdp_loader_opti
     loader->options = *options;
     loader->last = (INT64_MAX - options->start_window) / (options->local_batch * options->world_size) - 1;
     loader->batch_numel = options->local_batch * options->seq_len;
-    status = make_ring(loader);
-    if (status == FSDP_OK)
-        *out = loader;
-    else
-        fsdp_loader_free(loader);
-    return status;
+    FSDP_TRY(make_ring(loader));
+    *out = fsdp__take(&loader);
+    return FSDP_OK;
 }
 
 void fsdp_loader_free(fsdp_loader *loader)

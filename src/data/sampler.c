@@ -5,6 +5,8 @@
 #include "data/randperm.h"
 #include "data/sampler.h"
 
+FSDP__SCOPED_POINTER(fsdp_distributed_sampler, fsdp_distributed_sampler_free)
+
 struct fsdp_distributed_sampler {
     fsdp_sampler_options options;
     int64_t epoch;
@@ -47,8 +49,7 @@ static fsdp_status check_options(const fsdp_sampler_options *options)
 
 fsdp_status fsdp_distributed_sampler_create(const fsdp_sampler_options *options, fsdp_distributed_sampler **out)
 {
-    fsdp_distributed_sampler *s;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_distributed_sampler_free_at) fsdp_distributed_sampler *s = NULL;
 
     *out = NULL;
     if (!options)
@@ -61,16 +62,11 @@ fsdp_status fsdp_distributed_sampler_create(const fsdp_sampler_options *options,
     s->options.world_size = options->world_size > 0 ? options->world_size : 1;
     s->indices = fsdp__malloc((size_t)(fsdp__sampler_most(s) + 1) * sizeof *s->indices);
     s->order = options->shuffle ? fsdp__malloc((size_t)(options->length + 1) * sizeof *s->order) : NULL;
-    if (!s->indices || (options->shuffle && !s->order)) {
-        status = FSDP_NO_MEMORY;
-        goto fail;
-    }
+    if (!s->indices || (options->shuffle && !s->order))
+        return FSDP_NO_MEMORY;
     fsdp__sampler_set_position(s, 0, 0);
-    *out = s;
+    *out = fsdp__take(&s);
     return FSDP_OK;
-fail:
-    fsdp_distributed_sampler_free(s);
-    return status;
 }
 
 void fsdp_distributed_sampler_free(fsdp_distributed_sampler *sampler)

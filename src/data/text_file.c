@@ -15,6 +15,8 @@
 #include "base/compiler.h"
 #include "data/content.h"
 
+FSDP__SCOPED_POINTER(fsdp__text_file, fsdp__text_file_close)
+
 enum {
     INPUT_BYTES = 1 << 17,
     MAGIC_BYTES = 4,
@@ -152,9 +154,8 @@ static fsdp_status prepare(fsdp__text_file *f)
 
 fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
 {
-    fsdp__text_file *f = fsdp__calloc(1, sizeof *f);
+    FSDP__SCOPED(fsdp__text_file_close_at) fsdp__text_file *f = fsdp__calloc(1, sizeof *f);
     struct stat info;
-    fsdp_status status = FSDP_OK;
 
     *out = NULL;
     if (!f)
@@ -162,27 +163,18 @@ fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
     f->path = path;
     f->fd = -1;
     f->hash = XXH3_createState();
-    if (!f->hash || XXH3_128bits_reset(f->hash) != XXH_OK) {
-        fsdp__text_file_close(f);
+    if (!f->hash || XXH3_128bits_reset(f->hash) != XXH_OK)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read '%s': out of memory", path);
-    }
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* opening a FIFO must not block */
     if (f->fd < 0 || fstat(f->fd, &info) != 0)
-        status =
-            FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s", path, strerrordesc_np(errno));
-    else if (!S_ISREG(info.st_mode))
-        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': it is not a regular file", path);
-    if (status == FSDP_OK)
-        status = fill(f);
-    if (status == FSDP_OK) {
-        f->packing = find_packing(f);
-        status = f->packing == PLAIN ? refuse_strange(f) : prepare(f);
-    }
-    if (status != FSDP_OK) {
-        fsdp__text_file_close(f);
-        return status;
-    }
-    *out = f;
+        return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s", path,
+                         strerrordesc_np(errno));
+    if (!S_ISREG(info.st_mode))
+        return FSDP_FAIL(FSDP_IO, "cannot read '%s': it is not a regular file", path);
+    FSDP_TRY(fill(f));
+    f->packing = find_packing(f);
+    FSDP_TRY(f->packing == PLAIN ? refuse_strange(f) : prepare(f));
+    *out = fsdp__take(&f);
     return FSDP_OK;
 }
 
@@ -321,17 +313,15 @@ fsdp__text_hash fsdp__text_file_hash(const fsdp__text_file *file)
 
 fsdp_status fsdp__text_hash_of(const char *path, fsdp__text_hash *out)
 {
-    fsdp__text_file *f;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__text_file_close_at) fsdp__text_file *f = NULL;
 
     FSDP_TRY(fsdp__text_file_open(path, &f));
     do {
         f->count = 0;
-        status = fill(f);
-    } while (status == FSDP_OK && !f->ended);
+        FSDP_TRY(fill(f));
+    } while (!f->ended);
     *out = fsdp__text_file_hash(f);
-    fsdp__text_file_close(f);
-    return status;
+    return FSDP_OK;
 }
 
 void fsdp__text_file_close(fsdp__text_file *file)

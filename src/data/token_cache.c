@@ -99,15 +99,12 @@ static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const hashed_files
  * it. */
 static fsdp_status compare_whole(fsdp__cached_tokens *tokens)
 {
-    fsdp__token_file file = {.path = tokens->path};
-    fsdp_status status = fsdp__token_file_open_own(&file, tokens->path);
+    FSDP__SCOPED(fsdp__token_file_close) fsdp__token_file file = {.path = tokens->path};
 
-    if (status == FSDP_OK)
-        status = fsdp__token_file_compare(&file, 0, file.count);
-    if (status == FSDP_OK)
-        snprintf(tokens->left_out, sizeof tokens->left_out, "%s", fsdp__token_header_note(file.map.data));
-    fsdp__token_file_close(&file);
-    return status;
+    FSDP_TRY(fsdp__token_file_open_own(&file, tokens->path));
+    FSDP_TRY(fsdp__token_file_compare(&file, 0, file.count));
+    snprintf(tokens->left_out, sizeof tokens->left_out, "%s", fsdp__token_header_note(file.map.data));
+    return FSDP_OK;
 }
 
 /* Looks whether intact tokens are there. A file that is damaged or another one does not count; that is noted. */
@@ -161,15 +158,12 @@ static fsdp_status choose_in(const fsdp__directory *folder, char **path)
 
 static fsdp_status choose_name(const char *folder, char **path)
 {
-    fsdp__directory held;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory held = {0};
 
     if (!fsdp__path_exists(folder))
         return FSDP_OK;
     FSDP_TRY(fsdp__directory_open(folder, &held));
-    status = choose_in(&held, path);
-    fsdp__directory_close(&held);
-    return status;
+    return choose_in(&held, path);
 }
 
 /* ---- the lock ---- */
@@ -183,24 +177,23 @@ typedef struct cache_lock {
 /* Opens a lock file that only this user can open, and therefore hold. */
 static fsdp_status open_lock(const char *path, cache_lock *lock)
 {
-    char *whole = fsdp__sprintf("%s.lock", path);
-    fsdp_status status = whole ? fsdp__directory_of(whole, &lock->in, &lock->name) : FSDP_NO_MEMORY;
+    FSDP__FREED char *whole = fsdp__sprintf("%s.lock", path);
     struct stat info;
 
-    if (status == FSDP_OK)
-        lock->fd =
-            openat(lock->in.fd, lock->name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
-    if (status == FSDP_OK && lock->fd < 0)
-        status = FSDP_FAIL(
+    if (!whole)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__directory_of(whole, &lock->in, &lock->name));
+    lock->fd = openat(lock->in.fd, lock->name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
+    if (lock->fd < 0)
+        return FSDP_FAIL(
             FSDP_IO,
             "cannot create '%s': %s: tokens of text are kept in data.cache (fsdp eval: --cache): name another folder",
             whole, strerrordesc_np(errno));
-    if (status == FSDP_OK && fstat(lock->fd, &info) != 0)
-        status = fsdp__file_error("examine", whole);
-    else if (status == FSDP_OK && (!S_ISREG(info.st_mode) || !fsdp__directory_admits(&lock->in, &info)))
-        status = fsdp__token_file_refuse(whole, &info);
-    fsdp__free(whole);
-    return status;
+    if (fstat(lock->fd, &info) != 0)
+        return fsdp__file_error("examine", whole);
+    if (!S_ISREG(info.st_mode) || !fsdp__directory_admits(&lock->in, &info))
+        return fsdp__token_file_refuse(whole, &info);
+    return FSDP_OK;
 }
 
 static void close_lock(cache_lock *lock)
@@ -263,15 +256,12 @@ static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int f
 
 static fsdp_status make(const request *r, fsdp__cached_tokens *out)
 {
-    cache_lock lock = {.fd = -1};
-    fsdp_status status = open_lock(out->path, &lock);
+    FSDP__SCOPED(close_lock) cache_lock lock = {.fd = -1};
 
-    if (status == FSDP_OK)
-        status = make_locked(r, out, lock.fd);
-    if (status == FSDP_OK)
-        (void)unlinkat(lock.in.fd, lock.name, 0); /* whoever waits for it finds the tokens */
-    close_lock(&lock);
-    return status;
+    FSDP_TRY(open_lock(out->path, &lock));
+    FSDP_TRY(make_locked(r, out, lock.fd));
+    (void)unlinkat(lock.in.fd, lock.name, 0); /* whoever waits for it finds the tokens */
+    return FSDP_OK;
 }
 
 static fsdp_status find_or_make(const request *r, const char *folder, fsdp__cached_tokens *out)
@@ -293,7 +283,7 @@ fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *c
                                   const char *folder, bool leads, const fsdp_tokenize_options *options,
                                   fsdp__cached_tokens *out)
 {
-    hashed_files files = {0};
+    FSDP__SCOPED(hashed_files_release) hashed_files files = {0};
     const request r = {.tokenizer = tokenizer, .files = &files, .leads = leads, .options = options};
     fsdp_status status = hashed_files_open(paths, count, &files);
 
@@ -304,10 +294,7 @@ fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *c
         status = choose_name(folder, &out->path);
     if (status == FSDP_OK)
         status = find_or_make(&r, folder, out);
-    hashed_files_release(&files);
-    if (status != FSDP_OK) {
-        fsdp__free(out->path);
-        out->path = NULL;
-    }
+    if (status != FSDP_OK)
+        fsdp__free(fsdp__take(&out->path));
     return status;
 }

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/directory.h"
+#include "base/file.h"
 #include "data/content.h"
 #include "data/files.h"
 #include "data/text_file.h"
@@ -178,24 +179,17 @@ fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp
 /* Maps a file. Its owner is checked on the file that is mapped, not on the name. */
 static fsdp_status map_own(const char *path, fsdp__mapping *out)
 {
-    fsdp__directory in;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory in = {.path = NULL};
+    FSDP__FREED char *name = NULL;
+    FSDP__CLOSED int fd = -1;
     struct stat info;
-    int fd = -1;
-    char *name;
 
     FSDP_TRY(fsdp__directory_of_target(path, &in, &name));
-    status = fsdp__directory_look(&in, name, &info) ? fsdp__directory_open_file(&in, name, &fd, &info)
-                                                    : fsdp__file_error("open", path);
-    if (status == FSDP_OK && !fsdp__directory_trusts(&in, &info))
-        status = fsdp__token_file_refuse(path, &info);
-    if (status == FSDP_OK)
-        status = fsdp__file_map_open(fd, path, out);
-    if (fd >= 0)
-        (void)close(fd);
-    fsdp__directory_close(&in);
-    fsdp__free(name);
-    return status;
+    FSDP_TRY(fsdp__directory_look(&in, name, &info) ? fsdp__directory_open_file(&in, name, &fd, &info)
+                                                    : fsdp__file_error("open", path));
+    if (!fsdp__directory_trusts(&in, &info))
+        return fsdp__token_file_refuse(path, &info);
+    return fsdp__file_map_open(fd, path, out);
 }
 
 fsdp_status fsdp__token_file_refuse(const char *path, const struct stat *info)
@@ -252,22 +246,20 @@ static fsdp_status is_text(const char *path, bool *out)
 fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count, fsdp_token_format format,
                                          int64_t *out_text, int64_t *out_tokens)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp__data_files files;
+    FSDP__SCOPED(fsdp__data_files_release) fsdp__data_files files = {0};
 
     *out_text = format == FSDP_TOKENS_TEXT;
     *out_tokens = format != FSDP_TOKENS_TEXT && format != FSDP_TOKENS_AUTO;
     if (format != FSDP_TOKENS_AUTO)
         return FSDP_OK;
     FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_ANY, &files));
-    for (int64_t i = 0; status == FSDP_OK && i < files.count; i++) {
+    for (int64_t i = 0; i < files.count; i++) {
         bool text = false;
 
-        status = is_text(files.paths[i], &text);
+        FSDP_TRY(is_text(files.paths[i], &text));
         ++*(text ? out_text : out_tokens);
     }
-    fsdp__data_files_release(&files);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- doubts ---- */

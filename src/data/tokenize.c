@@ -64,7 +64,7 @@ static void encode_slot(const tokenization *t, fsdp_encoder *encoder, slot *s)
 
 static void *work(void *arg)
 {
-    worker *w = arg;
+    FSDP__FREED worker *w = arg;
     tokenization *t = w->all;
 
     pthread_mutex_lock(&t->lock);
@@ -84,7 +84,6 @@ static void *work(void *arg)
         pthread_cond_broadcast(&t->changed);
     }
     pthread_mutex_unlock(&t->lock);
-    fsdp__free(w);
     return NULL;
 }
 
@@ -150,18 +149,17 @@ static fsdp_status run(tokenization *t)
 
 static fsdp_status start_worker(tokenization *t, int number)
 {
-    worker *w = fsdp__malloc(sizeof *w);
+    FSDP__FREED worker *w = fsdp__malloc(sizeof *w);
     int error;
 
     if (!w)
         return FSDP_NO_MEMORY;
     *w = (worker){.all = t, .encoder = t->encoders[number]};
     error = pthread_create(&t->threads[number], NULL, work, w);
-    if (error != 0) {
-        fsdp__free(w);
+    if (error != 0)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start thread %d of %d: %s%s", number + 1, t->options.threads,
                          strerrordesc_np(error), fsdp__limit_behind(error));
-    }
+    w = NULL; /* the thread frees it */
     t->started++;
     return FSDP_OK;
 }
@@ -281,13 +279,10 @@ fsdp_status fsdp__tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__da
 fsdp_status fsdp_tokenize_files(const fsdp_tokenizer *tokenizer, const char *const *paths, int count, const char *out,
                                 const fsdp_tokenize_options *options, fsdp_tokenize_summary *summary)
 {
-    fsdp__data_files files = {0};
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__data_files_release) fsdp__data_files files = {0};
 
     if (!tokenizer || !paths || count < 1 || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot tokenize: tokenizer, paths and out are required");
     FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &files));
-    status = fsdp__tokenize_files(tokenizer, &files, NULL, out, options, summary);
-    fsdp__data_files_release(&files);
-    return status;
+    return fsdp__tokenize_files(tokenizer, &files, NULL, out, options, summary);
 }

@@ -7,6 +7,8 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 
+FSDP__SCOPED_POINTER(fsdp_tokens, fsdp_tokens_close)
+
 /* ---- life ---- */
 
 /* Notes a mixture of text and tokens. A list may hold both, a folder may not; a byte and a token of the same number
@@ -71,8 +73,7 @@ static fsdp_status open_files(fsdp_tokens *tokens, fsdp_token_format format, boo
 static fsdp_status open_tokens(const char *const *paths, int count, fsdp_token_format format, bool own,
                                fsdp_tokens **out)
 {
-    fsdp_status status = FSDP_OK;
-    fsdp_tokens *tokens;
+    FSDP__SCOPED(fsdp_tokens_close_at) fsdp_tokens *tokens = NULL;
 
     *out = NULL;
     if (!paths || count < 1)
@@ -82,13 +83,10 @@ static fsdp_status open_tokens(const char *const *paths, int count, fsdp_token_f
     tokens = fsdp__calloc(1, sizeof *tokens);
     if (!tokens)
         return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status, fsdp__data_files_list(paths, count, format, &tokens->paths), out);
-    FSDP_TRY_GOTO(status, open_files(tokens, format, own), out);
-    *out = tokens;
-    tokens = NULL;
-out:
-    fsdp_tokens_close(tokens);
-    return status;
+    FSDP_TRY(fsdp__data_files_list(paths, count, format, &tokens->paths));
+    FSDP_TRY(open_files(tokens, format, own));
+    *out = fsdp__take(&tokens);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_tokens_open(const char *const *paths, int count, fsdp_token_format format, fsdp_tokens **out)
