@@ -176,8 +176,6 @@ static fsdp_status make_text(change *c, char **out)
         print(c, file);
     if (file && fclose(file) == 0)
         return FSDP_OK;
-    free(*out);
-    *out = NULL;
     return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
 }
 
@@ -186,16 +184,15 @@ static fsdp_status make_text(change *c, char **out)
 static fsdp_status check(const char *path, const char *text, const json_t *now, fsdp_dtype dtype)
 {
     fsdp_model_config config;
-    json_t *read;
-    bool same;
+    json_auto_t *read = NULL;
 
     FSDP_TRY(fsdp__config_parse(path, text, strlen(text), &config));
     read = fsdp__config_object(&config, dtype);
     if (!read)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
-    same = json_equal(read, now);
-    json_decref(read);
-    return same ? FSDP_OK : FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' has keys that do not fit the model as it is now", path);
+    if (!json_equal(read, now))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' has keys that do not fit the model as it is now", path);
+    return FSDP_OK;
 }
 
 /* ---- all of it ---- */
@@ -203,23 +200,18 @@ static fsdp_status check(const char *path, const char *text, const json_t *now, 
 static fsdp_status change_to(change *c, const char *path, json_t *now, fsdp_dtype dtype, char **out)
 {
     fsdp_model_config config;
-    json_t *source = NULL, *before = NULL;
-    fsdp_status status = FSDP_OK;
+    json_auto_t *source = NULL, *before = NULL;
 
     FSDP_TRY(fsdp__config_parse(path, c->text, c->bytes, &config));
     FSDP_TRY(fsdp__json_parse_foreign(path, c->text, c->bytes, &source));
     before = fsdp__config_object(&config, dtype);
     if (!before)
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
-    else if (!json_equal(json_object_get(before, "model_type"), json_object_get(now, "model_type")))
-        status = FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' belongs to another kind of model", path);
-    if (status == FSDP_OK)
-        status = add_edits(c, source, before, now);
-    if (status == FSDP_OK)
-        status = make_text(c, out);
-    json_decref(before);
-    json_decref(source);
-    return status == FSDP_OK ? check(path, *out, now, dtype) : status;
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
+    if (!json_equal(json_object_get(before, "model_type"), json_object_get(now, "model_type")))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' belongs to another kind of model", path);
+    FSDP_TRY(add_edits(c, source, before, now));
+    FSDP_TRY(make_text(c, out));
+    return check(path, *out, now, dtype);
 }
 
 fsdp_status fsdp__config_change(const char *path, const char *text, size_t bytes, const fsdp_model_config *config,
@@ -227,45 +219,39 @@ fsdp_status fsdp__config_change(const char *path, const char *text, size_t bytes
 {
     size_t mark = fsdp__utf8_mark(text, bytes); /* transformers does not accept a byte order mark */
     change c = {.text = text + mark, .bytes = bytes - mark};
-    json_t *now = fsdp__config_object(config, dtype);
+    json_auto_t *now = fsdp__config_object(config, dtype);
+    FSDP__FREED char *changed = NULL;
     fsdp_status status;
 
     *out = NULL;
     if (!now)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write config.json");
-    status = change_to(&c, path, now, dtype, out);
+    status = change_to(&c, path, now, dtype, &changed);
     for (int i = 0; i < c.count; i++)
-        free(c.edits[i].value);
-    json_decref(now);
+        fsdp__free(c.edits[i].value);
     if (status == FSDP_OK)
-        return FSDP_OK;
-    free(*out);
-    *out = NULL;
+        *out = fsdp__take(&changed);
     return status;
 }
 
 static fsdp_status change_file(const char *path, const fsdp_model_config *config, fsdp_dtype dtype, char **out)
 {
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
-    fsdp_status status;
 
     FSDP_TRY(fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes));
-    status = fsdp__config_change(path, text, bytes, config, dtype, out);
-    fsdp__free(text);
-    return status;
+    return fsdp__config_change(path, text, bytes, config, dtype, out);
 }
 
 fsdp_status fsdp__hub_keep_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
                                   fsdp_dtype dtype, char **out)
 {
-    char *path = folder ? fsdp__path_join(folder, "config.json") : NULL;
+    FSDP__FREED char *path = folder ? fsdp__path_join(folder, "config.json") : NULL;
     fsdp_status status = path || !folder ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
 
     *out = NULL;
     if (path && fsdp__path_exists(path))
         status = change_file(path, config, dtype, out);
-    fsdp__free(path);
     if (status == FSDP_NO_MEMORY || *out)
         return status;
     if (status != FSDP_OK)

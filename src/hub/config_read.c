@@ -429,18 +429,13 @@ static fsdp_status read_config(const fsdp__json_object *from, fsdp_model_config 
 
 fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes, fsdp_model_config *out)
 {
-    fsdp__json_object from = {.path = path};
     fsdp_model_config config;
-    fsdp_status status;
-    json_t *object = NULL;
+    json_auto_t *object = NULL;
 
     FSDP_TRY(fsdp__json_parse_foreign(path, text, bytes, &object));
-    from.object = object;
-    status = read_config(&from, &config);
-    json_decref(object);
-    if (status == FSDP_OK)
-        *out = config;
-    return status;
+    FSDP_TRY(read_config(&(fsdp__json_object){.path = path, .object = object}, &config));
+    *out = config;
+    return FSDP_OK;
 }
 
 /* Returns whether the path could be a name on the hub: "gpt2", "HuggingFaceTB/SmolLM2-135M". */
@@ -465,8 +460,7 @@ fsdp_status fsdp__hub_fail_missing(const char *path)
 
 fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
 {
-    fsdp_status status = FSDP_OK;
-    char *path, *text = NULL;
+    FSDP__FREED char *path = NULL, *text = NULL;
     struct stat info;
     size_t bytes = 0;
 
@@ -478,15 +472,9 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
     path = fsdp__path_join(folder, "config.json");
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the config of '%s'", folder);
-    if (lstat(path, &info) != 0 && errno == ENOENT) { /* neither a file nor a dangling link */
-        status = FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no config.json, which says what model it holds%s", folder,
-                           fsdp__weights_hint(folder));
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes), out);
-    FSDP_TRY_GOTO(status, fsdp__config_parse(path, text, bytes, out), out);
-out:
-    fsdp__free(text);
-    fsdp__free(path);
-    return status;
+    if (lstat(path, &info) != 0 && errno == ENOENT) /* neither a file nor a dangling link */
+        return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no config.json, which says what model it holds%s", folder,
+                         fsdp__weights_hint(folder));
+    FSDP_TRY(fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes));
+    return fsdp__config_parse(path, text, bytes, out);
 }

@@ -14,24 +14,19 @@ static bool fits(const fsdp_hub_stop_tokens *stops, const fsdp_model_config *con
 
 static fsdp_status read_generation_config(const char *folder, const fsdp_model_config *config, char **out)
 {
-    char *path = fsdp__path_join(folder, "generation_config.json"), *text = NULL;
-    fsdp_status status = path ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
+    FSDP__FREED char *path = fsdp__path_join(folder, "generation_config.json"), *text = NULL;
     fsdp_hub_stop_tokens stops = {.count = 0};
     size_t bytes = 0;
 
-    *out = NULL;
-    if (status == FSDP_OK && fsdp__path_exists(path)) {
-        status = fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes);
-        if (status == FSDP_OK)
-            status = fsdp__stop_tokens_parse(path, text, bytes, &stops);
-        if (status == FSDP_OK && fits(&stops, config)) {
-            *out = text;
-            text = NULL;
-        }
-    }
-    fsdp__free(text);
-    fsdp__free(path);
-    return status;
+    if (!path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
+    if (!fsdp__path_exists(path))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes));
+    FSDP_TRY(fsdp__stop_tokens_parse(path, text, bytes, &stops));
+    if (fits(&stops, config))
+        *out = fsdp__take(&text);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__hub_keep_generation_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,

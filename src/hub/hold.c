@@ -15,18 +15,14 @@ enum {
 
 fsdp_hub_hold *fsdp__hub_hold_create(fsdp_context *context, const fsdp__hub_target *target)
 {
-    fsdp_hub_hold *hold = fsdp__calloc(1, sizeof *hold);
+    FSDP__FREED fsdp_hub_hold *hold = fsdp__calloc(1, sizeof *hold);
 
     if (!hold)
         return NULL;
     hold->context = context;
     hold->target = *target;
     hold->publication = fsdp__publication_create(context);
-    if (!hold->publication) {
-        fsdp__free(hold);
-        return NULL;
-    }
-    return hold;
+    return hold->publication ? fsdp__take(&hold) : NULL;
 }
 
 fsdp_status fsdp__hub_hold_begin(fsdp_hub_hold *hold)
@@ -49,8 +45,7 @@ fsdp_dtype fsdp__hub_dtype(const fsdp_state_dict_entry *entry, fsdp_dtype dtype)
 
 fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *out)
 {
-    fsdp_safetensors_entry *entries = fsdp__calloc((size_t)state->count, sizeof *entries);
-    fsdp_status status;
+    FSDP__FREED fsdp_safetensors_entry *entries = fsdp__calloc((size_t)state->count, sizeof *entries);
 
     if (!entries)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
@@ -63,9 +58,7 @@ fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint6
         memcpy(entry->shape, from->global_shape, sizeof entry->shape);
         entry->bytes = (size_t)fsdp__shape_numel(entry->ndim, entry->shape) * fsdp_dtype_size(entry->dtype);
     }
-    status = fsdp__save_plan_create(entries, state->count, limit_bytes, out);
-    fsdp__free(entries);
-    return status;
+    return fsdp__save_plan_create(entries, state->count, limit_bytes, out);
 }
 
 static fsdp_status list_planned(const fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config,
@@ -86,25 +79,19 @@ static fsdp_status list_planned(const fsdp_hub_hold *hold, const fsdp__save_plan
 
 fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config)
 {
-    fsdp__file_list list = {0};
-    fsdp_status status = list_planned(hold, plan, has_config, &list);
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list list = {0};
 
-    if (status == FSDP_OK)
-        status = fsdp__publication_check(hold->publication, &list);
-    fsdp__file_list_release(&list);
-    return status;
+    FSDP_TRY(list_planned(hold, plan, has_config, &list));
+    return fsdp__publication_check(hold->publication, &list);
 }
 
 fsdp_status fsdp__hub_hold_check(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
                                  fsdp_dtype dtype, uint64_t limit_bytes)
 {
-    fsdp__save_plan plan = {0};
-    fsdp_status status = fsdp__hub_plan(state, dtype, limit_bytes, &plan);
+    FSDP__SCOPED(fsdp__save_plan_release) fsdp__save_plan plan = {0};
 
-    if (status == FSDP_OK)
-        status = fsdp__hub_hold_check_plan(hold, &plan, config != NULL);
-    fsdp__save_plan_release(&plan);
-    return status;
+    FSDP_TRY(fsdp__hub_plan(state, dtype, limit_bytes, &plan));
+    return fsdp__hub_hold_check_plan(hold, &plan, config != NULL);
 }
 
 void fsdp__hub_hold_free(fsdp_hub_hold *hold)

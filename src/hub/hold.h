@@ -2,6 +2,7 @@
 #ifndef HUB_HOLD_H
 #define HUB_HOLD_H
 
+#include "base/compiler.h"
 #include "format/publish.h"
 #include "format/weights_plan.h"
 #include "hub/hub.h"
@@ -27,5 +28,7 @@ const char *fsdp__hub_tokenizer_folder(const fsdp__hub_target *target);
 bool fsdp__hub_has_tokenizer(const char *folder);
 /* Adds the tokenizer files of a folder to the list. Fails if one of them cannot be copied. */
 fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list);
+
+FSDP__SCOPED_POINTER(fsdp_hub_hold, fsdp__hub_hold_free)
 
 #endif

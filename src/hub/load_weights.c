@@ -289,21 +289,17 @@ fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, con
 
 fsdp_status fsdp__hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config, bool by_keys)
 {
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
+    FSDP__SCOPED(close_loader)
     loader l = {.folder = folder, .config = config, .headers_only = true, .mismatch.by_keys = by_keys};
-    fsdp_state_dict *state = NULL;
-    fsdp_status status = FSDP_OK;
 
     if (!context || !folder || !config)
         return FSDP_FAIL(FSDP_INVALID, "cannot check a model folder: context, folder and config are required");
     FSDP_TRY(fsdp_model_config_check(config));
-    FSDP_TRY_GOTO(status, open_files(&l), out);
-    FSDP_TRY_GOTO(status, fsdp__mismatch_outline(&l.mismatch, context, &state), out);
+    FSDP_TRY(open_files(&l));
+    FSDP_TRY(fsdp__mismatch_outline(&l.mismatch, context, &state));
     l.state = state;
-    FSDP_TRY_GOTO(status, find_sources(&l), out);
-out:
-    close_loader(&l);
-    fsdp_state_dict_free(state);
-    return status;
+    return find_sources(&l);
 }
 
 fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config)

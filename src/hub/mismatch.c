@@ -8,6 +8,7 @@
 
 #include "base/compiler.h"
 #include "hub/hub.h"
+#include "nn/module.h"
 #include "tensor/tensor.h"
 
 /* ---- what names are signs of ---- */
@@ -98,8 +99,7 @@ fsdp_status fsdp__mismatch_outline(const fsdp__mismatch *m, fsdp_context *contex
     /* A single name may have any layer number. */
     int64_t most = FSDP__MIN(m->layers, m->seen) + 1;
     fsdp_model_config config = *m->config;
-    fsdp_module *model;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
 
     *out = NULL;
     FSDP_TRY(fsdp_model_config_check(&config));
@@ -107,9 +107,7 @@ fsdp_status fsdp__mismatch_outline(const fsdp__mismatch *m, fsdp_context *contex
     model = fsdp_model_create(context, fsdp_meta(context), &config);
     if (!model)
         return fsdp_last_status();
-    status = fsdp_state_dict_from_module(model, out); /* it keeps references to the tensors */
-    fsdp_module_unref(model);
-    return status;
+    return fsdp_state_dict_from_module(model, out); /* it keeps references to the tensors */
 }
 
 /* ---- what differs ---- */

@@ -123,22 +123,14 @@ static fsdp_status create_text(saver *s, const char *name, const char *text)
 
 static fsdp_status create_config(saver *s)
 {
-    char *config = NULL, *generation = NULL, *kept = NULL;
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED char *config = NULL, *generation = NULL;
 
-    FSDP_TRY_GOTO(status, fsdp__hub_keep_config(s->hold->context, s->hold->target.source, s->config, s->dtype, &config),
-                  out);
-    FSDP_TRY_GOTO(status, create_text(s, "config.json", config), out);
-    FSDP_TRY_GOTO(status, fsdp__hub_keep_generation_config(s->hold->context, s->hold->target.source, s->config, &kept),
-                  out);
-    if (!kept)
-        FSDP_TRY_GOTO(status, fsdp__generation_config_text(s->config, &generation), out);
-    FSDP_TRY_GOTO(status, create_text(s, "generation_config.json", kept ? kept : generation), out);
-out:
-    fsdp__free(kept);
-    free(generation);
-    free(config);
-    return status;
+    FSDP_TRY(fsdp__hub_keep_config(s->hold->context, s->hold->target.source, s->config, s->dtype, &config));
+    FSDP_TRY(create_text(s, "config.json", config));
+    FSDP_TRY(fsdp__hub_keep_generation_config(s->hold->context, s->hold->target.source, s->config, &generation));
+    if (!generation)
+        FSDP_TRY(fsdp__generation_config_text(s->config, &generation));
+    return create_text(s, "generation_config.json", generation);
 }
 
 /* Copies the tokenizer. If the weights matter most, a failure is only a warning. */
@@ -224,11 +216,10 @@ static fsdp_status greet(saver *s)
     static const fsdp__joint_words words = {.failure = "cannot write the model",
                                             .compared = "names or shapes",
                                             .together = "that share it must save it together"};
-    fsdp__joint_share mine = share_of(s), *shares;
+    fsdp__joint_share mine = share_of(s);
+    FSDP__FREED fsdp__joint_share *shares = NULL;
 
-    FSDP_TRY(fsdp__joint_greet(s->group, &words, &mine, (fsdp__directory *[]){&s->staging}, 1, &shares));
-    fsdp__free(shares);
-    return FSDP_OK;
+    return fsdp__joint_greet(s->group, &words, &mine, (fsdp__directory *[]){&s->staging}, 1, &shares);
 }
 
 /* ---- write ---- */
@@ -244,14 +235,11 @@ typedef struct run_writer {
 static fsdp_status read_chunk(const saver *s, const fsdp_state_dict_entry *entry, int64_t first, int64_t numel)
 {
     const fsdp_tensor *tensor = entry->tensor;
-    fsdp_tensor *view = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *view = NULL;
 
     FSDP_TRY(fsdp__tensor_create_view(tensor->storage, tensor->dtype, FSDP_SHAPE(numel), NULL, tensor->offset + first,
                                       &view));
-    status = fsdp_tensor_read(view, fsdp__hub_dtype(entry, s->dtype), s->chunk);
-    fsdp_tensor_unref(view);
-    return status;
+    return fsdp_tensor_read(view, fsdp__hub_dtype(entry, s->dtype), s->chunk);
 }
 
 static fsdp_status write_run(void *arg, int64_t global, int64_t local, int64_t numel)

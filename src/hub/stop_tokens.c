@@ -35,32 +35,24 @@ static fsdp_status read_ids(const fsdp__json_object *from, fsdp_hub_stop_tokens 
 
 fsdp_status fsdp__stop_tokens_parse(const char *path, const void *text, size_t bytes, fsdp_hub_stop_tokens *out)
 {
-    fsdp__json_object from = {.path = path};
-    fsdp_status status;
-    json_t *value;
+    json_auto_t *value = NULL;
 
     memset(out, 0, sizeof *out);
     FSDP_TRY(fsdp__json_parse_foreign(path, text, bytes, &value));
-    from.object = value;
-    status = read_ids(&from, out);
-    json_decref(value);
-    return status;
+    return read_ids(&(fsdp__json_object){.path = path, .object = value}, out);
 }
 
 static fsdp_status read_file(const char *folder, const char *name, fsdp_hub_stop_tokens *out)
 {
-    char *path = fsdp__path_join(folder, name), *text = NULL;
-    fsdp_status status = path ? FSDP_OK : FSDP_NO_MEMORY;
+    FSDP__FREED char *path = fsdp__path_join(folder, name), *text = NULL;
     size_t bytes;
 
-    if (status == FSDP_OK && fsdp__path_exists(path)) {
-        status = fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes);
-        if (status == FSDP_OK)
-            status = fsdp__stop_tokens_parse(path, text, bytes, out);
-    }
-    fsdp__free(text);
-    fsdp__free(path);
-    return status;
+    if (!path)
+        return FSDP_NO_MEMORY;
+    if (!fsdp__path_exists(path))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes));
+    return fsdp__stop_tokens_parse(path, text, bytes, out);
 }
 
 fsdp_status fsdp_hub_read_stop_tokens(const char *folder, fsdp_hub_stop_tokens *out)

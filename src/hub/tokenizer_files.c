@@ -25,11 +25,9 @@ const char *fsdp__hub_tokenizer_folder(const fsdp__hub_target *target)
 
 static bool has_file(const char *folder, const char *name)
 {
-    char *path = fsdp__path_join(folder, name);
-    bool has = path && fsdp__path_exists(path);
+    FSDP__FREED char *path = fsdp__path_join(folder, name);
 
-    fsdp__free(path);
-    return has;
+    return path && fsdp__path_exists(path);
 }
 
 bool fsdp__hub_has_tokenizer(const char *folder)
@@ -39,72 +37,58 @@ bool fsdp__hub_has_tokenizer(const char *folder)
 
 static fsdp_status copy_file(const char *from, const fsdp__directory *to, const char *name)
 {
-    fsdp_status status;
     size_t bytes = 0;
-    char *data = NULL;
+    FSDP__FREED char *data = NULL;
 
     if (!fsdp__path_exists(from))
         return FSDP_OK;
     FSDP_TRY(fsdp__file_read(from, LIMIT_BYTES, &data, &bytes));
-    status = fsdp__directory_write_atomic(to, name, data, bytes);
-    fsdp__free(data);
-    return status;
+    return fsdp__directory_write_atomic(to, name, data, bytes);
 }
 
 fsdp_status fsdp__hub_copy_tokenizer(const char *from, const fsdp__directory *to)
 {
-    fsdp_status status = FSDP_OK;
+    for (size_t i = 0; i < FSDP__COUNT_OF(files); i++) {
+        FSDP__FREED char *source = fsdp__path_join(from, files[i]);
 
-    for (size_t i = 0; i < FSDP__COUNT_OF(files) && status == FSDP_OK; i++) {
-        char *source = fsdp__path_join(from, files[i]);
-
-        status = source ? copy_file(source, to, files[i])
-                        : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot copy the tokenizer of '%s'", from);
-        fsdp__free(source);
+        if (!source)
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot copy the tokenizer of '%s'", from);
+        FSDP_TRY(copy_file(source, to, files[i]));
     }
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_hub_copy_tokenizer(const char *from, const char *to)
 {
-    fsdp__directory folder;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {0};
 
     if (!from || !to)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy a tokenizer: from and to are required");
     FSDP_TRY(fsdp__directory_open(to, &folder));
-    status = fsdp__hub_copy_tokenizer(from, &folder);
-    fsdp__directory_close(&folder);
-    return status;
+    return fsdp__hub_copy_tokenizer(from, &folder);
 }
 
 /* Adds a file to the list after opening it: what cannot be copied should be known before a run, not at its end. */
 static fsdp_status list_file(const char *path, const char *name, fsdp__file_list *list)
 {
-    fsdp__mapping file;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__file_unmap) fsdp__mapping file = {0};
 
     if (!fsdp__path_exists(path))
         return FSDP_OK;
     FSDP_TRY(fsdp__file_map(path, &file));
     if (file.bytes > LIMIT_BYTES)
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot copy '%s': it is larger than %zu bytes", path, LIMIT_BYTES);
-    else
-        status = fsdp__file_list_add(list, name, file.bytes);
-    fsdp__file_unmap(&file);
-    return status;
+        return FSDP_FAIL(FSDP_FORMAT, "cannot copy '%s': it is larger than %zu bytes", path, LIMIT_BYTES);
+    return fsdp__file_list_add(list, name, file.bytes);
 }
 
 fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list)
 {
-    fsdp_status status = FSDP_OK;
+    for (size_t i = 0; i < FSDP__COUNT_OF(files); i++) {
+        FSDP__FREED char *path = fsdp__path_join(folder, files[i]);
 
-    for (size_t i = 0; i < FSDP__COUNT_OF(files) && status == FSDP_OK; i++) {
-        char *path = fsdp__path_join(folder, files[i]);
-
-        status = path ? list_file(path, files[i], list)
-                      : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tokenizer of '%s'", folder);
-        fsdp__free(path);
+        if (!path)
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tokenizer of '%s'", folder);
+        FSDP_TRY(list_file(path, files[i], list));
     }
-    return status;
+    return FSDP_OK;
 }
