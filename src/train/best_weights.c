@@ -3,7 +3,10 @@
  * stays as it is. */
 #include "base/alloc.h"
 #include "base/context.h"
+#include "checkpoint/folder.h"
 #include "state/check.h"
+#include "state/entry.h"
+#include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -14,32 +17,24 @@
 static fsdp_status add_like(fsdp_context *context, const char *name, const fsdp_tensor *tensor, fsdp_state_dict *out)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
-    fsdp_tensor *copy = NULL;
-    fsdp_status status = fsdp_tensor_create(fsdp_cpu(context), fsdp_tensor_dtype(tensor), fsdp_tensor_ndim(tensor),
-                                            fsdp_tensor_shape(tensor), FSDP_MEMORY_WORKSPACE, &copy);
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *copy = NULL;
 
-    if (status == FSDP_OK && distribution)
-        status = fsdp_tensor_set_distribution(copy, distribution);
-    if (status == FSDP_OK)
-        status = fsdp_state_dict_add(out, name, copy);
-    fsdp_tensor_unref(copy);
-    return status;
+    FSDP_TRY(fsdp_tensor_create(fsdp_cpu(context), fsdp_tensor_dtype(tensor), fsdp_tensor_ndim(tensor),
+                                fsdp_tensor_shape(tensor), FSDP_MEMORY_WORKSPACE, &copy));
+    if (distribution)
+        FSDP_TRY(fsdp_tensor_set_distribution(copy, distribution));
+    return fsdp_state_dict_add(out, name, copy);
 }
 
 static fsdp_status make_like(fsdp_context *context, const fsdp_state_dict *state, fsdp_state_dict **out)
 {
-    fsdp_state_dict *copy = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *copy = NULL;
 
     FSDP_TRY(fsdp_state_dict_create(&copy));
     for (int64_t i = 0; i < state->count; i++)
-        FSDP_TRY_GOTO(status, add_like(context, state->entries[i].name, state->entries[i].tensor, copy), out);
-    *out = copy;
-    copy = NULL;
-    status = FSDP_OK;
-out:
-    fsdp_state_dict_free(copy);
-    return status;
+        FSDP_TRY(add_like(context, state->entries[i].name, state->entries[i].tensor, copy));
+    *out = fsdp__take(&copy);
+    return FSDP_OK;
 }
 
 /* Copies a tensor from whatever device it is on. */
@@ -47,13 +42,10 @@ static fsdp_status copy_tensor(const fsdp_tensor *from, fsdp_tensor *to)
 {
     fsdp_dtype dtype = fsdp_tensor_dtype(from);
     size_t bytes = (size_t)fsdp_tensor_numel(from) * fsdp_dtype_size(dtype);
-    void *values = fsdp__malloc(bytes + 1);
-    fsdp_status status = values ? fsdp_tensor_read(from, dtype, values) : FSDP_NO_MEMORY;
+    FSDP__FREED void *values = fsdp__malloc(bytes + 1);
 
-    if (status == FSDP_OK)
-        status = fsdp_tensor_write(to, dtype, values);
-    fsdp__free(values);
-    return status;
+    FSDP_TRY(values ? fsdp_tensor_read(from, dtype, values) : FSDP_NO_MEMORY);
+    return fsdp_tensor_write(to, dtype, values);
 }
 
 /* Copies values into memory that is allocated the first time. */
@@ -68,18 +60,12 @@ static fsdp_status copy_values(const fsdp_state_dict *from, const fsdp_state_dic
 
 static fsdp_status copy_model(fsdp_train_run *run)
 {
-    fsdp_state_dict *state = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
     FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
     if (!run->best)
-        status = make_like(run->context, state, &run->best);
-    else
-        status = FSDP_OK;
-    if (status == FSDP_OK)
-        status = copy_values(state, run->best);
-    fsdp_state_dict_free(state);
-    return status;
+        FSDP_TRY(make_like(run->context, state, &run->best));
+    return copy_values(state, run->best);
 }
 
 fsdp_status fsdp__best_note(fsdp_train_run *run)
@@ -113,8 +99,7 @@ static fsdp_status find(const fsdp_train_run *run, char **out)
 fsdp_status fsdp__best_check(const fsdp_train_run *run)
 {
     bool over = run->step >= run->config->training.steps || run->validation.stops;
-    fsdp_status status;
-    char *path;
+    FSDP__FREED char *path = NULL;
 
     if (!fsdp__train_exports_best(run->config) || !run->resume.path)
         return FSDP_OK;
@@ -125,9 +110,7 @@ fsdp_status fsdp__best_check(const fsdp_train_run *run)
                          run->resume.path);
     if (run->validation.best_step == 0)
         return FSDP_OK;
-    status = find(run, &path);
-    fsdp__free(path);
-    return status;
+    return find(run, &path);
 }
 
 /* ---- the export ---- */
@@ -143,20 +126,17 @@ bool fsdp__best_is_earlier(const fsdp_train_run *run)
 
 static fsdp_status load(const char *path, fsdp_state_dict *state)
 {
-    fsdp_checkpoint_reader *reader;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_checkpoint_close_at) fsdp_checkpoint_reader *reader = NULL;
 
     FSDP_TRY(fsdp_checkpoint_open(path, &reader));
-    status = fsdp_checkpoint_load(reader, FSDP__SECTION_MODEL, state, NULL);
-    fsdp_checkpoint_close(reader);
-    return status;
+    return fsdp_checkpoint_load(reader, FSDP__SECTION_MODEL, state, NULL);
 }
 
 static fsdp_status load_checkpoint(fsdp_train_run *run, const fsdp_state_dict *state)
 {
     fsdp__activity before;
     fsdp_status status;
-    char *path = NULL;
+    FSDP__FREED char *path = NULL;
 
     FSDP_TRY(find(run, &path));
     before = fsdp__context_set_activity(run->context, FSDP__READING);
@@ -164,7 +144,6 @@ static fsdp_status load_checkpoint(fsdp_train_run *run, const fsdp_state_dict *s
     if (status == FSDP_OK)
         status = load(path, run->best);
     (void)fsdp__context_set_activity(run->context, before);
-    fsdp__free(path);
     return status;
 }
 

@@ -4,6 +4,8 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "device/device.h"
+#include "dist/dist.h"
+#include "state/entry.h"
 #include "train/run.h"
 #include "train/run_config.h"
 
@@ -62,22 +64,20 @@ static fsdp_status load_by_leaders(fsdp_train_run *run, fsdp_state_dict *state)
 {
     int machines = fsdp_context_machines(run->context), ranks = fsdp_context_world_size(run->context);
     const int64_t shape[] = {machines, ranks / machines};
-    fsdp_mesh *mesh = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL;
+    fsdp_process_group *group = fsdp_world(run->context);
 
-    if (machines == 1 || ranks % machines != 0)
-        return fsdp_hub_load_by_leader(run->config->model.path, state, &run->model_config, fsdp_world(run->context));
-    FSDP_TRY(fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"machine", "local"}, &mesh));
-    status =
-        fsdp_hub_load_by_leader(run->config->model.path, state, &run->model_config, fsdp_mesh_process_group(mesh, 1));
-    fsdp_mesh_unref(mesh);
-    return status;
+    if (machines > 1 && ranks % machines == 0) {
+        FSDP_TRY(fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"machine", "local"}, &mesh));
+        group = fsdp_mesh_process_group(mesh, 1);
+    }
+    return fsdp_hub_load_by_leader(run->config->model.path, state, &run->model_config, group);
 }
 
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    fsdp_state_dict *state = NULL;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
     fsdp__activity before;
     fsdp_status status;
 
@@ -92,7 +92,6 @@ fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
     status =
         c->model.load_by_leader ? load_by_leaders(run, state) : fsdp_hub_load(c->model.path, state, &run->model_config);
     (void)fsdp__context_set_activity(run->context, before);
-    fsdp_state_dict_free(state);
     return status;
 }
 
@@ -126,7 +125,7 @@ static fsdp_status create_optimizer(const fsdp_train_config *c, const fsdp_param
 /* Makes the optimizer for the parameters that are trained, and for those whose state is only kept. */
 static fsdp_status optimize(fsdp_train_run *run, const fsdp_parameters *parameters)
 {
-    bool *thawed = fsdp__calloc((size_t)parameters->count + 1, sizeof *thawed);
+    FSDP__FREED bool *thawed = fsdp__calloc((size_t)parameters->count + 1, sizeof *thawed);
     fsdp_status status;
 
     if (!thawed)
@@ -135,22 +134,18 @@ static fsdp_status optimize(fsdp_train_run *run, const fsdp_parameters *paramete
     if (status == FSDP_OK)
         status = create_optimizer(run->config, parameters, &run->optimizer);
     FSDP_KEEP_FIRST(status, fsdp__train_freeze_kept(parameters, thawed));
-    fsdp__free(thawed);
     return status;
 }
 
 fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    fsdp_parameters parameters;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {0};
 
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
     for (int64_t i = 0; i < parameters.count; i++)
         run->local_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
-    status = optimize(run, &parameters);
-    fsdp_parameters_release(&parameters);
-    FSDP_TRY(status);
+    FSDP_TRY(optimize(run, &parameters));
     if (c->training.mixed_precision_param == FSDP_F16 || c->training.mixed_precision_reduce == FSDP_F16)
         FSDP_TRY(fsdp_grad_scaler_create(fsdp_world(run->context), NULL, &run->scaler));
     run->schedule = (fsdp_schedule){

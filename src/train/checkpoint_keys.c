@@ -88,7 +88,8 @@ static fsdp_status climb(char **path)
 
 static fsdp_status lies_in(const char *path, const char *folder, bool *out)
 {
-    char *at = fsdp__strdup(path), real[PATH_MAX];
+    FSDP__FREED char *at = fsdp__strdup(path);
+    char real[PATH_MAX];
 
     *out = same_name(path, folder);
     if (!at)
@@ -109,7 +110,6 @@ static fsdp_status lies_in(const char *path, const char *folder, bool *out)
             FSDP_TRY(climb(&at));
         }
     }
-    fsdp__free(at);
     return FSDP_OK;
 }
 

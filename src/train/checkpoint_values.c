@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "train/facts.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -44,7 +45,7 @@ static void write_data(const fsdp_train_run *run, FILE *out)
 char *fsdp__values_facts(const fsdp_train_run *run, const char *name)
 {
     size_t bytes;
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     FILE *out = open_memstream(&text, &bytes);
 
     if (out && strcmp(name, FSDP__VALUE_MODEL) == 0)
@@ -54,9 +55,8 @@ char *fsdp__values_facts(const fsdp_train_run *run, const char *name)
     else if (out)
         write_keys(run, out);
     if (out && fclose(out) == 0 && text)
-        return text;
+        return fsdp__take(&text);
     (void)FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
-    free(text);
     return NULL;
 }
 

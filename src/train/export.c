@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "format/target.h"
 #include "hub/hub.h"
+#include "state/entry.h"
 #include "train/inputs.h"
 #include "train/run.h"
 
@@ -215,18 +216,14 @@ static fsdp_status save_elsewhere(fsdp_train_run *run, const fsdp_state_dict *st
  * [collective] */
 static fsdp_status rescue(fsdp_train_run *run, const fsdp_state_dict *state, fsdp_status failure)
 {
-    char first[1024], *path = NULL;
-    fsdp_status status;
+    char first[1024];
+    FSDP__FREED char *path = NULL;
 
     snprintf(first, sizeof first, "%s", fsdp_last_error());
-    status = save_elsewhere(run, state, &path);
-    if (status == FSDP_OK)
-        status = tell_rescued(run, failure, first, path ? path : "");
-    else
-        status = FSDP_FAIL(failure, "export.path: %s; the model could not be written elsewhere either and is lost: %s",
-                           first, fsdp_last_error());
-    fsdp__free(path);
-    return status;
+    if (save_elsewhere(run, state, &path) == FSDP_OK)
+        return tell_rescued(run, failure, first, path ? path : "");
+    return FSDP_FAIL(failure, "export.path: %s; the model could not be written elsewhere either and is lost: %s", first,
+                     fsdp_last_error());
 }
 
 static fsdp_status write(fsdp_train_run *run, const fsdp_state_dict *state)
@@ -265,18 +262,15 @@ static fsdp_status write_last(fsdp_train_run *run, const fsdp_state_dict *state,
 fsdp_status fsdp_train_export(fsdp_train_run *run)
 {
     const fsdp_state_dict *best = NULL;
-    fsdp_state_dict *state = NULL;
-    fsdp_status status, found = FSDP_OK;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
+    fsdp_status found = FSDP_OK;
 
     if (!run->config->save.path)
         return FSDP_OK;
     /* A state consists of shards: gathered parameters would be refused. */
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
-    status = fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state));
-    if (status == FSDP_OK && fsdp__best_is_earlier(run))
+    FSDP_TRY(fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state)));
+    if (fsdp__best_is_earlier(run))
         found = fsdp__train_agree(run, fsdp__best_state(run, state, &best));
-    if (status == FSDP_OK)
-        status = found == FSDP_OK ? write(run, best ? best : state) : write_last(run, state, found);
-    fsdp_state_dict_free(state); /* there is a state if only another rank has failed */
-    return status;
+    return found == FSDP_OK ? write(run, best ? best : state) : write_last(run, state, found);
 }

@@ -14,21 +14,19 @@
 /* Adds a copy of name and bytes. */
 static fsdp_status add(fsdp__extras *e, const char *name, const char *data, size_t bytes)
 {
-    char *own_name = fsdp__strdup(name), *own = fsdp__malloc(bytes + 1);
+    FSDP__FREED char *own_name = fsdp__strdup(name), *own = fsdp__malloc(bytes + 1);
 
-    if (!own || !own_name || e->count == FSDP__EXTRAS_MOST) {
-        fsdp__free(own);
-        fsdp__free(own_name);
+    if (!own || !own_name || e->count == FSDP__EXTRAS_MOST)
         return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for '%s' of a checkpoint", name);
-    }
     memcpy(own, data, bytes);
-    e->files[e->count++] = (fsdp_checkpoint_file){.name = own_name, .data = own, .bytes = bytes};
+    e->files[e->count++] =
+        (fsdp_checkpoint_file){.name = fsdp__take(&own_name), .data = fsdp__take(&own), .bytes = bytes};
     return FSDP_OK;
 }
 
 static fsdp_status add_config(const fsdp_train_run *run, fsdp__extras *e)
 {
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     fsdp_status status = out ? fsdp_train_config_print(run->config, out) : FSDP_NO_MEMORY;
@@ -37,60 +35,47 @@ static fsdp_status add_config(const fsdp_train_run *run, fsdp__extras *e)
         status = FSDP_NO_MEMORY;
     if (status == FSDP_OK)
         status = add(e, "config.yaml", text, bytes);
-    free(text);
     return status == FSDP_OK ? FSDP_OK : FSDP_FAIL(status, "cannot print the config for a checkpoint");
 }
 
 static fsdp_status add_model(const fsdp_train_run *run, fsdp__extras *e)
 {
-    char *text = NULL;
-    fsdp_status status;
+    FSDP__FREED char *text = NULL;
 
     FSDP_TRY(fsdp__hub_keep_config(run->context, run->config->model.path, &run->model_config, FSDP_F32, &text));
-    status = add(e, "config.json", text, strlen(text));
-    free(text);
-    return status;
+    return add(e, "config.json", text, strlen(text));
 }
 
 static fsdp_status add_generation_config(const fsdp_train_run *run, fsdp__extras *e)
 {
-    char *text = NULL;
-    fsdp_status status;
+    FSDP__FREED char *text = NULL;
 
     FSDP_TRY(fsdp__hub_keep_generation_config(run->context, run->config->model.path, &run->model_config, &text));
-    status = text ? add(e, "generation_config.json", text, strlen(text)) : FSDP_OK;
-    fsdp__free(text);
-    return status;
+    return text ? add(e, "generation_config.json", text, strlen(text)) : FSDP_OK;
 }
 
 static fsdp_status add_file(const char *folder, const fsdp__listed_file *file, fsdp__extras *e)
 {
-    char *path = fsdp__path_join(folder, file->name), *data = NULL;
+    FSDP__FREED char *path = fsdp__path_join(folder, file->name), *data = NULL;
     size_t bytes = 0;
-    fsdp_status status = path ? fsdp__file_read(path, (size_t)file->bytes, &data, &bytes) : FSDP_NO_MEMORY;
 
-    if (status == FSDP_OK)
-        status = add(e, file->name, data, bytes);
-    fsdp__free(data);
-    fsdp__free(path);
-    return status;
+    FSDP_TRY(path ? fsdp__file_read(path, (size_t)file->bytes, &data, &bytes) : FSDP_NO_MEMORY);
+    return add(e, file->name, data, bytes);
 }
 
 fsdp_status fsdp__extras_read(const fsdp_train_run *run, fsdp__extras *out)
 {
     const char *folder = fsdp__text_tokenizer_folder(run);
-    fsdp__file_list files = {.count = 0};
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list files = {.count = 0};
 
     FSDP_TRY(add_config(run, out));
     FSDP_TRY(add_model(run, out));
     FSDP_TRY(add_generation_config(run, out));
     if (folder)
-        status = fsdp__hub_list_tokenizer(folder, &files);
-    for (int64_t i = 0; i < files.count && status == FSDP_OK; i++)
-        status = add_file(folder, &files.files[i], out);
-    fsdp__file_list_release(&files);
-    return status;
+        FSDP_TRY(fsdp__hub_list_tokenizer(folder, &files));
+    for (int64_t i = 0; i < files.count; i++)
+        FSDP_TRY(add_file(folder, &files.files[i], out));
+    return FSDP_OK;
 }
 
 void fsdp__extras_release(fsdp__extras *extras)

@@ -212,7 +212,7 @@ static void write_tensors(const char *key, const char *folder, FILE *out)
 /* Writes facts of a checkpoint, whose manifest has checksums of everything. */
 static void write_checkpoint(const char *key, const char *path, FILE *out)
 {
-    char *name = fsdp__path_join(path, FSDP__MANIFEST_NAME), *text = NULL;
+    FSDP__FREED char *name = fsdp__path_join(path, FSDP__MANIFEST_NAME), *text = NULL;
     size_t bytes = 0;
 
     if (name && fsdp__file_read(name, SIZE_MAX, &text, &bytes) == FSDP_OK)
@@ -220,8 +220,6 @@ static void write_checkpoint(const char *key, const char *path, FILE *out)
                 (unsigned long long)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, bytes));
     else
         fprintf(out, "what %s holds\t%s\n", key, fsdp_last_error());
-    fsdp__free(text);
-    fsdp__free(name);
 }
 
 void fsdp__facts_of_weights(const char *folder, bool is_checkpoint, const char *key, FILE *out)
@@ -235,8 +233,9 @@ void fsdp__facts_of_weights(const char *folder, bool is_checkpoint, const char *
  * error when out of memory. */
 static char *facts_of(void (*write)(const void *arg, FILE *out), const void *arg, size_t *bytes)
 {
-    char *text = NULL, host[FSDP__HOST_BYTES];
+    FSDP__FREED char *text = NULL;
     FILE *out = open_memstream(&text, bytes);
+    char host[FSDP__HOST_BYTES];
 
     fsdp__host_name(host);
     if (out) {
@@ -244,9 +243,8 @@ static char *facts_of(void (*write)(const void *arg, FILE *out), const void *arg
         write(arg, out);
     }
     if (out && fclose(out) == 0 && text)
-        return text;
+        return fsdp__take(&text);
     (void)FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
-    free(text);
     return NULL;
 }
 
@@ -275,9 +273,9 @@ fsdp_status fsdp__facts_agree(fsdp_context *context, const char *what, void (*wr
 {
     int ranks = fsdp_context_world_size(context);
     fsdp_process_group *world;
-    void **all = NULL;
+    FSDP__FREED char *facts = NULL;
     size_t *sizes = NULL, bytes = 0;
-    char *facts;
+    void **all = NULL;
     fsdp_status status;
 
     if (ranks == 1)
@@ -288,9 +286,7 @@ fsdp_status fsdp__facts_agree(fsdp_context *context, const char *what, void (*wr
     facts = facts_of(write, arg, &bytes);
     if (!facts)
         return FSDP_NO_MEMORY;
-    status = fsdp_gather_objects(world, facts, bytes, &all, &sizes);
-    free(facts);
-    FSDP_TRY(status);
+    FSDP_TRY(fsdp_gather_objects(world, facts, bytes, &all, &sizes));
     status = compare(what, all, sizes, ranks);
     fsdp_objects_free(world, all, sizes);
     return status;

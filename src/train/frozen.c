@@ -12,11 +12,9 @@
 /* Returns whether the first `length` characters of a pattern, followed by anything, match the name. */
 static bool begins_like(const char *pattern, size_t length, const char *name)
 {
-    char *begin = fsdp__sprintf("%.*s*", (int)length, pattern);
-    bool matches = begin && fnmatch(begin, name, 0) == 0;
+    FSDP__FREED char *begin = fsdp__sprintf("%.*s*", (int)length, pattern);
 
-    fsdp__free(begin);
-    return matches;
+    return begin && fnmatch(begin, name, 0) == 0;
 }
 
 /* Returns the parameter that matches the longest beginning of the pattern. */
@@ -93,15 +91,11 @@ static void note_kept(fsdp_train_run *run, const fsdp_parameters *parameters)
 static bool keeps_state(const fsdp_train_run *run, const char *name)
 {
     static const char flat[] = "_flat_param";
-    size_t length = strlen(name);
-    char *prefix = NULL;
-    bool keeps;
+    FSDP__FREED char *prefix = NULL;
 
     if (fsdp__ends_with(name, flat))
-        prefix = fsdp__sprintf("%.*s", (int)(length - strlen(flat)), name);
-    keeps = has_state(run, prefix ? prefix : name, prefix != NULL);
-    fsdp__free(prefix);
-    return keeps;
+        prefix = fsdp__sprintf("%.*s", (int)(strlen(name) - strlen(flat)), name);
+    return has_state(run, prefix ? prefix : name, prefix != NULL);
 }
 
 fsdp_status fsdp__train_thaw_kept(const fsdp_train_run *run, const fsdp_parameters *parameters, bool *thawed)
@@ -130,20 +124,17 @@ fsdp_status fsdp__train_freeze_kept(const fsdp_parameters *parameters, const boo
 fsdp_status fsdp__train_freeze(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    fsdp_parameters parameters;
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp_parameters_release) fsdp_parameters parameters = {0};
 
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
     for (int64_t i = 0; i < c->model.frozen_count; i++)
-        FSDP_TRY_GOTO(status, freeze_matching(c->model.frozen[i], &parameters), out);
+        FSDP_TRY(freeze_matching(c->model.frozen[i], &parameters));
     run->trained_parameters = 0;
     for (int64_t i = 0; i < parameters.count; i++)
         if (fsdp_tensor_requires_grad(parameters.items[i].tensor))
             run->trained_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
     note_kept(run, &parameters);
     if (run->trained_parameters == 0)
-        status = FSDP_FAIL(FSDP_INVALID, "model.frozen leaves no parameter to train");
-out:
-    fsdp_parameters_release(&parameters);
-    return status;
+        return FSDP_FAIL(FSDP_INVALID, "model.frozen leaves no parameter to train");
+    return FSDP_OK;
 }

@@ -109,7 +109,7 @@ static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config
                                 int64_t count, bool *found)
 {
     bool held = fsdp_hold_error(true);
-    fsdp__data_files files;
+    FSDP__SCOPED(fsdp__data_files_release) fsdp__data_files files = {0};
     int format =
         fsdp__inputs_named_tokenizer(config) ? (int)FSDP__LIST_DOCUMENTS : (int)fsdp__inputs_token_format(config);
     fsdp_status status;
@@ -124,7 +124,6 @@ static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config
     /* What cannot be listed for other reasons is refused where the data is opened; the list is empty then. */
     for (int64_t i = 0; i < files.count && !*found; i++)
         *found = is_file(info, files.paths[i]);
-    fsdp__data_files_release(&files);
     return FSDP_OK;
 }
 

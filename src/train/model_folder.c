@@ -17,13 +17,12 @@
 /* Finds out whether the folder has the file. A dangling link counts: whoever reads it reports that. */
 static fsdp_status has_file(const char *folder, const char *name, bool *out)
 {
-    char *path = fsdp__path_join(folder, name);
+    FSDP__FREED char *path = fsdp__path_join(folder, name);
     struct stat info;
 
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
     *out = lstat(path, &info) == 0;
-    fsdp__free(path);
     return FSDP_OK;
 }
 
@@ -145,27 +144,21 @@ static fsdp_status check_section(const fsdp_checkpoint_reader *reader, fsdp_cont
 fsdp_status fsdp__model_folder_check(const fsdp__model_folder *folder, fsdp_context *context,
                                      const fsdp_model_config *config, bool by_keys)
 {
-    fsdp_checkpoint_reader *reader;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_checkpoint_close_at) fsdp_checkpoint_reader *reader = NULL;
 
     if (!folder->is_checkpoint)
         return fsdp__hub_check(context, folder->path, config, by_keys);
     FSDP_TRY(open_model(folder->path, &reader));
-    status = check_section(reader, context, config, by_keys);
-    fsdp_checkpoint_close(reader);
-    return status;
+    return check_section(reader, context, config, by_keys);
 }
 
 fsdp_status fsdp__model_folder_load(const fsdp__model_folder *folder, fsdp_state_dict *state,
                                     const fsdp_model_config *config)
 {
-    fsdp_checkpoint_reader *reader;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_checkpoint_close_at) fsdp_checkpoint_reader *reader = NULL;
 
     if (!folder->is_checkpoint)
         return fsdp_hub_load(folder->path, state, config);
     FSDP_TRY(open_model(folder->path, &reader));
-    status = fsdp_checkpoint_load(reader, FSDP__SECTION_MODEL, state, NULL);
-    fsdp_checkpoint_close(reader);
-    return status;
+    return fsdp_checkpoint_load(reader, FSDP__SECTION_MODEL, state, NULL);
 }

@@ -5,6 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "state/entry.h"
+#include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
 #include "train/facts.h"
 #include "train/run.h"
@@ -80,7 +82,7 @@ static fsdp_status open_checkpoint(fsdp_train_run *run, const char *path)
 
 fsdp_status fsdp__resume_find(fsdp_train_run *run)
 {
-    char *path = NULL;
+    FSDP__FREED char *path = NULL;
     fsdp_status status;
 
     if (!fsdp__train_saves(run->config))
@@ -88,7 +90,6 @@ fsdp_status fsdp__resume_find(fsdp_train_run *run)
     status = find(run->config, &path);
     if (status == FSDP_OK && path)
         status = open_checkpoint(run, path);
-    free(path);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "checkpoint.folder");
 }
 
@@ -114,14 +115,13 @@ fsdp_status fsdp__resume_check_batch(const fsdp_train_run *run)
 static fsdp_status differences(const fsdp_train_run *run, const char *name, char *text, int *out_count)
 {
     const char *theirs = NULL;
-    char *ours;
+    FSDP__FREED char *ours = NULL;
 
     FSDP_TRY(fsdp_checkpoint_get_text(run->resume.from, name, &theirs));
     ours = fsdp__values_facts(run, name);
     if (!ours)
         return fsdp_last_status();
     *out_count = fsdp__facts_differ(theirs, strlen(theirs), ours, strlen(ours), text);
-    free(ours);
     return FSDP_OK;
 }
 
@@ -208,13 +208,10 @@ fsdp_status fsdp__resume_fill_model(fsdp_train_run *run)
 /* Adds a number that the optimizer itself takes over: how many steps a parameter has had. */
 static fsdp_status add_number(const fsdp_train_run *run, const fsdp_checkpoint_tensor *t, fsdp_state_dict *out)
 {
-    fsdp_tensor *place = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *place = NULL;
 
     FSDP_TRY(fsdp_tensor_create(fsdp_cpu(run->context), t->dtype, t->ndim, t->shape, FSDP_MEMORY_WORKSPACE, &place));
-    status = fsdp_state_dict_add(out, t->name, place);
-    fsdp_tensor_unref(place);
-    return status;
+    return fsdp_state_dict_add(out, t->name, place);
 }
 
 /* Makes places for what the checkpoint has, since parameters may have had no step yet. What has no place is left for
@@ -238,19 +235,14 @@ static fsdp_status make_places(const fsdp_train_run *run, const fsdp_state_dict 
 
 static fsdp_status load_optimizer(fsdp_train_run *run)
 {
-    fsdp_state_dict *all = NULL, *state = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *all = NULL, *state = NULL;
 
     FSDP_TRY(fsdp_optimizer_init_state(run->optimizer));
-    FSDP_TRY_GOTO(status, fsdp_optimizer_state_dict(run->optimizer, &all), out);
-    FSDP_TRY_GOTO(status, fsdp_state_dict_create(&state), out);
-    FSDP_TRY_GOTO(status, make_places(run, all, state), out);
-    FSDP_TRY_GOTO(status, fsdp_checkpoint_load(run->resume.from, FSDP__SECTION_OPTIMIZER, state, NULL), out);
-    status = fsdp_optimizer_load_state_dict(run->optimizer, state);
-out:
-    fsdp_state_dict_free(state);
-    fsdp_state_dict_free(all);
-    return status;
+    FSDP_TRY(fsdp_optimizer_state_dict(run->optimizer, &all));
+    FSDP_TRY(fsdp_state_dict_create(&state));
+    FSDP_TRY(make_places(run, all, state));
+    FSDP_TRY(fsdp_checkpoint_load(run->resume.from, FSDP__SECTION_OPTIMIZER, state, NULL));
+    return fsdp_optimizer_load_state_dict(run->optimizer, state);
 }
 
 static fsdp_status load_scaler(fsdp_train_run *run)

@@ -16,18 +16,13 @@
 
 fsdp_status fsdp_train_config_create(fsdp_train_config **out)
 {
-    fsdp_train_config *config = fsdp__calloc(1, sizeof *config);
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = fsdp__calloc(1, sizeof *config);
 
     *out = NULL;
     if (!config)
         return FSDP_NO_MEMORY;
-    status = fsdp__config_default(&fsdp__train_keys, config);
-    if (status != FSDP_OK) {
-        fsdp_train_config_free(config);
-        return status;
-    }
-    *out = config;
+    FSDP_TRY(fsdp__config_default(&fsdp__train_keys, config));
+    *out = fsdp__take(&config);
     return FSDP_OK;
 }
 

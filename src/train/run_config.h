@@ -65,4 +65,6 @@ fsdp_status fsdp__train_check_checkpoint(const fsdp_train_config *config);
 /* Refuses what is no list of steps; `name` is that of the key. */
 fsdp_status fsdp__traced_steps_check(const char *name, const char *text);
 
+FSDP__SCOPED_POINTER(fsdp_train_config, fsdp_train_config_free)
+
 #endif

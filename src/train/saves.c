@@ -85,19 +85,16 @@ static fsdp_status take_folder(fsdp__saves *saves, const char *path)
  * for longer. */
 static fsdp_status check_hold(const char *path)
 {
-    fsdp__directory folder;
-    fsdp__staging hold = {.name = NULL};
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {.path = NULL};
+    FSDP__SCOPED(fsdp__staging_leave) fsdp__staging hold = {.name = NULL};
     struct stat info;
-    fsdp_status status = FSDP_OK;
 
     if (!fsdp__path_exists(path))
         return FSDP_OK;
     FSDP_TRY(fsdp__directory_open(path, &folder));
-    if (fsdp__directory_look(&folder, HOLD_NAME, &info))
-        status = fsdp__staging_take(&folder, HOLD_NAME, &hold);
-    fsdp__staging_leave(&hold);
-    fsdp__directory_close(&folder);
-    return status;
+    if (!fsdp__directory_look(&folder, HOLD_NAME, &info))
+        return FSDP_OK;
+    return fsdp__staging_take(&folder, HOLD_NAME, &hold);
 }
 
 fsdp_status fsdp__saves_check_free(const char *folder)
@@ -142,45 +139,39 @@ static fsdp_status count_bytes(fsdp_train_run *run)
 static fsdp_status check_room(const fsdp_train_run *run, double bytes)
 {
     int ranks = fsdp_context_world_size(run->context);
-    fsdp__file_list files = {.count = 0};
-    fsdp_status status = FSDP_OK;
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list files = {.count = 0};
 
-    for (int rank = 0; rank < ranks && status == FSDP_OK; rank++)
-        status = fsdp__file_list_add(&files, "rank", (uint64_t)(bytes / ranks));
-    if (status == FSDP_OK)
-        status = fsdp__room_check(run->config->checkpoint.folder, &files);
-    fsdp__file_list_release(&files);
-    return status;
+    for (int rank = 0; rank < ranks; rank++)
+        FSDP_TRY(fsdp__file_list_add(&files, "rank", (uint64_t)(bytes / ranks)));
+    return fsdp__room_check(run->config->checkpoint.folder, &files);
 }
 
 /* Sets a newer checkpoint aside. A run that was told to go on from an older checkpoint makes the newer ones again. The
  * old ones get another name, so that nobody who looks for the newest finds what this run has left behind. */
 static fsdp_status set_aside(const fsdp_train_run *run, int64_t step)
 {
-    char *to = NULL;
+    FSDP__FREED char *to = NULL;
 
     FSDP_TRY(fsdp__supersede(&run->saves.folder, step, &to));
     fsdp_log(run->context, FSDP_LOG_WARNING,
              "step-%lld is newer than the checkpoint that the run continues from, and is '%s' from here on%s",
              (long long)step, to,
              run->config->checkpoint.keep_latest_k > 0 ? ", until there are checkpoint.keep_latest_k others" : "");
-    fsdp__free(to);
     return FSDP_OK;
 }
 
 static fsdp_status set_newer_aside(const fsdp_train_run *run)
 {
-    int64_t *steps = NULL, count = 0;
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED int64_t *steps = NULL;
+    int64_t count = 0;
 
     if (run->config->checkpoint.load_step == FSDP_CHECKPOINT_NEWEST || run->step >= run->config->training.steps)
         return FSDP_OK;
     FSDP_TRY(fsdp__step_list_in(&run->saves.folder, "", &steps, &count));
-    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+    for (int64_t i = 0; i < count; i++)
         if (steps[i] > run->step)
-            status = set_aside(run, steps[i]);
-    fsdp__free(steps);
-    return status;
+            FSDP_TRY(set_aside(run, steps[i]));
+    return FSDP_OK;
 }
 
 /* ---- life ---- */

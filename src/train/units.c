@@ -101,9 +101,8 @@ static void list_gathered(const fsdp_wrap_units *units, bool bottom_up, fsdp_mod
 fsdp_status fsdp__train_keep_last_unit(const fsdp_train_run *run)
 {
     const fsdp_wrap_units *units = &run->units;
-    fsdp_module **below;
+    FSDP__FREED fsdp_module **below = NULL;
     int64_t count;
-    fsdp_status status = FSDP_OK;
 
     if (!run->config->parallelism.keep_last_unit)
         return FSDP_OK;
@@ -111,18 +110,15 @@ fsdp_status fsdp__train_keep_last_unit(const fsdp_train_run *run)
     if (!below)
         return FSDP_NO_MEMORY;
     list_gathered(units, true, below, &count);
-    if (count > 0)
-        status = fsdp_module_set_reshard_after_forward(below[count - 1], false, false);
-    fsdp__free(below);
-    return status;
+    return count > 0 ? fsdp_module_set_reshard_after_forward(below[count - 1], false, false) : FSDP_OK;
 }
 
 fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run)
 {
     const fsdp_wrap_units *units = &run->units;
     int64_t count, most = FSDP__MIN(run->config->parallelism.prefetch, units->count);
-    fsdp_module **down, **up;
-    fsdp_status status = FSDP_OK;
+    FSDP__FREED fsdp_module **down = NULL;
+    fsdp_module **up;
 
     if (most == 0)
         return FSDP_OK;
@@ -141,10 +137,8 @@ fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run)
     for (int64_t i = 0; i < count; i++) {
         int ahead = (int)FSDP__MIN(most, count - 1 - i);
 
-        FSDP_TRY_GOTO(status, fsdp_module_set_modules_to_forward_prefetch(down[i], down + i + 1, ahead), out);
-        FSDP_TRY_GOTO(status, fsdp_module_set_modules_to_backward_prefetch(up[i], up + i + 1, ahead), out);
+        FSDP_TRY(fsdp_module_set_modules_to_forward_prefetch(down[i], down + i + 1, ahead));
+        FSDP_TRY(fsdp_module_set_modules_to_backward_prefetch(up[i], up + i + 1, ahead));
     }
-out:
-    fsdp__free(down);
-    return status;
+    return FSDP_OK;
 }

@@ -91,7 +91,7 @@ static char *existing_folder(const char *path)
  * folder reports it. */
 static fsdp_status list_written(sighting *s, const char *key, const char *path)
 {
-    char *folder, *probe;
+    FSDP__FREED char *folder = NULL, *probe = NULL;
     uint64_t random = 0;
     int fd;
 
@@ -100,19 +100,14 @@ static fsdp_status list_written(sighting *s, const char *key, const char *path)
     (void)!getrandom(&random, sizeof random, 0);
     folder = existing_folder(path);
     probe = folder ? fsdp__sprintf("%s/.fsdp-seen-%016llx", folder, (unsigned long long)random) : NULL;
-    fsdp__free(folder);
     if (!probe)
         return FSDP_NO_MEMORY;
     fd = open(probe, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        fsdp_status status = fail_to_write(key, path);
-
-        fsdp__free(probe);
-        return status;
-    }
+    if (fd < 0)
+        return fail_to_write(key, path);
     close(fd);
-    s->probes[s->count++] = probe;
     put(s, "w", key, path, probe);
+    s->probes[s->count++] = fsdp__take(&probe);
     return FSDP_OK;
 }
 
@@ -210,16 +205,14 @@ static fsdp_status make_list(const fsdp_train_run *run, sighting *s, char **text
 /* Compares. A list that could not be made is empty, and its failure is that of rank 0. */
 static fsdp_status compare(const fsdp_train_run *run, fsdp_process_group *world, sighting *s)
 {
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0, *sizes = NULL;
     void **all = NULL;
-    fsdp_status status = FSDP_OK, gathered;
+    fsdp_status status = FSDP_OK;
 
     if (fsdp_context_rank(run->context) == 0)
         status = make_list(run, s, &text, &bytes);
-    gathered = fsdp_gather_objects(world, text ? text : "", status == FSDP_OK ? bytes : 0, &all, &sizes);
-    free(text);
-    FSDP_TRY(gathered);
+    FSDP_TRY(fsdp_gather_objects(world, text ? text : "", status == FSDP_OK ? bytes : 0, &all, &sizes));
     if (status == FSDP_OK && sizes[0] > 0)
         status = look_for_all(all[0], sizes[0]);
     fsdp_objects_free(world, all, sizes);
