@@ -24,24 +24,16 @@ BANNED = {
 ALLOWED = {
     ("src/base/text.c", "vasprintf"): "base/alloc.c reports its errors by messages that are made here",
     ("src/base/text.c", "free"): "vasprintf hands out memory of the C library",
-    ("src/format/json.c", "free"): "json_dumps hands out memory of jansson's own",
     ("src/format/weights_plan.c", "free"): "json_dumps hands out memory of jansson's own",
     ("src/checkpoint/manifest_text.c", "free"): "json_dumps hands out memory of jansson's own",
-    ("src/hub/config_keep.c", "free"): "json_dumps and open_memstream hand out memory of the C library",
-    ("src/hub/save.c", "free"): "json_dumps hands out memory of jansson's own",
     ("src/explain/collect.c", "free"): "open_memstream hands out memory of the C library",
     ("src/nn/print_module.c", "free"): "open_memstream hands out memory of the C library",
     ("src/shard/state/lazy_init.c", "free"): "open_memstream hands out memory of the C library",
     ("src/shard/doors/replicate.c", "free"): "open_memstream hands out memory of the C library",
     ("src/cli/output.c", "free"): "open_memstream hands out memory of the C library",
-    ("src/cli/handover.c", "free"): "open_memstream and fsdp_scatter_objects hand out memory of the C library",
     ("src/cli/restarts.c", "free"): "fsdp_checkpoint_find hands out memory of the C library",
-    ("src/train/facts.c", "free"): "open_memstream hands out memory of the C library",
     ("src/train/settings.c", "free"): "open_memstream hands out memory of the C library",
-    ("src/train/visible_files.c", "free"): "open_memstream hands out memory of the C library",
     ("src/train/checkpoint_values.c", "free"): "open_memstream hands out memory of the C library",
-    ("src/train/extras.c", "free"): "open_memstream and json_dumps hand out memory of the C library",
-    ("src/train/initial_weights.c", "free"): "fsdp_checkpoint_list hands out memory of the C library",
     ("src/train/resume.c", "free"): "fsdp_checkpoint_find hands out memory of the C library",
     ("src/comm/transport/network/deadline.c", "_exit"): "nobody is left to return to: what waits is in the carrier",
     ("src/launch/spawn.c", "_exit"): "a child that could not become the rank",
@@ -53,7 +45,6 @@ ALLOWED = {
     ("src/comm/mpi/plugin/plugin.c", "free"): "a plug-in uses nothing of the library",
     ("src/comm/mpi/plugin/messages.c", "malloc"): "a plug-in uses nothing of the library",
     ("src/comm/mpi/plugin/messages.c", "free"): "a plug-in uses nothing of the library",
-    ("src/train/saves.c", "free"): "fsdp_checkpoint_list hands out memory of the C library",
 }
 
 # file: why it may be longer.

@@ -19,18 +19,12 @@ fsdp_status fsdp__cache_folder(char **out)
 
 fsdp_status fsdp__default_cache(fsdp_train_config *config)
 {
-    fsdp_status status = FSDP_OK;
-    char *folder = NULL, *tokenizer = NULL;
+    FSDP__FREED char *folder = NULL, *tokenizer = NULL;
 
     if (config->data.cache)
         return FSDP_OK;
     FSDP_TRY(fsdp__inputs_tokenizer(config, &tokenizer));
     if (tokenizer)
-        status = fsdp__cache_folder(&folder);
-    fsdp__free(tokenizer);
-    FSDP_TRY(status);
-    if (folder)
-        status = fsdp_train_config_set(config, "data.cache", folder);
-    fsdp__free(folder);
-    return status;
+        FSDP_TRY(fsdp__cache_folder(&folder));
+    return folder ? fsdp_train_config_set(config, "data.cache", folder) : FSDP_OK;
 }

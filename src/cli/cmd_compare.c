@@ -15,6 +15,7 @@
 #include "compare/bars.h"
 #include "compare/compare_json.h"
 #include "launch/variables.h"
+#include "train/run_config.h"
 
 enum {
     STEPS = 4,
@@ -276,7 +277,7 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
 int fsdp__cmd_compare(int argc, char **argv)
 {
     session s = {.random_fd = -1, .worlds = "1,2,4,8,16,64"};
-    fsdp_train_config *config = NULL;
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = NULL;
     int status;
 
     if (fsdp_train_config_create(&config) != FSDP_OK)
@@ -289,6 +290,5 @@ int fsdp__cmd_compare(int argc, char **argv)
     fsdp__variants_release(&s.comparison.variants);
     if (s.random_fd >= 0)
         close(s.random_fd);
-    fsdp_train_config_free(config);
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/context.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
@@ -12,7 +13,10 @@
 #include "cli/interrupt.h"
 #include "cli/own_process.h"
 #include "cli/spill.h"
+#include "dist/dist.h"
 #include "hub/hold.h"
+#include "state/entry.h"
+#include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
 #include "train/run.h"
 
@@ -76,18 +80,14 @@ static fsdp_status add_entry(const conversion *c, fsdp_mesh *mesh, int64_t index
     fsdp_distribution rows = {
         .mesh = mesh, .placement_count = 1, .placements = {{.kind = FSDP_SHARD}}, .ndim = t->ndim};
     int64_t first = 0, count = 1;
-    fsdp_tensor *tensor = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_tensor_unref_at) fsdp_tensor *tensor = NULL;
 
     memcpy(rows.global_shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
     if (t->ndim > 0)
         count = fsdp_shard_range(t->shape[0], fsdp_mesh_size(mesh, 0), fsdp_mesh_coordinate(mesh, 0), &first);
     FSDP_TRY(fsdp__spill_rows(&c->spill, index, fsdp_mesh_context(mesh), first, count, &tensor));
-    status = t->ndim > 0 ? fsdp_tensor_set_distribution(tensor, &rows) : FSDP_OK;
-    if (status == FSDP_OK)
-        status = fsdp_state_dict_add(state, name, tensor);
-    fsdp_tensor_unref(tensor);
-    return status;
+    FSDP_TRY(t->ndim > 0 ? fsdp_tensor_set_distribution(tensor, &rows) : FSDP_OK);
+    return fsdp_state_dict_add(state, name, tensor);
 }
 
 /* Returns the section of a tensor; `*name` is its name within that. */
@@ -113,19 +113,14 @@ static fsdp_status fill_state(const conversion *c, fsdp_mesh *mesh, const char *
 static fsdp_status make_state(const conversion *c, fsdp_context *context, const char *section, fsdp_state_dict **out)
 {
     fsdp_process_group *world = fsdp_world(context);
-    fsdp_state_dict *state = NULL;
-    fsdp_mesh *mesh = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL; /* the tensors keep references to it */
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
     FSDP_TRY(fsdp_mesh_from_groups(&world, 1, NULL, NULL, &mesh));
-    FSDP_TRY_GOTO(status, fsdp_state_dict_create(&state), out);
-    FSDP_TRY_GOTO(status, fill_state(c, mesh, section, state), out);
-    *out = state;
-    state = NULL;
-out:
-    fsdp_state_dict_free(state);
-    fsdp_mesh_unref(mesh); /* the tensors keep references to it */
-    return status;
+    FSDP_TRY(fsdp_state_dict_create(&state));
+    FSDP_TRY(fill_state(c, mesh, section, state));
+    *out = fsdp__take(&state);
+    return FSDP_OK;
 }
 
 /* ---- to a Hugging Face folder ---- */
@@ -160,17 +155,13 @@ static fsdp_status write_folder(fsdp_context *context, void *arg)
 {
     conversion *c = arg;
     const fsdp__hub_target target = {.folder = c->to, .source = c->source.folder.path};
-    fsdp_hub_hold *hold = fsdp__hub_hold_create(context, &target);
-    fsdp_state_dict *state = NULL;
-    fsdp_status status = hold ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
+    FSDP__SCOPED(fsdp__hub_hold_free_at) fsdp_hub_hold *hold = fsdp__hub_hold_create(context, &target);
 
-    if (status == FSDP_OK)
-        status = make_state(c, context, FSDP__SECTION_MODEL, &state);
-    if (status == FSDP_OK)
-        status = write_held(c, context, hold, state);
-    fsdp__hub_hold_free(hold);
-    fsdp_state_dict_free(state);
-    return status;
+    if (!hold)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    FSDP_TRY(make_state(c, context, FSDP__SECTION_MODEL, &state));
+    return write_held(c, context, hold, state);
 }
 
 /* ---- to a checkpoint ---- */
@@ -197,19 +188,17 @@ static fsdp_status save(conversion *c, fsdp_context *context, const fsdp_checkpo
 {
     fsdp_process_group *world = fsdp_world(context);
     bool is_first = fsdp_context_rank(context) == 0;
-    fsdp_checkpoint_saver *saver = NULL;
+    FSDP__SCOPED(fsdp_checkpoint_saver_free_at) fsdp_checkpoint_saver *saver = NULL;
     fsdp_status status = is_first ? fsdp__saves_check_free(c->to) : FSDP_OK; /* a run may have begun in the meantime */
 
     if (status == FSDP_OK)
         status = fsdp_checkpoint_saver_create(c->to, NULL, world, &saver);
-    status = fsdp_agree(world, status);
+    FSDP_TRY(fsdp_agree(world, status));
     if (is_first)
         fsdp__interrupt_saver(&c->interrupt, saver);
-    if (status == FSDP_OK)
-        status = fsdp_checkpoint_saver_save(saver, content);
+    status = fsdp_checkpoint_saver_save(saver, content);
     if (is_first)
         fsdp__interrupt_saver(&c->interrupt, NULL);
-    fsdp_checkpoint_saver_free(saver);
     return status;
 }
 
@@ -217,7 +206,7 @@ static fsdp_status write_checkpoint(fsdp_context *context, void *arg)
 {
     conversion *c = arg;
     int most = (int)(c->source.reader ? fsdp_checkpoint_count(c->source.reader) : 1), count = 0;
-    fsdp_checkpoint_section *sections = fsdp__calloc((size_t)most + 1, sizeof *sections);
+    FSDP__FREED fsdp_checkpoint_section *sections = fsdp__calloc((size_t)most + 1, sizeof *sections);
     fsdp_checkpoint_content content = {.step = c->step, .sections = sections, .values = c->values};
     fsdp_status status =
         sections ? make_sections(c, context, sections, &count) : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
@@ -230,7 +219,6 @@ static fsdp_status write_checkpoint(fsdp_context *context, void *arg)
         status = save(c, context, &content);
     for (int i = 0; i < count; i++)
         fsdp_state_dict_free(sections[i].state);
-    fsdp__free(sections);
     return status;
 }
 
@@ -238,18 +226,14 @@ static fsdp_status write_checkpoint(fsdp_context *context, void *arg)
 
 static fsdp_status add_file(conversion *c, const char *name, const void *data, size_t bytes)
 {
-    fsdp_checkpoint_file *file = &c->files[c->file_count];
-    char *copy = fsdp__malloc(bytes + 1), *own = fsdp__strdup(name);
+    FSDP__FREED char *copy = fsdp__malloc(bytes + 1), *own = fsdp__strdup(name);
 
-    if (!copy || !own) {
-        fsdp__free(copy);
-        fsdp__free(own);
+    if (!copy || !own)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
-    }
     if (bytes > 0)
         memcpy(copy, data, bytes);
-    *file = (fsdp_checkpoint_file){.name = own, .data = copy, .bytes = bytes};
-    c->file_count++;
+    c->files[c->file_count++] =
+        (fsdp_checkpoint_file){.name = fsdp__take(&own), .data = fsdp__take(&copy), .bytes = bytes};
     return FSDP_OK;
 }
 
@@ -274,38 +258,33 @@ static fsdp_status copy_extras(conversion *c)
 
 static fsdp_status list_extras(const char *folder, fsdp__file_list *list)
 {
-    char *path = fsdp__path_join(folder, "generation_config.json");
-    fsdp_status status = path ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    FSDP__FREED char *path = fsdp__path_join(folder, "generation_config.json");
 
-    if (status == FSDP_OK)
-        status = fsdp__file_list_add(list, "config.json", JSON_BYTES);
-    if (status == FSDP_OK && fsdp__path_exists(path))
-        status = fsdp__file_list_add(list, "generation_config.json", JSON_BYTES);
-    fsdp__free(path);
-    return status == FSDP_OK ? fsdp__hub_list_tokenizer(folder, list) : status;
+    if (!path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    FSDP_TRY(fsdp__file_list_add(list, "config.json", JSON_BYTES));
+    if (fsdp__path_exists(path))
+        FSDP_TRY(fsdp__file_list_add(list, "generation_config.json", JSON_BYTES));
+    return fsdp__hub_list_tokenizer(folder, list);
 }
 
 /* Reads config.json, generation_config.json and the tokenizer. */
 static fsdp_status read_extras(conversion *c)
 {
-    fsdp__file_list list = {.count = 0};
-    fsdp_status status = list_extras(c->source.folder.path, &list);
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list list = {.count = 0};
 
+    FSDP_TRY(list_extras(c->source.folder.path, &list));
     c->files = fsdp__calloc((size_t)list.count + 1, sizeof *c->files);
-    if (!c->files && status == FSDP_OK)
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
-    for (int64_t i = 0; i < list.count && status == FSDP_OK; i++) {
-        char *path = fsdp__path_join(c->source.folder.path, list.files[i].name), *data = NULL;
+    if (!c->files)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    for (int64_t i = 0; i < list.count; i++) {
+        FSDP__FREED char *path = fsdp__path_join(c->source.folder.path, list.files[i].name), *data = NULL;
         size_t bytes = 0;
 
-        status = path ? fsdp__file_read(path, (size_t)list.files[i].bytes, &data, &bytes) : FSDP_NO_MEMORY;
-        if (status == FSDP_OK)
-            status = add_file(c, list.files[i].name, data, bytes);
-        fsdp__free(data);
-        fsdp__free(path);
+        FSDP_TRY(path ? fsdp__file_read(path, (size_t)list.files[i].bytes, &data, &bytes) : FSDP_NO_MEMORY);
+        FSDP_TRY(add_file(c, list.files[i].name, data, bytes));
     }
-    fsdp__file_list_release(&list);
-    return status;
+    return FSDP_OK;
 }
 
 /* ---- all of it ---- */
@@ -314,8 +293,7 @@ static fsdp_status read_extras(conversion *c)
  * folder it lists only the model's tensors. */
 static fsdp_status check_model(conversion *c)
 {
-    fsdp_context *context = NULL;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
 
     if (!c->source.folder.path)
         return FSDP_FAIL(FSDP_INVALID, "'%s' is a file: give the folder that it is in, with its config.json", c->from);
@@ -327,11 +305,8 @@ static fsdp_status check_model(conversion *c)
                                         c->source.folder.path);
     FSDP_TRY(fsdp_hub_read_config(c->source.folder.path, &c->config));
     FSDP_TRY(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
-    status = fsdp__model_folder_check(&c->source.folder, context, &c->config, false);
-    if (status == FSDP_OK && !c->source.reader)
-        status = fsdp__tensor_source_list_model(&c->source, context, &c->config);
-    fsdp_context_free(context);
-    return status;
+    FSDP_TRY(fsdp__model_folder_check(&c->source.folder, context, &c->config, false));
+    return c->source.reader ? FSDP_OK : fsdp__tensor_source_list_model(&c->source, context, &c->config);
 }
 
 /* Refuses a name that would put such a folder among checkpoints. There it would look like an incomplete checkpoint, at
@@ -339,7 +314,7 @@ static fsdp_status check_model(conversion *c)
 static fsdp_status check_name(const char *to)
 {
     size_t length = strlen(to);
-    char *path, *folder, *newest = NULL;
+    FSDP__FREED char *path = NULL, *folder = NULL, *newest = NULL;
     const char *slash;
     bool held, among;
     int64_t step;
@@ -348,18 +323,13 @@ static fsdp_status check_name(const char *to)
         length--;
     path = fsdp__sprintf("%.*s", (int)length, to);
     folder = path ? fsdp__path_parent(path) : NULL;
-    if (!folder) {
-        fsdp__free(path);
+    if (!folder)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
-    }
     slash = strrchr(path, '/');
     held = fsdp_hold_error(true);
     among = (fsdp__step_name(slash ? slash + 1 : path, "", &step) || fsdp__is_step_best(path)) &&
             fsdp_checkpoint_find(folder, -1, &newest) == FSDP_OK;
     fsdp_release_error(held);
-    fsdp__free(newest);
-    fsdp__free(folder);
-    fsdp__free(path);
     if (!among)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID, "'%s' is named like a checkpoint, and lies among checkpoints: name another folder",
@@ -380,12 +350,12 @@ static fsdp_status check_target(conversion *c)
 
 static fsdp_status spill_to(conversion *c)
 {
-    char *beside = fsdp__path_parent(c->to);
-    fsdp_status status = beside ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    FSDP__FREED char *beside = fsdp__path_parent(c->to);
+    fsdp_status status;
 
-    if (status == FSDP_OK)
-        status = fsdp__spill_make(&c->source, beside, c->dtype, advance, c, &c->spill);
-    fsdp__free(beside);
+    if (!beside)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    status = fsdp__spill_make(&c->source, beside, c->dtype, advance, c, &c->spill);
     fsdp__bar_clear(&c->bar);
     return status;
 }

@@ -19,6 +19,7 @@
 #include "data/token_file.h"
 #include "data/tokens.h"
 #include "device/device.h"
+#include "nn/module.h"
 #include "train/facts.h"
 #include "train/model_folder.h"
 #include "train/same_device.h"
@@ -327,7 +328,7 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
 {
     bool prints = fsdp_context_rank(context) == 0;
     fsdp_device *device = NULL;
-    fsdp_module *model = NULL;
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
     fsdp_evaluation found;
     fsdp_status status;
 
@@ -343,13 +344,12 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
     e->options.arg = e;
     status = fsdp_evaluate(model, e->tokens, &e->options, &found);
     fsdp__bar_clear(&e->bar);
-    fsdp_module_unref(model);
-    if (status == FSDP_OK && prints)
+    FSDP_TRY(status);
+    if (prints)
         print_end(&found);
-    if (status == FSDP_OK && !isfinite(found.loss))
-        status =
-            fsdp__fail_not_finite(context, e->folder.path, isnan(found.loss) ? "the loss is nan" : "the loss is inf");
-    return status;
+    if (isfinite(found.loss))
+        return FSDP_OK;
+    return fsdp__fail_not_finite(context, e->folder.path, isnan(found.loss) ? "the loss is nan" : "the loss is inf");
 }
 
 /* ---- the two roles ---- */
@@ -386,26 +386,19 @@ static int run(evaluation *e)
 /* Starts the ranks. They get the command line as it is, and all read the same step-N of a folder of checkpoints. */
 static int launch(const evaluation *e, int argc, char **argv)
 {
-    const char **line = fsdp__calloc((size_t)argc + 4, sizeof *line); /* ends with NULL */
-    char *data = e->tokens_path ? fsdp__sprintf("--" RANK_DATA_OPTION "=%s", e->tokens_path) : NULL;
-    char *as_rank = fsdp__sprintf("--" RANK_OPTION "=%s", e->folder.path);
+    FSDP__FREED const char **line = fsdp__calloc((size_t)argc + 4, sizeof *line); /* ends with NULL */
+    FSDP__FREED char *data = e->tokens_path ? fsdp__sprintf("--" RANK_DATA_OPTION "=%s", e->tokens_path) : NULL;
+    FSDP__FREED char *as_rank = fsdp__sprintf("--" RANK_OPTION "=%s", e->folder.path);
     fsdp_launch_options options = {.ranks = (int)e->ranks.count, .argv = line};
-    int status = FSDP__FAILED;
 
-    if (line && as_rank && (data || !e->tokens_path)) {
-        line[0] = "/proc/self/exe";
-        line[1] = "eval";
-        line[2] = as_rank;
-        memcpy(line + 3, argv + 1, (size_t)(argc - 1) * sizeof *line);
-        line[argc + 2] = data;
-        status = fsdp__launch_ranks(&options);
-    } else {
-        (void)fsdp__failure("%s", fsdp_last_error());
-    }
-    fsdp__free(as_rank);
-    fsdp__free(data);
-    fsdp__free(line);
-    return status;
+    if (!line || !as_rank || (!data && e->tokens_path))
+        return fsdp__failure("%s", fsdp_last_error());
+    line[0] = "/proc/self/exe";
+    line[1] = "eval";
+    line[2] = as_rank;
+    memcpy(line + 3, argv + 1, (size_t)(argc - 1) * sizeof *line);
+    line[argc + 2] = data;
+    return fsdp__launch_ranks(&options);
 }
 
 static int with_line(evaluation *e, int argc, char **argv)

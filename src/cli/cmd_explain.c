@@ -10,6 +10,7 @@
 #include "cli/bar.h"
 #include "cli/cli.h"
 #include "cli/overrides.h"
+#include "explain/explain.h"
 #include "train/strategy_word.h"
 
 typedef struct request {
@@ -190,7 +191,7 @@ static void say_whether_it_fits(const fsdp_explanation *e)
  * why. */
 static int tell(request *r)
 {
-    fsdp_explanation *e = NULL;
+    FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *e = NULL;
     int status = 0;
 
     if (fsdp__output_check(r->config, "--svg", r->svg) != FSDP_OK || explain(r, &e) != FSDP_OK)
@@ -200,7 +201,6 @@ static int tell(request *r)
     if ((r->json ? fsdp_explanation_json : fsdp_explanation_print)(e, stdout) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
     say_whether_it_fits(e);
-    fsdp_explanation_free(e);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/continuation.h"
 #include "cli/own_process.h"
@@ -133,15 +134,13 @@ static int run(fsdp__continuation *c, const fsdp__ranks *ranks)
 /* Starts the ranks. They get the command line as it is, and the prompt if it came from elsewhere. */
 static int launch(const fsdp__continuation *c, int ranks, int argc, char **argv)
 {
-    const char **line = fsdp__calloc((size_t)argc + 3, sizeof *line); /* ends with NULL */
+    FSDP__FREED const char **line = fsdp__calloc((size_t)argc + 3, sizeof *line); /* ends with NULL */
     fsdp_launch_options options = {.ranks = ranks, .argv = line};
     char as_rank[40] = "--" RANK_OPTION "=-1";
-    int fd = -1, status;
+    FSDP__CLOSED int fd = -1;
 
-    if (!line || (c->prompt.text && fsdp__prompt_hand_over(&c->prompt, &fd) != FSDP_OK)) {
-        fsdp__free(line);
+    if (!line || (c->prompt.text && fsdp__prompt_hand_over(&c->prompt, &fd) != FSDP_OK))
         return fsdp__failure("%s", fsdp_last_error());
-    }
     if (fd >= 0)
         snprintf(as_rank, sizeof as_rank, "--" RANK_OPTION "=%d", fd);
     line[0] = "/proc/self/exe";
@@ -149,11 +148,7 @@ static int launch(const fsdp__continuation *c, int ranks, int argc, char **argv)
     line[2] = as_rank;
     for (int i = 1; i < argc; i++) /* one step-N for all, whatever is saved in the meantime */
         line[i + 2] = argv[i] == c->path ? c->folder.path : argv[i];
-    status = fsdp__launch_ranks(&options);
-    if (fd >= 0)
-        close(fd);
-    fsdp__free(line);
-    return status;
+    return fsdp__launch_ranks(&options);
 }
 
 static int be_rank(fsdp__continuation *c, const char *fd_text)

@@ -2,9 +2,13 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "base/compiler.h"
+#include "base/context.h"
+#include "checkpoint/folder.h"
 #include "cli/cli.h"
 #include "cli/listing.h"
 #include "cli/own_process.h"
+#include "format/safetensors.h"
 #include "train/model_folder.h"
 
 static void usage(void)
@@ -28,69 +32,58 @@ static void usage(void)
 
 static fsdp_status inspect_weights(const char *path, bool json)
 {
-    fsdp_weights *weights;
+    FSDP__SCOPED(fsdp_weights_close_at) fsdp_weights *weights = NULL;
 
     FSDP_TRY(fsdp_weights_open(path, &weights));
     (json ? fsdp__list_weights_as_json : fsdp__list_weights)(path, NULL, weights);
-    fsdp_weights_close(weights);
     return FSDP_OK;
 }
 
 /* Shows a model folder, even if its config and its files do not belong together; then the reason comes last. */
 static fsdp_status inspect_model(const char *folder, bool json)
 {
-    fsdp_context *context = NULL;
-    fsdp_weights *weights = NULL;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
+    FSDP__SCOPED(fsdp_weights_close_at) fsdp_weights *weights = NULL;
     fsdp_model_config config;
-    fsdp_status status;
 
     FSDP_TRY(fsdp_hub_read_config(folder, &config));
     FSDP_TRY(fsdp_weights_open(folder, &weights));
     (json ? fsdp__list_weights_as_json : fsdp__list_weights)(folder, &config, weights);
-    fsdp_weights_close(weights);
     FSDP_TRY(fsdp_context_create(NULL, &context));
-    status = fsdp_hub_check(context, folder, &config);
-    fsdp_context_free(context);
-    return status;
+    return fsdp_hub_check(context, folder, &config);
 }
 
 static fsdp_status inspect_checkpoint(const char *path, bool json, bool parts)
 {
-    fsdp_checkpoint_reader *reader;
+    FSDP__SCOPED(fsdp_checkpoint_close_at) fsdp_checkpoint_reader *reader = NULL;
 
     FSDP_TRY(fsdp_checkpoint_open(path, &reader));
     if (json)
         fsdp__list_checkpoint_as_json(reader);
     else
         fsdp__list_checkpoint(reader, parts);
-    fsdp_checkpoint_close(reader);
     return FSDP_OK;
 }
 
 static fsdp_status inspect(const char *path, bool json, bool parts)
 {
-    fsdp__model_folder folder = {.path = NULL};
+    FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {.path = NULL};
     struct stat info;
-    fsdp_status status;
 
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
         return inspect_weights(path, json);
-    status = fsdp__model_folder_find(path, &folder);
-    if (status == FSDP_OK)
-        status = folder.is_checkpoint ? inspect_checkpoint(folder.path, json, parts)
-                 : folder.has_config  ? inspect_model(path, json)
-                                      : inspect_weights(path, json);
-    fsdp__model_folder_release(&folder);
-    return status;
+    FSDP_TRY(fsdp__model_folder_find(path, &folder));
+    return folder.is_checkpoint ? inspect_checkpoint(folder.path, json, parts)
+           : folder.has_config  ? inspect_model(path, json)
+                                : inspect_weights(path, json);
 }
 
 static fsdp_status inspect_devices(bool json)
 {
-    fsdp_context *context = NULL;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
 
     FSDP_TRY(fsdp_context_create(NULL, &context));
     (json ? fsdp__list_devices_as_json : fsdp__list_devices)(context);
-    fsdp_context_free(context);
     return FSDP_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/token_text.h"
 #include "data/encode_piece.h"
+#include "tokenizer/tokenizer.h"
 
 typedef struct request {
     const char **inputs;
@@ -105,7 +106,7 @@ static void report(const request *r, const fsdp_tokenize_summary *s)
 
 static int tokenize(request *r)
 {
-    fsdp_tokenizer *tokenizer = NULL;
+    FSDP__SCOPED(fsdp_tokenizer_close_at) fsdp_tokenizer *tokenizer = NULL;
     fsdp_tokenize_summary summary;
     fsdp_status status;
 
@@ -116,7 +117,6 @@ static int tokenize(request *r)
     r->options.progress_arg = r;
     status = fsdp_tokenize_files(tokenizer, r->inputs, r->input_count, r->output, &r->options, &summary);
     fsdp__bar_clear(&r->bar);
-    fsdp_tokenizer_close(tokenizer);
     if (status != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     report(r, &summary);

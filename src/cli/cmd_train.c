@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/context.h"
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "cli/line.h"
@@ -87,12 +88,12 @@ static int help(const fsdp__args *args)
 /* Returns the step of the newest checkpoint on disk; -1: there is none. */
 static int64_t newest_checkpoint(const fsdp_train_config *config)
 {
-    int64_t *steps = NULL, count = 0, newest = -1;
+    FSDP__FREED int64_t *steps = NULL;
+    int64_t count = 0, newest = -1;
 
     if (fsdp__train_saves(config) && fsdp_checkpoint_list(config->checkpoint.folder, &steps, &count) == FSDP_OK &&
         count > 0)
         newest = steps[count - 1];
-    fsdp__free(steps);
     return newest;
 }
 
@@ -343,8 +344,7 @@ static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report
                                    .interrupt_grace_ms = fsdp__train_saves(s->config) ? SAVE_GRACE_MS : 0};
     char as_rank[40], steps_to[40], run[200];
     const char *const argv[] = {"/proc/self/exe", "train", as_rank, steps_to, run, NULL};
-    int fd = -1;
-    fsdp_status status;
+    FSDP__CLOSED int fd = -1;
 
     FSDP_TRY(fsdp__restarts_begin(&s->restarts));
     FSDP_TRY(fsdp__hand_over(s->config, &fd));
@@ -353,9 +353,7 @@ static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report
     snprintf(run, sizeof run, "--" RUN_OPTION "=%s", s->run);
     options.argv = argv;
     fflush(NULL);
-    status = fsdp_launch(&options, report);
-    close(fd);
-    return status;
+    return fsdp_launch(&options, report);
 }
 
 static int launch(session *s, int ranks)

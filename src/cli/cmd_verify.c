@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
@@ -51,21 +52,18 @@ static fsdp_status draw_checked(void *bar, uint64_t done, uint64_t all)
 static fsdp_status check_config(const fsdp_checkpoint_reader *reader)
 {
     fsdp__model_folder folder = {.path = (char *)(uintptr_t)fsdp_checkpoint_path(reader), .is_checkpoint = true};
-    fsdp_context *context = NULL;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
     fsdp_model_config config;
-    fsdp_status status;
 
     FSDP_TRY(fsdp_hub_read_config(folder.path, &config));
     FSDP_TRY(fsdp_context_create(NULL, &context));
-    status = fsdp__model_folder_check(&folder, context, &config, false);
-    fsdp_context_free(context);
-    return status;
+    return fsdp__model_folder_check(&folder, context, &config, false);
 }
 
 /* Checks that the weights are finite. A run that continues after NaN may have saved it. */
 static fsdp_status check_weights(fsdp_checkpoint_reader *reader)
 {
-    fsdp__tensor_source source = {.reader = reader};
+    FSDP__SCOPED(fsdp__tensor_source_release) fsdp__tensor_source source = {.reader = reader};
     fsdp__bar bar = {.possible = false};
     fsdp_status status;
 
@@ -73,7 +71,6 @@ static fsdp_status check_weights(fsdp_checkpoint_reader *reader)
     status = fsdp__check_finite_weights(&source, draw, &bar);
     fsdp__bar_clear(&bar);
     source.reader = NULL; /* it belongs to the caller */
-    fsdp__tensor_source_release(&source);
     return status;
 }
 
@@ -102,31 +99,27 @@ static fsdp_status check_checkpoint(fsdp_checkpoint_reader *reader)
 
 static fsdp_status verify_checkpoint(const char *path)
 {
-    fsdp_checkpoint_reader *reader;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp_checkpoint_close_at) fsdp_checkpoint_reader *reader = NULL;
 
     FSDP_TRY(fsdp_checkpoint_open(path, &reader));
-    status = check_checkpoint(reader);
-    fsdp_checkpoint_close(reader);
-    return status;
+    return check_checkpoint(reader);
 }
 
 /* Verifies all checkpoints, including those after a damaged one. The error then says how many are damaged. */
 static fsdp_status verify_each(const char *folder)
 {
-    int64_t *steps = NULL, count = 0, damaged = 0;
+    FSDP__FREED int64_t *steps = NULL;
+    int64_t count = 0, damaged = 0;
 
     FSDP_TRY(fsdp_checkpoint_list(folder, &steps, &count));
     for (int64_t i = 0; i < count; i++) {
-        char *path = fsdp__step_path(folder, steps[i], "");
+        FSDP__FREED char *path = fsdp__step_path(folder, steps[i], "");
 
         if (!path || verify_checkpoint(path) != FSDP_OK) {
             (void)fsdp__failure("%s", fsdp_last_error());
             damaged++;
         }
-        fsdp__free(path);
     }
-    fsdp__free(steps);
     if (count == 0)
         return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no checkpoints: it has no folder named step-N", folder);
     if (damaged > 0)
@@ -160,23 +153,20 @@ static void note_unread(const fsdp__tensor_source *source, char *text, size_t by
 
 static fsdp_status verify_weights(const char *path, const char *and)
 {
-    fsdp__tensor_source source = {.count = 0};
+    FSDP__SCOPED(fsdp__tensor_source_release) fsdp__tensor_source source = {.count = 0};
     char unread[96] = "";
-    int64_t count;
     fsdp__bar bar = {.possible = false};
     fsdp_status status;
 
     FSDP_TRY(fsdp_weights_open(path, &source.weights));
     fsdp__bar_begin(&bar);
     status = fsdp__check_finite_weights(&source, draw, &bar);
-    count = source.count;
-    note_unread(&source, unread, sizeof unread);
     fsdp__bar_clear(&bar);
-    fsdp__tensor_source_release(&source);
-    if (status == FSDP_OK)
-        printf("%s: whole: %lld tensor%s, all values are finite%s%s\n", path, (long long)count, count == 1 ? "" : "s",
-               unread, and);
-    return status;
+    FSDP_TRY(status);
+    note_unread(&source, unread, sizeof unread);
+    printf("%s: whole: %lld tensor%s, all values are finite%s%s\n", path, (long long)source.count,
+           source.count == 1 ? "" : "s", unread, and);
+    return FSDP_OK;
 }
 
 static fsdp_status verify_model(const char *folder)
@@ -197,21 +187,17 @@ static fsdp_status verify_model(const char *folder)
 
 static fsdp_status verify(const char *path, bool all)
 {
-    fsdp__model_folder folder = {.path = NULL};
+    FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {.path = NULL};
     struct stat info;
-    fsdp_status status;
 
     if (all)
         return verify_each(path);
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
         return verify_weights(path, "");
-    status = fsdp__model_folder_find(path, &folder);
-    if (status == FSDP_OK)
-        status = folder.is_checkpoint ? verify_checkpoint(folder.path)
-                 : folder.has_config  ? verify_model(path)
-                                      : verify_weights(path, "");
-    fsdp__model_folder_release(&folder);
-    return status;
+    FSDP_TRY(fsdp__model_folder_find(path, &folder));
+    return folder.is_checkpoint ? verify_checkpoint(folder.path)
+           : folder.has_config  ? verify_model(path)
+                                : verify_weights(path, "");
 }
 
 int fsdp__cmd_verify(int argc, char **argv)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/own_process.h"
@@ -52,18 +53,14 @@ static void warn(session *s, const char *label, char *text)
 static fsdp_status read_records(session *s, int variant, int fd)
 {
     int ranks = s->comparison->ranks;
-    fsdp__start_record *records = fsdp__calloc((size_t)ranks, sizeof *records);
-    fsdp_status status;
+    FSDP__FREED fsdp__start_record *records = fsdp__calloc((size_t)ranks, sizeof *records);
 
     if (!records)
         return FSDP_NO_MEMORY;
-    status = fsdp__records_read(fd, ranks, records);
-    if (status == FSDP_OK)
-        status = fsdp__figures_add(&s->comparison->figures[variant], records, ranks);
-    if (status == FSDP_OK)
-        warn(s, s->comparison->variants.items[variant].label, records[0].warnings);
-    fsdp__free(records);
-    return status;
+    FSDP_TRY(fsdp__records_read(fd, ranks, records));
+    FSDP_TRY(fsdp__figures_add(&s->comparison->figures[variant], records, ranks));
+    warn(s, s->comparison->variants.items[variant].label, records[0].warnings);
+    return FSDP_OK;
 }
 
 /* Launches the ranks of one variant once. An interruption ends this process. */
@@ -73,8 +70,8 @@ static fsdp_status launch(const session *s, const fsdp_train_config *config, int
     const char *const argv[] = {"/proc/self/exe", "compare", as_rank, figures, steps, NULL};
     fsdp_launch_options options = {.ranks = s->comparison->ranks, .argv = argv};
     fsdp_launch_report report = {0};
+    FSDP__CLOSED int fd = -1;
     fsdp_status status;
-    int fd;
 
     FSDP_TRY(fsdp__hand_over(config, &fd));
     snprintf(as_rank, sizeof as_rank, "--" FSDP__AS_RANK_OPTION "=%d", fd);
@@ -82,7 +79,6 @@ static fsdp_status launch(const session *s, const fsdp_train_config *config, int
     snprintf(steps, sizeof steps, "--steps=%d", s->comparison->steps);
     fflush(NULL);
     status = fsdp_launch(&options, &report);
-    close(fd);
     if (status == FSDP_INTERRUPTED) {
         if (s->draws)
             fputs("\r\033[K", stderr);
@@ -94,15 +90,11 @@ static fsdp_status launch(const session *s, const fsdp_train_config *config, int
 
 static fsdp_status start(session *s, int variant)
 {
-    fsdp_status status;
-    int records;
+    FSDP__CLOSED int records = -1;
 
     FSDP_TRY(make_records(&records));
-    status = launch(s, s->comparison->variants.items[variant].config, records);
-    if (status == FSDP_OK)
-        status = read_records(s, variant, records);
-    close(records);
-    return status;
+    FSDP_TRY(launch(s, s->comparison->variants.items[variant].config, records));
+    return read_records(s, variant, records);
 }
 
 static void draw(const session *s, int round, int variant)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "cli/finite_values.h"
@@ -14,6 +15,7 @@
 #include "cli/own_process.h"
 #include "device/device.h"
 #include "launch/launch.h"
+#include "nn/module.h"
 #include "train/facts.h"
 #include "train/same_device.h"
 
@@ -174,9 +176,9 @@ static fsdp_status explain(const fsdp__continuation *c, fsdp_context *context)
 
 fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ranks)
 {
-    fsdp_context *context = NULL;
+    FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
     fsdp_device *device = NULL;
-    fsdp_module *model = NULL;
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = NULL;
     fsdp_status status;
     char run[200];
 
@@ -199,7 +201,5 @@ fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ran
         status = explain(c, context);
     if (status != FSDP_OK)
         fsdp_abort(context, fsdp_last_error());
-    fsdp_module_unref(model);
-    fsdp_context_free(context);
     return status;
 }

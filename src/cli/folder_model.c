@@ -1,6 +1,7 @@
 /* folder_model.c - loads the model of a folder. */
 #include "cli/folder_model.h"
 
+#include "base/compiler.h"
 #include "fsdp/shard.h"
 #include "train/model_folder.h"
 
@@ -55,12 +56,9 @@ static fsdp_status make(fsdp_context *context, const fsdp__model_folder *folder,
 fsdp_status fsdp__folder_model_load(fsdp_context *context, const char *path, const fsdp_model_config *config,
                                     fsdp_dtype dtype, fsdp_device *device, fsdp_module **out)
 {
-    fsdp__model_folder folder;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {0};
 
     *out = NULL;
     FSDP_TRY(fsdp__model_folder_find(path, &folder));
-    status = make(context, &folder, config, dtype, device, out);
-    fsdp__model_folder_release(&folder);
-    return status;
+    return make(context, &folder, config, dtype, device, out);
 }

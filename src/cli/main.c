@@ -158,15 +158,13 @@ static char **copy_arguments(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    char text[256], **arguments = copy_arguments(argc, argv);
+    FSDP__FREED char **arguments = copy_arguments(argc, argv);
+    char text[256];
     int status;
 
-    if (!arguments)
-        return fsdp__failure("%s", fsdp_last_error());
-    if (prepare(argc, arguments) != FSDP_OK)
+    if (!arguments || prepare(argc, arguments) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     status = dispatch(argc, arguments);
-    fsdp__free(arguments);
     if (status == 0 && fsdp__output_failed(text, sizeof text))
         return fsdp__failure("%s", text);
     return status;

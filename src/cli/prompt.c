@@ -64,18 +64,15 @@ void fsdp__prompt_release(fsdp__prompt *prompt)
 
 fsdp_status fsdp__prompt_hand_over(const fsdp__prompt *prompt, int *out)
 {
-    int fd = memfd_create("fsdp-prompt", 0);
-    fsdp_status status;
+    FSDP__CLOSED int fd = memfd_create("fsdp-prompt", 0);
 
     if (fd < 0)
         return FSDP_FAIL(FSDP_IO, "cannot hand the prompt to the ranks: %s%s", strerror(errno),
                          fsdp__limit_behind(errno));
-    status = fsdp__file_pwrite(fd, "the prompt", prompt->text, prompt->bytes, 0);
-    if (status == FSDP_OK)
-        *out = fd;
-    else
-        close(fd);
-    return status;
+    FSDP_TRY(fsdp__file_pwrite(fd, "the prompt", prompt->text, prompt->bytes, 0));
+    *out = fd;
+    fd = -1;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__prompt_take_over(int fd, fsdp__prompt *out)

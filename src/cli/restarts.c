@@ -13,7 +13,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/compiler.h"
 #include "base/limits.h"
+#include "checkpoint/folder.h"
 #include "train/checkpoint_values.h"
 #include "train/run.h"
 #include "train/run_config.h"
@@ -111,13 +113,12 @@ static bool is_same(const fsdp__restarts *r, const char *reason)
 /* Returns how many sequences per step the checkpoint asks for; 0: none. */
 static int64_t sequences_of(const char *checkpoint)
 {
-    fsdp_checkpoint_reader *reader = NULL;
+    FSDP__SCOPED(fsdp_checkpoint_close_at) fsdp_checkpoint_reader *reader = NULL;
     int64_t sequences = 0;
 
     if (checkpoint && fsdp_checkpoint_open(checkpoint, &reader) == FSDP_OK &&
         fsdp_checkpoint_get_integer(reader, FSDP__VALUE_SEQUENCES, &sequences) != FSDP_OK)
         sequences = 0;
-    fsdp_checkpoint_close(reader);
     return sequences;
 }
 

@@ -65,17 +65,14 @@ static fsdp_status plan(const fsdp__tensor_source *source, fsdp_dtype dtype, fsd
  * read. */
 static fsdp_status create_file(spiller *s, const char *folder)
 {
-    fsdp__directory held;
-    fsdp_status status;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory held = {.path = NULL};
     int error;
 
     s->path = fsdp__sprintf("%s/(a temporary file)", folder);
     if (!s->path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
     FSDP_TRY(fsdp__directory_make_path(folder, &held, NULL));
-    status = fsdp__directory_make_nameless(&held, &s->fd);
-    fsdp__directory_close(&held);
-    FSDP_TRY(status);
+    FSDP_TRY(fsdp__directory_make_nameless(&held, &s->fd));
     error = s->spill->bytes > 0 ? posix_fallocate(s->fd, 0, (off_t)s->spill->bytes) : 0;
     if (error != 0)
         return FSDP_FAIL(FSDP_IO, "cannot take %llu bytes for a temporary file in '%s': %s%s",

@@ -8,6 +8,8 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "hub/hub.h"
+#include "nn/module.h"
+#include "state/entry.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
 
@@ -121,15 +123,11 @@ static fsdp_status list_parameters(fsdp__tensor_source *s, const fsdp_state_dict
 fsdp_status fsdp__tensor_source_list_model(fsdp__tensor_source *source, fsdp_context *context,
                                            const fsdp_model_config *config)
 {
-    fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), config);
-    fsdp_state_dict *parameters = NULL;
-    fsdp_status status = model ? fsdp_state_dict_from_module(model, &parameters) : fsdp_last_status();
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), config);
+    FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *parameters = NULL;
 
-    if (status == FSDP_OK)
-        status = list_parameters(source, parameters, config);
-    fsdp_state_dict_free(parameters);
-    fsdp_module_unref(model);
-    return status;
+    FSDP_TRY(model ? fsdp_state_dict_from_module(model, &parameters) : fsdp_last_status());
+    return list_parameters(source, parameters, config);
 }
 
 fsdp_status fsdp__tensor_source_read(fsdp__tensor_source *source, const fsdp__source_tensor *tensor, int64_t first,

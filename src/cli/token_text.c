@@ -48,18 +48,16 @@ static fsdp_status encode_by_tokenizer(const fsdp__token_text *text, const char 
                                        int32_t **out, int64_t *out_count)
 {
     static const fsdp_encode_options options = {.add_specials = true};
-    fsdp_token_list list = {.count = 0};
-    fsdp_status status = fsdp_tokenizer_encode(text->tokenizer, prompt, bytes, &options, &list);
+    FSDP__SCOPED(fsdp_token_list_release) fsdp_token_list list = {.count = 0};
 
-    if (status == FSDP_OK) {
-        *out = fsdp__calloc((size_t)(list.count + more), sizeof **out);
-        status = *out ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the prompt");
-    }
-    if (status == FSDP_OK && list.count > 0)
+    FSDP_TRY(fsdp_tokenizer_encode(text->tokenizer, prompt, bytes, &options, &list));
+    *out = fsdp__calloc((size_t)(list.count + more), sizeof **out);
+    if (!*out)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the prompt");
+    if (list.count > 0)
         memcpy(*out, list.ids, (size_t)list.count * sizeof **out);
     *out_count = list.count;
-    fsdp_token_list_release(&list);
-    return status;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__token_text_encode(fsdp__token_text *text, const char *prompt, size_t bytes, int64_t more,

@@ -114,7 +114,7 @@ static void sort_field(const fsdp__figures *f, size_t offset, double *values)
 
 fsdp_status fsdp__figures_finish(fsdp__figures *f)
 {
-    double *values;
+    FSDP__FREED double *values = NULL;
 
     if (f->failure[0] || f->step_count == 0)
         return FSDP_OK;
@@ -130,7 +130,6 @@ fsdp_status fsdp__figures_finish(fsdp__figures *f)
     f->spread_ms =
         f->step_count < 2 ? NAN : (at_part(values, f->step_count, 0.75) - at_part(values, f->step_count, 0.25)) / 2;
     f->tokens_per_second = (double)f->tokens_per_step / (f->step_ms * 1e-3);
-    fsdp__free(values);
     f->has = true;
     return FSDP_OK;
 }

@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/compiler.h"
 #include "config/args.h"
+#include "explain/explain.h"
 #include "train/run_config.h"
 
 fsdp_status fsdp__worlds_read(const char *list, fsdp__worlds *out)
@@ -36,7 +38,7 @@ static void keep_microbatches(fsdp_train_config *config, int ranks, int world)
 
 static fsdp_status explain(const fsdp_train_config *config, int world, fsdp__elsewhere *out)
 {
-    fsdp_explanation *explanation = NULL;
+    FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *explanation = NULL;
 
     FSDP_TRY(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = world}, &explanation));
     out->step = explanation->step;
@@ -44,7 +46,6 @@ static fsdp_status explain(const fsdp_train_config *config, int world, fsdp__els
     out->sent_bytes = 0;
     for (int kind = 0; kind < FSDP_BARRIER; kind++)
         out->sent_bytes += out->step.bytes_sent[kind];
-    fsdp_explanation_free(explanation);
     return FSDP_OK;
 }
 

@@ -104,14 +104,11 @@ fsdp_status fsdp__config_copy(const fsdp__key_table *table, const void *from, vo
 
 fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const char *path)
 {
-    fsdp_status status;
-    char *text = NULL;
+    FSDP__FREED char *text = NULL;
     size_t bytes = 0;
 
     FSDP_TRY(fsdp__file_read_stream(path, LARGEST_FILE, &text, &bytes));
-    status = fsdp__yaml_apply(table, config, path, text, bytes);
-    fsdp__free(text);
-    return status;
+    return fsdp__yaml_apply(table, config, path, text, bytes);
 }
 
 /* Finds a key by "section.name". */

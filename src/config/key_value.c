@@ -163,31 +163,29 @@ static fsdp_status set_path_list(void *config, const fsdp__key *key, const char 
 {
     char **there = *(char ***)((char *)config + key->offset);
     bool list = text[0] == '[' && text[strlen(text) - 1] == ']';
-    char *copy = fsdp__strdup(list ? text + 1 : text), *rest = copy, *entry = copy;
-    const char **paths = NULL;
+    FSDP__FREED char *copy = fsdp__strdup(list ? text + 1 : text);
+    FSDP__FREED const char **paths = NULL;
+    char *rest = copy, *entry = copy;
     int64_t count = 0, capacity = 0;
-    fsdp_status status = copy ? FSDP_OK : FSDP_NO_MEMORY;
 
-    if (list && copy) {
+    if (!copy)
+        return FSDP_NO_MEMORY;
+    if (list) {
         copy[strlen(copy) - 1] = '\0';
         entry = next_entry(&rest);
     }
-    while (status == FSDP_OK && (count < kept || entry)) {
-        if (fsdp__grow(&paths, count, &capacity, sizeof *paths) != 0) {
-            status = FSDP_NO_MEMORY;
-        } else if (count < kept) {
+    while (count < kept || entry) {
+        if (fsdp__grow(&paths, count, &capacity, sizeof *paths) != 0)
+            return FSDP_NO_MEMORY;
+        if (count < kept) {
             paths[count] = there[count];
-            count++;
         } else {
-            paths[count++] = entry;
+            paths[count] = entry;
             entry = list ? next_entry(&rest) : NULL;
         }
+        count++;
     }
-    if (status == FSDP_OK)
-        status = fsdp__key_set_paths(config, key, paths, count);
-    fsdp__free(paths);
-    fsdp__free(copy);
-    return status;
+    return fsdp__key_set_paths(config, key, paths, count);
 }
 
 fsdp_status fsdp__key_add_paths(void *config, const fsdp__key *key, const char *text)

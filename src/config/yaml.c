@@ -138,7 +138,7 @@ static fsdp_status read_entry(reader *r, const fsdp__key *key, char **out)
 static fsdp_status read_list(reader *r, const fsdp__key *key)
 {
     fsdp_status status = FSDP_OK;
-    char **paths = NULL;
+    FSDP__FREED char **paths = NULL;
     int64_t count = 0, capacity = 0;
 
     for (;;) {
@@ -161,7 +161,6 @@ static fsdp_status read_list(reader *r, const fsdp__key *key)
 out:
     for (int64_t i = 0; i < count; i++)
         fsdp__free(paths[i]);
-    fsdp__free(paths);
     return status;
 }
 

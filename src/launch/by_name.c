@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/context.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/limits.h"
 #include "base/status.h"
@@ -159,7 +160,7 @@ fsdp_status fsdp__join_by_name(const fsdp__starter *s, const fsdp_context_option
     waiting w = {.starter = s, .parent = getppid(), .began_ns = now, .looked_ns = now};
     fsdp__handoff handoff = {.name = name, .stopped = look, .argument = &w};
     fsdp_status status;
-    int fd = -1;
+    FSDP__CLOSED int fd = -1;
 
     FSDP_TRY(fsdp__read_join_seconds(&w.seconds));
     handoff.timeout_ns = (int64_t)w.seconds * 1000000000;
@@ -171,9 +172,7 @@ fsdp_status fsdp__join_by_name(const fsdp__starter *s, const fsdp_context_option
                                 "so a script around the program must start it with 'exec'; " FSDP__JOIN_VARIABLE
                                 " is %d s)",
                                 s->rank, s->size, s->name, w.seconds);
-    status = fsdp__shm_join(fd, true, options, out);
-    close(fd);
-    return status;
+    return fsdp__shm_join(fd, true, options, out);
 }
 
 void fsdp__refuse_by_name(const fsdp__starter *s, const char *why)
@@ -182,7 +181,7 @@ void fsdp__refuse_by_name(const fsdp__starter *s, const char *why)
     const fsdp__handoff handoff = {.name = name, .timeout_ns = 2000000000};
     bool held = fsdp_hold_error(true);
     fsdp__arena *arena = NULL;
-    int fd = -1;
+    FSDP__CLOSED int fd = -1;
 
     make_name(s, name, sizeof name);
     snprintf(text, sizeof text, "rank %d failed: %s", s->rank, why);
@@ -191,8 +190,6 @@ void fsdp__refuse_by_name(const fsdp__starter *s, const char *why)
         fsdp__board_abort(arena->board, FSDP_COMM, s->rank, text);
     if (s->rank == 0 && arena)
         (void)fsdp__handoff_give(&handoff, arena->fd, s->size - 1);
-    if (fd >= 0)
-        close(fd);
     fsdp__arena_unref(arena);
     fsdp_release_error(held);
 }

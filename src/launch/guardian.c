@@ -55,7 +55,7 @@ static void guard(int fd, pid_t *groups, int most, const label *name)
 
 fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out)
 {
-    pid_t *groups = fsdp__calloc((size_t)ranks, sizeof *groups);
+    FSDP__FREED pid_t *groups = fsdp__calloc((size_t)ranks, sizeof *groups);
     label name = {.title = fsdp__title_find()};
     int ends[2];
 
@@ -65,17 +65,14 @@ fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out)
     /* A truncated number would be that of another process. */
     if (snprintf(name.text, sizeof name.text, "fsdp: guardian of %d", (int)getpid()) >= (int)name.title.bytes)
         snprintf(name.text, sizeof name.text, "fsdp: guardian");
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-        fsdp__free(groups);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot watch over the ranks: %s%s", strerror(errno), fsdp__limit_behind(errno));
-    }
     out->pid = fork();
     if (out->pid == 0) {
         (void)close(ends[1]); /* otherwise its own copy would keep it open */
         guard(ends[0], groups, ranks, &name);
     }
     (void)close(ends[0]);
-    fsdp__free(groups);
     if (out->pid < 0) {
         int error = errno;
 

@@ -87,7 +87,8 @@ fsdp_status fsdp__place_rank(fsdp_context *context, bool threads)
 {
     fsdp_process_group *world = fsdp_world(context);
     int ranks = fsdp_context_world_size(context);
-    fsdp__seat own, *seats;
+    FSDP__FREED fsdp__seat *seats = NULL;
+    fsdp__seat own;
     fsdp__place_of_rank place;
     void **all = NULL;
     size_t *sizes = NULL;
@@ -98,15 +99,11 @@ fsdp_status fsdp__place_rank(fsdp_context *context, bool threads)
     seats = fsdp__calloc((size_t)ranks, sizeof *seats);
     if (!seats)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot place %d ranks on cores", ranks);
-    if (fsdp_gather_objects(world, &own, sizeof own, &all, &sizes) != FSDP_OK) {
-        fsdp__free(seats);
-        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
-    }
+    FSDP_TRY(fsdp_gather_objects(world, &own, sizeof own, &all, &sizes));
     for (int r = 0; r < ranks; r++)
         memcpy(&seats[r], all[r], sizeof own);
     fsdp_objects_free(world, all, sizes);
     fsdp__place_choose(seats, ranks, fsdp_context_rank(context), &place);
-    fsdp__free(seats);
     if (place.binds)
         (void)sched_setaffinity(0, sizeof place.cores, &place.cores);
     if (!threads && CPU_COUNT(&own.cores) > 0)
