@@ -54,5 +54,5 @@ set(fsdp_mpi_plugins ${fsdp_plugins})
 
 # Where the library looks for plug-ins once it is installed: from bin/, and by their full name.
 file(RELATIVE_PATH from_program ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/fsdp)
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/plugin.c PROPERTIES COMPILE_DEFINITIONS
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/find_plugin.c PROPERTIES COMPILE_DEFINITIONS
   "FSDP_PLUGINS_FROM_PROGRAM=\"${from_program}\";FSDP_PLUGINS_INSTALLED=\"${CMAKE_INSTALL_FULL_LIBDIR}/fsdp\"")

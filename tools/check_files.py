@@ -12,6 +12,7 @@ All layers of src/LAYERS are checked, or those given."""
 
 import collections
 import json
+import fnmatch
 import pathlib
 import re
 import shlex
@@ -118,6 +119,24 @@ def check(objects, source, layer, rooms):
         yield from check_rooms(layer, rooms, arrows)
 
 
+def check_listed_rooms(source):
+    """The page's list of the rooms of shard/ has all of its files, and no other."""
+    text = (ROOT / "docs/design.md").read_text().split("### The rooms of `shard/`", 1)[1].split("```")[1]
+    files = {str(f.relative_to(source / "shard"))[:-2] for f in (source / "shard").rglob("*.[ch]")}
+    listed, room = [], ""
+    for line in text.strip().split("\n"):
+        if not line.startswith(" "):
+            room = line.split("/")[0]
+        else:
+            listed += [f"{room}/{name}" for name in re.split(", *", line[2:38].strip().rstrip(","))]
+    for name in listed:
+        if not fnmatch.filter(files, name):
+            yield f"docs/design.md lists shard/{name}, which is no file"
+    for file in sorted(files):
+        if not any(fnmatch.fnmatch(file, name) for name in listed):
+            yield f"docs/design.md does not list shard/{file}"
+
+
 def main():
     build, source, *layers = [*sys.argv[1:3], *([ROOT / "src"] if len(sys.argv) == 2 else []), *sys.argv[3:]]
     build, source = pathlib.Path(build).resolve(), pathlib.Path(source).resolve()
@@ -125,6 +144,8 @@ def main():
     objects, rooms = objects_of(build, source), rules[3]
     layers = layers or rules[0]
     problems = [problem for layer in layers for problem in check(objects, source, layer, rooms.get(layer))]
+    if source == ROOT / "src":
+        problems += check_listed_rooms(source)
     print("\n".join(problems) if problems else f"files: ok ({len(layers)} layers without circles, {len(rooms)} with rooms)")
     return 1 if problems else 0
 

@@ -7,8 +7,9 @@
  * that names it (FSDP_COMM). After a failure the group is broken: every later call fails at once with the same status
  * and with the reason after "group 'name' is broken: ".
  *
- * Reductions add in rank order with an f32 accumulator (integers: i64) and round once, so every run gives the same
- * bits. An average is this sum divided by the number of ranks (in f32, not multiplied by an inverse).
+ * Reductions add in rank order with an f32 accumulator (integers: i64), so every run gives the same bits. They round
+ * once; over several machines, each machine's sum is rounded to the dtype that travels, and then their sum. An average
+ * is this sum divided by the number of ranks (in f32, not multiplied by an inverse).
  *
  * [Note: ranks that do not come]
  * A call that waits for a peer checks its peers five times a second. If a peer has ended or left, the call fails at

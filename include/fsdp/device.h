@@ -1,8 +1,8 @@
 /* fsdp/device.h - devices, their memory, and the streams that order their work.
  *
  * A rank has a `cpu` device and a `meta` device (shapes and accounting, no bytes), and `cuda` devices where there are
- * NVIDIA GPUs and the plug-in libfsdp-cuda.so. A stream is an ordered queue of work, which the caller runs at once
- * (inline) or a worker thread runs; that of a GPU runs there. An event marks a point in a stream that another stream or
+ * NVIDIA GPUs and the plug-in libfsdp-cuda.so. A stream is an ordered queue of work, which runs in the
+ * calling thread (inline), on a worker thread, or on the GPU. An event marks a point in a stream that another stream or
  * the host can wait for. All kinds of stream have the same semantics.
  *
  * Every byte of a device is counted by its kind, that is, by its use. Counts change when work is issued, so the live

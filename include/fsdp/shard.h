@@ -98,7 +98,7 @@ typedef struct fsdp_offload_policy {
      * the backward. Ignored parameters and buffers stay on the device. The results are the same bits. If the device is
      * the CPU, nothing moves: the shards are on the host already. */
     bool cpu;
-    bool pageable; /* FSDP2's pin_memory=False: do not register it with the device (if that fails, a warning says so) */
+    bool pageable; /* FSDP2's pin_memory=False: leave the host memory of the shards unpinned, without a try */
 } fsdp_offload_policy;
 
 /* Says how prefetched gathers and reductions run. */
@@ -193,7 +193,8 @@ FSDP_API fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_opti
 FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count,
                                               const fsdp_shard_options *options);
 
-/* ---- methods of a sharded module: FSDP_STATE if `module` was not given to fully_shard ---- */
+/* ---- methods of a sharded module, through whichever front door. FSDP_STATE if `module` is not sharded, but for those
+ * of whole subtrees, which need no sharded module: reshard_all, set_keep_unsharded ---- */
 
 /* Turns the reduction of gradients on or off. false: gradients stay unsharded on this rank and accumulate; the backward
  * communicates none (no_sync). The next backward with true reduces the accumulated gradients; zero_grad drops them.
@@ -280,7 +281,7 @@ FSDP_API fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gath
 
 /* ======== for experts: most programs need nothing below ========
  *
- * These, too, return FSDP_STATE if `module` was not given to fully_shard.
+ * These, too, return FSDP_STATE if `module` is not sharded.
  *
  * ---- when parameters are gathered and resharded ---- */
 
@@ -327,7 +328,7 @@ FSDP_API fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *m
  * which must be recorded after the last write to a shard, and not for all work queued by then on the device's stream.
  * NULL: wait as usual. The event is used for one forward, is ignored if a shard is written later, and must stay valid
  * until that forward. If modules share a communication context, it must follow the last write to the shards of any of
- * them. New memory that a gather gets from the device is waited for in any case (no_shared_memory). */
+ * them. With no_shared_memory, a gather into new memory still waits for all queued work. */
 FSDP_API fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *event);
 /* Makes several outermost modules, such as the stages of a pipeline, communicate as one (FSDP2's share_comm_ctx): on
  * the same streams, in the order of their calls, with one set of memory for gathers ahead and one pipeline of
@@ -378,7 +379,7 @@ FSDP_API fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bo
 /* Compresses gradients (PyTorch's bf16_compress_hook and fp16_compress_hook): they are sent in BF16 or F16, half the
  * bytes, if the reduce dtype is wider; on the rank they still accumulate in the reduce dtype. NONE: send in the reduce
  * dtype again. Each contribution is rounded once, and the sum is the library's, in f32; partial gradients that wait for
- * other replicas are kept in the dtype sent. FSDP_STATE: some wait. FSDP_UNSUPPORTED: a replicated module, whose
+ * other replicas are kept in the dtype sent. FSDP_STATE while some wait. FSDP_UNSUPPORTED: a replicated module, whose
  * buckets have an option for this. Make the same call on all ranks. */
 FSDP_API fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype dtype, bool recurse);
 

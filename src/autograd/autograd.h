@@ -7,7 +7,7 @@
 
 typedef struct fsdp__node fsdp__node;
 
-/* What a recomputation keeps results of: [Note: recomputation] in recompute.c. */
+/* What a recomputation keeps results of: [Note: recomputation] in recompute_forward.c. */
 typedef enum fsdp__dear {
     FSDP__CHEAP,
     FSDP__DEAR_PRODUCT,   /* kept by a selective one, for every second product */
@@ -46,7 +46,7 @@ fsdp_status fsdp__set_storage_namer(fsdp_context *context, fsdp__storage_namer n
 /* Returns whether fsdp__record would record. A forward can skip what only a backward needs. */
 bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count);
 
-/* ---- in a recomputation: [Note: recomputation] in recompute.c ---- */
+/* ---- in a recomputation: [Note: recomputation] in recompute_forward.c ---- */
 /* Returns whether the operation, the next to be recorded, need not run, since its results are kept or nobody needs
  * them. If so, they are in `outputs` (owned by the scope; NULL where nobody needs them), and all that is left to do is
  * fsdp__record with the inputs that it saves; NULL will do for anything else it saves. Returns false outside of a

@@ -1,5 +1,5 @@
 /* recompute.h - a part of a forward whose saved values are given up and computed again: [Note: recomputation] in
- * recompute.c. */
+ * recompute_forward.c. */
 #ifndef AUTOGRAD_RECOMPUTE_H
 #define AUTOGRAD_RECOMPUTE_H
 

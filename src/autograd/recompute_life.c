@@ -1,4 +1,4 @@
-/* recompute_life.c - drops what a recomputation holds: [Note: recomputation] in recompute.c. */
+/* recompute_life.c - drops what a recomputation holds: [Note: recomputation] in recompute_forward.c. */
 #include "autograd/recompute.h"
 
 #include "base/alloc.h"

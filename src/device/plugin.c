@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
-#include "base/plugin.h"
+#include "base/find_plugin.h"
 #include "base/text.h"
 #include "device/impl.h"
 

@@ -1,4 +1,4 @@
-/* plugin.h - devices that are libraries of their own (base/plugin.h), and what such a library is given.
+/* plugin.h - devices that are libraries of their own (base/find_plugin.h), and what such a library is given.
  *
  * A plug-in is a backend. It is compiled from the same headers as this library and calls what it needs of it through a
  * table, since the symbols of the library and of programs that contain it are not seen from outside. It defines the

@@ -13,7 +13,7 @@
 #include "base/compiler.h"
 #include "base/context.h"
 #include "base/limits.h"
-#include "comm/health/verdict.h"
+#include "comm/health/dead_rank.h"
 #include "launch/descriptors.h"
 #include "launch/echo.h"
 #include "launch/guardian.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "comm/health/calls.h"
-#include "comm/health/verdict.h"
+#include "comm/health/dead_rank.h"
 #include "support/test.h"
 
 enum {

@@ -27,7 +27,7 @@ typedef struct fsdp__cuda_moment {
     struct fsdp__cuda_moment *next; /* of those that nobody uses */
 } fsdp__cuda_moment;
 
-/* The driver's functions that map memory; see [Note: segments] in cuda_memory.c. */
+/* The driver's functions that map memory; see [Note: segments] in cuda_segments.c. */
 #define FSDP__CUDA_MAPPING(X)                                                                                   \
     X(cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)) \
     X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                    \
@@ -127,7 +127,7 @@ void fsdp__cuda_host_unregister(fsdp_device *device, void *memory, size_t bytes)
 /* Returns how many bytes from `host` on one copy may have: they lie in one piece that is registered, or in none. */
 size_t fsdp__cuda_host_run(const void *host, size_t bytes);
 
-/* ---- cuda_memory.c, cuda_copy.c: slots of the table ---- */
+/* ---- cuda_segments.c, cuda_copy.c: slots of the table ---- */
 
 fsdp_status fsdp__cuda_segment_alloc(fsdp_device *device, size_t bytes, void **out);
 void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes);

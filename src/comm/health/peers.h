@@ -6,7 +6,7 @@
  * their rows of its machine's board, along with what it says itself. So every rank knows of all, and each hears from
  * one rank of each machine.
  *
- * A rank that waits for another looks here whether that one will come (verdict.h). Time is counted in ticks that a
+ * A rank that waits for another looks here whether that one will come (dead_rank.h). Time is counted in ticks that a
  * thread of the rank has slept through. No tick passes while a rank is itself stopped. A remote rank's silence counts
  * only while somebody is known to listen: its listener, which has the same local rank on the reader's machine, must be
  * heard of. */

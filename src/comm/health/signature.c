@@ -109,6 +109,17 @@ static const char *difference_text(const fsdp__signature *a, const fsdp__signatu
     return " with another predivide or divisor";
 }
 
+int fsdp__signatures_compare(const void *group, const fsdp__signature *(*said_by)(const void *group, int rank),
+                             int count)
+{
+    const fsdp__signature *first = said_by(group, 0);
+
+    for (int r = 1; r < count; r++)
+        if (memcmp(first, said_by(group, r), sizeof *first) != 0)
+            return r;
+    return 0;
+}
+
 void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, int first_rank,
                               const fsdp__signature *other, int other_rank, char *text, size_t bytes)
 {

@@ -20,6 +20,10 @@ typedef struct fsdp__signature {
 } fsdp__signature;
 
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out);
+/* Compares what `count` ranks of a group say about a call. Returns the first of them that differs from rank 0, so that
+ * all ranks find the same two; 0: they agree. */
+int fsdp__signatures_compare(const void *group, const fsdp__signature *(*said_by)(const void *group, int rank),
+                             int count);
 /* Writes into `text` what two ranks (global) say about a call of the group where they differ. */
 void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, int first_rank,
                               const fsdp__signature *other, int other_rank, char *text, size_t bytes);

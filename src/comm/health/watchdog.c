@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/health/dead_rank.h"
 #include "comm/health/process.h"
-#include "comm/health/verdict.h"
 
 /* ---- what it tells ---- */
 

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "base/plugin.h"
+#include "base/find_plugin.h"
 
 enum {
     TEXT = 160

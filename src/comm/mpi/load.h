@@ -6,7 +6,7 @@
 #include "comm/mpi/start.h"
 #include "comm/transport/network/network.h"
 
-/* Loads libfsdp-NAME.so (base/plugin.h says from where); it stays loaded until the process ends. */
+/* Loads libfsdp-NAME.so (base/find_plugin.h says from where); it stays loaded until the process ends. */
 fsdp_status fsdp__mpi_load(const fsdp__mpi_kind *kind, const fsdp__network_ops **out);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * Ranks count themselves in; the last one advances the generation, and the others wait for that: with a short spin when
  * every rank has a core, otherwise yielding for some microseconds, and then asleep in the kernel. A rank that sleeps
- * looks now and then whether those it waits for still live (verdict.h) and will come (watchdog.h). */
+ * looks now and then whether those it waits for still live (dead_rank.h) and will come (watchdog.h). */
 #include "comm/transport/arena/rendezvous.h"
 
 #include <sched.h>
@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "base/probe.h"
+#include "comm/health/dead_rank.h"
 #include "comm/health/futex.h"
-#include "comm/health/verdict.h"
 #include "comm/health/watchdog.h"
 #include "device/device.h"
 
@@ -160,6 +160,11 @@ fsdp_status fsdp__rendezvous(fsdp__arena_group *group, fsdp__traffic *traffic)
 
 /* ---- the entry of a call ---- */
 
+static const fsdp__signature *said_by(const void *group, int rank)
+{
+    return &fsdp__entry_of(group, rank)->signature;
+}
+
 static fsdp_status fail_mismatch(fsdp__arena_group *group, int other)
 {
     fsdp__board *board = group->world->arena->board;
@@ -172,15 +177,11 @@ static fsdp_status fail_mismatch(fsdp__arena_group *group, int other)
 fsdp_status fsdp__show(fsdp__arena_group *group, const fsdp__call *call, fsdp__entry *entry, fsdp__traffic *traffic)
 {
     fsdp__rank_slot *own = slot_of(group, group->rank);
-    const fsdp__signature *first;
+    int other;
 
     fsdp__signature_fill(call, &entry->signature);
     own->entries[++group->shown % 2] = *entry;
     FSDP_TRY(fsdp__rendezvous(group, traffic));
-    /* All compare with the same rank, so all find the same disagreement. */
-    first = &fsdp__entry_of(group, 0)->signature;
-    for (int r = 1; r < group->size; r++)
-        if (memcmp(first, &fsdp__entry_of(group, r)->signature, sizeof *first) != 0)
-            return fail_mismatch(group, r);
-    return FSDP_OK;
+    other = fsdp__signatures_compare(group, said_by, group->size);
+    return other ? fail_mismatch(group, other) : FSDP_OK;
 }

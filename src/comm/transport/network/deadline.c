@@ -12,7 +12,7 @@
 #include "base/host.h"
 #include "base/limits.h"
 #include "base/text.h"
-#include "comm/health/verdict.h"
+#include "comm/health/dead_rank.h"
 
 enum {
     TURN_MS = 50,

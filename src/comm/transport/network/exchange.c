@@ -10,7 +10,7 @@
 #include "base/compiler.h"
 #include "base/context.h"
 #include "comm/health/process.h"
-#include "comm/health/verdict.h"
+#include "comm/health/dead_rank.h"
 #include "comm/health/watchdog.h"
 
 enum {

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/health/verdict.h"
+#include "comm/health/dead_rank.h"
 
 void fsdp__meeting_release(fsdp__meeting *m)
 {
@@ -289,6 +289,11 @@ fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__network_group *group, co
 
 /* ---- comparing ---- */
 
+static const fsdp__signature *said_by(const void *meeting, int place)
+{
+    return &fsdp__meeting_header(meeting, place)->signature;
+}
+
 /* Fails with what the rank at a place and the first rank say: the same two, whichever rank of the column finds the
  * mismatch. */
 static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
@@ -305,16 +310,14 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 fsdp_status fsdp__meeting_compare(const fsdp__meeting *m)
 {
     const fsdp__network_group *g = m->group;
-    const fsdp__header *first = fsdp__meeting_header(m, 0);
+    int other;
 
     for (int p = 0; p < g->columns; p++)
         if (p != g->place)
             fsdp__peers_met(&m->group->world->peers, g->column[p], g->name, g->tag,
                             &fsdp__meeting_header(m, p)->signature);
-    for (int p = 1; p < g->columns; p++)
-        if (memcmp(&first->signature, &fsdp__meeting_header(m, p)->signature, sizeof first->signature) != 0)
-            return fail_mismatch(m, p);
-    return FSDP_OK;
+    other = fsdp__signatures_compare(m, said_by, g->columns);
+    return other ? fail_mismatch(m, other) : FSDP_OK;
 }
 
 fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)

@@ -10,7 +10,7 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "comm/health/process.h"
-#include "comm/health/verdict.h"
+#include "comm/health/dead_rank.h"
 #include "comm/transport/network/tags.h"
 
 enum {

@@ -1,5 +1,5 @@
-/* verdict.c - concludes that a rank will not come, and ends the world. */
-#include "comm/health/verdict.h"
+/* dead_rank.c - concludes that a rank will not come, and ends the world. */
+#include "comm/health/dead_rank.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* plugin.c - finds plug-ins, checks that they are whole, and loads them. */
-#include "base/plugin.h"
+/* find_plugin.c - finds plug-ins, checks that they are whole, and loads them. */
+#include "base/find_plugin.h"
 
 #include <dlfcn.h>
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* cuda_memory.c - memory of the device, and of the host where the device reaches it.
+/* cuda_segments.c - memory of the device, and of the host where the device reaches it.
  *
  * [Note: segments]
  * A segment is a range of addresses, of which the front has memory: pieces that are mapped one behind the other. It

@@ -1,6 +1,6 @@
-/* plugin.h - loads plug-ins: libraries of their own, so that the program also runs where what they need is missing. */
-#ifndef BASE_PLUGIN_H
-#define BASE_PLUGIN_H
+/* find_plugin.h - loads plug-ins: libraries of their own, so that the program also runs where what they need is missing. */
+#ifndef BASE_FIND_PLUGIN_H
+#define BASE_FIND_PLUGIN_H
 
 #include <stdbool.h>
 

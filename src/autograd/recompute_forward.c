@@ -1,4 +1,4 @@
-/* recompute.c - values that a backward needs are not kept from the forward, but computed once more.
+/* recompute_forward.c - values that a backward needs are not kept from the forward, but computed once more.
  *
  * [Note: recomputation]
  * A recomputed function runs once and records its nodes as always, so the graph, its hooks and the order of all

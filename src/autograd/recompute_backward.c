@@ -1,4 +1,4 @@
-/* recompute_again.c - runs a recomputed function again, in the backward: [Note: recomputation] in recompute.c. */
+/* recompute_backward.c - runs a recomputed function again, in the backward: [Note: recomputation] in recompute_forward.c. */
 #include "autograd/recompute.h"
 
 #include "base/alloc.h"

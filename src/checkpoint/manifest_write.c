@@ -1,4 +1,4 @@
-/* manifest_text.c - writes the manifest as JSON, with the digest at its end. */
+/* manifest_write.c - writes the manifest as JSON, with the digest at its end. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* manifest_parse.c - makes the manifest from its text. */
+/* manifest_read.c - makes the manifest from its text. */
 #include <jansson.h>
 #include <string.h>
 

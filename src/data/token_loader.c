@@ -1,4 +1,4 @@
-/* loader.c - makes batches of a token stream in order, in the caller or ahead in worker threads. */
+/* token_loader.c - makes batches of a token stream in order, in the caller or ahead in worker threads. */
 #include <stdio.h>
 
 #include "base/alloc.h"
