@@ -1,4 +1,5 @@
-/* recompute_backward.c - runs a recomputed function again, in the backward: [Note: recomputation] in recompute_forward.c. */
+/* recompute_backward.c - runs a recomputed function again, in the backward: [Note: recomputation] in
+ * recompute_forward.c. */
 #include "autograd/recompute.h"
 
 #include "base/alloc.h"

@@ -1,4 +1,5 @@
-/* find_plugin.h - loads plug-ins: libraries of their own, so that the program also runs where what they need is missing. */
+/* find_plugin.h - loads plug-ins: libraries of their own, so that the program also runs where what they need is
+ * missing. */
 #ifndef BASE_FIND_PLUGIN_H
 #define BASE_FIND_PLUGIN_H
 

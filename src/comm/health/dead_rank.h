@@ -1,6 +1,6 @@
-/* dead_rank.h - decides what has become of ranks that others wait for, and ends the world if one will not come. All that
- * is concluded of a rank is concluded here, whoever waits for it and however: in an arena, over the network, or as its
- * starter. */
+/* dead_rank.h - decides what has become of ranks that others wait for, and ends the world if one will not come. All
+ * that is concluded of a rank is concluded here, whoever waits for it and however: in an arena, over the network, or as
+ * its starter. */
 #ifndef COMM_HEALTH_DEAD_RANK_H
 #define COMM_HEALTH_DEAD_RANK_H
 

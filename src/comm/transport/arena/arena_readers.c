@@ -2,8 +2,8 @@
  * comm/readers.c says what they are for. */
 #include "comm/transport/arena/arena_readers.h"
 
-#include "comm/health/futex.h"
 #include "comm/health/dead_rank.h"
+#include "comm/health/futex.h"
 #include "comm/health/watchdog.h"
 
 /* Returns the bytes of the counters in front of the region: a multiple of 64. */

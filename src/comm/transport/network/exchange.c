@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/context.h"
-#include "comm/health/process.h"
 #include "comm/health/dead_rank.h"
+#include "comm/health/process.h"
 #include "comm/health/watchdog.h"
 
 enum {

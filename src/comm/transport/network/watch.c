@@ -9,8 +9,8 @@
 #include "base/compiler.h"
 #include "base/limits.h"
 #include "base/text.h"
-#include "comm/health/process.h"
 #include "comm/health/dead_rank.h"
+#include "comm/health/process.h"
 #include "comm/transport/network/tags.h"
 
 enum {
