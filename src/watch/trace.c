@@ -104,7 +104,9 @@ static fsdp_status agree_on_start(fsdp_trace *t, fsdp_process_group *world)
     FSDP_TRY(fsdp_gather_objects(world, &now, sizeof now, &all, &bytes));
     memcpy(&t->clock.start, all[0], sizeof t->clock.start);
     fsdp_objects_free(world, all, bytes);
-    return compare_clocks(t, t->begun, &t->clock.begun, &t->clock.begun_offset);
+    FSDP_TRY(compare_clocks(t, t->begun, &t->clock.begun, &t->clock.begun_offset));
+    t->clock.uncertain = t->begun[fsdp_context_rank(t->context)].uncertain;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_trace_begin(fsdp_context *context, const char *path, const fsdp_trace_options *options,
@@ -169,13 +171,6 @@ static void write_head(FILE *out, const fsdp_trace *t, void *const *all, int ran
     for (int r = 0; r < ranks; r++)
         write_rank(out, t, all[r], r);
     fputs("]},\"traceEvents\":[\n", out);
-    for (int r = 0; r < ranks; r++)
-        if (t->begun[r].uncertain > 0)
-            fprintf(
-                out,
-                "{\"ph\":\"M\",\"pid\":%d,\"tid\":1,\"name\":\"process_labels\",\"args\":{\"labels\":\"clock within "
-                "%lld us of rank 0\"}},\n",
-                r + 1, (long long)(t->begun[r].uncertain / 1000 + 1));
 }
 
 /* Adds a piece of the file's own text. */
@@ -188,7 +183,7 @@ static fsdp_status add_text(const fsdp_trace *t, fsdp__trace_file *file, void *c
     if (status == FSDP_OK && ranks > 0)
         write_head(text.stream, t, all, ranks, missing);
     else if (status == FSDP_OK) /* the last event has no comma */
-        fputs("{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":0}}\n]}\n",
+        fputs("{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":1}}\n]}\n",
               text.stream);
     if (status == FSDP_OK)
         status = fsdp__memory_file_finish(&text);

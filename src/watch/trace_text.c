@@ -290,7 +290,7 @@ static void name_lane(const writer *w, int lane, const fsdp__trace_span *first)
         snprintf(title, sizeof title, "%s stream: %ss", device, category(first));
     else
         snprintf(title, sizeof title, "thread: %s", category(first));
-    write_meta(w, "thread", lane, title, lane);
+    write_meta(w, "thread", lane, title, lane + 1);
 }
 
 static void write_rows(const writer *w)
@@ -306,7 +306,10 @@ static void write_rows(const writer *w)
     }
     fsdp__host_name(host);
     snprintf(title, sizeof title, "rank %d on %s", w->rank, host);
-    write_meta(w, "process", 0, title, w->rank);
+    if (w->clock->uncertain > 0)
+        snprintf(title, sizeof title, "rank %d on %s (clock within %lld us)", w->rank, host,
+                 (long long)(w->clock->uncertain / 1000 + 1));
+    write_meta(w, "process", 0, title, w->rank + 1); /* 0 would be the last */
     for (int i = 0; i < FSDP__LANES; i++)
         if (first[i])
             name_lane(w, i, first[i]);

@@ -17,6 +17,7 @@ typedef struct fsdp__trace_clock {
     int64_t start;                      /* of the trace, by the clock of rank 0 */
     int64_t begun, ended;               /* by its own clock: when the two were compared */
     int64_t begun_offset, ended_offset; /* by how much it is ahead of that of rank 0 then */
+    int64_t uncertain;                  /* more or less this */
 } fsdp__trace_clock;
 
 /* Returns the time of the trace, from 0. */

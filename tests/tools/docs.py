@@ -252,7 +252,7 @@ def target_exists(command, source):
 def unknown_keys(pages, build, folder):
     keys = set()
     for page in pages:
-        keys |= set(re.findall(r"--([a-z_]+\.[a-z_0-9]+)\b", open(page, encoding="utf-8").read()))
+        keys |= set(re.findall(r"--([a-z_]+(?:\.[a-z_0-9]+)+)\b", open(page, encoding="utf-8").read()))
     unknown = []
     for key in sorted(keys - {"section.key"}):
         done = subprocess.run([os.path.join(build, "fsdp"), "train", "--print-config", "config.yaml", f"--{key}=?"],
