@@ -255,6 +255,82 @@ TEST(whatever_begins_is_told_to_be_done)
     fsdp_context_free(context);
 }
 
+/* What is heard of the ledger, and of a stream's items. */
+typedef struct hearing {
+    int64_t live[FSDP_MEMORY_KINDS];
+    _Atomic uint64_t queued, begun, done;
+    _Atomic bool in_order;
+} hearing;
+
+static fsdp_status hear(void *arg, fsdp__probe_event *e)
+{
+    hearing *h = arg;
+
+    if (e->point == FSDP__POINT_MEMORY_COUNTED)
+        h->live[e->kind] += (int64_t)e->number;
+    else if (e->point == FSDP__POINT_ITEM_QUEUED)
+        h->in_order = e->number == ++h->queued && h->in_order;
+    else if (e->point == FSDP__POINT_ITEM_BEGUN)
+        h->in_order = e->number == ++h->begun && h->in_order;
+    else
+        h->in_order = e->number == ++h->done && h->in_order;
+    return FSDP_OK;
+}
+
+TEST(each_change_of_the_ledger_is_told)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = fsdp_cpu(context);
+    fsdp__subscriber *subscriber;
+    fsdp_memory_stats stats;
+    hearing h = {.in_order = true};
+    void *first = NULL, *second = NULL;
+
+    subscriber = fsdp__context_subscribe(context, FSDP__POINT_BIT(FSDP__POINT_MEMORY_COUNTED), hear, &h);
+    CHECK_OK(fsdp__device_alloc(cpu, 100, FSDP_MEMORY_ACTIVATION, &first));
+    CHECK_OK(fsdp__device_alloc(cpu, 1, FSDP_MEMORY_WORKSPACE, &second));
+    fsdp__device_recount(cpu, first, FSDP_MEMORY_GRADIENT);
+    fsdp__device_recount(cpu, &stats, FSDP_MEMORY_GRADIENT); /* no block */
+    fsdp__device_account(cpu, FSDP_MEMORY_PARAMETER_SHARD, 1000, true);
+    fsdp_device_memory(cpu, &stats);
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+        CHECK_EQ(h.live[kind], stats.live_bytes[kind]);
+    CHECK_EQ(h.live[FSDP_MEMORY_GRADIENT], 128);
+    fsdp__device_account(cpu, FSDP_MEMORY_PARAMETER_SHARD, -1000, true);
+    fsdp__device_free(cpu, first, 100, FSDP_MEMORY_GRADIENT);
+    fsdp__device_free(cpu, second, 1, FSDP_MEMORY_WORKSPACE);
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+        CHECK_EQ(h.live[kind], 0);
+    fsdp__unsubscribe(subscriber);
+    fsdp_context_free(context);
+}
+
+TEST(items_of_a_stream_are_numbered_alike_where_they_are_queued_and_run)
+{
+    fsdp_context *context = test_context();
+    fsdp_stream *stream = NULL;
+    fsdp__subscriber *subscriber;
+    hearing h = {.in_order = true};
+    float value = 0;
+
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &stream));
+    subscriber =
+        fsdp__context_subscribe(context,
+                                FSDP__POINT_BIT(FSDP__POINT_ITEM_QUEUED) | FSDP__POINT_BIT(FSDP__POINT_ITEM_BEGUN) |
+                                    FSDP__POINT_BIT(FSDP__POINT_ITEM_DONE),
+                                hear, &h);
+    for (int i = 0; i < 20; i++)
+        CHECK_OK(fsdp__launch_fill_run(stream, &value, FSDP_F32, 1, i));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    CHECK(h.in_order);
+    CHECK_EQ(h.queued, 20);
+    CHECK_EQ(h.begun, 20);
+    CHECK_EQ(h.done, 20);
+    fsdp__unsubscribe(subscriber);
+    fsdp_stream_free(stream);
+    fsdp_context_free(context);
+}
+
 TEST(launches_run_and_their_time_is_filed_by_class)
 {
     for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {

@@ -11,7 +11,7 @@ static _Atomic int changes[FSDP_EVENT_REDUCE + 1];
 static fsdp_status count(void *arg, fsdp__probe_event *event)
 {
     (void)arg;
-    CHECK(event->ns > 0);
+    CHECK(event->ns > 0 && event->context);
     atomic_fetch_add(&told[event->point], 1);
     if (event->point == FSDP__POINT_SHARD_CHANGED)
         atomic_fetch_add(&changes[event->kind], 1);
@@ -24,7 +24,8 @@ static void listen(void)
         .points = FSDP__POINT_BIT(FSDP__POINT_SHARD_CHANGED) | FSDP__POINT_BIT(FSDP__POINT_STEP_BEGUN) |
                   FSDP__POINT_BIT(FSDP__POINT_STEP_DONE) | FSDP__POINT_BIT(FSDP__POINT_BATCH_BEGUN) |
                   FSDP__POINT_BIT(FSDP__POINT_BATCH_DONE) | FSDP__POINT_BIT(FSDP__POINT_PART_BEGUN) |
-                  FSDP__POINT_BIT(FSDP__POINT_PART_DONE),
+                  FSDP__POINT_BIT(FSDP__POINT_PART_DONE) | FSDP__POINT_BIT(FSDP__POINT_STAGE_BEGUN) |
+                  FSDP__POINT_BIT(FSDP__POINT_STAGE_DONE),
         .see = count};
     static bool listens;
 
@@ -45,6 +46,8 @@ STORY_TEST(whoever_listens_hears_each_part_of_a_run_begin_and_end)
     story_go(s, 2);
     CHECK_EQ(told[FSDP__POINT_STEP_BEGUN], 2 * STORY_STEPS); /* each rank's */
     CHECK_EQ(told[FSDP__POINT_STEP_DONE], 2 * STORY_STEPS);
+    CHECK(told[FSDP__POINT_STAGE_BEGUN] >= 2 * 3 * STORY_STEPS); /* steps, forwards, backwards */
+    CHECK_EQ(told[FSDP__POINT_STAGE_DONE], told[FSDP__POINT_STAGE_BEGUN]);
     CHECK(told[FSDP__POINT_BATCH_BEGUN] >= 2 * STORY_STEPS);
     CHECK_EQ(told[FSDP__POINT_BATCH_DONE], told[FSDP__POINT_BATCH_BEGUN]);
     CHECK_EQ(told[FSDP__POINT_PART_BEGUN], 2 * 2); /* after steps 4 and 6 */
