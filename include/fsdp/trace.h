@@ -34,8 +34,8 @@ typedef struct fsdp_trace_options {
 /* Begins to record what the context's ranks do. At the end rank 0 writes `path`, for which nothing else is needed on
  * the other ranks: compressed by gzip if it ends in ".gz", otherwise as plain JSON. A trace that is there already is
  * replaced, and any other file refused. `options` may be NULL. On several machines their clocks are compared, by a few
- * barriers. The names of modules are known from the sharding of units; what else runs is shown by its kernels. One
- * trace at a time in a context: FSDP_STATE. [collective] [blocks] */
+ * barriers. The names of modules are known from the sharding of units; what else runs is shown by its kernels. There is
+ * one trace at a time in a context (FSDP_STATE); end it before the context is freed. [collective] [blocks] */
 FSDP_API fsdp_status fsdp_trace_begin(fsdp_context *context, const char *path, const fsdp_trace_options *options,
                                       fsdp_trace **out);
 /* Stops recording, and goes on with it: for steps that are not of interest. Call it where the device has nothing to
