@@ -281,7 +281,7 @@ if(FSDP_SANITIZE MATCHES "thread")
          test_train_replay test_train_resume test_train_resume_matrix test_train_strategy test_train_units
          test_train_validation)
     set(FSDP_EXCEPT_LAYERS ${fsdp_test_folders})
-    list(REMOVE_ITEM FSDP_EXCEPT_LAYERS backend device comm shard data checkpoint launch train)
+    list(REMOVE_ITEM FSDP_EXCEPT_LAYERS backend device comm watch shard data checkpoint launch train)
   endif()
 elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   # The same program again, killed, told or watched at one moment or another, by another starter, or over many machines.
