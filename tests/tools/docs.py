@@ -68,6 +68,7 @@ LISTED = {
     "build/bench/bench_kernels -t 1 -i v4 unary binary topk": "measures for minutes",
     "build/bench/bench_kernels [-t THREADS] [NAME]": "measures for minutes",
     "build/bench/bench_collectives 2 4": "measures for minutes",
+    "build/bench/bench_trace trace.json": "measures",
     "build/bench/bench_collectives [RANKS]": "measures for minutes",
     "OMP_NUM_THREADS=1 build/bench/bench_generate --model llama-100m --prompt 128 [--dtype bfloat16] [--no-cache]":
         "measures for minutes",
