@@ -81,6 +81,13 @@ typedef enum fsdp_train_which {
     FSDP_TRAIN_BEST
 } fsdp_train_which;
 
+/* Says by which peak of the devices a run tells its MFU. */
+typedef enum fsdp_train_mfu {
+    FSDP_TRAIN_MFU_AUTO,     /* that of a known GPU's data sheet; none for others and for CPUs */
+    FSDP_TRAIN_MFU_MEASURED, /* the rate of a large product, which the run measures at its start */
+    FSDP_TRAIN_MFU_NONE
+} fsdp_train_mfu;
+
 /* Has one field per key of the YAML file; `fsdp train --help` lists the keys with type, range and default. Strings and
  * lists belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1
  * for a choice, and NaN for a number without a fixed default. */
@@ -185,7 +192,12 @@ typedef struct fsdp_train_config {
     } comm;
     struct {
         int64_t log_freq;
-        char *jsonl; /* file; NULL: none */
+        char *jsonl, *csv, *prometheus;     /* files; NULL: none */
+        char *tensorboard;                  /* folder; NULL: none */
+        int64_t histogram_freq;             /* steps; 0: never */
+        int mfu;                            /* fsdp_train_mfu */
+        char *sample_prompt;                /* text to continue; NULL: none */
+        int64_t sample_freq, sample_tokens; /* steps; new tokens */
         struct {
             char *path;  /* file; NULL: none */
             char *steps; /* which, as "3-5, 100"; NULL: the second to the fourth that are taken */
@@ -264,6 +276,11 @@ typedef struct fsdp_train_summary {
     size_t optimizer_bytes;    /* thereof optimizer state, which at that time only a resumed run has */
     bool offloaded;            /* shards are on the host, away from the device: false if the run's device is the CPU */
     double flops_per_token;    /* forward and backward */
+    /* FLOPs as MFU counts them (fsdp_model_config_mfu_flops_per_token), and the FLOP/s of all ranks' devices, of which
+     * it is a share; 0: they are not known. What says so: "NVIDIA H200: dense products of bfloat16, by its data
+     * sheet". */
+    double mfu_flops_per_token, peak_flops;
+    const char *peak_source;
     /* The checkpoint from which the run is resumed; NULL: it starts from the beginning. */
     const char *resumed_from; /* path of the run's checkpoint */
     int64_t resumed_step;     /* steps that have been done */
@@ -287,7 +304,18 @@ typedef struct fsdp_train_summary {
  * name, is refused before anything is written.
  *
  * A run on several machines has "machines" in its header, and "network_sent", "network_received", "gather_ms" and
- * "reduce_ms" in each step's line: rank 0's traffic with other machines and its waiting times. */
+ * "reduce_ms" in each step's line: rank 0's traffic with other machines and its waiting times. A line ends with "mfu"
+ * if that is known.
+ *
+ * The other places have these quantities, too, and the memory that is live and its peak by kind (memory_live_bytes_of,
+ * memory_peak_bytes_of). metrics.csv has a row for each step and each validation, with the columns "run", "step", one
+ * for each quantity ("memory_peak_bytes_of_gradient"), and "validation_loss" and so on; what is not there or not finite
+ * is empty. metrics.prometheus has the gauges fsdp_train_step, fsdp_train_loss, fsdp_train_validation_loss and so on,
+ * with the labels run, rank and, of memory, kind; the file is replaced with each log line and each validation. In
+ * metrics.tensorboard they are "train/loss", "speed/mfu", "memory/memory_peak_bytes_of/gradient", "validation/loss" and
+ * so on; with metrics.histogram_freq there are histograms "gradient/<unit>" and "weight/<unit>", their norms "gradient
+ * norm/<unit>" and "weight norm/<unit>", and "gradient not finite/<unit>" if there are such elements. The root's unit
+ * is called "root". Texts are "config" and, with metrics.sample_prompt, "sample". */
 typedef struct fsdp_train_report {
     int64_t step; /* from 1 */
     /* Mean over all microbatches of all ranks, added in the order of the data. It is computed for every tenth step and
@@ -307,9 +335,10 @@ typedef struct fsdp_train_report {
     fsdp_comm_stats comm;                           /* all collectives, by kind */
     fsdp_memory_stats memory;                       /* this rank's device: live at the end, peaks within the step */
     double gather_ms, reduce_ms;                    /* parts of step_ms: fsdp_module_exposed_time */
-    int64_t network_sent, network_received;         /* bytes of buffers, to and from other machines: docs/cluster.md */
-    int64_t epoch;                                  /* of the step's last microbatch, from 0 */
-    int64_t tokens;                                 /* seen so far, all ranks */
+    double mfu;                             /* share of the summary's peak_flops, from 0 to 1; 0: that is not known */
+    int64_t network_sent, network_received; /* bytes of buffers, to and from other machines: docs/cluster.md */
+    int64_t epoch;                          /* of the step's last microbatch, from 0 */
+    int64_t tokens;                         /* seen so far, all ranks */
 } fsdp_train_report;
 
 /* Reports one validation: the mean loss of a stream's tokens, each predicted once from the tokens before it in its

@@ -291,13 +291,13 @@ fsdp_status fsdp__directory_create(const fsdp__directory *in, const char *name, 
     return FSDP_OK;
 }
 
-/* All of it, to the disk; the file is closed. */
-static fsdp_status fill(const fsdp__directory *in, const char *name, int fd, const void *data, size_t bytes)
+/* All of it, and with `sync` to the disk; the file is closed. */
+static fsdp_status fill(const fsdp__directory *in, const char *name, int fd, const void *data, size_t bytes, bool sync)
 {
     FSDP__FREED char *path = fsdp__path_join(in->path, name);
     fsdp_status status = path ? fsdp__file_pwrite(fd, path, data, bytes, 0) : out_of_memory(name);
 
-    if (status == FSDP_OK)
+    if (status == FSDP_OK && sync)
         status = fsdp__file_sync(fd, path);
     FSDP_KEEP_FIRST(status, fsdp__file_close(fd, path ? path : name)); /* network file systems may fail only here */
     return status;
@@ -308,7 +308,7 @@ fsdp_status fsdp__directory_write_new(const fsdp__directory *in, const char *nam
     int fd = -1;
 
     FSDP_TRY(fsdp__directory_create(in, name, 0666, &fd));
-    return fill(in, name, fd, data, bytes);
+    return fill(in, name, fd, data, bytes, true);
 }
 
 /* A new file for what is to become `name`, that no other process or thread uses. */
@@ -332,21 +332,31 @@ static fsdp_status create_beside(const fsdp__directory *in, const char *name, ch
     return FSDP_FAIL(FSDP_IO, "cannot write '%s/%s': too many temporary files beside it", in->path, name);
 }
 
-fsdp_status fsdp__directory_write_atomic(const fsdp__directory *in, const char *name, const void *data, size_t bytes)
+static fsdp_status replace(const fsdp__directory *in, const char *name, const void *data, size_t bytes, bool sync)
 {
     FSDP__FREED char *temporary = NULL;
     fsdp_status status;
     int fd = -1;
 
     FSDP_TRY(create_beside(in, name, &temporary, &fd));
-    status = fill(in, temporary, fd, data, bytes);
+    status = fill(in, temporary, fd, data, bytes, sync);
     if (status == FSDP_OK)
         status = fsdp__directory_rename(in, temporary, in, name, FSDP__RENAME_REPLACES);
-    if (status == FSDP_OK)
+    if (status == FSDP_OK && sync)
         status = fsdp__directory_sync(in);
     if (status != FSDP_OK)
         (void)unlinkat(in->fd, temporary, 0); /* gone already when the rename was done and only the sync failed */
     return status;
+}
+
+fsdp_status fsdp__directory_write_atomic(const fsdp__directory *in, const char *name, const void *data, size_t bytes)
+{
+    return replace(in, name, data, bytes, true);
+}
+
+fsdp_status fsdp__directory_replace(const fsdp__directory *in, const char *name, const void *data, size_t bytes)
+{
+    return replace(in, name, data, bytes, false);
 }
 
 /* `name` is not a link, or one of /proc. */

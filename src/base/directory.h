@@ -83,6 +83,9 @@ fsdp_status fsdp__directory_write_new(const fsdp__directory *in, const char *nam
 /* Writes to a temporary file, fsyncs it, renames it to `name`, and fsyncs the directory. At every moment `name` stands
  * for what it stood for before or for all of `data`. */
 fsdp_status fsdp__directory_write_atomic(const fsdp__directory *in, const char *name, const void *data, size_t bytes);
+/* Does the same without waiting for the disk: readers never see a part, but after a loss of power the file may be empty
+ * or gone. */
+fsdp_status fsdp__directory_replace(const fsdp__directory *in, const char *name, const void *data, size_t bytes);
 /* Makes a file without a name, for reading and writing, that is gone when it is closed. */
 fsdp_status fsdp__directory_make_nameless(const fsdp__directory *in, int *out_fd);
 

@@ -113,8 +113,9 @@ typedef struct fsdp__progress {
     int64_t steps, log_freq, tokens_per_step;
     int64_t step; /* the last one taken */
     double flops_per_token;
-    double tps;    /* tokens per second of all ranks, over the newest steps */
-    char news[40]; /* what the bar says about validations */
+    double mfu_per_token; /* MFU of one token a second; 0: there is none */
+    double tps;           /* tokens per second of all ranks, over the newest steps */
+    char news[40];        /* what the bar says about validations */
     int64_t began_ns, logged_ns;
     int64_t first_step; /* earlier runs have stopped before it */
     int64_t logged_step;

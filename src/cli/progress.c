@@ -25,6 +25,18 @@ const char *fsdp__short_count(int64_t value, char *text, size_t text_bytes)
     return text;
 }
 
+/* Writes a rate, such as "34.5 GFLOP/s". */
+static const char *rate_text(double flops, char *text, size_t bytes)
+{
+    static const char units[] = "MGTPE";
+    size_t unit = 0;
+
+    for (flops *= 1e-6; flops >= 999.5 && units[unit + 1]; flops *= 1e-3)
+        unit++;
+    snprintf(text, bytes, "%.*f %cFLOP/s", flops >= 99.95 ? 0 : flops >= 9.995 ? 1 : 2, flops, units[unit]);
+    return text;
+}
+
 /* ---- banner ---- */
 
 static const char *plural(int64_t count)
@@ -133,6 +145,8 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->tokens_per_step = summary->tokens_per_step;
     progress->machines = summary->machines;
     progress->flops_per_token = summary->flops_per_token;
+    if (summary->peak_flops > 0)
+        progress->mfu_per_token = summary->mfu_flops_per_token / summary->peak_flops;
     progress->first_step = progress->logged_step = progress->step = summary->resumed_step;
     progress->began_ns = progress->logged_ns = fsdp__clock_ns();
     if (!progress->prints)
@@ -157,6 +171,8 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     print_validation_data(config, summary);
     printf("train:  %s step%s%s\n", fsdp__thousands(config->training.steps, c, sizeof c),
            plural(config->training.steps), checkpoints_text(config, summary, checkpoints, sizeof checkpoints));
+    if (summary->peak_flops > 0)
+        printf("peak:   %s (%s)\n", rate_text(summary->peak_flops, a, sizeof a), summary->peak_source);
     if (summary->checkpoint_bytes > 0)
         print_checkpoints(config, summary);
     if (summary->checkpoint_bytes == 0 && !config->save.path)
@@ -182,18 +198,6 @@ static void network_line(const fsdp__progress *progress, const fsdp_train_report
                fsdp__size_text((double)report->network_sent, sent, sizeof sent),
                fsdp__size_text((double)report->network_received, received, sizeof received),
                report->gather_ms + report->reduce_ms);
-}
-
-/* Writes a rate, such as "34.5 GFLOP/s". */
-static const char *rate_text(double flops, char *text, size_t bytes)
-{
-    static const char units[] = "MGTPE";
-    size_t unit = 0;
-
-    for (flops *= 1e-6; flops >= 999.5 && units[unit + 1]; flops *= 1e-3)
-        unit++;
-    snprintf(text, bytes, "%.*f %cFLOP/s", flops >= 99.95 ? 0 : flops >= 9.995 ? 1 : 2, flops, units[unit]);
-    return text;
 }
 
 /* Returns the speed of all ranks since the last line. */
@@ -228,8 +232,10 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
         printf("  scale: %g", report->loss_scale);
     printf("  %s  %s tok/s", fsdp__size_text((double)report->memory_peak_bytes, memory, sizeof memory),
            fsdp__thousands((int64_t)(progress->tps + 0.5), speed, sizeof speed));
-    if (report->loss_scale == 0 || !progress->on_terminal)
+    if (!progress->on_terminal || (report->loss_scale == 0 && progress->mfu_per_token == 0))
         printf("  %s", rate_text(progress->tps * progress->flops_per_token, rate, sizeof rate));
+    if (progress->mfu_per_token > 0)
+        printf("  mfu: %.1f%%", 100 * progress->tps * progress->mfu_per_token);
     if (!progress->on_terminal)
         print_times(progress, report, now);
     printf("\n");

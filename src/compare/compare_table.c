@@ -228,9 +228,13 @@ static void print_reasons(const fsdp__comparison *c, const char *bullet, FILE *o
 /* Prints what the config names and a comparison does not write. */
 static void print_unwritten(const fsdp_train_config *c, const char *bullet, FILE *out)
 {
-    const char *const names[] = {
-        c->metrics.jsonl ? "metrics.jsonl" : NULL, c->metrics.trace.path ? "metrics.trace.path" : NULL,
-        fsdp__train_saves(c) ? "checkpoint.folder" : NULL, c->save.path ? "export.path" : NULL};
+    const char *const names[] = {c->metrics.jsonl ? "metrics.jsonl" : NULL,
+                                 c->metrics.trace.path ? "metrics.trace.path" : NULL,
+                                 c->metrics.csv ? "metrics.csv" : NULL,
+                                 c->metrics.prometheus ? "metrics.prometheus" : NULL,
+                                 c->metrics.tensorboard ? "metrics.tensorboard" : NULL,
+                                 fsdp__train_saves(c) ? "checkpoint.folder" : NULL,
+                                 c->save.path ? "export.path" : NULL};
     int left = 0, said = 0;
 
     for (size_t i = 0; i < FSDP__COUNT_OF(names); i++)

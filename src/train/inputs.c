@@ -127,14 +127,35 @@ static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config
     return FSDP_OK;
 }
 
+/* Returns what a folder is of those that the run reads or writes as a whole; NULL: nothing. */
+static const char *folder_of(const struct stat *info, const fsdp_train_config *config)
+{
+    const char *what = is_file(info, config->model.path)          ? "the model"
+                       : is_file(info, config->checkpoint.folder) ? "the checkpoints"
+                       : is_file(info, config->save.path)         ? "the export"
+                                                                  : NULL;
+
+    for (int64_t i = 0; i < config->data.path_count && !what; i++)
+        what = is_file(info, config->data.paths[i]) ? "the data" : NULL;
+    for (int64_t i = 0; i < config->validation.path_count && !what; i++)
+        what = is_file(info, config->validation.paths[i]) ? "the data" : NULL;
+    return what;
+}
+
 fsdp_status fsdp__inputs_spare(const fsdp_train_config *config, const char *key, const char *path)
 {
     const char *what = NULL;
     bool in_data = false;
     struct stat info;
 
-    if (!path || stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+    if (!path || stat(path, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))
         return FSDP_OK;
+    if (S_ISDIR(info.st_mode)) {
+        what = folder_of(&info, config);
+        if (!what)
+            return FSDP_OK;
+        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is the folder of %s: name another", key, path, what);
+    }
     if (is_file(&info, config->loaded_from))
         what = "config";
     else if (is_of_model(&info, config->model.path))

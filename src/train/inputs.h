@@ -15,7 +15,8 @@ fsdp_status fsdp__inputs_tokenizer(const fsdp_train_config *config, char **out);
 /* Returns the format that data.format and data.dtype ask for. */
 fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config);
 
-/* Fails when `path`, to which `key` wants to write, is one of the inputs, under whatever name. NULL is none. */
+/* Fails when `path`, to which `key` wants to write, is one of the inputs, under whatever name, or a folder of the
+ * model, the data, the checkpoints or the export. NULL is none. */
 fsdp_status fsdp__inputs_spare(const fsdp_train_config *config, const char *key, const char *path);
 
 #endif

@@ -41,6 +41,9 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     report->gather_ms = (double)(gather_ns - meter->gather_ns) * 1e-6;
     report->reduce_ms = (double)(reduce_ns - meter->reduce_ns) * 1e-6;
     report->tokens_per_second = (double)(run->sequences * run->config->training.seq_len) / seconds;
+    if (run->peak_flops > 0)
+        report->mfu = report->tokens_per_second / run->peak_flops *
+                      fsdp_model_config_mfu_flops_per_token(&run->model_config, run->config->training.seq_len);
     report->memory_live_bytes = report->memory.live_total_bytes;
     report->memory_peak_bytes = report->memory.peak_total_bytes;
     report->all_gather = report->comm.calls[FSDP_ALL_GATHER];

@@ -1,254 +1,155 @@
-/* metrics.c - the file with one JSON object per step: what it must not be, the header line of a run, a line per
- * step. */
+/* metrics.c - hands what a run reports to every place that its config names, and keeps what fails there from the run.
+ */
+#include "train/metrics.h"
+
 #include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/directory.h"
-#include "base/file.h"
-#include "base/probe.h"
+#include "base/compiler.h"
 #include "base/text.h"
-#include "train/metrics.h"
-#include "train/run_config.h"
+#include "train/metrics_places.h"
 
-static fsdp_status cannot_write(const char *path)
+static const fsdp__metrics_place *const places[] = {&fsdp__metrics_jsonl, &fsdp__metrics_csv, &fsdp__metrics_prometheus,
+                                                    &fsdp__metrics_tensorboard};
+
+/* Returns what the place's key says; NULL: nothing. */
+static const char *path_of(const fsdp__metrics_place *place, const fsdp_train_config *config)
 {
-    return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot write '%s': %s", path, strerrordesc_np(errno));
-}
-
-/* ---- before a run ---- */
-
-/* Checks what the file contains: an earlier run may have left its lines there, which stay. */
-static fsdp_status check_contents(const char *path)
-{
-    static const char *const firsts[] = {"{\"run\": \"", "{\"step\": "};
-    char text[16] = "";
-    ssize_t got;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-
-    got = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    if (got < 0)
-        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot read '%s', which exists: %s", path, strerrordesc_np(errno));
-    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++)
-        if (got == 0 || strncmp(text, firsts[i], strlen(firsts[i])) == 0)
-            return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID,
-                     "metrics.jsonl: '%s' exists and does not hold metrics: name another file, or remove it", path);
-}
-
-/* Checks the folder in which the file is to be made. */
-static fsdp_status check_folder(const char *path)
-{
-    char *folder = fsdp__path_parent(path);
-    fsdp_status status = FSDP_OK;
-
-    if (!folder)
-        return FSDP_NO_MEMORY;
-    if (access(folder, W_OK | X_OK) != 0)
-        status = cannot_write(path);
-    fsdp__free(folder);
-    return status;
+    return *(char *const *)((const char *)config + place->path);
 }
 
 fsdp_status fsdp__metrics_check(const fsdp_train_config *config)
 {
-    const char *path = config->metrics.jsonl;
-    struct stat info;
-
-    if (!path)
-        return FSDP_OK;
-    if (stat(path, &info) != 0)
-        return errno == ENOENT ? check_folder(path) : cannot_write(path);
-    errno = EISDIR;
-    if (S_ISDIR(info.st_mode) || access(path, W_OK) != 0)
-        return cannot_write(path);
-    return S_ISREG(info.st_mode) ? check_contents(path) : FSDP_OK;
-}
-
-/* ---- writing ---- */
-
-struct fsdp__metrics {
-    FILE *file;
-    const char *path; /* borrowed */
-    int machines;
-};
-
-/* Checks for errors after every line: the stream is line-buffered, so that readers who follow the file see whole
- * lines. */
-static fsdp_status written(const fsdp__metrics *metrics)
-{
-    if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) || ferror(metrics->file))
-        return cannot_write(metrics->path);
+    for (size_t i = 0; i < FSDP__COUNT_OF(places); i++)
+        if (path_of(places[i], config))
+            FSDP_TRY(places[i]->check(path_of(places[i], config)));
     return FSDP_OK;
 }
 
-/* Writes a number; JSON has no word for infinity and NaN. */
-static void write_number(FILE *file, const char *name, double value)
+bool fsdp__metrics_any(const fsdp_train_config *config)
 {
-    if (isfinite(value))
-        fprintf(file, ", \"%s\": %.9g", name, value);
-    else
-        fprintf(file, ", \"%s\": null", name);
+    for (size_t i = 0; i < FSDP__COUNT_OF(places); i++)
+        if (path_of(places[i], config))
+            return true;
+    return false;
 }
 
-static void write_text(FILE *file, const char *name, const char *text)
+bool fsdp__metrics_every_step(const fsdp_train_config *config)
 {
-    fprintf(file, ", \"%s\": ", name);
-    fsdp__print_json_string(text, file);
+    for (size_t i = 0; i < FSDP__COUNT_OF(places); i++)
+        if (places[i]->every_step && path_of(places[i], config))
+            return true;
+    return false;
 }
 
-/* Returns whether the file ends within a line: what an earlier run left unfinished, on a full disk, must not swallow
- * this one's header. */
-static bool ends_within_a_line(int fd)
+/* ---- a run ---- */
+
+struct fsdp__metrics {
+    fsdp_context *context;
+    struct open_place {
+        void *place; /* NULL: the config does not name it */
+        bool failed;
+    } open[FSDP__COUNT_OF(places)];
+    fsdp_status failure; /* of the first line that could not be written */
+    char message[512];
+};
+
+static fsdp_status draw_id(char id[FSDP__RUN_ID])
 {
-    struct stat info;
-    char link[40], last = '\n';
-    int reader = -1;
+    uint64_t random = 0;
 
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
-        reader = open(link, O_RDONLY | O_CLOEXEC);
-    if (reader >= 0) {
-        (void)!pread(reader, &last, 1, info.st_size - 1);
-        close(reader);
-    }
-    return last != '\n';
-}
-
-static fsdp_status write_header(const fsdp__metrics *metrics, const fsdp_train_config *config,
-                                const fsdp_train_summary *summary)
-{
-    char id[2 * 8 + 1], hash_text[2 * 8 + 1], started[40];
-    time_t now = time(NULL);
-    uint64_t random = 0, hash;
-    struct tm utc;
-
-    FSDP_TRY(fsdp__train_config_hash(config, &hash));
     if (getrandom(&random, sizeof random, 0) != sizeof random)
-        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: no random number for the run's id: %s", strerrordesc_np(errno));
-    snprintf(id, sizeof id, "%016llx", (unsigned long long)random);
-    snprintf(hash_text, sizeof hash_text, "%016llx", (unsigned long long)hash);
-    strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    fprintf(metrics->file, "{\"run\": \"%s\"", id);
-    write_text(metrics->file, "started", started);
-    write_text(metrics->file, "version", FSDP_VERSION);
-    write_text(metrics->file, "config", hash_text);
-    write_text(metrics->file, "model", summary->model);
-    if (summary->resumed_from)
-        fprintf(metrics->file, ", \"resumed_from\": %lld", (long long)summary->resumed_step);
-    if (summary->machines > 1)
-        fprintf(metrics->file, ", \"machines\": %d", summary->machines);
-    fprintf(metrics->file,
-            ", \"parameters\": %lld, \"world_size\": %d, \"steps\": %lld, \"tokens_per_step\": %lld, "
-            "\"settings\": ",
-            (long long)summary->parameters, summary->world_size, (long long)config->training.steps,
-            (long long)summary->tokens_per_step);
-    FSDP_TRY(fsdp__train_write_settings(config, metrics->file));
-    fputs("}\n", metrics->file);
-    return written(metrics);
+        return FSDP_FAIL(FSDP_IO, "metrics: no random number for the run's id: %s", strerrordesc_np(errno));
+    snprintf(id, FSDP__RUN_ID, "%016llx", (unsigned long long)random);
+    return FSDP_OK;
 }
 
-fsdp_status fsdp__metrics_begin(const fsdp_train_config *config, const fsdp_train_summary *summary, fsdp__metrics **out)
+fsdp_status fsdp__metrics_begin(fsdp_context *context, const fsdp_train_config *config,
+                                const fsdp_train_summary *summary, fsdp__metrics **out)
 {
-    const char *path = config->metrics.jsonl;
+    fsdp__metrics_run run = {.config = config, .summary = summary};
     fsdp__metrics *metrics = fsdp__calloc(1, sizeof *metrics);
-    fsdp_status status;
-    int fd = -1;
+    fsdp_status status = metrics ? draw_id(run.id) : FSDP_NO_MEMORY;
 
     *out = NULL;
-    if (!metrics)
-        return FSDP_NO_MEMORY;
-    metrics->path = path;
-    metrics->machines = summary->machines;
-    status = fsdp__file_append(path, &fd);
-    if (status != FSDP_OK) {
-        fsdp_fail_prefix(status, "metrics.jsonl");
-        goto out;
-    }
-    metrics->file = fdopen(fd, "a");
-    if (!metrics->file) {
-        status = cannot_write(path);
-        close(fd);
-        goto out;
-    }
-    setvbuf(metrics->file, NULL, _IOLBF, 0);
-    if (ends_within_a_line(fd))
-        fputc('\n', metrics->file);
-    FSDP_TRY_GOTO(status, write_header(metrics, config, summary), out);
-    *out = metrics;
-    metrics = NULL;
-out:
     if (metrics)
+        metrics->context = context;
+    for (size_t i = 0; status == FSDP_OK && i < FSDP__COUNT_OF(places); i++)
+        if (path_of(places[i], config))
+            status = places[i]->begin(&run, path_of(places[i], config), &metrics->open[i].place);
+    if (status == FSDP_OK)
+        *out = metrics;
+    else
         FSDP_KEEP_FIRST(status, fsdp__metrics_end(metrics));
     return status;
 }
 
-/* Writes what went between machines, and how long the step waited for it. */
-static void write_network(FILE *file, const fsdp_train_report *report)
+/* Notes how a place has done. */
+static void note(fsdp__metrics *metrics, size_t i, fsdp_status status)
 {
-    fprintf(file, ", \"network_sent\": %lld, \"network_received\": %lld", (long long)report->network_sent,
-            (long long)report->network_received);
-    write_number(file, "gather_ms", report->gather_ms);
-    write_number(file, "reduce_ms", report->reduce_ms);
+    char message[sizeof metrics->message];
+
+    if (status == FSDP_OK)
+        return;
+    metrics->open[i].failed = true;
+    fsdp__shown(fsdp_last_error(), message, sizeof message);
+    fsdp_log(metrics->context, FSDP_LOG_WARNING, "%s; the run goes on without %s", message, places[i]->what);
+    if (metrics->failure != FSDP_OK)
+        return;
+    metrics->failure = status;
+    memcpy(metrics->message, message, sizeof message);
 }
+
+/* Calls a function of every place that is written to and has it, and returns the first failure. */
+#define TELL(metrics, function, ...)                                       \
+    do {                                                                   \
+        fsdp_status first_ = FSDP_OK;                                      \
+                                                                           \
+        for (size_t i = 0; (metrics) && i < FSDP__COUNT_OF(places); i++) { \
+            struct open_place *open_ = &(metrics)->open[i];                \
+            fsdp_status status_;                                           \
+                                                                           \
+            if (!open_->place || open_->failed || !places[i]->function)    \
+                continue;                                                  \
+            status_ = places[i]->function(open_->place, __VA_ARGS__);      \
+            note(metrics, i, status_);                                     \
+            first_ = first_ == FSDP_OK ? status_ : first_;                 \
+        }                                                                  \
+        return first_;                                                     \
+    } while (0)
 
 fsdp_status fsdp__metrics_write(fsdp__metrics *metrics, const fsdp_train_report *report)
 {
-    FILE *file = metrics->file;
-
-    fprintf(file, "{\"step\": %lld", (long long)report->step);
-    write_number(file, "loss", report->loss);
-    write_number(file, "grad_norm", report->grad_norm);
-    write_number(file, "lr", report->lr);
-    fprintf(file, ", \"epoch\": %lld, \"tokens\": %lld, \"skipped\": %lld", (long long)report->epoch,
-            (long long)report->tokens, (long long)report->skipped);
-    if (report->loss_scale > 0)
-        write_number(file, "loss_scale", report->loss_scale);
-    write_number(file, "tokens_per_second", report->tokens_per_second);
-    write_number(file, "step_ms", report->step_ms);
-    fprintf(file,
-            ", \"memory_live_bytes\": %zu, \"memory_peak_bytes\": %zu, \"all_gather\": %lld, \"reduce_scatter\": %lld, "
-            "\"all_reduce\": %lld, \"bytes_sent\": %lld",
-            report->memory_live_bytes, report->memory_peak_bytes, (long long)report->all_gather,
-            (long long)report->reduce_scatter, (long long)report->all_reduce, (long long)report->bytes_sent);
-    if (metrics->machines > 1)
-        write_network(file, report);
-    fputs("}\n", file);
-    return written(metrics);
+    TELL(metrics, step, report);
 }
 
 fsdp_status fsdp__metrics_write_validation(fsdp__metrics *metrics, const fsdp_train_validation *validation)
 {
-    FILE *file = metrics->file;
+    TELL(metrics, validation, validation);
+}
 
-    fprintf(file, "{\"validation\": %lld", (long long)validation->step);
-    write_number(file, "loss", validation->loss);
-    write_number(file, "perplexity", validation->perplexity);
-    fprintf(file, ", \"tokens\": %lld, \"best\": %s", (long long)validation->tokens,
-            validation->best ? "true" : "false");
-    write_number(file, "best_loss", validation->best_loss);
-    fprintf(file, ", \"best_step\": %lld, \"without_improvement\": %lld", (long long)validation->best_step,
-            (long long)validation->without_improvement);
-    write_number(file, "tokens_per_second", validation->tokens_per_second);
-    write_number(file, "ms", validation->ms);
-    fputs("}\n", file);
-    return written(metrics);
+fsdp_status fsdp__metrics_write_histograms(fsdp__metrics *metrics, int64_t at, const fsdp__histograms *d)
+{
+    TELL(metrics, histograms, at, d);
+}
+
+fsdp_status fsdp__metrics_write_text(fsdp__metrics *metrics, int64_t at, const char *tag, const char *text)
+{
+    TELL(metrics, text, at, tag, text);
 }
 
 fsdp_status fsdp__metrics_end(fsdp__metrics *metrics)
 {
     fsdp_status status = FSDP_OK;
 
-    if (metrics && metrics->file && fclose(metrics->file) != 0)
-        status = cannot_write(metrics->path);
+    if (!metrics)
+        return FSDP_OK;
+    for (size_t i = 0; i < FSDP__COUNT_OF(places); i++)
+        FSDP_KEEP_FIRST(status, places[i]->end(metrics->open[i].place));
+    if (metrics->failure != FSDP_OK)
+        status = FSDP_FAIL(metrics->failure, "%s; the lines from there on are missing", metrics->message);
     fsdp__free(metrics);
     return status;
 }

@@ -1,32 +1,125 @@
-/* metrics_lines.c - writes lines of metrics.jsonl while a run goes on. */
-#include <stdio.h>
+/* metrics_lines.c - files to which runs add lines, and the checks of what they may be. */
+#include "train/metrics_lines.h"
 
-#include "base/text.h"
-#include "train/run.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-/* Notes a failure: after the first line that could not be written none is written. */
-static void note(fsdp_train_run *run, fsdp_status written)
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/probe.h"
+
+fsdp_status fsdp__metrics_cannot_write(const char *key, const char *path)
 {
-    run->metrics_status = written;
-    if (written == FSDP_OK)
-        return;
-    fsdp__shown(fsdp_last_error(), run->metrics_message, sizeof run->metrics_message);
-    fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on without metrics", run->metrics_message);
+    return FSDP_FAIL(FSDP_IO, "%s: cannot write '%s': %s", key, path, strerrordesc_np(errno));
 }
 
-static bool writes(const fsdp_train_run *run)
+/* ---- before a run ---- */
+
+fsdp_status fsdp__metrics_check_contents(const char *key, const char *path, const char *const *firsts,
+                                         const char *otherwise)
 {
-    return run->metrics && run->metrics_status == FSDP_OK;
+    FSDP__FREED char *text = NULL;
+    size_t longest = 0;
+    bool fits = false;
+    ssize_t got = -1;
+    int fd;
+
+    for (int i = 0; firsts[i]; i++)
+        longest = strlen(firsts[i]) > longest ? strlen(firsts[i]) : longest;
+    text = fsdp__calloc(1, longest + 1);
+    if (!text)
+        return FSDP_NO_MEMORY;
+    fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0) {
+        got = read(fd, text, longest);
+        close(fd);
+    }
+    for (int i = 0; firsts[i]; i++)
+        fits = fits || strncmp(text, firsts[i], strlen(firsts[i])) == 0;
+    if (got < 0)
+        return FSDP_FAIL(FSDP_IO, "%s: cannot read '%s', which exists: %s", key, path, strerrordesc_np(errno));
+    if (got > 0 && !fits)
+        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' exists and %s: name another file, or remove it", key, path, otherwise);
+    return FSDP_OK;
 }
 
-void fsdp__train_write_step(fsdp_train_run *run, const fsdp_train_report *report)
+fsdp_status fsdp__metrics_check_folder(const char *key, const char *path)
 {
-    if (writes(run))
-        note(run, fsdp__metrics_write(run->metrics, report));
+    FSDP__FREED char *folder = fsdp__path_parent(path);
+
+    if (!folder)
+        return FSDP_NO_MEMORY;
+    return access(folder, W_OK | X_OK) == 0 ? FSDP_OK : fsdp__metrics_cannot_write(key, path);
 }
 
-void fsdp__train_write_validation(fsdp_train_run *run, const fsdp_train_validation *validation)
+fsdp_status fsdp__metrics_lines_check(const char *key, const char *path, const char *const *firsts,
+                                      const char *otherwise)
 {
-    if (writes(run))
-        note(run, fsdp__metrics_write_validation(run->metrics, validation));
+    struct stat info;
+
+    if (stat(path, &info) != 0)
+        return errno == ENOENT ? fsdp__metrics_check_folder(key, path) : fsdp__metrics_cannot_write(key, path);
+    errno = EISDIR;
+    if (S_ISDIR(info.st_mode) || access(path, W_OK) != 0)
+        return fsdp__metrics_cannot_write(key, path);
+    return S_ISREG(info.st_mode) ? fsdp__metrics_check_contents(key, path, firsts, otherwise) : FSDP_OK;
+}
+
+/* ---- writing ---- */
+
+/* Returns whether the file of `bytes` ends within a line: what an earlier run left unfinished, on a full disk, must not
+ * swallow this one's first line. */
+static bool ends_within_a_line(int fd, off_t bytes)
+{
+    char link[40], last = '\n';
+    int reader;
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    reader = open(link, O_RDONLY | O_CLOEXEC);
+    if (reader >= 0) {
+        (void)!pread(reader, &last, 1, bytes - 1);
+        close(reader);
+    }
+    return last != '\n';
+}
+
+fsdp_status fsdp__metrics_lines_open(const char *key, const char *path, fsdp__metrics_lines *lines)
+{
+    struct stat info;
+    fsdp_status status;
+    int fd = -1;
+
+    *lines = (fsdp__metrics_lines){.key = key, .path = path};
+    status = fsdp__file_append(path, &fd);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "%s", key);
+    lines->file = fdopen(fd, "a");
+    if (!lines->file) {
+        status = fsdp__metrics_cannot_write(key, path);
+        close(fd);
+        return status;
+    }
+    setvbuf(lines->file, NULL, _IOLBF, 0);
+    lines->begun = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
+    if (lines->begun && ends_within_a_line(fd, info.st_size))
+        fputc('\n', lines->file);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__metrics_lines_written(const fsdp__metrics_lines *lines)
+{
+    if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) || ferror(lines->file))
+        return fsdp__metrics_cannot_write(lines->key, lines->path);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__metrics_lines_close(fsdp__metrics_lines *lines)
+{
+    FILE *file = lines->file;
+
+    lines->file = NULL;
+    return file && fclose(file) != 0 ? fsdp__metrics_cannot_write(lines->key, lines->path) : FSDP_OK;
 }

@@ -57,6 +57,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(open_data(run));
     FSDP_TRY(fsdp__digest_begin(run));
     FSDP_TRY(fsdp__resume_check_data(run));
+    FSDP_TRY(fsdp__samples_open(run));
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__metrics_check(c));
@@ -127,10 +128,19 @@ static fsdp_status begin_metrics(fsdp_train_run *run)
 {
     fsdp_train_summary summary;
 
-    if (!run->config->metrics.jsonl || fsdp_context_rank(run->context) != 0)
+    if (!fsdp__metrics_any(run->config) || fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
     fsdp_train_run_summary(run, &summary);
-    return fsdp__metrics_begin(run->config, &summary, &run->metrics);
+    return fsdp__metrics_begin(run->context, run->config, &summary, &run->metrics);
+}
+
+/* Finds the peak of the devices. */
+static outcome find_peak(fsdp_train_run *run)
+{
+    if (!fsdp__mfu_is_asked(run))
+        return agreed(FSDP_OK);
+    PART(agreed(fsdp__train_agree(run, fsdp__mfu_look(run))));
+    return alone(fsdp__mfu_add_up(run));
 }
 
 static outcome build(fsdp_train_run *run)
@@ -140,6 +150,7 @@ static outcome build(fsdp_train_run *run)
     PART(open_device(run));
     PART(agreed(fsdp__train_agree(run, open_inputs(run))));
     PART(compare(run));
+    PART(find_peak(run));
     PART(agreed(fsdp__train_agree(run, make_model(run))));
     PART(alone(fsdp__train_shard_model(run)));
     PART(agreed(fsdp__train_agree(run, fsdp__train_fill_model(run))));
@@ -218,6 +229,8 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp__model_folder_release(&run->initial);
     fsdp__free(run->tokenizer);
     (void)fsdp__metrics_end(run->metrics);
+    fsdp__histograms_free(run->histograms);
+    fsdp__samples_release(run);
     fsdp_loader_free(run->loader);
     fsdp__validation_close(run);
     fsdp__digest_release(run);
@@ -271,6 +284,9 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
             memory.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE] + host.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE],
         .offloaded = run->offloaded,
         .flops_per_token = fsdp_model_config_flops_per_token(&run->model_config, c->training.seq_len),
+        .mfu_flops_per_token = fsdp_model_config_mfu_flops_per_token(&run->model_config, c->training.seq_len),
+        .peak_flops = run->peak_flops,
+        .peak_source = run->peak_source,
         .resumed_from = run->resume.path,
         .resumed_step = run->resume.step,
         .resumed_ranks = run->resume.ranks,
@@ -356,13 +372,9 @@ static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *liste
 static fsdp_status end_metrics(fsdp_train_run *run)
 {
     fsdp__metrics *metrics = run->metrics;
-    fsdp_status status;
 
     run->metrics = NULL;
-    status = fsdp__metrics_end(metrics);
-    if (run->metrics_status != FSDP_OK)
-        return FSDP_FAIL(run->metrics_status, "%s; the lines from there on are missing", run->metrics_message);
-    return status;
+    return fsdp__metrics_end(metrics);
 }
 
 /* Drives a run from the first step to the export; the caller frees *run, also after a failure. */

@@ -51,6 +51,7 @@ typedef struct fsdp__resume {
 } fsdp__resume;
 
 typedef struct fsdp__data_digest fsdp__data_digest;
+typedef struct fsdp__samples fsdp__samples;
 
 /* The checkpoints that a run writes. */
 typedef struct fsdp__saves {
@@ -74,6 +75,8 @@ struct fsdp_train_run {
     fsdp_context *context;
     fsdp_device *device;             /* the device that the run computes on */
     char device_text[160];           /* what fsdp__device_describe says of it, when the run began */
+    double peak_flops;               /* of all ranks' devices; 0: not known (mfu.c) */
+    char peak_source[120];           /* what says so */
     const fsdp_train_config *config; /* borrowed, or `resolved` */
     fsdp_train_config resolved;      /* a copy of the config with what the world decides; its strings are borrowed */
     const fsdp_train_listener *listener;
@@ -102,14 +105,14 @@ struct fsdp_train_run {
     fsdp_optimizer *optimizer;
     fsdp_grad_scaler *scaler; /* for float16; otherwise NULL */
     fsdp_schedule schedule;
-    bool offloaded;             /* asked for, and there is somewhere to move to: see training.enable_cpu_offload */
-    bool steps_early;           /* each group steps in the backward, as soon as its gradients are ready */
-    bool last_microbatch;       /* the step's last microbatch runs: after it the gradients are complete */
-    fsdp__metrics *metrics;     /* on rank 0 only, when the config asks for them */
-    fsdp_status metrics_status; /* of the first line that could not be written: none is written after it */
-    char metrics_message[512];
-    fsdp_trace *trace; /* of the steps that the config names, while it is recorded or paused */
-    bool traced;       /* it has begun, or was refused */
+    bool offloaded;               /* asked for, and there is somewhere to move to: see training.enable_cpu_offload */
+    bool steps_early;             /* each group steps in the backward, as soon as its gradients are ready */
+    bool last_microbatch;         /* the step's last microbatch runs: after it the gradients are complete */
+    fsdp__metrics *metrics;       /* on rank 0 only, when the config asks for them */
+    fsdp__histograms *histograms; /* NULL: nobody asks for them */
+    fsdp__samples *samples;       /* the same */
+    fsdp_trace *trace;            /* of the steps that the config names, while it is recorded or paused */
+    bool traced;                  /* it has begun, or was refused */
     fsdp_status trace_status;
     char trace_message[512];
     fsdp_state_dict *best;      /* weights to export instead of the model's; NULL: none */
@@ -245,13 +248,6 @@ bool fsdp__validation_due(const fsdp_train_run *run);
  * not finite. [collective] */
 fsdp_status fsdp__validation_check(fsdp_train_run *run, const fsdp_train_validation *v);
 
-/* ---- metrics_lines.c ---- */
-
-/* Write lines of metrics.jsonl, on rank 0 where the config asks for them. A full disk does not cost the model: the run
- * goes on without metrics, and reports it at its end. */
-void fsdp__train_write_step(fsdp_train_run *run, const fsdp_train_report *report);
-void fsdp__train_write_validation(fsdp_train_run *run, const fsdp_train_validation *validation);
-
 /* ---- traced_steps.c: does nothing where the config asks for no trace ---- */
 
 /* Checks, on rank 0, whether there can be a trace where the config wants it. */
@@ -270,6 +266,25 @@ fsdp_status fsdp__trace_failure(const fsdp_train_run *run);
 #define FSDP__STAGE(run, which, text, step)                                                          \
     FSDP__TELL(STAGE_##which, .context = (run)->context, .name = (text), .number = (uint64_t)(step), \
                .ns = fsdp__clock_ns())
+
+/* ---- mfu.c ---- */
+
+/* Returns whether there may be a peak of the devices to find, of which MFU (model FLOPs utilization) is a share: the
+ * same on all ranks, which all have the same kind of device. */
+bool fsdp__mfu_is_asked(const fsdp_train_run *run);
+/* Finds the peak of this rank's device, as metrics.mfu says; 0: the card is not known. */
+fsdp_status fsdp__mfu_look(fsdp_train_run *run);
+/* Adds up the peaks of all ranks' devices; 0, if one is not known. [collective] */
+fsdp_status fsdp__mfu_add_up(fsdp_train_run *run);
+
+/* ---- samples.c ---- */
+
+/* Opens what metrics.sample_prompt needs, once the data is open; does nothing if it is not set. */
+fsdp_status fsdp__samples_open(fsdp_train_run *run);
+void fsdp__samples_release(fsdp_train_run *run);
+/* Generates and writes a text after every metrics.sample_freq steps, always by the most likely tokens. The training
+ * that follows does not change by a bit. [collective] */
+fsdp_status fsdp__samples_after_step(fsdp_train_run *run);
 
 /* ---- units.c ---- */
 

@@ -290,6 +290,29 @@ static fsdp_status check_trace(const fsdp_train_config *config)
     return fsdp__inputs_spare(config, "metrics.trace.path", path);
 }
 
+/* Checks that no metrics are written into what the run reads, or where it writes something else. */
+static fsdp_status check_metrics(const fsdp_train_config *config)
+{
+    const char *tensorboard = config->metrics.tensorboard, *folder = config->checkpoint.folder;
+    const char *model = config->save.path;
+
+    if (config->metrics.histogram_freq > 0 && !tensorboard)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "metrics.histogram_freq is %lld, but there is nowhere to write histograms: set "
+                         "metrics.tensorboard (a folder)",
+                         (long long)config->metrics.histogram_freq);
+    if (config->metrics.sample_prompt && !tensorboard)
+        return FSDP_FAIL(FSDP_INVALID, "metrics.sample_prompt is set, but there is nowhere to write texts: set "
+                                       "metrics.tensorboard (a folder)");
+    if (tensorboard && ((folder && strcmp(tensorboard, folder) == 0) || (model && strcmp(tensorboard, model) == 0)))
+        return FSDP_FAIL(FSDP_INVALID, "metrics.tensorboard: '%s' is also what %s names: name another", tensorboard,
+                         folder && strcmp(tensorboard, folder) == 0 ? "checkpoint.folder" : "export.path");
+    FSDP_TRY(fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl));
+    FSDP_TRY(fsdp__inputs_spare(config, "metrics.csv", config->metrics.csv));
+    FSDP_TRY(fsdp__inputs_spare(config, "metrics.prometheus", config->metrics.prometheus));
+    return fsdp__inputs_spare(config, "metrics.tensorboard", tensorboard);
+}
+
 fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
 {
     FSDP_TRY(fsdp__train_config_check_model(config));
@@ -303,7 +326,7 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
     FSDP_TRY(fsdp__train_check_checkpoint(config));
     FSDP_TRY(check_export(config));
     FSDP_TRY(check_trace(config));
-    return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);
+    return check_metrics(config);
 }
 
 /* ---- what follows from the keys ---- */

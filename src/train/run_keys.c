@@ -49,6 +49,8 @@ static const fsdp__choice checkpoint_choices[] = {
 static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
 static const fsdp__choice which_choices[] = {{"last", FSDP_TRAIN_LAST}, {"best", FSDP_TRAIN_BEST}, {NULL, 0}};
 static const fsdp__choice step_choices[] = {{"best", FSDP_CHECKPOINT_BEST}, {NULL, 0}};
+static const fsdp__choice mfu_choices[] = {
+    {"auto", FSDP_TRAIN_MFU_AUTO}, {"measured", FSDP_TRAIN_MFU_MEASURED}, {"none", FSDP_TRAIN_MFU_NONE}, {NULL, 0}};
 static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NULL, 0}};
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
@@ -212,6 +214,14 @@ static const fsdp__key keys[] = {
     TEXT(metrics, jsonl, FSDP__LOCAL, "a file that gets a JSON object for each step, after those of earlier runs"),
     TEXT(metrics, trace.path, 0, "a file for a trace of some steps, of all ranks: what ran when, on which stream, and how much memory it took, to be opened at ui.perfetto.dev or in chrome://tracing; .json, or .json.gz to have it packed"),
     TEXT_OF(metrics, trace.steps, 0, "which steps are traced: 5, 3-5 or '3-5, 100'; not set: the second to the fourth that the run takes", fsdp__traced_steps_check),
+    TEXT(metrics, csv, FSDP__LOCAL, "a file that gets a row for each step and each validation, after those of earlier runs"),
+    TEXT(metrics, prometheus, FSDP__LOCAL, "a file that is replaced with each log line, in the text format of Prometheus: FILE.prom in the folder that node_exporter's textfile collector reads"),
+    TEXT(metrics, tensorboard, FSDP__LOCAL, "a folder for TensorBoard, to which every run adds a file; it is made if it is missing"),
+    INTEGER(metrics, histogram_freq, 0, FSDP__KEY_LARGE, 0, "0", "with metrics.tensorboard: number of steps between histograms and norms of each unit's gradients and weights, which each rank copies to the host for them; 0: there are none"),
+    TEXT(metrics, sample_prompt, 0, "with metrics.tensorboard: a text that the model continues, always by its most likely token; it needs data of text, or a tokenizer"),
+    INTEGER(metrics, sample_freq, 1, FSDP__KEY_LARGE, 0, "100", "number of steps between such texts"),
+    INTEGER(metrics, sample_tokens, 1, 1 << 20, 0, "64", "tokens of such a text; every token takes a forward, which gathers as in training"),
+    CHOICE(metrics, mfu, mfu, mfu_choices, "auto", "the peak of which MFU is a share (6 N + 12 layers x width x sequence FLOP a token, N without embeddings)\nauto: that of a known GPU's data sheet, for dense products of the compute dtype; on other devices there is no MFU\nmeasured: the rate of a large product, which takes some tenths of a second at the start\nnone: no MFU"),
 
     CHOICE(checkpoint, enable, enable, bool_choices, NULL, "write checkpoints, and continue from one that is there; not set: true if checkpoint.folder is set"),
     TEXT(checkpoint, folder, 0, "the folder of this run's checkpoints (step-N); no other run may use it; a run that finds a checkpoint there continues from it, with any number of ranks, and reads no weights of model.path"),

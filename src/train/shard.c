@@ -98,6 +98,8 @@ fsdp_status fsdp__train_shard_model(fsdp_train_run *run)
     FSDP_TRY(make_mesh(run));
     FSDP_TRY(ddp ? fsdp_replicate(run->model, &options) : shard_units(run));
     run->unit_count = ddp ? 1 : run->units.count;
+    if (run->config->metrics.histogram_freq > 0 && run->loader)
+        FSDP_TRY(fsdp__histograms_create(run->context, &run->units, &run->histograms));
     fsdp_wrap_units_release(&run->units);
     FSDP_TRY(fsdp__train_set_recompute(run->config, run->model));
     return fsdp_module_materialize(run->model, run->device);

@@ -99,10 +99,15 @@ static double set_learning_rate(fsdp_train_run *run)
 static bool is_reported(const fsdp_train_run *run)
 {
     /* Decide by the config alone: the mean over ranks is a collective, so all must decide alike. */
-    int64_t every = FSDP__MIN(run->config->metrics.log_freq, 10);
+    return fsdp__metrics_every_step(run->config) || run->step == run->resume.step + 1 || run->step % 10 == 0 ||
+           run->step % run->config->metrics.log_freq == 0 || run->step == run->config->training.steps ||
+           fsdp__validation_due(run);
+}
 
-    return run->config->metrics.jsonl || run->step == run->resume.step + 1 || run->step % every == 0 ||
-           run->step == run->config->training.steps || fsdp__validation_due(run);
+/* Returns whether the step's gradients and weights are looked at. */
+static bool has_histograms(const fsdp_train_run *run, int64_t step)
+{
+    return run->histograms && step % run->config->metrics.histogram_freq == 0;
 }
 
 /* ---- steps that are not finite ---- */
@@ -177,6 +182,8 @@ static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, boo
             FSDP_TRY(fsdp_optimizer_step(optimizer));
     }
     run->skipped += !*stepped;
+    if (has_histograms(run, run->step + 1))
+        FSDP_TRY(fsdp__histograms_take(run->histograms, optimizer));
     return fsdp_optimizer_zero_grad(optimizer);
 }
 
@@ -216,8 +223,12 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     report->tokens = run->tokens_seen;
     report->skipped = run->skipped;
     FSDP_TRY(finish_report(run, stepped, report));
-    fsdp__train_write_step(run, report);
-    return FSDP_OK;
+    (void)fsdp__metrics_write(run->metrics, report);
+    if (has_histograms(run, run->step)) {
+        FSDP_TRY(fsdp__histograms_add_up(run->histograms));
+        (void)fsdp__metrics_write_histograms(run->metrics, run->step, run->histograms);
+    }
+    return fsdp__samples_after_step(run);
 }
 
 fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)

@@ -186,7 +186,7 @@ fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
     own.ms = evaluation.seconds * 1e3;
     own.tokens_per_second = (double)evaluation.tokens / evaluation.seconds;
     judge(run, &own);
-    fsdp__train_write_validation(run, &own);
+    (void)fsdp__metrics_write_validation(run->metrics, &own);
     if (own.best)
         FSDP_TRY(fsdp__best_note(run));
     if (out)

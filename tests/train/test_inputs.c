@@ -105,6 +105,24 @@ TEST_WITH(every_file_of_the_models_folder_is_found, setup, teardown)
     free(weights);
 }
 
+TEST_WITH(folders_of_the_run_are_found, setup, teardown)
+{
+    static const char *const keys[] = {"data.path", "validation.path", "model.path", "checkpoint.folder",
+                                       "export.path"};
+    static const char *const names[] = {"data", "data", "model", "checkpoints", "export"};
+    fixture *f = *state;
+    char expected[80];
+
+    CHECK_EQ(mkdir(f->other, 0777), 0);
+    CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->other));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        CHECK_OK(fsdp_train_config_set(f->config, keys[i], f->other));
+        snprintf(expected, sizeof expected, "is the folder of the %s: name another", names[i]);
+        CHECK_ERROR(fsdp__inputs_spare(f->config, "some.key", f->other), FSDP_INVALID, expected);
+        CHECK_OK(fsdp_train_config_set(f->config, keys[i], i == 0 ? f->data : ""));
+    }
+}
+
 TEST_WITH(a_failed_allocation_is_told, setup, teardown)
 {
     fixture *f = *state;

@@ -11,6 +11,7 @@
 
 typedef struct fixture {
     char *directory, *data, *metrics, *other;
+    fsdp_context *context;
     fsdp_train_config *config;
     fsdp_status status;
 } fixture;
@@ -31,6 +32,7 @@ static int setup(void **state)
     fixture *f = calloc(1, sizeof *f);
     char text[4 * 16 * 2 + 1]; /* two steps an epoch */
 
+    f->context = test_context();
     f->directory = test_directory();
     f->data = test_path(f->directory, "data.txt");
     f->metrics = test_path(f->directory, "metrics.jsonl");
@@ -51,6 +53,7 @@ static int teardown(void **state)
     fixture *f = *state;
 
     fsdp_train_config_free(f->config);
+    fsdp_context_free(f->context);
     free(f->data);
     free(f->metrics);
     free(f->other);
@@ -245,7 +248,7 @@ static fsdp_status begin_with_model(const fixture *f, const char *model, fsdp__m
 {
     fsdp_train_summary summary = {.model = model, .world_size = 1};
 
-    return fsdp__metrics_begin(f->config, &summary, out);
+    return fsdp__metrics_begin(f->context, f->config, &summary, out);
 }
 
 TEST_WITH(a_line_that_was_cut_off_does_not_swallow_the_header, setup, teardown)

@@ -214,6 +214,38 @@ TEST_WITH(steps_that_nobody_is_told_of_are_looked_at_too, setup, teardown)
     }
 }
 
+typedef struct logged_steps {
+    fixture *f;
+    int64_t log_freq;
+} logged_steps;
+
+static void run_logged(fsdp_context *context, void *arg)
+{
+    const logged_steps *l = arg;
+    fsdp_train_report report;
+    fsdp_train_run *run;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, l->f->config, &run));
+    for (int64_t step = 1; step <= 24; step++) {
+        CHECK_OK(fsdp_train_step(run, &report));
+        CHECK_EQ(isnan(report.loss), !(step == 1 || step % 10 == 0 || step % l->log_freq == 0 || step == 24));
+    }
+    fsdp_train_run_free(run);
+}
+
+TEST_WITH(every_step_that_is_logged_has_a_loss, setup, teardown)
+{
+    fixture *f = *state;
+    logged_steps l = {f, 12};
+
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", ""));
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.log_freq", "12"));
+    CHECK_OK(fsdp_train_config_set(f->config, "training.steps", "24"));
+    write_data(f, 2, 1);
+    test_run_ranks(2, run_logged, &l);
+}
+
 /* No group of them is stepped in the backward, where one may be left out. */
 TEST_WITH(steps_of_offloaded_shards_are_left_out_too, setup, teardown)
 {

@@ -1,0 +1,42 @@
+/* histograms.h - how a run's gradients and weights are distributed, unit by unit, every few steps. */
+#ifndef TRAIN_HISTOGRAMS_H
+#define TRAIN_HISTOGRAMS_H
+
+#include <stddef.h>
+
+#include "fsdp/optim.h"
+#include "fsdp/wrap.h"
+
+enum {
+    FSDP__BINS = 1024 /* of floats: sign, exponent, and half an octave */
+};
+
+/* Of the elements of one unit's gradients, or of its weights. */
+typedef struct fsdp__histogram {
+    int64_t bins[FSDP__BINS];
+    double min, max, sum, sum_squares; /* of the finite ones */
+    int64_t not_finite;                /* how many are NaN or infinite; no bin has them */
+} fsdp__histogram;
+
+typedef struct fsdp__histograms {
+    fsdp_context *context;
+    char **names; /* of the units; "" for the root */
+    int64_t count;
+    fsdp__histogram *gradients, *weights; /* one for each unit */
+} fsdp__histograms;
+
+/* Makes them, empty, for these units. */
+fsdp_status fsdp__histograms_create(fsdp_context *context, const fsdp_wrap_units *units, fsdp__histograms **out);
+void fsdp__histograms_free(fsdp__histograms *d); /* NULL is allowed */
+/* Counts what this rank holds of the optimizer's parameters and their gradients; of copies only the first. A parameter
+ * belongs to the innermost unit that it lies in. */
+fsdp_status fsdp__histograms_take(fsdp__histograms *d, const fsdp_optimizer *optimizer);
+/* Adds up what all ranks have counted. [collective] */
+fsdp_status fsdp__histograms_add_up(fsdp__histograms *d);
+/* Returns how many elements are finite. */
+int64_t fsdp__histogram_count(const fsdp__histogram *d);
+/* Writes the bins from the first to the last that is not empty, in the order of the numbers, with one for each gap: how
+ * many elements are in it, and the number that ends it. Returns how many there are, 2 FSDP__BINS at most. */
+size_t fsdp__histogram_bins(const fsdp__histogram *d, double *limits, double *counts);
+
+#endif

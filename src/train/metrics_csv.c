@@ -1,0 +1,154 @@
+/* metrics_csv.c - the table with a row per step and validation, in columns that are always the same. */
+#include <math.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "train/metrics_lines.h"
+#include "train/metrics_places.h"
+#include "train/quantities.h"
+
+#define KEY "metrics.csv"
+
+typedef struct csv {
+    fsdp__metrics_lines lines;
+    char id[FSDP__RUN_ID];
+} csv;
+
+/* ---- columns ---- */
+
+static void write_names(FILE *file, const char *prefix, const fsdp__quantities *quantities)
+{
+    char part[FSDP__JSON_NAME];
+
+    for (size_t i = 0; i < quantities->count; i++) {
+        const fsdp__quantity *q = &quantities->items[i];
+
+        fprintf(file, ",%s%s", prefix, q->name);
+        if (q->part)
+            fprintf(file, "_%s", fsdp__json_name(q->part, part, sizeof part));
+    }
+}
+
+/* Returns the first line; fsdp__free it. NULL and a last error when out of memory. */
+static char *make_header(void)
+{
+    FSDP__FREED char *text = NULL;
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+
+    if (file) {
+        fputs("run,step", file);
+        write_names(file, "", &fsdp__step_quantities);
+        write_names(file, "validation_", &fsdp__validation_quantities);
+        fputc('\n', file);
+    }
+    if (file && fclose(file) == 0 && text)
+        return fsdp__take(&text);
+    (void)FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    return NULL;
+}
+
+static fsdp_status check_with(fsdp_status (*look)(const char *key, const char *path, const char *const *firsts,
+                                                  const char *otherwise),
+                              const char *path)
+{
+    FSDP__FREED char *header = make_header();
+
+    if (!header)
+        return FSDP_NO_MEMORY;
+    return look(KEY, path, (const char *const[]){header, NULL}, "does not begin with the columns of this version");
+}
+
+static fsdp_status check(const char *path)
+{
+    return check_with(fsdp__metrics_lines_check, path);
+}
+
+/* ---- rows ---- */
+
+static fsdp_status end(void *place)
+{
+    csv *own = place;
+    fsdp_status status = own ? fsdp__metrics_lines_close(&own->lines) : FSDP_OK;
+
+    fsdp__free(own);
+    return status;
+}
+
+/* Writes the names of the columns into a file that has none. */
+static fsdp_status write_header(const fsdp__metrics_lines *lines)
+{
+    FSDP__FREED char *header = NULL;
+
+    if (lines->begun) /* another key may have begun the file a moment ago */
+        return check_with(fsdp__metrics_check_contents, lines->path);
+    header = make_header();
+    if (!header)
+        return FSDP_NO_MEMORY;
+    fputs(header, lines->file);
+    return fsdp__metrics_lines_written(lines);
+}
+
+static fsdp_status begin(const fsdp__metrics_run *run, const char *path, void **out)
+{
+    csv *own = fsdp__calloc(1, sizeof *own);
+    fsdp_status status;
+
+    if (!own)
+        return FSDP_NO_MEMORY;
+    snprintf(own->id, sizeof own->id, "%s", run->id);
+    status = fsdp__metrics_lines_open(KEY, path, &own->lines);
+    if (status == FSDP_OK)
+        status = write_header(&own->lines);
+    if (status == FSDP_OK)
+        *out = own;
+    else
+        FSDP_KEEP_FIRST(status, end(own));
+    return status;
+}
+
+/* Writes a place for each quantity, which is empty where there is no report or no number. */
+static void write_values(FILE *file, const fsdp__quantities *quantities, const void *report)
+{
+    for (size_t i = 0; i < quantities->count; i++) {
+        const fsdp__quantity *q = &quantities->items[i];
+
+        fputc(',', file);
+        if (report && fsdp__quantity_is_there(q, report) && isfinite(fsdp__quantity_value(q, report)))
+            fsdp__quantity_print(q, report, file);
+    }
+}
+
+static fsdp_status write_row(const csv *own, int64_t at, const fsdp_train_report *report,
+                             const fsdp_train_validation *validation)
+{
+    FILE *file = own->lines.file;
+
+    fprintf(file, "%s,%lld", own->id, (long long)at);
+    write_values(file, &fsdp__step_quantities, report);
+    write_values(file, &fsdp__validation_quantities, validation);
+    fputc('\n', file);
+    return fsdp__metrics_lines_written(&own->lines);
+}
+
+static fsdp_status step(void *place, const fsdp_train_report *report)
+{
+    return write_row(place, report->step, report, NULL);
+}
+
+static fsdp_status validation(void *place, const fsdp_train_validation *validation)
+{
+    return write_row(place, validation->step, NULL, validation);
+}
+
+const fsdp__metrics_place fsdp__metrics_csv = {
+    .key = KEY,
+    .what = KEY,
+    .path = offsetof(fsdp_train_config, metrics.csv),
+    .every_step = true,
+    .check = check,
+    .begin = begin,
+    .step = step,
+    .validation = validation,
+    .end = end,
+};

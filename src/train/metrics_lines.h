@@ -1,0 +1,36 @@
+/* metrics_lines.h - a file to which every run adds lines, and which none empties. */
+#ifndef TRAIN_METRICS_LINES_H
+#define TRAIN_METRICS_LINES_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "fsdp/status.h"
+
+typedef struct fsdp__metrics_lines {
+    FILE *file;
+    const char *key, *path; /* borrowed: "metrics.csv", and what it says */
+    bool begun;             /* the file had content when it was opened */
+} fsdp__metrics_lines;
+
+/* Checks that the file can be written and, if it has any content, begins with one of `firsts`, which ends with NULL;
+ * `otherwise` says what is wrong if it does not. Opens nothing for writing. */
+fsdp_status fsdp__metrics_lines_check(const char *key, const char *path, const char *const *firsts,
+                                      const char *otherwise);
+/* Opens the file behind what it holds, in a line of its own: one that an earlier run left unfinished is ended. On a
+ * failure `lines` is empty. */
+fsdp_status fsdp__metrics_lines_open(const char *key, const char *path, fsdp__metrics_lines *lines);
+/* Checks for errors; call it after every line: the stream is line-buffered, so that readers who follow the file see
+ * whole lines. */
+fsdp_status fsdp__metrics_lines_written(const fsdp__metrics_lines *lines);
+fsdp_status fsdp__metrics_lines_close(fsdp__metrics_lines *lines); /* an empty one is allowed */
+
+/* Fails with "metrics.csv: cannot write 'm.csv': " and errno. */
+fsdp_status fsdp__metrics_cannot_write(const char *key, const char *path);
+/* Checks that the folder in which `path` lies can be written to. */
+fsdp_status fsdp__metrics_check_folder(const char *key, const char *path);
+/* Checks what the file begins with, as fsdp__metrics_lines_check does. */
+fsdp_status fsdp__metrics_check_contents(const char *key, const char *path, const char *const *firsts,
+                                         const char *otherwise);
+
+#endif

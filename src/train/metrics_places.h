@@ -1,0 +1,36 @@
+/* metrics_places.h - the places that metrics are written to, one for each key that names a file or folder. */
+#ifndef TRAIN_METRICS_PLACES_H
+#define TRAIN_METRICS_PLACES_H
+
+#include "fsdp/train.h"
+#include "train/histograms.h"
+
+enum {
+    FSDP__RUN_ID = 17 /* 64 bits, and a terminating zero */
+};
+
+/* The run that begins. */
+typedef struct fsdp__metrics_run {
+    const fsdp_train_config *config;
+    const fsdp_train_summary *summary; /* only while it begins */
+    char id[FSDP__RUN_ID];             /* random */
+} fsdp__metrics_run;
+
+typedef struct fsdp__metrics_place {
+    const char *key;  /* "metrics.csv" */
+    const char *what; /* what the run goes on without after a failure */
+    size_t path;      /* offset of the key's text in the config */
+    bool every_step;  /* it is told every step, and not only those that are logged */
+    fsdp_status (*check)(const char *path);
+    fsdp_status (*begin)(const fsdp__metrics_run *run, const char *path, void **out); /* `path` is borrowed */
+    fsdp_status (*step)(void *place, const fsdp_train_report *report);
+    fsdp_status (*validation)(void *place, const fsdp_train_validation *validation);
+    fsdp_status (*histograms)(void *place, int64_t at, const fsdp__histograms *d);   /* NULL: it takes none */
+    fsdp_status (*text)(void *place, int64_t at, const char *tag, const char *text); /* the same */
+    fsdp_status (*end)(void *place);                                                 /* frees it; NULL is allowed */
+} fsdp__metrics_place;
+
+extern const fsdp__metrics_place fsdp__metrics_jsonl, fsdp__metrics_csv, fsdp__metrics_prometheus,
+    fsdp__metrics_tensorboard;
+
+#endif
