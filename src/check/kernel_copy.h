@@ -2,7 +2,7 @@
 #ifndef CHECK_KERNEL_COPY_H
 #define CHECK_KERNEL_COPY_H
 
-#include "check/kernel_buffers.h"
+#include "device/kernel_buffers.h"
 
 /* Gets what the visiting function gets, and the copied arguments. */
 typedef fsdp_status (*fsdp__copy_use)(void *arg, const void *args);

@@ -15,6 +15,7 @@ enum {
 
 int fsdp__cmd_train(int argc, char **argv);
 int fsdp__cmd_explain(int argc, char **argv);
+int fsdp__cmd_plan(int argc, char **argv);
 int fsdp__cmd_compare(int argc, char **argv);
 int fsdp__cmd_report(int argc, char **argv);
 int fsdp__cmd_run(int argc, char **argv);

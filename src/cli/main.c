@@ -20,6 +20,8 @@ static const command commands[] = {
      fsdp__cmd_train, true},
     {"explain", "fsdp explain FOLDER|PRESET|CONFIG.yaml [-n RANKS] [--strategy NAME]",
      "show what a strategy does to a model, and what a step would cost", fsdp__cmd_explain, false},
+    {"plan", "fsdp plan FOLDER|PRESET|CONFIG.yaml [-n RANKS] [--machines MACHINES]",
+     "say whether a run will fit, and how long it will take", fsdp__cmd_plan, false},
     {"compare", "fsdp compare CONFIG.yaml|PRESET -n RANKS [--strategies LIST]",
      "train some steps with each strategy, and compare what they cost", fsdp__cmd_compare, false},
     {"report", "fsdp report RUN... [-o REPORT.html]", "show what runs did, what stands out, and how they differ",

@@ -230,7 +230,10 @@ static fsdp_status report(const fsdp_process_group *group, int rank, const verdi
 
 fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine)
 {
-    verdict own = {.status = mine}, *all = fsdp__malloc((size_t)group->size * sizeof *all);
+    /* In a fake world every rank says what this one says, and one copy of it will do for a million. */
+    bool fake = group->ops == &fsdp__comm_fake_ops;
+    int count = fake ? 1 : group->size;
+    verdict own = {.status = mine}, *all = fsdp__malloc((size_t)count * sizeof *all);
     fsdp_status status = FSDP_OK;
 
     if (!all)
@@ -238,8 +241,9 @@ fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fs
     if (mine != FSDP_OK)
         fsdp__shown(fsdp_last_status() == mine ? fsdp_last_error() : fsdp_status_text(mine), own.message,
                     sizeof own.message);
-    FSDP_TRY_GOTO(status, gather_bytes(group, name, &own, all, sizeof own), out);
-    for (int r = 0; r < group->size && status == FSDP_OK; r++)
+    all[0] = own;
+    FSDP_TRY_GOTO(status, gather_bytes(group, name, &own, fake ? NULL : all, sizeof own), out);
+    for (int r = 0; r < count && status == FSDP_OK; r++)
         if (all[r].status != FSDP_OK)
             status = report(group, r, &all[r]);
 out:

@@ -1,4 +1,5 @@
 /* open.c - opens and closes the devices of a context. */
+#include "device/dry.h"
 #include "device/impl.h"
 
 #include <stdio.h>
@@ -283,6 +284,16 @@ void fsdp__set_front_device(fsdp_device *device)
 fsdp_device *fsdp__dry(fsdp_context *context)
 {
     return fsdp__device_open(context, "dry", 0);
+}
+
+fsdp_device *fsdp__dry_gpu(fsdp_context *context)
+{
+    return fsdp__device_open(context, "dry-gpu", 0);
+}
+
+fsdp_device *fsdp__device_host(fsdp_device *device)
+{
+    return fsdp__device_has_bytes(device) ? fsdp_cpu(device->context) : fsdp__dry(device->context);
 }
 
 fsdp_stream *fsdp__host_stream(fsdp_context *context)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "device/dry.h"
 #include "device/impl.h"
 #include "device/plugin.h"
 
@@ -10,6 +11,7 @@ static const fsdp__backend *const backends[] = {
     &fsdp__backend_cpu,
     &fsdp__backend_meta,
     &fsdp__backend_dry,
+    &fsdp__backend_dry_gpu,
 };
 
 static fsdp__registered_backend *registered;

@@ -249,10 +249,10 @@ void fsdp_event_free(fsdp_event *event)
     fsdp__free(event);
 }
 
-/* Returns whether one device may wait for the other: devices of one kind may, and all that have bytes. */
+/* Returns whether one device may wait for the other: those that have bytes may, and those that have none. */
 static bool may_wait(const fsdp__backend *waits, const fsdp__backend *records)
 {
-    return waits == records || (waits->has_bytes && records->has_bytes);
+    return waits->has_bytes == records->has_bytes;
 }
 
 static fsdp_status check_pair(const fsdp_event *event, const fsdp_stream *stream, const char *what)

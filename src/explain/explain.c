@@ -23,7 +23,7 @@ static fsdp_status name_all(fsdp_explanation *e, const fsdp__explain_source *sou
     return e->model && e->strategy && e->policy ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
-static fsdp_status describe(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run)
+fsdp_status fsdp__explain_describe(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run)
 {
     const fsdp_train_config *c = &source->config;
 
@@ -63,12 +63,14 @@ static fsdp_status explain_rank(fsdp_explanation *e, const fsdp__explain_source 
 
     FSDP_TRY(fsdp__explain_open(source, rank, &run));
     if (rank == e->rank)
-        FSDP_TRY_GOTO(status, describe(e, source, run.run), out);
+        FSDP_TRY_GOTO(status, fsdp__explain_describe(e, source, run.run), out);
     FSDP_TRY_GOTO(status, fsdp__explain_parts(e, run.run->model, rank), out);
-    if (rank == e->rank)
+    if (rank == e->rank) {
+        FSDP_TRY_GOTO(status, fsdp__settle_steps(run.run), out);
         FSDP_TRY_GOTO(status, fsdp__record_step(run.run, e), out);
-    else if (is_counted(e, rank))
+    } else if (is_counted(e, rank)) {
         FSDP_TRY_GOTO(status, fsdp__measure_step(run.run, &step), out);
+    }
     if (is_counted(e, rank))
         add_network(e, rank == e->rank ? &e->step.network : &step.network);
 out:

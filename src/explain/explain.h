@@ -24,9 +24,12 @@ enum {
     FSDP__STEPS_TO_SETTLE = 2 /* the first makes what later ones reuse; the second, under DDP, its buckets */
 };
 
-/* Runs steps of a dry run until they are all alike, and gives the costs of the next one. */
+/* Runs steps of a dry run until they are all alike. */
+fsdp_status fsdp__settle_steps(fsdp_train_run *run);
+/* Does that, and gives the costs of the next step. */
 fsdp_status fsdp__measure_step(fsdp_train_run *run, fsdp_explained_step *out);
-/* Does the same, and records the step's events and each unit's share of it. */
+/* Gives the costs of the next step, its events, as they happen, and each unit's share of it. The steps are all alike by
+ * now. */
 fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e);
 
 /* ---- dry_rank.c: the runs that are looked at ---- */
@@ -57,6 +60,11 @@ void fsdp__explain_tell(const fsdp__explain_source *source, int64_t done);
 /* Return the config's words: "fsdp2"; "size 100000". The caller frees them; NULL: out of memory. */
 char *fsdp__explain_strategy(const fsdp_train_config *config);
 char *fsdp__explain_policy(const fsdp__explain_source *source);
+
+/* ---- explain.c ---- */
+
+/* Says what the explanation is of, but for who holds what: names, sizes, units, parameters and modules. */
+fsdp_status fsdp__explain_describe(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run);
 
 /* ---- sweep.c: the same model in other units ---- */
 

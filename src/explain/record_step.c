@@ -181,6 +181,8 @@ static void add_event(recorder *r, const fsdp__module_state *state, fsdp_shard_e
     if (event == FSDP_EVENT_RESHARD)
         end_life(r, unit, r->event_count);
     out = &r->events[r->event_count++];
+    r->e->events = r->events;
+    r->e->event_count = r->event_count;
     *out = (fsdp_explained_event){event, r->phase, unit, FSDP__MAX(r->microbatch, 0), (double)r->flops, {0}};
     fsdp_device_memory(r->device, &memory);
     memcpy(out->live_bytes, memory.live_bytes, sizeof out->live_bytes);
@@ -204,7 +206,7 @@ static fsdp_status see(void *arg, fsdp__probe_event *e)
 
 /* ---- steps ---- */
 
-static fsdp_status settle(fsdp_train_run *run)
+fsdp_status fsdp__settle_steps(fsdp_train_run *run)
 {
     for (int i = 0; i < FSDP__STEPS_TO_SETTLE; i++)
         FSDP_TRY(fsdp_train_step(run, NULL));
@@ -263,7 +265,7 @@ static fsdp_status measure(fsdp_train_run *run, fsdp_explained_step *out)
 
 fsdp_status fsdp__measure_step(fsdp_train_run *run, fsdp_explained_step *out)
 {
-    FSDP_TRY(settle(run));
+    FSDP_TRY(fsdp__settle_steps(run));
     return measure(run, out);
 }
 
@@ -296,9 +298,8 @@ fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
 {
     recorder r = {.e = e, .context = run->context, .device = run->device, .microbatch = -1};
     fsdp__subscriber *subscriber = NULL;
-    fsdp_status status = settle(run);
+    fsdp_status status;
 
-    FSDP_TRY_GOTO(status, status, out);
     FSDP_TRY_GOTO(status, open_recorder(&r, run), out);
     subscriber = fsdp__context_subscribe(
         run->context, FSDP__POINT_BIT(FSDP__POINT_SHARD_CHANGED) | FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), see, &r);
@@ -309,8 +310,6 @@ fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
         drop_lives(&r);
     status = r.status;
 out:
-    e->events = r.events;
-    e->event_count = r.event_count;
     fsdp__unsubscribe(subscriber);
     fsdp__free(r.states);
     fsdp__free(r.life_capacity);

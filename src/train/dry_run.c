@@ -1,7 +1,9 @@
 /* dry_run.c - a run in which everything happens except computing: it shows the memory that the run takes and what it
  * sends. */
+#include <string.h>
+
 #include "base/alloc.h"
-#include "device/device.h"
+#include "device/dry.h"
 #include "train/run.h"
 #include "train/run_config.h"
 
@@ -10,11 +12,16 @@ static bool own_model(const fsdp_train_run *run)
     return run->own && run->own->build;
 }
 
+static bool stands_for_gpu(const fsdp_train_config *config)
+{
+    return config->training.device && strncmp(config->training.device, "cuda", strlen("cuda")) == 0;
+}
+
 static fsdp_status build(fsdp_train_run *run)
 {
     int ranks = fsdp_context_world_size(run->context);
 
-    run->device = fsdp__dry(run->context);
+    run->device = stands_for_gpu(run->config) ? fsdp__dry_gpu(run->context) : fsdp__dry(run->context);
     if (!run->device)
         return fsdp_last_status();
     fsdp__train_resolve_replicas(run);

@@ -178,8 +178,9 @@ void fsdp__digest_release(fsdp_train_run *run); /* before the data is closed */
 /* ---- dry_run.c ---- */
 
 /* Makes a run without data, of which nothing is computed, in a fake world: the model is built and sharded as the config
- * says and trained on the dry device (fsdp__dry) by fsdp_train_step. Of a folder only config.json is read. Keys of
- * data, metrics and export are ignored. */
+ * says and trained by fsdp_train_step on the dry device, or where training.device is cuda on the one that stands for a
+ * GPU (fsdp__dry, fsdp__dry_gpu). Of a folder only config.json is read. Keys of data, metrics and export are ignored.
+ */
 fsdp_status fsdp__train_run_create_dry(fsdp_context *context, const fsdp_train_config *config,
                                        const fsdp__train_own *own, fsdp_train_run **out);
 

@@ -1,9 +1,9 @@
 /* everywhere.c - all that a case of a kernel goes through: every table against the oracle; the list of the kernel's
- * buffers (check/kernel_buffers.c) against what the kernel does; the call on a device of its own, moved there by that
+ * buffers (device/kernel_buffers.c) against what the kernel does; the call on a device of its own, moved there by that
  * list. */
 #include "oracle/trial.h"
 
-#include "check/kernel_buffers.h"
+#include "device/kernel_buffers.h"
 
 enum {
     MOST_LISTED = 64,

@@ -26,7 +26,7 @@ typedef struct oracle_table {
     bool own_functions;       /* their logarithm, sine and cosine are not libm's: normal numbers have other last bits */
     bool rounds_factors; /* attention's probabilities and their gradients are rounded to its dtype, then multiplied */
     bool same_bits;      /* as the table before it has; without a device of its own */
-    bool lists;          /* the list of buffers (check/kernel_buffers.c) is held to what they do */
+    bool lists;          /* the list of buffers (device/kernel_buffers.c) is held to what they do */
     fsdp_device *device; /* the call is launched there, on copies of the buffers; `kernels` is not asked for */
     bool own_bits;       /* the device's: not those of the table before it, but the same in two runs */
 } oracle_table;

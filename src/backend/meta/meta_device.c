@@ -3,15 +3,17 @@
  * Segments are reserved addresses without memory behind them. So blocks are told apart as on a real device, the ledger
  * makes the same decisions, and a pointer that is followed by mistake stops the program there and then.
  *
- * Two devices are made of this. On `meta` modules are built, and wait for memory elsewhere. On `dry` they have it, as
+ * Three devices are made of this. On `meta` modules are built, and wait for memory elsewhere. On `dry` they have it, as
  * far as anybody can tell: they are materialized, run, and are trained there, in place of the CPU. What is written is
- * forgotten, and what is read is zero. */
+ * forgotten, and what is read is zero. `dry-gpu` is the same in place of a GPU: its memory is its own, and its streams
+ * run behind the host. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "device/dry.h"
 #include "device/impl.h"
 
 static fsdp_status meta_segment_alloc(fsdp_device *device, size_t bytes, void **out)
@@ -66,14 +68,21 @@ static fsdp_status meta_stream_synchronize(fsdp_stream *stream)
 }
 
 /* What both devices have. There are no .kernels: a launch counts its flops, and nothing else happens. */
-#define WITHOUT_BYTES                                                                                            \
-    .most = 1, .has_bytes = false, .segment_alloc = meta_segment_alloc, .segment_free = meta_segment_free,       \
-    .stream_create = meta_stream_create, .stream_free = meta_stream_free, .stream_enqueue = meta_stream_enqueue, \
+#define WITHOUT_BYTES                                                                                      \
+    .most = 1, .has_bytes = false, .segment_alloc = meta_segment_alloc, .segment_free = meta_segment_free, \
+    .stream_free = meta_stream_free, .stream_enqueue = meta_stream_enqueue,                                \
     .stream_synchronize = meta_stream_synchronize, .stream_check = meta_stream_synchronize
 
-const fsdp__backend fsdp__backend_meta = {.name = "meta", .is_meta = true, WITHOUT_BYTES};
+const fsdp__backend fsdp__backend_meta = {
+    .name = "meta", .is_meta = true, .stream_create = meta_stream_create, WITHOUT_BYTES};
 
 /* ---- dry ---- */
+
+static fsdp_status behind_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
+{
+    (void)mode;
+    return meta_stream_create(device, FSDP_STREAM_WORKER, out);
+}
 
 static fsdp_status dry_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
 {
@@ -87,5 +96,22 @@ const fsdp__backend fsdp__backend_dry = {
     .host_access = true,   /* as on the CPU: shards that are offloaded are there already */
     .shared_memory = true, /* if a fake world, of several machines, has it */
     .copy_to_host = dry_copy_to_host,
+    .stream_create = meta_stream_create,
+    WITHOUT_BYTES,
+};
+
+/* What is offloaded goes to the dry device, which has no bytes either. */
+static fsdp_status dry_gpu_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
+{
+    const fsdp_device *dry = fsdp__device_find(stream->device->context, fsdp__backend_dry.name, 0);
+
+    return dry && fsdp__allocator_covers(dry->allocator, host, bytes) ? FSDP_OK
+                                                                      : dry_copy_to_host(stream, host, device, bytes);
+}
+
+const fsdp__backend fsdp__backend_dry_gpu = {
+    .name = "dry-gpu",
+    .copy_to_host = dry_gpu_copy_to_host,
+    .stream_create = behind_stream_create,
     WITHOUT_BYTES,
 };

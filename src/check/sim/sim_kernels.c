@@ -1,5 +1,5 @@
 /* sim_kernels.c - runs the CPU's kernels on memory that only they reach: each call's buffers are moved to the second
- * mapping (check/kernel_buffers.c says which they are), then the CPU's kernel runs. */
+ * mapping (device/kernel_buffers.c says which they are), then the CPU's kernel runs. */
 #include "check/kernel_copy.h"
 #include "check/sim/sim_device.h"
 

@@ -2,6 +2,7 @@
 #include "shard/group/residence.h"
 
 #include "comm/internal.h"
+#include "device/dry.h"
 
 /* Makes the regions, still without bytes. */
 static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
@@ -46,7 +47,7 @@ fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kin
 {
     residence->device = residence->shard_device = device;
     if (fsdp__residence_would_offload(residence, device))
-        residence->shard_device = fsdp_cpu(fsdp_device_context(device));
+        residence->shard_device = fsdp__device_host(device);
     if (!residence->shard_device)
         return fsdp_last_status();
     FSDP_TRY(make_regions(residence, kind));

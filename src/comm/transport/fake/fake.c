@@ -27,12 +27,15 @@ static fsdp_status copy(fsdp__traffic *traffic, void *dst, const void *src, size
     return cast(src, FSDP_U8, dst, FSDP_U8, (int64_t)bytes, traffic);
 }
 
-/* Writes what every rank has sent: `src`, once for each of them. Each copy doubles what there is. */
+/* Writes what every rank has sent: `src`, once for each of them. Each copy doubles what there is. Without a place for
+ * it the call is only counted. */
 static fsdp_status repeat(const fsdp__fake_group *group, const fsdp__call *call, const void *src,
                           fsdp__traffic *traffic)
 {
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype), all = (size_t)group->size * bytes;
 
+    if (!call->recv)
+        return FSDP_OK;
     FSDP_TRY(copy(traffic, call->recv, src, bytes));
     for (size_t done = bytes, more; done < all; done += more) {
         more = FSDP__MIN(done, all - done);

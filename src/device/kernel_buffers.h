@@ -1,6 +1,6 @@
 /* kernel_buffers.h - what memory a kernel reads and writes. */
-#ifndef CHECK_KERNEL_BUFFERS_H
-#define CHECK_KERNEL_BUFFERS_H
+#ifndef DEVICE_KERNEL_BUFFERS_H
+#define DEVICE_KERNEL_BUFFERS_H
 
 #include "device/kernels.h"
 

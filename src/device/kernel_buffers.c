@@ -3,7 +3,7 @@
  *
  * A device whose memory only its kernels can touch moves their arguments by this list; tests compare it with what the
  * kernels do. */
-#include "check/kernel_buffers.h"
+#include "device/kernel_buffers.h"
 
 /* The visiting function. The functions below put its answers into the arguments. */
 typedef struct visitor {

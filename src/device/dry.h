@@ -1,0 +1,17 @@
+/* dry.h - the device that stands for a GPU in a dry run, and where what is offloaded lies. fsdp__dry (device.h) is the
+ * one that stands for the CPU. */
+#ifndef DEVICE_DRY_H
+#define DEVICE_DRY_H
+
+#include "device/backend.h"
+
+extern const fsdp__backend fsdp__backend_dry_gpu;
+
+/* Returns the context's device that is as dry as fsdp__dry, but has memory of its own, as a GPU has, and streams that
+ * run behind the host. NULL and a last error on failure. */
+fsdp_device *fsdp__dry_gpu(fsdp_context *context);
+/* Returns the device whose memory is the host's, for what is offloaded: the CPU, or, where the device has no bytes, the
+ * dry device. NULL and a last error on failure. */
+fsdp_device *fsdp__device_host(fsdp_device *device);
+
+#endif

@@ -1,0 +1,149 @@
+/* plan.c - makes a plan: a dry run of rank 0, and of the other ranks of its machine where they send something. */
+#include "plan/plan.h"
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "plan/record.h"
+#include "train/run_config.h"
+
+enum {
+    MOST_NEIGHBOURS = 16 /* ranks of a machine that are counted one by one */
+};
+
+/* ---- what crosses the network ---- */
+
+static int64_t sum_of(const int64_t numbers[FSDP_COLLECTIVES])
+{
+    int64_t sum = 0;
+
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++)
+        sum += numbers[kind];
+    return sum;
+}
+
+/* Returns over how many machines gathers and reductions of one copy go, and over how many copies' sums are added. */
+static void machines_of(const fsdp_explanation *e, int *shards, int *copies)
+{
+    int machine_ranks = e->world_size / e->machines, ranks = e->world_size / FSDP__MAX(e->replicas, 1);
+
+    *shards = FSDP__MAX(ranks / machine_ranks, 1);
+    *copies = e->machines / *shards;
+}
+
+static int64_t least_of(const fsdp_explanation *e)
+{
+    double gathered = 0, reduced = 0, least;
+    int shards, copies;
+
+    for (int64_t i = 0; i < e->unit_count; i++) {
+        const fsdp_explained_unit *u = &e->units[i];
+
+        gathered += (double)u->gathers * (double)u->numel * (double)fsdp_dtype_size(e->param_dtype);
+        reduced += (double)u->numel * (double)fsdp_dtype_size(e->reduce_dtype);
+    }
+    machines_of(e, &shards, &copies);
+    least = (gathered + reduced) * (shards - 1) / shards;
+    return (int64_t)(least + 2 * reduced / shards * (copies - 1) / copies);
+}
+
+/* Adds what the other ranks of the machine send and receive. Of a machine with many ranks each counts as rank 0 does.
+ */
+static fsdp_status count_machine(fsdp__plan *plan, const fsdp__explain_source *source)
+{
+    const fsdp_explained_network *own = &plan->e->step.network;
+    int ranks = source->world_size / source->machines;
+    fsdp__explain_run run;
+    fsdp_explained_step step;
+    fsdp_status status;
+
+    plan->crossing.out = sum_of(own->sent);
+    plan->crossing.in = sum_of(own->received);
+    if (ranks > MOST_NEIGHBOURS) {
+        plan->crossing.out *= ranks;
+        plan->crossing.in *= ranks;
+        ranks = 1;
+    }
+    for (int rank = 1; rank < ranks; rank++) {
+        FSDP_TRY(fsdp__explain_open(source, rank, &run));
+        status = fsdp__measure_step(run.run, &step);
+        fsdp__explain_close(&run);
+        FSDP_TRY(status);
+        plan->crossing.out += sum_of(step.network.sent);
+        plan->crossing.in += sum_of(step.network.received);
+    }
+    plan->crossing.least = least_of(plan->e);
+    return FSDP_OK;
+}
+
+/* ---- the plan ---- */
+
+static void count_host(fsdp__plan *plan, const fsdp_train_run *run)
+{
+    fsdp_device *host = run->offloaded ? fsdp__dry(run->context) : NULL;
+    fsdp_memory_stats memory;
+
+    if (!host)
+        return;
+    fsdp_device_memory(host, &memory);
+    plan->host_bytes = memory.peak_without_workspace_bytes;
+}
+
+static fsdp_status record(fsdp__plan *plan, const fsdp__explain_source *source, const fsdp__plan_options *options)
+{
+    fsdp__explain_run run;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__explain_open(source, 0, &run));
+    FSDP_TRY_GOTO(status, fsdp__explain_describe(plan->e, source, run.run), out);
+    FSDP_TRY_GOTO(status, fsdp__settle_steps(run.run), out);
+    FSDP_TRY_GOTO(status, fsdp__plan_record(plan, run.run, options), out);
+    plan->tokens_per_step = (double)run.run->sequences * (double)source->config.training.seq_len;
+    count_host(plan, run.run);
+out:
+    fsdp__explain_close(&run);
+    return status;
+}
+
+static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_options *options, fsdp__plan *plan)
+{
+    fsdp__explain_source source = {.config = *config,
+                                   .world_size = options->world_size,
+                                   .machines = options->machines,
+                                   .one_level = options->one_level,
+                                   .built = 1};
+    fsdp_explanation *e = fsdp__calloc(1, sizeof *e);
+
+    plan->e = e;
+    if (!e)
+        return FSDP_NO_MEMORY;
+    e->world_size = options->world_size;
+    e->machines = options->machines;
+    e->one_level = options->one_level;
+    e->part_count = e->replicas = 1;
+    plan->steps = config->training.steps;
+    plan->gpu = config->training.device && *config->training.device == 'c' && config->training.device[1] == 'u';
+    FSDP_TRY(record(plan, &source, options));
+    return options->machines > 1 ? count_machine(plan, &source) : FSDP_OK;
+}
+
+fsdp_status fsdp__plan_make(const fsdp_train_config *config, const fsdp__plan_options *options, fsdp__plan **out)
+{
+    fsdp__plan *plan = fsdp__calloc(1, sizeof *plan);
+    fsdp_status status = plan ? make(config, options, plan) : FSDP_NO_MEMORY;
+
+    *out = NULL;
+    if (status != FSDP_OK) {
+        fsdp__plan_free(plan);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    *out = plan;
+    return FSDP_OK;
+}
+
+void fsdp__plan_free(fsdp__plan *plan)
+{
+    if (!plan)
+        return;
+    fsdp_explanation_free(plan->e);
+    fsdp__free(plan);
+}

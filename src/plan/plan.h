@@ -1,0 +1,12 @@
+/* plan.h - will it fit, and how long will it take? A plan is a dry run of rank 0, which has the most of everything
+ * (explain/), with what its third step holds at its peak and how long each of its parts takes at given prices. */
+#ifndef PLAN_PLAN_H
+#define PLAN_PLAN_H
+
+#include "plan/planned.h"
+
+/* Plans a run of the config's model. The caller frees the plan. */
+fsdp_status fsdp__plan_make(const fsdp_train_config *config, const fsdp__plan_options *options, fsdp__plan **out);
+void fsdp__plan_free(fsdp__plan *plan); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,238 @@
+/* plan_text.c - prints a plan as text of at most 100 columns. */
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/text.h"
+#include "explain/show.h"
+#include "plan/show_plan.h"
+
+#define TEXT(size) ((char[size]){0}), (size)
+
+enum {
+    MOST_OPS = 8 /* rows of the table of activations */
+};
+
+static const char *plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+static const char *size_text(double bytes, char *text, size_t text_bytes)
+{
+    if (bytes <= 0)
+        snprintf(text, text_bytes, "-");
+    else
+        fsdp__size_text(bytes, text, text_bytes);
+    return text;
+}
+
+/* ---- head ---- */
+
+static void put_head(const fsdp_explanation *e, FILE *out)
+{
+    fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, fsdp__thousands(e->numel, TEXT(40)),
+            e->strategy, e->policy, e->world_size, plural(e->world_size));
+    if (e->machines > 1)
+        fprintf(out, " on %d machines", e->machines);
+    fprintf(out, "\na step: %lld microbatch%s of %lld sequence%s of %lld tokens on each rank",
+            (long long)e->microbatches, e->microbatches == 1 ? "" : "es", (long long)e->local_batch,
+            plural(e->local_batch), (long long)e->seq_len);
+    if (e->param_dtype != FSDP_F32)
+        fprintf(out, ", computed in %s", fsdp_dtype_name(e->param_dtype));
+    fputc('\n', out);
+}
+
+/* ---- will it fit ---- */
+
+static void put_moment(const fsdp__plan *plan, FILE *out)
+{
+    const fsdp__plan_peak *peak = &plan->peak;
+    char name[120];
+
+    fprintf(out, "  reached in the %s", fsdp__phase_name(peak->phase));
+    if (plan->e->microbatches > 1)
+        fprintf(out, " of microbatch %lld", (long long)peak->microbatch + 1);
+    if (peak->unit >= 0)
+        fprintf(out, ", in %s", fsdp__units_name(plan->e, peak->unit, 1, name, sizeof name));
+    if (peak->op)
+        fprintf(out, ", before %s", peak->op);
+    fputs("\n\n", out);
+}
+
+static void put_kinds(const fsdp__plan *plan, FILE *out)
+{
+    static const char *const names[] = {[FSDP_MEMORY_PARAMETER_SHARD] = "parameters, a rank's part",
+                                        [FSDP_MEMORY_UNSHARDED_PARAMETER] = "whole parameters",
+                                        [FSDP_MEMORY_GRADIENT] = "gradients",
+                                        [FSDP_MEMORY_OPTIMIZER_STATE] = "optimizer state",
+                                        [FSDP_MEMORY_ACTIVATION] = "activations",
+                                        [FSDP_MEMORY_WORKSPACE] = NULL};
+    const fsdp_explained_step *s = &plan->e->step;
+    double between = 0;
+
+    fprintf(out, "  %-28s %14s %14s %14s\n", "", "at the peak", "at most", "between steps");
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
+        if (!names[kind])
+            continue;
+        between += (double)s->live_bytes[kind];
+        fprintf(out, "  %-28s %14s", names[kind], size_text((double)plan->peak.bytes[kind], TEXT(40)));
+        fprintf(out, " %14s", size_text((double)s->peak_bytes[kind], TEXT(40)));
+        fprintf(out, " %14s\n", size_text((double)s->live_bytes[kind], TEXT(40)));
+    }
+    fprintf(out, "  %-28s %14s %14s", "all together", size_text((double)plan->peak.total, TEXT(40)), "");
+    fprintf(out, " %14s\n", size_text(between, TEXT(40)));
+}
+
+static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
+{
+    double left = q->room - (double)plan->peak.total;
+
+    if (q->room <= 0)
+        return;
+    fprintf(out, "\n%s: a rank has %s (%s), %s ", left >= 0 ? "It fits" : "It does not fit",
+            fsdp__size_text(q->room, TEXT(40)), q->room_name, fsdp__size_text(left >= 0 ? left : -left, TEXT(40)));
+    fputs(left >= 0 ? "are left\n" : "are missing: 'fsdp plan --fit SIZE' lists settings that fit\n", out);
+}
+
+static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
+{
+    fprintf(out, "\nMemory of a rank at its peak: %s, to the byte what the ledger of a run will show (%s)\n",
+            fsdp__size_text((double)plan->peak.total, TEXT(40)), fsdp__thousands((int64_t)plan->peak.total, TEXT(40)));
+    put_moment(plan, out);
+    put_kinds(plan, out);
+    if (plan->host_bytes > 0)
+        fprintf(out, "  %-28s %14s\n", "beside it, on the host", size_text((double)plan->host_bytes, TEXT(40)));
+    fputs(
+        "\n  On top of it come the kernels' scratch (\"workspace\" in the ledger), which depends on threads and card,\n"
+        "  and the program itself.\n",
+        out);
+    put_verdict(plan, q, out);
+}
+
+/* ---- activations ---- */
+
+/* Returns the kernel with the most of them that has no more than `below`, or of those with as many a later one. */
+static int next_op(const fsdp__plan_peak *peak, int before)
+{
+    int best = -1;
+
+    for (int op = 0; op <= FSDP__KERNELS; op++) {
+        bool after = before < 0 || peak->by_op[op] < peak->by_op[before] ||
+                     (peak->by_op[op] == peak->by_op[before] && op > before);
+
+        if (after && peak->by_op[op] > 0 && (best < 0 || peak->by_op[op] > peak->by_op[best]))
+            best = op;
+    }
+    return best;
+}
+
+static const char *op_name(int op)
+{
+    return op < FSDP__KERNELS ? fsdp__kernel_infos[op].name : "others";
+}
+
+static void put_activations(const fsdp__plan *plan, FILE *out)
+{
+    double all = (double)plan->peak.bytes[FSDP_MEMORY_ACTIVATION];
+    int op = -1;
+
+    if (all <= 0)
+        return;
+    fputs("\nActivations at the peak, by the operation that they were taken for\n\n", out);
+    for (int row = 0; row < MOST_OPS && (op = next_op(&plan->peak, op)) >= 0; row++)
+        fprintf(out, "  %-28s %14s %6.1f%%\n", op_name(op), size_text((double)plan->peak.by_op[op], TEXT(40)),
+                100 * (double)plan->peak.by_op[op] / all);
+}
+
+/* ---- communication ---- */
+
+static void put_call(const fsdp__plan *plan, const char *name, int first, int last, FILE *out)
+{
+    const fsdp_explained_step *s = &plan->e->step;
+    int64_t calls = 0, bytes = 0, sent = 0, received = 0, messages = 0;
+
+    for (int kind = first; kind <= last; kind++) {
+        calls += s->calls[kind];
+        bytes += s->bytes_sent[kind];
+        sent += s->network.sent[kind];
+        received += s->network.received[kind];
+        messages += s->network.messages[kind];
+    }
+    fprintf(out, "  %-28s %9lld %14s", name, (long long)calls, size_text((double)bytes, TEXT(40)));
+    if (plan->e->machines > 1) {
+        fprintf(out, " %12s", size_text((double)sent, TEXT(40)));
+        fprintf(out, " %12s", size_text((double)received, TEXT(40)));
+        fprintf(out, " %10s", fsdp__thousands(messages, TEXT(40)));
+    }
+    fputc('\n', out);
+}
+
+static void put_calls(const fsdp__plan *plan, FILE *out)
+{
+    const fsdp__plan_crossing *c = &plan->crossing;
+
+    fprintf(out, "\nCommunication of a rank in a step\n\n  %-28s %9s %14s", "", "calls", "by a ring");
+    if (plan->e->machines > 1)
+        fprintf(out, " %12s %12s %10s", "to machines", "from them", "messages");
+    fputc('\n', out);
+    put_call(plan, "gathers", FSDP_ALL_GATHER, FSDP_ALL_GATHER, out);
+    put_call(plan, "reductions", FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, out);
+    put_call(plan, "other calls", FSDP_BROADCAST, FSDP_OBJECTS, out);
+    if (plan->e->machines == 1)
+        return;
+    fprintf(out, "\n  Its machine, all ranks: %s in,", fsdp__size_text((double)c->in, TEXT(40)));
+    fprintf(out, " %s out;", fsdp__size_text((double)c->out, TEXT(40)));
+    fprintf(out, " no exchange can do with less than %s each way\n", fsdp__size_text((double)c->least, TEXT(40)));
+}
+
+/* ---- how long ---- */
+
+static void put_parts(const fsdp__plan_time *t, FILE *out)
+{
+    for (int part = 0; part < FSDP__PLAN_PARTS; part++) {
+        double hidden = fsdp__plan_hidden(t, (fsdp__plan_part)part);
+
+        if (t->parts[part] + hidden <= 0)
+            continue;
+        fprintf(out, "  %-28s %14s %6.1f%%", fsdp__plan_part_name((fsdp__plan_part)part),
+                fsdp__plan_seconds(t->parts[part], TEXT(40)), 100 * t->parts[part] / t->step);
+        if (hidden > 0)
+            fprintf(out, "  and %s hidden behind other work", fsdp__plan_seconds(hidden, TEXT(40)));
+        fputc('\n', out);
+    }
+}
+
+static void put_run(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
+{
+    double seconds = plan->time.step * (double)plan->steps;
+
+    fprintf(out, "\n%s steps (training.steps): %s", fsdp__thousands(plan->steps, TEXT(40)),
+            fsdp__plan_seconds(seconds, TEXT(40)));
+    if (q->price > 0)
+        fprintf(out, ", %.2f at %g for a device and hour", fsdp__plan_price(plan, q), q->price);
+    fputc('\n', out);
+}
+
+static void put_time(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
+{
+    const fsdp__plan_time *t = &plan->time;
+
+    if (!q->prices || t->step <= 0)
+        return;
+    fprintf(out, "\nTime of a step: %s, %s tokens/s", fsdp__plan_seconds(t->step, TEXT(40)),
+            fsdp__thousands((int64_t)(plan->tokens_per_step / t->step), TEXT(40)));
+    fprintf(out, "; an estimate by rates of %s (%s)\n\n", q->prices->device, q->prices->source);
+    put_parts(t, out);
+    put_run(plan, q, out);
+}
+
+fsdp_status fsdp__plan_print(const fsdp__plan *plan, const fsdp__plan_question *question, FILE *out)
+{
+    put_head(plan->e, out);
+    put_memory(plan, question, out);
+    put_activations(plan, out);
+    if (plan->e->world_size > 1)
+        put_calls(plan, out);
+    put_time(plan, question, out);
+    return ferror(out) ? FSDP_FAIL(FSDP_IO, "cannot print the plan") : FSDP_OK;
+}

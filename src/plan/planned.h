@@ -1,0 +1,68 @@
+/* planned.h - what a plan says. */
+#ifndef PLAN_PLANNED_H
+#define PLAN_PLANNED_H
+
+#include "explain/explain.h"
+#include "plan/prices.h"
+
+/* ---- memory ---- */
+
+/* The moment of the step at which most memory is live. */
+typedef struct fsdp__plan_peak {
+    size_t bytes[FSDP_MEMORY_KINDS];
+    size_t total; /* of all kinds but WORKSPACE */
+    fsdp_explained_phase phase;
+    int64_t microbatch;
+    int64_t unit;                    /* whose forward or backward is going on; -1: none */
+    const char *op;                  /* the kernel that is about to run; NULL: none in this step */
+    size_t by_op[FSDP__KERNELS + 1]; /* activations, by the kernel that ran first after they were taken; last: others */
+} fsdp__plan_peak;
+
+/* ---- time ---- */
+
+typedef enum fsdp__plan_part {
+    FSDP__PLAN_PRODUCTS,
+    FSDP__PLAN_ATTENTION,
+    FSDP__PLAN_MEMORY_BOUND,
+    FSDP__PLAN_OPTIMIZER,
+    FSDP__PLAN_COPIES,     /* between a GPU and the host, as far as they are waited for */
+    FSDP__PLAN_GATHERS,    /* the same */
+    FSDP__PLAN_REDUCTIONS, /* the same, with small calls */
+    FSDP__PLAN_HOST,       /* the device waits for the host, which launches */
+    FSDP__PLAN_PARTS
+} fsdp__plan_part;
+
+typedef struct fsdp__plan_time {
+    double step;                                             /* seconds; 0: there are no prices */
+    double parts[FSDP__PLAN_PARTS];                          /* they add up to the step */
+    double hidden_gathers, hidden_reductions, hidden_copies; /* behind other parts */
+} fsdp__plan_time;
+
+/* ---- the plan ---- */
+
+/* Bytes over the network in a step. */
+typedef struct fsdp__plan_crossing {
+    int64_t in, out; /* of rank 0's machine, all its ranks together */
+    /* What a machine must at least receive, and send, on the average: its ranks lack the other machines' rows of what
+     * is gathered, and have sums of gradients that other machines need. */
+    int64_t least;
+} fsdp__plan_crossing;
+
+typedef struct fsdp__plan {
+    fsdp_explanation *e; /* of rank 0, without the parts of others and without variants */
+    fsdp__plan_peak peak;
+    size_t host_bytes; /* of what is offloaded to the host, at most */
+    fsdp__plan_time time;
+    fsdp__plan_crossing crossing;
+    double tokens_per_step; /* of all ranks */
+    int64_t steps;          /* training.steps */
+    bool gpu;
+} fsdp__plan;
+
+typedef struct fsdp__plan_options {
+    int world_size, machines;
+    bool one_level;
+    const fsdp__prices *prices; /* NULL: no time */
+} fsdp__plan_options;
+
+#endif

@@ -1,0 +1,30 @@
+/* show_plan.h - prints a plan. */
+#ifndef PLAN_SHOW_PLAN_H
+#define PLAN_SHOW_PLAN_H
+
+#include "plan/planned.h"
+
+/* What a plan is compared with, and what a device costs. */
+typedef struct fsdp__plan_question {
+    const fsdp__prices *prices; /* NULL: none */
+    double room;                /* bytes for a rank; 0: not known */
+    const char *room_name;      /* "the memory of an H100" */
+    double price;               /* of a device for an hour; 0: not asked */
+} fsdp__plan_question;
+
+/* ---- plan_words.c: what text and JSON have in common ---- */
+
+const char *fsdp__plan_part_name(fsdp__plan_part part);
+/* Returns how much of a part is hidden behind others, in seconds. */
+double fsdp__plan_hidden(const fsdp__plan_time *time, fsdp__plan_part part);
+/* Returns what all steps cost: GPUs are paid one by one, CPUs by the machine. */
+double fsdp__plan_price(const fsdp__plan *plan, const fsdp__plan_question *question);
+/* Writes seconds as people read them: "1.03 s", "12.4 ms", "2.1 hours". Returns `text`. */
+const char *fsdp__plan_seconds(double seconds, char *text, size_t bytes);
+
+/* ---- plan_text.c, plan_json.c ---- */
+
+fsdp_status fsdp__plan_print(const fsdp__plan *plan, const fsdp__plan_question *question, FILE *out);
+fsdp_status fsdp__plan_json(const fsdp__plan *plan, const fsdp__plan_question *question, FILE *out);
+
+#endif
