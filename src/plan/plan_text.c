@@ -96,16 +96,15 @@ static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FI
 
 static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
 {
-    fprintf(out, "\nMemory of a rank at its peak: %s, to the byte what the ledger of a run will show (%s)\n",
+    fprintf(out, "\nMemory of a rank at its peak: %s, to the byte what a run's ledger will show (%s)\n",
             fsdp__size_text((double)plan->peak.total, TEXT(40)), fsdp__thousands((int64_t)plan->peak.total, TEXT(40)));
     put_moment(plan, out);
     put_kinds(plan, out);
     if (plan->host_bytes > 0)
         fprintf(out, "  %-28s %14s\n", "beside it, on the host", size_text((double)plan->host_bytes, TEXT(40)));
-    fputs(
-        "\n  On top of it come the kernels' scratch (\"workspace\" in the ledger), which depends on threads and card,\n"
-        "  and the program itself.\n",
-        out);
+    fputs("\n  On top of it come the kernels' scratch (\"workspace\" in the ledger), which depends on threads\n"
+          "  and card, and the program itself.\n",
+          out);
     put_verdict(plan, q, out);
 }
 
@@ -182,7 +181,7 @@ static void put_calls(const fsdp__plan *plan, FILE *out)
         return;
     fprintf(out, "\n  Its machine, all ranks: %s in,", fsdp__size_text((double)c->in, TEXT(40)));
     fprintf(out, " %s out;", fsdp__size_text((double)c->out, TEXT(40)));
-    fprintf(out, " no exchange can do with less than %s each way\n", fsdp__size_text((double)c->least, TEXT(40)));
+    fprintf(out, " the least possible is %s\n", fsdp__size_text((double)c->least, TEXT(40)));
 }
 
 /* ---- how long ---- */
@@ -221,7 +220,7 @@ static void put_time(const fsdp__plan *plan, const fsdp__plan_question *q, FILE 
         return;
     fprintf(out, "\nTime of a step: %s, %s tokens/s", fsdp__plan_seconds(t->step, TEXT(40)),
             fsdp__thousands((int64_t)(plan->tokens_per_step / t->step), TEXT(40)));
-    fprintf(out, "; an estimate by rates of %s (%s)\n\n", q->prices->device, q->prices->source);
+    fprintf(out, ";\nan estimate by rates of %s (%s)\n\n", q->prices->device, q->prices->source);
     put_parts(t, out);
     put_run(plan, q, out);
 }

@@ -1,5 +1,6 @@
 /* A plan's memory is what a run will have: the peak of real ranks' ledgers, to the byte, and what it is made of. */
 #include "plan/plan.h"
+#include "plan/show_plan.h"
 #include "support/ranks.h"
 
 #include <stdlib.h>
@@ -160,4 +161,158 @@ TEST_WITH(the_peak_of_a_gpu_is_that_of_a_real_run, open_fixture, close_fixture)
     test_need_gpu();
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1)
         hold(*state, ways[i].world, ways[i].keys);
+}
+
+/* ---- worlds that nobody has ---- */
+
+TEST(a_million_ranks_are_planned)
+{
+    fsdp_train_config *config;
+    fsdp__plan *plan;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    CHECK_OK(fsdp_train_config_set(config, "model.n_layers", "1"));
+    plan = plan_of(config, 1000000, 1000, NULL);
+    check_peak(plan);
+    CHECK(plan->crossing.in > 0 && plan->crossing.out > 0);
+    CHECK(plan->crossing.least > 0 && plan->crossing.least <= plan->crossing.in);
+    fsdp__plan_free(plan);
+    fsdp_train_config_free(config);
+}
+
+TEST(a_machine_exchanges_no_less_than_the_least_and_two_of_them_no_more)
+{
+    fsdp_train_config *config;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    for (int ranks = 2; ranks <= 8; ranks *= 2) {
+        fsdp__plan *plan = plan_of(config, ranks, 2, NULL);
+
+        CHECK(plan->crossing.in >= plan->crossing.least && plan->crossing.out >= plan->crossing.least);
+        CHECK(plan->crossing.in <= plan->crossing.least + plan->crossing.least / 100 + 65536);
+        fsdp__plan_free(plan);
+    }
+    fsdp_train_config_free(config);
+}
+
+/* ---- time ---- */
+
+/* A device whose every rate is one number, so that times can be added up by hand. */
+static fsdp__prices round_prices(void)
+{
+    return (fsdp__prices){.device = "a test",
+                          .source = "a test",
+                          .cores = 1,
+                          .per_second = 1e9,
+                          .rate_count = 1,
+                          .rates = {{FSDP__KERNEL_MATMUL, FSDP_F32, 64, 1e9}},
+                          .machine = {.latency = 0, .per_second = 1e9},
+                          .network = {.latency = 0, .per_second = 1e9}};
+}
+
+static double parts_of(const fsdp__plan_time *t)
+{
+    double all = 0;
+
+    for (int part = 0; part < FSDP__PLAN_PARTS; part++)
+        all += t->parts[part];
+    return all;
+}
+
+TEST(time_is_work_over_rates)
+{
+    fsdp__prices prices = round_prices(), half = round_prices();
+    fsdp_train_config *config;
+    fsdp__plan *one, *slow, *two;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    half.rates[0].per_second = 5e8;
+    one = plan_of(config, 1, 1, &prices);
+    slow = plan_of(config, 1, 1, &half);
+    two = plan_of(config, 2, 1, &prices);
+    /* All floating point operations are products' and attention's, which has the rate of products here. */
+    CHECK_NEAR(one->time.parts[FSDP__PLAN_PRODUCTS] + one->time.parts[FSDP__PLAN_ATTENTION], one->e->step.flops / 1e9,
+               1e-9);
+    CHECK_NEAR(slow->time.parts[FSDP__PLAN_PRODUCTS], 2 * one->time.parts[FSDP__PLAN_PRODUCTS], 1e-9);
+    CHECK_NEAR(slow->time.parts[FSDP__PLAN_OPTIMIZER], one->time.parts[FSDP__PLAN_OPTIMIZER], 1e-9);
+    /* Two ranks share the cores. */
+    CHECK_NEAR(two->time.parts[FSDP__PLAN_PRODUCTS], 2 * one->time.parts[FSDP__PLAN_PRODUCTS], 1e-9);
+    CHECK(one->time.parts[FSDP__PLAN_REDUCTIONS] == 0 && two->time.parts[FSDP__PLAN_REDUCTIONS] > 0);
+    CHECK_NEAR(parts_of(&one->time), one->time.step, 1e-9);
+    fsdp__plan_free(one);
+    fsdp__plan_free(slow);
+    fsdp__plan_free(two);
+    fsdp_train_config_free(config);
+}
+
+TEST(gathers_over_a_network_hide_behind_products_as_far_as_these_last)
+{
+    fsdp__prices prices = round_prices();
+    fsdp_train_config *config;
+    fsdp__plan *fast, *slow;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    fast = plan_of(config, 2, 2, &prices);
+    prices.network.per_second = 1e5;
+    slow = plan_of(config, 2, 2, &prices);
+    CHECK(fast->time.hidden_gathers > 0);
+    CHECK(fast->time.parts[FSDP__PLAN_GATHERS] < fast->time.hidden_gathers);
+    CHECK(slow->time.parts[FSDP__PLAN_GATHERS] > slow->time.hidden_gathers);
+    /* Nothing gets lost: what is hidden and what is not is the same sum, and grows with the network's time. */
+    CHECK_NEAR((slow->time.parts[FSDP__PLAN_GATHERS] + slow->time.hidden_gathers) /
+                   (fast->time.parts[FSDP__PLAN_GATHERS] + fast->time.hidden_gathers),
+               1e4, 1e2);
+    fsdp__plan_free(fast);
+    fsdp__plan_free(slow);
+    fsdp_train_config_free(config);
+}
+
+/* ---- output ---- */
+
+static char *printed(const fsdp__plan *plan, const fsdp__plan_question *question,
+                     fsdp_status (*print)(const fsdp__plan *, const fsdp__plan_question *, FILE *))
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    CHECK_OK(print(plan, question, out));
+    fclose(out);
+    return text;
+}
+
+TEST(a_plan_says_whether_it_fits_what_it_takes_and_what_it_costs)
+{
+    fsdp__prices prices = round_prices();
+    fsdp__plan_question question = {.prices = &prices, .room = 1e12, .room_name = "a test", .price = 2};
+    fsdp_train_config *config;
+    fsdp__plan *plan;
+    char *text;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    plan = plan_of(config, 4, 2, &prices);
+    text = printed(plan, &question, fsdp__plan_print);
+    CHECK_CONTAINS(text, "It fits: a rank has");
+    CHECK_CONTAINS(text, "products");
+    CHECK_CONTAINS(text, "at 2 for a device and hour");
+    CHECK_CONTAINS(text, "an estimate by rates of a test");
+    for (const char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+        CHECK(strcspn(line, "\n") <= 100);
+    free(text);
+    question.room = 1;
+    text = printed(plan, &question, fsdp__plan_print);
+    CHECK_CONTAINS(text, "It does not fit");
+    free(text);
+    text = printed(plan, &question, fsdp__plan_json);
+    CHECK_CONTAINS(text, "\"fits\": false");
+    CHECK_CONTAINS(text, "\"machine_least\"");
+    CHECK_CONTAINS(text, "\"step_seconds\"");
+    free(text);
+    fsdp__plan_free(plan);
+    fsdp_train_config_free(config);
 }

@@ -1,0 +1,154 @@
+/* fit.c - tries settings, one dry run after the other. */
+#include "plan/fit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/compiler.h"
+#include "plan/plan.h"
+#include "train/run_config.h"
+#include "train/strategy_word.h"
+
+/* ---- one row ---- */
+
+static fsdp_status set_integer(fsdp_train_config *config, const char *key, int64_t value)
+{
+    char text[24];
+
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    return fsdp_train_config_set(config, key, text);
+}
+
+fsdp_status fsdp__fit_apply(const fsdp__fit_row *row, int world_size, fsdp_train_config *config)
+{
+    static const char *const modes[] = {
+        [FSDP_RECOMPUTE_NONE] = "none", [FSDP_RECOMPUTE_FULL] = "full", [FSDP_RECOMPUTE_SELECTIVE] = "selective"};
+
+    FSDP_TRY(fsdp__train_set_strategy(config, row->strategy));
+    FSDP_TRY(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward",
+                                   row->never_reshards ? "never" : "default"));
+    FSDP_TRY(fsdp_train_config_set(config, "activation_checkpoint.mode", modes[row->recompute]));
+    FSDP_TRY(fsdp_train_config_set(config, "training.enable_cpu_offload", row->offload ? "true" : "false"));
+    if (row->units_always)
+        FSDP_TRY(fsdp__train_set_policy(config, "always"));
+    FSDP_TRY(set_integer(config, "training.local_batch_size", row->batch));
+    return set_integer(config, "training.global_batch_size", row->batch * row->microbatches * world_size);
+}
+
+typedef struct search {
+    const fsdp_train_config *config;
+    const fsdp__plan_options *options;
+    fsdp__fit *fit;
+    int64_t sequences; /* of a rank in a step */
+} search;
+
+/* Plans a row. What the engine refuses is no row: *possible tells. */
+static fsdp_status plan_row(const search *s, fsdp__fit_row *row, bool *possible)
+{
+    fsdp_train_config *config = NULL;
+    fsdp__plan *plan = NULL;
+    fsdp_status status;
+
+    *possible = false;
+    FSDP_TRY(fsdp__train_config_copy(s->config, &config));
+    status = fsdp__fit_apply(row, s->options->world_size, config);
+    if (status == FSDP_OK)
+        status = fsdp__plan_make(config, s->options, &plan);
+    fsdp_train_config_free(config);
+    if (status == FSDP_INVALID || status == FSDP_UNSUPPORTED)
+        return FSDP_OK;
+    FSDP_TRY(status);
+    row->bytes = plan->peak.total;
+    row->seconds = plan->time.step;
+    row->flops = plan->e->step.flops;
+    *possible = true;
+    fsdp__plan_free(plan);
+    return FSDP_OK;
+}
+
+/* Tries a row with ever smaller microbatches until one fits. */
+static fsdp_status try_batches(search *s, fsdp__fit_row row, bool *fits)
+{
+    fsdp__fit *fit = s->fit;
+    bool possible;
+
+    *fits = false;
+    for (row.batch = s->sequences; row.batch >= 1 && !*fits; row.batch--) {
+        if (s->sequences % row.batch != 0)
+            continue;
+        row.microbatches = s->sequences / row.batch;
+        FSDP_TRY(plan_row(s, &row, &possible));
+        if (!possible)
+            continue;
+        if (fit->tried++ == 0 || row.bytes < fit->least.bytes)
+            fit->least = row;
+        *fits = (double)row.bytes <= fit->room;
+        if (*fits && fit->count < FSDP__FIT_ROWS)
+            fit->rows[fit->count++] = row;
+    }
+    return FSDP_OK;
+}
+
+/* ---- all rows ---- */
+
+/* Tries a strategy as it is, then with what saves memory and costs time, as long as that is needed to keep the whole
+ * batch. */
+static fsdp_status try_strategy(search *s, fsdp__fit_row row)
+{
+    static const fsdp_recompute_mode modes[] = {FSDP_RECOMPUTE_NONE, FSDP_RECOMPUTE_SELECTIVE, FSDP_RECOMPUTE_FULL};
+    bool fits, whole = false;
+
+    for (int offload = 0; offload <= (s->config->training.device != NULL) && !whole; offload++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(modes) && !whole; i++) {
+            row.offload = offload;
+            row.recompute = modes[i];
+            FSDP_TRY(try_batches(s, row, &fits));
+            whole = fits && s->fit->rows[s->fit->count - 1].microbatches == 1;
+        }
+    return FSDP_OK;
+}
+
+static fsdp_status try_all(search *s)
+{
+    static const fsdp__fit_row rows[] = {
+        {.strategy = "ddp"},   {.strategy = "fsdp2", .never_reshards = true},
+        {.strategy = "fsdp2"}, {.strategy = "zero2"},
+        {.strategy = "zero3"}, {.strategy = "hsdp"},
+    };
+    int count = s->options->machines > 1 ? (int)FSDP__COUNT_OF(rows) : (int)FSDP__COUNT_OF(rows) - 1;
+
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(try_strategy(s, rows[i]));
+    if (s->fit->count == 0)
+        FSDP_TRY(try_strategy(s, (fsdp__fit_row){.strategy = "fsdp2", .units_always = true}));
+    return FSDP_OK;
+}
+
+/* Sorts the fastest first; without prices what computes least, and then what needs least. */
+static int by_speed(const void *a, const void *b)
+{
+    const fsdp__fit_row *x = a, *y = b;
+    double left = x->seconds > 0 ? x->seconds : x->flops, right = y->seconds > 0 ? y->seconds : y->flops;
+
+    if (left != right)
+        return left < right ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
+                           fsdp__fit *out)
+{
+    search s = {.config = config, .options = options, .fit = out};
+    int64_t global = config->training.global_batch_size;
+
+    *out = (fsdp__fit){.room = room};
+    s.sequences = global > 0 ? global / options->world_size : config->training.local_batch_size;
+    if (s.sequences < 1)
+        return FSDP_FAIL(FSDP_INVALID, "a step of %lld sequences leaves none for some of %d ranks", (long long)global,
+                         options->world_size);
+    FSDP_TRY(try_all(&s));
+    if (out->tried == 0)
+        return FSDP_FAIL(FSDP_INVALID, "no strategy goes with this config: 'fsdp plan' without --fit says why");
+    qsort(out->rows, (size_t)out->count, sizeof *out->rows, by_speed);
+    return FSDP_OK;
+}

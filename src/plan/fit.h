@@ -1,0 +1,38 @@
+/* fit.h - finds the fastest settings that fit into some memory. */
+#ifndef PLAN_FIT_H
+#define PLAN_FIT_H
+
+#include "plan/planned.h"
+
+/* Settings of a run, and what they cost. */
+typedef struct fsdp__fit_row {
+    const char *strategy; /* a word of --strategy */
+    bool never_reshards;
+    fsdp_recompute_mode recompute;
+    bool offload, units_always; /* units of single layers */
+    int64_t batch, microbatches;
+    size_t bytes;   /* of a rank's device at its peak */
+    double seconds; /* of a step; 0: there are no prices */
+    double flops;   /* of a rank's step: with recomputation */
+} fsdp__fit_row;
+
+enum {
+    FSDP__FIT_ROWS = 64
+};
+
+typedef struct fsdp__fit {
+    double room;                               /* bytes of a rank */
+    int count;                                 /* of rows that fit, the fastest first */
+    fsdp__fit_row rows[FSDP__FIT_ROWS], least; /* least: of all that were tried, the one that needs least */
+    int tried;
+} fsdp__fit;
+
+/* Tries strategies, reshard, recomputation, offload, the split of a rank's sequences into microbatches and, where
+ * nothing fits otherwise, units of single layers. Sequences and tokens of a step stay those of the config. Each row is
+ * a dry run; settings that only save memory are not tried where there is enough without them. */
+fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
+                           fsdp__fit *out);
+/* Sets a row's keys in a config. */
+fsdp_status fsdp__fit_apply(const fsdp__fit_row *row, int world_size, fsdp_train_config *config);
+
+#endif

@@ -1,0 +1,128 @@
+/* Prices: of cards, in files, and what is refused of files that somebody else has made. */
+#include "plan/cards.h"
+#include "plan/measure.h"
+#include "plan/prices_file.h"
+#include "support/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static fsdp__matmul_args product(int64_t size, fsdp_dtype dtype)
+{
+    return (fsdp__matmul_args){.m = size, .n = size, .k = size, .batch = 1, .a_dtype = dtype, .b_dtype = dtype};
+}
+
+static double seconds_of(const fsdp__prices *prices, int64_t size, fsdp_dtype dtype)
+{
+    fsdp__matmul_args args = product(size, dtype);
+
+    return fsdp__price_kernel(prices, FSDP__KERNEL_MATMUL, &args);
+}
+
+TEST(a_rate_is_interpolated_between_sizes)
+{
+    fsdp__prices prices = {
+        .per_second = 1,
+        .rate_count = 2,
+        .rates = {{FSDP__KERNEL_MATMUL, FSDP_F32, 400, 4e9}, {FSDP__KERNEL_MATMUL, FSDP_F32, 100, 1e9}}};
+
+    fsdp__prices_sort(&prices);
+    CHECK_NEAR(seconds_of(&prices, 100, FSDP_F32), 2e6 / 1e9, 1e-12);
+    CHECK_NEAR(seconds_of(&prices, 200, FSDP_F32), 16e6 / 2e9, 1e-12);
+    CHECK_NEAR(seconds_of(&prices, 400, FSDP_F32), 128e6 / 4e9, 1e-12);
+    CHECK_NEAR(seconds_of(&prices, 800, FSDP_F32), 1024e6 / 4e9, 1e-12); /* beyond: that of the nearest */
+    CHECK_NEAR(seconds_of(&prices, 50, FSDP_F32), 250e3 / 1e9, 1e-12);
+    CHECK_NEAR(seconds_of(&prices, 100, FSDP_BF16), 2e6 / 1e9, 1e-12); /* not measured: that of float32 */
+}
+
+TEST(a_kernel_without_products_costs_its_bytes)
+{
+    fsdp__prices prices = {.per_second = 1e6};
+    float values[1000];
+    fsdp__fill_args args = {.dst = values, .dtype = FSDP_F32, .numel = 1000};
+
+    CHECK_NEAR(fsdp__price_kernel(&prices, FSDP__KERNEL_FILL, &args), 4e-3, 1e-12);
+}
+
+TEST(a_card_is_known_by_its_data_sheet)
+{
+    fsdp__prices h100, a100;
+
+    CHECK_OK(fsdp__prices_of_card("H100", &h100));
+    CHECK_OK(fsdp__prices_of_card("a100", &a100));
+    CHECK(h100.gpu && h100.memory_bytes > 70e9 && h100.memory_bytes < 90e9);
+    CHECK_STRING(h100.source, "its data sheet");
+    CHECK(seconds_of(&h100, 4096, FSDP_BF16) < seconds_of(&a100, 4096, FSDP_BF16));
+    CHECK(seconds_of(&h100, 4096, FSDP_BF16) > 2 * 4096.0 * 4096 * 4096 / 989e12);
+    CHECK(seconds_of(&h100, 4096, FSDP_BF16) < seconds_of(&h100, 4096, FSDP_F32));
+    CHECK_ERROR(fsdp__prices_of_card("H1OO", &h100), FSDP_NOT_FOUND, "did you mean 'H100'?");
+    CHECK_ERROR(fsdp__prices_of_card("abacus", &h100), FSDP_NOT_FOUND, "fsdp plan --measure FILE");
+}
+
+/* ---- files ---- */
+
+static fsdp_status read_text(const char *text, fsdp__prices *out)
+{
+    char *directory = test_directory(), *path = test_path(directory, "prices.json");
+    fsdp_status status;
+
+    test_write_file(path, text, strlen(text));
+    status = fsdp__prices_read(path, out);
+    free(path);
+    test_directory_free(directory);
+    return status;
+}
+
+#define HEAD "{\"fsdp_prices\": 1, \"device\": \"a\", \"source\": \"b\", \"memory_bytes\": 1, "
+#define RATES "\"launch_seconds\": 0, \"bytes_per_second\": 1e9, \"rates\": "
+#define RATE "{\"kernel\": \"matmul\", \"dtype\": \"float32\", \"size\": 64, \"per_second\": 1e9}"
+
+TEST(a_file_that_is_damaged_is_refused_with_its_place)
+{
+    static const struct {
+        const char *text, *message;
+    } bad[] = {
+        {"", "prices.json"},
+        {"[]", "prices.json"},
+        {"{}", "\"fsdp_prices\" is missing"},
+        {"{\"fsdp_prices\": 2}", "its version is 2"},
+        {HEAD "\"cores\": 0, " RATES "[]}", "\"cores\" is 0"},
+        {HEAD "\"cores\": -1, " RATES "[]}", "\"cores\" is -1"},
+        {HEAD "\"cores\": 1, " RATES "{}}", "must be a list"},
+        {HEAD "\"cores\": 1, " RATES "[7]}", "a rate is no object"},
+        {HEAD "\"cores\": 1, " RATES "[{\"kernel\": \"x\\u001b\"}]}", "there is no kernel 'x\\x1b'"},
+        {HEAD "\"cores\": 1, " RATES "[" RATE ", " RATE "]}", "two rates of matmul for the size 64"},
+        {HEAD "\"cores\": 1, " RATES "[{\"kernel\": \"matmul\", \"dtype\": \"int32\"}]}", "has the dtype 'int32'"},
+        {HEAD "\"cores\": 1, " RATES "[{\"kernel\": \"adam\", \"size\": 0}]}", "\"size\" is 0"},
+        {HEAD "\"cores\": 1, \"launch_seconds\": 0, \"bytes_per_second\": 0, \"rates\": []}",
+         "\"bytes_per_second\" is 0"},
+        {HEAD "\"cores\": 1, \"machine\": {\"latency_seconds\": -1}, " RATES "[]}", "\"latency_seconds\" is -1"},
+    };
+    fsdp__prices prices;
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK(read_text(bad[i].text, &prices) != FSDP_OK);
+        CHECK_CONTAINS(fsdp_last_error(), bad[i].message);
+    }
+    CHECK_OK(read_text(HEAD "\"cores\": 2, " RATES "[" RATE "]}", &prices));
+    CHECK_EQ(prices.cores, 2);
+    CHECK_EQ(prices.rate_count, 1);
+}
+
+TEST(what_is_measured_can_be_printed_and_read_again)
+{
+    fsdp__prices measured, read;
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    CHECK_OK(fsdp__prices_measure("cpu", 0, &measured));
+    CHECK(measured.rate_count > 20 && measured.cores >= 1 && measured.per_second > 0);
+    CHECK_OK(fsdp__prices_print(&measured, out));
+    fclose(out);
+    CHECK_OK(read_text(text, &read));
+    free(text);
+    CHECK_EQ(read.rate_count, measured.rate_count);
+    CHECK_NEAR(seconds_of(&read, 512, FSDP_F32) / seconds_of(&measured, 512, FSDP_F32), 1, 1e-9);
+    CHECK(read.rates[0].kernel == measured.rates[0].kernel);
+}
