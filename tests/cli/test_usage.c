@@ -83,7 +83,8 @@ FIXTURE_TEST(a_wrong_command_line_is_status_2)
     CHECK_CONTAINS(p.output, "fsdp train CONFIG.yaml");
     program_free(&p);
     SAYS(2, "fsdp: unknown command 'trian'; did you mean 'train'?", "trian");
-    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, explain, compare, report, run, generate, eval, inspect, ",
+    SAYS(2,
+         "fsdp: unknown command 'xyzzy': there are train, explain, plan, compare, report, run, generate, eval, inspect, ",
          "xyzzy");
     SAYS(2, "train: no config file given", "train");
     SAYS(2, "compare: no config file given", "compare");
@@ -129,6 +130,30 @@ FIXTURE_TEST(explain_reads_no_weights)
     program_free(&p);
     free(file);
     test_directory_free(folder);
+}
+
+FIXTURE_TEST(plan_tells_and_refuses)
+{
+    fixture *f = *state;
+    char *prices = test_path(f->directory, "prices.json");
+
+    SAYS(0, "to the byte what a run's ledger will show", "plan", "llama-1m", "-n", "4", "--no-time");
+    SAYS(0, "by rates of NVIDIA H100 80GB HBM3 (its data sheet)", "plan", "llama-1m", "--device", "cuda:H100");
+    SAYS(0, "the least possible is", "plan", "llama-1m", "-n1000", "--machines=500", "--no-time");
+    SAYS(0, "\"fits\": true", "plan", f->config, "--device=cuda:B200", "--price=4", "--json");
+    SAYS(0, "local_batch_size: ", "plan", "llama-1m", "--device=cuda:L40S", "--fit", "100MiB");
+    SAYS(1, "nothing fits into 1.0MiB for a rank: the least of ", "plan", "llama-1m", "--device=cuda:L40S",
+         "--fit=1MiB");
+    SAYS(2, "--fit is 'much': expected a size, such as 24GiB", "plan", "llama-1m", "--fit=much");
+    SAYS(1, "did you mean 'H100'?", "plan", "llama-1m", "--device=cuda:H1O0");
+    SAYS(1, "--device is 'tpu': expected cpu, cuda, cuda:CARD, or a file of prices", "plan", "llama-1m",
+         "--device=tpu");
+    SAYS(1, "prices.json", "plan", "llama-1m", "--device", prices);
+    test_write_file(prices, "{\"fsdp_prices\": 9}", 18);
+    SAYS(1, "its version is 9", "plan", "llama-1m", "--device", prices);
+    SAYS(2, "no model given", "plan");
+    SAYS(2, "what can be measured is cpu or cuda", "plan", "--measure", prices, "--device=tpu");
+    free(prices);
 }
 
 FIXTURE_TEST(explain_tells_and_refuses)

@@ -58,6 +58,9 @@ LISTED = {
     'bench/compare.py --peer "python3 /path/to/torch_bench.py" --repeats 2 --rows ROWS':
         "measures for minutes, beside PyTorch",
     "bench/grow.py": "measures for minutes",
+    "bench/plan.py": "measures for minutes",
+    "build/fsdp plan --measure prices.json": "measures for a minute",
+    "build/fsdp plan llama-100m -n 1000000 --machines 125000 --no-time": "takes half a minute",
     'bench/cluster.sh --peer "python3 /path/to/torch_bench.py" --model gpt-10m --steps 4 --warmup 1 '
     '--step-options "--parts --keep-last"':
         "measures for minutes, beside PyTorch, and needs namespaces",
