@@ -84,7 +84,8 @@ FIXTURE_TEST(a_wrong_command_line_is_status_2)
     program_free(&p);
     SAYS(2, "fsdp: unknown command 'trian'; did you mean 'train'?", "trian");
     SAYS(2,
-         "fsdp: unknown command 'xyzzy': there are train, explain, plan, compare, report, run, generate, eval, inspect, ",
+         "fsdp: unknown command 'xyzzy': there are train, explain, plan, compare, report, run, generate, eval, "
+         "inspect, ",
          "xyzzy");
     SAYS(2, "train: no config file given", "train");
     SAYS(2, "compare: no config file given", "compare");
