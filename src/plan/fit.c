@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/compiler.h"
 #include "plan/plan.h"
@@ -24,7 +25,11 @@ fsdp_status fsdp__fit_apply(const fsdp__fit_row *row, int world_size, fsdp_train
     static const char *const modes[] = {
         [FSDP_RECOMPUTE_NONE] = "none", [FSDP_RECOMPUTE_FULL] = "full", [FSDP_RECOMPUTE_SELECTIVE] = "selective"};
 
+    int64_t copies = config->parallelism.data_parallel_replicate_degree;
+
     FSDP_TRY(fsdp__train_set_strategy(config, row->strategy));
+    if (config->parallelism.strategy == FSDP_TRAIN_HSDP)
+        config->parallelism.data_parallel_replicate_degree = copies; /* if it has none, one on each machine */
     FSDP_TRY(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward",
                                    row->never_reshards ? "never" : "default"));
     FSDP_TRY(fsdp_train_config_set(config, "activation_checkpoint.mode", modes[row->recompute]));
@@ -98,7 +103,10 @@ static fsdp_status try_strategy(search *s, fsdp__fit_row row)
     static const fsdp_recompute_mode modes[] = {FSDP_RECOMPUTE_NONE, FSDP_RECOMPUTE_SELECTIVE, FSDP_RECOMPUTE_FULL};
     bool fits, whole = false;
 
-    for (int offload = 0; offload <= (s->config->training.device != NULL) && !whole; offload++)
+    const char *device = s->config->training.device;
+    int most = device && strncmp(device, "cuda", strlen("cuda")) == 0;
+
+    for (int offload = 0; offload <= most && !whole; offload++)
         for (size_t i = 0; i < FSDP__COUNT_OF(modes) && !whole; i++) {
             row.offload = offload;
             row.recompute = modes[i];
@@ -138,9 +146,11 @@ static int by_speed(const void *a, const void *b)
 fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
                            fsdp__fit *out)
 {
-    search s = {.config = config, .options = options, .fit = out};
+    fsdp__plan_options alone = *options;
+    search s = {.config = config, .options = &alone, .fit = out};
     int64_t global = config->training.global_batch_size;
 
+    alone.rank_alone = true;
     *out = (fsdp__fit){.room = room};
     s.sequences = global > 0 ? global / options->world_size : config->training.local_batch_size;
     if (s.sequences < 1)

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "device/device.h"
 #include "plan/record.h"
 #include "train/run_config.h"
 
@@ -28,6 +29,16 @@ static void machines_of(const fsdp_explanation *e, int *shards, int *copies)
 
     *shards = FSDP__MAX(ranks / machine_ranks, 1);
     *copies = e->machines / *shards;
+}
+
+/* Returns whether what each unit gathers and reduces crosses the network as often, and in the dtype, that the
+ * explanation says. */
+static bool has_least(const fsdp_explanation *e, const fsdp_train_config *c)
+{
+    int machine_ranks = e->world_size / e->machines, ranks = e->world_size / FSDP__MAX(e->replicas, 1);
+
+    return c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_NONE && c->parallelism.reshard_after_forward <= 0 &&
+           c->parallelism.ddp_compress <= FSDP_DTYPE_NONE && (ranks < machine_ranks || ranks % machine_ranks == 0);
 }
 
 static int64_t least_of(const fsdp_explanation *e)
@@ -71,7 +82,7 @@ static fsdp_status count_machine(fsdp__plan *plan, const fsdp__explain_source *s
         plan->crossing.out += sum_of(step.network.sent);
         plan->crossing.in += sum_of(step.network.received);
     }
-    plan->crossing.least = least_of(plan->e);
+    plan->crossing.least = has_least(plan->e, &source->config) ? least_of(plan->e) : 0;
     return FSDP_OK;
 }
 
@@ -97,6 +108,7 @@ static fsdp_status record(fsdp__plan *plan, const fsdp__explain_source *source, 
     FSDP_TRY_GOTO(status, fsdp__explain_describe(plan->e, source, run.run), out);
     FSDP_TRY_GOTO(status, fsdp__settle_steps(run.run), out);
     FSDP_TRY_GOTO(status, fsdp__plan_record(plan, run.run, options), out);
+    plan->gpu = !fsdp__device_host_access(run.run->device);
     plan->tokens_per_step = (double)run.run->sequences * (double)source->config.training.seq_len;
     count_host(plan, run.run);
 out:
@@ -121,9 +133,8 @@ static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_option
     e->one_level = options->one_level;
     e->part_count = e->replicas = 1;
     plan->steps = config->training.steps;
-    plan->gpu = config->training.device && *config->training.device == 'c' && config->training.device[1] == 'u';
     FSDP_TRY(record(plan, &source, options));
-    return options->machines > 1 ? count_machine(plan, &source) : FSDP_OK;
+    return options->machines > 1 && !options->rank_alone ? count_machine(plan, &source) : FSDP_OK;
 }
 
 fsdp_status fsdp__plan_make(const fsdp_train_config *config, const fsdp__plan_options *options, fsdp__plan **out)

@@ -33,7 +33,8 @@ static json_t *network_of(const fsdp__plan *plan)
     fsdp__json_put(&object, "messages", fsdp__json_by_collective(n->messages, FSDP_COLLECTIVES));
     fsdp__json_put(&object, "machine_in", json_integer(plan->crossing.in));
     fsdp__json_put(&object, "machine_out", json_integer(plan->crossing.out));
-    fsdp__json_put(&object, "machine_least", json_integer(plan->crossing.least));
+    fsdp__json_put(&object, "machine_least",
+                   plan->crossing.least > 0 ? json_integer(plan->crossing.least) : json_null());
     return object;
 }
 

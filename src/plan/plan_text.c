@@ -180,8 +180,10 @@ static void put_calls(const fsdp__plan *plan, FILE *out)
     if (plan->e->machines == 1)
         return;
     fprintf(out, "\n  Its machine, all ranks: %s in,", fsdp__size_text((double)c->in, TEXT(40)));
-    fprintf(out, " %s out;", fsdp__size_text((double)c->out, TEXT(40)));
-    fprintf(out, " the least possible is %s\n", fsdp__size_text((double)c->least, TEXT(40)));
+    fprintf(out, " %s out", fsdp__size_text((double)c->out, TEXT(40)));
+    if (c->least > 0)
+        fprintf(out, "; the least possible is %s", fsdp__size_text((double)c->least, TEXT(40)));
+    fputc('\n', out);
 }
 
 /* ---- how long ---- */

@@ -44,7 +44,7 @@ typedef struct fsdp__plan_time {
 typedef struct fsdp__plan_crossing {
     int64_t in, out; /* of rank 0's machine, all its ranks together */
     /* What a machine must at least receive, and send, on the average: its ranks lack the other machines' rows of what
-     * is gathered, and have sums of gradients that other machines need. */
+     * is gathered, and have sums of gradients that other machines need. 0: not known, as where gathers are coded. */
     int64_t least;
 } fsdp__plan_crossing;
 
@@ -62,6 +62,7 @@ typedef struct fsdp__plan {
 typedef struct fsdp__plan_options {
     int world_size, machines;
     bool one_level;
+    bool rank_alone;            /* leave out what its machine's other ranks send */
     const fsdp__prices *prices; /* NULL: no time */
 } fsdp__plan_options;
 
