@@ -67,7 +67,7 @@ static fsdp_status meta_stream_synchronize(fsdp_stream *stream)
     return FSDP_OK;
 }
 
-/* What both devices have. There are no .kernels: a launch counts its flops, and nothing else happens. */
+/* What all of them have. There are no .kernels: a launch counts its flops, and nothing else happens. */
 #define WITHOUT_BYTES                                                                                      \
     .most = 1, .has_bytes = false, .segment_alloc = meta_segment_alloc, .segment_free = meta_segment_free, \
     .stream_free = meta_stream_free, .stream_enqueue = meta_stream_enqueue,                                \
