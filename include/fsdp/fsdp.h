@@ -109,6 +109,7 @@
 #include "fsdp/tokenizer.h"
 #include "fsdp/trace.h"
 #include "fsdp/train.h"
+#include "fsdp/watch.h"
 #include "fsdp/wrap.h"
 
 #endif

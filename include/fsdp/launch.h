@@ -12,7 +12,8 @@ extern "C" {
  * if there is no launcher. If there are several, the innermost counts:
  *
  *     fsdp_launch, `fsdp run`     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, and FSDP_SHM_FD, an
- *                                 inherited descriptor of the shared memory
+ *                                 inherited descriptor of the shared memory. FSDP_FLIGHT_FD, if it is set, is one of
+ *                                 memory for the records of fsdp/watch.h
  *     torchrun --no-python        the same without FSDP_SHM_FD, on one machine: rank 0 creates the memory and passes it
  *                                 to the others. Ranks recognise each other by parent process, MASTER_ADDR,
  *                                 MASTER_PORT, TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT, so a script around
@@ -40,6 +41,10 @@ typedef struct fsdp_launch_options {
     const char *const *argv; /* program and arguments, NULL-terminated; argv[0] is looked up in PATH */
     int grace_ms;            /* between SIGTERM and SIGKILL when ranks are ended; 0: 2000 */
     int interrupt_grace_ms;  /* the same when this process was told to end, unless a rank has failed; 0: grace_ms */
+    /* Ranks record their calls (fsdp/watch.h). This folder, or one that the ranks name, gets the records of all ranks
+     * when one has failed, or had to be killed, and when this process gets SIGUSR2. NULL: nothing is recorded. Without
+     * memory for the records there is a warning in the default log, and no record. */
+    const char *flight;
 } fsdp_launch_options;
 
 typedef struct fsdp_launch_report {
@@ -47,6 +52,7 @@ typedef struct fsdp_launch_report {
     int exit_code; /* of that rank, or 128 + the signal that ended it or this call; 126, 127: it could not be started */
     int ended_by;  /* signal that ended the first process to fail; 0: it exited */
     char reason[1024]; /* "rank 1 was killed by signal 9 (Killed)"; "" if none failed */
+    char flight[1024]; /* the folder with the records of the ranks' last calls, for `fsdp flight`; "": there is none */
 } fsdp_launch_report;
 
 /* Starts the ranks, forwards signals and waits for all of them. If one fails or is killed, the others learn it at once
@@ -54,8 +60,10 @@ typedef struct fsdp_launch_report {
  * FSDP_INTERRUPTED if this process got a signal, and otherwise a failure whose message is the report's reason. [blocks]
  *
  * Signals: SIGINT, SIGTERM and SIGHUP go to the ranks, which get interrupt_grace_ms to end; a second one kills them.
- * SIGUSR1 goes to the ranks. Ctrl-Z (SIGTSTP) stops the ranks together with this process, and SIGCONT continues all. A
- * signal that was ignored at the call (nohup, & in a script) stays ignored, here and in the ranks.
+ * SIGUSR1 goes to the ranks. With `flight`, SIGUSR2 writes what the ranks have recorded, whatever they do, and a line
+ * in the default log says where; the ranks do not get it. Ctrl-Z (SIGTSTP) stops the ranks together with this process,
+ * and SIGCONT continues all. A signal that was ignored at the call (nohup, & in a script) stays ignored, here and in
+ * the ranks.
  *
  * No shared memory and no process is left behind, including processes that a rank started, if they stayed in its
  * process group. This holds even if this process is killed with SIGKILL, for which another process (the guardian)

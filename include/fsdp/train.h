@@ -202,6 +202,9 @@ typedef struct fsdp_train_config {
             char *path;  /* file; NULL: none */
             char *steps; /* which, as "3-5, 100"; NULL: the second to the fourth that are taken */
         } trace;
+        /* The program fsdp has ranks record their last calls here; NULL: it chooses the folder. With your own context
+         * use fsdp_flight_start. */
+        char *flight_recorder;
     } metrics;
     struct {
         int enable;            /* 1, 0, -1: enabled if there is a folder */

@@ -13,6 +13,7 @@ typedef enum fsdp__slot {
     FSDP__SLOT_ORIGINS,  /* tensor/: whether a recomputed function runs. Freed after all that has storages */
     FSDP__SLOT_WATCHER,  /* who listens to the probes of this context: free to subscribers (probe.h) */
     FSDP__SLOT_TRACE,    /* watch/: what records a trace. Freed after all that may be at a point of a probe */
+    FSDP__SLOT_FLIGHT,   /* watch/: the flight recorder, which hears of calls until the devices are gone */
     FSDP__SLOT_DEVICES,  /* device/: the devices that were opened */
     FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
     FSDP__SLOT_MODULES,  /* nn/: the modules there are, and which one is being called */

@@ -79,6 +79,8 @@ typedef enum fsdp__point {
     FSDP__POINT_COLLECTIVE_ISSUED,
     FSDP__POINT_COLLECTIVE_BEGUN, /* it is the turn of this call */
     FSDP__POINT_COLLECTIVE_DONE,
+    /* Calls of the context's groups fail from now on, which its peers know: context, kind: fsdp_status, name: why */
+    FSDP__POINT_WORLD_BROKEN,
 
     /* ---- order between threads of several ranks that comes from something other than an event ---- */
     /* All that the rank did before it publishes (object, number) lies before what follows an acquire of that number.
@@ -95,6 +97,7 @@ typedef enum fsdp__point {
     FSDP__POINT_STAGE_DONE,
     FSDP__POINT_STEP_BEGUN, /* of an optimizer, object. context is NULL where it has no parameters */
     FSDP__POINT_STEP_DONE,
+    FSDP__POINT_RUN_ENDED, /* with a failure that all ranks have in the same way: kind: fsdp_status. ns is not set */
     FSDP__POINT_BATCH_BEGUN, /* on the thread that makes it: object (its ring), number. context may be NULL */
     FSDP__POINT_BATCH_DONE,
     FSDP__POINT_PART_BEGUN, /* this rank's file of a checkpoint: name, bytes */

@@ -26,6 +26,7 @@ int fsdp__cmd_convert(int argc, char **argv);
 int fsdp__cmd_inspect(int argc, char **argv);
 int fsdp__cmd_verify(int argc, char **argv);
 int fsdp__cmd_repair(int argc, char **argv);
+int fsdp__cmd_flight(int argc, char **argv);
 int fsdp__cmd_tokenize(int argc, char **argv);
 
 /* ---- fail.c ---- */
@@ -103,6 +104,15 @@ int fsdp__launch_ranks(const fsdp_launch_options *options);
 /* Does the second half of fsdp__launch_ranks: prints how a launch has failed, by the last error, and returns the exit
  * status. */
 int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report);
+
+/* ---- flight.c ---- */
+
+/* Chooses the folder for the records of ranks' last calls (fsdp/watch.h); fsdp__free it. `config`: that of a training,
+ * or NULL. `starter`: the process that has started the ranks of this machine, by which they name a folder if nothing
+ * else does. */
+fsdp_status fsdp__flight_choose(const fsdp_train_config *config, int starter, char **out);
+/* Says where the records of a launch lie, if there are any, and how to read them. */
+void fsdp__flight_tell(const fsdp_launch_report *report);
 
 /* ---- progress.c ---- */
 

@@ -399,7 +399,7 @@ static int run(conversion *c)
 {
     int result = 0;
 
-    if (fsdp__interrupt_start(&c->interrupt, false) != FSDP_OK)
+    if (fsdp__interrupt_start(&c->interrupt, false, false) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     fsdp__explain_bus_errors();
     fsdp__bar_begin(&c->bar);

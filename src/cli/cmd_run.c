@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "cli/torchrun.h"
 #include "launch/variables.h"
 
@@ -82,6 +83,8 @@ static int run(words *w, char **program)
 {
     fsdp__ranks ranks;
     fsdp_launch_options launch = {0};
+    char *flight;
+    int status;
 
     if (check_restarts(w) != FSDP_OK || fsdp__torchrun_read("run", &w->torchrun, &w->ranks) != FSDP_OK ||
         fsdp__ranks_read(w->ranks, &ranks) != FSDP_OK)
@@ -94,9 +97,14 @@ static int run(words *w, char **program)
         return become(program);
     if (set_rendezvous(&w->torchrun) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
+    if (fsdp__flight_choose(NULL, getpid(), &flight) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
     launch.ranks = (int)ranks.count;
     launch.argv = (const char *const *)program;
-    return fsdp__launch_ranks(&launch);
+    launch.flight = flight;
+    status = fsdp__launch_ranks(&launch);
+    fsdp__free(flight);
+    return status;
 }
 
 int fsdp__cmd_run(int argc, char **argv)

@@ -41,6 +41,7 @@ typedef struct session {
     _Atomic int64_t step; /* the last one taken */
     _Atomic bool trained; /* all steps are taken */
     int64_t steps_fd;     /* of a rank whose launcher wants to know the step; -1 */
+    char *flight;         /* the folder for the ranks' last calls */
     bool as_rank;         /* another process of this program started this one, and prints what went wrong */
 } session;
 
@@ -294,6 +295,27 @@ static fsdp_status join(session *s)
     return status;
 }
 
+/* Records the calls of this rank. One that this program has started does so already, where its launcher says. */
+static fsdp_status record(session *s)
+{
+    bool in_file = s->ranks.joins && s->config->metrics.flight_recorder;
+    fsdp_status status = FSDP_OK;
+
+    if (!s->as_rank)
+        status = fsdp__flight_choose(s->config, s->ranks.joins ? getppid() : getpid(), &s->flight);
+    if (status == FSDP_OK)
+        status = fsdp_flight_start(s->context, s->flight, in_file, s->run);
+    if (status != FSDP_OK) {
+        (void)fsdp_fail_prefix(status, "metrics.flight_recorder");
+        fsdp_abort(s->context, fsdp_last_error());
+        failed(s, status, fsdp_last_error());
+        fsdp_context_free(s->context);
+        return status;
+    }
+    fsdp__interrupt_shows(&s->interrupt, s->context);
+    return FSDP_OK;
+}
+
 static int train(session *s)
 {
     fsdp_train_listener listener = {.arg = s,
@@ -312,11 +334,11 @@ static int train(session *s)
     int signal;
 
     /* For a run that joins others, whether it saves is only known once its config has come. */
-    if (fsdp__interrupt_start(&s->interrupt, s->ranks.joins || fsdp__train_saves(s->config)) != FSDP_OK)
+    if (fsdp__interrupt_start(&s->interrupt, s->ranks.joins || fsdp__train_saves(s->config), true) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (!s->as_rank)
         fsdp__explain_bus_errors();
-    if (join(s) != FSDP_OK) {
+    if (join(s) != FSDP_OK || record(s) != FSDP_OK) {
         fsdp__interrupt_stop(&s->interrupt);
         return FSDP__FAILED;
     }
@@ -329,6 +351,7 @@ static int train(session *s)
     status = fsdp_train(s->context, s->config, &listener);
     if (status == FSDP_OK)
         status = check_output(s);
+    fsdp__interrupt_shows(&s->interrupt, NULL);
     fsdp_context_free(s->context);
     signal = fsdp__interrupt_signal(&s->interrupt);
     fsdp__interrupt_stop(&s->interrupt);
@@ -352,6 +375,7 @@ static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report
     snprintf(steps_to, sizeof steps_to, "--" STEPS_OPTION "=%d", s->restarts.steps_fd);
     snprintf(run, sizeof run, "--" RUN_OPTION "=%s", s->run);
     options.argv = argv;
+    options.flight = s->flight;
     fflush(NULL);
     return fsdp_launch(&options, report);
 }
@@ -364,6 +388,8 @@ static int launch(session *s, int ranks)
 
     /* If a rank could not read this, it would end before it had joined anyone, and nobody would say why. */
     if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    if (fsdp__flight_choose(s->config, getpid(), &s->flight) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     do
         status = launch_once(s, ranks, &report);
@@ -479,6 +505,7 @@ int fsdp__cmd_train(int argc, char **argv)
     if (fsdp_train_config_create(&s.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     status = with_config(&s, argc, argv);
+    fsdp__free(s.flight);
     fsdp__free(s.line.keys);
     fsdp_train_config_free(s.config);
     return status;

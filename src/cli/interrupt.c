@@ -4,18 +4,36 @@
 #include <string.h>
 
 #include "base/limits.h"
+#include "cli/cli.h"
 #include "cli/own_process.h"
 #include "launch/echo.h"
+#include "watch/flight.h"
+
+/* Writes the record of the run's last calls. */
+static void show(const fsdp__interrupt *interrupt)
+{
+    fsdp_context *context = interrupt->recorded;
+    char folder[FSDP__FLIGHT_TEXT];
+
+    if (!context)
+        (void)fsdp__failure("there are no last calls to show yet");
+    else if (fsdp_flight_write(context) != FSDP_OK)
+        (void)fsdp__failure("%s", fsdp_last_error());
+    else
+        (void)fsdp__failure("the last calls of rank %d are in '%s': fsdp flight '%s'", fsdp_context_rank(context),
+                            fsdp__flight_where(context, folder), folder);
+}
 
 /* Returns whether the signal is left to the run, which then ends by itself or goes on. */
 static bool is_left_to_the_run(fsdp__interrupt *interrupt, int signal)
 {
-    bool left, first;
+    bool ends = signal != SIGUSR1 && signal != SIGUSR2, left, first;
 
     pthread_mutex_lock(&interrupt->mutex);
-    first = signal != SIGUSR1 && interrupt->asks && interrupt->signal == 0;
-    left = signal == SIGUSR1 || first ||
-           (interrupt->asks && fsdp__is_echo(interrupt->signal, interrupt->signal_ns, signal));
+    first = ends && interrupt->asks && interrupt->signal == 0;
+    left = !ends || first || (interrupt->asks && fsdp__is_echo(interrupt->signal, interrupt->signal_ns, signal));
+    if (signal == SIGUSR2)
+        show(interrupt);
     if (signal == SIGUSR1)
         interrupt->save = true;
     if (first) {
@@ -54,10 +72,10 @@ static void let_through(int signal)
     pthread_sigmask(SIG_UNBLOCK, &one, NULL);
 }
 
-fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves)
+fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves, bool shows)
 {
-    static const int awaited[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-    size_t count = sizeof awaited / sizeof awaited[0] - !saves;
+    const int awaited[] = {SIGINT, SIGTERM, SIGHUP, saves ? SIGUSR1 : SIGHUP, shows ? SIGUSR2 : SIGHUP};
+    size_t count = sizeof awaited / sizeof awaited[0];
     int error;
 
     memset(interrupt, 0, sizeof *interrupt);
@@ -86,6 +104,13 @@ void fsdp__interrupt_holds(fsdp__interrupt *interrupt, fsdp_hub_hold *hold)
 {
     pthread_mutex_lock(&interrupt->mutex);
     interrupt->hold = hold;
+    pthread_mutex_unlock(&interrupt->mutex);
+}
+
+void fsdp__interrupt_shows(fsdp__interrupt *interrupt, fsdp_context *context)
+{
+    pthread_mutex_lock(&interrupt->mutex);
+    interrupt->recorded = context;
     pthread_mutex_unlock(&interrupt->mutex);
 }
 

@@ -13,6 +13,7 @@ typedef struct fsdp__interrupt {
     pthread_mutex_t mutex;        /* guards what follows, up to the next blank line */
     fsdp_hub_hold *hold;          /* what the run holds on disk; NULL: nothing */
     fsdp_checkpoint_saver *saver; /* the same */
+    fsdp_context *recorded;       /* whose flight record SIGUSR2 writes; NULL: none */
     bool asks;                    /* the run can be asked to end by itself */
     bool save;                    /* SIGUSR1 has come */
     int signal;                   /* the first one that asks the run to end; 0: none yet */
@@ -24,10 +25,13 @@ typedef struct fsdp__interrupt {
     bool running;
 } fsdp__interrupt;
 
-/* Starts the thread that takes SIGINT, SIGTERM and SIGHUP from here on, and, if the run `saves`, SIGUSR1. It works
+/* Starts the thread that takes SIGINT, SIGTERM and SIGHUP from here on, and, if the run `saves`, SIGUSR1, and if it
+ * `shows` its last calls, SIGUSR2. It works
  * whatever the other threads do or wait for. Call this before the process has other threads. A signal that was ignored
  * (nohup) stays ignored. */
-fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves);
+fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves, bool shows);
+/* Sets whose flight record SIGUSR2 writes. NULL: none from now on. */
+void fsdp__interrupt_shows(fsdp__interrupt *interrupt, fsdp_context *context);
 /* Do the same as fsdp_train_listener.holds, saver and demand. */
 void fsdp__interrupt_holds(fsdp__interrupt *interrupt, fsdp_hub_hold *hold);
 void fsdp__interrupt_saver(fsdp__interrupt *interrupt, fsdp_checkpoint_saver *saver);

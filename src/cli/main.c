@@ -41,6 +41,8 @@ static const command commands[] = {
      false},
     {"convert", "fsdp convert FROM TO [--ranks N] [--dtype DTYPE]",
      "turn a checkpoint into a Hugging Face folder, or change its ranks", fsdp__cmd_convert, false},
+    {"flight", "fsdp flight FOLDER|FILE...", "say what ranks did last, and which one the others wait for",
+     fsdp__cmd_flight, false},
     {"repair", "fsdp repair FOLDER", "finish an interrupted save into a model folder", fsdp__cmd_repair, false},
 };
 enum {
@@ -107,15 +109,17 @@ static int dispatch(int argc, char **argv)
     return unknown(name);
 }
 
-/* Blocks SIGUSR1, "save now", which may come before there is anything to save: it waits until somebody looks for it. */
-static void hold_back_saves(const char *name)
+/* Blocks SIGUSR1, "save now", and SIGUSR2, "show your last calls", which may come before there is anything to save or
+ * show: they wait until somebody looks for them. */
+static void hold_back_wishes(const char *name)
 {
-    sigset_t saves;
+    sigset_t wishes;
 
-    sigemptyset(&saves);
-    sigaddset(&saves, SIGUSR1);
+    sigemptyset(&wishes);
+    sigaddset(&wishes, SIGUSR1);
+    sigaddset(&wishes, SIGUSR2);
     if (strcmp(name, "train") == 0)
-        (void)pthread_sigmask(SIG_BLOCK, &saves, NULL);
+        (void)pthread_sigmask(SIG_BLOCK, &wishes, NULL);
 }
 
 /* Prepares the process before anything is read or printed. */
@@ -123,7 +127,7 @@ static fsdp_status prepare(int argc, char **argv)
 {
     unsigned taken;
 
-    hold_back_saves(argc > 1 ? argv[1] : "");
+    hold_back_wishes(argc > 1 ? argv[1] : "");
     FSDP_TRY(fsdp__take_standard_descriptors(&taken));
     fsdp__leave_process_one();
     for (int i = 0; i < COMMANDS && argc > 1; i++)

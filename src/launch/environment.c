@@ -1,4 +1,6 @@
 /* environment.c - the variables that tell a process which rank it is: written for the ranks, and read by them. */
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +16,7 @@
 #include "launch/placement.h"
 #include "launch/transports.h"
 #include "launch/variables.h"
+#include "watch/flight.h"
 
 enum {
     VARIABLE_BYTES = 48
@@ -23,8 +26,14 @@ enum {
 
 static bool is_set_by_us(const char *variable)
 {
-    static const char *const names[] = {"RANK=",      "WORLD_SIZE=", "LOCAL_RANK=",         "LOCAL_WORLD_SIZE=",
-                                        "NODE_RANK=", "GROUP_RANK=", FSDP__SHM_VARIABLE "="};
+    static const char *const names[] = {"RANK=",
+                                        "WORLD_SIZE=",
+                                        "LOCAL_RANK=",
+                                        "NODE_RANK=",
+                                        "LOCAL_WORLD_SIZE=",
+                                        FSDP__SHM_VARIABLE "=",
+                                        "GROUP_RANK=",
+                                        FSDP__FLIGHT_VARIABLE "="};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(names); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)
@@ -32,7 +41,7 @@ static bool is_set_by_us(const char *variable)
     return false;
 }
 
-char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
+char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int flight_fd, int threads)
 {
     const struct {
         const char *name;
@@ -45,6 +54,7 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
         {"LOCAL_WORLD_SIZE", ranks, true},
         {"NODE_RANK", 0, true},
         {FSDP__SHM_VARIABLE, shm_fd, true},
+        {FSDP__FLIGHT_VARIABLE, flight_fd, flight_fd >= 0},
         {"OMP_NUM_THREADS", threads, getenv("OMP_NUM_THREADS") == NULL},
         {FSDP__SPIN_VARIABLE, FSDP__SPIN_COUNT, !fsdp__user_says_how_to_wait()},
     };
@@ -102,6 +112,19 @@ static fsdp_status join(const fsdp__starter *s, const fsdp_context_options *opti
                                       : fsdp__transport_of(s->kind)->join(s, options, out);
 }
 
+/* Starts to record, if the launcher has memory for it. The programs that this one starts do not get it. */
+static fsdp_status record(fsdp_context *context)
+{
+    int fd = -1;
+
+    FSDP_TRY(fsdp__read_number(FSDP__FLIGHT_VARIABLE, 0, INT_MAX, &fd));
+    if (fd < 0)
+        return FSDP_OK;
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fsdp__flight_join(context, fd);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
 {
     fsdp_context_options options = {.threads = threads};
@@ -118,6 +141,8 @@ fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
     options.local_world_size = starter.local_size;
     FSDP_TRY(join(&starter, &options, out));
     status = FSDP__ASK(CONTEXT_OPENED, .context = *out);
+    if (status == FSDP_OK && starter.kind == FSDP__BY_LAUNCH)
+        status = record(*out);
     /* fsdp_launch has bound its ranks already. */
     if (status == FSDP_OK && starter.kind == FSDP__BY_NAME)
         status = fsdp__place_rank(*out, threads > 0);

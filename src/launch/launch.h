@@ -18,10 +18,10 @@ typedef struct fsdp__child {
 
 /* ---- environment.c ---- */
 
-/* Makes the environment of rank `rank` of `ranks`: this process's own with the rank's variables set, and GOMP_SPINCOUNT
- * unless the user says how threads wait. It is one allocation; fsdp__free it. NULL and a last error when out of
- * memory. */
-char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads);
+/* Makes the environment of rank `rank` of `ranks`: this process's own with the rank's variables set (flight_fd -1:
+ * there is none), and GOMP_SPINCOUNT unless the user says how threads wait. It is one allocation; fsdp__free it. NULL
+ * and a last error when out of memory. */
+char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int flight_fd, int threads);
 
 /* Does what fsdp_context_from_env does, with `threads` compute threads, whatever OMP_NUM_THREADS says; 0: this rank's
  * share of the cores. */
@@ -33,10 +33,11 @@ void fsdp__refuse_to_join(const char *why);
 /* ---- spawn.c ---- */
 
 /* Starts one process per rank, each bound to its share of the cores when there is at least one for each. Starts all or
- * none: fails with "cannot start 'program': ...". `signals` are blocked in the ranks. The guardian behind `guardian_fd`
- * is told of their groups. `children` has room for options->ranks. */
-fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, const sigset_t *signals,
-                        int guardian_fd, fsdp__child *children);
+ * none: fails with "cannot start 'program': ...". The ranks get the descriptor `flight_fd` (-1: none). `signals` are
+ * blocked in the ranks. The guardian behind `guardian_fd` is told of their groups. `children` has room for
+ * options->ranks. */
+fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, int flight_fd,
+                        const sigset_t *signals, int guardian_fd, fsdp__child *children);
 /* Sends a signal to a rank and to all its descendants that stayed in its group. */
 void fsdp__signal_child(const fsdp__child *child, int signal);
 /* Returns whether the child has just ended. Then nothing of its group is left, and child->status is known. */

@@ -24,7 +24,7 @@ typedef struct plan {
     bool bind;
     cpu_set_t cores;
     sigset_t signals; /* to be blocked */
-    int shm_fd;
+    int shm_fd, flight_fd;
     int guardian_fd;
     int quiet_fd; /* replaces a terminal as stdin; -1: keep stdin */
     int error_fd; /* closes on success, gets errno otherwise */
@@ -45,8 +45,10 @@ static void child_main(const plan *p)
     (void)sigprocmask(SIG_SETMASK, &p->signals, NULL);
     if (p->quiet_fd >= 0)
         (void)dup2(p->quiet_fd, STDIN_FILENO);
-    /* This is the only descriptor that the program is to get. */
+    /* These are the only descriptors that the program is to get. */
     (void)fcntl(p->shm_fd, F_SETFD, 0);
+    if (p->flight_fd >= 0)
+        (void)fcntl(p->flight_fd, F_SETFD, 0);
     execvpe(p->argv[0], (char *const *)(uintptr_t)p->argv, p->environment);
     error = errno;
     if (write(p->error_fd, &error, sizeof error) < 0)
@@ -62,7 +64,7 @@ static fsdp_status start(const fsdp_launch_options *options, int rank, plan *p, 
 
     p->bind =
         sched_getaffinity(0, sizeof all, &all) == 0 && fsdp__share_of_cores(&all, rank, options->ranks, &p->cores);
-    p->environment = fsdp__rank_environment(rank, options->ranks, p->shm_fd, threads > 0 ? threads : 1);
+    p->environment = fsdp__rank_environment(rank, options->ranks, p->shm_fd, p->flight_fd, threads > 0 ? threads : 1);
     if (!p->environment)
         return FSDP_NO_MEMORY;
     pid = fork();
@@ -108,12 +110,13 @@ static void kill_all(fsdp__child *children, int count, int guardian_fd)
     }
 }
 
-fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, const sigset_t *signals,
-                        int guardian_fd, fsdp__child *children)
+fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, int flight_fd,
+                        const sigset_t *signals, int guardian_fd, fsdp__child *children)
 {
     plan p = {.argv = options->argv,
               .signals = *signals,
               .shm_fd = arena->fd,
+              .flight_fd = flight_fd,
               .guardian_fd = guardian_fd,
               .quiet_fd = -1,
               .launcher = getpid()};

@@ -18,6 +18,7 @@
 #include "launch/echo.h"
 #include "launch/guardian.h"
 #include "launch/launch.h"
+#include "watch/flight.h"
 
 enum {
     DEFAULT_GRACE_MS = 2000,
@@ -37,6 +38,7 @@ typedef struct supervisor {
     fsdp__arena *arena;
     fsdp__child *children;
     fsdp__guardian guardian;
+    fsdp__flight_memory flight;
     int guardians;       /* number of guardians that somebody has killed */
     long long oom_kills; /* before the first rank was started */
     int ranks, running;
@@ -47,6 +49,38 @@ typedef struct supervisor {
     stage stage;
     int64_t next_stage_ns;
 } supervisor;
+
+/* ---- what they did last ---- */
+
+/* Makes the memory for that. A run that could go on without goes on. */
+static void begin_flight(supervisor *s, const char *folder)
+{
+    if (folder && fsdp__flight_memory_create(s->ranks, folder, &s->flight) != FSDP_OK)
+        fsdp__warn("the last calls of the ranks are not recorded: %s", fsdp_last_error());
+}
+
+/* Writes it, since somebody has asked for it. */
+static void show_flight(const supervisor *s)
+{
+    char folder[FSDP__FLIGHT_TEXT];
+
+    if (fsdp__flight_memory_write(&s->flight, folder) == FSDP_OK)
+        fsdp__warn("the last calls of all ranks are in '%s': fsdp flight '%s'", folder, folder);
+    else
+        fsdp__warn("the last calls of the ranks cannot be written: %s", fsdp_last_error());
+}
+
+/* Writes it at the end, if it tells anything: a rank has failed, or did not even end when it was told to. */
+static void end_flight(supervisor *s, bool failed, fsdp_launch_report *report)
+{
+    bool held = fsdp_hold_error(true);
+
+    if (failed && (!s->interrupt || s->stage == STAGE_KILLED) && fsdp__flight_memory_tells(&s->flight) &&
+        fsdp__flight_memory_write(&s->flight, report->flight) != FSDP_OK)
+        fsdp__warn("the last calls of the ranks could not be written: %s", strerrordesc_np(errno));
+    fsdp_release_error(held);
+    fsdp__flight_memory_free(&s->flight);
+}
 
 /* ---- making them end ---- */
 
@@ -77,6 +111,7 @@ static void next_stage(supervisor *s)
         end_all(s, SIGTERM);
         enter_stage(s, STAGE_TERMINATED, s->grace_ms);
     } else if (s->stage == STAGE_TERMINATED) {
+        fsdp__flight_memory_freeze(&s->flight);
         signal_all(s, SIGKILL);
         enter_stage(s, STAGE_KILLED, 0);
     }
@@ -94,6 +129,9 @@ static void child_ended(supervisor *s, int rank)
         return;
     }
     fsdp__describe_ending(rank, status, s->oom_kills, text, sizeof text);
+    fsdp__flight_memory_freeze(&s->flight);
+    if (!s->children[rank].was_signalled)
+        fsdp__flight_memory_ending(&s->flight, rank, text);
     fsdp__verdict_end(s->arena->board, FSDP__GONE, rank, text);
     if (s->first < 0)
         s->first = rank;
@@ -157,6 +195,8 @@ static void handle_signals(supervisor *s, int fd)
             suspend(s);
         else if (info.ssi_signo == SIGUSR1)
             pass_on(s, SIGUSR1);
+        else if (info.ssi_signo == SIGUSR2)
+            show_flight(s);
         else if (info.ssi_signo != SIGCHLD)
             interrupted(s, (int)info.ssi_signo);
 }
@@ -245,14 +285,14 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
 
 /* Chooses the signals to read: of those that end or stop a process, the ones that were not ignored when it started (by
  * nohup, or & in a script); the ranks ignore the same ones. */
-static void choose_signals(sigset_t *out)
+static void choose_signals(sigset_t *out, bool flight)
 {
-    static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP};
+    static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGUSR2};
     struct sigaction action;
 
     sigemptyset(out);
     sigaddset(out, SIGCHLD);
-    for (size_t i = 0; i < FSDP__COUNT_OF(choice); i++)
+    for (size_t i = 0; i < FSDP__COUNT_OF(choice) - !flight; i++)
         if (sigaction(choice[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
             sigaddset(out, choice[i]);
 }
@@ -274,14 +314,14 @@ static fsdp_status start(const fsdp_launch_options *options, supervisor *s, cons
     fsdp_status status;
 
     /* The signals are blocked here, to be read from a descriptor; the program gets them as any program does. A caller
-     * that has blocked SIGUSR1 until it can be handled has ranks that block it, too. */
+     * that has blocked SIGUSR1 or SIGUSR2 until it can be handled has ranks that block it, too. */
     for (int signal = 1; signal < NSIG; signal++)
-        if (sigismember(read, signal) == 1 && signal != SIGUSR1)
+        if (sigismember(read, signal) == 1 && signal != SIGUSR1 && signal != SIGUSR2)
             sigdelset(&blocked, signal);
     s->oom_kills = fsdp__oom_kills();
     status = fsdp__guardian_start(options->ranks, &s->guardian);
     if (status == FSDP_OK)
-        status = fsdp__spawn(options, s->arena, &blocked, s->guardian.fd, s->children);
+        status = fsdp__spawn(options, s->arena, s->flight.fd, &blocked, s->guardian.fd, s->children);
     if (status == FSDP_OK)
         return FSDP_OK;
     report->exit_code = status == FSDP_NOT_FOUND ? 127 : 126;
@@ -296,7 +336,7 @@ static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_l
     fsdp_status status = FSDP_OK;
     int signal_fd;
 
-    choose_signals(&signals);
+    choose_signals(&signals, s->flight.fd >= 0);
     expect_children(&child_action);
     /* Block the signals before the first rank is started, since its end might come before anybody looks. */
     pthread_sigmask(SIG_BLOCK, &signals, &before);
@@ -321,7 +361,7 @@ out:
 fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *report)
 {
     fsdp_launch_report own;
-    supervisor s = {.first = -1};
+    supervisor s = {.first = -1, .flight.fd = -1};
     fsdp_status status = FSDP_OK;
     unsigned taken;
 
@@ -341,7 +381,9 @@ fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *
         goto out;
     }
     FSDP_TRY_GOTO(status, fsdp__shm_create(options->ranks, &s.arena), out);
+    begin_flight(&s, options->flight);
     status = run(options, &s, report);
+    end_flight(&s, status != FSDP_OK, report);
 out:
     fsdp__arena_unref(s.arena);
     fsdp__free(s.children);

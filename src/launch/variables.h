@@ -14,6 +14,9 @@ enum {
 /* Returns whether the environment has this variable, or OMP_WAIT_POLICY. */
 bool fsdp__user_says_how_to_wait(void);
 
+/* The descriptor of memory for flight records. */
+#define FSDP__FLIGHT_VARIABLE "FSDP_FLIGHT_FD"
+
 /* Reads a number. `*out` is unchanged when the variable is not set or empty. */
 fsdp_status fsdp__read_number(const char *name, int low, int high, int *out);
 /* How many seconds ranks wait for each other until all have joined. */

@@ -2,6 +2,7 @@
 #include "train/run.h"
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/probe.h"
 #include "device/device.h"
 #include "hub/hub.h"
 #include "train/inputs.h"
@@ -308,6 +309,8 @@ static void report_failure(fsdp_context *context, const fsdp_train_listener *lis
     if (reports && listener->failed)
         listener->failed(listener->arg, failure.status, fsdp_last_error());
     held = fsdp_hold_error(true);
+    if (failure.everywhere)
+        FSDP__TELL(RUN_ENDED, .context = context, .kind = (int)failure.status);
     if (reports)
         fsdp_abort(context, fsdp_last_error());
     else if (fsdp_world(context))

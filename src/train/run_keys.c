@@ -222,6 +222,7 @@ static const fsdp__key keys[] = {
     INTEGER(metrics, sample_freq, 1, FSDP__KEY_LARGE, 0, "100", "number of steps between such texts"),
     INTEGER(metrics, sample_tokens, 1, 1 << 20, 0, "64", "tokens of such a text; every token takes a forward, which gathers as in training"),
     CHOICE(metrics, mfu, mfu, mfu_choices, "auto", "the peak of which MFU is a share (6 N + 12 layers x width x sequence FLOP a token, N without embeddings)\nauto: that of a known GPU's data sheet, for dense products of the compute dtype; on other devices there is no MFU\nmeasured: the rate of a large product, which takes some tenths of a second at the start\nnone: no MFU"),
+    TEXT(metrics, flight_recorder, FSDP__LOCAL, "the folder for the last calls of every rank, which are written when a rank fails, hangs (comm.timeout) or dies, and on SIGUSR2; 'fsdp flight FOLDER' shows them; ranks that mpirun, srun or torchrun has started keep them there all the time, so that one that is killed leaves them: name a local disk or /dev/shm\nnot set: flight in checkpoint.folder, else <metrics.jsonl>.flight, else fsdp-flight-<process> in $TMPDIR or /tmp"),
 
     CHOICE(checkpoint, enable, enable, bool_choices, NULL, "write checkpoints, and continue from one that is there; not set: true if checkpoint.folder is set"),
     TEXT(checkpoint, folder, 0, "the folder of this run's checkpoints (step-N); no other run may use it; a run that finds a checkpoint there continues from it, with any number of ranks, and reads no weights of model.path"),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "base/probe.h"
 
 void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
 {
@@ -19,11 +20,14 @@ void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
         atomic_store_explicit(&comm->broken, true, memory_order_release);
     }
     pthread_mutex_unlock(&comm->mutex);
-    if (!first || !comm->transport)
+    if (!first)
         return;
-    /* Here the reason stands without this rank's number; only peers have to be told whose failure it is. */
-    snprintf(all, sizeof all, "rank %d failed: %s", comm->world->ranks[comm->world->rank], text);
-    comm->ops->abort(comm->transport, all);
+    if (comm->transport) {
+        /* Here the reason stands without this rank's number; only peers have to be told whose failure it is. */
+        snprintf(all, sizeof all, "rank %d failed: %s", comm->world->ranks[comm->world->rank], text);
+        comm->ops->abort(comm->transport, all);
+    }
+    FSDP__TELL(WORLD_BROKEN, .context = comm->context, .kind = (int)status, .name = comm->broken_text);
 }
 
 fsdp_status fsdp__comm_fail_broken(fsdp_process_group *group)

@@ -1,0 +1,148 @@
+/* test_flight.c - fsdp flight: what ranks did last when one is killed, stopped or asked. */
+#include <sys/stat.h>
+
+#include "cli/fixture.h"
+
+static program start(const fixture *f, const char *ranks, const char *mark, const char *value, const char *key)
+{
+    const char *argv[] = {PROGRAM, "train", f->config, "-n", ranks, "--training.steps=100000000", key, NULL};
+
+    setenv(mark, value, 1);
+    return program_start(f->directory, argv);
+}
+
+/* What the report says of a folder; free() it. */
+static char *report(const fixture *f, const char *folder, const char *option)
+{
+    char *directory = test_path(f->directory, "flight"), *text;
+    program p;
+
+    (void)mkdir(directory, 0700);
+    p = program_run(directory, 0, (const char *[]){PROGRAM, "flight", folder, option, NULL});
+    text = strdup(p.output);
+    program_free(&p);
+    test_remove_tree(directory);
+    free(directory);
+    return text;
+}
+
+/* `or`: what its first line may begin with, too. */
+static void check_report(const fixture *f, const char *folder, const char *first, const char * or, const char *other)
+{
+    char *text = report(f, folder, "--calls=3");
+
+    if (strncmp(text, first, strlen(first)) != 0 && strncmp(text, or, strlen(or)) != 0)
+        TEST_FAIL("%s\ndoes not begin with: %s", text, first);
+    CHECK_CONTAINS(text, other);
+    CHECK_CONTAINS(text, "rank 0 (machine '");
+    CHECK_CONTAINS(text, "rank 2 (machine '");
+    free(text);
+    text = report(f, folder, "--json");
+    CHECK_CONTAINS(text, "{\"verdict\": [\"");
+    CHECK_CONTAINS(text, "\"for_module\": true");
+    free(text);
+}
+
+FIXTURE_TEST(a_rank_that_is_killed_leaves_its_last_calls)
+{
+    const fixture *f = *state;
+    char *folder = test_path(f->directory, "metrics.jsonl.flight");
+    program p = start(f, "3", "FSDP_TEST_FLIGHT", "killed", NULL);
+
+    fixture_await(&p, "step: 10 ");
+    CHECK_EQ(kill(fixture_rank("FSDP_TEST_FLIGHT=killed", 1), SIGKILL), 0);
+    program_wait(&p);
+    CHECK_EQ(p.status, 128 + SIGKILL);
+    CHECK_CONTAINS(p.output, "fsdp: rank 1 was killed by signal 9 (Killed)");
+    CHECK_CONTAINS(p.output, "fsdp: the last calls of all ranks are in '");
+    CHECK_CONTAINS(p.output, "metrics.jsonl.flight': fsdp flight '");
+    check_report(f, folder, "rank 1 was killed by signal 9 (Killed); it was last in step ", "rank 1 was killed ",
+                 "rank 1 was killed by signal 9 (Killed)\n");
+    program_free(&p);
+    free(folder);
+}
+
+FIXTURE_TEST(a_rank_that_is_stuck_is_named_while_the_run_hangs_and_after_the_timeout)
+{
+    const fixture *f = *state;
+    char *folder = test_path(f->directory, "metrics.jsonl.flight");
+    program p = start(f, "3", "FSDP_TEST_FLIGHT", "stuck", "--comm.timeout=3");
+    const char *late = "the others wait for rank 2: it has not come to call ",
+               *inside = "no rank is missing: all have come to call ";
+    pid_t rank;
+
+    fixture_await(&p, "step: 10 ");
+    rank = fixture_rank("FSDP_TEST_FLIGHT=stuck", 2);
+    CHECK_EQ(kill(rank, SIGSTOP), 0);
+    fixture_await(&p, "rank 2 is stopped");
+    CHECK_EQ(kill(p.pid, SIGUSR2), 0);
+    fixture_await(&p, "fsdp: warning: the last calls of all ranks are in '");
+    /* It may have been stopped in a call to which all have come. */
+    check_report(f, folder, late, inside, "  begun ");
+    program_wait(&p);
+    CHECK_EQ(p.status, 1);
+    CHECK_CONTAINS(p.output, "for rank 2, which is stopped");
+    check_report(f, folder, late, inside, " was the first to report: rank ");
+    program_free(&p);
+    free(folder);
+}
+
+FIXTURE_TEST(a_single_process_shows_its_calls_when_it_is_asked)
+{
+    const fixture *f = *state;
+    char *folder = test_path(f->directory, "own"), key[300], *text;
+    program p;
+
+    snprintf(key, sizeof key, "--metrics.flight_recorder=%s", folder);
+    p = start(f, "1", "FSDP_TEST_FLIGHT", "asked", key);
+    fixture_await(&p, "step: 10 ");
+    CHECK_EQ(kill(p.pid, SIGUSR2), 0);
+    fixture_await(&p, "fsdp: the last calls of rank 0 are in '");
+    text = report(f, folder, "--calls=1");
+    CHECK_CONTAINS(text, "no rank waits for another one");
+    CHECK_CONTAINS(text, "config.yaml, 1 rank, ");
+    CHECK_CONTAINS(text, "in step ");
+    free(text);
+    CHECK_EQ(kill(p.pid, SIGTERM), 0);
+    program_wait(&p);
+    CHECK_EQ(p.status, 128 + SIGTERM);
+    program_free(&p);
+    free(folder);
+}
+
+FIXTURE_TEST(a_run_that_ends_well_or_is_refused_on_all_ranks_leaves_no_records)
+{
+    const fixture *f = *state;
+    char *folder = test_path(f->directory, "metrics.jsonl.flight");
+    struct stat info;
+    program p = program_run(f->directory, 0,
+                            (const char *[]){PROGRAM, "train", f->config, "-n", "2", "--training.steps=2", NULL});
+
+    CHECK_EQ(stat(folder, &info), -1);
+    program_free(&p);
+    p = program_run(f->directory, 1,
+                    (const char *[]){PROGRAM, "train", f->config, "-n", "2", "--data.path=/nowhere/x.txt", NULL});
+    CHECK_CONTAINS(p.output, "/nowhere/x.txt");
+    CHECK_EQ(stat(folder, &info), -1);
+    CHECK(!strstr(p.output, "the last calls"));
+    program_free(&p);
+    free(folder);
+}
+
+FIXTURE_TEST(what_is_no_record_is_an_error)
+{
+    const fixture *f = *state;
+    program p = program_run(f->directory, 1, (const char *[]){PROGRAM, "flight", f->data, NULL});
+
+    CHECK_CONTAINS(p.output, "is not the record of a rank's last calls (rank-N.flight)");
+    program_free(&p);
+    p = program_run(f->directory, 1, (const char *[]){PROGRAM, "flight", f->directory, NULL});
+    CHECK_CONTAINS(p.output, "it has no file named rank-N.flight");
+    program_free(&p);
+    p = program_run(f->directory, 2, (const char *[]){PROGRAM, "flight", NULL});
+    CHECK_CONTAINS(p.output, "no folder with the records of ranks given");
+    program_free(&p);
+    p = program_run(f->directory, 2, (const char *[]){PROGRAM, "flight", f->directory, "--calls=x", NULL});
+    CHECK_CONTAINS(p.output, "--calls");
+    program_free(&p);
+}
