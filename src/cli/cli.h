@@ -111,8 +111,6 @@ int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report);
  * or NULL. `starter`: the process that has started the ranks of this machine, by which they name a folder if nothing
  * else does. */
 fsdp_status fsdp__flight_choose(const fsdp_train_config *config, int starter, char **out);
-/* Says where the records of a launch lie, if there are any, and how to read them. */
-void fsdp__flight_tell(const fsdp_launch_report *report);
 
 /* ---- progress.c ---- */
 

@@ -1,4 +1,4 @@
-/* flight.c - where the records of ranks' last calls go, and what the user is told of them. */
+/* flight.c - where the records of ranks' last calls go. */
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -18,11 +18,4 @@ fsdp_status fsdp__flight_choose(const fsdp_train_config *config, int starter, ch
     else
         *out = fsdp__sprintf("%s/fsdp-flight-%d", temporary && temporary[0] == '/' ? temporary : "/tmp", starter);
     return *out ? FSDP_OK : FSDP_NO_MEMORY;
-}
-
-void fsdp__flight_tell(const fsdp_launch_report *report)
-{
-    if (report->flight[0])
-        (void)fsdp__failure("the last calls of all ranks are in '%s': fsdp report '%s'", report->flight,
-                            report->flight);
 }

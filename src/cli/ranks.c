@@ -83,8 +83,10 @@ void fsdp__ranks_title(const fsdp_context *context, const char *run)
 
 int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report)
 {
-    fsdp__failure("%s", fsdp_last_error());
-    fsdp__flight_tell(report);
+    if (report->flight[0])
+        fsdp__failure("%s (fsdp flight '%s' shows the last calls of all ranks)", fsdp_last_error(), report->flight);
+    else
+        fsdp__failure("%s", fsdp_last_error());
     /* If a script is interrupted it must see that this was the reason, or it goes on with its next command. */
     if (status == FSDP_INTERRUPTED)
         fsdp__die_of(report->exit_code - 128);

@@ -209,7 +209,6 @@ bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fs
                    : " (that failure came back)";
     }
     r->done++;
-    fsdp__flight_tell(report);
     announce(r, reason, checkpoint, back, *ranks);
     r->early = fsdp__restarts_last_step(r) == 0;
     snprintf(r->reason, sizeof r->reason, "%s", reason);

@@ -372,7 +372,7 @@ static fsdp_status start(fsdp_context *context, fsdp__flight_file *file, int whe
 {
     static const fsdp__point points[] = {
         FSDP__POINT_COLLECTIVE_ISSUED, FSDP__POINT_COLLECTIVE_BEGUN, FSDP__POINT_COLLECTIVE_DONE,
-        FSDP__POINT_SHARD_CHANGED,     FSDP__POINT_STAGE_BEGUN,         FSDP__POINT_RUN_ENDED,
+        FSDP__POINT_SHARD_CHANGED,     FSDP__POINT_STAGE_BEGUN,      FSDP__POINT_RUN_ENDED,
         FSDP__POINT_WORLD_BROKEN,      FSDP__POINT_STEP_BEGUN,       FSDP__POINT_STEP_DONE};
     flight *f = fsdp__calloc(1, sizeof *f);
     uint64_t bits = 0;

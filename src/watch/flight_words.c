@@ -47,14 +47,21 @@ static void doing_text(const fsdp__flight_place *place, char *text, size_t bytes
 {
     static const struct {
         const char *word, *text;
-    } words[] = {{"pre_forward", "in the forward of"},   {"post_forward", "behind the forward of"},
-                 {"pre_backward", "in the backward of"}, {"post_backward", "behind the backward of"},
-                 {"unshard", "at the gather of"},        {"wait", "behind the gather of"},
-                 {"reshard", "behind the reshard of"},   {"reduce", "at the reduction of"},
-                 {"optimizer", "in the optimizer's step"},    {"after optimizer", "behind the optimizer's step"},
+    } words[] = {{"pre_forward", "in the forward of"},
+                 {"post_forward", "behind the forward of"},
+                 {"pre_backward", "in the backward of"},
+                 {"post_backward", "behind the backward of"},
+                 {"unshard", "at the gather of"},
+                 {"wait", "behind the gather of"},
+                 {"reshard", "behind the reshard of"},
+                 {"reduce", "at the reduction of"},
+                 {"optimizer", "in the optimizer's step"},
+                 {"after optimizer", "behind the optimizer's step"},
                  {"step", "at its beginning"},
-                 {"forward", "in its forward"},          {"backward", "in its backward"},
-                 {"validation", "in the validation"},    {"save", "at the save"}};
+                 {"forward", "in its forward"},
+                 {"backward", "in its backward"},
+                 {"validation", "in the validation"},
+                 {"save", "at the save"}};
     const char *does = place->word;
     char shown[2 * FSDP__FLIGHT_NAME];
 

@@ -95,6 +95,7 @@ LISTED = {
     "mpirun --hostfile examples/cluster/hosts -n 8 fsdp train config.yaml": "needs an MPI, and machines",
     "mpiexec.mpich -f hosts -n 8 fsdp train config.yaml": "needs an MPI, and machines",
     "RANK=0 WORLD_SIZE=2 fsdp train config.yaml &": "waits for rank 1",
+    "fsdp flight metrics.jsonl.flight --calls 2": "needs a run that hangs",
 }
 
 # What is run in place of a command: shorter, or without touching the machine.
