@@ -97,7 +97,7 @@ typedef enum fsdp__point {
     FSDP__POINT_STAGE_DONE,
     FSDP__POINT_STEP_BEGUN, /* of an optimizer, object. context is NULL where it has no parameters */
     FSDP__POINT_STEP_DONE,
-    FSDP__POINT_RUN_ENDED, /* with a failure that all ranks have in the same way: kind: fsdp_status. ns is not set */
+    FSDP__POINT_RUN_ENDED,   /* with a failure that all ranks have in the same way: kind: fsdp_status. ns is not set */
     FSDP__POINT_BATCH_BEGUN, /* on the thread that makes it: object (its ring), number. context may be NULL */
     FSDP__POINT_BATCH_DONE,
     FSDP__POINT_PART_BEGUN, /* this rank's file of a checkpoint: name, bytes */
