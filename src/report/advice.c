@@ -34,13 +34,14 @@ static fsdp_status FSDP_PRINTF(3, 4) say(fsdp__advices *all, const fsdp__recorde
 static fsdp_status of_end(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     fsdp__run_figures f = fsdp__run_figures_of(run);
+    double taken = isnan(f.last_step) ? 0 : f.last_step;
 
-    if (!(f.last_step < f.steps))
+    if (!(taken < f.steps))
         return FSDP_OK;
     return say(all, run,
                "It has taken %.0f of %.0f steps: it goes on, was stopped, or failed. The same command goes on from its "
                "last checkpoint, if checkpoint.folder is set.",
-               f.last_step, f.steps);
+               taken, f.steps);
 }
 
 static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *run)

@@ -83,10 +83,17 @@ static double place(const axis *a, double value)
     return a->begin + (a->end - a->begin) * (value - least) / (most - least);
 }
 
+/* Values beyond what a difference of two can hold are drawn at the edge. */
+static double drawable(double value)
+{
+    return FSDP__MAX(-1e300, FSDP__MIN(1e300, value));
+}
+
 static void include(axis *a, double value)
 {
     if (!isfinite(value))
         return;
+    value = drawable(value);
     a->least = FSDP__MIN(a->least, value);
     a->most = FSDP__MAX(a->most, value);
 }
@@ -210,7 +217,7 @@ static bool take_column(const fsdp__series *s, const axis *x, int64_t *at, colum
     first = (int64_t)((place(x, s->points[*at].step) - LEFT) * COLUMNS / PLOT);
     *c = (column){.least = INFINITY, .most = -INFINITY};
     for (; *at < s->count && isfinite(s->points[*at].value); (*at)++) {
-        double where = place(x, s->points[*at].step), value = s->points[*at].value;
+        double where = place(x, s->points[*at].step), value = drawable(s->points[*at].value);
 
         if (c->count > 0 && (int64_t)((where - LEFT) * COLUMNS / PLOT) != first)
             break;
@@ -285,8 +292,8 @@ static void put_dots(const fsdp__curve *curve, const axis *x, const axis *y, FIL
         if (isfinite(s->points[i].value))
             fprintf(out,
                     "<circle class=\"dot c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"><title>step %.0f: %s</title></circle>",
-                    curve->color % COLORS, place(x, s->points[i].step), place(y, s->points[i].value), s->points[i].step,
-                    fsdp__value_text(FSDP__UNIT_NONE, s->points[i].value, text));
+                    curve->color % COLORS, place(x, s->points[i].step), place(y, drawable(s->points[i].value)),
+                    s->points[i].step, fsdp__value_text(FSDP__UNIT_NONE, s->points[i].value, text));
     fputc('\n', out);
 }
 

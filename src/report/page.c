@@ -75,6 +75,8 @@ static void put_time(double seconds, FILE *out)
 
     if (isnan(seconds))
         fputs("<td></td>", out);
+    else if (!(seconds < 1e9))
+        fputs("<td class=\"number\">very long</td>", out);
     else if (seconds < 60)
         fprintf(out, "<td class=\"number\">%.1f s</td>", seconds);
     else

@@ -185,11 +185,25 @@ static fsdp_status read_line(reading *r)
     return status;
 }
 
+/* Reads the next line, without the NULs that a power cut may leave before it. Returns its bytes; 0: the file ends. */
+static size_t next_line(reading *r, FILE *file)
+{
+    size_t bytes = 0;
+
+    for (int c = getc(file); c != EOF; c = getc(file)) {
+        if (c == '\0' && bytes == 0)
+            continue;
+        r->text[bytes++] = c == '\0' ? '?' : (char)c; /* no JSON has one */
+        if (c == '\n' || bytes == LINE - 1)
+            break;
+    }
+    r->text[bytes] = '\0';
+    return bytes;
+}
+
 static fsdp_status read_lines(reading *r, FILE *file)
 {
-    while (fgets(r->text, LINE, file)) {
-        size_t bytes = strlen(r->text);
-
+    for (size_t bytes = next_line(r, file); bytes > 0; bytes = next_line(r, file)) {
         if (bytes == LINE - 1 && r->text[bytes - 1] != '\n')
             return FSDP_FAIL(FSDP_FORMAT,
                              "cannot read '%s': line %lld has over a million characters: it holds no metrics", r->path,
@@ -294,6 +308,7 @@ fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all)
 
         for (int64_t before = 0; before < i; before++)
             nth += strcmp(all->runs[before].path, run->path) == 0;
+        name = FSDP__SHOWN_NAME(name);
         label = nth > 1 ? fsdp__sprintf("%s, run %lld", name, (long long)nth) : fsdp__strdup(name);
         if (!label)
             return FSDP_NO_MEMORY;

@@ -1,6 +1,7 @@
 /* text.c - shows recorded runs as text. */
 #include <math.h>
 
+#include "base/text.h"
 #include "report/advice.h"
 #include "report/figures.h"
 #include "report/report.h"
@@ -21,11 +22,11 @@ static void put_run(const fsdp__recorded_run *run, FILE *out)
 
     fprintf(out, "%s\n", run->label);
     if (model)
-        fprintf(out, "  %-20s%s\n", "model", model);
+        fprintf(out, "  %-20s%s\n", "model", FSDP__SHOWN_NAME(model));
     if (!isnan(ranks))
         fprintf(out, "  %-20s%.0f\n", "ranks", ranks);
     if (started)
-        fprintf(out, "  %-20s%s\n", "started", started);
+        fprintf(out, "  %-20s%s\n", "started", FSDP__SHOWN_NAME(started));
     fprintf(out, "  %-20s%.0f", "steps", isnan(f.last_step) ? 0 : f.last_step);
     if (!isnan(f.steps))
         fprintf(out, " of %.0f", f.steps);
@@ -47,11 +48,11 @@ static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
     if (status == FSDP_OK && runs->count > 1)
         fputs(keys.count ? "Settings that differ\n" : "No recorded setting differs.\n\n", out);
     for (int64_t k = 0; status == FSDP_OK && runs->count > 1 && k < keys.count; k++) {
-        fprintf(out, "  %s\n", keys.names[k]);
+        fprintf(out, "  %s\n", FSDP__SHOWN_NAME(keys.names[k]));
         for (int64_t i = 0; i < runs->count; i++) {
             const char *value = fsdp__setting(&runs->runs[i], keys.names[k]);
 
-            fprintf(out, "    %-24s%s\n", runs->runs[i].label, *value ? value : "(default)");
+            fprintf(out, "    %-24s%s\n", runs->runs[i].label, *value ? FSDP__SHOWN_NAME(value) : "(default)");
         }
     }
     if (status == FSDP_OK && runs->count > 1 && keys.count)

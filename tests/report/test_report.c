@@ -133,6 +133,17 @@ TEST(what_stands_out_is_named_with_its_step)
     free(text);
 }
 
+TEST(a_run_without_a_step_stands_out_and_what_is_shown_moves_no_cursor)
+{
+    const shape none = {"red", "{\"a.b\": \"\\u001b[2J\"}", falls, even, 0, 10};
+    const shape two[] = {none, {"b", "{}", falls, even, 30, 30}};
+    char *text = shown(two, 2, fsdp__report_text);
+
+    CHECK_CONTAINS(text, "It has taken 0 of 10 steps");
+    CHECK_CONTAINS(text, "\\x1b[2J");
+    free(text);
+}
+
 TEST(settings_that_differ_are_listed_and_others_are_not)
 {
     const shape shapes[] = {
@@ -189,8 +200,9 @@ static char *drawn(const fsdp__point_of_series *points, int64_t count, bool log_
 TEST(a_chart_of_odd_values_has_finite_places)
 {
     static const fsdp__point_of_series sets[][3] = {
-        {{1, 5}, {2, 5}, {3, 5}},          {{0, 0}, {1, NAN}, {2, 0}}, {{1, NAN}, {2, NAN}, {3, NAN}},
-        {{1, 1e300}, {2, -1e300}, {3, 0}}, {{7, 3}, {7, 3}, {7, 3}},   {{1, 1e-300}, {1e9, 2e-300}, {1e12, 0}},
+        {{1, 5}, {2, 5}, {3, 5}},       {{0, 0}, {1, NAN}, {2, 0}},
+        {{1, NAN}, {2, NAN}, {3, NAN}}, {{1, 1.7e308}, {2, -1.7e308}, {3, 0}},
+        {{7, 3}, {7, 3}, {7, 3}},       {{1, 1e-300}, {1e9, 2e-300}, {1e12, 0}},
     };
 
     for (size_t i = 0; i < FSDP__COUNT_OF(sets); i++)

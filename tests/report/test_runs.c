@@ -105,6 +105,21 @@ TEST(an_unfinished_line_is_passed_over_where_one_can_be)
              FSDP_FORMAT);
 }
 
+TEST(zeros_of_a_power_cut_swallow_no_header)
+{
+    char text[4096] = HEADER "{\"step\": 1, \"loss\": 5}\n";
+    size_t bytes = strlen(text) + 1000;
+    folder f = {.path = test_directory()};
+
+    strcpy(text + bytes, HEADER "{\"step\": 1, \"loss\": 6}\n");
+    bytes += strlen(text + bytes);
+    f.file = test_path(f.path, "metrics.jsonl");
+    test_write_file(f.file, text, bytes);
+    CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
+    CHECK_EQ(f.runs.count, 2);
+    folder_free(&f);
+}
+
 TEST(what_is_no_metrics_is_refused_by_line)
 {
     char *deep = malloc(1 << 21);
