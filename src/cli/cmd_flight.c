@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "cli/cli.h"
-#include "watch/flight_log.h"
+#include "watch/flight_read.h"
 
 enum {
     CALLS = 6

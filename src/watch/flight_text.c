@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "fsdp/comm.h"
-#include "watch/flight_log.h"
+#include "watch/flight_read.h"
 
 #define NOT_PRINTED FSDP_FAIL(FSDP_IO, "cannot write what ranks did last")
 

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "fsdp/dtype.h"
-#include "watch/flight_log.h"
+#include "watch/flight_read.h"
 
 enum {
     LINE_BYTES = 1200,

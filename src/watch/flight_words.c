@@ -1,7 +1,7 @@
 /* flight_words.c - says in words what a call is, and where a rank is. */
 #include "base/text.h"
 #include "fsdp/dtype.h"
-#include "watch/flight_log.h"
+#include "watch/flight_read.h"
 
 const char *fsdp__flight_time_text(int64_t ns, char *text, size_t bytes)
 {

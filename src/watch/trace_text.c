@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "device/kernels.h"
 #include "fsdp/comm.h"
-#include "watch/spans.h"
+#include "watch/trace_spans.h"
 
 enum {
     TITLE = 400

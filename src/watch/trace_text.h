@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-#include "watch/recorder.h"
+#include "watch/trace_recorder.h"
 
 /* A rank's clock against that of rank 0. */
 typedef struct fsdp__trace_clock {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "watch/flight_log.h"
+#include "watch/flight_read.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

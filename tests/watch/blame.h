@@ -6,7 +6,7 @@
 
 #include "base/probe.h"
 #include "support/ranks.h"
-#include "watch/flight_log.h"
+#include "watch/flight_read.h"
 
 /* Reads the records of a folder; the caller releases them. */
 fsdp__flight_logs read_logs(const char *folder);

@@ -1,6 +1,6 @@
-/* record.h - records what a dry step holds and how long it would take. */
-#ifndef PLAN_RECORD_H
-#define PLAN_RECORD_H
+/* dry_step.h - records what a dry step holds and how long it would take. */
+#ifndef PLAN_DRY_STEP_H
+#define PLAN_DRY_STEP_H
 
 #include "plan/planned.h"
 

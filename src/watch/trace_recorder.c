@@ -1,5 +1,5 @@
-/* recorder.c - the subscriber that notes what happens. */
-#include "watch/recorder.h"
+/* trace_recorder.c - the subscriber that notes what happens. */
+#include "watch/trace_recorder.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,7 +1,7 @@
-/* flight_log.h - reads the records of ranks, and finds out who is to blame. Files are taken for anybody's: all that is
+/* flight_read.h - reads the records of ranks, and finds out who is to blame. Files are taken for anybody's: all that is
  * used of them is checked. */
-#ifndef WATCH_FLIGHT_LOG_H
-#define WATCH_FLIGHT_LOG_H
+#ifndef WATCH_FLIGHT_READ_H
+#define WATCH_FLIGHT_READ_H
 
 #include <stdio.h>
 

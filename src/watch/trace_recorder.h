@@ -1,9 +1,9 @@
-/* recorder.h - notes what a context does, as a subscriber of its probes (base/probe.h).
+/* trace_recorder.h - notes what a context does, as a subscriber of its probes (base/probe.h).
  *
  * A note is 56 bytes, and takes no lock: any thread takes the next place. Names are copied, because modules and groups
  * may be gone when the notes are read. */
-#ifndef WATCH_RECORDER_H
-#define WATCH_RECORDER_H
+#ifndef WATCH_TRACE_RECORDER_H
+#define WATCH_TRACE_RECORDER_H
 
 #include "base/probe.h"
 #include "device/worker.h"

@@ -1,9 +1,9 @@
-/* spans.c - pairs beginnings with ends.
+/* trace_spans.c - pairs beginnings with ends.
  *
  * Each lane has a list of what is going on in it, the innermost first. What ends is mostly the innermost; it is looked
  * for further down where ends come in another order. Items of a stream are numbered, so what was issued to it is found
  * where it runs, even if the recording began in between. */
-#include "watch/spans.h"
+#include "watch/trace_spans.h"
 
 #include <stdlib.h>
 #include <string.h>

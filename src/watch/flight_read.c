@@ -1,5 +1,5 @@
-/* flight_log.c - reads the files of flight recorders. */
-#include "watch/flight_log.h"
+/* flight_read.c - reads the files of flight recorders. */
+#include "watch/flight_read.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* record.c - records the memory and the time of a dry step, as a subscriber of its context (base/probe.h). */
-#include "plan/record.h"
+/* dry_step.c - records the memory and the time of a dry step, as a subscriber of its context (base/probe.h). */
+#include "plan/dry_step.h"
 
 #include <string.h>
 

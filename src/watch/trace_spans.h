@@ -1,8 +1,8 @@
-/* spans.h - makes of notes what has a beginning and an end, and what belongs together. */
-#ifndef WATCH_SPANS_H
-#define WATCH_SPANS_H
+/* trace_spans.h - makes of notes what has a beginning and an end, and what belongs together. */
+#ifndef WATCH_TRACE_SPANS_H
+#define WATCH_TRACE_SPANS_H
 
-#include "watch/recorder.h"
+#include "watch/trace_recorder.h"
 
 typedef enum fsdp__span_kind {
     FSDP__SPAN_WORK,     /* a kernel, copy, collective, step, batch, part or stage: from BEGUN to DONE */
@@ -18,7 +18,7 @@ typedef struct fsdp__trace_span {
     const fsdp__note *note;  /* of its beginning; of a wait, of its end */
     const fsdp__note *other; /* of a wait: what was issued to the stream that it waited for; NULL: not known */
     int64_t kept;            /* of a forward: by how many bytes activations have grown */
-    int64_t below;           /* for spans.c */
+    int64_t below;           /* for trace_spans.c */
     fsdp__span_kind kind;
     uint16_t lane;
     bool unfinished; /* when the recording ended */
