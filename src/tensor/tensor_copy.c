@@ -49,6 +49,52 @@ static fsdp_status check_copy(const fsdp_tensor *dst, const fsdp_tensor *src)
     return check_writable(dst, "copy to");
 }
 
+/* Returns whether the elements, of which there are some, fill one range of memory, each once. */
+static bool is_dense(const fsdp_tensor *tensor)
+{
+    int64_t filled = 1; /* by the dimensions found so far, the innermost in memory first */
+
+    for (int found = 0; found < tensor->ndim; found++)
+        for (int d = 0; d < tensor->ndim; d++)
+            if (tensor->shape[d] != 1 && tensor->strides[d] == filled) {
+                filled *= tensor->shape[d];
+                break;
+            }
+    return filled == fsdp_tensor_numel(tensor);
+}
+
+/* Returns whether two tensors of one shape and storage, which begin at the same byte, have each element in common. */
+static bool is_same(const fsdp_tensor *a, const fsdp_tensor *b)
+{
+    bool same = a->dtype == b->dtype;
+
+    for (int d = 0; d < a->ndim; d++)
+        same &= a->shape[d] == 1 || a->strides[d] == b->strides[d];
+    return same;
+}
+
+/* Refuses two dense views of one storage of which an element would be read after it was written, as PyTorch does.
+ * `*same`: they are the same elements. */
+static fsdp_status check_overlap(const fsdp_tensor *dst, const fsdp_tensor *src, bool *same)
+{
+    int64_t to_size = (int64_t)fsdp_dtype_size(dst->dtype), from_size = (int64_t)fsdp_dtype_size(src->dtype);
+    int64_t numel = fsdp_tensor_numel(dst), to = dst->offset * to_size, from = src->offset * from_size;
+    char to_text[FSDP__SHAPE_TEXT], from_text[FSDP__SHAPE_TEXT];
+
+    *same = false;
+    if (dst->storage != src->storage || numel == 0 || !is_dense(dst) || !is_dense(src) ||
+        to >= from + numel * from_size || from >= to + numel * to_size)
+        return FSDP_OK;
+    *same = to == from && is_same(dst, src);
+    if (*same)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "cannot copy shape %s from element %lld of a storage to shape %s at element %lld of it: the two "
+                     "overlap; copy the first to a tensor of its own, and from there",
+                     fsdp__shape_text(src->ndim, src->shape, from_text), (long long)src->offset,
+                     fsdp__shape_text(dst->ndim, dst->shape, to_text), (long long)dst->offset);
+}
+
 fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
 {
     fsdp__copy_args args = {.src_dtype = src->dtype, .dst_dtype = dst->dtype, .accumulate = accumulate};
@@ -73,12 +119,15 @@ fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool acc
 
 fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
 {
+    bool same;
+
     if (!dst || !src)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
     FSDP_TRY(check_copy(dst, src));
+    FSDP_TRY(check_overlap(dst, src, &same));
     /* Do this before any pointer is taken: the guard may give the tensor other bytes. */
     FSDP_TRY(fsdp_tensor_begin_write(dst));
-    return fsdp__tensor_copy(dst, src, false);
+    return same ? FSDP_OK : fsdp__tensor_copy(dst, src, false);
 }
 
 /* Fills with one element made on the device and repeated by strides of 0. Its memory may be given back at once: the

@@ -145,6 +145,44 @@ TEST(item_reads_the_only_element)
     fsdp_context_free(context);
 }
 
+TEST(overlapping_views_are_not_copied)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = CHECK_PTR(
+        fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(3, 3), (float[]){1, 2, 3, 4, 5, 6, 7, 8, 9}));
+    fsdp_tensor *turned = NULL, *rows[3] = {NULL}, *column = NULL;
+    float back[9];
+
+    CHECK_OK(fsdp__view_transpose(t, 0, 1, &turned));
+    CHECK_OK(fsdp__view_narrow(t, 1, 1, 2, &column));
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp__view_narrow(t, 0, i, 2, &rows[i]));
+    CHECK_OK(fsdp__tensor_create_view(t->storage, FSDP_F32, FSDP_SHAPE(2, 3), NULL, 0, &rows[2]));
+    CHECK_ERROR(fsdp_tensor_copy_(t, turned), FSDP_INVALID,
+                "cannot copy shape (3, 3) from element 0 of a storage to shape (3, 3) at element 0 of it: the two "
+                "overlap");
+    CHECK_ERROR(fsdp_tensor_copy_(rows[1], rows[0]), FSDP_INVALID,
+                "cannot copy shape (2, 3) from element 0 of a storage to shape (2, 3) at element 3 of it");
+    CHECK_STATUS(fsdp_tensor_copy_(rows[0], rows[1]), FSDP_INVALID);
+    CHECK_OK(fsdp_tensor_copy_(turned, turned));
+    CHECK_OK(fsdp_tensor_copy_(rows[2], rows[0]));
+    CHECK_OK(fsdp_tensor_read(t, FSDP_F32, back));
+    CHECK_BYTES(back, ((float[]){1, 2, 3, 4, 5, 6, 7, 8, 9}), sizeof back);
+    for (int i = 0; i < 3; i++)
+        fsdp_tensor_unref(rows[i]);
+    CHECK_OK(fsdp__view_narrow(t, 0, 0, 1, &rows[0]));
+    CHECK_OK(fsdp__view_narrow(t, 0, 1, 1, &rows[1]));
+    CHECK_OK(fsdp_tensor_copy_(rows[1], rows[0])); /* neighbours */
+    CHECK_OK(fsdp_tensor_copy_(column, column));
+    CHECK_OK(fsdp_tensor_read(t, FSDP_F32, back));
+    CHECK_BYTES(back, ((float[]){1, 2, 3, 1, 2, 3, 7, 8, 9}), sizeof back);
+    for (int i = 0; i < 2; i++)
+        fsdp_tensor_unref(rows[i]);
+    fsdp_tensor_unref(column);
+    fsdp_tensor_unref(turned);
+    fsdp_context_free(context);
+}
+
 TEST(any_allocation_may_fail)
 {
     fsdp_context *context = test_context();
