@@ -99,7 +99,7 @@ FSDP_API fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mo
 /* Frees a stream after its queued work has finished. NULL is allowed. */
 FSDP_API void fsdp_stream_free(fsdp_stream *stream);
 /* Waits on the host until all work queued so far is done. Returns the first failure of that work and clears it.
- * [blocks] */
+ * FSDP_STATE: the caller is itself work of the stream. [blocks] */
 FSDP_API fsdp_status fsdp_stream_synchronize(fsdp_stream *stream);
 
 /* Returns the handle by which the device's own library knows the stream: on a CUDA device its cudaStream_t. Work that
@@ -116,8 +116,7 @@ FSDP_API fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream);
 /* Makes later work of `stream` start after the mark. An event that was never recorded is not waited for. [stream] */
 FSDP_API fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event);
 /* Waits on the host for the mark. It tells nothing of failures of the work before: ask fsdp_stream_synchronize.
- * [blocks]
- */
+ * FSDP_STATE: the caller is itself work of the marked stream, at or before the mark. [blocks] */
 FSDP_API fsdp_status fsdp_event_synchronize(fsdp_event *event);
 
 #ifdef __cplusplus

@@ -131,7 +131,8 @@ FSDP_API fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor);
 
 /* Computes on host memory. data[i] is the address of the first element of tensor i, NULL if it has no elements; tensors
  * that are read come before those that are written. A failure (give it a message with fsdp_fail, see fsdp/status.h) is
- * one of the stream's work. Threads that the kernel starts must have ended when it returns. */
+ * one of the stream's work. Threads that the kernel starts must have ended when it returns. A kernel cannot wait for
+ * its stream: on one with a thread, reading or writing a tensor there or synchronizing with it is FSDP_STATE. */
 typedef fsdp_status (*fsdp_kernel)(const void *arg, void *const *data);
 /* Runs `kernel` in the order of the device's stream: after the queued work that writes the tensors, and before later
  * work that reads them. If the stream has a thread, the kernel runs on that thread and after this call has returned, so

@@ -150,6 +150,10 @@ void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes);
  * fsdp__run_kernel and the fsdp__run_copy functions instead of those that queue. */
 typedef fsdp_status (*fsdp__stream_work)(fsdp_stream *stream, const void *argument);
 fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, const void *argument, size_t bytes);
+/* Returns FSDP_STATE where the caller is the stream's own work and so cannot wait for it; `what` it wants to do. Ask
+ * before anything is queued that uses memory of the caller's. */
+fsdp_status fsdp__stream_check_caller(fsdp_stream *stream, const char *what);
+
 /* Returns the first failure of the work done so far, and clears it; waits for nothing. After the host has waited for an
  * event of the stream this tells whether the work before the event succeeded. A stream that waits for an event fails
  * with the work before the event, so the failure of a stream that others wait for reaches whoever synchronizes with

@@ -43,10 +43,23 @@ static fsdp_status synchronize(fsdp_stream *stream)
     return status;
 }
 
+static fsdp_status check_caller(bool awaited, const char *what)
+{
+    return awaited
+               ? FSDP_FAIL(FSDP_STATE, "cannot %s: called from the stream's own work, which it would wait for", what)
+               : FSDP_OK;
+}
+
+fsdp_status fsdp__stream_check_caller(fsdp_stream *stream, const char *what)
+{
+    return check_caller(stream->worker && fsdp__worker_is_this_thread(stream->worker), what);
+}
+
 fsdp_status fsdp_stream_synchronize(fsdp_stream *stream)
 {
     if (!stream)
         return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the stream is NULL");
+    FSDP_TRY(fsdp__stream_check_caller(stream, "synchronize"));
     FSDP_TRY(synchronize(stream));
     return FSDP_OK;
 }
@@ -295,6 +308,7 @@ fsdp_status fsdp_event_synchronize(fsdp_event *event)
 
     if (!event)
         return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the event is NULL");
+    FSDP_TRY(check_caller(fsdp__mark_awaits_caller(event->mark), "wait for an event"));
     (void)fsdp__mark_wait(event->mark); /* whoever waits asks the stream for failures: fsdp__stream_check */
     FSDP__TELL(EVENT_REACHED, .context = event->device->context, .event = event, .ns = since);
     return FSDP_OK;

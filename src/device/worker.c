@@ -17,6 +17,8 @@ struct fsdp__line {
     pthread_mutex_t mutex;
     pthread_cond_t moved;
     uint64_t done;
+    pthread_t thread; /* that does the items, once it has begun */
+    bool begun;
     int64_t refs;        /* guarded by the mutex, as everything here is */
     fsdp_status failure; /* the first one since the stream was last asked */
     uint64_t failed;     /* the item that failed */
@@ -64,6 +66,15 @@ static void line_unref(fsdp__line *l)
     pthread_cond_destroy(&l->moved);
     pthread_mutex_destroy(&l->mutex);
     fsdp__free(l);
+}
+
+/* Makes the line that of the calling thread. */
+static void line_begin(fsdp__line *l)
+{
+    pthread_mutex_lock(&l->mutex);
+    l->thread = pthread_self();
+    l->begun = true;
+    pthread_mutex_unlock(&l->mutex);
 }
 
 static void line_step(fsdp__line *l)
@@ -125,6 +136,18 @@ bool fsdp__mark_is_passed(fsdp__mark mark)
     passed = mark.line->done >= mark.number;
     pthread_mutex_unlock(&mark.line->mutex);
     return passed;
+}
+
+bool fsdp__mark_awaits_caller(fsdp__mark mark)
+{
+    bool awaits;
+
+    if (!mark.line)
+        return false;
+    pthread_mutex_lock(&mark.line->mutex);
+    awaits = mark.line->done < mark.number && mark.line->begun && pthread_equal(mark.line->thread, pthread_self());
+    pthread_mutex_unlock(&mark.line->mutex);
+    return awaits;
 }
 
 fsdp_status fsdp__mark_pass(fsdp__mark mark)
@@ -192,6 +215,7 @@ static void *run(void *arg)
     fsdp__worker *worker = arg;
     item *it;
 
+    line_begin(worker->line);
     worker->prepare(worker->stream->device);
     while ((it = take_items(worker)) != NULL)
         for (item *next; it; it = next) {
@@ -334,12 +358,7 @@ uint64_t fsdp__worker_done(const fsdp__worker *worker)
 
 bool fsdp__worker_is_this_thread(fsdp__worker *worker)
 {
-    bool is;
-
-    pthread_mutex_lock(&worker->mutex);
-    is = worker->started && pthread_equal(worker->thread, pthread_self());
-    pthread_mutex_unlock(&worker->mutex);
-    return is;
+    return fsdp__mark_awaits_caller(fsdp__worker_mark(worker));
 }
 
 fsdp_status fsdp__worker_check(fsdp__worker *worker)

@@ -37,6 +37,8 @@ fsdp__mark fsdp__mark_ref(fsdp__mark mark);
 void fsdp__mark_unref(fsdp__mark mark);
 /* Returns whether the line has passed the mark. */
 bool fsdp__mark_is_passed(fsdp__mark mark);
+/* Returns whether the caller is an item of the line at or before the mark, which it would wait for without end. */
+bool fsdp__mark_awaits_caller(fsdp__mark mark);
 /* Waits until the line has passed the mark, and fails with the work before it. [blocks] */
 fsdp_status fsdp__mark_pass(fsdp__mark mark);
 /* Does the same, and waits for its moment as well. [blocks] */

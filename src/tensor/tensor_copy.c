@@ -255,6 +255,7 @@ static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
     packed host = {data, dtype, (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype)};
     fsdp_status status;
 
+    FSDP_TRY(fsdp__stream_check_caller(fsdp_device_stream(device), to_tensor ? "write a tensor" : "read a tensor"));
     if (!fsdp__device_has_bytes(device)) /* dry: see fsdp__dry */
         return copy_bytes(device, fsdp_tensor_data(tensor), data, host.bytes, to_tensor);
     if (!fsdp__device_host_access(device))

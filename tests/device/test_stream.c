@@ -499,6 +499,53 @@ TEST(wrong_arguments_are_refused)
     fsdp_context_free(context);
 }
 
+/* What the stream's own work gets where it would wait for itself. */
+typedef struct own_waits {
+    fsdp_event *before, *after;
+    fsdp_status stream, passed, event;
+    char messages[2][128];
+} own_waits;
+
+static fsdp_status wait_for_itself(fsdp_stream *stream, const void *argument)
+{
+    own_waits *w = *(own_waits *const *)argument;
+
+    FSDP_TRY(fsdp_event_record(w->after, stream));
+    w->passed = fsdp_event_synchronize(w->before);
+    w->stream = fsdp_stream_synchronize(stream);
+    snprintf(w->messages[0], sizeof w->messages[0], "%s", fsdp_last_error());
+    w->event = fsdp_event_synchronize(w->after);
+    snprintf(w->messages[1], sizeof w->messages[1], "%s", fsdp_last_error());
+    fsdp_clear_error();
+    return FSDP_OK;
+}
+
+TEST(work_of_a_stream_cannot_wait_for_that_stream)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = fsdp_cpu(context);
+    own_waits w = {.passed = FSDP_IO}, *pointer = &w;
+    fsdp_stream *stream = NULL;
+
+    CHECK_OK(fsdp_stream_create(device, FSDP_STREAM_WORKER, &stream));
+    CHECK_OK(fsdp_event_create(device, &w.before));
+    CHECK_OK(fsdp_event_create(device, &w.after));
+    CHECK_OK(fsdp_event_record(w.before, stream));
+    CHECK_OK(fsdp__stream_enqueue(stream, wait_for_itself, &pointer, sizeof pointer));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    CHECK_OK(w.passed);
+    CHECK_EQ(w.stream, FSDP_STATE);
+    CHECK_CONTAINS(w.messages[0], "cannot synchronize: called from the stream's own work, which it would wait for");
+    CHECK_EQ(w.event, FSDP_STATE);
+    CHECK_CONTAINS(w.messages[1],
+                   "cannot wait for an event: called from the stream's own work, which it would wait for");
+    CHECK_OK(fsdp_event_synchronize(w.after)); /* from elsewhere it is an event like any other */
+    fsdp_event_free(w.before);
+    fsdp_event_free(w.after);
+    fsdp_stream_free(stream);
+    fsdp_context_free(context);
+}
+
 /* One program on two workers in which every allocation fails once. */
 static fsdp_status two_workers(fsdp_context *context, fsdp_stream **streams, fsdp_event **event)
 {

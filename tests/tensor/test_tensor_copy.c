@@ -183,6 +183,44 @@ TEST(overlapping_views_are_not_copied)
     fsdp_context_free(context);
 }
 
+typedef struct peeked {
+    fsdp_tensor *tensor;
+    double value;
+    fsdp_status read, written;
+    char message[128];
+} peeked;
+
+/* A kernel that reads and writes another tensor than those it is given. */
+static fsdp_status peek(const void *arg, void *const *data)
+{
+    peeked *p = *(peeked *const *)arg;
+
+    (void)data;
+    p->read = fsdp_tensor_item(p->tensor, &p->value);
+    p->written = fsdp_tensor_write(p->tensor, FSDP_F32, &(float){8});
+    snprintf(p->message, sizeof p->message, "%s", p->written == FSDP_OK ? "" : fsdp_last_error());
+    fsdp_clear_error();
+    return FSDP_OK;
+}
+
+TEST(a_kernel_cannot_read_or_write_a_tensor_behind_itself)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+    bool waits = !fsdp__stream_is_inline(fsdp_device_stream(device));
+    fsdp_tensor *given = CHECK_PTR(fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(1)));
+    peeked p = {.tensor = CHECK_PTR(fsdp_full(device, FSDP_F32, FSDP_SHAPE(1), 7))}, *pointer = &p;
+
+    CHECK_OK(fsdp_launch_kernel("peek", peek, &pointer, sizeof pointer, NULL, 0, &given, 1));
+    CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(device)));
+    CHECK_EQ(p.read, waits ? FSDP_STATE : FSDP_OK);
+    CHECK_EQ(p.written, waits ? FSDP_STATE : FSDP_OK);
+    CHECK_CONTAINS(p.message, waits ? "cannot write a tensor: called from the stream's own work" : "");
+    CHECK_OK(fsdp_tensor_item(p.tensor, &p.value));
+    CHECK_NEAR(p.value, waits ? 7 : 8, 0);
+    fsdp_context_free(context);
+}
+
 TEST(any_allocation_may_fail)
 {
     fsdp_context *context = test_context();
