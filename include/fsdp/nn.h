@@ -282,12 +282,12 @@ typedef struct fsdp_module_hooks {
     fsdp_status (*post_forward)(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
                                 fsdp_tensor **outputs, int output_count);
     /* Runs once the gradients of all outputs are known that this backward reaches; the gradient of an output that got
-     * none is NULL. May replace gradients by others of the same shape and dtype (register_full_backward_pre_hook). A
-     * backward passes through all outputs of such a call at once; a second backward through other outputs needs a
-     * retained graph. */
+     * none is NULL. May replace gradients by others of the same shape, dtype and device
+     * (register_full_backward_pre_hook). A backward passes through all outputs of such a call at once; a second
+     * backward through other outputs needs a retained graph. */
     fsdp_status (*pre_backward)(void *arg, fsdp_module *module, fsdp_tensor **output_grads, int count);
-    /* Runs once the gradients of all inputs are known, and may replace them. If no input requires a gradient, it runs
-     * after pre_backward and all are NULL (register_full_backward_hook). */
+    /* Runs once the gradients of all inputs are known, and may replace them likewise. If no input requires a gradient,
+     * it runs after pre_backward and all are NULL (register_full_backward_hook). */
     fsdp_status (*post_backward)(void *arg, fsdp_module *module, fsdp_tensor **input_grads, int count,
                                  fsdp_tensor *const *output_grads, int output_count);
     /* Called when `arg` is no longer needed: the hooks were removed or the module freed, and no graph needs them. */

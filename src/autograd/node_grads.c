@@ -59,6 +59,9 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
         return FSDP_OK;
     if (!grad) /* an operation in the backward has failed and said why */
         return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "no gradient was given");
+    if (grad->storage->device != edge->device)
+        return FSDP_FAIL(FSDP_INVALID, "a gradient on %s does not fit input %d, which is on %s",
+                         fsdp_device_name(grad->storage->device), input, fsdp_device_name(edge->device));
     if (grad->dtype != edge->dtype || grad->ndim != edge->ndim ||
         memcmp(grad->shape, edge->shape, (size_t)edge->ndim * sizeof *edge->shape) != 0)
         return FSDP_FAIL(FSDP_INVALID, "a %s gradient %s does not fit input %d, which is %s %s",

@@ -32,6 +32,13 @@ static fsdp_status wrong_shape(void *arg, fsdp_tensor *tensor, fsdp_tensor **gra
     return FSDP_OK;
 }
 
+static fsdp_status wrong_device(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    (void)tensor;
+    *grad = fsdp_zeros(arg, FSDP_F32, FSDP_SHAPE(1));
+    return FSDP_OK;
+}
+
 TEST(a_hook_sees_the_whole_gradient_and_may_replace_it)
 {
     fsdp_context *context = toy_begin();
@@ -95,6 +102,14 @@ TEST(a_bad_hook_fails_the_backward)
     CHECK_OK(fsdp_tensor_add_grad_hook(h, wrong_shape, NULL));
     CHECK_ERROR(fsdp_backward(toy_scale(h, 2)), FSDP_INVALID,
                 "replaced a float32 gradient (1,) with a float32 one (3,)");
+    for (int leaf = 0; leaf < 2; leaf++) {
+        h = leaf ? x : toy_scale(x, 2);
+        CHECK_OK(fsdp_tensor_add_grad_hook(h, wrong_device, fsdp_meta(context)));
+        CHECK_ERROR(fsdp_backward(toy_scale(h, 2)), FSDP_INVALID, "a gradient hook replaced a gradient on ");
+        CHECK_CONTAINS(fsdp_last_error(), fsdp_device_name(fsdp_tensor_device(x)));
+        CHECK_CONTAINS(fsdp_last_error(), " with one on meta");
+        CHECK_NULL(fsdp_tensor_grad(x));
+    }
     CHECK_ERROR(fsdp_tensor_add_grad_hook(fsdp_detach(x), look, &s), FSDP_INVALID, "does not require a gradient");
     toy_end(context);
 }

@@ -255,6 +255,39 @@ TEST(one_that_fails_fails_the_call_or_the_backward)
     end(&r);
 }
 
+static fsdp_status move_gradient(void *arg, fsdp_module *module, fsdp_tensor **grads, int count)
+{
+    (void)module, (void)count;
+    grads[0] = fsdp_zeros(arg, FSDP_F32, FSDP_SHAPE(1));
+    return FSDP_OK;
+}
+
+static fsdp_status move_input_gradient(void *arg, fsdp_module *module, fsdp_tensor **grads, int count,
+                                       fsdp_tensor *const *output_grads, int output_count)
+{
+    (void)output_grads, (void)output_count;
+    return move_gradient(arg, module, grads, count);
+}
+
+TEST(gradients_stay_on_their_device)
+{
+    rig r;
+    fsdp_module_hooks hooks[2] = {{.pre_backward = move_gradient}, {.post_backward = move_input_gradient}};
+
+    begin(&r);
+    for (int i = 0; i < 2; i++) {
+        int64_t handle;
+
+        hooks[i].arg = fsdp_meta(r.context);
+        CHECK_OK(fsdp_module_add_hooks(r.module, &hooks[i], &handle));
+        CHECK_ERROR(fsdp_backward(fsdp_sum(CHECK_PTR(fsdp_call(r.module, r.x)))), FSDP_INVALID,
+                    "a gradient on meta does not fit input 0, which is on ");
+        CHECK_CONTAINS(fsdp_last_error(), fsdp_device_name(test_device(r.context)));
+        CHECK_OK(fsdp_module_remove_hooks(r.module, handle));
+    }
+    end(&r);
+}
+
 /* The result of an operation that fails: the second time that is known, and cleared. */
 static fsdp_status replace_with_a_failure(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
                                           fsdp_tensor **outputs, int output_count)
