@@ -241,9 +241,6 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
         return FSDP_OK;
     }
     FSDP_TRY(read_step(param, step, &steps));
-    if (steps < 0)
-        return FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': its step is %lld", param->name,
-                         (long long)steps);
     FSDP_TRY(fit_state(optimizer, group, param));
     fsdp__optimizer_parts(optimizer, group, param, parts);
     for (int p = 0; p < 2; p++) {
@@ -252,7 +249,7 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
         FSDP_TRY(find(state, param, parts[p].name, &entry));
         if (lies_there(entry->tensor, *parts[p].moment))
             continue;
-        if (fsdp_tensor_copy_(*parts[p].moment, entry->tensor) != FSDP_OK)
+        if (fsdp__tensor_copy_across(*parts[p].moment, entry->tensor) != FSDP_OK)
             return fsdp_fail_prefix(fsdp_last_status(), "loading '%s'", entry->name);
     }
     param->steps = steps;
@@ -266,8 +263,21 @@ static fsdp_status load_params(const fsdp_optimizer *optimizer, const fsdp_state
     return FSDP_OK;
 }
 
-static fsdp_status check_shapes(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
-                                const fsdp__optimizer_part parts[2])
+static fsdp_status check_step(const fsdp_state_dict *state, const fsdp__optimizer_param *param)
+{
+    const fsdp_state_dict_entry *entry;
+    int64_t steps = 0;
+
+    FSDP_TRY(find(state, param, STEP, &entry));
+    if (entry)
+        FSDP_TRY(read_step(param, entry, &steps));
+    return steps >= 0 ? FSDP_OK
+                      : FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': its step is %lld", param->name,
+                                  (long long)steps);
+}
+
+static fsdp_status check_moments(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
+                                 const fsdp__optimizer_part parts[2])
 {
     char got[FSDP__SHAPE_TEXT], wanted[FSDP__SHAPE_TEXT];
 
@@ -282,19 +292,24 @@ static fsdp_status check_shapes(const fsdp_state_dict *state, const fsdp__optimi
                              "cannot load '%s': it has shape %s, but this rank's part of the parameter has shape %s",
                              entry->name, fsdp__shape_text(entry->tensor->ndim, entry->tensor->shape, got),
                              fsdp__shape_text(own->ndim, own->shape, wanted));
+        if (entry && fsdp_device_is_meta(entry->tensor->storage->device) && !fsdp_device_is_meta(own->storage->device))
+            return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': it is on the meta device, but the parameter is on %s",
+                             entry->name, fsdp_device_name(own->storage->device));
     }
     return FSDP_OK;
 }
 
-/* Checks the shapes against this rank's parts of its parameters. */
+/* Checks the state of this rank's parts of its parameters, as far as loading it could fail. */
 static fsdp_status check_parts(const fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
     for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);) {
         fsdp__optimizer_part parts[2];
 
         fsdp__optimizer_parts(optimizer, w.group, w.param, parts);
-        if (fsdp__partition_owns(optimizer, w.param))
-            FSDP_TRY(check_shapes(state, w.param, parts));
+        if (!fsdp__partition_owns(optimizer, w.param))
+            continue;
+        FSDP_TRY(check_moments(state, w.param, parts));
+        FSDP_TRY(check_step(state, w.param));
     }
     return FSDP_OK;
 }

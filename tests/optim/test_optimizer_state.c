@@ -1,6 +1,8 @@
 /* The state of an optimizer: aliases of what it steps with, and the same steps after it has gone out and in. */
 #include "base/compiler.h"
+#include "device/device.h"
 #include "fsdp/dist.h"
+#include "fsdp/ops.h"
 #include "fsdp/optim.h"
 #include "optim/optim.h"
 #include "support/ranks.h"
@@ -295,6 +297,51 @@ TEST(a_part_of_another_shape_is_named)
     fsdp_context_free(context);
 }
 
+/* Puts another tensor under a name of a state dict. */
+static void replace(fsdp_state_dict **state, const char *name, fsdp_tensor *tensor)
+{
+    fsdp_state_dict *made = NULL;
+
+    CHECK_OK(fsdp_state_dict_create(&made));
+    for (int64_t i = 0; i < (*state)->count; i++) {
+        const fsdp_state_dict_entry *entry = &(*state)->entries[i];
+
+        CHECK_OK(fsdp_state_dict_add(made, entry->name, strcmp(entry->name, name) == 0 ? tensor : entry->tensor));
+    }
+    fsdp_state_dict_free(*state);
+    *state = made;
+}
+
+TEST(state_of_another_device_is_copied)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *sim = CHECK_PTR(fsdp__device_open(context, "sim", 1));
+    fsdp_state_dict *given = NULL, *moved = NULL;
+    float before[MOST], after[MOST];
+    model m;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    model_init(&m, context, NULL, ADAMW);
+    take_steps(&m, context, NULL, 1, 2);
+    CHECK_OK(fsdp_optimizer_state_dict(m.optimizer, &given));
+    CHECK_OK(fsdp_state_dict_create(&moved));
+    for (int64_t i = 0; i < given->count; i++)
+        CHECK_OK(fsdp_state_dict_add(moved, given->entries[i].name,
+                                     CHECK_PTR(fsdp_to_device(given->entries[i].tensor, sim))));
+    CHECK_OK(fsdp_tensor_read(entry_of(given, "a", "exp_avg")->tensor, FSDP_F32, before));
+    take_steps(&m, context, NULL, 3, 3);
+    CHECK_OK(fsdp_optimizer_load_state_dict(m.optimizer, moved));
+    CHECK_OK(fsdp_tensor_read(entry_of(given, "a", "exp_avg")->tensor, FSDP_F32, after));
+    CHECK_BYTES(after, before, (size_t)(shapes[0][0] * shapes[0][1]) * sizeof *after);
+    CHECK_EQ(m.optimizer->groups[0].params[0].steps, 2);
+    CHECK_NULL(m.optimizer->groups[0].params[2].moment1); /* it had not stepped */
+    fsdp_state_dict_free(moved);
+    fsdp_state_dict_free(given);
+    model_free(&m);
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
 /* The first parameter's state fits, and stays as it was all the same. */
 TEST(a_state_that_is_refused_changes_nothing)
 {
@@ -317,6 +364,15 @@ TEST(a_state_that_is_refused_changes_nothing)
     CHECK_OK(fsdp_state_dict_add(odd, "state.b.weight.momentum_buffer", other));
     CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, odd), FSDP_INVALID,
                 "cannot load 'state.b.weight.momentum_buffer': it has shape (17, 5)");
+    fsdp_tensor_unref(other);
+    CHECK_OK(fsdp_tensor_create(fsdp_meta(context), FSDP_F32, 2, shapes[1], FSDP_MEMORY_OPTIMIZER_STATE, &other));
+    replace(&odd, "state.b.weight.momentum_buffer", other);
+    CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, odd), FSDP_INVALID,
+                "cannot load 'state.b.weight.momentum_buffer': it is on the meta device, but the parameter is on ");
+    replace(&odd, "state.b.weight.momentum_buffer", entry_of(given, "b.weight", "momentum_buffer")->tensor);
+    replace(&odd, "state.b.weight.step", fits);
+    CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, odd), FSDP_INVALID,
+                "cannot load the state of 'b.weight': its step is not one number");
     CHECK_OK(fsdp_tensor_read(entry_of(given, "a", "momentum_buffer")->tensor, FSDP_F32, after));
     CHECK_BYTES(after, before, (size_t)(shapes[0][0] * shapes[0][1]) * sizeof *after);
     fsdp_tensor_unref(other);
