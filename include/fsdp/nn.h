@@ -217,7 +217,8 @@ FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool req
  * rows only. Parameters have no values until fsdp_module_initialize or a load; until then a forward, an optimizer or a
  * save fails and names them. Tensors that already have memory keep it and their values, so the call may be made for
  * parts of a model, and repeatedly. Buffers are computed again by their modules. This call and the next take whole
- * sharded modules: FSDP_STATE for a part of one. */
+ * sharded modules: FSDP_STATE for a part of one. Given a NULL module or device, they return the last error, if there is
+ * one, so that what failed to make it needs no check. */
 FSDP_API fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device);
 /* Sets the initial values of every parameter, the same for every world size. */
 FSDP_API fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed);

@@ -4,6 +4,8 @@
  * parameter in bf16 or f16 is rounded once, at the end of its step (torch's state has the parameter's dtype). A
  * parameter without a gradient is skipped and its step count does not advance (as in PyTorch, steps are counted per
  * parameter). An empty shard with a gradient counts its steps, so that ranks agree on them.
+ *
+ * Given a NULL optimizer, a call returns the last error, if there is one: that of what failed to make it.
  */
 #ifndef FSDP_OPTIM_H
 #define FSDP_OPTIM_H

@@ -5,6 +5,7 @@
  * node saved is dropped as soon as it has run. Nothing recurses: graphs are as deep as programs are long. */
 #include "autograd/recompute.h"
 #include "base/alloc.h"
+#include "base/status.h"
 
 /* ---- the heap of ready nodes: newest on top ---- */
 
@@ -374,6 +375,6 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
 fsdp_status fsdp_backward(fsdp_tensor *loss)
 {
     if (!loss) /* the forward has failed and said why */
-        return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "backward: no loss");
+        return FSDP__FAIL_NULL("backward: no loss");
     return fsdp_backward_from(&loss, NULL, 1, false);
 }

@@ -1,5 +1,6 @@
 /* node_grads.c - the gradients that an operation's backward gives to its inputs. */
 #include "autograd/node.h"
+#include "base/status.h"
 
 #include <string.h>
 
@@ -58,7 +59,7 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
     if (!edge->node && !edge->leaf)
         return FSDP_OK;
     if (!grad) /* an operation in the backward has failed and said why */
-        return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "no gradient was given");
+        return FSDP__FAIL_NULL("no gradient was given");
     if (grad->storage->device != edge->device)
         return FSDP_FAIL(FSDP_INVALID, "a gradient on %s does not fit input %d, which is on %s",
                          fsdp_device_name(grad->storage->device), input, fsdp_device_name(edge->device));

@@ -1,5 +1,6 @@
 /* operation.c - recording for users: checks what the library's own operations do right. */
 #include "autograd/node.h"
+#include "base/status.h"
 
 static fsdp_status check_output(const char *name, fsdp_tensor *const *inputs, int input_count,
                                 fsdp_tensor *const *outputs, int index)
@@ -101,8 +102,7 @@ fsdp_status fsdp_node_give(fsdp_node *node, int input, fsdp_tensor *grad)
 {
     FSDP_TRY(check_input(node, input));
     if (!grad)
-        return fsdp_last_status() != FSDP_OK ? fsdp_last_status()
-                                             : FSDP_FAIL(FSDP_INVALID, "no gradient was given for input %d", input);
+        return FSDP__FAIL_NULL("no gradient was given for input %d", input);
     if (!fsdp__node_needs(node, input))
         return FSDP_OK;
     FSDP_TRY(fsdp__node_give(node, input, grad));

@@ -6,6 +6,9 @@
 
 /* Returns how many errors this thread has reported so far. */
 uint64_t fsdp__errors(void);
+/* Fails because of an argument that is NULL. If the call that should have made it has failed, that error is the one to
+ * tell, and stays as it is. */
+#define FSDP__FAIL_NULL(...) (fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, __VA_ARGS__))
 /* Cuts this many bytes from the front of the last message. */
 void fsdp__cut_error(size_t bytes);
 

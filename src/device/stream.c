@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/probe.h"
+#include "base/status.h"
 #include "device/impl.h"
 
 fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
@@ -9,8 +10,10 @@ fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_
     fsdp_stream *stream = NULL;
     fsdp_status status;
 
-    if (!device || !out)
-        return FSDP_FAIL(FSDP_INVALID, "cannot create a stream: device and out are required");
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a stream: there is no place for it");
+    if (!device)
+        return FSDP__FAIL_NULL("cannot create a stream: the device is NULL");
     if (mode != FSDP_STREAM_INLINE && mode != FSDP_STREAM_WORKER)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a stream: unknown mode %d", (int)mode);
     FSDP_TRY(device->backend->stream_create(device, mode, &stream));
@@ -243,8 +246,10 @@ fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out)
 {
     fsdp_event *event;
 
-    if (!device || !out)
-        return FSDP_FAIL(FSDP_INVALID, "cannot create an event: device and out are required");
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create an event: there is no place for it");
+    if (!device)
+        return FSDP__FAIL_NULL("cannot create an event: the device is NULL");
     event = fsdp__calloc(1, sizeof *event);
     if (!event)
         return FSDP_NO_MEMORY;

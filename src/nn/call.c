@@ -7,6 +7,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/status.h"
 #include "base/text.h"
 
 enum {
@@ -191,7 +192,7 @@ static fsdp_status check_callable(const fsdp_module *module, int count)
     const fsdp_module_type *type = module ? module->type : NULL;
 
     if (!type)
-        return FSDP_FAIL(FSDP_INVALID, "cannot call a module: it is NULL");
+        return FSDP__FAIL_NULL("cannot call a module: it is NULL");
     if (!fsdp__module_has_forward(module))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be called: it only holds modules", type->name);
     if (count < 1 && !type->without_inputs)

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "base/status.h"
 #include "device/device.h"
 #include "device/kernels.h"
 #include "nn/managers.h"
@@ -78,7 +79,9 @@ fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device)
     materialization m = {.device = device};
     fsdp_status status;
 
-    if (!module || !device || fsdp_device_is_meta(device))
+    if (!module || !device)
+        return FSDP__FAIL_NULL("materialize needs a module and a device");
+    if (fsdp_device_is_meta(device))
         return FSDP_FAIL(FSDP_INVALID, "materialize needs a module and a device that has bytes");
     FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, fsdp__add_managers, &m.managers), out);
     FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, materialize_hooks, &m), out);

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/status.h"
 
 /* ---- life cycle ---- */
 
@@ -249,9 +250,7 @@ fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_mo
     fsdp_status status;
 
     if (!child) /* its constructor has said why */
-        return fsdp_last_status() != FSDP_OK
-                   ? fsdp_last_status()
-                   : FSDP_FAIL(FSDP_INVALID, "child '%s' of %s is missing", name, module->type->name);
+        return FSDP__FAIL_NULL("child '%s' of %s is missing", name, module->type->name);
     FSDP_TRY_GOTO(status, check_name(module, name, &copy), fail);
     if (fsdp__grow(&parts->children, parts->child_count, &parts->child_capacity, sizeof *parts->children) != 0) {
         status = FSDP_NO_MEMORY;

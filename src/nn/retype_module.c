@@ -2,6 +2,7 @@
  * changes. */
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/status.h"
 #include "nn/managers.h"
 #include "nn/module.h"
 
@@ -85,7 +86,7 @@ fsdp_status fsdp_module_to(fsdp_module *module, fsdp_dtype dtype)
     fsdp_status status;
 
     if (!module)
-        return FSDP_FAIL(FSDP_INVALID, "a change of dtype needs a module");
+        return FSDP__FAIL_NULL("a change of dtype needs a module");
     if (!fsdp_dtype_is_floating(dtype))
         return FSDP_FAIL(FSDP_INVALID, "cannot change the dtype of a %s to %s: not a floating dtype",
                          module->type->name, fsdp_dtype_name(dtype));

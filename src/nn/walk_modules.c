@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/pointer_table.h"
+#include "base/status.h"
 
 /* ---- walking ---- */
 
@@ -56,8 +57,11 @@ static fsdp_status step(walk *w, fsdp_module *module, const char *name)
 static fsdp_status start(fsdp_module *root, fsdp__module_visit visit, void *arg, bool up)
 {
     walk w = {.visit = visit, .arg = arg, .up = up};
-    fsdp_status status = step(&w, root, "");
+    fsdp_status status;
 
+    if (!root)
+        return FSDP__FAIL_NULL("the module is NULL");
+    status = step(&w, root, "");
     fsdp__pointer_table_release(&w.seen);
     return status;
 }
@@ -131,12 +135,10 @@ static fsdp_status collect_all(fsdp_module *module, fsdp__module_visit visit, fs
     fsdp_status status = fsdp__module_walk(module, visit, &c);
 
     fsdp__pointer_table_release(&c.seen);
-    if (status != FSDP_OK) {
+    if (status != FSDP_OK)
         fsdp_parameters_release(&c.list);
-        return status;
-    }
-    *out = c.list;
-    return FSDP_OK;
+    *out = c.list; /* empty after a failure */
+    return status;
 }
 
 fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out)

@@ -1,6 +1,7 @@
 /* view.c - more shapes on the same bytes, made from those of reshape.c, under the names that users of tensors expect;
  * and repeated elements. */
 #include "base/alloc.h"
+#include "base/status.h"
 #include "ops/broadcast.h"
 
 #include <string.h>
@@ -99,7 +100,7 @@ fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes,
     for (int i = 0; i < count; i++)
         parts[i] = NULL;
     if (!x)
-        return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "split: no tensor");
+        return FSDP__FAIL_NULL("split: no tensor");
     if (!fsdp__op_dim("split", x, x->ndim, &dim))
         return fsdp_last_status();
     for (int i = 0; sizes && i < count; i++)

@@ -212,7 +212,8 @@ fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double max_norm,
 {
     double norm = 0;
 
-    if (!optimizer || !(max_norm >= 0))
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "clip gradients"));
+    if (!(max_norm >= 0))
         return FSDP_FAIL(FSDP_INVALID, "cannot clip gradients to a norm of %g: it must not be negative", max_norm);
     if (!(norm_type > 0))
         return FSDP_FAIL(FSDP_INVALID,

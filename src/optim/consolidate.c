@@ -98,7 +98,8 @@ fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optimizer, int
     fsdp_state_dict *state = NULL;
     fsdp_status status;
 
-    if (!optimizer || !optimizer->partition)
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "consolidate the state"));
+    if (!optimizer->partition)
         return FSDP_FAIL(FSDP_STATE, "nothing to consolidate: the optimizer's state is not partitioned");
     if (to < 0 || to >= fsdp_process_group_size(optimizer->partition->group))
         return FSDP_FAIL(FSDP_INVALID, "cannot consolidate the optimizer's state on rank %d of %d", to,

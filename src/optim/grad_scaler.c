@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/status.h"
 #include "device/device.h"
 #include "fsdp/comm.h"
 #include "fsdp/ops.h"
@@ -294,7 +295,7 @@ fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *o
     const scaled_optimizer *known = scaler && optimizer ? find(scaler, optimizer) : NULL;
 
     if (!scaler || !optimizer)
-        return FSDP_FAIL(FSDP_INVALID, "cannot unscale gradients: scaler and optimizer are required");
+        return FSDP__FAIL_NULL("cannot unscale gradients: scaler and optimizer are required");
     if (known && known->stage == UNSCALED)
         return FSDP_FAIL(
             FSDP_STATE,
@@ -312,7 +313,7 @@ fsdp_status fsdp_grad_scaler_step(fsdp_grad_scaler *scaler, fsdp_optimizer *opti
     scaled_optimizer *known = scaler && optimizer ? find(scaler, optimizer) : NULL;
 
     if (!scaler || !optimizer)
-        return FSDP_FAIL(FSDP_INVALID, "cannot step: scaler and optimizer are required");
+        return FSDP__FAIL_NULL("cannot step: scaler and optimizer are required");
     if (known && known->stage == STEPPED)
         return FSDP_FAIL(FSDP_STATE, "cannot step twice: call fsdp_grad_scaler_update between the steps");
     if (!known) {

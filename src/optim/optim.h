@@ -70,6 +70,8 @@ typedef struct fsdp__optimizer_part {
     fsdp_tensor **moment;
 } fsdp__optimizer_part;
 
+/* Refuses an optimizer that is NULL; `what` was to be done with it. */
+fsdp_status fsdp__optimizer_check(const fsdp_optimizer *optimizer, const char *what);
 /* Checks that an optimizer can take the parameter; the error names it. */
 fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *tensor);
 /* Gives the gradient of a parameter, checked; NULL if there is none. */

@@ -8,6 +8,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "tensor/tensor.h"
 
@@ -66,6 +67,11 @@ fsdp_status fsdp__optimizer_check_options(const fsdp_optimizer *optimizer, const
 {
     FSDP_TRY(check_at_least_zero("lr", group->lr));
     return optimizer->kind == FSDP__OPTIMIZER_SGD ? check_sgd(&group->options.sgd) : check_adam(&group->options.adam);
+}
+
+fsdp_status fsdp__optimizer_check(const fsdp_optimizer *optimizer, const char *what)
+{
+    return optimizer ? FSDP_OK : FSDP__FAIL_NULL("cannot %s: the optimizer is NULL", what);
 }
 
 fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *tensor)
@@ -249,7 +255,8 @@ fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fsdp_sgd_op
 fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                 const fsdp_adam_options *options)
 {
-    if (!optimizer || optimizer->kind == FSDP__OPTIMIZER_SGD)
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
+    if (optimizer->kind == FSDP__OPTIMIZER_SGD)
         return FSDP_FAIL(FSDP_INVALID, "cannot add a group: the optimizer is not Adam or AdamW");
     FSDP_TRY(check_adam(options));
     FSDP_TRY(add_group(optimizer, parameters, (fsdp__optimizer_group){.lr = options->lr, .options.adam = *options}));
@@ -259,7 +266,8 @@ fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters
 fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                                const fsdp_sgd_options *options)
 {
-    if (!optimizer || optimizer->kind != FSDP__OPTIMIZER_SGD)
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "add a group"));
+    if (optimizer->kind != FSDP__OPTIMIZER_SGD)
         return FSDP_FAIL(FSDP_INVALID, "cannot add a group: the optimizer is not SGD");
     FSDP_TRY(check_sgd(options));
     FSDP_TRY(add_group(optimizer, parameters, (fsdp__optimizer_group){.lr = options->lr, .options.sgd = *options}));
@@ -289,22 +297,23 @@ int64_t fsdp__optimizer_count(const fsdp_optimizer *optimizer)
 
 int fsdp_optimizer_group_count(const fsdp_optimizer *optimizer)
 {
-    return optimizer->group_count;
+    return optimizer ? optimizer->group_count : 0;
 }
 
 double fsdp_optimizer_lr(const fsdp_optimizer *optimizer, int group)
 {
-    return group >= 0 && group < optimizer->group_count ? optimizer->groups[group].lr : 0;
+    return group >= 0 && group < fsdp_optimizer_group_count(optimizer) ? optimizer->groups[group].lr : 0;
 }
 
 void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr)
 {
-    if (group >= 0 && group < optimizer->group_count)
+    if (group >= 0 && group < fsdp_optimizer_group_count(optimizer))
         optimizer->groups[group].lr = lr;
 }
 
 fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer)
 {
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "drop gradients"));
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
         FSDP_TRY(fsdp_tensor_set_grad(w.param->tensor, NULL));
     optimizer->grad_scale = 1;

@@ -33,6 +33,7 @@ static char *name_of(const fsdp__optimizer_param *param, const char *what)
 
 fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer)
 {
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "make state"));
     for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
         if (!fsdp__partition_owns(optimizer, w.param))
             continue;
@@ -135,9 +136,10 @@ fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict
 {
     fsdp_status status;
 
+    *out = NULL;
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "take the state"));
     if (optimizer->partition)
         return consolidated(optimizer, out);
-    *out = NULL;
     FSDP_TRY(fsdp__originals_open(optimizer, false));
     status = make_state_dict(optimizer, false, out);
     (void)fsdp__originals_close(optimizer, false);
@@ -318,6 +320,7 @@ fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp
 {
     fsdp_status status;
 
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "load state"));
     FSDP_TRY(check_state(optimizer, state, false));
     FSDP_TRY(check_parts(optimizer, state));
     fsdp__partition_forget(optimizer);
@@ -373,10 +376,12 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
                                                 const fsdp_full_state_options *options)
 {
     fsdp_full_state_options some = options ? *options : (fsdp_full_state_options){.partial = false};
-    fsdp_context *context = context_of(optimizer);
+    fsdp_context *context;
     fsdp_status status = FSDP_OK;
     fsdp_state_dict *own = NULL;
 
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "load state"));
+    context = context_of(optimizer);
     if (!context)
         return FSDP_OK;
     if (!fsdp_world(context))

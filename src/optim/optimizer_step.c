@@ -206,6 +206,7 @@ static fsdp_status step(fsdp_optimizer *optimizer, const chosen *c)
 
 fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
 {
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "step"));
     fsdp__partition_forget(optimizer);
     FSDP_TRY(fsdp__partition_abort(optimizer, step(optimizer, &(chosen){.count = -1})));
     FSDP_TRY(fsdp__partition_publish(optimizer));
@@ -214,9 +215,9 @@ fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
 
 fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tensor *const *parameters, int64_t count)
 {
-    if (!optimizer || count < 0 || (count > 0 && !parameters))
-        return FSDP_FAIL(FSDP_INVALID, "cannot step %lld parameters: an optimizer and a list of them are required",
-                         (long long)count);
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "step"));
+    if (count < 0 || (count > 0 && !parameters))
+        return FSDP_FAIL(FSDP_INVALID, "cannot step %lld parameters: a list of them is required", (long long)count);
     if (optimizer->partition)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot step some parameters: the state is partitioned, and ranks exchange "
                                            "parameters only after a step of all of them");

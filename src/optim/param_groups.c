@@ -69,8 +69,9 @@ static fsdp_status add_value(fsdp_state_dict *state, const fsdp__optimizer_param
 
 fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_state_dict *state)
 {
-    if (!optimizer || !state)
-        return FSDP_FAIL(FSDP_INVALID, "cannot add parameter groups to a state dict: both are required");
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "add parameter groups to a state dict"));
+    if (!state)
+        return FSDP_FAIL(FSDP_INVALID, "cannot add parameter groups to a state dict: it is NULL");
     for (int g = 0; g < optimizer->group_count; g++)
         for (size_t o = 0; o < FSDP__COUNT_OF(options); o++) {
             fsdp__optimizer_group *group = &optimizer->groups[g];

@@ -99,7 +99,8 @@ fsdp_status fsdp_optimizer_partition_state(fsdp_optimizer *optimizer, const fsdp
     fsdp_process_group *group = options ? options->group : NULL;
     fsdp_status status = FSDP_OK;
 
-    if (!optimizer || !device_of(optimizer))
+    FSDP_TRY(fsdp__optimizer_check(optimizer, "partition the state"));
+    if (!device_of(optimizer))
         return FSDP_FAIL(FSDP_INVALID, "an optimizer with parameters is required");
     if (optimizer->partition)
         return FSDP_FAIL(FSDP_STATE, "the state of this optimizer is partitioned already");

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/status.h"
 #include "base/text.h"
 
 /* Computes numel, after checking everything that a caller can get wrong. */
@@ -98,8 +99,10 @@ fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, 
     char text[FSDP__SHAPE_TEXT];
     int64_t numel;
 
-    if (!device || !out)
-        return FSDP_FAIL(FSDP_INVALID, "cannot create a tensor: device and out are required");
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a tensor: there is no place for it");
+    if (!device)
+        return FSDP__FAIL_NULL("cannot create a tensor: the device is NULL");
     FSDP_TRY(check_shape("tensor", dtype, ndim, shape, &numel));
     status = fsdp__storage_create(device, (size_t)numel * fsdp_dtype_size(dtype), kind, true, &storage);
     if (status != FSDP_OK)

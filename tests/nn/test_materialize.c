@@ -105,6 +105,32 @@ static bool manages(void *arg, const fsdp_tensor *parameter)
     return ((manager *)arg)->mine == parameter;
 }
 
+TEST(a_module_or_device_that_could_not_be_made_gives_its_error)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *module = CHECK_PTR(fsdp_linear_create(context, fsdp_meta(context), 2, 2, NULL)), *none;
+    fsdp_parameters parameters;
+
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_module_initialize(NULL, 1), FSDP_INVALID, "the module is NULL");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_module_materialize(module, NULL), FSDP_INVALID, "materialize needs a module and a device");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_module_parameters(NULL, &parameters), FSDP_INVALID, "the module is NULL");
+    CHECK_EQ(parameters.count, 0);
+    fsdp_clear_error();
+    CHECK_NULL(fsdp_device_open(context, "abacus"));
+    CHECK_STATUS(fsdp_module_materialize(module, NULL), fsdp_last_status());
+    CHECK_CONTAINS(fsdp_last_error(), "abacus");
+    none = fsdp_linear_create(context, NULL, 2, 2, NULL);
+    CHECK_NULL(none);
+    CHECK_STATUS(fsdp_module_initialize(none, 1), fsdp_last_status());
+    CHECK_STATUS(fsdp_module_materialize(none, test_device(context)), fsdp_last_status());
+    CHECK_CONTAINS(fsdp_last_error(), "abacus");
+    fsdp_module_unref(module);
+    fsdp_context_free(context);
+}
+
 TEST(managed_parameters_are_left_to_their_hook)
 {
     fsdp_context *context = test_context();

@@ -173,6 +173,7 @@ TEST(what_it_refuses)
     fsdp_context *context = test_context();
     net *n = create(context, test_device(context));
 
+    fsdp_clear_error();
     CHECK_ERROR(fsdp_module_to(NULL, FSDP_BF16), FSDP_INVALID, "needs a module");
     CHECK_ERROR(fsdp_module_to(&n->base, FSDP_I32), FSDP_INVALID, "int32: not a floating dtype");
     CHECK_OK(fsdp_tensor_add_grad_hook(n->tied, change_in_hook, &n->base));

@@ -345,7 +345,9 @@ TEST(calls_out_of_order_are_refused)
         CHECK_OK(fsdp_grad_scaler_update(scaler));
         CHECK_ERROR(fsdp_grad_scaler_update(scaler), FSDP_STATE, "since the last update");
     }
+    fsdp_clear_error();
     CHECK_ERROR(fsdp_grad_scaler_unscale(scaler, NULL), FSDP_INVALID, "are required");
+    fsdp_clear_error();
     CHECK_ERROR(fsdp_grad_scaler_step(NULL, m.optimizer, NULL), FSDP_INVALID, "are required");
     m.tensor->dtype = FSDP_F16;
     CHECK_ERROR(fsdp_grad_scaler_unscale(scaler, m.optimizer), FSDP_UNSUPPORTED, "gradient of 'weight': it is float16");

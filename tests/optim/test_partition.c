@@ -339,7 +339,9 @@ static void refuse(fsdp_context *context, void *arg)
     (void)arg;
     model_init(&m, context, ADAMW, NULL);
     CHECK_ERROR(fsdp_optimizer_consolidate_state_dict(m.optimizer, 0), FSDP_STATE, "is not partitioned");
-    CHECK_ERROR(fsdp_optimizer_partition_state(NULL, NULL), FSDP_INVALID, "an optimizer with parameters is required");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_optimizer_partition_state(NULL, NULL), FSDP_INVALID,
+                "cannot partition the state: the optimizer is NULL");
     CHECK_OK(fsdp_optimizer_partition_state(m.optimizer, NULL));
     CHECK_ERROR(fsdp_optimizer_partition_state(m.optimizer, NULL), FSDP_STATE, "is partitioned already");
     CHECK_ERROR(fsdp_optimizer_consolidate_state_dict(m.optimizer, 2), FSDP_INVALID, "on rank 2 of 2");

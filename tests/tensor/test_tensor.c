@@ -98,7 +98,11 @@ TEST(bad_shapes_are_refused)
     const int64_t big[] = {INT64_MAX / 2, 3}, shape[] = {1, 1, 1, 1, 1, 1, 1};
     fsdp_tensor *t = NULL;
 
-    CHECK_STATUS(fsdp_tensor_create(NULL, FSDP_F32, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_tensor_create(NULL, FSDP_F32, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
+                "cannot create a tensor: the device is NULL");
+    CHECK_NULL(fsdp_zeros(fsdp_device_open(context, "abacus"), FSDP_F32, 1, shape)); /* the first error is told */
+    CHECK_CONTAINS(fsdp_last_error(), "abacus");
     CHECK_ERROR(fsdp_tensor_create(device, FSDP_DTYPE_NONE, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
                 "unknown dtype 0");
     CHECK_ERROR(fsdp_tensor_create(device, FSDP_F32, 7, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
