@@ -8,7 +8,8 @@
 #include "fsdp/train.h"
 #include "train/histograms.h"
 
-/* Checks that every place can be written, and contains metrics if anything. Opens nothing for writing. */
+/* Checks that every place can be written, and contains metrics if anything. Opens nothing for writing, but
+ * makes the folders of files. */
 fsdp_status fsdp__metrics_check(const fsdp_train_config *config);
 /* Returns whether the config names any place; and whether one of them is told every step. */
 bool fsdp__metrics_any(const fsdp_train_config *config);
@@ -31,5 +32,8 @@ fsdp_status fsdp__metrics_end(fsdp__metrics *metrics);
 
 /* Writes a JSON object of the keys whose values are not the default: "section.name", and the value as in YAML. */
 fsdp_status fsdp__train_write_settings(const fsdp_train_config *config, FILE *out);
+/* Writes the default of the key "section.name" as YAML. Returns false, without a last error, if it has none, if there
+ * is no such key, or when out of memory. */
+bool fsdp__train_usual_setting(const char *name, char *text, size_t text_bytes);
 
 #endif

@@ -46,12 +46,16 @@ fsdp_status fsdp__metrics_check_contents(const char *key, const char *path, cons
     return FSDP_OK;
 }
 
-fsdp_status fsdp__metrics_check_folder(const char *key, const char *path)
+fsdp_status fsdp__metrics_make_folder(const char *key, const char *path)
 {
     FSDP__FREED char *folder = fsdp__path_parent(path);
+    fsdp_status status;
 
     if (!folder)
         return FSDP_NO_MEMORY;
+    status = fsdp__path_exists(folder) ? FSDP_OK : fsdp__make_directories(folder);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "%s: cannot write '%s'", key, path);
     return access(folder, W_OK | X_OK) == 0 ? FSDP_OK : fsdp__metrics_cannot_write(key, path);
 }
 
@@ -61,7 +65,7 @@ fsdp_status fsdp__metrics_lines_check(const char *key, const char *path, const c
     struct stat info;
 
     if (stat(path, &info) != 0)
-        return errno == ENOENT ? fsdp__metrics_check_folder(key, path) : fsdp__metrics_cannot_write(key, path);
+        return errno == ENOENT ? fsdp__metrics_make_folder(key, path) : fsdp__metrics_cannot_write(key, path);
     errno = EISDIR;
     if (S_ISDIR(info.st_mode) || access(path, W_OK) != 0)
         return fsdp__metrics_cannot_write(key, path);

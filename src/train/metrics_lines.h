@@ -14,7 +14,8 @@ typedef struct fsdp__metrics_lines {
 } fsdp__metrics_lines;
 
 /* Checks that the file can be written and, if it has any content, begins with one of `firsts`, which ends with NULL;
- * `otherwise` says what is wrong if it does not. Opens nothing for writing. */
+ * `otherwise` says what is wrong if it does not. Opens nothing for writing; makes the folder, as
+ * fsdp__metrics_make_folder does. */
 fsdp_status fsdp__metrics_lines_check(const char *key, const char *path, const char *const *firsts,
                                       const char *otherwise);
 /* Opens the file behind what it holds, in a line of its own: one that an earlier run left unfinished is ended. On a
@@ -27,8 +28,8 @@ fsdp_status fsdp__metrics_lines_close(fsdp__metrics_lines *lines); /* an empty o
 
 /* Fails with "metrics.csv: cannot write 'm.csv': " and errno. */
 fsdp_status fsdp__metrics_cannot_write(const char *key, const char *path);
-/* Checks that the folder in which `path` lies can be written to. */
-fsdp_status fsdp__metrics_check_folder(const char *key, const char *path);
+/* Makes the folder in which `path` lies, if there is none, and checks that it can be written to. */
+fsdp_status fsdp__metrics_make_folder(const char *key, const char *path);
 /* Checks what the file begins with, as fsdp__metrics_lines_check does. */
 fsdp_status fsdp__metrics_check_contents(const char *key, const char *path, const char *const *firsts,
                                          const char *otherwise);

@@ -29,7 +29,7 @@ static fsdp_status check(const char *path)
 {
     struct stat info;
 
-    FSDP_TRY(fsdp__metrics_check_folder(KEY, path));
+    FSDP_TRY(fsdp__metrics_make_folder(KEY, path));
     if (lstat(path, &info) != 0)
         return errno == ENOENT ? FSDP_OK : fsdp__metrics_cannot_write(KEY, path);
     if (!S_ISREG(info.st_mode))

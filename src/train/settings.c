@@ -1,4 +1,4 @@
-/* settings.c - writes which keys of a config are not the default. */
+/* settings.c - writes which keys of a config are not the default, and what the default is. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,4 +50,34 @@ fsdp_status fsdp__train_write_settings(const fsdp_train_config *config, FILE *ou
     fputc('}', out);
     fsdp_train_config_free(defaults);
     return status;
+}
+
+/* Returns the key "section.name"; NULL: there is none. */
+static const fsdp__key *key_named(const char *name)
+{
+    for (int i = 0; i < fsdp__train_keys.count; i++) {
+        const fsdp__key *key = &fsdp__train_keys.keys[i];
+        size_t length = strlen(key->section);
+
+        if (strncmp(name, key->section, length) == 0 && name[length] == '.' &&
+            strcmp(name + length + 1, key->name) == 0)
+            return key;
+    }
+    return NULL;
+}
+
+bool fsdp__train_usual_setting(const char *name, char *text, size_t text_bytes)
+{
+    const fsdp__key *key = key_named(name);
+    fsdp_train_config *defaults = NULL;
+    bool held = fsdp_hold_error(true);
+    char *value = NULL;
+
+    if (key && fsdp_train_config_create(&defaults) == FSDP_OK)
+        value = value_of(defaults, key);
+    fsdp_release_error(held);
+    snprintf(text, text_bytes, "%s", value ? value : "");
+    fsdp_train_config_free(defaults);
+    free(value);
+    return *text != '\0';
 }

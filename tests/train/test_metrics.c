@@ -135,10 +135,13 @@ TEST_WITH(what_holds_something_else_is_refused, setup, teardown)
 TEST_WITH(what_cannot_be_written_is_known_at_the_start, setup, teardown)
 {
     fixture *f = *state;
-    char *folder = test_path(f->directory, "none/m.jsonl");
+    char *below = test_path(f->data, "m.jsonl");
 
-    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", folder));
-    CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_IO, "none/m.jsonl': No such file or directory");
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", "/proc/none/m.jsonl"));
+    CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_NOT_FOUND, "none/m.jsonl': cannot make directory");
+    CHECK_CONTAINS(fsdp_last_error(), "No such file or directory");
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", below));
+    CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_IO, "Not a directory");
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->directory));
     CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_IO, "Is a directory");
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", "/dev/null"));
@@ -149,7 +152,27 @@ TEST_WITH(what_cannot_be_written_is_known_at_the_start, setup, teardown)
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->metrics));
     CHECK_OK(fsdp__metrics_check(f->config));
     CHECK(access(f->metrics, F_OK) != 0);
-    free(folder);
+    free(below);
+}
+
+TEST_WITH(folders_of_files_are_made, setup, teardown)
+{
+    static const char *const keys[][2] = {
+        {"metrics.jsonl", "a/b/m.jsonl"}, {"metrics.csv", "c/d/m.csv"}, {"metrics.prometheus", "e/f/m.prom"}};
+    fixture *f = *state;
+    char *path;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
+        path = test_path(f->directory, keys[i][1]);
+        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], path));
+        free(path);
+    }
+    CHECK_OK(run(f, 2));
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
+        path = test_path(f->directory, keys[i][1]);
+        CHECK_EQ(access(path, F_OK), 0);
+        free(path);
+    }
 }
 
 /* ---- what a run adds ---- */
@@ -157,6 +180,7 @@ TEST_WITH(what_cannot_be_written_is_known_at_the_start, setup, teardown)
 TEST_WITH(every_run_begins_with_a_header, setup, teardown)
 {
     fixture *f = *state;
+    const char *device = getenv("FSDP_TEST_DEVICE") ? getenv("FSDP_TEST_DEVICE") : "cpu";
     json_t *first, *second, *third, *step;
 
     CHECK_OK(run(f, 2));
@@ -169,6 +193,7 @@ TEST_WITH(every_run_begins_with_a_header, setup, teardown)
     CHECK_NULL(line_of(f->metrics, 12));
     CHECK_STRING(text_of(first, "version"), FSDP_VERSION);
     CHECK_STRING(text_of(first, "model"), "llama-1m");
+    CHECK_EQ(strncmp(text_of(first, "device"), device, strlen(device)), 0); /* of a GPU the card follows */
     CHECK_EQ(strlen(text_of(first, "run")), 16);
     CHECK_EQ(strlen(text_of(first, "started")), strlen("2026-03-01T09:30:00Z"));
     CHECK_EQ(json_integer_value(json_object_get(first, "world_size")), 2);

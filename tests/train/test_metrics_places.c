@@ -238,7 +238,7 @@ STORY_TEST(only_its_own_file_is_replaced)
     CHECK_EQ(mkdir(path, 0700), 0);
     CHECK_ERROR(fsdp__metrics_check(s->config), FSDP_INVALID, "is not a regular file");
     story_set(s, "metrics.prometheus", "/proc/none/m.prom");
-    CHECK_ERROR(fsdp__metrics_check(s->config), FSDP_IO, "metrics.prometheus: cannot write '/proc/none/m.prom'");
+    CHECK_ERROR(fsdp__metrics_check(s->config), FSDP_NOT_FOUND, "metrics.prometheus: cannot write '/proc/none/m.prom'");
     free(text);
     free(other);
     free(path);
