@@ -41,8 +41,17 @@ int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);
 
 /* ---- output.c ---- */
 
-/* Checks that a command that reads what `config` names may write `path` at the end; `option` asked for it. */
-fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path);
+/* What a file that is replaced must begin with: one of `firsts`, which ends with NULL. `otherwise` says what is wrong
+ * if it does not: "is no SVG picture". An empty file will do. */
+typedef struct fsdp__output_kind {
+    const char *firsts[3], *otherwise;
+} fsdp__output_kind;
+extern const fsdp__output_kind fsdp__output_svg;
+
+/* Checks that a command that reads what `config` names may write `path` at the end; `option` asked for it. A file that
+ * is there already must be of the kind; NULL: any. */
+fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path,
+                               const fsdp__output_kind *kind);
 /* Writes what `print` prints about `what` to the file `path`, whole or not at all. A symbolic link stays, and its
  * target is written. Does nothing if `path` is NULL. */
 fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status (*print)(const void *what, FILE *out),

@@ -164,8 +164,8 @@ static fsdp_status prepare(session *s, fsdp_train_config *config, bool is_preset
         FSDP_TRY(make_random_data(config, &s->random_fd));
     c->config = config;
     FSDP_TRY(fsdp__variants_create(config, c->ranks, s->strategies, s->policies, &c->variants));
-    FSDP_TRY(fsdp__output_check(config, "--markdown", s->markdown));
-    FSDP_TRY(fsdp__output_check(config, "--svg", s->svg));
+    FSDP_TRY(fsdp__output_check(config, "--markdown", s->markdown, NULL));
+    FSDP_TRY(fsdp__output_check(config, "--svg", s->svg, &fsdp__output_svg));
     if (s->markdown && s->svg && strcmp(s->markdown, s->svg) == 0)
         return FSDP_FAIL(FSDP_INVALID, "--svg: '%s' is the file of --markdown: name another", s->svg);
     c->figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->figures);

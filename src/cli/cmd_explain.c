@@ -83,7 +83,7 @@ static int tell(request *r)
     FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *e = NULL;
     int status = 0;
 
-    if (fsdp__output_check(r->paper.config, "--svg", r->svg) != FSDP_OK || explain(r, &e) != FSDP_OK)
+    if (fsdp__output_check(r->paper.config, "--svg", r->svg, &fsdp__output_svg) != FSDP_OK || explain(r, &e) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (fsdp__output_write("--svg", r->svg, print_svg, e) != FSDP_OK)
         status = fsdp__failure("%s", fsdp_last_error());

@@ -123,11 +123,12 @@ static fsdp_status print_prices(const void *prices, FILE *out)
 /* Measures the device that is here, and writes a file. */
 static int measure_to(request *r)
 {
+    static const fsdp__output_kind kind = {{"{\n \"fsdp_prices\": ", NULL}, "holds no prices that --measure wrote"};
     const char *name = r->device ? r->device : "cpu";
 
     if (strcmp(name, "cpu") != 0 && strncmp(name, "cuda", 4) != 0)
         return fsdp__usage_error("--device is '%s': what can be measured is cpu or cuda", name);
-    if (fsdp__output_check(r->paper.config, "--measure", r->measure) != FSDP_OK ||
+    if (fsdp__output_check(r->paper.config, "--measure", r->measure, &kind) != FSDP_OK ||
         measure(r, name, LONG_SECONDS) != FSDP_OK ||
         fsdp__output_write("--measure", r->measure, print_prices, &r->prices) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());

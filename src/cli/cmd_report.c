@@ -29,6 +29,7 @@ static fsdp_status write_page(const void *runs, FILE *out)
 /* Checks that the page would not replace a file that is read. */
 static fsdp_status check_output(const fsdp__recorded_runs *runs, const char *output)
 {
+    static const fsdp__output_kind kind = {{"<!doctype html>", NULL}, "is no page of fsdp report"};
     fsdp_train_config none = {0};
     struct stat written, read;
 
@@ -37,7 +38,7 @@ static fsdp_status check_output(const fsdp__recorded_runs *runs, const char *out
     for (int64_t i = 0; i < runs->count; i++)
         if (stat(output, &written) == 0 && stat(runs->runs[i].path, &read) == 0 && fsdp__same_file(&written, &read))
             return FSDP_FAIL(FSDP_INVALID, "--output: '%s' is the metrics of a run: name another file", output);
-    return fsdp__output_check(&none, "--output", output);
+    return fsdp__output_check(&none, "--output", output, &kind);
 }
 
 static fsdp_status report(fsdp__recorded_runs *runs, const char **paths, int count, const char *output)

@@ -14,6 +14,7 @@
 #include "cli/cli.h"
 #include "cli/own_process.h"
 #include "train/inputs.h"
+#include "train/metrics_lines.h"
 
 bool fsdp__output_failed(char *text, size_t text_bytes)
 {
@@ -100,7 +101,10 @@ static bool is_standard_output(const char *path)
     return stat(path, &named) == 0 && fstat(STDOUT_FILENO, &own) == 0 && fsdp__same_file(&named, &own);
 }
 
-fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path)
+const fsdp__output_kind fsdp__output_svg = {{"<svg", "<?xml", NULL}, "is no SVG picture"};
+
+fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path,
+                               const fsdp__output_kind *kind)
 {
     fsdp_status status;
     place p;
@@ -113,7 +117,11 @@ fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *opti
     FSDP_TRY(find_place(option, path, &p));
     status = check_place(option, &p);
     release_place(&p);
-    return status == FSDP_OK ? fsdp__inputs_spare(config, option, path) : status;
+    FSDP_TRY(status);
+    FSDP_TRY(fsdp__inputs_spare(config, option, path));
+    if (!kind || !fsdp__path_exists(path))
+        return FSDP_OK;
+    return fsdp__metrics_check_contents(option, path, kind->firsts, kind->otherwise);
 }
 
 fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status (*print)(const void *, FILE *),

@@ -150,6 +150,7 @@ FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
     SAYS(1, "--svg: cannot write '/nonexistent/a.svg'", f->config, "-n", "2", "--svg=/nonexistent/a.svg");
     SAYS(1, "--svg: '/dev/full' exists and is not a file", f->config, "-n", "2", "--svg=/dev/full");
     SAYS(1, "--svg: 'a.svg' is the file of --markdown", f->config, "-n", "2", "--svg=a.svg", "--markdown=a.svg");
+    SAYS(1, "config.yaml' exists and is no SVG picture", "llama-1m", "-n", "2", "--svg", f->config);
     SAYS(1, "is a file of the data, which the run reads", f->config, "-n", "2", "--markdown", f->data);
     SAYS(1, "training.global_batch_size 12 is not a multiple", f->config, "-n", "2", "--training.global_batch_size=12");
     SAYS(1, "cannot open '/nonexistent.yaml'", "/nonexistent.yaml", "-n", "2");

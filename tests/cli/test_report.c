@@ -18,6 +18,8 @@ FIXTURE_TEST(two_runs_are_shown_side_by_side)
     CHECK_CONTAINS(p.output, "0.5\n");
     CHECK_CONTAINS(p.output, "r.html has the curves\n");
     program_free(&p);
+    p = RUN(0, "report", f->metrics, "-o", page); /* an earlier page is replaced */
+    program_free(&p);
     text = test_read_file(page, NULL);
     CHECK_CONTAINS(text, "Settings that differ");
     CHECK_CONTAINS(text, "aria-label=\"Loss\"");
@@ -29,6 +31,7 @@ FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
 {
     fixture *f = *state;
     program p = RUN(2, "report");
+    char *text;
 
     CHECK_CONTAINS(p.output, "report: no run given");
     program_free(&p);
@@ -40,6 +43,12 @@ FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
     p = RUN(1, "report", f->metrics, "-o", f->metrics);
     CHECK_CONTAINS(p.output, "is the metrics of a run: name another file");
     program_free(&p);
+    p = RUN(1, "report", f->metrics, "-o", f->config);
+    CHECK_CONTAINS(p.output, "config.yaml' exists and is no page of fsdp report: name another file, or remove it");
+    program_free(&p);
+    text = test_read_file(f->config, NULL);
+    CHECK_CONTAINS(text, "model:\n");
+    free(text);
     p = RUN(1, "report", f->metrics, "-o", "/no/such/folder/r.html");
     CHECK_CONTAINS(p.output, "--output: cannot write");
     program_free(&p);

@@ -154,6 +154,9 @@ FIXTURE_TEST(plan_tells_and_refuses)
     SAYS(1, "its version is 9", "plan", "llama-1m", "--device", prices);
     SAYS(2, "no model given", "plan");
     SAYS(2, "what can be measured is cpu or cuda", "plan", "--measure", prices, "--device=tpu");
+    test_write_file(prices, "{\"mine\": 1}", 11);
+    SAYS(1, "prices.json' exists and holds no prices that --measure wrote: name another file", "plan", "--measure",
+         prices);
     free(prices);
 }
 
@@ -204,6 +207,11 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(1, "training.seq_len 9999999 is more than the", "explain", "llama-1m", "--seq-len=9999999");
     SAYS(1, "--svg: cannot write '/nonexistent/x.svg'", "explain", "llama-1m", "--svg=/nonexistent/x.svg");
     SAYS(1, "is a file of the config, which the run reads", "explain", f->config, "--svg", f->config);
+    SAYS(1, "data.txt' exists and is no SVG picture: name another file, or remove it", "explain", "llama-1m", "--svg",
+         f->data);
+    text = test_read_file(f->data, NULL);
+    CHECK_CONTAINS(text, "The quick brown fox");
+    free(text);
 }
 
 /* As an export does: where a link leads is written, and it is still one. */
@@ -215,7 +223,7 @@ FIXTURE_TEST(a_picture_is_written_through_a_link)
 
     CHECK_EQ(mkdir(folder, 0777), 0);
     picture = test_path(folder, "picture.svg");
-    test_write_file(picture, "old", 3);
+    test_write_file(picture, "<svg>old", 8);
     CHECK_EQ(symlink("elsewhere/picture.svg", link), 0);
     SAYS(0, "units", "explain", "llama-1m", "--svg", link);
     CHECK_EQ(lstat(link, &info), 0);
