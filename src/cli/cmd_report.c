@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/own_process.h"
 #include "report/report.h"
+#include "train/metrics.h"
 
 static void usage(void)
 {
@@ -59,7 +60,7 @@ static int with_line(const char **paths, int argc, char **argv)
     const char *output = NULL;
     const fsdp__option options[] = {{"output", 'o', &output, NULL}, {0}};
     fsdp__args args = {.options = options, .list = paths};
-    fsdp__recorded_runs runs = {0};
+    fsdp__recorded_runs runs = {.usual = fsdp__train_usual_setting};
     fsdp_status status;
     char text[256];
     int exit_status;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "report/figures.h"
 
 enum {
@@ -254,6 +255,27 @@ static double tail_loss(const fsdp__recorded_run *run)
     return sum / WINDOW;
 }
 
+/* Returns whether both have the same text, or both have none. */
+static bool is_same_text(const char *a, const char *b)
+{
+    return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
+/* Returns whether the speed and the loss of two runs say something of each other: they train the same model on the same
+ * data, in sequences of the same length. */
+static bool is_comparable(const fsdp__recorded_run *a, const fsdp__recorded_run *b)
+{
+    static const char *const keys[] = {"data.path", "data.tokenizer", "data.format", "data.dtype", "training.seq_len"};
+    double of_a = fsdp__header_number(a, "parameters"), of_b = fsdp__header_number(b, "parameters");
+
+    if (!is_same_text(fsdp__header_text(a, "model"), fsdp__header_text(b, "model")) || of_a < of_b || of_a > of_b)
+        return false;
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++)
+        if (!is_same_text(fsdp__setting(a, keys[i]), fsdp__setting(b, keys[i])))
+            return false;
+    return true;
+}
+
 static fsdp_status compare(fsdp__advices *all, const fsdp__recorded_run *a, const fsdp__recorded_run *b)
 {
     fsdp__run_figures of_a = fsdp__run_figures_of(a), of_b = fsdp__run_figures_of(b);
@@ -265,8 +287,10 @@ static fsdp_status compare(fsdp__advices *all, const fsdp__recorded_run *a, cons
                      a->label, fsdp__value_text(FSDP__UNIT_COUNT, of_b.tokens_per_second, text_b),
                      fsdp__value_text(FSDP__UNIT_COUNT, of_a.tokens_per_second, text_a)));
     if (isfinite(until) && of_a.seconds > 0)
-        return say(all, NULL, "%s reaches the last loss of %s, %.4g, in %s of its steps; %s took %s.", b->label,
-                   a->label, loss, fsdp__value_text(FSDP__UNIT_MS, 1000 * until, text_b), a->label,
+        return say(all, NULL,
+                   "%s reaches what %s ends with, %.4g, the mean loss of its last %d steps, in %s of its steps; %s "
+                   "took %s.",
+                   b->label, a->label, loss, WINDOW, fsdp__value_text(FSDP__UNIT_MS, 1000 * until, text_b), a->label,
                    fsdp__value_text(FSDP__UNIT_MS, 1000 * of_a.seconds, text_a));
     return FSDP_OK;
 }
@@ -281,7 +305,8 @@ fsdp_status fsdp__advices_of(const fsdp__recorded_runs *all, fsdp__advices *out)
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
             FSDP_TRY(rules[r](out, &all->runs[i]));
     for (int64_t i = 1; i < all->count; i++)
-        FSDP_TRY(compare(out, &all->runs[0], &all->runs[i]));
+        if (is_comparable(&all->runs[0], &all->runs[i]))
+            FSDP_TRY(compare(out, &all->runs[0], &all->runs[i]));
     return FSDP_OK;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "fsdp/context.h"
 
 /* ---- quantities ---- */
 
@@ -124,6 +125,19 @@ const char *fsdp__setting(const fsdp__recorded_run *run, const char *key)
     return value ? value : "";
 }
 
+const char *fsdp__usual_setting(const fsdp__recorded_runs *all, const fsdp__recorded_run *run, const char *key,
+                                char text[FSDP__USUAL_TEXT])
+{
+    const char *version = fsdp__header_text(run, "version");
+    char usual[FSDP__USUAL_TEXT - 12];
+
+    if (all->usual && version && strcmp(version, FSDP_VERSION) == 0 && all->usual(key, usual, sizeof usual))
+        snprintf(text, FSDP__USUAL_TEXT, "%s (default)", usual);
+    else
+        snprintf(text, FSDP__USUAL_TEXT, "(default)");
+    return text;
+}
+
 static bool is_listed(const fsdp__keys *keys, const char *name)
 {
     for (int64_t i = 0; i < keys->count; i++)
@@ -132,11 +146,12 @@ static bool is_listed(const fsdp__keys *keys, const char *name)
     return false;
 }
 
-/* Returns whether a run's value differs from that of the first run. Files that a run writes are its own anyway. */
+/* Returns whether a run's value differs from that of the first run. Files that a run writes are its own anyway, and
+ * data.cache is mostly set by the program. */
 static bool differs(const fsdp__recorded_runs *all, const char *name)
 {
     if (all->count > 1 && (strncmp(name, "metrics.", 8) == 0 || strcmp(name, "export.path") == 0 ||
-                           strcmp(name, "checkpoint.folder") == 0))
+                           strcmp(name, "checkpoint.folder") == 0 || strcmp(name, "data.cache") == 0))
         return false;
     for (int64_t i = 1; i < all->count; i++)
         if (strcmp(fsdp__setting(&all->runs[i], name), fsdp__setting(&all->runs[0], name)) != 0)

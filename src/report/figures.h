@@ -29,7 +29,16 @@ double fsdp__median(const fsdp__series *series, int64_t begin, int64_t end);
 /* Writes the value of a run's setting, "" if its header has none. Returns it, or `text`. */
 const char *fsdp__setting(const fsdp__recorded_run *run, const char *key);
 
-/* The keys that runs differ in, or, of one run, all that it sets. */
+enum {
+    FSDP__USUAL_TEXT = 200
+};
+/* Writes what holds for a run whose header does not have the key: "0.0003 (default)", or "(default)" if that is not
+ * known, as of a run of another version. Returns `text`. */
+const char *fsdp__usual_setting(const fsdp__recorded_runs *all, const fsdp__recorded_run *run, const char *key,
+                                char text[FSDP__USUAL_TEXT]);
+
+/* The keys that runs differ in, or, of one run, all that it sets. Files and folders that each run
+ * has for itself do not count as a difference. */
 typedef struct fsdp__keys {
     const char **names; /* borrowed from the runs */
     int64_t count, capacity;

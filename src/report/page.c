@@ -26,10 +26,11 @@ static const char head[] =
     "h1{font-size:24px;margin:8px 0 2px}h2{font-size:17px;margin:34px 0 10px}h3{font-size:14px;margin:0 0 6px;"
     "font-weight:600}p{margin:4px 0}.soft{color:var(--soft)}\n"
     ".card{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:14px 16px}\n"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:14px}"
+    ".scroll{overflow-x:auto}table{border-collapse:separate;border-spacing:0;width:100%;font-size:14px}"
     "th,td{text-align:left;padding:6px 14px 6px 0;border-bottom:1px solid var(--rule);white-space:nowrap;"
     "vertical-align:top}td.wide{white-space:normal;overflow-wrap:anywhere;min-width:120px}"
     "th{color:var(--soft);font-weight:500}tr:last-child td{border-bottom:0}"
+    ".scroll :is(th,td):first-child{position:sticky;left:0;background:var(--card)}"
     ".number{text-align:right;font-variant-numeric:tabular-nums}\n"
     ".chip{display:inline-block;width:18px;height:0;border-top:3px solid;vertical-align:middle;margin-right:8px}"
     ".chip.dash{border-top-style:dashed}\n"
@@ -69,6 +70,13 @@ static void put_number(fsdp__unit unit, double value, FILE *out)
     fprintf(out, "<td class=\"number\">%s</td>", isnan(value) ? "" : fsdp__value_text(unit, value, text));
 }
 
+static void put_cell(const char *class, const char *text, FILE *out)
+{
+    fprintf(out, "<td class=\"%s\">", class);
+    put(text ? text : "", out);
+    fputs("</td>", out);
+}
+
 static void put_time(double seconds, FILE *out)
 {
     int64_t whole = (int64_t)seconds;
@@ -98,7 +106,8 @@ static void put_run(const fsdp__recorded_run *run, int64_t number, FILE *out)
     put(model ? model : "", out);
     fputs("</td>", out);
     put_number(FSDP__UNIT_COUNT, fsdp__header_number(run, "parameters"), out);
-    put_number(FSDP__UNIT_COUNT, fsdp__header_number(run, "world_size"), out);
+    put_cell("number", run->ranks, out);
+    put_cell("wide", run->devices, out);
     fprintf(out, "<td class=\"number\">%.0f", isnan(f.last_step) ? 0 : f.last_step);
     if (!isnan(f.steps))
         fprintf(out, " of %.0f", f.steps);
@@ -119,7 +128,8 @@ static void put_run(const fsdp__recorded_run *run, int64_t number, FILE *out)
 static void put_runs(const fsdp__recorded_runs *runs, FILE *out)
 {
     fputs("<div class=\"card scroll\"><table><tr><th>run</th><th>model</th><th class=\"number\">parameters</th>"
-          "<th class=\"number\">ranks</th><th class=\"number\">steps</th><th class=\"number\">last loss</th>"
+          "<th class=\"number\">ranks</th><th>device</th><th class=\"number\">steps</th>"
+          "<th class=\"number\">last loss</th>"
           "<th class=\"number\">best validation</th><th class=\"number\">tokens/s</th><th class=\"number\">a step</th>"
           "<th class=\"number\">peak memory</th><th class=\"number\">all steps</th><th>started</th></tr>\n",
           out);
@@ -163,6 +173,8 @@ static fsdp_status put_advice(const fsdp__recorded_runs *runs, FILE *out)
 
 static void put_settings_table(const fsdp__recorded_runs *runs, const fsdp__keys *keys, FILE *out)
 {
+    char usual[FSDP__USUAL_TEXT];
+
     fputs("<div class=\"card scroll\"><table><tr><th>key</th>", out);
     for (int64_t i = 0; i < runs->count; i++) {
         fputs("<th>", out);
@@ -178,9 +190,10 @@ static void put_settings_table(const fsdp__recorded_runs *runs, const fsdp__keys
         for (int64_t i = 0; i < runs->count; i++) {
             const char *value = fsdp__setting(&runs->runs[i], keys->names[k]);
 
-            fputs("<td class=\"wide\">", out);
-            put(value, out);
-            fputs(*value ? "</td>" : "<span class=\"soft\">default</span></td>", out);
+            if (*value)
+                put_cell("wide", value, out);
+            else
+                put_cell("wide soft", fsdp__usual_setting(runs, &runs->runs[i], keys->names[k], usual), out);
         }
         fputs("</tr>\n", out);
     }
@@ -301,7 +314,7 @@ static void put_curves(const fsdp__recorded_runs *runs, FILE *out)
           "<div class=\"curves\">\n",
           out);
     each_key(runs, true, out, put_chart);
-    fputs("</div>\n<h2>The same in every step</h2>\n<div class=\"card scroll\"><table><tr><th></th>", out);
+    fputs("</div>\n<h2>Constant within each run</h2>\n<div class=\"card scroll\"><table><tr><th></th>", out);
     for (int64_t i = 0; i < runs->count; i++) {
         fputs("<th class=\"number\">", out);
         put_chip(i, out);

@@ -107,6 +107,39 @@ static fsdp__recorded_run *last_run(fsdp__recorded_runs *all, int64_t first)
     return all->count > first ? &all->runs[all->count - 1] : NULL;
 }
 
+#define THEN ", then "
+
+/* Adds what a start says to what those before it have said, if it differs from the last of them. What follows a text's
+ * last comma does not count: of a GPU it is the memory that was free. */
+static fsdp_status add_start(char **all, const char *now)
+{
+    const char *last = *all, *comma = strrchr(now, ',');
+    char *longer;
+
+    for (const char *at = last; at && (at = strstr(at, THEN));)
+        last = at += strlen(THEN);
+    if (last && (comma ? strncmp(last, now, (size_t)(comma - now) + 1) : strcmp(last, now)) == 0)
+        return FSDP_OK;
+    longer = last ? fsdp__sprintf("%s" THEN "%s", *all, now) : fsdp__strdup(now);
+    if (!longer)
+        return FSDP_NO_MEMORY;
+    fsdp__free(*all);
+    *all = longer;
+    return FSDP_OK;
+}
+
+static fsdp_status add_starts(fsdp__recorded_run *run, const json_t *header)
+{
+    const json_t *ranks = json_object_get(header, "world_size");
+    const char *device = json_string_value(json_object_get(header, "device"));
+    char number[24];
+
+    snprintf(number, sizeof number, "%lld", (long long)json_integer_value(ranks));
+    if (json_is_integer(ranks))
+        FSDP_TRY(add_start(&run->ranks, number));
+    return device ? add_start(&run->devices, device) : FSDP_OK;
+}
+
 static fsdp_status begin_run(fsdp__recorded_runs *all, const char *path, const json_t *header)
 {
     fsdp__recorded_run *run;
@@ -119,17 +152,25 @@ static fsdp_status begin_run(fsdp__recorded_runs *all, const char *path, const j
     run = &all->runs[all->count++];
     *run = (fsdp__recorded_run){.path = fsdp__strdup(path)};
     run->header = header ? json_deep_copy(header) : json_object();
-    return run->path && run->header ? FSDP_OK : FSDP_NO_MEMORY;
+    return run->path && run->header ? add_starts(run, header) : FSDP_NO_MEMORY;
 }
 
 /* Continues the file's last run from a checkpoint, whose later steps are lost. */
 static fsdp_status continue_run(fsdp__recorded_run *run, const json_t *header, double step)
 {
+    fsdp_status status = FSDP_OK;
+    json_t *started;
+
     for (int64_t i = 0; i < run->count; i++)
         cut_after(&run->series[i], step);
     cut_after(&run->validation, step);
     run->continued++;
-    return json_object_update(run->header, (json_t *)header) == 0 ? FSDP_OK : FSDP_NO_MEMORY;
+    started = json_incref(json_object_get(run->header, "started"));
+    if (json_object_update(run->header, (json_t *)header) != 0 ||
+        (started && json_object_set(run->header, "started", started) != 0))
+        status = FSDP_NO_MEMORY;
+    json_decref(started);
+    return status == FSDP_OK ? add_starts(run, header) : status;
 }
 
 /* Adds what a line says. `first` is the number of the first run of this file. */
@@ -331,6 +372,8 @@ void fsdp__recorded_runs_free(fsdp__recorded_runs *all)
         fsdp__free(run->validation.points);
         fsdp__free(run->path);
         fsdp__free(run->label);
+        fsdp__free(run->ranks);
+        fsdp__free(run->devices);
         json_decref(run->header);
     }
     fsdp__free(all->runs);

@@ -26,18 +26,21 @@ typedef struct fsdp__series {
 
 /* A run, from its header to the next one that does not continue it. */
 typedef struct fsdp__recorded_run {
-    char *path;  /* of the file */
-    char *label; /* what tells it from the other runs of a report */
-    json_t *header;
+    char *path;           /* of the file */
+    char *label;          /* what tells it from the other runs of a report */
+    json_t *header;       /* what was said last, but "started" of the first start */
     fsdp__series *series; /* the numbers of each step, in the order of the first line that has them */
     int64_t count, capacity;
     fsdp__series validation; /* its losses */
     int64_t continued;       /* how many times it was resumed from a checkpoint */
+    char *ranks, *devices;   /* of its starts, "4, then 2"; NULL: no header has them */
 } fsdp__recorded_run;
 
 typedef struct fsdp__recorded_runs {
     fsdp__recorded_run *runs;
     int64_t count, capacity;
+    /* Optional: writes the default of a setting and returns whether it has one. */
+    bool (*usual)(const char *key, char *text, size_t text_bytes);
 } fsdp__recorded_runs;
 
 /* Adds the runs of a file, or of the metrics.jsonl in a folder. An unfinished line, as a full disk or a run that goes

@@ -18,13 +18,14 @@ static void put_run(const fsdp__recorded_run *run, FILE *out)
 {
     fsdp__run_figures f = fsdp__run_figures_of(run);
     const char *model = fsdp__header_text(run, "model"), *started = fsdp__header_text(run, "started");
-    double ranks = fsdp__header_number(run, "world_size");
 
     fprintf(out, "%s\n", run->label);
     if (model)
         fprintf(out, "  %-20s%s\n", "model", FSDP__SHOWN_NAME(model));
-    if (!isnan(ranks))
-        fprintf(out, "  %-20s%.0f\n", "ranks", ranks);
+    if (run->ranks)
+        fprintf(out, "  %-20s%s\n", "ranks", FSDP__SHOWN_NAME(run->ranks));
+    if (run->devices)
+        fprintf(out, "  %-20s%s\n", "device", FSDP__SHOWN_NAME(run->devices));
     if (started)
         fprintf(out, "  %-20s%s\n", "started", FSDP__SHOWN_NAME(started));
     fprintf(out, "  %-20s%.0f", "steps", isnan(f.last_step) ? 0 : f.last_step);
@@ -42,6 +43,7 @@ static void put_run(const fsdp__recorded_run *run, FILE *out)
 
 static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
 {
+    char usual[FSDP__USUAL_TEXT];
     fsdp__keys keys;
     fsdp_status status = fsdp__keys_of(runs, &keys);
 
@@ -50,9 +52,11 @@ static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
     for (int64_t k = 0; status == FSDP_OK && runs->count > 1 && k < keys.count; k++) {
         fprintf(out, "  %s\n", FSDP__SHOWN_NAME(keys.names[k]));
         for (int64_t i = 0; i < runs->count; i++) {
-            const char *value = fsdp__setting(&runs->runs[i], keys.names[k]);
+            const fsdp__recorded_run *run = &runs->runs[i];
+            const char *value = fsdp__setting(run, keys.names[k]);
 
-            fprintf(out, "    %-24s%s\n", runs->runs[i].label, *value ? FSDP__SHOWN_NAME(value) : "(default)");
+            fprintf(out, "    %-24s%s\n", run->label,
+                    *value ? FSDP__SHOWN_NAME(value) : fsdp__usual_setting(runs, run, keys.names[k], usual));
         }
     }
     if (status == FSDP_OK && runs->count > 1 && keys.count)

@@ -16,6 +16,7 @@ FIXTURE_TEST(two_runs_are_shown_side_by_side)
     CHECK_CONTAINS(p.output, ", run 2\n");
     CHECK_CONTAINS(p.output, "Settings that differ\n  optimizer.lr\n");
     CHECK_CONTAINS(p.output, "0.5\n");
+    CHECK_CONTAINS(p.output, "  device              cpu\n");
     CHECK_CONTAINS(p.output, "r.html has the curves\n");
     program_free(&p);
     p = RUN(0, "report", f->metrics, "-o", page); /* an earlier page is replaced */
@@ -25,6 +26,21 @@ FIXTURE_TEST(two_runs_are_shown_side_by_side)
     CHECK_CONTAINS(text, "aria-label=\"Loss\"");
     free(text);
     free(page);
+}
+
+FIXTURE_TEST(a_default_is_shown_with_its_value)
+{
+    fixture *f = *state;
+    program p = RUN(0, "train", f->config, "--optimizer.lr=0.01");
+
+    program_free(&p);
+    p = RUN(0, "train", f->config, "--optimizer.lr=0.0003", "--data.cache=kept");
+    program_free(&p);
+    p = RUN(0, "report", f->metrics);
+    CHECK_CONTAINS(p.output, "  optimizer.lr\n");
+    CHECK_CONTAINS(p.output, "0.0003 (default)\n");
+    CHECK(!strstr(p.output, "data.cache"));
+    program_free(&p);
 }
 
 FIXTURE_TEST(a_report_refuses_what_it_cannot_show)

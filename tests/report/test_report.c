@@ -16,6 +16,7 @@ typedef struct shape {
     double (*loss)(int step);
     double (*ms)(int step);
     int steps, planned;
+    const char *model, *device;
 } shape;
 
 static double falls(int step)
@@ -46,10 +47,13 @@ static double halts(int step)
 static fsdp__recorded_run run_create(const shape *s)
 {
     static const char *const names[] = {"loss", "step_ms", "tokens_per_second", "grad_norm"};
-    fsdp__recorded_run run = {.label = strdup(s->label), .path = strdup(s->label)};
+    fsdp__recorded_run run = {.label = strdup(s->label),
+                              .path = strdup(s->label),
+                              .ranks = strdup("4, then 2"),
+                              .devices = s->device ? strdup(s->device) : NULL};
 
-    run.header = json_pack("{s:s, s:i, s:i, s:o}", "model", "m<1>", "world_size", 2, "steps", s->planned, "settings",
-                           json_loads(s->settings, 0, NULL));
+    run.header = json_pack("{s:s, s:s, s:i, s:o}", "model", s->model ? s->model : "m<1>", "version", FSDP_VERSION,
+                           "steps", s->planned, "settings", json_loads(s->settings, 0, NULL));
     CHECK(run.header);
     run.series = calloc(4, sizeof *run.series);
     run.count = 4;
@@ -75,14 +79,22 @@ static void run_free(fsdp__recorded_run *run)
     free(run->series);
     free(run->label);
     free(run->path);
+    free(run->ranks);
+    free(run->devices);
     json_decref(run->header);
+}
+
+static bool usual(const char *key, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, "0.0003");
+    return strcmp(key, "optimizer.lr") == 0;
 }
 
 /* Returns the text, or the page, of runs of these shapes. */
 static char *shown(const shape *shapes, int count, fsdp_status (*show)(const fsdp__recorded_runs *runs, FILE *out))
 {
     fsdp__recorded_run items[FSDP__MOST_RUNS];
-    fsdp__recorded_runs runs = {items, count, count};
+    fsdp__recorded_runs runs = {items, count, count, usual};
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -107,7 +119,7 @@ static int count_of(const char *text, const char *part)
 
 TEST(a_run_without_faults_gets_no_advice)
 {
-    const shape usual = {"a", "{}", falls, even, STEPS, STEPS};
+    const shape usual = {"a", "{}", falls, even, STEPS, STEPS, NULL, NULL};
     char *text = shown(&usual, 1, fsdp__report_text);
 
     CHECK_CONTAINS(text, "Nothing stands out");
@@ -119,9 +131,9 @@ TEST(a_run_without_faults_gets_no_advice)
 
 TEST(what_stands_out_is_named_with_its_step)
 {
-    const shape shapes[] = {{"jump", "{}", jumps, even, STEPS, STEPS},
-                            {"lost", "{}", is_lost, even, STEPS, STEPS},
-                            {"halts", "{}", falls, halts, STEPS, 500}};
+    const shape shapes[] = {{"jump", "{}", jumps, even, STEPS, STEPS, NULL, NULL},
+                            {"lost", "{}", is_lost, even, STEPS, STEPS, NULL, NULL},
+                            {"halts", "{}", falls, halts, STEPS, 500, NULL, NULL}};
     char *text = shown(shapes, 3, fsdp__report_text);
 
     CHECK_CONTAINS(text, "- jump: The loss jumps from about 2.2");
@@ -135,8 +147,8 @@ TEST(what_stands_out_is_named_with_its_step)
 
 TEST(a_run_without_a_step_stands_out_and_what_is_shown_moves_no_cursor)
 {
-    const shape none = {"red", "{\"a.b\": \"\\u001b[2J\"}", falls, even, 0, 10};
-    const shape two[] = {none, {"b", "{}", falls, even, 30, 30}};
+    const shape none = {"red", "{\"a.b\": \"\\u001b[2J\"}", falls, even, 0, 10, NULL, NULL};
+    const shape two[] = {none, {"b", "{}", falls, even, 30, 30, NULL, NULL}};
     char *text = shown(two, 2, fsdp__report_text);
 
     CHECK_CONTAINS(text, "It has taken 0 of 10 steps");
@@ -147,24 +159,65 @@ TEST(a_run_without_a_step_stands_out_and_what_is_shown_moves_no_cursor)
 TEST(settings_that_differ_are_listed_and_others_are_not)
 {
     const shape shapes[] = {
-        {"a", "{\"optimizer.lr\": \"0.1\", \"data.path\": \"x\", \"metrics.jsonl\": \"1\"}", falls, even, 30, 30},
-        {"b", "{\"data.path\": \"x\", \"training.steps\": \"3\", \"metrics.jsonl\": \"2\"}", falls, even, 30, 30}};
+        {"a", "{\"optimizer.lr\": \"0.1\", \"data.path\": \"x\", \"metrics.jsonl\": \"1\", \"data.cache\": \"c\"}",
+         falls, even, 30, 30, NULL, NULL},
+        {"b", "{\"data.path\": \"x\", \"training.steps\": \"3\", \"metrics.jsonl\": \"2\"}", falls, even, 30, 30, NULL,
+         NULL}};
     char *text = shown(shapes, 2, fsdp__report_text);
 
     CHECK_CONTAINS(text, "Settings that differ\n"
                          "  optimizer.lr\n"
                          "    a                       0.1\n"
-                         "    b                       (default)\n"
+                         "    b                       0.0003 (default)\n"
                          "  training.steps\n"
                          "    a                       (default)\n"
                          "    b                       3\n\n");
     free(text);
 }
 
+static double twice(int step)
+{
+    return 2 * even(step);
+}
+
+/* Runs whose loss and speed say nothing of each other are not compared. */
+TEST(runs_are_compared_where_model_and_data_are_the_same)
+{
+    static const char *const others[] = {"{\"training.seq_len\": \"8\"}", "{\"data.path\": \"y\"}",
+                                         "{\"data.tokenizer\": \"bytes\"}"};
+    shape shapes[] = {{"a", "{}", falls, twice, STEPS, STEPS, NULL, NULL},
+                      {"b", "{}", falls, even, STEPS, STEPS, NULL, NULL}};
+    char *text = shown(shapes, 2, fsdp__report_text);
+
+    CHECK_CONTAINS(text, "- b makes 2.00 times as many tokens a second as a: ");
+    CHECK_CONTAINS(text, "- b reaches what a ends with, 2.1");
+    CHECK_CONTAINS(text, ", the mean loss of its last 20 steps, in ");
+    free(text);
+    for (size_t i = 0; i <= FSDP__COUNT_OF(others); i++) {
+        shapes[1].settings = i < FSDP__COUNT_OF(others) ? others[i] : "{}";
+        shapes[1].model = i < FSDP__COUNT_OF(others) ? NULL : "other";
+        text = shown(shapes, 2, fsdp__report_text);
+        CHECK_EQ(count_of(text, "times as many") + count_of(text, "reaches"), 0);
+        free(text);
+    }
+}
+
+TEST(ranks_and_devices_of_all_starts_are_shown)
+{
+    const shape one = {"a", "{}", falls, even, 30, 30, NULL, "cpu, then <gpu>"};
+    char *text = shown(&one, 1, fsdp__report_text), *page = shown(&one, 1, fsdp__report_page);
+
+    CHECK_CONTAINS(text, "  ranks               4, then 2\n  device              cpu, then <gpu>\n");
+    CHECK_CONTAINS(page, ">4, then 2</td>");
+    CHECK_CONTAINS(page, ">cpu, then &#60;gpu&#62;</td>");
+    free(text);
+    free(page);
+}
+
 TEST(a_page_is_whole_and_needs_nothing_else)
 {
-    const shape shapes[] = {{"<script>a & b", "{\"optimizer.lr\": \"<b>\"}", jumps, even, STEPS, STEPS},
-                            {"b", "{}", is_lost, halts, STEPS, STEPS}};
+    const shape shapes[] = {{"<script>a & b", "{\"optimizer.lr\": \"<b>\"}", jumps, even, STEPS, STEPS, NULL, NULL},
+                            {"b", "{}", is_lost, halts, STEPS, STEPS, NULL, NULL}};
     char *page = shown(shapes, 2, fsdp__report_page);
 
     CHECK_EQ(count_of(page, "<script"), 0);
@@ -175,6 +228,9 @@ TEST(a_page_is_whole_and_needs_nothing_else)
     CHECK_EQ(count_of(page, "</svg>"), 8);
     CHECK_EQ(count_of(page, "<div"), count_of(page, "</div>"));
     CHECK_EQ(count_of(page, "<table"), count_of(page, "</table>"));
+    CHECK_CONTAINS(page, "<h2>Constant within each run</h2>");
+    CHECK_CONTAINS(page, ".scroll :is(th,td):first-child{position:sticky;left:0;"); /* a row keeps its name */
+    CHECK_CONTAINS(page, "0.0003 (default)");
     CHECK_CONTAINS(page, "not finite at step 57");
     CHECK_EQ(count_of(page, "nan"), count_of(page, "--nan") + count_of(page, ".nan") + count_of(page, "class=\"nan") +
                                         count_of(page, "on_nan"));

@@ -81,6 +81,24 @@ TEST(a_resumed_run_goes_on_and_the_later_line_of_a_step_counts)
     folder_free(&f);
 }
 
+#define START(id, hour, ranks, device)                                                             \
+    "{\"run\": \"" id "\", \"started\": \"" hour "\", \"resumed_from\": 0, \"world_size\": " ranks \
+    ", \"device\": \"" device "\"}\n"
+
+TEST(a_resumed_run_keeps_its_start_and_what_each_start_had)
+{
+    folder f = folder_create(START("1", "08:00", "4", "cuda (H100, 70 GiB free)") START(
+        "2", "09:00", "4", "cuda (H100, 60 GiB free)") START("3", "10:00", "2", "cpu") START("4", "11:00", "4", "cpu"));
+
+    CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
+    CHECK_EQ(f.runs.count, 1);
+    CHECK_EQ(f.runs.runs[0].continued, 3);
+    CHECK_STRING(fsdp__header_text(&f.runs.runs[0], "started"), "08:00");
+    CHECK_STRING(f.runs.runs[0].ranks, "4, then 2, then 4");
+    CHECK_STRING(f.runs.runs[0].devices, "cuda (H100, 70 GiB free), then cpu"); /* the card is the same */
+    folder_free(&f);
+}
+
 /* Reads a text as a file. Its message contains `part`, or it is one run. */
 static fsdp_status read_text(const char *text, const char *part)
 {
@@ -192,7 +210,8 @@ TEST(runs_are_told_apart_by_the_shortest_name)
 
 TEST(an_allocation_that_fails_is_an_error)
 {
-    folder f = folder_create(HEADER "{\"step\": 1, \"loss\": 5}\n{\"step\": 2, \"loss\": 4}\n");
+    folder f = folder_create(START("1", "08:00", "4", "a") "{\"step\": 1, \"loss\": 5}\n" START("2", "09:00", "2", "b")
+                                 HEADER "{\"step\": 2, \"loss\": 4}\n");
 
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status = fsdp__recorded_runs_read(&f.runs, f.file);
