@@ -107,6 +107,7 @@ void fsdp__guardian_end(fsdp__guardian *guardian)
     if (!guardian->pid)
         return;
     (void)close(guardian->fd);
+    (void)kill(guardian->pid, SIGCONT); /* somebody may have stopped it, and it would never end */
     while (waitpid(guardian->pid, NULL, 0) < 0 && errno == EINTR)
         ;
     *guardian = (fsdp__guardian){.fd = -1};

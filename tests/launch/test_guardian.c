@@ -52,6 +52,23 @@ TEST(groups_that_are_watched_end_with_the_connection)
     CHECK_EQ(waitpid(-1, NULL, WNOHANG), -1);
 }
 
+TEST(a_guardian_that_was_stopped_still_ends_what_it_watches)
+{
+    fsdp__guardian guardian;
+    pid_t group;
+
+    CHECK_OK(fsdp__guardian_start(1, &guardian));
+    fsdp__guardian_watch(guardian.fd, group = start_group(guardian.fd));
+    kill(guardian.pid, SIGSTOP);
+    CHECK_EQ(waitid(P_PID, (id_t)guardian.pid, &(siginfo_t){0}, WSTOPPED | WNOWAIT), 0);
+    (void)alarm(60); /* ends a test that would wait forever */
+    fsdp__guardian_end(&guardian);
+    (void)alarm(0);
+    CHECK_EQ(guardian.pid, 0);
+    CHECK_EQ(ended_by(group), SIGKILL);
+    CHECK_EQ(waitpid(-1, NULL, WNOHANG), -1);
+}
+
 TEST(a_guardian_that_was_killed_ends_nobody)
 {
     fsdp__guardian guardian;
