@@ -10,6 +10,9 @@
 #include "device/backend.h"
 #include "device/device.h"
 
+/* For messages: the names that a device may have. */
+#define FSDP__DEVICE_NAMES "devices are 'cpu', 'meta', 'cuda', or one of several as in 'cuda:1'"
+
 struct fsdp_device {
     const fsdp__backend *backend;
     fsdp_context *context;

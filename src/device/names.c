@@ -44,7 +44,7 @@ fsdp_status fsdp__device_count(const char *kind, int *out)
     *out = 0;
     FSDP_TRY(fsdp__backend_find(kind, &backend));
     if (!backend)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "there is no device '%s': not compiled in", FSDP__SHOWN_NAME(kind));
+        return FSDP_FAIL(FSDP_INVALID, "there is no device '%s': " FSDP__DEVICE_NAMES, FSDP__SHOWN_NAME(kind));
     if (backend->count)
         return backend->count(out);
     *out = 1;

@@ -201,7 +201,7 @@ static fsdp_status choose(const fsdp_context *context, const char *name, const f
 
     FSDP_TRY(fsdp__backend_find(name, out));
     if (!*out)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot open device '%s': not compiled in", FSDP__SHOWN_NAME(name));
+        return FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': " FSDP__DEVICE_NAMES, FSDP__SHOWN_NAME(name));
     if (*ordinal < 0 && (*out)->count)
         FSDP_TRY((*out)->count(&count));
     if (*ordinal < 0)
@@ -245,9 +245,7 @@ fsdp_device *fsdp_device_open(fsdp_context *context, const char *name)
     int ordinal;
 
     if (!name || !fsdp__device_name_split(name, kind, &ordinal)) {
-        (void)FSDP_FAIL(FSDP_INVALID,
-                        "cannot open device '%s': devices are 'cpu', 'meta', 'cuda', or one of several "
-                        "as in 'cuda:1'",
+        (void)FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': " FSDP__DEVICE_NAMES,
                         name ? FSDP__SHOWN_NAME(name) : "NULL");
         return NULL;
     }
