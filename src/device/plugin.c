@@ -2,6 +2,7 @@
 #include "device/plugin.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -51,14 +52,16 @@ static fsdp_status load(const fsdp__plugin *plugin, const fsdp__backend **out)
     static const fsdp__plugin_shape shape = FSDP__PLUGIN_SHAPE;
     const fsdp__device_plugin *table;
     const void *found = NULL;
+    char versions[60] = "";
 
     FSDP_TRY(fsdp__plugin_load(plugin, &found));
     table = found;
+    if (strncmp(table->shape.version, shape.version, sizeof shape.version) != 0)
+        snprintf(versions, sizeof versions, " (version %.15s, here %s)", table->shape.version, FSDP_VERSION);
     if (memcmp(&table->shape, &shape, sizeof shape) != 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "libfsdp-%s.so is of another build than this program (version %.15s, here %s): install both "
-                         "from one build",
-                         plugin->name, table->shape.version, FSDP_VERSION);
+                         "libfsdp-%s.so is of another build than this program%s: install both from one build",
+                         plugin->name, versions);
     table->join(&functions);
     *out = table->backend;
     return FSDP_OK;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "cli/fixture.h"
+#include "device/plugin.h"
 #include "fsdp/fsdp.h"
 
 #define PLUGIN TEST_BINARY_DIR "/tests/libfsdp-cuda.so"
@@ -159,6 +160,37 @@ FIXTURE_TEST(a_library_of_nvidia_s_that_is_missing_is_named_by_every_command)
     ALL_SAY(1, "cannot open libcublasLt.so.13, which matrix products on a GPU need: ", "cuda");
     unsetenv("FSDP_CUDA_LIBRARIES");
     free(file);
+}
+
+FIXTURE_TEST(a_plug_in_of_another_build_is_told_with_its_version_only_if_that_is_another)
+{
+    static const fsdp__plugin_shape same = FSDP__PLUGIN_SHAPE;
+    static const char *const says[] = {
+        "libfsdp-cuda.so is of another build than this program: install both from one build",
+        "libfsdp-cuda.so is of another build than this program (version 9.9, here " FSDP_VERSION "): install both"};
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "plugins"), *path = test_path(f->directory, "plugins/libfsdp-cuda.so");
+
+    need_gpu();
+    CHECK_EQ(mkdir(folder, 0700), 0);
+    setenv("FSDP_PLUGIN_PATH", folder, 1);
+    for (int i = 0; i < 2; i++) {
+        size_t count;
+        char *bytes = test_read_file(PLUGIN, &count);
+        fsdp__plugin_shape *shape = CHECK_PTR(memmem(bytes, count, &same, sizeof same)), other = same;
+
+        if (i == 0)
+            other.kernels++;
+        else
+            strcpy(other.version, "9.9");
+        memcpy(shape, &other, sizeof other);
+        test_write_file(path, bytes, count);
+        free(bytes);
+        SAYS(1, says[i], "train", f->config, "--training.device=cuda");
+    }
+    unsetenv("FSDP_PLUGIN_PATH");
+    free(path);
+    free(folder);
 }
 
 /* Programs beside which there is no plug-in, or none that is whole. */
