@@ -141,6 +141,16 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
     return out;
 }
 
+const char *fsdp__text_behind_rank(const char *text, int *rank)
+{
+    int named, end = 0;
+
+    if (sscanf(text, "rank %d: %n", &named, &end) != 1 || end == 0)
+        return text;
+    *rank = named;
+    return text + end;
+}
+
 bool fsdp__is_one_of(const char *name, const char *const *names)
 {
     while (*names && strcmp(name, *names) != 0)

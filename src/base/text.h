@@ -28,6 +28,10 @@ const char *fsdp__shown_message(char *out, size_t out_bytes, const char *format,
 /* Writes a number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB", "37B". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 
+/* Returns what follows the "rank N: " that a message of several ranks begins with, and stores N; where it does not
+ * begin so, returns `text`, and `*rank` stays. */
+const char *fsdp__text_behind_rank(const char *text, int *rank);
+
 /* Returns whether a name is one of `names`, which end with NULL. */
 bool fsdp__is_one_of(const char *name, const char *const *names);
 bool fsdp__ends_with(const char *text, const char *end);

@@ -10,6 +10,7 @@
 #include "base/compiler.h"
 #include "base/context.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "cli/line.h"
@@ -227,7 +228,7 @@ static void failed(void *arg, fsdp_status status, const char *message)
         return;
     if (learned && fsdp_context_world_size(s->context) > 1)
         nanosleep(&(struct timespec){.tv_nsec = 500 * 1000 * 1000}, NULL);
-    if (fsdp_context_world_size(s->context) > 1 && rank != 0)
+    if (rank != 0 && fsdp__text_behind_rank(message, &(int){0}) == message)
         fsdp__failure("rank %d: %s", rank, message);
     else
         fsdp__failure("%s", message);

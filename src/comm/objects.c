@@ -199,9 +199,7 @@ typedef struct verdict {
 /* Returns whether the message already names a rank, as it does after an agreement in another group. */
 static bool names_rank(const char *message)
 {
-    int end = 0;
-
-    return sscanf(message, "rank %*d: %n", &end) == 0 && end > 0;
+    return fsdp__text_behind_rank(message, &(int){0}) != message;
 }
 
 /* Writes " (machine 'b')", where the ranks are on several machines and the message does not name the machine. */

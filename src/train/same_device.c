@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "device/device.h"
 #include "fsdp/comm.h"
 #include "train/facts.h"
@@ -20,11 +21,16 @@ static void write_kind(const void *arg, FILE *out)
     fprintf(out, "%s\t%.*s\n", r->option, (int)strcspn(r->kind, ":"), r->kind);
 }
 
-/* Takes the CPU, since there is a rank without a GPU; the last error says which, and why. `own` is this rank's GPU. */
+/* Takes the CPU, since there is a rank without a GPU; the last error says which, and why. `own` is this rank's GPU.
+ * Each line of the log names the rank that writes it, so this one need not say that it means itself. */
 static fsdp_device *do_without(fsdp_context *context, const fsdp_device *own)
 {
+    const char *error = fsdp_last_error(), *why;
+    int rank = 0;
+
+    why = fsdp__text_behind_rank(error, &rank);
     if (fsdp_context_rank(context) == 0)
-        fsdp_log(context, own ? FSDP_LOG_WARNING : FSDP_LOG_INFO, "no GPU is used: %s", fsdp_last_error());
+        fsdp_log(context, own ? FSDP_LOG_WARNING : FSDP_LOG_INFO, "no GPU is used: %s", rank == 0 ? why : error);
     fsdp_clear_error();
     return fsdp_cpu(context);
 }

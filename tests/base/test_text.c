@@ -117,6 +117,19 @@ TEST(text_of_xml_is_escaped)
     free(text);
 }
 
+TEST(the_rank_that_a_message_begins_with_is_taken_off_it)
+{
+    static const char *const without[] = {"", "rank", "rank 3", "rank 3 failed: x", "rank x: y", "a rank 3: y"};
+    int rank = -1;
+
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
+        CHECK(fsdp__text_behind_rank(without[i], &rank) == without[i]);
+        CHECK_EQ(rank, -1);
+    }
+    CHECK_STRING(fsdp__text_behind_rank("rank 12: rank 3: y", &rank), "rank 3: y");
+    CHECK_EQ(rank, 12);
+}
+
 TEST(a_name_becomes_one_of_json)
 {
     char key[FSDP__JSON_NAME], cut[5];

@@ -193,6 +193,27 @@ static void one_aborts(fsdp_context *context, void *arg)
     fsdp_process_group_free(others);
 }
 
+/* Ranks have agreed whose failure it is; rank 1 ends the world for it. */
+static void one_aborts_for_another(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    int rank = fsdp_process_group_rank(world);
+
+    (void)arg;
+    (void)fsdp_agree(world, rank == 2 ? FSDP_FAIL(FSDP_IO, "no more coffee") : FSDP_OK);
+    CHECK_STRING(fsdp_last_error(), "rank 2: no more coffee");
+    if (rank == 1)
+        fsdp_abort(context, NULL);
+    else
+        CHECK_ERROR(fsdp_barrier(world), FSDP_COMM, "rank 2 failed: no more coffee");
+    CHECK(!strstr(fsdp_last_error(), "rank 1"));
+}
+
+TEST(an_abort_names_the_rank_once)
+{
+    test_run_ranks(WORLD, one_aborts_for_another, NULL);
+}
+
 TEST(an_abort_reaches_everybody)
 {
     test_run_ranks(WORLD, one_aborts, NULL);
