@@ -127,7 +127,7 @@ static void print_ranks(const fsdp_train_summary *summary, int threads)
         snprintf(optimizer, sizeof optimizer, ", and %s of optimizer state",
                  fsdp__size_text((double)summary->optimizer_bytes, c, sizeof c));
     if (strcmp(summary->device, "cpu") != 0)
-        printf("device: %s\n", summary->device);
+        printf("device: %s%s\n", summary->device, summary->world_size > 1 ? " (rank 0's)" : "");
     printf("ranks:  %d%s%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s%s\n", summary->world_size,
            machines, copies, threads, plural(threads), (long long)summary->units, plural(summary->units),
            fsdp__short_count(summary->local_parameters, a, sizeof a),

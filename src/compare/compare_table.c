@@ -206,7 +206,7 @@ static void print_head(const fsdp__comparison *c, FILE *out)
             config->model.path ? config->model.path : config->model.preset, c->ranks, c->ranks == 1 ? "" : "s",
             (long long)f->tokens_per_step, (long long)f->microbatches, f->microbatches == 1 ? "" : "es");
     if (config->training.device)
-        fprintf(out, "device: %s\n", f->device);
+        fprintf(out, "device: %s%s\n", f->device, c->ranks > 1 && strcmp(f->device, "cpu") != 0 ? " (rank 0's)" : "");
 }
 
 static void print_reasons(const fsdp__comparison *c, const char *bullet, FILE *out)

@@ -274,6 +274,19 @@ FIXTURE_TEST(the_log_says_which_device_was_chosen)
     unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
+FIXTURE_TEST(of_several_ranks_the_log_says_whose_device_it_names)
+{
+    fixture *f = *state;
+
+    need_gpu();
+    SAYS(0, "of it free) (rank 0's)\n", "train", f->config, "-n", "2", "--training.device=cuda", "--training.steps=1",
+         "--metrics.jsonl=", "--export.path=");
+    SAYS(0, "of it free) (rank 0's)\n", "compare", f->config, "-n", "2", "--strategies=ddp", "--rounds=1", "--steps=1",
+         "--worlds=2", "--training.device=cuda");
+    SAYS(0, "of it free)\n", "train", f->config, "--training.device=cuda", "--training.steps=1",
+         "--metrics.jsonl=", "--export.path=");
+}
+
 /* ---- ranks of which one has none ---- */
 
 /* Runs a command on so many ranks, of which `without` is on a machine without a GPU, and checks what it prints. */
