@@ -2,6 +2,7 @@
 #include "device/impl.h"
 
 #include "base/probe.h"
+#include "base/text.h"
 
 /* ---- what it is ---- */
 
@@ -66,10 +67,12 @@ static void tell_counted(const fsdp_device *device, fsdp_memory_kind kind, int64
 fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out)
 {
     fsdp_status status = FSDP__ASK(ALLOCATION, .bytes = bytes);
+    char size[24];
 
     if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot allocate %zu bytes of %s on device '%s'", bytes,
-                                fsdp_memory_kind_name(kind), device->name);
+        return fsdp_fail_prefix(status, "cannot allocate %s of %s on device '%s'",
+                                fsdp__size_text((double)bytes, size, sizeof size), fsdp_memory_kind_name(kind),
+                                device->name);
     FSDP_TRY(fsdp__allocator_take(device->allocator, bytes, kind, out));
     if (bytes > 0)
         FSDP__TELL(MEMORY_TAKEN, .context = device->context, .stream = device->stream, .memory = *out, .bytes = bytes,

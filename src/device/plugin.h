@@ -17,22 +17,23 @@ enum {
 };
 
 /* The functions that a plug-in is given, as they are declared: type, name, parameters, arguments. */
-#define FSDP__PLUGIN_FUNCTIONS(X)                                                                         \
-    X(fsdp_status, fsdp_last_status, (void), ())                                                          \
-    X(const char *, fsdp_last_error, (void), ())                                                          \
-    X(const char *, fsdp_status_text, (fsdp_status status), (status))                                     \
-    X(void, fsdp_clear_error, (void), ())                                                                 \
-    X(fsdp_status, fsdp_fail_hop, (fsdp_status status, const char *file, int line), (status, file, line)) \
-    X(bool, fsdp_hold_error, (bool hold), (hold))                                                         \
-    X(void, fsdp_release_error, (bool held), (held))                                                      \
-    X(void *, fsdp__malloc, (size_t bytes), (bytes))                                                      \
-    X(void *, fsdp__calloc, (size_t count, size_t bytes), (count, bytes))                                 \
-    X(void, fsdp__free, (void *pointer), (pointer))                                                       \
-    X(int, fsdp__grow, (void *items, int64_t count, int64_t *capacity, size_t item_bytes),                \
-      (items, count, capacity, item_bytes))                                                               \
-    X(int64_t, fsdp__clock_ns, (void), ())                                                                \
-    X(fsdp_status, fsdp__probe, (fsdp__probe_event * event), (event))                                     \
-    X(void *, fsdp__stream_workspace, (fsdp_stream * stream, size_t bytes), (stream, bytes))              \
+#define FSDP__PLUGIN_FUNCTIONS(X)                                                                          \
+    X(fsdp_status, fsdp_last_status, (void), ())                                                           \
+    X(const char *, fsdp_last_error, (void), ())                                                           \
+    X(const char *, fsdp_status_text, (fsdp_status status), (status))                                      \
+    X(void, fsdp_clear_error, (void), ())                                                                  \
+    X(fsdp_status, fsdp_fail_hop, (fsdp_status status, const char *file, int line), (status, file, line))  \
+    X(bool, fsdp_hold_error, (bool hold), (hold))                                                          \
+    X(void, fsdp_release_error, (bool held), (held))                                                       \
+    X(void *, fsdp__malloc, (size_t bytes), (bytes))                                                       \
+    X(void *, fsdp__calloc, (size_t count, size_t bytes), (count, bytes))                                  \
+    X(void, fsdp__free, (void *pointer), (pointer))                                                        \
+    X(int, fsdp__grow, (void *items, int64_t count, int64_t *capacity, size_t item_bytes),                 \
+      (items, count, capacity, item_bytes))                                                                \
+    X(const char *, fsdp__size_text, (double bytes, char *out, size_t out_bytes), (bytes, out, out_bytes)) \
+    X(int64_t, fsdp__clock_ns, (void), ())                                                                 \
+    X(fsdp_status, fsdp__probe, (fsdp__probe_event * event), (event))                                      \
+    X(void *, fsdp__stream_workspace, (fsdp_stream * stream, size_t bytes), (stream, bytes))               \
     X(void, fsdp__stream_drop_workspace, (fsdp_stream * stream), (stream))
 
 typedef struct fsdp__plugin_host {

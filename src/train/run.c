@@ -318,6 +318,19 @@ static void report_failure(fsdp_context *context, const fsdp_train_listener *lis
     fsdp_release_error(held);
 }
 
+/* Adds to an error for want of memory in a step what takes less of it. */
+static fsdp_status advise(const fsdp_train_run *run, fsdp_status status)
+{
+    const fsdp_train_config *c = run->config;
+    bool full = c->activation_checkpoint.mode == FSDP_RECOMPUTE_FULL;
+
+    if (status != FSDP_NO_MEMORY)
+        return status;
+    return FSDP_FAIL(status, "%s; a step takes less memory with a smaller %straining.seq_len%s or more ranks",
+                     fsdp_last_error(), c->training.local_batch_size > 1 ? "training.local_batch_size or " : "",
+                     full ? "" : ", activation_checkpoint.mode=full");
+}
+
 static outcome validate(fsdp_train_run *run, const fsdp_train_listener *listener)
 {
     fsdp_train_validation validation;
@@ -357,7 +370,7 @@ static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *liste
     fsdp_train_report report;
 
     while (run->step < run->config->training.steps && !run->validation.stops) {
-        fsdp_status status = fsdp_train_step(run, &report);
+        fsdp_status status = advise(run, fsdp_train_step(run, &report));
 
         /* All ranks stop in the same step, by the same numbers. */
         if (status != FSDP_OK)

@@ -96,9 +96,11 @@ TEST(memory_that_is_not_there_is_an_error_that_can_be_survived)
     fakecuda.set_memory(128 * MIB);
     CHECK_OK(fsdp__device_alloc(device, 60 * MIB, FSDP_MEMORY_ACTIVATION, &held));
     CHECK_ERROR(fsdp__device_alloc(device, 100 * MIB, FSDP_MEMORY_GRADIENT, &more), FSDP_NO_MEMORY,
-                "cannot allocate 104857600 bytes of gradient on device 'cuda:0' (62914560 bytes live, 62914560 "
-                "reserved): cuda:0 has no memory left (cuMemCreate: out of memory): ");
-    CHECK_CONTAINS(fsdp_last_error(), " of the card's 134217728 bytes are free, and other processes may hold some");
+                "cannot allocate 100.0MiB of gradient on device 'cuda:0' (60.0MiB live, 60.0MiB reserved): cuda:0 has "
+                "no memory left (cuMemCreate: out of memory): ");
+    CHECK_CONTAINS(fsdp_last_error(),
+                   " of the card's 0.12GiB are free, and other processes may hold some (nvidia-smi lists "
+                   "them): end those, or take smaller batches or more ranks");
     CHECK_OK(fsdp__device_alloc(device, 40 * MIB, FSDP_MEMORY_GRADIENT, &more));
     fsdp__device_free(device, more, 40 * MIB, FSDP_MEMORY_GRADIENT);
     fsdp__device_free(device, held, 60 * MIB, FSDP_MEMORY_ACTIVATION);
@@ -147,7 +149,7 @@ TEST(scratch_gets_what_the_ledger_keeps_unused)
         CHECK_OK(fsdp_stream_synchronize(stream));
         CHECK_OK(fsdp__stream_enqueue(stream, add_scratch, &huge, sizeof huge));
         CHECK_ERROR(fsdp_stream_synchronize(stream), FSDP_NO_MEMORY,
-                    "cannot allocate 209715200 bytes of workspace on device 'cuda:0' (0 bytes live, 0 reserved): "
+                    "cannot allocate 0.20GiB of workspace on device 'cuda:0' (0.0KiB live, 0.0KiB reserved): "
                     "cuda:0 has no memory left (cudaMallocAsync: out of memory): ");
         if (way == 2)
             fsdp_stream_free(stream);
@@ -180,7 +182,7 @@ TEST(scratch_does_not_get_what_later_work_uses)
     fsdp__device_free(device, memory, 60 * MIB, FSDP_MEMORY_ACTIVATION);
     atomic_store(&open, 1);
     CHECK_ERROR(fsdp_stream_synchronize(stream), FSDP_NO_MEMORY,
-                "cannot allocate 104857600 bytes of workspace on device 'cuda:0' (0 bytes live, 104857600 reserved): ");
+                "cannot allocate 100.0MiB of workspace on device 'cuda:0' (0.0KiB live, 100.0MiB reserved): ");
     CHECK_EQ(seen[0] + seen[MIB - 1], 14);
     CHECK_OK(fsdp__stream_enqueue(stream, add_scratch, &large, sizeof large)); /* now nobody uses them */
     CHECK_OK(fsdp_stream_synchronize(stream));

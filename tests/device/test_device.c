@@ -112,8 +112,8 @@ TEST(out_of_memory_names_bytes_kind_and_what_is_held)
 
     CHECK_OK(fsdp__device_alloc(cpu, 100, FSDP_MEMORY_ACTIVATION, &held));
     CHECK_ERROR(fsdp__device_alloc(cpu, (size_t)1 << 60, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY,
-                "cannot allocate 1152921504606846976 bytes of gradient on device 'cpu' (128 bytes live, 2097152 "
-                "reserved): the system has no segment");
+                "cannot allocate 1048576.00TiB of gradient on device 'cpu' (0.1KiB live, 2.0MiB reserved): the system "
+                "has no segment");
     CHECK_NULL(none);
     CHECK_STATUS(fsdp__device_alloc(cpu, 10, FSDP_MEMORY_KINDS, &none), FSDP_INVALID);
     fsdp__device_free(cpu, held, 100, FSDP_MEMORY_ACTIVATION);

@@ -30,6 +30,7 @@ typedef struct fixture {
     fsdp__fault_kind kind;
     long nth; /* fault of the last rank; 0: none */
     bool fired;
+    char message[2000]; /* of the failure */
 } fixture;
 
 static int setup(void **state)
@@ -486,6 +487,40 @@ static void survives(fixture *f, fsdp__fault_kind kind)
     CHECK_OK(f->seen[0].status);
     CHECK_OK(f->seen[0].status);
     CHECK(f->nth > 1);
+}
+
+static void starve_next_step(void *arg, const fsdp_train_report *report)
+{
+    (void)arg;
+    (void)report;
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
+}
+
+static void starve(fsdp_context *context, void *arg)
+{
+    const fsdp_train_listener listener = {.stepped = starve_next_step};
+    fixture *f = arg;
+    fsdp_status status;
+
+    CHECK_PTR(test_device(context));
+    status = fsdp_train(context, f->config, &listener);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    CHECK_STATUS(status, FSDP_NO_MEMORY);
+    snprintf(f->message, sizeof f->message, "%s", fsdp_last_error());
+}
+
+TEST_WITH(a_step_without_memory_says_what_takes_less, setup, teardown)
+{
+    fixture *f = *state;
+
+    CHECK_OK(fsdp_train_config_set(f->config, "training.local_batch_size", "2"));
+    test_run_ranks(1, starve, f);
+    CHECK_CONTAINS(f->message, "; a step takes less memory with a smaller training.local_batch_size or "
+                               "training.seq_len, activation_checkpoint.mode=full or more ranks");
+    CHECK_OK(fsdp_train_config_set(f->config, "training.local_batch_size", "1"));
+    CHECK_OK(fsdp_train_config_set(f->config, "activation_checkpoint.mode", "full"));
+    test_run_ranks(1, starve, f);
+    CHECK_CONTAINS(f->message, "; a step takes less memory with a smaller training.seq_len or more ranks");
 }
 
 TEST_WITH(a_failing_allocation_ends_all_ranks_and_leaks_nothing, setup, teardown)

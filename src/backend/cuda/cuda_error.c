@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
+#include "base/text.h"
 
 fsdp_status fsdp__cuda_alive(const fsdp_device *device)
 {
@@ -31,12 +32,15 @@ static fsdp_status fail_memory(const fsdp_device *device, const char *call, cons
 {
     int name = (int)strcspn(call, "(");
     size_t free_bytes = 0, bytes = 0;
+    char free_text[24], all[24];
 
     if (cudaMemGetInfo(&free_bytes, &bytes) == cudaSuccess)
         return fsdp_fail(FSDP_NO_MEMORY, file, line,
-                         "%s has no memory left (%.*s: %s): %zu of the card's %zu bytes are free, and other processes "
-                         "may hold some: nvidia-smi lists them",
-                         device->name, name, call, cudaGetErrorString(cudaErrorMemoryAllocation), free_bytes, bytes);
+                         "%s has no memory left (%.*s: %s): %s of the card's %s are free, and other processes may hold "
+                         "some (nvidia-smi lists them): end those, or take smaller batches or more ranks",
+                         device->name, name, call, cudaGetErrorString(cudaErrorMemoryAllocation),
+                         fsdp__size_text((double)free_bytes, free_text, sizeof free_text),
+                         fsdp__size_text((double)bytes, all, sizeof all));
     (void)cudaGetLastError();
     return fsdp_fail(FSDP_NO_MEMORY, file, line, "%s has no memory left (%.*s: %s)", device->name, name, call,
                      cudaGetErrorString(cudaErrorMemoryAllocation));
