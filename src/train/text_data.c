@@ -135,6 +135,22 @@ static fsdp_status open_text(fsdp_train_run *run, const char *key, char *const *
 
 /* ---- tokens, and bytes ---- */
 
+/* Warns where nobody has said that the tokens are bytes, and a model with weights may know others. */
+static void warn_of_bytes(const fsdp_train_run *run, const char *key)
+{
+    const fsdp_train_config *c = run->config;
+    const char *weights = c->checkpoint.initial_load_path             ? c->checkpoint.initial_load_path
+                          : c->model.path && c->model.pretrained != 0 ? c->model.path
+                                                                      : NULL;
+
+    if (!weights || c->data.tokenizer || run->model_config.vocab_size == 256)
+        return;
+    fsdp_log(run->context, FSDP_LOG_WARNING,
+             "%s: the model in '%s' has no tokenizer: bytes of text are its tokens; if it was trained on other tokens, "
+             "set data.tokenizer",
+             key, weights);
+}
+
 static fsdp_status open_files(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
                               fsdp_tokens **out)
 {
@@ -147,6 +163,8 @@ static fsdp_status open_files(const fsdp_train_run *run, const char *key, char *
         return fsdp_fail_prefix(status, "%s", key);
     if (fsdp_context_rank(run->context) == 0 && fsdp_tokens_warning(*out))
         fsdp_log(run->context, FSDP_LOG_WARNING, "%s: %s", key, fsdp_tokens_warning(*out));
+    if (fsdp_context_rank(run->context) == 0 && fsdp_tokens_have_text(*out))
+        warn_of_bytes(run, key);
     return FSDP_OK;
 }
 

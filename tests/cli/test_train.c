@@ -183,6 +183,49 @@ FIXTURE_TEST(text_beside_a_tokenizer_goes_through_it)
     free(file);
 }
 
+/* Bytes are numbers of a vocabulary that has more of them, and the model may know others by these numbers. */
+FIXTURE_TEST(a_model_with_weights_and_no_tokenizer_is_told_that_it_gets_bytes)
+{
+    static const char warning[] =
+        "' has no tokenizer: bytes of text are its tokens; if it was trained on other tokens, "
+        "set data.tokenizer";
+    static const struct {
+        const char *vocabulary, *first, *second;
+        bool warns;
+    } cases[] = {
+        {"300", "--model.preset=", "--data.tokenizer=", true},
+        {"300", "--model.preset=", "--data.tokenizer=bytes", false},
+        {"300", "--model.preset=", "--model.init=random", false},
+        {"256", "--model.preset=", "--data.tokenizer=", false},
+    };
+    fixture *f = *state;
+    char path[600], vocabulary[40], *config = test_path(f->directory, "tune.yaml"), text[2000];
+    program p;
+
+    snprintf(path, sizeof path, "--model.path=%s", f->model);
+    snprintf(text, sizeof text, "data:\n  path: %s\ntraining:\n  steps: 1\n  seq_len: 32\n", f->data);
+    test_write_file(config, text, strlen(text));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(vocabulary, sizeof vocabulary, "--model.vocab_size=%s", cases[i].vocabulary);
+        p = RUN(0, "train", f->config, "--training.steps=1", vocabulary, "--metrics.jsonl=");
+        CHECK(!strstr(p.output, warning));
+        program_free(&p);
+        p = RUN(0, "train", config, path, cases[i].first, cases[i].second);
+        CHECK_EQ(strstr(p.output, warning) != NULL, cases[i].warns);
+        if (cases[i].warns)
+            CHECK_CONTAINS(p.output, "data.path: the model in '");
+        program_free(&p);
+    }
+    p = RUN(0, "train", f->config, "--training.steps=1", "--model.vocab_size=300", "--metrics.jsonl=");
+    program_free(&p);
+    snprintf(path, sizeof path, "--checkpoint.initial_load_path=%s", f->model);
+    p = RUN(0, "train", f->config, path, "--model.vocab_size=300", "--training.steps=1",
+            "--metrics.jsonl=", "--export.path=");
+    CHECK_CONTAINS(p.output, warning);
+    program_free(&p);
+    free(config);
+}
+
 FIXTURE_TEST(data_that_is_doubtful_or_begins_again_is_told)
 {
     fixture *f = *state;
