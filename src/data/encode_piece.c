@@ -147,7 +147,10 @@ __attribute__((format(printf, 3, 4))) static fsdp_status bad_line(const job *j, 
     va_start(args, format);
     vsnprintf(j->out->why, sizeof j->out->why, format, args);
     va_end(args);
-    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld: %s", j->piece->path, (long long)line, j->out->why);
+    return FSDP_FAIL(
+        FSDP_FORMAT,
+        "cannot read '%s': line %lld: %s; data.on_bad_line=skip (--on-bad-line=skip) leaves such lines out",
+        j->piece->path, (long long)line, j->out->why);
 }
 
 /* Decodes the escapes of a string. An escape may stand for half a surrogate pair, which no encoding of text has. */

@@ -93,8 +93,9 @@ static fsdp_status refuse_as_text(const fsdp__token_file *file)
                          file->path);
     if (json)
         return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot read '%s' as text: it is JSON lines, and braces and keys would be tokens too: a "
-                         "tokenizer reads its texts (data.tokenizer, fsdp tokenize); to use its bytes, name it .txt",
+                         "cannot read '%s' as text: it is JSON lines, and braces and keys would be tokens too: set "
+                         "data.tokenizer to a folder with a tokenizer.json, which reads its texts (or use fsdp "
+                         "tokenize); to use its bytes, name it .txt",
                          file->path);
     if (header_of(file).width)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s' as text: it begins with llm.c's header of token files",

@@ -5,6 +5,7 @@
 #include "base/compiler.h"
 #include "data/ring.h"
 #include "data/token_window.h"
+#include "data/tokens.h"
 #include "data/window_order.h"
 #include "fsdp/data.h"
 
@@ -77,14 +78,19 @@ static fsdp_status check_length(const fsdp_tokens *tokens, const fsdp_loader_opt
         return FSDP_OK;
     first = fsdp_tokens_locate(tokens, 0, &in_file);
     several = first != fsdp_tokens_locate(tokens, FSDP__MAX(count - 1, 0), &in_file);
+    if (tokens->text) {
+        first = tokens->text;
+        several = tokens->more_text;
+    }
     if (count < all)
         snprintf(part, sizeof part, " to read, of %lld", (long long)all);
     return FSDP_FAIL(FSDP_INVALID,
                      "cannot make a loader: '%s'%s has %lld tokens%s, but one window of %lld for each of %lld "
-                     "sequence%s (%d rank%s x %lld) needs %lld",
+                     "sequence%s (%d rank%s x %lld) needs %lld: take more data, or a smaller %straining.seq_len",
                      first, several ? " with the files after it" : "", (long long)count, part,
                      (long long)options->seq_len, (long long)windows, windows == 1 ? "" : "s", options->world_size,
-                     options->world_size == 1 ? "" : "s", (long long)options->local_batch, (long long)needed);
+                     options->world_size == 1 ? "" : "s", (long long)options->local_batch, (long long)needed,
+                     options->local_batch > 1 ? "training.local_batch_size or " : "");
 }
 
 static fsdp_status check_options(const fsdp_tokens *tokens, const fsdp_loader_options *options)

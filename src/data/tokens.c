@@ -99,6 +99,12 @@ fsdp_status fsdp__tokens_open_own(const char *path, fsdp_tokens **out)
     return open_tokens(&path, 1, FSDP_TOKENS_BINARY, true, out);
 }
 
+void fsdp__tokens_name_text(fsdp_tokens *tokens, const char *text, bool more)
+{
+    tokens->text = text;
+    tokens->more_text = more;
+}
+
 void fsdp_tokens_close(fsdp_tokens *tokens)
 {
     if (!tokens)

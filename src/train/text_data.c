@@ -108,6 +108,8 @@ static fsdp_status open_cached(const fsdp_train_run *run, const char *key, const
         return fsdp_fail_prefix(status, "%s", key);
     tell_result(&n, &cached);
     status = fsdp__tokens_open_own(cached.path, out);
+    if (status == FSDP_OK)
+        fsdp__tokens_name_text(*out, paths[0], count > 1);
     fsdp__free(cached.path);
     return status;
 }

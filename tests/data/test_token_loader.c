@@ -323,7 +323,8 @@ TEST(too_short_data_says_how_much_it_needs)
     fsdp_batch batch;
 
     CHECK_ERROR(fsdp_loader_create(s.tokens, &options, &loader), FSDP_INVALID, "has 120 tokens");
-    CHECK_CONTAINS(fsdp_last_error(), "for each of 12 sequences (3 ranks x 4) needs 121");
+    CHECK_CONTAINS(fsdp_last_error(), "for each of 12 sequences (3 ranks x 4) needs 121: take more data, or a smaller "
+                                      "training.local_batch_size or training.seq_len");
     CHECK_CONTAINS(fsdp_last_error(), s.path);
     CHECK_NULL(loader);
     stream_free(&s);
@@ -332,7 +333,7 @@ TEST(too_short_data_says_how_much_it_needs)
         fsdp_loader_create(s.tokens,
                            &(fsdp_loader_options){.seq_len = 10, .microbatches = 1, .world_size = 1, .local_batch = 1},
                            &loader),
-        FSDP_INVALID, "for each of 1 sequence (1 rank x 1) needs 11");
+        FSDP_INVALID, "for each of 1 sequence (1 rank x 1) needs 11: take more data, or a smaller training.seq_len");
     stream_free(&s);
 
     s = stream_create(121); /* just enough: every batch wraps */

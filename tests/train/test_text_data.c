@@ -245,6 +245,19 @@ TEST_WITH(a_tokenizer_is_where_it_is_said_to_be, setup, teardown)
     check_refused(f, "data.tokenizer: cannot open");
 }
 
+/* The file of their tokens is one that nobody knows. */
+TEST_WITH(too_little_text_is_named_with_what_to_do, setup, teardown)
+{
+    fixture *f = *state;
+
+    set_text(f);
+    set(f, "training.local_batch_size", "1000");
+    check_refused(f, "data.jsonl' has ");
+    CHECK_CONTAINS(fsdp_last_error(), "but one window of 8 for each of 1000 sequences (1 rank x 1000) needs 8001: take "
+                                      "more data, or a smaller training.local_batch_size or training.seq_len");
+    CHECK(!strstr(fsdp_last_error(), f->cache));
+}
+
 /* Without a tokenizer the braces would be trained on; only the bytes of text that is named so are asked for. */
 TEST_WITH(json_lines_need_a_tokenizer, setup, teardown)
 {
@@ -253,7 +266,7 @@ TEST_WITH(json_lines_need_a_tokenizer, setup, teardown)
     set(f, "data.path", f->text);
     check_refused(f, "data.path: cannot read '");
     CHECK_CONTAINS(fsdp_last_error(), "data.jsonl' as text: it is JSON lines, and braces and keys would be tokens too: "
-                                      "a tokenizer reads its texts (data.tokenizer");
+                                      "set data.tokenizer to a folder with a tokenizer.json, which reads its texts");
     set(f, "data.format", "text");
     check_refused(f, "data.jsonl' as text: it is JSON lines");
     set(f, "data.format", "auto");
@@ -384,6 +397,7 @@ TEST_WITH(bad_lines_are_left_out_and_told, setup, teardown)
     fputs("{\"body\": \"cut\n{\"bod\": 1}\n", file);
     fclose(file);
     check_refused(f, "data.jsonl': line 41: a string does not end");
+    CHECK_CONTAINS(fsdp_last_error(), "; data.on_bad_line=skip (--on-bad-line=skip) leaves such lines out");
     set(f, "data.on_bad_line", "skip");
     for (int time = 0; time < 2; time++) { /* made, and found */
         train_alone(f, rest);
