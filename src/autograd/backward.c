@@ -119,8 +119,11 @@ static fsdp_status check_root(const fsdp_tensor *root, const fsdp_tensor *gradie
     if (!gradient && fsdp_tensor_numel(root) != 1)
         return FSDP_FAIL(FSDP_INVALID, "backward: the root %s has more than one element: give its gradient",
                          fsdp__shape_text(root->ndim, root->shape, text));
-    if (gradient && (!fsdp__shape_equal(root, gradient) || root->dtype != gradient->dtype ||
-                     root->storage->device != gradient->storage->device))
+    if (gradient && root->storage->device != gradient->storage->device)
+        return FSDP_FAIL(FSDP_INVALID, "backward: a gradient on %s does not fit the root, which is on %s%s",
+                         fsdp_device_name(gradient->storage->device), fsdp_device_name(root->storage->device),
+                         fsdp__device_elsewhere(root->storage->device, gradient->storage->device));
+    if (gradient && (!fsdp__shape_equal(root, gradient) || root->dtype != gradient->dtype))
         return FSDP_FAIL(FSDP_INVALID, "backward: a %s gradient %s does not fit the root, which is %s %s",
                          fsdp_dtype_name(gradient->dtype), fsdp__shape_text(gradient->ndim, gradient->shape, other),
                          fsdp_dtype_name(root->dtype), fsdp__shape_text(root->ndim, root->shape, text));

@@ -199,10 +199,11 @@ fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad)
         return FSDP_OK;
     if (grad && (!fsdp__shape_equal(tensor, grad) || tensor->dtype != grad->dtype ||
                  tensor->storage->device != grad->storage->device))
-        return FSDP_FAIL(FSDP_INVALID, "a %s tensor %s on %s cannot have a %s gradient %s on %s",
+        return FSDP_FAIL(FSDP_INVALID, "a %s tensor %s on %s cannot have a %s gradient %s on %s%s",
                          fsdp_dtype_name(tensor->dtype), fsdp__shape_text(tensor->ndim, tensor->shape, want),
                          fsdp_device_name(tensor->storage->device), fsdp_dtype_name(grad->dtype),
-                         fsdp__shape_text(grad->ndim, grad->shape, have), fsdp_device_name(grad->storage->device));
+                         fsdp__shape_text(grad->ndim, grad->shape, have), fsdp_device_name(grad->storage->device),
+                         fsdp__device_elsewhere(grad->storage->device, tensor->storage->device));
     FSDP_TRY(fsdp__grad_state_make(tensor, &state));
     if (state->producer)
         return FSDP_FAIL(FSDP_STATE, "only leaves keep a gradient; this tensor was made by %s",

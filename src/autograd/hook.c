@@ -40,8 +40,9 @@ fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_t
         if (!*grad)
             return FSDP_FAIL(FSDP_INVALID, "a gradient hook replaced the gradient with nothing");
         if ((*grad)->storage->device != before->storage->device)
-            return FSDP_FAIL(FSDP_INVALID, "a gradient hook replaced a gradient on %s with one on %s",
-                             fsdp_device_name(before->storage->device), fsdp_device_name((*grad)->storage->device));
+            return FSDP_FAIL(FSDP_INVALID, "a gradient hook replaced a gradient on %s with one on %s%s",
+                             fsdp_device_name(before->storage->device), fsdp_device_name((*grad)->storage->device),
+                             fsdp__device_elsewhere((*grad)->storage->device, before->storage->device));
         if (!fsdp__shape_equal(*grad, before) || (*grad)->dtype != before->dtype)
             return FSDP_FAIL(FSDP_INVALID, "a gradient hook replaced a %s gradient %s with a %s one %s",
                              fsdp_dtype_name(before->dtype), fsdp__shape_text(before->ndim, before->shape, want),

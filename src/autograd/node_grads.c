@@ -61,8 +61,9 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
     if (!grad) /* an operation in the backward has failed and said why */
         return FSDP__FAIL_NULL("no gradient was given");
     if (grad->storage->device != edge->device)
-        return FSDP_FAIL(FSDP_INVALID, "a gradient on %s does not fit input %d, which is on %s",
-                         fsdp_device_name(grad->storage->device), input, fsdp_device_name(edge->device));
+        return FSDP_FAIL(FSDP_INVALID, "a gradient on %s does not fit input %d, which is on %s%s",
+                         fsdp_device_name(grad->storage->device), input, fsdp_device_name(edge->device),
+                         fsdp__device_elsewhere(edge->device, grad->storage->device));
     if (grad->dtype != edge->dtype || grad->ndim != edge->ndim ||
         memcmp(grad->shape, edge->shape, (size_t)edge->ndim * sizeof *edge->shape) != 0)
         return FSDP_FAIL(FSDP_INVALID, "a %s gradient %s does not fit input %d, which is %s %s",

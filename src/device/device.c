@@ -6,6 +6,11 @@
 
 /* ---- what it is ---- */
 
+const char *fsdp__device_elsewhere(const fsdp_device *device, const fsdp_device *other)
+{
+    return device->context == other->context ? "" : " of another context";
+}
+
 const char *fsdp_device_name(const fsdp_device *device)
 {
     return device->name;

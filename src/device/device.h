@@ -60,6 +60,9 @@ void fsdp__device_describe(fsdp_device *device, char *text, size_t bytes);
  * failure. */
 fsdp_stream *fsdp__host_stream(fsdp_context *context);
 
+/* Returns what a message adds to the name of `device`, beside that of `other`: " of another context", or nothing. */
+const char *fsdp__device_elsewhere(const fsdp_device *device, const fsdp_device *other);
+
 /* Returns the context's device on which everything happens and is counted, but nothing is computed: modules are
  * materialized and trained there as on the CPU, without bytes. What is read from it is zero. NULL and a last error on
  * failure. */

@@ -23,8 +23,9 @@ bool fsdp__op_inputs(const char *op, fsdp_tensor *const *inputs, int count)
             continue;
         first = first ? first : input;
         if (input->storage->device != first->storage->device) {
-            FSDP_FAIL(FSDP_INVALID, "%s: inputs are on %s and on %s", op, fsdp_device_name(first->storage->device),
-                      fsdp_device_name(input->storage->device));
+            FSDP_FAIL(FSDP_INVALID, "%s: inputs are on %s and on %s%s", op, fsdp_device_name(first->storage->device),
+                      fsdp_device_name(input->storage->device),
+                      fsdp__device_elsewhere(input->storage->device, first->storage->device));
             return false;
         }
         if (!input->storage->data && input->storage->bytes > 0) {

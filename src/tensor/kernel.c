@@ -12,8 +12,9 @@ static fsdp_status check_tensor(const char *name, const fsdp_tensor *tensor, con
         return FSDP_FAIL(FSDP_INVALID, "kernel '%s': tensor %d that it %s is NULL", name, index, what);
     fsdp__shape_text(tensor->ndim, tensor->shape, text);
     if (first && tensor->storage->device != first->storage->device)
-        return FSDP_FAIL(FSDP_INVALID, "kernel '%s': tensors are on %s and on %s", name,
-                         fsdp_device_name(first->storage->device), fsdp_device_name(tensor->storage->device));
+        return FSDP_FAIL(FSDP_INVALID, "kernel '%s': tensors are on %s and on %s%s", name,
+                         fsdp_device_name(first->storage->device), fsdp_device_name(tensor->storage->device),
+                         fsdp__device_elsewhere(tensor->storage->device, first->storage->device));
     if (!fsdp_tensor_is_contiguous(tensor))
         return FSDP_FAIL(FSDP_INVALID,
                          "kernel '%s': tensor %d %s that it %s is not contiguous: fsdp_contiguous makes "

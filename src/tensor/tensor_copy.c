@@ -43,8 +43,9 @@ static fsdp_status check_copy(const fsdp_tensor *dst, const fsdp_tensor *src)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy shape %s to shape %s",
                          fsdp__shape_text(src->ndim, src->shape, from), fsdp__shape_text(dst->ndim, dst->shape, to));
     if (dst->storage->device != src->storage->device)
-        return FSDP_FAIL(FSDP_INVALID, "cannot copy from device '%s' to device '%s'",
-                         fsdp_device_name(src->storage->device), fsdp_device_name(dst->storage->device));
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy from device '%s' to device '%s'%s",
+                         fsdp_device_name(src->storage->device), fsdp_device_name(dst->storage->device),
+                         fsdp__device_elsewhere(dst->storage->device, src->storage->device));
     FSDP_TRY(check_bytes(src, "copy from"));
     return check_writable(dst, "copy to");
 }

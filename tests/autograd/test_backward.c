@@ -293,6 +293,10 @@ TEST(roots_are_checked)
     CHECK_ERROR(fsdp_backward(y), FSDP_INVALID, "(2, 3) has more than one element");
     two = fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(3, 2));
     CHECK_ERROR(fsdp_backward_from(&y, &two, 1, false), FSDP_INVALID, "(3, 2) does not fit the root");
+    two = fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2, 3));
+    CHECK_ERROR(fsdp_backward_from(&y, &two, 1, false), FSDP_INVALID,
+                "backward: a gradient on meta does not fit the root, which is on ");
+    CHECK_CONTAINS(fsdp_last_error(), fsdp_device_name(test_device(context)));
     CHECK_ERROR(fsdp_backward_from(NULL, NULL, 0, false), FSDP_INVALID, "no roots");
     fsdp_clear_error();
     CHECK_ERROR(fsdp_backward(NULL), FSDP_INVALID, "no loss");

@@ -120,6 +120,16 @@ SCOPE_TEST(dtypes_that_do_not_fit_are_named)
     CHECK_INVALID(fsdp_add(ZEROS(2), fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2))), "add: inputs are on");
 }
 
+SCOPE_TEST(devices_of_two_contexts_are_told_apart)
+{
+    fsdp_context *other = test_context();
+
+    CHECK_OK(fsdp_scope_begin(other));
+    CHECK_INVALID(fsdp_add(ZEROS(2), fsdp_zeros(test_device(other), FSDP_F32, FSDP_SHAPE(2))), " of another context");
+    fsdp_scope_end(other, NULL);
+    fsdp_context_free(other);
+}
+
 SCOPE_TEST(bad_indices_are_named_with_their_position)
 {
     static const int32_t ids[] = {0, 1, 2, 1, 5, 0}, targets[] = {0, -100, 2, 1, -1, 0};
