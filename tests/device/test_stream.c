@@ -485,6 +485,7 @@ TEST(wrong_arguments_are_refused)
     fsdp_stream *stream = NULL;
     fsdp_event *event = NULL;
 
+    fsdp_clear_error();
     CHECK_STATUS(fsdp_stream_create(NULL, FSDP_STREAM_INLINE, &stream), FSDP_INVALID);
     CHECK_ERROR(fsdp_stream_create(fsdp_cpu(context), (fsdp_stream_mode)7, &stream), FSDP_INVALID, "unknown mode 7");
     CHECK_STATUS(fsdp_stream_synchronize(NULL), FSDP_INVALID);

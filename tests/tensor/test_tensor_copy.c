@@ -1,6 +1,7 @@
 /* Elements between tensors, and between tensors and the host. */
 #include <math.h>
 
+#include "device/device.h"
 #include "tensor/tensor.h"
 
 #include "support/test.h"
