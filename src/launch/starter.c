@@ -176,8 +176,14 @@ fsdp_status fsdp__starter_read(fsdp__starter *out)
     for (size_t i = 0; i < FSDP__COUNT_OF(rows) && !row; i++)
         if (is_starter(&rows[i]) && !(rows[i].kind == FSDP__BY_MPI && is_switched_off()))
             row = &rows[i];
-    if (!row) /* a rank of a world whose size nobody told */
-        return read_number("RANK", 0, 0, &out->rank);
+    if (!row && read_number("RANK", 0, 0, &out->rank) != FSDP_OK)
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "environment variable RANK is '%s', but WORLD_SIZE, the number of ranks, is not set: set both, "
+            "or unset RANK",
+            getenv("RANK"));
+    if (!row)
+        return FSDP_OK;
     FSDP_TRY(read_row(row, out));
     FSDP_TRY(check_left_over(row, out));
     /* This is a step of one task, such as a shell of salloc: what it starts says who it is. */

@@ -121,7 +121,7 @@ TEST(what_is_wrong_is_named)
         fsdp_status status;
         const char *text;
     } cases[] = {
-        {"RANK=1", FSDP_INVALID, "RANK is '1', not a number from 0 to 0"},
+        {"RANK=1", FSDP_INVALID, "RANK is '1', but WORLD_SIZE, the number of ranks, is not set: "},
         {"WORLD_SIZE=4", FSDP_INVALID, "WORLD_SIZE is 4, but RANK is not set: each process needs its own; 'fsdp run"},
         {"WORLD_SIZE=0 RANK=0", FSDP_INVALID, "WORLD_SIZE is '0', not a number from 1"},
         {"WORLD_SIZE=2 RANK=2", FSDP_INVALID, "RANK is '2', not a number from 0 to 1"},
@@ -132,7 +132,8 @@ TEST(what_is_wrong_is_named)
         {"WORLD_SIZE=4 RANK=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", FSDP_UNSUPPORTED, "with MPI: mpirun -n 4"},
         {"WORLD_SIZE=2 RANK=1 NODE_RANK=1", FSDP_INVALID, "NODE_RANK is 1, but all 2 ranks are on one machine"},
         {"TORCHELASTIC_RUN_ID=x WORLD_SIZE=2 RANK=1 GROUP_RANK=1", FSDP_INVALID, "GROUP_RANK is 1, but all 2 ranks"},
-        {"TORCHELASTIC_RUN_ID=x RANK=1", FSDP_INVALID, "RANK is '1', not a number from 0 to 0"},
+        {"TORCHELASTIC_RUN_ID=x RANK=1", FSDP_INVALID,
+         "RANK is '1', but WORLD_SIZE, the number of ranks, is not set: "},
         {"WORLD_SIZE=2 RANK=1 MASTER_PORT=seven", FSDP_INVALID, "MASTER_PORT is 'seven', not a number from 0 to 65535"},
         {"WORLD_SIZE=2 RANK=1 TORCHELASTIC_RESTART_COUNT=-1", FSDP_INVALID, "TORCHELASTIC_RESTART_COUNT is '-1'"},
         {"OMPI_COMM_WORLD_SIZE=0 OMPI_COMM_WORLD_RANK=0", FSDP_INVALID,
