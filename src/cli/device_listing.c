@@ -22,9 +22,11 @@ static cpu look_at_cpu(void)
     return found;
 }
 
-/* Calls `print` for each GPU; a NULL device cannot be used, as the last error says. */
-static void visit_gpus(fsdp_context *context, void (*print)(const char *name, fsdp_device *device))
+/* Calls `print` for each GPU; one without facts cannot be used, as the last error says. */
+static void visit_gpus(fsdp_context *context, void (*print)(const char *name, const fsdp__device_facts *f))
 {
+    fsdp__device_facts facts;
+    fsdp_device *device;
     char name[16];
     int count = 0;
 
@@ -32,25 +34,26 @@ static void visit_gpus(fsdp_context *context, void (*print)(const char *name, fs
         print("cuda", NULL);
     for (int i = 0; i < FSDP__MIN(count, FSDP__MOST_GPUS); i++) {
         snprintf(name, sizeof name, "cuda:%d", i);
-        print(name, fsdp_cuda(context, i));
+        device = fsdp_cuda(context, i);
+        if (device)
+            facts = fsdp__device_look(device);
+        print(name, device && fsdp__device_alive(device) == FSDP_OK ? &facts : NULL);
     }
 }
 
 /* ---- as text ---- */
 
-static void print_gpu(const char *name, fsdp_device *device)
+static void print_gpu(const char *name, const fsdp__device_facts *f)
 {
     char all[16], unused[16];
-    fsdp__device_facts f;
 
-    if (!device) {
+    if (!f) {
         printf("%-8scannot be used: %s\n", name, fsdp_last_error());
         return;
     }
-    f = fsdp__device_look(device);
     printf("%-8s%s, compute capability %d.%d, %s of memory, %s of it free; its driver is for CUDA %d.%d\n", name,
-           f.card, f.capability / 10, f.capability % 10, fsdp__size_text((double)f.memory_bytes, all, sizeof all),
-           fsdp__size_text((double)f.free_bytes, unused, sizeof unused), f.driver / 1000, f.driver % 1000 / 10);
+           f->card, f->capability / 10, f->capability % 10, fsdp__size_text((double)f->memory_bytes, all, sizeof all),
+           fsdp__size_text((double)f->free_bytes, unused, sizeof unused), f->driver / 1000, f->driver % 1000 / 10);
 }
 
 void fsdp__list_devices(fsdp_context *context)
@@ -75,19 +78,16 @@ static void print_bytes_as_json(const char *name, uint64_t bytes)
         printf(", \"%s\": %llu", name, (unsigned long long)bytes);
 }
 
-static void print_gpu_as_json(const char *name, fsdp_device *device)
+static void print_gpu_as_json(const char *name, const fsdp__device_facts *f)
 {
-    fsdp__device_facts f;
-
     printf(",\n{\"name\": \"%s\"", name);
-    if (device) {
-        f = fsdp__device_look(device);
+    if (f) {
         printf(", \"card\": ");
-        fsdp__print_json_string(f.card, stdout);
-        printf(", \"compute_capability\": \"%d.%d\", \"driver_cuda\": \"%d.%d\"", f.capability / 10, f.capability % 10,
-               f.driver / 1000, f.driver % 1000 / 10);
-        print_bytes_as_json("memory_bytes", f.memory_bytes);
-        print_bytes_as_json("free_bytes", f.free_bytes);
+        fsdp__print_json_string(f->card, stdout);
+        printf(", \"compute_capability\": \"%d.%d\", \"driver_cuda\": \"%d.%d\"", f->capability / 10,
+               f->capability % 10, f->driver / 1000, f->driver % 1000 / 10);
+        print_bytes_as_json("memory_bytes", f->memory_bytes);
+        print_bytes_as_json("free_bytes", f->free_bytes);
     } else {
         printf(", \"error\": ");
         fsdp__print_json_string(fsdp_last_error(), stdout);

@@ -54,6 +54,8 @@ typedef struct fsdp__device_facts {
 } fsdp__device_facts;
 
 fsdp__device_facts fsdp__device_look(fsdp_device *device);
+/* Fails, and says why, where the device has failed for good. [thread-safe] */
+fsdp_status fsdp__device_alive(const fsdp_device *device);
 /* Writes what the device is: its name, and of a GPU the card, its memory and how much of that is free. */
 void fsdp__device_describe(fsdp_device *device, char *text, size_t bytes);
 /* Returns the stream for work of the hosts on host memory (what ranks tell each other). NULL and a last error on

@@ -95,16 +95,10 @@ out:
 
 /* ---- both ---- */
 
-/* Fails on a device that has failed for good, where the function would compute from nothing. */
-static fsdp_status check_alive(const fsdp_device *device)
-{
-    return device->backend->alive ? device->backend->alive(device) : FSDP_OK;
-}
-
 static fsdp_status compute(fsdp_stream *stream, const call *c, const fsdp__buffer *buffers, void **data,
                            const void *arg)
 {
-    FSDP_TRY(check_alive(stream->device));
+    FSDP_TRY(fsdp__device_alive(stream->device)); /* of a lost one the function would compute from nothing */
     return stream->device->backend->host_access || !c->function ? run_in_place(stream, c, buffers, data, arg)
                                                                 : run_staged(stream, c, buffers, data, arg);
 }
@@ -169,7 +163,7 @@ fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kerne
     if (!stream->device->backend->has_bytes)
         return FSDP_OK;
     FSDP_TRY(check_apart(kernel));
-    FSDP_TRY(check_alive(stream->device));
+    FSDP_TRY(fsdp__device_alive(stream->device));
     c.buffers_at = aligned(sizeof c);
     c.data_at = c.buffers_at + aligned(count * sizeof *kernel->buffers);
     c.arg_at = c.data_at + aligned(count * sizeof(void *));

@@ -60,6 +60,11 @@ fsdp__device_facts fsdp__device_look(fsdp_device *device)
     return facts;
 }
 
+fsdp_status fsdp__device_alive(const fsdp_device *device)
+{
+    return device->backend->alive ? device->backend->alive(device) : FSDP_OK;
+}
+
 void fsdp__device_describe(fsdp_device *device, char *text, size_t bytes)
 {
     const fsdp__device_facts facts = fsdp__device_look(device);

@@ -180,8 +180,10 @@ fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)
     uint64_t available = fsdp__memory_available();
     char text[320], now[24];
 
-    if (gpu)
+    if (gpu) {
+        FSDP_TRY(fsdp__device_alive(run->device));
         FSDP_TRY(check_gpu(run, &facts));
+    }
     FSDP_TRY(check(&all,
                    fsdp_context_local_world_size(run->context) > 1 ? "the ranks of this machine need" : "the run needs",
                    &limit, raise_limit));

@@ -122,6 +122,8 @@ FIXTURE_TEST(every_reason_against_a_gpu_is_told_by_every_command)
         {"FSDP_FAKECUDA_CAPABILITY", "70",
          "cannot open device 'cuda:0': fake GPU is too old: its compute capability is 7.0, and the kernels of this "},
         {"FSDP_FAKECUDA_FAIL", "cudaGetDeviceCount:1:999", "CUDA does not start: unknown error (cudaErrorUnknown)"},
+        {"FSDP_FAKECUDA_FAIL", "cudaMemGetInfo:1:999",
+         "cannot open device 'cuda:0': device 'cuda:0' has failed and cannot be used any more: cudaMemGetInfo: "},
         {"FSDP_FAKECUDA_FAIL", "cudaStreamCreateWithPriority:1:2", "cuda:0 has no memory left"},
     };
     fixture *f = *state;
@@ -145,6 +147,24 @@ FIXTURE_TEST(every_reason_against_a_gpu_is_told_by_every_command)
          "--data.path=/nonexistent");
     unsetenv("FSDP_FAKECUDA_DRIVER");
     CHECK(access("ckpt", F_OK) != 0);
+}
+
+/* A device that fails after it was opened, when its memory is looked at. */
+FIXTURE_TEST(a_gpu_that_is_lost_is_not_taken_for_one_without_memory)
+{
+    fixture *f = *state;
+    program p;
+
+    need_gpu();
+    setenv("FSDP_FAKECUDA_FAIL", "cudaMemGetInfo:2:999", 1);
+    SAYS(0, "\ncuda:0  cannot be used: device 'cuda:0' has failed and ", "inspect", "--devices");
+    SAYS(0, "\"error\": \"device 'cuda:0' has failed and ", "inspect", "--devices", "--json");
+    p = RUN(1, "train", f->config, "--training.device=cuda", "--training.steps=1",
+            "--metrics.jsonl=", "--export.path=");
+    CHECK_CONTAINS(p.output, "device 'cuda:0' has failed and cannot be used any more: cudaMemGetInfo: ");
+    CHECK(!strstr(p.output, "take a smaller model"));
+    program_free(&p);
+    unsetenv("FSDP_FAKECUDA_FAIL");
 }
 
 /* A library that cannot be opened is told when the first product needs it. */

@@ -62,6 +62,7 @@ static fsdp_status look_at(fsdp_device *device)
 {
     fsdp__cuda_state *state = device->state;
     struct cudaDeviceProp facts;
+    size_t unused;
     int pools = 0;
 
     FSDP__CUDA_TRY(device, cudaGetDeviceProperties(&facts, device->ordinal));
@@ -75,7 +76,7 @@ static fsdp_status look_at(fsdp_device *device)
                          state->capability < FIRST_CAPABILITY ? "" : ", or name its own in -DFSDP_CUDA_ARCHITECTURES");
     FSDP__CUDA_TRY(device, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device->ordinal));
     state->pools = pools != 0;
-    state->bytes = facts.totalGlobalMem;
+    FSDP__CUDA_TRY(device, cudaMemGetInfo(&unused, &state->bytes));
     state->shared_bytes = facts.sharedMemPerBlockOptin;
     fsdp__cuda_mapping_find(device);
     return FSDP_OK;
@@ -129,6 +130,7 @@ static void look(fsdp_device *device, fsdp__device_facts *out)
 
     snprintf(out->card, sizeof out->card, "%s", state->model);
     out->capability = state->capability;
+    out->memory_bytes = state->bytes;
     (void)cudaDriverGetVersion(&out->driver);
     if (fsdp__cuda_use(device) == FSDP_OK)
         (void)FSDP__CUDA_CALL(device, cudaMemGetInfo(&out->free_bytes, &out->memory_bytes));
