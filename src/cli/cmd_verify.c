@@ -13,6 +13,7 @@
 #include "cli/finite_values.h"
 #include "cli/listing.h"
 #include "cli/own_process.h"
+#include "cli/token_text.h"
 #include "train/checkpoint_values.h"
 #include "train/model_folder.h"
 
@@ -29,6 +30,8 @@ static void usage(void)
          "  a Hugging Face folder, or weights alone (a folder, a file or an index): it\n"
          "    checks headers and index, shapes against config.json if there is one, and\n"
          "    that all values are finite.\n"
+         "A tokenizer and a generation_config.json beside the weights must be such that\n"
+         "they can be read.\n"
          "\n"
          "The exit status is 0 if nothing is wrong. Otherwise it is 1, and the first fault\n"
          "is printed.");
@@ -45,6 +48,23 @@ static fsdp_status draw_checked(void *bar, uint64_t done, uint64_t all)
 {
     fsdp__bar_draw_bytes(bar, done, all);
     return FSDP_OK;
+}
+
+/* ---- what lies beside weights ---- */
+
+/* Checks that what generating text needs can be read, where it is there. A tokenizer of a kind that this program does
+ * not know is no damage. */
+static fsdp_status check_beside(const char *folder)
+{
+    const int64_t bytes = 256; /* of a vocabulary that needs no tokenizer: there may be none */
+    fsdp_hub_stop_tokens stops;
+    fsdp__token_text text;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_hub_read_stop_tokens(folder, &stops));
+    status = fsdp__token_text_open(folder, NULL, bytes, &text);
+    fsdp__token_text_close(&text);
+    return status == FSDP_UNSUPPORTED ? FSDP_OK : status;
 }
 
 /* ---- a checkpoint ---- */
@@ -90,6 +110,7 @@ static fsdp_status check_checkpoint(fsdp_checkpoint_reader *reader)
         FSDP_TRY(check_config(reader));
     if (has_weights)
         FSDP_TRY(check_weights(reader));
+    FSDP_TRY(check_beside(fsdp_checkpoint_path(reader)));
     printf("%s: whole: %lld tensor%s of %d rank%s, every checksum is right%s%s\n", fsdp_checkpoint_path(reader),
            (long long)count, count == 1 ? "" : "s", fsdp_checkpoint_world_size(reader),
            fsdp_checkpoint_world_size(reader) == 1 ? "" : "s", has_model ? "; shapes are those of its config.json" : "",
@@ -163,6 +184,7 @@ static fsdp_status verify_weights(const char *path, const char *and)
     status = fsdp__check_finite_weights(&source, draw, &bar);
     fsdp__bar_clear(&bar);
     FSDP_TRY(status);
+    FSDP_TRY(check_beside(path));
     note_unread(&source, unread, sizeof unread);
     printf("%s: whole: %lld tensor%s, all values are finite%s%s\n", path, (long long)source.count,
            source.count == 1 ? "" : "s", unread, and);

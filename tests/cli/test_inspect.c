@@ -268,6 +268,31 @@ FIXTURE_TEST(a_damaged_checkpoint_is_named)
     free(s.folder);
 }
 
+/* The weights are whole, and no text could be generated with them. */
+FIXTURE_TEST(a_damaged_file_beside_the_weights_is_named)
+{
+    static const char *const names[] = {"tokenizer.json", "generation_config.json"};
+    fixture *f = *state;
+    source s = make(f);
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *file = test_path(f->model, names[i]), *config = test_path(f->model, "config.json"), *aside;
+
+        test_write_file(file, "{\"model\": {", 11);
+        SAYS(1, names[i], "verify", f->model);
+        aside = test_path(f->directory, "config.json");
+        CHECK_EQ(rename(config, aside), 0);
+        SAYS(1, names[i], "verify", f->model); /* weights alone */
+        CHECK_EQ(rename(aside, config), 0);
+        CHECK_EQ(unlink(file), 0);
+        SAYS(0, "model: whole: ", "verify", f->model);
+        free(file);
+        free(config);
+        free(aside);
+    }
+    free(s.folder);
+}
+
 FIXTURE_TEST(a_config_of_another_model_is_found)
 {
     static const struct {
