@@ -14,6 +14,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/saver.h"
 #include "checkpoint/superseded.h"
+#include "device/device.h"
 #include "format/free_space.h"
 #include "train/checkpoint_values.h"
 #include "train/extras.h"
@@ -280,9 +281,9 @@ static void tell(fsdp_train_run *run, int64_t step)
     fsdp__free(path);
 }
 
-/* Returns whether training can go on after a failed save: it can if it failed on all ranks, since the next one may find
- * a disk that is mended. */
-static bool can_go_on(fsdp_status status)
+/* Returns whether training may go on after a save that failed like this: it may if it failed on all ranks, since the
+ * next one may find a disk that is mended. */
+static bool can_be_mended(fsdp_status status)
 {
     return status != FSDP_COMM && status != FSDP_MISMATCH && status != FSDP_INTERRUPTED;
 }
@@ -291,10 +292,12 @@ static fsdp_status note(fsdp_train_run *run, fsdp_status status, int64_t step)
 {
     fsdp__saves *saves = &run->saves;
 
-    if (status == FSDP_OK || !can_go_on(status))
+    if (status == FSDP_OK || !can_be_mended(status))
         return status;
-    saves->failure = status;
     fsdp__write_error(saves->message, sizeof saves->message, "there is no checkpoint of step %lld: ", (long long)step);
+    /* No rank goes on where one has lost its device. */
+    FSDP_TRY(fsdp__train_agree(run, fsdp__device_alive(run->device)));
+    saves->failure = status;
     if (is_first(run))
         fsdp_log(run->context, FSDP_LOG_WARNING, "%s%s", saves->message,
                  saves->ends ? "" : "; the run goes on, and tries again with the next one");

@@ -167,6 +167,31 @@ FIXTURE_TEST(a_gpu_that_is_lost_is_not_taken_for_one_without_memory)
     unsetenv("FSDP_FAKECUDA_FAIL");
 }
 
+/* The second of the ranks is lost while it gives what a checkpoint saves. */
+FIXTURE_TEST(a_run_whose_gpu_is_lost_in_a_checkpoint_does_not_say_that_it_goes_on)
+{
+    fixture *f = *state;
+    char script[2000];
+    program p;
+
+    need_gpu();
+    snprintf(script, sizeof script,
+             "test $RANK != $LOST || export FSDP_FAKECUDA_FAIL=cudaMemcpyAsync:60:999:lost; "
+             "exec %s train %s --training.device=cuda --training.steps=2 --checkpoint.folder=%s/lost "
+             "--checkpoint.interval=1 --metrics.jsonl= --export.path=",
+             PROGRAM, f->config, f->directory);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        setenv("LOST", ranks == 1 ? "0" : "1", 1);
+        p = RUN(1, "run", "-n", ranks == 1 ? "1" : "2", "--", "sh", "-c", script);
+        CHECK_CONTAINS(p.output, "step:  1  ");
+        CHECK_CONTAINS(p.output, "has failed and cannot be used any more: cudaMemcpyAsync: ");
+        CHECK(!strstr(p.output, "the run goes on"));
+        CHECK(!strstr(p.output, "step:  2  "));
+        program_free(&p);
+    }
+    unsetenv("LOST");
+}
+
 /* A library that cannot be opened is told when the first product needs it. */
 FIXTURE_TEST(a_library_of_nvidia_s_that_is_missing_is_named_by_every_command)
 {
