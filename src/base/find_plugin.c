@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -40,11 +41,12 @@ static fsdp_status own_folder(char **out)
 /* Looks for the file; if it is there, `*out` is its path. */
 static fsdp_status look(const char *folder, const char *below, const char *file, char **out)
 {
+    struct stat info;
     char *path = fsdp__sprintf("%s%s%s/%s", folder, *below ? "/" : "", below, file);
 
     if (!path)
         return fsdp_last_status();
-    if (fsdp__path_exists(path))
+    if (lstat(path, &info) == 0 || fsdp__path_exists(path)) /* a link to nothing is meant to be it, too */
         *out = path;
     else
         fsdp__free(path);
@@ -101,8 +103,11 @@ static fsdp_status find(const fsdp__plugin *plugin, char **out)
 
 /* ---- loading ---- */
 
-/* Returns how many bytes of the file a loader maps, as its header says, and at least those of the header; 0: there is
- * no header. */
+/* The header of the library or program that contains this code; the linker places it. */
+extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden")));
+
+/* Returns how many bytes of the file a loader reads, as its header says, and at least those of the header; 0: there is
+ * no header, or it is one for another kind of machine. */
 static fsdp_status mapped_bytes(int fd, const char *path, size_t bytes, uint64_t *out)
 {
     ElfW(Ehdr) header;
@@ -112,10 +117,15 @@ static fsdp_status mapped_bytes(int fd, const char *path, size_t bytes, uint64_t
     if (bytes < sizeof header)
         return FSDP_OK;
     FSDP_TRY(fsdp__file_pread(fd, path, &header, sizeof header, 0));
-    if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof part) {
+    /* The magic number, the class and the order of bytes come first. */
+    if (memcmp(header.e_ident, __ehdr_start.e_ident, EI_VERSION) != 0 || header.e_machine != __ehdr_start.e_machine ||
+        header.e_phentsize != sizeof part) {
         *out = 0;
         return FSDP_OK;
     }
+    *out = header.e_phoff + (uint64_t)header.e_phnum * sizeof part;
+    if (bytes < *out)
+        return FSDP_OK;
     for (int i = 0; i < header.e_phnum; i++) {
         FSDP_TRY(fsdp__file_pread(fd, path, &part, sizeof part, header.e_phoff + (uint64_t)i * sizeof part));
         if (part.p_type == PT_LOAD)
@@ -132,6 +142,9 @@ static fsdp_status check_whole(const char *path)
     size_t bytes;
     FSDP__CLOSED int fd = -1;
 
+    if (!fsdp__path_exists(path))
+        return FSDP_FAIL(FSDP_NOT_FOUND, "cannot load %s: it is a link to a file that is not there: install it again",
+                         FSDP__SHOWN_NAME(path));
     FSDP_TRY(fsdp__file_open(path, &fd, &bytes));
     FSDP_TRY(mapped_bytes(fd, path, bytes, &needed));
     if (needed == 0)

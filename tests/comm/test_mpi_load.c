@@ -1,5 +1,7 @@
 /* test_mpi_load.c - which MPI the environment shows, and the plug-in of it. */
 #include <dlfcn.h>
+#include <link.h>
+#include <stddef.h>
 #include <unistd.h>
 
 #include "comm/mpi/load.h"
@@ -105,11 +107,36 @@ TEST(a_file_that_is_no_plugin)
     CHECK_EQ(symlink(library.dli_fname, file), 0);
     CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_FORMAT, "is not a plug-in: it has no fsdp_network_plugin");
     CHECK_NULL(ops);
+    CHECK_EQ(unlink(file), 0);
+    CHECK_EQ(symlink("nothing", file), 0);
+    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_NOT_FOUND,
+                "libfsdp-nosuch.so: it is a link to a file that is not there: install it again");
+    CHECK_NULL(ops);
     free(file);
     test_directory_free(folder);
 }
 
 static const fsdp__mpi_kind old = {.name = "old", .title = "Old MPI", .runtime = "libold", .build = "old-dev"};
+
+TEST(a_plugin_for_another_kind_of_machine)
+{
+    static const size_t changed[] = {EI_CLASS, EI_DATA, offsetof(ElfW(Ehdr), e_machine)};
+    const fsdp__network_ops *ops;
+    char *folder = test_directory(), *file = test_path(folder, "libfsdp-old.so");
+    size_t bytes;
+    char *whole = test_read_file(TEST_BINARY_DIR "/tests/libfsdp-old.so", &bytes);
+
+    setenv("FSDP_PLUGIN_PATH", folder, 1);
+    for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
+        whole[changed[i]] ^= 3;
+        test_write_file(file, whole, bytes);
+        CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_FORMAT, "libfsdp-old.so: it is not a library of this system");
+        whole[changed[i]] ^= 3;
+    }
+    free(whole);
+    free(file);
+    test_directory_free(folder);
+}
 
 /* As a copy leaves it that was broken off: any part of a whole one, in a process that goes on. */
 TEST(a_plugin_that_is_cut_off)
@@ -120,6 +147,8 @@ TEST(a_plugin_that_is_cut_off)
     char *whole = test_read_file(TEST_BINARY_DIR "/tests/libfsdp-old.so", &bytes);
 
     setenv("FSDP_PLUGIN_PATH", folder, 1);
+    test_write_file(file, whole, 65); /* the header has 64, and a table follows it */
+    CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_FORMAT, ": it is cut off, with 65 bytes of ");
     for (size_t kept = 0; kept < bytes; kept += 500) {
         fsdp_status status;
 
