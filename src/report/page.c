@@ -30,7 +30,7 @@ static const char head[] =
     "th,td{text-align:left;padding:6px 14px 6px 0;border-bottom:1px solid var(--rule);white-space:nowrap;"
     "vertical-align:top}td.wide{white-space:normal;overflow-wrap:anywhere;min-width:120px}"
     "th{color:var(--soft);font-weight:500}tr:last-child td{border-bottom:0}"
-    ".scroll :is(th,td):first-child{position:sticky;left:0;background:var(--card)}"
+    ".scroll :is(th,td):first-child{position:sticky;left:0;background:var(--card);box-shadow:-16px 0 var(--card)}"
     ".number{text-align:right;font-variant-numeric:tabular-nums}\n"
     ".chip{display:inline-block;width:18px;height:0;border-top:3px solid;vertical-align:middle;margin-right:8px}"
     ".chip.dash{border-top-style:dashed}\n"
@@ -48,7 +48,8 @@ static const char head[] =
     ".log{display:none}body:has(#log:checked) .log{display:block}body:has(#log:checked) .linear{display:none}\n"
     "summary{cursor:pointer;color:var(--soft)}footer{margin-top:36px;font-size:13px;color:var(--soft)}\n"
     "@media print{:root{--page:#fff;--card:#fff;--text:#000;--soft:#444;--rule:#ccc}body{padding:0;max-width:none;"
-    "font-size:12px}label{display:none}.card{break-inside:avoid}.curves{grid-template-columns:1fr 1fr}}\n"
+    "font-size:12px}label{display:none}td.device{white-space:normal}.card{break-inside:avoid}"
+    ".curves{grid-template-columns:1fr 1fr}}\n"
     "</style>\n</head>\n<body>\n";
 
 /* ---- pieces ---- */
@@ -107,7 +108,6 @@ static void put_run(const fsdp__recorded_run *run, int64_t number, FILE *out)
     fputs("</td>", out);
     put_number(FSDP__UNIT_COUNT, fsdp__header_number(run, "parameters"), out);
     put_cell("number", run->ranks, out);
-    put_cell("wide", run->devices, out);
     fprintf(out, "<td class=\"number\">%.0f", isnan(f.last_step) ? 0 : f.last_step);
     if (!isnan(f.steps))
         fprintf(out, " of %.0f", f.steps);
@@ -122,16 +122,18 @@ static void put_run(const fsdp__recorded_run *run, int64_t number, FILE *out)
     put(started ? started : "", out);
     if (run->continued)
         fprintf(out, ", continued %lld time%s", (long long)run->continued, run->continued == 1 ? "" : "s");
-    fputs("</td></tr>\n", out);
+    fputs("</td>", out);
+    put_cell("device", run->devices, out);
+    fputs("</tr>\n", out);
 }
 
 static void put_runs(const fsdp__recorded_runs *runs, FILE *out)
 {
     fputs("<div class=\"card scroll\"><table><tr><th>run</th><th>model</th><th class=\"number\">parameters</th>"
-          "<th class=\"number\">ranks</th><th>device</th><th class=\"number\">steps</th>"
-          "<th class=\"number\">last loss</th>"
+          "<th class=\"number\">ranks</th><th class=\"number\">steps</th><th class=\"number\">last loss</th>"
           "<th class=\"number\">best validation</th><th class=\"number\">tokens/s</th><th class=\"number\">a step</th>"
-          "<th class=\"number\">peak memory</th><th class=\"number\">all steps</th><th>started</th></tr>\n",
+          "<th class=\"number\">peak memory</th><th class=\"number\">all steps</th><th>started</th>"
+          "<th>device</th></tr>\n",
           out);
     for (int64_t i = 0; i < runs->count; i++)
         put_run(&runs->runs[i], i, out);
