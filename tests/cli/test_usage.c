@@ -207,11 +207,20 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(1, "training.seq_len 9999999 is more than the", "explain", "llama-1m", "--seq-len=9999999");
     SAYS(1, "--svg: cannot write '/nonexistent/x.svg'", "explain", "llama-1m", "--svg=/nonexistent/x.svg");
     SAYS(1, "is a file of the config, which the run reads", "explain", f->config, "--svg", f->config);
+}
+
+FIXTURE_TEST(a_picture_replaces_only_a_picture)
+{
+    fixture *f = *state;
+    char *text;
+
     SAYS(1, "data.txt' exists and is no SVG picture: name another file, or remove it", "explain", "llama-1m", "--svg",
          f->data);
     text = test_read_file(f->data, NULL);
     CHECK_CONTAINS(text, "The quick brown fox");
     free(text);
+    test_write_file(f->data, "<svg>old", 8);
+    SAYS(0, "units", "explain", "llama-1m", "--svg", f->data);
 }
 
 /* As an export does: where a link leads is written, and it is still one. */
