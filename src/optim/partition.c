@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/status.h"
 #include "device/device.h"
 #include "fsdp/dist.h"
 #include "tensor/tensor.h"
@@ -99,7 +100,8 @@ fsdp_status fsdp_optimizer_partition_state(fsdp_optimizer *optimizer, const fsdp
     fsdp_process_group *group = options ? options->group : NULL;
     fsdp_status status = FSDP_OK;
 
-    FSDP_TRY(fsdp__optimizer_check(optimizer, "partition the state"));
+    if (!optimizer)
+        return FSDP__FAIL_NULL("cannot partition the state: the optimizer is NULL");
     if (!device_of(optimizer))
         return FSDP_FAIL(FSDP_INVALID, "an optimizer with parameters is required");
     if (optimizer->partition)
