@@ -72,9 +72,12 @@ static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *r
 static fsdp_status of_skipped(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     const fsdp__series *s = fsdp__series_of(run, "skipped");
-    double skipped = s && s->count > 0 ? s->points[s->count - 1].value : 0;
+    double skipped;
 
-    if (!(skipped > 0.02 * (double)s->count) || skipped < 3)
+    if (!s || s->count == 0)
+        return FSDP_OK;
+    skipped = s->points[s->count - 1].value;
+    if (!(skipped >= 3 && skipped > 0.02 * (double)s->count))
         return FSDP_OK;
     return say(all, run,
                "%.0f of %lld steps were skipped. With float16 a few are usual while the loss scale is found; "
