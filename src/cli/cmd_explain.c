@@ -119,7 +119,6 @@ static int with_config(request *r, int argc, char **argv)
                                     {0}};
     fsdp__overrides over = {.config = r->paper.config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
-    fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
     int status;
 
     if (!fsdp__take_line(&args, "explain", usage, argc, argv, &status))
@@ -130,12 +129,8 @@ static int with_config(request *r, int argc, char **argv)
         return fsdp__usage_error("explain: no model given: a folder, a preset such as llama-1m, or a config");
     if (read_numbers(r) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
-    if (fsdp__on_paper_model(&r->paper, args.positional[0]) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
-    if (fsdp__on_paper_keys(&r->paper) != FSDP_OK || fsdp__args_parse(&again, "explain", argc, argv) != FSDP_OK ||
-        fsdp__on_paper_microbatches(&r->paper) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    return tell(r);
+    status = fsdp__on_paper_config(&r->paper, &args, "explain", argc, argv);
+    return status == 0 ? tell(r) : status;
 }
 
 int fsdp__cmd_explain(int argc, char **argv)

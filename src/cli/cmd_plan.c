@@ -191,7 +191,6 @@ static int with_config(request *r, int argc, char **argv)
         {"fit", 0, &r->fit, NULL},          {"json", 0, NULL, &r->json},       {0}};
     fsdp__overrides over = {.config = r->paper.config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
-    fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
     int status;
 
     if (!fsdp__take_line(&args, "plan", usage, argc, argv, &status))
@@ -204,12 +203,8 @@ static int with_config(request *r, int argc, char **argv)
         return fsdp__usage_error("plan: no model given: a folder, a preset such as llama-1m, or a config");
     if (fsdp__on_paper_numbers(&r->paper, 1000000) != FSDP_OK || read_numbers(r) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
-    if (fsdp__on_paper_model(&r->paper, args.positional[0]) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
-    if (fsdp__on_paper_keys(&r->paper) != FSDP_OK || fsdp__args_parse(&again, "plan", argc, argv) != FSDP_OK ||
-        fsdp__on_paper_microbatches(&r->paper) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    return tell(r);
+    status = fsdp__on_paper_config(&r->paper, &args, "plan", argc, argv);
+    return status == 0 ? tell(r) : status;
 }
 
 int fsdp__cmd_plan(int argc, char **argv)

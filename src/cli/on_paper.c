@@ -7,6 +7,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/cli.h"
 #include "fsdp/hub.h"
 #include "train/strategy_word.h"
 
@@ -33,7 +34,7 @@ fsdp_status fsdp__on_paper_numbers(fsdp__on_paper *p, int64_t most)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__on_paper_model(const fsdp__on_paper *p, const char *name)
+static fsdp_status read_model(const fsdp__on_paper *p, const char *name)
 {
     fsdp_model_config model;
     struct stat info;
@@ -59,7 +60,7 @@ static fsdp_status set_number(fsdp_train_config *config, const char *option, con
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "%s", option);
 }
 
-fsdp_status fsdp__on_paper_keys(const fsdp__on_paper *p)
+static fsdp_status set_keys(const fsdp__on_paper *p)
 {
     int64_t copies = p->config->parallelism.data_parallel_replicate_degree;
     fsdp_status status = p->strategy ? fsdp__train_set_strategy(p->config, p->strategy) : FSDP_OK;
@@ -76,7 +77,8 @@ fsdp_status fsdp__on_paper_keys(const fsdp__on_paper *p)
     return set_number(p->config, "--seq-len", "training.seq_len", p->seq_len);
 }
 
-fsdp_status fsdp__on_paper_microbatches(const fsdp__on_paper *p)
+/* Sets the number of microbatches, when all other keys are set. */
+static fsdp_status set_microbatches(const fsdp__on_paper *p)
 {
     int64_t count = 1;
 
@@ -85,4 +87,19 @@ fsdp_status fsdp__on_paper_microbatches(const fsdp__on_paper *p)
     FSDP_TRY(fsdp__args_integer("--microbatches", p->microbatches, 1, 1 << 16, &count));
     p->config->training.global_batch_size = count * p->config->training.local_batch_size * p->world_size;
     return FSDP_OK;
+}
+
+int fsdp__on_paper_config(const fsdp__on_paper *p, const fsdp__args *args, const char *command, int argc, char **argv)
+{
+    fsdp__args again = {.options = args->options,
+                        .dotted = fsdp__override_set,
+                        .positional_most = args->positional_most,
+                        .arg = args->arg};
+
+    if (read_model(p, args->positional[0]) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    if (set_keys(p) != FSDP_OK || fsdp__args_parse(&again, command, argc, argv) != FSDP_OK ||
+        set_microbatches(p) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    return 0;
 }

@@ -45,11 +45,9 @@ typedef struct fsdp__on_paper {
 
 /* Reads the numbers of ranks, at most `most`, and of machines. */
 fsdp_status fsdp__on_paper_numbers(fsdp__on_paper *p, int64_t most);
-/* Reads a config if the name is that of one, a folder if it exists or if the name is a path, otherwise a preset. */
-fsdp_status fsdp__on_paper_model(const fsdp__on_paper *p, const char *name);
-/* Sets the keys that the options stand for. */
-fsdp_status fsdp__on_paper_keys(const fsdp__on_paper *p);
-/* Sets the number of microbatches. Call it after all other keys are set. */
-fsdp_status fsdp__on_paper_microbatches(const fsdp__on_paper *p);
+/* Reads the model that `args` has, which fsdp__override_skip has gone through: a config if the name is that of one, a
+ * folder if it exists or if the name is a path, otherwise a preset. Then sets the keys that the options stand for, and
+ * those of the command line. Returns 0, or the exit status, with its message printed. */
+int fsdp__on_paper_config(const fsdp__on_paper *p, const fsdp__args *args, const char *command, int argc, char **argv);
 
 #endif
