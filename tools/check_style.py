@@ -32,7 +32,6 @@ ALLOWED = {
     ("src/shard/doors/replicate.c", "free"): "open_memstream hands out memory of the C library",
     ("src/cli/output.c", "free"): "open_memstream hands out memory of the C library",
     ("src/cli/restarts.c", "free"): "fsdp_checkpoint_find hands out memory of the C library",
-    ("src/train/settings.c", "free"): "open_memstream hands out memory of the C library",
     ("src/train/checkpoint_values.c", "free"): "open_memstream hands out memory of the C library",
     ("src/train/resume.c", "free"): "fsdp_checkpoint_find hands out memory of the C library",
     ("src/comm/transport/network/deadline.c", "_exit"): "nobody is left to return to: what waits is in the carrier",
