@@ -34,15 +34,15 @@ static fsdp_status FSDP_PRINTF(3, 4) say(fsdp__advices *all, const fsdp__recorde
 
 static fsdp_status of_end(fsdp__advices *all, const fsdp__recorded_run *run)
 {
-    fsdp__run_figures f = fsdp__run_figures_of(run);
-    double taken = isnan(f.last_step) ? 0 : f.last_step;
+    const fsdp__series *s = fsdp__series_of(run, "loss");
+    double taken = s && s->count > 0 ? s->points[s->count - 1].step : 0, steps = fsdp__header_number(run, "steps");
 
-    if (!(taken < f.steps))
+    if (!(taken < steps))
         return FSDP_OK;
     return say(all, run,
                "It has taken %.0f of %.0f steps: it goes on, was stopped, or failed. The same command goes on from its "
                "last checkpoint, if checkpoint.folder is set.",
-               taken, f.steps);
+               taken, steps);
 }
 
 static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -133,14 +133,15 @@ static fsdp_status of_jump(fsdp__advices *all, const fsdp__recorded_run *run)
 
 static fsdp_status of_validation(fsdp__advices *all, const fsdp__recorded_run *run)
 {
-    fsdp__run_figures f = fsdp__run_figures_of(run);
+    const fsdp__point_of_series *best = fsdp__lowest_point(&run->validation);
+    double last = best ? run->validation.points[run->validation.count - 1].value : NAN;
 
-    if (!(f.last_validation > 1.01 * f.best_loss))
+    if (!best || !(last > 1.01 * best->value))
         return FSDP_OK;
     return say(all, run,
                "The validation loss was lowest at step %.0f, %.4g, and is %.4g now: it learns its data by heart. "
                "training.early_stop ends a run there, and export.which=best exports those weights.",
-               f.best_step, f.best_loss, f.last_validation);
+               best->step, best->value, last);
 }
 
 /* Returns the sum of the finite values. */

@@ -9,11 +9,11 @@
 #include "base/compiler.h"
 #include "fsdp/context.h"
 
-/* ---- quantities ---- */
+/* ---- styles ---- */
 
-fsdp__quantity fsdp__quantity_of(const char *name)
+fsdp__chart_style fsdp__chart_style_of(const char *name)
 {
-    static const fsdp__quantity known[] = {
+    static const fsdp__chart_style known[] = {
         {"loss", "Loss", FSDP__UNIT_NONE, false},
         {"grad_norm", "Norm of the gradient, before clipping", FSDP__UNIT_NONE, true},
         {"lr", "Learning rate", FSDP__UNIT_NONE, true},
@@ -39,7 +39,7 @@ fsdp__quantity fsdp__quantity_of(const char *name)
     for (size_t i = 0; i < FSDP__COUNT_OF(known); i++)
         if (strcmp(known[i].name, name) == 0)
             return known[i];
-    return (fsdp__quantity){name, name, FSDP__UNIT_NONE, false};
+    return (fsdp__chart_style){name, name, FSDP__UNIT_NONE, false};
 }
 
 /* ---- figures ---- */
@@ -82,6 +82,16 @@ static double last_step(const fsdp__series *series)
     return series && series->count > 0 ? series->points[series->count - 1].step : NAN;
 }
 
+const fsdp__point_of_series *fsdp__lowest_point(const fsdp__series *series)
+{
+    const fsdp__point_of_series *lowest = NULL;
+
+    for (const fsdp__point_of_series *p = series->points; p < series->points + series->count; p++)
+        if (isfinite(p->value) && (!lowest || p->value < lowest->value))
+            lowest = p;
+    return lowest;
+}
+
 /* The first step of a process is slow: its caches are cold. */
 static double median_of(const fsdp__recorded_run *run, const char *name)
 {
@@ -92,13 +102,12 @@ static double median_of(const fsdp__recorded_run *run, const char *name)
 
 fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run)
 {
+    const fsdp__point_of_series *best = fsdp__lowest_point(&run->validation);
     const fsdp__series *ms = fsdp__series_of(run, "step_ms"), *peak = fsdp__series_of(run, "memory_peak_bytes");
     fsdp__run_figures f = {.last_step = last_step(fsdp__series_of(run, "loss")),
                            .steps = fsdp__header_number(run, "steps"),
                            .loss = last_value(fsdp__series_of(run, "loss")),
-                           .best_loss = NAN,
-                           .best_step = NAN,
-                           .last_validation = last_value(&run->validation),
+                           .best_loss = best ? best->value : NAN,
                            .tokens_per_second = median_of(run, "tokens_per_second"),
                            .step_ms = median_of(run, "step_ms"),
                            .seconds = ms ? 0 : NAN,
@@ -108,11 +117,6 @@ fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run)
         f.seconds += isfinite(ms->points[i].value) ? ms->points[i].value / 1000 : 0;
     for (int64_t i = 0; peak && i < peak->count; i++)
         f.peak_bytes = fmax(f.peak_bytes, peak->points[i].value);
-    for (int64_t i = 0; i < run->validation.count; i++)
-        if (isfinite(run->validation.points[i].value) && !(run->validation.points[i].value >= f.best_loss)) {
-            f.best_loss = run->validation.points[i].value;
-            f.best_step = run->validation.points[i].step;
-        }
     return f;
 }
 

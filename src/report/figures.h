@@ -5,23 +5,26 @@
 #include "report/chart.h"
 
 /* How the values of a key are shown. A key that is not known has its own name as its title. */
-typedef struct fsdp__quantity {
+typedef struct fsdp__chart_style {
     const char *name, *title;
     fsdp__unit unit;
     bool from_zero;
-} fsdp__quantity;
-fsdp__quantity fsdp__quantity_of(const char *name);
+} fsdp__chart_style;
+fsdp__chart_style fsdp__chart_style_of(const char *name);
 
 /* The figures of a run; NaN: nothing is known. */
 typedef struct fsdp__run_figures {
-    double last_step, steps; /* taken, and asked for */
-    double loss;             /* of the last step */
-    double best_loss, best_step, last_validation;
+    double last_step, steps;           /* taken, and asked for */
+    double loss;                       /* of the last step */
+    double best_loss;                  /* of its validations */
     double tokens_per_second, step_ms; /* medians */
     double seconds;                    /* of all steps */
     double peak_bytes;                 /* of a rank */
 } fsdp__run_figures;
 fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run);
+
+/* Returns the point with the lowest finite value, the first of several; NULL: there is none. */
+const fsdp__point_of_series *fsdp__lowest_point(const fsdp__series *series);
 
 /* Returns the median of the finite values from the point `begin` to before `end`; NaN if there are none. */
 double fsdp__median(const fsdp__series *series, int64_t begin, int64_t end);

@@ -247,7 +247,7 @@ static bool is_worth_drawing(const fsdp__recorded_runs *runs, const char *name)
 
 static void put_chart(const fsdp__recorded_runs *runs, const char *name, FILE *out)
 {
-    fsdp__quantity q = fsdp__quantity_of(name);
+    fsdp__chart_style q = fsdp__chart_style_of(name);
     fsdp__curve curves[2 * FSDP__MOST_RUNS];
     fsdp__chart chart = {.title = q.title, .unit = q.unit, .from_zero = q.from_zero, .curves = curves};
     bool is_loss = strcmp(name, "loss") == 0, validated = false;
@@ -273,8 +273,8 @@ static void put_chart(const fsdp__recorded_runs *runs, const char *name, FILE *o
     fputs("</div></div>\n", out);
 }
 
-/* Returns whether an earlier run has the key too. */
-static bool is_drawn(const fsdp__recorded_runs *runs, int64_t before, const char *name)
+/* Returns whether one of the runs before has the key, too. */
+static bool is_of_earlier_run(const fsdp__recorded_runs *runs, int64_t before, const char *name)
 {
     for (int64_t i = 0; i < before; i++)
         if (fsdp__series_of(&runs->runs[i], name))
@@ -290,14 +290,15 @@ static void each_key(const fsdp__recorded_runs *runs, bool drawn, FILE *out,
         for (int64_t k = 0; k < runs->runs[i].count; k++) {
             const char *name = runs->runs[i].series[k].name;
 
-            if (!is_drawn(runs, i, name) && is_worth_drawing(runs, name) == drawn && strcmp(name, "tokens") != 0)
+            if (!is_of_earlier_run(runs, i, name) && is_worth_drawing(runs, name) == drawn &&
+                strcmp(name, "tokens") != 0)
                 show(runs, name, out);
         }
 }
 
 static void put_constant(const fsdp__recorded_runs *runs, const char *name, FILE *out)
 {
-    fsdp__quantity q = fsdp__quantity_of(name);
+    fsdp__chart_style q = fsdp__chart_style_of(name);
 
     fputs("<tr><td>", out);
     put(q.title, out);

@@ -231,7 +231,7 @@ static size_t next_line(reading *r, FILE *file)
 {
     size_t bytes = 0;
 
-    for (int c = getc(file); c != EOF; c = getc(file)) {
+    for (int c = getc_unlocked(file); c != EOF; c = getc_unlocked(file)) { /* no other thread reads it */
         if (c == '\0' && bytes == 0)
             continue;
         r->text[bytes++] = c == '\0' ? '?' : (char)c; /* no JSON has one */
