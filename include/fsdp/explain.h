@@ -11,7 +11,8 @@
  * No number comes from a formula. For each rank in turn, in a world where only that rank is real, the model is built,
  * sharded by the config's strategy, and trained for a few steps on a device without memory, by the code of `fsdp
  * train`. Its ledger, counters and events are therefore those of a run, to the byte, for any strategy, units, dtypes
- * and microbatches. Nothing is computed, no rank is started, no weights are read.
+ * and microbatches. Nothing is computed, no rank is started, no weights are read. Where training.device is cuda the
+ * device stands for a GPU: its memory is its own, and shards can be offloaded from it.
  *
  * Values read from such a device are zero: a model whose control flow depends on values takes the path for zeros.
  */
