@@ -95,8 +95,9 @@ FSDP_API fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_ba
  * `arg` of a kernel is not compared either. */
 typedef enum fsdp_recompute_mode {
     FSDP_RECOMPUTE_NONE,
-    FSDP_RECOMPUTE_FULL,     /* everything is recomputed */
-    FSDP_RECOMPUTE_SELECTIVE /* everything but attention and every second matrix product, beginning with the first */
+    FSDP_RECOMPUTE_FULL,      /* everything is recomputed */
+    FSDP_RECOMPUTE_SELECTIVE, /* everything but attention and every second matrix product, beginning with the first */
+    FSDP_RECOMPUTE_CHEAP      /* everything but attention and matrix products (and convolutions) */
 } fsdp_recompute_mode;
 typedef fsdp_tensor *(*fsdp_recompute_function)(void *arg, fsdp_tensor *const *inputs, int count);
 typedef struct fsdp_recompute_options {

@@ -10,8 +10,8 @@ typedef struct fsdp__node fsdp__node;
 /* What a recomputation keeps results of: [Note: recomputation] in recompute_forward.c. */
 typedef enum fsdp__dear {
     FSDP__CHEAP,
-    FSDP__DEAR_PRODUCT,   /* kept by a selective one, for every second product */
-    FSDP__DEAR_ATTENTION, /* kept by a selective one */
+    FSDP__DEAR_PRODUCT,   /* kept by a cheap one, and every second by a selective one */
+    FSDP__DEAR_ATTENTION, /* kept by both */
     FSDP__DEAR_LOSS       /* kept by every one: it is small, and holds its gradients already */
 } fsdp__dear;
 

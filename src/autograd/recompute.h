@@ -45,6 +45,12 @@ struct fsdp__recomputation {
 
 /* Returns the number of writes so far to the outputs that an entry keeps. */
 uint64_t fsdp__recomputation_kept_version(const fsdp__recomputation_entry *entry);
+/* Returns whether a node lacks what it saved; false if it is NULL or has run. */
+bool fsdp__recomputation_gave_up(const fsdp__recomputation *recomputation, const fsdp__node *node);
+/* Returns the last entry whose node lacks what it saved; 0 if none does. The second run ends with it. */
+int64_t fsdp__recomputation_last(const fsdp__recomputation *recomputation);
+/* Drops what an entry keeps. */
+void fsdp__recomputation_drop(fsdp__recomputation_entry *entry);
 /* Calls its function, in the scope of the first run or of the recomputation. `outputs` holds NULLs, one for each. */
 fsdp_status fsdp__recomputation_call(const fsdp__recomputation *recomputation, fsdp_tensor *const *inputs, int count,
                                      fsdp_tensor **outputs);

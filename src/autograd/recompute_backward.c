@@ -37,14 +37,6 @@ static fsdp_status fail_other_way(const fsdp__recomputation *c, const char *now)
                      (long long)c->at, now, more ? c->entries[c->at].op->name : "none");
 }
 
-static bool needs_refill(const fsdp__recomputation *c, const fsdp__node *node)
-{
-    for (int i = 0; node && !node->released && i < node->saved_count; i++)
-        if (node->saved[i] && node->saved[i]->storage == c->nothing)
-            return true;
-    return false;
-}
-
 bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor **outputs,
                   int output_count)
 {
@@ -88,7 +80,7 @@ static fsdp_status refill(const fsdp__recomputation *c, const fsdp__recomputatio
 {
     fsdp__node *node = e->node;
 
-    if (!needs_refill(c, node))
+    if (!fsdp__recomputation_gave_up(c, node))
         return FSDP_OK;
     for (int i = 0; i < node->saved_count; i++) {
         fsdp_tensor *before = node->saved[i], *alias = NULL;
@@ -249,9 +241,7 @@ static fsdp_status recompute(fsdp__recomputation *c, fsdp__autograd *autograd)
     if (!inputs)
         return FSDP_NO_MEMORY;
     c->at = c->number_at = c->value_at = 0;
-    c->last = c->entry_count - 1;
-    while (c->last > 0 && !needs_refill(c, c->entries[c->last].node))
-        c->last--;
+    c->last = fsdp__recomputation_last(c);
     FSDP_TRY_GOTO(status, fsdp_scope_begin(c->context), out);
     run_before = fsdp__origins_begin(origins);
     autograd->no_grad = 0;
@@ -274,7 +264,7 @@ fsdp_status fsdp__recomputation_restore(const fsdp__node *node)
     fsdp__recomputation *c = node->recomputation;
     fsdp_status status;
 
-    if (!c || c->recomputed || !needs_refill(c, node))
+    if (!c || c->recomputed || !fsdp__recomputation_gave_up(c, node))
         return FSDP_OK;
     c->refs++; /* the graph may be freed meanwhile */
     status = recompute(c, fsdp__autograd_get(c->context));

@@ -3,15 +3,16 @@
  * [Note: recomputation]
  * A recomputed function runs once and records its nodes as always, so the graph, its hooks and the order of all
  * additions are those of a plain call. Only what the nodes save is given up at once. The recomputation keeps its
- * inputs, and a selective one also the results of operations that are expensive (`dear`). When the backward first comes
- * to a node that has given something up, the function runs again. Nothing is recorded then: the n-th operation fills
- * the n-th node, and no backward runs inside this backward. The recomputation ends, as if an operation had failed, with
- * the last value that is needed. Operations say themselves when they need not run (fsdp__recall). What could differ the
- * second time is noted the first time: numbers (fsdp__recomputation_number), and values that are read without being
- * inputs (fsdp__recomputation_value). A recomputation inside another is a part of that one. */
+ * inputs, and a selective or cheap one also the results of operations that are expensive (`dear`). When the backward
+ * first comes to a node that has given something up, the function runs again. Nothing is recorded then: the n-th
+ * operation fills the n-th node, and no backward runs inside this backward. The recomputation ends, as if an operation
+ * had failed, with the last value that is needed. Operations say themselves when they need not run (fsdp__recall). What
+ * could differ the second time is noted the first time: numbers (fsdp__recomputation_number), and values that are read
+ * without being inputs (fsdp__recomputation_value). A recomputation inside another is a part of that one. */
 #include "autograd/recompute.h"
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 
 /* ---- the forward ---- */
 
@@ -41,11 +42,11 @@ static bool is_input(const fsdp__storage *storage, fsdp_tensor *const *inputs, i
 
 static bool keeps(fsdp__recomputation *c, const fsdp__traits *traits)
 {
-    bool selective = c->options.mode == FSDP_RECOMPUTE_SELECTIVE;
+    bool cheap = c->options.mode == FSDP_RECOMPUTE_CHEAP, selective = c->options.mode == FSDP_RECOMPUTE_SELECTIVE;
 
     if (traits->dear == FSDP__DEAR_PRODUCT)
-        return selective && c->products++ % 2 == 0;
-    return traits->dear == FSDP__DEAR_LOSS || (selective && traits->dear == FSDP__DEAR_ATTENTION);
+        return cheap || (selective && c->products++ % 2 == 0);
+    return traits->dear == FSDP__DEAR_LOSS || ((cheap || selective) && traits->dear == FSDP__DEAR_ATTENTION);
 }
 
 uint64_t fsdp__recomputation_kept_version(const fsdp__recomputation_entry *e)
@@ -114,6 +115,17 @@ fsdp_status fsdp__recomputation_note(fsdp__recomputation *c, fsdp__node *node, f
     return FSDP_OK;
 }
 
+/* Drops results that the second run never asks for: those of operations after its last one, and those of the last one,
+ * which need not run if its inputs are all that it saved. */
+static void drop_unread(fsdp__recomputation *c)
+{
+    int64_t last = fsdp__recomputation_last(c);
+
+    for (int64_t i = FSDP__MAX(last, 0); i < c->entry_count; i++)
+        if (i > last || !c->entries[i].own)
+            fsdp__recomputation_drop(&c->entries[i]);
+}
+
 /* ---- the function ---- */
 
 fsdp_status fsdp__recomputation_call(const fsdp__recomputation *c, fsdp_tensor *const *inputs, int count,
@@ -143,6 +155,7 @@ static fsdp_status run_first(fsdp__recomputation *c, fsdp__autograd *autograd, f
     autograd->recomputation = c;
     status = fsdp__recomputation_call(c, inputs, count, outputs);
     autograd->recomputation = NULL;
+    drop_unread(c);
     origins->run = before;
     fsdp_scope_end_many(c->context, outputs, c->output_count);
     return status;

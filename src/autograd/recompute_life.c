@@ -1,9 +1,27 @@
-/* recompute_life.c - drops what a recomputation holds: [Note: recomputation] in recompute_forward.c. */
+/* recompute_life.c - what a recomputation has given up, and when it drops what it holds: [Note: recomputation] in
+ * recompute_forward.c. */
 #include "autograd/recompute.h"
 
 #include "base/alloc.h"
 
-static void drop_kept(fsdp__recomputation_entry *e)
+bool fsdp__recomputation_gave_up(const fsdp__recomputation *c, const fsdp__node *node)
+{
+    for (int i = 0; node && !node->released && i < node->saved_count; i++)
+        if (node->saved[i] && node->saved[i]->storage == c->nothing)
+            return true;
+    return false;
+}
+
+int64_t fsdp__recomputation_last(const fsdp__recomputation *c)
+{
+    int64_t last = c->entry_count - 1;
+
+    while (last > 0 && !fsdp__recomputation_gave_up(c, c->entries[last].node))
+        last--;
+    return last;
+}
+
+void fsdp__recomputation_drop(fsdp__recomputation_entry *e)
 {
     for (int i = 0; i < e->kept_count; i++)
         fsdp_tensor_unref(e->kept[i]);
@@ -18,7 +36,7 @@ void fsdp__recomputation_settle(fsdp__recomputation *c)
         fsdp_tensor_unref(c->inputs[i]);
     c->input_count = 0;
     for (int64_t i = 0; i < c->entry_count; i++)
-        drop_kept(&c->entries[i]);
+        fsdp__recomputation_drop(&c->entries[i]);
     for (int64_t i = 0; i < c->value_count; i++)
         fsdp_tensor_unref(c->values[i]);
     c->value_count = 0;

@@ -58,7 +58,9 @@ static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_
     else if (mode != FSDP_RECOMPUTE_NONE)
         snprintf(text, bytes, "; %lld of %lld blocks keep their input%s for the backward",
                  (long long)summary->checkpointed, (long long)summary->model_config.n_layers,
-                 selective ? ", attention and every second product" : "");
+                 mode == FSDP_RECOMPUTE_CHEAP ? ", attention and all products"
+                 : selective                  ? ", attention and every second product"
+                                              : "");
     return text;
 }
 

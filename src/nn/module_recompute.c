@@ -158,8 +158,8 @@ fsdp_status fsdp__module_recomputed(const fsdp__forward *forward, fsdp_module *m
 
 fsdp_status fsdp_module_set_recompute(fsdp_module *module, fsdp_recompute_mode mode)
 {
-    if (!module || mode < FSDP_RECOMPUTE_NONE || mode > FSDP_RECOMPUTE_SELECTIVE)
-        return FSDP_FAIL(FSDP_INVALID, "set_recompute: a module and one of the three modes are needed");
+    if (!module || mode < FSDP_RECOMPUTE_NONE || mode > FSDP_RECOMPUTE_CHEAP)
+        return FSDP_FAIL(FSDP_INVALID, "set_recompute: a module and one of the four modes are needed");
     if (!fsdp__module_has_forward(module))
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot recompute %s: it only holds modules and has no forward; set it on those that have",

@@ -20,11 +20,18 @@ static fsdp_status set_integer(fsdp_train_config *config, const char *key, int64
     return fsdp_train_config_set(config, key, text);
 }
 
+const char *fsdp__fit_recompute_word(const fsdp__fit_row *row)
+{
+    static const char *const words[] = {[FSDP_RECOMPUTE_NONE] = "none",
+                                        [FSDP_RECOMPUTE_FULL] = "full",
+                                        [FSDP_RECOMPUTE_SELECTIVE] = "selective",
+                                        [FSDP_RECOMPUTE_CHEAP] = "cheap"};
+
+    return words[row->recompute];
+}
+
 fsdp_status fsdp__fit_apply(const fsdp__fit_row *row, int world_size, fsdp_train_config *config)
 {
-    static const char *const modes[] = {
-        [FSDP_RECOMPUTE_NONE] = "none", [FSDP_RECOMPUTE_FULL] = "full", [FSDP_RECOMPUTE_SELECTIVE] = "selective"};
-
     int64_t copies = config->parallelism.data_parallel_replicate_degree;
 
     FSDP_TRY(fsdp__train_set_strategy(config, row->strategy));
@@ -32,7 +39,7 @@ fsdp_status fsdp__fit_apply(const fsdp__fit_row *row, int world_size, fsdp_train
         config->parallelism.data_parallel_replicate_degree = copies; /* if it has none, one on each machine */
     FSDP_TRY(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward",
                                    row->never_reshards ? "never" : "default"));
-    FSDP_TRY(fsdp_train_config_set(config, "activation_checkpoint.mode", modes[row->recompute]));
+    FSDP_TRY(fsdp_train_config_set(config, "activation_checkpoint.mode", fsdp__fit_recompute_word(row)));
     FSDP_TRY(fsdp_train_config_set(config, "training.enable_cpu_offload", row->offload ? "true" : "false"));
     if (row->units_always)
         FSDP_TRY(fsdp__train_set_policy(config, "always"));
@@ -100,7 +107,8 @@ static fsdp_status try_batches(search *s, fsdp__fit_row row, bool *fits)
  * batch. */
 static fsdp_status try_strategy(search *s, fsdp__fit_row row)
 {
-    static const fsdp_recompute_mode modes[] = {FSDP_RECOMPUTE_NONE, FSDP_RECOMPUTE_SELECTIVE, FSDP_RECOMPUTE_FULL};
+    static const fsdp_recompute_mode modes[] = {FSDP_RECOMPUTE_NONE, FSDP_RECOMPUTE_CHEAP, FSDP_RECOMPUTE_SELECTIVE,
+                                                FSDP_RECOMPUTE_FULL};
     bool fits, whole = false;
 
     const char *device = s->config->training.device;

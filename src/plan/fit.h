@@ -32,6 +32,8 @@ typedef struct fsdp__fit {
  * a dry run; settings that only save memory are not tried where there is enough without them. */
 fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
                            fsdp__fit *out);
+/* Returns the row's activation_checkpoint.mode. */
+const char *fsdp__fit_recompute_word(const fsdp__fit_row *row);
 /* Sets a row's keys in a config. */
 fsdp_status fsdp__fit_apply(const fsdp__fit_row *row, int world_size, fsdp_train_config *config);
 

@@ -7,11 +7,6 @@
 
 #define TEXT(size) ((char[size]){0}), (size)
 
-static const char *mode_name(fsdp_recompute_mode mode)
-{
-    return mode == FSDP_RECOMPUTE_FULL ? "full" : mode == FSDP_RECOMPUTE_SELECTIVE ? "selective" : "none";
-}
-
 static const char *strategy_text(const fsdp__fit_row *row, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%s%s%s", row->strategy, row->never_reshards ? ", kept whole" : "",
@@ -21,7 +16,7 @@ static const char *strategy_text(const fsdp__fit_row *row, char *text, size_t by
 
 static void put_row(const fsdp__fit_row *row, FILE *out)
 {
-    fprintf(out, "  %-22s %-10s %-8s %5lld x %-4lld", strategy_text(row, TEXT(48)), mode_name(row->recompute),
+    fprintf(out, "  %-22s %-10s %-8s %5lld x %-4lld", strategy_text(row, TEXT(48)), fsdp__fit_recompute_word(row),
             row->offload ? "yes" : "no", (long long)row->microbatches, (long long)row->batch);
     fprintf(out, " %10s", fsdp__size_text((double)row->bytes, TEXT(24)));
     if (row->seconds > 0)
@@ -36,7 +31,7 @@ static void put_lines(const fsdp__fit_row *row, int world_size, FILE *out)
         fputs("    fsdp_reshard_after_forward: never\n", out);
     if (row->units_always)
         fputs("    wrap_policy: always\n", out);
-    fprintf(out, "  activation_checkpoint:\n    mode: %s\n", mode_name(row->recompute));
+    fprintf(out, "  activation_checkpoint:\n    mode: %s\n", fsdp__fit_recompute_word(row));
     fprintf(out, "  training:\n    local_batch_size: %lld\n    global_batch_size: %lld\n", (long long)row->batch,
             (long long)(row->batch * row->microbatches * world_size));
     if (row->offload)
@@ -56,7 +51,8 @@ fsdp_status fsdp__fit_check(const fsdp__fit *fit)
         "%s, %lld microbatches of %lld): take more ranks, a smaller model or shorter sequences",
         fsdp__size_text(fit->room, room, sizeof room), fit->tried,
         fsdp__size_text((double)row->bytes, least, sizeof least), strategy_text(row, text, sizeof text),
-        mode_name(row->recompute), row->offload ? "yes" : "no", (long long)row->microbatches, (long long)row->batch);
+        fsdp__fit_recompute_word(row), row->offload ? "yes" : "no", (long long)row->microbatches,
+        (long long)row->batch);
 }
 
 fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *options, FILE *out)
@@ -80,7 +76,7 @@ static json_t *row_of(const fsdp__fit_row *row)
     fsdp__json_put(&object, "strategy", fsdp__json_text(row->strategy));
     fsdp__json_put(&object, "kept_whole", json_boolean(row->never_reshards));
     fsdp__json_put(&object, "single_layers", json_boolean(row->units_always));
-    fsdp__json_put(&object, "recompute", fsdp__json_text(mode_name(row->recompute)));
+    fsdp__json_put(&object, "recompute", fsdp__json_text(fsdp__fit_recompute_word(row)));
     fsdp__json_put(&object, "offload", json_boolean(row->offload));
     fsdp__json_put(&object, "local_batch", json_integer(row->batch));
     fsdp__json_put(&object, "microbatches", json_integer(row->microbatches));

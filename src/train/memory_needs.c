@@ -38,8 +38,8 @@ static double activations(const fsdp_train_config *c, const fsdp_model_config *m
     for (int64_t i = 0; i < m->n_layers; i++) {
         fsdp_recompute_mode mode = fsdp__train_recompute_of(c, i);
 
-        whole = whole || mode == FSDP_RECOMPUTE_NONE;
-        all += mode == FSDP_RECOMPUTE_NONE ? layer : mode == FSDP_RECOMPUTE_FULL ? m->dim : selective;
+        whole = whole || mode == FSDP_RECOMPUTE_NONE || mode == FSDP_RECOMPUTE_CHEAP;
+        all += mode == FSDP_RECOMPUTE_FULL ? m->dim : mode == FSDP_RECOMPUTE_SELECTIVE ? selective : layer;
     }
     if (!whole)
         all = FSDP__MAX(all, layer);

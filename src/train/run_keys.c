@@ -44,8 +44,11 @@ static const fsdp__choice gather_choices[] = {{"none", FSDP_TRAIN_GATHER_NONE},
                                               {"float8", FSDP_TRAIN_GATHER_FLOAT8},
                                               {"int8", FSDP_TRAIN_GATHER_INT8},
                                               {NULL, 0}};
-static const fsdp__choice checkpoint_choices[] = {
-    {"none", FSDP_RECOMPUTE_NONE}, {"full", FSDP_RECOMPUTE_FULL}, {"selective", FSDP_RECOMPUTE_SELECTIVE}, {NULL, 0}};
+static const fsdp__choice checkpoint_choices[] = {{"none", FSDP_RECOMPUTE_NONE},
+                                                  {"full", FSDP_RECOMPUTE_FULL},
+                                                  {"selective", FSDP_RECOMPUTE_SELECTIVE},
+                                                  {"cheap", FSDP_RECOMPUTE_CHEAP},
+                                                  {NULL, 0}};
 static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
 static const fsdp__choice which_choices[] = {{"last", FSDP_TRAIN_LAST}, {"best", FSDP_TRAIN_BEST}, {NULL, 0}};
 static const fsdp__choice step_choices[] = {{"best", FSDP_CHECKPOINT_BEST}, {NULL, 0}};
@@ -196,7 +199,7 @@ static const fsdp__key keys[] = {
     INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "number of units to gather ahead in the forward and in the backward, each of which takes its memory; 0: one in the backward; over several machines one or two in both"),
     BOOL(parallelism, keep_last_unit, "false", "the unit that ends the forward stays whole until its backward, which comes next; this saves one gather in each microbatch, which nothing would hide"),
 
-    CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward; results, gathers and bytes sent are the same in every mode\nnone: everything\nfull: its input; the rest is computed again, which takes about a third more time\nselective: as the next key says"),
+    CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward; results, gathers and bytes sent are the same in every mode\nnone: everything\nfull: its input; the rest is computed again, which takes about a third more time\ncheap: its input, attention and the results of all matrix products; only what is cheap is computed again\nselective: as the next key says"),
     CHOICE_OR(activation_checkpoint, selective_ac_option, selective_ac_option, 1, 1 << 20, selective_choices, "2", "with mode selective\nan integer n: every n-th block keeps its input only\nop: every block keeps its input, attention and every second matrix product"),
 
     CHOICE(validation, enable, enable, bool_choices, NULL, "evaluate the model every freq steps and after the last one; not set: true if path or share is set"),

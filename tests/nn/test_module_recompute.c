@@ -290,7 +290,7 @@ TEST(losses_and_gradients_are_the_same_to_the_bit)
         trace without = {0};
 
         trace_of(FSDP_RECOMPUTE_NONE, use, &without);
-        for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++) {
+        for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_CHEAP; mode++) {
             trace with = {0};
 
             trace_of((fsdp_recompute_mode)mode, use, &with);
@@ -310,14 +310,16 @@ static size_t rounded(size_t floats)
 }
 
 /* What lives between the forward and the backward is the loss, the input of each block, and what a selective one
- * keeps: the first and third product, and attention. */
+ * keeps: the first and third product, and attention. A cheap one also keeps the second. None keeps the last, which
+ * nothing in the block reads. */
 TEST(only_inputs_are_kept)
 {
     size_t rows = (size_t)BATCH * TIME, input = rounded(rows * DIM);
-    size_t kept =
+    size_t selective =
         rounded(rows * 3 * DIM) + rounded(rows * DIM) + rounded((size_t)BATCH * HEADS * TIME) + rounded(rows * FFN);
+    size_t kept[] = {[FSDP_RECOMPUTE_SELECTIVE] = selective, [FSDP_RECOMPUTE_CHEAP] = selective + rounded(rows * DIM)};
 
-    for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++) {
+    for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_CHEAP; mode++) {
         fsdp_context *context = test_context();
         net *n = net_create(context, (fsdp_recompute_mode)mode);
         int64_t before = tensor_bytes(context);
@@ -327,7 +329,7 @@ TEST(only_inputs_are_kept)
         CHECK_OK(fsdp_scope_begin(context));
         loss = forward(n, 1, false);
         fsdp_scope_end(context, loss);
-        CHECK_EQ(tensor_bytes(context) - before, 64 + BLOCKS * (input + (mode == FSDP_RECOMPUTE_SELECTIVE ? kept : 0)));
+        CHECK_EQ(tensor_bytes(context) - before, 64 + BLOCKS * (input + kept[mode]));
         CHECK_OK(fsdp_backward(loss));
         for (int i = 0; i < BLOCKS; i++) {
             CHECK_EQ(((block *)n->blocks[i])->runs, 2);
@@ -434,7 +436,7 @@ TEST(what_cannot_be_recomputed_is_refused)
 
     CHECK_ERROR(fsdp_module_set_recompute(list, FSDP_RECOMPUTE_FULL), FSDP_UNSUPPORTED, "ModuleList");
     CHECK_ERROR(fsdp_module_set_recompute(NULL, FSDP_RECOMPUTE_FULL), FSDP_INVALID, "a module");
-    CHECK_ERROR(fsdp_module_set_recompute(gelu, (fsdp_recompute_mode)3), FSDP_INVALID, "three modes");
+    CHECK_ERROR(fsdp_module_set_recompute(gelu, (fsdp_recompute_mode)4), FSDP_INVALID, "four modes");
     CHECK_EQ(fsdp_module_recompute(gelu), FSDP_RECOMPUTE_NONE);
     fsdp_module_unref(list);
     fsdp_module_unref(gelu);

@@ -132,6 +132,7 @@ TEST_WITH(the_peak_is_that_of_a_real_run_for_every_option, open_fixture, close_f
         {8, "parallelism.strategy=hsdp parallelism.data_parallel_replicate_degree=2"},
         {4, "parallelism.fsdp_reshard_after_forward=never training.global_batch_size=16"},
         {2, "activation_checkpoint.mode=full"},
+        {2, "activation_checkpoint.mode=cheap"},
         {3, "activation_checkpoint.mode=selective parallelism.strategy=zero3"},
         {2, "parallelism.gather_dtype=float8 training.global_batch_size=8"},
         {2, "training.enable_cpu_offload=true training.max_norm=0"},

@@ -299,9 +299,10 @@ static void tunes_alike(fsdp_context *context, void *arg)
     int64_t count;
     float *plain = tune(context, *(const door *)arg, FSDP_RECOMPUTE_NONE, false, &count);
 
-    for (int i = 0; i < 5; i++) {
-        const fsdp_recompute_mode modes[] = {FSDP_RECOMPUTE_FULL, FSDP_RECOMPUTE_SELECTIVE, FSDP_RECOMPUTE_NONE};
-        float *values = tune(context, *(const door *)arg, modes[i % 3], i > 1, &count);
+    for (int i = 0; i < 7; i++) {
+        const fsdp_recompute_mode modes[] = {FSDP_RECOMPUTE_FULL, FSDP_RECOMPUTE_SELECTIVE, FSDP_RECOMPUTE_CHEAP,
+                                             FSDP_RECOMPUTE_NONE};
+        float *values = tune(context, *(const door *)arg, modes[i % 4], i > 2, &count);
 
         CHECK_BYTES(values, plain, (size_t)count * sizeof *values);
         free(values);

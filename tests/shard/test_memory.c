@@ -388,7 +388,7 @@ TEST(offloaded_shards_take_nothing_of_the_device)
 }
 
 /* What lives after the forward is known one by one: the batch, what the root's own modules save, the loss with its
- * gradient, and of each block its input; selective recomputation keeps the result of its first product, too. At the
+ * gradient, and of each block its input; other modes than FULL keep the result of its first product, too. At the
  * peak one block has been computed again, so more blocks are more inputs and nothing else. */
 static void check_activations(fsdp_context *context, void *arg)
 {
@@ -399,10 +399,10 @@ static void check_activations(fsdp_context *context, void *arg)
                           rounded(rows * NET_OUT * 4) + 64;                /* of the loss */
     size_t peaks[2] = {0};
 
-    for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_SELECTIVE; mode++)
+    for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_CHEAP; mode++)
         for (int more = 0; more < 2; more++) {
             int64_t blocks = more ? 2 * BLOCKS : BLOCKS;
-            size_t kept = input + (mode == FSDP_RECOMPUTE_SELECTIVE ? product : 0);
+            size_t kept = input + (mode == FSDP_RECOMPUTE_FULL ? 0 : product);
             fsdp_module *module = net_sharded(context, (int)blocks, options);
             fsdp_memory_stats stats;
             fsdp_tensor *x, *targets, *loss;

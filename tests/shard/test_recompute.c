@@ -12,6 +12,7 @@ enum {
 typedef enum placing {
     BLOCKS_FULL,      /* inside sharded blocks */
     BLOCKS_SELECTIVE, /* the same */
+    BLOCKS_CHEAP,     /* the same */
     EVERY_SECOND,     /* the same, of some */
     WHOLE,            /* inside the sharded root, around the sharded blocks */
     BETWEEN,          /* blocks are not sharded, but what is below them, and the root */
@@ -58,7 +59,9 @@ static fsdp_module *create(fsdp_context *context, const fsdp_shard_options *opti
 
 static void set_recompute(fsdp_module *module, placing place)
 {
-    fsdp_recompute_mode mode = place == BLOCKS_SELECTIVE ? FSDP_RECOMPUTE_SELECTIVE : FSDP_RECOMPUTE_FULL;
+    fsdp_recompute_mode mode = place == BLOCKS_SELECTIVE ? FSDP_RECOMPUTE_SELECTIVE
+                               : place == BLOCKS_CHEAP   ? FSDP_RECOMPUTE_CHEAP
+                                                         : FSDP_RECOMPUTE_FULL;
 
     if (place == WHOLE)
         CHECK_OK(fsdp_module_set_recompute(module, mode));
@@ -271,10 +274,10 @@ static int number_of(const way_run *run)
  * below blocks casts elsewhere, too, so that is in a world of its own. */
 static placing place_of(const way_run *run)
 {
-    static const placing places[] = {BLOCKS_FULL, AROUND, WHOLE, BLOCKS_SELECTIVE, EVERY_SECOND};
+    static const placing places[] = {BLOCKS_FULL, AROUND, WHOLE, BLOCKS_SELECTIVE, BLOCKS_CHEAP, EVERY_SECOND};
     int bf16 = run->options.mp_policy.param_dtype == FSDP_BF16;
 
-    return run->world == 3 ? BETWEEN : places[(number_of(run) + run->world + 2 * bf16 + run->arg) % 5];
+    return run->world == 3 ? BETWEEN : places[(number_of(run) + run->world + 2 * bf16 + run->arg) % 6];
 }
 
 static void train_pair(fsdp_context *context, way_run *run)

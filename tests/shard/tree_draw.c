@@ -259,7 +259,7 @@ static void draw_recomputed(drawing *d)
     plan->recomputes = chance(d, 30);
     for (int i = 0; i < plan->node_count && plan->recomputes; i++)
         if (chance(d, 40)) {
-            fsdp_recompute_mode mode = (fsdp_recompute_mode)(1 + pick(d, 2));
+            fsdp_recompute_mode mode = (fsdp_recompute_mode)(1 + pick(d, 3));
 
             if (!tree_is_uneven(plan) || !has_states_below(plan, i))
                 plan->nodes[i].recompute = mode;

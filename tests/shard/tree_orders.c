@@ -113,7 +113,7 @@ static void draw_blocks(network *n)
         plan->params[p].fickle = plan->params[p].role == TREE_TALL || (plan->params[p].role == TREE_BIAS && pick(n, 2));
     plan->recomputes = what == 1;
     for (int b = 0; b < n->block_count && what == 1; b++)
-        plan->nodes[n->blocks[b]].recompute = (fsdp_recompute_mode)pick(n, 3);
+        plan->nodes[n->blocks[b]].recompute = (fsdp_recompute_mode)pick(n, 4);
 }
 
 /* ---- how it is sharded ---- */

@@ -44,7 +44,7 @@ static void print_node(FILE *stream, const tree_plan *plan, int node, int depth,
     if (n->second)
         fprintf(stream, " (hands on %s, of which %s taken)", seconds[n->second], takes[n->take]);
     if (n->recompute)
-        fprintf(stream, " (%s recompute)", n->recompute == FSDP_RECOMPUTE_FULL ? "full" : "selective");
+        fprintf(stream, " (%s recompute)", ((const char *[]){"no", "full", "selective", "cheap"})[n->recompute]);
     if (n->state >= 0)
         fprintf(stream, " [state %d]", n->state);
     for (int i = 0; i < n->param_count; i++)
