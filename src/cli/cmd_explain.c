@@ -5,11 +5,13 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "cli/on_paper.h"
+#include "cli/on_device.h"
 #include "explain/explain.h"
+#include "plan/changes.h"
 
 typedef struct request {
     fsdp__on_paper paper;
+    fsdp__on_device device;
     const char *svg, *rank;
     bool json;
     fsdp_explain_options options;
@@ -23,11 +25,16 @@ static void usage(void)
          "\n"
          "Explains what a strategy does to a model: its units, who holds which rows, what\n"
          "a step gathers and when, what that costs in memory, calls and bytes, and what\n"
-         "coarser and finer units would cost. The engine counts all of it to the byte, in\n"
-         "a step that allocates nothing. No rank is started and no weights are read; only\n"
-         "config.json is read from a folder.\n"
+         "coarser and finer units would cost. It ends with what would be better, and why.\n"
+         "The engine counts all of it to the byte, in steps that allocate nothing. No rank\n"
+         "is started and no weights are read; only config.json is read from a folder.\n"
          "\n" FSDP__ON_PAPER_HELP "  --rank R                the rank whose step is explained (default: 0, which\n"
          "                          has the most of everything)\n"
+         "  --device DEVICE         judge what would be better by its time there, as 'fsdp\n"
+         "                          plan' tells it: cpu or cuda (those here, measured for\n"
+         "                          some seconds first), cuda:CARD, or a file of 'fsdp plan\n"
+         "                          --measure' (default: judge by bytes, calls and FLOPs)\n"
+         "  --network GBITS         with it: Gbit/s out of a machine, and into it\n"
          "  --json                  print everything as JSON\n"
          "  --svg FILE              draw who holds which rows, and what is whole when\n"
          "  --section.key=value     sets any other key of fsdp train");
@@ -59,6 +66,27 @@ static fsdp_status explain(request *r, fsdp_explanation **out)
     return status;
 }
 
+/* Finds out what would be better. */
+static fsdp_status find_changes(request *r, fsdp__changes *out)
+{
+    fsdp__plan_question question;
+    fsdp__plan_options options = {.world_size = (int)r->paper.world_size,
+                                  .machines = (int)r->paper.machine_count,
+                                  .one_level = r->paper.one_level};
+
+    question = fsdp__on_device_room(&r->device, &r->paper);
+    options.prices = question.prices;
+    return fsdp__changes_find(r->paper.config, &options, question.room, out);
+}
+
+static fsdp_status print(const request *r, const fsdp_explanation *e, const fsdp__changes *changes)
+{
+    if (r->json)
+        return fsdp__changes_json(changes, e, stdout);
+    FSDP_TRY(fsdp_explanation_print(e, stdout));
+    return fsdp__changes_print(changes, stdout);
+}
+
 /* Says whether a step fits into this machine. If it does not, that is not an error: the user may ask about another
  * machine. */
 static void say_whether_it_fits(const fsdp_explanation *e)
@@ -81,13 +109,16 @@ static void say_whether_it_fits(const fsdp_explanation *e)
 static int tell(request *r)
 {
     FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *e = NULL;
+    fsdp__changes changes;
     int status = 0;
 
-    if (fsdp__output_check(r->paper.config, "--svg", r->svg, &fsdp__output_svg) != FSDP_OK || explain(r, &e) != FSDP_OK)
+    if (fsdp__output_check(r->paper.config, "--svg", r->svg, &fsdp__output_svg) != FSDP_OK ||
+        (r->device.name && fsdp__on_device_open(&r->device, r->device.name, r->paper.config) != FSDP_OK) ||
+        explain(r, &e) != FSDP_OK || find_changes(r, &changes) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (fsdp__output_write("--svg", r->svg, print_svg, e) != FSDP_OK)
         status = fsdp__failure("%s", fsdp_last_error());
-    if ((r->json ? fsdp_explanation_json : fsdp_explanation_print)(e, stdout) != FSDP_OK && !ferror(stdout))
+    if (print(r, e, &changes) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
     say_whether_it_fits(e);
     return status;
@@ -100,6 +131,7 @@ static fsdp_status read_numbers(request *r)
     int64_t rank = 0;
 
     FSDP_TRY(fsdp__on_paper_numbers(&r->paper, 1 << 16));
+    FSDP_TRY(fsdp__on_device_numbers(&r->device));
     if (r->rank)
         FSDP_TRY(fsdp__args_integer("--rank", r->rank, 0, r->paper.world_size - 1, &rank));
     r->options = (fsdp_explain_options){.world_size = (int)r->paper.world_size,
@@ -112,11 +144,9 @@ static fsdp_status read_numbers(request *r)
 
 static int with_config(request *r, int argc, char **argv)
 {
-    const fsdp__option options[] = {FSDP__ON_PAPER_OPTIONS(&r->paper),
-                                    {"rank", 0, &r->rank, NULL},
-                                    {"svg", 0, &r->svg, NULL},
-                                    {"json", 0, NULL, &r->json},
-                                    {0}};
+    const fsdp__option options[] = {FSDP__ON_PAPER_OPTIONS(&r->paper), FSDP__ON_DEVICE_OPTIONS(&r->device),
+                                    {"rank", 0, &r->rank, NULL},       {"svg", 0, &r->svg, NULL},
+                                    {"json", 0, NULL, &r->json},       {0}};
     fsdp__overrides over = {.config = r->paper.config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     int status;

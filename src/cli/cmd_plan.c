@@ -2,32 +2,24 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/limits.h"
-#include "base/text.h"
 #include "cli/cli.h"
-#include "cli/on_paper.h"
+#include "cli/on_device.h"
 #include "config/size.h"
-#include "plan/cards.h"
 #include "plan/fit_text.h"
-#include "plan/measure.h"
 #include "plan/plan.h"
 #include "plan/prices_file.h"
-#include "plan/show_plan.h"
 
 enum {
-    QUICK_SECONDS = 3, /* before a plan */
-    LONG_SECONDS = 45  /* for a file */
+    LONG_SECONDS = 45 /* for a file */
 };
 
 typedef struct request {
     fsdp__on_paper paper;
-    const char *device, *price_text, *measure, *network_text, *fit;
+    fsdp__on_device device;
+    const char *price_text, *measure, *fit;
     bool json, no_time;
-    int64_t room;          /* of a rank, in bytes */
-    double price, network; /* of a device and hour; Gbit/s */
-    fsdp__prices prices;
-    bool has_prices;
+    int64_t room; /* of a rank, in bytes */
+    double price; /* of a device and hour */
 } request;
 
 static void usage(void)
@@ -62,57 +54,18 @@ static void usage(void)
 
 /* ---- the device ---- */
 
-static fsdp_status measure(request *r, const char *name, double seconds)
+/* Gets what `--device` names, or else the config, unless nobody asks for the time. */
+static fsdp_status open_device(request *r)
 {
-    FSDP_TRY(fsdp__prices_measure(name, seconds, &r->prices));
-    r->has_prices = true;
-    return FSDP_OK;
-}
+    const char *of_config = r->paper.config->training.device;
 
-/* Gets what `--device` names: the device that is here, a card, or a file of prices. */
-static fsdp_status find_prices(request *r)
-{
-    const char *name = r->device ? r->device : r->paper.config->training.device;
-
-    if (r->no_time && !r->device)
+    if (r->no_time && !r->device.name)
         return FSDP_OK;
-    if (!name || strcmp(name, "cpu") == 0 || strcmp(name, "cuda") == 0)
-        return measure(r, name ? name : "cpu", QUICK_SECONDS);
-    if (strncmp(name, "cuda:", 5) == 0)
-        FSDP_TRY(fsdp__prices_of_card(name + 5, &r->prices));
-    else if (strchr(name, '/') || fsdp__path_exists(name) || fsdp__ends_with(name, ".json"))
-        FSDP_TRY(fsdp__prices_read(name, &r->prices));
-    else
-        return FSDP_FAIL(FSDP_INVALID, "--device is '%s': expected cpu, cuda, cuda:CARD, or a file of prices", name);
-    r->has_prices = true;
-    return FSDP_OK;
-}
-
-/* Makes the run that is planned one on that device. */
-static fsdp_status set_device(request *r)
-{
-    if (r->network > 0)
-        r->prices.network.per_second = r->network * 1e9 / 8;
-    if (!r->has_prices)
-        return FSDP_OK;
-    return fsdp_train_config_set(r->paper.config, "training.device", r->prices.gpu ? "cuda" : "cpu");
-}
-
-/* Finds out how much memory a rank has: all of its GPU's, or its share of a machine's. */
-static fsdp__plan_question question_of(const request *r)
-{
-    fsdp__memory_limit limit = fsdp__memory_limit_of_all();
-    double ranks = (double)(r->paper.world_size / r->paper.machine_count);
-    fsdp__plan_question q = {.price = r->price, .prices = r->has_prices && !r->no_time ? &r->prices : NULL};
-
-    if (r->has_prices && r->prices.memory_bytes > 0) {
-        q.room = r->prices.gpu ? r->prices.memory_bytes : r->prices.memory_bytes / ranks;
-        q.room_name = r->prices.gpu ? "all memory of the card" : "its share of the machine's memory";
-    } else if (!r->has_prices && limit.bytes != FSDP__NO_LIMIT) {
-        q.room = (double)limit.bytes / ranks;
-        q.room_name = limit.name;
-    }
-    return q;
+    return fsdp__on_device_open(&r->device,
+                                r->device.name ? r->device.name
+                                : of_config    ? of_config
+                                               : "cpu",
+                                r->paper.config);
 }
 
 static fsdp_status print_prices(const void *prices, FILE *out)
@@ -124,15 +77,15 @@ static fsdp_status print_prices(const void *prices, FILE *out)
 static int measure_to(request *r)
 {
     static const fsdp__output_kind kind = {{"{\n \"fsdp_prices\": ", NULL}, "holds no prices that --measure wrote"};
-    const char *name = r->device ? r->device : "cpu";
+    const char *name = r->device.name ? r->device.name : "cpu";
 
     if (strcmp(name, "cpu") != 0 && strncmp(name, "cuda", 4) != 0)
         return fsdp__usage_error("--device is '%s': what can be measured is cpu or cuda", name);
     if (fsdp__output_check(r->paper.config, "--measure", r->measure, &kind) != FSDP_OK ||
-        measure(r, name, LONG_SECONDS) != FSDP_OK ||
-        fsdp__output_write("--measure", r->measure, print_prices, &r->prices) != FSDP_OK)
+        fsdp__on_device_measure(&r->device, name, LONG_SECONDS) != FSDP_OK ||
+        fsdp__output_write("--measure", r->measure, print_prices, &r->device.prices) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    printf("%s: %d rates of %s\n", r->measure, r->prices.rate_count, r->prices.device);
+    printf("%s: %d rates of %s\n", r->measure, r->device.prices.rate_count, r->device.prices.device);
     return 0;
 }
 
@@ -160,9 +113,12 @@ static int tell(request *r)
     fsdp__plan *plan = NULL;
     int status = 0;
 
-    if (find_prices(r) != FSDP_OK || set_device(r) != FSDP_OK)
+    if (open_device(r) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    question = question_of(r);
+    question = fsdp__on_device_room(&r->device, &r->paper);
+    question.price = r->price;
+    if (r->no_time)
+        question.prices = NULL;
     options.prices = question.prices;
     if (r->fit)
         return tell_fit(r, &options);
@@ -180,15 +136,15 @@ static fsdp_status read_numbers(request *r)
         return FSDP_FAIL(FSDP_INVALID, "--fit is '%s': expected a size, such as 24GiB", r->fit);
     if (r->price_text)
         FSDP_TRY(fsdp__args_number("--price", r->price_text, 0, 1e6, &r->price));
-    return r->network_text ? fsdp__args_number("--network", r->network_text, 1e-6, 1e6, &r->network) : FSDP_OK;
+    return fsdp__on_device_numbers(&r->device);
 }
 
 static int with_config(request *r, int argc, char **argv)
 {
-    const fsdp__option options[] = {
-        FSDP__ON_PAPER_OPTIONS(&r->paper),  {"device", 0, &r->device, NULL},   {"network", 0, &r->network_text, NULL},
-        {"price", 0, &r->price_text, NULL}, {"no-time", 0, NULL, &r->no_time}, {"measure", 0, &r->measure, NULL},
-        {"fit", 0, &r->fit, NULL},          {"json", 0, NULL, &r->json},       {0}};
+    const fsdp__option options[] = {FSDP__ON_PAPER_OPTIONS(&r->paper),  FSDP__ON_DEVICE_OPTIONS(&r->device),
+                                    {"price", 0, &r->price_text, NULL}, {"no-time", 0, NULL, &r->no_time},
+                                    {"measure", 0, &r->measure, NULL},  {"fit", 0, &r->fit, NULL},
+                                    {"json", 0, NULL, &r->json},        {0}};
     fsdp__overrides over = {.config = r->paper.config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     int status;

@@ -140,14 +140,10 @@ static void put_lists(json_t **object, const fsdp_explanation *e)
     fsdp__json_put(object, "variants", variants);
 }
 
-fsdp_status fsdp_explanation_json(const fsdp_explanation *e, FILE *out)
+json_t *fsdp__explanation_object(const fsdp_explanation *e)
 {
     json_t *object = json_object();
 
-    if (!e || !out) {
-        json_decref(object);
-        return FSDP_FAIL(FSDP_INVALID, "there is no explanation, or no stream, to write");
-    }
     fsdp__json_put(&object, "model", fsdp__json_text(e->model));
     fsdp__json_put(&object, "strategy", fsdp__json_text(e->strategy));
     fsdp__json_put(&object, "policy", fsdp__json_text(e->policy));
@@ -166,5 +162,12 @@ fsdp_status fsdp_explanation_json(const fsdp_explanation *e, FILE *out)
     if (e->machines > 1 && e->microbatches > 0)
         fsdp__json_put(&object, "machine_network", network_of(&e->machine));
     put_lists(&object, e);
-    return fsdp__json_print(object, out);
+    return object;
+}
+
+fsdp_status fsdp_explanation_json(const fsdp_explanation *e, FILE *out)
+{
+    if (!e || !out)
+        return FSDP_FAIL(FSDP_INVALID, "there is no explanation, or no stream, to write");
+    return fsdp__json_print(fsdp__explanation_object(e), out);
 }

@@ -8,6 +8,7 @@
 
 #include "fsdp/comm.h"
 #include "fsdp/device.h"
+#include "fsdp/explain.h"
 
 /* Add `value` and take it over. A failure leaves NULL behind, and later calls do nothing. */
 void fsdp__json_put(json_t **object, const char *key, json_t *value);
@@ -20,6 +21,9 @@ json_t *fsdp__json_real(double value);
 json_t *fsdp__json_by_kind(const size_t bytes[FSDP_MEMORY_KINDS]);
 /* Returns an object with one number for each of the first `count` kinds of collectives. */
 json_t *fsdp__json_by_collective(const int64_t *numbers, int count);
+
+/* Returns all of an explanation as an object (explain_json.c). */
+json_t *fsdp__explanation_object(const fsdp_explanation *e);
 
 /* Prints the whole value, and takes it over. */
 fsdp_status fsdp__json_print(json_t *value, FILE *out);

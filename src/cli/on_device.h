@@ -1,0 +1,33 @@
+/* on_device.h - the device of a run that nobody starts, what it takes there, and how much memory there is. */
+#ifndef CLI_ON_DEVICE_H
+#define CLI_ON_DEVICE_H
+
+#include "cli/on_paper.h"
+#include "plan/show_plan.h"
+
+typedef struct fsdp__on_device {
+    const char *name, *network_text; /* as they were given, or NULL */
+    double network;                  /* Gbit/s; 0: not given */
+    fsdp__prices prices;
+    bool has_prices;
+} fsdp__on_device;
+
+/* The options that set the words. */
+#define FSDP__ON_DEVICE_OPTIONS(d)             \
+    {"device", 0, &(d)->name, NULL},           \
+    {                                          \
+        "network", 0, &(d)->network_text, NULL \
+    }
+
+/* Reads the numbers. */
+fsdp_status fsdp__on_device_numbers(fsdp__on_device *d);
+/* Measures the device that `name` names, which is here, for some seconds. */
+fsdp_status fsdp__on_device_measure(fsdp__on_device *d, const char *name, double seconds);
+/* Gets the prices of the device `name`: one that is here, a card, or a file of prices; and makes the run that is asked
+ * about one on that device. */
+fsdp_status fsdp__on_device_open(fsdp__on_device *d, const char *name, fsdp_train_config *config);
+/* Finds out how much memory a rank has there: all of its GPU's, or its share of a machine's. Without prices that is
+ * this machine's. */
+fsdp__plan_question fsdp__on_device_room(const fsdp__on_device *d, const fsdp__on_paper *paper);
+
+#endif

@@ -1,0 +1,227 @@
+/* What would be better: each change's figures are those of a plan with it, what is not worth its price is not proposed,
+ * and what is printed is a config. */
+#include "plan/cards.h"
+#include "plan/changes.h"
+#include "plan/plan.h"
+#include "support/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* "key=value key=value" */
+static fsdp_train_config *configure(const char *keys)
+{
+    fsdp_train_config *config;
+    char text[512], *rest = text;
+
+    snprintf(text, sizeof text,
+             "model.preset=llama-1m model.n_layers=2 training.seq_len=32 training.local_batch_size=4 %s", keys);
+    CHECK_OK(fsdp_train_config_create(&config));
+    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(word, '=');
+
+        *value++ = '\0';
+        CHECK_OK(fsdp_train_config_set(config, word, value));
+    }
+    return config;
+}
+
+static fsdp__changes find(const char *keys, const fsdp__plan_options *options, double room)
+{
+    fsdp_train_config *config = configure(keys);
+    fsdp__changes changes;
+
+    CHECK_OK(fsdp__changes_find(config, options, room, &changes));
+    fsdp_train_config_free(config);
+    return changes;
+}
+
+/* Returns the change that sets a key, or NULL. */
+static const fsdp__change *change_of(const fsdp__changes *changes, const char *key, const char *value)
+{
+    for (int i = 0; i < changes->count; i++)
+        for (int k = 0; k < changes->items[i].setting_count; k++) {
+            const fsdp__change_setting *s = &changes->items[i].settings[k];
+
+            if (strcmp(s->key, key) == 0 && strcmp(s->value, value) == 0)
+                return &changes->items[i];
+        }
+    return NULL;
+}
+
+/* Takes the changes one after the other, and plans the config after each. */
+static void check_figures(const char *keys, const fsdp__plan_options *options, const fsdp__changes *changes)
+{
+    fsdp_train_config *config = configure(keys);
+    fsdp__plan *plan;
+
+    for (int i = 0; i < changes->count; i++) {
+        const fsdp__change *c = &changes->items[i];
+
+        for (int k = 0; k < c->setting_count; k++)
+            CHECK_OK(fsdp_train_config_set(config, c->settings[k].key, c->settings[k].value));
+        CHECK_OK(fsdp__plan_make(config, options, &plan));
+        CHECK_EQ(plan->peak.total, c->after.bytes);
+        CHECK_NEAR(plan->time.step, c->after.seconds, 1e-12);
+        CHECK_EQ(c->before.bytes, i > 0 ? changes->items[i - 1].after.bytes : changes->first.bytes);
+        fsdp__plan_free(plan);
+    }
+    CHECK_EQ(changes->last.bytes,
+             changes->count > 0 ? changes->items[changes->count - 1].after.bytes : changes->first.bytes);
+    fsdp_train_config_free(config);
+}
+
+static char *print(const fsdp__changes *changes)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    CHECK_OK(fsdp__changes_print(changes, out));
+    fclose(out);
+    return text;
+}
+
+TEST(each_change_has_the_figures_of_a_plan_with_it)
+{
+    static const char *const keys[] = {"parallelism.wrap_policy=always", "parallelism.strategy=zero2",
+                                       "parallelism.strategy=ddp", "training.global_batch_size=32",
+                                       "activation_checkpoint.mode=full"};
+    const fsdp__plan_options options = {.world_size = 4, .machines = 1};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        fsdp__changes changes = find(keys[i], &options, 0);
+
+        CHECK(changes.tried > changes.count);
+        check_figures(keys[i], &options, &changes);
+    }
+}
+
+TEST(less_is_sent_where_parameters_stay_whole)
+{
+    const fsdp__plan_options options = {.world_size = 4, .machines = 1};
+    fsdp__changes changes = find("", &options, 0);
+    const fsdp__change *kept = change_of(&changes, "parallelism.fsdp_reshard_after_forward", "never");
+
+    CHECK(kept && kept->after.sent < kept->before.sent && kept->after.calls < kept->before.calls);
+    CHECK(change_of(&changes, "training.mixed_precision_param", "bfloat16"));
+}
+
+TEST(what_is_good_stays)
+{
+    const fsdp__plan_options options = {.world_size = 4, .machines = 1};
+    fsdp__changes changes = find("parallelism.strategy=zero2 training.mixed_precision_param=bfloat16", &options, 0);
+    char *text = print(&changes);
+
+    CHECK_EQ(changes.count, 0);
+    CHECK_CONTAINS(text, "What would be better: nothing. ");
+    free(text);
+}
+
+TEST(what_is_computed_twice_with_room_enough_is_computed_once)
+{
+    const fsdp__plan_options options = {.world_size = 2, .machines = 1};
+    fsdp__changes with_room = find("activation_checkpoint.mode=full", &options, 1e12);
+    fsdp__changes without = find("activation_checkpoint.mode=full", &options, (double)with_room.first.bytes);
+
+    CHECK(change_of(&with_room, "activation_checkpoint.mode", "none"));
+    CHECK(!change_of(&without, "activation_checkpoint.mode", "none"));
+}
+
+TEST(what_does_not_fit_is_made_to_fit_first)
+{
+    const fsdp__plan_options options = {.world_size = 4, .machines = 1};
+    fsdp__changes all = find("", &options, 0), some = find("", &options, 0.6 * (double)all.first.bytes);
+    fsdp__changes none = find("", &options, 1024);
+    char *text = print(&none);
+
+    CHECK((double)some.first.bytes > some.room && (double)some.last.bytes <= some.room);
+    CHECK(some.items[0].after.bytes < some.items[0].before.bytes);
+    CHECK_CONTAINS(text, "No change makes it fit");
+    free(text);
+}
+
+TEST(over_machines_a_copy_on_each_is_faster)
+{
+    fsdp__prices prices;
+    const fsdp__plan_options options = {.world_size = 8, .machines = 2, .prices = &prices};
+    fsdp__changes changes;
+    const fsdp__change *copies;
+
+    CHECK_OK(fsdp__prices_of_card("H100", &prices));
+    prices.network.per_second = 1e9;
+    changes = find("training.device=cuda", &options, prices.memory_bytes);
+    check_figures("training.device=cuda",
+                  &(fsdp__plan_options){.world_size = 8, .machines = 2, .prices = &prices, .rank_alone = true},
+                  &changes);
+    copies = change_of(&changes, "parallelism.strategy", "hsdp");
+    CHECK(copies && copies->after.sent < copies->before.sent && copies->after.seconds < copies->before.seconds);
+    for (int i = 0; i < changes.count; i++) /* for as many tokens */
+        CHECK(changes.items[i].after.seconds / changes.items[i].after.tokens <
+              1.01 * changes.items[i].before.seconds / changes.items[i].before.tokens);
+}
+
+TEST(frozen_parameters_are_not_gathered_for_nothing)
+{
+    const fsdp__plan_options options = {.world_size = 4, .machines = 1};
+    fsdp__changes changes = find("model.frozen=model.*", &options, 1e12);
+    const fsdp__change *whole = change_of(&changes, "parallelism.strategy", "ddp");
+
+    CHECK(whole && whole->after.sent < whole->before.sent / 2);
+}
+
+TEST(rows_that_do_not_divide_are_named)
+{
+    fsdp__changes even = find("", &(fsdp__plan_options){.world_size = 4, .machines = 1}, 0);
+    fsdp__changes odd = find("model.dim=40 model.n_heads=2 model.n_kv_heads=1 model.ffn_dim=40 model.vocab_size=40",
+                             &(fsdp__plan_options){.world_size = 7, .machines = 1}, 0);
+    char *text = print(&odd);
+
+    CHECK(even.padding.share < 0.02);
+    CHECK(odd.padding.share > 0.02 && odd.padding.rows % 7 != 0);
+    CHECK_EQ(odd.padding.better, 5);
+    CHECK_CONTAINS(text, "its 40 rows do not divide evenly over 7 ranks. With 5 ranks (-n 5) it would be 0.0 %");
+    free(text);
+}
+
+static char *print_config(const fsdp_train_config *config)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    CHECK_OK(fsdp_train_config_print(config, out));
+    fclose(out);
+    return text;
+}
+
+/* The lines that are printed are a config, which sets what all changes set. */
+TEST(the_lines_are_a_config)
+{
+    const fsdp__plan_options options = {.world_size = 4, .machines = 1};
+    fsdp__changes changes = find("parallelism.wrap_policy=always training.global_batch_size=64", &options, 0);
+    char *directory = test_directory(), *path = test_path(directory, "c.yaml"), *text = print(&changes);
+    char *lines = strstr(text, "lines of a config:\n\n"), *read, *set;
+    fsdp_train_config *config;
+
+    CHECK(changes.count > 1 && lines);
+    lines += strlen("lines of a config:\n\n");
+    test_write_file(path, lines, strlen(lines));
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_load(config, path));
+    read = print_config(config);
+    fsdp_train_config_free(config);
+    CHECK_OK(fsdp_train_config_create(&config));
+    for (int i = 0; i < changes.count; i++)
+        for (int k = 0; k < changes.items[i].setting_count; k++)
+            CHECK_OK(
+                fsdp_train_config_set(config, changes.items[i].settings[k].key, changes.items[i].settings[k].value));
+    set = print_config(config);
+    CHECK_STRING(read, set);
+    fsdp_train_config_free(config);
+    free(read);
+    free(set);
+    free(text);
+    free(path);
+    test_directory_free(directory);
+}
