@@ -11,6 +11,7 @@
 #include "base/context.h"
 #include "base/hash.h"
 #include "device/kernels.h"
+#include "fsdp/comm.h"
 
 enum {
     NAMES = 8192, /* of which three quarters are used */
@@ -21,7 +22,7 @@ enum {
 typedef struct name {
     uint64_t hash;
     uint32_t at, number; /* 0: free */
-    int ranks;
+    fsdp__traced_ranks of;
 } name;
 
 struct fsdp__recorder {
@@ -43,9 +44,35 @@ struct fsdp__recorder {
 
 /* ---- names ---- */
 
-/* Returns the number of a name, which gets one if it has none; 0: it has no room. */
-static uint32_t number_of(fsdp__recorder *r, const char *text, int ranks)
+/* Returns the members of a group. `step` is a guess from the first two, which is_regular checks. */
+static fsdp__traced_ranks ranks_of(const fsdp_process_group *group)
 {
+    fsdp__traced_ranks ranks = {.count = fsdp_process_group_size(group)};
+
+    ranks.first = fsdp_process_group_global_rank(group, 0);
+    ranks.step = ranks.count > 1 ? fsdp_process_group_global_rank(group, 1) - ranks.first : 1;
+    return ranks;
+}
+
+static bool is_regular(const fsdp_process_group *group, const fsdp__traced_ranks *ranks)
+{
+    for (int i = 0; i < ranks->count; i++)
+        if (fsdp_process_group_global_rank(group, i) != ranks->first + i * ranks->step)
+            return false;
+    return ranks->step > 0;
+}
+
+static bool is_named(const fsdp__recorder *r, const name *n, const char *text, const fsdp__traced_ranks *of)
+{
+    return n->of.count == of->count && n->of.first == of->first && (n->of.step == of->step || n->of.step == 0) &&
+           strcmp(r->text + n->at, text) == 0;
+}
+
+/* Returns the number of a name, which gets one if it has none; 0: it has no room. `group`: whose name it is, or NULL.
+ */
+static uint32_t number_of(fsdp__recorder *r, const char *text, const fsdp_process_group *group)
+{
+    fsdp__traced_ranks of = group ? ranks_of(group) : (fsdp__traced_ranks){0};
     size_t length = text ? strlen(text) : 0;
     uint64_t hash;
     uint32_t number = 0;
@@ -53,15 +80,17 @@ static uint32_t number_of(fsdp__recorder *r, const char *text, int ranks)
 
     if (length == 0)
         return 0;
-    hash = fsdp__mix(fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, length), (uint64_t)ranks);
+    hash = fsdp__mix(fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, length), (uint64_t)of.first);
     pthread_mutex_lock(&r->mutex);
     for (uint64_t i = hash % NAMES;; i = (i + 1) % NAMES) {
         n = &r->table[i];
-        if (n->number == 0 || (n->hash == hash && n->ranks == ranks && strcmp(r->text + n->at, text) == 0))
+        if (n->number == 0 || (n->hash == hash && is_named(r, n, text, &of)))
             break;
     }
     if (n->number == 0 && r->name_count < NAMES * 3 / 4 && length < NAME_BYTES - r->text_used) {
-        *n = (name){.hash = hash, .at = (uint32_t)r->text_used, .number = ++r->name_count, .ranks = ranks};
+        if (group && !is_regular(group, &of))
+            of.step = 0;
+        *n = (name){.hash = hash, .at = (uint32_t)r->text_used, .number = ++r->name_count, .of = of};
         r->number_at[n->number] = (uint32_t)(n - r->table);
         memcpy(r->text + r->text_used, text, length + 1);
         r->text_used += length + 1;
@@ -76,9 +105,9 @@ const char *fsdp__recorder_name(const fsdp__recorder *r, uint32_t number)
     return number ? r->text + r->table[r->number_at[number]].at : "";
 }
 
-int fsdp__recorder_ranks(const fsdp__recorder *r, uint32_t number)
+fsdp__traced_ranks fsdp__recorder_ranks(const fsdp__recorder *r, uint32_t number)
 {
-    return number ? r->table[r->number_at[number]].ranks : 0;
+    return number ? r->table[r->number_at[number]].of : (fsdp__traced_ranks){0};
 }
 
 /* ---- lanes ---- */
@@ -210,15 +239,15 @@ static void note_event(fsdp__recorder *r, const fsdp__probe_event *e)
         return;
     *n = (fsdp__note){.bytes = e->bytes,
                       .number = e->number,
-                      .label = number_of(r, e->point == FSDP__POINT_SHARD_CHANGED ? e->word : e->label, 0),
-                      .group = number_of(r, e->group, e->ranks),
+                      .label = number_of(r, e->point == FSDP__POINT_SHARD_CHANGED ? e->word : e->label, NULL),
+                      .group = number_of(r, e->group, e->group ? e->object : NULL),
                       .thread = this_thread(r),
                       .lane = lane,
                       .point = (uint8_t)e->point,
                       .kind = (uint8_t)e->kind,
                       .dtype = (uint8_t)e->dtype};
     if (!listed) /* otherwise the list has its name */
-        n->name = number_of(r, e->name, 0);
+        n->name = number_of(r, e->name, NULL);
     if (listed && e->point == FSDP__POINT_KERNEL_BEGUN && e->object)
         n->number = (uint64_t)fsdp__kernel_flops((fsdp__kernel)e->kind, e->object);
     if (e->point == FSDP__POINT_SHARD_CHANGED || e->point == FSDP__POINT_EVENT_RECORDED)

@@ -29,6 +29,11 @@ typedef struct fsdp__lane {
     char device[24];         /* of a stream, or itself; "": a thread */
 } fsdp__lane;
 
+/* Members of a group: `first`, `first + step`, and so on, in that order. step 0: they follow no such rule. */
+typedef struct fsdp__traced_ranks {
+    int count, first, step;
+} fsdp__traced_ranks;
+
 typedef struct fsdp__recorder fsdp__recorder;
 
 /* Returns the recorder of a context, which is made when it is first asked for and belongs to the context; NULL: out of
@@ -49,7 +54,7 @@ fsdp_context *fsdp__recorder_context(const fsdp__recorder *recorder);
 const fsdp__note *fsdp__recorder_notes(const fsdp__recorder *recorder, int64_t *count);
 int64_t fsdp__recorder_dropped(const fsdp__recorder *recorder); /* notes for which there was no room */
 const fsdp__lane *fsdp__recorder_lanes(const fsdp__recorder *recorder);
-const char *fsdp__recorder_name(const fsdp__recorder *recorder, uint32_t number); /* "" for 0 */
-int fsdp__recorder_ranks(const fsdp__recorder *recorder, uint32_t number);        /* of a group of that name */
+const char *fsdp__recorder_name(const fsdp__recorder *recorder, uint32_t number);         /* "" for 0 */
+fsdp__traced_ranks fsdp__recorder_ranks(const fsdp__recorder *recorder, uint32_t number); /* of a group's name */
 
 #endif

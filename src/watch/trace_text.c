@@ -152,6 +152,7 @@ static void write_text(const writer *w, const char *before, const char *text)
 static void write_work_args(const writer *w, const fsdp__trace_span *s)
 {
     const fsdp__note *n = s->note;
+    fsdp__traced_ranks ranks = fsdp__recorder_ranks(w->recorder, n->group);
 
     if (n->point == FSDP__POINT_KERNEL_BEGUN && n->number > 0) {
         fprintf(w->out, ",\"flops\":%llu", (unsigned long long)n->number);
@@ -160,8 +161,9 @@ static void write_work_args(const writer *w, const fsdp__trace_span *s)
     } else if (n->point == FSDP__POINT_COLLECTIVE_BEGUN) {
         write_text(w, ",\"call\":", name_of(w, n->name));
         write_text(w, ",\"group\":", name_of(w, n->group));
-        fprintf(w->out, ",\"ranks\":%d,\"number\":%llu", fsdp__recorder_ranks(w->recorder, n->group),
-                (unsigned long long)n->number);
+        fprintf(w->out, ",\"ranks\":%d,\"number\":%llu", ranks.count, (unsigned long long)n->number);
+        if (ranks.step > 0)
+            fprintf(w->out, ",\"first_rank\":%d,\"rank_step\":%d", ranks.first, ranks.step);
         if (n->dtype != FSDP_DTYPE_NONE)
             write_text(w, ",\"dtype\":", fsdp_dtype_name((fsdp_dtype)n->dtype));
     }
