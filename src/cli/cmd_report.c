@@ -14,21 +14,25 @@ static void usage(void)
     puts("fsdp report RUN... [-o REPORT.html]\n"
          "\n"
          "Shows what runs did: figures, what stands out and what could be done about it,\n"
-         "and which settings differ. A RUN is the metrics.jsonl of fsdp train\n"
-         "(metrics.jsonl in its config), or a folder with a file of that name; one file\n"
-         "may have several runs. Of runs that go on the report has what there is so far.\n"
+         "which settings differ, and which rank is slow, and why. A RUN is the\n"
+         "metrics.jsonl of fsdp train (metrics.jsonl in its config), or the folder that it\n"
+         "lies in; one file may have several runs. Of runs that go on the report has what\n"
+         "there is so far. The run's trace (metrics.trace.path) and the records of its\n"
+         "ranks' last calls (fsdp flight) are found beside it; they can also be named\n"
+         "themselves, as can the output of 'fsdp plan --json', which is shown beside the\n"
+         "run.\n"
          "\n"
-         "  -o, --output FILE    write a page with all curves, too: one HTML file without\n"
-         "                       scripts that needs no network");
+         "  -o, --output FILE    write a page with all pictures, too: one HTML file\n"
+         "                       without scripts that needs no network");
 }
 
-static fsdp_status write_page(const void *runs, FILE *out)
+static fsdp_status write_page(const void *report, FILE *out)
 {
-    return fsdp__report_page(runs, out);
+    return fsdp__report_page(report, out);
 }
 
 /* Checks that the page would not replace a file that is read. */
-static fsdp_status check_output(const fsdp__recorded_runs *runs, const char *output)
+static fsdp_status check_output(const fsdp__sources *sources, const char *output)
 {
     static const fsdp__output_kind kind = {{"<!doctype html>", NULL}, "is no page of fsdp report"};
     fsdp_train_config none = {0};
@@ -36,22 +40,24 @@ static fsdp_status check_output(const fsdp__recorded_runs *runs, const char *out
 
     if (!output)
         return FSDP_OK;
-    for (int64_t i = 0; i < runs->count; i++)
-        if (stat(output, &written) == 0 && stat(runs->runs[i].path, &read) == 0 && fsdp__same_file(&written, &read))
+    for (int64_t i = 0; i < sources->runs.count; i++)
+        if (stat(output, &written) == 0 && stat(sources->runs.runs[i].path, &read) == 0 &&
+            fsdp__same_file(&written, &read))
             return FSDP_FAIL(FSDP_INVALID, "--output: '%s' is the metrics of a run: name another file", output);
     return fsdp__output_check(&none, "--output", output, &kind);
 }
 
-static fsdp_status report(fsdp__recorded_runs *runs, const char **paths, int count, const char *output)
+static fsdp_status show(fsdp__report *report, const char **paths, int count, const char *output)
 {
     for (int i = 0; i < count; i++)
-        FSDP_TRY(fsdp__recorded_runs_read(runs, paths[i]));
-    FSDP_TRY(fsdp__recorded_runs_label(runs));
-    FSDP_TRY(check_output(runs, output));
-    FSDP_TRY(fsdp__report_text(runs, stdout));
-    FSDP_TRY(fsdp__output_write("--output", output, write_page, runs));
+        FSDP_TRY(fsdp__sources_add(&report->sources, paths[i]));
+    FSDP_TRY(fsdp__sources_finish(&report->sources));
+    FSDP_TRY(check_output(&report->sources, output));
+    FSDP_TRY(fsdp__advices_of(&report->sources, &report->advices));
+    FSDP_TRY(fsdp__report_text(report, stdout));
+    FSDP_TRY(fsdp__output_write("--output", output, write_page, report));
     if (output)
-        printf("\n%s has the curves\n", output);
+        printf("\n%s has the pictures\n", output);
     return FSDP_OK;
 }
 
@@ -60,7 +66,7 @@ static int with_line(const char **paths, int argc, char **argv)
     const char *output = NULL;
     const fsdp__option options[] = {{"output", 'o', &output, NULL}, {0}};
     fsdp__args args = {.options = options, .list = paths};
-    fsdp__recorded_runs runs = {.usual = fsdp__train_usual_setting};
+    fsdp__report *report;
     fsdp_status status;
     char text[256];
     int exit_status;
@@ -69,8 +75,14 @@ static int with_line(const char **paths, int argc, char **argv)
         return exit_status;
     if (args.positional_count == 0)
         return fsdp__usage_error("report: no run given: fsdp report demo/metrics.jsonl");
-    status = report(&runs, paths, args.positional_count, output);
-    fsdp__recorded_runs_free(&runs);
+    report = fsdp__calloc(1, sizeof *report);
+    if (!report)
+        return fsdp__failure("%s", fsdp_last_error());
+    report->sources.runs.usual = fsdp__train_usual_setting;
+    status = show(report, paths, args.positional_count, output);
+    fsdp__advices_free(&report->advices);
+    fsdp__sources_release(&report->sources);
+    fsdp__free(report);
     if (status != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     return fsdp__output_failed(text, sizeof text) ? fsdp__failure("%s", text) : 0;

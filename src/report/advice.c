@@ -2,33 +2,17 @@
 #include "report/advice.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/compiler.h"
 #include "report/figures.h"
+#include "report/step_advice.h"
 
 enum {
     WINDOW = 20, /* steps before a jump */
     FEWEST = 40  /* steps of which the speed of the first and last quarter is compared */
 };
-
-static fsdp_status FSDP_PRINTF(3, 4) say(fsdp__advices *all, const fsdp__recorded_run *run, const char *format, ...)
-{
-    fsdp__advice *advice;
-    va_list arguments;
-
-    if (fsdp__grow(&all->items, all->count + 1, &all->capacity, sizeof *all->items) != 0)
-        return FSDP_NO_MEMORY;
-    advice = &all->items[all->count++];
-    advice->run = run;
-    va_start(arguments, format);
-    vsnprintf(advice->text, sizeof advice->text, format, arguments);
-    va_end(arguments);
-    return FSDP_OK;
-}
 
 /* ---- of one run ---- */
 
@@ -39,10 +23,11 @@ static fsdp_status of_end(fsdp__advices *all, const fsdp__recorded_run *run)
 
     if (!(taken < steps))
         return FSDP_OK;
-    return say(all, run,
-               "It has taken %.0f of %.0f steps: it goes on, was stopped, or failed. The same command goes on from its "
-               "last checkpoint, if checkpoint.folder is set.",
-               taken, steps);
+    return fsdp__advise(
+        all, run,
+        "It has taken %.0f of %.0f steps: it goes on, was stopped, or failed. The same command goes on from its "
+        "last checkpoint, if checkpoint.folder is set.",
+        taken, steps);
 }
 
 static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -59,12 +44,13 @@ static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *r
                 first = i;
             }
         if (count > 0)
-            return say(all, run,
-                       "%s is NaN or infinite in %lld of %lld steps, first at step %.0f. Lower optimizer.lr, raise "
-                       "lr_scheduler.warmup_steps, or look at the data of that step; training.on_nan=skip passes over "
-                       "such steps.",
-                       k == 0 ? "The loss" : "The gradient's norm", (long long)count, (long long)s->count,
-                       s->points[first].step);
+            return fsdp__advise(
+                all, run,
+                "%s is NaN or infinite in %lld of %lld steps, first at step %.0f. Lower optimizer.lr, raise "
+                "lr_scheduler.warmup_steps, or look at the data of that step; training.on_nan=skip passes over "
+                "such steps.",
+                k == 0 ? "The loss" : "The gradient's norm", (long long)count, (long long)s->count,
+                s->points[first].step);
     }
     return FSDP_OK;
 }
@@ -79,10 +65,10 @@ static fsdp_status of_skipped(fsdp__advices *all, const fsdp__recorded_run *run)
     skipped = s->points[s->count - 1].value;
     if (!(skipped >= 3 && skipped > 0.02 * (double)s->count))
         return FSDP_OK;
-    return say(all, run,
-               "%.0f of %lld steps were skipped. With float16 a few are usual while the loss scale is found; "
-               "training.mixed_precision_param=bfloat16 needs no scale.",
-               skipped, (long long)s->count);
+    return fsdp__advise(all, run,
+                        "%.0f of %lld steps were skipped. With float16 a few are usual while the loss scale is found; "
+                        "training.mixed_precision_param=bfloat16 needs no scale.",
+                        skipped, (long long)s->count);
 }
 
 /* Finds the largest jump above what the steps before have: at least six of their standard deviations, and a tenth of
@@ -119,16 +105,17 @@ static fsdp_status of_jump(fsdp__advices *all, const fsdp__recorded_run *run)
     if (at < 0)
         return FSDP_OK;
     if (!norms || norms->count != s->count)
-        return say(all, run, "The loss jumps from about %.3g to %.3g at step %.0f.", before, s->points[at].value,
-                   s->points[at].step);
+        return fsdp__advise(all, run, "The loss jumps from about %.3g to %.3g at step %.0f.", before,
+                            s->points[at].value, s->points[at].step);
     norm = norms->points[at].value;
     usual = fsdp__median(norms, at - WINDOW, at);
-    return say(all, run,
-               "The loss jumps from about %.3g to %.3g at step %.0f, where the gradient's norm is %.3g, after a median "
-               "of %.3g. %s",
-               before, s->points[at].value, s->points[at].step, norm, usual,
-               norm > 3 * usual ? "A smaller training.max_norm or optimizer.lr would take less of such a step."
-                                : "The norm did not grow with it: look at the data of that step.");
+    return fsdp__advise(
+        all, run,
+        "The loss jumps from about %.3g to %.3g at step %.0f, where the gradient's norm is %.3g, after a median "
+        "of %.3g. %s",
+        before, s->points[at].value, s->points[at].step, norm, usual,
+        norm > 3 * usual ? "A smaller training.max_norm or optimizer.lr would take less of such a step."
+                         : "The norm did not grow with it: look at the data of that step.");
 }
 
 static fsdp_status of_validation(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -138,10 +125,11 @@ static fsdp_status of_validation(fsdp__advices *all, const fsdp__recorded_run *r
 
     if (!best || !(last > 1.01 * best->value))
         return FSDP_OK;
-    return say(all, run,
-               "The validation loss was lowest at step %.0f, %.4g, and is %.4g now: it learns its data by heart. "
-               "training.early_stop ends a run there, and export.which=best exports those weights.",
-               best->step, best->value, last);
+    return fsdp__advise(
+        all, run,
+        "The validation loss was lowest at step %.0f, %.4g, and is %.4g now: it learns its data by heart. "
+        "training.early_stop ends a run there, and export.which=best exports those weights.",
+        best->step, best->value, last);
 }
 
 /* Returns the sum of the finite values. */
@@ -161,12 +149,13 @@ static fsdp_status of_waiting(fsdp__advices *all, const fsdp__recorded_run *run)
 
     if (!(gathers + reduces > 0.1 * steps))
         return FSDP_OK;
-    return say(all, run,
-               "%.0f %% of its time it waits for the network: %.0f %% for gathers, %.0f %% for reductions. Larger "
-               "batches (training.local_batch_size, or accumulation by training.global_batch_size) send less for each "
-               "token; parallelism.gather_dtype=float8 gathers a quarter of float32's bytes; strategy hsdp keeps "
-               "gathers within a machine.",
-               100 * (gathers + reduces) / steps, 100 * gathers / steps, 100 * reduces / steps);
+    return fsdp__advise(
+        all, run,
+        "%.0f %% of its time it waits for the network: %.0f %% for gathers, %.0f %% for reductions. Larger "
+        "batches (training.local_batch_size, or accumulation by training.global_batch_size) send less for each "
+        "token; parallelism.gather_dtype=float8 gathers a quarter of float32's bytes; strategy hsdp keeps "
+        "gathers within a machine.",
+        100 * (gathers + reduces) / steps, 100 * gathers / steps, 100 * reduces / steps);
 }
 
 static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -187,12 +176,13 @@ static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *r
         }
     if (!(lost > 0.03 * sum_of(s)))
         return FSDP_OK;
-    return say(all, run,
-               "%lld of %lld steps take over twice the median of %s, and cost %s beyond it; the slowest is step %.0f, "
-               "%s. Look at what else runs on the machine then: a checkpoint being written, slow storage of the data, "
-               "another job.",
-               (long long)count, (long long)s->count, fsdp__value_text(FSDP__UNIT_MS, median, usual),
-               fsdp__value_text(FSDP__UNIT_MS, lost, sum), at, fsdp__value_text(FSDP__UNIT_MS, worst, slowest));
+    return fsdp__advise(
+        all, run,
+        "%lld of %lld steps take over twice the median of %s, and cost %s beyond it; the slowest is step %.0f, "
+        "%s. Look at what else runs on the machine then: a checkpoint being written, slow storage of the data, "
+        "another job.",
+        (long long)count, (long long)s->count, fsdp__value_text(FSDP__UNIT_MS, median, usual),
+        fsdp__value_text(FSDP__UNIT_MS, lost, sum), at, fsdp__value_text(FSDP__UNIT_MS, worst, slowest));
 }
 
 static fsdp_status of_drift(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -207,10 +197,11 @@ static fsdp_status of_drift(fsdp__advices *all, const fsdp__recorded_run *run)
     last = fsdp__median(s, s->count - s->count / 4, s->count);
     if (!(last < 0.9 * first))
         return FSDP_OK;
-    return say(all, run,
-               "It became slower: %s tokens a second in its first quarter, %s in its last. A hot processor or card, or "
-               "another job beside it, does that.",
-               fsdp__value_text(FSDP__UNIT_COUNT, first, before), fsdp__value_text(FSDP__UNIT_COUNT, last, now));
+    return fsdp__advise(
+        all, run,
+        "It became slower: %s tokens a second in its first quarter, %s in its last. A hot processor or card, or "
+        "another job beside it, does that.",
+        fsdp__value_text(FSDP__UNIT_COUNT, first, before), fsdp__value_text(FSDP__UNIT_COUNT, last, now));
 }
 
 static fsdp_status of_memory(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -225,8 +216,9 @@ static fsdp_status of_memory(fsdp__advices *all, const fsdp__recorded_run *run)
     late = fsdp__median(s, s->count - s->count / 4, s->count);
     if (!(late > 1.02 * early))
         return FSDP_OK;
-    return say(all, run, "Its memory at the end of a step grows: %s in its second quarter, %s in its last.",
-               fsdp__value_text(FSDP__UNIT_BYTES, early, first), fsdp__value_text(FSDP__UNIT_BYTES, late, last));
+    return fsdp__advise(all, run, "Its memory at the end of a step grows: %s in its second quarter, %s in its last.",
+                        fsdp__value_text(FSDP__UNIT_BYTES, early, first),
+                        fsdp__value_text(FSDP__UNIT_BYTES, late, last));
 }
 
 /* ---- of several ---- */
@@ -287,24 +279,43 @@ static fsdp_status compare(fsdp__advices *all, const fsdp__recorded_run *a, cons
     char text_a[FSDP__VALUE_TEXT], text_b[FSDP__VALUE_TEXT];
 
     if (ratio > 1.02 || ratio < 0.98)
-        FSDP_TRY(say(all, NULL, "%s makes %.2f times as many tokens a second as %s: %s and %s.", b->label, ratio,
-                     a->label, fsdp__value_text(FSDP__UNIT_COUNT, of_b.tokens_per_second, text_b),
-                     fsdp__value_text(FSDP__UNIT_COUNT, of_a.tokens_per_second, text_a)));
+        FSDP_TRY(fsdp__advise(all, NULL, "%s makes %.2f times as many tokens a second as %s: %s and %s.", b->label,
+                              ratio, a->label, fsdp__value_text(FSDP__UNIT_COUNT, of_b.tokens_per_second, text_b),
+                              fsdp__value_text(FSDP__UNIT_COUNT, of_a.tokens_per_second, text_a)));
     if (isfinite(until) && of_a.seconds > 0)
-        return say(all, NULL,
-                   "%s reaches what %s ends with, %.4g, the mean loss of its last %d steps, in %s of its steps; %s "
-                   "took %s.",
-                   b->label, a->label, loss, WINDOW, fsdp__value_text(FSDP__UNIT_MS, 1000 * until, text_b), a->label,
-                   fsdp__value_text(FSDP__UNIT_MS, 1000 * of_a.seconds, text_a));
+        return fsdp__advise(
+            all, NULL,
+            "%s reaches what %s ends with, %.4g, the mean loss of its last %d steps, in %s of its steps; %s "
+            "took %s.",
+            b->label, a->label, loss, WINDOW, fsdp__value_text(FSDP__UNIT_MS, 1000 * until, text_b), a->label,
+            fsdp__value_text(FSDP__UNIT_MS, 1000 * of_a.seconds, text_a));
     return FSDP_OK;
 }
 
-fsdp_status fsdp__advices_of(const fsdp__recorded_runs *all, fsdp__advices *out)
+static fsdp_status of_source(fsdp__advices *out, const fsdp__sources *sources, const fsdp__source *s)
+{
+    const fsdp__recorded_run *run = s->run < 0 ? NULL : &sources->runs.runs[s->run];
+
+    if (s->kind == FSDP__SOURCE_TRACE)
+        return fsdp__advise_of_step(out, run, &s->of.step);
+    for (int i = 0; s->kind == FSDP__SOURCE_FLIGHT && i < s->of.flight.verdict.count; i++)
+        FSDP_TRY(fsdp__advise(out, run, "%s.", s->of.flight.verdict.lines[i]));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__advices_of(const fsdp__sources *sources, fsdp__advices *out)
 {
     static fsdp_status (*const rules[])(fsdp__advices * all, const fsdp__recorded_run *run) = {
         of_not_finite, of_jump, of_validation, of_end, of_skipped, of_waiting, of_slow_steps, of_drift, of_memory};
+    const fsdp__recorded_runs *all = &sources->runs;
 
     *out = (fsdp__advices){0};
+    for (int i = 0; i < sources->count; i++)
+        if (sources->items[i].kind == FSDP__SOURCE_FLIGHT)
+            FSDP_TRY(of_source(out, sources, &sources->items[i]));
+    for (int i = 0; i < sources->count; i++)
+        if (sources->items[i].kind == FSDP__SOURCE_TRACE)
+            FSDP_TRY(of_source(out, sources, &sources->items[i]));
     for (int64_t i = 0; i < all->count; i++)
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
             FSDP_TRY(rules[r](out, &all->runs[i]));
@@ -312,9 +323,4 @@ fsdp_status fsdp__advices_of(const fsdp__recorded_runs *all, fsdp__advices *out)
         if (is_comparable(&all->runs[0], &all->runs[i]))
             FSDP_TRY(compare(out, &all->runs[0], &all->runs[i]));
     return FSDP_OK;
-}
-
-void fsdp__advices_free(fsdp__advices *advices)
-{
-    fsdp__free(advices->items);
 }

@@ -1,15 +1,19 @@
-/* report.h - shows recorded runs side by side: as a page, and as text. */
+/* report.h - shows what runs have left, side by side: as a page, and as text. */
 #ifndef REPORT_REPORT_H
 #define REPORT_REPORT_H
 
 #include <stdio.h>
 
-#include "report/run_file.h"
+#include "report/advice.h"
 
-/* Writes one HTML file that needs no network and no script: what stands out, how the settings differ, and the curves.
- */
-fsdp_status fsdp__report_page(const fsdp__recorded_runs *runs, FILE *out);
-/* Prints the same without the curves. */
-fsdp_status fsdp__report_text(const fsdp__recorded_runs *runs, FILE *out);
+typedef struct fsdp__report {
+    fsdp__sources sources;
+    fsdp__advices advices; /* of these */
+} fsdp__report;
+
+/* Writes one HTML file that needs no network and no script. */
+fsdp_status fsdp__report_page(const fsdp__report *report, FILE *out);
+/* Prints the same without the pictures. */
+fsdp_status fsdp__report_text(const fsdp__report *report, FILE *out);
 
 #endif

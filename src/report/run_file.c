@@ -1,8 +1,10 @@
 /* run_file.c - reads what runs have left in metrics.jsonl. */
 #include "report/run_file.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -307,7 +309,7 @@ fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path)
 static char *short_label(const char *path)
 {
     const char *name = strrchr(path, '/');
-    char *parent, *label;
+    char *parent, *label, whole[PATH_MAX];
 
     name = name ? name + 1 : path;
     if (strcmp(name, "metrics.jsonl") != 0 || name == path)
@@ -316,7 +318,10 @@ static char *short_label(const char *path)
     if (!parent)
         return NULL;
     name = strrchr(parent, '/');
-    label = fsdp__strdup(name && name[1] ? name + 1 : parent);
+    name = name && name[1] ? name + 1 : parent;
+    if ((strcmp(name, ".") == 0 || strcmp(name, "..") == 0) && realpath(parent, whole) && strrchr(whole, '/')[1])
+        name = strrchr(whole, '/') + 1;
+    label = fsdp__strdup(name);
     fsdp__free(parent);
     return label;
 }

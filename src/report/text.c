@@ -2,9 +2,13 @@
 #include <math.h>
 
 #include "base/text.h"
-#include "report/advice.h"
 #include "report/figures.h"
+#include "report/planned.h"
 #include "report/report.h"
+
+enum {
+    MOST_RANKS = 32 /* that are listed */
+};
 
 static void put_figure(const char *what, fsdp__unit unit, double value, FILE *out)
 {
@@ -65,23 +69,115 @@ static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
     return status;
 }
 
-fsdp_status fsdp__report_text(const fsdp__recorded_runs *runs, FILE *out)
+/* ---- traces, records and plans ---- */
+
+static void put_step(const fsdp__traced_step *step, FILE *out)
 {
-    fsdp__advices advices;
-    fsdp_status status;
+    char did[FSDP__VALUE_TEXT], waited[FSDP__VALUE_TEXT], late[FSDP__VALUE_TEXT], caused[FSDP__VALUE_TEXT];
 
-    for (int64_t i = 0; i < runs->count; i++)
-        put_run(&runs->runs[i], out);
-    FSDP_TRY(put_differences(runs, out));
-    status = fsdp__advices_of(runs, &advices);
-    if (status == FSDP_OK && advices.count == 0)
-        fputs("Nothing stands out: no step was lost, none was slow, and the loss had no jump.\n", out);
-    for (int64_t i = 0; status == FSDP_OK && i < advices.count; i++) {
-        const fsdp__advice *a = &advices.items[i];
+    if (step->number > 0)
+        fprintf(out, "Step %lld", (long long)step->number);
+    else
+        fputs("What was traced", out);
+    fprintf(out, ", by rank\n  %-6s%12s%12s%24s%22s\n", "rank", "computes", "waits", "of it for late ranks",
+            "others wait for it");
+    for (int r = 0; r < step->trace.rank_count && r < MOST_RANKS; r++) {
+        const fsdp__step_rank *rank = &step->ranks[r];
+        int64_t computes = 0, waits = 0;
 
-        fprintf(out, "- %s%s%s\n", a->run && runs->count > 1 ? a->run->label : "",
-                a->run && runs->count > 1 ? ": " : "", a->text);
+        for (int a = 0; a < FSDP__ACTIVITIES; a++) {
+            computes += a <= FSDP__DOES_COPIES ? rank->parts[a] : 0;
+            waits += fsdp__activity_is_wait((fsdp__activity)a) ? rank->parts[a] : 0;
+        }
+        fprintf(out, "  %-6d%12s%12s%24s%22s\n", r, fsdp__value_text(FSDP__UNIT_MS, (double)computes / 1e6, did),
+                fsdp__value_text(FSDP__UNIT_MS, (double)waits / 1e6, waited),
+                fsdp__value_text(FSDP__UNIT_MS, (double)rank->for_others / 1e6, late),
+                fsdp__value_text(FSDP__UNIT_MS, (double)rank->caused / 1e6, caused));
     }
-    fsdp__advices_free(&advices);
-    return status;
+    if (step->trace.rank_count > MOST_RANKS)
+        fprintf(out, "  and %d more\n", step->trace.rank_count - MOST_RANKS);
+    fputc('\n', out);
+}
+
+static void put_flight(const fsdp__flight_logs *logs, FILE *out)
+{
+    char place[512], shown[512];
+
+    fputs("What each rank did last (fsdp flight has their calls)\n", out);
+    for (int i = 0; i < logs->count && i < MOST_RANKS; i++) {
+        fsdp__flight_place_text(&logs->logs[i], place, sizeof place);
+        fprintf(out, "  rank %-4d %s\n", logs->logs[i].head.rank, fsdp__shown(place, shown, sizeof shown));
+    }
+    if (logs->count > MOST_RANKS)
+        fprintf(out, "  and %d more\n", logs->count - MOST_RANKS);
+    fputc('\n', out);
+}
+
+static void put_plan(const fsdp__source *source, const fsdp__recorded_run *run, FILE *out)
+{
+    fsdp__planned rows[FSDP__PLANNED_ROWS];
+    int count = fsdp__planned_rows(source->of.plan, run, rows);
+    char planned[FSDP__VALUE_TEXT], measured[FSDP__VALUE_TEXT];
+
+    fprintf(out, "%-28s%14s%14s\n", "Planned and measured", "planned", "measured");
+    for (int i = 0; i < count; i++)
+        fprintf(out, "  %-26s%14s%14s\n", rows[i].what, fsdp__value_text(rows[i].unit, rows[i].planned, planned),
+                isnan(rows[i].measured) ? "-" : fsdp__value_text(rows[i].unit, rows[i].measured, measured));
+    fputc('\n', out);
+}
+
+static void put_source(const fsdp__sources *sources, const fsdp__source *s, FILE *out)
+{
+    const fsdp__recorded_run *run = s->run < 0 ? NULL : &sources->runs.runs[s->run];
+
+    if (run && sources->runs.count > 1)
+        fprintf(out, "%s: ", run->label);
+    if (s->kind == FSDP__SOURCE_TRACE)
+        put_step(&s->of.step, out);
+    else if (s->kind == FSDP__SOURCE_FLIGHT)
+        put_flight(&s->of.flight.logs, out);
+    else
+        put_plan(s, run, out);
+}
+
+static void put_advice(const fsdp__report *report, FILE *out)
+{
+    const fsdp__advices *advices = &report->advices;
+    char shown[FSDP__ADVICE_TEXT];
+
+    if (advices->count == 0)
+        fputs("Nothing stands out: no step was lost, none was slow, and the loss had no jump.\n", out);
+    for (int64_t i = 0; i < advices->count; i++) {
+        const fsdp__advice *a = &advices->items[i];
+        bool named = a->run && report->sources.runs.count > 1;
+
+        fprintf(out, "- %s%s%s\n", named ? a->run->label : "", named ? ": " : "",
+                fsdp__shown(a->text, shown, sizeof shown));
+    }
+}
+
+static void put_missing(const fsdp__sources *sources, FILE *out)
+{
+    char shown[FSDP__ADVICE_TEXT];
+
+    if (sources->unread)
+        fprintf(out, "\nLeft out: %s\n", fsdp__shown(sources->unread, shown, sizeof shown));
+    if (sources->runs.count > 0 && !fsdp__source_of(sources, FSDP__SOURCE_TRACE, -1, 0))
+        fputs("\nWhat each rank does in a step, and for whom it waits, is shown for runs with\n"
+              "metrics.trace.path=trace.json.gz.\n",
+              out);
+}
+
+fsdp_status fsdp__report_text(const fsdp__report *report, FILE *out)
+{
+    const fsdp__sources *sources = &report->sources;
+
+    for (int64_t i = 0; i < sources->runs.count; i++)
+        put_run(&sources->runs.runs[i], out);
+    FSDP_TRY(put_differences(&sources->runs, out));
+    for (int i = 0; i < sources->count; i++)
+        put_source(sources, &sources->items[i], out);
+    put_advice(report, out);
+    put_missing(sources, out);
+    return FSDP_OK;
 }

@@ -1,7 +1,6 @@
 /* What a report says of runs: advice with its figures, settings that differ, charts in which no value is lost. */
 #include <math.h>
 
-#include "report/advice.h"
 #include "report/figures.h"
 #include "report/report.h"
 #include "support/test.h"
@@ -91,18 +90,20 @@ static bool usual(const char *key, char *text, size_t text_bytes)
 }
 
 /* Returns the text, or the page, of runs of these shapes. */
-static char *shown(const shape *shapes, int count, fsdp_status (*show)(const fsdp__recorded_runs *runs, FILE *out))
+static char *shown(const shape *shapes, int count, fsdp_status (*show)(const fsdp__report *report, FILE *out))
 {
     fsdp__recorded_run items[FSDP__MOST_RUNS];
-    fsdp__recorded_runs runs = {items, count, count, usual};
+    fsdp__report report = {.sources.runs = {items, count, count, usual}};
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
 
     for (int i = 0; i < count; i++)
         items[i] = run_create(&shapes[i]);
-    CHECK_OK(show(&runs, out));
+    CHECK_OK(fsdp__advices_of(&report.sources, &report.advices));
+    CHECK_OK(show(&report, out));
     fclose(out);
+    fsdp__advices_free(&report.advices);
     for (int i = 0; i < count; i++)
         run_free(&items[i]);
     return text;

@@ -1,0 +1,27 @@
+/* advice_list.c - collects advice. */
+#include "report/advice_list.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+
+fsdp_status fsdp__advise(fsdp__advices *all, const fsdp__recorded_run *run, const char *format, ...)
+{
+    fsdp__advice *advice;
+    va_list arguments;
+
+    if (fsdp__grow(&all->items, all->count + 1, &all->capacity, sizeof *all->items) != 0)
+        return FSDP_NO_MEMORY;
+    advice = &all->items[all->count++];
+    advice->run = run;
+    va_start(arguments, format);
+    vsnprintf(advice->text, sizeof advice->text, format, arguments);
+    va_end(arguments);
+    return FSDP_OK;
+}
+
+void fsdp__advices_free(fsdp__advices *advices)
+{
+    fsdp__free(advices->items);
+}

@@ -1,0 +1,11 @@
+/* step_advice.h - finds what stands out in a traced step. */
+#ifndef REPORT_STEP_ADVICE_H
+#define REPORT_STEP_ADVICE_H
+
+#include "report/advice_list.h"
+#include "report/traced_step.h"
+
+/* Adds it; `run`: whose step it is, or NULL. */
+fsdp_status fsdp__advise_of_step(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__traced_step *step);
+
+#endif

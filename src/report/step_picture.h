@@ -1,0 +1,26 @@
+/* step_picture.h - draws a traced step: for the page, and as a picture of its own. */
+#ifndef REPORT_STEP_PICTURE_H
+#define REPORT_STEP_PICTURE_H
+
+#include "draw/svg.h"
+#include "report/traced_step.h"
+
+/* Return the fills of what is drawn (draw/svg.h). */
+int fsdp__activity_fill(fsdp__activity activity);
+int fsdp__memory_fill(int kind); /* fsdp_memory_kind */
+int fsdp__unit_fill(fsdp__unit_state state);
+const char *fsdp__unit_state_name(fsdp__unit_state state);
+
+/* Draws what a rank does, and thin below it the collectives in progress. */
+void fsdp__step_picture_rank(const fsdp__traced_step *step, int rank, const fsdp__range *x, double y, double height,
+                             FILE *out);
+/* Draws what becomes of a unit, which is that of the step's n-th entry. */
+void fsdp__step_picture_unit(const fsdp__traced_step *step, int64_t n, const fsdp__range *x, double y, double height,
+                             FILE *out);
+/* Draws the memory by kind, which is not empty. */
+void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__range *x, double y, double height, FILE *out);
+
+/* Draws units and memory of rank 0's step as a file. */
+fsdp_status fsdp__step_picture(const fsdp__traced_step *step, FILE *out);
+
+#endif

@@ -1,0 +1,306 @@
+/* traced_step.c - chooses a step of a trace, and keeps what a report shows of it. */
+#include "report/traced_step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "report/step_parts.h"
+
+enum {
+    MOMENTS = 2000, /* of the memory that are kept */
+    UNITS = 4096    /* times that something is so of a unit */
+};
+
+/* ---- which step ---- */
+
+/* A step as all ranks together took it. */
+typedef struct taken {
+    int64_t number, ns; /* of the rank that took longest */
+    int ranks;
+} taken;
+
+static int by_rank(const void *a, const void *b)
+{
+    const fsdp__traced_span *x = a, *y = b;
+
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return (x->end < y->end) - (x->end > y->end);
+}
+
+/* Returns the number of the step that a span is; 0: it is none. */
+static int64_t step_number(const fsdp__trace *t, const fsdp__traced_span *span)
+{
+    static const char step[] = "step ";
+    const char *name = t->names[span->name];
+
+    return span->sort == FSDP__TRACED_STAGE && span->lane == 0 && strncmp(name, step, strlen(step)) == 0
+               ? FSDP__MAX(strtoll(name + strlen(step), NULL, 10), 0)
+               : 0;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const taken *x = a, *y = b;
+
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+static int by_ns(const void *a, const void *b)
+{
+    const taken *x = a, *y = b;
+
+    return x->ns != y->ns ? (x->ns > y->ns) - (x->ns < y->ns) : by_number(a, b);
+}
+
+/* Lists the steps that all ranks have, and returns how many. `steps` has room for each span that is one. */
+static int64_t whole_steps(const fsdp__trace *t, taken *steps)
+{
+    int64_t count = 0, kept = 0, whole = 0;
+
+    for (int64_t i = 0; i < t->span_count; i++)
+        if (step_number(t, &t->spans[i]) > 0)
+            steps[count++] = (taken){step_number(t, &t->spans[i]), t->spans[i].end - t->spans[i].begin, 1};
+    qsort(steps, (size_t)count, sizeof *steps, by_number);
+    for (int64_t i = 0; i < count; i++) {
+        if (kept > 0 && steps[kept - 1].number == steps[i].number) {
+            steps[kept - 1].ranks++;
+            steps[kept - 1].ns = FSDP__MAX(steps[kept - 1].ns, steps[i].ns);
+        } else {
+            steps[kept++] = steps[i];
+        }
+    }
+    for (int64_t i = 0; i < kept; i++)
+        if (steps[i].ranks == t->rank_count)
+            steps[whole++] = steps[i];
+    return whole;
+}
+
+/* Chooses the step whose time is the median of all. */
+static fsdp_status choose(fsdp__traced_step *step)
+{
+    const fsdp__trace *t = &step->trace;
+    int64_t count = 0;
+    taken *steps;
+
+    for (int64_t i = 0; i < t->span_count; i++)
+        count += step_number(t, &t->spans[i]) > 0;
+    steps = fsdp__malloc((size_t)FSDP__MAX(count, 1) * sizeof *steps);
+    if (!steps)
+        return FSDP_NO_MEMORY;
+    step->traced = whole_steps(t, steps);
+    if (step->traced > 0) {
+        qsort(steps, (size_t)step->traced, sizeof *steps, by_ns);
+        step->number = steps[(step->traced - 1) / 2].number;
+    }
+    fsdp__free(steps);
+    return FSDP_OK;
+}
+
+/* Finds the step on each rank, or all of the trace where it has no steps. */
+static fsdp_status place_ranks(fsdp__step_parts *p)
+{
+    const fsdp__trace *t = &p->step->trace;
+
+    for (int r = 0; r < t->rank_count; r++)
+        p->places[r] = (fsdp__step_place){.begin = INT64_MAX};
+    for (int64_t i = 0; i < t->span_count; i++) {
+        const fsdp__traced_span *span = &t->spans[i];
+        fsdp__step_place *place = &p->places[span->rank];
+
+        if (i == 0 || t->spans[i - 1].rank != span->rank)
+            place->first = i;
+        place->last = i + 1;
+        if (p->step->number > 0 && step_number(t, span) != p->step->number)
+            continue;
+        place->begin = FSDP__MIN(place->begin, span->begin);
+        place->end = FSDP__MAX(place->end, span->end);
+    }
+    for (int r = 0; r < t->rank_count; r++)
+        if (p->places[r].begin >= p->places[r].end)
+            return FSDP_FAIL(FSDP_FORMAT, "rank %d has done nothing in it", r);
+    return FSDP_OK;
+}
+
+/* ---- memory ---- */
+
+/* Adds what is live after a moment. Of those that lie close the highest is kept. */
+static fsdp_status add_moment(fsdp__traced_step *step, int64_t every, const fsdp__step_memory *moment)
+{
+    fsdp__step_memory *last = step->memory_count > 0 ? &step->memory[step->memory_count - 1] : NULL;
+
+    if (last && (moment->at == 0 || moment->at / every == last->at / every)) {
+        if (moment->at == 0 || moment->all >= last->all)
+            *last = *moment;
+        return FSDP_OK;
+    }
+    if (fsdp__grow(&step->memory, step->memory_count, &step->memory_capacity, sizeof *step->memory) != 0)
+        return FSDP_NO_MEMORY;
+    step->memory[step->memory_count++] = *moment;
+    return FSDP_OK;
+}
+
+/* Takes what is counted into what is live. Returns whether that is within the step, or before it. */
+static bool take_count(const fsdp__step_parts *p, const fsdp__traced_bytes *b, fsdp__step_memory *live)
+{
+    if (b->kind >= FSDP_MEMORY_KINDS || b->at >= p->places[b->rank].end)
+        return false;
+    live->all += b->bytes - live->bytes[b->kind];
+    live->bytes[b->kind] = b->bytes;
+    live->at = FSDP__MAX(b->at - p->places[b->rank].begin, 0);
+    return true;
+}
+
+/* Finds the device that holds most within the step, of all ranks: that of this count. */
+static fsdp_status find_highest(const fsdp__step_parts *p, const fsdp__traced_bytes **out)
+{
+    fsdp__traced_step *step = p->step;
+    const fsdp__trace *t = &step->trace;
+    fsdp__step_memory *live = fsdp__calloc((size_t)t->rank_count * FSDP__TRACED_DEVICES, sizeof *live);
+
+    if (!live)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < t->bytes_count; i++) {
+        const fsdp__traced_bytes *b = &t->bytes[i];
+        fsdp__step_memory *of = &live[(int64_t)b->rank * FSDP__TRACED_DEVICES + b->device];
+
+        if (take_count(p, b, of) && b->at >= p->places[b->rank].begin && of->all > step->memory_peak) {
+            step->memory_peak = of->all;
+            *out = b;
+        }
+    }
+    fsdp__free(live);
+    return FSDP_OK;
+}
+
+/* Keeps the memory of that device. */
+static fsdp_status add_memory(fsdp__step_parts *p)
+{
+    fsdp__traced_step *step = p->step;
+    const fsdp__trace *t = &step->trace;
+    const fsdp__traced_bytes *highest = NULL;
+    fsdp__step_memory live = {.at = 0};
+
+    step->memory_rank = -1;
+    FSDP_TRY(find_highest(p, &highest));
+    if (!highest)
+        return FSDP_OK;
+    step->memory_rank = highest->rank;
+    for (int64_t i = 0; i < t->bytes_count; i++)
+        if (t->bytes[i].rank == highest->rank && t->bytes[i].device == highest->device &&
+            take_count(p, &t->bytes[i], &live))
+            FSDP_TRY(add_moment(step, FSDP__MAX(step->ranks[highest->rank].ns / MOMENTS, 1), &live));
+    return FSDP_OK;
+}
+
+/* ---- units ---- */
+
+/* Returns the unit that a span of rank 0 is about; NULL: it is about none. */
+static const char *unit_of(const fsdp__trace *t, const fsdp__traced_span *span, fsdp__unit_state *state)
+{
+    static const char *const begins[] = {"whole: ", "forward ", "backward "};
+    const char *name = t->names[span->name];
+
+    if (span->sort == FSDP__TRACED_COLLECTIVE && (span->kind == FSDP_REDUCE_SCATTER || span->kind == FSDP_ALL_REDUCE)) {
+        *state = FSDP__UNIT_REDUCED;
+        name = strchr(name, ' ');
+        return name ? name + 1 : NULL;
+    }
+    if (span->sort != FSDP__TRACED_WHOLE && span->sort != FSDP__TRACED_UNIT)
+        return NULL;
+    for (int s = 0; s < FSDP__UNIT_REDUCED; s++)
+        if (strncmp(name, begins[s], strlen(begins[s])) == 0) {
+            *state = (fsdp__unit_state)s;
+            return name + strlen(begins[s]);
+        }
+    return NULL;
+}
+
+static fsdp_status add_units(fsdp__step_parts *p)
+{
+    const fsdp__step_place *place = &p->places[0];
+    fsdp__traced_step *step = p->step;
+
+    for (int64_t i = place->first; i < place->last; i++) {
+        const fsdp__traced_span *span = &step->trace.spans[i];
+        int64_t begin = FSDP__MAX(span->begin, place->begin), end = FSDP__MIN(span->end, place->end);
+        fsdp__unit_state state;
+        const char *name = begin < end ? unit_of(&step->trace, span, &state) : NULL;
+
+        if (!name || step->unit_count == UNITS)
+            continue;
+        if (fsdp__grow(&step->units, step->unit_count, &step->unit_capacity, sizeof *step->units) != 0)
+            return FSDP_NO_MEMORY;
+        step->units[step->unit_count++] = (fsdp__step_unit){name, begin - place->begin, end - place->begin, state};
+    }
+    return FSDP_OK;
+}
+
+/* ---- all ---- */
+
+static fsdp_status make(fsdp__step_parts *p)
+{
+    FSDP_TRY(choose(p->step));
+    FSDP_TRY(place_ranks(p));
+    FSDP_TRY(fsdp__step_match_calls(p));
+    FSDP_TRY(fsdp__step_find_activities(p));
+    FSDP_TRY(fsdp__step_find_slowest(p));
+    FSDP_TRY(fsdp__step_add_traffic(p));
+    FSDP_TRY(add_units(p));
+    return add_memory(p);
+}
+
+static fsdp_status view(fsdp__traced_step *step)
+{
+    fsdp__trace *t = &step->trace;
+    fsdp__step_parts parts = {.step = step};
+    fsdp_status status = FSDP_NO_MEMORY;
+
+    if (t->span_count == 0)
+        return FSDP_FAIL(FSDP_FORMAT, "nothing was done while it was recorded");
+    qsort(t->spans, (size_t)t->span_count, sizeof *t->spans, by_rank);
+    step->ranks = fsdp__calloc((size_t)t->rank_count, sizeof *step->ranks);
+    parts.places = fsdp__calloc((size_t)t->rank_count, sizeof *parts.places);
+    parts.comers = fsdp__malloc((size_t)t->span_count * sizeof *parts.comers);
+    for (int64_t i = 0; parts.comers && i < t->span_count; i++)
+        parts.comers[i].rank = -1;
+    if (step->ranks && parts.places && parts.comers)
+        status = make(&parts);
+    fsdp__free(parts.places);
+    fsdp__free(parts.comers);
+    fsdp__free(t->spans);
+    fsdp__free(t->bytes);
+    t->spans = NULL;
+    t->bytes = NULL;
+    t->span_count = t->bytes_count = 0;
+    return status;
+}
+
+fsdp_status fsdp__traced_step_read(const char *path, fsdp__traced_step *out)
+{
+    fsdp_status status;
+
+    memset(out, 0, sizeof *out);
+    FSDP_TRY(fsdp__trace_read(path, &out->trace));
+    status = view(out);
+    if (status != FSDP_OK && status != FSDP_NO_MEMORY)
+        fsdp_fail_prefix(status, "cannot show the trace '%s'", path);
+    return status;
+}
+
+void fsdp__traced_step_release(fsdp__traced_step *step)
+{
+    for (int r = 0; step->ranks && r < step->trace.rank_count; r++) {
+        fsdp__free(step->ranks[r].does.items);
+        fsdp__free(step->ranks[r].calls.items);
+    }
+    fsdp__free(step->ranks);
+    fsdp__free(step->units);
+    fsdp__free(step->traffic);
+    fsdp__free(step->memory);
+    fsdp__trace_release(&step->trace);
+}

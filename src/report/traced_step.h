@@ -1,0 +1,128 @@
+/* traced_step.h - one step of a trace, as a report shows it: what each rank does when, what it waits for and for whom,
+ * what it sends, and what its memory holds. */
+#ifndef REPORT_TRACED_STEP_H
+#define REPORT_TRACED_STEP_H
+
+#include "fsdp/comm.h"
+#include "fsdp/device.h"
+#include "report/trace_read.h"
+
+/* What a rank does. A moment has one: what its device computes comes first, then what it waits for. */
+typedef enum fsdp__activity {
+    FSDP__DOES_PRODUCTS,
+    FSDP__DOES_ATTENTION,
+    FSDP__DOES_OTHER, /* kernels that are bound by memory */
+    FSDP__DOES_OPTIMIZER,
+    FSDP__DOES_COPIES,
+    FSDP__WAITS_FOR_GATHERS,    /* nothing hides them */
+    FSDP__WAITS_FOR_REDUCTIONS, /* the same */
+    FSDP__WAITS_FOR_CALLS,      /* the same, of other collectives */
+    FSDP__WAITS_FOR_DATA,
+    FSDP__DOES_CHECKPOINT,
+    FSDP__DOES_HOST, /* nothing of these: the host prepares what comes next */
+    FSDP__ACTIVITIES
+} fsdp__activity;
+const char *fsdp__activity_name(fsdp__activity activity);
+bool fsdp__activity_is_wait(fsdp__activity activity); /* for other ranks, or for what they send */
+
+/* Nanoseconds from the beginning of the step. */
+typedef struct fsdp__stretch {
+    int64_t begin, end;
+    int activity; /* or a kind of collective */
+} fsdp__stretch;
+
+typedef struct fsdp__stretches {
+    fsdp__stretch *items; /* in order, none overlaps another one */
+    int64_t count, capacity;
+} fsdp__stretches;
+
+typedef struct fsdp__step_rank {
+    int64_t after, ns;               /* its step: by how much it begins after the first rank's, and its length */
+    int64_t parts[FSDP__ACTIVITIES]; /* they add up to it */
+    int64_t for_others;              /* of its waits: until the last rank had come to the call */
+    int awaited;                     /* for whom most of that; -1: nobody */
+    int64_t caused;                  /* how long others waited for it, all together */
+    int64_t checkpoint;              /* a thread of it wrote a checkpoint meanwhile */
+    fsdp__stretches does, calls;     /* calls: collectives in progress, hidden or not */
+} fsdp__step_rank;
+
+/* What the slowest rank does longer than the others do. */
+typedef enum fsdp__step_reason {
+    FSDP__SLOW_IN_NOTHING,
+    FSDP__SLOW_IN_COMPUTING,
+    FSDP__SLOW_IN_DATA,
+    FSDP__SLOW_IN_CHECKPOINT,
+    FSDP__SLOW_IN_HOST,
+    FSDP__SLOW_BETWEEN_STEPS /* it begins the step later */
+} fsdp__step_reason;
+
+/* Waits for the calls of one name, "all_gather model.layers.3", over all ranks. */
+typedef struct fsdp__step_wait {
+    char *name; /* borrowed from the trace */
+    int kind;   /* fsdp_collective */
+    int64_t ns, for_others;
+} fsdp__step_wait;
+
+/* What calls of one kind and group move in the step. */
+typedef struct fsdp__step_traffic {
+    const char *group; /* borrowed */
+    int ranks, kind;
+    int members;          /* ranks that made such calls, in any group of that name and size */
+    int64_t calls, bytes; /* of one of them, on the average; bytes of the larger side */
+    int64_t sent;         /* the same, to the other members; -1: not known, as of a broadcast */
+} fsdp__step_traffic;
+
+/* Bytes live after a moment, of a rank's device, by kind. */
+typedef struct fsdp__step_memory {
+    int64_t at;
+    int64_t bytes[FSDP_MEMORY_KINDS], all;
+} fsdp__step_memory;
+
+/* When something of a unit is so on rank 0. */
+typedef enum fsdp__unit_state {
+    FSDP__UNIT_WHOLE,
+    FSDP__UNIT_FORWARD,
+    FSDP__UNIT_BACKWARD,
+    FSDP__UNIT_REDUCED /* its reduction goes on */
+} fsdp__unit_state;
+typedef struct fsdp__step_unit {
+    const char *name; /* borrowed */
+    int64_t begin, end;
+    fsdp__unit_state state;
+} fsdp__step_unit;
+
+enum {
+    FSDP__MATRIX = 16, /* ranks, or machines, or sets of machines, on a side */
+    FSDP__STEP_WAITS = 64
+};
+
+typedef struct fsdp__traced_step {
+    fsdp__trace trace; /* for its names and ranks; its spans are gone */
+    int64_t number;    /* of the step; 0: the trace has none, and all of it is shown */
+    int64_t traced;    /* how many steps it has */
+    int64_t ns;        /* from the first rank's beginning to the last one's end */
+    fsdp__step_rank *ranks;
+    int slowest; /* for whom the others wait most; -1: for nobody in particular */
+    fsdp__step_reason why;
+    int64_t its, usual;                      /* time of the reason, and its median on the others */
+    fsdp__step_wait waits[FSDP__STEP_WAITS]; /* the longest first */
+    int wait_count;
+    fsdp__step_unit *units; /* by beginning */
+    int64_t unit_count, unit_capacity;
+    fsdp__step_traffic *traffic;
+    int64_t traffic_count, traffic_capacity;
+    /* From side to side: bytes of one that become another's. matrix_fold: ranks, or machines, of a side */
+    double matrix[FSDP__MATRIX][FSDP__MATRIX];
+    int matrix_sides, matrix_fold;
+    bool matrix_of_machines;
+    int64_t matrix_left_out; /* calls whose members or senders are not known */
+    int memory_rank;         /* whose memory peaks highest; -1: none was counted */
+    fsdp__step_memory *memory;
+    int64_t memory_count, memory_capacity, memory_peak;
+} fsdp__traced_step;
+
+/* Reads a trace, and keeps of it the step that took as long as most. Release it, also after a failure. */
+fsdp_status fsdp__traced_step_read(const char *path, fsdp__traced_step *out);
+void fsdp__traced_step_release(fsdp__traced_step *step);
+
+#endif
