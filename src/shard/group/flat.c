@@ -155,17 +155,19 @@ fsdp__residence_kind fsdp__choose_residence(const fsdp__param_group *group, cons
     int ranks = group->residence.mesh.ranks;
     bool share = fsdp__residence_can_share(&group->residence, device);
     /* With several machines, every gather brings the rows of the others into memory that this machine's ranks read. */
-    bool apart = ranks > 1 && fsdp__process_group_machines(group->residence.mesh.shard_pg) > 1;
+    bool apart = ranks > 1 && fsdp__process_group_machines(group->residence.mesh.shard_pg) > 1, all_cast = true;
 
     if (group->encoded.bytes > 0 || (group->all_gather.run && ranks > 1) ||
         fsdp__residence_would_offload(&group->residence, device))
         return FSDP__RESIDENCE_COPY;
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
+        bool cast = p->param_dtype != p->orig_dtype;
 
-        apart = apart || p->param_dtype != p->orig_dtype || !fsdp__param_is_one_run(p);
+        apart = apart || cast || !fsdp__param_is_one_run(p);
+        all_cast = all_cast && cast;
     }
     if (!apart && (ranks == 1 || share))
         return FSDP__RESIDENCE_IN_PLACE;
-    return share ? FSDP__RESIDENCE_CAST : FSDP__RESIDENCE_COPY;
+    return share || (ranks == 1 && all_cast) ? FSDP__RESIDENCE_CAST : FSDP__RESIDENCE_COPY;
 }

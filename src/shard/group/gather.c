@@ -7,12 +7,14 @@
 
 /* For shards that were written since the iteration began, and for memory new from the device, nothing better is known
  * than "after everything that the device's stream has been given"; for writes there may be the caller's event. A spare
- * region, and shared memory that is cast into, have waits of their own. A cast may come from another stream, as casts
- * before the first forward do. */
+ * region, and shared memory that is cast into, have waits of their own. Memory of its own that a rank casts into was
+ * read by the device's stream. A cast may come from another stream, as casts before the first forward do. */
 fsdp_status fsdp__gather_order(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp__residence *r = &group->residence;
-    bool other = r->has_cast && r->cast_stream != comm->stream, follows = group->fresh || other;
+    bool other = r->has_cast && r->cast_stream != comm->stream;
+    bool own = r->kind == FSDP__RESIDENCE_CAST && !r->has_cast && !fsdp__residence_is_shared(r);
+    bool follows = group->fresh || other || own;
 
     if (r->kind == FSDP__RESIDENCE_CAST)
         FSDP_TRY(fsdp__residence_await_readers(r, comm->stream));

@@ -13,7 +13,9 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
         return fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
                                      FSDP_MEMORY_PARAMETER_SHARD, r->shard_bytes, &r->unsharded);
     }
-    if (kind == FSDP__RESIDENCE_CAST)
+    if (kind == FSDP__RESIDENCE_CAST && r->mesh.ranks == 1)
+        FSDP_TRY(fsdp__region_of_device(r->device, r->unsharded_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->unsharded));
+    else if (kind == FSDP__RESIDENCE_CAST)
         FSDP_TRY(fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
                                        FSDP_MEMORY_PARAMETER_SHARD, r->cast_bytes, &r->unsharded));
     else if (r->casts && !fsdp__residence_is_offloaded(r)) /* offloaded shards are cast on their way */
@@ -25,7 +27,7 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
 
 bool fsdp__residence_is_whole(const fsdp__residence *residence)
 {
-    return residence->whole || (residence->kind == FSDP__RESIDENCE_IN_PLACE && residence->mesh.ranks == 1);
+    return residence->whole || (residence->kind != FSDP__RESIDENCE_COPY && residence->mesh.ranks == 1);
 }
 
 bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device)

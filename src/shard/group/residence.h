@@ -8,7 +8,8 @@
  *             dtype, or a rank's rows lie apart in them (sharded in a later dimension than 0). Each rank casts its own
  *             rows for all ranks; rows that lie together are cast again only after a write (cast.h). Groups over
  *             several machines have this residence, too: each machine has such memory, and every gather brings the
- *             rows of the other machines into it, until they are given back (give_back.h).
+ *             rows of the other machines into it, until they are given back (give_back.h). A world of one
+ *             whose parameters are all cast has it too, in memory of its own: its casts are what it computes with.
  *   COPY      the shards are private, on the device or offloaded to the host; each gather takes memory for the
  *             unsharded parameters and copies.
  * The ledger counts the same bytes in all three: those of the algorithm. What peers hold too is counted as shared. A
