@@ -175,6 +175,10 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(0, "2 microbatches of 3 sequences of 5 tokens on each rank, as rank 1", "explain", "llama-1m", "--batch=3",
          "--seq-len=5", "--microbatches=2", "--rank=1", "--wrap-policy=class:LlamaMLP+LlamaAttention");
     SAYS(0, "\"policy\": \"blocks\"", "explain", f->config, "--json");
+    SAYS(0, "\"changes_tried\": ", "explain", f->config, "--json");
+    SAYS(0, "What would be better; ", "explain", "llama-1m");
+    SAYS(0, "a step ", "explain", "llama-1m", "-n4", "--machines=2", "--device=cuda:H100", "--network=1");
+    SAYS(1, "did you mean 'H100'?", "explain", "llama-1m", "--device=cuda:H1OO");
     SAYS(1, "--svg: '/dev/stdout' is standard output, where the command itself prints: name a file", "explain",
          "llama-1m", "--svg=/dev/stdout");
     toml = test_path(f->directory, "config.toml");
