@@ -165,9 +165,12 @@ typedef struct fsdp_train_config {
         int64_t wrap_min_num_params;            /* for SIZE; 0: its default */
         char **wrap_classes;                    /* for CLASS: names of module types */
         int64_t wrap_class_count;
-        int64_t prefetch;    /* units to gather ahead; 0: the engine's default */
-        bool keep_last_unit; /* keep it unsharded from a forward to its backward */
-        int gather_dtype;    /* fsdp_train_gather */
+        int64_t prefetch;        /* units to gather ahead; 0: the engine's default */
+        bool keep_last_unit;     /* keep it unsharded from a forward to its backward */
+        char *schedule;          /* "plan", or a file of a schedule; NULL: units as wrap_policy says */
+        int64_t schedule_memory; /* bytes of a rank that a planned schedule may take; 0: all that there is */
+        char *schedule_prices;   /* what a plan is priced by, as --device of fsdp plan; NULL: this device, measured */
+        int gather_dtype;        /* fsdp_train_gather */
     } parallelism;
     struct {
         int mode;                /* fsdp_recompute_mode of the blocks; SELECTIVE: see the next field */
@@ -441,6 +444,9 @@ typedef struct fsdp_train_listener {
     /* The same for checkpoints, on every rank: fsdp_checkpoint_saver_abandon. */
     void (*saver)(void *arg, fsdp_checkpoint_saver *saver);
     void (*saved)(void *arg, const fsdp_train_saved *saved);
+    /* Rank 0 of a run whose parallelism.schedule is plan: writes what 'fsdp plan --schedule FILE' writes to the file,
+     * while the other ranks wait. NULL: such a run is refused. */
+    fsdp_status (*plan)(void *arg, FILE *out);
     /* Called after every step of a run that keeps checkpoints; the strongest answer of all ranks counts. NULL:
      * GO_ON. */
     fsdp_train_demand (*demand)(void *arg);

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "explain/explain.h"
 #include "nn/module.h"
+#include "shard/state/module_state.h"
 
 /* ---- units ---- */
 
@@ -13,13 +14,20 @@ typedef struct units {
     int64_t count, capacity;
 } units;
 
+bool fsdp__explain_is_unit(const fsdp_module *module)
+{
+    const fsdp__module_state *state = fsdp__module_state_of(module);
+
+    return state && state->modules[0] == module;
+}
+
 static fsdp_status add_unit(void *arg, fsdp_module *module, const char *name)
 {
     units *all = arg;
     fsdp_explained_unit *u;
     fsdp_shard_info info;
 
-    if (!fsdp_module_is_sharded(module))
+    if (!fsdp__explain_is_unit(module))
         return FSDP_OK;
     FSDP_TRY(fsdp_module_shard_info(module, &info));
     if (fsdp__grow(&all->items, all->count, &all->capacity, sizeof *all->items))

@@ -26,7 +26,9 @@ fsdp_status fsdp__explain_open(const fsdp__explain_source *source, int rank, fsd
 
     *out = (fsdp__explain_run){.context = NULL};
     if (model)
-        out->own = (fsdp__train_own){model->build, model->loss, model->arg, source->policy};
+        out->own =
+            (fsdp__train_own){.build = model->build, .loss = model->loss, .arg = model->arg, .policy = source->policy};
+    out->own.schedule = source->schedule;
     FSDP_TRY(fsdp_context_create_fake_machines(rank, source->machines, source->world_size / source->machines,
                                                source->one_level, &out->context));
     fsdp_context_set_log(out->context, FSDP_LOG_ERROR, NULL, NULL); /* warnings are for those who run it */
@@ -103,6 +105,8 @@ char *fsdp__explain_policy(const fsdp__explain_source *source)
 
     if (c->parallelism.strategy == FSDP_TRAIN_DDP)
         return fsdp__strdup("buckets");
+    if (source->schedule || c->parallelism.schedule)
+        return fsdp__strdup("a schedule");
     if (source->policy)
         return own_policy(source->policy);
     switch (c->parallelism.wrap_policy) {

@@ -8,6 +8,9 @@
 
 /* ---- collect.c: who holds what ---- */
 
+/* Returns whether the module is sharded, and stands for its unit: it is the first of those that were sharded with it.
+ */
+bool fsdp__explain_is_unit(const fsdp_module *module);
 /* Lists the units of the module, as it is sharded. */
 fsdp_status fsdp__explain_units(fsdp_explanation *e, fsdp_module *module);
 /* Lists the module's parameters, with room for the parts of part_count ranks. Call it after fsdp__explain_units. */
@@ -35,9 +38,10 @@ fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e);
 /* ---- dry_rank.c: the runs that are looked at ---- */
 
 typedef struct fsdp__explain_source {
-    const fsdp_explain_model *model; /* NULL: the model of the config */
-    fsdp_train_config config;        /* its pointers are borrowed */
-    const fsdp_wrap_policy *policy;  /* the model's own; NULL: the config's */
+    const fsdp_explain_model *model;     /* NULL: the model of the config */
+    fsdp_train_config config;            /* its pointers are borrowed */
+    const fsdp_wrap_policy *policy;      /* the model's own; NULL: the config's */
+    const fsdp__comm_schedule *schedule; /* NULL: the config's */
     /* numbers of ranks, of machines, and of ranks that are built: all, those of one machine, or one */
     int world_size, machines, built;
     bool one_level;

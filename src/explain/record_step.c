@@ -274,7 +274,7 @@ static fsdp_status add_module(void *arg, fsdp_module *module, const char *name)
     recorder *r = arg;
 
     (void)name;
-    if (fsdp_module_is_sharded(module))
+    if (fsdp__explain_is_unit(module))
         r->states[r->open_count++] = fsdp__module_state_of(module);
     return FSDP_OK;
 }

@@ -118,6 +118,8 @@ static fsdp__explain_source in_units(const sweep *s, fsdp_train_wrap wrap, int64
     fsdp__explain_source source = *s->source;
 
     source.policy = NULL;
+    source.schedule = NULL;
+    source.config.parallelism.schedule = NULL;
     source.config.parallelism.wrap_policy = (int)wrap;
     source.config.parallelism.wrap_min_num_params = size;
     source.config.parallelism.wrap_class_count = 0;

@@ -54,6 +54,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(fsdp__resume_check_model(run));
     FSDP_TRY(fsdp__train_check_model(run));
     FSDP_TRY(fsdp__train_count_batches(run));
+    FSDP_TRY(fsdp__train_read_schedule(run));
     FSDP_TRY(fsdp__train_check_needs(run));
     FSDP_TRY(open_data(run));
     FSDP_TRY(fsdp__digest_begin(run));
@@ -144,6 +145,15 @@ static outcome find_peak(fsdp_train_run *run)
     return alone(fsdp__mfu_add_up(run));
 }
 
+/* Has rank 0 plan when parameters and gradients travel, once all ranks are known to want the same. */
+static outcome plan_schedule(fsdp_train_run *run)
+{
+    if (!fsdp__train_plans_schedule(run->config))
+        return agreed(FSDP_OK);
+    PART(agreed(fsdp__train_agree(run, fsdp__train_plan_schedule(run))));
+    return alone(fsdp__train_share_schedule(run));
+}
+
 static outcome build(fsdp_train_run *run)
 {
     PART(agreed(fsdp__train_check_visible(run)));
@@ -152,6 +162,7 @@ static outcome build(fsdp_train_run *run)
     PART(agreed(fsdp__train_agree(run, open_inputs(run))));
     PART(compare(run));
     PART(find_peak(run));
+    PART(plan_schedule(run));
     PART(agreed(fsdp__train_agree(run, make_model(run))));
     PART(alone(fsdp__train_shard_model(run)));
     PART(agreed(fsdp__train_agree(run, fsdp__train_fill_model(run))));
@@ -240,6 +251,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);
     fsdp_wrap_units_release(&run->units);
+    fsdp__train_release_schedule(run);
     fsdp_module_unref(run->model);
     fsdp_mesh_unref(run->mesh);
     fsdp__free(run->losses);

@@ -11,6 +11,7 @@
 #include "fsdp/trace.h"
 #include "fsdp/train.h"
 #include "fsdp/wrap.h"
+#include "train/comm_schedule.h"
 #include "train/extras.h"
 #include "train/metrics.h"
 #include "train/model_folder.h"
@@ -21,7 +22,8 @@ typedef struct fsdp__train_own {
     fsdp_module *(*build)(void *arg, fsdp_context *context, fsdp_device *device);
     fsdp_tensor *(*loss)(void *arg, fsdp_module *module, fsdp_device *device);
     void *arg;
-    const fsdp_wrap_policy *policy; /* NULL: the config's */
+    const fsdp_wrap_policy *policy;      /* NULL: the config's */
+    const fsdp__comm_schedule *schedule; /* NULL: the config's */
 } fsdp__train_own;
 
 /* What validation.* asks for, and the results so far. */
@@ -102,6 +104,11 @@ struct fsdp_train_run {
     fsdp_module *model;
     fsdp_wrap_units units; /* kept until they are sharded */
     int64_t unit_count;
+    const fsdp__comm_schedule *comm_schedule; /* NULL: units as the config's policy says */
+    fsdp__comm_schedule *own_schedule;        /* the same, if the run has read it; or one that was refused */
+    char *schedule_text;                      /* of a schedule that rank 0 has planned */
+    size_t schedule_bytes;
+    uint64_t model_hash; /* fsdp__comm_schedule_parameters */
     fsdp_optimizer *optimizer;
     fsdp_grad_scaler *scaler; /* for float16; otherwise NULL */
     fsdp_schedule schedule;
@@ -295,6 +302,22 @@ fsdp_status fsdp__train_choose_units(fsdp_train_run *run);
 fsdp_status fsdp__train_keep_last_unit(const fsdp_train_run *run);
 /* Applies parallelism.prefetch: every unit lists the next ones, and those before it, the nearest first. */
 fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run);
+
+/* ---- scheduled_units.c: parallelism.schedule ---- */
+
+/* Gets the schedule of a dry run, or reads the config's file; does nothing if there is none, or if one will be planned.
+ * Errors begin with the key. */
+fsdp_status fsdp__train_read_schedule(fsdp_train_run *run);
+/* Where the config says plan: rank 0 makes a schedule, and then all ranks take it. */
+fsdp_status fsdp__train_plan_schedule(fsdp_train_run *run);
+fsdp_status fsdp__train_share_schedule(fsdp_train_run *run); /* [collective] */
+void fsdp__train_release_schedule(fsdp_train_run *run);
+/* Checks that the run's schedule is for its model. */
+fsdp_status fsdp__train_check_scheduled(const fsdp_train_run *run);
+/* Returns whether a schedule (`schedule`) names a module: a wrap policy's function. */
+bool fsdp__train_is_scheduled(void *schedule, const fsdp_module *module, const char *name);
+/* Shards the model by the run's schedule. [collective] */
+fsdp_status fsdp__train_shard_scheduled(const fsdp_train_run *run, const fsdp_shard_options *options);
 
 /* ---- initial_weights.c ---- */
 

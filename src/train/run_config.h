@@ -23,6 +23,10 @@ bool fsdp__train_holds_all(const fsdp_train_config *config);
 /* Returns the number of copies of the parameters. */
 int fsdp__train_replicas(const fsdp_train_config *config, int world_size);
 fsdp_sharding_strategy fsdp__train_fsdp1_strategy(const fsdp_train_config *config);
+/* Returns the word of parallelism.strategy. */
+const char *fsdp__train_strategy_name(const fsdp_train_config *config);
+/* Returns whether the strategy lets each unit stay whole from its forward to its backward, or not. */
+bool fsdp__train_chooses_stays(const fsdp_train_config *config);
 /* Returns the config's options.zero_stage. */
 int fsdp__train_zero_stage(const fsdp_train_config *config);
 
@@ -43,7 +47,9 @@ fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_s
 /* Returns the number of optimizer state tensors for each parameter. */
 int fsdp__train_moments(const fsdp_train_config *config);
 
-/* Checks what the keys of parallelism.wrap_policy exclude and need. */
+/* Returns whether the ranks plan a schedule when they start (parallelism.schedule plan). */
+bool fsdp__train_plans_schedule(const fsdp_train_config *config);
+/* Checks what the keys of parallelism.wrap_policy and parallelism.schedule exclude and need. */
 fsdp_status fsdp__train_check_units(const fsdp_train_config *config);
 
 /* ---- checkpoint_keys.c ---- */

@@ -87,6 +87,10 @@ static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NUL
 #section, #name, FSDP__KEY_CHOICE, AT(section, field), least, most, FSDP__OR_INTEGER, choices, initial, help, \
             NULL                                                                                                      \
     }
+#define SIZE(section, name, least, initial, help)                                                                \
+    {                                                                                                            \
+#section, #name, FSDP__KEY_SIZE, AT(section, name), least, FSDP__KEY_LARGE, 0, NULL, initial, help, NULL \
+    }
 #define TEXT(section, name, range, help) TEXT_OF(section, name, range, help, NULL)
 #define TEXT_OF(section, name, range, help, check)                                               \
     {                                                                                            \
@@ -198,6 +202,9 @@ static const fsdp__key keys[] = {
     NAMES(parallelism, wrap_classes, wrap_classes, "with wrap_policy class: a name (LlamaDecoderLayer, GPT2Block, Linear) or a list of names; the model must have modules of each"),
     INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "number of units to gather ahead in the forward and in the backward, each of which takes its memory; 0: one in the backward; over several machines one or two in both"),
     BOOL(parallelism, keep_last_unit, "false", "the unit that ends the forward stays whole until its backward, which comes next; this saves one gather in each microbatch, which nothing would hide"),
+    TEXT(parallelism, schedule, FSDP__LOCAL, "when parameters and gradients travel, in place of wrap_policy, prefetch, keep_last_unit and fsdp_reshard_after_forward; results are the same bits\nplan: rank 0 plans at the start: units are merged, split, kept whole and gathered ahead so that communication takes the least time of a step\na file that 'fsdp plan --schedule FILE' has written for this model and as many ranks, machines and copies\nnot set: no schedule"),
+    SIZE(parallelism, schedule_memory, 1, NULL, "with schedule plan: the memory of a rank that the planned step may take (24GiB); not set: what the device has, or the rank's share of the machine"),
+    TEXT(parallelism, schedule_prices, FSDP__LOCAL, "with schedule plan: by what the plan is priced: cpu, cuda, cuda:CARD or a file of 'fsdp plan --measure'; not set: training.device, measured for some seconds"),
 
     CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward; results, gathers and bytes sent are the same in every mode\nnone: everything\nfull: its input; the rest is computed again, which takes about a third more time\ncheap: its input, attention and the results of all matrix products; only what is cheap is computed again\nselective: as the next key says"),
     CHOICE_OR(activation_checkpoint, selective_ac_option, selective_ac_option, 1, 1 << 20, selective_choices, "2", "with mode selective\nan integer n: every n-th block keeps its input only\nop: every block keeps its input, attention and every second matrix product"),

@@ -35,12 +35,25 @@ static void write_model(const fsdp_train_run *run, FILE *out)
     write_first_weights(run, out);
 }
 
+/* Writes a hash of the file that the run follows. */
+static void write_schedule(const fsdp_train_run *run, FILE *out)
+{
+    uint64_t hash = 0;
+
+    if (run->comm_schedule && fsdp__comm_schedule_hash(run->comm_schedule, &hash) == FSDP_OK)
+        fprintf(out, "what parallelism.schedule holds\ta schedule (%016llx)\n", (unsigned long long)hash);
+    else
+        fprintf(out, "what parallelism.schedule holds\t%s\n",
+                fsdp__train_plans_schedule(run->config) ? "a word: plan" : "nothing");
+}
+
 static void write_facts(const void *arg, FILE *out)
 {
     const fsdp_train_run *run = arg;
 
     write_keys(run->config, out);
     write_model(run, out);
+    write_schedule(run, out);
     fsdp__facts_of_data(run->tokens, "data.path", out);
     if (run->validation.own)
         fsdp__facts_of_data(run->validation.own, "validation.path", out);

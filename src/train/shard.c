@@ -79,6 +79,8 @@ static fsdp_status shard_units(const fsdp_train_run *run)
     fsdp_shard_options options = shard_options(run);
     fsdp_fsdp1_options options1 = fsdp1_options(run);
 
+    if (run->comm_schedule)
+        return fsdp__train_shard_scheduled(run, &options);
     for (int64_t i = 0; i < run->units.count && fsdp1; i++) /* at this point they still have names */
         FSDP_TRY(fsdp__fsdp1_check_unit(&run->units.items[i], options1.use_orig_params));
     for (int64_t i = 0; i < run->units.count; i++) {
@@ -97,7 +99,7 @@ fsdp_status fsdp__train_shard_model(fsdp_train_run *run)
 
     FSDP_TRY(make_mesh(run));
     FSDP_TRY(ddp ? fsdp_replicate(run->model, &options) : shard_units(run));
-    run->unit_count = ddp ? 1 : run->units.count;
+    run->unit_count = ddp ? 1 : run->comm_schedule ? run->comm_schedule->unit_count + 1 : run->units.count;
     if (run->config->metrics.histogram_freq > 0 && run->loader)
         FSDP_TRY(fsdp__histograms_create(run->context, &run->units, &run->histograms));
     fsdp_wrap_units_release(&run->units);

@@ -17,6 +17,20 @@ int fsdp__train_zero_stage(const fsdp_train_config *config)
     }
 }
 
+const char *fsdp__train_strategy_name(const fsdp_train_config *config)
+{
+    const fsdp__choice *choice = fsdp__key_find(&fsdp__train_keys, "parallelism", "strategy")->choices;
+
+    while (choice->value != config->parallelism.strategy)
+        choice++;
+    return choice->text;
+}
+
+bool fsdp__train_chooses_stays(const fsdp_train_config *config)
+{
+    return config->parallelism.strategy == FSDP_TRAIN_FSDP2 || config->parallelism.strategy == FSDP_TRAIN_HSDP;
+}
+
 static fsdp_status check_reshard(const fsdp_train_config *config, int stage)
 {
     int reshard = config->parallelism.reshard_after_forward;

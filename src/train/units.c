@@ -6,9 +6,38 @@
 
 /* ---- keys ---- */
 
+/* Checks parallelism.schedule, which decides all that these keys would. */
+static fsdp_status check_schedule(const fsdp_train_config *config)
+{
+    const char *key = config->parallelism.wrap_policy != FSDP_TRAIN_WRAP_BLOCKS         ? "wrap_policy"
+                      : config->parallelism.prefetch > 0                                ? "prefetch"
+                      : config->parallelism.keep_last_unit                              ? "keep_last_unit"
+                      : config->parallelism.reshard_after_forward != -FSDP_RESHARD_AUTO ? "fsdp_reshard_after_forward"
+                                                                                        : NULL;
+    const char *other = config->parallelism.schedule_memory > 0 ? "schedule_memory"
+                        : config->parallelism.schedule_prices   ? "schedule_prices"
+                                                                : NULL;
+
+    if (other && !fsdp__train_plans_schedule(config))
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.%s belongs to parallelism.schedule plan: set that, or leave it out",
+                         other);
+    if (!config->parallelism.schedule)
+        return FSDP_OK;
+    if (config->parallelism.strategy == FSDP_TRAIN_DDP || config->parallelism.strategy == FSDP_TRAIN_FSDP1)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.schedule schedules what fully_shard gathers and reduces, but "
+                         "parallelism.strategy is %s: leave it out, or set fsdp2, hsdp or one of zero1 to zero3",
+                         fsdp__train_strategy_name(config));
+    return key ? FSDP_FAIL(FSDP_INVALID,
+                           "parallelism.schedule decides what parallelism.%s would: leave one of them out", key)
+               : FSDP_OK;
+}
+
 fsdp_status fsdp__train_check_units(const fsdp_train_config *config)
 {
     int policy = config->parallelism.wrap_policy;
+
+    FSDP_TRY(check_schedule(config));
 
     if (config->parallelism.wrap_min_num_params && policy != FSDP_TRAIN_WRAP_SIZE)
         return FSDP_FAIL(
@@ -49,6 +78,11 @@ static fsdp_wrap_policy policy_of(const fsdp_train_run *run)
 
     if (c->parallelism.strategy == FSDP_TRAIN_DDP)
         return (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE}; /* ddp has buckets instead */
+    if (run->comm_schedule && run->comm_schedule->unit_count == 0)
+        return (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
+    if (run->comm_schedule)
+        return (fsdp_wrap_policy){
+            .kind = FSDP_WRAP_LAMBDA, .wraps = fsdp__train_is_scheduled, .arg = (void *)(uintptr_t)run->comm_schedule};
     if (run->own && run->own->policy)
         return *run->own->policy;
     switch (c->parallelism.wrap_policy) {
@@ -70,8 +104,12 @@ static fsdp_wrap_policy policy_of(const fsdp_train_run *run)
 fsdp_status fsdp__train_choose_units(fsdp_train_run *run)
 {
     const fsdp_wrap_policy policy = policy_of(run);
-    fsdp_status status = fsdp_module_wrap_units(run->model, &policy, NULL, 0, &run->units);
+    fsdp_status status;
 
+    FSDP_TRY(fsdp__comm_schedule_parameters(run->model, &run->model_hash));
+    if (run->comm_schedule)
+        FSDP_TRY(fsdp__train_check_scheduled(run));
+    status = fsdp_module_wrap_units(run->model, &policy, NULL, 0, &run->units);
     if (status == FSDP_OK && policy.kind == FSDP_WRAP_SIZE && run->units.count == 1 && !(run->own && run->own->policy))
         return FSDP_FAIL(FSDP_INVALID,
                          "parallelism.wrap_policy size makes no unit of any module below this %s: set "
@@ -80,7 +118,9 @@ fsdp_status fsdp__train_choose_units(fsdp_train_run *run)
                          run->model->type->name, (long long)fsdp__wrap_policy_size(&policy));
     if (status == FSDP_OK)
         status = fsdp__wrap_units_check(&run->units, &policy);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.wrap_policy");
+    return status == FSDP_OK
+               ? FSDP_OK
+               : fsdp_fail_prefix(status, "parallelism.%s", run->comm_schedule ? "schedule" : "wrap_policy");
 }
 
 /* ---- parallelism.keep_last_unit, prefetch ---- */
