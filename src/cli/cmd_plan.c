@@ -8,6 +8,8 @@
 #include "plan/fit_text.h"
 #include "plan/plan.h"
 #include "plan/prices_file.h"
+#include "plan/schedule.h"
+#include "train/run_config.h"
 
 enum {
     LONG_SECONDS = 45 /* for a file */
@@ -16,7 +18,7 @@ enum {
 typedef struct request {
     fsdp__on_paper paper;
     fsdp__on_device device;
-    const char *price_text, *measure, *fit;
+    const char *price_text, *measure, *fit, *schedule;
     bool json, no_time;
     int64_t room; /* of a rank, in bytes */
     double price; /* of a device and hour */
@@ -44,6 +46,10 @@ static void usage(void)
          "  --fit SIZE              list the settings that fit into so much memory of a\n"
          "                          rank (24GiB), the fastest first, with config lines:\n"
          "                          strategy, recomputation, offload, microbatches\n"
+         "  --schedule FILE         plan when parameters and gradients travel: units merged,\n"
+         "                          split, kept whole and gathered ahead so that a step is\n"
+         "                          shortest, in parallelism.schedule_memory or all that a\n"
+         "                          rank has; write the file that parallelism.schedule takes\n"
          "  --price PRICE           of a GPU, or of a machine without, for an hour\n"
          "  --no-time               plan the memory only; measure nothing\n"
          "  --measure FILE          measure this machine's device for up to a minute, and\n"
@@ -104,6 +110,33 @@ static int tell_fit(const request *r, const fsdp__plan_options *options)
     return status == FSDP_OK || ferror(stdout) ? 0 : fsdp__failure("%s", fsdp_last_error());
 }
 
+static fsdp_status print_schedule(const void *schedule, FILE *out)
+{
+    return fsdp__comm_schedule_print(schedule, out);
+}
+
+/* Plans when parameters and gradients travel, prints that, and writes the file that `--schedule` names. */
+static int tell_schedule(const request *r, const fsdp__plan_options *options, double room)
+{
+    static const fsdp__output_kind kind = {{"{\n \"fsdp_schedule\": ", NULL}, "holds no schedule"};
+    const fsdp_train_config *config = r->paper.config;
+    double memory = (double)config->parallelism.schedule_memory;
+    fsdp__scheduled found;
+    fsdp_status status = fsdp__output_check(config, "--schedule", r->schedule, &kind);
+
+    if (status == FSDP_OK)
+        status = fsdp__schedule_find(config, options, memory > 0 ? memory : room, FSDP__SCHEDULE_TRIES, &found);
+    if (status != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    status = r->json ? fsdp__scheduled_json(&found, stdout) : fsdp__scheduled_print(&found, stdout);
+    if (status == FSDP_OK)
+        status = fsdp__output_write("--schedule", r->schedule, print_schedule, found.plan);
+    if (status == FSDP_OK && r->schedule && !r->json)
+        printf("\nWritten to %s: --parallelism.schedule=%s\n", r->schedule, r->schedule);
+    fsdp__scheduled_release(&found);
+    return status == FSDP_OK || ferror(stdout) ? 0 : fsdp__failure("%s", fsdp_last_error());
+}
+
 static int tell(request *r)
 {
     fsdp__plan_options options = {.world_size = (int)r->paper.world_size,
@@ -122,6 +155,8 @@ static int tell(request *r)
     options.prices = question.prices;
     if (r->fit)
         return tell_fit(r, &options);
+    if (r->schedule || fsdp__train_plans_schedule(r->paper.config))
+        return tell_schedule(r, &options, question.room);
     if (fsdp__plan_make(r->paper.config, &options, &plan) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if ((r->json ? fsdp__plan_json : fsdp__plan_print)(plan, &question, stdout) != FSDP_OK && !ferror(stdout))
@@ -141,10 +176,10 @@ static fsdp_status read_numbers(request *r)
 
 static int with_config(request *r, int argc, char **argv)
 {
-    const fsdp__option options[] = {FSDP__ON_PAPER_OPTIONS(&r->paper),  FSDP__ON_DEVICE_OPTIONS(&r->device),
-                                    {"price", 0, &r->price_text, NULL}, {"no-time", 0, NULL, &r->no_time},
-                                    {"measure", 0, &r->measure, NULL},  {"fit", 0, &r->fit, NULL},
-                                    {"json", 0, NULL, &r->json},        {0}};
+    const fsdp__option options[] = {
+        FSDP__ON_PAPER_OPTIONS(&r->paper),   FSDP__ON_DEVICE_OPTIONS(&r->device), {"price", 0, &r->price_text, NULL},
+        {"no-time", 0, NULL, &r->no_time},   {"measure", 0, &r->measure, NULL},   {"fit", 0, &r->fit, NULL},
+        {"schedule", 0, &r->schedule, NULL}, {"json", 0, NULL, &r->json},         {0}};
     fsdp__overrides over = {.config = r->paper.config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     int status;

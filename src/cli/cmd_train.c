@@ -20,6 +20,7 @@
 #include "cli/torchrun.h"
 #include "launch/launch.h"
 #include "launch/variables.h"
+#include "plan/schedule.h"
 #include "train/run_config.h"
 
 enum {
@@ -194,6 +195,13 @@ static void logged(void *arg, fsdp_log_level level, const char *line)
     (void)fsdp__failure("%s%s", level == FSDP_LOG_WARNING ? "warning: " : "", line);
 }
 
+static fsdp_status plan(void *arg, FILE *out)
+{
+    session *s = arg;
+
+    return fsdp__schedule_plan_run(s->context, s->config, out);
+}
+
 static void holds(void *arg, fsdp_hub_hold *hold)
 {
     session *s = arg;
@@ -330,7 +338,8 @@ static int train(session *s)
                                     .holds = holds,
                                     .saver = saver,
                                     .saved = saved,
-                                    .demand = demand};
+                                    .demand = demand,
+                                    .plan = plan};
     fsdp_status status;
     int signal;
 

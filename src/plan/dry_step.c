@@ -39,6 +39,7 @@ typedef struct recorder {
     /* time */
     fsdp__timeline timeline;
     fsdp_comm_stats comm; /* at the last call */
+    int64_t computed_count, computed_capacity;
     fsdp_status status;
 } recorder;
 
@@ -164,6 +165,20 @@ static void copy(recorder *r, const fsdp__probe_event *e)
                             r->prices->host.latency + (double)e->bytes / r->prices->host.per_second);
 }
 
+/* Notes how long the device had computed at the events since the last call. */
+static fsdp_status note_events(recorder *r)
+{
+    const double *seen = r->timeline.seen;
+
+    while (r->computed_count < r->plan->e->event_count) {
+        if (fsdp__grow(&r->plan->computed, r->computed_count, &r->computed_capacity, sizeof *r->plan->computed))
+            return FSDP_NO_MEMORY;
+        r->plan->computed[r->computed_count++] =
+            seen[FSDP__PLAN_PRODUCTS] + seen[FSDP__PLAN_ATTENTION] + seen[FSDP__PLAN_MEMORY_BOUND];
+    }
+    return FSDP_OK;
+}
+
 /* ---- what is heard ---- */
 
 static fsdp_status hear_time(recorder *r, const fsdp__probe_event *e)
@@ -195,13 +210,13 @@ static fsdp_status hear_time(recorder *r, const fsdp__probe_event *e)
 static fsdp_status hear(void *arg, fsdp__probe_event *e)
 {
     recorder *r = arg;
-    fsdp_status status = FSDP_OK;
+    fsdp_status status = r->prices ? note_events(r) : FSDP_OK;
 
     if (e->point == FSDP__POINT_MEMORY_TAKEN || e->point == FSDP__POINT_MEMORY_GIVEN_BACK) {
         if (fsdp__stream_device(e->stream) != r->device)
             return FSDP_OK;
         if (e->point == FSDP__POINT_MEMORY_TAKEN)
-            status = take(r, e);
+            status = status == FSDP_OK ? take(r, e) : status;
     }
     look(r);
     if (e->point == FSDP__POINT_MEMORY_GIVEN_BACK)
@@ -283,6 +298,8 @@ fsdp_status fsdp__plan_record(fsdp__plan *plan, fsdp_train_run *run, const fsdp_
     status = subscriber ? fsdp__record_step(run, plan->e) : FSDP_NO_MEMORY;
     if (status == FSDP_OK)
         status = r.status;
+    if (status == FSDP_OK && options->prices)
+        status = note_events(&r);
     fsdp__unsubscribe(subscriber);
     if (status == FSDP_OK)
         finish(&r);

@@ -158,6 +158,9 @@ fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_opt
     search s = {.config = config, .options = &alone, .fit = out};
     int64_t global = config->training.global_batch_size;
 
+    if (config->parallelism.schedule)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--fit chooses the units, and so does parallelism.schedule: leave one of them out");
     alone.rank_alone = true;
     *out = (fsdp__fit){.room = room};
     s.sequences = global > 0 ? global / options->world_size : config->training.local_batch_size;

@@ -108,6 +108,7 @@ static fsdp_status record(fsdp__plan *plan, const fsdp__explain_source *source, 
     FSDP_TRY_GOTO(status, fsdp__explain_describe(plan->e, source, run.run), out);
     FSDP_TRY_GOTO(status, fsdp__settle_steps(run.run), out);
     FSDP_TRY_GOTO(status, fsdp__plan_record(plan, run.run, options), out);
+    plan->model_hash = run.run->model_hash;
     plan->gpu = !fsdp__device_host_access(run.run->device);
     plan->tokens_per_step = (double)run.run->sequences * (double)source->config.training.seq_len;
     count_host(plan, run.run);
@@ -122,6 +123,7 @@ static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_option
                                    .world_size = options->world_size,
                                    .machines = options->machines,
                                    .one_level = options->one_level,
+                                   .schedule = options->schedule,
                                    .built = 1};
     fsdp_explanation *e = fsdp__calloc(1, sizeof *e);
 
@@ -156,5 +158,6 @@ void fsdp__plan_free(fsdp__plan *plan)
     if (!plan)
         return;
     fsdp_explanation_free(plan->e);
+    fsdp__free(plan->computed);
     fsdp__free(plan);
 }

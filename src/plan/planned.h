@@ -56,14 +56,17 @@ typedef struct fsdp__plan {
     fsdp__plan_crossing crossing;
     double tokens_per_step; /* of all ranks */
     int64_t steps;          /* training.steps */
+    uint64_t model_hash;    /* fsdp__comm_schedule_parameters */
+    double *computed; /* for each event of the explanation: seconds that the device had computed; NULL: no prices */
     bool gpu;
 } fsdp__plan;
 
 typedef struct fsdp__plan_options {
     int world_size, machines;
     bool one_level;
-    bool rank_alone;            /* leave out what its machine's other ranks send */
-    const fsdp__prices *prices; /* NULL: no time */
+    bool rank_alone;                     /* leave out what its machine's other ranks send */
+    const fsdp__prices *prices;          /* NULL: no time */
+    const fsdp__comm_schedule *schedule; /* NULL: the config's */
 } fsdp__plan_options;
 
 #endif

@@ -1,0 +1,61 @@
+/* plan_run.c - plans the schedule of a run that starts. */
+#include <string.h>
+
+#include "base/text.h"
+#include "plan/find_prices.h"
+#include "plan/schedule.h"
+#include "plan/show_plan.h"
+
+#define TEXT(size) ((char[size]){0}), (size)
+
+static fsdp_status find_prices(const fsdp_context *context, const fsdp_train_config *config, int ranks,
+                               fsdp__prices *out)
+{
+    const char *device = config->training.device, *name = config->parallelism.schedule_prices;
+    bool gpu = device && strncmp(device, "cuda", strlen("cuda")) == 0;
+
+    if (device && strcmp(device, "auto") == 0 && !name)
+        return FSDP_FAIL(FSDP_INVALID, "training.device auto leaves open what to plan for: set "
+                                       "parallelism.schedule_prices, or training.device to cpu or cuda");
+    FSDP_TRY(fsdp__prices_find("parallelism.schedule_prices", name ? name : gpu ? "cuda" : "cpu", out));
+    if (!out->gpu && (!name || strcmp(name, "cpu") == 0))
+        fsdp__prices_of_machine(fsdp_context_threads(context), ranks, out);
+    return FSDP_OK;
+}
+
+static void tell(fsdp_context *context, const fsdp__scheduled *found)
+{
+    const fsdp__comm_schedule *plan = found->plan;
+
+    fsdp_log(context, FSDP_LOG_INFO,
+             "parallelism.schedule plan: %lld units, by %d dry runs at rates of %s: a step of %s, %s of it exposed, in "
+             "%s of a rank; in blocks it would be %s, %s and %s",
+             (long long)plan->unit_count + 1, found->tried, plan->prices, fsdp__plan_seconds(plan->step, TEXT(40)),
+             fsdp__plan_seconds(plan->exposed, TEXT(40)), fsdp__size_text((double)plan->peak_bytes, TEXT(24)),
+             fsdp__plan_seconds(found->rows[0].step, TEXT(40)), fsdp__plan_seconds(found->rows[0].exposed, TEXT(40)),
+             fsdp__size_text((double)found->rows[0].bytes, TEXT(24)));
+}
+
+fsdp_status fsdp__schedule_plan_run(fsdp_context *context, const fsdp_train_config *config, FILE *out)
+{
+    fsdp__plan_options options = {.world_size = fsdp_context_world_size(context),
+                                  .machines = fsdp_context_machines(context)};
+    double room = (double)config->parallelism.schedule_memory;
+    int ranks = options.world_size / options.machines;
+    fsdp__scheduled found;
+    fsdp__prices prices;
+    const char *name;
+    fsdp_status status;
+
+    if (options.world_size % options.machines != 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "machines that have unequally many ranks cannot be planned for: make a file "
+                                           "by hand, or leave parallelism.schedule out");
+    FSDP_TRY(find_prices(context, config, ranks, &prices));
+    options.prices = &prices;
+    FSDP_TRY(fsdp__schedule_find(config, &options, room > 0 ? room : fsdp__prices_room(&prices, ranks, &name),
+                                 FSDP__SCHEDULE_TRIES, &found));
+    tell(context, &found);
+    status = fsdp__comm_schedule_print(found.plan, out);
+    fsdp__scheduled_release(&found);
+    return status;
+}
