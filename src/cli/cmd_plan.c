@@ -63,15 +63,14 @@ static void usage(void)
 /* Gets what `--device` names, or else the config, unless nobody asks for the time. */
 static fsdp_status open_device(request *r)
 {
-    const char *of_config = r->paper.config->training.device;
+    const fsdp_train_config *config = r->paper.config;
+    const char *name = r->device.name;
 
-    if (r->no_time && !r->device.name)
+    if (r->no_time && !name)
         return FSDP_OK;
-    return fsdp__on_device_open(&r->device,
-                                r->device.name ? r->device.name
-                                : of_config    ? of_config
-                                               : "cpu",
-                                r->paper.config);
+    name = name ? name : config->parallelism.schedule_prices;
+    name = name ? name : config->training.device;
+    return fsdp__on_device_open(&r->device, name ? name : "cpu", r->paper.config);
 }
 
 static fsdp_status print_prices(const void *prices, FILE *out)

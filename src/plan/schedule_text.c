@@ -23,7 +23,7 @@ static void put_row(const fsdp__schedule_row *row, FILE *out)
 
 /* ---- units ---- */
 
-/* Returns how many characters of two names are the same from the beginning, up to a number in which they differ. */
+/* Returns whether two names differ in numbers alone. */
 static bool same_but_numbers(const char *a, const char *b)
 {
     while (*a && *b) {
@@ -61,7 +61,7 @@ static const char *name_of(const fsdp__comm_unit *unit, char *text, size_t bytes
     return text;
 }
 
-/* Returns the number of units that follow each other in a pattern of `length` units. */
+/* Returns how many times a pattern of `length` units follows itself. */
 static int64_t repeats(const fsdp__comm_schedule *s, int64_t first, int64_t length)
 {
     int64_t count = length;
@@ -71,13 +71,25 @@ static int64_t repeats(const fsdp__comm_schedule *s, int64_t first, int64_t leng
     return count / length;
 }
 
+static void put_unit(const fsdp__comm_schedule *s, int64_t unit, FILE *out)
+{
+    char name[80];
+
+    name_of(&s->units[unit], name, sizeof name);
+    if (s->units[unit].stays)
+        fprintf(out, "  %5lld  %-*s stays whole\n", (long long)unit + 1, NAME, name);
+    else
+        fprintf(out, "  %5lld  %s\n", (long long)unit + 1, name);
+}
+
 static void put_units(const fsdp__comm_schedule *s, FILE *out)
 {
     enum {
         LONGEST_PATTERN = 4
     };
 
-    fprintf(out, "\nThe plan, in the order of the forward (the root has what is left):\n\n");
+    fprintf(out, s->unit_count > 0 ? "\nThe plan, in the order of the forward (the root has what is left):\n\n"
+                                   : "\nThe plan: the root has everything.\n");
     for (int64_t i = 0, length, times; i < s->unit_count; i += length * times) {
         length = times = 1;
         for (int64_t l = 1; l <= LONGEST_PATTERN; l++)
@@ -86,13 +98,9 @@ static void put_units(const fsdp__comm_schedule *s, FILE *out)
                 times = repeats(s, i, l);
             }
         for (int64_t u = i; u < i + length; u++)
-            fprintf(out, "  %5lld  %-*s %s%s\n", (long long)u + 1, NAME, name_of(&s->units[u], TEXT(80)),
-                    s->units[u].stays ? "stays whole" : "",
-                    u > i || times == 1 ? ""
-                    : s->units[u].stays ? ", and so on"
-                                        : "and so on");
+            put_unit(s, u, out);
         if (times > 1)
-            fprintf(out, "         ... %lld times, up to %s\n", (long long)times,
+            fprintf(out, "         and so on, %lld times, up to %s\n", (long long)times,
                     name_of(&s->units[i + length * times - 1], TEXT(80)));
     }
 }

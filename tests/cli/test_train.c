@@ -287,6 +287,43 @@ FIXTURE_TEST(the_same_run_gives_the_same_bits)
     free(file);
 }
 
+/* A schedule that is planned and saved, replayed, and planned at the start. */
+FIXTURE_TEST(a_planned_schedule_changes_no_bit)
+{
+    fixture *f = *state;
+    char *file = test_path(f->model, "model.safetensors"), *schedule = test_path(f->directory, "schedule.json");
+    char option[300], *first, *other;
+    size_t first_bytes, bytes;
+    program p = RUN(0, "train", f->config, "-n", "2", "--training.steps=3");
+
+    program_free(&p);
+    first = test_read_file(file, &first_bytes);
+    p = RUN(0, "plan", f->config, "-n", "2", "--device=cuda:H100", "--schedule", schedule);
+    CHECK_CONTAINS(p.output, "\n  blocks  ");
+    CHECK_CONTAINS(p.output, "\n  plan  ");
+    CHECK_CONTAINS(p.output, "schedule.json: --parallelism.schedule=");
+    program_free(&p);
+    for (int planned = 0; planned < 2; planned++) {
+        snprintf(option, sizeof option, "--parallelism.schedule=%s", planned ? "plan" : schedule);
+        p = RUN(0, "train", f->config, "-n", "2", "--training.steps=3", option,
+                planned ? "--parallelism.schedule_prices=cuda:H100" : "--training.steps=3");
+        if (planned)
+            CHECK_CONTAINS(p.output, "[rank 0] parallelism.schedule plan: ");
+        program_free(&p);
+        other = test_read_file(file, &bytes);
+        CHECK_EQ(first_bytes, bytes);
+        CHECK_BYTES(first, other, bytes);
+        free(other);
+    }
+    snprintf(option, sizeof option, "--parallelism.schedule=%s", schedule);
+    p = RUN(1, "train", f->config, "-n", "3", option);
+    CHECK_CONTAINS(p.output, "parallelism.schedule is for 2 ranks on 1 machines");
+    program_free(&p);
+    free(first);
+    free(file);
+    free(schedule);
+}
+
 FIXTURE_TEST(text_prompts_need_a_tokenizer_or_bytes)
 {
     fixture *f = *state;

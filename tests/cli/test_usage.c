@@ -155,6 +155,15 @@ FIXTURE_TEST(plan_tells_and_refuses)
     SAYS(2, "no model given", "plan");
     SAYS(2, "what can be measured is cpu or cuda", "plan", "--measure", prices, "--device=tpu");
     test_write_file(prices, "{\"mine\": 1}", 11);
+    SAYS(1, "exists and holds no schedule: name another file", "plan", "llama-1m", "--device=cuda:H100", "--schedule",
+         prices);
+    SAYS(1, "leave out --no-time", "plan", "llama-1m", "--no-time", "--parallelism.schedule=plan");
+    SAYS(1, "--fit chooses the units, and so does parallelism.schedule", "plan", "llama-1m", "--device=cuda:H100",
+         "--fit=1GiB", "--parallelism.schedule=plan");
+    SAYS(1, "no schedule fits into 1.0MiB for a rank: the leanest of", "plan", "llama-1m", "--device=cuda:H100",
+         "--parallelism.schedule=plan", "--parallelism.schedule_memory=1MiB");
+    SAYS(1, "parallelism.schedule is plan, but nothing here plans", "explain", "llama-1m",
+         "--parallelism.schedule=plan");
     SAYS(1, "prices.json' exists and holds no prices that --measure wrote: name another file", "plan", "--measure",
          prices);
     free(prices);

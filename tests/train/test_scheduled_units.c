@@ -7,6 +7,7 @@
 #include "support/ranks.h"
 #include "train/comm_schedule.h"
 #include "train/run_config.h"
+#include "train/story.h"
 
 #include <math.h>
 
@@ -551,4 +552,36 @@ TEST_WITH(all_ranks_take_the_plan_of_rank_0, open_fixture, close_fixture)
         fsdp_train_config_free(p.config);
         fsdp_train_config_free(plain.config);
     }
+}
+
+/* ---- checkpoints ---- */
+
+/* What is saved has the names of parameters, and nothing of units. */
+STORY_TEST(a_run_goes_on_under_another_schedule)
+{
+    static const char *const units[] = {"{\"modules\": [\"model.layers.0\", \"model.layers.1.self_attn\"]}", NULL,
+                                        "{\"modules\": [\"model.embed_tokens\"], \"stays\": true}"};
+    story *s = *state;
+    char *path = test_path(s->directory, "schedule.json"), *weights, *again;
+    size_t bytes, again_bytes;
+
+    story_set(s, "export.path", s->model);
+    story_go(s, 3);
+    weights = story_weights(s, &bytes);
+    story_set(s, "checkpoint.folder", s->folder);
+    for (int piece = 0; piece < 3; piece++) {
+        story_set(s, "parallelism.schedule", units[piece] ? path : "");
+        if (units[piece])
+            write_schedule(path, s->config, 3, units[piece]);
+        s->end_after = piece < 2 ? 2 * piece + 2 : 0;
+        story_run(s, 3);
+        CHECK_EQ(s->status, piece < 2 ? FSDP_INTERRUPTED : FSDP_OK);
+        CHECK_EQ(s->resumed_step, piece == 0 ? -1 : 2 * piece);
+    }
+    again = story_weights(s, &again_bytes);
+    CHECK_EQ(again_bytes, bytes);
+    CHECK_BYTES(again, weights, bytes);
+    free(path);
+    free(weights);
+    free(again);
 }
