@@ -267,6 +267,7 @@ typedef struct fsdp_shard_info {
     bool shares_memory;      /* gathers copy nothing on this machine */
     bool offloaded;          /* shards are on the host, away from the device: see fsdp_offload_policy */
     bool keeps_unsharded;    /* set by fsdp_module_set_keep_unsharded */
+    int64_t gather_ns;       /* its part of fsdp_module_exposed_time */
 } fsdp_shard_info;
 
 FSDP_API bool fsdp_module_is_sharded(fsdp_module *module);

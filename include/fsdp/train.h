@@ -197,7 +197,7 @@ typedef struct fsdp_train_config {
         int64_t log_freq;
         char *jsonl, *csv, *prometheus;     /* files; NULL: none */
         char *tensorboard;                  /* folder; NULL: none */
-        int64_t histogram_freq;             /* steps; 0: never */
+        int64_t histogram_freq;             /* steps between looks at gradients and weights; 0: none */
         int mfu;                            /* fsdp_train_mfu */
         char *sample_prompt;                /* text to continue; NULL: none */
         int64_t sample_freq, sample_tokens; /* steps; new tokens */
@@ -314,6 +314,12 @@ typedef struct fsdp_train_summary {
  * "reduce_ms" in each step's line: rank 0's traffic with other machines and its waiting times. A line ends with "mfu"
  * if that is known.
  *
+ * What stands out is said once, in the log and, behind the step's line, in {"warning": 62, "of": "waiting", "text":
+ * "..."}: a loss that does not fall; a gradient norm that jumps, grows or is 0; a step that waits for its data, for
+ * gathers and reductions (on several machines, or GPUs), or for one rank that is slow; with metrics.histogram_freq also
+ * units whose gradients are all 0, vanish, or are not finite or too small in float16, and weights that a step changes
+ * by much of their norm. TensorBoard has them as texts "warning/...".
+ *
  * The other places have these quantities, too, and the memory that is live and its peak by kind (memory_live_bytes_of,
  * memory_peak_bytes_of). metrics.csv has a row for each step and each validation, with the columns "run", "step", one
  * for each quantity ("memory_peak_bytes_of_gradient"), and "validation_loss" and so on; what is not there or not finite
@@ -321,7 +327,8 @@ typedef struct fsdp_train_summary {
  * with the labels run, rank and, of memory, kind; the file is replaced with each log line and each validation. In
  * metrics.tensorboard they are "train/loss", "speed/mfu", "memory/memory_peak_bytes_of/gradient", "validation/loss" and
  * so on; with metrics.histogram_freq there are histograms "gradient/<unit>" and "weight/<unit>", their norms "gradient
- * norm/<unit>" and "weight norm/<unit>", and "gradient not finite/<unit>" if there are such elements. The root's unit
+ * norm/<unit>" and "weight norm/<unit>", "update ratio/<unit>" (norm of the step's change to that of the weights), and
+ * "gradient not finite/<unit>" if there are such elements. The root's unit
  * is called "root". Texts are "config" and, with metrics.sample_prompt, "sample". */
 typedef struct fsdp_train_report {
     int64_t step; /* from 1 */
@@ -342,6 +349,7 @@ typedef struct fsdp_train_report {
     fsdp_comm_stats comm;                           /* all collectives, by kind */
     fsdp_memory_stats memory;                       /* this rank's device: live at the end, peaks within the step */
     double gather_ms, reduce_ms;                    /* parts of step_ms: fsdp_module_exposed_time */
+    double data_ms;                                 /* the same: waiting for batches */
     double mfu;                             /* share of the summary's peak_flops, from 0 to 1; 0: that is not known */
     int64_t network_sent, network_received; /* bytes of buffers, to and from other machines: docs/cluster.md */
     int64_t epoch;                          /* of the step's last microbatch, from 0 */

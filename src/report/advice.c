@@ -8,6 +8,7 @@
 #include "base/compiler.h"
 #include "report/figures.h"
 #include "report/step_advice.h"
+#include "watch/signs.h"
 
 enum {
     WINDOW = 20, /* steps before a jump */
@@ -15,6 +16,12 @@ enum {
 };
 
 /* ---- of one run ---- */
+
+/* Returns whether both have the same text, or both have none. */
+static bool is_same_text(const char *a, const char *b)
+{
+    return strcmp(a ? a : "", b ? b : "") == 0;
+}
 
 static fsdp_status of_end(fsdp__advices *all, const fsdp__recorded_run *run)
 {
@@ -142,20 +149,38 @@ static double sum_of(const fsdp__series *s)
     return sum;
 }
 
+/* Says what the run has noticed itself. */
+static fsdp_status of_warnings(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    for (size_t i = 0; i < json_array_size(run->warnings); i++) {
+        const json_t *line = json_array_get(run->warnings, i);
+        const char *text = json_string_value(json_object_get(line, "text"));
+
+        if (text)
+            FSDP_TRY(fsdp__advise(all, run, "Noticed at step %.0f: %s",
+                                  json_number_value(json_object_get(line, "warning")), text));
+    }
+    return FSDP_OK;
+}
+
+static bool has_noticed(const fsdp__recorded_run *run, const char *what)
+{
+    for (size_t i = 0; i < json_array_size(run->warnings); i++)
+        if (is_same_text(json_string_value(json_object_get(json_array_get(run->warnings, i), "of")), what))
+            return true;
+    return false;
+}
+
 static fsdp_status of_waiting(fsdp__advices *all, const fsdp__recorded_run *run)
 {
-    double steps = sum_of(fsdp__series_of(run, "step_ms"));
-    double gathers = sum_of(fsdp__series_of(run, "gather_ms")), reduces = sum_of(fsdp__series_of(run, "reduce_ms"));
+    const fsdp__rank_times times = {.step = sum_of(fsdp__series_of(run, "step_ms")),
+                                    .gather = sum_of(fsdp__series_of(run, "gather_ms")),
+                                    .reduce = sum_of(fsdp__series_of(run, "reduce_ms"))};
+    char text[FSDP__SIGN_TEXT];
 
-    if (!(gathers + reduces > 0.1 * steps))
+    if (has_noticed(run, "waiting") || !fsdp__sign_waiting(&times, 0.1, NULL, 0, text))
         return FSDP_OK;
-    return fsdp__advise(
-        all, run,
-        "%.0f %% of its time it waits for the network: %.0f %% for gathers, %.0f %% for reductions. Larger "
-        "batches (training.local_batch_size, or accumulation by training.global_batch_size) send less for each "
-        "token; parallelism.gather_dtype=float8 gathers a quarter of float32's bytes; strategy hsdp keeps "
-        "gathers within a machine.",
-        100 * (gathers + reduces) / steps, 100 * gathers / steps, 100 * reduces / steps);
+    return fsdp__advise(all, run, "%s", text);
 }
 
 static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *run)
@@ -251,12 +276,6 @@ static double tail_loss(const fsdp__recorded_run *run)
     return sum / WINDOW;
 }
 
-/* Returns whether both have the same text, or both have none. */
-static bool is_same_text(const char *a, const char *b)
-{
-    return strcmp(a ? a : "", b ? b : "") == 0;
-}
-
 /* Returns whether the speed and the loss of two runs say something of each other: they train the same model on the same
  * data, in sequences of the same length. */
 static bool is_comparable(const fsdp__recorded_run *a, const fsdp__recorded_run *b)
@@ -306,7 +325,8 @@ static fsdp_status of_source(fsdp__advices *out, const fsdp__sources *sources, c
 fsdp_status fsdp__advices_of(const fsdp__sources *sources, fsdp__advices *out)
 {
     static fsdp_status (*const rules[])(fsdp__advices * all, const fsdp__recorded_run *run) = {
-        of_not_finite, of_jump, of_validation, of_end, of_skipped, of_waiting, of_slow_steps, of_drift, of_memory};
+        of_not_finite, of_warnings, of_jump,       of_validation, of_end,
+        of_skipped,    of_waiting,  of_slow_steps, of_drift,      of_memory};
     const fsdp__recorded_runs *all = &sources->runs;
 
     *out = (fsdp__advices){0};

@@ -6,7 +6,7 @@
 #include "report/run_file.h"
 
 enum {
-    FSDP__ADVICE_TEXT = 600
+    FSDP__ADVICE_TEXT = 640
 };
 
 typedef struct fsdp__advice {

@@ -157,6 +157,21 @@ static fsdp_status begin_run(fsdp__recorded_runs *all, const char *path, const j
     return run->path && run->header ? add_starts(run, header) : FSDP_NO_MEMORY;
 }
 
+/* Keeps a line of what stood out, and drops those of work that was lost. */
+static fsdp_status add_warning(fsdp__recorded_run *run, const json_t *line)
+{
+    if (!run->warnings)
+        run->warnings = json_array();
+    return run->warnings && json_array_append(run->warnings, (json_t *)line) == 0 ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+static void cut_warnings(json_t *warnings, double step)
+{
+    for (size_t i = json_array_size(warnings); i-- > 0;)
+        if (json_number_value(json_object_get(json_array_get(warnings, i), "warning")) > step)
+            json_array_remove(warnings, i);
+}
+
 /* Continues the file's last run from a checkpoint, whose later steps are lost. */
 static fsdp_status continue_run(fsdp__recorded_run *run, const json_t *header, double step)
 {
@@ -166,6 +181,7 @@ static fsdp_status continue_run(fsdp__recorded_run *run, const json_t *header, d
     for (int64_t i = 0; i < run->count; i++)
         cut_after(&run->series[i], step);
     cut_after(&run->validation, step);
+    cut_warnings(run->warnings, step);
     run->continued++;
     started = json_incref(json_object_get(run->header, "started"));
     if (json_object_update(run->header, (json_t *)header) != 0 ||
@@ -180,16 +196,19 @@ static fsdp_status add_line(fsdp__recorded_runs *all, int64_t first, const char 
 {
     const json_t *step = json_object_get(line, "step"), *validation = json_object_get(line, "validation");
     const json_t *resumed = json_object_get(line, "resumed_from"), *loss = json_object_get(line, "loss");
+    bool warns = json_is_number(json_object_get(line, "warning"));
 
     if (json_object_get(line, "run")) {
         if (json_is_number(resumed) && last_run(all, first))
             return continue_run(last_run(all, first), line, json_number_value(resumed));
         return begin_run(all, path, line);
     }
-    if (!json_is_number(step) && !json_is_number(validation))
+    if (!json_is_number(step) && !json_is_number(validation) && !warns)
         return FSDP_FAIL(FSDP_FORMAT, "neither the header of a run, nor a step, nor a validation");
     if (!last_run(all, first))
         FSDP_TRY(begin_run(all, path, NULL));
+    if (warns)
+        return add_warning(last_run(all, first), line);
     if (json_is_number(step))
         return add_step(last_run(all, first), line, json_number_value(step));
     return add_point(&last_run(all, first)->validation, json_number_value(validation),
@@ -374,6 +393,7 @@ void fsdp__recorded_runs_free(fsdp__recorded_runs *all)
             fsdp__free(run->series[k].points);
         }
         fsdp__free(run->series);
+        json_decref(run->warnings);
         fsdp__free(run->validation.points);
         fsdp__free(run->path);
         fsdp__free(run->label);

@@ -32,6 +32,7 @@ typedef struct fsdp__recorded_run {
     fsdp__series *series; /* the numbers of each step, in the order of the first line that has them */
     int64_t count, capacity;
     fsdp__series validation; /* its losses */
+    json_t *warnings;        /* lines of what stood out while it trained; NULL: there are none */
     int64_t continued;       /* how many times it was resumed from a checkpoint */
     char *ranks, *devices;   /* of its starts, "4, then 2"; NULL: no header has them */
 } fsdp__recorded_run;

@@ -37,7 +37,7 @@ fsdp_status fsdp__train_count_batches(fsdp_train_run *run)
     if (run->sequences == 0)
         run->sequences = c->training.local_batch_size * ranks;
     run->microbatches = run->sequences / (c->training.local_batch_size * ranks);
-    run->losses = fsdp__calloc((size_t)run->microbatches, sizeof *run->losses);
+    run->losses = fsdp__calloc((size_t)run->microbatches + FSDP__RANK_TIMES, sizeof *run->losses);
     return run->losses || run->microbatches == 0 ? FSDP_OK : FSDP_NO_MEMORY;
 }
 

@@ -16,7 +16,7 @@ enum {
     BIN_SHIFT = 22,            /* of a float's 32 bits */
     SIGN = FSDP__BINS / 2,     /* from this bin on numbers are negative */
     NOT_FINITE_BIN = SIGN - 2, /* from this bin on, of each sign, there are no numbers */
-    SUMS = 5                   /* numbers that ranks exchange beside the bins */
+    SUMS = 6                   /* numbers that ranks exchange beside the bins */
 };
 
 /* ---- life ---- */
@@ -29,6 +29,7 @@ void fsdp__histograms_free(fsdp__histograms *d)
         fsdp__free(d->names[i]);
     fsdp__free(d->names);
     fsdp__free(d->gradients);
+    fsdp__free(d->before);
     fsdp__free(d);
 }
 
@@ -108,7 +109,8 @@ static void count(fsdp__histogram *d, const float *values, int64_t numel)
     }
 }
 
-static fsdp_status take(fsdp__histogram *d, const fsdp_tensor *tensor)
+/* Counts a tensor. `before`: its elements before the step; NULL: not known. */
+static fsdp_status take(fsdp__histogram *d, const fsdp_tensor *tensor, const float *before)
 {
     int64_t numel = fsdp_tensor_numel(tensor);
     FSDP__FREED float *values = fsdp__malloc((size_t)numel * sizeof *values + 1);
@@ -117,26 +119,62 @@ static fsdp_status take(fsdp__histogram *d, const fsdp_tensor *tensor)
         return FSDP_NO_MEMORY;
     FSDP_TRY(fsdp_tensor_read(tensor, FSDP_F32, values));
     count(d, values, numel);
+    for (int64_t i = 0; before && i < numel; i++) {
+        double change = (double)values[i] - (double)before[i];
+
+        d->update_squares += isfinite(change) ? change * change : 0;
+    }
+    return FSDP_OK;
+}
+
+/* Returns how many elements of weights this rank counts. */
+static int64_t counted_elements(const fsdp__histograms *d, const fsdp_optimizer *optimizer)
+{
+    int64_t numel = 0;
+
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);)
+        numel += is_first_copy(d, w.param->tensor) ? fsdp_tensor_numel(w.param->tensor) : 0;
+    return numel;
+}
+
+fsdp_status fsdp__histograms_before(fsdp__histograms *d, const fsdp_optimizer *optimizer)
+{
+    float *at;
+
+    fsdp__free(d->before);
+    at = d->before = fsdp__malloc((size_t)counted_elements(d, optimizer) * sizeof *at + 1);
+    if (!at)
+        return FSDP_NO_MEMORY;
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        if (!is_first_copy(d, w.param->tensor))
+            continue;
+        FSDP_TRY(fsdp_tensor_read(w.param->tensor, FSDP_F32, at));
+        at += fsdp_tensor_numel(w.param->tensor);
+    }
     return FSDP_OK;
 }
 
 fsdp_status fsdp__histograms_take(fsdp__histograms *d, const fsdp_optimizer *optimizer)
 {
+    const float *before = d->before;
+
     for (int64_t i = 0; i < 2 * d->count; i++)
         d->gradients[i] = (fsdp__histogram){.min = INFINITY, .max = -INFINITY};
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            const fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
-            int64_t unit = unit_of(d, param->name);
-            fsdp_tensor *grad;
+    for (fsdp__optimizer_walk w = {0}; fsdp__next_param(optimizer, &w);) {
+        int64_t unit = unit_of(d, w.param->name);
+        fsdp_tensor *grad;
 
-            if (!is_first_copy(d, param->tensor))
-                continue;
-            FSDP_TRY(take(&d->weights[unit], param->tensor));
-            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
-            if (grad)
-                FSDP_TRY(take(&d->gradients[unit], grad));
-        }
+        if (!is_first_copy(d, w.param->tensor))
+            continue;
+        FSDP_TRY(take(&d->weights[unit], w.param->tensor, before));
+        if (before)
+            before += fsdp_tensor_numel(w.param->tensor);
+        FSDP_TRY(fsdp__optimizer_grad(w.param, &grad));
+        if (grad)
+            FSDP_TRY(take(&d->gradients[unit], grad, NULL));
+    }
+    fsdp__free(d->before);
+    d->before = NULL;
     return FSDP_OK;
 }
 
@@ -149,6 +187,7 @@ static void add_sums(fsdp__histogram *to, const double *from)
     to->sum += from[2];
     to->sum_squares += from[3];
     to->not_finite += (int64_t)from[4];
+    to->update_squares += from[5];
 }
 
 /* Adds up all but the bins, in the order of the ranks. */
@@ -160,12 +199,13 @@ static fsdp_status exchange_sums(fsdp__histograms *d, double *mine)
 
     for (size_t i = 0; i < all_count; i++) {
         fsdp__histogram *own = &d->gradients[i];
-        const double sums[SUMS] = {own->min, own->max, own->sum, own->sum_squares, (double)own->not_finite};
+        const double sums[SUMS] = {own->min,           own->max, own->sum, own->sum_squares, (double)own->not_finite,
+                                   own->update_squares};
 
         memcpy(mine + i * SUMS, sums, sizeof sums);
         own->min = INFINITY;
         own->max = -INFINITY;
-        own->sum = own->sum_squares = 0;
+        own->sum = own->sum_squares = own->update_squares = 0;
         own->not_finite = 0;
     }
     FSDP_TRY(fsdp_gather_objects(world, mine, all_count * SUMS * sizeof *mine, &all, &bytes));
@@ -229,6 +269,15 @@ static double edge_of(int bin)
     double half = bin % 2 * 0.5;
 
     return exponent == 0 ? ldexp(half, FLT_MIN_EXP - 1) : ldexp(1 + half, exponent + FLT_MIN_EXP - 2);
+}
+
+int64_t fsdp__histogram_below(const fsdp__histogram *d, double limit)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < NOT_FINITE_BIN && edge_of(i) < limit; i++)
+        sum += d->bins[i] + d->bins[SIGN + i];
+    return sum;
 }
 
 size_t fsdp__histogram_bins(const fsdp__histogram *d, double *limits, double *counts)

@@ -7,6 +7,7 @@ fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)
     fsdp_device_reset_peak(run->device);
     fsdp_context_comm_stats(run->context, &meter->comm);
     FSDP_TRY(fsdp_module_exposed_time(run->model, &meter->gather_ns, &meter->reduce_ns));
+    meter->data_ns = run->data_ns;
     meter->began_ns = fsdp__clock_ns();
     return FSDP_OK;
 }
@@ -40,6 +41,7 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     report->step_ms = seconds * 1e3;
     report->gather_ms = (double)(gather_ns - meter->gather_ns) * 1e-6;
     report->reduce_ms = (double)(reduce_ns - meter->reduce_ns) * 1e-6;
+    report->data_ms = (double)(run->data_ns - meter->data_ns) * 1e-6;
     report->tokens_per_second = (double)(run->sequences * run->config->training.seq_len) / seconds;
     if (run->peak_flops > 0)
         report->mfu = report->tokens_per_second / run->peak_flops *
@@ -59,8 +61,8 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     return FSDP_OK;
 }
 
-/* Computes the mean; `all` has the losses of each rank. The loader gives the microbatches of one number to the ranks in
- * turn. */
+/* Computes the mean; `all` begins with the losses of each rank. The loader gives the microbatches of one number to the
+ * ranks in turn. */
 static double mean_of(void *const *all, int64_t microbatches, int ranks)
 {
     double sum = 0;
@@ -71,7 +73,7 @@ static double mean_of(void *const *all, int64_t microbatches, int ranks)
     return sum / ((double)microbatches * ranks);
 }
 
-fsdp_status fsdp__mean_loss(const fsdp_train_run *run, double *mean)
+fsdp_status fsdp__mean_loss(fsdp_train_run *run, double *mean)
 {
     fsdp_process_group *world = fsdp_world(run->context);
     int ranks = fsdp_context_world_size(run->context);
@@ -80,12 +82,15 @@ fsdp_status fsdp__mean_loss(const fsdp_train_run *run, double *mean)
 
     if (ranks == 1) {
         *mean = mean_of(&mine, run->microbatches, 1);
+        fsdp__notice_ranks(run, &mine, 1);
         return FSDP_OK;
     }
     if (!world)
         return fsdp_last_status();
-    FSDP_TRY(fsdp_gather_objects(world, mine, (size_t)run->microbatches * sizeof(double), &all, &bytes));
+    FSDP_TRY(fsdp_gather_objects(world, mine, (size_t)(run->microbatches + FSDP__RANK_TIMES) * sizeof(double), &all,
+                                 &bytes));
     *mean = mean_of(all, run->microbatches, ranks);
+    fsdp__notice_ranks(run, all, ranks);
     fsdp_objects_free(world, all, bytes);
     return FSDP_OK;
 }

@@ -1,5 +1,6 @@
 /* metrics_jsonl.c - the file with one JSON object per step: the header line of a run, a line per step. */
 #include <math.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -131,6 +132,20 @@ static fsdp_status validation(void *place, const fsdp_train_validation *validati
     return fsdp__metrics_lines_written(&own->lines);
 }
 
+/* Writes what stands out in a run; other texts are for those who look at them. */
+static fsdp_status warning(void *place, int64_t at, const char *tag, const char *text)
+{
+    const jsonl *own = place;
+
+    if (strncmp(tag, FSDP__WARNING_TAG, strlen(FSDP__WARNING_TAG)) != 0)
+        return FSDP_OK;
+    fprintf(own->lines.file, "{\"warning\": %lld", (long long)at);
+    write_text(own->lines.file, "of", tag + strlen(FSDP__WARNING_TAG));
+    write_text(own->lines.file, "text", text);
+    fputs("}\n", own->lines.file);
+    return fsdp__metrics_lines_written(&own->lines);
+}
+
 const fsdp__metrics_place fsdp__metrics_jsonl = {
     .key = "metrics.jsonl",
     .what = "metrics",
@@ -140,5 +155,6 @@ const fsdp__metrics_place fsdp__metrics_jsonl = {
     .begin = begin,
     .step = step,
     .validation = validation,
+    .text = warning,
     .end = end,
 };

@@ -180,6 +180,16 @@ static fsdp_status write_histogram(const tensorboard *own, int64_t at, const cha
     return first < count ? fsdp__event_file_add(own->file, at, values + first, count - first) : FSDP_OK;
 }
 
+/* Writes by how much of their norm the step has changed a unit's weights. */
+static fsdp_status write_update(const tensorboard *own, int64_t at, const char *unit, const fsdp__histogram *weights)
+{
+    char tag[TAG_BYTES];
+    const fsdp__event_value value = {.tag = tag, .number = sqrt(weights->update_squares / weights->sum_squares)};
+
+    snprintf(tag, sizeof tag, "update ratio/%s", *unit ? unit : "root");
+    return weights->sum_squares > 0 ? fsdp__event_file_add(own->file, at, &value, 1) : FSDP_OK;
+}
+
 static fsdp_status histograms(void *place, int64_t at, const fsdp__histograms *d)
 {
     fsdp_status status = FSDP_OK;
@@ -188,6 +198,8 @@ static fsdp_status histograms(void *place, int64_t at, const fsdp__histograms *d
         status = write_histogram(place, at, "gradient", d->names[i], &d->gradients[i]);
         if (status == FSDP_OK)
             status = write_histogram(place, at, "weight", d->names[i], &d->weights[i]);
+        if (status == FSDP_OK)
+            status = write_update(place, at, d->names[i], &d->weights[i]);
     }
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, KEY);
 }

@@ -130,6 +130,7 @@ static fsdp_status begin_metrics(fsdp_train_run *run)
 {
     fsdp_train_summary summary;
 
+    FSDP_TRY(fsdp__notice_begin(run));
     if (!fsdp__metrics_any(run->config) || fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
     fsdp_train_run_summary(run, &summary);
@@ -242,6 +243,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp__free(run->tokenizer);
     (void)fsdp__metrics_end(run->metrics);
     fsdp__histograms_free(run->histograms);
+    fsdp__notice_free(run->notice);
     fsdp__samples_release(run);
     fsdp_loader_free(run->loader);
     fsdp__validation_close(run);

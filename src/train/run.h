@@ -54,6 +54,7 @@ typedef struct fsdp__resume {
 
 typedef struct fsdp__data_digest fsdp__data_digest;
 typedef struct fsdp__samples fsdp__samples;
+typedef struct fsdp__notice fsdp__notice;
 
 /* The checkpoints that a run writes. */
 typedef struct fsdp__saves {
@@ -85,7 +86,7 @@ struct fsdp_train_run {
     const fsdp__train_own *own; /* borrowed; NULL: the config decides everything */
     fsdp_model_config model_config;
     int64_t microbatches;       /* per step */
-    double *losses;             /* losses of this rank's microbatches in the last step */
+    double *losses;             /* of this rank's microbatches in the last step, and behind them its fsdp__rank_times */
     int64_t sequences;          /* per step, on all ranks */
     int64_t step;               /* steps done */
     int64_t skipped;            /* steps that were skipped among these */
@@ -117,6 +118,8 @@ struct fsdp_train_run {
     bool last_microbatch;         /* the step's last microbatch runs: after it the gradients are complete */
     fsdp__metrics *metrics;       /* on rank 0 only, when the config asks for them */
     fsdp__histograms *histograms; /* NULL: nobody asks for them */
+    fsdp__notice *notice;         /* on rank 0 only; NULL in a dry run */
+    int64_t data_ns;              /* spent waiting for batches */
     fsdp__samples *samples;       /* the same */
     fsdp_trace *trace;            /* of the steps that the config names, while it is recorded or paused */
     bool traced;                  /* it has begun, or was refused */
@@ -374,12 +377,31 @@ fsdp_status fsdp__train_shard_model(fsdp_train_run *run);
  * tokens. A difference is FSDP_INVALID on all of them, with the same message. Needs the run's inputs. [collective] */
 fsdp_status fsdp__same_config(const fsdp_train_run *run);
 
+/* ---- notice.c: what stands out is said once, in the log and the metrics (watch/signs.h) ---- */
+
+enum {
+    FSDP__RANK_TIMES = 5 /* numbers of fsdp__rank_times */
+};
+
+/* Begins to look, on rank 0, once the model is sharded. */
+fsdp_status fsdp__notice_begin(fsdp_train_run *run);
+void fsdp__notice_free(fsdp__notice *notice); /* NULL is allowed */
+/* Notes what the step took on this rank. */
+void fsdp__notice_step(fsdp_train_run *run, const fsdp_train_report *report);
+/* Looks at the times of all ranks: `all` has each rank's losses, and its times behind them. Those of this rank begin
+ * again. */
+void fsdp__notice_ranks(fsdp_train_run *run, void *const *all, int ranks);
+/* Looks at the step's loss, if that is known, and its norm. */
+void fsdp__notice_report(fsdp_train_run *run, const fsdp_train_report *report);
+/* Looks at the histograms, which have just been added up. */
+void fsdp__notice_units(fsdp_train_run *run, const fsdp_train_report *report);
+
 /* ---- meter.c ---- */
 
 /* What is counted over one step. */
 typedef struct fsdp__meter {
     int64_t began_ns;
-    int64_t gather_ns, reduce_ns; /* their values at the beginning */
+    int64_t gather_ns, reduce_ns, data_ns; /* their values at the beginning */
     fsdp_comm_stats comm;
 } fsdp__meter;
 
@@ -387,8 +409,9 @@ fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run);
 /* Fills in the report's time, memory and communication. */
 fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report);
 /* Computes the mean of the losses of all ranks' microbatches, added in the order of their data: the same microbatches
- * have the same mean on any number of ranks. It does not count among the step's collectives. [collective] */
-fsdp_status fsdp__mean_loss(const fsdp_train_run *run, double *mean);
+ * have the same mean on any number of ranks. It does not count among the step's collectives. The ranks' times go along
+ * with it: fsdp__notice_ranks. [collective] */
+fsdp_status fsdp__mean_loss(fsdp_train_run *run, double *mean);
 
 /* ---- text_data.c ---- */
 

@@ -296,11 +296,6 @@ static fsdp_status check_metrics(const fsdp_train_config *config)
     const char *tensorboard = config->metrics.tensorboard, *folder = config->checkpoint.folder;
     const char *model = config->save.path;
 
-    if (config->metrics.histogram_freq > 0 && !tensorboard)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "metrics.histogram_freq is %lld, but there is nowhere to write histograms: set "
-                         "metrics.tensorboard (a folder)",
-                         (long long)config->metrics.histogram_freq);
     if (config->metrics.sample_prompt && !tensorboard)
         return FSDP_FAIL(FSDP_INVALID, "metrics.sample_prompt is set, but there is nowhere to write texts: set "
                                        "metrics.tensorboard (a folder)");

@@ -53,6 +53,15 @@ static fsdp_status backward(fsdp_train_run *run, fsdp_tensor *loss)
     return status;
 }
 
+static fsdp_status next_batch(fsdp_train_run *run, fsdp_batch *batch)
+{
+    int64_t began_ns = fsdp__clock_ns();
+    fsdp_status status = fsdp_loader_next(run->loader, batch);
+
+    run->data_ns += fsdp__clock_ns() - began_ns;
+    return status;
+}
+
 /* Runs forward and backward; `*value` is the loss before it is divided by the number of microbatches, which would round
  * it. */
 static fsdp_status microbatch(fsdp_train_run *run, double *value, int64_t *epoch)
@@ -63,7 +72,7 @@ static fsdp_status microbatch(fsdp_train_run *run, double *value, int64_t *epoch
     fsdp_tensor *loss;
 
     if (run->loader)
-        FSDP_TRY(fsdp_loader_next(run->loader, &batch));
+        FSDP_TRY(next_batch(run, &batch));
     FSDP_TRY(fsdp_scope_begin(run->context));
     loss = forward(run, &batch);
     if (!loss) {
@@ -201,11 +210,24 @@ static fsdp_status finish_report(fsdp_train_run *run, bool stepped, fsdp_train_r
     return FSDP_OK;
 }
 
+/* Tells of the step's gradients and weights, where they are looked at. */
+static fsdp_status look_at_units(fsdp_train_run *run, const fsdp_train_report *report)
+{
+    if (!has_histograms(run, run->step))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__histograms_add_up(run->histograms));
+    (void)fsdp__metrics_write_histograms(run->metrics, run->step, run->histograms);
+    fsdp__notice_units(run, report);
+    return FSDP_OK;
+}
+
 static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     fsdp__meter meter;
     bool stepped;
 
+    if (has_histograms(run, run->step + 1))
+        FSDP_TRY(fsdp__histograms_before(run->histograms, run->optimizer));
     FSDP_TRY(fsdp__meter_begin(&meter, run));
     report->lr = set_learning_rate(run);
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
@@ -222,12 +244,11 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     run->tokens_seen += run->sequences * run->config->training.seq_len;
     report->tokens = run->tokens_seen;
     report->skipped = run->skipped;
+    fsdp__notice_step(run, report);
     FSDP_TRY(finish_report(run, stepped, report));
     (void)fsdp__metrics_write(run->metrics, report);
-    if (has_histograms(run, run->step)) {
-        FSDP_TRY(fsdp__histograms_add_up(run->histograms));
-        (void)fsdp__metrics_write_histograms(run->metrics, run->step, run->histograms);
-    }
+    fsdp__notice_report(run, report);
+    FSDP_TRY(look_at_units(run, report));
     return fsdp__samples_after_step(run);
 }
 

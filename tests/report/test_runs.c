@@ -2,6 +2,7 @@
 #include <math.h>
 #include <sys/stat.h>
 
+#include "report/advice.h"
 #include "report/figures.h"
 #include "support/test.h"
 
@@ -78,6 +79,29 @@ TEST(a_resumed_run_goes_on_and_the_later_line_of_a_step_counts)
     CHECK_EQ(f.runs.runs[0].validation.count, 0); /* of work that was lost */
     CHECK_NEAR(fsdp__header_number(&f.runs.runs[0], "steps"), 9, 0);
     CHECK_EQ(fsdp__series_of(&f.runs.runs[1], "loss")->count, 1);
+    folder_free(&f);
+}
+
+/* What a run has noticed itself is said again, but for that of steps that were lost. */
+TEST(warnings_of_a_run_become_advice)
+{
+    folder f = folder_create(HEADER "{\"step\": 1, \"loss\": 5, \"step_ms\": 10, \"gather_ms\": 9}\n"
+                                    "{\"warning\": 1, \"of\": \"waiting\", \"text\": \"It waits.\"}\n"
+                                    "{\"step\": 2, \"loss\": 4}\n"
+                                    "{\"warning\": 2, \"of\": \"starved\", \"text\": \"It starves.\"}\n"
+                                    "{\"run\": \"2\", \"resumed_from\": 1}\n{\"step\": 2, \"loss\": 4}\n");
+    fsdp__advices advices;
+    int noticed = 0;
+
+    CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
+    CHECK_OK(fsdp__recorded_runs_label(&f.runs));
+    CHECK_OK(fsdp__advices_of(&f.runs, &advices));
+    for (int64_t i = 0; i < advices.count; i++) {
+        noticed += strcmp(advices.items[i].text, "Noticed at step 1: It waits.") == 0;
+        CHECK(!strstr(advices.items[i].text, "starves") && !strstr(advices.items[i].text, "of its time"));
+    }
+    CHECK_EQ(noticed, 1);
+    fsdp__advices_free(&advices);
     folder_free(&f);
 }
 

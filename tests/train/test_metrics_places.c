@@ -343,8 +343,7 @@ STORY_TEST(a_folder_that_cannot_be_one_is_refused_at_the_start)
     CHECK_ERROR(fsdp_train_config_check(s->config, 1), FSDP_INVALID, "is also what checkpoint.folder names");
     story_set(s, "metrics.tensorboard", "");
     story_set(s, "metrics.histogram_freq", "2");
-    CHECK_ERROR(fsdp_train_config_check(s->config, 1), FSDP_INVALID,
-                "metrics.histogram_freq is 2, but there is nowhere to write histograms: set metrics.tensorboard");
+    CHECK_OK(fsdp_train_config_check(s->config, 1)); /* what stands out is said without TensorBoard, too */
     free(inside);
     free(file);
 }

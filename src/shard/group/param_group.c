@@ -163,10 +163,14 @@ static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 }
 
 /* Counts the time of a gather; what one rank alone has whole is not gathered. */
-static void count_time(const fsdp__param_group *group, fsdp__comm_context *comm, int64_t began_ns)
+static void count_time(fsdp__param_group *group, fsdp__comm_context *comm, int64_t began_ns)
 {
-    if (fsdp_process_group_size(fsdp__param_group_gather_pg(group)) > 1)
-        comm->gather_ns += fsdp__clock_ns() - began_ns;
+    int64_t ns = fsdp__clock_ns() - began_ns;
+
+    if (fsdp_process_group_size(fsdp__param_group_gather_pg(group)) == 1)
+        return;
+    group->gather_ns += ns;
+    comm->gather_ns += ns;
 }
 
 fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)

@@ -77,6 +77,7 @@ typedef struct fsdp__param_group {
     const fsdp_module *summoned_by; /* the module whose summon_full_params has not ended; or NULL */
     fsdp_sharded_state sharded_state;
     fsdp_event *gathered;
+    int64_t gather_ns;    /* its part of the communication context's */
     bool kept;            /* gradients of backwards without reduction since the last one; the same on all ranks */
     bool explicit;        /* unsharded by the caller: [Note: what fields name] in param.h */
     bool requested;       /* by unshard_async, and not used since */

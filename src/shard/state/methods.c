@@ -293,6 +293,7 @@ static void add_group(const fsdp__param_group *group, fsdp_shard_info *out)
     int ranks = group->residence.mesh.ranks;
 
     out->parameter_count += group->param_count;
+    out->gather_ns += group->gather_ns;
     out->offloaded = out->offloaded || fsdp__residence_is_offloaded(&group->residence);
     out->shares_memory = out->shares_memory && group->residence.kind == FSDP__RESIDENCE_IN_PLACE && ranks > 1;
     for (int64_t i = 0; i < group->param_count; i++) {
